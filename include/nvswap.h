@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvswap: moves the tensors of a model that does not fit in memory between a pinned pool in
+ * host memory and NVMe, at the speed of the drive, while the caller computes.
+ *
+ * Conventions that hold for everything below unless a declaration says otherwise:
+ *
+ * - A function returns 0 or a negative errno. The text for a person is in the struct nvs_error
+ *   that the caller may pass; NULL is always allowed there.
+ * - Every function may be called from any thread, also at the same time as any other, except
+ *   that nothing may be called on an object while or after it is closed.
+ * - `timeout_ms` is in milliseconds: -1 waits as long as it takes, 0 does not wait. A wait that
+ *   runs out returns -ETIMEDOUT; a call with 0 that would have had to wait returns -EAGAIN.
+ * - The library never prints, exits, installs signal handlers or reads the environment.
+ */
+#ifndef NVSWAP_H
+#define NVSWAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NVS_VERSION_MAJOR 0
+#define NVS_VERSION_MINOR 1
+#define NVS_VERSION_PATCH 0
+#define NVS_VERSION	  "0.1.0"
+
+#define NVS_API __attribute__((visibility("default")))
+
+/* The version of the library that is linked, which may not be the header's: "0.1.0". */
+NVS_API const char *nvs_version(void);
+
+/* --------------------------------------------------------------------------------------------
+ * Errors and log
+ */
+
+/* What went wrong, for a person (`text`, whole by itself) and for a program (the rest). */
+struct nvs_error {
+	int code;	   /* the negative errno that the function returned */
+	unsigned line;	   /* line in a configuration file, from 1; 0: not about one */
+	uint64_t offset;   /* byte offset in the file named in `text`, where an I/O failed */
+	char subject[128]; /* the key, tensor or option that it is about; "" if none */
+	char text[1024];   /* one sentence or more, without a newline at the end */
+};
+
+/* The text of a negative errno as nvswap means it; never NULL. For where no nvs_error was passed.
+ */
+NVS_API const char *nvs_strerror(int code);
+
+enum nvs_log_level { NVS_LOG_ERROR, NVS_LOG_WARNING, NVS_LOG_INFO, NVS_LOG_DEBUG };
+
+/*
+ * Receives what the library has to say, a line without a newline at a time. Called from any
+ * thread, the library's own among them, and never with one of its locks held by the caller's
+ * doing; it must not call back into nvswap.
+ */
+typedef void nvs_log_fn(void *arg, enum nvs_log_level level, const char *text);
+
+struct nvs_log {
+	nvs_log_fn *fn; /* NULL: nothing is said */
+	void *arg;
+};
+
+/* --------------------------------------------------------------------------------------------
+ * Configuration
+ *
+ * Keys, units and defaults are those of DeepSpeed's JSON configuration ("aio",
+ * "zero_optimization.offload_param", "zero_optimization.offload_optimizer" and the few others
+ * named below); docs/configuration.md has the table.
+ */
+
+enum nvs_ioengine {
+	NVS_IOENGINE_AUTO, /* the first that works here: io_uring, libaio, posix */
+	NVS_IOENGINE_IO_URING,
+	NVS_IOENGINE_LIBAIO,
+	NVS_IOENGINE_POSIX, /* threads with pread and pwrite */
+};
+
+enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
+
+#define NVS_PATHS_MAX	     16
+#define NVS_BLOCK_SIZE_MIN   512u
+#define NVS_BLOCK_SIZE_MAX   (1u << 30)
+#define NVS_QUEUE_DEPTH_MAX  4096u
+#define NVS_THREAD_COUNT_MAX 256u
+
+/* The "aio" block. */
+struct nvs_aio_config {
+	uint32_t block_size;	    /* bytes in one I/O; a multiple of 512 */
+	uint32_t queue_depth;	    /* I/Os in flight on each worker */
+	uint32_t thread_count;	    /* workers; "intra_op_parallelism" is the same setting */
+	bool single_submit;	    /* one I/O in each submission call */
+	bool overlap_events;	    /* false: fill the queue, drain it, fill it again */
+	bool use_gds;		    /* refused with -ENOTSUP when an engine is opened */
+	enum nvs_ioengine ioengine; /* "nvswap": {"ioengine": "auto"} */
+};
+
+/* An "offload_param" or "offload_optimizer" block. */
+struct nvs_offload_config {
+	enum nvs_device device;
+	unsigned npaths;		/* 1 to NVS_PATHS_MAX where device is nvme */
+	char *nvme_path[NVS_PATHS_MAX]; /* owned by the configuration */
+	bool pin_memory; /* true: the whole pool is locked or opening fails; false: as much as may
+			    be */
+	uint32_t buffer_count;
+	uint64_t buffer_size; /* elements in one buffer; of the optimizer: sub_group_size */
+	uint64_t max_in_cpu;  /* elements that may stay in the pool while nobody uses them */
+	/* offload_optimizer alone; for the layer that runs the optimizer's steps */
+	bool fast_init, pipeline_read, pipeline_write;
+	double ratio; /* 0.0 to 1.0 */
+};
+
+enum nvs_dtype {
+	NVS_F64,
+	NVS_F32,
+	NVS_F16,
+	NVS_BF16,
+	NVS_F8_E4M3,
+	NVS_F8_E5M2,
+	NVS_I64,
+	NVS_I32,
+	NVS_I16,
+	NVS_I8,
+	NVS_U64,
+	NVS_U32,
+	NVS_U16,
+	NVS_U8,
+	NVS_BOOL,
+	NVS_DTYPE_COUNT
+};
+
+NVS_API size_t nvs_dtype_size(enum nvs_dtype dtype);	  /* bytes in an element; 0 if unknown */
+NVS_API const char *nvs_dtype_name(enum nvs_dtype dtype); /* as safetensors has it: "BF16" */
+/* The dtype of a safetensors name, into *dtype; -EINVAL if there is none of that name. */
+NVS_API int nvs_dtype_parse(const char *name, enum nvs_dtype *dtype);
+
+struct nvs_optimizer_config {
+	char type[32]; /* "" where the file has no optimizer block or "type" */
+	double lr, beta1, beta2, eps, weight_decay;
+	bool bias_correction, adam_w_mode;
+};
+
+struct nvs_fp16_config {
+	bool enabled;
+	double loss_scale; /* 0: dynamic */
+	uint32_t initial_scale_power, loss_scale_window, hysteresis;
+	bool consecutive_hysteresis;
+	double min_loss_scale;
+};
+
+struct nvs_config {
+	struct nvs_log
+		log; /* set it before nvs_config_load to hear its warnings; kept by nvs_open */
+	struct nvs_aio_config aio;
+	struct nvs_offload_config param, optimizer;
+
+	/* "zero_optimization", in elements */
+	uint64_t sub_group_size;
+	uint64_t prefetch_bucket_size;	      /* stage3_prefetch_bucket_size */
+	uint64_t max_live_parameters;	      /* stage3_max_live_parameters */
+	uint64_t max_reuse_distance;	      /* stage3_max_reuse_distance */
+	uint64_t param_persistence_threshold; /* stage3_param_persistence_threshold */
+
+	struct nvs_fp16_config fp16;
+	bool bf16_enabled;
+	enum nvs_dtype param_dtype;	 /* NVS_F16, NVS_BF16 or NVS_F32, by fp16 and bf16 */
+	enum nvs_dtype grad_accum_dtype; /* data_types.grad_accum_dtype; default: param_dtype */
+	double gradient_clipping;	 /* 0: none */
+	struct nvs_optimizer_config adam;
+
+	/* "nvswap" */
+	bool verify;	      /* a checksum per tensor, compared at each swap-in */
+	bool keep;	      /* the store outlives the engine, and is found again */
+	uint32_t rank;	      /* which store under nvme_path: rank<N> */
+	uint64_t stripe_size; /* bytes; 0: one block_size. Of use with several paths */
+};
+
+/* Sets every default. A configuration that was loaded before is freed first with nvs_config_free.
+ */
+NVS_API void nvs_config_init(struct nvs_config *config);
+NVS_API void nvs_config_free(struct nvs_config *config);
+
+/*
+ * Reads a DeepSpeed JSON file, whole or only its blocks, over what *config holds (which must have
+ * been initialised). Blocks that nvswap does not read may hold anything that is JSON. In those it
+ * reads, an unknown key, a duplicate, a wrong type, a number that is negative, fractional or out
+ * of range, and two names of one setting with different values are -EINVAL, with the line, the
+ * key, what was found and what is allowed; keys of DeepSpeed's that nvswap has no use for are
+ * warnings through config->log. On error *config is as it was. Also -ENOENT and other errno of
+ * opening and reading.
+ */
+NVS_API int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error);
+/* The same from memory; `name` stands for the file in errors. */
+NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
+			     const char *name, struct nvs_error *error);
+/* Gives a block `n` paths (copied) in place of those it has, and device nvme. -EINVAL, -ENOMEM. */
+NVS_API int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *paths,
+				 unsigned n, struct nvs_error *error);
+
+/* Names as in the configuration: "io_uring", "nvme". The parsers return -EINVAL for other names. */
+NVS_API const char *nvs_ioengine_name(enum nvs_ioengine ioengine);
+NVS_API int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine);
+NVS_API const char *nvs_device_name(enum nvs_device device);
+
+/* --------------------------------------------------------------------------------------------
+ * What this machine and a path can do
+ */
+
+#define NVS_IOENGINE_COUNT 4 /* the index is enum nvs_ioengine; AUTO is the one it takes */
+
+struct nvs_machine_info {
+	char kernel[64];
+	unsigned cpus, numa_nodes;
+	uint64_t memory_bytes;
+	uint64_t
+		memlock_bytes; /* RLIMIT_MEMLOCK; UINT64_MAX: no limit, or the right to ignore it */
+	uint64_t hugepage_bytes; /* size of the default huge page */
+	uint64_t hugepages_total, hugepages_free;
+	char transparent_hugepages[16]; /* always, madvise, never; "" where unknown */
+	uint64_t aio_nr, aio_max_nr;
+	int io_uring_disabled; /* kernel.io_uring_disabled: 0 to 2; -1 where the kernel has none */
+	struct {
+		bool works;
+		char reason[192]; /* why it does not; for AUTO: why this one. "" if it works */
+	} ioengine[NVS_IOENGINE_COUNT];
+	enum nvs_ioengine auto_ioengine;
+};
+
+struct nvs_path_info {
+	char path[512];
+	char filesystem[32]; /* "ext4", "tmpfs"; "block device" for a raw one */
+	bool block_device;
+	bool direct;				  /* O_DIRECT works */
+	uint32_t dio_mem_align, dio_offset_align; /* bytes; 0 where not direct */
+	bool dio_from_statx; /* false: the kernel does not tell, the block size was taken */
+	uint64_t free_bytes, total_bytes;
+	/* of the drive beneath; "" and 0 where there is none (tmpfs) or it can't be told */
+	char device[64]; /* "nvme0n1" */
+	char model[64];
+	char scheduler[32];
+	bool rotational;
+	uint32_t logical_block_bytes, physical_block_bytes;
+	uint32_t max_io_bytes, nr_requests, max_segments; /* limits of its queue */
+	int numa_node; /* -1: the machine has one node, or it can't be told */
+};
+
+/* `advice` lines say what to change where it hurts; call with i from 0 until it returns NULL. */
+struct nvs_advice {
+	unsigned count;
+	char line[16][256];
+};
+
+/* Looks at the machine; tries each I/O engine. Errors of the looking are in the fields' "unknown".
+ */
+NVS_API int nvs_machine_info(struct nvs_machine_info *info, struct nvs_error *error);
+/* Looks at a directory, file or block device. -ENOENT and other errno of reaching it. */
+NVS_API int nvs_path_info(const char *path, struct nvs_path_info *info, struct nvs_error *error);
+/* What an operator should change, most useful first; `path` may be NULL. */
+NVS_API void nvs_advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
+			struct nvs_advice *advice);
+
+/* --------------------------------------------------------------------------------------------
+ * Transfers: any memory, any length, any offset of any file
+ *
+ * For data that is not in a store: a checkpoint, a benchmark, the files of another tool. An aio is
+ * a set of workers, each with its own queue of the I/O engine. (DeepSpeed: aio_handle with its
+ * pread, pwrite, async_pread, async_pwrite and wait.)
+ */
+
+struct nvs_aio;
+struct nvs_file;
+
+/* Opens workers. -EINVAL, -ENOTSUP (use_gds; the engine does not work here), -ENOMEM. */
+NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
+			 const struct nvs_log *log, struct nvs_error *error);
+/* Waits for transfers in flight, then ends the workers. Files must have been closed. NULL is fine.
+ */
+NVS_API void nvs_aio_close(struct nvs_aio *aio);
+
+/*
+ * Registers memory of the caller's with the workers' rings, so that transfers to and from it need
+ * not pin its pages each time. `data` aligned to 4096 bytes. It must stay mapped until
+ * nvs_aio_unregister_memory. 0 also where the engine has no use for it; -ENOMEM where the memlock
+ * limit does not allow it (transfers work all the same), -ENOSPC after 1024 regions.
+ */
+NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
+NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);
+
+enum nvs_file_flags {
+	NVS_FILE_WRITE = 1,    /* for reading and writing; else reading alone */
+	NVS_FILE_CREATE = 2,   /* made with mode 0600 if it is not there */
+	NVS_FILE_TRUNCATE = 4, /* emptied first */
+	NVS_FILE_BUFFERED = 8, /* through the page cache even where O_DIRECT works */
+};
+
+/*
+ * Opens a file or block device for transfers; links are not followed at the last component.
+ * It is direct where the file system lets it be; nvs_file_direct tells. Errno of open(2).
+ */
+NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
+			  struct nvs_file **file, struct nvs_error *error);
+/* No transfer on it may be in flight. NULL is fine. */
+NVS_API void nvs_file_close(struct nvs_file *file);
+NVS_API bool nvs_file_direct(const struct nvs_file *file);
+/* Makes completed writes durable: fdatasync(2), with its errno. */
+NVS_API int nvs_file_sync(struct nvs_file *file, struct nvs_error *error);
+
+enum nvs_direction { NVS_READ, NVS_WRITE };
+
+/*
+ * One transfer. The caller owns the structure, zeroes it, fills in the first block, and leaves it
+ * and the memory alone from nvs_submit until the transfer has completed. Transfers in flight at
+ * the same time are not ordered: the caller keeps those apart whose bytes overlap.
+ */
+struct nvs_transfer {
+	struct nvs_file *file;
+	enum nvs_direction direction;
+	void *data;	 /* any alignment; aligned to the file's dio_mem_align it is not copied */
+	uint64_t nbytes; /* any; 0 completes at once */
+	uint64_t offset; /* any; bytes from the start of the file */
+	void *user;	 /* the caller's own */
+
+	/* Read after completion: */
+	int status; /* 0 or a negative errno; a read past the end of the file: -ENODATA */
+	uint64_t error_offset; /* the file offset of the I/O that failed */
+
+	struct nvs_transfer_state {
+		struct nvs_transfer *next;
+		uint64_t claimed, pending;
+		uint32_t flags, completed;
+	} state; /* the library's own */
+};
+
+/* Hands over `n` transfers at once. -EINVAL (a write to a file opened for reading); none is taken
+ * then. */
+NVS_API int nvs_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+		       struct nvs_error *error);
+/*
+ * Waits until all `n` have completed, and returns 0 or the status of the first in the array that
+ * failed, described in *error with path and offset. -ETIMEDOUT, or -EAGAIN where timeout_ms is 0,
+ * if some have not completed: nothing is lost by it, wait again.
+ */
+NVS_API int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+			      int timeout_ms, struct nvs_error *error);
+NVS_API bool nvs_transfer_completed(const struct nvs_transfer *transfer);
+
+/* I/Os as the engine saw them, since the aio was opened; one direction. */
+struct nvs_io_stats {
+	uint64_t bytes, ios;
+	uint64_t latency_min_ns, latency_max_ns; /* from submission to completion of one I/O */
+	double latency_mean_ns, latency_stddev_ns;
+};
+
+struct nvs_aio_stats {
+	const char *ioengine;	   /* static */
+	char ioengine_reason[256]; /* why not one before it in the order of auto; "" if first */
+	bool fixed_buffers, fixed_files, single_issuer, defer_taskrun; /* what io_uring has here */
+	uint32_t workers;
+	uint64_t bounce_bytes;	   /* memory set aside for unaligned pieces */
+	uint64_t registered_bytes; /* memory registered with every ring */
+	uint64_t submit_calls;	   /* submissions to the kernel (posix: to the threads) */
+	uint64_t reap_calls;
+	uint32_t inflight_max; /* the most I/Os that one worker had in flight */
+	uint64_t retries;      /* I/Os continued after a short count, EINTR or EAGAIN */
+	uint64_t bounced_bytes;
+	struct nvs_io_stats io[2]; /* by enum nvs_direction */
+};
+
+NVS_API void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats);
+/* ns[i] becomes the latency that `percentiles[i]` (0 to 100) per cent of the I/Os stayed within. */
+NVS_API void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
+				 const double *percentiles, size_t n, uint64_t *ns);
+/* Starts counters and latencies afresh; for a benchmark after its warm-up. Nothing may be in
+ * flight. */
+NVS_API void nvs_aio_reset_stats(struct nvs_aio *aio);
+
+/* --------------------------------------------------------------------------------------------
+ * The swap engine: tensors between a pinned pool and a store
+ */
+
+struct nvs_engine;
+struct nvs_tensor;
+
+enum nvs_block { NVS_OFFLOAD_PARAM, NVS_OFFLOAD_OPTIMIZER };
+
+/* The pool that a block asks for, in bytes: buffer_count x buffer_size x the size of an element. */
+NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
+
+/*
+ * Opens workers, pool and store as the block of the configuration says; the configuration may be
+ * freed afterwards. device "cpu" keeps the store in host memory instead of on a drive.
+ * -EINVAL: device "none", a value out of bounds. -ENOTSUP: use_gds, an engine that does not work
+ * here. -ENOMEM: pool or lock refused, with limit, need and remedy. -EBUSY: another process holds
+ * the store. -EEXIST: the path holds a kept store and `keep` is false. -EMEDIUMTYPE: the path holds
+ * something that is not nvswap's, or belongs to another store. -EUCLEAN: the store is damaged.
+ */
+NVS_API int nvs_open(struct nvs_engine **engine, const struct nvs_config *config,
+		     enum nvs_block block, struct nvs_error *error);
+/*
+ * Waits for what is in flight; commits a store that is kept, unlinks one that is not; frees
+ * everything, the tensors too. The engine is closed whatever is returned: an error says what of a
+ * kept store could not be committed. NULL is fine.
+ */
+NVS_API int nvs_close(struct nvs_engine *engine, struct nvs_error *error);
+
+/* The engine's aio, for files of the caller's own; closed with the engine. */
+NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
+
+#define NVS_NAME_MAX 511 /* bytes in the name of a tensor */
+
+struct nvs_tensor_spec {
+	const char *name; /* 1 to NVS_NAME_MAX bytes, unique in the engine; copied */
+	enum nvs_dtype dtype;
+	uint64_t numel; /* elements; 0 is allowed */
+};
+
+/*
+ * Registers `n` tensors and reserves their space in the store, in order: tensors that are used
+ * together should be registered together, for they will lie side by side and move in few I/Os.
+ * Handles go to tensors[0..n-1] and live until nvs_forget or nvs_close. All or none are registered.
+ * A tensor that a kept store holds is found again, with its data; -ESTALE if it has another dtype
+ * or numel there. -EEXIST: name registered twice. -ENOSPC: the drive has no room. -E2BIG: a tensor
+ * that the pool could never hold; the error names the setting that would make it fit.
+ */
+NVS_API int nvs_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+			 struct nvs_tensor **tensors, struct nvs_error *error);
+/* The tensor of that name, or NULL. */
+NVS_API struct nvs_tensor *nvs_find(struct nvs_engine *engine, const char *name);
+/* Drops tensors, their data and their space. -EBUSY if one is in use or in flight; none is dropped
+ * then. */
+NVS_API int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       struct nvs_error *error);
+
+/*
+ * Life of a tensor's data. It is in the pool while it is in use: nvs_swap_in or nvs_lease begins a
+ * use, nvs_release ends it, and uses may overlap. Out of use it may stay in the pool (max_in_cpu)
+ * until the memory is needed, and is written back before it is dropped if it was released dirty.
+ *
+ * Calls take a batch; those that start something return when it is started, and nvs_wait waits for
+ * it. A batch is all or nothing in what it starts; `tensors` must not name one twice.
+ */
+
+/*
+ * Begins a use of tensors whose contents the caller is about to make: pool memory, nothing read.
+ * Waits for room up to timeout_ms, dropping and writing back what is out of use.
+ * -ENOBUFS: the batch could never fit in the pool. -EBUSY: one is in flight to or from the caller's
+ * own memory. -EIO and others: room had to be made and a write-back failed (its data is kept).
+ */
+NVS_API int nvs_lease(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		      int timeout_ms, struct nvs_error *error);
+/*
+ * Begins a use of tensors with their contents: reads what is not in the pool. Errors as nvs_lease,
+ * and -ENODATA: one has never been written, or its last write from caller's memory failed.
+ * The data may be touched after nvs_wait has returned 0.
+ */
+NVS_API int nvs_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			int timeout_ms, struct nvs_error *error);
+/*
+ * As nvs_swap_in, but no use begins: reads ahead as many of the tensors, in order, as find room
+ * without waiting. Returns how many are in the pool or on their way, or a negative errno.
+ */
+NVS_API long nvs_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			  struct nvs_error *error);
+/*
+ * Waits until nothing that was started on the tensors is in flight. 0, or the status of the first
+ * that failed, named in *error with its path and offset: -EIO and other errno of the drive,
+ * -EBADMSG where a checksum differs. A failed swap-in ends the use that it began. -ETIMEDOUT,
+ * -EAGAIN.
+ */
+NVS_API int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     int timeout_ms, struct nvs_error *error);
+/*
+ * The tensor's memory, aligned to 512 bytes or more, valid until the use ends; NULL where it is not
+ * in the pool.
+ */
+NVS_API void *nvs_data(const struct nvs_tensor *tensor);
+
+enum nvs_how { NVS_CLEAN, NVS_DIRTY };
+/*
+ * Ends one use of each tensor; dirty: the contents were changed. Clean after nvs_lease gives up the
+ * new contents: the tensor has again those it had on the drive. -EINVAL: one is not in use. -EBUSY:
+ * one is still being read.
+ */
+NVS_API int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			enum nvs_how how, struct nvs_error *error);
+/*
+ * Starts to write back those of the tensors that are dirty, and drops all from the pool as their
+ * writes complete. -EBUSY: one is in use. One whose write fails stays in the pool, dirty: it can be
+ * swapped out or in again.
+ */
+NVS_API int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct nvs_error *error);
+
+/*
+ * Between the store and the caller's own memory, without the pool: data[i] holds the whole of
+ * tensors[i], at any alignment, and must stay until nvs_wait. -EBUSY: one is in use or in flight.
+ * A failed write leaves a tensor without contents (-ENODATA), and the data in the caller's hands.
+ */
+NVS_API int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			      const void *const *data, size_t n, struct nvs_error *error);
+NVS_API int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			   void *const *data, size_t n, struct nvs_error *error);
+
+/*
+ * Writes back everything dirty that is out of use, makes it durable, and replaces the manifest of a
+ * kept store, so that a run after a crash finds this state. -EBUSY: a tensor is in use dirty or in
+ * flight to the caller's memory. Without `keep`: writes back, and no more.
+ */
+NVS_API int nvs_commit(struct nvs_engine *engine, struct nvs_error *error);
+
+enum nvs_state {
+	NVS_EMPTY,    /* never written */
+	NVS_ON_DRIVE, /* only on the drive */
+	NVS_READING,  /* being read into the pool or the caller's memory */
+	NVS_RESIDENT, /* in the pool */
+	NVS_WRITING,  /* in the pool or the caller's memory, being written */
+};
+
+struct nvs_tensor_info {
+	const char *name; /* valid as long as the tensor */
+	enum nvs_dtype dtype;
+	uint64_t numel, nbytes;
+	uint64_t store_offset;
+	enum nvs_state state;
+	bool dirty;
+	uint32_t uses;
+	int status; /* of the last transfer: 0 or a negative errno */
+};
+
+NVS_API void nvs_tensor_get_info(struct nvs_tensor *tensor, struct nvs_tensor_info *info);
+NVS_API const char *nvs_state_name(enum nvs_state state);
+
+struct nvs_pool_stats {
+	uint64_t bytes;		     /* the arena */
+	uint64_t used, used_max;     /* leased now, and at most since it was opened */
+	uint64_t largest_free;	     /* the longest run that could be leased now */
+	uint64_t locked;	     /* of the arena, kept from being paged out */
+	uint64_t huge;		     /* of the arena, backed by explicit huge pages */
+	bool transparent_huge;	     /* transparent huge pages were asked for and taken */
+	int numa_node;		     /* that it is bound to; -1: not bound */
+	uint64_t waits;		     /* leases that had to wait */
+	uint64_t used_at_first_wait; /* bytes; 0 where none waited */
+};
+
+struct nvs_engine_stats {
+	struct nvs_pool_stats pool;
+	struct nvs_aio_stats aio;
+	uint64_t tensors, tensor_bytes;
+	uint64_t store_bytes; /* reserved on the drives */
+	bool direct;	      /* false: the file system has no O_DIRECT and is served buffered */
+	uint64_t swapped_in, swapped_out; /* bytes of tensors */
+	uint64_t transfers;		  /* runs of neighbouring tensors that moved as one */
+	uint64_t evictions;		  /* tensors dropped from the pool to make room */
+	uint64_t verify_errors;
+};
+
+NVS_API void nvs_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Monotonic time, and waiting on a condition until a deadline of it.
+ */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t clock_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* When a wait of timeout_ms that begins now ends; UINT64_MAX for -1, 0 for 0 (do not wait). */
+static inline uint64_t deadline_ns(int timeout_ms)
+{
+	if (timeout_ms < 0)
+		return UINT64_MAX;
+	return timeout_ms ? clock_ns() + (uint64_t)timeout_ms * 1000000u : 0;
+}
+
+/* What a function returns whose deadline has passed: -EAGAIN where it was not to wait at all. */
+static inline int deadline_error(uint64_t deadline)
+{
+	return deadline ? -ETIMEDOUT : -EAGAIN;
+}
+
+/* pthread_cond_wait until the deadline: 0 or deadline_error(). */
+static inline int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
+{
+	if (!deadline)
+		return -EAGAIN;
+	if (deadline == UINT64_MAX) {
+		pthread_cond_wait(cond, lock);
+		return 0;
+	}
+
+	struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000u),
+				 .tv_nsec = (long)(deadline % 1000000000u)};
+
+	return pthread_cond_clockwait(cond, lock, CLOCK_MONOTONIC, &until) ? -ETIMEDOUT : 0;
+}
+
+#endif

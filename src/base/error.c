@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/error.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static int set(struct nvs_error *error, int code, const char *subject, unsigned line,
+	       uint64_t offset, const char *format, va_list args)
+{
+	assert(code < 0);
+	if (!error)
+		return code;
+	*error = (struct nvs_error){.code = code, .line = line, .offset = offset};
+	if (subject)
+		snprintf(error->subject, sizeof(error->subject), "%s", subject);
+	vsnprintf(error->text, sizeof(error->text), format, args);
+	return code;
+}
+
+int error_set(struct nvs_error *error, int code, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	set(error, code, NULL, 0, 0, format, args);
+	va_end(args);
+	return code;
+}
+
+int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
+		uint64_t offset, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	set(error, code, subject, line, offset, format, args);
+	va_end(args);
+	return code;
+}
+
+const char *size_text(uint64_t nbytes, char buffer[32])
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+	double value = (double)nbytes;
+	unsigned unit = 0;
+
+	while (value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+		value /= 1024;
+		unit++;
+	}
+	if (value == (double)(uint64_t)value)
+		snprintf(buffer, 32, "%llu %s", (unsigned long long)value, units[unit]);
+	else
+		snprintf(buffer, 32, "%.2f %s", value, units[unit]);
+	return buffer;
+}
+
+void log_say(const struct nvs_log *log, enum nvs_log_level level, const char *format, ...)
+{
+	char text[1024];
+	va_list args;
+
+	if (!log || !log->fn)
+		return;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	log->fn(log->arg, level, text);
+}
+
+const char *nvs_version(void)
+{
+	return NVS_VERSION;
+}
+
+const char *nvs_strerror(int code)
+{
+	switch (code) {
+	case 0:
+		return "success";
+	case -EBADMSG:
+		return "checksum differs: the bytes read are not those that were written";
+	case -ENODATA:
+		return "no data: never written, or past the end of the file";
+	case -E2BIG:
+		return "the tensor is larger than the pool could ever hold";
+	case -ENOBUFS:
+		return "the batch is larger than the pool";
+	case -ESTALE:
+		return "the kept store holds this tensor with another type or length";
+	case -EEXIST:
+		return "it exists already";
+	case -EMEDIUMTYPE:
+		return "the path holds something that is not this store";
+	case -EUCLEAN:
+		return "the store is damaged";
+	case -EBUSY:
+		return "in use";
+	case -ETIMEDOUT:
+		return "the time limit ran out";
+	case -EAGAIN:
+		return "not without waiting";
+	default:
+		return code < 0 ? strerrordesc_np(-code) ? strerrordesc_np(-code) : "unknown error"
+				: "not an error code";
+	}
+}

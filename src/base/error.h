@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Filling in a struct nvs_error, and speaking through the caller's log. Neither ever prints.
+ */
+#ifndef BASE_ERROR_H
+#define BASE_ERROR_H
+
+#include "nvswap.h"
+
+/* Sets code and text (the rest to zero) where `error` is not NULL; returns `code`, which is < 0. */
+int error_set(struct nvs_error *error, int code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* The same, with the key, tensor or option that it is about, and the line or offset (0: none). */
+int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
+		uint64_t offset, const char *format, ...) __attribute__((format(printf, 6, 7)));
+
+/* Writes a size as people do, exactly where it is exact: "1 MiB", "1.5 GiB", "1000 bytes". */
+const char *size_text(uint64_t nbytes, char buffer[32]);
+
+void log_say(const struct nvs_log *log, enum nvs_log_level level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+#endif
