@@ -55,8 +55,7 @@ enum nvs_log_level { NVS_LOG_ERROR, NVS_LOG_WARNING, NVS_LOG_INFO, NVS_LOG_DEBUG
 
 /*
  * Receives what the library has to say, a line without a newline at a time. Called from any
- * thread, the library's own among them, and never with one of its locks held by the caller's
- * doing; it must not call back into nvswap.
+ * thread, the library's own among them; it must not call back into nvswap.
  */
 typedef void nvs_log_fn(void *arg, enum nvs_log_level level, const char *text);
 
@@ -244,7 +243,8 @@ struct nvs_path_info {
 	char scheduler[32];
 	bool rotational;
 	uint32_t logical_block_bytes, physical_block_bytes;
-	uint32_t max_io_bytes, nr_requests, max_segments; /* limits of its queue */
+	/* limits of its queue; max_io_bytes may be raised to max_hw_io_bytes */
+	uint32_t max_io_bytes, max_hw_io_bytes, nr_requests, max_segments;
 	int numa_node; /* -1: the machine has one node, or it can't be told */
 };
 
@@ -357,7 +357,7 @@ struct nvs_io_stats {
 
 struct nvs_aio_stats {
 	const char *ioengine;	   /* static */
-	char ioengine_reason[256]; /* why not one before it in the order of auto; "" if first */
+	char ioengine_reason[512]; /* why not one before it in the order of auto; "" if first */
 	bool fixed_buffers, fixed_files, single_issuer, defer_taskrun; /* what io_uring has here */
 	uint32_t workers;
 	uint64_t bounce_bytes;	   /* memory set aside for unaligned pieces */
@@ -531,7 +531,8 @@ struct nvs_tensor_info {
 	int status; /* of the last transfer: 0 or a negative errno */
 };
 
-NVS_API void nvs_tensor_get_info(struct nvs_tensor *tensor, struct nvs_tensor_info *info);
+NVS_API void nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
+				 struct nvs_tensor_info *info);
 NVS_API const char *nvs_state_name(enum nvs_state state);
 
 struct nvs_pool_stats {

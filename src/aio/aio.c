@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An aio as its users see it: choosing the engine, starting and ending the workers, handing them
+ * transfers, waiting for these, and telling how it went.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "aio/internal.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+/* In the order in which auto tries them. */
+static const struct engine_ops *const engines[] = {&engine_io_uring, &engine_libaio, &engine_posix};
+#define NENGINES (sizeof(engines) / sizeof(engines[0]))
+
+/* The bytes of one registered region; the kernel takes no longer ones. */
+#define REGION_BYTES (1ull << 30)
+
+static const struct engine_ops *engine_of(enum nvs_ioengine ioengine)
+{
+	return engines[ioengine - NVS_IOENGINE_IO_URING];
+}
+
+int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
+{
+	struct engine_options options = {.depth = 1};
+	struct engine_facts facts = {0};
+	void *queue;
+	int rc;
+
+	assert(ioengine > NVS_IOENGINE_AUTO && ioengine < NVS_IOENGINE_COUNT);
+	reason[0] = 0;
+	rc = engine_of(ioengine)->open(&queue, &options, &facts, reason, nbytes);
+	if (!rc)
+		engine_of(ioengine)->close(queue);
+	return rc;
+}
+
+/* ---- Opening and closing ---- */
+
+static int check_config(const struct nvs_aio_config *config, struct nvs_error *error)
+{
+	if (config->block_size < NVS_BLOCK_SIZE_MIN || config->block_size > NVS_BLOCK_SIZE_MAX ||
+	    config->block_size % 512)
+		return error_about(error, -EINVAL, "block_size", 0, 0,
+				   "block_size is %u bytes: it must be a multiple of 512, from %u "
+				   "to %u",
+				   config->block_size, NVS_BLOCK_SIZE_MIN, NVS_BLOCK_SIZE_MAX);
+	if (!config->queue_depth || config->queue_depth > NVS_QUEUE_DEPTH_MAX)
+		return error_about(error, -EINVAL, "queue_depth", 0, 0,
+				   "queue_depth is %u: it must be from 1 to %u",
+				   config->queue_depth, NVS_QUEUE_DEPTH_MAX);
+	if (!config->thread_count || config->thread_count > NVS_THREAD_COUNT_MAX)
+		return error_about(error, -EINVAL, "thread_count", 0, 0,
+				   "thread_count is %u: it must be from 1 to %u",
+				   config->thread_count, NVS_THREAD_COUNT_MAX);
+	if (config->use_gds)
+		return error_about(error, -ENOTSUP, "use_gds", 0, 0,
+				   "use_gds is true, but this build moves data between drives and "
+				   "host memory alone: set use_gds to false");
+	if ((unsigned)config->ioengine >= NVS_IOENGINE_COUNT)
+		return error_about(error, -EINVAL, "ioengine", 0, 0,
+				   "ioengine is %d, which is none: auto, io_uring, libaio or posix",
+				   (int)config->ioengine);
+	return 0;
+}
+
+static struct nvs_aio *aio_new(const struct nvs_aio_config *config, const struct nvs_log *log)
+{
+	struct nvs_aio *aio = calloc(1, sizeof(*aio));
+
+	if (!aio)
+		return NULL;
+	aio->workers = calloc(config->thread_count, sizeof(*aio->workers));
+	if (!aio->workers) {
+		free(aio);
+		return NULL;
+	}
+	aio->config = *config;
+	aio->log = log ? *log : (struct nvs_log){0};
+	aio->options = (struct engine_options){.depth = config->queue_depth,
+					       .single_submit = config->single_submit};
+	pthread_mutex_init(&aio->lock, NULL);
+	pthread_cond_init(&aio->work, NULL);
+	pthread_cond_init(&aio->done, NULL);
+	pthread_cond_init(&aio->synced, NULL);
+	for (int direction = 0; direction < 2; direction++)
+		aio->todo[direction].tail = &aio->todo[direction].head;
+	memset(aio->files, -1, sizeof(aio->files));
+	aio->node = -1;
+	return aio;
+}
+
+static void aio_free(struct nvs_aio *aio)
+{
+	free(aio->workers);
+	pthread_mutex_destroy(&aio->lock);
+	pthread_cond_destroy(&aio->work);
+	pthread_cond_destroy(&aio->done);
+	pthread_cond_destroy(&aio->synced);
+	free(aio);
+}
+
+static void stop_workers(struct nvs_aio *aio)
+{
+	pthread_mutex_lock(&aio->lock);
+	aio->closing = true;
+	pthread_cond_broadcast(&aio->work);
+	pthread_mutex_unlock(&aio->lock);
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		if (aio->workers[i].started)
+			pthread_join(aio->workers[i].thread, NULL);
+		worker_free(&aio->workers[i]);
+	}
+	memset(aio->workers, 0, aio->config.thread_count * sizeof(*aio->workers));
+	aio->nworkers = aio->running = 0;
+	aio->closing = false;
+}
+
+/* Waits until those that were started have opened their queues: the first error among them. */
+static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nbytes)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&aio->lock);
+	while (aio->running < started)
+		pthread_cond_wait(&aio->synced, &aio->lock);
+	for (unsigned i = 0; i < started && !rc; i++) {
+		rc = aio->workers[i].open_status;
+		if (rc)
+			snprintf(reason, nbytes, "%s", aio->workers[i].open_reason);
+	}
+	pthread_mutex_unlock(&aio->lock);
+	return rc;
+}
+
+static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char *reason,
+			 size_t nbytes)
+{
+	unsigned started = 0;
+	int rc = 0, open_rc;
+
+	aio->ops = ops;
+	while (aio->nworkers < aio->config.thread_count && !rc) {
+		struct worker *worker = &aio->workers[aio->nworkers];
+
+		worker->aio = aio;
+		worker->index = aio->nworkers++;
+		rc = worker_start(worker);
+		if (rc)
+			snprintf(reason, nbytes, "worker %u can't be started: %s", worker->index,
+				 nvs_strerror(rc));
+		else
+			started++;
+	}
+	open_rc = opened(aio, started, reason, nbytes);
+	rc = open_rc ? open_rc : rc;
+	if (rc)
+		stop_workers(aio);
+	return rc;
+}
+
+/* The first engine that works, in the order of auto; why the others don't goes to the reason. */
+static int start_any(struct nvs_aio *aio, struct nvs_error *error)
+{
+	char why[160], all[512] = "";
+	size_t used = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < NENGINES; i++) {
+		rc = start_workers(aio, engines[i], why, sizeof(why));
+		if (!rc) {
+			snprintf(aio->engine_reason, sizeof(aio->engine_reason), "%s", all);
+			if (i)
+				log_say(&aio->log, NVS_LOG_INFO, "ioengine auto takes %s, for %s",
+					engines[i]->name, all);
+			return 0;
+		}
+		used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s: %s",
+					 used ? "; " : "", engines[i]->name, why);
+		if (used >= sizeof(all))
+			used = sizeof(all) - 1;
+	}
+	return error_about(error, rc, "ioengine", 0, 0, "no I/O engine works here: %s", all);
+}
+
+static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct nvs_error *error)
+{
+	char why[256];
+	int rc = start_workers(aio, ops, why, sizeof(why));
+
+	if (rc)
+		error_about(error, -ENOTSUP, "ioengine", 0, 0,
+			    "ioengine %s does not work here: %s (auto takes one that does)",
+			    ops->name, why);
+	return rc ? -ENOTSUP : 0;
+}
+
+static void register_bounce(struct nvs_aio *aio)
+{
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		/* Without it they work all the same, a little slower. */
+		(void)nvs_aio_register_memory(aio, aio->workers[i].bounce.data,
+					      bounce_bytes(&aio->workers[i].bounce));
+}
+
+static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
+		   const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
+		   struct nvs_error *error)
+{
+	struct nvs_aio *aio;
+	int rc = check_config(config, error);
+
+	if (rc)
+		return rc;
+	aio = aio_new(config, log);
+	if (!aio)
+		return error_set(error, -ENOMEM, "out of memory while opening the I/O workers");
+	aio->options.arg = ops_arg;
+	rc = ops ? start_one(aio, ops, error) : start_any(aio, error);
+	if (rc) {
+		aio_free(aio);
+		return rc;
+	}
+	register_bounce(aio);
+	*out = aio;
+	return 0;
+}
+
+int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
+		 const struct nvs_log *log, struct nvs_error *error)
+{
+	bool any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
+
+	return open_as(aio, config, any ? NULL : engine_of(config->ioengine), NULL, log, error);
+}
+
+int aio_open_with(struct nvs_aio **aio, const struct nvs_aio_config *config,
+		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
+		  struct nvs_error *error)
+{
+	return open_as(aio, config, ops, ops_arg, log, error);
+}
+
+void nvs_aio_close(struct nvs_aio *aio)
+{
+	if (!aio)
+		return;
+	stop_workers(aio);
+	aio_free(aio);
+}
+
+/* ---- What the workers have registered ---- */
+
+/* Ends waits for work and for room; under the lock. */
+static void wake_everyone(struct nvs_aio *aio)
+{
+	pthread_cond_broadcast(&aio->work);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		aio->ops->wake(aio->workers[i].queue);
+}
+
+void aio_sync(struct nvs_aio *aio)
+{
+	uint64_t epoch;
+
+	pthread_mutex_lock(&aio->lock);
+	epoch = ++aio->epoch;
+	wake_everyone(aio);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		while (aio->workers[i].epoch < epoch)
+			pthread_cond_wait(&aio->synced, &aio->lock);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_t nbytes)
+{
+	for (int slot = 0; slot < ENGINE_BUFFERS; slot++) {
+		struct region *region = &aio->regions[slot];
+
+		if (region->data)
+			continue;
+		*region = (struct region){.data = data, .nbytes = nbytes, .owner = owner};
+		if ((unsigned)slot >= aio->nregions)
+			aio->nregions = (unsigned)slot + 1;
+		return slot;
+	}
+	return -ENOSPC;
+}
+
+int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
+{
+	int rc = 0;
+
+	if (!data || !nbytes || (uintptr_t)data % 4096)
+		return -EINVAL;
+	pthread_mutex_lock(&aio->lock);
+	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
+		rc = region_take(aio, data, (char *)data + done,
+				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
+	pthread_mutex_unlock(&aio->lock);
+	if (rc < 0) {
+		nvs_aio_unregister_memory(aio, data);
+		return rc;
+	}
+	aio_sync(aio);
+
+	rc = 0;
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].owner == data && aio->regions[i].status)
+			rc = aio->regions[i].status;
+	pthread_mutex_unlock(&aio->lock);
+	return rc;
+}
+
+void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
+{
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].owner == data)
+			aio->regions[i] = (struct region){0};
+	pthread_mutex_unlock(&aio->lock);
+	aio_sync(aio);
+}
+
+void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
+{
+	pthread_mutex_lock(&aio->lock);
+	aio->topo = topo;
+	aio->node = node;
+	pthread_mutex_unlock(&aio->lock);
+	aio_sync(aio);
+}
+
+/* ---- Transfers ---- */
+
+static int check_transfer(const struct nvs_transfer *transfer, struct nvs_error *error)
+{
+	if (!transfer->file || (!transfer->data && transfer->nbytes))
+		return error_set(error, -EINVAL, "a transfer without a file or without memory");
+	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
+		return error_set(error, -EINVAL,
+				 "%s was opened for reading: open it with NVS_FILE_WRITE",
+				 transfer->file->members[0].path);
+	if (transfer->offset > INT64_MAX || transfer->nbytes > INT64_MAX - transfer->offset)
+		return error_set(error, -EINVAL, "%s: a transfer that ends beyond 2^63 bytes",
+				 transfer->file->members[0].path);
+	return 0;
+}
+
+static void prepare(struct nvs_transfer *transfer, uint32_t flags)
+{
+	transfer->status = 0;
+	transfer->error_offset = 0;
+	transfer->state = (struct nvs_transfer_state){.flags = flags | TRANSFER_QUEUED};
+}
+
+static void append(struct nvs_aio *aio, struct nvs_transfer *transfer)
+{
+	struct fifo *todo = &aio->todo[transfer->direction];
+
+	*todo->tail = transfer;
+	todo->tail = &transfer->state.next;
+}
+
+static uint64_t blocks_of(const struct nvs_aio *aio, const struct nvs_transfer *transfer)
+{
+	return transfer->nbytes / aio->config.block_size + 1;
+}
+
+/* Idle workers first, each for a queue's depth of I/Os; then those that wait with room for more. */
+static void wake_for(struct nvs_aio *aio, uint64_t blocks)
+{
+	uint64_t idle = aio->idle;
+
+	for (; idle && blocks; idle--) {
+		pthread_cond_signal(&aio->work);
+		blocks -= blocks < aio->config.queue_depth ? blocks : aio->config.queue_depth;
+	}
+	for (unsigned i = 0; i < aio->nworkers && blocks; i++)
+		if (aio->workers[i].waits_for_room) {
+			aio->workers[i].waits_for_room = false;
+			aio->ops->wake(aio->workers[i].queue);
+			blocks -= blocks < aio->config.queue_depth ? blocks
+								   : aio->config.queue_depth;
+		}
+}
+
+int nvs_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+	       struct nvs_error *error)
+{
+	uint64_t blocks = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		int rc = check_transfer(transfers[i], error);
+
+		if (rc)
+			return rc;
+	}
+	pthread_mutex_lock(&aio->lock);
+	for (size_t i = 0; i < n; i++) {
+		prepare(transfers[i], 0);
+		if (transfers[i]->nbytes) {
+			append(aio, transfers[i]);
+			blocks += blocks_of(aio, transfers[i]);
+		} else {
+			__atomic_store_n(&transfers[i]->state.completed, 1, __ATOMIC_RELEASE);
+		}
+	}
+	wake_for(aio, blocks);
+	pthread_mutex_unlock(&aio->lock);
+	return 0;
+}
+
+void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *fn, void *arg)
+{
+	aio->on_completed = fn;
+	aio->on_completed_arg = arg;
+}
+
+void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list)
+{
+	uint64_t blocks = 0;
+
+	assert(aio->on_completed);
+	pthread_mutex_lock(&aio->lock);
+	while (list) {
+		struct nvs_transfer *transfer = list;
+
+		list = transfer->state.next;
+		assert(transfer->nbytes && !check_transfer(transfer, NULL));
+		prepare(transfer, TRANSFER_QUIET);
+		append(aio, transfer);
+		blocks += blocks_of(aio, transfer);
+	}
+	wake_for(aio, blocks);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+bool nvs_transfer_completed(const struct nvs_transfer *transfer)
+{
+	return __atomic_load_n(&transfer->state.completed, __ATOMIC_ACQUIRE);
+}
+
+int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+		      int timeout_ms, struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	int rc = 0;
+
+	pthread_mutex_lock(&aio->lock);
+	for (size_t i = 0; i < n && !rc; i++)
+		while (!nvs_transfer_completed(transfers[i]) && !rc)
+			rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+	pthread_mutex_unlock(&aio->lock);
+	if (rc)
+		return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
+	for (size_t i = 0; i < n; i++)
+		if (transfers[i]->status)
+			return transfer_error(transfers[i], NULL, error);
+	return 0;
+}
+
+/* ---- Figures ---- */
+
+static void add_worker(struct nvs_aio_stats *stats, struct worker *worker,
+		       struct histogram latency[2])
+{
+	const struct engine_facts *facts = &worker->facts_seen;
+
+	pthread_mutex_lock(&worker->stats_lock);
+	stats->fixed_buffers = facts->fixed_buffers;
+	stats->fixed_files = facts->fixed_files;
+	stats->single_issuer = facts->single_issuer;
+	stats->defer_taskrun = facts->defer_taskrun;
+	stats->submit_calls += facts->submit_calls - worker->facts_at_reset.submit_calls;
+	stats->reap_calls += facts->reap_calls - worker->facts_at_reset.reap_calls;
+	if (worker->inflight_max > stats->inflight_max)
+		stats->inflight_max = worker->inflight_max;
+	stats->retries += worker->retries;
+	stats->bounced_bytes += worker->bounced_bytes;
+	stats->bounce_bytes += bounce_bytes(&worker->bounce);
+	for (int i = 0; i < 2; i++) {
+		stats->io[i].bytes += worker->bytes[i];
+		stats->io[i].ios += worker->ios_done[i];
+		histogram_merge(&latency[i], &worker->latency[i]);
+	}
+	pthread_mutex_unlock(&worker->stats_lock);
+}
+
+void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
+{
+	struct histogram latency[2] = {0};
+
+	*stats = (struct nvs_aio_stats){.ioengine = aio->ops->name, .workers = aio->nworkers};
+	snprintf(stats->ioengine_reason, sizeof(stats->ioengine_reason), "%s", aio->engine_reason);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		add_worker(stats, &aio->workers[i], latency);
+	for (int i = 0; i < 2; i++) {
+		stats->io[i].latency_min_ns = latency[i].count ? latency[i].min : 0;
+		stats->io[i].latency_max_ns = latency[i].max;
+		stats->io[i].latency_mean_ns = histogram_mean(&latency[i]);
+		stats->io[i].latency_stddev_ns = histogram_stddev(&latency[i]);
+	}
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].registered == aio->nworkers)
+			stats->registered_bytes += aio->regions[i].nbytes;
+	pthread_mutex_unlock(&aio->lock);
+}
+
+void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
+			 const double *percentiles, size_t n, uint64_t *ns)
+{
+	struct histogram latency = {0};
+
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		histogram_merge(&latency, &worker->latency[direction]);
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+	for (size_t i = 0; i < n; i++)
+		ns[i] = histogram_percentile(&latency, percentiles[i]);
+}
+
+void nvs_aio_reset_stats(struct nvs_aio *aio)
+{
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		memset(worker->latency, 0, sizeof(worker->latency));
+		memset(worker->bytes, 0, sizeof(worker->bytes));
+		memset(worker->ios_done, 0, sizeof(worker->ios_done));
+		worker->retries = worker->bounced_bytes = 0;
+		worker->inflight_max = 0;
+		worker->facts_at_reset = worker->facts_seen;
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that transfers are made to: a flat range of bytes over one or more files or block devices,
+ * each with one descriptor for direct I/O and one for what can't be.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "base/error.h"
+
+/* Bytes that are not whole pages are written by way of the page cache, which knows no less. */
+#define PAGE_BYTES 4096u
+
+struct place file_place(const struct nvs_file *file, uint64_t offset)
+{
+	if (file->nmembers == 1)
+		return (struct place){.member = &file->members[0],
+				      .offset = file->members[0].base + offset,
+				      .nbytes = UINT64_MAX};
+
+	uint64_t stripe = offset / file->stripe;
+	uint64_t within = offset % file->stripe;
+	const struct member *member = &file->members[stripe % file->nmembers];
+
+	return (struct place){.member = member,
+			      .offset = member->base + stripe / file->nmembers * file->stripe +
+					within,
+			      .nbytes = file->stripe - within};
+}
+
+int file_member_probe(struct file_member *member, bool writable, bool buffered)
+{
+	char path[64];
+	int rc;
+
+	member->direct_fd = -1;
+	rc = dio_probe(member->fd, &member->dio);
+	if (rc || buffered || !member->dio.direct) {
+		member->dio.direct = false;
+		return rc;
+	}
+	/* The same file whatever has become of its name. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", member->fd);
+	member->direct_fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC);
+	member->dio.direct = member->direct_fd >= 0;
+	return 0;
+}
+
+static int slot_take(struct nvs_aio *aio, int fd)
+{
+	if (fd < 0)
+		return -1;
+	for (int slot = 0; slot < ENGINE_FILES; slot++)
+		if (aio->files[slot] < 0) {
+			aio->files[slot] = fd;
+			return slot;
+		}
+	return -1;
+}
+
+static void slot_give(struct nvs_aio *aio, int slot)
+{
+	if (slot >= 0)
+		aio->files[slot] = -1;
+}
+
+static void set_alignment(struct nvs_file *file)
+{
+	file->direct = true;
+	file->offset_align = file->mem_align = 1;
+	for (unsigned i = 0; i < file->nmembers; i++) {
+		const struct member *member = &file->members[i];
+
+		file->direct &= member->direct_fd >= 0;
+		if (member->dio.offset_align > file->offset_align)
+			file->offset_align = member->dio.offset_align;
+		if (member->dio.mem_align > file->mem_align)
+			file->mem_align = member->dio.mem_align;
+	}
+	if (!file->direct)
+		file->offset_align = file->mem_align = 1;
+	file->write_unit = file->offset_align;
+	if (file->direct && !file->padded && file->write_unit < PAGE_BYTES)
+		file->write_unit = PAGE_BYTES;
+}
+
+int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned n, uint64_t stripe,
+		bool writable, bool padded, struct nvs_file **out, struct nvs_error *error)
+{
+	struct nvs_file *file = calloc(1, sizeof(*file) + n * sizeof(file->members[0]));
+
+	assert(n && (n == 1 || stripe));
+	if (!file)
+		goto no_memory;
+	*file = (struct nvs_file){.aio = aio,
+				  .nmembers = n,
+				  .stripe = stripe,
+				  .writable = writable,
+				  .padded = padded};
+	for (unsigned i = 0; i < n; i++) {
+		file->members[i] = (struct member){.path = strdup(members[i].path),
+						   .fd = members[i].fd,
+						   .direct_fd = members[i].direct_fd,
+						   .base = members[i].base,
+						   .dio = members[i].dio};
+		if (!file->members[i].path)
+			goto no_memory;
+	}
+	set_alignment(file);
+	assert(n == 1 || stripe % file->write_unit == 0);
+
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < n; i++) {
+		file->members[i].slot = slot_take(aio, file->members[i].fd);
+		file->members[i].direct_slot = slot_take(aio, file->members[i].direct_fd);
+	}
+	pthread_mutex_unlock(&aio->lock);
+	aio_sync(aio);
+	*out = file;
+	return 0;
+
+no_memory:
+	for (unsigned i = 0; file && i < n; i++)
+		free(file->members[i].path);
+	free(file);
+	return error_set(error, -ENOMEM, "out of memory while opening %s", members[0].path);
+}
+
+int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct nvs_file **out,
+		  struct nvs_error *error)
+{
+	bool writable = flags & NVS_FILE_WRITE;
+	int oflags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
+	struct file_member member = {.path = (char *)(uintptr_t)path};
+	int rc;
+
+	if (flags & ~(unsigned)(NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE |
+				NVS_FILE_BUFFERED) ||
+	    (!writable && flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)))
+		return error_set(error, -EINVAL,
+				 "%s: flags %#x: creating and emptying a file need "
+				 "NVS_FILE_WRITE, and there are no others",
+				 path, flags);
+	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
+	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
+	member.fd = open(path, oflags, 0600);
+	if (member.fd < 0) {
+		rc = -errno;
+		return error_set(error, rc, "cannot open %s: %s", path,
+				 rc == -ELOOP ? "it is a symbolic link, which is not followed"
+					      : nvs_strerror(rc));
+	}
+	rc = file_member_probe(&member, writable, flags & NVS_FILE_BUFFERED);
+	if (rc)
+		error_set(error, rc, "cannot tell the alignment of %s: %s", path, nvs_strerror(rc));
+	else
+		rc = file_create(aio, &member, 1, 0, writable, false, out, error);
+	if (rc) {
+		close(member.fd);
+		if (member.direct_fd >= 0)
+			close(member.direct_fd);
+	}
+	return rc;
+}
+
+void nvs_file_close(struct nvs_file *file)
+{
+	if (!file)
+		return;
+	pthread_mutex_lock(&file->aio->lock);
+	for (unsigned i = 0; i < file->nmembers; i++) {
+		slot_give(file->aio, file->members[i].slot);
+		slot_give(file->aio, file->members[i].direct_slot);
+	}
+	pthread_mutex_unlock(&file->aio->lock);
+	/* The rings hold the file open until they have let go of it. */
+	aio_sync(file->aio);
+	for (unsigned i = 0; i < file->nmembers; i++) {
+		close(file->members[i].fd);
+		if (file->members[i].direct_fd >= 0)
+			close(file->members[i].direct_fd);
+		free(file->members[i].path);
+	}
+	free(file);
+}
+
+bool nvs_file_direct(const struct nvs_file *file)
+{
+	return file->direct;
+}
+
+int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
+{
+	for (unsigned i = 0; i < file->nmembers; i++)
+		if (fdatasync(file->members[i].fd)) {
+			int rc = -errno;
+
+			return error_set(error, rc, "cannot make the writes to %s durable: %s",
+					 file->members[i].path, nvs_strerror(rc));
+		}
+	return 0;
+}
+
+int transfer_error(const struct nvs_transfer *transfer, const char *subject,
+		   struct nvs_error *error)
+{
+	struct place place = file_place(transfer->file, transfer->error_offset);
+	bool write = transfer->direction == NVS_WRITE;
+	const char *advice = "";
+
+	if (transfer->status == -ENOSPC)
+		advice = ": make room on the drive";
+	else if (transfer->status == -EIO)
+		advice = ": the drive failed, see the kernel's log";
+	return error_about(error, transfer->status, subject, 0, place.offset,
+			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
+			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,
+			   place.offset, nvs_strerror(transfer->status), advice);
+}

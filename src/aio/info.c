@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvs_machine_info: what the topology layer knows of the machine, and each I/O engine tried on it.
+ * Relies on ioengine_try, which leaves nothing open.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "aio/aio.h"
+#include "topo/topo.h"
+
+/* The first that works, and what was wrong with those before it. */
+static void choose(struct nvs_machine_info *info)
+{
+	char *reason = info->ioengine[NVS_IOENGINE_AUTO].reason;
+	const size_t nbytes = sizeof(info->ioengine[NVS_IOENGINE_AUTO].reason);
+
+	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
+		size_t used = strlen(reason);
+
+		if (info->ioengine[i].works) {
+			info->auto_ioengine = (enum nvs_ioengine)i;
+			info->ioengine[NVS_IOENGINE_AUTO].works = true;
+			return;
+		}
+		snprintf(reason + used, nbytes - used, "%s%s: %s", used ? "; " : "",
+			 nvs_ioengine_name((enum nvs_ioengine)i), info->ioengine[i].reason);
+	}
+}
+
+int nvs_machine_info(struct nvs_machine_info *info, struct nvs_error *error)
+{
+	/* What can't be found out is told by the field that would have had it. */
+	(void)error;
+	machine_facts(info);
+	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
+		char *reason = info->ioengine[i].reason;
+
+		info->ioengine[i].works = !ioengine_try((enum nvs_ioengine)i, reason,
+							sizeof(info->ioengine[i].reason));
+		if (info->ioengine[i].works)
+			reason[0] = '\0';
+	}
+	choose(info);
+	return 0;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The aio layer's own structures: the set of workers with the transfers that they share, a worker,
+ * and a piece, which is one I/O of a transfer.
+ */
+#ifndef AIO_INTERNAL_H
+#define AIO_INTERNAL_H
+
+#include <pthread.h>
+
+#include "aio/aio.h"
+#include "aio/engine.h"
+#include "base/histogram.h"
+
+/* An I/O that comes back with EINTR, EAGAIN or nothing done is tried again so many times. */
+#define RETRIES_MAX 100
+
+#define BOUNCE_SLOT_BYTES (256u * 1024)
+#define BOUNCE_SLOTS_MAX  8u
+
+struct member {
+	char *path;
+	int fd, direct_fd;
+	int slot, direct_slot; /* where they are registered; -1: the table was full */
+	uint64_t base;
+	struct dio_caps dio;
+};
+
+struct nvs_file {
+	struct nvs_aio *aio;
+	unsigned nmembers;
+	uint64_t stripe;
+	bool writable, padded, direct;
+	/* The strictest of the members', for all of them; 1 where not direct. */
+	uint32_t offset_align, mem_align;
+	/* Writes that are not whole units of this go through the page cache. */
+	uint32_t write_unit;
+	struct member members[];
+};
+
+/* A member and where a byte of the file lies in it; the run goes on for `nbytes`. */
+struct place {
+	const struct member *member;
+	uint64_t offset, nbytes;
+};
+
+struct place file_place(const struct nvs_file *file, uint64_t offset);
+
+struct piece {
+	struct io io;
+	struct nvs_transfer *transfer;
+	uint64_t position; /* in the file, of the first byte that it stands for */
+	char *user;	   /* the caller's memory for these bytes, */
+	uint32_t useful;   /* their number, */
+	uint32_t skip;	   /* and those before them in the I/O (a read of whole units) */
+	uint32_t done;	   /* bytes of the I/O that are behind us, after a short count */
+	uint32_t align;	   /* in which a short count can be continued */
+	int bounce;	   /* slot of the bounce buffer; -1: none */
+	int status;
+	unsigned retries;
+	uint64_t begun_ns;
+};
+
+struct bounce {
+	char *data;
+	uint32_t slots, nfree;
+	uint32_t free[BOUNCE_SLOTS_MAX];
+};
+
+struct worker {
+	struct nvs_aio *aio;
+	pthread_t thread;
+	bool started;
+	unsigned index;
+
+	/* of the thread alone */
+	void *queue;
+	struct engine_facts facts;
+	struct piece *pieces;
+	struct io **ios;       /* room for a batch of `queue_depth` */
+	struct piece **batch;  /* to be submitted next: those to be continued, then new ones */
+	struct piece **reaped; /* finished, to be settled under the lock */
+	struct piece **free;   /* unused ones */
+	uint32_t nbatch, nreaped, nfree;
+	uint32_t submitted; /* I/Os that the engine has */
+	struct bounce bounce;
+	int turn; /* the direction whose turn it is */
+	int files[ENGINE_FILES];
+	const void *buffers[ENGINE_BUFFERS];
+	int bound_node;
+
+	/* under the aio's lock */
+	uint64_t epoch;
+	bool waits_for_room; /* is in reap with room for more I/Os: wake() it when there is work */
+	int open_status;
+	char open_reason[192];
+
+	pthread_mutex_t stats_lock;
+	struct engine_facts facts_seen, facts_at_reset;
+	struct histogram latency[2];
+	uint64_t bytes[2], ios_done[2], retries, bounced_bytes;
+	uint32_t inflight_max;
+};
+
+struct fifo {
+	struct nvs_transfer *head, **tail;
+};
+
+struct region {
+	char *data;
+	size_t nbytes;
+	const void *owner;   /* the memory that was registered, which this is a part of */
+	unsigned registered; /* workers whose ring has it */
+	int status;	     /* why one hasn't */
+};
+
+struct nvs_aio {
+	struct nvs_aio_config config;
+	struct nvs_log log;
+	const struct engine_ops *ops;
+	struct engine_options options;
+	char engine_reason[512];
+
+	pthread_mutex_t lock;
+	pthread_cond_t work;   /* workers without anything to do */
+	pthread_cond_t done;   /* nvs_transfer_wait */
+	pthread_cond_t synced; /* a worker has caught up with the epoch, or has opened */
+	struct fifo todo[2];   /* transfers with unclaimed bytes, by direction */
+	unsigned idle;
+	bool closing;
+	aio_completed_fn *on_completed;
+	void *on_completed_arg;
+
+	/* What the workers' rings are to have registered: raised by one at each change. */
+	uint64_t epoch;
+	int files[ENGINE_FILES];
+	struct region regions[ENGINE_BUFFERS];
+	unsigned nregions; /* slots in use lie below it */
+	const struct topo *topo;
+	int node;
+
+	unsigned nworkers, running;
+	struct worker *workers;
+};
+
+/* transfer->state.flags */
+enum { TRANSFER_QUEUED = 1, TRANSFER_QUIET = 2 };
+
+/* Cuts the next piece off a transfer with bytes unclaimed; false where the bounce buffer is full.
+ */
+bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piece *piece);
+/* Fills the bounce buffer of a write. */
+void piece_begin(struct piece *piece);
+/* Looks at the result of the I/O: false where it has to be submitted again. */
+bool piece_finish(struct worker *worker, struct piece *piece);
+/* Ends an I/O that the engine would not take. */
+void piece_fail(struct worker *worker, struct piece *piece, int status);
+
+int worker_start(struct worker *worker);
+void worker_free(struct worker *worker);
+int bounce_open(struct bounce *bounce, uint32_t queue_depth);
+void bounce_close(struct bounce *bounce);
+uint64_t bounce_bytes(const struct bounce *bounce);
+
+/* Has every worker catch up with files, regions and binding, and waits until they have. */
+void aio_sync(struct nvs_aio *aio);
+
+#endif

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Cuts transfers into I/Os and judges what came of each. The aligned middle of a transfer goes
+ * straight between the drive and its memory. What is not aligned is read in whole units through the
+ * bounce buffer; written, it goes through the page cache, durably, unless the file's users own
+ * whole units: so that two transfers that share a unit never undo each other's bytes.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "aio/internal.h"
+
+static uint64_t round_down(uint64_t n, uint32_t unit)
+{
+	return n - n % unit;
+}
+
+static uint64_t round_up(uint64_t n, uint32_t unit)
+{
+	return round_down(n + unit - 1, unit);
+}
+
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+int bounce_open(struct bounce *bounce, uint32_t queue_depth)
+{
+	bounce->slots = (uint32_t)lesser(queue_depth, BOUNCE_SLOTS_MAX);
+	bounce->data = mmap(NULL, bounce_bytes(bounce), PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (bounce->data == MAP_FAILED) {
+		bounce->data = NULL;
+		return -ENOMEM;
+	}
+	/* Only an optimisation, as it is for the registration of it. */
+	(void)mlock(bounce->data, bounce_bytes(bounce));
+	for (bounce->nfree = 0; bounce->nfree < bounce->slots; bounce->nfree++)
+		bounce->free[bounce->nfree] = bounce->nfree;
+	return 0;
+}
+
+void bounce_close(struct bounce *bounce)
+{
+	if (bounce->data)
+		munmap(bounce->data, bounce_bytes(bounce));
+	bounce->data = NULL;
+}
+
+uint64_t bounce_bytes(const struct bounce *bounce)
+{
+	return (uint64_t)bounce->slots * BOUNCE_SLOT_BYTES;
+}
+
+/* The slot of the region that the memory begins in, and how many bytes of it lie there; -1: none.
+ */
+static int region_of(const struct nvs_aio *aio, const char *data, uint64_t *nbytes)
+{
+	for (unsigned i = 0; i < aio->nregions; i++) {
+		const struct region *region = &aio->regions[i];
+
+		if (region->data && data >= region->data && data < region->data + region->nbytes) {
+			*nbytes = (uint64_t)(region->data + region->nbytes - data);
+			return (int)i;
+		}
+	}
+	return -1;
+}
+
+static void use_buffered(struct piece *piece, const struct place *place, uint64_t nbytes)
+{
+	const struct member *member = place->member;
+
+	piece->io.fd = member->fd;
+	piece->io.file_slot = member->slot;
+	piece->io.offset = place->offset;
+	piece->io.data = piece->user;
+	piece->io.nbytes = (uint32_t)nbytes;
+	piece->useful = (uint32_t)nbytes;
+	piece->align = 1;
+}
+
+static void use_direct(struct piece *piece, const struct place *place, uint64_t nbytes)
+{
+	use_buffered(piece, place, nbytes);
+	piece->io.fd = place->member->direct_fd;
+	piece->io.file_slot = place->member->direct_slot;
+}
+
+static void use_direct_memory(struct worker *worker, struct piece *piece, const struct place *place,
+			      uint64_t nbytes, uint32_t unit)
+{
+	uint64_t in_region = 0;
+	int slot = region_of(worker->aio, piece->user, &in_region);
+
+	if (slot >= 0 && round_down(in_region, unit)) {
+		nbytes = lesser(nbytes, round_down(in_region, unit));
+		piece->io.buffer_slot = slot;
+	}
+	use_direct(piece, place, nbytes);
+	piece->align = unit;
+}
+
+/* Whole units of the file around `nbytes` at the place, by way of the bounce buffer. */
+static bool use_bounce(struct worker *worker, struct piece *piece, const struct place *place,
+		       uint64_t nbytes, uint32_t unit)
+{
+	struct bounce *bounce = &worker->bounce;
+	uint64_t first = round_down(place->offset, unit);
+	uint64_t end = lesser(round_up(place->offset + nbytes, unit), first + BOUNCE_SLOT_BYTES);
+	uint64_t in_region;
+
+	if (!bounce->nfree)
+		return false;
+	piece->bounce = (int)bounce->free[--bounce->nfree];
+	use_direct(piece, place, lesser(nbytes, end - place->offset));
+	piece->skip = (uint32_t)(place->offset - first);
+	piece->align = unit;
+	piece->io.data = bounce->data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
+	piece->io.offset = first;
+	piece->io.nbytes = (uint32_t)(end - first);
+	piece->io.buffer_slot = region_of(worker->aio, piece->io.data, &in_region);
+	return true;
+}
+
+/* What this worker's ring could not register is named by its descriptor and address. */
+static void use_registered(const struct worker *worker, struct io *io)
+{
+	if (io->file_slot >= 0 && worker->files[io->file_slot] != io->fd)
+		io->file_slot = -1;
+	if (io->buffer_slot >= 0 && !worker->buffers[io->buffer_slot])
+		io->buffer_slot = -1;
+}
+
+static bool cut_read(struct worker *worker, struct piece *piece, const struct place *place,
+		     uint64_t nbytes, const struct nvs_file *file)
+{
+	uint32_t unit = file->offset_align;
+	uint64_t odd = place->offset % unit;
+
+	if ((uintptr_t)piece->user % file->mem_align)
+		return use_bounce(worker, piece, place, nbytes, unit);
+	if (odd)
+		return use_bounce(worker, piece, place, lesser(nbytes, unit - odd), unit);
+	if (nbytes < unit)
+		return use_bounce(worker, piece, place, nbytes, unit);
+	use_direct_memory(worker, piece, place, round_down(nbytes, unit), unit);
+	return true;
+}
+
+static bool cut_write(struct worker *worker, struct piece *piece, const struct place *place,
+		      uint64_t nbytes, const struct nvs_file *file)
+{
+	uint32_t unit = file->write_unit;
+	uint64_t odd = place->offset % unit;
+	bool tail = nbytes < unit;
+
+	if (odd || (tail && !file->padded)) {
+		assert(!file->padded || !odd);
+		use_buffered(piece, place, lesser(nbytes, unit - odd));
+		piece->io.sync = true;
+		return true;
+	}
+	if (tail)
+		return use_bounce(worker, piece, place, nbytes, unit);
+	nbytes = round_down(nbytes, unit);
+	if ((uintptr_t)piece->user % file->mem_align)
+		return use_bounce(worker, piece, place, lesser(nbytes, BOUNCE_SLOT_BYTES), unit);
+	use_direct_memory(worker, piece, place, nbytes, file->offset_align);
+	return true;
+}
+
+bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piece *piece)
+{
+	const struct nvs_file *file = transfer->file;
+	uint64_t position = transfer->offset + transfer->state.claimed;
+	uint64_t left = transfer->nbytes - transfer->state.claimed;
+	struct place place = file_place(file, position);
+	uint32_t unit = file->write_unit;
+	/* A block that is smaller than the unit could never go direct. */
+	uint32_t block = worker->aio->config.block_size;
+	bool cut = true;
+
+	block = block < unit ? unit : (uint32_t)round_down(block, unit);
+	left = lesser(lesser(left, place.nbytes), block);
+	*piece = (struct piece){
+		.io = {.index = piece->io.index,
+		       .write = transfer->direction == NVS_WRITE,
+		       .buffer_slot = -1,
+		       .owner = piece},
+		.transfer = transfer,
+		.position = position,
+		.user = (char *)transfer->data + transfer->state.claimed,
+		.bounce = -1,
+	};
+	if (!file->direct)
+		use_buffered(piece, &place, left);
+	else if (transfer->direction == NVS_READ)
+		cut = cut_read(worker, piece, &place, left, file);
+	else
+		cut = cut_write(worker, piece, &place, left, file);
+	if (!cut)
+		return false;
+	assert(piece->useful && piece->io.nbytes);
+	use_registered(worker, &piece->io);
+	transfer->state.claimed += piece->useful;
+	transfer->state.pending++;
+	return true;
+}
+
+void piece_begin(struct piece *piece)
+{
+	if (piece->bounce < 0 || !piece->io.write)
+		return;
+	assert(!piece->skip);
+	memcpy(piece->io.data, piece->user, piece->useful);
+	memset((char *)piece->io.data + piece->useful, 0, piece->io.nbytes - piece->useful);
+}
+
+/* Whether the bytes that the piece stands for are all there. */
+static bool complete(const struct piece *piece, uint32_t done)
+{
+	return piece->io.write ? done == piece->done + piece->io.nbytes
+			       : done >= piece->skip + piece->useful;
+}
+
+static bool try_again(struct piece *piece, int status)
+{
+	if (++piece->retries <= RETRIES_MAX)
+		return true;
+	piece->status = status;
+	return false;
+}
+
+/* Prepares what is left of a short I/O; false where there is no more to be had. */
+static bool continue_short(struct piece *piece, uint32_t result)
+{
+	uint32_t progress = (uint32_t)round_down(result, piece->align);
+
+	if (!progress && !piece->io.write) {
+		piece->status = -ENODATA;
+		return false;
+	}
+	if (!progress)
+		return try_again(piece, -EIO);
+	piece->retries = 0;
+	piece->done += progress;
+	piece->io.data = (char *)piece->io.data + progress;
+	piece->io.offset += progress;
+	piece->io.nbytes -= progress;
+	return true;
+}
+
+static bool has_ended(struct piece *piece)
+{
+	int result = piece->io.result;
+
+	if (result == -EINTR || result == -EAGAIN)
+		return !try_again(piece, result);
+	if (result < 0) {
+		piece->status = result;
+		return true;
+	}
+	if (complete(piece, piece->done + (uint32_t)result))
+		return true;
+	return !continue_short(piece, (uint32_t)result);
+}
+
+static void give_bounce(struct worker *worker, struct piece *piece)
+{
+	if (piece->bounce >= 0)
+		worker->bounce.free[worker->bounce.nfree++] = (uint32_t)piece->bounce;
+}
+
+bool piece_finish(struct worker *worker, struct piece *piece)
+{
+	if (!has_ended(piece))
+		return false;
+	if (piece->bounce >= 0 && !piece->status && !piece->io.write)
+		memcpy(piece->user,
+		       worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES +
+			       piece->skip,
+		       piece->useful);
+	give_bounce(worker, piece);
+	return true;
+}
+
+void piece_fail(struct worker *worker, struct piece *piece, int status)
+{
+	piece->status = status;
+	give_bounce(worker, piece);
+}

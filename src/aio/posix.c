@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The posix engine: threads with pread and pwrite, which work everywhere. They are started as I/Os
+ * find none idle, up to the queue's depth.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "aio/engine.h"
+
+#define STACK_BYTES (128 * 1024)
+
+/* A ring of I/Os: each is in one of the two at most, so neither can overflow. */
+struct fifo {
+	struct io **ios;
+	uint32_t head, count, size;
+};
+
+struct pool {
+	pthread_mutex_t lock;
+	pthread_cond_t work, done;
+	struct fifo todo, completed;
+	pthread_t *threads;
+	uint32_t nthreads, idle, max_threads;
+	bool single_submit, woken, closing;
+	struct engine_facts *facts;
+};
+
+static void push(struct fifo *fifo, struct io *io)
+{
+	fifo->ios[(fifo->head + fifo->count++) % fifo->size] = io;
+}
+
+static struct io *pop(struct fifo *fifo)
+{
+	struct io *io = fifo->ios[fifo->head];
+
+	fifo->head = (fifo->head + 1) % fifo->size;
+	fifo->count--;
+	return io;
+}
+
+static int perform(const struct io *io)
+{
+	struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
+	ssize_t rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset,
+					  io->sync ? RWF_DSYNC : 0)
+			       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
+
+	return rc < 0 ? -errno : (int)rc;
+}
+
+static void *serve(void *arg)
+{
+	struct pool *pool = arg;
+
+	pthread_mutex_lock(&pool->lock);
+	for (;;) {
+		struct io *io;
+
+		while (!pool->todo.count && !pool->closing) {
+			pool->idle++;
+			pthread_cond_wait(&pool->work, &pool->lock);
+			pool->idle--;
+		}
+		if (!pool->todo.count)
+			break;
+		io = pop(&pool->todo);
+		pthread_mutex_unlock(&pool->lock);
+		io->result = perform(io);
+		pthread_mutex_lock(&pool->lock);
+		push(&pool->completed, io);
+		pthread_cond_signal(&pool->done);
+	}
+	pthread_mutex_unlock(&pool->lock);
+	return NULL;
+}
+
+/* One thread more; false where the system refuses, which is fine as long as there is one. */
+static bool start_thread(struct pool *pool)
+{
+	pthread_attr_t attr;
+	int rc;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	rc = pthread_create(&pool->threads[pool->nthreads], &attr, serve, pool);
+	pthread_attr_destroy(&attr);
+	if (!rc)
+		pool->nthreads++;
+	return !rc;
+}
+
+static void pool_free(struct pool *pool)
+{
+	free(pool->todo.ios);
+	free(pool->completed.ios);
+	free(pool->threads);
+	pthread_cond_destroy(&pool->work);
+	pthread_cond_destroy(&pool->done);
+	pthread_mutex_destroy(&pool->lock);
+	free(pool);
+}
+
+static int posix_open(void **queue, const struct engine_options *options,
+		      struct engine_facts *facts, char *reason, size_t reason_bytes)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+
+	if (!pool)
+		goto no_memory;
+	pthread_mutex_init(&pool->lock, NULL);
+	pthread_cond_init(&pool->work, NULL);
+	pthread_cond_init(&pool->done, NULL);
+	pool->facts = facts;
+	pool->single_submit = options->single_submit;
+	pool->max_threads = options->depth;
+	pool->todo.size = pool->completed.size = options->depth;
+	pool->todo.ios = calloc(options->depth, sizeof(struct io *));
+	pool->completed.ios = calloc(options->depth, sizeof(struct io *));
+	pool->threads = calloc(options->depth, sizeof(pthread_t));
+	if (!pool->todo.ios || !pool->completed.ios || !pool->threads)
+		goto no_memory;
+	if (!start_thread(pool)) {
+		pool_free(pool);
+		snprintf(reason, reason_bytes, "no thread could be started");
+		return -EAGAIN;
+	}
+	*queue = pool;
+	return 0;
+
+no_memory:
+	if (pool)
+		pool_free(pool);
+	snprintf(reason, reason_bytes, "out of memory");
+	return -ENOMEM;
+}
+
+static void posix_close(void *queue)
+{
+	struct pool *pool = queue;
+
+	pthread_mutex_lock(&pool->lock);
+	pool->closing = true;
+	pthread_cond_broadcast(&pool->work);
+	pthread_mutex_unlock(&pool->lock);
+	for (uint32_t i = 0; i < pool->nthreads; i++)
+		pthread_join(pool->threads[i], NULL);
+	pool_free(pool);
+}
+
+static void hand_over(struct pool *pool, struct io *const *ios, unsigned n)
+{
+	pthread_mutex_lock(&pool->lock);
+	for (unsigned i = 0; i < n; i++)
+		push(&pool->todo, ios[i]);
+	for (uint32_t served = pool->idle; served < pool->todo.count; served++)
+		if (pool->nthreads == pool->max_threads || !start_thread(pool))
+			break;
+	if (n > 1)
+		pthread_cond_broadcast(&pool->work);
+	else
+		pthread_cond_signal(&pool->work);
+	pthread_mutex_unlock(&pool->lock);
+	pool->facts->submit_calls++;
+}
+
+static int posix_submit(void *queue, struct io *const *ios, unsigned n)
+{
+	struct pool *pool = queue;
+	unsigned step = pool->single_submit ? 1 : n;
+
+	for (unsigned i = 0; i < n; i += step)
+		hand_over(pool, ios + i, step);
+	return (int)n;
+}
+
+static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
+{
+	struct pool *pool = queue;
+	unsigned n = 0;
+
+	pool->facts->reap_calls++;
+	pthread_mutex_lock(&pool->lock);
+	while (pool->completed.count < min && !(pool->woken && min == 1))
+		pthread_cond_wait(&pool->done, &pool->lock);
+	if (min == 1)
+		pool->woken = false;
+	while (n < max && pool->completed.count)
+		ios[n++] = pop(&pool->completed);
+	pthread_mutex_unlock(&pool->lock);
+	return (int)n;
+}
+
+static void posix_wake(void *queue)
+{
+	struct pool *pool = queue;
+
+	pthread_mutex_lock(&pool->lock);
+	pool->woken = true;
+	pthread_cond_signal(&pool->done);
+	pthread_mutex_unlock(&pool->lock);
+}
+
+const struct engine_ops engine_posix = {
+	.name = "posix",
+	.open = posix_open,
+	.submit = posix_submit,
+	.reap = posix_reap,
+	.wake = posix_wake,
+	.close = posix_close,
+};

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The io_uring engine: one ring for one worker, with its buffers and files registered, as a single
+ * issuer that runs completions when it asks for them. Each of these is left out where the kernel
+ * hasn't got it (fixed files 5.1, sparse buffers 5.19, single issuer 6.0, deferred task
+ * running 6.1).
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "aio/engine.h"
+
+struct uring {
+	struct io_uring ring;
+	struct engine_facts *facts;
+	int wake_fd;
+	uint64_t wake_count; /* what the read that is armed on wake_fd writes to */
+	bool wake_armed;
+	bool single_submit;
+	unsigned unsubmitted;	  /* entries in the submission queue, ... */
+	unsigned unsubmitted_ios; /* ... and how many of them are not for wake() */
+};
+
+/* The most that the kernel offers: each step leaves out what the kernel before it hadn't. */
+static int setup(struct uring *uring, const struct engine_options *options)
+{
+	static const unsigned steps[] = {
+		IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+		IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN,
+		IORING_SETUP_SUBMIT_ALL | IORING_SETUP_COOP_TASKRUN,
+		IORING_SETUP_SUBMIT_ALL,
+		0,
+	};
+	unsigned avoid = 0;
+	int rc = -EINVAL;
+
+	if (options->without & WITHOUT_DEFER_TASKRUN)
+		avoid |= IORING_SETUP_DEFER_TASKRUN;
+	if (options->without & WITHOUT_SINGLE_ISSUER)
+		avoid |= IORING_SETUP_SINGLE_ISSUER;
+
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && rc == -EINVAL; i++) {
+		if (steps[i] & avoid)
+			continue;
+		/* One entry more than the depth for the read that wake() completes. */
+		rc = io_uring_queue_init(options->depth + 1, &uring->ring, steps[i]);
+		uring->facts->single_issuer = steps[i] & IORING_SETUP_SINGLE_ISSUER;
+		uring->facts->defer_taskrun = steps[i] & IORING_SETUP_DEFER_TASKRUN;
+	}
+	return rc;
+}
+
+static void register_tables(struct uring *uring, uint32_t without)
+{
+	if (!(without & WITHOUT_FIXED_FILES)) {
+		int none[ENGINE_FILES];
+
+		memset(none, -1, sizeof(none));
+		uring->facts->fixed_files = !io_uring_register_files(&uring->ring, none,
+								     ENGINE_FILES);
+	}
+	if (!(without & WITHOUT_FIXED_BUFFERS))
+		uring->facts->fixed_buffers = !io_uring_register_buffers_sparse(&uring->ring,
+										ENGINE_BUFFERS);
+}
+
+static const char *why_not(int rc)
+{
+	switch (rc) {
+	case -ENOSYS:
+		return "this kernel has no io_uring, or a seccomp filter hides it";
+	case -EPERM:
+		return "io_uring is forbidden here (seccomp filter of the container runtime, or "
+		       "sysctl kernel.io_uring_disabled)";
+	case -ENOMEM:
+		return "no memory for the ring (on kernels before 5.12 it counts towards the "
+		       "memlock "
+		       "limit)";
+	case -EMFILE:
+	case -ENFILE:
+		return "too many open files";
+	default:
+		return strerrordesc_np(-rc) ? strerrordesc_np(-rc) : "unknown error";
+	}
+}
+
+static int uring_open(void **queue, const struct engine_options *options,
+		      struct engine_facts *facts, char *reason, size_t reason_bytes)
+{
+	struct uring *uring = calloc(1, sizeof(*uring));
+	int rc = -ENOMEM;
+
+	if (!uring)
+		goto fail;
+	uring->facts = facts;
+	uring->single_submit = options->single_submit;
+	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
+	rc = uring->wake_fd < 0 ? -errno : setup(uring, options);
+	if (rc)
+		goto fail;
+	register_tables(uring, options->without);
+	*queue = uring;
+	return 0;
+
+fail:
+	snprintf(reason, reason_bytes, "%s", why_not(rc));
+	if (uring && uring->wake_fd >= 0)
+		close(uring->wake_fd);
+	free(uring);
+	return rc;
+}
+
+static void uring_close(void *queue)
+{
+	struct uring *uring = queue;
+
+	io_uring_queue_exit(&uring->ring);
+	close(uring->wake_fd);
+	free(uring);
+}
+
+static void prepare(struct uring *uring, struct io_uring_sqe *sqe, struct io *io)
+{
+	bool fixed = io->buffer_slot >= 0 && uring->facts->fixed_buffers;
+	int fd = io->fd;
+
+	if (fixed && io->write)
+		io_uring_prep_write_fixed(sqe, fd, io->data, io->nbytes, io->offset,
+					  io->buffer_slot);
+	else if (fixed)
+		io_uring_prep_read_fixed(sqe, fd, io->data, io->nbytes, io->offset,
+					 io->buffer_slot);
+	else if (io->write)
+		io_uring_prep_write(sqe, fd, io->data, io->nbytes, io->offset);
+	else
+		io_uring_prep_read(sqe, fd, io->data, io->nbytes, io->offset);
+	if (io->sync)
+		sqe->rw_flags = RWF_DSYNC;
+	if (io->file_slot >= 0 && uring->facts->fixed_files) {
+		sqe->fd = io->file_slot;
+		sqe->flags |= IOSQE_FIXED_FILE;
+	}
+	io_uring_sqe_set_data(sqe, io);
+}
+
+static int flush(struct uring *uring, unsigned wait_for)
+{
+	int rc;
+
+	uring->facts->submit_calls += uring->unsubmitted_ios > 0;
+	uring->unsubmitted_ios = 0;
+	do {
+		rc = wait_for ? io_uring_submit_and_wait(&uring->ring, wait_for)
+			      : io_uring_submit(&uring->ring);
+		if (rc > 0)
+			uring->unsubmitted -= (unsigned)rc;
+	} while (rc == -EINTR || (rc > 0 && !wait_for && uring->unsubmitted));
+	/* The kernel is short of memory or has completions to hand out first: the reap does that.
+	 */
+	return rc == -EAGAIN || rc == -EBUSY ? 0 : rc < 0 ? rc : 0;
+}
+
+static int uring_submit(void *queue, struct io *const *ios, unsigned n)
+{
+	struct uring *uring = queue;
+	unsigned taken = 0;
+
+	for (; taken < n; taken++) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+
+		if (!sqe)
+			break;
+		prepare(uring, sqe, ios[taken]);
+		uring->unsubmitted++;
+		uring->unsubmitted_ios++;
+		if (uring->single_submit) {
+			int rc = flush(uring, 0);
+
+			if (rc)
+				return rc;
+		}
+	}
+	return taken ? (int)taken : -EAGAIN;
+}
+
+static void arm_wake(struct uring *uring)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+
+	if (!sqe)
+		return;
+	io_uring_prep_read(sqe, uring->wake_fd, &uring->wake_count, sizeof(uring->wake_count), 0);
+	io_uring_sqe_set_data(sqe, NULL);
+	uring->unsubmitted++;
+	uring->wake_armed = true;
+}
+
+/* Takes what the completion queue holds; *woken: a wake was among it. */
+static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *woken)
+{
+	struct io_uring_cqe *cqes[64];
+	unsigned n = 0;
+
+	while (n < max) {
+		unsigned room = max - n < 64 ? max - n : 64;
+		unsigned got = io_uring_peek_batch_cqe(&uring->ring, cqes, room);
+
+		for (unsigned i = 0; i < got; i++) {
+			struct io *io = io_uring_cqe_get_data(cqes[i]);
+
+			if (!io) {
+				uring->wake_armed = false;
+				*woken = true;
+				continue;
+			}
+			io->result = cqes[i]->res;
+			ios[n++] = io;
+		}
+		io_uring_cq_advance(&uring->ring, got);
+		if (!got)
+			break;
+	}
+	return n;
+}
+
+static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
+{
+	struct uring *uring = queue;
+	bool woken = false;
+	unsigned n = 0;
+
+	uring->facts->reap_calls++;
+	for (;;) {
+		int rc;
+
+		if (min == 1 && !uring->wake_armed)
+			arm_wake(uring);
+		if (uring->unsubmitted || n < min) {
+			rc = flush(uring, n < min ? min - n : 0);
+			if (rc)
+				return rc;
+		}
+		if (!min)
+			io_uring_get_events(&uring->ring);
+		n += take(uring, ios + n, max - n, &woken);
+		if (n >= min || (woken && min == 1))
+			return (int)n;
+	}
+}
+
+static void uring_wake(void *queue)
+{
+	struct uring *uring = queue;
+
+	/* Fails only when the counter is full, and then the read completes all the same. */
+	(void)!write(uring->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
+}
+
+static int uring_set_file(void *queue, unsigned slot, int fd)
+{
+	struct uring *uring = queue;
+	int rc;
+
+	if (!uring->facts->fixed_files)
+		return -ENOTSUP;
+	rc = io_uring_register_files_update(&uring->ring, slot, &fd, 1);
+	return rc < 0 ? rc : 0;
+}
+
+static int uring_set_buffer(void *queue, unsigned slot, void *data, size_t nbytes)
+{
+	struct uring *uring = queue;
+	struct iovec region = {.iov_base = data, .iov_len = data ? nbytes : 0};
+	__u64 tag = 0;
+	int rc;
+
+	if (!uring->facts->fixed_buffers)
+		return -ENOTSUP;
+	rc = io_uring_register_buffers_update_tag(&uring->ring, slot, &region, &tag, 1);
+	return rc < 0 ? rc : 0;
+}
+
+const struct engine_ops engine_io_uring = {
+	.name = "io_uring",
+	.open = uring_open,
+	.submit = uring_submit,
+	.reap = uring_reap,
+	.wake = uring_wake,
+	.set_file = uring_set_file,
+	.set_buffer = uring_set_buffer,
+	.close = uring_close,
+};

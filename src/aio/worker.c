@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker: one thread with one queue of the engine. It claims I/Os of the transfers that all
+ * workers share, in turn reads and writes, keeps up to queue_depth of them with the engine, and
+ * settles what has come back. It takes the aio's lock once a round, whatever the number of I/Os in
+ * it.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "aio/internal.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+static uint32_t in_flight(const struct worker *worker)
+{
+	return worker->aio->config.queue_depth - worker->nfree;
+}
+
+/* ---- Under the lock: claim and settle ---- */
+
+/* Drops the heads of a list that have no bytes left to claim, or have failed. */
+static void pop_claimed(struct fifo *todo, struct nvs_transfer **completed)
+{
+	while (todo->head) {
+		struct nvs_transfer *transfer = todo->head;
+
+		if (transfer->state.claimed < transfer->nbytes && !transfer->status)
+			return;
+		todo->head = transfer->state.next;
+		if (!todo->head)
+			todo->tail = &todo->head;
+		transfer->state.flags &= ~(uint32_t)TRANSFER_QUEUED;
+		if (!transfer->state.pending) {
+			transfer->state.next = *completed;
+			*completed = transfer;
+		}
+	}
+}
+
+static bool claim_one(struct worker *worker, int direction)
+{
+	struct nvs_transfer *transfer = worker->aio->todo[direction].head;
+	struct piece *piece;
+
+	if (!transfer)
+		return false;
+	assert(worker->nfree);
+	piece = worker->free[worker->nfree - 1];
+	if (!piece_cut(worker, transfer, piece))
+		return false;
+	worker->nfree--;
+	worker->batch[worker->nbatch++] = piece;
+	return true;
+}
+
+/* Fills the queue with I/Os, of reads and of writes in turn as long as there are both. */
+static void claim(struct worker *worker, struct nvs_transfer **completed)
+{
+	struct nvs_aio *aio = worker->aio;
+
+	pop_claimed(&aio->todo[NVS_READ], completed);
+	pop_claimed(&aio->todo[NVS_WRITE], completed);
+	if (!aio->config.overlap_events && in_flight(worker))
+		return;
+	while (worker->nfree) {
+		int direction = worker->turn;
+
+		if (!claim_one(worker, direction)) {
+			direction = !direction;
+			if (!claim_one(worker, direction))
+				break;
+		}
+		worker->turn = !direction;
+		pop_claimed(&aio->todo[direction], completed);
+	}
+}
+
+/* Accounts the finished pieces to their transfers. */
+static void settle(struct worker *worker, struct nvs_transfer **completed)
+{
+	for (uint32_t i = 0; i < worker->nreaped; i++) {
+		struct piece *piece = worker->reaped[i];
+		struct nvs_transfer *transfer = piece->transfer;
+
+		if (piece->status && !transfer->status) {
+			transfer->status = piece->status;
+			transfer->error_offset = piece->position;
+		}
+		assert(transfer->state.pending);
+		if (!--transfer->state.pending && !(transfer->state.flags & TRANSFER_QUEUED)) {
+			transfer->state.next = *completed;
+			*completed = transfer;
+		}
+		worker->free[worker->nfree++] = piece;
+	}
+	worker->nreaped = 0;
+}
+
+/*
+ * Parts what has completed: public transfers are marked, which is the last time that they may be
+ * touched, and the quiet ones are returned.
+ */
+static struct nvs_transfer *publish(struct nvs_aio *aio, struct nvs_transfer *completed)
+{
+	struct nvs_transfer *quiet = NULL;
+	bool announce = false;
+
+	while (completed) {
+		struct nvs_transfer *transfer = completed;
+
+		completed = transfer->state.next;
+		if (transfer->state.flags & TRANSFER_QUIET) {
+			transfer->state.next = quiet;
+			quiet = transfer;
+		} else {
+			__atomic_store_n(&transfer->state.completed, 1, __ATOMIC_RELEASE);
+			announce = true;
+		}
+	}
+	if (announce)
+		pthread_cond_broadcast(&aio->done);
+	return quiet;
+}
+
+/* ---- Without it: submit and reap ---- */
+
+/* The engine took none: an error ends them all; -EAGAIN with nothing in flight is bounded. */
+static void refused(struct worker *worker, int rc)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < worker->nbatch; i++) {
+		struct piece *piece = worker->batch[i];
+
+		if (rc == -EAGAIN && (worker->submitted || ++piece->retries <= RETRIES_MAX)) {
+			worker->batch[kept++] = piece;
+			continue;
+		}
+		piece_fail(worker, piece, rc);
+		worker->reaped[worker->nreaped++] = piece;
+	}
+	worker->nbatch = kept;
+	if (kept && !worker->submitted)
+		sched_yield();
+}
+
+static void submit(struct worker *worker)
+{
+	uint64_t now = clock_ns();
+	uint32_t taken = 0;
+
+	for (uint32_t i = 0; i < worker->nbatch; i++) {
+		struct piece *piece = worker->batch[i];
+
+		if (!piece->begun_ns) {
+			piece->begun_ns = now;
+			piece_begin(piece);
+		}
+		worker->ios[i] = &piece->io;
+	}
+	while (taken < worker->nbatch) {
+		int rc = worker->aio->ops->submit(worker->queue, worker->ios + taken,
+						  worker->nbatch - taken);
+
+		assert(rc != 0);
+		if (rc < 0) {
+			worker->nbatch -= taken;
+			memmove(worker->batch, worker->batch + taken,
+				worker->nbatch * sizeof(struct piece *));
+			refused(worker, rc);
+			return;
+		}
+		taken += (uint32_t)rc;
+		worker->submitted += (uint32_t)rc;
+	}
+	worker->nbatch = 0;
+}
+
+/*
+ * How many completions are worth waiting for. One, as a rule; where the queue is full and there is
+ * more to come, an eighth of it, which spares most of the rounds and leaves the drive enough to do.
+ */
+static unsigned worth_waiting_for(const struct worker *worker, bool more)
+{
+	if (!worker->submitted)
+		return 0;
+	if (!worker->aio->config.overlap_events)
+		return worker->submitted;
+	if (more && !worker->nfree && worker->submitted >= 8)
+		return worker->submitted / 8;
+	return 1;
+}
+
+static void note(struct worker *worker, const struct piece *piece, uint64_t now)
+{
+	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
+
+	if (piece->io.result < 0)
+		return;
+	worker->bytes[direction] += (uint64_t)piece->io.result;
+	worker->ios_done[direction]++;
+	if (piece->bounce >= 0)
+		worker->bounced_bytes += (uint64_t)piece->io.result;
+	histogram_add(&worker->latency[direction], now - piece->begun_ns);
+}
+
+static void reap(struct worker *worker, unsigned min)
+{
+	uint32_t depth = worker->aio->config.queue_depth;
+	int n = worker->aio->ops->reap(worker->queue, worker->ios, depth, min);
+	uint64_t now;
+
+	if (n < 0) {
+		/* Memory that the kernel may still write to can't be given back: they stay in
+		 * flight. */
+		log_say(&worker->aio->log, NVS_LOG_ERROR, "%s: reaping failed: %s; trying again",
+			worker->aio->ops->name, nvs_strerror(n));
+		sched_yield();
+		return;
+	}
+	now = clock_ns();
+	pthread_mutex_lock(&worker->stats_lock);
+	if (worker->submitted > worker->inflight_max)
+		worker->inflight_max = worker->submitted;
+	worker->submitted -= (uint32_t)n;
+	for (int i = 0; i < n; i++) {
+		struct piece *piece = worker->ios[i]->owner;
+
+		note(worker, piece, now);
+		if (piece_finish(worker, piece)) {
+			worker->reaped[worker->nreaped++] = piece;
+		} else {
+			worker->retries++;
+			worker->batch[worker->nbatch++] = piece;
+		}
+	}
+	worker->facts_seen = worker->facts;
+	pthread_mutex_unlock(&worker->stats_lock);
+}
+
+/* ---- What the ring has registered ---- */
+
+static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
+{
+	for (unsigned slot = 0; slot < ENGINE_FILES; slot++) {
+		if (worker->files[slot] == wanted[slot])
+			continue;
+		if (worker->aio->ops->set_file &&
+		    !worker->aio->ops->set_file(worker->queue, slot, wanted[slot]))
+			worker->files[slot] = wanted[slot];
+	}
+}
+
+static void sync_buffer(struct worker *worker, unsigned slot, char *data, size_t nbytes)
+{
+	struct nvs_aio *aio = worker->aio;
+	int rc = aio->ops->set_buffer(worker->queue, slot, data, nbytes);
+
+	pthread_mutex_lock(&aio->lock);
+	if (!rc) {
+		worker->buffers[slot] = data;
+		aio->regions[slot].registered += data != NULL;
+	} else if (rc != -ENOTSUP) {
+		aio->regions[slot].status = rc;
+	}
+	pthread_mutex_unlock(&aio->lock);
+}
+
+static void sync_buffers(struct worker *worker, unsigned n)
+{
+	struct nvs_aio *aio = worker->aio;
+
+	for (unsigned slot = 0; slot < n && aio->ops->set_buffer; slot++) {
+		char *data;
+		size_t nbytes;
+
+		pthread_mutex_lock(&aio->lock);
+		data = aio->regions[slot].data;
+		nbytes = aio->regions[slot].nbytes;
+		pthread_mutex_unlock(&aio->lock);
+		if (worker->buffers[slot] != data)
+			sync_buffer(worker, slot, data, nbytes);
+	}
+}
+
+static void bind_to_node(struct worker *worker, const struct topo *topo, int node)
+{
+	int rc;
+
+	if (!topo || worker->bound_node == node)
+		return;
+	worker->bound_node = node;
+	rc = topo_bind_thread(topo, node);
+	if (rc)
+		log_say(&worker->aio->log, NVS_LOG_INFO,
+			"worker %u can't be bound to the cores of NUMA node %d: %s", worker->index,
+			node, nvs_strerror(rc));
+}
+
+/* Catches up with the aio's files, regions and binding; those who change them wait for it. */
+static void catch_up(struct worker *worker)
+{
+	struct nvs_aio *aio = worker->aio;
+	uint64_t epoch = aio->epoch;
+	unsigned nregions = aio->nregions;
+	const struct topo *topo = aio->topo;
+	int node = aio->node;
+	int wanted[ENGINE_FILES];
+
+	memcpy(wanted, aio->files, sizeof(wanted));
+	pthread_mutex_unlock(&aio->lock);
+	sync_files(worker, wanted);
+	sync_buffers(worker, nregions);
+	bind_to_node(worker, topo, node);
+	pthread_mutex_lock(&aio->lock);
+	worker->epoch = epoch;
+	pthread_cond_broadcast(&aio->synced);
+}
+
+/* ---- The thread ---- */
+
+static int open_queue(struct worker *worker)
+{
+	struct nvs_aio *aio = worker->aio;
+	int rc = bounce_open(&worker->bounce, aio->config.queue_depth);
+
+	if (rc) {
+		snprintf(worker->open_reason, sizeof(worker->open_reason), "%s",
+			 "no memory for the bounce buffer");
+		return rc;
+	}
+	return aio->ops->open(&worker->queue, &aio->options, &worker->facts, worker->open_reason,
+			      sizeof(worker->open_reason));
+}
+
+static bool nothing_to_do(const struct worker *worker)
+{
+	const struct nvs_aio *aio = worker->aio;
+
+	return !in_flight(worker) && !aio->todo[NVS_READ].head && !aio->todo[NVS_WRITE].head &&
+	       worker->epoch == aio->epoch;
+}
+
+static void idle(struct worker *worker)
+{
+	struct nvs_aio *aio = worker->aio;
+
+	aio->idle++;
+	pthread_cond_wait(&aio->work, &aio->lock);
+	aio->idle--;
+}
+
+static void round_of_io(struct worker *worker)
+{
+	struct nvs_aio *aio = worker->aio;
+	struct nvs_transfer *completed = NULL;
+	struct nvs_transfer *quiet;
+	bool more;
+
+	settle(worker, &completed);
+	claim(worker, &completed);
+	quiet = publish(aio, completed);
+	more = aio->todo[NVS_READ].head || aio->todo[NVS_WRITE].head;
+	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
+	pthread_mutex_unlock(&aio->lock);
+
+	submit(worker);
+	if (quiet)
+		aio->on_completed(aio->on_completed_arg, quiet);
+	if (worker->submitted)
+		reap(worker, worker->nreaped ? 0 : worth_waiting_for(worker, more));
+
+	pthread_mutex_lock(&aio->lock);
+	worker->waits_for_room = false;
+}
+
+static void serve(struct worker *worker)
+{
+	struct nvs_aio *aio = worker->aio;
+
+	for (;;) {
+		if (worker->epoch != aio->epoch)
+			catch_up(worker);
+		if (!nothing_to_do(worker))
+			round_of_io(worker);
+		else if (aio->closing)
+			break;
+		else
+			idle(worker);
+	}
+}
+
+static void *worker_main(void *arg)
+{
+	struct worker *worker = arg;
+	struct nvs_aio *aio = worker->aio;
+	int status = open_queue(worker);
+
+	pthread_mutex_lock(&worker->stats_lock);
+	worker->facts_seen = worker->facts;
+	pthread_mutex_unlock(&worker->stats_lock);
+	pthread_mutex_lock(&aio->lock);
+	worker->open_status = status;
+	aio->running++;
+	pthread_cond_broadcast(&aio->synced);
+	if (!status)
+		serve(worker);
+	pthread_mutex_unlock(&aio->lock);
+	if (!status)
+		aio->ops->close(worker->queue);
+	return NULL;
+}
+
+/* Signals are the caller's threads' to handle. */
+static int start_without_signals(struct worker *worker)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = -pthread_create(&worker->thread, NULL, worker_main, worker);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	worker->started = !rc;
+	return rc;
+}
+
+int worker_start(struct worker *worker)
+{
+	uint32_t depth = worker->aio->config.queue_depth;
+
+	pthread_mutex_init(&worker->stats_lock, NULL);
+	memset(worker->files, -1, sizeof(worker->files));
+	worker->bound_node = -1;
+	worker->pieces = calloc(depth, sizeof(*worker->pieces));
+	worker->ios = calloc(depth, sizeof(struct io *));
+	worker->batch = calloc(depth, sizeof(struct piece *));
+	worker->reaped = calloc(depth, sizeof(struct piece *));
+	worker->free = calloc(depth, sizeof(struct piece *));
+	if (!worker->pieces || !worker->ios || !worker->batch || !worker->reaped || !worker->free)
+		return -ENOMEM;
+	for (worker->nfree = 0; worker->nfree < depth; worker->nfree++) {
+		worker->pieces[worker->nfree].io.index = worker->nfree;
+		worker->free[worker->nfree] = &worker->pieces[worker->nfree];
+	}
+	return start_without_signals(worker);
+}
+
+void worker_free(struct worker *worker)
+{
+	bounce_close(&worker->bounce);
+	free(worker->pieces);
+	free(worker->ios);
+	free(worker->batch);
+	free(worker->reaped);
+	free(worker->free);
+	pthread_mutex_destroy(&worker->stats_lock);
+}

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Free extents as a treap ordered by offset, in which every node knows the longest extent beneath
+ * it. Nodes lie in one array and link by index, so that memory is asked for in extents_prepare and
+ * not while somebody waits. It never knows what the taken extents are for, and never locks.
+ */
+#include "base/extents.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* Index 0 is no node: its `longest` of 0 spares the walks a test for the end of the tree. */
+#define NONE 0u
+
+struct node {
+	uint64_t offset, length;
+	uint64_t longest; /* in the subtree that begins here */
+	uint32_t left, right;
+	uint32_t priority; /* not below those of its children */
+};
+
+struct extents {
+	struct node *nodes;
+	uint32_t capacity, root;
+	uint32_t spare;	      /* first of the unused nodes, which link by `left` */
+	uint64_t spare_count; /* of those and the ones behind `touched` */
+	uint32_t touched;     /* nodes from here on were never used */
+	uint32_t random;
+	uint64_t size, free_units, count;
+};
+
+#define CAPACITY_MAX UINT32_MAX
+#define CAPACITY_MIN 64u
+
+int extents_prepare(struct extents *extents, uint64_t n)
+{
+	if (n <= extents->spare_count)
+		return 0;
+	if (n - extents->spare_count > CAPACITY_MAX - extents->capacity)
+		return -ENOMEM;
+
+	uint64_t capacity = extents->capacity + (n - extents->spare_count);
+	uint64_t doubled = (uint64_t)extents->capacity * 2;
+
+	if (capacity < doubled)
+		capacity = doubled < CAPACITY_MAX ? doubled : CAPACITY_MAX;
+	if (capacity < CAPACITY_MIN)
+		capacity = CAPACITY_MIN;
+
+	struct node *nodes = realloc(extents->nodes, capacity * sizeof(*nodes));
+
+	if (!nodes)
+		return -ENOMEM;
+	extents->nodes = nodes;
+	extents->spare_count += capacity - extents->capacity;
+	extents->capacity = (uint32_t)capacity;
+	return 0;
+}
+
+/* xorshift32: a treap needs priorities that have nothing to do with the offsets, and no more. */
+static uint32_t next_random(struct extents *extents)
+{
+	uint32_t x = extents->random;
+
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	return extents->random = x;
+}
+
+static uint32_t node_new(struct extents *extents, uint64_t offset, uint64_t length)
+{
+	uint32_t at = extents->spare;
+
+	assert(extents->spare_count > 0);
+	if (at != NONE)
+		extents->spare = extents->nodes[at].left;
+	else
+		at = extents->touched++;
+	assert(at != NONE && at < extents->capacity);
+	extents->spare_count--;
+	extents->count++;
+	extents->nodes[at] = (struct node){.offset = offset,
+					   .length = length,
+					   .longest = length,
+					   .priority = next_random(extents)};
+	return at;
+}
+
+static void node_discard(struct extents *extents, uint32_t at)
+{
+	assert(at != NONE && extents->count > 0);
+	extents->nodes[at].left = extents->spare;
+	extents->spare = at;
+	extents->spare_count++;
+	extents->count--;
+}
+
+static void refresh(struct node *nodes, uint32_t at)
+{
+	struct node *node = &nodes[at];
+	uint64_t longest = node->length;
+
+	if (longest < nodes[node->left].longest)
+		longest = nodes[node->left].longest;
+	if (longest < nodes[node->right].longest)
+		longest = nodes[node->right].longest;
+	node->longest = longest;
+}
+
+/* After the length of the extent at `offset` has changed. */
+static void refresh_path(struct node *nodes, uint32_t at, uint64_t offset)
+{
+	assert(at != NONE);
+	if (offset != nodes[at].offset) {
+		refresh_path(nodes, offset < nodes[at].offset ? nodes[at].left : nodes[at].right,
+			     offset);
+	}
+	refresh(nodes, at);
+}
+
+/* Joins two trees of which all of `low` lies before all of `high`. */
+static uint32_t merge(struct node *nodes, uint32_t low, uint32_t high)
+{
+	if (low == NONE)
+		return high;
+	if (high == NONE)
+		return low;
+	if (nodes[low].priority >= nodes[high].priority) {
+		nodes[low].right = merge(nodes, nodes[low].right, high);
+		refresh(nodes, low);
+		return low;
+	}
+	nodes[high].left = merge(nodes, low, nodes[high].left);
+	refresh(nodes, high);
+	return high;
+}
+
+/* Parts a tree into what begins before `offset` and what does not. */
+static void split(struct node *nodes, uint32_t at, uint64_t offset, uint32_t *low, uint32_t *high)
+{
+	if (at == NONE) {
+		*low = *high = NONE;
+	} else if (nodes[at].offset < offset) {
+		split(nodes, nodes[at].right, offset, &nodes[at].right, high);
+		refresh(nodes, at);
+		*low = at;
+	} else {
+		split(nodes, nodes[at].left, offset, low, &nodes[at].left);
+		refresh(nodes, at);
+		*high = at;
+	}
+}
+
+static uint32_t insert(struct node *nodes, uint32_t at, uint32_t node)
+{
+	if (at == NONE)
+		return node;
+	if (nodes[node].priority > nodes[at].priority) {
+		split(nodes, at, nodes[node].offset, &nodes[node].left, &nodes[node].right);
+		refresh(nodes, node);
+		return node;
+	}
+	if (nodes[node].offset < nodes[at].offset)
+		nodes[at].left = insert(nodes, nodes[at].left, node);
+	else
+		nodes[at].right = insert(nodes, nodes[at].right, node);
+	refresh(nodes, at);
+	return at;
+}
+
+static uint32_t cut_out(struct node *nodes, uint32_t at, uint64_t offset)
+{
+	assert(at != NONE);
+	if (nodes[at].offset == offset)
+		return merge(nodes, nodes[at].left, nodes[at].right);
+	if (offset < nodes[at].offset)
+		nodes[at].left = cut_out(nodes, nodes[at].left, offset);
+	else
+		nodes[at].right = cut_out(nodes, nodes[at].right, offset);
+	refresh(nodes, at);
+	return at;
+}
+
+static void add(struct extents *extents, uint64_t offset, uint64_t length)
+{
+	uint32_t node = node_new(extents, offset, length);
+
+	extents->root = insert(extents->nodes, extents->root, node);
+}
+
+static void drop(struct extents *extents, uint32_t at)
+{
+	extents->root = cut_out(extents->nodes, extents->root, extents->nodes[at].offset);
+	node_discard(extents, at);
+}
+
+/* Moves the ends of a free extent without passing a neighbour, so that the order stays. */
+static void reshape(struct extents *extents, uint32_t at, uint64_t offset, uint64_t length)
+{
+	extents->nodes[at].offset = offset;
+	extents->nodes[at].length = length;
+	refresh_path(extents->nodes, extents->root, offset);
+}
+
+/* The last free extent that begins at or before `offset`, and the first behind it. */
+static void neighbours(const struct extents *extents, uint64_t offset, uint32_t *before,
+		       uint32_t *after)
+{
+	uint32_t at = extents->root;
+
+	*before = *after = NONE;
+	while (at != NONE) {
+		if (extents->nodes[at].offset <= offset) {
+			*before = at;
+			at = extents->nodes[at].right;
+		} else {
+			*after = at;
+			at = extents->nodes[at].left;
+		}
+	}
+}
+
+/* The free extent at the lowest address that is `length` long or longer. */
+static uint32_t first_fit(const struct extents *extents, uint64_t length)
+{
+	const struct node *nodes = extents->nodes;
+	uint32_t at = extents->root;
+
+	if (nodes[at].longest < length)
+		return NONE;
+	for (;;) {
+		if (nodes[nodes[at].left].longest >= length)
+			at = nodes[at].left;
+		else if (nodes[at].length >= length)
+			return at;
+		else
+			at = nodes[at].right;
+		assert(at != NONE);
+	}
+}
+
+struct extents *extents_open(uint64_t size)
+{
+	struct extents *extents = calloc(1, sizeof(*extents));
+
+	if (!extents)
+		return NULL;
+	extents->touched = 1;
+	extents->random = 0x9e3779b9u;
+	extents->size = extents->free_units = size;
+
+	struct node *nodes = calloc(CAPACITY_MIN, sizeof(*nodes));
+
+	if (!nodes) {
+		free(extents);
+		return NULL;
+	}
+	extents->nodes = nodes;
+	extents->capacity = CAPACITY_MIN;
+	extents->spare_count = CAPACITY_MIN - 1;
+	if (size)
+		add(extents, 0, size);
+	return extents;
+}
+
+void extents_close(struct extents *extents)
+{
+	if (!extents)
+		return;
+	free(extents->nodes);
+	free(extents);
+}
+
+int extents_alloc(struct extents *extents, uint64_t length, uint64_t *offset)
+{
+	assert(length > 0);
+
+	uint32_t at = first_fit(extents, length);
+
+	if (at == NONE)
+		return -ENOSPC;
+	*offset = extents->nodes[at].offset;
+	if (extents->nodes[at].length == length)
+		drop(extents, at);
+	else
+		reshape(extents, at, *offset + length, extents->nodes[at].length - length);
+	assert(extents->free_units >= length);
+	extents->free_units -= length;
+	return 0;
+}
+
+int extents_take(struct extents *extents, uint64_t offset, uint64_t length)
+{
+	uint32_t at, after;
+
+	assert(length > 0);
+	neighbours(extents, offset, &at, &after);
+	if (at == NONE)
+		return -EEXIST;
+
+	uint64_t begin = extents->nodes[at].offset, had = extents->nodes[at].length;
+	uint64_t ahead = offset - begin;
+
+	if (ahead >= had || had - ahead < length)
+		return -EEXIST;
+
+	uint64_t behind = had - ahead - length;
+
+	if (ahead && behind && extents_prepare(extents, 1))
+		return -ENOMEM;
+	if (ahead)
+		reshape(extents, at, begin, ahead);
+	else if (behind)
+		reshape(extents, at, offset + length, behind);
+	else
+		drop(extents, at);
+	if (ahead && behind)
+		add(extents, offset + length, behind);
+	extents->free_units -= length;
+	return 0;
+}
+
+int extents_free(struct extents *extents, uint64_t offset, uint64_t length)
+{
+	const struct node *nodes = extents->nodes;
+	uint32_t before, after;
+
+	assert(length > 0 && offset <= extents->size && length <= extents->size - offset);
+	neighbours(extents, offset, &before, &after);
+
+	/* Freeing what is free already fails one of these. */
+	assert(before == NONE || nodes[before].offset + nodes[before].length <= offset);
+	assert(after == NONE || offset + length <= nodes[after].offset);
+
+	bool joins_before = before != NONE && nodes[before].offset + nodes[before].length == offset;
+	bool joins_after = after != NONE && offset + length == nodes[after].offset;
+
+	if (joins_before && joins_after) {
+		uint64_t joined = nodes[before].length + length + nodes[after].length;
+
+		drop(extents, after);
+		reshape(extents, before, nodes[before].offset, joined);
+	} else if (joins_before) {
+		reshape(extents, before, nodes[before].offset, nodes[before].length + length);
+	} else if (joins_after) {
+		reshape(extents, after, offset, nodes[after].length + length);
+	} else {
+		if (extents_prepare(extents, 1))
+			return -ENOMEM;
+		add(extents, offset, length);
+	}
+	extents->free_units += length;
+	return 0;
+}
+
+int extents_grow(struct extents *extents, uint64_t length)
+{
+	assert(length > 0 && length <= UINT64_MAX - extents->size);
+	extents->size += length;
+
+	int rc = extents_free(extents, extents->size - length, length);
+
+	if (rc)
+		extents->size -= length;
+	return rc;
+}
+
+uint64_t extents_size(const struct extents *extents)
+{
+	return extents->size;
+}
+
+uint64_t extents_free_units(const struct extents *extents)
+{
+	return extents->free_units;
+}
+
+uint64_t extents_largest(const struct extents *extents)
+{
+	return extents->nodes[extents->root].longest;
+}
+
+uint64_t extents_count(const struct extents *extents)
+{
+	return extents->count;
+}
+
+uint64_t extents_tail(const struct extents *extents)
+{
+	const struct node *nodes = extents->nodes;
+	uint32_t at = extents->root;
+
+	while (nodes[at].right != NONE)
+		at = nodes[at].right;
+
+	bool reaches_end = at != NONE && nodes[at].offset + nodes[at].length == extents->size;
+
+	return reaches_end ? nodes[at].offset : extents->size;
+}

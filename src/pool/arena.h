@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool's memory: mapping, huge pages, NUMA binding and locking.
+ */
+#ifndef POOL_ARENA_H
+#define POOL_ARENA_H
+
+#include "pool/pool.h"
+
+struct arena {
+	char *data;
+	uint64_t nbytes; /* of the mapping */
+	uint64_t locked; /* bytes from its start that are not paged out */
+	bool huge;	 /* explicit huge pages */
+	bool transparent_huge;
+	int node;
+};
+
+int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error);
+void arena_close(struct arena *arena);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Leases on the arena: first fit at the lowest address, counted in units.
+ */
+#include "pool/pool.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/extents.h"
+#include "pool/arena.h"
+
+struct pool {
+	struct arena arena;
+	struct extents *extents;
+	uint32_t unit;
+	uint64_t nbytes, used, used_max;
+	uint64_t waits, used_at_first_wait;
+};
+
+static uint64_t units(const struct pool *pool, uint64_t nbytes)
+{
+	return (nbytes + pool->unit - 1) / pool->unit;
+}
+
+int pool_open(struct pool **out, const struct pool_options *options, struct nvs_error *error)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+	int rc;
+
+	assert(options->unit && options->nbytes);
+	if (!pool)
+		return error_set(error, -ENOMEM, "out of memory while opening the pool");
+	pool->unit = options->unit;
+	pool->nbytes = units(pool, options->nbytes) * options->unit;
+	rc = arena_open(&pool->arena, options, error);
+	if (rc) {
+		free(pool);
+		return rc;
+	}
+	pool->extents = extents_open(pool->nbytes / pool->unit);
+	if (!pool->extents) {
+		pool_close(pool);
+		return error_set(error, -ENOMEM, "out of memory while opening the pool");
+	}
+	*out = pool;
+	return 0;
+}
+
+void pool_close(struct pool *pool)
+{
+	if (!pool)
+		return;
+	extents_close(pool->extents);
+	arena_close(&pool->arena);
+	free(pool);
+}
+
+int pool_prepare(struct pool *pool, uint64_t n)
+{
+	return extents_prepare(pool->extents, n);
+}
+
+void *pool_lease(struct pool *pool, uint64_t nbytes)
+{
+	uint64_t offset;
+
+	assert(nbytes);
+	if (extents_alloc(pool->extents, units(pool, nbytes), &offset))
+		return NULL;
+	pool->used += units(pool, nbytes) * pool->unit;
+	if (pool->used > pool->used_max)
+		pool->used_max = pool->used;
+	return pool->arena.data + offset * pool->unit;
+}
+
+void pool_return(struct pool *pool, void *data, uint64_t nbytes)
+{
+	uint64_t offset = (uint64_t)((char *)data - pool->arena.data);
+	int rc;
+
+	assert(offset % pool->unit == 0 && offset < pool->nbytes);
+	rc = extents_free(pool->extents, offset / pool->unit, units(pool, nbytes));
+	assert(!rc);
+	(void)rc;
+	pool->used -= units(pool, nbytes) * pool->unit;
+}
+
+void pool_note_wait(struct pool *pool)
+{
+	if (!pool->waits++)
+		pool->used_at_first_wait = pool->used;
+}
+
+void *pool_data(const struct pool *pool)
+{
+	return pool->arena.data;
+}
+
+uint64_t pool_bytes(const struct pool *pool)
+{
+	return pool->nbytes;
+}
+
+uint64_t pool_locked(const struct pool *pool)
+{
+	return pool->arena.locked < pool->nbytes ? pool->arena.locked : pool->nbytes;
+}
+
+uint64_t pool_largest_free(const struct pool *pool)
+{
+	return extents_largest(pool->extents) * pool->unit;
+}
+
+void pool_get_stats(const struct pool *pool, struct nvs_pool_stats *stats)
+{
+	*stats = (struct nvs_pool_stats){
+		.bytes = pool->nbytes,
+		.used = pool->used,
+		.used_max = pool->used_max,
+		.largest_free = pool_largest_free(pool),
+		.locked = pool_locked(pool),
+		.huge = pool->arena.huge ? pool->nbytes : 0,
+		.transparent_huge = pool->arena.transparent_huge,
+		.numa_node = pool->arena.node,
+		.waits = pool->waits,
+		.used_at_first_wait = pool->used_at_first_wait,
+	};
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commits: everything dirty goes to the drive, is made durable, and the manifest says so.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static bool unfinished(const struct nvs_tensor *tensor)
+{
+	return tensor->foreign || (tensor->uses && (tensor->dirty || tensor->leased));
+}
+
+static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	for (size_t i = 0; i < engine->ntensors; i++)
+		if (unfinished(engine->tensors[i]))
+			return error_about(
+				error, -EBUSY, engine->tensors[i]->name, 0, 0,
+				"%s is in use and changed, or in flight to or from the "
+				"caller's memory: its contents can't be committed before "
+				"that has ended",
+				engine->tensors[i]->name);
+	return 0;
+}
+
+/* Starts to write back what is dirty and out of use. */
+static int write_back(struct nvs_engine *engine, struct nvs_transfer **list,
+		      struct nvs_error *error)
+{
+	size_t n = 0;
+	int rc = 0;
+
+	*list = NULL;
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		struct nvs_tensor *tensor = engine->tensors[i];
+
+		if (tensor->state == NVS_RESIDENT && tensor->dirty && !tensor->uses)
+			engine->scratch[n++] = tensor;
+	}
+	if (n)
+		rc = store_begin_writes(engine->store, error);
+	if (rc || !n)
+		return rc;
+	for (size_t i = 0; i < n; i++)
+		leave_idle(engine, engine->scratch[i]);
+	*list = runs_build(engine, engine->scratch, n, NVS_WRITE);
+	/* Tensors without bytes have landed and are where they were. */
+	for (size_t i = 0; i < n; i++)
+		if (!engine->scratch[i]->extent)
+			make_idle(engine, engine->scratch[i]);
+	return 0;
+}
+
+static bool anything_dirty(const struct nvs_engine *engine)
+{
+	for (size_t i = 0; i < engine->ntensors; i++)
+		if (engine->tensors[i]->dirty && !engine->tensors[i]->uses)
+			return true;
+	return false;
+}
+
+static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
+{
+	struct store_entry *entries = calloc(engine->ntensors + 1, sizeof(*entries));
+	int rc;
+
+	if (!entries)
+		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		const struct nvs_tensor *tensor = engine->tensors[i];
+
+		entries[i] = (struct store_entry){.name = tensor->name,
+						  .dtype = tensor->dtype,
+						  .numel = tensor->numel,
+						  .nbytes = tensor->nbytes,
+						  .offset = tensor->offset,
+						  .written = tensor->has_contents,
+						  .has_checksum = tensor->has_checksum,
+						  .checksum = tensor->checksum};
+	}
+	rc = store_commit(engine->store, entries, engine->ntensors, error);
+	free(entries);
+	return rc;
+}
+
+/* Under the lock, which it gives away while the drive works. */
+static int write_all(struct nvs_engine *engine, struct nvs_error *error)
+{
+	uint64_t failures = engine->write_failures;
+
+	do {
+		struct nvs_transfer *list;
+		int rc = write_back(engine, &list, error);
+
+		if (rc)
+			return rc;
+		pthread_mutex_unlock(&engine->lock);
+		launch(engine, list);
+		pthread_mutex_lock(&engine->lock);
+		while (engine->inflight[NVS_WRITE])
+			pthread_cond_wait(&engine->changed, &engine->lock);
+		if (engine->write_failures != failures)
+			return engine->failed ? tensor_error(engine, engine->failed, error)
+					      : error_set(error, -EIO, "a write-back failed");
+	} while (anything_dirty(engine));
+	return 0;
+}
+
+int commit(struct nvs_engine *engine, bool closing, struct nvs_error *error)
+{
+	int in_use, rc;
+
+	pthread_mutex_lock(&engine->lock);
+	in_use = check_finished(engine, error);
+	rc = in_use && !closing ? in_use : write_all(engine, in_use ? NULL : error);
+	if (!rc && engine->keep)
+		rc = write_manifest(engine, in_use ? NULL : error);
+	pthread_mutex_unlock(&engine->lock);
+	return in_use ? in_use : rc;
+}
+
+int nvs_commit(struct nvs_engine *engine, struct nvs_error *error)
+{
+	return commit(engine, false, error);
+}

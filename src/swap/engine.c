@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing an engine: workers, store and pool as a block of the configuration has them,
+ * near the drive that the store lies on.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static const struct nvs_offload_config *block_of(const struct nvs_config *config,
+						 enum nvs_block block)
+{
+	return block == NVS_OFFLOAD_PARAM ? &config->param : &config->optimizer;
+}
+
+static const char *name_of(enum nvs_block block)
+{
+	return block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer";
+}
+
+static int check_config(const struct nvs_config *config, enum nvs_block block,
+			struct nvs_error *error)
+{
+	const struct nvs_offload_config *offload = block_of(config, block);
+
+	if (offload->device == NVS_DEVICE_NONE)
+		return error_about(error, -EINVAL, "device", 0, 0,
+				   "%s.device is none: there is nothing to swap. Set it to nvme, "
+				   "with an nvme_path, or to cpu",
+				   name_of(block));
+	if (offload->device == NVS_DEVICE_NVME && !offload->npaths)
+		return error_about(
+			error, -EINVAL, "nvme_path", 0, 0,
+			"%s.device is nvme, but it has no nvme_path: name a directory on "
+			"the drive",
+			name_of(block));
+	if (!offload->buffer_count || !offload->buffer_size)
+		return error_about(error, -EINVAL, "buffer_size", 0, 0,
+				   "%s: buffer_count %u x buffer_size %" PRIu64
+				   " make a pool of nothing",
+				   name_of(block), offload->buffer_count, offload->buffer_size);
+	if (nvs_config_pool_bytes(config, block) / offload->buffer_count < offload->buffer_size)
+		return error_about(error, -EINVAL, "buffer_size", 0, 0,
+				   "%s: buffer_count %u x buffer_size %" PRIu64
+				   " elements are more bytes than can be counted",
+				   name_of(block), offload->buffer_count, offload->buffer_size);
+	return 0;
+}
+
+static int open_store(struct nvs_engine *engine, const struct nvs_config *config,
+		      const struct nvs_offload_config *offload, struct nvs_error *error)
+{
+	const char *paths[NVS_PATHS_MAX];
+	struct store_options options = {
+		.paths = paths,
+		.npaths = offload->device == NVS_DEVICE_CPU ? 0 : offload->npaths,
+		.rank = config->rank,
+		.stripe_size = config->stripe_size ? config->stripe_size : config->aio.block_size,
+		.keep = config->keep,
+		.log = &engine->log,
+	};
+
+	for (unsigned i = 0; i < offload->npaths; i++)
+		paths[i] = offload->nvme_path[i];
+	return store_open(&engine->store, engine->aio, &options, error);
+}
+
+/* The NUMA node that the store's drives share; -1: none, or it can't be told. */
+static int node_of(const struct nvs_engine *engine, const struct nvs_offload_config *offload)
+{
+	static const unsigned max = NVS_PATHS_MAX * DEVICES_MAX;
+	char names[NVS_PATHS_MAX * DEVICES_MAX][64];
+	const char *devices[NVS_PATHS_MAX * DEVICES_MAX];
+	unsigned n = 0;
+
+	if (offload->device != NVS_DEVICE_NVME)
+		return -1;
+	for (unsigned i = 0; i < offload->npaths && n + DEVICES_MAX <= max; i++) {
+		int fd = open(offload->nvme_path[i], O_RDONLY | O_CLOEXEC);
+		unsigned found;
+
+		if (fd < 0)
+			return -1;
+		found = path_devices(fd, &names[n]);
+		close(fd);
+		if (!found)
+			return -1;
+		n += found;
+	}
+	for (unsigned i = 0; i < n; i++)
+		devices[i] = names[i];
+	return topo_node_of_devices(engine->topo, devices, n);
+}
+
+/* What can't be registered works all the same, its pages pinned anew for each I/O. */
+static void register_pool(struct nvs_engine *engine)
+{
+	uint64_t nbytes = pool_bytes(engine->pool);
+	uint64_t locked = pool_locked(engine->pool);
+	char all[32], part[32];
+	int rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
+
+	if (!rc)
+		return;
+	locked -= locked % 4096;
+	if (rc == -ENOMEM && locked && locked < nbytes) {
+		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
+		nbytes = locked;
+		rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
+	}
+	log_say(&engine->log, NVS_LOG_INFO,
+		"of the pool's %s, %s could be registered with the rings: %s (the memlock limit "
+		"counts what is registered, once for each worker)",
+		size_text(pool_bytes(engine->pool), all), size_text(rc ? 0 : nbytes, part),
+		nvs_strerror(rc ? rc : -ENOMEM));
+}
+
+static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
+		     enum nvs_block block, struct nvs_error *error)
+{
+	const struct nvs_offload_config *offload = block_of(config, block);
+	struct pool_options options = {
+		.nbytes = nvs_config_pool_bytes(config, block),
+		.unit = store_unit(engine->store),
+		.pin = offload->pin_memory,
+		.topo = engine->topo,
+		.node = node_of(engine, offload),
+		.log = &engine->log,
+	};
+	int rc = pool_open(&engine->pool, &options, error);
+
+	if (rc)
+		return rc;
+	snprintf(engine->remedy, sizeof(engine->remedy),
+		 "%s: buffer_count %u x %s %" PRIu64 " elements x %" PRIu64 " bytes",
+		 name_of(block), offload->buffer_count,
+		 block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
+		 offload->buffer_size,
+		 options.nbytes / offload->buffer_count / offload->buffer_size);
+	register_pool(engine);
+	if (options.node >= 0)
+		aio_bind_workers(engine->aio, engine->topo, options.node);
+	return 0;
+}
+
+static void engine_free(struct nvs_engine *engine)
+{
+	tensors_free(engine);
+	/* The workers end before the memory that they have registered goes, ... */
+	if (engine->pool)
+		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
+	if (engine->store)
+		store_close(engine->store);
+	nvs_aio_close(engine->aio);
+	pool_close(engine->pool);
+	topo_close(engine->topo);
+	pthread_mutex_destroy(&engine->lock);
+	pthread_cond_destroy(&engine->changed);
+	free(engine);
+}
+
+static int open_parts(struct nvs_engine *engine, const struct nvs_config *config,
+		      enum nvs_block block, struct nvs_error *error)
+{
+	int rc = topo_open(&engine->topo, NULL, error);
+
+	if (!rc)
+		rc = nvs_aio_open(&engine->aio, &config->aio, &engine->log, error);
+	if (!rc) {
+		aio_on_completed(engine->aio, runs_completed, engine);
+		rc = open_store(engine, config, block_of(config, block), error);
+	}
+	if (!rc)
+		rc = open_pool(engine, config, block, error);
+	if (!rc)
+		rc = tensors_from_manifest(engine, error);
+	return rc;
+}
+
+int nvs_open(struct nvs_engine **out, const struct nvs_config *config, enum nvs_block block,
+	     struct nvs_error *error)
+{
+	struct nvs_engine *engine;
+	int rc = check_config(config, block, error);
+
+	if (rc)
+		return rc;
+	engine = calloc(1, sizeof(*engine));
+	if (!engine)
+		return error_set(error, -ENOMEM, "out of memory while opening the engine");
+	engine->log = config->log;
+	engine->aio_config = config->aio;
+	engine->verify = config->verify;
+	engine->keep = config->keep && block_of(config, block)->device == NVS_DEVICE_NVME;
+	engine->max_in_cpu = block == NVS_OFFLOAD_PARAM ? config->param.max_in_cpu : UINT64_MAX;
+	pthread_mutex_init(&engine->lock, NULL);
+	pthread_cond_init(&engine->changed, NULL);
+	TAILQ_INIT(&engine->idle);
+	TAILQ_INIT(&engine->ahead);
+	rc = open_parts(engine, config, block, error);
+	if (rc) {
+		engine_free(engine);
+		return rc;
+	}
+	*out = engine;
+	return 0;
+}
+
+int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
+{
+	int rc = 0;
+
+	if (!engine)
+		return 0;
+	pthread_mutex_lock(&engine->lock);
+	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
+		pthread_cond_wait(&engine->changed, &engine->lock);
+	pthread_mutex_unlock(&engine->lock);
+	if (engine->keep)
+		rc = commit(engine, true, error);
+	engine_free(engine);
+	return rc;
+}
+
+struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine)
+{
+	return engine->aio;
+}
+
+void nvs_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
+{
+	*stats = (struct nvs_engine_stats){.direct = store_direct(engine->store)};
+	nvs_aio_get_stats(engine->aio, &stats->aio);
+	pthread_mutex_lock(&engine->lock);
+	pool_get_stats(engine->pool, &stats->pool);
+	stats->tensors = engine->nregistered;
+	stats->tensor_bytes = engine->tensor_bytes;
+	stats->store_bytes = store_bytes(engine->store);
+	stats->swapped_in = engine->swapped[NVS_READ];
+	stats->swapped_out = engine->swapped[NVS_WRITE];
+	stats->transfers = engine->transfers;
+	stats->evictions = engine->evictions;
+	stats->verify_errors = engine->verify_errors;
+	pthread_mutex_unlock(&engine->lock);
+}

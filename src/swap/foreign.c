@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Swapping to and from the caller's own memory, without the pool.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static int check_foreign(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 bool contents, struct nvs_error *error)
+{
+	int rc = check_unused(engine, tensors, n, error);
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (in_flight(tensors[i]))
+			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
+					 "%s is in flight: wait for it first", tensors[i]->name);
+		else if (contents && tensors[i]->state == NVS_EMPTY)
+			rc = no_contents(tensors[i], error);
+	}
+	return rc;
+}
+
+static void lend(struct nvs_tensor *tensor, const void *data)
+{
+	tensor->foreign = true;
+	tensor->data = (char *)(uintptr_t)data;
+}
+
+int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+		      const void *const *data, size_t n, struct nvs_error *error)
+{
+	struct nvs_transfer *list = NULL;
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = check_foreign(engine, tensors, n, false, error);
+	if (!rc && n)
+		rc = store_begin_writes(engine->store, error);
+	if (!rc) {
+		for (size_t i = 0; i < n; i++) {
+			/* What the pool holds of it is superseded. */
+			drop(engine, tensors[i]);
+			lend(tensors[i], data[i]);
+			engine->scratch[i] = tensors[i];
+		}
+		list = runs_build(engine, engine->scratch, n, NVS_WRITE);
+		pthread_cond_broadcast(&engine->changed);
+	}
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}
+
+/* Those that are in the pool are kept there while they are copied without the lock. */
+static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			  void *const *data, size_t n)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		tensors[i]->status = 0;
+		tensors[i]->copying = tensors[i]->state == NVS_RESIDENT;
+		if (tensors[i]->copying) {
+			leave_idle(engine, tensors[i]);
+			tensors[i]->uses++;
+		} else {
+			lend(tensors[i], data[i]);
+			engine->scratch[count++] = tensors[i];
+		}
+	}
+	return count;
+}
+
+/* Nobody else looks at `copying` while it is set. */
+static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			  void *const *data, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (tensors[i]->copying && tensors[i]->nbytes)
+			memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < n; i++) {
+		if (!tensors[i]->copying)
+			continue;
+		tensors[i]->copying = false;
+		if (!--tensors[i]->uses && tensors[i]->state == NVS_RESIDENT)
+			make_idle(engine, tensors[i]);
+	}
+	pthread_cond_broadcast(&engine->changed);
+	pthread_mutex_unlock(&engine->lock);
+}
+
+int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors, void *const *data,
+		   size_t n, struct nvs_error *error)
+{
+	struct nvs_transfer *list = NULL;
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = check_foreign(engine, tensors, n, true, error);
+	if (!rc)
+		list = runs_build(engine, engine->scratch, begin_reads(engine, tensors, data, n),
+				  NVS_READ);
+	pthread_mutex_unlock(&engine->lock);
+	if (rc)
+		return rc;
+	launch(engine, list);
+	copy_resident(engine, tensors, data, n);
+	return 0;
+}

@@ -1,0 +1,612 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is in the pool: beginning and ending uses, and making room for them by dropping what is
+ * clean and writing back what is dirty, least recently used first.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "swap/internal.h"
+
+bool in_flight(const struct nvs_tensor *tensor)
+{
+	return tensor->state == NVS_READING || tensor->state == NVS_WRITING;
+}
+
+static bool needs_memory(const struct nvs_tensor *tensor)
+{
+	return tensor->state == NVS_EMPTY || tensor->state == NVS_ON_DRIVE;
+}
+
+/* ---- In the pool and out of use ---- */
+
+void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(!tensor->uses && !tensor->listed && tensor->state == NVS_RESIDENT);
+	tensor->listed = true;
+	if (tensor->prefetched) {
+		TAILQ_INSERT_TAIL(&engine->ahead, tensor, idle);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&engine->idle, tensor, idle);
+	engine->idle_numel += tensor->numel;
+}
+
+void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (!tensor->listed)
+		return;
+	tensor->listed = false;
+	if (tensor->prefetched) {
+		TAILQ_REMOVE(&engine->ahead, tensor, idle);
+		return;
+	}
+	TAILQ_REMOVE(&engine->idle, tensor, idle);
+	engine->idle_numel -= tensor->numel;
+}
+
+/* A write that ends in a drop is memory on its way to be free. */
+void set_drop(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value)
+{
+	if (tensor->drop == value)
+		return;
+	tensor->drop = value;
+	if (value)
+		engine->landing += tensor->extent;
+	else
+		engine->landing -= tensor->extent;
+}
+
+void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(!in_flight(tensor) && !tensor->uses);
+	leave_idle(engine, tensor);
+	set_drop(engine, tensor, false);
+	if (tensor->data && tensor->extent)
+		pool_return(engine->pool, tensor->data, tensor->extent);
+	tensor->data = NULL;
+	tensor->dirty = tensor->leased = tensor->prefetched = false;
+	tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
+}
+
+/* ---- Making room ---- */
+
+static uint64_t free_bytes(const struct nvs_engine *engine)
+{
+	struct nvs_pool_stats stats;
+
+	pool_get_stats(engine->pool, &stats);
+	return stats.bytes - stats.used;
+}
+
+/* Taking tensors that are out of use off the pool. */
+struct eviction {
+	uint64_t goal;	  /* bytes to be free or on their way to it */
+	uint64_t reached; /* of these */
+	bool writes;	  /* dirty ones may be taken */
+	bool begun;	  /* the store has been told that it is written to */
+	size_t ntaken;	  /* tensors taken */
+	size_t ndirty;	  /* of them, in engine->scratch: to be written back */
+	int status;	  /* why dirty ones can't be written back */
+	struct nvs_error *error;
+};
+
+/* A clean tensor may always be taken; a dirty one where the store can be written to. */
+static bool may_evict(struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		      struct eviction *eviction)
+{
+	if (!tensor->dirty)
+		return true;
+	if (!eviction->writes)
+		return false;
+	if (!eviction->begun) {
+		eviction->begun = true;
+		eviction->status = store_begin_writes(engine->store, eviction->error);
+	}
+	return !eviction->status;
+}
+
+static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct eviction *eviction)
+{
+	eviction->ntaken++;
+	eviction->reached += tensor->extent;
+	engine->evictions++;
+	if (!tensor->dirty) {
+		drop(engine, tensor);
+		return;
+	}
+	leave_idle(engine, tensor);
+	tensor->prefetched = false;
+	set_drop(engine, tensor, true);
+	engine->scratch[eviction->ndirty++] = tensor;
+}
+
+/* Those of the present batch are passed over. */
+static void evict_from(struct nvs_engine *engine, struct tensor_list *list, bool newest_first,
+		       struct eviction *eviction)
+{
+	struct nvs_tensor *tensor = newest_first ? TAILQ_LAST(list, tensor_list)
+						 : TAILQ_FIRST(list);
+
+	while (tensor && eviction->reached < eviction->goal) {
+		struct nvs_tensor *next = newest_first ? TAILQ_PREV(tensor, tensor_list, idle)
+						       : TAILQ_NEXT(tensor, idle);
+
+		if (tensor->batch != engine->batch && may_evict(engine, tensor, eviction))
+			evict(engine, tensor, eviction);
+		tensor = next;
+	}
+}
+
+/*
+ * Makes room for `need` bytes as far as it can be made now, with the write-backs to launch in
+ * *list. Returns -EAGAIN, or why dirty tensors can't be written back where nothing else can be
+ * done. *waits: nothing could be set in motion, so others must end their uses.
+ */
+static int make_room(struct nvs_engine *engine, uint64_t need, struct nvs_transfer **list,
+		     bool *waits, struct nvs_error *error)
+{
+	struct eviction eviction = {.goal = need,
+				    .reached = free_bytes(engine) + engine->landing,
+				    .writes = true,
+				    .error = error};
+
+	/* Enough is free or will be, but in pieces: one more may join two of them. */
+	if (eviction.reached >= eviction.goal && !engine->landing)
+		eviction.goal = eviction.reached + 1;
+	evict_from(engine, &engine->idle, false, &eviction);
+	evict_from(engine, &engine->ahead, true, &eviction);
+	*list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
+	*waits = !eviction.ntaken;
+	return *waits && eviction.status ? eviction.status : -EAGAIN;
+}
+
+/* ---- Leases ---- */
+
+/* Memory for all of engine->scratch[0..n-1] or for none; neighbours in the store side by side. */
+static bool lease_all(struct nvs_engine *engine, size_t n)
+{
+	struct nvs_tensor **tensors = engine->scratch;
+	size_t i = 0;
+
+	sort_by_offset(tensors, n);
+	while (i < n) {
+		uint64_t nbytes, longest = pool_largest_free(engine->pool);
+		size_t k = run_length(engine, tensors + i, n - i, longest, &nbytes);
+		char *data = pool_data(engine->pool);
+
+		if (nbytes)
+			data = pool_lease(engine->pool, nbytes);
+		if (!data)
+			break;
+		for (; k; k--, i++) {
+			tensors[i]->data = data;
+			data += tensors[i]->extent;
+		}
+	}
+	if (i == n)
+		return true;
+	while (i--) {
+		if (tensors[i]->extent)
+			pool_return(engine->pool, tensors[i]->data, tensors[i]->extent);
+		tensors[i]->data = NULL;
+	}
+	return false;
+}
+
+/* Those of the batch that are not in the pool, into engine->scratch. */
+static size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		      uint64_t *need)
+{
+	size_t count = 0;
+
+	*need = 0;
+	for (size_t i = 0; i < n; i++)
+		if (needs_memory(tensors[i])) {
+			engine->scratch[count++] = tensors[i];
+			*need += tensors[i]->extent;
+		}
+	return count;
+}
+
+/* ---- Checks of a batch, before anything is changed ---- */
+
+static int check_named_once(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			    struct nvs_error *error)
+{
+	engine->batch++;
+	for (size_t i = 0; i < n; i++) {
+		if (tensors[i]->batch == engine->batch)
+			return error_about(error, -EINVAL, tensors[i]->name, 0, 0,
+					   "%s is named twice in one batch", tensors[i]->name);
+		tensors[i]->batch = engine->batch;
+	}
+	return 0;
+}
+
+int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
+{
+	return error_about(error, -ENODATA, tensor->name, 0, 0,
+			   "%s has no contents to read: it has never been written, its last write "
+			   "failed, or a crash came between it and a commit",
+			   tensor->name);
+}
+
+static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     bool contents, struct nvs_error *error)
+{
+	uint64_t sum = 0;
+	char need[32], have[32];
+	int rc = check_named_once(engine, tensors, n, error);
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (tensors[i]->foreign)
+			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
+					   "%s is in flight to or from the caller's own memory: "
+					   "wait for it first",
+					   tensors[i]->name);
+		if (contents && tensors[i]->state == NVS_EMPTY)
+			return no_contents(tensors[i], error);
+		if (contents && tensors[i]->leased)
+			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
+					   "%s is leased and its contents are still being made: "
+					   "release it first",
+					   tensors[i]->name);
+		sum += tensors[i]->extent;
+	}
+	if (!rc && sum > pool_bytes(engine->pool))
+		return error_set(
+			error, -ENOBUFS,
+			"a batch of %zu tensors needs %s at once, and the pool has %s (%s): "
+			"make the batch smaller or the pool larger",
+			n, size_text(sum, need), size_text(pool_bytes(engine->pool), have),
+			engine->remedy);
+	return rc;
+}
+
+/* ---- Beginning a use ---- */
+
+static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	leave_idle(engine, tensor);
+	set_drop(engine, tensor, false);
+	tensor->prefetched = false;
+	tensor->uses++;
+}
+
+static struct nvs_transfer *begin(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+				  size_t n, size_t nleased, bool contents)
+{
+	for (size_t i = 0; i < n; i++) {
+		use(engine, tensors[i]);
+		if (tensors[i]->state == NVS_RESIDENT)
+			tensors[i]->status = 0;
+	}
+	if (contents)
+		return runs_build(engine, engine->scratch, nleased, NVS_READ);
+	for (size_t i = 0; i < nleased; i++) {
+		engine->scratch[i]->state = NVS_RESIDENT;
+		engine->scratch[i]->leased = true;
+		engine->scratch[i]->status = 0;
+	}
+	return NULL;
+}
+
+static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	struct nvs_error why = {0};
+	int rc = tensor_error(engine, engine->failed, &why);
+
+	return error_about(error, rc, why.subject, 0, why.offset,
+			   "no room in the pool, for a tensor could not be written back: %s; it is "
+			   "still in the pool",
+			   why.text);
+}
+
+/*
+ * One attempt, under the lock throughout: 0 with the reads to launch in *list, -EAGAIN with the
+ * write-backs to launch, or another error. *waits: nothing more can be set in motion from here.
+ */
+static int try_begin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     bool contents, struct nvs_transfer **list, bool *waits,
+		     struct nvs_error *error)
+{
+	uint64_t need;
+	size_t count;
+	int rc = check_use(engine, tensors, n, contents, error);
+
+	*list = NULL;
+	if (rc)
+		return rc;
+	count = collect(engine, tensors, n, &need);
+	if (need <= free_bytes(engine) && lease_all(engine, count)) {
+		*list = begin(engine, tensors, n, count, contents);
+		return 0;
+	}
+	return make_room(engine, need, list, waits, error);
+}
+
+static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     bool contents, int timeout_ms, struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	struct nvs_transfer *list;
+	bool waited = false;
+	uint64_t failures;
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	failures = engine->write_failures;
+	for (;;) {
+		bool waits = false;
+
+		rc = try_begin(engine, tensors, n, contents, &list, &waits, error);
+		if (list) {
+			pthread_mutex_unlock(&engine->lock);
+			launch(engine, list);
+			pthread_mutex_lock(&engine->lock);
+		}
+		if (rc != -EAGAIN)
+			break;
+		if (!waits && !list)
+			continue;
+		if (engine->write_failures != failures) {
+			rc = write_back_failed(engine, error);
+			break;
+		}
+		if (!waited)
+			pool_note_wait(engine->pool);
+		waited = true;
+		/* What was launched may have landed while the lock was away. */
+		if (list && deadline)
+			continue;
+		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+		if (rc) {
+			error_set(error, rc, "the pool has no room for a batch of %zu tensors: %s",
+				  n, nvs_strerror(rc));
+			break;
+		}
+	}
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+int nvs_lease(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	      int timeout_ms, struct nvs_error *error)
+{
+	return begin_use(engine, tensors, n, false, timeout_ms, error);
+}
+
+int nvs_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		int timeout_ms, struct nvs_error *error)
+{
+	return begin_use(engine, tensors, n, true, timeout_ms, error);
+}
+
+/* ---- Reading ahead ---- */
+
+/* How many of the tensors, from the first, fit in what is free or can be had by dropping. */
+static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+{
+	uint64_t need = 0, have;
+	size_t count = 0;
+
+	for (size_t i = 0; i < n; i++)
+		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
+	if (need > free_bytes(engine)) {
+		struct eviction eviction = {.goal = need, .reached = free_bytes(engine)};
+
+		evict_from(engine, &engine->idle, false, &eviction);
+	}
+	have = free_bytes(engine);
+	for (need = 0; count < n; count++) {
+		need += needs_memory(tensors[count]) ? tensors[count]->extent : 0;
+		if (need > have)
+			break;
+	}
+	return count;
+}
+
+static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct nvs_transfer **list)
+{
+	uint64_t need;
+	size_t count;
+
+	for (n = fitting(engine, tensors, n); n; n /= 2) {
+		count = collect(engine, tensors, n, &need);
+		if (!lease_all(engine, count))
+			continue;
+		for (size_t i = 0; i < count; i++)
+			engine->scratch[i]->prefetched = true;
+		*list = runs_build(engine, engine->scratch, count, NVS_READ);
+		return n;
+	}
+	return 0;
+}
+
+long nvs_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  struct nvs_error *error)
+{
+	struct nvs_transfer *list = NULL;
+	long rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = check_named_once(engine, tensors, n, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		if (tensors[i]->state == NVS_EMPTY)
+			rc = no_contents(tensors[i], error);
+	if (!rc)
+		rc = (long)read_ahead(engine, tensors, n, &list);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}
+
+/* ---- Ending a use ---- */
+
+static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct nvs_error *error)
+{
+	int rc = check_named_once(engine, tensors, n, error);
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct nvs_tensor *tensor = tensors[i];
+
+		if (!tensor->uses)
+			rc = error_about(error, -EINVAL, tensor->name, 0, 0,
+					 "%s is not in use: there is nothing to release",
+					 tensor->name);
+		else if (tensor->state == NVS_READING)
+			rc = error_about(error, -EBUSY, tensor->name, 0, 0,
+					 "%s is still being read: wait for it before releasing it",
+					 tensor->name);
+	}
+	return rc;
+}
+
+static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum nvs_how how)
+{
+	if (how == NVS_DIRTY) {
+		tensor->dirty = true;
+		tensor->leased = false;
+	}
+	if (--tensor->uses || tensor->state == NVS_WRITING)
+		return;
+	if (tensor->leased)
+		drop(engine, tensor);
+	else
+		make_idle(engine, tensor);
+}
+
+/* Keeps to max_in_cpu. */
+static struct nvs_transfer *trim(struct nvs_engine *engine)
+{
+	/* Where the store can't be written to now the tensors stay; the commit will tell. */
+	struct eviction eviction = {.writes = true};
+	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->idle);
+
+	while (tensor && engine->idle_numel > engine->max_in_cpu) {
+		struct nvs_tensor *next = TAILQ_NEXT(tensor, idle);
+
+		if (may_evict(engine, tensor, &eviction))
+			evict(engine, tensor, &eviction);
+		tensor = next;
+	}
+	return runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
+}
+
+int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		enum nvs_how how, struct nvs_error *error)
+{
+	struct nvs_transfer *list = NULL;
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = check_release(engine, tensors, n, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		end_use(engine, tensors[i], how);
+	if (!rc) {
+		list = trim(engine);
+		pthread_cond_broadcast(&engine->changed);
+	}
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}
+
+/* ---- Swapping out ---- */
+
+int check_unused(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 struct nvs_error *error)
+{
+	int rc = check_named_once(engine, tensors, n, error);
+
+	for (size_t i = 0; i < n && !rc; i++)
+		if (tensors[i]->uses || tensors[i]->foreign)
+			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0, "%s is in use: %s",
+					 tensors[i]->name,
+					 tensors[i]->foreign ? "wait for its transfer first"
+							     : "release it first");
+	return rc;
+}
+
+static struct nvs_transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+				     size_t n)
+{
+	size_t ndirty = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor *tensor = tensors[i];
+
+		if (needs_memory(tensor))
+			continue;
+		if (in_flight(tensor)) {
+			set_drop(engine, tensor, true);
+		} else if (tensor->dirty) {
+			leave_idle(engine, tensor);
+			tensor->prefetched = false;
+			set_drop(engine, tensor, true);
+			engine->scratch[ndirty++] = tensor;
+		} else {
+			drop(engine, tensor);
+			tensor->status = 0;
+		}
+	}
+	return runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
+}
+
+int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 struct nvs_error *error)
+{
+	struct nvs_transfer *list = NULL;
+	bool dirty = false;
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = check_unused(engine, tensors, n, error);
+	for (size_t i = 0; i < n && !rc && !dirty; i++)
+		dirty = tensors[i]->dirty;
+	if (!rc && dirty)
+		rc = store_begin_writes(engine->store, error);
+	if (!rc) {
+		list = swap_out(engine, tensors, n);
+		pthread_cond_broadcast(&engine->changed);
+	}
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}
+
+/* ---- Waiting ---- */
+
+int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
+	     struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	int rc = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < n && !rc; i++)
+		while (in_flight(tensors[i]) && !rc) {
+			rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+			if (rc)
+				error_about(error, rc, tensors[i]->name, 0, 0,
+					    "%s is still in flight: %s", tensors[i]->name,
+					    nvs_strerror(rc));
+		}
+	for (size_t i = 0; i < n && !rc; i++)
+		if (tensors[i]->status)
+			rc = tensor_error(engine, tensors[i], error);
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+void *nvs_data(const struct nvs_tensor *tensor)
+{
+	return tensor->foreign ? NULL : tensor->data;
+}

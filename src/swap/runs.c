@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs: tensors that lie side by side both in the store and in memory move as one transfer, so that
+ * a layer of small tensors is a few long I/Os. Here runs are built, started and landed.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+/* A run's memory comes free when all of it has moved: so it is some blocks long and no more. */
+#define RUN_BLOCKS 8
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct nvs_tensor *const *left = a, *const *right = b;
+
+	return ((*left)->offset > (*right)->offset) - ((*left)->offset < (*right)->offset);
+}
+
+void sort_by_offset(struct nvs_tensor **tensors, size_t n)
+{
+	for (size_t i = 1; i < n; i++)
+		if (tensors[i]->offset < tensors[i - 1]->offset) {
+			qsort(tensors, n, sizeof(struct nvs_tensor *), by_offset);
+			return;
+		}
+}
+
+size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  uint64_t nbytes_max, uint64_t *nbytes)
+{
+	uint64_t limit = (uint64_t)engine->aio_config.block_size * RUN_BLOCKS;
+	uint64_t sum = tensors[0]->extent;
+	size_t i = 1;
+
+	if (limit > nbytes_max)
+		limit = nbytes_max;
+	for (; i < n && sum + tensors[i]->extent <= limit; i++) {
+		if (tensors[i]->offset != tensors[i - 1]->offset + tensors[i - 1]->extent)
+			break;
+		sum += tensors[i]->extent;
+	}
+	*nbytes = sum;
+	return i;
+}
+
+/* The bytes of memory that a tensor's transfer moves: in the pool it owns whole units. */
+static uint64_t bytes_moved(const struct nvs_tensor *tensor)
+{
+	return tensor->foreign ? tensor->nbytes : tensor->extent;
+}
+
+static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
+{
+	return tensor->foreign == before->foreign && bytes_moved(before) == before->extent &&
+	       tensor->offset == before->offset + before->extent &&
+	       tensor->data == before->data + before->extent;
+}
+
+/* A tensor of no bytes has nothing to wait for. */
+static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	tensor->dirty = false;
+	tensor->has_contents = true;
+	if (tensor->foreign) {
+		tensor->foreign = false;
+		tensor->data = NULL;
+		tensor->state = NVS_ON_DRIVE;
+	} else if (tensor->drop && !tensor->uses) {
+		drop(engine, tensor);
+	} else {
+		tensor->state = NVS_RESIDENT;
+	}
+}
+
+static void set_flying(struct nvs_tensor *tensor, enum nvs_direction direction)
+{
+	tensor->state = direction == NVS_READ ? NVS_READING : NVS_WRITING;
+	tensor->status = 0;
+	tensor->bad_sum = false;
+	tensor->run_next = NULL;
+	if (direction == NVS_WRITE)
+		tensor->dirty = false;
+}
+
+static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors,
+				      size_t n, enum nvs_direction direction)
+{
+	struct nvs_tensor *first = tensors[0];
+	uint64_t nbytes = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		set_flying(tensors[i], direction);
+		if (i)
+			tensors[i - 1]->run_next = tensors[i];
+		nbytes += bytes_moved(tensors[i]);
+	}
+	first->transfer = (struct nvs_transfer){.file = store_file(engine->store),
+						.direction = direction,
+						.data = first->data,
+						.nbytes = nbytes,
+						.offset = first->offset,
+						.user = first};
+	engine->inflight[direction]++;
+	engine->transfers++;
+	return &first->transfer;
+}
+
+struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+				enum nvs_direction direction)
+{
+	struct nvs_transfer *list = NULL, **tail = &list;
+	size_t i = 0;
+
+	sort_by_offset(tensors, n);
+	while (i < n) {
+		uint64_t nbytes;
+		size_t length, k = 1;
+
+		if (!tensors[i]->extent) {
+			land_empty(engine, tensors[i++]);
+			continue;
+		}
+		length = run_length(engine, tensors + i, n - i, UINT64_MAX, &nbytes);
+		while (k < length && tensors[i + k]->extent &&
+		       follows(tensors[i + k], tensors[i + k - 1]))
+			k++;
+		*tail = build_run(engine, tensors + i, k, direction);
+		tail = &(*tail)->state.next;
+		i += k;
+	}
+	return list;
+}
+
+static uint64_t sum_of(const struct nvs_tensor *tensor)
+{
+	return XXH3_64bits(tensor->data, tensor->nbytes);
+}
+
+void launch(struct nvs_engine *engine, struct nvs_transfer *list)
+{
+	if (!list)
+		return;
+	for (struct nvs_transfer *run = list; run && engine->verify; run = run->state.next)
+		for (struct nvs_tensor *t = run->user; t && run->direction == NVS_WRITE;
+		     t = t->run_next) {
+			t->checksum = sum_of(t);
+			t->has_checksum = true;
+		}
+	aio_submit_list(engine->aio, list);
+}
+
+/* ---- Landing ---- */
+
+static void check_sums(const struct nvs_engine *engine, const struct nvs_transfer *run)
+{
+	if (run->direction != NVS_READ || run->status)
+		return;
+	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
+		if (t->has_checksum && (engine->verify || t->must_verify))
+			t->bad_sum = sum_of(t) != t->checksum;
+}
+
+static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (tensor->bad_sum) {
+		tensor->status = -EBADMSG;
+		tensor->error_offset = tensor->offset;
+		engine->verify_errors++;
+		log_say(&engine->log, NVS_LOG_ERROR,
+			"%s: the bytes read from the store are not those that were written",
+			tensor->name);
+	}
+	if (!tensor->status)
+		engine->swapped[NVS_READ] += tensor->nbytes;
+	if (tensor->foreign) {
+		tensor->foreign = false;
+		tensor->data = NULL;
+		tensor->state = NVS_ON_DRIVE;
+		return;
+	}
+	tensor->state = NVS_RESIDENT;
+	if (tensor->status) {
+		tensor->uses = 0;
+		drop(engine, tensor);
+	} else if (tensor->drop && !tensor->uses) {
+		drop(engine, tensor);
+	} else if (!tensor->uses) {
+		make_idle(engine, tensor);
+	}
+}
+
+static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	tensor->has_contents = tensor->has_checksum = false;
+	if (tensor->foreign)
+		return;
+	tensor->dirty = true;
+	set_drop(engine, tensor, false);
+	engine->write_failures++;
+	engine->failed = tensor;
+	log_say(&engine->log, NVS_LOG_ERROR,
+		"%s could not be written back and stays in the pool: %s", tensor->name,
+		nvs_strerror(tensor->status));
+}
+
+static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (tensor->status) {
+		write_failed(engine, tensor);
+	} else {
+		tensor->has_contents = true;
+		tensor->must_verify = false;
+		tensor->has_checksum = engine->verify;
+		engine->swapped[NVS_WRITE] += tensor->nbytes;
+	}
+	if (tensor->foreign) {
+		tensor->foreign = false;
+		tensor->data = NULL;
+		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
+		return;
+	}
+	tensor->state = NVS_RESIDENT;
+	if (tensor->uses)
+		return;
+	if (tensor->drop && !tensor->dirty)
+		drop(engine, tensor);
+	else
+		make_idle(engine, tensor);
+}
+
+static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
+{
+	struct nvs_tensor *tensor = run->user;
+	enum nvs_direction direction = run->direction;
+	int status = run->status;
+	uint64_t error_offset = run->error_offset;
+
+	while (tensor) {
+		struct nvs_tensor *next = tensor->run_next;
+
+		tensor->status = status;
+		tensor->status_direction = direction;
+		tensor->error_offset = error_offset;
+		if (direction == NVS_READ)
+			landed_read(engine, tensor);
+		else
+			landed_write(engine, tensor);
+		tensor = next;
+	}
+	engine->inflight[direction]--;
+}
+
+void runs_completed(void *arg, struct nvs_transfer *list)
+{
+	struct nvs_engine *engine = arg;
+
+	for (struct nvs_transfer *run = list; run; run = run->state.next)
+		check_sums(engine, run);
+	pthread_mutex_lock(&engine->lock);
+	while (list) {
+		struct nvs_transfer *next = list->state.next;
+
+		land(engine, list);
+		list = next;
+	}
+	pthread_cond_broadcast(&engine->changed);
+	pthread_mutex_unlock(&engine->lock);
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's tensors: their names, their extents, and what they tell of themselves. Names that a
+ * kept store's manifest knows are there from the start, and become visible when they are
+ * registered.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static int by_name(const void *a, const void *b)
+{
+	const struct nvs_tensor *left = a, *right = b;
+
+	return strcmp(left->name, right->name);
+}
+
+static struct nvs_tensor *lookup(const struct nvs_engine *engine, const char *name)
+{
+	struct nvs_tensor key = {.name = (char *)(uintptr_t)name};
+	struct nvs_tensor **found = tfind(&key, &engine->names, by_name);
+
+	return found ? *found : NULL;
+}
+
+static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
+{
+	uint32_t unit = store_unit(engine->store);
+
+	return (nbytes + unit - 1) / unit * unit;
+}
+
+/* ---- The table ---- */
+
+static int grow(struct nvs_engine *engine, size_t n)
+{
+	size_t max = engine->ntensors + n;
+	struct nvs_tensor **tensors, **scratch;
+
+	if (max <= engine->ntensors_max)
+		return 0;
+	if (max < engine->ntensors_max * 2)
+		max = engine->ntensors_max * 2;
+	tensors = realloc(engine->tensors, max * sizeof(struct nvs_tensor *));
+	if (tensors)
+		engine->tensors = tensors;
+	scratch = realloc(engine->scratch, max * sizeof(struct nvs_tensor *));
+	if (scratch)
+		engine->scratch = scratch;
+	/* A lease of its own for each, and the free runs between them. */
+	if (!tensors || !scratch || pool_prepare(engine->pool, max + 1))
+		return -ENOMEM;
+	engine->ntensors_max = max;
+	return 0;
+}
+
+static struct nvs_tensor *tensor_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
+{
+	struct nvs_tensor *tensor = calloc(1, sizeof(*tensor));
+
+	if (!tensor)
+		return NULL;
+	tensor->name = strdup(spec->name);
+	tensor->dtype = spec->dtype;
+	tensor->numel = spec->numel;
+	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
+	tensor->extent = in_units(engine, tensor->nbytes);
+	tensor->state = NVS_EMPTY;
+	if (!tensor->name || !tsearch(tensor, &engine->names, by_name)) {
+		free(tensor->name);
+		free(tensor);
+		return NULL;
+	}
+	assert(engine->ntensors < engine->ntensors_max);
+	tensor->index = engine->ntensors;
+	engine->tensors[engine->ntensors++] = tensor;
+	return tensor;
+}
+
+static void tensor_free(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	struct nvs_tensor *last = engine->tensors[--engine->ntensors];
+
+	engine->tensors[tensor->index] = last;
+	last->index = tensor->index;
+	tdelete(tensor, &engine->names, by_name);
+	free(tensor->name);
+	free(tensor);
+}
+
+void tensors_free(struct nvs_engine *engine)
+{
+	while (engine->ntensors)
+		tensor_free(engine, engine->tensors[engine->ntensors - 1]);
+	free(engine->tensors);
+	free(engine->scratch);
+}
+
+int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
+{
+	size_t n;
+	const struct store_entry *entries = store_entries(engine->store, &n);
+	bool unclean = store_unclean(engine->store);
+	int rc = grow(engine, n);
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor_spec spec = {.name = entries[i].name,
+					       .dtype = entries[i].dtype,
+					       .numel = entries[i].numel};
+		struct nvs_tensor *tensor = tensor_new(engine, &spec);
+
+		if (!tensor) {
+			rc = -ENOMEM;
+			break;
+		}
+		tensor->offset = entries[i].offset;
+		tensor->checksum = entries[i].checksum;
+		tensor->has_checksum = entries[i].has_checksum;
+		tensor->must_verify = unclean;
+		tensor->has_contents = entries[i].written && (!unclean || tensor->has_checksum);
+		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
+	}
+	if (rc)
+		return error_set(error, rc, "out of memory while reading the manifest");
+	if (unclean && n)
+		log_say(&engine->log, NVS_LOG_WARNING,
+			"the store at %s was written to after its last commit by a run that did "
+			"not "
+			"end properly: of its %zu tensors, those without a checksum are lost, and "
+			"the others are verified as they are read",
+			store_path(engine->store), n);
+	return 0;
+}
+
+/* ---- Registering ---- */
+
+static int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		     struct nvs_error *error)
+{
+	char need[32], have[32];
+
+	return error_about(error, -E2BIG, tensor->name, 0, 0,
+			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
+			   "raise these to at least %" PRIu64 " bytes in all",
+			   tensor->name, size_text(tensor->nbytes, need), tensor->nbytes,
+			   size_text(pool_bytes(engine->pool), have), engine->remedy,
+			   tensor->extent);
+}
+
+static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *error)
+{
+	size_t size = nvs_dtype_size(spec->dtype);
+
+	if (!spec->name || !spec->name[0] || strlen(spec->name) > NVS_NAME_MAX)
+		return error_set(error, -EINVAL,
+				 "a tensor's name must have from 1 to %d bytes, and this has %zu",
+				 NVS_NAME_MAX, spec->name ? strlen(spec->name) : 0);
+	if (!size)
+		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: there is no dtype %d",
+				   spec->name, (int)spec->dtype);
+	if (spec->numel > INT64_MAX / size)
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "%s: %" PRIu64 " elements are more than can be addressed",
+				   spec->name, spec->numel);
+	return 0;
+}
+
+/* A tensor that the kept store holds must be the one that is registered. */
+static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_spec *spec,
+		       struct nvs_error *error)
+{
+	if (tensor->registered)
+		return error_about(error, -EEXIST, spec->name, 0, 0, "%s is registered already",
+				   spec->name);
+	if (tensor->dtype != spec->dtype || tensor->numel != spec->numel)
+		return error_about(error, -ESTALE, spec->name, 0, 0,
+				   "the kept store holds %s as %s x %" PRIu64 ", and %s x %" PRIu64
+				   " is asked for: it is another model's "
+				   "(use another rank or nvme_path, or remove the store)",
+				   spec->name, nvs_dtype_name(tensor->dtype), tensor->numel,
+				   nvs_dtype_name(spec->dtype), spec->numel);
+	return 0;
+}
+
+static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec *spec,
+			struct nvs_tensor **out, struct nvs_error *error)
+{
+	struct nvs_tensor *tensor;
+	int rc = check_spec(spec, error);
+
+	if (rc)
+		return rc;
+	tensor = lookup(engine, spec->name);
+	if (tensor) {
+		rc = check_found(tensor, spec, error);
+		if (rc)
+			return rc;
+		tensor->registered = true;
+	} else {
+		tensor = tensor_new(engine, spec);
+		if (!tensor)
+			return error_set(error, -ENOMEM, "out of memory while registering tensors");
+		tensor->registered = tensor->is_new = true;
+	}
+	*out = tensor;
+	return tensor->extent > pool_bytes(engine->pool) ? too_large(engine, tensor, error) : 0;
+}
+
+static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+		   struct nvs_error *error)
+{
+	uint64_t *numbers = calloc(2 * n + 1, sizeof(*numbers));
+	uint64_t *nbytes = numbers, *offsets = numbers + n;
+	size_t count = 0;
+	int rc;
+
+	if (!numbers)
+		return error_set(error, -ENOMEM, "out of memory while registering tensors");
+	for (size_t i = 0; i < n; i++)
+		if (tensors[i]->is_new)
+			nbytes[count++] = tensors[i]->nbytes;
+	rc = store_reserve(engine->store, nbytes, count, offsets, error);
+	for (size_t i = 0, k = 0; i < n && !rc; i++)
+		if (tensors[i]->is_new) {
+			tensors[i]->offset = offsets[k++];
+			tensors[i]->is_new = false;
+		}
+	free(numbers);
+	return rc;
+}
+
+static void take_back(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	while (n--) {
+		if (tensors[n]->is_new)
+			tensor_free(engine, tensors[n]);
+		else
+			tensors[n]->registered = false;
+	}
+}
+
+int nvs_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+		 struct nvs_tensor **tensors, struct nvs_error *error)
+{
+	size_t done = 0;
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = grow(engine, n);
+	if (rc)
+		error_set(error, rc, "out of memory while registering %zu tensors", n);
+	while (done < n && !rc) {
+		tensors[done] = NULL;
+		rc = find_or_make(engine, &specs[done], &tensors[done], error);
+		done += tensors[done] != NULL;
+	}
+	if (!rc)
+		rc = reserve(engine, tensors, n, error);
+	if (rc)
+		take_back(engine, tensors, done);
+	for (size_t i = 0; i < n && !rc; i++) {
+		engine->nregistered++;
+		engine->tensor_bytes += tensors[i]->nbytes;
+	}
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+struct nvs_tensor *nvs_find(struct nvs_engine *engine, const char *name)
+{
+	struct nvs_tensor *tensor;
+
+	pthread_mutex_lock(&engine->lock);
+	tensor = lookup(engine, name);
+	if (tensor && !tensor->registered)
+		tensor = NULL;
+	pthread_mutex_unlock(&engine->lock);
+	return tensor;
+}
+
+int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	       struct nvs_error *error)
+{
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = check_unused(engine, tensors, n, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		if (in_flight(tensors[i]))
+			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
+					 "%s is in flight: wait for it first", tensors[i]->name);
+	for (size_t i = 0; i < n && !rc; i++) {
+		drop(engine, tensors[i]);
+		store_release(engine->store, tensors[i]->offset, tensors[i]->nbytes);
+		engine->nregistered--;
+		engine->tensor_bytes -= tensors[i]->nbytes;
+		if (engine->failed == tensors[i])
+			engine->failed = NULL;
+		tensor_free(engine, tensors[i]);
+	}
+	if (!rc)
+		pthread_cond_broadcast(&engine->changed);
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+/* ---- What they tell ---- */
+
+const char *nvs_state_name(enum nvs_state state)
+{
+	static const char *const names[] = {[NVS_EMPTY] = "empty",
+					    [NVS_ON_DRIVE] = "on drive",
+					    [NVS_READING] = "reading",
+					    [NVS_RESIDENT] = "resident",
+					    [NVS_WRITING] = "writing"};
+
+	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "unknown";
+}
+
+void nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
+			 struct nvs_tensor_info *info)
+{
+	pthread_mutex_lock(&engine->lock);
+	*info = (struct nvs_tensor_info){.name = tensor->name,
+					 .dtype = tensor->dtype,
+					 .numel = tensor->numel,
+					 .nbytes = tensor->nbytes,
+					 .store_offset = tensor->offset,
+					 .state = tensor->state,
+					 .dirty = tensor->dirty,
+					 .uses = tensor->uses,
+					 .status = tensor->status};
+	pthread_mutex_unlock(&engine->lock);
+}
+
+int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		 struct nvs_error *error)
+{
+	struct nvs_transfer transfer = {
+		.file = store_file(engine->store),
+		.direction = tensor->status_direction,
+		.status = tensor->status,
+		.error_offset = tensor->error_offset,
+	};
+
+	return transfer_error(&transfer, tensor->name, error);
+}
