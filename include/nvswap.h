@@ -248,7 +248,7 @@ struct nvs_path_info {
 	int numa_node; /* -1: the machine has one node, or it can't be told */
 };
 
-/* `advice` lines say what to change where it hurts; call with i from 0 until it returns NULL. */
+/* What to change where it hurts: line[0] to line[count - 1], each with its command. */
 struct nvs_advice {
 	unsigned count;
 	char line[16][256];

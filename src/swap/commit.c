@@ -86,6 +86,13 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
+static int failure_of(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	if (error)
+		*error = engine->failure;
+	return engine->failure.code;
+}
+
 /* Under the lock, which it gives away while the drive works. */
 static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 {
@@ -103,23 +110,25 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		while (engine->inflight[NVS_WRITE])
 			pthread_cond_wait(&engine->changed, &engine->lock);
 		if (engine->write_failures != failures)
-			return engine->failed ? tensor_error(engine, engine->failed, error)
-					      : error_set(error, -EIO, "a write-back failed");
+			return failure_of(engine, error);
 	} while (anything_dirty(engine));
 	return 0;
 }
 
 int commit(struct nvs_engine *engine, bool closing, struct nvs_error *error)
 {
-	int in_use, rc;
+	int in_use, rc, manifest_rc = 0;
 
 	pthread_mutex_lock(&engine->lock);
 	in_use = check_finished(engine, error);
 	rc = in_use && !closing ? in_use : write_all(engine, in_use ? NULL : error);
-	if (!rc && engine->keep)
-		rc = write_manifest(engine, in_use ? NULL : error);
+	/* At the end all that could be written is kept, for there is no later commit to do it. */
+	if (engine->keep && (!rc || (closing && !in_use)))
+		manifest_rc = write_manifest(engine, in_use || rc ? NULL : error);
 	pthread_mutex_unlock(&engine->lock);
-	return in_use ? in_use : rc;
+	if (in_use)
+		return in_use;
+	return rc ? rc : manifest_rc;
 }
 
 int nvs_commit(struct nvs_engine *engine, struct nvs_error *error)

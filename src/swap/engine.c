@@ -167,13 +167,23 @@ static void engine_free(struct nvs_engine *engine)
 	free(engine);
 }
 
+static int open_aio(struct nvs_engine *engine, const struct engine_ops *ops, void *ops_arg,
+		    struct nvs_error *error)
+{
+	if (ops)
+		return aio_open_with(&engine->aio, &engine->aio_config, ops, ops_arg, &engine->log,
+				     error);
+	return nvs_aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+}
+
 static int open_parts(struct nvs_engine *engine, const struct nvs_config *config,
-		      enum nvs_block block, struct nvs_error *error)
+		      enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
+		      struct nvs_error *error)
 {
 	int rc = topo_open(&engine->topo, NULL, error);
 
 	if (!rc)
-		rc = nvs_aio_open(&engine->aio, &config->aio, &engine->log, error);
+		rc = open_aio(engine, ops, ops_arg, error);
 	if (!rc) {
 		aio_on_completed(engine->aio, runs_completed, engine);
 		rc = open_store(engine, config, block_of(config, block), error);
@@ -185,8 +195,8 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 	return rc;
 }
 
-int nvs_open(struct nvs_engine **out, const struct nvs_config *config, enum nvs_block block,
-	     struct nvs_error *error)
+int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, enum nvs_block block,
+		     const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_engine *engine;
 	int rc = check_config(config, block, error);
@@ -205,13 +215,19 @@ int nvs_open(struct nvs_engine **out, const struct nvs_config *config, enum nvs_
 	pthread_cond_init(&engine->changed, NULL);
 	TAILQ_INIT(&engine->idle);
 	TAILQ_INIT(&engine->ahead);
-	rc = open_parts(engine, config, block, error);
+	rc = open_parts(engine, config, block, ops, ops_arg, error);
 	if (rc) {
 		engine_free(engine);
 		return rc;
 	}
 	*out = engine;
 	return 0;
+}
+
+int nvs_open(struct nvs_engine **engine, const struct nvs_config *config, enum nvs_block block,
+	     struct nvs_error *error)
+{
+	return engine_open_with(engine, config, block, NULL, NULL, error);
 }
 
 int nvs_close(struct nvs_engine *engine, struct nvs_error *error)

@@ -74,7 +74,6 @@ static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *t
 	return count;
 }
 
-/* Nobody else looks at `copying` while it is set. */
 static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			  void *const *data, size_t n)
 {
@@ -107,7 +106,8 @@ int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	pthread_mutex_unlock(&engine->lock);
 	if (rc)
 		return rc;
-	launch(engine, list);
+	/* As long as the others have not been launched nobody but this call looks at `copying`. */
 	copy_resident(engine, tensors, data, n);
+	launch(engine, list);
 	return 0;
 }

@@ -38,7 +38,6 @@ struct nvs_tensor {
 	bool prefetched;   /* read ahead, and not used yet */
 	bool bad_sum;	   /* what was read differs from what was written */
 	bool has_checksum;
-	bool must_verify; /* left by a crash: its checksum alone says whether it is whole */
 	uint64_t checksum;
 	int status; /* of the last transfer */
 	enum nvs_direction status_direction;
@@ -76,14 +75,21 @@ struct nvs_engine {
 	struct tensor_list idle;     /* in the pool out of use, least recently used first */
 	struct tensor_list ahead;    /* the same, read ahead and not used yet */
 	uint64_t idle_numel;
-	uint64_t batch;	   /* counts the calls that named tensors */
+	uint64_t batch;	      /* counts the calls that named tensors */
 	uint64_t inflight[2]; /* runs, by direction */
-	uint64_t landing;  /* bytes of the pool that come free as writes complete */
+	uint64_t landing;     /* bytes of the pool that come free as writes complete */
 	uint64_t write_failures;
-	struct nvs_tensor *failed; /* the last that could not be written back */
+	struct nvs_error failure; /* of the last tensor that could not be written back */
 
 	uint64_t swapped[2], transfers, evictions, verify_errors;
 };
+
+/* ---- engine.c ---- */
+struct engine_ops;
+/* nvs_open with this table in place of the I/O engine that the configuration names: for tests. */
+int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config,
+		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
+		     struct nvs_error *error);
 
 /* ---- tensor.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);

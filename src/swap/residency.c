@@ -88,6 +88,7 @@ struct eviction {
 	uint64_t goal;	  /* bytes to be free or on their way to it */
 	uint64_t reached; /* of these */
 	bool writes;	  /* dirty ones may be taken */
+	bool own;	  /* those of the present batch may be taken */
 	bool begun;	  /* the store has been told that it is written to */
 	size_t ntaken;	  /* tensors taken */
 	size_t ndirty;	  /* of them, in engine->scratch: to be written back */
@@ -125,7 +126,6 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 	engine->scratch[eviction->ndirty++] = tensor;
 }
 
-/* Those of the present batch are passed over. */
 static void evict_from(struct nvs_engine *engine, struct tensor_list *list, bool newest_first,
 		       struct eviction *eviction)
 {
@@ -136,33 +136,56 @@ static void evict_from(struct nvs_engine *engine, struct tensor_list *list, bool
 		struct nvs_tensor *next = newest_first ? TAILQ_PREV(tensor, tensor_list, idle)
 						       : TAILQ_NEXT(tensor, idle);
 
-		if (tensor->batch != engine->batch && may_evict(engine, tensor, eviction))
+		if ((eviction->own || tensor->batch != engine->batch) &&
+		    may_evict(engine, tensor, eviction))
 			evict(engine, tensor, eviction);
 		tensor = next;
 	}
 }
 
+/* A call that begins uses, from one attempt to the next. */
+struct attempt {
+	struct nvs_tensor *const *tensors;
+	size_t n;
+	bool contents;		   /* they are to be read */
+	uint64_t failures;	   /* write-backs that had failed before the call */
+	bool waited;		   /* the pool has noted that it waits for room */
+	struct nvs_transfer *list; /* to be launched: the reads, or write-backs to make room */
+	bool stuck; /* nothing more can be set in motion from here, so others must move */
+};
+
 /*
- * Makes room for `need` bytes as far as it can be made now, with the write-backs to launch in
- * *list. Returns -EAGAIN, or why dirty tensors can't be written back where nothing else can be
- * done. *waits: nothing could be set in motion, so others must end their uses.
+ * Makes room for `need` bytes as far as it can be made now. Returns -EAGAIN, or why dirty tensors
+ * can't be written back where nothing else can be done.
  */
-static int make_room(struct nvs_engine *engine, uint64_t need, struct nvs_transfer **list,
-		     bool *waits, struct nvs_error *error)
+static int make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt,
+		     struct nvs_error *error)
 {
 	struct eviction eviction = {.goal = need,
 				    .reached = free_bytes(engine) + engine->landing,
 				    .writes = true,
 				    .error = error};
+	bool in_pieces = need <= eviction.reached && !engine->landing;
 
-	/* Enough is free or will be, but in pieces: one more may join two of them. */
-	if (eviction.reached >= eviction.goal && !engine->landing)
+	/* Enough is free, but in pieces: one more may join two of them. */
+	if (in_pieces)
 		eviction.goal = eviction.reached + 1;
 	evict_from(engine, &engine->idle, false, &eviction);
 	evict_from(engine, &engine->ahead, true, &eviction);
-	*list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
-	*waits = !eviction.ntaken;
-	return *waits && eviction.status ? eviction.status : -EAGAIN;
+	/* Only what the batch has in the pool already may lie in its own way. */
+	if (in_pieces && !eviction.ntaken) {
+		eviction.own = true;
+		evict_from(engine, &engine->idle, false, &eviction);
+		evict_from(engine, &engine->ahead, true, &eviction);
+	}
+	attempt->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
+	attempt->stuck = !eviction.ntaken;
+	if (attempt->list || attempt->stuck) {
+		if (!attempt->waited)
+			pool_note_wait(engine->pool);
+		attempt->waited = true;
+	}
+	return attempt->stuck && eviction.status ? eviction.status : -EAGAIN;
 }
 
 /* ---- Leases ---- */
@@ -278,19 +301,22 @@ static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->uses++;
 }
 
-static struct nvs_transfer *begin(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-				  size_t n, size_t nleased, bool contents)
+static struct nvs_transfer *begin(struct nvs_engine *engine, const struct attempt *attempt,
+				  size_t nleased)
 {
-	for (size_t i = 0; i < n; i++) {
-		use(engine, tensors[i]);
-		if (tensors[i]->state == NVS_RESIDENT)
-			tensors[i]->status = 0;
+	for (size_t i = 0; i < attempt->n; i++) {
+		struct nvs_tensor *tensor = attempt->tensors[i];
+
+		use(engine, tensor);
+		if (!attempt->contents)
+			tensor->leased = true;
+		if (tensor->state == NVS_RESIDENT)
+			tensor->status = 0;
 	}
-	if (contents)
+	if (attempt->contents)
 		return runs_build(engine, engine->scratch, nleased, NVS_READ);
 	for (size_t i = 0; i < nleased; i++) {
 		engine->scratch[i]->state = NVS_RESIDENT;
-		engine->scratch[i]->leased = true;
 		engine->scratch[i]->status = 0;
 	}
 	return NULL;
@@ -298,75 +324,74 @@ static struct nvs_transfer *begin(struct nvs_engine *engine, struct nvs_tensor *
 
 static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	struct nvs_error why = {0};
-	int rc = tensor_error(engine, engine->failed, &why);
+	const struct nvs_error *why = &engine->failure;
 
-	return error_about(error, rc, why.subject, 0, why.offset,
-			   "no room in the pool, for a tensor could not be written back: %s; it is "
-			   "still in the pool",
-			   why.text);
+	return error_about(error, why->code, why->subject, 0, why->offset,
+			   "no room in the pool, for a tensor could not be written back: %.800s; "
+			   "it is still in the pool",
+			   why->text);
 }
 
-/*
- * One attempt, under the lock throughout: 0 with the reads to launch in *list, -EAGAIN with the
- * write-backs to launch, or another error. *waits: nothing more can be set in motion from here.
- */
-static int try_begin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		     bool contents, struct nvs_transfer **list, bool *waits,
-		     struct nvs_error *error)
+static bool any_in_flight(const struct attempt *attempt)
+{
+	for (size_t i = 0; i < attempt->n; i++)
+		if (in_flight(attempt->tensors[i]))
+			return true;
+	return false;
+}
+
+/* One attempt, under the lock throughout: 0, -EAGAIN with what it set in motion, or an error. */
+static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct nvs_error *error)
 {
 	uint64_t need;
 	size_t count;
-	int rc = check_use(engine, tensors, n, contents, error);
+	int rc = check_use(engine, attempt->tensors, attempt->n, attempt->contents, error);
 
-	*list = NULL;
+	attempt->list = NULL;
+	attempt->stuck = false;
 	if (rc)
 		return rc;
-	count = collect(engine, tensors, n, &need);
+	/* New contents are made at once, so the drive must have let go of the old. */
+	if (!attempt->contents && any_in_flight(attempt)) {
+		attempt->stuck = true;
+		return -EAGAIN;
+	}
+	count = collect(engine, attempt->tensors, attempt->n, &need);
 	if (need <= free_bytes(engine) && lease_all(engine, count)) {
-		*list = begin(engine, tensors, n, count, contents);
+		attempt->list = begin(engine, attempt, count);
 		return 0;
 	}
-	return make_room(engine, need, list, waits, error);
+	if (engine->write_failures != attempt->failures)
+		return write_back_failed(engine, error);
+	return make_room(engine, need, attempt, error);
 }
 
 static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		     bool contents, int timeout_ms, struct nvs_error *error)
 {
+	struct attempt attempt = {.tensors = tensors, .n = n, .contents = contents};
 	uint64_t deadline = deadline_ns(timeout_ms);
-	struct nvs_transfer *list;
-	bool waited = false;
-	uint64_t failures;
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
-	failures = engine->write_failures;
+	attempt.failures = engine->write_failures;
 	for (;;) {
-		bool waits = false;
-
-		rc = try_begin(engine, tensors, n, contents, &list, &waits, error);
-		if (list) {
+		rc = try_begin(engine, &attempt, error);
+		if (attempt.list) {
 			pthread_mutex_unlock(&engine->lock);
-			launch(engine, list);
+			launch(engine, attempt.list);
 			pthread_mutex_lock(&engine->lock);
 		}
 		if (rc != -EAGAIN)
 			break;
-		if (!waits && !list)
-			continue;
-		if (engine->write_failures != failures) {
-			rc = write_back_failed(engine, error);
-			break;
-		}
-		if (!waited)
-			pool_note_wait(engine->pool);
-		waited = true;
 		/* What was launched may have landed while the lock was away. */
-		if (list && deadline)
+		if (!attempt.stuck && (deadline || !attempt.list))
 			continue;
 		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
 		if (rc) {
-			error_set(error, rc, "the pool has no room for a batch of %zu tensors: %s",
+			error_set(error, rc,
+				  "the pool has no room for a batch of %zu tensors, or one of them "
+				  "is in flight: %s",
 				  n, nvs_strerror(rc));
 			break;
 		}
@@ -423,6 +448,9 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 			continue;
 		for (size_t i = 0; i < count; i++)
 			engine->scratch[i]->prefetched = true;
+		/* What is on its way out stays after all. */
+		for (size_t i = 0; i < n; i++)
+			set_drop(engine, tensors[i], false);
 		*list = runs_build(engine, engine->scratch, count, NVS_READ);
 		return n;
 	}
@@ -450,7 +478,7 @@ long nvs_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 /* ---- Ending a use ---- */
 
 static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			 struct nvs_error *error)
+			 enum nvs_how how, struct nvs_error *error)
 {
 	int rc = check_named_once(engine, tensors, n, error);
 
@@ -464,6 +492,11 @@ static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *te
 		else if (tensor->state == NVS_READING)
 			rc = error_about(error, -EBUSY, tensor->name, 0, 0,
 					 "%s is still being read: wait for it before releasing it",
+					 tensor->name);
+		else if (tensor->state == NVS_WRITING && how == NVS_DIRTY)
+			rc = error_about(error, -EBUSY, tensor->name, 0, 0,
+					 "%s is still being written: wait for it before changing "
+					 "it and releasing it dirty",
 					 tensor->name);
 	}
 	return rc;
@@ -507,7 +540,7 @@ int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
-	rc = check_release(engine, tensors, n, error);
+	rc = check_release(engine, tensors, n, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		end_use(engine, tensors[i], how);
 	if (!rc) {

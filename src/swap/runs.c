@@ -157,12 +157,16 @@ void launch(struct nvs_engine *engine, struct nvs_transfer *list)
 
 /* ---- Landing ---- */
 
-static void check_sums(const struct nvs_engine *engine, const struct nvs_transfer *run)
+/*
+ * Whoever has a checksum is held to it, also where none are made now: a kept store may have been
+ * written to after the commit that noted it, by a run that crashed.
+ */
+static void check_sums(const struct nvs_transfer *run)
 {
 	if (run->direction != NVS_READ || run->status)
 		return;
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
-		if (t->has_checksum && (engine->verify || t->must_verify))
+		if (t->has_checksum)
 			t->bad_sum = sum_of(t) != t->checksum;
 }
 
@@ -203,10 +207,13 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->dirty = true;
 	set_drop(engine, tensor, false);
 	engine->write_failures++;
-	engine->failed = tensor;
+	tensor_error(engine, tensor, &engine->failure);
 	log_say(&engine->log, NVS_LOG_ERROR,
 		"%s could not be written back and stays in the pool: %s", tensor->name,
 		nvs_strerror(tensor->status));
+	/* Who has taken it back meanwhile has got it: this is no failure of theirs. */
+	if (tensor->uses)
+		tensor->status = 0;
 }
 
 static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -215,7 +222,6 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		write_failed(engine, tensor);
 	} else {
 		tensor->has_contents = true;
-		tensor->must_verify = false;
 		tensor->has_checksum = engine->verify;
 		engine->swapped[NVS_WRITE] += tensor->nbytes;
 	}
@@ -261,7 +267,7 @@ void runs_completed(void *arg, struct nvs_transfer *list)
 	struct nvs_engine *engine = arg;
 
 	for (struct nvs_transfer *run = list; run; run = run->state.next)
-		check_sums(engine, run);
+		check_sums(run);
 	pthread_mutex_lock(&engine->lock);
 	while (list) {
 		struct nvs_transfer *next = list->state.next;

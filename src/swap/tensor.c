@@ -122,7 +122,6 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		tensor->offset = entries[i].offset;
 		tensor->checksum = entries[i].checksum;
 		tensor->has_checksum = entries[i].has_checksum;
-		tensor->must_verify = unclean;
 		tensor->has_contents = entries[i].written && (!unclean || tensor->has_checksum);
 		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
 	}
@@ -300,8 +299,6 @@ int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		store_release(engine->store, tensors[i]->offset, tensors[i]->nbytes);
 		engine->nregistered--;
 		engine->tensor_bytes -= tensors[i]->nbytes;
-		if (engine->failed == tensors[i])
-			engine->failed = NULL;
 		tensor_free(engine, tensors[i]);
 	}
 	if (!rc)

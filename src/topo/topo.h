@@ -56,4 +56,7 @@ uint64_t device_attribute(const char *device, const char *attribute, uint64_t ot
  * (CAP_IPC_LOCK). */
 uint64_t memlock_limit(void);
 
+/* Everything in *info but the I/O engines, which only the layer that has them can try. */
+void machine_facts(struct nvs_machine_info *info);
+
 #endif

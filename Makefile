@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds, tests and installs nvswap; `make help` lists what it does. Sources are found by wildcard:
+# a new file needs no line here. A variant is another BUILD with other flags:
+#	make BUILD=build/clang CC=clang
+#	make BUILD=build/asan SANITIZE=address,undefined test
+
+# gcc, unless the caller says otherwise ("cc" is only make's own default).
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+OBJCOPY ?= objcopy
+PKG_CONFIG ?= pkg-config
+PYTHON ?= python3
+BUILD ?= build
+SANITIZE ?=
+CFLAGS ?= -O2 -g
+WERROR ?= -Werror
+JOBS ?= $(shell nproc)
+
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+DESTDIR ?=
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+# ---- What there is
+
+LIB_SOURCES := $(wildcard $(addprefix src/,$(addsuffix /*.c,base config topo aio pool store swap)))
+CLI_SOURCES := $(wildcard src/cli/*.c)
+TEST_SOURCES := $(wildcard tests/test_*.c)
+TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(wildcard tests/*.c))
+TEST_SCRIPTS := $(wildcard tests/test_*.sh tests/test_*.py)
+EXAMPLES := $(wildcard examples/*.c)
+HEADERS := $(wildcard include/*.h src/*/*.h tests/*.h)
+C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(EXAMPLES)
+
+# The public header is the one place that knows the version.
+VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap.h)
+SONAME := libnvswap.so.$(firstword $(subst ., ,$(VERSION)))
+SOFILE := libnvswap.so.$(VERSION)
+
+LIB_OBJECTS := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
+CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)
+TEST_PROGRAMS := $(TEST_SOURCES:%.c=$(BUILD)/%)
+SUPPORT_OBJECTS := $(TEST_SUPPORT:%.c=$(BUILD)/%.o)
+LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
+
+# ---- Flags
+
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+	-Wcast-qual -Wwrite-strings -Wundef -Wvla -Wformat=2
+SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
+	-fno-omit-frame-pointer)
+LANGUAGE := -std=gnu11 -D_GNU_SOURCE $(WARNINGS) $(WERROR)
+# The command sees what any user of the library sees, and no more.
+INCLUDES_src := -Iinclude -Isrc
+INCLUDES_cli := -Iinclude
+INCLUDES_tests := -Iinclude -Isrc -Itests
+includes = $(INCLUDES_$(strip $(if $(filter src/cli/%,$1),cli,$(if $(filter tests/%,$1),tests,src))))
+
+# Asked when first used, so that `make setup` runs where pkg-config is not there yet.
+PACKAGES := liburing hwloc libxxhash yajl
+once = $(eval $1 := $2)$($1)
+PACKAGE_CFLAGS = $(call once,PACKAGE_CFLAGS,$(shell $(PKG_CONFIG) --cflags $(PACKAGES)))
+PACKAGE_LIBS = $(call once,PACKAGE_LIBS,$(shell $(PKG_CONFIG) --libs $(PACKAGES)) -laio -lm)
+TEST_LIBS = $(call once,TEST_LIBS,$(shell $(PKG_CONFIG) --libs cmocka))
+
+COMPILE = $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(CPPFLAGS) -fPIC \
+	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(CFLAGS) -MMD -MP
+LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(LDFLAGS)
+
+# ---- Build
+
+all: $(BUILD)/nvswap $(LIBRARIES) ## the command and both libraries, under build/
+
+# Changes when a flag does, and then everything is built afresh.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@$(PKG_CONFIG) --exists $(PACKAGES) || \
+		{ echo "A library is missing; 'make setup' installs it." >&2; exit 1; }
+	@echo '$(subst ','\'',$(CC) $(LANGUAGE) $(PACKAGE_CFLAGS) $(PACKAGE_LIBS) $(CPPFLAGS) \
+		$(SANITIZE_FLAGS) $(CFLAGS) $(LDFLAGS))' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -c -o $@ $<
+
+# One object whose only global symbols are the public ones, whatever else the user links.
+$(BUILD)/libnvswap.o: $(LIB_OBJECTS)
+	$(CC) -r -nostdlib -o $@ $(LIB_OBJECTS)
+	$(OBJCOPY) --localize-hidden $@
+
+$(BUILD)/libnvswap.a: $(BUILD)/libnvswap.o
+	rm -f $@
+	$(AR) rcs $@ $<
+
+$(BUILD)/$(SOFILE): $(LIB_OBJECTS) libnvswap.map
+	$(LINK) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=libnvswap.map \
+		$(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(LIB_OBJECTS) $(PACKAGE_LIBS)
+
+$(BUILD)/libnvswap.so: $(BUILD)/$(SOFILE)
+	ln -sf $(SOFILE) $(BUILD)/$(SONAME)
+	ln -sf $(SONAME) $@
+
+$(BUILD)/nvswap: $(CLI_OBJECTS) $(BUILD)/libnvswap.a
+	$(LINK) -o $@ $^ $(PACKAGE_LIBS)
+
+# Tests reach inside, so they get the objects and not the archive.
+$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS)
+	$(LINK) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
+
+-include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
+	$(TEST_PROGRAMS:%=%.o))
+
+# ---- Run
+
+setup: ## install what building and testing need, where it is missing
+	@scripts/setup build test
+
+demo: ## swap GPT-2 out and in, on a store under build/
+	@scripts/setup build
+	@$(MAKE) -j$(JOBS) --no-print-directory all
+	@mkdir -p $(BUILD)/demo
+	$(BUILD)/nvswap bench --config config/zero3_nvme.json --nvme-path $(BUILD)/demo \
+		--model bench/models/gpt2.json --rw swap --verify
+
+check: setup ## build all, run all tests
+	@$(MAKE) -j$(JOBS) --no-print-directory all test-programs
+	@$(MAKE) --no-print-directory test
+
+test-programs: $(TEST_PROGRAMS)
+
+# TESTS="pool aio" runs those alone.
+TESTS ?=
+chosen = $(if $(TESTS),$(foreach t,$(TESTS),$(filter %/test_$(t) %/test_$(t).sh %/test_$(t).py,$1)),$1)
+
+test: all test-programs ## run the tests without installing anything (TESTS="pool aio": those)
+	@BUILD='$(BUILD)' CC='$(CC)' CFLAGS='$(CFLAGS)' CPPFLAGS='$(CPPFLAGS)' \
+		LDFLAGS='$(LDFLAGS)' WERROR='$(WERROR)' SANITIZE='$(SANITIZE)' \
+		SANITIZE_FLAGS='$(SANITIZE_FLAGS)' \
+		tests/run $(call chosen,$(TEST_PROGRAMS) $(TEST_SCRIPTS))
+
+asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined \
+		all test-programs
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined test
+
+tsan: ## the tests under ThreadSanitizer
+	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread \
+		all test-programs
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
+
+bench: ## measure against fio, turn by turn
+	@scripts/setup build bench
+	@$(MAKE) -j$(JOBS) --no-print-directory all
+	$(PYTHON) bench/run.py
+
+# ---- Look
+
+format: ## check the formatting
+	clang-format --dry-run -Werror $(C_SOURCES) $(HEADERS)
+
+# A file is looked at again when it, a header or the checks have changed.
+TIDY_STAMPS := $(C_SOURCES:%=$(BUILD)/tidy/%.ok)
+tidy: ## clang-tidy
+	@$(MAKE) -j$(JOBS) --no-print-directory $(TIDY_STAMPS)
+
+$(BUILD)/tidy/%.ok: % $(HEADERS) .clang-tidy
+	@mkdir -p $(@D)
+	@echo clang-tidy $<
+	@clang-tidy --quiet $< -- $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) \
+		-Wno-unknown-warning-option 2>$@.err || { cat $@.err >&2; exit 1; }
+	@touch $@
+
+cppcheck: ## cppcheck
+	@mkdir -p $(BUILD)/cppcheck
+	cppcheck --quiet -j$(JOBS) --cppcheck-build-dir=$(BUILD)/cppcheck --std=c11 \
+		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
+		--library=posix,gnu --suppress=missingIncludeSystem -D_GNU_SOURCE -D__linux__ \
+		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(EXAMPLES)
+
+# ---- Install
+
+# Every function of the header gets a page that leads to that of the library.
+FUNCTIONS = $(shell grep -o '^NVS_API[^(]*(' include/nvswap.h | sed 's/.*[ *]\(nvs_[a-z0-9_]*\)($$/\1/')
+
+install: all ## into PREFIX (/usr/local), below DESTDIR
+	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' \
+		'$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(MANDIR)/man3'
+	install -m 755 $(BUILD)/nvswap '$(DESTDIR)$(BINDIR)'
+	install -m 644 include/nvswap.h '$(DESTDIR)$(INCLUDEDIR)'
+	install -m 644 $(BUILD)/libnvswap.a '$(DESTDIR)$(LIBDIR)'
+	install -m 755 $(BUILD)/$(SOFILE) '$(DESTDIR)$(LIBDIR)'
+	ln -sf $(SOFILE) '$(DESTDIR)$(LIBDIR)/$(SONAME)'
+	ln -sf $(SONAME) '$(DESTDIR)$(LIBDIR)/libnvswap.so'
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
+		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' nvswap.pc.in \
+		>'$(DESTDIR)$(LIBDIR)/pkgconfig/nvswap.pc'
+	install -m 644 man/nvswap.1 '$(DESTDIR)$(MANDIR)/man1'
+	install -m 644 man/libnvswap.3 '$(DESTDIR)$(MANDIR)/man3'
+	for f in $(FUNCTIONS); do \
+		echo .so man3/libnvswap.3 >'$(DESTDIR)$(MANDIR)/man3/'$$f.3 || exit; done
+	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then \
+		ldconfig; fi
+
+uninstall: ## what install put there
+	rm -f '$(DESTDIR)$(BINDIR)/nvswap' '$(DESTDIR)$(INCLUDEDIR)/nvswap.h' \
+		'$(DESTDIR)$(LIBDIR)/libnvswap.a' '$(DESTDIR)$(LIBDIR)/libnvswap.so' \
+		'$(DESTDIR)$(LIBDIR)/$(SONAME)' '$(DESTDIR)$(LIBDIR)/$(SOFILE)' \
+		'$(DESTDIR)$(LIBDIR)/pkgconfig/nvswap.pc' '$(DESTDIR)$(MANDIR)/man1/nvswap.1' \
+		'$(DESTDIR)$(MANDIR)/man3/libnvswap.3'
+	for f in $(FUNCTIONS); do rm -f '$(DESTDIR)$(MANDIR)/man3/'$$f.3; done
+
+clean: ## remove what was built
+	rm -rf $(BUILD)
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+FORCE:
+.PHONY: all setup demo check test test-programs asan tsan bench format tidy cppcheck install \
+	uninstall clean help FORCE

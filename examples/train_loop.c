@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A training loop over a model that is larger than the pool its layers pass through: the next layer
+ * is read and the last one written while this one is computed on. It knows what the weights must be
+ * at the end, and exits with 1 if they are not.
+ *
+ *     train_loop DIRECTORY      the store lies under it, and is gone afterwards
+ */
+#include <nvswap.h>
+#include <stdio.h>
+
+enum { LAYERS = 12, STEPS = 3, PARTS = 2 };
+
+static const char *const part_name[PARTS] = {"weight", "bias"};
+static const uint64_t part_numel[PARTS] = {1024 * 1024, 1023};
+
+/* What one would have in ds_config.json: a pool of five buffers, each with room for a layer. */
+static const char settings[] =
+	"{ \"aio\": { \"block_size\": 1048576, \"queue_depth\": 8, \"thread_count\": 1 },"
+	"  \"zero_optimization\": { \"offload_param\": {"
+	"      \"buffer_count\": 5, \"buffer_size\": 1100000, \"max_in_cpu\": 0 } } }";
+
+/* Each function below returns 0, or the negative errno of the call that *error tells about. */
+struct model {
+	struct nvs_engine *engine;
+	struct nvs_tensor *layers[LAYERS][PARTS];
+	struct nvs_error error;
+	uint64_t wrong;
+};
+
+/* In the order of use, so that what is used together lies together in the store. */
+static int register_layer(struct model *model, unsigned layer)
+{
+	struct nvs_tensor_spec specs[PARTS];
+	char names[PARTS][32];
+
+	for (unsigned p = 0; p < PARTS; p++) {
+		snprintf(names[p], sizeof(names[p]), "layer.%u.%s", layer, part_name[p]);
+		specs[p] = (struct nvs_tensor_spec){names[p], NVS_F32, part_numel[p]};
+	}
+	return nvs_register(model->engine, specs, PARTS, model->layers[layer], &model->error);
+}
+
+/* The first contents: memory of the pool, filled in, and let go of as dirty. */
+static int initialise_layer(struct model *model, unsigned layer)
+{
+	struct nvs_tensor **tensors = model->layers[layer];
+	int status = nvs_lease(model->engine, tensors, PARTS, -1, &model->error);
+
+	if (status)
+		return status;
+	for (unsigned p = 0; p < PARTS; p++) {
+		float *value = nvs_data(tensors[p]);
+
+		for (uint64_t i = 0; i < part_numel[p]; i++)
+			value[i] = (float)(layer + i % 1000);
+	}
+	return nvs_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
+}
+
+static int use_layer(struct model *model, unsigned layer)
+{
+	struct nvs_tensor **tensors = model->layers[layer];
+	int status = nvs_swap_in(model->engine, tensors, PARTS, -1, &model->error);
+
+	return status ? status : nvs_wait(model->engine, tensors, PARTS, -1, &model->error);
+}
+
+/* Fetch, begin to fetch the next, compute, begin to write back. The computing here is to add 1. */
+static int train_layer(struct model *model, unsigned layer)
+{
+	struct nvs_tensor **tensors = model->layers[layer];
+	struct nvs_tensor **next = model->layers[(layer + 1) % LAYERS];
+	int status = use_layer(model, layer);
+
+	if (status)
+		return status;
+	if (nvs_prefetch(model->engine, next, PARTS, &model->error) < 0)
+		return model->error.code;
+
+	for (unsigned p = 0; p < PARTS; p++) {
+		float *value = nvs_data(tensors[p]);
+
+		for (uint64_t i = 0; i < part_numel[p]; i++)
+			value[i] += 1;
+	}
+	status = nvs_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
+	return status ? status : nvs_swap_out(model->engine, tensors, PARTS, &model->error);
+}
+
+static int check_layer(struct model *model, unsigned layer)
+{
+	struct nvs_tensor **tensors = model->layers[layer];
+	int status = use_layer(model, layer);
+
+	if (status)
+		return status;
+	for (unsigned p = 0; p < PARTS; p++) {
+		const float *value = nvs_data(tensors[p]);
+
+		for (uint64_t i = 0; i < part_numel[p]; i++)
+			model->wrong += value[i] != (float)(layer + i % 1000 + STEPS);
+	}
+	return nvs_release(model->engine, tensors, PARTS, NVS_CLEAN, &model->error);
+}
+
+static int for_each_layer(struct model *model, int (*visit)(struct model *, unsigned layer))
+{
+	int status = 0;
+
+	for (unsigned layer = 0; layer < LAYERS && status == 0; layer++)
+		status = visit(model, layer);
+	return status;
+}
+
+static int train(struct model *model)
+{
+	struct nvs_engine_stats stats;
+	int status = for_each_layer(model, register_layer);
+
+	if (status == 0)
+		status = for_each_layer(model, initialise_layer);
+	for (unsigned step = 0; step < STEPS && status == 0; step++)
+		status = for_each_layer(model, train_layer);
+	if (status == 0)
+		status = for_each_layer(model, check_layer);
+
+	nvs_get_stats(model->engine, &stats);
+	printf("%s: %.1f MiB of tensors through a pool of %.1f MiB, %.1f MiB out, %.1f MiB in\n",
+	       stats.aio.ioengine, (double)stats.tensor_bytes / 0x1p20,
+	       (double)stats.pool.bytes / 0x1p20, (double)stats.swapped_out / 0x1p20,
+	       (double)stats.swapped_in / 0x1p20);
+	return status;
+}
+
+static int open_engine(struct model *model, const char *directory)
+{
+	struct nvs_error *error = &model->error;
+	struct nvs_config config;
+	int status;
+
+	nvs_config_init(&config);
+	status = nvs_config_parse(&config, settings, sizeof(settings) - 1, "settings", error);
+	if (status == 0)
+		status = nvs_config_set_paths(&config.param, &directory, 1, error);
+	if (status == 0)
+		status = nvs_open(&model->engine, &config, NVS_OFFLOAD_PARAM, error);
+	nvs_config_free(&config);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	static struct model model;
+	int status;
+
+	if (argc != 2) {
+		fprintf(stderr, "usage: train_loop DIRECTORY\n");
+		return 2;
+	}
+	status = open_engine(&model, argv[1]);
+	if (status == 0) {
+		status = train(&model);
+		if (nvs_close(model.engine, status ? NULL : &model.error) && status == 0)
+			status = model.error.code;
+	}
+	if (status || model.wrong) {
+		fprintf(stderr, "train_loop: %s (%llu weights are wrong)\n", model.error.text,
+			(unsigned long long)model.wrong);
+		return 1;
+	}
+	printf("%d layers, %d steps: every weight is what it should be\n", LAYERS, STEPS);
+	return 0;
+}

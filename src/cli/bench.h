@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of `nvswap bench` hand each other: options, the run, and its result.
+ */
+#ifndef CLI_BENCH_H
+#define CLI_BENCH_H
+
+#include "model.h"
+#include "options.h"
+
+enum bench_rw { RW_SWAPOUT, RW_SWAPIN, RW_SWAP };
+enum bench_format { FORMAT_NORMAL, FORMAT_JSON };
+
+struct bench_options {
+	const char *config, *model, *output;
+	struct option_list nvme_path;
+	uint64_t tensors, tensor_size, size_limit;
+	double scale;
+	unsigned rw, ioengine, format;
+	uint64_t loops, runtime_ms, ramp_loops;
+	uint64_t bs, iodepth, numjobs; /* 0: not given */
+	uint64_t pool;		       /* bytes; 0: not given */
+	uint64_t seed;
+	bool verify;
+};
+
+/* The percentiles that fio prints. */
+#define PERCENTILES                                                                                \
+	{                                                                                          \
+		1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99         \
+	}
+#define NPERCENTILES 17
+
+struct bench_result {
+	struct nvs_error error; /* code 0: every byte was moved and, if asked, compared equal */
+	int signal;		/* that ended the run; 0: none */
+	double elapsed_s;	/* the whole run */
+
+	bool measured; /* the figures up to the next blank line are there */
+	uint64_t window_ns;
+	uint64_t user_us, system_us;
+	uint64_t context_switches, major_faults, minor_faults;
+	uint64_t bytes[2]; /* of tensors, by enum nvs_direction */
+	uint64_t transfers, evictions, pool_waits;
+	uint64_t latency_ns[2][NPERCENTILES];
+	struct nvs_aio_stats aio;
+
+	bool opened;			/* stats are there */
+	struct nvs_engine_stats engine; /* since it was opened */
+	uint64_t pool_peak;
+	uint64_t first_bytes, first_ns; /* the first swap-out, filling included; 0: none was */
+	uint64_t verified_bytes, verify_errors;
+};
+
+/*
+ * Opens an engine, runs what the options say, closes it. Returns result->error.code. A signal to
+ * end stops it at the next batch.
+ */
+int bench_run(const struct bench_options *options, const struct nvs_config *config,
+	      enum nvs_block block, const struct model *model, struct bench_result *result);
+
+#endif

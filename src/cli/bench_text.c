@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The result as a short table. Rates are in GB/s, of 10^9 bytes, as drives have them; memory is in
+ * MiB and GiB.
+ */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "bench_report.h"
+
+static const char *memory(uint64_t nbytes, char buffer[32])
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+	double value = (double)nbytes;
+	unsigned unit = 0;
+
+	for (; value >= 1024 && unit < 4; unit++)
+		value /= 1024;
+	snprintf(buffer, 32, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+	return buffer;
+}
+
+static const char *duration(uint64_t ns, char buffer[32])
+{
+	if (ns < 10000000)
+		snprintf(buffer, 32, "%.0f us", (double)ns / 1e3);
+	else
+		snprintf(buffer, 32, "%.1f ms", (double)ns / 1e6);
+	return buffer;
+}
+
+static double rate(uint64_t nbytes, uint64_t ns)
+{
+	return ns ? (double)nbytes / (double)ns : 0;
+}
+
+static void print_head(FILE *file, const struct bench_report *report)
+{
+	const struct bench_options *options = report->options;
+	const struct model *model = report->model;
+	char whole[32], part[32];
+
+	fprintf(file, "%s of %s: %zu tensors, %s", bench_rw_name(options->rw),
+		model->path ? model->path : "made-up tensors", model->n,
+		memory(model->nbytes, part));
+	if (model->n < model->n_whole)
+		fprintf(file, " (of %zu, %s)", model->n_whole, memory(model->nbytes_whole, whole));
+	if (options->runtime_ms)
+		fprintf(file, ", for %.3g s", (double)options->runtime_ms / 1e3);
+	else
+		fprintf(file, ", %" PRIu64 " loop%s", options->loops,
+			options->loops == 1 ? "" : "s");
+	fprintf(file, ", seed %" PRIu64 "\n\n", options->seed);
+}
+
+static uint64_t latency(const struct bench_result *result, int direction, double percentile)
+{
+	static const double percentiles[NPERCENTILES] = PERCENTILES;
+	unsigned i = 0;
+
+	while (i < NPERCENTILES - 1 && percentiles[i] < percentile)
+		i++;
+	return result->latency_ns[direction][i];
+}
+
+static void print_directions(FILE *file, const struct bench_result *result)
+{
+	static const int order[] = {NVS_WRITE, NVS_READ};
+	static const double shown[] = {50, 95, 99, 99.9};
+	char text[32];
+
+	fprintf(file, "%8s %8s %8s %11s %9s  %10s %10s %10s %10s %10s\n", "", "GB/s", "GiB/s",
+		"moved", "I/Os", "p50", "p95", "p99", "p99.9", "max");
+	for (unsigned i = 0; i < 2; i++) {
+		int d = order[i];
+		const struct nvs_io_stats *io = &result->aio.io[d];
+		double gbs = rate(result->bytes[d], result->window_ns);
+
+		if (!result->bytes[d])
+			continue;
+		fprintf(file, "%8s %8.3f %8.3f %11s %9" PRIu64 " ", d == NVS_WRITE ? "out" : "in",
+			gbs, gbs * 1e9 / (1u << 30), memory(result->bytes[d], text), io->ios);
+		for (unsigned p = 0; p < sizeof(shown) / sizeof(*shown); p++)
+			fprintf(file, " %10s", duration(latency(result, d, shown[p]), text));
+		fprintf(file, " %10s\n", duration(io->latency_max_ns, text));
+	}
+	fputc('\n', file);
+}
+
+static void print_work(FILE *file, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+
+	if (result->first_bytes)
+		fprintf(file,
+			"first    %.3f GB/s out, before the measuring and with making the "
+			"data\n",
+			rate(result->first_bytes, result->first_ns));
+	fprintf(file, "CPU      %.1f ms per GiB (user %.0f ms, system %.0f ms, in %.2f s)%s\n",
+		cpu_ms_per_gib(result), (double)result->user_us / 1e3,
+		(double)result->system_us / 1e3, (double)result->window_ns / 1e9,
+		report->options->verify ? "; rates and CPU include verifying" : "");
+}
+
+static void print_engine(FILE *file, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+	const struct nvs_aio_stats *aio = &result->engine.aio;
+	const struct nvs_aio_config *config = &report->config->aio;
+	char text[32];
+
+	fprintf(file, "engine   %s, %u worker%s x depth %u, blocks of %s%s%s%s", aio->ioengine,
+		aio->workers, aio->workers == 1 ? "" : "s", config->queue_depth,
+		memory(config->block_size, text), aio->fixed_buffers ? ", fixed buffers" : "",
+		aio->fixed_files ? ", fixed files" : "",
+		result->engine.direct ? ", direct" : ", buffered: the file system has no O_DIRECT");
+	if (*aio->ioengine_reason)
+		fprintf(file, "\n         (%s)", aio->ioengine_reason);
+	fputc('\n', file);
+}
+
+static void print_memory(FILE *file, const struct bench_result *result)
+{
+	const struct nvs_pool_stats *pool = &result->engine.pool;
+	const struct nvs_aio_stats *aio = &result->engine.aio;
+	char bytes[32], peak[32], locked[32], huge[32], bounce[32], bounced[32];
+
+	fprintf(file, "pool     %s, at most %s used (%.0f %%), %s locked, %s in huge pages%s\n",
+		memory(pool->bytes, bytes), memory(result->pool_peak, peak),
+		pool->bytes ? 100.0 * (double)result->pool_peak / (double)pool->bytes : 0,
+		memory(pool->locked, locked), memory(pool->huge, huge),
+		pool->transparent_huge ? ", transparent ones for the rest" : "");
+	fprintf(file, "bounce   %s set aside, %s went through it\n",
+		memory(aio->bounce_bytes, bounce), memory(aio->bounced_bytes, bounced));
+}
+
+static void print_verify(FILE *file, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+	char text[32];
+
+	if (!report->options->verify)
+		fputs("verify   not asked for (--verify)\n", file);
+	else if (result->verify_errors + result->engine.verify_errors)
+		fprintf(file, "verify   %" PRIu64 " tensors DIFFER\n",
+			result->verify_errors + result->engine.verify_errors);
+	else
+		fprintf(file, "verify   %s compared, every byte equal%s\n",
+			memory(result->verified_bytes, text), result->error.code ? " so far" : "");
+}
+
+void bench_report_text(FILE *file, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+
+	assert(result->measured && result->opened);
+	print_head(file, report);
+	print_directions(file, result);
+	print_work(file, report);
+	print_engine(file, report);
+	print_memory(file, result);
+	print_verify(file, report);
+}

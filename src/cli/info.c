@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvswap info: what this machine and these paths can do, and what to change where it hurts. Relies
+ * on the public header alone; changes nothing.
+ */
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "commands.h"
+#include "info.h"
+#include "options.h"
+
+enum format { FORMAT_NORMAL, FORMAT_JSON };
+
+struct values {
+	struct option_list paths;
+	unsigned format;
+	const char *output;
+};
+
+static const char *const formats[] = {"normal", "json", NULL};
+
+static const struct option_spec options[] = {
+	{.name = "nvme-path",
+	 .argument = "DIR",
+	 .type = OPTION_LIST,
+	 .offset = offsetof(struct values, paths),
+	 .help = "a directory, file or block device to look at; may be repeated"},
+	{.name = "output-format",
+	 .argument = "FORMAT",
+	 .type = OPTION_CHOICE,
+	 .offset = offsetof(struct values, format),
+	 .choices = formats,
+	 .help = "normal (the default) or json"},
+	{.name = "output",
+	 .argument = "FILE",
+	 .type = OPTION_STRING,
+	 .offset = offsetof(struct values, output),
+	 .help = "write there instead of to standard output"},
+};
+
+static const struct command_spec command = {
+	.name = "info",
+	.summary =
+		"Says what this machine and each path can do, and what to change where it hurts.",
+	.notes = "Exit status: 0; 1 if a path can't be looked at or the output can't be written; 2 "
+		 "for bad usage.\nIn JSON, null is what can't be told, and of memlock_bytes: no "
+		 "limit.",
+	.options = options,
+	.noptions = sizeof(options) / sizeof(*options),
+};
+
+static int look_at_path(struct report *report, unsigned i, const char *path)
+{
+	report->paths[i].asked = path;
+	report->paths[i].status = nvs_path_info(path, &report->paths[i].info,
+						&report->paths[i].error);
+	if (report->paths[i].status) {
+		say("%s", report->paths[i].error.text);
+		return STATUS_FAILED;
+	}
+	nvs_advise(&report->machine, &report->paths[i].info, &report->paths[i].advice);
+	return 0;
+}
+
+/* A path that can't be looked at keeps nobody from the rest. */
+static int look_at_paths(struct report *report, const struct option_list *paths)
+{
+	int status = 0;
+
+	report->npaths = paths->n;
+	for (unsigned i = 0; i < paths->n; i++)
+		if (look_at_path(report, i, paths->items[i]))
+			status = STATUS_FAILED;
+	return status;
+}
+
+static bool says(const struct nvs_advice *advice, const char *line)
+{
+	for (unsigned i = 0; i < advice->count; i++)
+		if (!strcmp(advice->line[i], line))
+			return true;
+	return false;
+}
+
+/* Whether a path before this one said it: what is wrong with the machine is said once. */
+static bool said_before(const struct report *report, unsigned path, const char *line)
+{
+	for (unsigned i = 0; i < path; i++)
+		if (!report->paths[i].status && says(&report->paths[i].advice, line))
+			return true;
+	return false;
+}
+
+void report_each_advice(const struct report *report, advice_fn *fn, void *arg)
+{
+	unsigned looked_at = 0;
+
+	for (unsigned i = 0; i < report->npaths; i++) {
+		const struct nvs_advice *advice = &report->paths[i].advice;
+
+		if (report->paths[i].status)
+			continue;
+		looked_at++;
+		for (unsigned j = 0; j < advice->count; j++)
+			if (!said_before(report, i, advice->line[j]))
+				fn(arg, advice->line[j]);
+	}
+	for (unsigned j = 0; !looked_at && j < report->machine_advice.count; j++)
+		fn(arg, report->machine_advice.line[j]);
+}
+
+static int write_report(const struct values *values, const struct report *report)
+{
+	struct output output;
+	int status, closed;
+
+	if (output_open(&output, values->output))
+		return STATUS_FAILED;
+	status = output_begin(&output);
+	if (!status && values->format == FORMAT_JSON)
+		status = report_json(output.file, report);
+	else if (!status)
+		report_text(output.file, report);
+	closed = output_close(&output);
+	return status ? status : closed;
+}
+
+static int look_and_report(const struct values *values, struct report *report)
+{
+	struct nvs_error error;
+	int looked, written;
+
+	if (nvs_machine_info(&report->machine, &error)) {
+		say("%s", error.text);
+		return STATUS_FAILED;
+	}
+	nvs_advise(&report->machine, NULL, &report->machine_advice);
+	looked = look_at_paths(report, &values->paths);
+	written = write_report(values, report);
+	return looked ? looked : written;
+}
+
+int cmd_info(int argc, char **argv)
+{
+	struct values values = {.format = FORMAT_NORMAL};
+	struct options_given given;
+	struct report *report;
+	int rc = options_parse(&command, argc, argv, &values, &given);
+
+	if (rc)
+		return rc == OPTIONS_HELP ? options_help(&command) : STATUS_USAGE;
+	report = calloc(1, sizeof(*report));
+	if (!report) {
+		say("no memory for the report");
+		return STATUS_FAILED;
+	}
+	rc = look_and_report(&values, report);
+	free(report);
+	return rc;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The report of nvswap info for a person: what there is, each with its unit, and last what to
+ * change. Decides nothing.
+ */
+#include <stdint.h>
+
+#include "info.h"
+
+static const char *size(uint64_t nbytes, char text[32])
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+	double value = (double)nbytes;
+	unsigned unit = 0;
+
+	for (; value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
+		value /= 1024;
+	snprintf(text, 32, "%.4g %s", value, units[unit]);
+	return text;
+}
+
+static void print_machine(FILE *out, const struct nvs_machine_info *machine)
+{
+	char text[32];
+
+	fprintf(out, "machine\n  kernel               %s\n", machine->kernel);
+	fprintf(out, "  CPUs                 %u\n", machine->cpus);
+	fprintf(out, "  NUMA nodes           %u\n", machine->numa_nodes);
+	fprintf(out, "  memory               %s\n", size(machine->memory_bytes, text));
+	fprintf(out, "  may be locked        %s\n",
+		machine->memlock_bytes == UINT64_MAX ? "all of it"
+						     : size(machine->memlock_bytes, text));
+	if (machine->hugepage_bytes)
+		fprintf(out, "  huge pages           %llu of %llu free, %s each\n",
+			(unsigned long long)machine->hugepages_free,
+			(unsigned long long)machine->hugepages_total,
+			size(machine->hugepage_bytes, text));
+	fprintf(out, "  transparent ones     %s\n",
+		machine->transparent_hugepages[0] ? machine->transparent_hugepages : "unknown");
+	fprintf(out, "  libaio events        %llu of %llu in use\n",
+		(unsigned long long)machine->aio_nr, (unsigned long long)machine->aio_max_nr);
+	if (machine->io_uring_disabled >= 0)
+		fprintf(out, "  io_uring_disabled    %d\n", machine->io_uring_disabled);
+}
+
+static void print_engines(FILE *out, const struct nvs_machine_info *machine)
+{
+	const char *reason = machine->ioengine[NVS_IOENGINE_AUTO].reason;
+
+	fprintf(out, "\nI/O engines\n");
+	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++)
+		fprintf(out, "  %-20s %s%s\n", nvs_ioengine_name((enum nvs_ioengine)i),
+			machine->ioengine[i].works ? "works" : "does not work: ",
+			machine->ioengine[i].reason);
+	fprintf(out, "  auto                 %s%s%s%s\n",
+		machine->ioengine[NVS_IOENGINE_AUTO].works
+			? nvs_ioengine_name(machine->auto_ioengine)
+			: "none",
+		reason[0] ? " (" : "", reason, reason[0] ? ")" : "");
+}
+
+static void print_direct(FILE *out, const struct nvs_path_info *path)
+{
+	char mem[32], offset[32];
+
+	if (!path->direct)
+		fprintf(out, "  direct I/O           no; through the page cache\n");
+	else
+		fprintf(out, "  direct I/O           memory aligned to %s, offsets to %s%s\n",
+			size(path->dio_mem_align, mem), size(path->dio_offset_align, offset),
+			path->dio_from_statx ? "" : " (the block size; the kernel does not tell)");
+}
+
+static void print_drive(FILE *out, const struct nvs_path_info *path)
+{
+	char a[32], b[32];
+
+	if (!path->device[0]) {
+		fprintf(out, "  drive                none, or it can't be told\n");
+		return;
+	}
+	fprintf(out, "  drive                %s%s%s%s\n", path->device, path->model[0] ? ", " : "",
+		path->model, path->rotational ? ", rotational" : "");
+	fprintf(out, "  blocks               %s logical, %s physical\n",
+		size(path->logical_block_bytes, a), size(path->physical_block_bytes, b));
+	fprintf(out, "  longest I/O          %s, in up to %u segments\n",
+		size(path->max_io_bytes, a), path->max_segments);
+	fprintf(out, "  requests in queue    %u\n", path->nr_requests);
+	fprintf(out, "  scheduler            %s\n",
+		path->scheduler[0] ? path->scheduler : "unknown");
+	if (path->numa_node >= 0)
+		fprintf(out, "  NUMA node            %d\n", path->numa_node);
+	else
+		fprintf(out, "  NUMA node            the only one, or it can't be told\n");
+}
+
+static void print_path(FILE *out, const struct nvs_path_info *path)
+{
+	char left[32], total[32];
+
+	fprintf(out, "\n%s\n  file system          %s\n", path->path,
+		path->filesystem[0] ? path->filesystem : "unknown");
+	fprintf(out, "  space                %s free of %s\n", size(path->free_bytes, left),
+		size(path->total_bytes, total));
+	print_direct(out, path);
+	print_drive(out, path);
+}
+
+struct numbered {
+	FILE *out;
+	unsigned n;
+};
+
+static void print_advice(void *arg, const char *line)
+{
+	struct numbered *list = arg;
+
+	fprintf(list->out, "  %u. %s\n", ++list->n, line);
+}
+
+void report_text(FILE *out, const struct report *report)
+{
+	struct numbered list = {.out = out};
+
+	print_machine(out, &report->machine);
+	print_engines(out, &report->machine);
+	for (unsigned i = 0; i < report->npaths; i++) {
+		if (report->paths[i].status)
+			fprintf(out, "\n%s\n  %s\n", report->paths[i].asked,
+				report->paths[i].error.text);
+		else
+			print_path(out, &report->paths[i].info);
+	}
+	fprintf(out, "\nwhat to change\n");
+	report_each_advice(report, print_advice, &list);
+	if (!list.n)
+		fprintf(out, "  nothing\n");
+}

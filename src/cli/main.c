@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The nvswap command: picks the subcommand. Each parses its own options and returns the exit
+ * status: 0, 1 for a failure that was said on standard error, 2 for bad usage.
+ */
+#include <string.h>
+
+#include "commands.h"
+#include "options.h"
+
+static const struct subcommand {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *help;
+} subcommands[] = {
+	{"bench", cmd_bench, "swap a model's tensors, measure it and verify it"},
+	{"info", cmd_info, "what this machine and a path can do, and what to change"},
+};
+
+#define NSUBCOMMANDS (sizeof(subcommands) / sizeof(*subcommands))
+
+static void print_help(FILE *file)
+{
+	fputs("usage: nvswap COMMAND [OPTION]...\n\n"
+	      "Swaps the tensors of a model between a pinned pool in host memory and NVMe.\n\n",
+	      file);
+	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+		fprintf(file, "  %-10s  %s\n", subcommands[i].name, subcommands[i].help);
+	fputs("\n  --version   the version\n  --help      this text\n\n"
+	      "nvswap COMMAND --help lists the options of a command.\n",
+	      file);
+}
+
+static int print_version(void)
+{
+	struct output output;
+
+	if (output_open(&output, NULL))
+		return STATUS_FAILED;
+	fprintf(output.file, "nvswap %s\n", nvs_version());
+	return output_close(&output);
+}
+
+static int unknown(const char *text)
+{
+	const char *names[NSUBCOMMANDS + 2] = {"--version", "--help"}, *nearest;
+
+	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+		names[i + 2] = subcommands[i].name;
+	nearest = nearest_name(text, names, NSUBCOMMANDS + 2);
+	if (nearest)
+		say("%s is no command; did you mean %s?", text, nearest);
+	else
+		say("%s is no command; see nvswap --help", text);
+	return STATUS_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+	struct output output;
+
+	if (argc < 2) {
+		print_help(stderr);
+		return STATUS_USAGE;
+	}
+	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
+		return print_version();
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+		if (output_open(&output, NULL))
+			return STATUS_FAILED;
+		print_help(output.file);
+		return output_close(&output);
+	}
+	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+		if (!strcmp(argv[1], subcommands[i].name))
+			return subcommands[i].run(argc - 1, argv + 1);
+	return unknown(argv[1]);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tensors that a benchmark swaps: those of a .safetensors file, with their data; those that a
+ * JSON file in the form of its header names, without; or made-up ones of one size.
+ */
+#ifndef CLI_MODEL_H
+#define CLI_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap.h"
+
+#define MODEL_HEADER_MAX  (100u << 20) /* as the safetensors library has it */
+#define MODEL_TENSORS_MAX (16u << 20)
+
+struct model_tensor {
+	char *name;
+	enum nvs_dtype dtype;
+	uint64_t numel, nbytes;
+	uint64_t file_offset; /* of its data; where the model has data */
+};
+
+struct model {
+	const char *path; /* NULL: made up */
+	int fd;		  /* of the file with the data; -1: there is none */
+	struct model_tensor *tensors;
+	size_t n;
+	uint64_t nbytes;
+	size_t n_whole; /* before model_limit */
+	uint64_t nbytes_whole;
+};
+
+/*
+ * Reads a model's header and checks all of it. A file is a .safetensors by its name, else by its
+ * contents. `path` stays the caller's. -EINVAL and errno of opening and reading, with the file and
+ * the tensor in *error; *model needs no model_free then.
+ */
+int model_load(struct model *model, const char *path, struct nvs_error *error);
+/* `n` tensors of `nbytes` each, of dtype U8. -ENOMEM; -EINVAL above 64 bits of bytes. */
+int model_make(struct model *model, uint64_t n, uint64_t nbytes, struct nvs_error *error);
+void model_free(struct model *model);
+
+/* Keeps whole tensors from the first on, at least one, while they are `nbytes` or less together. */
+void model_limit(struct model *model, uint64_t nbytes);
+uint64_t model_largest(const struct model *model); /* bytes of the longest tensor */
+
+/*
+ * Reads a part of a tensor's data from the model's file. -ENODATA where the file has become shorter
+ * since it was opened, -EIO and other errno of reading.
+ */
+int model_read(const struct model *model, const struct model_tensor *tensor, uint64_t offset,
+	       void *data, size_t nbytes, struct nvs_error *error);
+
+#endif

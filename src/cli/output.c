@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the command says: errors on standard error, results into a file or standard output. A
+ * result that could not be written whole is a failure of the command, never passed over.
+ */
+#include "commands.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "progress.h"
+
+void say(const char *format, ...)
+{
+	char text[2048];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	/* Names from a file could hold what makes a terminal do things. */
+	for (char *c = text; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			*c = '?';
+	fprintf(stderr, "%snvswap: %s\n", progress_erase(), text);
+}
+
+void say_log(void *arg, enum nvs_log_level level, const char *text)
+{
+	(void)arg;
+	if (level <= NVS_LOG_WARNING)
+		say("%s: %s", level == NVS_LOG_ERROR ? "error" : "warning", text);
+}
+
+int output_open(struct output *output, const char *path)
+{
+	int fd;
+
+	*output = (struct output){.path = path, .file = stdout};
+	if (!path)
+		return 0;
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	output->file = fd < 0 ? NULL : fdopen(fd, "w");
+	if (output->file)
+		return 0;
+	say("can't write the output to %s: %s", path, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	return STATUS_FAILED;
+}
+
+int output_begin(struct output *output)
+{
+	/* EINVAL: a terminal, a pipe or a device, which there is nothing to empty in. */
+	if (!output->path || !ftruncate(fileno(output->file), 0) || errno == EINVAL)
+		return 0;
+	say("can't empty the output %s: %s", output->path, strerror(errno));
+	return STATUS_FAILED;
+}
+
+int output_close(struct output *output)
+{
+	int failed = ferror(output->file);
+
+	errno = 0;
+	if (output->path)
+		failed |= fclose(output->file);
+	else
+		failed |= fflush(output->file);
+	output->file = NULL;
+	if (!failed)
+		return 0;
+	say("the output to %s is not whole: %s", output->path ? output->path : "standard output",
+	    errno ? strerror(errno) : "a write failed");
+	return STATUS_FAILED;
+}

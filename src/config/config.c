@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public face of the configuration: defaults, loading, names. A file is read into a copy, which
+ * takes the place of the caller's only when all of it was good.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "config/paths.h"
+#include "config/reader.h"
+
+static const char *const ioengines[NVS_IOENGINE_COUNT] = {
+	[NVS_IOENGINE_AUTO] = "auto",
+	[NVS_IOENGINE_IO_URING] = "io_uring",
+	[NVS_IOENGINE_LIBAIO] = "libaio",
+	[NVS_IOENGINE_POSIX] = "posix",
+};
+
+void nvs_config_init(struct nvs_config *config)
+{
+	memset(config, 0, sizeof(*config));
+	config->param_dtype = NVS_F32;
+	for (unsigned i = 0; i < config_key_count; i++)
+		config_key_set_default(&config_keys[i], config);
+	config->param.ratio = 1;
+	config_derive(config);
+}
+
+void nvs_config_free(struct nvs_config *config)
+{
+	if (!config)
+		return;
+	paths_free(config->param.nvme_path, config->param.npaths);
+	paths_free(config->optimizer.nvme_path, config->optimizer.npaths);
+	config->param.npaths = 0;
+	config->optimizer.npaths = 0;
+}
+
+/* Frees the paths that are not to be kept: the copy's new ones, or those that they replace. */
+static void drop_paths(const struct reader *r, struct nvs_config *config)
+{
+	if (r->new_param_paths)
+		paths_free(config->param.nvme_path, config->param.npaths);
+	if (r->new_optimizer_paths)
+		paths_free(config->optimizer.nvme_path, config->optimizer.npaths);
+}
+
+int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes, const char *name,
+		     struct nvs_error *error)
+{
+	struct json_document *document;
+	char label[208];
+	struct reader r = {.config = *config, .file = json_file_label(name, label), .error = error};
+	int result = json_parse(&document, text, nbytes, name, JSON_MEMORY_MAX, error);
+
+	if (result)
+		return result;
+	result = reader_read(&r, json_root(document));
+	json_free(document);
+	if (result) {
+		drop_paths(&r, &r.config);
+		return result;
+	}
+	drop_paths(&r, config);
+	*config = r.config;
+	return 0;
+}
+
+/* Reads to the end of a file, which may be a pipe, or to one byte over the bound. */
+static int read_all(int fd, char **text, size_t *nbytes)
+{
+	size_t room = 0, used = 0;
+	char *data = NULL;
+
+	for (;;) {
+		ssize_t n;
+
+		if (used == room) {
+			char *more = realloc(data, room = room ? room * 2 : 16384);
+
+			if (!more) {
+				free(data);
+				return -ENOMEM;
+			}
+			data = more;
+		}
+		n = read(fd, data + used, room - used);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0) {
+			int code = -errno;
+
+			free(data);
+			return code;
+		}
+		used += (size_t)n;
+		if (!n || used > JSON_TEXT_MAX)
+			break;
+	}
+	*text = data;
+	*nbytes = used;
+	return 0;
+}
+
+int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error)
+{
+	char *text = NULL, label[208];
+	size_t nbytes = 0;
+	int fd, result;
+
+	assert(config && path);
+	do
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+	while (fd < 0 && errno == EINTR);
+	if (fd < 0) {
+		result = -errno;
+		return error_set(error, result, "%s: can't be opened: %s",
+				 json_file_label(path, label), nvs_strerror(result));
+	}
+	result = read_all(fd, &text, &nbytes);
+	close(fd);
+	if (result)
+		return error_set(error, result, "%s: can't be read: %s",
+				 json_file_label(path, label), nvs_strerror(result));
+	result = nvs_config_parse(config, text, nbytes, path, error);
+	free(text);
+	return result;
+}
+
+const char *nvs_ioengine_name(enum nvs_ioengine ioengine)
+{
+	return (unsigned)ioengine < NVS_IOENGINE_COUNT ? ioengines[ioengine] : "unknown";
+}
+
+int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine)
+{
+	for (unsigned i = 0; i < NVS_IOENGINE_COUNT; i++) {
+		if (!strcmp(name, ioengines[i])) {
+			*ioengine = (enum nvs_ioengine)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+const char *nvs_device_name(enum nvs_device device)
+{
+	static const char *const names[] = {
+		[NVS_DEVICE_NONE] = "none", [NVS_DEVICE_CPU] = "cpu", [NVS_DEVICE_NVME] = "nvme"};
+
+	return (unsigned)device < sizeof(names) / sizeof(names[0]) ? names[device] : "unknown";
+}

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks the blocks that nvswap reads and puts each value where the table of keys says. Relies on
+ * the document for places and duplicates; leaves whatever is in other blocks unread.
+ */
+#include "config/reader.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "config/paths.h"
+
+#define SHOWN_BYTES 48	/* of a key or value in a message */
+#define NAME_BYTES  128 /* of "zero_optimization.offload_optimizer.<key>" */
+
+int reader_complain(struct reader *r, const struct json_place *place, const char *subject,
+		    const char *format, ...)
+{
+	char text[768];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (!place)
+		return error_about(r->error, -EINVAL, subject, 0, 0, "%s: %s", r->file, text);
+	return error_about(r->error, -EINVAL, subject, place->line, 0, "%s:%u:%u: %s", r->file,
+			   place->line, place->column, text);
+}
+
+static void say(struct reader *r, enum nvs_log_level level, const struct json_place *place,
+		const char *text)
+{
+	log_say(&r->config.log, level, "%s:%u:%u: %s", r->file, place->line, place->column, text);
+}
+
+/* A piece of the file that is safe on a terminal, cut where it is long. */
+static const char *show(const char *bytes, size_t length, char shown[SHOWN_BYTES + 8])
+{
+	size_t n = length, kept = 0;
+
+	if (n > SHOWN_BYTES) {
+		n = SHOWN_BYTES;
+		while (n && ((unsigned char)bytes[n] & 0xc0) == 0x80)
+			n--;
+	}
+	for (size_t i = 0; i < n; i++) {
+		unsigned char c = (unsigned char)bytes[i];
+
+		if (c == 0xc2 && i + 1 < n && (unsigned char)bytes[i + 1] < 0xa0)
+			continue; /* of a control character of two bytes; '?' for its second */
+		if (i && (unsigned char)bytes[i - 1] == 0xc2 && c < 0xa0)
+			c = '?';
+		if (c < ' ' || c == 0x7f)
+			c = '?';
+		shown[kept++] = (char)c;
+	}
+	memcpy(shown + kept, length > n ? "..." : "", length > n ? 4 : 1);
+	return shown;
+}
+
+static const char *show_value(const struct json_value *value, char shown[SHOWN_BYTES + 8])
+{
+	if (value->type == JSON_OBJECT)
+		return "an object";
+	if (value->type == JSON_ARRAY)
+		return "a list";
+	return show(value->raw, value->raw_length, shown);
+}
+
+static bool is_string(const struct json_value *value, const char *text)
+{
+	return value->type == JSON_STRING && value->length == strlen(text) &&
+	       !memcmp(value->string, text, value->length);
+}
+
+/* `why`: ", which is negative" or the like, or "". */
+static int refuse(struct reader *r, const struct config_key *key, const struct json_value *value,
+		  const char *name, const char *why)
+{
+	char shown[SHOWN_BYTES + 8], allows[160];
+	bool may_be_auto = !config_block_is_strict(key->block) && key->type != KEY_BLOCK;
+	bool has_meaning = *key->meaning != '\0';
+
+	return reader_complain(r, &value->place, name, "%s is %s%s; it must be %s%s%s%s%s", name,
+			       show_value(value, shown), why, config_key_allows(key, allows),
+			       may_be_auto ? ", or \"auto\"" : "", has_meaning ? " (" : "",
+			       key->meaning, has_meaning ? ")" : "");
+}
+
+static void *place_of(struct reader *r, const struct config_key *key)
+{
+	return (char *)&r->config + key->place;
+}
+
+static uint64_t whole_at(struct reader *r, const struct config_key *key)
+{
+	return key->type == KEY_U32 ? *(uint32_t *)place_of(r, key) : *(uint64_t *)place_of(r, key);
+}
+
+static int read_whole(struct reader *r, const struct config_key *key,
+		      const struct json_value *value, const char *name)
+{
+	uint64_t whole;
+
+	if (value->type != JSON_NUMBER)
+		return refuse(r, key, value, name, "");
+	switch (json_read_whole(value, &whole)) {
+	case JSON_FRACTION:
+		return refuse(r, key, value, name, ", which is not a whole number");
+	case JSON_NEGATIVE:
+		return refuse(r, key, value, name, ", which is negative");
+	case JSON_TOO_LARGE:
+		return refuse(r, key, value, name, ", which is too large");
+	case JSON_WHOLE:
+		break;
+	}
+	if (whole > key->max)
+		return refuse(r, key, value, name, ", which is too large");
+	if (whole < key->min)
+		return refuse(r, key, value, name, ", which is too small");
+	if (key->multiple_of && whole % key->multiple_of)
+		return refuse(r, key, value, name, "");
+	if (key->type == KEY_U32)
+		*(uint32_t *)place_of(r, key) = (uint32_t)whole;
+	else
+		*(uint64_t *)place_of(r, key) = whole;
+	return 0;
+}
+
+/* A real number in [0, max], or below it where `open`. */
+static int read_real(struct reader *r, const struct config_key *key, const struct json_value *value,
+		     const char *name, double max, bool open, double *into)
+{
+	double real = 0;
+	int result;
+
+	if (value->type != JSON_NUMBER)
+		return refuse(r, key, value, name, "");
+	result = json_read_real(value, &real);
+	if (result == -ENOMEM)
+		return error_set(r->error, result, "%s: no memory to read it", r->file);
+	if (result)
+		return refuse(r, key, value, name, ", which no double holds");
+	if (real < 0)
+		return refuse(r, key, value, name, ", which is negative");
+	if (real > max || (open && real >= max))
+		return refuse(r, key, value, name, ", which is too large");
+	*into = real;
+	return 0;
+}
+
+static int read_betas(struct reader *r, const struct config_key *key,
+		      const struct json_value *value, const char *name)
+{
+	double *betas = place_of(r, key);
+	int result;
+
+	if (value->type != JSON_ARRAY)
+		return refuse(r, key, value, name, "");
+	if (value->count != 2) {
+		char why[48];
+
+		snprintf(why, sizeof(why), " of %u", value->count);
+		return refuse(r, key, value, name, why);
+	}
+	result = read_real(r, key, value->first, name, 1, true, &betas[0]);
+	return result ? result : read_real(r, key, value->first->next, name, 1, true, &betas[1]);
+}
+
+static int read_device(struct reader *r, const struct config_key *key,
+		       const struct json_value *value, const char *name)
+{
+	for (int i = NVS_DEVICE_NONE; i <= NVS_DEVICE_NVME; i++) {
+		if (is_string(value, nvs_device_name((enum nvs_device)i))) {
+			*(enum nvs_device *)place_of(r, key) = (enum nvs_device)i;
+			return 0;
+		}
+	}
+	return refuse(r, key, value, name, "");
+}
+
+static int read_ioengine(struct reader *r, const struct config_key *key,
+			 const struct json_value *value, const char *name)
+{
+	if (value->type != JSON_STRING || strlen(value->string) != value->length ||
+	    nvs_ioengine_parse(value->string, place_of(r, key)))
+		return refuse(r, key, value, name, "");
+	return 0;
+}
+
+static int read_grad(struct reader *r, const struct config_key *key, const struct json_value *value,
+		     const char *name)
+{
+	static const struct {
+		const char *name;
+		enum nvs_dtype dtype;
+	} dtypes[] = {{"fp32", NVS_F32}, {"fp16", NVS_F16}, {"bf16", NVS_BF16}};
+
+	if (value->type == JSON_NULL) {
+		config_key_set_default(key, &r->config);
+		return 0;
+	}
+	for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+		if (is_string(value, dtypes[i].name)) {
+			*(enum nvs_dtype *)place_of(r, key) = dtypes[i].dtype;
+			r->grad_named = true;
+			return 0;
+		}
+	}
+	return refuse(r, key, value, name, "");
+}
+
+static int read_name(struct reader *r, const struct config_key *key, const struct json_value *value,
+		     const char *name)
+{
+	char *into = place_of(r, key);
+
+	if (value->type != JSON_STRING || value->length >= sizeof(r->config.adam.type) ||
+	    strlen(value->string) != value->length)
+		return refuse(r, key, value, name, "");
+	memcpy(into, value->string, value->length + 1);
+	return 0;
+}
+
+/* Gathers the strings of a path or a list of paths; their number, or a negative errno. */
+static int gather_paths(struct reader *r, const struct config_key *key,
+			const struct json_value *value, const char *name, const char **paths)
+{
+	const struct json_value *item = value->type == JSON_ARRAY ? value->first : value;
+	char shown[SHOWN_BYTES + 8], why[48];
+	unsigned n = 0;
+
+	if (value->type == JSON_ARRAY && (!value->count || value->count > NVS_PATHS_MAX)) {
+		snprintf(why, sizeof(why), " of %u", value->count);
+		return refuse(r, key, value, name, why);
+	}
+	for (; item; item = value->type == JSON_ARRAY ? item->next : NULL) {
+		const char *flaw;
+
+		if (item->type != JSON_STRING)
+			return refuse(r, key, item, name, "");
+		if (strlen(item->string) != item->length ||
+		    json_has_lone_surrogate(item->raw, item->raw_length))
+			return refuse(r, key, item, name, ", which no path can be");
+		paths[n] = item->string;
+		flaw = path_flaw(paths, n++);
+		if (flaw)
+			return reader_complain(r, &item->place, name, "%s: %s %s", name,
+					       show_value(item, shown), flaw);
+	}
+	return (int)n;
+}
+
+static int read_paths(struct reader *r, const struct config_key *key,
+		      const struct json_value *value, const char *name)
+{
+	struct nvs_offload_config *offload = place_of(r, key);
+	bool *fresh = key->block == BLOCK_PARAM ? &r->new_param_paths : &r->new_optimizer_paths;
+	const char *paths[NVS_PATHS_MAX];
+	int n;
+
+	if (value->type == JSON_NULL)
+		return 0; /* as in DeepSpeed: none is given */
+	n = gather_paths(r, key, value, name, paths);
+	if (n < 0)
+		return n;
+	assert(!*fresh);
+	memset(offload->nvme_path, 0, sizeof(offload->nvme_path));
+	offload->npaths = 0;
+	*fresh = true;
+	if (paths_copy(offload->nvme_path, paths, (unsigned)n))
+		return error_set(r->error, -ENOMEM, "%s: no memory to read it", r->file);
+	offload->npaths = (unsigned)n;
+	return 0;
+}
+
+static int read_value(struct reader *r, const struct config_key *key,
+		      const struct json_value *value, const char *name)
+{
+	switch (key->type) {
+	case KEY_BOOL:
+		if (value->type != JSON_TRUE && value->type != JSON_FALSE)
+			return refuse(r, key, value, name, "");
+		*(bool *)place_of(r, key) = value->type == JSON_TRUE;
+		return 0;
+	case KEY_U32:
+	case KEY_U64:
+		return read_whole(r, key, value, name);
+	case KEY_REAL:
+		return read_real(r, key, value, name, key->real_max, false, place_of(r, key));
+	case KEY_BETAS:
+		return read_betas(r, key, value, name);
+	case KEY_DEVICE:
+		return read_device(r, key, value, name);
+	case KEY_IOENGINE:
+		return read_ioengine(r, key, value, name);
+	case KEY_GRAD:
+		return read_grad(r, key, value, name);
+	case KEY_NAME:
+		return read_name(r, key, value, name);
+	case KEY_PATHS:
+		return read_paths(r, key, value, name);
+	case KEY_BLOCK:
+	case KEY_UNUSED:
+		break;
+	}
+	assert(false);
+	return -EINVAL;
+}
+
+/* The key that is another name of this one's setting and stands in the file, or NULL. */
+static const struct config_key *other_name(const struct reader *r, const struct config_key *key)
+{
+	if (key->type != KEY_U32 && key->type != KEY_U64)
+		return NULL;
+	for (unsigned i = 0; i < config_key_count; i++)
+		if (&config_keys[i] != key && config_keys[i].place == key->place &&
+		    config_keys[i].type == key->type && r->seen[i])
+			return &config_keys[i];
+	return NULL;
+}
+
+static int read_setting(struct reader *r, const struct config_key *key,
+			const struct json_value *value, const char *name)
+{
+	const struct config_key *other = other_name(r, key);
+	uint64_t before = other ? whole_at(r, other) : 0;
+	char text[NAME_BYTES + 96];
+	int result = 0;
+
+	if (is_string(value, "auto") && !config_block_is_strict(key->block)) {
+		config_key_set_default(key, &r->config);
+		snprintf(text, sizeof(text), "%s is \"auto\"; the default is taken, %s", name,
+			 key->default_text ? key->default_text : "none");
+		say(r, NVS_LOG_INFO, &value->place, text);
+	} else {
+		result = read_value(r, key, value, name);
+	}
+	if (result)
+		return result;
+	r->seen[key - config_keys] = value;
+	if (other && whole_at(r, other) != before)
+		return reader_complain(
+			r, &value->place, name,
+			"%s is %llu, but `%s`, another name of the same setting, is %llu "
+			"on line %u; leave one of them out",
+			name, (unsigned long long)whole_at(r, key), other->name,
+			(unsigned long long)before, r->seen[other - config_keys]->place.line);
+	return 0;
+}
+
+static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
+		      const char *path);
+
+static int read_child(struct reader *r, const struct config_key *key,
+		      const struct json_value *value, const char *name)
+{
+	const struct json_value *first = r->blocks[key->child];
+	char text[NAME_BYTES + 160];
+
+	if (value->type == JSON_NULL)
+		return 0; /* as in DeepSpeed: the block is not there */
+	if (key->child == BLOCK_ZERO && (value->type == JSON_TRUE || value->type == JSON_FALSE)) {
+		snprintf(text, sizeof(text),
+			 "%s is an object since DeepSpeed 0.3; true and false offload nothing",
+			 name);
+		say(r, NVS_LOG_WARNING, &value->place, text);
+		return 0;
+	}
+	if (value->type != JSON_OBJECT)
+		return refuse(r, key, value, name, "");
+	if (first)
+		return reader_complain(
+			r, &value->key_place, name,
+			"%s stands here, and the same block as `%.*s` on line %u; leave one "
+			"of them out",
+			name, (int)first->key_length, first->key, first->key_place.line);
+	r->blocks[key->child] = value;
+	return read_block(r, key->child, value, name);
+}
+
+static int read_member(struct reader *r, enum config_block block, const struct json_value *member,
+		       const char *path)
+{
+	const struct config_key *key = config_key_find(block, member->key, member->key_length);
+	char name[NAME_BYTES], shown[SHOWN_BYTES + 8], text[256 + NAME_BYTES];
+
+	snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
+		 show(member->key, member->key_length, shown));
+	if (!key && config_block_is_strict(block))
+		return reader_complain(
+			r, &member->key_place, name, "%s is not a key of `%s`; %s", name,
+			config_block_name(block),
+			config_key_suggest(block, member->key, member->key_length, text));
+	if (!key)
+		return 0;
+	if (key->type == KEY_BLOCK)
+		return read_child(r, key, member, name);
+	if (key->type == KEY_UNUSED) {
+		snprintf(text, sizeof(text), "%s has no effect in nvswap: %s", name, key->meaning);
+		say(r, NVS_LOG_WARNING, &member->key_place, text);
+		return 0;
+	}
+	return read_setting(r, key, member, name);
+}
+
+/* `path` is what the file calls the block: "zero_optimization.offload_param", "" for the whole. */
+static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
+		      const char *path)
+{
+	const struct json_value *twice = object->duplicate, *member;
+	char name[NAME_BYTES], shown[SHOWN_BYTES + 8];
+
+	if (twice) {
+		snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
+			 show(twice->key, twice->key_length, shown));
+		return reader_complain(
+			r, &twice->key_place, name,
+			"%s stands here and on line %u already; a key may stand once", name,
+			twice->earlier->key_place.line);
+	}
+	for (member = object->first; member; member = member->next) {
+		int result = read_member(r, block, member, path);
+
+		if (result)
+			return result;
+	}
+	return 0;
+}
+
+int reader_read(struct reader *r, const struct json_value *root)
+{
+	enum nvs_dtype was = r->config.param_dtype;
+	char shown[SHOWN_BYTES + 8];
+	int result;
+
+	if (root->type != JSON_OBJECT)
+		return reader_complain(r, &root->place, NULL,
+				       "the document is %s; it must be an object, the whole of a "
+				       "DeepSpeed configuration or blocks of it",
+				       show_value(root, shown));
+	result = read_block(r, BLOCK_ROOT, root, "");
+	return result ? result : rules_apply(r, was);
+}

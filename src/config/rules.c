@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold between settings, wherever each of them came from, and what follows from them.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "config/reader.h"
+
+/* Where the file sets what lies at this place of struct nvs_config; NULL: it does not. */
+static const struct json_value *seen_at(const struct reader *r, size_t place)
+{
+	for (unsigned i = 0; i < config_key_count; i++)
+		if (r->seen[i] && config_keys[i].place == place)
+			return r->seen[i];
+	return NULL;
+}
+
+static int one_half_precision(struct reader *r)
+{
+	const struct json_value *fp16 = seen_at(r, offsetof(struct nvs_config, fp16.enabled));
+	const struct json_value *bf16 = seen_at(r, offsetof(struct nvs_config, bf16_enabled));
+	const struct json_value *last = fp16 && bf16 ? fp16->raw > bf16->raw ? fp16 : bf16
+					: fp16	     ? fp16
+						     : bf16;
+
+	if (!r->config.fp16.enabled || !r->config.bf16_enabled)
+		return 0;
+	if (fp16 && bf16)
+		return reader_complain(
+			r, &last->place, last == bf16 ? "bf16.enabled" : "fp16.enabled",
+			"fp16 (line %u) and bf16 (line %u) are both enabled; parameters "
+			"have one type, so disable one",
+			fp16->place.line, bf16->place.line);
+	return reader_complain(
+		r, last ? &last->place : NULL, last == bf16 ? "bf16.enabled" : "fp16.enabled",
+		"fp16 and bf16 are both enabled, one of them by an earlier configuration; "
+		"parameters have one type, so disable one");
+}
+
+static int nvme_has_path(struct reader *r, enum config_block block,
+			 const struct nvs_offload_config *offload)
+{
+	size_t base = (size_t)((const char *)offload - (const char *)&r->config);
+	const struct json_value *device;
+
+	if (offload->device != NVS_DEVICE_NVME || offload->npaths)
+		return 0;
+	device = seen_at(r, base + offsetof(struct nvs_offload_config, device));
+	return reader_complain(
+		r, device ? &device->place : NULL,
+		block == BLOCK_PARAM ? "offload_param.nvme_path" : "offload_optimizer.nvme_path",
+		"%s.device is \"nvme\", but there is no nvme_path beside it; give "
+		"\"nvme_path\" a directory on the drive, a raw block device, or a list of "
+		"1 to %d of them",
+		config_block_name(block), NVS_PATHS_MAX);
+}
+
+static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block block)
+{
+	/* Optimizer state is float32, whatever the parameters are. */
+	return nvs_dtype_size(block == NVS_OFFLOAD_PARAM ? config->param_dtype : NVS_F32);
+}
+
+uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block)
+{
+	const struct nvs_offload_config *offload = block == NVS_OFFLOAD_PARAM ? &config->param
+									      : &config->optimizer;
+	uint64_t nbytes;
+
+	if (__builtin_mul_overflow(offload->buffer_size, offload->buffer_count, &nbytes) ||
+	    __builtin_mul_overflow(nbytes, element_bytes(config, block), &nbytes))
+		return UINT64_MAX;
+	return nbytes;
+}
+
+static int pool_is_countable(struct reader *r, enum nvs_block block)
+{
+	bool param = block == NVS_OFFLOAD_PARAM;
+	const struct nvs_offload_config *offload = param ? &r->config.param : &r->config.optimizer;
+	size_t size = param ? offsetof(struct nvs_config, param.buffer_size)
+			    : offsetof(struct nvs_config, sub_group_size);
+	const struct json_value *at = seen_at(r, size);
+
+	if (offload->device == NVS_DEVICE_NONE ||
+	    nvs_config_pool_bytes(&r->config, block) <= INT64_MAX)
+		return 0;
+	if (!at)
+		at = seen_at(r, param ? offsetof(struct nvs_config, param.buffer_count)
+				      : offsetof(struct nvs_config, optimizer.buffer_count));
+	return reader_complain(
+		r, at ? &at->place : NULL,
+		param ? "offload_param.buffer_size" : "zero_optimization.sub_group_size",
+		"a pool of %s.buffer_count %u x %s %llu elements of %llu bytes is larger "
+		"than any memory; make one of them smaller",
+		param ? "offload_param" : "offload_optimizer", offload->buffer_count,
+		param ? "buffer_size" : "zero_optimization.sub_group_size",
+		(unsigned long long)offload->buffer_size,
+		(unsigned long long)element_bytes(&r->config, block));
+}
+
+void config_derive(struct nvs_config *config)
+{
+	struct nvs_offload_config *optimizer = &config->optimizer;
+
+	config->param_dtype = config->bf16_enabled   ? NVS_BF16
+			      : config->fp16.enabled ? NVS_F16
+						     : NVS_F32;
+	/* There is no key of either for the optimizer: a buffer takes one unit of a step, and what
+	 * is in the pool may stay there. */
+	optimizer->buffer_size = config->sub_group_size;
+	if (__builtin_mul_overflow(optimizer->buffer_size, optimizer->buffer_count,
+				   &optimizer->max_in_cpu))
+		optimizer->max_in_cpu = UINT64_MAX;
+	/* As in DeepSpeed, the name AdamW asks for the mode, whatever adam_w_mode says. */
+	if (!strcasecmp(config->adam.type, "AdamW"))
+		config->adam.adam_w_mode = true;
+}
+
+int rules_apply(struct reader *r, enum nvs_dtype was)
+{
+	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == was;
+	int result = one_half_precision(r);
+
+	if (result)
+		return result;
+	config_derive(&r->config);
+	if (grad_follows)
+		r->config.grad_accum_dtype = r->config.param_dtype;
+	result = nvme_has_path(r, BLOCK_PARAM, &r->config.param);
+	if (!result)
+		result = nvme_has_path(r, BLOCK_OPTIMIZER, &r->config.optimizer);
+	if (!result)
+		result = pool_is_countable(r, NVS_OFFLOAD_PARAM);
+	if (!result)
+		result = pool_is_countable(r, NVS_OFFLOAD_OPTIMIZER);
+	return result;
+}

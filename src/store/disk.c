@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Labels and manifests to and from the drive, by plain system calls: they are small and seldom.
+ * Tensor data never passes here.
+ */
+#include "store/disk.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+static int failed(const char *what, const char *path, uint64_t offset, int code,
+		  struct nvs_error *error)
+{
+	return error_about(error, code, "", 0, offset, "%s %s at offset %" PRIu64 " failed: %s",
+			   what, path, offset, nvs_strerror(code));
+}
+
+int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offset,
+	      struct nvs_error *error)
+{
+	size_t done = 0;
+
+	while (done < nbytes) {
+		ssize_t n = pread(fd, (uint8_t *)data + done, nbytes - done,
+				  (off_t)(offset + done));
+
+		if (n < 0 && errno != EINTR)
+			return failed("reading", path, offset + done, -errno, error);
+		if (n == 0)
+			break;
+		done += n > 0 ? (size_t)n : 0;
+	}
+	memset((uint8_t *)data + done, 0, nbytes - done);
+	return 0;
+}
+
+int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64_t offset,
+	       struct nvs_error *error)
+{
+	size_t done = 0;
+
+	while (done < nbytes) {
+		ssize_t n = pwrite(fd, (const uint8_t *)data + done, nbytes - done,
+				   (off_t)(offset + done));
+
+		if (n == 0 || (n < 0 && errno != EINTR))
+			return failed("writing", path, offset + done, n ? -errno : -EIO, error);
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return 0;
+}
+
+int disk_sync(int fd, const char *path, struct nvs_error *error)
+{
+	if (!fdatasync(fd))
+		return 0;
+
+	int rc = -errno;
+
+	return error_set(error, rc, "making what was written to %s durable failed: %s", path,
+			 nvs_strerror(rc));
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Labels to and from bytes. All that ever changes lies in the first 512 bytes, which drives write
+ * whole or not at all. No I/O here.
+ */
+#include "store/label.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <xxhash.h>
+
+#include "store/disk.h"
+
+static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'L'};
+
+enum {
+	VERSION = 1,
+	AT_VERSION = 8,
+	AT_FLAGS = 12,
+	AT_ID = 16,
+	AT_INDEX = 32,
+	AT_COUNT = 36,
+	AT_RANK = 40,
+	AT_UNIT = 44,
+	AT_STRIPE = 48,
+	AT_GENERATION = 56,
+	AT_CHECKSUM = 504,
+
+	FLAG_KEPT = 1,
+	FLAG_DIRTY = 2,
+};
+
+/* Of the whole block as it is with zeros in place of the checksum. */
+static uint64_t checksum_of(const uint8_t bytes[LABEL_BYTES])
+{
+	uint8_t copy[LABEL_BYTES];
+
+	memcpy(copy, bytes, sizeof(copy));
+	put_u64(copy + AT_CHECKSUM, 0);
+	return XXH3_64bits(copy, sizeof(copy));
+}
+
+static bool all_zeros(const uint8_t *bytes, size_t n)
+{
+	return bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1);
+}
+
+static bool sensible(const struct label *label, uint32_t flags)
+{
+	bool power = label->unit && !(label->unit & (label->unit - 1));
+
+	return power && label->unit >= UNIT_MIN && label->unit <= UNIT_MAX && label->count &&
+	       label->count <= NVS_PATHS_MAX && label->index < label->count &&
+	       label->stripe % label->unit == 0 && (label->count == 1 || label->stripe) &&
+	       label->stripe <= STRIPE_MAX && !(flags & ~(uint32_t)(FLAG_KEPT | FLAG_DIRTY));
+}
+
+void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
+{
+	uint32_t flags = (label->kept ? FLAG_KEPT : 0) | (label->dirty ? FLAG_DIRTY : 0);
+
+	assert(sensible(label, flags));
+	memset(bytes, 0, LABEL_BYTES);
+	memcpy(bytes, magic, sizeof(magic));
+	put_u32(bytes + AT_VERSION, VERSION);
+	put_u32(bytes + AT_FLAGS, flags);
+	memcpy(bytes + AT_ID, label->id, STORE_ID_SIZE);
+	put_u32(bytes + AT_INDEX, label->index);
+	put_u32(bytes + AT_COUNT, label->count);
+	put_u32(bytes + AT_RANK, label->rank);
+	put_u32(bytes + AT_UNIT, label->unit);
+	put_u64(bytes + AT_STRIPE, label->stripe);
+	put_u64(bytes + AT_GENERATION, label->generation);
+	put_u64(bytes + AT_CHECKSUM, checksum_of(bytes));
+}
+
+int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
+{
+	if (all_zeros(bytes, LABEL_BYTES))
+		return -ENODATA;
+	if (memcmp(bytes, magic, sizeof(magic)) != 0)
+		return -EMEDIUMTYPE;
+	if (get_u64(bytes + AT_CHECKSUM) != checksum_of(bytes))
+		return -EUCLEAN;
+	if (get_u32(bytes + AT_VERSION) != VERSION)
+		return -EMEDIUMTYPE;
+
+	uint32_t flags = get_u32(bytes + AT_FLAGS);
+
+	*label = (struct label){
+		.index = get_u32(bytes + AT_INDEX),
+		.count = get_u32(bytes + AT_COUNT),
+		.rank = get_u32(bytes + AT_RANK),
+		.unit = get_u32(bytes + AT_UNIT),
+		.stripe = get_u64(bytes + AT_STRIPE),
+		.kept = flags & FLAG_KEPT,
+		.dirty = flags & FLAG_DIRTY,
+		.generation = get_u64(bytes + AT_GENERATION),
+	};
+	memcpy(label->id, bytes + AT_ID, STORE_ID_SIZE);
+	return sensible(label, flags) ? 0 : -EUCLEAN;
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Manifests to and from bytes; docs/store-format.md has the layout. Decoding sets aside no more
+ * than in proportion to the bytes that are really there. No I/O here.
+ */
+#include "store/manifest.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+#include "store/disk.h"
+
+static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'M'};
+
+enum {
+	VERSION = 1,
+	AT_VERSION = 8,
+	AT_ID = 16,
+	AT_GENERATION = 32,
+	AT_COUNT = 40,
+	AT_BODY_BYTES = 48,
+	AT_BODY_CHECKSUM = 56,
+	AT_HEADER_CHECKSUM = MANIFEST_HEADER_BYTES - 8,
+
+	/* Of an entry; the name and its final 0 follow, with zeros up to a multiple of 8. */
+	AT_NUMEL = 0,
+	AT_NBYTES = 8,
+	AT_OFFSET = 16,
+	AT_CHECKSUM = 24,
+	AT_DTYPE = 32,
+	AT_FLAGS = 36,
+	AT_NAME_LENGTH = 40,
+	AT_NAME = 48,
+
+	FLAG_WRITTEN = 1,
+	FLAG_CHECKSUM = 2,
+	FLAG_UNVERIFIED = 4,
+	FLAGS = 7,
+};
+
+_Static_assert(MANIFEST_ENTRY_MAX >= AT_NAME + ((NVS_NAME_MAX + 8) & ~7), "room for any name");
+
+static uint64_t entry_bytes(size_t name_length)
+{
+	return AT_NAME + ((name_length + 8) & ~(uint64_t)7);
+}
+
+/* ---- To bytes ---- */
+
+static void encode_header(const struct manifest_header *header, uint8_t *bytes)
+{
+	memset(bytes, 0, MANIFEST_HEADER_BYTES);
+	memcpy(bytes, magic, sizeof(magic));
+	put_u32(bytes + AT_VERSION, VERSION);
+	memcpy(bytes + AT_ID, header->id, STORE_ID_SIZE);
+	put_u64(bytes + AT_GENERATION, header->generation);
+	put_u64(bytes + AT_COUNT, header->count);
+	put_u64(bytes + AT_BODY_BYTES, header->body_bytes);
+	put_u64(bytes + AT_BODY_CHECKSUM, header->body_checksum);
+	put_u64(bytes + AT_HEADER_CHECKSUM, XXH3_64bits(bytes, AT_HEADER_CHECKSUM));
+}
+
+static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
+{
+	size_t length = strlen(entry->name);
+	uint32_t flags = (entry->written ? FLAG_WRITTEN : 0) |
+			 (entry->has_checksum ? FLAG_CHECKSUM : 0) |
+			 (entry->unverified ? FLAG_UNVERIFIED : 0);
+
+	put_u64(at + AT_NUMEL, entry->numel);
+	put_u64(at + AT_NBYTES, entry->nbytes);
+	put_u64(at + AT_OFFSET, entry->nbytes ? entry->offset : 0);
+	put_u64(at + AT_CHECKSUM, entry->has_checksum ? entry->checksum : 0);
+	put_u32(at + AT_DTYPE, (uint32_t)entry->dtype);
+	put_u32(at + AT_FLAGS, flags);
+	put_u32(at + AT_NAME_LENGTH, (uint32_t)length);
+	memcpy(at + AT_NAME, entry->name, length);
+	return at + entry_bytes(length);
+}
+
+uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
+			 const struct store_entry *entries, size_t n,
+			 struct manifest_header *header)
+{
+	uint64_t body_bytes = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t length = strlen(entries[i].name);
+
+		assert(length > 0 && length <= NVS_NAME_MAX);
+		body_bytes += entry_bytes(length);
+	}
+	if (body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES)
+		return NULL;
+
+	uint8_t *bytes = calloc(1, MANIFEST_HEADER_BYTES + body_bytes);
+
+	if (!bytes)
+		return NULL;
+
+	uint8_t *body = bytes + MANIFEST_HEADER_BYTES, *at = body;
+
+	for (size_t i = 0; i < n; i++)
+		at = encode_entry(&entries[i], at);
+	assert(at == body + body_bytes);
+	*header = (struct manifest_header){.generation = generation,
+					   .count = n,
+					   .body_bytes = body_bytes,
+					   .body_checksum = XXH3_64bits(body, body_bytes)};
+	memcpy(header->id, id, STORE_ID_SIZE);
+	encode_header(header, bytes);
+	return bytes;
+}
+
+/* ---- From bytes ---- */
+
+int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
+			   struct manifest_header *header)
+{
+	if (memcmp(bytes, magic, sizeof(magic)) != 0 || get_u32(bytes + AT_VERSION) != VERSION ||
+	    get_u64(bytes + AT_HEADER_CHECKSUM) != XXH3_64bits(bytes, AT_HEADER_CHECKSUM))
+		return -EUCLEAN;
+	memcpy(header->id, bytes + AT_ID, STORE_ID_SIZE);
+	header->generation = get_u64(bytes + AT_GENERATION);
+	header->count = get_u64(bytes + AT_COUNT);
+	header->body_bytes = get_u64(bytes + AT_BODY_BYTES);
+	header->body_checksum = get_u64(bytes + AT_BODY_CHECKSUM);
+	if (!header->generation || header->generation == UINT64_MAX ||
+	    header->body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES ||
+	    header->count > header->body_bytes / entry_bytes(1))
+		return -EUCLEAN;
+	return 0;
+}
+
+/* The name stays in the body: it must be one string of the length that the entry says. */
+static const char *check_name(const uint8_t *at, uint64_t left, uint32_t length)
+{
+	if (length == 0 || length > NVS_NAME_MAX)
+		return "the length of a name is out of range";
+	if (entry_bytes(length) > left)
+		return "an entry goes past the end";
+	if (at[AT_NAME + length] != 0 || memchr(at + AT_NAME, 0, length))
+		return "a name does not end where it should";
+	return NULL;
+}
+
+static const char *check_extent(const struct store_entry *entry, uint32_t dtype, uint32_t unit)
+{
+	uint64_t nbytes;
+
+	if (dtype >= NVS_DTYPE_COUNT)
+		return "an element type is unknown";
+	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
+	    nbytes != entry->nbytes)
+		return "a tensor's bytes are not its elements times their size";
+	if (entry->offset % unit)
+		return "an extent does not begin at a multiple of the unit";
+	if (nbytes > INT64_MAX - unit || entry->offset > INT64_MAX - round_to_unit(nbytes, unit))
+		return "an extent is out of range";
+	return NULL;
+}
+
+/* Decodes one entry at *at and steps over it; returns what is wrong with it, or NULL. */
+static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
+				struct store_entry *entry)
+{
+	uint8_t *bytes = *at;
+
+	if (left < entry_bytes(1))
+		return "it holds fewer entries than it says";
+
+	uint32_t length = get_u32(bytes + AT_NAME_LENGTH), dtype = get_u32(bytes + AT_DTYPE);
+	uint32_t flags = get_u32(bytes + AT_FLAGS);
+	const char *why = check_name(bytes, left, length);
+
+	if (why)
+		return why;
+	if (flags & ~(uint32_t)FLAGS)
+		return "an entry has a flag that is unknown";
+	*entry = (struct store_entry){
+		.name = (const char *)bytes + AT_NAME,
+		.dtype = (enum nvs_dtype)dtype,
+		.numel = get_u64(bytes + AT_NUMEL),
+		.nbytes = get_u64(bytes + AT_NBYTES),
+		.offset = get_u64(bytes + AT_OFFSET),
+		.written = flags & FLAG_WRITTEN,
+		.has_checksum = flags & FLAG_CHECKSUM,
+		.unverified = flags & FLAG_UNVERIFIED,
+		.checksum = get_u64(bytes + AT_CHECKSUM),
+	};
+	*at = bytes + entry_bytes(length);
+	return check_extent(entry, dtype, unit);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct store_entry *x = *(const struct store_entry *const *)a;
+	const struct store_entry *y = *(const struct store_entry *const *)b;
+
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static const char *check_overlaps(struct manifest *manifest, const struct store_entry **order,
+				  uint32_t unit)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < manifest->header.count; i++)
+		if (manifest->entries[i].nbytes)
+			order[n++] = &manifest->entries[i];
+	qsort(order, n, sizeof(*order), by_offset);
+	manifest->end = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (order[i]->offset < manifest->end)
+			return "two extents overlap";
+		manifest->end = order[i]->offset + round_to_unit(order[i]->nbytes, unit);
+	}
+	return NULL;
+}
+
+/* Seeded with the store's random id, so that nobody can choose names that collide. */
+static uint64_t hash_of(const struct manifest *manifest, const char *name)
+{
+	return XXH3_64bits_withSeed(name, strlen(name), get_u64(manifest->header.id));
+}
+
+static const char *check_duplicates(const struct manifest *manifest,
+				    const struct store_entry **table, size_t size)
+{
+	memset(table, 0, size * sizeof(*table));
+	for (size_t i = 0; i < manifest->header.count; i++) {
+		const struct store_entry *entry = &manifest->entries[i];
+		size_t at = hash_of(manifest, entry->name) & (size - 1);
+
+		while (table[at] && strcmp(table[at]->name, entry->name) != 0)
+			at = (at + 1) & (size - 1);
+		if (table[at])
+			return "a name stands in it twice";
+		table[at] = entry;
+	}
+	return NULL;
+}
+
+static const char *decode_entries(struct manifest *manifest, uint32_t unit)
+{
+	uint8_t *at = manifest->body, *end = at + manifest->header.body_bytes;
+
+	for (size_t i = 0; i < manifest->header.count; i++) {
+		const char *why = decode_entry(&at, (uint64_t)(end - at), unit,
+					       &manifest->entries[i]);
+
+		if (why)
+			return why;
+	}
+	return at == end ? NULL : "something stands behind its entries";
+}
+
+int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why)
+{
+	uint64_t count = manifest->header.count;
+	size_t size = 2;
+
+	if (XXH3_64bits(manifest->body, manifest->header.body_bytes) !=
+	    manifest->header.body_checksum) {
+		*why = "its checksum differs";
+		return -EUCLEAN;
+	}
+	while (size < count * 2)
+		size *= 2;
+
+	const struct store_entry **table = calloc(size, sizeof(const struct store_entry *));
+
+	manifest->entries = calloc(count ? count : 1, sizeof(*manifest->entries));
+	if (!table || !manifest->entries) {
+		free(table);
+		return -ENOMEM;
+	}
+	*why = decode_entries(manifest, unit);
+	if (!*why)
+		*why = check_overlaps(manifest, table, unit);
+	if (!*why)
+		*why = check_duplicates(manifest, table, size);
+	free(table);
+	return *why ? -EUCLEAN : 0;
+}
+
+void manifest_free(struct manifest *manifest)
+{
+	free(manifest->body);
+	free(manifest->entries);
+	*manifest = (struct manifest){0};
+}

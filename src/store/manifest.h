@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The manifest of a kept store: its tensors by name, as bytes and as entries. What is read is not
+ * believed until everything in it has been checked.
+ */
+#ifndef STORE_MANIFEST_H
+#define STORE_MANIFEST_H
+
+#include "store/label.h"
+#include "store/store.h"
+
+#define MANIFEST_HEADER_BYTES 128u
+#define MANIFEST_BYTES_MAX    (UINT64_C(1) << 32)
+#define MANIFEST_ENTRY_MAX    560u /* bytes of one entry, at most */
+
+struct manifest_header {
+	uint8_t id[STORE_ID_SIZE];
+	uint64_t generation, count, body_bytes, body_checksum;
+};
+
+struct manifest {
+	struct manifest_header header;
+	uint8_t *body; /* the names are here */
+	struct store_entry *entries;
+	uint64_t end; /* of the last extent, bytes */
+};
+
+/* The whole manifest as bytes that the caller frees. NULL: no memory, or too large. */
+uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
+			 const struct store_entry *entries, size_t n,
+			 struct manifest_header *header);
+
+/* -EUCLEAN: not the header of a manifest, or damaged. */
+int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
+			   struct manifest_header *header);
+/*
+ * Entries of the body that manifest->body holds, for a store of that unit. -EUCLEAN: it is damaged
+ * or lies; `why` says how. -ENOMEM. On error manifest_free is due.
+ */
+int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why);
+void manifest_free(struct manifest *manifest);
+
+/* Bytes of an extent: whole units. nbytes within range. */
+static inline uint64_t round_to_unit(uint64_t nbytes, uint32_t unit)
+{
+	return (nbytes + unit - 1) & ~(uint64_t)(unit - 1);
+}
+
+#endif

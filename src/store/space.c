@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a member can do and how much it holds: direct I/O and the unit, and reserving space on the
+ * drive, so that a full one is found before training and not in the middle of it.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "aio/aio.h"
+#include "base/error.h"
+#include "store/members.h"
+
+#define BUFFERED_UNIT 4096u
+
+/* ---- Direct I/O ---- */
+
+static void raise_to(uint32_t *unit, uint64_t wanted)
+{
+	bool power = wanted && !(wanted & (wanted - 1));
+
+	if (power && wanted <= UNIT_MAX && wanted > *unit)
+		*unit = (uint32_t)wanted;
+}
+
+/* A drive writes less than one of its physical blocks by reading the block first. */
+static void raise_to_physical_blocks(const struct member *member, uint32_t *unit)
+{
+	char names[DEVICES_MAX][64];
+	unsigned n = path_devices(member->fd, names);
+
+	for (unsigned i = 0; i < n && i < DEVICES_MAX; i++)
+		raise_to(unit, device_attribute(names[i], "queue/physical_block_size", 0));
+}
+
+int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *log,
+		 struct nvs_error *error)
+{
+	struct file_member probed = {.path = member->path, .fd = member->fd, .direct_fd = -1};
+	int rc = file_member_probe(&probed, true, member->kind == MEMBER_MEMORY);
+
+	if (rc)
+		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
+				 nvs_strerror(rc));
+	/* Larger than any extent's alignment: writes would reach into a neighbour. */
+	if (probed.direct_fd >= 0 && probed.dio.offset_align > UNIT_MAX) {
+		log_say(log, NVS_LOG_WARNING,
+			"direct I/O to %s is in units of %" PRIu32
+			" bytes, more than nvswap's %u: it is served buffered",
+			member->path, probed.dio.offset_align, UNIT_MAX);
+		close(probed.direct_fd);
+		probed.direct_fd = -1;
+		probed.dio.direct = false;
+	}
+	member->direct_fd = probed.direct_fd;
+	member->dio = probed.dio;
+	*unit = UNIT_MIN;
+	if (probed.direct_fd < 0) {
+		*unit = BUFFERED_UNIT;
+		return 0;
+	}
+	raise_to(unit, probed.dio.offset_align);
+	raise_to(unit, probed.dio.mem_align);
+	raise_to_physical_blocks(member, unit);
+	return 0;
+}
+
+/* ---- Space ---- */
+
+static uint64_t available_memory(void)
+{
+	FILE *file = fopen("/proc/meminfo", "re");
+	uint64_t kib = UINT64_MAX;
+	char line[128];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
+}
+
+/* What the file system has free, for anybody at all; UINT64_MAX where it can't be told. */
+static uint64_t available(const struct member *member)
+{
+	struct statvfs vfs;
+
+	if (member->kind == MEMBER_MEMORY)
+		return available_memory();
+	if (fstatvfs(member->fd, &vfs) || !vfs.f_blocks)
+		return UINT64_MAX;
+	return (uint64_t)vfs.f_bfree * vfs.f_frsize;
+}
+
+static int no_space(const struct member *member, uint64_t has, uint64_t more,
+		    struct nvs_error *error)
+{
+	uint64_t nbytes = available(member);
+	char more_text[32], has_text[32], free_text[32];
+
+	return error_set(
+		error, -ENOSPC,
+		"%s has no room for another %s: %s is free there, and the store has %s already; "
+		"free some space, or give another nvme_path",
+		member->path, size_text(more, more_text),
+		nbytes == UINT64_MAX ? "an unknown amount" : size_text(nbytes, free_text),
+		size_text(has, has_text));
+}
+
+/* posix_fallocate from and to, with its odd way of returning errors. */
+static int allocate(int fd, uint64_t offset, uint64_t nbytes)
+{
+	int rc;
+
+	do
+		rc = posix_fallocate(fd, (off_t)offset, (off_t)nbytes);
+	while (rc == EINTR);
+	return -rc;
+}
+
+static int set_size(const struct member *member, uint64_t nbytes, struct nvs_error *error)
+{
+	int rc;
+
+	do
+		rc = ftruncate(member->fd, (off_t)nbytes) ? -errno : 0;
+	while (rc == -EINTR);
+	return rc ? error_set(error, rc, "cannot set the size of %s to %" PRIu64 " bytes: %s",
+			      member->path, nbytes, nvs_strerror(rc))
+		  : 0;
+}
+
+int member_begin(struct member *member, struct nvs_error *error)
+{
+	int rc;
+
+	if (member->kind != MEMBER_FILE)
+		return 0;
+	rc = set_size(member, 0, error);
+	if (rc)
+		return rc;
+	rc = allocate(member->fd, 0, member->base);
+	if (rc == -ENOSPC)
+		return no_space(member, 0, member->base, error);
+	return rc ? error_set(error, rc, "cannot reserve space for %s: %s", member->path,
+			      nvs_strerror(rc))
+		  : 0;
+}
+
+int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error *error)
+{
+	struct stat st;
+
+	*nbytes = member->capacity;
+	if (member->kind == MEMBER_RAW)
+		return 0;
+	if (fstat(member->fd, &st)) {
+		int rc = -errno;
+
+		return error_set(error, rc, "cannot look at %s: %s", member->path,
+				 nvs_strerror(rc));
+	}
+	*nbytes = (uint64_t)st.st_size > member->base ? (uint64_t)st.st_size - member->base : 0;
+	return 0;
+}
+
+int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_error *error)
+{
+	int rc;
+
+	assert(from <= to);
+	if (from == to || (member->kind == MEMBER_RAW && to <= member->capacity))
+		return 0;
+	if (to > INT64_MAX - member->base || to > member->capacity || to - from > available(member))
+		return no_space(member, from, to - from, error);
+	rc = allocate(member->fd, member->base + from, to - from);
+	if (!rc)
+		return 0;
+
+	struct nvs_error shrinking;
+
+	/* It may have reserved a part before it found that there is not enough. */
+	if (member_shrink(member, from, &shrinking))
+		return error_set(error, shrinking.code, "%s", shrinking.text);
+	if (rc == -ENOSPC || rc == -EFBIG || rc == -EDQUOT)
+		return no_space(member, from, to - from, error);
+	return error_set(error, rc, "cannot reserve space for %s: %s", member->path,
+			 nvs_strerror(rc));
+}
+
+int member_shrink(struct member *member, uint64_t to, struct nvs_error *error)
+{
+	return member->kind == MEMBER_RAW ? 0 : set_size(member, member->base + to, error);
+}
+
+int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_error *error)
+{
+	int rc;
+
+	if (member->kind != MEMBER_FILE)
+		return 0;
+	/* Not posix_fallocate: where it has to emulate, it would read the whole store. */
+	do
+		rc = fallocate(member->fd, 0, 0, (off_t)(member->base + nbytes)) ? -errno : 0;
+	while (rc == -EINTR);
+	if (rc == -ENOSPC || rc == -EDQUOT)
+		return no_space(member, 0, member->base + nbytes, error);
+	return rc && rc != -EOPNOTSUPP ? error_set(error, rc, "cannot reserve space for %s: %s",
+						   member->path, nvs_strerror(rc))
+				       : 0;
+}

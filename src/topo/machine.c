@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the machine has and allows: memory and how much of it may be locked, huge pages, the
+ * kernel's limits on asynchronous I/O. Relies on /proc and /sys; never changes any of it.
+ */
+#include <glob.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "topo/sysfs.h"
+
+/* A capability counts against limits only where user namespaces have not made it up. */
+static bool in_first_user_namespace(void)
+{
+	unsigned long inside, outside, count;
+	char map[128];
+
+	/* A kernel without user namespaces has no such file. */
+	if (sysfs_text(map, sizeof(map), "/proc/self/uid_map"))
+		return access("/proc/self/status", F_OK) == 0;
+	return sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 &&
+	       outside == 0 && count == 4294967295u;
+}
+
+static bool may_lock_everything(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	if (syscall(SYS_capget, &header, data))
+		return false;
+	return (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) &&
+	       in_first_user_namespace();
+}
+
+uint64_t memlock_limit(void)
+{
+	struct rlimit limit;
+
+	if (may_lock_everything())
+		return UINT64_MAX;
+	if (getrlimit(RLIMIT_MEMLOCK, &limit))
+		return 0;
+	return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
+static void count_nodes(struct nvs_machine_info *info)
+{
+	glob_t nodes;
+
+	info->numa_nodes = 1;
+	if (glob(SYSFS "/devices/system/node/node[0-9]*", GLOB_NOSORT, NULL, &nodes))
+		return;
+	info->numa_nodes = (unsigned)nodes.gl_pathc;
+	globfree(&nodes);
+}
+
+static void look_at_hugepages(struct nvs_machine_info *info)
+{
+	FILE *file = fopen("/proc/meminfo", "re");
+	unsigned long long value;
+	char line[128];
+
+	if (!file)
+		return;
+	while (fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "HugePages_Total: %llu", &value) == 1)
+			info->hugepages_total = value;
+		else if (sscanf(line, "HugePages_Free: %llu", &value) == 1)
+			info->hugepages_free = value;
+		else if (sscanf(line, "Hugepagesize: %llu kB", &value) == 1)
+			info->hugepage_bytes = value * 1024;
+	}
+	fclose(file);
+}
+
+static uint64_t kernel_limit(const char *name)
+{
+	return (uint64_t)sysfs_number(0, "/proc/sys/fs/%s", name);
+}
+
+void machine_facts(struct nvs_machine_info *info)
+{
+	char choices[64];
+	struct utsname os;
+
+	*info = (struct nvs_machine_info){.memlock_bytes = memlock_limit()};
+	if (!uname(&os))
+		snprintf(info->kernel, sizeof(info->kernel), "%.63s", os.release);
+	info->cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+	info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	count_nodes(info);
+	look_at_hugepages(info);
+	sysfs_text(choices, sizeof(choices), SYSFS "/kernel/mm/transparent_hugepage/enabled");
+	sysfs_choice(choices);
+	snprintf(info->transparent_hugepages, sizeof(info->transparent_hugepages), "%.15s",
+		 choices);
+	info->aio_nr = kernel_limit("aio-nr");
+	info->aio_max_nr = kernel_limit("aio-max-nr");
+	info->io_uring_disabled = (int)sysfs_number(-1, "/proc/sys/kernel/io_uring_disabled");
+}

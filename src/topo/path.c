@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an open file can do and what it lies on: direct I/O and its alignments, its mount, the
+ * drives beneath. Relies on /proc/self for what the system calls don't tell; never writes.
+ */
+#include "topo/path.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "topo/sysfs.h"
+
+#ifndef STATX_DIOALIGN
+#define STATX_DIOALIGN 0x2000U
+#endif
+
+/*
+ * Where the kernel puts stx_dio_mem_align and stx_dio_offset_align: the headers to build with may
+ * be older than the kernel to run on, and then don't have the fields.
+ */
+#define STATX_DIO_MEM_ALIGN_AT	  0x98
+#define STATX_DIO_OFFSET_ALIGN_AT 0x9c
+
+static uint32_t statx_word(const struct statx *stx, size_t at)
+{
+	uint32_t word;
+
+	memcpy(&word, (const char *)stx + at, sizeof(word));
+	return word;
+}
+
+static bool power_of_two(uint32_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+/* tmpfs takes O_DIRECT since Linux 6.6 and copies all the same. */
+static bool lies_in_memory(int fd)
+{
+	struct statfs fs;
+
+	if (fstatfs(fd, &fs))
+		return false;
+	/* f_type is signed, and some of the magic numbers need its top bit. */
+	uint32_t magic = (uint32_t)fs.f_type;
+
+	return magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC;
+}
+
+static bool opens_direct(int fd)
+{
+	char path[32];
+	int access_mode = fcntl(fd, F_GETFL) & O_ACCMODE, direct;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	direct = open(path, access_mode | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
+	if (direct < 0)
+		return false;
+	close(direct);
+	return true;
+}
+
+int dio_probe(int fd, struct dio_caps *caps)
+{
+	struct statx stx;
+	uint32_t mem, offset;
+	bool block_device;
+
+	*caps = (struct dio_caps){0};
+	memset(&stx, 0, sizeof(stx));
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_DIOALIGN, &stx))
+		return -errno;
+	block_device = S_ISBLK(stx.stx_mode);
+	caps->from_statx = stx.stx_mask & STATX_DIOALIGN;
+	if (caps->from_statx) {
+		mem = statx_word(&stx, STATX_DIO_MEM_ALIGN_AT);
+		offset = statx_word(&stx, STATX_DIO_OFFSET_ALIGN_AT);
+	} else if (block_device || !lies_in_memory(fd)) {
+		mem = offset = stx.stx_blksize;
+	} else {
+		return 0;
+	}
+	if (!power_of_two(mem) || !power_of_two(offset) || !opens_direct(fd))
+		return 0;
+	caps->direct = true;
+	caps->mem_align = mem;
+	caps->offset_align = offset;
+	return 0;
+}
+
+/* mountinfo writes space, tab, newline and backslash as \040 and so on. */
+static void unescape(char *text)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; to++) {
+		if (from[0] == '\\' && from[1] && from[2] && from[3]) {
+			*to = (char)((from[1] - '0') * 64 + (from[2] - '0') * 8 + (from[3] - '0'));
+			from += 4;
+		} else {
+			*to = *from++;
+		}
+	}
+	*to = '\0';
+}
+
+bool mount_parse(const char *line, struct mount *mount)
+{
+	/* "ID parent major:minor root point options [optional...] - type source super-options" */
+	const char *rest = strstr(line, " - ");
+
+	*mount = (struct mount){0};
+	if (!rest || sscanf(rest, " - %31s %255s", mount->type, mount->source) != 2)
+		return false;
+	unescape(mount->type);
+	unescape(mount->source);
+	return true;
+}
+
+/*
+ * The identity of the mount that fd was opened through. st_dev would not do: that of a btrfs file
+ * is its subvolume's, which stands in no list of mounts.
+ */
+static long mount_id(int fd)
+{
+	char path[48], line[256];
+	long id = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	file = fopen(path, "re");
+	if (!file)
+		return -1;
+	while (id < 0 && fgets(line, sizeof(line), file))
+		if (sscanf(line, "mnt_id: %ld", &id) != 1)
+			id = -1;
+	fclose(file);
+	return id;
+}
+
+bool mount_of(int fd, struct mount *mount)
+{
+	long wanted = mount_id(fd);
+	char *line = NULL;
+	size_t capacity = 0;
+	bool found = false;
+	FILE *file;
+
+	*mount = (struct mount){0};
+	if (wanted < 0)
+		return false;
+	file = fopen("/proc/self/mountinfo", "re");
+	if (!file)
+		return false;
+	while (!found && getline(&line, &capacity, file) > 0)
+		found = strtol(line, NULL, 10) == wanted && mount_parse(line, mount);
+	free(line);
+	fclose(file);
+	return found;
+}
+
+unsigned path_devices(int fd, char names[DEVICES_MAX][64])
+{
+	struct mount mount;
+	struct stat st;
+	dev_t device;
+
+	if (fstat(fd, &st))
+		return 0;
+	device = S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev;
+	if (major(device) == 0) {
+		/* A number of the file system's own: its drive is what was mounted, if that is one.
+		 */
+		if (!mount_of(fd, &mount) || mount.source[0] != '/' || stat(mount.source, &st) ||
+		    !S_ISBLK(st.st_mode))
+			return 0;
+		device = st.st_rdev;
+	}
+	return sysfs_disks(SYSFS, major(device), minor(device), names);
+}
+
+uint64_t device_attribute(const char *device, const char *attribute, uint64_t otherwise)
+{
+	int64_t value = sysfs_number(-1, SYSFS "/block/%s/%s", device, attribute);
+
+	return value < 0 ? otherwise : (uint64_t)value;
+}

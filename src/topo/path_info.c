@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvs_path_info: what a directory, file or block device can do, and the drive beneath it. Relies on
+ * the probes of this layer; makes nothing but a nameless file, in a directory, to probe with.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "topo/path.h"
+#include "topo/sysfs.h"
+
+/* Names the part of the path that does exist, so that a typing error shows. */
+static int missing(const char *path, struct nvs_error *error)
+{
+	char parent[sizeof(((struct nvs_path_info *)0)->path)];
+	struct stat st;
+
+	snprintf(parent, sizeof(parent), "%s", path);
+	do {
+		/* dirname cuts its argument, or returns a constant. */
+		const char *up = dirname(parent);
+
+		if (up != parent)
+			strcpy(parent, up);
+	} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
+	return error_about(error, -ENOENT, "nvme_path", 0, 0,
+			   "%s does not exist (%s, above it, does); make it with: mkdir -p '%s'",
+			   path, parent, path);
+}
+
+static int unreachable(const char *path, int code, struct nvs_error *error)
+{
+	const char *remedy = "";
+
+	if (code == -ENOENT)
+		return missing(path, error);
+	if (code == -EACCES || code == -EPERM)
+		remedy = "; it must be readable and writable by the user that runs nvswap";
+	else if (code == -EROFS)
+		remedy = "; remount it for writing, or give another path";
+	else if (code == -EOPNOTSUPP)
+		remedy = "; its file system holds no files of users', give a directory on a drive";
+	else if (code == -ENOMEDIUM)
+		remedy = "; the device has no size, give one that has something in it";
+	else if (code == -ENOTDIR)
+		remedy = "; a part of the path before the last is a file";
+	return error_about(error, code, "nvme_path", 0, 0, "%s: %s%s", path, strerror(-code),
+			   remedy);
+}
+
+/* Direct I/O is a matter of files, so a directory is probed by one that has no name. */
+static int open_nameless(const char *directory)
+{
+	char path[sizeof(((struct nvs_path_info *)0)->path) + 16];
+	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	if (fd >= 0)
+		return fd;
+	/* EISDIR is how a kernel that does not know O_TMPFILE understands it. */
+	if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)
+		return -errno;
+	snprintf(path, sizeof(path), "%s/.nvswap-XXXXXX", directory);
+	fd = mkostemp(path, O_CLOEXEC);
+	/* The directory is there: ENOENT is what /proc and its like say of making files. */
+	if (fd < 0)
+		return errno == ENOENT ? -EOPNOTSUPP : -errno;
+	unlink(path);
+	return fd;
+}
+
+/* A descriptor that stands for the path in what follows, or a negative errno. */
+static int open_path(const char *path, struct nvs_error *error)
+{
+	struct stat st;
+	int fd;
+
+	if (stat(path, &st))
+		return unreachable(path, -errno, error);
+	if (S_ISDIR(st.st_mode)) {
+		fd = open_nameless(path);
+	} else if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)) {
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+		fd = fd < 0 ? -errno : fd;
+	} else {
+		return error_about(
+			error, -EINVAL, "nvme_path", 0, 0,
+			"%s is neither a directory nor a file nor a block device; give one "
+			"of these",
+			path);
+	}
+	return fd < 0 ? unreachable(path, fd, error) : fd;
+}
+
+static int look_at_space(int fd, struct nvs_path_info *info)
+{
+	struct statvfs fs;
+
+	if (info->block_device) {
+		if (ioctl(fd, BLKGETSIZE64, &info->total_bytes))
+			return -errno;
+		if (!info->total_bytes)
+			return -ENOMEDIUM;
+		/* A raw device is taken whole. */
+		info->free_bytes = info->total_bytes;
+		return 0;
+	}
+	if (fstatvfs(fd, &fs))
+		return -errno;
+	info->total_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+	info->free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+	return 0;
+}
+
+static int look_at_file(int fd, struct nvs_path_info *info)
+{
+	struct dio_caps caps;
+	struct mount mount;
+	struct stat st;
+	int rc;
+
+	if (fstat(fd, &st))
+		return -errno;
+	info->block_device = S_ISBLK(st.st_mode);
+	if (info->block_device)
+		snprintf(info->filesystem, sizeof(info->filesystem), "block device");
+	else if (mount_of(fd, &mount))
+		snprintf(info->filesystem, sizeof(info->filesystem), "%s", mount.type);
+	rc = dio_probe(fd, &caps);
+	if (rc)
+		return rc;
+	info->direct = caps.direct;
+	info->dio_from_statx = caps.from_statx;
+	info->dio_mem_align = caps.mem_align;
+	info->dio_offset_align = caps.offset_align;
+	return look_at_space(fd, info);
+}
+
+static uint32_t queue_number(const char *device, const char *attribute, uint64_t unit)
+{
+	uint64_t value = device_attribute(device, attribute, 0);
+
+	return value > UINT32_MAX / unit ? UINT32_MAX : (uint32_t)(value * unit);
+}
+
+/* The lesser, where 0 is not known. */
+static uint32_t lesser(uint32_t a, uint32_t b)
+{
+	return !a || (b && b < a) ? b : a;
+}
+
+static uint32_t greater(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Of several drives: the names of all, the limits of the worst, the rest of the first. */
+static void look_at_drive(const char *device, struct nvs_path_info *info)
+{
+	size_t used = strlen(info->device), name = strlen(device);
+
+	if (used + (used > 0) + name < sizeof(info->device)) {
+		strcat(info->device, used ? "," : "");
+		strcat(info->device, device);
+	}
+	if (!used) {
+		sysfs_text(info->model, sizeof(info->model), SYSFS "/block/%s/device/model",
+			   device);
+		sysfs_text(info->scheduler, sizeof(info->scheduler),
+			   SYSFS "/block/%s/queue/scheduler", device);
+		sysfs_choice(info->scheduler);
+	}
+	info->rotational |= device_attribute(device, "queue/rotational", 0) != 0;
+	info->logical_block_bytes = greater(info->logical_block_bytes,
+					    queue_number(device, "queue/logical_block_size", 1));
+	info->physical_block_bytes = greater(info->physical_block_bytes,
+					     queue_number(device, "queue/physical_block_size", 1));
+	info->max_io_bytes = lesser(info->max_io_bytes,
+				    queue_number(device, "queue/max_sectors_kb", 1024));
+	info->max_hw_io_bytes = lesser(info->max_hw_io_bytes,
+				       queue_number(device, "queue/max_hw_sectors_kb", 1024));
+	info->nr_requests = lesser(info->nr_requests, queue_number(device, "queue/nr_requests", 1));
+	info->max_segments = lesser(info->max_segments,
+				    queue_number(device, "queue/max_segments", 1));
+}
+
+static void look_at_drives(int fd, struct nvs_path_info *info)
+{
+	char names[DEVICES_MAX][64];
+	const char *devices[DEVICES_MAX];
+	unsigned n = path_devices(fd, names);
+	struct topo *topo;
+
+	for (unsigned i = 0; i < n; i++) {
+		devices[i] = names[i];
+		look_at_drive(names[i], info);
+	}
+	info->numa_node = -1;
+	if (n && !topo_open(&topo, NULL, NULL)) {
+		info->numa_node = topo_node_of_devices(topo, devices, n);
+		topo_close(topo);
+	}
+}
+
+int nvs_path_info(const char *path, struct nvs_path_info *info, struct nvs_error *error)
+{
+	int fd, rc;
+
+	*info = (struct nvs_path_info){.numa_node = -1};
+	if (!path[0])
+		return error_about(error, -EINVAL, "nvme_path", 0, 0,
+				   "the path is empty; give a directory, a file or a block device");
+	if (strlen(path) >= sizeof(info->path))
+		return error_about(error, -ENAMETOOLONG, "nvme_path", 0, 0,
+				   "a path of %zu bytes is too long; it may have %zu", strlen(path),
+				   sizeof(info->path) - 1);
+	fd = open_path(path, error);
+	if (fd < 0)
+		return fd;
+	strcpy(info->path, path);
+	rc = look_at_file(fd, info);
+	if (rc)
+		unreachable(path, rc, error);
+	else
+		look_at_drives(fd, info);
+	close(fd);
+	return rc;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is near what, by hwloc: the node of a drive, the cores of a node, and binding there. Relies
+ * on hwloc, and on sysfs for drives that hwloc can't place; never makes a caller fail by itself.
+ */
+#include "topo/topo.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <hwloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "topo/sysfs.h"
+
+struct topo {
+	hwloc_topology_t hwloc;
+	hwloc_bitmap_t allowed; /* CPUs that the process could run on when it was opened */
+};
+
+/* Looking for accelerators would start their runtimes in the caller's process, for nothing. */
+static void leave_accelerators_alone(hwloc_topology_t hwloc)
+{
+	static const char *const components[] = {"cuda", "nvml", "opencl",
+						 "gl",	 "rsmi", "levelzero"};
+	const unsigned long flag = HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST;
+
+	/* It fails where this hwloc has no such component, which is just as well. */
+	for (unsigned i = 0; i < sizeof(components) / sizeof(components[0]); i++)
+		(void)hwloc_topology_set_components(hwloc, flag, components[i]);
+}
+
+static int load(struct topo *topo, const char *xml_path)
+{
+	if (hwloc_topology_init(&topo->hwloc))
+		return -ENOMEM;
+	leave_accelerators_alone(topo->hwloc);
+	errno = 0;
+	if (hwloc_topology_set_io_types_filter(topo->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) ||
+	    (xml_path && hwloc_topology_set_xml(topo->hwloc, xml_path)) ||
+	    hwloc_topology_load(topo->hwloc)) {
+		int code = errno ? -errno : -EINVAL;
+
+		hwloc_topology_destroy(topo->hwloc);
+		return code;
+	}
+	return 0;
+}
+
+/* The union over its threads: the one that calls now may be bound more tightly than the rest. */
+static hwloc_bitmap_t allowed_cpus(hwloc_topology_t hwloc)
+{
+	hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
+
+	if (!cpus)
+		return NULL;
+	if (!hwloc_topology_is_thissystem(hwloc) ||
+	    hwloc_get_cpubind(hwloc, cpus, HWLOC_CPUBIND_PROCESS))
+		hwloc_bitmap_copy(cpus, hwloc_topology_get_allowed_cpuset(hwloc));
+	return cpus;
+}
+
+int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
+{
+	struct topo *new = calloc(1, sizeof(*new));
+	int rc;
+
+	if (!new)
+		return error_set(error, -ENOMEM, "no memory for the machine's topology");
+	rc = load(new, xml_path);
+	if (rc) {
+		free(new);
+		return error_set(error, rc, "hwloc can't read the topology of %s: %s",
+				 xml_path ? xml_path : "this machine", strerror(-rc));
+	}
+	new->allowed = allowed_cpus(new->hwloc);
+	if (!new->allowed) {
+		topo_close(new);
+		return error_set(error, -ENOMEM, "no memory for the machine's topology");
+	}
+	*topo = new;
+	return 0;
+}
+
+void topo_close(struct topo *topo)
+{
+	if (!topo)
+		return;
+	hwloc_bitmap_free(topo->allowed);
+	hwloc_topology_destroy(topo->hwloc);
+	free(topo);
+}
+
+static hwloc_obj_t find_device(hwloc_topology_t hwloc, const char *name)
+{
+	hwloc_obj_t device = NULL;
+
+	while ((device = hwloc_get_next_osdev(hwloc, device)))
+		if (device->attr->osdev.type == HWLOC_OBJ_OSDEV_BLOCK && device->name &&
+		    !strcmp(device->name, name))
+			return device;
+	return NULL;
+}
+
+static int node_of_device(const struct topo *topo, const char *name)
+{
+	hwloc_obj_t device = find_device(topo->hwloc, name);
+	hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device) : NULL;
+
+	if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
+		return hwloc_bitmap_first(near->nodeset);
+	/* hwloc hangs drives of several paths, and those near a package of several nodes (HBM,
+	 * CXL), where no single node is above them; the kernel may still name one. */
+	return hwloc_topology_is_thissystem(topo->hwloc) ? sysfs_node(SYSFS, name) : -1;
+}
+
+int topo_node_of_devices(const struct topo *topo, const char *const *devices, unsigned n)
+{
+	int node = -1;
+
+	if (hwloc_get_nbobjs_by_type(topo->hwloc, HWLOC_OBJ_NUMANODE) < 2)
+		return -1;
+	for (unsigned i = 0; i < n; i++) {
+		int its = node_of_device(topo, devices[i]);
+
+		if (its < 0 || (i > 0 && its != node))
+			return -1;
+		node = its;
+	}
+	return node;
+}
+
+static hwloc_obj_t find_node(const struct topo *topo, int node)
+{
+	return node < 0 ? NULL : hwloc_get_numanode_obj_by_os_index(topo->hwloc, (unsigned)node);
+}
+
+unsigned topo_cpus_of_node(const struct topo *topo, int node, unsigned *cpus, unsigned max)
+{
+	hwloc_obj_t object = find_node(topo, node);
+	unsigned n = 0, cpu;
+
+	if (!object)
+		return 0;
+	hwloc_bitmap_foreach_begin(cpu, object->cpuset)
+	{
+		if (n < max)
+			cpus[n] = cpu;
+		n++;
+	}
+	hwloc_bitmap_foreach_end();
+	return n;
+}
+
+/* The node's object if something can be bound to it here; else NULL and why. */
+static hwloc_obj_t bindable_node(const struct topo *topo, int node, int *code)
+{
+	hwloc_obj_t object = find_node(topo, node);
+
+	if (!hwloc_topology_is_thissystem(topo->hwloc))
+		*code = -ENOTSUP;
+	else if (!object)
+		*code = -EINVAL;
+	else
+		return object;
+	return NULL;
+}
+
+int topo_bind_memory(const struct topo *topo, int node, void *data, size_t nbytes)
+{
+	int code = 0;
+	hwloc_obj_t object = bindable_node(topo, node, &code);
+
+	if (!object)
+		return code;
+	/* Not HWLOC_MEMBIND_STRICT: with that a full node kills the process instead of lending its
+	 * neighbour's memory. */
+	if (hwloc_set_area_membind(topo->hwloc, data, nbytes, object->nodeset, HWLOC_MEMBIND_BIND,
+				   HWLOC_MEMBIND_BYNODESET))
+		return errno == ENOSYS ? -ENOTSUP : -errno;
+	return 0;
+}
+
+int topo_bind_thread(const struct topo *topo, int node)
+{
+	int code = 0;
+	hwloc_obj_t object = bindable_node(topo, node, &code);
+	hwloc_bitmap_t cpus;
+
+	if (!object)
+		return code;
+	cpus = hwloc_bitmap_alloc();
+	if (!cpus)
+		return -ENOMEM;
+	hwloc_bitmap_and(cpus, object->cpuset, topo->allowed);
+	if (hwloc_bitmap_iszero(cpus))
+		code = -EINVAL;
+	else if (hwloc_set_cpubind(topo->hwloc, cpus, HWLOC_CPUBIND_THREAD))
+		code = errno == ENOSYS ? -ENOTSUP : -errno;
+	hwloc_bitmap_free(cpus);
+	return code;
+}

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The base layer: free extents against a bitmap, histograms against sorted arrays. All random
+ * histories come from seeds that are printed. It needs nothing of the machine.
+ */
+#include "base/clock.h"
+#include "base/extents.h"
+#include "base/histogram.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static uint64_t next_random(uint64_t *state)
+{
+	uint64_t x = *state;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	return *state = x;
+}
+
+/* ---- Extents ---- */
+
+#define MODEL_MAX 2048
+
+/* The plain model: a flag for each unit, and every question answered by looking at all of them. */
+struct model {
+	bool taken[MODEL_MAX];
+	uint64_t size;
+};
+
+static uint64_t model_run(const struct model *model, uint64_t from)
+{
+	uint64_t end = from;
+
+	while (end < model->size && !model->taken[end])
+		end++;
+	return end - from;
+}
+
+static bool model_first_fit(const struct model *model, uint64_t length, uint64_t *offset)
+{
+	for (uint64_t i = 0; i < model->size; i++) {
+		if (model_run(model, i) >= length) {
+			*offset = i;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void model_set(struct model *model, uint64_t offset, uint64_t length, bool taken)
+{
+	for (uint64_t i = offset; i < offset + length; i++) {
+		assert_true(model->taken[i] != taken);
+		model->taken[i] = taken;
+	}
+}
+
+static void assert_same(const struct extents *extents, const struct model *model)
+{
+	uint64_t free_units = 0, largest = 0, count = 0, tail = model->size;
+
+	for (uint64_t i = 0; i < model->size;) {
+		uint64_t run = model_run(model, i);
+
+		if (run) {
+			free_units += run;
+			count++;
+			largest = run > largest ? run : largest;
+			tail = i + run == model->size ? i : tail;
+		}
+		i += run ? run : 1;
+	}
+	assert_int_equal(extents_size(extents), model->size);
+	assert_int_equal(extents_free_units(extents), free_units);
+	assert_int_equal(extents_largest(extents), largest);
+	assert_int_equal(extents_count(extents), count);
+	assert_int_equal(extents_tail(extents), tail);
+}
+
+static void step_alloc(struct extents *extents, struct model *model, uint64_t *random)
+{
+	uint64_t length = 1 + next_random(random) % (next_random(random) % 8 ? 8 : 200);
+	uint64_t expected = 0, offset = 0;
+	bool fits = model_first_fit(model, length, &expected);
+
+	assert_int_equal(extents_alloc(extents, length, &offset), fits ? 0 : -ENOSPC);
+	if (fits) {
+		assert_int_equal(offset, expected);
+		model_set(model, offset, length, true);
+	}
+}
+
+static void step_take(struct extents *extents, struct model *model, uint64_t *random)
+{
+	if (!model->size)
+		return;
+
+	uint64_t offset = next_random(random) % model->size;
+	uint64_t length = 1 + next_random(random) % 12;
+	bool is_free = model_run(model, offset) >= length;
+
+	assert_int_equal(extents_take(extents, offset, length), is_free ? 0 : -EEXIST);
+	if (is_free)
+		model_set(model, offset, length, true);
+}
+
+/* Frees a part of a taken run, as likely as not one that was not taken in one piece. */
+static void step_free(struct extents *extents, struct model *model, uint64_t *random)
+{
+	if (!model->size)
+		return;
+
+	uint64_t offset = next_random(random) % model->size;
+	uint64_t length = 0, wanted = 1 + next_random(random) % 16;
+
+	while (length < wanted && offset + length < model->size && model->taken[offset + length])
+		length++;
+	if (!length)
+		return;
+	assert_int_equal(extents_free(extents, offset, length), 0);
+	model_set(model, offset, length, false);
+}
+
+static void run_history(uint64_t seed)
+{
+	uint64_t random = seed;
+	struct model model = {.size = next_random(&random) % 300};
+	struct extents *extents = extents_open(model.size);
+
+	assert_non_null(extents);
+	assert_same(extents, &model);
+	for (int i = 0; i < 3000; i++) {
+		switch (next_random(&random) % 16) {
+		case 0:
+			step_take(extents, &model, &random);
+			break;
+		case 1:
+			if (model.size < MODEL_MAX - 40 && next_random(&random) % 8 == 0) {
+				uint64_t more = 1 + next_random(&random) % 40;
+
+				assert_int_equal(extents_grow(extents, more), 0);
+				model.size += more;
+			}
+			break;
+		case 2 ... 8:
+			step_alloc(extents, &model, &random);
+			break;
+		default:
+			step_free(extents, &model, &random);
+			break;
+		}
+		assert_same(extents, &model);
+	}
+	extents_close(extents);
+}
+
+static void extents_agree_with_a_bitmap(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 60; seed++) {
+		print_message("seed %" PRIu64 "\r", seed);
+		run_history(seed * 0x9e3779b97f4a7c15u);
+	}
+	print_message("seeds 1 to 60, times 0x9e3779b97f4a7c15\n");
+}
+
+static void extents_edges_of_the_space(void **state)
+{
+	struct extents *extents = extents_open(0);
+	uint64_t offset;
+
+	(void)state;
+	assert_non_null(extents);
+	assert_int_equal(extents_alloc(extents, 1, &offset), -ENOSPC);
+	assert_int_equal(extents_take(extents, 0, 1), -EEXIST);
+	assert_int_equal(extents_tail(extents), 0);
+	assert_int_equal(extents_grow(extents, UINT64_MAX), 0);
+	assert_int_equal(extents_take(extents, UINT64_MAX, 1), -EEXIST);
+	assert_int_equal(extents_take(extents, UINT64_MAX - 1, 2), -EEXIST);
+	assert_int_equal(extents_take(extents, 1, UINT64_MAX), -EEXIST);
+	assert_int_equal(extents_take(extents, UINT64_MAX - 1, 1), 0);
+	assert_int_equal(extents_tail(extents), UINT64_MAX);
+	assert_int_equal(extents_alloc(extents, UINT64_MAX - 1, &offset), 0);
+	assert_int_equal(offset, 0);
+	assert_int_equal(extents_free_units(extents), 0);
+	extents_close(extents);
+	extents_close(NULL);
+}
+
+static void extents_a_million_take_moments(void **state)
+{
+	enum { N = 1000000 };
+	struct extents *extents = extents_open(UINT64_C(1) << 40);
+	uint64_t *offsets = calloc(N, sizeof(*offsets)), random = 42;
+
+	(void)state;
+	print_message("seed 42\n");
+	assert_non_null(extents);
+	assert_non_null(offsets);
+	assert_int_equal(extents_prepare(extents, N), 0);
+
+	uint64_t began = clock_ns();
+
+	for (size_t i = 0; i < N; i++)
+		assert_int_equal(extents_alloc(extents, 1 + i % 16, &offsets[i]), 0);
+
+	uint64_t allocated = clock_ns();
+
+	/* In random order, so that close to half a million free extents stand at once. */
+	uint32_t *order = calloc(N, sizeof(*order));
+
+	assert_non_null(order);
+	for (uint32_t i = 0; i < N; i++) {
+		uint32_t j = (uint32_t)(next_random(&random) % (i + 1));
+
+		order[i] = order[j];
+		order[j] = i;
+	}
+
+	uint64_t most = 0;
+
+	for (size_t i = 0; i < N; i++) {
+		uint32_t which = order[i];
+
+		assert_int_equal(extents_free(extents, offsets[which], 1 + which % 16), 0);
+		if (extents_count(extents) > most)
+			most = extents_count(extents);
+	}
+	print_message("%d in order: %.3f s; freed in random order: %.3f s, up to %" PRIu64
+		      " free extents\n",
+		      N, (double)(allocated - began) / 1e9, (double)(clock_ns() - allocated) / 1e9,
+		      most);
+	assert_int_equal(extents_count(extents), 1);
+	assert_int_equal(extents_free_units(extents), UINT64_C(1) << 40);
+	free(order);
+	free(offsets);
+	extents_close(extents);
+}
+
+/* What ends in an assertion is done in a child, which has to die of it. */
+static void assert_aborts(void (*act)(struct extents *))
+{
+	fflush(NULL);
+
+	pid_t child = fork();
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct extents *extents = extents_open(64);
+
+		signal(SIGABRT, SIG_DFL);
+		if (!freopen("/dev/null", "w", stderr) || !extents)
+			_exit(1);
+		act(extents);
+		_exit(0);
+	}
+
+	int status = 0;
+
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+static void free_what_is_free(struct extents *extents)
+{
+	extents_free(extents, 8, 1);
+}
+
+static void free_twice(struct extents *extents)
+{
+	uint64_t offset;
+
+	if (!extents_alloc(extents, 64, &offset) && !extents_free(extents, 8, 8))
+		extents_free(extents, 15, 2);
+}
+
+static void free_into_the_next(struct extents *extents)
+{
+	uint64_t offset;
+
+	if (!extents_alloc(extents, 64, &offset) && !extents_free(extents, 8, 8))
+		extents_free(extents, 4, 5);
+}
+
+static void free_past_the_end(struct extents *extents)
+{
+	uint64_t offset;
+
+	if (!extents_alloc(extents, 64, &offset))
+		extents_free(extents, 63, 2);
+}
+
+static void extents_assert_against_freeing_twice(void **state)
+{
+	(void)state;
+	assert_aborts(free_what_is_free);
+	assert_aborts(free_twice);
+	assert_aborts(free_into_the_next);
+	assert_aborts(free_past_the_end);
+}
+
+/* ---- Histograms ---- */
+
+static int compare_ns(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* One value in each range of magnitudes, so that all groups are met, 0 and UINT64_MAX too. */
+static uint64_t any_magnitude(uint64_t *random, size_t i)
+{
+	uint64_t value = next_random(random) >> (next_random(random) % 64);
+
+	return i == 0 ? 0 : i == 1 ? UINT64_MAX : value;
+}
+
+static void histogram_percentiles_are_within_a_64th(void **state)
+{
+	enum { N = 20000 };
+	static const double percentiles[] = {0, 0.01, 1, 5, 25, 50, 75, 90, 99, 99.9, 99.99, 100};
+	static uint64_t values[N];
+	struct histogram *histogram = calloc(1, sizeof(*histogram));
+	uint64_t random = 7;
+
+	(void)state;
+	print_message("seed 7\n");
+	assert_non_null(histogram);
+	for (size_t i = 0; i < N; i++) {
+		values[i] = any_magnitude(&random, i);
+		histogram_add(histogram, values[i]);
+	}
+	qsort(values, N, sizeof(values[0]), compare_ns);
+	assert_int_equal(histogram->count, N);
+	assert_int_equal(histogram->min, 0);
+	assert_true(histogram->max == UINT64_MAX);
+	for (size_t i = 0; i < LENGTH(percentiles); i++) {
+		/* Hundredths of a per cent are whole numbers of the 20000. */
+		uint64_t rank = (uint64_t)(percentiles[i] * 100 + 0.5) * N / 10000;
+		uint64_t exact = values[rank ? rank - 1 : 0];
+		uint64_t got = histogram_percentile(histogram, percentiles[i]);
+
+		assert_true(got >= exact);
+		assert_true(got - exact <= exact / HISTOGRAM_STEPS);
+	}
+	free(histogram);
+}
+
+static void histogram_small_times_are_exact(void **state)
+{
+	struct histogram *histogram = calloc(1, sizeof(*histogram));
+
+	(void)state;
+	assert_non_null(histogram);
+	assert_int_equal(histogram_percentile(histogram, 50), 0);
+	assert_true(histogram_mean(histogram) == 0 && histogram_stddev(histogram) == 0);
+	for (uint64_t ns = 1; ns <= 100; ns++)
+		histogram_add(histogram, ns);
+	for (uint64_t p = 1; p <= 100; p++)
+		assert_int_equal(histogram_percentile(histogram, (double)p), p);
+	assert_int_equal(histogram_percentile(histogram, 0), 1);
+	assert_int_equal(histogram_percentile(histogram, 0.5), 1);
+	assert_int_equal(histogram_percentile(histogram, 1.5), 2);
+	assert_true(histogram_mean(histogram) == 50.5);
+	/* (n^2 - 1) / 12 */
+	assert_true(histogram_stddev(histogram) > 28.866 && histogram_stddev(histogram) < 28.867);
+	free(histogram);
+}
+
+static void histogram_merged_equals_one(void **state)
+{
+	struct histogram *parts = calloc(4, sizeof(*parts)), *whole = calloc(1, sizeof(*whole));
+	uint64_t random = 99;
+
+	(void)state;
+	print_message("seed 99\n");
+	assert_non_null(parts);
+	assert_non_null(whole);
+	for (int i = 0; i < 3000; i++) {
+		/* Whole numbers of which sums and squares are exact in a double, in any order. */
+		uint64_t ns = next_random(&random) % 100000;
+
+		histogram_add(&parts[ns % 2], ns);
+		histogram_add(whole, ns);
+	}
+	histogram_merge(&parts[2], &parts[3]);
+	assert_int_equal(parts[2].count, 0);
+	histogram_merge(&parts[2], &parts[0]);
+	histogram_merge(&parts[2], &parts[1]);
+	histogram_merge(&parts[2], &parts[3]);
+	assert_memory_equal(&parts[2], whole, sizeof(*whole));
+	free(parts);
+	free(whole);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(extents_agree_with_a_bitmap),
+		cmocka_unit_test(extents_edges_of_the_space),
+		cmocka_unit_test(extents_a_million_take_moments),
+		cmocka_unit_test(extents_assert_against_freeing_twice),
+		cmocka_unit_test(histogram_percentiles_are_within_a_64th),
+		cmocka_unit_test(histogram_small_times_are_exact),
+		cmocka_unit_test(histogram_merged_equals_one),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

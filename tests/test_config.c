@@ -1,0 +1,1779 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The configuration layer: each key, each bound, each error with its place and text, the examples
+ * in config/, and mutated files from a printed seed. Run from the root of the repository.
+ */
+#include "config/json.h"
+#include "config/keys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <float.h>
+#include <ftw.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <locale.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- What the tests share ---- */
+
+struct heard {
+	unsigned count[4]; /* by level */
+	char last[4][1024];
+};
+
+static void hear(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct heard *heard = arg;
+
+	assert_null(strchr(text, '\n'));
+	heard->count[level]++;
+	snprintf(heard->last[level], sizeof(heard->last[level]), "%s", text);
+}
+
+static void listen(struct nvs_config *config, struct heard *heard)
+{
+	memset(heard, 0, sizeof(*heard));
+	config->log = (struct nvs_log){hear, heard};
+}
+
+static void has(const char *text, const char *fragment)
+{
+	if (!strstr(text, fragment))
+		fail_msg("\"%s\" is not in: %s", fragment, text);
+}
+
+static int parse(struct nvs_config *config, const char *text, struct nvs_error *error)
+{
+	return nvs_config_parse(config, text, strlen(text), "ds.json", error);
+}
+
+/* Parses into a fresh configuration, which the caller frees. */
+static void accepted(struct nvs_config *config, const char *text)
+{
+	struct nvs_error error = {0};
+
+	nvs_config_init(config);
+	if (parse(config, text, &error))
+		fail_msg("%s\n-> %s", text, error.text);
+}
+
+/* The document is refused at that line, with these fragments in the text, by the same with and
+ * without an nvs_error, and what was configured before stays to the byte. */
+static void refused(const char *text, unsigned line, const char *subject, const char *const *parts,
+		    size_t nparts)
+{
+	static const char *const paths[] = {"/before/a", "/before/b"};
+	struct nvs_config config, before;
+	struct nvs_error error = {0};
+	char place[32];
+
+	nvs_config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config.param, paths, 2, NULL), 0);
+	config.param.device = NVS_DEVICE_CPU;
+	config.aio.queue_depth = 77;
+	memcpy(&before, &config, sizeof(config));
+	assert_int_equal(parse(&config, text, NULL), -EINVAL);
+	if (parse(&config, text, &error) != -EINVAL)
+		fail_msg("not refused: %s", text);
+	assert_memory_equal(&before, &config, sizeof(config));
+	assert_string_equal(config.param.nvme_path[1], "/before/b");
+	if (error.line != line)
+		fail_msg("line %u is not %u: %s", line, error.line, error.text);
+	assert_int_equal(error.code, -EINVAL);
+	snprintf(place, sizeof(place), line ? "ds.json:%u:" : "ds.json: ", line);
+	assert_memory_equal(error.text, place, strlen(place));
+	if (subject)
+		assert_string_equal(error.subject, subject);
+	for (size_t i = 0; i < nparts; i++)
+		has(error.text, parts[i]);
+	nvs_config_free(&config);
+}
+
+#define REFUSED(text, line, subject, ...)                                                          \
+	do {                                                                                       \
+		static const char *const parts_[] = {__VA_ARGS__};                                 \
+		refused(text, line, subject, parts_, LENGTH(parts_));                              \
+	} while (0)
+
+/* A document that has `key: value` in the block, and nothing else. */
+static void document_with(enum config_block block, const char *key, const char *value,
+			  char document[512])
+{
+	static const char *const forms[BLOCK_COUNT] = {
+		[BLOCK_ROOT] = "{\n\"%s\": %s}",
+		[BLOCK_AIO] = "{\"aio\": {\n\"%s\": %s}}",
+		[BLOCK_ZERO] = "{\"zero_optimization\": {\n\"%s\": %s}}",
+		[BLOCK_PARAM] = "{\"zero_optimization\": {\"offload_param\": {\n\"%s\": %s}}}",
+		[BLOCK_OPTIMIZER] =
+			"{\"zero_optimization\": {\"offload_optimizer\": {\n\"%s\": %s}}}",
+		[BLOCK_FP16] = "{\"fp16\": {\n\"%s\": %s}}",
+		[BLOCK_BF16] = "{\"bf16\": {\n\"%s\": %s}}",
+		[BLOCK_DATA_TYPES] = "{\"data_types\": {\n\"%s\": %s}}",
+		[BLOCK_ADAM] = "{\"optimizer\": {\n\"%s\": %s}}",
+		[BLOCK_ADAM_PARAMS] = "{\"optimizer\": {\"params\": {\n\"%s\": %s}}}",
+		[BLOCK_NVSWAP] = "{\"nvswap\": {\n\"%s\": %s}}",
+	};
+	int n;
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+	n = snprintf(document, 512, forms[block], key, value);
+#pragma GCC diagnostic pop
+	assert_in_range(n, 1, 511);
+}
+
+static bool is_whole(const struct config_key *key)
+{
+	return key->type == KEY_U32 || key->type == KEY_U64;
+}
+
+static uint64_t whole_in(const struct nvs_config *config, const struct config_key *key)
+{
+	const char *at = (const char *)config + key->place;
+
+	return key->type == KEY_U32 ? *(const uint32_t *)(const void *)at
+				    : *(const uint64_t *)(const void *)at;
+}
+
+static int make_directory(void **state)
+{
+	static char directory[64];
+
+	snprintf(directory, sizeof(directory), "/tmp/test_config.XXXXXX");
+	*state = mkdtemp(directory);
+	return *state ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
+{
+	(void)status;
+	(void)type;
+	(void)walk;
+	return remove(path);
+}
+
+static int remove_directory(void **state)
+{
+	return nftw(*state, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- Names and defaults ---- */
+
+static void dtypes_have_safetensors_names_and_sizes(void **state)
+{
+	static const struct {
+		enum nvs_dtype dtype;
+		const char *name;
+		size_t nbytes;
+	} known[] = {
+		{NVS_F64, "F64", 8},   {NVS_F32, "F32", 4},	    {NVS_F16, "F16", 2},
+		{NVS_BF16, "BF16", 2}, {NVS_F8_E4M3, "F8_E4M3", 1}, {NVS_F8_E5M2, "F8_E5M2", 1},
+		{NVS_I64, "I64", 8},   {NVS_I32, "I32", 4},	    {NVS_I16, "I16", 2},
+		{NVS_I8, "I8", 1},     {NVS_U64, "U64", 8},	    {NVS_U32, "U32", 4},
+		{NVS_U16, "U16", 2},   {NVS_U8, "U8", 1},	    {NVS_BOOL, "BOOL", 1}};
+	static const char *const none[] = {"", "f32", "F32 ", "FLOAT", "F8", "BF16X"};
+	enum nvs_dtype dtype;
+
+	(void)state;
+	assert_int_equal(LENGTH(known), NVS_DTYPE_COUNT);
+	for (size_t i = 0; i < LENGTH(known); i++) {
+		dtype = NVS_DTYPE_COUNT;
+		assert_int_equal(nvs_dtype_parse(known[i].name, &dtype), 0);
+		assert_int_equal(dtype, known[i].dtype);
+		assert_string_equal(nvs_dtype_name(dtype), known[i].name);
+		assert_int_equal(nvs_dtype_size(dtype), known[i].nbytes);
+	}
+	for (size_t i = 0; i < LENGTH(none); i++) {
+		dtype = NVS_I8;
+		assert_int_equal(nvs_dtype_parse(none[i], &dtype), -EINVAL);
+		assert_int_equal(dtype, NVS_I8);
+	}
+	assert_int_equal(nvs_dtype_size(NVS_DTYPE_COUNT), 0);
+	assert_string_equal(nvs_dtype_name(NVS_DTYPE_COUNT), "unknown");
+}
+
+static void engines_and_devices_have_the_names_of_the_configuration(void **state)
+{
+	static const char *const names[] = {"auto", "io_uring", "libaio", "posix"};
+	enum nvs_ioengine ioengine;
+
+	(void)state;
+	for (unsigned i = 0; i < LENGTH(names); i++) {
+		assert_int_equal(nvs_ioengine_parse(names[i], &ioengine), 0);
+		assert_int_equal(ioengine, i);
+		assert_string_equal(nvs_ioengine_name(ioengine), names[i]);
+	}
+	assert_int_equal(nvs_ioengine_parse("sync", &ioengine), -EINVAL);
+	assert_int_equal(nvs_ioengine_parse("", &ioengine), -EINVAL);
+	assert_string_equal(nvs_ioengine_name((enum nvs_ioengine)4), "unknown");
+	assert_string_equal(nvs_device_name(NVS_DEVICE_NONE), "none");
+	assert_string_equal(nvs_device_name(NVS_DEVICE_CPU), "cpu");
+	assert_string_equal(nvs_device_name(NVS_DEVICE_NVME), "nvme");
+	assert_string_equal(nvs_device_name((enum nvs_device)3), "unknown");
+}
+
+static void check_defaults(const struct nvs_config *c)
+{
+	assert_null(c->log.fn);
+	assert_int_equal(c->aio.block_size, 1048576);
+	assert_int_equal(c->aio.queue_depth, 8);
+	assert_int_equal(c->aio.thread_count, 1);
+	assert_false(c->aio.single_submit);
+	assert_true(c->aio.overlap_events);
+	assert_false(c->aio.use_gds);
+	assert_int_equal(c->aio.ioengine, NVS_IOENGINE_AUTO);
+	assert_int_equal(c->param.device, NVS_DEVICE_NONE);
+	assert_int_equal(c->param.npaths, 0);
+	assert_false(c->param.pin_memory);
+	assert_int_equal(c->param.buffer_count, 5);
+	assert_int_equal(c->param.buffer_size, 100000000);
+	assert_int_equal(c->param.max_in_cpu, 1000000000);
+	assert_int_equal(c->optimizer.device, NVS_DEVICE_NONE);
+	assert_int_equal(c->optimizer.npaths, 0);
+	assert_false(c->optimizer.pin_memory);
+	assert_int_equal(c->optimizer.buffer_count, 4);
+	assert_int_equal(c->optimizer.buffer_size, 1000000000);
+	assert_int_equal(c->optimizer.max_in_cpu, 4000000000);
+	assert_false(c->optimizer.fast_init || c->optimizer.pipeline_read);
+	assert_false(c->optimizer.pipeline_write);
+	assert_true(c->optimizer.ratio == 1.0);
+	assert_int_equal(c->sub_group_size, 1000000000);
+	assert_int_equal(c->prefetch_bucket_size, 50000000);
+	assert_int_equal(c->max_live_parameters, 1000000000);
+	assert_int_equal(c->max_reuse_distance, 1000000000);
+	assert_int_equal(c->param_persistence_threshold, 100000);
+	assert_false(c->fp16.enabled || c->fp16.consecutive_hysteresis || c->bf16_enabled);
+	assert_true(c->fp16.loss_scale == 0 && c->fp16.min_loss_scale == 1);
+	assert_int_equal(c->fp16.initial_scale_power, 16);
+	assert_int_equal(c->fp16.loss_scale_window, 1000);
+	assert_int_equal(c->fp16.hysteresis, 2);
+	assert_int_equal(c->param_dtype, NVS_F32);
+	assert_int_equal(c->grad_accum_dtype, NVS_F32);
+	assert_true(c->gradient_clipping == 0);
+	assert_string_equal(c->adam.type, "");
+	assert_true(c->adam.lr == 1e-3 && c->adam.beta1 == 0.9 && c->adam.beta2 == 0.999);
+	assert_true(c->adam.eps == 1e-8 && c->adam.weight_decay == 0);
+	assert_true(c->adam.bias_correction && c->adam.adam_w_mode);
+	assert_false(c->verify || c->keep);
+	assert_int_equal(c->rank, 0);
+	assert_int_equal(c->stripe_size, 0);
+}
+
+static void defaults_are_those_of_deepspeed(void **state)
+{
+	static const char *const documents[] = {
+		"{}",
+		" \n\t\r{ } \n",
+		"{\"aio\": {}, \"offload_param\": {}, \"fp16\": {}, \"bf16\": {}, \"nvswap\": {}}",
+		"{\"zero_optimization\": {\"offload_param\": {}, \"offload_optimizer\": {}}}",
+		"{\"data_types\": {}, \"optimizer\": {\"params\": {}}}",
+		"{\"aio\": null, \"zero_optimization\": null, \"offload_param\": null}",
+		"{\"nvswap\": null, \"data_types\": {\"grad_accum_dtype\": null}}",
+	};
+	struct nvs_config config;
+
+	(void)state;
+	nvs_config_init(&config);
+	check_defaults(&config);
+	for (size_t i = 0; i < LENGTH(documents); i++) {
+		accepted(&config, documents[i]);
+		check_defaults(&config);
+		nvs_config_free(&config);
+	}
+	nvs_config_free(NULL);
+}
+
+/* ---- Keys ---- */
+
+static const char whole_file[] =
+	"{\"train_batch_size\": \"auto\", \"scheduler\": {\"type\": [\"anything\", {\"at\": "
+	"null}]},\n"
+	" \"gradient_clipping\": 0.5,\n"
+	" \"aio\": {\"block_size\": 262144, \"queue_depth\": 33, \"intra_op_parallelism\": 3,\n"
+	"  \"single_submit\": true, \"overlap_events\": false, \"use_gds\": true},\n"
+	" \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\",\n"
+	"  \"sub_group_size\": 1e6, \"stage3_prefetch_bucket_size\": 11,\n"
+	"  \"stage3_max_live_parameters\": 12, \"stage3_max_reuse_distance\": 13,\n"
+	"  \"stage3_param_persistence_threshold\": 14,\n"
+	"  \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"rel/p\\u00e9\",\n"
+	"   \"pin_memory\": true, \"buffer_count\": 6, \"buffer_size\": 7e6, \"max_in_cpu\": "
+	"8e6},\n"
+	"  \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b/\"],\n"
+	"   \"pin_memory\": true, \"buffer_count\": 9, \"fast_init\": true, \"ratio\": 0.25,\n"
+	"   \"pipeline_read\": true, \"pipeline_write\": true}},\n"
+	" \"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"initial_scale_power\": 15,\n"
+	"  \"loss_scale_window\": 500, \"hysteresis\": 4, \"consecutive_hysteresis\": true,\n"
+	"  \"min_loss_scale\": 0.5, \"auto_cast\": \"whatever\"},\n"
+	" \"bf16\": {\"enabled\": false}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"},\n"
+	" \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 2e-4, \"betas\": [0.8, 0.95],\n"
+	"  \"eps\": 1e-6, \"weight_decay\": 0.01, \"bias_correction\": false,\n"
+	"  \"adam_w_mode\": false, \"torch_adam\": 7}},\n"
+	" \"nvswap\": {\"ioengine\": \"libaio\", \"verify\": true, \"keep\": true, \"rank\": 5,\n"
+	"  \"stripe_size\": 65536}}\n";
+
+static void every_key_reaches_its_field(void **state)
+{
+	struct nvs_config c;
+
+	(void)state;
+	accepted(&c, whole_file);
+	assert_true(c.gradient_clipping == 0.5);
+	assert_int_equal(c.aio.block_size, 262144);
+	assert_int_equal(c.aio.queue_depth, 33);
+	assert_int_equal(c.aio.thread_count, 3);
+	assert_true(c.aio.single_submit && !c.aio.overlap_events && c.aio.use_gds);
+	assert_int_equal(c.sub_group_size, 1000000);
+	assert_int_equal(c.prefetch_bucket_size, 11);
+	assert_int_equal(c.max_live_parameters, 12);
+	assert_int_equal(c.max_reuse_distance, 13);
+	assert_int_equal(c.param_persistence_threshold, 14);
+	assert_int_equal(c.param.device, NVS_DEVICE_NVME);
+	assert_int_equal(c.param.npaths, 1);
+	assert_string_equal(c.param.nvme_path[0], "rel/p\xc3\xa9");
+	assert_true(c.param.pin_memory);
+	assert_int_equal(c.param.buffer_count, 6);
+	assert_int_equal(c.param.buffer_size, 7000000);
+	assert_int_equal(c.param.max_in_cpu, 8000000);
+	assert_int_equal(c.optimizer.npaths, 2);
+	assert_string_equal(c.optimizer.nvme_path[0], "/a");
+	assert_string_equal(c.optimizer.nvme_path[1], "/b/");
+	assert_true(c.optimizer.pin_memory && c.optimizer.fast_init && c.optimizer.pipeline_read);
+	assert_true(c.optimizer.pipeline_write && c.optimizer.ratio == 0.25);
+	assert_int_equal(c.optimizer.buffer_count, 9);
+	assert_int_equal(c.optimizer.buffer_size, 1000000);
+	assert_int_equal(c.optimizer.max_in_cpu, 9000000);
+	assert_true(c.fp16.enabled && c.fp16.consecutive_hysteresis && !c.bf16_enabled);
+	assert_true(c.fp16.loss_scale == 128 && c.fp16.min_loss_scale == 0.5);
+	assert_int_equal(c.fp16.initial_scale_power, 15);
+	assert_int_equal(c.fp16.loss_scale_window, 500);
+	assert_int_equal(c.fp16.hysteresis, 4);
+	assert_int_equal(c.param_dtype, NVS_F16);
+	assert_int_equal(c.grad_accum_dtype, NVS_F32);
+	assert_string_equal(c.adam.type, "Adam");
+	assert_true(c.adam.lr == 2e-4 && c.adam.beta1 == 0.8 && c.adam.beta2 == 0.95);
+	assert_true(c.adam.eps == 1e-6 && c.adam.weight_decay == 0.01);
+	assert_false(c.adam.bias_correction || c.adam.adam_w_mode);
+	assert_int_equal(c.aio.ioengine, NVS_IOENGINE_LIBAIO);
+	assert_true(c.verify && c.keep);
+	assert_int_equal(c.rank, 5);
+	assert_int_equal(c.stripe_size, 65536);
+	nvs_config_free(&c);
+}
+
+static void expect_whole(const struct config_key *key, uint64_t value)
+{
+	struct nvs_config config;
+	char document[512], digits[24];
+
+	snprintf(digits, sizeof(digits), "%" PRIu64, value);
+	document_with(key->block, key->name, digits, document);
+	accepted(&config, document);
+	assert_int_equal(whole_in(&config, key), value);
+	nvs_config_free(&config);
+}
+
+static void refuse_value(const struct config_key *key, const char *value, const char *why)
+{
+	char document[512], subject[128], allows[160];
+	const char *parts[] = {why, config_key_allows(key, allows), key->name};
+	const char *outer = key->block == BLOCK_PARAM || key->block == BLOCK_OPTIMIZER
+				    ? "zero_optimization."
+				    : "";
+
+	document_with(key->block, key->name, value, document);
+	snprintf(subject, sizeof(subject), "%s%s%s%s", outer, config_block_name(key->block),
+		 key->block == BLOCK_ROOT ? "" : ".", key->name);
+	refused(document, 2, subject, parts, LENGTH(parts));
+}
+
+static void whole_numbers_are_taken_up_to_their_bounds_and_no_further(void **state)
+{
+	unsigned tried = 0;
+	char digits[32];
+
+	(void)state;
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+		uint64_t unit = key->multiple_of ? key->multiple_of : 1;
+
+		if (!is_whole(key))
+			continue;
+		tried++;
+		expect_whole(key, key->min);
+		expect_whole(key, key->min + unit);
+		expect_whole(key, key->max);
+		expect_whole(key, key->max - unit);
+		snprintf(digits, sizeof(digits), "%" PRIu64, key->max + 1);
+		refuse_value(key, digits, "too large");
+		if (key->min) {
+			snprintf(digits, sizeof(digits), "%" PRIu64, key->min - 1);
+			refuse_value(key, digits, "too small");
+			refuse_value(key, "-0", "too small");
+		}
+		if (unit > 1) {
+			snprintf(digits, sizeof(digits), "%" PRIu64, key->min + unit + 1);
+			refuse_value(key, digits, "a multiple of 512");
+			snprintf(digits, sizeof(digits), "%" PRIu64, key->min + unit - 1);
+			refuse_value(key, digits, "a multiple of 512");
+		}
+		refuse_value(key, "-1", "negative");
+		refuse_value(key, "-1e300", "negative");
+		refuse_value(key, "1024.5", "1024.5, which is not a whole number");
+		refuse_value(key, "1e-1", "not a whole number");
+		refuse_value(key, "18446744073709551616", "too large");
+		refuse_value(key, "1e999999999999999999999", "too large");
+	}
+	assert_int_equal(tried, 22);
+}
+
+static void bounds_are_those_of_the_header(void **state)
+{
+	(void)state;
+	REFUSED("{\"aio\": {\"block_size\": 0}}", 1, "aio.block_size",
+		"ds.json:1:24: aio.block_size is 0, which is too small; it must be a whole number "
+		"from 512 to 1073741824, a multiple of 512 (bytes in one I/O)");
+	REFUSED("{\"aio\": {\"block_size\": 1073742336}}", 1, "aio.block_size", "too large");
+	REFUSED("{\"aio\": {\"queue_depth\": 0}}", 1, "aio.queue_depth", "from 1 to 4096");
+	REFUSED("{\"aio\": {\"queue_depth\": 4097}}", 1, "aio.queue_depth", "from 1 to 4096");
+	REFUSED("{\"aio\": {\"thread_count\": 0}}", 1, "aio.thread_count", "from 1 to 256");
+	REFUSED("{\"aio\": {\"intra_op_parallelism\": 257}}", 1, NULL, "from 1 to 256");
+	REFUSED("{\"offload_param\": {\"buffer_count\": 0}}", 1, NULL, "from 1 to 1048576");
+	REFUSED("{\"offload_param\": {\"buffer_size\": 0}}", 1, NULL, "from 1 to");
+	REFUSED("{\"zero_optimization\": {\"sub_group_size\": 0}}", 1, NULL, "from 1 to");
+	REFUSED("{\"nvswap\": {\"rank\": 4294967296}}", 1, "nvswap.rank", "from 0 to 4294967295");
+	REFUSED("{\"nvswap\": {\"stripe_size\": 1000}}", 1, NULL, "a multiple of 512");
+}
+
+static void a_value_of_another_type_is_refused(void **state)
+{
+	static const char *const values[] = {"null",   "true", "1",  "\"8\"", "\"\"",
+					     "\"no\"", "{}",   "[]", "[1]",   "[null, null]"};
+
+	(void)state;
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+
+		if (key->type == KEY_UNUSED)
+			continue;
+		for (size_t j = 0; j < LENGTH(values); j++) {
+			const char *value = values[j];
+			bool string = *value == '"', number = *value == '1';
+			bool null = *value == 'n', fits = false;
+
+			switch (key->type) {
+			case KEY_BLOCK:
+				fits = null || *value == '{' ||
+				       (*value == 't' && key->child == BLOCK_ZERO);
+				break;
+			case KEY_BOOL:
+				fits = *value == 't';
+				break;
+			case KEY_U32:
+			case KEY_U64:
+			case KEY_REAL:
+				fits = number;
+				break;
+			case KEY_NAME:
+				fits = string;
+				break;
+			case KEY_PATHS:
+				fits = null || (string && value[1] != '"');
+				break;
+			case KEY_GRAD:
+				fits = null;
+				break;
+			default:
+				break;
+			}
+			/* Half a type: the text is another one, and has its own test. */
+			if (fits || (key->type == KEY_PATHS && string))
+				continue;
+			refuse_value(key, value,
+				     *value == '{'   ? "an object"
+				     : *value == '[' ? key->type == KEY_PATHS && value[1] != ']'
+							       ? "it must be"
+							       : "a list"
+						     : value);
+		}
+	}
+}
+
+static void real_numbers_have_bounds(void **state)
+{
+	static const struct {
+		const char *key, *value, *why;
+	} wrong[] = {
+		{"ratio", "1.0000001", "too large"},
+		{"ratio", "-0.1", "negative"},
+		{"lr", "-1e-30", "negative"},
+		{"lr", "1e309", "which no double holds"},
+		{"eps", "1e-400", "no double holds"},
+		{"weight_decay", "-1", "negative"},
+		{"betas", "[0.9, 1]", "too large"},
+		{"betas", "[1.0, 0.9]", "too large"},
+		{"betas", "[-0.1, 0.9]", "negative"},
+		{"betas", "[0.9]", "a list of 1"},
+		{"betas", "[0.9, 0.9, 0.9]", "a list of 3"},
+		{"betas", "[\"a\", 0]", "\"a\""},
+		{"loss_scale", "-1", "negative"},
+		{"min_loss_scale", "-1", "negative"},
+		{"gradient_clipping", "-1", "negative"},
+	};
+	struct nvs_config config;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(wrong); i++) {
+		const struct config_key *key = NULL;
+
+		for (unsigned b = 0; b < BLOCK_COUNT && !key; b++)
+			key = config_key_find((enum config_block)b, wrong[i].key,
+					      strlen(wrong[i].key));
+		assert_non_null(key);
+		refuse_value(key, wrong[i].value, wrong[i].why);
+	}
+	accepted(&config, "{\"offload_optimizer\": {\"ratio\": 0}, \"gradient_clipping\": 1e308,\n"
+			  "\"optimizer\": {\"params\": {\"betas\": [0, 0.9999999999999999], "
+			  "\"lr\": -0.0, \"eps\": 5e-324}}}");
+	assert_true(config.optimizer.ratio == 0 && config.gradient_clipping == 1e308);
+	assert_true(config.adam.beta1 == 0 && config.adam.beta2 == 1 - DBL_EPSILON / 2);
+	assert_true(config.adam.lr == 0 && config.adam.eps > 0);
+	nvs_config_free(&config);
+}
+
+static void names_have_their_values(void **state)
+{
+	static const char *const devices[] = {"\"NVMe\"", "\"disk\"", "\"cpu\\u0000\"", "\"nvm\""};
+	struct nvs_config config;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(devices); i++) {
+		refuse_value(config_key_find(BLOCK_PARAM, "device", 6), devices[i],
+			     "\"none\", \"cpu\" or \"nvme\"");
+		refuse_value(config_key_find(BLOCK_OPTIMIZER, "device", 6), devices[i], devices[i]);
+	}
+	refuse_value(config_key_find(BLOCK_NVSWAP, "ioengine", 8), "\"uring\"",
+		     "\"auto\", \"io_uring\", \"libaio\" or \"posix\"");
+	refuse_value(config_key_find(BLOCK_NVSWAP, "ioengine", 8), "\"posix\\u0000\"", "posix");
+	refuse_value(config_key_find(BLOCK_DATA_TYPES, "grad_accum_dtype", 16), "\"fp64\"",
+		     "\"fp32\", \"fp16\" or \"bf16\"");
+	refuse_value(config_key_find(BLOCK_ADAM, "type", 4), "\"01234567890123456789012345678901\"",
+		     "up to 31 bytes");
+	refuse_value(config_key_find(BLOCK_ADAM, "type", 4), "\"Adam\\u0000W\"", "Adam");
+	accepted(&config, "{\"offload_param\": {\"device\": \"cpu\"},\n\"offload_optimizer\": "
+			  "{\"device\": \"none\"}, \"nvswap\": {\"ioengine\": \"auto\"},\n"
+			  "\"optimizer\": {\"type\": \"0123456789012345678901234567890\"}}");
+	assert_int_equal(config.param.device, NVS_DEVICE_CPU);
+	assert_int_equal(config.optimizer.device, NVS_DEVICE_NONE);
+	assert_string_equal(config.adam.type, "0123456789012345678901234567890");
+	nvs_config_free(&config);
+}
+
+static void the_name_adamw_asks_for_decoupled_weight_decay(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	accepted(&config, "{\"optimizer\": {\"type\": \"adamW\", \"params\": {\"adam_w_mode\": "
+			  "false}}}");
+	assert_true(config.adam.adam_w_mode);
+	nvs_config_free(&config);
+}
+
+static void whole_numbers_are_exact_however_they_are_written(void **state)
+{
+	static const struct {
+		const char *text;
+		enum json_whole what;
+		uint64_t whole;
+	} numbers[] = {
+		{"0", JSON_WHOLE, 0},
+		{"-0", JSON_WHOLE, 0},
+		{"-0.00e5", JSON_WHOLE, 0},
+		{"0e99999999999999999999", JSON_WHOLE, 0},
+		{"1", JSON_WHOLE, 1},
+		{"1.0", JSON_WHOLE, 1},
+		{"10.0e-1", JSON_WHOLE, 1},
+		{"0.001e3", JSON_WHOLE, 1},
+		{"100e-2", JSON_WHOLE, 1},
+		{"1.5e3", JSON_WHOLE, 1500},
+		{"1.5E+3", JSON_WHOLE, 1500},
+		{"1e8", JSON_WHOLE, 100000000},
+		{"100000000", JSON_WHOLE, 100000000},
+		{"1e0", JSON_WHOLE, 1},
+		{"102030e2", JSON_WHOLE, 10203000},
+		{"10.20300e5", JSON_WHOLE, 1020300},
+		{"9007199254740993", JSON_WHOLE, 9007199254740993},
+		{"9.007199254740993e15", JSON_WHOLE, 9007199254740993},
+		{"18446744073709551615", JSON_WHOLE, UINT64_MAX},
+		{"1.8446744073709551615e19", JSON_WHOLE, UINT64_MAX},
+		{"18446744073709551615.000", JSON_WHOLE, UINT64_MAX},
+		{"18446744073709551616", JSON_TOO_LARGE, 0},
+		{"18446744073709551620", JSON_TOO_LARGE, 0},
+		{"1e19", JSON_WHOLE, 10000000000000000000u},
+		{"2e19", JSON_TOO_LARGE, 0},
+		{"1e20", JSON_TOO_LARGE, 0},
+		{"1e9223372036854775808", JSON_TOO_LARGE, 0},
+		{"0.5", JSON_FRACTION, 0},
+		{"1.5", JSON_FRACTION, 0},
+		{"1.55e1", JSON_FRACTION, 0},
+		{"15e-1", JSON_FRACTION, 0},
+		{"1e-9223372036854775809", JSON_FRACTION, 0},
+		{"18446744073709551616.5", JSON_FRACTION, 0},
+		{"-1", JSON_NEGATIVE, 0},
+		{"-0.5", JSON_NEGATIVE, 0},
+		{"-1e99", JSON_NEGATIVE, 0},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(numbers); i++) {
+		struct json_document *document;
+		uint64_t whole = 1;
+
+		assert_int_equal(json_parse(&document, numbers[i].text, strlen(numbers[i].text),
+					    "number", JSON_MEMORY_MAX, NULL),
+				 0);
+		if (json_read_whole(json_root(document), &whole) != numbers[i].what ||
+		    whole != numbers[i].whole)
+			fail_msg("%s is read as %" PRIu64, numbers[i].text, whole);
+		json_free(document);
+	}
+}
+
+/* A locale with a decimal comma, made in `directory` where the machine has none. */
+static bool set_comma_locale(const char *directory)
+{
+	static const char *const locales[] = {"de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "ru_RU.UTF-8"};
+	char command[256];
+
+	for (size_t i = 0; i < LENGTH(locales); i++)
+		if (setlocale(LC_ALL, locales[i]))
+			return true;
+	snprintf(command, sizeof(command),
+		 "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1", directory, directory);
+	if (system(command))
+		return false;
+	setenv("LOCPATH", directory, 1);
+	return setlocale(LC_ALL, "de_DE.UTF-8");
+}
+
+static void numbers_do_not_depend_on_the_locale(void **state)
+{
+	struct nvs_config config;
+	struct nvs_error error;
+	int result;
+
+	if (!set_comma_locale(*state)) {
+		print_message("no locale with a decimal comma, and localedef can't make one\n");
+		skip();
+	}
+	assert_string_equal(localeconv()->decimal_point, ",");
+	nvs_config_init(&config);
+	result = parse(&config, "{\"gradient_clipping\": 0.5, \"aio\": {\"queue_depth\": 1.6e1}}",
+		       &error);
+	setlocale(LC_ALL, "C");
+	unsetenv("LOCPATH");
+	assert_int_equal(result, 0);
+	assert_true(config.gradient_clipping == 0.5);
+	assert_int_equal(config.aio.queue_depth, 16);
+	nvs_config_free(&config);
+}
+
+/* ---- Unknown keys, duplicates, two names ---- */
+
+static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
+{
+	(void)state;
+	REFUSED("{\n \"aio\": {\n  \"block_size\": 4096,\n  \"queue_dpeth\": 8}}", 4,
+		"aio.queue_dpeth", "ds.json:4:3: ", "aio.queue_dpeth",
+		"did you mean `queue_depth`?");
+	REFUSED("{\"aio\": {\"blocksize\": 1}}", 1, "aio.blocksize", "did you mean `block_size`?");
+	REFUSED("{\"aio\": {\"threads_count\": 1}}", 1, NULL, "did you mean `thread_count`?");
+	REFUSED("{\"aio\": {\"Queue_Depth\": 1}}", 1, NULL, "did you mean `queue_depth`?");
+	REFUSED("{\"zero_optimization\": {\"offload_param\": {\n\"nvme_pth\": 1}}}", 2,
+		"zero_optimization.offload_param.nvme_pth", "did you mean `nvme_path`?");
+	REFUSED("{\"offload_optimizer\": {\n\n\"bufer_count\": 1}}", 3,
+		"offload_optimizer.bufer_count", "did you mean `buffer_count`?");
+	REFUSED("{\"nvswap\": {\"verfy\": true}}", 1, "nvswap.verfy", "did you mean `verify`?");
+	REFUSED("{\"nvswap\": {\"rnak\": 1}}", 1, NULL, "did you mean `rank`?");
+	REFUSED("{\"nvswap\": {\"rxyk\": 1}}", 1, NULL, "known are");
+	REFUSED("{\"offload_param\": {\"queue_depth\": 4}}", 1, "offload_param.queue_depth",
+		"it is a key of `aio`");
+	REFUSED("{\"offload_param\": {\"sub_group_size\": 4}}", 1, NULL,
+		"it is a key of `zero_optimization`");
+	REFUSED("{\"offload_param\": {\"fast_init\": true}}", 1, NULL,
+		"it is a key of `offload_optimizer`");
+	REFUSED("{\"nvswap\": {\"color\": 1}}", 1, NULL,
+		"known are `ioengine` `verify` `keep` `rank` `stripe_size`");
+	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "known are");
+	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
+		"did you mean `use_gds`?");
+	REFUSED("{\"aio\": {\"" /* 60 letters */
+		"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefgh\": true}}",
+		1, NULL, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuv... is not", "known are");
+}
+
+static void keys_of_other_blocks_are_left_alone(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	accepted(&config,
+		 "{\"queue_dpeth\": 1, \"Aio\": {\"x\": 1, \"x\": 2}, \"wandb\": [{}, [[]], "
+		 "\"\\ud800\"],"
+		 "\"zero_optimization\": {\"stage\": \"three\", \"overlap_comm\": {\"a\": -1e999},"
+		 "\"reduce_bucket_size\": \"auto\", \"sub_grup_size\": -1},"
+		 "\"fp16\": {\"fused_mode\": null}, \"bf16\": {\"x\": 1}, \"data_types\": {\"y\": "
+		 "[]},"
+		 "\"optimizer\": {\"legacy_fusion\": 1, \"params\": {\"freeze_step\": -4}},"
+		 "\"train_batch_size\": \"auto\", \"nothing\": null, \"n\": 1e99999}");
+	check_defaults(&config);
+	nvs_config_free(&config);
+}
+
+static void a_key_may_stand_once(void **state)
+{
+	(void)state;
+	REFUSED("{\"aio\": {\n\"queue_depth\": 8,\n\"block_size\": 512,\n \"queue_depth\": 8}}", 4,
+		"aio.queue_depth", "ds.json:4:2: ", "on line 2 already");
+	REFUSED("{\"aio\": {},\n\"x\": 1,\n\"aio\": {}}", 3, "aio", "on line 1 already");
+	REFUSED("{\"a\": 1,\n\"a\": 2}", 2, "a", "on line 1 already");
+	REFUSED("{\"zero_optimization\": {\n\"offload_param\": {},\n\"offload_param\": {}}}", 3,
+		"zero_optimization.offload_param", "on line 2 already");
+	REFUSED("{\"zero_optimization\": {\n\"stage\": 3,\n\"stage\": 3}}", 3,
+		"zero_optimization.stage", "on line 2 already");
+	REFUSED("{\"fp16\": {\n\"enabled\": true,\n\"\\u0065nabled\": true}}", 3, "fp16.enabled",
+		"on line 2 already");
+	REFUSED("{\"bf16\": {\"enabled\": 1,\n\"enabled\": 1}}", 2, "bf16.enabled", "once");
+	REFUSED("{\"data_types\": {\"q\": 1,\n\"q\": 1}}", 2, "data_types.q", "once");
+	REFUSED("{\"optimizer\": {\"params\": {\"lr\": 1,\n\"lr\": 1}}}", 2, "optimizer.params.lr",
+		"once");
+	REFUSED("{\"nvswap\": {\"rank\": 1,\n\"rank\": 1}}", 2, "nvswap.rank", "once");
+	/* The first that repeats, counted from the top, and against the one just before it. */
+	REFUSED("{\"z\": 1,\n\"a\": 1,\n\"z\": 1,\n\"a\": 1,\n\"z\": 1}", 3, "z", "on line 1");
+	REFUSED("{\"aio\": {},\n\"zero_optimization\": {\"offload_param\": {}},\n"
+		"\"offload_param\": {}}",
+		3, "offload_param", "the same block as `offload_param` on line 2");
+	REFUSED("{\"offload_optimizer\": {},\n\"zero_optimization\": {\n\"offload_optimizer\": "
+		"{}}}",
+		3, "zero_optimization.offload_optimizer", "on line 1");
+	REFUSED("{\"bfloat16\": {},\n\"bf16\": {}}", 2, "bf16", "the same block as `bfloat16`");
+}
+
+static void two_names_of_one_setting_must_agree(void **state)
+{
+	static const char *const names[][2] = {
+		{"stage3_prefetch_bucket_size", "prefetch_bucket_size"},
+		{"stage3_max_live_parameters", "max_live_parameters"},
+		{"stage3_max_reuse_distance", "max_reuse_distance"},
+		{"stage3_param_persistence_threshold", "param_persistence_threshold"},
+	};
+	struct nvs_config config;
+	char document[256], subject[128];
+
+	(void)state;
+	REFUSED("{\"aio\": {\n\"thread_count\": 8,\n\"intra_op_parallelism\": 4}}", 3,
+		"aio.intra_op_parallelism", "is 4", "`thread_count`", "is 8", "on line 2");
+	REFUSED("{\"aio\": {\n\"intra_op_parallelism\": 4,\n\"thread_count\": 1}}", 3,
+		"aio.thread_count", "is 1", "`intra_op_parallelism`", "is 4", "on line 2");
+	accepted(&config, "{\"aio\": {\"thread_count\": 4, \"intra_op_parallelism\": 4.0}}");
+	assert_int_equal(config.aio.thread_count, 4);
+	nvs_config_free(&config);
+	for (size_t i = 0; i < LENGTH(names); i++) {
+		const char *parts[] = {names[i][0], "another name of the same setting"};
+
+		snprintf(document, sizeof(document),
+			 "{\"zero_optimization\": {\"%s\": 21,\n\"%s\": 20}}", names[i][0],
+			 names[i][1]);
+		snprintf(subject, sizeof(subject), "zero_optimization.%s", names[i][1]);
+		refused(document, 2, subject, parts, LENGTH(parts));
+		snprintf(document, sizeof(document), "{\"zero_optimization\": {\"%s\": 21}}",
+			 names[i][1]);
+		accepted(&config, document);
+		assert_int_equal(whole_in(&config, config_key_find(BLOCK_ZERO, names[i][0],
+								   strlen(names[i][0]))),
+				 21);
+		nvs_config_free(&config);
+	}
+}
+
+static void blocks_may_stand_alone_at_the_top(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	accepted(&config, "{\"aio\": {\"queue_depth\": 9}}");
+	assert_int_equal(config.aio.queue_depth, 9);
+	nvs_config_free(&config);
+	accepted(&config, "{\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"p\"},\n"
+			  "\"zero_optimization\": {\"offload_param\": null, "
+			  "\"offload_optimizer\": {\"device\": \"cpu\"}}}");
+	assert_string_equal(config.param.nvme_path[0], "p");
+	assert_int_equal(config.optimizer.device, NVS_DEVICE_CPU);
+	nvs_config_free(&config);
+	accepted(&config, "{\"bfloat16\": {\"enabled\": true}}");
+	assert_int_equal(config.param_dtype, NVS_BF16);
+	nvs_config_free(&config);
+}
+
+/* ---- What is said without an error ---- */
+
+static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
+{
+	struct nvs_config config;
+	struct heard heard;
+	char document[512];
+
+	(void)state;
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+
+		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED ||
+		    key->type == KEY_IOENGINE || key->type == KEY_PATHS)
+			continue;
+		if (config_block_is_strict(key->block)) {
+			refuse_value(key, "\"auto\"", "is \"auto\"; it must be");
+			continue;
+		}
+		document_with(key->block, key->name, "\"auto\"", document);
+		nvs_config_init(&config);
+		listen(&config, &heard);
+		assert_int_equal(parse(&config, document, NULL), 0);
+		assert_int_equal(heard.count[NVS_LOG_INFO], 1);
+		has(heard.last[NVS_LOG_INFO], "ds.json:2:");
+		has(heard.last[NVS_LOG_INFO], key->name);
+		has(heard.last[NVS_LOG_INFO], "is \"auto\"; the default is taken");
+		if (key->default_text)
+			has(heard.last[NVS_LOG_INFO], key->default_text);
+		config.log = (struct nvs_log){0};
+		check_defaults(&config);
+		nvs_config_free(&config);
+	}
+	/* The default, not what was there before. */
+	accepted(&config,
+		 "{\"zero_optimization\": {\"sub_group_size\": 5}, \"gradient_clipping\": 3,"
+		 "\"optimizer\": {\"type\": \"x\", \"params\": {\"betas\": [0, 0]}},"
+		 "\"bf16\": {\"enabled\": true}, \"data_types\": {\"grad_accum_dtype\": "
+		 "\"fp16\"}}");
+	assert_int_equal(
+		parse(&config,
+		      "{\"zero_optimization\": {\"sub_group_size\": \"auto\"}, "
+		      "\"gradient_clipping\": \"auto\", \"optimizer\": {\"type\": \"auto\", "
+		      "\"params\": {\"betas\": \"auto\"}}, \"bf16\": {\"enabled\": \"auto\"}, "
+		      "\"data_types\": {\"grad_accum_dtype\": \"auto\"}}",
+		      NULL),
+		0);
+	check_defaults(&config);
+	nvs_config_free(&config);
+}
+
+static void keys_that_nvswap_has_no_use_for_are_warnings(void **state)
+{
+	static const struct {
+		enum config_block block;
+		const char *key, *text;
+	} keys[] = {
+		{BLOCK_OPTIMIZER, "pipeline", "pipeline_read"},
+		{BLOCK_OPTIMIZER, "buffer_size", "sub_group_size"},
+		{BLOCK_OPTIMIZER, "super_offload", "CPU optimizer"},
+		{BLOCK_OPTIMIZER, "cpuadam_cores_perc", "CPU optimizer"},
+		{BLOCK_OPTIMIZER, "convert_grad_on_cpu", "CPU optimizer"},
+		{BLOCK_ZERO, "cpu_offload", "\"offload_optimizer\": {\"device\": \"cpu\"}"},
+		{BLOCK_ZERO, "cpu_offload_param", "\"offload_param\": {\"device\": \"cpu\"}"},
+		{BLOCK_ZERO, "cpu_offload_params", "\"offload_param\": {\"device\": \"cpu\"}"},
+		{BLOCK_ZERO, "cpu_offload_use_pin_memory", "pin_memory"},
+	};
+	static const char *const values[] = {"true", "false", "{\"pin_memory\": true}", "\"auto\"",
+					     "-1"};
+	struct nvs_config config;
+	struct heard heard;
+	char document[512];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(keys); i++) {
+		for (size_t j = 0; j < LENGTH(values); j++) {
+			document_with(keys[i].block, keys[i].key, values[j], document);
+			nvs_config_init(&config);
+			listen(&config, &heard);
+			assert_int_equal(parse(&config, document, NULL), 0);
+			assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
+			has(heard.last[NVS_LOG_WARNING], "ds.json:2:1: zero_optimization.");
+			has(heard.last[NVS_LOG_WARNING], keys[i].key);
+			has(heard.last[NVS_LOG_WARNING], "has no effect in nvswap");
+			has(heard.last[NVS_LOG_WARNING], keys[i].text);
+			config.log = (struct nvs_log){0};
+			check_defaults(&config);
+			nvs_config_free(&config);
+		}
+	}
+}
+
+static void the_old_form_of_zero_optimization_is_a_warning(void **state)
+{
+	struct nvs_config config;
+	struct heard heard;
+
+	(void)state;
+	nvs_config_init(&config);
+	listen(&config, &heard);
+	assert_int_equal(parse(&config, "{\"zero_optimization\": true}", NULL), 0);
+	assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
+	has(heard.last[NVS_LOG_WARNING], "zero_optimization");
+	nvs_config_free(&config);
+}
+
+static void a_good_file_is_read_in_silence(void **state)
+{
+	struct nvs_config config;
+	struct heard heard;
+
+	(void)state;
+	nvs_config_init(&config);
+	listen(&config, &heard);
+	assert_int_equal(parse(&config, whole_file, NULL), 0);
+	for (size_t i = 0; i < LENGTH(heard.count); i++)
+		assert_int_equal(heard.count[i], 0);
+	nvs_config_free(&config);
+}
+
+/* ---- Devices, paths, pools, types ---- */
+
+static void nvme_needs_a_path(void **state)
+{
+	static const char *const paths[] = {"/somewhere"};
+	struct nvs_config config;
+
+	(void)state;
+	REFUSED("{\"offload_optimizer\": {\n\"device\": \"nvme\"}}", 2,
+		"offload_optimizer.nvme_path", "offload_optimizer.device is \"nvme\"",
+		"there is no nvme_path", "a directory on the drive");
+	REFUSED("{\"zero_optimization\": {\"offload_optimizer\":\n\n{\"nvme_path\": null,\n"
+		"\"device\": \"nvme\"}}}",
+		4, "offload_optimizer.nvme_path", "there is no nvme_path");
+	nvs_config_init(&config);
+	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL),
+			 -EINVAL);
+	/* One that was given before will do, and one for another device does no harm. */
+	assert_int_equal(nvs_config_set_paths(&config.param, paths, 1, NULL), 0);
+	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL), 0);
+	assert_string_equal(config.param.nvme_path[0], "/somewhere");
+	assert_int_equal(parse(&config,
+			       "{\"offload_param\": {\"device\": \"cpu\", \"nvme_path\": \"/x\"}}",
+			       NULL),
+			 0);
+	assert_int_equal(config.param.device, NVS_DEVICE_CPU);
+	assert_string_equal(config.param.nvme_path[0], "/x");
+	nvs_config_free(&config);
+}
+
+/* {"offload_param": {"device": "nvme", "nvme_path": [n paths of one letter and a number]}} */
+static void document_with_paths(unsigned n, char *document, size_t room)
+{
+	size_t used = (size_t)snprintf(
+		document, room, "{\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": [");
+
+	for (unsigned i = 0; i < n; i++)
+		used += (size_t)snprintf(document + used, room - used, "%s\"p%u\"", i ? ", " : "",
+					 i);
+	snprintf(document + used, room - used, "]}}");
+}
+
+static void there_are_one_to_sixteen_different_paths(void **state)
+{
+	const char *subject = "offload_param.nvme_path";
+	struct nvs_config config;
+	char document[512], name[8];
+
+	(void)state;
+	for (unsigned n = 1; n <= NVS_PATHS_MAX; n++) {
+		document_with_paths(n, document, sizeof(document));
+		accepted(&config, document);
+		assert_int_equal(config.param.npaths, n);
+		snprintf(name, sizeof(name), "p%u", n - 1);
+		assert_string_equal(config.param.nvme_path[n - 1], name);
+		nvs_config_free(&config);
+	}
+	document_with_paths(NVS_PATHS_MAX + 1, document, sizeof(document));
+	REFUSED(document, 1, subject, "a list of 17", "a list of 1 to 16 paths");
+	REFUSED("{\"offload_param\": {\"nvme_path\": []}}", 1, subject, "a list of 0");
+	REFUSED("{\"offload_param\": {\"nvme_path\": \"\"}}", 1, subject, "is empty");
+	REFUSED("{\"offload_param\": {\"nvme_path\": [\"a\",\n\"\"]}}", 2, subject, "is empty");
+	REFUSED("{\"offload_param\": {\"nvme_path\": [\"a\",\n\"b\",\n\"a\"]}}", 3, subject,
+		"\"a\"", "twice");
+	REFUSED("{\"offload_param\": {\"nvme_path\": [\"/a\",\n\"/a//\"]}}", 2, subject, "twice");
+	REFUSED("{\"offload_param\": {\"nvme_path\": [\"a\",\n7]}}", 2, subject, "is 7");
+	REFUSED("{\"offload_param\": {\"nvme_path\": \"a\\u0000b\"}}", 1, subject,
+		"which no path can be");
+	REFUSED("{\"offload_param\": {\"nvme_path\": \"\\\\\\ud800\"}}", 1, subject,
+		"which no path can be");
+	REFUSED("{\"offload_param\": {\"nvme_path\": \"\\udc00\\ud800\"}}", 1, subject,
+		"which no path can be");
+	REFUSED("{\"offload_param\": {\"nvme_path\": \"\\ud800\\u0041\"}}", 1, subject,
+		"which no path can be");
+	accepted(&config, "{\"offload_param\": {\"nvme_path\": [\"/\", \"\\ud83d\\ude00\", "
+			  "\"\\\\ud800\"]}}");
+	assert_string_equal(config.param.nvme_path[1], "\xf0\x9f\x98\x80");
+	assert_string_equal(config.param.nvme_path[2], "\\ud800");
+	nvs_config_free(&config);
+}
+
+static void a_path_leaves_room_for_the_names_of_the_store(void **state)
+{
+	char path[3843], document[4000];
+	struct nvs_config config;
+	struct nvs_error error;
+
+	(void)state;
+	memset(path, 'x', sizeof(path));
+	path[3840] = '\0';
+	snprintf(document, sizeof(document), "{\"offload_param\": {\"nvme_path\": \"%s\"}}", path);
+	accepted(&config, document);
+	assert_string_equal(config.param.nvme_path[0], path);
+	nvs_config_free(&config);
+	path[3840] = 'x';
+	path[3841] = '\0';
+	snprintf(document, sizeof(document), "{\"offload_param\": {\"nvme_path\": \"%s\"}}", path);
+	nvs_config_init(&config);
+	assert_int_equal(parse(&config, document, &error), -EINVAL);
+	has(error.text, "3840");
+	nvs_config_free(&config);
+}
+
+static void paths_can_be_set_by_hand(void **state)
+{
+	const char *paths[NVS_PATHS_MAX + 1], *twice[] = {"a", "b", "a/"}, *empty[] = {"a", ""};
+	const char *none[] = {"a", NULL}, *own[2];
+	char names[NVS_PATHS_MAX + 1][8];
+	struct nvs_config config;
+	struct nvs_error error;
+
+	(void)state;
+	for (unsigned i = 0; i < LENGTH(names); i++) {
+		snprintf(names[i], sizeof(names[i]), "d%u", i);
+		paths[i] = names[i];
+	}
+	nvs_config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config.param, paths, NVS_PATHS_MAX, &error), 0);
+	assert_int_equal(config.param.npaths, NVS_PATHS_MAX);
+	assert_int_equal(config.param.device, NVS_DEVICE_NVME);
+	assert_int_equal(nvs_config_set_paths(&config.param, paths, 0, &error), -EINVAL);
+	has(error.text, "0 paths");
+	assert_string_equal(error.subject, "nvme_path");
+	assert_int_equal(nvs_config_set_paths(&config.param, paths, 17, &error), -EINVAL);
+	has(error.text, "1 to 16");
+	assert_int_equal(nvs_config_set_paths(&config.param, twice, 3, &error), -EINVAL);
+	has(error.text, "\"a/\" stands in the list twice");
+	assert_int_equal(nvs_config_set_paths(&config.param, empty, 2, &error), -EINVAL);
+	has(error.text, "is empty");
+	assert_int_equal(nvs_config_set_paths(&config.param, none, 2, NULL), -EINVAL);
+	assert_int_equal(config.param.npaths, NVS_PATHS_MAX);
+	assert_string_equal(config.param.nvme_path[15], "d15");
+	/* From those that it has. */
+	own[0] = config.param.nvme_path[3];
+	own[1] = config.param.nvme_path[0];
+	assert_int_equal(nvs_config_set_paths(&config.param, own, 2, &error), 0);
+	assert_int_equal(config.param.npaths, 2);
+	assert_string_equal(config.param.nvme_path[0], "d3");
+	assert_string_equal(config.param.nvme_path[1], "d0");
+	assert_null(config.param.nvme_path[2]);
+	nvs_config_free(&config);
+	assert_int_equal(config.param.npaths, 0);
+	nvs_config_free(&config);
+}
+
+static void a_pool_is_count_times_size_times_element(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	nvs_config_init(&config);
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), 2000000000);
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), 16000000000);
+	assert_int_equal(
+		parse(&config,
+		      "{\"bf16\": {\"enabled\": true}, \"offload_param\": {\"buffer_count\": "
+		      "3, \"buffer_size\": 7}, \"offload_optimizer\": {\"buffer_count\": 6}, "
+		      "\"zero_optimization\": {\"sub_group_size\": 11}}",
+		      NULL),
+		0);
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), 3 * 7 * 2);
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), 6 * 11 * 4);
+	config.param.buffer_size = UINT64_MAX;
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), UINT64_MAX);
+	config.param.buffer_size = UINT64_MAX / 3;
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), UINT64_MAX);
+	nvs_config_free(&config);
+}
+
+static void a_pool_beyond_any_memory_is_refused(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	/* 2^63 / (5 * 4) is 461168601842738790.4 */
+	accepted(&config,
+		 "{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 461168601842738790}}");
+	nvs_config_free(&config);
+	REFUSED("{\"offload_param\": {\"device\": \"cpu\",\n\"buffer_size\": 461168601842738791}}",
+		2, "offload_param.buffer_size", "buffer_count 5", "461168601842738791",
+		"larger than any memory");
+	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": {\n"
+		"\"sub_group_size\": 1e18}}",
+		2, "zero_optimization.sub_group_size", "offload_optimizer.buffer_count 4",
+		"larger than any memory");
+	/* Of a pool that is not asked for, nothing is said. */
+	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
+	assert_int_equal(config.optimizer.buffer_size, 1000000000000000000);
+	nvs_config_free(&config);
+	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
+	config.optimizer.device = NVS_DEVICE_CPU;
+	assert_int_equal(parse(&config, "{\"offload_optimizer\": {\"buffer_count\": 100}}", NULL),
+			 -EINVAL);
+	nvs_config_free(&config);
+}
+
+static void element_types_follow_fp16_and_bf16(void **state)
+{
+	static const struct {
+		const char *document;
+		enum nvs_dtype param, grad;
+	} types[] = {
+		{"{\"fp16\": {\"enabled\": true}}", NVS_F16, NVS_F16},
+		{"{\"bf16\": {\"enabled\": true}}", NVS_BF16, NVS_BF16},
+		{"{\"fp16\": {\"enabled\": false}, \"bf16\": {\"enabled\": false}}", NVS_F32,
+		 NVS_F32},
+		{"{\"fp16\": {\"enabled\": \"auto\"}, \"bf16\": {\"enabled\": true}}", NVS_BF16,
+		 NVS_BF16},
+		{"{\"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"bf16\": {\"enabled\": "
+		 "true}}",
+		 NVS_BF16, NVS_F32},
+		{"{\"data_types\": {\"grad_accum_dtype\": \"fp16\"}, \"fp16\": {\"enabled\": "
+		 "true}}",
+		 NVS_F16, NVS_F16},
+		{"{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", NVS_F32, NVS_BF16},
+		{"{\"data_types\": {\"grad_accum_dtype\": \"auto\"}, \"bf16\": {\"enabled\": "
+		 "true}}",
+		 NVS_BF16, NVS_BF16},
+	};
+	struct nvs_config config;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(types); i++) {
+		accepted(&config, types[i].document);
+		assert_int_equal(config.param_dtype, types[i].param);
+		assert_int_equal(config.grad_accum_dtype, types[i].grad);
+		nvs_config_free(&config);
+	}
+	/* Over several files: the type of gradients follows until it is named. */
+	accepted(&config, types[0].document);
+	assert_int_equal(parse(&config, types[2].document, NULL), 0);
+	assert_int_equal(config.grad_accum_dtype, NVS_F32);
+	assert_int_equal(parse(&config, types[6].document, NULL), 0);
+	assert_int_equal(parse(&config, types[0].document, NULL), 0);
+	assert_int_equal(config.grad_accum_dtype, NVS_BF16);
+	nvs_config_free(&config);
+}
+
+static void fp16_and_bf16_exclude_each_other(void **state)
+{
+	struct nvs_config config;
+	struct nvs_error error;
+
+	(void)state;
+	REFUSED("{\"fp16\": {\n\"enabled\": true},\n\"bf16\": {\n\"enabled\": true}}", 4,
+		"bf16.enabled", "fp16 (line 2) and bf16 (line 4) are both enabled");
+	REFUSED("{\"bf16\": {\n\"enabled\": true},\n\"fp16\": {\n\"enabled\": true}}", 4,
+		"fp16.enabled", "fp16 (line 4) and bf16 (line 2)");
+	accepted(&config, "{\"fp16\": {\"enabled\": true}}");
+	assert_int_equal(parse(&config, "{\n\"bf16\": {\"enabled\": true}}", &error), -EINVAL);
+	assert_int_equal(error.line, 2);
+	has(error.text, "earlier configuration");
+	assert_int_equal(config.param_dtype, NVS_F16);
+	nvs_config_free(&config);
+}
+
+static void a_file_is_read_over_what_is_there(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	accepted(&config, whole_file);
+	assert_int_equal(parse(&config,
+			       "{\"aio\": {\"queue_depth\": 1}, \"offload_optimizer\": "
+			       "{\"nvme_path\": \"c\"}}",
+			       NULL),
+			 0);
+	assert_int_equal(config.aio.queue_depth, 1);
+	assert_int_equal(config.aio.block_size, 262144);
+	assert_int_equal(config.optimizer.npaths, 1);
+	assert_string_equal(config.optimizer.nvme_path[0], "c");
+	assert_null(config.optimizer.nvme_path[1]);
+	assert_int_equal(config.param.npaths, 1);
+	assert_int_equal(config.optimizer.buffer_size, 1000000);
+	nvs_config_free(&config);
+}
+
+/* ---- Files ---- */
+
+static void write_file(const char *path, const char *text, size_t nbytes)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(text, 1, nbytes, file), nbytes);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void a_file_is_loaded_or_says_why_not(void **state)
+{
+	const char *directory = *state;
+	struct nvs_config config, before;
+	struct nvs_error error;
+	char path[128], missing[128];
+
+	snprintf(path, sizeof(path), "%s/ds.json", directory);
+	snprintf(missing, sizeof(missing), "%s/none.json", directory);
+	nvs_config_init(&config);
+	before = config;
+	assert_int_equal(nvs_config_load(&config, missing, &error), -ENOENT);
+	has(error.text, missing);
+	has(error.text, "No such file");
+	assert_int_equal(nvs_config_load(&config, directory, &error), -EISDIR);
+	has(error.text, directory);
+	write_file(path, "", 0);
+	assert_int_equal(nvs_config_load(&config, path, &error), -EINVAL);
+	has(error.text, "there is no JSON in it");
+	write_file(path, "{\"aio\": {}}", 9);
+	assert_int_equal(nvs_config_load(&config, path, &error), -EINVAL);
+	has(error.text, path);
+	assert_memory_equal(&before, &config, sizeof(config));
+	write_file(path, whole_file, strlen(whole_file));
+	assert_int_equal(nvs_config_load(&config, path, &error), 0);
+	assert_int_equal(config.aio.queue_depth, 33);
+	nvs_config_free(&config);
+}
+
+static void a_file_of_64_mib_is_the_largest(void **state)
+{
+	struct nvs_config config;
+	struct nvs_error error;
+	char path[128], *text;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/ds.json", (char *)*state);
+	nvs_config_init(&config);
+	text = malloc(JSON_TEXT_MAX);
+	assert_non_null(text);
+	memset(text, ' ', JSON_TEXT_MAX);
+	memcpy(text + JSON_TEXT_MAX - 2, "{}", 2);
+	assert_int_equal(nvs_config_parse(&config, text, JSON_TEXT_MAX, "big", &error), 0);
+	free(text);
+	fd = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)JSON_TEXT_MAX + 1), 0);
+	close(fd);
+	assert_int_equal(nvs_config_load(&config, path, &error), -EFBIG);
+	has(error.text, "64 MiB");
+	nvs_config_free(&config);
+}
+
+static void a_pipe_can_be_loaded(void **state)
+{
+	struct nvs_config config;
+	struct nvs_error error;
+	char path[32];
+	int ends[2];
+
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	assert_int_equal(write(ends[1], whole_file, strlen(whole_file)), strlen(whole_file));
+	close(ends[1]);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", ends[0]);
+	nvs_config_init(&config);
+	assert_int_equal(nvs_config_load(&config, path, &error), 0);
+	assert_int_equal(config.aio.queue_depth, 33);
+	nvs_config_free(&config);
+	close(ends[0]);
+}
+
+/* ---- Syntax ---- */
+
+static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
+{
+	static const struct {
+		const char *document, *place, *expected;
+	} errors[] = {
+		{"", "1:1: ", "a JSON object is expected"},
+		{" \n ", "1:1: ", "a JSON object is expected"},
+		{"{\"a\": 1,}", "1:9: ",
+		 "a key in double quotes is expected here; found }; there is "
+		 "a comma too many"},
+		{"[1,\n2,\n ]", "3:2: ", "a value is expected here; found ]; there is a comma too"},
+		{"{,}", "1:2: ", "a key in double quotes"},
+		{"{\n\"a\" 1}", "2:5: ", "a ':' is expected after a key; found 1"},
+		{"{\"a\": 1\n\"b\": 2}", "2:1: ", "a ',' or '}' is expected after a value"},
+		{"[1 2]", "1:4: ", "a ',' or ']' is expected"},
+		{"{\"a\": [1}}", "1:9: ", "a ',' or ']' is expected"},
+		{"{\"a\":\n [1",
+		 "2:4: ", "the document ends before the list that begins on line 2"},
+		{"{\n\n\"a\": 1\n\n", "3:7: ", "before the object that begins on line 1 does"},
+		{"{\"a\"", "1:5: ", "before the object"},
+		{"{\"a\": \"x", "1:9: ", "before the object"},
+		{"{\"a\": tru", "1:7: ", "this is nothing that JSON has; found tru"},
+		{"tru", "1:1: ", "this is nothing that JSON has"},
+		{"{\"a\":\ntrue1}", "2:5: ", "a ',' or '}' is expected"},
+		{"{\"a\": True}", "1:7: ", "found True; write true"},
+		{"{\"a\": False}", "1:7: ", "write false"},
+		{"{\"a\": None}", "1:7: ", "write null"},
+		{"{\"a\": NaN}", "1:7: ", "JSON has no NaN"},
+		{"{\"a\": Infinity}", "1:7: ", "no infinity"},
+		{"{\"a\": -Infinity}", "1:7: ", "no infinity"},
+		{"{'a': 1}", "1:2: ", "strings are written in double quotes"},
+		{"{a: 1}", "1:2: ", "found a:; keys and strings are written in double quotes"},
+		{"{1: 2}", "1:2: ", "a key in double quotes"},
+		{"{\n // why\n}", "2:2: ", "JSON has no comments"},
+		{"{\n \"a\": /* why */ 1}", "2:7: ", "JSON has no comments"},
+		{"{\n # why\n}", "2:2: ", "JSON has no comments"},
+		{"{\"a\": 01}", "1:8: ", "a ',' or '}' is expected"},
+		{"{\"a\": 1.}", "1:7: ", "no digit after its '.'"},
+		{"{\"a\": 1e+}", "1:7: ", "no digit in its exponent"},
+		{"{\"a\": -}", "1:7: ", "no digit after its '-'"},
+		{"{\"a\": .5}", "1:7: ", "a number begins with a digit"},
+		{"{\"a\": +5}", "1:7: ", "a number begins with a digit"},
+		{"{\"a\": 0x10}", "1:8: ", "this is nothing that JSON has; found x10"},
+		{"{\"a\": \"x\ny\"}", "1:7: ", "a closing '\"' may be missing"},
+		{"{\"a\": \"\\x\"}", "1:7: ", "may not precede"},
+		{"{\"a\": \"\\u12g4\"}", "1:7: ", "four hex digits"},
+		{"{}\n{}", "2:1: ", "the document ended before this"},
+		{"{}}", "1:3: ", "the document ended before this"},
+		{"{\"\xc3\xa9\xe2\x82\xac\": 01}", "1:9: ", "expected"},
+		{"{\n\"a\": \"\xff\"}", "2:7: ", "byte 0xff is not UTF-8"},
+		{"{\"a\": \"\xc0\x80\"}", "1:8: ", "byte 0xc0 is not UTF-8"},
+		{"{\"a\": \"\xed\xa0\x80\"}", "1:8: ", "byte 0xed is not UTF-8"},
+		{"{\"a\": \"\xf4\x90\x80\x80\"}", "1:8: ", "byte 0xf4 is not UTF-8"},
+		{"{\"a\": \"\xe2\x82\"}", "1:8: ", "byte 0xe2 is not UTF-8"},
+		{"{} \xe2\x82", "1:4: ", "byte 0xe2 is not UTF-8"},
+		{"\xef\xbb\xbf{}", "1:1: ", "byte order mark"},
+		{"{\"a\":\n\f1}", "2:1: ", "form feed"},
+		{"{}\n \v", "2:2: ", "vertical tab"},
+		{"null", "1:1: ", "the document is null; it must be an object"},
+		{"[]", "1:1: ", "the document is a list; it must be an object"},
+		{" 12", "1:2: ", "the document is 12; it must be an object"},
+		{"12  \n", "1:1: ", "the document is 12; it must be an object"},
+	};
+	struct nvs_config config;
+	struct nvs_error error;
+	char place[32];
+
+	(void)state;
+	nvs_config_init(&config);
+	for (size_t i = 0; i < LENGTH(errors); i++) {
+		snprintf(place, sizeof(place), "ds.json:%s", errors[i].place);
+		assert_int_equal(parse(&config, errors[i].document, NULL), -EINVAL);
+		if (parse(&config, errors[i].document, &error) != -EINVAL ||
+		    strncmp(error.text, place, strlen(place)) != 0 ||
+		    !strstr(error.text, errors[i].expected))
+			fail_msg("%s\n-> %s\nis not %s...%s", errors[i].document, error.text, place,
+				 errors[i].expected);
+		assert_int_equal(error.line, strtoul(errors[i].place, NULL, 10));
+	}
+	/* A NUL is one more character that JSON does not have. */
+	assert_int_equal(nvs_config_parse(&config, "{\0}", 3, "ds.json", &error), -EINVAL);
+	assert_int_equal(nvs_config_parse(&config, "{}\0", 3, "ds.json", &error), -EINVAL);
+	assert_int_equal(nvs_config_parse(&config, "{}\0", 2, "ds.json", &error), 0);
+	assert_int_equal(nvs_config_parse(&config, NULL, 0, "ds.json", &error), -EINVAL);
+	check_defaults(&config);
+	nvs_config_free(&config);
+}
+
+static int parse_nested(struct nvs_config *config, unsigned depth, struct nvs_error *error)
+{
+	char document[1100];
+	size_t used = (size_t)snprintf(document, sizeof(document), "{\"x\":\n");
+
+	memset(document + used, '[', depth - 1);
+	memset(document + used + depth - 1, ']', depth - 1);
+	memcpy(document + used + 2 * (depth - 1), "}", 2);
+	return parse(config, document, error);
+}
+
+static void values_lie_up_to_512_deep(void **state)
+{
+	struct nvs_config config;
+	struct nvs_error error;
+
+	(void)state;
+	nvs_config_init(&config);
+	assert_int_equal(parse_nested(&config, 511, &error), 0);
+	assert_int_equal(parse_nested(&config, 512, &error), 0);
+	assert_int_equal(parse_nested(&config, 513, &error), -EFBIG);
+	assert_int_equal(error.line, 2);
+	has(error.text, "ds.json:2:512: ");
+	has(error.text, "512 deep");
+	nvs_config_free(&config);
+}
+
+static void a_document_knows_where_its_values_stand(void **state)
+{
+	static const char text[] =
+		"{\n  \"a\" : [1,\r\n\t\"\xc3\xa9\", null ],\"b\":{\"c\":false}\n}";
+	static const struct json_place places[] = {{2, 9}, {2, 10}, {3, 2},
+						   {3, 7}, {3, 18}, {3, 23}};
+	struct json_document *document;
+	const struct json_value *a, *b, *values[6];
+
+	(void)state;
+	assert_int_equal(json_parse(&document, text, sizeof(text) - 1, "", 1 << 20, NULL), 0);
+	a = json_root(document)->first;
+	b = a->next;
+	assert_int_equal(json_root(document)->count, 2);
+	assert_int_equal(a->count, 3);
+	values[0] = a;
+	values[1] = a->first;
+	values[2] = a->first->next;
+	values[3] = a->first->next->next;
+	values[4] = b;
+	values[5] = b->first;
+	for (size_t i = 0; i < LENGTH(places); i++) {
+		assert_int_equal(values[i]->place.line, places[i].line);
+		assert_int_equal(values[i]->place.column, places[i].column);
+	}
+	assert_int_equal(a->key_place.line, 2);
+	assert_int_equal(a->key_place.column, 3);
+	assert_int_equal(b->first->key_place.column, 19);
+	assert_string_equal(b->first->key, "c");
+	assert_null(a->first->key);
+	json_free(document);
+}
+
+/* Every point at which memory can run out is reached, as the limit grows from nothing. */
+static void memory_may_run_out_anywhere(void **state)
+{
+	struct json_document *document;
+	struct nvs_error error = {0};
+	size_t max = 0, failures = 0;
+	char text[9000], *at = text;
+	int result;
+
+	(void)state;
+	/* Escapes, so that yajl's own buffer grows; many members, so that the document's does. */
+	at += sprintf(at, "{\"\\u0041");
+	memset(at, 'k', 5000);
+	at += 5000;
+	at += sprintf(at, "\": [1, {\"a\": 1, \"b\": 2, \"a\": 3}, [");
+	for (int i = 0; i < 1000; i++)
+		at += sprintf(at, "%s1", i ? "," : "");
+	at += sprintf(at, "]]} ");
+	do {
+		result = json_parse(&document, text, (size_t)(at - text), "ds.json", max, &error);
+		if (result) {
+			assert_int_equal(result, -ENOMEM);
+			assert_null(document);
+			has(error.text, "no memory");
+			failures++;
+		}
+		max += 64;
+	} while (result);
+	json_free(document);
+	assert_in_range(failures, 100, 100000);
+	/* The text of a syntax error needs memory too. */
+	for (max = 0; max < 65536; max += 16) {
+		result = json_parse(&document, "{\"a\": 1 2}", 10, "ds.json", max, &error);
+		assert_true(result == -ENOMEM || result == -EINVAL);
+	}
+	assert_int_equal(result, -EINVAL);
+}
+
+static void messages_show_what_is_safe_to_show(void **state)
+{
+	struct nvs_config config;
+	struct nvs_error error;
+	char name[600];
+
+	(void)state;
+	REFUSED("{\"aio\": {\"\\u001b[31m\": 1}}", 1, "aio.?[31m", "aio.?[31m is not a key");
+	REFUSED("{\"aio\": {\"a\xc2\x9b\x31\": 1}}", 1, "aio.a?1", "aio.a?1");
+	REFUSED("{\"aio\": {\"a\x7f\": 1}}", 1, "aio.a?", "aio.a?");
+	REFUSED("{\"aio\": {\"\xc3\xa9\": 1}}", 1, "aio.\xc3\xa9", "\xc3\xa9");
+	/* Cut between characters, not in one. */
+	REFUSED("{\"aio\": {\"block_size\": \"0123456789012345678901234567890123456789012345"
+		"\xe2\x82\xac\xe2\x82\xac\"}}",
+		1, "aio.block_size", "9012345...; it must be");
+	memset(name, 'n', sizeof(name));
+	strcpy(name + sizeof(name) - 9, "/ds.json");
+	nvs_config_init(&config);
+	assert_int_equal(nvs_config_parse(&config, "{\"aio\": 1}", 10, name, &error), -EINVAL);
+	has(error.text, "nnn/ds.json:1:9: aio is 1; it must be an object");
+	assert_memory_equal(error.text, "...nnn", 6);
+	nvs_config_free(&config);
+}
+
+/* ---- The examples and the documentation ---- */
+
+#define GPT2_LARGEST_BYTES ((uint64_t)50257 * 768 * 4)
+
+static void load_example(const char *path, struct nvs_config *config)
+{
+	struct nvs_error error;
+	struct heard heard;
+
+	nvs_config_init(config);
+	listen(config, &heard);
+	if (nvs_config_load(config, path, &error))
+		fail_msg("%s", error.text);
+	for (size_t i = 0; i < LENGTH(heard.count); i++)
+		if (heard.count[i])
+			fail_msg("%s: %s", path, heard.last[i]);
+}
+
+static void check_example_pool(const struct nvs_config *config, enum nvs_block block)
+{
+	uint64_t nbytes = nvs_config_pool_bytes(config, block);
+
+	assert_true(nbytes >= GPT2_LARGEST_BYTES);
+	assert_in_range(nbytes, 240000000, 260000000);
+}
+
+static void the_examples_load_and_hold_the_largest_tensor_of_gpt2(void **state)
+{
+	static const struct {
+		const char *path;
+		enum nvs_device param, optimizer;
+		unsigned npaths;
+	} examples[] = {
+		{"config/zero3_nvme.json", NVS_DEVICE_NVME, NVS_DEVICE_NVME, 1},
+		{"config/zero3_optimizer_nvme.json", NVS_DEVICE_NONE, NVS_DEVICE_NVME, 1},
+		{"config/zero3_param_nvme.json", NVS_DEVICE_NVME, NVS_DEVICE_NONE, 1},
+		{"config/zero3_cpu.json", NVS_DEVICE_CPU, NVS_DEVICE_CPU, 0},
+		{"config/zero3_striped.json", NVS_DEVICE_NVME, NVS_DEVICE_NVME, 2},
+	};
+	struct nvs_config config;
+	glob_t found;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(examples); i++) {
+		load_example(examples[i].path, &config);
+		assert_int_equal(config.param.device, examples[i].param);
+		assert_int_equal(config.optimizer.device, examples[i].optimizer);
+		if (config.param.device != NVS_DEVICE_NONE) {
+			assert_int_equal(config.param.npaths, examples[i].npaths);
+			check_example_pool(&config, NVS_OFFLOAD_PARAM);
+		}
+		if (config.optimizer.device != NVS_DEVICE_NONE) {
+			assert_int_equal(config.optimizer.npaths, examples[i].npaths);
+			check_example_pool(&config, NVS_OFFLOAD_OPTIMIZER);
+		}
+		assert_int_equal(config.aio.block_size, 1 << 20);
+		assert_int_equal(config.aio.queue_depth, 32);
+		nvs_config_free(&config);
+	}
+	assert_int_equal(glob("config/*.json", 0, NULL, &found), 0);
+	assert_int_equal(found.gl_pathc, LENGTH(examples));
+	globfree(&found);
+}
+
+static char *read_text(const char *path)
+{
+	FILE *file = fopen(path, "r");
+	char *text;
+	size_t n;
+
+	if (!file)
+		fail_msg("%s: %s; tests run from the root of the repository", path,
+			 strerror(errno));
+	text = malloc(1 << 20);
+	assert_non_null(text);
+	n = fread(text, 1, (1 << 20) - 1, file);
+	text[n] = '\0';
+	fclose(file);
+	return text;
+}
+
+static void the_documentation_has_the_table_of_keys(void **state)
+{
+	char *text = read_text("docs/configuration.md"), row[512], allows[160];
+
+	(void)state;
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+		const char *block = config_block_name(key->block);
+
+		if (key->type == KEY_BLOCK)
+			continue;
+		if (key->type == KEY_UNUSED)
+			snprintf(row, sizeof(row), "\n| %s | `%s` | %s |\n", block, key->name,
+				 key->meaning);
+		else
+			snprintf(row, sizeof(row), "\n| %s | `%s` | %s | %s | %s |\n",
+				 *block ? block : "(the file)", key->name,
+				 config_key_allows(key, allows),
+				 key->default_text ? key->default_text : "-", key->meaning);
+		has(text, row);
+	}
+	free(text);
+}
+
+/* ---- Damage ---- */
+
+static uint64_t next_random(uint64_t *state)
+{
+	uint64_t x = *state;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	return *state = x;
+}
+
+#define MUTANT_MAX 4096
+
+/* One change: a byte, a piece left out, doubled or moved, or a token put in. */
+static size_t mutate(char *text, size_t n, uint64_t *seed)
+{
+	static const char *const tokens[] = {
+		"{",	   "}",	      "[",	    "]",    ",",       ":",
+		"\"",	   "null",    "1e8",	    "-1",   "1e99",    "\"auto\"",
+		"\\u0000", "\\ud800", "\"aio\": {", "\xff", "0.5",     "\n",
+		"\f",	   "true",    "1e-9",	    "\xc2", "/*",      "\"rank\": 1,",
+		"\\",	   "\x01",    "-",	    "nvme", "{\"a\":", "[[[[[[",
+		"]]]]]]",  "1.",
+	};
+	size_t at = n ? next_random(seed) % n : 0, length = next_random(seed) % 24, room;
+	const char *token;
+
+	if (length > n - at)
+		length = n - at;
+	room = MUTANT_MAX - n;
+	switch (next_random(seed) % 5) {
+	case 0:
+		if (n)
+			text[at] = (char)next_random(seed);
+		return n;
+	case 1:
+		memmove(text + at, text + at + length, n - at - length);
+		return n - length;
+	case 2:
+		if (room < length)
+			return n;
+		memmove(text + at + length, text + at, n - at);
+		return n + length;
+	case 3:
+		return at;
+	default:
+		token = tokens[next_random(seed) % LENGTH(tokens)];
+		length = strlen(token);
+		if (room < length)
+			return n;
+		memmove(text + at + length, text + at, n - at);
+		memcpy(text + at, token, length);
+		return n + length;
+	}
+}
+
+static void damaged_files_are_refused_or_read_and_never_worse(void **state)
+{
+	const char *given = getenv("TEST_SEED");
+	uint64_t seed = given ? strtoull(given, NULL, 0) : 0x6e76737761702121;
+	unsigned good = 0, bad = 0;
+	struct nvs_config config;
+	struct heard heard;
+
+	(void)state;
+	print_message("seed %" PRIu64 " (TEST_SEED sets it)\n", seed);
+	nvs_config_init(&config);
+	for (unsigned i = 0; i < 20000; i++) {
+		size_t n = strlen(whole_file);
+		struct nvs_error error = {0};
+		char text[MUTANT_MAX], *exact;
+		int result;
+
+		memcpy(text, whole_file, n);
+		for (uint64_t changes = 1 + next_random(&seed) % 4; changes; changes--)
+			n = mutate(text, n, &seed);
+		/* On its own, so that a read past the end is seen. */
+		exact = malloc(n ? n : 1);
+		assert_non_null(exact);
+		memcpy(exact, text, n);
+		listen(&config, &heard);
+		result = nvs_config_parse(&config, exact, n, "mutant", &error);
+		free(exact);
+		if (!result) {
+			good++;
+			assert_true(config.param.npaths <= NVS_PATHS_MAX);
+			assert_in_range(config.aio.queue_depth, 1, NVS_QUEUE_DEPTH_MAX);
+			continue;
+		}
+		bad++;
+		assert_true(result == -EINVAL || result == -EFBIG);
+		assert_int_equal(error.code, result);
+		assert_true(error.line > 0 || strstr(error.text, "earlier configuration") ||
+			    strstr(error.text, "there is no nvme_path") ||
+			    strstr(error.text, "larger than any memory"));
+		assert_true(strlen(error.text) > 20);
+	}
+	print_message("%u read, %u refused\n", good, bad);
+	assert_true(good > 500 && bad > 5000);
+	nvs_config_free(&config);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(dtypes_have_safetensors_names_and_sizes),
+		cmocka_unit_test(engines_and_devices_have_the_names_of_the_configuration),
+		cmocka_unit_test(defaults_are_those_of_deepspeed),
+		cmocka_unit_test(every_key_reaches_its_field),
+		cmocka_unit_test(whole_numbers_are_taken_up_to_their_bounds_and_no_further),
+		cmocka_unit_test(bounds_are_those_of_the_header),
+		cmocka_unit_test(a_value_of_another_type_is_refused),
+		cmocka_unit_test(real_numbers_have_bounds),
+		cmocka_unit_test(names_have_their_values),
+		cmocka_unit_test(the_name_adamw_asks_for_decoupled_weight_decay),
+		cmocka_unit_test(whole_numbers_are_exact_however_they_are_written),
+		cmocka_unit_test_setup_teardown(numbers_do_not_depend_on_the_locale, make_directory,
+						remove_directory),
+		cmocka_unit_test(an_unknown_key_is_refused_with_the_nearest_one),
+		cmocka_unit_test(keys_of_other_blocks_are_left_alone),
+		cmocka_unit_test(a_key_may_stand_once),
+		cmocka_unit_test(two_names_of_one_setting_must_agree),
+		cmocka_unit_test(blocks_may_stand_alone_at_the_top),
+		cmocka_unit_test(auto_takes_the_default_where_a_trainer_may_fill_it_in),
+		cmocka_unit_test(keys_that_nvswap_has_no_use_for_are_warnings),
+		cmocka_unit_test(the_old_form_of_zero_optimization_is_a_warning),
+		cmocka_unit_test(a_good_file_is_read_in_silence),
+		cmocka_unit_test(nvme_needs_a_path),
+		cmocka_unit_test(there_are_one_to_sixteen_different_paths),
+		cmocka_unit_test(a_path_leaves_room_for_the_names_of_the_store),
+		cmocka_unit_test(paths_can_be_set_by_hand),
+		cmocka_unit_test(a_pool_is_count_times_size_times_element),
+		cmocka_unit_test(a_pool_beyond_any_memory_is_refused),
+		cmocka_unit_test(element_types_follow_fp16_and_bf16),
+		cmocka_unit_test(fp16_and_bf16_exclude_each_other),
+		cmocka_unit_test(a_file_is_read_over_what_is_there),
+		cmocka_unit_test_setup_teardown(a_file_is_loaded_or_says_why_not, make_directory,
+						remove_directory),
+		cmocka_unit_test_setup_teardown(a_file_of_64_mib_is_the_largest, make_directory,
+						remove_directory),
+		cmocka_unit_test(a_pipe_can_be_loaded),
+		cmocka_unit_test(a_syntax_error_has_its_place_and_what_is_expected),
+		cmocka_unit_test(values_lie_up_to_512_deep),
+		cmocka_unit_test(a_document_knows_where_its_values_stand),
+		cmocka_unit_test(memory_may_run_out_anywhere),
+		cmocka_unit_test(messages_show_what_is_safe_to_show),
+		cmocka_unit_test(the_examples_load_and_hold_the_largest_tensor_of_gpt2),
+		cmocka_unit_test(the_documentation_has_the_table_of_keys),
+		cmocka_unit_test(damaged_files_are_refused_or_read_and_never_worse),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

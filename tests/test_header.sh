@@ -1,0 +1,28 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The public header by itself, as a user's compiler sees it: strict C11 and C++17, from each
+# compiler that is there.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+status=0
+
+compiles() {
+	local name=$1 language=$2
+	shift 2
+	if ! command -v "$1" >/dev/null; then
+		echo "skip $name: no $1 here"
+	elif echo '#include "nvswap.h"' | "$@" -x "$language" -fsyntax-only -Wall -Wextra \
+		-Wpedantic -Wundef -Werror -Iinclude -; then
+		echo "ok $name"
+	else
+		echo "not ok $name"
+		status=1
+	fi
+}
+
+compiles header_is_c11_gcc c gcc -std=c11 -Wstrict-prototypes
+compiles header_is_c11_clang c clang -std=c11 -Wstrict-prototypes
+compiles header_is_cxx17_gcc c++ g++ -std=c++17
+compiles header_is_cxx17_clang c++ clang++ -std=c++17
+exit $status

@@ -1,0 +1,127 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# nvswap info from outside: what it writes in both forms, where, and how it ends.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+nvswap=${BUILD:-build}/nvswap
+scratch=$(mktemp -d) || exit
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+
+# The name of the promise, the exit status that it has, and the options.
+info() {
+	name=$1 expected=$2
+	shift 2
+	"$nvswap" info "$@" >"$scratch/out" 2>"$scratch/err"
+	status=$?
+	[ $status -eq "$expected" ] || {
+		echo "not ok $name: exit status $status instead of $expected"
+		cat "$scratch/out" "$scratch/err"
+		failed=1
+		return 1
+	}
+}
+
+# What the file must have; the promise is kept when the last is found.
+has() {
+	file=$1
+	shift
+	for text; do
+		grep -qF -e "$text" "$scratch/$file" || {
+			echo "not ok $name: no \"$text\" in:"
+			cat "$scratch/$file"
+			failed=1
+			return 1
+		}
+	done
+	echo "ok $name"
+}
+
+# Statements of Python's that must hold of the JSON.
+json() {
+	python3 -c 'import json, sys, textwrap
+report = json.load(open(sys.argv[1]))
+machine, paths = report["machine"], report["paths"]
+exec(textwrap.dedent(sys.argv[2]))' "$scratch/out" "$1" || {
+		echo "not ok $name"
+		cat "$scratch/out"
+		failed=1
+		return 1
+	}
+	echo "ok $name"
+}
+
+info a_person_is_told_of_machine_engines_and_path 0 --nvme-path "$scratch" &&
+	has out "CPUs" "may be locked" "io_uring" "libaio" "posix                works" \
+		"$scratch" "file system" "direct I/O" "what to change"
+info without_a_path_the_machine_is_told 0 && has out "memory" "what to change"
+info several_paths_are_told_in_order 0 --nvme-path "$scratch" --nvme-path . \
+	--output-format json &&
+	json "assert [path['path'] for path in paths] == ['$scratch', '.']"
+info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
+		assert report["nvswap version"]
+		assert set(report["ioengines"]) == {"auto", "io_uring", "libaio", "posix"}
+		auto = report["ioengines"]["auto"]
+		assert auto["works"] and report["ioengines"][auto["ioengine"]]["works"]
+		for engine in report["ioengines"].values():
+			assert engine["works"] or engine["reason"]
+		for key in ("kernel", "cpus", "numa_nodes", "memory_bytes", "memlock_bytes",
+			    "hugepage_bytes", "hugepages_total", "hugepages_free",
+			    "transparent_hugepages", "aio_nr", "aio_max_nr", "io_uring_disabled"):
+			assert key in machine, key
+		for key in ("filesystem", "block_device", "direct", "dio_mem_align",
+			    "dio_offset_align", "dio_from_statx", "free_bytes", "total_bytes",
+			    "device", "model", "scheduler", "rotational", "logical_block_bytes",
+			    "physical_block_bytes", "max_io_bytes", "max_hw_io_bytes",
+			    "nr_requests", "max_segments", "numa_node"):
+			assert key in paths[0], key
+		assert all(isinstance(line, str) for line in report["advice"])
+		assert len(set(report["advice"])) == len(report["advice"])'
+info what_hurts_on_two_paths_is_said_once 0 --nvme-path . --nvme-path . --output-format json &&
+	json 'assert len(set(report["advice"])) == len(report["advice"])'
+
+info a_missing_path_fails_with_the_way_to_make_it 1 --nvme-path "$scratch/a/b" &&
+	has err "$scratch/a/b does not exist" "mkdir -p '$scratch/a/b'"
+info a_path_that_fails_leaves_the_report_of_the_others 1 --nvme-path "$scratch/a" --nvme-path . \
+	--output-format json && json '
+		assert "does not exist" in paths[0]["error"]
+		assert paths[1]["total_bytes"] > 0 and "error" not in paths[1]'
+mkdir "$scratch/"$'\xff\xc3'
+info a_path_that_is_no_utf8_leaves_valid_json 0 --nvme-path "$scratch/"$'\xff\xc3' \
+	--output-format json && json 'assert paths[0]["path"].endswith("/??")'
+
+info output_goes_to_a_file_whole 0 --output "$scratch/file" --output-format json &&
+	mv "$scratch/file" "$scratch/out" && json 'assert not paths'
+seq 100000 >"$scratch/file"
+info an_earlier_output_is_replaced 0 --output "$scratch/file" --output-format json &&
+	mv "$scratch/file" "$scratch/out" && json 'assert not paths'
+info an_output_that_cannot_be_opened_fails 1 --output "$scratch/no/file" &&
+	has err "$scratch/no/file"
+if [ -w /dev/full ]; then
+	info an_output_that_is_full_fails 1 --output /dev/full && has err "/dev/full" "No space"
+	name=standard_output_that_is_full_fails
+	"$nvswap" info --output-format json >/dev/full 2>"$scratch/err"
+	if [ $? -eq 1 ]; then
+		has err "standard output" "No space"
+	else
+		echo "not ok $name"
+		failed=1
+	fi
+else
+	echo "skip an_output_that_is_full_fails: there is no /dev/full"
+fi
+
+info help_names_every_option 0 --help &&
+	has out "--nvme-path" "--output-format" "--output FILE" "Exit status"
+info a_short_help_is_the_same 0 -h && has out "usage: nvswap info"
+info an_unknown_option_is_bad_usage 2 --nvme-paht . && has err "did you mean --nvme-path"
+info an_unknown_format_is_bad_usage 2 --output-format xml && has err "normal" "json"
+info a_missing_value_is_bad_usage 2 --nvme-path && has err "--nvme-path needs a value"
+info an_argument_that_is_no_option_is_bad_usage 2 . && has err "takes no arguments"
+# shellcheck disable=SC2046
+info too_many_paths_are_bad_usage 2 $(yes -- --nvme-path . | head -n 17 | tr '\n' ' ') &&
+	has err "more than 16"
+
+exit $failed

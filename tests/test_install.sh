@@ -1,0 +1,117 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# What `make install` puts down is what a user needs: both libraries export the public functions and
+# nothing else, every function has its manual page, and the example builds against it through
+# pkg-config, dynamic and static, and runs. All under $BUILD; nothing outside is touched.
+# shellcheck disable=SC2317 # check() calls the functions
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+build=${BUILD:-build}
+cc=${CC:-gcc}
+read -ra sanitize <<<"${SANITIZE_FLAGS:-}"
+work=$build/installed
+prefix=/opt/nvswap # not where this machine has anything
+stage=$PWD/$work$prefix
+status=0
+
+check() {
+	local name=$1
+	shift
+	if "$@"; then
+		echo "ok $name"
+	else
+		echo "not ok $name"
+		status=1
+	fi
+}
+
+# A make of its own, whatever is asked of one above this test; the flags are in the environment.
+staged_make() {
+	mkdir -p "$work/store"
+	env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory PREFIX="$prefix" \
+		DESTDIR="$PWD/$work" "$@" >"$work/make.log" 2>&1 ||
+		{ cat "$work/make.log" && return 1; }
+}
+
+functions() {
+	grep -o '^NVS_API[^(]*(' include/nvswap.h | grep -o 'nvs_[a-z0-9_]*($' | tr -d '(' | sort
+}
+
+exports() { # nm's arguments
+	# __odr_asan and the like are the sanitizer's own.
+	nm --defined-only --extern-only --format=posix "$@" | awk 'NF > 2 && $2 != "A" { print $1 }' |
+		sed 's/@.*//' | grep -v '^__\(odr_\)\?[at]san' | sort
+}
+
+exports_the_header() { diff <(functions) <(exports "$@"); }
+
+# The .pc of the staged copy, with the stage before its paths.
+pc() {
+	PKG_CONFIG_PATH=$stage/lib/pkgconfig pkg-config --define-variable=prefix="$stage" \
+		--define-variable=libdir="$stage/lib" \
+		--define-variable=includedir="$stage/include" "$@" nvswap
+}
+
+build_dynamic() {
+	local flags
+	mapfile -t flags < <(pc --cflags --libs | xargs -n1)
+	"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -O2 "${sanitize[@]}" \
+		-o "$work/train_loop" examples/train_loop.c "${flags[@]}"
+}
+
+build_static() {
+	local flags
+	mapfile -t flags < <(pc --cflags --static --libs | sed s/-lnvswap/-l:libnvswap.a/ | xargs -n1)
+	"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -O2 "${sanitize[@]}" \
+		-o "$work/train_loop_static" examples/train_loop.c "${flags[@]}" &&
+		! readelf -d "$work/train_loop_static" | grep libnvswap
+}
+
+run_example() {
+	LD_LIBRARY_PATH=$stage/lib "$work/$1" "$work/store" && [ -z "$(find "$work/store" -type f)" ]
+}
+
+has_soname() {
+	local version
+	version=$(pc --modversion) &&
+		readelf -d "$stage/lib/libnvswap.so" | grep -q "SONAME.*\[libnvswap.so.${version%%.*}\]" &&
+		[ "$(readlink -f "$stage/lib/libnvswap.so")" = "$stage/lib/libnvswap.so.$version" ] &&
+		grep -q "define NVS_VERSION[[:space:]]*\"$version\"" "$stage/include/nvswap.h"
+}
+
+pages_are_there() {
+	local page
+	for page in man1/nvswap.1 man3/libnvswap.3 $(functions | sed 's|.*|man3/&.3|'); do
+		[ -s "$stage/share/man/$page" ] || { echo "no $page"; return 1; }
+	done
+}
+
+# Each function stands in the SYNOPSIS or the text of the page that its own page leads to.
+pages_name_functions() {
+	local f
+	for f in $(functions); do
+		grep -q "^\.Fn $f\|^\.Fo $f\|^\.Ft.*$f" man/libnvswap.3 || { echo "no $f"; return 1; }
+	done
+}
+
+uninstalled() { staged_make uninstall && [ -z "$(find "$stage" ! -type d)" ]; }
+
+rm -rf "$work"
+check install_into_destdir staged_make install
+check shared_library_exports_the_header exports_the_header -D "$stage/lib/libnvswap.so"
+check archive_exports_the_header exports_the_header "$stage/lib/libnvswap.a"
+check soname_and_version_are_the_headers has_soname
+check manual_pages_are_installed pages_are_there
+check manual_page_names_every_function pages_name_functions
+if command -v mandoc >/dev/null; then
+	check manual_pages_are_clean mandoc -T lint -W warning man/nvswap.1 man/libnvswap.3
+else
+	echo "skip manual_pages_are_clean: no mandoc here"
+fi
+check example_builds_dynamic build_dynamic
+check example_runs_dynamic run_example train_loop
+check example_builds_static build_static
+check example_runs_static run_example train_loop_static
+check uninstall_leaves_nothing uninstalled
+exit $status

@@ -1,0 +1,1181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The topology layer: machines that are not here (hwloc XML, a made-up /sys), and what this one
+ * says of its file systems, devices and limits. Run from the top of the tree.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <linux/capability.h>
+#include <linux/loop.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "topo/path.h"
+#include "topo/sysfs.h"
+#include "topo/topo.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+#define SKIP(...)                                                                                  \
+	do {                                                                                       \
+		print_message(__VA_ARGS__);                                                        \
+		print_message("\n");                                                               \
+		skip();                                                                            \
+	} while (0)
+
+/* ---- What several tests need */
+
+static struct topo *open_topo(const char *xml_path)
+{
+	struct nvs_error error;
+	struct topo *topo = NULL;
+
+	if (topo_open(&topo, xml_path, &error))
+		fail_msg("%s", error.text);
+	return topo;
+}
+
+static int node_of(const struct topo *topo, const char *a, const char *b)
+{
+	const char *devices[] = {a, b};
+
+	return topo_node_of_devices(topo, devices, b ? 2 : 1);
+}
+
+/* Does `work` in a process of its own, which may give up rights; returns its exit status. */
+static int in_child(int (*work)(void *arg), void *arg)
+{
+	int status;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0)
+		_exit(work(arg));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+enum { CHILD_OK, CHILD_WRONG, CHILD_SKIPPED };
+
+static char *make_directory(char template[64])
+{
+	snprintf(template, 64, "/tmp/nvswap-test-XXXXXX");
+	assert_non_null(mkdtemp(template));
+	return template;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk)
+{
+	(void)st;
+	(void)type;
+	(void)walk;
+	return remove(path);
+}
+
+static void remove_tree(const char *path)
+{
+	assert_int_equal(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+/* ---- The topology of machines that are not here */
+
+static void a_drive_is_on_the_node_of_its_socket(void **state)
+{
+	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
+
+	(void)state;
+	assert_int_equal(node_of(topo, "nvme0n1", NULL), 0);
+	assert_int_equal(node_of(topo, "nvme1n1", NULL), 1);
+	topo_close(topo);
+}
+
+static void drives_on_one_node_are_on_that_node(void **state)
+{
+	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
+
+	(void)state;
+	assert_int_equal(node_of(topo, "nvme0n1", "nvme2n1"), 0);
+	assert_int_equal(node_of(topo, "nvme1n1", "nvme1n1"), 1);
+	topo_close(topo);
+}
+
+static void drives_on_two_nodes_are_on_none(void **state)
+{
+	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
+
+	(void)state;
+	assert_int_equal(node_of(topo, "nvme0n1", "nvme1n1"), -1);
+	assert_int_equal(node_of(topo, "nvme1n1", "nvme0n1"), -1);
+	topo_close(topo);
+}
+
+static void a_drive_that_is_not_known_or_near_no_node_is_on_none(void **state)
+{
+	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
+
+	(void)state;
+	assert_int_equal(node_of(topo, "nvme7n1", NULL), -1);
+	assert_int_equal(node_of(topo, "nvme9n1", NULL), -1);
+	assert_int_equal(node_of(topo, "nvme0n1", "nvme7n1"), -1);
+	assert_int_equal(node_of(topo, "nvme7n1", "nvme0n1"), -1);
+	assert_int_equal(topo_node_of_devices(topo, NULL, 0), -1);
+	topo_close(topo);
+}
+
+static void a_machine_of_one_node_has_nothing_to_choose(void **state)
+{
+	struct topo *topo = open_topo("tests/topo/one_node.xml");
+
+	(void)state;
+	assert_int_equal(node_of(topo, "nvme0n1", NULL), -1);
+	topo_close(topo);
+}
+
+static void the_cpus_of_a_node_are_told_in_order(void **state)
+{
+	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
+	const unsigned of_node_1[] = {1, 3, 5, 7};
+	unsigned cpus[8] = {0};
+
+	(void)state;
+	assert_int_equal(topo_cpus_of_node(topo, 1, cpus, COUNT(cpus)), 4);
+	assert_memory_equal(cpus, of_node_1, sizeof(of_node_1));
+	/* Where there is too little room: as many as fit, and how many there are. */
+	memset(cpus, 0, sizeof(cpus));
+	assert_int_equal(topo_cpus_of_node(topo, 1, cpus, 2), 4);
+	assert_int_equal(cpus[1], 3);
+	assert_int_equal(cpus[2], 0);
+	assert_int_equal(topo_cpus_of_node(topo, 2, cpus, COUNT(cpus)), 0);
+	assert_int_equal(topo_cpus_of_node(topo, -1, cpus, COUNT(cpus)), 0);
+	topo_close(topo);
+}
+
+static void nothing_is_bound_to_a_machine_that_is_not_here(void **state)
+{
+	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
+	char memory[64];
+
+	(void)state;
+	assert_int_equal(topo_bind_memory(topo, 0, memory, sizeof(memory)), -ENOTSUP);
+	assert_int_equal(topo_bind_thread(topo, 0), -ENOTSUP);
+	topo_close(topo);
+}
+
+static void a_topology_that_cannot_be_read_is_an_error_that_names_it(void **state)
+{
+	char directory[64], path[80];
+	struct nvs_error error;
+	struct topo *topo = NULL;
+	FILE *file;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/broken.xml", make_directory(directory));
+	assert_true(topo_open(&topo, path, &error) < 0);
+	assert_non_null(strstr(error.text, path));
+	file = fopen(path, "w");
+	assert_non_null(file);
+	fputs("<topology version=\"2.0\"><object", file);
+	assert_int_equal(fclose(file), 0);
+	assert_true(topo_open(&topo, path, &error) < 0);
+	assert_non_null(strstr(error.text, path));
+	assert_null(topo);
+	remove_tree(directory);
+	topo_close(NULL);
+}
+
+/* ---- Binding on this machine */
+
+static int lowest_node(void)
+{
+	char nodes[64];
+
+	/* "0" or "0-1": the first number of it. */
+	return sysfs_text(nodes, sizeof(nodes), SYSFS "/devices/system/node/has_memory")
+		       ? -1
+		       : atoi(nodes);
+}
+
+static void memory_is_bound_where_the_kernel_lets_it_be(void **state)
+{
+	struct topo *topo = open_topo(NULL);
+	const size_t nbytes = 1 << 20;
+	void *memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			    0);
+	int rc = topo_bind_memory(topo, lowest_node(), memory, nbytes), mode = -1;
+	long asked;
+
+	(void)state;
+	assert_ptr_not_equal(memory, MAP_FAILED);
+	assert_int_equal(topo_bind_memory(topo, 4095, memory, nbytes), -EINVAL);
+	asked = syscall(SYS_get_mempolicy, &mode, NULL, 0, memory, 2 /* MPOL_F_ADDR */);
+	munmap(memory, nbytes);
+	topo_close(topo);
+	if (rc == -EPERM || rc == -ENOTSUP || asked)
+		SKIP("the kernel lets no memory be bound here: %s", strerror(rc ? -rc : errno));
+	assert_int_equal(rc, 0);
+	/* MPOL_PREFERRED or MPOL_PREFERRED_MANY: MPOL_BIND would kill where a node is full. */
+	if (mode != 1 && mode != 5)
+		fail_msg("the policy is %d", mode);
+}
+
+/* As taskset does before a program runs: for every thread, of which a sanitizer has its own. */
+static int confine_process(const cpu_set_t *set)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *entry;
+	int rc = tasks ? 0 : -1;
+
+	while (tasks && (entry = readdir(tasks)))
+		if (entry->d_name[0] != '.')
+			rc |= sched_setaffinity(atoi(entry->d_name), sizeof(*set), set);
+	if (tasks)
+		closedir(tasks);
+	return rc;
+}
+
+static int bind_within_one_cpu(void *arg)
+{
+	struct topo *topo = NULL;
+	cpu_set_t set, after;
+	int cpu = 0;
+
+	(void)arg;
+	if (sched_getaffinity(0, sizeof(set), &set))
+		return CHILD_SKIPPED;
+	while (!CPU_ISSET(cpu, &set))
+		cpu++;
+	/* The last of those that are allowed, so that it is not the one that comes first anyway. */
+	for (int i = cpu; i < CPU_SETSIZE; i++)
+		cpu = CPU_ISSET(i, &set) ? i : cpu;
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (confine_process(&set) || topo_open(&topo, NULL, NULL))
+		return CHILD_SKIPPED;
+
+	unsigned cpus[CPU_SETSIZE], n = topo_cpus_of_node(topo, 0, cpus, CPU_SETSIZE), here = 0;
+	int rc = topo_bind_thread(topo, 0);
+
+	topo_close(topo);
+	for (unsigned i = 0; i < n; i++)
+		here |= cpus[i] == (unsigned)cpu;
+	if (rc != (here ? 0 : -EINVAL))
+		return CHILD_WRONG;
+	return !sched_getaffinity(0, sizeof(after), &after) && CPU_EQUAL(&set, &after)
+		       ? CHILD_OK
+		       : CHILD_WRONG;
+}
+
+static void a_thread_stays_within_the_cpus_that_the_process_was_given(void **state)
+{
+	int status = in_child(bind_within_one_cpu, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("the affinity can't be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* ---- Block devices of machines that are not here: /sys in a directory of its own */
+
+struct fake_sys {
+	char root[64];
+};
+
+static void __attribute__((format(printf, 3, 4)))
+fake_file(const struct fake_sys *sys, const char *text, const char *format, ...)
+{
+	char path[256], *slash;
+	va_list args;
+	FILE *file;
+	int used = snprintf(path, sizeof(path), "%s/", sys->root);
+
+	va_start(args, format);
+	vsnprintf(path + used, sizeof(path) - (size_t)used, format, args);
+	va_end(args);
+	for (slash = strchr(path + used, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		assert_true(!mkdir(path, 0755) || errno == EEXIST);
+		*slash = '/';
+	}
+	file = fopen(path, "w");
+	assert_non_null(file);
+	fputs(text, file);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void fake_link(const struct fake_sys *sys, const char *from, const char *to)
+{
+	char path[256], target[256], keep[256];
+
+	/* The directory of the link comes into being by way of a file in it. */
+	snprintf(keep, sizeof(keep), "%s.d", from);
+	fake_file(sys, "", "%s", keep);
+	snprintf(path, sizeof(path), "%s/%s.d", sys->root, from);
+	assert_int_equal(unlink(path), 0);
+	snprintf(path, sizeof(path), "%s/%s", sys->root, from);
+	snprintf(target, sizeof(target), "%s/%s", sys->root, to);
+	assert_int_equal(symlink(target, path), 0);
+}
+
+/*
+ * Two drives with a partition each; md0 over both partitions; dm-0 over md0; dm-1 over a partition
+ * of the first drive; dm-2 made of itself, as no kernel would have it.
+ */
+static void fake_drives(struct fake_sys *sys)
+{
+	make_directory(sys->root);
+	fake_file(sys, "1\n", "devices/pci/nvme0/nvme0n1/nvme0n1p1/partition");
+	fake_file(sys, "1\n", "devices/pci/nvme1/nvme1n1/nvme1n1p1/partition");
+	fake_link(sys, "dev/block/259:0", "devices/pci/nvme0/nvme0n1");
+	fake_link(sys, "dev/block/259:1", "devices/pci/nvme0/nvme0n1/nvme0n1p1");
+	fake_link(sys, "devices/virtual/md0/slaves/nvme1n1p1",
+		  "devices/pci/nvme1/nvme1n1/nvme1n1p1");
+	fake_link(sys, "devices/virtual/md0/slaves/nvme0n1p1",
+		  "devices/pci/nvme0/nvme0n1/nvme0n1p1");
+	fake_link(sys, "devices/virtual/dm-0/slaves/md0", "devices/virtual/md0");
+	fake_link(sys, "devices/virtual/dm-1/slaves/nvme0n1p1",
+		  "devices/pci/nvme0/nvme0n1/nvme0n1p1");
+	fake_link(sys, "devices/virtual/dm-2/slaves/dm-2", "devices/virtual/dm-2");
+	fake_link(sys, "dev/block/253:0", "devices/virtual/dm-0");
+	fake_link(sys, "dev/block/253:1", "devices/virtual/dm-1");
+	fake_link(sys, "dev/block/253:2", "devices/virtual/dm-2");
+}
+
+static void the_drives_beneath_partitions_mappers_and_raids_are_found(void **state)
+{
+	char names[DEVICES_MAX][64];
+	struct fake_sys sys;
+
+	(void)state;
+	fake_drives(&sys);
+	/* The drive itself, its partition, and a mapper over the partition. */
+	for (unsigned i = 0; i < 3; i++) {
+		const unsigned major[] = {259, 259, 253}, minor[] = {0, 1, 1};
+
+		assert_int_equal(sysfs_disks(sys.root, major[i], minor[i], names), 1);
+		assert_string_equal(names[0], "nvme0n1");
+	}
+	assert_int_equal(sysfs_disks(sys.root, 253, 0, names), 2);
+	assert_string_equal(names[0], "nvme0n1");
+	assert_string_equal(names[1], "nvme1n1");
+	assert_int_equal(sysfs_disks(sys.root, 8, 0, names), 0);
+	/* It ends. */
+	sysfs_disks(sys.root, 253, 2, names);
+	remove_tree(sys.root);
+}
+
+static void more_drives_than_there_is_room_for_do_not_overflow(void **state)
+{
+	char names[DEVICES_MAX][64], from[64], to[64];
+	struct fake_sys sys;
+
+	(void)state;
+	make_directory(sys.root);
+	for (unsigned i = 0; i < DEVICES_MAX + 3; i++) {
+		snprintf(to, sizeof(to), "devices/pci/sd%c", 'a' + i);
+		snprintf(from, sizeof(from), "devices/virtual/md0/slaves/sd%c", 'a' + i);
+		fake_file(&sys, "8:0\n", "%s/dev", to);
+		fake_link(&sys, from, to);
+	}
+	fake_link(&sys, "dev/block/9:0", "devices/virtual/md0");
+	assert_int_equal(sysfs_disks(sys.root, 9, 0, names), DEVICES_MAX);
+	remove_tree(sys.root);
+}
+
+static void the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths(void **state)
+{
+	struct fake_sys sys;
+
+	(void)state;
+	make_directory(sys.root);
+	fake_file(&sys, "1\n", "block/nvme0n1/device/device/numa_node");
+	fake_file(&sys, "0\n", "block/nvme1n1/device/nvme4/device/numa_node");
+	fake_file(&sys, "0\n", "block/nvme1n1/device/nvme7/device/numa_node");
+	fake_file(&sys, "0\n", "block/nvme2n1/device/nvme5/device/numa_node");
+	fake_file(&sys, "1\n", "block/nvme2n1/device/nvme6/device/numa_node");
+	fake_file(&sys, "-1\n", "block/vda/device/device/numa_node");
+	assert_int_equal(sysfs_node(sys.root, "nvme0n1"), 1);
+	assert_int_equal(sysfs_node(sys.root, "nvme1n1"), 0);
+	assert_int_equal(sysfs_node(sys.root, "nvme2n1"), -1);
+	assert_int_equal(sysfs_node(sys.root, "vda"), -1);
+	assert_int_equal(sysfs_node(sys.root, "sda"), -1);
+	remove_tree(sys.root);
+}
+
+static void small_files_are_read_as_text_numbers_and_choices(void **state)
+{
+	struct fake_sys sys;
+	char text[64], tight[4];
+
+	(void)state;
+	make_directory(sys.root);
+	fake_file(&sys, "none [mq-deadline] kyber \n", "scheduler");
+	fake_file(&sys, "none\n", "only");
+	fake_file(&sys, "4096 kB\n", "number");
+	assert_int_equal(sysfs_text(text, sizeof(text), "%s/scheduler", sys.root), 0);
+	assert_string_equal(text, "none [mq-deadline] kyber");
+	sysfs_choice(text);
+	assert_string_equal(text, "mq-deadline");
+	assert_int_equal(sysfs_text(text, sizeof(text), "%s/only", sys.root), 0);
+	sysfs_choice(text);
+	assert_string_equal(text, "none");
+	assert_int_equal(sysfs_text(tight, sizeof(tight), "%s/only", sys.root), 0);
+	assert_string_equal(tight, "non");
+	assert_int_equal(sysfs_number(-7, "%s/number", sys.root), 4096);
+	assert_int_equal(sysfs_number(-7, "%s/only", sys.root), -7);
+	assert_int_equal(sysfs_number(-7, "%s/missing", sys.root), -7);
+	assert_int_equal(sysfs_text(text, sizeof(text), "%s/missing", sys.root), -ENOENT);
+	assert_string_equal(text, "");
+	remove_tree(sys.root);
+}
+
+static void a_line_of_mountinfo_gives_type_and_source(void **state)
+{
+	struct mount mount;
+
+	(void)state;
+	assert_true(
+		mount_parse("36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/root rw\n", &mount));
+	assert_string_equal(mount.type, "ext4");
+	assert_string_equal(mount.source, "/dev/root");
+	/* No optional fields; white space in the name. */
+	assert_true(
+		mount_parse("40 1 0:33 /@home /home rw - btrfs /dev/my\\040disk\\134x rw", &mount));
+	assert_string_equal(mount.type, "btrfs");
+	assert_string_equal(mount.source, "/dev/my disk\\x");
+	assert_false(mount_parse("", &mount));
+	assert_false(mount_parse("36 35 98:0 / /mnt rw - ext4", &mount));
+}
+
+/* ---- Direct I/O and devices on this machine */
+
+/* An empty file without a name, on the file system of the tree; -1 and why it is skipped. */
+static int nameless_here(void)
+{
+	int fd = open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	if (fd < 0)
+		print_message("no O_TMPFILE on the file system of this tree: %s\n",
+			      strerror(errno));
+	return fd;
+}
+
+static void assert_direct_io_works(int fd, const struct dio_caps *caps)
+{
+	const size_t nbytes = caps->offset_align;
+	const size_t around = caps->mem_align > 2048 ? 2 * (size_t)caps->mem_align : 4096;
+	char path[32], *memory = NULL;
+	int direct;
+
+	assert_true(caps->mem_align && !(caps->mem_align & (caps->mem_align - 1)));
+	assert_true(caps->offset_align && !(caps->offset_align & (caps->offset_align - 1)));
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	direct = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+	assert_true(direct >= 0);
+	/* Aligned to mem_align, and to no more than that. */
+	assert_int_equal(posix_memalign((void **)&memory, around, nbytes + around), 0);
+	memset(memory + caps->mem_align, 7, nbytes);
+	assert_int_equal(pwrite(direct, memory + caps->mem_align, nbytes, (off_t)nbytes), nbytes);
+	assert_int_equal(pread(direct, memory + caps->mem_align, nbytes, (off_t)nbytes), nbytes);
+	free(memory);
+	close(direct);
+}
+
+static void the_alignments_that_are_told_are_enough(void **state)
+{
+	int fd = nameless_here();
+	struct dio_caps caps;
+
+	(void)state;
+	if (fd < 0)
+		skip();
+	assert_int_equal(dio_probe(fd, &caps), 0);
+	if (!caps.direct) {
+		assert_int_equal(caps.mem_align, 0);
+		assert_int_equal(caps.offset_align, 0);
+		close(fd);
+		SKIP("the file system of this tree has no direct I/O");
+	}
+	assert_direct_io_works(fd, &caps);
+	close(fd);
+}
+
+static void memory_is_not_direct(void **state)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC);
+	struct dio_caps caps;
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(dio_probe(fd, &caps), 0);
+	assert_false(caps.direct);
+	assert_int_equal(caps.mem_align, 0);
+	assert_int_equal(caps.offset_align, 0);
+	close(fd);
+	fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (fd < 0)
+		SKIP("no file can be made in /dev/shm: %s", strerror(errno));
+	assert_int_equal(dio_probe(fd, &caps), 0);
+	assert_false(caps.direct);
+	close(fd);
+}
+
+static void what_is_no_file_is_not_direct_and_what_is_not_open_is_an_error(void **state)
+{
+	int directory = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ends[2];
+	struct dio_caps caps;
+
+	(void)state;
+	assert_int_equal(dio_probe(directory, &caps), 0);
+	assert_false(caps.direct);
+	close(directory);
+	assert_int_equal(pipe(ends), 0);
+	assert_int_equal(dio_probe(ends[0], &caps), 0);
+	assert_false(caps.direct);
+	close(ends[0]);
+	close(ends[1]);
+	assert_int_equal(dio_probe(-1, &caps), -EBADF);
+}
+
+static void the_drives_of_the_tree_are_in_sys_block(void **state)
+{
+	char names[DEVICES_MAX][64], path[128];
+	int fd = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	unsigned n = path_devices(fd, names);
+
+	(void)state;
+	close(fd);
+	if (!n)
+		SKIP("no drive can be told beneath this tree (a container's overlay?)");
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "/sys/block/%.63s", names[i]);
+		assert_int_equal(access(path, F_OK), 0);
+		assert_true(device_attribute(names[i], "queue/logical_block_size", 0) >= 512);
+		assert_int_equal(device_attribute(names[i], "queue/no_such_thing", 77), 77);
+	}
+}
+
+static void memory_has_no_drives(void **state)
+{
+	char names[DEVICES_MAX][64];
+	int fd = memfd_create("test", MFD_CLOEXEC);
+
+	(void)state;
+	assert_int_equal(path_devices(fd, names), 0);
+	close(fd);
+	assert_int_equal(path_devices(-1, names), 0);
+}
+
+/* ---- A loop device: a block device and a file system of our own */
+
+#define LOOP_BYTES (16 << 20)
+
+struct loop {
+	int fd;
+	char path[32], name[16];
+};
+
+/* Lets go of it when the last descriptor is closed, however the test ends. */
+static int loop_attach(int fd, int backing)
+{
+	struct loop_info64 info = {.lo_flags = LO_FLAGS_AUTOCLEAR};
+
+	if (ioctl(fd, LOOP_SET_FD, backing))
+		return -errno;
+	if (!ioctl(fd, LOOP_SET_STATUS64, &info))
+		return 0;
+
+	int code = -errno;
+
+	ioctl(fd, LOOP_CLR_FD, 0);
+	return code;
+}
+
+static int loop_open(struct loop *loop)
+{
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), backing, number, rc = -ENODEV;
+
+	loop->fd = -1;
+	if (control < 0)
+		return -errno;
+	backing = nameless_here();
+	if (backing < 0 || ftruncate(backing, LOOP_BYTES))
+		rc = -errno;
+	/* Another process may take the free one first; then there is a next. */
+	for (int tries = 0; backing >= 0 && rc && tries < 8; tries++) {
+		number = ioctl(control, LOOP_CTL_GET_FREE);
+		if (number < 0)
+			break;
+		snprintf(loop->path, sizeof(loop->path), "/dev/loop%d", number);
+		snprintf(loop->name, sizeof(loop->name), "loop%d", number);
+		loop->fd = open(loop->path, O_RDWR | O_CLOEXEC);
+		rc = loop->fd < 0 ? -errno : loop_attach(loop->fd, backing);
+		if (rc && loop->fd >= 0)
+			close(loop->fd);
+	}
+	if (backing >= 0)
+		close(backing);
+	close(control);
+	return rc;
+}
+
+static void a_block_device_is_direct_and_is_its_own_drive(void **state)
+{
+	char names[DEVICES_MAX][64];
+	struct nvs_path_info info;
+	struct nvs_error error;
+	struct dio_caps caps;
+	struct loop loop;
+	int rc = loop_open(&loop);
+
+	(void)state;
+	if (rc)
+		SKIP("no loop device can be had: %s", strerror(-rc));
+	assert_int_equal(dio_probe(loop.fd, &caps), 0);
+	assert_true(caps.direct);
+	assert_direct_io_works(loop.fd, &caps);
+	assert_int_equal(path_devices(loop.fd, names), 1);
+	assert_string_equal(names[0], loop.name);
+	if (nvs_path_info(loop.path, &info, &error))
+		fail_msg("%s", error.text);
+	assert_true(info.block_device && info.direct);
+	assert_string_equal(info.filesystem, "block device");
+	assert_string_equal(info.device, loop.name);
+	assert_int_equal(info.total_bytes, LOOP_BYTES);
+	assert_int_equal(info.dio_offset_align, caps.offset_align);
+	assert_true(info.logical_block_bytes >= 512 && info.max_io_bytes > 0);
+	close(loop.fd);
+}
+
+static int look_at_ext4(void *arg)
+{
+	const struct loop *loop = arg;
+	char command[128], directory[64];
+	struct nvs_path_info info;
+	int rc = CHILD_SKIPPED;
+
+	snprintf(command, sizeof(command), "mkfs.ext4 -q -F %s >/dev/null 2>&1", loop->path);
+	snprintf(directory, sizeof(directory), "/tmp/nvswap-test-XXXXXX");
+	/* A mount in a namespace of its own goes with the process. */
+	if (system(command) || unshare(CLONE_NEWNS) ||
+	    mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) || !mkdtemp(directory))
+		return rc;
+	if (!mount(loop->path, directory, "ext4", 0, NULL)) {
+		rc = CHILD_WRONG;
+		if (!nvs_path_info(directory, &info, NULL) && !strcmp(info.filesystem, "ext4") &&
+		    !strcmp(info.device, loop->name) && info.direct && !info.block_device &&
+		    info.free_bytes > 0 && info.free_bytes < info.total_bytes &&
+		    info.total_bytes <= LOOP_BYTES)
+			rc = CHILD_OK;
+		umount(directory);
+	}
+	rmdir(directory);
+	return rc;
+}
+
+static void ext4_on_a_device_is_told_with_the_device(void **state)
+{
+	struct loop loop;
+	int rc = loop_open(&loop);
+
+	(void)state;
+	if (rc)
+		SKIP("no loop device can be had: %s", strerror(-rc));
+	rc = in_child(look_at_ext4, &loop);
+	close(loop.fd);
+	if (rc == CHILD_SKIPPED)
+		SKIP("ext4 can't be made or mounted here");
+	assert_int_equal(rc, CHILD_OK);
+}
+
+/* ---- What a path can do */
+
+static void a_directory_is_looked_at_without_leaving_anything_in_it(void **state)
+{
+	struct nvs_path_info info;
+	struct nvs_error error;
+	char directory[64];
+
+	(void)state;
+	make_directory(directory);
+	if (nvs_path_info(directory, &info, &error))
+		fail_msg("%s", error.text);
+	assert_string_equal(info.path, directory);
+	assert_string_not_equal(info.filesystem, "");
+	assert_false(info.block_device);
+	assert_true(info.total_bytes > 0 && info.free_bytes <= info.total_bytes);
+	assert_int_equal(info.direct, info.dio_mem_align != 0);
+	assert_int_equal(info.direct, info.dio_offset_align != 0);
+	/* Only an empty directory can be removed like this. */
+	assert_int_equal(rmdir(directory), 0);
+}
+
+static void a_path_in_memory_says_so(void **state)
+{
+	struct nvs_path_info info;
+	struct mount mount;
+	int fd = open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	(void)state;
+	if (fd < 0 || !mount_of(fd, &mount) || strcmp(mount.type, "tmpfs") != 0 ||
+	    access("/dev/shm", W_OK))
+		SKIP("/dev/shm is no tmpfs that may be written");
+	close(fd);
+	assert_int_equal(nvs_path_info("/dev/shm", &info, NULL), 0);
+	assert_string_equal(info.filesystem, "tmpfs");
+	assert_false(info.direct);
+	assert_string_equal(info.device, "");
+	assert_int_equal(info.numa_node, -1);
+}
+
+static void a_path_that_is_missing_is_told_with_what_exists_of_it(void **state)
+{
+	char directory[64], path[96], command[128];
+	struct nvs_path_info info;
+	struct nvs_error error;
+
+	(void)state;
+	make_directory(directory);
+	snprintf(path, sizeof(path), "%s/not/there", directory);
+	assert_int_equal(nvs_path_info(path, &info, &error), -ENOENT);
+	assert_int_equal(error.code, -ENOENT);
+	snprintf(command, sizeof(command), "(%s, above it, does)", directory);
+	assert_non_null(strstr(error.text, command));
+	snprintf(command, sizeof(command), "mkdir -p '%s'", path);
+	assert_non_null(strstr(error.text, command));
+	assert_int_equal(nvs_path_info("nowhere", &info, &error), -ENOENT);
+	assert_non_null(strstr(error.text, "(., above"));
+	assert_int_equal(nvs_path_info("/nowhere-at-all/x", &info, &error), -ENOENT);
+	assert_non_null(strstr(error.text, "(/, above"));
+	assert_int_equal(nvs_path_info("nowhere", &info, NULL), -ENOENT);
+	remove_tree(directory);
+}
+
+static void a_path_of_the_wrong_kind_is_refused_in_words(void **state)
+{
+	char long_path[600];
+	struct nvs_path_info info;
+	struct nvs_error error;
+
+	(void)state;
+	assert_int_equal(nvs_path_info("/dev/null", &info, &error), -EINVAL);
+	assert_non_null(strstr(error.text, "/dev/null is neither a directory"));
+	assert_int_equal(nvs_path_info("", &info, &error), -EINVAL);
+	assert_non_null(strstr(error.text, "empty"));
+	assert_int_equal(nvs_path_info("Makefile/x", &info, &error), -ENOTDIR);
+	assert_non_null(strstr(error.text, "Makefile/x"));
+	memset(long_path, 'a', sizeof(long_path) - 1);
+	long_path[sizeof(long_path) - 1] = '\0';
+	assert_int_equal(nvs_path_info(long_path, &info, &error), -ENAMETOOLONG);
+	assert_non_null(strstr(error.text, "599"));
+	assert_true(nvs_path_info("/proc", &info, &error) < 0);
+	assert_non_null(strstr(error.text, "/proc"));
+	assert_null(strstr(error.text, "does not exist"));
+}
+
+static int look_without_rights(void *arg)
+{
+	struct nvs_path_info info;
+	struct nvs_error error;
+
+	if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
+		return CHILD_SKIPPED;
+	return nvs_path_info(arg, &info, &error) == -EACCES &&
+			       strstr(error.text, "readable and writable")
+		       ? CHILD_OK
+		       : CHILD_WRONG;
+}
+
+static void a_directory_that_may_not_be_written_is_refused(void **state)
+{
+	char directory[64];
+	int status;
+
+	(void)state;
+	assert_int_equal(chmod(make_directory(directory), 0555), 0);
+	status = in_child(look_without_rights, directory);
+	remove_tree(directory);
+	if (status == CHILD_SKIPPED)
+		SKIP("the rights of root can't be given up here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* ---- Limits and facts of this machine */
+
+static bool has_memlock_capability(bool drop)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+	const uint32_t bit = CAP_TO_MASK(CAP_IPC_LOCK);
+	bool has;
+
+	if (syscall(SYS_capget, &header, data))
+		return false;
+	has = data[0].effective & bit;
+	if (drop) {
+		data[0].effective &= ~bit;
+		has = syscall(SYS_capset, &header, data) != 0;
+	}
+	return has;
+}
+
+static int limit_without_capability(void *arg)
+{
+	struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+
+	(void)arg;
+	if (has_memlock_capability(true) || setrlimit(RLIMIT_MEMLOCK, &limit))
+		return CHILD_SKIPPED;
+	return memlock_limit() == 1 << 20 ? CHILD_OK : CHILD_WRONG;
+}
+
+static void the_memlock_limit_is_that_of_the_process(void **state)
+{
+	int status = in_child(limit_without_capability, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("RLIMIT_MEMLOCK can't be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+static int limit_with_capability(void *arg)
+{
+	struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+	char map[64];
+
+	(void)arg;
+	if (!has_memlock_capability(false) || setrlimit(RLIMIT_MEMLOCK, &limit) ||
+	    sysfs_text(map, sizeof(map), "/proc/self/uid_map") || !strstr(map, "4294967295"))
+		return CHILD_SKIPPED;
+	return memlock_limit() == UINT64_MAX ? CHILD_OK : CHILD_WRONG;
+}
+
+static void who_may_ignore_the_memlock_limit_has_none(void **state)
+{
+	int status = in_child(limit_with_capability, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("this process has no CAP_IPC_LOCK");
+	assert_int_equal(status, CHILD_OK);
+}
+
+static int limit_in_user_namespace(void *arg)
+{
+	struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+
+	(void)arg;
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) || unshare(CLONE_NEWUSER) ||
+	    !has_memlock_capability(false))
+		return CHILD_SKIPPED;
+	return memlock_limit() == 1 << 20 ? CHILD_OK : CHILD_WRONG;
+}
+
+static void a_capability_made_up_by_a_user_namespace_lifts_no_limit(void **state)
+{
+	int status = in_child(limit_in_user_namespace, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("no user namespace can be had here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+static void the_facts_of_the_machine_are_those_of_the_kernel(void **state)
+{
+	struct nvs_machine_info info;
+
+	(void)state;
+	memset(&info, 0xff, sizeof(info));
+	machine_facts(&info);
+	assert_string_not_equal(info.kernel, "");
+	assert_int_equal(info.cpus, sysconf(_SC_NPROCESSORS_ONLN));
+	assert_true(info.numa_nodes >= 1);
+	assert_true(info.memory_bytes > 16 << 20);
+	assert_int_equal(info.memlock_bytes, memlock_limit());
+	assert_true(info.hugepages_free <= info.hugepages_total);
+	assert_int_equal(info.io_uring_disabled,
+			 sysfs_number(-1, "/proc/sys/kernel/io_uring_disabled"));
+	assert_int_equal(info.aio_max_nr, sysfs_number(0, "/proc/sys/fs/aio-max-nr"));
+	assert_null(strchr(info.transparent_hugepages, '['));
+	assert_false(info.ioengine[NVS_IOENGINE_POSIX].works);
+}
+
+/* ---- Advice */
+
+/* A machine and a path on which nothing hurts. */
+static const struct nvs_machine_info good_machine = {
+	.kernel = "6.8.0",
+	.cpus = 64,
+	.numa_nodes = 2,
+	.memory_bytes = UINT64_C(512) << 30,
+	.memlock_bytes = UINT64_MAX,
+	.hugepage_bytes = 2 << 20,
+	.hugepages_total = 1000,
+	.hugepages_free = 1000,
+	.transparent_hugepages = "madvise",
+	.aio_nr = 100,
+	.aio_max_nr = 65536,
+	.io_uring_disabled = 0,
+	.ioengine = {{.works = true}, {.works = true}, {.works = true}, {.works = true}},
+	.auto_ioengine = NVS_IOENGINE_IO_URING,
+};
+
+static const struct nvs_path_info good_path = {
+	.path = "/mnt/nvme",
+	.filesystem = "xfs",
+	.direct = true,
+	.dio_mem_align = 4,
+	.dio_offset_align = 512,
+	.dio_from_statx = true,
+	.free_bytes = UINT64_C(500) << 30,
+	.total_bytes = UINT64_C(1000) << 30,
+	.device = "nvme0n1",
+	.scheduler = "none",
+	.logical_block_bytes = 512,
+	.physical_block_bytes = 4096,
+	.max_io_bytes = 1280 << 10,
+	.max_hw_io_bytes = 2048 << 10,
+	.nr_requests = 1023,
+	.max_segments = 127,
+	.numa_node = 1,
+};
+
+static void nothing_is_said_where_nothing_hurts(void **state)
+{
+	struct nvs_advice advice;
+
+	(void)state;
+	memset(&advice, 0xff, sizeof(advice));
+	nvs_advise(&good_machine, &good_path, &advice);
+	assert_int_equal(advice.count, 0);
+	nvs_advise(&good_machine, NULL, &advice);
+	assert_int_equal(advice.count, 0);
+}
+
+typedef void harm_fn(struct nvs_machine_info *machine, struct nvs_path_info *path);
+
+#define HARM(name, statement)                                                                      \
+	static void name(struct nvs_machine_info *machine, struct nvs_path_info *path)             \
+	{                                                                                          \
+		(void)machine;                                                                     \
+		(void)path;                                                                        \
+		statement;                                                                         \
+	}
+
+static void no_io_uring(struct nvs_machine_info *machine, int disabled)
+{
+	machine->ioengine[NVS_IOENGINE_IO_URING].works = false;
+	machine->io_uring_disabled = disabled;
+}
+
+HARM(tmpfs, path->direct = false; strcpy(path->filesystem, "tmpfs"))
+HARM(no_direct, path->direct = false; strcpy(path->filesystem, "overlay"))
+HARM(rotating, path->rotational = true; strcpy(path->device, "sda"))
+HARM(uring_off, no_io_uring(machine, 2))
+HARM(uring_for_a_group, no_io_uring(machine, 1))
+HARM(uring_blocked, no_io_uring(machine, 0))
+HARM(uring_too_old, no_io_uring(machine, -1); strcpy(machine->kernel, "4.18.0-553.el8.x86_64"))
+HARM(memlock_8m, machine->memlock_bytes = 8 << 20)
+HARM(no_hugepages, machine->hugepages_free = machine->hugepages_total = 0)
+HARM(hugepages_taken, machine->hugepages_free = 40)
+HARM(thp_never, strcpy(machine->transparent_hugepages, "never"))
+HARM(aio_full, machine->aio_nr = 65000)
+HARM(nvme_scheduler, strcpy(path->scheduler, "mq-deadline"))
+HARM(virtio_scheduler, strcpy(path->scheduler, "bfq"); strcpy(path->device, "vda"))
+HARM(raid_scheduler, strcpy(path->scheduler, "kyber"); strcpy(path->device, "nvme0n1,nvme1n1"))
+HARM(cut_ios, path->max_io_bytes = 128 << 10)
+HARM(cut_ios_hw, path->max_io_bytes = 128 << 10; path->max_hw_io_bytes = 256 << 10)
+HARM(far_drive, path->numa_node = -1)
+HARM(offset_64k, path->dio_offset_align = 65536)
+HARM(mem_8k, path->dio_mem_align = 8192)
+HARM(full, path->free_bytes = path->total_bytes / 11)
+
+static const struct {
+	harm_fn *harm;
+	const char *hurts, *change;
+} harms[] = {
+	{tmpfs, "/mnt/nvme is tmpfs", "findmnt -t ext4,xfs"},
+	{no_direct, "(overlay) has no direct I/O", "findmnt -t ext4,xfs"},
+	{rotating, "sda is a rotating disk", "lsblk -d"},
+	{uring_off, "kernel.io_uring_disabled=2", "sysctl -w kernel.io_uring_disabled=0"},
+	{uring_for_a_group, "one group", "sysctl kernel.io_uring_group"},
+	{uring_blocked, "io_uring is blocked", "docker run --security-opt seccomp=unconfined"},
+	{uring_too_old, "Linux 4.18.0-553.el8.x86_64 has no io_uring", "use Linux 5.11"},
+	{memlock_8m, "only 8 MiB may be locked", "ulimit -l unlimited"},
+	{no_hugepages, "0 huge pages of 2 MiB are free", "sysctl -w vm.nr_hugepages=477"},
+	/* 960 are taken by others, and 477 are needed beside them. */
+	{hugepages_taken, "40 huge pages of 2 MiB are free", "sysctl -w vm.nr_hugepages=1437"},
+	{thp_never, "transparent huge pages are off",
+	 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"},
+	{aio_full, "65000 of the 65536", "sysctl -w fs.aio-max-nr=1048576"},
+	{nvme_scheduler, "mq-deadline", "echo none | tee /sys/block/nvme0n1/queue/scheduler"},
+	{virtio_scheduler, "bfq", "echo none | tee /sys/block/vda/queue/scheduler"},
+	{raid_scheduler, "kyber", "echo none | tee /sys/block/{nvme0n1,nvme1n1}/queue/scheduler"},
+	{cut_ios, "cut into 128 KiB", "echo 1024 | tee /sys/block/nvme0n1/queue/max_sectors_kb"},
+	{cut_ios_hw, "cut into 128 KiB", "echo 256 | tee /sys/block/nvme0n1/queue/max_sectors_kb"},
+	{far_drive, "NUMA node of nvme0n1", "numactl --cpunodebind=N"},
+	{offset_64k, "units of 64 KiB of file", "mkfs.xfs -b size=4096"},
+	{mem_8k, "8 KiB of memory", "mkfs.xfs -b size=4096"},
+	{full, "are free at /mnt/nvme", "fstrim -a"},
+};
+
+static void each_harm_is_named_once_with_its_remedy(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(harms); i++) {
+		struct nvs_machine_info machine = good_machine;
+		struct nvs_path_info path = good_path;
+		struct nvs_advice advice;
+
+		harms[i].harm(&machine, &path);
+		nvs_advise(&machine, &path, &advice);
+		if (advice.count != 1 || !strstr(advice.line[0], harms[i].hurts) ||
+		    !strstr(advice.line[0], harms[i].change))
+			fail_msg("\"%s\": %u lines, first: %s", harms[i].hurts, advice.count,
+				 advice.line[0]);
+	}
+}
+
+HARM(small_hw, path->max_io_bytes = path->max_hw_io_bytes = 128 << 10)
+HARM(one_node, machine->numa_nodes = 1; path->numa_node = -1)
+HARM(virtio_turns, path->rotational = true; strcpy(path->device, "vdb"))
+HARM(full_device, path->block_device = true; path->free_bytes = 0)
+HARM(disk_scheduler, strcpy(path->scheduler, "mq-deadline"); strcpy(path->device, "sda"))
+HARM(uring_off_but_works, machine->io_uring_disabled = 1)
+HARM(small_machine, machine->memory_bytes = 1 << 30; machine->hugepages_free = 128)
+HARM(unknown_limits, machine->aio_max_nr = machine->aio_nr = 0; machine->hugepage_bytes = 0;
+     machine->transparent_hugepages[0] = '\0')
+
+static void what_cannot_be_changed_is_not_advised(void **state)
+{
+	static harm_fn *const harmless[] = {small_hw,	   one_node,	   virtio_turns,
+					    full_device,   disk_scheduler, uring_off_but_works,
+					    small_machine, unknown_limits};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(harmless); i++) {
+		struct nvs_machine_info machine = good_machine;
+		struct nvs_path_info path = good_path;
+		struct nvs_advice advice;
+
+		harmless[i](&machine, &path);
+		nvs_advise(&machine, &path, &advice);
+		if (advice.count)
+			fail_msg("case %u: %s", i, advice.line[0]);
+	}
+}
+
+static void advice_is_whole_even_where_everything_hurts(void **state)
+{
+	struct nvs_machine_info machine = good_machine;
+	struct nvs_path_info path = good_path;
+	struct nvs_advice advice;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(harms); i++)
+		harms[i].harm(&machine, &path);
+	memset(path.path, 'p', sizeof(path.path) - 1);
+	memset(path.filesystem, 'f', sizeof(path.filesystem) - 1);
+	memset(path.scheduler, 's', sizeof(path.scheduler) - 1);
+	snprintf(path.device, sizeof(path.device), "nvme0n1,%055d", 0);
+	path.direct = true;
+	machine.io_uring_disabled = 1;
+	memset(machine.kernel, '9', sizeof(machine.kernel) - 1);
+	for (int pass = 0; pass < 4; pass++) {
+		nvs_advise(&machine, &path, &advice);
+		assert_in_range(advice.count, 7, COUNT(advice.line));
+		/* A line that is full was cut, and with it a command. */
+		for (unsigned i = 0; i < advice.count; i++)
+			if (strlen(advice.line[i]) >= sizeof(advice.line[i]) - 1)
+				fail_msg("cut: %s", advice.line[i]);
+		path.direct = pass != 0;
+		machine.io_uring_disabled = pass == 1 ? 2 : 0;
+		machine.kernel[0] = pass == 2 ? '4' : '9';
+		machine.kernel[1] = '.';
+	}
+}
+
+static void the_worst_comes_first(void **state)
+{
+	struct nvs_machine_info machine = good_machine;
+	struct nvs_path_info path = good_path;
+	struct nvs_advice advice;
+
+	(void)state;
+	full(&machine, &path);
+	memlock_8m(&machine, &path);
+	tmpfs(&machine, &path);
+	nvs_advise(&machine, &path, &advice);
+	assert_int_equal(advice.count, 3);
+	assert_non_null(strstr(advice.line[0], "is tmpfs"));
+	assert_non_null(strstr(advice.line[1], "may be locked"));
+	assert_non_null(strstr(advice.line[2], "fstrim"));
+	/* Without a path, what is said of the machine is the same. */
+	nvs_advise(&machine, NULL, &advice);
+	assert_int_equal(advice.count, 1);
+	assert_non_null(strstr(advice.line[0], "may be locked"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_drive_is_on_the_node_of_its_socket),
+		cmocka_unit_test(drives_on_one_node_are_on_that_node),
+		cmocka_unit_test(drives_on_two_nodes_are_on_none),
+		cmocka_unit_test(a_drive_that_is_not_known_or_near_no_node_is_on_none),
+		cmocka_unit_test(a_machine_of_one_node_has_nothing_to_choose),
+		cmocka_unit_test(the_cpus_of_a_node_are_told_in_order),
+		cmocka_unit_test(nothing_is_bound_to_a_machine_that_is_not_here),
+		cmocka_unit_test(a_topology_that_cannot_be_read_is_an_error_that_names_it),
+		cmocka_unit_test(memory_is_bound_where_the_kernel_lets_it_be),
+		cmocka_unit_test(a_thread_stays_within_the_cpus_that_the_process_was_given),
+		cmocka_unit_test(the_drives_beneath_partitions_mappers_and_raids_are_found),
+		cmocka_unit_test(more_drives_than_there_is_room_for_do_not_overflow),
+		cmocka_unit_test(the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths),
+		cmocka_unit_test(small_files_are_read_as_text_numbers_and_choices),
+		cmocka_unit_test(a_line_of_mountinfo_gives_type_and_source),
+		cmocka_unit_test(the_alignments_that_are_told_are_enough),
+		cmocka_unit_test(memory_is_not_direct),
+		cmocka_unit_test(what_is_no_file_is_not_direct_and_what_is_not_open_is_an_error),
+		cmocka_unit_test(the_drives_of_the_tree_are_in_sys_block),
+		cmocka_unit_test(memory_has_no_drives),
+		cmocka_unit_test(a_block_device_is_direct_and_is_its_own_drive),
+		cmocka_unit_test(ext4_on_a_device_is_told_with_the_device),
+		cmocka_unit_test(a_directory_is_looked_at_without_leaving_anything_in_it),
+		cmocka_unit_test(a_path_in_memory_says_so),
+		cmocka_unit_test(a_path_that_is_missing_is_told_with_what_exists_of_it),
+		cmocka_unit_test(a_path_of_the_wrong_kind_is_refused_in_words),
+		cmocka_unit_test(a_directory_that_may_not_be_written_is_refused),
+		cmocka_unit_test(the_memlock_limit_is_that_of_the_process),
+		cmocka_unit_test(who_may_ignore_the_memlock_limit_has_none),
+		cmocka_unit_test(a_capability_made_up_by_a_user_namespace_lifts_no_limit),
+		cmocka_unit_test(the_facts_of_the_machine_are_those_of_the_kernel),
+		cmocka_unit_test(nothing_is_said_where_nothing_hurts),
+		cmocka_unit_test(each_harm_is_named_once_with_its_remedy),
+		cmocka_unit_test(what_cannot_be_changed_is_not_advised),
+		cmocka_unit_test(advice_is_whole_even_where_everything_hurts),
+		cmocka_unit_test(the_worst_comes_first),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
