@@ -155,7 +155,7 @@ usage too_many_paths_are_refused "more than 16 times" "${many[@]}"
 expect config_missing_fails 1 "nothere.json" bench --config "$T/nothere.json"
 echo '{"aio": {"queue_dpeth": 4}}' >"$T/typo.json"
 expect config_error_names_the_key 1 "queue_dpeth.*queue_depth" bench --config "$T/typo.json"
-expect path_missing_fails 1 "nothere" bench --nvme-path "$T/nothere" --tensors 1 --tensor-size 4k
+expect path_that_is_none_fails 1 "typo.json/sub" bench --nvme-path "$T/typo.json/sub" --tensors 1 --tensor-size 4k
 expect tensor_that_never_fits_fails 1 "tensor.0" bench --nvme-path "$T/store" --tensors 1 \
 	--tensor-size 8m --pool 1m
 expect too_many_bytes_fail 1 "64 bits" bench --nvme-path "$T/store" --tensors 16777216 \
@@ -173,13 +173,13 @@ expect full_output_file_fails 1 "/dev/full is not whole: No space left" bench "$
 [ $? = 1 ] && grep -q "No space left" "$T/err"
 result full_standard_output_of_help_fails $?
 echo earlier >"$T/kept"
-run bench --nvme-path "$T/nothere" --output "$T/kept"
+run bench --nvme-path "$T/typo.json/sub" --output "$T/kept"
 [ "$status" = 1 ] && [ "$(cat "$T/kept")" = earlier ]
 result failed_run_leaves_an_earlier_result $?
-run bench --nvme-path "$T/nothere" --tensors 1 --tensor-size 4k --output-format json
+run bench --nvme-path "$T/typo.json/sub" --tensors 1 --tensor-size 4k --output-format json
 [ "$status" = 1 ]
 holds failed_run_has_its_errno_in_json \
-	'job["error"] == 2 and "nothere" in job["error_text"] and write["io_bytes"] == 0'
+	'job["error"] == 20 and "typo.json/sub" in job["error_text"] and write["io_bytes"] == 0'
 
 # ---- Models
 
@@ -492,10 +492,10 @@ result signal_stops_it_cleanly $?
 holds stopped_run_has_eintr_in_json "job['error'] == 4"
 started --rw swapin --verify --runtime 2
 while kill -0 $pid 2>/dev/null; do
-	dd if=/dev/zero of="$DATA" bs=4096 count=16 conv=notrunc,nocreat status=none 2>/dev/null
+	dd if=/dev/zero of="$DATA" bs=1M seek=1 count=1 conv=notrunc,nocreat status=none 2>/dev/null
 done
 wait $pid
-[ $? = 1 ] && grep -qE "tensor tensor.0: byte [0-9]+ of 1100000 is 0x00 and should be 0x" "$T/err"
+[ $? = 1 ] && grep -qE "tensor tensor.[01]: byte [0-9]+ of 1100000 is 0x00 and should be 0x" "$T/err"
 result verify_finds_what_was_changed_on_the_drive $?
 holds differences_are_counted_in_json "job['error'] == 74 and swap['verify_errors'] > 0"
 

@@ -23,7 +23,7 @@
 /* Neighbouring tensors that move together. */
 struct batch {
 	size_t first, n;
-	uint64_t nbytes;
+	uint64_t nbytes, room;
 	uint32_t generation; /* of its contents */
 	bool written;
 };
@@ -257,7 +257,7 @@ static int read_ahead(struct run *run, struct batch *const *order, size_t n, uin
 		bool holds = *issued != done;
 		int rc;
 
-		if (holds && *held + batch->nbytes > run->pool_bytes / 2)
+		if (holds && *held + batch->room > run->pool_bytes / 2)
 			return 0;
 		rc = begin_read(run, batch, holds ? 0 : -1);
 		if (rc == -EAGAIN && holds) {
@@ -266,7 +266,7 @@ static int read_ahead(struct run *run, struct batch *const *order, size_t n, uin
 		}
 		if (rc)
 			return rc;
-		*held += batch->nbytes;
+		*held += batch->room;
 		(*issued)++;
 	}
 	return 0;
@@ -294,7 +294,7 @@ static int read_pass(struct run *run, struct pass *pass)
 		struct batch *batch = order[done++ % n];
 
 		rc = end_read(run, batch, pass);
-		held -= batch->nbytes;
+		held -= batch->room;
 		pass_moved(pass, batch->nbytes);
 	}
 	progress_end();
@@ -465,30 +465,38 @@ static int all_passes(struct run *run)
 	return rc;
 }
 
-static size_t cut_batch(const struct run *run, size_t first, uint64_t limit, uint64_t *nbytes)
+/* What a tensor takes of the pool, at most: whole pages. */
+static uint64_t room_for(const struct model_tensor *tensor)
 {
-	const struct model *model = run->model;
-	size_t n = 0;
+	return (tensor->nbytes + 4095) & ~(uint64_t)4095;
+}
 
-	*nbytes = 0;
-	while (first + n < model->n &&
-	       (!n || (*nbytes <= limit && model->tensors[first + n].nbytes <= limit - *nbytes)))
-		*nbytes += model->tensors[first + n++].nbytes;
-	return n;
+static struct batch cut_batch(const struct run *run, size_t first, uint64_t limit)
+{
+	struct batch batch = {.first = first};
+	const struct model *model = run->model;
+
+	for (size_t i = first; i < model->n; i++) {
+		uint64_t room = room_for(&model->tensors[i]);
+
+		if (batch.n && (batch.room > limit || room > limit - batch.room))
+			break;
+		batch.n++;
+		batch.nbytes += model->tensors[i].nbytes;
+		batch.room += room;
+	}
+	return batch;
 }
 
 static void make_batches(struct run *run)
 {
-	uint64_t limit = run->pool_bytes / POOL_BATCHES, nbytes;
+	uint64_t limit = run->pool_bytes / POOL_BATCHES;
 
 	if (limit > BATCH_BYTES_MAX)
 		limit = BATCH_BYTES_MAX;
 	for (size_t first = 0; first < run->model->n;) {
-		size_t n = cut_batch(run, first, limit, &nbytes);
-
-		run->batches[run->nbatches++] =
-			(struct batch){.first = first, .n = n, .nbytes = nbytes};
-		first += n;
+		run->batches[run->nbatches] = cut_batch(run, first, limit);
+		first += run->batches[run->nbatches++].n;
 	}
 }
 

@@ -12,6 +12,10 @@
 
 #include "store/disk.h"
 
+/* Offsets and lengths up to here can be added, rounded and given to the kernel without a thought.
+ */
+#define RANGE_MAX (UINT64_C(1) << 60)
+
 static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'M'};
 
 enum {
@@ -157,7 +161,7 @@ static const char *check_extent(const struct store_entry *entry, uint32_t dtype,
 		return "a tensor's bytes are not its elements times their size";
 	if (entry->offset % unit)
 		return "an extent does not begin at a multiple of the unit";
-	if (nbytes > INT64_MAX - unit || entry->offset > INT64_MAX - round_to_unit(nbytes, unit))
+	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX)
 		return "an extent is out of range";
 	return NULL;
 }

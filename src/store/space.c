@@ -101,16 +101,16 @@ static uint64_t available(const struct member *member)
 static int no_space(const struct member *member, uint64_t has, uint64_t more,
 		    struct nvs_error *error)
 {
-	uint64_t nbytes = available(member);
+	bool raw = member->kind == MEMBER_RAW;
+	uint64_t nbytes = raw ? member->capacity - has : available(member);
 	char more_text[32], has_text[32], free_text[32];
 
-	return error_set(
-		error, -ENOSPC,
-		"%s has no room for another %s: %s is free there, and the store has %s already; "
-		"free some space, or give another nvme_path",
-		member->path, size_text(more, more_text),
-		nbytes == UINT64_MAX ? "an unknown amount" : size_text(nbytes, free_text),
-		size_text(has, has_text));
+	return error_set(error, -ENOSPC,
+			 "%s has no room for another %s: %s is free there, and the store has %s "
+			 "already; %s another nvme_path",
+			 member->path, size_text(more, more_text),
+			 nbytes == UINT64_MAX ? "an unknown amount" : size_text(nbytes, free_text),
+			 size_text(has, has_text), raw ? "give" : "free some space, or give");
 }
 
 /* posix_fallocate from and to, with its odd way of returning errors. */
@@ -177,7 +177,7 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 	assert(from <= to);
 	if (from == to || (member->kind == MEMBER_RAW && to <= member->capacity))
 		return 0;
-	if (to > INT64_MAX - member->base || to > member->capacity || to - from > available(member))
+	if (to > member->capacity || to > INT64_MAX - member->base || to - from > available(member))
 		return no_space(member, from, to - from, error);
 	rc = allocate(member->fd, member->base + from, to - from);
 	if (!rc)

@@ -123,7 +123,7 @@ int commit(struct nvs_engine *engine, bool closing, struct nvs_error *error)
 	in_use = check_finished(engine, error);
 	rc = in_use && !closing ? in_use : write_all(engine, in_use ? NULL : error);
 	/* At the end all that could be written is kept, for there is no later commit to do it. */
-	if (engine->keep && (!rc || (closing && !in_use)))
+	if (engine->keep && (!rc || closing))
 		manifest_rc = write_manifest(engine, in_use || rc ? NULL : error);
 	pthread_mutex_unlock(&engine->lock);
 	if (in_use)

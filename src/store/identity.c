@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which store the members make up: a kept one that is found again, or a new one. Refuses members
+ * that are mixed up, missing or somebody else's before anything is changed in any of them.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "store/disk.h"
+#include "store/internal.h"
+
+/* ---- Looking ---- */
+
+static bool is_kept(const struct member *member)
+{
+	return !member->blank && member->label.kept;
+}
+
+static bool same_store(const struct member *a, const struct member *b)
+{
+	return !a->blank && !b->blank && !memcmp(a->label.id, b->label.id, STORE_ID_SIZE);
+}
+
+static int refuse_kept(const struct member *member, struct nvs_error *error)
+{
+	return error_set(error, -EEXIST,
+			 "%s holds a kept store: set \"nvswap\": {\"keep\": true} to use it again, "
+			 "or remove %s if it is not needed",
+			 member->path,
+			 member->kind == MEMBER_RAW ? "its label (wipe the first 1 MiB)"
+						    : member->directory);
+}
+
+static int check_place(const struct store *store, unsigned index, struct nvs_error *error)
+{
+	const struct member *member = &store->members[index], *first = &store->members[0];
+
+	if (member->blank || !member->label.kept)
+		return error_set(error, -EMEDIUMTYPE,
+				 "%s holds nothing of the kept store that %s belongs to: give all "
+				 "paths of that store, in their order",
+				 member->path, first->path);
+	if (!same_store(first, member))
+		return error_set(error, -EMEDIUMTYPE,
+				 "%s and %s belong to different kept stores: give the paths of one "
+				 "store, in their order",
+				 first->path, member->path);
+	if (member->label.index != index)
+		return error_set(error, -EMEDIUMTYPE,
+				 "%s is member %" PRIu32
+				 " of its store (counted from 0), and stands at place %u of "
+				 "nvme_path: give the paths in the order in which it was made",
+				 member->path, member->label.index, index);
+	return 0;
+}
+
+static int check_shape(const struct store *store, const struct store_options *options,
+		       struct nvs_error *error)
+{
+	const struct label *label = &store->members[0].label;
+	const char *path = store->members[0].path;
+
+	if (label->count != store->nmembers)
+		return error_set(error, -EMEDIUMTYPE,
+				 "the kept store at %s lies on %" PRIu32
+				 " paths, and nvme_path has %u: give all of them, in their order",
+				 path, label->count, store->nmembers);
+	if (label->rank != options->rank)
+		return error_set(error, -EMEDIUMTYPE,
+				 "%s holds the kept store of rank %" PRIu32 ", and this is rank "
+				 "%" PRIu32 ": give each rank a path of its own",
+				 path, label->rank, options->rank);
+	if (store->nmembers > 1 &&
+	    label->stripe != round_to_unit(options->stripe_size, label->unit))
+		return error_set(error, -EMEDIUMTYPE,
+				 "the kept store at %s has stripes of %" PRIu64
+				 " bytes, and %" PRIu64
+				 " are asked for: set \"nvswap\": {\"stripe_size\": %" PRIu64 "}",
+				 path, label->stripe, options->stripe_size, label->stripe);
+	for (unsigned i = 1; i < store->nmembers; i++) {
+		const struct label *other = &store->members[i].label;
+
+		if (other->count != label->count || other->stripe != label->stripe ||
+		    other->unit != label->unit || other->rank != label->rank)
+			return error_set(error, -EUCLEAN,
+					 "the labels of %s and %s contradict each other: the store "
+					 "is damaged",
+					 path, store->members[i].path);
+	}
+	return 0;
+}
+
+/* Members of a new store may hold what crashed runs left, and nothing that was to be kept. */
+static int check_free(const struct store *store, struct nvs_error *error)
+{
+	const struct member *first = &store->members[0];
+
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		const struct member *member = &store->members[i];
+
+		if (member->blank && member->has_manifests)
+			return error_set(error, -EUCLEAN,
+					 "%s has manifests, but %s is empty: the store is damaged; "
+					 "put the file back, or remove the directory if it is not "
+					 "needed",
+					 member->directory, member->path);
+		/* Labels say that they are kept from the last to the first: this one was never
+		 * finished, so nothing can have been committed to it. */
+		if (is_kept(member) && !same_store(first, member))
+			return error_set(
+				error, -EMEDIUMTYPE,
+				"%s is member %" PRIu32
+				" of a kept store, and %s, which stands first in nvme_path, "
+				"is not part of it: give the paths of that store, in their "
+				"order, or remove it if it is not needed",
+				member->path, member->label.index, first->path);
+	}
+	return 0;
+}
+
+int store_identify(const struct store *store, const struct store_options *options, bool *found,
+		   struct nvs_error *error)
+{
+	const struct member *first = &store->members[0];
+	int rc = 0;
+
+	*found = is_kept(first);
+	for (unsigned i = 0; i < store->nmembers && !options->keep; i++) {
+		const struct member *member = &store->members[i];
+
+		if (is_kept(member) && (i == 0 || is_kept(first) || !same_store(first, member)))
+			return refuse_kept(member, error);
+	}
+	if (!*found)
+		return check_free(store, error);
+	/* The number of paths first: it is the better explanation of a member that is missing. */
+	if (first->label.index == 0 && first->label.count != store->nmembers)
+		return check_shape(store, options, error);
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		rc = check_place(store, i, error);
+	return rc ? rc : check_shape(store, options, error);
+}
+
+/* ---- Beginning ---- */
+
+static int random_id(uint8_t id[STORE_ID_SIZE], struct nvs_error *error)
+{
+	ssize_t n;
+
+	do
+		n = getrandom(id, STORE_ID_SIZE, 0);
+	while (n < 0 && errno == EINTR);
+	return n == STORE_ID_SIZE ? 0
+				  : error_set(error, -EIO, "the kernel gives no random numbers");
+}
+
+static void say_what_was_left(const struct store *store)
+{
+	for (unsigned i = 0; i < store->nmembers; i++)
+		if (!store->members[i].disposable && !store->members[i].blank)
+			log_say(&store->log, NVS_LOG_INFO,
+				"%s was left by a run that crashed, and is used again",
+				store->members[i].path);
+}
+
+int store_begin(struct store *store, uint32_t rank, struct nvs_error *error)
+{
+	uint8_t id[STORE_ID_SIZE];
+	int rc = random_id(id, error);
+
+	say_what_was_left(store);
+	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
+		struct member *member = &store->members[i];
+
+		member->label = (struct label){.index = i,
+					       .count = store->nmembers,
+					       .rank = rank,
+					       .unit = store->unit,
+					       .stripe = store->stripe};
+		memcpy(member->label.id, id, sizeof(id));
+		member->disposable = true;
+		rc = member_begin(member, error);
+		if (!rc && member->kind != MEMBER_MEMORY)
+			rc = member_write_label(member, error);
+	}
+	return rc;
+}
+
+/* The names are as durable as what they name; up to the path that the user gave. */
+static int sync_names(const struct member *member, struct nvs_error *error)
+{
+	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
+
+	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+		if (member->kind == MEMBER_FILE && fsync(fds[i])) {
+			int rc = -errno;
+
+			return error_set(error, rc, "making the name %s durable failed: %s",
+					 member->path, nvs_strerror(rc));
+		}
+	return 0;
+}
+
+int store_begin_keeping(struct store *store, struct nvs_error *error)
+{
+	int rc = slots_open(&store->slots, &store->members[0], true, error);
+
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		rc = sync_names(&store->members[i], error);
+	/* The first comes last: while its label does not say so, the store is not kept. */
+	for (unsigned i = store->nmembers; i-- > 0 && !rc;) {
+		store->members[i].label.kept = true;
+		rc = member_write_label(&store->members[i], error);
+	}
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		store->members[i].disposable = false;
+	return rc;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Extents for tensors, and the space on the drives beneath them. Reserving is all or none: what
+ * fails leaves extents and files as they were.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "store/internal.h"
+
+#define GROWTH_MAX (UINT64_C(1) << 30) /* bytes that are reserved ahead of their need, at most */
+
+/* The space grows by so many bytes: whole rows of stripes. */
+static uint64_t row_bytes(const struct store *store)
+{
+	return store->nmembers == 1 ? store->unit : store->stripe * store->nmembers;
+}
+
+static uint64_t size_bytes(const struct store *store)
+{
+	return extents_size(store->extents) * store->unit;
+}
+
+static int no_memory(struct nvs_error *error)
+{
+	return error_set(error, -ENOMEM, "out of memory while reserving space in the store");
+}
+
+/* ---- Opening ---- */
+
+static int measure(struct store *store, struct nvs_error *error)
+{
+	uint64_t row = row_bytes(store) / store->nmembers;
+
+	store->share = UINT64_MAX;
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		uint64_t nbytes;
+		int rc = member_space(&store->members[i], &nbytes, error);
+
+		if (rc)
+			return rc;
+		if (nbytes < store->share)
+			store->share = nbytes;
+	}
+	store->share -= store->share % row;
+	return 0;
+}
+
+static int take_found(struct store *store, struct nvs_error *error)
+{
+	for (size_t i = 0; i < store->found.header.count; i++) {
+		const struct store_entry *entry = &store->found.entries[i];
+		uint64_t nbytes = round_to_unit(entry->nbytes, store->unit);
+
+		if (!nbytes)
+			continue;
+		if (extents_take(store->extents, entry->offset / store->unit, nbytes / store->unit))
+			return no_memory(error);
+		store->live++;
+	}
+	return 0;
+}
+
+int store_open_space(struct store *store, struct nvs_error *error)
+{
+	uint64_t nbytes;
+	char have[32], need[32];
+	int rc = measure(store, error);
+
+	if (rc)
+		return rc;
+	nbytes = store->share * store->nmembers;
+	if (store->found.end > nbytes)
+		return error_set(error, -EUCLEAN,
+				 "the data of the kept store at %s has been cut short: there are "
+				 "%s of the %s that its manifest names; restore it from a copy, or "
+				 "remove it if it is not needed",
+				 store->members[0].path, size_text(nbytes, have),
+				 size_text(store->found.end, need));
+	for (unsigned i = 0; i < store->nmembers && store->manifest.generation; i++) {
+		rc = member_reserve_again(&store->members[i], store->share, error);
+		if (rc)
+			return rc;
+	}
+	store->extents = extents_open(nbytes / store->unit);
+	if (!store->extents || extents_prepare(store->extents, store->found.header.count + 1))
+		return no_memory(error);
+	return take_found(store, error);
+}
+
+/* ---- Growing ---- */
+
+static int grow_members(struct store *store, uint64_t share, struct nvs_error *error)
+{
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		int rc = member_grow(&store->members[i], store->share, share, error);
+
+		if (!rc)
+			continue;
+		while (i-- > 0) {
+			struct nvs_error shrinking;
+
+			if (member_shrink(&store->members[i], store->share, &shrinking))
+				log_say(&store->log, NVS_LOG_WARNING, "%s", shrinking.text);
+		}
+		return rc;
+	}
+	return 0;
+}
+
+static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error)
+{
+	uint64_t row = row_bytes(store);
+	char more[32];
+
+	if (nbytes > INT64_MAX - size_bytes(store) - row)
+		return error_set(error, -ENOSPC, "no drive has room for another %s",
+				 size_text(nbytes, more));
+	nbytes = (nbytes + row - 1) / row * row;
+
+	int rc = grow_members(store, store->share + nbytes / store->nmembers, error);
+
+	if (rc)
+		return rc;
+	store->share += nbytes / store->nmembers;
+	rc = extents_grow(store->extents, nbytes / store->unit);
+	assert(!rc);
+	return 0;
+}
+
+/* At least so many bytes: twice what there is if the drive has that, else just these. */
+static int grow(struct store *store, uint64_t nbytes, struct nvs_error *error)
+{
+	uint64_t ahead = size_bytes(store) < GROWTH_MAX ? size_bytes(store) : GROWTH_MAX;
+
+	/* Host memory is dearer than a few calls. */
+	if (ahead > nbytes && store->members[0].kind != MEMBER_MEMORY &&
+	    !grow_by(store, ahead, NULL))
+		return 0;
+	return grow_by(store, nbytes, error);
+}
+
+/* ---- Reserving ---- */
+
+static uint64_t units_of(const struct store *store, uint64_t nbytes)
+{
+	return nbytes / store->unit + (nbytes % store->unit != 0);
+}
+
+/* Units of all; UINT64_MAX if they can't be counted. */
+static uint64_t total_units(const struct store *store, const uint64_t *nbytes, size_t n)
+{
+	uint64_t total = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (__builtin_add_overflow(total, units_of(store, nbytes[i]), &total))
+			return UINT64_MAX;
+	return total <= INT64_MAX / store->unit ? total : UINT64_MAX;
+}
+
+static uint64_t tail_units(const struct store *store)
+{
+	return extents_size(store->extents) - extents_tail(store->extents);
+}
+
+/* One run for all of them, behind the last extent if need be. */
+static int reserve_together(struct store *store, const uint64_t *nbytes, size_t n, uint64_t total,
+			    uint64_t *offsets, struct nvs_error *error)
+{
+	uint64_t at;
+
+	if (extents_largest(store->extents) < total) {
+		int rc = grow(store, (total - tail_units(store)) * store->unit, error);
+
+		if (rc)
+			return rc;
+	}
+
+	int rc = extents_alloc(store->extents, total, &at);
+
+	assert(!rc);
+	for (size_t i = 0; i < n; i++) {
+		offsets[i] = nbytes[i] ? at * store->unit : 0;
+		at += units_of(store, nbytes[i]);
+	}
+	return 0;
+}
+
+#define NOWHERE UINT64_MAX
+
+static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
+{
+	if (!nbytes || offset == NOWHERE)
+		return;
+
+	int rc = extents_free(store->extents, offset / store->unit, units_of(store, nbytes));
+
+	assert(!rc);
+}
+
+/* Each where it fits among what is there, and those that fit nowhere behind the last extent. */
+static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
+			 struct nvs_error *error)
+{
+	uint64_t homeless = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t units = units_of(store, nbytes[i]);
+
+		offsets[i] = 0;
+		if (units && !extents_alloc(store->extents, units, &offsets[i])) {
+			offsets[i] *= store->unit;
+		} else if (units) {
+			offsets[i] = NOWHERE;
+			homeless += units;
+		}
+	}
+	if (homeless)
+		rc = grow_by(store, (homeless - tail_units(store)) * store->unit, error);
+	for (size_t i = 0; rc && i < n; i++)
+		give_back(store, offsets[i], nbytes[i]);
+	for (size_t i = 0; !rc && i < n; i++) {
+		if (offsets[i] != NOWHERE)
+			continue;
+		rc = extents_alloc(store->extents, units_of(store, nbytes[i]), &offsets[i]);
+		assert(!rc);
+		offsets[i] *= store->unit;
+	}
+	return rc;
+}
+
+static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
+{
+	if (!store->keep || store->live + n <= store->entries_max)
+		return 0;
+
+	int rc = slots_reserve(&store->slots, store->live + n, error);
+
+	if (!rc)
+		store->entries_max = store->live + n;
+	return rc;
+}
+
+static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
+		   struct nvs_error *error)
+{
+	uint64_t total = total_units(store, nbytes, n);
+	int rc = 0;
+
+	if (total == UINT64_MAX)
+		return error_set(error, -ENOSPC, "the tensors are more bytes than any drive has");
+	/* So that none of these is short of memory when it is given back. */
+	if (n > UINT64_MAX - store->live - 2 ||
+	    extents_prepare(store->extents, store->live + n + 2))
+		return no_memory(error);
+	rc = reserve_manifest(store, n, error);
+	if (!rc && total) {
+		rc = reserve_together(store, nbytes, n, total, offsets, error);
+		if (rc == -ENOSPC)
+			rc = reserve_apart(store, nbytes, n, offsets, error);
+	} else if (!rc) {
+		for (size_t i = 0; i < n; i++)
+			offsets[i] = 0;
+	}
+	for (size_t i = 0; !rc && i < n; i++)
+		store->live += nbytes[i] != 0;
+	return rc;
+}
+
+int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
+		  struct nvs_error *error)
+{
+	int rc;
+
+	pthread_mutex_lock(&store->space_lock);
+	rc = reserve(store, nbytes, n, offsets, error);
+	pthread_mutex_unlock(&store->space_lock);
+	return rc;
+}
+
+void store_release(struct store *store, uint64_t offset, uint64_t nbytes)
+{
+	if (!nbytes)
+		return;
+	assert(offset % store->unit == 0);
+	pthread_mutex_lock(&store->space_lock);
+	assert(store->live > 0);
+	give_back(store, offset, nbytes);
+	store->live--;
+	pthread_mutex_unlock(&store->space_lock);
+}
+
+uint64_t store_bytes(const struct store *store)
+{
+	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&store->space_lock;
+	uint64_t nbytes;
+
+	pthread_mutex_lock(lock);
+	nbytes = size_bytes(store);
+	pthread_mutex_unlock(lock);
+	return nbytes;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing a store: its members are opened, locked and looked at, and only when all of
+ * them are found to be free or to be one store is anything changed.
+ */
+#include "store/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "aio/aio.h"
+#include "base/error.h"
+#include "store/internal.h"
+
+static int open_members(struct store *store, const struct store_options *options,
+			struct nvs_error *error)
+{
+	int rc = 0;
+
+	if (!options->npaths) {
+		if (options->keep)
+			log_say(&store->log, NVS_LOG_WARNING,
+				"\"keep\" is ignored: a store in host memory can't be kept");
+		store->nmembers = 1;
+		return member_open_memory(&store->members[0], error);
+	}
+	for (unsigned i = 0; i < options->npaths && !rc; i++) {
+		store->nmembers = i + 1;
+		rc = member_open(store->members, i, options->paths[i], options->rank, &store->log,
+				 error);
+	}
+	return rc;
+}
+
+static int probe_members(struct store *store, struct nvs_error *error)
+{
+	store->direct = true;
+	store->unit = UNIT_MIN;
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		uint32_t unit;
+		int rc = member_probe(&store->members[i], &unit, &store->log, error);
+
+		if (rc)
+			return rc;
+		if (unit > store->unit)
+			store->unit = unit;
+		store->direct &= store->members[i].direct_fd >= 0;
+	}
+	return 0;
+}
+
+/* A kept store has its unit for good: extents lie by it. */
+static int adopt_shape(struct store *store, struct nvs_error *error)
+{
+	const struct label *label = &store->members[0].label;
+
+	if (label->unit % store->unit)
+		return error_set(error, -EMEDIUMTYPE,
+				 "the kept store at %s was made in units of %" PRIu32
+				 " bytes, and where it lies now direct I/O needs %" PRIu32
+				 ": move it back, or remove it and let it be made anew",
+				 store->members[0].path, label->unit, store->unit);
+	store->unit = label->unit;
+	store->stripe = label->stripe;
+	return 0;
+}
+
+static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
+{
+	struct file_member members[NVS_PATHS_MAX];
+	int rc;
+
+	for (unsigned i = 0; i < store->nmembers; i++)
+		members[i] = (struct file_member){.path = store->members[i].path,
+						  .fd = store->members[i].fd,
+						  .direct_fd = store->members[i].direct_fd,
+						  .base = store->members[i].base,
+						  .dio = store->members[i].dio};
+	rc = file_create(aio, members, store->nmembers, store->stripe, true, true, &store->file,
+			 error);
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		store->members[i].lent = true;
+	return rc;
+}
+
+static int open_parts(struct store *store, struct nvs_aio *aio, const struct store_options *options,
+		      struct nvs_error *error)
+{
+	bool found = false;
+	int rc = open_members(store, options, error);
+
+	if (!rc)
+		rc = store_identify(store, options, &found, error);
+	if (!rc)
+		rc = probe_members(store, error);
+	if (rc)
+		return rc;
+	if (found) {
+		rc = adopt_shape(store, error);
+		if (!rc)
+			rc = store_read_manifest(store, error);
+	} else {
+		store->stripe = round_to_unit(options->stripe_size, store->unit);
+		rc = store_begin(store, options->rank, error);
+	}
+	if (!rc)
+		rc = open_file(store, aio, error);
+	if (!rc)
+		rc = store_open_space(store, error);
+	if (!rc && !found && store->keep)
+		rc = store_begin_keeping(store, error);
+	return rc;
+}
+
+int store_open(struct store **out, struct nvs_aio *aio, const struct store_options *options,
+	       struct nvs_error *error)
+{
+	struct store *store = calloc(1, sizeof(*store));
+	int rc;
+
+	assert(options->npaths <= NVS_PATHS_MAX);
+	assert(options->npaths <= 1 || options->stripe_size > 0);
+	assert(options->stripe_size <= STRIPE_MAX);
+	if (!store)
+		return error_set(error, -ENOMEM, "out of memory while opening a store");
+	if (options->log)
+		store->log = *options->log;
+	store->keep = options->keep && options->npaths;
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+		store->slots.slot[i].fd = -1;
+	pthread_mutex_init(&store->space_lock, NULL);
+	pthread_mutex_init(&store->commit_lock, NULL);
+	rc = open_parts(store, aio, options, error);
+	if (rc) {
+		store_close(store);
+		return rc;
+	}
+	*out = store;
+	return 0;
+}
+
+void store_close(struct store *store)
+{
+	if (!store)
+		return;
+	/* While the locks are held, so that whoever waits for them finds nothing half removed. */
+	for (unsigned i = 0; i < store->nmembers; i++)
+		member_dispose(&store->members[i], &store->log);
+	slots_close(&store->slots);
+	nvs_file_close(store->file);
+	for (unsigned i = 0; i < store->nmembers; i++)
+		member_close(&store->members[i]);
+	extents_close(store->extents);
+	manifest_free(&store->found);
+	pthread_mutex_destroy(&store->space_lock);
+	pthread_mutex_destroy(&store->commit_lock);
+	free(store);
+}
+
+struct nvs_file *store_file(struct store *store)
+{
+	return store->file;
+}
+
+uint32_t store_unit(const struct store *store)
+{
+	return store->unit;
+}
+
+bool store_direct(const struct store *store)
+{
+	return store->direct;
+}
+
+const char *store_path(const struct store *store)
+{
+	return store->members[0].path;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See support.h. Relies on root's rights for devices and mounts, and says so where it has none. It
+ * never changes a setting of the machine's: mounts are in a namespace of the process.
+ */
+#include "support.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/loop.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What has been made, undone in the reverse order. */
+struct made {
+	enum { DIRECTORY, MOUNT, LOOP, NAME } what;
+	char *path;
+	int fd; /* of a loop device: it is detached when this is closed */
+};
+
+static struct made made[256];
+static size_t nmade;
+
+static const char *remember(int what, const char *path, int fd)
+{
+	assert(nmade < COUNT(made));
+	made[nmade] = (struct made){.what = what, .path = strdup(path), .fd = fd};
+	assert_non_null(made[nmade].path);
+	return made[nmade++].path;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk)
+{
+	(void)st;
+	(void)type;
+	(void)walk;
+	return remove(path);
+}
+
+static int undo(const struct made *one)
+{
+	switch (one->what) {
+	case DIRECTORY:
+		return nftw(one->path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	case MOUNT:
+		return umount2(one->path, MNT_DETACH);
+	case LOOP:
+		return close(one->fd);
+	default:
+		return 0;
+	}
+}
+
+int cleanup(void **state)
+{
+	int rc = 0;
+
+	(void)state;
+	while (nmade) {
+		struct made *one = &made[--nmade];
+
+		if (undo(one)) {
+			print_error("%s can't be removed: %s\n", one->path, strerror(errno));
+			rc = -1;
+		}
+		free(one->path);
+	}
+	return rc;
+}
+
+/* ---- Random data ---- */
+
+uint64_t random_seed(const char *name)
+{
+	uint64_t seed = 0xcbf29ce484222325u;
+
+	for (; *name; name++)
+		seed = (seed ^ (unsigned char)*name) * 0x100000001b3u;
+	print_message("seed %#" PRIx64 "\n", seed);
+	return seed;
+}
+
+uint64_t random_next(uint64_t *state)
+{
+	uint64_t x = *state += 0x9e3779b97f4a7c15u;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+uint64_t random_below(uint64_t *state, uint64_t n)
+{
+	return random_next(state) % n;
+}
+
+void random_fill(uint64_t *state, void *data, size_t nbytes)
+{
+	char *to = data;
+
+	for (size_t i = 0; i < nbytes; i += sizeof(uint64_t)) {
+		uint64_t word = random_next(state);
+
+		memcpy(to + i, &word, nbytes - i < sizeof(word) ? nbytes - i : sizeof(word));
+	}
+}
+
+/* ---- Places to put files ---- */
+
+static const char *new_directory(const char *parent)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), "%s/nvswap-test-XXXXXX", parent);
+	if (!mkdtemp(path))
+		return NULL;
+	return remember(DIRECTORY, path, -1);
+}
+
+const char *temp_directory(void)
+{
+	const char *directory;
+
+	(void)mkdir("build", 0755);
+	(void)mkdir("build/tmp", 0755);
+	directory = new_directory("build/tmp");
+	if (!directory)
+		fail_msg("no directory can be made in build/tmp: %s", strerror(errno));
+	return directory;
+}
+
+const char *memory_directory(void)
+{
+	return new_directory("/dev/shm");
+}
+
+const char *path_in(const char *directory, const char *name)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/%s", directory, name);
+	return remember(NAME, path, -1);
+}
+
+static int backing_file(uint64_t nbytes)
+{
+	int fd = open(path_in(temp_directory(), "device"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	if (fd < 0 || posix_fallocate(fd, 0, (off_t)nbytes))
+		fail_msg("no %" PRIu64 " bytes in build/tmp: %s", nbytes, strerror(errno));
+	return fd;
+}
+
+static int configure(int fd, int backing, unsigned sector_bytes)
+{
+	struct loop_config config = {
+		.fd = (unsigned)backing,
+		.block_size = sector_bytes,
+		.info = {.lo_flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO},
+	};
+
+	if (!ioctl(fd, LOOP_CONFIGURE, &config))
+		return 0;
+	/* The file system beneath may not do direct I/O in such sectors. */
+	config.info.lo_flags = LO_FLAGS_AUTOCLEAR;
+	return errno == EINVAL && !ioctl(fd, LOOP_CONFIGURE, &config) ? 0 : -errno;
+}
+
+/* Another process may be quicker to take the free one that the kernel names. */
+static int attach(int backing, unsigned sector_bytes, char path[32])
+{
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd = -1, rc = -EBUSY;
+
+	if (control < 0)
+		return -errno;
+	for (int tries = 0; tries < 20 && rc == -EBUSY; tries++) {
+		int number = ioctl(control, LOOP_CTL_GET_FREE);
+
+		snprintf(path, 32, "/dev/loop%d", number);
+		fd = number < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
+		rc = fd < 0 ? -errno : configure(fd, backing, sector_bytes);
+		if (rc && fd >= 0)
+			close(fd);
+	}
+	close(control);
+	return rc ? rc : fd;
+}
+
+const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why)
+{
+	static char reason[128];
+	int backing = backing_file(nbytes);
+	char path[32];
+	int fd = attach(backing, sector_bytes, path);
+
+	close(backing);
+	if (fd >= 0)
+		return remember(LOOP, path, fd);
+	snprintf(reason, sizeof(reason), "no loop device with sectors of %u bytes can be had: %s",
+		 sector_bytes, strerror(-fd));
+	*why = reason;
+	return NULL;
+}
+
+/* So that a mount goes with the process, however it ends. */
+static int own_mounts(void)
+{
+	static bool done;
+
+	if (done)
+		return 0;
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return -errno;
+	done = true;
+	return 0;
+}
+
+const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
+{
+	const char *device = loop_device(nbytes, sector_bytes, why);
+	const char *directory;
+	char command[128];
+
+	if (!device)
+		return NULL;
+	snprintf(command, sizeof(command),
+		 "PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -F %s >/dev/null 2>&1", device);
+	if (system(command)) {
+		*why = "there is no mkfs.ext4, or it fails";
+		return NULL;
+	}
+	directory = temp_directory();
+	if (own_mounts() || mount(device, directory, "ext4", 0, NULL)) {
+		*why = "an ext4 can't be mounted here";
+		return NULL;
+	}
+	return remember(MOUNT, directory, -1);
+}
+
+/* ---- Processes with fewer rights ---- */
+
+int in_child(int (*work)(void *arg), void *arg)
+{
+	int status;
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		_exit(work(arg));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (WIFSIGNALED(status))
+		fail_msg("the child was killed by signal %d", WTERMSIG(status));
+	return WEXITSTATUS(status);
+}
+
+int deny_syscall(long number, int error)
+{
+	/* The number alone tells the call as long as the process makes those of one machine. */
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {.len = COUNT(filter), .filter = filter};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		return -errno;
+	return 0;
+}
+
+int limit_memlock(uint64_t nbytes)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || syscall(SYS_capget, &header, data))
+		return -errno;
+	limit.rlim_cur = nbytes;
+	data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective &= ~(uint32_t)CAP_TO_MASK(CAP_IPC_LOCK);
+	data[CAP_TO_INDEX(CAP_IPC_LOCK)].permitted &= ~(uint32_t)CAP_TO_MASK(CAP_IPC_LOCK);
+	/* Lowering the hard limit too would need no right, but raising it does. */
+	if (limit.rlim_max < nbytes)
+		limit.rlim_max = nbytes;
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) || syscall(SYS_capset, &header, data))
+		return -errno;
+	return 0;
+}
+
+static int lock_without_right(void *arg)
+{
+	static char page[4096];
+
+	(void)arg;
+	return limit_memlock(0) || mlock(page, sizeof(page)) ? CHILD_OK : CHILD_WRONG;
+}
+
+bool mlock_locks(void)
+{
+	return in_child(lock_without_right, NULL) == CHILD_OK;
+}

@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Places, engines, contents and faults for the tests of the swap engine. What it makes lies in
+ * directories of its own and is removed; mounts are in a mount namespace of this process, and end
+ * with it.
+ */
+#include "swap_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* ---- Places ---- */
+
+static char ext4_root[64];
+
+static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static bool run(const char *format, ...)
+{
+	char command[512];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(command, sizeof(command), format, args);
+	va_end(args);
+	return system(command) == 0;
+}
+
+static bool is_tmpfs(const char *path)
+{
+	struct statfs fs;
+
+	return !statfs(path, &fs) && fs.f_type == TMPFS_MAGIC;
+}
+
+/* In memory where that is possible, so that it is fast and wears nothing. */
+static bool make_image(char image[64])
+{
+	int fd;
+
+	snprintf(image, 64, "%s/nvswap-test-XXXXXX",
+		 is_tmpfs("/dev/shm") ? "/dev/shm" : "/var/tmp");
+	fd = mkstemp(image);
+	if (fd < 0)
+		return false;
+	if (ftruncate(fd, PLACE_EXT4_BYTES)) {
+		close(fd);
+		unlink(image);
+		return false;
+	}
+	close(fd);
+	return true;
+}
+
+static const char *mount_ext4(void)
+{
+	char image[64];
+	bool mounted;
+
+	if (geteuid())
+		return "an ext4 on a loop device needs root";
+	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		return "no mount namespace of our own is to be had";
+	if (!make_image(image))
+		return "no room for the image of a file system";
+	snprintf(ext4_root, sizeof(ext4_root), "/tmp/nvswap-test-XXXXXX");
+	mounted = mkdtemp(ext4_root) &&
+		  run("PATH=$PATH:/usr/sbin:/sbin; mkfs.ext4 -q -F -O ^has_journal %s && "
+		      "mount -o loop %s %s 2>&1",
+		      image, image, ext4_root);
+	unlink(image);
+	if (mounted)
+		return NULL;
+	rmdir(ext4_root);
+	ext4_root[0] = 0;
+	return "an ext4 could not be made and mounted on a loop device";
+}
+
+int places_leave_all(void **state)
+{
+	(void)state;
+	if (ext4_root[0]) {
+		umount2(ext4_root, MNT_DETACH);
+		rmdir(ext4_root);
+		ext4_root[0] = 0;
+	}
+	return 0;
+}
+
+static const char *root_of(enum place place, const char **reason)
+{
+	static bool tried;
+	static const char *why;
+
+	if (place == PLACE_DISK)
+		return "/var/tmp";
+	if (place == PLACE_TMPFS) {
+		*reason = "there is no tmpfs at /dev/shm";
+		return is_tmpfs("/dev/shm") ? "/dev/shm" : NULL;
+	}
+	if (!tried)
+		why = mount_ext4();
+	tried = true;
+	*reason = why;
+	return why ? NULL : ext4_root;
+}
+
+char *place_make(enum place place)
+{
+	const char *reason = NULL, *root = root_of(place, &reason);
+	char *path;
+
+	if (!root) {
+		print_message("%s\n", reason);
+		return NULL;
+	}
+	if (asprintf(&path, "%s/nvswap-test-XXXXXX", root) < 0)
+		return NULL;
+	assert_non_null(mkdtemp(path));
+	return path;
+}
+
+void place_leave(char *directory)
+{
+	if (directory)
+		run("rm -rf '%s'", directory);
+	free(directory);
+}
+
+/* ---- Engines ---- */
+
+static void take_log(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct fixture *fixture = arg;
+	size_t used;
+
+	(void)level;
+	pthread_mutex_lock(&fixture->log_lock);
+	used = strlen(fixture->log);
+	snprintf(fixture->log + used, sizeof(fixture->log) - used, "%s\n", text);
+	pthread_mutex_unlock(&fixture->log_lock);
+}
+
+static void configure(struct fixture *fixture)
+{
+	const struct setup *setup = &fixture->setup;
+	struct nvs_config *config = &fixture->config;
+
+	nvs_config_init(config);
+	config->log = (struct nvs_log){take_log, fixture};
+	config->aio.block_size = setup->block_size ? setup->block_size : 64 * KIB;
+	config->aio.queue_depth = setup->queue_depth ? setup->queue_depth : 8;
+	config->aio.thread_count = setup->thread_count ? setup->thread_count : 1;
+	config->aio.ioengine = setup->ioengine;
+	config->param_dtype = NVS_F32;
+	config->param.buffer_count = 1;
+	config->param.buffer_size = (setup->pool_bytes ? setup->pool_bytes : 4 * MIB) / 4;
+	config->param.max_in_cpu = setup->max_in_cpu == NONE_STAYS ? 0
+				   : setup->max_in_cpu		   ? setup->max_in_cpu
+								   : UINT64_MAX;
+	config->verify = setup->verify;
+	config->keep = setup->keep;
+	config->stripe_size = setup->stripe_size;
+	if (setup->device == NVS_DEVICE_CPU)
+		config->param.device = NVS_DEVICE_CPU;
+	else
+		OK(fixture, nvs_config_set_paths(&config->param,
+						 (const char *const *)(uintptr_t)fixture->paths,
+						 setup->npaths, &fixture->error));
+}
+
+void fixture_init(struct fixture *fixture, const struct setup *setup)
+{
+	memset(fixture, 0, sizeof(*fixture));
+	pthread_mutex_init(&fixture->log_lock, NULL);
+	fixture->setup = *setup;
+	if (!setup->npaths)
+		fixture->setup.npaths = 1;
+	for (unsigned i = 0; i < fixture->setup.npaths; i++) {
+		fixture->paths[i] = setup->in ? strdup(setup->in) : place_make(setup->place);
+		if (!fixture->paths[i])
+			skip();
+	}
+	configure(fixture);
+}
+
+int fixture_reopen(struct fixture *fixture)
+{
+	struct faults *faults = fixture->setup.faults;
+
+	fixture->error = (struct nvs_error){0};
+	if (faults)
+		return engine_open_with(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM,
+					&engine_faults, faults, &fixture->error);
+	return nvs_open(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM, &fixture->error);
+}
+
+void fixture_open(struct fixture *fixture, const struct setup *setup)
+{
+	int rc;
+
+	fixture_init(fixture, setup);
+	rc = fixture_reopen(fixture);
+	if (rc == -ENOTSUP && setup->ioengine) {
+		print_message("%s\n", fixture->error.text);
+		fixture_close(fixture);
+		skip();
+	}
+	OK(fixture, rc);
+}
+
+void fixture_shut(struct fixture *fixture)
+{
+	struct nvs_engine *engine = fixture->engine;
+
+	fixture->engine = NULL;
+	OK(fixture, nvs_close(engine, &fixture->error));
+}
+
+void fixture_close(struct fixture *fixture)
+{
+	if (fixture->engine)
+		fixture_shut(fixture);
+	nvs_config_free(&fixture->config);
+	for (unsigned i = 0; i < fixture->setup.npaths; i++) {
+		if (fixture->setup.in)
+			free(fixture->paths[i]);
+		else
+			place_leave(fixture->paths[i]);
+	}
+	pthread_mutex_destroy(&fixture->log_lock);
+}
+
+void fixture_store_file(const struct fixture *fixture, const char *name, char path[512])
+{
+	snprintf(path, 512, "%s/nvswap/rank%" PRIu32 "/%s", fixture->paths[0], fixture->config.rank,
+		 name);
+}
+
+void expect_error(struct fixture *fixture, int rc, int code, const char *words)
+{
+	if (rc != code)
+		print_error("%s where %s was due: %s\n", nvs_strerror(rc), nvs_strerror(code),
+			    fixture->error.text);
+	assert_int_equal(rc, code);
+	assert_int_equal(fixture->error.code, code);
+	if (!strstr(fixture->error.text, words))
+		print_error("\"%s\" is not in \"%s\"\n", words, fixture->error.text);
+	assert_non_null(strstr(fixture->error.text, words));
+	fixture->error = (struct nvs_error){0};
+}
+
+void expect_ok(struct fixture *fixture, int rc, const char *file, int line)
+{
+	if (rc)
+		print_error("%s:%d: %s: %s\n", file, line, nvs_strerror(rc), fixture->error.text);
+	_assert_int_equal(rc, 0, file, line);
+}
+
+/* ---- Tensors ---- */
+
+void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nbytes, size_t n,
+		 struct nvs_tensor **tensors)
+{
+	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
+	char(*names)[32] = calloc(n, sizeof(*names));
+
+	assert_true(specs && names);
+	for (size_t i = 0; i < n; i++) {
+		snprintf(names[i], sizeof(names[i]), "%.20s%zu", prefix, i);
+		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, nbytes[i]};
+	}
+	OK(fixture, nvs_register(fixture->engine, specs, n, tensors, &fixture->error));
+	free(specs);
+	free(names);
+}
+
+struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_t nbytes)
+{
+	struct nvs_tensor_spec spec = {name, NVS_U8, nbytes};
+	struct nvs_tensor *tensor;
+
+	OK(fixture, nvs_register(fixture->engine, &spec, 1, &tensor, &fixture->error));
+	return tensor;
+}
+
+struct nvs_tensor_info info_of(struct fixture *fixture, struct nvs_tensor *tensor)
+{
+	struct nvs_tensor_info info;
+
+	nvs_tensor_get_info(fixture->engine, tensor, &info);
+	return info;
+}
+
+void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_state state,
+		  bool dirty, uint32_t uses, const char *file, int line)
+{
+	struct nvs_tensor_info info = info_of(fixture, tensor);
+
+	_assert_string_equal(nvs_state_name(info.state), nvs_state_name(state), file, line);
+	_assert_int_equal(info.dirty, dirty, file, line);
+	_assert_int_equal(info.uses, uses, file, line);
+}
+
+void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
+{
+	uint64_t nbytes = info_of(fixture, tensor).nbytes;
+
+	OK(fixture, nvs_lease(fixture->engine, &tensor, 1, -1, &fixture->error));
+	fill(nvs_data(tensor), nbytes, seed);
+	OK(fixture, nvs_release(fixture->engine, &tensor, 1, NVS_DIRTY, &fixture->error));
+}
+
+void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
+{
+	tensor_write(fixture, tensor, seed);
+	OK(fixture, nvs_swap_out(fixture->engine, &tensor, 1, &fixture->error));
+	OK(fixture, nvs_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
+}
+
+void tensor_check(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
+{
+	uint64_t nbytes = info_of(fixture, tensor).nbytes;
+
+	OK(fixture, nvs_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, nvs_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
+	assert_true(filled(nvs_data(tensor), nbytes, seed));
+	OK(fixture, nvs_release(fixture->engine, &tensor, 1, NVS_CLEAN, &fixture->error));
+}
+
+/* ---- Contents ---- */
+
+uint64_t next_random(uint64_t *state)
+{
+	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+uint64_t below(uint64_t *state, uint64_t n)
+{
+	return next_random(state) % n;
+}
+
+uint64_t seed_of_run(void)
+{
+	const char *text = getenv("TEST_SEED");
+	uint64_t seed = text ? strtoull(text, NULL, 0) : 20240229;
+
+	print_message("seed %" PRIu64 "\n", seed);
+	return seed;
+}
+
+void fill(void *data, uint64_t nbytes, uint64_t seed)
+{
+	char *bytes = data;
+
+	for (uint64_t i = 0; i < nbytes; i += 8) {
+		uint64_t word = next_random(&seed);
+
+		memcpy(bytes + i, &word, nbytes - i < 8 ? nbytes - i : 8);
+	}
+}
+
+bool filled(const void *data, uint64_t nbytes, uint64_t seed)
+{
+	const char *bytes = data;
+
+	for (uint64_t i = 0; i < nbytes; i += 8) {
+		uint64_t word = next_random(&seed);
+
+		if (memcmp(bytes + i, &word, nbytes - i < 8 ? nbytes - i : 8) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* ---- Faults ---- */
+
+struct queue {
+	struct faults *faults;
+	struct io *ios[NVS_QUEUE_DEPTH_MAX];
+	unsigned n;
+	bool woken;
+};
+
+static int queue_open(void **out, const struct engine_options *options, struct engine_facts *facts,
+		      char *reason, size_t reason_bytes)
+{
+	struct queue *queue = calloc(1, sizeof(*queue));
+
+	(void)facts;
+	if (!queue) {
+		snprintf(reason, reason_bytes, "out of memory");
+		return -ENOMEM;
+	}
+	queue->faults = options->arg;
+	*out = queue;
+	return 0;
+}
+
+static void queue_close(void *queue)
+{
+	free(queue);
+}
+
+static int queue_submit(void *arg, struct io *const *ios, unsigned n)
+{
+	struct queue *queue = arg;
+
+	for (unsigned i = 0; i < n; i++)
+		queue->ios[queue->n++] = ios[i];
+	return (int)n;
+}
+
+static void perform(struct faults *faults, struct io *io)
+{
+	int direction = io->write ? NVS_WRITE : NVS_READ;
+	ssize_t rc;
+
+	faults->ios[direction]++;
+	if (faults->fail[direction] && faults->fail_times[direction]) {
+		faults->fail_times[direction]--;
+		io->result = faults->fail[direction];
+		return;
+	}
+	rc = io->write ? pwrite(io->fd, io->data, io->nbytes, (off_t)io->offset)
+		       : pread(io->fd, io->data, io->nbytes, (off_t)io->offset);
+	io->result = rc < 0 ? -errno : (int)rc;
+}
+
+/* Does those that are not held; under the lock. */
+static unsigned perform_all(struct queue *queue, struct io **done, unsigned max)
+{
+	unsigned kept = 0, n = 0;
+
+	for (unsigned i = 0; i < queue->n; i++) {
+		struct io *io = queue->ios[i];
+
+		if (n == max || queue->faults->held[io->write ? NVS_WRITE : NVS_READ]) {
+			queue->ios[kept++] = io;
+			continue;
+		}
+		perform(queue->faults, io);
+		done[n++] = io;
+	}
+	queue->n = kept;
+	return n;
+}
+
+static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
+{
+	struct queue *queue = arg;
+	unsigned n;
+
+	pthread_mutex_lock(&queue->faults->lock);
+	n = perform_all(queue, ios, max);
+	while (n < min && !(queue->woken && min == 1)) {
+		pthread_cond_wait(&queue->faults->changed, &queue->faults->lock);
+		n += perform_all(queue, ios + n, max - n);
+	}
+	if (min == 1)
+		queue->woken = false;
+	pthread_mutex_unlock(&queue->faults->lock);
+	return (int)n;
+}
+
+static void queue_wake(void *arg)
+{
+	struct queue *queue = arg;
+
+	pthread_mutex_lock(&queue->faults->lock);
+	queue->woken = true;
+	pthread_cond_broadcast(&queue->faults->changed);
+	pthread_mutex_unlock(&queue->faults->lock);
+}
+
+const struct engine_ops engine_faults = {
+	.name = "faults",
+	.open = queue_open,
+	.submit = queue_submit,
+	.reap = queue_reap,
+	.wake = queue_wake,
+	.close = queue_close,
+};
+
+void faults_hold(struct faults *faults, enum nvs_direction direction, bool held)
+{
+	pthread_mutex_lock(&faults->lock);
+	faults->held[direction] = held;
+	pthread_cond_broadcast(&faults->changed);
+	pthread_mutex_unlock(&faults->lock);
+}
+
+void faults_fail(struct faults *faults, enum nvs_direction direction, int status, unsigned times)
+{
+	pthread_mutex_lock(&faults->lock);
+	faults->fail[direction] = status;
+	faults->fail_times[direction] = times;
+	pthread_mutex_unlock(&faults->lock);
+}
