@@ -32,7 +32,7 @@ def options():
     parser.add_argument("--dir", default="build/bench", help="a directory on the drive (%(default)s)")
     parser.add_argument("--nvswap", default="build/nvswap", help="the command (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2, help="of each measurement (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=2, help="of each measurement (%(default)s)")
     parser.add_argument("--bs", default="1M")
     parser.add_argument("--iodepth", type=int, default=32)
     parser.add_argument("--pool", default="256M", help="nvswap's pool (%(default)s)")
@@ -56,12 +56,20 @@ def figures(report):
     return {"gb_s": nbytes / ms / 1e6, "cpu_ms_gib": cpu_ms / (nbytes / GIB)}
 
 
+def huge_pages_free():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        facts = dict(line.split(":") for line in file)
+    return int(facts["HugePages_Free"]) * int(facts["Hugepagesize"].split()[0]) * 1024
+
+
 def fio(args, rw):
+    # nvswap's pool takes huge pages where there are some, so fio is given them too.
+    huge = ["--iomem=mmaphuge"] if args.huge else []
     return figures(run([
         "fio", "--name=floor", f"--filename={args.dir}/fio.dat", "--size=1g", f"--rw={rw}",
         f"--bs={args.bs}", f"--iodepth={args.iodepth}", "--ioengine=io_uring", "--fixedbufs",
         "--registerfiles", "--direct=1", "--scramble_buffers=0", "--time_based",
-        f"--runtime={args.seconds}", "--output-format=json"]))
+        f"--runtime={args.seconds}", "--output-format=json", *huge]))
 
 
 def nvswap(args, mode, tensors, ioengine):
@@ -92,13 +100,13 @@ def ratio(rounds, key, over, figure):
     return statistics.median(result[key][figure] / result[over][figure] for result in rounds)
 
 
-def print_table(rounds):
+def print_table(rounds, huge):
     print("| what | engine | mode | GB/s | of fio | CPU ms/GiB | of fio |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
     for key in rounds[0]:
         who, tensors, mode = key
         floor = ("fio", BIG, mode)
-        name = "fio, fixed buffers" if who == "fio" else f"nvswap, tensors of {tensors}"
+        name = "fio, fixed buffers" + (" in huge pages" if huge else "") if who == "fio" else f"nvswap, tensors of {tensors}"
         ratios = [1.0, 1.0] if who == "fio" else [
             ratio(rounds, key, floor, figure) for figure in ("gb_s", "cpu_ms_gib")]
         print(f"| {name} | {'io_uring' if who == 'fio' else who} | {mode} | "
@@ -141,6 +149,7 @@ def main():
     if not shutil.which("fio"):
         sys.exit("fio is not installed: apt-get install fio")
     os.makedirs(args.dir, mode=0o700, exist_ok=True)
+    args.huge = huge_pages_free() >= GIB // 2
     try:
         fio(args, "write")  # lays the file out, so that every measurement overwrites
         rounds = []
@@ -149,8 +158,8 @@ def main():
             rounds.append(one_round(args))
         print(f"{os.cpu_count()} CPUs, Linux {platform.release()}, {drive(args.nvswap, args.dir)}; "
               f"blocks of {args.bs}, depth {args.iodepth}, {args.rounds} rounds of "
-              f"{args.seconds:g} s each, medians.\n")
-        print_table(rounds)
+              f"{args.seconds} s each, medians.\n")
+        print_table(rounds, args.huge)
         print_goals(rounds)
         if args.json:
             with open(args.json, "w", encoding="utf-8") as file:

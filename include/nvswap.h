@@ -186,11 +186,11 @@ NVS_API void nvs_config_free(struct nvs_config *config);
 /*
  * Reads a DeepSpeed JSON file, whole or only its blocks, over what *config holds (which must have
  * been initialised). Blocks that nvswap does not read may hold anything that is JSON. In those it
- * reads, an unknown key, a duplicate, a wrong type, a number that is negative, fractional or out
- * of range, and two names of one setting with different values are -EINVAL, with the line, the
- * key, what was found and what is allowed; keys of DeepSpeed's that nvswap has no use for are
- * warnings through config->log. On error *config is as it was. Also -ENOENT and other errno of
- * opening and reading.
+ * reads, a duplicate, a wrong type, a number that is negative, fractional or out of range, and two
+ * names of one setting with different values are -EINVAL, with the line, the key, what was found
+ * and what is allowed; so is an unknown key in "aio", "nvswap" and the offload blocks. Keys of
+ * DeepSpeed's that nvswap has no use for are warnings through config->log. On error *config is as
+ * it was. Also -EFBIG (64 MiB, 512 levels), -ENOMEM, and errno of opening and reading: -ENOENT.
  */
 NVS_API int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error);
 /* The same from memory; `name` stands for the file in errors. */

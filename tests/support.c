@@ -159,28 +159,27 @@ const char *path_in(const char *directory, const char *name)
 	return remember(NAME, path, -1);
 }
 
+/* In memory where that can be had, which is quick and wears nothing. */
 static int backing_file(uint64_t nbytes)
 {
-	int fd = open(path_in(temp_directory(), "device"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	const char *directory = memory_directory();
+	const char *path = path_in(directory ? directory : temp_directory(), "device");
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
-	if (fd < 0 || posix_fallocate(fd, 0, (off_t)nbytes))
-		fail_msg("no %" PRIu64 " bytes in build/tmp: %s", nbytes, strerror(errno));
+	if (fd < 0 || ftruncate(fd, (off_t)nbytes))
+		fail_msg("%s can't be made: %s", path, strerror(errno));
 	return fd;
 }
 
 static int configure(int fd, int backing, unsigned sector_bytes)
 {
-	struct loop_config config = {
+	const struct loop_config config = {
 		.fd = (unsigned)backing,
 		.block_size = sector_bytes,
-		.info = {.lo_flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO},
+		.info = {.lo_flags = LO_FLAGS_AUTOCLEAR},
 	};
 
-	if (!ioctl(fd, LOOP_CONFIGURE, &config))
-		return 0;
-	/* The file system beneath may not do direct I/O in such sectors. */
-	config.info.lo_flags = LO_FLAGS_AUTOCLEAR;
-	return errno == EINVAL && !ioctl(fd, LOOP_CONFIGURE, &config) ? 0 : -errno;
+	return ioctl(fd, LOOP_CONFIGURE, &config) ? -errno : 0;
 }
 
 /* Another process may be quicker to take the free one that the kernel names. */

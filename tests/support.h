@@ -61,8 +61,8 @@ const char *temp_directory(void);
 /* A new directory on tmpfs; NULL where there is none. */
 const char *memory_directory(void);
 /*
- * A block device of `nbytes` with that logical sector size, over a file below build/tmp; NULL
- * with the reason in *why where the machine has none to give.
+ * A block device of `nbytes` with that logical sector size, over a file in memory or below
+ * build/tmp; NULL with the reason in *why where the machine has none to give.
  */
 const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why);
 /* A directory on an ext4 of its own on such a device. */

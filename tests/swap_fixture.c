@@ -269,7 +269,7 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 		 struct nvs_tensor **tensors)
 {
 	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
-	char(*names)[32] = calloc(n, sizeof(*names));
+	char(*names)[48] = calloc(n, sizeof(*names));
 
 	assert_true(specs && names);
 	for (size_t i = 0; i < n; i++) {

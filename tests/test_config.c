@@ -1396,7 +1396,7 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 	nvs_config_free(&config);
 }
 
-static int parse_nested(struct nvs_config *config, unsigned depth, struct nvs_error *error)
+static int parse_nested(struct nvs_config *config, size_t depth, struct nvs_error *error)
 {
 	char document[1100];
 	size_t used = (size_t)snprintf(document, sizeof(document), "{\"x\":\n");
@@ -1510,7 +1510,7 @@ static void messages_show_what_is_safe_to_show(void **state)
 		"\xe2\x82\xac\xe2\x82\xac\"}}",
 		1, "aio.block_size", "9012345...; it must be");
 	memset(name, 'n', sizeof(name));
-	strcpy(name + sizeof(name) - 9, "/ds.json");
+	snprintf(name + sizeof(name) - 9, 9, "/ds.json");
 	nvs_config_init(&config);
 	assert_int_equal(nvs_config_parse(&config, "{\"aio\": 1}", 10, name, &error), -EINVAL);
 	has(error.text, "nnn/ds.json:1:9: aio is 1; it must be an object");

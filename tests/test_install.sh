@@ -10,9 +10,9 @@ cd "$(dirname "$0")/.." || exit
 build=${BUILD:-build}
 cc=${CC:-gcc}
 read -ra sanitize <<<"${SANITIZE_FLAGS:-}"
-work=$build/installed
+work=$(realpath -m "$build")/installed
 prefix=/opt/nvswap # not where this machine has anything
-stage=$PWD/$work$prefix
+stage=$work$prefix
 status=0
 
 check() {
@@ -30,7 +30,7 @@ check() {
 staged_make() {
 	mkdir -p "$work/store"
 	env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory PREFIX="$prefix" \
-		DESTDIR="$PWD/$work" "$@" >"$work/make.log" 2>&1 ||
+		DESTDIR="$work" "$@" >"$work/make.log" 2>&1 ||
 		{ cat "$work/make.log" && return 1; }
 }
 

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static int set(struct nvs_error *error, int code, const char *subject, unsigned line,
-	       uint64_t offset, const char *format, va_list args)
+__attribute__((format(printf, 6, 0))) static int set(struct nvs_error *error, int code,
+						     const char *subject, unsigned line,
+						     uint64_t offset, const char *format,
+						     va_list args)
 {
 	assert(code < 0);
 	if (!error)

@@ -20,6 +20,9 @@ int store_read_manifest(struct store *store, struct nvs_error *error)
 	struct nvs_error why;
 	int rc = slots_open(&store->slots, &store->members[0], false, error);
 
+	/* A manifest that was missing has just got its name anew. */
+	if (!rc)
+		rc = member_sync_names(&store->members[0], error);
 	if (!rc) {
 		rc = slots_read(&store->slots, label->id, label->unit, &store->found, &store->log,
 				&why);

@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "store/disk.h"
@@ -190,27 +189,12 @@ int store_begin(struct store *store, uint32_t rank, struct nvs_error *error)
 	return rc;
 }
 
-/* The names are as durable as what they name; up to the path that the user gave. */
-static int sync_names(const struct member *member, struct nvs_error *error)
-{
-	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
-
-	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
-		if (member->kind == MEMBER_FILE && fsync(fds[i])) {
-			int rc = -errno;
-
-			return error_set(error, rc, "making the name %s durable failed: %s",
-					 member->path, nvs_strerror(rc));
-		}
-	return 0;
-}
-
 int store_begin_keeping(struct store *store, struct nvs_error *error)
 {
 	int rc = slots_open(&store->slots, &store->members[0], true, error);
 
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
-		rc = sync_names(&store->members[i], error);
+		rc = member_sync_names(&store->members[i], error);
 	/* The first comes last: while its label does not say so, the store is not kept. */
 	for (unsigned i = store->nmembers; i-- > 0 && !rc;) {
 		store->members[i].label.kept = true;

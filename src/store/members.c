@@ -266,6 +266,16 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 	return rc;
 }
 
+int member_sync_names(const struct member *member, struct nvs_error *error)
+{
+	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
+
+	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+		if (member->kind == MEMBER_FILE && fsync(fds[i]))
+			return cannot(error, "make durable the name", member->path, -errno);
+	return 0;
+}
+
 /* The previous owner may have unlinked the file between our opening and our locking it. */
 static int check_name_still_there(struct member *member, struct nvs_error *error)
 {

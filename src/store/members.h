@@ -64,6 +64,9 @@ int member_begin(struct member *member, struct nvs_error *error);
 int member_open_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error);
 
+/* Makes the names durable, from that of the member up to the path that the user gave. */
+int member_sync_names(const struct member *member, struct nvs_error *error);
+
 /* Bytes of data that it has space for now. */
 int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error *error);
 /* Reserves data space from `from` to `to` bytes; on error it has again what it had. */

@@ -89,9 +89,11 @@ static int bytes_there(const struct slot *slot, uint64_t *nbytes, struct nvs_err
 	*nbytes = slot->capacity;
 	if (!slot->owned)
 		return 0;
-	if (fstat(slot->fd, &st))
-		return error_set(error, -errno, "cannot look at %s: %s", slot->path,
-				 nvs_strerror(-errno));
+	if (fstat(slot->fd, &st)) {
+		int rc = -errno;
+
+		return error_set(error, rc, "cannot look at %s: %s", slot->path, nvs_strerror(rc));
+	}
 	if ((uint64_t)st.st_size < *nbytes)
 		*nbytes = (uint64_t)st.st_size;
 	return 0;

@@ -1,0 +1,743 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a tensor, from its registration to its end: what each call does to it, what it
+ * refuses, and what the tensor tells of itself meanwhile.
+ */
+#include "swap_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/statvfs.h>
+
+/* ---- Registering ---- */
+
+static void registers_every_element_type(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensor;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	for (int dtype = 0; dtype < NVS_DTYPE_COUNT; dtype++) {
+		struct nvs_tensor_spec spec = {nvs_dtype_name((enum nvs_dtype)dtype),
+					       (enum nvs_dtype)dtype, 1001};
+		struct nvs_tensor_info info;
+
+		OK(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error));
+		info = info_of(&f, tensor);
+		assert_string_equal(info.name, spec.name);
+		assert_int_equal(info.dtype, dtype);
+		assert_int_equal(info.numel, 1001);
+		assert_int_equal(info.nbytes, 1001 * nvs_dtype_size(spec.dtype));
+		assert_int_equal(info.status, 0);
+		STATE(&f, tensor, NVS_EMPTY, false, 0);
+		tensor_store(&f, tensor, (uint64_t)dtype);
+		tensor_check(&f, tensor, (uint64_t)dtype);
+	}
+	fixture_close(&f);
+}
+
+static void refuses_a_name_of_no_or_too_many_bytes(void **state)
+{
+	struct fixture f;
+	char name[NVS_NAME_MAX + 2];
+	struct nvs_tensor_spec spec = {name, NVS_U8, 1};
+	struct nvs_tensor *tensor;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	memset(name, 'x', sizeof(name));
+	name[NVS_NAME_MAX + 1] = 0;
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "512");
+	name[NVS_NAME_MAX] = 0;
+	OK(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error));
+	assert_ptr_equal(nvs_find(f.engine, name), tensor);
+	name[0] = 0;
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "1 to 511");
+	spec.name = NULL;
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "1 to 511");
+	fixture_close(&f);
+}
+
+static void copies_the_name(void **state)
+{
+	struct fixture f;
+	char name[] = "a.b.weight";
+	struct nvs_tensor *tensor;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	tensor = tensor_add(&f, name, 10);
+	memset(name, 'z', sizeof(name) - 1);
+	assert_ptr_equal(nvs_find(f.engine, "a.b.weight"), tensor);
+	assert_null(nvs_find(f.engine, name));
+	fixture_close(&f);
+}
+
+static void refuses_an_unknown_type_and_too_many_elements(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor_spec spec = {"t", NVS_DTYPE_COUNT, 1};
+	struct nvs_tensor *tensor;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "dtype 15");
+	spec.dtype = (enum nvs_dtype) - 1;
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "dtype -1");
+	spec = (struct nvs_tensor_spec){"t", NVS_F64, UINT64_MAX / 8 + 2};
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "elements");
+	fixture_close(&f);
+}
+
+static void tells_what_would_make_a_tensor_fit_the_pool(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor_spec spec = {"big", NVS_U8, 4 * MIB + 1};
+	struct nvs_tensor *tensor;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG, "4194305");
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
+		     "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes");
+	OK(&f, nvs_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_U8, 4 * MIB}, 1, &tensor,
+			    &f.error));
+	tensor_store(&f, tensor, 5);
+	tensor_check(&f, tensor, 5);
+	fixture_close(&f);
+}
+
+static void registers_all_of_a_batch_or_none(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[3], *known;
+	struct nvs_tensor_spec specs[] = {{"a", NVS_U8, 100}, {"b", NVS_U8, 100}, {"", NVS_U8, 1}};
+	struct nvs_engine_stats before, after;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	known = tensor_add(&f, "known", 100);
+	nvs_get_stats(f.engine, &before);
+	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EINVAL, "name");
+	specs[2].name = "known";
+	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EEXIST, "known");
+	specs[2].name = "a";
+	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EEXIST, "a is");
+	specs[2] = (struct nvs_tensor_spec){"c", NVS_U8, 1 * GIB};
+	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -E2BIG,
+		     "c has 1 GiB");
+	nvs_get_stats(f.engine, &after);
+	assert_int_equal(after.tensors, before.tensors);
+	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
+	assert_int_equal(after.store_bytes, before.store_bytes);
+	assert_null(nvs_find(f.engine, "a"));
+	assert_ptr_equal(nvs_find(f.engine, "known"), known);
+	specs[2].numel = 1;
+	OK(&f, nvs_register(f.engine, specs, 3, tensors, &f.error));
+	assert_ptr_equal(nvs_find(f.engine, "c"), tensors[2]);
+	OK(&f, nvs_register(f.engine, NULL, 0, NULL, &f.error));
+	fixture_close(&f);
+}
+
+static uint64_t free_space(const char *path)
+{
+	struct statvfs vfs;
+
+	assert_int_equal(statvfs(path, &vfs), 0);
+	return (uint64_t)vfs.f_bfree * vfs.f_frsize;
+}
+
+static void finds_a_full_drive_when_registering(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[100], *known;
+	uint64_t nbytes[100], space;
+	struct nvs_engine_stats before, after;
+	struct nvs_tensor_spec specs[100];
+	char names[100][16];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_EXT4);
+	known = tensor_add(&f, "known", 3 * MIB);
+	tensor_store(&f, known, 1);
+	space = free_space(f.paths[0]);
+	nvs_get_stats(f.engine, &before);
+	for (int i = 0; i < 100; i++) {
+		nbytes[i] = 3 * MIB;
+		snprintf(names[i], sizeof(names[i]), "t%d", i);
+		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, nbytes[i]};
+	}
+	expect_error(&f, nvs_register(f.engine, specs, 100, tensors, &f.error), -ENOSPC, "300 MiB");
+	nvs_get_stats(f.engine, &after);
+	assert_int_equal(after.store_bytes, before.store_bytes);
+	assert_int_equal(after.tensors, 1);
+	assert_null(nvs_find(f.engine, "t0"));
+	assert_true(free_space(f.paths[0]) >= space);
+	tensor_check(&f, known, 1);
+	/* What fits is taken all the same, and written without a surprise. */
+	tensors_add(&f, "t", nbytes, 40, tensors);
+	for (uint64_t i = 0; i < 40; i++)
+		tensor_store(&f, tensors[i], i);
+	for (uint64_t i = 0; i < 40; i++)
+		tensor_check(&f, tensors[i], i);
+	fixture_close(&f);
+}
+
+static void lays_tensors_of_a_batch_side_by_side(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[50];
+	uint64_t nbytes[50], seed = seed_of_run(), end;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	for (int i = 0; i < 50; i++)
+		nbytes[i] = below(&seed, 20000);
+	tensors_add(&f, "t", nbytes, 50, tensors);
+	end = info_of(&f, tensors[0]).store_offset;
+	for (int i = 0; i < 50; i++) {
+		uint64_t unit = store_unit(f.engine->store);
+
+		if (!nbytes[i])
+			continue;
+		assert_int_equal(info_of(&f, tensors[i]).store_offset, end);
+		end += (nbytes[i] + unit - 1) / unit * unit;
+	}
+	fixture_close(&f);
+}
+
+/* ---- Forgetting ---- */
+
+static void reuses_the_space_of_what_is_forgotten(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[8], *again[8];
+	uint64_t nbytes[8] = {MIB, MIB, MIB, MIB, 1, 0, 70000, MIB};
+	struct nvs_engine_stats before, after;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	tensors_add(&f, "t", nbytes, 8, tensors);
+	nvs_get_stats(f.engine, &before);
+	for (int round = 0; round < 20; round++) {
+		for (uint64_t i = 0; i < 8; i++)
+			tensor_write(&f, tensors[i], i);
+		OK(&f, nvs_swap_out(f.engine, tensors, 4, &f.error));
+		OK(&f, nvs_wait(f.engine, tensors, 8, -1, &f.error));
+		OK(&f, nvs_forget(f.engine, tensors, 8, &f.error));
+		assert_null(nvs_find(f.engine, "t0"));
+		nvs_get_stats(f.engine, &after);
+		assert_int_equal(after.tensors, 0);
+		assert_int_equal(after.tensor_bytes, 0);
+		assert_int_equal(after.pool.used, 0);
+		tensors_add(&f, "t", nbytes, 8, again);
+		memcpy(tensors, again, sizeof(tensors));
+		STATE(&f, tensors[0], NVS_EMPTY, false, 0);
+	}
+	nvs_get_stats(f.engine, &after);
+	assert_int_equal(after.store_bytes, before.store_bytes);
+	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
+	fixture_close(&f);
+}
+
+static void forgets_nothing_that_is_in_use_or_in_flight(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *tensors[2];
+	static char memory[5000];
+	void *data = memory;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_store(&f, tensors[0], 1);
+	tensor_store(&f, tensors[1], 2);
+
+	OK(&f, nvs_swap_in(f.engine, &tensors[1], 1, -1, &f.error));
+	OK(&f, nvs_wait(f.engine, &tensors[1], 1, -1, &f.error));
+	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	OK(&f, nvs_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
+
+	faults_hold(&faults, NVS_WRITE, true);
+	OK(&f, nvs_swap_out(f.engine, &tensors[1], 1, &f.error));
+	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	faults_hold(&faults, NVS_WRITE, false);
+	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
+
+	faults_hold(&faults, NVS_READ, true);
+	assert_int_equal(nvs_prefetch(f.engine, &tensors[1], 1, &f.error), 1);
+	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, nvs_swap_out(f.engine, tensors, 2, &f.error));
+
+	faults_hold(&faults, NVS_READ, true);
+	OK(&f, nvs_swap_in_to(f.engine, &tensors[1], &data, 1, &f.error));
+	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
+
+	assert_non_null(nvs_find(f.engine, "t0"));
+	tensor_check(&f, tensors[0], 1);
+	OK(&f, nvs_forget(f.engine, tensors, 2, &f.error));
+	assert_null(nvs_find(f.engine, "t0"));
+	fixture_close(&f);
+}
+
+/* ---- Contents ---- */
+
+static size_t lengths_around(const struct fixture *f, uint64_t nbytes[40])
+{
+	const uint64_t around[] = {store_unit(f->engine->store), f->config.aio.block_size,
+				   2 * (uint64_t)f->config.aio.block_size,
+				   8 * (uint64_t)f->config.aio.block_size, 256 * KIB};
+	size_t n = 0;
+
+	nbytes[n++] = 0;
+	nbytes[n++] = 1;
+	nbytes[n++] = 2 * MIB + 12345;
+	for (size_t i = 0; i < LENGTH(around); i++)
+		for (int less = -1; less <= 1; less++)
+			nbytes[n++] = around[i] + (uint64_t)less;
+	return n;
+}
+
+static void round_trip(const struct setup *setup)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[40];
+	uint64_t nbytes[40], seed = seed_of_run();
+	size_t n;
+
+	fixture_open(&f, setup);
+	n = lengths_around(&f, nbytes);
+	tensors_add(&f, "t", nbytes, n, tensors);
+	for (uint64_t turn = 0; turn < 3; turn++) {
+		for (size_t i = 0; i < n; i++)
+			tensor_write(&f, tensors[i], seed + turn * 1000 + i);
+		OK(&f, nvs_swap_out(f.engine, tensors, n, &f.error));
+		OK(&f, nvs_wait(f.engine, tensors, n, -1, &f.error));
+		for (size_t i = 0; i < n; i++) {
+			STATE(&f, tensors[i], NVS_ON_DRIVE, false, 0);
+			assert_null(nvs_data(tensors[i]));
+		}
+		for (size_t i = n; i--;)
+			tensor_check(&f, tensors[i], seed + turn * 1000 + i);
+	}
+	fixture_close(&f);
+}
+
+static void brings_back_every_byte_of_every_length(void **state)
+{
+	(void)state;
+	round_trip(&(struct setup){.place = PLACE_DISK, .pool_bytes = 8 * MIB});
+}
+
+static void does_so_buffered(void **state)
+{
+	(void)state;
+	round_trip(&(struct setup){.place = PLACE_TMPFS, .pool_bytes = 8 * MIB});
+}
+
+static void does_so_on_each_ioengine(void **state)
+{
+	(void)state;
+	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
+		round_trip(&(struct setup){.place = PLACE_EXT4,
+					   .pool_bytes = 8 * MIB,
+					   .ioengine = (enum nvs_ioengine)i});
+}
+
+static void does_so_with_blocks_of_the_least_size(void **state)
+{
+	(void)state;
+	round_trip(&(struct setup){.place = PLACE_DISK,
+				   .pool_bytes = 8 * MIB,
+				   .block_size = 512,
+				   .queue_depth = 64,
+				   .thread_count = 2});
+}
+
+static void does_so_in_host_memory(void **state)
+{
+	(void)state;
+	round_trip(&(struct setup){
+		.place = PLACE_DISK, .pool_bytes = 8 * MIB, .device = NVS_DEVICE_CPU});
+}
+
+static void gives_aligned_memory_that_does_not_overlap(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[64];
+	uint64_t nbytes[64], seed = seed_of_run();
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	for (size_t i = 0; i < 64; i++)
+		nbytes[i] = below(&seed, 30000);
+	tensors_add(&f, "t", nbytes, 64, tensors);
+	OK(&f, nvs_lease(f.engine, tensors, 64, -1, &f.error));
+	for (size_t i = 0; i < 64; i++) {
+		assert_non_null(nvs_data(tensors[i]));
+		assert_int_equal((uintptr_t)nvs_data(tensors[i]) % 512, 0);
+		fill(nvs_data(tensors[i]), nbytes[i], i);
+	}
+	for (size_t i = 0; i < 64; i++)
+		assert_true(filled(nvs_data(tensors[i]), nbytes[i], i));
+	OK(&f, nvs_release(f.engine, tensors, 64, NVS_CLEAN, &f.error));
+	for (size_t i = 0; i < 64; i++)
+		assert_null(nvs_data(tensors[i]));
+	fixture_close(&f);
+}
+
+/* ---- States ---- */
+
+static void tells_its_state_at_every_stage(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	t = tensor_add(&f, "t", 100000);
+	STATE(&f, t, NVS_EMPTY, false, 0);
+	OK(&f, nvs_lease(f.engine, &t, 1, 0, &f.error));
+	STATE(&f, t, NVS_RESIDENT, false, 1);
+	fill(nvs_data(t), 100000, 1);
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	STATE(&f, t, NVS_RESIDENT, true, 0);
+
+	faults_hold(&faults, NVS_WRITE, true);
+	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
+	STATE(&f, t, NVS_WRITING, false, 0);
+	faults_hold(&faults, NVS_WRITE, false);
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+
+	faults_hold(&faults, NVS_READ, true);
+	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
+	STATE(&f, t, NVS_READING, false, 1);
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	STATE(&f, t, NVS_RESIDENT, false, 1);
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	STATE(&f, t, NVS_RESIDENT, false, 0);
+	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(faults.ios[NVS_WRITE], 2);
+
+	assert_string_equal(nvs_state_name(NVS_EMPTY), "empty");
+	assert_string_equal(nvs_state_name((enum nvs_state)99), "unknown");
+	fixture_close(&f);
+}
+
+static void a_clean_tensor_is_dropped_without_a_write(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	t = tensor_add(&f, "t", 10000);
+	tensor_store(&f, t, 1);
+	tensor_check(&f, t, 1);
+	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(faults.ios[NVS_WRITE], 1);
+	assert_int_equal(faults.ios[NVS_READ], 1);
+	fixture_close(&f);
+}
+
+static void uses_overlap(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
+	t = tensor_add(&f, "t", 10000);
+	tensor_store(&f, t, 1);
+	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	STATE(&f, t, NVS_RESIDENT, false, 2);
+	fill(nvs_data(t), 10000, 2);
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	STATE(&f, t, NVS_RESIDENT, true, 1);
+	assert_true(filled(nvs_data(t), 10000, 2));
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	tensor_check(&f, t, 2);
+	fixture_close(&f);
+}
+
+/* ---- Leases given up ---- */
+
+static void a_lease_released_clean_leaves_an_empty_tensor_empty(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", 10000);
+	OK(&f, nvs_lease(f.engine, &t, 1, 0, &f.error));
+	fill(nvs_data(t), 10000, 1);
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	STATE(&f, t, NVS_EMPTY, false, 0);
+	expect_error(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t has no contents");
+	fixture_close(&f);
+}
+
+static void a_lease_released_clean_brings_back_what_is_on_the_drive(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", 10000);
+	tensor_store(&f, t, 1);
+	for (int resident = 0; resident < 2; resident++) {
+		if (resident)
+			tensor_check(&f, t, 1);
+		STATE(&f, t, resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
+		OK(&f, nvs_lease(f.engine, &t, 1, 0, &f.error));
+		fill(nvs_data(t), 10000, 2);
+		OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+		STATE(&f, t, NVS_ON_DRIVE, false, 0);
+		tensor_check(&f, t, 1);
+	}
+	fixture_close(&f);
+}
+
+static void a_lease_waits_until_the_drive_has_let_go(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	t = tensor_add(&f, "t", 10000);
+	tensor_write(&f, t, 1);
+	faults_hold(&faults, NVS_WRITE, true);
+	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
+	expect_error(&f, nvs_lease(f.engine, &t, 1, 0, &f.error), -EAGAIN, "in flight");
+	faults_hold(&faults, NVS_WRITE, false);
+	OK(&f, nvs_lease(f.engine, &t, 1, -1, &f.error));
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+
+	faults_hold(&faults, NVS_READ, true);
+	assert_int_equal(nvs_prefetch(f.engine, &t, 1, &f.error), 1);
+	expect_error(&f, nvs_lease(f.engine, &t, 1, 1, &f.error), -ETIMEDOUT, "in flight");
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_lease(f.engine, &t, 1, -1, &f.error));
+	STATE(&f, t, NVS_RESIDENT, false, 1);
+	fill(nvs_data(t), 10000, 3);
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	tensor_check(&f, t, 3);
+	fixture_close(&f);
+}
+
+/* ---- What is refused ---- */
+
+static void reads_nothing_that_was_never_written(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[2];
+	static char memory[10000];
+	void *data[2] = {memory, memory + 5000};
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_store(&f, tensors[0], 1);
+	expect_error(&f, nvs_swap_in(f.engine, tensors, 2, 0, &f.error), -ENODATA, "t1");
+	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
+	assert_int_equal(nvs_prefetch(f.engine, tensors, 2, &f.error), -ENODATA);
+	expect_error(&f, nvs_swap_in_to(f.engine, tensors, data, 2, &f.error), -ENODATA, "t1");
+	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
+	tensor_check(&f, tensors[0], 1);
+	fixture_close(&f);
+}
+
+static void an_empty_tensor_of_no_bytes_has_none_to_read_either(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", 0);
+	expect_error(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t");
+	tensor_store(&f, t, 1);
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(nvs_prefetch(f.engine, &t, 1, &f.error), 1);
+	tensor_check(&f, t, 1);
+	OK(&f, nvs_forget(f.engine, &t, 1, &f.error));
+	fixture_close(&f);
+}
+
+static void releases_only_what_is_in_use(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *tensors[2];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_store(&f, tensors[0], 1);
+	expect_error(&f, nvs_release(f.engine, tensors, 1, NVS_CLEAN, &f.error), -EINVAL, "t0");
+	OK(&f, nvs_lease(f.engine, &tensors[1], 1, 0, &f.error));
+	expect_error(&f, nvs_release(f.engine, tensors, 2, NVS_DIRTY, &f.error), -EINVAL, "t0");
+	STATE(&f, tensors[1], NVS_RESIDENT, false, 1);
+
+	faults_hold(&faults, NVS_READ, true);
+	OK(&f, nvs_swap_in(f.engine, tensors, 1, 0, &f.error));
+	expect_error(&f, nvs_release(f.engine, tensors, 2, NVS_CLEAN, &f.error), -EBUSY, "t0");
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, nvs_release(f.engine, tensors, 2, NVS_DIRTY, &f.error));
+
+	/* Whoever takes it back while it is written must wait before it is changed. */
+	faults_hold(&faults, NVS_WRITE, true);
+	OK(&f, nvs_swap_out(f.engine, tensors, 1, &f.error));
+	OK(&f, nvs_swap_in(f.engine, tensors, 1, 0, &f.error));
+	expect_error(&f, nvs_release(f.engine, tensors, 1, NVS_DIRTY, &f.error), -EBUSY, "t0");
+	OK(&f, nvs_release(f.engine, tensors, 1, NVS_CLEAN, &f.error));
+	faults_hold(&faults, NVS_WRITE, false);
+	OK(&f, nvs_wait(f.engine, tensors, 1, -1, &f.error));
+	fixture_close(&f);
+}
+
+static void swaps_out_nothing_that_is_in_use(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[2];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_write(&f, tensors[0], 1);
+	OK(&f, nvs_lease(f.engine, &tensors[1], 1, 0, &f.error));
+	expect_error(&f, nvs_swap_out(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	STATE(&f, tensors[0], NVS_RESIDENT, true, 0);
+	expect_error(&f, nvs_swap_in(f.engine, &tensors[1], 1, 0, &f.error), -EBUSY,
+		     "t1 is leased");
+	OK(&f, nvs_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
+	OK(&f, nvs_swap_out(f.engine, tensors, 2, &f.error));
+	fixture_close(&f);
+}
+
+static void takes_no_tensor_twice_in_a_batch(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t, *twice[2];
+	static char memory[100];
+	void *data[2] = {memory, memory + 50};
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", 50);
+	tensor_store(&f, t, 1);
+	twice[0] = twice[1] = t;
+	expect_error(&f, nvs_lease(f.engine, twice, 2, 0, &f.error), -EINVAL, "t is named twice");
+	expect_error(&f, nvs_swap_in(f.engine, twice, 2, 0, &f.error), -EINVAL, "twice");
+	expect_error(&f, (int)nvs_prefetch(f.engine, twice, 2, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_swap_out(f.engine, twice, 2, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_forget(f.engine, twice, 2, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_swap_in_to(f.engine, twice, data, 2, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_swap_out_from(f.engine, twice, (const void *const *)data, 2, &f.error),
+		     -EINVAL, "twice");
+	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	expect_error(&f, nvs_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL, "twice");
+	STATE(&f, t, NVS_RESIDENT, false, 1);
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	tensor_check(&f, t, 1);
+	fixture_close(&f);
+}
+
+static void waits_as_long_as_it_is_told(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	t = tensor_add(&f, "t", 5000);
+	tensor_store(&f, t, 1);
+	OK(&f, nvs_wait(f.engine, &t, 1, 0, &f.error));
+	faults_hold(&faults, NVS_READ, true);
+	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
+	expect_error(&f, nvs_wait(f.engine, &t, 1, 0, &f.error), -EAGAIN, "t is still in flight");
+	expect_error(&f, nvs_wait(f.engine, &t, 1, 2, &f.error), -ETIMEDOUT, "t is still");
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_wait(f.engine, &t, 1, 60000, &f.error));
+	assert_true(filled(nvs_data(t), 5000, 1));
+	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
+static void errors_may_go_untold(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", 5000);
+	assert_int_equal(nvs_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
+	assert_int_equal(nvs_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
+	assert_int_equal(
+		nvs_register(f.engine, &(struct nvs_tensor_spec){"t", NVS_U8, 1}, 1, &t, NULL),
+		-EEXIST);
+	assert_int_equal(nvs_close(NULL, NULL), 0);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(registers_every_element_type),
+		cmocka_unit_test(refuses_a_name_of_no_or_too_many_bytes),
+		cmocka_unit_test(copies_the_name),
+		cmocka_unit_test(refuses_an_unknown_type_and_too_many_elements),
+		cmocka_unit_test(tells_what_would_make_a_tensor_fit_the_pool),
+		cmocka_unit_test(registers_all_of_a_batch_or_none),
+		cmocka_unit_test(finds_a_full_drive_when_registering),
+		cmocka_unit_test(lays_tensors_of_a_batch_side_by_side),
+		cmocka_unit_test(reuses_the_space_of_what_is_forgotten),
+		cmocka_unit_test(forgets_nothing_that_is_in_use_or_in_flight),
+		cmocka_unit_test(brings_back_every_byte_of_every_length),
+		cmocka_unit_test(does_so_buffered),
+		cmocka_unit_test(does_so_on_each_ioengine),
+		cmocka_unit_test(does_so_with_blocks_of_the_least_size),
+		cmocka_unit_test(does_so_in_host_memory),
+		cmocka_unit_test(gives_aligned_memory_that_does_not_overlap),
+		cmocka_unit_test(tells_its_state_at_every_stage),
+		cmocka_unit_test(a_clean_tensor_is_dropped_without_a_write),
+		cmocka_unit_test(uses_overlap),
+		cmocka_unit_test(a_lease_released_clean_leaves_an_empty_tensor_empty),
+		cmocka_unit_test(a_lease_released_clean_brings_back_what_is_on_the_drive),
+		cmocka_unit_test(a_lease_waits_until_the_drive_has_let_go),
+		cmocka_unit_test(reads_nothing_that_was_never_written),
+		cmocka_unit_test(an_empty_tensor_of_no_bytes_has_none_to_read_either),
+		cmocka_unit_test(releases_only_what_is_in_use),
+		cmocka_unit_test(swaps_out_nothing_that_is_in_use),
+		cmocka_unit_test(takes_no_tensor_twice_in_a_batch),
+		cmocka_unit_test(waits_as_long_as_it_is_told),
+		cmocka_unit_test(errors_may_go_untold),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
