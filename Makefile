@@ -189,7 +189,8 @@ cppcheck: ## cppcheck
 # ---- Install
 
 # Every function of the header gets a page that leads to that of the library.
-FUNCTIONS = $(shell grep -o '^NVS_API[^(]*(' include/nvswap.h | sed 's/.*[ *]\(nvs_[a-z0-9_]*\)($$/\1/')
+FUNCTIONS = $(shell sed -n 's/^NVS_API \([A-Za-z0-9_ *]*[ *]\)\(nvs_[a-z0-9_]*\).*/\2/p' \
+	include/nvswap.h)
 
 install: all ## into PREFIX (/usr/local), below DESTDIR
 	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' \

@@ -285,7 +285,8 @@ NVS_API void nvs_aio_close(struct nvs_aio *aio);
  * Registers memory of the caller's with the workers' rings, so that transfers to and from it need
  * not pin its pages each time. `data` aligned to 4096 bytes. It must stay mapped until
  * nvs_aio_unregister_memory. 0 also where the engine has no use for it; -ENOMEM where the memlock
- * limit does not allow it (transfers work all the same), -ENOSPC after 1024 regions.
+ * limit does not allow it, -ENOSPC where 1024 regions are there (each begun GiB is one, and so is
+ * each worker's bounce buffer): nothing is registered then, and transfers work all the same.
  */
 NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
 NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);

@@ -25,6 +25,25 @@
 		}                                                                                  \
 	} while (0)
 
+struct fake_region {
+	char *data;
+	size_t nbytes;
+};
+
+struct fake_queue {
+	struct fake *fake;
+	void *inner;
+	struct engine_facts *facts;
+	unsigned number, in_flight, in_flight_max;
+	bool woken, waits, open;
+	struct io **ios; /* with the fake itself, oldest first */
+	const struct fake_rule **rules; /* by io->index: what becomes of it; NULL: nothing */
+	bool *busy;			/* by io->index */
+	struct engine_options options;
+	int files[ENGINE_FILES];
+	struct fake_region regions[ENGINE_BUFFERS];
+};
+
 void fake_init(struct fake *fake, const struct engine_ops *inner)
 {
 	*fake = (struct fake){.inner = inner, .allowed = FAKE_ALL, .take_max = FAKE_ALL};

@@ -45,26 +45,6 @@ struct fake_rule {
 	int result; /* bytes that it stops after, or a negative errno */
 };
 
-struct fake_region {
-	char *data;
-	size_t nbytes;
-};
-
-struct fake_queue {
-	struct fake *fake;
-	void *inner;
-	struct engine_facts *facts;
-	unsigned number, in_flight, in_flight_max;
-	bool woken, waits, open;
-	struct io **ios; /* with the fake itself, oldest first */
-	struct fake_rule const *
-		*rules; /* by io->index: what becomes of it; NULL: nothing special */
-	bool *busy;	/* by io->index */
-	struct engine_options options;
-	int files[ENGINE_FILES];
-	struct fake_region regions[ENGINE_BUFFERS];
-};
-
 struct fake {
 	/* Set before aio_open_with: */
 	const struct engine_ops *inner; /* a real engine; NULL: none */
@@ -85,7 +65,7 @@ struct fake {
 	struct fake_io *ios;
 	struct fake_batch *batches;
 	uint64_t nios, nbatches;
-	struct fake_queue *queues[FAKE_QUEUES_MAX];
+	struct fake_queue *queues[FAKE_QUEUES_MAX]; /* its own */
 	unsigned nqueues, closed;
 };
 

@@ -315,6 +315,9 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 		if (aio->regions[i].owner == data && aio->regions[i].status)
 			rc = aio->regions[i].status;
 	pthread_mutex_unlock(&aio->lock);
+	/* A ring that kept it would go on using these pages after the caller has given them up. */
+	if (rc)
+		nvs_aio_unregister_memory(aio, data);
 	return rc;
 }
 
@@ -343,6 +346,9 @@ static int check_transfer(const struct nvs_transfer *transfer, struct nvs_error 
 {
 	if (!transfer->file || (!transfer->data && transfer->nbytes))
 		return error_set(error, -EINVAL, "a transfer without a file or without memory");
+	if (transfer->direction != NVS_READ && transfer->direction != NVS_WRITE)
+		return error_set(error, -EINVAL, "a transfer in direction %d: it is read or write",
+				 (int)transfer->direction);
 	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
 		return error_set(error, -EINVAL,
 				 "%s was opened for reading: open it with NVS_FILE_WRITE",
@@ -364,6 +370,7 @@ static void append(struct nvs_aio *aio, struct nvs_transfer *transfer)
 {
 	struct fifo *todo = &aio->todo[transfer->direction];
 
+	assert(transfer->file->aio == aio);
 	*todo->tail = transfer;
 	todo->tail = &transfer->state.next;
 }

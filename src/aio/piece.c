@@ -179,7 +179,7 @@ bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piec
 	uint64_t position = transfer->offset + transfer->state.claimed;
 	uint64_t left = transfer->nbytes - transfer->state.claimed;
 	struct place place = file_place(file, position);
-	uint32_t unit = file->write_unit;
+	uint32_t unit = transfer->direction == NVS_READ ? file->offset_align : file->write_unit;
 	/* A block that is smaller than the unit could never go direct. */
 	uint32_t block = worker->aio->config.block_size;
 	bool cut = true;

@@ -178,12 +178,9 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 		prepare(uring, sqe, ios[taken]);
 		uring->unsubmitted++;
 		uring->unsubmitted_ios++;
-		if (uring->single_submit) {
-			int rc = flush(uring, 0);
-
-			if (rc)
-				return rc;
-		}
+		/* An error is met again, and reported, by the reap: the entry is in the queue. */
+		if (uring->single_submit && flush(uring, 0))
+			return (int)taken + 1;
 	}
 	return taken ? (int)taken : -EAGAIN;
 }

@@ -385,7 +385,8 @@ static void serve(struct worker *worker)
 	struct nvs_aio *aio = worker->aio;
 
 	for (;;) {
-		if (worker->epoch != aio->epoch)
+		/* What changes meanwhile has to be known too before any I/O names a slot. */
+		while (worker->epoch != aio->epoch)
 			catch_up(worker);
 		if (!nothing_to_do(worker))
 			round_of_io(worker);

@@ -195,7 +195,7 @@ static int write_batch(struct run *run, struct batch *batch, bool fill)
 		return rc;
 	note_pool_use(run);
 	if (fill) {
-		batch->generation += batch->written;
+		batch->generation += batch->written && run->options->verify;
 		rc = fill_batch(run, batch);
 	}
 	return rc ? rc : let_go(run, batch, NVS_DIRTY);
@@ -303,8 +303,8 @@ static int read_pass(struct run *run, struct pass *pass)
 }
 
 /*
- * Without --verify a swap-out writes what the pool's memory holds. That is made to be data, not
- * zeros, once and before the measuring, for drives and hypervisors take a short way with zeros.
+ * Made-up contents that are not compared are what the pool's memory holds. That is made to be data,
+ * not zeros, once and before the measuring, for drives and hypervisors take a short way with zeros.
  */
 static int prime(struct run *run)
 {
@@ -392,13 +392,19 @@ static int check_moved(struct run *run, const struct baseline *from)
 	return 0;
 }
 
+/* Contents are made for every swap-out: to be compared, or because they are a file's own. */
+static bool makes_contents(const struct run *run)
+{
+	return run->options->verify || run->model->fd >= 0;
+}
+
 static int mode_pass(struct run *run, const char *name, uint64_t loops, uint64_t runtime_ns)
 {
 	struct pass pass = {.name = name, .loops = loops, .runtime_ns = runtime_ns};
 	bool verify = run->options->verify;
 
 	if (run->options->rw == RW_SWAPOUT) {
-		pass.fill = verify;
+		pass.fill = makes_contents(run);
 		return write_pass(run, &pass);
 	}
 	pass.compare = verify;
@@ -412,7 +418,7 @@ static int first_pass(struct run *run)
 	int rc;
 
 	if (run->options->rw == RW_SWAPOUT)
-		return run->options->verify ? 0 : prime(run);
+		return makes_contents(run) ? 0 : prime(run);
 	rc = write_pass(run, &pass);
 	if (!rc)
 		rc = wait_all(run);

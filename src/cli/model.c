@@ -188,7 +188,8 @@ static int begin_property(struct reader *reader, const char *key, size_t length)
 	bool *const seen[] = {&reader->has_dtype, &reader->has_shape, &reader->has_offsets};
 
 	for (size_t i = 0; i < sizeof(properties) / sizeof(*properties); i++) {
-		if (strlen(properties[i].key) != length || memcmp(properties[i].key, key, length))
+		if (strlen(properties[i].key) != length ||
+		    memcmp(properties[i].key, key, length) != 0)
 			continue;
 		if (*seen[i])
 			return REJECT(reader, "%s: tensor %s: %s stands twice", reader->model->path,
@@ -215,7 +216,7 @@ static int on_key(void *arg, const unsigned char *text, size_t length)
 	if (reader->place == TENSOR)
 		return begin_property(reader, key, length);
 	assert(reader->place == ROOT);
-	if (length != strlen(metadata) || memcmp(key, metadata, length))
+	if (length != strlen(metadata) || memcmp(key, metadata, length) != 0)
 		return begin_tensor(reader, key, length);
 	if (reader->metadata_seen)
 		return REJECT(reader, "%s: __metadata__ stands twice", reader->model->path);
@@ -417,13 +418,13 @@ static int check_all(const struct model *model, struct nvs_error *error)
 		return fail(error, -ENOMEM, "", "no memory for the header of %s", model->path);
 	for (size_t i = 0; i < model->n; i++)
 		sorted[i] = &model->tensors[i];
-	qsort(sorted, model->n, sizeof(*sorted), by_name);
+	qsort(sorted, model->n, sizeof(const struct model_tensor *), by_name);
 	for (size_t i = 1; i < model->n && !rc; i++)
 		if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
 			rc = fail(error, -EINVAL, sorted[i]->name, "%s: tensor %s stands twice",
 				  model->path, sorted[i]->name);
 	if (model->fd >= 0)
-		qsort(sorted, model->n, sizeof(*sorted), by_offset);
+		qsort(sorted, model->n, sizeof(const struct model_tensor *), by_offset);
 	for (size_t i = 1; i < model->n && !rc && model->fd >= 0; i++)
 		if (sorted[i - 1]->file_offset + sorted[i - 1]->nbytes > sorted[i]->file_offset)
 			rc = fail(error, -EINVAL, sorted[i]->name,

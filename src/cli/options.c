@@ -47,7 +47,7 @@ static int parse_size(const char *text, uint64_t *value)
 	for (size_t i = 0; i < sizeof(size_units) / sizeof(*size_units); i++) {
 		if (tolower((unsigned char)*end) != *size_units[i].suffix)
 			continue;
-		if (end[1] && strcmp(end + 1, "i") && strcmp(end + 1, "iB"))
+		if (end[1] && strcmp(end + 1, "i") != 0 && strcmp(end + 1, "iB") != 0)
 			return -EINVAL;
 		return __builtin_mul_overflow(*value, size_units[i].factor, value) ? -ERANGE : 0;
 	}
@@ -260,6 +260,13 @@ const char *nearest_name(const char *text, const char *const *names, unsigned n)
 	return nearest;
 }
 
+static bool begins_with(const char *text, const char *start)
+{
+	size_t n = strlen(start);
+
+	return strncmp(text, start, n) == 0;
+}
+
 /* getopt returned '?': not an option, the beginning of several, or a flag with an argument. */
 static int say_unknown(const struct command_spec *command, const char *typed)
 {
@@ -270,7 +277,7 @@ static int say_unknown(const struct command_spec *command, const char *typed)
 	snprintf(text, sizeof(text), "%.*s", (int)strcspn(typed, "="), typed);
 	for (unsigned i = 0; i < command->noptions; i++) {
 		names[i] = command->options[i].name;
-		if (strncmp(text, "--", 2) || strncmp(names[i], text + 2, strlen(text + 2)))
+		if (!begins_with(text, "--") || !begins_with(names[i], text + 2))
 			continue;
 		snprintf(several + strlen(several), sizeof(several) - strlen(several), "%s--%s",
 			 matches++ ? ", " : "", names[i]);

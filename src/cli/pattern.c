@@ -103,11 +103,12 @@ static int say_difference(const struct model_tensor *tensor, uint64_t at, const 
 
 	while (found[i] == expected[i])
 		i++;
-	*error = (struct nvs_error){.code = -EBADMSG, .offset = at + i};
+	at += i;
+	*error = (struct nvs_error){.code = -EBADMSG, .offset = at};
 	snprintf(error->subject, sizeof(error->subject), "%s", tensor->name);
 	snprintf(error->text, sizeof(error->text),
 		 "tensor %s: byte %llu of %llu is 0x%02x and should be 0x%02x", tensor->name,
-		 (unsigned long long)(at + i), (unsigned long long)tensor->nbytes,
+		 (unsigned long long)at, (unsigned long long)tensor->nbytes,
 		 (unsigned char)found[i], (unsigned char)expected[i]);
 	return -EBADMSG;
 }
@@ -126,7 +127,7 @@ int pattern_compare(const struct pattern *pattern, size_t tensor, uint32_t gener
 		rc = make(pattern, tensor, generation, at, expected, nbytes, error);
 		if (rc)
 			return rc;
-		if (memcmp(found, expected, nbytes))
+		if (memcmp(found, expected, nbytes) != 0)
 			return say_difference(about, at, found, expected, error);
 	}
 	return 0;

@@ -24,6 +24,11 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 	return (n + unit - 1) / unit * unit;
 }
 
+static uint64_t page_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 /* The number behind `key` at the start of a line of a file like /proc/meminfo; else `otherwise`. */
 static uint64_t read_number(const char *path, const char *key, uint64_t unit, uint64_t otherwise)
 {
@@ -108,43 +113,38 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 			nvs_strerror(rc));
 }
 
-/* Locks as many bytes from the start as the limit lets it: all, else what remains of the limit. */
+/* Locks as many bytes from the start as the limit, of which others have had some, still lets it. */
 static void lock_what_may_be(struct arena *arena)
 {
-	uint64_t limit = memlock_limit();
-	uint64_t nbytes = arena->nbytes;
+	uint64_t step = arena->used;
 
 	if (arena->huge) {
-		arena->locked = arena->nbytes; /* explicit huge pages are never paged out */
+		arena->locked = arena->used; /* explicit huge pages are never paged out */
 		return;
 	}
-	if (nbytes > limit)
-		nbytes = limit;
-	for (; nbytes >= LOCK_BYTES_MIN; nbytes /= 2) {
-		nbytes -= nbytes % LOCK_BYTES_MIN;
-		if (!mlock(arena->data, nbytes)) {
-			arena->locked = nbytes;
-			return;
-		}
+	while (arena->locked < arena->used && step >= LOCK_BYTES_MIN) {
+		uint64_t left = arena->used - arena->locked;
+		uint64_t nbytes = step < left ? step : left;
+
+		if (!mlock(arena->data + arena->locked, nbytes))
+			arena->locked += nbytes;
+		else
+			step = round_up(nbytes / 2, page_bytes());
 	}
 }
 
 /* Pages are taken now and not in the middle of a step; a kernel without the call touches them. */
 static int populate(const struct arena *arena)
 {
-	char *data = arena->data + arena->locked;
-	uint64_t nbytes = arena->nbytes - arena->locked;
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t from = arena->huge ? 0 : arena->locked;
+	char *data = arena->data + from;
+	uint64_t nbytes = arena->used - from;
 
-	if (arena->huge) {
-		data = arena->data;
-		nbytes = arena->nbytes;
-	}
 	if (!nbytes || !madvise(data, nbytes, MADV_POPULATE_WRITE))
 		return 0;
 	if (errno != EINVAL)
 		return -errno;
-	for (uint64_t i = 0; i < nbytes; i += page)
+	for (uint64_t i = 0; i < nbytes; i += page_bytes())
 		((volatile char *)data)[i] = 0;
 	return 0;
 }
@@ -184,7 +184,7 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 	char locked[32], all[32];
 	int rc;
 
-	*arena = (struct arena){.node = -1};
+	*arena = (struct arena){.node = -1, .used = round_up(options->nbytes, page_bytes())};
 	if (options->nbytes > INT64_MAX - 2 * HUGE_BYTES)
 		return no_memory(options, -ENOMEM, error);
 	if (!map_huge(arena, options->nbytes) &&
@@ -192,7 +192,7 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 		return no_memory(options, -ENOMEM, error);
 	bind_to_node(arena, options);
 	lock_what_may_be(arena);
-	if (options->pin && arena->locked < arena->nbytes) {
+	if (options->pin && arena->locked < arena->used) {
 		rc = lock_refused(arena, options, error);
 		arena_close(arena);
 		return rc;
@@ -202,11 +202,11 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 		arena_close(arena);
 		return no_memory(options, rc, error);
 	}
-	if (arena->locked < arena->nbytes)
+	if (arena->locked < arena->used)
 		log_say(options->log, NVS_LOG_INFO,
 			"of the pool's %s, the memlock limit let %s be "
 			"locked",
-			size_text(arena->nbytes, all), size_text(arena->locked, locked));
+			size_text(arena->used, all), size_text(arena->locked, locked));
 	return 0;
 }
 

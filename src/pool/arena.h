@@ -10,6 +10,7 @@
 struct arena {
 	char *data;
 	uint64_t nbytes; /* of the mapping */
+	uint64_t used;	 /* of it: the pool's, in whole pages; the rest is never touched */
 	uint64_t locked; /* bytes from its start that are not paged out */
 	bool huge;	 /* explicit huge pages */
 	bool transparent_huge;

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of the store share: a directory of their own under build/tmp, an aio, a log that
+ * remembers, and small ways to open a store and to look at its files.
+ */
+#ifndef TESTS_STORE_FIXTURE_H
+#define TESTS_STORE_FIXTURE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "store/internal.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define MIB(n)	      ((uint64_t)(n) << 20)
+#define DATA	      "nvswap/rank0/data"
+
+static struct nvs_aio *aio;
+static char root[64];	     /* the test's own directory, relative */
+static char log_text[65536]; /* everything that was said in this test, line by line */
+static struct nvs_error error;
+
+static uint64_t next_random(uint64_t *state)
+{
+	uint64_t x = *state;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	return *state = x;
+}
+
+static void remember(void *arg, enum nvs_log_level level, const char *text)
+{
+	size_t length = strlen(log_text);
+
+	(void)arg;
+	snprintf(log_text + length, sizeof(log_text) - length, "%d %s\n", (int)level, text);
+}
+
+static const struct nvs_log test_log = {.fn = remember};
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	(void)type;
+	(void)ftw;
+	return remove(path);
+}
+
+static void remove_tree(const char *path)
+{
+	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+static int open_aio(void **state)
+{
+	const struct nvs_aio_config config = {.block_size = 1 << 20,
+					      .queue_depth = 4,
+					      .thread_count = 1,
+					      .overlap_events = true,
+					      .ioengine = NVS_IOENGINE_POSIX};
+
+	(void)state;
+	return nvs_aio_open(&aio, &config, NULL, NULL);
+}
+
+static int close_aio(void **state)
+{
+	(void)state;
+	nvs_aio_close(aio);
+	return 0;
+}
+
+static int make_root(void **state)
+{
+	(void)state;
+	if ((mkdir("build", 0755) && errno != EEXIST) ||
+	    (mkdir("build/tmp", 0755) && errno != EEXIST))
+		return -1;
+	snprintf(root, sizeof(root), "build/tmp/store.XXXXXX");
+	log_text[0] = 0;
+	memset(&error, 0, sizeof(error));
+	return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+	(void)state;
+	remove_tree(root);
+	return 0;
+}
+
+#define store_test(function) cmocka_unit_test_setup_teardown(function, make_root, remove_root)
+
+/* A path in the test's directory; four are valid at a time. */
+static const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static const char *at(const char *format, ...)
+{
+	static char paths[4][512];
+	static unsigned next;
+	char *path = paths[next++ % 4], *end = path + snprintf(path, 512, "%s/", root);
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(end, (size_t)(path + 512 - end), format, args);
+	va_end(args);
+	return path;
+}
+
+/* How a test opens a store: on `paths` in its directory, or on the directory itself. */
+struct how {
+	const char *paths[4];
+	unsigned npaths;
+	uint32_t rank;
+	uint64_t stripe_size;
+	bool keep, in_memory, absolute;
+};
+
+static int try_open(struct how how, struct store **store)
+{
+	char paths[4][512];
+	const char *pointers[4];
+	struct store_options options = {.paths = pointers,
+					.npaths = how.npaths ? how.npaths : !how.in_memory,
+					.rank = how.rank,
+					.stripe_size = how.stripe_size ? how.stripe_size : 65536,
+					.keep = how.keep,
+					.log = &test_log};
+
+	for (unsigned i = 0; i < 4; i++) {
+		snprintf(paths[i], sizeof(paths[i]), "%s%s%s", how.absolute ? "" : root,
+			 how.absolute ? "" : "/", how.paths[i] ? how.paths[i] : "");
+		pointers[i] = paths[i];
+	}
+	*store = NULL;
+	return store_open(store, aio, &options, &error);
+}
+
+static struct store *must_open(struct how how)
+{
+	struct store *store;
+	int rc = try_open(how, &store);
+
+	if (rc)
+		print_error("%s\n", error.text);
+	assert_int_equal(rc, 0);
+	return store;
+}
+
+/* It has to fail so, and to say so. */
+static void must_not_open(struct how how, int code, const char *said)
+{
+	struct store *store;
+	int rc = try_open(how, &store);
+
+	if (rc != code || !strstr(error.text, said))
+		print_error("%d (wanted %d, \"%s\"): %s\n", rc, code, said, error.text);
+	assert_int_equal(rc, code);
+	assert_int_equal(error.code, code);
+	assert_non_null(strstr(error.text, said));
+	assert_null(store);
+}
+
+static mode_t mode_of(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) ? 0 : st.st_mode;
+}
+
+static uint64_t size_of(const char *path)
+{
+	struct stat st;
+
+	assert_int_equal(stat(path, &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+static size_t read_file(const char *path, void *data, size_t nbytes, uint64_t offset)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	assert_true(fd >= 0);
+	n = pread(fd, data, nbytes, (off_t)offset);
+	close(fd);
+	assert_true(n >= 0);
+	return (size_t)n;
+}
+
+/* Creates it if need be. */
+static void write_file(const char *path, const void *data, size_t nbytes, uint64_t offset)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, data, nbytes, (off_t)offset), nbytes);
+	close(fd);
+}
+
+/* Tensor data to or from the store, as transfers move it. */
+static void move(struct store *store, enum nvs_direction direction, void *data, uint64_t nbytes,
+		 uint64_t offset)
+{
+	struct nvs_transfer transfer = {.file = store_file(store),
+					.direction = direction,
+					.data = data,
+					.nbytes = nbytes,
+					.offset = offset},
+			    *one = &transfer;
+
+	assert_int_equal(nvs_submit(aio, &one, 1, &error), 0);
+	assert_int_equal(nvs_transfer_wait(aio, &one, 1, -1, &error), 0);
+}
+
+static void fill(uint8_t *data, size_t nbytes, uint64_t seed)
+{
+	uint64_t random = seed * 2 + 1;
+
+	for (size_t i = 0; i < nbytes; i++)
+		data[i] = (uint8_t)(next_random(&random) >> 32);
+}
+
+#endif

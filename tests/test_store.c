@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store on directories and in host memory: what it makes there, what it refuses, its lock, and
+ * the space that it reserves. Kept stores are in test_store_kept.c, drives in test_store_drives.c.
+ */
+#include <dirent.h>
+#include <pthread.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+#include "store_fixture.h"
+
+/* ---- What it makes ---- */
+
+static void files_are_private(void **state)
+{
+	mode_t mask = umask(0);
+	struct store *store = must_open((struct how){.keep = true});
+
+	(void)state;
+	umask(mask);
+	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
+	assert_int_equal(mode_of(at("nvswap/rank0")), S_IFDIR | 0700);
+	assert_int_equal(mode_of(at(DATA)), S_IFREG | 0600);
+	assert_int_equal(mode_of(at("nvswap/rank0/manifest.0")), S_IFREG | 0600);
+	assert_int_equal(mode_of(at("nvswap/rank0/manifest.1")), S_IFREG | 0600);
+	store_close(store);
+}
+
+static void descriptors_close_on_exec(void **state)
+{
+	struct store *store = must_open((struct how){.keep = true});
+	DIR *directory = opendir("/proc/self/fd");
+	unsigned seen = 0;
+
+	(void)state;
+	assert_non_null(directory);
+	for (struct dirent *entry; (entry = readdir(directory));) {
+		char link[64], target[512] = "";
+
+		snprintf(link, sizeof(link), "/proc/self/fd/%.20s", entry->d_name);
+		if (readlink(link, target, sizeof(target) - 1) < 0 || !strstr(target, root))
+			continue;
+		seen++;
+		assert_true(fcntl(atoi(entry->d_name), F_GETFD) & FD_CLOEXEC);
+	}
+	closedir(directory);
+	/* Three directories, the data, two manifests, and the data once more where it is direct. */
+	assert_int_equal(seen, store_direct(store) ? 7 : 6);
+	store_close(store);
+}
+
+static void last_component_of_the_path_is_made(void **state)
+{
+	struct store *store = must_open((struct how){.paths = {"new"}});
+
+	(void)state;
+	assert_int_equal(mode_of(at("new")), S_IFDIR | 0700);
+	store_close(store);
+	must_not_open((struct how){.paths = {"a/b"}}, -ENOENT, "a/b");
+	assert_int_equal(mode_of(at("a")), 0);
+}
+
+static void path_that_is_a_file_is_refused(void **state)
+{
+	(void)state;
+	write_file(at("file"), "x", 1, 0);
+	must_not_open((struct how){.paths = {"file"}}, -ENOTDIR, "neither a directory nor");
+}
+
+static void nothing_remains_of_a_store_that_is_not_kept(void **state)
+{
+	struct store *store = must_open((struct how){.rank = 0});
+	struct store *other = must_open((struct how){.rank = 7});
+
+	(void)state;
+	store_close(store);
+	assert_int_equal(mode_of(at("nvswap/rank0")), 0);
+	assert_int_equal(mode_of(at("nvswap/rank7/data")), S_IFREG | 0600);
+	store_close(other);
+	assert_int_equal(mode_of(at("nvswap")), 0);
+	assert_string_equal(log_text, "");
+}
+
+static void modes_that_let_others_in_are_tightened_and_said(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdir(at("nvswap"), 0755), 0);
+	assert_int_equal(chmod(at("nvswap"), 0755), 0);
+
+	struct store *store = must_open((struct how){.rank = 0});
+
+	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
+	assert_non_null(strstr(log_text, "was open to others (mode 0755)"));
+	store_close(store);
+}
+
+/* ---- What it refuses ---- */
+
+static void links_are_refused_at_each_component(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdir(at("elsewhere"), 0700), 0);
+	assert_int_equal(symlink("elsewhere", at("nvswap")), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "symbolic link");
+	assert_int_equal(unlink(at("nvswap")), 0);
+
+	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
+	assert_int_equal(symlink("../elsewhere", at("nvswap/rank0")), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "symbolic link");
+	assert_int_equal(unlink(at("nvswap/rank0")), 0);
+
+	write_file(at("elsewhere/data"), "precious", 8, 0);
+	assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
+	assert_int_equal(symlink("../../elsewhere/data", at(DATA)), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "symbolic link");
+	assert_int_equal(unlink(at(DATA)), 0);
+
+	assert_int_equal(symlink("../../elsewhere/data", at("nvswap/rank0/manifest.1")), 0);
+	must_not_open((struct how){.keep = true}, -EUCLEAN, "manifests");
+	assert_int_equal(unlink(at("elsewhere/data")), 0);
+	assert_int_equal(rmdir(at("elsewhere")), 0);
+}
+
+static void links_to_manifests_of_a_kept_store_are_refused(void **state)
+{
+	(void)state;
+	store_close(must_open((struct how){.keep = true}));
+	assert_int_equal(rename(at("nvswap/rank0/manifest.1"), at("elsewhere")), 0);
+	assert_int_equal(symlink("../../elsewhere", at("nvswap/rank0/manifest.1")), 0);
+	must_not_open((struct how){.keep = true}, -EMEDIUMTYPE, "manifest.1 is a symbolic link");
+}
+
+static void path_itself_may_be_a_link(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdir(at("drive"), 0700), 0);
+	assert_int_equal(symlink("drive", at("link")), 0);
+	store_close(must_open((struct how){.paths = {"link"}}));
+}
+
+static void what_is_not_a_plain_file_of_ours_is_refused(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
+	assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
+
+	write_file(at(DATA), "something else altogether", 25, 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "does not begin with a label");
+	assert_int_equal(size_of(at(DATA)), 25);
+	assert_int_equal(truncate(at(DATA), 0), 0);
+
+	assert_int_equal(link(at(DATA), at("twin")), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "hard link");
+	assert_int_equal(unlink(at(DATA)), 0);
+
+	assert_int_equal(mkfifo(at(DATA), 0600), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "not a plain file");
+	assert_int_equal(unlink(at(DATA)), 0);
+
+	assert_int_equal(mkdir(at(DATA), 0700), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "not a plain file");
+}
+
+static void what_belongs_to_another_user_is_refused(void **state)
+{
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("only root can give a file away\n");
+		skip();
+	}
+	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
+	assert_int_equal(chown(at("nvswap"), 65534, 65534), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "belongs to another user");
+	assert_int_equal(chown(at("nvswap"), 0, 0), 0);
+	assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
+	write_file(at(DATA), "", 0, 0);
+	assert_int_equal(chown(at(DATA), 65534, 65534), 0);
+	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "belongs to another user");
+}
+
+/* ---- The lock ---- */
+
+static void second_process_is_locked_out(void **state)
+{
+	struct store *store = must_open((struct how){.rank = 3}), *second;
+	int status = 0;
+
+	(void)state;
+	fflush(NULL);
+
+	pid_t child = fork();
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		int rc = try_open((struct how){.rank = 3}, &second);
+
+		_exit(rc == -EBUSY && strstr(error.text, "nvswap/rank3/data") &&
+				      strstr(error.text, "\"rank\": N")
+			      ? 0
+			      : 1);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	must_not_open((struct how){.rank = 3}, -EBUSY, "another process holds");
+	store_close(must_open((struct how){.rank = 4}));
+	store_close(store);
+	store_close(must_open((struct how){.rank = 3}));
+}
+
+static void one_path_named_twice_is_refused(void **state)
+{
+	(void)state;
+	must_not_open((struct how){.paths = {"a", "a"}, .npaths = 2}, -EINVAL, "are the same");
+	/* Nothing of the first remains either. */
+	assert_int_equal(mode_of(at("a/nvswap")), 0);
+}
+
+struct rival {
+	pthread_t thread;
+	atomic_int *owners;
+	unsigned opened, refused;
+	bool wrong;
+};
+
+/* Opens and closes one and the same store for a while, beside others who do the same. */
+static void *rival_run(void *arg)
+{
+	struct rival *rival = arg;
+	const char *path = root;
+
+	for (int i = 0; i < 300; i++) {
+		struct store *store = NULL;
+		struct store_options options = {.paths = &path, .npaths = 1, .stripe_size = 65536};
+		struct stat named, held;
+		int rc = store_open(&store, aio, &options, NULL);
+
+		rival->refused += rc == -EBUSY;
+		rival->wrong |= rc != 0 && rc != -EBUSY;
+		if (rc)
+			continue;
+		rival->opened++;
+		rival->wrong |= atomic_fetch_add(rival->owners, 1) != 0;
+		rival->wrong |= stat(store_path(store), &named) ||
+				fstat(store->members[0].fd, &held) || named.st_ino != held.st_ino;
+		atomic_fetch_sub(rival->owners, 1);
+		store_close(store);
+	}
+	return NULL;
+}
+
+static void closing_and_opening_at_once_never_gives_two_owners(void **state)
+{
+	atomic_int owners = 0;
+	struct rival rivals[3] = {{.owners = &owners}, {.owners = &owners}, {.owners = &owners}};
+	unsigned opened = 0, refused = 0;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(rivals); i++)
+		assert_int_equal(pthread_create(&rivals[i].thread, NULL, rival_run, &rivals[i]), 0);
+	for (size_t i = 0; i < LENGTH(rivals); i++)
+		pthread_join(rivals[i].thread, NULL);
+	for (size_t i = 0; i < LENGTH(rivals); i++) {
+		assert_false(rivals[i].wrong);
+		opened += rivals[i].opened;
+		refused += rivals[i].refused;
+	}
+	print_message("opened %u times, refused %u times\n", opened, refused);
+	assert_int_equal(opened + refused, 900);
+	assert_true(opened > 0);
+	assert_int_equal(mode_of(at("nvswap")), 0);
+}
+
+static void what_a_crash_left_is_used_again_and_said(void **state)
+{
+	struct store *store = must_open((struct how){.rank = 0});
+	static uint8_t label[LABEL_BYTES];
+	uint64_t nbytes = MIB(3), offset;
+
+	(void)state;
+	assert_int_equal(read_file(at(DATA), label, sizeof(label), 0), sizeof(label));
+	store_close(store);
+	for (int keep = 0; keep < 2; keep++) {
+		assert_int_equal(mkdir(at("nvswap"), 0700), 0);
+		assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
+		write_file(at(DATA), label, sizeof(label), 0);
+		write_file(at(DATA), "left", 4, MIB(9));
+		log_text[0] = 0;
+		store = must_open((struct how){.keep = keep});
+		assert_non_null(strstr(log_text, "left by a run that crashed"));
+		assert_int_equal(size_of(at(DATA)), MIB(1));
+		assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+		assert_int_equal(offset, 0);
+		store_close(store);
+		assert_int_equal(mode_of(at(DATA)) != 0, keep);
+	}
+}
+
+static void files_that_a_crash_left_without_a_label_are_used_again(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
+	assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
+	write_file(at(DATA), "", 0, 0);
+	assert_int_equal(truncate(at(DATA), (off_t)MIB(2)), 0);
+	write_file(at("nvswap/rank0/manifest.0"), "", 0, 0);
+	store_close(must_open((struct how){.keep = true}));
+}
+
+/* ---- Space ---- */
+
+static void extents_lie_side_by_side_in_units(void **state)
+{
+	struct store *store = must_open((struct how){.rank = 0});
+	uint32_t unit = store_unit(store);
+	const uint64_t nbytes[] = {1, 0, unit - 1, unit, unit + 1, 3ull * unit, 0};
+	uint64_t offsets[LENGTH(nbytes)], next = 0;
+
+	(void)state;
+	assert_true(unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1)));
+	assert_int_equal(store_reserve(store, nbytes, LENGTH(nbytes), offsets, &error), 0);
+	for (size_t i = 0; i < LENGTH(nbytes); i++) {
+		assert_int_equal(offsets[i], nbytes[i] ? next : 0);
+		next += round_to_unit(nbytes[i], unit);
+	}
+	assert_int_equal(store_bytes(store), next);
+	assert_int_equal(size_of(at(DATA)), MIB(1) + next);
+	for (size_t i = 0; i < LENGTH(nbytes); i++)
+		store_release(store, offsets[i], nbytes[i]);
+	assert_int_equal(extents_free_units(store->extents) * unit, next);
+	assert_int_equal(extents_count(store->extents), 1);
+	assert_int_equal(store_reserve(store, NULL, 0, NULL, &error), 0);
+	store_close(store);
+}
+
+static void space_is_really_reserved(void **state)
+{
+	struct store *store = must_open((struct how){.rank = 0});
+	uint64_t nbytes = MIB(5), offset;
+	struct stat st;
+
+	(void)state;
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	assert_int_equal(stat(at(DATA), &st), 0);
+	assert_true((uint64_t)st.st_blocks * 512 >= MIB(6));
+	store_close(store);
+}
+
+struct taken {
+	uint64_t offset, nbytes;
+};
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct taken *x = a, *y = b;
+
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static void assert_apart(const struct store *store, const struct taken *taken, size_t n)
+{
+	static struct taken sorted[4096];
+	uint64_t end = 0, unit = store_unit(store);
+
+	memcpy(sorted, taken, n * sizeof(*taken));
+	qsort(sorted, n, sizeof(*sorted), by_offset);
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(sorted[i].offset % unit, 0);
+		assert_true(sorted[i].offset >= end);
+		end = sorted[i].offset + (sorted[i].nbytes + unit - 1) / unit * unit;
+	}
+	assert_true(end <= store_bytes(store));
+}
+
+static void random_histories_never_overlap(void **state)
+{
+	static struct taken taken[4096];
+	struct store *store = must_open((struct how){.in_memory = true});
+	uint64_t random = 20240611;
+	size_t n = 0;
+
+	(void)state;
+	print_message("seed %" PRIu64 "\n", random);
+	for (int step = 0; step < 2000; step++) {
+		uint64_t nbytes[20], offsets[20];
+		size_t count = next_random(&random) % 20;
+
+		for (size_t i = 0; i < count; i++)
+			nbytes[i] = 1 + next_random(&random) % 20000;
+		assert_int_equal(store_reserve(store, nbytes, count, offsets, &error), 0);
+		for (size_t i = 0; i < count; i++)
+			taken[n++] = (struct taken){offsets[i], nbytes[i]};
+		assert_apart(store, taken, n);
+		while (n > 0 && (n > 4000 || next_random(&random) % 12)) {
+			size_t which = next_random(&random) % n;
+
+			store_release(store, taken[which].offset, taken[which].nbytes);
+			taken[which] = taken[--n];
+		}
+	}
+	store_close(store);
+}
+
+static void more_than_any_drive_has_is_refused_with_numbers(void **state)
+{
+	struct store *store = must_open((struct how){.rank = 0});
+	const uint64_t first = MIB(1);
+	const uint64_t batches[][2] = {
+		{UINT64_MAX, 1},	{UINT64_MAX, UINT64_MAX},
+		{UINT64_MAX / 2, 4096}, {(uint64_t)INT64_MAX, 1 << 20},
+		{1ull << 55, 1},
+	};
+	uint64_t offsets[2], offset;
+
+	(void)state;
+	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
+	for (size_t i = 0; i < LENGTH(batches); i++) {
+		assert_int_equal(store_reserve(store, batches[i], 2, offsets, &error), -ENOSPC);
+		assert_int_equal(size_of(at(DATA)), MIB(2));
+		assert_int_equal(store_bytes(store), MIB(1));
+		assert_int_equal(extents_free_units(store->extents), 0);
+	}
+	assert_non_null(strstr(error.text, "no room for another 32 PiB"));
+	assert_non_null(strstr(error.text, "the store has 1 MiB already"));
+	store_close(store);
+}
+
+static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
+{
+	struct store *store = must_open((struct how){.rank = 0});
+	uint64_t nbytes = MIB(3), offset;
+	struct rlimit was, limit;
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+	limit = was;
+	limit.rlim_cur = MIB(2);
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+
+	int rc = store_reserve(store, &nbytes, 1, &offset, &error);
+
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+	assert_int_equal(rc, -ENOSPC);
+	assert_int_equal(size_of(at(DATA)), MIB(1));
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	store_close(store);
+}
+
+/* ---- Several members ---- */
+
+static void stripes_lie_on_members_by_turns(void **state)
+{
+	enum { STRIPE = 65536, ROWS = 5, N = 3 };
+	struct store *store = must_open((struct how){.paths = {"a", "b", "c"}, .npaths = N});
+	const uint64_t nbytes = (uint64_t)STRIPE * N * ROWS - 70000;
+	uint8_t *data = aligned_alloc(4096, STRIPE * N * ROWS), *stripe = malloc(STRIPE);
+	uint64_t offset;
+
+	(void)state;
+	assert_non_null(data);
+	assert_non_null(stripe);
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	assert_int_equal(store_bytes(store), STRIPE * N * ROWS);
+	fill(data, nbytes, 5);
+	move(store, NVS_WRITE, data, nbytes, offset);
+	for (unsigned i = 0; i < N; i++)
+		assert_int_equal(size_of(at("%c/" DATA, 'a' + (int)i)), MIB(1) + STRIPE * ROWS);
+	for (unsigned i = 0; i < nbytes / STRIPE; i++) {
+		read_file(at("%c/" DATA, 'a' + (int)(i % N)), stripe, STRIPE,
+			  MIB(1) + (uint64_t)(i / N) * STRIPE);
+		assert_memory_equal(stripe, data + (size_t)i * STRIPE, STRIPE);
+	}
+	store_close(store);
+	for (unsigned i = 0; i < N; i++)
+		assert_int_equal(mode_of(at("%c/nvswap", 'a' + (int)i)), 0);
+	free(data);
+	free(stripe);
+}
+
+static void any_number_of_members_and_any_stripe(void **state)
+{
+	static const uint64_t stripes[] = {1, 511, 512, 4096, 65536, 65537, 1 << 20};
+
+	(void)state;
+	for (unsigned n = 1; n <= 4; n++) {
+		for (size_t i = 0; i < LENGTH(stripes); i++) {
+			struct store *store = must_open((struct how){.paths = {"a", "b", "c", "d"},
+								     .npaths = n,
+								     .stripe_size = stripes[i]});
+			uint64_t nbytes[] = {1, 100000, 3}, offsets[3];
+			uint8_t wrote[100000], read[100000];
+
+			assert_int_equal(store_reserve(store, nbytes, 3, offsets, &error), 0);
+			assert_true(n == 1 || store_bytes(store) % (n * store->stripe) == 0);
+			assert_int_equal(store->stripe % store_unit(store), 0);
+			assert_true(store->stripe >= stripes[i]);
+			fill(wrote, sizeof(wrote), n);
+			move(store, NVS_WRITE, wrote, sizeof(wrote), offsets[1]);
+			move(store, NVS_READ, read, sizeof(read), offsets[1]);
+			assert_memory_equal(wrote, read, sizeof(read));
+			store_close(store);
+		}
+	}
+}
+
+/* ---- Host memory ---- */
+
+static void memory_store_holds_data_and_leaves_no_file(void **state)
+{
+	struct store *store = must_open((struct how){.in_memory = true, .keep = true});
+	uint64_t nbytes = 100001, offset;
+	uint8_t *data = malloc(nbytes), *back = malloc(nbytes);
+	size_t n;
+
+	(void)state;
+	assert_non_null(data);
+	assert_non_null(back);
+	assert_non_null(strstr(log_text, "\"keep\" is ignored"));
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	fill(data, nbytes, 9);
+	move(store, NVS_WRITE, data, nbytes, offset);
+	move(store, NVS_READ, back, nbytes, offset);
+	assert_memory_equal(data, back, nbytes);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	assert_int_equal(store_commit(store, NULL, 0, &error), 0);
+	assert_int_equal(store_unit(store), 4096);
+	store_entries(store, &n);
+	assert_int_equal(n, 0);
+
+	uint64_t all = 1ull << 50;
+
+	assert_int_equal(store_reserve(store, &all, 1, &offset, &error), -ENOSPC);
+	assert_non_null(strstr(error.text, "host memory has no room for another 1 PiB"));
+	store_close(store);
+	free(data);
+	free(back);
+}
+
+/* ---- Many ---- */
+
+static double seconds_of(struct store *store, const uint64_t *nbytes, size_t n, size_t calls,
+			 uint64_t *offsets)
+{
+	uint64_t began = clock_ns();
+
+	for (size_t i = 0; i < calls; i++)
+		assert_int_equal(store_reserve(store, nbytes + i * n, n, offsets + i * n, &error),
+				 0);
+	return (double)(clock_ns() - began) / 1e9;
+}
+
+static void a_million_small_tensors_reserve_in_seconds(void **state)
+{
+	enum { N = 1000000 };
+	static const size_t calls[] = {1, 1000};
+	struct statvfs vfs;
+	uint64_t *nbytes = calloc(N, sizeof(*nbytes)), *offsets = calloc(N, sizeof(*offsets));
+
+	(void)state;
+	assert_non_null(nbytes);
+	assert_non_null(offsets);
+	assert_int_equal(statvfs(root, &vfs), 0);
+	if ((uint64_t)vfs.f_bavail * vfs.f_frsize < MIB(12 * 1024)) {
+		print_message("needs 12 GiB of free space under build/\n");
+		free(nbytes);
+		free(offsets);
+		skip();
+	}
+	for (size_t i = 0; i < N; i++)
+		nbytes[i] = 512;
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		struct store *store = must_open((struct how){.keep = true});
+
+		print_message("%zu calls: %.3f s\n", calls[i],
+			      seconds_of(store, nbytes, N / calls[i], calls[i], offsets));
+
+		uint64_t began = clock_ns();
+
+		for (size_t j = 0; j < N; j++)
+			store_release(store, offsets[j * 7919 % N], nbytes[0]);
+		print_message("released in mixed order: %.3f s\n",
+			      (double)(clock_ns() - began) / 1e9);
+		assert_int_equal(extents_count(store->extents), 1);
+		store_close(store);
+		remove_tree(at("nvswap"));
+	}
+	free(nbytes);
+	free(offsets);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		store_test(files_are_private),
+		store_test(descriptors_close_on_exec),
+		store_test(last_component_of_the_path_is_made),
+		store_test(path_that_is_a_file_is_refused),
+		store_test(nothing_remains_of_a_store_that_is_not_kept),
+		store_test(modes_that_let_others_in_are_tightened_and_said),
+		store_test(links_are_refused_at_each_component),
+		store_test(links_to_manifests_of_a_kept_store_are_refused),
+		store_test(path_itself_may_be_a_link),
+		store_test(what_is_not_a_plain_file_of_ours_is_refused),
+		store_test(what_belongs_to_another_user_is_refused),
+		store_test(second_process_is_locked_out),
+		store_test(one_path_named_twice_is_refused),
+		store_test(closing_and_opening_at_once_never_gives_two_owners),
+		store_test(what_a_crash_left_is_used_again_and_said),
+		store_test(files_that_a_crash_left_without_a_label_are_used_again),
+		store_test(extents_lie_side_by_side_in_units),
+		store_test(space_is_really_reserved),
+		store_test(random_histories_never_overlap),
+		store_test(more_than_any_drive_has_is_refused_with_numbers),
+		store_test(a_limit_on_file_sizes_is_an_error_and_not_a_signal),
+		store_test(stripes_lie_on_members_by_turns),
+		store_test(any_number_of_members_and_any_stripe),
+		store_test(memory_store_holds_data_and_leaves_no_file),
+		store_test(a_million_small_tensors_reserve_in_seconds),
+	};
+
+	return cmocka_run_group_tests(tests, open_aio, close_aio);
+}

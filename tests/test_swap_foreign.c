@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Swapping between the store and the caller's own memory: any alignment, any length, whatever the
+ * pool holds of the tensor, and nothing beyond the bytes of the tensor touched.
+ */
+#include "swap_fixture.h"
+
+#include <errno.h>
+
+#define N	40
+#define GUARD	64
+#define OUTSIDE 0x5a
+
+/* Memory of the caller's for each tensor at odd alignments, with guards around. */
+struct callers {
+	char *memory;
+	void *data[N];
+};
+
+static void callers_make(struct callers *c, const uint64_t *nbytes, size_t n, uint64_t *seed)
+{
+	uint64_t sum = GUARD;
+
+	for (size_t i = 0; i < n; i++)
+		sum += nbytes[i] + 4096 + 2 * GUARD;
+	c->memory = malloc(sum);
+	assert_non_null(c->memory);
+	memset(c->memory, OUTSIDE, sum);
+	sum = GUARD;
+	for (size_t i = 0; i < n; i++) {
+		sum += below(seed, 4096);
+		c->data[i] = c->memory + sum;
+		sum += nbytes[i] + GUARD;
+	}
+}
+
+static void assert_guarded(const struct callers *c, const uint64_t *nbytes, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const char *before = (const char *)c->data[i] - GUARD;
+		const char *behind = (const char *)c->data[i] + nbytes[i];
+
+		for (int k = 0; k < GUARD; k++)
+			assert_true(before[k] == OUTSIDE && behind[k] == OUTSIDE);
+	}
+}
+
+static size_t some_lengths(uint64_t nbytes[N], uint64_t *seed)
+{
+	const uint64_t edges[] = {0,	 1,	511,   512,    513,    4095,   4096,   4097,
+				  65535, 65536, 65537, 131071, 524289, 700001, 262143, 1048577};
+	size_t n = 0;
+
+	for (size_t i = 0; i < LENGTH(edges); i++)
+		nbytes[n++] = edges[i];
+	while (n < N)
+		nbytes[n++] = below(seed, 100000);
+	return n;
+}
+
+static void there_and_back(const struct setup *setup)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+	struct callers out, in;
+	uint64_t nbytes[N], seed = seed_of_run();
+	size_t n = some_lengths(nbytes, &seed);
+
+	fixture_open(&f, setup);
+	tensors_add(&f, "t", nbytes, n, t);
+	callers_make(&out, nbytes, n, &seed);
+	callers_make(&in, nbytes, n, &seed);
+	for (size_t i = 0; i < n; i++)
+		fill(out.data[i], nbytes[i], i);
+	OK(&f, nvs_swap_out_from(f.engine, t, (const void *const *)out.data, n, &f.error));
+	OK(&f, nvs_wait(f.engine, t, n, -1, &f.error));
+	for (size_t i = 0; i < n; i++) {
+		STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
+		assert_null(nvs_data(t[i]));
+		assert_true(filled(out.data[i], nbytes[i], i));
+	}
+	OK(&f, nvs_swap_in_to(f.engine, t, in.data, n, &f.error));
+	OK(&f, nvs_wait(f.engine, t, n, -1, &f.error));
+	for (size_t i = 0; i < n; i++)
+		assert_true(filled(in.data[i], nbytes[i], i));
+	assert_guarded(&in, nbytes, n);
+	/* By way of the pool they are the same. */
+	for (size_t i = 0; i < n; i++)
+		tensor_check(&f, t[i], i);
+	free(out.memory);
+	free(in.memory);
+	fixture_close(&f);
+}
+
+static void moves_every_length_at_any_alignment(void **state)
+{
+	(void)state;
+	there_and_back(&(struct setup){.place = PLACE_DISK, .verify = true});
+}
+
+static void does_so_buffered(void **state)
+{
+	(void)state;
+	there_and_back(&(struct setup){.place = PLACE_TMPFS});
+}
+
+static void does_so_over_stripes(void **state)
+{
+	(void)state;
+	there_and_back(&(struct setup){.place = PLACE_EXT4,
+				       .npaths = 3,
+				       .stripe_size = 5 * 4096,
+				       .thread_count = 2,
+				       .verify = true});
+}
+
+static void needs_no_room_in_the_pool(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[3];
+	struct callers c;
+	uint64_t nbytes[3] = {MIB, MIB, 12345}, seed = 1;
+	struct nvs_engine_stats stats;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = MIB);
+	tensors_add(&f, "t", nbytes, 3, t);
+	callers_make(&c, nbytes, 3, &seed);
+	OK(&f, nvs_lease(f.engine, &t[0], 1, 0, &f.error));
+	fill(c.data[1], MIB, 1);
+	OK(&f, nvs_swap_out_from(f.engine, &t[1], (const void *const *)&c.data[1], 1, &f.error));
+	OK(&f, nvs_wait(f.engine, &t[1], 1, -1, &f.error));
+	memset(c.data[1], 0, MIB);
+	OK(&f, nvs_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
+	OK(&f, nvs_wait(f.engine, &t[1], 1, -1, &f.error));
+	assert_true(filled(c.data[1], MIB, 1));
+	nvs_get_stats(f.engine, &stats);
+	assert_int_equal(stats.pool.waits, 0);
+	assert_int_equal(stats.evictions, 0);
+	OK(&f, nvs_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
+	free(c.memory);
+	fixture_close(&f);
+}
+
+static void copies_what_is_in_the_pool(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t[3];
+	struct callers c;
+	uint64_t nbytes[3] = {70001, 70001, 70001}, seed = 1;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	tensors_add(&f, "t", nbytes, 3, t);
+	callers_make(&c, nbytes, 3, &seed);
+	tensor_store(&f, t[0], 0);
+	tensor_check(&f, t[0], 0); /* clean and resident */
+	tensor_store(&f, t[1], 7);
+	tensor_write(&f, t[1], 1); /* dirty over an older one */
+	tensor_store(&f, t[2], 2); /* on the drive alone */
+	faults.ios[NVS_READ] = 0;
+	OK(&f, nvs_swap_in_to(f.engine, t, c.data, 3, &f.error));
+	OK(&f, nvs_wait(f.engine, t, 3, -1, &f.error));
+	assert_true(faults.ios[NVS_READ] > 0);
+	for (uint64_t i = 0; i < 3; i++)
+		assert_true(filled(c.data[i], nbytes[i], i));
+	assert_guarded(&c, nbytes, 3);
+	STATE(&f, t[0], NVS_RESIDENT, false, 0);
+	STATE(&f, t[1], NVS_RESIDENT, true, 0);
+	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
+	OK(&f, nvs_swap_out(f.engine, t, 3, &f.error));
+	OK(&f, nvs_wait(f.engine, t, 3, -1, &f.error));
+	tensor_check(&f, t[1], 1);
+	free(c.memory);
+	fixture_close(&f);
+}
+
+static void supersedes_what_is_in_the_pool(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	struct callers c;
+	uint64_t nbytes = 70001, seed = 1;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", nbytes);
+	callers_make(&c, &nbytes, 1, &seed);
+	tensor_write(&f, t, 1);
+	STATE(&f, t, NVS_RESIDENT, true, 0);
+	fill(c.data[0], nbytes, 2);
+	OK(&f, nvs_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	tensor_check(&f, t, 2);
+	free(c.memory);
+	fixture_close(&f);
+}
+
+static void refuses_what_is_in_use_or_in_flight(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t[2];
+	struct callers c;
+	uint64_t nbytes[2] = {5000, 5000}, seed = 1;
+	const void *const *from = (const void *const *)c.data;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	tensors_add(&f, "t", nbytes, 2, t);
+	callers_make(&c, nbytes, 2, &seed);
+	tensor_store(&f, t[0], 0);
+	tensor_store(&f, t[1], 1);
+
+	OK(&f, nvs_lease(f.engine, &t[1], 1, 0, &f.error));
+	expect_error(&f, nvs_swap_out_from(f.engine, t, from, 2, &f.error), -EBUSY, "t1");
+	expect_error(&f, nvs_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
+	OK(&f, nvs_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+
+	faults_hold(&faults, NVS_READ, true);
+	assert_int_equal(nvs_prefetch(f.engine, &t[1], 1, &f.error), 1);
+	expect_error(&f, nvs_swap_out_from(f.engine, t, from, 2, &f.error), -EBUSY, "t1");
+	expect_error(&f, nvs_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
+	OK(&f, nvs_swap_out(f.engine, t, 2, &f.error));
+	STATE(&f, t[0], NVS_ON_DRIVE, false, 0);
+
+	faults_hold(&faults, NVS_READ, true);
+	OK(&f, nvs_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
+	STATE(&f, t[1], NVS_READING, false, 0);
+	assert_null(nvs_data(t[1]));
+	expect_error(&f, nvs_lease(f.engine, t, 2, 0, &f.error), -EBUSY, "caller's own memory");
+	expect_error(&f, nvs_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
+	expect_error(&f, nvs_swap_out(f.engine, t, 2, &f.error), -EBUSY, "t1");
+	expect_error(&f, nvs_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
+	expect_error(&f, nvs_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL, "t1");
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EBUSY, "t1");
+	faults_hold(&faults, NVS_READ, false);
+	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
+	assert_true(filled(c.data[1], 5000, 1));
+
+	faults_hold(&faults, NVS_WRITE, true);
+	OK(&f, nvs_swap_out_from(f.engine, &t[1], from, 1, &f.error));
+	STATE(&f, t[1], NVS_WRITING, false, 0);
+	expect_error(&f, nvs_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
+	faults_hold(&faults, NVS_WRITE, false);
+	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
+	tensor_check(&f, t[0], 0);
+	free(c.memory);
+	fixture_close(&f);
+}
+
+static void a_failed_write_leaves_no_contents(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t;
+	struct callers c;
+	uint64_t nbytes = 70001, seed = 1;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	t = tensor_add(&f, "t", nbytes);
+	callers_make(&c, &nbytes, 1, &seed);
+	fill(c.data[0], nbytes, 2);
+	tensor_store(&f, t, 1);
+	faults_fail(&faults, NVS_WRITE, -EIO, 1);
+	OK(&f, nvs_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
+	expect_error(&f, nvs_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: writing /");
+	STATE(&f, t, NVS_EMPTY, false, 0);
+	assert_int_equal(info_of(&f, t).status, -EIO);
+	expect_error(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "last write failed");
+	assert_true(filled(c.data[0], nbytes, 2));
+	OK(&f, nvs_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	tensor_check(&f, t, 2);
+	free(c.memory);
+	fixture_close(&f);
+}
+
+static void a_failed_read_leaves_the_tensor_as_it_was(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t;
+	struct callers c;
+	uint64_t nbytes = 70001, seed = 1;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	t = tensor_add(&f, "t", nbytes);
+	callers_make(&c, &nbytes, 1, &seed);
+	tensor_store(&f, t, 1);
+	faults_fail(&faults, NVS_READ, -EIO, 1);
+	OK(&f, nvs_swap_in_to(f.engine, &t, c.data, 1, &f.error));
+	expect_error(&f, nvs_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: reading /");
+	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	OK(&f, nvs_swap_in_to(f.engine, &t, c.data, 1, &f.error));
+	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	assert_true(filled(c.data[0], nbytes, 1));
+	free(c.memory);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(moves_every_length_at_any_alignment),
+		cmocka_unit_test(does_so_buffered),
+		cmocka_unit_test(does_so_over_stripes),
+		cmocka_unit_test(needs_no_room_in_the_pool),
+		cmocka_unit_test(copies_what_is_in_the_pool),
+		cmocka_unit_test(supersedes_what_is_in_the_pool),
+		cmocka_unit_test(refuses_what_is_in_use_or_in_flight),
+		cmocka_unit_test(a_failed_write_leaves_no_contents),
+		cmocka_unit_test(a_failed_read_leaves_the_tensor_as_it_was),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
