@@ -17,6 +17,10 @@ SANITIZE ?=
 CFLAGS ?= -O2 -g
 WERROR ?= -Werror
 JOBS ?= $(shell nproc)
+# V=1 shows the command lines.
+V ?=
+Q := $(if $(V),,@)
+say = $(if $(V),:,@printf '  %-8s %s\n' $1 $(or $2,$@))
 
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
@@ -90,31 +94,36 @@ $(BUILD)/flags: FORCE
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) -c -o $@ $<
+	$(call say,CC,$<)
+	$(Q)$(COMPILE) -c -o $@ $<
 
 # One object whose only global symbols are the public ones, whatever else the user links.
 $(BUILD)/libnvswap.o: $(LIB_OBJECTS)
-	$(CC) -r -nostdlib -o $@ $(LIB_OBJECTS)
-	$(OBJCOPY) --localize-hidden $@
+	$(Q)$(CC) -r -nostdlib -o $@ $(LIB_OBJECTS)
+	$(Q)$(OBJCOPY) --localize-hidden $@
 
 $(BUILD)/libnvswap.a: $(BUILD)/libnvswap.o
-	rm -f $@
-	$(AR) rcs $@ $<
+	$(call say,AR)
+	$(Q)rm -f $@
+	$(Q)$(AR) rcs $@ $<
 
 $(BUILD)/$(SOFILE): $(LIB_OBJECTS) libnvswap.map
-	$(LINK) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=libnvswap.map \
+	$(call say,LD)
+	$(Q)$(LINK) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=libnvswap.map \
 		$(if $(SANITIZE),,-Wl,-z,defs) -o $@ $(LIB_OBJECTS) $(PACKAGE_LIBS)
 
 $(BUILD)/libnvswap.so: $(BUILD)/$(SOFILE)
-	ln -sf $(SOFILE) $(BUILD)/$(SONAME)
-	ln -sf $(SONAME) $@
+	$(Q)ln -sf $(SOFILE) $(BUILD)/$(SONAME)
+	$(Q)ln -sf $(SONAME) $@
 
 $(BUILD)/nvswap: $(CLI_OBJECTS) $(BUILD)/libnvswap.a
-	$(LINK) -o $@ $^ $(PACKAGE_LIBS)
+	$(call say,LD)
+	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
 # Tests reach inside, so they get the objects and not the archive.
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS)
-	$(LINK) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
+	$(call say,LD)
+	$(Q)$(LINK) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
 
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
 	$(TEST_PROGRAMS:%=%.o))
@@ -165,23 +174,23 @@ bench: ## measure against fio, turn by turn
 # ---- Look
 
 format: ## check the formatting
-	clang-format --dry-run -Werror $(C_SOURCES) $(HEADERS)
+	@clang-format --dry-run -Werror $(C_SOURCES) $(HEADERS)
 
 # A file is looked at again when it, a header or the checks have changed.
 TIDY_STAMPS := $(C_SOURCES:%=$(BUILD)/tidy/%.ok)
 tidy: ## clang-tidy
 	@$(MAKE) -j$(JOBS) --no-print-directory $(TIDY_STAMPS)
 
-$(BUILD)/tidy/%.ok: % $(HEADERS) .clang-tidy
+$(BUILD)/tidy/%.ok: % $(HEADERS) .clang-tidy tests/.clang-tidy
 	@mkdir -p $(@D)
-	@echo clang-tidy $<
+	$(call say,TIDY,$<)
 	@clang-tidy --quiet $< -- $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) \
 		-Wno-unknown-warning-option 2>$@.err || { cat $@.err >&2; exit 1; }
 	@touch $@
 
 cppcheck: ## cppcheck
 	@mkdir -p $(BUILD)/cppcheck
-	cppcheck --quiet -j$(JOBS) --cppcheck-build-dir=$(BUILD)/cppcheck --std=c11 \
+	@cppcheck --quiet -j$(JOBS) --cppcheck-build-dir=$(BUILD)/cppcheck --std=c11 \
 		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		--library=posix,gnu --suppress=missingIncludeSystem -D_GNU_SOURCE -D__linux__ \
 		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(EXAMPLES)

@@ -11,6 +11,7 @@
 #include <ftw.h>
 #include <inttypes.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static char root[64];	     /* the test's own directory, relative */
 static char log_text[65536]; /* everything that was said in this test, line by line */
 static struct nvs_error error;
 
-static uint64_t next_random(uint64_t *state)
+static inline uint64_t next_random(uint64_t *state)
 {
 	uint64_t x = *state;
 
@@ -41,7 +42,7 @@ static uint64_t next_random(uint64_t *state)
 	return *state = x;
 }
 
-static void remember(void *arg, enum nvs_log_level level, const char *text)
+static inline void remember(void *arg, enum nvs_log_level level, const char *text)
 {
 	size_t length = strlen(log_text);
 
@@ -51,7 +52,7 @@ static void remember(void *arg, enum nvs_log_level level, const char *text)
 
 static const struct nvs_log test_log = {.fn = remember};
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+static inline int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	(void)st;
 	(void)type;
@@ -59,12 +60,12 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return remove(path);
 }
 
-static void remove_tree(const char *path)
+static inline void remove_tree(const char *path)
 {
 	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
-static int open_aio(void **state)
+static inline int open_aio(void **state)
 {
 	const struct nvs_aio_config config = {.block_size = 1 << 20,
 					      .queue_depth = 4,
@@ -76,14 +77,14 @@ static int open_aio(void **state)
 	return nvs_aio_open(&aio, &config, NULL, NULL);
 }
 
-static int close_aio(void **state)
+static inline int close_aio(void **state)
 {
 	(void)state;
 	nvs_aio_close(aio);
 	return 0;
 }
 
-static int make_root(void **state)
+static inline int make_root(void **state)
 {
 	(void)state;
 	if ((mkdir("build", 0755) && errno != EEXIST) ||
@@ -95,7 +96,7 @@ static int make_root(void **state)
 	return mkdtemp(root) ? 0 : -1;
 }
 
-static int remove_root(void **state)
+static inline int remove_root(void **state)
 {
 	(void)state;
 	remove_tree(root);
@@ -105,8 +106,8 @@ static int remove_root(void **state)
 #define store_test(function) cmocka_unit_test_setup_teardown(function, make_root, remove_root)
 
 /* A path in the test's directory; four are valid at a time. */
-static const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static const char *at(const char *format, ...)
+static inline const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline const char *at(const char *format, ...)
 {
 	static char paths[4][512];
 	static unsigned next;
@@ -128,7 +129,7 @@ struct how {
 	bool keep, in_memory, absolute;
 };
 
-static int try_open(struct how how, struct store **store)
+static inline int try_open(struct how how, struct store **store)
 {
 	char paths[4][512];
 	const char *pointers[4];
@@ -148,7 +149,7 @@ static int try_open(struct how how, struct store **store)
 	return store_open(store, aio, &options, &error);
 }
 
-static struct store *must_open(struct how how)
+static inline struct store *must_open(struct how how)
 {
 	struct store *store;
 	int rc = try_open(how, &store);
@@ -160,7 +161,7 @@ static struct store *must_open(struct how how)
 }
 
 /* It has to fail so, and to say so. */
-static void must_not_open(struct how how, int code, const char *said)
+static inline void must_not_open(struct how how, int code, const char *said)
 {
 	struct store *store;
 	int rc = try_open(how, &store);
@@ -173,14 +174,14 @@ static void must_not_open(struct how how, int code, const char *said)
 	assert_null(store);
 }
 
-static mode_t mode_of(const char *path)
+static inline mode_t mode_of(const char *path)
 {
 	struct stat st;
 
 	return lstat(path, &st) ? 0 : st.st_mode;
 }
 
-static uint64_t size_of(const char *path)
+static inline uint64_t size_of(const char *path)
 {
 	struct stat st;
 
@@ -188,7 +189,7 @@ static uint64_t size_of(const char *path)
 	return (uint64_t)st.st_size;
 }
 
-static size_t read_file(const char *path, void *data, size_t nbytes, uint64_t offset)
+static inline size_t read_file(const char *path, void *data, size_t nbytes, uint64_t offset)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n;
@@ -201,7 +202,7 @@ static size_t read_file(const char *path, void *data, size_t nbytes, uint64_t of
 }
 
 /* Creates it if need be. */
-static void write_file(const char *path, const void *data, size_t nbytes, uint64_t offset)
+static inline void write_file(const char *path, const void *data, size_t nbytes, uint64_t offset)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
@@ -211,8 +212,8 @@ static void write_file(const char *path, const void *data, size_t nbytes, uint64
 }
 
 /* Tensor data to or from the store, as transfers move it. */
-static void move(struct store *store, enum nvs_direction direction, void *data, uint64_t nbytes,
-		 uint64_t offset)
+static inline void move(struct store *store, enum nvs_direction direction, void *data,
+			uint64_t nbytes, uint64_t offset)
 {
 	struct nvs_transfer transfer = {.file = store_file(store),
 					.direction = direction,
@@ -225,7 +226,7 @@ static void move(struct store *store, enum nvs_direction direction, void *data, 
 	assert_int_equal(nvs_transfer_wait(aio, &one, 1, -1, &error), 0);
 }
 
-static void fill(uint8_t *data, size_t nbytes, uint64_t seed)
+static inline void fill(uint8_t *data, size_t nbytes, uint64_t seed)
 {
 	uint64_t random = seed * 2 + 1;
 

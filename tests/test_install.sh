@@ -46,23 +46,26 @@ exports() { # nm's arguments
 
 exports_the_header() { diff <(functions) <(exports "$@"); }
 
-# The .pc of the staged copy, with the stage before its paths.
+# The .pc of the staged copy, with the stage before its paths: relative, for pkg-config's flags may
+# not have spaces in them, and the path to this tree may.
 pc() {
-	PKG_CONFIG_PATH=$stage/lib/pkgconfig pkg-config --define-variable=prefix="$stage" \
-		--define-variable=libdir="$stage/lib" \
-		--define-variable=includedir="$stage/include" "$@" nvswap
+	local root
+	root=$(realpath --relative-to=. "$stage")
+	PKG_CONFIG_PATH=$stage/lib/pkgconfig pkg-config --define-variable=prefix="$root" \
+		--define-variable=libdir="$root/lib" \
+		--define-variable=includedir="$root/include" "$@" nvswap
 }
 
 build_dynamic() {
 	local flags
-	mapfile -t flags < <(pc --cflags --libs | xargs -n1)
+	read -ra flags < <(pc --cflags --libs)
 	"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -O2 "${sanitize[@]}" \
 		-o "$work/train_loop" examples/train_loop.c "${flags[@]}"
 }
 
 build_static() {
 	local flags
-	mapfile -t flags < <(pc --cflags --static --libs | sed s/-lnvswap/-l:libnvswap.a/ | xargs -n1)
+	read -ra flags < <(pc --cflags --static --libs | sed s/-lnvswap/-l:libnvswap.a/)
 	"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -O2 "${sanitize[@]}" \
 		-o "$work/train_loop_static" examples/train_loop.c "${flags[@]}" &&
 		! readelf -d "$work/train_loop_static" | grep libnvswap
@@ -87,14 +90,6 @@ pages_are_there() {
 	done
 }
 
-# Each function stands in the SYNOPSIS or the text of the page that its own page leads to.
-pages_name_functions() {
-	local f
-	for f in $(functions); do
-		grep -q "^\.Fn $f\|^\.Fo $f\|^\.Ft.*$f" man/libnvswap.3 || { echo "no $f"; return 1; }
-	done
-}
-
 uninstalled() { staged_make uninstall && [ -z "$(find "$stage" ! -type d)" ]; }
 
 rm -rf "$work"
@@ -103,12 +98,6 @@ check shared_library_exports_the_header exports_the_header -D "$stage/lib/libnvs
 check archive_exports_the_header exports_the_header "$stage/lib/libnvswap.a"
 check soname_and_version_are_the_headers has_soname
 check manual_pages_are_installed pages_are_there
-check manual_page_names_every_function pages_name_functions
-if command -v mandoc >/dev/null; then
-	check manual_pages_are_clean mandoc -T lint -W warning man/nvswap.1 man/libnvswap.3
-else
-	echo "skip manual_pages_are_clean: no mandoc here"
-fi
 check example_builds_dynamic build_dynamic
 check example_runs_dynamic run_example train_loop
 check example_builds_static build_static

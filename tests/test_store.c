@@ -5,6 +5,7 @@
  */
 #include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -226,13 +227,13 @@ struct rival {
 	bool wrong;
 };
 
-/* Opens and closes one and the same store for a while, beside others who do the same. */
+/* Opens and closes one and the same store 100 times, beside others who do the same. */
 static void *rival_run(void *arg)
 {
 	struct rival *rival = arg;
 	const char *path = root;
 
-	for (int i = 0; i < 300; i++) {
+	while (rival->opened < 100 && !rival->wrong) {
 		struct store *store = NULL;
 		struct store_options options = {.paths = &path, .npaths = 1, .stripe_size = 65536};
 		struct stat named, held;
@@ -240,8 +241,10 @@ static void *rival_run(void *arg)
 
 		rival->refused += rc == -EBUSY;
 		rival->wrong |= rc != 0 && rc != -EBUSY;
-		if (rc)
+		if (rc) {
+			sched_yield();
 			continue;
+		}
 		rival->opened++;
 		rival->wrong |= atomic_fetch_add(rival->owners, 1) != 0;
 		rival->wrong |= stat(store_path(store), &named) ||
@@ -269,8 +272,7 @@ static void closing_and_opening_at_once_never_gives_two_owners(void **state)
 		refused += rivals[i].refused;
 	}
 	print_message("opened %u times, refused %u times\n", opened, refused);
-	assert_int_equal(opened + refused, 900);
-	assert_true(opened > 0);
+	assert_int_equal(opened, 100 * LENGTH(rivals));
 	assert_int_equal(mode_of(at("nvswap")), 0);
 }
 
@@ -411,7 +413,7 @@ static void more_than_any_drive_has_is_refused_with_numbers(void **state)
 	const uint64_t batches[][2] = {
 		{UINT64_MAX, 1},	{UINT64_MAX, UINT64_MAX},
 		{UINT64_MAX / 2, 4096}, {(uint64_t)INT64_MAX, 1 << 20},
-		{1ull << 55, 1},
+		{1ull << 55, 0},
 	};
 	uint64_t offsets[2], offset;
 
@@ -558,16 +560,12 @@ static void a_million_small_tensors_reserve_in_seconds(void **state)
 	enum { N = 1000000 };
 	static const size_t calls[] = {1, 1000};
 	struct statvfs vfs;
-	uint64_t *nbytes = calloc(N, sizeof(*nbytes)), *offsets = calloc(N, sizeof(*offsets));
+	static uint64_t nbytes[N], offsets[N];
 
 	(void)state;
-	assert_non_null(nbytes);
-	assert_non_null(offsets);
 	assert_int_equal(statvfs(root, &vfs), 0);
 	if ((uint64_t)vfs.f_bavail * vfs.f_frsize < MIB(12 * 1024)) {
 		print_message("needs 12 GiB of free space under build/\n");
-		free(nbytes);
-		free(offsets);
 		skip();
 	}
 	for (size_t i = 0; i < N; i++)
@@ -588,8 +586,6 @@ static void a_million_small_tensors_reserve_in_seconds(void **state)
 		store_close(store);
 		remove_tree(at("nvswap"));
 	}
-	free(nbytes);
-	free(offsets);
 }
 
 int main(void)

@@ -38,7 +38,8 @@ struct bench_result {
 
 	bool measured; /* the figures up to the next blank line are there */
 	uint64_t window_ns;
-	uint64_t user_us, system_us;
+	uint64_t user_us, system_us; /* of the whole process */
+	uint64_t data_us;	     /* of these, for making and comparing contents */
 	uint64_t context_switches, major_faults, minor_faults;
 	uint64_t bytes[2]; /* of tensors, by enum nvs_direction */
 	uint64_t transfers, evictions, pool_waits;

@@ -293,6 +293,7 @@ static void put_pool(yajl_gen gen, const struct bench_result *result)
 	bool_field(gen, "pool_transparent_huge", pool->transparent_huge);
 	put_text(gen, "pool_numa_node");
 	yajl_gen_integer(gen, pool->numa_node);
+	count_field(gen, "pool_largest_free", pool->largest_free);
 	count_field(gen, "bounce_bytes", result->engine.aio.bounce_bytes);
 	count_field(gen, "store_bytes", result->engine.store_bytes);
 }
@@ -317,6 +318,7 @@ static void put_swap(yajl_gen gen, const struct bench_report *report)
 		count_field(gen, "evictions", result->evictions);
 		count_field(gen, "pool_waits", result->pool_waits);
 		real_field(gen, "cpu_ms_per_gib", cpu_ms_per_gib(result));
+		real_field(gen, "cpu_ms_for_data", (double)result->data_us / 1e3);
 	}
 	if (result->first_bytes) {
 		count_field(gen, "first_swapout_bytes", result->first_bytes);

@@ -34,12 +34,16 @@ static inline const struct nvs_offload_config *config_block(const struct nvs_con
 	return block == NVS_OFFLOAD_PARAM ? &config->param : &config->optimizer;
 }
 
-/* Processor time of the whole process for each GiB swapped, out and in together. */
+/*
+ * Processor time of the whole process for each GiB swapped, out and in together, without what it took
+ * to make and to compare the contents.
+ */
 static inline double cpu_ms_per_gib(const struct bench_result *result)
 {
 	double gib = (double)(result->bytes[NVS_READ] + result->bytes[NVS_WRITE]) / (1u << 30);
+	double us = (double)(result->user_us + result->system_us) - (double)result->data_us;
 
-	return gib > 0 ? (double)(result->user_us + result->system_us) / 1e3 / gib : 0;
+	return gib > 0 && us > 0 ? us / 1e3 / gib : 0;
 }
 
 void bench_report_text(FILE *file, const struct bench_report *report);

@@ -97,10 +97,14 @@ static void print_work(FILE *file, const struct bench_report *report)
 			"first    %.3f GB/s out, before the measuring and with making the "
 			"data\n",
 			rate(result->first_bytes, result->first_ns));
-	fprintf(file, "CPU      %.1f ms per GiB (user %.0f ms, system %.0f ms, in %.2f s)%s\n",
+	fprintf(file, "CPU      %.1f ms per GiB (user %.0f ms, system %.0f ms, in %.2f s",
 		cpu_ms_per_gib(result), (double)result->user_us / 1e3,
-		(double)result->system_us / 1e3, (double)result->window_ns / 1e9,
-		report->options->verify ? "; rates and CPU include verifying" : "");
+		(double)result->system_us / 1e3, (double)result->window_ns / 1e9);
+	if (result->data_us)
+		fprintf(file,
+			"; less %.0f ms to make and compare the data, which the rates include",
+			(double)result->data_us / 1e3);
+	fputs(")\n", file);
 }
 
 static void print_engine(FILE *file, const struct bench_report *report)
@@ -124,13 +128,18 @@ static void print_memory(FILE *file, const struct bench_result *result)
 {
 	const struct nvs_pool_stats *pool = &result->engine.pool;
 	const struct nvs_aio_stats *aio = &result->engine.aio;
-	char bytes[32], peak[32], locked[32], huge[32], bounce[32], bounced[32];
+	char bytes[32], peak[32], locked[32], registered[32], bounce[32], bounced[32];
 
-	fprintf(file, "pool     %s, at most %s used (%.0f %%), %s locked, %s in huge pages%s\n",
+	fprintf(file, "pool     %s, at most %s used (%.0f %%), %s locked, %s huge pages\n",
 		memory(pool->bytes, bytes), memory(result->pool_peak, peak),
 		pool->bytes ? 100.0 * (double)result->pool_peak / (double)pool->bytes : 0,
-		memory(pool->locked, locked), memory(pool->huge, huge),
-		pool->transparent_huge ? ", transparent ones for the rest" : "");
+		memory(pool->locked, locked),
+		pool->huge		 ? "explicit"
+		: pool->transparent_huge ? "transparent"
+					 : "no");
+	if (aio->fixed_buffers)
+		fprintf(file, "         %s registered with the rings\n",
+			memory(aio->registered_bytes, registered));
 	fprintf(file, "bounce   %s set aside, %s went through it\n",
 		memory(aio->bounce_bytes, bounce), memory(aio->bounced_bytes, bounced));
 }

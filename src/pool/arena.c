@@ -122,7 +122,7 @@ static void lock_what_may_be(struct arena *arena)
 		arena->locked = arena->used; /* explicit huge pages are never paged out */
 		return;
 	}
-	while (arena->locked < arena->used && step >= LOCK_BYTES_MIN) {
+	do {
 		uint64_t left = arena->used - arena->locked;
 		uint64_t nbytes = step < left ? step : left;
 
@@ -130,7 +130,7 @@ static void lock_what_may_be(struct arena *arena)
 			arena->locked += nbytes;
 		else
 			step = round_up(nbytes / 2, page_bytes());
-	}
+	} while (arena->locked < arena->used && step >= LOCK_BYTES_MIN);
 }
 
 /* Pages are taken now and not in the middle of a step; a kernel without the call touches them. */

@@ -28,14 +28,15 @@ static uint64_t units(const struct pool *pool, uint64_t nbytes)
 int pool_open(struct pool **out, const struct pool_options *options, struct nvs_error *error)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
+	struct pool_options whole = *options;
 	int rc;
 
-	assert(options->unit && options->nbytes);
+	assert(options->unit && options->nbytes && options->nbytes <= UINT64_MAX - options->unit);
 	if (!pool)
 		return error_set(error, -ENOMEM, "out of memory while opening the pool");
 	pool->unit = options->unit;
-	pool->nbytes = units(pool, options->nbytes) * options->unit;
-	rc = arena_open(&pool->arena, options, error);
+	pool->nbytes = whole.nbytes = units(pool, options->nbytes) * options->unit;
+	rc = arena_open(&pool->arena, &whole, error);
 	if (rc) {
 		free(pool);
 		return rc;

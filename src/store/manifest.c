@@ -40,8 +40,7 @@ enum {
 
 	FLAG_WRITTEN = 1,
 	FLAG_CHECKSUM = 2,
-	FLAG_UNVERIFIED = 4,
-	FLAGS = 7,
+	FLAGS = FLAG_WRITTEN | FLAG_CHECKSUM,
 };
 
 _Static_assert(MANIFEST_ENTRY_MAX >= AT_NAME + ((NVS_NAME_MAX + 8) & ~7), "room for any name");
@@ -70,8 +69,7 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 {
 	size_t length = strlen(entry->name);
 	uint32_t flags = (entry->written ? FLAG_WRITTEN : 0) |
-			 (entry->has_checksum ? FLAG_CHECKSUM : 0) |
-			 (entry->unverified ? FLAG_UNVERIFIED : 0);
+			 (entry->has_checksum ? FLAG_CHECKSUM : 0);
 
 	put_u64(at + AT_NUMEL, entry->numel);
 	put_u64(at + AT_NBYTES, entry->nbytes);
@@ -191,7 +189,6 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 		.offset = get_u64(bytes + AT_OFFSET),
 		.written = flags & FLAG_WRITTEN,
 		.has_checksum = flags & FLAG_CHECKSUM,
-		.unverified = flags & FLAG_UNVERIFIED,
 		.checksum = get_u64(bytes + AT_CHECKSUM),
 	};
 	*at = bytes + entry_bytes(length);

@@ -55,8 +55,6 @@ struct store_entry {
 	bool written; /* it has contents */
 	bool has_checksum;
 	uint64_t checksum; /* XXH3, 64 bits, of its nbytes */
-	/* Not checked since a crash: its data can be trusted only as far as the checksum agrees. */
-	bool unverified;
 };
 
 /* What the kept store held when it was opened; none in a new one. Valid until store_close. */

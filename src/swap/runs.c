@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <xxhash.h>
 
 #include "base/error.h"
@@ -15,20 +14,46 @@
 /* A run's memory comes free when all of it has moved: so it is some blocks long and no more. */
 #define RUN_BLOCKS 8
 
-static int by_offset(const void *a, const void *b)
+/* Those of no bytes come before the one that begins where they lie. */
+static bool lies_before(const struct nvs_tensor *left, const struct nvs_tensor *right)
 {
-	const struct nvs_tensor *const *left = a, *const *right = b;
-
-	return ((*left)->offset > (*right)->offset) - ((*left)->offset < (*right)->offset);
+	return left->offset != right->offset ? left->offset < right->offset
+					     : left->extent < right->extent;
 }
 
+static void sink(struct nvs_tensor **heap, size_t i, size_t n)
+{
+	struct nvs_tensor *tensor = heap[i];
+	size_t child;
+
+	for (; (child = 2 * i + 1) < n; i = child) {
+		if (child + 1 < n && lies_before(heap[child], heap[child + 1]))
+			child++;
+		if (!lies_before(tensor, heap[child]))
+			break;
+		heap[i] = heap[child];
+	}
+	heap[i] = tensor;
+}
+
+/* A heap sort, because qsort(3) may allocate. Most batches are in order already. */
 void sort_by_offset(struct nvs_tensor **tensors, size_t n)
 {
-	for (size_t i = 1; i < n; i++)
-		if (tensors[i]->offset < tensors[i - 1]->offset) {
-			qsort(tensors, n, sizeof(struct nvs_tensor *), by_offset);
-			return;
-		}
+	size_t i = 1;
+
+	while (i < n && !lies_before(tensors[i], tensors[i - 1]))
+		i++;
+	if (i >= n)
+		return;
+	for (i = n / 2; i--;)
+		sink(tensors, i, n);
+	while (n > 1) {
+		struct nvs_tensor *last = tensors[0];
+
+		tensors[0] = tensors[--n];
+		tensors[n] = last;
+		sink(tensors, 0, n);
+	}
 }
 
 size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

@@ -1,0 +1,1336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the aio layer hands to an engine, and what it makes of what comes back: each option's
+ * effect, registered memory, faults, waiting. The fake engine stands for a drive whose answers the
+ * test chooses; where the promise is every engine's, it stands between the workers and each of
+ * them.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libaio.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "fake_engine.h"
+#include "support.h"
+
+#define FILE_BYTES (4u << 20)
+#define DATA_BYTES FILE_BYTES
+#define PAGE	   4096u
+
+/* NULL: the fake engine does the I/Os itself. */
+static const struct engine_ops *const inners[] = {NULL, &engine_io_uring, &engine_libaio,
+						  &engine_posix};
+
+/* Where 0 stands for one page, 8 and 1. */
+struct options {
+	uint32_t block_size, queue_depth, thread_count;
+	bool single_submit, drain; /* drain: overlap_events is false */
+	bool buffered;
+};
+#define OPTIONS(...) (&(const struct options){__VA_ARGS__})
+
+/* An aio over a fake engine, with a file and memory for it. */
+struct rig {
+	struct fake fake;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	struct nvs_error error;
+	char *data;
+	uint64_t random;
+};
+
+static bool works(const struct engine_ops *inner)
+{
+	char reason[192];
+
+	for (int i = NVS_IOENGINE_IO_URING; inner && i < NVS_IOENGINE_COUNT; i++)
+		if (!strcmp(nvs_ioengine_name((enum nvs_ioengine)i), inner->name) &&
+		    ioengine_try((enum nvs_ioengine)i, reason, sizeof(reason))) {
+			print_message("%s does not work here: %s\n", inner->name, reason);
+			return false;
+		}
+	return true;
+}
+
+static char *map_pages(size_t nbytes, int protection)
+{
+	char *data = mmap(NULL, nbytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+			  0);
+
+	assert_ptr_not_equal(data, MAP_FAILED);
+	return data;
+}
+
+/* One file for all of them: a test reads what it has written. */
+static char path[] = "build/tmp/nvswap-test-XXXXXX";
+
+static int make_file(void **state)
+{
+	static const char zeros[1 << 20];
+	int fd;
+
+	(void)state;
+	(void)mkdir("build", 0755);
+	(void)mkdir("build/tmp", 0755);
+	fd = mkstemp(path);
+	for (unsigned i = 0; i < FILE_BYTES / sizeof(zeros); i++)
+		if (fd < 0 || write(fd, zeros, sizeof(zeros)) != sizeof(zeros))
+			return -1;
+	return fsync(fd) || close(fd);
+}
+
+static int remove_file(void **state)
+{
+	(void)state;
+	return unlink(path);
+}
+
+static void open_aio(struct rig *rig, const struct options *options)
+{
+	const struct nvs_aio_config config = {
+		.block_size = options->block_size ? options->block_size : PAGE,
+		.queue_depth = options->queue_depth ? options->queue_depth : 8,
+		.thread_count = options->thread_count ? options->thread_count : 1,
+		.single_submit = options->single_submit,
+		.overlap_events = !options->drain,
+	};
+
+	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &rig->error),
+		 &rig->error);
+}
+
+static void open_file(struct rig *rig, unsigned flags)
+{
+	SUCCEEDS(nvs_file_open(rig->aio, path, flags, &rig->file, &rig->error), &rig->error);
+}
+
+static void rig_open(struct rig *rig, const struct engine_ops *inner, const struct options *options)
+{
+	*rig = (struct rig){.random = 1};
+	rig->data = map_pages(DATA_BYTES, PROT_READ | PROT_WRITE);
+	random_fill(&rig->random, rig->data, DATA_BYTES);
+	fake_init(&rig->fake, inner);
+	open_aio(rig, options);
+	open_file(rig, NVS_FILE_WRITE | (options->buffered ? NVS_FILE_BUFFERED : 0));
+}
+
+static void rig_close(struct rig *rig)
+{
+	nvs_file_close(rig->file);
+	nvs_aio_close(rig->aio);
+	fake_destroy(&rig->fake);
+	munmap(rig->data, DATA_BYTES);
+}
+
+static struct nvs_transfer transfer_of(const struct rig *rig, enum nvs_direction direction,
+				       void *data, uint64_t nbytes, uint64_t offset)
+{
+	return (struct nvs_transfer){.file = rig->file,
+				     .direction = direction,
+				     .data = data,
+				     .nbytes = nbytes,
+				     .offset = offset};
+}
+
+static void start(struct rig *rig, struct nvs_transfer *transfer)
+{
+	SUCCEEDS(nvs_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+}
+
+static int finish(struct rig *rig, struct nvs_transfer *transfer)
+{
+	return nvs_transfer_wait(rig->aio, &transfer, 1, -1, &rig->error);
+}
+
+static int move(struct rig *rig, enum nvs_direction direction, void *data, uint64_t nbytes,
+		uint64_t offset)
+{
+	struct nvs_transfer transfer = transfer_of(rig, direction, data, nbytes, offset);
+
+	start(rig, &transfer);
+	return finish(rig, &transfer);
+}
+
+static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
+{
+	char *got = malloc(nbytes);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(got && fd >= 0);
+	assert_int_equal(pread(fd, got, nbytes, (off_t)offset), nbytes);
+	assert_memory_equal(got, data, nbytes);
+	close(fd);
+	free(got);
+}
+
+static struct nvs_aio_stats stats_of(struct rig *rig)
+{
+	struct nvs_aio_stats stats;
+
+	nvs_aio_get_stats(rig->aio, &stats);
+	return stats;
+}
+
+/* ---- Options ---- */
+
+static void cut_into(struct rig *rig, enum nvs_direction direction, uint32_t block)
+{
+	const uint64_t nbytes = 3ull * block + PAGE;
+
+	fake_forget(&rig->fake);
+	SUCCEEDS(move(rig, direction, rig->data, nbytes, 2 * PAGE), &rig->error);
+	assert_int_equal(rig->fake.nios, 4);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(rig->fake.ios[i].nbytes, i < 3 ? block : PAGE);
+		assert_int_equal(rig->fake.ios[i].offset, 2 * PAGE + (uint64_t)i * block);
+	}
+}
+
+static void block_size_is_the_length_of_an_io(void **state)
+{
+	static const uint32_t sizes[] = {8192, 65536, 1 << 20};
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++)
+		for (size_t j = 0; j < COUNT(sizes) && works(inners[i]); j++) {
+			rig_open(&rig, inners[i], OPTIONS(.block_size = sizes[j]));
+			cut_into(&rig, NVS_WRITE, sizes[j]);
+			cut_into(&rig, NVS_READ, sizes[j]);
+			rig_close(&rig);
+		}
+}
+
+static void any_multiple_of_512_is_a_block_size_of_a_buffered_file(void **state)
+{
+	static const uint32_t sizes[] = {512, 1536, 4608};
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(sizes); i++) {
+		rig_open(&rig, NULL, OPTIONS(.block_size = sizes[i], .buffered = true));
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 2 * sizes[i] + 1, 7), &rig.error);
+		assert_int_equal(rig.fake.nios, 3);
+		assert_int_equal(rig.fake.ios[0].nbytes, sizes[i]);
+		assert_int_equal(rig.fake.ios[1].nbytes, sizes[i]);
+		assert_int_equal(rig.fake.ios[2].nbytes, 1);
+		assert_false(rig.fake.ios[2].sync);
+		rig_close(&rig);
+	}
+}
+
+/* A block that the file can't do directly becomes the least that it can. */
+static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
+{
+	struct nvs_path_info info;
+	struct rig rig;
+	uint32_t unit;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.block_size = 512));
+	SUCCEEDS(nvs_path_info(path, &info, &rig.error), &rig.error);
+	unit = info.dio_offset_align;
+	if (!nvs_file_direct(rig.file) || unit > PAGE) {
+		rig_close(&rig);
+		SKIP("no direct I/O in units of a page or less in build/tmp");
+	}
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), &rig.error);
+	assert_int_equal(rig.fake.nios, 4);
+	fake_forget(&rig.fake);
+	SUCCEEDS(move(&rig, NVS_READ, rig.data, 4 * PAGE, 0), &rig.error);
+	assert_int_equal(rig.fake.nios, 4 * PAGE / unit);
+	rig_close(&rig);
+}
+
+/* Everything that may be in flight is, and no more. */
+static void fill_queues(struct rig *rig, unsigned depth, unsigned workers)
+{
+	struct nvs_transfer transfer = transfer_of(rig, NVS_WRITE, rig->data,
+						   (uint64_t)PAGE * depth * workers * 3, 0);
+	unsigned of_queue[FAKE_QUEUES_MAX] = {0};
+
+	fake_forget(&rig->fake);
+	fake_hold(&rig->fake);
+	start(rig, &transfer);
+	assert_true(fake_await_ios(&rig->fake, (uint64_t)depth * workers));
+	assert_true(fake_await_waiting(&rig->fake, workers));
+	assert_int_equal(rig->fake.nios, depth * workers);
+	for (uint64_t i = 0; i < rig->fake.nios; i++)
+		of_queue[rig->fake.ios[i].queue]++;
+	for (unsigned i = 0; i < workers; i++)
+		assert_int_equal(of_queue[i], depth);
+	fake_release(&rig->fake, FAKE_ALL);
+	SUCCEEDS(finish(rig, &transfer), &rig->error);
+	assert_int_equal(rig->fake.nios, depth * workers * 3);
+	assert_int_equal(fake_in_flight_max(&rig->fake), depth);
+	assert_int_equal(stats_of(rig).inflight_max, depth);
+}
+
+static void queue_depth_bounds_what_is_in_flight(void **state)
+{
+	static const unsigned depths[] = {1, 2, 9, 128};
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++)
+		for (size_t j = 0; j < COUNT(depths) && works(inners[i]); j++) {
+			rig_open(&rig, inners[i], OPTIONS(.queue_depth = depths[j]));
+			fill_queues(&rig, depths[j], 1);
+			rig_close(&rig);
+		}
+}
+
+static void one_long_transfer_is_spread_over_all_workers(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS(.thread_count = 5, .queue_depth = 4));
+		assert_int_equal(stats_of(&rig).workers, 5);
+		fill_queues(&rig, 4, 5);
+		rig_close(&rig);
+	}
+}
+
+/* ---- How much each system call hands over; these come before the libraries' own ---- */
+
+static unsigned handed_max;
+
+static void handed(unsigned n)
+{
+	if (n > __atomic_load_n(&handed_max, __ATOMIC_RELAXED))
+		__atomic_store_n(&handed_max, n, __ATOMIC_RELAXED);
+}
+
+int io_submit(io_context_t context, long n, struct iocb **iocbs)
+{
+	int (*real)(io_context_t, long, struct iocb **) = dlsym(RTLD_NEXT, "io_submit");
+
+	handed((unsigned)n);
+	return real(context, n, iocbs);
+}
+
+int io_uring_submit(struct io_uring *ring)
+{
+	int (*real)(struct io_uring *) = dlsym(RTLD_NEXT, "io_uring_submit");
+
+	handed(io_uring_sq_ready(ring));
+	return real(ring);
+}
+
+int io_uring_submit_and_wait(struct io_uring *ring, unsigned n)
+{
+	int (*real)(struct io_uring *, unsigned) = dlsym(RTLD_NEXT, "io_uring_submit_and_wait");
+
+	handed(io_uring_sq_ready(ring));
+	return real(ring, n);
+}
+
+static void single_submit_makes_a_call_of_each_io(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS(.single_submit = true));
+		handed_max = 0;
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * PAGE, 0), &rig.error);
+		assert_int_equal(stats_of(&rig).io[NVS_WRITE].ios, 32);
+		assert_int_equal(stats_of(&rig).submit_calls, 32);
+		assert_true(handed_max <= 1);
+		rig_close(&rig);
+	}
+}
+
+static void without_single_submit_ios_go_in_batches(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS());
+		handed_max = 0;
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * PAGE, 0), &rig.error);
+		assert_true(stats_of(&rig).submit_calls < 32);
+		assert_int_equal(rig.fake.batches[0].n, 8);
+		if (inners[i] == &engine_io_uring || inners[i] == &engine_libaio)
+			assert_true(handed_max >= 8);
+		rig_close(&rig);
+	}
+}
+
+static void without_overlap_events_the_queue_is_drained_before_it_is_filled(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS(.drain = true));
+		fake_fail_nth(&rig.fake, 3, 1, -EINTR);
+		fake_fail_nth(&rig.fake, 11, 1, PAGE / 2);
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 64 * PAGE, 0), &rig.error);
+		SUCCEEDS(move(&rig, NVS_READ, rig.data, 64 * PAGE, 0), &rig.error);
+		assert_int_equal(fake_in_flight_max(&rig.fake), 8);
+		assert_int_equal(stats_of(&rig).retries, 2);
+		for (uint64_t j = 0; j < rig.fake.nbatches; j++)
+			assert_int_equal(rig.fake.batches[j].in_flight, 0);
+		rig_close(&rig);
+	}
+}
+
+static void with_overlap_events_it_is_filled_while_ios_are_in_flight(void **state)
+{
+	struct nvs_transfer transfer;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.queue_depth = 4));
+	transfer = transfer_of(&rig, NVS_WRITE, rig.data, 12 * PAGE, 0);
+	fake_hold(&rig.fake);
+	start(&rig, &transfer);
+	for (unsigned done = 0; done < 8; done++) {
+		assert_true(fake_await_ios(&rig.fake, 4 + done));
+		assert_true(fake_await_waiting(&rig.fake, 1));
+		assert_int_equal(rig.fake.nios, 4 + done);
+		fake_release(&rig.fake, 1);
+	}
+	assert_true(fake_await_ios(&rig.fake, 12));
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(finish(&rig, &transfer), &rig.error);
+	for (uint64_t i = 1; i < rig.fake.nbatches; i++)
+		assert_int_equal(rig.fake.batches[i].in_flight, 3);
+	rig_close(&rig);
+}
+
+static void reads_and_writes_share_the_queue_by_turns(void **state)
+{
+	struct nvs_transfer transfers[4], *all[4];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	for (unsigned i = 0; i < 4; i++) {
+		transfers[i] = transfer_of(&rig, i < 2 ? NVS_WRITE : NVS_READ,
+					   rig.data + (size_t)i * 8 * PAGE, 8 * PAGE,
+					   8ull * i * PAGE);
+		all[i] = &transfers[i];
+	}
+	SUCCEEDS(nvs_submit(rig.aio, all, 4, &rig.error), &rig.error);
+	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 4, -1, &rig.error), &rig.error);
+	assert_int_equal(rig.fake.nios, 32);
+	for (unsigned i = 1; i < 32; i++)
+		assert_int_equal(rig.fake.ios[i].write, !rig.fake.ios[i - 1].write);
+	rig_close(&rig);
+}
+
+static void an_engine_that_takes_less_than_it_is_handed_gets_the_rest(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	fake_take(&rig.fake, 3);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 32 * PAGE, 0), &rig.error);
+	assert_int_equal(rig.fake.nios, 32);
+	assert_int_equal(rig.fake.batches[0].n, 3);
+	assert_int_equal(rig.fake.batches[2].n, 2);
+	assert_file_holds(rig.data + PAGE, 32 * PAGE, 0);
+	rig_close(&rig);
+}
+
+/* ---- Registered memory and files ---- */
+
+static int slot_of_io(struct rig *rig, char *data, size_t nbytes)
+{
+	fake_forget(&rig->fake);
+	SUCCEEDS(move(rig, NVS_WRITE, data, nbytes, 0), &rig->error);
+	for (uint64_t i = 1; i < rig->fake.nios; i++)
+		assert_int_equal(rig->fake.ios[i].buffer_slot >= 0,
+				 rig->fake.ios[0].buffer_slot >= 0);
+	return rig->fake.ios[0].buffer_slot;
+}
+
+static void registered_memory_is_named_by_its_slot(void **state)
+{
+	struct rig rig;
+	uint64_t before;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		bool can = !inners[i] || inners[i]->set_buffer;
+
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS(.thread_count = 2));
+		before = stats_of(&rig).registered_bytes;
+		assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
+		assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, DATA_BYTES / 2), 0);
+		assert_int_equal(stats_of(&rig).registered_bytes - before,
+				 can ? DATA_BYTES / 2 : 0);
+		assert_int_equal(slot_of_io(&rig, rig.data + PAGE, 32 * PAGE) >= 0, can);
+		assert_int_equal(slot_of_io(&rig, rig.data + DATA_BYTES / 2, 32 * PAGE), -1);
+		nvs_aio_unregister_memory(rig.aio, rig.data);
+		assert_int_equal(stats_of(&rig).registered_bytes, before);
+		assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
+		rig_close(&rig);
+	}
+}
+
+/* The fake engine aborts if an I/O leaves the region that it names. */
+static void no_io_crosses_the_end_of_a_region(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE));
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 10 * PAGE), 0);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + 10 * PAGE, 3 * PAGE), 0);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 3 * PAGE, 26 * PAGE, 0), &rig.error);
+	assert_int_equal(rig.fake.nios, 3);
+	assert_int_equal(rig.fake.ios[0].nbytes, 7 * PAGE);
+	assert_int_equal(rig.fake.ios[1].nbytes, 3 * PAGE);
+	assert_int_equal(rig.fake.ios[2].nbytes, 16 * PAGE);
+	assert_true(rig.fake.ios[0].buffer_slot >= 0 && rig.fake.ios[1].buffer_slot >= 0);
+	assert_int_equal(rig.fake.ios[2].buffer_slot, -1);
+	assert_file_holds(rig.data + 3 * PAGE, 26 * PAGE, 0);
+	rig_close(&rig);
+}
+
+static void more_than_a_gib_is_registered_in_parts(void **state)
+{
+	const uint64_t nbytes = 5ull << 29, before_bytes = 48u << 20;
+	char *data = map_pages(nbytes, PROT_NONE);
+	bool seen[ENGINE_BUFFERS] = {false};
+	uint64_t before, sum = 0;
+	unsigned slots = 0;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.block_size = before_bytes));
+	before = stats_of(&rig).registered_bytes;
+	rig.fake.dry = true;
+	assert_int_equal(nvs_aio_register_memory(rig.aio, data, nbytes), 0);
+	assert_int_equal(stats_of(&rig).registered_bytes - before, nbytes);
+	SUCCEEDS(move(&rig, NVS_WRITE, data, nbytes, 0), &rig.error);
+	for (uint64_t i = 0; i < rig.fake.nios; i++) {
+		assert_true(rig.fake.ios[i].buffer_slot >= 0);
+		slots += !seen[rig.fake.ios[i].buffer_slot];
+		seen[rig.fake.ios[i].buffer_slot] = true;
+		sum += rig.fake.ios[i].nbytes;
+	}
+	assert_int_equal(slots, 3);
+	assert_int_equal(sum, nbytes);
+	nvs_aio_unregister_memory(rig.aio, data);
+	assert_int_equal(stats_of(&rig).registered_bytes, before);
+	rig_close(&rig);
+	munmap(data, nbytes);
+}
+
+static void memory_that_is_refused_is_not_registered_and_moves_all_the_same(void **state)
+{
+	struct rig rig;
+	uint64_t before;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
+	before = stats_of(&rig).registered_bytes;
+	fake_refuse_buffers(&rig.fake, -ENOMEM);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, DATA_BYTES), -ENOMEM);
+	assert_int_equal(stats_of(&rig).registered_bytes, before);
+	assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
+	assert_file_holds(rig.data, 32 * PAGE, 0);
+	/* Nothing of it is left over: the next to be synchronised would register it otherwise. */
+	fake_refuse_buffers(&rig.fake, 0);
+	nvs_file_close(rig.file);
+	open_file(&rig, NVS_FILE_WRITE);
+	assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, DATA_BYTES), 0);
+	assert_true(slot_of_io(&rig, rig.data, 32 * PAGE) >= 0);
+	rig_close(&rig);
+}
+
+static void there_is_room_for_so_many_regions_and_then_an_error(void **state)
+{
+	struct rig rig;
+	unsigned n = 0;
+	int rc;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	do
+		rc = nvs_aio_register_memory(rig.aio, rig.data + (size_t)n * PAGE, PAGE);
+	while (!rc && ++n < DATA_BYTES / PAGE);
+	assert_int_equal(rc, -ENOSPC);
+	assert_int_equal(n, ENGINE_BUFFERS - 1);
+	nvs_aio_unregister_memory(rig.aio, rig.data + 5 * PAGE);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + (size_t)n * PAGE, PAGE), 0);
+	assert_true(slot_of_io(&rig, rig.data + (size_t)n * PAGE, PAGE) >= 0);
+	assert_int_equal(slot_of_io(&rig, rig.data + 5 * PAGE, PAGE), -1);
+	rig_close(&rig);
+}
+
+static void memory_to_register_has_to_be_aligned_and_not_empty(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + 512, PAGE), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 0), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, NULL, PAGE), -EINVAL);
+	rig_close(&rig);
+}
+
+static void files_beyond_the_table_work_without_a_slot(void **state)
+{
+	struct nvs_file *files[ENGINE_FILES];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
+	assert_true(rig.fake.ios[0].file_slot >= 0);
+	for (unsigned i = 0; i < ENGINE_FILES; i++) {
+		files[i] = rig.file;
+		open_file(&rig, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
+	}
+	fake_forget(&rig.fake);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, PAGE, PAGE), &rig.error);
+	assert_int_equal(rig.fake.ios[0].file_slot, -1);
+	assert_file_holds(rig.data, 2 * PAGE, 0);
+	/* A slot that comes free is used again. */
+	nvs_file_close(files[0]);
+	nvs_file_close(rig.file);
+	open_file(&rig, NVS_FILE_WRITE);
+	fake_forget(&rig.fake);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
+	assert_true(rig.fake.ios[0].file_slot >= 0);
+	for (unsigned i = 1; i < ENGINE_FILES; i++)
+		nvs_file_close(files[i]);
+	rig_close(&rig);
+}
+
+/* ---- Faults ---- */
+
+static void assert_failed(struct rig *rig, const struct nvs_transfer *transfer, int rc, int status,
+			  uint64_t offset)
+{
+	char number[32];
+
+	snprintf(number, sizeof(number), "offset %" PRIu64 " ", offset);
+	assert_int_equal(rc, status);
+	assert_int_equal(transfer->status, status);
+	assert_int_equal(transfer->error_offset, offset);
+	assert_int_equal(rig->error.code, status);
+	assert_int_equal(rig->error.offset, offset);
+	assert_says(rig->error.text, path);
+	assert_says(rig->error.text, number);
+	assert_says(rig->error.text, nvs_strerror(status));
+}
+
+static void a_failed_io_fails_its_transfer_and_no_other(void **state)
+{
+	static const int statuses[] = {-EIO, -ENOSPC};
+	struct nvs_transfer transfers[3], *all[3];
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners) * COUNT(statuses); i++) {
+		int status = statuses[i % 2];
+
+		if (!works(inners[i / 2]))
+			continue;
+		rig_open(&rig, inners[i / 2], OPTIONS(.queue_depth = 4));
+		fake_fail_at(&rig.fake, 37 * PAGE, 1, status);
+		for (unsigned j = 0; j < 3; j++) {
+			transfers[j] = transfer_of(&rig, NVS_WRITE,
+						   rig.data + PAGE + (size_t)j * 30 * PAGE,
+						   30 * PAGE, 30ull * j * PAGE);
+			all[j] = &transfers[j];
+		}
+		SUCCEEDS(nvs_submit(rig.aio, all, 3, &rig.error), &rig.error);
+		assert_failed(&rig, all[1], nvs_transfer_wait(rig.aio, all, 3, -1, &rig.error),
+			      status, 37 * PAGE);
+		assert_true(all[0]->status == 0 && all[2]->status == 0);
+		assert_file_holds(rig.data + PAGE, 30 * PAGE, 0);
+		assert_file_holds(rig.data + 61 * PAGE, 30 * PAGE, 60 * PAGE);
+		/* The same again: it can be written now. */
+		start(&rig, all[1]);
+		SUCCEEDS(finish(&rig, all[1]), &rig.error);
+		assert_file_holds(rig.data + PAGE, 90 * PAGE, 0);
+		rig_close(&rig);
+	}
+}
+
+static void what_is_left_of_a_failed_transfer_is_not_submitted(void **state)
+{
+	struct nvs_transfer transfer;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.queue_depth = 2));
+	transfer = transfer_of(&rig, NVS_READ, rig.data, 500 * PAGE, 0);
+	fake_fail_nth(&rig.fake, 5, 1, -EIO);
+	start(&rig, &transfer);
+	assert_failed(&rig, &transfer, finish(&rig, &transfer), -EIO, 5 * PAGE);
+	assert_true(rig.fake.nios <= 8);
+	rig_close(&rig);
+}
+
+static void a_count_that_falls_short_is_continued(void **state)
+{
+	static const int counts[] = {1, 511, 512, 513, 4095, 4096, 4097, 12345};
+	struct rig rig;
+	char *back = map_pages(64 * PAGE, PROT_READ | PROT_WRITE);
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(counts) * 2; i++) {
+		bool direct = i % 2;
+		int count = counts[i / 2];
+
+		/* A direct I/O that stops within its first unit has got nowhere. */
+		if (direct && count < (int)PAGE)
+			count += 2 * (int)PAGE;
+		rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = !direct));
+		fake_fail_nth(&rig.fake, 1, 40, count);
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 3, 50 * PAGE + 5, 77), &rig.error);
+		assert_file_holds(rig.data + 3, 50 * PAGE + 5, 77);
+		fake_forget(&rig.fake);
+		fake_fail_nth(&rig.fake, 1, 40, count);
+		SUCCEEDS(move(&rig, NVS_READ, back + 9, 50 * PAGE + 5, 77), &rig.error);
+		assert_memory_equal(back + 9, rig.data + 3, 50 * PAGE + 5);
+		assert_true(stats_of(&rig).retries > 0);
+		rig_close(&rig);
+	}
+	munmap(back, 64 * PAGE);
+}
+
+static void progress_in_small_steps_is_not_bounded(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = true));
+	fake_fail_nth(&rig.fake, 0, FAKE_LOG_MAX, 100);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 16 * PAGE, 0), &rig.error);
+	assert_true(rig.fake.nios > 6 * RETRIES_MAX);
+	assert_file_holds(rig.data + PAGE, 16 * PAGE, 0);
+	rig_close(&rig);
+}
+
+static void an_io_that_gets_nowhere_is_tried_so_often_and_then_reported(void **state)
+{
+	static const struct {
+		int result, status;
+	} cases[] = {{-EINTR, -EINTR}, {-EAGAIN, -EAGAIN}, {0, -EIO}};
+	struct nvs_transfer transfer;
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		rig_open(&rig, NULL, OPTIONS());
+		fake_fail_at(&rig.fake, 2 * PAGE, RETRIES_MAX, cases[i].result);
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 4 * PAGE, 0), &rig.error);
+		assert_file_holds(rig.data + PAGE, 4 * PAGE, 0);
+		assert_int_equal(stats_of(&rig).retries, RETRIES_MAX);
+		fake_fail_at(&rig.fake, 2 * PAGE, RETRIES_MAX + 1, cases[i].result);
+		transfer = transfer_of(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0);
+		start(&rig, &transfer);
+		assert_failed(&rig, &transfer, finish(&rig, &transfer), cases[i].status, 2 * PAGE);
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), &rig.error);
+		rig_close(&rig);
+	}
+}
+
+static void a_submission_that_is_refused_is_tried_so_often_and_then_reported(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	fake_refuse(&rig.fake, RETRIES_MAX, -EAGAIN);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 4 * PAGE, 0), &rig.error);
+	assert_file_holds(rig.data + PAGE, 4 * PAGE, 0);
+	fake_refuse(&rig.fake, RETRIES_MAX + 1, -EAGAIN);
+	assert_int_equal(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), -EAGAIN);
+	fake_refuse(&rig.fake, 1, -EBADF);
+	assert_int_equal(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), -EBADF);
+	assert_says(rig.error.text, path);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), &rig.error);
+	assert_file_holds(rig.data, 4 * PAGE, 0);
+	rig_close(&rig);
+}
+
+static void a_submission_that_is_refused_while_others_are_in_flight_waits_for_them(void **state)
+{
+	struct nvs_transfer first, second;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
+	second = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 20 * PAGE, PAGE);
+	fake_hold(&rig.fake);
+	start(&rig, &first);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	fake_refuse(&rig.fake, 1, -EAGAIN);
+	start(&rig, &second);
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(finish(&rig, &first), &rig.error);
+	SUCCEEDS(finish(&rig, &second), &rig.error);
+	assert_file_holds(rig.data, 21 * PAGE, 0);
+	rig_close(&rig);
+}
+
+/* ---- Every transfer ends exactly once, whatever happens to its I/Os ---- */
+
+#define MANY	   80
+#define MANY_BYTES (12 * PAGE)
+
+struct count {
+	struct nvs_transfer transfer;
+	unsigned completed;
+	uint64_t fault; /* offset of the byte that can't be moved; UINT64_MAX: none */
+};
+
+struct counts {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned completed;
+	struct count all[MANY];
+};
+
+static void count_completed(void *arg, struct nvs_transfer *list)
+{
+	struct counts *counts = arg;
+
+	pthread_mutex_lock(&counts->lock);
+	while (list) {
+		struct count *count = list->user;
+
+		list = list->state.next;
+		count->completed++;
+		counts->completed++;
+	}
+	pthread_cond_broadcast(&counts->changed);
+	pthread_mutex_unlock(&counts->lock);
+}
+
+/* Some meet a failure, some a short count or EINTR, some nothing, and some several of these. */
+static void plan_faults(struct rig *rig, struct counts *counts, uint64_t *random)
+{
+	for (unsigned i = 0; i < MANY; i++) {
+		uint64_t at = (uint64_t)i * MANY_BYTES + random_below(random, MANY_BYTES);
+		unsigned kind = (unsigned)random_below(random, 6);
+
+		counts->all[i].fault = UINT64_MAX;
+		if (kind == 0) {
+			fake_fail_at(&rig->fake, at, 1, -EIO);
+			counts->all[i].fault = at;
+		} else if (kind == 1) {
+			fake_fail_at(&rig->fake, at, 1 + random_below(random, 9), -EINTR);
+		} else if (kind == 2) {
+			fake_fail_at(&rig->fake, at, 1, PAGE);
+		}
+	}
+}
+
+static void submit_many(struct rig *rig, struct counts *counts, enum nvs_direction direction,
+			char *data)
+{
+	struct nvs_transfer *list = NULL;
+
+	for (unsigned i = 0; i < MANY; i++) {
+		struct count *count = &counts->all[i];
+
+		count->completed = 0;
+		count->transfer = transfer_of(rig, direction, data + (size_t)i * MANY_BYTES,
+					      MANY_BYTES, (uint64_t)i * MANY_BYTES);
+		count->transfer.user = count;
+		count->transfer.state.next = list;
+		list = &count->transfer;
+	}
+	counts->completed = 0;
+	aio_submit_list(rig->aio, list);
+	pthread_mutex_lock(&counts->lock);
+	while (counts->completed < MANY)
+		pthread_cond_wait(&counts->changed, &counts->lock);
+	pthread_mutex_unlock(&counts->lock);
+}
+
+static void assert_as_planned(const struct counts *counts, uint32_t block)
+{
+	for (unsigned i = 0; i < MANY; i++) {
+		const struct count *count = &counts->all[i];
+		const struct nvs_transfer *transfer = &count->transfer;
+
+		assert_int_equal(count->completed, 1);
+		if (count->fault == UINT64_MAX) {
+			assert_int_equal(transfer->status, 0);
+			assert_file_holds(transfer->data, MANY_BYTES, transfer->offset);
+		} else {
+			assert_int_equal(transfer->status, -EIO);
+			assert_int_equal(transfer->error_offset,
+					 count->fault - (count->fault - transfer->offset) % block);
+		}
+	}
+}
+
+static void every_transfer_ends_exactly_once(void **state)
+{
+	static struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER,
+				       .changed = PTHREAD_COND_INITIALIZER};
+	uint64_t random = random_seed(__func__);
+	struct rig rig;
+
+	(void)state;
+	for (unsigned round = 0; round < 24; round++) {
+		rig_open(&rig, NULL,
+			 OPTIONS(.thread_count = 1 + round % 4, .queue_depth = 1 + round * 3 % 32,
+				 .block_size = (1 + round % 3) * PAGE, .drain = round % 5 == 4));
+		rig.fake.newest_first = round % 2;
+		aio_on_completed(rig.aio, count_completed, &counts);
+		plan_faults(&rig, &counts, &random);
+		submit_many(&rig, &counts, NVS_WRITE, rig.data);
+		assert_as_planned(&counts, (1 + round % 3) * PAGE);
+		fake_forget(&rig.fake);
+		plan_faults(&rig, &counts, &random);
+		submit_many(&rig, &counts, NVS_READ, rig.data);
+		assert_as_planned(&counts, (1 + round % 3) * PAGE);
+		/* Nothing comes after the last: it would be counted twice. */
+		nvs_file_close(rig.file);
+		rig.file = NULL;
+		nvs_aio_close(rig.aio);
+		rig.aio = NULL;
+		assert_int_equal(counts.completed, MANY);
+		rig_close(&rig);
+	}
+}
+
+/* ---- Waiting ---- */
+
+static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
+{
+	struct nvs_transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, 20 * PAGE, 0);
+	transfers[1] = transfer_of(&rig, NVS_READ, rig.data + 20 * PAGE, PAGE, 20 * PAGE);
+	fake_hold(&rig.fake);
+	SUCCEEDS(nvs_submit(rig.aio, all, 2, &rig.error), &rig.error);
+	assert_int_equal(nvs_transfer_wait(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
+	assert_int_equal(nvs_transfer_wait(rig.aio, all, 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_transfer_wait(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
+	assert_int_equal(rig.error.code, -ETIMEDOUT);
+	assert_says(rig.error.text, "in flight");
+	assert_false(nvs_transfer_completed(all[0]));
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 2, 20000, &rig.error), &rig.error);
+	assert_true(nvs_transfer_completed(all[0]) && nvs_transfer_completed(all[1]));
+	/* What has completed needs no wait. */
+	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 2, 0, &rig.error), &rig.error);
+	SUCCEEDS(nvs_transfer_wait(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
+	rig_close(&rig);
+}
+
+static void one_may_be_waited_for_while_others_are_in_flight(void **state)
+{
+	struct nvs_transfer transfers[8], *all[8];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	fake_hold(&rig.fake);
+	for (unsigned i = 0; i < 8; i++) {
+		transfers[i] = transfer_of(&rig, NVS_WRITE, rig.data + (size_t)i * PAGE, PAGE,
+					   (uint64_t)i * PAGE);
+		all[i] = &transfers[i];
+	}
+	SUCCEEDS(nvs_submit(rig.aio, all, 8, &rig.error), &rig.error);
+	/* They complete in the order in which they were submitted. */
+	for (unsigned i = 0; i < 8; i++) {
+		fake_release(&rig.fake, 1);
+		SUCCEEDS(finish(&rig, all[i]), &rig.error);
+		if (i < 7)
+			assert_int_equal(nvs_transfer_wait(rig.aio, all, 8, 0, NULL), -EAGAIN);
+	}
+	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 8, 0, &rig.error), &rig.error);
+	rig_close(&rig);
+}
+
+static void a_batch_tells_the_first_in_it_that_failed(void **state)
+{
+	struct nvs_transfer transfers[3], *all[3];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	rig.fake.newest_first = true;
+	fake_fail_at(&rig.fake, PAGE, 1, -ENOSPC);
+	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
+	for (unsigned i = 0; i < 3; i++) {
+		transfers[i] = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, (uint64_t)i * PAGE);
+		all[i] = &transfers[i];
+	}
+	SUCCEEDS(nvs_submit(rig.aio, all, 3, &rig.error), &rig.error);
+	assert_failed(&rig, all[1], nvs_transfer_wait(rig.aio, all, 3, -1, &rig.error), -ENOSPC,
+		      PAGE);
+	rig_close(&rig);
+}
+
+static void a_worker_that_waits_with_room_takes_more(void **state)
+{
+	struct nvs_transfer first, second;
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS());
+		first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
+		second = transfer_of(&rig, NVS_READ, rig.data + PAGE, 3 * PAGE, PAGE);
+		fake_hold(&rig.fake);
+		start(&rig, &first);
+		assert_true(fake_await_ios(&rig.fake, 1));
+		assert_true(fake_await_waiting(&rig.fake, 1));
+		start(&rig, &second);
+		assert_true(fake_await_ios(&rig.fake, 4));
+		fake_release(&rig.fake, FAKE_ALL);
+		SUCCEEDS(finish(&rig, &first), &rig.error);
+		SUCCEEDS(finish(&rig, &second), &rig.error);
+		rig_close(&rig);
+	}
+}
+
+/* The engine's own wake(): the worker is in its reap, where no I/O completes by itself. */
+static void a_file_is_opened_and_closed_while_ios_are_in_flight(void **state)
+{
+	struct nvs_file *file;
+	struct nvs_transfer transfer;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
+	transfer = transfer_of(&rig, NVS_WRITE, rig.data, 3 * PAGE, 0);
+	fake_hold(&rig.fake);
+	start(&rig, &transfer);
+	assert_true(fake_await_ios(&rig.fake, 3));
+	SUCCEEDS(nvs_file_open(rig.aio, path, 0, &file, &rig.error), &rig.error);
+	nvs_file_close(file);
+	assert_false(nvs_transfer_completed(&transfer));
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(finish(&rig, &transfer), &rig.error);
+	rig_close(&rig);
+}
+
+static void *close_aio(void *arg)
+{
+	struct rig *rig = arg;
+
+	nvs_aio_close(rig->aio);
+	return NULL;
+}
+
+static void closing_waits_for_what_is_in_flight(void **state)
+{
+	struct nvs_transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
+	pthread_t thread;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
+	/* One more than fit into the queues: some are not even with the engine yet. */
+	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, 0);
+	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data + 31 * PAGE, PAGE, 30 * PAGE);
+	fake_hold(&rig.fake);
+	SUCCEEDS(nvs_submit(rig.aio, all, 2, &rig.error), &rig.error);
+	assert_true(fake_await_ios(&rig.fake, 16));
+	assert_int_equal(pthread_create(&thread, NULL, close_aio, &rig), 0);
+	fake_release(&rig.fake, 3);
+	assert_true(fake_await_ios(&rig.fake, 19));
+	assert_int_equal(rig.fake.closed, 0);
+	fake_release(&rig.fake, FAKE_ALL);
+	pthread_join(thread, NULL);
+	assert_int_equal(rig.fake.closed, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_true(nvs_transfer_completed(all[i]));
+		assert_int_equal(all[i]->status, 0);
+	}
+	assert_file_holds(rig.data + PAGE, 31 * PAGE, 0);
+	/* Its file went with the process's descriptors, not with the aio. */
+	rig.aio = NULL;
+	close(rig.file->members[0].fd);
+	if (rig.file->members[0].direct_fd >= 0)
+		close(rig.file->members[0].direct_fd);
+	free(rig.file->members[0].path);
+	free(rig.file);
+	rig.file = NULL;
+	rig_close(&rig);
+}
+
+/* ---- Many threads ---- */
+
+#define THREADS	     8
+#define THREAD_BYTES (64u * 1024)
+
+struct own {
+	struct rig *rig;
+	unsigned index;
+	bool wrong;
+};
+
+static void *move_own(void *arg)
+{
+	struct own *own = arg;
+	uint64_t random = own->index, base = (uint64_t)own->index * THREAD_BYTES;
+	char *data = own->rig->data + base, *back = malloc(THREAD_BYTES);
+	struct nvs_transfer transfers[4], *all[4];
+
+	for (unsigned round = 0; round < 40 && back; round++) {
+		unsigned n = round ? 1 + (unsigned)random_below(&random, 4) : 4;
+		enum nvs_direction direction = round % 2 ? NVS_READ : NVS_WRITE;
+
+		for (unsigned i = 0; i < n; i++) {
+			uint64_t at = (uint64_t)i * THREAD_BYTES / 4;
+
+			transfers[i] = transfer_of(own->rig, direction,
+						   (direction ? data : back) + at, THREAD_BYTES / 4,
+						   base + at);
+			all[i] = &transfers[i];
+		}
+		own->wrong |= nvs_submit(own->rig->aio, all, n, NULL) != 0;
+		for (unsigned i = 0; i < n; i += 2)
+			own->wrong |= nvs_transfer_wait(own->rig->aio, all + i,
+							n - i < 2 ? n - i : 2, -1, NULL) != 0;
+		if (direction == NVS_READ)
+			own->wrong |= memcmp(back, data, n * (size_t)THREAD_BYTES / 4) != 0;
+	}
+	free(back);
+	return NULL;
+}
+
+static void threads_submit_and_wait_for_their_own(void **state)
+{
+	pthread_t threads[THREADS];
+	struct own own[THREADS];
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS(.thread_count = 3));
+		for (unsigned j = 0; j < THREADS; j++) {
+			own[j] = (struct own){.rig = &rig, .index = j};
+			assert_int_equal(pthread_create(&threads[j], NULL, move_own, &own[j]), 0);
+		}
+		for (unsigned j = 0; j < THREADS; j++)
+			pthread_join(threads[j], NULL);
+		for (unsigned j = 0; j < THREADS; j++)
+			assert_false(own[j].wrong);
+		rig_close(&rig);
+	}
+}
+
+static void *register_and_open(void *arg)
+{
+	struct own *own = arg;
+	char *data = map_pages(16 * PAGE, PROT_READ | PROT_WRITE);
+
+	for (unsigned round = 0; round < 20; round++) {
+		struct nvs_file *file;
+		struct nvs_transfer transfer, *one = &transfer;
+
+		own->wrong |= nvs_aio_register_memory(own->rig->aio, data, 16 * PAGE) != 0;
+		if (nvs_file_open(own->rig->aio, path, 0, &file, NULL)) {
+			own->wrong = true;
+			break;
+		}
+		transfer = (struct nvs_transfer){.file = file, .data = data, .nbytes = 16 * PAGE};
+		own->wrong |= nvs_submit(own->rig->aio, &one, 1, NULL) != 0;
+		own->wrong |= nvs_transfer_wait(own->rig->aio, &one, 1, -1, NULL) != 0;
+		own->wrong |= memcmp(data, own->rig->data, 16 * PAGE) != 0;
+		nvs_file_close(file);
+		nvs_aio_unregister_memory(own->rig->aio, data);
+	}
+	munmap(data, 16 * PAGE);
+	return NULL;
+}
+
+/* Slots of the table change hands all the time: none is ever used for what it held before. */
+static void threads_register_memory_and_open_files_at_once(void **state)
+{
+	pthread_t threads[THREADS];
+	struct own own[THREADS];
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], OPTIONS(.thread_count = 3));
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 16 * PAGE, 0), &rig.error);
+		for (unsigned j = 0; j < THREADS; j++) {
+			own[j] = (struct own){.rig = &rig, .index = j};
+			assert_int_equal(
+				pthread_create(&threads[j], NULL, register_and_open, &own[j]), 0);
+		}
+		for (unsigned j = 0; j < THREADS; j++)
+			pthread_join(threads[j], NULL);
+		for (unsigned j = 0; j < THREADS; j++)
+			assert_false(own[j].wrong);
+		rig_close(&rig);
+	}
+}
+
+/* ---- Figures ---- */
+
+static void the_figures_add_up_and_start_afresh(void **state)
+{
+	static const double percentiles[] = {0, 1, 50, 90, 99, 99.9, 100};
+	uint64_t ns[COUNT(percentiles)];
+	struct nvs_aio_stats stats;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 33 * PAGE, 0), &rig.error);
+	SUCCEEDS(move(&rig, NVS_READ, rig.data, 100 * PAGE, 0), &rig.error);
+	stats = stats_of(&rig);
+	assert_string_equal(stats.ioengine, "fake");
+	assert_int_equal(stats.io[NVS_WRITE].bytes, 33 * PAGE);
+	assert_int_equal(stats.io[NVS_WRITE].ios, 33);
+	assert_int_equal(stats.io[NVS_READ].bytes, 100 * PAGE);
+	assert_int_equal(stats.io[NVS_READ].ios, 100);
+	assert_int_equal(stats.submit_calls, rig.fake.nbatches);
+	assert_true(stats.reap_calls > 0 && stats.retries == 0 && stats.bounced_bytes == 0);
+	assert_true(stats.bounce_bytes > 0);
+	nvs_aio_get_latency(rig.aio, NVS_READ, percentiles, COUNT(ns), ns);
+	for (size_t i = 1; i < COUNT(ns); i++)
+		assert_true(ns[i - 1] <= ns[i]);
+	assert_true(stats.io[NVS_READ].latency_min_ns <= ns[0]);
+	assert_true(ns[COUNT(ns) - 1] >= stats.io[NVS_READ].latency_max_ns);
+	assert_true((double)stats.io[NVS_READ].latency_min_ns <=
+		    stats.io[NVS_READ].latency_mean_ns);
+	assert_true((double)stats.io[NVS_READ].latency_max_ns >=
+		    stats.io[NVS_READ].latency_mean_ns);
+	nvs_aio_reset_stats(rig.aio);
+	stats = stats_of(&rig);
+	assert_int_equal(stats.io[NVS_WRITE].bytes + stats.io[NVS_READ].ios, 0);
+	assert_int_equal(stats.submit_calls + stats.reap_calls + stats.inflight_max, 0);
+	assert_int_equal(stats.io[NVS_READ].latency_max_ns, 0);
+	SUCCEEDS(move(&rig, NVS_READ, rig.data, PAGE, 0), &rig.error);
+	assert_int_equal(stats_of(&rig).io[NVS_READ].ios, 1);
+	assert_int_equal(stats_of(&rig).submit_calls, 1);
+	rig_close(&rig);
+}
+
+static void unaligned_memory_is_told_as_bounced(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	if (!nvs_file_direct(rig.file)) {
+		rig_close(&rig);
+		SKIP("no direct I/O in build/tmp");
+	}
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 8 * PAGE, 0), &rig.error);
+	assert_int_equal(stats_of(&rig).bounced_bytes, 8 * PAGE);
+	/* By way of the bounce buffer, which is registered memory. */
+	for (uint64_t i = 0; i < rig.fake.nios; i++)
+		assert_true(rig.fake.ios[i].buffer_slot >= 0);
+	rig_close(&rig);
+}
+
+/* Only whole pages go around the page cache: what shares one with others is written through it. */
+static void odd_edges_are_written_durably_through_the_page_cache(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	if (!nvs_file_direct(rig.file)) {
+		rig_close(&rig);
+		SKIP("no direct I/O in build/tmp");
+	}
+	/* Memory and file are odd by as much, so that the middle is aligned in both. */
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 3 * PAGE, 1), &rig.error);
+	assert_int_equal(rig.fake.nios, 4);
+	for (uint64_t i = 0; i < 4; i++) {
+		const struct fake_io *io = &rig.fake.ios[i];
+		bool edge = io->nbytes % PAGE || io->offset % PAGE;
+
+		assert_int_equal(io->sync, edge);
+		assert_int_equal(io->fd,
+				 edge ? rig.file->members[0].fd : rig.file->members[0].direct_fd);
+	}
+	assert_int_equal(stats_of(&rig).bounced_bytes, 0);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(block_size_is_the_length_of_an_io),
+		cmocka_unit_test(any_multiple_of_512_is_a_block_size_of_a_buffered_file),
+		cmocka_unit_test(a_block_below_the_unit_of_direct_io_is_one_unit),
+		cmocka_unit_test(queue_depth_bounds_what_is_in_flight),
+		cmocka_unit_test(one_long_transfer_is_spread_over_all_workers),
+		cmocka_unit_test(single_submit_makes_a_call_of_each_io),
+		cmocka_unit_test(without_single_submit_ios_go_in_batches),
+		cmocka_unit_test(without_overlap_events_the_queue_is_drained_before_it_is_filled),
+		cmocka_unit_test(with_overlap_events_it_is_filled_while_ios_are_in_flight),
+		cmocka_unit_test(reads_and_writes_share_the_queue_by_turns),
+		cmocka_unit_test(an_engine_that_takes_less_than_it_is_handed_gets_the_rest),
+		cmocka_unit_test(registered_memory_is_named_by_its_slot),
+		cmocka_unit_test(no_io_crosses_the_end_of_a_region),
+		cmocka_unit_test(more_than_a_gib_is_registered_in_parts),
+		cmocka_unit_test(memory_that_is_refused_is_not_registered_and_moves_all_the_same),
+		cmocka_unit_test(there_is_room_for_so_many_regions_and_then_an_error),
+		cmocka_unit_test(memory_to_register_has_to_be_aligned_and_not_empty),
+		cmocka_unit_test(files_beyond_the_table_work_without_a_slot),
+		cmocka_unit_test(a_failed_io_fails_its_transfer_and_no_other),
+		cmocka_unit_test(what_is_left_of_a_failed_transfer_is_not_submitted),
+		cmocka_unit_test(a_count_that_falls_short_is_continued),
+		cmocka_unit_test(progress_in_small_steps_is_not_bounded),
+		cmocka_unit_test(an_io_that_gets_nowhere_is_tried_so_often_and_then_reported),
+		cmocka_unit_test(a_submission_that_is_refused_is_tried_so_often_and_then_reported),
+		cmocka_unit_test(
+			a_submission_that_is_refused_while_others_are_in_flight_waits_for_them),
+		cmocka_unit_test(every_transfer_ends_exactly_once),
+		cmocka_unit_test(a_wait_is_bounded_in_time_and_loses_nothing),
+		cmocka_unit_test(one_may_be_waited_for_while_others_are_in_flight),
+		cmocka_unit_test(a_batch_tells_the_first_in_it_that_failed),
+		cmocka_unit_test(a_worker_that_waits_with_room_takes_more),
+		cmocka_unit_test(a_file_is_opened_and_closed_while_ios_are_in_flight),
+		cmocka_unit_test(closing_waits_for_what_is_in_flight),
+		cmocka_unit_test(threads_submit_and_wait_for_their_own),
+		cmocka_unit_test(threads_register_memory_and_open_files_at_once),
+		cmocka_unit_test(the_figures_add_up_and_start_afresh),
+		cmocka_unit_test(unaligned_memory_is_told_as_bounced),
+		cmocka_unit_test(odd_edges_are_written_durably_through_the_page_cache),
+	};
+
+	return cmocka_run_group_tests(tests, make_file, remove_file);
+}

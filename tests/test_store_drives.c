@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store on real drives as far as a machine can be made to have them: a small ext4 that runs
+ * full, and raw block devices, both on loop devices. Those go away with their last descriptor, and
+ * mounts are made in a mount namespace of this process, so nothing stays behind however it ends.
+ */
+#include <linux/loop.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+
+#include "base/clock.h"
+#include "store_fixture.h"
+
+static const char *missing; /* why there can be no loop device; NULL: there can */
+static const char *missing_ext4;
+
+struct loop {
+	int fd;
+	char device[32];
+};
+
+/* Attaches the image to any free loop device; others may be at the same at this moment. */
+static bool attach(struct loop *loop, const char *image)
+{
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+	int fd = open(image, O_RDWR | O_CLOEXEC);
+	struct loop_config config = {.fd = (uint32_t)fd, .info = {.lo_flags = LO_FLAGS_AUTOCLEAR}};
+
+	loop->fd = -1;
+	for (int i = 0; control >= 0 && fd >= 0 && loop->fd < 0 && i < 20; i++) {
+		int number = ioctl(control, LOOP_CTL_GET_FREE);
+
+		if (number < 0)
+			break;
+		snprintf(loop->device, sizeof(loop->device), "/dev/loop%d", number);
+		loop->fd = open(loop->device, O_RDWR | O_CLOEXEC);
+		if (loop->fd >= 0 && ioctl(loop->fd, LOOP_CONFIGURE, &config)) {
+			close(loop->fd);
+			loop->fd = -1;
+		}
+	}
+	if (control >= 0)
+		close(control);
+	if (fd >= 0)
+		close(fd);
+	return loop->fd >= 0;
+}
+
+static void make_image(const char *name, uint64_t nbytes)
+{
+	write_file(at("%s", name), "", 0, 0);
+	assert_int_equal(truncate(at("%s", name), (off_t)nbytes), 0);
+}
+
+static void make_loop(struct loop *loop, const char *name, uint64_t nbytes)
+{
+	make_image(name, nbytes);
+	assert_true(attach(loop, at("%s", name)));
+}
+
+static void need(const char *reason)
+{
+	if (!reason)
+		return;
+	print_message("%s\n", reason);
+	skip();
+}
+
+static void look_for_loop_devices(void)
+{
+	struct loop loop;
+
+	if (geteuid() != 0) {
+		missing = "only root can make a loop device";
+		return;
+	}
+	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
+		missing = "this process may not mount";
+		return;
+	}
+	if (make_root(NULL)) {
+		missing = "build/tmp can't be made";
+		return;
+	}
+	make_image("probe", MIB(1));
+	if (!attach(&loop, at("probe")))
+		missing = "this machine gives no loop devices";
+	else
+		close(loop.fd);
+	remove_root(NULL);
+	if (!missing && system("mkfs.ext4 -V >/dev/null 2>&1") != 0)
+		missing_ext4 = "mkfs.ext4 is not installed";
+}
+
+/* Whatever is still mounted when a test has failed goes before its directory does. */
+static int unmount_and_remove_root(void **state)
+{
+	umount2(at("mnt"), MNT_DETACH);
+	return remove_root(state);
+}
+
+#define drive_test(function)                                                                       \
+	cmocka_unit_test_setup_teardown(function, make_root, unmount_and_remove_root)
+
+/* ---- A file system that runs full ---- */
+
+static void mount_ext4(struct loop *loop, uint64_t nbytes)
+{
+	char command[512];
+
+	make_image("image", nbytes);
+	snprintf(command, sizeof(command),
+		 "mkfs.ext4 -q -F -m 0 -O ^has_journal %s >/dev/null 2>&1", at("image"));
+	assert_int_equal(system(command), 0);
+	assert_true(attach(loop, at("image")));
+	assert_int_equal(mkdir(at("mnt"), 0700), 0);
+	assert_int_equal(mount(loop->device, at("mnt"), "ext4", 0, NULL), 0);
+}
+
+static const struct how mounted = {.paths = {"mnt"}};
+
+static void a_full_drive_is_found_when_space_is_reserved(void **state)
+{
+	struct loop loop;
+	struct store *store;
+	uint64_t first = MIB(20), much = MIB(60), little = MIB(2), offset, other;
+
+	(void)state;
+	need(missing);
+	need(missing_ext4);
+	mount_ext4(&loop, MIB(64));
+	store = must_open(mounted);
+	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
+	assert_int_equal(size_of(at("mnt/" DATA)), MIB(21));
+	assert_int_equal(store_reserve(store, &much, 1, &other, &error), -ENOSPC);
+	assert_non_null(strstr(error.text, "mnt/" DATA " has no room for another 60 MiB"));
+	assert_non_null(strstr(error.text, "the store has 20 MiB already"));
+	assert_int_equal(size_of(at("mnt/" DATA)), MIB(21));
+	assert_int_equal(store_bytes(store), MIB(20));
+
+	/* Twice as much would be 20 MiB ahead, and then more: exactly what is needed is there. */
+	for (int i = 0; i < 15; i++)
+		assert_int_equal(store_reserve(store, &little, 1, &other, &error), 0);
+	for (int i = 0; i < 15 && !store_reserve(store, &little, 1, &other, &error); i++)
+		;
+	assert_int_equal(error.code, -ENOSPC);
+	assert_true(store_bytes(store) >= MIB(56));
+	store_close(store);
+	assert_int_equal(umount2(at("mnt"), 0), 0);
+	close(loop.fd);
+}
+
+/* Where neither one hole nor the drive can take a batch whole, it goes into several holes. */
+static void holes_are_filled_when_the_drive_is_full(void **state)
+{
+	enum { PIECES = 40, FREED = 20 };
+	struct loop loop;
+	struct store *store;
+	uint64_t nbytes[PIECES], offsets[PIECES], again[FREED + 1], before;
+
+	(void)state;
+	need(missing);
+	need(missing_ext4);
+	mount_ext4(&loop, MIB(64));
+	store = must_open(mounted);
+	for (size_t i = 0; i < PIECES; i++)
+		nbytes[i] = MIB(1);
+	assert_int_equal(store_reserve(store, nbytes, PIECES, offsets, &error), 0);
+
+	uint64_t rest = MIB(14), tail;
+
+	assert_int_equal(store_reserve(store, &rest, 1, &tail, &error), 0);
+	for (size_t i = 0; i < FREED; i++)
+		store_release(store, offsets[2 * i], MIB(1));
+	before = store_bytes(store);
+
+	/* One more than there are holes needs a little growth; ten more can't be had. */
+	uint64_t too_much[FREED + 1];
+
+	for (size_t i = 0; i <= FREED; i++)
+		too_much[i] = MIB(1);
+	too_much[FREED / 2] = MIB(10);
+	assert_int_equal(store_reserve(store, too_much, FREED + 1, again, &error), -ENOSPC);
+	assert_int_equal(store_bytes(store), before);
+	assert_int_equal(extents_free_units(store->extents) * store_unit(store),
+			 MIB(FREED) + before - MIB(54));
+	assert_int_equal(store_reserve(store, nbytes, FREED + 1, again, &error), 0);
+	for (size_t i = 0; i < FREED; i++)
+		assert_int_equal(again[i], offsets[2 * i]);
+	assert_true(again[FREED] >= MIB(54));
+	store_close(store);
+	assert_int_equal(umount2(at("mnt"), 0), 0);
+	close(loop.fd);
+}
+
+/* The first member has room and the second has not: both are as they were. */
+static void members_shrink_back_when_one_is_full(void **state)
+{
+	struct loop loop;
+	struct store *store;
+	uint64_t nbytes = MIB(8), much = MIB(200), offset;
+
+	(void)state;
+	need(missing);
+	need(missing_ext4);
+	mount_ext4(&loop, MIB(64));
+	store = must_open((struct how){.paths = {"plain", "mnt"}, .npaths = 2});
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
+	assert_non_null(strstr(error.text, "mnt/" DATA " has no room"));
+	assert_int_equal(size_of(at("plain/" DATA)), MIB(5));
+	assert_int_equal(size_of(at("mnt/" DATA)), MIB(5));
+	store_close(store);
+	assert_int_equal(umount2(at("mnt"), 0), 0);
+	close(loop.fd);
+}
+
+/* The manifest has its space before the data takes the last of it. */
+static void a_full_drive_still_commits(void **state)
+{
+	struct loop loop;
+	struct how how = {.paths = {"mnt"}, .keep = true};
+	struct store *store;
+	static struct store_entry entries[20000];
+	static char names[LENGTH(entries)][NVS_NAME_MAX + 1];
+	static uint64_t nbytes[LENGTH(entries)], offsets[LENGTH(entries)];
+	size_t n = 0, found;
+
+	(void)state;
+	need(missing);
+	need(missing_ext4);
+	mount_ext4(&loop, MIB(64));
+	store = must_open(how);
+	for (; n < LENGTH(entries); n += 100) {
+		for (size_t i = n; i < n + 100; i++)
+			nbytes[i] = 4096;
+		if (store_reserve(store, nbytes + n, 100, offsets + n, &error))
+			break;
+	}
+	assert_int_equal(error.code, -ENOSPC);
+	assert_true(n > 1000);
+	for (size_t i = 0; i < n; i++) {
+		memset(names[i], 'n', NVS_NAME_MAX);
+		names[i][snprintf(names[i], NVS_NAME_MAX, "%zu", i)] = 'n';
+		entries[i] = (struct store_entry){.name = names[i],
+						  .dtype = NVS_U8,
+						  .numel = 4096,
+						  .nbytes = 4096,
+						  .offset = offsets[i]};
+	}
+	for (int i = 0; i < 3; i++) {
+		entries[0].written = i % 2;
+		assert_int_equal(store_begin_writes(store, &error), 0);
+		assert_int_equal(store_commit(store, entries, n, &error), 0);
+	}
+	store_close(store);
+	store = must_open(how);
+	store_entries(store, &found);
+	assert_int_equal(found, n);
+	store_close(store);
+	assert_int_equal(umount2(at("mnt"), 0), 0);
+	close(loop.fd);
+}
+
+/* ---- Raw devices ---- */
+
+static struct how raw(const struct loop *loop, bool keep)
+{
+	return (struct how){.paths = {loop->device}, .absolute = true, .keep = keep};
+}
+
+static void a_raw_device_is_a_store_and_blank_afterwards(void **state)
+{
+	struct loop loop;
+	struct store *store;
+	uint64_t nbytes = MIB(30), much = MIB(64), offset;
+	uint8_t wrote[10000], read[10000], label[LABEL_BYTES];
+
+	(void)state;
+	need(missing);
+	make_loop(&loop, "image", MIB(128));
+	store = must_open(raw(&loop, false));
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	fill(wrote, sizeof(wrote), 4);
+	move(store, NVS_WRITE, wrote, sizeof(wrote), offset);
+	move(store, NVS_READ, read, sizeof(read), offset);
+	assert_memory_equal(read, wrote, sizeof(read));
+	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
+	assert_non_null(strstr(error.text, loop.device));
+	must_not_open(raw(&loop, false), -EBUSY, "is in use");
+	read_file(loop.device, label, sizeof(label), 0);
+	store_close(store);
+
+	/* What a crash leaves is used again. */
+	write_file(loop.device, label, sizeof(label), 0);
+	store_close(must_open(raw(&loop, false)));
+	assert_non_null(strstr(log_text, "left by a run that crashed"));
+	read_file(loop.device, label, sizeof(label), 0);
+	for (size_t i = 0; i < sizeof(label); i++)
+		assert_int_equal(label[i], 0);
+	close(loop.fd);
+}
+
+static void a_raw_device_that_holds_anything_else_is_refused(void **state)
+{
+	static const uint64_t places[] = {0, 511, 4095, 4096, 65600, (1 << 20) - 1};
+	struct loop loop;
+	uint8_t byte = 1, zero = 0;
+
+	(void)state;
+	need(missing);
+	make_loop(&loop, "image", MIB(80));
+	for (size_t i = 0; i < LENGTH(places); i++) {
+		write_file(loop.device, &byte, 1, places[i]);
+		must_not_open(raw(&loop, i % 2), -EMEDIUMTYPE, "wipe it first: wipefs -a");
+		write_file(loop.device, &zero, 1, places[i]);
+	}
+	write_file(loop.device, &byte, 1, 1 << 20);
+	store_close(must_open(raw(&loop, false)));
+	close(loop.fd);
+}
+
+static void a_raw_device_that_is_mounted_or_too_small_is_refused(void **state)
+{
+	struct loop loop, small;
+
+	(void)state;
+	need(missing);
+	make_loop(&small, "small", MIB(65));
+	must_not_open(raw(&small, false), -ENOSPC, "has 65 MiB, and a store needs more");
+	close(small.fd);
+	need(missing_ext4);
+	mount_ext4(&loop, MIB(80));
+	must_not_open(raw(&loop, false), -EBUSY, "mounted");
+	assert_int_equal(umount2(at("mnt"), 0), 0);
+	must_not_open(raw(&loop, false), -EMEDIUMTYPE, "not nvswap's");
+	close(loop.fd);
+}
+
+static void a_kept_raw_device_is_found_again(void **state)
+{
+	struct loop loop;
+	struct store *store;
+	uint64_t nbytes = 100000, offset;
+	struct store_entry entry = {
+		.name = "t", .dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes, .written = true};
+	uint8_t wrote[100000], read[100000];
+	struct how how;
+	size_t n;
+
+	(void)state;
+	need(missing);
+	make_loop(&loop, "image", MIB(128));
+	how = raw(&loop, true);
+	store = must_open(how);
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	entry.offset = offset;
+	fill(wrote, sizeof(wrote), 8);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(store_begin_writes(store, &error), 0);
+		move(store, NVS_WRITE, wrote, sizeof(wrote), offset);
+		entry.checksum = (uint64_t)i;
+		entry.has_checksum = true;
+		assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+	}
+	store_close(store);
+	must_not_open(raw(&loop, false), -EEXIST, "kept store");
+	how.rank = 1;
+	must_not_open(how, -EMEDIUMTYPE, "of rank 0");
+	how.rank = 0;
+	store = must_open(how);
+	assert_string_equal(store_entries(store, &n)[0].name, "t");
+	assert_int_equal(store_entries(store, &n)[0].checksum, 2);
+	assert_int_equal(n, 1);
+	assert_false(store_unclean(store));
+	move(store, NVS_READ, read, sizeof(read), store_entries(store, &n)[0].offset);
+	assert_memory_equal(read, wrote, sizeof(read));
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	assert_true(offset >= nbytes);
+	store_close(store);
+	close(loop.fd);
+}
+
+static void a_manifest_too_large_for_its_place_on_a_device_is_refused(void **state)
+{
+	enum { N = 60000 };
+	struct loop loop;
+	struct store *store;
+	static struct store_entry entries[N];
+	static char names[N][NVS_NAME_MAX + 1];
+	size_t n;
+
+	(void)state;
+	need(missing);
+	make_loop(&loop, "image", MIB(80));
+	store = must_open(raw(&loop, true));
+	for (size_t i = 0; i < N; i++) {
+		memset(names[i], 'n', NVS_NAME_MAX);
+		names[i][snprintf(names[i], NVS_NAME_MAX, "%zu", i)] = 'n';
+		entries[i] = (struct store_entry){.name = names[i], .dtype = NVS_U8};
+	}
+	assert_int_equal(store_commit(store, entries, N / 2, &error), 0);
+	assert_int_equal(store_commit(store, entries, N, &error), -ENOSPC);
+	assert_non_null(strstr(error.text, "for it: keep the store in a directory"));
+	store_close(store);
+	store = must_open(raw(&loop, true));
+	store_entries(store, &n);
+	assert_int_equal(n, N / 2);
+	store_close(store);
+	close(loop.fd);
+}
+
+static void a_directory_and_a_device_make_one_store(void **state)
+{
+	struct loop loop;
+	struct store *store = NULL;
+	const char *paths[2];
+	struct store_options options = {
+		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
+	uint64_t nbytes = MIB(10), much = MIB(200), offset;
+	static uint8_t wrote[10 << 20], read[10 << 20];
+
+	(void)state;
+	need(missing);
+	make_loop(&loop, "image", MIB(80));
+	paths[0] = root;
+	paths[1] = loop.device;
+	fill(wrote, nbytes, 6);
+	for (int run = 0; run < 2; run++) {
+		assert_int_equal(store_open(&store, aio, &options, &error), 0);
+		if (run == 0) {
+			assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+			move(store, NVS_WRITE, wrote, nbytes, offset);
+			assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
+			assert_int_equal(size_of(at(DATA)), MIB(6));
+		}
+		move(store, NVS_READ, read, nbytes, 0);
+		assert_memory_equal(read, wrote, nbytes);
+		store_close(store);
+	}
+	close(loop.fd);
+}
+
+static void a_million_tensors_of_64k_reserve_in_seconds(void **state)
+{
+	enum { N = 1000000 };
+	static const size_t calls[] = {1, 1000};
+	static uint64_t nbytes[N], offsets[N];
+	struct loop loop;
+
+	(void)state;
+	need(missing);
+	for (size_t i = 0; i < N; i++)
+		nbytes[i] = 65536;
+	/* Sparse: the device has 64 GiB, and the drive beneath it gives next to none of them. */
+	make_loop(&loop, "image", MIB(64 * 1024));
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		struct store *store = must_open(raw(&loop, false));
+		size_t n = N / calls[i];
+		uint64_t began = clock_ns();
+
+		for (size_t call = 0; call < calls[i]; call++)
+			assert_int_equal(store_reserve(store, nbytes + call * n, n,
+						       offsets + call * n, &error),
+					 0);
+		print_message("%zu calls: %.3f s\n", calls[i], (double)(clock_ns() - began) / 1e9);
+		for (size_t j = 0; j < N; j++)
+			assert_int_equal(offsets[j], j * 65536);
+		store_close(store);
+	}
+	close(loop.fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		drive_test(a_full_drive_is_found_when_space_is_reserved),
+		drive_test(holes_are_filled_when_the_drive_is_full),
+		drive_test(members_shrink_back_when_one_is_full),
+		drive_test(a_full_drive_still_commits),
+		drive_test(a_raw_device_is_a_store_and_blank_afterwards),
+		drive_test(a_raw_device_that_holds_anything_else_is_refused),
+		drive_test(a_raw_device_that_is_mounted_or_too_small_is_refused),
+		drive_test(a_kept_raw_device_is_found_again),
+		drive_test(a_manifest_too_large_for_its_place_on_a_device_is_refused),
+		drive_test(a_directory_and_a_device_make_one_store),
+		drive_test(a_million_tensors_of_64k_reserve_in_seconds),
+	};
+
+	look_for_loop_devices();
+	return cmocka_run_group_tests(tests, open_aio, close_aio);
+}

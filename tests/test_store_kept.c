@@ -1,0 +1,880 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kept stores: found again with what was committed, whatever a crash or a flipped bit did to the
+ * manifest and the labels; refused, and left alone, when they are damaged or somebody else's.
+ */
+#include <sys/resource.h>
+#include <xxhash.h>
+
+#include "store/disk.h"
+#include "store_fixture.h"
+
+#define MANIFEST "nvswap/rank0/manifest.%u"
+
+static const struct how kept = {.keep = true};
+
+/* ---- Committing ---- */
+
+/* Entries of four tensors; the numbers depend on `version`, so that states can be told apart. */
+enum { ENTRIES = 4 };
+
+static struct store_entry entries[ENTRIES];
+
+static void make_entries(unsigned version, const uint64_t offsets[ENTRIES])
+{
+	const struct store_entry made[ENTRIES] = {
+		{.name = "a", .dtype = NVS_F32, .numel = 1000, .nbytes = 4000},
+		{.name = "model.layers.0.weight", .dtype = NVS_BF16, .numel = 5, .nbytes = 10},
+		{.name = "empty", .dtype = NVS_U8, .numel = 0, .nbytes = 0},
+		{.name = "\xc3\xa9t\xc3\xa9", .dtype = NVS_F64, .numel = 2, .nbytes = 16},
+	};
+
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		entries[i] = made[i];
+		entries[i].offset = offsets[i];
+		entries[i].written = i != 2;
+		entries[i].has_checksum = i != 1;
+		entries[i].checksum = i != 1 ? version * 1000 + i : 0;
+	}
+}
+
+static void reserve_entries(struct store *store, uint64_t offsets[ENTRIES])
+{
+	const uint64_t nbytes[ENTRIES] = {4000, 10, 0, 16};
+
+	assert_int_equal(store_reserve(store, nbytes, ENTRIES, offsets, &error), 0);
+}
+
+static void commit_version(struct store *store, unsigned version, const uint64_t *offsets)
+{
+	make_entries(version, offsets);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+}
+
+/* 0: no entries; else those of that version, whole. */
+static unsigned version_of(const struct store *store)
+{
+	size_t n;
+	const struct store_entry *found = store_entries(store, &n);
+	unsigned version;
+
+	if (!n)
+		return 0;
+	assert_int_equal(n, ENTRIES);
+	version = (unsigned)(found[0].checksum / 1000);
+	make_entries(version, (const uint64_t[ENTRIES]){found[0].offset, found[1].offset, 0,
+							found[3].offset});
+	for (size_t i = 0; i < n; i++) {
+		assert_string_equal(found[i].name, entries[i].name);
+		assert_int_equal(found[i].dtype, entries[i].dtype);
+		assert_int_equal(found[i].numel, entries[i].numel);
+		assert_int_equal(found[i].nbytes, entries[i].nbytes);
+		assert_int_equal(found[i].offset, entries[i].offset);
+		assert_int_equal(found[i].written, entries[i].written);
+		assert_int_equal(found[i].has_checksum, entries[i].has_checksum);
+		assert_int_equal(found[i].checksum, entries[i].checksum);
+	}
+	return version;
+}
+
+static void assert_state(unsigned version, bool unclean)
+{
+	struct store *store = must_open(kept);
+
+	assert_int_equal(version_of(store), version);
+	assert_int_equal(store_unclean(store), unclean);
+	store_close(store);
+}
+
+/* Two commits: version 1 lies in manifest.0, version 2 in manifest.1 */
+static void make_two_versions(void)
+{
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES];
+
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	commit_version(store, 2, offsets);
+	store_close(store);
+}
+
+static void what_was_committed_is_found_again(void **state)
+{
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES], more = 100000, offset;
+	uint8_t wrote[4000], read[4000];
+	size_t n;
+
+	(void)state;
+	store_entries(store, &n);
+	assert_int_equal(n, 0);
+	assert_false(store_unclean(store));
+	reserve_entries(store, offsets);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	fill(wrote, sizeof(wrote), 1);
+	move(store, NVS_WRITE, wrote, sizeof(wrote), offsets[0]);
+	commit_version(store, 1, offsets);
+	store_close(store);
+
+	store = must_open(kept);
+	assert_int_equal(version_of(store), 1);
+	assert_false(store_unclean(store));
+	move(store, NVS_READ, read, sizeof(read), offsets[0]);
+	assert_memory_equal(read, wrote, sizeof(read));
+	/* What the manifest names is taken, and may be given back. */
+	assert_int_equal(store_reserve(store, &more, 1, &offset, &error), 0);
+	assert_true(offset >= offsets[3] + store_unit(store));
+	for (size_t i = 0; i < ENTRIES; i++)
+		store_release(store, offsets[i], entries[i].nbytes);
+	store_close(store);
+}
+
+static void it_does_not_grow_from_run_to_run(void **state)
+{
+	uint64_t nbytes = 0;
+
+	(void)state;
+	make_two_versions();
+	for (int run = 0; run < 5; run++) {
+		struct store *store = must_open(kept);
+		uint64_t offsets[ENTRIES];
+		size_t n;
+		const struct store_entry *found = store_entries(store, &n);
+
+		for (size_t i = 0; i < ENTRIES; i++)
+			offsets[i] = found[i].offset;
+		commit_version(store, 3 + (unsigned)run, offsets);
+		if (!nbytes)
+			nbytes = size_of(at(DATA));
+		assert_int_equal(size_of(at(DATA)), nbytes);
+		store_close(store);
+	}
+	assert_state(7, false);
+}
+
+static void it_is_refused_and_left_alone_without_keep(void **state)
+{
+	(void)state;
+	make_two_versions();
+	must_not_open((struct how){.keep = false}, -EEXIST, "\"keep\": true");
+	assert_state(2, false);
+}
+
+static void nothing_changed_writes_nothing(void **state)
+{
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES];
+	uint8_t before[2][4096] = {{0}}, after[2][4096] = {{0}}, label[LABEL_BYTES];
+
+	(void)state;
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	commit_version(store, 2, offsets);
+	for (int i = 0; i < 2; i++)
+		read_file(at(MANIFEST, (unsigned)i), before[i], 4096, 0);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	store_close(store);
+	store = must_open(kept);
+	make_entries(2, offsets);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	for (int i = 0; i < 2; i++)
+		read_file(at(MANIFEST, (unsigned)i), after[i], 4096, 0);
+	assert_memory_equal(before, after, sizeof(before));
+	/* The same entries after writes are a new state. */
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	assert_int_equal(store->manifest.generation, 3);
+	read_file(at(DATA), label, sizeof(label), 0);
+	store_close(store);
+	assert_state(2, false);
+}
+
+/* ---- Crashes: closing a kept store commits nothing, so it leaves what a crash would ---- */
+
+static void never_committed_is_a_new_store(void **state)
+{
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES];
+
+	(void)state;
+	reserve_entries(store, offsets);
+	store_close(store);
+	assert_state(0, false);
+	store = must_open(kept);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	store_close(store);
+	assert_state(0, true);
+	must_not_open((struct how){.keep = false}, -EEXIST, "kept store");
+}
+
+static void crash_after_writes_is_unclean_until_the_next_commit(void **state)
+{
+	struct store *store;
+	uint64_t offsets[ENTRIES];
+
+	(void)state;
+	make_two_versions();
+	store = must_open(kept);
+	memcpy(offsets,
+	       (uint64_t[]){store->found.entries[0].offset, store->found.entries[1].offset, 0,
+			    store->found.entries[3].offset},
+	       sizeof(offsets));
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(store_begin_writes(store, &error), 0);
+	store_close(store);
+	assert_state(2, true);
+	assert_state(2, true);
+
+	store = must_open(kept);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	store_close(store);
+	assert_state(2, true);
+
+	/* Entries that did not change are committed all the same: the mark has to go. */
+	store = must_open(kept);
+	make_entries(2, offsets);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	store_close(store);
+	assert_state(2, false);
+}
+
+static void crash_between_manifest_and_label_is_the_new_state(void **state)
+{
+	struct store *store;
+	uint64_t offsets[ENTRIES];
+	uint8_t label[LABEL_BYTES];
+
+	(void)state;
+	store = must_open(kept);
+	reserve_entries(store, offsets);
+	for (unsigned version = 1; version <= 3; version++) {
+		assert_int_equal(store_begin_writes(store, &error), 0);
+		read_file(at(DATA), label, sizeof(label), 0);
+		commit_version(store, version, offsets);
+		store_close(store);
+		write_file(at(DATA), label, sizeof(label), 0);
+		assert_state(version, false);
+		/* And writes after it are noticed, though the label had a mark already. */
+		store = must_open(kept);
+		assert_int_equal(store_begin_writes(store, &error), 0);
+		store_close(store);
+		assert_state(version, true);
+		store = must_open(kept);
+	}
+	store_close(store);
+}
+
+/* Each prefix of the new manifest over what was there before it, as a crash may leave it. */
+static void torn_manifest_leaves_the_old_one(void **state)
+{
+	static uint8_t dirty[LABEL_BYTES], clean[LABEL_BYTES], old[4096], new[4096], torn[4096];
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES];
+	size_t n, changed = 0;
+
+	(void)state;
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	commit_version(store, 2, offsets);
+	n = read_file(at(MANIFEST, 0u), old, sizeof(old), 0);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	read_file(at(DATA), dirty, sizeof(dirty), 0);
+	commit_version(store, 3, offsets);
+	store_close(store);
+	read_file(at(DATA), clean, sizeof(clean), 0);
+	assert_int_equal(read_file(at(MANIFEST, 0u), new, sizeof(new), 0), n);
+	assert_state(3, false);
+
+	for (size_t i = 0; i < n; i++)
+		changed = old[i] != new[i] ? i + 1 : changed;
+	for (size_t length = 0; length <= n; length++) {
+		memcpy(torn, old, n);
+		memcpy(torn, new, length);
+		write_file(at(MANIFEST, 0u), torn, n, 0);
+		write_file(at(DATA), dirty, sizeof(dirty), 0);
+		assert_state(length < changed ? 2 : 3, length < changed);
+		/* Cut off, after the label said that it was whole: the one before it, as unclean.
+		 */
+		write_file(at(MANIFEST, 0u), new, n, 0);
+		assert_int_equal(truncate(at(MANIFEST, 0u), (off_t)length), 0);
+		write_file(at(DATA), clean, sizeof(clean), 0);
+		assert_state(length < n ? 2 : 3, length < n);
+	}
+}
+
+static void first_commit_torn_is_as_if_nothing_was_committed(void **state)
+{
+	static uint8_t dirty[LABEL_BYTES], clean[LABEL_BYTES];
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES];
+
+	(void)state;
+	reserve_entries(store, offsets);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	read_file(at(DATA), dirty, sizeof(dirty), 0);
+	commit_version(store, 1, offsets);
+	store_close(store);
+	read_file(at(DATA), clean, sizeof(clean), 0);
+
+	uint64_t n = size_of(at(MANIFEST, 0u));
+
+	for (uint64_t length = n; length-- > 0;) {
+		assert_int_equal(truncate(at(MANIFEST, 0u), (off_t)length), 0);
+		write_file(at(DATA), dirty, sizeof(dirty), 0);
+		assert_state(0, true);
+		write_file(at(DATA), clean, sizeof(clean), 0);
+		must_not_open(kept, -EUCLEAN, "are damaged");
+	}
+	assert_int_equal(unlink(at(MANIFEST, 0u)), 0);
+	must_not_open(kept, -EUCLEAN, "are damaged");
+}
+
+/* ---- Damage ---- */
+
+static void each_flipped_byte_of_the_label_is_refused(void **state)
+{
+	uint8_t label[LABEL_BYTES];
+
+	(void)state;
+	make_two_versions();
+	read_file(at(DATA), label, sizeof(label), 0);
+	for (size_t i = 0; i < sizeof(label); i++) {
+		struct store *store;
+		uint8_t byte = label[i] ^ (uint8_t)(1u << i % 8);
+		int rc;
+
+		write_file(at(DATA), &byte, 1, i);
+		rc = try_open(kept, &store);
+		assert_int_equal(rc, i < 8 ? -EMEDIUMTYPE : -EUCLEAN);
+		must_not_open((struct how){.keep = false}, rc, i < 8 ? "label" : "is damaged");
+		write_file(at(DATA), &label[i], 1, i);
+	}
+	assert_state(2, false);
+}
+
+static void each_flipped_byte_of_a_manifest_leaves_the_other(void **state)
+{
+	static uint8_t bytes[2][4096];
+	size_t n[2];
+
+	(void)state;
+	make_two_versions();
+	for (unsigned slot = 0; slot < 2; slot++)
+		n[slot] = read_file(at(MANIFEST, slot), bytes[slot], 4096, 0);
+	assert_int_equal(n[0], n[1]);
+	for (size_t i = 0; i < n[0]; i++) {
+		uint8_t flipped[2] = {bytes[0][i] ^ (uint8_t)(1u << i % 8),
+				      bytes[1][i] ^ (uint8_t)(128u >> i % 8)};
+
+		write_file(at(MANIFEST, 0u), &flipped[0], 1, i);
+		assert_state(2, false);
+		write_file(at(MANIFEST, 1u), &flipped[1], 1, i);
+		must_not_open(kept, -EUCLEAN, "are damaged");
+		write_file(at(MANIFEST, 0u), &bytes[0][i], 1, i);
+		log_text[0] = 0;
+		assert_state(1, true);
+		assert_non_null(strstr(log_text, "newest manifest"));
+		write_file(at(MANIFEST, 1u), &bytes[1][i], 1, i);
+	}
+	assert_state(2, false);
+}
+
+static void committing_over_a_damaged_manifest_heals_the_store(void **state)
+{
+	struct store *store;
+	uint64_t offsets[ENTRIES];
+
+	(void)state;
+	make_two_versions();
+	assert_int_equal(truncate(at(MANIFEST, 1u), 100), 0);
+	store = must_open(kept);
+	assert_int_equal(version_of(store), 1);
+	for (size_t i = 0; i < ENTRIES; i++)
+		offsets[i] = entries[i].offset;
+	commit_version(store, 3, offsets);
+	store_close(store);
+	assert_state(3, false);
+	assert_int_equal(truncate(at(MANIFEST, 1u), 0), 0);
+	assert_state(1, true);
+}
+
+static void data_that_was_cut_short_is_refused(void **state)
+{
+	struct store *store;
+	uint64_t offsets[ENTRIES], nbytes;
+
+	(void)state;
+	store = must_open(kept);
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	store_close(store);
+	nbytes = size_of(at(DATA));
+	assert_int_equal(truncate(at(DATA), (off_t)nbytes - 1), 0);
+	must_not_open(kept, -EUCLEAN, "cut short");
+	assert_int_equal(truncate(at(DATA), 4096), 0);
+	must_not_open(kept, -EUCLEAN, "cut short");
+	assert_int_equal(unlink(at(DATA)), 0);
+	must_not_open(kept, -EUCLEAN, "has manifests, but");
+	must_not_open((struct how){.keep = false}, -EUCLEAN, "has manifests, but");
+}
+
+static void a_sparse_copy_is_reserved_again(void **state)
+{
+	struct store *store = must_open(kept);
+	uint64_t nbytes = MIB(8), offset;
+	struct stat st;
+	uint8_t label[LABEL_BYTES];
+
+	(void)state;
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	assert_int_equal(store_commit(store, NULL, 0, &error), 0);
+	store_close(store);
+	read_file(at(DATA), label, sizeof(label), 0);
+	assert_int_equal(truncate(at(DATA), 0), 0);
+	assert_int_equal(truncate(at(DATA), (off_t)MIB(9)), 0);
+	write_file(at(DATA), label, sizeof(label), 0);
+	store = must_open(kept);
+	assert_int_equal(stat(at(DATA), &st), 0);
+	assert_true((uint64_t)st.st_blocks * 512 >= MIB(9));
+	store_close(store);
+}
+
+/* ---- Manifests that lie: whole by their checksums, and untrue ---- */
+
+static uint8_t *lie(const struct store_entry *lies, size_t n, struct manifest_header *header)
+{
+	static const uint8_t id[STORE_ID_SIZE] = {1, 2, 3};
+	uint8_t *bytes = manifest_encode(id, 1, lies, n, header);
+
+	assert_non_null(bytes);
+	return bytes;
+}
+
+static int decode(const uint8_t *body, struct manifest_header header, const char **why)
+{
+	struct manifest manifest = {.header = header};
+	int rc;
+
+	header.body_checksum = XXH3_64bits(body, header.body_bytes);
+	manifest.header = header;
+	manifest.body = malloc(header.body_bytes + 1);
+	assert_non_null(manifest.body);
+	memcpy(manifest.body, body, header.body_bytes);
+	rc = manifest_decode_body(&manifest, 512, why);
+	manifest_free(&manifest);
+	return rc;
+}
+
+static void assert_lie(const struct store_entry *lies, size_t n, const char *why_not)
+{
+	struct manifest_header header;
+	uint8_t *bytes = lie(lies, n, &header);
+	const char *why = "";
+	int rc = decode(bytes + MANIFEST_HEADER_BYTES, header, &why);
+
+	free(bytes);
+	assert_int_equal(rc, why_not ? -EUCLEAN : 0);
+	if (why_not)
+		assert_string_equal(why, why_not);
+}
+
+static void manifests_that_lie_are_refused(void **state)
+{
+	const struct store_entry good = {
+		.name = "a", .dtype = NVS_F32, .numel = 200, .nbytes = 800, .offset = 512};
+	struct store_entry two[2] = {good, good};
+
+	(void)state;
+	two[1].name = "b";
+	two[1].offset = 1536;
+	assert_lie(two, 2, NULL);
+	two[1].offset = 1024;
+	assert_lie(two, 2, "two extents overlap");
+	two[1].offset = 512;
+	assert_lie(two, 2, "two extents overlap");
+	two[1].offset = 1535;
+	assert_lie(two, 2, "an extent does not begin at a multiple of the unit");
+	two[1].offset = UINT64_C(1) << 63;
+	assert_lie(two, 2, "an extent is out of range");
+	two[1] = good;
+	two[1].offset = 4096;
+	assert_lie(two, 2, "a name stands in it twice");
+	two[1] = good;
+	two[1].name = "b";
+	two[1].numel = two[1].nbytes = 0;
+	assert_lie(two, 2, NULL);
+	two[1].numel = 1;
+	assert_lie(two, 2, "a tensor's bytes are not its elements times their size");
+	two[1].numel = UINT64_C(1) << 62;
+	assert_lie(two, 2, "a tensor's bytes are not its elements times their size");
+	two[1].dtype = NVS_DTYPE_COUNT;
+	assert_lie(two, 2, "an element type is unknown");
+	two[1].dtype = (enum nvs_dtype) - 1;
+	assert_lie(two, 2, "an element type is unknown");
+}
+
+/* Writes a number over the body of a manifest of two entries, and decodes it. */
+static void assert_patched(size_t where, uint32_t value, const char *why_not)
+{
+	const struct store_entry two[2] = {{.name = "abcdefg", .dtype = NVS_U8},
+					   {.name = "b", .dtype = NVS_U8}};
+	struct manifest_header header;
+	uint8_t *bytes = lie(two, 2, &header);
+	const char *why = "";
+
+	put_u32(bytes + MANIFEST_HEADER_BYTES + where, value);
+	assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), -EUCLEAN);
+	assert_string_equal(why, why_not);
+	free(bytes);
+}
+
+static void names_that_lie_are_refused(void **state)
+{
+	(void)state;
+	assert_patched(40, 0, "the length of a name is out of range");
+	assert_patched(40, NVS_NAME_MAX + 1, "the length of a name is out of range");
+	assert_patched(40, UINT32_MAX, "the length of a name is out of range");
+	assert_patched(40, NVS_NAME_MAX, "an entry goes past the end");
+	assert_patched(40, 6, "a name does not end where it should");
+	assert_patched(40, 8, "a name does not end where it should");
+	assert_patched(48, 0x00636261, "a name does not end where it should");
+	assert_patched(52, 0x68676665, "a name does not end where it should");
+	assert_patched(36, 4, "an entry has a flag that is unknown");
+}
+
+static void counts_that_lie_are_refused_without_memory_for_them(void **state)
+{
+	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
+	struct manifest_header header, read;
+	uint8_t *bytes = lie(&one, 1, &header);
+	static const struct {
+		uint64_t count, body_bytes;
+		int rc;
+	} cases[] = {
+		{1, 56, 0},
+		{2, 56, -EUCLEAN},
+		{UINT64_MAX, 56, -EUCLEAN},
+		{0, UINT64_MAX, -EUCLEAN},
+		{UINT64_MAX, UINT64_MAX, -EUCLEAN},
+	};
+	const char *why = "";
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(cases); i++) {
+		put_u64(bytes + 40, cases[i].count);
+		put_u64(bytes + 48, cases[i].body_bytes);
+		put_u64(bytes + 120, XXH3_64bits(bytes, 120));
+		assert_int_equal(manifest_decode_header(bytes, &read), cases[i].rc);
+	}
+	header.count = 0;
+	assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), -EUCLEAN);
+	assert_string_equal(why, "something stands behind its entries");
+	free(bytes);
+}
+
+/* A whole manifest that says more bytes follow than its file has; both slots. */
+static void manifests_longer_than_their_file_are_refused(void **state)
+{
+	uint8_t bytes[MANIFEST_HEADER_BYTES];
+
+	(void)state;
+	make_two_versions();
+	for (unsigned slot = 0; slot < 2; slot++) {
+		read_file(at(MANIFEST, slot), bytes, sizeof(bytes), 0);
+		put_u64(bytes + 48, MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
+		put_u64(bytes + 120, XXH3_64bits(bytes, 120));
+		write_file(at(MANIFEST, slot), bytes, sizeof(bytes), 0);
+	}
+	must_not_open(kept, -EUCLEAN, "it is cut off");
+}
+
+static void manifests_of_another_store_do_not_count(void **state)
+{
+	static uint8_t bytes[4096];
+	size_t n;
+
+	(void)state;
+	make_two_versions();
+	n = read_file(at(MANIFEST, 1u), bytes, sizeof(bytes), 0);
+	remove_tree(at("nvswap"));
+	make_two_versions();
+	write_file(at(MANIFEST, 1u), bytes, n, 0);
+	assert_state(1, true);
+	write_file(at(MANIFEST, 0u), bytes, n, 0);
+	must_not_open(kept, -EUCLEAN, "it is another store's");
+}
+
+static void random_damage_under_good_checksums_never_harms(void **state)
+{
+	struct store_entry many[12];
+	char names[LENGTH(many)][16];
+	struct manifest_header header;
+	uint64_t random = 77;
+	unsigned refused = 0;
+
+	(void)state;
+	print_message("seed %" PRIu64 "\n", random);
+	for (unsigned i = 0; i < LENGTH(many); i++) {
+		snprintf(names[i], sizeof(names[i]), "tensor.%u", i);
+		many[i] = (struct store_entry){.name = names[i],
+					       .dtype = NVS_F16,
+					       .numel = 256 * i,
+					       .nbytes = 512 * i,
+					       .offset = 8192 * i};
+	}
+
+	uint8_t *bytes = lie(many, LENGTH(many), &header);
+	uint8_t *body = bytes + MANIFEST_HEADER_BYTES, *copy = malloc(header.body_bytes);
+
+	assert_non_null(copy);
+	for (int i = 0; i < 20000; i++) {
+		const char *why = NULL;
+		int rc;
+
+		memcpy(copy, body, header.body_bytes);
+		for (uint64_t flips = 1 + next_random(&random) % 4; flips; flips--)
+			copy[next_random(&random) % header.body_bytes] =
+				(uint8_t)next_random(&random);
+		rc = decode(copy, header, &why);
+		assert_true(rc == 0 || (rc == -EUCLEAN && why));
+		refused += rc != 0;
+	}
+	print_message("%u of 20000 refused\n", refused);
+	free(copy);
+	free(bytes);
+}
+
+static void a_manifest_of_any_length_comes_back(void **state)
+{
+	static char names[300][NVS_NAME_MAX + 1];
+	static struct store_entry many[300];
+
+	(void)state;
+	for (size_t n = 0; n <= LENGTH(many); n += n < 3 ? 1 : 99) {
+		struct store *store = must_open(kept);
+		size_t found;
+		const struct store_entry *back;
+
+		for (size_t i = 0; i < n; i++) {
+			memset(names[i], 'x', NVS_NAME_MAX);
+			names[i][0] = (char)('a' + i / 26);
+			names[i][1] = (char)('a' + i % 26);
+			names[i][i % 7 ? NVS_NAME_MAX - i % 9 : 2] = 0;
+			many[i] = (struct store_entry){.name = names[i], .dtype = NVS_I8};
+		}
+		assert_int_equal(store_commit(store, many, n, &error), 0);
+		store_close(store);
+		store = must_open(kept);
+		back = store_entries(store, &found);
+		assert_int_equal(found, n);
+		for (size_t i = 0; i < n; i++)
+			assert_string_equal(back[i].name, names[i]);
+		store_close(store);
+		remove_tree(at("nvswap"));
+	}
+}
+
+/* ---- Drives that fail ---- */
+
+static void a_manifest_that_cant_be_written_leaves_the_old_one(void **state)
+{
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES];
+	struct rlimit was, none;
+
+	(void)state;
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	make_entries(2, offsets);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+	none = was;
+	none.rlim_cur = 0;
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+
+	int rc = store_commit(store, entries, ENTRIES, &error);
+
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+	assert_int_equal(rc, -EFBIG);
+	assert_non_null(strstr(error.text, "manifest.1 at offset 0"));
+	store_close(store);
+	assert_state(1, true);
+
+	store = must_open(kept);
+	make_entries(3, offsets);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+	rc = store_begin_writes(store, &error);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+	assert_int_equal(rc, -EFBIG);
+	assert_non_null(strstr(error.text, "data at offset 0"));
+	store_close(store);
+	assert_state(3, false);
+}
+
+/* A pipe in the place of the data: fdatasync fails, and what it was called for may be lost. */
+static void after_a_failed_sync_nothing_is_committed(void **state)
+{
+	struct store *store = must_open(kept);
+	uint64_t offsets[ENTRIES];
+	int ends[2], fd = store->members[0].fd, data = dup(fd);
+
+	(void)state;
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	make_entries(2, offsets);
+	assert_int_equal(pipe(ends), 0);
+	assert_int_equal(dup3(ends[0], fd, O_CLOEXEC), fd);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EINVAL);
+	assert_int_equal(dup3(data, fd, O_CLOEXEC), fd);
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+	assert_non_null(strstr(error.text, "earlier attempt"));
+	close(ends[0]);
+	close(ends[1]);
+	close(data);
+	store_close(store);
+	assert_state(1, true);
+}
+
+/* ---- Members ---- */
+
+static const struct how three = {.paths = {"a", "b", "c"}, .npaths = 3, .keep = true};
+
+static void members_are_one_store_in_one_order(void **state)
+{
+	static const struct {
+		struct how how;
+		int code;
+		const char *said;
+	} cases[] = {
+		{{.paths = {"b", "a", "c"}, .npaths = 3, .keep = true},
+		 -EMEDIUMTYPE,
+		 "member 1 of"},
+		{{.paths = {"a", "c", "b"}, .npaths = 3, .keep = true},
+		 -EMEDIUMTYPE,
+		 "member 2 of"},
+		{{.paths = {"a", "b"}, .npaths = 2, .keep = true}, -EMEDIUMTYPE, "on 3 paths"},
+		{{.paths = {"b"}, .npaths = 1, .keep = true}, -EMEDIUMTYPE, "member 1 of"},
+		{{.paths = {"a", "b", "c", "d"}, .npaths = 4, .keep = true},
+		 -EMEDIUMTYPE,
+		 "on 3 paths"},
+		{{.paths = {"a", "d", "c"}, .npaths = 3, .keep = true},
+		 -EMEDIUMTYPE,
+		 "holds nothing of the kept store"},
+		{{.paths = {"a", "y", "c"}, .npaths = 3, .keep = true},
+		 -EMEDIUMTYPE,
+		 "different kept stores"},
+		{{.paths = {"d", "b", "c"}, .npaths = 3, .keep = true},
+		 -EMEDIUMTYPE,
+		 "which stands first"},
+		{{.paths = {"a", "b", "c"}, .npaths = 3, .keep = true, .stripe_size = 131072},
+		 -EMEDIUMTYPE,
+		 "\"stripe_size\": 65536"},
+		{{.paths = {"d", "b"}, .npaths = 2}, -EEXIST, "b/" DATA " holds a kept store"},
+		{{.paths = {"a", "b", "c"}, .npaths = 3}, -EEXIST, "a/" DATA " holds a kept store"},
+	};
+
+	(void)state;
+	store_close(must_open(three));
+	store_close(must_open((struct how){.paths = {"x", "y", "z"}, .npaths = 3, .keep = true}));
+	for (size_t i = 0; i < LENGTH(cases); i++) {
+		must_not_open(cases[i].how, cases[i].code, cases[i].said);
+		assert_int_equal(mode_of(at("d/nvswap")), 0);
+	}
+	store_close(must_open(three));
+}
+
+static void ranks_are_not_mixed_up(void **state)
+{
+	(void)state;
+	store_close(must_open(kept));
+	assert_int_equal(rename(at("nvswap/rank0"), at("nvswap/rank5")), 0);
+	must_not_open((struct how){.keep = true, .rank = 5}, -EMEDIUMTYPE, "of rank 0");
+}
+
+static void striped_data_is_found_again(void **state)
+{
+	struct store *store = must_open(three);
+	uint64_t nbytes = 1000003, offset;
+	uint8_t *wrote = malloc(nbytes), *read = malloc(nbytes);
+	struct store_entry entry = {
+		.name = "t", .dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes, .written = true};
+	size_t n;
+
+	(void)state;
+	assert_non_null(wrote);
+	assert_non_null(read);
+	fill(wrote, nbytes, 3);
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	entry.offset = offset;
+	assert_int_equal(store_begin_writes(store, &error), 0);
+	move(store, NVS_WRITE, wrote, nbytes, offset);
+	assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+	store_close(store);
+	store = must_open(three);
+	assert_int_equal(store_entries(store, &n)[0].offset, offset);
+	move(store, NVS_READ, read, nbytes, offset);
+	assert_memory_equal(read, wrote, nbytes);
+	store_close(store);
+	assert_int_equal(truncate(at("b/" DATA), (off_t)size_of(at("b/" DATA)) - 1), 0);
+	must_not_open(three, -EUCLEAN, "cut short");
+	free(wrote);
+	free(read);
+}
+
+/* Labels are marked as kept from the last member to the first; a crash stops anywhere in that. */
+static void crash_while_it_is_made_leaves_room_for_a_new_one(void **state)
+{
+	(void)state;
+	for (unsigned marked = 0; marked < 3; marked++) {
+		struct store *store = must_open(three);
+
+		for (unsigned i = 0; i < 3 - marked; i++) {
+			store->members[i].label.kept = false;
+			assert_int_equal(member_write_label(&store->members[i], &error), 0);
+		}
+		store_close(store);
+		store_close(must_open(
+			(struct how){.paths = {"a", "b", "c"}, .npaths = 3, .keep = marked % 2}));
+		for (int i = 0; i < 3; i++)
+			remove_tree(at("%c", 'a' + i));
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		store_test(what_was_committed_is_found_again),
+		store_test(it_does_not_grow_from_run_to_run),
+		store_test(it_is_refused_and_left_alone_without_keep),
+		store_test(nothing_changed_writes_nothing),
+		store_test(never_committed_is_a_new_store),
+		store_test(crash_after_writes_is_unclean_until_the_next_commit),
+		store_test(crash_between_manifest_and_label_is_the_new_state),
+		store_test(torn_manifest_leaves_the_old_one),
+		store_test(first_commit_torn_is_as_if_nothing_was_committed),
+		store_test(each_flipped_byte_of_the_label_is_refused),
+		store_test(each_flipped_byte_of_a_manifest_leaves_the_other),
+		store_test(committing_over_a_damaged_manifest_heals_the_store),
+		store_test(data_that_was_cut_short_is_refused),
+		store_test(a_sparse_copy_is_reserved_again),
+		store_test(manifests_that_lie_are_refused),
+		store_test(names_that_lie_are_refused),
+		store_test(counts_that_lie_are_refused_without_memory_for_them),
+		store_test(manifests_longer_than_their_file_are_refused),
+		store_test(manifests_of_another_store_do_not_count),
+		store_test(random_damage_under_good_checksums_never_harms),
+		store_test(a_manifest_of_any_length_comes_back),
+		store_test(a_manifest_that_cant_be_written_leaves_the_old_one),
+		store_test(after_a_failed_sync_nothing_is_committed),
+		store_test(members_are_one_store_in_one_order),
+		store_test(ranks_are_not_mixed_up),
+		store_test(striped_data_is_found_again),
+		store_test(crash_while_it_is_made_leaves_room_for_a_new_one),
+	};
+
+	return cmocka_run_group_tests(tests, open_aio, close_aio);
+}

@@ -1,0 +1,653 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stores that are kept, and those that are not: what the next run finds after a proper end, after a
+ * crash, and where something else lies; and how an engine is opened and refused.
+ */
+#include "swap_fixture.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N 12
+
+static const uint64_t lengths[N] = {5000, 70000, 0, 1, 4096, 65536, 300000, 511, 8192, 1, 9999, 77};
+
+static off_t file_bytes(const struct fixture *f, const char *name)
+{
+	struct stat st;
+	char path[512];
+
+	fixture_store_file(f, name, path);
+	return stat(path, &st) ? -1 : st.st_size;
+}
+
+static unsigned entries_of(const char *path)
+{
+	DIR *directory = opendir(path);
+	unsigned n = 0;
+
+	assert_non_null(directory);
+	while (readdir(directory))
+		n++;
+	closedir(directory);
+	return n - 2;
+}
+
+static void write_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	for (uint64_t i = 0; i < N; i++)
+		tensor_write(f, t[i], seed + i);
+}
+
+static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	for (uint64_t i = 0; i < N; i++)
+		tensor_check(f, t[i], seed + i);
+}
+
+/* ---- Found again ---- */
+
+static void a_kept_store_is_found_again(const struct setup *setup)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+	off_t nbytes = 0;
+
+	fixture_init(&f, setup);
+	for (uint64_t run = 0; run < 5; run++) {
+		OK(&f, fixture_reopen(&f));
+		assert_null(nvs_find(f.engine, "t0"));
+		tensors_add(&f, "t", lengths, N, t);
+		if (run) {
+			for (int i = 0; i < N; i++)
+				STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
+			check_all(&f, t, run - 1);
+			assert_int_equal(file_bytes(&f, "data"), nbytes);
+		}
+		write_all(&f, t, run);
+		nbytes = file_bytes(&f, "data");
+		if (run % 2)
+			OK(&f, nvs_swap_out(f.engine, t, N, &f.error));
+		fixture_shut(&f);
+		assert_int_equal(file_bytes(&f, "data"), nbytes);
+	}
+	fixture_close(&f);
+}
+
+static void is_found_again_with_its_data(void **state)
+{
+	(void)state;
+	a_kept_store_is_found_again(&(struct setup){.place = PLACE_DISK, .keep = true});
+}
+
+static void is_found_again_buffered_and_verified(void **state)
+{
+	(void)state;
+	a_kept_store_is_found_again(
+		&(struct setup){.place = PLACE_TMPFS, .keep = true, .verify = true});
+}
+
+static void is_found_again_over_stripes(void **state)
+{
+	(void)state;
+	a_kept_store_is_found_again(&(struct setup){.place = PLACE_EXT4,
+						    .keep = true,
+						    .npaths = 3,
+						    .stripe_size = 3 * 4096,
+						    .verify = true});
+}
+
+static void registering_in_another_order_finds_the_same(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N], *again;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	tensors_add(&f, "t", lengths, N, t);
+	write_all(&f, t, 9);
+	OK(&f, nvs_forget(f.engine, &t[5], 1, &f.error));
+	fixture_shut(&f);
+	OK(&f, fixture_reopen(&f));
+	for (uint64_t i = N; i--;) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "t%d", (int)i);
+		again = tensor_add(&f, name, lengths[i]);
+		if (i == 5)
+			STATE(&f, again, NVS_EMPTY, false, 0);
+		else
+			tensor_check(&f, again, 9 + i);
+	}
+	fixture_close(&f);
+}
+
+static void another_model_is_told_from_this(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N], *tensor;
+	struct nvs_tensor_spec spec = {"t0", NVS_U8, 5001};
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	tensors_add(&f, "t", lengths, N, t);
+	write_all(&f, t, 9);
+	fixture_shut(&f);
+	OK(&f, fixture_reopen(&f));
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE,
+		     "t0 as U8 x 5000, and U8 x 5001");
+	spec.numel = 5000;
+	spec.dtype = NVS_I8;
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE, "I8 x 5000");
+	assert_null(nvs_find(f.engine, "t0"));
+	/* Refused, it is as it was. */
+	tensors_add(&f, "t", lengths, N, t);
+	check_all(&f, t, 9);
+	fixture_close(&f);
+}
+
+static void tells_what_could_not_be_committed(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t[N];
+	struct nvs_engine *engine;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .faults = &faults);
+	tensors_add(&f, "t", lengths, N, t);
+	write_all(&f, t, 1);
+	OK(&f, nvs_commit(f.engine, &f.error));
+	tensor_write(&f, t[6], 2);
+	tensor_write(&f, t[1], 3);
+	OK(&f, nvs_swap_in(f.engine, &t[4], 1, 0, &f.error));
+	OK(&f, nvs_wait(f.engine, &t[4], 1, -1, &f.error));
+	OK(&f, nvs_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
+	/* The first of the two in the store fails, the other is committed all the same. */
+	faults_fail(&faults, NVS_WRITE, -EIO, 1);
+	engine = f.engine;
+	f.engine = NULL;
+	expect_error(&f, nvs_close(engine, &f.error), -EIO, "t1: writing");
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	STATE(&f, t[1], NVS_EMPTY, false, 0);
+	tensor_check(&f, t[6], 2);
+	tensor_check(&f, t[4], 1 + 4);
+
+	/* In use and changed: the drive's contents stay, and it is told. */
+	OK(&f, nvs_swap_in(f.engine, &t[4], 1, 0, &f.error));
+	OK(&f, nvs_swap_in(f.engine, &t[4], 1, 0, &f.error));
+	OK(&f, nvs_wait(f.engine, &t[4], 1, -1, &f.error));
+	OK(&f, nvs_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EBUSY, "t4 is in use and changed");
+	engine = f.engine;
+	f.engine = NULL;
+	expect_error(&f, nvs_close(engine, &f.error), -EBUSY, "t4");
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	tensor_check(&f, t[4], 1 + 4);
+	fixture_close(&f);
+}
+
+static void is_not_touched_by_who_does_not_keep(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	tensors_add(&f, "t", lengths, N, t);
+	write_all(&f, t, 9);
+	fixture_shut(&f);
+	f.config.keep = false;
+	expect_error(&f, fixture_reopen(&f), -EEXIST, "keep");
+	f.config.keep = true;
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	check_all(&f, t, 9);
+	fixture_close(&f);
+}
+
+static void ranks_have_stores_of_their_own(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .keep = true);
+	for (f.config.rank = 0; f.config.rank < 3; f.config.rank++) {
+		OK(&f, fixture_reopen(&f));
+		tensors_add(&f, "t", lengths, N, t);
+		STATE(&f, t[0], NVS_EMPTY, false, 0);
+		write_all(&f, t, f.config.rank);
+		fixture_shut(&f);
+	}
+	f.config.rank = 1;
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	check_all(&f, t, 1);
+	fixture_close(&f);
+}
+
+/* ---- Crashes ---- */
+
+/* Runs it in a child that ends without closing anything: the parent's engine must be closed. */
+static void crash_after(struct fixture *f, void (*what)(struct fixture *f))
+{
+	int status;
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (!pid) {
+		MUST(!fixture_reopen(f));
+		what(f);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+static void child_register(struct fixture *f, struct nvs_tensor **t)
+{
+	char names[N][16];
+	struct nvs_tensor_spec specs[N];
+
+	for (int i = 0; i < N; i++) {
+		snprintf(names[i], sizeof(names[i]), "t%d", i);
+		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, lengths[i]};
+	}
+	MUST(!nvs_register(f->engine, specs, N, t, NULL));
+}
+
+static void child_write(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
+{
+	MUST(!nvs_lease(f->engine, &t, 1, -1, NULL));
+	fill(nvs_data(t), info_of(f, t).nbytes, seed);
+	MUST(!nvs_release(f->engine, &t, 1, NVS_DIRTY, NULL));
+	MUST(!nvs_swap_out(f->engine, &t, 1, NULL));
+	MUST(!nvs_wait(f->engine, &t, 1, -1, NULL));
+}
+
+static void commit_then_overwrite_two(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	child_register(f, t);
+	for (uint64_t i = 0; i < N; i++)
+		child_write(f, t[i], i);
+	MUST(!nvs_commit(f->engine, NULL));
+	child_write(f, t[1], 100);
+	child_write(f, t[6], 100);
+}
+
+static void after_a_crash_what_has_no_checksum_is_lost_and_said(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .keep = true, .ioengine = NVS_IOENGINE_POSIX);
+	crash_after(&f, commit_then_overwrite_two);
+	OK(&f, fixture_reopen(&f));
+	assert_non_null(strstr(f.log, "did not end properly"));
+	tensors_add(&f, "t", lengths, N, t);
+	for (int i = 0; i < N; i++) {
+		if (!lengths[i]) {
+			STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
+			continue;
+		}
+		STATE(&f, t[i], NVS_EMPTY, false, 0);
+		expect_error(&f, nvs_swap_in(f.engine, &t[i], 1, 0, &f.error), -ENODATA, "crash");
+	}
+	/* Written again and closed properly, all is well. */
+	write_all(&f, t, 5);
+	fixture_shut(&f);
+	f.log[0] = 0;
+	OK(&f, fixture_reopen(&f));
+	assert_null(strstr(f.log, "properly"));
+	tensors_add(&f, "t", lengths, N, t);
+	check_all(&f, t, 5);
+	fixture_close(&f);
+}
+
+static void overwritten_are_found_out(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	tensors_add(f, "t", lengths, N, t);
+	for (uint64_t i = 0; i < N; i++) {
+		if (i != 1 && i != 6) {
+			tensor_check(f, t[i], i);
+			continue;
+		}
+		OK(f, nvs_swap_in(f->engine, &t[i], 1, 0, &f->error));
+		expect_error(f, nvs_wait(f->engine, &t[i], 1, -1, &f->error), -EBADMSG,
+			     info_of(f, t[i]).name);
+	}
+}
+
+static void after_a_crash_checksums_tell_what_is_whole(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .ioengine = NVS_IOENGINE_POSIX);
+	crash_after(&f, commit_then_overwrite_two);
+	OK(&f, fixture_reopen(&f));
+	assert_non_null(strstr(f.log, "did not end properly"));
+	overwritten_are_found_out(&f);
+	fixture_close(&f);
+}
+
+/* Also by a run that makes no checksums itself, and after one that closed without a look. */
+static void after_a_crash_nothing_stale_is_taken_for_good(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .ioengine = NVS_IOENGINE_POSIX);
+	crash_after(&f, commit_then_overwrite_two);
+	f.config.verify = false;
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	tensor_write(&f, t[0], 0);
+	fixture_shut(&f);
+	OK(&f, fixture_reopen(&f));
+	overwritten_are_found_out(&f);
+	fixture_close(&f);
+}
+
+static void read_all(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	child_register(f, t);
+	for (int i = 0; i < N; i++) {
+		MUST(!nvs_swap_in(f->engine, &t[i], 1, -1, NULL));
+		MUST(!nvs_wait(f->engine, &t[i], 1, -1, NULL));
+		MUST(!nvs_release(f->engine, &t[i], 1, NVS_CLEAN, NULL));
+		MUST(!nvs_swap_out(f->engine, &t[i], 1, NULL));
+	}
+}
+
+static void a_crash_while_reading_loses_nothing(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .ioengine = NVS_IOENGINE_POSIX);
+	tensors_add(&f, "t", lengths, N, t);
+	write_all(&f, t, 9);
+	fixture_shut(&f);
+	crash_after(&f, read_all);
+	f.log[0] = 0;
+	OK(&f, fixture_reopen(&f));
+	assert_null(strstr(f.log, "properly"));
+	tensors_add(&f, "t", lengths, N, t);
+	check_all(&f, t, 9);
+	fixture_close(&f);
+}
+
+static void commit_and_no_more(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	child_register(f, t);
+	for (uint64_t i = 0; i < N; i++) {
+		MUST(!nvs_lease(f->engine, &t[i], 1, -1, NULL));
+		fill(nvs_data(t[i]), lengths[i], 30 + i);
+		MUST(!nvs_release(f->engine, &t[i], 1, NVS_DIRTY, NULL));
+	}
+	MUST(!nvs_commit(f->engine, NULL));
+	for (int i = 0; i < N; i++) {
+		MUST(info_of(f, t[i]).state == NVS_RESIDENT);
+		MUST(!info_of(f, t[i]).dirty);
+	}
+}
+
+static void a_commit_survives_a_crash(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .keep = true, .ioengine = NVS_IOENGINE_POSIX);
+	crash_after(&f, commit_and_no_more);
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	check_all(&f, t, 30);
+	fixture_close(&f);
+}
+
+/* Holds a store until the parent closes the pipe. */
+static void hold_the_store(struct fixture *f, const int ready[2], const int done[2])
+{
+	char byte = 0;
+
+	close(done[1]);
+	MUST(!fixture_reopen(f));
+	MUST(write(ready[1], &byte, 1) == 1);
+	MUST(read(done[0], &byte, 1) == 0);
+	_exit(nvs_close(f->engine, NULL) ? 1 : 0);
+}
+
+static void a_store_that_another_process_holds_is_refused(void **state)
+{
+	struct fixture f;
+	int status, ready[2], done[2];
+	char byte;
+	pid_t pid;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	assert_int_equal(pipe(ready) + pipe(done), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid)
+		hold_the_store(&f, ready, done);
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	expect_error(&f, fixture_reopen(&f), -EBUSY, "another process holds the store");
+	f.config.rank = 1;
+	OK(&f, fixture_reopen(&f));
+	fixture_shut(&f);
+	close(done[1]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	f.config.rank = 0;
+	OK(&f, fixture_reopen(&f));
+	close(ready[0]);
+	close(ready[1]);
+	close(done[0]);
+	fixture_close(&f);
+}
+
+static void a_store_that_this_process_holds_is_refused(void **state)
+{
+	struct fixture f, other;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	other = f;
+	expect_error(&other, fixture_reopen(&other), -EBUSY, "store at");
+	fixture_close(&f);
+}
+
+/* ---- Not kept ---- */
+
+static void leaves_nothing_behind_unless_kept(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	for (unsigned npaths = 1; npaths <= 3; npaths++) {
+		OPEN(&f, .place = PLACE_DISK, .npaths = npaths);
+		tensors_add(&f, "t", lengths, N, t);
+		write_all(&f, t, 1);
+		OK(&f, nvs_swap_out(f.engine, t, N, &f.error));
+		/* Without keep a commit writes back, and no more. */
+		OK(&f, nvs_commit(f.engine, &f.error));
+		assert_int_equal(file_bytes(&f, "manifest.0"), -1);
+		fixture_shut(&f);
+		for (unsigned i = 0; i < npaths; i++)
+			assert_int_equal(entries_of(f.paths[i]), 0);
+		fixture_close(&f);
+	}
+}
+
+static void device_cpu_leaves_no_file(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU, .keep = true, .verify = true,
+	     .pool_bytes = MIB);
+	assert_int_equal(f.config.param.npaths, 0);
+	tensors_add(&f, "t", lengths, N, t);
+	for (uint64_t turn = 0; turn < 3; turn++) {
+		write_all(&f, t, turn);
+		OK(&f, nvs_swap_out(f.engine, t, N, &f.error));
+		check_all(&f, t, turn);
+	}
+	OK(&f, nvs_commit(f.engine, &f.error));
+	fixture_shut(&f);
+	assert_int_equal(entries_of(f.paths[0]), 0);
+	fixture_close(&f);
+}
+
+/* ---- Opening ---- */
+
+static void refuses_what_it_is_told_in_vain(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	f.config.param.device = NVS_DEVICE_NONE;
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "offload_param.device is none");
+	expect_error(&f, nvs_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error), -EINVAL,
+		     "offload_optimizer.device is none");
+	f.config.param.device = NVS_DEVICE_NVME;
+	f.config.aio.use_gds = true;
+	expect_error(&f, fixture_reopen(&f), -ENOTSUP, "use_gds");
+	f.config.aio.use_gds = false;
+	f.config.aio.block_size = 1000;
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "block_size is 1000");
+	f.config.aio.block_size = 4096;
+	f.config.aio.queue_depth = 0;
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "queue_depth");
+	f.config.aio.queue_depth = 8;
+	f.config.aio.thread_count = NVS_THREAD_COUNT_MAX + 1;
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "thread_count");
+	f.config.aio.thread_count = 1;
+	f.config.param.buffer_count = 0;
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "pool of nothing");
+	f.config.param.buffer_count = 1;
+	assert_int_equal(entries_of(f.paths[0]), 0);
+	OK(&f, fixture_reopen(&f));
+	fixture_close(&f);
+}
+
+static void refuses_a_pool_that_memory_has_no_room_for(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	f.config.param.buffer_count = 1000;
+	f.config.param.buffer_size = GIB;
+	expect_error(&f, fixture_reopen(&f), -ENOMEM, "buffer_count x buffer_size");
+	f.config.param.buffer_count = UINT32_MAX;
+	f.config.param.buffer_size = UINT64_MAX / 2;
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "more bytes than can be counted");
+	assert_int_equal(entries_of(f.paths[0]), 0);
+	fixture_close(&f);
+}
+
+static void refuses_a_pool_that_may_not_be_locked(void **state)
+{
+	struct rlimit limit, none;
+	uid_t user = geteuid();
+	struct fixture f;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU);
+	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	none = (struct rlimit){0, limit.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &none), 0);
+	/* Root may lock any memory. */
+	assert_int_equal(user ? 0 : seteuid(65534), 0);
+	f.config.param.pin_memory = true;
+	expect_error(&f, fixture_reopen(&f), -ENOMEM, "ulimit -l");
+	f.config.param.pin_memory = false;
+	OK(&f, fixture_reopen(&f));
+	tensor_store(&f, tensor_add(&f, "t", 100000), 1);
+	tensor_check(&f, nvs_find(f.engine, "t"), 1);
+	fixture_shut(&f);
+	assert_int_equal(seteuid(user), 0);
+	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+	fixture_close(&f);
+}
+
+static void the_optimizer_has_a_pool_of_its_own(void **state)
+{
+	struct fixture f;
+	struct nvs_engine_stats stats;
+	struct nvs_tensor *t;
+	const char *path;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	path = f.paths[0];
+	OK(&f, nvs_config_set_paths(&f.config.optimizer, &path, 1, &f.error));
+	f.config.optimizer.buffer_count = 3;
+	f.config.sub_group_size = 100000;
+	f.config.optimizer.buffer_size = 100000;
+	OK(&f, nvs_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error));
+	nvs_get_stats(f.engine, &stats);
+	assert_true(stats.pool.bytes >= nvs_config_pool_bytes(&f.config, NVS_OFFLOAD_OPTIMIZER));
+	t = tensor_add(&f, "exp_avg", 300000);
+	tensor_store(&f, t, 1);
+	tensor_check(&f, t, 1);
+	expect_error(&f,
+		     nvs_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_F32, GIB}, 1, &t,
+				  &f.error),
+		     -E2BIG, "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements");
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(is_found_again_with_its_data),
+		cmocka_unit_test(is_found_again_buffered_and_verified),
+		cmocka_unit_test(is_found_again_over_stripes),
+		cmocka_unit_test(registering_in_another_order_finds_the_same),
+		cmocka_unit_test(another_model_is_told_from_this),
+		cmocka_unit_test(tells_what_could_not_be_committed),
+		cmocka_unit_test(is_not_touched_by_who_does_not_keep),
+		cmocka_unit_test(ranks_have_stores_of_their_own),
+		cmocka_unit_test(after_a_crash_what_has_no_checksum_is_lost_and_said),
+		cmocka_unit_test(after_a_crash_checksums_tell_what_is_whole),
+		cmocka_unit_test(after_a_crash_nothing_stale_is_taken_for_good),
+		cmocka_unit_test(a_crash_while_reading_loses_nothing),
+		cmocka_unit_test(a_commit_survives_a_crash),
+		cmocka_unit_test(a_store_that_another_process_holds_is_refused),
+		cmocka_unit_test(a_store_that_this_process_holds_is_refused),
+		cmocka_unit_test(leaves_nothing_behind_unless_kept),
+		cmocka_unit_test(device_cpu_leaves_no_file),
+		cmocka_unit_test(refuses_what_it_is_told_in_vain),
+		cmocka_unit_test(refuses_a_pool_that_memory_has_no_room_for),
+		cmocka_unit_test(refuses_a_pool_that_may_not_be_locked),
+		cmocka_unit_test(the_optimizer_has_a_pool_of_its_own),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}

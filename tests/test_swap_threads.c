@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many threads at one engine, on tensors of their own and on shared ones, in a pool that is too
+ * small for all. Whoever changes a shared tensor keeps the others from its contents, as a user
+ * must; everything else is called by anyone at any time.
+ */
+#include "swap_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#define THREADS 8
+#define SHARED	24
+#define OWN	8
+#define TURNS	(SANITIZED ? 150 : 600)
+
+struct shared {
+	struct fixture f;
+	struct nvs_tensor *tensors[SHARED];
+	uint64_t nbytes[SHARED];
+	pthread_rwlock_t locks[SHARED];
+	uint64_t seeds[SHARED]; /* of the contents; under the lock */
+	uint64_t seed;
+};
+
+struct worker {
+	struct shared *shared;
+	pthread_t thread;
+	uint64_t random;
+	unsigned number;
+	struct nvs_tensor *own[OWN];
+	uint64_t nbytes[OWN], seeds[OWN];
+	uint64_t moved;
+};
+
+static void must_be_ok(struct shared *s, int rc, struct nvs_error *error)
+{
+	(void)s;
+	if (rc)
+		fprintf(stderr, "%s: %s\n", nvs_strerror(rc), error->text);
+	MUST(!rc);
+}
+
+static void read_shared(struct worker *w)
+{
+	struct shared *s = w->shared;
+	struct nvs_error error;
+	size_t i = below(&w->random, SHARED);
+
+	pthread_rwlock_rdlock(&s->locks[i]);
+	must_be_ok(s, nvs_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	must_be_ok(s, nvs_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	MUST(filled(nvs_data(s->tensors[i]), s->nbytes[i], s->seeds[i]));
+	must_be_ok(s, nvs_release(s->f.engine, &s->tensors[i], 1, NVS_CLEAN, &error), &error);
+	pthread_rwlock_unlock(&s->locks[i]);
+	w->moved += s->nbytes[i];
+}
+
+static void change_shared(struct worker *w)
+{
+	struct shared *s = w->shared;
+	struct nvs_error error;
+	size_t i = below(&w->random, SHARED);
+
+	pthread_rwlock_wrlock(&s->locks[i]);
+	if (below(&w->random, 2)) {
+		must_be_ok(s, nvs_lease(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	} else {
+		must_be_ok(s, nvs_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+		must_be_ok(s, nvs_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	}
+	s->seeds[i] = next_random(&w->random);
+	fill(nvs_data(s->tensors[i]), s->nbytes[i], s->seeds[i]);
+	must_be_ok(s, nvs_release(s->f.engine, &s->tensors[i], 1, NVS_DIRTY, &error), &error);
+	pthread_rwlock_unlock(&s->locks[i]);
+}
+
+/* What needs no care: it is done, or refused for a reason that passes. */
+static void meddle(struct worker *w)
+{
+	struct shared *s = w->shared;
+	size_t at = below(&w->random, SHARED), n = 1 + below(&w->random, SHARED - at);
+	struct nvs_engine_stats stats;
+	struct nvs_tensor_info info;
+	long rc;
+
+	switch (below(&w->random, 6)) {
+	case 0:
+		rc = nvs_prefetch(s->f.engine, &s->tensors[at], n, NULL);
+		MUST(rc >= 0 && rc <= (long)n);
+		break;
+	case 1:
+		rc = nvs_swap_out(s->f.engine, &s->tensors[at], n, NULL);
+		MUST(rc == 0 || rc == -EBUSY);
+		break;
+	case 2:
+		rc = nvs_wait(s->f.engine, &s->tensors[at], n, (int)below(&w->random, 3) - 1, NULL);
+		MUST(rc == 0 || rc == -EAGAIN || rc == -ETIMEDOUT);
+		break;
+	case 3:
+		rc = nvs_commit(s->f.engine, NULL);
+		MUST(rc == 0 || rc == -EBUSY);
+		break;
+	case 4:
+		nvs_tensor_get_info(s->f.engine, s->tensors[at], &info);
+		MUST(info.nbytes == s->nbytes[at] && !info.status);
+		break;
+	default:
+		nvs_get_stats(s->f.engine, &stats);
+		MUST(stats.pool.used <= stats.pool.bytes && !stats.verify_errors);
+	}
+}
+
+/* Alone, for as long as it is in flight to the caller nobody else can have it. */
+static void move_shared_past_the_pool(struct worker *w)
+{
+	struct shared *s = w->shared;
+	size_t i = below(&w->random, SHARED);
+	char *memory = malloc(s->nbytes[i] + 1);
+	void *data = memory + 1;
+	int rc;
+
+	MUST(memory);
+	pthread_rwlock_wrlock(&s->locks[i]);
+	rc = nvs_swap_in_to(s->f.engine, &s->tensors[i], &data, 1, NULL);
+	MUST(rc == 0 || rc == -EBUSY);
+	MUST(!nvs_wait(s->f.engine, &s->tensors[i], 1, -1, NULL));
+	if (!rc)
+		MUST(filled(data, s->nbytes[i], s->seeds[i]));
+	pthread_rwlock_unlock(&s->locks[i]);
+	free(memory);
+}
+
+static void work_on_own(struct worker *w)
+{
+	struct nvs_engine *engine = w->shared->f.engine;
+	size_t at = below(&w->random, OWN), n = 1 + below(&w->random, OWN - at);
+	struct nvs_error error;
+	enum nvs_how how = below(&w->random, 2) ? NVS_DIRTY : NVS_CLEAN;
+
+	if (n > 3)
+		n = 3;
+	must_be_ok(w->shared, nvs_swap_in(engine, &w->own[at], n, -1, &error), &error);
+	must_be_ok(w->shared, nvs_wait(engine, &w->own[at], n, -1, &error), &error);
+	for (size_t i = at; i < at + n; i++) {
+		MUST(filled(nvs_data(w->own[i]), w->nbytes[i], w->seeds[i]));
+		if (how == NVS_CLEAN)
+			continue;
+		w->seeds[i] = next_random(&w->random);
+		fill(nvs_data(w->own[i]), w->nbytes[i], w->seeds[i]);
+	}
+	must_be_ok(w->shared, nvs_release(engine, &w->own[at], n, how, &error), &error);
+	if (below(&w->random, 2))
+		must_be_ok(w->shared, nvs_swap_out(engine, &w->own[at], n, &error), &error);
+	else if (nvs_prefetch(engine, &w->own[at], n, &error) < 0)
+		MUST(false);
+}
+
+static void register_own(struct worker *w)
+{
+	struct nvs_engine *engine = w->shared->f.engine;
+	struct nvs_tensor_spec specs[OWN];
+	struct nvs_error error;
+	char names[OWN][32];
+
+	for (size_t i = 0; i < OWN; i++) {
+		w->nbytes[i] = 1 + below(&w->random, 60000);
+		snprintf(names[i], sizeof(names[i]), "own.%u.%zu", w->number, i);
+		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, w->nbytes[i]};
+	}
+	must_be_ok(w->shared, nvs_register(engine, specs, OWN, w->own, &error), &error);
+	for (size_t i = 0; i < OWN; i++) {
+		w->seeds[i] = next_random(&w->random);
+		must_be_ok(w->shared, nvs_lease(engine, &w->own[i], 1, -1, &error), &error);
+		fill(nvs_data(w->own[i]), w->nbytes[i], w->seeds[i]);
+		must_be_ok(w->shared, nvs_release(engine, &w->own[i], 1, NVS_DIRTY, &error),
+			   &error);
+	}
+}
+
+static void forget_own(struct worker *w)
+{
+	struct nvs_engine *engine = w->shared->f.engine;
+
+	/* What makes room for others may put them in flight again at any time. */
+	for (;;) {
+		int rc;
+
+		MUST(!nvs_wait(engine, w->own, OWN, -1, NULL));
+		rc = nvs_forget(engine, w->own, OWN, NULL);
+		if (!rc)
+			return;
+		MUST(rc == -EBUSY);
+	}
+}
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+
+	register_own(w);
+	for (int turn = 0; turn < TURNS; turn++) {
+		switch (below(&w->random, 7)) {
+		case 0:
+		case 1:
+			read_shared(w);
+			break;
+		case 2:
+			change_shared(w);
+			break;
+		case 3:
+			move_shared_past_the_pool(w);
+			break;
+		case 4:
+		case 5:
+			work_on_own(w);
+			break;
+		default:
+			meddle(w);
+		}
+		if (turn == TURNS / 2) {
+			forget_own(w);
+			register_own(w);
+		}
+	}
+	return NULL;
+}
+
+static void all_threads(const struct setup *setup)
+{
+	static struct shared s;
+	static struct worker workers[THREADS];
+	uint64_t random = seed_of_run();
+
+	memset(&s, 0, sizeof(s));
+	memset(workers, 0, sizeof(workers));
+	fixture_open(&s.f, setup);
+	for (size_t i = 0; i < SHARED; i++) {
+		s.nbytes[i] = below(&random, 100000);
+		pthread_rwlock_init(&s.locks[i], NULL);
+	}
+	tensors_add(&s.f, "shared", s.nbytes, SHARED, s.tensors);
+	for (size_t i = 0; i < SHARED; i++) {
+		s.seeds[i] = next_random(&random);
+		tensor_write(&s.f, s.tensors[i], s.seeds[i]);
+	}
+	for (unsigned i = 0; i < THREADS; i++) {
+		workers[i] =
+			(struct worker){.shared = &s, .number = i, .random = next_random(&random)};
+		assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(workers[i].thread, NULL);
+	for (size_t i = 0; i < SHARED; i++) {
+		tensor_check(&s.f, s.tensors[i], s.seeds[i]);
+		pthread_rwlock_destroy(&s.locks[i]);
+	}
+	for (unsigned k = 0; k < THREADS; k++)
+		for (size_t i = 0; i < OWN; i++)
+			tensor_check(&s.f, workers[k].own[i], workers[k].seeds[i]);
+	fixture_close(&s.f);
+}
+
+static void threads_share_an_engine(void **state)
+{
+	(void)state;
+	all_threads(&(struct setup){.place = PLACE_EXT4, .pool_bytes = MIB, .thread_count = 2});
+}
+
+static void threads_share_a_verified_one(void **state)
+{
+	(void)state;
+	all_threads(&(struct setup){.place = PLACE_TMPFS,
+				    .pool_bytes = MIB,
+				    .verify = true,
+				    .keep = true,
+				    .ioengine = NVS_IOENGINE_POSIX});
+}
+
+static void threads_share_one_where_nothing_stays(void **state)
+{
+	(void)state;
+	all_threads(&(struct setup){.place = PLACE_TMPFS,
+				    .pool_bytes = 2 * MIB,
+				    .max_in_cpu = NONE_STAYS,
+				    .verify = true,
+				    .thread_count = 2});
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(threads_share_an_engine),
+		cmocka_unit_test(threads_share_a_verified_one),
+		cmocka_unit_test(threads_share_one_where_nothing_stays),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
