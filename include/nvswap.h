@@ -172,9 +172,10 @@ struct nvs_config {
 	struct nvs_optimizer_config adam;
 
 	/* "nvswap" */
-	bool verify;	      /* a checksum per tensor, compared at each swap-in */
-	bool keep;	      /* the store outlives the engine, and is found again */
-	uint32_t rank;	      /* which store under nvme_path: rank<N> */
+	bool verify; /* a checksum per tensor, compared at each swap-in */
+	bool keep;   /* the store outlives the engine, and is found again */
+	uint32_t
+		rank; /* which store under nvme_path: rank<N>, of the optimizer rank<N>-optimizer */
 	uint64_t stripe_size; /* bytes; 0: one block_size. Of use with several paths */
 };
 

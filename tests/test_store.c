@@ -9,10 +9,35 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
 #include "store_fixture.h"
+
+/* ---- System calls, as the store sees them while a test wants something to happen there ---- */
+
+static void (*before_flock)(void);
+static bool drive_is_full;
+
+int flock(int fd, int operation)
+{
+	void (*act)(void) = before_flock;
+
+	if (act) {
+		before_flock = NULL;
+		act();
+	}
+	return (int)syscall(SYS_flock, fd, operation);
+}
+
+/* A file system that is full has made the file longer before it noticed. */
+int posix_fallocate(int fd, off_t offset, off_t nbytes)
+{
+	if (drive_is_full)
+		return ftruncate(fd, offset + nbytes / 2) ? errno : ENOSPC;
+	return fallocate(fd, 0, offset, nbytes) ? errno : 0;
+}
 
 /* ---- What it makes ---- */
 
@@ -276,6 +301,38 @@ static void closing_and_opening_at_once_never_gives_two_owners(void **state)
 	assert_int_equal(mode_of(at("nvswap")), 0);
 }
 
+static void replace_data(void)
+{
+	if (rename(at(DATA), at("old")) == 0)
+		write_file(at(DATA), "", 0, 0);
+}
+
+static void remove_all(void)
+{
+	remove_tree(at("nvswap"));
+}
+
+/* What the previous owner may do between our opening and our locking the file. */
+static void a_file_that_goes_while_it_is_locked_is_not_taken_for_the_store(void **state)
+{
+	static void (*const acts[])(void) = {replace_data, remove_all};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(acts); i++) {
+		struct stat named, held;
+		struct store *store;
+
+		before_flock = acts[i];
+		store = must_open((struct how){.rank = 0});
+		assert_null(before_flock);
+		assert_int_equal(stat(at(DATA), &named), 0);
+		assert_int_equal(fstat(store->members[0].fd, &held), 0);
+		assert_int_equal(named.st_ino, held.st_ino);
+		must_not_open((struct how){.rank = 0}, -EBUSY, "another process");
+		store_close(store);
+	}
+}
+
 static void what_a_crash_left_is_used_again_and_said(void **state)
 {
 	struct store *store = must_open((struct how){.rank = 0});
@@ -452,6 +509,32 @@ static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
 	store_close(store);
 }
 
+static void a_file_that_could_not_grow_is_as_long_as_before(void **state)
+{
+	struct store *store = must_open((struct how){.paths = {"a", "b"}, .npaths = 2});
+	uint64_t nbytes = MIB(4), offset;
+
+	(void)state;
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	drive_is_full = true;
+
+	int rc = store_reserve(store, &nbytes, 1, &offset, &error);
+
+	drive_is_full = false;
+	assert_int_equal(rc, -ENOSPC);
+	assert_int_equal(size_of(at("a/" DATA)), MIB(3));
+	assert_int_equal(size_of(at("b/" DATA)), MIB(3));
+	assert_int_equal(store_bytes(store), MIB(4));
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	assert_int_equal(offset, MIB(4));
+	store_close(store);
+	drive_is_full = true;
+	must_not_open((struct how){.paths = {"a", "b"}, .npaths = 2}, -ENOSPC, "has no room");
+	drive_is_full = false;
+	assert_int_equal(mode_of(at("a/nvswap")), 0);
+	assert_int_equal(mode_of(at("b/nvswap")), 0);
+}
+
 /* ---- Several members ---- */
 
 static void stripes_lie_on_members_by_turns(void **state)
@@ -605,6 +688,7 @@ int main(void)
 		store_test(second_process_is_locked_out),
 		store_test(one_path_named_twice_is_refused),
 		store_test(closing_and_opening_at_once_never_gives_two_owners),
+		store_test(a_file_that_goes_while_it_is_locked_is_not_taken_for_the_store),
 		store_test(what_a_crash_left_is_used_again_and_said),
 		store_test(files_that_a_crash_left_without_a_label_are_used_again),
 		store_test(extents_lie_side_by_side_in_units),
@@ -612,6 +696,7 @@ int main(void)
 		store_test(random_histories_never_overlap),
 		store_test(more_than_any_drive_has_is_refused_with_numbers),
 		store_test(a_limit_on_file_sizes_is_an_error_and_not_a_signal),
+		store_test(a_file_that_could_not_grow_is_as_long_as_before),
 		store_test(stripes_lie_on_members_by_turns),
 		store_test(any_number_of_members_and_any_stripe),
 		store_test(memory_store_holds_data_and_leaves_no_file),

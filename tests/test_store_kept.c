@@ -4,6 +4,7 @@
  * manifest and the labels; refused, and left alone, when they are damaged or somebody else's.
  */
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <xxhash.h>
 
 #include "store/disk.h"
@@ -12,6 +13,29 @@
 #define MANIFEST "nvswap/rank0/manifest.%u"
 
 static const struct how kept = {.keep = true};
+
+/* ---- Crashes: what lies on the drive before each write is a state that one may leave ---- */
+
+static bool recording;
+static unsigned recorded;
+
+static void record(void)
+{
+	char command[512];
+
+	snprintf(command, sizeof(command),
+		 "mkdir %s/crash.%u && cp -a --sparse=always %s/a %s/b %s/c %s/crash.%u", root,
+		 recorded, root, root, root, root, recorded);
+	if (system(command) == 0)
+		recorded++;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t nbytes, off_t offset)
+{
+	if (recording)
+		record();
+	return syscall(SYS_pwrite64, fd, data, nbytes, offset);
+}
 
 /* ---- Committing ---- */
 
@@ -190,7 +214,7 @@ static void nothing_changed_writes_nothing(void **state)
 	assert_state(2, false);
 }
 
-/* ---- Crashes: closing a kept store commits nothing, so it leaves what a crash would ---- */
+/* ---- Closing a kept store commits nothing, so it leaves what a crash would ---- */
 
 static void never_committed_is_a_new_store(void **state)
 {
@@ -825,6 +849,46 @@ static void striped_data_is_found_again(void **state)
 	free(read);
 }
 
+static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
+{
+	struct store *store;
+	uint64_t offsets[ENTRIES];
+	unsigned version = 0, opened = 0;
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(mkdir(at("%c", 'a' + i), 0700), 0);
+	recorded = 0;
+	recording = true;
+	store = must_open(three);
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	commit_version(store, 2, offsets);
+	record();
+	recording = false;
+	store_close(store);
+
+	/* Two labels for each member, and for each commit a label, a manifest and a label. */
+	assert_int_equal(recorded, 6 + 6 + 1);
+	for (unsigned i = 0; i < recorded; i++) {
+		char paths[3][32];
+		struct how how = {.npaths = 3, .keep = true};
+
+		for (int j = 0; j < 3; j++) {
+			snprintf(paths[j], sizeof(paths[j]), "crash.%u/%c", i, 'a' + j);
+			how.paths[j] = paths[j];
+		}
+		store = must_open(how);
+		opened = version_of(store);
+		assert_true(opened == version || opened == version + 1);
+		/* Before the manifest is there (7, 10) it is unclean, and afterwards not. */
+		assert_int_equal(store_unclean(store), i == 7 || i == 10);
+		version = opened;
+		store_close(store);
+	}
+	assert_int_equal(version, 2);
+}
+
 /* Labels are marked as kept from the last member to the first; a crash stops anywhere in that. */
 static void crash_while_it_is_made_leaves_room_for_a_new_one(void **state)
 {
@@ -873,6 +937,7 @@ int main(void)
 		store_test(members_are_one_store_in_one_order),
 		store_test(ranks_are_not_mixed_up),
 		store_test(striped_data_is_found_again),
+		store_test(a_crash_before_any_write_leaves_a_store_that_opens),
 		store_test(crash_while_it_is_made_leaves_room_for_a_new_one),
 	};
 

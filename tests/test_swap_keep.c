@@ -578,6 +578,10 @@ static void refuses_a_pool_that_may_not_be_locked(void **state)
 	struct fixture f;
 
 	(void)state;
+	if (SANITIZED) {
+		print_message("a sanitizer lets every mlock succeed\n");
+		skip();
+	}
 	INIT(&f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU);
 	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
 	none = (struct rlimit){0, limit.rlim_max};

@@ -200,12 +200,23 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 	return rc ? -ENOTSUP : 0;
 }
 
+/* Each with its worker's ring alone. Where that is refused they work all the same, if slower. */
 static void register_bounce(struct nvs_aio *aio)
 {
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		/* Without it they work all the same, a little slower. */
-		(void)nvs_aio_register_memory(aio, aio->workers[i].bounce.data,
-					      bounce_bytes(&aio->workers[i].bounce));
+	_Static_assert(NVS_THREAD_COUNT_MAX < ENGINE_BUFFERS, "there is a slot for each");
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		aio->regions[aio->nregions++] = (struct region){
+			.data = worker->bounce.data,
+			.nbytes = bounce_bytes(&worker->bounce),
+			.owner = worker->bounce.data,
+			.only = worker,
+		};
+	}
+	pthread_mutex_unlock(&aio->lock);
+	aio_sync(aio);
 }
 
 static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
@@ -516,7 +527,7 @@ void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	}
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nregions; i++)
-		if (aio->regions[i].registered == aio->nworkers)
+		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
 			stats->registered_bytes += aio->regions[i].nbytes;
 	pthread_mutex_unlock(&aio->lock);
 }

@@ -109,9 +109,10 @@ struct fifo {
 struct region {
 	char *data;
 	size_t nbytes;
-	const void *owner;   /* the memory that was registered, which this is a part of */
-	unsigned registered; /* workers whose ring has it */
-	int status;	     /* why one hasn't */
+	const void *owner;	   /* the memory that was registered, which this is a part of */
+	const struct worker *only; /* whose ring is to have it; NULL: every worker's */
+	unsigned registered;	   /* workers whose ring has it */
+	int status;		   /* why one hasn't */
 };
 
 struct nvs_aio {

@@ -277,15 +277,15 @@ static void sync_buffers(struct worker *worker, unsigned n)
 	struct nvs_aio *aio = worker->aio;
 
 	for (unsigned slot = 0; slot < n && aio->ops->set_buffer; slot++) {
-		char *data;
-		size_t nbytes;
+		struct region region;
 
 		pthread_mutex_lock(&aio->lock);
-		data = aio->regions[slot].data;
-		nbytes = aio->regions[slot].nbytes;
+		region = aio->regions[slot];
 		pthread_mutex_unlock(&aio->lock);
-		if (worker->buffers[slot] != data)
-			sync_buffer(worker, slot, data, nbytes);
+		if (region.only && region.only != worker)
+			region.data = NULL;
+		if (worker->buffers[slot] != region.data)
+			sync_buffer(worker, slot, region.data, region.nbytes);
 	}
 }
 

@@ -320,30 +320,28 @@ static int open_data(struct member *members, unsigned index, const struct nvs_lo
 	return read_label(member, error);
 }
 
-static int open_below(struct member *members, unsigned index, const char *path, uint32_t rank,
+static int open_below(struct member *members, unsigned index, const char *path, const char *name,
 		      const struct nvs_log *log, struct nvs_error *error)
 {
 	struct member *member = &members[index];
-	char name[32];
 	int rc = compose(&member->path, error, "%s/nvswap", path);
 
 	if (!rc)
 		rc = step_down(member->parent_fd, "nvswap", member->path, &member->nvswap_fd, log,
 			       error);
 	if (!rc)
-		rc = compose(&member->directory, error, "%s/nvswap/rank%" PRIu32, path, rank);
+		rc = compose(&member->directory, error, "%s/nvswap/%s", path, name);
 	if (rc)
 		return rc;
-	snprintf(name, sizeof(name), "rank%" PRIu32, rank);
 	rc = step_down(member->nvswap_fd, name, member->directory, &member->directory_fd, log,
 		       error);
 	if (!rc)
-		rc = compose(&member->path, error, "%s/nvswap/rank%" PRIu32 "/data", path, rank);
+		rc = compose(&member->path, error, "%s/nvswap/%s/data", path, name);
 	return rc ? rc : open_data(members, index, log, error);
 }
 
 static int open_in_directory(struct member *members, unsigned index, const char *path,
-			     uint32_t rank, const struct nvs_log *log, struct nvs_error *error)
+			     const char *name, const struct nvs_log *log, struct nvs_error *error)
 {
 	struct member *member = &members[index];
 	int rc = open_parent(member, path, error);
@@ -352,7 +350,7 @@ static int open_in_directory(struct member *members, unsigned index, const char 
 	member->base = LABEL_AREA_BYTES;
 	member->capacity = UINT64_MAX;
 	for (int i = 0; !rc && i < TRIES; i++) {
-		rc = open_below(members, index, path, rank, log, error);
+		rc = open_below(members, index, path, name, log, error);
 		if (rc != GONE)
 			return rc;
 		close_fd(&member->fd);
@@ -431,7 +429,7 @@ static void start(struct member *member)
 		.parent_fd = -1, .nvswap_fd = -1, .directory_fd = -1, .fd = -1, .direct_fd = -1};
 }
 
-int member_open(struct member *members, unsigned index, const char *path, uint32_t rank,
+int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		const struct nvs_log *log, struct nvs_error *error)
 {
 	struct stat st;
@@ -439,7 +437,7 @@ int member_open(struct member *members, unsigned index, const char *path, uint32
 	start(&members[index]);
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return open_device(members, index, path, &st, error);
-	return open_in_directory(members, index, path, rank, log, error);
+	return open_in_directory(members, index, path, name, log, error);
 }
 
 int member_open_memory(struct member *member, struct nvs_error *error)
@@ -471,7 +469,7 @@ static void dispose_of_file(struct member *member, const struct nvs_log *log)
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		unlink_from(member, name, log);
 	}
-	/* Where another rank's store is, the directories stay, and that is as it should be. */
+	/* Where another store is, the directories stay, and that is as it should be. */
 	if (!unlinkat(member->nvswap_fd, strrchr(member->directory, '/') + 1, AT_REMOVEDIR))
 		unlinkat(member->parent_fd, "nvswap", AT_REMOVEDIR);
 }

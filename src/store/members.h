@@ -21,7 +21,7 @@ enum member_kind { MEMBER_FILE, MEMBER_RAW, MEMBER_MEMORY };
 struct member {
 	enum member_kind kind;
 	char *path;				/* of the file or device, for messages too */
-	char *directory;			/* of the file: <path>/nvswap/rank<N> */
+	char *directory;			/* of the file: <path>/nvswap/<name> */
 	int parent_fd, nvswap_fd, directory_fd; /* <path>, <path>/nvswap, directory; else -1 */
 	int fd, direct_fd;			/* the lock is on fd */
 	bool lent;				/* the two belong to an nvs_file */
@@ -41,7 +41,7 @@ struct member {
  * reads its label. What is not nvswap's is refused, and nothing is changed in it. Errors as
  * nvs_open; on any, member_close is due all the same.
  */
-int member_open(struct member *members, unsigned index, const char *path, uint32_t rank,
+int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		const struct nvs_log *log, struct nvs_error *error);
 /* A member in host memory. */
 int member_open_memory(struct member *member, struct nvs_error *error);

@@ -86,8 +86,9 @@ static uint64_t available_memory(void)
 	return kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
 }
 
-/* What the file system has free, for anybody at all; UINT64_MAX where it can't be told. */
-static uint64_t available(const struct member *member)
+/* What the file system has free, for anybody or for everybody; UINT64_MAX where it can't be told.
+ */
+static uint64_t available(const struct member *member, bool for_everybody)
 {
 	struct statvfs vfs;
 
@@ -95,14 +96,14 @@ static uint64_t available(const struct member *member)
 		return available_memory();
 	if (fstatvfs(member->fd, &vfs) || !vfs.f_blocks)
 		return UINT64_MAX;
-	return (uint64_t)vfs.f_bfree * vfs.f_frsize;
+	return (uint64_t)(for_everybody ? vfs.f_bavail : vfs.f_bfree) * vfs.f_frsize;
 }
 
 static int no_space(const struct member *member, uint64_t has, uint64_t more,
 		    struct nvs_error *error)
 {
 	bool raw = member->kind == MEMBER_RAW;
-	uint64_t nbytes = raw ? member->capacity - has : available(member);
+	uint64_t nbytes = raw ? member->capacity - has : available(member, true);
 	char more_text[32], has_text[32], free_text[32];
 
 	return error_set(error, -ENOSPC,
@@ -177,7 +178,8 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 	assert(from <= to);
 	if (from == to || (member->kind == MEMBER_RAW && to <= member->capacity))
 		return 0;
-	if (to > member->capacity || to > INT64_MAX - member->base || to - from > available(member))
+	if (to > member->capacity || to > INT64_MAX - member->base ||
+	    to - from > available(member, false))
 		return no_space(member, from, to - from, error);
 	rc = allocate(member->fd, member->base + from, to - from);
 	if (!rc)

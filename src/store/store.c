@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,10 @@ static int open_members(struct store *store, const struct store_options *options
 {
 	int rc = 0;
 
+	char name[64];
+
+	snprintf(name, sizeof(name), "rank%" PRIu32 "%s", options->rank,
+		 options->suffix ? options->suffix : "");
 	if (!options->npaths) {
 		if (options->keep)
 			log_say(&store->log, NVS_LOG_WARNING,
@@ -29,8 +34,7 @@ static int open_members(struct store *store, const struct store_options *options
 	}
 	for (unsigned i = 0; i < options->npaths && !rc; i++) {
 		store->nmembers = i + 1;
-		rc = member_open(store->members, i, options->paths[i], options->rank, &store->log,
-				 error);
+		rc = member_open(store->members, i, options->paths[i], name, &store->log, error);
 	}
 	return rc;
 }

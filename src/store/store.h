@@ -15,6 +15,7 @@ struct store_options {
 	const char *const *paths; /* directories or block devices */
 	unsigned npaths;	  /* 0: the store is in host memory (memfd), for device "cpu" */
 	uint32_t rank;		  /* which store under the paths: rank<N> */
+	const char *suffix;	  /* behind rank<N>, for another store of this rank; NULL: none */
 	uint64_t stripe_size;	  /* bytes; rounded up to a multiple of the unit */
 	bool keep;
 	const struct nvs_log *log; /* outlives the store */
@@ -73,7 +74,9 @@ int store_begin_writes(struct store *store, struct nvs_error *error);
 /*
  * Makes all completed writes durable, then replaces the manifest by these entries, of which either
  * the old or the new one is found after a crash. Without `keep`: does nothing. Nothing may be
- * written meanwhile.
+ * written meanwhile. Where nothing was written since the last commit and the entries are the same,
+ * nothing is written here either. On error the old manifest holds; once making the data durable has
+ * failed, every later commit is -EIO, for what had been written may be lost.
  */
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 struct nvs_error *error);

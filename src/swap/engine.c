@@ -56,13 +56,16 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 }
 
 static int open_store(struct nvs_engine *engine, const struct nvs_config *config,
-		      const struct nvs_offload_config *offload, struct nvs_error *error)
+		      enum nvs_block block, struct nvs_error *error)
 {
+	const struct nvs_offload_config *offload = block_of(config, block);
 	const char *paths[NVS_PATHS_MAX];
 	struct store_options options = {
 		.paths = paths,
 		.npaths = offload->device == NVS_DEVICE_CPU ? 0 : offload->npaths,
 		.rank = config->rank,
+		/* Both blocks may name one path. */
+		.suffix = block == NVS_OFFLOAD_PARAM ? "" : "-optimizer",
 		.stripe_size = config->stripe_size ? config->stripe_size : config->aio.block_size,
 		.keep = config->keep,
 		.log = &engine->log,
@@ -186,7 +189,7 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 		rc = open_aio(engine, ops, ops_arg, error);
 	if (!rc) {
 		aio_on_completed(engine->aio, runs_completed, engine);
-		rc = open_store(engine, config, block_of(config, block), error);
+		rc = open_store(engine, config, block, error);
 	}
 	if (!rc)
 		rc = open_pool(engine, config, block, error);
