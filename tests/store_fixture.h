@@ -126,7 +126,7 @@ struct how {
 	unsigned npaths;
 	uint32_t rank;
 	uint64_t stripe_size;
-	bool keep, in_memory, absolute;
+	bool keep, in_memory, absolute, optimizer;
 };
 
 static inline int try_open(struct how how, struct store **store)
@@ -136,6 +136,7 @@ static inline int try_open(struct how how, struct store **store)
 	struct store_options options = {.paths = pointers,
 					.npaths = how.npaths ? how.npaths : !how.in_memory,
 					.rank = how.rank,
+					.optimizer = how.optimizer,
 					.stripe_size = how.stripe_size ? how.stripe_size : 65536,
 					.keep = how.keep,
 					.log = &test_log};

@@ -369,6 +369,9 @@ static void a_kept_raw_device_is_found_again(void **state)
 	how.rank = 1;
 	must_not_open(how, -EMEDIUMTYPE, "of rank 0");
 	how.rank = 0;
+	how.optimizer = true;
+	must_not_open(how, -EMEDIUMTYPE, "the kept store of offload_param");
+	how.optimizer = false;
 	store = must_open(how);
 	assert_string_equal(store_entries(store, &n)[0].name, "t");
 	assert_int_equal(store_entries(store, &n)[0].checksum, 2);

@@ -57,6 +57,11 @@ static int check_place(const struct store *store, unsigned index, struct nvs_err
 	return 0;
 }
 
+static const char *block_name(bool optimizer)
+{
+	return optimizer ? "offload_optimizer" : "offload_param";
+}
+
 static int check_shape(const struct store *store, const struct store_options *options,
 		       struct nvs_error *error)
 {
@@ -73,6 +78,12 @@ static int check_shape(const struct store *store, const struct store_options *op
 				 "%s holds the kept store of rank %" PRIu32 ", and this is rank "
 				 "%" PRIu32 ": give each rank a path of its own",
 				 path, label->rank, options->rank);
+	if (label->optimizer != options->optimizer)
+		return error_set(error, -EMEDIUMTYPE,
+				 "%s holds the kept store of %s, and this is that of %s: give each "
+				 "of the two a device of its own",
+				 path, block_name(label->optimizer),
+				 block_name(options->optimizer));
 	if (store->nmembers > 1 &&
 	    label->stripe != round_to_unit(options->stripe_size, label->unit))
 		return error_set(error, -EMEDIUMTYPE,
@@ -84,7 +95,8 @@ static int check_shape(const struct store *store, const struct store_options *op
 		const struct label *other = &store->members[i].label;
 
 		if (other->count != label->count || other->stripe != label->stripe ||
-		    other->unit != label->unit || other->rank != label->rank)
+		    other->unit != label->unit || other->rank != label->rank ||
+		    other->optimizer != label->optimizer)
 			return error_set(error, -EUCLEAN,
 					 "the labels of %s and %s contradict each other: the store "
 					 "is damaged",
@@ -166,7 +178,7 @@ static void say_what_was_left(const struct store *store)
 				store->members[i].path);
 }
 
-int store_begin(struct store *store, uint32_t rank, struct nvs_error *error)
+int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error)
 {
 	uint8_t id[STORE_ID_SIZE];
 	int rc = random_id(id, error);
@@ -177,7 +189,8 @@ int store_begin(struct store *store, uint32_t rank, struct nvs_error *error)
 
 		member->label = (struct label){.index = i,
 					       .count = store->nmembers,
-					       .rank = rank,
+					       .rank = options->rank,
+					       .optimizer = options->optimizer,
 					       .unit = store->unit,
 					       .stripe = store->stripe};
 		memcpy(member->label.id, id, sizeof(id));

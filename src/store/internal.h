@@ -47,7 +47,7 @@ struct store {
 int store_identify(const struct store *store, const struct store_options *options, bool *found,
 		   struct nvs_error *error);
 /* Writes labels that mark all members as one store, which is not kept. */
-int store_begin(struct store *store, uint32_t rank, struct nvs_error *error);
+int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
 /* The last step of a new store that is kept: from here on it is found again. */
 int store_begin_keeping(struct store *store, struct nvs_error *error);
 /* Reads the manifest of a store that was found. */

@@ -28,6 +28,8 @@ enum {
 
 	FLAG_KEPT = 1,
 	FLAG_DIRTY = 2,
+	FLAG_OPTIMIZER = 4,
+	FLAGS = FLAG_KEPT | FLAG_DIRTY | FLAG_OPTIMIZER,
 };
 
 /* Of the whole block as it is with zeros in place of the checksum. */
@@ -52,12 +54,13 @@ static bool sensible(const struct label *label, uint32_t flags)
 	return power && label->unit >= UNIT_MIN && label->unit <= UNIT_MAX && label->count &&
 	       label->count <= NVS_PATHS_MAX && label->index < label->count &&
 	       label->stripe % label->unit == 0 && (label->count == 1 || label->stripe) &&
-	       label->stripe <= STRIPE_MAX && !(flags & ~(uint32_t)(FLAG_KEPT | FLAG_DIRTY));
+	       label->stripe <= STRIPE_MAX && !(flags & ~(uint32_t)FLAGS);
 }
 
 void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
 {
-	uint32_t flags = (label->kept ? FLAG_KEPT : 0) | (label->dirty ? FLAG_DIRTY : 0);
+	uint32_t flags = (label->kept ? FLAG_KEPT : 0) | (label->dirty ? FLAG_DIRTY : 0) |
+			 (label->optimizer ? FLAG_OPTIMIZER : 0);
 
 	assert(sensible(label, flags));
 	memset(bytes, 0, LABEL_BYTES);
@@ -95,6 +98,7 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 		.stripe = get_u64(bytes + AT_STRIPE),
 		.kept = flags & FLAG_KEPT,
 		.dirty = flags & FLAG_DIRTY,
+		.optimizer = flags & FLAG_OPTIMIZER,
 		.generation = get_u64(bytes + AT_GENERATION),
 	};
 	memcpy(label->id, bytes + AT_ID, STORE_ID_SIZE);

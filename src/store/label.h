@@ -19,6 +19,7 @@ struct label {
 	uint8_t id[STORE_ID_SIZE]; /* random, of the store */
 	uint32_t index, count;	   /* which of how many members */
 	uint32_t rank;
+	bool optimizer;	 /* of the two stores that a rank may have, the optimizer's */
 	uint32_t unit;	 /* bytes */
 	uint64_t stripe; /* bytes; of no meaning where count is 1 */
 	bool kept;

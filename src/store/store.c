@@ -24,7 +24,7 @@ static int open_members(struct store *store, const struct store_options *options
 	char name[64];
 
 	snprintf(name, sizeof(name), "rank%" PRIu32 "%s", options->rank,
-		 options->suffix ? options->suffix : "");
+		 options->optimizer ? "-optimizer" : "");
 	if (!options->npaths) {
 		if (options->keep)
 			log_say(&store->log, NVS_LOG_WARNING,
@@ -108,7 +108,7 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 			rc = store_read_manifest(store, error);
 	} else {
 		store->stripe = round_to_unit(options->stripe_size, store->unit);
-		rc = store_begin(store, options->rank, error);
+		rc = store_begin(store, options, error);
 	}
 	if (!rc)
 		rc = open_file(store, aio, error);

@@ -15,7 +15,7 @@ struct store_options {
 	const char *const *paths; /* directories or block devices */
 	unsigned npaths;	  /* 0: the store is in host memory (memfd), for device "cpu" */
 	uint32_t rank;		  /* which store under the paths: rank<N> */
-	const char *suffix;	  /* behind rank<N>, for another store of this rank; NULL: none */
+	bool optimizer;		  /* the rank's other store: rank<N>-optimizer */
 	uint64_t stripe_size;	  /* bytes; rounded up to a multiple of the unit */
 	bool keep;
 	const struct nvs_log *log; /* outlives the store */

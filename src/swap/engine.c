@@ -65,7 +65,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.npaths = offload->device == NVS_DEVICE_CPU ? 0 : offload->npaths,
 		.rank = config->rank,
 		/* Both blocks may name one path. */
-		.suffix = block == NVS_OFFLOAD_PARAM ? "" : "-optimizer",
+		.optimizer = block == NVS_OFFLOAD_OPTIMIZER,
 		.stripe_size = config->stripe_size ? config->stripe_size : config->aio.block_size,
 		.keep = config->keep,
 		.log = &engine->log,
