@@ -35,8 +35,8 @@ static inline const struct nvs_offload_config *config_block(const struct nvs_con
 }
 
 /*
- * Processor time of the whole process for each GiB swapped, out and in together, without what it took
- * to make and to compare the contents.
+ * Processor time of the whole process for each GiB swapped, out and in together, without what it
+ * took to make and to compare the contents.
  */
 static inline double cpu_ms_per_gib(const struct bench_result *result)
 {

@@ -64,7 +64,9 @@ static void *map(uint64_t nbytes, int flags)
 	void *data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags,
 			  -1, 0);
 
-	return data == MAP_FAILED ? NULL : data;
+	if (data == MAP_FAILED)
+		return NULL;
+	return data;
 }
 
 /* Explicit huge pages are reserved by the mapping: it fails where there are too few. */
@@ -136,16 +138,12 @@ static void lock_what_may_be(struct arena *arena)
 /* Pages are taken now and not in the middle of a step; a kernel without the call touches them. */
 static int populate(const struct arena *arena)
 {
-	uint64_t from = arena->huge ? 0 : arena->locked;
-	char *data = arena->data + from;
-	uint64_t nbytes = arena->used - from;
-
-	if (!nbytes || !madvise(data, nbytes, MADV_POPULATE_WRITE))
+	if (!madvise(arena->data, arena->used, MADV_POPULATE_WRITE))
 		return 0;
 	if (errno != EINVAL)
 		return -errno;
-	for (uint64_t i = 0; i < nbytes; i += page_bytes())
-		((volatile char *)data)[i] = 0;
+	for (uint64_t i = 0; i < arena->used; i += page_bytes())
+		((volatile char *)arena->data)[i] = 0;
 	return 0;
 }
 

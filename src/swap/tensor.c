@@ -217,12 +217,14 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 		   struct nvs_error *error)
 {
 	uint64_t *numbers = calloc(2 * n + 1, sizeof(*numbers));
-	uint64_t *nbytes = numbers, *offsets = numbers + n;
+	uint64_t *nbytes, *offsets;
 	size_t count = 0;
 	int rc;
 
 	if (!numbers)
 		return error_set(error, -ENOMEM, "out of memory while registering tensors");
+	nbytes = numbers;
+	offsets = numbers + n;
 	for (size_t i = 0; i < n; i++)
 		if (tensors[i]->is_new)
 			nbytes[count++] = tensors[i]->nbytes;
