@@ -164,8 +164,12 @@ int main(int argc, char **argv)
 		if (nvs_close(model.engine, status ? NULL : &model.error) && status == 0)
 			status = model.error.code;
 	}
-	if (status || model.wrong) {
-		fprintf(stderr, "train_loop: %s (%llu weights are wrong)\n", model.error.text,
+	if (status) {
+		fprintf(stderr, "train_loop: %s\n", model.error.text);
+		return 1;
+	}
+	if (model.wrong) {
+		fprintf(stderr, "train_loop: %llu weights are wrong\n",
 			(unsigned long long)model.wrong);
 		return 1;
 	}

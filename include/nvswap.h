@@ -448,7 +448,8 @@ NVS_API int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tens
 
 /*
  * Begins a use of tensors whose contents the caller is about to make: pool memory, nothing read.
- * Waits for room up to timeout_ms, dropping and writing back what is out of use.
+ * Waits up to timeout_ms for room, dropping and writing back what is out of use, and for what is
+ * in flight on the tensors themselves: the data may be touched as soon as it returns 0.
  * -ENOBUFS: the batch could never fit in the pool. -EBUSY: one is in flight to or from the caller's
  * own memory. -EIO and others: room had to be made and a write-back failed (its data is kept).
  */
@@ -485,7 +486,7 @@ enum nvs_how { NVS_CLEAN, NVS_DIRTY };
 /*
  * Ends one use of each tensor; dirty: the contents were changed. Clean after nvs_lease gives up the
  * new contents: the tensor has again those it had on the drive. -EINVAL: one is not in use. -EBUSY:
- * one is still being read.
+ * one is still being read, or is dirty and still being written: nvs_wait comes first.
  */
 NVS_API int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			enum nvs_how how, struct nvs_error *error);

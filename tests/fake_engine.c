@@ -36,7 +36,7 @@ struct fake_queue {
 	struct engine_facts *facts;
 	unsigned number, in_flight, in_flight_max;
 	bool woken, waits, open;
-	struct io **ios; /* with the fake itself, oldest first */
+	struct io **ios;		/* with the fake itself, oldest first */
 	const struct fake_rule **rules; /* by io->index: what becomes of it; NULL: nothing */
 	bool *busy;			/* by io->index */
 	struct engine_options options;
@@ -133,6 +133,14 @@ void fake_refuse_buffers(struct fake *fake, int status)
 	pthread_mutex_unlock(&fake->lock);
 }
 
+void fake_hold_buffers(struct fake *fake, bool hold)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake->hold_buffers = hold;
+	pthread_cond_broadcast(&fake->changed);
+	pthread_mutex_unlock(&fake->lock);
+}
+
 static uint64_t waiting(const struct fake *fake)
 {
 	uint64_t n = 0;
@@ -140,6 +148,11 @@ static uint64_t waiting(const struct fake *fake)
 	for (unsigned i = 0; i < fake->nqueues; i++)
 		n += fake->queues[i]->waits;
 	return n;
+}
+
+static uint64_t registering(const struct fake *fake)
+{
+	return fake->registering;
 }
 
 static uint64_t handed_over(const struct fake *fake)
@@ -167,6 +180,11 @@ bool fake_await_ios(struct fake *fake, uint64_t n)
 bool fake_await_waiting(struct fake *fake, unsigned n)
 {
 	return await(fake, waiting, n);
+}
+
+bool fake_await_registering(struct fake *fake, unsigned n)
+{
+	return await(fake, registering, n);
 }
 
 unsigned fake_in_flight_max(struct fake *fake)
@@ -523,6 +541,11 @@ static int fake_set_buffer(void *arg, unsigned slot, void *data, size_t nbytes)
 
 	MUST(slot < ENGINE_BUFFERS);
 	pthread_mutex_lock(&queue->fake->lock);
+	queue->fake->registering++;
+	pthread_cond_broadcast(&queue->fake->changed);
+	while (data && queue->fake->hold_buffers)
+		pthread_cond_wait(&queue->fake->changed, &queue->fake->lock);
+	queue->fake->registering--;
 	rc = data ? queue->fake->buffer_status : 0;
 	pthread_mutex_unlock(&queue->fake->lock);
 	if (!rc && inner)

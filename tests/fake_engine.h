@@ -58,6 +58,8 @@ struct fake {
 	uint64_t allowed; /* completions; FAKE_ALL: any number */
 	uint64_t refusals, take_max;
 	int refuse_status, buffer_status;
+	unsigned registering; /* workers that wait to register memory */
+	bool hold_buffers;
 	struct fake_rule rules[FAKE_RULES_MAX];
 	unsigned nrules;
 
@@ -90,10 +92,13 @@ void fake_refuse(struct fake *fake, uint64_t times, int status);
 void fake_take(struct fake *fake, uint64_t n);
 /* Registering memory returns the status from here on. */
 void fake_refuse_buffers(struct fake *fake, int status);
+/* Keeps workers in the registering of memory, and lets them go on. */
+void fake_hold_buffers(struct fake *fake, bool hold);
 
 /* Wait until so much has come about: false where it has not within 20 seconds. */
-bool fake_await_ios(struct fake *fake, uint64_t n);	/* I/Os handed over */
-bool fake_await_waiting(struct fake *fake, unsigned n); /* workers that wait for a completion */
+bool fake_await_ios(struct fake *fake, uint64_t n);	    /* I/Os handed over */
+bool fake_await_waiting(struct fake *fake, unsigned n);	    /* workers that wait for a completion */
+bool fake_await_registering(struct fake *fake, unsigned n); /* workers held in it */
 
 /* The most that one queue had in flight. */
 unsigned fake_in_flight_max(struct fake *fake);

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <libaio.h>
 #include <liburing.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -306,6 +307,7 @@ static void one_long_transfer_is_spread_over_all_workers(void **state)
 /* ---- How much each system call hands over; these come before the libraries' own ---- */
 
 static unsigned handed_max;
+static int submit_status; /* what the next io_uring_submit returns instead of submitting */
 
 static void handed(unsigned n)
 {
@@ -324,7 +326,10 @@ int io_submit(io_context_t context, long n, struct iocb **iocbs)
 int io_uring_submit(struct io_uring *ring)
 {
 	int (*real)(struct io_uring *) = dlsym(RTLD_NEXT, "io_uring_submit");
+	int status = __atomic_exchange_n(&submit_status, 0, __ATOMIC_RELAXED);
 
+	if (status)
+		return status;
 	handed(io_uring_sq_ready(ring));
 	return real(ring);
 }
@@ -353,6 +358,22 @@ static void single_submit_makes_a_call_of_each_io(void **state)
 		assert_true(handed_max <= 1);
 		rig_close(&rig);
 	}
+}
+
+/* The I/O is in the ring by then: to give it up would have it complete behind the worker's back. */
+static void a_submission_call_that_fails_is_made_again(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	if (!works(&engine_io_uring))
+		skip();
+	rig_open(&rig, &engine_io_uring, OPTIONS(.single_submit = true));
+	__atomic_store_n(&submit_status, -ENOMEM, __ATOMIC_RELAXED);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 5 * PAGE, 0), &rig.error);
+	assert_int_equal(__atomic_load_n(&submit_status, __ATOMIC_RELAXED), 0);
+	assert_file_holds(rig.data, 5 * PAGE, 0);
+	rig_close(&rig);
 }
 
 static void without_single_submit_ios_go_in_batches(void **state)
@@ -393,6 +414,32 @@ static void without_overlap_events_the_queue_is_drained_before_it_is_filled(void
 			assert_int_equal(rig.fake.batches[j].in_flight, 0);
 		rig_close(&rig);
 	}
+}
+
+/* Opening a file ends the wait, of one I/O alone, in which the worker is. */
+static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
+{
+	struct nvs_transfer first, second;
+	struct nvs_file *file;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.drain = true));
+	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
+	second = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, PAGE);
+	fake_hold(&rig.fake);
+	start(&rig, &first);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	assert_true(fake_await_waiting(&rig.fake, 1));
+	start(&rig, &second);
+	SUCCEEDS(nvs_file_open(rig.aio, path, 0, &file, &rig.error), &rig.error);
+	assert_true(fake_await_waiting(&rig.fake, 1));
+	assert_int_equal(rig.fake.nios, 1);
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(finish(&rig, &first), &rig.error);
+	SUCCEEDS(finish(&rig, &second), &rig.error);
+	nvs_file_close(file);
+	rig_close(&rig);
 }
 
 static void with_overlap_events_it_is_filled_while_ios_are_in_flight(void **state)
@@ -586,6 +633,71 @@ static void there_is_room_for_so_many_regions_and_then_an_error(void **state)
 	rig_close(&rig);
 }
 
+struct registration {
+	struct nvs_aio *aio;
+	char *data;
+	bool take; /* else it is given back */
+	int rc;
+};
+
+static void *do_register(void *arg)
+{
+	struct registration *one = arg;
+
+	if (one->take)
+		one->rc = nvs_aio_register_memory(one->aio, one->data, 8 * PAGE);
+	else
+		nvs_aio_unregister_memory(one->aio, one->data);
+	return NULL;
+}
+
+/* Until the region of that slot begins there, as it does before the workers have caught up. */
+static void await_region(struct nvs_aio *aio, unsigned slot, const char *data)
+{
+	const char *is;
+
+	do {
+		sched_yield();
+		pthread_mutex_lock(&aio->lock);
+		is = aio->regions[slot].data;
+		pthread_mutex_unlock(&aio->lock);
+	} while (is != data);
+}
+
+/*
+ * A worker is busy registering one region while the slot of another goes over to a third. The fake
+ * engine aborts if an I/O of the third names the slot before the worker has registered it.
+ */
+static void a_slot_that_changes_hands_is_not_used_for_what_it_held(void **state)
+{
+	pthread_t threads[3];
+	struct registration changes[3];
+	struct nvs_transfer transfer;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.queue_depth = 1));
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 8 * PAGE), 0);
+	for (unsigned i = 0; i < 3; i++)
+		changes[i] = (struct registration){
+			.aio = rig.aio, .data = rig.data + (size_t)i * 8 * PAGE, .take = i > 0};
+	fake_hold_buffers(&rig.fake, true);
+	pthread_create(&threads[1], NULL, do_register, &changes[1]);
+	assert_true(fake_await_registering(&rig.fake, 1));
+	pthread_create(&threads[0], NULL, do_register, &changes[0]);
+	await_region(rig.aio, 1, NULL);
+	pthread_create(&threads[2], NULL, do_register, &changes[2]);
+	await_region(rig.aio, 1, changes[2].data);
+	transfer = transfer_of(&rig, NVS_WRITE, changes[2].data, PAGE, 0);
+	start(&rig, &transfer);
+	fake_hold_buffers(&rig.fake, false);
+	for (unsigned i = 0; i < 3; i++)
+		pthread_join(threads[i], NULL);
+	SUCCEEDS(finish(&rig, &transfer), &rig.error);
+	assert_true(changes[1].rc == 0 && changes[2].rc == 0);
+	rig_close(&rig);
+}
+
 static void memory_to_register_has_to_be_aligned_and_not_empty(void **state)
 {
 	struct rig rig;
@@ -731,6 +843,12 @@ static void progress_in_small_steps_is_not_bounded(void **state)
 	fake_fail_nth(&rig.fake, 0, FAKE_LOG_MAX, 100);
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 16 * PAGE, 0), &rig.error);
 	assert_true(rig.fake.nios > 6 * RETRIES_MAX);
+	/* The bound is on what gets nowhere, each time anew. */
+	fake_forget(&rig.fake);
+	fake_fail_nth(&rig.fake, 0, RETRIES_MAX, -EINTR);
+	fake_fail_nth(&rig.fake, RETRIES_MAX, 1, 100);
+	fake_fail_nth(&rig.fake, RETRIES_MAX + 1, RETRIES_MAX, -EAGAIN);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 16 * PAGE, 0), &rig.error);
 	assert_file_holds(rig.data + PAGE, 16 * PAGE, 0);
 	rig_close(&rig);
 }
@@ -1298,8 +1416,10 @@ int main(void)
 		cmocka_unit_test(queue_depth_bounds_what_is_in_flight),
 		cmocka_unit_test(one_long_transfer_is_spread_over_all_workers),
 		cmocka_unit_test(single_submit_makes_a_call_of_each_io),
+		cmocka_unit_test(a_submission_call_that_fails_is_made_again),
 		cmocka_unit_test(without_single_submit_ios_go_in_batches),
 		cmocka_unit_test(without_overlap_events_the_queue_is_drained_before_it_is_filled),
+		cmocka_unit_test(without_overlap_events_nothing_joins_an_io_in_flight),
 		cmocka_unit_test(with_overlap_events_it_is_filled_while_ios_are_in_flight),
 		cmocka_unit_test(reads_and_writes_share_the_queue_by_turns),
 		cmocka_unit_test(an_engine_that_takes_less_than_it_is_handed_gets_the_rest),
@@ -1308,6 +1428,7 @@ int main(void)
 		cmocka_unit_test(more_than_a_gib_is_registered_in_parts),
 		cmocka_unit_test(memory_that_is_refused_is_not_registered_and_moves_all_the_same),
 		cmocka_unit_test(there_is_room_for_so_many_regions_and_then_an_error),
+		cmocka_unit_test(a_slot_that_changes_hands_is_not_used_for_what_it_held),
 		cmocka_unit_test(memory_to_register_has_to_be_aligned_and_not_empty),
 		cmocka_unit_test(files_beyond_the_table_work_without_a_slot),
 		cmocka_unit_test(a_failed_io_fails_its_transfer_and_no_other),

@@ -181,6 +181,7 @@ static void supersedes_what_is_in_the_pool(void **state)
 	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
+	struct nvs_engine_stats stats;
 	uint64_t nbytes = 70001, seed = 1;
 
 	(void)state;
@@ -193,6 +194,8 @@ static void supersedes_what_is_in_the_pool(void **state)
 	OK(&f, nvs_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
 	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	nvs_get_stats(f.engine, &stats);
+	assert_int_equal(stats.pool.used, 0);
 	tensor_check(&f, t, 2);
 	free(c.memory);
 	fixture_close(&f);

@@ -131,6 +131,7 @@ static void another_model_is_told_from_this(void **state)
 	struct fixture f;
 	struct nvs_tensor *t[N], *tensor;
 	struct nvs_tensor_spec spec = {"t0", NVS_U8, 5001};
+	const struct nvs_tensor_spec two[] = {{"t1", NVS_U8, lengths[1]}, {"t0", NVS_U8, 1}};
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
@@ -143,8 +144,10 @@ static void another_model_is_told_from_this(void **state)
 	spec.numel = 5000;
 	spec.dtype = NVS_I8;
 	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE, "I8 x 5000");
+	expect_error(&f, nvs_register(f.engine, two, 2, t, &f.error), -ESTALE, "t0");
 	assert_null(nvs_find(f.engine, "t0"));
-	/* Refused, it is as it was. */
+	assert_null(nvs_find(f.engine, "t1"));
+	/* Refused, all is as it was. */
 	tensors_add(&f, "t", lengths, N, t);
 	check_all(&f, t, 9);
 	fixture_close(&f);
@@ -362,6 +365,92 @@ static void after_a_crash_nothing_stale_is_taken_for_good(void **state)
 	fixture_close(&f);
 }
 
+static void commit_and_no_more(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	child_register(f, t);
+	for (uint64_t i = 0; i < N; i++) {
+		MUST(!nvs_lease(f->engine, &t[i], 1, -1, NULL));
+		fill(nvs_data(t[i]), lengths[i], 30 + i);
+		MUST(!nvs_release(f->engine, &t[i], 1, NVS_DIRTY, NULL));
+	}
+	MUST(!nvs_commit(f->engine, NULL));
+	for (int i = 0; i < N; i++)
+		MUST(!info_of(f, t[i]).dirty);
+}
+
+static void write_by_swapping_out(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	child_register(f, t);
+	child_write(f, t[1], 100);
+}
+
+static void write_from_callers_memory(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+	static char memory[70000];
+	const void *data = memory;
+
+	child_register(f, t);
+	fill(memory, sizeof(memory), 100);
+	MUST(!nvs_swap_out_from(f->engine, &t[1], &data, 1, NULL));
+	MUST(!nvs_wait(f->engine, &t[1], 1, -1, NULL));
+}
+
+static void write_to_make_room(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	child_register(f, t);
+	MUST(!nvs_lease(f->engine, &t[1], 1, -1, NULL));
+	fill(nvs_data(t[1]), lengths[1], 100);
+	MUST(!nvs_release(f->engine, &t[1], 1, NVS_DIRTY, NULL));
+	MUST(!nvs_swap_in(f->engine, &t[5], 2, -1, NULL));
+	MUST(info_of(f, t[1]).state == NVS_ON_DRIVE);
+}
+
+static void write_by_a_commit_that_fails(struct fixture *f)
+{
+	struct nvs_tensor *t[N];
+
+	child_register(f, t);
+	for (int i = 1; i < 7; i += 5) {
+		MUST(!nvs_lease(f->engine, &t[i], 1, -1, NULL));
+		fill(nvs_data(t[i]), lengths[i], 100);
+		MUST(!nvs_release(f->engine, &t[i], 1, NVS_DIRTY, NULL));
+	}
+	faults_fail(f->setup.faults, NVS_WRITE, -EIO, 1);
+	MUST(nvs_commit(f->engine, NULL) == -EIO);
+}
+
+static void after_a_crash_every_way_of_writing_is_known(void **state)
+{
+	void (*const ways[])(struct fixture * f) = {write_by_swapping_out,
+						    write_from_callers_memory, write_to_make_room,
+						    write_by_a_commit_that_fails};
+	struct faults faults = FAULTS_NONE;
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(ways); i++) {
+		INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .pool_bytes = 400 * KIB,
+		     .faults = &faults);
+		crash_after(&f, commit_and_no_more);
+		crash_after(&f, ways[i]);
+		OK(&f, fixture_reopen(&f));
+		assert_non_null(strstr(f.log, "did not end properly"));
+		tensors_add(&f, "t", lengths, N, t);
+		for (uint64_t k = 0; k < N; k++)
+			if (k != 1 && k != 6)
+				tensor_check(&f, t[k], 30 + k);
+		fixture_close(&f);
+	}
+}
+
 static void read_all(struct fixture *f)
 {
 	struct nvs_tensor *t[N];
@@ -392,23 +481,6 @@ static void a_crash_while_reading_loses_nothing(void **state)
 	tensors_add(&f, "t", lengths, N, t);
 	check_all(&f, t, 9);
 	fixture_close(&f);
-}
-
-static void commit_and_no_more(struct fixture *f)
-{
-	struct nvs_tensor *t[N];
-
-	child_register(f, t);
-	for (uint64_t i = 0; i < N; i++) {
-		MUST(!nvs_lease(f->engine, &t[i], 1, -1, NULL));
-		fill(nvs_data(t[i]), lengths[i], 30 + i);
-		MUST(!nvs_release(f->engine, &t[i], 1, NVS_DIRTY, NULL));
-	}
-	MUST(!nvs_commit(f->engine, NULL));
-	for (int i = 0; i < N; i++) {
-		MUST(info_of(f, t[i]).state == NVS_RESIDENT);
-		MUST(!info_of(f, t[i]).dirty);
-	}
 }
 
 static void a_commit_survives_a_crash(void **state)
@@ -641,6 +713,7 @@ int main(void)
 		cmocka_unit_test(after_a_crash_what_has_no_checksum_is_lost_and_said),
 		cmocka_unit_test(after_a_crash_checksums_tell_what_is_whole),
 		cmocka_unit_test(after_a_crash_nothing_stale_is_taken_for_good),
+		cmocka_unit_test(after_a_crash_every_way_of_writing_is_known),
 		cmocka_unit_test(a_crash_while_reading_loses_nothing),
 		cmocka_unit_test(a_commit_survives_a_crash),
 		cmocka_unit_test(a_store_that_another_process_holds_is_refused),

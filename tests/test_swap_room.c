@@ -363,6 +363,31 @@ static void reads_nothing_ahead_over_what_is_dirty_or_in_use(void **state)
 	fixture_close(&f);
 }
 
+static void what_was_read_ahead_is_kept_for_its_use(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[8];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
+	parts_store(&f, t, 8);
+	assert_int_equal(nvs_prefetch(f.engine, t, 2, &f.error), 2);
+	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
+	tensor_check(&f, t[4], 4);
+	tensor_check(&f, t[5], 5);
+	/* What has been used goes first, though more recently than they were read. */
+	tensor_check(&f, t[6], 6);
+	assert_int_equal(nvs_prefetch(f.engine, &t[7], 1, &f.error), 1);
+	OK(&f, nvs_wait(f.engine, &t[7], 1, -1, &f.error));
+	STATE(&f, t[0], NVS_RESIDENT, false, 0);
+	STATE(&f, t[1], NVS_RESIDENT, false, 0);
+	/* And reading ahead more does not undo what was read ahead. */
+	assert_int_equal(nvs_prefetch(f.engine, &t[2], 2, &f.error), 1);
+	assert_int_equal(nvs_prefetch(f.engine, &t[4], 3, &f.error), 0);
+	OK(&f, nvs_wait(f.engine, t, 8, -1, &f.error));
+	fixture_close(&f);
+}
+
 static void what_was_read_ahead_makes_way_for_uses(void **state)
 {
 	struct fixture f;
@@ -490,6 +515,7 @@ int main(void)
 		cmocka_unit_test(what_stays_is_not_read_again),
 		cmocka_unit_test(reads_ahead_what_finds_room),
 		cmocka_unit_test(reads_nothing_ahead_over_what_is_dirty_or_in_use),
+		cmocka_unit_test(what_was_read_ahead_is_kept_for_its_use),
 		cmocka_unit_test(what_was_read_ahead_makes_way_for_uses),
 		cmocka_unit_test(what_is_on_its_way_out_stays_when_read_ahead),
 		cmocka_unit_test(swapping_out_ends_reading_ahead),

@@ -1,0 +1,1349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The aio layer on real files: any memory, any length, any offset on each engine and on each kind
+ * of place that the machine can give; which engine is taken where some are blocked; files and their
+ * errors. What is handed to an engine is test_aio_submit.c's.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "fake_engine.h"
+#include "support.h"
+
+#define KIB  1024u
+#define MIB  (1024u * KIB)
+#define PAGE 4096u
+
+static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
+					    NVS_IOENGINE_POSIX};
+
+static const struct nvs_aio_config plain = {
+	.block_size = 64 * KIB,
+	.queue_depth = 8,
+	.thread_count = 1,
+	.overlap_events = true,
+};
+
+/* NULL, with the reason printed, where the engine does not work here. */
+static struct nvs_aio *open_engine(const struct nvs_aio_config *config, enum nvs_ioengine ioengine)
+{
+	struct nvs_aio_config this_one = *config;
+	struct nvs_aio_stats stats;
+	struct nvs_error error;
+	struct nvs_aio *aio = NULL;
+	int rc;
+
+	this_one.ioengine = ioengine;
+	rc = nvs_aio_open(&aio, &this_one, NULL, &error);
+	if (rc == -ENOTSUP) {
+		print_message("%s\n", error.text);
+		return NULL;
+	}
+	SUCCEEDS(rc, &error);
+	nvs_aio_get_stats(aio, &stats);
+	if (ioengine != NVS_IOENGINE_AUTO)
+		assert_string_equal(stats.ioengine, nvs_ioengine_name(ioengine));
+	return aio;
+}
+
+static struct nvs_file *open_file(struct nvs_aio *aio, const char *path, unsigned flags)
+{
+	struct nvs_error error;
+	struct nvs_file *file = NULL;
+
+	SUCCEEDS(nvs_file_open(aio, path, flags, &file, &error), &error);
+	return file;
+}
+
+static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction direction,
+		void *data, uint64_t nbytes, uint64_t offset, struct nvs_error *error)
+{
+	struct nvs_transfer transfer = {.file = file,
+					.direction = direction,
+					.data = data,
+					.nbytes = nbytes,
+					.offset = offset};
+	struct nvs_transfer *one = &transfer;
+	int rc = nvs_submit(aio, &one, 1, error);
+
+	return rc ? rc : nvs_transfer_wait(aio, &one, 1, -1, error);
+}
+
+/* ---- Round trips: a file, and what it must hold ---- */
+
+#define IMAGE_BYTES (4u * MIB)
+#define BATCH	    6u
+#define GUARD	    64u
+
+struct image {
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	const char *path;
+	bool device;
+	uint32_t block;
+	char *bytes;	 /* IMAGE_BYTES of what it must hold, */
+	uint64_t length; /* of which so many are there */
+	char *memory;	 /* for the transfers, in BATCH parts */
+	uint64_t random;
+};
+
+#define PART_BYTES (IMAGE_BYTES + 2 * PAGE)
+
+struct one {
+	struct nvs_transfer transfer;
+	char *part;
+};
+
+static uint64_t random_length(struct image *image)
+{
+	const uint64_t block = image->block;
+	const uint64_t lengths[] = {
+		0,
+		1,
+		511,
+		512,
+		513,
+		4095,
+		4096,
+		4097,
+		block - 1,
+		block,
+		block + 1,
+		2 * block + 512,
+		3 * block,
+		12345,
+		70001,
+		block + 513,
+		3 * block + 4097,
+		8 * PAGE,
+	};
+
+	return lengths[random_below(&image->random, COUNT(lengths))];
+}
+
+static uint64_t random_step(struct image *image, uint64_t max)
+{
+	static const uint64_t steps[] = {0, 0, 1, 511, 512, 513, 4095, 4096, 4097};
+	uint64_t step = steps[random_below(&image->random, COUNT(steps))];
+
+	if (random_below(&image->random, 3) == 0)
+		step = random_below(&image->random, max);
+	return step;
+}
+
+/* Writes become part of the image at once; memory that is read into begins as something else. */
+static void fill_in(struct image *image, struct one *one)
+{
+	struct nvs_transfer *transfer = &one->transfer;
+	char *data = one->part + GUARD + random_step(image, PAGE) % PAGE;
+
+	memset(data - GUARD, 0xa5, GUARD);
+	memset(data + transfer->nbytes, 0xa5, GUARD);
+	transfer->data = data;
+	if (transfer->direction == NVS_READ) {
+		memset(data, 0x5a, transfer->nbytes);
+		return;
+	}
+	random_fill(&image->random, data, transfer->nbytes);
+	memcpy(image->bytes + transfer->offset, data, transfer->nbytes);
+}
+
+/* Transfers side by side or with gaps, none over another. */
+static unsigned make_batch(struct image *image, struct one batch[BATCH])
+{
+	uint64_t written = image->length;
+	uint64_t offset = random_below(&image->random, IMAGE_BYTES / 2);
+	unsigned n = 0;
+
+	for (; n < BATCH; n++) {
+		struct nvs_transfer *transfer = &batch[n].transfer;
+		uint64_t nbytes = random_length(image);
+
+		offset += random_step(image, IMAGE_BYTES / 8);
+		if (offset + nbytes > IMAGE_BYTES)
+			break;
+		*transfer = (struct nvs_transfer){
+			.file = image->file, .nbytes = nbytes, .offset = offset};
+		transfer->direction = random_below(&image->random, 3) ? NVS_WRITE : NVS_READ;
+		if (offset + nbytes > image->length)
+			transfer->direction = NVS_WRITE;
+		if (transfer->direction == NVS_WRITE && nbytes && offset + nbytes > written)
+			written = offset + nbytes;
+		batch[n].part = image->memory + (size_t)n * PART_BYTES;
+		fill_in(image, &batch[n]);
+		offset += nbytes;
+	}
+	image->length = written;
+	return n;
+}
+
+static void check_one(const struct image *image, const struct one *one)
+{
+	const struct nvs_transfer *transfer = &one->transfer;
+	const char *data = transfer->data;
+
+	assert_int_equal(transfer->status, 0);
+	for (unsigned i = 1; i <= GUARD; i++) {
+		assert_int_equal((unsigned char)data[-(int)i], 0xa5);
+		assert_int_equal((unsigned char)data[transfer->nbytes + i - 1], 0xa5);
+	}
+	if (memcmp(data, image->bytes + transfer->offset, transfer->nbytes))
+		fail_msg("%s of %" PRIu64 " bytes at %" PRIu64 " differs",
+			 transfer->direction ? "the write" : "the read", transfer->nbytes,
+			 transfer->offset);
+}
+
+static void move_batch(struct image *image)
+{
+	struct one batch[BATCH];
+	struct nvs_transfer *transfers[BATCH];
+	struct nvs_error error;
+	unsigned n = make_batch(image, batch);
+
+	for (unsigned i = 0; i < n; i++)
+		transfers[i] = &batch[i].transfer;
+	SUCCEEDS(nvs_submit(image->aio, transfers, n, &error), &error);
+	SUCCEEDS(nvs_transfer_wait(image->aio, transfers, n, -1, &error), &error);
+	for (unsigned i = 0; i < n; i++)
+		check_one(image, &batch[i]);
+}
+
+/* By other means than the library's: its length, and every byte, the untouched ones too. */
+static void check_file(const struct image *image)
+{
+	char *got = malloc(IMAGE_BYTES);
+	int fd = open(image->path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+
+	assert_true(got && fd >= 0 && !fstat(fd, &st));
+	if (!image->device)
+		assert_int_equal(st.st_size, image->length);
+	assert_int_equal(pread(fd, got, IMAGE_BYTES, 0), image->length);
+	for (uint64_t i = 0; i < image->length; i++)
+		if (got[i] != image->bytes[i])
+			fail_msg("the byte at %" PRIu64 " differs", i);
+	close(fd);
+	free(got);
+}
+
+/* A device begins with other bytes in it, a file with none. */
+static void begin(struct image *image, const struct nvs_aio_config *config,
+		  enum nvs_ioengine ioengine, unsigned flags)
+{
+	image->block = config->block_size;
+	memset(image->bytes, 0, IMAGE_BYTES);
+	image->length = image->device ? IMAGE_BYTES : 0;
+	if (image->device) {
+		int fd = open(image->path, O_RDWR | O_CLOEXEC);
+
+		random_fill(&image->random, image->bytes, IMAGE_BYTES);
+		assert_int_equal(pwrite(fd, image->bytes, IMAGE_BYTES, 0), IMAGE_BYTES);
+		assert_int_equal(close(fd), 0);
+	}
+	image->aio = open_engine(config, ioengine);
+	flags |= NVS_FILE_WRITE | (image->device ? 0 : NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
+	image->file = image->aio ? open_file(image->aio, image->path, flags) : NULL;
+}
+
+static void round_trips(const char *path, bool device, unsigned flags, unsigned rounds)
+{
+	static const struct {
+		uint32_t block, depth, threads;
+		bool single, overlap;
+	} shapes[] = {
+		{4 * KIB, 8, 1, false, true},
+		{64 * KIB, 32, 3, false, true},
+		{MIB, 2, 2, true, false},
+		{512, 1, 1, false, false},
+	};
+	struct image image = {.path = path, .device = device, .random = random_seed(__func__)};
+
+	image.bytes = malloc(IMAGE_BYTES);
+	image.memory = aligned_alloc(PAGE, (size_t)BATCH * PART_BYTES);
+	assert_true(image.bytes && image.memory);
+	for (size_t i = 0; i < COUNT(engines) * COUNT(shapes); i++) {
+		struct nvs_aio_config config = plain;
+		size_t shape = i % COUNT(shapes);
+
+		config.block_size = shapes[shape].block;
+		config.queue_depth = shapes[shape].depth;
+		config.thread_count = shapes[shape].threads;
+		config.single_submit = shapes[shape].single;
+		config.overlap_events = shapes[shape].overlap;
+		begin(&image, &config, engines[i / COUNT(shapes)], flags);
+		for (unsigned round = 0; round < rounds && image.file; round++)
+			move_batch(&image);
+		nvs_file_close(image.file);
+		if (image.file)
+			check_file(&image);
+		nvs_aio_close(image.aio);
+	}
+	free(image.bytes);
+	free(image.memory);
+}
+
+static void any_bytes_make_the_round_trip_on_the_build_s_file_system(void **state)
+{
+	(void)state;
+	round_trips(path_in(temp_directory(), "data"), false, 0, 8);
+}
+
+static void any_bytes_make_the_round_trip_buffered(void **state)
+{
+	(void)state;
+	round_trips(path_in(temp_directory(), "data"), false, NVS_FILE_BUFFERED, 16);
+}
+
+static void any_bytes_make_the_round_trip_on_tmpfs(void **state)
+{
+	const char *directory = memory_directory();
+
+	(void)state;
+	if (!directory)
+		SKIP("there is no tmpfs at /dev/shm");
+	round_trips(path_in(directory, "data"), false, 0, 16);
+}
+
+static void any_bytes_make_the_round_trip_on_a_block_device(void **state)
+{
+	const char *why = NULL, *device = loop_device(IMAGE_BYTES, 512, &why);
+
+	(void)state;
+	if (!device)
+		SKIP("%s", why);
+	round_trips(device, true, 0, 12);
+}
+
+static void any_bytes_make_the_round_trip_on_a_block_device_of_4096_byte_sectors(void **state)
+{
+	const char *why = NULL, *device = loop_device(IMAGE_BYTES, 4096, &why);
+
+	(void)state;
+	if (!device)
+		SKIP("%s", why);
+	round_trips(device, true, 0, 12);
+}
+
+static void any_bytes_make_the_round_trip_on_ext4_of_4096_byte_sectors(void **state)
+{
+	const char *why = NULL, *directory = loop_ext4(64 * MIB, 4096, &why);
+
+	(void)state;
+	if (!directory)
+		SKIP("%s", why);
+	round_trips(path_in(directory, "data"), false, 0, 12);
+}
+
+/* ---- Neighbours ---- */
+
+#define NEIGHBOURS 8u
+#define RANGES	   5u
+#define ROUNDS	   12u
+
+/* Each thread owns every eighth range; ranges are of odd lengths and meet within pages. */
+struct neighbours {
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	uint64_t begin[NEIGHBOURS * RANGES + 1];
+	char *bytes; /* what the file must hold in the end */
+};
+
+struct neighbour {
+	struct neighbours *all;
+	unsigned index;
+	char wrong[128];
+};
+
+static int move_ranges(struct neighbour *me, enum nvs_direction direction, char *bytes)
+{
+	struct neighbours *all = me->all;
+	struct nvs_transfer transfers[RANGES], *list[RANGES];
+	struct nvs_error error = {0};
+	int rc;
+
+	for (unsigned i = 0; i < RANGES; i++) {
+		uint64_t from = all->begin[i * NEIGHBOURS + me->index];
+		uint64_t to = all->begin[i * NEIGHBOURS + me->index + 1];
+
+		transfers[i] = (struct nvs_transfer){.file = all->file,
+						     .direction = direction,
+						     .data = bytes + from,
+						     .nbytes = to - from,
+						     .offset = from};
+		list[i] = &transfers[i];
+	}
+	rc = nvs_submit(all->aio, list, RANGES, &error);
+	if (!rc)
+		rc = nvs_transfer_wait(all->aio, list, RANGES, -1, &error);
+	if (rc)
+		snprintf(me->wrong, sizeof(me->wrong), "%.120s", error.text);
+	return rc;
+}
+
+static bool same_ranges(struct neighbour *me, const char *back)
+{
+	for (unsigned i = 0; i < RANGES; i++) {
+		uint64_t from = me->all->begin[i * NEIGHBOURS + me->index];
+		uint64_t to = me->all->begin[i * NEIGHBOURS + me->index + 1];
+
+		if (!memcmp(back + from, me->all->bytes + from, to - from))
+			continue;
+		snprintf(me->wrong, sizeof(me->wrong), "bytes %" PRIu64 " to %" PRIu64 " differ",
+			 from, to);
+		return false;
+	}
+	return true;
+}
+
+static void *write_and_read_own(void *arg)
+{
+	struct neighbour *me = arg;
+	struct neighbours *all = me->all;
+	uint64_t random = me->index;
+	char *back = malloc(all->begin[NEIGHBOURS * RANGES]);
+
+	for (unsigned round = 0; round < ROUNDS && back; round++) {
+		for (unsigned i = 0; i < RANGES; i++) {
+			uint64_t from = all->begin[i * NEIGHBOURS + me->index];
+
+			random_fill(&random, all->bytes + from,
+				    all->begin[i * NEIGHBOURS + me->index + 1] - from);
+		}
+		if (move_ranges(me, NVS_WRITE, all->bytes) || move_ranges(me, NVS_READ, back) ||
+		    !same_ranges(me, back))
+			break;
+	}
+	free(back);
+	return NULL;
+}
+
+static void run_neighbours(struct neighbours *all)
+{
+	struct neighbour neighbours[NEIGHBOURS];
+	pthread_t threads[NEIGHBOURS];
+
+	for (unsigned i = 0; i < NEIGHBOURS; i++) {
+		neighbours[i] = (struct neighbour){.all = all, .index = i};
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, write_and_read_own, &neighbours[i]), 0);
+	}
+	for (unsigned i = 0; i < NEIGHBOURS; i++)
+		pthread_join(threads[i], NULL);
+	for (unsigned i = 0; i < NEIGHBOURS; i++)
+		if (neighbours[i].wrong[0])
+			fail_msg("neighbour %u: %s", i, neighbours[i].wrong);
+}
+
+static void neighbours_keep_their_bytes(const char *path, bool device)
+{
+	static const uint64_t lengths[] = {1, 100, 511, 513, 3000, 4097, 9001, 20011};
+	uint64_t random = random_seed(__func__);
+	struct neighbours all = {0};
+	struct nvs_aio_config config = plain;
+
+	for (unsigned i = 0; i < NEIGHBOURS * RANGES; i++)
+		all.begin[i + 1] = all.begin[i] + lengths[random_below(&random, COUNT(lengths))];
+	all.bytes = malloc(all.begin[NEIGHBOURS * RANGES]);
+	assert_non_null(all.bytes);
+	config.thread_count = 3;
+	config.block_size = 8 * KIB;
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		struct image image = {
+			.path = path, .device = true, .length = all.begin[NEIGHBOURS * RANGES]};
+
+		all.aio = open_engine(&config, engines[i]);
+		if (!all.aio)
+			continue;
+		all.file = open_file(all.aio, path,
+				     NVS_FILE_WRITE | (device ? 0 : NVS_FILE_CREATE));
+		run_neighbours(&all);
+		nvs_file_close(all.file);
+		nvs_aio_close(all.aio);
+		image.bytes = all.bytes;
+		if (!device)
+			check_file(&image);
+	}
+	free(all.bytes);
+}
+
+static void transfers_that_share_pages_keep_each_other_s_bytes(void **state)
+{
+	(void)state;
+	neighbours_keep_their_bytes(path_in(temp_directory(), "data"), false);
+}
+
+static void transfers_that_share_sectors_of_a_device_keep_each_other_s_bytes(void **state)
+{
+	const char *why = NULL, *device = loop_device(IMAGE_BYTES, 512, &why);
+
+	(void)state;
+	if (!device)
+		SKIP("%s", why);
+	neighbours_keep_their_bytes(device, true);
+}
+
+/* ---- Where files end ---- */
+
+static void reading_past_the_end_is_told(struct nvs_aio *aio, const char *path, unsigned flags)
+{
+	struct nvs_file *file =
+		open_file(aio, path, flags | NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
+	const uint64_t length = 70001;
+	char *data = aligned_alloc(PAGE, 128 * KIB);
+	struct nvs_error error;
+
+	memset(data, 1, 128 * KIB);
+	SUCCEEDS(move(aio, file, NVS_WRITE, data, length, 0, &error), &error);
+	for (unsigned odd = 0; odd < 2; odd++) {
+		SUCCEEDS(move(aio, file, NVS_READ, data + odd, length, 0, &error), &error);
+		SUCCEEDS(move(aio, file, NVS_READ, data + odd, 1, length - 1, &error), &error);
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, 2, length - 1, &error),
+				 -ENODATA);
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, length + 1, 0, &error),
+				 -ENODATA);
+		assert_int_equal(error.code, -ENODATA);
+		assert_says(error.text, path);
+		assert_true(error.offset <= length);
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, length, &error),
+				 -ENODATA);
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, MIB, &error),
+				 -ENODATA);
+	}
+	nvs_file_close(file);
+	free(data);
+}
+
+static void a_read_past_the_end_is_an_error_and_one_up_to_it_is_not(void **state)
+{
+	const char *directory = temp_directory(), *memory = memory_directory();
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		struct nvs_aio *aio = open_engine(&plain, engines[i]);
+
+		if (!aio)
+			continue;
+		reading_past_the_end_is_told(aio, path_in(directory, "data"), 0);
+		reading_past_the_end_is_told(aio, path_in(directory, "data"), NVS_FILE_BUFFERED);
+		if (memory)
+			reading_past_the_end_is_told(aio, path_in(memory, "data"), 0);
+		nvs_aio_close(aio);
+	}
+}
+
+static void a_device_ends_where_it_ends(void **state)
+{
+	const char *why = NULL, *device = loop_device(MIB, 512, &why);
+	char *data = aligned_alloc(PAGE, MIB);
+	struct nvs_error error;
+
+	(void)state;
+	if (!device) {
+		free(data);
+		SKIP("%s", why);
+	}
+	memset(data, 1, MIB);
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		struct nvs_aio *aio = open_engine(&plain, engines[i]);
+		struct nvs_file *file = aio ? open_file(aio, device, NVS_FILE_WRITE) : NULL;
+
+		for (unsigned odd = 0; odd < 2 && file; odd++) {
+			uint64_t begin = MIB - 64 * KIB + odd;
+
+			SUCCEEDS(move(aio, file, NVS_WRITE, data, 64 * KIB - odd, begin, &error),
+				 &error);
+			assert_int_equal(
+				move(aio, file, NVS_WRITE, data, 64 * KIB + 1, begin, &error),
+				-ENOSPC);
+			assert_int_equal(
+				move(aio, file, NVS_READ, data, 64 * KIB + 1, begin, &error),
+				-ENODATA);
+		}
+		nvs_file_close(file);
+		nvs_aio_close(aio);
+	}
+	free(data);
+}
+
+static void a_full_drive_fails_the_write_and_leaves_the_engine_usable(void **state)
+{
+	const char *why = NULL, *directory = loop_ext4(16 * MIB, 512, &why), *path;
+	char *data = aligned_alloc(PAGE, 32 * MIB);
+	struct nvs_error error;
+
+	(void)state;
+	if (!directory) {
+		free(data);
+		SKIP("%s", why);
+	}
+	path = path_in(directory, "data");
+	memset(data, 1, 32 * MIB);
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		struct nvs_aio *aio = open_engine(&plain, engines[i]);
+		struct nvs_file *file = aio ? open_file(aio, path,
+							NVS_FILE_WRITE | NVS_FILE_CREATE |
+								NVS_FILE_TRUNCATE)
+					    : NULL;
+
+		if (!file)
+			continue;
+		assert_int_equal(move(aio, file, NVS_WRITE, data, 32 * MIB, 0, &error), -ENOSPC);
+		assert_says(error.text, path);
+		assert_says(error.text, "make room");
+		assert_true(error.offset < 16 * MIB);
+		SUCCEEDS(move(aio, file, NVS_WRITE, data, MIB, 0, &error), &error);
+		SUCCEEDS(move(aio, file, NVS_READ, data, MIB, 0, &error), &error);
+		nvs_file_close(file);
+		nvs_aio_close(aio);
+	}
+	free(data);
+}
+
+/* ---- Files ---- */
+
+static void where_a_file_system_has_no_direct_io_the_file_says_so(void **state)
+{
+	const char *memory = memory_directory();
+	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
+	struct nvs_file *file;
+
+	(void)state;
+	file = open_file(aio, path_in(temp_directory(), "data"),
+			 NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_BUFFERED);
+	assert_false(nvs_file_direct(file));
+	nvs_file_close(file);
+	if (memory) {
+		file = open_file(aio, path_in(memory, "data"), NVS_FILE_WRITE | NVS_FILE_CREATE);
+		assert_false(nvs_file_direct(file));
+		nvs_file_close(file);
+	}
+	nvs_aio_close(aio);
+}
+
+static void alignment_comes_from_the_file_and_not_from_a_constant(void **state)
+{
+	const char *why = NULL, *small = loop_device(MIB, 512, &why);
+	const char *large = small ? loop_device(MIB, 4096, &why) : NULL;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+
+	(void)state;
+	if (!large)
+		SKIP("%s", why);
+	aio = open_engine(&plain, NVS_IOENGINE_POSIX);
+	file = open_file(aio, small, NVS_FILE_WRITE);
+	assert_true(nvs_file_direct(file));
+	if (file->members[0].dio.from_statx)
+		assert_int_equal(file->offset_align, 512);
+	nvs_file_close(file);
+	file = open_file(aio, large, NVS_FILE_WRITE);
+	assert_true(nvs_file_direct(file));
+	assert_int_equal(file->offset_align, 4096);
+	nvs_file_close(file);
+	nvs_aio_close(aio);
+}
+
+static void files_are_private_and_closed_on_exec(void **state)
+{
+	const char *path = path_in(temp_directory(), "data");
+	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
+	mode_t mask = umask(0);
+	struct nvs_file *file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
+	struct stat st;
+
+	(void)state;
+	umask(mask);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_true(fcntl(file->members[0].fd, F_GETFD) & FD_CLOEXEC);
+	if (file->members[0].direct_fd >= 0)
+		assert_true(fcntl(file->members[0].direct_fd, F_GETFD) & FD_CLOEXEC);
+	nvs_file_close(file);
+	nvs_aio_close(aio);
+}
+
+static void opening_a_file_says_what_is_wrong_with_it(void **state)
+{
+	const char *directory = temp_directory();
+	const char *missing = path_in(directory, "missing"), *link = path_in(directory, "link");
+	const char *real = path_in(directory, "real");
+	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
+	struct nvs_file *file = open_file(aio, real, NVS_FILE_WRITE | NVS_FILE_CREATE);
+	struct nvs_error error;
+
+	(void)state;
+	nvs_file_close(file);
+	assert_int_equal(symlink("real", link), 0);
+	assert_int_equal(nvs_file_open(aio, link, 0, &file, &error), -ELOOP);
+	assert_says(error.text, link);
+	assert_says(error.text, "symbolic link");
+	assert_int_equal(nvs_file_open(aio, missing, NVS_FILE_WRITE, &file, &error), -ENOENT);
+	assert_says(error.text, missing);
+	assert_int_equal(nvs_file_open(aio, directory, NVS_FILE_WRITE, &file, &error), -EISDIR);
+	assert_int_equal(nvs_file_open(aio, missing, NVS_FILE_CREATE, &file, &error), -EINVAL);
+	assert_int_equal(nvs_file_open(aio, real, NVS_FILE_TRUNCATE, &file, &error), -EINVAL);
+	assert_int_equal(nvs_file_open(aio, real, 16, &file, NULL), -EINVAL);
+	assert_int_equal(access(missing, F_OK), -1);
+	nvs_file_close(NULL);
+	nvs_aio_close(aio);
+	nvs_aio_close(NULL);
+}
+
+static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **state)
+{
+	const char *path = path_in(temp_directory(), "data");
+	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
+	struct nvs_file *file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
+	struct nvs_file *reading = open_file(aio, path, 0);
+	char byte = 1;
+	const struct nvs_transfer wrong[] = {
+		{.file = reading, .direction = NVS_WRITE, .data = &byte, .nbytes = 1},
+		{.direction = NVS_READ, .data = &byte, .nbytes = 1},
+		{.file = file, .direction = NVS_WRITE, .nbytes = 1},
+		{.file = file, .direction = (enum nvs_direction)2, .data = &byte, .nbytes = 1},
+		{.file = file, .data = &byte, .nbytes = 2, .offset = INT64_MAX - 1},
+		{.file = file, .data = &byte, .nbytes = UINT64_MAX, .offset = 1},
+	};
+	struct nvs_error error;
+	struct stat st;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(wrong); i++) {
+		struct nvs_transfer right = {
+			.file = file, .direction = NVS_WRITE, .data = &byte, .nbytes = 1};
+		struct nvs_transfer bad = wrong[i], *both[] = {&right, &bad};
+
+		assert_int_equal(nvs_submit(aio, both, 2, &error), -EINVAL);
+		assert_int_equal(error.code, -EINVAL);
+		assert_true(error.text[0]);
+		if (i == 0)
+			assert_says(error.text, "NVS_FILE_WRITE");
+	}
+	nvs_file_close(reading);
+	nvs_file_close(file);
+	nvs_aio_close(aio);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_size, 0);
+}
+
+static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
+{
+	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
+	struct nvs_file *file = open_file(aio, path_in(temp_directory(), "data"),
+					  NVS_FILE_WRITE | NVS_FILE_CREATE);
+	struct nvs_transfer nothing = {.file = file, .direction = NVS_WRITE, .offset = 12345};
+	struct nvs_transfer *one = &nothing;
+	struct nvs_error error;
+	struct stat st;
+
+	(void)state;
+	SUCCEEDS(nvs_submit(aio, &one, 1, &error), &error);
+	assert_true(nvs_transfer_completed(one));
+	SUCCEEDS(nvs_transfer_wait(aio, &one, 1, 0, &error), &error);
+	SUCCEEDS(nvs_submit(aio, NULL, 0, &error), &error);
+	SUCCEEDS(nvs_file_sync(file, &error), &error);
+	assert_int_equal(fstat(file->members[0].fd, &st), 0);
+	assert_int_equal(st.st_size, 0);
+	nvs_file_close(file);
+	nvs_aio_close(aio);
+}
+
+/* ---- What an aio is opened with ---- */
+
+static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
+{
+	static const struct {
+		uint32_t block, depth, threads;
+		int ioengine;
+		const char *subject, *says;
+	} wrong[] = {
+		{0, 8, 1, 0, "block_size", "from 512 to 1073741824"},
+		{511, 8, 1, 0, "block_size", "512"},
+		{513, 8, 1, 0, "block_size", "multiple of 512"},
+		{(1u << 30) + 512, 8, 1, 0, "block_size", "1073741824"},
+		{4096, 0, 1, 0, "queue_depth", "from 1 to 4096"},
+		{4096, 4097, 1, 0, "queue_depth", "4096"},
+		{4096, 8, 0, 0, "thread_count", "from 1 to 256"},
+		{4096, 8, 257, 0, "thread_count", "256"},
+		{4096, 8, 1, 4, "ioengine", "auto, io_uring, libaio or posix"},
+		{4096, 8, 1, -1, "ioengine", "auto, io_uring, libaio or posix"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(wrong); i++) {
+		const struct nvs_aio_config config = {
+			.block_size = wrong[i].block,
+			.queue_depth = wrong[i].depth,
+			.thread_count = wrong[i].threads,
+			.ioengine = (enum nvs_ioengine)wrong[i].ioengine,
+		};
+		struct nvs_error error;
+		struct nvs_aio *aio = NULL;
+
+		assert_int_equal(nvs_aio_open(&aio, &config, NULL, &error), -EINVAL);
+		assert_int_equal(error.code, -EINVAL);
+		assert_string_equal(error.subject, wrong[i].subject);
+		assert_says(error.text, wrong[i].says);
+		assert_int_equal(nvs_aio_open(&aio, &config, NULL, NULL), -EINVAL);
+		assert_null(aio);
+	}
+}
+
+static void values_at_their_bounds_work(void **state)
+{
+	static const uint32_t bounds[][3] = {
+		{512, 1, 1},
+		{NVS_BLOCK_SIZE_MAX, 1, 1},
+		{4096, NVS_QUEUE_DEPTH_MAX, 1},
+		{4096, 1, NVS_THREAD_COUNT_MAX},
+	};
+	const char *path = path_in(temp_directory(), "data");
+	char *data = aligned_alloc(PAGE, 8 * PAGE);
+
+	(void)state;
+	memset(data, 1, 8 * PAGE);
+	for (size_t i = 0; i < COUNT(bounds) * COUNT(engines); i++) {
+		const uint32_t *values = bounds[i / COUNT(engines)];
+		struct nvs_aio_config config = plain;
+		struct nvs_error error;
+		struct nvs_aio *aio;
+		struct nvs_file *file;
+
+		config.block_size = values[0];
+		config.queue_depth = values[1];
+		config.thread_count = values[2];
+		aio = open_engine(&config, engines[i % COUNT(engines)]);
+		if (!aio)
+			continue;
+		file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
+		SUCCEEDS(move(aio, file, NVS_WRITE, data, 8 * PAGE, 0, &error), &error);
+		SUCCEEDS(move(aio, file, NVS_READ, data, 8 * PAGE, 0, &error), &error);
+		nvs_file_close(file);
+		nvs_aio_close(aio);
+	}
+	free(data);
+}
+
+static void gpu_memory_is_refused_with_what_to_do(void **state)
+{
+	struct nvs_aio_config config = plain;
+	struct nvs_error error;
+	struct nvs_aio *aio;
+
+	(void)state;
+	config.use_gds = true;
+	assert_int_equal(nvs_aio_open(&aio, &config, NULL, &error), -ENOTSUP);
+	assert_string_equal(error.subject, "use_gds");
+	assert_says(error.text, "set use_gds to false");
+}
+
+/* ---- Engines that are blocked ---- */
+
+struct heard {
+	pthread_mutex_t lock;
+	char text[1024];
+};
+
+static void hear(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct heard *heard = arg;
+	size_t used;
+
+	(void)level;
+	pthread_mutex_lock(&heard->lock);
+	used = strlen(heard->text);
+	snprintf(heard->text + used, sizeof(heard->text) - used, "%s\n", text);
+	pthread_mutex_unlock(&heard->lock);
+}
+
+/* What a process that may not make some system calls is to find. */
+struct blocked {
+	const char *path;
+	int uring, setup; /* errno of io_uring_setup and io_setup; 0: they work */
+	enum nvs_ioengine takes;
+	const char *says[3]; /* in the reason */
+};
+
+static int moves_bytes(struct nvs_aio *aio, const char *path)
+{
+	char out[5000], in[5000] = {0};
+	struct nvs_file *file;
+	struct nvs_error error;
+
+	memset(out, 7, sizeof(out));
+	EXPECT(!nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error));
+	EXPECT(!move(aio, file, NVS_WRITE, out, sizeof(out), 100, &error));
+	EXPECT(!move(aio, file, NVS_READ, in, sizeof(in), 100, &error));
+	EXPECT(!memcmp(in, out, sizeof(in)));
+	nvs_file_close(file);
+	return CHILD_OK;
+}
+
+static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *says)
+{
+	struct nvs_aio_config config = plain;
+	struct nvs_error error;
+	struct nvs_aio *aio;
+
+	config.ioengine = ioengine;
+	EXPECT(nvs_aio_open(&aio, &config, NULL, &error) == -ENOTSUP);
+	EXPECT(error.code == -ENOTSUP && !strcmp(error.subject, "ioengine"));
+	EXPECT(strstr(error.text, nvs_ioengine_name(ioengine)));
+	EXPECT(strstr(error.text, says));
+	EXPECT(strstr(error.text, "auto takes one"));
+	return CHILD_OK;
+}
+
+static int info_agrees(const struct blocked *blocked)
+{
+	static struct nvs_machine_info info;
+
+	EXPECT(!nvs_machine_info(&info, NULL));
+	EXPECT(info.auto_ioengine == blocked->takes);
+	EXPECT(info.ioengine[NVS_IOENGINE_IO_URING].works == !blocked->uring);
+	EXPECT(info.ioengine[NVS_IOENGINE_LIBAIO].works == !blocked->setup);
+	EXPECT(!blocked->uring ||
+	       strstr(info.ioengine[NVS_IOENGINE_IO_URING].reason, blocked->says[0]));
+	EXPECT(info.ioengine[NVS_IOENGINE_AUTO].works);
+	EXPECT(!blocked->uring || info.ioengine[NVS_IOENGINE_AUTO].reason[0]);
+	return CHILD_OK;
+}
+
+static int auto_where_blocked(void *arg)
+{
+	const struct blocked *blocked = arg;
+	static struct heard heard = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	const struct nvs_log log = {hear, &heard};
+	struct nvs_aio_config config = plain;
+	struct nvs_aio_stats stats;
+	struct nvs_error error;
+	struct nvs_aio *aio;
+
+	if ((blocked->uring && deny_syscall(SYS_io_uring_setup, blocked->uring)) ||
+	    (blocked->setup && deny_syscall(SYS_io_setup, blocked->setup)))
+		return CHILD_SKIPPED;
+	config.thread_count = 2;
+	EXPECT(!nvs_aio_open(&aio, &config, &log, &error));
+	nvs_aio_get_stats(aio, &stats);
+	EXPECT(!strcmp(stats.ioengine, nvs_ioengine_name(blocked->takes)));
+	for (size_t i = 0; i < COUNT(blocked->says) && blocked->says[i]; i++) {
+		EXPECT(strstr(stats.ioengine_reason, blocked->says[i]));
+		EXPECT(strstr(heard.text, blocked->says[i]));
+	}
+	EXPECT(blocked->says[0] || (!stats.ioengine_reason[0] && !heard.text[0]));
+	EXPECT(moves_bytes(aio, blocked->path) == CHILD_OK);
+	nvs_aio_close(aio);
+	if (blocked->uring)
+		EXPECT(!explicit_engine_is_refused(NVS_IOENGINE_IO_URING, blocked->says[0]));
+	return info_agrees(blocked);
+}
+
+static void run_blocked(struct blocked blocked)
+{
+	char reason[192];
+	int status;
+
+	if (ioengine_try(NVS_IOENGINE_LIBAIO, reason, sizeof(reason)) && !blocked.setup)
+		SKIP("libaio does not work here: %s", reason);
+	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)) && !blocked.uring)
+		SKIP("io_uring does not work here: %s", reason);
+	blocked.path = path_in(temp_directory(), "data");
+	status = in_child(auto_where_blocked, &blocked);
+	if (status == CHILD_SKIPPED)
+		SKIP("no seccomp filter can be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+static void auto_takes_io_uring_where_nothing_is_blocked(void **state)
+{
+	(void)state;
+	run_blocked((struct blocked){.takes = NVS_IOENGINE_IO_URING});
+}
+
+static void auto_takes_libaio_where_io_uring_is_forbidden(void **state)
+{
+	(void)state;
+	run_blocked((struct blocked){.uring = EPERM,
+				     .takes = NVS_IOENGINE_LIBAIO,
+				     .says = {"io_uring is forbidden", "seccomp"}});
+}
+
+static void auto_takes_libaio_where_there_is_no_io_uring(void **state)
+{
+	(void)state;
+	run_blocked((struct blocked){.uring = ENOSYS,
+				     .takes = NVS_IOENGINE_LIBAIO,
+				     .says = {"this kernel has no io_uring"}});
+}
+
+static void auto_takes_posix_where_both_are_blocked(void **state)
+{
+	(void)state;
+	run_blocked((struct blocked){.uring = EPERM,
+				     .setup = ENOSYS,
+				     .takes = NVS_IOENGINE_POSIX,
+				     .says = {"io_uring is forbidden", "libaio: ", "no aio"}});
+}
+
+/* What io_setup answers where fs.aio-max-nr is exhausted. */
+static void auto_says_that_aio_max_nr_is_exhausted(void **state)
+{
+	(void)state;
+	run_blocked((struct blocked){.uring = EPERM,
+				     .setup = EAGAIN,
+				     .takes = NVS_IOENGINE_POSIX,
+				     .says = {"io_uring is forbidden", "fs.aio-max-nr"}});
+}
+
+static int libaio_is_exhausted(void *arg)
+{
+	(void)arg;
+	if (deny_syscall(SYS_io_setup, EAGAIN))
+		return CHILD_SKIPPED;
+	return explicit_engine_is_refused(NVS_IOENGINE_LIBAIO, "fs.aio-max-nr");
+}
+
+static void an_engine_that_is_named_and_blocked_is_an_error_that_says_why(void **state)
+{
+	int status = in_child(libaio_is_exhausted, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("no seccomp filter can be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* ---- io_uring without what newer kernels have ---- */
+
+static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
+{
+	struct nvs_aio_config config = plain;
+	struct nvs_aio_stats stats;
+	struct nvs_error error;
+	struct nvs_aio *aio;
+	struct fake fake;
+	char *data = aligned_alloc(PAGE, 64 * KIB);
+
+	fake_init(&fake, &engine_io_uring);
+	fake.without = without;
+	config.thread_count = 2;
+	SUCCEEDS(aio_open_with(&aio, &config, &engine_fake, &fake, NULL, &error), &error);
+	assert_int_equal(nvs_aio_register_memory(aio, data, 64 * KIB), 0);
+	assert_int_equal(moves_bytes(aio, path), CHILD_OK);
+	nvs_aio_get_stats(aio, &stats);
+	for (uint64_t i = 0; i < fake.nios; i++)
+		assert_true(fake.ios[i].file_slot < 0 || stats.fixed_files);
+	assert_int_equal(stats.registered_bytes,
+			 stats.fixed_buffers ? 64 * KIB + stats.bounce_bytes : 0);
+	nvs_aio_close(aio);
+	fake_destroy(&fake);
+	free(data);
+	return stats;
+}
+
+static void io_uring_works_without_each_of_its_abilities_and_says_so(void **state)
+{
+	const char *path = path_in(temp_directory(), "data");
+	struct nvs_aio_stats all;
+	char reason[192];
+
+	(void)state;
+	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
+		SKIP("io_uring does not work here: %s", reason);
+	all = stats_without(0, path);
+	for (uint32_t without = 1; without < 16; without++) {
+		struct nvs_aio_stats stats = stats_without(without, path);
+		/* The kernel takes deferred task running of a single issuer alone. */
+		bool single = !(without & WITHOUT_SINGLE_ISSUER);
+		bool defer = !(without & WITHOUT_DEFER_TASKRUN);
+
+		assert_int_equal(stats.fixed_buffers,
+				 all.fixed_buffers && !(without & WITHOUT_FIXED_BUFFERS));
+		assert_int_equal(stats.fixed_files,
+				 all.fixed_files && !(without & WITHOUT_FIXED_FILES));
+		assert_int_equal(stats.single_issuer, all.single_issuer && single);
+		assert_int_equal(stats.defer_taskrun, all.defer_taskrun && single && defer);
+	}
+}
+
+static void io_uring_has_all_that_the_kernel_has(void **state)
+{
+	const char *path = path_in(temp_directory(), "data");
+	struct nvs_aio_stats stats;
+	unsigned major = 0, minor = 0;
+	struct utsname kernel;
+	char reason[192];
+
+	(void)state;
+	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
+		SKIP("io_uring does not work here: %s", reason);
+	assert_int_equal(uname(&kernel), 0);
+	if (sscanf(kernel.release, "%u.%u", &major, &minor) != 2 || major < 6 ||
+	    (major == 6 && minor < 1))
+		SKIP("kernel %s is older than 6.1", kernel.release);
+	stats = stats_without(0, path);
+	assert_true(stats.fixed_buffers && stats.fixed_files);
+	assert_true(stats.single_issuer && stats.defer_taskrun);
+}
+
+/* ---- Each engine's wake ---- */
+
+#define WAKES 50
+
+struct sleeper {
+	const struct engine_ops *ops;
+	void *queue;
+	sem_t opened, reaps, woken;
+	int rc;
+};
+
+/* With nothing in flight, a reap that waits for one I/O can only be woken. */
+static void *reap_nothing(void *arg)
+{
+	struct sleeper *sleeper = arg;
+	struct engine_facts facts = {0};
+	struct engine_options options = {.depth = 4};
+	char reason[192];
+	struct io *ios[4];
+
+	sleeper->rc = sleeper->ops->open(&sleeper->queue, &options, &facts, reason, sizeof(reason));
+	sem_post(&sleeper->opened);
+	for (unsigned i = 0; i < WAKES && !sleeper->rc; i++) {
+		sem_wait(&sleeper->reaps);
+		sleeper->rc = sleeper->ops->reap(sleeper->queue, ios, 4, 1);
+		sem_post(&sleeper->woken);
+	}
+	if (sleeper->queue)
+		sleeper->ops->close(sleeper->queue);
+	return NULL;
+}
+
+static void await(sem_t *sem)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += 20;
+	if (sem_clockwait(sem, CLOCK_MONOTONIC, &until))
+		fail_msg("it did not wake within 20 seconds");
+}
+
+static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
+{
+	static const struct engine_ops *const tables[] = {&engine_io_uring, &engine_libaio,
+							  &engine_posix};
+	static struct sleeper sleepers[COUNT(tables)];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(tables); i++) {
+		struct sleeper *sleeper = &sleepers[i];
+		pthread_t thread;
+
+		*sleeper = (struct sleeper){.ops = tables[i]};
+		sem_init(&sleeper->opened, 0, 0);
+		sem_init(&sleeper->reaps, 0, 0);
+		sem_init(&sleeper->woken, 0, 0);
+		assert_int_equal(pthread_create(&thread, NULL, reap_nothing, sleeper), 0);
+		await(&sleeper->opened);
+		for (unsigned j = 0; j < WAKES && sleeper->queue; j++) {
+			/* Before the reap begins, or while it waits or is about to. */
+			if (j % 2)
+				sem_post(&sleeper->reaps);
+			sleeper->ops->wake(sleeper->queue);
+			if (j % 2 == 0)
+				sem_post(&sleeper->reaps);
+			await(&sleeper->woken);
+		}
+		pthread_join(thread, NULL);
+		if (!sleeper->queue)
+			print_message("%s does not work here\n", tables[i]->name);
+		else
+			assert_int_equal(sleeper->rc, 0);
+	}
+}
+
+/* ---- The memlock limit ---- */
+
+static int register_beyond_the_limit(void *arg)
+{
+	const char *path = arg;
+	struct nvs_aio_config config = plain;
+	struct nvs_aio_stats stats;
+	struct nvs_error error;
+	struct nvs_aio *aio;
+	char *data = aligned_alloc(PAGE, 16 * MIB);
+
+	/* Each worker's bounce buffer of 2 MiB fits, and beside it 1 MiB and some in each ring. */
+	if (limit_memlock(7 * MIB))
+		return CHILD_SKIPPED;
+	config.thread_count = 2;
+	config.ioengine = NVS_IOENGINE_IO_URING;
+	EXPECT(data && !nvs_aio_open(&aio, &config, NULL, &error));
+	EXPECT(nvs_aio_register_memory(aio, data, 16 * MIB) == -ENOMEM);
+	nvs_aio_get_stats(aio, &stats);
+	EXPECT(stats.registered_bytes == stats.bounce_bytes);
+	EXPECT(moves_bytes(aio, path) == CHILD_OK);
+	EXPECT(!nvs_aio_register_memory(aio, data, MIB));
+	nvs_aio_get_stats(aio, &stats);
+	EXPECT(stats.registered_bytes == stats.bounce_bytes + MIB);
+	nvs_aio_close(aio);
+	free(data);
+	return CHILD_OK;
+}
+
+static void memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same(void **state)
+{
+	char reason[192];
+	int status;
+
+	(void)state;
+	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
+		SKIP("io_uring does not work here: %s", reason);
+	status = in_child(register_beyond_the_limit,
+			  (void *)(uintptr_t)path_in(temp_directory(), "data"));
+	if (status == CHILD_SKIPPED)
+		SKIP("the memlock limit can't be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+static int open_without_locked_memory(void *arg)
+{
+	struct nvs_error error;
+	struct nvs_aio *aio;
+
+	if (limit_memlock(0))
+		return CHILD_SKIPPED;
+	EXPECT(!nvs_aio_open(&aio, &plain, NULL, &error));
+	EXPECT(moves_bytes(aio, arg) == CHILD_OK);
+	nvs_aio_close(aio);
+	return CHILD_OK;
+}
+
+static void without_any_locked_memory_transfers_work(void **state)
+{
+	int status = in_child(open_without_locked_memory,
+			      (void *)(uintptr_t)path_in(temp_directory(), "data"));
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("the memlock limit can't be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* ---- Striped files ---- */
+
+static void open_member(struct file_member *member, const char *path)
+{
+	*member = (struct file_member){.path = (char *)(uintptr_t)path, .base = 8 * KIB};
+	member->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(member->fd >= 0);
+	assert_int_equal(file_member_probe(member, true, false), 0);
+}
+
+/* What is written behind the end is zeros, and never what went through the bounce buffer before. */
+static void check_padding(struct nvs_file *file, struct nvs_aio *aio, char *data, uint64_t nbytes,
+			  uint64_t offset)
+{
+	struct place end = file_place(file, offset + nbytes);
+	uint64_t padding = (file->write_unit - end.offset % file->write_unit) % file->write_unit;
+	struct nvs_error error;
+	char behind[PAGE];
+
+	SUCCEEDS(move(aio, file, NVS_WRITE, data, nbytes, offset, &error), &error);
+	assert_true(padding <= sizeof(behind));
+	assert_int_equal(pread(end.member->fd, behind, padding, (off_t)end.offset), padding);
+	for (uint64_t i = 0; i < padding; i++)
+		assert_int_equal(behind[i], 0);
+}
+
+/* As the store has it: whole units are the users', so what is odd is padded and goes direct too. */
+static void a_striped_file_is_one_run_of_bytes(void **state)
+{
+	static const char *const names[] = {"a", "b", "c"};
+	const uint64_t stripe = 64 * KIB, nbytes = 10 * 64 * KIB + 12345;
+	const char *directory = temp_directory();
+	char *out = aligned_alloc(PAGE, MIB), *in = aligned_alloc(PAGE, MIB);
+	uint64_t random = random_seed(__func__);
+
+	(void)state;
+	random_fill(&random, out, MIB);
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		struct nvs_aio *aio = open_engine(&plain, engines[i]);
+		struct file_member members[3];
+		struct nvs_file *file;
+		struct nvs_error error;
+
+		if (!aio)
+			continue;
+		for (unsigned j = 0; j < 3; j++)
+			open_member(&members[j], path_in(directory, names[j]));
+		SUCCEEDS(file_create(aio, members, 3, stripe, true, true, &file, &error), &error);
+		SUCCEEDS(move(aio, file, NVS_WRITE, out, nbytes, 3 * stripe, &error), &error);
+		SUCCEEDS(move(aio, file, NVS_READ, in + 1, nbytes, 3 * stripe, &error), &error);
+		assert_memory_equal(in + 1, out, nbytes);
+		/* Stripe 3 is the second of the first member, stripe 4 of the second. */
+		assert_int_equal(pread(file->members[0].fd, in, stripe, 8 * KIB + (off_t)stripe),
+				 stripe);
+		assert_memory_equal(in, out, stripe);
+		assert_int_equal(pread(file->members[1].fd, in, stripe, 8 * KIB + (off_t)stripe),
+				 stripe);
+		assert_memory_equal(in, out + stripe, stripe);
+		check_padding(file, aio, out, nbytes, 3 * stripe);
+		SUCCEEDS(nvs_file_sync(file, &error), &error);
+		nvs_file_close(file);
+		nvs_aio_close(aio);
+	}
+	free(out);
+	free(in);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(any_bytes_make_the_round_trip_on_the_build_s_file_system),
+		test(any_bytes_make_the_round_trip_buffered),
+		test(any_bytes_make_the_round_trip_on_tmpfs),
+		test(any_bytes_make_the_round_trip_on_a_block_device),
+		test(any_bytes_make_the_round_trip_on_a_block_device_of_4096_byte_sectors),
+		test(any_bytes_make_the_round_trip_on_ext4_of_4096_byte_sectors),
+		test(transfers_that_share_pages_keep_each_other_s_bytes),
+		test(transfers_that_share_sectors_of_a_device_keep_each_other_s_bytes),
+		test(a_read_past_the_end_is_an_error_and_one_up_to_it_is_not),
+		test(a_device_ends_where_it_ends),
+		test(a_full_drive_fails_the_write_and_leaves_the_engine_usable),
+		test(where_a_file_system_has_no_direct_io_the_file_says_so),
+		test(alignment_comes_from_the_file_and_not_from_a_constant),
+		test(files_are_private_and_closed_on_exec),
+		test(opening_a_file_says_what_is_wrong_with_it),
+		test(a_transfer_that_makes_no_sense_is_refused_with_all_its_batch),
+		test(nothing_is_moved_by_a_transfer_of_nothing),
+		test(values_out_of_bounds_are_refused_with_the_bounds),
+		test(values_at_their_bounds_work),
+		test(gpu_memory_is_refused_with_what_to_do),
+		test(auto_takes_io_uring_where_nothing_is_blocked),
+		test(auto_takes_libaio_where_io_uring_is_forbidden),
+		test(auto_takes_libaio_where_there_is_no_io_uring),
+		test(auto_takes_posix_where_both_are_blocked),
+		test(auto_says_that_aio_max_nr_is_exhausted),
+		test(an_engine_that_is_named_and_blocked_is_an_error_that_says_why),
+		test(io_uring_works_without_each_of_its_abilities_and_says_so),
+		test(io_uring_has_all_that_the_kernel_has),
+		test(a_wake_ends_the_wait_for_one_io_or_the_next),
+		test(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same),
+		test(without_any_locked_memory_transfers_work),
+		test(a_striped_file_is_one_run_of_bytes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
