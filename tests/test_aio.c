@@ -1124,6 +1124,7 @@ static void *reap_nothing(void *arg)
 		sleeper->rc = sleeper->ops->reap(sleeper->queue, ios, 4, 1);
 		sem_post(&sleeper->woken);
 	}
+	sem_wait(&sleeper->reaps);
 	if (sleeper->queue)
 		sleeper->ops->close(sleeper->queue);
 	return NULL;
@@ -1133,9 +1134,9 @@ static void await(sem_t *sem)
 {
 	struct timespec until;
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
+	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += 20;
-	if (sem_clockwait(sem, CLOCK_MONOTONIC, &until))
+	if (sem_timedwait(sem, &until))
 		fail_msg("it did not wake within 20 seconds");
 }
 
@@ -1165,6 +1166,8 @@ static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
 				sem_post(&sleeper->reaps);
 			await(&sleeper->woken);
 		}
+		/* No wake is under way any more when the queue is closed. */
+		sem_post(&sleeper->reaps);
 		pthread_join(thread, NULL);
 		if (!sleeper->queue)
 			print_message("%s does not work here\n", tables[i]->name);
