@@ -62,7 +62,7 @@ static const struct option_spec option_specs[] = {
 		 "--config: 256m, or twice the longest tensor if that is more"},
 	{"verify", NULL, OPTION_FLAG, FIELD(verify),
 	 .help = "compare every byte that was swapped in with what was swapped out,\n"
-		 "new contents each time; rates and CPU time include that work"},
+		 "new contents each time; rates include that work, CPU per GiB does not"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
 	 .help = "of the data of tensors that no file gives (1)"},
 	{"output-format", "FORMAT", OPTION_CHOICE, FIELD(format), .choices = format_names,
