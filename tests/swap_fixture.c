@@ -19,6 +19,8 @@
 /* ---- Places ---- */
 
 static char ext4_root[64];
+/* Those that a failed test does not come to remove. */
+static char *made[64];
 
 static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static bool run(const char *format, ...)
@@ -85,6 +87,8 @@ static const char *mount_ext4(void)
 int places_leave_all(void **state)
 {
 	(void)state;
+	for (size_t i = 0; i < LENGTH(made); i++)
+		place_leave(made[i]);
 	if (ext4_root[0]) {
 		umount2(ext4_root, MNT_DETACH);
 		rmdir(ext4_root);
@@ -123,13 +127,22 @@ char *place_make(enum place place)
 	if (asprintf(&path, "%s/nvswap-test-XXXXXX", root) < 0)
 		return NULL;
 	assert_non_null(mkdtemp(path));
+	for (size_t i = 0; i < LENGTH(made); i++)
+		if (!made[i]) {
+			made[i] = path;
+			break;
+		}
 	return path;
 }
 
 void place_leave(char *directory)
 {
-	if (directory)
-		run("rm -rf '%s'", directory);
+	if (!directory)
+		return;
+	run("rm -rf '%s'", directory);
+	for (size_t i = 0; i < LENGTH(made); i++)
+		if (made[i] == directory)
+			made[i] = NULL;
 	free(directory);
 }
 

@@ -57,7 +57,7 @@ enum place {
 char *place_make(enum place place);
 /* Frees and removes it. */
 void place_leave(char *directory);
-/* cmocka's group teardown: unmounts what was mounted. */
+/* cmocka's group teardown: removes what failed tests left, and unmounts what was mounted. */
 int places_leave_all(void **state);
 
 /* ---- Engines ---- */

@@ -1026,6 +1026,9 @@ static void an_engine_that_is_named_and_blocked_is_an_error_that_says_why(void *
 
 /* ---- io_uring without what newer kernels have ---- */
 
+/* A ring's memory counts towards the limit of the user until a while after it is closed. */
+#define LOCKED_BY_RINGS (64ull * MIB)
+
 static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 {
 	struct nvs_aio_config config = plain;
@@ -1061,6 +1064,8 @@ static void io_uring_works_without_each_of_its_abilities_and_says_so(void **stat
 	(void)state;
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
+	if (memlock_limit() < LOCKED_BY_RINGS)
+		SKIP("the memlock limit is too low to register memory again and again");
 	all = stats_without(0, path);
 	for (uint32_t without = 1; without < 16; without++) {
 		struct nvs_aio_stats stats = stats_without(without, path);
@@ -1088,6 +1093,8 @@ static void io_uring_has_all_that_the_kernel_has(void **state)
 	(void)state;
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
+	if (memlock_limit() < LOCKED_BY_RINGS)
+		SKIP("the memlock limit is too low to register memory again and again");
 	assert_int_equal(uname(&kernel), 0);
 	if (sscanf(kernel.release, "%u.%u", &major, &minor) != 2 || major < 6 ||
 	    (major == 6 && minor < 1))
@@ -1213,6 +1220,9 @@ static void memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same(vo
 	(void)state;
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
+	if (memlock_limit() != UINT64_MAX)
+		SKIP("the rings of earlier tests may still count towards this user's memlock "
+		     "limit");
 	status = in_child(register_beyond_the_limit,
 			  (void *)(uintptr_t)path_in(temp_directory(), "data"));
 	if (status == CHILD_SKIPPED)

@@ -525,6 +525,11 @@ static void registered_memory_is_named_by_its_slot(void **state)
 
 		if (!works(inners[i]))
 			continue;
+		/* The rings of earlier tests may still count towards a user's limit. */
+		if (inners[i] && can && memlock_limit() < 64ull << 20) {
+			print_message("the memlock limit is too low for %s\n", inners[i]->name);
+			continue;
+		}
 		rig_open(&rig, inners[i], OPTIONS(.thread_count = 2));
 		before = stats_of(&rig).registered_bytes;
 		assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);

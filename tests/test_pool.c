@@ -650,17 +650,20 @@ static int restore_hugepages(void **state)
 /* So many more than there are; false, with the reason printed, where the machine gives none. */
 static bool reserve_hugepages(long n)
 {
+	long before;
+
 	if (read_long("/proc/meminfo", "Hugepagesize:") != 2048) {
 		print_message("huge pages are not of 2 MiB here\n");
 		return false;
 	}
-	hugepages_before = read_long(NR_HUGEPAGES, "");
-	if (hugepages_before < 0 || !set_hugepages(hugepages_before + n) ||
-	    read_long("/proc/meminfo", "HugePages_Free:") < n) {
-		print_message("no huge pages can be reserved here\n");
-		return false;
+	before = read_long(NR_HUGEPAGES, "");
+	if (before >= 0 && set_hugepages(before + n)) {
+		hugepages_before = before;
+		if (read_long("/proc/meminfo", "HugePages_Free:") >= n)
+			return true;
 	}
-	return true;
+	print_message("no huge pages can be reserved here\n");
+	return false;
 }
 
 static int pin_huge_pages_without_a_limit(void *arg)
