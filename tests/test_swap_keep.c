@@ -293,7 +293,7 @@ static void after_a_crash_what_has_no_checksum_is_lost_and_said(void **state)
 	struct nvs_tensor *t[N];
 
 	(void)state;
-	INIT(&f, .place = PLACE_DISK, .keep = true, .ioengine = NVS_IOENGINE_POSIX);
+	INIT(&f, .place = PLACE_DISK, .keep = true);
 	crash_after(&f, commit_then_overwrite_two);
 	OK(&f, fixture_reopen(&f));
 	assert_non_null(strstr(f.log, "did not end properly"));
@@ -338,7 +338,7 @@ static void after_a_crash_checksums_tell_what_is_whole(void **state)
 	struct fixture f;
 
 	(void)state;
-	INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .ioengine = NVS_IOENGINE_POSIX);
+	INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true);
 	crash_after(&f, commit_then_overwrite_two);
 	OK(&f, fixture_reopen(&f));
 	assert_non_null(strstr(f.log, "did not end properly"));
@@ -353,7 +353,7 @@ static void after_a_crash_nothing_stale_is_taken_for_good(void **state)
 	struct nvs_tensor *t[N];
 
 	(void)state;
-	INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .ioengine = NVS_IOENGINE_POSIX);
+	INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true);
 	crash_after(&f, commit_then_overwrite_two);
 	f.config.verify = false;
 	OK(&f, fixture_reopen(&f));
@@ -470,7 +470,7 @@ static void a_crash_while_reading_loses_nothing(void **state)
 	struct nvs_tensor *t[N];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .ioengine = NVS_IOENGINE_POSIX);
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	tensors_add(&f, "t", lengths, N, t);
 	write_all(&f, t, 9);
 	fixture_shut(&f);
@@ -489,7 +489,7 @@ static void a_commit_survives_a_crash(void **state)
 	struct nvs_tensor *t[N];
 
 	(void)state;
-	INIT(&f, .place = PLACE_DISK, .keep = true, .ioengine = NVS_IOENGINE_POSIX);
+	INIT(&f, .place = PLACE_DISK, .keep = true);
 	crash_after(&f, commit_and_no_more);
 	OK(&f, fixture_reopen(&f));
 	tensors_add(&f, "t", lengths, N, t);

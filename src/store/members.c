@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "store/disk.h"
 
@@ -79,9 +80,30 @@ static int same_as_earlier(const struct member *members, unsigned index, struct 
 	return 0;
 }
 
+/*
+ * The kernel lets go of a killed process's files only when it has taken its rings apart, which it
+ * does behind its back: a run that is started at once is to find its store all the same. Till then
+ * writes of the dead one may still arrive, so the lock is what has to be waited for.
+ */
+#define PATIENCE_NS UINT64_C(1000000000)
+
+static bool has_patience(uint64_t since)
+{
+	if (clock_ns() - since >= PATIENCE_NS)
+		return false;
+	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+	return true;
+}
+
 static int lock(const struct member *member, struct nvs_error *error)
 {
-	if (!flock(member->fd, LOCK_EX | LOCK_NB))
+	uint64_t since = clock_ns();
+	int rc;
+
+	do
+		rc = flock(member->fd, LOCK_EX | LOCK_NB);
+	while (rc && errno == EWOULDBLOCK && has_patience(since));
+	if (!rc)
 		return 0;
 	if (errno != EWOULDBLOCK)
 		return cannot(error, "lock", member->path, -errno);
@@ -390,6 +412,7 @@ static int open_device(struct member *members, unsigned index, const char *path,
 		       const struct stat *st, struct nvs_error *error)
 {
 	struct member *member = &members[index];
+	uint64_t since = clock_ns();
 	struct stat opened;
 	int rc;
 
@@ -400,7 +423,9 @@ static int open_device(struct member *members, unsigned index, const char *path,
 		rc = same_as_earlier(members, index, error);
 	if (rc)
 		return rc;
-	member->fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC | O_NOCTTY);
+	do
+		member->fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC | O_NOCTTY);
+	while (member->fd < 0 && errno == EBUSY && has_patience(since));
 	if (member->fd < 0 && errno == EBUSY)
 		return error_set(error, -EBUSY,
 				 "%s is in use: mounted, part of something else (RAID, LVM, swap), "
