@@ -450,8 +450,10 @@ NVS_API int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tens
  * Begins a use of tensors whose contents the caller is about to make: pool memory, nothing read.
  * Waits up to timeout_ms for room, dropping and writing back what is out of use, and for what is
  * in flight on the tensors themselves: the data may be touched as soon as it returns 0.
- * -ENOBUFS: the batch could never fit in the pool. -EBUSY: one is in flight to or from the caller's
- * own memory. -EIO and others: room had to be made and a write-back failed (its data is kept).
+ * Memory in use is not taken away: with -1 it waits until uses have ended that are in the way, also
+ * the caller's own. -ENOBUFS: the batch could never fit in the pool. -EBUSY: one is in flight to or
+ * from the caller's own memory. -EIO and others: room had to be made and a write-back failed (its
+ * data is kept).
  */
 NVS_API int nvs_lease(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		      int timeout_ms, struct nvs_error *error);
