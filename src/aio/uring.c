@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <liburing.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,6 +161,8 @@ static int flush(struct uring *uring, unsigned wait_for)
 		if (rc > 0)
 			uring->unsubmitted -= (unsigned)rc;
 	} while (rc == -EINTR || (rc > 0 && !wait_for && uring->unsubmitted));
+	if (rc == -EAGAIN)
+		sched_yield();
 	/* The kernel is short of memory or has completions to hand out first: the reap does that.
 	 */
 	return rc == -EAGAIN || rc == -EBUSY ? 0 : rc < 0 ? rc : 0;

@@ -2,6 +2,7 @@
 #include "pool/arena.h"
 
 #include <errno.h>
+#include <linux/mman.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -73,7 +74,7 @@ static void *map(uint64_t nbytes, int flags)
 static bool map_huge(struct arena *arena, uint64_t nbytes)
 {
 	arena->nbytes = round_up(nbytes, HUGE_BYTES);
-	arena->data = map(arena->nbytes, MAP_HUGETLB);
+	arena->data = map(arena->nbytes, MAP_HUGETLB | MAP_HUGE_2MB);
 	arena->huge = arena->data != NULL;
 	return arena->huge;
 }
