@@ -231,7 +231,7 @@ static void second_process_is_locked_out(void **state)
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	must_not_open((struct how){.rank = 3}, -EBUSY, "another process holds");
+	must_not_open((struct how){.rank = 3}, -EBUSY, "holds the store at");
 	store_close(must_open((struct how){.rank = 4}));
 	store_close(store);
 	store_close(must_open((struct how){.rank = 3}));
@@ -328,7 +328,7 @@ static void a_file_that_goes_while_it_is_locked_is_not_taken_for_the_store(void 
 		assert_int_equal(stat(at(DATA), &named), 0);
 		assert_int_equal(fstat(store->members[0].fd, &held), 0);
 		assert_int_equal(named.st_ino, held.st_ino);
-		must_not_open((struct how){.rank = 0}, -EBUSY, "another process");
+		must_not_open((struct how){.rank = 0}, -EBUSY, "holds the store at");
 		store_close(store);
 	}
 }

@@ -530,6 +530,7 @@ void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
 			stats->registered_bytes += aio->regions[i].nbytes;
 	pthread_mutex_unlock(&aio->lock);
+	stats->fixed_buffers &= stats->registered_bytes > 0;
 }
 
 void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "aio/internal.h"
@@ -133,6 +134,13 @@ no_memory:
 	return error_set(error, -ENOMEM, "out of memory while opening %s", members[0].path);
 }
 
+static bool is_directory(int fd)
+{
+	struct stat st;
+
+	return !fstat(fd, &st) && S_ISDIR(st.st_mode);
+}
+
 int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct nvs_file **out,
 		  struct nvs_error *error)
 {
@@ -157,8 +165,13 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 				 rc == -ELOOP ? "it is a symbolic link, which is not followed"
 					      : nvs_strerror(rc));
 	}
-	rc = file_member_probe(&member, writable, flags & NVS_FILE_BUFFERED);
-	if (rc)
+	member.direct_fd = -1;
+	rc = is_directory(member.fd)
+		     ? -EISDIR
+		     : file_member_probe(&member, writable, flags & NVS_FILE_BUFFERED);
+	if (rc == -EISDIR)
+		error_set(error, rc, "%s is a directory: name a file or a block device", path);
+	else if (rc)
 		error_set(error, rc, "cannot tell the alignment of %s: %s", path, nvs_strerror(rc));
 	else
 		rc = file_create(aio, &member, 1, 0, writable, false, out, error);

@@ -16,7 +16,8 @@
 #define RETRIES_MAX 100
 
 #define BOUNCE_SLOT_BYTES (256u * 1024)
-#define BOUNCE_SLOTS_MAX  8u
+#define BOUNCE_SLOTS_MAX  8u  /* of a worker, */
+#define BOUNCE_SLOTS_ALL  64u /* and of all of them, but each has one */
 
 struct member {
 	char *path;
@@ -159,7 +160,7 @@ void piece_fail(struct worker *worker, struct piece *piece, int status);
 
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);
-int bounce_open(struct bounce *bounce, uint32_t queue_depth);
+int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
 uint64_t bounce_bytes(const struct bounce *bounce);
 

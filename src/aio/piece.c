@@ -27,9 +27,11 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-int bounce_open(struct bounce *bounce, uint32_t queue_depth)
+int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 {
-	bounce->slots = (uint32_t)lesser(queue_depth, BOUNCE_SLOTS_MAX);
+	uint32_t share = BOUNCE_SLOTS_ALL / nworkers;
+
+	bounce->slots = (uint32_t)lesser(lesser(queue_depth, BOUNCE_SLOTS_MAX), share ? share : 1);
 	bounce->data = mmap(NULL, bounce_bytes(bounce), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bounce->data == MAP_FAILED) {

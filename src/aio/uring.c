@@ -79,9 +79,7 @@ static const char *why_not(int rc)
 		return "io_uring is forbidden here (seccomp filter of the container runtime, or "
 		       "sysctl kernel.io_uring_disabled)";
 	case -ENOMEM:
-		return "no memory for the ring (on kernels before 5.12 it counts towards the "
-		       "memlock "
-		       "limit)";
+		return "no memory for the ring, which counts towards the memlock limit (ulimit -l)";
 	case -EMFILE:
 	case -ENFILE:
 		return "too many open files";

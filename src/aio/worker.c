@@ -328,7 +328,7 @@ static void catch_up(struct worker *worker)
 static int open_queue(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
-	int rc = bounce_open(&worker->bounce, aio->config.queue_depth);
+	int rc = bounce_open(&worker->bounce, aio->config.queue_depth, aio->config.thread_count);
 
 	if (rc) {
 		snprintf(worker->open_reason, sizeof(worker->open_reason), "%s",

@@ -108,7 +108,8 @@ static int lock(const struct member *member, struct nvs_error *error)
 	if (errno != EWOULDBLOCK)
 		return cannot(error, "lock", member->path, -errno);
 	return error_set(error, -EBUSY,
-			 "another process holds the store at %s: let it end first, or give this "
+			 "another engine, of this process or another, holds the store at %s: let "
+			 "it close first, or give this "
 			 "one another %s",
 			 member->path,
 			 member->kind == MEMBER_RAW ? "device" : "\"nvswap\": {\"rank\": N}");

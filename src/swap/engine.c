@@ -104,19 +104,18 @@ static int node_of(const struct nvs_engine *engine, const struct nvs_offload_con
 }
 
 /* What can't be registered works all the same, its pages pinned anew for each I/O. */
+#define REGISTERED_BYTES_MIN (1u << 20)
+
 static void register_pool(struct nvs_engine *engine)
 {
 	uint64_t nbytes = pool_bytes(engine->pool);
-	uint64_t locked = pool_locked(engine->pool);
 	char all[32], part[32];
 	int rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
 
 	if (!rc)
 		return;
-	locked -= locked % 4096;
-	if (rc == -ENOMEM && locked && locked < nbytes) {
-		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
-		nbytes = locked;
+	while (rc == -ENOMEM && nbytes / 2 >= REGISTERED_BYTES_MIN) {
+		nbytes = nbytes / 2 / 4096 * 4096;
 		rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
 	}
 	log_say(&engine->log, NVS_LOG_INFO,

@@ -38,6 +38,7 @@ struct nvs_tensor {
 	bool prefetched;   /* read ahead, and not used yet */
 	bool bad_sum;	   /* what was read differs from what was written */
 	bool has_checksum;
+	bool unproven; /* a run before this one wrote it, and this has not compared it yet */
 	uint64_t checksum;
 	int status; /* of the last transfer */
 	enum nvs_direction status_direction;

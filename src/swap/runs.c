@@ -167,11 +167,17 @@ static uint64_t sum_of(const struct nvs_tensor *tensor)
 	return XXH3_64bits(tensor->data, tensor->nbytes);
 }
 
+/* A kept store always has them: after a crash they alone tell what is whole. */
+static bool keeps_sums(const struct nvs_engine *engine)
+{
+	return engine->verify || engine->keep;
+}
+
 void launch(struct nvs_engine *engine, struct nvs_transfer *list)
 {
 	if (!list)
 		return;
-	for (struct nvs_transfer *run = list; run && engine->verify; run = run->state.next)
+	for (struct nvs_transfer *run = list; run && keeps_sums(engine); run = run->state.next)
 		for (struct nvs_tensor *t = run->user; t && run->direction == NVS_WRITE;
 		     t = t->run_next) {
 			t->checksum = sum_of(t);
@@ -186,12 +192,12 @@ void launch(struct nvs_engine *engine, struct nvs_transfer *list)
  * Whoever has a checksum is held to it, also where none are made now: a kept store may have been
  * written to after the commit that noted it, by a run that crashed.
  */
-static void check_sums(const struct nvs_transfer *run)
+static void check_sums(const struct nvs_engine *engine, const struct nvs_transfer *run)
 {
 	if (run->direction != NVS_READ || run->status)
 		return;
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
-		if (t->has_checksum)
+		if (t->has_checksum && (engine->verify || t->unproven))
 			t->bad_sum = sum_of(t) != t->checksum;
 }
 
@@ -205,8 +211,10 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 			"%s: the bytes read from the store are not those that were written",
 			tensor->name);
 	}
-	if (!tensor->status)
+	if (!tensor->status) {
 		engine->swapped[NVS_READ] += tensor->nbytes;
+		tensor->unproven = false;
+	}
 	if (tensor->foreign) {
 		tensor->foreign = false;
 		tensor->data = NULL;
@@ -247,7 +255,8 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		write_failed(engine, tensor);
 	} else {
 		tensor->has_contents = true;
-		tensor->has_checksum = engine->verify;
+		tensor->has_checksum = keeps_sums(engine);
+		tensor->unproven = false;
 		engine->swapped[NVS_WRITE] += tensor->nbytes;
 	}
 	if (tensor->foreign) {
@@ -292,7 +301,7 @@ void runs_completed(void *arg, struct nvs_transfer *list)
 	struct nvs_engine *engine = arg;
 
 	for (struct nvs_transfer *run = list; run; run = run->state.next)
-		check_sums(run);
+		check_sums(engine, run);
 	pthread_mutex_lock(&engine->lock);
 	while (list) {
 		struct nvs_transfer *next = list->state.next;

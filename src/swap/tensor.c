@@ -121,7 +121,7 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		}
 		tensor->offset = entries[i].offset;
 		tensor->checksum = entries[i].checksum;
-		tensor->has_checksum = entries[i].has_checksum;
+		tensor->has_checksum = tensor->unproven = entries[i].has_checksum;
 		/* Of no bytes, none can be stale. */
 		tensor->has_contents = entries[i].written &&
 				       (!unclean || tensor->has_checksum || !tensor->nbytes);

@@ -103,6 +103,9 @@ static void io_uring_blocked(const struct nvs_machine_info *machine,
 		say(line,
 		    "Linux %.60s has no io_uring, which costs CPU time: use Linux 5.11 or later",
 		    machine->kernel);
+	else if (strstr(machine->ioengine[NVS_IOENGINE_IO_URING].reason, "memlock"))
+		say(line, "the memlock limit leaves no room for an io_uring, which costs CPU time: "
+			  "ulimit -l unlimited");
 	else
 		say(line, "io_uring is blocked, most likely by the container's seccomp profile: "
 			  "docker run --security-opt seccomp=unconfined, or a profile that allows "
