@@ -69,7 +69,7 @@ def fio(args, rw):
         "fio", "--name=floor", f"--filename={args.dir}/fio.dat", "--size=1g", f"--rw={rw}",
         f"--bs={args.bs}", f"--iodepth={args.iodepth}", "--ioengine=io_uring", "--fixedbufs",
         "--registerfiles", "--direct=1", "--scramble_buffers=0", "--time_based",
-        f"--runtime={args.seconds}", "--output-format=json", *huge]))
+        "--ramp_time=1", f"--runtime={args.seconds}", "--output-format=json", *huge]))
 
 
 def nvswap(args, mode, tensors, ioengine):
@@ -77,7 +77,7 @@ def nvswap(args, mode, tensors, ioengine):
     report = run([
         args.nvswap, "bench", "--nvme-path", args.dir, "--tensors", str(count), "--tensor-size", size,
         "--rw", mode, "--bs", args.bs, "--iodepth", str(args.iodepth), "--pool", args.pool,
-        "--ioengine", ioengine, "--ramp-loops", "1", "--runtime", str(args.seconds),
+        "--ioengine", ioengine, "--ramp-loops", "2", "--runtime", str(args.seconds),
         "--output-format", "json"])
     return figures(report)
 

@@ -173,7 +173,7 @@ struct nvs_config {
 
 	/* "nvswap" */
 	bool verify; /* a checksum per tensor, compared at each swap-in */
-	bool keep;   /* the store outlives the engine, and is found again */
+	bool keep;   /* the store outlives the engine, and is found again; see nvs_commit */
 	uint32_t
 		rank; /* which store under nvme_path: rank<N>, of the optimizer rank<N>-optimizer */
 	uint64_t stripe_size; /* bytes; 0: one block_size. Of use with several paths */
@@ -396,9 +396,10 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
  * Opens workers, pool and store as the block of the configuration says; the configuration may be
  * freed afterwards. device "cpu" keeps the store in host memory instead of on a drive.
  * -EINVAL: device "none", a value out of bounds. -ENOTSUP: use_gds, an engine that does not work
- * here. -ENOMEM: pool or lock refused, with limit, need and remedy. -EBUSY: another process holds
- * the store. -EEXIST: the path holds a kept store and `keep` is false. -EMEDIUMTYPE: the path holds
- * something that is not nvswap's, or belongs to another store. -EUCLEAN: the store is damaged.
+ * here. -ENOMEM: pool or lock refused, with limit, need and remedy. -EBUSY: another engine, of
+ * this process or another, holds the store. -EEXIST: the path holds a kept store and `keep` is
+ * false. -EMEDIUMTYPE: the path holds something that is not nvswap's, or belongs to another store.
+ * -EUCLEAN: the store is damaged.
  */
 NVS_API int nvs_open(struct nvs_engine **engine, const struct nvs_config *config,
 		     enum nvs_block block, struct nvs_error *error);
@@ -512,8 +513,10 @@ NVS_API int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *
 
 /*
  * Writes back everything dirty that is out of use, makes it durable, and replaces the manifest of a
- * kept store, so that a run after a crash finds this state. -EBUSY: a tensor is in use dirty or in
- * flight to the caller's memory. Without `keep`: writes back, and no more.
+ * kept store. A run after a crash finds this state, but for tensors that were written again after
+ * the commit: they are written in place, and such a one is -EBADMSG when it is swapped in, if its
+ * bytes are no longer those of the commit. -EBUSY: a tensor is in use dirty or in flight to the
+ * caller's memory. Without `keep`: writes back, and no more.
  */
 NVS_API int nvs_commit(struct nvs_engine *engine, struct nvs_error *error);
 

@@ -132,6 +132,9 @@ static int load_config(const struct bench_options *options, const struct options
 	if (was_given(given, "ioengine"))
 		nvs_ioengine_parse(ioengine_names[options->ioengine], &config->aio.ioengine);
 	/* A benchmark's data are worth nothing, and must never replace those of a kept store. */
+	if (config->keep)
+		say_log(NULL, NVS_LOG_WARNING,
+			"\"keep\" is ignored: bench neither keeps a store nor uses a kept one");
 	config->keep = false;
 	return 0;
 }

@@ -558,6 +558,10 @@ static int open_and_run(struct run *run, const struct nvs_config *config, enum n
 	struct nvs_error closing = {0};
 	int closed, rc = nvs_open(&run->engine, config, block, &run->result->error);
 
+	if (rc == -EEXIST)
+		snprintf(run->result->error.text, sizeof(run->result->error.text),
+			 "there is a kept store, which bench does not touch: give another "
+			 "--nvme-path, or another \"rank\" in the configuration");
 	if (rc)
 		return rc;
 	rc = run_opened(run);
