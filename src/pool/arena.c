@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <linux/mman.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,36 +26,6 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 static uint64_t page_bytes(void)
 {
 	return (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-/* The number behind `key` at the start of a line of a file like /proc/meminfo; else `otherwise`. */
-static uint64_t read_number(const char *path, const char *key, uint64_t unit, uint64_t otherwise)
-{
-	FILE *file = fopen(path, "re");
-	unsigned long long number;
-	char line[256];
-	size_t n = strlen(key);
-	uint64_t found = otherwise;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, n) && sscanf(line + n, "%llu", &number) == 1) {
-			found = number * unit;
-			break;
-		}
-	if (file)
-		fclose(file);
-	return found;
-}
-
-/* What the machine and the container's limit have left; to take more would call the OOM killer. */
-static uint64_t memory_available(void)
-{
-	uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024, UINT64_MAX);
-	uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1, UINT64_MAX);
-	uint64_t taken = read_number("/sys/fs/cgroup/memory.current", "", 1, 0);
-	uint64_t left = limit == UINT64_MAX ? limit : limit > taken ? limit - taken : 0;
-
-	return left < machine ? left : machine;
 }
 
 static void *map(uint64_t nbytes, int flags)

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -72,20 +71,6 @@ int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *lo
 
 /* ---- Space ---- */
 
-static uint64_t available_memory(void)
-{
-	FILE *file = fopen("/proc/meminfo", "re");
-	uint64_t kib = UINT64_MAX;
-	char line[128];
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return kib < UINT64_MAX / 1024 ? kib * 1024 : UINT64_MAX;
-}
-
 /* What the file system has free, for anybody or for everybody; UINT64_MAX where it can't be told.
  */
 static uint64_t available(const struct member *member, bool for_everybody)
@@ -93,7 +78,7 @@ static uint64_t available(const struct member *member, bool for_everybody)
 	struct statvfs vfs;
 
 	if (member->kind == MEMBER_MEMORY)
-		return available_memory();
+		return memory_available();
 	if (fstatvfs(member->fd, &vfs) || !vfs.f_blocks)
 		return UINT64_MAX;
 	return (uint64_t)(for_everybody ? vfs.f_bavail : vfs.f_bfree) * vfs.f_frsize;

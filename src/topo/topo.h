@@ -55,6 +55,8 @@ uint64_t device_attribute(const char *device, const char *attribute, uint64_t ot
 /* RLIMIT_MEMLOCK in bytes; UINT64_MAX where there is none or the process may ignore it
  * (CAP_IPC_LOCK). */
 uint64_t memlock_limit(void);
+/* Bytes that the machine and the container's limit have left; more would call the OOM killer. */
+uint64_t memory_available(void);
 
 /* Everything in *info but the I/O engines, which only the layer that has them can try. */
 void machine_facts(struct nvs_machine_info *info);
