@@ -87,6 +87,8 @@ enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
 #define NVS_QUEUE_DEPTH_MAX  4096u
 #define NVS_THREAD_COUNT_MAX 256u
 
+struct nvs_trace; /* see the end */
+
 /* The "aio" block. */
 struct nvs_aio_config {
 	uint32_t block_size;	    /* bytes in one I/O; a multiple of 512 */
@@ -108,9 +110,11 @@ struct nvs_offload_config {
 	uint32_t buffer_count;
 	uint64_t buffer_size; /* elements in one buffer; of the optimizer: sub_group_size */
 	uint64_t max_in_cpu;  /* elements that may stay in the pool while nobody uses them */
-	/* offload_optimizer alone; for the layer that runs the optimizer's steps */
-	bool fast_init, pipeline_read, pipeline_write;
-	double ratio; /* 0.0 to 1.0 */
+	/* offload_optimizer alone; for nvs_optimizer_open */
+	bool fast_init;	     /* state is made in the first step, instead of written at the start */
+	bool pipeline_read;  /* tiles are read ahead of the computation */
+	bool pipeline_write; /* and written behind it */
+	double ratio;	     /* 0.0 to 1.0: the share of elements that is offloaded */
 };
 
 enum nvs_dtype {
@@ -154,6 +158,7 @@ struct nvs_fp16_config {
 struct nvs_config {
 	struct nvs_log
 		log; /* set it before nvs_config_load to hear its warnings; kept by nvs_open */
+	struct nvs_trace *trace; /* what is opened with it records there; NULL: nothing is */
 	struct nvs_aio_config aio;
 	struct nvs_offload_config param, optimizer;
 
@@ -176,7 +181,9 @@ struct nvs_config {
 	bool keep;   /* the store outlives the engine, and is found again; see nvs_commit */
 	uint32_t
 		rank; /* which store under nvme_path: rank<N>, of the optimizer rank<N>-optimizer */
-	uint64_t stripe_size; /* bytes; 0: one block_size. Of use with several paths */
+	uint64_t stripe_size;	       /* bytes; 0: one block_size. Of use with several paths */
+	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory from step to step */
+	uint32_t optimizer_threads;    /* that compute; 0: one on each core near the drive */
 };
 
 /* Sets every default. A configuration that was loaded before is freed first with nvs_config_free.
@@ -389,7 +396,10 @@ struct nvs_tensor;
 
 enum nvs_block { NVS_OFFLOAD_PARAM, NVS_OFFLOAD_OPTIMIZER };
 
-/* The pool that a block asks for, in bytes: buffer_count x buffer_size x the size of an element. */
+/*
+ * The pool that a block asks for, in bytes: buffer_count x buffer_size x the size of an element; of
+ * the optimizer also 12 bytes for each of optimizer_max_in_cpu.
+ */
 NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
 
 /*
@@ -564,10 +574,214 @@ struct nvs_engine_stats {
 	uint64_t swapped_in, swapped_out; /* bytes of tensors */
 	uint64_t transfers;		  /* runs of neighbouring tensors that moved as one */
 	uint64_t evictions;		  /* tensors dropped from the pool to make room */
+	uint64_t busy_ns;		  /* time in which a transfer was in flight */
 	uint64_t verify_errors;
 };
 
 NVS_API void nvs_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats);
+
+/* --------------------------------------------------------------------------------------------
+ * Steps: what the engine learns from the order in which tensors are asked for
+ */
+
+/* What the drive did in a step, and how much of it was hidden behind the caller's work. */
+struct nvs_step_io {
+	uint64_t wall_ns;    /* from the step's beginning to its end */
+	uint64_t io_ns;	     /* of it, time in which a transfer was in flight */
+	uint64_t compute_ns; /* the caller's work: params: wall less stalls; optimizer: the
+				threads' mean time in updates */
+	uint64_t hidden_ns;  /* time in which both went on: io + compute - wall */
+	uint64_t read_bytes, written_bytes;
+	uint64_t hits, misses;	   /* tensors or tiles found in the pool, or not, when asked for */
+	uint64_t stalls, stall_ns; /* waits for the drive or for room; their time */
+};
+
+/*
+ * Brackets one training step of tensors that are used in the same order each time. The first step
+ * records the order of nvs_swap_in and nvs_lease. From the second on the engine acts by it: it
+ * fetches ahead within stage3_prefetch_bucket_size and stage3_max_live_parameters; keeps what is
+ * needed again within stage3_max_reuse_distance, and always what has fewer elements than
+ * stage3_param_persistence_threshold; holds max_in_cpu elements beside these; evicts what is needed
+ * last; and writes back what is dirty and will be evicted while nobody waits for the drive. A step
+ * that departs from the plan is served all the same, and the next one follows what it did.
+ * Distances are counted in elements asked for between two uses. nvs_prefetch stays the caller's.
+ * -EBUSY: a step has begun already, or (end) none has. -ENOMEM. One step at a time.
+ */
+NVS_API int nvs_step_begin(struct nvs_engine *engine, struct nvs_error *error);
+/* What is in flight stays so. *io may be NULL. */
+NVS_API int nvs_step_end(struct nvs_engine *engine, struct nvs_step_io *io,
+			 struct nvs_error *error);
+
+/* --------------------------------------------------------------------------------------------
+ * The optimizer: Adam over state that lies on the drive
+ *
+ * Groups of parameters (DeepSpeed's sub-groups) have fp32 master weights, exp_avg and exp_avg_sq in
+ * the store of the offload_optimizer block. A step reads them tile by tile, computes, and writes
+ * them back, all at the same time. Gradients and weights are the caller's; a caller that has not
+ * the room for gradients, or accumulates them, hands them over in pieces instead.
+ * Calls on one optimizer take turns: a second thread's call waits for the first's.
+ */
+
+struct nvs_optimizer;
+
+struct nvs_group_spec {
+	const char *name;     /* 1 to NVS_NAME_MAX bytes, unique; copied */
+	uint64_t numel;	      /* 1 to sub_group_size */
+	enum nvs_dtype dtype; /* of the weights: NVS_F32, NVS_BF16 or NVS_F16 */
+	void *weights;	      /* numel elements of the caller's, aligned to an element; may be
+				 NULL. Master weights begin with these (zeros without them), and
+				 every step writes the updated weights here */
+};
+
+/* A run of one group's elements, to be updated; the arrays have numel elements each. */
+struct nvs_update {
+	size_t group;
+	uint64_t offset; /* of the first element in its group */
+	uint64_t numel;
+	uint64_t step; /* from 1 */
+	double lr;
+	const float *gradients;		      /* unscaled and clipped */
+	float *master, *exp_avg, *exp_avg_sq; /* read and updated */
+};
+/* Called from several threads at a time, for runs that do not overlap. */
+typedef void nvs_update_fn(void *arg, const struct nvs_update *update);
+
+struct nvs_optimizer_options {
+	nvs_update_fn *update; /* in place of the configuration's optimizer; NULL: that one */
+	void *update_arg;
+};
+
+/*
+ * Opens the store of the offload_optimizer block with room for all groups; the layout is fixed from
+ * then on. `ratio` of all elements are offloaded, in whole groups from the first on; the rest stays
+ * in host memory. With fast_init state that was never written is made in the first step; else it is
+ * written here. In a kept store it is found again, and what `weights` hold is not looked at:
+ * nvs_optimizer_get_weights fills them. `options` may be NULL.
+ * Errors as nvs_open and nvs_register, and -E2BIG: a group of more than sub_group_size elements.
+ * -ENOTSUP: optimizer.type is neither Adam nor AdamW and no function takes its place. -ESTALE: the
+ * kept store is that of other groups, or its tiles do not fit the pool.
+ */
+NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,
+			       const struct nvs_group_spec *groups, size_t n,
+			       const struct nvs_optimizer_options *options,
+			       struct nvs_error *error);
+/*
+ * Commits a kept store, as nvs_optimizer_commit, and frees everything. The optimizer is closed
+ * whatever is returned. NULL is fine.
+ */
+NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* The engine beneath, for its statistics alone; closed with the optimizer. */
+NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer);
+
+/*
+ * Gradients of the next step. A group that has none is left out of it: nothing of it is read,
+ * changed or written. Scaled by nvs_optimizer_loss_scale, if there is a loss scale. `dtype` is
+ * NVS_F32, NVS_BF16 or NVS_F16.
+ *
+ * Lent: all of a group's, in the caller's memory, which must stay as it is until a step has
+ * returned 0 (or nvs_optimizer_clear_gradients has).
+ * Added: numel elements from element `offset` of the group on, added to what was added since the
+ * last step, in data_types.grad_accum_dtype; what is never added to is zero. They are kept in the
+ * pool, and in the store where it has no room. *added, if not NULL, is how many elements were taken
+ * also where an error is returned.
+ * -EBUSY: the group has gradients of the other kind, or a step has begun that has yet to be
+ * finished. -EINVAL: outside the group, no such group or dtype. Errors of nvs_lease, nvs_swap_in.
+ */
+NVS_API int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
+					 enum nvs_dtype dtype, const void *data,
+					 struct nvs_error *error);
+NVS_API int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group,
+					uint64_t offset, uint64_t numel, enum nvs_dtype dtype,
+					const void *data, uint64_t *added, struct nvs_error *error);
+/* Forgets all gradients, as after a step. -EBUSY: a step has yet to be finished. */
+NVS_API int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
+
+/* What needs all gradients, of the ranks together: sums add up. */
+struct nvs_gradient_sums {
+	double sum_squares; /* of the gradients as they are, scaled; inf or nan where one of them is
+			     */
+};
+/* One pass over this optimizer's gradients. The same bits whatever tiles, threads and kernels. */
+NVS_API int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer,
+					struct nvs_gradient_sums *sums, struct nvs_error *error);
+
+struct nvs_step_options {
+	double lr; /* below 0: that of the configuration */
+	/* Of all ranks, where there are several; NULL: this optimizer's gradients are all. */
+	const struct nvs_gradient_sums *sums;
+	bool norm; /* the norm is wanted in the result, also where nothing else needs it */
+};
+
+struct nvs_step_result {
+	uint64_t step;	   /* steps taken so far, without those skipped */
+	bool skipped;	   /* fp16: a gradient was inf or nan, so that nothing was changed */
+	double loss_scale; /* that these gradients had */
+	double norm;	   /* of the unscaled gradients before clipping; -1: nobody asked for it */
+	double clip;	   /* that they were multiplied by beside the scale; 1: not clipped */
+	uint64_t tiles;	   /* that were updated */
+	uint64_t cpu_ns;   /* processor time of the updates themselves, all threads */
+	unsigned threads;
+	const char *kernel; /* "avx512", "avx2", "plain" or "caller"; static */
+	struct nvs_step_io io;
+};
+
+/*
+ * One step of all groups that have gradients, which are then forgotten. Waits until everything is
+ * computed and written. The gradients are divided by the loss scale and, where gradient_clipping is
+ * above 0 and their norm above it, scaled down to it (DeepSpeed: times clipping / (norm + 1e-6)).
+ * With fp16 a gradient that is inf or nan skips the step, and the loss scale follows DeepSpeed's
+ * rules; -ERANGE: it can't be lowered any further, and the step was skipped.
+ * On any other error (-EIO and others of the drive, -EBADMSG) nothing that was computed is lost:
+ * called again, it finishes the step that it began, with that one's lr and scale; gradients must
+ * still be there. Until then -EBUSY meets every other call that would change gradients or state.
+ * `options` and `result` may be NULL.
+ */
+NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
+			       const struct nvs_step_options *options,
+			       struct nvs_step_result *result, struct nvs_error *error);
+/* What the loss of the next step is to be multiplied by; 1 without fp16. */
+NVS_API double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer);
+
+enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
+/* State out of and into the store, for checkpoints: numel elements from `offset` of a group on. */
+NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
+			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
+			      float *data, struct nvs_error *error);
+NVS_API int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group,
+			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
+			      const float *data, struct nvs_error *error);
+/* Writes the master weights of every group that has `weights` there, as a step does. */
+NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/*
+ * Makes all state durable with the step count, the loss scale and gradients that were added, as
+ * nvs_commit does. A run that finds it continues with the same bits. Without `keep`: does nothing.
+ */
+NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
+
+/* --------------------------------------------------------------------------------------------
+ * Trace: a timeline of I/Os, transfers, computation and waits
+ */
+
+struct nvs_trace;
+
+/*
+ * Memory for `max_spans` (64 bytes each), which is all that a trace ever takes; spans that find no
+ * room are counted and dropped. Given to nvs_open and nvs_optimizer_open in the configuration's
+ * `trace`, it records until they are closed, and is closed after them.
+ */
+NVS_API int nvs_trace_open(struct nvs_trace **trace, size_t max_spans, struct nvs_error *error);
+NVS_API void nvs_trace_close(struct nvs_trace *trace);
+/* A span of the caller's own work, on the track of the calling thread. Times are of
+ * CLOCK_MONOTONIC. `name` (at most 31 bytes are kept) is what it shows. */
+NVS_API void nvs_trace_span(struct nvs_trace *trace, const char *name, uint64_t from_ns,
+			    uint64_t to_ns);
+/*
+ * Writes what was recorded so far as JSON in the Chrome trace event format, which Perfetto and
+ * chrome://tracing open; over a file that is there. Errno of writing. *dropped (may be NULL): spans
+ * that found no room.
+ */
+NVS_API int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped,
+			    struct nvs_error *error);
 
 #ifdef __cplusplus
 }

@@ -268,6 +268,8 @@ static void check_defaults(const struct nvs_config *c)
 	assert_false(c->verify || c->keep);
 	assert_int_equal(c->rank, 0);
 	assert_int_equal(c->stripe_size, 0);
+	assert_int_equal(c->optimizer_max_in_cpu, 0);
+	assert_int_equal(c->optimizer_threads, 0);
 }
 
 static void defaults_are_those_of_deepspeed(void **state)
@@ -320,7 +322,7 @@ static const char whole_file[] =
 	"  \"eps\": 1e-6, \"weight_decay\": 0.01, \"bias_correction\": false,\n"
 	"  \"adam_w_mode\": false, \"torch_adam\": 7}},\n"
 	" \"nvswap\": {\"ioengine\": \"libaio\", \"verify\": true, \"keep\": true, \"rank\": 5,\n"
-	"  \"stripe_size\": 65536}}\n";
+	"  \"stripe_size\": 65536, \"optimizer_max_in_cpu\": 3e6, \"optimizer_threads\": 7}}\n";
 
 static void every_key_reaches_its_field(void **state)
 {
@@ -368,6 +370,8 @@ static void every_key_reaches_its_field(void **state)
 	assert_true(c.verify && c.keep);
 	assert_int_equal(c.rank, 5);
 	assert_int_equal(c.stripe_size, 65536);
+	assert_int_equal(c.optimizer_max_in_cpu, 3000000);
+	assert_int_equal(c.optimizer_threads, 7);
 	nvs_config_free(&c);
 }
 
@@ -434,7 +438,7 @@ static void whole_numbers_are_taken_up_to_their_bounds_and_no_further(void **sta
 		refuse_value(key, "18446744073709551616", "too large");
 		refuse_value(key, "1e999999999999999999999", "too large");
 	}
-	assert_int_equal(tried, 22);
+	assert_int_equal(tried, 24);
 }
 
 static void bounds_are_those_of_the_header(void **state)
@@ -1115,6 +1119,24 @@ static void a_pool_is_count_times_size_times_element(void **state)
 	nvs_config_free(&config);
 }
 
+static void the_pool_of_the_optimizer_has_room_for_its_cache(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 11}, "
+			  "\"nvswap\": {\"optimizer_max_in_cpu\": 5}}");
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER),
+			 4 * 11 * 4 + 5 * 12);
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), 2000000000);
+	/* 2^64 / 12 is 1537228672809129301.3; the sum is more, and so is the product. */
+	config.optimizer_max_in_cpu = 1537228672809129301;
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), UINT64_MAX);
+	config.optimizer_max_in_cpu++;
+	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), UINT64_MAX);
+	nvs_config_free(&config);
+}
+
 static void a_pool_beyond_any_memory_is_refused(void **state)
 {
 	struct nvs_config config;
@@ -1131,7 +1153,19 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 		"\"sub_group_size\": 1e18}}",
 		2, "zero_optimization.sub_group_size", "offload_optimizer.buffer_count 4",
 		"larger than any memory");
+	/* (2^63 - 4 * 10 * 4) / 12 is 768614336404564637.3 */
+	accepted(&config, "{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": "
+			  "{\"sub_group_size\": 10}, \"nvswap\": "
+			  "{\"optimizer_max_in_cpu\": 768614336404564637}}");
+	nvs_config_free(&config);
+	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": "
+		"{\"sub_group_size\": 10},\n\"nvswap\": "
+		"{\"optimizer_max_in_cpu\": 768614336404564638}}",
+		2, "nvswap.optimizer_max_in_cpu", "768614336404564638 elements of 12 bytes",
+		"larger than any memory");
 	/* Of a pool that is not asked for, nothing is said. */
+	accepted(&config, "{\"nvswap\": {\"optimizer_max_in_cpu\": 1e18}}");
+	nvs_config_free(&config);
 	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
 	assert_int_equal(config.optimizer.buffer_size, 1000000000000000000);
 	nvs_config_free(&config);
@@ -1572,6 +1606,9 @@ static void the_examples_load_and_hold_the_largest_tensor_of_gpt2(void **state)
 		if (config.optimizer.device != NVS_DEVICE_NONE) {
 			assert_int_equal(config.optimizer.npaths, examples[i].npaths);
 			check_example_pool(&config, NVS_OFFLOAD_OPTIMIZER);
+			assert_true(config.optimizer.pipeline_read &&
+				    config.optimizer.pipeline_write && config.optimizer.fast_init);
+			assert_string_equal(config.adam.type, "AdamW");
 		}
 		assert_int_equal(config.aio.block_size, 1 << 20);
 		assert_int_equal(config.aio.queue_depth, 32);
@@ -1756,6 +1793,7 @@ int main(void)
 		cmocka_unit_test(a_path_leaves_room_for_the_names_of_the_store),
 		cmocka_unit_test(paths_can_be_set_by_hand),
 		cmocka_unit_test(a_pool_is_count_times_size_times_element),
+		cmocka_unit_test(the_pool_of_the_optimizer_has_room_for_its_cache),
 		cmocka_unit_test(a_pool_beyond_any_memory_is_refused),
 		cmocka_unit_test(element_types_follow_fp16_and_bf16),
 		cmocka_unit_test(fp16_and_bf16_exclude_each_other),

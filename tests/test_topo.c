@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <hwloc.h>
 #include <linux/capability.h>
 #include <linux/loop.h>
 #include <sched.h>
@@ -168,6 +169,48 @@ static void the_cpus_of_a_node_are_told_in_order(void **state)
 	topo_close(topo);
 }
 
+/* A machine that hwloc makes up from a description, by way of its XML. */
+static struct topo *open_made_up(const char *description)
+{
+	char directory[64], path[80];
+	hwloc_topology_t hwloc;
+	struct topo *topo;
+
+	snprintf(path, sizeof(path), "%s/made_up.xml", make_directory(directory));
+	assert_int_equal(hwloc_topology_init(&hwloc), 0);
+	assert_int_equal(hwloc_topology_set_synthetic(hwloc, description), 0);
+	assert_int_equal(hwloc_topology_load(hwloc), 0);
+	assert_int_equal(hwloc_topology_export_xml(hwloc, path, 0), 0);
+	hwloc_topology_destroy(hwloc);
+	topo = open_topo(path);
+	remove_tree(directory);
+	return topo;
+}
+
+static void cores_are_counted_by_node_and_not_by_hardware_thread(void **state)
+{
+	static const struct {
+		const char *description;
+		unsigned machine, node[2];
+	} machines[] = {
+		{"pack:2 [numa] core:3 pu:2", 6, {3, 3}},
+		{"[numa] core:4 pu:1", 4, {4, 0}},
+		/* Some virtual machines tell of hardware threads alone. */
+		{"[numa] pu:3", 3, {3, 0}},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(machines); i++) {
+		struct topo *topo = open_made_up(machines[i].description);
+
+		assert_int_equal(topo_cores(topo, -1), machines[i].machine);
+		assert_int_equal(topo_cores(topo, 0), machines[i].node[0]);
+		assert_int_equal(topo_cores(topo, 1), machines[i].node[1]);
+		assert_int_equal(topo_cores(topo, 2), 0);
+		topo_close(topo);
+	}
+}
+
 static void nothing_is_bound_to_a_machine_that_is_not_here(void **state)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
@@ -176,6 +219,7 @@ static void nothing_is_bound_to_a_machine_that_is_not_here(void **state)
 	(void)state;
 	assert_int_equal(topo_bind_memory(topo, 0, memory, sizeof(memory)), -ENOTSUP);
 	assert_int_equal(topo_bind_thread(topo, 0), -ENOTSUP);
+	assert_int_equal(topo_bind_thread_to_core(topo, 0, 0), -ENOTSUP);
 	topo_close(topo);
 }
 
@@ -251,23 +295,29 @@ static int confine_process(const cpu_set_t *set)
 	return rc;
 }
 
+/* Leaves one CPU to the process: the last, so that it is not the one that comes first anyway. -1
+ * where that can't be done. */
+static int confine_to_last_cpu(cpu_set_t *set)
+{
+	int cpu = CPU_SETSIZE - 1;
+
+	if (sched_getaffinity(0, sizeof(*set), set))
+		return -1;
+	while (!CPU_ISSET(cpu, set))
+		cpu--;
+	CPU_ZERO(set);
+	CPU_SET(cpu, set);
+	return confine_process(set) ? -1 : cpu;
+}
+
 static int bind_within_one_cpu(void *arg)
 {
 	struct topo *topo = NULL;
 	cpu_set_t set, after;
-	int cpu = 0;
+	int cpu = confine_to_last_cpu(&set);
 
 	(void)arg;
-	if (sched_getaffinity(0, sizeof(set), &set))
-		return CHILD_SKIPPED;
-	while (!CPU_ISSET(cpu, &set))
-		cpu++;
-	/* The last of those that are allowed, so that it is not the one that comes first anyway. */
-	for (int i = cpu; i < CPU_SETSIZE; i++)
-		cpu = CPU_ISSET(i, &set) ? i : cpu;
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (confine_process(&set) || topo_open(&topo, NULL, NULL))
+	if (cpu < 0 || topo_open(&topo, NULL, NULL))
 		return CHILD_SKIPPED;
 
 	unsigned cpus[CPU_SETSIZE], n = topo_cpus_of_node(topo, 0, cpus, CPU_SETSIZE), here = 0;
@@ -286,6 +336,71 @@ static int bind_within_one_cpu(void *arg)
 static void a_thread_stays_within_the_cpus_that_the_process_was_given(void **state)
 {
 	int status = in_child(bind_within_one_cpu, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("the affinity can't be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+static int bind_to_the_one_core(void *arg)
+{
+	struct topo *topo = NULL;
+	cpu_set_t set, after;
+	bool one;
+
+	(void)arg;
+	if (confine_to_last_cpu(&set) < 0 || topo_open(&topo, NULL, NULL))
+		return CHILD_SKIPPED;
+	one = topo_cores(topo, -1) == 1 && topo_bind_thread_to_core(topo, -1, 1) == -EINVAL &&
+	      topo_bind_thread_to_core(topo, -1, 0) == 0;
+	topo_close(topo);
+	return one && !sched_getaffinity(0, sizeof(after), &after) && CPU_EQUAL(&set, &after)
+		       ? CHILD_OK
+		       : CHILD_WRONG;
+}
+
+static void cores_that_the_process_was_not_given_do_not_count(void **state)
+{
+	int status = in_child(bind_to_the_one_core, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("the affinity can't be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* Every core in turn: none shares a CPU with another, and together they are all that there is. */
+static int bind_to_each_core(void *arg)
+{
+	cpu_set_t given, bound, together, both;
+	struct topo *topo = NULL;
+	unsigned n;
+
+	(void)arg;
+	if (sched_getaffinity(0, sizeof(given), &given) || topo_open(&topo, NULL, NULL))
+		return CHILD_SKIPPED;
+	n = topo_cores(topo, -1);
+	CPU_ZERO(&together);
+	for (unsigned i = 0; i < n; i++) {
+		int rc = topo_bind_thread_to_core(topo, -1, i);
+
+		if (rc == -ENOTSUP || rc == -EPERM)
+			return CHILD_SKIPPED;
+		if (rc || sched_getaffinity(0, sizeof(bound), &bound))
+			return CHILD_WRONG;
+		CPU_AND(&both, &bound, &together);
+		if (!CPU_COUNT(&bound) || CPU_COUNT(&both))
+			return CHILD_WRONG;
+		CPU_OR(&together, &together, &bound);
+	}
+	topo_close(topo);
+	return CPU_EQUAL(&together, &given) ? CHILD_OK : CHILD_WRONG;
+}
+
+static void a_thread_is_bound_to_any_one_core(void **state)
+{
+	int status = in_child(bind_to_each_core, NULL);
 
 	(void)state;
 	if (status == CHILD_SKIPPED)
@@ -1145,10 +1260,13 @@ int main(void)
 		cmocka_unit_test(a_drive_that_is_not_known_or_near_no_node_is_on_none),
 		cmocka_unit_test(a_machine_of_one_node_has_nothing_to_choose),
 		cmocka_unit_test(the_cpus_of_a_node_are_told_in_order),
+		cmocka_unit_test(cores_are_counted_by_node_and_not_by_hardware_thread),
 		cmocka_unit_test(nothing_is_bound_to_a_machine_that_is_not_here),
 		cmocka_unit_test(a_topology_that_cannot_be_read_is_an_error_that_names_it),
 		cmocka_unit_test(memory_is_bound_where_the_kernel_lets_it_be),
 		cmocka_unit_test(a_thread_stays_within_the_cpus_that_the_process_was_given),
+		cmocka_unit_test(cores_that_the_process_was_not_given_do_not_count),
+		cmocka_unit_test(a_thread_is_bound_to_any_one_core),
 		cmocka_unit_test(the_drives_beneath_partitions_mappers_and_raids_are_found),
 		cmocka_unit_test(more_drives_than_there_is_room_for_do_not_overflow),
 		cmocka_unit_test(the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths),

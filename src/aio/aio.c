@@ -441,6 +441,13 @@ void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *fn, void *arg)
 	aio->on_completed_arg = arg;
 }
 
+void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
+{
+	pthread_mutex_lock(&aio->lock);
+	aio->trace = trace;
+	pthread_mutex_unlock(&aio->lock);
+}
+
 void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list)
 {
 	uint64_t blocks = 0;

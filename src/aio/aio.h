@@ -47,6 +47,9 @@ void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *fn, void *arg);
  * function. */
 void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list);
 
+/* Has the workers record their I/Os there from now on; it outlives the aio. NULL: nowhere. */
+void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);
+
 /* Binds the workers, which are running, to the cores of a node. */
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node);
 

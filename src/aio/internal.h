@@ -140,6 +140,7 @@ struct nvs_aio {
 	unsigned nregions; /* slots in use lie below it */
 	const struct topo *topo;
 	int node;
+	struct nvs_trace *trace;
 
 	unsigned nworkers, running;
 	struct worker *workers;

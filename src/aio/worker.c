@@ -16,6 +16,7 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/trace.h"
 
 static uint32_t in_flight(const struct worker *worker)
 {
@@ -210,7 +211,15 @@ static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 	histogram_add(&worker->latency[direction], now - piece->begun_ns);
 }
 
-static void reap(struct worker *worker, unsigned min)
+/* The whole piece, its retries included; one that failed has moved nothing. */
+static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
+			const struct piece *piece, uint64_t now)
+{
+	trace_io(trace, piece->io.write, worker->index, piece->io.index, piece->begun_ns, now,
+		 piece->position, piece->status ? 0 : piece->useful);
+}
+
+static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 {
 	uint32_t depth = worker->aio->config.queue_depth;
 	int n = worker->aio->ops->reap(worker->queue, worker->ios, depth, min);
@@ -234,6 +243,7 @@ static void reap(struct worker *worker, unsigned min)
 
 		note(worker, piece, now);
 		if (piece_finish(worker, piece)) {
+			trace_piece(trace, worker, piece, now);
 			worker->reaped[worker->nreaped++] = piece;
 		} else {
 			worker->retries++;
@@ -361,11 +371,13 @@ static void round_of_io(struct worker *worker)
 	struct nvs_aio *aio = worker->aio;
 	struct nvs_transfer *completed = NULL;
 	struct nvs_transfer *quiet;
+	struct nvs_trace *trace;
 	bool more;
 
 	settle(worker, &completed);
 	claim(worker, &completed);
 	quiet = publish(aio, completed);
+	trace = aio->trace;
 	more = aio->todo[NVS_READ].head || aio->todo[NVS_WRITE].head;
 	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
 	pthread_mutex_unlock(&aio->lock);
@@ -374,7 +386,7 @@ static void round_of_io(struct worker *worker)
 	if (quiet)
 		aio->on_completed(aio->on_completed_arg, quiet);
 	if (worker->submitted)
-		reap(worker, worker->nreaped ? 0 : worth_waiting_for(worker, more));
+		reap(worker, worker->nreaped ? 0 : worth_waiting_for(worker, more), trace);
 
 	pthread_mutex_lock(&aio->lock);
 	worker->waits_for_room = false;
@@ -446,9 +458,12 @@ int worker_start(struct worker *worker)
 	worker->free = calloc(depth, sizeof(struct piece *));
 	if (!worker->pieces || !worker->ios || !worker->batch || !worker->reaped || !worker->free)
 		return -ENOMEM;
+	/* The last of the free is claimed first: I/Os stay in the lowest places of a deep queue. */
 	for (worker->nfree = 0; worker->nfree < depth; worker->nfree++) {
-		worker->pieces[worker->nfree].io.index = worker->nfree;
-		worker->free[worker->nfree] = &worker->pieces[worker->nfree];
+		struct piece *piece = &worker->pieces[depth - 1 - worker->nfree];
+
+		piece->io.index = depth - 1 - worker->nfree;
+		worker->free[worker->nfree] = piece;
 	}
 	return start_without_signals(worker);
 }

@@ -14,6 +14,7 @@
 #define ELEMENTS_MAX ((uint64_t)1000000000000000000)
 #define BUFFERS_MAX  ((uint64_t)1 << 20)
 #define STRIPE_MAX   ((uint64_t)1 << 40)
+#define THREADS_MAX  1024
 #define POWER_MAX    127 /* of two, in a float */
 
 #define AT(field) .place = offsetof(struct nvs_config, field)
@@ -61,7 +62,7 @@ const struct config_key config_keys[] = {
 	BLOCK(ROOT, "optimizer", ADAM),
 	BLOCK(ROOT, "nvswap", NVSWAP),
 	REAL(ROOT, "gradient_clipping", gradient_clipping, 0, DBL_MAX,
-	     "the norm that gradients are clipped to; 0: they are not"),
+	     "the norm that an optimizer step clips gradients to; 0: they are not clipped"),
 
 	WHOLE(AIO, "block_size", 32, aio.block_size, 1048576, NVS_BLOCK_SIZE_MIN,
 	      NVS_BLOCK_SIZE_MAX, 512, "bytes in one I/O"),
@@ -80,22 +81,26 @@ const struct config_key config_keys[] = {
 	BLOCK(ZERO, "offload_param", PARAM),
 	BLOCK(ZERO, "offload_optimizer", OPTIMIZER),
 	WHOLE(ZERO, "sub_group_size", 64, sub_group_size, 1000000000, 1, ELEMENTS_MAX, 0,
-	      "elements in one unit of an optimizer step, and in one buffer of the optimizer's "
-	      "pool"),
+	      "elements that a group of the optimizer may have, and that one buffer of its pool "
+	      "has"),
 	WHOLE(ZERO, "stage3_prefetch_bucket_size", 64, prefetch_bucket_size, 50000000, 0,
-	      ELEMENTS_MAX, 0, "elements to fetch ahead"),
+	      ELEMENTS_MAX, 0, "elements that the plan fetches ahead of their use"),
 	WHOLE(ZERO, "prefetch_bucket_size", 64, prefetch_bucket_size, 50000000, 0, ELEMENTS_MAX, 0,
 	      "another name of `stage3_prefetch_bucket_size`"),
 	WHOLE(ZERO, "stage3_max_live_parameters", 64, max_live_parameters, 1000000000, 0,
-	      ELEMENTS_MAX, 0, "elements that may be resident"),
+	      ELEMENTS_MAX, 0,
+	      "elements in the pool, in use or not, up to which the plan fetches and keeps"),
 	WHOLE(ZERO, "max_live_parameters", 64, max_live_parameters, 1000000000, 0, ELEMENTS_MAX, 0,
 	      "another name of `stage3_max_live_parameters`"),
 	WHOLE(ZERO, "stage3_max_reuse_distance", 64, max_reuse_distance, 1000000000, 0,
-	      ELEMENTS_MAX, 0, "what is needed again within so many elements stays"),
+	      ELEMENTS_MAX, 0,
+	      "what the plan needs again within so many elements stays, beside `max_in_cpu`"),
 	WHOLE(ZERO, "max_reuse_distance", 64, max_reuse_distance, 1000000000, 0, ELEMENTS_MAX, 0,
 	      "another name of `stage3_max_reuse_distance`"),
 	WHOLE(ZERO, "stage3_param_persistence_threshold", 64, param_persistence_threshold, 100000,
-	      0, ELEMENTS_MAX, 0, "tensors of fewer elements always stay"),
+	      0, ELEMENTS_MAX, 0,
+	      "tensors of the plan with fewer elements stay from step to step, beside "
+	      "`max_in_cpu`"),
 	WHOLE(ZERO, "param_persistence_threshold", 64, param_persistence_threshold, 100000, 0,
 	      ELEMENTS_MAX, 0, "another name of `stage3_param_persistence_threshold`"),
 	UNUSED(ZERO, "cpu_offload",
@@ -126,12 +131,16 @@ const struct config_key config_keys[] = {
 	     "true: the whole pool is locked, or opening fails; false: as much as may be"),
 	WHOLE(OPTIMIZER, "buffer_count", 32, optimizer.buffer_count, 4, 1, BUFFERS_MAX, 0,
 	      "buffers in the pool"),
-	BOOL(OPTIMIZER, "fast_init", optimizer.fast_init, false, "start without writing zeros"),
-	REAL(OPTIMIZER, "ratio", optimizer.ratio, 1, 1, "the share that is offloaded"),
+	BOOL(OPTIMIZER, "fast_init", optimizer.fast_init, false,
+	     "state is made in the first step, without reading it; false: it is written at the "
+	     "start"),
+	REAL(OPTIMIZER, "ratio", optimizer.ratio, 1, 1,
+	     "the share of elements whose state is offloaded, in whole groups; the rest stays in "
+	     "memory"),
 	BOOL(OPTIMIZER, "pipeline_read", optimizer.pipeline_read, false,
-	     "read the next unit while one is computed"),
+	     "read tiles ahead of the computation; false: each when those before it are computed"),
 	BOOL(OPTIMIZER, "pipeline_write", optimizer.pipeline_write, false,
-	     "write the last unit while one is computed"),
+	     "write tiles behind the computation; false: each before the next is computed"),
 	UNUSED(OPTIMIZER, "pipeline", "write \"pipeline_read\" and \"pipeline_write\""),
 	UNUSED(OPTIMIZER, "buffer_size",
 	       "a buffer is as large as zero_optimization.sub_group_size"),
@@ -139,25 +148,31 @@ const struct config_key config_keys[] = {
 	UNUSED(OPTIMIZER, "cpuadam_cores_perc", "it is for DeepSpeed's own CPU optimizer"),
 	UNUSED(OPTIMIZER, "convert_grad_on_cpu", "it is for DeepSpeed's own CPU optimizer"),
 
-	BOOL(FP16, "enabled", fp16.enabled, false, "parameters are float16"),
-	REAL(FP16, "loss_scale", fp16.loss_scale, 0, DBL_MAX, "the loss scale; 0: dynamic"),
+	BOOL(FP16, "enabled", fp16.enabled, false,
+	     "parameters are float16, and gradients have a loss scale"),
+	REAL(FP16, "loss_scale", fp16.loss_scale, 0, DBL_MAX,
+	     "what gradients are divided by; 0: a dynamic loss scale"),
 	WHOLE(FP16, "initial_scale_power", 32, fp16.initial_scale_power, 16, 0, POWER_MAX, 0,
 	      "a dynamic loss scale begins at 2 to this power"),
 	WHOLE(FP16, "loss_scale_window", 32, fp16.loss_scale_window, 1000, 1, UINT32_MAX, 0,
-	      "steps without overflow before a dynamic loss scale is raised"),
+	      "steps in a row without overflow that double a dynamic loss scale"),
 	WHOLE(FP16, "hysteresis", 32, fp16.hysteresis, 2, 1, UINT32_MAX, 0,
-	      "overflows before a dynamic loss scale is lowered"),
+	      "the overflow that halves a dynamic loss scale: 1: each, 2: the second"),
 	BOOL(FP16, "consecutive_hysteresis", fp16.consecutive_hysteresis, false,
-	     "a step without overflow gives the hysteresis back"),
+	     "a step without overflow gives the hysteresis back; false: a doubling does"),
 	REAL(FP16, "min_loss_scale", fp16.min_loss_scale, 1, DBL_MAX,
-	     "a dynamic loss scale is never less"),
+	     "a dynamic loss scale is never less; a step that overflows at it is an error"),
 	BOOL(BF16, "enabled", bf16_enabled, false, "parameters are bfloat16"),
 	ENUM(DATA_TYPES, "grad_accum_dtype", GRAD, grad_accum_dtype, 0, "that of parameters",
-	     "element type that gradients are accumulated in"),
+	     "element type that gradients are added up in"),
 
-	{KEY(ADAM, "type", NAME, "the optimizer's name"), AT(adam.type)},
+	{KEY(ADAM, "type", NAME,
+	     "\"Adam\" or \"AdamW\", in any case; without it Adam; another needs an update "
+	     "function of the program's"),
+	 AT(adam.type)},
 	BLOCK(ADAM, "params", ADAM_PARAMS),
-	REAL(ADAM_PARAMS, "lr", adam.lr, 1e-3, DBL_MAX, "learning rate"),
+	REAL(ADAM_PARAMS, "lr", adam.lr, 1e-3, DBL_MAX,
+	     "learning rate, where a step is given no other"),
 	{KEY(ADAM_PARAMS, "betas", BETAS, "decay of the running averages"), AT(adam.beta1),
 	 .real = 0.9, .second = 0.999, .default_text = "[0.9, 0.999]"},
 	REAL(ADAM_PARAMS, "eps", adam.eps, 1e-8, DBL_MAX, "added to the denominator"),
@@ -174,6 +189,10 @@ const struct config_key config_keys[] = {
 	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0, "which store under the paths"),
 	WHOLE(NVSWAP, "stripe_size", 64, stripe_size, 0, 0, STRIPE_MAX, 512,
 	      "bytes on one path before the next; 0: one block_size"),
+	WHOLE(NVSWAP, "optimizer_max_in_cpu", 64, optimizer_max_in_cpu, 0, 0, ELEMENTS_MAX, 0,
+	      "elements whose optimizer state stays in memory from step to step"),
+	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,
+	      "threads that compute optimizer steps; 0: one on each core near the drive"),
 };
 
 const unsigned config_key_count = sizeof(config_keys) / sizeof(config_keys[0]);

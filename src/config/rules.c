@@ -64,7 +64,21 @@ static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block bl
 	return nvs_dtype_size(block == NVS_OFFLOAD_PARAM ? config->param_dtype : NVS_F32);
 }
 
-uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block)
+/* Master weight, exp_avg and exp_avg_sq of an element. */
+#define STATE_BYTES (3 * sizeof(float))
+
+static uint64_t cache_bytes(const struct nvs_config *config, enum nvs_block block)
+{
+	uint64_t nbytes;
+
+	if (block == NVS_OFFLOAD_PARAM)
+		return 0;
+	if (__builtin_mul_overflow(config->optimizer_max_in_cpu, STATE_BYTES, &nbytes))
+		return UINT64_MAX;
+	return nbytes;
+}
+
+static uint64_t buffer_bytes(const struct nvs_config *config, enum nvs_block block)
 {
 	const struct nvs_offload_config *offload = block == NVS_OFFLOAD_PARAM ? &config->param
 									      : &config->optimizer;
@@ -76,7 +90,32 @@ uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block b
 	return nbytes;
 }
 
-static int pool_is_countable(struct reader *r, enum nvs_block block)
+uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block)
+{
+	uint64_t nbytes;
+
+	if (__builtin_add_overflow(buffer_bytes(config, block), cache_bytes(config, block),
+				   &nbytes))
+		return UINT64_MAX;
+	return nbytes;
+}
+
+static int cache_is_countable(struct reader *r)
+{
+	const struct json_value *at = seen_at(r, offsetof(struct nvs_config, optimizer_max_in_cpu));
+
+	if (r->config.optimizer.device == NVS_DEVICE_NONE ||
+	    nvs_config_pool_bytes(&r->config, NVS_OFFLOAD_OPTIMIZER) <= INT64_MAX)
+		return 0;
+	return reader_complain(
+		r, at ? &at->place : NULL, "nvswap.optimizer_max_in_cpu",
+		"a cache of nvswap.optimizer_max_in_cpu %llu elements of %zu bytes, "
+		"beside the buffers of offload_optimizer, is larger than any memory; "
+		"make it smaller",
+		(unsigned long long)r->config.optimizer_max_in_cpu, STATE_BYTES);
+}
+
+static int buffers_are_countable(struct reader *r, enum nvs_block block)
 {
 	bool param = block == NVS_OFFLOAD_PARAM;
 	const struct nvs_offload_config *offload = param ? &r->config.param : &r->config.optimizer;
@@ -84,8 +123,7 @@ static int pool_is_countable(struct reader *r, enum nvs_block block)
 			    : offsetof(struct nvs_config, sub_group_size);
 	const struct json_value *at = seen_at(r, size);
 
-	if (offload->device == NVS_DEVICE_NONE ||
-	    nvs_config_pool_bytes(&r->config, block) <= INT64_MAX)
+	if (offload->device == NVS_DEVICE_NONE || buffer_bytes(&r->config, block) <= INT64_MAX)
 		return 0;
 	if (!at)
 		at = seen_at(r, param ? offsetof(struct nvs_config, param.buffer_count)
@@ -133,8 +171,10 @@ int rules_apply(struct reader *r, enum nvs_dtype was)
 	if (!result)
 		result = nvme_has_path(r, BLOCK_OPTIMIZER, &r->config.optimizer);
 	if (!result)
-		result = pool_is_countable(r, NVS_OFFLOAD_PARAM);
+		result = buffers_are_countable(r, NVS_OFFLOAD_PARAM);
 	if (!result)
-		result = pool_is_countable(r, NVS_OFFLOAD_OPTIMIZER);
+		result = buffers_are_countable(r, NVS_OFFLOAD_OPTIMIZER);
+	if (!result)
+		result = cache_is_countable(r);
 	return result;
 }

@@ -182,22 +182,65 @@ int topo_bind_memory(const struct topo *topo, int node, void *data, size_t nbyte
 	return 0;
 }
 
-int topo_bind_thread(const struct topo *topo, int node)
+/* Binds the calling thread to what the process may run on of these CPUs. */
+static int bind_to_allowed(const struct topo *topo, hwloc_const_cpuset_t among)
 {
+	hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
 	int code = 0;
-	hwloc_obj_t object = bindable_node(topo, node, &code);
-	hwloc_bitmap_t cpus;
 
-	if (!object)
-		return code;
-	cpus = hwloc_bitmap_alloc();
 	if (!cpus)
 		return -ENOMEM;
-	hwloc_bitmap_and(cpus, object->cpuset, topo->allowed);
+	hwloc_bitmap_and(cpus, among, topo->allowed);
 	if (hwloc_bitmap_iszero(cpus))
 		code = -EINVAL;
 	else if (hwloc_set_cpubind(topo->hwloc, cpus, HWLOC_CPUBIND_THREAD))
 		code = errno == ENOSYS ? -ENOTSUP : -errno;
 	hwloc_bitmap_free(cpus);
 	return code;
+}
+
+int topo_bind_thread(const struct topo *topo, int node)
+{
+	int code = 0;
+	hwloc_obj_t object = bindable_node(topo, node, &code);
+
+	return object ? bind_to_allowed(topo, object->cpuset) : code;
+}
+
+/* The core behind `core` (NULL: the first) that is near the node, and that the process may run on
+ * even if not on all of its hardware threads. */
+static hwloc_obj_t next_core(const struct topo *topo, int node, hwloc_obj_t core)
+{
+	/* A machine that does not tell its cores has hardware threads at least. */
+	int depth = hwloc_get_type_or_below_depth(topo->hwloc, HWLOC_OBJ_CORE);
+	hwloc_obj_t near = node < 0 ? hwloc_get_root_obj(topo->hwloc) : find_node(topo, node);
+
+	if (!near)
+		return NULL;
+	while ((core = hwloc_get_next_obj_by_depth(topo->hwloc, depth, core)))
+		if (hwloc_bitmap_isincluded(core->cpuset, near->cpuset) &&
+		    hwloc_bitmap_intersects(core->cpuset, topo->allowed))
+			return core;
+	return NULL;
+}
+
+unsigned topo_cores(const struct topo *topo, int node)
+{
+	unsigned n = 0;
+
+	for (hwloc_obj_t core = next_core(topo, node, NULL); core;
+	     core = next_core(topo, node, core))
+		n++;
+	return n;
+}
+
+int topo_bind_thread_to_core(const struct topo *topo, int node, unsigned core)
+{
+	hwloc_obj_t object = next_core(topo, node, NULL);
+
+	if (!hwloc_topology_is_thissystem(topo->hwloc))
+		return -ENOTSUP;
+	for (unsigned i = 0; object && i < core; i++)
+		object = next_core(topo, node, object);
+	return object ? bind_to_allowed(topo, object->cpuset) : -EINVAL;
 }

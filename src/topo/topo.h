@@ -27,6 +27,16 @@ int topo_bind_memory(const struct topo *topo, int node, void *data, size_t nbyte
 /* Binds the calling thread to the cores of the node. 0, or a negative errno. */
 int topo_bind_thread(const struct topo *topo, int node);
 
+/*
+ * Cores (not hardware threads) of the node, or of the whole machine where node is -1, that the
+ * process may run on: at least one of their hardware threads is in the cpuset that it was given.
+ * 0 where there is none or no such node.
+ */
+unsigned topo_cores(const struct topo *topo, int node);
+/* Binds the calling thread to core `core` of them, from 0, as far as the process may run on it. 0,
+ * or a negative errno: -EINVAL where there are fewer. */
+int topo_bind_thread_to_core(const struct topo *topo, int node, unsigned core);
+
 /* ---- What a path can do ---- */
 
 struct dio_caps {

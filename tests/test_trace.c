@@ -1,0 +1,797 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The trace: what is recorded is in the file with its exact times, on the track of whoever did it,
+ * and nothing else is; the file is what Perfetto takes. The file is read back with yajl.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yajl/yajl_tree.h>
+
+#include "aio/internal.h"
+#include "base/trace.h"
+#include "fake_engine.h"
+#include "support.h"
+
+/* ---- Reading a trace back ---- */
+
+struct timeline {
+	yajl_val root;
+	yajl_val *events;
+	size_t n;
+	uint64_t dropped; /* as nvs_trace_write told it */
+};
+
+static yajl_val field(yajl_val object, const char *name)
+{
+	const char *path[] = {name, NULL};
+
+	return yajl_tree_get(object, path, yajl_t_any);
+}
+
+static const char *text(yajl_val event, const char *name)
+{
+	yajl_val value = field(event, name);
+
+	return value && YAJL_IS_STRING(value) ? YAJL_GET_STRING(value) : "";
+}
+
+static uint64_t count(yajl_val event, const char *name)
+{
+	yajl_val value = field(event, name);
+
+	if (!value || !YAJL_IS_INTEGER(value))
+		fail_msg("no integer \"%s\"", name);
+	return (uint64_t)YAJL_GET_INTEGER(value);
+}
+
+/* Of microseconds with three decimals, as they are written. */
+static uint64_t nanoseconds(yajl_val event, const char *name)
+{
+	yajl_val value = field(event, name);
+	uint64_t us;
+	unsigned ns;
+	char end;
+
+	assert_true(value && YAJL_IS_NUMBER(value));
+	assert_int_equal(sscanf(YAJL_GET_NUMBER(value), "%" SCNu64 ".%3u%c", &us, &ns, &end), 2);
+	assert_int_equal(strlen(strchr(YAJL_GET_NUMBER(value), '.')), 4);
+	return us * 1000 + ns;
+}
+
+static uint64_t of_args(yajl_val event, const char *name)
+{
+	return count(field(event, "args"), name);
+}
+
+static char *contents(const char *path)
+{
+	FILE *file = fopen(path, "r");
+	char *all = NULL;
+	size_t n = 0;
+
+	assert_non_null(file);
+	assert_true(getdelim(&all, &n, 0, file) > 0);
+	fclose(file);
+	return all;
+}
+
+static struct timeline read_back(const char *path)
+{
+	struct timeline timeline = {0};
+	char *json = contents(path);
+	char error[256];
+	yajl_val events;
+
+	timeline.root = yajl_tree_parse(json, error, sizeof(error));
+	free(json);
+	if (!timeline.root)
+		fail_msg("%s is not JSON: %s", path, error);
+	events = field(timeline.root, "traceEvents");
+	assert_true(events && YAJL_IS_ARRAY(events));
+	timeline.events = YAJL_GET_ARRAY(events)->values;
+	timeline.n = YAJL_GET_ARRAY(events)->len;
+	return timeline;
+}
+
+static struct timeline written(struct nvs_trace *trace)
+{
+	const char *path = path_in(temp_directory(), "trace.json");
+	struct nvs_error error;
+	struct timeline timeline;
+	uint64_t dropped;
+
+	SUCCEEDS(nvs_trace_write(trace, path, &dropped, &error), &error);
+	timeline = read_back(path);
+	timeline.dropped = dropped;
+	return timeline;
+}
+
+/* The events of that phase (and category and name, where given). */
+static size_t matching(const struct timeline *timeline, const char *phase, const char *category,
+		       const char *name, yajl_val *first)
+{
+	size_t n = 0;
+
+	for (size_t i = timeline->n; i-- > 0;) {
+		yajl_val event = timeline->events[i];
+
+		if (strcmp(text(event, "ph"), phase) ||
+		    (category && strcmp(text(event, "cat"), category)) ||
+		    (name && strcmp(text(event, "name"), name)))
+			continue;
+		assert_int_equal(count(event, "pid"), 1);
+		*first = event;
+		n++;
+	}
+	return n;
+}
+
+static yajl_val the_only(const struct timeline *timeline, const char *phase, const char *category,
+			 const char *name)
+{
+	yajl_val event = NULL;
+	size_t n = matching(timeline, phase, category, name, &event);
+
+	if (n != 1)
+		fail_msg("%zu events %s %s \"%s\" instead of one", n, phase, category, name);
+	return event;
+}
+
+/* What the metadata say of a track. */
+static yajl_val of_track(const struct timeline *timeline, uint64_t track, const char *what)
+{
+	for (size_t i = 0; i < timeline->n; i++)
+		if (!strcmp(text(timeline->events[i], "ph"), "M") &&
+		    !strcmp(text(timeline->events[i], "name"), what) &&
+		    count(timeline->events[i], "tid") == track)
+			return field(timeline->events[i], "args");
+	fail_msg("no %s for track %" PRIu64, what, track);
+	return NULL;
+}
+
+static const char *track_name(const struct timeline *timeline, yajl_val event)
+{
+	return text(of_track(timeline, count(event, "tid"), "thread_name"), "name");
+}
+
+static uint64_t track_order(const struct timeline *timeline, yajl_val event)
+{
+	return count(of_track(timeline, count(event, "tid"), "thread_sort_index"), "sort_index");
+}
+
+struct slice {
+	uint64_t track, from, to;
+};
+
+static int by_track_and_time(const void *a, const void *b)
+{
+	const struct slice *x = a, *y = b;
+
+	if (x->track != y->track)
+		return x->track < y->track ? -1 : 1;
+	if (x->from != y->from)
+		return x->from < y->from ? -1 : 1;
+	return x->to > y->to ? -1 : x->to < y->to;
+}
+
+static void assert_nested_or_disjoint(const struct timeline *timeline)
+{
+	struct slice *slices = calloc(timeline->n, sizeof(*slices));
+	struct slice *open = calloc(timeline->n, sizeof(*open)); /* a stack */
+	size_t n = 0, depth = 0;
+
+	assert_true(slices && open);
+	for (size_t i = 0; i < timeline->n; i++) {
+		yajl_val event = timeline->events[i];
+
+		if (strcmp(text(event, "ph"), "X"))
+			continue;
+		slices[n].track = count(event, "tid");
+		slices[n].from = nanoseconds(event, "ts");
+		slices[n].to = slices[n].from + nanoseconds(event, "dur");
+		n++;
+	}
+	qsort(slices, n, sizeof(*slices), by_track_and_time);
+	for (size_t i = 0; i < n; i++) {
+		while (depth && (open[depth - 1].track != slices[i].track ||
+				 open[depth - 1].to <= slices[i].from))
+			depth--;
+		assert_true(!depth || slices[i].to <= open[depth - 1].to);
+		open[depth++] = slices[i];
+	}
+	free(slices);
+	free(open);
+}
+
+static void done(struct timeline *timeline)
+{
+	yajl_tree_free(timeline->root);
+}
+
+static struct nvs_trace *open_trace(size_t max_spans)
+{
+	struct nvs_trace *trace;
+	struct nvs_error error;
+
+	SUCCEEDS(nvs_trace_open(&trace, max_spans, &error), &error);
+	return trace;
+}
+
+/* ---- What is recorded ---- */
+
+static void without_a_trace_nothing_happens(void **state)
+{
+	struct nvs_error error;
+
+	(void)state;
+	trace_io(NULL, true, 0, 0, 1, 2, 0, 1);
+	trace_thread(NULL, TRACE_WAIT, "room", 1, 2);
+	trace_tensor(NULL, false, "w", 1, 2, 0, 1);
+	nvs_trace_span(NULL, "forward", 1, 2);
+	nvs_trace_close(NULL);
+	assert_int_equal(nvs_trace_write(NULL, "/nowhere/trace.json", NULL, &error), -EINVAL);
+	assert_says(error.text, "/nowhere/trace.json");
+}
+
+static void every_kind_of_span_is_written_with_its_exact_times(void **state)
+{
+	struct nvs_trace *trace = open_trace(16);
+	const uint64_t zero = UINT64_C(123456789012345678);
+	struct timeline timeline;
+	yajl_val event;
+
+	(void)state;
+	trace_io(trace, true, 3, 17, zero + 1001, zero + 2003, UINT64_C(5) << 40, 1u << 30);
+	trace_io(trace, false, 0, 2, zero + 7, zero + 8, 4096, 0);
+	trace_thread(trace, TRACE_COMPUTE, "adam", zero, zero + 1000000);
+	trace_thread(trace, TRACE_WAIT, "tile", zero + 1000000, zero + 1000001);
+	trace_tensor(trace, false, "h.0.w", zero + 10, zero + 30, 1, UINT64_C(6) << 30);
+	trace_tensor(trace, true, "h.0.w", zero + 20, zero + 40, 2, 7);
+	nvs_trace_span(trace, "forward", zero + 5, zero + 6);
+	timeline = written(trace);
+
+	event = the_only(&timeline, "X", "io", "write");
+	assert_int_equal(nanoseconds(event, "ts"), 1001);
+	assert_int_equal(nanoseconds(event, "dur"), 1002);
+	assert_int_equal(of_args(event, "offset"), UINT64_C(5) << 40);
+	assert_int_equal(of_args(event, "bytes"), 1u << 30);
+	assert_string_equal(track_name(&timeline, event), "worker 3, slot 17");
+	event = the_only(&timeline, "X", "io", "read");
+	assert_int_equal(of_args(event, "bytes"), 0);
+	assert_string_equal(track_name(&timeline, event), "worker 0, slot 02");
+	event = the_only(&timeline, "X", "compute", "adam");
+	assert_int_equal(nanoseconds(event, "ts"), 0);
+	assert_int_equal(nanoseconds(event, "dur"), 1000000);
+	event = the_only(&timeline, "X", "wait", "tile");
+	assert_int_equal(nanoseconds(event, "dur"), 1);
+	the_only(&timeline, "X", "caller", "forward");
+	event = the_only(&timeline, "b", "tensor", "read h.0.w");
+	assert_int_equal(nanoseconds(event, "ts"), 10);
+	assert_int_equal(of_args(event, "bytes"), UINT64_C(6) << 30);
+	assert_int_equal(count(event, "id"),
+			 count(the_only(&timeline, "e", "tensor", "read h.0.w"), "id"));
+	assert_int_not_equal(count(event, "id"),
+			     count(the_only(&timeline, "b", "tensor", "write h.0.w"), "id"));
+	event = the_only(&timeline, "e", "tensor", "write h.0.w");
+	assert_int_equal(nanoseconds(event, "ts"), 40);
+	assert_string_equal(text(of_track(&timeline, 1, "process_name"), "name"), "nvswap");
+	assert_string_equal(text(timeline.root, "displayTimeUnit"), "ms");
+	assert_nested_or_disjoint(&timeline);
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+static void an_empty_trace_and_a_span_that_ends_before_it_begins_are_written(void **state)
+{
+	struct nvs_trace *trace = open_trace(4);
+	struct timeline timeline = written(trace);
+	yajl_val event;
+
+	(void)state;
+	assert_int_equal(matching(&timeline, "X", NULL, NULL, &event), 0);
+	done(&timeline);
+	nvs_trace_span(trace, NULL, 20, 10);
+	timeline = written(trace);
+	event = the_only(&timeline, "X", "caller", "");
+	assert_int_equal(nanoseconds(event, "ts"), 0);
+	assert_int_equal(nanoseconds(event, "dur"), 0);
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+static void spans_without_room_are_counted_and_dropped(void **state)
+{
+	struct nvs_trace *trace = open_trace(3);
+	struct timeline timeline;
+	yajl_val event;
+
+	(void)state;
+	for (unsigned i = 0; i < 10; i++)
+		trace_io(trace, false, 0, 0, i, i + 1, i, 1);
+	timeline = written(trace);
+	assert_int_equal(timeline.dropped, 7);
+	assert_int_equal(count(field(timeline.root, "otherData"), "dropped"), 7);
+	assert_int_equal(matching(&timeline, "X", "io", "read", &event), 3);
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+static void a_trace_is_refused_that_could_hold_nothing_or_that_no_memory_holds(void **state)
+{
+	struct nvs_trace *trace;
+	struct nvs_error error;
+
+	(void)state;
+	assert_int_equal(nvs_trace_open(&trace, 0, &error), -EINVAL);
+	assert_null(trace);
+	assert_int_equal(nvs_trace_open(&trace, SIZE_MAX / 64 + 1, &error), -EINVAL);
+	assert_int_equal(nvs_trace_open(&trace, SIZE_MAX / 64 / 2, &error), -ENOMEM);
+	assert_says(error.text, "use fewer");
+}
+
+/* ---- Names ---- */
+
+#define UMLAUT	   "\u00e4" /* two bytes */
+#define UMLAUTS_5  UMLAUT UMLAUT UMLAUT UMLAUT UMLAUT
+#define UMLAUTS_15 UMLAUTS_5 UMLAUTS_5 UMLAUTS_5
+
+static void names_are_escaped_and_cut_between_characters(void **state)
+{
+	static const struct {
+		const char *name, *shown;
+	} spans[] = {
+		{"a\"b\\c\n\x01", "a\"b\\c\n\x01"},
+		{"exactly thirty-one bytes of text", "exactly thirty-one bytes of tex"},
+		{"1234567890123456789012345678901", "1234567890123456789012345678901"},
+		/* The last would be cut in half. */
+		{UMLAUTS_15 UMLAUT, UMLAUTS_15},
+		{"not \xff UTF-8", "not ? UTF-8"},
+	};
+	static const char long_name[] = "model.layers.10.self_attn.q_proj.weight";
+	static const char odd_name[] = UMLAUTS_15 UMLAUT;
+	struct nvs_trace *trace = open_trace(16);
+	struct timeline timeline;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(spans); i++)
+		nvs_trace_span(trace, spans[i].name, i, i + 1);
+	trace_tensor(trace, false, long_name, 0, 1, 0, 1);
+	trace_tensor(trace, true, odd_name, 0, 1, 0, 1);
+	timeline = written(trace);
+	for (unsigned i = 0; i < COUNT(spans); i++)
+		the_only(&timeline, "X", "caller", spans[i].shown);
+	the_only(&timeline, "b", "tensor", "read yers.10.self_attn.q_proj.weight");
+	the_only(&timeline, "e", "tensor", "write " UMLAUTS_15);
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+/* ---- Threads ---- */
+
+struct named {
+	struct nvs_trace *trace;
+	const char *name;
+	enum trace_kind kind;
+	pthread_barrier_t *all_live; /* so that no two have the same number; NULL: it is alone */
+};
+
+static void *record_one(void *arg)
+{
+	const struct named *named = arg;
+
+	pthread_setname_np(pthread_self(), named->name);
+	if (named->all_live)
+		pthread_barrier_wait(named->all_live);
+	trace_thread(named->trace, named->kind, named->name, 10, 20);
+	if (named->all_live)
+		pthread_barrier_wait(named->all_live);
+	return NULL;
+}
+
+static void in_thread(struct nvs_trace *trace, const char *name, enum trace_kind kind)
+{
+	struct named named = {trace, name, kind, NULL};
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, record_one, &named), 0);
+	pthread_join(thread, NULL);
+}
+
+static void each_thread_has_a_named_track_and_the_caller_comes_first(void **state)
+{
+	struct nvs_trace *trace = open_trace(16);
+	struct timeline timeline;
+	yajl_val opener, caller, computes, io;
+	char name[16];
+
+	(void)state;
+	in_thread(trace, "computes", TRACE_COMPUTE);
+	in_thread(trace, "calls", TRACE_CALLER);
+	trace_thread(trace, TRACE_WAIT, "opener", 10, 20);
+	trace_io(trace, false, 0, 0, 10, 20, 0, 1);
+	timeline = written(trace);
+	opener = the_only(&timeline, "X", "wait", "opener");
+	caller = the_only(&timeline, "X", "caller", "calls");
+	computes = the_only(&timeline, "X", "compute", "computes");
+	io = the_only(&timeline, "X", "io", "read");
+	assert_string_equal(track_name(&timeline, computes), "computes");
+	assert_string_equal(track_name(&timeline, caller), "calls");
+	assert_int_equal(pthread_getname_np(pthread_self(), name, sizeof(name)), 0);
+	assert_string_equal(track_name(&timeline, opener), name);
+	assert_true(track_order(&timeline, opener) < track_order(&timeline, caller));
+	assert_true(track_order(&timeline, caller) < track_order(&timeline, computes));
+	assert_true(track_order(&timeline, computes) < track_order(&timeline, io));
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+static void threads_beyond_the_table_share_a_track(void **state)
+{
+	enum { THREADS = 300 };
+	struct nvs_trace *trace = open_trace(THREADS);
+	struct timeline timeline;
+	pthread_barrier_t all_live;
+	struct named named = {trace, "one of many", TRACE_COMPUTE, &all_live};
+	pthread_t threads[THREADS];
+	unsigned shared = 0;
+
+	(void)state;
+	pthread_barrier_init(&all_live, NULL, THREADS);
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, record_one, &named), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&all_live);
+	timeline = written(trace);
+	for (size_t i = 0; i < timeline.n; i++)
+		shared += !strcmp(text(timeline.events[i], "ph"), "X") &&
+			  !strcmp(track_name(&timeline, timeline.events[i]), "other threads");
+	assert_int_equal(shared, THREADS - 255);
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+/* ---- At the same time ---- */
+
+#define RECORDERS 4
+#define WRITES	  5
+#define EACH	  3000 /* spans of a recorder */
+
+struct recorder {
+	struct nvs_trace *trace;
+	unsigned index;
+	const uint64_t *allowed; /* spans so far: a part of them during each write */
+};
+
+/* Spans whose every field follows from their beginning, so that one of two halves shows. */
+static void *record_many(void *arg)
+{
+	const struct recorder *recorder = arg;
+
+	for (uint64_t i = 0; i < EACH; i++) {
+		uint64_t from = 1 + i * 10;
+
+		while (i >= __atomic_load_n(recorder->allowed, __ATOMIC_RELAXED))
+			sched_yield();
+
+		trace_io(recorder->trace, false, recorder->index, 0, from, from + 1 + i % 8,
+			 from * 3, from * 5);
+	}
+	return NULL;
+}
+
+static size_t assert_whole(const struct timeline *timeline)
+{
+	size_t n = 0;
+	uint64_t base = UINT64_MAX;
+
+	for (size_t i = 0; i < timeline->n; i++) {
+		yajl_val event = timeline->events[i];
+		uint64_t from;
+
+		if (strcmp(text(event, "ph"), "X"))
+			continue;
+		from = of_args(event, "offset") / 3;
+		if (base == UINT64_MAX)
+			base = from - nanoseconds(event, "ts");
+		assert_int_equal(from - nanoseconds(event, "ts"), base);
+		assert_int_equal(nanoseconds(event, "dur"), 1 + from / 10 % 8);
+		assert_int_equal(of_args(event, "bytes"), from * 5);
+		n++;
+	}
+	return n;
+}
+
+static void what_is_written_while_others_record_is_whole(void **state)
+{
+	struct nvs_trace *trace = open_trace(RECORDERS * EACH);
+	struct recorder recorders[RECORDERS];
+	pthread_t threads[RECORDERS];
+	struct timeline timeline;
+	uint64_t allowed = 0;
+	size_t n = 0, before = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < RECORDERS; i++) {
+		recorders[i] = (struct recorder){trace, i, &allowed};
+		assert_int_equal(pthread_create(&threads[i], NULL, record_many, &recorders[i]), 0);
+	}
+	for (unsigned i = 0; i < WRITES; i++) {
+		__atomic_fetch_add(&allowed, EACH / WRITES, __ATOMIC_RELAXED);
+		timeline = written(trace);
+		n = assert_whole(&timeline);
+		assert_true(n >= before);
+		before = n;
+		done(&timeline);
+	}
+	for (unsigned i = 0; i < RECORDERS; i++)
+		pthread_join(threads[i], NULL);
+	timeline = written(trace);
+	assert_int_equal(assert_whole(&timeline), RECORDERS * EACH);
+	assert_int_equal(timeline.dropped, 0);
+	assert_nested_or_disjoint(&timeline);
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+/* ---- The file ---- */
+
+static void the_file_is_private_and_replaces_what_was_there(void **state)
+{
+	const char *path = path_in(temp_directory(), "trace.json");
+	struct nvs_trace *trace = open_trace(4);
+	struct nvs_error error;
+	struct timeline timeline;
+	struct stat was, is;
+	FILE *old = fopen(path, "w");
+
+	(void)state;
+	assert_non_null(old);
+	fputs("something longer than a trace, which is not JSON", old);
+	fclose(old);
+	assert_int_equal(chmod(path, 0644) | stat(path, &was), 0);
+	SUCCEEDS(nvs_trace_write(trace, path, NULL, &error), &error);
+	assert_int_equal(stat(path, &is), 0);
+	assert_int_equal(is.st_mode & 0777, 0600);
+	assert_int_not_equal(is.st_ino, was.st_ino);
+	timeline = read_back(path);
+	done(&timeline);
+	nvs_trace_close(trace);
+}
+
+static unsigned entries(const char *directory)
+{
+	char command[512];
+	FILE *list;
+	unsigned n = 0;
+
+	snprintf(command, sizeof(command), "ls -A %s", directory);
+	list = popen(command, "r");
+	assert_non_null(list);
+	for (int c = fgetc(list); c != EOF; c = fgetc(list))
+		n += c == '\n';
+	assert_int_equal(pclose(list), 0);
+	return n;
+}
+
+static void a_file_that_can_not_be_written_is_an_error_and_leaves_nothing(void **state)
+{
+	const char *directory = temp_directory();
+	const char *path = path_in(directory, "trace.json");
+	struct nvs_trace *trace = open_trace(100000);
+	struct rlimit limit, before;
+	struct nvs_error error;
+	uint64_t dropped = 0;
+
+	(void)state;
+	assert_int_equal(nvs_trace_write(trace, path_in(directory, "none/t.json"), NULL, &error),
+			 -ENOENT);
+	assert_int_equal(error.code, -ENOENT);
+	assert_says(error.text, "none/t.json");
+	/* These would be replaced by a plain file. */
+	assert_int_equal(nvs_trace_write(trace, "/dev/null", NULL, &error), -EINVAL);
+	assert_says(error.text, "/dev/null");
+	assert_int_equal(nvs_trace_write(trace, directory, NULL, &error), -EINVAL);
+
+	for (unsigned i = 0; i < 1000; i++)
+		nvs_trace_span(trace, "long enough to fill", i, i + 1);
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+	limit = before;
+	limit.rlim_cur = 20000;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	assert_int_equal(nvs_trace_write(trace, path, &dropped, &error), -EFBIG);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+	assert_says(error.text, path);
+	assert_int_equal(entries(directory), 0);
+	nvs_trace_close(trace);
+}
+
+/* ---- I/Os ---- */
+
+#define PAGE	   4096u
+#define FILE_PAGES 512u
+
+struct rig {
+	struct fake fake;
+	struct nvs_trace *trace;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	char *data;
+};
+
+static void rig_open(struct rig *rig, uint32_t depth, uint32_t workers)
+{
+	const struct nvs_aio_config config = {
+		.block_size = PAGE,
+		.queue_depth = depth,
+		.thread_count = workers,
+		.overlap_events = true,
+	};
+	const char *path = path_in(temp_directory(), "file");
+	struct nvs_error error;
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0);
+	assert_int_equal(posix_fallocate(fd, 0, FILE_PAGES * PAGE), 0);
+	close(fd);
+	rig->trace = open_trace(4 * FILE_PAGES);
+	assert_int_equal(posix_memalign((void **)&rig->data, PAGE, FILE_PAGES * PAGE), 0);
+	memset(rig->data, 1, FILE_PAGES * PAGE);
+	fake_init(&rig->fake, NULL);
+	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &error), &error);
+	aio_trace(rig->aio, rig->trace);
+	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &error), &error);
+}
+
+static void rig_close(struct rig *rig)
+{
+	nvs_file_close(rig->file);
+	nvs_aio_close(rig->aio);
+	fake_destroy(&rig->fake);
+	nvs_trace_close(rig->trace);
+	free(rig->data);
+}
+
+static struct nvs_transfer transfer_of(const struct rig *rig, enum nvs_direction direction,
+				       unsigned page, unsigned pages)
+{
+	return (struct nvs_transfer){.file = rig->file,
+				     .direction = direction,
+				     .data = rig->data + (size_t)page * PAGE,
+				     .nbytes = (uint64_t)pages * PAGE,
+				     .offset = (uint64_t)page * PAGE};
+}
+
+/* Both halves of the file at once, one read and the other written. */
+static int move_all(struct rig *rig)
+{
+	struct nvs_transfer in = transfer_of(rig, NVS_READ, 0, FILE_PAGES / 2);
+	struct nvs_transfer out = transfer_of(rig, NVS_WRITE, FILE_PAGES / 2, FILE_PAGES / 2);
+	struct nvs_transfer *both[] = {&in, &out};
+	struct nvs_error error;
+
+	SUCCEEDS(nvs_submit(rig->aio, both, 2, &error), &error);
+	return nvs_transfer_wait(rig->aio, both, 2, -1, &error);
+}
+
+static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **state)
+{
+	enum { DEPTH = 4, WORKERS = 2 };
+	bool seen[FILE_PAGES] = {false};
+	struct timeline timeline;
+	struct rig rig;
+	size_t n = 0;
+
+	(void)state;
+	rig_open(&rig, DEPTH, WORKERS);
+	assert_int_equal(move_all(&rig), 0);
+	timeline = written(rig.trace);
+	assert_nested_or_disjoint(&timeline);
+	for (size_t i = 0; i < timeline.n; i++) {
+		yajl_val event = timeline.events[i];
+		unsigned worker, slot;
+		uint64_t page;
+
+		if (strcmp(text(event, "ph"), "X"))
+			continue;
+		assert_int_equal(
+			sscanf(track_name(&timeline, event), "worker %u, slot %u", &worker, &slot),
+			2);
+		assert_true(worker < WORKERS && slot < DEPTH);
+		page = of_args(event, "offset") / PAGE;
+		assert_int_equal(of_args(event, "bytes"), PAGE);
+		assert_string_equal(text(event, "name"), page < FILE_PAGES / 2 ? "read" : "write");
+		assert_true(page < FILE_PAGES && !seen[page]);
+		seen[page] = true;
+		n++;
+	}
+	assert_int_equal(n, FILE_PAGES);
+	done(&timeline);
+	rig_close(&rig);
+}
+
+static void an_io_at_a_time_stays_in_the_first_place(void **state)
+{
+	struct timeline timeline;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 32, 1);
+	for (unsigned i = 0; i < 4; i++) {
+		struct nvs_transfer page = transfer_of(&rig, NVS_READ, i, 1);
+		struct nvs_transfer *one = &page;
+		struct nvs_error error;
+
+		SUCCEEDS(nvs_submit(rig.aio, &one, 1, &error), &error);
+		SUCCEEDS(nvs_transfer_wait(rig.aio, &one, 1, -1, &error), &error);
+	}
+	timeline = written(rig.trace);
+	for (size_t i = 0; i < timeline.n; i++)
+		if (!strcmp(text(timeline.events[i], "ph"), "X"))
+			assert_string_equal(track_name(&timeline, timeline.events[i]),
+					    "worker 0, slot 00");
+	done(&timeline);
+	rig_close(&rig);
+}
+
+static void an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothing(void **state)
+{
+	struct nvs_transfer page;
+	struct nvs_transfer *one = &page;
+	struct timeline timeline;
+	struct nvs_error error;
+	struct rig rig;
+	yajl_val event;
+
+	(void)state;
+	rig_open(&rig, 4, 1);
+	fake_fail_nth(&rig.fake, 0, 2, -EAGAIN);
+	page = transfer_of(&rig, NVS_READ, 1, 1);
+	SUCCEEDS(nvs_submit(rig.aio, &one, 1, &error), &error);
+	SUCCEEDS(nvs_transfer_wait(rig.aio, &one, 1, -1, &error), &error);
+	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
+	page = transfer_of(&rig, NVS_WRITE, 2, 1);
+	SUCCEEDS(nvs_submit(rig.aio, &one, 1, &error), &error);
+	assert_int_equal(nvs_transfer_wait(rig.aio, &one, 1, -1, &error), -EIO);
+
+	timeline = written(rig.trace);
+	event = the_only(&timeline, "X", "io", "read");
+	assert_int_equal(of_args(event, "bytes"), PAGE);
+	event = the_only(&timeline, "X", "io", "write");
+	assert_int_equal(of_args(event, "offset"), 2 * PAGE);
+	assert_int_equal(of_args(event, "bytes"), 0);
+	done(&timeline);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(without_a_trace_nothing_happens),
+		test(every_kind_of_span_is_written_with_its_exact_times),
+		test(an_empty_trace_and_a_span_that_ends_before_it_begins_are_written),
+		test(spans_without_room_are_counted_and_dropped),
+		test(a_trace_is_refused_that_could_hold_nothing_or_that_no_memory_holds),
+		test(names_are_escaped_and_cut_between_characters),
+		test(each_thread_has_a_named_track_and_the_caller_comes_first),
+		test(threads_beyond_the_table_share_a_track),
+		test(what_is_written_while_others_record_is_whole),
+		test(the_file_is_private_and_replaces_what_was_there),
+		test(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing),
+		test(every_io_is_a_span_on_the_track_of_its_place_in_the_queue),
+		test(an_io_at_a_time_stays_in_the_first_place),
+		test(an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
