@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "swap/internal.h"
 
@@ -47,11 +48,14 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 				   "%s: buffer_count %u x buffer_size %" PRIu64
 				   " make a pool of nothing",
 				   name_of(block), offload->buffer_count, offload->buffer_size);
-	if (nvs_config_pool_bytes(config, block) / offload->buffer_count < offload->buffer_size)
+	if (nvs_config_pool_bytes(config, block) == UINT64_MAX)
 		return error_about(error, -EINVAL, "buffer_size", 0, 0,
 				   "%s: buffer_count %u x buffer_size %" PRIu64
-				   " elements are more bytes than can be counted",
-				   name_of(block), offload->buffer_count, offload->buffer_size);
+				   " elements%s are more bytes than can be counted",
+				   name_of(block), offload->buffer_count, offload->buffer_size,
+				   block == NVS_OFFLOAD_OPTIMIZER && config->optimizer_max_in_cpu
+					   ? " and nvswap.optimizer_max_in_cpu"
+					   : "");
 	return 0;
 }
 
@@ -134,7 +138,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 		.unit = store_unit(engine->store),
 		.pin = offload->pin_memory,
 		.topo = engine->topo,
-		.node = node_of(engine, offload),
+		.node = engine->node,
 		.log = &engine->log,
 	};
 	int rc = pool_open(&engine->pool, &options, error);
@@ -148,14 +152,15 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 		 offload->buffer_size,
 		 options.nbytes / offload->buffer_count / offload->buffer_size);
 	register_pool(engine);
-	if (options.node >= 0)
-		aio_bind_workers(engine->aio, engine->topo, options.node);
+	if (engine->node >= 0)
+		aio_bind_workers(engine->aio, engine->topo, engine->node);
 	return 0;
 }
 
 static void engine_free(struct nvs_engine *engine)
 {
 	tensors_free(engine);
+	plan_free(&engine->plan);
 	/* The workers end before the memory that they have registered goes, ... */
 	if (engine->pool)
 		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
@@ -188,13 +193,29 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 		rc = open_aio(engine, ops, ops_arg, error);
 	if (!rc) {
 		aio_on_completed(engine->aio, runs_completed, engine);
+		aio_trace(engine->aio, engine->trace);
 		rc = open_store(engine, config, block, error);
 	}
-	if (!rc)
+	if (!rc) {
+		engine->node = node_of(engine, block_of(config, block));
 		rc = open_pool(engine, config, block, error);
+	}
 	if (!rc)
 		rc = tensors_from_manifest(engine, error);
 	return rc;
+}
+
+/* They are of parameters; the optimizer sees to its own. */
+static void set_budgets(struct nvs_engine *engine, const struct nvs_config *config,
+			enum nvs_block block)
+{
+	bool param = block == NVS_OFFLOAD_PARAM;
+
+	engine->max_in_cpu = param ? config->param.max_in_cpu : UINT64_MAX;
+	engine->prefetch_bucket_size = param ? config->prefetch_bucket_size : UINT64_MAX;
+	engine->max_live = param ? config->max_live_parameters : UINT64_MAX;
+	engine->max_reuse_distance = param ? config->max_reuse_distance : UINT64_MAX;
+	engine->persistence_threshold = param ? config->param_persistence_threshold : 0;
 }
 
 int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, enum nvs_block block,
@@ -209,14 +230,16 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 	if (!engine)
 		return error_set(error, -ENOMEM, "out of memory while opening the engine");
 	engine->log = config->log;
+	engine->trace = config->trace;
 	engine->aio_config = config->aio;
 	engine->verify = config->verify;
 	engine->keep = config->keep && block_of(config, block)->device == NVS_DEVICE_NVME;
-	engine->max_in_cpu = block == NVS_OFFLOAD_PARAM ? config->param.max_in_cpu : UINT64_MAX;
+	set_budgets(engine, config, block);
 	pthread_mutex_init(&engine->lock, NULL);
 	pthread_cond_init(&engine->changed, NULL);
 	TAILQ_INIT(&engine->idle);
 	TAILQ_INIT(&engine->ahead);
+	TAILQ_INIT(&engine->planned);
 	rc = open_parts(engine, config, block, ops, ops_arg, error);
 	if (rc) {
 		engine_free(engine);
@@ -239,13 +262,40 @@ int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
 	if (!engine)
 		return 0;
 	pthread_mutex_lock(&engine->lock);
+	plan_drop(engine);
 	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
 		pthread_cond_wait(&engine->changed, &engine->lock);
 	pthread_mutex_unlock(&engine->lock);
-	if (engine->keep)
+	if (engine->keep && !engine->abandoned)
 		rc = commit(engine, true, error);
 	engine_free(engine);
 	return rc;
+}
+
+void engine_abandon(struct nvs_engine *engine)
+{
+	engine->abandoned = true;
+}
+
+const struct topo *engine_topo(const struct nvs_engine *engine)
+{
+	return engine->topo;
+}
+
+int engine_node(const struct nvs_engine *engine)
+{
+	return engine->node;
+}
+
+uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&engine->lock);
+	n = engine->write_failures;
+	*last = engine->failure;
+	pthread_mutex_unlock(&engine->lock);
+	return n;
 }
 
 struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine)
@@ -266,6 +316,7 @@ void nvs_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
 	stats->swapped_out = engine->swapped[NVS_WRITE];
 	stats->transfers = engine->transfers;
 	stats->evictions = engine->evictions;
+	stats->busy_ns = busy_ns(engine, clock_ns());
 	stats->verify_errors = engine->verify_errors;
 	pthread_mutex_unlock(&engine->lock);
 }

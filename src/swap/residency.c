@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is in the pool: beginning and ending uses, and making room for them by dropping what is
- * clean and writing back what is dirty, least recently used first.
+ * Uses of what is in the pool: beginning and ending them, reading ahead for them, swapping out, and
+ * waiting for what is in flight.
  */
 #include <assert.h>
 #include <errno.h>
@@ -17,131 +17,7 @@ bool in_flight(const struct nvs_tensor *tensor)
 	return tensor->state == NVS_READING || tensor->state == NVS_WRITING;
 }
 
-static bool needs_memory(const struct nvs_tensor *tensor)
-{
-	return tensor->state == NVS_EMPTY || tensor->state == NVS_ON_DRIVE;
-}
-
-/* ---- In the pool and out of use ---- */
-
-void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	assert(!tensor->uses && !tensor->listed && tensor->state == NVS_RESIDENT);
-	tensor->listed = true;
-	if (tensor->prefetched) {
-		TAILQ_INSERT_TAIL(&engine->ahead, tensor, idle);
-		return;
-	}
-	TAILQ_INSERT_TAIL(&engine->idle, tensor, idle);
-	engine->idle_numel += tensor->numel;
-}
-
-void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	if (!tensor->listed)
-		return;
-	tensor->listed = false;
-	if (tensor->prefetched) {
-		TAILQ_REMOVE(&engine->ahead, tensor, idle);
-		return;
-	}
-	TAILQ_REMOVE(&engine->idle, tensor, idle);
-	engine->idle_numel -= tensor->numel;
-}
-
-/* A write that ends in a drop is memory on its way to be free. */
-void set_drop(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value)
-{
-	if (tensor->drop == value)
-		return;
-	tensor->drop = value;
-	if (value)
-		engine->landing += tensor->extent;
-	else
-		engine->landing -= tensor->extent;
-}
-
-void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	assert(!in_flight(tensor) && !tensor->uses);
-	leave_idle(engine, tensor);
-	set_drop(engine, tensor, false);
-	if (tensor->data && tensor->extent)
-		pool_return(engine->pool, tensor->data, tensor->extent);
-	tensor->data = NULL;
-	tensor->dirty = tensor->leased = tensor->prefetched = false;
-	tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
-}
-
-/* ---- Making room ---- */
-
-static uint64_t free_bytes(const struct nvs_engine *engine)
-{
-	struct nvs_pool_stats stats;
-
-	pool_get_stats(engine->pool, &stats);
-	return stats.bytes - stats.used;
-}
-
-/* Taking tensors that are out of use off the pool. */
-struct eviction {
-	uint64_t goal;	  /* bytes to be free or on their way to it */
-	uint64_t reached; /* of these */
-	bool writes;	  /* dirty ones may be taken */
-	bool own;	  /* those of the present batch may be taken */
-	bool begun;	  /* the store has been told that it is written to */
-	size_t ntaken;	  /* tensors taken */
-	size_t ndirty;	  /* of them, in engine->scratch: to be written back */
-	int status;	  /* why dirty ones can't be written back */
-	struct nvs_error *error;
-};
-
-/* A clean tensor may always be taken; a dirty one where the store can be written to. */
-static bool may_evict(struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		      struct eviction *eviction)
-{
-	if (!tensor->dirty)
-		return true;
-	if (!eviction->writes)
-		return false;
-	if (!eviction->begun) {
-		eviction->begun = true;
-		eviction->status = store_begin_writes(engine->store, eviction->error);
-	}
-	return !eviction->status;
-}
-
-static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct eviction *eviction)
-{
-	eviction->ntaken++;
-	eviction->reached += tensor->extent;
-	engine->evictions++;
-	if (!tensor->dirty) {
-		drop(engine, tensor);
-		return;
-	}
-	leave_idle(engine, tensor);
-	tensor->prefetched = false;
-	set_drop(engine, tensor, true);
-	engine->scratch[eviction->ndirty++] = tensor;
-}
-
-static void evict_from(struct nvs_engine *engine, struct tensor_list *list, bool newest_first,
-		       struct eviction *eviction)
-{
-	struct nvs_tensor *tensor = newest_first ? TAILQ_LAST(list, tensor_list)
-						 : TAILQ_FIRST(list);
-
-	while (tensor && eviction->reached < eviction->goal) {
-		struct nvs_tensor *next = newest_first ? TAILQ_PREV(tensor, tensor_list, idle)
-						       : TAILQ_NEXT(tensor, idle);
-
-		if ((eviction->own || tensor->batch != engine->batch) &&
-		    may_evict(engine, tensor, eviction))
-			evict(engine, tensor, eviction);
-		tensor = next;
-	}
-}
+/* ---- Room for a batch ---- */
 
 /* A call that begins uses, from one attempt to the next. */
 struct attempt {
@@ -150,9 +26,16 @@ struct attempt {
 	bool contents;		   /* they are to be read */
 	uint64_t failures;	   /* write-backs that had failed before the call */
 	bool waited;		   /* the pool has noted that it waits for room */
+	uint64_t waits_from_ns;	   /* since when it does; 0: it did not have to */
 	struct nvs_transfer *list; /* to be launched: the reads, or write-backs to make room */
 	bool stuck; /* nothing more can be set in motion from here, so others must move */
 };
+
+static bool has_room(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	(void)engine;
+	return eviction->reached >= eviction->goal;
+}
 
 /*
  * Makes room for `need` bytes as far as it can be made now. Returns -EAGAIN, or why dirty tensors
@@ -161,22 +44,24 @@ struct attempt {
 static int make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt,
 		     struct nvs_error *error)
 {
-	struct eviction eviction = {.goal = need,
+	struct eviction eviction = {.enough = has_room,
+				    .goal = need,
 				    .reached = free_bytes(engine) + engine->landing,
 				    .writes = true,
+				    .ahead = true,
+				    .small = true,
+				    .needed_by = PLAN_NONE,
 				    .error = error};
 	bool in_pieces = need <= eviction.reached && !engine->landing;
 
 	/* Enough is free, but in pieces: one more may join two of them. */
 	if (in_pieces)
 		eviction.goal = eviction.reached + 1;
-	evict_from(engine, &engine->idle, false, &eviction);
-	evict_from(engine, &engine->ahead, true, &eviction);
+	evict_until_enough(engine, &eviction);
 	/* Only what the batch has in the pool already may lie in its own way. */
 	if (in_pieces && !eviction.ntaken) {
 		eviction.own = true;
-		evict_from(engine, &engine->idle, false, &eviction);
-		evict_from(engine, &engine->ahead, true, &eviction);
+		evict_until_enough(engine, &eviction);
 	}
 	attempt->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
 	attempt->stuck = !eviction.ntaken;
@@ -186,39 +71,6 @@ static int make_room(struct nvs_engine *engine, uint64_t need, struct attempt *a
 		attempt->waited = true;
 	}
 	return attempt->stuck && eviction.status ? eviction.status : -EAGAIN;
-}
-
-/* ---- Leases ---- */
-
-/* Memory for all of engine->scratch[0..n-1] or for none; neighbours in the store side by side. */
-static bool lease_all(struct nvs_engine *engine, size_t n)
-{
-	struct nvs_tensor **tensors = engine->scratch;
-	size_t i = 0;
-
-	sort_by_offset(tensors, n);
-	while (i < n) {
-		uint64_t nbytes, longest = pool_largest_free(engine->pool);
-		size_t k = run_length(engine, tensors + i, n - i, longest, &nbytes);
-		char *data = pool_data(engine->pool);
-
-		if (nbytes)
-			data = pool_lease(engine->pool, nbytes);
-		if (!data)
-			break;
-		for (; k; k--, i++) {
-			tensors[i]->data = data;
-			data += tensors[i]->extent;
-		}
-	}
-	if (i == n)
-		return true;
-	while (i--) {
-		if (tensors[i]->extent)
-			pool_return(engine->pool, tensors[i]->data, tensors[i]->extent);
-		tensors[i]->data = NULL;
-	}
-	return false;
 }
 
 /* Those of the batch that are not in the pool, into engine->scratch. */
@@ -297,13 +149,15 @@ static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	leave_idle(engine, tensor);
 	set_drop(engine, tensor, false);
-	tensor->prefetched = false;
+	set_prefetched(engine, tensor, false);
+	tensor->by_engine = false;
 	tensor->uses++;
 }
 
 static struct nvs_transfer *begin(struct nvs_engine *engine, const struct attempt *attempt,
 				  size_t nleased)
 {
+	step_access(engine, attempt->tensors, attempt->n, attempt->contents);
 	for (size_t i = 0; i < attempt->n; i++) {
 		struct nvs_tensor *tensor = attempt->tensors[i];
 
@@ -366,37 +220,69 @@ static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct 
 	return make_room(engine, need, attempt, error);
 }
 
+static int no_time_left(const struct attempt *attempt, int code, struct nvs_error *error)
+{
+	return error_set(error, code,
+			 "the pool has no room for a batch of %zu tensors, or one of them is in "
+			 "flight: %s",
+			 attempt->n, nvs_strerror(code));
+}
+
+static void begin_waiting(struct nvs_engine *engine, struct attempt *attempt)
+{
+	if (attempt->waits_from_ns)
+		return;
+	attempt->waits_from_ns = clock_ns();
+	engine->waiting++;
+}
+
+/* Under the lock, which it gives away to launch what makes room and to wait. */
+static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uint64_t deadline,
+			 struct nvs_error *error)
+{
+	for (;;) {
+		int rc = try_begin(engine, attempt, error);
+
+		if (rc != -EAGAIN)
+			return rc;
+		if (deadline && (attempt->list || attempt->stuck))
+			begin_waiting(engine, attempt);
+		if (attempt->list) {
+			pthread_mutex_unlock(&engine->lock);
+			launch(engine, attempt->list);
+			pthread_mutex_lock(&engine->lock);
+		}
+		/* What was launched may have landed while the lock was away. */
+		if (!attempt->stuck && (deadline || !attempt->list))
+			continue;
+		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+		if (rc)
+			return no_time_left(attempt, rc, error);
+	}
+}
+
 static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		     bool contents, int timeout_ms, struct nvs_error *error)
 {
 	struct attempt attempt = {.tensors = tensors, .n = n, .contents = contents};
+	struct nvs_transfer *list = NULL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
 	attempt.failures = engine->write_failures;
-	for (;;) {
-		rc = try_begin(engine, &attempt, error);
-		if (attempt.list) {
-			pthread_mutex_unlock(&engine->lock);
-			launch(engine, attempt.list);
-			pthread_mutex_lock(&engine->lock);
-		}
-		if (rc != -EAGAIN)
-			break;
-		/* What was launched may have landed while the lock was away. */
-		if (!attempt.stuck && (deadline || !attempt.list))
-			continue;
-		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
-		if (rc) {
-			error_set(error, rc,
-				  "the pool has no room for a batch of %zu tensors, or one of them "
-				  "is in flight: %s",
-				  n, nvs_strerror(rc));
-			break;
-		}
+	rc = begin_in_time(engine, &attempt, deadline, error);
+	if (attempt.waits_from_ns) {
+		engine->waiting--;
+		step_stalled(engine, attempt.waits_from_ns);
+		trace_wait(engine, NULL, attempt.waits_from_ns);
+	}
+	if (!rc) {
+		list = join(attempt.list, keep_to_max_live(engine));
+		list = join(list, move_ahead(engine));
 	}
 	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
 	return rc;
 }
 
@@ -423,9 +309,12 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	for (size_t i = 0; i < n; i++)
 		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
 	if (need > free_bytes(engine)) {
-		struct eviction eviction = {.goal = need, .reached = free_bytes(engine)};
+		struct eviction eviction = {.enough = has_room,
+					    .goal = need,
+					    .reached = free_bytes(engine),
+					    .needed_by = PLAN_NONE};
 
-		evict_from(engine, &engine->idle, false, &eviction);
+		evict_until_enough(engine, &eviction);
 	}
 	have = free_bytes(engine);
 	for (need = 0; count < n; count++) {
@@ -447,7 +336,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 		if (!lease_all(engine, count))
 			continue;
 		for (size_t i = 0; i < count; i++)
-			engine->scratch[i]->prefetched = true;
+			set_prefetched(engine, engine->scratch[i], true);
 		/* What is on its way out stays after all. */
 		for (size_t i = 0; i < n; i++)
 			set_drop(engine, tensors[i], false);
@@ -516,23 +405,6 @@ static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum n
 		make_idle(engine, tensor);
 }
 
-/* Keeps to max_in_cpu. */
-static struct nvs_transfer *trim(struct nvs_engine *engine)
-{
-	/* Where the store can't be written to now the tensors stay; the commit will tell. */
-	struct eviction eviction = {.writes = true};
-	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->idle);
-
-	while (tensor && engine->idle_numel > engine->max_in_cpu) {
-		struct nvs_tensor *next = TAILQ_NEXT(tensor, idle);
-
-		if (may_evict(engine, tensor, &eviction))
-			evict(engine, tensor, &eviction);
-		tensor = next;
-	}
-	return runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
-}
-
 int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		enum nvs_how how, struct nvs_error *error)
 {
@@ -544,7 +416,8 @@ int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	for (size_t i = 0; i < n && !rc; i++)
 		end_use(engine, tensors[i], how);
 	if (!rc) {
-		list = trim(engine);
+		list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
+		list = join(list, move_ahead(engine));
 		pthread_cond_broadcast(&engine->changed);
 	}
 	pthread_mutex_unlock(&engine->lock);
@@ -582,7 +455,7 @@ static struct nvs_transfer *swap_out(struct nvs_engine *engine, struct nvs_tenso
 			set_drop(engine, tensor, true);
 		} else if (tensor->dirty) {
 			leave_idle(engine, tensor);
-			tensor->prefetched = false;
+			set_prefetched(engine, tensor, false);
 			set_drop(engine, tensor, true);
 			engine->scratch[ndirty++] = tensor;
 		} else {
@@ -617,21 +490,39 @@ int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 
 /* ---- Waiting ---- */
 
+/* Until the tensor is no longer in flight; *from_ns is when the call first had to wait. */
+static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t deadline,
+		    uint64_t *from_ns, struct nvs_error *error)
+{
+	uint64_t now;
+	int rc = 0;
+
+	if (!in_flight(tensor))
+		return 0;
+	now = clock_ns();
+	if (!*from_ns && deadline)
+		*from_ns = now;
+	while (in_flight(tensor) && !rc)
+		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+	if (deadline)
+		trace_wait(engine, tensor, now);
+	if (rc)
+		error_about(error, rc, tensor->name, 0, 0, "%s is still in flight: %s",
+			    tensor->name, nvs_strerror(rc));
+	return rc;
+}
+
 int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
 	     struct nvs_error *error)
 {
-	uint64_t deadline = deadline_ns(timeout_ms);
+	uint64_t deadline = deadline_ns(timeout_ms), from_ns = 0;
 	int rc = 0;
 
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n && !rc; i++)
-		while (in_flight(tensors[i]) && !rc) {
-			rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
-			if (rc)
-				error_about(error, rc, tensors[i]->name, 0, 0,
-					    "%s is still in flight: %s", tensors[i]->name,
-					    nvs_strerror(rc));
-		}
+		rc = wait_for(engine, tensors[i], deadline, &from_ns, error);
+	if (from_ns)
+		step_stalled(engine, from_ns);
 	for (size_t i = 0; i < n && !rc; i++)
 		if (tensors[i]->status)
 			rc = tensor_error(engine, tensors[i], error);

@@ -8,7 +8,9 @@
 #include <inttypes.h>
 #include <xxhash.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/trace.h"
 #include "swap/internal.h"
 
 /* A run's memory comes free when all of it has moved: so it is some blocks long and no more. */
@@ -90,7 +92,7 @@ static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *be
 /* A tensor of no bytes has nothing to wait for. */
 static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	tensor->dirty = false;
+	tensor->dirty = tensor->by_engine = false;
 	tensor->has_contents = true;
 	if (tensor->foreign) {
 		tensor->foreign = false;
@@ -113,6 +115,13 @@ static void set_flying(struct nvs_tensor *tensor, enum nvs_direction direction)
 		tensor->dirty = false;
 }
 
+uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
+{
+	bool busy = engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE];
+
+	return engine->busy_ns + (busy ? now - engine->busy_from_ns : 0);
+}
+
 static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors,
 				      size_t n, enum nvs_direction direction)
 {
@@ -131,6 +140,8 @@ static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tens
 						.nbytes = nbytes,
 						.offset = first->offset,
 						.user = first};
+	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
+		engine->busy_from_ns = clock_ns();
 	engine->inflight[direction]++;
 	engine->transfers++;
 	return &first->transfer;
@@ -162,6 +173,18 @@ struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **t
 	return list;
 }
 
+struct nvs_transfer *join(struct nvs_transfer *first, struct nvs_transfer *second)
+{
+	struct nvs_transfer *last = first;
+
+	if (!first)
+		return second;
+	while (last->state.next)
+		last = last->state.next;
+	last->state.next = second;
+	return first;
+}
+
 static uint64_t sum_of(const struct nvs_tensor *tensor)
 {
 	return XXH3_64bits(tensor->data, tensor->nbytes);
@@ -173,10 +196,23 @@ static bool keeps_sums(const struct nvs_engine *engine)
 	return engine->verify || engine->keep;
 }
 
+static void note_launch(struct nvs_transfer *list)
+{
+	uint64_t now = clock_ns();
+
+	for (struct nvs_transfer *run = list; run; run = run->state.next) {
+		struct nvs_tensor *first = run->user;
+
+		first->launched_ns = now;
+	}
+}
+
 void launch(struct nvs_engine *engine, struct nvs_transfer *list)
 {
 	if (!list)
 		return;
+	if (engine->trace)
+		note_launch(list);
 	for (struct nvs_transfer *run = list; run && keeps_sums(engine); run = run->state.next)
 		for (struct nvs_tensor *t = run->user; t && run->direction == NVS_WRITE;
 		     t = t->run_next) {
@@ -274,6 +310,15 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		make_idle(engine, tensor);
 }
 
+static void trace_run(const struct nvs_engine *engine, const struct nvs_transfer *run, uint64_t now)
+{
+	const struct nvs_tensor *first = run->user;
+
+	for (const struct nvs_tensor *t = first; t; t = t->run_next)
+		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->name,
+			     first->launched_ns, now, t->offset, t->nbytes);
+}
+
 static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
 {
 	struct nvs_tensor *tensor = run->user;
@@ -287,6 +332,7 @@ static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
 		tensor->status = status;
 		tensor->status_direction = direction;
 		tensor->error_offset = error_offset;
+		tensor->by_engine = false;
 		if (direction == NVS_READ)
 			landed_read(engine, tensor);
 		else
@@ -294,6 +340,16 @@ static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
 		tensor = next;
 	}
 	engine->inflight[direction]--;
+	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
+		engine->busy_ns += clock_ns() - engine->busy_from_ns;
+}
+
+static void trace_runs(const struct nvs_engine *engine, const struct nvs_transfer *list)
+{
+	uint64_t now = clock_ns();
+
+	for (const struct nvs_transfer *run = list; run; run = run->state.next)
+		trace_run(engine, run, now);
 }
 
 void runs_completed(void *arg, struct nvs_transfer *list)
@@ -302,6 +358,8 @@ void runs_completed(void *arg, struct nvs_transfer *list)
 
 	for (struct nvs_transfer *run = list; run; run = run->state.next)
 		check_sums(engine, run);
+	if (engine->trace)
+		trace_runs(engine, list);
 	pthread_mutex_lock(&engine->lock);
 	while (list) {
 		struct nvs_transfer *next = list->state.next;
@@ -309,6 +367,8 @@ void runs_completed(void *arg, struct nvs_transfer *list)
 		land(engine, list);
 		list = next;
 	}
+	list = move_ahead(engine);
 	pthread_cond_broadcast(&engine->changed);
 	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
 }

@@ -287,18 +287,35 @@ struct nvs_tensor *nvs_find(struct nvs_engine *engine, const char *name)
 	return tensor;
 }
 
+bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *numel)
+{
+	const struct nvs_tensor *tensor;
+	bool stored;
+
+	pthread_mutex_lock(&engine->lock);
+	tensor = lookup(engine, name);
+	stored = tensor && !tensor->registered;
+	if (stored)
+		*numel = tensor->numel;
+	pthread_mutex_unlock(&engine->lock);
+	return stored;
+}
+
 int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	       struct nvs_error *error)
 {
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
+	wait_for_engine(engine, tensors, n);
 	rc = check_unused(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
 					 "%s is in flight: wait for it first", tensors[i]->name);
 	for (size_t i = 0; i < n && !rc; i++) {
+		if (plan_has(&engine->plan, tensors[i]))
+			plan_drop(engine);
 		drop(engine, tensors[i]);
 		store_release(engine->store, tensors[i]->offset, tensors[i]->nbytes);
 		engine->nregistered--;

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the engine does by itself in a step that has a plan: reading ahead what is needed next,
+ * writing back what will have to make way while nobody waits, and keeping to the budgets. It takes
+ * no memory from what is needed sooner, and never waits.
+ */
+#include "swap/internal.h"
+
+/* Dirty tensors are written back so much at a time: a read that is asked for waits no longer. */
+#define WRITE_BLOCKS 8
+
+/* ---- Budgets ---- */
+
+static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	(void)eviction;
+	return engine->held_numel <= engine->max_in_cpu;
+}
+
+static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	(void)eviction;
+	return engine->live_numel - engine->landing_numel <= engine->max_live;
+}
+
+static struct nvs_transfer *keep_to(struct nvs_engine *engine, struct eviction *eviction)
+{
+	/* Where the store can't be written to now the tensors stay; the commit will tell. */
+	eviction->writes = eviction->own = true;
+	eviction->needed_by = PLAN_NONE;
+	evict_until_enough(engine, eviction);
+	return runs_build(engine, engine->scratch, eviction->ndirty, NVS_WRITE);
+}
+
+struct nvs_transfer *keep_to_max_in_cpu(struct nvs_engine *engine)
+{
+	struct eviction eviction = {.enough = within_max_in_cpu, .held = true};
+
+	return keep_to(engine, &eviction);
+}
+
+struct nvs_transfer *keep_to_max_live(struct nvs_engine *engine)
+{
+	struct eviction eviction = {.enough = within_max_live, .ahead = true};
+
+	return engine->plan.n ? keep_to(engine, &eviction) : NULL;
+}
+
+/* ---- Reading ahead ---- */
+
+static bool can_be_fetched(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	return free_bytes(engine) >= eviction->goal &&
+	       engine->live_numel + eviction->numel <= engine->max_live;
+}
+
+/* One whose last transfer failed is left to whoever asks for it. */
+static bool wanted(const struct plan *plan, size_t at)
+{
+	const struct nvs_tensor *tensor = plan->order[at].tensor;
+
+	return plan->order[at].contents && tensor->next_use == at &&
+	       tensor->state == NVS_ON_DRIVE && !tensor->status && tensor->extent;
+}
+
+/* It will be on the drive alone as soon as it has landed. */
+static bool on_its_way_out(const struct nvs_tensor *tensor)
+{
+	return in_flight(tensor) && (tensor->drop || tensor->foreign);
+}
+
+/* The next of the plan to be read, `max` at most, for which there is room, into engine->scratch. */
+static size_t choose(struct nvs_engine *engine, size_t max)
+{
+	struct plan *plan = &engine->plan;
+	struct eviction eviction = {.enough = can_be_fetched, .own = true};
+	size_t count = 0;
+
+	for (size_t i = plan->settled; i < plan->n && count < max; i++) {
+		size_t at = (plan->cursor + i) % plan->n;
+		struct nvs_tensor *tensor = plan->order[at].tensor;
+
+		if (on_its_way_out(tensor))
+			break;
+		if (!wanted(plan, at)) {
+			plan->settled += !count;
+			continue;
+		}
+		eviction.goal += tensor->extent;
+		eviction.numel += tensor->numel;
+		eviction.needed_by = at;
+		if (engine->ahead_numel + eviction.numel > engine->prefetch_bucket_size)
+			break;
+		evict_until_enough(engine, &eviction);
+		if (!can_be_fetched(engine, &eviction))
+			break;
+		engine->scratch[count++] = tensor;
+	}
+	return count;
+}
+
+/* Enough is free, but in pieces: drops one more that is needed later, if there is any. */
+static bool join_pieces(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	struct eviction eviction = {.enough = can_be_fetched,
+				    .own = true,
+				    .goal = free_bytes(engine) + 1,
+				    .needed_by = tensor->next_use};
+
+	evict_until_enough(engine, &eviction);
+	return eviction.ntaken;
+}
+
+static struct nvs_transfer *read_ahead(struct nvs_engine *engine)
+{
+	size_t count = choose(engine, SIZE_MAX);
+
+	while (count && !lease_all(engine, count)) {
+		if (count > 1)
+			count = choose(engine, count / 2);
+		else if (!join_pieces(engine, engine->scratch[0]))
+			count = 0;
+	}
+	for (size_t i = 0; i < count; i++) {
+		set_prefetched(engine, engine->scratch[i], true);
+		engine->scratch[i]->fetched = engine->scratch[i]->by_engine = true;
+	}
+	return runs_build(engine, engine->scratch, count, NVS_READ);
+}
+
+/* ---- Writing behind ---- */
+
+/* What is to be free or clean so that what comes next finds room at once. */
+static uint64_t reserve(const struct plan *plan)
+{
+	uint64_t missing = plan->extents - plan->resident;
+
+	return missing < plan->lookahead ? missing : plan->lookahead;
+}
+
+struct behind {
+	uint64_t have;	/* bytes that can be had at once when this is written */
+	uint64_t want;	/* of these */
+	uint64_t bytes; /* to be written */
+	size_t count;
+	bool dirty; /* these are looked at; false: what is clean */
+};
+
+/* False: no more can be taken this time. */
+static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struct behind *behind)
+{
+	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS;
+
+	if (tensor->dirty != behind->dirty || (tensor->dirty && tensor->status))
+		return true;
+	if (tensor->dirty) {
+		if (behind->count && behind->bytes + tensor->extent > limit)
+			return false;
+		engine->scratch[behind->count++] = tensor;
+		behind->bytes += tensor->extent;
+	}
+	behind->have += tensor->extent;
+	return true;
+}
+
+/* In the order in which they make way, down to what is needed before the next to be fetched. */
+static void consider_all(struct nvs_engine *engine, struct behind *behind)
+{
+	const struct plan *plan = &engine->plan;
+	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->idle);
+	size_t at = plan_last(plan, PLAN_LARGE);
+
+	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))
+		if (!consider(engine, tensor, behind))
+			return;
+	while (at != PLAN_NONE && behind->have < behind->want &&
+	       plan_rank(plan, at) >= plan->settled) {
+		if (!consider(engine, plan->order[at].tensor, behind))
+			return;
+		at = plan_last_before(plan, PLAN_LARGE, at);
+	}
+}
+
+static struct behind choose_behind(struct nvs_engine *engine)
+{
+	struct behind behind = {.have = free_bytes(engine) + engine->landing,
+				.want = reserve(&engine->plan)};
+
+	consider_all(engine, &behind);
+	behind.dirty = true;
+	consider_all(engine, &behind);
+	return behind;
+}
+
+static struct nvs_transfer *write_behind(struct nvs_engine *engine)
+{
+	struct behind behind;
+	struct nvs_transfer *list;
+
+	if (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
+		return NULL;
+	behind = choose_behind(engine);
+	if (!behind.count || store_begin_writes(engine->store, NULL))
+		return NULL;
+	for (size_t i = 0; i < behind.count; i++) {
+		leave_idle(engine, engine->scratch[i]);
+		engine->scratch[i]->by_engine = true;
+	}
+	list = runs_build(engine, engine->scratch, behind.count, NVS_WRITE);
+	/* Tensors without bytes have landed and are where they were. */
+	for (size_t i = 0; i < behind.count; i++)
+		if (!engine->scratch[i]->extent)
+			make_idle(engine, engine->scratch[i]);
+	return list;
+}
+
+struct nvs_transfer *move_ahead(struct nvs_engine *engine)
+{
+	struct nvs_transfer *list;
+
+	if (!engine->step.begun || !engine->plan.n || engine->waiting)
+		return NULL;
+	list = read_ahead(engine);
+	return list ? list : write_behind(engine);
+}
+
+void wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		while (tensors[i]->by_engine)
+			pthread_cond_wait(&engine->changed, &engine->lock);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps: beginning and ending one, what the drive did in it, and how the order that was recorded
+ * becomes the plan of the next.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/trace.h"
+#include "swap/internal.h"
+
+/* ---- The plan ---- */
+
+/*
+ * A tensor that is out of use makes way in another order when the plan comes to have it or not.
+ * What a plan has fetched is ahead of nothing without one; what the caller has stays so.
+ */
+static void set_planned(struct nvs_engine *engine, struct nvs_tensor *tensor, bool planned)
+{
+	bool listed = tensor->list, fetched = tensor->fetched;
+	bool prefetched = fetched ? planned : tensor->prefetched;
+
+	if (listed)
+		leave_idle(engine, tensor);
+	set_prefetched(engine, tensor, false);
+	tensor->planned = planned;
+	set_prefetched(engine, tensor, prefetched);
+	tensor->fetched = fetched;
+	if (listed)
+		make_idle(engine, tensor);
+}
+
+void plan_drop(struct nvs_engine *engine)
+{
+	struct plan *plan = &engine->plan;
+
+	for (size_t i = 0; i < plan->n; i++)
+		if (plan->order[i].tensor->planned)
+			set_planned(engine, plan->order[i].tensor, false);
+	plan_clear(plan);
+}
+
+/* The next step is taken to be as this one was. */
+static void mend_plan(struct nvs_engine *engine)
+{
+	struct plan *plan = &engine->plan;
+
+	if (plan->same && plan->nrecorded == plan->n)
+		return;
+	plan_drop(engine);
+	if (plan->lost)
+		return;
+	if (!plan_adopt(engine))
+		log_say(&engine->log, NVS_LOG_WARNING,
+			"out of memory for a plan of %zu accesses: the next step has none",
+			plan->nrecorded);
+	for (size_t i = 0; i < plan->n; i++)
+		if (!plan->order[i].tensor->planned)
+			set_planned(engine, plan->order[i].tensor, true);
+}
+
+/* ---- Figures ---- */
+
+void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 bool contents)
+{
+	struct step *step = &engine->step;
+
+	if (!step->begun)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		enum nvs_state state = tensors[i]->state;
+		bool found = state == NVS_RESIDENT || state == NVS_WRITING;
+
+		plan_access(engine, tensors[i], contents);
+		step->hits += contents && found;
+		step->misses += contents && !found;
+	}
+}
+
+void step_stalled(struct nvs_engine *engine, uint64_t from_ns)
+{
+	struct step *step = &engine->step;
+
+	if (!step->begun)
+		return;
+	if (from_ns < step->from_ns)
+		from_ns = step->from_ns;
+	step->stalls++;
+	step->stall_ns += clock_ns() - from_ns;
+}
+
+void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns)
+{
+	static const char what[] = "wait for ";
+	char name[32] = "room in the pool";
+	size_t length, max = sizeof(name) - sizeof(what);
+
+	if (!engine->trace)
+		return;
+	if (tensor) {
+		/* Names differ at their ends. */
+		length = strlen(tensor->name);
+		snprintf(name, sizeof(name), "%s%s", what,
+			 tensor->name + (length > max ? length - max : 0));
+	}
+	trace_thread(engine->trace, TRACE_WAIT, name, from_ns, clock_ns());
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t above(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
+{
+	const struct step *step = &engine->step;
+	uint64_t now = clock_ns();
+
+	*io = (struct nvs_step_io){
+		.wall_ns = now - step->from_ns,
+		.io_ns = busy_ns(engine, now) - step->busy_ns,
+		.read_bytes = engine->swapped[NVS_READ] - step->swapped[NVS_READ],
+		.written_bytes = engine->swapped[NVS_WRITE] - step->swapped[NVS_WRITE],
+		.hits = step->hits,
+		.misses = step->misses,
+		.stalls = step->stalls,
+		.stall_ns = step->stall_ns};
+	io->compute_ns = above(io->wall_ns, io->stall_ns);
+	io->hidden_ns = least(above(io->io_ns + io->compute_ns, io->wall_ns),
+			      least(io->io_ns, io->compute_ns));
+}
+
+/* ---- From the beginning of a step to its end ---- */
+
+int nvs_step_begin(struct nvs_engine *engine, struct nvs_error *error)
+{
+	struct step *step = &engine->step;
+	struct nvs_transfer *list = NULL;
+	int rc = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	if (step->begun) {
+		rc = error_set(error, -EBUSY, "a step has begun already: end it first");
+	} else {
+		*step = (struct step){.begun = true, .from_ns = clock_ns()};
+		step->busy_ns = busy_ns(engine, step->from_ns);
+		step->swapped[NVS_READ] = engine->swapped[NVS_READ];
+		step->swapped[NVS_WRITE] = engine->swapped[NVS_WRITE];
+		plan_begin(&engine->plan);
+		list = move_ahead(engine);
+	}
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}
+
+int nvs_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	if (!engine->step.begun) {
+		rc = error_set(error, -EBUSY, "no step has begun that could end");
+	} else {
+		if (io)
+			report(engine, io);
+		engine->step.begun = false;
+		mend_plan(engine);
+	}
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}

@@ -1,0 +1,1018 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plan: the order of a step is learnt, followed and mended; what is fetched, kept, evicted and
+ * written back by it, within which budgets; and what a step tells of itself.
+ */
+#include "swap_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#define PART (64 * KIB)
+#define MOST 24
+#define ANY  UINT64_MAX
+
+/* Tensors t0, t1, ... of a part each, which are on the drive, and an engine with these budgets. */
+struct training {
+	struct fixture f;
+	struct faults faults;
+	struct nvs_tensor *t[MOST];
+	uint64_t seeds[MOST];
+	size_t n;
+};
+
+/* In parts; ANY: no bound. */
+struct budgets {
+	uint64_t pool, bucket, live, reuse, in_cpu;
+	uint64_t persistent; /* elements */
+	struct nvs_trace *trace;
+	bool verify;
+};
+
+static uint64_t in_parts(uint64_t n)
+{
+	return n == ANY ? ANY : n * PART;
+}
+
+static void configure(struct training *tr, const struct budgets *budgets)
+{
+	struct nvs_config *config = &tr->f.config;
+
+	config->prefetch_bucket_size = in_parts(budgets->bucket);
+	config->max_live_parameters = in_parts(budgets->live);
+	config->max_reuse_distance = in_parts(budgets->reuse);
+	config->param.max_in_cpu = in_parts(budgets->in_cpu);
+	config->param_persistence_threshold = budgets->persistent;
+	config->trace = budgets->trace;
+}
+
+static void begin_training(struct training *tr, size_t n, struct budgets budgets)
+{
+	uint64_t nbytes[MOST];
+
+	memset(tr, 0, sizeof(*tr));
+	tr->faults = (struct faults)FAULTS_NONE;
+	tr->n = n;
+	INIT(&tr->f, .device = NVS_DEVICE_CPU, .pool_bytes = budgets.pool * PART,
+	     .faults = &tr->faults, .verify = budgets.verify);
+	configure(tr, &budgets);
+	OK(&tr->f, fixture_reopen(&tr->f));
+	for (size_t i = 0; i < n; i++)
+		nbytes[i] = PART;
+	tensors_add(&tr->f, "t", nbytes, n, tr->t);
+	for (size_t i = 0; i < n; i++) {
+		tr->seeds[i] = i;
+		tensor_store(&tr->f, tr->t[i], i);
+	}
+}
+
+#define BEGIN(training, n, ...) begin_training(training, n, (struct budgets){__VA_ARGS__})
+
+static enum nvs_state state_of(struct training *tr, size_t i)
+{
+	return info_of(&tr->f, tr->t[i]).state;
+}
+
+static size_t count_in(struct training *tr, enum nvs_state state)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < tr->n; i++)
+		count += state_of(tr, i) == state;
+	return count;
+}
+
+/* Until nothing is in flight and nothing more follows from that. */
+static void settle(struct training *tr)
+{
+	do {
+		for (size_t i = 0; i < tr->n; i++)
+			nvs_wait(tr->f.engine, &tr->t[i], 1, -1, NULL);
+	} while (count_in(tr, NVS_READING) || count_in(tr, NVS_WRITING));
+}
+
+static void step_begin(struct training *tr)
+{
+	OK(&tr->f, nvs_step_begin(tr->f.engine, &tr->f.error));
+}
+
+static struct nvs_step_io step_end(struct training *tr)
+{
+	struct nvs_step_io io;
+
+	OK(&tr->f, nvs_step_end(tr->f.engine, &io, &tr->f.error));
+	return io;
+}
+
+/* Uses it as it is, and lets what follows from that come to rest. */
+static void use(struct training *tr, size_t i)
+{
+	tensor_check(&tr->f, tr->t[i], tr->seeds[i]);
+	settle(tr);
+}
+
+static void change(struct training *tr, size_t i)
+{
+	struct nvs_engine *engine = tr->f.engine;
+
+	OK(&tr->f, nvs_swap_in(engine, &tr->t[i], 1, -1, &tr->f.error));
+	OK(&tr->f, nvs_wait(engine, &tr->t[i], 1, -1, &tr->f.error));
+	assert_true(filled(nvs_data(tr->t[i]), PART, tr->seeds[i]));
+	tr->seeds[i] += 1000;
+	fill(nvs_data(tr->t[i]), PART, tr->seeds[i]);
+	OK(&tr->f, nvs_release(engine, &tr->t[i], 1, NVS_DIRTY, &tr->f.error));
+	settle(tr);
+}
+
+static struct nvs_step_io step(struct training *tr, const size_t *order, size_t n,
+			       void (*with)(struct training *tr, size_t i))
+{
+	step_begin(tr);
+	settle(tr);
+	for (size_t i = 0; i < n; i++)
+		with(tr, order[i]);
+	return step_end(tr);
+}
+
+static const size_t in_turn[] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+static uint64_t ios(struct training *tr, enum nvs_direction direction)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&tr->faults.lock);
+	n = tr->faults.ios[direction];
+	pthread_mutex_unlock(&tr->faults.lock);
+	return n;
+}
+
+static struct nvs_engine_stats stats_of(struct training *tr)
+{
+	struct nvs_engine_stats stats;
+
+	nvs_get_stats(tr->f.engine, &stats);
+	return stats;
+}
+
+/* ---- The order ---- */
+
+static void the_first_step_is_recorded_and_the_second_fetched_ahead(void **state)
+{
+	static const size_t order[] = {3, 0, 5, 1, 7, 2, 6, 4};
+	struct training tr;
+	struct nvs_step_io io;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	io = step(&tr, order, 8, use);
+	assert_int_equal(io.hits, 0);
+	assert_int_equal(io.misses, 8);
+	faults_hold(&tr.faults, NVS_READ, true);
+	step_begin(&tr);
+	/* Nobody has asked for anything. */
+	assert_int_equal(state_of(&tr, 3), NVS_READING);
+	assert_int_equal(state_of(&tr, 0), NVS_READING);
+	assert_int_equal(count_in(&tr, NVS_READING), 2);
+	faults_hold(&tr.faults, NVS_READ, false);
+	settle(&tr);
+	for (size_t i = 0; i < 8; i++) {
+		assert_int_equal(state_of(&tr, order[i]), NVS_RESIDENT);
+		use(&tr, order[i]);
+	}
+	/* And on to the next step's beginning. */
+	assert_int_equal(state_of(&tr, 3), NVS_RESIDENT);
+	io = step_end(&tr);
+	assert_int_equal(io.hits, 8);
+	assert_int_equal(io.misses, 0);
+	fixture_close(&tr.f);
+}
+
+static void nothing_is_fetched_between_steps(void **state)
+{
+	struct training tr;
+	uint64_t before;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 8, use);
+	step(&tr, in_turn, 8, use);
+	OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
+	before = ios(&tr, NVS_READ);
+	use(&tr, 5);
+	use(&tr, 6);
+	assert_int_equal(ios(&tr, NVS_READ), before + 2);
+	fixture_close(&tr.f);
+}
+
+/* What is made anew needs no reading. */
+static void what_is_leased_is_not_fetched(void **state)
+{
+	struct training tr;
+	uint64_t before;
+
+	(void)state;
+	BEGIN(&tr, 4, .pool = 4, .bucket = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	for (int turn = 0; turn < 2; turn++) {
+		before = ios(&tr, NVS_READ);
+		step_begin(&tr);
+		for (size_t i = 0; i < 4; i++)
+			tensor_write(&tr.f, tr.t[i], 7 + i);
+		assert_int_equal(step_end(&tr).hits, 0);
+		OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 4, &tr.f.error));
+		settle(&tr);
+		assert_int_equal(ios(&tr, NVS_READ), before);
+	}
+	fixture_close(&tr.f);
+}
+
+static void a_step_that_departs_is_served_and_the_plan_mended(void **state)
+{
+	static const size_t other[] = {6, 1, 1, 4, 0, 7, 5, 2, 9};
+	struct training tr;
+	struct nvs_step_io io;
+
+	(void)state;
+	BEGIN(&tr, 10, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 8, use);
+	step(&tr, in_turn, 8, use);
+	io = step(&tr, other, LENGTH(other), use);
+	assert_int_equal(io.hits + io.misses, LENGTH(other));
+	io = step(&tr, other, LENGTH(other), use);
+	assert_int_equal(io.hits, LENGTH(other));
+	/* One that ends early is the shorter plan. */
+	step(&tr, other, 3, use);
+	io = step(&tr, other, 3, use);
+	assert_int_equal(io.hits, 3);
+	/* One of nothing is no plan. */
+	step(&tr, other, 0, use);
+	OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 10, &tr.f.error));
+	io = step(&tr, in_turn, 8, use);
+	assert_int_equal(io.hits, 0);
+	fixture_close(&tr.f);
+}
+
+/* What was fetched and skipped gives its share of the bucket to what the step has gone on to. */
+static void a_step_that_skips_is_found_again(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 8, use);
+	step_begin(&tr);
+	settle(&tr);
+	use(&tr, 0);
+	/* 1 and 2 have been fetched. */
+	use(&tr, 3);
+	use(&tr, 4);
+	assert_int_equal(state_of(&tr, 5), NVS_RESIDENT);
+	assert_int_equal(state_of(&tr, 6), NVS_RESIDENT);
+	/* And back. */
+	for (size_t i = 1; i < 6; i++)
+		use(&tr, i);
+	assert_int_equal(state_of(&tr, 7), NVS_RESIDENT);
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
+/* A single use out of turn does not lose the place. */
+static void a_stray_use_changes_nothing(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 8, use);
+	step_begin(&tr);
+	settle(&tr);
+	use(&tr, 0);
+	use(&tr, 6);
+	for (size_t i = 1; i < 8; i++) {
+		assert_int_equal(state_of(&tr, i), NVS_RESIDENT);
+		use(&tr, i);
+	}
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
+static void forgetting_a_tensor_drops_the_plan(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	for (int in_a_step = 0; in_a_step < 2; in_a_step++) {
+		BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+		step(&tr, in_turn, 8, use);
+		step(&tr, in_turn, 8, use);
+		if (in_a_step) {
+			step_begin(&tr);
+			use(&tr, 0);
+			use(&tr, 7);
+		}
+		/* Also one that is being fetched is not in the caller's way. */
+		OK(&tr.f, nvs_forget(tr.f.engine, &tr.t[7], 1, &tr.f.error));
+		tr.n = 7;
+		if (in_a_step)
+			step_end(&tr);
+		OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 7, &tr.f.error));
+		/* Of the 7 all are read when they are asked for, and then there is a plan again. */
+		assert_int_equal(step(&tr, in_turn, 7, use).misses, 7);
+		assert_int_equal(step(&tr, in_turn, 7, use).misses, 0);
+		fixture_close(&tr.f);
+	}
+}
+
+static void steps_begin_and_end_in_turn(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 2, .pool = 2);
+	expect_error(&tr.f, nvs_step_end(tr.f.engine, NULL, &tr.f.error), -EBUSY, "no step");
+	step_begin(&tr);
+	expect_error(&tr.f, nvs_step_begin(tr.f.engine, &tr.f.error), -EBUSY, "already");
+	use(&tr, 0);
+	OK(&tr.f, nvs_step_end(tr.f.engine, NULL, &tr.f.error));
+	/* Closed within one. */
+	step_begin(&tr);
+	use(&tr, 0);
+	fixture_close(&tr.f);
+}
+
+/* ---- Budgets ---- */
+
+static void no_more_is_ahead_than_the_bucket(void **state)
+{
+	static const uint64_t buckets[] = {0, 1, 3};
+	struct training tr;
+
+	(void)state;
+	for (size_t k = 0; k < LENGTH(buckets); k++) {
+		BEGIN(&tr, 8, .pool = 6, .bucket = buckets[k], .live = ANY, .reuse = ANY);
+		step(&tr, in_turn, 8, use);
+		faults_hold(&tr.faults, NVS_READ, true);
+		step_begin(&tr);
+		assert_int_equal(count_in(&tr, NVS_READING), buckets[k]);
+		faults_hold(&tr.faults, NVS_READ, false);
+		settle(&tr);
+		/* Landed, they are ahead still. */
+		use(&tr, 7);
+		assert_true(ios(&tr, NVS_READ) <= 8 + buckets[k] + 1);
+		step_end(&tr);
+		fixture_close(&tr.f);
+	}
+}
+
+static void no_more_is_resident_than_may_live(void **state)
+{
+	struct training tr;
+	size_t most = 0;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 8, .bucket = ANY, .live = 3, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 8, use);
+	for (int turn = 0; turn < 2; turn++) {
+		step_begin(&tr);
+		for (size_t i = 0; i < 8; i++) {
+			size_t resident;
+
+			if (turn)
+				change(&tr, i);
+			else
+				use(&tr, i);
+			resident = count_in(&tr, NVS_RESIDENT);
+			assert_true(resident <= 3);
+			most = resident > most ? resident : most;
+		}
+		step_end(&tr);
+	}
+	assert_int_equal(most, 3);
+	fixture_close(&tr.f);
+}
+
+static void what_is_needed_again_soon_stays(void **state)
+{
+	static const size_t order[] = {0, 1, 2, 0, 3, 4, 5};
+	struct training tr;
+
+	(void)state;
+	for (uint64_t reuse = 1; reuse <= 2; reuse++) {
+		BEGIN(&tr, 6, .pool = 6, .live = ANY, .reuse = reuse, .in_cpu = 0);
+		step(&tr, order, LENGTH(order), use);
+		step_begin(&tr);
+		use(&tr, 0);
+		/* Two parts lie between this use and the next, three after that. */
+		assert_int_equal(state_of(&tr, 0), reuse == 2 ? NVS_RESIDENT : NVS_ON_DRIVE);
+		use(&tr, 1);
+		assert_int_equal(state_of(&tr, 1), NVS_ON_DRIVE);
+		use(&tr, 2);
+		assert_int_equal(state_of(&tr, 0), reuse == 2 ? NVS_RESIDENT : NVS_ON_DRIVE);
+		use(&tr, 0);
+		assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
+		step_end(&tr);
+		fixture_close(&tr.f);
+	}
+}
+
+static void what_is_small_stays(void **state)
+{
+	struct training tr;
+	struct nvs_tensor *small, *all;
+
+	(void)state;
+	for (uint64_t longer = 0; longer < 2; longer++) {
+		BEGIN(&tr, 4, .pool = 3, .live = 2, .in_cpu = 1, .persistent = 5000 + longer);
+		small = tensor_add(&tr.f, "small", 5000);
+		tensor_store(&tr.f, small, 9);
+		for (int turn = 0; turn < 3; turn++) {
+			step_begin(&tr);
+			tensor_check(&tr.f, small, 9);
+			for (size_t i = 0; i < 4; i++)
+				use(&tr, i);
+			/* Fewer elements than the threshold, not as many; beside max_in_cpu. */
+			if (turn)
+				STATE(&tr.f, small, longer ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
+			if (turn && longer)
+				assert_int_equal(count_in(&tr, NVS_RESIDENT), 1);
+			step_end(&tr);
+		}
+		all = tensor_add(&tr.f, "all", 3 * PART);
+		OK(&tr.f, nvs_lease(tr.f.engine, &all, 1, 60000, &tr.f.error));
+		STATE(&tr.f, small, NVS_ON_DRIVE, false, 0);
+		fixture_close(&tr.f);
+	}
+}
+
+/* By use alone the six would push each other out, and nothing would ever be found. */
+static void what_max_in_cpu_holds_is_what_is_needed_soonest(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 6, .live = ANY, .in_cpu = 2);
+	assert_int_equal(step(&tr, in_turn, 6, use).hits, 0);
+	for (int turn = 0; turn < 4; turn++) {
+		assert_int_equal(step(&tr, in_turn, 6, turn % 2 ? use : change).hits, 2);
+		assert_int_equal(count_in(&tr, NVS_RESIDENT), 2);
+	}
+	fixture_close(&tr.f);
+}
+
+/* ---- Room ---- */
+
+static void what_is_needed_last_makes_way(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, use);
+	step_begin(&tr);
+	use(&tr, 0);
+	assert_int_equal(state_of(&tr, 5), NVS_ON_DRIVE);
+	use(&tr, 1);
+	assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
+	assert_int_equal(state_of(&tr, 3), NVS_RESIDENT);
+	assert_int_equal(state_of(&tr, 4), NVS_RESIDENT);
+	use(&tr, 2);
+	use(&tr, 3);
+	use(&tr, 4);
+	use(&tr, 5);
+	assert_int_equal(state_of(&tr, 4), NVS_ON_DRIVE);
+	assert_int_equal(step_end(&tr).hits, 2);
+	fixture_close(&tr.f);
+}
+
+static void what_the_plan_does_not_have_makes_way_first(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 5, use);
+	/* In the pool are 1 to 4; the plan needs 4 last. */
+	use(&tr, 6);
+	assert_int_equal(state_of(&tr, 4), NVS_ON_DRIVE);
+	use(&tr, 7);
+	assert_int_equal(state_of(&tr, 6), NVS_ON_DRIVE);
+	assert_int_equal(state_of(&tr, 3), NVS_RESIDENT);
+	fixture_close(&tr.f);
+}
+
+/* What is fetched takes no room from what is needed sooner, nor from what the caller fetched. */
+static void fetching_ahead_drops_only_what_is_needed_later(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 4, .bucket = 8, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 7, use);
+	/* In the pool are 3 to 6, and 3 is needed before 4. */
+	step_begin(&tr);
+	settle(&tr);
+	for (size_t i = 0; i < 8; i++)
+		assert_int_equal(state_of(&tr, i), i < 4 ? NVS_RESIDENT : NVS_ON_DRIVE);
+	for (size_t i = 0; i < 7; i++)
+		use(&tr, i);
+	step_end(&tr);
+	OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
+	assert_int_equal(nvs_prefetch(tr.f.engine, &tr.t[7], 1, &tr.f.error), 1);
+	settle(&tr);
+	step_begin(&tr);
+	settle(&tr);
+	for (size_t i = 0; i < 8; i++)
+		assert_int_equal(state_of(&tr, i), i < 3 || i == 7 ? NVS_RESIDENT : NVS_ON_DRIVE);
+	/* A use may have it all. */
+	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[3], 4, 60000, &tr.f.error));
+	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[3], 4, -1, &tr.f.error));
+	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[3], 4, NVS_CLEAN, &tr.f.error));
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
+static void reading_ahead_joins_pieces(void **state)
+{
+	struct training tr;
+	struct nvs_tensor *wide;
+
+	(void)state;
+	BEGIN(&tr, 4, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	wide = tensor_add(&tr.f, "wide", 2 * PART);
+	tensor_store(&tr.f, wide, 50);
+	step_begin(&tr);
+	tensor_check(&tr.f, wide, 50);
+	use(&tr, 0);
+	use(&tr, 1);
+	use(&tr, 2);
+	use(&tr, 3);
+	step_end(&tr);
+	OK(&tr.f, nvs_swap_out(tr.f.engine, &wide, 1, &tr.f.error));
+	OK(&tr.f, nvs_swap_in(tr.f.engine, tr.t, 4, -1, &tr.f.error));
+	OK(&tr.f, nvs_wait(tr.f.engine, tr.t, 4, -1, &tr.f.error));
+	OK(&tr.f, nvs_release(tr.f.engine, tr.t, 4, NVS_CLEAN, &tr.f.error));
+	/* Two parts are free, and not side by side. */
+	OK(&tr.f, nvs_swap_out(tr.f.engine, &tr.t[0], 1, &tr.f.error));
+	OK(&tr.f, nvs_swap_out(tr.f.engine, &tr.t[2], 1, &tr.f.error));
+	step_begin(&tr);
+	OK(&tr.f, nvs_wait(tr.f.engine, &wide, 1, -1, &tr.f.error));
+	STATE(&tr.f, wide, NVS_RESIDENT, false, 0);
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
+/* ---- Dirty tensors ---- */
+
+static void dirty_ones_are_written_back_before_room_is_needed(void **state)
+{
+	struct training tr;
+	uint64_t waits;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, change);
+	step(&tr, in_turn, 6, change);
+	waits = stats_of(&tr).pool.waits;
+	for (int turn = 0; turn < 2; turn++)
+		assert_int_equal(step(&tr, in_turn, 6, change).misses, 0);
+	assert_int_equal(stats_of(&tr).pool.waits, waits);
+	for (size_t i = 0; i < 6; i++)
+		use(&tr, i);
+	fixture_close(&tr.f);
+}
+
+/* What is not going to make way stays dirty: a step that changes all 6 does not write all 6. */
+static void only_what_will_make_way_is_written_back(void **state)
+{
+	struct training tr;
+	uint64_t before;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, change);
+	step(&tr, in_turn, 6, change);
+	before = stats_of(&tr).swapped_out;
+	step(&tr, in_turn, 6, change);
+	before = stats_of(&tr).swapped_out - before;
+	assert_true(before < 6 * PART);
+	fixture_close(&tr.f);
+}
+
+static void where_all_fits_nothing_is_written(void **state)
+{
+	struct training tr;
+	uint64_t before;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 6, .bucket = ANY, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	before = ios(&tr, NVS_WRITE);
+	for (int turn = 0; turn < 3; turn++)
+		step(&tr, in_turn, 6, change);
+	assert_int_equal(ios(&tr, NVS_WRITE), before);
+	assert_int_equal(step(&tr, in_turn, 6, change).hits, 6);
+	fixture_close(&tr.f);
+}
+
+/* The write is tried once; the data stay, and who needs the room is told. */
+static void a_write_back_that_fails_loses_nothing(void **state)
+{
+	struct training tr;
+	uint64_t before;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, use);
+	step_begin(&tr);
+	settle(&tr);
+	before = ios(&tr, NVS_WRITE);
+	faults_fail(&tr.faults, NVS_WRITE, -EIO, 1);
+	change(&tr, 0);
+	assert_int_equal(ios(&tr, NVS_WRITE), before + 1);
+	STATE(&tr.f, tr.t[0], NVS_RESIDENT, true, 0);
+	use(&tr, 1);
+	STATE(&tr.f, tr.t[0], NVS_RESIDENT, true, 0);
+	assert_int_equal(ios(&tr, NVS_WRITE), before + 1);
+	step_end(&tr);
+	for (size_t i = 0; i < 6; i++)
+		use(&tr, i);
+	fixture_close(&tr.f);
+}
+
+/* ---- Failing reads ---- */
+
+static void a_failed_read_ahead_is_read_again_when_asked_for(void **state)
+{
+	struct training tr;
+	uint64_t before;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, use);
+	before = ios(&tr, NVS_READ);
+	faults_fail(&tr.faults, NVS_READ, -EIO, 1);
+	step_begin(&tr);
+	settle(&tr);
+	assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
+	/* It is not tried again and again; what comes after it is. */
+	assert_int_equal(ios(&tr, NVS_READ), before + 2);
+	assert_int_equal(state_of(&tr, 1), NVS_RESIDENT);
+	use(&tr, 0);
+	for (size_t i = 1; i < 6; i++)
+		use(&tr, i);
+	assert_int_equal(step_end(&tr).misses, 1);
+	fixture_close(&tr.f);
+}
+
+static void a_read_ahead_that_fails_under_a_use_is_reported(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, use);
+	faults_hold(&tr.faults, NVS_READ, true);
+	step_begin(&tr);
+	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error));
+	faults_fail(&tr.faults, NVS_READ, -EIO, 1);
+	faults_hold(&tr.faults, NVS_READ, false);
+	expect_error(&tr.f, nvs_wait(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error), -EIO, "t0");
+	use(&tr, 0);
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
+/* ---- Beside other calls ---- */
+
+static void *let_reads_go(void *arg)
+{
+	struct training *tr = arg;
+
+	faults_hold(&tr->faults, NVS_READ, false);
+	return NULL;
+}
+
+/* What the engine has begun by itself does not turn into -EBUSY for the caller. */
+static void moving_past_the_pool_waits_for_what_was_fetched(void **state)
+{
+	static char memory[PART];
+	struct training tr;
+	const void *data = memory;
+	void *back = memory;
+	pthread_t thread;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, use);
+	faults_hold(&tr.faults, NVS_READ, true);
+	step_begin(&tr);
+	assert_int_equal(state_of(&tr, 0), NVS_READING);
+	assert_int_equal(pthread_create(&thread, NULL, let_reads_go, &tr), 0);
+	tr.seeds[0] = 77;
+	fill(memory, PART, 77);
+	OK(&tr.f, nvs_swap_out_from(tr.f.engine, tr.t, &data, 1, &tr.f.error));
+	pthread_join(thread, NULL);
+	OK(&tr.f, nvs_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
+	settle(&tr);
+	memset(memory, 0, PART);
+	OK(&tr.f, nvs_swap_in_to(tr.f.engine, tr.t, &back, 1, &tr.f.error));
+	OK(&tr.f, nvs_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
+	assert_true(filled(memory, PART, 77));
+	for (size_t i = 0; i < 6; i++)
+		use(&tr, i);
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
+/* The engine's own counters are what they count. */
+static void counters_hold(struct training *tr)
+{
+	struct nvs_engine *engine = tr->f.engine;
+	uint64_t live = 0, ahead = 0, held = 0, resident = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		const struct nvs_tensor *t = engine->tensors[i];
+		bool in_pool = t->data && !t->foreign;
+
+		live += in_pool ? t->numel : 0;
+		ahead += t->planned && t->prefetched ? t->numel : 0;
+		held += t->list && t->held ? t->numel : 0;
+		resident += t->planned && in_pool ? t->extent : 0;
+		if (t->planned) {
+			const uint64_t *bits = engine->plan.idle[t->small];
+			bool bit = bits[t->next_use / 64] >> (t->next_use % 64) & 1;
+
+			assert_ptr_equal(engine->plan.order[t->next_use].tensor, t);
+			assert_int_equal(bit, t->list != NULL);
+			assert_true(!t->list || t->list == &engine->planned);
+		}
+	}
+	assert_int_equal(engine->live_numel, live);
+	assert_int_equal(engine->ahead_numel, ahead);
+	assert_int_equal(engine->held_numel, held);
+	assert_int_equal(engine->plan.resident, resident);
+	pthread_mutex_unlock(&engine->lock);
+}
+
+static void meddle(struct training *tr, uint64_t *random)
+{
+	size_t i = below(random, tr->n), n = 1 + below(random, tr->n - i);
+	char name[16];
+
+	switch (below(random, 6)) {
+	case 0:
+		assert_true(nvs_prefetch(tr->f.engine, &tr->t[i], n, &tr->f.error) >= 0);
+		break;
+	case 1:
+		OK(&tr->f, nvs_swap_out(tr->f.engine, &tr->t[i], n, &tr->f.error));
+		break;
+	case 2:
+		OK(&tr->f, nvs_commit(tr->f.engine, &tr->f.error));
+		break;
+	case 3:
+		tr->seeds[i] += 5000;
+		tensor_write(&tr->f, tr->t[i], tr->seeds[i]);
+		break;
+	case 4:
+		tensor_check(&tr->f, tr->t[i], tr->seeds[i]);
+		break;
+	default:
+		if (below(random, 4))
+			break;
+		OK(&tr->f, nvs_wait(tr->f.engine, &tr->t[i], 1, -1, &tr->f.error));
+		OK(&tr->f, nvs_forget(tr->f.engine, &tr->t[i], 1, &tr->f.error));
+		snprintf(name, sizeof(name), "t%zu", i);
+		tr->t[i] = tensor_add(&tr->f, name, PART);
+		tensor_write(&tr->f, tr->t[i], tr->seeds[i]);
+	}
+}
+
+/* Steps along an order that changes now and then, with all sorts of calls between. */
+static void wander(struct budgets budgets, uint64_t *random)
+{
+	struct training tr;
+	size_t order[40];
+
+	begin_training(&tr, 12, budgets);
+	for (size_t k = 0; k < LENGTH(order); k++)
+		order[k] = below(random, tr.n);
+	for (int turn = 0; turn < (SANITIZED ? 12 : 30); turn++) {
+		step_begin(&tr);
+		for (size_t k = below(random, 4); k < LENGTH(order); k++) {
+			uint64_t what = below(random, 16);
+
+			if (what == 0)
+				order[k] = below(random, tr.n);
+			if (what == 1)
+				k += below(random, 5);
+			if (what == 2)
+				meddle(&tr, random);
+			if (k < LENGTH(order) && what < 8)
+				tensor_check(&tr.f, tr.t[order[k]], tr.seeds[order[k]]);
+			else if (k < LENGTH(order))
+				change(&tr, order[k]);
+			counters_hold(&tr);
+		}
+		step_end(&tr);
+		meddle(&tr, random);
+		counters_hold(&tr);
+	}
+	for (size_t i = 0; i < tr.n; i++)
+		use(&tr, i);
+	fixture_close(&tr.f);
+}
+
+static void any_steps_among_any_calls_keep_every_byte(void **state)
+{
+	uint64_t random = seed_of_run();
+
+	(void)state;
+	wander((struct budgets){.pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY},
+	       &random);
+	wander((struct budgets){.pool = 8, .bucket = 3, .live = 5, .reuse = 4, .in_cpu = 2},
+	       &random);
+	wander((struct budgets){.pool = 6, .bucket = ANY, .live = 3, .reuse = 0, .verify = true},
+	       &random);
+	wander((struct budgets){.pool = 5, .bucket = 5, .live = ANY, .persistent = PART + 1},
+	       &random);
+}
+
+struct user {
+	struct training *tr;
+	size_t from, to;
+};
+
+static void *use_own(void *arg)
+{
+	struct user *user = arg;
+	struct training *tr = user->tr;
+
+	for (size_t k = 0; k < 60; k++) {
+		size_t i = user->from + k % (user->to - user->from);
+		struct nvs_tensor **t = &tr->t[i];
+
+		MUST(!nvs_swap_in(tr->f.engine, t, 1, -1, NULL));
+		MUST(!nvs_wait(tr->f.engine, t, 1, -1, NULL));
+		MUST(filled(nvs_data(*t), PART, tr->seeds[i]));
+		tr->seeds[i] += k % 3;
+		fill(nvs_data(*t), PART, tr->seeds[i]);
+		MUST(!nvs_release(tr->f.engine, t, 1, NVS_DIRTY, NULL));
+	}
+	return NULL;
+}
+
+static void threads_share_a_step(void **state)
+{
+	struct training tr;
+	pthread_t thread[2];
+	struct user users[2];
+
+	(void)state;
+	BEGIN(&tr, 10, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	for (int turn = 0; turn < 4; turn++) {
+		struct nvs_step_io io;
+
+		step_begin(&tr);
+		for (size_t k = 0; k < 2; k++) {
+			users[k] = (struct user){&tr, k * 5, k * 5 + 5};
+			assert_int_equal(pthread_create(&thread[k], NULL, use_own, &users[k]), 0);
+		}
+		for (size_t k = 0; k < 2; k++)
+			pthread_join(thread[k], NULL);
+		io = step_end(&tr);
+		assert_int_equal(io.hits + io.misses, 120);
+	}
+	settle(&tr);
+	counters_hold(&tr);
+	for (size_t i = 0; i < 10; i++)
+		use(&tr, i);
+	fixture_close(&tr.f);
+}
+
+/* ---- What a step tells ---- */
+
+static void a_step_tells_what_the_drive_did(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	for (int turn = 0; turn < 4; turn++) {
+		struct nvs_engine_stats before = stats_of(&tr), after;
+		struct nvs_step_io io = step(&tr, in_turn, 8, turn % 2 ? use : change);
+		uint64_t less = io.io_ns < io.compute_ns ? io.io_ns : io.compute_ns;
+
+		after = stats_of(&tr);
+		assert_int_equal(io.hits + io.misses, 8);
+		assert_int_equal(io.read_bytes, after.swapped_in - before.swapped_in);
+		assert_int_equal(io.written_bytes, after.swapped_out - before.swapped_out);
+		assert_int_equal(io.io_ns, after.busy_ns - before.busy_ns);
+		assert_true(io.io_ns && io.io_ns <= io.wall_ns && io.hidden_ns <= less);
+		assert_int_equal(io.compute_ns, io.wall_ns - io.stall_ns);
+		assert_int_equal(io.hidden_ns, io.io_ns + io.compute_ns > io.wall_ns
+						       ? io.io_ns + io.compute_ns - io.wall_ns
+						       : 0);
+	}
+	fixture_close(&tr.f);
+}
+
+static void waits_are_stalls_and_looks_are_not(void **state)
+{
+	struct training tr;
+	struct nvs_step_io io;
+
+	(void)state;
+	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step_begin(&tr);
+	use(&tr, 0);
+	step_end(&tr);
+	faults_hold(&tr.faults, NVS_READ, true);
+	step_begin(&tr);
+	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[1], 2, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_swap_in(tr.f.engine, &tr.t[3], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[1], 2, 3, NULL), -ETIMEDOUT);
+	assert_int_equal(nvs_swap_in(tr.f.engine, &tr.t[3], 1, 3, NULL), -ETIMEDOUT);
+	io = step_end(&tr);
+	assert_int_equal(io.misses, 2);
+	assert_int_equal(io.stalls, 2);
+	assert_true(io.stall_ns >= 6000000 && io.stall_ns <= io.wall_ns);
+	assert_true(io.io_ns >= 6000000);
+	faults_hold(&tr.faults, NVS_READ, false);
+	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
+	fixture_close(&tr.f);
+}
+
+static bool shows(const char *text, const char *what)
+{
+	if (!strstr(text, what))
+		print_error("%s is not on the timeline: %.3000s\n", what, text);
+	return strstr(text, what);
+}
+
+static void transfers_and_waits_are_on_the_timeline(void **state)
+{
+	static char text[65536];
+	struct training tr;
+	struct nvs_trace *trace;
+	char path[600];
+	FILE *file;
+
+	(void)state;
+	assert_int_equal(nvs_trace_open(&trace, 1000, NULL), 0);
+	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY, .trace = trace);
+	faults_hold(&tr.faults, NVS_READ, true);
+	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[2], 1, 1, NULL), -ETIMEDOUT);
+	assert_int_equal(nvs_swap_in(tr.f.engine, &tr.t[3], 1, 1, NULL), -ETIMEDOUT);
+	faults_hold(&tr.faults, NVS_READ, false);
+	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
+	snprintf(path, sizeof(path), "%s/trace.json", tr.f.paths[0]);
+	assert_int_equal(nvs_trace_write(trace, path, NULL, NULL), 0);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	text[fread(text, 1, sizeof(text) - 1, file)] = 0;
+	fclose(file);
+	assert_true(shows(text, "\"read t1\"") && shows(text, "\"read t2\""));
+	assert_true(shows(text, "wait for t2") && shows(text, "room in the pool"));
+	fixture_close(&tr.f);
+	nvs_trace_close(trace);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_first_step_is_recorded_and_the_second_fetched_ahead),
+		cmocka_unit_test(nothing_is_fetched_between_steps),
+		cmocka_unit_test(what_is_leased_is_not_fetched),
+		cmocka_unit_test(a_step_that_departs_is_served_and_the_plan_mended),
+		cmocka_unit_test(a_step_that_skips_is_found_again),
+		cmocka_unit_test(a_stray_use_changes_nothing),
+		cmocka_unit_test(forgetting_a_tensor_drops_the_plan),
+		cmocka_unit_test(steps_begin_and_end_in_turn),
+		cmocka_unit_test(no_more_is_ahead_than_the_bucket),
+		cmocka_unit_test(no_more_is_resident_than_may_live),
+		cmocka_unit_test(what_is_needed_again_soon_stays),
+		cmocka_unit_test(what_is_small_stays),
+		cmocka_unit_test(what_max_in_cpu_holds_is_what_is_needed_soonest),
+		cmocka_unit_test(what_is_needed_last_makes_way),
+		cmocka_unit_test(what_the_plan_does_not_have_makes_way_first),
+		cmocka_unit_test(fetching_ahead_drops_only_what_is_needed_later),
+		cmocka_unit_test(reading_ahead_joins_pieces),
+		cmocka_unit_test(dirty_ones_are_written_back_before_room_is_needed),
+		cmocka_unit_test(only_what_will_make_way_is_written_back),
+		cmocka_unit_test(where_all_fits_nothing_is_written),
+		cmocka_unit_test(a_write_back_that_fails_loses_nothing),
+		cmocka_unit_test(a_failed_read_ahead_is_read_again_when_asked_for),
+		cmocka_unit_test(a_read_ahead_that_fails_under_a_use_is_reported),
+		cmocka_unit_test(moving_past_the_pool_waits_for_what_was_fetched),
+		cmocka_unit_test(any_steps_among_any_calls_keep_every_byte),
+		cmocka_unit_test(threads_share_a_step),
+		cmocka_unit_test(a_step_tells_what_the_drive_did),
+		cmocka_unit_test(waits_are_stalls_and_looks_are_not),
+		cmocka_unit_test(transfers_and_waits_are_on_the_timeline),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
