@@ -35,14 +35,16 @@ MAKEFLAGS += --no-builtin-rules
 
 # ---- What there is
 
-LIB_SOURCES := $(wildcard $(addprefix src/,$(addsuffix /*.c,base config topo aio pool store swap)))
+LIB_SOURCES := $(wildcard $(addprefix src/,$(addsuffix /*.c,base config topo aio pool store swap optim)))
 CLI_SOURCES := $(wildcard src/cli/*.c)
 TEST_SOURCES := $(wildcard tests/test_*.c)
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(wildcard tests/*.c))
 TEST_SCRIPTS := $(wildcard tests/test_*.sh tests/test_*.py)
 EXAMPLES := $(wildcard examples/*.c)
+BENCH_SOURCES := $(wildcard bench/*.c)
 HEADERS := $(wildcard include/*.h src/*/*.h tests/*.h)
-C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(EXAMPLES)
+C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(BENCH_SOURCES) \
+	$(EXAMPLES)
 
 # The public header is the one place that knows the version.
 VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap.h)
@@ -53,6 +55,7 @@ LIB_OBJECTS := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
 CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)
 TEST_PROGRAMS := $(TEST_SOURCES:%.c=$(BUILD)/%)
 SUPPORT_OBJECTS := $(TEST_SUPPORT:%.c=$(BUILD)/%.o)
+BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/%)
 LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
 
 # ---- Flags
@@ -75,8 +78,18 @@ PACKAGE_CFLAGS = $(call once,PACKAGE_CFLAGS,$(shell $(PKG_CONFIG) --cflags $(PAC
 PACKAGE_LIBS = $(call once,PACKAGE_LIBS,$(shell $(PKG_CONFIG) --libs $(PACKAGES)) -laio -lm)
 TEST_LIBS = $(call once,TEST_LIBS,$(shell $(PKG_CONFIG) --libs cmocka))
 
+# Flags of single files. Kernels are to give the same bits whatever the instruction set, so none may
+# fuse operations; errno and floating-point traps only keep loops from being vectorised.
+MACHINE = $(call once,MACHINE,$(shell $(CC) -dumpmachine))
+on_x86 = $(if $(filter x86_64-%,$(MACHINE)),$1)
+KERNEL_FLAGS := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
+FLAGS_src/optim/kernel_plain.c = $(KERNEL_FLAGS)
+FLAGS_src/optim/kernel_avx2.c = $(KERNEL_FLAGS) $(call on_x86,-mavx2 -mf16c)
+FLAGS_src/optim/kernel_avx512.c = $(KERNEL_FLAGS) $(call on_x86,-mavx512f)
+FLAGS_bench/adam.c = -O3
+
 COMPILE = $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(CPPFLAGS) -fPIC \
-	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(CFLAGS) -MMD -MP
+	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(FLAGS_$<) -MMD -MP
 LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(LDFLAGS)
 
 # ---- Build
@@ -89,7 +102,7 @@ $(BUILD)/flags: FORCE
 	@$(PKG_CONFIG) --exists $(PACKAGES) || \
 		{ echo "A library is missing; 'make setup' installs it." >&2; exit 1; }
 	@echo '$(subst ','\'',$(CC) $(LANGUAGE) $(PACKAGE_CFLAGS) $(PACKAGE_LIBS) $(CPPFLAGS) \
-		$(SANITIZE_FLAGS) $(CFLAGS) $(LDFLAGS))' >$@.new
+		$(SANITIZE_FLAGS) $(CFLAGS) $(KERNEL_FLAGS) $(LDFLAGS))' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -125,8 +138,12 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
 
+$(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(LIB_OBJECTS)
+	$(call say,LD)
+	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
+
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
-	$(TEST_PROGRAMS:%=%.o))
+	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o))
 
 # ---- Run
 
@@ -166,10 +183,15 @@ tsan: ## the tests under ThreadSanitizer
 		all test-programs
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
 
-bench: ## measure against fio, turn by turn
+# BENCH="--only step --rounds 3" measures that alone.
+BENCH ?=
+
+bench: ## measure against fio and a bare loop, turn by turn
 	@scripts/setup build bench
-	@$(MAKE) -j$(JOBS) --no-print-directory all
-	$(PYTHON) bench/run.py
+	@$(MAKE) -j$(JOBS) --no-print-directory all bench-programs
+	$(PYTHON) bench/run.py $(BENCH)
+
+bench-programs: $(BENCH_PROGRAMS)
 
 # ---- Look
 
@@ -184,7 +206,7 @@ tidy: ## clang-tidy
 $(BUILD)/tidy/%.ok: % $(HEADERS) .clang-tidy tests/.clang-tidy
 	@mkdir -p $(@D)
 	$(call say,TIDY,$<)
-	@clang-tidy --quiet $< -- $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) \
+	@clang-tidy --quiet $< -- $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FLAGS_$<) \
 		-Wno-unknown-warning-option 2>$@.err || { cat $@.err >&2; exit 1; }
 	@touch $@
 
@@ -193,7 +215,7 @@ cppcheck: ## cppcheck
 	@cppcheck --quiet -j$(JOBS) --cppcheck-build-dir=$(BUILD)/cppcheck --std=c11 \
 		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		--library=posix,gnu --suppress=missingIncludeSystem -D_GNU_SOURCE -D__linux__ \
-		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(EXAMPLES)
+		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(BENCH_SOURCES) $(EXAMPLES)
 
 # ---- Install
 
@@ -235,5 +257,5 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:
-.PHONY: all setup demo check test test-programs asan tsan bench format tidy cppcheck install \
-	uninstall clean help FORCE
+.PHONY: all setup demo check test test-programs asan tsan bench bench-programs format tidy \
+	cppcheck install uninstall clean help FORCE

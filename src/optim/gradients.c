@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients between two steps: lent ones stay where the caller has them; added ones are summed up
+ * in tensors of the engine, which keeps them in the pool while it has room. And the one pass over
+ * them that finds their norm.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "optim/internal.h"
+
+/* ---- Checks ---- */
+
+int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	if (!optimizer->unfinished)
+		return 0;
+	return error_set(error, -EBUSY,
+			 "step %" PRIu64 " has begun and failed before its end: call "
+			 "nvs_optimizer_step again to finish it",
+			 optimizer->step + 1);
+}
+
+int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
+		uint64_t numel, struct nvs_error *error)
+{
+	const struct group *which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
+
+	if (group >= optimizer->ngroups)
+		return error_set(error, -EINVAL, "there is no group %zu: the optimizer has %zu",
+				 group, optimizer->ngroups);
+	if (offset > which->numel || numel > which->numel - offset)
+		return error_about(error, -EINVAL, which->name, 0, 0,
+				   "%" PRIu64 " elements from %" PRIu64
+				   " on are not all in group %s, which has %" PRIu64,
+				   numel, offset, which->name, which->numel);
+	return 0;
+}
+
+static int check_gradients(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
+			   uint64_t numel, enum nvs_dtype dtype, struct nvs_error *error)
+{
+	int rc = check_range(optimizer, group, offset, numel, error);
+
+	if (!rc && dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
+		rc = error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
+				 "gradients are F32, BF16 or F16, not %s", nvs_dtype_name(dtype));
+	return rc;
+}
+
+static int other_kind(const struct group *group, struct nvs_error *error)
+{
+	return error_about(error, -EBUSY, group->name, 0, 0,
+			   "gradients of group %s have been %s already: a group's gradients are "
+			   "either lent or added between two steps",
+			   group->name, group->lent ? "lent" : "added");
+}
+
+/* ---- Lending ---- */
+
+int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
+				 enum nvs_dtype dtype, const void *data, struct nvs_error *error)
+{
+	struct group *which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
+	int rc;
+
+	pthread_mutex_lock(&optimizer->lock);
+	rc = check_gradients(optimizer, group, 0, 0, dtype, error);
+	if (!rc && !which->owed)
+		rc = refuse_unfinished(optimizer, error);
+	if (!rc && !data)
+		rc = error_about(error, -EINVAL, which->name, 0, 0,
+				 "no gradients are given for group %s", which->name);
+	if (!rc && which->added)
+		rc = other_kind(which, error);
+	if (!rc) {
+		which->lent = data;
+		which->lent_dtype = dtype;
+		which->owed = false;
+	}
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
+}
+
+/* ---- Adding ---- */
+
+/* Begins a use of the tile that holds what has been added; one that nothing was added to is zeros.
+ */
+static int begin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
+		      struct nvs_error *error)
+{
+	int rc;
+
+	if (!tile->valid) {
+		rc = nvs_lease(optimizer->engine, &tile->tensor, 1, -1, error);
+		if (!rc)
+			memset(nvs_data(tile->tensor), 0, optimizer->tile_numel * STATE_BYTES);
+		return rc;
+	}
+	rc = nvs_swap_in(optimizer->engine, &tile->tensor, 1, -1, error);
+	return rc ? rc : nvs_wait(optimizer->engine, &tile->tensor, 1, -1, error);
+}
+
+static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enum nvs_dtype dtype,
+	       const char *data, uint64_t *added, struct nvs_error *error)
+{
+	size_t size = nvs_dtype_size(optimizer->gradient_dtype);
+
+	while (*added < numel) {
+		uint64_t from = at + *added, within = from % optimizer->gradient_numel;
+		struct gradient_tile *tile =
+			&optimizer->gradients[from / optimizer->gradient_numel];
+		uint64_t n = optimizer->gradient_numel - within;
+		int rc = begin_tile(optimizer, tile, error);
+
+		if (rc)
+			return rc;
+		if (n > numel - *added)
+			n = numel - *added;
+		optimizer->kernel->add((char *)nvs_data(tile->tensor) + within * size,
+				       optimizer->gradient_dtype,
+				       data + *added * nvs_dtype_size(dtype), dtype, n);
+		tile->valid = true;
+		*added += n;
+		rc = nvs_release(optimizer->engine, &tile->tensor, 1, NVS_DIRTY, error);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
+				uint64_t numel, enum nvs_dtype dtype, const void *data,
+				uint64_t *added, struct nvs_error *error)
+{
+	struct group *which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
+	uint64_t done = 0;
+	int rc;
+
+	pthread_mutex_lock(&optimizer->lock);
+	rc = check_gradients(optimizer, group, offset, numel, dtype, error);
+	if (!rc)
+		rc = refuse_unfinished(optimizer, error);
+	if (!rc && which->lent)
+		rc = other_kind(which, error);
+	if (!rc)
+		rc = register_gradients(optimizer, error);
+	if (!rc) {
+		rc = add(optimizer, which->at + offset, numel, dtype, data, &done, error);
+		which->added |= done || !rc;
+	}
+	pthread_mutex_unlock(&optimizer->lock);
+	if (added)
+		*added = done;
+	return rc;
+}
+
+/* ---- Forgetting ---- */
+
+void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients)
+{
+	/* New contents that are given up: the old ones, on the drive if anywhere, nobody asks for.
+	 */
+	if (!nvs_lease(optimizer->engine, &gradients->tensor, 1, 0, NULL))
+		nvs_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
+	nvs_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
+	gradients->valid = false;
+}
+
+static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile)
+{
+	struct nvs_tensor_info info;
+
+	if (!tile->valid)
+		return;
+	tile->valid = false;
+	nvs_tensor_get_info(optimizer->engine, tile->tensor, &info);
+	/* Elsewhere there is no memory to be given up. */
+	if (info.state == NVS_RESIDENT && !nvs_lease(optimizer->engine, &tile->tensor, 1, 0, NULL))
+		nvs_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN, NULL);
+}
+
+void gradients_clear(struct nvs_optimizer *optimizer)
+{
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		forget_tile(optimizer, &optimizer->gradients[i]);
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		optimizer->groups[i].lent = NULL;
+		optimizer->groups[i].added = optimizer->groups[i].owed = false;
+	}
+}
+
+int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc;
+
+	pthread_mutex_lock(&optimizer->lock);
+	rc = refuse_unfinished(optimizer, error);
+	if (!rc)
+		gradients_clear(optimizer);
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
+}
+
+/* ---- Looking at them ---- */
+
+const char *gradients_at(const struct nvs_optimizer *optimizer, const struct segment *segment,
+			 enum nvs_dtype *dtype)
+{
+	const struct group *group = &optimizer->groups[segment->group];
+	const struct gradient_tile *tile;
+
+	if (group->lent) {
+		*dtype = group->lent_dtype;
+		return group->lent + segment->offset * nvs_dtype_size(*dtype);
+	}
+	*dtype = optimizer->gradient_dtype;
+	tile = &optimizer->gradients[segment->at / optimizer->gradient_numel];
+	if (!tile->valid)
+		return optimizer->zeros;
+	return (const char *)nvs_data(tile->tensor) +
+	       segment->at % optimizer->gradient_numel * nvs_dtype_size(*dtype);
+}
+
+/* Blocks [first, first + n) of the flat space, summed by the threads into optimizer->sums. */
+struct sum_task {
+	struct nvs_optimizer *optimizer;
+	uint64_t first, n;
+	uint64_t taken;
+};
+
+#define BLOCKS_TAKEN 64u
+
+static double sum_block(const struct nvs_optimizer *optimizer, uint64_t block)
+{
+	uint64_t from = block * SUM_BLOCK, end = from + SUM_BLOCK;
+	struct segment segment;
+	enum nvs_dtype dtype;
+	const char *gradients;
+
+	/* Groups begin where blocks do, so there is one in it, or what pads one. */
+	if (!next_segment(optimizer, &from, end, &segment) ||
+	    !has_gradients(&optimizer->groups[segment.group]))
+		return 0;
+	gradients = gradients_at(optimizer, &segment, &dtype);
+	return gradients == optimizer->zeros
+		       ? 0
+		       : optimizer->kernel->sum_squares(gradients, dtype, segment.numel);
+}
+
+static void sum_blocks(void *arg, unsigned thread)
+{
+	struct sum_task *task = arg;
+	uint64_t from;
+
+	(void)thread;
+	while ((from = __atomic_fetch_add(&task->taken, BLOCKS_TAKEN, __ATOMIC_RELAXED)) < task->n)
+		for (uint64_t i = from; i < from + BLOCKS_TAKEN && i < task->n; i++)
+			task->optimizer->sums[i] = sum_block(task->optimizer, task->first + i);
+}
+
+static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t end, double *sum)
+{
+	while (from < end) {
+		struct sum_task task = {.optimizer = optimizer,
+					.first = from / SUM_BLOCK,
+					.n = (end - from + SUM_BLOCK - 1) / SUM_BLOCK};
+
+		if (task.n > SUM_BLOCKS)
+			task.n = SUM_BLOCKS;
+		threads_run(optimizer->threads, sum_blocks, &task);
+		/* In order, so that the sum does not depend on who did what. */
+		for (uint64_t i = 0; i < task.n; i++)
+			*sum += optimizer->sums[i];
+		from += task.n * SUM_BLOCK;
+	}
+}
+
+static void read_ahead(struct nvs_optimizer *optimizer, size_t i)
+{
+	if (i < optimizer->ngradients && optimizer->gradients[i].valid)
+		nvs_prefetch(optimizer->engine, &optimizer->gradients[i].tensor, 1, NULL);
+}
+
+int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error *error)
+{
+	uint64_t numel = optimizer->gradient_numel;
+
+	*sum = 0;
+	for (size_t i = 0; i < optimizer->ngradients; i++) {
+		struct gradient_tile *tile = &optimizer->gradients[i];
+		uint64_t from = i * numel, end = from + numel;
+		bool valid = tile->valid;
+		int rc = 0;
+
+		/* Where nothing was added the tiles do not matter: as far as that goes at once. */
+		while (!valid && i + 1 < optimizer->ngradients && !tile[1].valid) {
+			tile++;
+			i++;
+			end += numel;
+		}
+		if (valid)
+			rc = begin_tile(optimizer, tile, error);
+		if (rc)
+			return rc;
+		read_ahead(optimizer, i + 1);
+		sum_range(optimizer, from, end < optimizer->flat ? end : optimizer->flat, sum);
+		if (valid)
+			rc = nvs_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN, error);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_gradient_sums *sums,
+				struct nvs_error *error)
+{
+	int rc;
+
+	pthread_mutex_lock(&optimizer->lock);
+	rc = refuse_unfinished(optimizer, error);
+	if (!rc)
+		rc = gradients_sum(optimizer, &sums->sum_squares, error);
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
+}

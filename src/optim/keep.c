@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An optimizer that outlives the run: the header, which says what the state in a kept store is
+ * worth (step, loss scale, layout, what of an unfinished step is done), and the commit of both.
+ * There are two headers, written in turn, so that a crash between a header and the manifest leaves
+ * the one that the manifest knows.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "optim/internal.h"
+
+#define MAGIC	"nvsoptim"
+#define VERSION 1u
+
+/* As it lies in the store; docs/store-format.md. Numbers are of the machine's byte order. */
+struct header {
+	char magic[8];
+	uint32_t version, unfinished;
+	uint64_t commits; /* the higher of the two counts */
+	uint64_t layout;  /* sum over the groups' names and places */
+	uint64_t tile_numel, ntiles, noffloaded, ngradients, ngroups;
+	uint32_t gradient_dtype, reserved;
+	uint64_t step;
+	struct scaler scaler;
+	double step_lr, step_factor, step_norm, step_clip;
+	/* A byte for each tile (done), each gradient tile (valid) and each group (below). */
+	uint8_t marks[];
+};
+
+enum { GROUP_ADDED = 1, GROUP_LENT = 2 };
+
+static size_t header_size(const struct nvs_optimizer *optimizer)
+{
+	return sizeof(struct header) + optimizer->ntiles + optimizer->ngradients +
+	       optimizer->ngroups;
+}
+
+static uint64_t layout_sum(const struct nvs_optimizer *optimizer)
+{
+	XXH3_state_t *state = XXH3_createState();
+	uint64_t sum;
+
+	if (!state)
+		return 0;
+	XXH3_64bits_reset(state);
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		XXH3_64bits_update(state, group->name, strlen(group->name) + 1);
+		XXH3_64bits_update(state, &group->numel, sizeof(group->numel));
+		XXH3_64bits_update(state, &group->at, sizeof(group->at));
+	}
+	sum = XXH3_64bits_digest(state);
+	XXH3_freeState(state);
+	return sum;
+}
+
+/* ---- Finding it ---- */
+
+static int register_header(struct nvs_optimizer *optimizer, unsigned which, uint64_t numel,
+			   struct nvs_error *error)
+{
+	char name[32];
+	struct nvs_tensor_spec spec = {.name = name, .dtype = NVS_U8, .numel = numel};
+
+	snprintf(name, sizeof(name), "optimizer %u", which);
+	return nvs_register(optimizer->engine, &spec, 1, &optimizer->header_tensors[which], error);
+}
+
+static int read_header(struct nvs_optimizer *optimizer, unsigned which, void *header,
+		       struct nvs_error *error)
+{
+	struct nvs_tensor *tensor = optimizer->header_tensors[which];
+	int rc = nvs_swap_in_to(optimizer->engine, &tensor, &header, 1, error);
+
+	return rc ? rc : nvs_wait(optimizer->engine, &tensor, 1, -1, error);
+}
+
+static bool is_header(const struct header *header, uint64_t nbytes)
+{
+	return nbytes >= sizeof(*header) && !memcmp(header->magic, MAGIC, sizeof(header->magic)) &&
+	       header->version == VERSION && header->tile_numel &&
+	       header->tile_numel % TILE_UNIT == 0 && header->ntiles <= nbytes &&
+	       header->ngradients <= nbytes && header->ngroups <= nbytes &&
+	       nbytes == sizeof(*header) + header->ntiles + header->ngradients + header->ngroups;
+}
+
+/* Takes the header that was read into `found` if it is the later one. */
+static void take_header(struct nvs_optimizer *optimizer, struct header *found, uint64_t nbytes)
+{
+	if (!is_header(found, nbytes) ||
+	    (optimizer->header && optimizer->header->commits > found->commits)) {
+		free(found);
+		return;
+	}
+	free(optimizer->header);
+	optimizer->header = found;
+	optimizer->header_bytes = nbytes;
+	optimizer->commits = found->commits;
+}
+
+static int find_one(struct nvs_optimizer *optimizer, unsigned which, bool *bad,
+		    struct nvs_error *error)
+{
+	struct header *found;
+	struct nvs_error why;
+	uint64_t numel = 0;
+	char name[32];
+	int rc;
+
+	snprintf(name, sizeof(name), "optimizer %u", which);
+	if (!engine_has_stored(optimizer->engine, name, &numel))
+		return 0;
+	rc = register_header(optimizer, which, numel, error);
+	if (rc)
+		return rc;
+	found = calloc(1, numel + 1);
+	if (!found)
+		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
+	rc = read_header(optimizer, which, found, &why);
+	if (!rc) {
+		take_header(optimizer, found, numel);
+		return 0;
+	}
+	free(found);
+	if (rc == -ENODATA) /* it was never written */
+		return 0;
+	*bad = true;
+	if (rc != -EBADMSG && error) /* a crash came between it and the commit */
+		*error = why;
+	return rc == -EBADMSG ? 0 : rc;
+}
+
+int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
+{
+	bool bad = false;
+	int rc = 0;
+
+	*tile_numel = 0;
+	for (unsigned i = 0; i < 2 && optimizer->keep && !rc; i++)
+		rc = find_one(optimizer, i, &bad, error);
+	if (!rc && bad && !optimizer->header)
+		rc = error_set(error, -EBADMSG,
+			       "the kept store's optimizer state was never committed whole: remove "
+			       "the store to begin anew");
+	if (!rc && optimizer->header)
+		*tile_numel = optimizer->header->tile_numel;
+	return rc;
+}
+
+/* ---- Taking over ---- */
+
+static int check_header(const struct nvs_optimizer *optimizer, const struct header *header,
+			struct nvs_error *error)
+{
+	if (optimizer->header_bytes == header_size(optimizer) &&
+	    header->layout == layout_sum(optimizer) && header->ntiles == optimizer->ntiles &&
+	    header->noffloaded == optimizer->noffloaded && header->ngroups == optimizer->ngroups &&
+	    header->gradient_dtype == (uint32_t)optimizer->gradient_dtype)
+		return 0;
+	return error_set(error, -ESTALE,
+			 "the kept store holds optimizer state of %" PRIu64 " groups in %" PRIu64
+			 " tiles, laid out for other groups, another ratio or another "
+			 "grad_accum_dtype than these %zu groups in %zu tiles: use another rank or "
+			 "nvme_path, or remove the store",
+			 header->ngroups, header->ntiles, optimizer->ngroups, optimizer->ntiles);
+}
+
+static void adopt_marks(struct nvs_optimizer *optimizer, const struct header *header)
+{
+	const uint8_t *mark = header->marks;
+
+	/* A commit leaves no tile without state: one that has none now has lost it. */
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		optimizer->tiles[i].fresh = false;
+		optimizer->tiles[i].done = *mark++;
+	}
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		optimizer->gradients[i].valid = *mark++;
+	for (size_t i = 0; i < optimizer->ngroups; i++, mark++) {
+		optimizer->groups[i].added = *mark & GROUP_ADDED;
+		optimizer->groups[i].owed = optimizer->unfinished && (*mark & GROUP_LENT);
+	}
+}
+
+static void adopt(struct nvs_optimizer *optimizer, const struct header *header)
+{
+	optimizer->step = header->step;
+	optimizer->scaler = header->scaler;
+	optimizer->unfinished = header->unfinished;
+	optimizer->step_lr = header->step_lr;
+	optimizer->step_factor = header->step_factor;
+	optimizer->step_norm = header->step_norm;
+	optimizer->step_clip = header->step_clip;
+	adopt_marks(optimizer, header);
+}
+
+/* State of tiles that are not offloaded, from the store into host memory. */
+static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++) {
+		struct nvs_tensor *tensor = optimizer->tiles[i].tensor;
+		void *state = tile_part(optimizer, i, NVS_MASTER);
+
+		rc = nvs_swap_in_to(optimizer->engine, &tensor, &state, 1, error);
+		if (!rc)
+			rc = nvs_wait(optimizer->engine, &tensor, 1, -1, error);
+	}
+	return rc;
+}
+
+int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	size_t size = header_size(optimizer);
+	int rc = 0;
+
+	if (!optimizer->keep)
+		return 0;
+	for (unsigned i = 0; i < 2 && !rc; i++)
+		if (!optimizer->header_tensors[i])
+			rc = register_header(optimizer, i, size, error);
+	if (rc)
+		return rc;
+	if (!optimizer->header) {
+		optimizer->header = calloc(1, size);
+		optimizer->header_bytes = size;
+		return optimizer->header ? 0
+					 : error_set(error, -ENOMEM,
+						     "out of memory for the optimizer's header");
+	}
+	rc = check_header(optimizer, optimizer->header, error);
+	if (rc)
+		return rc;
+	adopt(optimizer, optimizer->header);
+	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
+		if (optimizer->gradients[i].valid)
+			rc = register_gradients(optimizer, error);
+	return rc ? rc : load_host(optimizer, error);
+}
+
+/* ---- Committing ---- */
+
+static void fill_marks(const struct nvs_optimizer *optimizer, struct header *header)
+{
+	uint8_t *mark = header->marks;
+
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		*mark++ = optimizer->tiles[i].done;
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		*mark++ = optimizer->gradients[i].valid;
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		*mark++ = (uint8_t)((group->added ? GROUP_ADDED : 0) |
+				    (group->lent || group->owed ? GROUP_LENT : 0));
+	}
+}
+
+static void fill_header(const struct nvs_optimizer *optimizer, struct header *header)
+{
+	*header = (struct header){
+		.version = VERSION,
+		.unfinished = optimizer->unfinished,
+		.commits = optimizer->commits + 1,
+		.layout = layout_sum(optimizer),
+		.tile_numel = optimizer->tile_numel,
+		.ntiles = optimizer->ntiles,
+		.noffloaded = optimizer->noffloaded,
+		.ngradients = optimizer->ngradients,
+		.ngroups = optimizer->ngroups,
+		.gradient_dtype = (uint32_t)optimizer->gradient_dtype,
+		.step = optimizer->step,
+		.scaler = optimizer->scaler,
+		.step_lr = optimizer->step_lr,
+		.step_factor = optimizer->step_factor,
+		.step_norm = optimizer->step_norm,
+		.step_clip = optimizer->step_clip,
+	};
+	memcpy(header->magic, MAGIC, sizeof(header->magic));
+	fill_marks(optimizer, header);
+}
+
+static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, const void *data,
+		      struct nvs_error *error)
+{
+	int rc = nvs_swap_out_from(optimizer->engine, &tensor, &data, 1, error);
+
+	return rc ? rc : nvs_wait(optimizer->engine, &tensor, 1, -1, error);
+}
+
+static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
+		if (!optimizer->tiles[i].fresh)
+			rc = write_from(optimizer, optimizer->tiles[i].tensor,
+					tile_part(optimizer, i, NVS_MASTER), error);
+	if (rc)
+		return rc;
+	fill_header(optimizer, optimizer->header);
+	return write_from(optimizer, optimizer->header_tensors[(optimizer->commits + 1) % 2],
+			  optimizer->header, error);
+}
+
+/* A commit writes what is out of use, so what is held is let go for it, and stays in the pool. */
+static int let_go(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
+		const struct tile *tile = &optimizer->tiles[i];
+
+		if (tile->held)
+			rc = nvs_release(optimizer->engine, &tile->tensor, 1,
+					 tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
+	}
+	return rc;
+}
+
+static int take_back(struct nvs_optimizer *optimizer, bool written, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+
+		if (!tile->held)
+			continue;
+		rc = nvs_swap_in(optimizer->engine, &tile->tensor, 1, -1, error);
+		if (!rc)
+			rc = nvs_wait(optimizer->engine, &tile->tensor, 1, -1, error);
+		tile->held = !rc;
+		tile->changed &= !written;
+	}
+	return rc;
+}
+
+static bool any_fresh(const struct nvs_optimizer *optimizer)
+{
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		if (optimizer->tiles[i].fresh)
+			return true;
+	return false;
+}
+
+int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	struct nvs_error again;
+	int rc, taken;
+
+	if (!optimizer->keep)
+		return 0;
+	/* What it would be made from is the caller's, and gone with the run. */
+	rc = any_fresh(optimizer) ? init_tiles(optimizer, error) : 0;
+	if (!rc)
+		rc = let_go(optimizer, error);
+	if (!rc)
+		rc = write_outside(optimizer, error);
+	if (!rc)
+		rc = nvs_commit(optimizer->engine, error);
+	if (!rc)
+		optimizer->commits++;
+	taken = take_back(optimizer, !rc, &again);
+	if (!rc && taken && error)
+		*error = again;
+	return rc ? rc : taken;
+}
+
+int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc;
+
+	pthread_mutex_lock(&optimizer->lock);
+	rc = keep_commit(optimizer, error);
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
+}

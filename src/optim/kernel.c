@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which kernels this processor has, and the factors of a step of Adam's. Compiled for the baseline:
+ * nothing here may use what has yet to be asked for.
+ */
+#include "optim/kernel.h"
+
+#include "optim/kernel_sets.h"
+
+#include <assert.h>
+#include <math.h>
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+struct adam adam_factors(const struct nvs_optimizer_config *config, double lr, uint64_t step,
+			 double grad_factor)
+{
+	struct adam adam = {
+		.beta1 = (float)config->beta1,
+		.beta2 = (float)config->beta2,
+		.one_minus_beta1 = (float)(1 - config->beta1),
+		.one_minus_beta2 = (float)(1 - config->beta2),
+		.eps = (float)config->eps,
+		.step_size = (float)lr,
+		.root_factor = 1,
+		.decay = (float)config->weight_decay,
+		.decoupled = config->adam_w_mode,
+		.grad_factor = (float)grad_factor,
+	};
+
+	assert(step > 0);
+	if (config->bias_correction) {
+		adam.step_size = (float)(lr / (1 - pow(config->beta1, (double)step)));
+		adam.root_factor = (float)(1 / sqrt(1 - pow(config->beta2, (double)step)));
+	}
+	if (config->adam_w_mode)
+		adam.decay = (float)(lr * config->weight_decay);
+	return adam;
+}
+
+#ifdef __x86_64__
+static bool has_f16c(void)
+{
+	unsigned eax, ebx, ecx, edx;
+
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+
+/* These tell also whether the operating system keeps the wide registers. */
+static bool has_avx2(void)
+{
+	return __builtin_cpu_supports("avx2") && has_f16c();
+}
+
+static bool has_avx512(void)
+{
+	return __builtin_cpu_supports("avx512f") && has_avx2();
+}
+#else
+static bool has_avx2(void)
+{
+	return false;
+}
+
+static bool has_avx512(void)
+{
+	return false;
+}
+#endif
+
+const struct kernel *kernel_at(unsigned i)
+{
+	if (kernel_avx512 && has_avx512() && !i--)
+		return kernel_avx512;
+	if (kernel_avx2 && has_avx2() && !i--)
+		return kernel_avx2;
+	return i ? NULL : kernel_plain;
+}
+
+const struct kernel *kernel_best(void)
+{
+	return kernel_at(0);
+}

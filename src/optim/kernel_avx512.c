@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel for AVX-512: vectors of sixteen. It takes no more than the foundation (F). Compiled
+ * with it (see the Makefile), and never called where the processor has it not.
+ */
+#include "optim/kernel_sets.h"
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+
+#define LANES 16
+
+typedef __m512 vec;
+
+static inline vec splat(float x)
+{
+	return _mm512_set1_ps(x);
+}
+
+static inline vec root(vec x)
+{
+	return _mm512_sqrt_ps(x);
+}
+
+static inline vec load_f32(const void *from)
+{
+	return _mm512_loadu_ps(from);
+}
+
+static inline void store_f32(void *to, vec x)
+{
+	_mm512_storeu_ps(to, x);
+}
+
+static inline vec load_bf16(const void *from)
+{
+	__m512i upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from));
+
+	return _mm512_castsi512_ps(_mm512_slli_epi32(upper, 16));
+}
+
+static inline void store_bf16(void *to, vec x)
+{
+	__m512i bits = _mm512_castps_si512(x);
+	__m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+	__m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+	__m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+	__mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+	__m512i upper = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16);
+
+	_mm256_storeu_si256(to, _mm512_cvtepi32_epi16(upper));
+}
+
+static inline vec load_f16(const void *from)
+{
+	return _mm512_cvtph_ps(_mm256_loadu_si256(from));
+}
+
+static inline void store_f16(void *to, vec x)
+{
+	_mm256_storeu_si256(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+
+#define WIDE 8
+
+typedef __m512d doubles;
+
+static inline doubles widen(const float *from)
+{
+	return _mm512_cvtps_pd(_mm256_loadu_ps(from));
+}
+
+#include "optim/kernel_body.h"
+
+static const struct kernel set = {"avx512", adam_all, convert, add, sum_squares};
+
+const struct kernel *const kernel_avx512 = &set;
+#else
+const struct kernel *const kernel_avx512 = NULL;
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel in C alone: a vector is one element, and the compiler is free to do several at once
+ * with what every processor of the target has. fp16 is made of bits.
+ */
+#include "optim/kernel_sets.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LANES 1
+
+typedef float vec;
+
+static inline uint32_t bits_of(float x)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &x, sizeof(bits));
+	return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+	float x;
+
+	memcpy(&x, &bits, sizeof(x));
+	return x;
+}
+
+static inline uint16_t half_at(const void *from)
+{
+	uint16_t half;
+
+	memcpy(&half, from, sizeof(half));
+	return half;
+}
+
+static inline vec splat(float x)
+{
+	return x;
+}
+
+static inline vec root(vec x)
+{
+	return sqrtf(x);
+}
+
+static inline vec load_f32(const void *from)
+{
+	float x;
+
+	memcpy(&x, from, sizeof(x));
+	return x;
+}
+
+static inline void store_f32(void *to, vec x)
+{
+	memcpy(to, &x, sizeof(x));
+}
+
+/* ---- bf16: the upper half of fp32 ---- */
+
+static inline vec load_bf16(const void *from)
+{
+	return float_of((uint32_t)half_at(from) << 16);
+}
+
+static inline void store_bf16(void *to, vec x)
+{
+	uint32_t bits = bits_of(x);
+	uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
+	uint16_t half = (uint16_t)((x != x ? bits | 0x400000 : rounded) >> 16);
+
+	memcpy(to, &half, sizeof(half));
+}
+
+/* ---- fp16: 5 bits of exponent, 10 of mantissa ---- */
+
+#define F32_INF		  0x7f800000u
+#define F32_QUIET	  0x00400000u
+#define F16_INF		  0x7c00u
+#define F16_QUIET	  0x0200u
+#define MANTISSA_DIFFERS  13	       /* bits by which fp32's is longer */
+#define BIAS_DIFFERS	  (112u << 23) /* of the exponents, in place */
+#define F16_LEAST_NORMAL  0x0400u
+#define F32_LEAST_NORMAL  0x38800000u /* of fp16: 2^-14 */
+#define F32_ROUNDS_TO_INF 0x477ff000u /* in fp16: 65520 */
+
+static inline vec load_f16(const void *from)
+{
+	uint32_t half = half_at(from);
+	uint32_t sign = (half & 0x8000) << 16, magnitude = half & 0x7fff;
+	uint32_t moved = magnitude << MANTISSA_DIFFERS;
+	uint32_t normal = moved + BIAS_DIFFERS;
+	uint32_t subnormal = bits_of((float)(int32_t)magnitude * 0x1p-24f);
+	uint32_t special = moved | F32_INF | (magnitude > F16_INF ? F32_QUIET : 0);
+
+	return float_of(sign | (magnitude >= F16_INF	       ? special
+				: magnitude < F16_LEAST_NORMAL ? subnormal
+							       : normal));
+}
+
+static inline void store_f16(void *to, vec x)
+{
+	uint32_t bits = bits_of(x);
+	uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+	uint32_t moved = magnitude >> MANTISSA_DIFFERS;
+	uint32_t normal = (magnitude - BIAS_DIFFERS + 0xfff + (moved & 1)) >> MANTISSA_DIFFERS;
+	/* In [0.5, 1) fp32 counts in steps of 2^-24, as subnormal fp16 does: adding rounds. */
+	uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+	uint32_t nan = F16_INF | F16_QUIET | (moved & 0x3ff);
+	uint16_t half = (uint16_t)(sign | (magnitude > F32_INF		    ? nan
+					   : magnitude >= F32_ROUNDS_TO_INF ? F16_INF
+					   : magnitude < F32_LEAST_NORMAL   ? subnormal
+									    : normal));
+
+	memcpy(to, &half, sizeof(half));
+}
+
+/* ---- Sums ---- */
+
+#define WIDE 2 /* as every 64-bit target has */
+
+typedef double doubles __attribute__((vector_size(WIDE * sizeof(double))));
+
+static inline doubles widen(const float *from)
+{
+	return (doubles){from[0], from[1]};
+}
+
+#include "optim/kernel_body.h"
+
+static const struct kernel set = {"plain", adam_all, convert, add, sum_squares};
+
+const struct kernel *const kernel_plain = &set;

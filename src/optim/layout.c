@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where every element lies: groups in the flat space, tiles over it, and which of these are
+ * offloaded. Fixed when the optimizer is opened.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "optim/internal.h"
+
+static uint64_t round_up(uint64_t value, uint64_t multiple)
+{
+	return (value + multiple - 1) / multiple * multiple;
+}
+
+/* ---- Groups ---- */
+
+static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_group_spec *spec,
+		       struct nvs_error *error)
+{
+	size_t length = spec->name ? strlen(spec->name) : 0;
+
+	if (!length || length > NVS_NAME_MAX)
+		return error_set(error, -EINVAL,
+				 "a group's name must have from 1 to %d bytes, and this has %zu",
+				 NVS_NAME_MAX, length);
+	if (!spec->numel)
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "group %s has no elements: leave it out", spec->name);
+	if (spec->numel > optimizer->config.sub_group_size)
+		return error_about(error, -E2BIG, spec->name, 0, 0,
+				   "group %s has %" PRIu64
+				   " elements, more than zero_optimization.sub_group_size %" PRIu64
+				   ": split it, or raise that",
+				   spec->name, spec->numel, optimizer->config.sub_group_size);
+	if (spec->dtype != NVS_F32 && spec->dtype != NVS_BF16 && spec->dtype != NVS_F16)
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "group %s: weights are F32, BF16 or F16, not %s", spec->name,
+				   nvs_dtype_name(spec->dtype));
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int check_names(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	size_t n = optimizer->ngroups;
+	const char **names = calloc(n, sizeof(*names));
+	int rc = 0;
+
+	if (!names)
+		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
+	for (size_t i = 0; i < n; i++)
+		names[i] = optimizer->groups[i].name;
+	qsort(names, n, sizeof(*names), by_name);
+	for (size_t i = 1; i < n && !rc; i++)
+		if (!strcmp(names[i - 1], names[i]))
+			rc = error_about(error, -EEXIST, names[i], 0, 0,
+					 "two groups are named %s: each needs its own name",
+					 names[i]);
+	free(names);
+	return rc;
+}
+
+int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *specs, size_t n,
+		  struct nvs_error *error)
+{
+	int rc = 0;
+
+	if (!n)
+		return error_set(error, -EINVAL, "there are no groups to optimize");
+	optimizer->groups = calloc(n, sizeof(*optimizer->groups));
+	if (!optimizer->groups)
+		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct group *group = &optimizer->groups[i];
+
+		rc = check_group(optimizer, &specs[i], error);
+		if (rc)
+			break;
+		*group = (struct group){.name = strdup(specs[i].name),
+					.numel = specs[i].numel,
+					.dtype = specs[i].dtype,
+					.weights = specs[i].weights};
+		optimizer->ngroups = i + 1;
+		optimizer->flat += round_up(specs[i].numel, TILE_UNIT);
+		if (!group->name)
+			rc = error_set(error, -ENOMEM, "out of memory for %zu groups", n);
+	}
+	return rc ? rc : check_names(optimizer, error);
+}
+
+/* ---- Tiles ---- */
+
+static uint64_t buffers_bytes(const struct nvs_config *config)
+{
+	struct nvs_config buffers = *config;
+
+	buffers.optimizer_max_in_cpu = 0;
+	return nvs_config_pool_bytes(&buffers, NVS_OFFLOAD_OPTIMIZER);
+}
+
+uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer)
+{
+	uint64_t pool = buffers_bytes(&optimizer->config);
+	uint64_t most = optimizer->flat / TILES_WANTED;
+	uint64_t numel = pool / (POOL_TILES * STATE_BYTES);
+
+	if (most < TILE_NUMEL)
+		most = TILE_NUMEL;
+	if (numel > most)
+		numel = most;
+	numel -= numel % TILE_UNIT;
+	if (!numel)
+		numel = TILE_UNIT;
+	return pool / STATE_BYTES / numel < 2 ? 0 : numel;
+}
+
+/* Groups from the first on are offloaded until `ratio` of all elements are; the others begin a tile
+ * of their own. */
+static void place_groups(struct nvs_optimizer *optimizer)
+{
+	uint64_t all = 0, offloaded = 0, at = 0;
+	bool host = false;
+
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		all += optimizer->groups[i].numel;
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		struct group *group = &optimizer->groups[i];
+
+		if (!host && (double)offloaded >= optimizer->config.optimizer.ratio * (double)all) {
+			host = true;
+			at = round_up(at, optimizer->tile_numel);
+			optimizer->noffloaded = at / optimizer->tile_numel;
+		}
+		group->at = at;
+		at += round_up(group->numel, TILE_UNIT);
+		offloaded += group->numel;
+	}
+	optimizer->flat = at;
+	optimizer->ntiles = round_up(at, optimizer->tile_numel) / optimizer->tile_numel;
+	if (!host)
+		optimizer->noffloaded = optimizer->ntiles;
+}
+
+/* Of memory that is only touched when its tiles are made. */
+static int map_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	size_t n = optimizer->ntiles - optimizer->noffloaded;
+	void *host;
+	char text[32];
+
+	optimizer->host_bytes = n * optimizer->tile_numel * STATE_BYTES;
+	if (!n)
+		return 0;
+	host = mmap(NULL, optimizer->host_bytes, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (host == MAP_FAILED)
+		return error_about(error, -ENOMEM, "ratio", 0, 0,
+				   "no memory for the %s of state that offload_optimizer.ratio "
+				   "%g leaves in host memory: raise it",
+				   size_text(optimizer->host_bytes, text),
+				   optimizer->config.optimizer.ratio);
+	madvise(host, optimizer->host_bytes, MADV_HUGEPAGE);
+	optimizer->host = host;
+	return 0;
+}
+
+int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
+{
+	optimizer->tile_numel = tile_numel;
+	optimizer->gradient_numel = tile_numel * STATE_BYTES /
+				    nvs_dtype_size(optimizer->gradient_dtype);
+	place_groups(optimizer);
+	optimizer->ngradients = round_up(optimizer->flat, optimizer->gradient_numel) /
+				optimizer->gradient_numel;
+	optimizer->ncached = optimizer->config.optimizer_max_in_cpu / tile_numel;
+	if (optimizer->ncached > optimizer->noffloaded)
+		optimizer->ncached = optimizer->noffloaded;
+	optimizer->tiles = calloc(optimizer->ntiles, sizeof(*optimizer->tiles));
+	optimizer->queue = calloc(optimizer->ntiles, sizeof(*optimizer->queue));
+	optimizer->offloaded = calloc(optimizer->noffloaded + 1, sizeof(struct nvs_tensor *));
+	optimizer->gradients = calloc(optimizer->ngradients, sizeof(*optimizer->gradients));
+	if (!optimizer->tiles || !optimizer->queue || !optimizer->offloaded ||
+	    !optimizer->gradients)
+		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		optimizer->tiles[i].fresh = true;
+	return map_host(optimizer, error);
+}
+
+void layout_free(struct nvs_optimizer *optimizer)
+{
+	if (optimizer->host)
+		munmap(optimizer->host, optimizer->host_bytes);
+	free(optimizer->tiles);
+	free(optimizer->queue);
+	free(optimizer->offloaded);
+	free(optimizer->gradients);
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		free(optimizer->groups[i].name);
+	free(optimizer->groups);
+}
+
+/* ---- Looking up ---- */
+
+/* The last group that begins at `at` or before it. */
+static size_t group_at(const struct nvs_optimizer *optimizer, uint64_t at)
+{
+	size_t low = 0, high = optimizer->ngroups;
+
+	while (high - low > 1) {
+		size_t middle = low + (high - low) / 2;
+
+		if (optimizer->groups[middle].at <= at)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_t end,
+		  struct segment *segment)
+{
+	size_t i = group_at(optimizer, *from);
+	const struct group *group = &optimizer->groups[i];
+	uint64_t last;
+
+	if (*from >= group->at + group->numel) {
+		/* In what pads the group. */
+		if (++i == optimizer->ngroups || optimizer->groups[i].at >= end)
+			return false;
+		group = &optimizer->groups[i];
+		*from = group->at;
+	}
+	if (*from >= end)
+		return false;
+	last = group->at + group->numel < end ? group->at + group->numel : end;
+	*segment = (struct segment){
+		.group = i, .offset = *from - group->at, .at = *from, .numel = last - *from};
+	*from = last;
+	return true;
+}
+
+float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_optimizer_part part)
+{
+	uint64_t nbytes = optimizer->tile_numel * STATE_BYTES;
+	char *state = tile < optimizer->noffloaded
+			      ? nvs_data(optimizer->tiles[tile].tensor)
+			      : optimizer->host + (tile - optimizer->noffloaded) * nbytes;
+
+	assert(state);
+	return (float *)(void *)state + (uint64_t)part * optimizer->tile_numel;
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening and closing an optimizer: its engine on the offload_optimizer block, the tensors of its
+ * tiles, its threads.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "optim/internal.h"
+#include "swap/swap.h"
+
+/* ---- Checks ---- */
+
+static int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	const char *type = optimizer->config.adam.type;
+
+	if (optimizer->update || !*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
+		return 0;
+	return error_about(error, -ENOTSUP, "optimizer.type", 0, 0,
+			   "optimizer.type is %s, and nvswap has Adam and AdamW: name one of them, "
+			   "or give an update function of your own",
+			   type);
+}
+
+static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel, int code,
+		     struct nvs_error *error)
+{
+	const struct nvs_config *config = &optimizer->config;
+	uint64_t need = (optimizer->ncached + 2) * tile_numel * STATE_BYTES;
+	char text[32];
+
+	return error_about(error, code, "buffer_count", 0, 0,
+			   "a pool of offload_optimizer.buffer_count %u x "
+			   "zero_optimization.sub_group_size %" PRIu64
+			   " x 4 bytes does not hold two tiles of %" PRIu64
+			   " elements beside the cache: raise these to %s (%" PRIu64
+			   " bytes) at least",
+			   config->optimizer.buffer_count, config->sub_group_size, tile_numel,
+			   size_text(need, text), need);
+}
+
+static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *error)
+{
+	if (!config->enabled || (config->loss_scale_window && config->hysteresis))
+		return 0;
+	return error_about(error, -EINVAL, "fp16", 0, 0,
+			   "fp16.loss_scale_window and fp16.hysteresis must be 1 or more");
+}
+
+/* ---- The engine ---- */
+
+/* A pool is no larger than what there is to hold. */
+static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config *config,
+		       uint64_t tile_numel)
+{
+	uint64_t tile = tile_numel * STATE_BYTES;
+	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
+	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
+
+	if (nvs_config_pool_bytes(config, NVS_OFFLOAD_OPTIMIZER) <= most)
+		return;
+	config->optimizer.buffer_count = 1;
+	config->optimizer.buffer_size = most / sizeof(float);
+	config->optimizer_max_in_cpu = 0;
+}
+
+static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config *given,
+		       const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
+{
+	struct nvs_config config = *given;
+	uint64_t tile_numel = layout_tile_numel(optimizer);
+
+	if (!tile_numel && config.optimizer.device != NVS_DEVICE_NONE)
+		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
+	limit_pool(optimizer, &config, tile_numel);
+	return engine_open_with(&optimizer->engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg,
+				error);
+}
+
+/* ---- Tensors ---- */
+
+/* Says in errors where it is: by its first group. */
+static void name_tile(const struct nvs_optimizer *optimizer, const char *what, size_t i,
+		      uint64_t numel, char name[NVS_NAME_MAX + 1])
+{
+	uint64_t from = i * numel;
+	struct segment segment = {0};
+
+	next_segment(optimizer, &from, from + numel, &segment);
+	/* Its number last: a trace keeps the end of a long name. */
+	snprintf(name, NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
+		 optimizer->groups[segment.group].name, segment.offset, what, i);
+}
+
+/* Side by side in the order of the walk. */
+static int register_some(struct nvs_optimizer *optimizer, const char *what, uint64_t elements,
+			 enum nvs_dtype dtype, size_t first, size_t n, struct nvs_tensor **tensors,
+			 struct nvs_error *error)
+{
+	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
+	char(*names)[NVS_NAME_MAX + 1] = calloc(n, sizeof(*names));
+	uint64_t nbytes = optimizer->tile_numel * STATE_BYTES;
+	int rc = -ENOMEM;
+
+	for (size_t i = 0; i < n && specs && names; i++) {
+		name_tile(optimizer, what, first + i, elements, names[i]);
+		specs[i] = (struct nvs_tensor_spec){
+			.name = names[i], .dtype = dtype, .numel = nbytes / nvs_dtype_size(dtype)};
+	}
+	if (specs && names)
+		rc = nvs_register(optimizer->engine, specs, n, tensors, error);
+	else
+		error_set(error, rc, "out of memory for %zu tiles", optimizer->ntiles);
+	free(specs);
+	free(names);
+	return rc;
+}
+
+#define REGISTERED_AT_ONCE 256u
+
+static int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	size_t n = optimizer->keep ? optimizer->ntiles : optimizer->noffloaded;
+	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
+		size_t count = n - i < REGISTERED_AT_ONCE ? n - i : REGISTERED_AT_ONCE;
+
+		rc = register_some(optimizer, "state", optimizer->tile_numel, NVS_F32, i, count,
+				   tensors, error);
+		for (size_t k = 0; k < count && !rc; k++)
+			optimizer->tiles[i + k].tensor = tensors[k];
+	}
+	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++)
+		optimizer->offloaded[i] = optimizer->tiles[i].tensor;
+	return rc;
+}
+
+int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
+	size_t n = optimizer->gradients_registered ? 0 : optimizer->ngradients;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
+		size_t count = n - i < REGISTERED_AT_ONCE ? n - i : REGISTERED_AT_ONCE;
+
+		rc = register_some(optimizer, "gradients", optimizer->gradient_numel,
+				   optimizer->gradient_dtype, i, count, tensors, error);
+		for (size_t k = 0; k < count && !rc; k++)
+			optimizer->gradients[i + k].tensor = tensors[k];
+	}
+	optimizer->gradients_registered = !rc;
+	return rc;
+}
+
+/* ---- Opening ---- */
+
+static int check_fits(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	uint64_t tile = optimizer->tile_numel * STATE_BYTES;
+	struct nvs_engine_stats stats;
+
+	nvs_get_stats(optimizer->engine, &stats);
+	if (stats.pool.bytes / tile < optimizer->ncached + 2)
+		return too_small(optimizer, optimizer->tile_numel, -ESTALE, error);
+	return 0;
+}
+
+static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = threads_open(&optimizer->threads, optimizer->config.optimizer_threads,
+			      engine_topo(optimizer->engine), engine_node(optimizer->engine),
+			      error);
+	unsigned n;
+
+	if (rc)
+		return rc;
+	n = threads_count(optimizer->threads);
+	optimizer->zeros = calloc(SLICE, sizeof(float));
+	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
+	optimizer->scratch = calloc(n, sizeof(*optimizer->scratch));
+	for (unsigned i = 0; i < n && optimizer->update && optimizer->scratch; i++) {
+		optimizer->scratch[i] = calloc(SLICE, sizeof(float));
+		if (!optimizer->scratch[i])
+			rc = -ENOMEM;
+	}
+	if (rc || !optimizer->zeros || !optimizer->sums || !optimizer->scratch)
+		return error_set(error, -ENOMEM, "out of memory for %u compute threads", n);
+	return 0;
+}
+
+static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *config,
+		      const struct nvs_group_spec *groups, size_t n, const struct engine_ops *ops,
+		      void *ops_arg, struct nvs_error *error)
+{
+	uint64_t tile_numel;
+	int rc = check_type(optimizer, error);
+
+	if (!rc)
+		rc = check_fp16(&config->fp16, error);
+	if (!rc)
+		rc = layout_groups(optimizer, groups, n, error);
+	if (!rc)
+		rc = open_engine(optimizer, config, ops, ops_arg, error);
+	if (!rc)
+		rc = header_find(optimizer, &tile_numel, error);
+	if (!rc)
+		rc = layout_tiles(optimizer, tile_numel ? tile_numel : layout_tile_numel(optimizer),
+				  error);
+	if (!rc)
+		rc = check_fits(optimizer, error);
+	if (!rc)
+		rc = register_tiles(optimizer, error);
+	if (!rc)
+		rc = header_adopt(optimizer, error);
+	if (!rc)
+		rc = open_threads(optimizer, error);
+	if (!rc && !config->optimizer.fast_init)
+		rc = init_tiles(optimizer, error);
+	return rc;
+}
+
+static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	unsigned n = optimizer->threads ? threads_count(optimizer->threads) : 0;
+	int rc;
+
+	threads_close(optimizer->threads);
+	rc = nvs_close(optimizer->engine, error);
+	for (unsigned i = 0; i < n && optimizer->scratch; i++)
+		free(optimizer->scratch[i]);
+	free(optimizer->scratch);
+	free(optimizer->zeros);
+	free(optimizer->sums);
+	free(optimizer->header);
+	layout_free(optimizer);
+	pthread_mutex_destroy(&optimizer->lock);
+	free(optimizer);
+	return rc;
+}
+
+int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *config,
+			const struct nvs_group_spec *groups, size_t n,
+			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
+			void *ops_arg, struct nvs_error *error)
+{
+	struct nvs_optimizer *optimizer = calloc(1, sizeof(*optimizer));
+	int rc;
+
+	if (!optimizer)
+		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
+	optimizer->config = *config;
+	optimizer->config.optimizer.npaths = optimizer->config.param.npaths = 0;
+	optimizer->config.adam.adam_w_mode |= !strcasecmp(config->adam.type, "AdamW");
+	optimizer->keep = config->keep && config->optimizer.device == NVS_DEVICE_NVME;
+	optimizer->gradient_dtype = config->grad_accum_dtype;
+	optimizer->kernel = kernel_best();
+	optimizer->scaler = scaler_init(&config->fp16);
+	if (options) {
+		optimizer->update = options->update;
+		optimizer->update_arg = options->update_arg;
+	}
+	pthread_mutex_init(&optimizer->lock, NULL);
+	rc = open_parts(optimizer, config, groups, n, ops, ops_arg, error);
+	if (rc) {
+		if (optimizer->engine)
+			engine_abandon(optimizer->engine);
+		free_all(optimizer, NULL);
+		return rc;
+	}
+	*out = optimizer;
+	return 0;
+}
+
+int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,
+		       const struct nvs_group_spec *groups, size_t n,
+		       const struct nvs_optimizer_options *options, struct nvs_error *error)
+{
+	return optimizer_open_with(optimizer, config, groups, n, options, NULL, NULL, error);
+}
+
+int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc, closed;
+
+	if (!optimizer)
+		return 0;
+	rc = keep_commit(optimizer, error);
+	/* Tiles of which some are of a later step than the header are worth less than old ones. */
+	if (rc)
+		engine_abandon(optimizer->engine);
+	closed = free_all(optimizer, rc ? NULL : error);
+	return rc ? rc : closed;
+}
+
+struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
+{
+	return optimizer->engine;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the optimizer gives to tests, beside the public calls.
+ */
+#ifndef OPTIM_OPTIMIZER_H
+#define OPTIM_OPTIMIZER_H
+
+#include "nvswap.h"
+
+struct engine_ops;
+/* nvs_optimizer_open with this table in place of the I/O engine that the configuration names. */
+int optimizer_open_with(struct nvs_optimizer **optimizer, const struct nvs_config *config,
+			const struct nvs_group_spec *groups, size_t n,
+			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
+			void *ops_arg, struct nvs_error *error);
+
+#endif

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pass over the tiles: the calling thread fetches them in order, as room comes free; the compute
+ * threads take slices of the oldest tile that has landed; and whoever ends a tile has it written.
+ * Tiles in host memory are worked on while the drive is waited for. A tile that was begun is
+ * finished, also when the pass fails: so every tile is either done or as it was.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/trace.h"
+#include "optim/internal.h"
+
+struct pass {
+	struct nvs_optimizer *optimizer;
+	const struct pass_kind *kind;
+	void *arg;
+	bool reverse;
+
+	pthread_mutex_t lock;
+	pthread_cond_t work;	 /* the threads: a tile was fetched or has landed, or all is over */
+	pthread_cond_t progress; /* the fetcher: a tile is finished */
+	size_t nfetched;	 /* tiles in optimizer->queue, in the order of the walk */
+	bool all_fetched;
+	size_t front;	      /* the first of them that has elements nobody has taken */
+	uint64_t front_taken; /* of its elements */
+	bool front_landed, front_awaited;
+	size_t nactive; /* tiles that were begun and are not finished */
+	size_t host;	/* the next tile in host memory, */
+	uint64_t host_taken;
+
+	uint64_t write_failures; /* of the engine, when the pass began */
+	int rc;
+	struct nvs_error error;
+	struct pass_figures figures;
+};
+
+/* Elements [from, from + n) of a tile. */
+struct slice {
+	size_t tile;
+	uint64_t from, n;
+};
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec spent;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+	return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+}
+
+/* Where in the walk an offloaded tile comes, and which tile comes there: the same both ways. */
+static size_t mirrored(const struct pass *pass, size_t i)
+{
+	return pass->reverse ? pass->optimizer->noffloaded - 1 - i : i;
+}
+
+/* The end of this walk is the beginning of the next. */
+static bool stays(const struct pass *pass, size_t tile)
+{
+	const struct nvs_optimizer *optimizer = pass->optimizer;
+
+	return mirrored(pass, tile) + optimizer->ncached >= optimizer->noffloaded;
+}
+
+static void fail(struct pass *pass, int rc, const struct nvs_error *error)
+{
+	if (!pass->rc) {
+		pass->rc = rc;
+		pass->error = *error;
+	}
+}
+
+/* ---- One tile ---- */
+
+static struct gradient_tile *gradients_of(const struct pass *pass, size_t tile)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+	struct gradient_tile *gradients =
+		&optimizer->gradients[tile * optimizer->tile_numel / optimizer->gradient_numel];
+
+	return pass->kind->gradients && gradients->valid ? gradients : NULL;
+}
+
+static bool is_offloaded(const struct pass *pass, size_t tile)
+{
+	return tile < pass->optimizer->noffloaded;
+}
+
+/* What a tile needs of the engine: its state, if it is offloaded, and gradients, if some were
+ * added. */
+static unsigned tensors_of(const struct pass *pass, size_t tile, struct nvs_tensor *tensors[2])
+{
+	const struct gradient_tile *gradients = gradients_of(pass, tile);
+	unsigned n = 0;
+
+	if (is_offloaded(pass, tile))
+		tensors[n++] = pass->optimizer->tiles[tile].tensor;
+	if (gradients)
+		tensors[n++] = gradients->tensor;
+	return n;
+}
+
+static bool is_resident(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor)
+{
+	struct nvs_tensor_info info;
+
+	nvs_tensor_get_info(optimizer->engine, tensor, &info);
+	return info.state == NVS_RESIDENT || info.state == NVS_WRITING;
+}
+
+/* Begins the use of a tile's tensors; waits for room. */
+static int fetch(struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+	const struct tile *tile = &optimizer->tiles[i];
+	struct nvs_tensor *tensors[2];
+	unsigned n = tensors_of(pass, i, tensors), first = 0;
+	int rc = 0;
+
+	if (is_offloaded(pass, i)) {
+		if (tile->held || is_resident(optimizer, tile->tensor))
+			pass->figures.hits++;
+		else if (!tile->fresh)
+			pass->figures.misses++;
+		first = tile->held || tile->fresh;
+		if (first && !tile->held)
+			rc = nvs_lease(optimizer->engine, tensors, 1, -1, error);
+	}
+	if (rc || first == n)
+		return rc;
+	rc = nvs_swap_in(optimizer->engine, tensors + first, n - first, -1, error);
+	if (rc && first && !tile->held)
+		nvs_release(optimizer->engine, tensors, 1, NVS_CLEAN, NULL);
+	return rc;
+}
+
+static void drop_gradients(struct pass *pass, size_t tile)
+{
+	struct gradient_tile *gradients = gradients_of(pass, tile);
+	struct nvs_engine *engine = pass->optimizer->engine;
+
+	if (!gradients)
+		return;
+	/* The last one's use ends in giving them up, before they can be written back. */
+	if (!__atomic_sub_fetch(&gradients->users, 1, __ATOMIC_ACQ_REL))
+		gradients_discard(pass->optimizer, gradients);
+	else
+		nvs_release(engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
+}
+
+/* Ends the use of a changed tile, and begins to write it. */
+static int write_tile(struct pass *pass, struct tile *tile, struct nvs_error *error)
+{
+	struct nvs_engine *engine = pass->optimizer->engine;
+	int rc = nvs_release(engine, &tile->tensor, 1, NVS_DIRTY, error);
+
+	tile->held = tile->changed = false;
+	if (!rc)
+		rc = nvs_swap_out(engine, &tile->tensor, 1, error);
+	if (!rc && !pass->optimizer->config.optimizer.pipeline_write)
+		rc = nvs_wait(engine, &tile->tensor, 1, -1, error);
+	return rc;
+}
+
+static int finish(struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct tile *tile = &pass->optimizer->tiles[i];
+	int rc = 0;
+
+	drop_gradients(pass, i);
+	if (pass->kind->gradients)
+		tile->done = true;
+	if (pass->kind->writes)
+		tile->fresh = false;
+	if (!is_offloaded(pass, i))
+		return 0;
+	if (pass->kind->writes && !stays(pass, i))
+		return write_tile(pass, tile, error);
+	if (pass->kind->writes)
+		tile->held = tile->changed = true;
+	else if (!tile->held)
+		rc = nvs_release(pass->optimizer->engine, &tile->tensor, 1, NVS_CLEAN, error);
+	return rc;
+}
+
+/* Gives back a tile that was fetched and won't be computed. What failed to be read is not in use.
+ */
+static void abandon(struct pass *pass, size_t i)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+	struct nvs_tensor *tensors[2];
+	unsigned n = tensors_of(pass, i, tensors);
+	unsigned first = is_offloaded(pass, i) && optimizer->tiles[i].held;
+
+	for (unsigned k = first; k < n; k++) {
+		nvs_wait(optimizer->engine, &tensors[k], 1, -1, NULL);
+		if (is_resident(optimizer, tensors[k]))
+			nvs_release(optimizer->engine, &tensors[k], 1, NVS_CLEAN, NULL);
+	}
+}
+
+/* ---- Threads ---- */
+
+static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct slice *slice)
+{
+	uint64_t numel = pass->optimizer->tile_numel;
+
+	*slice = (struct slice){.tile = tile, .from = *taken, .n = numel - *taken};
+	if (slice->n > SLICE)
+		slice->n = SLICE;
+	if (!*taken) {
+		pass->optimizer->tiles[tile].slices = (uint32_t)((numel + SLICE - 1) / SLICE);
+		pass->nactive++;
+	}
+	*taken += slice->n;
+	return *taken == numel;
+}
+
+/* Whether the front tile may be worked on now. */
+static bool front_is_open(struct pass *pass)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+	struct nvs_tensor *tensors[2];
+	struct nvs_error error;
+	unsigned n;
+	int rc;
+
+	if (pass->front == pass->nfetched)
+		return false;
+	if (pass->front_taken)
+		return true;
+	/* Without write-behind one tile is computed and written before the next. */
+	if (pass->rc || (pass->nactive && !optimizer->config.optimizer.pipeline_write))
+		return false;
+	if (!pass->front_landed) {
+		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
+		rc = nvs_wait(optimizer->engine, tensors, n, 0, NULL);
+		if (rc && rc != -EAGAIN)
+			fail(pass, nvs_wait(optimizer->engine, tensors, n, 0, &error), &error);
+		pass->front_landed = !rc;
+	}
+	return pass->front_landed;
+}
+
+/* Tiles in host memory that need no more than that; the others are fetched. */
+static bool is_at_hand(const struct pass *pass, size_t tile)
+{
+	return pass->kind->wants(pass->optimizer, tile) && !gradients_of(pass, tile);
+}
+
+static bool take_host(struct pass *pass, struct slice *slice)
+{
+	const struct nvs_optimizer *optimizer = pass->optimizer;
+
+	while (!pass->host_taken && pass->host < optimizer->ntiles && !is_at_hand(pass, pass->host))
+		pass->host++;
+	if (pass->host == optimizer->ntiles || (pass->rc && !pass->host_taken))
+		return false;
+	if (take_from(pass, pass->host, &pass->host_taken, slice)) {
+		pass->host++;
+		pass->host_taken = 0;
+	}
+	return true;
+}
+
+static bool take(struct pass *pass, struct slice *slice)
+{
+	size_t tile;
+
+	if (!front_is_open(pass))
+		return take_host(pass, slice);
+	tile = pass->optimizer->queue[pass->front];
+	if (take_from(pass, tile, &pass->front_taken, slice)) {
+		pass->front++;
+		pass->front_taken = 0;
+		pass->front_landed = false;
+	}
+	return true;
+}
+
+static void compute(struct pass *pass, const struct slice *slice, unsigned thread)
+{
+	struct nvs_trace *trace = pass->optimizer->config.trace;
+	uint64_t from = clock_ns(), cpu_from = cpu_ns(), to;
+	char name[32];
+
+	pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n, thread);
+	to = clock_ns();
+	__atomic_add_fetch(&pass->figures.compute_ns, to - from, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&pass->figures.cpu_ns, cpu_ns() - cpu_from, __ATOMIC_RELAXED);
+	if (trace) {
+		snprintf(name, sizeof(name), "tile %zu", slice->tile);
+		trace_thread(trace, TRACE_COMPUTE, name, from, to);
+	}
+}
+
+/* The slice is computed; who did the last of a tile ends the tile. */
+static void ended(struct pass *pass, const struct slice *slice)
+{
+	struct nvs_error error;
+	int rc;
+
+	if (--pass->optimizer->tiles[slice->tile].slices)
+		return;
+	pthread_mutex_unlock(&pass->lock);
+	rc = finish(pass, slice->tile, &error);
+	pthread_mutex_lock(&pass->lock);
+	if (rc)
+		fail(pass, rc, &error);
+	pass->figures.tiles++;
+	pass->nactive--;
+	pthread_cond_signal(&pass->progress);
+	pthread_cond_broadcast(&pass->work);
+}
+
+/* A failed pass gives back what it has fetched, so that the fetcher finds room and sees it. */
+static bool clear_front(struct pass *pass)
+{
+	size_t tile;
+
+	if (!pass->rc || pass->front == pass->nfetched || pass->front_taken || pass->front_awaited)
+		return false;
+	tile = pass->optimizer->queue[pass->front++];
+	pass->front_landed = false;
+	pthread_mutex_unlock(&pass->lock);
+	abandon(pass, tile);
+	pthread_mutex_lock(&pass->lock);
+	pthread_cond_signal(&pass->progress);
+	return true;
+}
+
+static bool is_over(const struct pass *pass)
+{
+	return pass->all_fetched && pass->front == pass->nfetched;
+}
+
+/* Waits for the front tile to land, or for whoever does that already. */
+static void wait_for_work(struct pass *pass)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+	uint64_t from = clock_ns(), to;
+	bool open = pass->front < pass->nfetched && !pass->front_landed && !pass->front_awaited &&
+		    (!pass->nactive || optimizer->config.optimizer.pipeline_write);
+	struct nvs_tensor *tensors[2];
+	unsigned n;
+
+	if (open) {
+		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
+		pass->front_awaited = true;
+		pthread_mutex_unlock(&pass->lock);
+		/* Its outcome is looked at by who takes the tile. */
+		nvs_wait(optimizer->engine, tensors, n, -1, NULL);
+		pthread_mutex_lock(&pass->lock);
+		pass->front_awaited = false;
+		pthread_cond_broadcast(&pass->work);
+	} else {
+		pthread_cond_wait(&pass->work, &pass->lock);
+	}
+	to = clock_ns();
+	pass->figures.stalls++;
+	pass->figures.stall_ns += to - from;
+	if (!open)
+		trace_thread(optimizer->config.trace, TRACE_WAIT, "wait for a tile", from, to);
+}
+
+static void run_thread(void *arg, unsigned thread)
+{
+	struct pass *pass = arg;
+	struct slice slice;
+
+	pthread_mutex_lock(&pass->lock);
+	for (;;) {
+		if (take(pass, &slice)) {
+			pthread_mutex_unlock(&pass->lock);
+			compute(pass, &slice, thread);
+			pthread_mutex_lock(&pass->lock);
+			ended(pass, &slice);
+		} else if (!clear_front(pass)) {
+			if (is_over(pass))
+				break;
+			wait_for_work(pass);
+		}
+	}
+	pthread_mutex_unlock(&pass->lock);
+}
+
+/* ---- Fetching ---- */
+
+/* Without reading ahead a tile is fetched when the one before it is finished. */
+static bool may_fetch(struct pass *pass)
+{
+	bool may;
+
+	pthread_mutex_lock(&pass->lock);
+	while (!pass->optimizer->config.optimizer.pipeline_read && !pass->rc &&
+	       (pass->front < pass->nfetched || pass->nactive))
+		pthread_cond_wait(&pass->progress, &pass->lock);
+	may = !pass->rc;
+	pthread_mutex_unlock(&pass->lock);
+	return may;
+}
+
+static void push(struct pass *pass, size_t tile)
+{
+	pthread_mutex_lock(&pass->lock);
+	pass->optimizer->queue[pass->nfetched++] = tile;
+	pthread_cond_broadcast(&pass->work);
+	pthread_mutex_unlock(&pass->lock);
+}
+
+/* Also one that was made good when room was needed ends the pass: the caller is to hear of it. */
+static int check_writes(const struct pass *pass, struct nvs_error *error)
+{
+	struct nvs_error last;
+
+	if (engine_write_failures(pass->optimizer->engine, &last) == pass->write_failures)
+		return 0;
+	*error = last;
+	return last.code;
+}
+
+static int fetch_or_let_go(struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct tile *tile = &pass->optimizer->tiles[i];
+	int rc = check_writes(pass, error);
+
+	if (rc)
+		return rc;
+	if (!pass->kind->wants(pass->optimizer, i)) {
+		if (pass->kind->writes && tile->held && !stays(pass, i))
+			return write_tile(pass, tile, error);
+		return 0;
+	}
+	rc = fetch(pass, i, error);
+	if (!rc)
+		push(pass, i);
+	return rc;
+}
+
+static void fetch_all(struct pass *pass)
+{
+	const struct nvs_optimizer *optimizer = pass->optimizer;
+	struct nvs_error error;
+	int rc = 0;
+
+	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(pass); i++)
+		rc = fetch_or_let_go(pass, mirrored(pass, i), &error);
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(pass); i++)
+		if (pass->kind->wants(optimizer, i) && gradients_of(pass, i))
+			rc = fetch_or_let_go(pass, i, &error);
+	pthread_mutex_lock(&pass->lock);
+	if (rc)
+		fail(pass, rc, &error);
+	pass->all_fetched = true;
+	pthread_cond_broadcast(&pass->work);
+	pthread_mutex_unlock(&pass->lock);
+}
+
+static void count_users(const struct pass *pass)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		optimizer->gradients[i].users = 0;
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		struct gradient_tile *gradients = gradients_of(pass, i);
+
+		if (gradients && pass->kind->wants(optimizer, i))
+			gradients->users++;
+	}
+}
+
+int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
+	     struct pass_figures *figures, struct nvs_error *error)
+{
+	struct pass pass = {
+		.optimizer = optimizer,
+		.kind = kind,
+		.arg = arg,
+		.reverse = optimizer->walks & 1,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.work = PTHREAD_COND_INITIALIZER,
+		.progress = PTHREAD_COND_INITIALIZER,
+		.host = optimizer->noffloaded,
+	};
+	struct nvs_error failure;
+	int rc;
+
+	count_users(&pass);
+	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
+	threads_start(optimizer->threads, run_thread, &pass);
+	fetch_all(&pass);
+	threads_join(optimizer->threads);
+	rc = nvs_wait(optimizer->engine, optimizer->offloaded, optimizer->noffloaded, -1, &failure);
+	if (!rc)
+		rc = check_writes(&pass, &failure);
+	if (rc)
+		fail(&pass, rc, &failure);
+	if (figures)
+		*figures = pass.figures;
+	if (pass.rc && error)
+		*error = pass.error;
+	return pass.rc;
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One step of the optimizer: what needs all gradients first, then the pass that updates the state.
+ * A step that fails stays begun, with its factors, until a later call has finished it.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "optim/internal.h"
+
+/* ---- Updating ---- */
+
+struct update {
+	struct adam adam;
+	double lr;
+};
+
+static bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
+	struct segment segment;
+
+	if (optimizer->tiles[tile].done)
+		return false;
+	while (next_segment(optimizer, &at, end, &segment))
+		if (has_gradients(&optimizer->groups[segment.group]))
+			return true;
+	return false;
+}
+
+/* The caller's function gets fp32 gradients, and its weights are rounded after it. */
+static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
+			     size_t tile, const struct segment *segment, unsigned thread)
+{
+	uint64_t within = segment->at - tile * optimizer->tile_numel;
+	float *master = tile_part(optimizer, tile, NVS_MASTER) + within;
+	enum nvs_dtype dtype;
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
+	struct nvs_update run = {
+		.group = segment->group,
+		.offset = segment->offset,
+		.numel = segment->numel,
+		.step = optimizer->step + 1,
+		.lr = update->lr,
+		.gradients = optimizer->scratch[thread],
+		.master = master,
+		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
+		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
+	};
+
+	optimizer->kernel->convert(optimizer->scratch[thread], NVS_F32, gradients, dtype,
+				   update->adam.grad_factor, segment->numel);
+	optimizer->update(optimizer->update_arg, &run);
+	give_weights(optimizer, segment, master);
+}
+
+static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
+			   size_t tile, const struct segment *segment)
+{
+	const struct group *group = &optimizer->groups[segment->group];
+	uint64_t within = segment->at - tile * optimizer->tile_numel;
+	enum nvs_dtype dtype;
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
+	char *weights = group->weights;
+
+	if (weights)
+		weights += segment->offset * nvs_dtype_size(group->dtype);
+	optimizer->kernel->adam(&update->adam, tile_part(optimizer, tile, NVS_MASTER) + within,
+				tile_part(optimizer, tile, NVS_EXP_AVG) + within,
+				tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within, gradients,
+				dtype, weights, group->dtype, segment->numel);
+}
+
+static void update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			 uint64_t n, unsigned thread)
+{
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	struct segment segment;
+
+	if (optimizer->tiles[tile].fresh)
+		init_slice(optimizer, tile, from, n);
+	while (next_segment(optimizer, &at, end, &segment)) {
+		if (!has_gradients(&optimizer->groups[segment.group]))
+			continue;
+		if (optimizer->update)
+			update_by_caller(optimizer, arg, tile, &segment, thread);
+		else
+			update_segment(optimizer, arg, tile, &segment);
+	}
+}
+
+/* ---- Making room ---- */
+
+static bool is_idle(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, bool *dirty)
+{
+	struct nvs_tensor_info info;
+
+	nvs_tensor_get_info(optimizer->engine, tensor, &info);
+	*dirty = info.dirty;
+	return info.state == NVS_RESIDENT && !info.uses;
+}
+
+/*
+ * Added gradients may fill the pool. Those that the walk needs last make room for its first tiles;
+ * what is used up makes room for the next. Left to itself the engine would drop what was added
+ * first, which may be what is needed first.
+ */
+static void make_room(struct nvs_optimizer *optimizer)
+{
+	bool reverse = optimizer->walks & 1, dirty;
+	size_t n = optimizer->ngradients;
+	struct nvs_engine_stats stats;
+	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
+
+	nvs_get_stats(optimizer->engine, &stats);
+	room = stats.pool.bytes - stats.pool.used;
+	for (size_t i = 0; i < n && room < POOL_TILES * tile; i++) {
+		struct gradient_tile *last = &optimizer->gradients[reverse ? i : n - 1 - i];
+
+		if (last->valid && is_idle(optimizer, last->tensor, &dirty) &&
+		    !nvs_swap_out(optimizer->engine, &last->tensor, 1, NULL))
+			room += tile;
+	}
+}
+
+/* Tiles that are updated, and that the drive would not take: once more. */
+static int write_again(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	bool dirty;
+	int rc = 0;
+
+	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++)
+		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
+			rc = nvs_swap_out(optimizer->engine, &optimizer->offloaded[i], 1, error);
+	return rc;
+}
+
+/* ---- Beginning and ending ---- */
+
+/* DeepSpeed's (runtime/zero/stage3.py, unscale_and_clip_grads). */
+static double clip_factor(double norm, double clipping)
+{
+	double over = (norm + 1e-6) / clipping;
+
+	return clipping > 0 && over > 1 ? 1 / over : 1;
+}
+
+static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_result *result,
+		struct nvs_error *error)
+{
+	double scale = optimizer->scaler.scale;
+	int rc = scaler_update(&optimizer->scaler, &optimizer->config.fp16, true);
+
+	gradients_clear(optimizer);
+	result->skipped = true;
+	result->norm = sqrt(sum) / scale;
+	if (rc)
+		return error_about(error, rc, "min_loss_scale", 0, 0,
+				   "gradients overflow at a loss scale of %g, the least that "
+				   "fp16.min_loss_scale allows: the training has gone wrong, or "
+				   "that has to be lower",
+				   scale);
+	return 0;
+}
+
+/* Finds the norm, and what gradients are multiplied by. */
+static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		 struct nvs_step_result *result, struct nvs_error *error)
+{
+	const struct nvs_config *config = &optimizer->config;
+	double scale = optimizer->scaler.scale, sum = 0;
+	bool needed = config->fp16.enabled || config->gradient_clipping > 0 || options->norm;
+	int rc = 0;
+
+	if (options->sums)
+		sum = options->sums->sum_squares;
+	else if (needed)
+		rc = gradients_sum(optimizer, &sum, error);
+	if (rc)
+		return rc;
+	if (config->fp16.enabled && !isfinite(sum))
+		return skip(optimizer, sum, result, error);
+	optimizer->step_norm = needed || options->sums ? sqrt(sum) / scale : -1;
+	optimizer->step_clip = clip_factor(optimizer->step_norm, config->gradient_clipping);
+	optimizer->step_factor = optimizer->step_clip / scale;
+	optimizer->step_lr = options->lr < 0 ? config->adam.lr : options->lr;
+	optimizer->unfinished = true;
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		optimizer->tiles[i].done = false;
+	return 0;
+}
+
+static int check_owed(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		if (optimizer->groups[i].owed)
+			return error_about(
+				error, -EINVAL, optimizer->groups[i].name, 0, 0,
+				"step %" PRIu64
+				" was begun by a run before this one with gradients that "
+				"had been lent for group %s: lend them again to finish it",
+				optimizer->step + 1, optimizer->groups[i].name);
+	return 0;
+}
+
+static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figures,
+		      struct nvs_error *error)
+{
+	static const struct pass_kind kind = {
+		.writes = true, .gradients = true, .wants = wants_update, .slice = update_slice};
+	struct update update = {.lr = optimizer->step_lr,
+				.adam = adam_factors(&optimizer->config.adam, optimizer->step_lr,
+						     optimizer->step + 1, optimizer->step_factor)};
+	int rc = check_owed(optimizer, error);
+
+	if (!rc)
+		rc = write_again(optimizer, error);
+	if (rc)
+		return rc;
+	make_room(optimizer);
+	return pass_run(optimizer, &kind, &update, figures, error);
+}
+
+static int end(struct nvs_optimizer *optimizer)
+{
+	optimizer->step++;
+	optimizer->walks++;
+	optimizer->unfinished = false;
+	gradients_clear(optimizer);
+	return scaler_update(&optimizer->scaler, &optimizer->config.fp16, false);
+}
+
+/* ---- The call ---- */
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static void fill_io(struct nvs_step_io *io, const struct nvs_engine_stats *from,
+		    const struct nvs_engine_stats *to, const struct pass_figures *figures,
+		    unsigned threads)
+{
+	io->io_ns = to->busy_ns - from->busy_ns;
+	io->read_bytes = to->swapped_in - from->swapped_in;
+	io->written_bytes = to->swapped_out - from->swapped_out;
+	io->compute_ns = figures->compute_ns / threads;
+	io->hits = figures->hits;
+	io->misses = figures->misses;
+	io->stalls = figures->stalls;
+	io->stall_ns = figures->stall_ns / threads;
+	if (io->io_ns + io->compute_ns > io->wall_ns)
+		io->hidden_ns = least(io->io_ns + io->compute_ns - io->wall_ns,
+				      least(io->io_ns, io->compute_ns));
+}
+
+static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		struct nvs_step_result *result, struct nvs_error *error)
+{
+	struct nvs_engine_stats from, to;
+	struct pass_figures figures = {0};
+	uint64_t started = clock_ns();
+	int rc = 0;
+
+	nvs_get_stats(optimizer->engine, &from);
+	result->loss_scale = optimizer->scaler.scale;
+	if (!optimizer->unfinished)
+		rc = begin(optimizer, options, result, error);
+	if (!rc && !result->skipped)
+		rc = update_all(optimizer, &figures, error);
+	if (!rc && !result->skipped)
+		rc = end(optimizer);
+	nvs_get_stats(optimizer->engine, &to);
+	result->step = optimizer->step;
+	if (!result->skipped) {
+		result->norm = optimizer->step_norm;
+		result->clip = optimizer->step_clip;
+	}
+	result->tiles = figures.tiles;
+	result->cpu_ns = figures.cpu_ns;
+	result->threads = threads_count(optimizer->threads);
+	result->kernel = optimizer->update ? "caller" : optimizer->kernel->name;
+	result->io.wall_ns = clock_ns() - started;
+	fill_io(&result->io, &from, &to, &figures, result->threads);
+	return rc;
+}
+
+int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		       struct nvs_step_result *result, struct nvs_error *error)
+{
+	static const struct nvs_step_options otherwise = {.lr = -1};
+	struct nvs_step_result unseen;
+	int rc;
+
+	if (!result)
+		result = &unseen;
+	*result = (struct nvs_step_result){.norm = -1, .clip = 1};
+	pthread_mutex_lock(&optimizer->lock);
+	rc = step(optimizer, options ? options : &otherwise, result, error);
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
+}
+
+double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer)
+{
+	double scale;
+
+	pthread_mutex_lock(&optimizer->lock);
+	scale = optimizer->scaler.scale;
+	pthread_mutex_unlock(&optimizer->lock);
+	return scale;
+}

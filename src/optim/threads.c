@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads that all run one function at a time. A task is a number that is counted up under the one
+ * lock: a thread that has seen a lower one runs it, and the last to return from it wakes who waits.
+ * Relies on pthreads, and on the topology only while they are started; never spins.
+ */
+#include "optim/threads.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* Room for an update function of the caller's, and far from the 2 MiB at which the kernel may back
+ * a stack with a huge page. */
+#define STACK_BYTES (256 * 1024)
+
+struct thread {
+	struct threads *threads;
+	pthread_t pthread;
+	unsigned index;
+};
+
+struct threads {
+	pthread_mutex_t lock;
+	pthread_cond_t begun; /* a task, or the end */
+	pthread_cond_t done;  /* all have returned from the task */
+	threads_fn *fn;
+	void *arg;
+	uint64_t task;	  /* the number of it, from 1 */
+	unsigned running; /* threads that have yet to return from it */
+	bool closing;
+	unsigned count; /* threads that were started */
+	struct thread thread[];
+};
+
+static void *thread_main(void *arg)
+{
+	const struct thread *thread = arg;
+	struct threads *threads = thread->threads;
+	uint64_t seen = 0;
+
+	pthread_mutex_lock(&threads->lock);
+	for (;;) {
+		while (threads->task == seen && !threads->closing)
+			pthread_cond_wait(&threads->begun, &threads->lock);
+		if (threads->closing)
+			break;
+		seen = threads->task;
+
+		threads_fn *fn = threads->fn;
+		void *fn_arg = threads->arg;
+
+		pthread_mutex_unlock(&threads->lock);
+		fn(fn_arg, thread->index);
+		pthread_mutex_lock(&threads->lock);
+		if (--threads->running == 0)
+			pthread_cond_broadcast(&threads->done);
+	}
+	pthread_mutex_unlock(&threads->lock);
+	return NULL;
+}
+
+/* Starts as many as there can be of `count`; why there are no more. */
+static int start_all(struct threads *threads, unsigned count)
+{
+	pthread_attr_t attr;
+	sigset_t all, before;
+	int rc = 0;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	/* Signals are the caller's threads' to handle. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	while (!rc && threads->count < count) {
+		struct thread *thread = &threads->thread[threads->count];
+
+		thread->threads = threads;
+		thread->index = threads->count;
+		rc = pthread_create(&thread->pthread, &attr, thread_main, thread);
+		threads->count += !rc;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	return -rc;
+}
+
+struct place {
+	const struct topo *topo;
+	int node;
+	unsigned cores;
+};
+
+static void settle(void *arg, unsigned thread)
+{
+	const struct place *place = arg;
+	char name[16];
+
+	snprintf(name, sizeof(name), "nvs-adam-%u", thread);
+	pthread_setname_np(pthread_self(), name);
+	if (place->cores)
+		(void)topo_bind_thread_to_core(place->topo, place->node, thread % place->cores);
+}
+
+/* The node's cores, or the machine's where the process was kept away from all of them. */
+static struct place place_near(const struct topo *topo, int node)
+{
+	struct place place = {topo, node, topo_cores(topo, node)};
+
+	if (!place.cores && node >= 0)
+		place = (struct place){topo, -1, topo_cores(topo, -1)};
+	return place;
+}
+
+int threads_open(struct threads **out, unsigned count, const struct topo *topo, int node,
+		 struct nvs_error *error)
+{
+	struct place place = place_near(topo, node);
+	struct threads *threads;
+	int rc;
+
+	if (!count)
+		count = place.cores ? place.cores : 1;
+	threads = calloc(1, sizeof(*threads) + count * sizeof(threads->thread[0]));
+	if (!threads)
+		return error_set(error, -ENOMEM, "no memory for %u threads", count);
+	pthread_mutex_init(&threads->lock, NULL);
+	pthread_cond_init(&threads->begun, NULL);
+	pthread_cond_init(&threads->done, NULL);
+	rc = start_all(threads, count);
+	if (rc) {
+		error_about(error, rc, "nvswap.optimizer_threads", 0, 0,
+			    "only %u of %u threads to compute with could be started: %s. Raise the "
+			    "limit on threads (ulimit -u, the container's pids limit), or set "
+			    "nvswap.optimizer_threads to fewer",
+			    threads->count, count, strerror(-rc));
+		threads_close(threads);
+		return rc;
+	}
+	threads_run(threads, settle, &place);
+	*out = threads;
+	return 0;
+}
+
+void threads_close(struct threads *threads)
+{
+	if (!threads)
+		return;
+	pthread_mutex_lock(&threads->lock);
+	assert(!threads->running);
+	threads->closing = true;
+	pthread_cond_broadcast(&threads->begun);
+	pthread_mutex_unlock(&threads->lock);
+	for (unsigned i = 0; i < threads->count; i++)
+		pthread_join(threads->thread[i].pthread, NULL);
+	pthread_cond_destroy(&threads->begun);
+	pthread_cond_destroy(&threads->done);
+	pthread_mutex_destroy(&threads->lock);
+	free(threads);
+}
+
+unsigned threads_count(const struct threads *threads)
+{
+	return threads->count;
+}
+
+void threads_start(struct threads *threads, threads_fn *fn, void *arg)
+{
+	pthread_mutex_lock(&threads->lock);
+	assert(!threads->running);
+	threads->fn = fn;
+	threads->arg = arg;
+	threads->running = threads->count;
+	threads->task++;
+	pthread_cond_broadcast(&threads->begun);
+	pthread_mutex_unlock(&threads->lock);
+}
+
+void threads_join(struct threads *threads)
+{
+	pthread_mutex_lock(&threads->lock);
+	while (threads->running)
+		pthread_cond_wait(&threads->done, &threads->lock);
+	pthread_mutex_unlock(&threads->lock);
+}
+
+void threads_run(struct threads *threads, threads_fn *fn, void *arg)
+{
+	threads_start(threads, fn, arg);
+	threads_join(threads);
+}

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drive fails in the middle of a step: it is told where, nothing that was computed is lost,
+ * nothing else may come between, and the step that is called again ends with the bits of one that
+ * was never disturbed.
+ */
+#include "optim_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#define STEPS	3
+#define FOREVER UINT32_MAX
+
+static const struct group four[] = {{"layers.0", 20001, NVS_BF16},
+				    {"layers.1", 9999, NVS_F16},
+				    {"layers.2", 14337, NVS_BF16},
+				    {"layers.3", 4096, NVS_F32}};
+
+static struct snapshot undisturbed[STEPS + 1];
+
+/* What must be after so many steps. */
+static const struct snapshot *due(uint64_t steps)
+{
+	struct optim o;
+
+	if (undisturbed[steps].n)
+		return &undisturbed[steps];
+	optim_init(&o, four, LENGTH(four));
+	o.config.optimizer.device = NVS_DEVICE_CPU;
+	DONE(&o, optim_open(&o));
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		optim_run(&o, step, step);
+		snapshot_take(&o, &undisturbed[step]);
+	}
+	optim_close(&o);
+	return &undisturbed[steps];
+}
+
+/* One of several ways to do the same. */
+#define WAYS 6
+static void begin(struct optim *o, struct stumble *stumble, unsigned way)
+{
+	optim_init(o, four, LENGTH(four));
+	o->stumble = stumble;
+	o->config.optimizer.pipeline_read = way != 1;
+	o->config.optimizer.pipeline_write = way != 2;
+	o->config.optimizer_max_in_cpu = way == 3 ? 12000 : 0;
+	o->config.optimizer.ratio = way == 4 ? 0.7 : 1;
+	o->config.verify = way == 5;
+	o->config.aio.queue_depth = way % 2 ? 2 : 8;
+}
+
+/* Closed whatever the drive does. */
+static int end(struct optim *o)
+{
+	struct nvs_optimizer *optimizer = o->optimizer;
+	int rc;
+
+	o->optimizer = NULL;
+	o->error = (struct nvs_error){0};
+	rc = nvs_optimizer_close(optimizer, &o->error);
+	optim_close(o);
+	return rc;
+}
+
+static void names_what_failed(struct optim *o, int rc)
+{
+	if (rc != -EIO || !o->error.text[0])
+		print_error("%s: \"%s\"\n", nvs_strerror(rc), o->error.text);
+	assert_int_equal(rc, -EIO);
+	assert_int_equal(o->error.code, -EIO);
+	/* A group, or a tile by its number, and where it lies. */
+	assert_true(strstr(o->error.text, "layers.") || strstr(o->error.text, "tile"));
+	assert_non_null(strstr(o->error.text, o->path));
+	o->error = (struct nvs_error){0};
+}
+
+/* Nothing comes between a step and its end. */
+static void nothing_else_may_change(struct optim *o)
+{
+	static float data[4096];
+	uint64_t added = 9;
+
+	for (size_t i = 0; i < o->n; i++)
+		REFUSED(o,
+			nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32, o->gradients[i],
+						     &o->error),
+			-EBUSY, "");
+	REFUSED(o,
+		nvs_optimizer_add_gradients(o->optimizer, 3, 0, 9, NVS_F32, data, &added,
+					    &o->error),
+		-EBUSY, "");
+	assert_int_equal(added, 0);
+	REFUSED(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error), -EBUSY, "");
+	REFUSED(o, nvs_optimizer_set(o->optimizer, 3, NVS_EXP_AVG, 0, 9, data, &o->error), -EBUSY,
+		"");
+}
+
+/* With another rate, which a step that has begun does not look at. */
+static int step_again(struct optim *o)
+{
+	const struct nvs_step_options options = {.lr = 12345};
+
+	return nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error);
+}
+
+static void finishes(struct optim *o, uint64_t step)
+{
+	DONE(o, step_again(o));
+	assert_int_equal(o->result.step, step);
+	assert_false(o->result.skipped);
+	o->result.norm = due(step)->norm;
+	IS_AS(o, due(step));
+	if (step == STEPS)
+		return;
+	optim_run(o, step + 1, STEPS);
+	IS_AS(o, due(STEPS));
+}
+
+/* ---- Once, and for long ---- */
+
+/* Whether the step was refused: a write may be made again within it, if room is made later. */
+static bool refused_or_done(struct optim *o, uint64_t step)
+{
+	int rc = optim_step(o, step);
+
+	if (rc) {
+		names_what_failed(o, rc);
+		nothing_else_may_change(o);
+		finishes(o, step);
+	} else {
+		IS_AS(o, due(step));
+		optim_run(o, step + 1, STEPS);
+		IS_AS(o, due(STEPS));
+	}
+	return rc;
+}
+
+static void a_step_fails_and_finishes(enum nvs_direction direction, uint64_t after)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	unsigned refused = 0;
+	struct optim o;
+
+	for (unsigned way = 0; way < WAYS; way++) {
+		begin(&o, &stumble, way);
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		optim_lend(&o, 2, 1);
+		stumble_set(&stumble, direction, after, -EIO, 1);
+		refused += refused_or_done(&o, 2);
+		assert_int_equal(end(&o), 0);
+	}
+	assert_true(direction == NVS_READ ? refused == WAYS : refused > 0);
+}
+
+static void a_write_that_fails_is_made_good(void **state)
+{
+	(void)state;
+	a_step_fails_and_finishes(NVS_WRITE, 0);
+	a_step_fails_and_finishes(NVS_WRITE, 9);
+}
+
+static void a_read_that_fails_is_made_good(void **state)
+{
+	(void)state;
+	a_step_fails_and_finishes(NVS_READ, 0);
+	a_step_fails_and_finishes(NVS_READ, 9);
+}
+
+static void what_fails_for_long_fails_until_it_is_mended(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < WAYS; way++) {
+		enum nvs_direction direction = way % 2 ? NVS_READ : NVS_WRITE;
+
+		begin(&o, &stumble, way);
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		optim_lend(&o, 2, 1);
+		stumble_set(&stumble, direction, 5, -EIO, FOREVER);
+		names_what_failed(&o, optim_step(&o, 2));
+		for (int again = 0; again < 3; again++) {
+			assert_int_equal(step_again(&o), -EIO);
+			nothing_else_may_change(&o);
+		}
+		stumble_mend(&stumble);
+		finishes(&o, 2);
+		assert_int_equal(end(&o), 0);
+	}
+}
+
+/* One after the other, each at another place. */
+static void many_failures_of_one_step_are_made_good(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+	unsigned failed = 0;
+	int rc;
+
+	(void)state;
+	begin(&o, &stumble, 0);
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	optim_lend(&o, 2, 1);
+	do {
+		stumble_set(&stumble, failed % 2 ? NVS_WRITE : NVS_READ, 2, -EIO, 1 + failed % 2);
+		rc = failed ? step_again(&o) : optim_step(&o, 2);
+		failed += rc != 0;
+	} while (rc && failed < 200);
+	assert_true(failed > 3 && !rc);
+	stumble_mend(&stumble);
+	o.result.norm = due(2)->norm;
+	IS_AS(&o, due(2));
+	optim_run(&o, 3, 3);
+	IS_AS(&o, due(3));
+	assert_int_equal(end(&o), 0);
+}
+
+/* ---- At the beginning ---- */
+
+static void the_first_step_is_made_good(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	unsigned refused = 0;
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < WAYS; way++) {
+		begin(&o, &stumble, way);
+		DONE(&o, optim_open(&o));
+		optim_lend(&o, 1, 1);
+		stumble_set(&stumble, NVS_WRITE, way % 2 ? 7 : 0, -EIO, 1);
+		refused += refused_or_done(&o, 1);
+		assert_int_equal(end(&o), 0);
+	}
+	assert_true(refused > 0);
+}
+
+static void what_can_not_be_begun_is_not_open(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < WAYS; way += 2) {
+		begin(&o, &stumble, way);
+		o.config.optimizer.fast_init = false;
+		stumble_set(&stumble, NVS_WRITE, 3, -EIO, FOREVER);
+		names_what_failed(&o, optim_open(&o));
+		assert_null(o.optimizer);
+		stumble_mend(&stumble);
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		IS_AS(&o, due(1));
+		assert_int_equal(end(&o), 0);
+	}
+}
+
+/* ---- Gradients that are swapped ---- */
+
+/* All of a step, from where the last one stopped; returns how often it was refused. */
+static unsigned add_all(struct optim *o, uint64_t step, struct stumble *stumble)
+{
+	unsigned refused = 0;
+
+	for (size_t i = 0; i < o->n; i++) {
+		float *data = o->gradients[i];
+		uint64_t numel = o->specs[i].numel, at = 0;
+
+		for (uint64_t j = 0; j < numel; j++)
+			data[j] = (float)element_value(16 * step + i, j);
+		while (at < numel) {
+			uint64_t added = 0;
+			int rc = nvs_optimizer_add_gradients(o->optimizer, i, at, numel - at,
+							     NVS_F32, data + at, &added, &o->error);
+
+			assert_true(rc || added == numel - at);
+			assert_true(added <= numel - at);
+			at += added;
+			if (!rc)
+				continue;
+			assert_int_equal(rc, -EIO);
+			assert_true(refused++ < 100);
+			if (refused == 5)
+				stumble_mend(stumble);
+		}
+	}
+	o->error = (struct nvs_error){0};
+	return refused;
+}
+
+static void gradients_that_can_not_be_swapped_are_added_later(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+	unsigned refused = 0;
+
+	(void)state;
+	for (unsigned way = 0; way < WAYS; way++) {
+		begin(&o, &stumble, way);
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		stumble_set(&stumble, NVS_WRITE, 2, -EIO, way % 2 ? FOREVER : 1);
+		refused += add_all(&o, 2, &stumble);
+		stumble_mend(&stumble);
+		DONE(&o, optim_step(&o, 2));
+		IS_AS(&o, due(2));
+		optim_run(&o, 3, STEPS);
+		IS_AS(&o, due(STEPS));
+		assert_int_equal(end(&o), 0);
+	}
+	assert_true(refused > 0);
+}
+
+static void gradients_that_can_not_be_read_are_not_lost(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < WAYS; way++) {
+		/* In the pass that sums them, in the step itself, and for long. */
+		static const uint64_t after[] = {0, 30, 1};
+
+		begin(&o, &stumble, way);
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		assert_int_equal(add_all(&o, 2, &stumble), 0);
+		stumble_set(&stumble, NVS_READ, after[way % 3], -EIO, way % 3 == 2 ? FOREVER : 1);
+		names_what_failed(&o, optim_step(&o, 2));
+		stumble_mend(&stumble);
+		DONE(&o, optim_step(&o, 2));
+		assert_int_equal(o.result.step, 2);
+		o.result.norm = due(2)->norm;
+		IS_AS(&o, due(2));
+		optim_run(&o, 3, STEPS);
+		IS_AS(&o, due(STEPS));
+		assert_int_equal(end(&o), 0);
+	}
+}
+
+/* ---- State out and in, and the end ---- */
+
+static void state_that_can_not_be_read_is_told(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	static float data[20001];
+	struct optim o;
+
+	(void)state;
+	begin(&o, &stumble, 0);
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	for (size_t i = 0; i < o.n; i++) {
+		stumble_set(&stumble, NVS_READ, 0, -EIO, FOREVER);
+		names_what_failed(&o, nvs_optimizer_get(o.optimizer, i, NVS_EXP_AVG, 0,
+							four[i].numel, data, &o.error));
+		names_what_failed(
+			&o, nvs_optimizer_set(o.optimizer, i, NVS_EXP_AVG, 5, 17, data, &o.error));
+		stumble_mend(&stumble);
+	}
+	/* That was no step: anything may be done. */
+	IS_AS(&o, due(1));
+	optim_run(&o, 2, STEPS);
+	IS_AS(&o, due(STEPS));
+	assert_int_equal(end(&o), 0);
+}
+
+static void it_can_be_closed_after_a_failure(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < 2 * WAYS; way++) {
+		bool keep = way % 2, mended = way / 3 % 2;
+
+		begin(&o, &stumble, way / 2);
+		o.config.keep = keep;
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		optim_lend(&o, 2, 1);
+		stumble_set(&stumble, NVS_WRITE, 4, -EIO, FOREVER);
+		assert_int_equal(optim_step(&o, 2), -EIO);
+		if (mended)
+			stumble_mend(&stumble);
+		if (keep && !mended)
+			assert_true(end(&o) < 0);
+		else
+			end(&o);
+		stumble_mend(&stumble);
+	}
+}
+
+/* Closed while the drive fails, the next run finds what was committed or is told. */
+static void what_could_not_be_committed_is_told(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < WAYS; way++) {
+		begin(&o, &stumble, way);
+		o.config.keep = true;
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+		optim_lend(&o, 2, 1);
+		stumble_set(&stumble, NVS_WRITE, 9, -EIO, FOREVER);
+		assert_int_equal(optim_step(&o, 2), -EIO);
+		assert_true(nvs_optimizer_commit(o.optimizer, &o.error) < 0);
+		assert_true(nvs_optimizer_close(o.optimizer, &o.error) < 0);
+		o.optimizer = NULL;
+		stumble_mend(&stumble);
+		if (!optim_open(&o))
+			assert_true(TRUE_OR_TOLD(&o, due(1)) > 0);
+		end(&o);
+	}
+}
+
+/* Committed in the middle of a step, the next run finishes that one first. */
+static void a_step_that_was_not_finished_is_finished_by_the_next_run(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < WAYS; way++) {
+		begin(&o, &stumble, way);
+		o.config.keep = true;
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 1);
+		optim_lend(&o, 2, 1);
+		stumble_set(&stumble, way % 2 ? NVS_READ : NVS_WRITE, 9, -EIO, FOREVER);
+		assert_int_equal(optim_step(&o, 2), -EIO);
+		stumble_mend(&stumble);
+		optim_shut(&o);
+		DONE(&o, optim_open(&o));
+		/* Without its gradients it can't go on, and says so. */
+		assert_true(step_again(&o) < 0);
+		optim_lend(&o, 2, 1);
+		finishes(&o, 2);
+		assert_int_equal(end(&o), 0);
+	}
+}
+
+static void a_commit_that_failed_can_be_made_again(void **state)
+{
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	begin(&o, &stumble, 3);
+	o.config.keep = true;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	stumble_set(&stumble, NVS_WRITE, 2, -EIO, 1);
+	assert_int_equal(nvs_optimizer_commit(o.optimizer, &o.error), -EIO);
+	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+	IS_AS(&o, due(1));
+	optim_run(&o, 2, 2);
+	optim_shut(&o);
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 3, 3);
+	IS_AS(&o, due(3));
+	assert_int_equal(end(&o), 0);
+}
+
+static int leave_all(void **state)
+{
+	for (size_t i = 0; i < LENGTH(undisturbed); i++)
+		snapshot_free(&undisturbed[i]);
+	return places_leave_all(state);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_write_that_fails_is_made_good),
+		cmocka_unit_test(a_read_that_fails_is_made_good),
+		cmocka_unit_test(what_fails_for_long_fails_until_it_is_mended),
+		cmocka_unit_test(many_failures_of_one_step_are_made_good),
+		cmocka_unit_test(the_first_step_is_made_good),
+		cmocka_unit_test(what_can_not_be_begun_is_not_open),
+		cmocka_unit_test(gradients_that_can_not_be_swapped_are_added_later),
+		cmocka_unit_test(gradients_that_can_not_be_read_are_not_lost),
+		cmocka_unit_test(state_that_can_not_be_read_is_told),
+		cmocka_unit_test(it_can_be_closed_after_a_failure),
+		cmocka_unit_test(what_could_not_be_committed_is_told),
+		cmocka_unit_test(a_step_that_was_not_finished_is_finished_by_the_next_run),
+		cmocka_unit_test(a_commit_that_failed_can_be_made_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, leave_all);
+}

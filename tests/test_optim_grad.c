@@ -1,0 +1,813 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients: lent or added in pieces, also more than the pool holds; their norm, clipping and loss
+ * scale. Numbers in tables were worked out apart from the library, in plain double arithmetic.
+ */
+#include "optim_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+
+static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
+
+static void near(double is, double due, double tolerance, const char *what, uint64_t i)
+{
+	if (fabs(is - due) <= tolerance)
+		return;
+	print_error("%s %" PRIu64 ": %.17g, and %.17g is due\n", what, i, is, due);
+	fail();
+}
+
+/* ---- Added ---- */
+
+static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
+
+/* A piece of a group, and elements that are added to it. */
+struct piece {
+	size_t group;
+	uint64_t offset, numel;
+};
+
+static struct piece random_piece(const struct optim *o, uint64_t *random)
+{
+	struct piece piece = {.group = below(random, o->n)};
+	uint64_t numel = o->specs[piece.group].numel;
+
+	piece.offset = below(random, numel);
+	piece.numel = 1 + below(random, numel - piece.offset);
+	return piece;
+}
+
+static void make_elements(enum nvs_dtype dtype, void *data, uint64_t series, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		element_put(dtype, data, i, element_rounded(dtype, element_value(series, i)));
+}
+
+static void add(struct optim *o, struct piece piece, enum nvs_dtype dtype, const void *data)
+{
+	uint64_t added = 0;
+
+	DONE(o, nvs_optimizer_add_gradients(o->optimizer, piece.group, piece.offset, piece.numel,
+					    dtype, data, &added, &o->error));
+	assert_int_equal(added, piece.numel);
+}
+
+/* The sum in fp32, rounded to the type that accumulates. */
+static void accumulate(enum nvs_dtype to, void *sums, struct piece piece, enum nvs_dtype from,
+		       const void *data)
+{
+	for (uint64_t i = 0; i < piece.numel; i++) {
+		float sum = (float)element_get(to, sums, piece.offset + i) +
+			    (float)element_get(from, data, i);
+
+		element_put(to, sums, piece.offset + i, element_rounded(to, (double)sum));
+	}
+}
+
+/* Adds pieces here and there, one upon the other, and accumulates the same in o->gradients. */
+static void add_pieces(struct optim *o, enum nvs_dtype from, uint64_t seed, unsigned n)
+{
+	enum nvs_dtype to = o->config.grad_accum_dtype;
+	static float data[30000];
+
+	o->gradients_dtype = to;
+	for (size_t i = 0; i < o->n; i++)
+		memset(o->gradients[i], 0, o->specs[i].numel * 4);
+	for (unsigned k = 0; k < n + o->n; k++) {
+		struct piece piece = random_piece(o, &seed);
+
+		if (k >= n) /* and each group once as a whole */
+			piece = (struct piece){k - n, 0, o->specs[k - n].numel};
+		assert_true(piece.numel <= LENGTH(data));
+		make_elements(from, data, seed, piece.numel);
+		add(o, piece, from, data);
+		accumulate(to, o->gradients[piece.group], piece, from, data);
+	}
+}
+
+static void lend_again(struct optim *o)
+{
+	for (size_t i = 0; i < o->n; i++)
+		DONE(o, nvs_optimizer_lend_gradients(o->optimizer, i, o->gradients_dtype,
+						     o->gradients[i], &o->error));
+}
+
+/* One step with what has been added to `o`, and one with the same lent. */
+static void comes_to_the_same_as_lent(struct optim *o, const struct group *groups)
+{
+	struct snapshot snapshot;
+	struct optim lent;
+
+	DONE(o, optim_step(o, 1));
+	snapshot_take(o, &snapshot);
+	optim_init(&lent, groups, o->n);
+	lent.config.optimizer.device = NVS_DEVICE_CPU;
+	lent.config.gradient_clipping = o->config.gradient_clipping;
+	lent.gradients_dtype = o->gradients_dtype;
+	DONE(&lent, optim_open(&lent));
+	for (size_t i = 0; i < o->n; i++)
+		memcpy(lent.gradients[i], o->gradients[i], groups[i].numel * 4);
+	lend_again(&lent);
+	DONE(&lent, optim_step(&lent, 1));
+	IS_AS(&lent, &snapshot);
+	snapshot_free(&snapshot);
+	optim_close(&lent);
+}
+
+static void pieces_are_added_with_a_rounding_each(void **state)
+{
+	uint64_t seed = seed_of_run();
+	struct optim o;
+
+	(void)state;
+	for (size_t to = 0; to < 3; to++)
+		for (size_t from = 0; from < 3; from++) {
+			optim_init(&o, pair, 2);
+			o.config.optimizer.device = NVS_DEVICE_CPU;
+			o.config.grad_accum_dtype = dtypes[to];
+			DONE(&o, optim_open(&o));
+			add_pieces(&o, dtypes[from], seed + 3 * to + from, 8);
+			comes_to_the_same_as_lent(&o, pair);
+			optim_close(&o);
+		}
+}
+
+static void gradients_that_find_no_room_are_swapped(void **state)
+{
+	static const struct group groups[] = {
+		{"a", 30000, NVS_BF16}, {"b", 29999, NVS_F32}, {"c", 25001, NVS_F16}};
+	uint64_t seed = seed_of_run();
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < 4; way++) {
+		struct nvs_engine_stats stats;
+
+		optim_init(&o, groups, 3);
+		o.config.optimizer.pipeline_read = o.config.optimizer.pipeline_write = way & 1;
+		o.config.gradient_clipping = way & 2 ? 0.5 : 0;
+		o.config.verify = way == 3;
+		DONE(&o, optim_open(&o));
+		/* 120 kB of pool, and 340 kB of gradients. */
+		add_pieces(&o, NVS_BF16, seed + way, 20);
+		nvs_get_stats(nvs_optimizer_engine(o.optimizer), &stats);
+		assert_true(stats.swapped_out > 100000);
+		assert_true(stats.swapped_in > 0);
+		comes_to_the_same_as_lent(&o, groups);
+		assert_true(o.result.io.read_bytes > 200000);
+		optim_close(&o);
+	}
+}
+
+/* From step to step nothing of the last gradients is left. */
+static void each_step_begins_with_no_gradients(void **state)
+{
+	struct snapshot snapshot;
+	struct optim lent, added;
+
+	(void)state;
+	optim_init(&lent, pair, 2);
+	optim_init(&added, pair, 2);
+	added.config.optimizer_max_in_cpu = 5000;
+	DONE(&lent, optim_open(&lent));
+	DONE(&added, optim_open(&added));
+	for (uint64_t step = 1; step <= 3; step++) {
+		optim_lend(&lent, step, 1);
+		for (size_t i = 0; i < 2; i++) {
+			uint64_t half = pair[i].numel / 2 + 1;
+			const float *data = lent.gradients[i];
+
+			add(&added, (struct piece){i, half, pair[i].numel - half}, NVS_F32,
+			    data + half);
+			add(&added, (struct piece){i, 0, half}, NVS_F32, data);
+		}
+		DONE(&lent, optim_step(&lent, step));
+		DONE(&added, optim_step(&added, step));
+	}
+	snapshot_take(&lent, &snapshot);
+	IS_AS(&added, &snapshot);
+	snapshot_free(&snapshot);
+	optim_close(&added);
+	optim_close(&lent);
+}
+
+/* What nothing is added to is zero. */
+static void a_part_of_a_group_may_be_added(void **state)
+{
+	static float data[100];
+	struct optim o;
+
+	(void)state;
+	for (int keep = 0; keep < 2; keep++) {
+		optim_init(&o, pair, 2);
+		o.config.grad_accum_dtype = NVS_BF16;
+		o.config.keep = keep;
+		DONE(&o, optim_open(&o));
+		/* Both groups, so that what lay there before is not zero. */
+		add_pieces(&o, NVS_F32, 7, 3);
+		DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
+		memset(o.gradients[0], 0, pair[0].numel * 4);
+		memset(o.gradients[1], 0, pair[1].numel * 4);
+		make_elements(NVS_F32, data, 3, 100);
+		for (size_t i = 0; i < 2; i++) {
+			struct piece piece = {i, 3333, 100};
+
+			add(&o, piece, NVS_F32, data);
+			accumulate(NVS_BF16, o.gradients[i], piece, NVS_F32, data);
+		}
+		comes_to_the_same_as_lent(&o, pair);
+		optim_close(&o);
+	}
+}
+
+struct adder {
+	struct optim *optim;
+	size_t group;
+};
+
+static void *add_in_pieces(void *arg)
+{
+	const struct adder *adder = arg;
+	const struct optim *o = adder->optim;
+	const float *data = o->gradients[adder->group];
+	uint64_t numel = o->specs[adder->group].numel;
+
+	for (uint64_t at = 0, n; at < numel; at += n) {
+		n = numel - at < 777 ? numel - at : 777;
+		MUST(!nvs_optimizer_add_gradients(o->optimizer, adder->group, at, n, NVS_F32,
+						  data + at, NULL, NULL));
+	}
+	return NULL;
+}
+
+static void threads_may_add_at_the_same_time(void **state)
+{
+	pthread_t threads[2];
+	struct adder adders[2];
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, 2);
+	DONE(&o, optim_open(&o));
+	for (size_t i = 0; i < 2; i++)
+		make_elements(NVS_F32, o.gradients[i], 40 + i, pair[i].numel);
+	for (size_t i = 0; i < 2; i++) {
+		adders[i] = (struct adder){&o, i};
+		assert_int_equal(pthread_create(&threads[i], NULL, add_in_pieces, &adders[i]), 0);
+	}
+	for (size_t i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	comes_to_the_same_as_lent(&o, pair);
+	optim_close(&o);
+}
+
+static void nothing_added(struct optim *o, struct piece piece, enum nvs_dtype dtype, int code)
+{
+	static float data[16];
+	uint64_t added = 99;
+
+	REFUSED(o,
+		nvs_optimizer_add_gradients(o->optimizer, piece.group, piece.offset, piece.numel,
+					    dtype, data, &added, &o->error),
+		code, "");
+	assert_int_equal(added, 0);
+}
+
+static void the_two_kinds_are_not_mixed(void **state)
+{
+	static const struct piece first = {0, 5, 16};
+	static float data[16];
+	struct snapshot begun;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, 2);
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	snapshot_take(&o, &begun);
+	optim_lend(&o, 2, 1);
+	nothing_added(&o, first, NVS_F32, -EBUSY);
+	DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
+	add(&o, first, NVS_F32, data);
+	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, o.gradients[0], &o.error),
+		-EBUSY, "");
+	/* The other group may be. */
+	DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 1, NVS_F32, o.gradients[1], &o.error));
+	/* Forgotten, a step changes nothing. */
+	DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
+	DONE(&o, optim_step(&o, 2));
+	assert_int_equal(o.result.tiles, 0);
+	assert_int_equal(o.result.io.read_bytes, 0);
+	assert_int_equal(o.result.io.written_bytes, 0);
+	begun.norm = 0;
+	IS_AS(&o, &begun);
+	snapshot_free(&begun);
+	optim_close(&o);
+}
+
+static void what_is_outside_is_refused(void **state)
+{
+	static const struct piece outside[] = {{2, 0, 1},    {SIZE_MAX, 0, 1},	 {1, 7001, 1},
+					       {1, 6999, 3}, {1, UINT64_MAX, 2}, {1, 3, UINT64_MAX},
+					       {0, 0, 12346}};
+	static const enum nvs_dtype wrong[] = {NVS_F64, NVS_I32, NVS_F8_E5M2, NVS_DTYPE_COUNT};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, 2);
+	DONE(&o, optim_open(&o));
+	for (size_t i = 0; i < LENGTH(outside); i++)
+		nothing_added(&o, outside[i], NVS_F32, -EINVAL);
+	for (size_t i = 0; i < LENGTH(wrong); i++) {
+		nothing_added(&o, (struct piece){0, 0, 1}, wrong[i], -EINVAL);
+		REFUSED(&o,
+			nvs_optimizer_lend_gradients(o.optimizer, 0, wrong[i], o.gradients[0],
+						     &o.error),
+			-EINVAL, "");
+	}
+	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 2, NVS_F32, o.gradients[0], &o.error),
+		-EINVAL, "");
+	/* None of it left anything. */
+	optim_run(&o, 1, 1);
+	optim_close(&o);
+}
+
+/* ---- Norm and clipping ---- */
+
+static const struct group small[] = {{"a", 3, NVS_F32}, {"b", 5, NVS_F32}};
+#define SMALL 8
+
+/* AdamW of lr 0.01, betas 0.9 and 0.95, eps 1e-8, weight_decay 0.1; clipped to 1.5. */
+static const struct {
+	double gradients[SMALL], norm, clip, state[3][SMALL];
+} clipped[] = {
+	{{0.5, -1.25, 2, -3, 0.125, 0, 1.5, -0.75},
+	 4.2000744041028604,
+	 0.35713644534446193,
+	 {{0.489500001, -0.23975, 0.989, 0.00999999991, -1.5085, 1.998, 0.114875, -0.73925},
+	  {0.0178568223, -0.0446420557, 0.0714272891, -0.107140934, 0.00446420557, 0, 0.0535704668,
+	   -0.0267852334},
+	  {0.00159433051, 0.00996456567, 0.0255092881, 0.0573958983, 9.96456567e-05, 0,
+	   0.0143489746, 0.00358724364}}},
+	{{-0.25, 0.5, 1, 2, -4, 8, 0.5, 0.25},
+	 9.2533777616608734,
+	 0.16210295056924348,
+	 {{0.484067559, -0.234184432, 0.979734609, 0.0142921683, -1.50011278, 1.9886524,
+	   0.106926592, -0.73293196},
+	  {0.0120185663, -0.0320727026, 0.0804948552, -0.0640062501, -0.0608233952, 0.12968236,
+	   0.0563185676, -0.0200541363},
+	  {0.00159673075, 0.00979480447, 0.025547692, 0.0597815767, 0.0211165566, 0.0840875731,
+	   0.0139599929, 0.00348999823}}},
+	{{0.0625, -0.125, 0.25, 0.03125, -0.25, 0.125, 0.5, -0.5},
+	 0.8131007394536055,
+	 1,
+	 {{0.47783571, -0.228210407, 0.970550384, 0.017462356, -1.49131472, 1.98032363,
+	   0.0980776623, -0.724658408},
+	  {0.0170667096, -0.0413654323, 0.0974453697, -0.0544806251, -0.0797410557, 0.129214124,
+	   0.100686711, -0.0680487227},
+	  {0.00171220671, 0.0100863142, 0.0273953074, 0.056841326, 0.0231857288, 0.0806644444,
+	   0.0257619933, 0.0158154983}}},
+};
+static const double small_weights[SMALL] = {0.5, -0.25, 1, 0, -1.5, 2, 0.125, -0.75};
+
+static size_t group_of(unsigned i, uint64_t *at)
+{
+	*at = i < 3 ? i : i - 3;
+	return i < 3 ? 0 : 1;
+}
+
+static void small_init(struct optim *o)
+{
+	optim_init(o, small, 2);
+	o->config.optimizer.device = NVS_DEVICE_CPU;
+	o->config.adam.weight_decay = 0.1;
+	o->config.adam.beta2 = 0.95;
+	o->config.gradient_clipping = 1.5;
+	for (unsigned i = 0; i < SMALL; i++) {
+		uint64_t at;
+		size_t group = group_of(i, &at);
+
+		element_put(NVS_F32, o->specs[group].weights, at, small_weights[i]);
+	}
+}
+
+static void small_lend(struct optim *o, const double *gradients, double scale)
+{
+	for (unsigned i = 0; i < SMALL; i++) {
+		uint64_t at;
+		size_t group = group_of(i, &at);
+
+		element_put(o->gradients_dtype, o->gradients[group], at, gradients[i] * scale);
+	}
+	lend_again(o);
+}
+
+static void small_is(struct optim *o, const double due[3][SMALL])
+{
+	struct snapshot now;
+
+	snapshot_take(o, &now);
+	for (unsigned i = 0; i < SMALL; i++)
+		for (int part = 0; part < 3; part++) {
+			uint64_t at;
+			size_t group = group_of(i, &at);
+
+			near((double)now.parts[group][part][at], due[part][i],
+			     1e-8 + 1e-6 * fabs(due[part][i]), "element", i);
+		}
+	snapshot_free(&now);
+}
+
+static void clipping_follows_the_table(void **state)
+{
+	const struct nvs_step_options options = {.lr = 0.01};
+	struct optim o;
+
+	(void)state;
+	for (int half = 0; half < 2; half++) { /* with fp16 too, and a scale of 512 */
+		small_init(&o);
+		o.gradients_dtype = half ? NVS_F16 : NVS_F32;
+		o.config.fp16.enabled = half;
+		o.config.fp16.loss_scale = 512;
+		DONE(&o, optim_open(&o));
+		assert_true(nvs_optimizer_loss_scale(o.optimizer) == (half ? 512 : 1));
+		for (size_t i = 0; i < LENGTH(clipped); i++) {
+			small_lend(&o, clipped[i].gradients, half ? 512 : 1);
+			DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
+			near(o.result.norm, clipped[i].norm, 1e-13, "norm", i);
+			near(o.result.clip, clipped[i].clip, 1e-13, "clip", i);
+			assert_true(o.result.loss_scale == (half ? 512 : 1));
+			small_is(&o, clipped[i].state);
+		}
+		optim_close(&o);
+	}
+}
+
+static void the_norm_is_told_where_it_is_wanted(void **state)
+{
+	struct nvs_step_options options = {.lr = 0.01, .norm = true};
+	struct nvs_gradient_sums sums;
+	struct optim o;
+
+	(void)state;
+	small_init(&o);
+	o.config.gradient_clipping = 0;
+	DONE(&o, optim_open(&o));
+	small_lend(&o, clipped[0].gradients, 1);
+	DONE(&o, nvs_optimizer_sum_gradients(o.optimizer, &sums, &o.error));
+	assert_true(sums.sum_squares == 17.640625);
+	DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
+	near(o.result.norm, clipped[0].norm, 1e-13, "norm", 0);
+	assert_true(o.result.clip == 1);
+	small_lend(&o, clipped[1].gradients, 1);
+	options.norm = false;
+	DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
+	assert_true(o.result.norm == -1);
+	assert_true(o.result.clip == 1);
+	/* Of no gradients. */
+	DONE(&o, nvs_optimizer_sum_gradients(o.optimizer, &sums, &o.error));
+	assert_true(sums.sum_squares == 0);
+	optim_close(&o);
+}
+
+/* Eighths: their squares add up without rounding, in any order. */
+static void lend_eighths(struct optim *o, size_t first, uint64_t step)
+{
+	for (size_t i = 0; i < o->n; i++)
+		for (uint64_t j = 0; j < o->specs[i].numel; j++)
+			element_put(NVS_F32, o->gradients[i], j,
+				    rint(64 * element_value(step * 16 + first + i, j)) / 8);
+	lend_again(o);
+}
+
+static void sums_of_all_ranks_clip_as_one(void **state)
+{
+	struct optim whole, ranks[2];
+	struct nvs_gradient_sums sums;
+
+	(void)state;
+	optim_init(&whole, pair, 2);
+	whole.config.gradient_clipping = 3;
+	DONE(&whole, optim_open(&whole));
+	for (unsigned r = 0; r < 2; r++) {
+		optim_init(&ranks[r], &pair[r], 1);
+		ranks[r].config.gradient_clipping = 3;
+		ranks[r].config.rank = r;
+		memcpy(ranks[r].specs[0].weights, whole.specs[r].weights,
+		       pair[r].numel * nvs_dtype_size(pair[r].dtype));
+		DONE(&ranks[r], optim_open(&ranks[r]));
+	}
+	for (uint64_t step = 1; step <= 2; step++) {
+		double sum = 0;
+		struct nvs_step_options options = {.lr = 1e-3, .sums = &sums};
+
+		lend_eighths(&whole, 0, step);
+		DONE(&whole,
+		     nvs_optimizer_step(whole.optimizer, &(struct nvs_step_options){.lr = 1e-3},
+					&whole.result, &whole.error));
+		for (unsigned r = 0; r < 2; r++) {
+			lend_eighths(&ranks[r], r, step);
+			DONE(&ranks[r], nvs_optimizer_sum_gradients(ranks[r].optimizer, &sums,
+								    &ranks[r].error));
+			sum += sums.sum_squares;
+		}
+		sums.sum_squares = sum;
+		for (unsigned r = 0; r < 2; r++) {
+			DONE(&ranks[r], nvs_optimizer_step(ranks[r].optimizer, &options,
+							   &ranks[r].result, &ranks[r].error));
+			assert_true(ranks[r].result.norm == whole.result.norm);
+			assert_true(ranks[r].result.clip == whole.result.clip);
+		}
+		assert_true(whole.result.norm == sqrt(sum));
+		assert_true(whole.result.clip < 1);
+	}
+	for (unsigned r = 0; r < 2; r++) {
+		struct snapshot all, one;
+
+		snapshot_take(&whole, &all);
+		snapshot_take(&ranks[r], &one);
+		for (int part = 0; part < 3; part++)
+			assert_memory_equal(all.parts[r][part], one.parts[0][part],
+					    pair[r].numel * 4);
+		assert_memory_equal(all.weights[r], one.weights[0], pair[r].numel * one.width[0]);
+		snapshot_free(&all);
+		snapshot_free(&one);
+		optim_close(&ranks[r]);
+	}
+	optim_close(&whole);
+}
+
+/* ---- Loss scale ---- */
+
+static void scale_by_two_changes_no_bit(void **state)
+{
+	struct snapshot unscaled;
+	struct optim o;
+
+	(void)state;
+	for (int fp16 = 0; fp16 < 2; fp16++) {
+		optim_init(&o, pair, 2);
+		o.config.fp16.enabled = fp16;
+		o.config.fp16.loss_scale = 4096;
+		DONE(&o, optim_open(&o));
+		for (uint64_t step = 1; step <= 2; step++) {
+			optim_lend(&o, step, nvs_optimizer_loss_scale(o.optimizer));
+			DONE(&o, optim_step(&o, step));
+			assert_true(o.result.loss_scale == (fp16 ? 4096 : 1));
+		}
+		if (fp16)
+			IS_AS(&o, &unscaled);
+		else
+			snapshot_take(&o, &unscaled);
+		optim_close(&o);
+	}
+	snapshot_free(&unscaled);
+}
+
+/* Of one odd group and others, at its ends, where tiles and vectors meet, and at the last. */
+static void one_that_is_not_finite_skips_the_step(void **state)
+{
+	static const struct group groups[] = {
+		{"a", 4099, NVS_F16}, {"b", 1, NVS_F32}, {"c", 2050, NVS_BF16}};
+	static const struct {
+		size_t group;
+		uint64_t at;
+	} places[] = {{0, 0},	 {0, 7}, {0, 1023}, {0, 1024}, {0, 4095},
+		      {0, 4098}, {1, 0}, {2, 0},    {2, 2047}, {2, 2049}};
+	static const double values[] = {INFINITY, -INFINITY, NAN};
+	struct nvs_engine_stats before, after;
+	struct snapshot begun;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, groups, 3);
+	o.config.fp16.enabled = true;
+	o.config.fp16.loss_scale = 8;
+	o.config.optimizer_max_in_cpu = 1024;
+	o.config.optimizer.ratio = 0.9;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	snapshot_take(&o, &begun);
+	nvs_get_stats(nvs_optimizer_engine(o.optimizer), &before);
+	for (size_t i = 0; i < 3 * LENGTH(places); i++) {
+		size_t group = places[i / 3].group;
+
+		o.gradients_dtype = dtypes[(i + i / 3) % 3];
+		optim_lend(&o, 2, 1);
+		element_put(o.gradients_dtype, o.gradients[group], places[i / 3].at, values[i % 3]);
+		DONE(&o, optim_step(&o, 2));
+		assert_true(o.result.skipped && !isfinite(o.result.norm));
+		assert_int_equal(o.result.step, 1);
+		assert_int_equal(o.result.tiles, 0);
+		assert_int_equal(o.result.io.written_bytes, 0);
+		assert_true(o.result.loss_scale == 8);
+		assert_true(nvs_optimizer_loss_scale(o.optimizer) == 8);
+		o.result.norm = begun.norm;
+		if (i % 5 == 0 || i == 29)
+			IS_AS(&o, &begun);
+	}
+	nvs_get_stats(nvs_optimizer_engine(o.optimizer), &after);
+	assert_int_equal(after.swapped_out, before.swapped_out);
+	snapshot_free(&begun);
+	optim_close(&o);
+}
+
+static void a_skipped_step_leaves_no_trace_in_the_next(void **state)
+{
+	struct snapshot undisturbed;
+	struct optim o;
+
+	(void)state;
+	for (int disturbed = 0; disturbed < 2; disturbed++) {
+		optim_init(&o, pair, 2);
+		o.config.fp16.enabled = true;
+		o.config.fp16.loss_scale = 2;
+		o.config.gradient_clipping = 1;
+		DONE(&o, optim_open(&o));
+		for (uint64_t step = 1; step <= 3; step++) {
+			if (disturbed) {
+				optim_lend(&o, step + 10, 1);
+				element_put(NVS_F32, o.gradients[1], 7000, NAN);
+				DONE(&o, optim_step(&o, 9));
+				assert_true(o.result.skipped);
+			}
+			optim_lend(&o, step, 1);
+			DONE(&o, optim_step(&o, step));
+			assert_false(o.result.skipped);
+			assert_int_equal(o.result.step, step);
+		}
+		if (disturbed)
+			IS_AS(&o, &undisturbed);
+		else
+			snapshot_take(&o, &undisturbed);
+		optim_close(&o);
+	}
+	snapshot_free(&undisturbed);
+}
+
+/* 60000 and 60000 are too much for fp16, though each of them is not. */
+static void a_sum_that_overflows_skips_the_step(void **state)
+{
+	struct optim o;
+	float much = 60000;
+
+	(void)state;
+	optim_init(&o, pair, 2);
+	o.config.fp16.enabled = true;
+	o.config.fp16.loss_scale = 1;
+	o.config.grad_accum_dtype = NVS_F16;
+	DONE(&o, optim_open(&o));
+	for (int micro = 0; micro < 2; micro++)
+		add(&o, (struct piece){0, 12344, 1}, NVS_F32, &much);
+	DONE(&o, optim_step(&o, 1));
+	assert_true(o.result.skipped);
+	add(&o, (struct piece){0, 12344, 1}, NVS_F32, &much);
+	DONE(&o, optim_step(&o, 1));
+	assert_false(o.result.skipped);
+	near(o.result.norm, 60000, 32, "norm", 0);
+	optim_close(&o);
+}
+
+static void an_overflow_of_another_rank_skips_the_step(void **state)
+{
+	static const double values[] = {INFINITY, NAN};
+	struct snapshot begun;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, 2);
+	o.config.fp16.enabled = true;
+	o.config.fp16.initial_scale_power = 5;
+	o.config.fp16.hysteresis = 1;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	snapshot_take(&o, &begun);
+	for (int i = 0; i < 2; i++) {
+		struct nvs_gradient_sums sums = {values[i]};
+		struct nvs_step_options options = {.lr = 1e-3, .sums = &sums};
+
+		optim_lend(&o, 2, 1);
+		DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
+		assert_true(o.result.skipped);
+		assert_true(nvs_optimizer_loss_scale(o.optimizer) == (i ? 8 : 16));
+		o.result.norm = begun.norm;
+		IS_AS(&o, &begun);
+	}
+	snapshot_free(&begun);
+	optim_close(&o);
+}
+
+/* DeepSpeed's rules, played through: '#' is a step that overflows. */
+static const struct {
+	const char *steps;
+	uint32_t power, window, hysteresis;
+	bool consecutive;
+	double least;
+	double after[20];
+	uint64_t taken;
+	bool ends; /* the last can't be lowered any further */
+} scales[] = {
+	{"...#.#...####..###",
+	 4,
+	 3,
+	 2,
+	 false,
+	 1,
+	 {16, 16, 32, 32, 32, 16, 16, 16, 32, 32, 16, 8, 4, 4, 4, 2, 1, 1},
+	 9,
+	 true},
+	{"...#.#...##..######",
+	 4,
+	 3,
+	 2,
+	 true,
+	 1,
+	 {16, 16, 32, 32, 32, 32, 32, 32, 64, 64, 32, 32, 32, 32, 16, 8, 4, 2, 1},
+	 9,
+	 false},
+	{"..#....##......####",
+	 3,
+	 2,
+	 1,
+	 false,
+	 4,
+	 {8, 16, 8, 8, 16, 16, 32, 16, 8, 8, 16, 16, 32, 32, 64, 32, 16, 8, 4},
+	 12,
+	 false},
+};
+
+static void play(struct optim *o, const char *steps, const double *after, bool ends)
+{
+	double scale = nvs_optimizer_loss_scale(o->optimizer);
+
+	for (size_t i = 0; steps[i]; i++) {
+		bool overflow = steps[i] == '#';
+		int rc;
+
+		small_lend(o, clipped[i % 3].gradients, scale);
+		if (overflow)
+			element_put(NVS_F32, o->gradients[1], i % 5, i % 2 ? INFINITY : NAN);
+		rc = nvs_optimizer_step(o->optimizer, NULL, &o->result, &o->error);
+		if (ends && !steps[i + 1])
+			REFUSED(o, rc, -ERANGE, "scale");
+		else
+			DONE(o, rc);
+		assert_int_equal(o->result.skipped, overflow);
+		assert_true(o->result.loss_scale == scale);
+		scale = nvs_optimizer_loss_scale(o->optimizer);
+		if (scale != after[i])
+			print_error("scale %g after step %zu of %s\n", scale, i, steps);
+		assert_true(scale == after[i]);
+	}
+}
+
+static void the_loss_scale_follows_the_table(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(scales); i++) {
+		small_init(&o);
+		o.config.fp16 =
+			(struct nvs_fp16_config){.enabled = true,
+						 .initial_scale_power = scales[i].power,
+						 .loss_scale_window = scales[i].window,
+						 .hysteresis = scales[i].hysteresis,
+						 .consecutive_hysteresis = scales[i].consecutive,
+						 .min_loss_scale = scales[i].least};
+		DONE(&o, optim_open(&o));
+		play(&o, scales[i].steps, scales[i].after, scales[i].ends);
+		assert_int_equal(o.result.step, scales[i].taken);
+		/* Also where it ended: gradients are forgotten, and the next may be lent. */
+		small_lend(&o, clipped[0].gradients, nvs_optimizer_loss_scale(o.optimizer));
+		DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
+		assert_int_equal(o.result.step, scales[i].taken + 1);
+		optim_close(&o);
+	}
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(pieces_are_added_with_a_rounding_each),
+		cmocka_unit_test(gradients_that_find_no_room_are_swapped),
+		cmocka_unit_test(each_step_begins_with_no_gradients),
+		cmocka_unit_test(a_part_of_a_group_may_be_added),
+		cmocka_unit_test(threads_may_add_at_the_same_time),
+		cmocka_unit_test(the_two_kinds_are_not_mixed),
+		cmocka_unit_test(what_is_outside_is_refused),
+		cmocka_unit_test(clipping_follows_the_table),
+		cmocka_unit_test(the_norm_is_told_where_it_is_wanted),
+		cmocka_unit_test(sums_of_all_ranks_clip_as_one),
+		cmocka_unit_test(scale_by_two_changes_no_bit),
+		cmocka_unit_test(one_that_is_not_finite_skips_the_step),
+		cmocka_unit_test(a_skipped_step_leaves_no_trace_in_the_next),
+		cmocka_unit_test(a_sum_that_overflows_skips_the_step),
+		cmocka_unit_test(an_overflow_of_another_rank_skips_the_step),
+		cmocka_unit_test(the_loss_scale_follows_the_table),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}

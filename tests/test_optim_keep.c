@@ -1,0 +1,591 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizers whose store is kept: a run that is stopped and taken up again gives the bits of one
+ * that ran through, other groups are told from these, and after a crash no state is wrong without
+ * being told.
+ */
+#include "optim_fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STOP  2
+#define STEPS 5
+
+static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
+				    {"layers.1", 9999, NVS_F16},
+				    {"norm", 1, NVS_F32},
+				    {"layers.2", 14337, NVS_BF16},
+				    {"head", 4096, NVS_F32}};
+
+static void begin(struct optim *o)
+{
+	optim_init(o, five, LENGTH(five));
+	o->config.keep = true;
+}
+
+static void spoil_weights(struct optim *o)
+{
+	for (size_t i = 0; i < o->n; i++)
+		memset(o->specs[i].weights, 0x33,
+		       o->specs[i].numel * nvs_dtype_size(o->specs[i].dtype));
+}
+
+/* Closes it and opens it again, as another run does: with weights of no meaning. */
+static void stop_and_go_on(struct optim *o)
+{
+	optim_shut(o);
+	spoil_weights(o);
+	DONE(o, optim_open(o));
+}
+
+static struct snapshot straight;
+
+/* STEPS steps without a stop. */
+static const struct snapshot *due(void)
+{
+	struct optim o;
+
+	if (straight.n)
+		return &straight;
+	optim_init(&o, five, LENGTH(five));
+	o.config.optimizer.device = NVS_DEVICE_CPU;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, STEPS);
+	snapshot_take(&o, &straight);
+	optim_close(&o);
+	return &straight;
+}
+
+/* ---- Taken up again ---- */
+
+/* From a state that is open and has been configured; `change` is made while it is closed. */
+static void goes_on_as_if_never_stopped(struct optim *o, void (*change)(struct optim *o))
+{
+	struct snapshot stopped;
+
+	optim_run(o, 1, STOP);
+	snapshot_take(o, &stopped);
+	optim_shut(o);
+	spoil_weights(o);
+	if (change)
+		change(o);
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	IS_AS(o, &stopped);
+	snapshot_free(&stopped);
+	optim_run(o, STOP + 1, STEPS);
+	IS_AS(o, due());
+	optim_close(o);
+}
+
+static void a_run_goes_on_with_the_same_bits(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < 4; way++) {
+		begin(&o);
+		o.config.optimizer.fast_init = way & 1;
+		o.config.verify = way & 2;
+		o.config.optimizer.pipeline_write = way != 2;
+		DONE(&o, optim_open(&o));
+		goes_on_as_if_never_stopped(&o, NULL);
+	}
+}
+
+static void what_is_not_offloaded_is_kept_too(void **state)
+{
+	static const double ratios[] = {0, 0.5};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(ratios); i++) {
+		begin(&o);
+		o.config.optimizer.ratio = ratios[i];
+		DONE(&o, optim_open(&o));
+		goes_on_as_if_never_stopped(&o, NULL);
+	}
+}
+
+static void what_is_cached_is_kept_too(void **state)
+{
+	static const uint64_t cached[] = {12000, 1000000};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(cached); i++) {
+		begin(&o);
+		o.config.optimizer_max_in_cpu = cached[i];
+		o.config.optimizer.ratio = i ? 1 : 0.7;
+		DONE(&o, optim_open(&o));
+		goes_on_as_if_never_stopped(&o, NULL);
+	}
+}
+
+static void enlarge(struct optim *o)
+{
+	o->config.optimizer.buffer_count = 24;
+	o->config.optimizer_threads = 3;
+	o->config.aio.block_size = 1 << 20;
+}
+
+static void reduce(struct optim *o)
+{
+	o->config.optimizer.buffer_count = 3;
+	o->config.optimizer.pipeline_read = false;
+}
+
+static void cache_some(struct optim *o)
+{
+	o->config.optimizer_max_in_cpu = 10000;
+}
+
+static void another_pool_finds_the_same(void **state)
+{
+	void (*const changes[])(struct optim *) = {enlarge, reduce, cache_some};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(changes); i++) {
+		begin(&o);
+		o.config.optimizer.buffer_count = 8;
+		DONE(&o, optim_open(&o));
+		goes_on_as_if_never_stopped(&o, changes[i]);
+	}
+}
+
+/* Every stop, and a commit between, with nothing done in many of them. */
+static void it_may_be_stopped_often(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	DONE(&o, optim_open(&o));
+	for (uint64_t step = 1; step <= STEPS; step++) {
+		stop_and_go_on(&o);
+		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+		stop_and_go_on(&o);
+		if (step == 1)
+			DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+		optim_run(&o, step, step);
+		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+	}
+	IS_AS(&o, due());
+	optim_close(&o);
+}
+
+/* Stopped before anything was done, it has the weights that it began with. */
+static void state_that_was_never_written_is_kept(void **state)
+{
+	struct snapshot begun;
+	struct optim o;
+
+	(void)state;
+	for (int fast = 0; fast < 2; fast++) {
+		begin(&o);
+		o.config.optimizer.fast_init = fast;
+		DONE(&o, optim_open(&o));
+		snapshot_take(&o, &begun);
+		stop_and_go_on(&o);
+		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+		IS_AS(&o, &begun);
+		snapshot_free(&begun);
+		optim_run(&o, 1, STEPS);
+		IS_AS(&o, due());
+		optim_close(&o);
+	}
+}
+
+/* ---- Gradients, and the loss scale ---- */
+
+/* The gradients of a step in halves, the second of which is one piece and a bit. */
+static void add_half(struct optim *o, uint64_t step, unsigned half)
+{
+	static float data[20001];
+
+	for (size_t i = 0; i < o->n; i++) {
+		uint64_t numel = o->specs[i].numel, first = half ? numel / 3 : 0;
+
+		if (half && numel < 3)
+			continue;
+		for (uint64_t j = 0; j < numel - first; j++)
+			data[j] = (float)element_value(99 + 16 * step + i + half, j);
+		DONE(o, nvs_optimizer_add_gradients(o->optimizer, i, first, numel - first, NVS_F32,
+						    data, NULL, &o->error));
+	}
+}
+
+static void added_steps(struct optim *o, bool stop)
+{
+	for (uint64_t step = 1; step <= 3; step++) {
+		add_half(o, step, 0);
+		if (stop && step == 2)
+			stop_and_go_on(o);
+		add_half(o, step, 1);
+		if (stop && step == 3)
+			stop_and_go_on(o);
+		DONE(o, optim_step(o, step));
+	}
+}
+
+static void gradients_that_were_added_are_kept(void **state)
+{
+	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16};
+	struct snapshot through;
+	struct optim o;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		begin(&o);
+		o.config.keep = i % 2;
+		o.config.grad_accum_dtype = dtypes[i / 2];
+		/* Of a pool that holds all gradients, and of one that does not. */
+		o.config.optimizer.buffer_count = i < 2 ? 1 : 6;
+		o.config.gradient_clipping = 1;
+		DONE(&o, optim_open(&o));
+		added_steps(&o, i % 2);
+		if (i % 2) {
+			IS_AS(&o, &through);
+			snapshot_free(&through);
+		} else {
+			snapshot_take(&o, &through);
+		}
+		optim_close(&o);
+	}
+}
+
+/* What was added and has been used is not found again. */
+static void gradients_that_were_used_are_not(void **state)
+{
+	struct snapshot before;
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	DONE(&o, optim_open(&o));
+	add_half(&o, 1, 0);
+	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+	DONE(&o, optim_step(&o, 1));
+	snapshot_take(&o, &before);
+	stop_and_go_on(&o);
+	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+	DONE(&o, optim_step(&o, 2));
+	assert_int_equal(o.result.tiles, 0);
+	before.norm = 0;
+	IS_AS(&o, &before);
+	snapshot_free(&before);
+	optim_close(&o);
+}
+
+/* Doubled after three steps, halved by the second overflow. */
+static void the_loss_scale_is_kept(void **state)
+{
+	static const char attempts[] = "..#..#...#.##..";
+	struct snapshot through;
+	double scales[2][sizeof(attempts)];
+	struct optim o;
+
+	(void)state;
+	for (int stop = 0; stop < 2; stop++) {
+		begin(&o);
+		o.config.keep = stop;
+		o.config.fp16 = (struct nvs_fp16_config){.enabled = true,
+							 .initial_scale_power = 8,
+							 .loss_scale_window = 3,
+							 .hysteresis = 2,
+							 .min_loss_scale = 1};
+		DONE(&o, optim_open(&o));
+		for (unsigned i = 0; attempts[i]; i++) {
+			scales[stop][i] = nvs_optimizer_loss_scale(o.optimizer);
+			optim_lend(&o, i, scales[stop][i]);
+			if (attempts[i] == '#')
+				element_put(NVS_F32, o.gradients[3], 14336, INFINITY);
+			DONE(&o, optim_step(&o, i + 1));
+			assert_int_equal(o.result.skipped, attempts[i] == '#');
+			if (stop && i % 2 == 0)
+				stop_and_go_on(&o);
+		}
+		optim_lend(&o, 20, nvs_optimizer_loss_scale(o.optimizer));
+		DONE(&o, optim_step(&o, 20));
+		assert_int_equal(o.result.step, 11);
+		if (stop)
+			IS_AS(&o, &through);
+		else
+			snapshot_take(&o, &through);
+		optim_close(&o);
+	}
+	for (unsigned i = 0; attempts[i]; i++)
+		assert_true(scales[0][i] == scales[1][i]);
+	assert_true(scales[0][sizeof(attempts) - 2] != 256);
+	snapshot_free(&through);
+}
+
+/* ---- Told apart ---- */
+
+static void other_groups_are_refused(void **state)
+{
+	static const struct group others[][LENGTH(five)] = {
+		{{"layers.0", 20001, NVS_BF16},
+		 {"layers.x", 9999, NVS_F16},
+		 {"norm", 1, NVS_F32},
+		 {"layers.2", 14337, NVS_BF16},
+		 {"head", 4096, NVS_F32}},
+		{{"layers.0", 20001, NVS_BF16},
+		 {"layers.1", 9998, NVS_F16},
+		 {"norm", 1, NVS_F32},
+		 {"layers.2", 14337, NVS_BF16},
+		 {"head", 4096, NVS_F32}},
+		{{"layers.0", 20001, NVS_BF16},
+		 {"layers.1", 9999, NVS_F16},
+		 {"layers.2", 14337, NVS_BF16},
+		 {"norm", 1, NVS_F32},
+		 {"head", 4096, NVS_F32}},
+	};
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, STOP);
+	optim_shut(&o);
+	for (size_t i = 0; i < LENGTH(others); i++) {
+		struct nvs_group_spec specs[LENGTH(five)];
+
+		for (size_t j = 0; j < LENGTH(five); j++)
+			specs[j] = (struct nvs_group_spec){others[i][j].name, others[i][j].numel,
+							   others[i][j].dtype, NULL};
+		REFUSED(&o,
+			nvs_optimizer_open(&o.optimizer, &o.config, specs, LENGTH(five), NULL,
+					   &o.error),
+			-ESTALE, "");
+		assert_null(o.optimizer);
+	}
+	/* One fewer. */
+	REFUSED(&o, nvs_optimizer_open(&o.optimizer, &o.config, o.specs, 4, NULL, &o.error),
+		-ESTALE, "");
+	o.config.keep = false;
+	REFUSED(&o, optim_open(&o), -EEXIST, "keep");
+	o.config.keep = true;
+	/* Refused, all is as it was. */
+	DONE(&o, optim_open(&o));
+	optim_run(&o, STOP + 1, STEPS);
+	IS_AS(&o, due());
+	optim_close(&o);
+}
+
+/* Tiles of 8192 elements are 96 KiB; a pool of 78 KiB has no room for one. */
+static void tiles_that_do_not_fit_are_refused(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	o.config.optimizer.buffer_count = 16;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, STOP);
+	optim_shut(&o);
+	o.config.optimizer.buffer_count = 1;
+	REFUSED(&o, optim_open(&o), -ESTALE, "pool");
+	assert_null(o.optimizer);
+	o.config.optimizer.buffer_count = 4;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, STOP + 1, STEPS);
+	IS_AS(&o, due());
+	optim_close(&o);
+}
+
+/* ---- Crashes and damage ---- */
+
+/* In a child that is killed; the parent's optimizer is closed. */
+static void killed_after(struct optim *o, void (*what)(struct optim *o))
+{
+	pid_t pid = fork();
+	int status;
+
+	assert_true(pid >= 0);
+	if (!pid) {
+		what(o);
+		kill(getpid(), SIGKILL);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void child_steps(struct optim *o, uint64_t first, uint64_t last)
+{
+	for (uint64_t step = first; step <= last; step++) {
+		for (size_t i = 0; i < o->n; i++) {
+			float *data = o->gradients[i];
+
+			for (uint64_t j = 0; j < o->specs[i].numel; j++)
+				data[j] = (float)element_value(16 * step + i, j);
+			MUST(!nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32, data, NULL));
+		}
+		MUST(!optim_step(o, step));
+	}
+}
+
+static void step_and_commit(struct optim *o)
+{
+	MUST(!optim_open(o));
+	child_steps(o, 1, STOP);
+	MUST(!nvs_optimizer_commit(o->optimizer, NULL));
+}
+
+static void commit_and_add(struct optim *o)
+{
+	step_and_commit(o);
+	MUST(!nvs_optimizer_add_gradients(o->optimizer, 0, 0, 20001, NVS_F32, o->gradients[0], NULL,
+					  NULL));
+}
+
+static void commit_and_step(struct optim *o)
+{
+	step_and_commit(o);
+	child_steps(o, STOP + 1, STOP + 2);
+}
+
+static void committed_state(struct snapshot *snapshot)
+{
+	struct optim o;
+
+	begin(&o);
+	o.config.keep = false;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, STOP);
+	snapshot_take(&o, snapshot);
+	optim_close(&o);
+}
+
+static void what_was_committed_outlives_the_process(void **state)
+{
+	void (*const whats[])(struct optim *) = {step_and_commit, commit_and_add};
+	struct snapshot committed;
+	struct optim o;
+
+	(void)state;
+	committed_state(&committed);
+	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
+		begin(&o);
+		o.config.optimizer.ratio = i % 2 ? 0.6 : 1;
+		o.config.optimizer_max_in_cpu = i % 2 ? 5000 : 0;
+		killed_after(&o, whats[i / 2]);
+		spoil_weights(&o);
+		DONE(&o, optim_open(&o));
+		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+		o.result.norm = committed.norm;
+		IS_AS(&o, &committed);
+		/* What was added after the commit is gone, and no part of it is left. */
+		optim_run(&o, STOP + 1, STEPS);
+		IS_AS(&o, due());
+		optim_close(&o);
+	}
+	snapshot_free(&committed);
+}
+
+static void what_was_lost_is_told(void **state)
+{
+	struct snapshot committed;
+	struct optim o;
+
+	(void)state;
+	committed_state(&committed);
+	for (unsigned way = 0; way < 3; way++) {
+		begin(&o);
+		o.config.optimizer.ratio = way == 1 ? 0.6 : 1;
+		o.config.optimizer_max_in_cpu = way == 2 ? 20000 : 0;
+		killed_after(&o, commit_and_step);
+		if (optim_open(&o)) { /* told at once */
+			optim_close(&o);
+			continue;
+		}
+		assert_true(TRUE_OR_TOLD(&o, &committed) > 0);
+		optim_lend(&o, STOP + 1, 1);
+		assert_true(optim_step(&o, STOP + 1) < 0);
+		nvs_optimizer_close(o.optimizer, NULL);
+		o.optimizer = NULL;
+		optim_close(&o);
+	}
+	snapshot_free(&committed);
+}
+
+/* Turns a bit of the master weight of that element over, where it lies in the store. */
+static void turn_bit(struct optim *o, const float *near)
+{
+	char path[512], *bytes, *found;
+	struct stat st;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/nvswap/rank0-optimizer/data", o->path);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0 && !fstat(fd, &st));
+	bytes = malloc((size_t)st.st_size);
+	assert_non_null(bytes);
+	assert_int_equal(pread(fd, bytes, (size_t)st.st_size, 0), st.st_size);
+	found = memmem(bytes, (size_t)st.st_size, near, 64);
+	assert_non_null(found);
+	*found ^= 1;
+	assert_int_equal(pwrite(fd, found, 1, found - bytes), 1);
+	free(bytes);
+	close(fd);
+}
+
+static void a_bit_that_turned_over_is_found(void **state)
+{
+	struct snapshot snapshot;
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, STOP);
+	snapshot_take(&o, &snapshot);
+	optim_shut(&o);
+	turn_bit(&o, snapshot.parts[1][NVS_MASTER] + 5000);
+	DONE(&o, optim_open(&o));
+	REFUSED(&o,
+		nvs_optimizer_get(o.optimizer, 1, NVS_MASTER, 5000, 1, o.gradients[0], &o.error),
+		-EBADMSG, "");
+	optim_lend(&o, STOP + 1, 1);
+	REFUSED(&o, optim_step(&o, STOP + 1), -EBADMSG, "layers");
+	nvs_optimizer_close(o.optimizer, NULL);
+	o.optimizer = NULL;
+	snapshot_free(&snapshot);
+	optim_close(&o);
+}
+
+static int leave_all(void **state)
+{
+	snapshot_free(&straight);
+	return places_leave_all(state);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_run_goes_on_with_the_same_bits),
+		cmocka_unit_test(what_is_not_offloaded_is_kept_too),
+		cmocka_unit_test(what_is_cached_is_kept_too),
+		cmocka_unit_test(another_pool_finds_the_same),
+		cmocka_unit_test(it_may_be_stopped_often),
+		cmocka_unit_test(state_that_was_never_written_is_kept),
+		cmocka_unit_test(gradients_that_were_added_are_kept),
+		cmocka_unit_test(gradients_that_were_used_are_not),
+		cmocka_unit_test(the_loss_scale_is_kept),
+		cmocka_unit_test(other_groups_are_refused),
+		cmocka_unit_test(tiles_that_do_not_fit_are_refused),
+		cmocka_unit_test(what_was_committed_outlives_the_process),
+		cmocka_unit_test(what_was_lost_is_told),
+		cmocka_unit_test(a_bit_that_turned_over_is_found),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, leave_all);
+}

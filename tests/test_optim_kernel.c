@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The arithmetic of a step: Adam against a reference in double, conversions against a reference
+ * that knows element types by their definition, and every kernel that this processor has against
+ * the plain one, bit for bit. Seeds are printed. It needs nothing of the machine.
+ */
+#include "optim/kernel.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define HALVES	      65536u
+
+static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
+
+static uint64_t random_state;
+
+static void seed(uint64_t value)
+{
+	printf("seed %" PRIu64 "\n", value);
+	random_state = value * 2 + 1;
+}
+
+static uint64_t next_random(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state;
+}
+
+/* In [-1, 1). */
+static double next_value(void)
+{
+	return (double)(next_random() >> 11) / 0x1p52 - 1;
+}
+
+/* ---- What the element types are ---- */
+
+/* Values are whole multiples of 2^least with at most `digits` bits. */
+struct format {
+	int digits, least;
+	double max;
+};
+
+static struct format format_of(enum nvs_dtype dtype)
+{
+	return dtype == NVS_F16	   ? (struct format){11, -24, 65504}
+	       : dtype == NVS_BF16 ? (struct format){8, -133, 0x1.fep127}
+				   : (struct format){24, -149, 0x1.fffffep127};
+}
+
+/* The nearest value of the type, of two as near the even one. */
+static double nearest(double x, enum nvs_dtype dtype)
+{
+	struct format format = format_of(dtype);
+	int unit;
+	double rounded;
+
+	if (x == 0 || !isfinite(x))
+		return x;
+	unit = ilogb(x) - (format.digits - 1);
+	if (unit < format.least)
+		unit = format.least;
+	rounded = ldexp(nearbyint(ldexp(x, -unit)), unit);
+	return fabs(rounded) > format.max ? copysign(INFINITY, x) : rounded;
+}
+
+static double half_value(uint16_t half, enum nvs_dtype dtype)
+{
+	struct format format = format_of(dtype);
+	unsigned fraction = half & ((1u << (format.digits - 1)) - 1);
+	unsigned exponent = (half & 0x7fffu) >> (format.digits - 1);
+	double value;
+
+	if (exponent == 0x7fffu >> (format.digits - 1))
+		value = fraction ? NAN : INFINITY;
+	else if (!exponent)
+		value = ldexp(fraction, format.least);
+	else
+		value = ldexp(fraction + (1u << (format.digits - 1)),
+			      format.least + (int)exponent - 1);
+	return half & 0x8000 ? -value : value;
+}
+
+/* Of a value that the type has. */
+static uint16_t half_of(double value, enum nvs_dtype dtype)
+{
+	struct format format = format_of(dtype);
+	unsigned sign = signbit(value) ? 0x8000 : 0;
+	unsigned one = 1u << (format.digits - 1);
+	int above;
+
+	if (isnan(value))
+		return 0x7fff;
+	if (isinf(value))
+		return (uint16_t)(sign | (0x7fffu & ~(one - 1)));
+	if (ldexp(fabs(value), -format.least) < one)
+		return (uint16_t)(sign | (unsigned)ldexp(fabs(value), -format.least));
+	above = ilogb(value) - (format.digits - 1) - format.least;
+	return (uint16_t)(sign | ((unsigned)(above + 1) * one +
+				  ((unsigned)ldexp(fabs(value), -format.least - above) - one)));
+}
+
+static double get(const void *array, enum nvs_dtype dtype, size_t i)
+{
+	return dtype == NVS_F32 ? (double)((const float *)array)[i]
+				: half_value(((const uint16_t *)array)[i], dtype);
+}
+
+static void put(void *array, enum nvs_dtype dtype, size_t i, double value)
+{
+	value = nearest(value, dtype);
+	if (dtype == NVS_F32)
+		((float *)array)[i] = (float)value;
+	else
+		((uint16_t *)array)[i] = half_of(value, dtype);
+}
+
+/* The same bits, or both not a number. */
+static bool same(double a, double b)
+{
+	return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b);
+}
+
+static void check_same(const struct kernel *kernel, enum nvs_dtype dtype, size_t i, double found,
+		       double expected)
+{
+	if (!same(found, expected))
+		fail_msg("%s: %s [%zu] is %a and not %a", kernel->name, nvs_dtype_name(dtype), i,
+			 found, expected);
+}
+
+/* ---- Kernels ---- */
+
+static void test_the_plain_kernel_is_always_there_and_last(void **state)
+{
+	unsigned count = 0;
+
+	(void)state;
+	while (kernel_at(count)) {
+		printf("kernel %s\n", kernel_at(count)->name);
+		count++;
+	}
+	assert_true(count >= 1);
+	assert_null(kernel_at(count + 1));
+	assert_string_equal(kernel_at(count - 1)->name, "plain");
+	assert_ptr_equal(kernel_best(), kernel_at(0));
+}
+
+/* ---- Conversions ---- */
+
+static void test_every_half_becomes_its_value_and_comes_back(void **state)
+{
+	static uint16_t halves[HALVES], back[HALVES];
+	static float values[HALVES];
+	const struct kernel *kernel;
+
+	(void)state;
+	for (unsigned i = 0; i < HALVES; i++)
+		halves[i] = (uint16_t)i;
+	for (unsigned t = 1; t < LENGTH(dtypes); t++) {
+		for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
+			kernel->convert(values, NVS_F32, halves, dtypes[t], 1, HALVES);
+			kernel->convert(back, dtypes[t], values, NVS_F32, 1, HALVES);
+			for (unsigned i = 0; i < HALVES; i++) {
+				double value = half_value(halves[i], dtypes[t]);
+
+				check_same(kernel, dtypes[t], i, values[i], value);
+				if (isnan(value))
+					check_same(kernel, dtypes[t], i, get(back, dtypes[t], i),
+						   value);
+				else
+					assert_int_equal(back[i], i);
+			}
+		}
+	}
+}
+
+/* Each value of the type, the middle between it and the next, and what is next to the middle. */
+static size_t make_hard_to_round(float *hard, enum nvs_dtype dtype)
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < HALVES; i++) {
+		double value = half_value((uint16_t)i, dtype);
+		double next = half_value((uint16_t)(i + 1), dtype);
+		float middle = (float)((value + next) / 2);
+
+		/* Beyond the greatest value the middle is where the next one would have been. */
+		if (isinf(next) && isfinite(value))
+			middle = (float)(value *
+					 (1 + ldexp(1, -format_of(dtype).digits) /
+						      (2 - ldexp(2, -format_of(dtype).digits))));
+		hard[n++] = (float)value;
+		hard[n++] = middle;
+		hard[n++] = nextafterf(middle, INFINITY);
+		hard[n++] = nextafterf(middle, -INFINITY);
+	}
+	return n;
+}
+
+static void test_narrowing_rounds_to_nearest_even(void **state)
+{
+	static float hard[4 * HALVES];
+	static uint16_t found[4 * HALVES];
+	const struct kernel *kernel;
+
+	(void)state;
+	for (unsigned t = 1; t < LENGTH(dtypes); t++) {
+		size_t n = make_hard_to_round(hard, dtypes[t]);
+
+		for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
+			kernel->convert(found, dtypes[t], hard, NVS_F32, 1, n);
+			for (size_t i = 0; i < n; i++)
+				check_same(kernel, dtypes[t], i, half_value(found[i], dtypes[t]),
+					   nearest(hard[i], dtypes[t]));
+		}
+	}
+}
+
+#define SOME 77u
+
+static void fill(void *array, enum nvs_dtype dtype, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		put(array, dtype, i, ldexp(next_value(), (int)(next_random() % 24) - 16));
+}
+
+static void check_convert_and_add(const struct kernel *kernel, enum nvs_dtype to_dtype,
+				  enum nvs_dtype from_dtype, size_t n)
+{
+	float from[SOME], to[SOME + 1], sum[SOME + 1];
+	const float factor = 0.3f;
+
+	fill(from, from_dtype, n);
+	fill(sum, to_dtype, n + 1);
+	memcpy(to, sum, sizeof(to));
+	kernel->convert(to, to_dtype, from, from_dtype, factor, n);
+	for (size_t i = 0; i < n; i++)
+		check_same(kernel, to_dtype, i, get(to, to_dtype, i),
+			   nearest((float)get(from, from_dtype, i) * factor, to_dtype));
+	check_same(kernel, to_dtype, n, get(to, to_dtype, n), get(sum, to_dtype, n));
+
+	memcpy(to, sum, sizeof(to));
+	kernel->add(to, to_dtype, from, from_dtype, n);
+	for (size_t i = 0; i < n; i++)
+		check_same(kernel, to_dtype, i, get(to, to_dtype, i),
+			   nearest((float)get(sum, to_dtype, i) + (float)get(from, from_dtype, i),
+				   to_dtype));
+	check_same(kernel, to_dtype, n, get(to, to_dtype, n), get(sum, to_dtype, n));
+
+	if (nvs_dtype_size(to_dtype) != nvs_dtype_size(from_dtype))
+		return;
+	kernel->convert(to, to_dtype, from, from_dtype, factor, n);
+	kernel->convert(from, to_dtype, from, from_dtype, factor, n);
+	assert_memory_equal(from, to, n * nvs_dtype_size(to_dtype));
+}
+
+static void test_convert_and_add_round_once_and_stay_within_n(void **state)
+{
+	const struct kernel *kernel;
+
+	(void)state;
+	seed(11);
+	for (unsigned k = 0; (kernel = kernel_at(k)); k++)
+		for (unsigned to = 0; to < LENGTH(dtypes); to++)
+			for (unsigned from = 0; from < LENGTH(dtypes); from++)
+				for (size_t n = 0; n <= SOME; n++)
+					check_convert_and_add(kernel, dtypes[to], dtypes[from], n);
+}
+
+/* ---- Sums of squares ---- */
+
+static void check_sum(const struct kernel *kernel, enum nvs_dtype dtype, const void *from, size_t n)
+{
+	double s[8] = {0}, sum;
+
+	for (size_t i = 0; i < n; i++)
+		s[i % 8] += get(from, dtype, i) * get(from, dtype, i);
+	sum = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+	check_same(kernel, dtype, n, kernel->sum_squares(from, dtype, n), sum);
+}
+
+static void test_sums_of_squares_are_added_in_the_order_promised(void **state)
+{
+	static const double specials[] = {INFINITY, -INFINITY, NAN};
+	const struct kernel *kernel;
+	float from[SUM_BLOCK];
+
+	(void)state;
+	seed(12);
+	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
+		for (unsigned t = 0; t < LENGTH(dtypes); t++) {
+			fill(from, dtypes[t], SUM_BLOCK);
+			for (size_t n = 0; n <= SOME; n++)
+				check_sum(kernel, dtypes[t], from, n);
+			check_sum(kernel, dtypes[t], from, SUM_BLOCK - 1);
+			check_sum(kernel, dtypes[t], from, SUM_BLOCK);
+			for (unsigned i = 0; i < LENGTH(specials); i++) {
+				put(from, dtypes[t], SOME + i, specials[i]);
+				check_sum(kernel, dtypes[t], from, SOME + i + 1);
+			}
+		}
+	}
+}
+
+/* ---- Adam ---- */
+
+#define STEPS	 1000u
+#define ELEMENTS 43u /* of no kernel's vectors a multiple */
+
+static const struct nvs_optimizer_config plain_adam = {
+	.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-4};
+
+/* State in double, and the formulas as Kingma and Ba, and Loshchilov and Hutter, have them. */
+struct reference {
+	double w[ELEMENTS], m[ELEMENTS], v[ELEMENTS];
+	double g_max[ELEMENTS], w_max[ELEMENTS];
+};
+
+static void reference_step(struct reference *r, const struct nvs_optimizer_config *config,
+			   unsigned step, const double *gradients)
+{
+	double unbias1 = config->bias_correction ? 1 - pow(config->beta1, step) : 1;
+	double unbias2 = config->bias_correction ? 1 - pow(config->beta2, step) : 1;
+
+	for (unsigned i = 0; i < ELEMENTS; i++) {
+		double g = gradients[i], w = r->w[i];
+
+		if (!config->adam_w_mode)
+			g += config->weight_decay * w;
+		r->m[i] = config->beta1 * r->m[i] + (1 - config->beta1) * g;
+		r->v[i] = config->beta2 * r->v[i] + (1 - config->beta2) * g * g;
+		if (config->adam_w_mode)
+			r->w[i] -= config->lr * config->weight_decay * w;
+		r->w[i] -= config->lr * (r->m[i] / unbias1) /
+			   (sqrt(r->v[i] / unbias2) + config->eps);
+		r->g_max[i] = fmax(r->g_max[i], fabs(g));
+		r->w_max[i] = fmax(r->w_max[i], fabs(r->w[i]));
+	}
+}
+
+/* State that a kernel has made, with weights of one type or none. */
+struct run {
+	const struct kernel *kernel;
+	bool has_weights;
+	enum nvs_dtype dtype;
+	float w[ELEMENTS], m[ELEMENTS], v[ELEMENTS];
+	float weights[ELEMENTS];
+};
+
+static void check_near(const struct run *run, const char *what, unsigned step, unsigned i,
+		       double found, double expected, double tolerance)
+{
+	if (!(fabs(found - expected) <= tolerance))
+		fail_msg("%s, step %u: %s[%u] is %.9g, %.3g from %.9g where %.3g is allowed",
+			 run->kernel->name, step, what, i, found, fabs(found - expected), expected,
+			 tolerance);
+}
+
+/*
+ * An operation in fp32 errs by at most 2^-24 of its result.
+ * exp_avg: three roundings a step (the unscaled gradient, the product, the sum) and two factors
+ *   that were rounded, of numbers no greater than the greatest gradient; they fade by beta1.
+ * exp_avg_sq: a sum of positive terms, so errors are shares of it: five a step, fading by beta2.
+ * master: two roundings a step of the weight itself (decay, update), which add up; and the
+ *   updates, each at most about lr, whose errors are half of exp_avg_sq's and exp_avg's: together
+ *   below 2^-24 * (2.5 / (1 - beta2) + 5 / (1 - beta1)) = 1.6e-4 at the worst. They do not all go
+ *   the same way, and a tenth of that is what is allowed.
+ * A wrong formula is off by a hundredth of lr or more in some of the elements, in the first step.
+ */
+static void check_against(const struct run *run, const struct reference *r,
+			  const struct nvs_optimizer_config *config, unsigned step)
+{
+	const double u = 0x1p-24;
+
+	for (unsigned i = 0; i < ELEMENTS; i++) {
+		check_near(run, "exp_avg", step, i, run->m[i], r->m[i],
+			   5 * u / (1 - config->beta1) * r->g_max[i]);
+		check_near(run, "exp_avg_sq", step, i, run->v[i], r->v[i],
+			   5 * u / (1 - config->beta2) * r->v[i]);
+		check_near(run, "master", step, i, run->w[i], r->w[i],
+			   step * (2 * u * r->w_max[i] + 1.6e-5 * config->lr));
+	}
+}
+
+static void check_equal(const struct run *run, const struct run *first)
+{
+	assert_memory_equal(run->w, first->w, sizeof(run->w));
+	assert_memory_equal(run->m, first->m, sizeof(run->m));
+	assert_memory_equal(run->v, first->v, sizeof(run->v));
+	for (unsigned i = 0; run->has_weights && i < ELEMENTS; i++)
+		check_same(run->kernel, run->dtype, i, get(run->weights, run->dtype, i),
+			   nearest(run->w[i], run->dtype));
+}
+
+#define RUNS_MAX 12u
+
+/* A run with every kernel and each type of weights, and without any. */
+static unsigned make_runs(struct run *runs, struct reference *reference)
+{
+	unsigned count = 0;
+	const struct kernel *kernel;
+
+	memset(reference, 0, sizeof(*reference));
+	memset(runs, 0, RUNS_MAX * sizeof(*runs));
+	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
+		for (unsigned t = 0; t <= LENGTH(dtypes); t++) {
+			runs[count].kernel = kernel;
+			runs[count].has_weights = t < LENGTH(dtypes);
+			runs[count++].dtype = dtypes[t % LENGTH(dtypes)];
+		}
+	}
+	assert_true(count <= RUNS_MAX);
+	for (unsigned i = 0; i < ELEMENTS; i++) {
+		float w = (float)next_value();
+
+		reference->w[i] = w;
+		reference->w_max[i] = fabsf(w);
+		for (unsigned k = 0; k < count; k++)
+			runs[k].w[i] = w;
+	}
+	return count;
+}
+
+/* From 1 down to 1e-6, so that eps is nothing beside some and more than others; scaled up. */
+static void make_gradients(float *gradients, enum nvs_dtype dtype, double *unscaled,
+			   double grad_factor)
+{
+	for (unsigned i = 0; i < ELEMENTS; i++) {
+		put(gradients, dtype, i,
+		    (next_value() + 0.3) * pow(10, -(int)(i % 7)) / grad_factor);
+		unscaled[i] = get(gradients, dtype, i) * grad_factor;
+	}
+}
+
+static void follow_reference(const struct nvs_optimizer_config *config, enum nvs_dtype dtype)
+{
+	const double grad_factor = 0.7 / 1024;
+	struct reference reference;
+	struct run runs[RUNS_MAX];
+	unsigned count = make_runs(runs, &reference);
+
+	for (unsigned step = 1; step <= STEPS; step++) {
+		struct adam adam = adam_factors(config, config->lr, step, grad_factor);
+		float gradients[ELEMENTS];
+		double unscaled[ELEMENTS];
+
+		make_gradients(gradients, dtype, unscaled, grad_factor);
+		reference_step(&reference, config, step, unscaled);
+		for (unsigned k = 0; k < count; k++) {
+			struct run *run = &runs[k];
+
+			run->kernel->adam(&adam, run->w, run->m, run->v, gradients, dtype,
+					  run->has_weights ? run->weights : NULL, run->dtype,
+					  ELEMENTS);
+		}
+		check_against(&runs[0], &reference, config, step);
+		for (unsigned k = 0; step % 100 == 1 && k < count; k++)
+			check_equal(&runs[k], &runs[0]);
+	}
+}
+
+static void test_adam_follows_double_precision_for_1000_steps(void **state)
+{
+	(void)state;
+	seed(13);
+	for (unsigned mode = 0; mode < 8; mode++) {
+		struct nvs_optimizer_config config = plain_adam;
+
+		config.adam_w_mode = mode & 1;
+		config.bias_correction = mode & 2;
+		config.weight_decay = mode & 4 ? 0.1 : 0;
+		for (unsigned t = 0; t < LENGTH(dtypes); t++)
+			follow_reference(&config, dtypes[t]);
+	}
+}
+
+/* ---- Every kernel the same bits ---- */
+
+#define LONGEST 1003u
+
+enum { MASTER, EXP_AVG, EXP_AVG_SQ, GRADIENTS, WEIGHTS, ARRAYS };
+
+/* Each an element further than is aligned, and with room behind it. */
+typedef float arrays[ARRAYS][LONGEST + 2];
+
+static float any_bits(void)
+{
+	static const float specials[] = {0.0f,	    -0.0f,	INFINITY,  -INFINITY, NAN,
+					 0x1p-149f, -0x1p-130f, 0x1p-126f, 3e38f,     65520.0f};
+	uint64_t random = next_random();
+	uint32_t bits = (uint32_t)(random >> 32);
+	float x;
+
+	if (random % 4 == 0)
+		return specials[random / 4 % LENGTH(specials)];
+	if (random % 4 == 1)
+		return (float)next_value();
+	memcpy(&x, &bits, sizeof(x));
+	return x;
+}
+
+static void step_once(const struct kernel *kernel, const struct adam *adam, arrays a,
+		      enum nvs_dtype gradients_dtype, const enum nvs_dtype *weights_dtype, size_t n)
+{
+	unsigned char *gradients = (unsigned char *)a[GRADIENTS];
+	unsigned char *weights = (unsigned char *)a[WEIGHTS];
+
+	kernel->adam(adam, a[MASTER] + 1, a[EXP_AVG] + 1, a[EXP_AVG_SQ] + 1,
+		     gradients + nvs_dtype_size(gradients_dtype), gradients_dtype,
+		     weights_dtype ? weights + nvs_dtype_size(*weights_dtype) : NULL,
+		     weights_dtype ? *weights_dtype : NVS_F32, n);
+}
+
+static void check_arrays(const struct kernel *kernel, arrays found, arrays expected,
+			 const enum nvs_dtype *weights_dtype, size_t n)
+{
+	size_t each = LENGTH(found[0]);
+
+	for (unsigned k = 0; k <= EXP_AVG_SQ; k++)
+		for (size_t i = 0; i < n + 2; i++)
+			check_same(kernel, NVS_F32, i, found[k][i], expected[k][i]);
+	assert_memory_equal(found[GRADIENTS], expected[GRADIENTS], sizeof(found[GRADIENTS]));
+	if (!weights_dtype)
+		assert_memory_equal(found[WEIGHTS], expected[WEIGHTS], each * sizeof(float));
+	for (size_t i = 0; weights_dtype && i < n + 2; i++)
+		check_same(kernel, *weights_dtype, i, get(found[WEIGHTS], *weights_dtype, i),
+			   get(expected[WEIGHTS], *weights_dtype, i));
+}
+
+static void compare_kernels(enum nvs_dtype gradients_dtype, const enum nvs_dtype *weights_dtype,
+			    size_t n)
+{
+	static arrays start, expected, found;
+	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + next_random() % 100, 0.125);
+	const struct kernel *kernel, *plain = NULL;
+
+	adam.decay = next_random() % 2 ? 0 : 0.01f;
+	adam.decoupled = next_random() % 2;
+	for (unsigned k = 0; k < ARRAYS; k++)
+		for (size_t i = 0; i < LENGTH(start[k]); i++)
+			start[k][i] = i < n + 2 ? any_bits() : 0;
+	for (unsigned k = 0; kernel_at(k); k++)
+		plain = kernel_at(k);
+	memcpy(expected, start, sizeof(start));
+	step_once(plain, &adam, expected, gradients_dtype, weights_dtype, n);
+	for (unsigned k = 0; k < ARRAYS - 2; k++) {
+		check_same(plain, NVS_F32, 0, expected[k][0], start[k][0]);
+		check_same(plain, NVS_F32, n + 1, expected[k][n + 1], start[k][n + 1]);
+	}
+	for (unsigned k = 0; (kernel = kernel_at(k)) != plain; k++) {
+		memcpy(found, start, sizeof(start));
+		step_once(kernel, &adam, found, gradients_dtype, weights_dtype, n);
+		check_arrays(kernel, found, expected, weights_dtype, n);
+	}
+}
+
+static void test_all_kernels_give_the_same_bits_at_any_length_and_address(void **state)
+{
+	(void)state;
+	seed(14);
+	for (unsigned from = 0; from < LENGTH(dtypes); from++) {
+		for (unsigned to = 0; to <= LENGTH(dtypes); to++) {
+			const enum nvs_dtype *weights = to < LENGTH(dtypes) ? &dtypes[to] : NULL;
+
+			for (size_t n = 0; n <= 70; n++)
+				compare_kernels(dtypes[from], weights, n);
+			compare_kernels(dtypes[from], weights, 257);
+			compare_kernels(dtypes[from], weights, LONGEST);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_plain_kernel_is_always_there_and_last),
+		cmocka_unit_test(test_every_half_becomes_its_value_and_comes_back),
+		cmocka_unit_test(test_narrowing_rounds_to_nearest_even),
+		cmocka_unit_test(test_convert_and_add_round_once_and_stay_within_n),
+		cmocka_unit_test(test_sums_of_squares_are_added_in_the_order_promised),
+		cmocka_unit_test(test_adam_follows_double_precision_for_1000_steps),
+		cmocka_unit_test(test_all_kernels_give_the_same_bits_at_any_length_and_address),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loss scale: what it is after each step of patterns of overflow. The expected values were
+ * worked out by hand from DeepSpeed's rules.
+ */
+#include "optim/scaler.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "support.h"
+
+/* ---- Patterns ---- */
+
+#define REFUSED 100 /* added to the power of two: -ERANGE, and the scale is still that */
+
+#define FP16(power, window, hysteresis_, consecutive, least)                                       \
+	{                                                                                          \
+		.enabled = true, .initial_scale_power = (power), .loss_scale_window = (window),    \
+		.hysteresis = (hysteresis_), .consecutive_hysteresis = (consecutive),              \
+		.min_loss_scale = (least)                                                          \
+	}
+
+struct pattern {
+	const char *name;
+	struct nvs_fp16_config config;
+	const char *steps; /* 'X': overflow */
+	int powers[12];	   /* of two, of the scale behind each step */
+};
+
+static const struct pattern patterns[] = {
+	{"windows of two double, overflows halve and begin a new window",
+	 FP16(4, 2, 1, false, 1),
+	 "....X..XX..",
+	 {4, 5, 5, 6, 5, 5, 6, 5, 4, 4, 5}},
+	{"windows of one double at each step, down to the least and up again",
+	 FP16(0, 1, 1, false, 0.25),
+	 ".XXXX.X",
+	 {1, 0, -1, -2, REFUSED - 2, -1, -2}},
+	{"windows of four take four steps",
+	 FP16(7, 4, 1, false, 1),
+	 "........X",
+	 {7, 7, 7, 8, 8, 8, 8, 9, 8}},
+	{"a refused step is not counted",
+	 FP16(1, 2, 1, false, 1),
+	 "XX.X..",
+	 {0, REFUSED, 0, REFUSED, 1, 1}},
+	{"hysteresis two is spent once, and comes back with a window",
+	 FP16(8, 4, 2, false, 1),
+	 "XXX....XX.X",
+	 {8, 7, 6, 6, 6, 6, 7, 7, 6, 6, 5}},
+	{"hysteresis two, consecutive, comes back with a step",
+	 FP16(8, 4, 2, true, 1),
+	 "X.X.XXX.XX",
+	 {8, 8, 8, 8, 8, 7, 6, 6, 6, 5}},
+	{"hysteresis three is spent twice, and comes back with a window",
+	 FP16(10, 2, 3, false, 1),
+	 "XXXX.X..XXX",
+	 {10, 10, 9, 8, 8, 7, 7, 8, 8, 8, 7}},
+	{"hysteresis three, consecutive, comes back with a step",
+	 FP16(6, 4, 3, true, 1),
+	 "XX.XXX....X",
+	 {6, 6, 6, 6, 6, 5, 5, 5, 5, 6, 6}},
+	{"an overflow that hysteresis lets pass begins a new window too",
+	 FP16(5, 2, 3, false, 1),
+	 "..X..",
+	 {5, 6, 6, 6, 7}},
+	{"with hysteresis spent the least scale is refused for good",
+	 FP16(3, 100, 2, false, 4),
+	 "XXXX.X",
+	 {3, 2, REFUSED + 2, REFUSED + 2, 2, REFUSED + 2}},
+	{"hysteresis left lets an overflow pass at the least scale",
+	 FP16(0, 100, 2, true, 1),
+	 "X.XX",
+	 {0, 0, 0, REFUSED}},
+	{"a scale that begins below the least is raised to it",
+	 FP16(0, 100, 1, false, 8),
+	 "XX",
+	 {3, REFUSED + 3}},
+};
+
+static void the_scale_follows_the_pattern_of_overflows(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(patterns); i++) {
+		const struct nvs_fp16_config *config = &patterns[i].config;
+		struct scaler scaler = scaler_init(config);
+
+		assert_true(scaler.scale == ldexp(1, (int)config->initial_scale_power));
+		for (unsigned s = 0; patterns[i].steps[s]; s++) {
+			int power = patterns[i].powers[s];
+			bool refused = power >= REFUSED - 10;
+			int rc = scaler_update(&scaler, config, patterns[i].steps[s] == 'X');
+
+			if (rc != (refused ? -ERANGE : 0) ||
+			    scaler.scale != ldexp(1, refused ? power - REFUSED : power))
+				fail_msg("%s: step %u: %d, scale %g", patterns[i].name, s, rc,
+					 scaler.scale);
+		}
+	}
+}
+
+static void a_least_scale_need_not_be_a_power_of_two(void **state)
+{
+	struct nvs_fp16_config config = FP16(3, 1, 1, false, 3);
+	struct scaler scaler = scaler_init(&config);
+
+	(void)state;
+	assert_int_equal(scaler_update(&scaler, &config, true), 0);
+	assert_true(scaler.scale == 4);
+	assert_int_equal(scaler_update(&scaler, &config, true), 0);
+	assert_true(scaler.scale == 3);
+	assert_int_equal(scaler_update(&scaler, &config, true), -ERANGE);
+	assert_true(scaler.scale == 3);
+	assert_int_equal(scaler_update(&scaler, &config, false), 0);
+	assert_true(scaler.scale == 6);
+}
+
+static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state)
+{
+	struct nvs_config config;
+	struct scaler scaler;
+
+	(void)state;
+	nvs_config_init(&config);
+	config.fp16.enabled = true;
+	scaler = scaler_init(&config.fp16);
+	for (unsigned i = 0; i < 999; i++) {
+		assert_int_equal(scaler_update(&scaler, &config.fp16, false), 0);
+		assert_true(scaler.scale == 65536);
+	}
+	assert_int_equal(scaler_update(&scaler, &config.fp16, false), 0);
+	assert_true(scaler.scale == 131072);
+	/* The first overflow passes, the second halves. */
+	assert_int_equal(scaler_update(&scaler, &config.fp16, true), 0);
+	assert_true(scaler.scale == 131072);
+	assert_int_equal(scaler_update(&scaler, &config.fp16, true), 0);
+	assert_true(scaler.scale == 65536);
+	nvs_config_free(&config);
+}
+
+/* ---- What never changes ---- */
+
+static void never_changes(const struct nvs_fp16_config *config, double scale)
+{
+	struct scaler scaler = scaler_init(config), before = scaler;
+
+	assert_true(scaler.scale == scale);
+	for (unsigned i = 0; i < 20; i++) {
+		assert_int_equal(scaler_update(&scaler, config, i % 3 == 0), 0);
+		assert_memory_equal(&scaler, &before, sizeof(scaler));
+	}
+}
+
+static void a_fixed_scale_never_changes(void **state)
+{
+	struct nvs_fp16_config config = FP16(16, 1, 1, false, 128);
+
+	(void)state;
+	config.loss_scale = 128;
+	never_changes(&config, 128);
+	config.loss_scale = 0.5;
+	never_changes(&config, 0.5);
+}
+
+static void without_fp16_the_scale_is_one_whatever_its_keys_say(void **state)
+{
+	struct nvs_fp16_config config = FP16(16, 1, 1, false, 1);
+
+	(void)state;
+	config.enabled = false;
+	never_changes(&config, 1);
+	config.loss_scale = 128;
+	never_changes(&config, 1);
+}
+
+/* ---- From run to run ---- */
+
+static void a_run_that_is_taken_up_goes_on_as_if_it_had_not_ended(void **state)
+{
+	const struct nvs_fp16_config *config = &patterns[6].config;
+	const char *steps = patterns[6].steps;
+
+	(void)state;
+	for (size_t stop = 0; stop <= strlen(steps); stop++) {
+		struct scaler first = scaler_init(config), second;
+		unsigned char kept[sizeof(struct scaler)];
+		size_t s = 0;
+
+		for (; s < stop; s++)
+			scaler_update(&first, config, steps[s] == 'X');
+		memcpy(kept, &first, sizeof(kept));
+		memset(&first, 0xff, sizeof(first));
+		memcpy(&second, kept, sizeof(second));
+		for (; s < strlen(steps); s++)
+			scaler_update(&second, config, steps[s] == 'X');
+		assert_true(second.scale == 128);
+	}
+}
+
+static void hysteresis_that_was_configured_away_is_not_spent(void **state)
+{
+	struct nvs_fp16_config config = FP16(4, 10, 3, false, 1);
+	struct scaler scaler = scaler_init(&config);
+
+	(void)state;
+	config.hysteresis = 1;
+	assert_int_equal(scaler_update(&scaler, &config, true), 0);
+	assert_true(scaler.scale == 8);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(the_scale_follows_the_pattern_of_overflows),
+		test(a_least_scale_need_not_be_a_power_of_two),
+		test(defaults_begin_at_65536_and_double_every_thousand_steps),
+		test(a_fixed_scale_never_changes),
+		test(without_fp16_the_scale_is_one_whatever_its_keys_say),
+		test(a_run_that_is_taken_up_goes_on_as_if_it_had_not_ended),
+		test(hysteresis_that_was_configured_away_is_not_spent),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,974 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps of the optimizer: they follow Adam, they give the same bits however state is cut up, cached
+ * and moved, and they move no more bytes than they have to. Also what is refused when it is opened,
+ * updates of the caller's own, and state taken out and put in.
+ */
+#include "optim_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+
+static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
+
+/* ---- Adam ---- */
+
+struct reference {
+	double *master[OPTIM_GROUPS_MAX], *exp_avg[OPTIM_GROUPS_MAX], *exp_avg_sq[OPTIM_GROUPS_MAX];
+};
+
+static void reference_init(struct reference *reference, const struct optim *o)
+{
+	for (size_t i = 0; i < o->n; i++) {
+		uint64_t n = o->specs[i].numel;
+
+		reference->master[i] = calloc(n, sizeof(double));
+		reference->exp_avg[i] = calloc(n, sizeof(double));
+		reference->exp_avg_sq[i] = calloc(n, sizeof(double));
+		assert_true(reference->master[i] && reference->exp_avg[i] &&
+			    reference->exp_avg_sq[i]);
+		for (uint64_t j = 0; j < n; j++)
+			reference->master[i][j] = element_get(o->specs[i].dtype,
+							      o->specs[i].weights, j);
+	}
+}
+
+static void reference_free(struct reference *reference, const struct optim *o)
+{
+	for (size_t i = 0; i < o->n; i++) {
+		free(reference->master[i]);
+		free(reference->exp_avg[i]);
+		free(reference->exp_avg_sq[i]);
+	}
+}
+
+static bool decoupled(const struct nvs_optimizer_config *adam)
+{
+	return adam->adam_w_mode || !strcmp(adam->type, "AdamW");
+}
+
+/* As the papers have it, in double. */
+static void reference_step(struct reference *reference, const struct optim *o, size_t group,
+			   uint64_t step)
+{
+	const struct nvs_optimizer_config *adam = &o->config.adam;
+	double lr = optim_lr(step);
+	double c1 = adam->bias_correction ? 1 - pow(adam->beta1, (double)step) : 1;
+	double c2 = adam->bias_correction ? 1 - pow(adam->beta2, (double)step) : 1;
+
+	for (uint64_t i = 0; i < o->specs[group].numel; i++) {
+		double *w = &reference->master[group][i];
+		double *m = &reference->exp_avg[group][i], *v = &reference->exp_avg_sq[group][i];
+		double g = element_get(o->gradients_dtype, o->gradients[group], i);
+
+		if (decoupled(adam))
+			*w *= 1 - lr * adam->weight_decay;
+		else
+			g += adam->weight_decay * *w;
+		*m = adam->beta1 * *m + (1 - adam->beta1) * g;
+		*v = adam->beta2 * *v + (1 - adam->beta2) * g * g;
+		*w -= lr * (*m / c1) / (sqrt(*v / c2) + adam->eps);
+	}
+}
+
+static void near(double is, double due, double tolerance, const char *what, size_t group,
+		 uint64_t i)
+{
+	if (fabs(is - due) <= tolerance)
+		return;
+	print_error("%s of group %zu, element %" PRIu64 ": %.9g, and %.9g is due\n", what, group, i,
+		    is, due);
+	fail();
+}
+
+/* Within the roundings of so many steps in fp32; the weights are the master's to the bit. */
+static void is_near(struct optim *o, const struct reference *reference, unsigned steps)
+{
+	double bits = 0x1p-23 * steps;
+	struct snapshot now;
+
+	snapshot_take(o, &now);
+	for (size_t i = 0; i < o->n; i++)
+		for (uint64_t j = 0; j < now.numel[i]; j++) {
+			enum nvs_dtype dtype = o->specs[i].dtype;
+			double w = (double)now.parts[i][NVS_MASTER][j];
+			double m = reference->exp_avg[i][j], v = reference->exp_avg_sq[i][j];
+
+			near(w, reference->master[i][j], bits * (fabs(w) + 1e-3 * 32), "master", i,
+			     j);
+			near((double)now.parts[i][NVS_EXP_AVG][j], m, bits * (1 + fabs(m)),
+			     "exp_avg", i, j);
+			near((double)now.parts[i][NVS_EXP_AVG_SQ][j], v,
+			     4 * bits * (v + 0.01 * sqrt(v)), "exp_avg_sq", i, j);
+			near(element_get(dtype, now.weights[i], j), element_rounded(dtype, w), 0,
+			     "weight", i, j);
+		}
+	snapshot_free(&now);
+}
+
+static double reference_norm(const struct optim *o)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < o->n; i++)
+		for (uint64_t j = 0; j < o->specs[i].numel; j++) {
+			double g = element_get(o->gradients_dtype, o->gradients[i], j);
+
+			sum += g * g;
+		}
+	return sqrt(sum);
+}
+
+static void follow(struct optim *o, unsigned steps)
+{
+	struct reference reference;
+
+	reference_init(&reference, o);
+	DONE(o, optim_open(o));
+	for (uint64_t step = 1; step <= steps; step++) {
+		optim_lend(o, step, 1);
+		for (size_t i = 0; i < o->n; i++)
+			reference_step(&reference, o, i, step);
+		DONE(o, optim_step(o, step));
+		near(o->result.norm, reference_norm(o), 1e-12 * o->result.norm, "norm", 0, step);
+		assert_true(o->result.clip == 1 && o->result.loss_scale == 1);
+		assert_true(!o->result.skipped && o->result.step == step);
+	}
+	is_near(o, &reference, steps);
+	reference_free(&reference, o);
+	optim_close(o);
+}
+
+static void every_type_follows_adam_in_double(void **state)
+{
+	static const uint64_t numel[] = {1, 1023, 2500, 4097};
+	struct optim o;
+
+	(void)state;
+	for (size_t g = 0; g < 3; g++)
+		for (size_t w = 0; w < 3; w++) {
+			struct group groups[4];
+
+			for (size_t i = 0; i < 4; i++)
+				groups[i] = (struct group){(const char *[]){"a", "b", "c", "d"}[i],
+							   numel[i], dtypes[(w + i) % 3]};
+			optim_init(&o, groups, 4);
+			o.config.optimizer.device = NVS_DEVICE_CPU;
+			o.gradients_dtype = dtypes[g];
+			follow(&o, 4);
+		}
+}
+
+static void every_kind_of_adam_is_followed(void **state)
+{
+	static const struct group groups[] = {{"a", 3001, NVS_F32}, {"b", 777, NVS_BF16}};
+	struct optim o;
+
+	(void)state;
+	for (unsigned kind = 0; kind < 8; kind++) {
+		optim_init(&o, groups, 2);
+		o.config.optimizer.device = NVS_DEVICE_CPU;
+		snprintf(o.config.adam.type, sizeof(o.config.adam.type), "%s",
+			 kind & 1 ? "AdamW" : "Adam");
+		o.config.adam.adam_w_mode = kind & 2;
+		o.config.adam.bias_correction = kind & 4;
+		o.config.adam.weight_decay = 0.1;
+		o.config.adam.beta1 = 0.8;
+		o.config.adam.beta2 = 0.95;
+		o.config.adam.eps = 1e-6;
+		follow(&o, 5);
+	}
+}
+
+static void many_steps_stay_near(void **state)
+{
+	static const struct group groups[] = {{"a", 2049, NVS_BF16}};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, groups, 1);
+	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.gradients_dtype = NVS_BF16;
+	follow(&o, 100);
+}
+
+/* ---- The same bits ---- */
+
+#define STEPS 3
+
+static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
+				    {"layers.1", 9999, NVS_F16},
+				    {"norm", 1, NVS_F32},
+				    {"layers.2", 14337, NVS_BF16},
+				    {"head", 4096, NVS_F32}};
+
+static struct snapshot straight;
+
+/* What all the ways below must come to. */
+static const struct snapshot *due(void)
+{
+	struct optim o;
+
+	if (straight.n)
+		return &straight;
+	optim_init(&o, five, LENGTH(five));
+	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.config.optimizer_threads = 1;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, STEPS);
+	snapshot_take(&o, &straight);
+	optim_close(&o);
+	return &straight;
+}
+
+static void is_the_same(struct optim *o)
+{
+	int rc = optim_open(o);
+
+	if (rc == -ENOTSUP && o->config.aio.ioengine) {
+		print_message("%s\n", o->error.text);
+		optim_close(o);
+		skip();
+	}
+	DONE(o, rc);
+	optim_run(o, 1, STEPS);
+	IS_AS(o, due());
+	optim_close(o);
+}
+
+static void piped_or_not_the_bits_are_the_same(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < 8; way++) {
+		optim_init(&o, five, LENGTH(five));
+		o.config.optimizer.pipeline_read = way & 1;
+		o.config.optimizer.pipeline_write = way & 2;
+		o.config.optimizer.fast_init = way & 4;
+		is_the_same(&o);
+	}
+}
+
+static void cached_the_bits_are_the_same(void **state)
+{
+	static const uint64_t cached[] = {1, 5000, 20480, 48434, 1000000};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(cached); i++) {
+		optim_init(&o, five, LENGTH(five));
+		o.config.optimizer_max_in_cpu = cached[i];
+		o.config.optimizer.fast_init = i % 2;
+		o.config.optimizer.pipeline_write = i != 2;
+		is_the_same(&o);
+	}
+}
+
+static void any_pool_and_tile_give_the_same_bits(void **state)
+{
+	static const unsigned buffers[] = {2, 3, 7, 40};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(buffers); i++) {
+		optim_init(&o, five, LENGTH(five));
+		o.config.optimizer.buffer_count = buffers[i];
+		o.config.sub_group_size += 1111 * i;
+		o.config.aio.block_size = i % 2 ? 4096 : 1 << 20;
+		is_the_same(&o);
+	}
+}
+
+static void any_number_of_threads_gives_the_same_bits(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (unsigned threads = 1; threads <= 4; threads++) {
+		optim_init(&o, five, LENGTH(five));
+		o.config.optimizer_threads = threads;
+		o.config.aio.thread_count = threads > 2 ? 2 : 1;
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, STEPS);
+		IS_AS(&o, due());
+		assert_int_equal(o.result.threads, threads);
+		assert_true(o.result.cpu_ns > 0);
+		assert_true(!strcmp(o.result.kernel, "avx512") ||
+			    !strcmp(o.result.kernel, "avx2") || !strcmp(o.result.kernel, "plain"));
+		optim_close(&o);
+	}
+}
+
+static void any_share_offloaded_gives_the_same_bits(void **state)
+{
+	static const double ratios[] = {0, 0.3, 0.5, 0.999};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(ratios); i++) {
+		optim_init(&o, five, LENGTH(five));
+		o.config.optimizer.ratio = ratios[i];
+		o.config.optimizer.fast_init = i % 2;
+		o.config.optimizer_max_in_cpu = i == 2 ? 10000 : 0;
+		is_the_same(&o);
+	}
+}
+
+static void with_checksums_the_bits_are_the_same(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (int keep = 0; keep < 2; keep++) {
+		optim_init(&o, five, LENGTH(five));
+		o.config.verify = true;
+		o.config.keep = keep;
+		is_the_same(&o);
+	}
+}
+
+static void by_engine(enum nvs_ioengine ioengine)
+{
+	struct optim o;
+
+	optim_init(&o, five, LENGTH(five));
+	o.config.aio.ioengine = ioengine;
+	is_the_same(&o);
+}
+
+static void by_io_uring_the_bits_are_the_same(void **state)
+{
+	(void)state;
+	by_engine(NVS_IOENGINE_IO_URING);
+}
+
+static void by_libaio_the_bits_are_the_same(void **state)
+{
+	(void)state;
+	by_engine(NVS_IOENGINE_LIBAIO);
+}
+
+static void by_threads_the_bits_are_the_same(void **state)
+{
+	(void)state;
+	by_engine(NVS_IOENGINE_POSIX);
+}
+
+/* Where files are, mostly with O_DIRECT. */
+static void on_a_drive_the_bits_are_the_same(void **state)
+{
+	struct optim o;
+	char *disk = place_make(PLACE_DISK);
+
+	(void)state;
+	if (!disk)
+		skip();
+	optim_init(&o, five, LENGTH(five));
+	DONE(&o, nvs_config_set_paths(&o.config.optimizer, (const char *const *)(uintptr_t)&disk, 1,
+				      &o.error));
+	is_the_same(&o);
+	place_leave(disk);
+}
+
+static void striped_the_bits_are_the_same(void **state)
+{
+	struct optim o;
+	char *paths[2] = {place_make(PLACE_DISK), place_make(PLACE_DISK)};
+
+	(void)state;
+	if (!paths[0] || !paths[1])
+		skip();
+	optim_init(&o, five, LENGTH(five));
+	o.config.stripe_size = 8192;
+	DONE(&o, nvs_config_set_paths(&o.config.optimizer, (const char *const *)(uintptr_t)paths, 2,
+				      &o.error));
+	is_the_same(&o);
+	place_leave(paths[0]);
+	place_leave(paths[1]);
+}
+
+/* ---- Bytes ---- */
+
+#define STATE_BYTES 12 /* of an element */
+
+/* Multiples of all tiles that the pools below make. */
+static const struct group even[] = {
+	{"a", 32768, NVS_BF16}, {"b", 20480, NVS_F32}, {"c", 14336, NVS_BF16}};
+#define EVEN 67584
+
+static void moved_since(struct optim *o, const struct nvs_engine_stats *before, uint64_t read,
+			uint64_t written)
+{
+	struct nvs_engine_stats after;
+
+	nvs_get_stats(nvs_optimizer_engine(o->optimizer), &after);
+	assert_int_equal(after.swapped_in - before->swapped_in, read);
+	assert_int_equal(after.swapped_out - before->swapped_out, written);
+}
+
+/* The step with gradients of all groups of `mask` reads and writes the state of so many elements.
+ */
+static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t read,
+		       uint64_t written)
+{
+	struct nvs_engine_stats before;
+
+	nvs_get_stats(nvs_optimizer_engine(o->optimizer), &before);
+	optim_lend(o, step, 1);
+	if (mask != UINT32_MAX)
+		DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
+	for (size_t i = 0; mask != UINT32_MAX && i < o->n; i++)
+		if (mask & 1u << i)
+			DONE(o, nvs_optimizer_lend_gradients(o->optimizer, i, o->gradients_dtype,
+							     o->gradients[i], &o->error));
+	DONE(o, optim_step(o, step));
+	assert_int_equal(o->result.io.read_bytes, read * STATE_BYTES);
+	assert_int_equal(o->result.io.written_bytes, written * STATE_BYTES);
+	moved_since(o, &before, read * STATE_BYTES, written * STATE_BYTES);
+	assert_true(o->result.io.io_ns <= o->result.io.wall_ns);
+	assert_true(o->result.io.hidden_ns <= o->result.io.io_ns);
+	assert_true(o->result.io.hidden_ns <= o->result.io.compute_ns);
+}
+
+static void a_step_moves_the_state_once(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (unsigned way = 0; way < 4; way++) {
+		optim_init(&o, even, 3);
+		o.config.optimizer.pipeline_read = way & 1;
+		o.config.optimizer.pipeline_write = way & 2;
+		DONE(&o, optim_open(&o));
+		step_moves(&o, 1, UINT32_MAX, 0, EVEN);
+		for (uint64_t step = 2; step <= 3; step++) {
+			step_moves(&o, step, UINT32_MAX, EVEN, EVEN);
+			assert_int_equal(o.result.tiles, EVEN / 1024);
+			assert_int_equal(o.result.io.hits, 0);
+			assert_int_equal(o.result.io.misses, EVEN / 1024);
+		}
+		optim_close(&o);
+	}
+}
+
+static void fast_init_writes_nothing_at_the_start(void **state)
+{
+	const struct nvs_engine_stats none = {0};
+	struct optim o;
+
+	(void)state;
+	for (int fast = 0; fast < 2; fast++) {
+		optim_init(&o, even, 3);
+		o.config.optimizer.fast_init = fast;
+		DONE(&o, optim_open(&o));
+		moved_since(&o, &none, 0, fast ? 0 : EVEN * STATE_BYTES);
+		step_moves(&o, 1, UINT32_MAX, fast ? 0 : EVEN, EVEN);
+		optim_close(&o);
+	}
+}
+
+static void what_is_resident_is_not_moved(void **state)
+{
+	static const uint64_t cached[] = {16384, 33792, EVEN, 4 * EVEN};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < 2 * LENGTH(cached); i++) {
+		uint64_t resident = cached[i / 2] < EVEN ? cached[i / 2] : EVEN;
+		uint64_t moved = EVEN - resident;
+
+		optim_init(&o, even, 3);
+		o.config.optimizer_max_in_cpu = cached[i / 2];
+		o.config.optimizer.pipeline_read = o.config.optimizer.pipeline_write = i % 2;
+		DONE(&o, optim_open(&o));
+		step_moves(&o, 1, UINT32_MAX, 0, moved);
+		for (uint64_t step = 2; step <= 5; step++) {
+			step_moves(&o, step, UINT32_MAX, moved, moved);
+			assert_int_equal(o.result.io.hits + o.result.io.misses, o.result.tiles);
+			assert_int_equal(o.result.io.hits * EVEN, resident * o.result.tiles);
+		}
+		optim_close(&o);
+	}
+}
+
+/* Where groups end within tiles: less than a tile is not kept, and the ends of groups move too. */
+#define SLACK (4096 + 5 * 1024)
+
+static void odd_groups_are_cached_to_the_tile(void **state)
+{
+	static const uint64_t cached = 30000, all = 48434;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, five, LENGTH(five));
+	o.config.optimizer_max_in_cpu = cached;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 2);
+	for (uint64_t step = 3; step <= 4; step++) {
+		optim_run(&o, step, step);
+		assert_true(o.result.io.read_bytes >= (all - cached) * STATE_BYTES);
+		assert_true(o.result.io.read_bytes <= (all - cached + SLACK) * STATE_BYTES);
+		assert_true(o.result.io.written_bytes >= (all - cached) * STATE_BYTES);
+		assert_true(o.result.io.written_bytes <= (all - cached + SLACK) * STATE_BYTES);
+	}
+	optim_close(&o);
+}
+
+static void what_is_not_offloaded_is_not_moved(void **state)
+{
+	static const struct group equal[] = {{"a", 8192, NVS_F32},
+					     {"b", 8192, NVS_F32},
+					     {"c", 8192, NVS_F32},
+					     {"d", 8192, NVS_F32}};
+	const struct nvs_engine_stats none = {0};
+	struct optim o;
+
+	(void)state;
+	for (uint64_t groups = 0; groups <= 4; groups++) {
+		optim_init(&o, equal, 4);
+		o.config.optimizer.ratio = (double)groups / 4;
+		o.config.optimizer.fast_init = false;
+		DONE(&o, optim_open(&o));
+		moved_since(&o, &none, 0, 8192 * groups * STATE_BYTES);
+		for (uint64_t step = 1; step <= 2; step++)
+			step_moves(&o, step, UINT32_MAX, 8192 * groups, 8192 * groups);
+		optim_close(&o);
+	}
+}
+
+static void groups_without_gradients_cost_nothing(void **state)
+{
+	struct snapshot before, after;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, even, 3);
+	DONE(&o, optim_open(&o));
+	step_moves(&o, 1, UINT32_MAX, 0, EVEN);
+	snapshot_take(&o, &before);
+	step_moves(&o, 2, 1u << 0 | 1u << 2, 32768 + 14336, 32768 + 14336);
+	snapshot_take(&o, &after);
+	assert_memory_equal(before.weights[1], after.weights[1], 20480 * 4);
+	for (int part = 0; part < 3; part++) {
+		assert_memory_equal(before.parts[1][part], after.parts[1][part], 20480 * 4);
+		assert_memory_not_equal(before.parts[0][part], after.parts[0][part], 32768 * 4);
+	}
+	snapshot_free(&before);
+	snapshot_free(&after);
+	step_moves(&o, 3, 1u << 1, 20480, 20480);
+	optim_close(&o);
+}
+
+/* A group that comes late has state that was never written, and the steps of all. */
+static void a_group_that_comes_late_begins_then(void **state)
+{
+	static const struct group groups[] = {{"a", 2048, NVS_F32}, {"b", 2048, NVS_F32}};
+	struct reference reference;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, groups, 2);
+	reference_init(&reference, &o);
+	DONE(&o, optim_open(&o));
+	step_moves(&o, 1, 1u << 0, 0, 2048);
+	reference_step(&reference, &o, 0, 1);
+	step_moves(&o, 2, 1u << 1, 0, 2048);
+	reference_step(&reference, &o, 1, 2);
+	step_moves(&o, 3, UINT32_MAX, 4096, 4096);
+	reference_step(&reference, &o, 0, 3);
+	reference_step(&reference, &o, 1, 3);
+	is_near(&o, &reference, 3);
+	reference_free(&reference, &o);
+	optim_close(&o);
+}
+
+/* ---- The caller's own update ---- */
+
+struct seen {
+	const struct optim *optim;
+	unsigned char times[3][5001];
+	uint64_t step;
+	double lr, factor;
+	bool wrong;
+};
+
+static void count_and_add(void *arg, const struct nvs_update *update)
+{
+	struct seen *seen = arg;
+
+	if (update->step != seen->step || update->lr != seen->lr || update->group >= 3) {
+		seen->wrong = true;
+		return;
+	}
+	for (uint64_t i = 0; i < update->numel; i++) {
+		uint64_t at = update->offset + i;
+		double raw = element_get(seen->optim->gradients_dtype,
+					 seen->optim->gradients[update->group], at);
+
+		if (fabs((double)update->gradients[i] - raw * seen->factor) > 1e-6 * fabs(raw))
+			seen->wrong = true;
+		seen->times[update->group][at]++;
+		update->master[i] += 1;
+		update->exp_avg[i] += (float)at;
+		update->exp_avg_sq[i] -= (float)(update->group + 1);
+	}
+}
+
+static void own_update_saw_all(struct optim *o, const struct seen *seen, unsigned times)
+{
+	struct snapshot now;
+
+	snapshot_take(o, &now);
+	assert_false(seen->wrong);
+	for (size_t i = 0; i < o->n; i++)
+		for (uint64_t j = 0; j < now.numel[i]; j++) {
+			enum nvs_dtype dtype = o->specs[i].dtype;
+			float master = (float)element_rounded(dtype, element_value(1000 + i, j));
+
+			for (unsigned k = 0; k < times; k++)
+				master += 1;
+			assert_int_equal(seen->times[i][j], times);
+			assert_true(now.parts[i][NVS_MASTER][j] == master);
+			assert_true(now.parts[i][NVS_EXP_AVG][j] == (float)(j * times));
+			assert_true(now.parts[i][NVS_EXP_AVG_SQ][j] == -(float)((i + 1) * times));
+			assert_true(element_get(dtype, now.weights[i], j) ==
+				    element_rounded(dtype, (double)master));
+		}
+	snapshot_free(&now);
+}
+
+static void an_update_of_the_callers_own_takes_its_place(void **state)
+{
+	static const struct group groups[] = {
+		{"a", 5001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 3333, NVS_F16}};
+	static struct seen seen;
+	struct nvs_step_options options = {.lr = -1};
+	struct optim o;
+
+	(void)state;
+	seen = (struct seen){.optim = &o, .step = 1, .lr = 0.25};
+	optim_init(&o, groups, 3);
+	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
+	o.config.adam.lr = 0.25;
+	o.config.gradient_clipping = 2;
+	o.config.fp16.enabled = true;
+	o.config.fp16.loss_scale = 128;
+	o.gradients_dtype = NVS_F16;
+	o.options = (struct nvs_optimizer_options){count_and_add, &seen};
+	DONE(&o, optim_open(&o));
+	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 128);
+	for (seen.step = 1; seen.step <= 3; seen.step++) {
+		double norm;
+
+		optim_lend(&o, seen.step, 128);
+		norm = reference_norm(&o) / 128;
+		seen.factor = 2 / (norm + 1e-6) / 128;
+		/* The rate of the configuration, without options too, and one that is given. */
+		seen.lr = seen.step == 3 ? 0.0625 : 0.25;
+		options.lr = seen.step == 3 ? 0.0625 : -1;
+		DONE(&o, nvs_optimizer_step(o.optimizer, seen.step == 2 ? NULL : &options,
+					    &o.result, &o.error));
+		near(o.result.norm, norm, 1e-9 * norm, "norm", 0, 0);
+		near(o.result.clip, 2 / (norm + 1e-6), 1e-9, "clip", 0, 0);
+		assert_string_equal(o.result.kernel, "caller");
+	}
+	own_update_saw_all(&o, &seen, 3);
+	optim_close(&o);
+}
+
+/* ---- State out and in ---- */
+
+static void state_can_be_taken_out_and_put_in(void **state)
+{
+	struct snapshot taken;
+	struct optim from, to;
+	float piece[2500];
+
+	(void)state;
+	optim_init(&from, five, LENGTH(five));
+	optim_init(&to, five, LENGTH(five));
+	to.config.optimizer.ratio = 0.5;
+	to.config.optimizer_max_in_cpu = 3000;
+	from.config.optimizer_max_in_cpu = 20000;
+	DONE(&from, optim_open(&from));
+	DONE(&to, optim_open(&to));
+	optim_run(&from, 1, 1);
+	optim_run(&to, 1, 1);
+	optim_run(&from, 2, 2);
+	for (size_t i = 0; i < from.n; i++)
+		for (int part = 0; part < 3; part++)
+			for (uint64_t at = 0, n = 1; at < five[i].numel; at += n, n = 2499) {
+				enum nvs_optimizer_part which = (enum nvs_optimizer_part)part;
+
+				if (n > five[i].numel - at)
+					n = five[i].numel - at;
+				DONE(&from, nvs_optimizer_get(from.optimizer, i, which, at, n,
+							      piece, &from.error));
+				DONE(&to, nvs_optimizer_set(to.optimizer, i, which, at, n, piece,
+							    &to.error));
+			}
+	DONE(&to, nvs_optimizer_get_weights(to.optimizer, &to.error));
+	to.result.norm = from.result.norm;
+	snapshot_take(&from, &taken);
+	IS_AS(&to, &taken);
+	snapshot_free(&taken);
+	optim_close(&to);
+	optim_run(&from, 3, STEPS);
+	IS_AS(&from, due());
+	optim_close(&from);
+}
+
+/* Set before the first step, state is not made anew in it. */
+static void what_was_set_before_the_first_step_stays(void **state)
+{
+	static const struct group groups[] = {{"a", 5000, NVS_BF16}, {"b", 5000, NVS_F32}};
+	struct reference reference;
+	struct optim o;
+
+	(void)state;
+	for (int fast = 0; fast < 2; fast++) {
+		float some[100];
+
+		optim_init(&o, groups, 2);
+		o.config.optimizer.fast_init = fast;
+		reference_init(&reference, &o);
+		DONE(&o, optim_open(&o));
+		for (int part = 0; part < 3; part++) {
+			double *in[] = {reference.master[0], reference.exp_avg[0],
+					reference.exp_avg_sq[0]};
+
+			for (int i = 0; i < 100; i++) {
+				some[i] = 0.125f * (float)(i + 1);
+				in[part][3001 + i] = (double)some[i];
+			}
+			DONE(&o, nvs_optimizer_set(o.optimizer, 0, (enum nvs_optimizer_part)part,
+						   3001, 100, some, &o.error));
+		}
+		optim_lend(&o, 1, 1);
+		reference_step(&reference, &o, 0, 1);
+		reference_step(&reference, &o, 1, 1);
+		DONE(&o, optim_step(&o, 1));
+		is_near(&o, &reference, 2);
+		reference_free(&reference, &o);
+		optim_close(&o);
+	}
+}
+
+static void state_begins_with_the_weights_and_zeros(void **state)
+{
+	struct snapshot now;
+	struct optim o;
+
+	(void)state;
+	for (int fast = 0; fast < 2; fast++) {
+		void *left_out;
+
+		optim_init(&o, five, LENGTH(five));
+		o.config.optimizer.fast_init = fast;
+		left_out = o.specs[3].weights;
+		o.specs[3].weights = NULL;
+		DONE(&o, optim_open(&o));
+		snapshot_take(&o, &now);
+		for (size_t i = 0; i < o.n; i++)
+			for (uint64_t j = 0; j < now.numel[i]; j++) {
+				double w = i == 3 ? 0
+						  : element_rounded(five[i].dtype,
+								    element_value(1000 + i, j));
+
+				assert_true((double)now.parts[i][NVS_MASTER][j] == w);
+				assert_true(now.parts[i][NVS_EXP_AVG][j] == 0);
+				assert_true(now.parts[i][NVS_EXP_AVG_SQ][j] == 0);
+			}
+		snapshot_free(&now);
+		optim_run(&o, 1, 2);
+		o.specs[3].weights = left_out;
+		optim_close(&o);
+	}
+}
+
+static void weights_are_given_back_on_demand(void **state)
+{
+	struct snapshot due_now;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, five, LENGTH(five));
+	o.config.optimizer.ratio = 0.7;
+	o.config.optimizer_max_in_cpu = 8000;
+	DONE(&o, optim_open(&o));
+	/* Also before any step: what they were at the start. */
+	for (uint64_t step = 0; step <= 2; step++) {
+		if (step)
+			optim_run(&o, step, step);
+		snapshot_take(&o, &due_now);
+		for (size_t i = 0; step && i < o.n; i++)
+			memset(o.specs[i].weights, 0x55, five[i].numel * due_now.width[i]);
+		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+		IS_AS(&o, &due_now);
+		snapshot_free(&due_now);
+	}
+	optim_close(&o);
+}
+
+static void what_is_outside_of_a_group_is_refused(void **state)
+{
+	static float data[4096];
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, five, LENGTH(five));
+	DONE(&o, optim_open(&o));
+	for (int set = 0; set < 2; set++) {
+		static const struct {
+			size_t group;
+			int part;
+			uint64_t offset, numel;
+		} wrong[] = {{5, NVS_MASTER, 0, 1},
+			     {SIZE_MAX, NVS_MASTER, 0, 1},
+			     {4, 3, 0, 1},
+			     {4, NVS_EXP_AVG, 4096, 1},
+			     {4, NVS_EXP_AVG, 1, 4096},
+			     {4, NVS_EXP_AVG_SQ, UINT64_MAX, 2},
+			     {4, NVS_EXP_AVG_SQ, 2, UINT64_MAX}};
+
+		for (size_t i = 0; i < LENGTH(wrong); i++) {
+			enum nvs_optimizer_part part = (enum nvs_optimizer_part)wrong[i].part;
+			int rc = set ? nvs_optimizer_set(o.optimizer, wrong[i].group, part,
+							 wrong[i].offset, wrong[i].numel, data,
+							 &o.error)
+				     : nvs_optimizer_get(o.optimizer, wrong[i].group, part,
+							 wrong[i].offset, wrong[i].numel, data,
+							 &o.error);
+
+			REFUSED(&o, rc, -EINVAL, "");
+		}
+	}
+	optim_close(&o);
+}
+
+/* ---- Opening ---- */
+
+static void refused_at_open(struct optim *o, int code, const char *words)
+{
+	o->optimizer = NULL;
+	REFUSED(o, optim_open(o), code, words);
+	assert_null(o->optimizer);
+	optim_close(o);
+}
+
+static void what_could_not_work_is_refused(void **state)
+{
+	static const struct group two[] = {{"first", 9000, NVS_BF16}, {"second", 5000, NVS_F32}};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, two, 2);
+	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
+	refused_at_open(&o, -ENOTSUP, "Lion");
+	optim_init(&o, two, 2);
+	o.config.sub_group_size = 8999;
+	refused_at_open(&o, -E2BIG, "first");
+	optim_init(&o, two, 2);
+	o.specs[1].name = "first";
+	refused_at_open(&o, -EEXIST, "first");
+	optim_init(&o, two, 2);
+	o.specs[1].name = "";
+	refused_at_open(&o, -EINVAL, "");
+	optim_init(&o, two, 2);
+	o.specs[1].dtype = NVS_F64;
+	refused_at_open(&o, -EINVAL, "second");
+	optim_init(&o, two, 2);
+	o.specs[1].numel = 0;
+	refused_at_open(&o, -EINVAL, "second");
+	optim_init(&o, two, 0);
+	refused_at_open(&o, -EINVAL, "");
+	optim_init(&o, two, 2);
+	o.config.optimizer.device = NVS_DEVICE_NONE;
+	refused_at_open(&o, -EINVAL, "offload_optimizer");
+	optim_init(&o, two, 2);
+	o.config.aio.use_gds = true;
+	refused_at_open(&o, -ENOTSUP, "use_gds");
+}
+
+/* Two tiles of 1024 elements are 24 KiB. */
+static void a_pool_without_room_for_two_tiles_is_refused(void **state)
+{
+	static const struct group small[] = {{"a", 5000, NVS_F32}};
+	struct optim o;
+	int rc;
+
+	(void)state;
+	optim_init(&o, small, 1);
+	o.config.sub_group_size = 5000;
+	rc = optim_open(&o);
+	REFUSED(&o, rc, -EINVAL, "buffer_count");
+	optim_close(&o);
+	optim_init(&o, small, 1);
+	o.config.sub_group_size = 5000;
+	o.config.optimizer.buffer_count = 2;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 2);
+	optim_close(&o);
+}
+
+static void two_do_not_share_a_store(void **state)
+{
+	struct nvs_optimizer *second = NULL;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, five, LENGTH(five));
+	DONE(&o, optim_open(&o));
+	REFUSED(&o, nvs_optimizer_open(&second, &o.config, o.specs, o.n, NULL, &o.error), -EBUSY,
+		"");
+	assert_null(second);
+	optim_run(&o, 1, 1);
+	optim_close(&o);
+	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
+}
+
+static int leave_all(void **state)
+{
+	snapshot_free(&straight);
+	return places_leave_all(state);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_type_follows_adam_in_double),
+		cmocka_unit_test(every_kind_of_adam_is_followed),
+		cmocka_unit_test(many_steps_stay_near),
+		cmocka_unit_test(piped_or_not_the_bits_are_the_same),
+		cmocka_unit_test(cached_the_bits_are_the_same),
+		cmocka_unit_test(any_pool_and_tile_give_the_same_bits),
+		cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+		cmocka_unit_test(any_share_offloaded_gives_the_same_bits),
+		cmocka_unit_test(with_checksums_the_bits_are_the_same),
+		cmocka_unit_test(by_io_uring_the_bits_are_the_same),
+		cmocka_unit_test(by_libaio_the_bits_are_the_same),
+		cmocka_unit_test(by_threads_the_bits_are_the_same),
+		cmocka_unit_test(on_a_drive_the_bits_are_the_same),
+		cmocka_unit_test(striped_the_bits_are_the_same),
+		cmocka_unit_test(a_step_moves_the_state_once),
+		cmocka_unit_test(fast_init_writes_nothing_at_the_start),
+		cmocka_unit_test(what_is_resident_is_not_moved),
+		cmocka_unit_test(odd_groups_are_cached_to_the_tile),
+		cmocka_unit_test(what_is_not_offloaded_is_not_moved),
+		cmocka_unit_test(groups_without_gradients_cost_nothing),
+		cmocka_unit_test(a_group_that_comes_late_begins_then),
+		cmocka_unit_test(an_update_of_the_callers_own_takes_its_place),
+		cmocka_unit_test(state_can_be_taken_out_and_put_in),
+		cmocka_unit_test(what_was_set_before_the_first_step_stays),
+		cmocka_unit_test(state_begins_with_the_weights_and_zeros),
+		cmocka_unit_test(weights_are_given_back_on_demand),
+		cmocka_unit_test(what_is_outside_of_a_group_is_refused),
+		cmocka_unit_test(what_could_not_work_is_refused),
+		cmocka_unit_test(a_pool_without_room_for_two_tiles_is_refused),
+		cmocka_unit_test(two_do_not_share_a_store),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, leave_all);
+}

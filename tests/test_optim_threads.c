@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The threads that compute: each runs a task once, all at the same time, bound where they should
+ * be, and asleep in between. Run from the top of the tree.
+ */
+#include "optim/threads.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "support.h"
+
+#define MANY	8
+#define PATIENT 20000 /* ms; that something which must happen may take */
+
+static struct topo *open_topo(const char *xml_path)
+{
+	struct topo *topo = NULL;
+	struct nvs_error error;
+
+	SUCCEEDS(topo_open(&topo, xml_path, &error), &error);
+	return topo;
+}
+
+static struct threads *open_threads(unsigned count)
+{
+	struct topo *topo = open_topo(NULL);
+	struct threads *threads = NULL;
+	struct nvs_error error;
+
+	SUCCEEDS(threads_open(&threads, count, topo, -1, &error), &error);
+	/* It is not needed any more once they have started. */
+	topo_close(topo);
+	return threads;
+}
+
+/* ---- Tasks ---- */
+
+static void count_visit(void *arg, unsigned thread)
+{
+	((unsigned *)arg)[thread]++;
+}
+
+static void every_thread_runs_each_task_once(void **state)
+{
+	static const unsigned counts[] = {1, 2, 3, MANY};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(counts); i++) {
+		struct threads *threads = open_threads(counts[i]);
+		unsigned visits[MANY + 1] = {0};
+
+		assert_int_equal(threads_count(threads), counts[i]);
+		for (unsigned round = 1; round <= 300; round++) {
+			/* Plain memory: join makes it safe to read, or a sanitizer says so. */
+			threads_run(threads, count_visit, visits);
+			for (unsigned t = 0; t < MANY + 1; t++)
+				assert_int_equal(visits[t], t < counts[i] ? round : 0);
+		}
+		threads_close(threads);
+	}
+}
+
+/* A place where threads wait until so many are there. */
+struct gate {
+	pthread_mutex_t lock;
+	pthread_cond_t opened;
+	unsigned wanted, here;
+	atomic_uint through, late;
+};
+
+#define GATE(wanted_)                                                                              \
+	{                                                                                          \
+		.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER,             \
+		.wanted = (wanted_)                                                                \
+	}
+
+static void arrive(void *arg, unsigned thread)
+{
+	uint64_t deadline = deadline_ns(PATIENT);
+	struct gate *gate = arg;
+	int rc = 0;
+
+	(void)thread;
+	pthread_mutex_lock(&gate->lock);
+	gate->here++;
+	pthread_cond_broadcast(&gate->opened);
+	while (gate->here < gate->wanted && !rc)
+		rc = cond_wait_until(&gate->opened, &gate->lock, deadline);
+	pthread_mutex_unlock(&gate->lock);
+	gate->late += rc != 0;
+	gate->through++;
+}
+
+static void all_threads_run_a_task_at_the_same_time(void **state)
+{
+	struct threads *threads = open_threads(MANY);
+	struct gate gate = GATE(MANY);
+
+	(void)state;
+	threads_run(threads, arrive, &gate);
+	assert_int_equal(gate.late, 0);
+	assert_int_equal(gate.through, MANY);
+	threads_close(threads);
+}
+
+static void starting_does_not_wait_and_joining_does(void **state)
+{
+	struct threads *threads = open_threads(3);
+	struct gate gate = GATE(4);
+
+	(void)state;
+	threads_start(threads, arrive, &gate);
+	/* None can be through before the caller, who is the fourth. */
+	assert_int_equal(gate.through, 0);
+	arrive(&gate, 3);
+	threads_join(threads);
+	assert_int_equal(gate.late, 0);
+	assert_int_equal(gate.through, 4);
+	/* With nothing to wait for it comes back. */
+	threads_join(threads);
+	threads_close(threads);
+}
+
+/* ---- What a thread is ---- */
+
+struct portrait {
+	char name[16];
+	sigset_t blocked;
+	cpu_set_t cpus;
+	size_t stack_bytes;
+	pid_t tid;
+	clockid_t cpu_clock;
+};
+
+static void portray(void *arg, unsigned thread)
+{
+	struct portrait *portrait = (struct portrait *)arg + thread;
+	pthread_attr_t attr;
+
+	pthread_getname_np(pthread_self(), portrait->name, sizeof(portrait->name));
+	pthread_sigmask(SIG_SETMASK, NULL, &portrait->blocked);
+	sched_getaffinity(0, sizeof(portrait->cpus), &portrait->cpus);
+	pthread_getcpuclockid(pthread_self(), &portrait->cpu_clock);
+	portrait->tid = (pid_t)syscall(SYS_gettid);
+	pthread_getattr_np(pthread_self(), &attr);
+	pthread_attr_getstacksize(&attr, &portrait->stack_bytes);
+	pthread_attr_destroy(&attr);
+}
+
+static void threads_are_named_by_number_and_have_small_stacks(void **state)
+{
+	struct threads *threads = open_threads(3);
+	struct portrait portraits[3];
+
+	(void)state;
+	threads_run(threads, portray, portraits);
+	assert_string_equal(portraits[0].name, "nvs-adam-0");
+	assert_string_equal(portraits[2].name, "nvs-adam-2");
+	/* A sanitizer adds to it what it needs itself. */
+	for (unsigned i = 0; i < 3; i++)
+		assert_true(portraits[i].stack_bytes <= 1 << 20);
+	threads_close(threads);
+}
+
+static void signals_are_left_to_the_threads_of_the_caller(void **state)
+{
+	struct threads *threads = open_threads(2);
+	struct portrait portraits[2];
+	sigset_t own;
+
+	(void)state;
+	threads_run(threads, portray, portraits);
+	pthread_sigmask(SIG_SETMASK, NULL, &own);
+	assert_false(sigismember(&own, SIGTERM));
+	for (unsigned i = 0; i < 2; i++) {
+		assert_true(sigismember(&portraits[i].blocked, SIGTERM));
+		assert_true(sigismember(&portraits[i].blocked, SIGINT));
+		assert_true(sigismember(&portraits[i].blocked, SIGUSR1));
+	}
+	threads_close(threads);
+}
+
+static bool is_asleep(pid_t tid)
+{
+	char path[64], text[128] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	assert_non_null(fgets(text, sizeof(text), file));
+	fclose(file);
+	/* "TID (NAME) STATE ..." */
+	assert_non_null(strrchr(text, ')'));
+	return strrchr(text, ')')[2] == 'S';
+}
+
+static uint64_t cpu_ns(clockid_t clock)
+{
+	struct timespec used;
+
+	assert_int_equal(clock_gettime(clock, &used), 0);
+	return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+static void threads_sleep_between_tasks(void **state)
+{
+	struct threads *threads = open_threads(2);
+	struct portrait portraits[2];
+	uint64_t deadline = deadline_ns(PATIENT), before[2], until;
+
+	(void)state;
+	threads_run(threads, portray, portraits);
+	for (unsigned i = 0; i < 2; i++)
+		while (!is_asleep(portraits[i].tid)) {
+			assert_true(clock_ns() < deadline);
+			sched_yield();
+		}
+	for (unsigned i = 0; i < 2; i++)
+		before[i] = cpu_ns(portraits[i].cpu_clock);
+	/* The caller's own work, in which they have none. */
+	until = cpu_ns(CLOCK_THREAD_CPUTIME_ID) + 20000000;
+	while (cpu_ns(CLOCK_THREAD_CPUTIME_ID) < until)
+		;
+	for (unsigned i = 0; i < 2; i++)
+		assert_true(cpu_ns(portraits[i].cpu_clock) - before[i] < 1000000);
+	threads_close(threads);
+}
+
+/* ---- How many, and where ---- */
+
+static void without_a_count_there_is_one_for_each_core(void **state)
+{
+	struct topo *here = open_topo(NULL), *other = open_topo("tests/topo/two_sockets.xml");
+	struct threads *threads = NULL;
+	struct nvs_error error;
+
+	(void)state;
+	SUCCEEDS(threads_open(&threads, 0, here, -1, &error), &error);
+	assert_int_equal(threads_count(threads), topo_cores(here, -1));
+	threads_close(threads);
+	/* Nothing can be bound to that machine: they run unbound. */
+	SUCCEEDS(threads_open(&threads, 0, other, 1, &error), &error);
+	assert_int_equal(threads_count(threads), 4);
+	threads_close(threads);
+	SUCCEEDS(threads_open(&threads, 0, other, -1, &error), &error);
+	assert_int_equal(threads_count(threads), 8);
+	threads_close(threads);
+	/* A node that the process may not run on gives way to those that it may. */
+	SUCCEEDS(threads_open(&threads, 0, other, 7, &error), &error);
+	assert_int_equal(threads_count(threads), 8);
+	threads_close(threads);
+	topo_close(other);
+	topo_close(here);
+}
+
+static void thread_i_is_on_core_i_modulo_the_cores(void **state)
+{
+	struct topo *topo = open_topo(NULL);
+	unsigned cores = topo_cores(topo, -1), count = 2 * cores;
+	struct portrait *portraits = calloc(count, sizeof(*portraits));
+	struct threads *threads = open_threads(count);
+	cpu_set_t given, both;
+
+	(void)state;
+	assert_non_null(portraits);
+	threads_run(threads, portray, portraits);
+	threads_close(threads);
+	topo_close(topo);
+	sched_getaffinity(0, sizeof(given), &given);
+	if (cores == 1 || sched_setaffinity(0, sizeof(given), &given)) {
+		free(portraits);
+		SKIP("there is one core, or nothing can be bound");
+	}
+	for (unsigned i = 0; i < cores; i++) {
+		CPU_AND(&both, &given, &portraits[i].cpus);
+		assert_true(CPU_EQUAL(&both, &portraits[i].cpus));
+		assert_true(CPU_EQUAL(&portraits[i].cpus, &portraits[i + cores].cpus));
+		for (unsigned j = i + 1; j < cores; j++) {
+			CPU_AND(&both, &portraits[i].cpus, &portraits[j].cpus);
+			assert_int_equal(CPU_COUNT(&both), 0);
+		}
+	}
+	free(portraits);
+}
+
+/* ---- Where they can't be had ---- */
+
+static unsigned tasks_of_process(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *entry;
+	unsigned n = 0;
+
+	while (tasks && (entry = readdir(tasks)))
+		n += entry->d_name[0] != '.';
+	if (tasks)
+		closedir(tasks);
+	return n;
+}
+
+/* A thread that was joined may be in /proc for a moment still. */
+static bool tasks_become(unsigned n)
+{
+	uint64_t deadline = deadline_ns(PATIENT);
+
+	while (tasks_of_process() != n)
+		if (clock_ns() > deadline)
+			return false;
+		else
+			sched_yield();
+	return true;
+}
+
+/* Under limits that let none of eight be started, then some, then all. */
+static int open_under_limits(void *arg)
+{
+	unsigned failures = 0, before = tasks_of_process();
+	struct topo *topo = NULL;
+	int rc = -EAGAIN;
+
+	(void)arg;
+	if (topo_open(&topo, NULL, NULL) || (geteuid() == 0 && (setgid(65534) || setuid(65534))))
+		return CHILD_SKIPPED;
+	for (rlim_t limit = 1; rc && limit < 4096; limit++) {
+		struct rlimit few = {.rlim_cur = limit, .rlim_max = 4096};
+		struct threads *threads = NULL;
+		struct nvs_error error = {0};
+
+		if (setrlimit(RLIMIT_NPROC, &few))
+			return CHILD_SKIPPED;
+		rc = threads_open(&threads, MANY, topo, -1, &error);
+		if (rc) {
+			EXPECT(rc == -EAGAIN && error.code == -EAGAIN && !threads);
+			EXPECT(strstr(error.text, "optimizer_threads") &&
+			       strstr(error.text, " of 8 threads"));
+			failures++;
+		}
+		threads_close(threads);
+		EXPECT(tasks_become(before));
+	}
+	topo_close(topo);
+	EXPECT(!rc);
+	return failures ? CHILD_OK : CHILD_SKIPPED;
+}
+
+static void none_is_left_where_not_all_can_be_started(void **state)
+{
+	int status = in_child(open_under_limits, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("the number of threads can't be limited here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+static void closing_ends_them_with_or_without_a_task(void **state)
+{
+	unsigned before = tasks_of_process(), visits[MANY] = {0};
+
+	(void)state;
+	threads_close(NULL);
+	for (unsigned i = 0; i < 20; i++) {
+		struct threads *threads = open_threads(MANY);
+
+		if (i % 2)
+			threads_run(threads, count_visit, visits);
+		threads_close(threads);
+	}
+	assert_true(tasks_become(before));
+	assert_int_equal(visits[MANY - 1], 10);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(every_thread_runs_each_task_once),
+		test(all_threads_run_a_task_at_the_same_time),
+		test(starting_does_not_wait_and_joining_does),
+		test(threads_are_named_by_number_and_have_small_stacks),
+		test(signals_are_left_to_the_threads_of_the_caller),
+		test(threads_sleep_between_tasks),
+		test(without_a_count_there_is_one_for_each_core),
+		test(thread_i_is_on_core_i_modulo_the_cores),
+		test(none_is_left_where_not_all_can_be_started),
+		test(closing_ends_them_with_or_without_a_task),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
