@@ -1,47 +1,85 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Measures nvswap against fio on the same file system in the same run, and prints medians and ratios.
+Measures nvswap against fio and a bare io_uring loop on the same drive in the same run.
 
-In each round fio and nvswap take turns at the same work: reads, writes, and both mixed, with the
-same block size and depth, on a file (a store) of the same size that has been written before. A ratio
-is that of a round's pair, and what is printed is the median over the rounds: the machine and the
-drive may drift from round to round, and these ratios don't. Timing never makes this program fail.
+In each round all take turns at the same work, with the same block size and depth, on files of the
+same size that have been written before. A ratio is that of figures of one round, and what is printed
+is the median over the rounds: the machine and the drive may drift from round to round, and these
+ratios don't. A goal that is missed is said, and never makes this program fail.
+
+What is measured: tensors that are swapped (swap), Adam's arithmetic alone (adam), optimizer steps
+(step), and a model's forward and backward pass (params).
 """
 import argparse
+import importlib.util
 import json
+import math
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 MODES = {  # nvswap's mode: what fio calls it
     "swapout": "write",
     "swapin": "read",
     "swap": "rw",
 }
+FIO, RAW = "fio, fixed buffers", "raw loop"
 BIG, SMALL = "64 MiB", "64 KiB"
 TENSORS = {BIG: (16, "64M"), SMALL: (16384, "64k")}
+SWAP_BYTES = GIB
+
+ADAM_ELEMENTS = 16 << 20  # 448 MiB, more than caches hold
+
+ELEMENTS = 1 << 27
+STATE_BYTES = 12 * ELEMENTS  # fp32 master weight and two moments
+TILE_BYTES = 12 << 19
+STEP_POOL = 12 * TILE_BYTES
+PIPELINED, HALF, RESIDENT = "all on the drive", "half in memory", "all in memory"
+IN_MEMORY = {PIPELINED: 0, HALF: ELEMENTS // 2, RESIDENT: ELEMENTS}
+
+MODEL = "bench/models/llama-3.1-8b.json"
+MODEL_SCALE = 4  # so many times fewer layers and words, each as wide as they are
+PARAMS_BYTES = 4 * GIB
+PARAMS_POOL = 2 * GIB
+IDLE, BUSY = "I/O alone", "compute as long as the I/O"
 
 
 def options():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--dir", default="build/bench", help="a directory on the drive (%(default)s)")
-    parser.add_argument("--nvswap", default="build/nvswap", help="the command (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=2, help="of each measurement (%(default)s)")
+    parser.add_argument("--build", default="build", help="where nvswap was built (%(default)s)")
+    parser.add_argument("--only", metavar="PART[,PART]", default=",".join(PARTS),
+                        help="measure these (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=1, help="of each measurement (%(default)s)")
     parser.add_argument("--bs", default="1M")
     parser.add_argument("--iodepth", type=int, default=32)
-    parser.add_argument("--pool", default="256M", help="nvswap's pool (%(default)s)")
+    parser.add_argument("--pool", default="256M", help="nvswap's pool for swap (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write every measurement there")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.only = args.only.split(",")
+    for part in args.only:
+        if part not in PARTS:
+            parser.error(f"--only {part}: there are {', '.join(PARTS)}")
+    args.work = None  # where files and stores lie while this runs
+    args.huge = False  # fio's memory is explicit huge pages
+    return args
+
+
+# ---- The programs that are measured
 
 
 def run(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [str(word) for word in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nfailed with {done.returncode}:\n{done.stderr}")
     return json.loads(done.stdout[done.stdout.index("{"):])
@@ -56,40 +94,33 @@ def figures(report):
     return {"gb_s": nbytes / ms / 1e6, "cpu_ms_gib": cpu_ms / (nbytes / GIB)}
 
 
-def huge_pages_free():
-    with open("/proc/meminfo", encoding="ascii") as file:
-        facts = dict(line.split(":") for line in file)
-    return int(facts["HugePages_Free"]) * int(facts["Hugepagesize"].split()[0]) * 1024
-
-
-def fio(args, rw):
+def fio(args, rw, nbytes):
     # nvswap's pool takes huge pages where there are some, so fio is given them too.
     huge = ["--iomem=mmaphuge"] if args.huge else []
     return figures(run([
-        "fio", "--name=floor", f"--filename={args.dir}/fio.dat", "--size=1g", f"--rw={rw}",
+        "fio", "--name=floor", f"--filename={args.work}/floor", f"--size={nbytes}", f"--rw={rw}",
         f"--bs={args.bs}", f"--iodepth={args.iodepth}", "--ioengine=io_uring", "--fixedbufs",
-        "--registerfiles", "--direct=1", "--scramble_buffers=0", "--time_based",
+        "--registerfiles", "--direct=1", "--scramble_buffers=0", "--thread", "--time_based",
         "--ramp_time=1", f"--runtime={args.seconds}", "--output-format=json", *huge]))
 
 
-def nvswap(args, mode, tensors, ioengine):
-    count, size = TENSORS[tensors]
-    report = run([
-        args.nvswap, "bench", "--nvme-path", args.dir, "--tensors", str(count), "--tensor-size", size,
-        "--rw", mode, "--bs", args.bs, "--iodepth", str(args.iodepth), "--pool", args.pool,
-        "--ioengine", ioengine, "--ramp-loops", "2", "--runtime", str(args.seconds),
-        "--output-format", "json"])
-    return figures(report)
+def raw(args, rw, nbytes):
+    return figures(run([
+        f"{args.build}/bench/raw", "--file", f"{args.work}/floor", "--size", nbytes, "--rw", rw,
+        "--bs", args.bs, "--iodepth", args.iodepth, "--ramp", 1, "--seconds", args.seconds]))
 
 
-def one_round(args):
-    results = {}
-    for mode, rw in MODES.items():
-        results["fio", BIG, mode] = fio(args, rw)
-        for ioengine in ("io_uring", "libaio"):
-            for tensors in (BIG, SMALL):
-                results[ioengine, tensors, mode] = nvswap(args, mode, tensors, ioengine)
-    return results
+def nvswap(args, mode, *more):
+    return run([
+        f"{args.build}/nvswap", "bench", "--nvme-path", args.work, "--rw", mode, "--bs", args.bs,
+        "--iodepth", args.iodepth, "--output-format", "json", *more])
+
+
+def floors(args, part, rw, nbytes):
+    return {(part, rw, FIO): fio(args, rw, nbytes), (part, rw, RAW): raw(args, rw, nbytes)}
+
+
+# ---- What rounds come to: keys are of (part, fio's mode, what); figures are by name
 
 
 def median(rounds, key, figure):
@@ -100,75 +131,344 @@ def ratio(rounds, key, over, figure):
     return statistics.median(result[key][figure] / result[over][figure] for result in rounds)
 
 
-def print_table(rounds, huge):
-    print("| what | engine | mode | GB/s | of fio | CPU ms/GiB | of fio |")
-    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
-    for key in rounds[0]:
-        who, tensors, mode = key
-        floor = ("fio", BIG, mode)
-        name = "fio, fixed buffers" + (" in huge pages" if huge else "") if who == "fio" else f"nvswap, tensors of {tensors}"
-        ratios = [1.0, 1.0] if who == "fio" else [
-            ratio(rounds, key, floor, figure) for figure in ("gb_s", "cpu_ms_gib")]
-        print(f"| {name} | {'io_uring' if who == 'fio' else who} | {mode} | "
-              f"{median(rounds, key, 'gb_s'):.2f} | {ratios[0]:.2f} | "
-              f"{median(rounds, key, 'cpu_ms_gib'):.1f} | {ratios[1]:.2f} |")
+def best_floor(result, part, rw):
+    return max(result[part, rw, floor]["gb_s"] for floor in (FIO, RAW))
 
 
-def print_goals(rounds):
-    """What the figures are held against; a miss is said, and nothing more."""
+def at_least(text, bound, value):
+    return text + f", at least {bound}", value, value >= bound
+
+
+def at_most(text, bound, value):
+    return text + f", at most {bound}", value, value <= bound
+
+
+def print_rows(heads, rows):
+    print("\n| " + " | ".join(heads) + " |")
+    print("| --- |" + " ---: |" * (len(heads) - 1))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+def print_speeds(rounds, part, rw, title, whats):
+    """The floors, and what is held against the better of the two."""
+    print_rows((title, "GB/s", "of the better floor", "CPU ms/GiB"), [
+        (what, f"{median(rounds, (part, rw, what), 'gb_s'):.2f}",
+         f"{of_floor(rounds, part, rw, what):.2f}",
+         f"{median(rounds, (part, rw, what), 'cpu_ms_gib'):.1f}")
+        for what in (FIO, RAW, *whats)])
+
+
+def of_floor(rounds, part, rw, what):
+    return statistics.median(
+        result[part, rw, what]["gb_s"] / best_floor(result, part, rw) for result in rounds)
+
+
+# ---- swap
+
+
+def swap_round(args):
+    results = {}
+    for mode, rw in MODES.items():
+        results |= floors(args, "swap", rw, SWAP_BYTES)
+        for ioengine in ("io_uring", "libaio"):
+            for tensors, (count, size) in TENSORS.items():
+                results["swap", rw, f"{tensors}, {ioengine}"] = figures(nvswap(
+                    args, mode, "--tensors", count, "--tensor-size", size, "--pool", args.pool,
+                    "--ioengine", ioengine, "--ramp-loops", 2, "--runtime", args.seconds))
+    return results
+
+
+def swap_row(rounds, key):
+    _, rw, what = key
+    over = ("swap", rw, FIO)
+    name = what if what in (FIO, RAW) else f"nvswap, tensors of {what}"
+    return (f"{rw}: {name}",
+            f"{median(rounds, key, 'gb_s'):.2f}", f"{ratio(rounds, key, over, 'gb_s'):.2f}",
+            f"{median(rounds, key, 'cpu_ms_gib'):.1f}", f"{ratio(rounds, key, over, 'cpu_ms_gib'):.2f}")
+
+
+def swap_print(rounds):
+    print_rows(("swapped", "GB/s", "of fio", "CPU ms/GiB", "of fio"),
+               [swap_row(rounds, key) for key in rounds[0] if key[0] == "swap"])
+
+
+def swap_goals(rounds):
     goals = []
     for mode in ("swapout", "swapin"):
-        big, small, floor = ("io_uring", BIG, mode), ("io_uring", SMALL, mode), ("fio", BIG, mode)
+        rw = MODES[mode]
+        big, small = ("swap", rw, f"{BIG}, io_uring"), ("swap", rw, f"{SMALL}, io_uring")
+        floor = ("swap", rw, FIO)
         goals += [
-            (f"{mode}, {BIG}: bandwidth of fio's, at least 0.97", "min", 0.97,
-             ratio(rounds, big, floor, "gb_s")),
-            (f"{mode}, {BIG}: CPU per GiB of fio's, at most 1.3", "max", 1.3,
-             ratio(rounds, big, floor, "cpu_ms_gib")),
-            (f"{mode}, {SMALL}: bandwidth of {BIG}'s, at least 0.85", "min", 0.85,
-             ratio(rounds, small, big, "gb_s")),
-            (f"{mode}, {SMALL}: CPU per GiB of {BIG}'s, at most 2", "max", 2.0,
-             ratio(rounds, small, big, "cpu_ms_gib")),
+            at_least(f"{mode}, {BIG}: bandwidth of fio's", 0.97, ratio(rounds, big, floor, "gb_s")),
+            at_most(f"{mode}, {BIG}: CPU per GiB of fio's", 1.3,
+                    ratio(rounds, big, floor, "cpu_ms_gib")),
+            at_least(f"{mode}, {SMALL}: bandwidth of {BIG}'s", 0.85,
+                     ratio(rounds, small, big, "gb_s")),
+            at_most(f"{mode}, {SMALL}: CPU per GiB of {BIG}'s", 2,
+                    ratio(rounds, small, big, "cpu_ms_gib")),
         ]
+    return goals
+
+
+# ---- adam: the arithmetic alone, against copying memory
+
+
+def adam_round(args):
+    results = {}
+    report = run([f"{args.build}/bench/adam", "--elements", ADAM_ELEMENTS, "--seconds", args.seconds])
+    for turn in report["runs"]:
+        for kernel in turn["kernels"]:
+            results["adam", turn["threads"], kernel["kernel"]] = {
+                "gb_s": kernel["bytes_per_second"] / 1e9,
+                "memory_gb_s": max(turn["memory"].values()) / 1e9,
+                "of_memory": kernel["of_memory"]}
+    return results
+
+
+def adam_print(rounds):
+    print_rows(("Adam's update", "GB/s", "memory GB/s", "of it"), [
+        (f"{key[2]}, {key[1]} thread{'s' * (key[1] > 1)}",
+         *(f"{median(rounds, key, figure):.2f}" for figure in ("gb_s", "memory_gb_s", "of_memory")))
+        for key in rounds[0] if key[0] == "adam"])
+
+
+def adam_goals(rounds):
+    best = max(median(rounds, key, "of_memory") for key in rounds[0] if key[:2] == ("adam", 2))
+    return [at_least("Adam on two threads: of the memory's bandwidth", 0.8, best)]
+
+
+# ---- step: the optimizer
+
+
+def step_figures(report):
+    """Of one step: milliseconds of the clock, bytes, processor time beside the updates'."""
+    step = report["jobs"][0]["step"]
+    nbytes = step["read_bytes"] + step["written_bytes"]
+    return {
+        "ms": step["wall_mean_ns"] / 1e6,
+        "io_ms": step["io_ns"] / 1e6,
+        "compute_ms": step["compute_ns"] / 1e6,
+        "hidden": step["hidden_share"],
+        "nbytes": nbytes,
+        "gb_s": nbytes / step["io_ns"] if step["io_ns"] else 0.0,
+        "cpu_ms_gib": report["swap"]["cpu_ms_per_gib"],
+        "rest_mib": step["memory_rest_bytes"] / MIB,
+    }
+
+
+def step_round(args):
+    results = floors(args, "step", "rw", STATE_BYTES)
+    for what, elements in IN_MEMORY.items():
+        results["step", "rw", what] = step_figures(nvswap(
+            args, "step", "--tensors", 1, "--tensor-size", 2 * ELEMENTS, "--pool", STEP_POOL,
+            "--max-in-cpu", elements, "--ramp-loops", 1, "--runtime", args.seconds))
+    add_step_ratios(results)
+    return results
+
+
+def add_step_ratios(results):
+    """Of the step with all on the drive, to what the drive and the computing take alone."""
+    pipelined, resident = (results["step", "rw", what] for what in (PIPELINED, RESIDENT))
+    io_ms = pipelined["nbytes"] / best_floor(results, "step", "rw") / 1e6
+    pipelined["of_longer_alone"] = pipelined["ms"] / max(io_ms, resident["ms"])
+    pipelined["of_longer_within"] = pipelined["ms"] / max(pipelined["io_ms"], pipelined["compute_ms"])
+
+
+def step_print(rounds):
+    print_speeds(rounds, "step", "rw", "128M elements, half reads, half writes", (PIPELINED, HALF))
+    print_rows(("optimizer step", "GiB moved", "step ms", "I/O ms", "compute ms", "beside pool MiB"), [
+        (key[2], f"{median(rounds, key, 'nbytes') / GIB:.2f}",
+         *(f"{median(rounds, key, figure):.0f}" for figure in ("ms", "io_ms", "compute_ms", "rest_mib")))
+        for key in rounds[0] if key[0] == "step" and key[2] in IN_MEMORY])
+
+
+def step_goals(rounds):
+    pipelined, half = ("step", "rw", PIPELINED), ("step", "rw", HALF)
+    return [
+        at_least("step: I/O rate of the better floor's", 0.95, of_floor(rounds, *pipelined)),
+        at_most("step: time of the longer of I/O at the floor's rate and compute alone", 1.05,
+                median(rounds, pipelined, "of_longer_alone")),
+        at_most("step: time of the longer of its own I/O and compute", 1.05,
+                median(rounds, pipelined, "of_longer_within")),
+        at_most("step, half in memory: time of that with all on the drive", 0.55,
+                ratio(rounds, half, pipelined, "ms")),
+        at_most("step: CPU per GiB beside Adam's, of fio's", 1.3,
+                ratio(rounds, pipelined, ("step", "rw", FIO), "cpu_ms_gib")),
+        at_most("step: MiB in memory beside the pool and the caller's own", 64,
+                max(result[key]["rest_mib"] for result in rounds for key in (pipelined, half))),
+    ]
+
+
+# ---- params: a forward and backward pass
+
+
+def scaled_model(args):
+    """The model's shapes in their proportions, but for a drive and a time that are small."""
+    with open(MODEL, encoding="ascii") as file:
+        model = json.load(file)
+    numbers = {name: int(name.split(".")[2]) for name in model if name.startswith("model.layers.")}
+    layers = (max(numbers.values()) + 1) // MODEL_SCALE
+    scaled, at = {}, 0
+    for name, tensor in model.items():
+        if name == "__metadata__" or numbers.get(name, 0) >= layers:
+            continue
+        shape = tensor["shape"]
+        if name.startswith(("model.embed_tokens", "lm_head")):
+            shape = [shape[0] // MODEL_SCALE, *shape[1:]]
+        nbytes = 2 * math.prod(shape)
+        scaled[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    return write_json(args, "model.json", scaled)
+
+
+def params_config(args):
+    """Reads ahead what two layers have: with DeepSpeed's own bucket, a quarter of one."""
+    return write_json(args, "params.json", {"bf16": {"enabled": True}, "zero_optimization": {
+        "stage": 3, "stage3_prefetch_bucket_size": 5e8, "stage3_max_reuse_distance": 0,
+        "offload_param": {"device": "nvme", "nvme_path": args.work, "max_in_cpu": 0}}})
+
+
+def write_json(args, name, value):
+    path = f"{args.work}/{name}"
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(value, file)
+    return path
+
+
+def params_run(args, compute_us):
+    report = nvswap(
+        args, "params", "--config", params_config(args), "--model", scaled_model(args), "--pool",
+        PARAMS_POOL, "--compute-us", compute_us, "--loops", 2)
+    return step_figures(report) | {"visits": 2 * report["jobs"][0]["step"]["layers"]}
+
+
+def params_round(args):
+    results = floors(args, "params", "read", PARAMS_BYTES)
+    idle = params_run(args, 0)
+    compute_us = round(idle["io_ms"] * 1e3 / idle["visits"])
+    busy = params_run(args, compute_us)
+    compute_ms = compute_us * busy["visits"] / 1e3
+    busy["hidden_by_clock"] = ((idle["io_ms"] + compute_ms - busy["ms"])
+                               / min(idle["io_ms"], compute_ms))
+    return results | {("params", "read", IDLE): idle, ("params", "read", BUSY): busy}
+
+
+def params_print(rounds):
+    print_speeds(rounds, "params", "read", "a quarter of Llama-3.1-8B", (IDLE, BUSY))
+    print_rows(("forward and backward", "GiB read", "step ms", "I/O ms", "compute ms", "hidden"), [
+        (key[2], f"{median(rounds, key, 'nbytes') / GIB:.2f}",
+         *(f"{median(rounds, key, figure):.0f}" for figure in ("ms", "io_ms", "compute_ms")),
+         f"{median(rounds, key, 'hidden'):.2f}")
+        for key in rounds[0] if key[0] == "params" and key[2] in (IDLE, BUSY)])
+
+
+def params_goals(rounds):
+    busy = ("params", "read", BUSY)
+    return [
+        at_least("params: of the shorter of I/O alone and compute, hidden by the clock", 0.9,
+                 median(rounds, busy, "hidden_by_clock")),
+        at_least("params: of the shorter of its own I/O and compute, hidden", 0.9,
+                 median(rounds, busy, "hidden")),
+        at_most("params: MiB in memory beside the pool and the caller's own", 64,
+                max(result[busy]["rest_mib"] for result in rounds)),
+    ]
+
+
+# ---- All of it
+
+
+PARTS = {  # measures a round, prints a table, holds against goals, and needs this much of the drive
+    "swap": (swap_round, swap_print, swap_goals, 2 * SWAP_BYTES),
+    "adam": (adam_round, adam_print, adam_goals, 0),
+    "step": (step_round, step_print, step_goals, 2 * STATE_BYTES),
+    "params": (params_round, params_print, params_goals, 2 * PARAMS_BYTES),
+}
+
+
+def huge_pages_free():
+    with open("/proc/meminfo", encoding="ascii") as file:
+        facts = dict(line.split(":") for line in file)
+    return int(facts["HugePages_Free"]) * int(facts["Hugepagesize"].split()[0]) * 1024
+
+
+def machine(args):
+    """The names that the kernel gives to the machine's parts, for the caption."""
+    info = run([f"{args.build}/nvswap", "info", "--nvme-path", args.work, "--output-format", "json"])
+    where = info["paths"][0]
+    drive = f"{where['filesystem']} on {where.get('device') or 'no drive'} {where.get('model') or ''}"
+    return f"{os.cpu_count()} CPUs, Linux {platform.release()}, {drive.strip()}"
+
+
+def peers():
+    version = subprocess.run(["fio", "--version"], stdout=subprocess.PIPE, text=True, check=True)
+    others = [name for name in ("deepspeed", "tensornvme") if importlib.util.find_spec(name)]
+    return (f"Peers: {version.stdout.strip()} and the raw loop; " + (
+        f"{' and '.join(others)} can be imported here, but there is no measurement of it" if others
+        else "neither DeepSpeed nor TensorNVMe can be imported here, so they are not measured") + ".")
+
+
+def print_goals(goals):
     print("\n| goal | measured | |\n| --- | ---: | --- |")
-    for text, kind, bound, value in goals:
-        met = value >= bound if kind == "min" else value <= bound
+    for text, value, met in goals:
         print(f"| {text} | {value:.2f} | {'met' if met else 'MISSED'} |")
 
 
-def drive(nvswap_command, path):
-    """The names that the kernel gives to the machine's parts, for the table's caption."""
-    info = json.loads(subprocess.run(
-        [nvswap_command, "info", "--nvme-path", path, "--output-format", "json"],
-        stdout=subprocess.PIPE, text=True, check=True).stdout)
-    where = info["paths"][0]
-    return f"{where['filesystem']} on {where.get('device') or 'no drive'} {where.get('model') or ''}".strip()
+def check_room(args):
+    need = max(PARTS[part][3] for part in args.only) + GIB
+    free = shutil.disk_usage(args.dir).free
+    if free < need:
+        sys.exit(f"{args.dir} has {free / GIB:.1f} GiB free and this needs {need / GIB:.1f}: "
+                 "name another directory by --dir, or fewer parts by --only")
+
+
+def lay_out(args):
+    """One file, of which every measurement takes as much as it needs; all of it written."""
+    nbytes = max(PARTS[part][3] for part in args.only) // 2
+    if nbytes:
+        raw(args, "write", nbytes)
+
+
+def measure(args):
+    rounds = []
+    lay_out(args)
+    for number in range(args.rounds):
+        results = {}
+        for part in args.only:
+            print(f"round {number + 1} of {args.rounds}, {part} ...", file=sys.stderr, flush=True)
+            results |= PARTS[part][0](args)
+        rounds.append(results)
+    return rounds
+
+
+def print_report(args, rounds):
+    print(f"{machine(args)}; blocks of {args.bs}, depth {args.iodepth}, {args.rounds} rounds of "
+          f"{args.seconds} s each, medians. {peers()}")
+    for part in args.only:
+        PARTS[part][1](rounds)
+    print_goals([goal for part in args.only for goal in PARTS[part][2](rounds)])
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump([{" / ".join(map(str, key)): value for key, value in result.items()}
+                       for result in rounds], file, indent=1)
 
 
 def main():
     args = options()
     if not shutil.which("fio"):
         sys.exit("fio is not installed: apt-get install fio")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit("stopped by a signal"))
     os.makedirs(args.dir, mode=0o700, exist_ok=True)
-    args.huge = huge_pages_free() >= GIB // 2
-    try:
-        fio(args, "write")  # lays the file out, so that every measurement overwrites
-        rounds = []
-        for number in range(args.rounds):
-            print(f"round {number + 1} of {args.rounds} ...", file=sys.stderr, flush=True)
-            rounds.append(one_round(args))
-        print(f"{os.cpu_count()} CPUs, Linux {platform.release()}, {drive(args.nvswap, args.dir)}; "
-              f"blocks of {args.bs}, depth {args.iodepth}, {args.rounds} rounds of "
-              f"{args.seconds} s each, medians.\n")
-        print_table(rounds, args.huge)
-        print_goals(rounds)
-        if args.json:
-            with open(args.json, "w", encoding="utf-8") as file:
-                json.dump([{" / ".join(key): value for key, value in result.items()}
-                           for result in rounds], file, indent=1)
-    finally:
-        if os.path.exists(f"{args.dir}/fio.dat"):
-            os.unlink(f"{args.dir}/fio.dat")
+    check_room(args)
+    # Whatever happens, files and stores go with this directory.
+    with tempfile.TemporaryDirectory(dir=args.dir, prefix="run-") as args.work:
+        args.huge = huge_pages_free() >= GIB // 2
+        print_report(args, measure(args))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped")

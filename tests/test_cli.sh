@@ -136,7 +136,7 @@ done
 for share in 0 1.01 -0.5 nan 0x1p-1 a; do
 	usage "scale_${share}_is_refused" "above 0 and up to 1" --scale "$share"
 done
-usage rw_is_suggested "allowed are swapout, swapin and swap; did you mean swapout" --rw swapot
+usage rw_is_suggested "allowed are swapout, swapin, swap, step and params; did you mean swapout" --rw swapot
 usage ioengine_unknown_is_refused "allowed are auto, io_uring, libaio and posix" --ioengine sync
 usage output_format_unknown_is_refused "allowed are normal and json" --output-format terse
 usage loops_and_runtime_exclude_each_other "exclude each other" --loops 2 --runtime 3

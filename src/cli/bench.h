@@ -8,11 +8,11 @@
 #include "model.h"
 #include "options.h"
 
-enum bench_rw { RW_SWAPOUT, RW_SWAPIN, RW_SWAP };
+enum bench_rw { RW_SWAPOUT, RW_SWAPIN, RW_SWAP, RW_STEP, RW_PARAMS };
 enum bench_format { FORMAT_NORMAL, FORMAT_JSON };
 
 struct bench_options {
-	const char *config, *model, *output;
+	const char *config, *model, *output, *trace;
 	struct option_list nvme_path;
 	uint64_t tensors, tensor_size, size_limit;
 	double scale;
@@ -21,6 +21,9 @@ struct bench_options {
 	uint64_t bs, iodepth, numjobs; /* 0: not given */
 	uint64_t pool;		       /* bytes; 0: not given */
 	uint64_t seed;
+	uint64_t compute_us;
+	uint64_t max_in_cpu; /* elements */
+	uint64_t threads;    /* 0: not given */
 	bool verify;
 };
 
@@ -31,6 +34,24 @@ struct bench_options {
 	}
 #define NPERCENTILES 17
 
+/* Of modes step and params: sums over the measured steps, where nothing else is said. */
+struct step_figures {
+	uint64_t steps, skipped;
+	struct nvs_step_io sum;
+	uint64_t wall_min_ns, wall_max_ns; /* of one step */
+	uint64_t shorter_ns;	    /* the shorter of I/O and compute, of which one is hidden */
+	uint64_t updates_ns, tiles; /* step */
+	struct nvs_step_io first;   /* that step alone, which is not measured */
+	uint64_t layers;	    /* params */
+	uint64_t elements, groups;  /* step */
+	unsigned threads;
+	const char *kernel;	 /* NULL: no step came to its end */
+	uint64_t compared;	 /* elements, by --verify */
+	uint64_t peak_bytes;	 /* of the whole process */
+	uint64_t pool_rss_bytes; /* what of the pool counts in it */
+	uint64_t own_bytes;	 /* what the caller of the library brought along */
+};
+
 struct bench_result {
 	struct nvs_error error; /* code 0: every byte was moved and, if asked, compared equal */
 	int signal;		/* that ended the run; 0: none */
@@ -40,11 +61,13 @@ struct bench_result {
 	uint64_t window_ns;
 	uint64_t user_us, system_us; /* of the whole process */
 	uint64_t data_us;	     /* of these, for making and comparing contents */
+	uint64_t updates_us;	     /* of these, for the optimizer's updates themselves */
 	uint64_t context_switches, major_faults, minor_faults;
 	uint64_t bytes[2]; /* of tensors, by enum nvs_direction */
 	uint64_t transfers, evictions, pool_waits;
 	uint64_t latency_ns[2][NPERCENTILES];
 	struct nvs_aio_stats aio;
+	struct step_figures steps;
 
 	bool opened;			/* stats are there */
 	struct nvs_engine_stats engine; /* since it was opened */

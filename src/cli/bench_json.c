@@ -187,6 +187,64 @@ static void put_direction(yajl_gen gen, const char *key, const struct bench_resu
 	yajl_gen_map_close(gen);
 }
 
+static void step_times(yajl_gen gen, const struct bench_result *result)
+{
+	const struct step_figures *steps = &result->steps;
+	const struct nvs_step_io *sum = &steps->sum;
+
+	count_field(gen, "wall_min_ns", steps->wall_min_ns);
+	count_field(gen, "wall_mean_ns", (uint64_t)per_step(result, sum->wall_ns));
+	count_field(gen, "wall_max_ns", steps->wall_max_ns);
+	count_field(gen, "compute_ns", (uint64_t)per_step(result, sum->compute_ns));
+	count_field(gen, "io_ns", (uint64_t)per_step(result, sum->io_ns));
+	count_field(gen, "hidden_ns", (uint64_t)per_step(result, sum->hidden_ns));
+	real_field(gen, "hidden_share", hidden_share(result));
+	count_field(gen, "stall_ns", (uint64_t)per_step(result, sum->stall_ns));
+	count_field(gen, "read_bytes", (uint64_t)per_step(result, sum->read_bytes));
+	count_field(gen, "written_bytes", (uint64_t)per_step(result, sum->written_bytes));
+	real_field(gen, "stalls", per_step(result, sum->stalls));
+	real_field(gen, "hits", per_step(result, sum->hits));
+	real_field(gen, "misses", per_step(result, sum->misses));
+}
+
+static void step_memory(yajl_gen gen, const struct bench_result *result)
+{
+	const struct step_figures *steps = &result->steps;
+
+	count_field(gen, "memory_peak_bytes", steps->peak_bytes);
+	count_field(gen, "memory_pool_bytes", steps->pool_rss_bytes);
+	count_field(gen, "memory_own_bytes", steps->own_bytes);
+	count_field(gen, "memory_rest_bytes", peak_rest(steps));
+}
+
+/* Times, bytes and counts are of one step: the mean over the measured ones. */
+static void put_steps(yajl_gen gen, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+	const struct step_figures *steps = &result->steps;
+
+	open_map(gen, "step");
+	count_field(gen, "steps", steps->steps);
+	step_times(gen, result);
+	count_field(gen, "first_wall_ns", steps->first.wall_ns);
+	count_field(gen, "first_read_bytes", steps->first.read_bytes);
+	count_field(gen, "first_written_bytes", steps->first.written_bytes);
+	if (report->options->rw == RW_PARAMS) {
+		count_field(gen, "layers", steps->layers);
+	} else {
+		count_field(gen, "skipped", steps->skipped);
+		count_field(gen, "elements", steps->elements);
+		count_field(gen, "groups", steps->groups);
+		real_field(gen, "tiles", per_step(result, steps->tiles));
+		count_field(gen, "update_cpu_ns", (uint64_t)per_step(result, steps->updates_ns));
+		text_field(gen, "kernel", steps->kernel ? steps->kernel : "");
+		count_field(gen, "threads", steps->threads);
+		count_field(gen, "compared_elements", steps->compared);
+	}
+	step_memory(gen, result);
+	yajl_gen_map_close(gen);
+}
+
 static void put_job(yajl_gen gen, const struct bench_report *report)
 {
 	static const struct bench_result nothing;
@@ -211,6 +269,8 @@ static void put_job(yajl_gen gen, const struct bench_report *report)
 	count_field(gen, "ctx", result->context_switches);
 	count_field(gen, "majf", result->major_faults);
 	count_field(gen, "minf", result->minor_faults);
+	if (has_steps(report) && result->measured)
+		put_steps(gen, report);
 	yajl_gen_map_close(gen);
 }
 
@@ -230,9 +290,28 @@ static void put_block(yajl_gen gen, const struct nvs_config *config, enum nvs_bl
 	bool_field(gen, "pin_memory", offload->pin_memory);
 	count_field(gen, "buffer_count", offload->buffer_count);
 	count_field(gen, "buffer_size", offload->buffer_size);
-	if (block == NVS_OFFLOAD_PARAM)
+	if (block == NVS_OFFLOAD_PARAM) {
 		count_field(gen, "max_in_cpu", offload->max_in_cpu);
+	} else {
+		bool_field(gen, "fast_init", offload->fast_init);
+		bool_field(gen, "pipeline_read", offload->pipeline_read);
+		bool_field(gen, "pipeline_write", offload->pipeline_write);
+		real_field(gen, "ratio", offload->ratio);
+	}
 	yajl_gen_map_close(gen);
+}
+
+/* What the steps go by, beside the block. */
+static void put_budgets(yajl_gen gen, const struct nvs_config *config, enum nvs_block block)
+{
+	if (block == NVS_OFFLOAD_OPTIMIZER) {
+		count_field(gen, "sub_group_size", config->sub_group_size);
+		return;
+	}
+	count_field(gen, "stage3_prefetch_bucket_size", config->prefetch_bucket_size);
+	count_field(gen, "stage3_max_live_parameters", config->max_live_parameters);
+	count_field(gen, "stage3_max_reuse_distance", config->max_reuse_distance);
+	count_field(gen, "stage3_param_persistence_threshold", config->param_persistence_threshold);
 }
 
 static void put_config(yajl_gen gen, const struct nvs_config *config, enum nvs_block block)
@@ -250,6 +329,7 @@ static void put_config(yajl_gen gen, const struct nvs_config *config, enum nvs_b
 	yajl_gen_map_close(gen);
 	open_map(gen, "zero_optimization");
 	put_block(gen, config, block);
+	put_budgets(gen, config, block);
 	yajl_gen_map_close(gen);
 	open_map(gen, "nvswap");
 	text_field(gen, "ioengine", nvs_ioengine_name(aio->ioengine));
@@ -257,6 +337,10 @@ static void put_config(yajl_gen gen, const struct nvs_config *config, enum nvs_b
 	bool_field(gen, "keep", config->keep);
 	count_field(gen, "rank", config->rank);
 	count_field(gen, "stripe_size", config->stripe_size);
+	if (block == NVS_OFFLOAD_OPTIMIZER) {
+		count_field(gen, "optimizer_max_in_cpu", config->optimizer_max_in_cpu);
+		count_field(gen, "optimizer_threads", config->optimizer_threads);
+	}
 	yajl_gen_map_close(gen);
 	yajl_gen_map_close(gen);
 }
@@ -322,6 +406,8 @@ static void put_swap(yajl_gen gen, const struct bench_report *report)
 		count_field(gen, "pool_waits", result->pool_waits);
 		real_field(gen, "cpu_ms_per_gib", cpu_ms_per_gib(result));
 		real_field(gen, "cpu_ms_for_data", (double)result->data_us / 1e3);
+		if (report->options->rw == RW_STEP)
+			real_field(gen, "cpu_ms_for_updates", (double)result->updates_us / 1e3);
 	}
 	if (result->first_bytes) {
 		count_field(gen, "first_swapout_bytes", result->first_bytes);

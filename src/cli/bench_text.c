@@ -49,8 +49,8 @@ static void print_head(FILE *file, const struct bench_report *report)
 	if (options->runtime_ms)
 		fprintf(file, ", for %.3g s", (double)options->runtime_ms / 1e3);
 	else
-		fprintf(file, ", %" PRIu64 " loop%s", options->loops,
-			options->loops == 1 ? "" : "s");
+		fprintf(file, ", %" PRIu64 " %s%s", options->loops,
+			has_steps(report) ? "step" : "loop", options->loops == 1 ? "" : "s");
 	fprintf(file, ", seed %" PRIu64 "\n\n", options->seed);
 }
 
@@ -104,7 +104,73 @@ static void print_work(FILE *file, const struct bench_report *report)
 		fprintf(file,
 			"; less %.0f ms to make and compare the data, which the rates include",
 			(double)result->data_us / 1e3);
+	if (report->options->rw == RW_STEP)
+		fprintf(file, "; less %.0f ms for the updates themselves",
+			(double)result->updates_us / 1e3);
 	fputs(")\n", file);
+}
+
+static void print_step_times(FILE *file, const struct bench_result *result)
+{
+	const struct step_figures *steps = &result->steps;
+	const struct nvs_step_io *sum = &steps->sum;
+
+	fprintf(file,
+		"step     %.1f ms (%.1f to %.1f, of %" PRIu64 "): compute %.1f ms, I/O %.1f ms, "
+		"hidden %.1f ms, %.0f %% of the shorter\n",
+		per_step(result, sum->wall_ns) / 1e6, (double)steps->wall_min_ns / 1e6,
+		(double)steps->wall_max_ns / 1e6, steps->steps,
+		per_step(result, sum->compute_ns) / 1e6, per_step(result, sum->io_ns) / 1e6,
+		per_step(result, sum->hidden_ns) / 1e6, 100 * hidden_share(result));
+}
+
+/* What one step moved, found in memory, and waited for. */
+static void print_step_moves(FILE *file, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+	const struct nvs_step_io *sum = &result->steps.sum;
+	bool optimizer = report->options->rw == RW_STEP;
+	char in[32], out[32];
+
+	fprintf(file, "         %s read, %s written",
+		memory((uint64_t)per_step(result, sum->read_bytes), in),
+		memory((uint64_t)per_step(result, sum->written_bytes), out));
+	fprintf(file, "; %.1f of %.1f %s found in memory; %.1f stalls, %.1f ms\n",
+		per_step(result, sum->hits), per_step(result, sum->hits + sum->misses),
+		optimizer ? "tiles" : "tensors", per_step(result, sum->stalls),
+		per_step(result, sum->stall_ns) / 1e6);
+	fprintf(file, "         the first, not measured: %.1f ms, %s read, %s written\n",
+		(double)result->steps.first.wall_ns / 1e6,
+		memory(result->steps.first.read_bytes, in),
+		memory(result->steps.first.written_bytes, out));
+}
+
+static void print_steps(FILE *file, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+	const struct step_figures *steps = &result->steps;
+	char peak[32], pool[32], own[32], rest[32];
+
+	print_step_times(file, result);
+	print_step_moves(file, report);
+	if (report->options->rw == RW_PARAMS)
+		fprintf(file,
+			"layers   %" PRIu64 ", forward and backward, %" PRIu64
+			" us of computing in each visit\n",
+			steps->layers, report->options->compute_us);
+	else
+		fprintf(file,
+			"updates  %" PRIu64 " elements in %" PRIu64 " groups, %s on %u thread%s, "
+			"%.1f ms of processor time\n",
+			steps->elements, steps->groups, steps->kernel ? steps->kernel : "no kernel",
+			steps->threads, steps->threads == 1 ? "" : "s",
+			per_step(result, steps->updates_ns) / 1e6);
+	if (steps->skipped)
+		fprintf(file, "         %" PRIu64 " steps were skipped: gradients overflowed\n",
+			steps->skipped);
+	fprintf(file, "memory   %s at most: pool %s, the caller's own %s, the rest %s\n",
+		memory(steps->peak_bytes, peak), memory(steps->pool_rss_bytes, pool),
+		memory(steps->own_bytes, own), memory(peak_rest(steps), rest));
 }
 
 static void print_engine(FILE *file, const struct bench_report *report)
@@ -152,8 +218,15 @@ static void print_verify(FILE *file, const struct bench_report *report)
 	if (!report->options->verify)
 		fputs("verify   not asked for (--verify)\n", file);
 	else if (result->verify_errors + result->engine.verify_errors)
-		fprintf(file, "verify   %" PRIu64 " tensors DIFFER\n",
-			result->verify_errors + result->engine.verify_errors);
+		fprintf(file, "verify   %" PRIu64 " %s DIFFER\n",
+			result->verify_errors + result->engine.verify_errors,
+			report->options->rw == RW_STEP ? "values" : "tensors");
+	else if (report->options->rw == RW_STEP)
+		fprintf(file,
+			"verify   %" PRIu64 " of %" PRIu64
+			" elements compared with a scalar Adam in double: "
+			"weights and moments are within the rounding of fp32\n",
+			result->steps.compared, result->steps.elements);
 	else
 		fprintf(file, "verify   %s compared, every byte equal%s\n",
 			memory(result->verified_bytes, text), result->error.code ? " so far" : "");
@@ -166,6 +239,8 @@ void bench_report_text(FILE *file, const struct bench_report *report)
 	assert(result->measured && result->opened);
 	print_head(file, report);
 	print_directions(file, result);
+	if (has_steps(report))
+		print_steps(file, report);
 	print_work(file, report);
 	print_engine(file, report);
 	print_memory(file, result);

@@ -44,6 +44,11 @@ void model_free(struct model *model);
 /* Keeps whole tensors from the first on, at least one, while they are `nbytes` or less together. */
 void model_limit(struct model *model, uint64_t nbytes);
 uint64_t model_largest(const struct model *model); /* bytes of the longest tensor */
+/* What a tensor takes of the pool, at most: whole pages. */
+static inline uint64_t model_room(const struct model_tensor *tensor)
+{
+	return (tensor->nbytes + 4095) & ~(uint64_t)4095;
+}
 
 /*
  * Reads a part of a tensor's data from the model's file. -ENODATA where the file has become shorter

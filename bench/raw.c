@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a drive gives to a bare loop over one io_uring, with nothing of nvswap's in it: a registered
+ * file, registered memory in huge pages, direct I/O, offsets in sequence. The floor that `make
+ * bench` holds nvswap against beside fio. Prints JSON with fio's names for what both measure.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <liburing.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HUGE_PAGE   (UINT64_C(2) << 20)
+#define HUGE_2M	    (21 << MAP_HUGE_SHIFT)
+#define MEMORY_MAX  (UINT64_C(1) << 30) /* the most that the kernel registers as one region */
+#define NS_PER_S    UINT64_C(1000000000)
+#define REAPED_MOST 64
+
+enum mode { MODE_READ, MODE_WRITE, MODE_RW };
+static const char *const mode_names[] = {"read", "write", "rw"};
+
+struct options {
+	const char *file;
+	uint64_t nbytes, block;
+	unsigned depth;
+	enum mode mode;
+	uint64_t seconds, ramp;
+};
+
+/* One block of memory and the I/O that it is in. */
+struct slot {
+	unsigned char *memory;
+	bool writes;
+};
+
+struct loop {
+	const struct options *options;
+	struct io_uring ring;
+	int fd;
+	unsigned char *memory;
+	struct slot *slots;
+	uint64_t begun;	  /* I/Os so far */
+	uint64_t done[2]; /* bytes, by direction, since the ramp */
+};
+
+static _Noreturn void fail(int error, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static void fail(int error, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fprintf(stderr, error ? ": %s\n" : "\n", strerror(error));
+	exit(1);
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+/* ---- Memory, file, ring */
+
+static unsigned char *map_memory(uint64_t nbytes)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	unsigned char *memory;
+
+	nbytes = (nbytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+	memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags | MAP_HUGETLB | HUGE_2M, -1, 0);
+	if (memory == MAP_FAILED) {
+		memory = mmap(NULL, nbytes + HUGE_PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+		if (memory == MAP_FAILED)
+			fail(errno, "mapping %" PRIu64 " bytes", nbytes);
+		memory += HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE;
+		madvise(memory, nbytes, MADV_HUGEPAGE);
+	}
+	/* Not zeros, which a drive may treat in a way of its own. */
+	for (uint64_t i = 0; i < nbytes; i++)
+		memory[i] = (unsigned char)(i * 131 >> 3);
+	return memory;
+}
+
+/* Blocks that were reserved and never written cost more than others, so all are written once. */
+static void lay_out(struct loop *loop)
+{
+	const struct options *options = loop->options;
+	struct stat stat;
+	int rc;
+
+	if (fstat(loop->fd, &stat))
+		fail(errno, "%s", options->file);
+	if (!S_ISREG(stat.st_mode) || (uint64_t)stat.st_size >= options->nbytes)
+		return;
+	if ((rc = posix_fallocate(loop->fd, 0, (off_t)options->nbytes)))
+		fail(rc, "reserving %" PRIu64 " bytes for %s", options->nbytes, options->file);
+	for (uint64_t at = 0; at < options->nbytes; at += options->block)
+		if (pwrite(loop->fd, loop->memory, options->block, (off_t)at) !=
+		    (ssize_t)options->block)
+			fail(errno, "laying out %s", options->file);
+	if (fsync(loop->fd))
+		fail(errno, "laying out %s", options->file);
+}
+
+static void open_ring(struct loop *loop, const struct iovec *memory)
+{
+	unsigned depth = loop->options->depth;
+	int rc = io_uring_queue_init(depth, &loop->ring,
+				     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+
+	if (rc == -EINVAL) /* a kernel before 6.1 */
+		rc = io_uring_queue_init(depth, &loop->ring, 0);
+	if (rc)
+		fail(-rc, "io_uring");
+	if ((rc = io_uring_register_buffers(&loop->ring, memory, 1)))
+		fail(-rc, "registering %zu bytes of memory", memory->iov_len);
+	if ((rc = io_uring_register_files(&loop->ring, &loop->fd, 1)))
+		fail(-rc, "registering the file");
+}
+
+static void open_loop(struct loop *loop, const struct options *options)
+{
+	struct iovec memory = {.iov_len = options->block * options->depth};
+
+	*loop = (struct loop){.options = options};
+	loop->fd = open(options->file, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+	if (loop->fd < 0)
+		fail(errno, "%s", options->file);
+	memory.iov_base = loop->memory = map_memory(memory.iov_len);
+	loop->slots = calloc(options->depth, sizeof(*loop->slots));
+	if (!loop->slots)
+		fail(ENOMEM, "%u slots", options->depth);
+	for (unsigned i = 0; i < options->depth; i++)
+		loop->slots[i].memory = loop->memory + i * options->block;
+	lay_out(loop);
+	open_ring(loop, &memory);
+}
+
+static void close_loop(struct loop *loop)
+{
+	io_uring_queue_exit(&loop->ring);
+	free(loop->slots);
+	close(loop->fd);
+}
+
+/* ---- The loop */
+
+/* In rw every other I/O writes, half of the file away from what is read. */
+static void begin(struct loop *loop, struct slot *slot)
+{
+	const struct options *options = loop->options;
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
+	uint64_t blocks = options->nbytes / options->block, block = loop->begun;
+	unsigned nbytes = (unsigned)options->block;
+
+	slot->writes = options->mode == MODE_WRITE;
+	if (options->mode == MODE_RW) {
+		slot->writes = loop->begun % 2;
+		block = loop->begun / 2 + (slot->writes ? blocks / 2 : 0);
+	}
+	block %= blocks;
+	loop->begun++;
+	if (slot->writes)
+		io_uring_prep_write_fixed(sqe, 0, slot->memory, nbytes, block * options->block, 0);
+	else
+		io_uring_prep_read_fixed(sqe, 0, slot->memory, nbytes, block * options->block, 0);
+	io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+	io_uring_sqe_set_data(sqe, slot);
+}
+
+/* Submits what was begun, waits for `least` and begins as many anew as came, if it goes on. */
+static unsigned turn(struct loop *loop, unsigned least, bool goes_on)
+{
+	struct io_uring_cqe *cqes[REAPED_MOST];
+	int rc = io_uring_submit_and_wait(&loop->ring, least);
+	unsigned n;
+
+	if (rc < 0 && rc != -EINTR)
+		fail(-rc, "submitting");
+	n = io_uring_peek_batch_cqe(&loop->ring, cqes, REAPED_MOST);
+	for (unsigned i = 0; i < n; i++) {
+		struct slot *slot = io_uring_cqe_get_data(cqes[i]);
+
+		if (cqes[i]->res != (int)loop->options->block)
+			fail(cqes[i]->res < 0 ? -cqes[i]->res : 0, "a block was not %s whole",
+			     slot->writes ? "written" : "read");
+		loop->done[slot->writes] += loop->options->block;
+		if (goes_on)
+			begin(loop, slot);
+	}
+	io_uring_cq_advance(&loop->ring, n);
+	return n;
+}
+
+static void go_on_until(struct loop *loop, uint64_t end_ns)
+{
+	/* Waking up for every completion would cost processor time, and wins nothing. */
+	unsigned least = (loop->options->depth + 7) / 8;
+
+	while (now_ns() < end_ns)
+		turn(loop, least, true);
+}
+
+static void drain(struct loop *loop)
+{
+	for (unsigned left = loop->options->depth; left > 0;)
+		left -= turn(loop, 1, false);
+}
+
+/* ---- What comes out */
+
+static double seconds_of(const struct timeval *time)
+{
+	return (double)time->tv_sec + (double)time->tv_usec / 1e6;
+}
+
+static void print_direction(const char *name, uint64_t nbytes, double seconds)
+{
+	printf("   \"%s\": {\"io_bytes\": %" PRIu64 ", \"bw_bytes\": %.0f, \"runtime\": %.0f},\n",
+	       name, nbytes, (double)nbytes / seconds, nbytes ? seconds * 1e3 : 0);
+}
+
+static void print(const struct loop *loop, const struct rusage *from, const struct rusage *to,
+		  double seconds)
+{
+	printf("{\n \"jobs\": [\n  {\n   \"jobname\": \"%s\",\n", mode_names[loop->options->mode]);
+	print_direction("read", loop->done[0], seconds);
+	print_direction("write", loop->done[1], seconds);
+	printf("   \"usr_cpu\": %.4f,\n   \"sys_cpu\": %.4f\n  }\n ]\n}\n",
+	       (seconds_of(&to->ru_utime) - seconds_of(&from->ru_utime)) / seconds * 100,
+	       (seconds_of(&to->ru_stime) - seconds_of(&from->ru_stime)) / seconds * 100);
+}
+
+static void measure(struct loop *loop)
+{
+	struct rusage from, to;
+	uint64_t from_ns, to_ns;
+
+	for (unsigned i = 0; i < loop->options->depth; i++)
+		begin(loop, &loop->slots[i]);
+	go_on_until(loop, now_ns() + loop->options->ramp * NS_PER_S);
+	loop->done[0] = loop->done[1] = 0;
+	getrusage(RUSAGE_SELF, &from);
+	from_ns = now_ns();
+	go_on_until(loop, from_ns + loop->options->seconds * NS_PER_S);
+	to_ns = now_ns();
+	getrusage(RUSAGE_SELF, &to);
+	print(loop, &from, &to, (double)(to_ns - from_ns) / NS_PER_S);
+	drain(loop);
+}
+
+/* ---- Options */
+
+static const char *const usage =
+	"usage: raw --file FILE [--size SIZE] [--rw read|write|rw] [--bs SIZE] [--iodepth N]\n"
+	"           [--seconds N] [--ramp N]\n"
+	"FILE is laid out if it is shorter than SIZE, overwritten, and left there.\n";
+
+static uint64_t number(const char *text, uint64_t least, uint64_t most)
+{
+	static const char units[] = "kmgt";
+	char *end;
+	uint64_t value;
+	const char *unit;
+
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	unit = *end ? strchr(units, *end | 0x20) : NULL;
+	if (unit && *unit) {
+		unsigned shift = 10 * (unsigned)(unit - units + 1);
+
+		value = value > UINT64_MAX >> shift ? UINT64_MAX : value << shift;
+		end++;
+	}
+	if (errno || end == text || *end || value < least || value > most)
+		fail(0, "%s: must be from %" PRIu64 " to %" PRIu64, text, least, most);
+	return value;
+}
+
+static enum mode mode_of(const char *text)
+{
+	for (unsigned i = 0; i < sizeof(mode_names) / sizeof(mode_names[0]); i++)
+		if (!strcmp(text, mode_names[i]))
+			return (enum mode)i;
+	fail(0, "%s: --rw is read, write or rw", text);
+}
+
+static struct options parse(int argc, char **argv)
+{
+	static const struct option names[] = {
+		{"file", required_argument, NULL, 'f'},
+		{"size", required_argument, NULL, 'z'},
+		{"rw", required_argument, NULL, 'm'},
+		{"bs", required_argument, NULL, 'b'},
+		{"iodepth", required_argument, NULL, 'd'},
+		{"seconds", required_argument, NULL, 's'},
+		{"ramp", required_argument, NULL, 'r'},
+		{0},
+	};
+	struct options options = {
+		.nbytes = UINT64_C(1) << 30, .block = UINT64_C(1) << 20, .depth = 32, .seconds = 2};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
+		switch (c) {
+		case 'f':
+			options.file = optarg;
+			break;
+		case 'z':
+			options.nbytes = number(optarg, 1, UINT64_C(1) << 50);
+			break;
+		case 'm':
+			options.mode = mode_of(optarg);
+			break;
+		case 'b':
+			options.block = number(optarg, 512, MEMORY_MAX);
+			break;
+		case 'd':
+			options.depth = (unsigned)number(optarg, 1, 4096);
+			break;
+		case 's':
+			options.seconds = number(optarg, 1, 86400);
+			break;
+		case 'r':
+			options.ramp = number(optarg, 0, 86400);
+			break;
+		default:
+			fail(0, "%s", usage);
+		}
+	}
+	if (!options.file || optind < argc || options.block * options.depth > MEMORY_MAX ||
+	    options.nbytes < options.block)
+		fail(0, "%sAt most 1 GiB of memory, at least one block of file.", usage);
+	options.nbytes -= options.nbytes % options.block;
+	return options;
+}
+
+int main(int argc, char **argv)
+{
+	struct options options = parse(argc, argv);
+	struct loop loop;
+
+	open_loop(&loop, &options);
+	measure(&loop);
+	close_loop(&loop);
+	return 0;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors are registered in the model's order, so that neighbours lie side by side in the store.
+ */
+#include "bench_engine.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int register_tensors(struct bench_engine *opened, const struct model *model,
+			    struct nvs_error *error)
+{
+	struct nvs_tensor_spec *specs = calloc(model->n, sizeof(*specs));
+	int rc = -ENOMEM;
+
+	for (size_t i = 0; i < model->n && specs; i++)
+		specs[i] = (struct nvs_tensor_spec){.name = model->tensors[i].name,
+						    .dtype = model->tensors[i].dtype,
+						    .numel = model->tensors[i].numel};
+	if (specs)
+		rc = nvs_register(opened->engine, specs, model->n, opened->tensors, error);
+	free(specs);
+	return rc;
+}
+
+int bench_opened(int rc, struct nvs_error *error)
+{
+	if (rc == -EEXIST)
+		snprintf(error->text, sizeof(error->text),
+			 "there is a kept store, which bench does not touch: give another "
+			 "--nvme-path, or another \"rank\" in the configuration");
+	return rc;
+}
+
+int bench_engine_open(struct bench_engine *opened, const struct nvs_config *config,
+		      enum nvs_block block, const struct model *model, struct bench_result *result)
+{
+	struct nvs_engine_stats stats;
+	int rc;
+
+	*opened = (struct bench_engine){.tensors = calloc(model->n, sizeof(struct nvs_tensor *))};
+	if (!opened->tensors)
+		return -ENOMEM;
+	rc = bench_opened(nvs_open(&opened->engine, config, block, &result->error), &result->error);
+	if (rc) {
+		opened->engine = NULL;
+		return rc;
+	}
+	nvs_get_stats(opened->engine, &stats);
+	opened->pool_bytes = stats.pool.bytes;
+	return register_tensors(opened, model, &result->error);
+}
+
+int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result *result)
+{
+	struct nvs_error closing = {0};
+	int closed = 0;
+
+	if (opened->engine) {
+		nvs_get_stats(opened->engine, &result->engine);
+		result->opened = true;
+		closed = nvs_close(opened->engine, &closing);
+	}
+	free(opened->tensors);
+	*opened = (struct bench_engine){0};
+	if (rc || !closed)
+		return rc;
+	result->error = closing;
+	return closed;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mode params: forward and backward over a model's layers, whose parameters are swapped in for each
+ * visit and given up clean. The computing of a visit is a device's, so here it is time that passes.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench_engine.h"
+#include "bench_modes.h"
+#include "clock.h"
+#include "layers.h"
+#include "pattern.h"
+#include "progress.h"
+#include "steps.h"
+#include "stop.h"
+
+struct pass {
+	const struct bench_options *options;
+	const struct model *model;
+	struct nvs_trace *trace;
+	struct pattern pattern;
+	struct bench_engine opened;
+	struct layer *layers;
+	size_t nlayers;
+	struct nvs_error difference; /* the first that comparing found */
+	struct bench_result *result;
+};
+
+static struct nvs_tensor **layer_tensors(const struct pass *pass, const struct layer *layer)
+{
+	return pass->opened.tensors + layer->first;
+}
+
+static int wait_all(void *arg)
+{
+	struct pass *pass = arg;
+
+	return nvs_wait(pass->opened.engine, pass->opened.tensors, pass->model->n, -1,
+			&pass->result->error);
+}
+
+static int compare_layer(struct pass *pass, const struct layer *layer, struct step_done *done)
+{
+	struct bench_result *result = pass->result;
+	uint64_t from = thread_us();
+	struct nvs_error error;
+
+	for (size_t i = layer->first; i < layer->first + layer->n; i++) {
+		int rc = pattern_compare(&pass->pattern, i, 0, nvs_data(pass->opened.tensors[i]),
+					 &error);
+
+		if (rc && rc != -EBADMSG) {
+			result->error = error;
+			return rc;
+		}
+		if (rc && !result->verify_errors++)
+			pass->difference = error;
+		result->verified_bytes += pass->model->tensors[i].nbytes;
+	}
+	done->data_us += thread_us() - from;
+	return 0;
+}
+
+static void compute(const struct pass *pass, const struct layer *layer)
+{
+	uint64_t from = now_ns(), to = from + pass->options->compute_us * 1000u;
+	struct timespec until = {.tv_sec = (time_t)(to / 1000000000u),
+				 .tv_nsec = (long)(to % 1000000000u)};
+	char name[32];
+
+	if (!pass->options->compute_us)
+		return;
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+	if (!pass->trace)
+		return;
+	layer_name(pass->model, layer, name, sizeof(name));
+	nvs_trace_span(pass->trace, name, from, now_ns());
+}
+
+static int visit(struct pass *pass, const struct layer *layer, struct step_done *done)
+{
+	struct nvs_engine *engine = pass->opened.engine;
+	struct nvs_tensor **tensors = layer_tensors(pass, layer);
+	struct nvs_error *error = &pass->result->error;
+	int rc = nvs_swap_in(engine, tensors, layer->n, -1, error);
+
+	if (!rc)
+		rc = nvs_wait(engine, tensors, layer->n, -1, error);
+	if (!rc && pass->options->verify)
+		rc = compare_layer(pass, layer, done);
+	if (rc)
+		return rc;
+	compute(pass, layer);
+	return nvs_release(engine, tensors, layer->n, NVS_CLEAN, error);
+}
+
+static int step(void *arg, struct step_done *done)
+{
+	struct pass *pass = arg;
+	struct nvs_error *error = &pass->result->error;
+	size_t n = pass->nlayers;
+	int rc = nvs_step_begin(pass->opened.engine, error);
+
+	for (size_t i = 0; i < 2 * n && !rc; i++) {
+		rc = visit(pass, &pass->layers[i < n ? i : 2 * n - 1 - i], done);
+		if (!rc && stop_signal())
+			rc = -EINTR;
+	}
+	return rc ? rc : nvs_step_end(pass->opened.engine, &done->io, error);
+}
+
+static int write_layer(struct pass *pass, const struct layer *layer)
+{
+	struct nvs_engine *engine = pass->opened.engine;
+	struct nvs_tensor **tensors = layer_tensors(pass, layer);
+	struct nvs_error *error = &pass->result->error;
+	int rc = nvs_lease(engine, tensors, layer->n, -1, error);
+
+	for (size_t i = 0; i < layer->n && !rc; i++)
+		rc = pattern_fill(&pass->pattern, layer->first + i, 0, nvs_data(tensors[i]), error);
+	if (!rc)
+		rc = nvs_release(engine, tensors, layer->n, NVS_DIRTY, error);
+	return rc ? rc : nvs_swap_out(engine, tensors, layer->n, error);
+}
+
+/* Everything goes to the drive once, with contents. */
+static int swap_out_all(struct pass *pass)
+{
+	struct bench_result *result = pass->result;
+	uint64_t started = now_ns(), nbytes = 0;
+	int rc = 0;
+
+	progress_begin("fill", pass->model->nbytes);
+	for (size_t i = 0; i < pass->nlayers && !rc && !stop_signal(); i++) {
+		const struct layer *layer = &pass->layers[i];
+
+		rc = write_layer(pass, layer);
+		for (size_t t = layer->first; t < layer->first + layer->n; t++)
+			nbytes += pass->model->tensors[t].nbytes;
+		progress_update(nbytes, nbytes);
+	}
+	progress_end();
+	if (!rc)
+		rc = wait_all(pass);
+	result->first_ns = now_ns() - started;
+	result->first_bytes = nbytes;
+	return rc;
+}
+
+/* One layer is in use while the next one is read. */
+static int layers_fit(struct pass *pass)
+{
+	struct nvs_error *error = &pass->result->error;
+	uint64_t room = layers_largest(pass->model), pool = pass->opened.pool_bytes;
+	size_t i = 0;
+
+	if (room <= pool / 2)
+		return 0;
+	while (pass->layers[i].room != room)
+		i++;
+	layer_name(pass->model, &pass->layers[i], error->subject, sizeof(error->subject));
+	snprintf(error->text, sizeof(error->text),
+		 "layer %s takes %" PRIu64 " bytes, more than half of the pool's %" PRIu64
+		 ", and the next layer is read while it is in use: give --pool %" PRIu64
+		 " or more, or buffers of that many bytes together",
+		 error->subject, room, pool, 2 * room);
+	return -E2BIG;
+}
+
+static int run_opened(struct pass *pass)
+{
+	struct step_mode mode = {
+		.engine = pass->opened.engine, .step = step, .settle = wait_all, .arg = pass};
+	struct nvs_engine_stats stats;
+	int rc = layers_fit(pass);
+
+	if (!rc)
+		rc = swap_out_all(pass);
+	if (!rc && !stop_signal())
+		rc = steps_run(&mode, pass->options, pass->result);
+	nvs_get_stats(pass->opened.engine, &stats);
+	pass->result->pool_peak = stats.pool.used_max;
+	if (!rc && pass->result->verify_errors) {
+		pass->result->error = pass->difference;
+		rc = -EBADMSG;
+	}
+	return rc;
+}
+
+int bench_params(const struct bench_options *options, const struct nvs_config *config,
+		 const struct model *model, struct bench_result *result)
+{
+	struct pass pass = {.options = options,
+			    .model = model,
+			    .trace = config->trace,
+			    .pattern = {.model = model, .seed = options->seed},
+			    .layers = calloc(model->n, sizeof(struct layer)),
+			    .result = result};
+	int rc;
+
+	if (!pass.layers)
+		return -ENOMEM;
+	pass.nlayers = layers_cut(model, pass.layers);
+	result->steps.layers = pass.nlayers;
+	rc = bench_engine_open(&pass.opened, config, NVS_OFFLOAD_PARAM, model, result);
+	if (!rc)
+		rc = run_opened(&pass);
+	rc = bench_engine_close(&pass.opened, rc, result);
+	steps_note_memory(result, 0);
+	free(pass.layers);
+	return rc;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mode step: optimizer steps over state on the drive. The gradients are made once and lent anew to
+ * each step, for a step does not care where they come from.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench_engine.h"
+#include "bench_modes.h"
+#include "clock.h"
+#include "reference.h"
+#include "steps.h"
+#include "stop.h"
+
+struct training {
+	const struct bench_options *options;
+	struct parameters parameters;
+	struct reference reference; /* where --verify was given */
+	struct nvs_optimizer *optimizer;
+	struct bench_result *result;
+};
+
+static int lend_gradients(struct training *training)
+{
+	const struct parameters *parameters = &training->parameters;
+	int rc = 0;
+
+	for (size_t group = 0; group < parameters->ngroups && !rc; group++)
+		rc = nvs_optimizer_lend_gradients(
+			training->optimizer, group, parameters->dtype,
+			parameters_at(parameters, parameters->gradients, group),
+			&training->result->error);
+	return rc;
+}
+
+static int step(void *arg, struct step_done *done)
+{
+	struct training *training = arg;
+	struct bench_result *result = training->result;
+	struct nvs_step_result figures = {0};
+	uint64_t from;
+	int rc = lend_gradients(training);
+
+	if (!rc)
+		rc = nvs_optimizer_step(training->optimizer, NULL, &figures, &result->error);
+	if (rc)
+		return rc;
+	result->steps.kernel = figures.kernel;
+	result->steps.threads = figures.threads;
+	*done = (struct step_done){.io = figures.io,
+				   .updates_ns = figures.cpu_ns,
+				   .tiles = figures.tiles,
+				   .skipped = figures.skipped};
+	if (!training->options->verify)
+		return 0;
+	from = thread_us();
+	rc = reference_step(&training->reference, &figures, &result->error);
+	done->data_us = thread_us() - from;
+	return rc;
+}
+
+static int verify(struct training *training)
+{
+	struct reference *reference = &training->reference;
+	struct bench_result *result = training->result;
+	int rc = reference_compare(reference, training->optimizer, &result->error);
+
+	result->steps.compared = reference->compared;
+	result->verify_errors = reference->differences;
+	/* Master weights, two moments, and the weights that were written back. */
+	result->verified_bytes = reference->compared *
+				 (3 * sizeof(float) + nvs_dtype_size(training->parameters.dtype));
+	return rc;
+}
+
+static int run_opened(struct training *training)
+{
+	struct bench_result *result = training->result;
+	struct nvs_engine *engine = nvs_optimizer_engine(training->optimizer);
+	struct step_mode mode = {.engine = engine, .step = step, .arg = training};
+	int rc;
+
+	parameters_make_gradients(&training->parameters,
+				  nvs_optimizer_loss_scale(training->optimizer));
+	rc = steps_run(&mode, training->options, result);
+	if (result->measured) {
+		result->bytes[NVS_READ] = result->steps.sum.read_bytes;
+		result->bytes[NVS_WRITE] = result->steps.sum.written_bytes;
+	}
+	if (!rc && training->options->verify && !stop_signal())
+		rc = verify(training);
+	nvs_get_stats(engine, &result->engine);
+	result->pool_peak = result->engine.pool.used_max;
+	result->opened = true;
+	return rc;
+}
+
+static int open_optimizer(struct training *training, const struct nvs_config *config)
+{
+	struct parameters *parameters = &training->parameters;
+	struct nvs_group_spec *specs = calloc(parameters->ngroups, sizeof(*specs));
+	char(*names)[32] = calloc(parameters->ngroups, sizeof(*names));
+	int rc = -ENOMEM;
+
+	for (size_t group = 0; group < parameters->ngroups && specs && names; group++) {
+		snprintf(names[group], sizeof(names[group]), "group %zu", group);
+		specs[group] = (struct nvs_group_spec){
+			.name = names[group],
+			.numel = parameters_group_numel(parameters, group),
+			.dtype = parameters->dtype,
+			.weights = parameters_at(parameters, parameters->weights, group)};
+	}
+	if (specs && names)
+		rc = nvs_optimizer_open(&training->optimizer, config, specs, parameters->ngroups,
+					NULL, &training->result->error);
+	free(specs);
+	free(names);
+	return bench_opened(rc, &training->result->error);
+}
+
+static int train(struct training *training, const struct nvs_config *config)
+{
+	struct nvs_error closing = {0};
+	int closed, rc = open_optimizer(training, config);
+
+	if (rc)
+		return rc;
+	rc = run_opened(training);
+	closed = nvs_optimizer_close(training->optimizer, &closing);
+	if (rc || !closed)
+		return rc;
+	training->result->error = closing;
+	return closed;
+}
+
+int bench_step(const struct bench_options *options, const struct nvs_config *config,
+	       const struct model *model, struct bench_result *result)
+{
+	struct training training = {.options = options, .result = result};
+	struct parameters *parameters = &training.parameters;
+	int rc = parameters_open(parameters, model, config->param_dtype, config->sub_group_size,
+				 options->seed, &result->error);
+
+	result->steps.elements = parameters->numel;
+	result->steps.groups = parameters->ngroups;
+	if (!rc && options->verify)
+		rc = reference_open(&training.reference, parameters, config, &result->error);
+	if (!rc)
+		rc = train(&training, config);
+	steps_note_memory(result, parameters->nbytes + training.reference.nbytes);
+	reference_close(&training.reference);
+	parameters_close(parameters);
+	return rc;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an optimizer's state should be: a scalar Adam in double over a sample of the elements, with
+ * a bound on how far one that computes in fp32 may be from it.
+ */
+#ifndef CLI_REFERENCE_H
+#define CLI_REFERENCE_H
+
+#include "parameters.h"
+
+struct reference {
+	const struct parameters *parameters;
+	struct nvs_optimizer_config adam;
+	double clipping;
+	double norm; /* of the gradients as they are; where they are clipped */
+	uint64_t steps;
+	struct sample *samples;
+	size_t nsamples;
+	uint64_t nbytes; /* of memory */
+	uint64_t compared, differences;
+	struct nvs_error difference; /* the first */
+};
+
+/*
+ * Takes the sample while the weights are those that training begins with: of each group the first
+ * elements, the last, and two runs between them that the seed chooses. -ENOMEM.
+ */
+int reference_open(struct reference *reference, const struct parameters *parameters,
+		   const struct nvs_config *config, struct nvs_error *error);
+/*
+ * The same step. The loss scale is taken from it; clipping is worked out here. -EBADMSG: it clipped
+ * by another factor.
+ */
+int reference_step(struct reference *reference, const struct nvs_step_result *done,
+		   struct nvs_error *error);
+/*
+ * Compares master weights and both moments of the sample, and the caller's weights with the master
+ * weights that they are rounded from. -EBADMSG, or an error of nvs_optimizer_get.
+ */
+int reference_compare(struct reference *reference, struct nvs_optimizer *optimizer,
+		      struct nvs_error *error);
+void reference_close(struct reference *reference);
+
+#endif

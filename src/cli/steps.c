@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step that a signal or an error cut short is in no sum.
+ */
+#include "steps.h"
+
+#include <errno.h>
+
+#include "clock.h"
+#include "measure.h"
+#include "progress.h"
+#include "stop.h"
+
+static int settle(const struct step_mode *mode)
+{
+	return mode->settle ? mode->settle(mode->arg) : 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static void add_up(struct nvs_step_io *sum, const struct nvs_step_io *io)
+{
+	sum->wall_ns += io->wall_ns;
+	sum->io_ns += io->io_ns;
+	sum->compute_ns += io->compute_ns;
+	sum->hidden_ns += io->hidden_ns;
+	sum->read_bytes += io->read_bytes;
+	sum->written_bytes += io->written_bytes;
+	sum->hits += io->hits;
+	sum->misses += io->misses;
+	sum->stalls += io->stalls;
+	sum->stall_ns += io->stall_ns;
+}
+
+static void count_step(struct step_figures *figures, const struct step_done *done)
+{
+	uint64_t wall_ns = done->io.wall_ns;
+
+	if (!figures->steps++ || wall_ns < figures->wall_min_ns)
+		figures->wall_min_ns = wall_ns;
+	if (wall_ns > figures->wall_max_ns)
+		figures->wall_max_ns = wall_ns;
+	figures->skipped += done->skipped;
+	figures->shorter_ns += least(done->io.io_ns, done->io.compute_ns);
+	figures->updates_ns += done->updates_ns;
+	figures->tiles += done->tiles;
+	add_up(&figures->sum, &done->io);
+}
+
+static int first_steps(const struct step_mode *mode, const struct bench_options *options,
+		       struct bench_result *result)
+{
+	struct step_done done = {0};
+	int rc = mode->step(mode->arg, &done);
+
+	result->steps.first = done.io;
+	for (uint64_t i = 0; i < options->ramp_loops && !rc && !stop_signal(); i++)
+		rc = mode->step(mode->arg, &done);
+	return rc ? rc : settle(mode);
+}
+
+static int measured_steps(const struct step_mode *mode, const struct bench_options *options,
+			  struct bench_result *result)
+{
+	uint64_t runtime_ns = options->runtime_ms * 1000000u, started = now_ns();
+	struct step_figures *figures = &result->steps;
+	int rc = 0;
+
+	progress_begin("steps", runtime_ns ? runtime_ns : options->loops);
+	while (!rc && !stop_signal() &&
+	       (runtime_ns ? now_ns() - started < runtime_ns : figures->steps < options->loops)) {
+		struct step_done done = {0};
+
+		rc = mode->step(mode->arg, &done);
+		result->data_us += done.data_us;
+		if (!rc)
+			count_step(figures, &done);
+		progress_update(runtime_ns ? now_ns() - started : figures->steps,
+				figures->sum.read_bytes + figures->sum.written_bytes);
+	}
+	progress_end();
+	return rc ? rc : settle(mode);
+}
+
+int steps_run(const struct step_mode *mode, const struct bench_options *options,
+	      struct bench_result *result)
+{
+	struct baseline from;
+	int rc = first_steps(mode, options, result);
+
+	if (!rc && !stop_signal()) {
+		measure_begin(mode->engine, &from);
+		rc = measured_steps(mode, options, result);
+		measure_end(mode->engine, &from, result);
+		result->updates_us = result->steps.updates_ns / 1000;
+	}
+	return rc == -EINTR && stop_signal() ? 0 : rc;
+}
+
+void steps_note_memory(struct bench_result *result, uint64_t own_bytes)
+{
+	const struct nvs_pool_stats *pool = &result->engine.pool;
+
+	result->steps.own_bytes = own_bytes;
+	result->steps.peak_bytes = peak_memory();
+	/* Explicit huge pages are in no process's resident set. */
+	result->steps.pool_rss_bytes = pool->bytes - least(pool->huge, pool->bytes);
+}

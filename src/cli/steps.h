@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Training steps one after the other, and what they sum up to: the first, which makes or records
+ * what later ones live on, those of the ramp, and those that are measured.
+ */
+#ifndef CLI_STEPS_H
+#define CLI_STEPS_H
+
+#include "bench.h"
+
+/* What one step came to. */
+struct step_done {
+	struct nvs_step_io io;
+	uint64_t updates_ns, tiles; /* of an optimizer */
+	uint64_t data_us;	    /* processor time of making and comparing contents */
+	bool skipped;
+};
+
+struct step_mode {
+	struct nvs_engine *engine;
+	int (*step)(void *arg, struct step_done *done); /* -EINTR: a signal ended it early */
+	int (*settle)(void *arg); /* waits for what steps left in flight; NULL: nothing */
+	void *arg;
+};
+
+/* Measures options->loops steps, or as many as begin in options->runtime_ms. */
+int steps_run(const struct step_mode *mode, const struct bench_options *options,
+	      struct bench_result *result);
+/* Notes the most memory that the process had, of which `own_bytes` are the benchmark's own. */
+void steps_note_memory(struct bench_result *result, uint64_t own_bytes);
+
+#endif

@@ -1,0 +1,314 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Training steps by the command: `nvswap bench --rw step` and `--rw params`, and `--trace`, as a
+# user meets them. Works in a directory of its own under the build directory.
+
+BUILD=${BUILD:-build}
+NVSWAP=$BUILD/nvswap
+mkdir -p "$BUILD/tmp"
+T=$(mktemp -d "$BUILD/tmp/cli_step.XXXXXX")
+trap 'rm -rf "$T"' EXIT
+mkdir "$T/store"
+failures=0
+
+# result NAME STATUS [WHY]
+result() {
+	if [ "$2" = 0 ]; then
+		echo "ok $1"
+	else
+		echo "not ok $1"
+		[ -n "$3" ] && echo "  $3"
+		sed 's/^/  stderr: /' "$T/err"
+		failures=$((failures + 1))
+	fi
+}
+
+# expect NAME STATUS PATTERN ARGUMENT...: the pattern is of standard error.
+expect() {
+	local name=$1 want=$2 pattern=$3
+	shift 3
+	"$NVSWAP" bench "$@" >"$T/out" 2>"$T/err"
+	status=$?
+	[ "$status" = "$want" ] && grep -qE -e "$pattern" "$T/err"
+	result "$name" $? "exit status $status, not $want, or standard error lacks: $pattern"
+}
+
+# holds NAME EXPRESSION: of the JSON in $T/out. All are judged at the end, by one interpreter.
+holds() {
+	mkdir -p "$T/judge"
+	cp "$T/out" "$T/judge/$((++judged)).json"
+	printf '%s\n%s' "$1" "$2" >"$T/judge/$judged.expression"
+}
+judged=0
+
+# json NAME EXPRESSION ARGUMENT...: the run succeeds and says nothing, and the expression holds.
+json() {
+	local name=$1 expression=$2
+	shift 2
+	"$NVSWAP" bench --output-format json "$@" >"$T/out" 2>"$T/err"
+	status=$?
+	if [ "$status" != 0 ] || [ -s "$T/err" ]; then
+		result "$name" 1 "exit status $status"
+	else
+		holds "$name" "$expression"
+	fi
+}
+
+# Seven tensors of 300000 bytes: 1050000 elements of bf16 to train, or seven layers.
+SMALL=(--nvme-path "$T/store" --tensors 7 --tensor-size 300000 --pool 8m)
+step() {
+	json "$1" "$2" --rw step "${SMALL[@]}" "${@:3}"
+}
+params() {
+	json "$1" "$2" --rw params "${SMALL[@]}" "${@:3}"
+}
+
+# ---- Optimizer steps
+
+step state_is_read_and_written_once_in_a_step "job['jobname'] == 'step' and
+	step['elements'] == E and step['steps'] == 3 and step['skipped'] == 0 and
+	whole(step['read_bytes'], E) and step['written_bytes'] == step['read_bytes'] and
+	read['io_bytes'] == write['io_bytes'] == 3 * step['read_bytes'] and
+	step['hits'] == 0 and step['misses'] == step['tiles'] > 0"
+holds first_step_makes_the_state_and_is_not_measured \
+	"step['first_read_bytes'] == 0 and step['first_written_bytes'] == step['written_bytes'] and
+	 step['first_wall_ns'] > 0"
+holds steps_without_a_configuration_are_adamw_on_bf16_pipelined \
+	"zero['offload_optimizer']['pipeline_read'] and zero['offload_optimizer']['pipeline_write'] and
+	 zero['offload_optimizer']['fast_init'] and zero['offload_optimizer']['buffer_count'] == 4"
+holds pool_sets_buffers_and_groups "zero['sub_group_size'] == (8 << 20) / 4 / 4 and
+	zero['offload_optimizer']['buffer_size'] == zero['sub_group_size'] and
+	step['groups'] == -(-E // zero['sub_group_size']) and
+	8 << 20 <= swap['pool_bytes'] < 10 << 20 and
+	0 < swap['pool_bytes_peak'] <= swap['pool_bytes']"
+holds times_of_a_step_are_in_order \
+	"0 < step['wall_min_ns'] <= step['wall_mean_ns'] <= step['wall_max_ns'] and
+	 0 < step['io_ns'] <= step['wall_mean_ns'] and 0 < step['compute_ns'] <= step['wall_mean_ns'] and
+	 0 <= step['hidden_ns'] <= min(step['io_ns'], step['compute_ns']) and
+	 0 <= step['hidden_share'] <= 1 and 3 * step['wall_mean_ns'] / 1e6 <= job['job_runtime'] + 1"
+holds updates_are_told "step['kernel'] in ('avx512', 'avx2', 'plain') and step['threads'] >= 1 and
+	step['update_cpu_ns'] > 0 and
+	abs(swap['cpu_ms_for_updates'] - 3 * step['update_cpu_ns'] / 1e6) < 0.01"
+holds memory_is_what_it_is_made_of \
+	"step['memory_own_bytes'] == 4 * E and step['memory_peak_bytes'] == step['memory_own_bytes'] +
+	 step['memory_pool_bytes'] + step['memory_rest_bytes'] and step['memory_rest_bytes'] > 0"
+holds cpu_per_gib_leaves_the_updates_out \
+	"swap['cpu_ms_per_gib'] * (read['io_bytes'] + write['io_bytes']) / (1 << 30) <
+	 (job['usr_cpu'] + job['sys_cpu']) / 100 * (job['job_runtime'] + 1) -
+	 swap['cpu_ms_for_updates'] + 0.1"
+
+step resident_state_is_neither_read_nor_written "step['read_bytes'] == step['written_bytes'] == 0 and
+	step['hits'] == step['tiles'] and step['misses'] == 0 and
+	config['nvswap']['optimizer_max_in_cpu'] == 2000000" --max-in-cpu 2000000
+# A tile stays whole or not at all, so up to one tile less stays than was asked for.
+step what_stays_in_memory_is_saved "step['read_bytes'] == step['written_bytes'] and
+	0 <= step['read_bytes'] - 12 * (E - 500000) <= 12 * 57344 * 2 and step['hits'] > 0" \
+	--max-in-cpu 500000 --ramp-loops 1
+step threads_are_taken "step['threads'] == 1 and config['nvswap']['optimizer_threads'] == 1" \
+	--threads 1 --loops 1
+step runtime_ends_steps "step['steps'] > 0 and 200 <= job['job_runtime'] < 20000 and
+	read['io_bytes'] == step['steps'] * step['read_bytes'] and whole(step['read_bytes'], E)" --runtime 200ms
+step ramp_loops_are_not_in_the_figures "step['steps'] == 2 and whole(write['io_bytes'] / 2, E) and
+	j['engine']['write_bytes'] == write['io_bytes']" \
+	--loops 2 --ramp-loops 2
+step verify_compares_a_sample_of_each_group "swap['verify_errors'] == 0 and
+	step['compared_elements'] == 2 * 4 * 4096 + E % (1 << 19) and step['memory_own_bytes'] > 4 * E and
+	swap['verified_bytes'] == step['compared_elements'] * 14" --verify --loops 4
+python3 - "$T" <<'PY'
+import json, sys
+at, model = 0, {}
+def add(name, numel):
+    global at
+    model[name] = {"dtype": "BF16", "shape": [numel], "data_offsets": [at, at + 2 * numel]}
+    at += 2 * numel
+add("model.embed_tokens.weight", 1000)
+for i in range(11):
+    for part in ("attn.0.w", "attn.1.w", "norm"):
+        add(f"model.layers.{i}.{part}", 20000)
+add("model.norm.weight", 100)
+add("lm_head.weight", 1000)
+json.dump(model, open(f"{sys.argv[1]}/layers.json", "w"))
+PY
+json tensors_are_packed_into_groups "step['elements'] == 662100 and step['groups'] == 11 and
+	swap['verify_errors'] == 0" --rw step --nvme-path "$T/store" --model "$T/layers.json" --pool 1m \
+	--verify --loops 1
+
+# $1: types; $2: Adam's parameters; $3: what else
+config() {
+	echo "{$1, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 2e-3, $2}}, $3
+	 \"zero_optimization\": {\"sub_group_size\": 90001, \"offload_optimizer\": {\"device\": \"nvme\",
+	 \"nvme_path\": \"$T/store\", \"buffer_count\": 3, \"pipeline_read\": true}}}" >"$T/config.json"
+}
+SHORT=(--rw step --config "$T/config.json" --tensors 3 --tensor-size 250000 --verify --loops 5)
+config '"fp16": {"enabled": true}' '"weight_decay": 0.1, "adam_w_mode": false' \
+	'"gradient_clipping": 0.5,'
+json verify_knows_scaled_and_clipped_gradients "swap['verify_errors'] == 0 and
+	step['elements'] == 375000 and step['groups'] == 5 and zero['sub_group_size'] == 90001 and
+	whole(step['first_read_bytes'], 375000)" "${SHORT[@]}"
+config '"bf16": {"enabled": false}' '"weight_decay": 0.1, "bias_correction": false' ''
+json verify_knows_fp32_and_no_bias_correction "swap['verify_errors'] == 0 and
+	step['elements'] == 187500 and swap['verified_bytes'] == 16 * step['compared_elements']" \
+	"${SHORT[@]}"
+
+# ---- Forward and backward
+
+params layers_are_asked_for_forward_and_backward "job['jobname'] == 'params' and step['layers'] == 7 and
+	step['steps'] == 3 and step['hits'] + step['misses'] == 14 and
+	step['first_read_bytes'] == M and swap['first_swapout_bytes'] == M and
+	write['io_bytes'] == 0 and 'elements' not in step" --compute-us 0
+# A pool of four layers can't hold seven.
+params what_the_pool_does_not_hold_is_read "0 < step['read_bytes'] <= 2 * M and
+	step['hits'] + step['misses'] == 14 and step['io_ns'] > 0 and
+	step['wall_mean_ns'] >= 14 * 500 * 1000 and
+	step['compute_ns'] >= 14 * 500 * 1000 and 0 <= step['hidden_share'] <= 1" \
+	--pool 1250k --compute-us 500
+params what_may_stay_in_memory_is_not_read_again "step['read_bytes'] == 0 and step['hits'] == 14 and
+	zero['offload_param']['max_in_cpu'] == 100000000" --pool 32m --max-in-cpu 100000000
+params verify_compares_each_visit "swap['verified_bytes'] == 3 * 2 * M and swap['verify_errors'] == 0 and
+	step['steps'] == 2" --pool 1250k --loops 2 --verify
+params runtime_ends_params "step['steps'] > 0 and 200 <= job['job_runtime'] < 20000" --runtime 200ms
+LAYERS=(--rw params --nvme-path "$T/store" --model "$T/layers.json")
+json layers_are_what_names_say "step['layers'] == 14 and step['hits'] + step['misses'] == 72" \
+	"${LAYERS[@]}" --pool 1m --loops 1
+expect layer_of_more_than_half_the_pool_is_refused 1 \
+	"layer model.layers.0 takes 122880 bytes, more than half of .* give --pool 245760 or more" \
+	"${LAYERS[@]}" --pool 200k
+
+# ---- Trace
+
+# traced NAME EXPRESSION: of the events in $T/trace
+traced() {
+	python3 - "$T/trace" "$2" >"$T/err" 2>&1 <<'PY'
+import json, sys
+events = json.load(open(sys.argv[1]))["traceEvents"]
+spans = [event for event in events if event["ph"] == "X"]
+names = {event["name"] for event in spans}
+if not eval(f"({sys.argv[2]}\n)"):
+    sys.exit(f"does not hold: {sys.argv[2]}\n{sorted(names)}")
+PY
+	result "$1" $?
+}
+step trace_is_written_of_steps "step['steps'] == 1" --loops 1 --trace "$T/trace"
+traced trace_of_steps_has_spans "len(spans) > 0"
+json trace_is_written_of_params "step['layers'] == 14" "${LAYERS[@]}" --pool 1m --loops 1 \
+	--compute-us 100 --trace "$T/trace"
+traced trace_has_the_computing_of_each_layer \
+	"sum(event['name'] == 'model.layers.7' for event in spans) == 4 and
+	 all(event['dur'] >= 100 for event in spans if event['name'] == 'model.layers.7')"
+json trace_is_written_of_swaps "write['io_bytes'] == M" --rw swapout "${SMALL[@]}" --trace "$T/trace"
+traced trace_of_swaps_has_spans "len(spans) > 0"
+expect trace_in_no_directory_fails_before_the_run 1 "$T/nothere/trace" --rw step "${SMALL[@]}" \
+	--runtime 1h --trace "$T/nothere/trace"
+
+# ---- Bad usage
+
+usage() {
+	local name=$1 pattern=$2
+	shift 2
+	expect "$name" 2 "$pattern" "$@"
+}
+for rw in swapout swapin swap step; do
+	usage "compute_us_is_refused_with_$rw" "compute-us does nothing with --rw $rw: it is for --rw params" \
+		--rw $rw --compute-us 5
+done
+for rw in swapout swapin swap params; do
+	usage "threads_is_refused_with_$rw" "threads does nothing with --rw $rw: it is for --rw step" \
+		--rw $rw --threads 2
+done
+usage max_in_cpu_is_refused_with_swap "does nothing with --rw swap: it is for --rw step and --rw params" \
+	--max-in-cpu 5
+usage threads_0_is_refused "from 1 to 256" --rw step --threads 0
+usage compute_us_is_a_number "--compute-us x: allowed" --rw params --compute-us x
+usage step_needs_its_block "with an offload_optimizer block" --rw step
+usage params_needs_its_block "with an offload_param block" --rw params --config "$T/config.json"
+echo '{"a": {"dtype": "I32", "shape": [4], "data_offsets": [0, 16]}}' >"$T/integers.json"
+expect model_without_floats_is_refused 1 "no floating-point element" --rw step --nvme-path "$T/store" \
+	--model "$T/integers.json"
+
+# ---- Text
+
+"$NVSWAP" bench --rw step "${SMALL[@]}" --verify >"$T/out" 2>"$T/err"
+status=$?
+for text in "^ *out  " "^ *in  " "^step .*I/O .*hidden" "read, .*tiles found in memory" "not measured" \
+	"^updates  1050000 elements in 3 groups" "^memory .*the caller's own .*the rest" \
+	"^CPU .*for the updates themselves" "^verify .*compared with a scalar Adam"; do
+	grep -qE -e "$text" "$T/out" || break
+	text=
+done
+[ "$status" = 0 ] && [ -z "$text" ]
+result table_of_steps_has_what_was_measured $? "lacks $text"
+"$NVSWAP" bench --rw params "${SMALL[@]}" --compute-us 7 >"$T/out" 2>"$T/err"
+status=$?
+for text in "^step .*I/O .*hidden" "tensors found in memory" "^layers   7, .* 7 us" "^memory "; do
+	grep -qE -e "$text" "$T/out" || break
+	text=
+done
+[ "$status" = 0 ] && [ -z "$text" ]
+result table_of_params_has_what_was_measured $? "lacks $text"
+
+# ---- What goes wrong while it runs
+
+# started FILE ARGUMENT...: runs until the store's file is there
+started() {
+	DATA=$T/store/nvswap/$1/data
+	"$NVSWAP" bench --output-format json "${@:2}" >"$T/out" 2>"$T/err" &
+	pid=$!
+	while kill -0 $pid 2>/dev/null && [ ! -s "$DATA" ]; do :; done
+}
+# overwrite MIB: with zeros, behind the store's label, until the run ends
+overwrite() {
+	while kill -0 $pid 2>/dev/null; do
+		dd if=/dev/zero of="$DATA" bs=1M seek=1 count="$1" conv=notrunc,nocreat status=none 2>/dev/null
+	done
+	wait $pid
+}
+started rank0-optimizer --rw step "${SMALL[@]}" --runtime 20
+kill -TERM $pid
+wait $pid
+[ $? = 143 ] && [ ! -e "$DATA" ] && grep -q "stopped by a signal" "$T/err"
+result signal_stops_steps_cleanly $?
+holds stopped_steps_have_eintr_in_json "job['error'] == 4"
+started rank0-optimizer --rw step "${SMALL[@]}" --verify --runtime 700ms
+overwrite 8
+[ $? = 1 ] && grep -qE "of group [0-9] is .* after [0-9]+ steps and should be .*, give or take" "$T/err"
+result verify_finds_state_that_was_changed_on_the_drive $?
+holds values_that_differ_are_counted "job['error'] == 74 and swap['verify_errors'] > 0"
+rm "$T/trace"
+started rank0 --rw params "${SMALL[@]}" --pool 1250k --verify --runtime 700ms --trace "$T/trace"
+overwrite 2
+[ $? = 1 ] && grep -qE "tensor tensor.[0-9]: byte [0-9]+ of 300000 is 0x00 and should be" "$T/err"
+result verify_finds_parameters_that_were_changed_on_the_drive $?
+traced trace_is_written_after_an_error "len(spans) > 0"
+[ -z "$(find "$T/store" -type f -size +0)" ]
+result stores_are_removed_at_the_end $? "$(find "$T/store" -type f)"
+
+# ---- The figures: E is the number of elements, M that of bytes of the seven tensors
+
+python3 - "$T/judge" $judged <<'PY' || failures=$((failures + 1))
+import json, sys
+
+def judge(path):
+    name, expression = open(f"{path}.expression").read().split("\n", 1)
+    try:
+        j = json.load(open(f"{path}.json"))
+        job = j["jobs"][0]
+        step = job.get("step")
+        scope = {"j": j, "job": job, "read": job["read"], "write": job["write"], "step": step,
+                 "swap": j.get("swap"), "config": j["config"], "E": 7 * 150000, "M": 7 * 300000,
+                 "zero": j["config"]["zero_optimization"], "whole": lambda nbytes, elements:
+                 # State moves in tiles of one size, of which the last one may be padded.
+                 12 * elements <= nbytes < 12 * elements * step["tiles"] / (step["tiles"] - 1)}
+        if eval(f"({expression}\n)", scope):
+            print("ok", name)
+            return True
+        why = f"does not hold: {expression}\n{json.dumps(j)}"
+    except Exception as error:
+        why = repr(error)
+    print(f"not ok {name}\n  {why}")
+    return False
+
+sys.exit(not all([judge(f"{sys.argv[1]}/{n + 1}") for n in range(int(sys.argv[2]))]))
+PY
+
+[ $failures = 0 ]
