@@ -658,8 +658,9 @@ struct nvs_optimizer_options {
  * written here. In a kept store it is found again, and what `weights` hold is not looked at:
  * nvs_optimizer_get_weights fills them. `options` may be NULL.
  * Errors as nvs_open and nvs_register, and -E2BIG: a group of more than sub_group_size elements.
- * -ENOTSUP: optimizer.type is neither Adam nor AdamW and no function takes its place. -ESTALE: the
- * kept store is that of other groups, or its tiles do not fit the pool.
+ * -ENOTSUP: optimizer.type is neither Adam nor AdamW (nor "", which is Adam) and no function takes
+ * its place. -ESTALE: the kept store is that of other groups, another ratio or grad_accum_dtype, or
+ * its tiles do not fit the pool.
  */
 NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,
 			       const struct nvs_group_spec *groups, size_t n,
@@ -674,9 +675,9 @@ NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_erro
 NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer);
 
 /*
- * Gradients of the next step. A group that has none is left out of it: nothing of it is read,
- * changed or written. Scaled by nvs_optimizer_loss_scale, if there is a loss scale. `dtype` is
- * NVS_F32, NVS_BF16 or NVS_F16.
+ * Gradients of the next step. A group that has none is left out of it: nothing of it is changed,
+ * nor read or written but where it shares a tile with a neighbour. Scaled by
+ * nvs_optimizer_loss_scale, if there is a loss scale. `dtype` is NVS_F32, NVS_BF16 or NVS_F16.
  *
  * Lent: all of a group's, in the caller's memory, which must stay as it is until a step has
  * returned 0 (or nvs_optimizer_clear_gradients has).
@@ -685,7 +686,8 @@ NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
  * pool, and in the store where it has no room. *added, if not NULL, is how many elements were taken
  * also where an error is returned.
  * -EBUSY: the group has gradients of the other kind, or a step has begun that has yet to be
- * finished. -EINVAL: outside the group, no such group or dtype. Errors of nvs_lease, nvs_swap_in.
+ * finished. -EINVAL: outside the group, no such group or dtype. Errors of nvs_lease, nvs_swap_in,
+ * and, where the first are added, of nvs_register: -ENOSPC.
  */
 NVS_API int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 					 enum nvs_dtype dtype, const void *data,
@@ -701,12 +703,13 @@ struct nvs_gradient_sums {
 	double sum_squares; /* of the gradients as they are, scaled; inf or nan where one of them is
 			     */
 };
-/* One pass over this optimizer's gradients. The same bits whatever tiles, threads and kernels. */
+/* One pass over this optimizer's gradients. The same bits whatever tiles, threads and kernels.
+ * -EBUSY: a step has yet to be finished. */
 NVS_API int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer,
 					struct nvs_gradient_sums *sums, struct nvs_error *error);
 
 struct nvs_step_options {
-	double lr; /* below 0: that of the configuration */
+	double lr; /* below 0: that of the configuration. Zeros ask for a rate of 0 */
 	/* Of all ranks, where there are several; NULL: this optimizer's gradients are all. */
 	const struct nvs_gradient_sums *sums;
 	bool norm; /* the norm is wanted in the result, also where nothing else needs it */

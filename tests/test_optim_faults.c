@@ -261,6 +261,26 @@ static void what_can_not_be_begun_is_not_open(void **state)
 	}
 }
 
+/* There is room enough, so nobody but the step itself asks how the write ended. */
+static void the_last_write_of_a_step_is_waited_for(void **state)
+{
+	static const struct group one[] = {{"layers.0", 1000, NVS_F32}};
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, one, 1);
+	o.stumble = &stumble;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	optim_lend(&o, 2, 1);
+	stumble_set(&stumble, NVS_WRITE, 0, -EIO, 1);
+	names_what_failed(&o, optim_step(&o, 2));
+	DONE(&o, step_again(&o));
+	assert_int_equal(o.result.step, 2);
+	assert_int_equal(end(&o), 0);
+}
+
 /* ---- Gradients that are swapped ---- */
 
 /* All of a step, from where the last one stopped; returns how often it was refused. */
@@ -431,19 +451,27 @@ static void a_step_that_was_not_finished_is_finished_by_the_next_run(void **stat
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
+		bool added = way / 2 % 2;
+
 		begin(&o, &stumble, way);
 		o.config.keep = true;
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
-		optim_lend(&o, 2, 1);
-		stumble_set(&stumble, way % 2 ? NVS_READ : NVS_WRITE, 9, -EIO, FOREVER);
+		if (added)
+			add_all(&o, 2, &stumble);
+		else
+			optim_lend(&o, 2, 1);
+		/* Reading added gradients would fail before the step has begun. */
+		stumble_set(&stumble, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, -EIO, FOREVER);
 		assert_int_equal(optim_step(&o, 2), -EIO);
 		stumble_mend(&stumble);
 		optim_shut(&o);
 		DONE(&o, optim_open(&o));
-		/* Without its gradients it can't go on, and says so. */
-		assert_true(step_again(&o) < 0);
-		optim_lend(&o, 2, 1);
+		if (!added) {
+			/* Without gradients that were lent it can't go on, and says so. */
+			assert_true(step_again(&o) < 0);
+			optim_lend(&o, 2, 1);
+		}
 		finishes(&o, 2);
 		assert_int_equal(end(&o), 0);
 	}
@@ -487,6 +515,7 @@ int main(void)
 		cmocka_unit_test(many_failures_of_one_step_are_made_good),
 		cmocka_unit_test(the_first_step_is_made_good),
 		cmocka_unit_test(what_can_not_be_begun_is_not_open),
+		cmocka_unit_test(the_last_write_of_a_step_is_waited_for),
 		cmocka_unit_test(gradients_that_can_not_be_swapped_are_added_later),
 		cmocka_unit_test(gradients_that_can_not_be_read_are_not_lost),
 		cmocka_unit_test(state_that_can_not_be_read_is_told),

@@ -678,6 +678,41 @@ static void an_update_of_the_callers_own_takes_its_place(void **state)
 	optim_close(&o);
 }
 
+struct order {
+	size_t first, last;
+	unsigned runs;
+};
+
+static void take_order(void *arg, const struct nvs_update *update)
+{
+	struct order *order = arg;
+
+	if (!order->runs++)
+		order->first = update->group;
+	order->last = update->group;
+}
+
+/* What is resident at the end of a step is what the next one begins with. */
+static void steps_walk_to_and_fro(void **state)
+{
+	struct order order;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, even, 3);
+	o.config.optimizer_threads = 1;
+	o.config.optimizer_max_in_cpu = 16384;
+	o.options = (struct nvs_optimizer_options){take_order, &order};
+	DONE(&o, optim_open(&o));
+	for (uint64_t step = 1; step <= 4; step++) {
+		order = (struct order){0};
+		optim_run(&o, step, step);
+		assert_int_equal(order.first, step % 2 ? 0 : 2);
+		assert_int_equal(order.last, step % 2 ? 2 : 0);
+	}
+	optim_close(&o);
+}
+
 /* ---- State out and in ---- */
 
 static void state_can_be_taken_out_and_put_in(void **state)
@@ -960,6 +995,7 @@ int main(void)
 		cmocka_unit_test(groups_without_gradients_cost_nothing),
 		cmocka_unit_test(a_group_that_comes_late_begins_then),
 		cmocka_unit_test(an_update_of_the_callers_own_takes_its_place),
+		cmocka_unit_test(steps_walk_to_and_fro),
 		cmocka_unit_test(state_can_be_taken_out_and_put_in),
 		cmocka_unit_test(what_was_set_before_the_first_step_stays),
 		cmocka_unit_test(state_begins_with_the_weights_and_zeros),

@@ -25,6 +25,7 @@ struct training {
 struct budgets {
 	uint64_t pool, bucket, live, reuse, in_cpu;
 	uint64_t persistent; /* elements */
+	bool half_bucket;    /* of one part, instead of bucket */
 	struct nvs_trace *trace;
 	bool verify;
 };
@@ -38,7 +39,7 @@ static void configure(struct training *tr, const struct budgets *budgets)
 {
 	struct nvs_config *config = &tr->f.config;
 
-	config->prefetch_bucket_size = in_parts(budgets->bucket);
+	config->prefetch_bucket_size = budgets->half_bucket ? PART / 2 : in_parts(budgets->bucket);
 	config->max_live_parameters = in_parts(budgets->live);
 	config->max_reuse_distance = in_parts(budgets->reuse);
 	config->param.max_in_cpu = in_parts(budgets->in_cpu);
@@ -361,6 +362,23 @@ static void no_more_is_ahead_than_the_bucket(void **state)
 		step_end(&tr);
 		fixture_close(&tr.f);
 	}
+}
+
+/* Else it would be waited for in every step. */
+static void one_that_is_longer_than_the_bucket_is_fetched_alone(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 8, .pool = 6, .half_bucket = true, .live = ANY, .reuse = ANY);
+	step(&tr, in_turn, 8, use);
+	faults_hold(&tr.faults, NVS_READ, true);
+	step_begin(&tr);
+	assert_int_equal(count_in(&tr, NVS_READING), 1);
+	faults_hold(&tr.faults, NVS_READ, false);
+	settle(&tr);
+	step_end(&tr);
+	fixture_close(&tr.f);
 }
 
 static void no_more_is_resident_than_may_live(void **state)
@@ -992,6 +1010,7 @@ int main(void)
 		cmocka_unit_test(forgetting_a_tensor_drops_the_plan),
 		cmocka_unit_test(steps_begin_and_end_in_turn),
 		cmocka_unit_test(no_more_is_ahead_than_the_bucket),
+		cmocka_unit_test(one_that_is_longer_than_the_bucket_is_fetched_alone),
 		cmocka_unit_test(no_more_is_resident_than_may_live),
 		cmocka_unit_test(what_is_needed_again_soon_stays),
 		cmocka_unit_test(what_is_small_stays),

@@ -40,13 +40,18 @@ int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t of
 }
 
 static int check_gradients(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
-			   uint64_t numel, enum nvs_dtype dtype, struct nvs_error *error)
+			   uint64_t numel, enum nvs_dtype dtype, const void *data,
+			   struct nvs_error *error)
 {
 	int rc = check_range(optimizer, group, offset, numel, error);
 
 	if (!rc && dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
 		rc = error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
 				 "gradients are F32, BF16 or F16, not %s", nvs_dtype_name(dtype));
+	if (!rc && !data)
+		rc = error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
+				 "no gradients are given for group %s",
+				 optimizer->groups[group].name);
 	return rc;
 }
 
@@ -67,12 +72,9 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 	int rc;
 
 	pthread_mutex_lock(&optimizer->lock);
-	rc = check_gradients(optimizer, group, 0, 0, dtype, error);
+	rc = check_gradients(optimizer, group, 0, 0, dtype, data, error);
 	if (!rc && !which->owed)
 		rc = refuse_unfinished(optimizer, error);
-	if (!rc && !data)
-		rc = error_about(error, -EINVAL, which->name, 0, 0,
-				 "no gradients are given for group %s", which->name);
 	if (!rc && which->added)
 		rc = other_kind(which, error);
 	if (!rc) {
@@ -140,7 +142,7 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 	int rc;
 
 	pthread_mutex_lock(&optimizer->lock);
-	rc = check_gradients(optimizer, group, offset, numel, dtype, error);
+	rc = check_gradients(optimizer, group, offset, numel, dtype, data, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc && which->lent)

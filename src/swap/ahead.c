@@ -86,11 +86,12 @@ static size_t choose(struct nvs_engine *engine, size_t max)
 			plan->settled += !count;
 			continue;
 		}
+		/* As in DeepSpeed the last one may be longer than what the bucket has left. */
+		if (engine->ahead_numel + eviction.numel >= engine->prefetch_bucket_size)
+			break;
 		eviction.goal += tensor->extent;
 		eviction.numel += tensor->numel;
 		eviction.needed_by = at;
-		if (engine->ahead_numel + eviction.numel > engine->prefetch_bucket_size)
-			break;
 		evict_until_enough(engine, &eviction);
 		if (!can_be_fetched(engine, &eviction))
 			break;

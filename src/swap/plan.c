@@ -217,6 +217,7 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 		return;
 	if (!make_room(&plan->recording, &plan->recording_max, at + 1)) {
 		plan->lost = true;
+		plan->same = false;
 		log_say(&engine->log, NVS_LOG_WARNING,
 			"out of memory while recording the order of a step: the next one has no "
 			"plan");

@@ -31,13 +31,13 @@ static void leave_accelerators_alone(hwloc_topology_t hwloc)
 		(void)hwloc_topology_set_components(hwloc, flag, components[i]);
 }
 
-static int load(struct topo *topo, const char *xml_path)
+static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_filter_e devices)
 {
 	if (hwloc_topology_init(&topo->hwloc))
 		return -ENOMEM;
 	leave_accelerators_alone(topo->hwloc);
 	errno = 0;
-	if (hwloc_topology_set_io_types_filter(topo->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) ||
+	if (hwloc_topology_set_io_types_filter(topo->hwloc, devices) ||
 	    (xml_path && hwloc_topology_set_xml(topo->hwloc, xml_path)) ||
 	    hwloc_topology_load(topo->hwloc)) {
 		int code = errno ? -errno : -EINVAL;
@@ -46,6 +46,20 @@ static int load(struct topo *topo, const char *xml_path)
 		return code;
 	}
 	return 0;
+}
+
+/* Devices matter where there are nodes to choose from; finding them asks the whole PCI bus. */
+static int load(struct topo *topo, const char *xml_path)
+{
+	int rc;
+
+	if (!xml_path) {
+		rc = load_with(topo, NULL, HWLOC_TYPE_FILTER_KEEP_NONE);
+		if (rc || hwloc_get_nbobjs_by_type(topo->hwloc, HWLOC_OBJ_NUMANODE) < 2)
+			return rc;
+		hwloc_topology_destroy(topo->hwloc);
+	}
+	return load_with(topo, xml_path, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
 }
 
 /* The union over its threads: the one that calls now may be bound more tightly than the rest. */
