@@ -120,7 +120,7 @@ static void finishes(struct optim *o, uint64_t step)
 
 /* ---- Once, and for long ---- */
 
-/* Whether the step was refused: a write may be made again within it, if room is made later. */
+/* Whether the step was refused: what failed while it was read ahead is read again within it. */
 static bool refused_or_done(struct optim *o, uint64_t step)
 {
 	int rc = optim_step(o, step);
@@ -152,7 +152,7 @@ static void a_step_fails_and_finishes(enum nvs_direction direction, uint64_t aft
 		refused += refused_or_done(&o, 2);
 		assert_int_equal(end(&o), 0);
 	}
-	assert_true(direction == NVS_READ ? refused == WAYS : refused > 0);
+	assert_true(refused > 0);
 }
 
 static void a_write_that_fails_is_made_good(void **state)
@@ -208,7 +208,10 @@ static void many_failures_of_one_step_are_made_good(void **state)
 	optim_run(&o, 1, 1);
 	optim_lend(&o, 2, 1);
 	do {
-		stumble_set(&stumble, failed % 2 ? NVS_WRITE : NVS_READ, 2, -EIO, 1 + failed % 2);
+		if (failed % 2)
+			stumble_set(&stumble, NVS_WRITE, 2, -EIO, 2);
+		else /* the first of them are read ahead, and may fail unseen */
+			stumble_set(&stumble, NVS_READ, 2, -EIO, failed ? 1 : 64);
 		rc = failed ? step_again(&o) : optim_step(&o, 2);
 		failed += rc != 0;
 	} while (rc && failed < 200);

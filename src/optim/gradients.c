@@ -221,7 +221,7 @@ const char *gradients_at(const struct nvs_optimizer *optimizer, const struct seg
 	*dtype = optimizer->gradient_dtype;
 	tile = &optimizer->gradients[segment->at / optimizer->gradient_numel];
 	if (!tile->valid)
-		return optimizer->zeros;
+		return (const char *)optimizer->zeros;
 	return (const char *)nvs_data(tile->tensor) +
 	       segment->at % optimizer->gradient_numel * nvs_dtype_size(*dtype);
 }
@@ -247,7 +247,7 @@ static double sum_block(const struct nvs_optimizer *optimizer, uint64_t block)
 	    !has_gradients(&optimizer->groups[segment.group]))
 		return 0;
 	gradients = gradients_at(optimizer, &segment, &dtype);
-	return gradients == optimizer->zeros
+	return gradients == (const char *)optimizer->zeros
 		       ? 0
 		       : optimizer->kernel->sum_squares(gradients, dtype, segment.numel);
 }

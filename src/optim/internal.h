@@ -46,6 +46,7 @@ struct tile {
 	bool held;		   /* in use from one step to the next: the host cache */
 	bool changed;		   /* is held, and the drive has something else */
 	bool done;		   /* updated in the step that is under way */
+	bool ahead;		   /* read before its pass began */
 };
 
 struct gradient_tile {
@@ -84,7 +85,7 @@ struct nvs_optimizer {
 	bool gradients_registered;
 
 	float **scratch; /* of each thread: SLICE gradients for the caller's function */
-	char *zeros;	 /* SLICE gradients that were never added to */
+	float *zeros;	 /* SLICE gradients that were never added to */
 	double *sums;	 /* SUM_BLOCKS */
 
 	/* Kept with the state. */

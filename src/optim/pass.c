@@ -116,16 +116,17 @@ static bool is_resident(struct nvs_optimizer *optimizer, struct nvs_tensor *tens
 static int fetch(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
-	const struct tile *tile = &optimizer->tiles[i];
+	struct tile *tile = &optimizer->tiles[i];
 	struct nvs_tensor *tensors[2];
 	unsigned n = tensors_of(pass, i, tensors), first = 0;
 	int rc = 0;
 
 	if (is_offloaded(pass, i)) {
-		if (tile->held || is_resident(optimizer, tile->tensor))
+		if (tile->held || (!tile->ahead && is_resident(optimizer, tile->tensor)))
 			pass->figures.hits++;
 		else if (!tile->fresh)
 			pass->figures.misses++;
+		tile->ahead = false;
 		first = tile->held || tile->fresh;
 		if (first && !tile->held)
 			rc = nvs_lease(optimizer->engine, tensors, 1, -1, error);

@@ -168,6 +168,28 @@ static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_res
 	return 0;
 }
 
+#define READ_AHEAD 32u
+
+/* While the gradients are summed the drive can read what the step begins with. */
+static void read_ahead(struct nvs_optimizer *optimizer)
+{
+	struct nvs_tensor *tensors[READ_AHEAD];
+	size_t n = 0, last = optimizer->noffloaded - 1;
+
+	if (!optimizer->config.optimizer.pipeline_read)
+		return;
+	for (size_t i = 0; i < optimizer->noffloaded && n < READ_AHEAD; i++) {
+		size_t at = optimizer->walks & 1 ? last - i : i;
+		struct tile *tile = &optimizer->tiles[at];
+
+		tile->ahead = !tile->held && !tile->fresh && wants_update(optimizer, at);
+		if (tile->ahead)
+			tensors[n++] = tile->tensor;
+	}
+	/* What can't be read ahead, for whatever reason, is read when its turn comes. */
+	nvs_prefetch(optimizer->engine, tensors, n, NULL);
+}
+
 /* Finds the norm, and what gradients are multiplied by. */
 static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		 struct nvs_step_result *result, struct nvs_error *error)
@@ -177,6 +199,10 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	bool needed = config->fp16.enabled || config->gradient_clipping > 0 || options->norm;
 	int rc = 0;
 
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		optimizer->tiles[i].done = false;
+	if (needed)
+		read_ahead(optimizer);
 	if (options->sums)
 		sum = options->sums->sum_squares;
 	else if (needed)
@@ -190,8 +216,6 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	optimizer->step_factor = optimizer->step_clip / scale;
 	optimizer->step_lr = options->lr < 0 ? config->adam.lr : options->lr;
 	optimizer->unfinished = true;
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		optimizer->tiles[i].done = false;
 	return 0;
 }
 
