@@ -47,6 +47,7 @@ struct tile {
 	bool changed;		   /* is held, and the drive has something else */
 	bool done;		   /* updated in the step that is under way */
 	bool ahead;		   /* read before its pass began */
+	bool fetched;		   /* not offloaded, but its gradients are: in a pass */
 };
 
 struct gradient_tile {

@@ -247,10 +247,10 @@ static bool front_is_open(struct pass *pass)
 	return pass->front_landed;
 }
 
-/* Tiles in host memory that need no more than that; the others are fetched. */
+/* Tiles in host memory that need no more than that. */
 static bool is_at_hand(const struct pass *pass, size_t tile)
 {
-	return pass->kind->wants(pass->optimizer, tile) && !gradients_of(pass, tile);
+	return !pass->optimizer->tiles[tile].fetched && pass->kind->wants(pass->optimizer, tile);
 }
 
 static bool take_host(struct pass *pass, struct slice *slice)
@@ -451,7 +451,7 @@ static void fetch_all(struct pass *pass)
 	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(pass); i++)
 		rc = fetch_or_let_go(pass, mirrored(pass, i), &error);
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(pass); i++)
-		if (pass->kind->wants(optimizer, i) && gradients_of(pass, i))
+		if (optimizer->tiles[i].fetched)
 			rc = fetch_or_let_go(pass, i, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
@@ -461,6 +461,7 @@ static void fetch_all(struct pass *pass)
 	pthread_mutex_unlock(&pass->lock);
 }
 
+/* Who needs which gradients: what the threads change as they go is looked at before they begin. */
 static void count_users(const struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
@@ -469,9 +470,11 @@ static void count_users(const struct pass *pass)
 		optimizer->gradients[i].users = 0;
 	for (size_t i = 0; i < optimizer->ntiles; i++) {
 		struct gradient_tile *gradients = gradients_of(pass, i);
+		bool used = gradients && pass->kind->wants(optimizer, i);
 
-		if (gradients && pass->kind->wants(optimizer, i))
+		if (used)
 			gradients->users++;
+		optimizer->tiles[i].fetched = used && !is_offloaded(pass, i);
 	}
 }
 
