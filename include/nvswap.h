@@ -145,6 +145,7 @@ struct nvs_optimizer_config {
 	char type[32]; /* "" where the file has no optimizer block or "type" */
 	double lr, beta1, beta2, eps, weight_decay;
 	bool bias_correction, adam_w_mode;
+	bool amsgrad; /* refused by nvs_optimizer_open */
 };
 
 struct nvs_fp16_config {
@@ -659,8 +660,10 @@ struct nvs_optimizer_options {
  * nvs_optimizer_get_weights fills them. `options` may be NULL.
  * Errors as nvs_open and nvs_register, and -E2BIG: a group of more than sub_group_size elements.
  * -ENOTSUP: optimizer.type is neither Adam nor AdamW (nor "", which is Adam) and no function takes
- * its place. -ESTALE: the kept store is that of other groups, another ratio or grad_accum_dtype, or
- * its tiles do not fit the pool.
+ * its place, or optimizer.params.amsgrad is true. -ESTALE: the kept store is that of other groups,
+ * another ratio or grad_accum_dtype, or its tiles do not fit the pool. -EBADMSG: a crash came
+ * between a step and its commit, and state is neither of the one nor of the other: all of it is
+ * read here to find out, and a checkpoint has to be begun from.
  */
 NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,
 			       const struct nvs_group_spec *groups, size_t n,
@@ -722,7 +725,8 @@ struct nvs_step_result {
 	double norm;	   /* of the unscaled gradients before clipping; -1: nobody asked for it */
 	double clip;	   /* that they were multiplied by beside the scale; 1: not clipped */
 	uint64_t tiles;	   /* that were updated */
-	uint64_t cpu_ns;   /* processor time of the updates themselves, all threads */
+	uint64_t cpu_ns;   /* processor time of the updates and the norm, all threads */
+	uint64_t host_bytes; /* of state that `ratio` leaves in host memory, beside the pool */
 	unsigned threads;
 	const char *kernel; /* "avx512", "avx2", "plain" or "caller"; static */
 	struct nvs_step_io io;
@@ -757,7 +761,9 @@ NVS_API int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group,
 NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
  * Makes all state durable with the step count, the loss scale and gradients that were added, as
- * nvs_commit does. A run that finds it continues with the same bits. Without `keep`: does nothing.
+ * nvs_commit does. A run that finds it continues with the same bits. A step after it writes tiles
+ * in place: killed before the next commit, it leaves a store that nvs_optimizer_open refuses.
+ * Without `keep`: does nothing.
  */
 NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
 

@@ -509,6 +509,88 @@ static int leave_all(void **state)
 	return places_leave_all(state);
 }
 
+/* With tiles in the cache, and others that the commit has to make first. */
+static void one_failure_in_a_commit_is_over_when_the_drive_works_again(void **state)
+{
+	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
+	struct stumble stumble = STUMBLE_NONE;
+	struct snapshot before;
+	struct optim o;
+	unsigned failed = 0;
+
+	(void)state;
+	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
+		begin(&o, &stumble, 0);
+		o.config.keep = o.config.optimizer.fast_init = true;
+		o.config.optimizer_max_in_cpu = i % 2 ? 12000 : 40000;
+		DONE(&o, optim_open(&o));
+		DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, due(1)->parts[0][0],
+						      &o.error));
+		DONE(&o, optim_step(&o, 1));
+		stumble_set(&stumble, NVS_WRITE, positions[i / 2], -EIO, 1);
+		failed += nvs_optimizer_commit(o.optimizer, &o.error) != 0;
+		stumble_mend(&stumble);
+		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+		optim_run(&o, 2, 2);
+		snapshot_take(&o, &before);
+		optim_shut(&o);
+		DONE(&o, optim_open(&o));
+		IS_AS(&o, &before);
+		snapshot_free(&before);
+		assert_int_equal(end(&o), 0);
+	}
+	assert_true(failed > LENGTH(positions));
+}
+
+/* One step of one group, and one of all, which begins with tiles that are there and ends with new
+ * ones. */
+static void two_steps(struct optim *o, struct stumble *stumble, enum nvs_direction direction,
+		      uint64_t after)
+{
+	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 3, NVS_F32, due(1)->parts[3][0],
+					     &o->error));
+	DONE(o, optim_step(o, 1));
+	optim_lend(o, 2, 1);
+	if (after == FOREVER) {
+		DONE(o, optim_step(o, 2));
+		return;
+	}
+	stumble_set(stumble, direction, after, -EIO, 64);
+	assert_int_equal(optim_step(o, 2), -EIO);
+	stumble_mend(stumble);
+	optim_shut(o);
+	DONE(o, optim_open(o));
+	optim_lend(o, 2, 1);
+	DONE(o, step_again(o));
+}
+
+static void a_step_that_failed_is_kept_when_it_is_closed(void **state)
+{
+	static const struct {
+		enum nvs_direction direction;
+		uint64_t after;
+	} faults[] = {{NVS_READ, FOREVER}, {NVS_READ, 0}, {NVS_WRITE, 0}, {NVS_WRITE, 5}};
+	struct stumble stumble = STUMBLE_NONE;
+	struct snapshot straight, now;
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(faults); i++) {
+		begin(&o, &stumble, 0);
+		o.config.keep = o.config.optimizer.fast_init = true;
+		DONE(&o, optim_open(&o));
+		two_steps(&o, &stumble, faults[i].direction, faults[i].after);
+		snapshot_take(&o, i ? &now : &straight);
+		if (i) {
+			now.norm = straight.norm;
+			SAME(&now, &straight);
+			snapshot_free(&now);
+		}
+		assert_int_equal(end(&o), 0);
+	}
+	snapshot_free(&straight);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -526,6 +608,8 @@ int main(void)
 		cmocka_unit_test(what_could_not_be_committed_is_told),
 		cmocka_unit_test(a_step_that_was_not_finished_is_finished_by_the_next_run),
 		cmocka_unit_test(a_commit_that_failed_can_be_made_again),
+		cmocka_unit_test(one_failure_in_a_commit_is_over_when_the_drive_works_again),
+		cmocka_unit_test(a_step_that_failed_is_kept_when_it_is_closed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, leave_all);

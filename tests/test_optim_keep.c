@@ -330,6 +330,70 @@ static void the_loss_scale_is_kept(void **state)
 
 /* ---- Told apart ---- */
 
+static double scale_after(struct optim *o, bool fp16, double loss_scale)
+{
+	double scale;
+
+	optim_shut(o);
+	o->config.fp16.enabled = fp16;
+	o->config.fp16.loss_scale = loss_scale;
+	DONE(o, optim_open(o));
+	scale = nvs_optimizer_loss_scale(o->optimizer);
+	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	return scale;
+}
+
+/* What was kept is of a dynamic scale, and for one. */
+static void a_loss_scale_that_is_configured_is_taken(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	DONE(&o, optim_open(&o));
+	assert_true(scale_after(&o, false, 0) == 1);
+	assert_true(scale_after(&o, true, 0) == 65536);
+	assert_true(scale_after(&o, true, 128) == 128);
+	assert_true(scale_after(&o, true, 0) == 65536);
+	assert_true(scale_after(&o, false, 0) == 1);
+	optim_close(&o);
+}
+
+static off_t store_size(const struct optim *o)
+{
+	char path[512];
+	struct stat facts;
+
+	snprintf(path, sizeof(path), "%s/nvswap/rank0-optimizer/data", o->path);
+	MUST(!stat(path, &facts));
+	return facts.st_size;
+}
+
+static void an_open_that_is_refused_leaves_the_store_as_it_is(void **state)
+{
+	static const struct group large[] = {{"large", 400000, NVS_BF16}};
+	struct snapshot before;
+	struct optim o;
+	off_t size;
+
+	(void)state;
+	optim_init(&o, large, 1);
+	o.config.keep = true;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	snapshot_take(&o, &before);
+	optim_shut(&o);
+	size = store_size(&o);
+	o.specs[0].name = "another";
+	REFUSED(&o, optim_open(&o), -ESTALE, "other groups");
+	o.specs[0].name = large[0].name;
+	assert_int_equal(store_size(&o), size);
+	DONE(&o, optim_open(&o));
+	IS_AS(&o, &before);
+	snapshot_free(&before);
+	optim_close(&o);
+}
+
 static void other_groups_are_refused(void **state)
 {
 	static const struct group others[][LENGTH(five)] = {
@@ -493,28 +557,18 @@ static void what_was_committed_outlives_the_process(void **state)
 
 static void what_was_lost_is_told(void **state)
 {
-	struct snapshot committed;
 	struct optim o;
 
 	(void)state;
-	committed_state(&committed);
 	for (unsigned way = 0; way < 3; way++) {
 		begin(&o);
 		o.config.optimizer.ratio = way == 1 ? 0.6 : 1;
 		o.config.optimizer_max_in_cpu = way == 2 ? 20000 : 0;
 		killed_after(&o, commit_and_step);
-		if (optim_open(&o)) { /* told at once */
-			optim_close(&o);
-			continue;
-		}
-		assert_true(TRUE_OR_TOLD(&o, &committed) > 0);
-		optim_lend(&o, STOP + 1, 1);
-		assert_true(optim_step(&o, STOP + 1) < 0);
-		nvs_optimizer_close(o.optimizer, NULL);
+		REFUSED(&o, optim_open(&o), -EBADMSG, "checkpoint");
 		o.optimizer = NULL;
 		optim_close(&o);
 	}
-	snapshot_free(&committed);
 }
 
 /* Turns a bit of the master weight of that element over, where it lies in the store. */
@@ -580,6 +634,8 @@ int main(void)
 		cmocka_unit_test(gradients_that_were_added_are_kept),
 		cmocka_unit_test(gradients_that_were_used_are_not),
 		cmocka_unit_test(the_loss_scale_is_kept),
+		cmocka_unit_test(a_loss_scale_that_is_configured_is_taken),
+		cmocka_unit_test(an_open_that_is_refused_leaves_the_store_as_it_is),
 		cmocka_unit_test(other_groups_are_refused),
 		cmocka_unit_test(tiles_that_do_not_fit_are_refused),
 		cmocka_unit_test(what_was_committed_outlives_the_process),

@@ -927,6 +927,47 @@ static void what_could_not_work_is_refused(void **state)
 	refused_at_open(&o, -ENOTSUP, "use_gds");
 }
 
+/* A file can't say most of these, but a caller that fills in the structure can. */
+static void values_that_mean_nothing_are_refused(void **state)
+{
+	static const struct group one[] = {{"a", 5000, NVS_F32}};
+	struct optim o;
+
+	(void)state;
+	for (int which = 0; which < 7; which++) {
+		struct nvs_config *config = &o.config;
+		static const char *const words[] = {
+			"F64", "ratio", "ratio", "clipping", "loss_scale", "hysteresis", "amsgrad"};
+
+		optim_init(&o, one, 1);
+		config->fp16.enabled = true;
+		if (which == 0)
+			config->grad_accum_dtype = NVS_F64;
+		config->optimizer.ratio = which == 1 ? -5 : which == 2 ? NAN : 1;
+		config->gradient_clipping = which == 3 ? -1 : 0;
+		config->fp16.loss_scale = which == 4 ? 1e-30 : 0;
+		config->fp16.hysteresis = which == 5 ? 0 : 2;
+		config->adam.amsgrad = which == 6;
+		refused_at_open(&o, which == 6 ? -ENOTSUP : -EINVAL, words[which]);
+	}
+}
+
+/* Though the tiles are a little more than the elements. */
+static void a_cache_for_all_elements_holds_all_of_them(void **state)
+{
+	static const struct group odd[] = {{"a", 50001, NVS_F32}, {"b", 7, NVS_BF16}};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, odd, 2);
+	o.config.optimizer_max_in_cpu = 50008;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 3);
+	assert_int_equal(o.result.io.read_bytes + o.result.io.written_bytes, 0);
+	assert_int_equal(o.result.io.hits, o.result.tiles);
+	optim_close(&o);
+}
+
 /* Two tiles of 1024 elements are 24 KiB. */
 static void a_pool_without_room_for_two_tiles_is_refused(void **state)
 {
@@ -1002,6 +1043,8 @@ int main(void)
 		cmocka_unit_test(weights_are_given_back_on_demand),
 		cmocka_unit_test(what_is_outside_of_a_group_is_refused),
 		cmocka_unit_test(what_could_not_work_is_refused),
+		cmocka_unit_test(values_that_mean_nothing_are_refused),
+		cmocka_unit_test(a_cache_for_all_elements_holds_all_of_them),
 		cmocka_unit_test(a_pool_without_room_for_two_tiles_is_refused),
 		cmocka_unit_test(two_do_not_share_a_store),
 	};

@@ -18,6 +18,15 @@ static inline uint64_t clock_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* The processor time of the calling thread. */
+static inline uint64_t thread_cpu_ns(void)
+{
+	struct timespec spent;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+	return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+}
+
 /* When a wait of timeout_ms that begins now ends; UINT64_MAX for -1, 0 for 0 (do not wait). */
 static inline uint64_t deadline_ns(int timeout_ms)
 {

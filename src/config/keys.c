@@ -179,6 +179,9 @@ const struct config_key config_keys[] = {
 	REAL(ADAM_PARAMS, "weight_decay", adam.weight_decay, 0, DBL_MAX, "weight decay"),
 	BOOL(ADAM_PARAMS, "bias_correction", adam.bias_correction, true,
 	     "correct the bias of the first steps"),
+	BOOL(ADAM_PARAMS, "amsgrad", adam.amsgrad, false,
+	     "Adam with the maximum of exp_avg_sq, which nvswap refuses when an optimizer is "
+	     "opened"),
 	BOOL(ADAM_PARAMS, "adam_w_mode", adam.adam_w_mode, true,
 	     "decoupled weight decay, which \"type\": \"AdamW\" has in any case"),
 

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "optim/internal.h"
 
@@ -231,6 +232,7 @@ struct sum_task {
 	struct nvs_optimizer *optimizer;
 	uint64_t first, n;
 	uint64_t taken;
+	uint64_t ns, cpu_ns;
 };
 
 #define BLOCKS_TAKEN 64u
@@ -255,12 +257,14 @@ static double sum_block(const struct nvs_optimizer *optimizer, uint64_t block)
 static void sum_blocks(void *arg, unsigned thread)
 {
 	struct sum_task *task = arg;
-	uint64_t from;
+	uint64_t begun = clock_ns(), cpu_begun = thread_cpu_ns(), from;
 
 	(void)thread;
 	while ((from = __atomic_fetch_add(&task->taken, BLOCKS_TAKEN, __ATOMIC_RELAXED)) < task->n)
 		for (uint64_t i = from; i < from + BLOCKS_TAKEN && i < task->n; i++)
 			task->optimizer->sums[i] = sum_block(task->optimizer, task->first + i);
+	__atomic_add_fetch(&task->ns, clock_ns() - begun, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&task->cpu_ns, thread_cpu_ns() - cpu_begun, __ATOMIC_RELAXED);
 }
 
 static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t end, double *sum)
@@ -273,6 +277,8 @@ static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t e
 		if (task.n > SUM_BLOCKS)
 			task.n = SUM_BLOCKS;
 		threads_run(optimizer->threads, sum_blocks, &task);
+		optimizer->sum_ns += task.ns;
+		optimizer->sum_cpu_ns += task.cpu_ns;
 		/* In order, so that the sum does not depend on who did what. */
 		for (uint64_t i = 0; i < task.n; i++)
 			*sum += optimizer->sums[i];

@@ -17,14 +17,16 @@
 #include "optim/threads.h"
 #include "swap/swap.h"
 
-#define PARTS	     3u /* of the state: enum nvs_optimizer_part */
-#define STATE_BYTES  (PARTS * sizeof(float))
-#define SLICE	     (32u * 1024) /* elements that a thread takes at a time */
-#define SUM_BLOCKS   (16u * 1024) /* blocks that are summed at a time */
-#define TILE_UNIT    SUM_BLOCK	  /* groups and tiles begin at multiples of it */
-#define POOL_TILES   12u	  /* at least so many fit in the pool, where it is not tiny */
-#define TILE_NUMEL   (256u * 1024)
-#define TILES_WANTED 256u /* of a large model: more would be books to keep for nothing */
+#define PARTS	       3u /* of the state: enum nvs_optimizer_part */
+#define STATE_BYTES    (PARTS * sizeof(float))
+#define SLICE	       (32u * 1024)  /* elements that a thread takes at a time */
+#define SUM_BLOCKS     (16u * 1024)  /* blocks that are summed at a time */
+#define TILE_UNIT      SUM_BLOCK     /* groups and tiles begin at multiples of it */
+#define POOL_TILES     12u	     /* at least so many fit in the pool, where it is not tiny, */
+#define POOL_TILES_MIN 3u	     /* and so many where it is */
+#define TILES_MAX      65536u	     /* of a model that is large beside its pool, if that can be */
+#define TILE_NUMEL     (256u * 1024) /* no tile need be longer, unless there are */
+#define TILES_WANTED   256u	     /* already: more would be books to keep for nothing */
 
 struct group {
 	char *name;
@@ -48,6 +50,7 @@ struct tile {
 	bool done;		   /* updated in the step that is under way */
 	bool ahead;		   /* read before its pass began */
 	bool fetched;		   /* not offloaded, but its gradients are: in a pass */
+	bool let_go;		   /* was held, and will be when the commit is over */
 };
 
 struct gradient_tile {
@@ -85,9 +88,10 @@ struct nvs_optimizer {
 	size_t ngradients;
 	bool gradients_registered;
 
-	float **scratch; /* of each thread: SLICE gradients for the caller's function */
-	float *zeros;	 /* SLICE gradients that were never added to */
-	double *sums;	 /* SUM_BLOCKS */
+	float **scratch;	     /* of each thread: SLICE gradients for the caller's function */
+	float *zeros;		     /* SLICE gradients that were never added to */
+	double *sums;		     /* SUM_BLOCKS */
+	uint64_t sum_ns, sum_cpu_ns; /* of all threads, in sums since the step was called */
 
 	/* Kept with the state. */
 	uint64_t step; /* taken so far */
@@ -118,6 +122,8 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 		  struct nvs_error *error);
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error);
 void layout_free(struct nvs_optimizer *optimizer);
+/* The longest that a tile of these groups may be, whatever the pool. */
+uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer);
 /* The tile that the configured pool asks for; 0: not even two fit in it. */
 uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer);
 /* Begins a walk over the segments in a range of the flat space; *from moves behind each. */
@@ -148,6 +154,8 @@ struct pass_figures {
 	uint64_t stall_ns, compute_ns, cpu_ns; /* of all threads together */
 };
 
+/* Waits for all that is in flight. Why a write failed since there were so many failures, or 0. */
+int settle(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error);
 /* Runs all of it; on an error tiles that were begun are finished, and what was written is kept. */
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct pass_figures *figures, struct nvs_error *error);
@@ -158,6 +166,8 @@ void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uin
 /* Hands out the weights of a segment whose master weights these are, if the caller takes any. */
 void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
 		  const float *master);
+/* Reads all state, after a crash: nothing is begun on what is no longer as it was committed. */
+int prove_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Writes the state of all tiles that have none. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
@@ -176,6 +186,8 @@ int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t of
 /* ---- keep.c ---- */
 /* Finds the header of a kept store. *tile_numel: of the tiles there; 0: it is new. */
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error);
+/* Whether it is of this layout, before anything is registered by it. */
+int header_check(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Takes over what it says, or makes a new one; the tiles are registered. */
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error);
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);

@@ -25,7 +25,7 @@ struct header {
 	uint64_t commits; /* the higher of the two counts */
 	uint64_t layout;  /* sum over the groups' names and places */
 	uint64_t tile_numel, ntiles, noffloaded, ngradients, ngroups;
-	uint32_t gradient_dtype, reserved;
+	uint32_t gradient_dtype, dynamic; /* dynamic: the loss scale */
 	uint64_t step;
 	struct scaler scaler;
 	double step_lr, step_factor, step_norm, step_clip;
@@ -86,8 +86,9 @@ static bool is_header(const struct header *header, uint64_t nbytes)
 {
 	return nbytes >= sizeof(*header) && !memcmp(header->magic, MAGIC, sizeof(header->magic)) &&
 	       header->version == VERSION && header->tile_numel &&
-	       header->tile_numel % TILE_UNIT == 0 && header->ntiles <= nbytes &&
-	       header->ngradients <= nbytes && header->ngroups <= nbytes &&
+	       header->tile_numel % TILE_UNIT == 0 && header->scaler.hysteresis &&
+	       header->ntiles <= nbytes && header->ngradients <= nbytes &&
+	       header->ngroups <= nbytes &&
 	       nbytes == sizeof(*header) + header->ntiles + header->ngradients + header->ngroups;
 }
 
@@ -156,9 +157,12 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 
 /* ---- Taking over ---- */
 
-static int check_header(const struct nvs_optimizer *optimizer, const struct header *header,
-			struct nvs_error *error)
+int header_check(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	const struct header *header = optimizer->header;
+
+	if (!header)
+		return 0;
 	if (optimizer->header_bytes == header_size(optimizer) &&
 	    header->layout == layout_sum(optimizer) && header->ntiles == optimizer->ntiles &&
 	    header->noffloaded == optimizer->noffloaded && header->ngroups == optimizer->ngroups &&
@@ -170,6 +174,11 @@ static int check_header(const struct nvs_optimizer *optimizer, const struct head
 			 "grad_accum_dtype than these %zu groups in %zu tiles: use another rank or "
 			 "nvme_path, or remove the store",
 			 header->ngroups, header->ntiles, optimizer->ngroups, optimizer->ntiles);
+}
+
+static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
+{
+	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
 }
 
 static void adopt_marks(struct nvs_optimizer *optimizer, const struct header *header)
@@ -192,7 +201,9 @@ static void adopt_marks(struct nvs_optimizer *optimizer, const struct header *he
 static void adopt(struct nvs_optimizer *optimizer, const struct header *header)
 {
 	optimizer->step = header->step;
-	optimizer->scaler = header->scaler;
+	/* A loss scale that is fixed, or none, is what the configuration says now. */
+	if (header->dynamic && has_dynamic_scale(optimizer))
+		optimizer->scaler = header->scaler;
 	optimizer->unfinished = header->unfinished;
 	optimizer->step_lr = header->step_lr;
 	optimizer->step_factor = header->step_factor;
@@ -236,9 +247,6 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 					 : error_set(error, -ENOMEM,
 						     "out of memory for the optimizer's header");
 	}
-	rc = check_header(optimizer, optimizer->header, error);
-	if (rc)
-		return rc;
 	adopt(optimizer, optimizer->header);
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
 		if (optimizer->gradients[i].valid)
@@ -277,6 +285,7 @@ static void fill_header(const struct nvs_optimizer *optimizer, struct header *he
 		.ngradients = optimizer->ngradients,
 		.ngroups = optimizer->ngroups,
 		.gradient_dtype = (uint32_t)optimizer->gradient_dtype,
+		.dynamic = has_dynamic_scale(optimizer),
 		.step = optimizer->step,
 		.scaler = optimizer->scaler,
 		.step_lr = optimizer->step_lr,
@@ -317,31 +326,34 @@ static int let_go(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	int rc = 0;
 
 	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
-		const struct tile *tile = &optimizer->tiles[i];
-
-		if (tile->held)
-			rc = nvs_release(optimizer->engine, &tile->tensor, 1,
-					 tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
-	}
-	return rc;
-}
-
-static int take_back(struct nvs_optimizer *optimizer, bool written, struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 
 		if (!tile->held)
 			continue;
-		rc = nvs_swap_in(optimizer->engine, &tile->tensor, 1, -1, error);
+		rc = nvs_release(optimizer->engine, &tile->tensor, 1,
+				 tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
+		tile->held = rc;
+		tile->let_go = !rc;
+	}
+	return rc;
+}
+
+/* One that can't be had back is read, or found in the pool, when its turn comes. */
+static void take_back(struct nvs_optimizer *optimizer, bool written)
+{
+	for (size_t i = 0; i < optimizer->noffloaded; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+		int rc;
+
+		if (!tile->let_go)
+			continue;
+		tile->let_go = false;
+		rc = nvs_swap_in(optimizer->engine, &tile->tensor, 1, -1, NULL);
 		if (!rc)
-			rc = nvs_wait(optimizer->engine, &tile->tensor, 1, -1, error);
+			rc = nvs_wait(optimizer->engine, &tile->tensor, 1, -1, NULL);
 		tile->held = !rc;
 		tile->changed &= !written;
 	}
-	return rc;
 }
 
 static bool any_fresh(const struct nvs_optimizer *optimizer)
@@ -354,8 +366,7 @@ static bool any_fresh(const struct nvs_optimizer *optimizer)
 
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	struct nvs_error again;
-	int rc, taken;
+	int rc;
 
 	if (!optimizer->keep)
 		return 0;
@@ -369,10 +380,8 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = nvs_commit(optimizer->engine, error);
 	if (!rc)
 		optimizer->commits++;
-	taken = take_back(optimizer, !rc, &again);
-	if (!rc && taken && error)
-		*error = again;
-	return rc ? rc : taken;
+	take_back(optimizer, !rc);
+	return rc;
 }
 
 int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)

@@ -109,20 +109,33 @@ static uint64_t buffers_bytes(const struct nvs_config *config)
 	return nvs_config_pool_bytes(&buffers, NVS_OFFLOAD_OPTIMIZER);
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer)
+{
+	uint64_t numel = optimizer->flat / TILES_WANTED;
+
+	return numel > TILE_NUMEL ? numel : TILE_NUMEL;
+}
+
 uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer)
 {
-	uint64_t pool = buffers_bytes(&optimizer->config);
-	uint64_t most = optimizer->flat / TILES_WANTED;
-	uint64_t numel = pool / (POOL_TILES * STATE_BYTES);
+	uint64_t pool = buffers_bytes(&optimizer->config) / STATE_BYTES;
+	uint64_t numel = pool / POOL_TILES, most = layout_tile_numel_max(optimizer), n;
 
-	if (most < TILE_NUMEL)
-		most = TILE_NUMEL;
-	if (numel > most)
-		numel = most;
-	numel -= numel % TILE_UNIT;
+	/* Each tile has its books: of a tiny pool fewer are in flight. */
+	if (optimizer->flat / TILES_MAX > numel)
+		numel = least(optimizer->flat / TILES_MAX, pool / POOL_TILES_MIN);
+	numel = least(numel, most) / TILE_UNIT * TILE_UNIT;
 	if (!numel)
 		numel = TILE_UNIT;
-	return pool / STATE_BYTES / numel < 2 ? 0 : numel;
+	/* All of one length, so that the last one is not mostly padding. */
+	n = (optimizer->flat + numel - 1) / numel;
+	numel = round_up((optimizer->flat + n - 1) / n, TILE_UNIT);
+	return pool / numel < 2 ? 0 : numel;
 }
 
 /* Groups from the first on are offloaded until `ratio` of all elements are; the others begin a tile

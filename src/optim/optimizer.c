@@ -21,7 +21,14 @@ static int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *e
 {
 	const char *type = optimizer->config.adam.type;
 
-	if (optimizer->update || !*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
+	if (optimizer->update)
+		return 0;
+	if (optimizer->config.adam.amsgrad)
+		return error_about(error, -ENOTSUP, "optimizer.params.amsgrad", 0, 0,
+				   "optimizer.params.amsgrad is true, and nvswap's Adam keeps no "
+				   "maximum of exp_avg_sq: set it to false, or give an update "
+				   "function of your own");
+	if (!*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
 		return 0;
 	return error_about(error, -ENOTSUP, "optimizer.type", 0, 0,
 			   "optimizer.type is %s, and nvswap has Adam and AdamW: name one of them, "
@@ -46,21 +53,59 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 			   size_text(need, text), need);
 }
 
+/* Gradients are divided by it in fp32. */
+static bool is_scale(double scale)
+{
+	return scale >= 0x1p-24 && scale <= 0x1p127;
+}
+
 static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *error)
 {
-	if (!config->enabled || (config->loss_scale_window && config->hysteresis))
+	if (!config->enabled)
 		return 0;
-	return error_about(error, -EINVAL, "fp16", 0, 0,
-			   "fp16.loss_scale_window and fp16.hysteresis must be 1 or more");
+	if (config->loss_scale != 0 && !is_scale(config->loss_scale))
+		return error_about(error, -EINVAL, "fp16.loss_scale", 0, 0,
+				   "fp16.loss_scale is %g: allowed is 0, which is dynamic, or a "
+				   "scale from 2^-24 to 2^127",
+				   config->loss_scale);
+	if (!is_scale(config->min_loss_scale) && config->min_loss_scale != 0)
+		return error_about(error, -EINVAL, "fp16.min_loss_scale", 0, 0,
+				   "fp16.min_loss_scale is %g: allowed is 0 or from 2^-24 to 2^127",
+				   config->min_loss_scale);
+	if (!config->loss_scale_window || !config->hysteresis || config->initial_scale_power > 127)
+		return error_about(error, -EINVAL, "fp16", 0, 0,
+				   "fp16.loss_scale_window and fp16.hysteresis are 1 or more, and "
+				   "fp16.initial_scale_power 127 or less");
+	return 0;
+}
+
+/* Also what a file can't say, but a caller that fills in the structure can. */
+static int check_values(const struct nvs_config *config, struct nvs_error *error)
+{
+	enum nvs_dtype dtype = config->grad_accum_dtype;
+
+	if (dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
+		return error_about(error, -EINVAL, "data_types.grad_accum_dtype", 0, 0,
+				   "gradients are added up in F32, BF16 or F16, not %s",
+				   nvs_dtype_name(dtype));
+	if (!(config->optimizer.ratio >= 0 && config->optimizer.ratio <= 1))
+		return error_about(error, -EINVAL, "offload_optimizer.ratio", 0, 0,
+				   "offload_optimizer.ratio is %g: allowed is from 0 to 1",
+				   config->optimizer.ratio);
+	if (!(config->gradient_clipping >= 0))
+		return error_about(error, -EINVAL, "gradient_clipping", 0, 0,
+				   "gradient_clipping is %g: allowed is 0, which is none, or more",
+				   config->gradient_clipping);
+	return check_fp16(&config->fp16, error);
 }
 
 /* ---- The engine ---- */
 
 /* A pool is no larger than what there is to hold. */
-static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config *config,
-		       uint64_t tile_numel)
+static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config *config)
 {
-	uint64_t tile = tile_numel * STATE_BYTES;
+	/* Those of a kept store may be longer than what this pool would ask for. */
+	uint64_t tile = layout_tile_numel_max(optimizer) * STATE_BYTES;
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
 	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
 
@@ -75,11 +120,10 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 		       const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_config config = *given;
-	uint64_t tile_numel = layout_tile_numel(optimizer);
 
-	if (!tile_numel && config.optimizer.device != NVS_DEVICE_NONE)
+	if (!layout_tile_numel(optimizer) && config.optimizer.device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
-	limit_pool(optimizer, &config, tile_numel);
+	limit_pool(optimizer, &config);
 	return engine_open_with(&optimizer->engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg,
 				error);
 }
@@ -164,14 +208,30 @@ int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 /* ---- Opening ---- */
 
-static int check_fits(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 {
-	uint64_t tile = optimizer->tile_numel * STATE_BYTES;
+	uint64_t numel = 0;
+
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		if (optimizer->groups[i].at < optimizer->noffloaded * optimizer->tile_numel)
+			numel += optimizer->groups[i].numel;
+	return numel;
+}
+
+static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int code = optimizer->header ? -ESTALE : -EINVAL; /* of a kept store the tiles are given */
+	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
 	struct nvs_engine_stats stats;
 
 	nvs_get_stats(optimizer->engine, &stats);
-	if (stats.pool.bytes / tile < optimizer->ncached + 2)
-		return too_small(optimizer, optimizer->tile_numel, -ESTALE, error);
+	room = stats.pool.bytes / tile;
+	/* A cache for all elements holds all tiles, which are a little more. */
+	if (optimizer->config.optimizer_max_in_cpu >= offloaded_numel(optimizer) &&
+	    room >= optimizer->noffloaded + 2)
+		optimizer->ncached = optimizer->noffloaded;
+	if (room < optimizer->ncached + 2)
+		return too_small(optimizer, optimizer->tile_numel, code, error);
 	return 0;
 }
 
@@ -206,7 +266,7 @@ static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *
 	int rc = check_type(optimizer, error);
 
 	if (!rc)
-		rc = check_fp16(&config->fp16, error);
+		rc = check_values(config, error);
 	if (!rc)
 		rc = layout_groups(optimizer, groups, n, error);
 	if (!rc)
@@ -217,6 +277,8 @@ static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *
 		rc = layout_tiles(optimizer, tile_numel ? tile_numel : layout_tile_numel(optimizer),
 				  error);
 	if (!rc)
+		rc = header_check(optimizer, error);
+	if (!rc)
 		rc = check_fits(optimizer, error);
 	if (!rc)
 		rc = register_tiles(optimizer, error);
@@ -224,6 +286,8 @@ static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *
 		rc = header_adopt(optimizer, error);
 	if (!rc)
 		rc = open_threads(optimizer, error);
+	if (!rc && tile_numel && engine_unclean(optimizer->engine))
+		rc = prove_tiles(optimizer, error);
 	if (!rc && !config->optimizer.fast_init)
 		rc = init_tiles(optimizer, error);
 	return rc;

@@ -44,14 +44,6 @@ struct slice {
 	uint64_t from, n;
 };
 
-static uint64_t cpu_ns(void)
-{
-	struct timespec spent;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
-	return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
-}
-
 /* Where in the walk an offloaded tile comes, and which tile comes there: the same both ways. */
 static size_t mirrored(const struct pass *pass, size_t i)
 {
@@ -286,13 +278,13 @@ static bool take(struct pass *pass, struct slice *slice)
 static void compute(struct pass *pass, const struct slice *slice, unsigned thread)
 {
 	struct nvs_trace *trace = pass->optimizer->config.trace;
-	uint64_t from = clock_ns(), cpu_from = cpu_ns(), to;
+	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
 	char name[32];
 
 	pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n, thread);
 	to = clock_ns();
 	__atomic_add_fetch(&pass->figures.compute_ns, to - from, __ATOMIC_RELAXED);
-	__atomic_add_fetch(&pass->figures.cpu_ns, cpu_ns() - cpu_from, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&pass->figures.cpu_ns, thread_cpu_ns() - cpu_from, __ATOMIC_RELAXED);
 	if (trace) {
 		snprintf(name, sizeof(name), "tile %zu", slice->tile);
 		trace_thread(trace, TRACE_COMPUTE, name, from, to);
@@ -413,21 +405,30 @@ static void push(struct pass *pass, size_t tile)
 	pthread_mutex_unlock(&pass->lock);
 }
 
-/* Also one that was made good when room was needed ends the pass: the caller is to hear of it. */
-static int check_writes(const struct pass *pass, struct nvs_error *error)
+/* Also one that was made good when room was needed: the caller is to hear of it. */
+static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures,
+			struct nvs_error *error)
 {
 	struct nvs_error last;
 
-	if (engine_write_failures(pass->optimizer->engine, &last) == pass->write_failures)
+	if (engine_write_failures(optimizer->engine, &last) == failures)
 		return 0;
-	*error = last;
+	if (error)
+		*error = last;
 	return last.code;
+}
+
+int settle(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
+{
+	/* What it returns may be of a read that failed long ago. */
+	nvs_wait(optimizer->engine, optimizer->offloaded, optimizer->noffloaded, -1, NULL);
+	return check_writes(optimizer, failures, error);
 }
 
 static int fetch_or_let_go(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
-	int rc = check_writes(pass, error);
+	int rc = check_writes(pass->optimizer, pass->write_failures, error);
 
 	if (rc)
 		return rc;
@@ -499,9 +500,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	threads_start(optimizer->threads, run_thread, &pass);
 	fetch_all(&pass);
 	threads_join(optimizer->threads);
-	rc = nvs_wait(optimizer->engine, optimizer->offloaded, optimizer->noffloaded, -1, &failure);
-	if (!rc)
-		rc = check_writes(&pass, &failure);
+	rc = settle(optimizer, pass.write_failures, &failure);
 	if (rc)
 		fail(&pass, rc, &failure);
 	if (figures)

@@ -97,6 +97,33 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 	return rc;
 }
 
+/* ---- After a crash ---- */
+
+static void prove_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			uint64_t n, unsigned thread)
+{
+	/* The engine has compared it as it came in. */
+	(void)optimizer, (void)arg, (void)tile, (void)from, (void)n, (void)thread;
+}
+
+int prove_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	static const struct pass_kind kind = {.wants = has_state, .slice = prove_slice};
+	struct nvs_error why = {0};
+	int rc = pass_run(optimizer, &kind, NULL, NULL, &why);
+
+	if (rc == -EBADMSG)
+		return error_about(
+			error, rc, why.subject, 0, why.offset,
+			"the run before this one ended in the middle of a step, and left "
+			"state that is neither of that step nor of the last commit: remove "
+			"the store, and begin from a checkpoint (%.600s)",
+			why.text);
+	if (rc && error)
+		*error = why;
+	return rc;
+}
+
 /* ---- Out and in ---- */
 
 /* Begins a use of one tile's state; a fresh one is made. */
@@ -195,9 +222,11 @@ int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, const float *data, struct nvs_error *error)
 {
+	uint64_t failures;
 	int rc;
 
 	pthread_mutex_lock(&optimizer->lock);
+	failures = engine_write_failures(optimizer->engine, &(struct nvs_error){0});
 	rc = check_part(optimizer, group, part, offset, numel, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
@@ -205,8 +234,7 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 		rc = copy(optimizer, optimizer->groups[group].at + offset, numel, part, NULL, data,
 			  error);
 	if (!rc)
-		rc = nvs_wait(optimizer->engine, optimizer->offloaded, optimizer->noffloaded, -1,
-			      error);
+		rc = settle(optimizer, failures, error);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }

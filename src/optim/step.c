@@ -291,6 +291,7 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	uint64_t started = clock_ns();
 	int rc = 0;
 
+	optimizer->sum_ns = optimizer->sum_cpu_ns = 0;
 	nvs_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
 	if (!optimizer->unfinished)
@@ -306,7 +307,9 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 		result->clip = optimizer->step_clip;
 	}
 	result->tiles = figures.tiles;
-	result->cpu_ns = figures.cpu_ns;
+	figures.compute_ns += optimizer->sum_ns;
+	result->cpu_ns = figures.cpu_ns + optimizer->sum_cpu_ns;
+	result->host_bytes = optimizer->host_bytes;
 	result->threads = threads_count(optimizer->threads);
 	result->kernel = optimizer->update ? "caller" : optimizer->kernel->name;
 	result->io.wall_ns = clock_ns() - started;

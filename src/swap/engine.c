@@ -272,6 +272,11 @@ int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
+bool engine_unclean(const struct nvs_engine *engine)
+{
+	return store_unclean(engine->store);
+}
+
 void engine_abandon(struct nvs_engine *engine)
 {
 	engine->abandoned = true;
