@@ -4,9 +4,9 @@
 Measures nvswap against fio and a bare io_uring loop on the same drive in the same run.
 
 In each round all take turns at the same work, with the same block size and depth, on files of the
-same size that have been written before. A ratio is that of figures of one round, and what is printed
-is the median over the rounds: the machine and the drive may drift from round to round, and these
-ratios don't. A goal that is missed is said, and never makes this program fail.
+same size that have been written before. A ratio is that of figures of one round, and what is
+printed is the median over the rounds: the machine and the drive may drift from round to round, and
+these ratios don't. A goal that is missed is said, and never makes this program fail.
 
 What is measured: tensors that are swapped (swap), Adam's arithmetic alone (adam), optimizer steps
 (step), and a model's forward and backward pass (params).
@@ -42,7 +42,8 @@ STATE_BYTES = 12 * ELEMENTS  # fp32 master weight and two moments
 TILE_BYTES = 12 << 19
 STEP_POOL = 12 * TILE_BYTES
 PIPELINED, HALF, RESIDENT = "all on the drive", "half in memory", "all in memory"
-IN_MEMORY = {PIPELINED: 0, HALF: ELEMENTS // 2, RESIDENT: ELEMENTS}
+CLIPPED = "all on the drive, clipped"
+IN_MEMORY = {PIPELINED: 0, CLIPPED: 0, HALF: ELEMENTS // 2, RESIDENT: ELEMENTS}
 
 MODEL = "bench/models/llama-3.1-8b.json"
 MODEL_SCALE = 4  # so many times fewer layers and words, each as wide as they are
@@ -51,16 +52,25 @@ PARAMS_POOL = 2 * GIB
 IDLE, BUSY = "I/O alone", "compute as long as the I/O"
 
 
+def positive(text):
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--dir", default="build/bench", help="a directory on the drive (%(default)s)")
+    parser.add_argument("--dir", default="build/bench",
+                        help="a directory on the drive (%(default)s)")
     parser.add_argument("--build", default="build", help="where nvswap was built (%(default)s)")
     parser.add_argument("--only", metavar="PART[,PART]", default=",".join(PARTS),
                         help="measure these (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=1, help="of each measurement (%(default)s)")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--seconds", type=positive, default=1,
+                        help="of each measurement (%(default)s)")
     parser.add_argument("--bs", default="1M")
-    parser.add_argument("--iodepth", type=int, default=32)
+    parser.add_argument("--iodepth", type=positive, default=32)
     parser.add_argument("--pool", default="256M", help="nvswap's pool for swap (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write every measurement there")
     args = parser.parse_args()
@@ -185,7 +195,8 @@ def swap_row(rounds, key):
     name = what if what in (FIO, RAW) else f"nvswap, tensors of {what}"
     return (f"{rw}: {name}",
             f"{median(rounds, key, 'gb_s'):.2f}", f"{ratio(rounds, key, over, 'gb_s'):.2f}",
-            f"{median(rounds, key, 'cpu_ms_gib'):.1f}", f"{ratio(rounds, key, over, 'cpu_ms_gib'):.2f}")
+            f"{median(rounds, key, 'cpu_ms_gib'):.1f}",
+            f"{ratio(rounds, key, over, 'cpu_ms_gib'):.2f}")
 
 
 def swap_print(rounds):
@@ -216,7 +227,8 @@ def swap_goals(rounds):
 
 def adam_round(args):
     results = {}
-    report = run([f"{args.build}/bench/adam", "--elements", ADAM_ELEMENTS, "--seconds", args.seconds])
+    report = run([
+        f"{args.build}/bench/adam", "--elements", ADAM_ELEMENTS, "--seconds", args.seconds])
     for turn in report["runs"]:
         for kernel in turn["kernels"]:
             results["adam", turn["threads"], kernel["kernel"]] = {
@@ -257,12 +269,22 @@ def step_figures(report):
     }
 
 
+def clipped_config(args):
+    """What the command has without a configuration, and clipping, for which it has no option."""
+    return write_json(args, "clipped.json", {
+        "bf16": {"enabled": True}, "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "zero_optimization": {"offload_optimizer": {
+            "device": "none", "pipeline_read": True, "pipeline_write": True, "fast_init": True}}})
+
+
 def step_round(args):
     results = floors(args, "step", "rw", STATE_BYTES)
     for what, elements in IN_MEMORY.items():
         results["step", "rw", what] = step_figures(nvswap(
             args, "step", "--tensors", 1, "--tensor-size", 2 * ELEMENTS, "--pool", STEP_POOL,
-            "--max-in-cpu", elements, "--ramp-loops", 1, "--runtime", args.seconds))
+            "--max-in-cpu", elements, "--ramp-loops", 1, "--runtime", args.seconds,
+            *(["--config", clipped_config(args)] if what == CLIPPED else [])))
     add_step_ratios(results)
     return results
 
@@ -272,14 +294,19 @@ def add_step_ratios(results):
     pipelined, resident = (results["step", "rw", what] for what in (PIPELINED, RESIDENT))
     io_ms = pipelined["nbytes"] / best_floor(results, "step", "rw") / 1e6
     pipelined["of_longer_alone"] = pipelined["ms"] / max(io_ms, resident["ms"])
-    pipelined["of_longer_within"] = pipelined["ms"] / max(pipelined["io_ms"], pipelined["compute_ms"])
+    pipelined["of_longer_within"] = (
+        pipelined["ms"] / max(pipelined["io_ms"], pipelined["compute_ms"]))
 
 
 def step_print(rounds):
-    print_speeds(rounds, "step", "rw", "128M elements, half reads, half writes", (PIPELINED, HALF))
-    print_rows(("optimizer step", "GiB moved", "step ms", "I/O ms", "compute ms", "beside pool MiB"), [
+    print_speeds(rounds, "step", "rw", "128M elements, half reads, half writes",
+                 (PIPELINED, CLIPPED, HALF))
+    figures_of_a_step = ("ms", "io_ms", "compute_ms", "rest_mib")
+    print_rows(("optimizer step", "GiB moved", "step ms", "I/O ms", "compute ms",
+                "beside pool MiB", "time of the first"), [
         (key[2], f"{median(rounds, key, 'nbytes') / GIB:.2f}",
-         *(f"{median(rounds, key, figure):.0f}" for figure in ("ms", "io_ms", "compute_ms", "rest_mib")))
+         *(f"{median(rounds, key, figure):.0f}" for figure in figures_of_a_step),
+         f"{ratio(rounds, key, ('step', 'rw', PIPELINED), 'ms'):.2f}")
         for key in rounds[0] if key[0] == "step" and key[2] in IN_MEMORY])
 
 
@@ -339,7 +366,7 @@ def write_json(args, name, value):
 def params_run(args, compute_us):
     report = nvswap(
         args, "params", "--config", params_config(args), "--model", scaled_model(args), "--pool",
-        PARAMS_POOL, "--compute-us", compute_us, "--loops", 2)
+        PARAMS_POOL, "--compute-us", compute_us, "--loops", 4)
     return step_figures(report) | {"visits": 2 * report["jobs"][0]["step"]["layers"]}
 
 
@@ -394,10 +421,11 @@ def huge_pages_free():
 
 def machine(args):
     """The names that the kernel gives to the machine's parts, for the caption."""
-    info = run([f"{args.build}/nvswap", "info", "--nvme-path", args.work, "--output-format", "json"])
+    info = run([
+        f"{args.build}/nvswap", "info", "--nvme-path", args.work, "--output-format", "json"])
     where = info["paths"][0]
-    drive = f"{where['filesystem']} on {where.get('device') or 'no drive'} {where.get('model') or ''}"
-    return f"{os.cpu_count()} CPUs, Linux {platform.release()}, {drive.strip()}"
+    drive = f"{where.get('device') or 'no drive'} {where.get('model') or ''}".strip()
+    return f"{os.cpu_count()} CPUs, Linux {platform.release()}, {where['filesystem']} on {drive}"
 
 
 def peers():
@@ -405,7 +433,8 @@ def peers():
     others = [name for name in ("deepspeed", "tensornvme") if importlib.util.find_spec(name)]
     return (f"Peers: {version.stdout.strip()} and the raw loop; " + (
         f"{' and '.join(others)} can be imported here, but there is no measurement of it" if others
-        else "neither DeepSpeed nor TensorNVMe can be imported here, so they are not measured") + ".")
+        else "neither DeepSpeed nor TensorNVMe can be imported here, so they are not measured"
+    ) + ".")
 
 
 def print_goals(goals):

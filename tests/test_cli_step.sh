@@ -55,6 +55,16 @@ json() {
 	fi
 }
 
+# table NAME PATTERN ARGUMENT...: the run succeeds, and the pattern is of its text.
+table() {
+	local name=$1 pattern=$2
+	shift 2
+	"$NVSWAP" bench "$@" >"$T/out" 2>"$T/err"
+	status=$?
+	[ "$status" = 0 ] && grep -qE -e "$pattern" "$T/out"
+	result "$name" $? "exit status $status, or standard output lacks: $pattern"
+}
+
 # Seven tensors of 300000 bytes: 1050000 elements of bf16 to train, or seven layers.
 SMALL=(--nvme-path "$T/store" --tensors 7 --tensor-size 300000 --pool 8m)
 step() {
@@ -92,7 +102,15 @@ holds updates_are_told "step['kernel'] in ('avx512', 'avx2', 'plain') and step['
 	abs(swap['cpu_ms_for_updates'] - 3 * step['update_cpu_ns'] / 1e6) < 0.01"
 holds memory_is_what_it_is_made_of \
 	"step['memory_own_bytes'] == 4 * E and step['memory_peak_bytes'] == step['memory_own_bytes'] +
-	 step['memory_pool_bytes'] + step['memory_rest_bytes'] and step['memory_rest_bytes'] > 0"
+	 step['memory_pool_bytes'] + step['memory_rest_bytes'] and step['memory_rest_bytes'] > 0 and
+	 step['memory_host_bytes'] == step['memory_store_bytes'] == 0"
+holds gradients_that_nothing_changes_are_told "step['norm'] is None and
+	step['clip'] == step['loss_scale'] == 1"
+holds configuration_of_the_optimizer_is_told \
+	"config['optimizer'] == {'type': 'AdamW', 'params': {'lr': 1e-3, 'betas': [0.9, 0.999],
+	 'eps': 1e-8, 'weight_decay': 0, 'bias_correction': True, 'adam_w_mode': True}} and
+	 config['gradient_clipping'] == 0 and config['bf16'] == {'enabled': True} and
+	 not config['fp16']['enabled'] and config['data_types'] == {'grad_accum_dtype': 'bf16'}"
 holds cpu_per_gib_leaves_the_updates_out \
 	"swap['cpu_ms_per_gib'] * (read['io_bytes'] + write['io_bytes']) / (1 << 30) <
 	 (job['usr_cpu'] + job['sys_cpu']) / 100 * (job['job_runtime'] + 1) -
@@ -103,8 +121,8 @@ step resident_state_is_neither_read_nor_written "step['read_bytes'] == step['wri
 	config['nvswap']['optimizer_max_in_cpu'] == 2000000" --max-in-cpu 2000000
 # A tile stays whole or not at all, so up to one tile less stays than was asked for.
 step what_stays_in_memory_is_saved "step['read_bytes'] == step['written_bytes'] and
-	0 <= step['read_bytes'] - 12 * (E - 500000) <= 12 * 57344 * 2 and step['hits'] > 0" \
-	--max-in-cpu 500000 --ramp-loops 1
+	0 <= step['read_bytes'] - 12 * (E - 500000) <= 12 * 57344 * 2 and step['hits'] > 0 and
+	config['nvswap']['optimizer_max_in_cpu'] == 500000" --max-in-cpu 5.0e5 --ramp-loops 1
 step threads_are_taken "step['threads'] == 1 and config['nvswap']['optimizer_threads'] == 1" \
 	--threads 1 --loops 1
 step runtime_ends_steps "step['steps'] > 0 and 200 <= job['job_runtime'] < 20000 and
@@ -134,11 +152,12 @@ json tensors_are_packed_into_groups "step['elements'] == 662100 and step['groups
 	swap['verify_errors'] == 0" --rw step --nvme-path "$T/store" --model "$T/layers.json" --pool 1m \
 	--verify --loops 1
 
-# $1: types; $2: Adam's parameters; $3: what else
+# $1: types; $2: Adam's parameters; $3: what else; $4: the device (nvme); $5: the ratio (1)
 config() {
 	echo "{$1, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 2e-3, $2}}, $3
-	 \"zero_optimization\": {\"sub_group_size\": 90001, \"offload_optimizer\": {\"device\": \"nvme\",
-	 \"nvme_path\": \"$T/store\", \"buffer_count\": 3, \"pipeline_read\": true}}}" >"$T/config.json"
+	 \"zero_optimization\": {\"sub_group_size\": 90001, \"offload_optimizer\": {
+	 \"device\": \"${4:-nvme}\", \"nvme_path\": \"$T/store\", \"buffer_count\": 3,
+	 \"pipeline_read\": true, \"ratio\": ${5:-1}}}}" >"$T/config.json"
 }
 SHORT=(--rw step --config "$T/config.json" --tensors 3 --tensor-size 250000 --verify --loops 5)
 config '"fp16": {"enabled": true}' '"weight_decay": 0.1, "adam_w_mode": false' \
@@ -146,10 +165,33 @@ config '"fp16": {"enabled": true}' '"weight_decay": 0.1, "adam_w_mode": false' \
 json verify_knows_scaled_and_clipped_gradients "swap['verify_errors'] == 0 and
 	step['elements'] == 375000 and step['groups'] == 5 and zero['sub_group_size'] == 90001 and
 	whole(step['first_read_bytes'], 375000)" "${SHORT[@]}"
+holds scaled_and_clipped_gradients_are_told "step['norm'] > 0.5 and
+	abs(step['clip'] * (step['norm'] + 1e-6) / 0.5 - 1) < 1e-6 and step['loss_scale'] == 65536"
+holds configuration_of_types_and_clipping_is_told "config['gradient_clipping'] == 0.5 and
+	config['fp16'] == {'enabled': True, 'loss_scale': 0, 'initial_scale_power': 16,
+	 'loss_scale_window': 1000, 'hysteresis': 2, 'consecutive_hysteresis': False,
+	 'min_loss_scale': 1} and config['optimizer']['params']['lr'] == 2e-3 and
+	config['optimizer']['params']['adam_w_mode'] is False and
+	not config['bf16']['enabled'] and config['data_types'] == {'grad_accum_dtype': 'fp16'}"
+table table_has_norm_clip_and_loss_scale \
+	"^gradient norm [0-9.]+, clipped to 0.5 by [0-9.e-]+, loss scale 65536, in the last" "${SHORT[@]}"
 config '"bf16": {"enabled": false}' '"weight_decay": 0.1, "bias_correction": false' ''
 json verify_knows_fp32_and_no_bias_correction "swap['verify_errors'] == 0 and
 	step['elements'] == 187500 and swap['verified_bytes'] == 16 * step['compared_elements']" \
 	"${SHORT[@]}"
+config '"bf16": {"enabled": true}' '"eps": 1e-7' '' nvme 0.5
+json state_that_ratio_leaves_in_memory_is_a_figure_of_its_own \
+	"0 < step['memory_host_bytes'] < 12 * 375000 + (1 << 20) and
+	 step['memory_host_bytes'] + step['first_written_bytes'] >= 12 * 375000 and
+	 step['memory_peak_bytes'] == step['memory_pool_bytes'] + step['memory_host_bytes'] +
+	 step['memory_own_bytes'] + step['memory_rest_bytes'] and
+	 config['optimizer']['params']['eps'] == 1e-7" "${SHORT[@]}"
+table table_has_the_state_in_memory "^memory .* state in memory [0-9.]+ [KM]iB, .* the rest" \
+	"${SHORT[@]}"
+config '"bf16": {"enabled": true}' '"eps": 1e-7' '' cpu
+json store_in_memory_is_a_figure_of_its_own "12 * 375000 <= step['memory_store_bytes'] ==
+	swap['store_bytes'] and step['memory_host_bytes'] == 0" "${SHORT[@]}"
+table table_has_the_store_in_memory "beside these the store, [0-9.]+ MiB of memory" "${SHORT[@]}"
 
 # ---- Forward and backward
 
@@ -171,9 +213,12 @@ params runtime_ends_params "step['steps'] > 0 and 200 <= job['job_runtime'] < 20
 LAYERS=(--rw params --nvme-path "$T/store" --model "$T/layers.json")
 json layers_are_what_names_say "step['layers'] == 14 and step['hits'] + step['misses'] == 72" \
 	"${LAYERS[@]}" --pool 1m --loops 1
-expect layer_of_more_than_half_the_pool_is_refused 1 \
-	"layer model.layers.0 takes 122880 bytes, more than half of .* give --pool 245760 or more" \
-	"${LAYERS[@]}" --pool 200k
+json layer_may_take_the_whole_pool "step['layers'] == 14 and swap['verify_errors'] == 0 and
+	swap['pool_bytes'] == swap['pool_bytes_peak'] == 122880" \
+	"${LAYERS[@]}" --pool 120k --loops 2 --verify
+expect layer_of_more_than_the_pool_is_refused 1 \
+	"layer model.layers.0 takes 122880 bytes, more than the whole pool of .* give --pool 122880 or" \
+	"${LAYERS[@]}" --pool 100k
 
 # ---- Trace
 
@@ -218,7 +263,13 @@ for rw in swapout swapin swap params; do
 done
 usage max_in_cpu_is_refused_with_swap "does nothing with --rw swap: it is for --rw step and --rw params" \
 	--max-in-cpu 5
-usage threads_0_is_refused "from 1 to 256" --rw step --threads 0
+for threads in 0 1025; do
+	usage "threads_${threads}_is_refused" "from 1 to 1024" --rw step --threads $threads
+done
+for elements in 1e 1.e3 15e-1 1e20 1e99999999999 .5e1; do
+	usage "max_in_cpu_${elements}_is_refused" "--max-in-cpu $elements: allowed is a whole number" \
+		--rw step --max-in-cpu $elements
+done
 usage compute_us_is_a_number "--compute-us x: allowed" --rw params --compute-us x
 usage step_needs_its_block "with an offload_optimizer block" --rw step
 usage params_needs_its_block "with an offload_param block" --rw params --config "$T/config.json"
@@ -232,7 +283,7 @@ expect model_without_floats_is_refused 1 "no floating-point element" --rw step -
 status=$?
 for text in "^ *out  " "^ *in  " "^step .*I/O .*hidden" "read, .*tiles found in memory" "not measured" \
 	"^updates  1050000 elements in 3 groups" "^memory .*the caller's own .*the rest" \
-	"^CPU .*for the updates themselves" "^verify .*compared with a scalar Adam"; do
+	"^CPU .*for updates and norm" "^verify .*compared with a scalar Adam"; do
 	grep -qE -e "$text" "$T/out" || break
 	text=
 done
@@ -274,6 +325,12 @@ overwrite 8
 [ $? = 1 ] && grep -qE "of group [0-9] is .* after [0-9]+ steps and should be .*, give or take" "$T/err"
 result verify_finds_state_that_was_changed_on_the_drive $?
 holds values_that_differ_are_counted "job['error'] == 74 and swap['verify_errors'] > 0"
+# What can't be read ends the run before anything is compared.
+started rank0-optimizer --rw step "${SMALL[@]}" --verify --runtime 20 --output-format normal
+while kill -0 $pid 2>/dev/null; do truncate -c -s 0 "$DATA" 2>/dev/null; done
+wait $pid
+[ $? = 1 ] && grep -qE "^verify +nothing was compared; the run failed: ." "$T/out"
+result failed_run_is_not_called_verified $? "$(cat "$T/out")"
 rm "$T/trace"
 started rank0 --rw params "${SMALL[@]}" --pool 1250k --verify --runtime 700ms --trace "$T/trace"
 overwrite 2

@@ -15,7 +15,8 @@
 #include "parameters.h"
 
 #define POOL_MIN_BYTES (256u << 20)
-#define STEPS	       3 /* their least, mean and most are told */
+#define STEPS	       3    /* their least, mean and most are told */
+#define THREADS_MAX    1024 /* as its key has it */
 #define FIELD(name)    offsetof(struct bench_options, name)
 
 static const char *const rw_names[] = {"swapout", "swapin", "swap", "step", "params", NULL};
@@ -65,15 +66,16 @@ static const struct option_spec option_specs[] = {
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and\n"
 		 "--config: 256m, or twice the longest tensor if that is more; with\n"
-		 "--rw params three times the longest layer, with --rw step 256m. With\n"
-		 "--rw step it sets sub_group_size too, and is beside --max-in-cpu"},
+		 "--rw params three times the longest layer, with --rw step 256m. It\n"
+		 "must hold the longest tensor, and with --rw params the longest layer.\n"
+		 "With --rw step it sets sub_group_size too, and is beside --max-in-cpu"},
 	{"max-in-cpu", "ELEMENTS", OPTION_COUNT, FIELD(max_in_cpu), .max = 1ull << 50,
 	 .help = "--rw step: elements whose state stays in memory from step to step,\n"
 		 "nvswap.optimizer_max_in_cpu. --rw params: offload_param.max_in_cpu.\n"
 		 "No other mode"},
 	{"compute-us", "N", OPTION_COUNT, FIELD(compute_us), .max = 3600000000,
 	 .help = "microseconds that each visit of a layer computes (0); --rw params alone"},
-	{"threads", "N", OPTION_COUNT, FIELD(threads), .min = 1, .max = NVS_THREAD_COUNT_MAX,
+	{"threads", "N", OPTION_COUNT, FIELD(threads), .min = 1, .max = THREADS_MAX,
 	 .help = "nvswap.optimizer_threads: that compute; --rw step alone"},
 	{"verify", NULL, OPTION_FLAG, FIELD(verify),
 	 .help = "compare every byte that was swapped in with what was swapped out,\n"
@@ -100,7 +102,9 @@ static const struct command_spec command = {
 		"measured with the rest. Modes step and params run training steps instead, and\n"
 		"begin with one that is not measured: it makes the optimizer's state, or records\n"
 		"the order in which layers are used.",
-	.notes = "Sizes are in bytes or with k, m, g or t, of 1024: 4096, 4k, 1M, 1g.\n"
+	.notes = "Sizes are in bytes or with k, m, g or t, of 1024: 4096, 4k, 1M, 1g. Other "
+		 "numbers\n"
+		 "may be written as in the configuration: 1e9, 2.5e7.\n"
 		 "The exit status is 0 only if every byte was moved and, with --verify, compared\n"
 		 "equal; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.options = option_specs,

@@ -45,11 +45,14 @@ struct step_figures {
 	uint64_t layers;	    /* params */
 	uint64_t elements, groups;  /* step */
 	unsigned threads;
-	const char *kernel;	 /* NULL: no step came to its end */
-	uint64_t compared;	 /* elements, by --verify */
-	uint64_t peak_bytes;	 /* of the whole process */
-	uint64_t pool_rss_bytes; /* what of the pool counts in it */
-	uint64_t own_bytes;	 /* what the caller of the library brought along */
+	const char *kernel;	       /* NULL: no step came to its end */
+	double norm, clip, loss_scale; /* of the last step; norm below 0: it was not needed */
+	uint64_t compared;	       /* elements, by --verify */
+	uint64_t peak_bytes;	       /* of the whole process */
+	uint64_t pool_rss_bytes;       /* what of the pool counts in it */
+	uint64_t own_bytes;	       /* what the caller of the library brought along */
+	uint64_t host_bytes;	       /* state that "ratio" leaves in memory */
+	uint64_t store_bytes;	       /* of a store in memory, which is in no resident set */
 };
 
 struct bench_result {
@@ -61,7 +64,7 @@ struct bench_result {
 	uint64_t window_ns;
 	uint64_t user_us, system_us; /* of the whole process */
 	uint64_t data_us;	     /* of these, for making and comparing contents */
-	uint64_t updates_us;	     /* of these, for the optimizer's updates themselves */
+	uint64_t updates_us;	     /* of these, for the optimizer's updates and norm */
 	uint64_t context_switches, major_faults, minor_faults;
 	uint64_t bytes[2]; /* of tensors, by enum nvs_direction */
 	uint64_t transfers, evictions, pool_waits;

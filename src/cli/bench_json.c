@@ -62,6 +62,29 @@ static void real_field(yajl_gen gen, const char *key, double value)
 	put_number(gen, text);
 }
 
+/* In the fewest digits that read back as the same; null where JSON has no number for it. */
+static void put_exact(yajl_gen gen, double value)
+{
+	char text[32];
+
+	if (!isfinite(value)) {
+		yajl_gen_null(gen);
+		return;
+	}
+	for (int digits = 15; digits <= 17; digits++) {
+		snprintf(text, sizeof(text), "%.*g", digits, value);
+		if (strtod(text, NULL) == value)
+			break;
+	}
+	put_number(gen, text);
+}
+
+static void exact_field(yajl_gen gen, const char *key, double value)
+{
+	put_text(gen, key);
+	put_exact(gen, value);
+}
+
 static void bool_field(yajl_gen gen, const char *key, bool value)
 {
 	put_text(gen, key);
@@ -213,8 +236,10 @@ static void step_memory(yajl_gen gen, const struct bench_result *result)
 
 	count_field(gen, "memory_peak_bytes", steps->peak_bytes);
 	count_field(gen, "memory_pool_bytes", steps->pool_rss_bytes);
+	count_field(gen, "memory_host_bytes", steps->host_bytes);
 	count_field(gen, "memory_own_bytes", steps->own_bytes);
 	count_field(gen, "memory_rest_bytes", peak_rest(steps));
+	count_field(gen, "memory_store_bytes", steps->store_bytes);
 }
 
 /* Times, bytes and counts are of one step: the mean over the measured ones. */
@@ -240,6 +265,9 @@ static void put_steps(yajl_gen gen, const struct bench_report *report)
 		text_field(gen, "kernel", steps->kernel ? steps->kernel : "");
 		count_field(gen, "threads", steps->threads);
 		count_field(gen, "compared_elements", steps->compared);
+		exact_field(gen, "norm", steps->norm < 0 ? NAN : steps->norm);
+		exact_field(gen, "clip", steps->clip);
+		exact_field(gen, "loss_scale", steps->loss_scale);
 	}
 	step_memory(gen, result);
 	yajl_gen_map_close(gen);
@@ -314,9 +342,60 @@ static void put_budgets(yajl_gen gen, const struct nvs_config *config, enum nvs_
 	count_field(gen, "stage3_param_persistence_threshold", config->param_persistence_threshold);
 }
 
-static void put_config(yajl_gen gen, const struct nvs_config *config, enum nvs_block block)
+static void put_adam(yajl_gen gen, const struct nvs_optimizer_config *adam)
 {
+	open_map(gen, "optimizer");
+	text_field(gen, "type", *adam->type ? adam->type : "Adam");
+	open_map(gen, "params");
+	exact_field(gen, "lr", adam->lr);
+	put_text(gen, "betas");
+	yajl_gen_array_open(gen);
+	put_exact(gen, adam->beta1);
+	put_exact(gen, adam->beta2);
+	yajl_gen_array_close(gen);
+	exact_field(gen, "eps", adam->eps);
+	exact_field(gen, "weight_decay", adam->weight_decay);
+	bool_field(gen, "bias_correction", adam->bias_correction);
+	bool_field(gen, "adam_w_mode", adam->adam_w_mode);
+	yajl_gen_map_close(gen);
+	yajl_gen_map_close(gen);
+}
+
+static void put_fp16(yajl_gen gen, const struct nvs_fp16_config *fp16)
+{
+	open_map(gen, "fp16");
+	bool_field(gen, "enabled", fp16->enabled);
+	exact_field(gen, "loss_scale", fp16->loss_scale);
+	count_field(gen, "initial_scale_power", fp16->initial_scale_power);
+	count_field(gen, "loss_scale_window", fp16->loss_scale_window);
+	count_field(gen, "hysteresis", fp16->hysteresis);
+	bool_field(gen, "consecutive_hysteresis", fp16->consecutive_hysteresis);
+	exact_field(gen, "min_loss_scale", fp16->min_loss_scale);
+	yajl_gen_map_close(gen);
+}
+
+/* What an optimizer's step computes, and on which types. */
+static void put_training(yajl_gen gen, const struct nvs_config *config)
+{
+	put_adam(gen, &config->adam);
+	exact_field(gen, "gradient_clipping", config->gradient_clipping);
+	put_fp16(gen, &config->fp16);
+	open_map(gen, "bf16");
+	bool_field(gen, "enabled", config->bf16_enabled);
+	yajl_gen_map_close(gen);
+	open_map(gen, "data_types");
+	text_field(gen, "grad_accum_dtype",
+		   config->grad_accum_dtype == NVS_F32	 ? "fp32"
+		   : config->grad_accum_dtype == NVS_F16 ? "fp16"
+							 : "bf16");
+	yajl_gen_map_close(gen);
+}
+
+static void put_config(yajl_gen gen, const struct bench_report *report)
+{
+	const struct nvs_config *config = report->config;
 	const struct nvs_aio_config *aio = &config->aio;
+	enum nvs_block block = report->block;
 
 	open_map(gen, "config");
 	open_map(gen, "aio");
@@ -331,6 +410,8 @@ static void put_config(yajl_gen gen, const struct nvs_config *config, enum nvs_b
 	put_block(gen, config, block);
 	put_budgets(gen, config, block);
 	yajl_gen_map_close(gen);
+	if (report->options->rw == RW_STEP)
+		put_training(gen, config);
 	open_map(gen, "nvswap");
 	text_field(gen, "ioengine", nvs_ioengine_name(aio->ioengine));
 	bool_field(gen, "verify", config->verify);
@@ -434,7 +515,7 @@ static void put_report(yajl_gen gen, const struct bench_report *report)
 	put_job(gen, report);
 	yajl_gen_array_close(gen);
 	if (report->config)
-		put_config(gen, report->config, report->block);
+		put_config(gen, report);
 	if (result->opened) {
 		put_engine(gen, result);
 		put_swap(gen, report);

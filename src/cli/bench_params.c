@@ -152,23 +152,23 @@ static int swap_out_all(struct pass *pass)
 	return rc;
 }
 
-/* One layer is in use while the next one is read. */
+/* Reading ahead waits for room, but a visit needs its layer whole. */
 static int layers_fit(struct pass *pass)
 {
 	struct nvs_error *error = &pass->result->error;
 	uint64_t room = layers_largest(pass->model), pool = pass->opened.pool_bytes;
 	size_t i = 0;
 
-	if (room <= pool / 2)
+	if (room <= pool)
 		return 0;
 	while (pass->layers[i].room != room)
 		i++;
 	layer_name(pass->model, &pass->layers[i], error->subject, sizeof(error->subject));
 	snprintf(error->text, sizeof(error->text),
-		 "layer %s takes %" PRIu64 " bytes, more than half of the pool's %" PRIu64
-		 ", and the next layer is read while it is in use: give --pool %" PRIu64
+		 "layer %s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
+		 ", and a visit has all of it in use: give --pool %" PRIu64
 		 " or more, or buffers of that many bytes together",
-		 error->subject, room, pool, 2 * room);
+		 error->subject, room, pool, room);
 	return -E2BIG;
 }
 
@@ -211,7 +211,7 @@ int bench_params(const struct bench_options *options, const struct nvs_config *c
 	if (!rc)
 		rc = run_opened(&pass);
 	rc = bench_engine_close(&pass.opened, rc, result);
-	steps_note_memory(result, 0);
+	steps_note_memory(result, config->param.device, 0);
 	free(pass.layers);
 	return rc;
 }

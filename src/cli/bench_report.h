@@ -39,7 +39,7 @@ static inline const struct nvs_offload_config *config_block(const struct nvs_con
 
 /*
  * Processor time of the whole process for each GiB swapped, out and in together, without what it
- * took to make and to compare the contents, and without an optimizer's updates themselves.
+ * took to make and to compare the contents, and without an optimizer's updates and norm.
  */
 static inline double cpu_ms_per_gib(const struct bench_result *result)
 {
@@ -71,10 +71,10 @@ static inline double hidden_share(const struct bench_result *result)
 	return share < 1 ? share : 1;
 }
 
-/* The most memory that the process had, less the pool and the caller's own. */
+/* The most memory that the process had, less what is told apart: pool, state, the caller's own. */
 static inline uint64_t peak_rest(const struct step_figures *steps)
 {
-	uint64_t accounted = steps->pool_rss_bytes + steps->own_bytes;
+	uint64_t accounted = steps->pool_rss_bytes + steps->host_bytes + steps->own_bytes;
 
 	return steps->peak_bytes > accounted ? steps->peak_bytes - accounted : 0;
 }

@@ -49,6 +49,10 @@ static int step(void *arg, struct step_done *done)
 		return rc;
 	result->steps.kernel = figures.kernel;
 	result->steps.threads = figures.threads;
+	result->steps.norm = figures.norm;
+	result->steps.clip = figures.clip;
+	result->steps.loss_scale = figures.loss_scale;
+	result->steps.host_bytes = figures.host_bytes;
 	*done = (struct step_done){.io = figures.io,
 				   .updates_ns = figures.cpu_ns,
 				   .tiles = figures.tiles,
@@ -149,7 +153,8 @@ int bench_step(const struct bench_options *options, const struct nvs_config *con
 		rc = reference_open(&training.reference, parameters, config, &result->error);
 	if (!rc)
 		rc = train(&training, config);
-	steps_note_memory(result, parameters->nbytes + training.reference.nbytes);
+	steps_note_memory(result, config->optimizer.device,
+			  parameters->nbytes + training.reference.nbytes);
 	reference_close(&training.reference);
 	parameters_close(parameters);
 	return rc;

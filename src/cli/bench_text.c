@@ -105,7 +105,7 @@ static void print_work(FILE *file, const struct bench_report *report)
 			"; less %.0f ms to make and compare the data, which the rates include",
 			(double)result->data_us / 1e3);
 	if (report->options->rw == RW_STEP)
-		fprintf(file, "; less %.0f ms for the updates themselves",
+		fprintf(file, "; less %.0f ms for updates and norm",
 			(double)result->updates_us / 1e3);
 	fputs(")\n", file);
 }
@@ -145,11 +145,43 @@ static void print_step_moves(FILE *file, const struct bench_report *report)
 		memory(result->steps.first.written_bytes, out));
 }
 
+static void print_gradients(FILE *file, const struct bench_report *report)
+{
+	const struct nvs_config *config = report->config;
+	const struct step_figures *steps = &report->result->steps;
+
+	if (report->options->rw != RW_STEP ||
+	    !(config->gradient_clipping > 0 || config->fp16.enabled))
+		return;
+	fputs("gradient", file);
+	if (steps->norm >= 0)
+		fprintf(file, " norm %.4g,", steps->norm);
+	if (config->gradient_clipping > 0)
+		fprintf(file, " clipped to %.4g by %.4g,", config->gradient_clipping, steps->clip);
+	if (config->fp16.enabled)
+		fprintf(file, " loss scale %.9g,", steps->loss_scale);
+	fputs(" in the last step\n", file);
+}
+
+static void print_step_memory(FILE *file, const struct step_figures *steps)
+{
+	char text[32];
+
+	fprintf(file, "memory   %s at most:", memory(steps->peak_bytes, text));
+	fprintf(file, " pool %s,", memory(steps->pool_rss_bytes, text));
+	if (steps->host_bytes)
+		fprintf(file, " state in memory %s,", memory(steps->host_bytes, text));
+	fprintf(file, " the caller's own %s,", memory(steps->own_bytes, text));
+	fprintf(file, " the rest %s\n", memory(peak_rest(steps), text));
+	if (steps->store_bytes)
+		fprintf(file, "         and beside these the store, %s of memory: device \"cpu\"\n",
+			memory(steps->store_bytes, text));
+}
+
 static void print_steps(FILE *file, const struct bench_report *report)
 {
 	const struct bench_result *result = report->result;
 	const struct step_figures *steps = &result->steps;
-	char peak[32], pool[32], own[32], rest[32];
 
 	print_step_times(file, result);
 	print_step_moves(file, report);
@@ -161,16 +193,15 @@ static void print_steps(FILE *file, const struct bench_report *report)
 	else
 		fprintf(file,
 			"updates  %" PRIu64 " elements in %" PRIu64 " groups, %s on %u thread%s, "
-			"%.1f ms of processor time\n",
+			"%.1f ms of processor time with the norm\n",
 			steps->elements, steps->groups, steps->kernel ? steps->kernel : "no kernel",
 			steps->threads, steps->threads == 1 ? "" : "s",
 			per_step(result, steps->updates_ns) / 1e6);
 	if (steps->skipped)
 		fprintf(file, "         %" PRIu64 " steps were skipped: gradients overflowed\n",
 			steps->skipped);
-	fprintf(file, "memory   %s at most: pool %s, the caller's own %s, the rest %s\n",
-		memory(steps->peak_bytes, peak), memory(steps->pool_rss_bytes, pool),
-		memory(steps->own_bytes, own), memory(peak_rest(steps), rest));
+	print_gradients(file, report);
+	print_step_memory(file, steps);
 }
 
 static void print_engine(FILE *file, const struct bench_report *report)
@@ -210,6 +241,25 @@ static void print_memory(FILE *file, const struct bench_result *result)
 		memory(aio->bounce_bytes, bounce), memory(aio->bounced_bytes, bounced));
 }
 
+/* What is not known to be right is not called so. */
+static void print_verify_failed(FILE *file, const struct bench_report *report)
+{
+	const struct bench_result *result = report->result;
+	char text[32];
+
+	if (!result->verified_bytes)
+		fputs("verify   nothing was compared", file);
+	else if (report->options->rw == RW_STEP)
+		fprintf(file, "verify   only %" PRIu64 " of %" PRIu64 " elements were compared",
+			result->steps.compared, result->steps.elements);
+	else
+		fprintf(file, "verify   %s compared, every byte equal so far",
+			memory(result->verified_bytes, text));
+	if (result->error.code)
+		fprintf(file, "; the run failed: %s", result->error.text);
+	fputc('\n', file);
+}
+
 static void print_verify(FILE *file, const struct bench_report *report)
 {
 	const struct bench_result *result = report->result;
@@ -221,6 +271,8 @@ static void print_verify(FILE *file, const struct bench_report *report)
 		fprintf(file, "verify   %" PRIu64 " %s DIFFER\n",
 			result->verify_errors + result->engine.verify_errors,
 			report->options->rw == RW_STEP ? "values" : "tensors");
+	else if (result->error.code || !result->verified_bytes)
+		print_verify_failed(file, report);
 	else if (report->options->rw == RW_STEP)
 		fprintf(file,
 			"verify   %" PRIu64 " of %" PRIu64
@@ -228,8 +280,8 @@ static void print_verify(FILE *file, const struct bench_report *report)
 			"weights and moments are within the rounding of fp32\n",
 			result->steps.compared, result->steps.elements);
 	else
-		fprintf(file, "verify   %s compared, every byte equal%s\n",
-			memory(result->verified_bytes, text), result->error.code ? " so far" : "");
+		fprintf(file, "verify   %s compared, every byte equal\n",
+			memory(result->verified_bytes, text));
 }
 
 void bench_report_text(FILE *file, const struct bench_report *report)

@@ -68,12 +68,39 @@ static int parse_duration(const char *text, uint64_t *value)
 	return -EINVAL;
 }
 
+/* Times ten to the power `exponent`, where that is whole. */
+static int scale_by_ten(uint64_t *value, int64_t exponent)
+{
+	for (; exponent < 0 && *value; exponent++, *value /= 10)
+		if (*value % 10)
+			return -EINVAL;
+	for (; exponent > 0 && *value; exponent--)
+		if (__builtin_mul_overflow(*value, 10, value))
+			return -ERANGE;
+	return 0;
+}
+
+/* Whole numbers as JSON writes them: 1000000000, 1e9, 2.5e7. */
 static int parse_count(const char *text, uint64_t *value)
 {
-	const char *end;
+	const char *end, *point;
+	uint64_t exponent = 0;
+	int64_t places = 0;
 	int rc = parse_digits(text, value, &end);
 
-	return !rc && *end ? -EINVAL : rc;
+	if (!rc && *end == '.') {
+		for (point = end++; isdigit((unsigned char)*end); end++)
+			if (__builtin_mul_overflow(*value, 10, value) ||
+			    __builtin_add_overflow(*value, (unsigned)(*end - '0'), value))
+				return -ERANGE;
+		places = end - point - 1;
+		rc = places ? 0 : -EINVAL;
+	}
+	if (!rc && tolower((unsigned char)*end) == 'e')
+		rc = parse_digits(end + 1 + (end[1] == '+'), &exponent, &end);
+	if (!rc && (*end || exponent > INT32_MAX))
+		rc = -EINVAL;
+	return rc ? rc : scale_by_ten(value, (int64_t)exponent - places);
 }
 
 /* A size as it would be typed: 1048576 as 1m. */

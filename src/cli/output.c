@@ -35,21 +35,29 @@ void say_log(void *arg, enum nvs_log_level level, const char *text)
 		say("%s: %s", level == NVS_LOG_ERROR ? "error" : "warning", text);
 }
 
-int output_open(struct output *output, const char *path)
+static FILE *open_file(const char *path)
 {
-	int fd;
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
 
-	*output = (struct output){.path = path, .file = stdout};
-	if (!path)
-		return 0;
-	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-	output->file = fd < 0 ? NULL : fdopen(fd, "w");
-	if (output->file)
-		return 0;
+	if (file)
+		return file;
 	say("can't write the output to %s: %s", path, strerror(errno));
 	if (fd >= 0)
 		close(fd);
-	return STATUS_FAILED;
+	return NULL;
+}
+
+int output_open(struct output *output, const char *path)
+{
+	/* Longer than any output, so that it is closing that writes, and can say why it fails. */
+	static char buffer[64 << 10];
+
+	*output = (struct output){.path = path, .file = path ? open_file(path) : stdout};
+	if (!output->file)
+		return STATUS_FAILED;
+	setvbuf(output->file, buffer, _IOFBF, sizeof(buffer));
+	return 0;
 }
 
 int output_begin(struct output *output)

@@ -100,7 +100,7 @@ int steps_run(const struct step_mode *mode, const struct bench_options *options,
 	return rc == -EINTR && stop_signal() ? 0 : rc;
 }
 
-void steps_note_memory(struct bench_result *result, uint64_t own_bytes)
+void steps_note_memory(struct bench_result *result, enum nvs_device device, uint64_t own_bytes)
 {
 	const struct nvs_pool_stats *pool = &result->engine.pool;
 
@@ -108,4 +108,6 @@ void steps_note_memory(struct bench_result *result, uint64_t own_bytes)
 	result->steps.peak_bytes = peak_memory();
 	/* Explicit huge pages are in no process's resident set. */
 	result->steps.pool_rss_bytes = pool->bytes - least(pool->huge, pool->bytes);
+	if (device == NVS_DEVICE_CPU)
+		result->steps.store_bytes = result->engine.store_bytes;
 }

@@ -11,7 +11,7 @@
 /* What one step came to. */
 struct step_done {
 	struct nvs_step_io io;
-	uint64_t updates_ns, tiles; /* of an optimizer */
+	uint64_t updates_ns, tiles; /* of an optimizer; processor time, with the norm's */
 	uint64_t data_us;	    /* processor time of making and comparing contents */
 	bool skipped;
 };
@@ -26,7 +26,10 @@ struct step_mode {
 /* Measures options->loops steps, or as many as begin in options->runtime_ms. */
 int steps_run(const struct step_mode *mode, const struct bench_options *options,
 	      struct bench_result *result);
-/* Notes the most memory that the process had, of which `own_bytes` are the benchmark's own. */
-void steps_note_memory(struct bench_result *result, uint64_t own_bytes);
+/*
+ * Notes the most memory that the process had, of which `own_bytes` are the benchmark's own, and
+ * what a store on `device` takes of the machine's memory beside it.
+ */
+void steps_note_memory(struct bench_result *result, enum nvs_device device, uint64_t own_bytes);
 
 #endif
