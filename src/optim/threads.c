@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +44,11 @@ static void *thread_main(void *arg)
 {
 	const struct thread *thread = arg;
 	struct threads *threads = thread->threads;
+	const struct sched_param param = {0};
 	uint64_t seen = 0;
 
+	/* The workers, which wake to hand over I/Os and sleep again, go first. */
+	pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
 	pthread_mutex_lock(&threads->lock);
 	for (;;) {
 		while (threads->task == seen && !threads->closing)
