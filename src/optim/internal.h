@@ -131,6 +131,11 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 		  struct segment *segment);
 /* The three parts of a tile's state, whose memory must be there. */
 float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_optimizer_part part);
+static inline uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 static inline bool has_gradients(const struct group *group)
 {
 	return group->lent || group->added;

@@ -109,11 +109,6 @@ static uint64_t buffers_bytes(const struct nvs_config *config)
 	return nvs_config_pool_bytes(&buffers, NVS_OFFLOAD_OPTIMIZER);
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer)
 {
 	uint64_t numel = optimizer->flat / TILES_WANTED;

@@ -262,7 +262,7 @@ static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *
 		      const struct nvs_group_spec *groups, size_t n, const struct engine_ops *ops,
 		      void *ops_arg, struct nvs_error *error)
 {
-	uint64_t tile_numel;
+	uint64_t tile_numel = 0;
 	int rc = check_type(optimizer, error);
 
 	if (!rc)

@@ -261,11 +261,6 @@ static int end(struct nvs_optimizer *optimizer)
 
 /* ---- The call ---- */
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 static void fill_io(struct nvs_step_io *io, const struct nvs_engine_stats *from,
 		    const struct nvs_engine_stats *to, const struct pass_figures *figures,
 		    unsigned threads)
