@@ -16,6 +16,7 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/slice.h"
 #include "base/trace.h"
 
 static uint32_t in_flight(const struct worker *worker)
@@ -415,6 +416,8 @@ static void *worker_main(void *arg)
 	struct nvs_aio *aio = worker->aio;
 	int status = open_queue(worker);
 
+	/* It runs for microseconds at a time, and the drive stands idle until it does. */
+	take_short_slices();
 	pthread_mutex_lock(&worker->stats_lock);
 	worker->facts_seen = worker->facts;
 	pthread_mutex_unlock(&worker->stats_lock);

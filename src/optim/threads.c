@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/slice.h"
 
 /* Room for an update function of the caller's, and far from the 2 MiB at which the kernel may back
  * a stack with a huge page. */
@@ -47,8 +48,10 @@ static void *thread_main(void *arg)
 	const struct sched_param param = {0};
 	uint64_t seen = 0;
 
-	/* The workers, which wake to hand over I/Os and sleep again, go first. */
+	/* The I/O workers and the kernel's, which wake to hand over I/Os and sleep again, go first.
+	 */
 	pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
+	take_short_slices();
 	pthread_mutex_lock(&threads->lock);
 	for (;;) {
 		while (threads->task == seen && !threads->closing)
