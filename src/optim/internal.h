@@ -117,9 +117,10 @@ struct segment {
 int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
 /* ---- layout.c ---- */
-/* Copies the groups and lays them out. `tile_numel` 0: it follows from the pool. */
+/* Checks and copies the groups, and adds up what they take of the flat space. */
 int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *specs, size_t n,
 		  struct nvs_error *error);
+/* Gives groups and tiles their places. */
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error);
 void layout_free(struct nvs_optimizer *optimizer);
 /* The longest that a tile of these groups may be, whatever the pool. */
@@ -145,7 +146,6 @@ static inline bool has_gradients(const struct group *group)
 struct pass;
 /* What is done with every tile that is wanted. */
 struct pass_kind {
-	bool reads;	/* fresh tiles are given out, others are not wanted */
 	bool writes;	/* the tiles are changed */
 	bool gradients; /* needs the added gradients of the tile */
 	bool (*wants)(const struct nvs_optimizer *optimizer, size_t tile);
