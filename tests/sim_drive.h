@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A simulated drive: an I/O engine for aio_open_with(), engine_open_with() and
+ * optimizer_open_with() whose time is virtual, whose faults are chosen, and all of whose chance
+ * comes from one seed. Bytes lie in the files that the store makes, so that every layer above aio
+ * runs on it unchanged; when they get there, and whether they do, is the drive's to say. What it is
+ * handed against the contract of aio/engine.h ends the process.
+ */
+#ifndef TESTS_SIM_DRIVE_H
+#define TESTS_SIM_DRIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "aio/engine.h"
+
+extern const struct engine_ops engine_sim; /* its argument is a struct sim * */
+
+struct sim;
+
+/* How the drive is. Zeros: every I/O takes no time, in the order in which they came. */
+struct sim_drive {
+	uint64_t seed;
+	uint64_t latency_ns;	 /* of an I/O, besides the moving of its bytes */
+	uint64_t jitter_ns;	 /* added to that, evenly from 0 */
+	uint64_t bytes_per_s[2]; /* by direction, of the whole drive; 0: without limit */
+	unsigned parallel;	 /* I/Os that are served at a time; 0: all */
+	bool reorder;		 /* completions that are due come in any order */
+	/* In place of the above: the time that an I/O is served for, with so many in service. */
+	uint64_t (*service_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
+	void *service_arg;
+};
+
+enum sim_fault {
+	SIM_ERROR,     /* nothing moves, and it comes back with -error */
+	SIM_SHORT,     /* a part of it moves (whole sectors of 512), and it says so */
+	SIM_LATE,      /* it completes delay_ns later; UINT64_MAX: when sim_let_go() is called */
+	SIM_TORN,      /* write: some of its sectors reach the drive, and it reports success */
+	SIM_LOST,      /* write: none does, and it reports success */
+	SIM_MISPLACED, /* write: it goes to other sectors of the file; and reports success */
+	SIM_FLIP,      /* one bit of what is written or read is changed, and it reports success */
+	SIM_GONE,      /* from this I/O on every one comes back with -error, and nothing moves */
+};
+
+/* Which I/Os have which fault. The first rule that matches an I/O decides. */
+struct sim_rule {
+	enum sim_fault fault;
+	int error;	    /* of SIM_ERROR and SIM_GONE: EIO, ENOSPC, EAGAIN, EINTR, ENODEV... */
+	uint64_t delay_ns;  /* of SIM_LATE */
+	bool reads, writes; /* which of them; neither: both */
+	uint64_t from, to;  /* I/Os that touch these bytes of the member's file; to 0: any */
+	uint64_t first;	    /* the first of those that match so far, counted from 1; 0: 1 */
+	uint64_t times;	    /* and how many of them; 0: all that follow */
+	uint32_t ppm;	    /* each with this chance, in millionths; 0: certainly */
+};
+
+/* NULL where there is no memory. Every queue that is opened with it is one of the same drive's. */
+struct sim *sim_open(const struct sim_drive *drive);
+/* All queues have been closed. */
+void sim_close(struct sim *sim);
+
+/* Rules may be added and taken away at any time, from any thread. */
+void sim_fault(struct sim *sim, const struct sim_rule *rule);
+void sim_no_faults(struct sim *sim);
+
+/* Time stands still: nothing completes but what sim_complete() lets go. And it goes on. */
+void sim_hold(struct sim *sim);
+void sim_go(struct sim *sim);
+/* While it is held: the next `n` completions that are due come about now; how many did. */
+unsigned sim_complete(struct sim *sim, unsigned n);
+/* I/Os that are late without end complete, and later ones of that rule are not late. */
+void sim_let_go(struct sim *sim);
+
+struct sim_counts {
+	uint64_t ios[2], bytes[2]; /* by direction, completed, faulty ones among them */
+	uint64_t faults;	   /* I/Os that had one */
+	uint64_t in_flight;
+	uint64_t in_flight_max;
+	uint64_t now_ns; /* of virtual time */
+};
+void sim_get(struct sim *sim, struct sim_counts *counts);
+
+/* Waits in real time until so many I/Os are in flight; false where they are not within 20 s. */
+bool sim_await_in_flight(struct sim *sim, uint64_t n);
+
+/*
+ * A power failure. What a drive does with writes that were not made durable (those in flight, and
+ * those completed since the last sync of their file, plain ones of labels and manifests among
+ * them, see inject.h), each for itself, by chance from the seed, or all of them alike.
+ */
+enum sim_crash { SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY };
+
+/*
+ * From here on writes are remembered with what they replaced, until they are made durable. Takes
+ * inject_observe().
+ */
+void sim_remember(struct sim *sim);
+/*
+ * The moment of the crash: every I/O from here on, and every one in flight, fails with -EIO, and
+ * plain writes and syncs do, so that what still runs can be closed (engine_abandon) without
+ * changing the files.
+ */
+void sim_crash(struct sim *sim);
+/* After everything was closed: leaves in the files what such a failure would have. */
+void sim_crashed(struct sim *sim, enum sim_crash how);
+
+#endif
