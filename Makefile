@@ -51,6 +51,16 @@ VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/
 SONAME := libnvswap.so.$(firstword $(subst ., ,$(VERSION)))
 SOFILE := libnvswap.so.$(VERSION)
 
+# Calls to libc and others that tests make fail: tests/inject.c has each.
+WRAPPED := malloc calloc realloc strdup strndup asprintf vasprintf getline __getdelim tsearch \
+	newlocale glob XXH3_createState hwloc_topology_init hwloc_topology_load hwloc_bitmap_alloc \
+	mmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
+	mkdir mkdirat mkostemp rename unlinkat flock fchmod stat lstat fstat fstatat statx fstatfs \
+	fstatvfs read pread pwrite fflush fclose posix_fallocate fallocate ftruncate fdatasync \
+	fsync eventfd io_setup io_uring_queue_init io_uring_register_files \
+	io_uring_register_files_update io_uring_register_buffers_sparse \
+	io_uring_register_buffers_update_tag
+
 LIB_OBJECTS := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
 CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)
 TEST_PROGRAMS := $(TEST_SOURCES:%.c=$(BUILD)/%)
@@ -136,7 +146,7 @@ $(BUILD)/nvswap: $(CLI_OBJECTS) $(BUILD)/libnvswap.a
 # Tests reach inside, so they get the objects and not the archive.
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS)
 	$(call say,LD)
-	$(Q)$(LINK) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
+	$(Q)$(LINK) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
 
 $(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(LIB_OBJECTS)
 	$(call say,LD)

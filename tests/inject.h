@@ -13,13 +13,15 @@
 /* Kinds of calls, to be joined by "|". */
 enum inject_kind {
 	INJECT_MEMORY = 1, /* malloc, calloc, realloc, strdup, tsearch and what else takes memory */
-	INJECT_MMAP = 2,   /* mmap, memfd_create */
+	INJECT_MMAP = 2,   /* mmap, memfd_create, madvise, mlock */
 	INJECT_THREAD = 4, /* pthread_create */
 	INJECT_OPEN = 8,   /* open, openat, mkdirat, flock, fstat and what else finds a file */
-	INJECT_READ = 16,  /* pread */
-	INJECT_WRITE = 32, /* pwrite */
+	INJECT_READ = 16,  /* pread, read */
+	INJECT_WRITE = 32, /* pwrite, fflush, fclose */
 	INJECT_SYNC = 64,  /* fdatasync, fsync */
-	INJECT_SPACE = 128 /* posix_fallocate, ftruncate */
+	INJECT_SPACE = 128, /* posix_fallocate, fallocate, ftruncate */
+	INJECT_QUEUE = 256, /* the making of rings and contexts, and what is registered with them */
+	INJECT_ANY = 511
 };
 
 #define INJECT_ALWAYS UINT64_MAX
@@ -32,8 +34,10 @@ enum inject_kind {
 void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error);
 /* Ends that; how many calls there were, and how many of them failed (may be NULL). */
 uint64_t inject_stop(uint64_t *failed);
-/* What the calling thread does between these two is the test's own, and neither counted nor failed.
- */
+/* Which function it was that failed first since inject_fail(), as "open"; "" if none did. */
+const char *inject_failed_call(void);
+/* What the calling thread does between these two is the test's own: neither counted, nor failed,
+ * nor heard of. They may be nested. */
 void inject_pause(void);
 void inject_resume(void);
 
@@ -46,7 +50,7 @@ struct inject_observer {
 	void (*before_write)(void *arg, int fd, size_t nbytes, uint64_t offset);
 	void (*synced)(void *arg, int fd);
 };
-/* NULL: nobody hears. The structure stays the caller's. */
+/* NULL: nobody hears. The structure stays the caller's, until no call is under way. */
 void inject_observe(const struct inject_observer *observer);
 
 #endif

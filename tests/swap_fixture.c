@@ -16,6 +16,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "inject.h"
+
 /* ---- Places ---- */
 
 static char ext4_root[64];
@@ -445,9 +447,11 @@ static void perform(struct faults *faults, struct io *io)
 		io->result = faults->fail[direction];
 		return;
 	}
+	inject_pause();
 	rc = io->write ? pwrite(io->fd, io->data, io->nbytes, (off_t)io->offset)
 		       : pread(io->fd, io->data, io->nbytes, (off_t)io->offset);
 	io->result = rc < 0 ? -errno : (int)rc;
+	inject_resume();
 }
 
 /* Does those that are not held; under the lock. */

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See inject.h. Each function of WRAPPED in the Makefile has its place here; a call that is not to
+ * fail costs a load and a comparison more.
+ */
+#include "inject.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <hwloc.h>
+#include <libaio.h>
+#include <liburing.h>
+#include <locale.h>
+#include <pthread.h>
+#include <search.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static atomic_uint armed; /* the kinds that are counted; what follows is set before it */
+static uint64_t first, times_max;
+static int error_given;
+static atomic_uint_fast64_t calls, failures;
+static _Atomic(const char *) failed_call;
+static _Thread_local unsigned paused;
+static _Atomic(const struct inject_observer *) heard_by;
+
+void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error)
+{
+	atomic_store(&armed, 0);
+	first = nth;
+	times_max = nth ? times : 0;
+	error_given = error;
+	atomic_store(&calls, 0);
+	atomic_store(&failures, 0);
+	atomic_store(&failed_call, "");
+	atomic_store(&armed, kinds);
+}
+
+uint64_t inject_stop(uint64_t *failed)
+{
+	atomic_store(&armed, 0);
+	if (failed)
+		*failed = atomic_load(&failures);
+	return atomic_load(&calls);
+}
+
+const char *inject_failed_call(void)
+{
+	return atomic_load(&failed_call);
+}
+
+void inject_pause(void)
+{
+	paused++;
+}
+
+void inject_resume(void)
+{
+	paused--;
+}
+
+void inject_observe(const struct inject_observer *observer)
+{
+	atomic_store(&heard_by, observer);
+}
+
+static const struct inject_observer *observer(void)
+{
+	return paused ? NULL : atomic_load(&heard_by);
+}
+
+/* The errno that this call is to fail with; 0: it is not to. */
+static int injected(unsigned kind, const char *name)
+{
+	uint64_t number;
+
+	if (!(atomic_load_explicit(&armed, memory_order_acquire) & kind) || paused)
+		return 0;
+	number = atomic_fetch_add(&calls, 1) + 1;
+	if (number < first || number - first >= times_max)
+		return 0;
+	atomic_fetch_add(&failures, 1);
+	for (const char *was = atomic_load(&failed_call);
+	     !*was && !atomic_compare_exchange_weak(&failed_call, &was, name);)
+		;
+	return error_given;
+}
+
+static int minus_one(int error)
+{
+	errno = error;
+	return -1;
+}
+
+static void *null(int error)
+{
+	errno = error;
+	return NULL;
+}
+
+/* What the linker calls in place of a function, and calls that function itself. */
+#define WRAP(kind, type, name, parameters, arguments, failure)                                     \
+	type __real_##name parameters;                                                             \
+	type __wrap_##name parameters;                                                             \
+	type __wrap_##name parameters                                                              \
+	{                                                                                          \
+		int error = injected(kind, #name);                                                 \
+                                                                                                   \
+		return error ? (failure) : __real_##name arguments;                                \
+	}
+
+/* ---- Memory ---- */
+
+#define MEMORY(type, name, parameters, arguments, failure)                                         \
+	WRAP(INJECT_MEMORY, type, name, parameters, arguments, failure)
+
+MEMORY(void *, malloc, (size_t nbytes), (nbytes), null(error))
+MEMORY(void *, calloc, (size_t n, size_t nbytes), (n, nbytes), null(error))
+MEMORY(void *, realloc, (void *data, size_t nbytes), (data, nbytes), null(error))
+MEMORY(char *, strdup, (const char *text), (text), null(error))
+MEMORY(char *, strndup, (const char *text, size_t nbytes), (text, nbytes), null(error))
+MEMORY(int, vasprintf, (char **text, const char *format, va_list args), (text, format, args),
+       minus_one(error))
+MEMORY(ssize_t, getline, (char **line, size_t *room, FILE *file), (line, room, file),
+       minus_one(error))
+MEMORY(ssize_t, __getdelim, (char **line, size_t *room, int end, FILE *file),
+       (line, room, end, file), minus_one(error))
+MEMORY(void *, tsearch, (const void *key, void **root, comparison_fn_t compare),
+       (key, root, compare), null(error))
+MEMORY(locale_t, newlocale, (int mask, const char *name, locale_t base), (mask, name, base),
+       null(error))
+MEMORY(int, glob,
+       (const char *pattern, int flags, int (*on_error)(const char *, int), glob_t *found),
+       (pattern, flags, on_error, found), GLOB_NOSPACE)
+MEMORY(XXH3_state_t *, XXH3_createState, (void), (), null(error))
+MEMORY(int, hwloc_topology_init, (hwloc_topology_t * topology), (topology), minus_one(error))
+MEMORY(int, hwloc_topology_load, (hwloc_topology_t topology), (topology), minus_one(error))
+MEMORY(hwloc_bitmap_t, hwloc_bitmap_alloc, (void), (), null(error))
+
+int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int __wrap_asprintf(char **text, const char *format, ...)
+{
+	int error = injected(INJECT_MEMORY, "asprintf"), n;
+	va_list args;
+
+	if (error)
+		return minus_one(error);
+	va_start(args, format);
+	n = __real_vasprintf(text, format, args);
+	va_end(args);
+	return n;
+}
+
+WRAP(INJECT_MMAP, void *, mmap,
+     (void *at, size_t nbytes, int protection, int flags, int fd, off_t offset),
+     (at, nbytes, protection, flags, fd, offset), (null(error), MAP_FAILED))
+WRAP(INJECT_MMAP, int, memfd_create, (const char *name, unsigned flags), (name, flags),
+     minus_one(error))
+WRAP(INJECT_MMAP, int, madvise, (void *data, size_t nbytes, int advice), (data, nbytes, advice),
+     minus_one(error))
+WRAP(INJECT_MMAP, int, mlock, (const void *data, size_t nbytes), (data, nbytes), minus_one(error))
+WRAP(INJECT_THREAD, int, pthread_create,
+     (pthread_t * thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
+     (thread, attr, run, arg), error)
+
+/* ---- Finding files ---- */
+
+#define FIND(name, parameters, arguments)                                                          \
+	WRAP(INJECT_OPEN, int, name, parameters, arguments, minus_one(error))
+
+static bool has_mode(int flags)
+{
+	return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE;
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
+{
+	int error = injected(INJECT_OPEN, "open");
+	mode_t mode = 0;
+
+	if (has_mode(flags)) {
+		va_list args;
+
+		va_start(args, flags);
+		mode = va_arg(args, mode_t);
+		va_end(args);
+	}
+	return error ? minus_one(error) : __real_open(path, flags, mode);
+}
+
+int __real_openat(int from, const char *path, int flags, ...);
+int __wrap_openat(int from, const char *path, int flags, ...);
+int __wrap_openat(int from, const char *path, int flags, ...)
+{
+	int error = injected(INJECT_OPEN, "openat");
+	mode_t mode = 0;
+
+	if (has_mode(flags)) {
+		va_list args;
+
+		va_start(args, flags);
+		mode = va_arg(args, mode_t);
+		va_end(args);
+	}
+	return error ? minus_one(error) : __real_openat(from, path, flags, mode);
+}
+
+WRAP(INJECT_OPEN, FILE *, fopen, (const char *path, const char *mode), (path, mode), null(error))
+WRAP(INJECT_OPEN, FILE *, fdopen, (int fd, const char *mode), (fd, mode), null(error))
+WRAP(INJECT_OPEN, char *, realpath, (const char *path, char *real), (path, real), null(error))
+WRAP(INJECT_OPEN, ssize_t, getrandom, (void *data, size_t nbytes, unsigned flags),
+     (data, nbytes, flags), minus_one(error))
+FIND(mkdir, (const char *path, mode_t mode), (path, mode))
+FIND(mkdirat, (int from, const char *path, mode_t mode), (from, path, mode))
+FIND(mkostemp, (char *path, int flags), (path, flags))
+FIND(rename, (const char *from, const char *to), (from, to))
+FIND(unlinkat, (int from, const char *path, int flags), (from, path, flags))
+FIND(flock, (int fd, int operation), (fd, operation))
+FIND(fchmod, (int fd, mode_t mode), (fd, mode))
+FIND(stat, (const char *path, struct stat *st), (path, st))
+FIND(lstat, (const char *path, struct stat *st), (path, st))
+FIND(fstat, (int fd, struct stat *st), (fd, st))
+FIND(fstatat, (int from, const char *path, struct stat *st, int flags), (from, path, st, flags))
+FIND(statx, (int from, const char *path, int flags, unsigned mask, struct statx *st),
+     (from, path, flags, mask, st))
+FIND(fstatfs, (int fd, struct statfs *fs), (fd, fs))
+FIND(fstatvfs, (int fd, struct statvfs *fs), (fd, fs))
+
+/* ---- Bytes and space ---- */
+
+WRAP(INJECT_READ, ssize_t, read, (int fd, void *data, size_t nbytes), (fd, data, nbytes),
+     minus_one(error))
+WRAP(INJECT_READ, ssize_t, pread, (int fd, void *data, size_t nbytes, off_t offset),
+     (fd, data, nbytes, offset), minus_one(error))
+WRAP(INJECT_WRITE, int, fflush, (FILE * file), (file), minus_one(error))
+/* Whatever it says, the descriptor is closed. */
+WRAP(INJECT_WRITE, int, fclose, (FILE * file), (file), (__real_fclose(file), minus_one(error)))
+WRAP(INJECT_SPACE, int, posix_fallocate, (int fd, off_t offset, off_t nbytes), (fd, offset, nbytes),
+     error)
+WRAP(INJECT_SPACE, int, fallocate, (int fd, int mode, off_t offset, off_t nbytes),
+     (fd, mode, offset, nbytes), minus_one(error))
+WRAP(INJECT_SPACE, int, ftruncate, (int fd, off_t nbytes), (fd, nbytes), minus_one(error))
+
+ssize_t __real_pwrite(int fd, const void *data, size_t nbytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t nbytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *data, size_t nbytes, off_t offset)
+{
+	const struct inject_observer *who = observer();
+	int error = injected(INJECT_WRITE, "pwrite");
+
+	if (error)
+		return minus_one(error);
+	if (who)
+		who->before_write(who->arg, fd, nbytes, (uint64_t)offset);
+	return __real_pwrite(fd, data, nbytes, offset);
+}
+
+static int synced(int rc, int fd)
+{
+	const struct inject_observer *who = observer();
+
+	if (!rc && who)
+		who->synced(who->arg, fd);
+	return rc;
+}
+
+int __real_fdatasync(int fd);
+int __wrap_fdatasync(int fd);
+int __wrap_fdatasync(int fd)
+{
+	int error = injected(INJECT_SYNC, "fdatasync");
+
+	return error ? minus_one(error) : synced(__real_fdatasync(fd), fd);
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+	int error = injected(INJECT_SYNC, "fsync");
+
+	return error ? minus_one(error) : synced(__real_fsync(fd), fd);
+}
+
+/* ---- The queues of I/O engines ---- */
+
+#define QUEUE(name, parameters, arguments, failure)                                                \
+	WRAP(INJECT_QUEUE, int, name, parameters, arguments, failure)
+
+QUEUE(eventfd, (unsigned count, int flags), (count, flags), minus_one(error))
+QUEUE(io_setup, (int n, io_context_t *context), (n, context), -error)
+QUEUE(io_uring_queue_init, (unsigned n, struct io_uring *ring, unsigned flags), (n, ring, flags),
+      -error)
+QUEUE(io_uring_register_files, (struct io_uring * ring, const int *files, unsigned n),
+      (ring, files, n), -error)
+QUEUE(io_uring_register_files_update,
+      (struct io_uring * ring, unsigned slot, const int *files, unsigned n), (ring, slot, files, n),
+      -error)
+QUEUE(io_uring_register_buffers_sparse, (struct io_uring * ring, unsigned n), (ring, n), -error)
+QUEUE(io_uring_register_buffers_update_tag,
+      (struct io_uring * ring, unsigned slot, const struct iovec *memory, const __u64 *tags,
+       unsigned n),
+      (ring, slot, memory, tags, n), -error)
