@@ -52,9 +52,9 @@ SONAME := libnvswap.so.$(firstword $(subst ., ,$(VERSION)))
 SOFILE := libnvswap.so.$(VERSION)
 
 # Calls to libc and others that tests make fail: tests/inject.c has each.
-WRAPPED := malloc calloc realloc strdup strndup asprintf vasprintf getline __getdelim tsearch \
+WRAPPED := malloc calloc realloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
 	newlocale glob XXH3_createState hwloc_topology_init hwloc_topology_load hwloc_bitmap_alloc \
-	mmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
+	mmap munmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
 	mkdir mkdirat mkostemp rename unlinkat flock fchmod stat lstat fstat fstatat statx fstatfs \
 	fstatvfs read pread pwrite fflush fclose posix_fallocate fallocate ftruncate fdatasync \
 	fsync eventfd io_setup io_uring_queue_init io_uring_register_files \

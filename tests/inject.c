@@ -5,6 +5,7 @@
  */
 #include "inject.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -34,8 +35,11 @@ static atomic_uint armed; /* the kinds that are counted; what follows is set bef
 static uint64_t first, times_max;
 static int error_given;
 static atomic_uint_fast64_t calls, failures;
-static _Atomic(const char *) failed_call;
+enum { NONE, BEING_TOLD, TOLD };
+static atomic_int told;
+static char failed_call[256]; /* read where it is TOLD */
 static _Thread_local unsigned paused;
+static atomic_int_fast64_t blocks, mapped_bytes;
 static _Atomic(const struct inject_observer *) heard_by;
 
 void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error)
@@ -46,7 +50,7 @@ void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error)
 	error_given = error;
 	atomic_store(&calls, 0);
 	atomic_store(&failures, 0);
-	atomic_store(&failed_call, "");
+	atomic_store(&told, NONE);
 	atomic_store(&armed, kinds);
 }
 
@@ -60,7 +64,7 @@ uint64_t inject_stop(uint64_t *failed)
 
 const char *inject_failed_call(void)
 {
-	return atomic_load(&failed_call);
+	return atomic_load(&told) == TOLD ? failed_call : "";
 }
 
 void inject_pause(void)
@@ -83,8 +87,19 @@ static const struct inject_observer *observer(void)
 	return paused ? NULL : atomic_load(&heard_by);
 }
 
+static void tell(const char *name, const char *path)
+{
+	int none = NONE;
+
+	if (!atomic_compare_exchange_strong(&told, &none, BEING_TOLD))
+		return;
+	snprintf(failed_call, sizeof(failed_call), "%s%s%s", name, path ? " " : "",
+		 path ? path : "");
+	atomic_store(&told, TOLD);
+}
+
 /* The errno that this call is to fail with; 0: it is not to. */
-static int injected(unsigned kind, const char *name)
+static int injected_at(unsigned kind, const char *name, const char *path)
 {
 	uint64_t number;
 
@@ -94,10 +109,26 @@ static int injected(unsigned kind, const char *name)
 	if (number < first || number - first >= times_max)
 		return 0;
 	atomic_fetch_add(&failures, 1);
-	for (const char *was = atomic_load(&failed_call);
-	     !*was && !atomic_compare_exchange_weak(&failed_call, &was, name);)
-		;
+	tell(name, path);
 	return error_given;
+}
+
+static int injected(unsigned kind, const char *name)
+{
+	return injected_at(kind, name, NULL);
+}
+
+struct inject_held inject_held(void)
+{
+	struct inject_held held = {.blocks = atomic_load(&blocks),
+				   .mapped_bytes = atomic_load(&mapped_bytes)};
+	DIR *directory = opendir("/proc/self/fd");
+
+	while (directory && readdir(directory))
+		held.files++;
+	if (directory)
+		closedir(directory);
+	return held;
 }
 
 static int minus_one(int error)
@@ -113,32 +144,44 @@ static void *null(int error)
 }
 
 /* What the linker calls in place of a function, and calls that function itself. */
-#define WRAP(kind, type, name, parameters, arguments, failure)                                     \
+#define WRAP_AT(kind, path, type, name, parameters, arguments, failure)                            \
 	type __real_##name parameters;                                                             \
 	type __wrap_##name parameters;                                                             \
 	type __wrap_##name parameters                                                              \
 	{                                                                                          \
-		int error = injected(kind, #name);                                                 \
+		int error = injected_at(kind, #name, path);                                        \
                                                                                                    \
 		return error ? (failure) : __real_##name arguments;                                \
 	}
+#define WRAP(kind, type, name, parameters, arguments, failure)                                     \
+	WRAP_AT(kind, NULL, type, name, parameters, arguments, failure)
 
 /* ---- Memory ---- */
 
+static void *block(void *data)
+{
+	if (data)
+		atomic_fetch_add(&blocks, 1);
+	return data;
+}
+
+/* A function that returns a block, which free() takes. */
+#define BLOCK(type, name, parameters, arguments)                                                   \
+	type __real_##name parameters;                                                             \
+	type __wrap_##name parameters;                                                             \
+	type __wrap_##name parameters                                                              \
+	{                                                                                          \
+		int error = injected(INJECT_MEMORY, #name);                                        \
+                                                                                                   \
+		return error ? null(error) : block(__real_##name arguments);                       \
+	}
 #define MEMORY(type, name, parameters, arguments, failure)                                         \
 	WRAP(INJECT_MEMORY, type, name, parameters, arguments, failure)
 
-MEMORY(void *, malloc, (size_t nbytes), (nbytes), null(error))
-MEMORY(void *, calloc, (size_t n, size_t nbytes), (n, nbytes), null(error))
-MEMORY(void *, realloc, (void *data, size_t nbytes), (data, nbytes), null(error))
-MEMORY(char *, strdup, (const char *text), (text), null(error))
-MEMORY(char *, strndup, (const char *text, size_t nbytes), (text, nbytes), null(error))
-MEMORY(int, vasprintf, (char **text, const char *format, va_list args), (text, format, args),
-       minus_one(error))
-MEMORY(ssize_t, getline, (char **line, size_t *room, FILE *file), (line, room, file),
-       minus_one(error))
-MEMORY(ssize_t, __getdelim, (char **line, size_t *room, int end, FILE *file),
-       (line, room, end, file), minus_one(error))
+BLOCK(void *, malloc, (size_t nbytes), (nbytes))
+BLOCK(void *, calloc, (size_t n, size_t nbytes), (n, nbytes))
+BLOCK(char *, strdup, (const char *text), (text))
+BLOCK(char *, strndup, (const char *text, size_t nbytes), (text, nbytes))
 MEMORY(void *, tsearch, (const void *key, void **root, comparison_fn_t compare),
        (key, root, compare), null(error))
 MEMORY(locale_t, newlocale, (int mask, const char *name, locale_t base), (mask, name, base),
@@ -151,6 +194,42 @@ MEMORY(int, hwloc_topology_init, (hwloc_topology_t * topology), (topology), minu
 MEMORY(int, hwloc_topology_load, (hwloc_topology_t topology), (topology), minus_one(error))
 MEMORY(hwloc_bitmap_t, hwloc_bitmap_alloc, (void), (), null(error))
 
+void *__real_realloc(void *data, size_t nbytes);
+void *__wrap_realloc(void *data, size_t nbytes);
+void *__wrap_realloc(void *data, size_t nbytes)
+{
+	int error = injected(INJECT_MEMORY, "realloc");
+
+	if (error)
+		return null(error);
+	return data ? __real_realloc(data, nbytes) : block(__real_realloc(NULL, nbytes));
+}
+
+void __real_free(void *data);
+void __wrap_free(void *data);
+void __wrap_free(void *data)
+{
+	if (data)
+		atomic_fetch_sub(&blocks, 1);
+	__real_free(data);
+}
+
+int __real_vasprintf(char **text, const char *format, va_list args)
+	__attribute__((format(printf, 2, 0)));
+int __wrap_vasprintf(char **text, const char *format, va_list args)
+	__attribute__((format(printf, 2, 0)));
+int __wrap_vasprintf(char **text, const char *format, va_list args)
+{
+	int error = injected(INJECT_MEMORY, "vasprintf"), n;
+
+	if (error)
+		return minus_one(error);
+	n = __real_vasprintf(text, format, args);
+	if (n >= 0)
+		block(*text);
+	return n;
+}
+
 int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int __wrap_asprintf(char **text, const char *format, ...)
 {
@@ -162,12 +241,58 @@ int __wrap_asprintf(char **text, const char *format, ...)
 	va_start(args, format);
 	n = __real_vasprintf(text, format, args);
 	va_end(args);
+	if (n >= 0)
+		block(*text);
 	return n;
 }
 
-WRAP(INJECT_MMAP, void *, mmap,
-     (void *at, size_t nbytes, int protection, int flags, int fd, off_t offset),
-     (at, nbytes, protection, flags, fd, offset), (null(error), MAP_FAILED))
+/* With optimisation libc's headers call it in getline's place. */
+ssize_t __real___getdelim(char **line, size_t *room, int end, FILE *file);
+ssize_t __wrap___getdelim(char **line, size_t *room, int end, FILE *file);
+ssize_t __wrap___getdelim(char **line, size_t *room, int end, FILE *file)
+{
+	int error = injected(INJECT_MEMORY, "getline");
+	bool had = *line;
+	ssize_t n;
+
+	if (error)
+		return minus_one(error);
+	n = __real___getdelim(line, room, end, file);
+	if (!had)
+		block(*line);
+	return n;
+}
+
+ssize_t __wrap_getline(char **line, size_t *room, FILE *file);
+ssize_t __wrap_getline(char **line, size_t *room, FILE *file)
+{
+	return __wrap___getdelim(line, room, '\n', file);
+}
+
+void *__real_mmap(void *at, size_t nbytes, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t nbytes, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t nbytes, int protection, int flags, int fd, off_t offset)
+{
+	int error = injected(INJECT_MMAP, "mmap");
+	void *data = MAP_FAILED;
+
+	if (error)
+		errno = error;
+	else
+		data = __real_mmap(at, nbytes, protection, flags, fd, offset);
+	if (data != MAP_FAILED)
+		atomic_fetch_add(&mapped_bytes, (int64_t)nbytes);
+	return data;
+}
+
+int __real_munmap(void *data, size_t nbytes);
+int __wrap_munmap(void *data, size_t nbytes);
+int __wrap_munmap(void *data, size_t nbytes)
+{
+	atomic_fetch_sub(&mapped_bytes, (int64_t)nbytes);
+	return __real_munmap(data, nbytes);
+}
+
 WRAP(INJECT_MMAP, int, memfd_create, (const char *name, unsigned flags), (name, flags),
      minus_one(error))
 WRAP(INJECT_MMAP, int, madvise, (void *data, size_t nbytes, int advice), (data, nbytes, advice),
@@ -191,7 +316,7 @@ int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...)
 {
-	int error = injected(INJECT_OPEN, "open");
+	int error = injected_at(INJECT_OPEN, "open", path);
 	mode_t mode = 0;
 
 	if (has_mode(flags)) {
@@ -208,7 +333,7 @@ int __real_openat(int from, const char *path, int flags, ...);
 int __wrap_openat(int from, const char *path, int flags, ...);
 int __wrap_openat(int from, const char *path, int flags, ...)
 {
-	int error = injected(INJECT_OPEN, "openat");
+	int error = injected_at(INJECT_OPEN, "openat", path);
 	mode_t mode = 0;
 
 	if (has_mode(flags)) {
@@ -221,22 +346,27 @@ int __wrap_openat(int from, const char *path, int flags, ...)
 	return error ? minus_one(error) : __real_openat(from, path, flags, mode);
 }
 
-WRAP(INJECT_OPEN, FILE *, fopen, (const char *path, const char *mode), (path, mode), null(error))
+#define FIND_AT(name, parameters, arguments)                                                       \
+	WRAP_AT(INJECT_OPEN, path, int, name, parameters, arguments, minus_one(error))
+
+WRAP_AT(INJECT_OPEN, path, FILE *, fopen, (const char *path, const char *mode), (path, mode),
+	null(error))
 WRAP(INJECT_OPEN, FILE *, fdopen, (int fd, const char *mode), (fd, mode), null(error))
-WRAP(INJECT_OPEN, char *, realpath, (const char *path, char *real), (path, real), null(error))
+WRAP_AT(INJECT_OPEN, path, char *, realpath, (const char *path, char *real), (path, real),
+	null(error))
 WRAP(INJECT_OPEN, ssize_t, getrandom, (void *data, size_t nbytes, unsigned flags),
      (data, nbytes, flags), minus_one(error))
-FIND(mkdir, (const char *path, mode_t mode), (path, mode))
-FIND(mkdirat, (int from, const char *path, mode_t mode), (from, path, mode))
-FIND(mkostemp, (char *path, int flags), (path, flags))
-FIND(rename, (const char *from, const char *to), (from, to))
-FIND(unlinkat, (int from, const char *path, int flags), (from, path, flags))
+FIND_AT(mkdir, (const char *path, mode_t mode), (path, mode))
+FIND_AT(mkdirat, (int from, const char *path, mode_t mode), (from, path, mode))
+FIND_AT(mkostemp, (char *path, int flags), (path, flags))
+FIND_AT(rename, (const char *path, const char *to), (path, to))
+FIND_AT(unlinkat, (int from, const char *path, int flags), (from, path, flags))
+FIND_AT(stat, (const char *path, struct stat *st), (path, st))
+FIND_AT(lstat, (const char *path, struct stat *st), (path, st))
+FIND_AT(fstatat, (int from, const char *path, struct stat *st, int flags), (from, path, st, flags))
 FIND(flock, (int fd, int operation), (fd, operation))
 FIND(fchmod, (int fd, mode_t mode), (fd, mode))
-FIND(stat, (const char *path, struct stat *st), (path, st))
-FIND(lstat, (const char *path, struct stat *st), (path, st))
 FIND(fstat, (int fd, struct stat *st), (fd, st))
-FIND(fstatat, (int from, const char *path, struct stat *st, int flags), (from, path, st, flags))
 FIND(statx, (int from, const char *path, int flags, unsigned mask, struct statx *st),
      (from, path, flags, mask, st))
 FIND(fstatfs, (int fd, struct statfs *fs), (fd, fs))

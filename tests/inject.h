@@ -34,12 +34,23 @@ enum inject_kind {
 void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error);
 /* Ends that; how many calls there were, and how many of them failed (may be NULL). */
 uint64_t inject_stop(uint64_t *failed);
-/* Which function it was that failed first since inject_fail(), as "open"; "" if none did. */
+/*
+ * Which call it was that failed first since inject_fail(), as "open /sys/block" (with the path, of
+ * those that have one) or "fstat"; "" if none did. Valid until inject_fail().
+ */
 const char *inject_failed_call(void);
 /* What the calling thread does between these two is the test's own: neither counted, nor failed,
  * nor heard of. They may be nested. */
 void inject_pause(void);
 void inject_resume(void);
+
+/* What is open now, and what the functions that are led through here have given out and not been
+ * given back. */
+struct inject_held {
+	int64_t blocks, mapped_bytes;
+	unsigned files;
+};
+struct inject_held inject_held(void);
 
 /*
  * Hears of plain writes (labels, manifests) before they are made and of syncs after they have
