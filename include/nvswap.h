@@ -415,9 +415,9 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
 NVS_API int nvs_open(struct nvs_engine **engine, const struct nvs_config *config,
 		     enum nvs_block block, struct nvs_error *error);
 /*
- * Waits for what is in flight; commits a store that is kept, unlinks one that is not; frees
- * everything, the tensors too. The engine is closed whatever is returned: an error says what of a
- * kept store could not be committed. NULL is fine.
+ * Waits for what is in flight; commits a store that is kept, as nvs_commit, and unlinks one that is
+ * not; frees everything, the tensors too. The engine is closed whatever is returned: on an error a
+ * kept store is as it was last committed. NULL is fine.
  */
 NVS_API int nvs_close(struct nvs_engine *engine, struct nvs_error *error);
 
@@ -434,7 +434,8 @@ struct nvs_tensor_spec {
 
 /*
  * Registers `n` tensors and reserves their space in the store, in order: tensors that are used
- * together should be registered together, for they will lie side by side and move in few I/Os.
+ * together should be registered together, for they will lie side by side and move in few I/Os. In
+ * a store that is kept each takes twice its space, so that what was committed is never overwritten.
  * Handles go to tensors[0..n-1] and live until nvs_forget or nvs_close. All or none are registered.
  * A tensor that a kept store holds is found again, with its data; -ESTALE if it has another dtype
  * or numel there. -EEXIST: name registered twice. -ENOSPC: the drive has no room. -E2BIG: a tensor
@@ -444,8 +445,11 @@ NVS_API int nvs_register(struct nvs_engine *engine, const struct nvs_tensor_spec
 			 struct nvs_tensor **tensors, struct nvs_error *error);
 /* The tensor of that name, or NULL. */
 NVS_API struct nvs_tensor *nvs_find(struct nvs_engine *engine, const char *name);
-/* Drops tensors, their data and their space. -EBUSY if one is in use or in flight; none is dropped
- * then. */
+/*
+ * Drops tensors, their data and their space; what a kept store has committed of them is gone, and
+ * its space is free, with the next commit. -EBUSY if one is in use or in flight; none is dropped
+ * then.
+ */
 NVS_API int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       struct nvs_error *error);
 
@@ -515,7 +519,8 @@ NVS_API int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *te
 /*
  * Between the store and the caller's own memory, without the pool: data[i] holds the whole of
  * tensors[i], at any alignment, and must stay until nvs_wait. -EBUSY: one is in use or in flight.
- * A failed write leaves a tensor without contents (-ENODATA), and the data in the caller's hands.
+ * A failed write leaves a tensor without contents (-ENODATA), or, if it was the first after a
+ * commit of a kept store, with those of the commit; and the data in the caller's hands.
  */
 NVS_API int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			      const void *const *data, size_t n, struct nvs_error *error);
@@ -524,10 +529,13 @@ NVS_API int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *
 
 /*
  * Writes back everything dirty that is out of use, makes it durable, and replaces the manifest of a
- * kept store. A run after a crash finds this state, but for tensors that were written again after
- * the commit: they are written in place, and such a one is -EBADMSG when it is swapped in, if its
- * bytes are no longer those of the commit. -EBUSY: a tensor is in use dirty or in flight to the
- * caller's memory. Without `keep`: writes back, and no more.
+ * kept store: a run after a crash finds all tensors as they were at the last commit, whatever was
+ * written since. A tensor whose bytes the drive has lost is -EBADMSG when it is swapped in. A
+ * commit is whole or not at all: on an error the one before it holds. -EBUSY: a tensor is in use
+ * dirty or in flight to or from the caller's memory. -EIO, errno of the drive: something could not
+ * be written, which another commit may; but where the data or the manifest could not be made
+ * durable, as the error says, every later commit of this engine is -EIO. Without `keep`: writes
+ * back, and no more.
  */
 NVS_API int nvs_commit(struct nvs_engine *engine, struct nvs_error *error);
 
@@ -661,9 +669,8 @@ struct nvs_optimizer_options {
  * Errors as nvs_open and nvs_register, and -E2BIG: a group of more than sub_group_size elements.
  * -ENOTSUP: optimizer.type is neither Adam nor AdamW (nor "", which is Adam) and no function takes
  * its place, or optimizer.params.amsgrad is true. -ESTALE: the kept store is that of other groups,
- * another ratio or grad_accum_dtype, or its tiles do not fit the pool. -EBADMSG: a crash came
- * between a step and its commit, and state is neither of the one nor of the other: all of it is
- * read here to find out, and a checkpoint has to be begun from.
+ * another ratio or grad_accum_dtype, or its tiles do not fit the pool. -EBADMSG: the drive has lost
+ * bytes of what is read here.
  */
 NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,
 			       const struct nvs_group_spec *groups, size_t n,
@@ -671,7 +678,7 @@ NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nv
 			       struct nvs_error *error);
 /*
  * Commits a kept store, as nvs_optimizer_commit, and frees everything. The optimizer is closed
- * whatever is returned. NULL is fine.
+ * whatever is returned: on an error a kept store is as it was last committed. NULL is fine.
  */
 NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* The engine beneath, for its statistics alone; closed with the optimizer. */
@@ -761,9 +768,8 @@ NVS_API int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group,
 NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
  * Makes all state durable with the step count, the loss scale and gradients that were added, as
- * nvs_commit does. A run that finds it continues with the same bits. A step after it writes tiles
- * in place: killed before the next commit, it leaves a store that nvs_optimizer_open refuses.
- * Without `keep`: does nothing.
+ * nvs_commit does. A run that finds it, after a crash in any later step too, continues with the
+ * same bits. Without `keep`: does nothing.
  */
 NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
 

@@ -349,32 +349,6 @@ void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const cha
 	snapshot_free(&now);
 }
 
-#define PIECE 1024u
-
-uint64_t optim_true_or_told(struct optim *optim, const struct snapshot *snapshot, const char *file,
-			    int line)
-{
-	uint64_t told = 0;
-	float data[PIECE];
-
-	for (size_t i = 0; i < optim->n; i++)
-		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
-			for (uint64_t at = 0, n; at < optim->specs[i].numel; at += n) {
-				uint64_t left = optim->specs[i].numel - at;
-
-				n = left < PIECE ? left : PIECE;
-				if (!nvs_optimizer_get(optim->optimizer, i,
-						       (enum nvs_optimizer_part)part, at, n, data,
-						       &optim->error))
-					same_array(data, snapshot->parts[i][part] + at, n, 4,
-						   "a piece", i, file, line);
-				else if (part == NVS_MASTER)
-					told += n;
-			}
-	optim->error = (struct nvs_error){0};
-	return told;
-}
-
 /* ---- Faults ---- */
 
 struct queue {

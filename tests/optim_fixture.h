@@ -93,14 +93,6 @@ void snapshot_same(const struct snapshot *a, const struct snapshot *b, const cha
 /* That of the optimizer, now. */
 #define IS_AS(optim, snapshot) optim_is_as(optim, snapshot, __FILE__, __LINE__)
 void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const char *file, int line);
-/*
- * Every piece of the state is that of the snapshot, or is an error when it is asked for; returns
- * how many elements of the master weights were such.
- */
-#define TRUE_OR_TOLD(optim, snapshot) optim_true_or_told(optim, snapshot, __FILE__, __LINE__)
-uint64_t optim_true_or_told(struct optim *optim, const struct snapshot *snapshot, const char *file,
-			    int line);
-
 /* ---- Faults ---- */
 
 /*

@@ -3,7 +3,6 @@
  * Kept stores: found again with what was committed, whatever a crash or a flipped bit did to the
  * manifest and the labels; refused, and left alone, when they are damaged or somebody else's.
  */
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <xxhash.h>
 
@@ -18,6 +17,19 @@ static const struct how kept = {.keep = true};
 
 static bool recording;
 static unsigned recorded;
+
+/* Of the next calls that write or make durable, from the lowest bit on, those that fail. */
+static uint32_t failing_calls;
+
+static bool fails(void)
+{
+	bool now = failing_calls & 1;
+
+	failing_calls >>= 1;
+	if (now)
+		errno = EIO;
+	return now;
+}
 
 static void record(void)
 {
@@ -34,18 +46,28 @@ ssize_t pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 {
 	if (recording)
 		record();
-	return syscall(SYS_pwrite64, fd, data, nbytes, offset);
+	return fails() ? -1 : syscall(SYS_pwrite64, fd, data, nbytes, offset);
+}
+
+int fdatasync(int fd)
+{
+	return fails() ? -1 : (int)syscall(SYS_fdatasync, fd);
 }
 
 /* ---- Committing ---- */
 
-/* Entries of four tensors; the numbers depend on `version`, so that states can be told apart. */
-enum { ENTRIES = 4 };
+/*
+ * Entries of four tensors; the numbers depend on `version`, so that states can be told apart, and
+ * their two extents take turns. All firsts come before all seconds.
+ */
+enum { ENTRIES = 4, EXTENTS = 2 * ENTRIES };
 
 static struct store_entry entries[ENTRIES];
 
-static void make_entries(unsigned version, const uint64_t offsets[ENTRIES])
+static void make_entries(unsigned version, const uint64_t offsets[EXTENTS])
 {
+	unsigned turn = version % 2;
+
 	const struct store_entry made[ENTRIES] = {
 		{.name = "a", .dtype = NVS_F32, .numel = 1000, .nbytes = 4000},
 		{.name = "model.layers.0.weight", .dtype = NVS_BF16, .numel = 5, .nbytes = 10},
@@ -55,24 +77,35 @@ static void make_entries(unsigned version, const uint64_t offsets[ENTRIES])
 
 	for (unsigned i = 0; i < ENTRIES; i++) {
 		entries[i] = made[i];
-		entries[i].offset = offsets[i];
+		entries[i].offset = offsets[turn * ENTRIES + i];
+		entries[i].spare = offsets[!turn * ENTRIES + i];
 		entries[i].written = i != 2;
 		entries[i].has_checksum = i != 1;
 		entries[i].checksum = i != 1 ? version * 1000 + i : 0;
 	}
 }
 
-static void reserve_entries(struct store *store, uint64_t offsets[ENTRIES])
+static void reserve_entries(struct store *store, uint64_t offsets[EXTENTS])
 {
-	const uint64_t nbytes[ENTRIES] = {4000, 10, 0, 16};
+	const uint64_t nbytes[EXTENTS] = {4000, 10, 0, 16, 4000, 10, 0, 16};
 
-	assert_int_equal(store_reserve(store, nbytes, ENTRIES, offsets, &error), 0);
+	assert_int_equal(store_reserve(store, nbytes, EXTENTS, offsets, &error), 0);
+}
+
+static void found_offsets(const struct store *store, uint64_t offsets[EXTENTS])
+{
+	const struct store_entry *found = store->found.entries;
+	unsigned turn = found[0].checksum / 1000 % 2;
+
+	for (unsigned i = 0; i < ENTRIES; i++) {
+		offsets[turn * ENTRIES + i] = found[i].offset;
+		offsets[!turn * ENTRIES + i] = found[i].spare;
+	}
 }
 
 static void commit_version(struct store *store, unsigned version, const uint64_t *offsets)
 {
 	make_entries(version, offsets);
-	assert_int_equal(store_begin_writes(store, &error), 0);
 	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
 }
 
@@ -81,20 +114,22 @@ static unsigned version_of(const struct store *store)
 {
 	size_t n;
 	const struct store_entry *found = store_entries(store, &n);
+	uint64_t offsets[EXTENTS];
 	unsigned version;
 
 	if (!n)
 		return 0;
 	assert_int_equal(n, ENTRIES);
 	version = (unsigned)(found[0].checksum / 1000);
-	make_entries(version, (const uint64_t[ENTRIES]){found[0].offset, found[1].offset, 0,
-							found[3].offset});
+	found_offsets(store, offsets);
+	make_entries(version, offsets);
 	for (size_t i = 0; i < n; i++) {
 		assert_string_equal(found[i].name, entries[i].name);
 		assert_int_equal(found[i].dtype, entries[i].dtype);
 		assert_int_equal(found[i].numel, entries[i].numel);
 		assert_int_equal(found[i].nbytes, entries[i].nbytes);
 		assert_int_equal(found[i].offset, entries[i].offset);
+		assert_int_equal(found[i].spare, entries[i].spare);
 		assert_int_equal(found[i].written, entries[i].written);
 		assert_int_equal(found[i].has_checksum, entries[i].has_checksum);
 		assert_int_equal(found[i].checksum, entries[i].checksum);
@@ -102,20 +137,27 @@ static unsigned version_of(const struct store *store)
 	return version;
 }
 
-static void assert_state(unsigned version, bool unclean)
+static void assert_state(unsigned version)
 {
 	struct store *store = must_open(kept);
 
 	assert_int_equal(version_of(store), version);
-	assert_int_equal(store_unclean(store), unclean);
 	store_close(store);
+}
+
+/* The same where the label knows of a newer one. */
+static void assert_older_state(unsigned version)
+{
+	log_text[0] = 0;
+	assert_state(version);
+	assert_non_null(strstr(log_text, "newest manifest"));
 }
 
 /* Two commits: version 1 lies in manifest.0, version 2 in manifest.1 */
 static void make_two_versions(void)
 {
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
@@ -126,31 +168,33 @@ static void make_two_versions(void)
 static void what_was_committed_is_found_again(void **state)
 {
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES], more = 100000, offset;
+	uint64_t offsets[EXTENTS], again[EXTENTS], more = 100000, offset;
 	uint8_t wrote[4000], read[4000];
 	size_t n;
 
 	(void)state;
 	store_entries(store, &n);
 	assert_int_equal(n, 0);
-	assert_false(store_unclean(store));
 	reserve_entries(store, offsets);
-	assert_int_equal(store_begin_writes(store, &error), 0);
 	fill(wrote, sizeof(wrote), 1);
-	move(store, NVS_WRITE, wrote, sizeof(wrote), offsets[0]);
+	move(store, NVS_WRITE, wrote, sizeof(wrote), offsets[ENTRIES]);
 	commit_version(store, 1, offsets);
 	store_close(store);
 
 	store = must_open(kept);
 	assert_int_equal(version_of(store), 1);
-	assert_false(store_unclean(store));
-	move(store, NVS_READ, read, sizeof(read), offsets[0]);
+	found_offsets(store, again);
+	assert_memory_equal(again, offsets, sizeof(again));
+	move(store, NVS_READ, read, sizeof(read), entries[0].offset);
 	assert_memory_equal(read, wrote, sizeof(read));
-	/* What the manifest names is taken, and may be given back. */
+	/* What the manifest names is taken, both extents of each, and may be given back. */
 	assert_int_equal(store_reserve(store, &more, 1, &offset, &error), 0);
-	assert_true(offset >= offsets[3] + store_unit(store));
-	for (size_t i = 0; i < ENTRIES; i++)
-		store_release(store, offsets[i], entries[i].nbytes);
+	assert_true(offset >= offsets[7] + store_unit(store));
+	for (size_t i = 0; i < EXTENTS; i++)
+		store_release(store, offsets[i], entries[i % ENTRIES].nbytes);
+	store_release(store, offset, more);
+	assert_int_equal(store_reserve(store, &more, 1, &offset, &error), 0);
+	assert_int_equal(offset, 0);
 	store_close(store);
 }
 
@@ -162,19 +206,16 @@ static void it_does_not_grow_from_run_to_run(void **state)
 	make_two_versions();
 	for (int run = 0; run < 5; run++) {
 		struct store *store = must_open(kept);
-		uint64_t offsets[ENTRIES];
-		size_t n;
-		const struct store_entry *found = store_entries(store, &n);
+		uint64_t offsets[EXTENTS];
 
-		for (size_t i = 0; i < ENTRIES; i++)
-			offsets[i] = found[i].offset;
+		found_offsets(store, offsets);
 		commit_version(store, 3 + (unsigned)run, offsets);
 		if (!nbytes)
 			nbytes = size_of(at(DATA));
 		assert_int_equal(size_of(at(DATA)), nbytes);
 		store_close(store);
 	}
-	assert_state(7, false);
+	assert_state(7);
 }
 
 static void it_is_refused_and_left_alone_without_keep(void **state)
@@ -182,14 +223,14 @@ static void it_is_refused_and_left_alone_without_keep(void **state)
 	(void)state;
 	make_two_versions();
 	must_not_open((struct how){.keep = false}, -EEXIST, "\"keep\": true");
-	assert_state(2, false);
+	assert_state(2);
 }
 
 static void nothing_changed_writes_nothing(void **state)
 {
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES];
-	uint8_t before[2][4096] = {{0}}, after[2][4096] = {{0}}, label[LABEL_BYTES];
+	uint64_t offsets[EXTENTS];
+	uint8_t before[2][4096] = {{0}}, after[2][4096] = {{0}};
 
 	(void)state;
 	reserve_entries(store, offsets);
@@ -205,13 +246,9 @@ static void nothing_changed_writes_nothing(void **state)
 	for (int i = 0; i < 2; i++)
 		read_file(at(MANIFEST, (unsigned)i), after[i], 4096, 0);
 	assert_memory_equal(before, after, sizeof(before));
-	/* The same entries after writes are a new state. */
-	assert_int_equal(store_begin_writes(store, &error), 0);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
-	assert_int_equal(store->manifest.generation, 3);
-	read_file(at(DATA), label, sizeof(label), 0);
+	assert_int_equal(store->manifest.generation, 2);
 	store_close(store);
-	assert_state(2, false);
+	assert_state(2);
 }
 
 /* ---- Closing a kept store commits nothing, so it leaves what a crash would ---- */
@@ -219,82 +256,45 @@ static void nothing_changed_writes_nothing(void **state)
 static void never_committed_is_a_new_store(void **state)
 {
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 
 	(void)state;
 	reserve_entries(store, offsets);
 	store_close(store);
-	assert_state(0, false);
-	store = must_open(kept);
-	assert_int_equal(store_begin_writes(store, &error), 0);
-	store_close(store);
-	assert_state(0, true);
+	assert_state(0);
 	must_not_open((struct how){.keep = false}, -EEXIST, "kept store");
-}
-
-static void crash_after_writes_is_unclean_until_the_next_commit(void **state)
-{
-	struct store *store;
-	uint64_t offsets[ENTRIES];
-
-	(void)state;
-	make_two_versions();
-	store = must_open(kept);
-	memcpy(offsets,
-	       (uint64_t[]){store->found.entries[0].offset, store->found.entries[1].offset, 0,
-			    store->found.entries[3].offset},
-	       sizeof(offsets));
-	for (int i = 0; i < 3; i++)
-		assert_int_equal(store_begin_writes(store, &error), 0);
-	store_close(store);
-	assert_state(2, true);
-	assert_state(2, true);
-
-	store = must_open(kept);
-	assert_int_equal(store_begin_writes(store, &error), 0);
-	store_close(store);
-	assert_state(2, true);
-
-	/* Entries that did not change are committed all the same: the mark has to go. */
-	store = must_open(kept);
-	make_entries(2, offsets);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
-	store_close(store);
-	assert_state(2, false);
 }
 
 static void crash_between_manifest_and_label_is_the_new_state(void **state)
 {
 	struct store *store;
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 	uint8_t label[LABEL_BYTES];
 
 	(void)state;
 	store = must_open(kept);
 	reserve_entries(store, offsets);
 	for (unsigned version = 1; version <= 3; version++) {
-		assert_int_equal(store_begin_writes(store, &error), 0);
 		read_file(at(DATA), label, sizeof(label), 0);
 		commit_version(store, version, offsets);
 		store_close(store);
 		write_file(at(DATA), label, sizeof(label), 0);
-		assert_state(version, false);
-		/* And writes after it are noticed, though the label had a mark already. */
-		store = must_open(kept);
-		assert_int_equal(store_begin_writes(store, &error), 0);
-		store_close(store);
-		assert_state(version, true);
+		assert_state(version);
 		store = must_open(kept);
 	}
+	/* A commit brings the label up to date, also of nothing new. */
+	commit_version(store, 3, offsets);
+	assert_int_equal(store->members[0].label.generation, store->manifest.generation);
 	store_close(store);
+	assert_state(3);
 }
 
 /* Each prefix of the new manifest over what was there before it, as a crash may leave it. */
 static void torn_manifest_leaves_the_old_one(void **state)
 {
-	static uint8_t dirty[LABEL_BYTES], clean[LABEL_BYTES], old[4096], new[4096], torn[4096];
+	static uint8_t before[LABEL_BYTES], after[LABEL_BYTES], old[4096], new[4096], torn[4096];
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 	size_t n, changed = 0;
 
 	(void)state;
@@ -302,13 +302,12 @@ static void torn_manifest_leaves_the_old_one(void **state)
 	commit_version(store, 1, offsets);
 	commit_version(store, 2, offsets);
 	n = read_file(at(MANIFEST, 0u), old, sizeof(old), 0);
-	assert_int_equal(store_begin_writes(store, &error), 0);
-	read_file(at(DATA), dirty, sizeof(dirty), 0);
+	read_file(at(DATA), before, sizeof(before), 0);
 	commit_version(store, 3, offsets);
 	store_close(store);
-	read_file(at(DATA), clean, sizeof(clean), 0);
+	read_file(at(DATA), after, sizeof(after), 0);
 	assert_int_equal(read_file(at(MANIFEST, 0u), new, sizeof(new), 0), n);
-	assert_state(3, false);
+	assert_state(3);
 
 	for (size_t i = 0; i < n; i++)
 		changed = old[i] != new[i] ? i + 1 : changed;
@@ -316,38 +315,42 @@ static void torn_manifest_leaves_the_old_one(void **state)
 		memcpy(torn, old, n);
 		memcpy(torn, new, length);
 		write_file(at(MANIFEST, 0u), torn, n, 0);
-		write_file(at(DATA), dirty, sizeof(dirty), 0);
-		assert_state(length < changed ? 2 : 3, length < changed);
-		/* Cut off, after the label said that it was whole: the one before it, as unclean.
-		 */
+		write_file(at(DATA), before, sizeof(before), 0);
+		log_text[0] = 0;
+		assert_state(length < changed ? 2 : 3);
+		assert_null(strstr(log_text, "newest manifest"));
+		/* Cut off, after the label said that it was whole: the one before it, and that is
+		 * told. */
 		write_file(at(MANIFEST, 0u), new, n, 0);
 		assert_int_equal(truncate(at(MANIFEST, 0u), (off_t)length), 0);
-		write_file(at(DATA), clean, sizeof(clean), 0);
-		assert_state(length < n ? 2 : 3, length < n);
+		write_file(at(DATA), after, sizeof(after), 0);
+		if (length < n)
+			assert_older_state(2);
+		else
+			assert_state(3);
 	}
 }
 
 static void first_commit_torn_is_as_if_nothing_was_committed(void **state)
 {
-	static uint8_t dirty[LABEL_BYTES], clean[LABEL_BYTES];
+	static uint8_t before[LABEL_BYTES], after[LABEL_BYTES];
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 
 	(void)state;
 	reserve_entries(store, offsets);
-	assert_int_equal(store_begin_writes(store, &error), 0);
-	read_file(at(DATA), dirty, sizeof(dirty), 0);
+	read_file(at(DATA), before, sizeof(before), 0);
 	commit_version(store, 1, offsets);
 	store_close(store);
-	read_file(at(DATA), clean, sizeof(clean), 0);
+	read_file(at(DATA), after, sizeof(after), 0);
 
 	uint64_t n = size_of(at(MANIFEST, 0u));
 
 	for (uint64_t length = n; length-- > 0;) {
 		assert_int_equal(truncate(at(MANIFEST, 0u), (off_t)length), 0);
-		write_file(at(DATA), dirty, sizeof(dirty), 0);
-		assert_state(0, true);
-		write_file(at(DATA), clean, sizeof(clean), 0);
+		write_file(at(DATA), before, sizeof(before), 0);
+		assert_state(0);
+		write_file(at(DATA), after, sizeof(after), 0);
 		must_not_open(kept, -EUCLEAN, "are damaged");
 	}
 	assert_int_equal(unlink(at(MANIFEST, 0u)), 0);
@@ -374,7 +377,7 @@ static void each_flipped_byte_of_the_label_is_refused(void **state)
 		must_not_open((struct how){.keep = false}, rc, i < 8 ? "label" : "is damaged");
 		write_file(at(DATA), &label[i], 1, i);
 	}
-	assert_state(2, false);
+	assert_state(2);
 }
 
 static void each_flipped_byte_of_a_manifest_leaves_the_other(void **state)
@@ -392,41 +395,40 @@ static void each_flipped_byte_of_a_manifest_leaves_the_other(void **state)
 				      bytes[1][i] ^ (uint8_t)(128u >> i % 8)};
 
 		write_file(at(MANIFEST, 0u), &flipped[0], 1, i);
-		assert_state(2, false);
+		assert_state(2);
 		write_file(at(MANIFEST, 1u), &flipped[1], 1, i);
 		must_not_open(kept, -EUCLEAN, "are damaged");
 		write_file(at(MANIFEST, 0u), &bytes[0][i], 1, i);
-		log_text[0] = 0;
-		assert_state(1, true);
-		assert_non_null(strstr(log_text, "newest manifest"));
+		assert_older_state(1);
 		write_file(at(MANIFEST, 1u), &bytes[1][i], 1, i);
 	}
-	assert_state(2, false);
+	assert_state(2);
 }
 
 static void committing_over_a_damaged_manifest_heals_the_store(void **state)
 {
 	struct store *store;
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 
 	(void)state;
 	make_two_versions();
 	assert_int_equal(truncate(at(MANIFEST, 1u), 100), 0);
 	store = must_open(kept);
 	assert_int_equal(version_of(store), 1);
-	for (size_t i = 0; i < ENTRIES; i++)
-		offsets[i] = entries[i].offset;
+	found_offsets(store, offsets);
 	commit_version(store, 3, offsets);
 	store_close(store);
-	assert_state(3, false);
+	log_text[0] = 0;
+	assert_state(3);
+	assert_null(strstr(log_text, "newest manifest"));
 	assert_int_equal(truncate(at(MANIFEST, 1u), 0), 0);
-	assert_state(1, true);
+	assert_older_state(1);
 }
 
 static void data_that_was_cut_short_is_refused(void **state)
 {
 	struct store *store;
-	uint64_t offsets[ENTRIES], nbytes;
+	uint64_t offsets[EXTENTS], nbytes;
 
 	(void)state;
 	store = must_open(kept);
@@ -505,14 +507,34 @@ static void assert_lie(const struct store_entry *lies, size_t n, const char *why
 
 static void manifests_that_lie_are_refused(void **state)
 {
-	const struct store_entry good = {
-		.name = "a", .dtype = NVS_F32, .numel = 200, .nbytes = 800, .offset = 512};
+	const struct store_entry good = {.name = "a",
+					 .dtype = NVS_F32,
+					 .numel = 200,
+					 .nbytes = 800,
+					 .offset = 512,
+					 .spare = 16384};
 	struct store_entry two[2] = {good, good};
 
 	(void)state;
 	two[1].name = "b";
 	two[1].offset = 1536;
+	two[1].spare = 15360;
 	assert_lie(two, 2, NULL);
+	two[1].spare = 15872;
+	assert_lie(two, 2, "two extents overlap");
+	two[1].spare = 16384;
+	assert_lie(two, 2, "two extents overlap");
+	two[1].spare = 512;
+	assert_lie(two, 2, "two extents overlap");
+	two[1].spare = 1536;
+	assert_lie(two, 2, "two extents overlap");
+	two[1].spare = 2048;
+	assert_lie(two, 2, "two extents overlap");
+	two[1].spare = 15361;
+	assert_lie(two, 2, "an extent does not begin at a multiple of the unit");
+	two[1].spare = UINT64_C(1) << 61;
+	assert_lie(two, 2, "an extent is out of range");
+	two[1].spare = 15360;
 	two[1].offset = 1024;
 	assert_lie(two, 2, "two extents overlap");
 	two[1].offset = 512;
@@ -523,6 +545,7 @@ static void manifests_that_lie_are_refused(void **state)
 	assert_lie(two, 2, "an extent is out of range");
 	two[1] = good;
 	two[1].offset = 4096;
+	two[1].spare = 8192;
 	assert_lie(two, 2, "a name stands in it twice");
 	two[1] = good;
 	two[1].name = "b";
@@ -556,15 +579,15 @@ static void assert_patched(size_t where, uint32_t value, const char *why_not)
 static void names_that_lie_are_refused(void **state)
 {
 	(void)state;
-	assert_patched(40, 0, "the length of a name is out of range");
-	assert_patched(40, NVS_NAME_MAX + 1, "the length of a name is out of range");
-	assert_patched(40, UINT32_MAX, "the length of a name is out of range");
-	assert_patched(40, NVS_NAME_MAX, "an entry goes past the end");
-	assert_patched(40, 6, "a name does not end where it should");
-	assert_patched(40, 8, "a name does not end where it should");
-	assert_patched(48, 0x00636261, "a name does not end where it should");
-	assert_patched(52, 0x68676665, "a name does not end where it should");
-	assert_patched(36, 4, "an entry has a flag that is unknown");
+	assert_patched(48, 0, "the length of a name is out of range");
+	assert_patched(48, NVS_NAME_MAX + 1, "the length of a name is out of range");
+	assert_patched(48, UINT32_MAX, "the length of a name is out of range");
+	assert_patched(48, NVS_NAME_MAX, "an entry goes past the end");
+	assert_patched(48, 6, "a name does not end where it should");
+	assert_patched(48, 8, "a name does not end where it should");
+	assert_patched(56, 0x00636261, "a name does not end where it should");
+	assert_patched(60, 0x68676665, "a name does not end where it should");
+	assert_patched(44, 4, "an entry has a flag that is unknown");
 }
 
 static void counts_that_lie_are_refused_without_memory_for_them(void **state)
@@ -576,9 +599,9 @@ static void counts_that_lie_are_refused_without_memory_for_them(void **state)
 		uint64_t count, body_bytes;
 		int rc;
 	} cases[] = {
-		{1, 56, 0},
-		{2, 56, -EUCLEAN},
-		{UINT64_MAX, 56, -EUCLEAN},
+		{1, 64, 0},
+		{2, 64, -EUCLEAN},
+		{UINT64_MAX, 64, -EUCLEAN},
 		{0, UINT64_MAX, -EUCLEAN},
 		{UINT64_MAX, UINT64_MAX, -EUCLEAN},
 	};
@@ -624,7 +647,7 @@ static void manifests_of_another_store_do_not_count(void **state)
 	remove_tree(at("nvswap"));
 	make_two_versions();
 	write_file(at(MANIFEST, 1u), bytes, n, 0);
-	assert_state(1, true);
+	assert_older_state(1);
 	write_file(at(MANIFEST, 0u), bytes, n, 0);
 	must_not_open(kept, -EUCLEAN, "it is another store's");
 }
@@ -645,7 +668,8 @@ static void random_damage_under_good_checksums_never_harms(void **state)
 					       .dtype = NVS_F16,
 					       .numel = 256 * i,
 					       .nbytes = 512 * i,
-					       .offset = 8192 * i};
+					       .offset = 8192 * i,
+					       .spare = 131072 + 8192 * i};
 	}
 
 	uint8_t *bytes = lie(many, LENGTH(many), &header);
@@ -701,54 +725,119 @@ static void a_manifest_of_any_length_comes_back(void **state)
 
 /* ---- Drives that fail ---- */
 
-static void a_manifest_that_cant_be_written_leaves_the_old_one(void **state)
+/* A commit whose call number `call`, from 0, fails; `go_on`: and another. False: none failed. */
+static bool fail_one_call(unsigned call, bool go_on)
 {
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES];
-	struct rlimit was, none;
+	uint64_t offsets[EXTENTS];
+	bool data = call == 0; /* it is made durable first, and can't be again */
+	int rc;
 
-	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
-	assert_int_equal(store_begin_writes(store, &error), 0);
 	make_entries(2, offsets);
-	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
-	none = was;
-	none.rlim_cur = 0;
-	signal(SIGXFSZ, SIG_IGN);
-	assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-
-	int rc = store_commit(store, entries, ENTRIES, &error);
-
-	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
-	assert_int_equal(rc, -EFBIG);
-	assert_non_null(strstr(error.text, "manifest.1 at offset 0"));
+	failing_calls = UINT32_C(1) << call;
+	rc = store_commit(store, entries, ENTRIES, &error);
+	failing_calls = 0;
+	if (go_on) {
+		make_entries(3, offsets);
+		assert_int_equal(store_commit(store, entries, ENTRIES, &error), data ? -EIO : 0);
+	}
 	store_close(store);
-	assert_state(1, true);
+	assert_true(rc == 0 || rc == -EIO);
+	assert_state(!rc && !go_on ? 2 : go_on && !data ? 3 : 1);
+	remove_tree(at("nvswap"));
+	return rc;
+}
 
-	store = must_open(kept);
-	make_entries(3, offsets);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
-	assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-	rc = store_begin_writes(store, &error);
-	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
-	assert_int_equal(rc, -EFBIG);
-	assert_non_null(strstr(error.text, "data at offset 0"));
-	store_close(store);
-	assert_state(3, false);
+static void a_commit_that_fails_leaves_the_one_before(void **state)
+{
+	unsigned calls = 0;
+
+	(void)state;
+	while (fail_one_call(calls, false) && fail_one_call(calls, true))
+		calls++;
+	/* Data made durable, manifest and label written and made durable. */
+	assert_int_equal(calls, 5);
+}
+
+static void a_first_commit_that_fails_leaves_a_new_store(void **state)
+{
+	(void)state;
+	for (unsigned call = 0; call < 5; call++) {
+		struct store *store = must_open(kept);
+		uint64_t offsets[EXTENTS];
+
+		reserve_entries(store, offsets);
+		make_entries(1, offsets);
+		failing_calls = UINT32_C(1) << call;
+		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		failing_calls = 0;
+		store_close(store);
+		assert_state(0);
+		remove_tree(at("nvswap"));
+	}
+}
+
+static void a_manifest_that_cant_be_taken_back_ends_the_commits(void **state)
+{
+	static const struct {
+		uint32_t failing; /* 0: data durable, 1, 2: manifest, 3, 4: label, then what undoes
+				     it */
+		unsigned found;
+		const char *first;
+	} cases[] = {
+		{1 << 1 | 1 << 2, 1, "writing"},	  {1 << 2 | 1 << 3, 2, "durable"},
+		{1 << 3 | 1 << 4, 2, "data at offset 0"}, {1 << 3 | 1 << 6, 2, "data at offset 0"},
+		{1 << 4 | 1 << 5, 2, "durable"},	  {1 << 4 | 1 << 7, 2, "durable"}};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(cases); i++) {
+		struct store *store = must_open(kept);
+		uint64_t offsets[EXTENTS];
+		unsigned found;
+
+		reserve_entries(store, offsets);
+		commit_version(store, 1, offsets);
+		make_entries(2, offsets);
+		failing_calls = cases[i].failing;
+		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		failing_calls = 0;
+		assert_non_null(strstr(error.text, cases[i].first));
+		assert_non_null(strstr(error.text, "nor could the manifest be taken back"));
+		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		assert_non_null(strstr(error.text, "an earlier commit failed"));
+		/* What is there already can be had. */
+		commit_version(store, 1, offsets);
+		store_close(store);
+		store = must_open(kept);
+		found = version_of(store);
+		assert_int_equal(found, cases[i].found);
+		store_close(store);
+		remove_tree(at("nvswap"));
+	}
+}
+
+static void a_manifest_that_cant_be_made_durable_is_not_opened(void **state)
+{
+	(void)state;
+	make_two_versions();
+	failing_calls = 1;
+	must_not_open(kept, -EIO, "durable");
+	failing_calls = 0;
+	assert_state(2);
 }
 
 /* A pipe in the place of the data: fdatasync fails, and what it was called for may be lost. */
 static void after_a_failed_sync_nothing_is_committed(void **state)
 {
 	struct store *store = must_open(kept);
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 	int ends[2], fd = store->members[0].fd, data = dup(fd);
 
 	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
-	assert_int_equal(store_begin_writes(store, &error), 0);
 	make_entries(2, offsets);
 	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(dup3(ends[0], fd, O_CLOEXEC), fd);
@@ -760,10 +849,25 @@ static void after_a_failed_sync_nothing_is_committed(void **state)
 	close(ends[1]);
 	close(data);
 	store_close(store);
-	assert_state(1, true);
+	assert_state(1);
 }
 
 /* ---- Members ---- */
+
+static void a_store_of_another_version_is_refused(void **state)
+{
+	uint8_t label[LABEL_BYTES];
+
+	(void)state;
+	make_two_versions();
+	read_file(at(DATA), label, sizeof(label), 0);
+	put_u32(label + 8, 1);
+	put_u64(label + 504, 0);
+	put_u64(label + 504, XXH3_64bits(label, sizeof(label)));
+	write_file(at(DATA), label, sizeof(label), 0);
+	must_not_open(kept, -EMEDIUMTYPE, "made by another version of nvswap");
+	must_not_open((struct how){.keep = false}, -EMEDIUMTYPE, "remove ");
+}
 
 static const struct how three = {.paths = {"a", "b", "c"}, .npaths = 3, .keep = true};
 
@@ -822,7 +926,7 @@ static void ranks_are_not_mixed_up(void **state)
 static void striped_data_is_found_again(void **state)
 {
 	struct store *store = must_open(three);
-	uint64_t nbytes = 1000003, offset;
+	uint64_t nbytes = 1000003, both[2] = {nbytes, nbytes}, offsets[2];
 	uint8_t *wrote = malloc(nbytes), *read = malloc(nbytes);
 	struct store_entry entry = {
 		.name = "t", .dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes, .written = true};
@@ -832,15 +936,15 @@ static void striped_data_is_found_again(void **state)
 	assert_non_null(wrote);
 	assert_non_null(read);
 	fill(wrote, nbytes, 3);
-	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
-	entry.offset = offset;
-	assert_int_equal(store_begin_writes(store, &error), 0);
-	move(store, NVS_WRITE, wrote, nbytes, offset);
+	assert_int_equal(store_reserve(store, both, 2, offsets, &error), 0);
+	entry.offset = offsets[0];
+	entry.spare = offsets[1];
+	move(store, NVS_WRITE, wrote, nbytes, entry.offset);
 	assert_int_equal(store_commit(store, &entry, 1, &error), 0);
 	store_close(store);
 	store = must_open(three);
-	assert_int_equal(store_entries(store, &n)[0].offset, offset);
-	move(store, NVS_READ, read, nbytes, offset);
+	assert_int_equal(store_entries(store, &n)[0].offset, entry.offset);
+	move(store, NVS_READ, read, nbytes, entry.offset);
 	assert_memory_equal(read, wrote, nbytes);
 	store_close(store);
 	assert_int_equal(truncate(at("b/" DATA), (off_t)size_of(at("b/" DATA)) - 1), 0);
@@ -852,7 +956,7 @@ static void striped_data_is_found_again(void **state)
 static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
 {
 	struct store *store;
-	uint64_t offsets[ENTRIES];
+	uint64_t offsets[EXTENTS];
 	unsigned version = 0, opened = 0;
 
 	(void)state;
@@ -868,8 +972,8 @@ static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
 	recording = false;
 	store_close(store);
 
-	/* Two labels for each member, and for each commit a label, a manifest and a label. */
-	assert_int_equal(recorded, 6 + 6 + 1);
+	/* Two labels for each member, and for each commit a manifest and a label. */
+	assert_int_equal(recorded, 6 + 4 + 1);
 	for (unsigned i = 0; i < recorded; i++) {
 		char paths[3][32];
 		struct how how = {.npaths = 3, .keep = true};
@@ -881,8 +985,6 @@ static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
 		store = must_open(how);
 		opened = version_of(store);
 		assert_true(opened == version || opened == version + 1);
-		/* Before the manifest is there (7, 10) it is unclean, and afterwards not. */
-		assert_int_equal(store_unclean(store), i == 7 || i == 10);
 		version = opened;
 		store_close(store);
 	}
@@ -916,7 +1018,6 @@ int main(void)
 		store_test(it_is_refused_and_left_alone_without_keep),
 		store_test(nothing_changed_writes_nothing),
 		store_test(never_committed_is_a_new_store),
-		store_test(crash_after_writes_is_unclean_until_the_next_commit),
 		store_test(crash_between_manifest_and_label_is_the_new_state),
 		store_test(torn_manifest_leaves_the_old_one),
 		store_test(first_commit_torn_is_as_if_nothing_was_committed),
@@ -932,8 +1033,12 @@ int main(void)
 		store_test(manifests_of_another_store_do_not_count),
 		store_test(random_damage_under_good_checksums_never_harms),
 		store_test(a_manifest_of_any_length_comes_back),
-		store_test(a_manifest_that_cant_be_written_leaves_the_old_one),
+		store_test(a_commit_that_fails_leaves_the_one_before),
+		store_test(a_first_commit_that_fails_leaves_a_new_store),
+		store_test(a_manifest_that_cant_be_taken_back_ends_the_commits),
+		store_test(a_manifest_that_cant_be_made_durable_is_not_opened),
 		store_test(after_a_failed_sync_nothing_is_committed),
+		store_test(a_store_of_another_version_is_refused),
 		store_test(members_are_one_store_in_one_order),
 		store_test(ranks_are_not_mixed_up),
 		store_test(striped_data_is_found_again),

@@ -99,9 +99,8 @@ struct nvs_optimizer {
 	bool unfinished; /* a step has begun that has yet to be finished, with these: */
 	double step_lr, step_factor, step_norm, step_clip;
 	struct header *header; /* as it was last read or written; NULL: the store is not kept */
-	struct nvs_tensor *header_tensors[2];
+	struct nvs_tensor *header_tensor;
 	size_t header_bytes;
-	uint64_t commits;
 };
 
 /* A run of one group's elements within a range of the flat space. */
@@ -171,8 +170,6 @@ void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uin
 /* Hands out the weights of a segment whose master weights these are, if the caller takes any. */
 void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
 		  const float *master);
-/* Reads all state, after a crash: nothing is begun on what is no longer as it was committed. */
-int prove_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Writes the state of all tiles that have none. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 

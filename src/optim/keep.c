@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An optimizer that outlives the run: the header, which says what the state in a kept store is
- * worth (step, loss scale, layout, what of an unfinished step is done), and the commit of both.
- * There are two headers, written in turn, so that a crash between a header and the manifest leaves
- * the one that the manifest knows.
+ * worth (step, loss scale, layout, what of an unfinished step is done), and the commit of both,
+ * which the engine makes whole or not at all.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -16,14 +15,13 @@
 #include "optim/internal.h"
 
 #define MAGIC	"nvsoptim"
-#define VERSION 1u
+#define VERSION 2u
 
 /* As it lies in the store; docs/store-format.md. Numbers are of the machine's byte order. */
 struct header {
 	char magic[8];
 	uint32_t version, unfinished;
-	uint64_t commits; /* the higher of the two counts */
-	uint64_t layout;  /* sum over the groups' names and places */
+	uint64_t layout; /* sum over the groups' names and places */
 	uint64_t tile_numel, ntiles, noffloaded, ngradients, ngroups;
 	uint32_t gradient_dtype, dynamic; /* dynamic: the loss scale */
 	uint64_t step;
@@ -63,23 +61,13 @@ static uint64_t layout_sum(const struct nvs_optimizer *optimizer)
 
 /* ---- Finding it ---- */
 
-static int register_header(struct nvs_optimizer *optimizer, unsigned which, uint64_t numel,
-			   struct nvs_error *error)
+#define NAME "optimizer"
+
+static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, struct nvs_error *error)
 {
-	char name[32];
-	struct nvs_tensor_spec spec = {.name = name, .dtype = NVS_U8, .numel = numel};
+	const struct nvs_tensor_spec spec = {.name = NAME, .dtype = NVS_U8, .numel = numel};
 
-	snprintf(name, sizeof(name), "optimizer %u", which);
-	return nvs_register(optimizer->engine, &spec, 1, &optimizer->header_tensors[which], error);
-}
-
-static int read_header(struct nvs_optimizer *optimizer, unsigned which, void *header,
-		       struct nvs_error *error)
-{
-	struct nvs_tensor *tensor = optimizer->header_tensors[which];
-	int rc = nvs_swap_in_to(optimizer->engine, &tensor, &header, 1, error);
-
-	return rc ? rc : nvs_wait(optimizer->engine, &tensor, 1, -1, error);
+	return nvs_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
 }
 
 static bool is_header(const struct header *header, uint64_t nbytes)
@@ -92,65 +80,38 @@ static bool is_header(const struct header *header, uint64_t nbytes)
 	       nbytes == sizeof(*header) + header->ntiles + header->ngradients + header->ngroups;
 }
 
-/* Takes the header that was read into `found` if it is the later one. */
-static void take_header(struct nvs_optimizer *optimizer, struct header *found, uint64_t nbytes)
+static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	if (!is_header(found, nbytes) ||
-	    (optimizer->header && optimizer->header->commits > found->commits)) {
-		free(found);
-		return;
-	}
-	free(optimizer->header);
-	optimizer->header = found;
-	optimizer->header_bytes = nbytes;
-	optimizer->commits = found->commits;
-}
+	void *data = optimizer->header;
+	int rc = nvs_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
 
-static int find_one(struct nvs_optimizer *optimizer, unsigned which, bool *bad,
-		    struct nvs_error *error)
-{
-	struct header *found;
-	struct nvs_error why;
-	uint64_t numel = 0;
-	char name[32];
-	int rc;
-
-	snprintf(name, sizeof(name), "optimizer %u", which);
-	if (!engine_has_stored(optimizer->engine, name, &numel))
-		return 0;
-	rc = register_header(optimizer, which, numel, error);
-	if (rc)
-		return rc;
-	found = calloc(1, numel + 1);
-	if (!found)
-		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
-	rc = read_header(optimizer, which, found, &why);
-	if (!rc) {
-		take_header(optimizer, found, numel);
-		return 0;
-	}
-	free(found);
-	if (rc == -ENODATA) /* it was never written */
-		return 0;
-	*bad = true;
-	if (rc != -EBADMSG && error) /* a crash came between it and the commit */
-		*error = why;
-	return rc == -EBADMSG ? 0 : rc;
+	if (!rc)
+		rc = nvs_wait(optimizer->engine, &optimizer->header_tensor, 1, -1, error);
+	if (!rc && !is_header(optimizer->header, optimizer->header_bytes))
+		rc = error_about(error, -EUCLEAN, NAME, 0, 0,
+				 "what the kept store has as the optimizer's header is none: "
+				 "restore the store from a copy, or remove it if it is not needed");
+	return rc;
 }
 
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
 {
-	bool bad = false;
-	int rc = 0;
+	uint64_t nbytes;
+	int rc;
 
 	*tile_numel = 0;
-	for (unsigned i = 0; i < 2 && optimizer->keep && !rc; i++)
-		rc = find_one(optimizer, i, &bad, error);
-	if (!rc && bad && !optimizer->header)
-		rc = error_set(error, -EBADMSG,
-			       "the kept store's optimizer state was never committed whole: remove "
-			       "the store to begin anew");
-	if (!rc && optimizer->header)
+	if (!optimizer->keep || !engine_has_stored(optimizer->engine, NAME, &nbytes))
+		return 0;
+	rc = register_header(optimizer, nbytes, error);
+	if (rc)
+		return rc;
+	optimizer->header = calloc(1,
+				   nbytes < sizeof(struct header) ? sizeof(struct header) : nbytes);
+	optimizer->header_bytes = nbytes;
+	if (!optimizer->header)
+		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
+	rc = read_header(optimizer, error);
+	if (!rc)
 		*tile_numel = optimizer->header->tile_numel;
 	return rc;
 }
@@ -231,16 +192,14 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	size_t size = header_size(optimizer);
-	int rc = 0;
+	int rc;
 
 	if (!optimizer->keep)
 		return 0;
-	for (unsigned i = 0; i < 2 && !rc; i++)
-		if (!optimizer->header_tensors[i])
-			rc = register_header(optimizer, i, size, error);
-	if (rc)
-		return rc;
 	if (!optimizer->header) {
+		rc = register_header(optimizer, size, error);
+		if (rc)
+			return rc;
 		optimizer->header = calloc(1, size);
 		optimizer->header_bytes = size;
 		return optimizer->header ? 0
@@ -248,6 +207,7 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 						     "out of memory for the optimizer's header");
 	}
 	adopt(optimizer, optimizer->header);
+	rc = 0;
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
 		if (optimizer->gradients[i].valid)
 			rc = register_gradients(optimizer, error);
@@ -277,7 +237,6 @@ static void fill_header(const struct nvs_optimizer *optimizer, struct header *he
 	*header = (struct header){
 		.version = VERSION,
 		.unfinished = optimizer->unfinished,
-		.commits = optimizer->commits + 1,
 		.layout = layout_sum(optimizer),
 		.tile_numel = optimizer->tile_numel,
 		.ntiles = optimizer->ntiles,
@@ -316,8 +275,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	if (rc)
 		return rc;
 	fill_header(optimizer, optimizer->header);
-	return write_from(optimizer, optimizer->header_tensors[(optimizer->commits + 1) % 2],
-			  optimizer->header, error);
+	return write_from(optimizer, optimizer->header_tensor, optimizer->header, error);
 }
 
 /* A commit writes what is out of use, so what is held is let go for it, and stays in the pool. */
@@ -378,8 +336,6 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = write_outside(optimizer, error);
 	if (!rc)
 		rc = nvs_commit(optimizer->engine, error);
-	if (!rc)
-		optimizer->commits++;
 	take_back(optimizer, !rc);
 	return rc;
 }

@@ -286,8 +286,6 @@ static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *
 		rc = header_adopt(optimizer, error);
 	if (!rc)
 		rc = open_threads(optimizer, error);
-	if (!rc && tile_numel && engine_unclean(optimizer->engine))
-		rc = prove_tiles(optimizer, error);
 	if (!rc && !config->optimizer.fast_init)
 		rc = init_tiles(optimizer, error);
 	return rc;
@@ -299,6 +297,9 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	int rc;
 
 	threads_close(optimizer->threads);
+	/* What is to be kept has been committed, and no part of a later step is. */
+	if (optimizer->engine)
+		engine_abandon(optimizer->engine);
 	rc = nvs_close(optimizer->engine, error);
 	for (unsigned i = 0; i < n && optimizer->scratch; i++)
 		free(optimizer->scratch[i]);
@@ -336,8 +337,6 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	pthread_mutex_init(&optimizer->lock, NULL);
 	rc = open_parts(optimizer, config, groups, n, ops, ops_arg, error);
 	if (rc) {
-		if (optimizer->engine)
-			engine_abandon(optimizer->engine);
 		free_all(optimizer, NULL);
 		return rc;
 	}
@@ -359,9 +358,6 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 	if (!optimizer)
 		return 0;
 	rc = keep_commit(optimizer, error);
-	/* Tiles of which some are of a later step than the header are worth less than old ones. */
-	if (rc)
-		engine_abandon(optimizer->engine);
 	closed = free_all(optimizer, rc ? NULL : error);
 	return rc ? rc : closed;
 }

@@ -97,33 +97,6 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 	return rc;
 }
 
-/* ---- After a crash ---- */
-
-static void prove_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-			uint64_t n, unsigned thread)
-{
-	/* The engine has compared it as it came in. */
-	(void)optimizer, (void)arg, (void)tile, (void)from, (void)n, (void)thread;
-}
-
-int prove_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	static const struct pass_kind kind = {.wants = has_state, .slice = prove_slice};
-	struct nvs_error why = {0};
-	int rc = pass_run(optimizer, &kind, NULL, NULL, &why);
-
-	if (rc == -EBADMSG)
-		return error_about(
-			error, rc, why.subject, 0, why.offset,
-			"the run before this one ended in the middle of a step, and left "
-			"state that is neither of that step nor of the last commit: remove "
-			"the store, and begin from a checkpoint (%.600s)",
-			why.text);
-	if (rc && error)
-		*error = why;
-	return rc;
-}
-
 /* ---- Out and in ---- */
 
 /* Begins a use of one tile's state; a fresh one is made. */

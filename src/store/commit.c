@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a run after a crash finds. The label is marked before data changes, and the mark names the
- * manifest that it makes doubtful; a newer manifest is therefore clean, whether or not the mark
- * could still be taken away. docs/store-format.md goes through the crashes one by one.
+ * Finding and replacing the manifest. Tensors are never written where the one that holds names
+ * contents, so that a run after a crash finds what it says. A commit is whole or not at all: one
+ * that fails takes its manifest back. docs/store-format.md goes through the crashes one by one.
  */
 #include <assert.h>
 #include <errno.h>
@@ -36,22 +36,13 @@ int store_read_manifest(struct store *store, struct nvs_error *error)
 				 store->members[0].path, why.text);
 	if (rc && rc != -ENODATA)
 		return rc;
-
-	uint64_t generation = store->found.header.generation;
-
 	store->manifest = store->found.header;
-	store->unclean = label->generation > generation ||
-			 (label->dirty && label->generation == generation);
-	store->pending = store->unclean;
-	if (label->generation > generation)
+	if (label->generation > store->manifest.generation)
 		log_say(&store->log, NVS_LOG_WARNING,
 			"the newest manifest of the kept store at %s is damaged: the one before it "
-			"is used, number %" PRIu64,
-			store->members[0].path, generation);
-	if (label->generation > store->manifest.generation)
-		store->manifest.generation = label->generation;
-	atomic_store(&store->noted,
-		     label->dirty && label->generation == store->manifest.generation);
+			"is used, number %" PRIu64 "; tensors that were written after it are "
+			"found out as they are read",
+			store->members[0].path, store->manifest.generation);
 	return 0;
 }
 
@@ -61,19 +52,13 @@ const struct store_entry *store_entries(const struct store *store, size_t *n)
 	return store->found.entries;
 }
 
-bool store_unclean(const struct store *store)
-{
-	return store->unclean;
-}
-
 /* ---- Changing ---- */
 
 /* Writes the label of the first member; where that fails it is as it was, in memory at least. */
-static int relabel(struct store *store, bool dirty, uint64_t generation, struct nvs_error *error)
+static int relabel(struct store *store, uint64_t generation, struct nvs_error *error)
 {
 	struct label *label = &store->members[0].label, was = *label;
 
-	label->dirty = dirty;
 	label->generation = generation;
 
 	int rc = member_write_label(&store->members[0], error);
@@ -83,85 +68,112 @@ static int relabel(struct store *store, bool dirty, uint64_t generation, struct 
 	return rc;
 }
 
-int store_begin_writes(struct store *store, struct nvs_error *error)
-{
-	int rc = 0;
-
-	if (!store->keep || atomic_load_explicit(&store->noted, memory_order_acquire))
-		return 0;
-	pthread_mutex_lock(&store->commit_lock);
-	if (!atomic_load(&store->noted)) {
-		rc = relabel(store, true, store->manifest.generation, error);
-		if (!rc) {
-			store->pending = true;
-			atomic_store_explicit(&store->noted, true, memory_order_release);
-		}
-	}
-	pthread_mutex_unlock(&store->commit_lock);
-	return rc;
-}
-
+/* What is written always moves, so that the same entries are the same contents. */
 static bool nothing_changed(const struct store *store, const struct manifest_header *header)
 {
-	return store->manifest.generation && !store->pending &&
+	return store->manifest.generation &&
+	       store->manifest.generation == store->members[0].label.generation &&
 	       header->count == store->manifest.count &&
 	       header->body_bytes == store->manifest.body_bytes &&
 	       header->body_checksum == store->manifest.body_checksum;
 }
 
+static uint64_t next_generation(const struct store *store)
+{
+	uint64_t label = store->members[0].label.generation;
+	uint64_t manifest = store->manifest.generation;
+
+	return (label > manifest ? label : manifest) + 1;
+}
+
 /* The kernel reports a failed write-back once, and then calls the pages clean. */
 static int sync_data(struct store *store, struct nvs_error *error)
 {
-	int rc;
+	int rc = nvs_file_sync(store->file, error);
 
-	if (store->sync_failed)
-		return error_set(error, -EIO,
-				 "an earlier attempt to make the data at %s durable failed, so it "
-				 "can't be known which of it was written: the last commit before "
-				 "that is the state that will be found",
-				 store->members[0].path);
-	rc = nvs_file_sync(store->file, error);
-	store->sync_failed = rc != 0;
+	if (rc)
+		store->no_commits = "an earlier attempt to make its data durable failed, so it "
+				    "can't be known which of it was written: the last commit "
+				    "before that is the state that will be found";
 	return rc;
+}
+
+/* After a failure of which nobody can tell how far it got; `labelled`: the label too was written.
+ */
+static void take_back(struct store *store, bool labelled, struct nvs_error *error)
+{
+	struct nvs_error first = *error, second = {0};
+	int rc = labelled ? relabel(store, store->members[0].label.generation, &second) : 0;
+
+	if (!rc)
+		rc = slots_take_back(&store->slots, &second);
+	if (!rc)
+		return;
+	store->no_commits = "an earlier commit failed, and its manifest could not be taken back: "
+			    "it may be found in place of the last that succeeded, with tensors "
+			    "that were written again since then damaged";
+	error_about(error, first.code, first.subject, 0, first.offset,
+		    "%.400s; nor could the manifest be taken back (%.400s), so that there can be "
+		    "no further commit",
+		    first.text, second.text);
+}
+
+static int replace_manifest(struct store *store, const uint8_t *bytes,
+			    const struct manifest_header *header, struct nvs_error *error)
+{
+	uint64_t nbytes = MANIFEST_HEADER_BYTES + header->body_bytes;
+	bool labelled = false;
+	int rc = slots_check_size(&store->slots, nbytes, error);
+
+	if (!rc)
+		rc = sync_data(store, error);
+	if (rc)
+		return rc;
+	rc = slots_write(&store->slots, bytes, nbytes, error);
+	if (!rc) {
+		labelled = true;
+		rc = relabel(store, header->generation, error);
+	}
+	if (rc) {
+		take_back(store, labelled, error);
+		return rc;
+	}
+	slots_turn(&store->slots);
+	store->manifest = *header;
+	return 0;
 }
 
 static int commit(struct store *store, const struct store_entry *entries, size_t n,
 		  struct nvs_error *error)
 {
 	struct manifest_header header;
-	uint8_t *bytes = manifest_encode(store->members[0].label.id, store->manifest.generation + 1,
+	uint8_t *bytes = manifest_encode(store->members[0].label.id, next_generation(store),
 					 entries, n, &header);
 	int rc;
 
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
-	if (nothing_changed(store, &header)) {
-		free(bytes);
-		return 0;
-	}
-	rc = sync_data(store, error);
-	if (!rc)
-		rc = slots_write(&store->slots, bytes, MANIFEST_HEADER_BYTES + header.body_bytes,
-				 error);
+	if (nothing_changed(store, &header))
+		rc = 0;
+	else if (store->no_commits)
+		rc = error_set(error, -EIO, "the store at %s can't be committed: %s",
+			       store->members[0].path, store->no_commits);
+	else
+		rc = replace_manifest(store, bytes, &header, error);
 	free(bytes);
-	if (rc)
-		return rc;
-	/* From here on it is committed, and the mark in the label is one of the past. */
-	store->manifest = header;
-	store->pending = false;
-	atomic_store(&store->noted, false);
-	return relabel(store, false, header.generation, error);
+	return rc;
 }
 
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 struct nvs_error *error)
 {
+	struct nvs_error why;
 	int rc;
 
 	if (!store->keep)
 		return 0;
 	pthread_mutex_lock(&store->commit_lock);
-	rc = commit(store, entries, n, error);
+	rc = commit(store, entries, n, error ? error : &why);
 	pthread_mutex_unlock(&store->commit_lock);
 	return rc;
 }

@@ -7,7 +7,6 @@
 #define STORE_INTERNAL_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "base/extents.h"
 #include "store/manifest.h"
@@ -26,7 +25,7 @@ struct store {
 
 	pthread_mutex_t space_lock;
 	struct extents *extents; /* in units */
-	uint64_t live;		 /* extents that are taken */
+	uint64_t live;		 /* extents that were given out, those of length 0 too */
 	uint64_t share;		 /* bytes of data space in each member */
 	uint64_t entries_max;	 /* that the manifest has space for on the drive */
 
@@ -34,10 +33,7 @@ struct store {
 	struct slots slots;
 	struct manifest found;		 /* when it was opened */
 	struct manifest_header manifest; /* now */
-	bool unclean;			 /* when it was opened */
-	bool pending;			 /* the data is not what the manifest says */
-	atomic_bool noted;		 /* and the label says so, durably */
-	bool sync_failed;
+	const char *no_commits;		 /* why there can be none any more; NULL: there can */
 };
 
 /*

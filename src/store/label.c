@@ -14,7 +14,7 @@
 static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'L'};
 
 enum {
-	VERSION = 1,
+	VERSION = 2,
 	AT_VERSION = 8,
 	AT_FLAGS = 12,
 	AT_ID = 16,
@@ -27,9 +27,8 @@ enum {
 	AT_CHECKSUM = 504,
 
 	FLAG_KEPT = 1,
-	FLAG_DIRTY = 2,
-	FLAG_OPTIMIZER = 4,
-	FLAGS = FLAG_KEPT | FLAG_DIRTY | FLAG_OPTIMIZER,
+	FLAG_OPTIMIZER = 2,
+	FLAGS = FLAG_KEPT | FLAG_OPTIMIZER,
 };
 
 /* Of the whole block as it is with zeros in place of the checksum. */
@@ -59,8 +58,7 @@ static bool sensible(const struct label *label, uint32_t flags)
 
 void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
 {
-	uint32_t flags = (label->kept ? FLAG_KEPT : 0) | (label->dirty ? FLAG_DIRTY : 0) |
-			 (label->optimizer ? FLAG_OPTIMIZER : 0);
+	uint32_t flags = (label->kept ? FLAG_KEPT : 0) | (label->optimizer ? FLAG_OPTIMIZER : 0);
 
 	assert(sensible(label, flags));
 	memset(bytes, 0, LABEL_BYTES);
@@ -86,7 +84,7 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 	if (get_u64(bytes + AT_CHECKSUM) != checksum_of(bytes))
 		return -EUCLEAN;
 	if (get_u32(bytes + AT_VERSION) != VERSION)
-		return -EMEDIUMTYPE;
+		return -EPROTONOSUPPORT;
 
 	uint32_t flags = get_u32(bytes + AT_FLAGS);
 
@@ -97,7 +95,6 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 		.unit = get_u32(bytes + AT_UNIT),
 		.stripe = get_u64(bytes + AT_STRIPE),
 		.kept = flags & FLAG_KEPT,
-		.dirty = flags & FLAG_DIRTY,
 		.optimizer = flags & FLAG_OPTIMIZER,
 		.generation = get_u64(bytes + AT_GENERATION),
 	};

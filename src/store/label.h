@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The label at the beginning of every member: which store it is part of, and whether what the
- * manifest says of the data still holds. docs/store-format.md has the layout.
+ * The label at the beginning of every member: which store it is part of, and which manifest is the
+ * newest. docs/store-format.md has the layout.
  */
 #ifndef STORE_LABEL_H
 #define STORE_LABEL_H
@@ -23,15 +23,13 @@ struct label {
 	uint32_t unit;	 /* bytes */
 	uint64_t stripe; /* bytes; of no meaning where count is 1 */
 	bool kept;
-	/* Of member 0 alone: */
-	bool dirty;	     /* data was written after the manifest of `generation` */
-	uint64_t generation; /* of the newest manifest known to be there; 0: none */
+	uint64_t generation; /* of the newest manifest known to be there, on member 0; 0: none */
 };
 
 void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES]);
 /*
- * -ENODATA: all zeros. -EMEDIUMTYPE: not a label, or of another version. -EUCLEAN: a label of ours
- * that was damaged.
+ * -ENODATA: all zeros. -EMEDIUMTYPE: not a label. -EPROTONOSUPPORT: of another version. -EUCLEAN: a
+ * label of ours that was damaged.
  */
 int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label);
 

@@ -19,7 +19,7 @@
 static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'M'};
 
 enum {
-	VERSION = 1,
+	VERSION = 2,
 	AT_VERSION = 8,
 	AT_ID = 16,
 	AT_GENERATION = 32,
@@ -32,11 +32,12 @@ enum {
 	AT_NUMEL = 0,
 	AT_NBYTES = 8,
 	AT_OFFSET = 16,
-	AT_CHECKSUM = 24,
-	AT_DTYPE = 32,
-	AT_FLAGS = 36,
-	AT_NAME_LENGTH = 40,
-	AT_NAME = 48,
+	AT_SPARE = 24,
+	AT_CHECKSUM = 32,
+	AT_DTYPE = 40,
+	AT_FLAGS = 44,
+	AT_NAME_LENGTH = 48,
+	AT_NAME = 56,
 
 	FLAG_WRITTEN = 1,
 	FLAG_CHECKSUM = 2,
@@ -74,6 +75,7 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 	put_u64(at + AT_NUMEL, entry->numel);
 	put_u64(at + AT_NBYTES, entry->nbytes);
 	put_u64(at + AT_OFFSET, entry->nbytes ? entry->offset : 0);
+	put_u64(at + AT_SPARE, entry->nbytes ? entry->spare : 0);
 	put_u64(at + AT_CHECKSUM, entry->has_checksum ? entry->checksum : 0);
 	put_u32(at + AT_DTYPE, (uint32_t)entry->dtype);
 	put_u32(at + AT_FLAGS, flags);
@@ -148,7 +150,7 @@ static const char *check_name(const uint8_t *at, uint64_t left, uint32_t length)
 	return NULL;
 }
 
-static const char *check_extent(const struct store_entry *entry, uint32_t dtype, uint32_t unit)
+static const char *check_extents(const struct store_entry *entry, uint32_t dtype, uint32_t unit)
 {
 	uint64_t nbytes;
 
@@ -157,9 +159,9 @@ static const char *check_extent(const struct store_entry *entry, uint32_t dtype,
 	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
 	    nbytes != entry->nbytes)
 		return "a tensor's bytes are not its elements times their size";
-	if (entry->offset % unit)
+	if (entry->offset % unit || entry->spare % unit)
 		return "an extent does not begin at a multiple of the unit";
-	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX)
+	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX || entry->spare > RANGE_MAX)
 		return "an extent is out of range";
 	return NULL;
 }
@@ -187,36 +189,46 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 		.numel = get_u64(bytes + AT_NUMEL),
 		.nbytes = get_u64(bytes + AT_NBYTES),
 		.offset = get_u64(bytes + AT_OFFSET),
+		.spare = get_u64(bytes + AT_SPARE),
 		.written = flags & FLAG_WRITTEN,
 		.has_checksum = flags & FLAG_CHECKSUM,
 		.checksum = get_u64(bytes + AT_CHECKSUM),
 	};
 	*at = bytes + entry_bytes(length);
-	return check_extent(entry, dtype, unit);
+	return check_extents(entry, dtype, unit);
 }
 
-static int by_offset(const void *a, const void *b)
+struct range {
+	uint64_t from, end;
+};
+
+static int by_place(const void *a, const void *b)
 {
-	const struct store_entry *x = *(const struct store_entry *const *)a;
-	const struct store_entry *y = *(const struct store_entry *const *)b;
+	const struct range *x = a, *y = b;
 
-	return x->offset < y->offset ? -1 : x->offset > y->offset;
+	return x->from < y->from ? -1 : x->from > y->from;
 }
 
-static const char *check_overlaps(struct manifest *manifest, const struct store_entry **order,
-				  uint32_t unit)
+/* Neither with another tensor's nor with its own other one; `ranges` has room for both of each. */
+static const char *check_overlaps(struct manifest *manifest, struct range *ranges, uint32_t unit)
 {
 	size_t n = 0;
 
-	for (size_t i = 0; i < manifest->header.count; i++)
-		if (manifest->entries[i].nbytes)
-			order[n++] = &manifest->entries[i];
-	qsort(order, n, sizeof(*order), by_offset);
+	for (size_t i = 0; i < manifest->header.count; i++) {
+		const struct store_entry *entry = &manifest->entries[i];
+		uint64_t nbytes = round_to_unit(entry->nbytes, unit);
+
+		if (!nbytes)
+			continue;
+		ranges[n++] = (struct range){entry->offset, entry->offset + nbytes};
+		ranges[n++] = (struct range){entry->spare, entry->spare + nbytes};
+	}
+	qsort(ranges, n, sizeof(*ranges), by_place);
 	manifest->end = 0;
 	for (size_t i = 0; i < n; i++) {
-		if (order[i]->offset < manifest->end)
+		if (ranges[i].from < manifest->end)
 			return "two extents overlap";
-		manifest->end = order[i]->offset + round_to_unit(order[i]->nbytes, unit);
+		manifest->end = ranges[i].end;
 	}
 	return NULL;
 }
@@ -272,19 +284,23 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 		size *= 2;
 
 	const struct store_entry **table = calloc(size, sizeof(const struct store_entry *));
+	struct range *ranges = calloc(2 * count + 1, sizeof(*ranges));
+	int rc = 0;
 
 	manifest->entries = calloc(count ? count : 1, sizeof(*manifest->entries));
-	if (!table || !manifest->entries) {
-		free(table);
-		return -ENOMEM;
+	if (!table || !ranges || !manifest->entries) {
+		rc = -ENOMEM;
+	} else {
+		*why = decode_entries(manifest, unit);
+		if (!*why)
+			*why = check_overlaps(manifest, ranges, unit);
+		if (!*why)
+			*why = check_duplicates(manifest, table, size);
+		rc = *why ? -EUCLEAN : 0;
 	}
-	*why = decode_entries(manifest, unit);
-	if (!*why)
-		*why = check_overlaps(manifest, table, unit);
-	if (!*why)
-		*why = check_duplicates(manifest, table, size);
 	free(table);
-	return *why ? -EUCLEAN : 0;
+	free(ranges);
+	return rc;
 }
 
 void manifest_free(struct manifest *manifest)

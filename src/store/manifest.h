@@ -11,7 +11,7 @@
 
 #define MANIFEST_HEADER_BYTES 128u
 #define MANIFEST_BYTES_MAX    (UINT64_C(1) << 32)
-#define MANIFEST_ENTRY_MAX    560u /* bytes of one entry, at most */
+#define MANIFEST_ENTRY_MAX    568u /* bytes of one entry, at most */
 
 struct manifest_header {
 	uint8_t id[STORE_ID_SIZE];

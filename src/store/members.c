@@ -133,9 +133,16 @@ static int read_label(struct member *member, struct nvs_error *error)
 				 "the label of the store at %s is damaged: restore the store from "
 				 "a copy, or, if it is not needed, remove it",
 				 member->path);
+	if (rc == -EPROTONOSUPPORT)
+		return error_set(error, -EMEDIUMTYPE,
+				 "the store at %s was made by another version of nvswap, in a "
+				 "format that this one does not know: use that version, or, if the "
+				 "store is not needed, remove %s",
+				 member->path,
+				 member->kind == MEMBER_RAW ? "its label (wipe the first 1 MiB)"
+							    : member->directory);
 	if (member->kind == MEMBER_FILE)
-		return refuse(error, member->path,
-			      "does not begin with a label that this version of nvswap knows");
+		return refuse(error, member->path, "does not begin with a label of nvswap's");
 	return error_set(
 		error, rc,
 		"%s holds something that is not nvswap's: if nothing on it is needed, wipe "

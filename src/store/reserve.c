@@ -53,13 +53,14 @@ static int take_found(struct store *store, struct nvs_error *error)
 {
 	for (size_t i = 0; i < store->found.header.count; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
-		uint64_t nbytes = round_to_unit(entry->nbytes, store->unit);
+		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
 
-		if (!nbytes)
+		store->live += 2;
+		if (!units)
 			continue;
-		if (extents_take(store->extents, entry->offset / store->unit, nbytes / store->unit))
+		if (extents_take(store->extents, entry->offset / store->unit, units) ||
+		    extents_take(store->extents, entry->spare / store->unit, units))
 			return no_memory(error);
-		store->live++;
 	}
 	return 0;
 }
@@ -86,7 +87,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 			return rc;
 	}
 	store->extents = extents_open(nbytes / store->unit);
-	if (!store->extents || extents_prepare(store->extents, store->found.header.count + 1))
+	if (!store->extents || extents_prepare(store->extents, 2 * store->found.header.count + 1))
 		return no_memory(error);
 	return take_found(store, error);
 }
@@ -235,13 +236,16 @@ static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, 
 
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
-	if (!store->keep || store->live + n <= store->entries_max)
+	/* Each tensor of a kept store has two extents. */
+	uint64_t entries = (store->live + n + 1) / 2;
+
+	if (!store->keep || entries <= store->entries_max)
 		return 0;
 
-	int rc = slots_reserve(&store->slots, store->live + n, error);
+	int rc = slots_reserve(&store->slots, entries, error);
 
 	if (!rc)
-		store->entries_max = store->live + n;
+		store->entries_max = entries;
 	return rc;
 }
 
@@ -266,8 +270,8 @@ static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64
 		for (size_t i = 0; i < n; i++)
 			offsets[i] = 0;
 	}
-	for (size_t i = 0; !rc && i < n; i++)
-		store->live += nbytes[i] != 0;
+	if (!rc)
+		store->live += n;
 	return rc;
 }
 
@@ -284,8 +288,6 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 
 void store_release(struct store *store, uint64_t offset, uint64_t nbytes)
 {
-	if (!nbytes)
-		return;
 	assert(offset % store->unit == 0);
 	pthread_mutex_lock(&store->space_lock);
 	assert(store->live > 0);

@@ -164,13 +164,16 @@ int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t un
 	int best = !rc || rc == -EUCLEAN ? newest(found, whole) : -1;
 
 	if (best >= 0) {
+		const struct slot *slot = &slots->slot[best];
+
 		*manifest = found[best];
 		found[best] = (struct manifest){0};
 		slots->current = (unsigned)best;
 		if (!whole[!best])
 			log_say(log, NVS_LOG_DEBUG, "manifest %d of %s does not count: %s", !best,
 				slots->slot[!best].path, why[!best]);
-		rc = 0;
+		/* Whoever wrote it may have been killed before it was. */
+		rc = disk_sync(slot->fd, slot->path, error);
 	} else if (rc == -EUCLEAN) {
 		rc = error_set(error, -ENODATA, "%s: %s; the other one: %s", slots->slot[0].path,
 			       why[0], why[1]);
@@ -182,25 +185,42 @@ int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t un
 
 /* ---- Writing ---- */
 
+static unsigned not_current(const struct slots *slots)
+{
+	return slots->current == 0 ? 1 : 0;
+}
+
+int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error)
+{
+	const struct slot *slot = &slots->slot[not_current(slots)];
+	char need[32], have[32];
+
+	if (nbytes <= slot->capacity)
+		return 0;
+	return error_set(error, -ENOSPC,
+			 "the manifest needs %s, and %s has %s for it: keep the store in a "
+			 "directory, or register fewer tensors or shorter names",
+			 size_text(nbytes, need), slot->path, size_text(slot->capacity, have));
+}
+
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, struct nvs_error *error)
 {
-	unsigned next = slots->current == 0 ? 1 : 0;
-	struct slot *slot = &slots->slot[next];
-	char need[32], have[32];
-	int rc;
+	const struct slot *slot = &slots->slot[not_current(slots)];
+	int rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
 
-	if (nbytes > slot->capacity)
-		return error_set(error, -ENOSPC,
-				 "the manifest needs %s, and %s has %s for it: keep the store in a "
-				 "directory, or register fewer tensors or shorter names",
-				 size_text(nbytes, need), slot->path,
-				 size_text(slot->capacity, have));
-	rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
-	if (!rc)
-		rc = disk_sync(slot->fd, slot->path, error);
-	if (!rc)
-		slots->current = next;
-	return rc;
+	return rc ? rc : disk_sync(slot->fd, slot->path, error);
+}
+
+int slots_take_back(struct slots *slots, struct nvs_error *error)
+{
+	static const uint8_t none[MANIFEST_HEADER_BYTES];
+
+	return slots_write(slots, none, sizeof(none), error);
+}
+
+void slots_turn(struct slots *slots)
+{
+	slots->current = not_current(slots);
 }
 
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)

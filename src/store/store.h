@@ -45,15 +45,17 @@ const char *store_path(const struct store *store); /* of the first member, for m
  */
 int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
 		  struct nvs_error *error);
-/* Gives back an extent that store_reserve gave or the manifest named. */
+/* Gives back an extent that store_reserve gave or the manifest named; those of length 0 too. */
 void store_release(struct store *store, uint64_t offset, uint64_t nbytes);
 
 /* One tensor as the manifest knows it. */
 struct store_entry {
 	const char *name;
 	enum nvs_dtype dtype;
-	uint64_t numel, nbytes, offset;
-	bool written; /* it has contents */
+	uint64_t numel, nbytes;
+	uint64_t offset; /* of the extent with its contents */
+	uint64_t spare;	 /* of its other one, as long, which the next contents go to */
+	bool written;	 /* it has contents */
 	bool has_checksum;
 	uint64_t checksum; /* XXH3, 64 bits, of its nbytes */
 };
@@ -61,22 +63,12 @@ struct store_entry {
 /* What the kept store held when it was opened; none in a new one. Valid until store_close. */
 const struct store_entry *store_entries(const struct store *store, size_t *n);
 /*
- * Whether the store was left without a commit after its last write (a crash): then only entries
- * with a checksum can be trusted, and only as far as it agrees.
- */
-bool store_unclean(const struct store *store);
-
-/*
- * To be called before the first write after an open or a commit: notes durably that the contents
- * are no longer what the manifest says. Cheap when it has been noted already. Any thread.
- */
-int store_begin_writes(struct store *store, struct nvs_error *error);
-/*
  * Makes all completed writes durable, then replaces the manifest by these entries, of which either
  * the old or the new one is found after a crash. Without `keep`: does nothing. Nothing may be
- * written meanwhile. Where nothing was written since the last commit and the entries are the same,
- * nothing is written here either. On error the old manifest holds; once making the data durable has
- * failed, every later commit is -EIO, for what had been written may be lost.
+ * written meanwhile. Where the entries are those of the last commit nothing is written here either.
+ * On error the old manifest holds. Where that can't be known any more (making the data durable has
+ * failed, so that what had been written may be lost, or a manifest was neither written nor taken
+ * back) every later commit is -EIO.
  */
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 struct nvs_error *error);

@@ -25,7 +25,6 @@ static bool within_max_live(const struct nvs_engine *engine, const struct evicti
 
 static struct nvs_transfer *keep_to(struct nvs_engine *engine, struct eviction *eviction)
 {
-	/* Where the store can't be written to now the tensors stay; the commit will tell. */
 	eviction->writes = eviction->own = true;
 	eviction->needed_by = PLAN_NONE;
 	evict_until_enough(engine, eviction);
@@ -201,7 +200,7 @@ static struct nvs_transfer *write_behind(struct nvs_engine *engine)
 	if (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
 		return NULL;
 	behind = choose_behind(engine);
-	if (!behind.count || store_begin_writes(engine->store, NULL))
+	if (!behind.count)
 		return NULL;
 	for (size_t i = 0; i < behind.count; i++) {
 		leave_idle(engine, engine->scratch[i]);

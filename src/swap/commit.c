@@ -26,32 +26,26 @@ static int check_finished(const struct nvs_engine *engine, struct nvs_error *err
 	return 0;
 }
 
-/* Starts to write back what is dirty and out of use. */
-static int write_back(struct nvs_engine *engine, struct nvs_transfer **list,
-		      struct nvs_error *error)
+/* Begins to write back what is dirty and out of use. */
+static struct nvs_transfer *write_back(struct nvs_engine *engine)
 {
+	struct nvs_transfer *list;
 	size_t n = 0;
-	int rc = 0;
 
-	*list = NULL;
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
 		if (tensor->state == NVS_RESIDENT && tensor->dirty && !tensor->uses)
 			engine->scratch[n++] = tensor;
 	}
-	if (n)
-		rc = store_begin_writes(engine->store, error);
-	if (rc || !n)
-		return rc;
 	for (size_t i = 0; i < n; i++)
 		leave_idle(engine, engine->scratch[i]);
-	*list = runs_build(engine, engine->scratch, n, NVS_WRITE);
+	list = runs_build(engine, engine->scratch, n, NVS_WRITE);
 	/* Tensors without bytes have landed and are where they were. */
 	for (size_t i = 0; i < n; i++)
 		if (!engine->scratch[i]->extent)
 			make_idle(engine, engine->scratch[i]);
-	return 0;
+	return list;
 }
 
 static bool anything_dirty(const struct nvs_engine *engine)
@@ -77,12 +71,15 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 						  .numel = tensor->numel,
 						  .nbytes = tensor->nbytes,
 						  .offset = tensor->offset,
+						  .spare = tensor->spare,
 						  .written = tensor->has_contents,
 						  .has_checksum = tensor->has_checksum,
 						  .checksum = tensor->checksum};
 	}
 	rc = store_commit(engine->store, entries, engine->ntensors, error);
 	free(entries);
+	if (!rc)
+		tensors_committed(engine);
 	return rc;
 }
 
@@ -93,17 +90,23 @@ static int failure_of(const struct nvs_engine *engine, struct nvs_error *error)
 	return engine->failure.code;
 }
 
-/* Under the lock, which it gives away while the drive works. */
+/*
+ * Under the lock, which it gives away while the drive works; when it returns 0 all that there is
+ * lies on the drive. What others begin to use or to write meanwhile is looked at again.
+ */
 static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 {
 	uint64_t failures = engine->write_failures;
 
-	do {
+	for (;;) {
+		int rc = check_finished(engine, error);
 		struct nvs_transfer *list;
-		int rc = write_back(engine, &list, error);
 
 		if (rc)
 			return rc;
+		if (!anything_dirty(engine) && !engine->inflight[NVS_WRITE])
+			return 0;
+		list = write_back(engine);
 		pthread_mutex_unlock(&engine->lock);
 		launch(engine, list);
 		pthread_mutex_lock(&engine->lock);
@@ -111,27 +114,17 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 			pthread_cond_wait(&engine->changed, &engine->lock);
 		if (engine->write_failures != failures)
 			return failure_of(engine, error);
-	} while (anything_dirty(engine));
-	return 0;
-}
-
-int commit(struct nvs_engine *engine, bool closing, struct nvs_error *error)
-{
-	int in_use, rc, manifest_rc = 0;
-
-	pthread_mutex_lock(&engine->lock);
-	in_use = check_finished(engine, error);
-	rc = in_use && !closing ? in_use : write_all(engine, in_use ? NULL : error);
-	/* At the end all that could be written is kept, for there is no later commit to do it. */
-	if (engine->keep && (!rc || closing))
-		manifest_rc = write_manifest(engine, in_use || rc ? NULL : error);
-	pthread_mutex_unlock(&engine->lock);
-	if (in_use)
-		return in_use;
-	return rc ? rc : manifest_rc;
+	}
 }
 
 int nvs_commit(struct nvs_engine *engine, struct nvs_error *error)
 {
-	return commit(engine, false, error);
+	int rc;
+
+	pthread_mutex_lock(&engine->lock);
+	rc = write_all(engine, error);
+	if (!rc && engine->keep)
+		rc = write_manifest(engine, error);
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
 }

@@ -267,14 +267,9 @@ int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
 		pthread_cond_wait(&engine->changed, &engine->lock);
 	pthread_mutex_unlock(&engine->lock);
 	if (engine->keep && !engine->abandoned)
-		rc = commit(engine, true, error);
+		rc = nvs_commit(engine, error);
 	engine_free(engine);
 	return rc;
-}
-
-bool engine_unclean(const struct nvs_engine *engine)
-{
-	return store_unclean(engine->store);
 }
 
 void engine_abandon(struct nvs_engine *engine)

@@ -39,8 +39,6 @@ int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 
 	pthread_mutex_lock(&engine->lock);
 	rc = check_foreign(engine, tensors, n, false, error);
-	if (!rc && n)
-		rc = store_begin_writes(engine->store, error);
 	if (!rc) {
 		for (size_t i = 0; i < n; i++) {
 			/* What the pool holds of it is superseded. */

@@ -19,6 +19,8 @@
 
 TAILQ_HEAD(tensor_list, nvs_tensor);
 
+#define NOWHERE UINT64_MAX
+
 struct nvs_tensor {
 	char *name;
 	enum nvs_dtype dtype;
@@ -26,8 +28,11 @@ struct nvs_tensor {
 	bool is_new;	 /* being registered, without an extent yet */
 	size_t index;	 /* in engine->tensors */
 	uint64_t numel, nbytes;
-	uint64_t extent; /* its length in the store and in the pool: nbytes in whole units */
-	uint64_t offset; /* in the store */
+	uint64_t extent;    /* its length in the store and in the pool: nbytes in whole units */
+	uint64_t offset;    /* in the store, of its contents, */
+	uint64_t spare;	    /* and, in a kept store, of the extent that they may move to */
+	uint64_t committed; /* whichever of the two the manifest names contents in; or NOWHERE */
+	uint64_t place;	    /* that its transfer reads or writes */
 
 	enum nvs_state state;
 	char *data;    /* in the pool, or the caller's memory that is read or written; else NULL */
@@ -45,8 +50,8 @@ struct nvs_tensor {
 	bool bad_sum;	   /* what was read differs from what was written */
 	bool has_checksum;
 	bool unproven; /* a run before this one wrote it, and this has not compared it yet */
-	uint64_t checksum;
-	int status; /* of the last transfer */
+	uint64_t checksum, new_checksum; /* of its contents; of what is being written */
+	int status;			 /* of the last transfer */
 	enum nvs_direction status_direction;
 	uint64_t error_offset;
 	uint64_t batch; /* the last call that named it */
@@ -97,6 +102,8 @@ struct nvs_engine {
 	struct nvs_tensor **tensors;
 	size_t ntensors, ntensors_max;
 	uint64_t nregistered, tensor_bytes;
+	/* Forgotten, but named by the manifest, so that their extents stay taken; by run_next. */
+	struct nvs_tensor *forgotten;
 	struct nvs_tensor **scratch; /* room for all tensors: a batch in the order of the store */
 	/* In the pool out of use, least recently used first: */
 	struct tensor_list idle;
@@ -124,6 +131,8 @@ struct nvs_engine {
 /* ---- tensor.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 void tensors_free(struct nvs_engine *engine);
+/* The manifest now names the tensors that are there where they are, and no others. */
+void tensors_committed(struct nvs_engine *engine);
 /* The text for the tensor's last transfer, which failed. */
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error);
@@ -153,11 +162,8 @@ struct eviction {
 	bool small;	  /* and the plan's that always stay */
 	bool held;	  /* only what counts for max_in_cpu */
 	size_t needed_by; /* only the plan's that are needed later than this access; PLAN_NONE */
-	bool begun;	  /* the store has been told that it is written to */
 	size_t ntaken;	  /* tensors taken */
 	size_t ndirty;	  /* of them, in engine->scratch: to be written back */
-	int status;	  /* why dirty ones can't be written back */
-	struct nvs_error *error;
 };
 /* Those outside the plan go first, least recently used first, then what is needed last. */
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
@@ -190,10 +196,6 @@ void step_stalled(struct nvs_engine *engine, uint64_t from_ns);
 /* The same on the timeline: for the tensor, or for room where that is NULL. */
 void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns);
 
-/* ---- commit.c ---- */
-/* As nvs_commit; when closing, what is in use is left as the drive has it, and told. */
-int commit(struct nvs_engine *engine, bool closing, struct nvs_error *error);
-
 /* ---- runs.c ---- */
 /* Time in which a run was in flight, until `now`. */
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now);
@@ -210,8 +212,9 @@ struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **t
 void launch(struct nvs_engine *engine, struct nvs_transfer *list);
 /* The aio's callback. */
 void runs_completed(void *engine, struct nvs_transfer *list);
-void sort_by_offset(struct nvs_tensor **tensors, size_t n);
-/* How many of the tensors, from the first, lie side by side in the store within a run's length. */
+/* By the places that transfers in that direction go to, which are noted in the tensors. */
+void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction);
+/* How many of the tensors, from the first, have places side by side within a run's length. */
 size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  uint64_t nbytes_max, uint64_t *nbytes);
 

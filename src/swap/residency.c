@@ -37,12 +37,8 @@ static bool has_room(const struct nvs_engine *engine, const struct eviction *evi
 	return eviction->reached >= eviction->goal;
 }
 
-/*
- * Makes room for `need` bytes as far as it can be made now. Returns -EAGAIN, or why dirty tensors
- * can't be written back where nothing else can be done.
- */
-static int make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt,
-		     struct nvs_error *error)
+/* Makes room for `need` bytes as far as it can be made now. */
+static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt)
 {
 	struct eviction eviction = {.enough = has_room,
 				    .goal = need,
@@ -50,8 +46,7 @@ static int make_room(struct nvs_engine *engine, uint64_t need, struct attempt *a
 				    .writes = true,
 				    .ahead = true,
 				    .small = true,
-				    .needed_by = PLAN_NONE,
-				    .error = error};
+				    .needed_by = PLAN_NONE};
 	bool in_pieces = need <= eviction.reached && !engine->landing;
 
 	/* Enough is free, but in pieces: one more may join two of them. */
@@ -70,7 +65,6 @@ static int make_room(struct nvs_engine *engine, uint64_t need, struct attempt *a
 			pool_note_wait(engine->pool);
 		attempt->waited = true;
 	}
-	return attempt->stuck && eviction.status ? eviction.status : -EAGAIN;
 }
 
 /* Those of the batch that are not in the pool, into engine->scratch. */
@@ -106,8 +100,8 @@ static int check_named_once(struct nvs_engine *engine, struct nvs_tensor *const 
 int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	return error_about(error, -ENODATA, tensor->name, 0, 0,
-			   "%s has no contents to read: it has never been written, its last write "
-			   "failed, or a crash came between it and a commit",
+			   "%s has no contents to read: it has never been written, or its last "
+			   "write failed",
 			   tensor->name);
 }
 
@@ -217,7 +211,8 @@ static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct 
 	}
 	if (engine->write_failures != attempt->failures)
 		return write_back_failed(engine, error);
-	return make_room(engine, need, attempt, error);
+	make_room(engine, need, attempt);
+	return -EAGAIN;
 }
 
 static int no_time_left(const struct attempt *attempt, int code, struct nvs_error *error)
@@ -470,15 +465,10 @@ int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		 struct nvs_error *error)
 {
 	struct nvs_transfer *list = NULL;
-	bool dirty = false;
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
 	rc = check_unused(engine, tensors, n, error);
-	for (size_t i = 0; i < n && !rc && !dirty; i++)
-		dirty = tensors[i]->dirty;
-	if (!rc && dirty)
-		rc = store_begin_writes(engine->store, error);
 	if (!rc) {
 		list = swap_out(engine, tensors, n);
 		pthread_cond_broadcast(&engine->changed);

@@ -42,7 +42,7 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 	struct nvs_tensor **tensors = engine->scratch;
 	size_t i = 0;
 
-	sort_by_offset(tensors, n);
+	sort_by_place(tensors, n, NVS_READ);
 	while (i < n) {
 		uint64_t nbytes, longest = pool_largest_free(engine->pool);
 		size_t k = run_length(engine, tensors + i, n - i, longest, &nbytes);
@@ -158,26 +158,14 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 /* ---- Evictions ---- */
 
-/* A clean tensor may always be taken; a dirty one where the store can be written to. */
-static bool may_write(struct nvs_engine *engine, struct eviction *eviction)
-{
-	if (!eviction->writes)
-		return false;
-	if (!eviction->begun) {
-		eviction->begun = true;
-		eviction->status = store_begin_writes(engine->store, eviction->error);
-	}
-	return !eviction->status;
-}
-
-static bool may_evict(struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		      struct eviction *eviction)
+static bool may_evict(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		      const struct eviction *eviction)
 {
 	if (!eviction->own && tensor->batch == engine->batch)
 		return false;
 	if ((eviction->held && !tensor->held) || (tensor->prefetched && !eviction->ahead))
 		return false;
-	return !tensor->dirty || may_write(engine, eviction);
+	return !tensor->dirty || eviction->writes;
 }
 
 static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct eviction *eviction)

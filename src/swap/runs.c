@@ -19,8 +19,8 @@
 /* Those of no bytes come before the one that begins where they lie. */
 static bool lies_before(const struct nvs_tensor *left, const struct nvs_tensor *right)
 {
-	return left->offset != right->offset ? left->offset < right->offset
-					     : left->extent < right->extent;
+	return left->place != right->place ? left->place < right->place
+					   : left->extent < right->extent;
 }
 
 static void sink(struct nvs_tensor **heap, size_t i, size_t n)
@@ -38,11 +38,21 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 	heap[i] = tensor;
 }
 
+/* What the manifest names is never written over. */
+static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction direction)
+{
+	bool moves = direction == NVS_WRITE && tensor->committed == tensor->offset;
+
+	return moves ? tensor->spare : tensor->offset;
+}
+
 /* A heap sort, because qsort(3) may allocate. Most batches are in order already. */
-void sort_by_offset(struct nvs_tensor **tensors, size_t n)
+void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction)
 {
 	size_t i = 1;
 
+	for (size_t k = 0; k < n; k++)
+		tensors[k]->place = place_of(tensors[k], direction);
 	while (i < n && !lies_before(tensors[i], tensors[i - 1]))
 		i++;
 	if (i >= n)
@@ -68,7 +78,7 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 	if (limit > nbytes_max)
 		limit = nbytes_max;
 	for (; i < n && sum + tensors[i]->extent <= limit; i++) {
-		if (tensors[i]->offset != tensors[i - 1]->offset + tensors[i - 1]->extent)
+		if (tensors[i]->place != tensors[i - 1]->place + tensors[i - 1]->extent)
 			break;
 		sum += tensors[i]->extent;
 	}
@@ -85,7 +95,7 @@ static uint64_t bytes_moved(const struct nvs_tensor *tensor)
 static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
 {
 	return tensor->foreign == before->foreign && bytes_moved(before) == before->extent &&
-	       tensor->offset == before->offset + before->extent &&
+	       tensor->place == before->place + before->extent &&
 	       tensor->data == before->data + before->extent;
 }
 
@@ -138,7 +148,7 @@ static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tens
 						.direction = direction,
 						.data = first->data,
 						.nbytes = nbytes,
-						.offset = first->offset,
+						.offset = first->place,
 						.user = first};
 	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
 		engine->busy_from_ns = clock_ns();
@@ -153,7 +163,7 @@ struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **t
 	struct nvs_transfer *list = NULL, **tail = &list;
 	size_t i = 0;
 
-	sort_by_offset(tensors, n);
+	sort_by_place(tensors, n, direction);
 	while (i < n) {
 		uint64_t nbytes;
 		size_t length, k = 1;
@@ -190,7 +200,7 @@ static uint64_t sum_of(const struct nvs_tensor *tensor)
 	return XXH3_64bits(tensor->data, tensor->nbytes);
 }
 
-/* A kept store always has them: after a crash they alone tell what is whole. */
+/* A kept store always has them: they alone tell where a drive has lost what was committed. */
 static bool keeps_sums(const struct nvs_engine *engine)
 {
 	return engine->verify || engine->keep;
@@ -215,19 +225,14 @@ void launch(struct nvs_engine *engine, struct nvs_transfer *list)
 		note_launch(list);
 	for (struct nvs_transfer *run = list; run && keeps_sums(engine); run = run->state.next)
 		for (struct nvs_tensor *t = run->user; t && run->direction == NVS_WRITE;
-		     t = t->run_next) {
-			t->checksum = sum_of(t);
-			t->has_checksum = true;
-		}
+		     t = t->run_next)
+			t->new_checksum = sum_of(t);
 	aio_submit_list(engine->aio, list);
 }
 
 /* ---- Landing ---- */
 
-/*
- * Whoever has a checksum is held to it, also where none are made now: a kept store may have been
- * written to after the commit that noted it, by a run that crashed.
- */
+/* What a run before this one wrote is held to its checksum also where none are made now. */
 static void check_sums(const struct nvs_engine *engine, const struct nvs_transfer *run)
 {
 	if (run->direction != NVS_READ || run->status)
@@ -241,7 +246,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	if (tensor->bad_sum) {
 		tensor->status = -EBADMSG;
-		tensor->error_offset = tensor->offset;
+		tensor->error_offset = tensor->place;
 		engine->verify_errors++;
 		log_say(&engine->log, NVS_LOG_ERROR,
 			"%s: the bytes read from the store are not those that were written",
@@ -270,7 +275,9 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	tensor->has_contents = tensor->has_checksum = false;
+	/* In the other extent its contents are as they were. */
+	if (tensor->place == tensor->offset)
+		tensor->has_contents = tensor->has_checksum = false;
 	if (tensor->foreign)
 		return;
 	tensor->dirty = true;
@@ -285,16 +292,25 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		tensor->status = 0;
 }
 
+static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (tensor->place != tensor->offset) {
+		tensor->spare = tensor->offset;
+		tensor->offset = tensor->place;
+	}
+	tensor->has_contents = true;
+	tensor->has_checksum = keeps_sums(engine);
+	tensor->checksum = tensor->new_checksum;
+	tensor->unproven = false;
+	engine->swapped[NVS_WRITE] += tensor->nbytes;
+}
+
 static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	if (tensor->status) {
+	if (tensor->status)
 		write_failed(engine, tensor);
-	} else {
-		tensor->has_contents = true;
-		tensor->has_checksum = keeps_sums(engine);
-		tensor->unproven = false;
-		engine->swapped[NVS_WRITE] += tensor->nbytes;
-	}
+	else
+		write_succeeded(engine, tensor);
 	if (tensor->foreign) {
 		tensor->foreign = false;
 		tensor->data = NULL;
@@ -316,7 +332,7 @@ static void trace_run(const struct nvs_engine *engine, const struct nvs_transfer
 
 	for (const struct nvs_tensor *t = first; t; t = t->run_next)
 		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->name,
-			     first->launched_ns, now, t->offset, t->nbytes);
+			     first->launched_ns, now, t->place, t->nbytes);
 }
 
 static void land(struct nvs_engine *engine, const struct nvs_transfer *run)

@@ -25,9 +25,6 @@ int engine_node(const struct nvs_engine *engine);
  * did: for who must hear of those that a later attempt has made good. */
 uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last);
 
-/* Whether the kept store was found as a crash has left it. */
-bool engine_unclean(const struct nvs_engine *engine);
-
 /* Whether the kept store holds a tensor of that name that has not been registered; its numel into
  * *numel. */
 bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *numel);

@@ -72,6 +72,7 @@ static struct nvs_tensor *tensor_new(struct nvs_engine *engine, const struct nvs
 	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
 	tensor->extent = in_units(engine, tensor->nbytes);
 	tensor->state = NVS_EMPTY;
+	tensor->committed = NOWHERE;
 	if (!tensor->name || !tsearch(tensor, &engine->names, by_name)) {
 		free(tensor->name);
 		free(tensor);
@@ -83,21 +84,41 @@ static struct nvs_tensor *tensor_new(struct nvs_engine *engine, const struct nvs
 	return tensor;
 }
 
-static void tensor_free(struct nvs_engine *engine, struct nvs_tensor *tensor)
+static void take_off_table(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	struct nvs_tensor *last = engine->tensors[--engine->ntensors];
 
 	engine->tensors[tensor->index] = last;
 	last->index = tensor->index;
 	tdelete(tensor, &engine->names, by_name);
+}
+
+static void tensor_free(struct nvs_tensor *tensor)
+{
 	free(tensor->name);
 	free(tensor);
 }
 
+static struct nvs_tensor *pop_forgotten(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor = engine->forgotten;
+
+	if (tensor)
+		engine->forgotten = tensor->run_next;
+	return tensor;
+}
+
 void tensors_free(struct nvs_engine *engine)
 {
-	while (engine->ntensors)
-		tensor_free(engine, engine->tensors[engine->ntensors - 1]);
+	struct nvs_tensor *tensor;
+
+	while (engine->ntensors) {
+		tensor = engine->tensors[engine->ntensors - 1];
+		take_off_table(engine, tensor);
+		tensor_free(tensor);
+	}
+	while ((tensor = pop_forgotten(engine)))
+		tensor_free(tensor);
 	free(engine->tensors);
 	free(engine->scratch);
 }
@@ -106,7 +127,6 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {
 	size_t n;
 	const struct store_entry *entries = store_entries(engine->store, &n);
-	bool unclean = store_unclean(engine->store);
 	int rc = grow(engine, n);
 
 	for (size_t i = 0; i < n && !rc; i++) {
@@ -120,23 +140,37 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 			break;
 		}
 		tensor->offset = entries[i].offset;
+		tensor->spare = entries[i].spare;
 		tensor->checksum = entries[i].checksum;
 		tensor->has_checksum = tensor->unproven = entries[i].has_checksum;
-		/* Of no bytes, none can be stale. */
-		tensor->has_contents = entries[i].written &&
-				       (!unclean || tensor->has_checksum || !tensor->nbytes);
+		tensor->has_contents = entries[i].written;
 		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
 	}
 	if (rc)
 		return error_set(error, rc, "out of memory while reading the manifest");
-	if (unclean && n)
-		log_say(&engine->log, NVS_LOG_WARNING,
-			"the store at %s was written to after its last commit by a run that did "
-			"not "
-			"end properly: of its %zu tensors, those without a checksum are lost, and "
-			"the others are verified as they are read",
-			store_path(engine->store), n);
+	tensors_committed(engine);
 	return 0;
+}
+
+static void release_extents(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	store_release(engine->store, tensor->offset, tensor->nbytes);
+	if (engine->keep)
+		store_release(engine->store, tensor->spare, tensor->nbytes);
+}
+
+void tensors_committed(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor;
+
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		tensor = engine->tensors[i];
+		tensor->committed = tensor->has_contents ? tensor->offset : NOWHERE;
+	}
+	while ((tensor = pop_forgotten(engine))) {
+		release_extents(engine, tensor);
+		tensor_free(tensor);
+	}
 }
 
 /* ---- Registering ---- */
@@ -216,7 +250,7 @@ static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec 
 static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 		   struct nvs_error *error)
 {
-	uint64_t *numbers = calloc(2 * n + 1, sizeof(*numbers));
+	uint64_t *numbers = calloc(4 * n + 1, sizeof(*numbers));
 	uint64_t *nbytes, *offsets;
 	size_t count = 0;
 	int rc;
@@ -224,14 +258,17 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 	if (!numbers)
 		return error_set(error, -ENOMEM, "out of memory while registering tensors");
 	nbytes = numbers;
-	offsets = numbers + n;
+	offsets = numbers + 2 * n;
 	for (size_t i = 0; i < n; i++)
 		if (tensors[i]->is_new)
 			nbytes[count++] = tensors[i]->nbytes;
-	rc = store_reserve(engine->store, nbytes, count, offsets, error);
+	/* The spares behind all the firsts, so that whichever are used lie side by side. */
+	memcpy(nbytes + count, nbytes, count * sizeof(*nbytes));
+	rc = store_reserve(engine->store, nbytes, engine->keep ? 2 * count : count, offsets, error);
 	for (size_t i = 0, k = 0; i < n && !rc; i++)
 		if (tensors[i]->is_new) {
-			tensors[i]->offset = offsets[k++];
+			tensors[i]->offset = offsets[k];
+			tensors[i]->spare = offsets[count + k++];
 			tensors[i]->is_new = false;
 		}
 	free(numbers);
@@ -241,10 +278,12 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 static void take_back(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
 {
 	while (n--) {
-		if (tensors[n]->is_new)
-			tensor_free(engine, tensors[n]);
-		else
+		if (tensors[n]->is_new) {
+			take_off_table(engine, tensors[n]);
+			tensor_free(tensors[n]);
+		} else {
 			tensors[n]->registered = false;
+		}
 	}
 }
 
@@ -301,6 +340,24 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 	return stored;
 }
 
+static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (plan_has(&engine->plan, tensor))
+		plan_drop(engine);
+	drop(engine, tensor);
+	engine->nregistered--;
+	engine->tensor_bytes -= tensor->nbytes;
+	take_off_table(engine, tensor);
+	/* A run after a crash finds it, so its bytes stay until a commit has left it out. */
+	if (tensor->committed != NOWHERE) {
+		tensor->run_next = engine->forgotten;
+		engine->forgotten = tensor;
+		return;
+	}
+	release_extents(engine, tensor);
+	tensor_free(tensor);
+}
+
 int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	       struct nvs_error *error)
 {
@@ -313,15 +370,8 @@ int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
 					 "%s is in flight: wait for it first", tensors[i]->name);
-	for (size_t i = 0; i < n && !rc; i++) {
-		if (plan_has(&engine->plan, tensors[i]))
-			plan_drop(engine);
-		drop(engine, tensors[i]);
-		store_release(engine->store, tensors[i]->offset, tensors[i]->nbytes);
-		engine->nregistered--;
-		engine->tensor_bytes -= tensors[i]->nbytes;
-		tensor_free(engine, tensors[i]);
-	}
+	for (size_t i = 0; i < n && !rc; i++)
+		forget(engine, tensors[i]);
 	if (!rc)
 		pthread_cond_broadcast(&engine->changed);
 	pthread_mutex_unlock(&engine->lock);
