@@ -27,6 +27,14 @@ struct bench_options {
 	bool verify;
 };
 
+extern const struct command_spec bench_command;
+
+/* As options_parse, from the defaults on. */
+int bench_options_parse(struct bench_options *options, struct options_given *given, int argc,
+			char **argv);
+/* Whether the option of that name, which must be one, was typed. */
+bool bench_option_given(const struct options_given *given, const char *name);
+
 /* The percentiles that fio prints. */
 #define PERCENTILES                                                                                \
 	{                                                                                          \
