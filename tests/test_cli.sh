@@ -158,7 +158,7 @@ expect config_error_names_the_key 1 "queue_dpeth.*queue_depth" bench --config "$
 expect path_that_is_none_fails 1 "typo.json/sub" bench --nvme-path "$T/typo.json/sub" --tensors 1 --tensor-size 4k
 expect tensor_that_never_fits_fails 1 "tensor.0" bench --nvme-path "$T/store" --tensors 1 \
 	--tensor-size 8m --pool 1m
-expect too_many_bytes_fail 1 "64 bits" bench --nvme-path "$T/store" --tensors 16777216 \
+expect too_many_bytes_fail 1 "more bytes than the 576460752303423488 that are allowed" bench --nvme-path "$T/store" --tensors 16777216 \
 	--tensor-size 1024t
 expect output_in_no_directory_fails 1 "can't write the output to" bench "${SMALL[@]}" \
 	--output "$T/nothere/out"
@@ -235,6 +235,19 @@ write("many_elements", {"a": tensor([1 << 40, 1 << 40], 0, 16)}, bytes(16))
 write("many_bytes", {"a": tensor([1 << 62], 0, 16)}, bytes(16))
 write("big_number", b'{"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]}}', bytes(16))
 write("overlap", {"a": tensor([4], 0, 16), "b": tensor([4], 12, 28)}, bytes(28))
+write("inside", {"a": tensor([4], 0, 16), "b": tensor([0], 8, 8), "c": tensor([4], 16, 32)}, bytes(32))
+write("same_place", {"a": tensor([4], 0, 16), "b": tensor([4], 0, 16)}, bytes(16))
+write("hole", {"b": tensor([4], 20, 36), "a": tensor([4], 0, 16)}, bytes(36))
+write("late_start", {"a": tensor([4], 4, 20)}, bytes(20))
+write("more_data", {"a": tensor([4], 0, 16)}, bytes(17))
+write("deep", b'{"a":{"dtype":"U8","shape":' + b"[" * 200000 + b"]" * 200000 + b"}}")
+write("deep_objects", b'{"a":' * 200000 + b"}" * 200000)
+write("huge_offsets", {"a": tensor([4], (1 << 64) - 8, 8)}, bytes(16))
+write("huge_end", {"a": tensor([1 << 40], 0, 1 << 42)}, bytes(16))
+write("wrapping_offset", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551616,1]}}', bytes(1))
+write("half_eib", {"a": tensor([1 << 58], 0, 1 << 60)}, bytes(16))
+write("any_order", {"b": tensor([2], 24, 32), "a": tensor([4], 0, 16), "empty": tensor([0, 9], 16, 16),
+                    "c": tensor([2], 16, 24)}, bytes(range(32)))
 write("twice", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
                b'"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}', bytes(2))
 write("key_twice", b'{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(2))
@@ -280,9 +293,20 @@ refused shape_string 'tensor a: found a string where shape'
 refused shape_nested 'tensor a: found an array'
 refused null 'tensor a: found null'
 refused many_elements 'tensor a: its shape has more elements than 64 bits'
-refused many_bytes 'tensor a: .*more bytes than 64 bits'
+refused many_bytes 'tensor a: .*more bytes than the 576460752303423488 that are allowed'
 refused big_number 'tensor a: found 99999999999999999999'
-refused overlap 'tensors a and b overlap'
+refused overlap 'tensor b: its data begin at 12, and must begin at 16, where a ends: the two overlap'
+refused inside 'tensor b: its data begin at 8, and must begin at 16, where a ends: the two overlap'
+refused same_place 'tensor [ab]: its data begin at 0, and must begin at 16, where [ab] ends: the two overlap'
+refused hole 'tensor b: its data begin at 20, and must begin at 16, where a ends: a file has no holes'
+refused late_start 'tensor a: its data begin at 4, and must begin at 0, where the header ends: a file has no'
+refused more_data 'data end at 16 with tensor a, and the file has 17 bytes of data: nothing may stand behind'
+refused deep 'tensor a: found an array where a whole number'
+refused deep_objects 'tensor a: unknown key a'
+refused huge_offsets 'tensor a: data_offsets must be two numbers, the second not less'
+refused huge_end 'tensor a: its data end 4398046511104 bytes .* only 16'
+refused wrapping_offset 'tensor a: found 18446744073709551616 where a whole number'
+refused half_eib 'tensor a: .*more bytes than the 576460752303423488 that are allowed'
 refused twice 'tensor a stands twice'
 refused key_twice 'tensor a: dtype stands twice'
 refused unknown_key 'tensor a: unknown key strides'
@@ -311,6 +335,8 @@ for rw in swapout swapin swap; do
 		 swap['verified_bytes'] >= $GOOD" \
 		--model "$T/models/good.safetensors" --rw $rw --loops 2 --verify
 done
+model safetensors_lists_tensors_in_any_order "swap['tensors'] == 4 and swap['bytes'] == 32" \
+	--model "$T/models/any_order.safetensors" --rw swap --verify
 cp "$T/models/good.safetensors" "$T/models/renamed"
 model safetensors_is_known_by_its_contents "swap['bytes'] == $GOOD" --model "$T/models/renamed" --verify
 cp "$T/models/good.json" "$T/models/shapes"

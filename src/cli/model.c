@@ -83,8 +83,13 @@ static int fail(struct nvs_error *error, int code, const char *subject, const ch
 	return code;
 }
 
-/* For the callbacks of yajl, which end the parsing by 0. */
+/* For the callbacks of yajl, which end the parsing by 0; the code stays in the error. */
 #define REJECT(reader, ...) (fail((reader)->error, -EINVAL, (reader)->tensor.name, __VA_ARGS__), 0)
+
+static int no_memory(const struct model *model, struct nvs_error *error)
+{
+	return fail(error, -ENOMEM, "", "no memory for the header of %s", model->path);
+}
 
 static int unexpected(struct reader *reader, const char *found)
 {
@@ -172,7 +177,7 @@ static int begin_tensor(struct reader *reader, const char *name, size_t length)
 			      memchr(name, '\0', length) ? " with a NUL" : "", NVS_NAME_MAX);
 	reader->tensor = (struct model_tensor){.name = strndup(name, length), .numel = 1};
 	if (!reader->tensor.name)
-		return REJECT(reader, "no memory for the header of %s", reader->model->path);
+		return no_memory(reader->model, reader->error), 0;
 	reader->has_dtype = reader->has_shape = reader->has_offsets = false;
 	reader->noffsets = 0;
 	reader->place = TENSOR_VALUE;
@@ -274,7 +279,7 @@ static int grow(struct reader *reader)
 	struct model_tensor *tensors = reallocarray(reader->model->tensors, room, sizeof(*tensors));
 
 	if (!tensors)
-		return REJECT(reader, "no memory for the header of %s", reader->model->path);
+		return no_memory(reader->model, reader->error), 0;
 	reader->model->tensors = tensors;
 	reader->room = room;
 	return 1;
@@ -292,11 +297,12 @@ static int end_tensor(struct reader *reader)
 			      : !reader->has_shape ? "shape"
 						   : "data_offsets");
 	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
-	    __builtin_add_overflow(model->nbytes, tensor->nbytes, &model->nbytes))
+	    tensor->nbytes > MODEL_BYTES_MAX - model->nbytes)
 		return REJECT(reader,
-			      "%s: tensor %s: with it the model has more bytes than 64 bits "
-			      "can count",
-			      model->path, tensor->name);
+			      "%s: tensor %s: with it the model has more bytes than the %llu that "
+			      "are allowed",
+			      model->path, tensor->name, MODEL_BYTES_MAX);
+	model->nbytes += tensor->nbytes;
 	if (reader->has_offsets && !check_offsets(reader))
 		return 0;
 	if (model->n == reader->room && !grow(reader))
@@ -374,13 +380,12 @@ static int parse(struct reader *reader)
 	int rc = 0;
 
 	if (!parser)
-		return fail(reader->error, -ENOMEM, "", "no memory for the header of %s",
-			    reader->model->path);
+		return no_memory(reader->model, reader->error);
 	status = yajl_parse(parser, (const unsigned char *)reader->json, reader->json_bytes);
 	if (status == yajl_status_ok)
 		status = yajl_complete_parse(parser);
 	if (status == yajl_status_client_canceled)
-		rc = -EINVAL;
+		rc = reader->error->code;
 	else if (status != yajl_status_ok)
 		rc = syntax_error(reader, parser);
 	yajl_free(parser);
@@ -408,28 +413,63 @@ static int by_offset(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* What can be told only of all the tensors together. */
-static int check_all(const struct model *model, struct nvs_error *error)
+static int check_names(const struct model *model, const struct model_tensor **sorted,
+		       struct nvs_error *error)
 {
+	qsort(sorted, model->n, sizeof(const struct model_tensor *), by_name);
+	for (size_t i = 1; i < model->n; i++)
+		if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
+			return fail(error, -EINVAL, sorted[i]->name, "%s: tensor %s stands twice",
+				    model->path, sorted[i]->name);
+	return 0;
+}
+
+/* The tensors lie end to end and fill the file, as the format has it. Offsets in the texts are
+ * those of the header: from where the data begin. */
+static int check_layout(const struct reader *reader, const struct model_tensor **sorted)
+{
+	const struct model *model = reader->model;
+	const char *before = "the header";
+	unsigned long long end = 0;
+
+	qsort(sorted, model->n, sizeof(const struct model_tensor *), by_offset);
+	for (size_t i = 0; i < model->n; i++) {
+		const struct model_tensor *tensor = sorted[i];
+		unsigned long long begin = tensor->file_offset - reader->data_start;
+
+		if (begin != end)
+			return fail(
+				reader->error, -EINVAL, tensor->name,
+				"%s: tensor %s: its data begin at %llu, and must begin at %llu, "
+				"where %s ends: %s",
+				model->path, tensor->name, begin, end, before,
+				begin < end ? "the two overlap"
+					    : "a file has no holes between tensors");
+		end = begin + tensor->nbytes;
+		before = tensor->name;
+	}
+	if (end != reader->data_bytes)
+		return fail(reader->error, -EINVAL, before,
+			    "%s: the data end at %llu with tensor %s, and the file has %llu bytes "
+			    "of data: nothing may stand behind the last tensor",
+			    model->path, end, before, (unsigned long long)reader->data_bytes);
+	return 0;
+}
+
+/* What can be told only of all the tensors together. */
+static int check_all(const struct reader *reader)
+{
+	const struct model *model = reader->model;
 	const struct model_tensor **sorted = calloc(model->n, sizeof(const struct model_tensor *));
-	int rc = 0;
+	int rc;
 
 	if (!sorted)
-		return fail(error, -ENOMEM, "", "no memory for the header of %s", model->path);
+		return no_memory(model, reader->error);
 	for (size_t i = 0; i < model->n; i++)
 		sorted[i] = &model->tensors[i];
-	qsort(sorted, model->n, sizeof(const struct model_tensor *), by_name);
-	for (size_t i = 1; i < model->n && !rc; i++)
-		if (!strcmp(sorted[i - 1]->name, sorted[i]->name))
-			rc = fail(error, -EINVAL, sorted[i]->name, "%s: tensor %s stands twice",
-				  model->path, sorted[i]->name);
-	if (model->fd >= 0)
-		qsort(sorted, model->n, sizeof(const struct model_tensor *), by_offset);
-	for (size_t i = 1; i < model->n && !rc && model->fd >= 0; i++)
-		if (sorted[i - 1]->file_offset + sorted[i - 1]->nbytes > sorted[i]->file_offset)
-			rc = fail(error, -EINVAL, sorted[i]->name,
-				  "%s: the data of tensors %s and %s overlap", model->path,
-				  sorted[i - 1]->name, sorted[i]->name);
+	rc = check_names(model, sorted, reader->error);
+	if (!rc && model->fd >= 0)
+		rc = check_layout(reader, sorted);
 	free(sorted);
 	return rc;
 }
@@ -518,8 +558,7 @@ static int read_header(struct reader *reader, int fd, uint64_t file_bytes)
 		return rc;
 	json = malloc(nbytes ? nbytes : 1);
 	if (!json)
-		return fail(reader->error, -ENOMEM, "", "no memory for the header of %s",
-			    model->path);
+		return no_memory(model, reader->error);
 	reader->json = json;
 	reader->json_bytes = nbytes;
 	rc = read_at(fd, model->path, offset, json, nbytes, reader->error);
@@ -528,7 +567,7 @@ static int read_header(struct reader *reader, int fd, uint64_t file_bytes)
 	free(json);
 	if (!rc && !model->n)
 		rc = fail(reader->error, -EINVAL, "", "%s: holds no tensor", model->path);
-	return rc ? rc : check_all(model, reader->error);
+	return rc ? rc : check_all(reader);
 }
 
 int model_load(struct model *model, const char *path, struct nvs_error *error)
@@ -557,10 +596,12 @@ int model_make(struct model *model, uint64_t n, uint64_t nbytes, struct nvs_erro
 {
 	assert(n && n <= MODEL_TENSORS_MAX);
 	*model = (struct model){.fd = -1};
-	if (__builtin_mul_overflow(n, nbytes, &model->nbytes))
+	if (nbytes > MODEL_BYTES_MAX / n)
 		return fail(error, -EINVAL, "",
-			    "%llu tensors of %llu bytes are more bytes than 64 bits can count",
-			    (unsigned long long)n, (unsigned long long)nbytes);
+			    "%llu tensors of %llu bytes are more bytes than the %llu that are "
+			    "allowed",
+			    (unsigned long long)n, (unsigned long long)nbytes, MODEL_BYTES_MAX);
+	model->nbytes = n * nbytes;
 	model->tensors = calloc(n, sizeof(*model->tensors));
 	for (; model->tensors && model->n < n; model->n++) {
 		struct model_tensor *tensor = &model->tensors[model->n];

@@ -13,6 +13,8 @@
 
 #define MODEL_HEADER_MAX  (100u << 20) /* as the safetensors library has it */
 #define MODEL_TENSORS_MAX (16u << 20)
+/* So that bytes can be rounded up and counted in any element type without a thought. */
+#define MODEL_BYTES_MAX (1ull << 59)
 
 struct model_tensor {
 	char *name;
@@ -37,7 +39,7 @@ struct model {
  * the tensor in *error; *model needs no model_free then.
  */
 int model_load(struct model *model, const char *path, struct nvs_error *error);
-/* `n` tensors of `nbytes` each, of dtype U8. -ENOMEM; -EINVAL above 64 bits of bytes. */
+/* `n` tensors of `nbytes` each, of dtype U8. -ENOMEM; -EINVAL above MODEL_BYTES_MAX. */
 int model_make(struct model *model, uint64_t n, uint64_t nbytes, struct nvs_error *error);
 void model_free(struct model *model);
 
