@@ -590,6 +590,47 @@ static void names_that_lie_are_refused(void **state)
 	assert_patched(44, 4, "an entry has a flag that is unknown");
 }
 
+static void what_is_to_be_zero_in_an_entry_is_zero(void **state)
+{
+	static const size_t places[] = {16, 24, 32, 52, 65};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(places); i++) {
+		const struct store_entry one = {.name = "abcdefgh", .dtype = NVS_U8};
+		struct manifest_header header;
+		uint8_t *bytes = lie(&one, 1, &header);
+		const char *why = "";
+
+		/* 512, so that an extent begins where one may. */
+		put_u32(bytes + MANIFEST_HEADER_BYTES + places[i], 512);
+		assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), -EUCLEAN);
+		assert_string_equal(why, "an entry has something where zeros are due");
+		free(bytes);
+	}
+}
+
+static void what_is_to_be_zero_in_a_header_or_a_label_is_zero(void **state)
+{
+	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
+	const struct label label = {.count = 1, .unit = 512};
+	struct manifest_header header;
+	uint8_t block[LABEL_BYTES], *bytes = lie(&one, 1, &header);
+	struct label read;
+
+	(void)state;
+	bytes[64] = 1;
+	put_u64(bytes + 120, XXH3_64bits(bytes, 120));
+	assert_int_equal(manifest_decode_header(bytes, &header), -EUCLEAN);
+	free(bytes);
+
+	label_encode(&label, block);
+	assert_int_equal(label_decode(block, &read), 0);
+	block[LABEL_BYTES - 1] = 1;
+	put_u64(block + 504, 0);
+	put_u64(block + 504, XXH3_64bits(block, sizeof(block)));
+	assert_int_equal(label_decode(block, &read), -EUCLEAN);
+}
+
 static void counts_that_lie_are_refused_without_memory_for_them(void **state)
 {
 	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
@@ -1028,6 +1069,8 @@ int main(void)
 		store_test(a_sparse_copy_is_reserved_again),
 		store_test(manifests_that_lie_are_refused),
 		store_test(names_that_lie_are_refused),
+		store_test(what_is_to_be_zero_in_an_entry_is_zero),
+		store_test(what_is_to_be_zero_in_a_header_or_a_label_is_zero),
 		store_test(counts_that_lie_are_refused_without_memory_for_them),
 		store_test(manifests_longer_than_their_file_are_refused),
 		store_test(manifests_of_another_store_do_not_count),

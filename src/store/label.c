@@ -87,6 +87,7 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 		return -EPROTONOSUPPORT;
 
 	uint32_t flags = get_u32(bytes + AT_FLAGS);
+	uint8_t written[LABEL_BYTES];
 
 	*label = (struct label){
 		.index = get_u32(bytes + AT_INDEX),
@@ -99,5 +100,8 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 		.generation = get_u64(bytes + AT_GENERATION),
 	};
 	memcpy(label->id, bytes + AT_ID, STORE_ID_SIZE);
-	return sensible(label, flags) ? 0 : -EUCLEAN;
+	if (!sensible(label, flags))
+		return -EUCLEAN;
+	label_encode(label, written);
+	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }

@@ -123,6 +123,8 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 			   struct manifest_header *header)
 {
+	uint8_t written[MANIFEST_HEADER_BYTES];
+
 	if (memcmp(bytes, magic, sizeof(magic)) != 0 || get_u32(bytes + AT_VERSION) != VERSION ||
 	    get_u64(bytes + AT_HEADER_CHECKSUM) != XXH3_64bits(bytes, AT_HEADER_CHECKSUM))
 		return -EUCLEAN;
@@ -135,7 +137,8 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	    header->body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES ||
 	    header->count > header->body_bytes / entry_bytes(1))
 		return -EUCLEAN;
-	return 0;
+	encode_header(header, written);
+	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }
 
 /* The name stays in the body: it must be one string of the length that the entry says. */
@@ -164,6 +167,16 @@ static const char *check_extents(const struct store_entry *entry, uint32_t dtype
 	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX || entry->spare > RANGE_MAX)
 		return "an extent is out of range";
 	return NULL;
+}
+
+/* What nobody looks at could hide what was damaged, or what a later version means by it. */
+static const char *check_rest(const struct store_entry *entry, const uint8_t *bytes)
+{
+	uint8_t written[MANIFEST_ENTRY_MAX] = {0};
+	size_t length = (size_t)(encode_entry(entry, written) - written);
+
+	return memcmp(bytes, written, length) != 0 ? "an entry has something where zeros are due"
+						   : NULL;
 }
 
 /* Decodes one entry at *at and steps over it; returns what is wrong with it, or NULL. */
@@ -195,7 +208,8 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 		.checksum = get_u64(bytes + AT_CHECKSUM),
 	};
 	*at = bytes + entry_bytes(length);
-	return check_extents(entry, dtype, unit);
+	why = check_extents(entry, dtype, unit);
+	return why ? why : check_rest(entry, bytes);
 }
 
 struct range {
