@@ -42,9 +42,10 @@ TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(wildcard tests/*.c))
 TEST_SCRIPTS := $(wildcard tests/test_*.sh tests/test_*.py)
 EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
+FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
 HEADERS := $(wildcard include/*.h src/*/*.h tests/*.h)
 C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(BENCH_SOURCES) \
-	$(EXAMPLES)
+	$(EXAMPLES) $(FUZZ_SOURCES)
 
 # The public header is the one place that knows the version.
 VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap.h)
@@ -66,6 +67,7 @@ CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)
 TEST_PROGRAMS := $(TEST_SOURCES:%.c=$(BUILD)/%)
 SUPPORT_OBJECTS := $(TEST_SUPPORT:%.c=$(BUILD)/%.o)
 BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/%)
+FUZZ_PROGRAMS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
 LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
 
 # ---- Flags
@@ -152,8 +154,21 @@ $(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
+# What each fuzz target needs, and no more: it is all built with coverage for the fuzzer.
+FUZZED_config := $(wildcard src/config/*.c) src/base/error.c
+FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
+FUZZED_options := src/cli/bench_options.c src/cli/options.c
+FUZZED_safetensors := src/cli/model.c src/config/dtype.c
+
+define fuzz_program
+$$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))
+	$$(call say,LD)
+	$$(Q)$$(LINK) -fsanitize=fuzzer -o $$@ $$^ $$(PACKAGE_LIBS)
+endef
+$(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
+
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
-	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o))
+	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(FUZZ_PROGRAMS:%=%.o))
 
 # ---- Run
 
@@ -192,6 +207,22 @@ tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread \
 		all test-programs
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
+
+# FUZZ="config" runs that target alone; each runs for so many seconds, one after the other.
+FUZZ ?= $(FUZZ_SOURCES:fuzz/fuzz_%.c=%)
+FUZZ_SECONDS ?= 300
+
+fuzz: ## run the fuzz targets at length (FUZZ="config" FUZZ_SECONDS=60)
+	@scripts/setup build fuzz
+	@$(MAKE) --no-print-directory fuzz-build
+	@BUILD='$(BUILD)' fuzz/run --seconds '$(FUZZ_SECONDS)' $(FUZZ)
+
+# A build of its own: by clang, whatever compiles the rest, and with only a little optimisation.
+fuzz-build:
+	@$(MAKE) -j$(JOBS) --no-print-directory BUILD='$(BUILD)/fuzz' CC=clang CFLAGS='-O1 -g' \
+		SANITIZE=fuzzer-no-link,address,undefined fuzz-programs
+
+fuzz-programs: $(FUZZ_PROGRAMS)
 
 # BENCH="--only step --rounds 3" measures that alone.
 BENCH ?=
@@ -267,5 +298,6 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:
-.PHONY: all setup demo check test test-programs asan tsan bench bench-programs format tidy \
+.PHONY: all setup demo check test test-programs asan tsan fuzz fuzz-build fuzz-programs bench \
+	bench-programs coverage format tidy \
 	cppcheck install uninstall clean help FORCE

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The first byte of the input says what the rest is: a label, the header of a manifest, or entries,
+ * each as it is or with the checksum that it should have. What is accepted can be: no two extents
+ * overlap, no sum wraps; and it is the very bytes that its contents are written as.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+#include "store/disk.h"
+#include "store/label.h"
+#include "store/manifest.h"
+
+/* Where things lie, by docs/store-format.md. */
+enum {
+	LABEL_CHECKSUM_AT = 504,
+	HEADER_COUNTS_AT = 40, /* what follows from the entries, up to ... */
+	HEADER_REST_AT = 64,
+	HEADER_CHECKSUM_AT = MANIFEST_HEADER_BYTES - 8,
+};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
+
+/* As much of the input as there is, and zeros. */
+static void fill(uint8_t *bytes, size_t n, const uint8_t *data, size_t nbytes)
+{
+	memset(bytes, 0, n);
+	memcpy(bytes, data, nbytes < n ? nbytes : n);
+}
+
+static void try_label(const uint8_t *data, size_t nbytes, bool repair)
+{
+	uint8_t bytes[LABEL_BYTES], again[LABEL_BYTES];
+	struct label label;
+	int rc;
+
+	fill(bytes, sizeof(bytes), data, nbytes);
+	if (repair) {
+		put_u64(bytes + LABEL_CHECKSUM_AT, 0);
+		put_u64(bytes + LABEL_CHECKSUM_AT, XXH3_64bits(bytes, sizeof(bytes)));
+	}
+	rc = label_decode(bytes, &label);
+	assert(rc == 0 || rc == -ENODATA || rc == -EMEDIUMTYPE || rc == -EUCLEAN);
+	if (rc)
+		return;
+	assert(label.index < label.count && label.count <= NVS_PATHS_MAX);
+	assert(label.unit >= UNIT_MIN && label.unit <= UNIT_MAX && label.stripe <= STRIPE_MAX);
+	label_encode(&label, again);
+	assert(!memcmp(bytes, again, sizeof(bytes)));
+}
+
+static void try_header(const uint8_t *data, size_t nbytes, bool repair)
+{
+	uint8_t bytes[MANIFEST_HEADER_BYTES], *again;
+	struct manifest_header header, empty;
+	int rc;
+
+	fill(bytes, sizeof(bytes), data, nbytes);
+	if (repair)
+		put_u64(bytes + HEADER_CHECKSUM_AT, XXH3_64bits(bytes, HEADER_CHECKSUM_AT));
+	rc = manifest_decode_header(bytes, &header);
+	assert(rc == 0 || rc == -EUCLEAN);
+	if (rc)
+		return;
+	assert(header.generation && header.generation + 1);
+	assert(header.body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
+	assert(header.count <= header.body_bytes);
+	again = manifest_encode(header.id, header.generation, NULL, 0, &empty);
+	assert(again);
+	assert(!memcmp(bytes, again, HEADER_COUNTS_AT));
+	assert(!memcmp(bytes + HEADER_REST_AT, again + HEADER_REST_AT,
+		       HEADER_CHECKSUM_AT - HEADER_REST_AT));
+	free(again);
+}
+
+static void check_extent(const struct manifest *manifest, const struct store_entry *entry,
+			 uint32_t unit)
+{
+	uint64_t end;
+
+	assert(entry->dtype < NVS_DTYPE_COUNT);
+	assert((unsigned __int128)entry->numel * nvs_dtype_size(entry->dtype) == entry->nbytes);
+	assert(entry->offset % unit == 0);
+	if (!entry->nbytes)
+		return;
+	assert(!__builtin_add_overflow(entry->offset, round_to_unit(entry->nbytes, unit), &end));
+	assert(end > entry->offset && end <= manifest->end);
+}
+
+static bool apart(const struct store_entry *a, const struct store_entry *b, uint32_t unit)
+{
+	return !a->nbytes || !b->nbytes ||
+	       a->offset + round_to_unit(a->nbytes, unit) <= b->offset ||
+	       b->offset + round_to_unit(b->nbytes, unit) <= a->offset;
+}
+
+static void check_entries(const struct manifest *manifest, uint32_t unit)
+{
+	for (size_t i = 0; i < manifest->header.count; i++) {
+		const struct store_entry *entry = &manifest->entries[i];
+
+		assert(strlen(entry->name) >= 1 && strlen(entry->name) <= NVS_NAME_MAX);
+		check_extent(manifest, entry, unit);
+		for (size_t j = 0; j < i; j++) {
+			assert(strcmp(entry->name, manifest->entries[j].name) != 0);
+			assert(apart(entry, &manifest->entries[j], unit));
+		}
+	}
+}
+
+static void check_same_bytes(const struct manifest *manifest)
+{
+	const struct manifest_header *header = &manifest->header;
+	struct manifest_header again, decoded;
+	uint8_t *bytes = manifest_encode(header->id, header->generation, manifest->entries,
+					 header->count, &again);
+
+	assert(bytes && again.body_bytes == header->body_bytes);
+	assert(!memcmp(bytes + MANIFEST_HEADER_BYTES, manifest->body, header->body_bytes));
+	assert(!manifest_decode_header(bytes, &decoded));
+	assert(decoded.count == header->count && decoded.generation == header->generation &&
+	       decoded.body_bytes == header->body_bytes &&
+	       decoded.body_checksum == header->body_checksum);
+	free(bytes);
+}
+
+/* Two bytes for the unit and the number of entries, then those. */
+static void try_entries(const uint8_t *data, size_t nbytes, bool repair)
+{
+	if (nbytes < 2)
+		return;
+
+	uint32_t unit = UNIT_MIN << data[0] % 8;
+	struct manifest manifest = {
+		.header = {.generation = 1, .count = data[1], .body_bytes = nbytes - 2}};
+	const char *why = NULL;
+	int rc;
+
+	if (manifest.header.count > manifest.header.body_bytes)
+		return;
+	manifest.body = malloc(nbytes - 1);
+	assert(manifest.body);
+	memcpy(manifest.body, data + 2, nbytes - 2);
+	if (repair)
+		manifest.header.body_checksum = XXH3_64bits(manifest.body, nbytes - 2);
+	rc = manifest_decode_body(&manifest, unit, &why);
+	assert(rc == (why ? -EUCLEAN : 0));
+	if (!rc) {
+		check_entries(&manifest, unit);
+		check_same_bytes(&manifest);
+	}
+	manifest_free(&manifest);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
+{
+	static void (*const tries[])(const uint8_t *, size_t, bool) = {try_label, try_header,
+								       try_entries};
+
+	_Static_assert(UNIT_MIN << 7 == UNIT_MAX, "units of the entries");
+	if (nbytes)
+		tries[data[0] / 2 % 3](data + 1, nbytes - 1, data[0] % 2);
+	return 0;
+}

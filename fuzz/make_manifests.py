@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Makes fuzz/corpus/manifest: the first byte says what the rest is and whether its checksum is put
+right, as fuzz_manifest.c has it; the layouts are those of docs/store-format.md. Checksums are left
+to the target.
+"""
+
+import os
+import struct
+
+LABEL, LABEL_REPAIRED, HEADER, HEADER_REPAIRED, ENTRIES, ENTRIES_REPAIRED = range(6)
+ID = bytes(range(16))
+F32, BF16, U8 = 1, 3, 13
+
+
+def label(index=0, count=1, unit=4096, stripe=0, flags=1, generation=5):
+    return struct.pack("<8sII16sIIIIQQ", b"NVSWAP\0L", 1, flags, ID, index, count, 2, unit, stripe,
+                       generation)
+
+
+def header(count, body_bytes, generation=1):
+    return struct.pack("<8sI4x16sQQQQ", b"NVSWAP\0M", 1, ID, generation, count, body_bytes, 77)
+
+
+def entry(name, numel, nbytes, offset, dtype=F32, flags=1, checksum=0):
+    text = name.encode() + b"\0"
+    text += bytes(-len(text) % 8)
+    return struct.pack("<QQQQIII4x", numel, nbytes, offset, checksum, dtype, flags,
+                       len(name)) + text
+
+
+def entries(*made, count=None, unit=3):
+    return bytes([unit, len(made) if count is None else count]) + b"".join(made)
+
+
+SEEDS = {
+    "label": (LABEL_REPAIRED, label()),
+    "label_striped": (LABEL_REPAIRED, label(1, 2, 512, 1 << 20, 7)),
+    "label_index": (LABEL_REPAIRED, label(2, 2, 512, 512)),
+    "label_unit": (LABEL_REPAIRED, label(unit=4097)),
+    "label_zeros": (LABEL, b""),
+    "label_damaged": (LABEL, label()),
+    "header": (HEADER_REPAIRED, header(2, 128)),
+    "header_many": (HEADER_REPAIRED, header(1 << 40, 128)),
+    "header_long": (HEADER_REPAIRED, header(1, 1 << 40)),
+    "header_damaged": (HEADER, header(2, 128)),
+    "none": (ENTRIES_REPAIRED, entries()),
+    "two": (ENTRIES_REPAIRED, entries(entry("w", 1024, 4096, 4096),
+                                      entry("b", 3, 6, 0, BF16, 3, 0x123456789))),
+    "empty_tensor": (ENTRIES_REPAIRED, entries(entry("nothing", 0, 0, 0),
+                                               entry("bytes", 4097, 4097, 8192, U8))),
+    "overlap": (ENTRIES_REPAIRED, entries(entry("w", 1025, 4100, 0), entry("b", 1, 4, 4096))),
+    "same_name": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0), entry("w", 1, 4, 4096))),
+    "sizes": (ENTRIES_REPAIRED, entries(entry("w", 1 << 62, 0, 0))),
+    "far": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, (1 << 64) - 4096))),
+    "count": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0), count=9)),
+    "behind": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0), bytes(8), count=1)),
+    "damaged": (ENTRIES, entries(entry("w", 1, 4, 0))),
+}
+
+
+def main():
+    directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus", "manifest")
+    os.makedirs(directory, exist_ok=True)
+    for name, (kind, data) in SEEDS.items():
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(bytes([kind]) + data)
+
+
+if __name__ == "__main__":
+    main()
