@@ -397,7 +397,7 @@ ssize_t __wrap_pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 	if (error)
 		return minus_one(error);
 	if (who)
-		who->before_write(who->arg, fd, nbytes, (uint64_t)offset);
+		who->before_write(who->arg, fd, data, nbytes, (uint64_t)offset);
 	return __real_pwrite(fd, data, nbytes, offset);
 }
 

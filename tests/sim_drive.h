@@ -18,7 +18,11 @@ extern const struct engine_ops engine_sim; /* its argument is a struct sim * */
 
 struct sim;
 
-/* How the drive is. Zeros: every I/O takes no time, in the order in which they came. */
+/*
+ * How the drive is. Zeros: every I/O takes no time, in the order in which they came. Bytes of one
+ * direction move one I/O's after the other's; latencies of I/Os that are served together overlap.
+ * The clock stands while a worker has anything to do, and then goes to the next completion.
+ */
 struct sim_drive {
 	uint64_t seed;
 	uint64_t latency_ns;	 /* of an I/O, besides the moving of its bytes */
@@ -26,6 +30,7 @@ struct sim_drive {
 	uint64_t bytes_per_s[2]; /* by direction, of the whole drive; 0: without limit */
 	unsigned parallel;	 /* I/Os that are served at a time; 0: all */
 	bool reorder;		 /* completions that are due come in any order */
+	bool lies;		 /* a sync of a file makes nothing durable, and reports success */
 	/* In place of the above: the time that an I/O is served for, with so many in service. */
 	uint64_t (*service_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
 	void *service_arg;
@@ -33,16 +38,22 @@ struct sim_drive {
 
 enum sim_fault {
 	SIM_ERROR,     /* nothing moves, and it comes back with -error */
-	SIM_SHORT,     /* a part of it moves (whole sectors of 512), and it says so */
+	SIM_SHORT,     /* a part of it moves (whole sectors of 512), and it says so; one of no more
+			  than a sector has no fault */
 	SIM_LATE,      /* it completes delay_ns later; UINT64_MAX: when sim_let_go() is called */
 	SIM_TORN,      /* write: some of its sectors reach the drive, and it reports success */
 	SIM_LOST,      /* write: none does, and it reports success */
-	SIM_MISPLACED, /* write: it goes to other sectors of the file; and reports success */
+	SIM_MISPLACED, /* write: it goes to sectors not far behind, at the file's end before its
+			  own; and reports success */
 	SIM_FLIP,      /* one bit of what is written or read is changed, and it reports success */
 	SIM_GONE,      /* from this I/O on every one comes back with -error, and nothing moves */
 };
 
-/* Which I/Os have which fault. The first rule that matches an I/O decides. */
+/*
+ * Which I/Os have which fault, decided as they are handed over: the first rule that gives one does.
+ * Chance depends on the seed, and on direction, file, offset, and how often that place was touched,
+ * so that it is the same whatever the order in which threads hand over.
+ */
 struct sim_rule {
 	enum sim_fault fault;
 	int error;	    /* of SIM_ERROR and SIM_GONE: EIO, ENOSPC, EAGAIN, EINTR, ENODEV... */
@@ -59,7 +70,9 @@ struct sim *sim_open(const struct sim_drive *drive);
 /* All queues have been closed. */
 void sim_close(struct sim *sim);
 
-/* Rules may be added and taken away at any time, from any thread. */
+#define SIM_RULES_MAX 256
+/* Rules may be added and taken away at any time, from any thread, for I/Os that are handed over
+ * from then on. Without rules, a drive that was gone is there again. */
 void sim_fault(struct sim *sim, const struct sim_rule *rule);
 void sim_no_faults(struct sim *sim);
 
@@ -74,7 +87,7 @@ void sim_let_go(struct sim *sim);
 struct sim_counts {
 	uint64_t ios[2], bytes[2]; /* by direction, completed, faulty ones among them */
 	uint64_t faults;	   /* I/Os that had one */
-	uint64_t in_flight;
+	uint64_t in_flight;	   /* handed over and not completed */
 	uint64_t in_flight_max;
 	uint64_t now_ns; /* of virtual time */
 };
@@ -91,17 +104,21 @@ bool sim_await_in_flight(struct sim *sim, uint64_t n);
 enum sim_crash { SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY };
 
 /*
- * From here on writes are remembered with what they replaced, until they are made durable. Takes
- * inject_observe().
+ * From here on writes are remembered with what they replaced, until they are made durable. The
+ * power fails by itself at the `crash_after`-th I/O of a transfer, plain write or sync (a write is
+ * in flight then, a sync has just succeeded); 0: it does not. Takes inject_observe().
  */
-void sim_remember(struct sim *sim);
+void sim_remember(struct sim *sim, uint64_t crash_after);
 /*
  * The moment of the crash: every I/O from here on, and every one in flight, fails with -EIO, and
- * plain writes and syncs do, so that what still runs can be closed (engine_abandon) without
- * changing the files.
+ * plain writes and syncs do (by inject_fail()), so that what still runs can be closed
+ * (engine_abandon) without changing the files.
  */
 void sim_crash(struct sim *sim);
-/* After everything was closed: leaves in the files what such a failure would have. */
+/* Whether it has come. */
+bool sim_has_crashed(struct sim *sim);
+/* After everything was closed: leaves in the files what such a failure would have, also one that
+ * only comes now. The drive is as before sim_remember() then. */
 void sim_crashed(struct sim *sim, enum sim_crash how);
 
 #endif

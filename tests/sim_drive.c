@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated drive as an I/O engine, and its clock: who is served when, and what completes next.
+ * What becomes of the bytes is sim_move.c's.
+ */
+#include "sim_internal.h"
+
+#include "base/clock.h"
+
+#define AWAIT_MS 20000
+
+uint64_t sim_mix(uint64_t a, uint64_t b)
+{
+	uint64_t state = a ^ (b * UINT64_C(0xd6e8feb86659fd93));
+
+	return next_random(&state);
+}
+
+struct sim *sim_open(const struct sim_drive *drive)
+{
+	struct sim *sim = calloc(1, sizeof(*sim));
+
+	if (!sim)
+		return NULL;
+	sim->touched = calloc(SIM_PLACES, sizeof(*sim->touched));
+	if (!sim->touched) {
+		free(sim);
+		return NULL;
+	}
+	sim->drive = *drive;
+	pthread_mutex_init(&sim->lock, NULL);
+	pthread_cond_init(&sim->changed, NULL);
+	LIST_INIT(&sim->queues);
+	LIST_INIT(&sim->files);
+	TAILQ_INIT(&sim->flights);
+	STAILQ_INIT(&sim->writes);
+	return sim;
+}
+
+void sim_close(struct sim *sim)
+{
+	MUST(LIST_EMPTY(&sim->queues) && TAILQ_EMPTY(&sim->flights));
+	MUST(STAILQ_EMPTY(&sim->writes));
+	sim_forget_files(sim);
+	pthread_mutex_destroy(&sim->lock);
+	pthread_cond_destroy(&sim->changed);
+	free(sim->touched);
+	free(sim);
+}
+
+/* ---- The clock ---- */
+
+static uint64_t moving_ns(const struct sim *sim, const struct io *io)
+{
+	uint64_t per_s = sim->drive.bytes_per_s[io->write];
+
+	return per_s ? (io->nbytes * UINT64_C(1000000000) + per_s / 2) / per_s : 0;
+}
+
+/* How long it is served for. Bytes of the I/Os of a direction move one after the other. */
+static uint64_t service_ns(struct sim *sim, const struct sim_flight *flight)
+{
+	const struct sim_drive *drive = &sim->drive;
+	const struct io *io = flight->io;
+	uint64_t now = sim->counts.now_ns, *bus = &sim->bus_free_ns[io->write], ns;
+
+	if (drive->service_ns)
+		return drive->service_ns(drive->service_arg, io->write, io->nbytes,
+					 sim->in_service);
+	*bus = (*bus > now ? *bus : now) + moving_ns(sim, io);
+	ns = *bus - now + drive->latency_ns;
+	if (drive->jitter_ns)
+		ns += sim_mix(flight->chance, 'j') % (drive->jitter_ns + 1);
+	return ns;
+}
+
+static void serve(struct sim *sim, struct sim_flight *flight)
+{
+	uint64_t ns;
+
+	sim->in_service++;
+	flight->served = true;
+	ns = sim->crashed ? 0 : service_ns(sim, flight);
+	flight->due_ns = sim->counts.now_ns + ns;
+	if (sim->crashed || !flight->faulty || flight->fault.fault != SIM_LATE)
+		return;
+	if (flight->fault.delay_ns == SIM_NEVER)
+		flight->due_ns = SIM_NEVER;
+	else
+		flight->due_ns += flight->fault.delay_ns;
+}
+
+static void serve_waiting(struct sim *sim)
+{
+	struct sim_flight *flight;
+
+	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
+		if (sim->drive.parallel && sim->in_service >= sim->drive.parallel)
+			return;
+		if (!flight->served)
+			serve(sim, flight);
+	}
+}
+
+static bool comes_before(const struct sim *sim, const struct sim_flight *a,
+			 const struct sim_flight *b)
+{
+	uint64_t now = sim->counts.now_ns;
+	uint64_t a_due = a->due_ns > now ? a->due_ns : now;
+	uint64_t b_due = b->due_ns > now ? b->due_ns : now;
+
+	if (sim->drive.reorder && a_due == b_due)
+		return sim_mix(a->chance, 'o') < sim_mix(b->chance, 'o');
+	return a->due_ns < b->due_ns;
+}
+
+/* Of those that are in service, the one that completes next; NULL where none ever does. */
+static struct sim_flight *next_due(struct sim *sim)
+{
+	struct sim_flight *next = NULL, *flight;
+
+	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
+		if (!flight->served || flight->due_ns == SIM_NEVER)
+			continue;
+		if (!next || comes_before(sim, flight, next))
+			next = flight;
+	}
+	return next;
+}
+
+static void complete(struct sim *sim, struct sim_flight *flight)
+{
+	struct sim_queue *queue = flight->queue;
+	struct io *io = flight->io;
+
+	if (flight->due_ns > sim->counts.now_ns)
+		sim->counts.now_ns = flight->due_ns;
+	sim_count_down(sim);
+	io->result = sim_move(sim, flight);
+	sim->counts.ios[io->write]++;
+	if (io->result > 0)
+		sim->counts.bytes[io->write] += (uint64_t)io->result;
+	sim->counts.faults += flight->faulty;
+	sim->counts.in_flight--;
+	sim->in_service--;
+	TAILQ_REMOVE(&sim->flights, flight, link);
+	flight->io = NULL;
+	queue->done[queue->ndone++] = io;
+	serve_waiting(sim);
+	pthread_cond_broadcast(&sim->changed);
+}
+
+static void complete_due(struct sim *sim)
+{
+	struct sim_flight *flight = sim->held ? NULL : next_due(sim);
+
+	while (flight && flight->due_ns <= sim->counts.now_ns) {
+		complete(sim, flight);
+		flight = next_due(sim);
+	}
+}
+
+static bool satisfied(const struct sim_queue *queue)
+{
+	return queue->ndone >= queue->awaited || (queue->woken && queue->awaited == 1);
+}
+
+/* Whether no worker with I/Os here has anything to do before another one completes. */
+static bool all_wait(const struct sim *sim)
+{
+	const struct sim_queue *queue;
+
+	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link)) {
+		if (queue->with_us && (!queue->awaited || satisfied(queue)))
+			return false;
+	}
+	return true;
+}
+
+static void pass_time(struct sim *sim)
+{
+	struct sim_flight *flight = sim->held || !all_wait(sim) ? NULL : next_due(sim);
+
+	if (!flight) {
+		pthread_cond_wait(&sim->changed, &sim->lock);
+		return;
+	}
+	if (flight->due_ns > sim->counts.now_ns)
+		sim->counts.now_ns = flight->due_ns;
+	complete_due(sim);
+}
+
+/* ---- The engine ---- */
+
+static void queue_free(struct sim_queue *queue)
+{
+	free(queue->flights);
+	free(queue->done);
+	free(queue);
+}
+
+static struct sim_queue *queue_new(const struct engine_options *options)
+{
+	struct sim_queue *queue = calloc(1, sizeof(*queue));
+
+	MUST(queue);
+	queue->flights = calloc(options->depth, sizeof(*queue->flights));
+	queue->done = calloc(options->depth, sizeof(struct io *));
+	MUST(queue->flights && queue->done);
+	queue->sim = options->arg;
+	queue->options = *options;
+	for (unsigned i = 0; i < ENGINE_FILES; i++)
+		queue->files[i].fd = -1;
+	return queue;
+}
+
+static int queue_open(void **out, const struct engine_options *options, struct engine_facts *facts,
+		      char *reason, size_t reason_bytes)
+{
+	struct sim *sim = options->arg;
+	struct sim_queue *queue;
+
+	(void)reason;
+	(void)reason_bytes;
+	inject_pause();
+	queue = queue_new(options);
+	queue->facts = facts;
+	facts->fixed_buffers = facts->fixed_files = true;
+	pthread_mutex_lock(&sim->lock);
+	LIST_INSERT_HEAD(&sim->queues, queue, link);
+	pthread_mutex_unlock(&sim->lock);
+	inject_resume();
+	*out = queue;
+	return 0;
+}
+
+static void check_io(const struct sim_queue *queue, const struct io *io)
+{
+	const char *data = io->data;
+
+	MUST(io->nbytes && io->index < queue->options.depth && !queue->flights[io->index].io);
+	if (io->file_slot >= 0)
+		MUST(queue->files[io->file_slot].fd == io->fd);
+	if (io->buffer_slot >= 0)
+		MUST(queue->regions[io->buffer_slot].data &&
+		     data >= queue->regions[io->buffer_slot].data &&
+		     data + io->nbytes <= queue->regions[io->buffer_slot].data +
+						  queue->regions[io->buffer_slot].nbytes);
+}
+
+/* The lowest slot that has the same file: the same number whatever its descriptors and inode. */
+static unsigned file_number(const struct sim_queue *queue, const struct io *io)
+{
+	unsigned slot = 0;
+
+	if (io->file_slot < 0)
+		return ENGINE_FILES;
+	while (queue->files[slot].file != queue->files[io->file_slot].file)
+		slot++;
+	return slot;
+}
+
+/* What chance has in store for an I/O: by what it is, and how often that was asked for. */
+static uint64_t chance_of(struct sim *sim, const struct sim_queue *queue, const struct io *io)
+{
+	uint64_t place = sim_mix(io->offset, 2 * file_number(queue, io) + io->write);
+
+	return sim_mix(sim_mix(sim->drive.seed, place), sim->touched[place % SIM_PLACES]++);
+}
+
+static void take(struct sim_queue *queue, struct io *io)
+{
+	struct sim *sim = queue->sim;
+	struct sim_flight *flight = &queue->flights[io->index];
+
+	check_io(queue, io);
+	*flight = (struct sim_flight){.queue = queue, .io = io};
+	flight->chance = chance_of(sim, queue, io);
+	sim_decide(sim, flight);
+	TAILQ_INSERT_TAIL(&sim->flights, flight, link);
+	queue->with_us++;
+	if (++sim->counts.in_flight > sim->counts.in_flight_max)
+		sim->counts.in_flight_max = sim->counts.in_flight;
+}
+
+static int queue_submit(void *arg, struct io *const *ios, unsigned n)
+{
+	struct sim_queue *queue = arg;
+	struct sim *sim = queue->sim;
+
+	inject_pause();
+	pthread_mutex_lock(&sim->lock);
+	MUST(n && queue->with_us + n <= queue->options.depth);
+	for (unsigned i = 0; i < n; i++)
+		take(queue, ios[i]);
+	serve_waiting(sim);
+	queue->facts->submit_calls += queue->options.single_submit ? n : 1;
+	pthread_cond_broadcast(&sim->changed);
+	pthread_mutex_unlock(&sim->lock);
+	inject_resume();
+	return (int)n;
+}
+
+static unsigned give(struct sim_queue *queue, struct io **ios, unsigned max)
+{
+	unsigned n = queue->ndone < max ? queue->ndone : max;
+
+	memcpy(ios, queue->done, n * sizeof(struct io *));
+	queue->ndone -= n;
+	memmove(queue->done, queue->done + n, queue->ndone * sizeof(struct io *));
+	queue->with_us -= n;
+	if (!queue->with_us)
+		pthread_cond_broadcast(&queue->sim->changed);
+	return n;
+}
+
+static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
+{
+	struct sim_queue *queue = arg;
+	struct sim *sim = queue->sim;
+	unsigned n;
+
+	inject_pause();
+	pthread_mutex_lock(&sim->lock);
+	MUST(min <= queue->with_us && min <= max);
+	queue->facts->reap_calls++;
+	queue->awaited = min;
+	complete_due(sim);
+	while (!satisfied(queue))
+		pass_time(sim);
+	queue->awaited = 0;
+	if (min == 1)
+		queue->woken = false;
+	n = give(queue, ios, max);
+	pthread_mutex_unlock(&sim->lock);
+	inject_resume();
+	return (int)n;
+}
+
+static void queue_wake(void *arg)
+{
+	struct sim_queue *queue = arg;
+
+	pthread_mutex_lock(&queue->sim->lock);
+	queue->woken = true;
+	pthread_cond_broadcast(&queue->sim->changed);
+	pthread_mutex_unlock(&queue->sim->lock);
+}
+
+static void unset_file(struct sim_queue *queue, unsigned slot)
+{
+	struct sim_file *file = queue->files[slot].file;
+
+	queue->files[slot].fd = -1;
+	queue->files[slot].file = NULL;
+	if (!file)
+		return;
+	file->users--;
+	sim_file_done(file);
+}
+
+static int queue_set_file(void *arg, unsigned slot, int fd)
+{
+	struct sim_queue *queue = arg;
+
+	MUST(slot < ENGINE_FILES);
+	inject_pause();
+	pthread_mutex_lock(&queue->sim->lock);
+	unset_file(queue, slot);
+	if (fd >= 0) {
+		queue->files[slot].fd = fd;
+		queue->files[slot].file = sim_file_of(queue->sim, fd);
+		queue->files[slot].file->users++;
+	}
+	pthread_mutex_unlock(&queue->sim->lock);
+	inject_resume();
+	return 0;
+}
+
+static int queue_set_buffer(void *arg, unsigned slot, void *data, size_t nbytes)
+{
+	struct sim_queue *queue = arg;
+
+	MUST(slot < ENGINE_BUFFERS);
+	queue->regions[slot].data = data;
+	queue->regions[slot].nbytes = nbytes;
+	return 0;
+}
+
+static void queue_close(void *arg)
+{
+	struct sim_queue *queue = arg;
+	struct sim *sim = queue->sim;
+
+	inject_pause();
+	pthread_mutex_lock(&sim->lock);
+	MUST(!queue->with_us);
+	for (unsigned i = 0; i < ENGINE_FILES; i++)
+		unset_file(queue, i);
+	LIST_REMOVE(queue, link);
+	pthread_mutex_unlock(&sim->lock);
+	queue_free(queue);
+	inject_resume();
+}
+
+const struct engine_ops engine_sim = {
+	.name = "sim",
+	.open = queue_open,
+	.submit = queue_submit,
+	.reap = queue_reap,
+	.wake = queue_wake,
+	.set_file = queue_set_file,
+	.set_buffer = queue_set_buffer,
+	.close = queue_close,
+};
+
+/* ---- What a test says ---- */
+
+void sim_fault(struct sim *sim, const struct sim_rule *rule)
+{
+	pthread_mutex_lock(&sim->lock);
+	MUST(sim->nrules < SIM_RULES_MAX);
+	sim->rules[sim->nrules++] = (struct sim_active_rule){.rule = *rule};
+	pthread_mutex_unlock(&sim->lock);
+}
+
+void sim_no_faults(struct sim *sim)
+{
+	pthread_mutex_lock(&sim->lock);
+	sim->nrules = 0;
+	sim->gone = 0;
+	pthread_mutex_unlock(&sim->lock);
+}
+
+void sim_hold(struct sim *sim)
+{
+	pthread_mutex_lock(&sim->lock);
+	sim->held = true;
+	pthread_mutex_unlock(&sim->lock);
+}
+
+void sim_go(struct sim *sim)
+{
+	pthread_mutex_lock(&sim->lock);
+	sim->held = false;
+	pthread_cond_broadcast(&sim->changed);
+	pthread_mutex_unlock(&sim->lock);
+}
+
+unsigned sim_complete(struct sim *sim, unsigned n)
+{
+	struct sim_flight *flight;
+	unsigned did = 0;
+
+	inject_pause();
+	pthread_mutex_lock(&sim->lock);
+	while (did < n && (flight = next_due(sim)) != NULL) {
+		complete(sim, flight);
+		did++;
+	}
+	pthread_mutex_unlock(&sim->lock);
+	inject_resume();
+	return did;
+}
+
+void sim_let_go(struct sim *sim)
+{
+	struct sim_flight *flight;
+
+	pthread_mutex_lock(&sim->lock);
+	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
+		if (flight->faulty && flight->fault.fault == SIM_LATE &&
+		    flight->fault.delay_ns == SIM_NEVER) {
+			flight->fault.delay_ns = 0;
+			if (flight->served)
+				flight->due_ns = sim->counts.now_ns;
+		}
+	}
+	for (unsigned i = 0; i < sim->nrules; i++) {
+		struct sim_rule *rule = &sim->rules[i].rule;
+
+		if (rule->fault == SIM_LATE && rule->delay_ns == SIM_NEVER)
+			rule->delay_ns = 0;
+	}
+	pthread_cond_broadcast(&sim->changed);
+	pthread_mutex_unlock(&sim->lock);
+}
+
+void sim_get(struct sim *sim, struct sim_counts *counts)
+{
+	pthread_mutex_lock(&sim->lock);
+	*counts = sim->counts;
+	pthread_mutex_unlock(&sim->lock);
+}
+
+bool sim_await_in_flight(struct sim *sim, uint64_t n)
+{
+	uint64_t deadline = deadline_ns(AWAIT_MS);
+	int rc = 0;
+
+	pthread_mutex_lock(&sim->lock);
+	while (sim->counts.in_flight < n && !rc)
+		rc = cond_wait_until(&sim->changed, &sim->lock, deadline);
+	pthread_mutex_unlock(&sim->lock);
+	return !rc;
+}

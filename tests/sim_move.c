@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What becomes of an I/O of the simulated drive: which fault it has, and where its bytes go. Whole
+ * I/Os go by the caller's descriptor; parts of them, which direct I/O could not move, by one of the
+ * drive's own, through the page cache.
+ */
+#include "sim_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* ---- Files ---- */
+
+struct sim_file *sim_file_of(struct sim *sim, int fd)
+{
+	struct sim_file *file;
+	struct stat st;
+
+	MUST(!fstat(fd, &st));
+	for (file = LIST_FIRST(&sim->files); file; file = LIST_NEXT(file, link)) {
+		if (file->dev == st.st_dev && file->ino == st.st_ino)
+			return file;
+	}
+	file = calloc(1, sizeof(*file));
+	MUST(file);
+	*file = (struct sim_file){.dev = st.st_dev, .ino = st.st_ino, .fd = -1};
+	LIST_INSERT_HEAD(&sim->files, file, link);
+	return file;
+}
+
+/* Opened anew, so that it shares neither flags nor locks with the caller's. */
+int sim_file_open(struct sim_file *file, int fd)
+{
+	char path[64];
+
+	if (file->fd >= 0)
+		return file->fd;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	file->fd = open(path, O_RDWR | O_CLOEXEC);
+	MUST(file->fd >= 0);
+	return file->fd;
+}
+
+void sim_file_done(struct sim_file *file)
+{
+	if (file->users || file->writes)
+		return;
+	if (file->fd >= 0)
+		close(file->fd);
+	LIST_REMOVE(file, link);
+	free(file);
+}
+
+void sim_forget_files(struct sim *sim)
+{
+	while (!LIST_EMPTY(&sim->files)) {
+		MUST(!LIST_FIRST(&sim->files)->users && !LIST_FIRST(&sim->files)->writes);
+		sim_file_done(LIST_FIRST(&sim->files));
+	}
+}
+
+/* ---- Which fault ---- */
+
+static bool of_writes_alone(enum sim_fault fault)
+{
+	return fault == SIM_TORN || fault == SIM_LOST || fault == SIM_MISPLACED;
+}
+
+static bool matches(const struct sim_rule *rule, const struct io *io)
+{
+	bool both = !rule->reads && !rule->writes;
+
+	if (io->write ? !both && !rule->writes : !both && !rule->reads)
+		return false;
+	if (!io->write && of_writes_alone(rule->fault))
+		return false;
+	if (rule->fault == SIM_SHORT && io->nbytes <= SIM_SECTOR)
+		return false;
+	if (rule->fault == SIM_LATE && !rule->delay_ns)
+		return false;
+	return !rule->to || (io->offset < rule->to && io->offset + io->nbytes > rule->from);
+}
+
+static bool strikes(struct sim_active_rule *active, const struct sim_flight *flight, unsigned index)
+{
+	const struct sim_rule *rule = &active->rule;
+	uint64_t first = rule->first ? rule->first : 1;
+
+	if (!matches(rule, flight->io))
+		return false;
+	active->matched++;
+	if (active->matched < first || (rule->times && active->matched - first >= rule->times))
+		return false;
+	return !rule->ppm || sim_mix(flight->chance, index) % 1000000 < rule->ppm;
+}
+
+void sim_decide(struct sim *sim, struct sim_flight *flight)
+{
+	for (unsigned i = 0; i < sim->nrules && !sim->gone; i++) {
+		if (!strikes(&sim->rules[i], flight, i))
+			continue;
+		flight->faulty = true;
+		flight->fault = sim->rules[i].rule;
+		if (flight->fault.fault == SIM_GONE)
+			sim->gone = flight->fault.error;
+		break;
+	}
+	if (!sim->gone)
+		return;
+	flight->faulty = true;
+	flight->fault = (struct sim_rule){.fault = SIM_GONE, .error = sim->gone};
+}
+
+/* ---- Where the bytes go ---- */
+
+static struct sim_file *file_behind(struct sim *sim, const struct sim_flight *flight)
+{
+	int slot = flight->io->file_slot;
+
+	return slot < 0 ? sim_file_of(sim, flight->io->fd) : flight->queue->files[slot].file;
+}
+
+static int whole(struct sim *sim, const struct sim_flight *flight)
+{
+	const struct io *io = flight->io;
+	struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
+	ssize_t rc;
+
+	if (io->write && sim->remembers)
+		sim_note_write(sim, file_behind(sim, flight), io->fd, io->data, io->nbytes,
+			       io->offset, io->sync);
+	rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset, io->sync ? RWF_DSYNC : 0)
+		       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
+	return rc < 0 ? -errno : (int)rc;
+}
+
+/* A part of an I/O, to or from anywhere in its file. */
+static int part(struct sim *sim, const struct sim_flight *flight, void *data, uint64_t nbytes,
+		uint64_t offset)
+{
+	const struct io *io = flight->io;
+	struct sim_file *file = file_behind(sim, flight);
+	int fd = sim_file_open(file, io->fd);
+	ssize_t rc;
+
+	if (io->write && sim->remembers)
+		sim_note_write(sim, file, io->fd, data, nbytes, offset, false);
+	rc = io->write ? pwrite(fd, data, nbytes, (off_t)offset)
+		       : pread(fd, data, nbytes, (off_t)offset);
+	return rc < 0 ? -errno : (int)rc;
+}
+
+static int torn(struct sim *sim, const struct sim_flight *flight)
+{
+	const struct io *io = flight->io;
+	uint32_t sectors = (io->nbytes + SIM_SECTOR - 1) / SIM_SECTOR;
+	uint32_t lost = (uint32_t)(sim_mix(flight->chance, 'l') % sectors);
+	int rc = 0;
+
+	for (uint32_t i = 0; i < sectors && rc >= 0; i++) {
+		uint32_t at = i * SIM_SECTOR;
+		uint32_t n = io->nbytes - at < SIM_SECTOR ? io->nbytes - at : SIM_SECTOR;
+
+		if (i != lost && sim_mix(flight->chance, 256 + i) % 2)
+			rc = part(sim, flight, (char *)io->data + at, n, io->offset + at);
+	}
+	return rc < 0 ? rc : (int)io->nbytes;
+}
+
+static int misplaced(struct sim *sim, const struct sim_flight *flight)
+{
+	const struct io *io = flight->io;
+	int fd = sim_file_open(file_behind(sim, flight), io->fd), rc;
+	uint64_t sectors = io->nbytes / SIM_SECTOR + 1;
+	uint64_t away = SIM_SECTOR * (1 + sim_mix(flight->chance, 'm') % (2 * sectors));
+	off_t end = lseek(fd, 0, SEEK_END);
+	uint64_t to;
+
+	MUST(end >= 0);
+	if (io->offset + away + io->nbytes <= (uint64_t)end)
+		to = io->offset + away;
+	else if (io->offset >= away)
+		to = io->offset - away;
+	else
+		return (int)io->nbytes; /* there is no such place: it is lost */
+	rc = part(sim, flight, io->data, io->nbytes, to);
+	return rc < 0 ? rc : (int)io->nbytes;
+}
+
+static int flipped(struct sim *sim, const struct sim_flight *flight)
+{
+	const struct io *io = flight->io;
+	uint64_t bit = sim_mix(flight->chance, 'f') % (io->nbytes * UINT64_C(8));
+	char *byte = (char *)io->data + bit / 8, other;
+	int rc = whole(sim, flight);
+
+	if (rc <= 0)
+		return rc;
+	other = (char)(*byte ^ (1 << bit % 8));
+	if (!io->write)
+		*byte = other;
+	else if (part(sim, flight, &other, 1, io->offset + bit / 8) != 1)
+		return -EIO;
+	return rc;
+}
+
+static int shortened(struct sim *sim, const struct sim_flight *flight)
+{
+	const struct io *io = flight->io;
+	uint64_t sectors = (io->nbytes - 1) / SIM_SECTOR;
+	uint64_t n = 1 + sim_mix(flight->chance, 's') % sectors;
+
+	return part(sim, flight, io->data, n * SIM_SECTOR, io->offset);
+}
+
+int sim_move(struct sim *sim, const struct sim_flight *flight)
+{
+	if (sim->crashed)
+		return -EIO;
+	if (!flight->faulty)
+		return whole(sim, flight);
+	switch (flight->fault.fault) {
+	case SIM_ERROR:
+	case SIM_GONE:
+		return -flight->fault.error;
+	case SIM_SHORT:
+		return shortened(sim, flight);
+	case SIM_TORN:
+		return torn(sim, flight);
+	case SIM_LOST:
+		return (int)flight->io->nbytes;
+	case SIM_MISPLACED:
+		return misplaced(sim, flight);
+	case SIM_FLIP:
+		return flipped(sim, flight);
+	default:
+		return whole(sim, flight);
+	}
+}

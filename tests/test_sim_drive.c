@@ -1,0 +1,770 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated drive does what its header says: each fault, each setting, the clock; and the same
+ * again for the same seed. By the queue alone where it is about order, else through an aio.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "aio/aio.h"
+#include "sim_drive.h"
+#include "support.h"
+#include "swap/swap.h"
+#include "swap_fixture.h"
+
+#define BLOCK	   (64 * KIB)
+#define FILE_BYTES (2 * MIB)
+#define SECTOR	   512u
+
+struct rig {
+	struct sim *sim;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	struct nvs_error error;
+	const char *path;
+	char *data, *back;
+	uint64_t file_bytes;
+};
+
+static const char *new_file(uint64_t nbytes)
+{
+	const char *directory = memory_directory();
+	const char *path = path_in(directory ? directory : temp_directory(), "file");
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0 && !posix_fallocate(fd, 0, (off_t)nbytes));
+	close(fd);
+	return path;
+}
+
+static void rig_open_as(struct rig *rig, const struct sim_drive *drive, const char *path,
+			uint64_t file_bytes, uint32_t depth, uint32_t workers)
+{
+	const struct nvs_aio_config config = {.block_size = BLOCK,
+					      .queue_depth = depth,
+					      .thread_count = workers,
+					      .overlap_events = true};
+
+	*rig = (struct rig){.path = path, .file_bytes = file_bytes};
+	rig->sim = sim_open(drive);
+	assert_non_null(rig->sim);
+	rig->data = aligned_alloc(4096, file_bytes);
+	rig->back = aligned_alloc(4096, file_bytes);
+	assert_true(rig->data && rig->back);
+	fill(rig->data, file_bytes, 1);
+	memset(rig->back, 0, file_bytes);
+	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_sim, rig->sim, NULL, &rig->error),
+		 &rig->error);
+	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &rig->error),
+		 &rig->error);
+}
+
+static void rig_open(struct rig *rig, const struct sim_drive *drive)
+{
+	rig_open_as(rig, drive, new_file(FILE_BYTES), FILE_BYTES, 8, 1);
+}
+
+static void rig_close(struct rig *rig)
+{
+	nvs_file_close(rig->file);
+	nvs_aio_close(rig->aio);
+	sim_close(rig->sim);
+	free(rig->data);
+	free(rig->back);
+}
+
+static struct nvs_transfer start(struct rig *rig, struct nvs_transfer *transfer,
+				 enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
+{
+	char *data = direction == NVS_READ ? rig->back : rig->data;
+
+	*transfer = (struct nvs_transfer){.file = rig->file,
+					  .direction = direction,
+					  .data = data + offset,
+					  .nbytes = nbytes,
+					  .offset = offset};
+	SUCCEEDS(nvs_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	return *transfer;
+}
+
+static int finish(struct rig *rig, struct nvs_transfer *transfer)
+{
+	return nvs_transfer_wait(rig->aio, &transfer, 1, -1, &rig->error);
+}
+
+static int move(struct rig *rig, enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
+{
+	struct nvs_transfer transfer;
+
+	start(rig, &transfer, direction, offset, nbytes);
+	return finish(rig, &transfer);
+}
+
+static int write_all(struct rig *rig)
+{
+	return move(rig, NVS_WRITE, 0, rig->file_bytes);
+}
+
+static int read_all(struct rig *rig)
+{
+	return move(rig, NVS_READ, 0, rig->file_bytes);
+}
+
+/* What the file holds, whatever the drive says. */
+static void look(struct rig *rig, void *data, uint64_t nbytes, uint64_t offset)
+{
+	int fd = open(rig->path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, data, nbytes, (off_t)offset), nbytes);
+	close(fd);
+}
+
+static struct sim_counts counts_of(struct rig *rig)
+{
+	struct sim_counts counts;
+
+	sim_get(rig->sim, &counts);
+	return counts;
+}
+
+#define FAULT(rig, ...) sim_fault((rig)->sim, &(const struct sim_rule){__VA_ARGS__})
+
+/* ---- Faults ---- */
+
+static void without_faults_it_moves_bytes(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){0});
+	assert_int_equal(write_all(&rig), 0);
+	assert_int_equal(move(&rig, NVS_WRITE, 4096 + 100, 77), 0);
+	assert_int_equal(read_all(&rig), 0);
+	assert_memory_equal(rig.data, rig.back, FILE_BYTES);
+	look(&rig, rig.back, FILE_BYTES, 0);
+	assert_memory_equal(rig.data, rig.back, FILE_BYTES);
+	assert_int_equal(counts_of(&rig).ios[1], FILE_BYTES / BLOCK + 1);
+	assert_int_equal(counts_of(&rig).bytes[0], FILE_BYTES);
+	assert_int_equal(counts_of(&rig).faults, 0);
+	assert_int_equal(counts_of(&rig).now_ns, 0);
+	rig_close(&rig);
+}
+
+static void an_error_comes_back_and_nothing_moves(void **state)
+{
+	static const int errors[] = {EIO, ENOSPC, ENODEV};
+	static const char zeros[BLOCK];
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(errors); i++) {
+		rig_open(&rig, &(struct sim_drive){0});
+		FAULT(&rig, .fault = SIM_ERROR, .error = errors[i], .writes = true, .from = BLOCK,
+		      .to = 2 * BLOCK);
+		assert_int_equal(write_all(&rig), -errors[i]);
+		look(&rig, rig.back, BLOCK, BLOCK);
+		assert_memory_equal(rig.back, zeros, BLOCK);
+		assert_int_equal(move(&rig, NVS_READ, BLOCK, BLOCK), 0);
+		sim_no_faults(rig.sim);
+		assert_int_equal(write_all(&rig), 0);
+		rig_close(&rig);
+	}
+}
+
+static void the_nth_io_of_those_that_match_fails_and_no_other(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){0});
+	FAULT(&rig, .fault = SIM_ERROR, .error = EIO, .writes = true, .first = 3, .times = 2);
+	for (unsigned i = 1; i <= 6; i++) {
+		assert_int_equal(move(&rig, NVS_WRITE, i * BLOCK, BLOCK),
+				 i == 3 || i == 4 ? -EIO : 0);
+		assert_int_equal(move(&rig, NVS_READ, i * BLOCK, BLOCK), 0);
+	}
+	assert_int_equal(counts_of(&rig).faults, 2);
+	rig_close(&rig);
+}
+
+static void eintr_eagain_and_short_counts_are_survived(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(&rig, .fault = SIM_ERROR, .error = EINTR, .ppm = 300000);
+	FAULT(&rig, .fault = SIM_ERROR, .error = EAGAIN, .ppm = 300000);
+	FAULT(&rig, .fault = SIM_SHORT, .ppm = 500000);
+	assert_int_equal(write_all(&rig), 0);
+	assert_int_equal(read_all(&rig), 0);
+	assert_memory_equal(rig.data, rig.back, FILE_BYTES);
+	assert_true(counts_of(&rig).faults > FILE_BYTES / BLOCK);
+	rig_close(&rig);
+}
+
+static void a_short_io_moves_what_it_says(void **state)
+{
+	struct rig rig;
+	uint64_t n;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(&rig, .fault = SIM_SHORT, .times = 1);
+	FAULT(&rig, .fault = SIM_ERROR, .error = EIO, .times = 1);
+	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), -EIO);
+	look(&rig, rig.back, BLOCK, 0);
+	for (n = 0; n < BLOCK && rig.back[n] == rig.data[n]; n++)
+		;
+	assert_in_range(n, SECTOR, BLOCK - SECTOR + 8);
+	assert_int_equal(counts_of(&rig).bytes[1] % SECTOR, 0);
+	assert_in_range(n - counts_of(&rig).bytes[1], 0, 8);
+	rig_close(&rig);
+}
+
+/* How many sectors of the block hold what was written. */
+static unsigned written_sectors(struct rig *rig, uint64_t offset)
+{
+	unsigned n = 0;
+
+	look(rig, rig->back, BLOCK, offset);
+	for (uint64_t i = 0; i < BLOCK; i += SECTOR)
+		n += !memcmp(rig->back + i, rig->data + offset + i, SECTOR);
+	return n;
+}
+
+static void a_torn_write_leaves_some_of_its_sectors(void **state)
+{
+	static const char zeros[SECTOR];
+	struct rig rig;
+	unsigned n;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(&rig, .fault = SIM_TORN);
+	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
+	n = written_sectors(&rig, BLOCK);
+	assert_in_range(n, 1, BLOCK / SECTOR - 1);
+	for (uint64_t i = 0; i < BLOCK; i += SECTOR)
+		n += !memcmp(rig.back + i, zeros, SECTOR);
+	assert_int_equal(n, BLOCK / SECTOR);
+	rig_close(&rig);
+}
+
+static void a_lost_write_leaves_nothing(void **state)
+{
+	static const char zeros[BLOCK];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){0});
+	FAULT(&rig, .fault = SIM_LOST);
+	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
+	assert_int_equal(move(&rig, NVS_READ, BLOCK, BLOCK), 0);
+	assert_memory_equal(rig.back + BLOCK, zeros, BLOCK);
+	assert_int_equal(counts_of(&rig).faults, 1);
+	rig_close(&rig);
+}
+
+static void a_misplaced_write_is_elsewhere(void **state)
+{
+	uint64_t seed = random_seed(__func__);
+	struct rig rig;
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++) {
+		uint64_t offset = i % 2 ? FILE_BYTES - BLOCK : 0, at = 0;
+
+		rig_open(&rig, &(struct sim_drive){.seed = seed + i});
+		FAULT(&rig, .fault = SIM_MISPLACED);
+		assert_int_equal(move(&rig, NVS_WRITE, offset, BLOCK), 0);
+		look(&rig, rig.back, FILE_BYTES, 0);
+		while (at + BLOCK < FILE_BYTES &&
+		       memcmp(rig.back + at, rig.data + offset, BLOCK) != 0)
+			at += SECTOR;
+		assert_true(at + BLOCK <= FILE_BYTES && at != offset);
+		assert_memory_equal(rig.back + at, rig.data + offset, BLOCK);
+		rig_close(&rig);
+	}
+}
+
+static unsigned bits_that_differ(const char *a, const char *b, uint64_t nbytes)
+{
+	unsigned n = 0;
+
+	for (uint64_t i = 0; i < nbytes; i++)
+		n += (unsigned)__builtin_popcount((unsigned char)(a[i] ^ b[i]));
+	return n;
+}
+
+static void a_flip_changes_one_bit(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(&rig, .fault = SIM_FLIP, .writes = true);
+	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
+	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
+	assert_true(filled(rig.data, FILE_BYTES, 1));
+	assert_int_equal(bits_that_differ(rig.data, rig.back, BLOCK), 1);
+	sim_no_faults(rig.sim);
+	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
+	FAULT(&rig, .fault = SIM_FLIP, .reads = true);
+	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
+	assert_int_equal(bits_that_differ(rig.data, rig.back, BLOCK), 1);
+	sim_no_faults(rig.sim);
+	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
+	assert_memory_equal(rig.data, rig.back, BLOCK);
+	rig_close(&rig);
+}
+
+static void a_drive_that_is_gone_stays_so(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){0});
+	FAULT(&rig, .fault = SIM_GONE, .error = ENODEV, .first = 3, .times = 1);
+	assert_int_equal(move(&rig, NVS_WRITE, 0, 2 * BLOCK), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), -ENODEV);
+		assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), -ENODEV);
+	}
+	sim_no_faults(rig.sim);
+	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
+	rig_close(&rig);
+}
+
+static void a_late_io_comes_after_those_behind_it(void **state)
+{
+	struct nvs_transfer first, second;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){.latency_ns = 1000});
+	FAULT(&rig, .fault = SIM_LATE, .delay_ns = 1000000, .times = 1);
+	sim_hold(rig.sim);
+	start(&rig, &first, NVS_WRITE, 0, BLOCK);
+	assert_true(sim_await_in_flight(rig.sim, 1));
+	start(&rig, &second, NVS_WRITE, BLOCK, BLOCK);
+	assert_true(sim_await_in_flight(rig.sim, 2));
+	assert_int_equal(sim_complete(rig.sim, 1), 1);
+	assert_int_equal(finish(&rig, &second), 0);
+	assert_false(nvs_transfer_completed(&first));
+	assert_int_equal(counts_of(&rig).now_ns, 1000);
+	sim_go(rig.sim);
+	assert_int_equal(finish(&rig, &first), 0);
+	assert_int_equal(counts_of(&rig).now_ns, 1001000);
+	rig_close(&rig);
+}
+
+static void an_io_that_hangs_does_until_it_is_let_go(void **state)
+{
+	struct nvs_transfer first;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){0});
+	FAULT(&rig, .fault = SIM_LATE, .delay_ns = UINT64_MAX, .to = BLOCK);
+	start(&rig, &first, NVS_WRITE, 0, BLOCK);
+	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
+	assert_true(sim_await_in_flight(rig.sim, 1));
+	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
+	assert_false(nvs_transfer_completed(&first));
+	sim_let_go(rig.sim);
+	assert_int_equal(finish(&rig, &first), 0);
+	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
+	assert_int_equal(written_sectors(&rig, 0), BLOCK / SECTOR);
+	rig_close(&rig);
+}
+
+static void held_it_completes_what_it_is_told(void **state)
+{
+	struct nvs_transfer transfer;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &(struct sim_drive){0});
+	sim_hold(rig.sim);
+	assert_int_equal(sim_complete(rig.sim, 1), 0);
+	start(&rig, &transfer, NVS_WRITE, 0, 4 * BLOCK);
+	assert_true(sim_await_in_flight(rig.sim, 4));
+	assert_int_equal(sim_complete(rig.sim, 3), 3);
+	assert_int_equal(counts_of(&rig).in_flight, 1);
+	assert_int_equal(counts_of(&rig).ios[1], 3);
+	assert_false(nvs_transfer_completed(&transfer));
+	assert_int_equal(sim_complete(rig.sim, 3), 1);
+	assert_int_equal(finish(&rig, &transfer), 0);
+	assert_int_equal(counts_of(&rig).in_flight_max, 4);
+	rig_close(&rig);
+}
+
+/* ---- The clock ---- */
+
+static void assert_about(uint64_t is, uint64_t wanted)
+{
+	assert_in_range(is, wanted - wanted / 100, wanted + wanted / 100);
+}
+
+#define LONG_BYTES (32 * MIB)
+
+static uint64_t time_of(const struct sim_drive *drive, enum nvs_direction direction, uint32_t depth,
+			uint32_t workers, uint64_t nbytes)
+{
+	struct rig rig;
+	uint64_t ns;
+
+	rig_open_as(&rig, drive, new_file(LONG_BYTES), LONG_BYTES, depth, workers);
+	assert_int_equal(move(&rig, direction, 0, nbytes), 0);
+	ns = counts_of(&rig).now_ns;
+	rig_close(&rig);
+	return ns;
+}
+
+static void bytes_take_their_time(void **state)
+{
+	const struct sim_drive drive = {.bytes_per_s = {LONG_BYTES, 2 * LONG_BYTES}};
+
+	(void)state;
+	for (uint32_t depth = 1; depth <= 16; depth *= 4) {
+		assert_about(time_of(&drive, NVS_READ, depth, 1, LONG_BYTES), 1000000000);
+		assert_about(time_of(&drive, NVS_WRITE, depth, 1, LONG_BYTES), 500000000);
+	}
+	assert_about(time_of(&drive, NVS_READ, 4, 3, LONG_BYTES), 1000000000);
+}
+
+/* Of one I/O after the other with latency L, 1/L are done in a second; of eight at a time, 8/L. */
+static void latencies_overlap_as_deep_as_the_queue_is(void **state)
+{
+	const struct sim_drive drive = {.latency_ns = 100000};
+
+	(void)state;
+	assert_int_equal(time_of(&drive, NVS_READ, 1, 1, 64 * BLOCK), 64 * 100000);
+	assert_int_equal(time_of(&drive, NVS_READ, 8, 1, 64 * BLOCK), 8 * 100000);
+}
+
+static void so_many_are_served_at_a_time(void **state)
+{
+	struct sim_drive drive = {.latency_ns = 100000, .parallel = 2};
+
+	(void)state;
+	assert_int_equal(time_of(&drive, NVS_WRITE, 8, 1, 64 * BLOCK), 32 * 100000);
+	drive.parallel = 1;
+	assert_int_equal(time_of(&drive, NVS_WRITE, 8, 1, 64 * BLOCK), 64 * 100000);
+}
+
+static void jitter_is_within_its_bounds(void **state)
+{
+	const struct sim_drive drive = {
+		.seed = random_seed(__func__), .latency_ns = 100000, .jitter_ns = 50000};
+	uint64_t ns = time_of(&drive, NVS_WRITE, 1, 1, 64 * BLOCK);
+
+	(void)state;
+	assert_in_range(ns, 64 * 110000, 64 * 140000);
+}
+
+static uint64_t slower_with_more(void *arg, bool write, uint32_t nbytes, unsigned in_service)
+{
+	unsigned *most = arg;
+
+	*most = in_service > *most ? in_service : *most;
+	return (uint64_t)nbytes * in_service + write;
+}
+
+static void a_test_may_say_how_long_a_service_takes(void **state)
+{
+	unsigned most = 0;
+	const struct sim_drive drive = {.service_ns = slower_with_more, .service_arg = &most};
+
+	(void)state;
+	assert_int_equal(time_of(&drive, NVS_WRITE, 1, 1, 8 * BLOCK), 8 * (BLOCK + 1));
+	assert_int_equal(most, 1);
+	assert_int_equal(time_of(&drive, NVS_READ, 4, 1, 4 * BLOCK), 4 * BLOCK);
+	assert_int_equal(most, 4);
+}
+
+/* ---- Order ---- */
+
+#define DEPTH 16
+
+/* The order in which I/Os that were handed over together come back. */
+static void order_of(const struct sim_drive *drive, unsigned order[DEPTH])
+{
+	struct sim *sim = sim_open(drive);
+	struct engine_options options = {.depth = DEPTH, .arg = sim};
+	struct engine_facts facts = {0};
+	struct io ios[DEPTH], *list[DEPTH];
+	int fd = open(new_file(DEPTH * SECTOR), O_RDWR | O_CLOEXEC);
+	char data[SECTOR] = {0}, reason[64];
+	void *queue;
+
+	assert_true(sim && fd >= 0);
+	assert_int_equal(engine_sim.open(&queue, &options, &facts, reason, sizeof(reason)), 0);
+	assert_int_equal(engine_sim.set_file(queue, 0, fd), 0);
+	for (unsigned i = 0; i < DEPTH; i++) {
+		ios[i] = (struct io){.data = data,
+				     .nbytes = SECTOR,
+				     .index = i,
+				     .offset = i * SECTOR,
+				     .fd = fd,
+				     .file_slot = 0,
+				     .buffer_slot = -1,
+				     .write = true};
+		list[i] = &ios[i];
+	}
+	assert_int_equal(engine_sim.submit(queue, list, DEPTH), DEPTH);
+	assert_int_equal(engine_sim.reap(queue, list, DEPTH, DEPTH), DEPTH);
+	for (unsigned i = 0; i < DEPTH; i++)
+		order[i] = list[i]->index;
+	engine_sim.close(queue);
+	sim_close(sim);
+	close(fd);
+}
+
+static void completions_keep_their_order_unless_they_are_not_to(void **state)
+{
+	struct sim_drive drive = {.seed = random_seed(__func__), .latency_ns = 1000};
+	unsigned order[DEPTH], again[DEPTH], in_order[DEPTH], seen = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < DEPTH; i++)
+		in_order[i] = i;
+	order_of(&drive, order);
+	assert_memory_equal(order, in_order, sizeof(order));
+	drive.reorder = true;
+	order_of(&drive, order);
+	assert_memory_not_equal(order, in_order, sizeof(order));
+	for (unsigned i = 0; i < DEPTH; i++)
+		seen |= 1u << order[i];
+	assert_int_equal(seen, (1u << DEPTH) - 1);
+	order_of(&drive, again);
+	assert_memory_equal(order, again, sizeof(order));
+	drive.seed++;
+	order_of(&drive, again);
+	assert_memory_not_equal(order, again, sizeof(order));
+}
+
+/* ---- The same again ---- */
+
+/* Faults of every kind over many transfers: all that came of them, in one number. */
+static uint64_t history(uint64_t seed, uint32_t workers)
+{
+	const struct sim_drive drive = {.seed = seed, .latency_ns = 1000, .jitter_ns = 5000};
+	struct nvs_transfer transfers[FILE_BYTES / BLOCK];
+	uint64_t sum = 0;
+	struct rig rig;
+
+	rig_open_as(&rig, &drive, new_file(FILE_BYTES), FILE_BYTES, 8, workers);
+	for (int fault = SIM_ERROR; fault < SIM_GONE; fault++)
+		FAULT(&rig, .fault = (enum sim_fault)fault, .error = EIO, .delay_ns = 7000,
+		      .ppm = 100000);
+	for (int round = 0; round < 4; round++) {
+		for (unsigned i = 0; i < COUNT(transfers); i++)
+			start(&rig, &transfers[i], round % 2 ? NVS_READ : NVS_WRITE, i * BLOCK,
+			      BLOCK / (1 + (unsigned)round / 2));
+		for (unsigned i = 0; i < COUNT(transfers); i++)
+			sum = sum * 31 + (uint64_t)finish(&rig, &transfers[i]);
+	}
+	sum = sum * 31 + counts_of(&rig).faults;
+	/* Of two misplaced writes to one place the last counts, and workers decide which that is.
+	 */
+	if (workers == 1) {
+		look(&rig, rig.back, FILE_BYTES, 0);
+		sum ^= XXH3_64bits(rig.back, FILE_BYTES);
+	}
+	rig_close(&rig);
+	return sum;
+}
+
+static void a_seed_gives_the_same_faults_again(void **state)
+{
+	uint64_t seed = random_seed(__func__);
+
+	(void)state;
+	for (uint32_t workers = 1; workers <= 3; workers += 2) {
+		uint64_t first = history(seed, workers);
+
+		assert_true(first == history(seed, workers));
+		assert_true(first != history(seed + 1, workers));
+	}
+}
+
+/* ---- The layers above ---- */
+
+static struct nvs_engine *open_engine(struct fixture *fixture, struct sim *sim)
+{
+	INIT(fixture, .verify = true, .pool_bytes = MIB, .max_in_cpu = NONE_STAYS);
+	OK(fixture, engine_open_with(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM,
+				     &engine_sim, sim, &fixture->error));
+	return fixture->engine;
+}
+
+static struct sim *open_sim(uint64_t seed)
+{
+	struct sim *sim = sim_open(&(struct sim_drive){
+		.seed = seed, .latency_ns = 10000, .jitter_ns = 20000, .reorder = true});
+
+	assert_non_null(sim);
+	return sim;
+}
+
+static int swap_in(struct fixture *fixture, struct nvs_tensor *tensor)
+{
+	int rc = nvs_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error);
+
+	return rc ? rc : nvs_wait(fixture->engine, &tensor, 1, -1, &fixture->error);
+}
+
+static void silent_faults_are_found_by_verification(void **state)
+{
+	static const enum sim_fault faults[] = {SIM_TORN, SIM_LOST, SIM_MISPLACED, SIM_FLIP};
+	struct sim *sim = open_sim(random_seed(__func__));
+	struct nvs_tensor *tensor;
+	struct fixture fixture;
+
+	(void)state;
+	open_engine(&fixture, sim);
+	tensor = tensor_add(&fixture, "t", 300 * KIB);
+	for (size_t i = 0; i < COUNT(faults); i++) {
+		tensor_store(&fixture, tensor, 1);
+		sim_fault(sim, &(struct sim_rule){
+				       .fault = faults[i], .writes = true, .first = 2, .times = 1});
+		tensor_store(&fixture, tensor, 2 + i);
+		sim_no_faults(sim);
+		expect_error(&fixture, swap_in(&fixture, tensor), -EBADMSG, "t");
+		tensor_store(&fixture, tensor, 1);
+		tensor_check(&fixture, tensor, 1);
+	}
+	sim_fault(sim, &(struct sim_rule){.fault = SIM_FLIP, .reads = true, .times = 1});
+	expect_error(&fixture, swap_in(&fixture, tensor), -EBADMSG, "t");
+	tensor_check(&fixture, tensor, 1);
+	fixture_close(&fixture);
+	sim_close(sim);
+}
+
+static void swaps_survive_what_passes(void **state)
+{
+	struct sim *sim = open_sim(random_seed(__func__));
+	struct nvs_tensor *tensors[8];
+	uint64_t nbytes[8];
+	struct fixture fixture;
+
+	(void)state;
+	open_engine(&fixture, sim);
+	for (unsigned i = 0; i < 8; i++)
+		nbytes[i] = 10 + i * 90000;
+	tensors_add(&fixture, "t", nbytes, 8, tensors);
+	sim_fault(sim, &(struct sim_rule){.fault = SIM_SHORT, .ppm = 300000});
+	sim_fault(sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EINTR, .ppm = 300000});
+	sim_fault(sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EAGAIN, .ppm = 300000});
+	sim_fault(sim, &(struct sim_rule){.fault = SIM_LATE, .delay_ns = 1000000, .ppm = 300000});
+	for (unsigned i = 0; i < 8; i++)
+		tensor_store(&fixture, tensors[i], i);
+	for (unsigned i = 0; i < 8; i++)
+		tensor_check(&fixture, tensors[i], i);
+	fixture_close(&fixture);
+	sim_close(sim);
+}
+
+static void an_engine_whose_drive_is_gone_says_so_and_closes(void **state)
+{
+	struct sim *sim = open_sim(1);
+	struct nvs_tensor *tensors[2];
+	struct fixture fixture;
+	struct nvs_engine *engine;
+
+	(void)state;
+	engine = open_engine(&fixture, sim);
+	tensors_add(&fixture, "t", (uint64_t[]){300 * KIB, 200 * KIB}, 2, tensors);
+	tensor_store(&fixture, tensors[0], 1);
+	sim_fault(sim, &(struct sim_rule){.fault = SIM_GONE, .error = ENODEV});
+	expect_error(&fixture, swap_in(&fixture, tensors[0]), -ENODEV, "t0");
+	tensor_write(&fixture, tensors[1], 2);
+	OK(&fixture, nvs_swap_out(engine, &tensors[1], 1, &fixture.error));
+	expect_error(&fixture, nvs_wait(engine, &tensors[1], 1, -1, &fixture.error), -ENODEV, "t1");
+	STATE(&fixture, tensors[1], NVS_RESIDENT, true, 0);
+	fixture_close(&fixture);
+	sim_close(sim);
+}
+
+#define ROUNDS (SANITIZED ? 20 : 100)
+#define MANY   24
+
+/* Every tensor that is swapped in without an error holds what was last swapped out of it. */
+static void no_silent_fault_passes_unseen(void **state)
+{
+	uint64_t seed = random_seed(__func__), nbytes[MANY], random = seed;
+	struct sim *sim = open_sim(seed);
+	struct nvs_tensor *tensors[MANY];
+	struct fixture fixture;
+	unsigned found = 0, right = 0;
+
+	(void)state;
+	open_engine(&fixture, sim);
+	for (unsigned i = 0; i < MANY; i++)
+		nbytes[i] = 1 + random_below(&random, 160 * KIB);
+	tensors_add(&fixture, "t", nbytes, MANY, tensors);
+	for (int fault = SIM_TORN; fault <= SIM_FLIP; fault++)
+		sim_fault(sim, &(struct sim_rule){.fault = (enum sim_fault)fault, .ppm = 80000});
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		for (unsigned i = 0; i < MANY; i++)
+			tensor_store(&fixture, tensors[i], round * MANY + i);
+		for (unsigned i = 0; i < MANY; i++) {
+			int rc = swap_in(&fixture, tensors[i]);
+
+			if (rc) {
+				assert_int_equal(rc, -EBADMSG);
+				found++;
+				continue;
+			}
+			assert_true(filled(nvs_data(tensors[i]), nbytes[i], round * MANY + i));
+			right++;
+			OK(&fixture,
+			   nvs_release(fixture.engine, &tensors[i], 1, NVS_CLEAN, &fixture.error));
+		}
+	}
+	print_message("%u swaps right, %u found wrong\n", right, found);
+	assert_true(found > ROUNDS && right > ROUNDS);
+	fixture_close(&fixture);
+	sim_close(sim);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(without_faults_it_moves_bytes),
+		test(an_error_comes_back_and_nothing_moves),
+		test(the_nth_io_of_those_that_match_fails_and_no_other),
+		test(eintr_eagain_and_short_counts_are_survived),
+		test(a_short_io_moves_what_it_says),
+		test(a_torn_write_leaves_some_of_its_sectors),
+		test(a_lost_write_leaves_nothing),
+		test(a_misplaced_write_is_elsewhere),
+		test(a_flip_changes_one_bit),
+		test(a_drive_that_is_gone_stays_so),
+		test(a_late_io_comes_after_those_behind_it),
+		test(an_io_that_hangs_does_until_it_is_let_go),
+		test(held_it_completes_what_it_is_told),
+		test(bytes_take_their_time),
+		test(latencies_overlap_as_deep_as_the_queue_is),
+		test(so_many_are_served_at_a_time),
+		test(jitter_is_within_its_bounds),
+		test(a_test_may_say_how_long_a_service_takes),
+		test(completions_keep_their_order_unless_they_are_not_to),
+		test(a_seed_gives_the_same_faults_again),
+		test(silent_faults_are_found_by_verification),
+		test(swaps_survive_what_passes),
+		test(an_engine_whose_drive_is_gone_says_so_and_closes),
+		test(no_silent_fault_passes_unseen),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
