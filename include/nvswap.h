@@ -81,24 +81,42 @@ enum nvs_ioengine {
 
 enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
 
-#define NVS_PATHS_MAX	     16
-#define NVS_BLOCK_SIZE_MIN   512u
-#define NVS_BLOCK_SIZE_MAX   (1u << 30)
-#define NVS_QUEUE_DEPTH_MAX  4096u
-#define NVS_THREAD_COUNT_MAX 256u
+#define NVS_PATHS_MAX	      16
+#define NVS_BLOCK_SIZE_MIN    512u
+#define NVS_BLOCK_SIZE_MAX    (1u << 30)
+#define NVS_QUEUE_DEPTH_MAX   4096u
+#define NVS_THREAD_COUNT_MAX  256u
+#define NVS_IO_TIMEOUT_MS_MAX 86400000u
 
 struct nvs_trace; /* see the end */
 
 /* The "aio" block. */
 struct nvs_aio_config {
-	uint32_t block_size;	    /* bytes in one I/O; a multiple of 512 */
-	uint32_t queue_depth;	    /* I/Os in flight on each worker */
-	uint32_t thread_count;	    /* workers; "intra_op_parallelism" is the same setting */
-	bool single_submit;	    /* one I/O in each submission call */
-	bool overlap_events;	    /* false: fill the queue, drain it, fill it again */
-	bool use_gds;		    /* refused with -ENOTSUP when an engine is opened */
-	enum nvs_ioengine ioengine; /* "nvswap": {"ioengine": "auto"} */
+	uint32_t block_size;   /* bytes in one I/O; a multiple of 512 */
+	uint32_t queue_depth;  /* I/Os in flight on each worker */
+	uint32_t thread_count; /* workers; "intra_op_parallelism" is the same setting */
+	bool single_submit;    /* one I/O in each submission call */
+	bool overlap_events;   /* false: fill the queue, drain it, fill it again */
+	bool use_gds;	       /* refused with -ENOTSUP when an engine is opened */
+	/* in the "nvswap" block: */
+	enum nvs_ioengine ioengine;
+	uint32_t io_timeout_ms; /* see below; 0: off */
 };
+
+/*
+ * A drive that hangs. With io_timeout_ms above 0, a transfer is overdue when one of its I/Os has
+ * been with the kernel for that long, or when it was handed over that long ago and no transfer of
+ * its aio has moved since: one that merely queues behind others that move is not. (An I/O waits its
+ * turn behind up to queue_depth others on each worker: the limit should be seconds.) That is said
+ * once through the log, and waits for it return -ETIMEDOUT at once, whatever their timeout_ms, with
+ * tensor, path and offset: nvs_transfer_wait, nvs_wait, nvs_commit; nvs_lease and nvs_swap_in where
+ * they would wait while nothing else is in flight; nvs_swap_out_from, nvs_swap_in_to and nvs_forget
+ * where they would wait; and all calls on an optimizer that wait for the drive. Nothing is lost by
+ * it. The transfer stays in flight, and its memory in use, until the kernel gives it back; if it
+ * completes after all it ends as any other, which the log is told too, and waits then return 0.
+ * nvs_close and nvs_optimizer_close return -ETIMEDOUT with nothing closed. An I/O that the kernel
+ * itself ends with ETIMEDOUT or EAGAIN has failed, which is -EIO.
+ */
 
 /* An "offload_param" or "offload_optimizer" block. */
 struct nvs_offload_config {
@@ -286,8 +304,8 @@ struct nvs_file;
 /* Opens workers. -EINVAL, -ENOTSUP (use_gds; the engine does not work here), -ENOMEM. */
 NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
 			 const struct nvs_log *log, struct nvs_error *error);
-/* Waits for transfers in flight, then ends the workers. Files must have been closed. NULL is fine.
- */
+/* Waits for transfers in flight, overdue ones too, then ends the workers. Files must have been
+ * closed. NULL is fine. */
 NVS_API void nvs_aio_close(struct nvs_aio *aio);
 
 /*
@@ -340,7 +358,7 @@ struct nvs_transfer {
 
 	struct nvs_transfer_state {
 		struct nvs_transfer *next;
-		uint64_t claimed, pending;
+		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t flags, completed;
 	} state; /* the library's own */
 };
@@ -352,7 +370,8 @@ NVS_API int nvs_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfer
 /*
  * Waits until all `n` have completed, and returns 0 or the status of the first in the array that
  * failed, described in *error with path and offset. -ETIMEDOUT, or -EAGAIN where timeout_ms is 0,
- * if some have not completed: nothing is lost by it, wait again.
+ * if some have not completed: nothing is lost by it, wait again. -ETIMEDOUT also as soon as one is
+ * overdue (io_timeout_ms), with its path and offset.
  */
 NVS_API int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
 			      int timeout_ms, struct nvs_error *error);
@@ -416,8 +435,9 @@ NVS_API int nvs_open(struct nvs_engine **engine, const struct nvs_config *config
 		     enum nvs_block block, struct nvs_error *error);
 /*
  * Waits for what is in flight; commits a store that is kept, as nvs_commit, and unlinks one that is
- * not; frees everything, the tensors too. The engine is closed whatever is returned: on an error a
- * kept store is as it was last committed. NULL is fine.
+ * not; frees everything, the tensors too. -ETIMEDOUT: a transfer is overdue (io_timeout_ms) and
+ * nothing is closed: call it again, or end the process. Else the engine is closed whatever is
+ * returned: on an error a kept store is as it was last committed. NULL is fine.
  */
 NVS_API int nvs_close(struct nvs_engine *engine, struct nvs_error *error);
 
@@ -469,7 +489,9 @@ NVS_API int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tens
  * Memory in use is not taken away: with -1 it waits until uses have ended that are in the way, also
  * the caller's own. -ENOBUFS: the batch could never fit in the pool. -EBUSY: one is in flight to or
  * from the caller's own memory. -EIO and others: room had to be made and a write-back failed (its
- * data is kept).
+ * data is kept); with timeout_ms 0, where only tensors whose last write-back failed could make
+ * room, and they are being written again. -ETIMEDOUT also where it would wait and all that is in
+ * flight is overdue (io_timeout_ms).
  */
 NVS_API int nvs_lease(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		      int timeout_ms, struct nvs_error *error);
@@ -490,7 +512,8 @@ NVS_API long nvs_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *t
  * Waits until nothing that was started on the tensors is in flight. 0, or the status of the first
  * that failed, named in *error with its path and offset: -EIO and other errno of the drive,
  * -EBADMSG where a checksum differs. A failed swap-in ends the use that it began. -ETIMEDOUT,
- * -EAGAIN.
+ * -EAGAIN: in flight yet, and uses go on; -ETIMEDOUT also as soon as one is overdue
+ * (io_timeout_ms).
  */
 NVS_API int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		     int timeout_ms, struct nvs_error *error);
@@ -532,10 +555,10 @@ NVS_API int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *
  * kept store: a run after a crash finds all tensors as they were at the last commit, whatever was
  * written since. A tensor whose bytes the drive has lost is -EBADMSG when it is swapped in. A
  * commit is whole or not at all: on an error the one before it holds. -EBUSY: a tensor is in use
- * dirty or in flight to or from the caller's memory. -EIO, errno of the drive: something could not
- * be written, which another commit may; but where the data or the manifest could not be made
- * durable, as the error says, every later commit of this engine is -EIO. Without `keep`: writes
- * back, and no more.
+ * dirty or in flight to or from the caller's memory. -ETIMEDOUT: a write is overdue
+ * (io_timeout_ms). -EIO, errno of the drive: something could not be written, which another commit
+ * may; but where the data or the manifest could not be made durable, as the error says, every later
+ * commit of this engine is -EIO. Without `keep`: writes back, and no more.
  */
 NVS_API int nvs_commit(struct nvs_engine *engine, struct nvs_error *error);
 
@@ -670,15 +693,18 @@ struct nvs_optimizer_options {
  * -ENOTSUP: optimizer.type is neither Adam nor AdamW (nor "", which is Adam) and no function takes
  * its place, or optimizer.params.amsgrad is true. -ESTALE: the kept store is that of other groups,
  * another ratio or grad_accum_dtype, or its tiles do not fit the pool. -EBADMSG: the drive has lost
- * bytes of what is read here.
+ * bytes of what is read here. -ETIMEDOUT: the drive hangs (io_timeout_ms): memory that it may yet
+ * write to, and the lock of the store, are given up when the process ends.
  */
 NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,
 			       const struct nvs_group_spec *groups, size_t n,
 			       const struct nvs_optimizer_options *options,
 			       struct nvs_error *error);
 /*
- * Commits a kept store, as nvs_optimizer_commit, and frees everything. The optimizer is closed
- * whatever is returned: on an error a kept store is as it was last committed. NULL is fine.
+ * Commits a kept store, as nvs_optimizer_commit, and frees everything. -ETIMEDOUT: a transfer is
+ * overdue (io_timeout_ms) and nothing is closed: call it again, or end the process. Else the
+ * optimizer is closed whatever is returned: on an error a kept store is as it was last committed.
+ * NULL is fine.
  */
 NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* The engine beneath, for its statistics alone; closed with the optimizer. */
@@ -745,10 +771,10 @@ struct nvs_step_result {
  * above 0 and their norm above it, scaled down to it (DeepSpeed: times clipping / (norm + 1e-6)).
  * With fp16 a gradient that is inf or nan skips the step, and the loss scale follows DeepSpeed's
  * rules; -ERANGE: it can't be lowered any further, and the step was skipped.
- * On any other error (-EIO and others of the drive, -EBADMSG) nothing that was computed is lost:
- * called again, it finishes the step that it began, with that one's lr and scale; gradients must
- * still be there. Until then -EBUSY meets every other call that would change gradients or state.
- * `options` and `result` may be NULL.
+ * On any other error (-EIO and others of the drive, -ETIMEDOUT, -EBADMSG) nothing that was computed
+ * is lost: called again, it finishes the step that it began, with that one's lr and scale;
+ * gradients must still be there. Until then -EBUSY meets every other call that would change
+ * gradients or state. `options` and `result` may be NULL.
  */
 NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
 			       const struct nvs_step_options *options,

@@ -862,7 +862,7 @@ static void an_io_that_gets_nowhere_is_tried_so_often_and_then_reported(void **s
 {
 	static const struct {
 		int result, status;
-	} cases[] = {{-EINTR, -EINTR}, {-EAGAIN, -EAGAIN}, {0, -EIO}};
+	} cases[] = {{-EINTR, -EINTR}, {-EAGAIN, -EIO}, {0, -EIO}};
 	struct nvs_transfer transfer;
 	struct rig rig;
 
@@ -892,7 +892,7 @@ static void a_submission_that_is_refused_is_tried_so_often_and_then_reported(voi
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 4 * PAGE, 0), &rig.error);
 	assert_file_holds(rig.data + PAGE, 4 * PAGE, 0);
 	fake_refuse(&rig.fake, RETRIES_MAX + 1, -EAGAIN);
-	assert_int_equal(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), -EAGAIN);
+	assert_int_equal(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), -EIO);
 	fake_refuse(&rig.fake, 1, -EBADF);
 	assert_int_equal(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), -EBADF);
 	assert_says(rig.error.text, path);
@@ -1029,7 +1029,7 @@ static void every_transfer_ends_exactly_once(void **state)
 			 OPTIONS(.thread_count = 1 + round % 4, .queue_depth = 1 + round * 3 % 32,
 				 .block_size = (1 + round % 3) * PAGE, .drain = round % 5 == 4));
 		rig.fake.newest_first = round % 2;
-		aio_on_completed(rig.aio, count_completed, &counts);
+		aio_on_completed(rig.aio, count_completed, NULL, &counts);
 		plan_faults(&rig, &counts, &random);
 		submit_many(&rig, &counts, NVS_WRITE, rig.data);
 		assert_as_planned(&counts, (1 + round % 3) * PAGE);

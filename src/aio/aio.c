@@ -62,6 +62,10 @@ static int check_config(const struct nvs_aio_config *config, struct nvs_error *e
 		return error_about(error, -ENOTSUP, "use_gds", 0, 0,
 				   "use_gds is true, but this build moves data between drives and "
 				   "host memory alone: set use_gds to false");
+	if (config->io_timeout_ms > NVS_IO_TIMEOUT_MS_MAX)
+		return error_about(error, -EINVAL, "io_timeout_ms", 0, 0,
+				   "io_timeout_ms is %u: it must be from 0 to %u",
+				   config->io_timeout_ms, NVS_IO_TIMEOUT_MS_MAX);
 	if ((unsigned)config->ioengine >= NVS_IOENGINE_COUNT)
 		return error_about(error, -EINVAL, "ioengine", 0, 0,
 				   "ioengine is %d, which is none: auto, io_uring, libaio or posix",
@@ -88,6 +92,7 @@ static struct nvs_aio *aio_new(const struct nvs_aio_config *config, const struct
 	pthread_cond_init(&aio->work, NULL);
 	pthread_cond_init(&aio->done, NULL);
 	pthread_cond_init(&aio->synced, NULL);
+	pthread_cond_init(&aio->unwatch, NULL);
 	for (int direction = 0; direction < 2; direction++)
 		aio->todo[direction].tail = &aio->todo[direction].head;
 	memset(aio->files, -1, sizeof(aio->files));
@@ -102,6 +107,7 @@ static void aio_free(struct nvs_aio *aio)
 	pthread_cond_destroy(&aio->work);
 	pthread_cond_destroy(&aio->done);
 	pthread_cond_destroy(&aio->synced);
+	pthread_cond_destroy(&aio->unwatch);
 	free(aio);
 }
 
@@ -111,11 +117,12 @@ static void stop_workers(struct nvs_aio *aio)
 	aio->closing = true;
 	pthread_cond_broadcast(&aio->work);
 	pthread_mutex_unlock(&aio->lock);
-	for (unsigned i = 0; i < aio->nworkers; i++) {
+	for (unsigned i = 0; i < aio->nworkers; i++)
 		if (aio->workers[i].started)
 			pthread_join(aio->workers[i].thread, NULL);
+	watch_stop(aio);
+	for (unsigned i = 0; i < aio->nworkers; i++)
 		worker_free(&aio->workers[i]);
-	}
 	memset(aio->workers, 0, aio->config.thread_count * sizeof(*aio->workers));
 	aio->nworkers = aio->running = 0;
 	aio->closing = false;
@@ -233,6 +240,14 @@ static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
 		return error_set(error, -ENOMEM, "out of memory while opening the I/O workers");
 	aio->options.arg = ops_arg;
 	rc = ops ? start_one(aio, ops, error) : start_any(aio, error);
+	if (!rc) {
+		rc = watch_start(aio);
+		if (rc) {
+			error_set(error, rc, "no thread to watch over the I/Os with: %s",
+				  nvs_strerror(rc));
+			stop_workers(aio);
+		}
+	}
 	if (rc) {
 		aio_free(aio);
 		return rc;
@@ -370,11 +385,12 @@ static int check_transfer(const struct nvs_transfer *transfer, struct nvs_error 
 	return 0;
 }
 
-static void prepare(struct nvs_transfer *transfer, uint32_t flags)
+static void prepare(struct nvs_transfer *transfer, uint32_t flags, uint64_t now)
 {
 	transfer->status = 0;
 	transfer->error_offset = 0;
-	transfer->state = (struct nvs_transfer_state){.flags = flags | TRANSFER_QUEUED};
+	transfer->state = (struct nvs_transfer_state){.flags = flags | TRANSFER_QUEUED,
+						      .since_ns = now};
 }
 
 static void append(struct nvs_aio *aio, struct nvs_transfer *transfer)
@@ -412,7 +428,7 @@ static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 int nvs_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
 	       struct nvs_error *error)
 {
-	uint64_t blocks = 0;
+	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
 	for (size_t i = 0; i < n; i++) {
 		int rc = check_transfer(transfers[i], error);
@@ -422,7 +438,7 @@ int nvs_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_
 	}
 	pthread_mutex_lock(&aio->lock);
 	for (size_t i = 0; i < n; i++) {
-		prepare(transfers[i], 0);
+		prepare(transfers[i], 0, now);
 		if (transfers[i]->nbytes) {
 			append(aio, transfers[i]);
 			blocks += blocks_of(aio, transfers[i]);
@@ -435,10 +451,14 @@ int nvs_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_
 	return 0;
 }
 
-void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *fn, void *arg)
+void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *completed, aio_overdue_fn *overdue,
+		      void *arg)
 {
-	aio->on_completed = fn;
+	pthread_mutex_lock(&aio->lock);
+	aio->on_completed = completed;
+	aio->on_overdue = overdue;
 	aio->on_completed_arg = arg;
+	pthread_mutex_unlock(&aio->lock);
 }
 
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
@@ -450,7 +470,7 @@ void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
 
 void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list)
 {
-	uint64_t blocks = 0;
+	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
 	assert(aio->on_completed);
 	pthread_mutex_lock(&aio->lock);
@@ -459,7 +479,7 @@ void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list)
 
 		list = transfer->state.next;
 		assert(transfer->nbytes && !check_transfer(transfer, NULL));
-		prepare(transfer, TRANSFER_QUIET);
+		prepare(transfer, TRANSFER_QUIET, now);
 		append(aio, transfer);
 		blocks += blocks_of(aio, transfer);
 	}
@@ -472,6 +492,20 @@ bool nvs_transfer_completed(const struct nvs_transfer *transfer)
 	return __atomic_load_n(&transfer->state.completed, __ATOMIC_ACQUIRE);
 }
 
+/* Under the lock, which it gives away while it waits. */
+static int wait_for(struct nvs_aio *aio, const struct nvs_transfer *transfer, uint64_t deadline,
+		    struct nvs_error *error)
+{
+	int rc = 0;
+
+	while (!nvs_transfer_completed(transfer) && !rc) {
+		if (transfer->state.flags & TRANSFER_OVERDUE)
+			return aio_overdue_error(transfer, transfer->state.hangs_at, NULL, error);
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+	}
+	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;
+}
+
 int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
 		      int timeout_ms, struct nvs_error *error)
 {
@@ -480,11 +514,10 @@ int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers
 
 	pthread_mutex_lock(&aio->lock);
 	for (size_t i = 0; i < n && !rc; i++)
-		while (!nvs_transfer_completed(transfers[i]) && !rc)
-			rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		rc = wait_for(aio, transfers[i], deadline, error);
 	pthread_mutex_unlock(&aio->lock);
 	if (rc)
-		return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
+		return rc;
 	for (size_t i = 0; i < n; i++)
 		if (transfers[i]->status)
 			return transfer_error(transfers[i], NULL, error);

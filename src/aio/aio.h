@@ -42,7 +42,16 @@ int transfer_error(const struct nvs_transfer *transfer, const char *subject,
  * that were handed over with submit_quietly.
  */
 typedef void aio_completed_fn(void *arg, struct nvs_transfer *list);
-void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *fn, void *arg);
+/* Some of these have become overdue (io_timeout_ms): called without locks by a thread that does
+ * nothing else. aio_is_overdue() tells which; they may have completed since. */
+typedef void aio_overdue_fn(void *arg);
+void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *completed, aio_overdue_fn *overdue,
+		      void *arg);
+/* Whether a transfer, handed over or yet to be, is overdue; with the file offset that hangs. */
+bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, uint64_t *offset);
+/* What the text of an error says of one: -ETIMEDOUT, with path and offset. */
+int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, const char *subject,
+		      struct nvs_error *error);
 /* nvs_submit for transfers linked by state.next, which are valid; their completions go to the
  * function. */
 void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list);

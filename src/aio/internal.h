@@ -60,6 +60,7 @@ struct piece {
 	int status;
 	unsigned retries;
 	uint64_t begun_ns;
+	uint64_t claimed_ns; /* under the aio's lock; 0: not claimed, or nobody watches */
 };
 
 struct bounce {
@@ -131,7 +132,14 @@ struct nvs_aio {
 	unsigned idle;
 	bool closing;
 	aio_completed_fn *on_completed;
+	aio_overdue_fn *on_overdue;
 	void *on_completed_arg;
+
+	/* Where there is an io_timeout_ms: */
+	pthread_t watch;
+	bool watched;		/* the thread runs, until it is cleared */
+	pthread_cond_t unwatch; /* it is to end */
+	uint64_t moved_ns;	/* when an I/O was last settled */
 
 	/* What the workers' rings are to have registered: raised by one at each change. */
 	uint64_t epoch;
@@ -147,7 +155,7 @@ struct nvs_aio {
 };
 
 /* transfer->state.flags */
-enum { TRANSFER_QUEUED = 1, TRANSFER_QUIET = 2 };
+enum { TRANSFER_QUEUED = 1, TRANSFER_QUIET = 2, TRANSFER_OVERDUE = 4 };
 
 /* Cuts the next piece off a transfer with bytes unclaimed; false where the bounce buffer is full.
  */
@@ -158,6 +166,14 @@ void piece_begin(struct piece *piece);
 bool piece_finish(struct worker *worker, struct piece *piece);
 /* Ends an I/O that the engine would not take. */
 void piece_fail(struct worker *worker, struct piece *piece, int status);
+
+/* ---- watch.c ---- */
+int watch_start(struct nvs_aio *aio);
+void watch_stop(struct nvs_aio *aio);
+/* Looks for transfers that are overdue at that time, without the lock. */
+void watch_look(struct nvs_aio *aio, uint64_t now_ns);
+/* Under the lock, of a transfer that completes: it is overdue no more. */
+void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer);
 
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);

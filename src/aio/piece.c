@@ -229,11 +229,17 @@ static bool complete(const struct piece *piece, uint32_t done)
 			       : done >= piece->skip + piece->useful;
 }
 
+/* What a wait says of transfers in flight can't be what has become of one. */
+static int end_status(int status)
+{
+	return status == -EAGAIN || status == -ETIMEDOUT ? -EIO : status;
+}
+
 static bool try_again(struct piece *piece, int status)
 {
 	if (++piece->retries <= RETRIES_MAX)
 		return true;
-	piece->status = status;
+	piece->status = end_status(status);
 	return false;
 }
 
@@ -263,7 +269,7 @@ static bool has_ended(struct piece *piece)
 	if (result == -EINTR || result == -EAGAIN)
 		return !try_again(piece, result);
 	if (result < 0) {
-		piece->status = result;
+		piece->status = end_status(result);
 		return true;
 	}
 	if (complete(piece, piece->done + (uint32_t)result))
@@ -292,6 +298,6 @@ bool piece_finish(struct worker *worker, struct piece *piece)
 
 void piece_fail(struct worker *worker, struct piece *piece, int status)
 {
-	piece->status = status;
+	piece->status = end_status(status);
 	give_bounce(worker, piece);
 }

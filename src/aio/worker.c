@@ -45,7 +45,7 @@ static void pop_claimed(struct fifo *todo, struct nvs_transfer **completed)
 	}
 }
 
-static bool claim_one(struct worker *worker, int direction)
+static bool claim_one(struct worker *worker, int direction, uint64_t now)
 {
 	struct nvs_transfer *transfer = worker->aio->todo[direction].head;
 	struct piece *piece;
@@ -56,13 +56,14 @@ static bool claim_one(struct worker *worker, int direction)
 	piece = worker->free[worker->nfree - 1];
 	if (!piece_cut(worker, transfer, piece))
 		return false;
+	piece->claimed_ns = now;
 	worker->nfree--;
 	worker->batch[worker->nbatch++] = piece;
 	return true;
 }
 
 /* Fills the queue with I/Os, of reads and of writes in turn as long as there are both. */
-static void claim(struct worker *worker, struct nvs_transfer **completed)
+static void claim(struct worker *worker, uint64_t now, struct nvs_transfer **completed)
 {
 	struct nvs_aio *aio = worker->aio;
 
@@ -73,9 +74,9 @@ static void claim(struct worker *worker, struct nvs_transfer **completed)
 	while (worker->nfree) {
 		int direction = worker->turn;
 
-		if (!claim_one(worker, direction)) {
+		if (!claim_one(worker, direction, now)) {
 			direction = !direction;
-			if (!claim_one(worker, direction))
+			if (!claim_one(worker, direction, now))
 				break;
 		}
 		worker->turn = !direction;
@@ -84,8 +85,10 @@ static void claim(struct worker *worker, struct nvs_transfer **completed)
 }
 
 /* Accounts the finished pieces to their transfers. */
-static void settle(struct worker *worker, struct nvs_transfer **completed)
+static void settle(struct worker *worker, uint64_t now, struct nvs_transfer **completed)
 {
+	if (worker->nreaped)
+		worker->aio->moved_ns = now;
 	for (uint32_t i = 0; i < worker->nreaped; i++) {
 		struct piece *piece = worker->reaped[i];
 		struct nvs_transfer *transfer = piece->transfer;
@@ -99,6 +102,7 @@ static void settle(struct worker *worker, struct nvs_transfer **completed)
 			transfer->state.next = *completed;
 			*completed = transfer;
 		}
+		piece->claimed_ns = 0;
 		worker->free[worker->nfree++] = piece;
 	}
 	worker->nreaped = 0;
@@ -117,6 +121,7 @@ static struct nvs_transfer *publish(struct nvs_aio *aio, struct nvs_transfer *co
 		struct nvs_transfer *transfer = completed;
 
 		completed = transfer->state.next;
+		watch_completed(aio, transfer);
 		if (transfer->state.flags & TRANSFER_QUIET) {
 			transfer->state.next = quiet;
 			quiet = transfer;
@@ -373,10 +378,11 @@ static void round_of_io(struct worker *worker)
 	struct nvs_transfer *completed = NULL;
 	struct nvs_transfer *quiet;
 	struct nvs_trace *trace;
+	uint64_t now = aio->config.io_timeout_ms ? clock_ns() : 0;
 	bool more;
 
-	settle(worker, &completed);
-	claim(worker, &completed);
+	settle(worker, now, &completed);
+	claim(worker, now, &completed);
 	quiet = publish(aio, completed);
 	trace = aio->trace;
 	more = aio->todo[NVS_READ].head || aio->todo[NVS_WRITE].head;

@@ -187,6 +187,8 @@ const struct config_key config_keys[] = {
 
 	ENUM(NVSWAP, "ioengine", IOENGINE, aio.ioengine, NVS_IOENGINE_AUTO, "\"auto\"",
 	     "the I/O engine"),
+	WHOLE(NVSWAP, "io_timeout_ms", 32, aio.io_timeout_ms, 0, 0, NVS_IO_TIMEOUT_MS_MAX, 0,
+	      "milliseconds after which an I/O that has not completed is reported; 0: never"),
 	BOOL(NVSWAP, "verify", verify, false, "a checksum per tensor, compared at each swap-in"),
 	BOOL(NVSWAP, "keep", keep, false, "the store outlives the engine, and is found again"),
 	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0, "which store under the paths"),

@@ -102,8 +102,7 @@ static int begin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *til
 			memset(nvs_data(tile->tensor), 0, optimizer->tile_numel * STATE_BYTES);
 		return rc;
 	}
-	rc = nvs_swap_in(optimizer->engine, &tile->tensor, 1, -1, error);
-	return rc ? rc : nvs_wait(optimizer->engine, &tile->tensor, 1, -1, error);
+	return engine_use(optimizer->engine, tile->tensor, error);
 }
 
 static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enum nvs_dtype dtype,

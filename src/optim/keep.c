@@ -301,15 +301,11 @@ static void take_back(struct nvs_optimizer *optimizer, bool written)
 {
 	for (size_t i = 0; i < optimizer->noffloaded; i++) {
 		struct tile *tile = &optimizer->tiles[i];
-		int rc;
 
 		if (!tile->let_go)
 			continue;
 		tile->let_go = false;
-		rc = nvs_swap_in(optimizer->engine, &tile->tensor, 1, -1, NULL);
-		if (!rc)
-			rc = nvs_wait(optimizer->engine, &tile->tensor, 1, -1, NULL);
-		tile->held = !rc;
+		tile->held = !engine_use(optimizer->engine, tile->tensor, NULL);
 		tile->changed &= !written;
 	}
 }
@@ -322,12 +318,23 @@ static bool any_fresh(const struct nvs_optimizer *optimizer)
 	return false;
 }
 
-int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
+int keep_landed(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc;
+	int rc = 0;
 
 	if (!optimizer->keep)
 		return 0;
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
+		rc = engine_landed(optimizer->engine, &optimizer->tiles[i].tensor, 1, error);
+	return rc ? rc : engine_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
+}
+
+int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = keep_landed(optimizer, error);
+
+	if (rc || !optimizer->keep)
+		return rc;
 	/* What it would be made from is the caller's, and gone with the run. */
 	rc = any_fresh(optimizer) ? init_tiles(optimizer, error) : 0;
 	if (!rc)

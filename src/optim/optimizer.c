@@ -296,11 +296,14 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	unsigned n = optimizer->threads ? threads_count(optimizer->threads) : 0;
 	int rc;
 
-	threads_close(optimizer->threads);
 	/* What is to be kept has been committed, and no part of a later step is. */
 	if (optimizer->engine)
 		engine_abandon(optimizer->engine);
 	rc = nvs_close(optimizer->engine, error);
+	/* The drive hangs, and has to do with memory of ours. */
+	if (rc == -ETIMEDOUT)
+		return rc;
+	threads_close(optimizer->threads);
 	for (unsigned i = 0; i < n && optimizer->scratch; i++)
 		free(optimizer->scratch[i]);
 	free(optimizer->scratch);
@@ -353,13 +356,20 @@ int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config
 
 int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	struct nvs_error why;
 	int rc, closed;
 
 	if (!optimizer)
 		return 0;
 	rc = keep_commit(optimizer, error);
-	closed = free_all(optimizer, rc ? NULL : error);
-	return rc ? rc : closed;
+	if (rc == -ETIMEDOUT)
+		return rc;
+	closed = free_all(optimizer, &why);
+	if (!closed || (rc && closed != -ETIMEDOUT))
+		return rc;
+	if (error)
+		*error = why;
+	return closed;
 }
 
 struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)

@@ -190,9 +190,9 @@ static void abandon(struct pass *pass, size_t i)
 	unsigned first = is_offloaded(pass, i) && optimizer->tiles[i].held;
 
 	for (unsigned k = first; k < n; k++) {
-		nvs_wait(optimizer->engine, &tensors[k], 1, -1, NULL);
-		if (is_resident(optimizer, tensors[k]))
-			nvs_release(optimizer->engine, &tensors[k], 1, NVS_CLEAN, NULL);
+		/* Where the drive hangs it lands by itself. */
+		engine_landed(optimizer->engine, &tensors[k], 1, NULL);
+		engine_let_go(optimizer->engine, tensors[k]);
 	}
 }
 
@@ -232,8 +232,11 @@ static bool front_is_open(struct pass *pass)
 	if (!pass->front_landed) {
 		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
 		rc = nvs_wait(optimizer->engine, tensors, n, 0, NULL);
+		/* What hung may have landed between the two. */
 		if (rc && rc != -EAGAIN)
-			fail(pass, nvs_wait(optimizer->engine, tensors, n, 0, &error), &error);
+			rc = nvs_wait(optimizer->engine, tensors, n, 0, &error);
+		if (rc && rc != -EAGAIN)
+			fail(pass, rc, &error);
 		pass->front_landed = !rc;
 	}
 	return pass->front_landed;
@@ -420,9 +423,10 @@ static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures
 
 int settle(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
 {
-	/* What it returns may be of a read that failed long ago. */
-	nvs_wait(optimizer->engine, optimizer->offloaded, optimizer->noffloaded, -1, NULL);
-	return check_writes(optimizer, failures, error);
+	int rc = engine_landed(optimizer->engine, optimizer->offloaded, optimizer->noffloaded,
+			       error);
+
+	return rc ? rc : check_writes(optimizer, failures, error);
 }
 
 static int fetch_or_let_go(struct pass *pass, size_t i, struct nvs_error *error)

@@ -116,8 +116,7 @@ static int begin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_erro
 			init_slice(optimizer, i, 0, optimizer->tile_numel);
 		return rc;
 	}
-	rc = nvs_swap_in(optimizer->engine, &tile->tensor, 1, -1, error);
-	return rc ? rc : nvs_wait(optimizer->engine, &tile->tensor, 1, -1, error);
+	return engine_use(optimizer->engine, tile->tensor, error);
 }
 
 static int end_tile(struct nvs_optimizer *optimizer, size_t i, bool changed,
@@ -203,6 +202,8 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 	rc = check_part(optimizer, group, part, offset, numel, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
+	if (!rc)
+		rc = keep_landed(optimizer, error);
 	if (!rc)
 		rc = copy(optimizer, optimizer->groups[group].at + offset, numel, part, NULL, data,
 			  error);

@@ -224,9 +224,17 @@ struct nvs_transfer *move_ahead(struct nvs_engine *engine)
 	return list ? list : write_behind(engine);
 }
 
-void wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error)
 {
-	for (size_t i = 0; i < n; i++)
-		while (tensors[i]->by_engine)
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++)
+		while (tensors[i]->by_engine) {
+			rc = check_overdue(engine, tensors[i], error);
+			if (rc)
+				break;
 			pthread_cond_wait(&engine->changed, &engine->lock);
+		}
+	return rc;
 }

@@ -110,8 +110,9 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		pthread_mutex_unlock(&engine->lock);
 		launch(engine, list);
 		pthread_mutex_lock(&engine->lock);
-		while (engine->inflight[NVS_WRITE])
-			pthread_cond_wait(&engine->changed, &engine->lock);
+		rc = drain_writes(engine, error);
+		if (rc)
+			return rc;
 		if (engine->write_failures != failures)
 			return failure_of(engine, error);
 	}

@@ -192,7 +192,7 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 	if (!rc)
 		rc = open_aio(engine, ops, ops_arg, error);
 	if (!rc) {
-		aio_on_completed(engine->aio, runs_completed, engine);
+		aio_on_completed(engine->aio, runs_completed, runs_overdue, engine);
 		aio_trace(engine->aio, engine->trace);
 		rc = open_store(engine, config, block, error);
 	}
@@ -257,17 +257,19 @@ int nvs_open(struct nvs_engine **engine, const struct nvs_config *config, enum n
 
 int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
 {
-	int rc = 0;
+	int rc;
 
 	if (!engine)
 		return 0;
 	pthread_mutex_lock(&engine->lock);
 	plan_drop(engine);
-	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
-		pthread_cond_wait(&engine->changed, &engine->lock);
+	rc = drain_all(engine, error);
 	pthread_mutex_unlock(&engine->lock);
-	if (engine->keep && !engine->abandoned)
+	if (!rc && engine->keep && !engine->abandoned)
 		rc = nvs_commit(engine, error);
+	/* It hangs: the memory is the kernel's yet. */
+	if (rc == -ETIMEDOUT)
+		return rc;
 	engine_free(engine);
 	return rc;
 }

@@ -11,10 +11,10 @@
 static int check_foreign(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 bool contents, struct nvs_error *error)
 {
-	int rc;
+	int rc = wait_for_engine(engine, tensors, n, error);
 
-	wait_for_engine(engine, tensors, n);
-	rc = check_unused(engine, tensors, n, error);
+	if (!rc)
+		rc = check_unused(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,

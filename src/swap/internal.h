@@ -65,7 +65,9 @@ struct nvs_tensor {
 	TAILQ_ENTRY(nvs_tensor) idle;
 	/* A run of neighbours moves as the transfer of its first. */
 	struct nvs_transfer transfer;
-	struct nvs_tensor *run_next;
+	struct nvs_tensor *run_first, *run_next;
+	bool overdue;	      /* in flight, and the drive hangs (io_timeout_ms), */
+	uint64_t hangs_at;    /* at this offset in the store */
 	uint64_t launched_ns; /* of a run's first, where it is traced */
 };
 
@@ -113,7 +115,8 @@ struct nvs_engine {
 	uint64_t live_numel;	    /* of all that have memory in the pool */
 	uint64_t ahead_numel;	    /* of the plan's that were read ahead and not used yet */
 	uint64_t batch;		    /* counts the calls that named tensors */
-	uint64_t inflight[2];	    /* runs, by direction */
+	uint64_t inflight[2];	    /* runs, by direction, */
+	uint64_t overdue[2];	    /* and those of them that are overdue */
 	uint64_t busy_ns;	    /* with a run in flight, until the last was landed; */
 	uint64_t busy_from_ns;	    /* since when there is one again */
 	uint64_t landing;	    /* bytes of the pool that come free as writes complete */
@@ -163,7 +166,8 @@ struct eviction {
 	bool held;	  /* only what counts for max_in_cpu */
 	size_t needed_by; /* only the plan's that are needed later than this access; PLAN_NONE */
 	size_t ntaken;	  /* tensors taken */
-	size_t ndirty;	  /* of them, in engine->scratch: to be written back */
+	size_t ndirty;	  /* of them, in engine->scratch: to be written back, */
+	size_t nfailed;	  /* and of these, whose last write-back failed */
 };
 /* Those outside the plan go first, least recently used first, then what is needed last. */
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
@@ -182,8 +186,10 @@ struct nvs_transfer *move_ahead(struct nvs_engine *engine);
 /* Take off the pool what is more than the budget allows; the latter if there is a plan. */
 struct nvs_transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
 struct nvs_transfer *keep_to_max_live(struct nvs_engine *engine);
-/* Waits until nothing of the tensors is in flight that the caller has not asked for. */
-void wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
+/* Waits until nothing of the tensors is in flight that the caller has not asked for: 0, -ETIMEDOUT.
+ */
+int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error);
 
 /* ---- step.c: under the lock ---- */
 /* From here on there is no plan. */
@@ -195,6 +201,20 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 void step_stalled(struct nvs_engine *engine, uint64_t from_ns);
 /* The same on the timeline: for the tensor, or for room where that is NULL. */
 void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns);
+
+/* ---- overdue.c: under the lock, but for the first ---- */
+/* The aio's callback. */
+void runs_overdue(void *engine);
+/* A run lands that may have been overdue. */
+void landed_after_all(struct nvs_engine *engine, const struct nvs_transfer *run);
+/* -ETIMEDOUT where the tensor is overdue, else 0. */
+int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  struct nvs_error *error);
+/* -ETIMEDOUT where nothing is in flight that is not overdue, but something is, else 0. */
+int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
+/* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT where one is overdue. */
+int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
+int drain_all(struct nvs_engine *engine, struct nvs_error *error);
 
 /* ---- runs.c ---- */
 /* Time in which a run was in flight, until `now`. */

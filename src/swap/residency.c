@@ -28,7 +28,8 @@ struct attempt {
 	bool waited;		   /* the pool has noted that it waits for room */
 	uint64_t waits_from_ns;	   /* since when it does; 0: it did not have to */
 	struct nvs_transfer *list; /* to be launched: the reads, or write-backs to make room */
-	bool stuck; /* nothing more can be set in motion from here, so others must move */
+	bool stuck;	   /* nothing more can be set in motion from here, so others must move */
+	bool failed_again; /* what is written back to make room failed the last time */
 };
 
 static bool has_room(const struct nvs_engine *engine, const struct eviction *eviction)
@@ -60,6 +61,7 @@ static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *
 	}
 	attempt->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
 	attempt->stuck = !eviction.ntaken;
+	attempt->failed_again = eviction.ntaken && eviction.nfailed == eviction.ntaken;
 	if (attempt->list || attempt->stuck) {
 		if (!attempt->waited)
 			pool_note_wait(engine->pool);
@@ -196,7 +198,7 @@ static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct 
 	int rc = check_use(engine, attempt->tensors, attempt->n, attempt->contents, error);
 
 	attempt->list = NULL;
-	attempt->stuck = false;
+	attempt->stuck = attempt->failed_again = false;
 	if (rc)
 		return rc;
 	/* New contents are made at once, so the drive must have let go of the old. */
@@ -221,6 +223,25 @@ static int no_time_left(const struct attempt *attempt, int code, struct nvs_erro
 			 "the pool has no room for a batch of %zu tensors, or one of them is in "
 			 "flight: %s",
 			 attempt->n, nvs_strerror(code));
+}
+
+/* Whether there is no point in waiting: 0 where there may be. */
+static int check_attempt(const struct nvs_engine *engine, const struct attempt *attempt,
+			 struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < attempt->n && !rc && !attempt->contents; i++)
+		rc = check_overdue(engine, attempt->tensors[i], error);
+	return rc ? rc : check_hung(engine, error);
+}
+
+/* Who does not wait never sees its write-backs fail: so the next call tells of the last ones. */
+static int end_polling(const struct nvs_engine *engine, const struct attempt *attempt,
+		       struct nvs_error *error)
+{
+	return attempt->failed_again ? write_back_failed(engine, error)
+				     : no_time_left(attempt, -EAGAIN, error);
 }
 
 static void begin_waiting(struct nvs_engine *engine, struct attempt *attempt)
@@ -250,6 +271,11 @@ static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uin
 		/* What was launched may have landed while the lock was away. */
 		if (!attempt->stuck && (deadline || !attempt->list))
 			continue;
+		rc = check_attempt(engine, attempt, error);
+		if (rc)
+			return rc;
+		if (!deadline)
+			return end_polling(engine, attempt, error);
 		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
 		if (rc)
 			return no_time_left(attempt, rc, error);
@@ -392,12 +418,22 @@ static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum n
 		tensor->dirty = true;
 		tensor->leased = false;
 	}
-	if (--tensor->uses || tensor->state == NVS_WRITING)
+	if (--tensor->uses || in_flight(tensor))
 		return;
 	if (tensor->leased)
 		drop(engine, tensor);
 	else
 		make_idle(engine, tensor);
+}
+
+/* What is to be launched now that uses have ended. */
+static struct nvs_transfer *uses_ended(struct nvs_engine *engine)
+{
+	struct nvs_transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
+
+	list = join(list, move_ahead(engine));
+	pthread_cond_broadcast(&engine->changed);
+	return list;
 }
 
 int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -410,14 +446,23 @@ int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	rc = check_release(engine, tensors, n, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		end_use(engine, tensors[i], how);
-	if (!rc) {
-		list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
-		list = join(list, move_ahead(engine));
-		pthread_cond_broadcast(&engine->changed);
-	}
+	if (!rc)
+		list = uses_ended(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;
+}
+
+void engine_let_go(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	struct nvs_transfer *list;
+
+	pthread_mutex_lock(&engine->lock);
+	if (tensor->uses)
+		end_use(engine, tensor, NVS_CLEAN);
+	list = uses_ended(engine);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
 }
 
 /* ---- Swapping out ---- */
@@ -492,10 +537,12 @@ static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, 
 	now = clock_ns();
 	if (!*from_ns && deadline)
 		*from_ns = now;
-	while (in_flight(tensor) && !rc)
+	while (in_flight(tensor) && !tensor->overdue && !rc)
 		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
 	if (deadline)
 		trace_wait(engine, tensor, now);
+	if (tensor->overdue)
+		return check_overdue(engine, tensor, error);
 	if (rc)
 		error_about(error, rc, tensor->name, 0, 0, "%s is still in flight: %s",
 			    tensor->name, nvs_strerror(rc));
@@ -517,6 +564,31 @@ int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_
 		if (tensors[i]->status)
 			rc = tensor_error(engine, tensors[i], error);
 	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+int engine_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  struct nvs_error *error)
+{
+	uint64_t from_ns = 0;
+	int rc = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = wait_for(engine, tensors[i], UINT64_MAX, &from_ns, error);
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+int engine_use(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
+{
+	int rc = nvs_swap_in(engine, &tensor, 1, -1, error);
+
+	if (rc)
+		return rc;
+	rc = nvs_wait(engine, &tensor, 1, -1, error);
+	if (rc)
+		engine_let_go(engine, tensor);
 	return rc;
 }
 

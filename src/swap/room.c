@@ -177,6 +177,7 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 		drop(engine, tensor);
 		return;
 	}
+	eviction->nfailed += tensor->status != 0;
 	leave_idle(engine, tensor);
 	set_prefetched(engine, tensor, false);
 	set_drop(engine, tensor, true);

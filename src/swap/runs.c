@@ -140,6 +140,7 @@ static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tens
 
 	for (size_t i = 0; i < n; i++) {
 		set_flying(tensors[i], direction);
+		tensors[i]->run_first = first;
 		if (i)
 			tensors[i - 1]->run_next = tensors[i];
 		nbytes += bytes_moved(tensors[i]);
@@ -342,6 +343,7 @@ static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
 	int status = run->status;
 	uint64_t error_offset = run->error_offset;
 
+	landed_after_all(engine, run);
 	while (tensor) {
 		struct nvs_tensor *next = tensor->run_next;
 

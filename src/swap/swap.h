@@ -21,6 +21,15 @@ void engine_abandon(struct nvs_engine *engine);
 const struct topo *engine_topo(const struct nvs_engine *engine);
 int engine_node(const struct nvs_engine *engine);
 
+/* Begins a use of a tensor and waits for its contents. On an error there is no use. */
+int engine_use(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error);
+/* Ends a use, unless a failed read has done so: clean, and also while it is being read. */
+void engine_let_go(struct nvs_engine *engine, struct nvs_tensor *tensor);
+/* Waits until nothing of the tensors is in flight, whatever becomes of it: 0, or -ETIMEDOUT where
+ * the drive hangs. */
+int engine_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  struct nvs_error *error);
+
 /* Write-backs that have failed since the engine was opened, and, where there are any, why the last
  * did: for who must hear of those that a later attempt has made good. */
 uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last);

@@ -364,8 +364,9 @@ int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
-	wait_for_engine(engine, tensors, n);
-	rc = check_unused(engine, tensors, n, error);
+	rc = wait_for_engine(engine, tensors, n, error);
+	if (!rc)
+		rc = check_unused(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs that the drive keeps longer than io_timeout_ms: their tensors are marked, and who waits for
+ * them is told instead of waiting on. They stay in flight, and land as any others.
+ */
+#include <errno.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  struct nvs_error *error)
+{
+	const struct nvs_transfer transfer = {
+		.file = store_file(engine->store),
+		.direction = tensor->state == NVS_READING ? NVS_READ : NVS_WRITE,
+	};
+
+	if (!tensor->overdue)
+		return 0;
+	return aio_overdue_error(&transfer, tensor->hangs_at, tensor->name, error);
+}
+
+/* ---- Marking ---- */
+
+static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64_t offset)
+{
+	struct nvs_error error;
+
+	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
+		tensor->overdue = true;
+		tensor->hangs_at = offset;
+	}
+	engine->overdue[first->transfer.direction]++;
+	check_overdue(engine, first, &error);
+	log_say(&engine->log, NVS_LOG_ERROR, "%s", error.text);
+}
+
+void runs_overdue(void *arg)
+{
+	struct nvs_engine *engine = arg;
+	uint64_t offset;
+
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		struct nvs_tensor *tensor = engine->tensors[i];
+
+		if (in_flight(tensor) && tensor->run_first == tensor && !tensor->overdue &&
+		    aio_is_overdue(engine->aio, &tensor->transfer, &offset))
+			mark_run(engine, tensor, offset);
+	}
+	pthread_cond_broadcast(&engine->changed);
+	pthread_mutex_unlock(&engine->lock);
+}
+
+void landed_after_all(struct nvs_engine *engine, const struct nvs_transfer *run)
+{
+	struct nvs_tensor *first = run->user;
+
+	if (!first->overdue)
+		return;
+	engine->overdue[run->direction]--;
+	log_say(&engine->log, NVS_LOG_WARNING, "%s: %s has completed after all: %s", first->name,
+		run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
+	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
+		tensor->overdue = false;
+}
+
+/* ---- Waiting ---- */
+
+static int first_overdue(const struct nvs_engine *engine, bool writes_alone,
+			 struct nvs_error *error)
+{
+	for (size_t i = 0; i < engine->ntensors; i++)
+		if (!writes_alone || engine->tensors[i]->state == NVS_WRITING) {
+			int rc = check_overdue(engine, engine->tensors[i], error);
+
+			if (rc)
+				return rc;
+		}
+	return 0;
+}
+
+int check_hung(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	uint64_t hung = engine->overdue[NVS_READ] + engine->overdue[NVS_WRITE];
+
+	if (!hung || hung < engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE])
+		return 0;
+	return first_overdue(engine, false, error);
+}
+
+int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
+{
+	while (engine->inflight[NVS_WRITE]) {
+		if (engine->overdue[NVS_WRITE])
+			return first_overdue(engine, true, error);
+		pthread_cond_wait(&engine->changed, &engine->lock);
+	}
+	return 0;
+}
+
+int drain_all(struct nvs_engine *engine, struct nvs_error *error)
+{
+	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE]) {
+		if (engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
+			return first_overdue(engine, false, error);
+		pthread_cond_wait(&engine->changed, &engine->lock);
+	}
+	return 0;
+}
