@@ -270,6 +270,7 @@ static void check_defaults(const struct nvs_config *c)
 	assert_int_equal(c->stripe_size, 0);
 	assert_int_equal(c->optimizer_max_in_cpu, 0);
 	assert_int_equal(c->optimizer_threads, 0);
+	assert_int_equal(c->aio.io_timeout_ms, 0);
 }
 
 static void defaults_are_those_of_deepspeed(void **state)
@@ -322,7 +323,8 @@ static const char whole_file[] =
 	"  \"eps\": 1e-6, \"weight_decay\": 0.01, \"bias_correction\": false,\n"
 	"  \"adam_w_mode\": false, \"torch_adam\": 7}},\n"
 	" \"nvswap\": {\"ioengine\": \"libaio\", \"verify\": true, \"keep\": true, \"rank\": 5,\n"
-	"  \"stripe_size\": 65536, \"optimizer_max_in_cpu\": 3e6, \"optimizer_threads\": 7}}\n";
+	"  \"stripe_size\": 65536, \"optimizer_max_in_cpu\": 3e6, \"optimizer_threads\": 7,\n"
+	"  \"io_timeout_ms\": 30000}}\n";
 
 static void every_key_reaches_its_field(void **state)
 {
@@ -372,6 +374,7 @@ static void every_key_reaches_its_field(void **state)
 	assert_int_equal(c.stripe_size, 65536);
 	assert_int_equal(c.optimizer_max_in_cpu, 3000000);
 	assert_int_equal(c.optimizer_threads, 7);
+	assert_int_equal(c.aio.io_timeout_ms, 30000);
 	nvs_config_free(&c);
 }
 
@@ -438,7 +441,7 @@ static void whole_numbers_are_taken_up_to_their_bounds_and_no_further(void **sta
 		refuse_value(key, "18446744073709551616", "too large");
 		refuse_value(key, "1e999999999999999999999", "too large");
 	}
-	assert_int_equal(tried, 24);
+	assert_int_equal(tried, 25);
 }
 
 static void bounds_are_those_of_the_header(void **state)
@@ -718,7 +721,7 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 	REFUSED("{\"offload_param\": {\"fast_init\": true}}", 1, NULL,
 		"it is a key of `offload_optimizer`");
 	REFUSED("{\"nvswap\": {\"color\": 1}}", 1, NULL,
-		"known are `ioengine` `verify` `keep` `rank` `stripe_size`");
+		"known are `ioengine` `io_timeout_ms` `verify` `keep` `rank` `stripe_size`");
 	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "known are");
 	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
 		"did you mean `use_gds`?");

@@ -49,6 +49,8 @@ void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *completed, aio_over
 		      void *arg);
 /* Whether a transfer, handed over or yet to be, is overdue; with the file offset that hangs. */
 bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, uint64_t *offset);
+/* Looks for transfers that are overdue at that time of CLOCK_MONOTONIC. */
+void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
 /* What the text of an error says of one: -ETIMEDOUT, with path and offset. */
 int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error);

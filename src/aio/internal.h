@@ -170,8 +170,6 @@ void piece_fail(struct worker *worker, struct piece *piece, int status);
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
-/* Looks for transfers that are overdue at that time, without the lock. */
-void watch_look(struct nvs_aio *aio, uint64_t now_ns);
 /* Under the lock, of a transfer that completes: it is overdue no more. */
 void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer);
 

@@ -103,7 +103,7 @@ static void look_at_queued(struct nvs_aio *aio, struct nvs_transfer *transfer, s
 			mark(aio, look, transfer, transfer->offset + transfer->state.claimed);
 }
 
-void watch_look(struct nvs_aio *aio, uint64_t now_ns)
+void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
@@ -138,7 +138,7 @@ static void *watch_main(void *arg)
 		/* A pause that is cut short does no harm. */
 		(void)cond_wait_until(&aio->unwatch, &aio->lock, clock_ns() + pause_ns);
 		pthread_mutex_unlock(&aio->lock);
-		watch_look(aio, clock_ns());
+		aio_look_for_overdue(aio, clock_ns());
 		pthread_mutex_lock(&aio->lock);
 	}
 	pthread_mutex_unlock(&aio->lock);

@@ -414,6 +414,7 @@ static void put_config(yajl_gen gen, const struct bench_report *report)
 		put_training(gen, config);
 	open_map(gen, "nvswap");
 	text_field(gen, "ioengine", nvs_ioengine_name(aio->ioengine));
+	count_field(gen, "io_timeout_ms", aio->io_timeout_ms);
 	bool_field(gen, "verify", config->verify);
 	bool_field(gen, "keep", config->keep);
 	count_field(gen, "rank", config->rank);

@@ -1,0 +1,738 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A drive that hangs: with io_timeout_ms every wait comes back and says where, nothing that the
+ * drive has is used for anything else, and what it gives back after all is as good as ever.
+ */
+#include "optim_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "aio/aio.h"
+#include "base/clock.h"
+#include "fake_engine.h"
+#include "optim/optimizer.h"
+
+#define LIMIT_MS 20	 /* for a drive that does nothing at all, */
+#define AGES_MS	 1000000 /* and for one of which it is said when they have passed */
+#define AWAIT_MS 20000
+#define PART	 (64 * KIB)
+
+#define HANGS	  "the drive hangs"
+#define AFTER_ALL "has completed after all"
+
+/* ---- What is said through the log, and waiting for it ---- */
+
+struct hearing {
+	pthread_mutex_t lock;
+	pthread_cond_t heard;
+	unsigned hangs, after_all;
+	char last[1024]; /* that hung */
+};
+#define HEARING                                                                                    \
+	{                                                                                          \
+		.lock = PTHREAD_MUTEX_INITIALIZER, .heard = PTHREAD_COND_INITIALIZER               \
+	}
+
+static void hear(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct hearing *hearing = arg;
+
+	pthread_mutex_lock(&hearing->lock);
+	if (strstr(text, HANGS)) {
+		MUST(level == NVS_LOG_ERROR);
+		hearing->hangs++;
+		snprintf(hearing->last, sizeof(hearing->last), "%s", text);
+	}
+	hearing->after_all += strstr(text, AFTER_ALL) != NULL;
+	pthread_cond_broadcast(&hearing->heard);
+	pthread_mutex_unlock(&hearing->lock);
+}
+
+/* Until everything that hung has completed. */
+static void await_after_all(struct hearing *hearing)
+{
+	uint64_t deadline = deadline_ns(AWAIT_MS);
+	int rc = 0;
+
+	pthread_mutex_lock(&hearing->lock);
+	while (hearing->after_all < hearing->hangs && !rc)
+		rc = cond_wait_until(&hearing->heard, &hearing->lock, deadline);
+	pthread_mutex_unlock(&hearing->lock);
+	MUST(!rc);
+}
+
+static unsigned hangs_heard(struct hearing *hearing)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&hearing->lock);
+	n = hearing->hangs;
+	pthread_mutex_unlock(&hearing->lock);
+	return n;
+}
+
+/* ---- Ages that pass in a moment ---- */
+
+/* While a call is made, looks again and again as if the limit had long passed. */
+struct ages {
+	struct nvs_aio *aio;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t ended;
+	bool end;
+};
+
+static void *pass_ages(void *arg)
+{
+	struct ages *ages = arg;
+
+	pthread_mutex_lock(&ages->lock);
+	while (!ages->end) {
+		aio_look_for_overdue(ages->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+		(void)cond_wait_until(&ages->ended, &ages->lock, deadline_ns(2));
+	}
+	pthread_mutex_unlock(&ages->lock);
+	return NULL;
+}
+
+static void ages_begin(struct ages *ages, struct nvs_aio *aio)
+{
+	*ages = (struct ages){
+		.aio = aio, .lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+	MUST(!pthread_create(&ages->thread, NULL, pass_ages, ages));
+}
+
+static void ages_end(struct ages *ages)
+{
+	pthread_mutex_lock(&ages->lock);
+	ages->end = true;
+	pthread_cond_signal(&ages->ended);
+	pthread_mutex_unlock(&ages->lock);
+	pthread_join(ages->thread, NULL);
+}
+
+/* ---- Transfers of the caller's own ---- */
+
+struct rig {
+	struct fake fake;
+	struct hearing hearing;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	struct nvs_error error;
+	char *directory, path[256];
+	char data[4 * PART];
+	struct nvs_transfer transfers[4]; /* writes of a part each, side by side */
+	struct nvs_transfer *all[4];
+};
+
+static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, uint64_t nbytes)
+{
+	const struct nvs_aio_config config = {.block_size = PART,
+					      .queue_depth = depth,
+					      .thread_count = 1,
+					      .overlap_events = true,
+					      .io_timeout_ms = io_timeout_ms};
+	const struct nvs_log log = {hear, &rig->hearing};
+
+	*rig = (struct rig){.hearing = HEARING};
+	fake_init(&rig->fake, NULL);
+	rig->fake.dry = true;
+	rig->directory = place_make(PLACE_DISK);
+	assert_non_null(rig->directory);
+	snprintf(rig->path, sizeof(rig->path), "%s/file", rig->directory);
+	assert_int_equal(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, &log, NULL),
+			 0);
+	assert_int_equal(nvs_file_open(rig->aio, rig->path, NVS_FILE_WRITE | NVS_FILE_CREATE,
+				       &rig->file, NULL),
+			 0);
+	for (unsigned i = 0; i < 4; i++) {
+		rig->transfers[i] = (struct nvs_transfer){.file = rig->file,
+							  .direction = NVS_WRITE,
+							  .data = rig->data,
+							  .nbytes = nbytes,
+							  .offset = i * nbytes};
+		rig->all[i] = &rig->transfers[i];
+	}
+	fake_forget(&rig->fake);
+	fake_hold(&rig->fake);
+}
+
+static void rig_close(struct rig *rig)
+{
+	nvs_file_close(rig->file);
+	nvs_aio_close(rig->aio);
+	fake_destroy(&rig->fake);
+	place_leave(rig->directory);
+}
+
+/* The wait says that it hangs, where. */
+static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_t offset)
+{
+	rig->error = (struct nvs_error){0};
+	assert_int_equal(nvs_transfer_wait(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
+			 -ETIMEDOUT);
+	assert_int_equal(rig->error.code, -ETIMEDOUT);
+	assert_int_equal(rig->error.offset, offset);
+	assert_non_null(strstr(rig->error.text, rig->path));
+	assert_non_null(strstr(rig->error.text, HANGS));
+}
+
+static void a_transfer_that_hangs_is_told_once_and_completes_after_all(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, LIMIT_MS, 1, PART);
+	assert_int_equal(nvs_submit(rig.aio, rig.all, 2, NULL), 0);
+	expect_hung(&rig, 0, -1, 0);
+	/* Behind it nothing moves either. */
+	expect_hung(&rig, 1, -1, PART);
+	expect_hung(&rig, 1, 0, PART);
+	expect_hung(&rig, 0, AWAIT_MS, 0);
+	assert_false(nvs_transfer_completed(rig.all[0]));
+	assert_int_equal(hangs_heard(&rig.hearing), 2);
+	assert_non_null(strstr(rig.hearing.last, rig.path));
+	fake_release(&rig.fake, FAKE_ALL);
+	await_after_all(&rig.hearing);
+	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 2, -1, NULL), 0);
+	assert_int_equal(hangs_heard(&rig.hearing), 2);
+	rig_close(&rig);
+}
+
+/* Times are given to the look instead of waited for. */
+static void what_queues_behind_a_drive_that_moves_is_not_overdue(void **state)
+{
+	static struct rig rig;
+	uint64_t handed_over;
+
+	(void)state;
+	rig_open(&rig, AGES_MS, 1, PART);
+	assert_int_equal(nvs_submit(rig.aio, rig.all, 3, NULL), 0);
+	handed_over = clock_ns();
+	assert_true(fake_await_ios(&rig.fake, 1));
+	while (clock_ns() == handed_over)
+		;
+	fake_release(&rig.fake, 1);
+	assert_true(fake_await_ios(&rig.fake, 2));
+	/* All three have been there for the limit, but the first has completed since. */
+	aio_look_for_overdue(rig.aio, handed_over + AGES_MS * UINT64_C(1000000));
+	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[0], 1, -1, NULL), 0);
+	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(hangs_heard(&rig.hearing), 0);
+	/* From here on nothing has. */
+	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	expect_hung(&rig, 1, -1, PART);
+	expect_hung(&rig, 2, -1, 2 * PART);
+	fake_release(&rig.fake, FAKE_ALL);
+	await_after_all(&rig.hearing);
+	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 3, -1, NULL), 0);
+	rig_close(&rig);
+}
+
+static void a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, AGES_MS, 2, 2 * PART);
+	fake_fail_nth(&rig.fake, 0, 1, -ENOSPC);
+	assert_int_equal(nvs_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_true(fake_await_ios(&rig.fake, 2));
+	fake_release(&rig.fake, 1);
+	/* The next is taken up after the first was settled. */
+	assert_int_equal(nvs_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	assert_true(fake_await_ios(&rig.fake, 3));
+	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	expect_hung(&rig, 0, -1, rig.fake.ios[1].offset);
+	fake_release(&rig.fake, FAKE_ALL);
+	await_after_all(&rig.hearing);
+	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 2, -1, &rig.error), -ENOSPC);
+	assert_int_equal(rig.error.offset, 0);
+	rig_close(&rig);
+}
+
+static void what_the_kernel_ends_is_never_said_to_be_in_flight(void **state)
+{
+	static const int results[] = {-ETIMEDOUT, -EAGAIN};
+	static struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(results); i++) {
+		rig_open(&rig, 0, 1, PART);
+		fake_release(&rig.fake, FAKE_ALL);
+		fake_fail_nth(&rig.fake, 0, 1000, results[i]);
+		assert_int_equal(nvs_submit(rig.aio, rig.all, 1, NULL), 0);
+		assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
+		assert_true(nvs_transfer_completed(rig.all[0]));
+		rig_close(&rig);
+	}
+}
+
+static void a_limit_of_more_than_a_day_is_refused(void **state)
+{
+	const struct nvs_aio_config config = {.block_size = 4096,
+					      .queue_depth = 1,
+					      .thread_count = 1,
+					      .io_timeout_ms = NVS_IO_TIMEOUT_MS_MAX + 1};
+	struct nvs_error error = {0};
+	struct nvs_aio *aio = NULL;
+
+	(void)state;
+	assert_int_equal(nvs_aio_open(&aio, &config, NULL, &error), -EINVAL);
+	assert_string_equal(error.subject, "io_timeout_ms");
+}
+
+/* ---- Tensors ---- */
+
+struct bench {
+	struct fixture f;
+	struct faults faults;
+	struct hearing hearing;
+	struct nvs_tensor *t[4]; /* of a part each; the pool has room for two */
+};
+
+static void bench_open(struct bench *b, bool keep, uint32_t io_timeout_ms)
+{
+	*b = (struct bench){.faults = FAULTS_NONE, .hearing = HEARING};
+	INIT(&b->f, .place = PLACE_DISK, .pool_bytes = 2 * PART, .keep = keep,
+	     .faults = &b->faults);
+	b->f.config.aio.io_timeout_ms = io_timeout_ms;
+	b->f.config.log = (struct nvs_log){hear, &b->hearing};
+	OK(&b->f, fixture_reopen(&b->f));
+	tensors_add(&b->f, "t", (uint64_t[]){PART, PART, PART, PART}, 4, b->t);
+}
+
+static void let_all_go(struct bench *b)
+{
+	faults_hold(&b->faults, NVS_READ, false);
+	faults_hold(&b->faults, NVS_WRITE, false);
+	await_after_all(&b->hearing);
+}
+
+/* The wait says that the tensor hangs, and where. */
+#define HUNG(b, call, tensor)                                                                      \
+	do {                                                                                       \
+		struct ages ages;                                                                  \
+		int hung_rc;                                                                       \
+		ages_begin(&ages, nvs_engine_aio((b)->f.engine));                                  \
+		hung_rc = (call);                                                                  \
+		ages_end(&ages);                                                                   \
+		expect_tensor_hung(b, hung_rc, tensor, __FILE__, __LINE__);                        \
+	} while (0)
+static void expect_tensor_hung(struct bench *b, int rc, const char *tensor, const char *file,
+			       int line)
+{
+	char path[512];
+
+	fixture_store_file(&b->f, "data", path);
+	_assert_int_equal(rc, -ETIMEDOUT, file, line);
+	_assert_int_equal(b->f.error.code, -ETIMEDOUT, file, line);
+	_assert_string_equal(b->f.error.subject, tensor, file, line);
+	_assert_true(b->f.error.offset > 0, "an offset", file, line);
+	assert_non_null(strstr(b->f.error.text, path));
+	assert_non_null(strstr(b->f.error.text, HANGS));
+	b->f.error = (struct nvs_error){0};
+}
+
+static void a_wait_without_a_limit_of_its_own_comes_back(void **state)
+{
+	static struct bench b;
+	char path[512];
+
+	(void)state;
+	bench_open(&b, false, LIMIT_MS);
+	fixture_store_file(&b.f, "data", path);
+	tensor_write(&b.f, b.t[0], 1);
+	faults_hold(&b.faults, NVS_WRITE, true);
+	OK(&b.f, nvs_swap_out(b.f.engine, b.t, 1, &b.f.error));
+	expect_error(&b.f, nvs_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
+	assert_int_equal(hangs_heard(&b.hearing), 1);
+	assert_non_null(strstr(b.hearing.last, "t0: writing"));
+	assert_non_null(strstr(b.hearing.last, path));
+	assert_non_null(strstr(b.hearing.last, "by faults"));
+	let_all_go(&b);
+	OK(&b.f, nvs_wait(b.f.engine, b.t, 1, -1, &b.f.error));
+	fixture_close(&b.f);
+}
+
+static uint64_t pool_used(struct bench *b)
+{
+	struct nvs_engine_stats stats;
+
+	nvs_get_stats(b->f.engine, &stats);
+	return stats.pool.used;
+}
+
+static void a_write_that_hangs_is_told_and_its_memory_is_not_reused(void **state)
+{
+	static struct bench b;
+	struct nvs_engine *engine;
+
+	(void)state;
+	bench_open(&b, false, AGES_MS);
+	engine = b.f.engine;
+	tensor_write(&b.f, b.t[0], 1);
+	tensor_write(&b.f, b.t[1], 2);
+	faults_hold(&b.faults, NVS_WRITE, true);
+	OK(&b.f, nvs_swap_out(engine, b.t, 1, &b.f.error));
+	HUNG(&b, nvs_wait(engine, b.t, 2, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_wait(engine, b.t, 1, 0, &b.f.error), "t0");
+	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
+	/* Another write hangs to make room, and then there is none to be had. */
+	HUNG(&b, nvs_lease(engine, &b.t[2], 2, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_lease(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
+	HUNG(&b, nvs_lease(engine, b.t, 1, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_commit(engine, &b.f.error), "t0");
+	assert_int_equal(pool_used(&b), 2 * PART);
+	/* Of the two the run of the one was told, and then that of the other. */
+	assert_int_equal(hangs_heard(&b.hearing), 2);
+	HUNG(&b, nvs_close(engine, &b.f.error), "t0");
+	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
+	let_all_go(&b);
+	OK(&b.f, nvs_wait(engine, b.t, 4, -1, &b.f.error));
+	tensor_write(&b.f, b.t[2], 3);
+	tensor_write(&b.f, b.t[3], 4);
+	for (uint64_t i = 0; i < 4; i++)
+		tensor_check(&b.f, b.t[i], i + 1);
+	assert_int_equal(hangs_heard(&b.hearing), 2);
+	fixture_close(&b.f);
+}
+
+static void a_read_that_hangs_is_told_and_others_are_served(void **state)
+{
+	static struct bench b;
+	struct nvs_engine *engine;
+
+	(void)state;
+	bench_open(&b, false, AGES_MS);
+	engine = b.f.engine;
+	tensor_store(&b.f, b.t[0], 1);
+	tensor_write(&b.f, b.t[1], 2);
+	faults_hold(&b.faults, NVS_READ, true);
+	OK(&b.f, nvs_swap_in(engine, b.t, 1, -1, &b.f.error));
+	HUNG(&b, nvs_wait(engine, b.t, 1, -1, &b.f.error), "t0");
+	STATE(&b.f, b.t[0], NVS_READING, false, 1);
+	expect_error(&b.f, nvs_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY, "read");
+	tensor_check(&b.f, b.t[1], 2);
+	/* There is room for one more beside it. */
+	tensor_store(&b.f, b.t[2], 3);
+	HUNG(&b, nvs_lease(engine, &b.t[2], 2, -1, &b.f.error), "t0");
+	let_all_go(&b);
+	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
+	assert_true(filled(nvs_data(b.t[0]), PART, 1));
+	OK(&b.f, nvs_release(engine, b.t, 1, NVS_CLEAN, &b.f.error));
+	for (uint64_t i = 0; i < 3; i++)
+		tensor_check(&b.f, b.t[i], i + 1);
+	fixture_close(&b.f);
+}
+
+static void what_hangs_and_then_fails_has_failed(void **state)
+{
+	static struct bench b;
+	struct nvs_engine *engine;
+
+	(void)state;
+	bench_open(&b, false, AGES_MS);
+	engine = b.f.engine;
+	tensor_store(&b.f, b.t[0], 1);
+	tensor_write(&b.f, b.t[1], 2);
+	faults_hold(&b.faults, NVS_READ, true);
+	faults_hold(&b.faults, NVS_WRITE, true);
+	faults_fail(&b.faults, NVS_READ, -EIO, 1);
+	faults_fail(&b.faults, NVS_WRITE, -ENOSPC, 1);
+	OK(&b.f, nvs_swap_in(engine, &b.t[0], 1, -1, &b.f.error));
+	OK(&b.f, nvs_swap_out(engine, &b.t[1], 1, &b.f.error));
+	HUNG(&b, nvs_wait(engine, &b.t[0], 1, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_wait(engine, &b.t[1], 1, -1, &b.f.error), "t1");
+	let_all_go(&b);
+	expect_error(&b.f, nvs_wait(engine, &b.t[0], 1, -1, &b.f.error), -EIO, "t0: reading");
+	expect_error(&b.f, nvs_wait(engine, &b.t[1], 1, -1, &b.f.error), -ENOSPC, "t1: writing");
+	STATE(&b.f, b.t[0], NVS_ON_DRIVE, false, 0);
+	STATE(&b.f, b.t[1], NVS_RESIDENT, true, 0);
+	tensor_check(&b.f, b.t[0], 1);
+	tensor_check(&b.f, b.t[1], 2);
+	fixture_close(&b.f);
+}
+
+static void the_callers_memory_is_in_flight_until_the_drive_lets_go(void **state)
+{
+	static struct bench b;
+	static char memory[2][PART];
+	void *to = memory[1];
+	const void *from = memory[0];
+	struct nvs_engine *engine;
+
+	(void)state;
+	bench_open(&b, false, AGES_MS);
+	engine = b.f.engine;
+	fill(memory[0], PART, 7);
+	faults_hold(&b.faults, NVS_WRITE, true);
+	OK(&b.f, nvs_swap_out_from(engine, b.t, &from, 1, &b.f.error));
+	HUNG(&b, nvs_wait(engine, b.t, 1, -1, &b.f.error), "t0");
+	expect_error(&b.f, nvs_swap_in_to(engine, b.t, &to, 1, &b.f.error), -EBUSY, "t0");
+	expect_error(&b.f, nvs_commit(engine, &b.f.error), -EBUSY, "t0");
+	let_all_go(&b);
+	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, nvs_swap_in_to(engine, b.t, &to, 1, &b.f.error));
+	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
+	assert_true(filled(memory[1], PART, 7));
+	fixture_close(&b.f);
+}
+
+/* What the plan reads ahead nobody has asked for, and calls wait for it all the same. */
+static void calls_do_not_wait_for_what_a_plan_has_hanging(void **state)
+{
+	static struct bench b;
+	static char memory[PART];
+	const void *from = memory;
+	struct nvs_engine *engine;
+
+	(void)state;
+	bench_open(&b, false, AGES_MS);
+	engine = b.f.engine;
+	for (uint64_t i = 0; i < 3; i++)
+		tensor_store(&b.f, b.t[i], i);
+	OK(&b.f, nvs_step_begin(engine, &b.f.error));
+	for (uint64_t i = 0; i < 3; i++)
+		tensor_check(&b.f, b.t[i], i);
+	OK(&b.f, nvs_step_end(engine, NULL, &b.f.error));
+	OK(&b.f, nvs_swap_out(engine, b.t, 3, &b.f.error));
+	faults_hold(&b.faults, NVS_READ, true);
+	OK(&b.f, nvs_step_begin(engine, &b.f.error));
+	STATE(&b.f, b.t[0], NVS_READING, false, 0);
+	HUNG(&b, nvs_forget(engine, b.t, 1, &b.f.error), "t0");
+	HUNG(&b, nvs_swap_out_from(engine, &b.t[1], &from, 1, &b.f.error), "t1");
+	OK(&b.f, nvs_step_end(engine, NULL, &b.f.error));
+	let_all_go(&b);
+	for (uint64_t i = 0; i < 3; i++)
+		tensor_check(&b.f, b.t[i], i);
+	OK(&b.f, nvs_forget(engine, b.t, 1, &b.f.error));
+	fixture_close(&b.f);
+}
+
+static void closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_again(void **state)
+{
+	static struct bench b;
+
+	(void)state;
+	bench_open(&b, true, AGES_MS);
+	tensor_store(&b.f, b.t[0], 1);
+	tensor_write(&b.f, b.t[1], 2);
+	faults_hold(&b.faults, NVS_WRITE, true);
+	/* It is the close that begins to write. */
+	HUNG(&b, nvs_close(b.f.engine, &b.f.error), "t1");
+	HUNG(&b, nvs_close(b.f.engine, &b.f.error), "t1");
+	STATE(&b.f, b.t[1], NVS_WRITING, false, 0);
+	let_all_go(&b);
+	fixture_shut(&b.f);
+	OK(&b.f, fixture_reopen(&b.f));
+	tensors_add(&b.f, "t", (uint64_t[]){PART, PART}, 2, b.t);
+	tensor_check(&b.f, b.t[0], 1);
+	tensor_check(&b.f, b.t[1], 2);
+	fixture_close(&b.f);
+}
+
+static void who_polls_for_room_hears_why_none_can_be_made(void **state)
+{
+	static struct bench b;
+	struct nvs_engine *engine;
+	int rc;
+
+	(void)state;
+	bench_open(&b, false, AGES_MS);
+	engine = b.f.engine;
+	tensor_write(&b.f, b.t[0], 1);
+	tensor_write(&b.f, b.t[1], 2);
+	faults_fail(&b.faults, NVS_WRITE, -ENOSPC, 1000);
+	rc = nvs_lease(engine, &b.t[2], 2, 0, &b.f.error);
+	assert_int_equal(rc, -EAGAIN);
+	assert_int_equal(nvs_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+	/* They are tried again each time, and each time the last failure is told. */
+	for (int i = 0; i < 3; i++) {
+		expect_error(&b.f, nvs_lease(engine, &b.t[2], 2, 0, &b.f.error), -ENOSPC,
+			     "could not be written back");
+		assert_int_equal(nvs_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+	}
+	STATE(&b.f, b.t[0], NVS_RESIDENT, true, 0);
+	faults_fail(&b.faults, NVS_WRITE, 0, 0);
+	assert_int_equal(nvs_lease(engine, &b.t[2], 2, 0, NULL), -ENOSPC);
+	OK(&b.f, nvs_wait(engine, b.t, 2, -1, &b.f.error));
+	OK(&b.f, nvs_lease(engine, &b.t[2], 2, 0, &b.f.error));
+	OK(&b.f, nvs_release(engine, &b.t[2], 2, NVS_CLEAN, &b.f.error));
+	tensor_check(&b.f, b.t[0], 1);
+	tensor_check(&b.f, b.t[1], 2);
+	fixture_close(&b.f);
+}
+
+/* ---- The optimizer ---- */
+
+static const struct group groups[] = {{"a", 20000, NVS_BF16}, {"b", 13000, NVS_F32}};
+
+struct trainer {
+	struct optim o;
+	struct stumble stumble;
+	struct hearing hearing;
+};
+
+static void trainer_open(struct trainer *t, bool keep, bool pipeline, double ratio)
+{
+	*t = (struct trainer){.stumble = STUMBLE_NONE, .hearing = HEARING};
+	optim_init(&t->o, groups, LENGTH(groups));
+	t->o.config.log = (struct nvs_log){hear, &t->hearing};
+	t->o.config.aio.io_timeout_ms = AGES_MS;
+	t->o.config.keep = keep;
+	t->o.config.optimizer.ratio = ratio;
+	t->o.config.optimizer.pipeline_read = t->o.config.optimizer.pipeline_write = pipeline;
+	t->o.stumble = &t->stumble;
+	DONE(&t->o, optim_open(&t->o));
+}
+
+/* The call comes back and says that the drive hangs. */
+#define STUCK(t, call)                                                                             \
+	do {                                                                                       \
+		struct ages ages;                                                                  \
+		int stuck_rc;                                                                      \
+		ages_begin(&ages, nvs_engine_aio(nvs_optimizer_engine((t)->o.optimizer)));         \
+		stuck_rc = (call);                                                                 \
+		ages_end(&ages);                                                                   \
+		REFUSED(&(t)->o, stuck_rc, -ETIMEDOUT, HANGS);                                     \
+	} while (0)
+
+static void trainer_let_go(struct trainer *t)
+{
+	faults_hold(&t->stumble.faults, NVS_READ, false);
+	faults_hold(&t->stumble.faults, NVS_WRITE, false);
+	await_after_all(&t->hearing);
+}
+
+/* State and weights after three steps that nothing disturbed. */
+static void undisturbed(struct snapshot *snapshot)
+{
+	static struct trainer t;
+
+	trainer_open(&t, false, true, 1);
+	optim_run(&t.o, 1, 3);
+	snapshot_take(&t.o, snapshot);
+	optim_close(&t.o);
+}
+
+static void a_step_comes_back(bool pipeline, enum nvs_direction direction,
+			      const struct snapshot *expected)
+{
+	static struct trainer t;
+	struct optim *o = &t.o;
+	float element;
+
+	trainer_open(&t, false, pipeline, 1);
+	optim_run(o, 1, 1);
+	optim_lend(o, 2, 1);
+	faults_hold(&t.stumble.faults, direction, true);
+	STUCK(&t, optim_step(o, 2));
+	/* Called again it hangs again, and so do those that have to do with the drive. */
+	STUCK(&t, optim_step(o, 2));
+	faults_hold(&t.stumble.faults, NVS_READ, true);
+	STUCK(&t, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	STUCK(&t, nvs_optimizer_get(o->optimizer, 0, NVS_MASTER, 19999, 1, &element, &o->error));
+	STUCK(&t, nvs_optimizer_close(o->optimizer, &o->error));
+	trainer_let_go(&t);
+	DONE(o, optim_step(o, 2));
+	optim_run(o, 3, 3);
+	IS_AS(o, expected);
+	optim_close(o);
+}
+
+static void a_step_that_hangs_comes_back_and_is_finished_later(void **state)
+{
+	struct snapshot expected;
+
+	(void)state;
+	undisturbed(&expected);
+	for (int pipeline = 0; pipeline < 2; pipeline++)
+		for (int direction = 0; direction < 2; direction++)
+			a_step_comes_back(pipeline, (enum nvs_direction)direction, &expected);
+	snapshot_free(&expected);
+}
+
+/* With half of it in host memory, which a commit writes from there. */
+static void a_commit_that_hangs_comes_back_and_leaves_what_it_writes_alone(void **state)
+{
+	static struct trainer t;
+	struct optim *o = &t.o;
+	struct snapshot expected;
+
+	(void)state;
+	undisturbed(&expected);
+	trainer_open(&t, true, true, 0.5);
+	optim_run(o, 1, 2);
+	faults_hold(&t.stumble.faults, NVS_WRITE, true);
+	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
+	optim_lend(o, 3, 1);
+	/* It would change what the drive is writing. */
+	STUCK(&t, optim_step(o, 3));
+	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
+	STUCK(&t, nvs_optimizer_close(o->optimizer, &o->error));
+	trainer_let_go(&t);
+	DONE(o, optim_step(o, 3));
+	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	optim_shut(o);
+	optim_first_weights(o);
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	IS_AS(o, &expected);
+	optim_close(o);
+	snapshot_free(&expected);
+}
+
+/* What it can't give up it leaves to the end of the process, which is a child here. */
+static void opening_an_optimizer_whose_drive_hangs_comes_back(void **state)
+{
+	static struct trainer t;
+	int status;
+	pid_t child;
+
+	(void)state;
+	trainer_open(&t, true, true, 0.5);
+	optim_run(&t.o, 1, 1);
+	optim_shut(&t.o);
+	child = fork();
+	if (!child) {
+		t.o.config.aio.io_timeout_ms = LIMIT_MS;
+		faults_hold(&t.stumble.faults, NVS_READ, true);
+		MUST(optim_open(&t.o) == -ETIMEDOUT);
+		MUST(strstr(t.o.error.text, HANGS));
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	DONE(&t.o, optim_open(&t.o));
+	optim_close(&t.o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_transfer_that_hangs_is_told_once_and_completes_after_all),
+		cmocka_unit_test(what_queues_behind_a_drive_that_moves_is_not_overdue),
+		cmocka_unit_test(a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both),
+		cmocka_unit_test(what_the_kernel_ends_is_never_said_to_be_in_flight),
+		cmocka_unit_test(a_limit_of_more_than_a_day_is_refused),
+		cmocka_unit_test(a_wait_without_a_limit_of_its_own_comes_back),
+		cmocka_unit_test(a_write_that_hangs_is_told_and_its_memory_is_not_reused),
+		cmocka_unit_test(a_read_that_hangs_is_told_and_others_are_served),
+		cmocka_unit_test(what_hangs_and_then_fails_has_failed),
+		cmocka_unit_test(the_callers_memory_is_in_flight_until_the_drive_lets_go),
+		cmocka_unit_test(calls_do_not_wait_for_what_a_plan_has_hanging),
+		cmocka_unit_test(
+			closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_again),
+		cmocka_unit_test(who_polls_for_room_hears_why_none_can_be_made),
+		cmocka_unit_test(a_step_that_hangs_comes_back_and_is_finished_later),
+		cmocka_unit_test(a_commit_that_hangs_comes_back_and_leaves_what_it_writes_alone),
+		cmocka_unit_test(opening_an_optimizer_whose_drive_hangs_comes_back),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
