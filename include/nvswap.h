@@ -430,6 +430,11 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
  * this process or another, holds the store. -EEXIST: the path holds a kept store and `keep` is
  * false. -EMEDIUMTYPE: the path holds something that is not nvswap's, or belongs to another store.
  * -EUCLEAN: the store is damaged.
+ *
+ * A process that forks while an engine is open goes on as if it had not. The child may do nothing
+ * with the engine but leave it alone: it has neither its threads nor its pool, and should exec or
+ * _exit. Until then it holds the lock of the store where the parent was killed; one that the parent
+ * has closed is free.
  */
 NVS_API int nvs_open(struct nvs_engine **engine, const struct nvs_config *config,
 		     enum nvs_block block, struct nvs_error *error);

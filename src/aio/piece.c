@@ -38,6 +38,8 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 		bounce->data = NULL;
 		return -ENOMEM;
 	}
+	/* As the pool: a fork is not to come between it and the drive. */
+	(void)madvise(bounce->data, bounce_bytes(bounce), MADV_DONTFORK);
 	/* Only an optimisation, as it is for the registration of it. */
 	(void)mlock(bounce->data, bounce_bytes(bounce));
 	for (bounce->nfree = 0; bounce->nfree < bounce->slots; bounce->nfree++)

@@ -157,6 +157,9 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 	if (!map_huge(arena, options->nbytes) &&
 	    (options->nbytes > memory_available() || !map_aligned(arena, options->nbytes)))
 		return no_memory(options, -ENOMEM, error);
+	/* A child that came to share its pages would have the next writes to them copied away from
+	 * under the drive. */
+	(void)madvise(arena->data, arena->nbytes, MADV_DONTFORK);
 	bind_to_node(arena, options);
 	lock_what_may_be(arena);
 	if (options->pin && arena->locked < arena->used) {

@@ -527,6 +527,12 @@ void member_dispose(struct member *member, const struct nvs_log *log)
 		dispose_of_device(member, log);
 }
 
+void member_unlock(const struct member *member)
+{
+	if (member->fd >= 0)
+		(void)flock(member->fd, LOCK_UN);
+}
+
 void member_close(struct member *member)
 {
 	if (!member->lent) {

@@ -50,6 +50,7 @@ int member_open_memory(struct member *member, struct nvs_error *error);
  * the nvs_file is closed, the second half frees what is left.
  */
 void member_dispose(struct member *member, const struct nvs_log *log);
+void member_unlock(const struct member *member);
 void member_close(struct member *member);
 
 /* Finds out about direct I/O; the unit that the member needs, bytes. 0 or a negative errno. */

@@ -154,6 +154,9 @@ void store_close(struct store *store)
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_dispose(&store->members[i], &store->log);
 	slots_close(&store->slots);
+	/* A child that was forked meanwhile may have the descriptors yet. */
+	for (unsigned i = 0; i < store->nmembers; i++)
+		member_unlock(&store->members[i]);
 	nvs_file_close(store->file);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_close(&store->members[i]);

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Threads and processes that have to do with one engine, store or optimizer at a time: waits whose
+ * time runs out, holders that are killed, forks and closes in the middle of transfers.
+ */
+#include "optim_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- Many threads on a drive that stalls ---- */
+
+#define THREADS 6
+#define OWN	6
+#define TURNS	(SANITIZED ? 60 : 300)
+
+struct crowd {
+	struct fixture f;
+	struct faults faults;
+};
+
+struct member {
+	struct crowd *crowd;
+	pthread_t thread;
+	unsigned number;
+	uint64_t random, run_out;
+	struct nvs_tensor *t[OWN];
+	uint64_t nbytes[OWN], seeds[OWN];
+	char *memory;
+};
+
+#define LENGTH_MAX 60000
+
+static void stall(struct crowd *crowd, bool stalled)
+{
+	faults_hold(&crowd->faults, NVS_READ, stalled);
+	faults_hold(&crowd->faults, NVS_WRITE, stalled);
+}
+
+/* True where the time has run out: that means no harm, and the drive goes on. */
+static bool run_out(struct member *m, int rc)
+{
+	MUST(!rc || rc == -ETIMEDOUT || rc == -EAGAIN);
+	if (!rc)
+		return false;
+	m->run_out++;
+	stall(m->crowd, false);
+	return true;
+}
+
+static int some_time(struct member *m)
+{
+	return (int)below(&m->random, 3);
+}
+
+static void wait_in_time(struct member *m, struct nvs_tensor **tensors, size_t n)
+{
+	while (run_out(m, nvs_wait(m->crowd->f.engine, tensors, n, some_time(m), NULL)))
+		sched_yield();
+}
+
+static void change(struct member *m, size_t i, void *data)
+{
+	m->seeds[i] = next_random(&m->random);
+	fill(data, m->nbytes[i], m->seeds[i]);
+}
+
+/* By way of the pool: two at a time, checked and changed or made anew. */
+static void use_two(struct member *m, size_t i)
+{
+	struct nvs_engine *engine = m->crowd->f.engine;
+	bool anew = below(&m->random, 3) == 0;
+	enum nvs_how how = anew || below(&m->random, 2) ? NVS_DIRTY : NVS_CLEAN;
+
+	while (run_out(m, anew ? nvs_lease(engine, &m->t[i], 2, some_time(m), NULL)
+			       : nvs_swap_in(engine, &m->t[i], 2, some_time(m), NULL)))
+		sched_yield();
+	if (!anew)
+		wait_in_time(m, &m->t[i], 2);
+	for (size_t k = i; k < i + 2; k++) {
+		MUST(anew || filled(nvs_data(m->t[k]), m->nbytes[k], m->seeds[k]));
+		if (how == NVS_DIRTY)
+			change(m, k, nvs_data(m->t[k]));
+	}
+	/* What another's call for room has in flight it has to have back first. */
+	wait_in_time(m, &m->t[i], 2);
+	MUST(!nvs_release(engine, &m->t[i], 2, how, NULL));
+	if (below(&m->random, 2))
+		MUST(!nvs_swap_out(engine, &m->t[i], 2, NULL));
+}
+
+/* Past the pool, and back the same way. */
+static void use_memory(struct member *m, size_t i)
+{
+	struct nvs_engine *engine = m->crowd->f.engine;
+	void *to = m->memory;
+	const void *from = m->memory;
+	int rc;
+
+	do {
+		wait_in_time(m, &m->t[i], 1);
+		rc = nvs_swap_in_to(engine, &m->t[i], &to, 1, NULL);
+	} while (rc == -EBUSY);
+	MUST(!rc);
+	wait_in_time(m, &m->t[i], 1);
+	MUST(filled(m->memory, m->nbytes[i], m->seeds[i]));
+	change(m, i, m->memory);
+	do {
+		wait_in_time(m, &m->t[i], 1);
+		rc = nvs_swap_out_from(engine, &m->t[i], &from, 1, NULL);
+	} while (rc == -EBUSY);
+	MUST(!rc);
+	wait_in_time(m, &m->t[i], 1);
+}
+
+/* One that comes and goes; what wrote it back for room may have it in flight. */
+static void register_and_forget(struct member *m)
+{
+	struct nvs_engine *engine = m->crowd->f.engine;
+	char name[32];
+	struct nvs_tensor_spec spec = {name, NVS_U8, 1 + below(&m->random, LENGTH_MAX)};
+	struct nvs_tensor *tensor;
+	int rc;
+
+	snprintf(name, sizeof(name), "passing.%u", m->number);
+	MUST(!nvs_register(engine, &spec, 1, &tensor, NULL));
+	MUST(nvs_find(engine, name) == tensor);
+	while (run_out(m, nvs_lease(engine, &tensor, 1, some_time(m), NULL)))
+		sched_yield();
+	fill(nvs_data(tensor), spec.numel, m->random);
+	MUST(!nvs_release(engine, &tensor, 1, NVS_DIRTY, NULL));
+	do {
+		wait_in_time(m, &tensor, 1);
+		rc = nvs_forget(engine, &tensor, 1, NULL);
+	} while (rc == -EBUSY);
+	MUST(!rc);
+}
+
+static void look_on(struct member *m)
+{
+	struct nvs_engine *engine = m->crowd->f.engine;
+	struct nvs_engine_stats stats;
+	int rc;
+
+	MUST(nvs_prefetch(engine, m->t, OWN, NULL) >= 0);
+	nvs_get_stats(engine, &stats);
+	MUST(stats.pool.used <= stats.pool.bytes && !stats.verify_errors);
+	rc = nvs_commit(engine, NULL);
+	MUST(!rc || rc == -EBUSY);
+}
+
+/* A stall is over with the turn that it began in, so that waits without a limit end. */
+static void turn(struct member *m)
+{
+	uint64_t what = below(&m->random, 8);
+	size_t i = below(&m->random, OWN - 1);
+
+	if (what && below(&m->random, 2))
+		stall(m->crowd, true);
+	if (!what)
+		look_on(m);
+	else if (what < 4)
+		use_two(m, i);
+	else if (what < 7)
+		use_memory(m, i);
+	else
+		register_and_forget(m);
+	stall(m->crowd, false);
+}
+
+static void *take_turns(void *arg)
+{
+	struct member *m = arg;
+
+	for (int i = 0; i < TURNS; i++)
+		turn(m);
+	return NULL;
+}
+
+static void add_own(struct member *m)
+{
+	char prefix[16];
+
+	snprintf(prefix, sizeof(prefix), "own.%u.", m->number);
+	m->memory = malloc(LENGTH_MAX);
+	assert_non_null(m->memory);
+	for (size_t i = 0; i < OWN; i++)
+		m->nbytes[i] = 1 + below(&m->random, LENGTH_MAX);
+	tensors_add(&m->crowd->f, prefix, m->nbytes, OWN, m->t);
+	for (size_t i = 0; i < OWN; i++) {
+		m->seeds[i] = next_random(&m->random);
+		tensor_store(&m->crowd->f, m->t[i], m->seeds[i]);
+	}
+}
+
+static void threads_whose_time_runs_out_lose_nothing(void **state)
+{
+	static struct crowd crowd;
+	static struct member members[THREADS];
+	uint64_t random = seed_of_run(), times = 0;
+
+	(void)state;
+	crowd = (struct crowd){.faults = FAULTS_NONE};
+	OPEN(&crowd.f, .place = PLACE_TMPFS, .pool_bytes = MIB, .verify = true, .keep = true,
+	     .thread_count = 2, .faults = &crowd.faults);
+	for (unsigned i = 0; i < THREADS; i++) {
+		members[i] = (struct member){
+			.crowd = &crowd, .number = i, .random = next_random(&random)};
+		add_own(&members[i]);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&members[i].thread, NULL, take_turns, &members[i]),
+				 0);
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(members[i].thread, NULL);
+		times += members[i].run_out;
+	}
+	print_message("time ran out %" PRIu64 " times\n", times);
+	for (unsigned i = 0; i < THREADS; i++) {
+		for (size_t k = 0; k < OWN; k++)
+			tensor_check(&crowd.f, members[i].t[k], members[i].seeds[k]);
+		free(members[i].memory);
+	}
+	fixture_close(&crowd.f);
+}
+
+/* ---- Processes ---- */
+
+#define N    16
+#define PART (64 * KIB)
+
+static void register_all(struct fixture *f, struct nvs_tensor **t)
+{
+	uint64_t nbytes[N];
+
+	for (size_t i = 0; i < N; i++)
+		nbytes[i] = PART;
+	tensors_add(f, "t", nbytes, N, t);
+}
+
+/* Begins to write all of them, and waits for none. */
+static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	MUST(!nvs_lease(f->engine, t, N, -1, NULL));
+	for (uint64_t i = 0; i < N; i++)
+		fill(nvs_data(t[i]), PART, seed + i);
+	MUST(!nvs_release(f->engine, t, N, NVS_DIRTY, NULL));
+	MUST(!nvs_swap_out(f->engine, t, N, NULL));
+}
+
+static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	for (uint64_t i = 0; i < N; i++)
+		tensor_check(f, t[i], seed + i);
+}
+
+static void write_for_ever(struct fixture *f, int ready)
+{
+	struct nvs_tensor *t[N];
+	char names[N][16];
+	struct nvs_tensor_spec specs[N];
+
+	MUST(!fixture_reopen(f));
+	for (size_t i = 0; i < N; i++) {
+		snprintf(names[i], sizeof(names[i]), "t%zu", i);
+		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, PART};
+	}
+	MUST(!nvs_register(f->engine, specs, N, t, NULL));
+	begin_to_write(f, t, 1);
+	MUST(!nvs_commit(f->engine, NULL));
+	MUST(write(ready, "r", 1) == 1);
+	for (;;)
+		begin_to_write(f, t, 1);
+}
+
+static void a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+	int status, ready[2];
+	char byte;
+	pid_t child;
+
+	(void)state;
+	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
+		OPEN(&f, .place = PLACE_DISK, .keep = true,
+		     .ioengine = (enum nvs_ioengine)ioengine);
+		fixture_shut(&f);
+		assert_int_equal(pipe(ready), 0);
+		child = fork();
+		if (!child)
+			write_for_ever(&f, ready[1]);
+		assert_int_equal(read(ready[0], &byte, 1), 1);
+		expect_error(&f, fixture_reopen(&f), -EBUSY, "holds the store at");
+		assert_int_equal(kill(child, SIGKILL), 0);
+		assert_int_equal(waitpid(child, &status, 0), child);
+		OK(&f, fixture_reopen(&f));
+		/* The same bytes were written again and again, so they are those of the commit. */
+		register_all(&f, t);
+		check_all(&f, t, 1);
+		close(ready[0]);
+		close(ready[1]);
+		fixture_close(&f);
+	}
+}
+
+/* In the child the pool is not there, so that no page of it is copied when the parent writes. */
+static void live_on(const struct nvs_engine *engine, int ready, int done)
+{
+	char byte;
+
+	MUST(msync(pool_data(engine->pool), 4096, MS_ASYNC) && errno == ENOMEM);
+	MUST(write(ready, "r", 1) == 1);
+	MUST(read(done, &byte, 1) == 0);
+	_exit(0);
+}
+
+static void fork_in_mid_flight(struct fixture *f)
+{
+	int status, ready[2], done[2];
+	struct nvs_tensor *t[N];
+	char byte;
+	pid_t child;
+
+	register_all(f, t);
+	begin_to_write(f, t, 1);
+	assert_int_equal(pipe(ready) + pipe(done), 0);
+	child = fork();
+	if (!child) {
+		close(done[1]);
+		live_on(f->engine, ready[1], done[0]);
+	}
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	OK(f, nvs_wait(f->engine, t, N, -1, &f->error));
+	OK(f, nvs_swap_in(f->engine, t, N, -1, &f->error));
+	OK(f, nvs_wait(f->engine, t, N, -1, &f->error));
+	OK(f, nvs_release(f->engine, t, N, NVS_CLEAN, &f->error));
+	check_all(f, t, 1);
+	begin_to_write(f, t, 2);
+	/* The child has the descriptors, and yet the store is free when it is closed. */
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+	register_all(f, t);
+	check_all(f, t, 2);
+	close(done[1]);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	close(done[0]);
+	close(ready[0]);
+	close(ready[1]);
+}
+
+static void a_fork_in_mid_flight_disturbs_neither_the_pool_nor_the_store(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
+		OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true,
+		     .ioengine = (enum nvs_ioengine)ioengine);
+		fork_in_mid_flight(&f);
+		fixture_close(&f);
+	}
+}
+
+static void closing_in_mid_flight_keeps_what_was_being_written(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .thread_count = 2, .queue_depth = 2,
+	     .block_size = 4096);
+	for (uint64_t round = 1; round <= 5; round++) {
+		register_all(&f, t);
+		if (round > 1)
+			check_all(&f, t, (round - 1) * N);
+		begin_to_write(&f, t, round * N);
+		/* Of some it is the second transfer, and a read. */
+		(void)nvs_prefetch(f.engine, t, N, NULL);
+		fixture_shut(&f);
+		OK(&f, fixture_reopen(&f));
+	}
+	fixture_close(&f);
+}
+
+/* ---- One optimizer ---- */
+
+static const struct group groups[] = {{"a", 20000, NVS_BF16}, {"b", 13000, NVS_F32}};
+
+struct onlooker {
+	struct optim *o;
+	pthread_t thread;
+	bool end; /* by __atomic */
+	uint64_t calls;
+};
+
+static void look_at_state(struct onlooker *onlooker)
+{
+	struct nvs_optimizer *optimizer = onlooker->o->optimizer;
+	float part[64];
+	struct nvs_gradient_sums sums;
+	int rc;
+
+	switch (onlooker->calls++ % 4) {
+	case 0:
+		MUST(!nvs_optimizer_commit(optimizer, NULL));
+		break;
+	case 1:
+		MUST(!nvs_optimizer_get_weights(optimizer, NULL));
+		break;
+	case 2:
+		rc = nvs_optimizer_sum_gradients(optimizer, &sums, NULL);
+		MUST(!rc && sums.sum_squares >= 0);
+		break;
+	default:
+		MUST(!nvs_optimizer_get(optimizer, 0, NVS_MASTER, 7000, 64, part, NULL));
+		MUST(nvs_optimizer_loss_scale(optimizer) == 1);
+	}
+}
+
+static void *look_on_for_long(void *arg)
+{
+	struct onlooker *onlooker = arg;
+
+	while (!__atomic_load_n(&onlooker->end, __ATOMIC_ACQUIRE))
+		look_at_state(onlooker);
+	return NULL;
+}
+
+static void run_alone(struct snapshot *snapshot)
+{
+	struct optim o;
+
+	optim_init(&o, groups, LENGTH(groups));
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 6);
+	snapshot_take(&o, snapshot);
+	optim_close(&o);
+}
+
+static void calls_on_an_optimizer_take_turns(void **state)
+{
+	struct onlooker onlookers[3];
+	struct snapshot expected;
+	struct optim o;
+
+	(void)state;
+	run_alone(&expected);
+	optim_init(&o, groups, LENGTH(groups));
+	o.config.keep = true;
+	o.config.optimizer.ratio = 0.5;
+	DONE(&o, optim_open(&o));
+	for (unsigned i = 0; i < LENGTH(onlookers); i++) {
+		onlookers[i] = (struct onlooker){.o = &o, .calls = i};
+		assert_int_equal(
+			pthread_create(&onlookers[i].thread, NULL, look_on_for_long, &onlookers[i]),
+			0);
+	}
+	optim_run(&o, 1, 6);
+	for (unsigned i = 0; i < LENGTH(onlookers); i++) {
+		__atomic_store_n(&onlookers[i].end, true, __ATOMIC_RELEASE);
+		pthread_join(onlookers[i].thread, NULL);
+	}
+	IS_AS(&o, &expected);
+	/* And what was committed in between is what a run would have gone on from. */
+	optim_shut(&o);
+	DONE(&o, optim_open(&o));
+	IS_AS(&o, &expected);
+	optim_close(&o);
+	snapshot_free(&expected);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(threads_whose_time_runs_out_lose_nothing),
+		cmocka_unit_test(a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next),
+		cmocka_unit_test(a_fork_in_mid_flight_disturbs_neither_the_pool_nor_the_store),
+		cmocka_unit_test(closing_in_mid_flight_keeps_what_was_being_written),
+		cmocka_unit_test(calls_on_an_optimizer_take_turns),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
