@@ -115,7 +115,8 @@ struct nvs_aio_config {
  * it. The transfer stays in flight, and its memory in use, until the kernel gives it back; if it
  * completes after all it ends as any other, which the log is told too, and waits then return 0.
  * nvs_close and nvs_optimizer_close return -ETIMEDOUT with nothing closed. An I/O that the kernel
- * itself ends with ETIMEDOUT or EAGAIN has failed, which is -EIO.
+ * itself ends with ETIMEDOUT or EAGAIN has failed, which is -EIO. System calls that are not
+ * transfers (fdatasync in a commit, the opening of files) are not watched.
  */
 
 /* An "offload_param" or "offload_optimizer" block. */
