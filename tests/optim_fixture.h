@@ -93,6 +93,7 @@ void snapshot_same(const struct snapshot *a, const struct snapshot *b, const cha
 /* That of the optimizer, now. */
 #define IS_AS(optim, snapshot) optim_is_as(optim, snapshot, __FILE__, __LINE__)
 void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const char *file, int line);
+
 /* ---- Faults ---- */
 
 /*

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Processes that are killed at random moments while they swap, step and commit on a kept store,
+ * over and over on the same one. Each time what was committed has to be there, bit by bit and all
+ * of one commit: of the last that returned, or of the one that was under way.
+ */
+#include "optim_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/clock.h"
+
+#define GIVE_UP_NS UINT64_C(20000000000)
+/* Long enough for some commits, and not for many. */
+#define SWAPS_NS UINT64_C(25000000)
+#define STEPS_NS UINT64_C(80000000)
+
+/* What the process that is killed has told before: the numbers of commits. */
+struct progress {
+	_Atomic uint64_t begun, finished;
+	int opened[2]; /* a pipe: it works from here on */
+};
+
+static struct progress *progress;
+
+static int open_progress(void **state)
+{
+	(void)state;
+	progress = mmap(NULL, sizeof(*progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			-1, 0);
+	return progress == MAP_FAILED ? -1 : 0;
+}
+
+static int close_progress(void **state)
+{
+	munmap(progress, sizeof(*progress));
+	return places_leave_all(state);
+}
+
+static void tell_opened(void)
+{
+	MUST(write(progress->opened[1], "", 1) == 1);
+}
+
+static void commit_begins(uint64_t number)
+{
+	atomic_store(&progress->begun, number);
+}
+
+static void commit_has_ended(uint64_t number)
+{
+	atomic_store(&progress->finished, number);
+}
+
+/*
+ * Forks a child that does `work` until it is killed, within so long after it has opened the store,
+ * and now and then while it opens it.
+ */
+static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint64_t *seed)
+{
+	struct timespec moment = {.tv_nsec = (long)below(seed, within_ns)};
+	bool opening = below(seed, 8) == 0;
+	int status;
+	char byte;
+	pid_t pid;
+
+	MUST(!pipe(progress->opened));
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		close(progress->opened[0]);
+		work(arg);
+		abort();
+	}
+	close(progress->opened[1]);
+	if (!opening && read(progress->opened[0], &byte, 1) != 1)
+		moment.tv_nsec = 0; /* it has ended by itself, and that is told below */
+	nanosleep(&moment, NULL);
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	close(progress->opened[0]);
+	assert_true(WIFSIGNALED(status));
+	assert_int_equal(WTERMSIG(status), SIGKILL);
+}
+
+/* The kernel may take a while to close what a killed process had open. */
+#define WHEN_FREE(rc, open)                                                                        \
+	do {                                                                                       \
+		uint64_t since = clock_ns();                                                       \
+		do                                                                                 \
+			(rc) = (open);                                                             \
+		while ((rc) == -EBUSY && clock_ns() - since < GIVE_UP_NS);                         \
+	} while (0)
+
+/* ---- Tensors ---- */
+
+/*
+ * Commit n gives some tensors contents of n and forgets others, which those numbers alone decide,
+ * so that a number tells what every tensor has to hold.
+ */
+#define N 16
+
+static const uint64_t lengths[N] = {5000, 70000, 0,	1,    4096, 65536, 100000, 511,
+				    8192, 9999,	 20000, 4097, 1,    30000, 12288,  777};
+
+struct round {
+	struct fixture f;
+	struct nvs_tensor *t[N], *number;
+};
+
+static uint64_t decide(uint64_t commit, uint64_t tensor, uint64_t choices)
+{
+	const uint64_t both[2] = {commit, tensor};
+
+	return XXH3_64bits(both, sizeof(both)) % choices;
+}
+
+static bool is_written(uint64_t commit, uint64_t tensor)
+{
+	return decide(commit, tensor, 3) == 0;
+}
+
+static bool is_forgotten(uint64_t commit, uint64_t tensor)
+{
+	return decide(commit, tensor, 23) == 1;
+}
+
+/* The commit whose contents a tensor has at this one; 0: it has none. */
+static uint64_t version_at(uint64_t commit, uint64_t tensor)
+{
+	for (; commit; commit--) {
+		if (is_written(commit, tensor))
+			return commit;
+		if (is_forgotten(commit, tensor))
+			return 0;
+	}
+	return 0;
+}
+
+static uint64_t contents_of(uint64_t commit, uint64_t tensor)
+{
+	return commit * 100 + tensor;
+}
+
+static void name_of(uint64_t tensor, char name[16])
+{
+	snprintf(name, 16, "t%" PRIu64, tensor);
+}
+
+static void register_one(struct round *r, uint64_t i)
+{
+	char name[16];
+	const struct nvs_tensor_spec spec = {name, NVS_U8, lengths[i]};
+
+	name_of(i, name);
+	MUST(!nvs_register(r->f.engine, &spec, 1, &r->t[i], NULL));
+}
+
+static void open_store(struct round *r)
+{
+	const struct nvs_tensor_spec number = {"number", NVS_U64, 1};
+	int rc;
+
+	WHEN_FREE(rc, fixture_reopen(&r->f));
+	if (rc)
+		fprintf(stderr, "%s\n", r->f.error.text);
+	MUST(!rc);
+	for (uint64_t i = 0; i < N; i++)
+		register_one(r, i);
+	MUST(!nvs_register(r->f.engine, &number, 1, &r->number, NULL));
+}
+
+/* Of the commit that the store is found at; 0: none. */
+static uint64_t found_number(struct round *r)
+{
+	uint64_t number;
+	void *data = &number;
+
+	if (info_of(&r->f, r->number).state == NVS_EMPTY)
+		return 0;
+	MUST(!nvs_swap_in_to(r->f.engine, &r->number, &data, 1, NULL));
+	MUST(!nvs_wait(r->f.engine, &r->number, 1, -1, NULL));
+	return number;
+}
+
+static void write_from(struct round *r, struct nvs_tensor *tensor, const void *data)
+{
+	MUST(!nvs_swap_out_from(r->f.engine, &tensor, &data, 1, NULL));
+	MUST(!nvs_wait(r->f.engine, &tensor, 1, -1, NULL));
+}
+
+static void write_in_pool(struct round *r, uint64_t i, uint64_t contents)
+{
+	MUST(!nvs_lease(r->f.engine, &r->t[i], 1, -1, NULL));
+	fill(nvs_data(r->t[i]), lengths[i], contents);
+	MUST(!nvs_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
+}
+
+/* From the pool or not, at once or when the pool needs the room or the commit comes. */
+static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_t way)
+{
+	static char memory[100000];
+
+	if (way == 0) {
+		/* A write-back of the plan's or of an eviction may be in flight. */
+		MUST(!nvs_wait(r->f.engine, &r->t[i], 1, -1, NULL));
+		fill(memory, lengths[i], contents);
+		write_from(r, r->t[i], memory);
+		return;
+	}
+	write_in_pool(r, i, contents);
+	if (way == 1)
+		MUST(!nvs_swap_out(r->f.engine, &r->t[i], 1, NULL));
+}
+
+static void make_commit(struct round *r, uint64_t number)
+{
+	for (uint64_t i = 0; i < N; i++) {
+		if (is_forgotten(number, i)) {
+			MUST(!nvs_wait(r->f.engine, &r->t[i], 1, -1, NULL));
+			MUST(!nvs_forget(r->f.engine, &r->t[i], 1, NULL));
+			register_one(r, i);
+		}
+		/* What is written over before the commit is never found. */
+		for (uint64_t k = decide(number, i + N, 3); k && is_written(number, i); k--)
+			write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
+	}
+	for (uint64_t i = 0; i < N; i++)
+		if (is_written(number, i))
+			write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
+	write_from(r, r->number, &number);
+	commit_begins(number);
+	MUST(!nvs_commit(r->f.engine, NULL));
+	commit_has_ended(number);
+}
+
+static void swap_and_commit(void *arg)
+{
+	struct round *r = arg;
+
+	open_store(r);
+	tell_opened();
+	for (uint64_t number = found_number(r) + 1;; number++)
+		make_commit(r, number);
+}
+
+static void check_tensors(struct round *r, uint64_t number)
+{
+	for (uint64_t i = 0; i < N; i++) {
+		uint64_t version = version_at(number, i);
+
+		if (version) {
+			tensor_check(&r->f, r->t[i], contents_of(version, i));
+			continue;
+		}
+		STATE(&r->f, r->t[i], NVS_EMPTY, false, 0);
+		expect_error(&r->f, nvs_swap_in(r->f.engine, &r->t[i], 1, 0, &r->f.error), -ENODATA,
+			     "has no contents");
+	}
+}
+
+/* Both extents of each, once more of what was forgotten, and as much again in one step of growth.
+ */
+static void check_size(const struct fixture *f)
+{
+	uint64_t units = 1;
+	char path[512];
+	struct stat st;
+
+	for (size_t i = 0; i < N; i++)
+		units += (lengths[i] + 4095) / 4096;
+	fixture_store_file(f, "data", path);
+	assert_int_equal(stat(path, &st), 0);
+	assert_true((uint64_t)st.st_size <= MIB + 8 * 4096 * units);
+}
+
+static void kill_and_look(const struct setup *setup, unsigned rounds)
+{
+	uint64_t seed = seed_of_run(), last = 0, during = 0;
+	struct round r;
+
+	atomic_store(&progress->begun, 0);
+	atomic_store(&progress->finished, 0);
+	fixture_init(&r.f, setup);
+	for (unsigned round = 0; round < rounds; round++) {
+		uint64_t found, begun, finished;
+
+		kill_in(swap_and_commit, &r, SWAPS_NS, &seed);
+		begun = atomic_load(&progress->begun);
+		finished = atomic_load(&progress->finished);
+		open_store(&r);
+		found = found_number(&r);
+		if (found != finished && found != begun)
+			fail_msg("round %u: commit %" PRIu64 " was found, %" PRIu64
+				 " had returned and %" PRIu64 " begun",
+				 round, found, finished, begun);
+		check_tensors(&r, found);
+		check_size(&r.f);
+		fixture_shut(&r.f);
+		during += begun != finished;
+		last = found;
+		atomic_store(&progress->begun, found);
+		atomic_store(&progress->finished, found);
+	}
+	print_message("%" PRIu64 " commits in %u rounds, %" PRIu64 " killed in a commit\n", last,
+		      rounds, during);
+	fixture_close(&r.f);
+}
+
+static void what_was_committed_is_found_after_a_kill(void **state)
+{
+	(void)state;
+	kill_and_look(&(struct setup){.place = PLACE_DISK,
+				      .keep = true,
+				      .pool_bytes = 200 * KIB,
+				      .block_size = 16 * KIB,
+				      .thread_count = 2},
+		      SANITIZED ? 8 : 30);
+}
+
+static void what_was_committed_is_found_after_a_kill_over_stripes(void **state)
+{
+	(void)state;
+	kill_and_look(&(struct setup){.place = PLACE_TMPFS,
+				      .keep = true,
+				      .pool_bytes = 200 * KIB,
+				      .npaths = 2,
+				      .stripe_size = 12 * KIB,
+				      .ioengine = NVS_IOENGINE_POSIX},
+		      SANITIZED ? 4 : 15);
+}
+
+/* ---- The optimizer ---- */
+
+#define STEPS_MAX 120 /* of one store */
+
+static const struct group groups[] = {
+	{"layers", 9999, NVS_BF16}, {"norm", 1, NVS_F32}, {"head", 4096, NVS_F32}};
+
+static uint64_t sums[STEPS_MAX + 1]; /* of the state after so many steps that nobody killed */
+
+static uint64_t sum_of_state(struct optim *o)
+{
+	static float data[9999];
+	XXH3_state_t *sum = XXH3_createState();
+	uint64_t result;
+
+	assert_non_null(sum);
+	XXH3_64bits_reset(sum);
+	for (size_t i = 0; i < o->n; i++)
+		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++) {
+			DONE(o, nvs_optimizer_get(o->optimizer, i, (enum nvs_optimizer_part)part, 0,
+						  o->specs[i].numel, data, &o->error));
+			XXH3_64bits_update(sum, data, o->specs[i].numel * sizeof(float));
+		}
+	result = XXH3_64bits_digest(sum);
+	XXH3_freeState(sum);
+	return result;
+}
+
+static void begin(struct optim *o, char **disk)
+{
+	optim_init(o, groups, LENGTH(groups));
+	*disk = place_make(PLACE_DISK);
+	assert_non_null(*disk);
+	DONE(o, nvs_config_set_paths(&o->config.optimizer, (const char *const *)(uintptr_t)disk, 1,
+				     &o->error));
+	o->config.keep = true;
+	o->config.optimizer_max_in_cpu = 5000;
+	o->config.optimizer.ratio = 0.6;
+}
+
+static void end(struct optim *o, char *disk)
+{
+	optim_close(o);
+	place_leave(disk);
+}
+
+static void sum_steps(void)
+{
+	struct optim o;
+
+	optim_init(&o, groups, LENGTH(groups));
+	o.config.optimizer.device = NVS_DEVICE_CPU;
+	DONE(&o, optim_open(&o));
+	sums[0] = sum_of_state(&o);
+	for (uint64_t step = 1; step <= STEPS_MAX; step++) {
+		optim_run(&o, step, step);
+		sums[step] = sum_of_state(&o);
+	}
+	optim_close(&o);
+}
+
+static void must_step(struct optim *o, uint64_t step)
+{
+	for (size_t i = 0; i < o->n; i++) {
+		float *data = o->gradients[i];
+
+		for (uint64_t j = 0; j < o->specs[i].numel; j++)
+			data[j] = (float)element_value(16 * step + i, j);
+		MUST(!nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32, data, NULL));
+	}
+	MUST(!optim_step(o, step));
+	MUST(o->result.step == step);
+}
+
+static void step_and_commit(void *arg)
+{
+	uint64_t step = atomic_load(&progress->finished);
+	struct optim *o = arg;
+	int rc;
+
+	WHEN_FREE(rc, optim_open(o));
+	MUST(!rc);
+	tell_opened();
+	while (step < STEPS_MAX) {
+		must_step(o, ++step);
+		if (step % 3 == 1)
+			continue;
+		commit_begins(step);
+		MUST(!nvs_optimizer_commit(o->optimizer, NULL));
+		commit_has_ended(step);
+	}
+	for (;;)
+		pause();
+}
+
+/* The number of steps of the state that is there, which one of the two must be. */
+static uint64_t found_step(struct optim *o)
+{
+	uint64_t begun = atomic_load(&progress->begun), finished = atomic_load(&progress->finished);
+	uint64_t sum;
+	int rc;
+
+	optim_first_weights(o);
+	WHEN_FREE(rc, optim_open(o));
+	DONE(o, rc);
+	sum = sum_of_state(o);
+	if (sum != sums[begun] && sum != sums[finished])
+		fail_msg("the state is neither that after %" PRIu64
+			 " steps nor that after %" PRIu64,
+			 finished, begun);
+	optim_shut(o);
+	return sum == sums[begun] ? begun : finished;
+}
+
+static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
+{
+	unsigned rounds = SANITIZED ? 6 : 25, during = 0, stores = 0;
+	uint64_t seed = seed_of_run(), steps = 0;
+	struct optim o;
+	char *disk;
+
+	(void)state;
+	sum_steps();
+	for (unsigned round = 0; round < rounds; stores++) {
+		uint64_t step = 0;
+
+		begin(&o, &disk);
+		for (; round < rounds && step + 2 < STEPS_MAX; round++) {
+			atomic_store(&progress->begun, step);
+			atomic_store(&progress->finished, step);
+			kill_in(step_and_commit, &o, STEPS_NS, &seed);
+			during += progress->begun != progress->finished;
+			step = found_step(&o);
+		}
+		steps += step;
+		end(&o, disk);
+	}
+	print_message("%" PRIu64 " steps of %u stores in %u rounds, %u killed in a commit\n", steps,
+		      stores, rounds, during);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_was_committed_is_found_after_a_kill),
+		cmocka_unit_test(what_was_committed_is_found_after_a_kill_over_stripes),
+		cmocka_unit_test(an_optimizer_goes_on_from_its_last_commit_after_a_kill),
+	};
+
+	return cmocka_run_group_tests(tests, open_progress, close_progress);
+}
