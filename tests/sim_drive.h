@@ -38,8 +38,8 @@ struct sim_drive {
 
 enum sim_fault {
 	SIM_ERROR,     /* nothing moves, and it comes back with -error */
-	SIM_SHORT,     /* a part of it moves (whole sectors of 512), and it says so; one of no more
-			  than a sector has no fault */
+	SIM_SHORT,     /* a part of it moves, in whole units of direct I/O (512 bytes or more), and
+			  it says so; one of no more than a unit has no fault */
 	SIM_LATE,      /* it completes delay_ns later; UINT64_MAX: when sim_let_go() is called */
 	SIM_TORN,      /* write: some of its sectors reach the drive, and it reports success */
 	SIM_LOST,      /* write: none does, and it reports success */

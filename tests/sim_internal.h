@@ -22,6 +22,7 @@ struct sim_file {
 	LIST_ENTRY(sim_file) link;
 	dev_t dev;
 	ino_t ino;
+	uint32_t unit;	 /* of direct I/O on it, in which a count can be short */
 	int fd;		 /* the drive's own, through the page cache; -1: not opened yet */
 	unsigned users;	 /* slots that it is registered in */
 	uint64_t writes; /* that may yet be lost */
@@ -31,9 +32,8 @@ struct sim_flight {
 	TAILQ_ENTRY(sim_flight) link;
 	struct sim_queue *queue;
 	struct io *io;
-	unsigned slot; /* tells the file, in what depends on chance */
 	uint64_t chance;
-	bool served, faulty, gone;
+	bool served, faulty;
 	struct sim_rule fault; /* where it is faulty */
 	uint64_t due_ns;       /* where it is served */
 };

@@ -14,6 +14,16 @@
 
 /* ---- Files ---- */
 
+static uint32_t unit_of(int fd)
+{
+	struct statx st;
+
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) || !(st.stx_mask & STATX_DIOALIGN) ||
+	    st.stx_dio_offset_align < SIM_SECTOR)
+		return SIM_SECTOR;
+	return st.stx_dio_offset_align;
+}
+
 struct sim_file *sim_file_of(struct sim *sim, int fd)
 {
 	struct sim_file *file;
@@ -26,7 +36,8 @@ struct sim_file *sim_file_of(struct sim *sim, int fd)
 	}
 	file = calloc(1, sizeof(*file));
 	MUST(file);
-	*file = (struct sim_file){.dev = st.st_dev, .ino = st.st_ino, .fd = -1};
+	*file = (struct sim_file){
+		.dev = st.st_dev, .ino = st.st_ino, .unit = unit_of(fd), .fd = -1};
 	LIST_INSERT_HEAD(&sim->files, file, link);
 	return file;
 }
@@ -62,6 +73,13 @@ void sim_forget_files(struct sim *sim)
 	}
 }
 
+static struct sim_file *file_behind(struct sim *sim, const struct sim_flight *flight)
+{
+	int slot = flight->io->file_slot;
+
+	return slot < 0 ? sim_file_of(sim, flight->io->fd) : flight->queue->files[slot].file;
+}
+
 /* ---- Which fault ---- */
 
 static bool of_writes_alone(enum sim_fault fault)
@@ -69,27 +87,29 @@ static bool of_writes_alone(enum sim_fault fault)
 	return fault == SIM_TORN || fault == SIM_LOST || fault == SIM_MISPLACED;
 }
 
-static bool matches(const struct sim_rule *rule, const struct io *io)
+static bool matches(struct sim *sim, const struct sim_rule *rule, const struct sim_flight *flight)
 {
+	const struct io *io = flight->io;
 	bool both = !rule->reads && !rule->writes;
 
 	if (io->write ? !both && !rule->writes : !both && !rule->reads)
 		return false;
 	if (!io->write && of_writes_alone(rule->fault))
 		return false;
-	if (rule->fault == SIM_SHORT && io->nbytes <= SIM_SECTOR)
+	if (rule->fault == SIM_SHORT && io->nbytes <= file_behind(sim, flight)->unit)
 		return false;
 	if (rule->fault == SIM_LATE && !rule->delay_ns)
 		return false;
 	return !rule->to || (io->offset < rule->to && io->offset + io->nbytes > rule->from);
 }
 
-static bool strikes(struct sim_active_rule *active, const struct sim_flight *flight, unsigned index)
+static bool strikes(struct sim *sim, unsigned index, const struct sim_flight *flight)
 {
+	struct sim_active_rule *active = &sim->rules[index];
 	const struct sim_rule *rule = &active->rule;
 	uint64_t first = rule->first ? rule->first : 1;
 
-	if (!matches(rule, flight->io))
+	if (!matches(sim, rule, flight))
 		return false;
 	active->matched++;
 	if (active->matched < first || (rule->times && active->matched - first >= rule->times))
@@ -100,7 +120,7 @@ static bool strikes(struct sim_active_rule *active, const struct sim_flight *fli
 void sim_decide(struct sim *sim, struct sim_flight *flight)
 {
 	for (unsigned i = 0; i < sim->nrules && !sim->gone; i++) {
-		if (!strikes(&sim->rules[i], flight, i))
+		if (!strikes(sim, i, flight))
 			continue;
 		flight->faulty = true;
 		flight->fault = sim->rules[i].rule;
@@ -115,13 +135,6 @@ void sim_decide(struct sim *sim, struct sim_flight *flight)
 }
 
 /* ---- Where the bytes go ---- */
-
-static struct sim_file *file_behind(struct sim *sim, const struct sim_flight *flight)
-{
-	int slot = flight->io->file_slot;
-
-	return slot < 0 ? sim_file_of(sim, flight->io->fd) : flight->queue->files[slot].file;
-}
 
 static int whole(struct sim *sim, const struct sim_flight *flight)
 {
@@ -210,10 +223,10 @@ static int flipped(struct sim *sim, const struct sim_flight *flight)
 static int shortened(struct sim *sim, const struct sim_flight *flight)
 {
 	const struct io *io = flight->io;
-	uint64_t sectors = (io->nbytes - 1) / SIM_SECTOR;
-	uint64_t n = 1 + sim_mix(flight->chance, 's') % sectors;
+	uint32_t unit = file_behind(sim, flight)->unit;
+	uint64_t n = 1 + sim_mix(flight->chance, 's') % ((io->nbytes - 1) / unit);
 
-	return part(sim, flight, io->data, n * SIM_SECTOR, io->offset);
+	return part(sim, flight, io->data, n * unit, io->offset);
 }
 
 int sim_move(struct sim *sim, const struct sim_flight *flight)
