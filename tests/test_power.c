@@ -1,0 +1,692 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Power failures of the simulated drive: at every I/O, plain write and sync of a short run in turn,
+ * and anywhere in longer ones; with what was not durable kept, lost, torn, or any of these. What is
+ * found afterwards is one commit, whole: the last that was reported as done, or the one that was
+ * under way.
+ */
+#include "optim/optimizer.h"
+#include "optim_fixture.h"
+#include "sim_drive.h"
+#include "swap/swap.h"
+#include "swap_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define power_test(name) cmocka_unit_test_teardown(name, say_where)
+
+static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY};
+static const char *const way_names[] = {"kept", "lost", "torn", "any of these"};
+
+/* Of the run that is going on, or was the last. */
+static char where[128];
+
+static int say_where(void **state)
+{
+	(void)state;
+	print_message("last: %s\n", where);
+	return 0;
+}
+
+/* ---- A store of tensors, and what it must hold ---- */
+
+static const uint64_t lengths[] = {100, 5000, 70 * KIB, 200 * KIB, 64 * KIB, 0};
+#define TENSORS	 LENGTH(lengths)
+#define CONTENTS (TENSORS - 1) /* those that have bytes */
+
+/* By tensor the number of its contents; 0: it has none. */
+struct versions {
+	unsigned of[TENSORS];
+};
+
+#define DAMAGED UINT_MAX /* it was reported as such */
+#define COMMITS 64
+
+struct run {
+	struct fixture fixture;
+	struct sim *sim;
+	struct nvs_tensor *tensors[TENSORS];
+	struct versions present, committed;
+	struct versions begun[COMMITS]; /* every commit that was, the first of nothing */
+	unsigned nbegun;
+	unsigned last; /* the newest contents that were ever made */
+	char *memory;  /* the caller's own, of the longest tensor */
+	uint64_t seed, random;
+	bool lies;
+	unsigned told; /* tensors that were found to be damaged */
+};
+
+static uint64_t seed_of(size_t tensor, unsigned version)
+{
+	return version * UINT64_C(1000) + tensor;
+}
+
+/* In memory where that can be had: a run writes much and keeps nothing. */
+static enum place fast_place(void)
+{
+	char *path = place_make(PLACE_TMPFS);
+
+	place_leave(path);
+	return path ? PLACE_TMPFS : PLACE_DISK;
+}
+
+/* One for all runs of one path. */
+static const char *directory(void)
+{
+	static char *path;
+
+	if (!path)
+		path = place_make(fast_place());
+	assert_non_null(path);
+	return path;
+}
+
+static void remove_store(const struct run *run)
+{
+	static const char *const names[] = {"data", "manifest.0", "manifest.1"};
+	char path[512];
+
+	for (size_t i = 0; i < LENGTH(names); i++) {
+		fixture_store_file(&run->fixture, names[i], path);
+		assert_true(!unlink(path) || errno == ENOENT);
+	}
+}
+
+static void run_begin(struct run *run, uint64_t seed, unsigned npaths, bool lies)
+{
+	*run = (struct run){.seed = seed, .random = seed, .lies = lies, .nbegun = 1};
+	run->sim = sim_open(&(const struct sim_drive){.seed = seed,
+						      .latency_ns = 50000,
+						      .jitter_ns = 100000,
+						      .bytes_per_s = {1000000000, 1000000000},
+						      .reorder = true,
+						      .lies = lies});
+	run->memory = malloc(200 * KIB);
+	assert_true(run->sim && run->memory);
+	INIT(&run->fixture, .in = npaths == 1 ? directory() : NULL, .npaths = npaths,
+	     .place = fast_place(), .keep = true, .stripe_size = 32 * KIB, .verify = seed & 1,
+	     .pool_bytes = 512 * KIB, .max_in_cpu = seed & 2 ? NONE_STAYS : 0,
+	     .block_size = 16 * KIB);
+	remove_store(run);
+}
+
+static void run_end(struct run *run)
+{
+	remove_store(run);
+	fixture_close(&run->fixture);
+	sim_close(run->sim);
+	free(run->memory);
+}
+
+static int open_store(struct run *run)
+{
+	struct nvs_tensor_spec specs[TENSORS];
+	char names[TENSORS][8];
+	int rc = engine_open_with(&run->fixture.engine, &run->fixture.config, NVS_OFFLOAD_PARAM,
+				  &engine_sim, run->sim, &run->fixture.error);
+
+	if (rc) {
+		run->fixture.engine = NULL;
+		return rc;
+	}
+	for (size_t i = 0; i < TENSORS; i++) {
+		snprintf(names[i], sizeof(names[i]), "t%zu", i);
+		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, lengths[i]};
+	}
+	return nvs_register(run->fixture.engine, specs, TENSORS, run->tensors, &run->fixture.error);
+}
+
+/* ---- What is done to it: 0, or the error that the power failure has caused ---- */
+
+static int write_one(struct run *run, size_t i)
+{
+	struct nvs_engine *engine = run->fixture.engine;
+	struct nvs_tensor **tensor = &run->tensors[i];
+	int rc = nvs_lease(engine, tensor, 1, -1, &run->fixture.error);
+
+	if (rc)
+		return rc;
+	fill(nvs_data(*tensor), lengths[i], seed_of(i, ++run->last));
+	run->present.of[i] = run->last;
+	return nvs_release(engine, tensor, 1, NVS_DIRTY, &run->fixture.error);
+}
+
+static int wait_for(struct run *run, size_t i)
+{
+	return nvs_wait(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
+}
+
+static int swap_out_one(struct run *run, size_t i)
+{
+	int rc = nvs_swap_out(run->fixture.engine, &run->tensors[i], 1, &run->fixture.error);
+
+	/* Now and then it stays in flight behind what comes next. */
+	return rc || below(&run->random, 3) == 0 ? rc : wait_for(run, i);
+}
+
+static int write_from_memory(struct run *run, size_t i)
+{
+	const void *data = run->memory;
+	int rc = wait_for(run, i);
+
+	if (rc)
+		return rc;
+	fill(run->memory, lengths[i], seed_of(i, ++run->last));
+	run->present.of[i] = run->last;
+	rc = nvs_swap_out_from(run->fixture.engine, &run->tensors[i], &data, 1,
+			       &run->fixture.error);
+	return rc ? rc : wait_for(run, i);
+}
+
+static int forget_one(struct run *run, size_t i)
+{
+	struct nvs_engine *engine = run->fixture.engine;
+	struct nvs_tensor_spec spec = {.dtype = NVS_U8, .numel = lengths[i]};
+	char name[8];
+	int rc = wait_for(run, i);
+
+	snprintf(name, sizeof(name), "t%zu", i);
+	spec.name = name;
+	if (!rc)
+		rc = nvs_forget(engine, &run->tensors[i], 1, &run->fixture.error);
+	if (rc)
+		return rc;
+	run->present.of[i] = 0;
+	return nvs_register(engine, &spec, 1, &run->tensors[i], &run->fixture.error);
+}
+
+static int swap_in_one(struct run *run, size_t i)
+{
+	int rc = nvs_swap_in(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
+
+	return rc ? rc : wait_for(run, i);
+}
+
+static int read_one(struct run *run, size_t i)
+{
+	int rc = swap_in_one(run, i);
+
+	if (!run->present.of[i] && lengths[i] && !sim_has_crashed(run->sim))
+		assert_int_equal(rc, -ENODATA);
+	if (rc)
+		return rc == -ENODATA ? 0 : rc;
+	assert_true(filled(nvs_data(run->tensors[i]), lengths[i], seed_of(i, run->present.of[i])));
+	return nvs_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN,
+			   &run->fixture.error);
+}
+
+/* The next commit, which nvs_close makes too, is of what is there now. */
+static void begin_commit(struct run *run)
+{
+	if (sim_has_crashed(run->sim))
+		return;
+	assert_true(run->nbegun < COMMITS);
+	run->begun[run->nbegun++] = run->present;
+}
+
+static int commit_all(struct run *run)
+{
+	int rc;
+
+	begin_commit(run);
+	rc = nvs_commit(run->fixture.engine, &run->fixture.error);
+	if (!rc)
+		run->committed = run->begun[run->nbegun - 1];
+	return rc;
+}
+
+static int close_store(struct run *run)
+{
+	struct nvs_engine *engine = run->fixture.engine;
+	int rc;
+
+	run->fixture.engine = NULL;
+	if (!engine)
+		return 0;
+	begin_commit(run);
+	rc = nvs_close(engine, &run->fixture.error);
+	if (!rc)
+		run->committed = run->begun[run->nbegun - 1];
+	return rc;
+}
+
+/* ---- Runs ---- */
+
+/* All that a store is for, once. */
+static int short_run(struct run *run)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < TENSORS && !rc; i++)
+		rc = write_one(run, i);
+	rc = rc ? rc : swap_out_one(run, 2);
+	rc = rc ? rc : commit_all(run);
+	for (size_t i = 1; i < TENSORS && !rc; i += 2)
+		rc = write_one(run, i);
+	rc = rc ? rc : swap_out_one(run, 3);
+	rc = rc ? rc : write_from_memory(run, 2);
+	rc = rc ? rc : commit_all(run);
+	rc = rc ? rc : forget_one(run, 4);
+	rc = rc ? rc : write_one(run, 0);
+	return rc;
+}
+
+static int random_call(struct run *run)
+{
+	size_t i = below(&run->random, CONTENTS);
+
+	switch (below(&run->random, 12)) {
+	case 0:
+		return commit_all(run);
+	case 1:
+		return forget_one(run, i);
+	case 2:
+		return write_from_memory(run, i);
+	case 3:
+	case 4:
+		return read_one(run, i);
+	case 5:
+	case 6:
+	case 7:
+		return swap_out_one(run, i);
+	default:
+		return write_one(run, i);
+	}
+}
+
+static int long_run(struct run *run)
+{
+	int rc = 0;
+
+	for (unsigned calls = 0; calls < 60 && !rc; calls++)
+		rc = random_call(run);
+	return rc;
+}
+
+/* ---- What is found ---- */
+
+/* Which contents a tensor has; told by their first bytes, and then compared whole. */
+static unsigned found_version(struct run *run, size_t i)
+{
+	int rc = swap_in_one(run, i);
+	unsigned version;
+
+	if (rc == -ENODATA)
+		return 0;
+	if (rc == -EBADMSG && run->lies) {
+		run->told++;
+		return DAMAGED;
+	}
+	OK(&run->fixture, rc);
+	for (version = run->last; version; version--)
+		if (filled(nvs_data(run->tensors[i]), lengths[i] < 16 ? lengths[i] : 16,
+			   seed_of(i, version)))
+			break;
+	assert_true(version && filled(nvs_data(run->tensors[i]), lengths[i], seed_of(i, version)));
+	OK(&run->fixture,
+	   nvs_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN, &run->fixture.error));
+	return version;
+}
+
+static bool is(const struct versions *wanted, const struct versions *found)
+{
+	for (size_t i = 0; i < CONTENTS; i++)
+		if (found->of[i] != DAMAGED && found->of[i] != wanted->of[i])
+			return false;
+	return true;
+}
+
+static void print_versions(const char *what, const struct versions *versions)
+{
+	print_error("%s:", what);
+	for (size_t i = 0; i < CONTENTS; i++)
+		print_error(" %d", (int)versions->of[i]);
+	print_error("\n");
+}
+
+/* The last or the one under way; of a drive that lies any that there was. */
+static bool may_be_found(const struct run *run, const struct versions *found)
+{
+	if (is(&run->committed, found) || is(&run->begun[run->nbegun - 1], found))
+		return true;
+	for (unsigned i = 0; i < run->nbegun && run->lies; i++)
+		if (is(&run->begun[i], found))
+			return true;
+	return false;
+}
+
+static void expect_a_commit(struct run *run)
+{
+	struct versions found = {{0}};
+
+	for (size_t i = 0; i < CONTENTS; i++)
+		found.of[i] = found_version(run, i);
+	if (may_be_found(run, &found)) {
+		run->present = found;
+		return;
+	}
+	print_versions("committed", &run->committed);
+	print_versions("under way", &run->begun[run->nbegun - 1]);
+	print_versions("found", &found);
+	fail_msg("what was found is neither the last commit nor the one that was under way");
+}
+
+/* The store does all that a new one does. */
+static void expect_it_works(struct run *run)
+{
+	for (size_t i = 0; i < TENSORS; i += 2)
+		OK(&run->fixture, write_one(run, i));
+	OK(&run->fixture, commit_all(run));
+	OK(&run->fixture, write_one(run, 1));
+	OK(&run->fixture, close_store(run));
+	OK(&run->fixture, open_store(run));
+	for (size_t i = 0; i < CONTENTS; i++)
+		if (run->present.of[i] != DAMAGED)
+			OK(&run->fixture, read_one(run, i));
+	OK(&run->fixture, close_store(run));
+}
+
+/*
+ * One run up to the power failure, and what is there after it. Returns whether the run came to its
+ * end before; 0 for `at`: it does, and the power fails after it.
+ */
+static bool power_fails(struct run *run, int (*calls)(struct run *), uint64_t at,
+			enum sim_crash how)
+{
+	bool ended;
+	int rc;
+
+	snprintf(where, sizeof(where), "seed %" PRIu64 ", power failure %" PRIu64 ", writes %s",
+		 run->seed, at, way_names[how]);
+	sim_remember(run->sim, at);
+	rc = open_store(run);
+	if (!rc)
+		rc = calls(run);
+	if (rc)
+		assert_true(sim_has_crashed(run->sim));
+	rc = close_store(run);
+	ended = !sim_has_crashed(run->sim);
+	if (rc)
+		assert_false(ended);
+	sim_crashed(run->sim, how);
+	rc = open_store(run);
+	if (run->lies && (rc == -EUCLEAN || rc == -EMEDIUMTYPE)) {
+		run->told++;
+		return ended;
+	}
+	OK(&run->fixture, rc);
+	expect_a_commit(run);
+	if (at % 3 == 0)
+		expect_it_works(run);
+	else
+		OK(&run->fixture, close_store(run));
+	return ended;
+}
+
+static void after_a_power_failure_anywhere_one_commit_is_found(void **state)
+{
+	uint64_t seed = seed_of_run(), runs = 0;
+
+	(void)state;
+	for (size_t way = 0; way < LENGTH(ways); way++) {
+		bool ended = false;
+
+		for (uint64_t at = 1; !ended; at += SANITIZED ? 7 : 1) {
+			struct run run;
+
+			run_begin(&run, seed + way, 1, false);
+			ended = power_fails(&run, short_run, at, ways[way]);
+			run_end(&run);
+			runs++;
+		}
+	}
+	print_message("%" PRIu64 " runs\n", runs);
+}
+
+#define LONG_RUNS (SANITIZED ? 16 : 60)
+#define LONG_IOS  400 /* I/Os, writes and syncs, more than a long run has */
+
+static void at_random(bool lies, unsigned *told)
+{
+	uint64_t seed = seed_of_run();
+
+	for (unsigned i = 0; i < LONG_RUNS; i++) {
+		struct run run;
+		uint64_t at;
+
+		run_begin(&run, seed + i, 1 + i / 2 % 2, lies);
+		at = 1 + below(&run.random, LONG_IOS);
+		power_fails(&run, long_run, at, ways[i % LENGTH(ways)]);
+		*told += run.told;
+		run_end(&run);
+	}
+	print_message("%u reported as damaged\n", *told);
+}
+
+static void after_a_power_failure_at_random_one_commit_is_found(void **state)
+{
+	unsigned told = 0;
+
+	(void)state;
+	at_random(false, &told);
+	assert_int_equal(told, 0);
+}
+
+/* Its syncs do nothing, so that anything may be lost; nothing but the checksums can tell. */
+static void a_drive_that_lies_about_syncs_is_found_out_by_checksums(void **state)
+{
+	unsigned told = 0;
+
+	(void)state;
+	at_random(true, &told);
+	assert_true(told);
+}
+
+/* ---- An optimizer ---- */
+
+#define STEPS	  4
+#define MORE	  2 /* after the power failure */
+#define NO_COMMIT 0 /* opened anew it is as after no step */
+
+static const struct group groups[] = {
+	{"a", 6001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 2999, NVS_F16}, {"d", 4097, NVS_F32}};
+
+/* By steps taken, from 0: what a run without any stop or failure has. */
+static struct snapshot due[STEPS + MORE + 1];
+
+static void find_what_is_due(void)
+{
+	struct optim o;
+
+	optim_init(&o, groups, LENGTH(groups));
+	o.config.optimizer.device = NVS_DEVICE_CPU;
+	DONE(&o, optim_open(&o));
+	for (uint64_t step = 0; step <= STEPS + MORE; step++) {
+		if (step)
+			optim_run(&o, step, step);
+		snapshot_take(&o, &due[step]);
+	}
+	optim_close(&o);
+}
+
+struct training {
+	struct optim o;
+	struct sim *sim;
+	uint64_t begun, committed; /* steps that the last commits have */
+};
+
+static int open_optimizer(struct training *training)
+{
+	struct optim *o = &training->o;
+	int rc;
+
+	optim_first_weights(o);
+	o->config.optimizer.buffer_size = o->config.sub_group_size;
+	rc = optimizer_open_with(&o->optimizer, &o->config, o->specs, o->n, NULL, &engine_sim,
+				 training->sim, &o->error);
+	if (rc)
+		o->optimizer = NULL;
+	return rc;
+}
+
+static void training_begin(struct training *training, uint64_t seed)
+{
+	struct optim *o = &training->o;
+
+	*training = (struct training){.begun = NO_COMMIT, .committed = NO_COMMIT};
+	training->sim = sim_open(&(const struct sim_drive){
+		.seed = seed, .latency_ns = 50000, .jitter_ns = 100000, .reorder = true});
+	assert_non_null(training->sim);
+	optim_init(o, groups, LENGTH(groups));
+	o->config.keep = true;
+	o->config.verify = seed & 1;
+	o->config.optimizer.fast_init = seed & 2;
+	o->config.optimizer_max_in_cpu = seed & 4 ? 3000 : 0;
+	o->config.optimizer.ratio = seed & 8 ? 0.6 : 1;
+}
+
+static void training_end(struct training *training)
+{
+	optim_close(&training->o);
+	sim_close(training->sim);
+}
+
+static int commits(struct training *training, uint64_t steps, int (*call)(struct training *))
+{
+	int rc;
+
+	if (!sim_has_crashed(training->sim))
+		training->begun = steps;
+	rc = call(training);
+	if (!rc)
+		training->committed = steps;
+	return rc;
+}
+
+static int commit_optimizer(struct training *training)
+{
+	return nvs_optimizer_commit(training->o.optimizer, &training->o.error);
+}
+
+static int close_optimizer(struct training *training)
+{
+	struct nvs_optimizer *optimizer = training->o.optimizer;
+
+	training->o.optimizer = NULL;
+	return nvs_optimizer_close(optimizer, &training->o.error);
+}
+
+/* Steps, with a commit after every second one; how many of them were taken to *steps. */
+static int train(struct training *training, uint64_t *steps)
+{
+	int rc = 0;
+
+	while (*steps < STEPS && !rc) {
+		optim_lend(&training->o, *steps + 1, 1);
+		rc = optim_step(&training->o, *steps + 1);
+		if (rc)
+			break;
+		++*steps;
+		if (*steps % 2)
+			rc = commits(training, *steps, commit_optimizer);
+	}
+	return rc;
+}
+
+static bool same_bits(const struct snapshot *a, const struct snapshot *b)
+{
+	for (size_t i = 0; i < a->n; i++) {
+		for (int part = 0; part < 3; part++)
+			if (memcmp(a->parts[i][part], b->parts[i][part], a->numel[i] * 4) != 0)
+				return false;
+		if (memcmp(a->weights[i], b->weights[i], a->numel[i] * a->width[i]) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* How many steps were taken by what is found; all of it is of one commit. */
+static uint64_t found_steps(struct training *training)
+{
+	struct snapshot found;
+	uint64_t steps = training->committed;
+
+	DONE(&training->o, nvs_optimizer_get_weights(training->o.optimizer, &training->o.error));
+	snapshot_take(&training->o, &found);
+	if (!same_bits(&found, &due[steps]))
+		steps = training->begun;
+	if (!same_bits(&found, &due[steps]))
+		fail_msg("state is neither that after %" PRIu64 " steps, as committed, nor that "
+			 "after %" PRIu64 ", whose commit was under way",
+			 training->committed, training->begun);
+	snapshot_free(&found);
+	return steps;
+}
+
+static bool power_fails_in_training(struct training *training, uint64_t at, enum sim_crash how)
+{
+	struct optim *o = &training->o;
+	uint64_t steps = 0;
+	bool ended;
+	int rc;
+
+	sim_remember(training->sim, at);
+	rc = open_optimizer(training);
+	if (!rc) {
+		rc = train(training, &steps);
+		if (!rc || o->optimizer)
+			rc = commits(training, steps, close_optimizer);
+	}
+	ended = !sim_has_crashed(training->sim);
+	if (rc)
+		assert_false(ended);
+	sim_crashed(training->sim, how);
+	DONE(o, open_optimizer(training));
+	steps = found_steps(training);
+	optim_run(o, steps + 1, steps + MORE);
+	IS_AS(o, &due[steps + MORE]);
+	optim_shut(o);
+	return ended;
+}
+
+static void an_optimizer_is_that_of_a_commit(void **state)
+{
+	uint64_t seed = seed_of_run(), runs = 0;
+
+	(void)state;
+	find_what_is_due();
+	for (size_t way = 0; way < LENGTH(ways); way++) {
+		bool ended = false;
+
+		for (uint64_t at = 1; !ended; at += SANITIZED ? 29 : 7) {
+			struct training training;
+
+			snprintf(where, sizeof(where),
+				 "seed %" PRIu64 ", power failure %" PRIu64 ", writes %s",
+				 seed + runs, at, way_names[way]);
+			training_begin(&training, seed + runs);
+			ended = power_fails_in_training(&training, at, ways[way]);
+			training_end(&training);
+			runs++;
+		}
+	}
+	for (size_t i = 0; i < LENGTH(due); i++)
+		snapshot_free(&due[i]);
+	print_message("%" PRIu64 " runs\n", runs);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		power_test(after_a_power_failure_anywhere_one_commit_is_found),
+		power_test(after_a_power_failure_at_random_one_commit_is_found),
+		power_test(a_drive_that_lies_about_syncs_is_found_out_by_checksums),
+		power_test(an_optimizer_is_that_of_a_commit),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
