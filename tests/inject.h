@@ -58,8 +58,7 @@ struct inject_held inject_held(void);
  */
 struct inject_observer {
 	void *arg;
-	void (*before_write)(void *arg, int fd, const void *data, size_t nbytes,
-			     uint64_t offset);
+	void (*before_write)(void *arg, int fd, const void *data, size_t nbytes, uint64_t offset);
 	void (*synced)(void *arg, int fd);
 };
 /* NULL: nobody hears. The structure stays the caller's, until no call is under way. */
