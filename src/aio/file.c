@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -38,19 +37,18 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 
 int file_member_probe(struct file_member *member, bool writable, bool buffered)
 {
-	char path[64];
-	int rc;
+	int rc = dio_probe(member->fd, &member->dio);
 
 	member->direct_fd = -1;
-	rc = dio_probe(member->fd, &member->dio);
 	if (rc || buffered || !member->dio.direct) {
 		member->dio.direct = false;
 		return rc;
 	}
-	/* The same file whatever has become of its name. */
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", member->fd);
-	member->direct_fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_DIRECT | O_CLOEXEC);
-	member->dio.direct = member->direct_fd >= 0;
+	rc = dio_open(member->fd, writable ? O_RDWR : O_RDONLY);
+	member->dio.direct = rc >= 0;
+	if (rc < 0)
+		return rc;
+	member->direct_fd = rc;
 	return 0;
 }
 

@@ -55,17 +55,25 @@ static bool lies_in_memory(int fd)
 	return magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC;
 }
 
-static bool opens_direct(int fd)
+int dio_open(int fd, int flags)
 {
 	char path[32];
-	int access_mode = fcntl(fd, F_GETFL) & O_ACCMODE, direct;
+	int direct;
 
+	/* The same file whatever has become of its name. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	direct = open(path, access_mode | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
-	if (direct < 0)
-		return false;
-	close(direct);
-	return true;
+	direct = open(path, flags | O_DIRECT | O_CLOEXEC);
+	return direct < 0 ? -errno : direct;
+}
+
+/* 0; -EINVAL where it has no O_DIRECT. */
+static int try_direct(int fd)
+{
+	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
+
+	if (direct >= 0)
+		close(direct);
+	return direct < 0 ? direct : 0;
 }
 
 int dio_probe(int fd, struct dio_caps *caps)
@@ -73,6 +81,7 @@ int dio_probe(int fd, struct dio_caps *caps)
 	struct statx stx;
 	uint32_t mem, offset;
 	bool block_device;
+	int rc;
 
 	*caps = (struct dio_caps){0};
 	memset(&stx, 0, sizeof(stx));
@@ -88,8 +97,11 @@ int dio_probe(int fd, struct dio_caps *caps)
 	} else {
 		return 0;
 	}
-	if (!power_of_two(mem) || !power_of_two(offset) || !opens_direct(fd))
+	if (!power_of_two(mem) || !power_of_two(offset))
 		return 0;
+	rc = try_direct(fd);
+	if (rc)
+		return rc == -EINVAL || rc == -ENOENT ? 0 : rc;
 	caps->direct = true;
 	caps->mem_align = mem;
 	caps->offset_align = offset;

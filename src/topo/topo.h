@@ -49,9 +49,12 @@ struct dio_caps {
 /*
  * Whether the open file or block device can do direct I/O, and with which alignment: by
  * statx(STATX_DIOALIGN), else, where the kernel does not tell, by trying O_DIRECT on a second
- * descriptor of it and taking statx's block size. 0, or the errno of statx.
+ * descriptor of it and taking statx's block size. 0, or the errno of looking: too many open files
+ * do not make one that is not direct.
  */
 int dio_probe(int fd, struct dio_caps *caps);
+/* Another descriptor of the same file, with these flags and O_DIRECT, or a negative errno. */
+int dio_open(int fd, int flags);
 
 #define DEVICES_MAX 16
 /*
