@@ -8,195 +8,26 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "inject.h"
-#include "sim_drive.h"
-#include "swap_fixture.h"
-
-#define N	10u
-#define PART	(12 * KIB)
-#define ROOM	6u /* of the N tensors, in the pool */
-#define N_LIMIT 2000u
+#include "nth_fixture.h"
 
 #define PLAIN_CALLS                                                                                \
 	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_MMAP)
 
-struct world {
-	struct fixture f;
-	struct sim *drive;
-	struct nvs_tensor *t[N];
-	uint64_t seed[N]; /* of what it holds; 0: nothing */
-	uint64_t seeds;	  /* given out */
-	int error;	  /* what a failure answers: a positive errno */
-	unsigned told;	  /* calls that returned it */
-};
-
-/* ---- What is told ---- */
-
-static bool names_the_place(const struct world *w)
-{
-	const char *text = w->f.error.text;
-
-	for (unsigned i = 0; i < w->f.setup.npaths; i++)
-		if (strstr(text, w->f.paths[i]))
-			return true;
-	return w->f.setup.device == NVS_DEVICE_CPU && strstr(text, "host memory");
-}
-
-/* Whether the call failed; then it must have said how and where. */
-static bool told(struct world *w, int rc)
-{
-	if (!rc)
-		return false;
-	if (rc != -w->error || w->f.error.code != rc || !names_the_place(w))
-		fail_msg("%d where %d was due, with the path: %d \"%s\" (%s failed)", rc, -w->error,
-			 w->f.error.code, w->f.error.text, inject_failed_call());
-	w->f.error = (struct nvs_error){0};
-	w->told++;
-	return true;
-}
-
-/* Without these all works, with less speed, less foresight or a file too many left behind. */
-static const char *const survived[] = {
-	"mlock",	  "mmap", /* of explicit huge pages */
-	"madvise",		  /* huge pages; not the populating of the pool */
-	"fstatvfs",		  /* how much is free: reserving finds out */
-	"fstatfs",		  /* whether it lies in memory: direct I/O is tried */
-	"stat ",		  /* a directory that can't be looked at is opened as one */
-	"fstat",		  /* the drives beneath, for their NUMA node and physical block */
-	"fopen /proc/",		  /* the same */
-	"fopen /sys/",		  /* how much memory a container leaves */
-	"realpath /sys/",	  /* the same */
-	"open /sys/",		  /* the same */
-	"read",			  /* of /sys */
-	"fclose",		  /* of what was read */
-	"unlinkat",		  /* what is left is found and used again */
-};
-
-static bool may_be_survived(const struct world *w, const char *call)
-{
-	char node[600];
-
-	/* The second opening of the path, for the NUMA node of what it lies on. */
-	snprintf(node, sizeof(node), "open %s", w->f.paths[0]);
-	for (size_t i = 0; i < LENGTH(survived); i++)
-		if (!strncmp(call, survived[i], strlen(survived[i])))
-			return true;
-	return !strcmp(call, node);
-}
-
-static void same_held(const struct inject_held *before, const char *what, uint64_t n)
-{
-	struct inject_held now = inject_held();
-
-	if (now.blocks != before->blocks || now.mapped_bytes != before->mapped_bytes ||
-	    now.files != before->files)
-		fail_msg("%s, n %" PRIu64 " (%s): %" PRId64 " blocks, %" PRId64
-			 " mapped bytes and %d files are not given back",
-			 what, n, inject_failed_call(), now.blocks - before->blocks,
-			 now.mapped_bytes - before->mapped_bytes,
-			 (int)now.files - (int)before->files);
-}
-
-/* ---- A store and its tensors ---- */
-
-static int try_open(struct world *w)
-{
-	w->f.error = (struct nvs_error){0};
-	w->f.log[0] = 0;
-	return engine_open_with(&w->f.engine, &w->f.config, NVS_OFFLOAD_PARAM, &engine_sim,
-				w->drive, &w->f.error);
-}
-
-static void add_tensors(struct world *w)
-{
-	uint64_t nbytes[N];
-
-	for (uint64_t i = 0; i < N; i++)
-		nbytes[i] = PART - 700 * i;
-	tensors_add(&w->f, "t", nbytes, N, w->t);
-}
-
-static void world_make(struct world *w, const struct setup *setup)
-{
-	memset(w, 0, sizeof(*w));
-	w->drive = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
-	assert_non_null(w->drive);
-	fixture_init(&w->f, setup);
-}
-
-static void world_close(struct world *w)
-{
-	fixture_close(&w->f);
-	sim_close(w->drive);
-}
-
-#define SMALL .pool_bytes = ROOM * PART, .block_size = 4 * KIB, .queue_depth = 4
-
-static void world_open(struct world *w, const struct setup *setup)
-{
-	world_make(w, setup);
-	OK(&w->f, try_open(w));
-	add_tensors(w);
-}
-
-/* New contents, in use or not; false where no room could be had, and it has the old ones. */
-static bool change(struct world *w, unsigned i)
-{
-	if (told(w, nvs_lease(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
-		return false;
-	w->seed[i] = ++w->seeds;
-	fill(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
-	OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
-	return true;
-}
-
-static bool has_its_bytes(struct world *w, unsigned i)
-{
-	return filled(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
-}
-
-/* Waits for what was read and ends the uses of those that were. */
-static void look_at(struct world *w, unsigned first, unsigned n)
-{
-	told(w, nvs_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
-	for (unsigned i = first; i < first + n; i++)
-		if (info_of(&w->f, w->t[i]).uses) {
-			assert_true(has_its_bytes(w, i));
-			OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
-		}
-}
-
-static void read_all(struct world *w)
-{
-	for (unsigned i = 0; i < N; i += N / 2)
-		if (!told(w, nvs_swap_in(w->f.engine, w->t + i, N / 2, -1, &w->f.error)))
-			look_at(w, i, N / 2);
-}
-
 /* ---- What is done while something fails ---- */
-
-static void swaps_out_and_in(struct world *w)
-{
-	for (unsigned i = 0; i < N; i++)
-		change(w, i);
-	told(w, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
-	told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
-	read_all(w);
-}
 
 static void prefetches(struct world *w)
 {
 	long n;
 
 	/* Clean, so that what was read before makes way for it. */
-	told(w, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
-	told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+	world_told(w, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
+	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
 	n = nvs_prefetch(w->f.engine, w->t, N / 2, &w->f.error);
 	if (n < 0)
-		told(w, (int)n);
-	told(w, nvs_wait(w->f.engine, w->t, N / 2, -1, &w->f.error));
-	if (!told(w, nvs_swap_in(w->f.engine, w->t, N / 2, -1, &w->f.error)))
-		look_at(w, 0, N / 2);
+		world_told(w, (int)n);
+	world_told(w, nvs_wait(w->f.engine, w->t, N / 2, -1, &w->f.error));
+	if (!world_told(w, nvs_swap_in(w->f.engine, w->t, N / 2, -1, &w->f.error)))
+		world_look_at(w, 0, N / 2);
 }
 
 /* More than the pool holds, dirty all of it. */
@@ -204,23 +35,23 @@ static void leases_evict(struct world *w)
 {
 	for (unsigned round = 0; round < 2; round++)
 		for (unsigned i = 0; i < N; i++)
-			change(w, i);
+			world_change(w, i);
 }
 
 static void steps(struct world *w)
 {
 	OK(&w->f, nvs_step_begin(w->f.engine, &w->f.error));
 	for (unsigned i = 0; i < N; i++) {
-		if (told(w, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
-		    told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		if (world_told(w, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
+		    world_told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			continue;
-		assert_true(has_its_bytes(w, i));
+		assert_true(world_has_bytes(w, i));
 		w->seed[i] = ++w->seeds;
 		fill(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
 		OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
 	}
 	OK(&w->f, nvs_step_end(w->f.engine, NULL, &w->f.error));
-	told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
 }
 
 /* Odd addresses and lengths, so that some of it goes by way of the bounce buffer. */
@@ -236,40 +67,24 @@ static void swaps_to_and_from_own_memory(struct world *w)
 		from[i] = to[i] = own_memory[i] + 1;
 		fill(to[i], info_of(&w->f, w->t[i]).nbytes, ++w->seeds);
 	}
-	if (told(w, nvs_swap_out_from(w->f.engine, w->t, from, N, &w->f.error)))
+	if (world_told(w, nvs_swap_out_from(w->f.engine, w->t, from, N, &w->f.error)))
 		return;
 	for (unsigned i = 0; i < N; i++)
 		w->seed[i] = first + i + 1;
-	told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
 	for (unsigned i = 0; i < N; i++) {
 		if (info_of(&w->f, w->t[i]).state == NVS_EMPTY) {
 			w->seed[i] = 0;
 			continue;
 		}
 		memset(to[i], 0, PART);
-		if (!told(w, nvs_swap_in_to(w->f.engine, &w->t[i], &to[i], 1, &w->f.error)) &&
-		    !told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		if (!world_told(w, nvs_swap_in_to(w->f.engine, &w->t[i], &to[i], 1, &w->f.error)) &&
+		    !world_told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			assert_true(filled(to[i], info_of(&w->f, w->t[i]).nbytes, w->seed[i]));
 	}
 }
 
-/* ---- And after it ---- */
-
-/* Nothing fails any more: all is there, and what has no contents says so and can be had again. */
-static void all_is_well(struct world *w)
-{
-	for (unsigned i = 0; i < N; i++) {
-		if (w->seed[i]) {
-			tensor_check(&w->f, w->t[i], w->seed[i]);
-			continue;
-		}
-		expect_error(&w->f, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error),
-			     -ENODATA, "has no contents");
-		assert_true(change(w, i));
-	}
-	OK(&w->f, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
-}
+/* ---- The drive ---- */
 
 /* A call has returned it, or the log has it: what is evicted is nobody's call. */
 static bool heard(const struct world *w)
@@ -310,7 +125,7 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 		fail_msg("%s %" PRIu64 " %s: %u calls failed, and the log has \"%s\"",
 			 direction ? "write" : "read", n, failed ? "failed" : "did not fail",
 			 w->told, w->f.log);
-	all_is_well(w);
+	world_is_well(w);
 	return failed;
 }
 
@@ -323,8 +138,8 @@ static void every_io_fails_once(act_fn *act, enum nvs_direction direction, int e
 
 	world_open(&w, setup);
 	w.error = error;
-	swaps_out_and_in(&w);
-	all_is_well(&w);
+	world_swaps(&w);
+	world_is_well(&w);
 	while (n < N_LIMIT && nth_io_fails(&w, act, direction, n))
 		n++;
 	if (n <= N / 2 || n == N_LIMIT)
@@ -345,8 +160,8 @@ static void in_all_ways(act_fn *act, enum nvs_direction direction)
 static void the_nth_io_of_a_swap_fails(void **state)
 {
 	(void)state;
-	in_all_ways(swaps_out_and_in, NVS_READ);
-	in_all_ways(swaps_out_and_in, NVS_WRITE);
+	in_all_ways(world_swaps, NVS_READ);
+	in_all_ways(world_swaps, NVS_WRITE);
 }
 
 static void the_nth_io_of_a_prefetch_fails(void **state)
@@ -383,7 +198,7 @@ static void opened_or_told(struct world *w, int rc, const struct inject_held *be
 	const char *call = inject_failed_call();
 
 	if (!rc) {
-		if (!may_be_survived(w, call))
+		if (!world_survives(w, call))
 			fail_msg("%s failed, n %" PRIu64 ", and nothing was said", call, n);
 		return;
 	}
@@ -393,20 +208,20 @@ static void opened_or_told(struct world *w, int rc, const struct inject_held *be
 			 w->f.error.text);
 	if (strcmp(call, "mmap") != 0 && strcmp(call, "madvise") != 0 &&
 	    strcmp(call, "memfd_create") != 0 && strcmp(call, "getrandom") != 0)
-		told(w, rc);
+		world_told(w, rc);
 	same_held(before, "a failed opening", n);
 }
 
 /* In a store that is found it is as it was left; in a new one there is nothing. */
 static void works(struct world *w)
 {
-	add_tensors(w);
+	world_add_tensors(w);
 	for (unsigned i = 0; i < N; i++)
 		if (w->seed[i] && w->f.config.keep)
 			tensor_check(&w->f, w->t[i], w->seed[i]);
-	swaps_out_and_in(w);
+	world_swaps(w);
 	assert_int_equal(w->told, 0);
-	all_is_well(w);
+	world_is_well(w);
 }
 
 static bool nth_call_of_open_fails(struct world *w, uint64_t n)
@@ -417,13 +232,13 @@ static bool nth_call_of_open_fails(struct world *w, uint64_t n)
 
 	w->told = 0;
 	inject_fail(PLAIN_CALLS, n, 1, w->error);
-	rc = try_open(w);
+	rc = world_try_open(w);
 	inject_stop(&failed);
 	if (failed)
 		opened_or_told(w, rc, &before, n);
 	w->told = 0;
 	if (rc)
-		OK(&w->f, try_open(w));
+		OK(&w->f, world_try_open(w));
 	works(w);
 	fixture_shut(&w->f);
 	same_held(&before, "closing", n);
@@ -438,7 +253,7 @@ static void every_call_of_open_fails_once(const struct setup *setup, bool found,
 	world_make(&w, setup);
 	w.error = error;
 	if (found) {
-		OK(&w.f, try_open(&w));
+		OK(&w.f, world_try_open(&w));
 		works(&w);
 		fixture_shut(&w.f);
 	}
@@ -479,9 +294,9 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 	inject_stop(&failed);
 	/* Space that is reserved ahead of its need can be done without. */
 	if (failed && !rc && strcmp(inject_failed_call(), "posix_fallocate") != 0 &&
-	    !may_be_survived(w, inject_failed_call()))
+	    !world_survives(w, inject_failed_call()))
 		fail_msg("%s failed, and nothing was said", inject_failed_call());
-	if (told(w, rc)) {
+	if (world_told(w, rc)) {
 		nvs_get_stats(w->f.engine, &now);
 		assert_int_equal(now.tensors, before.tensors);
 		assert_int_equal(now.tensor_bytes, before.tensor_bytes);
@@ -507,8 +322,8 @@ static void every_call_of_register_fails_once(const struct setup *setup)
 		world_open(&w, setup);
 		w.error = n % 2 ? ENOSPC : EIO;
 		failed = nth_call_of_register_fails(&w, n);
-		swaps_out_and_in(&w);
-		all_is_well(&w);
+		world_swaps(&w);
+		world_is_well(&w);
 		world_close(&w);
 	}
 	assert_true(n > 2 && !failed);
@@ -537,7 +352,7 @@ static void begin_anew(struct world *w, struct commits *commits)
 	OK(&w->f, nvs_commit(w->f.engine, &w->f.error));
 	memcpy(commits->before, w->seed, sizeof(w->seed));
 	for (unsigned i = 0; i < N; i += 2)
-		assert_true(change(w, i));
+		assert_true(world_change(w, i));
 	OK(&w->f, nvs_swap_out(w->f.engine, w->t, 4, &w->f.error));
 	OK(&w->f, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
 	memcpy(commits->after, w->seed, sizeof(w->seed));
@@ -546,7 +361,7 @@ static void begin_anew(struct world *w, struct commits *commits)
 static bool holds(struct world *w, unsigned i, uint64_t seed)
 {
 	w->seed[i] = seed;
-	return has_its_bytes(w, i);
+	return world_has_bytes(w, i);
 }
 
 /*
@@ -558,8 +373,8 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 	bool after = must;
 	unsigned lost = 0;
 
-	OK(&w->f, try_open(w));
-	add_tensors(w);
+	OK(&w->f, world_try_open(w));
+	world_add_tensors(w);
 	for (unsigned i = 0; i < N; i++) {
 		int rc = nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error);
 
@@ -579,7 +394,7 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 	assert_true(!lost || !after);
 	assert_true(!must || after);
 	for (unsigned i = 0; i < N; i++)
-		assert_true(change(w, i));
+		assert_true(world_change(w, i));
 }
 
 static void arm(struct world *w, bool plain, uint64_t n)
@@ -622,14 +437,14 @@ static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint6
 	bool failed, done;
 	int rc;
 
-	OK(&w->f, try_open(w));
-	add_tensors(w);
+	OK(&w->f, world_try_open(w));
+	world_add_tensors(w);
 	begin_anew(w, &commits);
 	engine = w->f.engine;
 	arm(w, plain, n);
 	rc = closing ? nvs_close(engine, &w->f.error) : nvs_commit(engine, &w->f.error);
 	failed = disarm(w, faults);
-	assert_int_equal(told(w, rc), failed);
+	assert_int_equal(world_told(w, rc), failed);
 	done = !rc || (!closing && n % 2 && committed_after_all(w));
 	if (!closing) {
 		engine_abandon(engine);
@@ -650,7 +465,7 @@ static void every_fault_in_commit_comes_once(bool plain, bool closing, int error
 
 	world_make(&w, &setup);
 	w.error = error;
-	OK(&w.f, try_open(&w));
+	OK(&w.f, world_try_open(&w));
 	works(&w);
 	fixture_shut(&w.f);
 	while (n < N_LIMIT && nth_fails_in_commit(&w, plain, closing, n))
@@ -677,18 +492,18 @@ static void the_nth_call_or_io_of_close_fails(void **state)
 /* The first write after a commit marks the label: where that fails, nothing has been written. */
 static void the_nth_call_before_a_write_fails(void **state)
 {
-	static act_fn *const acts[] = {swaps_out_and_in, leases_evict, steps,
+	static act_fn *const acts[] = {world_swaps, leases_evict, steps,
 				       swaps_to_and_from_own_memory};
 	struct world w;
 
 	(void)state;
 	world_open(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL, .keep = true});
-	swaps_out_and_in(&w);
+	world_swaps(&w);
 	for (size_t i = 0; i < LENGTH(acts); i++) {
 		uint64_t n = 1, failed;
 
 		do {
-			all_is_well(&w);
+			world_is_well(&w);
 			OK(&w.f, nvs_commit(w.f.engine, &w.f.error));
 			w.error = n % 2 ? EIO : ENOSPC;
 			w.told = 0;

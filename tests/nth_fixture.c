@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See nth_fixture.h. */
+#include "nth_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+static bool names_the_place(const struct world *w)
+{
+	const char *text = w->f.error.text;
+
+	for (unsigned i = 0; i < w->f.setup.npaths; i++)
+		if (strstr(text, w->f.paths[i]))
+			return true;
+	return w->f.setup.device == NVS_DEVICE_CPU && strstr(text, "host memory");
+}
+
+bool world_told(struct world *w, int rc)
+{
+	if (!rc)
+		return false;
+	if (rc != -w->error || w->f.error.code != rc || !names_the_place(w))
+		fail_msg("%d where %d was due, with the path: %d \"%s\" (%s failed)", rc, -w->error,
+			 w->f.error.code, w->f.error.text, inject_failed_call());
+	w->f.error = (struct nvs_error){0};
+	w->told++;
+	return true;
+}
+
+/* Without these all works, with less speed, less foresight or a file too many left behind. */
+static const char *const survived[] = {
+	"mlock",	  "mmap", /* of explicit huge pages */
+	"madvise",		  /* huge pages; not the populating of the pool */
+	"fstatvfs",		  /* how much is free: reserving finds out */
+	"fstatfs",		  /* whether it lies in memory: direct I/O is tried */
+	"stat ",		  /* a directory that can't be looked at is opened as one */
+	"fstat",		  /* the drives beneath, for their NUMA node and physical block */
+	"fopen /proc/",		  /* the same */
+	"fopen /sys/",		  /* how much memory a container leaves */
+	"realpath /sys/",	  /* the same */
+	"open /sys/",		  /* the same */
+	"read",			  /* of /sys */
+	"fclose",		  /* of what was read */
+	"unlinkat",		  /* what is left is found and used again */
+};
+
+bool world_survives(const struct world *w, const char *call)
+{
+	char node[600];
+
+	/* The second opening of the path, for the NUMA node of what it lies on. */
+	snprintf(node, sizeof(node), "open %s", w->f.paths[0]);
+	for (size_t i = 0; i < LENGTH(survived); i++)
+		if (!strncmp(call, survived[i], strlen(survived[i])))
+			return true;
+	return !strcmp(call, node);
+}
+
+void same_held(const struct inject_held *before, const char *what, uint64_t n)
+{
+	struct inject_held now = inject_held();
+
+	if (now.blocks != before->blocks || now.mapped_bytes != before->mapped_bytes ||
+	    now.files != before->files)
+		fail_msg("%s, n %" PRIu64 " (%s): %" PRId64 " blocks, %" PRId64
+			 " mapped bytes and %d files are not given back",
+			 what, n, inject_failed_call(), now.blocks - before->blocks,
+			 now.mapped_bytes - before->mapped_bytes,
+			 (int)now.files - (int)before->files);
+}
+
+/* ---- A store and its tensors ---- */
+
+int world_try_open(struct world *w)
+{
+	w->f.error = (struct nvs_error){0};
+	w->f.log[0] = 0;
+	return engine_open_with(&w->f.engine, &w->f.config, NVS_OFFLOAD_PARAM, &engine_sim,
+				w->drive, &w->f.error);
+}
+
+void world_add_tensors(struct world *w)
+{
+	uint64_t nbytes[N];
+
+	for (uint64_t i = 0; i < N; i++)
+		nbytes[i] = PART - 700 * i;
+	tensors_add(&w->f, "t", nbytes, N, w->t);
+}
+
+void world_make(struct world *w, const struct setup *setup)
+{
+	memset(w, 0, sizeof(*w));
+	w->drive = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
+	assert_non_null(w->drive);
+	fixture_init(&w->f, setup);
+}
+
+void world_close(struct world *w)
+{
+	fixture_close(&w->f);
+	sim_close(w->drive);
+}
+
+void world_open(struct world *w, const struct setup *setup)
+{
+	world_make(w, setup);
+	OK(&w->f, world_try_open(w));
+	world_add_tensors(w);
+}
+
+bool world_change(struct world *w, unsigned i)
+{
+	if (world_told(w, nvs_lease(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		return false;
+	w->seed[i] = ++w->seeds;
+	fill(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
+	OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
+	return true;
+}
+
+bool world_has_bytes(struct world *w, unsigned i)
+{
+	return filled(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
+}
+
+void world_look_at(struct world *w, unsigned first, unsigned n)
+{
+	world_told(w, nvs_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
+	for (unsigned i = first; i < first + n; i++)
+		if (info_of(&w->f, w->t[i]).uses) {
+			assert_true(world_has_bytes(w, i));
+			OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
+		}
+}
+
+static void read_all(struct world *w)
+{
+	for (unsigned i = 0; i < N; i += N / 2)
+		if (!world_told(w, nvs_swap_in(w->f.engine, w->t + i, N / 2, -1, &w->f.error)))
+			world_look_at(w, i, N / 2);
+}
+
+void world_swaps(struct world *w)
+{
+	for (unsigned i = 0; i < N; i++)
+		world_change(w, i);
+	world_told(w, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
+	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+	read_all(w);
+}
+
+void world_is_well(struct world *w)
+{
+	for (unsigned i = 0; i < N; i++) {
+		if (w->seed[i]) {
+			tensor_check(&w->f, w->t[i], w->seed[i]);
+			continue;
+		}
+		expect_error(&w->f, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error),
+			     -ENODATA, "has no contents");
+		assert_true(world_change(w, i));
+	}
+	OK(&w->f, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
+	OK(&w->f, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+}
