@@ -81,11 +81,11 @@ int world_try_open(struct world *w)
 
 void world_add_tensors(struct world *w)
 {
-	uint64_t nbytes[N];
+	uint64_t nbytes[TENSORS];
 
-	for (uint64_t i = 0; i < N; i++)
+	for (uint64_t i = 0; i < TENSORS; i++)
 		nbytes[i] = PART - 700 * i;
-	tensors_add(&w->f, "t", nbytes, N, w->t);
+	tensors_add(&w->f, "t", nbytes, TENSORS, w->t);
 }
 
 void world_make(struct world *w, const struct setup *setup)
@@ -136,23 +136,40 @@ void world_look_at(struct world *w, unsigned first, unsigned n)
 
 static void read_all(struct world *w)
 {
-	for (unsigned i = 0; i < N; i += N / 2)
-		if (!world_told(w, nvs_swap_in(w->f.engine, w->t + i, N / 2, -1, &w->f.error)))
-			world_look_at(w, i, N / 2);
+	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
+		if (!world_told(w,
+				nvs_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
+			world_look_at(w, i, TENSORS / 2);
 }
 
 void world_swaps(struct world *w)
 {
-	for (unsigned i = 0; i < N; i++)
+	for (unsigned i = 0; i < TENSORS; i++)
 		world_change(w, i);
-	world_told(w, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
-	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+	world_told(w, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	read_all(w);
+}
+
+void world_step(struct world *w)
+{
+	OK(&w->f, nvs_step_begin(w->f.engine, &w->f.error));
+	for (unsigned i = 0; i < TENSORS; i++) {
+		if (world_told(w, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
+		    world_told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+			continue;
+		assert_true(world_has_bytes(w, i));
+		w->seed[i] = ++w->seeds;
+		fill(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
+		OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
+	}
+	OK(&w->f, nvs_step_end(w->f.engine, NULL, &w->f.error));
+	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }
 
 void world_is_well(struct world *w)
 {
-	for (unsigned i = 0; i < N; i++) {
+	for (unsigned i = 0; i < TENSORS; i++) {
 		if (w->seed[i]) {
 			tensor_check(&w->f, w->t[i], w->seed[i]);
 			continue;
@@ -161,6 +178,6 @@ void world_is_well(struct world *w)
 			     -ENODATA, "has no contents");
 		assert_true(world_change(w, i));
 	}
-	OK(&w->f, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+	OK(&w->f, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }

@@ -11,19 +11,19 @@
 #include "sim_drive.h"
 #include "swap_fixture.h"
 
-#define N	10u
+#define TENSORS 10u
 #define PART	(12 * KIB)
-#define ROOM	6u /* of the N tensors, in the pool */
+#define ROOM	6u /* of the TENSORS tensors, in the pool */
 #define N_LIMIT 2000u
 
 struct world {
 	struct fixture f;
 	struct sim *drive;
-	struct nvs_tensor *t[N];
-	uint64_t seed[N]; /* of what it holds; 0: nothing */
-	uint64_t seeds;	  /* given out */
-	int error;	  /* what a failure answers: a positive errno */
-	unsigned told;	  /* calls that returned it */
+	struct nvs_tensor *t[TENSORS];
+	uint64_t seed[TENSORS]; /* of what it holds; 0: nothing */
+	uint64_t seeds;		/* given out */
+	int error;		/* what a failure answers: a positive errno */
+	unsigned told;		/* calls that returned it */
 };
 
 /* A pool and queues that are too small for all of it. */
@@ -53,6 +53,8 @@ bool world_has_bytes(struct world *w, unsigned i);
 void world_look_at(struct world *w, unsigned first, unsigned n);
 /* New contents for all, out to the drive and back again; any of it may fail. */
 void world_swaps(struct world *w);
+/* A step that reads and changes every tensor, in the order of the one before. */
+void world_step(struct world *w);
 /*
  * Nothing fails any more: every tensor has its bytes, and what has none says so and can be had
  * again. Leaves all of them on the drive.

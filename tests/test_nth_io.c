@@ -20,59 +20,43 @@ static void prefetches(struct world *w)
 	long n;
 
 	/* Clean, so that what was read before makes way for it. */
-	world_told(w, nvs_swap_out(w->f.engine, w->t, N, &w->f.error));
-	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
-	n = nvs_prefetch(w->f.engine, w->t, N / 2, &w->f.error);
+	world_told(w, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	n = nvs_prefetch(w->f.engine, w->t, TENSORS / 2, &w->f.error);
 	if (n < 0)
 		world_told(w, (int)n);
-	world_told(w, nvs_wait(w->f.engine, w->t, N / 2, -1, &w->f.error));
-	if (!world_told(w, nvs_swap_in(w->f.engine, w->t, N / 2, -1, &w->f.error)))
-		world_look_at(w, 0, N / 2);
+	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
+	if (!world_told(w, nvs_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
+		world_look_at(w, 0, TENSORS / 2);
 }
 
 /* More than the pool holds, dirty all of it. */
 static void leases_evict(struct world *w)
 {
 	for (unsigned round = 0; round < 2; round++)
-		for (unsigned i = 0; i < N; i++)
+		for (unsigned i = 0; i < TENSORS; i++)
 			world_change(w, i);
 }
 
-static void steps(struct world *w)
-{
-	OK(&w->f, nvs_step_begin(w->f.engine, &w->f.error));
-	for (unsigned i = 0; i < N; i++) {
-		if (world_told(w, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
-		    world_told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
-			continue;
-		assert_true(world_has_bytes(w, i));
-		w->seed[i] = ++w->seeds;
-		fill(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
-		OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
-	}
-	OK(&w->f, nvs_step_end(w->f.engine, NULL, &w->f.error));
-	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
-}
-
 /* Odd addresses and lengths, so that some of it goes by way of the bounce buffer. */
-static char own_memory[N][PART + 1];
+static char own_memory[TENSORS][PART + 1];
 
 static void swaps_to_and_from_own_memory(struct world *w)
 {
 	uint64_t first = w->seeds;
-	const void *from[N];
-	void *to[N];
+	const void *from[TENSORS];
+	void *to[TENSORS];
 
-	for (unsigned i = 0; i < N; i++) {
+	for (unsigned i = 0; i < TENSORS; i++) {
 		from[i] = to[i] = own_memory[i] + 1;
 		fill(to[i], info_of(&w->f, w->t[i]).nbytes, ++w->seeds);
 	}
-	if (world_told(w, nvs_swap_out_from(w->f.engine, w->t, from, N, &w->f.error)))
+	if (world_told(w, nvs_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error)))
 		return;
-	for (unsigned i = 0; i < N; i++)
+	for (unsigned i = 0; i < TENSORS; i++)
 		w->seed[i] = first + i + 1;
-	world_told(w, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
-	for (unsigned i = 0; i < N; i++) {
+	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	for (unsigned i = 0; i < TENSORS; i++) {
 		if (info_of(&w->f, w->t[i]).state == NVS_EMPTY) {
 			w->seed[i] = 0;
 			continue;
@@ -106,7 +90,7 @@ typedef void act_fn(struct world *w);
 static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direction, uint64_t n)
 {
 	/* What a plan reads ahead is read again by the use. */
-	bool may_be_unheard = act == steps && direction == NVS_READ, failed;
+	bool may_be_unheard = act == world_step && direction == NVS_READ, failed;
 	const struct sim_rule rule = {.fault = SIM_ERROR,
 				      .error = w->error,
 				      .reads = direction == NVS_READ,
@@ -142,7 +126,7 @@ static void every_io_fails_once(act_fn *act, enum nvs_direction direction, int e
 	world_is_well(&w);
 	while (n < N_LIMIT && nth_io_fails(&w, act, direction, n))
 		n++;
-	if (n <= N / 2 || n == N_LIMIT)
+	if (n <= TENSORS / 2 || n == N_LIMIT)
 		fail_msg("there were %" PRIu64 " I/Os", n - 1);
 	world_close(&w);
 	same_held(&before, "closing", n);
@@ -179,8 +163,8 @@ static void the_nth_io_of_an_eviction_fails(void **state)
 static void the_nth_io_of_a_planned_step_fails(void **state)
 {
 	(void)state;
-	in_all_ways(steps, NVS_READ);
-	in_all_ways(steps, NVS_WRITE);
+	in_all_ways(world_step, NVS_READ);
+	in_all_ways(world_step, NVS_WRITE);
 }
 
 static void the_nth_io_to_the_callers_memory_fails(void **state)
@@ -216,7 +200,7 @@ static void opened_or_told(struct world *w, int rc, const struct inject_held *be
 static void works(struct world *w)
 {
 	world_add_tensors(w);
-	for (unsigned i = 0; i < N; i++)
+	for (unsigned i = 0; i < TENSORS; i++)
 		if (w->seed[i] && w->f.config.keep)
 			tensor_check(&w->f, w->t[i], w->seed[i]);
 	world_swaps(w);
@@ -343,7 +327,7 @@ static void the_nth_call_of_register_fails(void **state)
 
 /* What stands in the commit before, and in the one that fails. */
 struct commits {
-	uint64_t before[N], after[N];
+	uint64_t before[TENSORS], after[TENSORS];
 };
 
 /* Every second one is written again, some of them already on the drive. */
@@ -351,10 +335,10 @@ static void begin_anew(struct world *w, struct commits *commits)
 {
 	OK(&w->f, nvs_commit(w->f.engine, &w->f.error));
 	memcpy(commits->before, w->seed, sizeof(w->seed));
-	for (unsigned i = 0; i < N; i += 2)
+	for (unsigned i = 0; i < TENSORS; i += 2)
 		assert_true(world_change(w, i));
 	OK(&w->f, nvs_swap_out(w->f.engine, w->t, 4, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, N, -1, &w->f.error));
+	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	memcpy(commits->after, w->seed, sizeof(w->seed));
 }
 
@@ -375,7 +359,7 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 
 	OK(&w->f, world_try_open(w));
 	world_add_tensors(w);
-	for (unsigned i = 0; i < N; i++) {
+	for (unsigned i = 0; i < TENSORS; i++) {
 		int rc = nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error);
 
 		if (!rc)
@@ -393,7 +377,7 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 	}
 	assert_true(!lost || !after);
 	assert_true(!must || after);
-	for (unsigned i = 0; i < N; i++)
+	for (unsigned i = 0; i < TENSORS; i++)
 		assert_true(world_change(w, i));
 }
 
@@ -492,7 +476,7 @@ static void the_nth_call_or_io_of_close_fails(void **state)
 /* The first write after a commit marks the label: where that fails, nothing has been written. */
 static void the_nth_call_before_a_write_fails(void **state)
 {
-	static act_fn *const acts[] = {world_swaps, leases_evict, steps,
+	static act_fn *const acts[] = {world_swaps, leases_evict, world_step,
 				       swaps_to_and_from_own_memory};
 	struct world w;
 
@@ -510,7 +494,7 @@ static void the_nth_call_before_a_write_fails(void **state)
 			inject_fail(PLAIN_CALLS, n++, 1, w.error);
 			acts[i](&w);
 			inject_stop(&failed);
-			assert_true(!failed || w.told || acts[i] == steps);
+			assert_true(!failed || w.told || acts[i] == world_step);
 		} while (failed);
 		assert_true(n > 3);
 	}

@@ -200,11 +200,11 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 	char why[256];
 	int rc = start_workers(aio, ops, why, sizeof(why));
 
-	if (rc)
-		error_about(error, -ENOTSUP, "ioengine", 0, 0,
-			    "ioengine %s does not work here: %s (auto takes one that does)",
-			    ops->name, why);
-	return rc ? -ENOTSUP : 0;
+	if (!rc)
+		return 0;
+	return error_about(error, rc == -ENOMEM ? rc : -ENOTSUP, "ioengine", 0, 0,
+			   "ioengine %s does not work here: %s (auto takes one that does)",
+			   ops->name, why);
 }
 
 /* Each with its worker's ring alone. Where that is refused they work all the same, if slower. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The posix engine: threads with pread and pwrite, which work everywhere. They are started as I/Os
- * find none idle, up to the queue's depth.
+ * The posix engine: threads with pread and pwrite, which work everywhere. One is started for each
+ * I/O of the queue's depth, or as many as the system lets.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -25,7 +25,7 @@ struct pool {
 	pthread_cond_t work, done;
 	struct fifo todo, completed;
 	pthread_t *threads;
-	uint32_t nthreads, idle, max_threads;
+	uint32_t nthreads;
 	bool single_submit, woken, closing;
 	struct engine_facts *facts;
 };
@@ -62,11 +62,8 @@ static void *serve(void *arg)
 	for (;;) {
 		struct io *io;
 
-		while (!pool->todo.count && !pool->closing) {
-			pool->idle++;
+		while (!pool->todo.count && !pool->closing)
 			pthread_cond_wait(&pool->work, &pool->lock);
-			pool->idle--;
-		}
 		if (!pool->todo.count)
 			break;
 		io = pop(&pool->todo);
@@ -80,19 +77,17 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* One thread more; false where the system refuses, which is fine as long as there is one. */
-static bool start_thread(struct pool *pool)
+static int start_thread(struct pool *pool)
 {
 	pthread_attr_t attr;
 	int rc;
 
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	rc = pthread_create(&pool->threads[pool->nthreads], &attr, serve, pool);
+	rc = -pthread_create(&pool->threads[pool->nthreads], &attr, serve, pool);
 	pthread_attr_destroy(&attr);
-	if (!rc)
-		pool->nthreads++;
-	return !rc;
+	pool->nthreads += !rc;
+	return rc;
 }
 
 static void pool_free(struct pool *pool)
@@ -110,6 +105,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 		      struct engine_facts *facts, char *reason, size_t reason_bytes)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
+	int rc = 0;
 
 	if (!pool)
 		goto no_memory;
@@ -118,17 +114,18 @@ static int posix_open(void **queue, const struct engine_options *options,
 	pthread_cond_init(&pool->done, NULL);
 	pool->facts = facts;
 	pool->single_submit = options->single_submit;
-	pool->max_threads = options->depth;
 	pool->todo.size = pool->completed.size = options->depth;
 	pool->todo.ios = calloc(options->depth, sizeof(struct io *));
 	pool->completed.ios = calloc(options->depth, sizeof(struct io *));
 	pool->threads = calloc(options->depth, sizeof(pthread_t));
 	if (!pool->todo.ios || !pool->completed.ios || !pool->threads)
 		goto no_memory;
-	if (!start_thread(pool)) {
+	while (!rc && pool->nthreads < options->depth)
+		rc = start_thread(pool);
+	if (!pool->nthreads) {
 		pool_free(pool);
-		snprintf(reason, reason_bytes, "no thread could be started");
-		return -EAGAIN;
+		snprintf(reason, reason_bytes, "no thread could be started: %s", strerror(-rc));
+		return rc;
 	}
 	*queue = pool;
 	return 0;
@@ -158,9 +155,6 @@ static void hand_over(struct pool *pool, struct io *const *ios, unsigned n)
 	pthread_mutex_lock(&pool->lock);
 	for (unsigned i = 0; i < n; i++)
 		push(&pool->todo, ios[i]);
-	for (uint32_t served = pool->idle; served < pool->todo.count; served++)
-		if (pool->nthreads == pool->max_threads || !start_thread(pool))
-			break;
 	if (n > 1)
 		pthread_cond_broadcast(&pool->work);
 	else

@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The n-th allocation fails, for n = 1, 2, 3, ... until a call has none left: of memory, mappings
+ * and threads, in every public call that takes any. Each time the call says so and leaves
+ * everything as it was, or goes on with less and says that; and the hot path takes none at all.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "aio/aio.h"
+#include "nth_fixture.h"
+#include "support.h"
+
+#define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
+
+/* ---- Calls that leave nothing behind ---- */
+
+/* Does something and undoes it: 0, or what failed, with everything undone that was done. */
+typedef int attempt_fn(void *arg, struct nvs_error *error);
+/* Whether it may succeed without this call. */
+typedef bool survives_fn(const char *call);
+
+static bool none(const char *call)
+{
+	(void)call;
+	return false;
+}
+
+static bool says_so(int rc, const struct nvs_error *error, int due)
+{
+	return rc == due && error->code == rc && error->text[0];
+}
+
+/* Whether there was an n-th. */
+static bool nth_fails(const char *what, attempt_fn *attempt, void *arg, unsigned kinds, int due,
+		      survives_fn *survives, uint64_t n)
+{
+	struct inject_held before = inject_held();
+	struct nvs_error error = {0};
+	uint64_t failed;
+	int rc;
+
+	inject_fail(kinds, n, 1, ENOMEM);
+	rc = attempt(arg, &error);
+	inject_stop(&failed);
+	if (rc ? !failed || !says_so(rc, &error, due) : failed && !survives(inject_failed_call()))
+		fail_msg("%s, n %" PRIu64 ": where %s failed it returned %d: %d \"%s\"", what, n,
+			 inject_failed_call(), rc, error.code, error.text);
+	same_held(&before, what, n);
+	return failed;
+}
+
+/* How many there are; each of them fails once. */
+static uint64_t every_one_fails(const char *what, attempt_fn *attempt, void *arg, unsigned kinds,
+				int due, survives_fn *survives)
+{
+	struct nvs_error error = {0};
+	uint64_t n = 1;
+
+	/* What libraries take for good the first time is not what is counted here. */
+	if (attempt(arg, &error))
+		fail_msg("%s: %s", what, error.text);
+	while (n < N_LIMIT && nth_fails(what, attempt, arg, kinds, due, survives, n))
+		n++;
+	assert_true(n < N_LIMIT);
+	return n - 1;
+}
+
+/* ---- Configuration ---- */
+
+static const char text[] =
+	"{\"aio\": {\"block_size\": 1048576, \"queue_depth\": 8},\n"
+	" \"fp16\": {\"enabled\": true, \"loss_scale\": 0.5},\n"
+	" \"gradient_clipping\": 1.25,\n"
+	" \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"betas\": [0.9, "
+	"0.99]}},\n"
+	" \"zero_optimization\": {\n"
+	"   \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b\"]},\n"
+	"   \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/c\", \"ratio\": "
+	"0.75}},\n"
+	" \"other\": {\"of\": [1, 2.5, \"anything\", {\"at\": null}]}}\n";
+
+/* What it was, it still is. */
+static int unchanged_unless(int rc, struct nvs_config *config)
+{
+	if (rc) {
+		assert_int_equal(config->param.npaths, 1);
+		assert_string_equal(config->param.nvme_path[0], "/before");
+		assert_int_equal(config->optimizer.device, NVS_DEVICE_NONE);
+	}
+	nvs_config_free(config);
+	return rc;
+}
+
+static void with_a_path(struct nvs_config *config)
+{
+	static const char *const path = "/before";
+
+	nvs_config_init(config);
+	inject_pause();
+	assert_int_equal(nvs_config_set_paths(&config->param, &path, 1, NULL), 0);
+	inject_resume();
+}
+
+static int parse(void *arg, struct nvs_error *error)
+{
+	struct nvs_config config;
+
+	(void)arg;
+	with_a_path(&config);
+	return unchanged_unless(
+		nvs_config_parse(&config, text, sizeof(text) - 1, "ds_config.json", error),
+		&config);
+}
+
+static int load(void *path, struct nvs_error *error)
+{
+	struct nvs_config config;
+
+	with_a_path(&config);
+	return unchanged_unless(nvs_config_load(&config, path, error), &config);
+}
+
+static int set_paths(void *arg, struct nvs_error *error)
+{
+	static const char *const paths[] = {"/a", "/b", "/c"};
+	struct nvs_config config;
+
+	(void)arg;
+	with_a_path(&config);
+	return unchanged_unless(nvs_config_set_paths(&config.param, paths, 3, error), &config);
+}
+
+static void a_configuration_is_read_or_left(void **state)
+{
+	char *directory = place_make(PLACE_DISK), path[256];
+	FILE *file;
+
+	(void)state;
+	assert_non_null(directory);
+	snprintf(path, sizeof(path), "%s/ds_config.json", directory);
+	file = fopen(path, "w");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	assert_true(every_one_fails("parsing", parse, NULL, ALLOCATIONS, -ENOMEM, none) > 5);
+	assert_true(every_one_fails("loading", load, path, ALLOCATIONS, -ENOMEM, none) > 6);
+	assert_int_equal(every_one_fails("paths", set_paths, NULL, ALLOCATIONS, -ENOMEM, none), 3);
+	place_leave(directory);
+}
+
+/* ---- Machine and path ---- */
+
+/* What can't be looked at is unknown, and what can't be tried does not work. */
+static bool any(const char *call)
+{
+	(void)call;
+	return true;
+}
+
+static int look_at_machine(void *arg, struct nvs_error *error)
+{
+	struct nvs_machine_info info;
+	int rc = nvs_machine_info(&info, error);
+
+	(void)arg;
+	for (int i = 1; i < NVS_IOENGINE_COUNT && !rc; i++)
+		assert_true(info.ioengine[i].works || info.ioengine[i].reason[0]);
+	return rc;
+}
+
+static int look_at_path(void *path, struct nvs_error *error)
+{
+	struct nvs_path_info info;
+
+	return nvs_path_info(path, &info, error);
+}
+
+static void looking_needs_no_memory_that_it_can_not_do_without(void **state)
+{
+	char *directory = place_make(PLACE_DISK);
+
+	(void)state;
+	assert_true(every_one_fails("the machine", look_at_machine, NULL,
+				    ALLOCATIONS | INJECT_QUEUE, -ENOMEM, any) > 5);
+	(void)every_one_fails("the path", look_at_path, directory, ALLOCATIONS, -ENOMEM, any);
+	place_leave(directory);
+}
+
+/* ---- Transfers ---- */
+
+struct aio_way {
+	struct nvs_aio_config config;
+	char *path;
+	struct nvs_aio *aio; /* for open_file */
+};
+
+static void moves(struct nvs_aio *aio, const char *path)
+{
+	static _Alignas(4096) char data[64 * KIB];
+	struct nvs_error error = {0};
+	struct nvs_file *file;
+	struct nvs_transfer transfer = {
+		.direction = NVS_WRITE, .data = data, .nbytes = sizeof(data)};
+	struct nvs_transfer *one = &transfer;
+
+	assert_int_equal(nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error),
+			 0);
+	transfer.file = file;
+	fill(data, sizeof(data), 1);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(nvs_submit(aio, &one, 1, &error), 0);
+		assert_int_equal(nvs_transfer_wait(aio, &one, 1, -1, &error), 0);
+		if (!i)
+			memset(data, 0, sizeof(data));
+		transfer.direction = NVS_READ;
+	}
+	assert_true(filled(data, sizeof(data), 1));
+	nvs_file_close(file);
+}
+
+static int open_aio(void *arg, struct nvs_error *error)
+{
+	struct aio_way *way = arg;
+	struct nvs_aio *aio;
+	int rc = nvs_aio_open(&aio, &way->config, NULL, error);
+
+	if (rc)
+		return rc;
+	inject_pause();
+	moves(aio, way->path);
+	inject_resume();
+	nvs_aio_close(aio);
+	return 0;
+}
+
+static int open_file(void *arg, struct nvs_error *error)
+{
+	struct aio_way *way = arg;
+	struct nvs_file *file;
+	int rc = nvs_file_open(way->aio, way->path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, error);
+
+	if (!rc)
+		nvs_file_close(file);
+	return rc;
+}
+
+/* What is not locked or registered is slower, and so is a queue with fewer threads. */
+static bool only_slower(const char *call)
+{
+	return !strcmp(call, "mlock") || !strncmp(call, "io_uring_register", 17);
+}
+
+static bool only_slower_or_fewer(const char *call)
+{
+	return only_slower(call) || !strcmp(call, "pthread_create");
+}
+
+static void workers_are_there_or_none_is(void **state)
+{
+	char *directory = place_make(PLACE_DISK), path[256];
+	struct aio_way way = {.path = path};
+
+	(void)state;
+	assert_non_null(directory);
+	snprintf(path, sizeof(path), "%s/file", directory);
+	way.config = (struct nvs_aio_config){.block_size = 16 * KIB,
+					     .queue_depth = 4,
+					     .thread_count = 2,
+					     .overlap_events = true};
+	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++) {
+		char reason[192];
+
+		way.config.ioengine = (enum nvs_ioengine)i;
+		if (ioengine_try(way.config.ioengine, reason, sizeof(reason))) {
+			print_message("%s does not work here: %s\n",
+				      nvs_ioengine_name(way.config.ioengine), reason);
+			continue;
+		}
+		every_one_fails("workers", open_aio, &way, ALLOCATIONS | INJECT_QUEUE, -ENOMEM,
+				i == NVS_IOENGINE_POSIX ? only_slower_or_fewer : only_slower);
+	}
+	/* One that does not work for want of memory is passed over, and another taken. */
+	way.config.ioengine = NVS_IOENGINE_AUTO;
+	every_one_fails("workers of any engine", open_aio, &way, ALLOCATIONS | INJECT_QUEUE,
+			-ENOMEM, any);
+	assert_int_equal(nvs_aio_open(&way.aio, &way.config, NULL, NULL), 0);
+	assert_int_equal(every_one_fails("a file", open_file, &way, ALLOCATIONS, -ENOMEM, none), 2);
+	nvs_aio_close(way.aio);
+	place_leave(directory);
+}
+
+/* ---- The engine ---- */
+
+/* Huge pages, locked pages, and where the drive's NUMA node is. */
+static bool less_well_placed(const char *call)
+{
+	static const char *const calls[] = {"mlock", "madvise", "mmap", "glob", "getline"};
+
+	for (size_t i = 0; i < LENGTH(calls); i++)
+		if (!strcmp(call, calls[i]))
+			return true;
+	return false;
+}
+
+/* Opened, used and closed; in a kept store with a commit. */
+static bool nth_allocation_of_open_fails(struct world *w, uint64_t n)
+{
+	struct inject_held before = inject_held();
+	uint64_t failed;
+	int rc;
+
+	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
+	rc = world_try_open(w);
+	inject_stop(&failed);
+	if (rc) {
+		assert_null(w->f.engine);
+		if (!says_so(rc, &w->f.error, -ENOMEM))
+			fail_msg("n %" PRIu64 " (%s): %d \"%s\"", n, inject_failed_call(), rc,
+				 w->f.error.text);
+		same_held(&before, "a failed opening", n);
+		OK(&w->f, world_try_open(w));
+	} else if (failed && !less_well_placed(inject_failed_call())) {
+		fail_msg("%s failed, and nothing was said", inject_failed_call());
+	}
+	world_add_tensors(w);
+	for (unsigned i = 0; i < TENSORS && w->f.config.keep; i++)
+		if (w->seed[i])
+			tensor_check(&w->f, w->t[i], w->seed[i]);
+	world_swaps(w);
+	fixture_shut(&w->f);
+	same_held(&before, "closing", n);
+	return failed;
+}
+
+static void an_engine_is_open_or_not(void **state)
+{
+	static const struct setup setups[] = {
+		{.place = PLACE_TMPFS, SMALL},
+		{.place = PLACE_TMPFS, SMALL, .keep = true, .thread_count = 2},
+		{.place = PLACE_TMPFS, SMALL, .device = NVS_DEVICE_CPU},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(setups); i++) {
+		struct world w;
+		uint64_t n = 1;
+
+		world_make(&w, &setups[i]);
+		while (n < N_LIMIT && nth_allocation_of_open_fails(&w, n))
+			n++;
+		assert_true(n > 15 && n < N_LIMIT);
+		world_close(&w);
+	}
+}
+
+/* ---- Registering ---- */
+
+#define MANY 300 /* more than the tables have room for at first */
+
+static void add_many(struct world *w, bool *failed, uint64_t n)
+{
+	static char names[MANY][16];
+	struct nvs_tensor_spec specs[MANY];
+	struct nvs_tensor *tensors[MANY];
+	uint64_t count;
+	int rc;
+
+	for (int i = 0; i < MANY; i++) {
+		snprintf(names[i], sizeof(names[i]), "many.%d", i);
+		specs[i] = (struct nvs_tensor_spec){names[i], NVS_BF16, 100};
+	}
+	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
+	rc = nvs_register(w->f.engine, specs, MANY, tensors, &w->f.error);
+	inject_stop(&count);
+	*failed = count;
+	assert_int_equal(rc ? !says_so(rc, &w->f.error, -ENOMEM) : *failed, 0);
+	for (int i = 0; i < MANY && rc; i++)
+		assert_null(nvs_find(w->f.engine, names[i]));
+	if (rc)
+		OK(&w->f, nvs_register(w->f.engine, specs, MANY, tensors, &w->f.error));
+	tensor_store(&w->f, tensors[MANY - 1], n);
+	tensor_check(&w->f, tensors[MANY - 1], n);
+	OK(&w->f, nvs_forget(w->f.engine, tensors, MANY, &w->f.error));
+}
+
+/* A kept one, so that the next is new. */
+static void remove_store(struct world *w)
+{
+	static const char *const names[] = {"data", "manifest.0", "manifest.1"};
+	char path[512];
+
+	for (size_t i = 0; i < LENGTH(names); i++) {
+		fixture_store_file(&w->f, names[i], path);
+		(void)unlink(path);
+	}
+}
+
+static void all_or_none_are_registered(void **state)
+{
+	struct inject_held before;
+	bool failed = true;
+	struct world w;
+	uint64_t n = 1;
+
+	(void)state;
+	world_make(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL});
+	before = inject_held();
+	/* Many of them are alike: some at the beginning, some in the middle, and the last. */
+	for (; failed && n < N_LIMIT; n += n < 20 || n > 3 * MANY - 5 ? 1 : 29) {
+		struct nvs_engine_stats stats;
+
+		w.f.config.keep = n % 2;
+		OK(&w.f, world_try_open(&w));
+		world_add_tensors(&w);
+		world_swaps(&w);
+		add_many(&w, &failed, n);
+		nvs_get_stats(w.f.engine, &stats);
+		assert_int_equal(stats.tensors, TENSORS);
+		world_is_well(&w);
+		engine_abandon(w.f.engine);
+		fixture_shut(&w.f);
+		remove_store(&w);
+		same_held(&before, "registering", n);
+	}
+	assert_true(n > 3 * MANY && !failed);
+	world_close(&w);
+}
+
+/* ---- Steps, commits and closing ---- */
+
+/* Three steps, in which a plan is recorded and followed; nothing of that is worth an error. */
+static void a_step_without_memory_for_its_plan_is_served(void **state)
+{
+	uint64_t failed = 1;
+	struct world w;
+
+	(void)state;
+	world_make(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL});
+	for (uint64_t n = 1; failed; n++) {
+		OK(&w.f, world_try_open(&w));
+		world_add_tensors(&w);
+		world_swaps(&w);
+		inject_fail(ALLOCATIONS, n, 1, ENOMEM);
+		for (int i = 0; i < 3; i++)
+			world_step(&w);
+		inject_stop(&failed);
+		assert_int_equal(w.told, 0);
+		if (failed)
+			assert_says(w.f.log, "out of memory");
+		else
+			assert_true(n > 5);
+		world_is_well(&w);
+		fixture_shut(&w.f);
+	}
+	world_close(&w);
+}
+
+static void a_commit_without_memory_leaves_the_one_before(void **state)
+{
+	uint64_t failed = 1;
+	struct world w;
+
+	(void)state;
+	world_open(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL, .keep = true});
+	for (uint64_t n = 1; failed; n++) {
+		bool closing = n % 2;
+		int rc;
+
+		world_swaps(&w);
+		OK(&w.f, nvs_commit(w.f.engine, &w.f.error));
+		world_swaps(&w);
+		inject_fail(ALLOCATIONS, (n + 1) / 2, 1, ENOMEM);
+		rc = closing ? nvs_close(w.f.engine, &w.f.error)
+			     : nvs_commit(w.f.engine, &w.f.error);
+		inject_stop(&failed);
+		assert_int_equal(rc ? !says_so(rc, &w.f.error, -ENOMEM) : failed != 0, 0);
+		if (closing) {
+			OK(&w.f, world_try_open(&w));
+			world_add_tensors(&w);
+		}
+	}
+	world_close(&w);
+}
+
+/* ---- The hot path ---- */
+
+static void everything_hot(struct world *w)
+{
+	static char memory[TENSORS][PART];
+	const void *from[TENSORS];
+	void *to[TENSORS];
+
+	world_swaps(w);
+	for (unsigned i = 0; i < TENSORS; i++)
+		from[i] = to[i] = memory[i];
+	OK(&w->f, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_swap_in_to(w->f.engine, w->t, to, TENSORS, &w->f.error));
+	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error));
+	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	assert_true(nvs_prefetch(w->f.engine, w->t, TENSORS, &w->f.error) > 0);
+	world_step(w);
+	world_step(w);
+	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+}
+
+static void no_allocation_when_hot(struct world *w, const char *engine)
+{
+	uint64_t allocated;
+
+	/* The order of a step is recorded in the first. */
+	everything_hot(w);
+	inject_fail(ALLOCATIONS | INJECT_OPEN, 0, 0, ENOMEM);
+	for (int i = 0; i < 3; i++)
+		everything_hot(w);
+	allocated = inject_stop(NULL);
+	if (allocated)
+		fail_msg("with %s the hot path allocated %" PRIu64 " times", engine, allocated);
+	assert_int_equal(w->told, 0);
+}
+
+static void the_hot_path_allocates_nothing(void **state)
+{
+	struct world w;
+
+	(void)state;
+	for (int keep = 0; keep < 2; keep++) {
+		struct setup setup = {.place = PLACE_DISK, SMALL, .keep = keep, .thread_count = 2};
+
+		world_open(&w, &setup);
+		no_allocation_when_hot(&w, "the simulated drive");
+		world_close(&w);
+		for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++) {
+			const char *name = nvs_ioengine_name((enum nvs_ioengine)i);
+
+			setup.ioengine = (enum nvs_ioengine)i;
+			world_make(&w, &setup);
+			if (nvs_open(&w.f.engine, &w.f.config, NVS_OFFLOAD_PARAM, &w.f.error)) {
+				print_message("without %s: %s\n", name, w.f.error.text);
+			} else {
+				world_add_tensors(&w);
+				no_allocation_when_hot(&w, name);
+			}
+			world_close(&w);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_configuration_is_read_or_left),
+		cmocka_unit_test(looking_needs_no_memory_that_it_can_not_do_without),
+		cmocka_unit_test(workers_are_there_or_none_is),
+		cmocka_unit_test(an_engine_is_open_or_not),
+		cmocka_unit_test(all_or_none_are_registered),
+		cmocka_unit_test(a_step_without_memory_for_its_plan_is_served),
+		cmocka_unit_test(a_commit_without_memory_leaves_the_one_before),
+		cmocka_unit_test(the_hot_path_allocates_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
