@@ -316,11 +316,20 @@ static int check_name_still_there(struct member *member, struct nvs_error *error
 	return here.st_dev == member->dev && here.st_ino == member->ino ? 0 : GONE;
 }
 
-static bool has_bytes(const struct member *member, const char *name)
+/* What can't be looked at must not be taken for missing: it would be removed with the rest. */
+static int find_manifests(struct member *member, struct nvs_error *error)
 {
 	struct stat st;
+	char name[32];
 
-	return !fstatat(member->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) && st.st_size > 0;
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+		snprintf(name, sizeof(name), "manifest.%u", i);
+		if (!fstatat(member->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW))
+			member->has_manifests |= st.st_size > 0;
+		else if (errno != ENOENT)
+			return cannot(error, "look for manifests in", member->directory, -errno);
+	}
+	return 0;
 }
 
 static int open_data(struct member *members, unsigned index, const struct nvs_log *log,
@@ -343,9 +352,10 @@ static int open_data(struct member *members, unsigned index, const struct nvs_lo
 		rc = check_name_still_there(member, error);
 	if (!rc)
 		rc = keep_private(member->fd, member->path, 0600, log, error);
+	if (!rc)
+		rc = find_manifests(member, error);
 	if (rc)
 		return rc;
-	member->has_manifests = has_bytes(member, "manifest.0") || has_bytes(member, "manifest.1");
 	member->disposable = st.st_size == 0 && !member->has_manifests;
 	return read_label(member, error);
 }
