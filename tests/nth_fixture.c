@@ -180,4 +180,6 @@ void world_is_well(struct world *w)
 	}
 	OK(&w->f, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
 	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	if (w->f.config.keep)
+		OK(&w->f, nvs_commit(w->f.engine, &w->f.error));
 }

@@ -57,7 +57,7 @@ void world_swaps(struct world *w);
 void world_step(struct world *w);
 /*
  * Nothing fails any more: every tensor has its bytes, and what has none says so and can be had
- * again. Leaves all of them on the drive.
+ * again. Leaves all of them on the drive, and committed where that is kept.
  */
 void world_is_well(struct world *w);
 
