@@ -101,6 +101,7 @@ struct nvs_optimizer {
 	struct header *header; /* as it was last read or written; NULL: the store is not kept */
 	struct nvs_tensor *header_tensor;
 	size_t header_bytes;
+	uint64_t layout_sum; /* over the groups' names and places */
 };
 
 /* A run of one group's elements within a range of the flat space. */
@@ -189,7 +190,7 @@ int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t of
 /* Finds the header of a kept store. *tile_numel: of the tiles there; 0: it is new. */
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error);
 /* Whether it is of this layout, before anything is registered by it. */
-int header_check(const struct nvs_optimizer *optimizer, struct nvs_error *error);
+int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Takes over what it says, or makes a new one; the tiles are registered. */
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error);
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);

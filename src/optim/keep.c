@@ -39,13 +39,13 @@ static size_t header_size(const struct nvs_optimizer *optimizer)
 	       optimizer->ngroups;
 }
 
-static uint64_t layout_sum(const struct nvs_optimizer *optimizer)
+/* Once, when it is opened: no later call is then to take memory for it, and to do without. */
+static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	XXH3_state_t *state = XXH3_createState();
-	uint64_t sum;
 
 	if (!state)
-		return 0;
+		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
 	XXH3_64bits_reset(state);
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		const struct group *group = &optimizer->groups[i];
@@ -54,9 +54,9 @@ static uint64_t layout_sum(const struct nvs_optimizer *optimizer)
 		XXH3_64bits_update(state, &group->numel, sizeof(group->numel));
 		XXH3_64bits_update(state, &group->at, sizeof(group->at));
 	}
-	sum = XXH3_64bits_digest(state);
+	optimizer->layout_sum = XXH3_64bits_digest(state);
 	XXH3_freeState(state);
-	return sum;
+	return 0;
 }
 
 /* ---- Finding it ---- */
@@ -118,14 +118,15 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 
 /* ---- Taking over ---- */
 
-int header_check(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const struct header *header = optimizer->header;
+	int rc = optimizer->keep ? sum_layout(optimizer, error) : 0;
 
-	if (!header)
-		return 0;
+	if (rc || !header)
+		return rc;
 	if (optimizer->header_bytes == header_size(optimizer) &&
-	    header->layout == layout_sum(optimizer) && header->ntiles == optimizer->ntiles &&
+	    header->layout == optimizer->layout_sum && header->ntiles == optimizer->ntiles &&
 	    header->noffloaded == optimizer->noffloaded && header->ngroups == optimizer->ngroups &&
 	    header->gradient_dtype == (uint32_t)optimizer->gradient_dtype)
 		return 0;
@@ -237,7 +238,7 @@ static void fill_header(const struct nvs_optimizer *optimizer, struct header *he
 	*header = (struct header){
 		.version = VERSION,
 		.unfinished = optimizer->unfinished,
-		.layout = layout_sum(optimizer),
+		.layout = optimizer->layout_sum,
 		.tile_numel = optimizer->tile_numel,
 		.ntiles = optimizer->ntiles,
 		.noffloaded = optimizer->noffloaded,

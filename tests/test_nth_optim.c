@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The n-th I/O, call or allocation of the optimizer fails, for n = 1, 2, 3, ... until there is none
+ * left. A step that is called again ends with the bits of one that nothing disturbed, and a commit
+ * that failed leaves the one before it.
+ */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "nth_fixture.h"
+#include "optim/optimizer.h"
+#include "optim_fixture.h"
+
+#define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
+#define PLAIN_CALLS                                                                                \
+	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_QUEUE)
+
+static const struct group groups[] = {
+	{"layers.0", 3001, NVS_BF16}, {"layers.1", 1999, NVS_F32}, {"layers.2", 1337, NVS_F16}};
+
+/* An optimizer on a simulated drive. */
+struct run {
+	struct optim o;
+	struct sim *drive;
+	uint64_t steps; /* that its commit has */
+};
+
+static void run_make(struct run *run)
+{
+	memset(run, 0, sizeof(*run));
+	run->drive = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
+	assert_non_null(run->drive);
+	optim_init(&run->o, groups, LENGTH(groups));
+	run->o.config.aio.block_size = 4096;
+}
+
+static int run_try_open(struct run *run)
+{
+	struct optim *o = &run->o;
+
+	o->error = (struct nvs_error){0};
+	return optimizer_open_with(&o->optimizer, &o->config, o->specs, o->n, NULL, &engine_sim,
+				   run->drive, &o->error);
+}
+
+static void run_open(struct run *run)
+{
+	run_make(run);
+	DONE(&run->o, run_try_open(run));
+}
+
+static void run_close(struct run *run)
+{
+	optim_close(&run->o);
+	sim_close(run->drive);
+}
+
+/* The same steps, in host memory and undisturbed. */
+static void twin_open(struct optim *twin)
+{
+	optim_init(twin, groups, LENGTH(groups));
+	twin->config.optimizer.device = NVS_DEVICE_CPU;
+	DONE(twin, optim_open(twin));
+}
+
+static void same_as_twin(struct optim *o, struct optim *twin)
+{
+	struct snapshot due;
+
+	snapshot_take(twin, &due);
+	IS_AS(o, &due);
+	snapshot_free(&due);
+}
+
+/* ---- What fails ---- */
+
+/* I/Os of a direction, or else calls of these kinds. */
+struct what {
+	bool io;
+	enum nvs_direction direction;
+	unsigned kinds;
+	int error;
+};
+
+static uint64_t drive_faults(const struct run *run)
+{
+	struct sim_counts counts;
+
+	sim_get(run->drive, &counts);
+	return counts.faults;
+}
+
+static void arm(struct run *run, const struct what *what, uint64_t n)
+{
+	const struct sim_rule rule = {.fault = SIM_ERROR,
+				      .error = what->error,
+				      .reads = what->direction == NVS_READ,
+				      .writes = what->direction == NVS_WRITE,
+				      .first = n,
+				      .times = 1};
+
+	run->o.error = (struct nvs_error){0};
+	if (what->io)
+		sim_fault(run->drive, &rule);
+	else
+		inject_fail(what->kinds, n, 1, what->error);
+}
+
+static bool disarm(struct run *run, uint64_t faults)
+{
+	uint64_t failed;
+
+	inject_stop(&failed);
+	sim_no_faults(run->drive);
+	return failed || drive_faults(run) > faults;
+}
+
+/* Whether the call failed; then it told so, and of an I/O or a file where. */
+static bool told(struct run *run, const struct what *what, int rc)
+{
+	const struct nvs_error *error = &run->o.error;
+	bool place = what->kinds & ALLOCATIONS || strstr(error->text, run->o.path) ||
+		     !strncmp(inject_failed_call(), "getrandom", 9);
+
+	if (!rc)
+		return false;
+	if (rc != -what->error || error->code != rc || !error->text[0] || !place)
+		fail_msg("%d where %d was due (%s): %d \"%s\"", rc, -what->error,
+			 inject_failed_call(), error->code, error->text);
+	return true;
+}
+
+/* ---- Steps ---- */
+
+typedef int step_fn(struct run *run, struct optim *twin, uint64_t step);
+
+/* The gradients of a step, and the step itself, which may fail; the twin has done it. */
+static int lends_and_steps(struct run *run, struct optim *twin, uint64_t step)
+{
+	optim_run(twin, step, step);
+	inject_pause();
+	optim_lend(&run->o, step, 1);
+	inject_resume();
+	return optim_step(&run->o, step);
+}
+
+static uint64_t add(struct optim *o, size_t group, uint64_t from)
+{
+	uint64_t added = 0, left = o->specs[group].numel - from;
+	int rc = nvs_optimizer_add_gradients(o->optimizer, group, from, left, NVS_F32,
+					     (float *)o->gradients[group] + from, &added,
+					     &o->error);
+
+	assert_true(rc ? added < left : added == left);
+	return added;
+}
+
+/* Added piece by piece; what was not taken is given again. */
+static int adds_and_steps(struct run *run, struct optim *twin, uint64_t step)
+{
+	int rc = 0;
+
+	for (size_t group = 0; group < twin->n; group++) {
+		for (uint64_t i = 0; i < twin->specs[group].numel; i++)
+			((float *)run->o.gradients[group])[i] =
+				((float *)twin->gradients[group])[i] =
+					(float)element_value(100 * step + group, i);
+		assert_int_equal(add(twin, group, 0), twin->specs[group].numel);
+		for (uint64_t done = 0; done < twin->specs[group].numel;) {
+			uint64_t added = add(&run->o, group, done);
+
+			done += added;
+			if (done < twin->specs[group].numel)
+				rc = run->o.error.code;
+		}
+	}
+	DONE(twin, optim_step(twin, step));
+	return rc ? rc : optim_step(&run->o, step);
+}
+
+/* Whether there was an n-th. */
+static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *steps,
+			      const struct what *what, uint64_t n)
+{
+	uint64_t faults = drive_faults(run);
+	bool failed;
+	int rc;
+
+	arm(run, what, n);
+	rc = steps(run, twin, n + 1);
+	failed = disarm(run, faults);
+	if (failed && !rc && what->direction == NVS_WRITE)
+		fail_msg("write %" PRIu64 " failed, and nothing was said", n);
+	assert_true(failed || !rc);
+	if (told(run, what, rc))
+		DONE(&run->o, optim_step(&run->o, n + 1));
+	assert_int_equal(run->o.result.step, n + 1);
+	same_as_twin(&run->o, twin);
+	return failed;
+}
+
+static void every_io_of_a_step_fails_once(step_fn *steps, enum nvs_direction direction,
+					  uint64_t at_least)
+{
+	struct inject_held before = inject_held();
+	const struct what what = {.io = true, .direction = direction, .error = EIO};
+	struct optim twin;
+	struct run run;
+	uint64_t n = 1;
+
+	run_open(&run);
+	twin_open(&twin);
+	/* The first makes the state, so that it reads nothing. */
+	optim_run(&run.o, 1, 1);
+	optim_run(&twin, 1, 1);
+	while (n < N_LIMIT && nth_fails_in_step(&run, &twin, steps, &what, n))
+		n++;
+	if (n <= at_least || n == N_LIMIT)
+		fail_msg("there were %" PRIu64 " I/Os", n - 1);
+	run_close(&run);
+	optim_close(&twin);
+	same_held(&before, "steps", n);
+}
+
+static void the_nth_io_of_a_step_fails(void **state)
+{
+	(void)state;
+	every_io_of_a_step_fails_once(lends_and_steps, NVS_READ, 10);
+	every_io_of_a_step_fails_once(lends_and_steps, NVS_WRITE, 10);
+}
+
+static void the_nth_io_of_adding_gradients_fails(void **state)
+{
+	(void)state;
+	every_io_of_a_step_fails_once(adds_and_steps, NVS_READ, 10);
+	every_io_of_a_step_fails_once(adds_and_steps, NVS_WRITE, 10);
+}
+
+static void a_step_allocates_nothing(void **state)
+{
+	struct optim twin;
+	struct run run;
+
+	(void)state;
+	run_open(&run);
+	twin_open(&twin);
+	for (uint64_t step = 1; step < 4; step++) {
+		uint64_t n;
+
+		optim_lend(&run.o, step, 1);
+		inject_fail(ALLOCATIONS, 0, 0, ENOMEM);
+		DONE(&run.o, optim_step(&run.o, step));
+		n = inject_stop(NULL);
+		if (n)
+			fail_msg("step %" PRIu64 " allocated %" PRIu64 " times", step, n);
+		optim_run(&twin, step, step);
+		same_as_twin(&run.o, &twin);
+	}
+	run_close(&run);
+	optim_close(&twin);
+}
+
+/* ---- State in and out ---- */
+
+static int set_then_get(struct run *run, float *data, uint64_t numel)
+{
+	struct optim *o = &run->o;
+	int rc = nvs_optimizer_set(o->optimizer, 0, NVS_EXP_AVG, 0, numel, data, &o->error);
+
+	memset(data, 0, numel * sizeof(*data));
+	if (!rc)
+		rc = nvs_optimizer_get(o->optimizer, 0, NVS_EXP_AVG, 0, numel, data, &o->error);
+	return rc ? rc : nvs_optimizer_get_weights(o->optimizer, &o->error);
+}
+
+static void the_nth_io_of_setting_and_getting_fails(void **state)
+{
+	static float data[3001];
+	const struct what what = {.io = true, .direction = NVS_READ, .error = ENOSPC};
+	struct run run;
+	bool failed = true;
+
+	(void)state;
+	run_open(&run);
+	optim_run(&run.o, 1, 1);
+	for (uint64_t n = 1; failed; n++) {
+		uint64_t faults = drive_faults(&run);
+
+		fill(data, sizeof(data), n);
+		arm(&run, &what, n);
+		if (told(&run, &what, set_then_get(&run, data, LENGTH(data)))) {
+			assert_true(disarm(&run, faults));
+			fill(data, sizeof(data), n);
+			DONE(&run.o, set_then_get(&run, data, LENGTH(data)));
+		} else {
+			failed = disarm(&run, faults);
+			assert_true(failed || n > 10);
+		}
+		assert_true(filled(data, sizeof(data), n));
+	}
+	run_close(&run);
+}
+
+/* ---- Opening ---- */
+
+/* Less of huge and of locked pages, or of knowledge where the drive is. */
+static bool survived(const struct run *run)
+{
+	static const char *const calls[] = {"mlock",   "madvise",   "mmap",	   "glob",
+					    "getline", "stat",	    "fstat",	   "fclose",
+					    "fopen",   "realpath",  "read",	   "open /s",
+					    "unlink",  "posix_fal", "hwloc_bitmap"};
+	const char *call = inject_failed_call();
+	char node[600];
+
+	snprintf(node, sizeof(node), "open %s", run->o.path);
+	for (size_t i = 0; i < LENGTH(calls); i++)
+		if (!strncmp(call, calls[i], strlen(calls[i])))
+			return true;
+	return !strcmp(call, node);
+}
+
+static bool nth_fails_in_open(struct run *run, const struct what *what, const struct snapshot *due,
+			      uint64_t n)
+{
+	struct inject_held before = inject_held();
+	uint64_t faults = drive_faults(run);
+	bool failed;
+	int rc;
+
+	arm(run, what, n);
+	rc = run_try_open(run);
+	failed = disarm(run, faults);
+	assert_true(failed || !rc);
+	if (told(run, what, rc)) {
+		assert_null(run->o.optimizer);
+		same_held(&before, "a failed opening", n);
+		DONE(&run->o, run_try_open(run));
+	} else if (failed && (what->io || !survived(run))) {
+		fail_msg("%s failed, n %" PRIu64 ", and nothing was said", inject_failed_call(), n);
+	}
+	IS_AS(&run->o, due);
+	optim_shut(&run->o);
+	same_held(&before, "closing", n);
+	return failed;
+}
+
+static void every_fault_in_open_comes_once(const struct what *what, bool keep)
+{
+	struct snapshot due;
+	struct run run;
+	uint64_t n = 1;
+
+	run_make(&run);
+	run.o.config.optimizer.fast_init = false;
+	run.o.config.optimizer.ratio = 0.6;
+	run.o.config.keep = keep;
+	DONE(&run.o, run_try_open(&run));
+	if (keep)
+		optim_run(&run.o, 1, 3);
+	snapshot_take(&run.o, &due);
+	optim_shut(&run.o);
+	while (n < N_LIMIT && nth_fails_in_open(&run, what, &due, n))
+		n++;
+	assert_true(n < N_LIMIT);
+	snapshot_free(&due);
+	run_close(&run);
+}
+
+static const struct what ways[] = {
+	{.io = true, .direction = NVS_READ, .error = EIO},
+	{.io = true, .direction = NVS_WRITE, .error = ENOSPC},
+	{.kinds = PLAIN_CALLS, .error = EIO},
+	{.kinds = ALLOCATIONS, .error = ENOMEM},
+};
+
+static void the_nth_fault_in_open_is_told(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < LENGTH(ways); i++) {
+		every_fault_in_open_comes_once(&ways[i], false);
+		every_fault_in_open_comes_once(&ways[i], true);
+	}
+}
+
+/* ---- Commits ---- */
+
+/* After a failed commit another succeeds, but where something may not have become durable. */
+static bool nth_fails_in_commit(struct run *run, const struct what *what, bool closing, uint64_t n)
+{
+	struct nvs_optimizer *optimizer = run->o.optimizer;
+	uint64_t faults = drive_faults(run);
+	struct snapshot before, after;
+	bool failed;
+	int rc;
+
+	DONE(&run->o, nvs_optimizer_commit(optimizer, &run->o.error));
+	snapshot_take(&run->o, &before);
+	optim_run(&run->o, run->steps + 1, run->steps + 1);
+	snapshot_take(&run->o, &after);
+	arm(run, what, n);
+	rc = closing ? nvs_optimizer_close(optimizer, &run->o.error)
+		     : nvs_optimizer_commit(optimizer, &run->o.error);
+	failed = disarm(run, faults);
+	if (told(run, what, rc) != failed)
+		fail_msg("%s failed, n %" PRIu64 ", and nothing was said", inject_failed_call(), n);
+	if (!closing) {
+		IS_AS(&run->o, &after);
+		rc = nvs_optimizer_close(optimizer, &run->o.error);
+		assert_true(!rc || (rc == -EIO && !strcmp(inject_failed_call(), "fdatasync")));
+	}
+	run->o.optimizer = NULL;
+	DONE(&run->o, run_try_open(run));
+	if (rc)
+		DONE(&run->o, nvs_optimizer_get_weights(run->o.optimizer, &run->o.error));
+	run->steps += !rc;
+	run->o.result.norm = rc ? before.norm : after.norm;
+	IS_AS(&run->o, rc ? &before : &after);
+	snapshot_free(&before);
+	snapshot_free(&after);
+	return failed;
+}
+
+static void every_fault_in_commit_comes_once(const struct what *what, bool closing)
+{
+	struct inject_held before = inject_held();
+	struct run run;
+	uint64_t n = 1;
+
+	run_make(&run);
+	run.o.config.keep = true;
+	run.o.config.optimizer.ratio = 0.6;
+	run.o.config.optimizer_max_in_cpu = 2048;
+	DONE(&run.o, run_try_open(&run));
+	while (n < N_LIMIT && nth_fails_in_commit(&run, what, closing, n))
+		n++;
+	assert_true(n < N_LIMIT);
+	run_close(&run);
+	same_held(&before, "commits", n);
+}
+
+static void the_nth_fault_in_commit_leaves_the_one_before(void **state)
+{
+	(void)state;
+	for (size_t i = 1; i < LENGTH(ways); i++)
+		every_fault_in_commit_comes_once(&ways[i], false);
+}
+
+static void the_nth_fault_in_close_leaves_the_last_commit(void **state)
+{
+	(void)state;
+	for (size_t i = 1; i < LENGTH(ways); i++)
+		every_fault_in_commit_comes_once(&ways[i], true);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_nth_io_of_a_step_fails),
+		cmocka_unit_test(the_nth_io_of_adding_gradients_fails),
+		cmocka_unit_test(a_step_allocates_nothing),
+		cmocka_unit_test(the_nth_io_of_setting_and_getting_fails),
+		cmocka_unit_test(the_nth_fault_in_open_is_told),
+		cmocka_unit_test(the_nth_fault_in_commit_leaves_the_one_before),
+		cmocka_unit_test(the_nth_fault_in_close_leaves_the_last_commit),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
