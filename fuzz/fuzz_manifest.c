@@ -42,7 +42,8 @@ static void try_label(const uint8_t *data, size_t nbytes, bool repair)
 		put_u64(bytes + LABEL_CHECKSUM_AT, XXH3_64bits(bytes, sizeof(bytes)));
 	}
 	rc = label_decode(bytes, &label);
-	assert(rc == 0 || rc == -ENODATA || rc == -EMEDIUMTYPE || rc == -EUCLEAN);
+	assert(rc == 0 || rc == -ENODATA || rc == -EMEDIUMTYPE || rc == -EUCLEAN ||
+	       rc == -EPROTONOSUPPORT);
 	if (rc)
 		return;
 	assert(label.index < label.count && label.count <= NVS_PATHS_MAX);
@@ -75,25 +76,42 @@ static void try_header(const uint8_t *data, size_t nbytes, bool repair)
 	free(again);
 }
 
-static void check_extent(const struct manifest *manifest, const struct store_entry *entry,
+static void check_extent(const struct manifest *manifest, uint64_t offset, uint64_t nbytes,
 			 uint32_t unit)
 {
 	uint64_t end;
 
-	assert(entry->dtype < NVS_DTYPE_COUNT);
-	assert((unsigned __int128)entry->numel * nvs_dtype_size(entry->dtype) == entry->nbytes);
-	assert(entry->offset % unit == 0);
-	if (!entry->nbytes)
-		return;
-	assert(!__builtin_add_overflow(entry->offset, round_to_unit(entry->nbytes, unit), &end));
-	assert(end > entry->offset && end <= manifest->end);
+	assert(offset % unit == 0);
+	assert(!__builtin_add_overflow(offset, round_to_unit(nbytes, unit), &end));
+	assert(end > offset && end <= manifest->end);
 }
 
-static bool apart(const struct store_entry *a, const struct store_entry *b, uint32_t unit)
+static void check_entry(const struct manifest *manifest, const struct store_entry *entry,
+			uint32_t unit)
 {
-	return !a->nbytes || !b->nbytes ||
-	       a->offset + round_to_unit(a->nbytes, unit) <= b->offset ||
-	       b->offset + round_to_unit(b->nbytes, unit) <= a->offset;
+	assert(strlen(entry->name) >= 1 && strlen(entry->name) <= NVS_NAME_MAX);
+	assert(entry->dtype < NVS_DTYPE_COUNT);
+	assert((unsigned __int128)entry->numel * nvs_dtype_size(entry->dtype) == entry->nbytes);
+	if (!entry->nbytes)
+		return;
+	check_extent(manifest, entry->offset, entry->nbytes, unit);
+	check_extent(manifest, entry->spare, entry->nbytes, unit);
+}
+
+/* Whether the extents at two places are; of an entry's own both have its length. */
+static bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes, uint32_t unit)
+{
+	return !a_bytes || !b_bytes || a + round_to_unit(a_bytes, unit) <= b ||
+	       b + round_to_unit(b_bytes, unit) <= a;
+}
+
+static void check_apart(const struct store_entry *a, const struct store_entry *b, uint32_t unit)
+{
+	assert(strcmp(a->name, b->name) != 0);
+	assert(apart(a->offset, a->nbytes, b->offset, b->nbytes, unit));
+	assert(apart(a->offset, a->nbytes, b->spare, b->nbytes, unit));
+	assert(apart(a->spare, a->nbytes, b->offset, b->nbytes, unit));
+	assert(apart(a->spare, a->nbytes, b->spare, b->nbytes, unit));
 }
 
 static void check_entries(const struct manifest *manifest, uint32_t unit)
@@ -101,12 +119,10 @@ static void check_entries(const struct manifest *manifest, uint32_t unit)
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const struct store_entry *entry = &manifest->entries[i];
 
-		assert(strlen(entry->name) >= 1 && strlen(entry->name) <= NVS_NAME_MAX);
-		check_extent(manifest, entry, unit);
-		for (size_t j = 0; j < i; j++) {
-			assert(strcmp(entry->name, manifest->entries[j].name) != 0);
-			assert(apart(entry, &manifest->entries[j], unit));
-		}
+		check_entry(manifest, entry, unit);
+		assert(apart(entry->offset, entry->nbytes, entry->spare, entry->nbytes, unit));
+		for (size_t j = 0; j < i; j++)
+			check_apart(entry, &manifest->entries[j], unit);
 	}
 }
 

@@ -15,18 +15,18 @@ F32, BF16, U8 = 1, 3, 13
 
 
 def label(index=0, count=1, unit=4096, stripe=0, flags=1, generation=5):
-    return struct.pack("<8sII16sIIIIQQ", b"NVSWAP\0L", 1, flags, ID, index, count, 2, unit, stripe,
+    return struct.pack("<8sII16sIIIIQQ", b"NVSWAP\0L", 2, flags, ID, index, count, 2, unit, stripe,
                        generation)
 
 
 def header(count, body_bytes, generation=1):
-    return struct.pack("<8sI4x16sQQQQ", b"NVSWAP\0M", 1, ID, generation, count, body_bytes, 77)
+    return struct.pack("<8sI4x16sQQQQ", b"NVSWAP\0M", 2, ID, generation, count, body_bytes, 77)
 
 
-def entry(name, numel, nbytes, offset, dtype=F32, flags=1, checksum=0):
+def entry(name, numel, nbytes, offset, spare, dtype=F32, flags=1, checksum=0):
     text = name.encode() + b"\0"
     text += bytes(-len(text) % 8)
-    return struct.pack("<QQQQIII4x", numel, nbytes, offset, checksum, dtype, flags,
+    return struct.pack("<QQQQQIII4x", numel, nbytes, offset, spare, checksum, dtype, flags,
                        len(name)) + text
 
 
@@ -36,7 +36,7 @@ def entries(*made, count=None, unit=3):
 
 SEEDS = {
     "label": (LABEL_REPAIRED, label()),
-    "label_striped": (LABEL_REPAIRED, label(1, 2, 512, 1 << 20, 7)),
+    "label_striped": (LABEL_REPAIRED, label(1, 2, 512, 1 << 20, 3)),
     "label_index": (LABEL_REPAIRED, label(2, 2, 512, 512)),
     "label_unit": (LABEL_REPAIRED, label(unit=4097)),
     "label_zeros": (LABEL, b""),
@@ -46,17 +46,20 @@ SEEDS = {
     "header_long": (HEADER_REPAIRED, header(1, 1 << 40)),
     "header_damaged": (HEADER, header(2, 128)),
     "none": (ENTRIES_REPAIRED, entries()),
-    "two": (ENTRIES_REPAIRED, entries(entry("w", 1024, 4096, 4096),
-                                      entry("b", 3, 6, 0, BF16, 3, 0x123456789))),
-    "empty_tensor": (ENTRIES_REPAIRED, entries(entry("nothing", 0, 0, 0),
-                                               entry("bytes", 4097, 4097, 8192, U8))),
-    "overlap": (ENTRIES_REPAIRED, entries(entry("w", 1025, 4100, 0), entry("b", 1, 4, 4096))),
-    "same_name": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0), entry("w", 1, 4, 4096))),
-    "sizes": (ENTRIES_REPAIRED, entries(entry("w", 1 << 62, 0, 0))),
-    "far": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, (1 << 64) - 4096))),
-    "count": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0), count=9)),
-    "behind": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0), bytes(8), count=1)),
-    "damaged": (ENTRIES, entries(entry("w", 1, 4, 0))),
+    "two": (ENTRIES_REPAIRED, entries(entry("w", 1024, 4096, 4096, 8192),
+                                      entry("b", 3, 6, 0, 12288, BF16, 3, 0x123456789))),
+    "empty_tensor": (ENTRIES_REPAIRED, entries(entry("nothing", 0, 0, 0, 0),
+                                               entry("bytes", 4097, 4097, 8192, 0, U8))),
+    "overlap": (ENTRIES_REPAIRED, entries(entry("w", 1025, 4100, 0, 65536),
+                                          entry("b", 1, 4, 4096, 32768))),
+    "overlap_spare": (ENTRIES_REPAIRED, entries(entry("w", 1025, 4100, 0, 4096))),
+    "same_name": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096),
+                                            entry("w", 1, 4, 8192, 12288))),
+    "sizes": (ENTRIES_REPAIRED, entries(entry("w", 1 << 62, 0, 0, 0))),
+    "far": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, (1 << 64) - 4096, 0))),
+    "count": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096), count=9)),
+    "behind": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096), bytes(8), count=1)),
+    "damaged": (ENTRIES, entries(entry("w", 1, 4, 0, 4096))),
 }
 
 
