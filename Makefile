@@ -208,6 +208,19 @@ tsan: ## the tests under ThreadSanitizer
 		all test-programs
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
 
+# By gcc alone. Not counted is what a child did that was killed or left by _exit, and what this
+# machine cannot run: kernels of other instruction sets, what needs root or a device.
+COVERAGE_MIN ?= 90
+coverage_make = $(MAKE) --no-print-directory BUILD='$(BUILD)/coverage' CC=gcc CFLAGS='-O0 -g' \
+	SANITIZE_FLAGS='--coverage -fprofile-update=atomic'
+
+coverage: ## how much of src/ the tests run, by lines; fails below 90 % (COVERAGE_MIN)
+	@scripts/setup build test coverage
+	@$(coverage_make) -j$(JOBS) all test-programs
+	@find '$(BUILD)/coverage' -name '*.gcda' -delete
+	@$(coverage_make) test
+	@gcovr --root . --filter src/ --fail-under-line $(COVERAGE_MIN) '$(BUILD)/coverage'
+
 # FUZZ="config" runs that target alone; each runs for so many seconds, one after the other.
 FUZZ ?= $(FUZZ_SOURCES:fuzz/fuzz_%.c=%)
 FUZZ_SECONDS ?= 300

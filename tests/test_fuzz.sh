@@ -22,7 +22,7 @@ skip_all() {
 	exit 0
 }
 
-[ -z "${SANITIZE:-}" ] || skip_all "the plain build's tests run it, under sanitizers of its own"
+[ -z "${SANITIZE_FLAGS:-}" ] || skip_all "the plain build's tests run it, under sanitizers of its own"
 command -v clang >/dev/null || skip_all "no clang here"
 runtime=$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a")
 [ -e "$runtime" ] || skip_all "clang has no $runtime here"
