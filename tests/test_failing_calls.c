@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What can be done without an engine, with each call to libc failing in turn until none is left to
+ * fail: the error is returned, names what it is about and leaves nothing behind, or the function
+ * does without what it could not have.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/extents.h"
+#include "inject.h"
+#include "support.h"
+#include "topo/topo.h"
+
+/* Something to be done, which gives back all that it takes: 0, or what it returned. */
+typedef int work_fn(void *arg, struct nvs_error *error);
+
+static int64_t blocks_and_files(void)
+{
+	struct inject_held held = inject_held();
+
+	return held.blocks * 1000 + held.files;
+}
+
+/* Does it with the first call failing, then the second, and so on; returns how many failed it. A
+ * call that it can do without is one that `may_pass`. */
+static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bool may_pass)
+{
+	struct nvs_error error = {.code = 0};
+	int64_t held;
+	uint64_t failed = 1;
+	unsigned times = 0;
+
+	/* What is made once and kept, such as a stream's buffer, is made now. */
+	assert_int_equal(work(arg, &error), 0);
+	held = blocks_and_files();
+	for (uint64_t nth = 1; failed; nth++) {
+		int rc;
+
+		error = (struct nvs_error){.code = 0};
+		inject_fail(kinds, nth, 1, code);
+		rc = work(arg, &error);
+		inject_stop(&failed);
+		if (blocks_and_files() != held)
+			fail_msg("%s failed, and something was left behind", inject_failed_call());
+		if (!rc && failed && !may_pass)
+			fail_msg("%s failed, and nothing was said", inject_failed_call());
+		if (rc && (!failed || error.code != rc || !*error.text))
+			fail_msg("%s failed: %d, in the error %d: \"%s\"", inject_failed_call(), rc,
+				 error.code, error.text);
+		times += rc != 0;
+	}
+	return times;
+}
+
+/* ---- Configuration ---- */
+
+static const char config_text[] =
+	"{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
+	"[\"/a\", \"/b\"]}, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/c\", "
+	"\"ratio\": 0.5}}, \"optimizer\": {\"params\": {\"lr\": 1e-3}}}";
+
+static int load_config(void *arg, struct nvs_error *error)
+{
+	static const char *const before[] = {"/before"};
+	struct nvs_config config;
+	int rc;
+
+	inject_pause();
+	nvs_config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config.param, before, 1, NULL), 0);
+	inject_resume();
+	rc = nvs_config_load(&config, arg, error);
+	assert_int_equal(config.param.npaths, rc ? 1 : 2);
+	assert_string_equal(config.param.nvme_path[0], rc ? "/before" : "/a");
+	assert_int_equal(config.optimizer.npaths, rc ? 0 : 1);
+	nvs_config_free(&config);
+	return rc;
+}
+
+static const char *config_file(void)
+{
+	const char *path = path_in(temp_directory(), "ds.json");
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	assert_true(fputs(config_text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	return path;
+}
+
+static void a_configuration_is_loaded_whole_or_not_at_all(void **state)
+{
+	char *path = strdup(config_file());
+
+	(void)state;
+	assert_non_null(path);
+	assert_true(fail_each(load_config, path, INJECT_MEMORY, ENOMEM, false) > 5);
+	assert_int_equal(fail_each(load_config, path, INJECT_OPEN, EMFILE, false), 1);
+	assert_int_equal(fail_each(load_config, path, INJECT_READ, EIO, false), 2);
+	free(path);
+}
+
+static void a_signal_does_not_end_the_loading_of_a_configuration(void **state)
+{
+	char *path = strdup(config_file());
+
+	(void)state;
+	assert_non_null(path);
+	assert_int_equal(fail_each(load_config, path, INJECT_OPEN | INJECT_READ, EINTR, true), 0);
+	free(path);
+}
+
+static int set_paths(void *arg, struct nvs_error *error)
+{
+	static const char *const before[] = {"/before"}, *const paths[] = {"/a", "/b", "/c"};
+	struct nvs_config config;
+	int rc;
+
+	(void)arg;
+	inject_pause();
+	nvs_config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config.param, before, 1, NULL), 0);
+	inject_resume();
+	rc = nvs_config_set_paths(&config.param, paths, 3, error);
+	assert_int_equal(config.param.npaths, rc ? 1 : 3);
+	assert_string_equal(config.param.nvme_path[0], rc ? "/before" : "/a");
+	nvs_config_free(&config);
+	return rc;
+}
+
+static void paths_are_set_all_or_none(void **state)
+{
+	(void)state;
+	assert_int_equal(fail_each(set_paths, NULL, INJECT_MEMORY, ENOMEM, false), 3);
+}
+
+/* ---- Trace ---- */
+
+static int open_trace(void *arg, struct nvs_error *error)
+{
+	struct nvs_trace *trace;
+	int rc = nvs_trace_open(&trace, 100, error);
+
+	(void)arg;
+	assert_true(rc == 0 || !trace);
+	nvs_trace_close(trace);
+	return rc;
+}
+
+static void a_trace_is_opened_whole_or_not_at_all(void **state)
+{
+	(void)state;
+	assert_int_equal(fail_each(open_trace, NULL, INJECT_MEMORY | INJECT_MMAP, ENOMEM, false),
+			 2);
+}
+
+struct trace_file {
+	struct nvs_trace *trace;
+	const char *path;
+};
+
+static void read_file(const char *path, char text[16])
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = read(fd, text, 15);
+
+	assert_true(fd >= 0 && n >= 0);
+	text[n] = 0;
+	close(fd);
+}
+
+/* Over an older file, which stays as it was or is replaced. */
+static int write_trace(void *arg, struct nvs_error *error)
+{
+	const struct trace_file *file = arg;
+	char text[16];
+	int fd, rc;
+
+	inject_pause();
+	fd = open(file->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	assert_int_equal(write(fd, "older", 5), 5);
+	close(fd);
+	inject_resume();
+	rc = nvs_trace_write(file->trace, file->path, NULL, error);
+	inject_pause();
+	read_file(file->path, text);
+	inject_resume();
+	assert_int_equal(strcmp(text, "older") == 0, rc != 0);
+	return rc;
+}
+
+static void a_trace_is_written_whole_or_the_older_file_stays(void **state)
+{
+	struct trace_file file = {.path = path_in(temp_directory(), "trace.json")};
+	struct nvs_error error;
+
+	(void)state;
+	SUCCEEDS(nvs_trace_open(&file.trace, 100, &error), &error);
+	for (unsigned i = 0; i < 10; i++)
+		nvs_trace_span(file.trace, "span", i, i + 1);
+	assert_true(fail_each(write_trace, &file, INJECT_MEMORY, ENOMEM, false) > 0);
+	assert_true(fail_each(write_trace, &file, INJECT_WRITE, ENOSPC, false) > 0);
+	/* The first looks whether there is an older file, and takes it that there is none. */
+	assert_true(fail_each(write_trace, &file, INJECT_OPEN, EACCES, true) > 1);
+	nvs_trace_close(file.trace);
+}
+
+/* ---- What the machine and a path are like ---- */
+
+static int look_at_machine(void *arg, struct nvs_error *error)
+{
+	struct nvs_machine_info info;
+	int rc = nvs_machine_info(&info, error);
+
+	(void)arg;
+	for (unsigned i = 1; i < NVS_IOENGINE_COUNT && !rc; i++)
+		assert_true(info.ioengine[i].works == !*info.ioengine[i].reason);
+	return rc;
+}
+
+static int look_at_path(void *arg, struct nvs_error *error)
+{
+	struct nvs_path_info info;
+	int rc = nvs_path_info(arg, &info, error);
+
+	if (!rc) {
+		assert_string_equal(info.path, arg);
+		assert_true(info.total_bytes >= info.free_bytes);
+	}
+	return rc;
+}
+
+static void what_can_not_be_looked_at_is_unknown_or_an_error(void **state)
+{
+	(void)state;
+	fail_each(look_at_machine, NULL, INJECT_OPEN | INJECT_READ, EACCES, true);
+	fail_each(look_at_machine, NULL, INJECT_MEMORY, ENOMEM, true);
+	fail_each(look_at_machine, NULL, INJECT_QUEUE, EPERM, true);
+	assert_true(fail_each(look_at_path, (char[]){"src"}, INJECT_OPEN, EACCES, true) > 0);
+	fail_each(look_at_path, (char[]){"src"}, INJECT_MEMORY, ENOMEM, true);
+	fail_each(look_at_path, (char[]){"src/topo/topo.c"}, INJECT_OPEN, EIO, true);
+}
+
+static int look_at_topology(void *arg, struct nvs_error *error)
+{
+	struct topo *topo;
+	int rc = topo_open(&topo, NULL, error);
+
+	(void)arg;
+	if (rc)
+		return rc;
+	assert_true(topo_cores(topo, -1) > 0);
+	topo_close(topo);
+	return 0;
+}
+
+static void a_topology_is_had_whole_or_not_at_all(void **state)
+{
+	(void)state;
+	assert_true(fail_each(look_at_topology, NULL, INJECT_MEMORY, ENOMEM, true) >= 2);
+}
+
+static int bind_to_core(void *arg, struct nvs_error *error)
+{
+	struct topo *topo = arg;
+	int rc = topo_bind_thread_to_core(topo, -1, 0);
+
+	error->code = rc;
+	snprintf(error->text, sizeof(error->text), "topo_bind_thread_to_core returns it alone");
+	return rc;
+}
+
+static void a_thread_that_can_not_be_bound_is_told_so(void **state)
+{
+	struct topo *topo;
+	struct nvs_error error;
+
+	(void)state;
+	SUCCEEDS(topo_open(&topo, NULL, &error), &error);
+	assert_int_equal(fail_each(bind_to_core, topo, INJECT_MEMORY, ENOMEM, false), 1);
+	topo_close(topo);
+}
+
+/* ---- Extents ---- */
+
+static int keep_books(void *arg, struct nvs_error *error)
+{
+	struct extents *extents = extents_open(1000);
+	uint64_t offset, free_before;
+	int rc = extents ? 0 : -ENOMEM;
+
+	(void)arg;
+	for (unsigned i = 0; i < 100 && !rc; i++)
+		rc = extents_alloc(extents, 10, &offset);
+	for (uint64_t i = 0; i < 100 && !rc; i += 2) {
+		free_before = extents_free_units(extents);
+		rc = extents_free(extents, i * 10, 10);
+		assert_int_equal(extents_free_units(extents), free_before + (rc ? 0 : 10));
+	}
+	if (!rc) {
+		free_before = extents_free_units(extents);
+		rc = extents_prepare(extents, 1000);
+		assert_int_equal(extents_free_units(extents), free_before);
+	}
+	if (extents)
+		extents_close(extents);
+	error->code = rc;
+	snprintf(error->text, sizeof(error->text), "extents return it alone");
+	return rc;
+}
+
+static void books_without_memory_stay_as_they_were(void **state)
+{
+	(void)state;
+	assert_true(fail_each(keep_books, NULL, INJECT_MEMORY, ENOMEM, false) > 2);
+}
+
+/* ---- Texts ---- */
+
+static void every_error_of_the_library_has_a_text_of_its_own(void **state)
+{
+	static const int codes[] = {0,	     -EINVAL,	 -ENOMEM,  -ENOENT,	 -EACCES, -EIO,
+				    -ENOSPC, -ENODATA,	 -EBADMSG, -EBUSY,	 -E2BIG,  -ENOBUFS,
+				    -ESTALE, -EEXIST,	 -EUCLEAN, -EMEDIUMTYPE, -EAGAIN, -EFBIG,
+				    -ERANGE, -ETIMEDOUT, -ENOTSUP};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(codes); i++) {
+		assert_true(strlen(nvs_strerror(codes[i])) > 3);
+		for (size_t j = 0; j < i; j++)
+			assert_string_not_equal(nvs_strerror(codes[i]), nvs_strerror(codes[j]));
+	}
+	assert_true(strlen(nvs_strerror(-100000)) > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_configuration_is_loaded_whole_or_not_at_all),
+		test(a_signal_does_not_end_the_loading_of_a_configuration),
+		test(paths_are_set_all_or_none),
+		test(a_trace_is_opened_whole_or_not_at_all),
+		test(a_trace_is_written_whole_or_the_older_file_stays),
+		test(what_can_not_be_looked_at_is_unknown_or_an_error),
+		test(a_topology_is_had_whole_or_not_at_all),
+		test(a_thread_that_can_not_be_bound_is_told_so),
+		test(books_without_memory_stay_as_they_were),
+		test(every_error_of_the_library_has_a_text_of_its_own),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
