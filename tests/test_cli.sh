@@ -125,6 +125,7 @@ for count in 0 x -1 4097 1.5 99999999999999999999; do
 done
 usage numjobs_257_is_refused "from 1 to 256" --numjobs 257
 usage loops_0_is_refused "--loops 0" --loops 0
+usage loops_beyond_64_bits_of_digits_are_refused "--loops 1.9" --loops 1.99999999999999999999999
 usage ramp_loops_is_a_number "--ramp-loops x" --ramp-loops x
 usage tensors_0_is_refused "--tensors 0" --tensors 0
 usage tensor_size_0_is_refused "--tensor-size 0" --tensor-size 0
@@ -246,6 +247,10 @@ write("huge_offsets", {"a": tensor([4], (1 << 64) - 8, 8)}, bytes(16))
 write("huge_end", {"a": tensor([1 << 40], 0, 1 << 42)}, bytes(16))
 write("wrapping_offset", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551616,1]}}', bytes(1))
 write("half_eib", {"a": tensor([1 << 58], 0, 1 << 60)}, bytes(16))
+write("metadata_twice", b'{"__metadata__":{},"__metadata__":{},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+      bytes(1))
+write("boolean", {"a": {"dtype": True, "shape": [4]}})
+write("object", {"a": {"dtype": "F32", "shape": {}}})
 write("any_order", {"b": tensor([2], 24, 32), "a": tensor([4], 0, 16), "empty": tensor([0, 9], 16, 16),
                     "c": tensor([2], 16, 24)}, bytes(range(32)))
 write("twice", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
@@ -306,6 +311,9 @@ refused deep_objects 'tensor a: unknown key a'
 refused huge_offsets 'tensor a: data_offsets must be two numbers, the second not less'
 refused huge_end 'tensor a: its data end 4398046511104 bytes .* only 16'
 refused wrapping_offset 'tensor a: found 18446744073709551616 where a whole number'
+refused metadata_twice '__metadata__ stands twice'
+refused boolean 'tensor a: found true where dtype'
+refused object 'tensor a: found an object where shape'
 refused half_eib 'tensor a: .*more bytes than the 576460752303423488 that are allowed'
 refused twice 'tensor a stands twice'
 refused key_twice 'tensor a: dtype stands twice'
@@ -348,6 +356,9 @@ model size_limit_keeps_whole_tensors_from_the_first \
 	--model "$T/models/good.json" --size-limit 1536
 model size_limit_keeps_at_least_one_tensor "swap['tensors'] == 1" \
 	--model "$T/models/gpt.json" --size-limit 1 --model bench/models/gpt2.json --pool 512m
+run bench --nvme-path "$T/store" --pool 8m --model "$T/models/good.json" --size-limit 1536
+[ "$status" = 0 ] && grep -q "4 tensors, .*(of 14, " "$T/out"
+result the_table_says_what_was_left_out_of_a_model $?
 model scale_keeps_a_share "swap['tensors'] == 13 and swap['model_bytes'] == $GOOD" \
 	--model "$T/models/good.json" --scale 0.9999999
 model scale_1_keeps_all "swap['tensors'] == 14" --model "$T/models/good.json" --scale 1

@@ -79,6 +79,12 @@ info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
 			assert key in paths[0], key
 		assert all(isinstance(line, str) for line in report["advice"])
 		assert len(set(report["advice"])) == len(report["advice"])'
+if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ -w /dev/shm ]; then
+	info a_path_in_memory_has_no_direct_io_and_no_drive 0 --nvme-path /dev/shm &&
+		has out "direct I/O           no" "drive                none"
+else
+	echo "skip a_path_in_memory_has_no_direct_io_and_no_drive: /dev/shm is no tmpfs to write to"
+fi
 info what_hurts_on_two_paths_is_said_once 0 --nvme-path . --nvme-path . --output-format json &&
 	json 'assert len(set(report["advice"])) == len(report["advice"])'
 
