@@ -171,19 +171,19 @@ static int backing_file(uint64_t nbytes)
 	return fd;
 }
 
-static int configure(int fd, int backing, unsigned sector_bytes)
+static int configure(int fd, int backing, unsigned sector_bytes, uint32_t flags)
 {
 	const struct loop_config config = {
 		.fd = (unsigned)backing,
 		.block_size = sector_bytes,
-		.info = {.lo_flags = LO_FLAGS_AUTOCLEAR},
+		.info = {.lo_flags = LO_FLAGS_AUTOCLEAR | flags},
 	};
 
 	return ioctl(fd, LOOP_CONFIGURE, &config) ? -errno : 0;
 }
 
 /* Another process may be quicker to take the free one that the kernel names. */
-static int attach(int backing, unsigned sector_bytes, char path[32])
+static int attach(int backing, unsigned sector_bytes, uint32_t flags, char path[32])
 {
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd = -1, rc = -EBUSY;
 
@@ -194,7 +194,7 @@ static int attach(int backing, unsigned sector_bytes, char path[32])
 
 		snprintf(path, 32, "/dev/loop%d", number);
 		fd = number < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
-		rc = fd < 0 ? -errno : configure(fd, backing, sector_bytes);
+		rc = fd < 0 ? -errno : configure(fd, backing, sector_bytes, flags);
 		if (rc && fd >= 0)
 			close(fd);
 	}
@@ -202,12 +202,11 @@ static int attach(int backing, unsigned sector_bytes, char path[32])
 	return rc ? rc : fd;
 }
 
-const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why)
+static const char *loop_on(int backing, unsigned sector_bytes, uint32_t flags, const char **why)
 {
 	static char reason[128];
-	int backing = backing_file(nbytes);
 	char path[32];
-	int fd = attach(backing, sector_bytes, path);
+	int fd = attach(backing, sector_bytes, flags, path);
 
 	close(backing);
 	if (fd >= 0)
@@ -216,6 +215,20 @@ const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why
 		 sector_bytes, strerror(-fd));
 	*why = reason;
 	return NULL;
+}
+
+const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why)
+{
+	return loop_on(backing_file(nbytes), sector_bytes, 0, why);
+}
+
+const char *loop_device_over(const char *path, const char **why)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+
+	if (fd < 0)
+		fail_msg("%s can't be opened: %s", path, strerror(errno));
+	return loop_on(fd, 512, LO_FLAGS_DIRECT_IO, why);
 }
 
 /* So that a mount goes with the process, however it ends. */
@@ -231,26 +244,36 @@ static int own_mounts(void)
 	return 0;
 }
 
-const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
+const char *ext4_mount(const char *device, unsigned long flags, const char *options,
+		       const char **why)
 {
-	const char *device = loop_device(nbytes, sector_bytes, why);
-	const char *directory;
-	char command[128];
+	const char *directory = temp_directory();
 
-	if (!device)
-		return NULL;
-	snprintf(command, sizeof(command),
-		 "PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -F %s >/dev/null 2>&1", device);
-	if (system(command)) {
-		*why = "there is no mkfs.ext4, or it fails";
-		return NULL;
-	}
-	directory = temp_directory();
-	if (own_mounts() || mount(device, directory, "ext4", 0, NULL)) {
+	if (own_mounts() || mount(device, directory, "ext4", flags, options)) {
 		*why = "an ext4 can't be mounted here";
 		return NULL;
 	}
 	return remember(MOUNT, directory, -1);
+}
+
+bool ext4_make(const char *device, const char *options, const char **why)
+{
+	char command[256];
+
+	snprintf(command, sizeof(command),
+		 "PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -F %s %s >/dev/null 2>&1", options,
+		 device);
+	if (!system(command))
+		return true;
+	*why = "there is no mkfs.ext4, or it fails";
+	return false;
+}
+
+const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
+{
+	const char *device = loop_device(nbytes, sector_bytes, why);
+
+	return device && ext4_make(device, "", why) ? ext4_mount(device, 0, NULL, why) : NULL;
 }
 
 /* ---- Processes with fewer rights ---- */
@@ -283,7 +306,7 @@ int deny_syscall(long number, int error)
 	struct sock_fprog program = {.len = COUNT(filter), .filter = filter};
 
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
 		return -errno;
 	return 0;
 }

@@ -65,8 +65,14 @@ const char *memory_directory(void);
  * build/tmp; NULL with the reason in *why where the machine has none to give.
  */
 const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why);
+/* The same over a file that is there, past its page cache. */
+const char *loop_device_over(const char *path, const char **why);
 /* A directory on an ext4 of its own on such a device. */
 const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why);
+/* The two steps of it, with options of mkfs.ext4 ("" or more), mount(2)'s flags and ext4's. */
+bool ext4_make(const char *device, const char *options, const char **why);
+const char *ext4_mount(const char *device, unsigned long flags, const char *options,
+		       const char **why);
 /* "directory/name", until cleanup(). */
 const char *path_in(const char *directory, const char *name);
 
@@ -88,7 +94,9 @@ int in_child(int (*work)(void *arg), void *arg);
 		}                                                                                  \
 	} while (0)
 
-/* From here on, system call `number` fails with the errno in this process: 0 or a negative errno.
+/*
+ * From here on, system call `number` fails with the errno in this process, in all its threads: 0 or
+ * a negative errno.
  */
 int deny_syscall(long number, int error);
 /* Limits locked memory to `nbytes`, and gives up the right to ignore that: 0 or a negative errno.

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A loop device over a file on an ext4 in memory. What is cut off the file can't be read, and while
+ * it is immutable it can't be written either, not even through descriptors that are open: the
+ * device answers with I/O errors, which then come from the block layer as a dying drive's do. It
+ * goes past the page cache of the file, so that nothing is read that is not there any more.
+ */
+#include "kernel_drive.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <linux/loop.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "aio/aio.h"
+
+#define PAGE UINT64_C(4096)
+
+static int open_backing(const struct kernel_drive *drive)
+{
+	int fd = open(drive->backing, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+static void set_immutable(const struct kernel_drive *drive, bool immutable)
+{
+	int fd = open_backing(drive), flags;
+
+	assert_int_equal(ioctl(fd, FS_IOC_GETFLAGS, &flags), 0);
+	flags = immutable ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+	assert_int_equal(ioctl(fd, FS_IOC_SETFLAGS, &flags), 0);
+	close(fd);
+}
+
+static void set_length(const struct kernel_drive *drive, uint64_t nbytes)
+{
+	assert_int_equal(truncate(drive->backing, (off_t)nbytes), 0);
+}
+
+/*
+ * The kernel tells an error of writing back to whoever syncs next, and if that was a test before
+ * this one, whose device had the same number, then it is told here.
+ */
+static void forget_errors(const char *device)
+{
+	int fd = open(device, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	(void)fsync(fd);
+	close(fd);
+}
+
+static const char *try_make(struct kernel_drive *drive, uint64_t nbytes)
+{
+	const char *why = NULL, *memory;
+
+	*drive = (struct kernel_drive){.nbytes = nbytes, .gone_from = nbytes};
+	if (geteuid())
+		return "a loop device needs root";
+	memory = loop_ext4(nbytes + nbytes / 4, 512, &why);
+	if (!memory)
+		return why;
+	drive->backing = path_in(memory, "drive");
+	close(open(drive->backing, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+	set_length(drive, nbytes);
+	drive->device = loop_device_over(drive->backing, &why);
+	if (drive->device)
+		forget_errors(drive->device);
+	return why;
+}
+
+void kernel_drive_make(struct kernel_drive *drive, uint64_t nbytes)
+{
+	const char *why = try_make(drive, nbytes);
+
+	if (why)
+		SKIP("%s", why);
+}
+
+void kernel_drive_make_ext4(struct kernel_drive *drive, uint64_t nbytes, const char *options)
+{
+	const char *why = try_make(drive, nbytes);
+
+	if (!why && ext4_make(drive->device, "-b 4096 -m 0 -O ^has_journal", &why))
+		drive->directory = ext4_mount(drive->device, 0, options, &why);
+	if (why)
+		SKIP("%s", why);
+}
+
+void kernel_drive_remount(struct kernel_drive *drive)
+{
+	assert_int_equal(umount2(drive->directory, 0), 0);
+	assert_int_equal(mount(drive->device, drive->directory, "ext4", 0, NULL), 0);
+}
+
+uint64_t kernel_drive_place(const struct kernel_drive *drive, const char *file, uint64_t offset,
+			    uint64_t nbytes)
+{
+	struct {
+		struct fiemap map;
+		struct fiemap_extent extent;
+	} found = {.map = {.fm_start = offset, .fm_length = nbytes, .fm_extent_count = 1}};
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	uint64_t before;
+
+	assert_true(fd >= 0 && drive->directory);
+	assert_int_equal(ioctl(fd, FS_IOC_FIEMAP, &found.map), 0);
+	close(fd);
+	assert_int_equal(found.map.fm_mapped_extents, 1);
+	before = offset - found.extent.fe_logical;
+	assert_true(found.extent.fe_length - before >= nbytes);
+	return found.extent.fe_physical + before;
+}
+
+void kernel_drive_cut(struct kernel_drive *drive, uint64_t from)
+{
+	uint64_t nbytes = drive->nbytes - from;
+	int fd = open_backing(drive);
+
+	assert_true(from && from % PAGE == 0 && from < drive->nbytes && !drive->gone);
+	drive->gone = malloc(nbytes);
+	assert_non_null(drive->gone);
+	assert_int_equal(pread(fd, drive->gone, nbytes, (off_t)from), nbytes);
+	close(fd);
+	set_length(drive, from);
+	set_immutable(drive, true);
+	drive->gone_from = from;
+}
+
+void kernel_drive_mend_blank(struct kernel_drive *drive)
+{
+	set_immutable(drive, false);
+	set_length(drive, drive->nbytes);
+	free(drive->gone);
+	drive->gone = NULL;
+	drive->gone_from = drive->nbytes;
+}
+
+void kernel_drive_mend(struct kernel_drive *drive)
+{
+	uint64_t from = drive->gone_from, nbytes = drive->nbytes - from;
+	char *gone = drive->gone;
+	int fd;
+
+	drive->gone = NULL;
+	kernel_drive_mend_blank(drive);
+	fd = open(drive->backing, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, gone, nbytes, (off_t)from), nbytes);
+	close(fd);
+	free(gone);
+}
+
+void kernel_drive_resize(struct kernel_drive *drive)
+{
+	int fd = open(drive->device, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ioctl(fd, LOOP_SET_CAPACITY, 0), 0);
+	close(fd);
+}
+
+size_t kernel_engines(enum nvs_ioengine engines[3])
+{
+	static const enum nvs_ioengine all[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
+						NVS_IOENGINE_POSIX};
+	char reason[192];
+	size_t n = 0;
+
+	for (size_t i = 0; i < LENGTH(all); i++) {
+		if (!ioengine_try(all[i], reason, sizeof(reason)))
+			engines[n++] = all[i];
+		else
+			print_message("without %s: %s\n", nvs_ioengine_name(all[i]), reason);
+	}
+	return n;
+}

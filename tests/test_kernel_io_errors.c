@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Drives that fail as the kernel has them fail: I/O errors of a loop device whose bytes are gone,
+ * a device that has shrunk to nothing, by each I/O engine. Nothing may be lost but what the drive
+ * itself lost, and that has to be told.
+ */
+#include <errno.h>
+
+#include "kernel_drive.h"
+#include "optim_fixture.h"
+
+#define RAW_BYTES  (80 * MIB)
+#define EXT4_BYTES (48 * MIB)
+#define RAW_BASE   (65 * MIB) /* what label and manifests take of a raw device */
+#define FILE_BASE  MIB
+
+/* A store on a failing drive, with the file and the offset that errors are to name. */
+struct drive_store {
+	struct kernel_drive drive;
+	char path[512];
+	uint64_t base;
+};
+
+static void make(struct drive_store *on, bool raw)
+{
+	if (raw)
+		kernel_drive_make(&on->drive, RAW_BYTES);
+	else
+		kernel_drive_make_ext4(&on->drive, EXT4_BYTES, "");
+	on->base = raw ? RAW_BASE : FILE_BASE;
+	snprintf(on->path, sizeof(on->path), "%s%s", raw ? on->drive.device : on->drive.directory,
+		 raw ? "" : "/nvswap/rank0/data");
+}
+
+static const char *where(const struct drive_store *on)
+{
+	return on->drive.directory ? on->drive.directory : on->drive.device;
+}
+
+/* The drive loses what lies there in the store, and all behind it. */
+static void cut_at(struct drive_store *on, uint64_t store_offset)
+{
+	uint64_t place = on->base + store_offset;
+
+	if (on->drive.directory)
+		place = kernel_drive_place(&on->drive, on->path, place, 4096);
+	kernel_drive_cut(&on->drive, place);
+}
+
+/* Its transfer has failed at that place of the store or behind it, within the tensor. */
+static void failed_from(struct fixture *f, const struct drive_store *on, struct nvs_tensor *tensor,
+			const char *doing, uint64_t store_offset)
+{
+	int rc = nvs_wait(f->engine, &tensor, 1, -1, &f->error);
+	struct nvs_tensor_info info = info_of(f, tensor);
+
+	assert_int_equal(rc, -EIO);
+	assert_int_equal(f->error.code, -EIO);
+	assert_string_equal(f->error.subject, info.name);
+	assert_says(f->error.text, info.name);
+	assert_says(f->error.text, doing);
+	assert_says(f->error.text, on->path);
+	assert_in_range(f->error.offset, on->base + store_offset,
+			on->base + info.store_offset + info.nbytes - 1);
+	assert_int_equal(info.status, -EIO);
+}
+
+enum { A, B, C, TENSORS };
+
+/*
+ * What lies before the cut is served, a write across it stays in memory and is made good, and what
+ * was read in vain is there again with the drive, or is told to be lost.
+ */
+static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
+{
+	static const uint64_t nbytes[TENSORS] = {256 * KIB, MIB + 4000, 512 * KIB};
+	struct fixture f;
+	struct nvs_tensor *t[TENSORS];
+	uint64_t half;
+
+	OPEN(&f, .in = where(on), .ioengine = ioengine, .verify = true, .thread_count = 2);
+	tensors_add(&f, "t", nbytes, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_store(&f, t[i], i);
+	tensor_write(&f, t[B], 10);
+	half = info_of(&f, t[B]).store_offset + 512 * KIB;
+	cut_at(on, half);
+
+	OK(&f, nvs_swap_out(f.engine, &t[B], 1, &f.error));
+	failed_from(&f, on, t[B], "writing", info_of(&f, t[B]).store_offset);
+	STATE(&f, t[B], NVS_RESIDENT, true, 0);
+	assert_true(filled(nvs_data(t[B]), nbytes[B], 10));
+	OK(&f, nvs_swap_in(f.engine, &t[C], 1, -1, &f.error));
+	failed_from(&f, on, t[C], "reading", info_of(&f, t[C]).store_offset);
+	STATE(&f, t[C], NVS_ON_DRIVE, false, 0);
+	tensor_check(&f, t[A], A);
+
+	kernel_drive_mend(&on->drive);
+	tensor_check(&f, t[C], C);
+	OK(&f, nvs_swap_out(f.engine, t, TENSORS, &f.error));
+	OK(&f, nvs_wait(f.engine, t, TENSORS, -1, &f.error));
+	STATE(&f, t[B], NVS_ON_DRIVE, false, 0);
+	tensor_check(&f, t[B], 10);
+
+	/* The next time they do not come back. */
+	OK(&f, nvs_swap_out(f.engine, t, TENSORS, &f.error));
+	cut_at(on, half);
+	kernel_drive_mend_blank(&on->drive);
+	tensor_check(&f, t[A], A);
+	for (size_t i = B; i < TENSORS; i++) {
+		OK(&f, nvs_swap_in(f.engine, &t[i], 1, -1, &f.error));
+		expect_error(&f, nvs_wait(f.engine, &t[i], 1, -1, &f.error), -EBADMSG, "t");
+		tensor_store(&f, t[i], 20 + i);
+		tensor_check(&f, t[i], 20 + i);
+	}
+	fixture_close(&f);
+}
+
+static void by_each_engine(bool raw)
+{
+	enum nvs_ioengine engines[3];
+	struct drive_store on;
+	size_t n = kernel_engines(engines);
+
+	make(&on, raw);
+	for (size_t i = 0; i < n; i++)
+		lose_and_regain(&on, engines[i]);
+}
+
+static void io_errors_of_ext4_are_named_and_lose_nothing(void **state)
+{
+	(void)state;
+	by_each_engine(false);
+}
+
+static void io_errors_of_a_raw_device_are_named_and_lose_nothing(void **state)
+{
+	(void)state;
+	by_each_engine(true);
+}
+
+/* ---- A kept store ---- */
+
+/* What is there of the last commit, whatever came after it. */
+static void is_as_committed(struct fixture *f, const uint64_t *nbytes)
+{
+	struct nvs_tensor *t[TENSORS];
+
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", nbytes, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_check(f, t[i], i);
+}
+
+/* All of a raw device is gone but its first page, so that not even the label can be changed. */
+static void a_commit_to_a_drive_that_is_gone_is_an_error_and_the_last_one_holds(void **state)
+{
+	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
+	struct drive_store on;
+	struct nvs_tensor *t[TENSORS];
+	struct fixture f;
+	int rc;
+
+	(void)state;
+	make(&on, true);
+	OPEN(&f, .in = where(&on), .keep = true);
+	tensors_add(&f, "t", nbytes, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_store(&f, t[i], i);
+	OK(&f, nvs_commit(f.engine, &f.error));
+
+	tensor_write(&f, t[A], 10);
+	kernel_drive_cut(&on.drive, 4096);
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EIO, on.path);
+	STATE(&f, t[A], NVS_RESIDENT, true, 0);
+	assert_true(filled(nvs_data(t[A]), nbytes[A], 10));
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EIO, on.path);
+	rc = nvs_close(f.engine, &f.error);
+	f.engine = NULL;
+	expect_error(&f, rc, -EIO, on.path);
+
+	rc = fixture_reopen(&f);
+	expect_error(&f, rc, -EIO, on.path);
+	kernel_drive_mend(&on.drive);
+	is_as_committed(&f, nbytes);
+	fixture_close(&f);
+}
+
+/* The drive is back before the process ends, which then commits all that it had. */
+static void a_commit_that_met_an_io_error_is_made_good(void **state)
+{
+	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
+	struct drive_store on;
+	struct nvs_tensor *t[TENSORS];
+	struct fixture f;
+
+	(void)state;
+	make(&on, false);
+	OPEN(&f, .in = where(&on), .keep = true);
+	tensors_add(&f, "t", nbytes, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_store(&f, t[i], 10);
+	OK(&f, nvs_commit(f.engine, &f.error));
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_write(&f, t[i], i);
+	cut_at(&on, info_of(&f, t[B]).store_offset);
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EIO, on.path);
+	kernel_drive_mend(&on.drive);
+	OK(&f, nvs_commit(f.engine, &f.error));
+	fixture_shut(&f);
+	is_as_committed(&f, nbytes);
+	fixture_close(&f);
+}
+
+/* ---- A device that changes beneath its store ---- */
+
+/* As a drive whose link is gone for good: the device is there, and has no bytes. */
+static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
+{
+	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
+	enum nvs_ioengine engines[3];
+	size_t n = kernel_engines(engines);
+
+	(void)state;
+	for (size_t i = 0; i < n; i++) {
+		struct drive_store on;
+		struct nvs_tensor *t[TENSORS];
+		struct fixture f;
+		int rc;
+
+		make(&on, true);
+		OPEN(&f, .in = where(&on), .ioengine = engines[i]);
+		tensors_add(&f, "t", nbytes, TENSORS, t);
+		tensor_store(&f, t[A], A);
+		tensor_write(&f, t[B], B);
+		kernel_drive_cut(&on.drive, 4096);
+		kernel_drive_resize(&on.drive);
+
+		OK(&f, nvs_swap_out(f.engine, &t[B], 1, &f.error));
+		rc = nvs_wait(f.engine, &t[B], 1, -1, &f.error);
+		assert_true(rc == -ENOSPC || rc == -EIO);
+		expect_error(&f, rc, rc, on.path);
+		STATE(&f, t[B], NVS_RESIDENT, true, 0);
+		OK(&f, nvs_swap_in(f.engine, &t[A], 1, -1, &f.error));
+		rc = nvs_wait(f.engine, &t[A], 1, -1, &f.error);
+		assert_true(rc == -ENODATA || rc == -EIO);
+		expect_error(&f, rc, rc, on.path);
+		STATE(&f, t[A], NVS_ON_DRIVE, false, 0);
+
+		kernel_drive_mend(&on.drive);
+		kernel_drive_resize(&on.drive);
+		tensor_check(&f, t[A], A);
+		tensor_check(&f, t[B], B);
+		OK(&f, nvs_swap_out(f.engine, t, 2, &f.error));
+		OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
+		tensor_check(&f, t[B], B);
+		fixture_close(&f);
+	}
+}
+
+/* ---- The optimizer ---- */
+
+static void steps_on(struct optim *o, const char *path, struct kernel_drive *drive)
+{
+	static const struct group groups[] = {{"g0", 200000, NVS_F32}, {"g1", 150000, NVS_BF16}};
+	int rc;
+
+	optim_init(o, groups, LENGTH(groups));
+	if (path)
+		DONE(o, nvs_config_set_paths(&o->config.optimizer, &path, 1, &o->error));
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 2);
+	if (!drive) {
+		optim_run(o, 3, 4);
+		return;
+	}
+	optim_lend(o, 3, 1);
+	/* The last tiles are in memory from the step before; those behind the middle are not. */
+	kernel_drive_cut(drive, RAW_BASE + 2 * MIB);
+	for (int tries = 0; tries < 2; tries++) {
+		rc = optim_step(o, 3);
+		assert_int_equal(rc, -EIO);
+		assert_says(o->error.text, path);
+		assert_in_range(o->error.offset, RAW_BASE, RAW_BYTES);
+	}
+	kernel_drive_mend(drive);
+	DONE(o, optim_step(o, 3));
+	optim_run(o, 4, 4);
+}
+
+static void a_step_over_io_errors_is_finished_with_the_same_bits(void **state)
+{
+	struct kernel_drive drive;
+	struct snapshot undisturbed;
+	struct optim o;
+
+	(void)state;
+	kernel_drive_make(&drive, RAW_BYTES);
+	steps_on(&o, NULL, NULL);
+	snapshot_take(&o, &undisturbed);
+	optim_close(&o);
+	steps_on(&o, drive.device, &drive);
+	IS_AS(&o, &undisturbed);
+	optim_close(&o);
+	snapshot_free(&undisturbed);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(io_errors_of_ext4_are_named_and_lose_nothing),
+		test(io_errors_of_a_raw_device_are_named_and_lose_nothing),
+		test(a_commit_to_a_drive_that_is_gone_is_an_error_and_the_last_one_holds),
+		test(a_commit_that_met_an_io_error_is_made_good),
+		test(a_device_that_shrinks_to_nothing_fails_every_transfer),
+		test(a_step_over_io_errors_is_finished_with_the_same_bits),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
