@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plays histories in child processes, so that one that crashes or hangs is a failure like any
+ * other, and cuts down what fails: operations are left out, half of them at first and at last one
+ * by one, as long as what is left still fails.
+ */
+#include "history.h"
+#include "swap_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HANG_S		  (SANITIZED ? 60u : 20u) /* an operation that takes so long never ends */
+#define HISTORIES_A_CHILD 16u
+#define RUNS_TO_CUT	  1500u
+#define SECONDS_TO_CUT	  60
+#define TRIES		  20u /* to see the failure again, where threads have a part in it */
+
+/* What a child leaves for its parent. */
+struct shared {
+	_Atomic uint64_t seed; /* of the history that it is at, */
+	_Atomic uint32_t at;   /* and the operation */
+	struct history_counts counts;
+};
+static struct shared *shared;
+
+/* ---- In the child ---- */
+
+static bool aloud;
+
+static void say(const char *format, va_list args)
+{
+	if (!aloud)
+		return;
+	vprintf(format, args);
+	fflush(stdout);
+}
+
+void history_tell(const char *format, ...)
+{
+	va_list args;
+
+	shared->counts.operations++;
+	if (aloud)
+		printf("%6" PRIu32 "  ", shared->at);
+	va_start(args, format);
+	say(format, args);
+	va_end(args);
+}
+
+void history_tell_more(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	say(format, args);
+	va_end(args);
+}
+
+void history_fail(const char *file, int line, const char *format, ...)
+{
+	va_list args;
+
+	printf("\n%s:%d: ", file, line);
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf("\n");
+	fflush(stdout);
+	_exit(EXIT_FAILURE);
+}
+
+struct history_counts *history_counts(void)
+{
+	return &shared->counts;
+}
+
+static uint64_t seed_of(uint64_t seed, uint32_t at)
+{
+	uint64_t random = seed ^ ((uint64_t)at << 32 | at);
+
+	return next_random(&random);
+}
+
+static void play(const struct history *history, const char *directory)
+{
+	void *world;
+
+	shared->seed = history->seed;
+	shared->at = 0;
+	alarm(HANG_S);
+	world = history->model->begin(directory, history->seed);
+	for (uint32_t i = 0; i < history->length; i++) {
+		if (history->left_out && history->left_out[i])
+			continue;
+		shared->at = i;
+		alarm(HANG_S);
+		history->model->operation(world, seed_of(history->seed, i));
+	}
+	shared->at = history->length;
+	alarm(HANG_S);
+	history->model->end(world);
+	shared->counts.histories++;
+	alarm(0);
+}
+
+static _Noreturn void child(const struct history *first, uint32_t n, const char *directory)
+{
+	struct history history = *first;
+
+	for (uint32_t i = 0; i < n; i++, history.seed++)
+		play(&history, directory);
+	fflush(stdout);
+	/* Not _exit: a sanitizer looks for leaks now. */
+	exit(EXIT_SUCCESS);
+}
+
+/* ---- In the parent ---- */
+
+static char *make_directory(void)
+{
+	char *directory = place_make(PLACE_TMPFS);
+
+	if (!directory)
+		directory = place_make(PLACE_DISK);
+	assert_non_null(directory);
+	return directory;
+}
+
+static bool redirect(int output)
+{
+	return !ftruncate(output, 0) && !lseek(output, 0, SEEK_SET) &&
+	       dup2(output, STDOUT_FILENO) >= 0 && dup2(output, STDERR_FILENO) >= 0;
+}
+
+/* Whether all went well; what was said is in `output`, where there is one. */
+static bool play_in_child(const struct history *first, uint32_t n, bool tell, int output)
+{
+	char *directory = make_directory();
+	int status;
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		aloud = tell;
+		if (output >= 0 && !redirect(output))
+			_exit(EXIT_FAILURE);
+		child(first, n, directory);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	place_leave(directory);
+	if (WIFSIGNALED(status))
+		dprintf(output < 0 ? STDOUT_FILENO : output, "\n%s\n",
+			WTERMSIG(status) == SIGALRM ? "it hangs" : strsignal(WTERMSIG(status)));
+	return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
+}
+
+uint32_t history_remaining(const struct history *history)
+{
+	uint32_t n = history->length;
+
+	for (uint32_t i = 0; history->left_out && i < history->length; i++)
+		n -= history->left_out[i];
+	return n;
+}
+
+/* A history that fails, being cut down. */
+struct cutting {
+	struct history history;
+	bool *left_out;
+	int output;
+	unsigned runs;
+	struct timespec begun;
+};
+
+static bool fails(struct cutting *cutting)
+{
+	cutting->runs++;
+	return !play_in_child(&cutting->history, 1, false, cutting->output);
+}
+
+static bool may_go_on(const struct cutting *cutting)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return cutting->runs < RUNS_TO_CUT && now.tv_sec - cutting->begun.tv_sec < SECONDS_TO_CUT;
+}
+
+/* Leaves out `n` of those that are still there, from `from` on, if it still fails then. */
+static bool cut(struct cutting *cutting, uint32_t from, uint32_t n)
+{
+	uint32_t length = cutting->history.length;
+	bool *before = malloc(length), changed = false;
+
+	assert_non_null(before);
+	memcpy(before, cutting->left_out, length);
+	for (uint32_t i = from; i < length && n; i++)
+		if (!cutting->left_out[i]) {
+			cutting->left_out[i] = changed = true;
+			n--;
+		}
+	if (changed && !fails(cutting)) {
+		memcpy(cutting->left_out, before, length);
+		changed = false;
+	}
+	free(before);
+	return changed;
+}
+
+static void cut_down(struct cutting *cutting)
+{
+	uint32_t n = history_remaining(&cutting->history) / 2;
+	bool any = false;
+
+	while (n && may_go_on(cutting)) {
+		for (uint32_t i = 0; i < cutting->history.length && may_go_on(cutting); i++)
+			if (!cutting->left_out[i])
+				any |= cut(cutting, i, n);
+		/* When single ones have gone, others may have become needless. */
+		if (n > 1 || !any)
+			n /= 2;
+		any = false;
+	}
+}
+
+static void read_output(int output, char *text, size_t text_bytes)
+{
+	ssize_t n = pread(output, text, text_bytes - 1, 0);
+
+	text[n < 0 ? 0 : n] = 0;
+}
+
+/* Threads have a part in some failures, so that these are not to be had each time. */
+static bool fails_again(struct cutting *cutting)
+{
+	while (cutting->runs < TRIES)
+		if (fails(cutting))
+			return true;
+	return false;
+}
+
+static void describe(struct cutting *cutting, char *text, size_t text_bytes)
+{
+	static char what[32768];
+	char numbers[4096];
+	bool seen = false;
+
+	history_format(&cutting->history, numbers, sizeof(numbers));
+	for (unsigned i = 0; i < TRIES && !seen; i++)
+		seen = !play_in_child(&cutting->history, 1, true, cutting->output);
+	read_output(cutting->output, what, sizeof(what));
+	snprintf(text, text_bytes,
+		 "%s, seed %" PRIu64 ": %" PRIu32 " operations of %" PRIu32
+		 " are left%s:\n%s\nAgain: build/tests/test_histories %s %" PRIu64 " %" PRIu32
+		 " %s\n",
+		 cutting->history.model->name, cutting->history.seed,
+		 history_remaining(&cutting->history), cutting->history.length,
+		 seen ? "" : " (and went well when told)", what, cutting->history.model->name,
+		 cutting->history.seed, cutting->history.length, numbers);
+}
+
+static void shrink(const struct history *first, int output, struct history *found, char *text,
+		   size_t text_bytes)
+{
+	static bool *left_out;
+	struct cutting cutting = {.history = *first, .output = output};
+	size_t used;
+
+	free(left_out);
+	left_out = calloc(first->length + 1, sizeof(*left_out));
+	assert_non_null(left_out);
+	if (first->left_out)
+		memcpy(left_out, first->left_out, first->length);
+	cutting.left_out = left_out;
+	cutting.history.left_out = left_out;
+	cutting.history.seed = shared->seed;
+	clock_gettime(CLOCK_MONOTONIC, &cutting.begun);
+	/* What the first run said is all there is where it does not fail again. */
+	read_output(output, text, text_bytes);
+	used = strlen(text);
+	*found = cutting.history;
+	if (!fails_again(&cutting)) {
+		snprintf(text + used, text_bytes - used,
+			 "\n%s, seed %" PRIu64 ", at operation %" PRIu32 " of %" PRIu32
+			 "; it went well %u times after that\n",
+			 first->model->name, cutting.history.seed, shared->at, first->length,
+			 TRIES);
+		return;
+	}
+	cut(&cutting, shared->at + 1, first->length);
+	cut_down(&cutting);
+	describe(&cutting, text, text_bytes);
+}
+
+static void share(void)
+{
+	if (!shared)
+		shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+			      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(shared != MAP_FAILED);
+}
+
+bool history_play_aloud(const struct history *history)
+{
+	share();
+	return play_in_child(history, 1, true, -1);
+}
+
+bool history_play(const struct history *first, uint32_t n, struct history *found, char *text,
+		  size_t text_bytes)
+{
+	int output = memfd_create("output", MFD_CLOEXEC);
+	struct history next = *first;
+	bool well = true;
+
+	assert_true(output >= 0);
+	share();
+	while (n && well) {
+		uint32_t some = n < HISTORIES_A_CHILD ? n : HISTORIES_A_CHILD;
+
+		well = play_in_child(&next, some, false, output);
+		if (!well)
+			shrink(&next, output, found, text, text_bytes);
+		next.seed += some;
+		n -= some;
+	}
+	close(output);
+	return well;
+}
+
+/* ---- Numbers ---- */
+
+void history_format(const struct history *history, char *text, size_t text_bytes)
+{
+	size_t used = 0;
+
+	text[0] = 0;
+	for (uint32_t i = 0; i < history->length && used + 32 < text_bytes; i++) {
+		uint32_t last = i;
+
+		if (history->left_out && history->left_out[i])
+			continue;
+		while (last + 1 < history->length &&
+		       !(history->left_out && history->left_out[last + 1]))
+			last++;
+		used += (size_t)snprintf(text + used, text_bytes - used, used ? ",%" PRIu32
+									      : "%" PRIu32,
+					 i);
+		if (last > i)
+			used += (size_t)snprintf(text + used, text_bytes - used, "-%" PRIu32,
+						 last);
+		i = last;
+	}
+}
+
+bool history_parse(const char *text, uint32_t length, bool *left_out)
+{
+	memset(left_out, true, length);
+	while (*text) {
+		char *end;
+		unsigned long from = strtoul(text, &end, 10), to = from;
+
+		if (end == text)
+			return false;
+		if (*end == '-')
+			to = strtoul(end + 1, &end, 10);
+		if (to < from || to >= length || (*end && *end != ','))
+			return false;
+		memset(left_out + from, false, to - from + 1);
+		text = *end ? end + 1 : end;
+	}
+	return true;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drive of a random history: how fast it is, in what order it completes, and how often which
+ * fault meets an I/O, all chosen by a seed.
+ */
+#include "history.h"
+#include "swap_fixture.h"
+
+#include <errno.h>
+
+/* About one I/O in so many. */
+static void sometimes(struct history_drive *drive, uint64_t *random, struct sim_rule rule)
+{
+	rule.ppm = 500 + (uint32_t)below(random, 20000);
+	sim_fault(drive->sim, &rule);
+}
+
+static void add_reported(struct history_drive *drive, uint64_t *random)
+{
+	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EIO});
+	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = ENOSPC, .writes = true});
+	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EAGAIN});
+	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EINTR});
+	sometimes(drive, random, (struct sim_rule){.fault = SIM_SHORT});
+	sometimes(drive, random, (struct sim_rule){.fault = SIM_LATE, .delay_ns = 50000000});
+}
+
+static void add_silent(struct history_drive *drive, uint64_t *random)
+{
+	if (drive->silent[NVS_WRITE]) {
+		sometimes(drive, random, (struct sim_rule){.fault = SIM_TORN, .writes = true});
+		sometimes(drive, random, (struct sim_rule){.fault = SIM_LOST, .writes = true});
+		sometimes(drive, random, (struct sim_rule){.fault = SIM_FLIP, .writes = true});
+	}
+	if (drive->misplaces)
+		sometimes(drive, random, (struct sim_rule){.fault = SIM_MISPLACED, .writes = true});
+	if (drive->silent[NVS_READ])
+		sometimes(drive, random, (struct sim_rule){.fault = SIM_FLIP, .reads = true});
+}
+
+static void add_usual(struct history_drive *drive)
+{
+	uint64_t random = drive->seed;
+
+	if (drive->faulty)
+		add_reported(drive, &random);
+	add_silent(drive, &random);
+}
+
+static void add_storm(struct history_drive *drive, bool writes, int error)
+{
+	const struct sim_rule rule = {
+		.fault = SIM_ERROR, .error = error, .reads = !writes, .writes = writes};
+
+	sim_fault(drive->sim, &rule);
+}
+
+void history_drive_open(struct history_drive *drive, uint64_t seed, bool verified, bool misplaces)
+{
+	uint64_t random = seed;
+	struct sim_drive how = {.seed = seed,
+				.latency_ns = below(&random, 100000),
+				.jitter_ns = below(&random, 2) ? 0 : below(&random, 1000000),
+				.bytes_per_s = {UINT64_C(1) << below(&random, 34),
+						UINT64_C(1) << below(&random, 34)},
+				.parallel = (unsigned)below(&random, 8),
+				.reorder = below(&random, 2)};
+
+	*drive = (struct history_drive){.seed = next_random(&random)};
+	drive->faulty = below(&random, 3) > 0;
+	if (verified && drive->faulty) {
+		drive->silent[NVS_WRITE] = below(&random, 2);
+		drive->silent[NVS_READ] = below(&random, 2);
+		drive->misplaces = misplaces && drive->silent[NVS_WRITE] && below(&random, 2);
+	}
+	drive->sim = sim_open(&how);
+	HOLDS(drive->sim);
+	add_usual(drive);
+	history_tell("a drive of %u at a time, %s%s%s%s%s\n", how.parallel,
+		     how.reorder ? "out of order, " : "", drive->faulty ? "with faults" : "sound",
+		     drive->silent[NVS_WRITE] ? ", silent ones of writes" : "",
+		     drive->silent[NVS_READ] ? ", silent ones of reads" : "",
+		     drive->misplaces ? ", misplaced writes" : "");
+}
+
+void history_drive_close(struct history_drive *drive)
+{
+	struct history_counts *counts = history_counts();
+	struct sim_counts of_drive;
+
+	sim_get(drive->sim, &of_drive);
+	counts->ios += of_drive.ios[NVS_READ] + of_drive.ios[NVS_WRITE];
+	counts->faults += of_drive.faults;
+	sim_close(drive->sim);
+	drive->sim = NULL;
+}
+
+void history_drive_hold(struct history_drive *drive)
+{
+	sim_hold(drive->sim);
+	drive->held = true;
+}
+
+void history_drive_go(struct history_drive *drive)
+{
+	sim_go(drive->sim);
+	drive->held = false;
+}
+
+void history_drive_storm(struct history_drive *drive, bool writes, int error)
+{
+	sim_no_faults(drive->sim);
+	add_storm(drive, writes, error);
+	add_usual(drive);
+	drive->stormy = true;
+}
+
+void history_drive_calm(struct history_drive *drive)
+{
+	sim_no_faults(drive->sim);
+	add_usual(drive);
+	drive->stormy = false;
+}
+
+void history_drive_mend(struct history_drive *drive)
+{
+	sim_no_faults(drive->sim);
+	history_drive_go(drive);
+	drive->stormy = false;
+}
+
+bool history_drive_caused(const struct history_drive *drive, int rc)
+{
+	switch (rc) {
+	case -EIO:
+	case -ENOSPC:
+		return drive->faulty || drive->stormy;
+	case -EBADMSG:
+		return drive->silent[NVS_READ] || drive->silent[NVS_WRITE];
+	default:
+		return false;
+	}
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_HISTORY_OPTIM_H
+#define TESTS_HISTORY_OPTIM_H
+
+#include "history.h"
+
+/* All calls of the optimizer, with an update of the test's own. */
+extern const struct history_model history_optim;
+
+#endif

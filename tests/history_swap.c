@@ -1,0 +1,1188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The swap engine against a plain model: what each tensor must hold, which returns a call may have,
+ * and what every tensor tells of itself. The model's thread decides when the drive completes what;
+ * left to the scheduler is how much of what was handed over has reached the drive by then, so that
+ * a call which does not wait may find a transfer in flight or landed. Both are right.
+ */
+#include "history_swap.h"
+#include "swap_fixture.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+
+#define TENSORS 20
+#define BATCH	6
+/* In a kept store a write leaves what was committed alone. */
+#define COPY_ON_WRITE 0
+
+/* One of the contents from `oldest` to `newest`, or, if `none`, none; with newest 0 there are none.
+ */
+struct value {
+	uint64_t oldest, newest;
+	bool none;
+};
+static const struct value nothing = {0, 0, true};
+
+struct modelled {
+	char name[16];
+	uint64_t nbytes, extent;
+	struct nvs_tensor *handle; /* NULL: not registered */
+	uint64_t versions;	   /* of its contents that were ever made */
+	struct value value;	   /* what it holds */
+	struct value drive;	   /* what the drive may have of it, where that can differ */
+	struct value stored;	   /* what it holds once it is registered */
+	struct value committed;
+	uint32_t uses;
+	bool pending;	  /* its uses began, and have not been waited for: they may have failed */
+	bool leased;	  /* in its one use with contents to be made */
+	bool changed;	  /* in use, and not yet released dirty */
+	bool foreign;	  /* in flight to or from `memory` */
+	bool writing;	  /* of these, from it */
+	unsigned changes; /* for the mistake */
+	char *memory;
+};
+
+struct world {
+	struct history_drive drive;
+	struct nvs_config config;
+	struct nvs_engine *engine;
+	struct nvs_error error;
+	struct modelled t[TENSORS];
+	uint64_t random, unit, pool;
+	bool step, crashed, mistaken;
+	/* the batch of the present operation */
+	struct nvs_tensor *batch[BATCH];
+	struct modelled *which[BATCH];
+	size_t n;
+};
+
+/* ---- Contents ---- */
+
+static uint64_t contents_of(const struct modelled *t, uint64_t version)
+{
+	return (uint64_t)(unsigned char)t->name[1] << 56 ^ t->nbytes << 32 ^ version;
+}
+
+static struct value exactly(uint64_t version)
+{
+	return (struct value){version, version, false};
+}
+
+/* `data` holds what the tensor must, by which it is known better what that is. */
+static bool agrees(const struct modelled *t, const void *data, struct value *value)
+{
+	for (uint64_t v = value->newest; v && v >= value->oldest; v--)
+		if (filled(data, t->nbytes, contents_of(t, v))) {
+			/* Contents of few bytes may be alike. */
+			if (t->nbytes >= 8)
+				*value = exactly(v);
+			return true;
+		}
+	return false;
+}
+
+static void check_contents(struct modelled *t, const void *data)
+{
+	if (!agrees(t, data, &t->value))
+		history_fail(__FILE__, __LINE__,
+			     "%s holds something else than its contents %" PRIu64 " to %" PRIu64,
+			     t->name, t->value.oldest, t->value.newest);
+}
+
+static void make_contents(struct world *w, struct modelled *t, void *data)
+{
+	fill(data, t->nbytes, contents_of(t, ++t->versions));
+	t->value = exactly(t->versions);
+	if (w->mistaken && ++t->changes == 2 && t->nbytes >= 8)
+		t->value = exactly(t->versions + 1);
+}
+
+/* Its contents are dirty in the pool, and may be written back at any time. */
+static void drive_may_have(struct world *w, struct modelled *t)
+{
+	if (!t->drive.newest)
+		t->drive = (struct value){t->value.oldest, 0, true};
+	t->drive.newest = t->value.newest;
+	t->drive.none |= w->drive.faulty || w->drive.stormy;
+}
+
+/* ---- What the tensors tell ---- */
+
+static bool caused(const struct world *w, int rc)
+{
+	return history_drive_caused(&w->drive, rc) || (w->crashed && rc == -EBADMSG);
+}
+
+static struct nvs_tensor_info info_of_tensor(const struct world *w, const struct modelled *t)
+{
+	struct nvs_tensor_info info;
+
+	nvs_tensor_get_info(w->engine, t->handle, &info);
+	return info;
+}
+
+static bool flying(const struct nvs_tensor_info *info)
+{
+	return info->state == NVS_READING || info->state == NVS_WRITING;
+}
+
+static void landed(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
+{
+	t->foreign = false;
+	HOLDS(!info->status || caused(w, info->status));
+	if (!t->writing && !info->status)
+		check_contents(t, t->memory);
+	if (!t->writing)
+		return;
+	if (info->status && info->state == NVS_EMPTY)
+		t->value = nothing;
+	else if (info->status && COPY_ON_WRITE && t->drive.newest)
+		t->value.oldest = t->drive.oldest;
+	t->drive = t->value;
+}
+
+static void look_unused(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
+{
+	HOLDS(!t->leased && !t->changed);
+	if (info->state == NVS_EMPTY) {
+		HOLDS(t->value.none);
+		t->value = nothing;
+	} else {
+		HOLDS(t->value.newest);
+		t->value.none = false;
+	}
+	if (!info->dirty && info->state != NVS_WRITING)
+		t->drive = t->value;
+	(void)w;
+}
+
+/* A failed read has ended the uses that waited for it. */
+static void look_pending(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
+{
+	HOLDS(info->uses <= t->uses);
+	HOLDS(info->uses == t->uses || w->drive.faulty || w->drive.stormy || w->crashed);
+	if (info->uses && info->state != NVS_READING)
+		t->uses = info->uses;
+	if (info->uses)
+		return;
+	t->uses = 0;
+	t->pending = false;
+}
+
+static void look_at(struct world *w, struct modelled *t)
+{
+	struct nvs_tensor_info info = info_of_tensor(w, t);
+
+	HOLDS(!strcmp(info.name, t->name) && info.nbytes == t->nbytes);
+	HOLDS(!info.dirty || info.state == NVS_RESIDENT);
+	HOLDS(!info.status || caused(w, info.status));
+	if (t->foreign) {
+		HOLDS(!info.uses);
+		if (flying(&info))
+			return;
+		landed(w, t, &info);
+	}
+	if (t->pending)
+		look_pending(w, t, &info);
+	else
+		HOLDS(info.uses == t->uses);
+	if (!t->uses)
+		look_unused(w, t, &info);
+	else if (!t->pending)
+		HOLDS(info.state == NVS_RESIDENT || info.state == NVS_WRITING);
+}
+
+static void look(struct world *w)
+{
+	for (size_t i = 0; i < TENSORS; i++)
+		if (w->t[i].handle)
+			look_at(w, &w->t[i]);
+}
+
+/* ---- Batches ---- */
+
+typedef bool choice(const struct modelled *t);
+
+static bool registered(const struct modelled *t)
+{
+	return t->handle;
+}
+
+static bool unused(const struct modelled *t)
+{
+	return t->handle && !t->uses && !t->foreign;
+}
+
+static bool not_leased(const struct modelled *t)
+{
+	return t->handle && !t->leased && !t->foreign;
+}
+
+static bool has_contents(const struct modelled *t)
+{
+	return t->handle && t->value.newest && !t->leased && !t->foreign;
+}
+
+static bool in_use(const struct modelled *t)
+{
+	return t->handle && t->uses && !t->pending;
+}
+
+static bool has_changes(const struct modelled *t)
+{
+	return in_use(t) && !t->leased;
+}
+
+static bool clean_in_use(const struct modelled *t)
+{
+	return in_use(t) && !t->changed;
+}
+
+static bool unwaited(const struct modelled *t)
+{
+	return t->handle && (t->pending || t->foreign);
+}
+
+static bool absent(const struct modelled *t)
+{
+	return !t->handle;
+}
+
+static bool empty(const struct modelled *t)
+{
+	return !t->value.newest && !t->leased && !t->foreign;
+}
+
+static bool maybe_empty(const struct modelled *t)
+{
+	return (t->value.none && !t->leased) || t->foreign;
+}
+
+static bool foreign(const struct modelled *t)
+{
+	return t->foreign;
+}
+
+static bool leased(const struct modelled *t)
+{
+	return t->leased;
+}
+
+static bool any(const struct world *w, choice *is)
+{
+	for (size_t k = 0; k < w->n; k++)
+		if (is(w->which[k]))
+			return true;
+	return false;
+}
+
+static bool anywhere(const struct world *w, choice *is)
+{
+	for (size_t i = 0; i < TENSORS; i++)
+		if (is(&w->t[i]))
+			return true;
+	return false;
+}
+
+/* Up to `most` different tensors of the choice, neighbours more often than not. */
+static bool choose(struct world *w, choice *good, size_t most)
+{
+	size_t at = below(&w->random, TENSORS), step = below(&w->random, 2) ? 1 : 7;
+
+	most = 1 + below(&w->random, most);
+	w->n = 0;
+	for (size_t k = 0; k < TENSORS && w->n < most; k++, at = (at + step) % TENSORS)
+		if (good(&w->t[at])) {
+			w->batch[w->n] = w->t[at].handle;
+			w->which[w->n++] = &w->t[at];
+		}
+	return w->n;
+}
+
+/* Says what is about to be called. */
+static void tell(const struct world *w, const char *call)
+{
+	history_tell("%s", call);
+	for (size_t k = 0; k < w->n; k++)
+		history_tell_more(" %s", w->which[k]->name);
+}
+
+/* And what came of it: an error of the drive's is said in words. */
+static void tell_result(struct world *w, int rc)
+{
+	history_tell_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok",
+			  rc && caused(w, rc) ? ": " : "",
+			  rc && caused(w, rc) ? w->error.text : "");
+	if (rc && caused(w, rc)) {
+		/* It names what it is about, for a person too. */
+		HOLDS(w->error.code == rc && w->error.text[0]);
+		history_counts()->errors++;
+	}
+	w->error = (struct nvs_error){0};
+}
+
+/* ---- Waiting ---- */
+
+/* What a wait has brought: uses whose data may be touched now, or that have failed. */
+static void finish(struct world *w, struct modelled *t)
+{
+	look_at(w, t);
+	if (!t->pending)
+		return;
+	HOLDS(nvs_wait(w->engine, &t->handle, 1, 0, &w->error) == 0);
+	t->pending = false;
+	HOLDS(nvs_data(t->handle) && (uintptr_t)nvs_data(t->handle) % 512 == 0);
+	check_contents(t, nvs_data(t->handle));
+}
+
+static int limit_of(struct world *w)
+{
+	uint64_t kind = below(&w->random, 32);
+
+	if (kind == 0)
+		return 1;
+	if (kind < 12)
+		return 0;
+	history_drive_go(&w->drive);
+	return -1;
+}
+
+static void op_wait(struct world *w)
+{
+	int timeout_ms = limit_of(w), rc;
+
+	if (!choose(w, below(&w->random, 4) ? unwaited : registered, BATCH))
+		return;
+	tell(w, "wait");
+	history_tell_more(", %d ms", timeout_ms);
+	rc = nvs_wait(w->engine, w->batch, w->n, timeout_ms, &w->error);
+	tell_result(w, rc);
+	if (rc == -EAGAIN || rc == -ETIMEDOUT) {
+		HOLDS(rc == (timeout_ms ? -ETIMEDOUT : -EAGAIN) && timeout_ms >= 0);
+		return;
+	}
+	HOLDS(!rc || caused(w, rc));
+	for (size_t k = 0; k < w->n; k++)
+		finish(w, w->which[k]);
+}
+
+static void wait_for_all(struct world *w)
+{
+	history_drive_go(&w->drive);
+	for (size_t i = 0; i < TENSORS; i++) {
+		struct modelled *t = &w->t[i];
+		int rc;
+
+		if (!t->handle)
+			continue;
+		rc = nvs_wait(w->engine, &t->handle, 1, -1, &w->error);
+		HOLDS(!rc || caused(w, rc));
+		finish(w, t);
+	}
+}
+
+/* ---- Uses ---- */
+
+static bool may_have_to_wait(struct world *w)
+{
+	for (size_t i = 0; i < TENSORS; i++) {
+		const struct modelled *t = &w->t[i];
+		struct nvs_tensor_info info;
+
+		if (!t->handle)
+			continue;
+		info = info_of_tensor(w, t);
+		if (info.uses || info.dirty || flying(&info))
+			return true;
+	}
+	return false;
+}
+
+/* Whether a call that begins uses may return this. */
+static bool may_begin(const struct world *w, int rc, bool contents, int timeout_ms, bool busy)
+{
+	uint64_t sum = 0;
+
+	for (size_t k = 0; k < w->n; k++)
+		sum += w->which[k]->extent;
+	switch (rc) {
+	case 0:
+		return sum <= w->pool && !(contents && (any(w, empty) || any(w, leased)));
+	case -ENODATA:
+		return contents && any(w, maybe_empty);
+	case -EBUSY:
+		return any(w, foreign) || (contents && any(w, leased));
+	case -ENOBUFS:
+		return sum > w->pool;
+	case -EAGAIN:
+		return timeout_ms == 0 && busy;
+	case -ETIMEDOUT:
+		return timeout_ms > 0 && busy;
+	default:
+		return caused(w, rc);
+	}
+}
+
+/* Nobody else ends uses, so only a call that finds none may wait for ever. */
+static bool begin(struct world *w, bool contents)
+{
+	int timeout_ms = limit_of(w), rc;
+	bool busy = may_have_to_wait(w);
+
+	if (timeout_ms < 0 && (anywhere(w, in_use) || anywhere(w, unwaited)))
+		timeout_ms = 0;
+	tell(w, contents ? "swap_in" : "lease");
+	history_tell_more(", %d ms", timeout_ms);
+	rc = contents ? nvs_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
+		      : nvs_lease(w->engine, w->batch, w->n, timeout_ms, &w->error);
+	tell_result(w, rc);
+	if (!may_begin(w, rc, contents, timeout_ms, busy))
+		history_fail(__FILE__, __LINE__, "it may not return %d", rc);
+	return !rc;
+}
+
+static void op_lease(struct world *w)
+{
+	if (!choose(w, below(&w->random, 16) ? unused : not_leased, BATCH) || any(w, in_use) ||
+	    any(w, unwaited) || !begin(w, false))
+		return;
+	for (size_t k = 0; k < w->n; k++) {
+		struct modelled *t = w->which[k];
+
+		HOLDS(nvs_data(t->handle));
+		fill(nvs_data(t->handle), t->nbytes, 12345);
+		t->uses = 1;
+		t->leased = true;
+	}
+}
+
+static void op_swap_in(struct world *w)
+{
+	if (!choose(w, below(&w->random, 16) ? has_contents : registered, BATCH) ||
+	    !begin(w, true))
+		return;
+	for (size_t k = 0; k < w->n; k++) {
+		struct modelled *t = w->which[k];
+
+		t->pending |= !t->uses;
+		t->uses++;
+	}
+}
+
+static void op_change(struct world *w)
+{
+	if (!choose(w, has_changes, 2))
+		return;
+	tell(w, "change");
+	history_tell_more("\n");
+	for (size_t k = 0; k < w->n; k++) {
+		make_contents(w, w->which[k], nvs_data(w->which[k]->handle));
+		w->which[k]->changed = true;
+	}
+}
+
+static void release_one(struct world *w, struct modelled *t, enum nvs_how how)
+{
+	bool was_leased = t->leased;
+
+	t->leased = t->changed = false;
+	t->uses--;
+	if (how == NVS_DIRTY)
+		drive_may_have(w, t);
+	else if (was_leased)
+		t->value = t->drive;
+}
+
+static void release(struct world *w, enum nvs_how how)
+{
+	int rc;
+
+	for (size_t k = 0; k < w->n && how == NVS_DIRTY; k++)
+		if (w->which[k]->leased)
+			make_contents(w, w->which[k], nvs_data(w->batch[k]));
+	tell(w, how == NVS_DIRTY ? "release dirty" : "release clean");
+	rc = nvs_release(w->engine, w->batch, w->n, how, &w->error);
+	tell_result(w, rc);
+	HOLDS(!rc);
+	for (size_t k = 0; k < w->n; k++)
+		release_one(w, w->which[k], how);
+}
+
+static void op_release_clean(struct world *w)
+{
+	if (choose(w, clean_in_use, BATCH))
+		release(w, NVS_CLEAN);
+}
+
+static void op_release_dirty(struct world *w)
+{
+	if (choose(w, in_use, BATCH))
+		release(w, NVS_DIRTY);
+}
+
+/* What is not in use, or still being read. */
+static void op_release_too_soon(struct world *w)
+{
+	struct modelled *t;
+	int rc;
+
+	if (!choose(w, below(&w->random, 2) ? unused : unwaited, 1) || any(w, foreign))
+		return;
+	t = w->which[0];
+	tell(w, "release too soon");
+	rc = nvs_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error);
+	tell_result(w, rc);
+	HOLDS(rc == -EINVAL || (t->pending && (rc == -EBUSY || !rc)));
+	if (!rc)
+		t->uses--;
+	if (!rc && !t->uses)
+		t->pending = false;
+	look_at(w, t);
+}
+
+/* ---- The rest of the life of a tensor ---- */
+
+static void op_prefetch(struct world *w)
+{
+	long rc;
+
+	if (!choose(w, below(&w->random, 8) ? has_contents : registered, BATCH))
+		return;
+	tell(w, "prefetch");
+	rc = nvs_prefetch(w->engine, w->batch, w->n, &w->error);
+	tell_result(w, rc < 0 ? (int)rc : 0);
+	if (rc < 0)
+		HOLDS(rc == -ENODATA && any(w, maybe_empty));
+	else
+		HOLDS(rc <= (long)w->n && !any(w, empty));
+}
+
+/* Whether a call for tensors out of use may return this. */
+static void check_unused_call(struct world *w, int rc)
+{
+	if (any(w, in_use))
+		HOLDS(rc == -EBUSY);
+	else if (any(w, unwaited))
+		HOLDS(!rc || rc == -EBUSY);
+	else
+		HOLDS(!rc);
+}
+
+static void op_swap_out(struct world *w)
+{
+	int rc;
+
+	if (!choose(w, below(&w->random, 8) ? unused : registered, BATCH))
+		return;
+	tell(w, "swap_out");
+	rc = nvs_swap_out(w->engine, w->batch, w->n, &w->error);
+	tell_result(w, rc);
+	check_unused_call(w, rc);
+}
+
+/* Of calls that want tensors which are not in flight either. */
+static bool any_flying(const struct world *w)
+{
+	for (size_t k = 0; k < w->n; k++) {
+		struct nvs_tensor_info info = info_of_tensor(w, w->which[k]);
+
+		if (flying(&info))
+			return true;
+	}
+	return false;
+}
+
+static void op_swap_out_from(struct world *w)
+{
+	const void *data[BATCH];
+	bool may_fly;
+	int rc;
+
+	history_drive_go(&w->drive);
+	if (!choose(w, below(&w->random, 8) ? unused : registered, BATCH) || any(w, unwaited))
+		return;
+	for (size_t k = 0; k < w->n; k++) {
+		struct modelled *t = w->which[k];
+
+		data[k] = t->memory;
+		fill(t->memory, t->nbytes, contents_of(t, t->versions + 1));
+	}
+	may_fly = any_flying(w);
+	tell(w, "swap_out_from");
+	rc = nvs_swap_out_from(w->engine, w->batch, data, w->n, &w->error);
+	tell_result(w, rc);
+	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && may_fly));
+	for (size_t k = 0; k < w->n && !rc; k++) {
+		struct modelled *t = w->which[k];
+
+		drive_may_have(w, t);
+		t->value = exactly(++t->versions);
+		t->foreign = t->writing = true;
+	}
+}
+
+static void op_swap_in_to(struct world *w)
+{
+	void *data[BATCH];
+	bool may_fly;
+	int rc;
+
+	history_drive_go(&w->drive);
+	if (!choose(w, below(&w->random, 8) ? has_contents : registered, BATCH) || any(w, unwaited))
+		return;
+	for (size_t k = 0; k < w->n; k++) {
+		data[k] = w->which[k]->memory;
+		fill(data[k], w->which[k]->nbytes, 54321);
+	}
+	may_fly = any_flying(w);
+	tell(w, "swap_in_to");
+	rc = nvs_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
+	tell_result(w, rc);
+	if (rc)
+		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
+		      (rc == -ENODATA && any(w, maybe_empty)));
+	else
+		HOLDS(!any(w, in_use) && !any(w, empty));
+	for (size_t k = 0; k < w->n && !rc; k++) {
+		w->which[k]->foreign = true;
+		w->which[k]->writing = false;
+	}
+}
+
+/* ---- Names ---- */
+
+static void add(struct world *w)
+{
+	struct nvs_tensor_spec specs[BATCH];
+	int rc;
+
+	for (size_t k = 0; k < w->n; k++)
+		specs[k] = (struct nvs_tensor_spec){w->which[k]->name, NVS_U8,
+						    w->which[k]->nbytes};
+	tell(w, "register");
+	rc = nvs_register(w->engine, specs, w->n, w->batch, &w->error);
+	tell_result(w, rc);
+	HOLDS(rc == (any(w, registered) ? -EEXIST : 0));
+	for (size_t k = 0; k < w->n && !rc; k++) {
+		struct modelled *t = w->which[k];
+
+		t->handle = w->batch[k];
+		t->value = t->drive = t->stored;
+		t->stored = nothing;
+	}
+}
+
+static bool whichever(const struct modelled *t)
+{
+	(void)t;
+	return true;
+}
+
+static void op_register(struct world *w)
+{
+	if (choose(w, below(&w->random, 16) ? absent : whichever, BATCH))
+		add(w);
+}
+
+static void op_register_too_large(struct world *w)
+{
+	const struct nvs_tensor_spec spec = {"too large", NVS_U8, w->pool + 1};
+	struct nvs_tensor *tensor;
+
+	history_tell("register too large\n");
+	HOLDS(nvs_register(w->engine, &spec, 1, &tensor, &w->error) == -E2BIG);
+	HOLDS(!nvs_find(w->engine, spec.name));
+}
+
+static void op_find(struct world *w)
+{
+	history_tell("find\n");
+	for (size_t i = 0; i < TENSORS; i++)
+		HOLDS(nvs_find(w->engine, w->t[i].name) == w->t[i].handle);
+}
+
+static void forgotten(struct modelled *t)
+{
+	t->handle = NULL;
+	t->value = t->drive = t->stored = nothing;
+	t->uses = 0;
+	t->pending = t->leased = t->changed = t->foreign = false;
+}
+
+static void op_forget(struct world *w)
+{
+	bool may_fly;
+	int rc;
+
+	history_drive_go(&w->drive);
+	if (!choose(w, below(&w->random, 8) ? unused : registered, 2) || any(w, unwaited))
+		return;
+	may_fly = any_flying(w);
+	tell(w, "forget");
+	rc = nvs_forget(w->engine, w->batch, w->n, &w->error);
+	tell_result(w, rc);
+	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && may_fly));
+	for (size_t k = 0; k < w->n && !rc; k++)
+		forgotten(w->which[k]);
+}
+
+/* ---- Commits ---- */
+
+/* Whether one is in use with contents that the drive does not have. */
+static bool unfinished(const struct world *w)
+{
+	for (size_t i = 0; i < TENSORS; i++) {
+		const struct modelled *t = &w->t[i];
+
+		if (t->handle && t->uses && (t->leased || info_of_tensor(w, t).dirty))
+			return true;
+	}
+	return false;
+}
+
+static void committed(struct world *w)
+{
+	for (size_t i = 0; i < TENSORS && w->config.keep; i++) {
+		struct modelled *t = &w->t[i];
+
+		t->committed = !t->handle ? t->stored : t->changed ? t->drive : t->value;
+	}
+}
+
+static void op_commit(struct world *w)
+{
+	bool busy, may_be_busy = anywhere(w, unwaited);
+	int rc;
+
+	history_drive_go(&w->drive);
+	busy = unfinished(w) && !may_be_busy;
+	may_be_busy |= busy;
+	w->n = 0;
+	tell(w, "commit");
+	rc = nvs_commit(w->engine, &w->error);
+	tell_result(w, rc);
+	look(w);
+	if (rc)
+		HOLDS(rc == -EBUSY ? may_be_busy : caused(w, rc));
+	else
+		HOLDS(!busy && !anywhere(w, foreign));
+	for (size_t i = 0; i < TENSORS && !rc && !w->step; i++)
+		if (w->t[i].handle && !w->t[i].uses)
+			HOLDS(!info_of_tensor(w, &w->t[i]).dirty);
+	if (!rc)
+		committed(w);
+}
+
+/* ---- Opening and closing ---- */
+
+static void open_engine(struct world *w)
+{
+	int rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
+				  w->drive.sim, &w->error);
+
+	if (rc)
+		history_fail(__FILE__, __LINE__, "open: %s: %s", nvs_strerror(rc), w->error.text);
+	w->unit = store_unit(w->engine->store);
+	w->pool = pool_bytes(w->engine->pool);
+	w->step = false;
+	for (size_t i = 0; i < TENSORS; i++)
+		w->t[i].extent = (w->t[i].nbytes + w->unit - 1) / w->unit * w->unit;
+}
+
+/* All uses end, and nothing is in flight. */
+static void end_uses(struct world *w)
+{
+	wait_for_all(w);
+	for (size_t i = 0; i < TENSORS; i++) {
+		struct modelled *t = &w->t[i];
+
+		w->batch[0] = t->handle;
+		w->which[0] = t;
+		w->n = 1;
+		while (t->handle && t->uses)
+			release(w, t->leased || t->changed ? NVS_DIRTY : NVS_CLEAN);
+	}
+}
+
+/* The engine has gone, and all that is left is what was committed. */
+static void gone(struct world *w)
+{
+	w->engine = NULL;
+	for (size_t i = 0; i < TENSORS; i++) {
+		struct modelled *t = &w->t[i];
+
+		forgotten(t);
+		t->stored = w->config.keep ? t->committed : nothing;
+		if (w->crashed)
+			t->stored.none = true;
+	}
+}
+
+static void close_well(struct world *w)
+{
+	int rc;
+
+	history_drive_mend(&w->drive);
+	end_uses(w);
+	history_tell("close");
+	rc = nvs_close(w->engine, &w->error);
+	tell_result(w, rc);
+	HOLDS(!rc);
+	committed(w);
+	gone(w);
+}
+
+static void abandon(struct world *w)
+{
+	int rc;
+
+	history_tell("crash");
+	/* Who lends memory must leave it there until the drive has let go of it. */
+	history_drive_go(&w->drive);
+	engine_abandon(w->engine);
+	rc = nvs_close(w->engine, &w->error);
+	tell_result(w, rc);
+	HOLDS(!rc);
+	w->crashed = !COPY_ON_WRITE;
+	gone(w);
+}
+
+#if COPY_ON_WRITE
+/* With whatever is in use and dirty, and on a drive that fails. */
+static void close_badly(struct world *w)
+{
+	bool busy;
+	int rc;
+
+	wait_for_all(w);
+	busy = unfinished(w);
+	history_tell("close");
+	rc = nvs_close(w->engine, &w->error);
+	tell_result(w, rc);
+	if (!w->config.keep)
+		HOLDS(!rc);
+	else if (rc)
+		HOLDS(rc == -EBUSY ? busy : caused(w, rc));
+	else
+		HOLDS(!busy);
+	if (!rc)
+		committed(w);
+	gone(w);
+}
+#endif
+
+static void op_reopen(struct world *w)
+{
+	uint64_t how = below(&w->random, 4);
+
+	if (below(&w->random, 4))
+		return;
+	if (how == 0)
+		close_well(w);
+#if COPY_ON_WRITE
+	else if (how == 1)
+		close_badly(w);
+#endif
+	else
+		abandon(w);
+	open_engine(w);
+	history_drive_calm(&w->drive);
+	if (choose(w, absent, BATCH))
+		add(w);
+}
+
+/* ---- Steps and the drive ---- */
+
+static void op_step(struct world *w)
+{
+	struct nvs_step_io io;
+	bool end = below(&w->random, 8) ? w->step : below(&w->random, 2);
+	int rc;
+
+	history_tell(end ? "step_end" : "step_begin");
+	rc = end ? nvs_step_end(w->engine, &io, &w->error)
+		 : nvs_step_begin(w->engine, &w->error);
+	tell_result(w, rc);
+	HOLDS(rc == (end == w->step ? 0 : -EBUSY));
+	w->step = !end;
+}
+
+static void op_hold(struct world *w)
+{
+	history_tell("hold\n");
+	history_drive_hold(&w->drive);
+}
+
+static void op_complete(struct world *w)
+{
+	unsigned n = 1 + (unsigned)below(&w->random, 4);
+
+	if (!w->drive.held)
+		return;
+	history_tell("complete %u", n);
+	history_tell_more(": %u\n", sim_complete(w->drive.sim, n));
+}
+
+static void op_go(struct world *w)
+{
+	history_tell("go\n");
+	history_drive_go(&w->drive);
+}
+
+static void op_storm(struct world *w)
+{
+	bool writes = below(&w->random, 2);
+
+	if (!w->drive.faulty)
+		return;
+	if (below(&w->random, 2)) {
+		history_tell("all is well again\n");
+		history_drive_calm(&w->drive);
+		return;
+	}
+	history_tell("every %s fails\n", writes ? "write" : "read");
+	history_drive_storm(&w->drive, writes, writes ? ENOSPC : EIO);
+}
+
+static void op_stats(struct world *w)
+{
+	struct nvs_engine_stats stats;
+	uint64_t n = 0, nbytes = 0, used = 0;
+
+	for (size_t i = 0; i < TENSORS; i++)
+		if (w->t[i].handle) {
+			n++;
+			nbytes += w->t[i].nbytes;
+		}
+	if (!w->step)
+		wait_for_all(w);
+	history_tell("get_stats\n");
+	nvs_get_stats(w->engine, &stats);
+	HOLDS(stats.tensors == n && stats.tensor_bytes == nbytes && stats.pool.bytes == w->pool);
+	HOLDS(!stats.verify_errors || caused(w, -EBADMSG));
+	for (size_t i = 0; i < TENSORS && !w->step; i++)
+		if (w->t[i].handle && info_of_tensor(w, &w->t[i]).state == NVS_RESIDENT)
+			used += w->t[i].extent;
+	HOLDS(w->step || stats.pool.used == used);
+}
+
+/* ---- Repair ---- */
+
+/* One that the drive has lost in silence is told of, and made anew. */
+static void read_back(struct world *w, struct modelled *t)
+{
+	int rc;
+
+	w->batch[0] = t->handle;
+	w->which[0] = t;
+	w->n = 1;
+	rc = nvs_swap_in(w->engine, w->batch, 1, -1, &w->error);
+	if (!rc)
+		rc = nvs_wait(w->engine, w->batch, 1, -1, &w->error);
+	if (rc == -EBADMSG && (w->drive.silent[NVS_WRITE] || w->crashed)) {
+		HOLDS(nvs_lease(w->engine, w->batch, 1, -1, &w->error) == 0);
+		t->uses = 1;
+		t->leased = true;
+		release(w, NVS_DIRTY);
+		return;
+	}
+	if (rc)
+		history_fail(__FILE__, __LINE__, "%s can't be read from a sound drive: %s: %s",
+			     t->name, nvs_strerror(rc), w->error.text);
+	check_contents(t, nvs_data(t->handle));
+	HOLDS(nvs_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error) == 0);
+}
+
+static void read_all_back(struct world *w)
+{
+	for (size_t i = 0; i < TENSORS; i++)
+		if (w->t[i].handle && w->t[i].value.newest)
+			read_back(w, &w->t[i]);
+}
+
+/* On a sound drive everything can be read that was not reported as lost, also from the drive. */
+static void repair(struct world *w)
+{
+	history_drive_mend(&w->drive);
+	end_uses(w);
+	look(w);
+	read_all_back(w);
+	for (size_t i = 0; i < TENSORS; i++)
+		if (w->t[i].handle)
+			HOLDS(nvs_swap_out(w->engine, &w->t[i].handle, 1, &w->error) == 0);
+	wait_for_all(w);
+	read_all_back(w);
+}
+
+static void op_repair(struct world *w)
+{
+	if (below(&w->random, 8))
+		return;
+	history_tell("the drive is repaired, and all is read back\n");
+	repair(w);
+	history_drive_calm(&w->drive);
+}
+
+static void (*const operations[])(struct world *w) = {
+	op_lease,	  op_lease,	    op_lease,	      op_swap_in,
+	op_swap_in,	  op_swap_in,	    op_swap_in,	      op_wait,
+	op_wait,	  op_wait,	    op_wait,	      op_change,
+	op_release_clean, op_release_clean, op_release_dirty, op_release_dirty,
+	op_release_dirty, op_prefetch,	    op_prefetch,      op_swap_out,
+	op_swap_out,	  op_swap_out_from, op_swap_in_to,    op_register,
+	op_register,	  op_forget,	    op_commit,	      op_reopen,
+	op_step,	  op_hold,	    op_complete,      op_complete,
+	op_go,		  op_storm,	    op_stats,	      op_repair,
+	op_find,	  op_release_too_soon, op_register_too_large,
+};
+
+static void operation(void *world, uint64_t seed)
+{
+	struct world *w = world;
+
+	uint64_t before = history_counts()->operations;
+
+	w->random = seed;
+	/* Not each is possible at any time. */
+	for (int i = 0; i < 8 && history_counts()->operations == before; i++)
+		operations[below(&w->random, LENGTH(operations))](w);
+	look(w);
+}
+
+/* ---- Worlds ---- */
+
+static uint64_t one_of(struct world *w, const uint64_t *values, size_t n)
+{
+	return values[below(&w->random, n)];
+}
+
+static void make_tensors(struct world *w)
+{
+	static const uint64_t edges[] = {0, 1, 511, 4095, 4096, 4097, 65535, 65536, 65537};
+
+	for (size_t i = 0; i < TENSORS; i++) {
+		struct modelled *t = &w->t[i];
+
+		snprintf(t->name, sizeof(t->name), "t%zu", i);
+		t->nbytes = below(&w->random, 2)
+				    ? one_of(w, edges, LENGTH(edges))
+				    : below(&w->random, UINT64_C(1) << below(&w->random, 18));
+		t->memory = malloc(t->nbytes + 1);
+		HOLDS(t->memory);
+		t->value = t->drive = t->stored = t->committed = nothing;
+	}
+}
+
+/* From what the longest needs to what all of them do. */
+static uint64_t choose_pool(struct world *w)
+{
+	uint64_t sum = 0, longest = 4096;
+
+	for (size_t i = 0; i < TENSORS; i++) {
+		uint64_t extent = (w->t[i].nbytes + 65535) / 65536 * 65536;
+
+		sum += w->t[i].nbytes + 4096;
+		if (extent > longest)
+			longest = extent;
+	}
+	return longest + below(&w->random, sum);
+}
+
+static void set_paths(struct world *w, const char *directory)
+{
+	char *paths[3];
+	unsigned n = 1 + (unsigned)below(&w->random, 3);
+
+	for (unsigned i = 0; i < n; i++) {
+		HOLDS(asprintf(&paths[i], "%s/%u", directory, i) > 0);
+		HOLDS(!mkdir(paths[i], 0700) || errno == EEXIST);
+	}
+	HOLDS(!nvs_config_set_paths(&w->config.param, (const char *const *)(uintptr_t)paths, n,
+				    &w->error));
+	while (n)
+		free(paths[--n]);
+}
+
+static void set_budgets(struct world *w)
+{
+	static const uint64_t numels[] = {0, 10000, 100000, UINT64_MAX};
+	struct nvs_config *config = &w->config;
+
+	config->param.max_in_cpu = one_of(w, numels, LENGTH(numels));
+	config->prefetch_bucket_size = one_of(w, numels, LENGTH(numels));
+	config->max_live_parameters = one_of(w, numels + 2, 2);
+	config->max_reuse_distance = one_of(w, numels, LENGTH(numels));
+	config->param_persistence_threshold = one_of(w, numels, 2);
+}
+
+static void configure(struct world *w, const char *directory, uint64_t seed)
+{
+	static const uint64_t blocks[] = {4096, 8192, 16384, 65536};
+	struct nvs_config *config = &w->config;
+
+	nvs_config_init(config);
+	config->aio.block_size = (uint32_t)one_of(w, blocks, LENGTH(blocks));
+	config->aio.queue_depth = 1 + (uint32_t)below(&w->random, 16);
+	config->aio.thread_count = 1;
+	config->aio.overlap_events = below(&w->random, 4);
+	config->aio.single_submit = below(&w->random, 2);
+	config->param_dtype = NVS_F32;
+	config->param.buffer_count = 1;
+	config->param.buffer_size = choose_pool(w) / 4;
+	config->verify = below(&w->random, 2);
+	config->keep = below(&w->random, 2);
+	config->stripe_size = 4096 * below(&w->random, 5);
+	/* Each history of a process has stores of its own. */
+	config->rank = (uint32_t)(seed % 1000000);
+	set_budgets(w);
+	set_paths(w, directory);
+}
+
+static void *begin_world(const char *directory, uint64_t seed)
+{
+	struct world *w = calloc(1, sizeof(*w));
+
+	HOLDS(w);
+	w->random = seed;
+	make_tensors(w);
+	configure(w, directory, seed);
+	history_tell("a pool of %" PRIu64 " bytes, %u paths, blocks of %u, depth %u%s%s\n",
+		     w->config.param.buffer_size * 4, w->config.param.npaths,
+		     w->config.aio.block_size, w->config.aio.queue_depth,
+		     w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "");
+	history_drive_open(&w->drive, next_random(&w->random), w->config.verify, !w->config.keep);
+	open_engine(w);
+	for (size_t i = 0; i < TENSORS; i += BATCH) {
+		for (w->n = 0; w->n < BATCH && i + w->n < TENSORS; w->n++)
+			w->which[w->n] = &w->t[i + w->n];
+		add(w);
+	}
+	return w;
+}
+
+static void *begin_mistaken(const char *directory, uint64_t seed)
+{
+	struct world *w = begin_world(directory, seed);
+
+	w->mistaken = true;
+	return w;
+}
+
+static void end_world(void *world)
+{
+	struct world *w = world;
+
+	repair(w);
+	close_well(w);
+	history_drive_close(&w->drive);
+	for (size_t i = 0; i < TENSORS; i++)
+		free(w->t[i].memory);
+	nvs_config_free(&w->config);
+	free(w);
+}
+
+const struct history_model history_swap = {"swap", begin_world, operation, end_world};
+const struct history_model history_swap_mistaken = {"swap-mistaken", begin_mistaken, operation,
+						    end_world};

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_HISTORY_SWAP_H
+#define TESTS_HISTORY_SWAP_H
+
+#include "history.h"
+
+/* All calls of the swap engine. */
+extern const struct history_model history_swap;
+/* The same with a mistake in the model's own books: at the second change of a tensor. */
+extern const struct history_model history_swap_mistaken;
+
+#endif

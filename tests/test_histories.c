@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random histories of all public calls on a simulated drive with faults, against plain models of
+ * what must come of them: history.h says how. A history that fails is printed as a seed and the
+ * few operations that are left of it, with the command that plays these again:
+ *	test_histories MODEL SEED LENGTH [OPERATIONS]
+ * and `test_histories soak [--minutes N] [--seed N]` plays new ones for a time.
+ */
+#include "history_optim.h"
+#include "history_swap.h"
+#include "swap_fixture.h"
+
+#include <inttypes.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct history_model *const models[] = {&history_swap, &history_optim,
+						     &history_swap_mistaken};
+
+static char text[65536];
+
+static void print_counts(const char *what)
+{
+	const struct history_counts *counts = history_counts();
+
+	print_message("%s: %" PRIu64 " histories, %" PRIu64 " operations, %" PRIu64
+		      " I/Os of which %" PRIu64 " had a fault, %" PRIu64 " errors of the drive's\n",
+		      what, counts->histories, counts->operations, counts->ios, counts->faults,
+		      counts->errors);
+}
+
+static void play(const struct history_model *model, uint32_t n, uint32_t length)
+{
+	struct history first = {model, seed_of_run() * 1000003, length, NULL}, found;
+
+	if (!history_play(&first, n, &found, text, sizeof(text))) {
+		fputs(text, stdout);
+		fail();
+	}
+	print_counts(model->name);
+}
+
+static void swaps_agree_with_the_model(void **state)
+{
+	(void)state;
+	play(&history_swap, SANITIZED ? 40 : 400, 250);
+}
+
+static void steps_agree_with_the_model(void **state)
+{
+	(void)state;
+	play(&history_optim, SANITIZED ? 20 : 100, 100);
+}
+
+/* The exit status of the command that a failure names. */
+static int play_again(const char *words)
+{
+	char program[512] = "", command[1024];
+	int status;
+
+	assert_true(readlink("/proc/self/exe", program, sizeof(program) - 1) > 0);
+	snprintf(command, sizeof(command), "'%s' %s >/dev/null", program, words);
+	status = system(command);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* The mistake takes two leases of a tensor, each released dirty, and somebody who reads it. */
+static void a_failure_is_cut_down_and_can_be_played_again(void **state)
+{
+	struct history first = {&history_swap_mistaken, 7, 250, NULL}, found;
+	char numbers[256], words[300];
+
+	(void)state;
+	assert_false(history_play(&first, 20, &found, text, sizeof(text)));
+	if (history_remaining(&found) > 6)
+		print_message("%s\n", text);
+	assert_in_range(history_remaining(&found), 1, 6);
+	assert_non_null(strstr(text, "holds something else than its contents"));
+	assert_non_null(strstr(text, "release dirty"));
+	/* The command that it names plays these operations, and they fail again. */
+	history_format(&found, numbers, sizeof(numbers));
+	snprintf(words, sizeof(words), "swap-mistaken %" PRIu64 " 250 %s", found.seed, numbers);
+	assert_non_null(strstr(text, words));
+	assert_int_equal(play_again(words), EXIT_FAILURE);
+	/* With nothing left of it, it goes well: it is these operations that fail. */
+	snprintf(words, sizeof(words), "swap-mistaken %" PRIu64 " 250 249", found.seed);
+	assert_int_equal(play_again(words), EXIT_SUCCESS);
+}
+
+/* ---- By hand ---- */
+
+static const struct history_model *model_named(const char *name)
+{
+	for (size_t i = 0; i < LENGTH(models); i++)
+		if (!strcmp(models[i]->name, name))
+			return models[i];
+	return NULL;
+}
+
+static int play_one(int argc, char **argv)
+{
+	struct history history = {.model = model_named(argv[1])};
+	static bool left_out[100000];
+
+	history.seed = strtoull(argv[2], NULL, 10);
+	history.length = (uint32_t)strtoul(argv[3], NULL, 10);
+	history.left_out = left_out;
+	if (!history.model || history.length > LENGTH(left_out) ||
+	    (argc > 4 && !history_parse(argv[4], history.length, left_out)))
+		return -1;
+	return history_play_aloud(&history) ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+#define SOAK_HISTORIES 64u
+
+static int soak(long minutes, uint64_t seed)
+{
+	time_t end = time(NULL) + minutes * 60;
+	struct history found;
+
+	print_message("seed %" PRIu64 "\n", seed);
+	for (uint64_t i = 0; time(NULL) < end; i++) {
+		struct history first = {models[i % 2], (seed + i) * 1000003, 1000, NULL};
+
+		if (!history_play(&first, SOAK_HISTORIES, &found, text, sizeof(text))) {
+			fputs(text, stdout);
+			return EXIT_FAILURE;
+		}
+		if (i % 16 == 15)
+			print_counts("so far");
+	}
+	print_counts("in all");
+	return EXIT_SUCCESS;
+}
+
+static int by_hand(int argc, char **argv)
+{
+	uint64_t seed = (uint64_t)time(NULL);
+	long minutes = 3;
+
+	if (strcmp(argv[1], "soak") != 0)
+		return argc == 4 || argc == 5 ? play_one(argc, argv) : -1;
+	for (int i = 2; i < argc; i += 2) {
+		if (i + 1 == argc)
+			return -1;
+		if (!strcmp(argv[i], "--minutes"))
+			minutes = strtol(argv[i + 1], NULL, 10);
+		else if (!strcmp(argv[i], "--seed"))
+			seed = strtoull(argv[i + 1], NULL, 10);
+		else
+			return -1;
+	}
+	return soak(minutes, seed);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(swaps_agree_with_the_model),
+		cmocka_unit_test(steps_agree_with_the_model),
+		cmocka_unit_test(a_failure_is_cut_down_and_can_be_played_again),
+	};
+	int rc;
+
+	if (argc == 1)
+		return cmocka_run_group_tests(tests, NULL, places_leave_all);
+	rc = by_hand(argc, argv);
+	if (rc < 0)
+		fprintf(stderr, "test_histories [MODEL SEED LENGTH [OPERATIONS]]\n"
+				"test_histories soak [--minutes N] [--seed N]\n");
+	places_leave_all(NULL);
+	return rc < 0 ? 2 : rc;
+}
