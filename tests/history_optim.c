@@ -370,9 +370,17 @@ static int open_once(struct world *w)
 				   w->drive.sim, &w->error);
 }
 
+/* What was written in place since the commit is lost. */
+static void lose(struct world *w)
+{
+	if (COPY_ON_WRITE || !w->touched)
+		return;
+	w->config.rank += 500000;
+	begin_anew(w);
+}
+
 static void open_optimizer(struct world *w)
 {
-	bool damaged = !COPY_ON_WRITE && w->touched;
 	int rc = -1;
 
 	for (int i = 0; rc; i++) {
@@ -380,16 +388,7 @@ static void open_optimizer(struct world *w)
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
 		history_tell("open");
-		rc = open_once(w);
-		if (rc != -EBADMSG || !damaged) {
-			result(w, rc, false);
-			continue;
-		}
-		/* The state is lost, and that is said. */
-		history_tell_more(": %s\n", w->error.text);
-		w->config.rank += 500000;
-		begin_anew(w);
-		damaged = false;
+		rc = result(w, open_once(w), false);
 	}
 	for (size_t i = 0; i < w->n; i++) {
 		struct modelled *g = &w->g[i];
@@ -409,11 +408,14 @@ static void close_well(struct world *w)
 	committed(w);
 }
 
-static void abandon(struct world *w)
+/* No write succeeds any more, so that what is left is as of the last commit. */
+static void close_badly(struct world *w)
 {
-	history_tell("crash");
-	engine_abandon(nvs_optimizer_engine(w->optimizer));
-	result(w, nvs_optimizer_close(w->optimizer, &w->error), false);
+	history_drive_storm(&w->drive, true, EIO);
+	history_tell("close on a drive that writes nothing");
+	if (!result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
+		committed(w);
+	lose(w);
 }
 
 static void op_reopen(struct world *w)
@@ -423,7 +425,7 @@ static void op_reopen(struct world *w)
 	if (below(&w->random, 2))
 		close_well(w);
 	else
-		abandon(w);
+		close_badly(w);
 	history_drive_calm(&w->drive);
 	open_optimizer(w);
 }
@@ -556,6 +558,14 @@ static void *begin_world(const char *directory, uint64_t seed)
 	w->random = w->series = seed;
 	make_groups(w);
 	configure(w, directory, seed);
+	history_tell("%zu groups, the longest of %" PRIu64 "%s%s%s%s, ratio %g, in memory %" PRIu64
+		     "%s%s\n",
+		     w->n, w->longest, w->config.optimizer.fast_init ? ", fast_init" : "",
+		     w->config.optimizer.pipeline_read ? ", pipeline_read" : "",
+		     w->config.optimizer.pipeline_write ? ", pipeline_write" : "",
+		     w->config.optimizer_threads > 1 ? ", two threads" : "",
+		     w->config.optimizer.ratio, w->config.optimizer_max_in_cpu,
+		     w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "");
 	/* What a write has lost in silence no step could be finished with. */
 	history_drive_open(&w->drive, next_random(&w->random), false, false);
 	begin_anew(w);

@@ -40,6 +40,7 @@ struct modelled {
 	bool changed;	  /* in use, and not yet released dirty */
 	bool foreign;	  /* in flight to or from `memory` */
 	bool writing;	  /* of these, from it */
+	bool asked_for;	  /* since then by a call that may have found it landed */
 	unsigned changes; /* for the mistake */
 	char *memory;
 };
@@ -132,13 +133,13 @@ static void landed(struct world *w, struct modelled *t, const struct nvs_tensor_
 {
 	t->foreign = false;
 	HOLDS(!info->status || caused(w, info->status));
-	if (!t->writing && !info->status)
+	if (!t->writing && !info->status && !t->asked_for)
 		check_contents(t, t->memory);
 	if (!t->writing)
 		return;
 	if (info->status && info->state == NVS_EMPTY)
 		t->value = nothing;
-	else if (info->status && COPY_ON_WRITE && t->drive.newest)
+	else if (COPY_ON_WRITE && (info->status || t->asked_for) && t->drive.newest)
 		t->value.oldest = t->drive.oldest;
 	t->drive = t->value;
 }
@@ -179,8 +180,8 @@ static void look_at(struct world *w, struct modelled *t)
 	HOLDS(!info.dirty || info.state == NVS_RESIDENT);
 	HOLDS(!info.status || caused(w, info.status));
 	if (t->foreign) {
-		HOLDS(!info.uses);
-		if (flying(&info))
+		HOLDS(!info.uses || t->asked_for);
+		if (flying(&info) && !info.uses)
 			return;
 		landed(w, t, &info);
 	}
@@ -425,6 +426,12 @@ static bool may_begin(const struct world *w, int rc, bool contents, int timeout_
 	}
 }
 
+static void ask_for(struct world *w)
+{
+	for (size_t k = 0; k < w->n; k++)
+		w->which[k]->asked_for |= w->which[k]->foreign;
+}
+
 /* Nobody else ends uses, so only a call that finds none may wait for ever. */
 static bool begin(struct world *w, bool contents)
 {
@@ -433,6 +440,7 @@ static bool begin(struct world *w, bool contents)
 
 	if (timeout_ms < 0 && (anywhere(w, in_use) || anywhere(w, unwaited)))
 		timeout_ms = 0;
+	ask_for(w);
 	tell(w, contents ? "swap_in" : "lease");
 	history_tell_more(", %d ms", timeout_ms);
 	rc = contents ? nvs_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
@@ -550,6 +558,7 @@ static void op_prefetch(struct world *w)
 
 	if (!choose(w, below(&w->random, 8) ? has_contents : registered, BATCH))
 		return;
+	ask_for(w);
 	tell(w, "prefetch");
 	rc = nvs_prefetch(w->engine, w->batch, w->n, &w->error);
 	tell_result(w, rc < 0 ? (int)rc : 0);
@@ -620,6 +629,7 @@ static void op_swap_out_from(struct world *w)
 		drive_may_have(w, t);
 		t->value = exactly(++t->versions);
 		t->foreign = t->writing = true;
+		t->asked_for = false;
 	}
 }
 
@@ -647,7 +657,7 @@ static void op_swap_in_to(struct world *w)
 		HOLDS(!any(w, in_use) && !any(w, empty));
 	for (size_t k = 0; k < w->n && !rc; k++) {
 		w->which[k]->foreign = true;
-		w->which[k]->writing = false;
+		w->which[k]->writing = w->which[k]->asked_for = false;
 	}
 }
 
