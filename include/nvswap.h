@@ -354,7 +354,8 @@ struct nvs_transfer {
 	void *user;	 /* the caller's own */
 
 	/* Read after completion: */
-	int status; /* 0 or a negative errno; a read past the end of the file: -ENODATA */
+	int status; /* 0 or a negative errno; a read past the end of the file: -ENODATA; an I/O that
+		       is met with EAGAIN or EINTR again and again: -EIO */
 	uint64_t error_offset; /* the file offset of the I/O that failed */
 
 	struct nvs_transfer_state {

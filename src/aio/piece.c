@@ -237,11 +237,11 @@ static int end_status(int status)
 	return status == -EAGAIN || status == -ETIMEDOUT ? -EIO : status;
 }
 
-static bool try_again(struct piece *piece, int status)
+static bool try_again(struct piece *piece)
 {
 	if (++piece->retries <= RETRIES_MAX)
 		return true;
-	piece->status = end_status(status);
+	piece->status = -EIO;
 	return false;
 }
 
@@ -255,7 +255,7 @@ static bool continue_short(struct piece *piece, uint32_t result)
 		return false;
 	}
 	if (!progress)
-		return try_again(piece, -EIO);
+		return try_again(piece);
 	piece->retries = 0;
 	piece->done += progress;
 	piece->io.data = (char *)piece->io.data + progress;
@@ -269,7 +269,7 @@ static bool has_ended(struct piece *piece)
 	int result = piece->io.result;
 
 	if (result == -EINTR || result == -EAGAIN)
-		return !try_again(piece, result);
+		return !try_again(piece);
 	if (result < 0) {
 		piece->status = end_status(result);
 		return true;
