@@ -310,6 +310,12 @@ static void share(void)
 	assert_true(shared != MAP_FAILED);
 }
 
+void history_forget_counts(void)
+{
+	share();
+	shared->counts = (struct history_counts){0};
+}
+
 bool history_play_aloud(const struct history *history)
 {
 	share();

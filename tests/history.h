@@ -46,8 +46,9 @@ struct history_counts {
 	uint64_t ios, faults; /* of the drive */
 	uint64_t errors;      /* that calls returned because of the drive */
 };
-/* Those of this run, to be added to. */
+/* Those since history_play() was first called or history_forget_counts() last. */
 struct history_counts *history_counts(void);
+void history_forget_counts(void);
 
 /* ---- For tests ---- */
 

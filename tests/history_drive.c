@@ -11,7 +11,7 @@
 /* About one I/O in so many. */
 static void sometimes(struct history_drive *drive, uint64_t *random, struct sim_rule rule)
 {
-	rule.ppm = 500 + (uint32_t)below(random, 20000);
+	rule.ppm = 1000 + (uint32_t)below(random, 40000);
 	sim_fault(drive->sim, &rule);
 }
 
@@ -109,6 +109,7 @@ void history_drive_go(struct history_drive *drive)
 
 void history_drive_storm(struct history_drive *drive, bool writes, int error)
 {
+	history_tell("every %s fails: %s\n", writes ? "write" : "read", strerror(error));
 	sim_no_faults(drive->sim);
 	add_storm(drive, writes, error);
 	add_usual(drive);

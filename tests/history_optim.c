@@ -434,6 +434,8 @@ static void op_reopen(struct world *w)
 
 static void op_storm(struct world *w)
 {
+	/* Who asks again for ever gets it no sooner. */
+	static const int errors[] = {EIO, EIO, ENOSPC, EAGAIN, EINTR};
 	bool writes = below(&w->random, 2);
 
 	if (!w->drive.faulty)
@@ -443,8 +445,7 @@ static void op_storm(struct world *w)
 		history_drive_calm(&w->drive);
 		return;
 	}
-	history_tell("every %s fails\n", writes ? "write" : "read");
-	history_drive_storm(&w->drive, writes, writes ? ENOSPC : EIO);
+	history_drive_storm(&w->drive, writes, errors[below(&w->random, LENGTH(errors))]);
 }
 
 static void check_all(struct world *w)

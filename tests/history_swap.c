@@ -943,6 +943,8 @@ static void op_go(struct world *w)
 
 static void op_storm(struct world *w)
 {
+	/* Who asks again for ever gets it no sooner. */
+	static const int errors[] = {EIO, EIO, ENOSPC, EAGAIN, EINTR};
 	bool writes = below(&w->random, 2);
 
 	if (!w->drive.faulty)
@@ -952,8 +954,7 @@ static void op_storm(struct world *w)
 		history_drive_calm(&w->drive);
 		return;
 	}
-	history_tell("every %s fails\n", writes ? "write" : "read");
-	history_drive_storm(&w->drive, writes, writes ? ENOSPC : EIO);
+	history_drive_storm(&w->drive, writes, errors[below(&w->random, LENGTH(errors))]);
 }
 
 static void op_stats(struct world *w)

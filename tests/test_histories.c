@@ -34,6 +34,7 @@ static void play(const struct history_model *model, uint32_t n, uint32_t length)
 {
 	struct history first = {model, seed_of_run() * 1000003, length, NULL}, found;
 
+	history_forget_counts();
 	if (!history_play(&first, n, &found, text, sizeof(text))) {
 		fputs(text, stdout);
 		fail();
