@@ -15,7 +15,7 @@
 #define GROUPS 4
 #define PARTS  3
 /* In a kept store a write leaves what was committed alone. */
-#define COPY_ON_WRITE 0
+#define COPY_ON_WRITE 1
 #define TRIES	      3 /* of a step on a drive that fails, before it is mended */
 
 /* What a commit keeps of a group, or what it holds now. */

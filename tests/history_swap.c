@@ -15,7 +15,7 @@
 #define TENSORS 20
 #define BATCH	6
 /* In a kept store a write leaves what was committed alone. */
-#define COPY_ON_WRITE 0
+#define COPY_ON_WRITE 1
 
 /* One of the contents from `oldest` to `newest`, or, if `none`, none; with newest 0 there are none.
  */
