@@ -230,6 +230,8 @@ int transfer_error(const struct nvs_transfer *transfer, const char *subject,
 		advice = ": make room on the drive";
 	else if (transfer->status == -EIO)
 		advice = ": the drive failed, see the kernel's log";
+	else if (transfer->status == -ECANCELED)
+		advice = ": io_uring could start no thread for it, see ulimit -u";
 	return error_about(error, transfer->status, subject, 0, place.offset,
 			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
 			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,

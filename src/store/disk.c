@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -51,6 +52,20 @@ int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64
 		done += n > 0 ? (size_t)n : 0;
 	}
 	return 0;
+}
+
+int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error)
+{
+	struct rlimit limit;
+	char need[32], most[32];
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+	    nbytes <= limit.rlim_cur)
+		return 0;
+	return error_set(error, -ENOSPC,
+			 "%s needs %s, and a file of this process may have %s: raise the limit "
+			 "(ulimit -f unlimited)",
+			 path, size_text(nbytes, need), size_text(limit.rlim_cur, most));
 }
 
 int disk_sync(int fd, const char *path, struct nvs_error *error)

@@ -47,6 +47,11 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 	      struct nvs_error *error);
 int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64_t offset,
 	       struct nvs_error *error);
+/*
+ * Whether this process may have a file of `nbytes`: -ENOSPC where RLIMIT_FSIZE is less. To be asked
+ * first, for who grows one beyond it gets SIGXFSZ, which ends a process that has not seen to it.
+ */
+int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error);
 /* fdatasync; of a directory: fsync. */
 int disk_sync(int fd, const char *path, struct nvs_error *error);
 

@@ -230,8 +230,10 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
-		int rc = 0;
+		int rc = slot->owned ? disk_may_grow(slot->path, nbytes, error) : 0;
 
+		if (rc)
+			return rc;
 		/* The size stays: bytes that were not written are not part of a manifest. */
 		while (slot->owned &&
 		       (rc = fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)nbytes)) &&

@@ -13,6 +13,7 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
+#include "store/disk.h"
 #include "store/members.h"
 
 #define BUFFERED_UNIT 4096u
@@ -129,6 +130,8 @@ int member_begin(struct member *member, struct nvs_error *error)
 	if (member->kind != MEMBER_FILE)
 		return 0;
 	rc = set_size(member, 0, error);
+	if (!rc)
+		rc = disk_may_grow(member->path, member->base, error);
 	if (rc)
 		return rc;
 	rc = allocate(member->fd, 0, member->base);
@@ -166,6 +169,9 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 	if (to > member->capacity || to > INT64_MAX - member->base ||
 	    to - from > available(member, false))
 		return no_space(member, from, to - from, error);
+	rc = disk_may_grow(member->path, member->base + to, error);
+	if (rc)
+		return rc;
 	rc = allocate(member->fd, member->base + from, to - from);
 	if (!rc)
 		return 0;
