@@ -233,11 +233,16 @@ static int keep_private(int fd, const char *path, mode_t mode, const struct nvs_
 	return 0;
 }
 
-/* Makes or finds `name` in a directory; `path` is both, for messages. GONE: begin again. */
-static int step_down(int from_fd, const char *name, const char *path, int *fd,
+/*
+ * Makes or finds `name` in a directory; `path` is both, for messages. *made: it was not there.
+ * GONE: begin again.
+ */
+static int step_down(int from_fd, const char *name, const char *path, int *fd, bool *made,
 		     const struct nvs_log *log, struct nvs_error *error)
 {
-	if (mkdirat(from_fd, name, 0700) && errno != EEXIST)
+	if (!mkdirat(from_fd, name, 0700))
+		*made = true;
+	else if (errno != EEXIST)
 		return errno == ENOENT ? GONE : cannot(error, "make the directory", path, -errno);
 	*fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (*fd >= 0)
@@ -367,14 +372,14 @@ static int open_below(struct member *members, unsigned index, const char *path, 
 	int rc = compose(&member->path, error, "%s/nvswap", path);
 
 	if (!rc)
-		rc = step_down(member->parent_fd, "nvswap", member->path, &member->nvswap_fd, log,
-			       error);
+		rc = step_down(member->parent_fd, "nvswap", member->path, &member->nvswap_fd,
+			       &member->made, log, error);
 	if (!rc)
 		rc = compose(&member->directory, error, "%s/nvswap/%s", path, name);
 	if (rc)
 		return rc;
-	rc = step_down(member->nvswap_fd, name, member->directory, &member->directory_fd, log,
-		       error);
+	rc = step_down(member->nvswap_fd, name, member->directory, &member->directory_fd,
+		       &member->made, log, error);
 	if (!rc)
 		rc = compose(&member->path, error, "%s/nvswap/%s/data", path, name);
 	return rc ? rc : open_data(members, index, log, error);
@@ -503,7 +508,7 @@ static void unlink_from(const struct member *member, const char *name, const str
 			nvs_strerror(-errno));
 }
 
-static void dispose_of_file(struct member *member, const struct nvs_log *log)
+static void dispose_of_files(struct member *member, const struct nvs_log *log)
 {
 	char name[32];
 
@@ -512,8 +517,14 @@ static void dispose_of_file(struct member *member, const struct nvs_log *log)
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		unlink_from(member, name, log);
 	}
-	/* Where another store is, the directories stay, and that is as it should be. */
-	if (!unlinkat(member->nvswap_fd, strrchr(member->directory, '/') + 1, AT_REMOVEDIR))
+}
+
+/* Those that hold anything, this store or another, stay. */
+static void dispose_of_directories(const struct member *member)
+{
+	if (member->nvswap_fd >= 0 && member->directory)
+		unlinkat(member->nvswap_fd, strrchr(member->directory, '/') + 1, AT_REMOVEDIR);
+	if (member->parent_fd >= 0)
 		unlinkat(member->parent_fd, "nvswap", AT_REMOVEDIR);
 }
 
@@ -529,12 +540,13 @@ static void dispose_of_device(struct member *member, const struct nvs_log *log)
 
 void member_dispose(struct member *member, const struct nvs_log *log)
 {
-	if (!member->disposable)
-		return;
-	if (member->kind == MEMBER_FILE)
-		dispose_of_file(member, log);
-	else if (member->kind == MEMBER_RAW)
+	if (member->disposable && member->kind == MEMBER_FILE)
+		dispose_of_files(member, log);
+	if (member->disposable && member->kind == MEMBER_RAW)
 		dispose_of_device(member, log);
+	/* Opening it may have come no further than to make these. */
+	if (member->kind == MEMBER_FILE && (member->disposable || member->made))
+		dispose_of_directories(member);
 }
 
 void member_unlock(const struct member *member)

@@ -26,6 +26,7 @@ struct member {
 	int fd, direct_fd;			/* the lock is on fd */
 	bool lent;				/* the two belong to an nvs_file */
 	bool disposable; /* goes when it is closed: made just now, or not kept */
+	bool made;	 /* a directory of it was */
 	bool blank;	 /* has no label yet */
 	bool has_manifests;
 	struct dio_caps dio;
