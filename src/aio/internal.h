@@ -14,6 +14,8 @@
 
 /* An I/O that comes back with EINTR, EAGAIN or nothing done is tried again so many times. */
 #define RETRIES_MAX 100
+/* A kernel that will not tell of completions is asked again so often. */
+#define REAP_AGAIN_MS 10
 
 #define BOUNCE_SLOT_BYTES (256u * 1024)
 #define BOUNCE_SLOTS_MAX  8u  /* of a worker, */
@@ -85,6 +87,7 @@ struct worker {
 	struct piece **free;   /* unused ones */
 	uint32_t nbatch, nreaped, nfree;
 	uint32_t submitted; /* I/Os that the engine has */
+	int reap_status;    /* of the last reap: 0 or the negative errno that was logged */
 	struct bounce bounce;
 	int turn; /* the direction whose turn it is */
 	int files[ENGINE_FILES];

@@ -175,8 +175,9 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 		queue->facts->reap_calls++;
 		got = io_getevents(queue->context, min > n ? min - n : 0, max - n + 1,
 				   queue->events, NULL);
+		/* Those that were refused are out of its hands already. */
 		if (got < 0 && got != -EINTR)
-			return got;
+			return n ? (int)n : got;
 		for (int i = 0; i < got; i++) {
 			struct io *io = queue->events[i].data;
 

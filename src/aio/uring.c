@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "aio/engine.h"
@@ -56,15 +58,26 @@ static int setup(struct uring *uring, const struct engine_options *options)
 	return rc;
 }
 
+/*
+ * As many as the limit on open files lets be; in the slots beyond nothing can be set. By the system
+ * call, for io_uring_register_files(3) would raise that limit of the whole process.
+ */
+static bool register_files(struct uring *uring)
+{
+	int none[ENGINE_FILES];
+	struct rlimit limit;
+	unsigned n = ENGINE_FILES;
+
+	memset(none, -1, sizeof(none));
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
+		n = (unsigned)limit.rlim_cur;
+	return !syscall(SYS_io_uring_register, uring->ring.ring_fd, IORING_REGISTER_FILES, none, n);
+}
+
 static void register_tables(struct uring *uring, uint32_t without)
 {
-	if (!(without & WITHOUT_FIXED_FILES)) {
-		int none[ENGINE_FILES];
-
-		memset(none, -1, sizeof(none));
-		uring->facts->fixed_files = !io_uring_register_files(&uring->ring, none,
-								     ENGINE_FILES);
-	}
+	if (!(without & WITHOUT_FIXED_FILES))
+		uring->facts->fixed_files = register_files(uring);
 	if (!(without & WITHOUT_FIXED_BUFFERS))
 		uring->facts->fixed_buffers = !io_uring_register_buffers_sparse(&uring->ring,
 										ENGINE_BUFFERS);
@@ -226,6 +239,32 @@ static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *w
 	return n;
 }
 
+/*
+ * The kernel would not be called (a seccomp filter that came later, say). What it has not taken is
+ * ours to take back, and ends with that error.
+ */
+static unsigned take_back(struct uring *uring, struct io **ios, unsigned max, int rc)
+{
+	struct io_uring_sq *sq = &uring->ring.sq;
+	unsigned n = 0;
+
+	while (n < max && sq->sqe_tail != __atomic_load_n(sq->khead, __ATOMIC_ACQUIRE)) {
+		struct io *io =
+			(void *)(uintptr_t)sq->sqes[--sq->sqe_tail & *sq->kring_mask].user_data;
+
+		uring->unsubmitted--;
+		if (io) {
+			io->result = rc;
+			ios[n++] = io;
+		} else {
+			uring->wake_armed = false;
+		}
+	}
+	sq->sqe_head = sq->sqe_tail;
+	__atomic_store_n(sq->ktail, sq->sqe_tail, __ATOMIC_RELEASE);
+	return n;
+}
+
 static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 {
 	struct uring *uring = queue;
@@ -240,8 +279,11 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 			arm_wake(uring);
 		if (uring->unsubmitted || n < min) {
 			rc = flush(uring, n < min ? min - n : 0);
-			if (rc)
-				return rc;
+			if (rc) {
+				n += take(uring, ios + n, max - n, &woken);
+				n += take_back(uring, ios + n, max - n, rc);
+				return n ? (int)n : rc;
+			}
 		}
 		if (!min)
 			io_uring_get_events(&uring->ring);

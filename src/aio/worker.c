@@ -225,6 +225,18 @@ static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
 		 piece->position, piece->status ? 0 : piece->useful);
 }
 
+/* Memory that the kernel may still write to can't be given back: what it has stays in flight. */
+static void reap_failed(struct worker *worker, int rc)
+{
+	if (worker->reap_status != rc)
+		log_say(&worker->aio->log, NVS_LOG_ERROR,
+			"%s: the kernel does not say what has completed: %s; asking it again every "
+			"%d ms",
+			worker->aio->ops->name, nvs_strerror(rc), REAP_AGAIN_MS);
+	worker->reap_status = rc;
+	nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
+}
+
 static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 {
 	uint32_t depth = worker->aio->config.queue_depth;
@@ -232,13 +244,10 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	uint64_t now;
 
 	if (n < 0) {
-		/* Memory that the kernel may still write to can't be given back: they stay in
-		 * flight. */
-		log_say(&worker->aio->log, NVS_LOG_ERROR, "%s: reaping failed: %s; trying again",
-			worker->aio->ops->name, nvs_strerror(n));
-		sched_yield();
+		reap_failed(worker, n);
 		return;
 	}
+	worker->reap_status = 0;
 	now = clock_ns();
 	pthread_mutex_lock(&worker->stats_lock);
 	if (worker->submitted > worker->inflight_max)
