@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a process may have is at its limit (open files, threads, address space, the size of a file),
+ * or system calls are denied to it while it uses them. Each is an error that says so, leaves
+ * nothing behind, and neither a signal nor an engine that works worse without a word.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "aio/aio.h"
+#include "support.h"
+#include "swap_fixture.h"
+
+/* A child that hangs is killed by then, and the test fails. */
+#define GIVE_UP_S 20
+
+#define TENSOR_BYTES (300 * KIB + 17)
+
+struct child {
+	const char *directory;
+	enum nvs_ioengine ioengine;
+	bool keep;
+	unsigned calls; /* that are denied; of the table of the test */
+	int denied_with;
+};
+
+static int open_in(struct nvs_engine **engine, const struct child *child, struct nvs_error *error)
+{
+	struct nvs_config config;
+	int rc;
+
+	nvs_config_init(&config);
+	config.aio.ioengine = child->ioengine;
+	config.aio.block_size = 64 * KIB;
+	config.aio.thread_count = 2;
+	config.param_dtype = NVS_F32;
+	config.param.buffer_count = 1;
+	config.param.buffer_size = MIB;
+	config.keep = child->keep;
+	config.verify = true;
+	rc = nvs_config_set_paths(&config.param, &child->directory, 1, error);
+	if (!rc)
+		rc = nvs_open(engine, &config, NVS_OFFLOAD_PARAM, error);
+	nvs_config_free(&config);
+	return rc;
+}
+
+static int add(struct nvs_engine *engine, const char *name, struct nvs_tensor **tensor,
+	       struct nvs_error *error)
+{
+	const struct nvs_tensor_spec spec = {name, NVS_U8, TENSOR_BYTES};
+
+	return nvs_register(engine, &spec, 1, tensor, error);
+}
+
+/* Released dirty, in the pool. */
+static int make_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
+{
+	EXPECT(!nvs_lease(engine, &tensor, 1, -1, NULL));
+	fill(nvs_data(tensor), TENSOR_BYTES, seed);
+	EXPECT(!nvs_release(engine, &tensor, 1, NVS_DIRTY, NULL));
+	return CHILD_OK;
+}
+
+static int swap_out(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
+{
+	int rc = nvs_swap_out(engine, &tensor, 1, error);
+
+	return rc ? rc : nvs_wait(engine, &tensor, 1, -1, error);
+}
+
+static int has_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
+{
+	EXPECT(!nvs_swap_in(engine, &tensor, 1, -1, NULL));
+	EXPECT(!nvs_wait(engine, &tensor, 1, -1, NULL));
+	EXPECT(filled(nvs_data(tensor), TENSOR_BYTES, seed));
+	EXPECT(!nvs_release(engine, &tensor, 1, NVS_CLEAN, NULL));
+	return CHILD_OK;
+}
+
+static int swaps(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor;
+
+	EXPECT(!add(engine, "t", &tensor, NULL));
+	EXPECT(!make_contents(engine, tensor, 1));
+	EXPECT(!swap_out(engine, tensor, NULL));
+	return has_contents(engine, tensor, 1);
+}
+
+static int set_limit(int resource, uint64_t limit)
+{
+	struct rlimit limits;
+
+	if (getrlimit(resource, &limits))
+		return -errno;
+	limits.rlim_cur = limit < limits.rlim_max ? limit : limits.rlim_max;
+	return setrlimit(resource, &limits) ? -errno : 0;
+}
+
+static bool limit_is(int resource, uint64_t limit)
+{
+	struct rlimit limits;
+
+	return !getrlimit(resource, &limits) && limits.rlim_cur == limit;
+}
+
+static void run_child(int (*work)(void *arg), struct child *child)
+{
+	int status = in_child(work, child);
+
+	if (status == CHILD_SKIPPED)
+		SKIP("the limit can't be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* ---- System calls denied in the middle of it ---- */
+
+struct denial {
+	enum nvs_ioengine ioengine;
+	long calls[2]; /* -1: none */
+};
+
+static const struct denial denials[] = {
+	{NVS_IOENGINE_IO_URING, {SYS_io_uring_enter, -1}},
+	{NVS_IOENGINE_LIBAIO, {SYS_io_submit, -1}},
+	{NVS_IOENGINE_LIBAIO, {SYS_io_submit, SYS_io_getevents}},
+	{NVS_IOENGINE_POSIX, {SYS_pwritev2, SYS_preadv2}},
+};
+
+static int deny(const struct child *child)
+{
+	for (size_t i = 0; i < 2; i++) {
+		long call = denials[child->calls].calls[i];
+		int rc = call < 0 ? 0 : deny_syscall(call, child->denied_with);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int use_what_is_denied(void *arg)
+{
+	const struct child *child = arg;
+	struct nvs_tensor *stored, *dirty;
+	struct nvs_tensor_info info;
+	struct nvs_engine *engine;
+	struct nvs_error error;
+
+	alarm(GIVE_UP_S);
+	EXPECT(!open_in(&engine, child, &error));
+	EXPECT(!add(engine, "stored", &stored, &error) && !add(engine, "dirty", &dirty, &error));
+	EXPECT(!make_contents(engine, stored, 1) && !swap_out(engine, stored, &error));
+	EXPECT(!make_contents(engine, dirty, 2));
+	if (deny(child))
+		return CHILD_SKIPPED;
+
+	for (int tries = 0; tries < 2; tries++) {
+		EXPECT(swap_out(engine, dirty, &error) == -child->denied_with);
+		EXPECT(error.code == -child->denied_with && !strcmp(error.subject, "dirty"));
+		EXPECT(strstr(error.text, "writing") && strstr(error.text, "rank0/data"));
+		nvs_tensor_get_info(engine, dirty, &info);
+		EXPECT(info.state == NVS_RESIDENT && info.dirty);
+		EXPECT(filled(nvs_data(dirty), TENSOR_BYTES, 2));
+		EXPECT(!nvs_swap_in(engine, &stored, 1, -1, &error));
+		EXPECT(nvs_wait(engine, &stored, 1, -1, &error) == -child->denied_with);
+		EXPECT(!strcmp(error.subject, "stored") && strstr(error.text, "reading"));
+		nvs_tensor_get_info(engine, stored, &info);
+		EXPECT(info.state == NVS_ON_DRIVE && !info.uses);
+	}
+	EXPECT(!nvs_close(engine, &error));
+	return CHILD_OK;
+}
+
+static void an_engine_that_is_denied_its_calls_fails_transfers_and_can_be_closed(void **state)
+{
+	static const int errors[] = {EPERM, ENOSYS};
+	char reason[192];
+
+	(void)state;
+	for (unsigned i = 0; i < LENGTH(denials); i++)
+		for (size_t j = 0; j < LENGTH(errors); j++) {
+			struct child child = {.directory = temp_directory(),
+					      .ioengine = denials[i].ioengine,
+					      .calls = i,
+					      .denied_with = errors[j]};
+
+			/* What is not there is tried by a call that is. */
+			if (child.ioengine == NVS_IOENGINE_POSIX && errors[j] == ENOSYS)
+				continue;
+			if (!ioengine_try(child.ioengine, reason, sizeof(reason)))
+				run_child(use_what_is_denied, &child);
+		}
+}
+
+/* ---- Open files ---- */
+
+static int lowest_free_descriptor(void)
+{
+	int fd = dup(STDOUT_FILENO);
+
+	if (fd >= 0)
+		close(fd);
+	return fd;
+}
+
+static unsigned open_descriptors(void)
+{
+	unsigned n = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static bool is_empty(const char *directory)
+{
+	struct stat st;
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/nvswap", directory);
+	return stat(path, &st) && errno == ENOENT;
+}
+
+/* What an engine is like that had all it wanted; a kept store has a tensor from then on. */
+static int open_unlimited(const struct child *child, bool *direct)
+{
+	struct nvs_engine_stats stats;
+	struct nvs_engine *engine;
+	struct nvs_error error;
+
+	EXPECT(!open_in(&engine, child, &error));
+	nvs_get_stats(engine, &stats);
+	*direct = stats.direct;
+	EXPECT(!child->keep || swaps(engine) == CHILD_OK);
+	EXPECT(!nvs_close(engine, &error));
+	return CHILD_OK;
+}
+
+static int is_as_good(const struct child *child, struct nvs_engine *engine, bool direct)
+{
+	struct nvs_engine_stats stats;
+	struct nvs_tensor *tensor;
+
+	nvs_get_stats(engine, &stats);
+	EXPECT(stats.direct == direct);
+	if (!child->keep)
+		return swaps(engine);
+	EXPECT(!add(engine, "t", &tensor, NULL));
+	return has_contents(engine, tensor, 1);
+}
+
+/* From none up to a few more than it takes. */
+static int open_with_few_descriptors(void *arg)
+{
+	enum { MOST = 40, ENOUGH = 3 };
+	const struct child *child = arg;
+	int first = lowest_free_descriptor();
+	unsigned failed = 0, opened = 0, before;
+	struct rlimit was;
+	bool direct;
+
+	alarm(GIVE_UP_S);
+	EXPECT(!getrlimit(RLIMIT_NOFILE, &was));
+	EXPECT(open_unlimited(child, &direct) == CHILD_OK);
+	before = open_descriptors();
+	for (int more = 0; more < MOST && opened < ENOUGH; more++) {
+		struct nvs_engine *engine = NULL;
+		struct nvs_error error = {0};
+		int rc;
+
+		if (set_limit(RLIMIT_NOFILE, (uint64_t)(first + more)))
+			return CHILD_SKIPPED;
+		rc = open_in(&engine, child, &error);
+		EXPECT(limit_is(RLIMIT_NOFILE, (uint64_t)(first + more)));
+		if (rc) {
+			EXPECT(rc == -EMFILE || rc == -ENOTSUP);
+			EXPECT(error.code == rc && strstr(error.text, "oo many open files"));
+			EXPECT(child->keep || is_empty(child->directory));
+			failed++;
+		} else {
+			EXPECT(is_as_good(child, engine, direct) == CHILD_OK);
+			EXPECT(!nvs_close(engine, &error));
+			opened++;
+		}
+		EXPECT(!setrlimit(RLIMIT_NOFILE, &was));
+		EXPECT(open_descriptors() == before);
+	}
+	EXPECT(failed > 2 && opened == ENOUGH);
+	return CHILD_OK;
+}
+
+static void too_few_open_files_are_an_error_and_never_a_worse_engine(void **state)
+{
+	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_IO_URING,
+						    NVS_IOENGINE_LIBAIO, NVS_IOENGINE_POSIX};
+	char reason[192];
+
+	(void)state;
+	for (unsigned i = 0; i < 2 * LENGTH(engines); i++) {
+		struct child child = {
+			.directory = temp_directory(), .ioengine = engines[i / 2], .keep = i % 2};
+
+		if (!child.ioengine || !ioengine_try(child.ioengine, reason, sizeof(reason)))
+			run_child(open_with_few_descriptors, &child);
+	}
+}
+
+/* ---- Threads ---- */
+
+#define ORDINARY_USER 54321u
+
+static int become_ordinary(void)
+{
+	return setresgid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER) ||
+	       setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER);
+}
+
+/* The kernel may have no thread for what io_uring can't do at once, which then fails. */
+static int swaps_or_says_why(struct nvs_engine *engine)
+{
+	struct nvs_tensor_info info;
+	struct nvs_tensor *tensor;
+	struct nvs_error error;
+	int rc;
+
+	EXPECT(!add(engine, "t", &tensor, NULL));
+	EXPECT(!make_contents(engine, tensor, 1));
+	rc = swap_out(engine, tensor, &error);
+	if (rc) {
+		EXPECT(rc == -ECANCELED && strstr(error.text, "ulimit -u"));
+		nvs_tensor_get_info(engine, tensor, &info);
+		EXPECT(info.state == NVS_RESIDENT && info.dirty);
+	}
+	EXPECT(!set_limit(RLIMIT_NPROC, RLIM_INFINITY));
+	EXPECT(!rc || !swap_out(engine, tensor, &error));
+	return has_contents(engine, tensor, 1);
+}
+
+static int open_with_few_threads(void *arg)
+{
+	enum { ENOUGH = 12 };
+	const struct child *child = arg;
+	unsigned failed = 0, opened = 0, before;
+
+	alarm(GIVE_UP_S);
+	if (become_ordinary())
+		return CHILD_SKIPPED;
+	before = open_descriptors();
+	for (uint64_t limit = 0; limit < ENOUGH; limit++) {
+		struct nvs_engine *engine = NULL;
+		struct nvs_error error = {0};
+		int rc;
+
+		if (set_limit(RLIMIT_NPROC, limit))
+			return CHILD_SKIPPED;
+		rc = open_in(&engine, child, &error);
+		if (rc) {
+			EXPECT(rc == -EAGAIN || rc == -ENOTSUP);
+			EXPECT(error.code == rc && strstr(error.text, "started"));
+			EXPECT(is_empty(child->directory));
+			failed++;
+		} else {
+			EXPECT(swaps_or_says_why(engine) == CHILD_OK);
+			EXPECT(!nvs_close(engine, &error));
+			opened++;
+		}
+		EXPECT(open_descriptors() == before);
+	}
+	EXPECT(failed > 1 && opened > 1);
+	return CHILD_OK;
+}
+
+static void too_few_threads_are_an_error_that_leaves_nothing(void **state)
+{
+	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_POSIX};
+
+	(void)state;
+	if (geteuid())
+		SKIP("only root can become a user who has no other process");
+	for (size_t i = 0; i < LENGTH(engines); i++) {
+		struct child child = {.directory = memory_directory(), .ioengine = engines[i]};
+
+		if (!child.directory)
+			SKIP("there is no directory that another user can reach");
+		assert_int_equal(chown(child.directory, ORDINARY_USER, ORDINARY_USER), 0);
+		run_child(open_with_few_threads, &child);
+	}
+}
+
+/* ---- Address space ---- */
+
+static uint64_t address_space(void)
+{
+	FILE *file = fopen("/proc/self/statm", "re");
+	unsigned long long pages = 0;
+
+	if (file) {
+		(void)!fscanf(file, "%llu", &pages);
+		fclose(file);
+	}
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int open_with_little_memory(void *arg)
+{
+	enum { STEPS = 200 };
+	const struct child *child = arg;
+	uint64_t used = address_space();
+	unsigned failed = 0, step = 0;
+	int rc = -ENOMEM;
+
+	alarm(GIVE_UP_S);
+	for (; rc && step < STEPS; step++) {
+		struct nvs_engine *engine = NULL;
+		struct nvs_error error = {0};
+
+		if (set_limit(RLIMIT_AS, used + step * 256 * KIB))
+			return CHILD_SKIPPED;
+		rc = open_in(&engine, child, &error);
+		if (rc) {
+			EXPECT(rc == -ENOMEM || rc == -EAGAIN || rc == -ENOTSUP);
+			EXPECT(error.code == rc && error.text[0]);
+			EXPECT(is_empty(child->directory));
+			failed++;
+		} else {
+			EXPECT(!nvs_close(engine, &error));
+		}
+	}
+	EXPECT(failed > 1 && step < STEPS);
+	return CHILD_OK;
+}
+
+static void too_little_address_space_is_an_error_that_leaves_nothing(void **state)
+{
+	struct child child = {.directory = temp_directory()};
+
+	(void)state;
+	if (SANITIZED)
+		SKIP("a sanitizer needs all the addresses there are");
+	run_child(open_with_little_memory, &child);
+}
+
+/* ---- The size of a file ---- */
+
+/* With the default action of SIGXFSZ, which is to end the process. */
+static int reserve_more_than_a_file_may_have(void *arg)
+{
+	const struct child *child = arg;
+	const struct nvs_tensor_spec much = {"much", NVS_U8, 3 * MIB};
+	struct nvs_tensor *tensor, *other;
+	struct nvs_engine *engine;
+	struct nvs_error error;
+	struct rlimit was;
+
+	alarm(GIVE_UP_S);
+	signal(SIGXFSZ, SIG_DFL);
+	EXPECT(!getrlimit(RLIMIT_FSIZE, &was));
+	if (set_limit(RLIMIT_FSIZE, 512 * KIB))
+		return CHILD_SKIPPED;
+	EXPECT(open_in(&engine, child, &error) == -ENOSPC);
+	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "512 KiB"));
+	EXPECT(is_empty(child->directory));
+
+	EXPECT(!set_limit(RLIMIT_FSIZE, 3 * MIB));
+	EXPECT(!open_in(&engine, child, &error));
+	EXPECT(!add(engine, "t", &tensor, &error));
+	EXPECT(nvs_register(engine, &much, 1, &other, &error) == -ENOSPC);
+	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "3 MiB"));
+	EXPECT(strstr(error.text, "rank0/data") && !nvs_find(engine, "much"));
+	EXPECT(!make_contents(engine, tensor, 3) && !swap_out(engine, tensor, &error));
+	EXPECT(has_contents(engine, tensor, 3) == CHILD_OK);
+	EXPECT(!setrlimit(RLIMIT_FSIZE, &was));
+	EXPECT(!nvs_register(engine, &much, 1, &other, &error));
+	EXPECT(!nvs_close(engine, &error));
+	return CHILD_OK;
+}
+
+static void a_limit_on_the_size_of_files_is_an_error_with_the_remedy_and_no_signal(void **state)
+{
+	(void)state;
+	for (int keep = 0; keep < 2; keep++) {
+		struct child child = {.directory = temp_directory(), .keep = keep};
+
+		run_child(reserve_more_than_a_file_may_have, &child);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(an_engine_that_is_denied_its_calls_fails_transfers_and_can_be_closed),
+		test(too_few_open_files_are_an_error_and_never_a_worse_engine),
+		test(too_few_threads_are_an_error_that_leaves_nothing),
+		test(too_little_address_space_is_an_error_that_leaves_nothing),
+		test(a_limit_on_the_size_of_files_is_an_error_with_the_remedy_and_no_signal),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
