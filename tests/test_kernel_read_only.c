@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * File systems that stop taking writes while a store lies on them: ext4 goes read-only when it
+ * finds itself damaged, and is shut down when its device has gone. What was committed is there
+ * after a remount; what could not be written stays in memory, and is told.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/ioctl.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "kernel_drive.h"
+
+#define DRIVE_BYTES (64 * MIB)
+#define SHUTDOWN    _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN; of XFS first */
+#define DATA	    "nvswap/rank0/data"
+
+/* As when the kernel meets metadata that make no sense, with errors=remount-ro. */
+static void damage(const struct kernel_drive *drive)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/fs/ext4/%s/trigger_fs_error",
+		 strrchr(drive->device, '/') + 1);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		SKIP("this kernel has no %s", path);
+	assert_int_equal(write(fd, "1", 1), 1);
+	close(fd);
+}
+
+/* At once, with nothing written back. */
+static void shut_down(const struct kernel_drive *drive)
+{
+	uint32_t how = 2;
+	int fd = open(drive->directory, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	if (ioctl(fd, SHUTDOWN, &how))
+		SKIP("this kernel can't shut an ext4 down: %s", strerror(errno));
+	close(fd);
+}
+
+enum { TENSORS = 24 };
+
+static void sizes_of(uint64_t nbytes[TENSORS])
+{
+	for (size_t i = 0; i < TENSORS; i++)
+		nbytes[i] = 200 * KIB + i * 1000;
+}
+
+/* A kept store on it, with a commit that has tensor i of seed i. */
+static void commit_some(struct fixture *f, const struct kernel_drive *drive,
+			enum nvs_ioengine ioengine, struct nvs_tensor **t)
+{
+	uint64_t nbytes[TENSORS];
+
+	sizes_of(nbytes);
+	OPEN(f, .in = drive->directory, .ioengine = ioengine, .keep = true, .pool_bytes = 8 * MIB);
+	tensors_add(f, "t", nbytes, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_store(f, t[i], i);
+	OK(f, nvs_commit(f->engine, &f->error));
+}
+
+static void close_in_vain(struct fixture *f, int code)
+{
+	int rc = nvs_close(f->engine, &f->error);
+
+	f->engine = NULL;
+	expect_error(f, rc, code, DATA);
+}
+
+/*
+ * A later run finds the commit. Tensors from `changed` on were being written again, to seed 100 +
+ * i: one of these may have become neither, and then says so.
+ */
+static void is_as_committed(struct fixture *f, size_t changed)
+{
+	struct nvs_tensor *t[TENSORS];
+	uint64_t nbytes[TENSORS];
+
+	sizes_of(nbytes);
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", nbytes, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++) {
+		int rc = nvs_swap_in(f->engine, &t[i], 1, -1, &f->error);
+
+		rc = rc ? rc : nvs_wait(f->engine, &t[i], 1, -1, &f->error);
+		if (rc && i >= changed) {
+			expect_error(f, rc, -EBADMSG, "");
+			continue;
+		}
+		OK(f, rc);
+		assert_true(filled(nvs_data(t[i]), nbytes[i], i));
+		OK(f, nvs_release(f->engine, &t[i], 1, NVS_CLEAN, &f->error));
+	}
+	tensor_store(f, t[0], 1000);
+	tensor_check(f, t[0], 1000);
+}
+
+static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
+{
+	struct kernel_drive drive;
+	struct nvs_tensor *t[TENSORS];
+	struct fixture f;
+
+	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "errors=remount-ro");
+	commit_some(&f, &drive, ioengine, t);
+	tensor_write(&f, t[0], 100);
+	damage(&drive);
+
+	expect_error(&f, nvs_swap_out(f.engine, &t[0], 1, &f.error), -EROFS, DATA);
+	STATE(&f, t[0], NVS_RESIDENT, true, 0);
+	assert_true(filled(nvs_data(t[0]), 200 * KIB, 100));
+	for (size_t i = 1; i < TENSORS; i++)
+		tensor_check(&f, t[i], i);
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EROFS, DATA);
+	close_in_vain(&f, -EROFS);
+	expect_error(&f, fixture_reopen(&f), -EROFS, DATA);
+
+	kernel_drive_remount(&drive);
+	is_as_committed(&f, TENSORS);
+	fixture_close(&f);
+	(void)cleanup(NULL);
+}
+
+static void a_file_system_that_goes_read_only_still_gives_what_it_has(void **state)
+{
+	enum nvs_ioengine engines[3];
+	size_t n = kernel_engines(engines);
+
+	(void)state;
+	for (size_t i = 0; i < n; i++)
+		ext4_that_goes_read_only(engines[i]);
+}
+
+/* Writes have begun, so that the label says so, and the tensors' own writes meet it. */
+static void writes_to_what_is_read_only_now_are_named_and_stay_in_memory(void **state)
+{
+	struct kernel_drive drive;
+	struct nvs_tensor *t[TENSORS];
+	struct fixture f;
+
+	(void)state;
+	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "errors=remount-ro");
+	OPEN(&f, .in = drive.directory);
+	t[0] = tensor_add(&f, "first", MIB);
+	t[1] = tensor_add(&f, "second", MIB);
+	tensor_store(&f, t[0], 1);
+	tensor_write(&f, t[1], 2);
+	damage(&drive);
+	OK(&f, nvs_swap_out(f.engine, &t[1], 1, &f.error));
+	expect_error(&f, nvs_wait(f.engine, &t[1], 1, -1, &f.error), -EROFS, "second: writing");
+	STATE(&f, t[1], NVS_RESIDENT, true, 0);
+	assert_true(filled(nvs_data(t[1]), MIB, 2));
+	tensor_check(&f, t[0], 1);
+	assert_int_equal(nvs_close(f.engine, &f.error), 0);
+	f.engine = NULL;
+	assert_says(f.log, "cannot remove");
+	fixture_close(&f);
+}
+
+/* ---- Shut down in mid-flight ---- */
+
+static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
+{
+	enum { KEPT = TENSORS / 2 };
+	struct kernel_drive drive;
+	struct nvs_tensor *t[TENSORS];
+	struct fixture f;
+	size_t failed = 0;
+
+	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "");
+	commit_some(&f, &drive, ioengine, t);
+	for (size_t i = KEPT; i < TENSORS; i++)
+		tensor_write(&f, t[i], 100 + i);
+	OK(&f, nvs_swap_out(f.engine, t + KEPT, TENSORS - KEPT, &f.error));
+	shut_down(&drive);
+	for (size_t i = KEPT; i < TENSORS; i++) {
+		int rc = nvs_wait(f.engine, &t[i], 1, -1, &f.error);
+
+		if (!rc) {
+			STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
+			continue;
+		}
+		expect_error(&f, rc, -EIO, DATA);
+		STATE(&f, t[i], NVS_RESIDENT, true, 0);
+		assert_true(filled(nvs_data(t[i]), 200 * KIB + i * 1000, 100 + i));
+		failed++;
+	}
+	print_message("%s: %zu of %d in flight failed\n", nvs_ioengine_name(ioengine), failed,
+		      TENSORS - KEPT);
+	OK(&f, nvs_swap_in(f.engine, t, 1, -1, &f.error));
+	expect_error(&f, nvs_wait(f.engine, t, 1, -1, &f.error), -EIO, "t0: reading");
+	assert_int_equal(nvs_commit(f.engine, &f.error), -EIO);
+	close_in_vain(&f, -EIO);
+
+	kernel_drive_remount(&drive);
+	is_as_committed(&f, KEPT);
+	fixture_close(&f);
+	(void)cleanup(NULL);
+}
+
+static void a_file_system_that_is_shut_down_in_mid_flight_has_the_last_commit(void **state)
+{
+	enum nvs_ioengine engines[3];
+	size_t n = kernel_engines(engines);
+
+	(void)state;
+	for (size_t i = 0; i < n; i++)
+		ext4_that_is_shut_down(engines[i]);
+}
+
+/* ---- Read-only from the start ---- */
+
+static void a_store_can_not_be_made_on_what_is_mounted_read_only(void **state)
+{
+	struct kernel_drive drive;
+	struct fixture f;
+
+	(void)state;
+	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "");
+	assert_int_equal(mount(NULL, drive.directory, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+	INIT(&f, .in = drive.directory);
+	expect_error(&f, fixture_reopen(&f), -EROFS, "/nvswap: Read-only file system");
+	assert_null(f.engine);
+	assert_int_equal(mount(NULL, drive.directory, NULL, MS_REMOUNT, NULL), 0);
+	OK(&f, fixture_reopen(&f));
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_file_system_that_goes_read_only_still_gives_what_it_has),
+		test(writes_to_what_is_read_only_now_are_named_and_stay_in_memory),
+		test(a_file_system_that_is_shut_down_in_mid_flight_has_the_last_commit),
+		test(a_store_can_not_be_made_on_what_is_mounted_read_only),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}

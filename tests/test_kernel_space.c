@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A file system that others fill up while a store lies on it: what was registered has its space and
+ * is written, kept and found again; what comes later is refused with the numbers, and fits when
+ * there is room again.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "kernel_drive.h"
+#include "optim_fixture.h"
+
+#define DRIVE_BYTES (48 * MIB)
+
+/* Takes what is free, to the last block. */
+static void fill_up(const char *directory)
+{
+	char path[512];
+	uint64_t length = 0;
+	struct statvfs vfs;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/filler", directory);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	for (uint64_t piece = DRIVE_BYTES; piece >= 1024; piece /= 2)
+		while (!posix_fallocate(fd, (off_t)length, (off_t)piece))
+			length += piece;
+	close(fd);
+	assert_int_equal(statvfs(directory, &vfs), 0);
+	assert_true(vfs.f_bavail * vfs.f_bsize < 64 * KIB);
+}
+
+static void make_room(const char *directory)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/filler", directory);
+	assert_int_equal(unlink(path), 0);
+}
+
+static const char *ext4(void)
+{
+	const char *why = NULL, *directory;
+
+	if (geteuid())
+		SKIP("an ext4 on a loop device needs root");
+	directory = loop_ext4(DRIVE_BYTES, 512, &why);
+	if (!directory)
+		SKIP("%s", why);
+	return directory;
+}
+
+/* ---- Registered before ---- */
+
+enum { TENSORS = 4 };
+static const uint64_t sizes[TENSORS] = {MIB, 3 * MIB + 5, 300, 2 * MIB};
+
+static void write_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_store(f, t[i], seed + i);
+}
+
+static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_check(f, t[i], seed + i);
+	OK(f, nvs_swap_out(f->engine, t, TENSORS, &f->error));
+}
+
+/* The tensor is refused, and told with what there is and what to do. */
+static void is_refused(struct fixture *f)
+{
+	static const struct nvs_tensor_spec specs[] = {{"little", NVS_U8, 1000},
+						       {"much", NVS_U8, 4 * MIB}};
+	struct nvs_tensor *tensors[2];
+
+	int rc = nvs_register(f->engine, specs, 2, tensors, &f->error);
+
+	assert_says(f->error.text, "nvswap/rank0/");
+	expect_error(f, rc, -ENOSPC, "free some space, or give another nvme_path");
+	assert_null(nvs_find(f->engine, "little"));
+	assert_null(nvs_find(f->engine, "much"));
+}
+
+static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep)
+{
+	const char *directory = ext4();
+	struct nvs_tensor *t[TENSORS], *late;
+	struct nvs_engine_stats before, after;
+	struct fixture f;
+
+	OPEN(&f, .in = directory, .ioengine = ioengine, .keep = keep, .verify = true);
+	tensors_add(&f, "t", sizes, TENSORS, t);
+	fill_up(directory);
+	nvs_get_stats(f.engine, &before);
+	is_refused(&f);
+	nvs_get_stats(f.engine, &after);
+	assert_int_equal(after.store_bytes, before.store_bytes);
+	assert_int_equal(after.tensors, TENSORS);
+	for (uint64_t round = 0; round < 3; round++) {
+		write_all(&f, t, 10 * round);
+		check_all(&f, t, 10 * round);
+		OK(&f, nvs_commit(f.engine, &f.error));
+	}
+	if (keep) {
+		fixture_shut(&f);
+		OK(&f, fixture_reopen(&f));
+		tensors_add(&f, "t", sizes, TENSORS, t);
+		check_all(&f, t, 20);
+		is_refused(&f);
+	}
+	make_room(directory);
+	late = tensor_add(&f, "much", 4 * MIB);
+	tensor_store(&f, late, 7);
+	tensor_check(&f, late, 7);
+	check_all(&f, t, 20);
+	fixture_close(&f);
+	(void)cleanup(NULL);
+}
+
+static void what_was_registered_is_written_though_the_file_system_is_full(void **state)
+{
+	enum nvs_ioengine engines[3];
+	size_t n = kernel_engines(engines);
+
+	(void)state;
+	for (size_t i = 0; i < n; i++)
+		fill_behind_its_back(engines[i], false);
+}
+
+static void a_kept_store_is_committed_though_the_file_system_is_full(void **state)
+{
+	(void)state;
+	fill_behind_its_back(NVS_IOENGINE_AUTO, true);
+}
+
+/* ---- A copy with holes ---- */
+
+/* As a copy has it that leaves out zeros: the length stays, the blocks are gone. */
+static void punch(const struct fixture *f, struct nvs_tensor *tensor)
+{
+	struct nvs_tensor_info info;
+	char path[512];
+	int fd;
+
+	nvs_tensor_get_info(f->engine, tensor, &info);
+	fixture_store_file(f, "data", path);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				   (off_t)(MIB + info.store_offset), (off_t)info.nbytes),
+			 0);
+	close(fd);
+}
+
+static void a_kept_store_that_lost_its_space_has_it_again_before_it_is_open(void **state)
+{
+	const char *directory = ext4();
+	struct nvs_tensor *t[TENSORS];
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .in = directory, .keep = true);
+	tensors_add(&f, "t", sizes, TENSORS, t);
+	tensor_store(&f, t[0], 1);
+	OK(&f, nvs_commit(f.engine, &f.error));
+	punch(&f, t[1]);
+	fixture_shut(&f);
+	fill_up(directory);
+	expect_error(&f, fixture_reopen(&f), -ENOSPC, "has no room for another");
+	make_room(directory);
+	OK(&f, fixture_reopen(&f));
+	fill_up(directory);
+	tensors_add(&f, "t", sizes, TENSORS, t);
+	tensor_store(&f, t[1], 2);
+	tensor_check(&f, t[1], 2);
+	tensor_check(&f, t[0], 1);
+	make_room(directory);
+	fixture_close(&f);
+}
+
+/* ---- The optimizer ---- */
+
+/* Only gradients that are added take space after it was opened. */
+static void gradients_that_find_no_room_are_refused_and_added_later(void **state)
+{
+	static const struct group groups[] = {{"g0", 500000, NVS_F32}, {"g1", 500000, NVS_BF16}};
+	static float gradients[1000];
+	const char *directory = ext4();
+	uint64_t added = 1;
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(gradients); i++)
+		gradients[i] = (float)element_value(1, i);
+	optim_init(&o, groups, LENGTH(groups));
+	DONE(&o, nvs_config_set_paths(&o.config.optimizer, &directory, 1, &o.error));
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	fill_up(directory);
+	REFUSED(&o,
+		nvs_optimizer_add_gradients(o.optimizer, 0, 0, LENGTH(gradients), NVS_F32,
+					    gradients, &added, &o.error),
+		-ENOSPC, "has no room for another");
+	assert_int_equal(added, 0);
+	optim_run(&o, 2, 2);
+	make_room(directory);
+	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 0, LENGTH(gradients), NVS_F32,
+					     gradients, &added, &o.error));
+	assert_int_equal(added, LENGTH(gradients));
+	DONE(&o, optim_step(&o, 3));
+	optim_close(&o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(what_was_registered_is_written_though_the_file_system_is_full),
+		test(a_kept_store_is_committed_though_the_file_system_is_full),
+		test(a_kept_store_that_lost_its_space_has_it_again_before_it_is_open),
+		test(gradients_that_find_no_room_are_refused_and_added_later),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
