@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the whole machine allows, at its limit: the contexts of aio (fs.aio-max-nr), really taken,
+ * and io_uring, really forbidden by kernel.io_uring_disabled. A child takes the former, so that
+ * they go with it; the latter is set back before anything is asserted.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <libaio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "support.h"
+#include "swap_fixture.h"
+
+static int open_with(enum nvs_ioengine ioengine, uint32_t threads, struct nvs_aio_stats *stats,
+		     struct nvs_error *error)
+{
+	const struct nvs_aio_config config = {.block_size = 64 * KIB,
+					      .queue_depth = 8,
+					      .thread_count = threads,
+					      .overlap_events = true,
+					      .ioengine = ioengine};
+	struct nvs_aio *aio;
+	int rc = nvs_aio_open(&aio, &config, NULL, error);
+
+	if (rc)
+		return rc;
+	nvs_aio_get_stats(aio, stats);
+	nvs_aio_close(aio);
+	return 0;
+}
+
+/* ---- fs.aio-max-nr ---- */
+
+/* As many as there are to be had, none for more events than that; returns how many. */
+static size_t take_contexts(io_context_t *contexts, size_t max, int events)
+{
+	size_t n = 0;
+
+	while (events && n < max) {
+		contexts[n] = NULL;
+		if (io_setup(events, &contexts[n]))
+			events /= 2;
+		else
+			n++;
+	}
+	return n;
+}
+
+/* The last of them are small; 0: there is no end to them. */
+static size_t take_all(io_context_t contexts[4096])
+{
+	size_t n = take_contexts(contexts, 2048, 4096);
+
+	if (!n || n == 2048)
+		return 0;
+	io_destroy(contexts[--n]);
+	return n + take_contexts(contexts + n, 2048, 16);
+}
+
+/* Where io_uring is denied too, auto comes to libaio and past it. */
+static int open_without_contexts(void *arg)
+{
+	static io_context_t contexts[4096];
+	struct nvs_aio_stats stats;
+	struct nvs_error error;
+	size_t n;
+
+	(void)arg;
+	if (deny_syscall(SYS_io_uring_setup, EPERM))
+		return CHILD_SKIPPED;
+	n = take_all(contexts);
+	if (!n)
+		return CHILD_SKIPPED;
+	EXPECT(open_with(NVS_IOENGINE_LIBAIO, 1, &stats, &error) == -ENOTSUP);
+	EXPECT(!strcmp(error.subject, "ioengine") && strstr(error.text, "fs.aio-max-nr"));
+	EXPECT(strstr(error.text, "raise it or lower queue_depth x thread_count"));
+	EXPECT(!open_with(NVS_IOENGINE_AUTO, 1, &stats, &error));
+	EXPECT(!strcmp(stats.ioengine, "posix") && strstr(stats.ioengine_reason, "fs.aio-max-nr"));
+
+	/* Room for some workers is no room for all of them, and is given back. */
+	while (n && open_with(NVS_IOENGINE_LIBAIO, 1, &stats, &error))
+		EXPECT(!io_destroy(contexts[--n]));
+	EXPECT(n);
+	EXPECT(open_with(NVS_IOENGINE_LIBAIO, 64, &stats, &error) == -ENOTSUP);
+	EXPECT(strstr(error.text, "fs.aio-max-nr"));
+	EXPECT(!open_with(NVS_IOENGINE_LIBAIO, 1, &stats, &error));
+	return CHILD_OK;
+}
+
+static void without_aio_contexts_libaio_says_so_and_auto_goes_on(void **state)
+{
+	int status = in_child(open_without_contexts, NULL);
+
+	(void)state;
+	if (status == CHILD_SKIPPED)
+		SKIP("the contexts of aio can't be exhausted here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* ---- kernel.io_uring_disabled ---- */
+
+#define DISABLED "/proc/sys/kernel/io_uring_disabled"
+
+static bool set_disabled(char value)
+{
+	int fd = open(DISABLED, O_WRONLY | O_CLOEXEC);
+	bool set = fd >= 0 && write(fd, &value, 1) == 1;
+
+	if (fd >= 0)
+		close(fd);
+	return set;
+}
+
+static char disabled_now(void)
+{
+	char value = 0;
+	int fd = open(DISABLED, O_RDONLY | O_CLOEXEC);
+
+	if (fd >= 0) {
+		(void)!read(fd, &value, 1);
+		close(fd);
+	}
+	return value;
+}
+
+static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
+{
+	static struct nvs_machine_info info;
+	struct nvs_aio_stats stats = {.ioengine = ""};
+	struct nvs_error named, any;
+	int named_rc, any_rc, info_rc;
+	char was = disabled_now();
+
+	(void)state;
+	if (!was)
+		SKIP("this kernel has no " DISABLED);
+	if (!set_disabled('2'))
+		SKIP("only root can forbid io_uring");
+	named_rc = open_with(NVS_IOENGINE_IO_URING, 1, &stats, &named);
+	any_rc = open_with(NVS_IOENGINE_AUTO, 1, &stats, &any);
+	info_rc = nvs_machine_info(&info, NULL);
+	assert_true(set_disabled(was));
+
+	assert_int_equal(named_rc, -ENOTSUP);
+	assert_says(named.text, "sysctl kernel.io_uring_disabled");
+	assert_says(named.text, "auto takes one that does");
+	assert_int_equal(any_rc, 0);
+	assert_string_not_equal(stats.ioengine, "io_uring");
+	assert_says(stats.ioengine_reason, "sysctl kernel.io_uring_disabled");
+	assert_int_equal(info_rc, 0);
+	assert_int_equal(info.io_uring_disabled, 2);
+	assert_false(info.ioengine[NVS_IOENGINE_IO_URING].works);
+	assert_string_equal(nvs_ioengine_name(info.auto_ioengine), stats.ioengine);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(without_aio_contexts_libaio_says_so_and_auto_goes_on),
+		test(where_io_uring_is_disabled_auto_says_so_and_goes_on),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
