@@ -60,13 +60,14 @@ static const char *try_make(struct kernel_drive *drive, uint64_t nbytes)
 {
 	const char *why = NULL, *memory;
 
-	*drive = (struct kernel_drive){.nbytes = nbytes, .gone_from = nbytes};
+	*drive = (struct kernel_drive){.nbytes = nbytes};
 	if (geteuid())
 		return "a loop device needs root";
-	memory = loop_ext4(nbytes + nbytes / 4, 512, &why);
+	memory = loop_ext4(2 * nbytes, 512, &why);
 	if (!memory)
 		return why;
 	drive->backing = path_in(memory, "drive");
+	drive->gone = path_in(memory, "gone");
 	close(open(drive->backing, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 	set_length(drive, nbytes);
 	drive->device = loop_device_over(drive->backing, &why);
@@ -118,43 +119,48 @@ uint64_t kernel_drive_place(const struct kernel_drive *drive, const char *file, 
 	return found.extent.fe_physical + before;
 }
 
+/* What is not a hole, from there on, to the same place. */
+static void copy_data(const char *from, const char *to, off_t at)
+{
+	int in = open(from, O_RDONLY | O_CLOEXEC);
+	int out = open(to, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	assert_true(in >= 0 && out >= 0);
+	while ((at = lseek(in, at, SEEK_DATA)) >= 0) {
+		off_t end = lseek(in, at, SEEK_HOLE);
+
+		while (at < end) {
+			off_t there = at;
+
+			assert_true(copy_file_range(in, &at, out, &there, (size_t)(end - at), 0) >
+				    0);
+		}
+	}
+	assert_int_equal(errno, ENXIO);
+	close(in);
+	close(out);
+}
+
 void kernel_drive_cut(struct kernel_drive *drive, uint64_t from)
 {
-	uint64_t nbytes = drive->nbytes - from;
-	int fd = open_backing(drive);
-
-	assert_true(from && from % PAGE == 0 && from < drive->nbytes && !drive->gone);
-	drive->gone = malloc(nbytes);
-	assert_non_null(drive->gone);
-	assert_int_equal(pread(fd, drive->gone, nbytes, (off_t)from), nbytes);
-	close(fd);
+	assert_true(from && from % PAGE == 0 && from < drive->nbytes);
+	copy_data(drive->backing, drive->gone, (off_t)from);
 	set_length(drive, from);
 	set_immutable(drive, true);
-	drive->gone_from = from;
 }
 
 void kernel_drive_mend_blank(struct kernel_drive *drive)
 {
 	set_immutable(drive, false);
 	set_length(drive, drive->nbytes);
-	free(drive->gone);
-	drive->gone = NULL;
-	drive->gone_from = drive->nbytes;
+	assert_int_equal(unlink(drive->gone), 0);
 }
 
 void kernel_drive_mend(struct kernel_drive *drive)
 {
-	uint64_t from = drive->gone_from, nbytes = drive->nbytes - from;
-	char *gone = drive->gone;
-	int fd;
-
-	drive->gone = NULL;
+	set_immutable(drive, false);
+	copy_data(drive->gone, drive->backing, 0);
 	kernel_drive_mend_blank(drive);
-	fd = open(drive->backing, O_WRONLY | O_CLOEXEC);
-	assert_true(fd >= 0);
-	assert_int_equal(pwrite(fd, gone, nbytes, (off_t)from), nbytes);
-	close(fd);
-	free(gone);
 }
 
 void kernel_drive_resize(struct kernel_drive *drive)

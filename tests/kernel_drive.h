@@ -12,11 +12,10 @@
 
 struct kernel_drive {
 	uint64_t nbytes;
-	const char *backing;   /* the file that holds the bytes */
+	const char *backing;   /* the file that holds the bytes, */
+	const char *gone;      /* and one for those that were taken from it */
 	const char *device;    /* over it: the drive */
 	const char *directory; /* where an ext4 on that is mounted; NULL: none is */
-	uint64_t gone_from;    /* nbytes: nothing is gone */
-	char *gone;	       /* the bytes from there on */
 };
 
 void kernel_drive_make(struct kernel_drive *drive, uint64_t nbytes);

@@ -410,7 +410,7 @@ static uint64_t address_space(void)
 
 static int open_with_little_memory(void *arg)
 {
-	enum { STEPS = 200 };
+	enum { STEPS = 100 };
 	const struct child *child = arg;
 	uint64_t used = address_space();
 	unsigned failed = 0, step = 0;
@@ -421,7 +421,7 @@ static int open_with_little_memory(void *arg)
 		struct nvs_engine *engine = NULL;
 		struct nvs_error error = {0};
 
-		if (set_limit(RLIMIT_AS, used + step * 256 * KIB))
+		if (set_limit(RLIMIT_AS, used + step * MIB))
 			return CHILD_SKIPPED;
 		rc = open_in(&engine, child, &error);
 		if (rc) {
