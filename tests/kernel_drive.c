@@ -103,10 +103,11 @@ void kernel_drive_remount(struct kernel_drive *drive)
 uint64_t kernel_drive_place(const struct kernel_drive *drive, const char *file, uint64_t offset,
 			    uint64_t nbytes)
 {
-	struct {
+	union {
 		struct fiemap map;
-		struct fiemap_extent extent;
+		char room[sizeof(struct fiemap) + sizeof(struct fiemap_extent)];
 	} found = {.map = {.fm_start = offset, .fm_length = nbytes, .fm_extent_count = 1}};
+	const struct fiemap_extent *extent;
 	int fd = open(file, O_RDONLY | O_CLOEXEC);
 	uint64_t before;
 
@@ -114,9 +115,10 @@ uint64_t kernel_drive_place(const struct kernel_drive *drive, const char *file, 
 	assert_int_equal(ioctl(fd, FS_IOC_FIEMAP, &found.map), 0);
 	close(fd);
 	assert_int_equal(found.map.fm_mapped_extents, 1);
-	before = offset - found.extent.fe_logical;
-	assert_true(found.extent.fe_length - before >= nbytes);
-	return found.extent.fe_physical + before;
+	extent = &found.map.fm_extents[0];
+	before = offset - extent->fe_logical;
+	assert_true(extent->fe_length - before >= nbytes);
+	return extent->fe_physical + before;
 }
 
 /* What is not a hole, from there on, to the same place. */
