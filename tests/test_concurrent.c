@@ -294,6 +294,7 @@ static void a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next(vo
 		child = fork();
 		if (!child)
 			write_for_ever(&f, ready[1]);
+		close(ready[1]);
 		assert_int_equal(read(ready[0], &byte, 1), 1);
 		expect_error(&f, fixture_reopen(&f), -EBUSY, "holds the store at");
 		assert_int_equal(kill(child, SIGKILL), 0);
@@ -303,7 +304,6 @@ static void a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next(vo
 		register_all(&f, t);
 		check_all(&f, t, 1);
 		close(ready[0]);
-		close(ready[1]);
 		fixture_close(&f);
 	}
 }
@@ -334,6 +334,7 @@ static void fork_in_mid_flight(struct fixture *f)
 		close(done[1]);
 		live_on(f->engine, ready[1], done[0]);
 	}
+	close(ready[1]);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
 	OK(f, nvs_wait(f->engine, t, N, -1, &f->error));
 	OK(f, nvs_swap_in(f->engine, t, N, -1, &f->error));
@@ -351,7 +352,6 @@ static void fork_in_mid_flight(struct fixture *f)
 	assert_int_equal(status, 0);
 	close(done[0]);
 	close(ready[0]);
-	close(ready[1]);
 }
 
 static void a_fork_in_mid_flight_disturbs_neither_the_pool_nor_the_store(void **state)

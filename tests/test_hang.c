@@ -247,7 +247,7 @@ static void a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both(void
 	assert_int_equal(nvs_submit(rig.aio, &rig.all[1], 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 3));
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
-	expect_hung(&rig, 0, -1, rig.fake.ios[1].offset);
+	expect_hung(&rig, 0, AWAIT_MS, rig.fake.ios[1].offset);
 	fake_release(&rig.fake, FAKE_ALL);
 	await_after_all(&rig.hearing);
 	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 2, -1, &rig.error), -ENOSPC);
@@ -658,7 +658,7 @@ static void a_step_that_hangs_comes_back_and_is_finished_later(void **state)
 }
 
 /* With half of it in host memory, which a commit writes from there. */
-static void a_commit_that_hangs_comes_back_and_leaves_what_it_writes_alone(void **state)
+static void a_commit_that_hangs_comes_back_and_is_made_later(void **state)
 {
 	static struct trainer t;
 	struct optim *o = &t.o;
@@ -671,7 +671,6 @@ static void a_commit_that_hangs_comes_back_and_leaves_what_it_writes_alone(void 
 	faults_hold(&t.stumble.faults, NVS_WRITE, true);
 	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
 	optim_lend(o, 3, 1);
-	/* It would change what the drive is writing. */
 	STUCK(&t, optim_step(o, 3));
 	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
 	STUCK(&t, nvs_optimizer_close(o->optimizer, &o->error));
@@ -730,7 +729,7 @@ int main(void)
 			closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_again),
 		cmocka_unit_test(who_polls_for_room_hears_why_none_can_be_made),
 		cmocka_unit_test(a_step_that_hangs_comes_back_and_is_finished_later),
-		cmocka_unit_test(a_commit_that_hangs_comes_back_and_leaves_what_it_writes_alone),
+		cmocka_unit_test(a_commit_that_hangs_comes_back_and_is_made_later),
 		cmocka_unit_test(opening_an_optimizer_whose_drive_hangs_comes_back),
 	};
 

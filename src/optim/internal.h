@@ -194,7 +194,5 @@ int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Takes over what it says, or makes a new one; the tiles are registered. */
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error);
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
-/* Waits for what a commit that hung has left in flight from host memory, before that changes. */
-int keep_landed(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
 #endif

@@ -319,12 +319,11 @@ static bool any_fresh(const struct nvs_optimizer *optimizer)
 	return false;
 }
 
-int keep_landed(struct nvs_optimizer *optimizer, struct nvs_error *error)
+/* What an earlier commit, which hung, has begun to write from host memory. */
+static int landed(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
 
-	if (!optimizer->keep)
-		return 0;
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		rc = engine_landed(optimizer->engine, &optimizer->tiles[i].tensor, 1, error);
 	return rc ? rc : engine_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
@@ -332,12 +331,14 @@ int keep_landed(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc = keep_landed(optimizer, error);
+	int rc;
 
-	if (rc || !optimizer->keep)
-		return rc;
+	if (!optimizer->keep)
+		return 0;
+	rc = landed(optimizer, error);
 	/* What it would be made from is the caller's, and gone with the run. */
-	rc = any_fresh(optimizer) ? init_tiles(optimizer, error) : 0;
+	if (!rc && any_fresh(optimizer))
+		rc = init_tiles(optimizer, error);
 	if (!rc)
 		rc = let_go(optimizer, error);
 	if (!rc)

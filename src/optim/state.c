@@ -203,8 +203,6 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
-		rc = keep_landed(optimizer, error);
-	if (!rc)
 		rc = copy(optimizer, optimizer->groups[group].at + offset, numel, part, NULL, data,
 			  error);
 	if (!rc)

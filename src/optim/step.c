@@ -243,8 +243,6 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	int rc = check_owed(optimizer, error);
 
 	if (!rc)
-		rc = keep_landed(optimizer, error);
-	if (!rc)
 		rc = write_again(optimizer, error);
 	if (rc)
 		return rc;
