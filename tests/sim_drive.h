@@ -21,7 +21,8 @@ struct sim;
 /*
  * How the drive is. Zeros: every I/O takes no time, in the order in which they came. Bytes of one
  * direction move one I/O's after the other's; latencies of I/Os that are served together overlap.
- * The clock stands while a worker has anything to do, and then goes to the next completion.
+ * The clock stands while a worker that has I/Os in flight has anything else to do, and then goes to
+ * the next completion.
  */
 struct sim_drive {
 	uint64_t seed;

@@ -495,29 +495,74 @@ static void a_test_may_say_how_long_a_service_takes(void **state)
 
 #define DEPTH 16
 
+/* A drive by its engine's table alone. */
+struct raw {
+	struct sim *sim;
+	struct engine_facts facts;
+	char data[SECTOR];
+	int fd;
+};
+
+static void raw_open(struct raw *raw, const struct sim_drive *drive)
+{
+	*raw = (struct raw){.sim = sim_open(drive)};
+	raw->fd = open(new_file(DEPTH * SECTOR), O_RDWR | O_CLOEXEC);
+	assert_true(raw->sim && raw->fd >= 0);
+}
+
+static void raw_close(struct raw *raw)
+{
+	sim_close(raw->sim);
+	close(raw->fd);
+}
+
+static void *raw_queue(struct raw *raw)
+{
+	const struct engine_options options = {.depth = DEPTH, .arg = raw->sim};
+	char reason[64];
+	void *queue;
+
+	assert_int_equal(engine_sim.open(&queue, &options, &raw->facts, reason, sizeof(reason)), 0);
+	assert_int_equal(engine_sim.set_file(queue, 0, raw->fd), 0);
+	return queue;
+}
+
+/* A write of the sector of that number. */
+static struct io raw_io(struct raw *raw, unsigned number)
+{
+	return (struct io){.data = raw->data,
+			   .nbytes = SECTOR,
+			   .index = number,
+			   .offset = number * SECTOR,
+			   .fd = raw->fd,
+			   .file_slot = 0,
+			   .buffer_slot = -1,
+			   .write = true};
+}
+
+static void raw_submit(void *queue, struct io *io)
+{
+	MUST(engine_sim.submit(queue, &io, 1) == 1);
+}
+
+static void raw_reap(void *queue, unsigned n)
+{
+	struct io *done[DEPTH];
+
+	MUST(engine_sim.reap(queue, done, DEPTH, n) == (int)n);
+}
+
 /* The order in which I/Os that were handed over together come back. */
 static void order_of(const struct sim_drive *drive, unsigned order[DEPTH])
 {
-	struct sim *sim = sim_open(drive);
-	struct engine_options options = {.depth = DEPTH, .arg = sim};
-	struct engine_facts facts = {0};
 	struct io ios[DEPTH], *list[DEPTH];
-	int fd = open(new_file(DEPTH * SECTOR), O_RDWR | O_CLOEXEC);
-	char data[SECTOR] = {0}, reason[64];
+	struct raw raw;
 	void *queue;
 
-	assert_true(sim && fd >= 0);
-	assert_int_equal(engine_sim.open(&queue, &options, &facts, reason, sizeof(reason)), 0);
-	assert_int_equal(engine_sim.set_file(queue, 0, fd), 0);
+	raw_open(&raw, drive);
+	queue = raw_queue(&raw);
 	for (unsigned i = 0; i < DEPTH; i++) {
-		ios[i] = (struct io){.data = data,
-				     .nbytes = SECTOR,
-				     .index = i,
-				     .offset = i * SECTOR,
-				     .fd = fd,
-				     .file_slot = 0,
-				     .buffer_slot = -1,
-				     .write = true};
+		ios[i] = raw_io(&raw, i);
 		list[i] = &ios[i];
 	}
 	assert_int_equal(engine_sim.submit(queue, list, DEPTH), DEPTH);
@@ -525,8 +570,7 @@ static void order_of(const struct sim_drive *drive, unsigned order[DEPTH])
 	for (unsigned i = 0; i < DEPTH; i++)
 		order[i] = list[i]->index;
 	engine_sim.close(queue);
-	sim_close(sim);
-	close(fd);
+	raw_close(&raw);
 }
 
 static void completions_keep_their_order_unless_they_are_not_to(void **state)
@@ -550,6 +594,64 @@ static void completions_keep_their_order_unless_they_are_not_to(void **state)
 	drive.seed++;
 	order_of(&drive, again);
 	assert_memory_not_equal(order, again, sizeof(order));
+}
+
+struct other {
+	struct raw *raw;
+	void *queue;
+};
+
+/* After its first I/O, at 1000, it hands over another; one is in flight all the time. */
+static void *other_worker(void *arg)
+{
+	const struct other *other = arg;
+	struct io next = raw_io(other->raw, 2);
+
+	raw_reap(other->queue, 1);
+	raw_submit(other->queue, &next);
+	raw_reap(other->queue, 2);
+	return NULL;
+}
+
+/* One that waits for 5000 does not take the clock there before the other has handed over at 1000
+ * what it can. */
+static void the_clock_waits_for_workers_with_something_to_do(void **state)
+{
+	struct other other;
+	struct sim_counts counts;
+	struct io long_one, first, second;
+	struct raw raw;
+	pthread_t thread;
+	void *queue;
+
+	(void)state;
+	raw_open(&raw, &(const struct sim_drive){.latency_ns = 1000});
+	sim_fault(raw.sim,
+		  &(const struct sim_rule){.fault = SIM_LATE, .delay_ns = 4000, .to = SECTOR});
+	sim_fault(raw.sim, &(const struct sim_rule){.fault = SIM_LATE,
+						    .delay_ns = 4500,
+						    .from = 2 * SECTOR,
+						    .to = 3 * SECTOR});
+	sim_fault(raw.sim, &(const struct sim_rule){.fault = SIM_LATE,
+						    .delay_ns = 4000,
+						    .from = 3 * SECTOR,
+						    .to = 4 * SECTOR});
+	queue = raw_queue(&raw);
+	other = (struct other){&raw, raw_queue(&raw)};
+	long_one = raw_io(&raw, 0);
+	first = raw_io(&raw, 1);
+	second = raw_io(&raw, 3);
+	raw_submit(queue, &long_one);
+	raw_submit(other.queue, &first);
+	raw_submit(other.queue, &second);
+	assert_int_equal(pthread_create(&thread, NULL, other_worker, &other), 0);
+	raw_reap(queue, 1);
+	pthread_join(thread, NULL);
+	sim_get(raw.sim, &counts);
+	assert_int_equal(counts.now_ns, 1000 + 1000 + 4500);
+	engine_sim.close(queue);
+	engine_sim.close(other.queue);
+	raw_close(&raw);
 }
 
 /* ---- The same again ---- */
@@ -759,6 +861,7 @@ int main(void)
 		test(jitter_is_within_its_bounds),
 		test(a_test_may_say_how_long_a_service_takes),
 		test(completions_keep_their_order_unless_they_are_not_to),
+		test(the_clock_waits_for_workers_with_something_to_do),
 		test(a_seed_gives_the_same_faults_again),
 		test(silent_faults_are_found_by_verification),
 		test(swaps_survive_what_passes),
