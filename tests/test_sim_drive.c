@@ -70,13 +70,23 @@ static void rig_open(struct rig *rig, const struct sim_drive *drive)
 	rig_open_as(rig, drive, new_file(FILE_BYTES), FILE_BYTES, 8, 1);
 }
 
-static void rig_close(struct rig *rig)
+static void rig_shut(struct rig *rig)
 {
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
+}
+
+static void rig_free(struct rig *rig)
+{
 	sim_close(rig->sim);
 	free(rig->data);
 	free(rig->back);
+}
+
+static void rig_close(struct rig *rig)
+{
+	rig_shut(rig);
+	rig_free(rig);
 }
 
 static struct nvs_transfer start(struct rig *rig, struct nvs_transfer *transfer,
@@ -405,6 +415,82 @@ static void held_it_completes_what_it_is_told(void **state)
 	assert_int_equal(finish(&rig, &transfer), 0);
 	assert_int_equal(counts_of(&rig).in_flight_max, 4);
 	rig_close(&rig);
+}
+
+/* ---- Power failures ---- */
+
+#define SECTORS (BLOCK / SECTOR)
+
+/* Sectors of the block that hold the contents of that seed, for the file as a whole. */
+static unsigned sectors_of(struct rig *rig, uint64_t seed, unsigned block)
+{
+	fill(rig->data, FILE_BYTES, seed);
+	return written_sectors(rig, block * BLOCK);
+}
+
+/*
+ * All blocks are written and synced; then block 1 is written again, and block 2 is in flight when
+ * the power fails.
+ */
+static void lose_power(struct rig *rig, const struct sim_drive *drive, enum sim_crash how)
+{
+	struct nvs_transfer last;
+
+	rig_open(rig, drive);
+	sim_remember(rig->sim, 0);
+	assert_int_equal(write_all(rig), 0);
+	SUCCEEDS(nvs_file_sync(rig->file, &rig->error), &rig->error);
+	fill(rig->data, FILE_BYTES, 2);
+	assert_int_equal(move(rig, NVS_WRITE, BLOCK, BLOCK), 0);
+	sim_hold(rig->sim);
+	start(rig, &last, NVS_WRITE, 2 * BLOCK, BLOCK);
+	assert_true(sim_await_in_flight(rig->sim, 1));
+	sim_crash(rig->sim);
+	assert_true(sim_has_crashed(rig->sim));
+	assert_int_equal(finish(rig, &last), -EIO);
+	assert_int_equal(move(rig, NVS_WRITE, 0, BLOCK), -EIO);
+	assert_int_equal(move(rig, NVS_READ, 0, BLOCK), -EIO);
+	assert_int_equal(nvs_file_sync(rig->file, &rig->error), -EIO);
+	rig_shut(rig);
+	sim_crashed(rig->sim, how);
+	assert_false(sim_has_crashed(rig->sim));
+}
+
+static void a_power_failure_leaves_what_was_synced_and_of_the_rest_what_it_is_to(void **state)
+{
+	static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR};
+	const struct sim_drive drive = {.seed = random_seed(__func__)};
+	struct rig rig;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(ways); i++) {
+		lose_power(&rig, &drive, ways[i]);
+		assert_int_equal(sectors_of(&rig, 1, 0), SECTORS);
+		for (unsigned block = 1; block <= 2; block++) {
+			unsigned old = sectors_of(&rig, 1, block);
+			unsigned new = sectors_of(&rig, 2, block);
+
+			assert_int_equal(old + new, SECTORS);
+			if (ways[i] == SIM_TEAR)
+				assert_in_range(new, 1, SECTORS - 1);
+			else
+				assert_int_equal(new, ways[i] == SIM_KEEP ? SECTORS : 0);
+		}
+		rig_free(&rig);
+	}
+}
+
+static void a_drive_that_lies_loses_what_was_synced(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	lose_power(&rig, &(struct sim_drive){.lies = true}, SIM_LOSE);
+	for (unsigned block = 0; block <= 2; block++) {
+		assert_int_equal(sectors_of(&rig, 1, block), 0);
+		assert_int_equal(sectors_of(&rig, 2, block), 0);
+	}
+	rig_free(&rig);
 }
 
 /* ---- The clock ---- */
@@ -855,6 +941,8 @@ int main(void)
 		test(a_late_io_comes_after_those_behind_it),
 		test(an_io_that_hangs_does_until_it_is_let_go),
 		test(held_it_completes_what_it_is_told),
+		test(a_power_failure_leaves_what_was_synced_and_of_the_rest_what_it_is_to),
+		test(a_drive_that_lies_loses_what_was_synced),
 		test(bytes_take_their_time),
 		test(latencies_overlap_as_deep_as_the_queue_is),
 		test(so_many_are_served_at_a_time),
