@@ -15,6 +15,8 @@
 #define PART	(12 * KIB)
 #define ROOM	6u /* of the TENSORS tensors, in the pool */
 #define N_LIMIT 2000u
+/* From one n to the next where a run takes long: a sanitizer looks at every third. */
+#define N_STEP (SANITIZED ? 3u : 1u)
 
 struct world {
 	struct fixture f;

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <unistd.h>
 
 #include "nth_fixture.h"
 
@@ -247,7 +248,7 @@ static void every_call_of_open_fails_once(const struct setup *setup, bool found,
 		fixture_shut(&w.f);
 	}
 	while (n < N_LIMIT && nth_call_of_open_fails(&w, n))
-		n++;
+		n += N_STEP;
 	assert_true(n > 10 && n < N_LIMIT);
 	world_close(&w);
 }
@@ -263,6 +264,42 @@ static void the_nth_call_of_open_fails(void **state)
 	OPENS(false, EACCES, .place = PLACE_TMPFS, SMALL, .npaths = 2);
 	OPENS(true, EIO, .place = PLACE_TMPFS, SMALL, .keep = true);
 	OPENS(true, EMFILE, .place = PLACE_DISK, SMALL);
+}
+
+static bool is_there(const struct world *w, const char *name)
+{
+	char path[512];
+
+	fixture_store_file(&w->f, name, path);
+	return !access(path, F_OK);
+}
+
+/* A kept store whose data lie elsewhere is refused, and what there is of it stays. */
+static void the_nth_call_removes_no_manifest(void **state)
+{
+	char data[512], elsewhere[600];
+	uint64_t failed = 1;
+	struct world w;
+
+	(void)state;
+	world_open(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL, .keep = true});
+	world_swaps(&w);
+	fixture_shut(&w.f);
+	fixture_store_file(&w.f, "data", data);
+	snprintf(elsewhere, sizeof(elsewhere), "%s.elsewhere", data);
+	assert_int_equal(rename(data, elsewhere), 0);
+	for (uint64_t n = 1; failed; n++) {
+		inject_fail(PLAIN_CALLS, n, 1, EIO);
+		assert_int_not_equal(world_try_open(&w), 0);
+		inject_stop(&failed);
+		assert_true(is_there(&w, "manifest.0") || is_there(&w, "manifest.1"));
+	}
+	assert_int_equal(w.f.error.code, -EUCLEAN);
+	assert_int_equal(rename(elsewhere, data), 0);
+	OK(&w.f, world_try_open(&w));
+	world_add_tensors(&w);
+	world_is_well(&w);
+	world_close(&w);
 }
 
 /* ---- Plain calls: registering ---- */
@@ -473,6 +510,7 @@ int main(void)
 		cmocka_unit_test(the_nth_io_of_a_planned_step_fails),
 		cmocka_unit_test(the_nth_io_to_the_callers_memory_fails),
 		cmocka_unit_test(the_nth_call_of_open_fails),
+		cmocka_unit_test(the_nth_call_removes_no_manifest),
 		cmocka_unit_test(the_nth_call_of_register_fails),
 		cmocka_unit_test(the_nth_call_or_io_of_commit_fails),
 		cmocka_unit_test(the_nth_call_or_io_of_close_fails),

@@ -361,7 +361,7 @@ static void every_fault_in_open_comes_once(const struct what *what, bool keep)
 	snapshot_take(&run.o, &due);
 	optim_shut(&run.o);
 	while (n < N_LIMIT && nth_fails_in_open(&run, what, &due, n))
-		n++;
+		n += N_STEP;
 	assert_true(n < N_LIMIT);
 	snapshot_free(&due);
 	run_close(&run);
