@@ -246,10 +246,14 @@ static int open_file(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-/* What is not locked or registered is slower, and so is a queue with fewer threads. */
+/*
+ * What is not locked or registered is slower, as is what is copied for a child that forks, and a
+ * queue with fewer threads.
+ */
 static bool only_slower(const char *call)
 {
-	return !strcmp(call, "mlock") || !strncmp(call, "io_uring_register", 17);
+	return !strcmp(call, "mlock") || !strcmp(call, "madvise") ||
+	       !strncmp(call, "io_uring_register", 17);
 }
 
 static bool only_slower_or_fewer(const char *call)
