@@ -342,7 +342,7 @@ static void an_engine_is_open_or_not(void **state)
 {
 	static const struct setup setups[] = {
 		{.place = PLACE_TMPFS, SMALL},
-		{.place = PLACE_TMPFS, SMALL, .keep = true, .thread_count = 2},
+		{.place = PLACE_TMPFS, SMALL, .keep = true, .npaths = 2},
 		{.place = PLACE_TMPFS, SMALL, .device = NVS_DEVICE_CPU},
 	};
 
