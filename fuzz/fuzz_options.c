@@ -102,20 +102,33 @@ static void check_accepted(const struct bench_options *options, const struct opt
 	assert(options->tensors && options->tensor_size && options->loops);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
+/* Parses a copy of the input, and checks what comes of it; given: by index in the table. */
+static int parse(const uint8_t *data, size_t nbytes, bool given[OPTIONS_MAX])
 {
 	char *text = strndup((const char *)data, nbytes), *argv[ARGUMENTS_MAX + 2];
 	struct bench_options options;
-	struct options_given given;
+	struct options_given typed;
 	int rc;
 
 	assert(text);
 	times_said = 0;
-	rc = bench_options_parse(&options, &given, cut(text, argv), argv);
+	rc = bench_options_parse(&options, &typed, cut(text, argv), argv);
 	assert(rc == 0 || rc == OPTIONS_HELP || rc == -EINVAL);
 	assert(times_said == (rc == -EINVAL));
 	if (!rc)
-		check_accepted(&options, &given);
+		check_accepted(&options, &typed);
+	for (unsigned i = 0; i < OPTIONS_MAX; i++)
+		given[i] = typed.text[i];
 	free(text);
+	return rc;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
+{
+	bool once[OPTIONS_MAX], again[OPTIONS_MAX];
+
+	/* What was parsed before makes no difference. */
+	assert(parse(data, nbytes, once) == parse(data, nbytes, again));
+	assert(!memcmp(once, again, sizeof(once)));
 	return 0;
 }

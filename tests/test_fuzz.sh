@@ -30,7 +30,7 @@ env -u MAKEFLAGS -u MAKELEVEL -u CC -u CFLAGS -u SANITIZE_FLAGS \
 	make --no-print-directory BUILD="$build" fuzz-build || exit
 
 for target in $(targets); do
-	if BUILD=$build fuzz/run --runs 20000 "$target"; then
+	if BUILD=$build fuzz/run --runs 10000 "$target"; then
 		echo "ok fuzz_${target}_keeps_its_promises"
 	else
 		echo "not ok fuzz_${target}_keeps_its_promises"
