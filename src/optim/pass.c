@@ -104,45 +104,113 @@ static bool is_resident(struct nvs_optimizer *optimizer, struct nvs_tensor *tens
 	return info.state == NVS_RESIDENT || info.state == NVS_WRITING;
 }
 
-/* Begins the use of a tile's tensors; waits for room. */
-static int fetch(struct pass *pass, size_t i, struct nvs_error *error)
+/*
+ * Tiles that need the same gradients share one use of them. If each had its own, a read that failed
+ * would end all of these, and one that began after that would hide the failure from the others.
+ * False: nobody uses them yet.
+ */
+static bool share(struct pass *pass, struct gradient_tile *gradients)
 {
-	struct nvs_optimizer *optimizer = pass->optimizer;
-	struct tile *tile = &optimizer->tiles[i];
-	struct nvs_tensor *tensors[2];
-	unsigned n = tensors_of(pass, i, tensors), first = 0;
+	bool shared;
+
+	pthread_mutex_lock(&pass->lock);
+	shared = gradients->sharers;
+	gradients->sharers += shared;
+	pthread_mutex_unlock(&pass->lock);
+	return shared;
+}
+
+static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
+{
+	pthread_mutex_lock(&pass->lock);
+	gradients->sharers = 1;
+	pthread_mutex_unlock(&pass->lock);
+}
+
+/* Whoever leaves last ends the use, if there still is one. */
+static void stop_sharing(struct pass *pass, struct gradient_tile *gradients, bool in_use)
+{
+	bool last;
+
+	pthread_mutex_lock(&pass->lock);
+	last = !--gradients->sharers;
+	pthread_mutex_unlock(&pass->lock);
+	if (last && in_use)
+		engine_let_go(pass->optimizer->engine, gradients->tensor);
+}
+
+/* Leaves what may have failed to be read: looked at while the others can't read it again. */
+static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
+{
+	int rc = nvs_wait(pass->optimizer->engine, &gradients->tensor, 1, -1, NULL);
+
+	/* Where the drive hangs it is still in use. */
+	stop_sharing(pass, gradients, !rc || rc == -ETIMEDOUT);
+}
+
+static void count_hit(struct pass *pass, struct tile *tile)
+{
+	if (tile->held || (!tile->ahead && is_resident(pass->optimizer, tile->tensor)))
+		pass->figures.hits++;
+	else if (!tile->fresh)
+		pass->figures.misses++;
+	tile->ahead = false;
+}
+
+/* Begins uses of the first n of a tile's tensors; waits for room. */
+static int begin_uses(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
+		      struct nvs_error *error)
+{
+	struct nvs_engine *engine = pass->optimizer->engine;
+	struct tile *tile = &pass->optimizer->tiles[i];
+	unsigned first = 0;
 	int rc = 0;
 
 	if (is_offloaded(pass, i)) {
-		if (tile->held || (!tile->ahead && is_resident(optimizer, tile->tensor)))
-			pass->figures.hits++;
-		else if (!tile->fresh)
-			pass->figures.misses++;
-		tile->ahead = false;
+		count_hit(pass, tile);
 		first = tile->held || tile->fresh;
 		if (first && !tile->held)
-			rc = nvs_lease(optimizer->engine, tensors, 1, -1, error);
+			rc = nvs_lease(engine, tensors, 1, -1, error);
 	}
 	if (rc || first == n)
 		return rc;
-	rc = nvs_swap_in(optimizer->engine, tensors + first, n - first, -1, error);
+	rc = nvs_swap_in(engine, tensors + first, n - first, -1, error);
 	if (rc && first && !tile->held)
-		nvs_release(optimizer->engine, tensors, 1, NVS_CLEAN, NULL);
+		nvs_release(engine, tensors, 1, NVS_CLEAN, NULL);
+	return rc;
+}
+
+static int fetch(struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct gradient_tile *gradients = gradients_of(pass, i);
+	struct nvs_tensor *tensors[2];
+	unsigned n = tensors_of(pass, i, tensors);
+	bool shared = gradients && share(pass, gradients);
+	int rc = begin_uses(pass, i, tensors, n - shared, error);
+
+	if (rc && shared)
+		leave_unread(pass, gradients);
+	else if (!rc && gradients && !shared)
+		begin_sharing(pass, gradients);
 	return rc;
 }
 
 static void drop_gradients(struct pass *pass, size_t tile)
 {
 	struct gradient_tile *gradients = gradients_of(pass, tile);
-	struct nvs_engine *engine = pass->optimizer->engine;
+	bool done;
 
 	if (!gradients)
 		return;
+	pthread_mutex_lock(&pass->lock);
+	done = !--gradients->users;
+	gradients->sharers -= done;
+	pthread_mutex_unlock(&pass->lock);
 	/* The last one's use ends in giving them up, before they can be written back. */
-	if (!__atomic_sub_fetch(&gradients->users, 1, __ATOMIC_ACQ_REL))
+	if (done)
 		gradients_discard(pass->optimizer, gradients);
 	else
-		nvs_release(engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
+		stop_sharing(pass, gradients, true);
 }
 
 /* Ends the use of a changed tile, and begins to write it. */
@@ -184,16 +252,17 @@ static int finish(struct pass *pass, size_t i, struct nvs_error *error)
  */
 static void abandon(struct pass *pass, size_t i)
 {
-	struct nvs_optimizer *optimizer = pass->optimizer;
-	struct nvs_tensor *tensors[2];
-	unsigned n = tensors_of(pass, i, tensors);
-	unsigned first = is_offloaded(pass, i) && optimizer->tiles[i].held;
+	struct nvs_engine *engine = pass->optimizer->engine;
+	struct tile *tile = &pass->optimizer->tiles[i];
+	struct gradient_tile *gradients = gradients_of(pass, i);
 
-	for (unsigned k = first; k < n; k++) {
+	if (is_offloaded(pass, i) && !tile->held) {
 		/* Where the drive hangs it lands by itself. */
-		engine_landed(optimizer->engine, &tensors[k], 1, NULL);
-		engine_let_go(optimizer->engine, tensors[k]);
+		engine_landed(engine, &tile->tensor, 1, NULL);
+		engine_let_go(engine, tile->tensor);
 	}
+	if (gradients)
+		leave_unread(pass, gradients);
 }
 
 /* ---- Threads ---- */
