@@ -10,8 +10,8 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -359,12 +359,10 @@ void history_format(const struct history *history, char *text, size_t text_bytes
 		while (last + 1 < history->length &&
 		       !(history->left_out && history->left_out[last + 1]))
 			last++;
-		used += (size_t)snprintf(text + used, text_bytes - used, used ? ",%" PRIu32
-									      : "%" PRIu32,
-					 i);
+		used += (size_t)snprintf(text + used, text_bytes - used,
+					 used ? ",%" PRIu32 : "%" PRIu32, i);
 		if (last > i)
-			used += (size_t)snprintf(text + used, text_bytes - used, "-%" PRIu32,
-						 last);
+			used += (size_t)snprintf(text + used, text_bytes - used, "-%" PRIu32, last);
 		i = last;
 	}
 }

@@ -18,7 +18,8 @@ static void sometimes(struct history_drive *drive, uint64_t *random, struct sim_
 static void add_reported(struct history_drive *drive, uint64_t *random)
 {
 	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EIO});
-	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = ENOSPC, .writes = true});
+	sometimes(drive, random,
+		  (struct sim_rule){.fault = SIM_ERROR, .error = ENOSPC, .writes = true});
 	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EAGAIN});
 	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EINTR});
 	sometimes(drive, random, (struct sim_rule){.fault = SIM_SHORT});

@@ -26,7 +26,7 @@ struct contents {
 };
 
 struct modelled {
-	char name[16];
+	char name[24];
 	uint64_t numel;
 	struct contents now, committed;
 	float *initial, *weights, *gradients; /* the last of these lent */
@@ -466,8 +466,8 @@ static void op_repair(struct world *w)
 }
 
 static void (*const operations[])(struct world *w) = {
-	op_lend, op_lend, op_lend, op_add,	  op_add,  op_add,    op_add,	 op_clear,
-	op_sum,	 op_step, op_step, op_step,	  op_step, op_get,    op_get,	 op_set,
+	op_lend, op_lend, op_lend, op_add,	   op_add,    op_add,	 op_add,   op_clear,
+	op_sum,	 op_step, op_step, op_step,	   op_step,   op_get,	 op_get,   op_set,
 	op_look, op_set,  op_get,  op_get_weights, op_commit, op_reopen, op_storm, op_repair,
 };
 

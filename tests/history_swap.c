@@ -26,7 +26,7 @@ struct value {
 static const struct value nothing = {0, 0, true};
 
 struct modelled {
-	char name[16];
+	char name[24];
 	uint64_t nbytes, extent;
 	struct nvs_tensor *handle; /* NULL: not registered */
 	uint64_t versions;	   /* of its contents that were ever made */
@@ -468,8 +468,7 @@ static void op_lease(struct world *w)
 
 static void op_swap_in(struct world *w)
 {
-	if (!choose(w, below(&w->random, 16) ? has_contents : registered, BATCH) ||
-	    !begin(w, true))
+	if (!choose(w, below(&w->random, 16) ? has_contents : registered, BATCH) || !begin(w, true))
 		return;
 	for (size_t k = 0; k < w->n; k++) {
 		struct modelled *t = w->which[k];
@@ -669,8 +668,7 @@ static void add(struct world *w)
 	int rc;
 
 	for (size_t k = 0; k < w->n; k++)
-		specs[k] = (struct nvs_tensor_spec){w->which[k]->name, NVS_U8,
-						    w->which[k]->nbytes};
+		specs[k] = (struct nvs_tensor_spec){w->which[k]->name, NVS_U8, w->which[k]->nbytes};
 	tell(w, "register");
 	rc = nvs_register(w->engine, specs, w->n, w->batch, &w->error);
 	tell_result(w, rc);
@@ -912,8 +910,7 @@ static void op_step(struct world *w)
 	int rc;
 
 	history_tell(end ? "step_end" : "step_begin");
-	rc = end ? nvs_step_end(w->engine, &io, &w->error)
-		 : nvs_step_begin(w->engine, &w->error);
+	rc = end ? nvs_step_end(w->engine, &io, &w->error) : nvs_step_begin(w->engine, &w->error);
 	tell_result(w, rc);
 	HOLDS(rc == (end == w->step ? 0 : -EBUSY));
 	w->step = !end;
@@ -1037,16 +1034,45 @@ static void op_repair(struct world *w)
 }
 
 static void (*const operations[])(struct world *w) = {
-	op_lease,	  op_lease,	    op_lease,	      op_swap_in,
-	op_swap_in,	  op_swap_in,	    op_swap_in,	      op_wait,
-	op_wait,	  op_wait,	    op_wait,	      op_change,
-	op_release_clean, op_release_clean, op_release_dirty, op_release_dirty,
-	op_release_dirty, op_prefetch,	    op_prefetch,      op_swap_out,
-	op_swap_out,	  op_swap_out_from, op_swap_in_to,    op_register,
-	op_register,	  op_forget,	    op_commit,	      op_reopen,
-	op_step,	  op_hold,	    op_complete,      op_complete,
-	op_go,		  op_storm,	    op_stats,	      op_repair,
-	op_find,	  op_release_too_soon, op_register_too_large,
+	op_lease,
+	op_lease,
+	op_lease,
+	op_swap_in,
+	op_swap_in,
+	op_swap_in,
+	op_swap_in,
+	op_wait,
+	op_wait,
+	op_wait,
+	op_wait,
+	op_change,
+	op_release_clean,
+	op_release_clean,
+	op_release_dirty,
+	op_release_dirty,
+	op_release_dirty,
+	op_prefetch,
+	op_prefetch,
+	op_swap_out,
+	op_swap_out,
+	op_swap_out_from,
+	op_swap_in_to,
+	op_register,
+	op_register,
+	op_forget,
+	op_commit,
+	op_reopen,
+	op_step,
+	op_hold,
+	op_complete,
+	op_complete,
+	op_go,
+	op_storm,
+	op_stats,
+	op_repair,
+	op_find,
+	op_release_too_soon,
+	op_register_too_large,
 };
 
 static void operation(void *world, uint64_t seed)
