@@ -186,7 +186,7 @@ check: setup ## build all, run all tests
 	@$(MAKE) -j$(JOBS) --no-print-directory all test-programs
 	@$(MAKE) --no-print-directory test
 
-test-programs: $(TEST_PROGRAMS)
+test-programs: $(TEST_PROGRAMS) $(BUILD)/bench/soak
 
 # TESTS="pool aio" runs those alone.
 TESTS ?=
@@ -236,6 +236,15 @@ fuzz-build:
 		SANITIZE=fuzzer-no-link,address,undefined fuzz-programs
 
 fuzz-programs: $(FUZZ_PROGRAMS)
+
+# SOAK="--minutes 10 --seed 7": so long each, and the same again.
+SOAK ?= --minutes 3
+
+soak: all test-programs ## random histories, and swaps and steps on a drive, at length
+	$(BUILD)/tests/test_histories soak $(SOAK)
+	@rm -rf $(BUILD)/tmp/soak && mkdir -p $(BUILD)/tmp/soak
+	$(BUILD)/bench/soak --directory $(BUILD)/tmp/soak $(SOAK)
+	@rm -rf $(BUILD)/tmp/soak
 
 # BENCH="--only step --rounds 3" measures that alone.
 BENCH ?=
@@ -311,6 +320,6 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:
-.PHONY: all setup demo check test test-programs asan tsan fuzz fuzz-build fuzz-programs bench \
+.PHONY: all setup demo check test test-programs asan tsan soak fuzz fuzz-build fuzz-programs bench \
 	bench-programs coverage format tidy \
 	cppcheck install uninstall clean help FORCE

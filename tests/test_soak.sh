@@ -1,0 +1,20 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# A short form of `make soak`: what was swapped and stepped is what it must be, and files, threads,
+# stores and memory do not grow. Works in a directory of its own under the build directory.
+
+BUILD=${BUILD:-build}
+mkdir -p "$BUILD/tmp"
+T=$(mktemp -d "$BUILD/tmp/soak.XXXXXX")
+trap 'rm -rf "$T"' EXIT
+
+if "$BUILD/bench/soak" --directory "$T" --seconds 3 --seed 20240229 >"$T.out" 2>&1; then
+	echo "ok nothing_grows_from_round_to_round"
+else
+	sed 's/^/  /' "$T.out"
+	echo "not ok nothing_grows_from_round_to_round"
+	failed=1
+fi
+rm -f "$T.out"
+exit "${failed:-0}"
