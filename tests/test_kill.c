@@ -22,7 +22,7 @@
 #define GIVE_UP_NS UINT64_C(20000000000)
 /* Long enough for some commits, and not for many. */
 #define SWAPS_NS UINT64_C(25000000)
-#define STEPS_NS UINT64_C(80000000)
+#define STEPS_NS UINT64_C(60000000)
 
 /* What the process that is killed has told before: the numbers of commits. */
 struct progress {
@@ -324,7 +324,7 @@ static void what_was_committed_is_found_after_a_kill(void **state)
 				      .pool_bytes = 200 * KIB,
 				      .block_size = 16 * KIB,
 				      .thread_count = 2},
-		      SANITIZED ? 8 : 30);
+		      SANITIZED ? 6 : 24);
 }
 
 static void what_was_committed_is_found_after_a_kill_over_stripes(void **state)
@@ -455,7 +455,7 @@ static uint64_t found_step(struct optim *o)
 
 static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
 {
-	unsigned rounds = SANITIZED ? 6 : 25, during = 0, stores = 0;
+	unsigned rounds = SANITIZED ? 5 : 16, during = 0, stores = 0;
 	uint64_t seed = seed_of_run(), steps = 0;
 	struct optim o;
 	char *disk;

@@ -348,7 +348,7 @@ static void it_does_not_grow_from_crash_to_crash(void **state)
 	fixture_close(&f);
 }
 
-/* Another of the same name, written; and one that takes what room the first may have left. */
+/* Another of the same name, written; and one that fits where the first has lain. */
 static void forget_and_begin_anew(struct fixture *f)
 {
 	struct nvs_tensor *t[N], *again, *more;
@@ -358,11 +358,11 @@ static void forget_and_begin_anew(struct fixture *f)
 	for (int i = 1; i <= 6; i += 5) {
 		const char name[] = {'t', (char)('0' + i), 0}, other[] = {'u', (char)('0' + i), 0};
 		const struct nvs_tensor_spec spec = {name, NVS_U8, lengths[i]};
-		const struct nvs_tensor_spec same_length = {other, NVS_U8, lengths[i]};
+		const struct nvs_tensor_spec small = {other, NVS_U8, lengths[i] / 4};
 
 		MUST(!nvs_forget(f->engine, &t[i], 1, NULL));
 		MUST(!nvs_register(f->engine, &spec, 1, &again, NULL));
-		MUST(!nvs_register(f->engine, &same_length, 1, &more, NULL));
+		MUST(!nvs_register(f->engine, &small, 1, &more, NULL));
 		child_write(f, again, 200);
 		child_write(f, more, 300);
 		child_write(f, more, 400);
@@ -412,14 +412,13 @@ static void write_from(struct fixture *f, struct nvs_tensor *tensor, uint64_t se
 		OK(f, nvs_wait(f->engine, &tensor, 1, -1, &f->error));
 }
 
-static void a_failed_write_leaves_what_was_committed(void **state)
+static void writes_fail_after_a_commit(bool verify)
 {
 	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = verify, .faults = &faults);
 	tensors_add(&f, "t", lengths, N, t);
 	write_all(&f, t, 1);
 	OK(&f, nvs_commit(f.engine, &f.error));
@@ -450,6 +449,13 @@ static void a_failed_write_leaves_what_was_committed(void **state)
 	OK(&f, nvs_commit(f.engine, &f.error));
 	tensor_check(&f, t[1], 61);
 	fixture_close(&f);
+}
+
+static void a_failed_write_leaves_what_was_committed(void **state)
+{
+	(void)state;
+	writes_fail_after_a_commit(false);
+	writes_fail_after_a_commit(true);
 }
 
 /* ---- What a drive has lost ---- */
