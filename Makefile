@@ -208,8 +208,8 @@ tsan: ## the tests under ThreadSanitizer
 		all test-programs
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
 
-# By gcc alone. Not counted is what a child did that was killed or left by _exit, and what this
-# machine cannot run: kernels of other instruction sets, what needs root or a device.
+# By gcc alone. What a child did that was killed or left by _exit is lost. What this machine cannot
+# run (kernels of other instruction sets, what needs root or a device) counts as not run.
 COVERAGE_MIN ?= 90
 coverage_make = $(MAKE) --no-print-directory BUILD='$(BUILD)/coverage' CC=gcc CFLAGS='-O0 -g' \
 	SANITIZE_FLAGS='--coverage -fprofile-update=atomic'
