@@ -128,7 +128,7 @@ static void what_was_registered_is_written_though_the_file_system_is_full(void *
 	size_t n = kernel_engines(engines);
 
 	(void)state;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < (SANITIZED && n ? 1 : n); i++)
 		fill_behind_its_back(engines[i], false);
 }
 
