@@ -49,9 +49,11 @@ ssize_t pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 	return fails() ? -1 : syscall(SYS_pwrite64, fd, data, nbytes, offset);
 }
 
+/* Nothing here loses what the kernel has. */
 int fdatasync(int fd)
 {
-	return fails() ? -1 : (int)syscall(SYS_fdatasync, fd);
+	(void)fd;
+	return fails() ? -1 : 0;
 }
 
 /* ---- Committing ---- */
@@ -869,26 +871,21 @@ static void a_manifest_that_cant_be_made_durable_is_not_opened(void **state)
 	assert_state(2);
 }
 
-/* A pipe in the place of the data: fdatasync fails, and what it was called for may be lost. */
+/* What it was called for may be lost. */
 static void after_a_failed_sync_nothing_is_committed(void **state)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
-	int ends[2], fd = store->members[0].fd, data = dup(fd);
 
 	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	make_entries(2, offsets);
-	assert_int_equal(pipe(ends), 0);
-	assert_int_equal(dup3(ends[0], fd, O_CLOEXEC), fd);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EINVAL);
-	assert_int_equal(dup3(data, fd, O_CLOEXEC), fd);
+	failing_calls = 1;
+	assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+	assert_int_equal(failing_calls, 0);
 	assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
 	assert_non_null(strstr(error.text, "earlier attempt"));
-	close(ends[0]);
-	close(ends[1]);
-	close(data);
 	store_close(store);
 	assert_state(1);
 }
