@@ -55,7 +55,7 @@ struct tile {
 
 struct gradient_tile {
 	struct nvs_tensor *tensor;
-	bool valid;	/* gradients have been added; else they are zero */
+	bool valid; /* gradients have been added; else they are zero */
 	/* In a pass, under its lock: */
 	uint32_t users;	  /* tiles that have yet to be done with it */
 	uint32_t sharers; /* of these, the fetched ones, which share one use of the tensor */

@@ -58,12 +58,13 @@ static bool lies_in_memory(int fd)
 int dio_open(int fd, int flags)
 {
 	char path[32];
-	int direct;
 
 	/* The same file whatever has become of its name. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	direct = open(path, flags | O_DIRECT | O_CLOEXEC);
-	return direct < 0 ? -errno : direct;
+	fd = open(path, flags | O_DIRECT | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	return fd;
 }
 
 /* 0; -EINVAL where it has no O_DIRECT. */
