@@ -114,7 +114,6 @@ static uint64_t bytes_below(int parent, const char *name)
 
 	if (!directory)
 		fail("%s: %s", name, strerror(errno));
-	/* cppcheck-suppress readdirCalled ; the directory is this thread's alone */
 	while ((entry = readdir(directory))) {
 		struct stat file;
 
@@ -151,7 +150,6 @@ static uint64_t threads(void)
 
 	if (!directory)
 		fail("/proc/self/task: %s", strerror(errno));
-	/* cppcheck-suppress readdirCalled ; the directory is this thread's alone */
 	while ((entry = readdir(directory))) {
 		char path[64], name[16] = "";
 		FILE *file;
