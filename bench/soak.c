@@ -7,6 +7,7 @@
  * more than RSS_SLACK over the most of the warm-up (sanitizers keep memory of their own, so there
  * it is shown and not judged). Prints a table; exits with 1 where one of these grew.
  */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -179,6 +180,7 @@ static uint64_t resident_bytes(void)
 
 static void take_sample(struct soak *soak, double begun)
 {
+	assert(soak->directory);
 	if (soak->nsamples == SAMPLES_MAX)
 		return;
 	soak->samples[soak->nsamples++] = (struct sample){
@@ -300,8 +302,11 @@ static void optimizer_step(struct soak *soak, struct nvs_optimizer *optimizer)
 	must(soak, nvs_optimizer_step(optimizer, NULL, NULL, &soak->error), "a step");
 }
 
+/* Bit by bit. */
 static void compare_states(struct soak *soak, size_t group, enum nvs_optimizer_part part)
 {
+	const void *found, *due;
+
 	must(soak,
 	     nvs_optimizer_get(soak->optimizer, group, part, 0, GROUP_NUMEL, soak->found[0],
 			       &soak->error),
@@ -310,7 +315,9 @@ static void compare_states(struct soak *soak, size_t group, enum nvs_optimizer_p
 	     nvs_optimizer_get(soak->reference, group, part, 0, GROUP_NUMEL, soak->found[1],
 			       &soak->error),
 	     "reading state in memory");
-	if (memcmp(soak->found[0], soak->found[1], GROUP_NUMEL * sizeof(float)) != 0)
+	found = soak->found[0];
+	due = soak->found[1];
+	if (memcmp(found, due, GROUP_NUMEL * sizeof(float)) != 0)
 		fail("group %zu: part %d of the state is not that of the reference", group,
 		     (int)part);
 }

@@ -518,7 +518,9 @@ NVS_API long nvs_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *t
 /*
  * Waits until nothing that was started on the tensors is in flight. 0, or the status of the first
  * that failed, named in *error with its path and offset: -EIO and other errno of the drive,
- * -EBADMSG where a checksum differs. A failed swap-in ends the use that it began. -ETIMEDOUT,
+ * -EBADMSG where a checksum differs. A failed swap-in ends the use that it began, and every other
+ * that waited for the same read; the next one of that tensor forgets the failure, so threads that
+ * swap in the same tensors all wait before any of them does so again. -ETIMEDOUT,
  * -EAGAIN: in flight yet, and uses go on; -ETIMEDOUT also as soon as one is overdue
  * (io_timeout_ms).
  */

@@ -35,6 +35,7 @@ static struct shared *shared;
 
 static bool aloud;
 
+static void say(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
 static void say(const char *format, va_list args)
 {
 	if (!aloud)
