@@ -378,7 +378,7 @@ static void soak_for(struct soak *soak)
 	double begun = now(), interval = soak->seconds / 100, next = 0;
 
 	soak->reference = open_optimizer(soak, NVS_DEVICE_CPU);
-	while (now() - begun < soak->seconds || soak->nsamples < 8) {
+	while (now() - begun < soak->seconds || soak->nsamples < 6) {
 		open_engine(soak);
 		soak->optimizer = open_optimizer(soak, NVS_DEVICE_NVME);
 		for (int i = 0; i < ROUNDS_OPEN; i++, soak->rounds++) {

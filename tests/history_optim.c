@@ -16,7 +16,8 @@
 #define PARTS  3
 /* In a kept store a write leaves what was committed alone. */
 #define COPY_ON_WRITE 1
-#define TRIES	      3 /* of a step on a drive that fails, before it is mended */
+#define TRIES	      3 /* of a call on a drive that fails, before it is mended, */
+#define TRIES_MENDED  3 /* and after that: what was in flight then may still fail */
 
 /* What a commit keeps of a group, or what it holds now. */
 struct contents {
@@ -208,7 +209,7 @@ static void finish_step(struct world *w, double lr)
 			HOLDS(step.step == w->steps && !step.skipped);
 			break;
 		}
-		HOLDS(i < TRIES);
+		HOLDS(i < TRIES + TRIES_MENDED);
 	}
 }
 
@@ -243,17 +244,19 @@ static void op_step(struct world *w)
 
 /* ---- State ---- */
 
-static void check_part(struct world *w, size_t group, enum nvs_optimizer_part part, uint64_t offset,
+static bool check_part(struct world *w, size_t group, enum nvs_optimizer_part part, uint64_t offset,
 		       uint64_t numel)
 {
 	const struct modelled *g = &w->g[group];
 
 	history_tell("get %s part %d %" PRIu64 " + %" PRIu64, g->name, (int)part, offset, numel);
-	if (!result(w,
-		    nvs_optimizer_get(w->optimizer, group, part, offset, numel, w->scratch,
-				      &w->error),
-		    false))
-		HOLDS(same(w->scratch, g->now.part[part] + offset, numel));
+	if (result(w,
+		   nvs_optimizer_get(w->optimizer, group, part, offset, numel, w->scratch,
+				     &w->error),
+		   false))
+		return false;
+	HOLDS(same(w->scratch, g->now.part[part] + offset, numel));
+	return true;
 }
 
 static void op_get(struct world *w)
@@ -276,7 +279,7 @@ static void op_set(struct world *w)
 
 	make_floats(w, w->scratch, numel);
 	for (int i = 0; rc; i++) {
-		HOLDS(i <= TRIES);
+		HOLDS(i < TRIES + TRIES_MENDED);
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
 		history_tell("set %s part %d %" PRIu64 " + %" PRIu64, g->name, (int)part, offset,
@@ -291,7 +294,7 @@ static void op_set(struct world *w)
 	w->touched = true;
 }
 
-static void op_get_weights(struct world *w)
+static bool get_weights(struct world *w)
 {
 	int rc;
 
@@ -304,6 +307,12 @@ static void op_get_weights(struct world *w)
 		if (!rc)
 			HOLDS(same(g->weights, g->now.part[NVS_MASTER], g->numel));
 	}
+	return !rc;
+}
+
+static void op_get_weights(struct world *w)
+{
+	get_weights(w);
 }
 
 static void op_look(struct world *w)
@@ -333,11 +342,18 @@ static void committed(struct world *w)
 	w->touched = false;
 }
 
-static void op_commit(struct world *w)
+static bool commit(struct world *w)
 {
 	history_tell("commit");
-	if (!result(w, nvs_optimizer_commit(w->optimizer, &w->error), false))
-		committed(w);
+	if (result(w, nvs_optimizer_commit(w->optimizer, &w->error), false))
+		return false;
+	committed(w);
+	return true;
+}
+
+static void op_commit(struct world *w)
+{
+	commit(w);
 }
 
 /* As a run begins that finds nothing. */
@@ -384,7 +400,7 @@ static void open_optimizer(struct world *w)
 	int rc = -1;
 
 	for (int i = 0; rc; i++) {
-		HOLDS(i <= TRIES);
+		HOLDS(i < TRIES + TRIES_MENDED);
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
 		history_tell("open");
@@ -403,6 +419,8 @@ static void open_optimizer(struct world *w)
 static void close_well(struct world *w)
 {
 	history_drive_mend(&w->drive);
+	for (int i = 0; w->drive.faulty && !commit(w); i++)
+		HOLDS(i < TRIES_MENDED);
 	history_tell("close");
 	HOLDS(!result(w, nvs_optimizer_close(w->optimizer, &w->error), false));
 	committed(w);
@@ -435,7 +453,7 @@ static void op_reopen(struct world *w)
 static void op_storm(struct world *w)
 {
 	/* Who asks again for ever gets it no sooner. */
-	static const int errors[] = {EIO, EIO, ENOSPC, EAGAIN, EINTR};
+	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
 	bool writes = below(&w->random, 2);
 
 	if (!w->drive.faulty)
@@ -448,13 +466,18 @@ static void op_storm(struct world *w)
 	history_drive_storm(&w->drive, writes, errors[below(&w->random, LENGTH(errors))]);
 }
 
+/* On a sound drive all can be had. */
 static void check_all(struct world *w)
 {
+	int tries = 0;
+
 	history_drive_mend(&w->drive);
 	for (size_t i = 0; i < w->n; i++)
 		for (int part = 0; part < PARTS; part++)
-			check_part(w, i, (enum nvs_optimizer_part)part, 0, w->g[i].numel);
-	op_get_weights(w);
+			while (!check_part(w, i, (enum nvs_optimizer_part)part, 0, w->g[i].numel))
+				HOLDS(++tries < TRIES_MENDED);
+	while (!get_weights(w))
+		HOLDS(++tries < TRIES_MENDED);
 }
 
 static void op_repair(struct world *w)

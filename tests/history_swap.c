@@ -941,7 +941,7 @@ static void op_go(struct world *w)
 static void op_storm(struct world *w)
 {
 	/* Who asks again for ever gets it no sooner. */
-	static const int errors[] = {EIO, EIO, ENOSPC, EAGAIN, EINTR};
+	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
 	bool writes = below(&w->random, 2);
 
 	if (!w->drive.faulty)

@@ -45,7 +45,7 @@ static void play(const struct history_model *model, uint32_t n, uint32_t length)
 static void swaps_agree_with_the_model(void **state)
 {
 	(void)state;
-	play(&history_swap, SANITIZED ? 40 : 400, 250);
+	play(&history_swap, SANITIZED ? 40 : 360, 250);
 }
 
 static void steps_agree_with_the_model(void **state)
