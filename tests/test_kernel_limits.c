@@ -27,6 +27,7 @@ struct child {
 	bool keep;
 	unsigned calls; /* that are denied; of the table of the test */
 	int denied_with;
+	uid_t user; /* who it becomes */
 };
 
 static int open_in(struct nvs_engine **engine, const struct child *child, struct nvs_error *error)
@@ -314,12 +315,15 @@ static void too_few_open_files_are_an_error_and_never_a_worse_engine(void **stat
 
 /* ---- Threads ---- */
 
-#define ORDINARY_USER 54321u
-
-static int become_ordinary(void)
+/* A user with no other process, which the limit would count. */
+static uid_t lone_user(void)
 {
-	return setresgid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER) ||
-	       setresuid(ORDINARY_USER, ORDINARY_USER, ORDINARY_USER);
+	return 20000 + (uid_t)(getpid() % 40000);
+}
+
+static int become(uid_t user)
+{
+	return setresgid(user, user, user) || setresuid(user, user, user);
 }
 
 /* The kernel may have no thread for what io_uring can't do at once, which then fails. */
@@ -350,7 +354,7 @@ static int open_with_few_threads(void *arg)
 	unsigned failed = 0, opened = 0, before;
 
 	alarm(GIVE_UP_S);
-	if (become_ordinary())
+	if (become(child->user))
 		return CHILD_SKIPPED;
 	before = open_descriptors();
 	for (uint64_t limit = 0; limit < ENOUGH; limit++) {
@@ -385,11 +389,13 @@ static void too_few_threads_are_an_error_that_leaves_nothing(void **state)
 	if (geteuid())
 		SKIP("only root can become a user who has no other process");
 	for (size_t i = 0; i < LENGTH(engines); i++) {
-		struct child child = {.directory = memory_directory(), .ioengine = engines[i]};
+		struct child child = {.directory = memory_directory(),
+				      .ioengine = engines[i],
+				      .user = lone_user()};
 
 		if (!child.directory)
 			SKIP("there is no directory that another user can reach");
-		assert_int_equal(chown(child.directory, ORDINARY_USER, ORDINARY_USER), 0);
+		assert_int_equal(chown(child.directory, child.user, child.user), 0);
 		run_child(open_with_few_threads, &child);
 	}
 }
