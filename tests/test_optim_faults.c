@@ -194,6 +194,40 @@ static void what_fails_for_long_fails_until_it_is_mended(void **state)
 	}
 }
 
+/*
+ * Of a walk that goes backwards the last tile is the first to be written again: that this fails is
+ * known long before the pass begins.
+ */
+static void a_step_is_not_done_as_long_as_its_last_write_fails(void **state)
+{
+	static const struct group large[] = {{"a", 400000, NVS_F32}, {"b", 400000, NVS_F32},
+					     {"c", 400000, NVS_F32}, {"d", 400000, NVS_F32},
+					     {"e", 400000, NVS_F32}, {"f", 400000, NVS_F32}};
+	struct stumble stumble = STUMBLE_NONE;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, large, LENGTH(large));
+	o.stumble = &stumble;
+	DONE(&o, optim_open(&o));
+	for (uint64_t step = 1; step <= 6; step++) {
+		uint64_t before = stumble.faults.ios[NVS_WRITE];
+
+		optim_lend(&o, step, 1);
+		DONE(&o, optim_step(&o, step));
+		before = stumble.faults.ios[NVS_WRITE] - before;
+		optim_lend(&o, ++step, 1);
+		stumble_set(&stumble, NVS_WRITE, before - 1, -EIO, FOREVER);
+		assert_int_equal(optim_step(&o, step), -EIO);
+		for (int again = 0; again < 40; again++)
+			assert_int_equal(step_again(&o), -EIO);
+		stumble_mend(&stumble);
+		DONE(&o, step_again(&o));
+		assert_int_equal(o.result.step, step);
+	}
+	optim_close(&o);
+}
+
 /* One after the other, each at another place. */
 static void many_failures_of_one_step_are_made_good(void **state)
 {
@@ -601,6 +635,7 @@ int main(void)
 		cmocka_unit_test(a_write_that_fails_is_made_good),
 		cmocka_unit_test(a_read_that_fails_is_made_good),
 		cmocka_unit_test(what_fails_for_long_fails_until_it_is_mended),
+		cmocka_unit_test(a_step_is_not_done_as_long_as_its_last_write_fails),
 		cmocka_unit_test(many_failures_of_one_step_are_made_good),
 		cmocka_unit_test(the_first_step_is_made_good),
 		cmocka_unit_test(what_can_not_be_begun_is_not_open),

@@ -240,6 +240,8 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	struct update update = {.lr = optimizer->step_lr,
 				.adam = adam_factors(&optimizer->config.adam, optimizer->step_lr,
 						     optimizer->step + 1, optimizer->step_factor)};
+	struct nvs_error last;
+	uint64_t failures = engine_write_failures(optimizer->engine, &last);
 	int rc = check_owed(optimizer, error);
 
 	if (!rc)
@@ -247,7 +249,9 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	if (rc)
 		return rc;
 	make_room(optimizer);
-	return pass_run(optimizer, &kind, &update, figures, error);
+	rc = pass_run(optimizer, &kind, &update, figures, error);
+	/* What was written again may have failed before the pass began to look. */
+	return rc ? rc : settle(optimizer, failures, error);
 }
 
 static int end(struct nvs_optimizer *optimizer)
