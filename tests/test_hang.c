@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -536,6 +537,65 @@ static void closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_aga
 	fixture_close(&b.f);
 }
 
+/* Holds the engine's lock, as its log does, until the watch wants it and what hung has landed. */
+struct holdup {
+	struct bench bench;
+	struct nvs_transfer *hangs;
+};
+
+static void hold_up(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct holdup *holdup = arg;
+	uint64_t offset, limit;
+
+	(void)level;
+	if (!strstr(text, "stays in the pool"))
+		return;
+	while (!aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset))
+		sched_yield();
+	faults_hold(&holdup->bench.faults, NVS_READ, false);
+	/* But where this worker is the one to land it. */
+	limit = clock_ns() + UINT64_C(100000000);
+	while (aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset) &&
+	       clock_ns() < limit)
+		sched_yield();
+}
+
+/* Who comes first to the lock is chance: ThreadSanitizer, which alone can tell, does in most runs.
+ */
+static void closing_leaves_nothing_for_a_late_look_at_what_hung(void **state)
+{
+	static struct holdup holdup;
+	struct bench *b = &holdup.bench;
+
+	(void)state;
+	bench_open(b, false, LIMIT_MS);
+	fixture_shut(&b->f);
+	b->f.config.log = (struct nvs_log){hold_up, &holdup};
+	b->f.config.aio.thread_count = 2;
+	for (int i = 0; i < 100; i++) {
+		int rc;
+
+		OK(&b->f, fixture_reopen(&b->f));
+		tensors_add(&b->f, "t", (uint64_t[]){PART, PART, PART}, 3, b->t);
+		tensor_store(&b->f, b->t[0], 1);
+		holdup.hangs = &b->t[0]->transfer;
+		faults_hold(&b->faults, NVS_READ, true);
+		OK(&b->f, nvs_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
+		/* When this has been written one worker has the read, and the other has nothing. */
+		tensor_store(&b->f, b->t[2], 3);
+		tensor_write(&b->f, b->t[1], 2);
+		faults_fail(&b->faults, NVS_WRITE, -EIO, 1);
+		OK(&b->f, nvs_swap_out(b->f.engine, &b->t[1], 1, &b->f.error));
+		do
+			rc = nvs_close(b->f.engine, &b->f.error);
+		while (rc == -ETIMEDOUT);
+		OK(&b->f, rc);
+		b->f.engine = NULL;
+	}
+	fixture_close(&b->f);
+}
+
 static void who_polls_for_room_hears_why_none_can_be_made(void **state)
 {
 	static struct bench b;
@@ -727,6 +787,7 @@ int main(void)
 		cmocka_unit_test(calls_do_not_wait_for_what_a_plan_has_hanging),
 		cmocka_unit_test(
 			closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_again),
+		cmocka_unit_test(closing_leaves_nothing_for_a_late_look_at_what_hung),
 		cmocka_unit_test(who_polls_for_room_hears_why_none_can_be_made),
 		cmocka_unit_test(a_step_that_hangs_comes_back_and_is_finished_later),
 		cmocka_unit_test(a_commit_that_hangs_comes_back_and_is_made_later),

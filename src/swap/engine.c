@@ -159,7 +159,11 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
+	/* Who watches over the I/Os may be about to look at the tensors, until the workers have
+	 * ended. */
+	pthread_mutex_lock(&engine->lock);
 	tensors_free(engine);
+	pthread_mutex_unlock(&engine->lock);
 	plan_free(&engine->plan);
 	/* The workers end before the memory that they have registered goes, ... */
 	if (engine->pool)
