@@ -14,6 +14,7 @@
 #include "aio/aio.h"
 #include "base/clock.h"
 #include "fake_engine.h"
+#include "inject.h"
 #include "optim/optimizer.h"
 
 #define LIMIT_MS 20	 /* for a drive that does nothing at all, */
@@ -537,6 +538,23 @@ static void closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_aga
 	fixture_close(&b.f);
 }
 
+static void a_sync_that_timed_out_has_failed_and_closing_closes(void **state)
+{
+	static struct bench b;
+	int rc;
+
+	(void)state;
+	bench_open(&b, true, 0);
+	tensor_write(&b.f, b.t[0], 1);
+	inject_fail(INJECT_SYNC, 1, 1, ETIMEDOUT);
+	rc = nvs_close(b.f.engine, &b.f.error);
+	inject_stop(NULL);
+	expect_error(&b.f, rc, -EIO, "durable");
+	b.f.engine = NULL;
+	OK(&b.f, fixture_reopen(&b.f));
+	fixture_close(&b.f);
+}
+
 /* Holds the engine's lock, as its log does, until the watch wants it and what hung has landed. */
 struct holdup {
 	struct bench bench;
@@ -787,6 +805,7 @@ int main(void)
 		cmocka_unit_test(calls_do_not_wait_for_what_a_plan_has_hanging),
 		cmocka_unit_test(
 			closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_again),
+		cmocka_unit_test(a_sync_that_timed_out_has_failed_and_closing_closes),
 		cmocka_unit_test(closing_leaves_nothing_for_a_late_look_at_what_hung),
 		cmocka_unit_test(who_polls_for_room_hears_why_none_can_be_made),
 		cmocka_unit_test(a_step_that_hangs_comes_back_and_is_finished_later),
