@@ -568,6 +568,8 @@ NVS_API int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *
  * (io_timeout_ms). -EIO, errno of the drive: something could not be written, which another commit
  * may; but where the data or the manifest could not be made durable, as the error says, every later
  * commit of this engine is -EIO. Without `keep`: writes back, and no more.
+ * A write from the caller's memory that failed, and that nobody has waited for since, is told here,
+ * once.
  */
 NVS_API int nvs_commit(struct nvs_engine *engine, struct nvs_error *error);
 

@@ -353,9 +353,37 @@ static void closing_waits_for_what_is_in_flight(void **state)
 	fixture_close(&f);
 }
 
+static void a_failed_write_from_memory_is_told_by_the_commit_where_nobody_waits(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	static const char data[4096];
+	const void *from = data;
+	struct nvs_tensor *tensor;
+	struct fixture f;
+	int rc;
+
+	(void)state;
+	OPEN(&f, .faults = &faults, .keep = true);
+	tensor = tensor_add(&f, "t", sizeof(data));
+	for (int close = 0; close < 2; close++) {
+		faults_fail(&faults, NVS_WRITE, -EIO, 1);
+		OK(&f, nvs_swap_out_from(f.engine, &tensor, &from, 1, &f.error));
+		do
+			rc = close ? nvs_close(f.engine, &f.error) : nvs_commit(f.engine, &f.error);
+		while (rc == -EBUSY);
+		expect_error(&f, rc, -EIO, "t: writing");
+		if (!close)
+			OK(&f, nvs_commit(f.engine, &f.error));
+	}
+	f.engine = NULL;
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(
+			a_failed_write_from_memory_is_told_by_the_commit_where_nobody_waits),
 		cmocka_unit_test(verifying_finds_a_changed_byte),
 		cmocka_unit_test(verifying_knows_what_the_caller_wrote),
 		cmocka_unit_test(without_verify_a_changed_byte_goes_unnoticed),

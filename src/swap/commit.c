@@ -26,6 +26,17 @@ static int check_finished(const struct nvs_engine *engine, struct nvs_error *err
 	return 0;
 }
 
+/* The caller has not waited for it, and takes it to be in the store. */
+static int check_told(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	for (size_t i = 0; i < engine->ntensors; i++)
+		if (engine->tensors[i]->untold) {
+			engine->tensors[i]->untold = false;
+			return tensor_error(engine, engine->tensors[i], error);
+		}
+	return 0;
+}
+
 /* Begins to write back what is dirty and out of use. */
 static struct nvs_transfer *write_back(struct nvs_engine *engine)
 {
@@ -102,6 +113,8 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		int rc = check_finished(engine, error);
 		struct nvs_transfer *list;
 
+		if (!rc)
+			rc = check_told(engine, error);
 		if (rc)
 			return rc;
 		if (!anything_dirty(engine) && !engine->inflight[NVS_WRITE])

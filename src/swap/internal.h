@@ -41,6 +41,7 @@ struct nvs_tensor {
 	bool has_contents; /* the drive has them */
 	bool leased;	   /* in use with contents that are still being made */
 	bool foreign;	   /* in flight to or from the caller's memory */
+	bool untold;	   /* its write from there failed, and nobody has been told */
 	bool copying;	   /* kept in use while it is copied to the caller's memory */
 	bool drop;	   /* out of the pool as soon as nothing is in flight; by set_drop() */
 	bool held;	   /* out of use, and counted for max_in_cpu */

@@ -416,7 +416,7 @@ static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum n
 {
 	if (how == NVS_DIRTY) {
 		tensor->dirty = true;
-		tensor->leased = false;
+		tensor->leased = tensor->untold = false;
 	}
 	if (--tensor->uses || in_flight(tensor))
 		return;
@@ -563,6 +563,8 @@ int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_
 	for (size_t i = 0; i < n && !rc; i++)
 		if (tensors[i]->status)
 			rc = tensor_error(engine, tensors[i], error);
+	for (size_t i = 0; i < n; i++)
+		tensors[i]->untold &= in_flight(tensors[i]);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }
