@@ -115,23 +115,25 @@ static int play_one(int argc, char **argv)
 }
 
 #define SOAK_HISTORIES 64u
+#define MINUTES_MAX    100000.0
 
-static int soak(long minutes, uint64_t seed)
+static int soak(double minutes, uint64_t seed)
 {
-	time_t end = time(NULL) + minutes * 60;
+	time_t end = time(NULL) + (time_t)(minutes * 60);
 	struct history found;
+	uint64_t i = 0;
 
 	print_message("seed %" PRIu64 "\n", seed);
-	for (uint64_t i = 0; time(NULL) < end; i++) {
+	do {
 		struct history first = {models[i % 2], (seed + i) * 1000003, 1000, NULL};
 
 		if (!history_play(&first, SOAK_HISTORIES, &found, text, sizeof(text))) {
 			fputs(text, stdout);
 			return EXIT_FAILURE;
 		}
-		if (i % 16 == 15)
+		if (++i % 16 == 0)
 			print_counts("so far");
-	}
+	} while (time(NULL) < end);
 	print_counts("in all");
 	return EXIT_SUCCESS;
 }
@@ -139,7 +141,8 @@ static int soak(long minutes, uint64_t seed)
 static int by_hand(int argc, char **argv)
 {
 	uint64_t seed = (uint64_t)time(NULL);
-	long minutes = 3;
+	double minutes = 3;
+	char none = 0, *end = &none;
 
 	if (strcmp(argv[1], "soak") != 0)
 		return argc == 4 || argc == 5 ? play_one(argc, argv) : -1;
@@ -147,10 +150,12 @@ static int by_hand(int argc, char **argv)
 		if (i + 1 == argc)
 			return -1;
 		if (!strcmp(argv[i], "--minutes"))
-			minutes = strtol(argv[i + 1], NULL, 10);
+			minutes = strtod(argv[i + 1], &end);
 		else if (!strcmp(argv[i], "--seed"))
-			seed = strtoull(argv[i + 1], NULL, 10);
+			seed = strtoull(argv[i + 1], &end, 10);
 		else
+			return -1;
+		if (*end || !(minutes <= MINUTES_MAX))
 			return -1;
 	}
 	return soak(minutes, seed);
