@@ -566,8 +566,10 @@ NVS_API int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *
  * commit is whole or not at all: on an error the one before it holds. -EBUSY: a tensor is in use
  * dirty or in flight to or from the caller's memory. -ETIMEDOUT: a write is overdue
  * (io_timeout_ms). -EIO, errno of the drive: something could not be written, which another commit
- * may; but where the data or the manifest could not be made durable, as the error says, every later
- * commit of this engine is -EIO. Without `keep`: writes back, and no more.
+ * may. But where the data could not be made durable, or a manifest that failed could not be taken
+ * back, as the error says, every later commit of this engine is -EIO; and in the latter case a run
+ * after a crash may find that manifest, with what was written again since as -EBADMSG. Without
+ * `keep`: writes back, and no more.
  * A write from the caller's memory that failed, and that nobody has waited for since, is told here,
  * once.
  */

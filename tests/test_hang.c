@@ -432,6 +432,41 @@ static void a_read_that_hangs_is_told_and_others_are_served(void **state)
 	fixture_close(&b.f);
 }
 
+static void what_completes_beside_what_hangs_is_had(void **state)
+{
+	enum { DEPTH = 16 };
+	static struct bench b;
+	const struct setup setup = {.place = PLACE_TMPFS,
+				    .pool_bytes = (DEPTH + 1) * PART,
+				    .block_size = PART,
+				    .queue_depth = DEPTH,
+				    .faults = &b.faults};
+	struct nvs_tensor *hangs, *moves[2];
+
+	(void)state;
+	b = (struct bench){.faults = FAULTS_NONE};
+	fixture_init(&b.f, &setup);
+	b.f.config.aio.io_timeout_ms = AGES_MS;
+	OK(&b.f, fixture_reopen(&b.f));
+	hangs = tensor_add(&b.f, "hangs", (DEPTH - 1) * PART);
+	moves[0] = tensor_add(&b.f, "0", PART);
+	moves[1] = tensor_add(&b.f, "1", PART);
+	tensor_store(&b.f, hangs, 1);
+	tensor_write(&b.f, moves[0], 2);
+	tensor_write(&b.f, moves[1], 3);
+	faults_hold(&b.faults, NVS_READ, true);
+	OK(&b.f, nvs_swap_in(b.f.engine, &hangs, 1, -1, &b.f.error));
+	/* One place in the queue is left for both. */
+	OK(&b.f, nvs_swap_out(b.f.engine, moves, 2, &b.f.error));
+	OK(&b.f, nvs_wait(b.f.engine, moves, 2, AWAIT_MS, &b.f.error));
+	STATE(&b.f, hangs, NVS_READING, false, 1);
+	faults_hold(&b.faults, NVS_READ, false);
+	OK(&b.f, nvs_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
+	OK(&b.f, nvs_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
+	tensor_check(&b.f, moves[1], 3);
+	fixture_close(&b.f);
+}
+
 static void what_hangs_and_then_fails_has_failed(void **state)
 {
 	static struct bench b;
@@ -800,6 +835,7 @@ int main(void)
 		cmocka_unit_test(a_wait_without_a_limit_of_its_own_comes_back),
 		cmocka_unit_test(a_write_that_hangs_is_told_and_its_memory_is_not_reused),
 		cmocka_unit_test(a_read_that_hangs_is_told_and_others_are_served),
+		cmocka_unit_test(what_completes_beside_what_hangs_is_had),
 		cmocka_unit_test(what_hangs_and_then_fails_has_failed),
 		cmocka_unit_test(the_callers_memory_is_in_flight_until_the_drive_lets_go),
 		cmocka_unit_test(calls_do_not_wait_for_what_a_plan_has_hanging),

@@ -211,7 +211,7 @@ int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 {
 	for (unsigned i = 0; i < file->nmembers; i++)
 		if (fdatasync(file->members[i].fd)) {
-			int rc = -errno;
+			int rc = ended_with(-errno);
 
 			return error_set(error, rc, "cannot make the writes to %s durable: %s",
 					 file->members[i].path, nvs_strerror(rc));

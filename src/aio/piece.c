@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "aio/internal.h"
+#include "base/error.h"
 
 static uint64_t round_down(uint64_t n, uint32_t unit)
 {
@@ -231,12 +232,6 @@ static bool complete(const struct piece *piece, uint32_t done)
 			       : done >= piece->skip + piece->useful;
 }
 
-/* What a wait says of transfers in flight can't be what has become of one. */
-static int end_status(int status)
-{
-	return status == -EAGAIN || status == -ETIMEDOUT ? -EIO : status;
-}
-
 static bool try_again(struct piece *piece)
 {
 	if (++piece->retries <= RETRIES_MAX)
@@ -271,7 +266,7 @@ static bool has_ended(struct piece *piece)
 	if (result == -EINTR || result == -EAGAIN)
 		return !try_again(piece);
 	if (result < 0) {
-		piece->status = end_status(result);
+		piece->status = ended_with(result);
 		return true;
 	}
 	if (complete(piece, piece->done + (uint32_t)result))
@@ -300,6 +295,6 @@ bool piece_finish(struct worker *worker, struct piece *piece)
 
 void piece_fail(struct worker *worker, struct piece *piece, int status)
 {
-	piece->status = end_status(status);
+	piece->status = ended_with(status);
 	give_bounce(worker, piece);
 }

@@ -192,11 +192,14 @@ static void submit(struct worker *worker)
 /*
  * How many completions are worth waiting for. One, as a rule; where the queue is full and there is
  * more to come, an eighth of it, which spares most of the rounds and leaves the drive enough to do.
+ * Where the drive may hang (io_timeout_ms) nothing that has completed is to wait for what has not.
  */
 static unsigned worth_waiting_for(const struct worker *worker, bool more)
 {
 	if (!worker->submitted)
 		return 0;
+	if (worker->aio->config.io_timeout_ms)
+		return 1;
 	if (!worker->aio->config.overlap_events)
 		return worker->submitted;
 	if (more && !worker->nfree && worker->submitted >= 8)

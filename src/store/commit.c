@@ -173,11 +173,7 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 	if (!store->keep)
 		return 0;
 	pthread_mutex_lock(&store->commit_lock);
-	error = error ? error : &why;
-	rc = commit(store, entries, n, error);
+	rc = commit(store, entries, n, error ? error : &why);
 	pthread_mutex_unlock(&store->commit_lock);
-	/* A drive that has timed out has failed: nothing of this is in flight. */
-	if (rc == -ETIMEDOUT)
-		rc = error->code = -EIO;
 	return rc;
 }

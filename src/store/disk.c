@@ -15,6 +15,7 @@
 static int failed(const char *what, const char *path, uint64_t offset, int code,
 		  struct nvs_error *error)
 {
+	code = ended_with(code);
 	return error_about(error, code, "", 0, offset, "%s %s at offset %" PRIu64 " failed: %s",
 			   what, path, offset, nvs_strerror(code));
 }
@@ -73,7 +74,7 @@ int disk_sync(int fd, const char *path, struct nvs_error *error)
 	if (!fdatasync(fd))
 		return 0;
 
-	int rc = -errno;
+	int rc = ended_with(-errno);
 
 	return error_set(error, rc, "making what was written to %s durable failed: %s", path,
 			 nvs_strerror(rc));
