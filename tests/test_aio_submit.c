@@ -1385,6 +1385,27 @@ static void unaligned_memory_is_told_as_bounced(void **state)
 }
 
 /* Only whole pages go around the page cache: what shares one with others is written through it. */
+/* No page that the drive may be reading or writing is copied from under it when the parent writes.
+ */
+static int has_no_bounce_buffer(void *arg)
+{
+	const struct nvs_aio *aio = arg;
+
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		EXPECT(msync(aio->workers[i].bounce.data, 4096, MS_ASYNC) && errno == ENOMEM);
+	return CHILD_OK;
+}
+
+static void a_forked_child_has_no_bounce_buffer(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.thread_count = 3));
+	assert_int_equal(in_child(has_no_bounce_buffer, rig.aio), CHILD_OK);
+	rig_close(&rig);
+}
+
 static void odd_edges_are_written_durably_through_the_page_cache(void **state)
 {
 	struct rig rig;
@@ -1453,6 +1474,7 @@ int main(void)
 		cmocka_unit_test(threads_register_memory_and_open_files_at_once),
 		cmocka_unit_test(the_figures_add_up_and_start_afresh),
 		cmocka_unit_test(unaligned_memory_is_told_as_bounced),
+		cmocka_unit_test(a_forked_child_has_no_bounce_buffer),
 		cmocka_unit_test(odd_edges_are_written_durably_through_the_page_cache),
 	};
 
