@@ -90,8 +90,9 @@ static uint64_t drive_faults(const struct world *w)
 
 typedef void act_fn(struct world *w);
 
-/* Whether there was an n-th. */
-static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direction, uint64_t n)
+/* The n-th alone, or all from it on: whether there was an n-th. */
+static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direction, uint64_t n,
+			 bool alone)
 {
 	/* What a plan reads ahead is read again by the use. */
 	bool may_be_unheard = act == world_step && direction == NVS_READ, failed;
@@ -100,7 +101,7 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 				      .reads = direction == NVS_READ,
 				      .writes = direction == NVS_WRITE,
 				      .first = n,
-				      .times = 1};
+				      .times = alone};
 	uint64_t faults = drive_faults(w);
 
 	w->told = 0;
@@ -117,8 +118,11 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 	return failed;
 }
 
-static void every_io_fails_once(act_fn *act, enum nvs_direction direction, int error,
-				const struct setup *setup)
+/* At every so many-th the drive goes on failing as well. */
+#define LASTING 3
+
+static void every_io_fails(act_fn *act, enum nvs_direction direction, int error,
+			   const struct setup *setup)
 {
 	struct inject_held before = inject_held();
 	struct world w;
@@ -128,7 +132,8 @@ static void every_io_fails_once(act_fn *act, enum nvs_direction direction, int e
 	w.error = error;
 	world_swaps(&w);
 	world_is_well(&w);
-	while (n < N_LIMIT && nth_io_fails(&w, act, direction, n))
+	while (n < N_LIMIT && nth_io_fails(&w, act, direction, n, true) &&
+	       (n % LASTING || nth_io_fails(&w, act, direction, n, false)))
 		n++;
 	if (n <= TENSORS / 2 || n == N_LIMIT)
 		fail_msg("there were %" PRIu64 " I/Os", n - 1);
@@ -142,9 +147,9 @@ static void in_all_ways(act_fn *act, enum nvs_direction direction)
 	const struct setup direct = {.place = PLACE_DISK, SMALL};
 	const struct setup kept = {.place = PLACE_TMPFS, SMALL, .keep = true};
 
-	every_io_fails_once(act, direction, EIO, &buffered);
-	every_io_fails_once(act, direction, ENOSPC, &direct);
-	every_io_fails_once(act, direction, EIO, &kept);
+	every_io_fails(act, direction, EIO, &buffered);
+	every_io_fails(act, direction, ENOSPC, &direct);
+	every_io_fails(act, direction, EIO, &kept);
 }
 
 static void the_nth_io_of_a_swap_fails(void **state)

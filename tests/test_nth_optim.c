@@ -80,6 +80,7 @@ struct what {
 	enum nvs_direction direction;
 	unsigned kinds;
 	int error;
+	bool lasts; /* all that follow fail too */
 };
 
 static uint64_t drive_faults(const struct run *run)
@@ -97,13 +98,13 @@ static void arm(struct run *run, const struct what *what, uint64_t n)
 				      .reads = what->direction == NVS_READ,
 				      .writes = what->direction == NVS_WRITE,
 				      .first = n,
-				      .times = 1};
+				      .times = !what->lasts};
 
 	run->o.error = (struct nvs_error){0};
 	if (what->io)
 		sim_fault(run->drive, &rule);
 	else
-		inject_fail(what->kinds, n, 1, what->error);
+		inject_fail(what->kinds, n, what->lasts ? INJECT_ALWAYS : 1, what->error);
 }
 
 static bool disarm(struct run *run, uint64_t faults)
@@ -197,6 +198,53 @@ static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *step
 	assert_int_equal(run->o.result.step, n + 1);
 	same_as_twin(&run->o, twin);
 	return failed;
+}
+
+/* The same where the drive goes on failing: the step is done when it is mended, and not before. */
+static bool nth_fails_for_long(struct run *run, struct optim *twin, const struct what *what,
+			       uint64_t n)
+{
+	uint64_t faults = drive_faults(run);
+	bool failed;
+	int rc;
+
+	arm(run, what, n);
+	rc = lends_and_steps(run, twin, n + 1);
+	for (unsigned i = 0; i < 4 && told(run, what, rc); i++)
+		rc = optim_step(&run->o, n + 1);
+	failed = disarm(run, faults);
+	if (failed && !rc)
+		fail_msg("I/Os fail from %" PRIu64 " on, and the step is said to be done", n);
+	if (rc)
+		DONE(&run->o, optim_step(&run->o, n + 1));
+	assert_int_equal(run->o.result.step, n + 1);
+	same_as_twin(&run->o, twin);
+	return failed;
+}
+
+static void every_io_of_a_step_fails_from_one_on(enum nvs_direction direction)
+{
+	const struct what what = {.io = true, .direction = direction, .error = EIO, .lasts = true};
+	struct optim twin;
+	struct run run;
+	uint64_t n = 1;
+
+	run_open(&run);
+	twin_open(&twin);
+	optim_run(&run.o, 1, 1);
+	optim_run(&twin, 1, 1);
+	while (n < N_LIMIT && nth_fails_for_long(&run, &twin, &what, n))
+		n++;
+	assert_true(n > 10 && n < N_LIMIT);
+	run_close(&run);
+	optim_close(&twin);
+}
+
+static void a_step_is_not_done_while_the_drive_fails(void **state)
+{
+	(void)state;
+	every_io_of_a_step_fails_from_one_on(NVS_READ);
+	every_io_of_a_step_fails_from_one_on(NVS_WRITE);
 }
 
 static void every_io_of_a_step_fails_once(step_fn *steps, enum nvs_direction direction,
@@ -459,6 +507,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_nth_io_of_a_step_fails),
+		cmocka_unit_test(a_step_is_not_done_while_the_drive_fails),
 		cmocka_unit_test(the_nth_io_of_adding_gradients_fails),
 		cmocka_unit_test(a_step_allocates_nothing),
 		cmocka_unit_test(the_nth_io_of_setting_and_getting_fails),
