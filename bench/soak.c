@@ -105,7 +105,7 @@ static double now(void)
 
 /* ---- What it takes ---- */
 
-/* The bytes that the files below a directory have on the drive. */
+/* The lengths of all files below a directory. */
 static uint64_t bytes_below(int parent, const char *name)
 {
 	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -429,9 +429,10 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
  * freed afterwards. device "cpu" keeps the store in host memory instead of on a drive.
  * -EINVAL: device "none", a value out of bounds. -ENOTSUP: use_gds, an engine that does not work
  * here. -ENOMEM: pool or lock refused, with limit, need and remedy. -EBUSY: another engine, of
- * this process or another, holds the store. -EEXIST: the path holds a kept store and `keep` is
- * false. -EMEDIUMTYPE: the path holds something that is not nvswap's, or belongs to another store.
- * -EUCLEAN: the store is damaged.
+ * this process or another, holds the store, and still does after a second (a process that was
+ * killed lets go late). -EEXIST: the path holds a kept store and `keep` is false. -EMEDIUMTYPE: the
+ * path holds something that is not nvswap's, belongs to another store, or is a store of another
+ * version. -EUCLEAN: the store is damaged.
  *
  * A process that forks while an engine is open goes on as if it had not. The child may do nothing
  * with the engine but leave it alone: it has neither its threads nor its pool, and should exec or
