@@ -553,7 +553,9 @@ NVS_API int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *te
  * Between the store and the caller's own memory, without the pool: data[i] holds the whole of
  * tensors[i], at any alignment, and must stay until nvs_wait. -EBUSY: one is in use or in flight.
  * A failed write leaves a tensor without contents (-ENODATA), or, if it was the first after a
- * commit of a kept store, with those of the commit; and the data in the caller's hands.
+ * commit of a kept store, with those of the commit; and the data in the caller's hands. Where
+ * nobody has waited for it the next swap-in of the tensor is told instead, and begins nothing, or
+ * the next commit.
  */
 NVS_API int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			      const void *const *data, size_t n, struct nvs_error *error);
@@ -571,8 +573,8 @@ NVS_API int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *
  * back, as the error says, every later commit of this engine is -EIO; and in the latter case a run
  * after a crash may find that manifest, with what was written again since as -EBADMSG. Without
  * `keep`: writes back, and no more.
- * A write from the caller's memory that failed, and that nobody has waited for since, is told here,
- * once.
+ * A write from the caller's memory that failed, and that nobody has been told of since, is told
+ * here, once.
  */
 NVS_API int nvs_commit(struct nvs_engine *engine, struct nvs_error *error);
 

@@ -53,6 +53,7 @@ struct world {
 	struct modelled t[TENSORS];
 	uint64_t random, unit, pool;
 	bool step, crashed, mistaken;
+	bool untold; /* a write from memory may have failed that nobody has waited for */
 	/* the batch of the present operation */
 	struct nvs_tensor *batch[BATCH];
 	struct modelled *which[BATCH];
@@ -113,7 +114,8 @@ static void drive_may_have(struct world *w, struct modelled *t)
 
 static bool caused(const struct world *w, int rc)
 {
-	return history_drive_caused(&w->drive, rc) || (w->crashed && rc == -EBADMSG);
+	return history_drive_caused(&w->drive, rc) || (w->crashed && rc == -EBADMSG) ||
+	       (w->untold && (rc == -EIO || rc == -ENOSPC));
 }
 
 static struct nvs_tensor_info info_of_tensor(const struct world *w, const struct modelled *t)
@@ -382,6 +384,7 @@ static void wait_for_all(struct world *w)
 		HOLDS(!rc || caused(w, rc));
 		finish(w, t);
 	}
+	w->untold = false;
 }
 
 /* ---- Uses ---- */
@@ -630,6 +633,7 @@ static void op_swap_out_from(struct world *w)
 		t->foreign = t->writing = true;
 		t->asked_for = false;
 	}
+	w->untold |= !rc && (w->drive.faulty || w->drive.stormy);
 }
 
 static void op_swap_in_to(struct world *w)
@@ -651,7 +655,7 @@ static void op_swap_in_to(struct world *w)
 	tell_result(w, rc);
 	if (rc)
 		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
-		      (rc == -ENODATA && any(w, maybe_empty)));
+		      (rc == -ENODATA && any(w, maybe_empty)) || (w->untold && caused(w, rc)));
 	else
 		HOLDS(!any(w, in_use) && !any(w, empty));
 	for (size_t k = 0; k < w->n && !rc; k++) {

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "store/members.h"
@@ -379,11 +380,58 @@ static void a_failed_write_from_memory_is_told_by_the_commit_where_nobody_waits(
 	fixture_close(&f);
 }
 
+/* The write from memory that fails, until it has. */
+static void fail_unwaited(struct fixture *f, struct faults *faults, struct nvs_tensor *tensor,
+			  const void *data)
+{
+	faults_fail(faults, NVS_WRITE, -EIO, 1);
+	OK(f, nvs_swap_out_from(f->engine, &tensor, &data, 1, &f->error));
+	while (info_of(f, tensor).state == NVS_WRITING)
+		sched_yield();
+}
+
+static void what_a_failed_write_from_memory_left_is_not_read_unawares(void **state)
+{
+	struct faults faults = FAULTS_NONE;
+	static char data[4096], back[4096];
+	void *to = back;
+	struct nvs_tensor *tensor;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .faults = &faults, .keep = true);
+	tensor = tensor_add(&f, "t", sizeof(data));
+	tensor_store(&f, tensor, 1);
+	OK(&f, nvs_commit(f.engine, &f.error));
+
+	fail_unwaited(&f, &faults, tensor, data);
+	expect_error(&f, nvs_swap_in(f.engine, &tensor, 1, -1, &f.error), -EIO, "t: writing");
+	tensor_check(&f, tensor, 1);
+
+	fail_unwaited(&f, &faults, tensor, data);
+	expect_error(&f, nvs_swap_in_to(f.engine, &tensor, &to, 1, &f.error), -EIO, "t: writing");
+	tensor_check(&f, tensor, 1);
+
+	/* A lease that makes nothing new changes nothing of that. */
+	fail_unwaited(&f, &faults, tensor, data);
+	OK(&f, nvs_lease(f.engine, &tensor, 1, -1, &f.error));
+	OK(&f, nvs_release(f.engine, &tensor, 1, NVS_CLEAN, &f.error));
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EIO, "t: writing");
+
+	/* What is written anew takes its place. */
+	fail_unwaited(&f, &faults, tensor, data);
+	tensor_write(&f, tensor, 2);
+	OK(&f, nvs_commit(f.engine, &f.error));
+	tensor_check(&f, tensor, 2);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(
 			a_failed_write_from_memory_is_told_by_the_commit_where_nobody_waits),
+		cmocka_unit_test(what_a_failed_write_from_memory_left_is_not_read_unawares),
 		cmocka_unit_test(verifying_finds_a_changed_byte),
 		cmocka_unit_test(verifying_knows_what_the_caller_wrote),
 		cmocka_unit_test(without_verify_a_changed_byte_goes_unnoticed),

@@ -29,12 +29,11 @@ static int check_finished(const struct nvs_engine *engine, struct nvs_error *err
 /* The caller has not waited for it, and takes it to be in the store. */
 static int check_told(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	for (size_t i = 0; i < engine->ntensors; i++)
-		if (engine->tensors[i]->untold) {
-			engine->tensors[i]->untold = false;
-			return tensor_error(engine, engine->tensors[i], error);
-		}
-	return 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < engine->ntensors && !rc; i++)
+		rc = tell_failed_write(engine, engine->tensors[i], error);
+	return rc;
 }
 
 /* Begins to write back what is dirty and out of use. */

@@ -19,7 +19,9 @@ static int check_foreign(struct nvs_engine *engine, struct nvs_tensor *const *te
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
 					 "%s is in flight: wait for it first", tensors[i]->name);
-		else if (contents && tensors[i]->state == NVS_EMPTY)
+		else if (contents)
+			rc = tell_failed_write(engine, tensors[i], error);
+		if (!rc && contents && tensors[i]->state == NVS_EMPTY)
 			rc = no_contents(tensors[i], error);
 	}
 	return rc;

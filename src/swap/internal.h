@@ -41,14 +41,15 @@ struct nvs_tensor {
 	bool has_contents; /* the drive has them */
 	bool leased;	   /* in use with contents that are still being made */
 	bool foreign;	   /* in flight to or from the caller's memory */
-	bool untold;	   /* its write from there failed, and nobody has been told */
-	bool copying;	   /* kept in use while it is copied to the caller's memory */
-	bool drop;	   /* out of the pool as soon as nothing is in flight; by set_drop() */
-	bool held;	   /* out of use, and counted for max_in_cpu */
-	bool prefetched;   /* read ahead, and not used yet; by set_prefetched() */
-	bool fetched;	   /* read ahead by a plan, and not used yet */
-	bool by_engine;	   /* in flight by the plan, and nobody has asked for that */
-	bool bad_sum;	   /* what was read differs from what was written */
+	int untold; /* why its write from there failed, where nobody has been told; 0: none did, */
+	uint64_t untold_at; /* and where in the store */
+	bool copying;	    /* kept in use while it is copied to the caller's memory */
+	bool drop;	    /* out of the pool as soon as nothing is in flight; by set_drop() */
+	bool held;	    /* out of use, and counted for max_in_cpu */
+	bool prefetched;    /* read ahead, and not used yet; by set_prefetched() */
+	bool fetched;	    /* read ahead by a plan, and not used yet */
+	bool by_engine;	    /* in flight by the plan, and nobody has asked for that */
+	bool bad_sum;	    /* what was read differs from what was written */
 	bool has_checksum;
 	bool unproven; /* a run before this one wrote it, and this has not compared it yet */
 	uint64_t checksum, new_checksum; /* of its contents; of what is being written */
@@ -140,6 +141,9 @@ void tensors_committed(struct nvs_engine *engine);
 /* The text for the tensor's last transfer, which failed. */
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error);
+/* A write from the caller's memory that failed, which nobody has been told of: its error, once. */
+int tell_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
+		      struct nvs_error *error);
 
 /* ---- room.c: all under the lock ---- */
 /* Gives up the tensor's memory in the pool, if it has any; nothing may be in flight. */

@@ -120,6 +120,10 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 					   "%s is in flight to or from the caller's own memory: "
 					   "wait for it first",
 					   tensors[i]->name);
+		/* What would be read is not what the caller has written last. */
+		rc = contents ? tell_failed_write(engine, tensors[i], error) : 0;
+		if (rc)
+			return rc;
 		if (contents && tensors[i]->state == NVS_EMPTY)
 			return no_contents(tensors[i], error);
 		if (contents && tensors[i]->leased)
@@ -416,7 +420,8 @@ static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum n
 {
 	if (how == NVS_DIRTY) {
 		tensor->dirty = true;
-		tensor->leased = tensor->untold = false;
+		tensor->leased = false;
+		tensor->untold = 0;
 	}
 	if (--tensor->uses || in_flight(tensor))
 		return;
@@ -561,10 +566,10 @@ int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_
 	if (from_ns)
 		step_stalled(engine, from_ns);
 	for (size_t i = 0; i < n && !rc; i++)
-		if (tensors[i]->status)
-			rc = tensor_error(engine, tensors[i], error);
+		rc = tensors[i]->status ? tensor_error(engine, tensors[i], error)
+					: tell_failed_write(engine, tensors[i], error);
 	for (size_t i = 0; i < n; i++)
-		tensors[i]->untold &= in_flight(tensors[i]);
+		tell_failed_write(engine, tensors[i], NULL);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }

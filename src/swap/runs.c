@@ -313,7 +313,8 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	else
 		write_succeeded(engine, tensor);
 	if (tensor->foreign) {
-		tensor->untold = tensor->status != 0;
+		tensor->untold = tensor->status;
+		tensor->untold_at = tensor->error_offset;
 		tensor->foreign = false;
 		tensor->data = NULL;
 		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;

@@ -408,15 +408,32 @@ void nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	pthread_mutex_unlock(&engine->lock);
 }
 
+static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  enum nvs_direction direction, int status, uint64_t offset,
+		  struct nvs_error *error)
+{
+	const struct nvs_transfer transfer = {.file = store_file(engine->store),
+					      .direction = direction,
+					      .status = status,
+					      .error_offset = offset};
+
+	return transfer_error(&transfer, tensor->name, error);
+}
+
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error)
 {
-	struct nvs_transfer transfer = {
-		.file = store_file(engine->store),
-		.direction = tensor->status_direction,
-		.status = tensor->status,
-		.error_offset = tensor->error_offset,
-	};
+	return failed(engine, tensor, tensor->status_direction, tensor->status,
+		      tensor->error_offset, error);
+}
 
-	return transfer_error(&transfer, tensor->name, error);
+int tell_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
+		      struct nvs_error *error)
+{
+	int status = tensor->untold;
+
+	if (!status || in_flight(tensor))
+		return 0;
+	tensor->untold = 0;
+	return failed(engine, tensor, NVS_WRITE, status, tensor->untold_at, error);
 }
