@@ -238,7 +238,7 @@ fuzz-build:
 fuzz-programs: $(FUZZ_PROGRAMS)
 
 # SOAK="--minutes 10 --seed 7": so long each, and the same again.
-SOAK ?= --minutes 3
+SOAK ?= --minutes 5
 
 soak: all test-programs ## random histories, and swaps and steps on a drive, at length
 	$(BUILD)/tests/test_histories soak $(SOAK)

@@ -190,7 +190,9 @@ const struct config_key config_keys[] = {
 	WHOLE(NVSWAP, "io_timeout_ms", 32, aio.io_timeout_ms, 0, 0, NVS_IO_TIMEOUT_MS_MAX, 0,
 	      "milliseconds after which an I/O that has not completed is reported; 0: never"),
 	BOOL(NVSWAP, "verify", verify, false, "a checksum per tensor, compared at each swap-in"),
-	BOOL(NVSWAP, "keep", keep, false, "the store outlives the engine, and is found again"),
+	BOOL(NVSWAP, "keep", keep, false,
+	     "the store outlives the engine, is found again, and takes twice the space of its "
+	     "tensors"),
 	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0, "which store under the paths"),
 	WHOLE(NVSWAP, "stripe_size", 64, stripe_size, 0, 0, STRIPE_MAX, 512,
 	      "bytes on one path before the next; 0: one block_size"),
