@@ -316,6 +316,40 @@ static void after_a_crash_what_was_committed_comes_back(void **state)
 	}
 }
 
+/* It knows two of the tensors, commits these twice, and writes them again. */
+static void rewrite_two_of_all(struct fixture *f)
+{
+	const struct nvs_tensor_spec specs[] = {{"t1", NVS_U8, lengths[1]},
+						{"t6", NVS_U8, lengths[6]}};
+	struct nvs_tensor *t[LENGTH(specs)];
+
+	MUST(!nvs_register(f->engine, specs, LENGTH(specs), t, NULL));
+	for (uint64_t seed = 50; seed <= 70; seed += 10) {
+		child_write(f, t[0], seed);
+		child_write(f, t[1], seed);
+		MUST(seed == 70 || !nvs_commit(f->engine, NULL));
+	}
+}
+
+static void what_a_run_does_not_register_stays_as_committed(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .keep = true);
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	write_all(&f, t, 5);
+	fixture_shut(&f);
+	crash_after(&f, rewrite_two_of_all);
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	for (uint64_t i = 0; i < N; i++)
+		tensor_check(&f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
+	fixture_close(&f);
+}
+
 static void commit_and_rewrite_most(struct fixture *f)
 {
 	struct nvs_tensor *t[N];
@@ -850,6 +884,7 @@ int main(void)
 		cmocka_unit_test(is_not_touched_by_who_does_not_keep),
 		cmocka_unit_test(ranks_have_stores_of_their_own),
 		cmocka_unit_test(after_a_crash_what_was_committed_comes_back),
+		cmocka_unit_test(what_a_run_does_not_register_stays_as_committed),
 		cmocka_unit_test(it_does_not_grow_from_crash_to_crash),
 		cmocka_unit_test(what_is_forgotten_stays_until_a_commit),
 		cmocka_unit_test(a_failed_write_leaves_what_was_committed),
