@@ -396,7 +396,7 @@ ssize_t __wrap_pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 
 	if (error)
 		return minus_one(error);
-	if (who)
+	if (who && who->before_write)
 		who->before_write(who->arg, fd, data, nbytes, (uint64_t)offset);
 	return __real_pwrite(fd, data, nbytes, offset);
 }
@@ -405,7 +405,7 @@ static int synced(int rc, int fd)
 {
 	const struct inject_observer *who = observer();
 
-	if (!rc && who)
+	if (!rc && who && who->synced)
 		who->synced(who->arg, fd);
 	return rc;
 }

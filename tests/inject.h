@@ -61,7 +61,8 @@ struct inject_observer {
 	void (*before_write)(void *arg, int fd, const void *data, size_t nbytes, uint64_t offset);
 	void (*synced)(void *arg, int fd);
 };
-/* NULL: nobody hears. The structure stays the caller's, until no call is under way. */
+/* NULL: nobody hears; nor of what its function is NULL. The structure stays the caller's, until no
+ * call is under way. */
 void inject_observe(const struct inject_observer *observer);
 
 #endif

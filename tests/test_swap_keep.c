@@ -3,6 +3,7 @@
  * Stores that are kept, and those that are not: what the next run finds after a proper end, after a
  * crash, and where something else lies; and how an engine is opened and refused.
  */
+#include "inject.h"
 #include "swap_fixture.h"
 
 #include <dirent.h>
@@ -347,6 +348,36 @@ static void what_a_run_does_not_register_stays_as_committed(void **state)
 	tensors_add(&f, "t", lengths, N, t);
 	for (uint64_t i = 0; i < N; i++)
 		tensor_check(&f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
+	fixture_close(&f);
+}
+
+/* Directories that were made durable since then. */
+static void count_directories(void *arg, int fd)
+{
+	struct stat file;
+
+	if (!fstat(fd, &file) && S_ISDIR(file.st_mode))
+		++*(unsigned *)arg;
+}
+
+/* The store's, the one above it and the path, so that a power failure does not take the names. */
+static void its_names_are_durable_when_it_is_open(void **state)
+{
+	static unsigned directories;
+	static const struct inject_observer observer = {.arg = &directories,
+							.synced = count_directories};
+	struct fixture f;
+
+	(void)state;
+	INIT(&f, .place = PLACE_TMPFS, .keep = true);
+	inject_observe(&observer);
+	OK(&f, fixture_reopen(&f));
+	assert_int_equal(directories, 3);
+	fixture_shut(&f);
+	directories = 0;
+	OK(&f, fixture_reopen(&f));
+	assert_int_equal(directories, 3);
+	inject_observe(NULL);
 	fixture_close(&f);
 }
 
@@ -885,6 +916,7 @@ int main(void)
 		cmocka_unit_test(ranks_have_stores_of_their_own),
 		cmocka_unit_test(after_a_crash_what_was_committed_comes_back),
 		cmocka_unit_test(what_a_run_does_not_register_stays_as_committed),
+		cmocka_unit_test(its_names_are_durable_when_it_is_open),
 		cmocka_unit_test(it_does_not_grow_from_crash_to_crash),
 		cmocka_unit_test(what_is_forgotten_stays_until_a_commit),
 		cmocka_unit_test(a_failed_write_leaves_what_was_committed),
