@@ -27,6 +27,7 @@ BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
+COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
 DESTDIR ?=
 
 .DEFAULT_GOAL := all
@@ -43,9 +44,10 @@ TEST_SCRIPTS := $(wildcard tests/test_*.sh tests/test_*.py)
 EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
-HEADERS := $(wildcard include/*.h src/*/*.h tests/*.h)
+DOCS_SOURCES := $(wildcard scripts/*.c)
+HEADERS := $(wildcard include/*.h src/*/*.h tests/*.h scripts/*.h)
 C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(BENCH_SOURCES) \
-	$(EXAMPLES) $(FUZZ_SOURCES)
+	$(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
 
 # The public header is the one place that knows the version.
 VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap.h)
@@ -68,6 +70,7 @@ TEST_PROGRAMS := $(TEST_SOURCES:%.c=$(BUILD)/%)
 SUPPORT_OBJECTS := $(TEST_SUPPORT:%.c=$(BUILD)/%.o)
 BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/%)
 FUZZ_PROGRAMS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
+DOCS_OBJECTS := $(DOCS_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
 
 # ---- Flags
@@ -106,7 +109,7 @@ LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(LDFLAGS)
 
 # ---- Build
 
-all: $(BUILD)/nvswap $(LIBRARIES) ## the command and both libraries, under build/
+all: $(BUILD)/nvswap $(LIBRARIES) $(BUILD)/nvswap.1 $(BUILD)/nvswap.bash ## the command and both libraries, under build/
 
 # Changes when a flag does, and then everything is built afresh.
 $(BUILD)/flags: FORCE
@@ -145,8 +148,14 @@ $(BUILD)/nvswap: $(CLI_OBJECTS) $(BUILD)/libnvswap.a
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
-# Tests reach inside, so they get the objects and not the archive.
-$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS)
+# What a test names of the command's modules, and nothing else, comes into its program.
+$(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJECTS))
+	$(call say,AR)
+	$(Q)rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+# Tests reach inside, so they get the library's objects and not its archive.
+$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
 	$(call say,LD)
 	$(Q)$(LINK) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
 
@@ -154,10 +163,32 @@ $(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
+# The manual page, the completion and tables of the documentation are made of the tables of options.
+$(BUILD)/option-docs: $(DOCS_OBJECTS) $(BUILD)/cli.a $(BUILD)/libnvswap.a
+	$(call say,LD)
+	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
+
+$(BUILD)/nvswap.1: man/nvswap.1.in $(BUILD)/option-docs
+	$(call say,DOCS)
+	$(Q)$(BUILD)/option-docs $< >$@
+
+$(BUILD)/nvswap.bash: scripts/nvswap.bash.in $(BUILD)/option-docs
+	$(call say,DOCS)
+	$(Q)$(BUILD)/option-docs $< >$@
+
+# Those that are kept with the sources, for people who read them there.
+DOCUMENTS = $(shell grep -ls '^<!-- @' README.md docs/*.md)
+
+docs: $(BUILD)/option-docs ## write the tables of options in README.md and docs/ anew
+	@for file in $(DOCUMENTS); do \
+		$(BUILD)/option-docs $$file >$(BUILD)/document && cp $(BUILD)/document $$file || exit; done
+
 # What each fuzz target needs, and no more: it is all built with coverage for the fuzzer.
 FUZZED_config := $(wildcard src/config/*.c) src/base/error.c
+FUZZED_jobfile := $(addprefix src/cli/,bench_options.c fio_keys.c jobfile.c jobs.c options.c \
+	options_line.c options_values.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
-FUZZED_options := src/cli/bench_options.c src/cli/options.c
+FUZZED_options := $(addprefix src/cli/,bench_options.c options.c options_line.c options_values.c)
 FUZZED_safetensors := src/cli/model.c src/config/dtype.c
 
 define fuzz_program
@@ -168,7 +199,7 @@ endef
 $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
 
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
-	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(FUZZ_PROGRAMS:%=%.o))
+	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(FUZZ_PROGRAMS:%=%.o) $(DOCS_OBJECTS))
 
 # ---- Run
 
@@ -198,15 +229,18 @@ test: all test-programs ## run the tests without installing anything (TESTS="poo
 		SANITIZE_FLAGS='$(SANITIZE_FLAGS)' \
 		tests/run $(call chosen,$(TEST_PROGRAMS) $(TEST_SCRIPTS))
 
+# Sanitizers slow threads that hand things to each other by ten times and more.
+sanitized_test = TEST_TIMEOUT=$${TEST_TIMEOUT:-400} $(MAKE) --no-print-directory
+
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined \
 		all test-programs
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined test
+	@$(sanitized_test) BUILD=$(BUILD)/asan SANITIZE=address,undefined test
 
 tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread \
 		all test-programs
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
+	@$(sanitized_test) BUILD=$(BUILD)/tsan SANITIZE=thread test
 
 # By gcc alone. What a child did that was killed or left by _exit is lost. What this machine cannot
 # run (kernels of other instruction sets, what needs root or a device) counts as not run.
@@ -278,7 +312,7 @@ cppcheck: ## cppcheck
 	@cppcheck --quiet -j$(JOBS) --cppcheck-build-dir=$(BUILD)/cppcheck --std=c11 \
 		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		--library=posix,gnu --suppress=missingIncludeSystem --suppress=readdirCalled -D_GNU_SOURCE -D__linux__ \
-		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(BENCH_SOURCES) $(EXAMPLES)
+		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(BENCH_SOURCES) $(EXAMPLES) $(DOCS_SOURCES)
 
 # ---- Install
 
@@ -288,7 +322,7 @@ FUNCTIONS = $(shell sed -n 's/^NVS_API \([A-Za-z0-9_ *]*[ *]\)\(nvs_[a-z0-9_]*\)
 
 install: all ## into PREFIX (/usr/local), below DESTDIR
 	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' \
-		'$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(MANDIR)/man3'
+		'$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(COMPLETIONDIR)'
 	install -m 755 $(BUILD)/nvswap '$(DESTDIR)$(BINDIR)'
 	install -m 644 include/nvswap.h '$(DESTDIR)$(INCLUDEDIR)'
 	install -m 644 $(BUILD)/libnvswap.a '$(DESTDIR)$(LIBDIR)'
@@ -298,7 +332,8 @@ install: all ## into PREFIX (/usr/local), below DESTDIR
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' \
 		-e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' nvswap.pc.in \
 		>'$(DESTDIR)$(LIBDIR)/pkgconfig/nvswap.pc'
-	install -m 644 man/nvswap.1 '$(DESTDIR)$(MANDIR)/man1'
+	install -m 644 $(BUILD)/nvswap.1 '$(DESTDIR)$(MANDIR)/man1'
+	install -m 644 $(BUILD)/nvswap.bash '$(DESTDIR)$(COMPLETIONDIR)/nvswap'
 	install -m 644 man/libnvswap.3 '$(DESTDIR)$(MANDIR)/man3'
 	for f in $(FUNCTIONS); do \
 		echo .so man3/libnvswap.3 >'$(DESTDIR)$(MANDIR)/man3/'$$f.3 || exit; done
@@ -310,7 +345,7 @@ uninstall: ## what install put there
 		'$(DESTDIR)$(LIBDIR)/libnvswap.a' '$(DESTDIR)$(LIBDIR)/libnvswap.so' \
 		'$(DESTDIR)$(LIBDIR)/$(SONAME)' '$(DESTDIR)$(LIBDIR)/$(SOFILE)' \
 		'$(DESTDIR)$(LIBDIR)/pkgconfig/nvswap.pc' '$(DESTDIR)$(MANDIR)/man1/nvswap.1' \
-		'$(DESTDIR)$(MANDIR)/man3/libnvswap.3'
+		'$(DESTDIR)$(MANDIR)/man3/libnvswap.3' '$(DESTDIR)$(COMPLETIONDIR)/nvswap'
 	for f in $(FUNCTIONS); do rm -f '$(DESTDIR)$(MANDIR)/man3/'$$f.3; done
 
 clean: ## remove what was built
@@ -321,5 +356,5 @@ help: ## this list
 
 FORCE:
 .PHONY: all setup demo check test test-programs asan tsan soak fuzz fuzz-build fuzz-programs bench \
-	bench-programs coverage format tidy \
+	bench-programs coverage docs format tidy \
 	cppcheck install uninstall clean help FORCE

@@ -185,7 +185,8 @@ def swap_round(args):
             for tensors, (count, size) in TENSORS.items():
                 results["swap", rw, f"{tensors}, {ioengine}"] = figures(nvswap(
                     args, mode, "--tensors", count, "--tensor-size", size, "--pool", args.pool,
-                    "--ioengine", ioengine, "--ramp-loops", 2, "--runtime", args.seconds))
+                    "--ioengine", ioengine, "--ramp-loops", 2, "--time-based",
+                    "--runtime", args.seconds))
     return results
 
 
@@ -283,7 +284,8 @@ def step_round(args):
     for what, elements in IN_MEMORY.items():
         results["step", "rw", what] = step_figures(nvswap(
             args, "step", "--tensors", 1, "--tensor-size", 2 * ELEMENTS, "--pool", STEP_POOL,
-            "--max-in-cpu", elements, "--ramp-loops", 1, "--runtime", args.seconds,
+            "--max-in-cpu", elements, "--ramp-loops", 1, "--time-based",
+            "--runtime", args.seconds,
             *(["--config", clipped_config(args)] if what == CLIPPED else [])))
     add_step_ratios(results)
     return results

@@ -50,17 +50,56 @@ static void check_number(const struct option_spec *spec, uint64_t value)
 	assert(!spec->multiple || value % spec->multiple == 0);
 }
 
+static unsigned count_choices(const struct option_spec *spec)
+{
+	unsigned n = 0;
+
+	while (spec->choices[n])
+		n++;
+	return n;
+}
+
 static void check_choice(const struct option_spec *spec, unsigned choice, const char *text)
 {
-	for (unsigned i = 0; i <= choice; i++)
-		assert(spec->choices[i]);
-	assert(!strcmp(spec->choices[choice], text));
+	assert(choice < count_choices(spec));
+	assert(!strcmp(spec->choices[choice], text) ||
+	       (spec->synonyms && !strcmp(text, spec->synonyms[0])));
 }
 
 static void check_list(const struct option_list *list, const char *last)
 {
 	assert(list->n >= 1 && list->n <= NVS_PATHS_MAX);
-	assert(list->items[list->n - 1] == last);
+	for (unsigned i = 0; i < list->n; i++)
+		assert(*list->items[i]);
+	assert(list->items[list->n - 1] == last || strchr(last, ':'));
+}
+
+static void check_mix(const struct option_spec *spec, const struct option_mix *mix)
+{
+	double sum = 0;
+
+	assert(mix->n >= 1 && mix->n <= OPTION_MIX_MAX);
+	for (unsigned i = 0; i < mix->n; i++) {
+		check_number(spec, mix->nbytes[i]);
+		assert(mix->percent[i] >= -0.00001);
+		sum += mix->percent[i];
+	}
+	assert(sum > 99.999 && sum < 100.001);
+}
+
+static void check_rates(const struct option_spec *spec, const uint64_t rates[2])
+{
+	assert(rates[0] || rates[1]);
+	for (unsigned i = 0; i < 2; i++)
+		if (rates[i])
+			check_number(spec, rates[i]);
+}
+
+static void check_percentiles(const struct option_percentiles *list)
+{
+	assert(list->n >= 1 && list->n <= OPTION_PERCENTILES_MAX);
+	for (unsigned i = 0; i < list->n; i++)
+		assert(list->at[i] > (i ? list->at[i - 1] : 0) && list->at[i] <= 100);
 }
 
 /* Of an option that was given as `text`. */
@@ -68,7 +107,7 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 {
 	switch (spec->type) {
 	case OPTION_FLAG:
-		assert(*(const bool *)at);
+		assert(*(const bool *)at == (strcmp(text, "0") && strcmp(text, "none")));
 		break;
 	case OPTION_COUNT:
 	case OPTION_SIZE:
@@ -87,6 +126,21 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 	case OPTION_LIST:
 		check_list(at, text);
 		break;
+	case OPTION_MIX:
+		check_mix(spec, at);
+		break;
+	case OPTION_RATES:
+		check_rates(spec, at);
+		break;
+	case OPTION_PERCENTILES:
+		check_percentiles(at);
+		break;
+	case OPTION_CHOICES:
+		assert(*(const unsigned *)at && *(const unsigned *)at >> count_choices(spec) == 0);
+		break;
+	case OPTION_PERCENT:
+		assert(*(const double *)at >= 0 && *(const double *)at <= 100);
+		break;
 	}
 }
 
@@ -102,6 +156,20 @@ static void check_accepted(const struct bench_options *options, const struct opt
 	assert(options->tensors && options->tensor_size && options->loops);
 }
 
+/* As the command takes a job that is typed. */
+static int parse_job(struct bench_options *options, struct options_given *typed, int argc,
+		     char **argv)
+{
+	int rc;
+
+	bench_options_init(options);
+	rc = options_parse(&bench_command, argc, argv, options, typed);
+	if (rc)
+		return rc;
+	bench_options_settle(options, typed);
+	return bench_options_check(options, typed, NULL);
+}
+
 /* Parses a copy of the input, and checks what comes of it; given: by index in the table. */
 static int parse(const uint8_t *data, size_t nbytes, bool given[OPTIONS_MAX])
 {
@@ -112,13 +180,14 @@ static int parse(const uint8_t *data, size_t nbytes, bool given[OPTIONS_MAX])
 
 	assert(text);
 	times_said = 0;
-	rc = bench_options_parse(&options, &typed, cut(text, argv), argv);
+	rc = parse_job(&options, &typed, cut(text, argv), argv);
 	assert(rc == 0 || rc == OPTIONS_HELP || rc == -EINVAL);
 	assert(times_said == (rc == -EINVAL));
 	if (!rc)
 		check_accepted(&options, &typed);
 	for (unsigned i = 0; i < OPTIONS_MAX; i++)
 		given[i] = typed.text[i];
+	options_forget_lists();
 	free(text);
 	return rc;
 }

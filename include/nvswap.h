@@ -386,6 +386,8 @@ struct nvs_io_stats {
 	double latency_mean_ns, latency_stddev_ns;
 };
 
+#define NVS_DEPTHS 7
+
 struct nvs_aio_stats {
 	const char *ioengine;	   /* static */
 	char ioengine_reason[512]; /* why not one before it in the order of auto; "" if first */
@@ -396,15 +398,54 @@ struct nvs_aio_stats {
 	uint64_t submit_calls;	   /* submissions to the kernel (posix: to the threads) */
 	uint64_t reap_calls;
 	uint32_t inflight_max; /* the most I/Os that one worker had in flight */
-	uint64_t retries;      /* I/Os continued after a short count, EINTR or EAGAIN */
+	/* fio's "IO depths": I/Os by how many their worker had in flight with them when they were
+	 * submitted (1, 2, 4, 8, 16, 32, 64 or more: the largest that is not above it) */
+	uint64_t depth_ios[NVS_DEPTHS];
+	/* calls by how many I/Os they submitted or reaped: 0, up to 4, 8, 16, 32, 64, more */
+	uint64_t submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
+	uint64_t retries; /* I/Os continued after a short count, EINTR or EAGAIN */
 	uint64_t bounced_bytes;
 	struct nvs_io_stats io[2]; /* by enum nvs_direction */
 };
 
 NVS_API void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats);
-/* ns[i] becomes the latency that `percentiles[i]` (0 to 100) per cent of the I/Os stayed within. */
+
+/* The times of an I/O, by fio's names. */
+enum nvs_latency_kind {
+	/* From when it was handed to the engine until that had taken it: to the kernel, but
+	 * io_uring does so for a batch in the call that waits for completions, if not
+	 * single_submit. */
+	NVS_SLAT,
+	NVS_CLAT, /* from then until its completion was seen */
+	NVS_LAT,  /* both; of an I/O that was submitted again, from the first time (slat: the last)
+		   */
+	NVS_LATENCY_KINDS
+};
+
+/*
+ * Times in groups of a power of two with 64 steps each: a percentile is right within 1/64 of
+ * itself over the whole range of nanoseconds. All zeros: nothing was counted.
+ */
+#define NVS_LATENCY_BUCKETS 3776
+struct nvs_latency {
+	uint64_t count, min_ns, max_ns;
+	double sum_ns, sum_squares;
+	uint64_t buckets[NVS_LATENCY_BUCKETS];
+};
+
+/* What was counted of one direction since the aio was opened or its statistics reset. */
 NVS_API void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
-				 const double *percentiles, size_t n, uint64_t *ns);
+				 enum nvs_latency_kind kind, struct nvs_latency *latency);
+/* Arithmetic on the caller's own structures, without an aio. Adds `from` to `into`. */
+NVS_API void nvs_latency_merge(struct nvs_latency *into, const struct nvs_latency *from);
+/* The least time that `percentile` (0 to 100; others are taken for the nearer of these) per cent
+ * stayed within; 0 where nothing was counted, as for the two below. */
+NVS_API uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percentile);
+NVS_API double nvs_latency_mean(const struct nvs_latency *latency);
+NVS_API double nvs_latency_stddev(const struct nvs_latency *latency);
+/* How many took `ns` or less, within 1/64 of that time. */
+NVS_API uint64_t nvs_latency_within(const struct nvs_latency *latency, uint64_t ns);
+
 /* Starts counters and latencies afresh; for a benchmark after its warm-up. Nothing may be in
  * flight. */
 NVS_API void nvs_aio_reset_stats(struct nvs_aio *aio);

@@ -8,6 +8,10 @@
 #include "base/clock.h"
 
 #define AWAIT_MS 20000
+/* How often, and how many times, workers are looked at that are to wait for completions. */
+#define LOOK_US		20u
+#define LOOK_TIMES	50u
+#define LOOK_TIMES_IDLE 4u
 
 uint64_t sim_mix(uint64_t a, uint64_t b)
 {
@@ -52,8 +56,11 @@ void sim_close(struct sim *sim)
 
 static uint64_t moving_ns(const struct sim *sim, const struct io *io)
 {
-	uint64_t per_s = sim->drive.bytes_per_s[io->write];
+	const struct sim_drive *drive = &sim->drive;
+	uint64_t per_s = drive->bytes_per_s[io->write];
 
+	if (drive->moving_ns)
+		return drive->moving_ns(drive->service_arg, io->write, io->nbytes, sim->in_service);
 	return per_s ? (io->nbytes * UINT64_C(1000000000) + per_s / 2) / per_s : 0;
 }
 
@@ -62,7 +69,8 @@ static uint64_t service_ns(struct sim *sim, const struct sim_flight *flight)
 {
 	const struct sim_drive *drive = &sim->drive;
 	const struct io *io = flight->io;
-	uint64_t now = sim->counts.now_ns, *bus = &sim->bus_free_ns[io->write], ns;
+	uint64_t now = sim->counts.now_ns, *bus = &sim->bus_free_ns[!drive->moving_ns && io->write],
+		 ns;
 
 	if (drive->service_ns)
 		return drive->service_ns(drive->service_arg, io->write, io->nbytes,
@@ -177,6 +185,44 @@ static bool all_wait(const struct sim *sim)
 	return true;
 }
 
+/* A queue that waits for all that it has, of several, would not take more. */
+static bool has_room(const struct sim *sim)
+{
+	const struct sim_queue *queue;
+
+	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link)) {
+		bool drains = queue->with_us > 1 && queue->awaited == queue->with_us;
+
+		if (queue->with_us && queue->with_us < queue->options.depth && !drains)
+			return true;
+	}
+	return false;
+}
+
+static struct timespec real_time_after_us(uint32_t us)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += us * 1000L;
+	until.tv_sec += until.tv_nsec / 1000000000L;
+	until.tv_nsec %= 1000000000L;
+	return until;
+}
+
+/* Whether more I/Os may come before time passes; false where none have in the time that is given
+ * to them. */
+static bool wait_for_more(struct sim *sim)
+{
+	struct timespec until;
+
+	if (!sim->drive.patience_us || sim->in_vain || !has_room(sim))
+		return false;
+	until = real_time_after_us(sim->drive.patience_us);
+	sim->in_vain = pthread_cond_timedwait(&sim->changed, &sim->lock, &until) != 0;
+	return true;
+}
+
 static void pass_time(struct sim *sim)
 {
 	struct sim_flight *flight = sim->held || !all_wait(sim) ? NULL : next_due(sim);
@@ -185,6 +231,8 @@ static void pass_time(struct sim *sim)
 		pthread_cond_wait(&sim->changed, &sim->lock);
 		return;
 	}
+	if (wait_for_more(sim))
+		return;
 	if (flight->due_ns > sim->counts.now_ns)
 		sim->counts.now_ns = flight->due_ns;
 	complete_due(sim);
@@ -291,6 +339,7 @@ static int queue_submit(void *arg, struct io *const *ios, unsigned n)
 	inject_pause();
 	pthread_mutex_lock(&sim->lock);
 	MUST(n && queue->with_us + n <= queue->options.depth);
+	sim->in_vain = false;
 	for (unsigned i = 0; i < n; i++)
 		take(queue, ios[i]);
 	serve_waiting(sim);
@@ -444,6 +493,30 @@ void sim_go(struct sim *sim)
 	pthread_mutex_lock(&sim->lock);
 	sim->held = false;
 	pthread_cond_broadcast(&sim->changed);
+	pthread_mutex_unlock(&sim->lock);
+}
+
+static bool every_worker_waits(const struct sim *sim)
+{
+	const struct sim_queue *queue;
+
+	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link))
+		if (!queue->awaited || satisfied(queue))
+			return false;
+	return true;
+}
+
+void sim_await_workers(struct sim *sim)
+{
+	pthread_mutex_lock(&sim->lock);
+	for (unsigned i = 0; i < LOOK_TIMES && !every_worker_waits(sim); i++) {
+		struct timespec until = real_time_after_us(LOOK_US);
+
+		/* One that has nothing may have nothing to do, and need not come. */
+		if (i >= LOOK_TIMES_IDLE && all_wait(sim))
+			break;
+		pthread_cond_timedwait(&sim->changed, &sim->lock, &until);
+	}
 	pthread_mutex_unlock(&sim->lock);
 }
 

@@ -35,6 +35,14 @@ struct sim_drive {
 	/* In place of the above: the time that an I/O is served for, with so many in service. */
 	uint64_t (*service_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
 	void *service_arg;
+	/* In place of bytes_per_s: the time that it takes to move them, reads and writes one after
+	 * the other. */
+	uint64_t (*moving_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
+	bool still; /* no bytes move, and memory and files stay as they are, but for faults */
+	/* While a queue has room for more I/Os, time stands so long in real time for them to come:
+	 * a thread that hands them over is not outrun by a clock that knows nothing of it. Once in
+	 * vain, it does not wait again until some have come. */
+	uint32_t patience_us;
 };
 
 enum sim_fault {
@@ -80,6 +88,9 @@ void sim_no_faults(struct sim *sim);
 /* Time stands still: nothing completes but what sim_complete() lets go. And it goes on. */
 void sim_hold(struct sim *sim);
 void sim_go(struct sim *sim);
+/* While it is held: waits in real time, but not for long, until every worker waits for completions,
+ * so that none has any that it has not told of yet. */
+void sim_await_workers(struct sim *sim);
 /* While it is held: the next `n` completions that are due come about now; how many did. */
 unsigned sim_complete(struct sim *sim, unsigned n);
 /* I/Os that are late without end complete, and later ones of that rule are not late. */

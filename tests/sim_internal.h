@@ -83,6 +83,7 @@ struct sim {
 	unsigned nrules;
 	int gone; /* what every I/O comes back with; 0: it is there */
 	bool held;
+	bool in_vain; /* patience has been waited for, and nothing came */
 	LIST_HEAD(, sim_queue) queues;
 	LIST_HEAD(, sim_file) files;
 	TAILQ_HEAD(sim_flights, sim_flight) flights; /* not completed, in the order they came in */

@@ -234,7 +234,7 @@ int sim_move(struct sim *sim, const struct sim_flight *flight)
 	if (sim->crashed)
 		return -EIO;
 	if (!flight->faulty)
-		return whole(sim, flight);
+		return sim->drive.still ? (int)flight->io->nbytes : whole(sim, flight);
 	switch (flight->fault.fault) {
 	case SIM_ERROR:
 	case SIM_GONE:

@@ -1326,10 +1326,120 @@ static void threads_register_memory_and_open_files_at_once(void **state)
 
 /* ---- Figures ---- */
 
+/* One at a time, for it is large. */
+static const struct nvs_latency *latency_of(struct rig *rig, enum nvs_direction direction,
+					    enum nvs_latency_kind kind)
+{
+	static struct nvs_latency latency;
+
+	nvs_aio_get_latency(rig->aio, direction, kind, &latency);
+	return &latency;
+}
+
+static void assert_latencies_are_those_of(struct rig *rig, enum nvs_direction direction,
+					  const struct nvs_io_stats *io)
+{
+	const struct nvs_latency *latency = latency_of(rig, direction, NVS_LAT);
+
+	assert_int_equal(latency->count, io->ios);
+	assert_int_equal(latency->min_ns, io->latency_min_ns);
+	assert_int_equal(latency->max_ns, io->latency_max_ns);
+	assert_true(nvs_latency_mean(latency) == io->latency_mean_ns);
+	assert_true(nvs_latency_stddev(latency) == io->latency_stddev_ns);
+	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+		assert_int_equal(latency_of(rig, direction, kind)->count, io->ios);
+}
+
+static double sum_of(struct rig *rig, enum nvs_latency_kind kind)
+{
+	return latency_of(rig, NVS_WRITE, kind)->sum_ns;
+}
+
+static void lat_is_slat_and_clat_and_the_tries_before(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 100 * PAGE, 0), &rig.error);
+	assert_true(sum_of(&rig, NVS_SLAT) > 0 && sum_of(&rig, NVS_CLAT) > 0);
+	/* Whole numbers, of which the sums are exact. */
+	assert_true(sum_of(&rig, NVS_SLAT) + sum_of(&rig, NVS_CLAT) == sum_of(&rig, NVS_LAT));
+	nvs_aio_reset_stats(rig.aio);
+	fake_fail_at(&rig.fake, 0, RETRIES_MAX, -EAGAIN);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
+	assert_int_equal(latency_of(&rig, NVS_WRITE, NVS_SLAT)->count, 1);
+	assert_true(sum_of(&rig, NVS_SLAT) + sum_of(&rig, NVS_CLAT) < sum_of(&rig, NVS_LAT));
+	rig_close(&rig);
+}
+
+static void assert_counts(const uint64_t counts[NVS_DEPTHS], const uint64_t expected[NVS_DEPTHS])
+{
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		assert_int_equal(counts[i], expected[i]);
+}
+
+static uint64_t sum_of_counts(const uint64_t counts[NVS_DEPTHS])
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		sum += counts[i];
+	return sum;
+}
+
+static void depths_and_sizes_are_counted_in_fios_groups(void **state)
+{
+	static const unsigned batches[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 128};
+	static const uint64_t depth_ios[] = {1,	      2 + 3,   4 + 5,	     8 + 9,
+					     16 + 17, 32 + 33, 64 + 65 + 128};
+	static const uint64_t sizes[] = {0, 4, 2, 2, 2, 2, 2};
+	struct nvs_aio_stats stats;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.queue_depth = 128));
+	for (size_t i = 0; i < COUNT(batches); i++)
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, batches[i] * PAGE, 0), &rig.error);
+	stats = stats_of(&rig);
+	assert_counts(stats.depth_ios, depth_ios);
+	assert_counts(stats.submit_sizes, sizes);
+	assert_int_equal(sum_of_counts(stats.reap_sizes), stats.reap_calls);
+	rig_close(&rig);
+}
+
+static void an_engine_that_takes_part_of_a_batch_is_counted_by_the_call(void **state)
+{
+	static const uint64_t depth_ios[NVS_DEPTHS] = {0, 3, 3, 2};
+	static const uint64_t sizes[NVS_DEPTHS] = {RETRIES_MAX, 3};
+	struct nvs_aio_stats stats;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS());
+	fake_take(&rig.fake, 3);
+	fake_refuse(&rig.fake, RETRIES_MAX, -EAGAIN);
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 8 * PAGE, 0), &rig.error);
+	stats = stats_of(&rig);
+	assert_counts(stats.depth_ios, depth_ios);
+	assert_counts(stats.submit_sizes, sizes);
+	rig_close(&rig);
+}
+
+static void single_submission_is_counted_as_calls_of_one(void **state)
+{
+	static const uint64_t sizes[NVS_DEPTHS] = {0, 8};
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.single_submit = true));
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 8 * PAGE, 0), &rig.error);
+	assert_counts(stats_of(&rig).submit_sizes, sizes);
+	rig_close(&rig);
+}
+
 static void the_figures_add_up_and_start_afresh(void **state)
 {
-	static const double percentiles[] = {0, 1, 50, 90, 99, 99.9, 100};
-	uint64_t ns[COUNT(percentiles)];
 	struct nvs_aio_stats stats;
 	struct rig rig;
 
@@ -1346,11 +1456,8 @@ static void the_figures_add_up_and_start_afresh(void **state)
 	assert_int_equal(stats.submit_calls, rig.fake.nbatches);
 	assert_true(stats.reap_calls > 0 && stats.retries == 0 && stats.bounced_bytes == 0);
 	assert_true(stats.bounce_bytes > 0);
-	nvs_aio_get_latency(rig.aio, NVS_READ, percentiles, COUNT(ns), ns);
-	for (size_t i = 1; i < COUNT(ns); i++)
-		assert_true(ns[i - 1] <= ns[i]);
-	assert_true(stats.io[NVS_READ].latency_min_ns <= ns[0]);
-	assert_true(ns[COUNT(ns) - 1] >= stats.io[NVS_READ].latency_max_ns);
+	assert_latencies_are_those_of(&rig, NVS_READ, &stats.io[NVS_READ]);
+	assert_latencies_are_those_of(&rig, NVS_WRITE, &stats.io[NVS_WRITE]);
 	assert_true((double)stats.io[NVS_READ].latency_min_ns <=
 		    stats.io[NVS_READ].latency_mean_ns);
 	assert_true((double)stats.io[NVS_READ].latency_max_ns >=
@@ -1360,6 +1467,11 @@ static void the_figures_add_up_and_start_afresh(void **state)
 	assert_int_equal(stats.io[NVS_WRITE].bytes + stats.io[NVS_READ].ios, 0);
 	assert_int_equal(stats.submit_calls + stats.reap_calls + stats.inflight_max, 0);
 	assert_int_equal(stats.io[NVS_READ].latency_max_ns, 0);
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		assert_int_equal(stats.depth_ios[i] + stats.submit_sizes[i] + stats.reap_sizes[i],
+				 0);
+	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+		assert_int_equal(latency_of(&rig, NVS_READ, kind)->count, 0);
 	SUCCEEDS(move(&rig, NVS_READ, rig.data, PAGE, 0), &rig.error);
 	assert_int_equal(stats_of(&rig).io[NVS_READ].ios, 1);
 	assert_int_equal(stats_of(&rig).submit_calls, 1);
@@ -1473,6 +1585,10 @@ int main(void)
 		cmocka_unit_test(threads_submit_and_wait_for_their_own),
 		cmocka_unit_test(threads_register_memory_and_open_files_at_once),
 		cmocka_unit_test(the_figures_add_up_and_start_afresh),
+		cmocka_unit_test(lat_is_slat_and_clat_and_the_tries_before),
+		cmocka_unit_test(depths_and_sizes_are_counted_in_fios_groups),
+		cmocka_unit_test(an_engine_that_takes_part_of_a_batch_is_counted_by_the_call),
+		cmocka_unit_test(single_submission_is_counted_as_calls_of_one),
 		cmocka_unit_test(unaligned_memory_is_told_as_bounced),
 		cmocka_unit_test(a_forked_child_has_no_bounce_buffer),
 		cmocka_unit_test(odd_edges_are_written_durably_through_the_page_cache),

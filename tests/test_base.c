@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The base layer: free extents against a bitmap, histograms against sorted arrays. All random
+ * The base layer: free extents against a bitmap, latencies against sorted arrays. All random
  * histories come from seeds that are printed. It needs nothing of the machine.
  */
 #include "base/clock.h"
 #include "base/extents.h"
-#include "base/histogram.h"
+#include "base/latency.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -314,7 +315,7 @@ static void extents_assert_against_freeing_twice(void **state)
 	assert_aborts(free_past_the_end);
 }
 
-/* ---- Histograms ---- */
+/* ---- Latencies ---- */
 
 static int compare_ns(const void *a, const void *b)
 {
@@ -331,61 +332,78 @@ static uint64_t any_magnitude(uint64_t *random, size_t i)
 	return i == 0 ? 0 : i == 1 ? UINT64_MAX : value;
 }
 
-static void histogram_percentiles_are_within_a_64th(void **state)
+static void latency_percentiles_are_within_a_64th(void **state)
 {
 	enum { N = 20000 };
 	static const double percentiles[] = {0, 0.01, 1, 5, 25, 50, 75, 90, 99, 99.9, 99.99, 100};
 	static uint64_t values[N];
-	struct histogram *histogram = calloc(1, sizeof(*histogram));
+	struct nvs_latency *latency = calloc(1, sizeof(*latency));
 	uint64_t random = 7;
 
 	(void)state;
 	print_message("seed 7\n");
-	assert_non_null(histogram);
+	assert_non_null(latency);
 	for (size_t i = 0; i < N; i++) {
 		values[i] = any_magnitude(&random, i);
-		histogram_add(histogram, values[i]);
+		latency_add(latency, values[i]);
 	}
 	qsort(values, N, sizeof(values[0]), compare_ns);
-	assert_int_equal(histogram->count, N);
-	assert_int_equal(histogram->min, 0);
-	assert_true(histogram->max == UINT64_MAX);
+	assert_int_equal(latency->count, N);
+	assert_int_equal(latency->min_ns, 0);
+	assert_true(latency->max_ns == UINT64_MAX);
 	for (size_t i = 0; i < LENGTH(percentiles); i++) {
 		/* Hundredths of a per cent are whole numbers of the 20000. */
 		uint64_t rank = (uint64_t)(percentiles[i] * 100 + 0.5) * N / 10000;
 		uint64_t exact = values[rank ? rank - 1 : 0];
-		uint64_t got = histogram_percentile(histogram, percentiles[i]);
+		uint64_t got = nvs_latency_percentile(latency, percentiles[i]);
 
 		assert_true(got >= exact);
-		assert_true(got - exact <= exact / HISTOGRAM_STEPS);
+		assert_true(got - exact <= exact / 64);
 	}
-	free(histogram);
+	for (size_t i = 0; i < N; i++) {
+		uint64_t within = nvs_latency_within(latency, values[i]);
+
+		/* Those of its own bucket may be as much longer. */
+		assert_true(within > i);
+		assert_true(within == N || values[within] > values[i]);
+		assert_true(values[within - 1] - values[i] <= values[i] / 64);
+	}
+	free(latency);
 }
 
-static void histogram_small_times_are_exact(void **state)
+static void latency_small_times_are_exact(void **state)
 {
-	struct histogram *histogram = calloc(1, sizeof(*histogram));
+	struct nvs_latency *latency = calloc(1, sizeof(*latency));
 
 	(void)state;
-	assert_non_null(histogram);
-	assert_int_equal(histogram_percentile(histogram, 50), 0);
-	assert_true(histogram_mean(histogram) == 0 && histogram_stddev(histogram) == 0);
+	assert_non_null(latency);
+	assert_int_equal(nvs_latency_percentile(latency, 50), 0);
+	assert_int_equal(nvs_latency_within(latency, UINT64_MAX), 0);
+	assert_true(nvs_latency_mean(latency) == 0 && nvs_latency_stddev(latency) == 0);
 	for (uint64_t ns = 1; ns <= 100; ns++)
-		histogram_add(histogram, ns);
+		latency_add(latency, ns);
 	for (uint64_t p = 1; p <= 100; p++)
-		assert_int_equal(histogram_percentile(histogram, (double)p), p);
-	assert_int_equal(histogram_percentile(histogram, 0), 1);
-	assert_int_equal(histogram_percentile(histogram, 0.5), 1);
-	assert_int_equal(histogram_percentile(histogram, 1.5), 2);
-	assert_true(histogram_mean(histogram) == 50.5);
+		assert_int_equal(nvs_latency_percentile(latency, (double)p), p);
+	assert_int_equal(nvs_latency_percentile(latency, 0), 1);
+	assert_int_equal(nvs_latency_percentile(latency, -1), 1);
+	assert_int_equal(nvs_latency_percentile(latency, NAN), 1);
+	assert_int_equal(nvs_latency_percentile(latency, 101), 100);
+	assert_int_equal(nvs_latency_percentile(latency, INFINITY), 100);
+	assert_int_equal(nvs_latency_percentile(latency, 0.5), 1);
+	assert_int_equal(nvs_latency_percentile(latency, 1.5), 2);
+	assert_int_equal(nvs_latency_within(latency, 0), 0);
+	for (uint64_t ns = 1; ns <= 100; ns++)
+		assert_int_equal(nvs_latency_within(latency, ns), ns);
+	assert_int_equal(nvs_latency_within(latency, UINT64_MAX), 100);
+	assert_true(nvs_latency_mean(latency) == 50.5);
 	/* (n^2 - 1) / 12 */
-	assert_true(histogram_stddev(histogram) > 28.866 && histogram_stddev(histogram) < 28.867);
-	free(histogram);
+	assert_true(nvs_latency_stddev(latency) > 28.866 && nvs_latency_stddev(latency) < 28.867);
+	free(latency);
 }
 
-static void histogram_merged_equals_one(void **state)
+static void latency_merged_equals_one(void **state)
 {
-	struct histogram *parts = calloc(4, sizeof(*parts)), *whole = calloc(1, sizeof(*whole));
+	struct nvs_latency *parts = calloc(4, sizeof(*parts)), *whole = calloc(1, sizeof(*whole));
 	uint64_t random = 99;
 
 	(void)state;
@@ -396,14 +414,14 @@ static void histogram_merged_equals_one(void **state)
 		/* Whole numbers of which sums and squares are exact in a double, in any order. */
 		uint64_t ns = next_random(&random) % 100000;
 
-		histogram_add(&parts[ns % 2], ns);
-		histogram_add(whole, ns);
+		latency_add(&parts[ns % 2], ns);
+		latency_add(whole, ns);
 	}
-	histogram_merge(&parts[2], &parts[3]);
+	nvs_latency_merge(&parts[2], &parts[3]);
 	assert_int_equal(parts[2].count, 0);
-	histogram_merge(&parts[2], &parts[0]);
-	histogram_merge(&parts[2], &parts[1]);
-	histogram_merge(&parts[2], &parts[3]);
+	nvs_latency_merge(&parts[2], &parts[0]);
+	nvs_latency_merge(&parts[2], &parts[1]);
+	nvs_latency_merge(&parts[2], &parts[3]);
 	assert_memory_equal(&parts[2], whole, sizeof(*whole));
 	free(parts);
 	free(whole);
@@ -416,9 +434,9 @@ int main(void)
 		cmocka_unit_test(extents_edges_of_the_space),
 		cmocka_unit_test(extents_a_million_take_moments),
 		cmocka_unit_test(extents_assert_against_freeing_twice),
-		cmocka_unit_test(histogram_percentiles_are_within_a_64th),
-		cmocka_unit_test(histogram_small_times_are_exact),
-		cmocka_unit_test(histogram_merged_equals_one),
+		cmocka_unit_test(latency_percentiles_are_within_a_64th),
+		cmocka_unit_test(latency_small_times_are_exact),
+		cmocka_unit_test(latency_merged_equals_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

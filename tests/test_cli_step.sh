@@ -4,25 +4,8 @@
 # Training steps by the command: `nvswap bench --rw step` and `--rw params`, and `--trace`, as a
 # user meets them. Works in a directory of its own under the build directory.
 
-BUILD=${BUILD:-build}
-NVSWAP=$BUILD/nvswap
-mkdir -p "$BUILD/tmp"
-T=$(mktemp -d "$BUILD/tmp/cli_step.XXXXXX")
-trap 'rm -rf "$T"' EXIT
+. "$(dirname "$0")/command.sh"
 mkdir "$T/store"
-failures=0
-
-# result NAME STATUS [WHY]
-result() {
-	if [ "$2" = 0 ]; then
-		echo "ok $1"
-	else
-		echo "not ok $1"
-		[ -n "$3" ] && echo "  $3"
-		sed 's/^/  stderr: /' "$T/err"
-		failures=$((failures + 1))
-	fi
-}
 
 # expect NAME STATUS PATTERN ARGUMENT...: the pattern is of standard error.
 expect() {
@@ -126,7 +109,7 @@ step what_stays_in_memory_is_saved "step['read_bytes'] == step['written_bytes'] 
 step threads_are_taken "step['threads'] == 1 and config['nvswap']['optimizer_threads'] == 1" \
 	--threads 1 --loops 1
 step runtime_ends_steps "step['steps'] > 0 and 200 <= job['job_runtime'] < 20000 and
-	read['io_bytes'] == step['steps'] * step['read_bytes'] and whole(step['read_bytes'], E)" --runtime 200ms
+	read['io_bytes'] == step['steps'] * step['read_bytes'] and whole(step['read_bytes'], E)" --runtime 200ms --time-based
 step ramp_loops_are_not_in_the_figures "step['steps'] == 2 and whole(write['io_bytes'] / 2, E) and
 	j['engine']['write_bytes'] == write['io_bytes']" \
 	--loops 2 --ramp-loops 2
@@ -174,7 +157,7 @@ holds configuration_of_types_and_clipping_is_told "config['gradient_clipping'] =
 	config['optimizer']['params']['adam_w_mode'] is False and
 	not config['bf16']['enabled'] and config['data_types'] == {'grad_accum_dtype': 'fp16'}"
 table table_has_norm_clip_and_loss_scale \
-	"^gradient norm [0-9.]+, clipped to 0.5 by [0-9.e-]+, loss scale 65536, in the last" "${SHORT[@]}"
+	"^  gradient +: norm [0-9.]+, clipped to 0.5 by [0-9.e-]+, loss scale 65536, in the last" "${SHORT[@]}"
 config '"bf16": {"enabled": false}' '"weight_decay": 0.1, "bias_correction": false' ''
 json verify_knows_fp32_and_no_bias_correction "swap['verify_errors'] == 0 and
 	step['elements'] == 187500 and swap['verified_bytes'] == 16 * step['compared_elements']" \
@@ -186,12 +169,12 @@ json state_that_ratio_leaves_in_memory_is_a_figure_of_its_own \
 	 step['memory_peak_bytes'] == step['memory_pool_bytes'] + step['memory_host_bytes'] +
 	 step['memory_own_bytes'] + step['memory_rest_bytes'] and
 	 config['optimizer']['params']['eps'] == 1e-7" "${SHORT[@]}"
-table table_has_the_state_in_memory "^memory .* state in memory [0-9.]+ [KM]iB, .* the rest" \
+table table_has_the_state_in_memory "^  memory .* state in memory [0-9.]+ [KM]iB, .* the rest" \
 	"${SHORT[@]}"
 config '"bf16": {"enabled": true}' '"eps": 1e-7' '' cpu
 json store_in_memory_is_a_figure_of_its_own "12 * 375000 <= step['memory_store_bytes'] ==
 	swap['store_bytes'] and step['memory_host_bytes'] == 0" "${SHORT[@]}"
-table table_has_the_store_in_memory "beside these the store, [0-9.]+ MiB of memory" "${SHORT[@]}"
+table table_has_the_store_in_memory "store +: [0-9.]+ MiB of memory beside these" "${SHORT[@]}"
 
 # ---- Forward and backward
 
@@ -209,7 +192,7 @@ params what_may_stay_in_memory_is_not_read_again "step['read_bytes'] == 0 and st
 	zero['offload_param']['max_in_cpu'] == 100000000" --pool 32m --max-in-cpu 100000000
 params verify_compares_each_visit "swap['verified_bytes'] == 3 * 2 * M and swap['verify_errors'] == 0 and
 	step['steps'] == 2" --pool 1250k --loops 2 --verify
-params runtime_ends_params "step['steps'] > 0 and 200 <= job['job_runtime'] < 20000" --runtime 200ms
+params runtime_ends_params "step['steps'] > 0 and 200 <= job['job_runtime'] < 20000" --runtime 200ms --time-based
 LAYERS=(--rw params --nvme-path "$T/store" --model "$T/layers.json")
 json layers_are_what_names_say "step['layers'] == 14 and step['hits'] + step['misses'] == 72" \
 	"${LAYERS[@]}" --pool 1m --loops 1
@@ -244,7 +227,7 @@ traced trace_has_the_computing_of_each_layer \
 json trace_is_written_of_swaps "write['io_bytes'] == M" --rw swapout "${SMALL[@]}" --trace "$T/trace"
 traced trace_of_swaps_has_spans "len(spans) > 0"
 expect trace_in_no_directory_fails_before_the_run 1 "$T/nothere/trace" --rw step "${SMALL[@]}" \
-	--runtime 1h --trace "$T/nothere/trace"
+	--runtime 1h --time-based --trace "$T/nothere/trace"
 
 # ---- Bad usage
 
@@ -254,14 +237,14 @@ usage() {
 	expect "$name" 2 "$pattern" "$@"
 }
 for rw in swapout swapin swap step; do
-	usage "compute_us_is_refused_with_$rw" "compute-us does nothing with --rw $rw: it is for --rw params" \
+	usage "compute_us_is_refused_with_$rw" "compute-us does nothing with rw=$rw: it is for params" \
 		--rw $rw --compute-us 5
 done
 for rw in swapout swapin swap params; do
-	usage "threads_is_refused_with_$rw" "threads does nothing with --rw $rw: it is for --rw step" \
+	usage "threads_is_refused_with_$rw" "threads does nothing with rw=$rw: it is for step" \
 		--rw $rw --threads 2
 done
-usage max_in_cpu_is_refused_with_swap "does nothing with --rw swap: it is for --rw step and --rw params" \
+usage max_in_cpu_is_refused_with_swap "does nothing with rw=swap: it is for step and params" \
 	--max-in-cpu 5
 for threads in 0 1025; do
 	usage "threads_${threads}_is_refused" "from 1 to 1024" --rw step --threads $threads
@@ -281,9 +264,10 @@ expect model_without_floats_is_refused 1 "no floating-point element" --rw step -
 
 "$NVSWAP" bench --rw step "${SMALL[@]}" --verify >"$T/out" 2>"$T/err"
 status=$?
-for text in "^ *out  " "^ *in  " "^step .*I/O .*hidden" "read, .*tiles found in memory" "not measured" \
-	"^updates  1050000 elements in 3 groups" "^memory .*the caller's own .*the rest" \
-	"^CPU .*for updates and norm" "^verify .*compared with a scalar Adam"; do
+for text in "^  read: IOPS" "^  write: IOPS" "^  step time .*I/O .*hidden" \
+	"read, .*tiles found in memory" "not measured" "^  updates +: 1050000 elements in 3 groups" \
+	"^  memory .*the caller's own .*the rest" "^  cpu per GiB .*for updates and norm" \
+	"^  verify .*compared with a scalar Adam"; do
 	grep -qE -e "$text" "$T/out" || break
 	text=
 done
@@ -291,7 +275,8 @@ done
 result table_of_steps_has_what_was_measured $? "lacks $text"
 "$NVSWAP" bench --rw params "${SMALL[@]}" --compute-us 7 >"$T/out" 2>"$T/err"
 status=$?
-for text in "^step .*I/O .*hidden" "tensors found in memory" "^layers   7, .* 7 us" "^memory "; do
+for text in "^  step time .*I/O .*hidden" "tensors found in memory" "^  layers +: 7, .* 7 us" \
+	"^  memory "; do
 	grep -qE -e "$text" "$T/out" || break
 	text=
 done
@@ -314,25 +299,25 @@ overwrite() {
 	done
 	wait $pid
 }
-started rank0-optimizer --rw step "${SMALL[@]}" --runtime 20
+started rank0-optimizer --rw step "${SMALL[@]}" --runtime 20 --time-based
 kill -TERM $pid
 wait $pid
 [ $? = 143 ] && [ ! -e "$DATA" ] && grep -q "stopped by a signal" "$T/err"
 result signal_stops_steps_cleanly $?
 holds stopped_steps_have_eintr_in_json "job['error'] == 4"
-started rank0-optimizer --rw step "${SMALL[@]}" --verify --runtime 700ms
+started rank0-optimizer --rw step "${SMALL[@]}" --verify --runtime 700ms --time-based
 overwrite 8
 [ $? = 1 ] && grep -qE "of group [0-9] is .* after [0-9]+ steps and should be .*, give or take" "$T/err"
 result verify_finds_state_that_was_changed_on_the_drive $?
 holds values_that_differ_are_counted "job['error'] == 74 and swap['verify_errors'] > 0"
 # What can't be read ends the run before anything is compared.
-started rank0-optimizer --rw step "${SMALL[@]}" --verify --runtime 20 --output-format normal
+started rank0-optimizer --rw step "${SMALL[@]}" --verify --runtime 20 --time-based --output-format normal
 while kill -0 $pid 2>/dev/null; do truncate -c -s 0 "$DATA" 2>/dev/null; done
 wait $pid
-[ $? = 1 ] && grep -qE "^verify +nothing was compared; the run failed: ." "$T/out"
+[ $? = 1 ] && grep -qE "^  verify +: nothing was compared; the run failed: ." "$T/out"
 result failed_run_is_not_called_verified $? "$(cat "$T/out")"
 rm "$T/trace"
-started rank0 --rw params "${SMALL[@]}" --pool 1250k --verify --runtime 700ms --trace "$T/trace"
+started rank0 --rw params "${SMALL[@]}" --pool 1250k --verify --runtime 700ms --time-based --trace "$T/trace"
 overwrite 2
 [ $? = 1 ] && grep -qE "tensor tensor.[0-9]: byte [0-9]+ of 300000 is 0x00 and should be" "$T/err"
 result verify_finds_parameters_that_were_changed_on_the_drive $?

@@ -90,6 +90,14 @@ pages_are_there() {
 	done
 }
 
+# What is put where bash looks for it completes, and the page is that of the tables of options.
+page_and_completion_are_those_built() {
+	cmp "$build/nvswap.1" "$stage/share/man/man1/nvswap.1" &&
+		! grep -q '^@' "$stage/share/man/man1/nvswap.1" &&
+		bash -c '. "$1" && complete -p nvswap' - \
+			"$stage/share/bash-completion/completions/nvswap"
+}
+
 uninstalled() { staged_make uninstall && [ -z "$(find "$stage" ! -type d)" ]; }
 
 rm -rf "$work"
@@ -98,6 +106,7 @@ check shared_library_exports_the_header exports_the_header -D "$stage/lib/libnvs
 check archive_exports_the_header exports_the_header "$stage/lib/libnvswap.a"
 check soname_and_version_are_the_headers has_soname
 check manual_pages_are_installed pages_are_there
+check page_and_completion_are_those_built page_and_completion_are_those_built
 check example_builds_dynamic build_dynamic
 check example_runs_dynamic run_example train_loop
 check example_builds_static build_static

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-The manual pages say what is there: the prototypes of the public header, and the options that each
-command lists under --help. And they are clean, as far as mandoc is here to tell.
+The manual pages, the README and docs/ say what is there: the prototypes of the public header, and
+the options that each command lists under --help. And the pages are clean, as far as mandoc is here
+to tell.
 """
 
 import os
@@ -13,7 +14,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMMAND = ROOT / os.environ.get("BUILD", "build") / "nvswap"
+BUILD = ROOT / os.environ.get("BUILD", "build")
+COMMAND = BUILD / "nvswap"
 
 
 def plain(text):
@@ -53,32 +55,77 @@ def prototypes_are_the_headers():
     return same("prototype", set(prototypes_of_header()), set(prototypes_of_page()))
 
 
+def listed_by(*arguments, start):
+    text = subprocess.run([COMMAND, *arguments, "--help"], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout
+    return re.findall(rf"^  {start}([a-z_-]+)", text, re.M)
+
+
+def commands():
+    return listed_by(start="(?!-)")
+
+
 def options_are_those_of_help():
     agree = True
-    page = (ROOT / "man/nvswap.1").read_text()
-    for command in ("bench", "info"):
-        text = subprocess.run([COMMAND, command, "--help"], check=True, text=True,
-                              stdout=subprocess.PIPE).stdout
+    page = (BUILD / "nvswap.1").read_text()
+    for command in commands():
         section = re.search(rf"^\.Ss nvswap {command}$(.*?)^\.S[sh] ", page, re.M | re.S)[1]
-        synopsis = re.search(rf"^\.Cm {command}$(.*?)^\.(Nm|Sh)", page, re.M | re.S)[1]
-        listed = set(re.findall(r"^  --([a-z-]+)", text, re.M))
-        for part in (synopsis, section):
-            named = set(re.findall(r"^\.(?:It|Op) .*?$", part, re.M))
-            named = {option for line in named for option in re.findall(r"Fl -([a-z-]+)", line)}
-            agree = same(f"option of {command}", listed, named) and agree
+        named = set(re.findall(r"^\.It Fl -([a-z-]+)", section, re.M))
+        listed = set(listed_by(command, start="--"))
+        agree = same(f"option of {command}", listed, named) and agree
     return agree
+
+
+def keys_of_job_files_are_those_of_help():
+    page = (BUILD / "nvswap.1").read_text()
+    named = set(re.findall(r"^\.It Cm ([a-z_-]+)$", page, re.M))
+    return same("key", set(listed_by("bench", start="(?!-)")), named)
+
+
+def synopsis_has_every_command():
+    page = (BUILD / "nvswap.1").read_text().split(".Sh DESCRIPTION")[0]
+    return same("command", set(commands()), set(re.findall(r"^\.Cm ([a-z]+)$", page, re.M)))
+
+
+def tables_in_documents_are_current():
+    agree = True
+    for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        now = subprocess.run([BUILD / "option-docs", document], check=True,
+                             stdout=subprocess.PIPE).stdout
+        if now != document.read_bytes():
+            print(f"{document.relative_to(ROOT)} is not as \"make docs\" writes it")
+            agree = False
+    return agree
+
+
+def examples_name_options_that_are_there():
+    known = {command: {"help", *listed_by(command, start="(?: +also )?--")}
+             for command in commands()}
+    agree, seen = True, 0
+    for document in [ROOT / "README.md", BUILD / "nvswap.1", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = document.read_text().replace("\\e\n.Dl", "").replace("\\\n", "")
+        for command, rest in re.findall(r"nvswap ([a-z]+)([^\n`]*)", text):
+            for option in re.findall(r"(?<=\s)--([a-z][a-z-]*)", rest) if command in known else ():
+                seen += 1
+                if option not in known[command]:
+                    print(f"{document.name}: nvswap {command} has no --{option}")
+                    agree = False
+    return agree and seen > 10
 
 
 def pages_are_clean():
     if not shutil.which("mandoc"):
         return "no mandoc here"
-    pages = sorted((ROOT / "man").iterdir())
+    pages = [BUILD / "nvswap.1", ROOT / "man/libnvswap.3"]
     return subprocess.run(["mandoc", "-T", "lint", "-W", "warning", *pages]).returncode == 0
 
 
 def main():
     status = 0
-    for test in (prototypes_are_the_headers, options_are_those_of_help, pages_are_clean):
+    for test in (prototypes_are_the_headers, options_are_those_of_help,
+                 keys_of_job_files_are_those_of_help, synopsis_has_every_command,
+                 tables_in_documents_are_current, examples_name_options_that_are_there,
+                 pages_are_clean):
         result = test()
         if isinstance(result, str):
             print(f"skip {test.__name__}: {result}")

@@ -526,18 +526,32 @@ int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers
 
 /* ---- Figures ---- */
 
-static void add_worker(struct nvs_aio_stats *stats, struct worker *worker,
-		       struct histogram latency[2])
+static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)
 {
-	const struct engine_facts *facts = &worker->facts_seen;
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		into[i] += seen[i] - at_reset[i];
+}
 
-	pthread_mutex_lock(&worker->stats_lock);
+static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
+		      const struct tally *at_reset)
+{
+	const struct engine_facts *facts = &seen->facts;
+
 	stats->fixed_buffers = facts->fixed_buffers;
 	stats->fixed_files = facts->fixed_files;
 	stats->single_issuer = facts->single_issuer;
 	stats->defer_taskrun = facts->defer_taskrun;
-	stats->submit_calls += facts->submit_calls - worker->facts_at_reset.submit_calls;
-	stats->reap_calls += facts->reap_calls - worker->facts_at_reset.reap_calls;
+	stats->submit_calls += facts->submit_calls - at_reset->facts.submit_calls;
+	stats->reap_calls += facts->reap_calls - at_reset->facts.reap_calls;
+	add_counts(stats->depth_ios, seen->depth_ios, at_reset->depth_ios);
+	add_counts(stats->submit_sizes, seen->submit_sizes, at_reset->submit_sizes);
+	add_counts(stats->reap_sizes, seen->reap_sizes, at_reset->reap_sizes);
+}
+
+static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
+{
+	pthread_mutex_lock(&worker->stats_lock);
+	add_tally(stats, &worker->tally_seen, &worker->tally_at_reset);
 	if (worker->inflight_max > stats->inflight_max)
 		stats->inflight_max = worker->inflight_max;
 	stats->retries += worker->retries;
@@ -546,25 +560,29 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker,
 	for (int i = 0; i < 2; i++) {
 		stats->io[i].bytes += worker->bytes[i];
 		stats->io[i].ios += worker->ios_done[i];
-		histogram_merge(&latency[i], &worker->latency[i]);
 	}
 	pthread_mutex_unlock(&worker->stats_lock);
 }
 
+static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struct nvs_io_stats *io)
+{
+	struct nvs_latency latency;
+
+	nvs_aio_get_latency(aio, direction, NVS_LAT, &latency);
+	io->latency_min_ns = latency.min_ns;
+	io->latency_max_ns = latency.max_ns;
+	io->latency_mean_ns = nvs_latency_mean(&latency);
+	io->latency_stddev_ns = nvs_latency_stddev(&latency);
+}
+
 void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 {
-	struct histogram latency[2] = {0};
-
 	*stats = (struct nvs_aio_stats){.ioengine = aio->ops->name, .workers = aio->nworkers};
 	snprintf(stats->ioengine_reason, sizeof(stats->ioengine_reason), "%s", aio->engine_reason);
 	for (unsigned i = 0; i < aio->nworkers; i++)
-		add_worker(stats, &aio->workers[i], latency);
-	for (int i = 0; i < 2; i++) {
-		stats->io[i].latency_min_ns = latency[i].count ? latency[i].min : 0;
-		stats->io[i].latency_max_ns = latency[i].max;
-		stats->io[i].latency_mean_ns = histogram_mean(&latency[i]);
-		stats->io[i].latency_stddev_ns = histogram_stddev(&latency[i]);
-	}
+		add_worker(stats, &aio->workers[i]);
+	for (int i = 0; i < 2; i++)
+		add_latency(aio, i, &stats->io[i]);
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
@@ -574,19 +592,16 @@ void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 }
 
 void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
-			 const double *percentiles, size_t n, uint64_t *ns)
+			 enum nvs_latency_kind kind, struct nvs_latency *latency)
 {
-	struct histogram latency = {0};
-
+	memset(latency, 0, sizeof(*latency));
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
 
 		pthread_mutex_lock(&worker->stats_lock);
-		histogram_merge(&latency, &worker->latency[direction]);
+		nvs_latency_merge(latency, &worker->latency[direction][kind]);
 		pthread_mutex_unlock(&worker->stats_lock);
 	}
-	for (size_t i = 0; i < n; i++)
-		ns[i] = histogram_percentile(&latency, percentiles[i]);
 }
 
 void nvs_aio_reset_stats(struct nvs_aio *aio)
@@ -600,7 +615,7 @@ void nvs_aio_reset_stats(struct nvs_aio *aio)
 		memset(worker->ios_done, 0, sizeof(worker->ios_done));
 		worker->retries = worker->bounced_bytes = 0;
 		worker->inflight_max = 0;
-		worker->facts_at_reset = worker->facts_seen;
+		worker->tally_at_reset = worker->tally_seen;
 		pthread_mutex_unlock(&worker->stats_lock);
 	}
 }

@@ -10,7 +10,7 @@
 
 #include "aio/aio.h"
 #include "aio/engine.h"
-#include "base/histogram.h"
+#include "base/latency.h"
 
 /* An I/O that comes back with EINTR, EAGAIN or nothing done is tried again so many times. */
 #define RETRIES_MAX 100
@@ -61,7 +61,9 @@ struct piece {
 	int bounce;	   /* slot of the bounce buffer; -1: none */
 	int status;
 	unsigned retries;
-	uint64_t begun_ns;
+	uint64_t begun_ns;   /* when it was first handed to the engine, */
+	uint64_t handed_ns;  /* when it was last, */
+	uint64_t taken_ns;   /* and when the engine had taken it then */
 	uint64_t claimed_ns; /* under the aio's lock; 0: not claimed, or nobody watches */
 };
 
@@ -69,6 +71,12 @@ struct bounce {
 	char *data;
 	uint32_t slots, nfree;
 	uint32_t free[BOUNCE_SLOTS_MAX];
+};
+
+/* What only grows: its thread counts, and shows what it has counted at each reap. */
+struct tally {
+	struct engine_facts facts; /* written by the engine */
+	uint64_t depth_ios[NVS_DEPTHS], submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
 };
 
 struct worker {
@@ -79,7 +87,7 @@ struct worker {
 
 	/* of the thread alone */
 	void *queue;
-	struct engine_facts facts;
+	struct tally tally;
 	struct piece *pieces;
 	struct io **ios;       /* room for a batch of `queue_depth` */
 	struct piece **batch;  /* to be submitted next: those to be continued, then new ones */
@@ -101,8 +109,8 @@ struct worker {
 	char open_reason[192];
 
 	pthread_mutex_t stats_lock;
-	struct engine_facts facts_seen, facts_at_reset;
-	struct histogram latency[2];
+	struct tally tally_seen, tally_at_reset;
+	struct nvs_latency latency[2][NVS_LATENCY_KINDS];
 	uint64_t bytes[2], ios_done[2], retries, bounced_bytes;
 	uint32_t inflight_max;
 };

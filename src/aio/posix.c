@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 
 #include "aio/engine.h"
+#include "base/stack.h"
 
 #define STACK_BYTES (128 * 1024)
 
@@ -83,7 +84,7 @@ static int start_thread(struct pool *pool)
 	int rc;
 
 	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
 	rc = -pthread_create(&pool->threads[pool->nthreads], &attr, serve, pool);
 	pthread_attr_destroy(&attr);
 	pool->nthreads += !rc;

@@ -157,10 +157,71 @@ static void refused(struct worker *worker, int rc)
 		sched_yield();
 }
 
+/* By depth: 1, 2, 4 and so on up to 64, the largest that is not above it. */
+static unsigned depth_group(uint32_t n)
+{
+	unsigned group = 31 - (unsigned)__builtin_clz(n);
+
+	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
+}
+
+/* By size: 0, up to 4, 8 and so on up to 64, more. */
+static unsigned size_group(uint32_t n)
+{
+	unsigned group = n <= 4 ? n > 0 : 31 - (unsigned)__builtin_clz(n - 1);
+
+	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
+}
+
+/* The engine took so many of one call: in calls of their own where it is to. */
+static void note_submitted(struct worker *worker, uint32_t n)
+{
+	struct tally *tally = &worker->tally;
+
+	worker->submitted += n;
+	tally->depth_ios[depth_group(worker->submitted)] += n;
+	if (worker->aio->config.single_submit)
+		tally->submit_sizes[size_group(1)] += n;
+	else
+		tally->submit_sizes[size_group(n)]++;
+}
+
+/* Those that the engine has of the batch, by one look at the clock for all of them. */
+static void note_taken(struct worker *worker, uint32_t n)
+{
+	uint64_t now = n ? clock_ns() : 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		worker->batch[i]->taken_ns = now;
+}
+
+static void hand_over(struct worker *worker)
+{
+	uint32_t taken = 0;
+	int rc = 0;
+
+	while (taken < worker->nbatch) {
+		rc = worker->aio->ops->submit(worker->queue, worker->ios + taken,
+					      worker->nbatch - taken);
+		assert(rc != 0);
+		if (rc < 0) {
+			worker->tally.submit_sizes[0]++;
+			break;
+		}
+		taken += (uint32_t)rc;
+		note_submitted(worker, (uint32_t)rc);
+	}
+	note_taken(worker, taken);
+	worker->nbatch -= taken;
+	if (!worker->nbatch)
+		return;
+	memmove(worker->batch, worker->batch + taken, worker->nbatch * sizeof(struct piece *));
+	refused(worker, rc);
+}
+
 static void submit(struct worker *worker)
 {
 	uint64_t now = clock_ns();
-	uint32_t taken = 0;
 
 	for (uint32_t i = 0; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
@@ -169,24 +230,10 @@ static void submit(struct worker *worker)
 			piece->begun_ns = now;
 			piece_begin(piece);
 		}
+		piece->handed_ns = now;
 		worker->ios[i] = &piece->io;
 	}
-	while (taken < worker->nbatch) {
-		int rc = worker->aio->ops->submit(worker->queue, worker->ios + taken,
-						  worker->nbatch - taken);
-
-		assert(rc != 0);
-		if (rc < 0) {
-			worker->nbatch -= taken;
-			memmove(worker->batch, worker->batch + taken,
-				worker->nbatch * sizeof(struct piece *));
-			refused(worker, rc);
-			return;
-		}
-		taken += (uint32_t)rc;
-		worker->submitted += (uint32_t)rc;
-	}
-	worker->nbatch = 0;
+	hand_over(worker);
 }
 
 /*
@@ -207,9 +254,14 @@ static unsigned worth_waiting_for(const struct worker *worker, bool more)
 	return 1;
 }
 
+/*
+ * Of an I/O that had to be submitted again, slat and clat are those of the last time; lat counts
+ * from the first.
+ */
 static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 {
 	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
+	struct nvs_latency *latency = worker->latency[direction];
 
 	if (piece->io.result < 0)
 		return;
@@ -217,7 +269,9 @@ static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 	worker->ios_done[direction]++;
 	if (piece->bounce >= 0)
 		worker->bounced_bytes += (uint64_t)piece->io.result;
-	histogram_add(&worker->latency[direction], now - piece->begun_ns);
+	latency_add(&latency[NVS_SLAT], piece->taken_ns - piece->handed_ns);
+	latency_add(&latency[NVS_CLAT], now - piece->taken_ns);
+	latency_add(&latency[NVS_LAT], now - piece->begun_ns);
 }
 
 /* The whole piece, its retries included; one that failed has moved nothing. */
@@ -246,6 +300,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	int n = worker->aio->ops->reap(worker->queue, worker->ios, depth, min);
 	uint64_t now;
 
+	worker->tally.reap_sizes[size_group(n > 0 ? (uint32_t)n : 0)]++;
 	if (n < 0) {
 		reap_failed(worker, n);
 		return;
@@ -268,7 +323,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 			worker->batch[worker->nbatch++] = piece;
 		}
 	}
-	worker->facts_seen = worker->facts;
+	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 }
 
@@ -363,8 +418,8 @@ static int open_queue(struct worker *worker)
 			 "no memory for the bounce buffer");
 		return rc;
 	}
-	return aio->ops->open(&worker->queue, &aio->options, &worker->facts, worker->open_reason,
-			      sizeof(worker->open_reason));
+	return aio->ops->open(&worker->queue, &aio->options, &worker->tally.facts,
+			      worker->open_reason, sizeof(worker->open_reason));
 }
 
 static bool nothing_to_do(const struct worker *worker)
@@ -437,7 +492,7 @@ static void *worker_main(void *arg)
 	/* It runs for microseconds at a time, and the drive stands idle until it does. */
 	take_short_slices();
 	pthread_mutex_lock(&worker->stats_lock);
-	worker->facts_seen = worker->facts;
+	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 	pthread_mutex_lock(&aio->lock);
 	worker->open_status = status;

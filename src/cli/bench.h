@@ -8,18 +8,68 @@
 #include "model.h"
 #include "options.h"
 
-enum bench_rw { RW_SWAPOUT, RW_SWAPIN, RW_SWAP, RW_STEP, RW_PARAMS };
-enum bench_format { FORMAT_NORMAL, FORMAT_JSON };
+/* nvswap's modes, which move tensors, and fio's, which move blocks of a file. */
+enum bench_rw {
+	RW_SWAPOUT,
+	RW_SWAPIN,
+	RW_SWAP,
+	RW_STEP,
+	RW_PARAMS,
+	RW_READ,
+	RW_WRITE,
+	RW_RANDREAD,
+	RW_RANDWRITE,
+	RW_RW,
+	RW_RANDRW
+};
+enum bench_format { FORMAT_NORMAL, FORMAT_JSON, FORMAT_TERSE };
+enum bench_eta { ETA_AUTO, ETA_ALWAYS, ETA_NEVER };
 
+static inline bool is_fio_mode(unsigned rw)
+{
+	return rw >= RW_READ;
+}
+
+/*
+ * What one job is to do. The fields of the first group belong to the whole run and are those of
+ * struct bench_plan.run.
+ */
 struct bench_options {
-	const char *config, *model, *output, *trace;
+	unsigned formats;	     /* bits of enum bench_format */
+	const char *output;	     /* NULL: standard output */
+	uint64_t status_interval_ms; /* 0: none */
+	unsigned eta;
+	bool compare;
+	uint64_t rounds;	     /* of --compare */
+	struct option_list sections; /* of the job files, to be run; none: all */
+
+	/* Of a job, as fio has them: */
+	struct option_mix bssplit; /* sizes of tensors, or of blocks in fio's modes */
+	uint64_t size;		   /* bytes of the tensors together, or of the file; 0: not given */
+	const char *filename;	   /* fio's modes: in the directory; NULL: job.clone.0 */
+	const char *description;
+	uint64_t rwmixread, rwmixwrite; /* per cent, of rw and randrw; the first counts */
+	bool direct;			/* fio's modes may be without */
+	bool time_based; /* goes on for all of runtime_ms, which else only bounds it */
+	uint64_t ramp_time_ms, startdelay_ms;
+	uint64_t thread_count; /* workers; 0: not given */
+	uint64_t rate[2];      /* bytes a second, by enum nvs_direction; 0: without limit */
+	bool group_reporting;
+	const char *write_bw_log, *write_lat_log; /* the beginning of the logs' names; NULL: none */
+	uint64_t log_avg_msec;
+	struct option_percentiles percentile_list;
+	uint64_t rank;		   /* which store under nvme_path */
+	bool stonewall, new_group; /* of job files */
+
+	const char *config, *model, *trace;
 	struct option_list nvme_path;
-	uint64_t tensors, tensor_size, size_limit;
+	uint64_t tensors, tensor_size;
 	double scale;
-	unsigned rw, ioengine, format;
+	unsigned rw, ioengine;
 	uint64_t loops, runtime_ms, ramp_loops;
-	uint64_t bs, iodepth, numjobs; /* 0: not given */
-	uint64_t pool;		       /* bytes; 0: not given */
+	uint64_t bs, iodepth; /* 0: not given */
+	uint64_t numjobs;     /* as many of this job at the same time */
+	uint64_t pool;	      /* bytes; 0: not given */
 	uint64_t seed;
 	uint64_t compute_us;
 	uint64_t max_in_cpu; /* elements */
@@ -29,10 +79,17 @@ struct bench_options {
 
 extern const struct command_spec bench_command;
 
-/* As options_parse, from the defaults on. */
-int bench_options_parse(struct bench_options *options, struct options_given *given, int argc,
-			char **argv);
-/* Whether the option of that name, which must be one, was typed. */
+/*
+ * A job's options: init, then options_set of what is given, then settle (defaults that depend on
+ * what was given), then check. check says, and returns -EINVAL for, what can't be together, and
+ * options of `own` that do nothing with what the job does; `where` as in options_set, NULL: typed.
+ */
+void bench_options_init(struct bench_options *options);
+void bench_options_settle(struct bench_options *options, const struct options_given *given);
+int bench_options_check(const struct bench_options *options, const struct options_given *own,
+			const char *where);
+
+/* Whether the option of that name, which must be one, was given. */
 bool bench_option_given(const struct options_given *given, const char *name);
 
 /* The percentiles that fio prints. */
@@ -63,7 +120,17 @@ struct step_figures {
 	uint64_t store_bytes;	       /* of a store in memory, which is in no resident set */
 };
 
+/* fio's sampled figures of one direction: rates of windows of half a second. */
+struct bench_samples {
+	uint64_t n;
+	double min, max, sum, sum_squares;
+};
+
+/* Too large for a stack. */
 struct bench_result {
+	int pid;		  /* of the process that ran it */
+	uint64_t started_unix_ms; /* when the measuring began */
+	struct bench_samples bw_bytes[2], iops[2];
 	struct nvs_error error; /* code 0: every byte was moved and, if asked, compared equal */
 	int signal;		/* that ended the run; 0: none */
 	double elapsed_s;	/* the whole run */
@@ -76,7 +143,7 @@ struct bench_result {
 	uint64_t context_switches, major_faults, minor_faults;
 	uint64_t bytes[2]; /* of tensors, by enum nvs_direction */
 	uint64_t transfers, evictions, pool_waits;
-	uint64_t latency_ns[2][NPERCENTILES];
+	struct nvs_latency latency[2][NVS_LATENCY_KINDS]; /* by enum nvs_direction */
 	struct nvs_aio_stats aio;
 	struct step_figures steps;
 
@@ -86,12 +153,5 @@ struct bench_result {
 	uint64_t first_bytes, first_ns; /* the first swap-out, filling included; 0: none was */
 	uint64_t verified_bytes, verify_errors;
 };
-
-/*
- * Opens an engine, runs what the options say, closes it. Returns result->error.code. A signal to
- * end stops it at the next batch.
- */
-int bench_run(const struct bench_options *options, const struct nvs_config *config,
-	      enum nvs_block block, const struct model *model, struct bench_result *result);
 
 #endif

@@ -27,6 +27,7 @@ struct pass {
 	struct layer *layers;
 	size_t nlayers;
 	struct nvs_error difference; /* the first that comparing found */
+	struct job_watch *watch;
 	struct bench_result *result;
 };
 
@@ -174,8 +175,11 @@ static int layers_fit(struct pass *pass)
 
 static int run_opened(struct pass *pass)
 {
-	struct step_mode mode = {
-		.engine = pass->opened.engine, .step = step, .settle = wait_all, .arg = pass};
+	struct step_mode mode = {.engine = pass->opened.engine,
+				 .step = step,
+				 .settle = wait_all,
+				 .arg = pass,
+				 .watch = pass->watch};
 	struct nvs_engine_stats stats;
 	int rc = layers_fit(pass);
 
@@ -193,13 +197,14 @@ static int run_opened(struct pass *pass)
 }
 
 int bench_params(const struct bench_options *options, const struct nvs_config *config,
-		 const struct model *model, struct bench_result *result)
+		 const struct model *model, struct bench_result *result, struct job_watch *watch)
 {
 	struct pass pass = {.options = options,
 			    .model = model,
 			    .trace = config->trace,
 			    .pattern = {.model = model, .seed = options->seed},
 			    .layers = calloc(model->n, sizeof(struct layer)),
+			    .watch = watch,
 			    .result = result};
 	int rc;
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every mode of a benchmark has around it: signals, the trace, and a result that says why it
- * ended.
+ * What every mode of a benchmark has around it: the trace, and a result that says why it ended.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,16 +12,21 @@
 
 #define TRACE_SPANS ((size_t)1 << 20)
 
-static int run_mode(const struct bench_options *options, const struct nvs_config *config,
-		    enum nvs_block block, const struct model *model, struct bench_result *result)
+static int run_mode(const struct bench_job *job, const struct nvs_config *config,
+		    struct job_watch *watch, struct bench_result *result)
 {
+	const struct bench_options *options = &job->options;
+	const struct model *model = &job->model;
+
+	if (is_fio_mode(options->rw))
+		return bench_io(options, config, result, watch, job->name, job->clone);
 	switch (options->rw) {
 	case RW_STEP:
-		return bench_step(options, config, model, result);
+		return bench_step(options, config, model, result, watch);
 	case RW_PARAMS:
-		return bench_params(options, config, model, result);
+		return bench_params(options, config, model, result, watch);
 	default:
-		return bench_swap(options, config, block, model, result);
+		return bench_swap(options, config, job->block, model, result, watch);
 	}
 }
 
@@ -45,38 +49,45 @@ static int write_trace(struct nvs_trace *trace, const char *path, int rc,
 	return written;
 }
 
-static int run_traced(const struct bench_options *options, const struct nvs_config *config,
-		      enum nvs_block block, const struct model *model, struct bench_result *result)
+static int run_traced(const struct bench_job *job, struct job_watch *watch,
+		      struct bench_result *result)
 {
-	struct nvs_config traced = *config;
+	struct nvs_config traced = job->config;
+	const char *path = job->options.trace;
 	int rc = nvs_trace_open(&traced.trace, TRACE_SPANS, &result->error);
 
 	if (rc)
 		return rc;
 	/* A file that can't be written is found before the run and not after it. */
-	rc = nvs_trace_write(traced.trace, options->trace, NULL, &result->error);
+	rc = nvs_trace_write(traced.trace, path, NULL, &result->error);
 	if (!rc) {
-		rc = run_mode(options, &traced, block, model, result);
-		rc = write_trace(traced.trace, options->trace, rc, result);
+		rc = run_mode(job, &traced, watch, result);
+		rc = write_trace(traced.trace, path, rc, result);
 	}
 	nvs_trace_close(traced.trace);
 	return rc;
 }
 
-int bench_run(const struct bench_options *options, const struct nvs_config *config,
-	      enum nvs_block block, const struct model *model, struct bench_result *result)
+static int ended_early(struct bench_result *result)
+{
+	bool signal = stop_signal() != STOP_OTHER_FAILED;
+
+	result->signal = signal ? stop_signal() : 0;
+	result->error = (struct nvs_error){0};
+	snprintf(result->error.text, sizeof(result->error.text), "%s",
+		 signal ? "stopped by a signal" : "ended early: another job could not begin");
+	return signal ? -EINTR : -ECANCELED;
+}
+
+int bench_run(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
 	uint64_t started = now_ns();
 	int rc;
 
-	stop_catch_signals();
-	rc = options->trace ? run_traced(options, config, block, model, result)
-			    : run_mode(options, config, block, model, result);
-	result->signal = stop_signal();
-	if (!rc && result->signal) {
-		result->error = (struct nvs_error){.text = "stopped by a signal"};
-		rc = -EINTR;
-	}
+	rc = job->options.trace ? run_traced(job, watch, result)
+				: run_mode(job, &job->config, watch, result);
+	if (!rc && stop_signal())
+		rc = ended_early(result);
 	result->error.code = rc;
 	if (rc && !*result->error.text)
 		snprintf(result->error.text, sizeof(result->error.text), "%s", nvs_strerror(rc));

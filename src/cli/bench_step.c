@@ -19,6 +19,7 @@ struct training {
 	struct parameters parameters;
 	struct reference reference; /* where --verify was given */
 	struct nvs_optimizer *optimizer;
+	struct job_watch *watch;
 	struct bench_result *result;
 };
 
@@ -83,7 +84,8 @@ static int run_opened(struct training *training)
 {
 	struct bench_result *result = training->result;
 	struct nvs_engine *engine = nvs_optimizer_engine(training->optimizer);
-	struct step_mode mode = {.engine = engine, .step = step, .arg = training};
+	struct step_mode mode = {
+		.engine = engine, .step = step, .arg = training, .watch = training->watch};
 	int rc;
 
 	parameters_make_gradients(&training->parameters,
@@ -140,9 +142,9 @@ static int train(struct training *training, const struct nvs_config *config)
 }
 
 int bench_step(const struct bench_options *options, const struct nvs_config *config,
-	       const struct model *model, struct bench_result *result)
+	       const struct model *model, struct bench_result *result, struct job_watch *watch)
 {
-	struct training training = {.options = options, .result = result};
+	struct training training = {.options = options, .watch = watch, .result = result};
 	struct parameters *parameters = &training.parameters;
 	int rc = parameters_open(parameters, model, config->param_dtype, config->sub_group_size,
 				 options->seed, &result->error);

@@ -13,6 +13,7 @@
 #include "bench_engine.h"
 #include "bench_modes.h"
 #include "clock.h"
+#include "job_watch.h"
 #include "measure.h"
 #include "pattern.h"
 #include "progress.h"
@@ -21,6 +22,8 @@
 /* Batches move a part of the pool at a time, and no more than is needed to keep a drive busy. */
 #define POOL_BATCHES	4u
 #define BATCH_BYTES_MAX (128u << 20)
+/* In a second at the job's rate, so that it is kept smoothly. */
+#define RATE_BATCHES 20u
 
 /* Neighbouring tensors that move together. */
 struct batch {
@@ -42,17 +45,19 @@ struct run {
 	uint64_t asked[2];	     /* bytes that were to be moved, by enum nvs_direction */
 	uint64_t data_us;	     /* processor time for making and comparing contents */
 	struct nvs_error difference; /* the first that comparing found */
+	struct job_watch *watch;
 	struct bench_result *result;
 };
 
 /* One way through all batches, several times. */
 struct pass {
 	const char *name;
-	uint64_t loops;
-	uint64_t runtime_ns; /* instead of loops; 0: loops */
+	uint64_t loops;	     /* UINT64_MAX: until the time is over */
+	uint64_t runtime_ns; /* that it may take at most; 0: any */
 	bool fill;	     /* make new contents before a swap-out */
 	bool compare;	     /* after a swap-in */
 	bool change;	     /* write back what was read */
+	bool paced;	     /* at the job's rate */
 	uint64_t started_ns, bytes;
 };
 
@@ -70,17 +75,29 @@ static void note_pool_use(struct run *run)
 		run->result->pool_peak = stats.pool.used;
 }
 
+static bool by_time(const struct pass *pass)
+{
+	return pass->loops == UINT64_MAX;
+}
+
+static uint64_t times(uint64_t loops, uint64_t n)
+{
+	uint64_t all;
+
+	return __builtin_mul_overflow(loops, n, &all) ? UINT64_MAX : all;
+}
+
 static void pass_begin(struct pass *pass, const struct run *run)
 {
 	pass->started_ns = now_ns();
 	progress_begin(pass->name,
-		       pass->runtime_ns ? pass->runtime_ns : pass->loops * run->model->nbytes);
+		       by_time(pass) ? pass->runtime_ns : times(pass->loops, run->model->nbytes));
 }
 
 static void pass_moved(struct pass *pass, uint64_t nbytes)
 {
 	pass->bytes += nbytes;
-	progress_update(pass->runtime_ns ? now_ns() - pass->started_ns : pass->bytes, pass->bytes);
+	progress_update(by_time(pass) ? now_ns() - pass->started_ns : pass->bytes, pass->bytes);
 }
 
 static bool pass_over(const struct pass *pass)
@@ -89,9 +106,11 @@ static bool pass_over(const struct pass *pass)
 	       (pass->runtime_ns && now_ns() - pass->started_ns >= pass->runtime_ns);
 }
 
-static uint64_t pass_batches(const struct pass *pass, const struct run *run)
+/* Whether so many bytes more may be moved now; waits until they may. */
+static bool pace(const struct run *run, const struct pass *pass, enum nvs_direction direction,
+		 uint64_t nbytes)
 {
-	return pass->runtime_ns ? UINT64_MAX : pass->loops * run->nbatches;
+	return !pass->paced || job_pace(run->watch, direction, nbytes);
 }
 
 static int fill_batch(struct run *run, const struct batch *batch)
@@ -169,7 +188,7 @@ static int write_batch(struct run *run, struct batch *batch, bool fill)
 
 static int write_pass(struct run *run, struct pass *pass)
 {
-	uint64_t total = pass_batches(pass, run);
+	uint64_t total = times(pass->loops, run->nbatches);
 	int rc = 0;
 
 	assert(run->nbatches);
@@ -177,6 +196,8 @@ static int write_pass(struct run *run, struct pass *pass)
 	for (uint64_t i = 0; i < total && !rc && !pass_over(pass); i++) {
 		struct batch *batch = &run->batches[i % run->nbatches];
 
+		if (!pace(run, pass, NVS_WRITE, batch->nbytes))
+			break;
 		rc = write_batch(run, batch, pass->fill);
 		pass_moved(pass, batch->nbytes);
 	}
@@ -198,25 +219,28 @@ static int begin_read(struct run *run, const struct batch *batch, int timeout_ms
 	return 0;
 }
 
+/* What the rate has no time for any more stays as it was read. */
 static int end_read(struct run *run, struct batch *batch, const struct pass *pass)
 {
 	int rc = wait_batch(run, batch);
+	bool change;
 
 	if (!rc && pass->compare)
 		rc = compare_batch(run, batch);
-	if (!rc && pass->change && pass->compare) {
+	change = !rc && pass->change && pace(run, pass, NVS_WRITE, batch->nbytes);
+	if (change && pass->compare) {
 		batch->generation++;
 		rc = fill_batch(run, batch);
 	}
-	return rc ? rc : let_go(run, batch, pass->change ? NVS_DIRTY : NVS_CLEAN);
+	return rc ? rc : let_go(run, batch, change ? NVS_DIRTY : NVS_CLEAN);
 }
 
 /*
  * Reads up to half of the pool ahead; the other half is for what is being written back. A batch is
  * read again only after it was let go, for otherwise nothing would be read.
  */
-static int read_ahead(struct run *run, struct batch *const *order, size_t n, uint64_t limit,
-		      uint64_t done, uint64_t *issued, uint64_t *held)
+static int read_ahead(struct run *run, const struct pass *pass, struct batch *const *order,
+		      size_t n, uint64_t limit, uint64_t done, uint64_t *issued, uint64_t *held)
 {
 	while (*issued < limit && *issued - done < n) {
 		const struct batch *batch = order[*issued % n];
@@ -224,6 +248,8 @@ static int read_ahead(struct run *run, struct batch *const *order, size_t n, uin
 		int rc;
 
 		if (holds && *held + batch->room > run->pool_bytes / 2)
+			return 0;
+		if (!pace(run, pass, NVS_READ, batch->nbytes))
 			return 0;
 		rc = begin_read(run, batch, holds ? 0 : -1);
 		if (rc == -EAGAIN && holds) {
@@ -248,12 +274,12 @@ static int read_pass(struct run *run, struct pass *pass)
 	for (size_t i = 0; i < run->nbatches && order; i++)
 		if (run->batches[i].written)
 			order[n++] = &run->batches[i];
-	limit = pass->runtime_ns ? UINT64_MAX : pass->loops * n;
+	limit = times(pass->loops, n);
 	pass_begin(pass, run);
 	while (!rc && n && done < limit) {
 		if (pass_over(pass))
 			limit = issued;
-		rc = read_ahead(run, order, n, limit, done, &issued, &held);
+		rc = read_ahead(run, pass, order, n, limit, done, &issued, &held);
 		if (rc || issued == done)
 			break;
 
@@ -326,18 +352,22 @@ static bool makes_contents(const struct run *run)
 	return run->options->verify || run->model->fd >= 0;
 }
 
-static int mode_pass(struct run *run, const char *name, uint64_t loops, uint64_t runtime_ns)
+static int mode_pass(struct run *run, const char *name, uint64_t loops, uint64_t runtime_ms)
 {
-	struct pass pass = {.name = name, .loops = loops, .runtime_ns = runtime_ns};
+	struct pass pass = {
+		.name = name, .loops = loops, .runtime_ns = runtime_ms * 1000000u, .paced = true};
 	bool verify = run->options->verify;
+	int rc;
 
 	if (run->options->rw == RW_SWAPOUT) {
 		pass.fill = makes_contents(run);
-		return write_pass(run, &pass);
+		rc = write_pass(run, &pass);
+	} else {
+		pass.compare = verify;
+		pass.change = run->options->rw == RW_SWAP;
+		rc = read_pass(run, &pass);
 	}
-	pass.compare = verify;
-	pass.change = run->options->rw == RW_SWAP;
-	return read_pass(run, &pass);
+	return rc ? rc : wait_all(run);
 }
 
 static int first_pass(struct run *run)
@@ -359,15 +389,17 @@ static int measured_pass(struct run *run)
 {
 	static const char *const names[] = {"swap-out", "swap-in", "swap"};
 	const struct bench_options *options = run->options;
+	struct nvs_aio *aio = nvs_engine_aio(run->engine);
 	uint64_t asked[2] = {run->asked[0], run->asked[1]}, data_us = run->data_us;
 	struct baseline from;
 	int rc;
 
-	measure_begin(run->engine, &from);
-	rc = mode_pass(run, names[options->rw], options->loops, options->runtime_ms * 1000000u);
-	if (!rc)
-		rc = wait_all(run);
-	measure_end(run->engine, &from, run->result);
+	measure_begin(aio, run->engine, &from);
+	job_measures(run->watch, aio);
+	rc = mode_pass(run, names[options->rw], options->time_based ? UINT64_MAX : options->loops,
+		       options->runtime_ms);
+	measure_end(aio, run->engine, &from, run->result);
+	job_measured(run->watch, run->result);
 	run->result->data_us = run->data_us - data_us;
 	return rc ? rc : check_moved(run, asked);
 }
@@ -381,15 +413,25 @@ static int final_pass(struct run *run)
 	return read_pass(run, &pass);
 }
 
+static int ramp(struct run *run)
+{
+	const struct bench_options *options = run->options;
+	int rc = 0;
+
+	if (options->ramp_loops)
+		rc = mode_pass(run, "ramp", options->ramp_loops, 0);
+	if (!rc && options->ramp_time_ms && !stop_signal())
+		rc = mode_pass(run, "ramp", UINT64_MAX, options->ramp_time_ms);
+	return rc;
+}
+
 static int all_passes(struct run *run)
 {
 	int rc = first_pass(run);
 
-	if (!rc && run->options->ramp_loops && !stop_signal()) {
-		rc = mode_pass(run, "ramp", run->options->ramp_loops, 0);
-		if (!rc)
-			rc = wait_all(run);
-	}
+	if (rc || !job_begin(run->watch))
+		return rc;
+	rc = ramp(run);
 	if (!rc && !stop_signal())
 		rc = measured_pass(run);
 	if (!rc && !stop_signal())
@@ -418,12 +460,18 @@ static struct batch cut_batch(const struct run *run, size_t first, uint64_t limi
 	return batch;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 static void make_batches(struct run *run)
 {
-	uint64_t limit = run->pool_bytes / POOL_BATCHES;
+	uint64_t limit = least(run->pool_bytes / POOL_BATCHES, BATCH_BYTES_MAX);
 
-	if (limit > BATCH_BYTES_MAX)
-		limit = BATCH_BYTES_MAX;
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		if (run->options->rate[d])
+			limit = least(limit, run->options->rate[d] / RATE_BATCHES);
 	for (size_t first = 0; first < run->model->n;) {
 		run->batches[run->nbatches] = cut_batch(run, first, limit);
 		first += run->batches[run->nbatches++].n;
@@ -446,13 +494,15 @@ static int open_and_run(struct run *run, const struct nvs_config *config, enum n
 }
 
 int bench_swap(const struct bench_options *options, const struct nvs_config *config,
-	       enum nvs_block block, const struct model *model, struct bench_result *result)
+	       enum nvs_block block, const struct model *model, struct bench_result *result,
+	       struct job_watch *watch)
 {
 	struct batch *batches = calloc(model->n, sizeof(struct batch));
 	struct run run = {.options = options,
 			  .model = model,
 			  .pattern = {.model = model, .seed = options->seed},
 			  .batches = batches,
+			  .watch = watch,
 			  .result = result};
 	int rc = batches ? open_and_run(&run, config, block) : -ENOMEM;
 

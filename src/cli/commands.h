@@ -16,6 +16,7 @@ enum { STATUS_FAILED = 1, STATUS_USAGE = 2 };
 /* argv[0] is the name of the subcommand. They return the exit status. */
 int cmd_bench(int argc, char **argv);
 int cmd_info(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 
 /* "nvswap: ..." and a newline on standard error, after taking a progress bar off the line. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));

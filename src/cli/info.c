@@ -20,12 +20,15 @@ struct values {
 };
 
 static const char *const formats[] = {"normal", "json", NULL};
+static const char *const directory[] = {"directory", NULL};
+static const struct values defaults = {.format = FORMAT_NORMAL};
 
 static const struct option_spec options[] = {
 	{.name = "nvme-path",
 	 .argument = "DIR",
 	 .type = OPTION_LIST,
 	 .offset = offsetof(struct values, paths),
+	 .aliases = directory,
 	 .help = "a directory, file or block device to look at; may be repeated"},
 	{.name = "output-format",
 	 .argument = "FORMAT",
@@ -40,7 +43,7 @@ static const struct option_spec options[] = {
 	 .help = "write there instead of to standard output"},
 };
 
-static const struct command_spec command = {
+const struct command_spec info_command = {
 	.name = "info",
 	.summary =
 		"Says what this machine and each path can do, and what to change where it hurts.",
@@ -49,6 +52,7 @@ static const struct command_spec command = {
 		 "limit.",
 	.options = options,
 	.noptions = sizeof(options) / sizeof(*options),
+	.defaults = &defaults,
 };
 
 static int look_at_path(struct report *report, unsigned i, const char *path)
@@ -120,9 +124,9 @@ static int write_report(const struct values *values, const struct report *report
 		return STATUS_FAILED;
 	status = output_begin(&output);
 	if (!status && values->format == FORMAT_JSON)
-		status = report_json(output.file, report);
+		status = info_json(output.file, report);
 	else if (!status)
-		report_text(output.file, report);
+		info_text(output.file, report);
 	closed = output_close(&output);
 	return status ? status : closed;
 }
@@ -144,13 +148,13 @@ static int look_and_report(const struct values *values, struct report *report)
 
 int cmd_info(int argc, char **argv)
 {
-	struct values values = {.format = FORMAT_NORMAL};
+	struct values values = defaults;
 	struct options_given given;
 	struct report *report;
-	int rc = options_parse(&command, argc, argv, &values, &given);
+	int rc = options_parse(&info_command, argc, argv, &values, &given);
 
 	if (rc)
-		return rc == OPTIONS_HELP ? options_help(&command) : STATUS_USAGE;
+		return rc == OPTIONS_HELP ? options_help(&info_command) : STATUS_USAGE;
 	report = calloc(1, sizeof(*report));
 	if (!report) {
 		say("no memory for the report");

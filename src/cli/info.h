@@ -8,6 +8,9 @@
 #include <stdio.h>
 
 #include "nvswap.h"
+#include "options.h"
+
+extern const struct command_spec info_command;
 
 struct report {
 	struct nvs_machine_info machine;
@@ -26,8 +29,8 @@ struct report {
 typedef void advice_fn(void *arg, const char *line);
 void report_each_advice(const struct report *report, advice_fn *fn, void *arg);
 
-void report_text(FILE *out, const struct report *report);
+void info_text(FILE *out, const struct report *report);
 /* 0, or an exit status after saying why. What `out` did not take is found when it is closed. */
-int report_json(FILE *out, const struct report *report);
+int info_json(FILE *out, const struct report *report);
 
 #endif

@@ -118,7 +118,7 @@ static void print_advice(void *arg, const char *line)
 	fprintf(list->out, "  %u. %s\n", ++list->n, line);
 }
 
-void report_text(FILE *out, const struct report *report)
+void info_text(FILE *out, const struct report *report)
 {
 	struct numbered list = {.out = out};
 

@@ -14,6 +14,7 @@ static const struct subcommand {
 	const char *help;
 } subcommands[] = {
 	{"bench", cmd_bench, "swap a model's tensors, measure it and verify it"},
+	{"tune", cmd_tune, "find the aio settings that suit a drive and this machine"},
 	{"info", cmd_info, "what this machine and a path can do, and what to change"},
 };
 

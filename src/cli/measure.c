@@ -15,10 +15,11 @@ static uint64_t usage_us(struct timeval time)
 	return (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_usec;
 }
 
-void measure_begin(struct nvs_engine *engine, struct baseline *from)
+void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseline *from)
 {
-	nvs_aio_reset_stats(nvs_engine_aio(engine));
-	nvs_get_stats(engine, &from->stats);
+	nvs_aio_reset_stats(aio);
+	if (engine)
+		nvs_get_stats(engine, &from->stats);
 	getrusage(RUSAGE_SELF, &from->usage);
 	from->started_ns = now_ns();
 }
@@ -36,24 +37,40 @@ static void process_figures(const struct rusage *was, struct bench_result *resul
 	result->minor_faults = (uint64_t)(is.ru_minflt - was->ru_minflt);
 }
 
-void measure_end(struct nvs_engine *engine, const struct baseline *from,
+static void tensor_figures(struct nvs_engine *engine, const struct nvs_engine_stats *was,
+			   struct bench_result *result)
+{
+	struct nvs_engine_stats is;
+
+	nvs_get_stats(engine, &is);
+	result->bytes[NVS_READ] = is.swapped_in - was->swapped_in;
+	result->bytes[NVS_WRITE] = is.swapped_out - was->swapped_out;
+	result->transfers = is.transfers - was->transfers;
+	result->evictions = is.evictions - was->evictions;
+	result->pool_waits = is.pool.waits - was->pool.waits;
+}
+
+static void block_figures(struct bench_result *result)
+{
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		result->bytes[d] = result->aio.io[d].bytes;
+		result->transfers += result->aio.io[d].ios;
+	}
+}
+
+void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
 		 struct bench_result *result)
 {
-	static const double percentiles[NPERCENTILES] = PERCENTILES;
-	struct nvs_engine_stats stats;
-
 	result->window_ns = now_ns() - from->started_ns;
 	process_figures(&from->usage, result);
-	nvs_get_stats(engine, &stats);
-	result->bytes[NVS_READ] = stats.swapped_in - from->stats.swapped_in;
-	result->bytes[NVS_WRITE] = stats.swapped_out - from->stats.swapped_out;
-	result->transfers = stats.transfers - from->stats.transfers;
-	result->evictions = stats.evictions - from->stats.evictions;
-	result->pool_waits = stats.pool.waits - from->stats.pool.waits;
-	result->aio = stats.aio;
+	nvs_aio_get_stats(aio, &result->aio);
+	if (engine)
+		tensor_figures(engine, &from->stats, result);
+	else
+		block_figures(result);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		nvs_aio_get_latency(nvs_engine_aio(engine), d, percentiles, NPERCENTILES,
-				    result->latency_ns[d]);
+		for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+			nvs_aio_get_latency(aio, d, kind, &result->latency[d][kind]);
 	result->measured = true;
 }
 

@@ -592,36 +592,6 @@ int model_load(struct model *model, const char *path, struct nvs_error *error)
 	return rc;
 }
 
-int model_make(struct model *model, uint64_t n, uint64_t nbytes, struct nvs_error *error)
-{
-	assert(n && n <= MODEL_TENSORS_MAX);
-	*model = (struct model){.fd = -1};
-	if (nbytes > MODEL_BYTES_MAX / n)
-		return fail(error, -EINVAL, "",
-			    "%llu tensors of %llu bytes are more bytes than the %llu that are "
-			    "allowed",
-			    (unsigned long long)n, (unsigned long long)nbytes, MODEL_BYTES_MAX);
-	model->nbytes = n * nbytes;
-	model->tensors = calloc(n, sizeof(*model->tensors));
-	for (; model->tensors && model->n < n; model->n++) {
-		struct model_tensor *tensor = &model->tensors[model->n];
-
-		if (asprintf(&tensor->name, "tensor.%zu", model->n) < 0) {
-			tensor->name = NULL;
-			break;
-		}
-		tensor->dtype = NVS_U8;
-		tensor->numel = tensor->nbytes = nbytes;
-	}
-	model->n_whole = n;
-	model->nbytes_whole = model->nbytes;
-	if (model->n == n)
-		return 0;
-	model_free(model);
-	return fail(error, -ENOMEM, "", "no memory for the names of %llu tensors",
-		    (unsigned long long)n);
-}
-
 void model_free(struct model *model)
 {
 	for (size_t i = 0; i < model->n && model->tensors; i++)

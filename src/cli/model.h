@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "nvswap.h"
+#include "options.h"
 
 #define MODEL_HEADER_MAX  (100u << 20) /* as the safetensors library has it */
 #define MODEL_TENSORS_MAX (16u << 20)
@@ -39,8 +39,13 @@ struct model {
  * the tensor in *error; *model needs no model_free then.
  */
 int model_load(struct model *model, const char *path, struct nvs_error *error);
-/* `n` tensors of `nbytes` each, of dtype U8. -ENOMEM; -EINVAL above MODEL_BYTES_MAX. */
-int model_make(struct model *model, uint64_t n, uint64_t nbytes, struct nvs_error *error);
+/*
+ * Tensors of dtype U8, their sizes drawn by the shares of the mix, which has one at least: `n`, or,
+ * where `nbytes` is not 0, as many as it takes to have so many bytes. -ENOMEM; -EINVAL above
+ * MODEL_BYTES_MAX, -E2BIG above MODEL_TENSORS_MAX.
+ */
+int model_make(struct model *model, const struct option_mix *mix, uint64_t n, uint64_t nbytes,
+	       uint64_t seed, struct nvs_error *error);
 void model_free(struct model *model);
 
 /* Keeps whole tensors from the first on, at least one, while they are `nbytes` or less together. */

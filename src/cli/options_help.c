@@ -2,44 +2,56 @@
 /*
  * The text of --help, from the same table that the parser goes by.
  */
-#include <string.h>
-
 #include "commands.h"
 #include "options.h"
 
-/* "--name ARGUMENT", for the first column of the help. */
-static void heading(const struct option_spec *spec, char *text, size_t nbytes)
-{
-	size_t length;
+#define COLUMN 26 /* where the text of an option begins */
 
-	snprintf(text, nbytes, "--%s%s%s", spec->name, spec->argument ? " " : "",
-		 spec->argument ? spec->argument : "");
-	if (spec->type != OPTION_CHOICE)
-		return;
-	length = strlen(spec->name) + 2;
-	for (unsigned i = 0; spec->choices[i]; i++)
-		length += (size_t)snprintf(text + length, nbytes - length, "%c%s", i ? '|' : ' ',
-					   spec->choices[i]);
+/* "  --name ARGUMENT"; a key of job files alone has no dashes. The characters written. */
+static int write_heading(FILE *file, const struct option_spec *spec)
+{
+	int n = fprintf(file, "  %s%s", spec->scope == OPTION_OF_FILE ? "" : "--", spec->name);
+
+	if (spec->type == OPTION_CHOICE || spec->type == OPTION_CHOICES)
+		for (unsigned i = 0; spec->choices[i]; i++)
+			n += fprintf(file, "%c%s", i ? '|' : ' ', spec->choices[i]);
+	else if (spec->argument)
+		n += fprintf(file, " %s", spec->argument);
+	return n;
 }
 
-static void help_option(FILE *file, const struct option_spec *spec)
+static void write_option(FILE *file, const struct option_spec *spec)
 {
-	char text[128];
-	const char *help = spec->help;
+	int n = write_heading(file, spec);
 
-	heading(spec, text, sizeof(text));
-	if (strlen(text) > 22)
-		fprintf(file, "  %s\n%-26s", text, "");
-	else
-		fprintf(file, "  %-22s  ", text);
-	for (;;) {
-		size_t length = strcspn(help, "\n");
+	if (n > COLUMN - 2) {
+		fputc('\n', file);
+		n = 0;
+	}
+	fprintf(file, "%*s", COLUMN - n, "");
+	for (const char *letter = spec->help; *letter; letter++) {
+		fputc(*letter, file);
+		if (*letter == '\n')
+			fprintf(file, "%*s", COLUMN, "");
+	}
+	for (const char *const *alias = spec->aliases; alias && *alias; alias++)
+		fprintf(file, "\n%*salso %s%s", COLUMN, "",
+			spec->scope == OPTION_OF_FILE ? "" : "--", *alias);
+	fputc('\n', file);
+}
 
-		fprintf(file, "%.*s\n", (int)length, help);
-		if (!help[length])
-			break;
-		fprintf(file, "%-26s", "");
-		help += length + 1;
+/* Those that are typed, or after a title those of job files alone, if there are any. */
+static void write_options(FILE *file, const struct command_spec *command, bool of_file)
+{
+	bool titled = !of_file;
+
+	for (unsigned i = 0; i < command->noptions; i++) {
+		if ((command->options[i].scope == OPTION_OF_FILE) != of_file)
+			continue;
+		if (!titled)
+			fputs("\nKeys of job files alone:\n", file);
+		titled = true;
+		write_option(file, &command->options[i]);
 	}
 }
 
@@ -49,11 +61,12 @@ int options_help(const struct command_spec *command)
 
 	if (output_open(&output, NULL))
 		return STATUS_FAILED;
-	fprintf(output.file, "usage: nvswap %s [OPTION]...\n\n%s\n\n", command->name,
+	fprintf(output.file, "usage: nvswap %s [OPTION]...%s%s\n\n%s\n\n", command->name,
+		command->operand ? " " : "", command->operand ? command->operand : "",
 		command->summary);
-	for (unsigned i = 0; i < command->noptions; i++)
-		help_option(output.file, &command->options[i]);
-	fprintf(output.file, "  %-22s  this text\n", "-h, --help");
+	write_options(output.file, command, false);
+	fprintf(output.file, "  %-*s this text\n", COLUMN - 3, "-h, --help");
+	write_options(output.file, command, true);
 	if (command->notes)
 		fprintf(output.file, "\n%s\n", command->notes);
 	return output_close(&output);

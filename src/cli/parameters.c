@@ -106,7 +106,7 @@ int parameters_open(struct parameters *parameters, const struct model *model, en
 	if (!parameters->weights || !parameters->gradients) {
 		snprintf(error->text, sizeof(error->text),
 			 "no memory for the weights and gradients of %llu elements, %llu bytes "
-			 "beside the pool: train a part of the model with --scale or --size-limit",
+			 "beside the pool: train a part of the model with --scale or --size",
 			 (unsigned long long)numel, (unsigned long long)parameters->nbytes);
 		return -ENOMEM;
 	}

@@ -11,20 +11,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "random.h"
+
 #define LANES	    8
-#define BLOCK_BYTES 65536u
+#define BLOCK_BYTES PATTERN_BLOCK_BYTES
 
 typedef uint64_t lanes __attribute__((vector_size(LANES * sizeof(uint64_t))));
-
-/* splitmix64: spreads neighbouring numbers over all of 64 bits. */
-static uint64_t spread(uint64_t *state)
-{
-	uint64_t x = *state += 0x9e3779b97f4a7c15u;
-
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
 
 static void seed_lanes(lanes *state, uint64_t seed, uint64_t tensor, uint64_t generation,
 		       uint64_t block)
@@ -63,6 +55,15 @@ static void make_block(lanes *state, char *data, size_t nbytes, bool add)
 		memcpy(&there, data, nbytes);
 	there ^= x;
 	memcpy(data, &there, nbytes);
+}
+
+void pattern_block(uint64_t seed, uint64_t subject, uint64_t generation, uint64_t block, void *data,
+		   size_t nbytes)
+{
+	lanes state = {0};
+
+	seed_lanes(&state, seed, subject, generation, block);
+	make_block(&state, data, nbytes, false);
 }
 
 /* One block of the tensor's contents, into `data`. */

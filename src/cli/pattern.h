@@ -26,4 +26,9 @@ int pattern_fill(const struct pattern *pattern, size_t tensor, uint32_t generati
 int pattern_compare(const struct pattern *pattern, size_t tensor, uint32_t generation,
 		    const void *data, struct nvs_error *error);
 
+#define PATTERN_BLOCK_BYTES 65536u
+/* Bytes that follow from the four numbers, without a model. */
+void pattern_block(uint64_t seed, uint64_t subject, uint64_t generation, uint64_t block, void *data,
+		   size_t nbytes);
+
 #endif

@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #include "clock.h"
+#include "job_watch.h"
 #include "measure.h"
 #include "progress.h"
 #include "stop.h"
@@ -50,52 +51,86 @@ static void count_step(struct step_figures *figures, const struct step_done *don
 	add_up(&figures->sum, &done->io);
 }
 
-static int first_steps(const struct step_mode *mode, const struct bench_options *options,
-		       struct bench_result *result)
+/* Steps that are in no figures: so many, and then for so long. */
+static int ramp(const struct step_mode *mode, const struct bench_options *options)
+{
+	uint64_t ramp_ns = options->ramp_time_ms * 1000000u;
+	struct step_done done;
+	uint64_t started;
+	int rc = 0;
+
+	for (uint64_t i = 0; i < options->ramp_loops && !rc && !stop_signal(); i++)
+		rc = mode->step(mode->arg, &done);
+	started = now_ns();
+	while (!rc && !stop_signal() && now_ns() - started < ramp_ns)
+		rc = mode->step(mode->arg, &done);
+	return rc ? rc : settle(mode);
+}
+
+static int first_step(const struct step_mode *mode, struct bench_result *result)
 {
 	struct step_done done = {0};
 	int rc = mode->step(mode->arg, &done);
 
 	result->steps.first = done.io;
-	for (uint64_t i = 0; i < options->ramp_loops && !rc && !stop_signal(); i++)
-		rc = mode->step(mode->arg, &done);
 	return rc ? rc : settle(mode);
 }
 
-static int measured_steps(const struct step_mode *mode, const struct bench_options *options,
-			  struct bench_result *result)
+static bool goes_on(const struct bench_options *options, uint64_t steps, uint64_t spent_ns)
 {
-	uint64_t runtime_ns = options->runtime_ms * 1000000u, started = now_ns();
+	if (stop_signal() || (options->runtime_ms && spent_ns >= options->runtime_ms * 1000000u))
+		return false;
+	return options->time_based || steps < options->loops;
+}
+
+static int run_steps(const struct step_mode *mode, const struct bench_options *options,
+		     struct bench_result *result)
+{
+	uint64_t started = now_ns();
 	struct step_figures *figures = &result->steps;
 	int rc = 0;
 
-	progress_begin("steps", runtime_ns ? runtime_ns : options->loops);
-	while (!rc && !stop_signal() &&
-	       (runtime_ns ? now_ns() - started < runtime_ns : figures->steps < options->loops)) {
+	progress_begin("steps",
+		       options->time_based ? options->runtime_ms * 1000000u : options->loops);
+	while (!rc && goes_on(options, figures->steps, now_ns() - started)) {
 		struct step_done done = {0};
 
 		rc = mode->step(mode->arg, &done);
 		result->data_us += done.data_us;
 		if (!rc)
 			count_step(figures, &done);
-		progress_update(runtime_ns ? now_ns() - started : figures->steps,
+		progress_update(options->time_based ? now_ns() - started : figures->steps,
 				figures->sum.read_bytes + figures->sum.written_bytes);
 	}
 	progress_end();
 	return rc ? rc : settle(mode);
 }
 
+static int measured_steps(const struct step_mode *mode, const struct bench_options *options,
+			  struct bench_result *result)
+{
+	struct nvs_aio *aio = nvs_engine_aio(mode->engine);
+	struct baseline from;
+	int rc;
+
+	measure_begin(aio, mode->engine, &from);
+	job_measures(mode->watch, aio);
+	rc = run_steps(mode, options, result);
+	measure_end(aio, mode->engine, &from, result);
+	job_measured(mode->watch, result);
+	result->updates_us = result->steps.updates_ns / 1000;
+	return rc;
+}
+
 int steps_run(const struct step_mode *mode, const struct bench_options *options,
 	      struct bench_result *result)
 {
-	struct baseline from;
-	int rc = first_steps(mode, options, result);
+	int rc = first_step(mode, result);
 
-	if (!rc && !stop_signal()) {
-		measure_begin(mode->engine, &from);
-		rc = measured_steps(mode, options, result);
-		measure_end(mode->engine, &from, result);
-		result->updates_us = result->steps.updates_ns / 1000;
+	if (!rc && job_begin(mode->watch)) {
+		rc = ramp(mode, options);
+		if (!rc && !stop_signal())
+			rc = measured_steps(mode, options, result);
 	}
 	return rc == -EINTR && stop_signal() ? 0 : rc;
 }

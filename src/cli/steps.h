@@ -8,6 +8,8 @@
 
 #include "bench.h"
 
+struct job_watch; /* stage.h */
+
 /* What one step came to. */
 struct step_done {
 	struct nvs_step_io io;
@@ -21,9 +23,11 @@ struct step_mode {
 	int (*step)(void *arg, struct step_done *done); /* -EINTR: a signal ended it early */
 	int (*settle)(void *arg); /* waits for what steps left in flight; NULL: nothing */
 	void *arg;
+	struct job_watch *watch;
 };
 
-/* Measures options->loops steps, or as many as begin in options->runtime_ms. */
+/* Measures options->loops steps, of which none begins after options->runtime_ms; with time_based as
+ * many as begin in that time. */
 int steps_run(const struct step_mode *mode, const struct bench_options *options,
 	      struct bench_result *result);
 /*

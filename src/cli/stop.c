@@ -2,17 +2,33 @@
 /*
  * A signal that is ignored stays ignored, as nohup wants it. System calls go on, so that nothing
  * below has to know of signals.
+ *
+ * A terminal sends a signal to parent and children, so what the parent tells of one must not count
+ * as the second. Of the second the parent dies, and that is what a child knows it by.
  */
 #include "stop.h"
 
-#include <signal.h>
 #include <stddef.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+#define NNUMBERS (sizeof(numbers) / sizeof(*numbers))
 
 static volatile sig_atomic_t caught;
+static const atomic_int *also;
 
 static void on_signal(int number)
 {
 	caught = number;
+}
+
+static void on_parents_end(int number)
+{
+	(void)number;
+	if (stop_signal())
+		_exit(128 + SIGTERM);
+	caught = SIGTERM;
 }
 
 void stop_catch_signals(void)
@@ -20,16 +36,32 @@ void stop_catch_signals(void)
 	/* The second signal ends the process as if there were no handler. */
 	struct sigaction action = {.sa_handler = on_signal,
 				   .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
-	const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 	struct sigaction was;
 
 	caught = 0;
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+	for (size_t i = 0; i < NNUMBERS; i++)
 		if (!sigaction(numbers[i], NULL, &was) && was.sa_handler != SIG_IGN)
 			sigaction(numbers[i], &action, NULL);
 }
 
+void stop_signals(sigset_t *set)
+{
+	sigemptyset(set);
+	for (size_t i = 0; i < NNUMBERS; i++)
+		sigaddset(set, numbers[i]);
+}
+
+bool stop_follow(const atomic_int *told, int parent_pid)
+{
+	struct sigaction action = {.sa_handler = on_parents_end, .sa_flags = SA_RESTART};
+
+	also = told;
+	sigaction(SIGUSR1, &action, NULL);
+	prctl(PR_SET_PDEATHSIG, SIGUSR1);
+	return getppid() == parent_pid;
+}
+
 int stop_signal(void)
 {
-	return caught;
+	return caught || !also ? caught : atomic_load(also);
 }

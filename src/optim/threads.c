@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/slice.h"
+#include "base/stack.h"
 
 /* Room for an update function of the caller's, and far from the 2 MiB at which the kernel may back
  * a stack with a huge page. */
@@ -81,7 +82,7 @@ static int start_all(struct threads *threads, unsigned count)
 	int rc = 0;
 
 	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
 	/* Signals are the caller's threads' to handle. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);

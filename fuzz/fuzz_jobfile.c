@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The input is a job file. What is read of it is whole, what is planned from it holds together, and
+ * of what is refused one thing is said.
+ */
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/jobfile.h"
+#include "cli/jobs.h"
+
+static unsigned errors; /* said, beside warnings */
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
+
+/* In place of the command's, which would write each to standard error. */
+void say(const char *format, ...)
+{
+	char text[4096];
+	va_list args;
+
+	va_start(args, format);
+	assert(vsnprintf(text, sizeof(text), format, args) > 0);
+	va_end(args);
+	errors += !strstr(format, " is ignored: ");
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc;
+	(void)argv;
+	assert(!setenv("A", "4k", 1) && !setenv("EMPTY", "", 1));
+	return 0;
+}
+
+static bool is_trimmed(const char *text)
+{
+	size_t n = strlen(text);
+
+	return !n || (!isspace((unsigned char)text[0]) && !isspace((unsigned char)text[n - 1]));
+}
+
+static void check_read(const struct jobfile *jobfile)
+{
+	const struct jobfile_line *next = jobfile->lines;
+
+	for (size_t i = 0; i < jobfile->n; i++) {
+		const struct jobfile_section *section = &jobfile->sections[i];
+
+		assert(*section->name && is_trimmed(section->name) && section->line);
+		assert(section->lines || !section->n);
+		assert(section->lines == next);
+		next = next ? next + section->n : NULL;
+		for (size_t j = 0; j < section->n; j++) {
+			const struct jobfile_line *line = &section->lines[j];
+
+			assert(*line->key && !strpbrk(line->key, " \t\r\n=;#"));
+			assert(line->line && *line->file);
+		}
+	}
+}
+
+static void check_reader(const uint8_t *data, size_t nbytes)
+{
+	struct jobfile jobfile;
+	struct nvs_error error;
+	int rc = jobfile_parse(&jobfile, (const char *)data, nbytes, "fuzz.ini", &error);
+
+	if (rc) {
+		assert(rc < 0 && error.code == rc && *error.text && !jobfile.memory);
+		return;
+	}
+	check_read(&jobfile);
+	jobfile_free(&jobfile);
+}
+
+/* A job after the one before it. */
+static void check_follows(const struct bench_job *job, const struct bench_job *before)
+{
+	assert(job->index == before->index + 1);
+	assert(job->stage == before->stage || job->stage == before->stage + 1);
+	assert(job->groupid - before->groupid <= 1);
+	assert(job->groupid - before->groupid >= job->stage - before->stage);
+	assert(job->clone == 0 || job->clone == before->clone + 1);
+	if (job->clone)
+		assert(job->groupid == before->groupid && !strcmp(job->name, before->name));
+}
+
+static void check_planned(const struct bench_plan *plan)
+{
+	assert(plan->n >= 1 && plan->n <= JOBS_MAX);
+	for (unsigned i = 0; i < plan->n; i++) {
+		const struct bench_job *job = &plan->jobs[i];
+
+		assert(*job->name && strlen(job->name) <= JOB_NAME_MAX);
+		assert(job->options.numjobs >= 1 && job->clone < job->options.numjobs);
+		if (i)
+			check_follows(job, job - 1);
+		for (unsigned j = 0; j < i; j++)
+			assert(plan->jobs[j].stage != job->stage ||
+			       plan->jobs[j].options.rank != job->options.rank ||
+			       bench_option_given(&job->given, "rank"));
+	}
+}
+
+static void check_plan(const char *path)
+{
+	static char name[] = "bench";
+	char file[64], *argv[] = {name, file, NULL};
+	struct bench_plan plan;
+	int rc;
+
+	snprintf(file, sizeof(file), "%s", path);
+	errors = 0;
+	rc = jobs_plan(&plan, 2, argv);
+	assert(rc <= 0 && errors == (rc < 0));
+	if (rc)
+		return;
+	check_planned(&plan);
+	jobs_free(&plan);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
+{
+	int fd = memfd_create("job file", MFD_CLOEXEC);
+	char path[64];
+
+	check_reader(data, nbytes);
+	assert(fd >= 0 && write(fd, data, nbytes) == (ssize_t)nbytes);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	check_plan(path);
+	close(fd);
+	return 0;
+}

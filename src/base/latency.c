@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where a time is counted, and what the counts say. It never allocates and never locks: one writer
+ * each, merged afterwards.
+ */
+#include "base/latency.h"
+
+#include <assert.h>
+#include <math.h>
+
+#define STEP_BITS 6
+#define STEPS	  (1u << STEP_BITS)
+
+_Static_assert(NVS_LATENCY_BUCKETS == STEPS * (64 - STEP_BITS + 1), "a bucket for every time");
+
+static unsigned bucket_of(uint64_t ns)
+{
+	if (ns < STEPS)
+		return (unsigned)ns;
+
+	unsigned top = 63 - (unsigned)__builtin_clzll(ns);
+	unsigned group = top - STEP_BITS + 1;
+
+	return group * STEPS + (unsigned)(ns >> (top - STEP_BITS) & (STEPS - 1));
+}
+
+/* The longest time that is counted in the bucket. */
+static uint64_t bucket_end(unsigned bucket)
+{
+	unsigned group = bucket / STEPS, step = bucket % STEPS;
+
+	if (group == 0)
+		return step;
+
+	uint64_t begin = (uint64_t)(STEPS + step) << (group - 1);
+
+	return begin + (((uint64_t)1 << (group - 1)) - 1);
+}
+
+void latency_add(struct nvs_latency *latency, uint64_t ns)
+{
+	unsigned bucket = bucket_of(ns);
+
+	assert(bucket < NVS_LATENCY_BUCKETS);
+	latency->buckets[bucket]++;
+	if (!latency->count || ns < latency->min_ns)
+		latency->min_ns = ns;
+	if (ns > latency->max_ns)
+		latency->max_ns = ns;
+	latency->count++;
+	latency->sum_ns += (double)ns;
+	latency->sum_squares += (double)ns * (double)ns;
+}
+
+void nvs_latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
+{
+	if (!from->count)
+		return;
+	if (!into->count || from->min_ns < into->min_ns)
+		into->min_ns = from->min_ns;
+	if (from->max_ns > into->max_ns)
+		into->max_ns = from->max_ns;
+	into->count += from->count;
+	into->sum_ns += from->sum_ns;
+	into->sum_squares += from->sum_squares;
+	for (unsigned i = 0; i < NVS_LATENCY_BUCKETS; i++)
+		into->buckets[i] += from->buckets[i];
+}
+
+/* How many of the counts are `percentile` per cent of them, rounded up: 1 to count. */
+static uint64_t rank_of(uint64_t count, double percentile)
+{
+	/* 99.9 is not a binary fraction: without the slack 99.9 % of 1000 would be 1000. */
+	double exact = percentile / 100 * (double)count * (1 - 1e-12);
+
+	if (exact >= (double)count)
+		return count;
+
+	uint64_t rank = (uint64_t)exact;
+
+	if ((double)rank < exact)
+		rank++;
+	return rank ? rank : 1;
+}
+
+uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percentile)
+{
+	if (!latency->count)
+		return 0;
+	/* Not a number is taken for 0 too. */
+	if (!(percentile > 0))
+		return latency->min_ns;
+
+	uint64_t rank = rank_of(latency->count, percentile), seen = 0;
+
+	for (unsigned i = 0; i < NVS_LATENCY_BUCKETS; i++) {
+		seen += latency->buckets[i];
+		if (seen >= rank) {
+			uint64_t end = bucket_end(i);
+
+			return end < latency->max_ns ? end : latency->max_ns;
+		}
+	}
+	return latency->max_ns;
+}
+
+double nvs_latency_mean(const struct nvs_latency *latency)
+{
+	return latency->count ? latency->sum_ns / (double)latency->count : 0;
+}
+
+double nvs_latency_stddev(const struct nvs_latency *latency)
+{
+	if (!latency->count)
+		return 0;
+
+	double mean = nvs_latency_mean(latency);
+	double variance = latency->sum_squares / (double)latency->count - mean * mean;
+
+	return variance > 0 ? sqrt(variance) : 0;
+}
+
+uint64_t nvs_latency_within(const struct nvs_latency *latency, uint64_t ns)
+{
+	unsigned last = bucket_of(ns);
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i <= last; i++)
+		n += latency->buckets[i];
+	return n;
+}

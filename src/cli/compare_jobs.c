@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A plan in fio's words. A worker of nvswap's is a queue of its own, so it becomes a job of fio's
+ * with its part of the bytes; a mode of nvswap's becomes the one of fio's that moves the same bytes
+ * in the same directions, and what nvswap fills before it measures fio lays out before.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "compare.h"
+
+static const struct nvs_offload_config *block_of(const struct bench_job *job)
+{
+	return job->block == NVS_OFFLOAD_PARAM ? &job->config.param : &job->config.optimizer;
+}
+
+unsigned compare_clones(const struct bench_plan *plan, unsigned first)
+{
+	unsigned n = 1;
+
+	while (first + n < plan->n && plan->jobs[first + n].clone == n)
+		n++;
+	return n;
+}
+
+/* What begins a comment or a variable, also in the midst of a name. */
+#define UNSPEAKABLE "#;$\n"
+
+static const char *what_fio_lacks(const struct bench_job *job)
+{
+	const struct bench_options *options = &job->options;
+
+	if (options->rw == RW_STEP || options->rw == RW_PARAMS)
+		return "it has no training steps, modes step and params";
+	if (options->verify)
+		return "it does not verify as nvswap does: leave out verify";
+	if (options->ramp_loops)
+		return "it has no ramp-loops: give ramp-time";
+	if (block_of(job)->npaths != 1)
+		return "it has no stores that are striped over several paths, or in memory: give "
+		       "one path";
+	if (strpbrk(block_of(job)->nvme_path[0], UNSPEAKABLE) ||
+	    (options->filename && strpbrk(options->filename, UNSPEAKABLE)))
+		return "its job files have no names with # ; $ or a new line in them";
+	return NULL;
+}
+
+int compare_check(const struct bench_plan *plan, struct nvs_error *error)
+{
+	for (unsigned i = 0; i < plan->n; i++) {
+		const char *lacks = what_fio_lacks(&plan->jobs[i]);
+
+		if (!lacks)
+			continue;
+		snprintf(error->text, sizeof(error->text), "job %s can't be compared with fio: %s",
+			 plan->jobs[i].name, lacks);
+		return -ENOTSUP;
+	}
+	return 0;
+}
+
+/* ---- One job */
+
+static const char *fio_mode(unsigned rw)
+{
+	static const char *const names[] = {
+		[RW_SWAPOUT] = "write",	      [RW_SWAPIN] = "read", [RW_SWAP] = "rw",
+		[RW_READ] = "read",	      [RW_WRITE] = "write", [RW_RANDREAD] = "randread",
+		[RW_RANDWRITE] = "randwrite", [RW_RW] = "rw",	    [RW_RANDRW] = "randrw"};
+
+	return names[rw];
+}
+
+/* The largest block, of which a job's bytes must be at least one. */
+static uint64_t largest_block(const struct bench_job *job)
+{
+	const struct option_mix *mix = &job->options.bssplit;
+	uint64_t largest = job->config.aio.block_size;
+
+	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++)
+		if (!i || mix->nbytes[i] > largest)
+			largest = mix->nbytes[i];
+	return largest;
+}
+
+static void put_blocks(FILE *file, const struct bench_job *job)
+{
+	const struct option_mix *mix = &job->options.bssplit;
+
+	if (!is_fio_mode(job->options.rw) || !mix->n) {
+		fprintf(file, "bs=%" PRIu32 "\n", job->config.aio.block_size);
+		return;
+	}
+	fputs("bssplit=", file);
+	for (unsigned i = 0; i < mix->n; i++)
+		fprintf(file, "%s%" PRIu64 "/%.0f", i ? ":" : "", mix->nbytes[i], mix->percent[i]);
+	fputc('\n', file);
+	/* Its map of what it has moved would cut long blocks short that lie over short ones. */
+	if (job->options.rw == RW_RANDREAD || job->options.rw == RW_RANDWRITE ||
+	    job->options.rw == RW_RANDRW)
+		fputs("norandommap=1\n", file);
+}
+
+/* Bytes of the file, all workers together: what one pass of a swap goes through. */
+static uint64_t job_bytes(const struct bench_job *job, const struct bench_result *result)
+{
+	const struct nvs_io_stats *io = result->aio.io;
+
+	if (!is_fio_mode(job->options.rw))
+		return job->model.nbytes;
+	if (job->options.size)
+		return job->options.size;
+	/* Of a file that is there nothing says the size but what was read of it. */
+	return result->first_bytes ? result->first_bytes : io[NVS_READ].bytes + io[NVS_WRITE].bytes;
+}
+
+/* posix has a thread for each I/O in flight, as fio's psync has a job. */
+static bool is_posix(const struct bench_result *result)
+{
+	return !strcmp(result->engine.aio.ioengine, nvs_ioengine_name(NVS_IOENGINE_POSIX));
+}
+
+static uint32_t fio_jobs_of(const struct bench_job *job, const struct bench_result *result)
+{
+	const struct nvs_aio_config *aio = &job->config.aio;
+
+	return aio->thread_count * (is_posix(result) ? aio->queue_depth : 1);
+}
+
+static void put_engine(FILE *file, const struct bench_job *job, const struct bench_result *result,
+		       bool fixed_buffers)
+{
+	if (is_posix(result)) {
+		fputs("ioengine=psync\n", file);
+		return;
+	}
+	fprintf(file, "ioengine=%s\niodepth=%" PRIu32 "\n", result->engine.aio.ioengine,
+		job->config.aio.queue_depth);
+	if (!strcmp(result->engine.aio.ioengine, nvs_ioengine_name(NVS_IOENGINE_IO_URING)))
+		fprintf(file, "%sregisterfiles=1\n", fixed_buffers ? "fixedbufs=1\n" : "");
+}
+
+static void put_times(FILE *file, const struct bench_options *options)
+{
+	if (options->runtime_ms)
+		fprintf(file, "runtime=%" PRIu64 "ms\n", options->runtime_ms);
+	if (options->time_based)
+		fputs("time_based=1\n", file);
+	if (options->ramp_time_ms)
+		fprintf(file, "ramp_time=%" PRIu64 "ms\n", options->ramp_time_ms);
+	if (options->startdelay_ms)
+		fprintf(file, "startdelay=%" PRIu64 "ms\n", options->startdelay_ms);
+	if (options->loops > 1)
+		fprintf(file, "loops=%" PRIu64 "\n", options->loops);
+}
+
+static void put_rate(FILE *file, const struct bench_options *options, uint32_t njobs)
+{
+	static const char *const before[] = {[NVS_READ] = "rate=", [NVS_WRITE] = ","};
+
+	if (!options->rate[NVS_READ] && !options->rate[NVS_WRITE])
+		return;
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		fputs(before[d], file);
+		if (options->rate[d])
+			fprintf(file, "%" PRIu64,
+				options->rate[d] / njobs ? options->rate[d] / njobs : 1);
+	}
+	fputc('\n', file);
+}
+
+/* fio takes several names, with colons between them. */
+static void put_name(FILE *file, const char *key, const char *name)
+{
+	fprintf(file, "%s=", key);
+	for (; *name; name++)
+		fprintf(file, "%s%c", *name == ':' ? "\\" : "", *name);
+	fputc('\n', file);
+}
+
+/*
+ * A directory's files are made and removed; anything else is there, and is read alone. A whole name
+ * was parted into directory and name when the job was prepared, and fio puts them together again.
+ * Whether the jobs have that one file.
+ */
+static bool put_place(FILE *file, const struct bench_job *job)
+{
+	const char *name = job->options.filename;
+	bool reads = job->options.rw == RW_READ || job->options.rw == RW_RANDREAD;
+	const char *path = block_of(job)->nvme_path[0];
+	struct stat st;
+
+	if (!stat(path, &st) && !S_ISDIR(st.st_mode)) {
+		put_name(file, "filename", path);
+		return true;
+	}
+	put_name(file, "directory", path);
+	if (!reads || !name) {
+		fputs("unlink=1\n", file);
+		return false;
+	}
+	put_name(file, "filename", *name == '/' ? strrchr(name, '/') + 1 : name);
+	return true;
+}
+
+/* What each of so many jobs has of them. */
+static uint64_t part_of(const struct bench_job *job, const struct bench_result *result,
+			uint32_t njobs)
+{
+	uint64_t block = largest_block(job), part = job_bytes(job, result) / njobs / block * block;
+
+	return part ? part : block;
+}
+
+static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part)
+{
+	fprintf(file, "size=%" PRIu64 "\n", part);
+	/* A swap moves everything both ways. */
+	if (job->options.rw == RW_SWAP)
+		fprintf(file, "io_size=%" PRIu64 "\n", 2 * part);
+}
+
+static void put_job(FILE *file, const struct bench_job *job, const struct bench_result *result,
+		    unsigned clones, bool fixed_buffers)
+{
+	const struct bench_options *options = &job->options;
+	uint32_t njobs = fio_jobs_of(job, result);
+	uint64_t part = part_of(job, result, njobs);
+	bool one_file;
+
+	fprintf(file, "rw=%s\n", fio_mode(options->rw));
+	if (options->rw == RW_RW || options->rw == RW_RANDRW)
+		fprintf(file, "rwmixread=%" PRIu64 "\n", options->rwmixread);
+	if (options->rw == RW_RW || options->rw == RW_RANDRW || options->rw == RW_SWAP)
+		fputs("overwrite=1\n", file);
+	put_engine(file, job, result, fixed_buffers);
+	put_blocks(file, job);
+	one_file = put_place(file, job);
+	put_bytes(file, job, part);
+	/* Clones each move all of it. */
+	if (one_file && njobs > 1 && clones == 1)
+		fprintf(file, "offset_increment=%" PRIu64 "\n", part);
+	fprintf(file, "direct=%d\nnumjobs=%" PRIu32 "\n", options->direct, njobs * clones);
+	put_rate(file, options, njobs);
+	put_times(file, options);
+}
+
+/* ---- All of them */
+
+int compare_fio_jobs(const struct bench_plan *plan, const struct bench_result *const *results,
+		     const char *run, bool huge_pages, bool fixed_buffers, char **text)
+{
+	size_t nbytes;
+	FILE *file = open_memstream(text, &nbytes);
+	int failed;
+
+	if (!file)
+		return -ENOMEM;
+	fputs("[global]\nthread=1\ngroup_reporting=1\nscramble_buffers=0\npercentile_list=50:99\n",
+	      file);
+	if (huge_pages)
+		fputs("iomem=mmaphuge\n", file);
+	for (unsigned i = 0, clones; i < plan->n; i += clones) {
+		const struct bench_job *job = &plan->jobs[i];
+
+		clones = compare_clones(plan, i);
+		fprintf(file, "[%s-%u]\nnew_group=1\n", run, i);
+		if (i && job->stage != plan->jobs[i - 1].stage)
+			fputs("stonewall=1\n", file);
+		put_job(file, job, results[i], clones, fixed_buffers);
+	}
+	failed = ferror(file);
+	if (!fclose(file) && !failed)
+		return 0;
+	free(*text);
+	*text = NULL;
+	return -ENOMEM;
+}
+
+static void remove_from(const char *directory, const char *run)
+{
+	DIR *dir = opendir(directory);
+	const struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)))
+		if (!strncmp(entry->d_name, run, strlen(run)))
+			unlinkat(dirfd(dir), entry->d_name, 0);
+	if (dir)
+		closedir(dir);
+}
+
+void compare_fio_remove(const struct bench_plan *plan, const char *run)
+{
+	for (unsigned i = 0; i < plan->n; i++)
+		remove_from(block_of(&plan->jobs[i])->nvme_path[0], run);
+}

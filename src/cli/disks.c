@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drives beneath a plan's paths, as the library finds them, and their counters in
+ * /proc/diskstats. A drive or a counter that can't be told is left out: it is no reason to fail.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "clock.h"
+#include "report.h"
+#include "report_group.h"
+
+static struct disk_use *find(struct disk_watch *watch, const char *name)
+{
+	for (unsigned i = 0; i < watch->n; i++)
+		if (!strcmp(watch->at[i].name, name))
+			return &watch->at[i];
+	return NULL;
+}
+
+static void add_disk(struct disk_watch *watch, const char *name)
+{
+	struct disk_use *disk = &watch->at[watch->n];
+
+	if (watch->n == REPORT_DISKS_MAX || strlen(name) >= sizeof(disk->name) || find(watch, name))
+		return;
+	*disk = (struct disk_use){0};
+	strcpy(disk->name, name);
+	watch->n++;
+}
+
+static void add_path(struct disk_watch *watch, const char *path)
+{
+	struct nvs_path_info info;
+	struct nvs_error ignored;
+	char *rest, *name;
+
+	if (nvs_path_info(path, &info, &ignored))
+		return;
+	for (name = strtok_r(info.device, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
+		add_disk(watch, name);
+}
+
+static void read_counters(struct disk_watch *watch)
+{
+	FILE *file = fopen("/proc/diskstats", "re");
+	char line[512];
+
+	while (file && fgets(line, sizeof(line), file)) {
+		struct disk_use is = {0}, *disk;
+
+		if (sscanf(line,
+			   "%*u %*u %31s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+			   " %" SCNu64 " %" SCNu64 " %" SCNu64 " %*u %" SCNu64 " %" SCNu64,
+			   is.name, &is.ios[NVS_READ], &is.merges[NVS_READ], &is.sectors[NVS_READ],
+			   &is.ticks_ms[NVS_READ], &is.ios[NVS_WRITE], &is.merges[NVS_WRITE],
+			   &is.sectors[NVS_WRITE], &is.ticks_ms[NVS_WRITE], &is.busy_ms,
+			   &is.in_queue_ms) == 11 &&
+		    (disk = find(watch, is.name)))
+			*disk = is;
+	}
+	if (file)
+		fclose(file);
+	watch->since_ns = now_ns();
+}
+
+void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
+{
+	watch->n = 0;
+	for (unsigned i = 0; i < plan->n; i++) {
+		const struct nvs_offload_config *offload = job_block(&plan->jobs[i]);
+
+		for (unsigned path = 0; path < offload->npaths; path++)
+			add_path(watch, offload->nvme_path[path]);
+	}
+	read_counters(watch);
+}
+
+/* A drive that went away and came back counts afresh. */
+static void subtract(uint64_t *is, uint64_t was)
+{
+	*is -= *is < was ? *is : was;
+}
+
+void disks_end(struct disk_watch *watch)
+{
+	struct disk_watch was = *watch;
+
+	read_counters(watch);
+	for (unsigned i = 0; i < watch->n; i++) {
+		struct disk_use *disk = &watch->at[i];
+
+		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+			subtract(&disk->ios[d], was.at[i].ios[d]);
+			subtract(&disk->merges[d], was.at[i].merges[d]);
+			subtract(&disk->ticks_ms[d], was.at[i].ticks_ms[d]);
+			subtract(&disk->sectors[d], was.at[i].sectors[d]);
+		}
+		subtract(&disk->busy_ms, was.at[i].busy_ms);
+		subtract(&disk->in_queue_ms, was.at[i].in_queue_ms);
+		disk->elapsed_ms = (watch->since_ns - was.since_ns) / 1000000;
+	}
+}
+
+double disk_busy_percent(const struct disk_use *disk)
+{
+	double percent = disk->elapsed_ms ? 100 * (double)disk->busy_ms / (double)disk->elapsed_ms
+					  : 0;
+
+	return percent < 100 ? percent : 100;
+}

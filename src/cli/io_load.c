@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * I/Os are handed over and waited for in batches, the oldest first. One that stays behind holds up
+ * no queue, for there is as much again handed over as fits into them.
+ */
+#include "io_load.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "clock.h"
+#include "progress.h"
+#include "stop.h"
+
+#define HUGE_PAGE	((uint64_t)2 << 20)
+#define MEMORY_MIN	((uint64_t)8 << 20)
+#define BATCHES		8  /* that what is handed over comes in */
+#define RATE_PARTS_IN_S 20 /* of a rate, handed over at a time */
+
+/* A pass on its way. */
+struct flow {
+	const struct io_pass *pass;
+	uint64_t started_ns;
+	uint64_t handed_bytes, done_bytes;
+	uint64_t handed, done; /* I/Os; those between are in the ring's places */
+	uint32_t window, batch;
+	struct io_step next; /* drawn, and not handed over yet */
+	bool drawn;
+	bool over; /* the rate has no room for more before the end */
+};
+
+/* ---- Memory ---- */
+
+static int map_memory(struct io_load *load)
+{
+	const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+	char *mapped = mmap(NULL, load->memory_bytes + HUGE_PAGE, prot, flags, -1, 0);
+	uint64_t before;
+
+	if (mapped == MAP_FAILED)
+		return -ENOMEM;
+	before = (HUGE_PAGE - (uintptr_t)mapped % HUGE_PAGE) % HUGE_PAGE;
+	if (before)
+		munmap(mapped, before);
+	if (HUGE_PAGE - before)
+		munmap(mapped + before + load->memory_bytes, HUGE_PAGE - before);
+	load->memory = mapped + before;
+	/* A kernel without huge pages gives small ones. */
+	madvise(load->memory, load->memory_bytes, MADV_HUGEPAGE);
+	return 0;
+}
+
+int io_load_open(struct io_load *load, uint64_t depth, uint64_t longest, struct nvs_error *error)
+{
+	uint64_t nbytes = 2 * depth * longest;
+	int rc;
+
+	assert(depth && longest);
+	if (nbytes < MEMORY_MIN)
+		nbytes = MEMORY_MIN;
+	load->memory_bytes = (nbytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+	load->nslots = (uint32_t)(2 * depth);
+	load->slots = calloc(load->nslots, sizeof(*load->slots));
+	load->ring = calloc(load->nslots, sizeof(struct nvs_transfer *));
+	rc = load->slots && load->ring ? map_memory(load) : -ENOMEM;
+	if (rc)
+		return io_refuse(error, rc, "no memory for %" PRIu64 " I/Os of %" PRIu64 " bytes",
+				 2 * depth, longest);
+	for (uint32_t i = 0; i < load->nslots; i++)
+		load->ring[i] = &load->slots[i];
+	return 0;
+}
+
+void io_load_close(struct io_load *load)
+{
+	if (load->memory)
+		munmap(load->memory, load->memory_bytes);
+	free(load->ring);
+	free(load->slots);
+	load->memory = NULL;
+	load->ring = NULL;
+	load->slots = NULL;
+}
+
+/* ---- A pass ---- */
+
+static void flow_begin(struct flow *flow, const struct io_load *load, const struct io_pass *pass)
+{
+	const uint64_t *rate = load->options->rate;
+	uint64_t fit = load->memory_bytes / pass->longest;
+
+	*flow = (struct flow){.pass = pass, .started_ns = now_ns()};
+	flow->window = fit < load->nslots ? (uint32_t)fit : load->nslots;
+	assert(flow->window);
+	flow->batch = flow->window > BATCHES ? flow->window / BATCHES : 1;
+	flow->window -= flow->window % flow->batch; /* so that no batch goes over its end */
+	for (int d = NVS_READ; d <= NVS_WRITE && pass->paced; d++) {
+		uint64_t within = rate[d] / RATE_PARTS_IN_S / pass->longest;
+
+		if (rate[d] && within < flow->batch)
+			flow->batch = within ? (uint32_t)within : 1;
+	}
+	progress_begin(pass->name, pass->runtime_ns ? pass->runtime_ns : pass->nbytes);
+}
+
+static void flow_moved(const struct flow *flow)
+{
+	progress_update(flow->pass->runtime_ns ? now_ns() - flow->started_ns : flow->done_bytes,
+			flow->done_bytes);
+}
+
+static bool flow_over(const struct flow *flow)
+{
+	const struct io_pass *pass = flow->pass;
+
+	return flow->over || stop_signal() || flow->handed_bytes >= pass->nbytes ||
+	       (pass->runtime_ns && now_ns() - flow->started_ns >= pass->runtime_ns);
+}
+
+static struct nvs_transfer **place_of(const struct io_load *load, const struct flow *flow,
+				      uint64_t n)
+{
+	return load->ring + n % flow->window;
+}
+
+/* The next I/O of the sequence, in its place of the ring; false if it has to wait for another. */
+static bool draw(struct io_load *load, struct flow *flow, uint64_t n)
+{
+	struct io_step *step = &flow->next;
+
+	if (!flow->drawn)
+		io_sequence_next(flow->pass->sequence, step);
+	flow->drawn = !io_contents_hold(load->contents, step->offset, step->nbytes);
+	if (flow->drawn)
+		return false;
+	assert(step->nbytes <= flow->pass->longest);
+	**place_of(load, flow, n) = (struct nvs_transfer){
+		.file = load->file->file,
+		.direction = step->direction,
+		.data = load->memory + n % flow->window * flow->pass->longest,
+		.nbytes = step->nbytes,
+		.offset = step->offset,
+	};
+	return true;
+}
+
+static void make_contents(struct io_load *load, struct nvs_transfer *const *transfers, uint32_t n)
+{
+	uint64_t from = thread_us();
+
+	for (uint32_t i = 0; i < n; i++)
+		if (transfers[i]->direction == NVS_WRITE)
+			io_contents_make(load->contents, transfers[i]->offset, transfers[i]->nbytes,
+					 transfers[i]->data);
+	load->data_us += thread_us() - from;
+}
+
+/* A difference is counted, and the first described; others are looked for too. */
+static void compare_contents(struct io_load *load, struct nvs_transfer *const *transfers,
+			     uint32_t n)
+{
+	struct bench_result *result = load->result;
+	uint64_t from = thread_us();
+	struct nvs_error error;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (transfers[i]->direction == NVS_READ &&
+		    io_contents_compare(load->contents, load->file->path, transfers[i]->offset,
+					transfers[i]->nbytes, transfers[i]->data,
+					&result->verified_bytes, &error) &&
+		    !result->verify_errors++)
+			load->difference = error;
+	load->data_us += thread_us() - from;
+}
+
+/* What there is up to the end of the window: places that lie side by side. */
+static uint32_t run_of(const struct flow *flow, uint64_t first, uint64_t end)
+{
+	uint64_t to_end = flow->window - first % flow->window, n = end - first;
+
+	if (n > to_end)
+		n = to_end;
+	return n < flow->batch ? (uint32_t)n : flow->batch;
+}
+
+/* As much of a batch as there is room for and the sequence gives. */
+static uint32_t draw_batch(struct io_load *load, struct flow *flow, uint64_t nbytes[2])
+{
+	struct nvs_transfer **transfers = place_of(load, flow, flow->handed);
+	uint32_t room = run_of(flow, flow->handed, flow->done + flow->window), n = 0;
+
+	while (n < room && flow->handed_bytes < flow->pass->nbytes &&
+	       draw(load, flow, flow->handed + n)) {
+		nbytes[transfers[n]->direction] += transfers[n]->nbytes;
+		flow->handed_bytes += transfers[n++]->nbytes;
+	}
+	return n;
+}
+
+/* Sleeps as the job's rates want it. */
+static bool pace(struct io_load *load, const uint64_t nbytes[2])
+{
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		if (nbytes[d] && !job_pace(load->watch, d, nbytes[d]))
+			return false;
+	return true;
+}
+
+static void let_go(struct io_load *load, struct nvs_transfer *const *transfers, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		io_contents_let_go(load->contents, transfers[i]->offset, transfers[i]->nbytes);
+}
+
+/* A batch: *n I/Os of it. */
+static int hand_over(struct io_load *load, struct flow *flow, uint32_t *n)
+{
+	struct nvs_transfer **transfers = place_of(load, flow, flow->handed);
+	uint64_t nbytes[2] = {0};
+	int rc;
+
+	*n = draw_batch(load, flow, nbytes);
+	if (*n && flow->pass->paced && !pace(load, nbytes)) {
+		let_go(load, transfers, *n);
+		flow->over = true;
+		*n = 0;
+	}
+	if (!*n)
+		return 0;
+	if (flow->pass->make)
+		make_contents(load, transfers, *n);
+	rc = nvs_submit(load->aio, transfers, *n, &load->result->error);
+	if (!rc)
+		flow->handed += *n;
+	return rc;
+}
+
+static int wait_for(struct io_load *load, struct flow *flow, uint32_t n, struct nvs_error *error)
+{
+	struct nvs_transfer **transfers = place_of(load, flow, flow->done);
+	int rc = nvs_transfer_wait(load->aio, transfers, n, -1, error);
+
+	load->hangs = rc == -ETIMEDOUT;
+	return rc;
+}
+
+/* The oldest batch. */
+static int take_back(struct io_load *load, struct flow *flow)
+{
+	struct nvs_transfer **transfers = place_of(load, flow, flow->done);
+	uint32_t n = run_of(flow, flow->done, flow->handed);
+	int rc = wait_for(load, flow, n, &load->result->error);
+
+	if (rc)
+		return rc;
+	if (flow->pass->compare)
+		compare_contents(load, transfers, n);
+	let_go(load, transfers, n);
+	for (uint32_t i = 0; i < n; i++) {
+		load->moved[transfers[i]->direction] += transfers[i]->nbytes;
+		flow->done_bytes += transfers[i]->nbytes;
+	}
+	flow->done += n;
+	flow_moved(flow);
+	return 0;
+}
+
+/* After an error, which is told; those of the others are of the same kind or say no more. */
+static void drain(struct io_load *load, struct flow *flow)
+{
+	struct nvs_error error;
+
+	while (flow->done < flow->handed && !load->hangs) {
+		uint32_t n = run_of(flow, flow->done, flow->handed);
+
+		wait_for(load, flow, n, &error);
+		flow->done += n;
+	}
+}
+
+int io_load_run(struct io_load *load, const struct io_pass *pass)
+{
+	struct flow flow;
+	uint32_t n;
+	int rc = 0;
+
+	flow_begin(&flow, load, pass);
+	for (;;) {
+		do {
+			n = 0;
+			if (!flow_over(&flow))
+				rc = hand_over(load, &flow, &n);
+		} while (n && !rc && flow.handed - flow.done + flow.batch <= flow.window);
+		if (rc || flow.done == flow.handed)
+			break;
+		rc = take_back(load, &flow);
+		if (rc)
+			break;
+	}
+	drain(load, &flow);
+	progress_end();
+	return rc;
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A thread looks at the counters of the aio from time to time, so that what is measured never waits
+ * for who watches. It lives between job_measures and job_measured alone.
+ */
+#include "job_watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include "clock.h"
+#include "commands.h"
+#include "job_log.h"
+#include "measure.h"
+#include "stop.h"
+
+#define LIVE_NS	  100000000u
+#define SAMPLE_NS 500000000u /* fio's bwavgtime and iopsavgtime */
+#define SLICE_NS  50000000u  /* a sleep is cut into, for there may be a signal */
+
+/* What is due every so often. */
+struct beat {
+	uint64_t every_ns, next_ns;
+};
+
+struct pace {
+	uint64_t since_ns, bytes; /* since_ns 0: nothing was asked for yet */
+};
+
+struct job_watch {
+	const struct bench_job *job;
+	struct job_live *live;
+	int channel;
+	struct job_log log;
+	struct pace pace[2];
+	uint64_t over_ns; /* when the phase is; 0: it has no end by the clock */
+
+	struct nvs_aio *aio;
+	struct baseline from;
+	struct nvs_aio_stats stats;
+	struct beat live_beat, sample_beat, log_beat;
+	struct nvs_io_stats sampled[2]; /* as of the last sample, at sampled_ns */
+	uint64_t sampled_ns;
+	struct bench_samples bw_bytes[2], iops[2];
+	uint64_t started_unix_ms;
+	uint64_t logged_ms; /* the last line of the logs is of; UINT64_MAX: there is none */
+
+	pthread_t thread;
+	bool sampling; /* there is a thread */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool ending; /* the thread is to end */
+};
+
+static void sleep_until(uint64_t ns)
+{
+	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000u),
+				 .tv_nsec = (long)(ns % 1000000000u)};
+
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
+/* Returns false where the run is to end sooner. */
+static bool sleep_for_run(uint64_t until_ns)
+{
+	for (uint64_t now = now_ns(); now < until_ns && !stop_signal(); now = now_ns())
+		sleep_until(until_ns - now < SLICE_NS ? until_ns : now + SLICE_NS);
+	return !stop_signal();
+}
+
+/* ---- Beginning */
+
+static bool let_begin(const struct job_watch *watch)
+{
+	struct pollfd channel = {.fd = watch->channel, .events = POLLIN};
+	char c = 'r';
+
+	if (send(watch->channel, &c, 1, MSG_NOSIGNAL) != 1)
+		return false;
+	while (!stop_signal())
+		if (poll(&channel, 1, (int)(SLICE_NS / 1000000u)) > 0)
+			return recv(watch->channel, &c, 1, 0) == 1 && !stop_signal();
+	return false;
+}
+
+static void begin_phase(struct job_watch *watch, enum job_phase phase, uint64_t limit_ms)
+{
+	memset(watch->pace, 0, sizeof(watch->pace));
+	watch->over_ns = limit_ms ? now_ns() + limit_ms * 1000000u : 0;
+	atomic_store(&watch->live->phase, phase);
+}
+
+bool job_begin(struct job_watch *watch)
+{
+	const struct bench_options *options;
+
+	if (!watch)
+		return !stop_signal();
+	options = &watch->job->options;
+	atomic_store(&watch->live->phase, JOB_READY);
+	if (!let_begin(watch) || !sleep_for_run(now_ns() + options->startdelay_ms * 1000000u))
+		return false;
+	begin_phase(watch, JOB_RAMPING, options->ramp_loops ? 0 : options->ramp_time_ms);
+	return true;
+}
+
+bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nbytes)
+{
+	uint64_t rate = watch ? watch->job->options.rate[direction] : 0, due_ns;
+	struct pace *pace;
+
+	if (!rate)
+		return true;
+	pace = &watch->pace[direction];
+	if (!pace->since_ns)
+		pace->since_ns = now_ns();
+	due_ns = pace->since_ns + (uint64_t)((double)pace->bytes / (double)rate * 1e9);
+	pace->bytes += nbytes;
+	if (!watch->over_ns || due_ns < watch->over_ns)
+		return sleep_for_run(due_ns);
+	sleep_for_run(watch->over_ns);
+	return false;
+}
+
+/* ---- Samples */
+
+static bool is_due(struct beat *beat, uint64_t now)
+{
+	if (!beat->every_ns || now < beat->next_ns)
+		return false;
+	while (beat->next_ns <= now)
+		beat->next_ns += beat->every_ns;
+	return true;
+}
+
+static void add_sample(struct bench_samples *samples, double value)
+{
+	if (!samples->n++ || value < samples->min)
+		samples->min = value;
+	if (value > samples->max)
+		samples->max = value;
+	samples->sum += value;
+	samples->sum_squares += value * value;
+}
+
+/* As fio does, nothing where there was no I/O. */
+static void sample(struct job_watch *watch, uint64_t now)
+{
+	double seconds = (double)(now - watch->sampled_ns) / 1e9;
+
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		const struct nvs_io_stats *io = &watch->stats.io[d];
+		uint64_t ios = io->ios - watch->sampled[d].ios;
+
+		if (!ios || seconds <= 0)
+			continue;
+		add_sample(&watch->iops[d], (double)ios / seconds);
+		add_sample(&watch->bw_bytes[d],
+			   (double)(io->bytes - watch->sampled[d].bytes) / seconds);
+		watch->sampled[d] = *io;
+	}
+	watch->sampled_ns = now;
+}
+
+static void put_samples(const struct job_watch *watch, struct bench_result *result)
+{
+	result->pid = watch->live->result.pid;
+	result->started_unix_ms = watch->started_unix_ms;
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		result->bw_bytes[d] = watch->bw_bytes[d];
+		result->iops[d] = watch->iops[d];
+	}
+}
+
+static void tell_status(struct job_watch *watch, unsigned asked)
+{
+	struct job_live *live = watch->live;
+	struct bench_result *status = &live->status;
+
+	*status = (struct bench_result){0};
+	put_samples(watch, status);
+	measure_end(watch->aio, NULL, &watch->from, status);
+	status->elapsed_s = (double)status->window_ns / 1e9;
+	atomic_store(&live->status_told, asked);
+}
+
+static void tell_counters(struct job_watch *watch)
+{
+	struct job_live *live = watch->live;
+	unsigned asked = atomic_load(&live->status_asked);
+
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		atomic_store(&live->bytes[d], watch->stats.io[d].bytes);
+		atomic_store(&live->ios[d], watch->stats.io[d].ios);
+	}
+	if (asked != atomic_load(&live->status_told))
+		tell_status(watch, asked);
+}
+
+/* The end may come in the millisecond in which a window ended, which has its line. */
+static void write_log(struct job_watch *watch, uint64_t now)
+{
+	uint64_t ms = (now - watch->from.started_ns) / 1000000u;
+
+	if (ms != watch->logged_ms)
+		job_log_window(&watch->log, watch->aio, &watch->stats, ms, now);
+	watch->logged_ms = ms;
+}
+
+static void look(struct job_watch *watch)
+{
+	uint64_t now;
+
+	nvs_aio_get_stats(watch->aio, &watch->stats);
+	now = now_ns();
+	if (is_due(&watch->live_beat, now))
+		tell_counters(watch);
+	if (is_due(&watch->sample_beat, now))
+		sample(watch, now);
+	if (is_due(&watch->log_beat, now))
+		write_log(watch, now);
+}
+
+static uint64_t next_look(const struct job_watch *watch)
+{
+	uint64_t next = watch->live_beat.next_ns;
+
+	if (watch->sample_beat.next_ns < next)
+		next = watch->sample_beat.next_ns;
+	if (watch->log_beat.every_ns && watch->log_beat.next_ns < next)
+		next = watch->log_beat.next_ns;
+	return next;
+}
+
+static void *keep_looking(void *arg)
+{
+	struct job_watch *watch = arg;
+
+	pthread_mutex_lock(&watch->lock);
+	while (!watch->ending) {
+		uint64_t next = next_look(watch);
+		struct timespec until = {.tv_sec = (time_t)(next / 1000000000u),
+					 .tv_nsec = (long)(next % 1000000000u)};
+
+		if (now_ns() < next &&
+		    pthread_cond_timedwait(&watch->changed, &watch->lock, &until) != ETIMEDOUT)
+			continue;
+		pthread_mutex_unlock(&watch->lock);
+		look(watch);
+		pthread_mutex_lock(&watch->lock);
+	}
+	pthread_mutex_unlock(&watch->lock);
+	return NULL;
+}
+
+static struct beat beat_from(uint64_t now, uint64_t every_ns)
+{
+	return (struct beat){.every_ns = every_ns, .next_ns = now + every_ns};
+}
+
+void job_measures(struct job_watch *watch, struct nvs_aio *aio)
+{
+	struct timeval unix_time;
+	uint64_t now = now_ns();
+	int rc;
+
+	if (!watch)
+		return;
+	watch->aio = aio;
+	watch->from = (struct baseline){.started_ns = now};
+	getrusage(RUSAGE_SELF, &watch->from.usage);
+	gettimeofday(&unix_time, NULL);
+	watch->started_unix_ms = (uint64_t)unix_time.tv_sec * 1000u +
+				 (uint64_t)unix_time.tv_usec / 1000u;
+	watch->sampled_ns = now;
+	watch->live_beat = beat_from(now, LIVE_NS);
+	watch->sample_beat = beat_from(now, SAMPLE_NS);
+	watch->log_beat = beat_from(now, job_log_wanted(&watch->log) ? watch->log.window_ns : 0);
+	job_log_begin(&watch->log, now);
+	watch->logged_ms = UINT64_MAX;
+	atomic_store(&watch->live->measuring_since_ns, now);
+	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
+	rc = pthread_create(&watch->thread, NULL, keep_looking, watch);
+	watch->sampling = !rc;
+	if (rc)
+		say("no thread for samples, logs and status of the part measured: %s",
+		    strerror(rc));
+}
+
+static void end_thread(struct job_watch *watch)
+{
+	pthread_mutex_lock(&watch->lock);
+	watch->ending = true;
+	pthread_cond_signal(&watch->changed);
+	pthread_mutex_unlock(&watch->lock);
+	pthread_join(watch->thread, NULL);
+	watch->sampling = false;
+}
+
+void job_measured(struct job_watch *watch, struct bench_result *result)
+{
+	uint64_t now;
+
+	if (!watch)
+		return;
+	if (watch->sampling)
+		end_thread(watch);
+	now = watch->from.started_ns + result->window_ns;
+	nvs_aio_get_stats(watch->aio, &watch->stats);
+	/* A part that is too short for a sample of its own is one where it is all that there is. */
+	if (!watch->iops[NVS_READ].n && !watch->iops[NVS_WRITE].n)
+		sample(watch, now);
+	if (job_log_wanted(&watch->log))
+		write_log(watch, now);
+	put_samples(watch, result);
+	tell_counters(watch);
+	tell_status(watch, atomic_load(&watch->live->status_asked));
+	atomic_store(&watch->live->phase, JOB_MEASURED);
+}
+
+/* ---- From opening to closing */
+
+static void make_lock(struct job_watch *watch)
+{
+	pthread_condattr_t attributes;
+
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_mutex_init(&watch->lock, NULL);
+	pthread_cond_init(&watch->changed, &attributes);
+	pthread_condattr_destroy(&attributes);
+}
+
+int job_watch_open(struct job_watch **opened, const struct bench_job *job, struct job_live *live,
+		   int channel, struct nvs_error *error)
+{
+	struct job_watch *watch = calloc(1, sizeof(*watch));
+	struct nvs_error ignored;
+	int rc;
+
+	if (!watch)
+		return -ENOMEM;
+	watch->job = job;
+	watch->live = live;
+	watch->channel = channel;
+	make_lock(watch);
+	rc = job_log_open(&watch->log, &job->options, job->index + 1, error);
+	if (rc)
+		job_watch_close(watch, &ignored);
+	else
+		*opened = watch;
+	return rc;
+}
+
+int job_watch_close(struct job_watch *watch, struct nvs_error *error)
+{
+	int rc = job_log_close(&watch->log, error);
+
+	pthread_cond_destroy(&watch->changed);
+	pthread_mutex_destroy(&watch->lock);
+	free(watch);
+	return rc;
+}

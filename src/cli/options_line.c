@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command line, on getopt_long: each name and alias, with - or _ in it, the beginnings that
+ * are enough to tell it from others, and what is said where none is meant.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <getopt.h>
+#include <string.h>
+
+#include "commands.h"
+#include "options_values.h"
+
+/* getopt's value of option i; out of the way of '?' and ':'. */
+#define VALUE(i)  (1000 + (int)(i))
+#define NAMES_MAX (3 * OPTIONS_MAX)
+#define NAME_MAX  32
+
+/* What getopt_long is told, in texts of its own, for it knows of no second spelling. */
+struct line_names {
+	struct option options[NAMES_MAX + 1]; /* up to one without a name */
+	char text[NAMES_MAX][NAME_MAX];
+	unsigned n;
+};
+
+static void spell(char text[NAME_MAX], const char *name, char dash)
+{
+	size_t i = 0;
+
+	assert(strlen(name) < NAME_MAX);
+	for (; name[i]; i++)
+		text[i] = name[i] == '-' || name[i] == '_' ? dash : name[i];
+	text[i] = '\0';
+}
+
+static void add_name(struct line_names *names, const char *name, int has_arg, int value)
+{
+	for (unsigned spelling = 0; spelling < (strpbrk(name, "-_") ? 2 : 1); spelling++) {
+		assert(names->n < NAMES_MAX);
+		spell(names->text[names->n], name, "-_"[spelling]);
+		names->options[names->n] = (struct option){
+			.name = names->text[names->n], .has_arg = has_arg, .val = value};
+		names->n++;
+	}
+}
+
+static void fill_names(const struct command_spec *command, struct line_names *names)
+{
+	assert(command->noptions <= OPTIONS_MAX);
+	memset(names, 0, sizeof(*names));
+	for (unsigned i = 0; i < command->noptions; i++) {
+		const struct option_spec *spec = &command->options[i];
+		int has_arg = spec->type == OPTION_FLAG ? optional_argument : required_argument;
+
+		if (spec->scope == OPTION_OF_FILE)
+			continue;
+		add_name(names, spec->name, has_arg, VALUE(i));
+		for (const char *const *alias = spec->aliases; alias && *alias; alias++)
+			add_name(names, *alias, has_arg, VALUE(i));
+	}
+	add_name(names, "help", no_argument, 'h');
+}
+
+/* The names that begin so, as "--a, --b"; how many they are. */
+static unsigned begin_with(const struct line_names *names, const char *start, char *text,
+			   size_t nbytes)
+{
+	unsigned matches = 0;
+
+	*text = '\0';
+	for (unsigned i = 0; i < names->n; i++)
+		if (!strchr(names->text[i], '_') && !strncmp(names->text[i], start, strlen(start)))
+			snprintf(text + strlen(text), nbytes - strlen(text), "%s--%s",
+				 matches++ ? ", " : "", names->text[i]);
+	return matches;
+}
+
+/* getopt returned '?': not an option, the beginning of several, or a value where none goes. */
+static int say_unknown(const struct command_spec *command, const struct line_names *names,
+		       const char *typed)
+{
+	const char *spellings[NAMES_MAX], *nearest;
+	const struct option_spec *spec;
+	char text[128], several[512];
+	const char *bare;
+	unsigned matches;
+
+	snprintf(text, sizeof(text), "%.*s", (int)strcspn(typed, "="), typed);
+	for (char *letter = text; *letter; letter++)
+		*letter = *letter == '_' ? '-' : *letter;
+	bare = text + strspn(text, "-");
+	for (unsigned i = 0; i < names->n; i++)
+		spellings[i] = names->text[i];
+	matches = bare == text + 2 ? begin_with(names, bare, several, sizeof(several)) : 0;
+	spec = options_find(command, bare);
+	if (matches == 1)
+		say("%s takes no value", text);
+	else if (matches > 1)
+		say("%s could be any of %s", text, several);
+	else if (spec && spec->scope == OPTION_OF_FILE)
+		say("%s stands in job files alone", text);
+	else if ((nearest = nearest_name(bare, spellings, names->n)))
+		say("%s is no option of %s; did you mean --%s?", text, command->name, nearest);
+	else
+		say("%s is no option of %s; see nvswap %s --help", text, command->name,
+		    command->name);
+	return -EINVAL;
+}
+
+static int store_typed(const struct command_spec *command, unsigned i, const char *text,
+		       void *values, struct options_given *given)
+{
+	struct option_source source = {.spec = &command->options[i], .text = text};
+
+	assert(i < command->noptions);
+	given->text[i] = text ? text : "1";
+	return option_store(&source, (char *)values + command->options[i].offset);
+}
+
+static int take_operands(const struct command_spec *command, int argc, char **argv,
+			 struct options_given *given)
+{
+	if (optind < argc && !command->operand) {
+		say("%s takes no arguments beside options, and got %s", command->name,
+		    argv[optind]);
+		return -EINVAL;
+	}
+	given->operands = argv + optind;
+	given->noperands = (unsigned)(argc - optind);
+	return 0;
+}
+
+int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
+		  struct options_given *given)
+{
+	struct line_names names;
+	int value, rc = 0;
+
+	memset(given, 0, sizeof(*given));
+	fill_names(command, &names);
+	opterr = 0;
+	optind = 0; /* getopt forgets where it stood in an argument, too */
+	while (!rc && (value = getopt_long(argc, argv, ":h", names.options, NULL)) != -1) {
+		if (value == 'h')
+			return OPTIONS_HELP;
+		if (value == '?') {
+			rc = say_unknown(command, &names, argv[optind - 1]);
+		} else if (value == ':') {
+			say("%s needs a value; see nvswap %s --help", argv[optind - 1],
+			    command->name);
+			rc = -EINVAL;
+		} else {
+			rc = store_typed(command, (unsigned)(value - VALUE(0)), optarg, values,
+					 given);
+		}
+	}
+	if (!rc)
+		rc = take_operands(command, argc, argv, given);
+	return rc ? rc : options_check_exclusions(command, given, NULL);
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What nvswap tells of a job in text beside what fio would: what was swapped, the steps, processor
+ * time for each GiB, engine, pool and the outcome of comparing, in the form of fio's lines. What is
+ * not known to be right is not called so. Memory is in MiB and GiB, rates are in GB/s.
+ */
+#include <inttypes.h>
+
+#include "report_text.h"
+
+#define LABEL	 "  %-13s: "
+#define SUBLABEL "     %-10s: "
+
+static const char *memory(uint64_t nbytes, char text[SHORT_NUMBER])
+{
+	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+	double value = (double)nbytes;
+	unsigned unit = 0;
+
+	for (; value >= 1024 && unit < 4; unit++)
+		value /= 1024;
+	snprintf(text, SHORT_NUMBER, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+	return text;
+}
+
+/* fio's label of a line, and of one that belongs to it. */
+static void label(FILE *file, const char *name)
+{
+	fprintf(file, LABEL, name);
+}
+
+static void sublabel(FILE *file, const char *name)
+{
+	fprintf(file, SUBLABEL, name);
+}
+
+static bool one_of_steps(const struct report_group *group)
+{
+	unsigned rw = group->job->options.rw;
+
+	return rw == RW_STEP || rw == RW_PARAMS;
+}
+
+static void print_model(FILE *file, const struct report_group *group)
+{
+	const struct bench_options *options = &group->job->options;
+	const struct model *model = &group->job->model;
+	char text[SHORT_NUMBER];
+
+	label(file, bench_rw_name(options->rw));
+	if (model->path)
+		fprintf(file, "%s, %zu tensors, ", model->path, model->n);
+	else
+		fprintf(file, "%zu made-up tensors, ", model->n);
+	fputs(memory(model->nbytes, text), file);
+	if (model->n < model->n_whole)
+		fprintf(file, " (of %zu, %s)", model->n_whole, memory(model->nbytes_whole, text));
+	if (group->njobs > 1)
+		fprintf(file, ", in each of %u jobs", group->njobs);
+	if (options->time_based)
+		fprintf(file, ", for %.3g s", (double)options->runtime_ms / 1e3);
+	else
+		fprintf(file, ", %" PRIu64 " %s%s", options->loops,
+			one_of_steps(group) ? "step" : "loop", options->loops == 1 ? "" : "s");
+	if (options->runtime_ms && !options->time_based)
+		fprintf(file, ", for %.3g s at most", (double)options->runtime_ms / 1e3);
+	fprintf(file, ", seed %" PRIu64 "\n", options->seed);
+}
+
+static void print_work(FILE *file, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+
+	if (result->first_bytes) {
+		label(file, "first out");
+		fprintf(file, "%.3f GB/s, before the measuring and with making the data\n",
+			result->first_ns ? (double)result->first_bytes / (double)result->first_ns
+					 : 0);
+	}
+	label(file, "cpu per GiB");
+	fprintf(file, "%.1f ms (user %.0f ms, system %.0f ms, in %.2f s", cpu_ms_per_gib(result),
+		(double)result->user_us / 1e3, (double)result->system_us / 1e3,
+		(double)group->run_ns / 1e9);
+	if (result->data_us)
+		fprintf(file,
+			"; less %.0f ms to make and compare the data, which the rates include",
+			(double)result->data_us / 1e3);
+	if (group->job->options.rw == RW_STEP)
+		fprintf(file, "; less %.0f ms for updates and norm",
+			(double)result->updates_us / 1e3);
+	fputs(")\n", file);
+}
+
+/* ---- Steps */
+
+static void print_step_times(FILE *file, const struct bench_result *result)
+{
+	const struct step_figures *steps = &result->steps;
+	const struct nvs_step_io *sum = &steps->sum;
+
+	label(file, "step time");
+	fprintf(file,
+		"%.1f ms (%.1f to %.1f, of %" PRIu64 "): compute %.1f ms, I/O %.1f ms, "
+		"hidden %.1f ms, %.0f %% of the shorter\n",
+		per_step(result, sum->wall_ns) / 1e6, (double)steps->wall_min_ns / 1e6,
+		(double)steps->wall_max_ns / 1e6, steps->steps,
+		per_step(result, sum->compute_ns) / 1e6, per_step(result, sum->io_ns) / 1e6,
+		per_step(result, sum->hidden_ns) / 1e6, 100 * hidden_share(result));
+}
+
+/* What one step moved, found in memory, and waited for. */
+static void print_step_moves(FILE *file, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+	const struct nvs_step_io *sum = &result->steps.sum;
+	char in[SHORT_NUMBER], out[SHORT_NUMBER];
+
+	sublabel(file, "moved");
+	fprintf(file, "%s read, %s written",
+		memory((uint64_t)per_step(result, sum->read_bytes), in),
+		memory((uint64_t)per_step(result, sum->written_bytes), out));
+	fprintf(file, "; %.1f of %.1f %s found in memory; %.1f stalls, %.1f ms\n",
+		per_step(result, sum->hits), per_step(result, sum->hits + sum->misses),
+		group->job->options.rw == RW_STEP ? "tiles" : "tensors",
+		per_step(result, sum->stalls), per_step(result, sum->stall_ns) / 1e6);
+	sublabel(file, "first");
+	fprintf(file, "not measured: %.1f ms, %s read, %s written\n",
+		(double)result->steps.first.wall_ns / 1e6,
+		memory(result->steps.first.read_bytes, in),
+		memory(result->steps.first.written_bytes, out));
+}
+
+static void print_gradients(FILE *file, const struct report_group *group)
+{
+	const struct nvs_config *config = &group->job->config;
+	const struct step_figures *steps = &group->result.steps;
+
+	if (!(config->gradient_clipping > 0 || config->fp16.enabled))
+		return;
+	label(file, "gradient");
+	if (steps->norm >= 0)
+		fprintf(file, "norm %.4g, ", steps->norm);
+	if (config->gradient_clipping > 0)
+		fprintf(file, "clipped to %.4g by %.4g, ", config->gradient_clipping, steps->clip);
+	if (config->fp16.enabled)
+		fprintf(file, "loss scale %.9g, ", steps->loss_scale);
+	fputs("in the last step\n", file);
+}
+
+static void print_step_memory(FILE *file, const struct step_figures *steps)
+{
+	char text[SHORT_NUMBER];
+
+	label(file, "memory");
+	fprintf(file, "%s at most:", memory(steps->peak_bytes, text));
+	fprintf(file, " pool %s,", memory(steps->pool_rss_bytes, text));
+	if (steps->host_bytes)
+		fprintf(file, " state in memory %s,", memory(steps->host_bytes, text));
+	fprintf(file, " the caller's own %s,", memory(steps->own_bytes, text));
+	fprintf(file, " the rest %s\n", memory(peak_rest(steps), text));
+	if (steps->store_bytes) {
+		sublabel(file, "store");
+		fprintf(file, "%s of memory beside these: device \"cpu\"\n",
+			memory(steps->store_bytes, text));
+	}
+}
+
+static void print_updates(FILE *file, const struct report_group *group)
+{
+	const struct step_figures *steps = &group->result.steps;
+
+	label(file, "updates");
+	fprintf(file,
+		"%" PRIu64 " elements in %" PRIu64 " groups, %s on %u thread%s, "
+		"%.1f ms of processor time with the norm\n",
+		steps->elements, steps->groups, steps->kernel ? steps->kernel : "no kernel",
+		steps->threads, steps->threads == 1 ? "" : "s",
+		per_step(&group->result, steps->updates_ns) / 1e6);
+	if (steps->skipped) {
+		sublabel(file, "skipped");
+		fprintf(file, "%" PRIu64 " steps: gradients overflowed\n", steps->skipped);
+	}
+	print_gradients(file, group);
+}
+
+static void print_steps(FILE *file, const struct report_group *group)
+{
+	const struct step_figures *steps = &group->result.steps;
+
+	print_step_times(file, &group->result);
+	print_step_moves(file, group);
+	if (group->job->options.rw == RW_STEP) {
+		print_updates(file, group);
+	} else {
+		label(file, "layers");
+		fprintf(file,
+			"%" PRIu64 ", forward and backward, %" PRIu64
+			" us of computing in each visit\n",
+			steps->layers, group->job->options.compute_us);
+	}
+	print_step_memory(file, steps);
+}
+
+/* ---- Engine and pool */
+
+static void print_engine(FILE *file, const struct report_group *group)
+{
+	const struct nvs_aio_stats *aio = &group->result.engine.aio;
+	uint64_t least, most;
+	char text[SHORT_NUMBER];
+
+	label(file, "engine");
+	fprintf(file, "%s, %u worker%s x depth %u, blocks of ", aio->ioengine, aio->workers,
+		aio->workers == 1 ? "" : "s", group->job->config.aio.queue_depth);
+	job_block_sizes(group->job, &least, &most);
+	if (least < most)
+		fprintf(file, "%s to ", memory(least, text));
+	fprintf(file, "%s%s%s", memory(most, text), aio->fixed_buffers ? ", fixed buffers" : "",
+		aio->fixed_files ? ", fixed files" : "");
+	if (is_fio_mode(group->job->options.rw) && !group->job->options.direct)
+		fputs(", buffered: as asked\n", file);
+	else
+		fputs(group->result.engine.direct ? ", direct\n"
+						  : ", buffered: the file system has no O_DIRECT\n",
+		      file);
+	if (*aio->ioengine_reason) {
+		sublabel(file, "reason");
+		fprintf(file, "%s\n", aio->ioengine_reason);
+	}
+}
+
+static void print_pool(FILE *file, const struct bench_result *result)
+{
+	const struct nvs_pool_stats *pool = &result->engine.pool;
+	const struct nvs_aio_stats *aio = &result->engine.aio;
+	char bytes[SHORT_NUMBER], peak[SHORT_NUMBER], locked[SHORT_NUMBER];
+
+	label(file, "pool");
+	fprintf(file, "%s, at most %s used (%.0f %%), %s locked, %s huge pages\n",
+		memory(pool->bytes, bytes), memory(result->pool_peak, peak),
+		pool->bytes ? 100.0 * (double)result->pool_peak / (double)pool->bytes : 0,
+		memory(pool->locked, locked),
+		pool->huge		 ? "explicit"
+		: pool->transparent_huge ? "transparent"
+					 : "no");
+	if (aio->fixed_buffers) {
+		sublabel(file, "registered");
+		fprintf(file, "%s with the rings\n", memory(aio->registered_bytes, bytes));
+	}
+	label(file, "bounce");
+	fprintf(file, "%s set aside, %s went through it\n", memory(aio->bounce_bytes, bytes),
+		memory(aio->bounced_bytes, peak));
+}
+
+/* ---- Verify */
+
+/* Where the outcome is open, what is known of it. */
+static void print_open_verify(FILE *file, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+	char text[SHORT_NUMBER];
+
+	if (!result->verified_bytes)
+		fputs("nothing was compared", file);
+	else if (group->compared < group->asked_verify && !result->error.code)
+		fprintf(file, "nothing was compared in %u of %u jobs",
+			group->asked_verify - group->compared, group->asked_verify);
+	else if (group_has_steps(group) && group->job->options.rw == RW_STEP)
+		fprintf(file, "only %" PRIu64 " of %" PRIu64 " elements were compared",
+			result->steps.compared, result->steps.elements);
+	else
+		fprintf(file, "%s compared, every byte equal so far",
+			memory(result->verified_bytes, text));
+	if (result->error.code)
+		fprintf(file, "; the run failed: %s", result->error.text);
+}
+
+static void print_equal(FILE *file, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+	char text[SHORT_NUMBER];
+
+	if (group_has_steps(group) && group->job->options.rw == RW_STEP)
+		fprintf(file,
+			"%" PRIu64 " of %" PRIu64
+			" elements compared with a scalar Adam in double: "
+			"weights and moments are within the rounding of fp32",
+			result->steps.compared, result->steps.elements);
+	else
+		fprintf(file, "%s compared, every byte equal",
+			memory(result->verified_bytes, text));
+	if (group->asked_verify < group->njobs)
+		fprintf(file, " in %u jobs; not asked for in the other %u", group->asked_verify,
+			group->njobs - group->asked_verify);
+}
+
+static void print_verify(FILE *file, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+	unsigned rw = group->job->options.rw;
+
+	label(file, "verify");
+	if (!group->asked_verify)
+		fputs("not asked for (--verify)", file);
+	else if (verify_errors(result))
+		fprintf(file, "%" PRIu64 " %s DIFFER", verify_errors(result),
+			rw == RW_STEP	  ? "values"
+			: is_fio_mode(rw) ? "blocks"
+					  : "tensors");
+	else if (result->error.code || group->compared < group->asked_verify)
+		print_open_verify(file, group);
+	else
+		print_equal(file, group);
+	fputc('\n', file);
+}
+
+void report_swap_text(FILE *file, const struct report_group *group)
+{
+	if (!is_fio_mode(group->job->options.rw))
+		print_model(file, group);
+	if (group_has_steps(group))
+		print_steps(file, group);
+	print_work(file, group);
+	if (group->result.opened)
+		print_engine(file, group);
+	if (group->result.engine.pool.bytes)
+		print_pool(file, &group->result);
+	print_verify(file, group);
+}

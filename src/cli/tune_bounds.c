@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every value is a power of two, from what helps small tensors to what the longest I/Os take.
+ * Decides by what the library tells of machine and path.
+ */
+#include "tune_bounds.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tune_drive.h"
+
+#define MIB	    ((uint64_t)1 << 20)
+#define WORKING_SET (1024 * MIB)
+#define MEMORY_MAX  (256 * MIB)
+#define MEMORY_MIN  (64 * MIB)
+#define BLOCK_MIN   65536u
+#define BLOCK_MAX   (16 * MIB)
+#define DEPTH_MAX   256u
+#define THREAD_MAX  8u
+
+static int __attribute__((format(printf, 3, 4)))
+refuse(struct nvs_error *error, int rc, const char *format, ...)
+{
+	va_list args;
+
+	*error = (struct nvs_error){.code = rc};
+	va_start(args, format);
+	vsnprintf(error->text, sizeof(error->text), format, args);
+	va_end(args);
+	return rc;
+}
+
+int tune_look(const struct tune_options *options, struct tune_drive *drive, struct nvs_error *error)
+{
+	const char *directory = options->directory;
+	struct stat st;
+	int rc = nvs_machine_info(&drive->machine, error);
+
+	if (!rc)
+		rc = nvs_path_info(directory, &drive->path, error);
+	if (rc)
+		return rc;
+	if (drive->path.block_device)
+		return refuse(error, -EINVAL,
+			      "%.512s is a block device, and what is on it would be lost: give a "
+			      "directory on its file system",
+			      directory);
+	if (stat(directory, &st))
+		return refuse(error, -errno, "%.512s: %s", directory, nvs_strerror(-errno));
+	if (!S_ISDIR(st.st_mode))
+		return refuse(error, -ENOTDIR, "%.512s is no directory: give one on the drive",
+			      directory);
+	if (!drive->path.direct)
+		return refuse(error, -ENOTSUP,
+			      "%.512s is on %.32s, which has no direct I/O: memory would be "
+			      "measured, not a drive. Give a directory on ext4 or xfs (findmnt -t "
+			      "ext4,xfs lists some)",
+			      directory, drive->path.filesystem);
+	if (access(directory, W_OK | X_OK))
+		return refuse(error, -errno, "nothing can be made in %.512s: %s", directory,
+			      nvs_strerror(-errno));
+	return 0;
+}
+
+int tune_choose_working_set(const struct tune_options *options, struct tune_drive *drive,
+			    struct nvs_error *error)
+{
+	uint64_t free_bytes = drive->path.free_bytes, set = options->working_set;
+
+	if (!set)
+		set = free_bytes / 4 < WORKING_SET ? free_bytes / 4 : WORKING_SET;
+	if (set < TUNE_WORKING_SET_MIN)
+		set = TUNE_WORKING_SET_MIN;
+	set -= set % MIB;
+	if (free_bytes < set + set / 10)
+		return refuse(error, -ENOSPC,
+			      "%.512s has %llu MiB free; tuning with %llu MiB takes a tenth more "
+			      "than these: make room%s",
+			      options->directory, (unsigned long long)(free_bytes / MIB),
+			      (unsigned long long)(set / MIB),
+			      set > TUNE_WORKING_SET_MIN ? ", or give a smaller --working-set"
+							 : "");
+	drive->working_set = set;
+	return 0;
+}
+
+uint64_t tune_memory_bytes(const struct tune_drive *drive)
+{
+	uint64_t nbytes = drive->machine.memory_bytes / 8;
+
+	nbytes = nbytes < MEMORY_MAX ? nbytes : MEMORY_MAX;
+	return nbytes > MEMORY_MIN ? nbytes - nbytes % MIB : MEMORY_MIN;
+}
+
+/* The powers of two from `least` to `most`; how many, which may be none. */
+static unsigned powers(uint64_t least, uint64_t most, uint32_t values[TUNE_VALUES_MAX])
+{
+	unsigned n = 0;
+
+	for (uint64_t value = 1; value <= most && n < TUNE_VALUES_MAX; value *= 2)
+		if (value >= least)
+			values[n++] = (uint32_t)value;
+	return n;
+}
+
+static uint64_t given_or(uint64_t given, uint64_t otherwise)
+{
+	return given ? given : otherwise;
+}
+
+static void add_ioengines(const struct tune_options *options,
+			  const struct nvs_machine_info *machine, struct tune_space *space)
+{
+	if (options->ioengine != NVS_IOENGINE_AUTO) {
+		space->ioengines[space->nioengines++] = (enum nvs_ioengine)options->ioengine;
+		return;
+	}
+	space->ioengines[space->nioengines++] = machine->auto_ioengine;
+	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++)
+		if (machine->ioengine[i].works && (enum nvs_ioengine)i != machine->auto_ioengine)
+			space->ioengines[space->nioengines++] = (enum nvs_ioengine)i;
+}
+
+int tune_space_make(const struct tune_options *options, const struct tune_drive *drive,
+		    struct tune_space *space, struct nvs_error *error)
+{
+	const struct nvs_machine_info *machine = &drive->machine;
+	unsigned threads = machine->cpus < THREAD_MAX ? machine->cpus : THREAD_MAX;
+	uint64_t memory = tune_memory_bytes(drive);
+	uint64_t block_min = given_or(options->block_size_min, BLOCK_MIN);
+	uint64_t block_max = given_or(options->block_size_max, BLOCK_MAX);
+
+	if (!options->block_size_max && block_max < block_min)
+		block_max = block_min;
+	if (!options->block_size_min && block_min > block_max)
+		block_min = block_max;
+	*space = (struct tune_space){.single_submits = true, .overlap_events = true};
+	space->in_flight_max = memory / 2;
+	if (space->in_flight_max > drive->working_set / 8)
+		space->in_flight_max = drive->working_set / 8;
+	space->nblock_sizes = powers(block_min, block_max, space->block_sizes);
+	space->nqueue_depths = powers(1, given_or(options->queue_depth_max, DEPTH_MAX),
+				      space->queue_depths);
+	space->nthread_counts = powers(1, given_or(options->thread_count_max, threads),
+				       space->thread_counts);
+	add_ioengines(options, machine, space);
+	if (!machine->ioengine[space->ioengines[0]].works)
+		return refuse(error, -ENOTSUP, "%s does not work here: %s",
+			      nvs_ioengine_name(space->ioengines[0]),
+			      machine->ioengine[space->ioengines[0]].reason);
+	if (!space->nblock_sizes)
+		return refuse(error, -EINVAL,
+			      "there is no power of two from --block-size-min to --block-size-max");
+	if (space->block_sizes[0] > space->in_flight_max)
+		return refuse(
+			error, -EINVAL,
+			"the smallest block is larger than the %llu MiB that may be in flight: "
+			"give a larger --working-set or a smaller --block-size-min",
+			(unsigned long long)(space->in_flight_max / MIB));
+	return 0;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Aios open the file by its name, round after round, so it has one for all of the run. A child that
+ * does nothing else removes it when the pipe from its parent closes: at the end, on an error, after
+ * a signal, and when the parent is killed. The name is always the same and the file locked, so that
+ * what a crash of the machine leaves is found and taken away, and two do not measure each other.
+ */
+#include "tune_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NAME  ".nvswap-tune"
+#define TRIES 100
+
+static int fail(struct nvs_error *error, int rc, const char *path, const char *why)
+{
+	*error = (struct nvs_error){.code = rc};
+	snprintf(error->text, sizeof(error->text), "%.800s %s", path, why);
+	return rc;
+}
+
+/* Whether the name still leads to the file that was opened by it. */
+static bool is_there(const char *path, int fd)
+{
+	struct stat by_name, opened;
+
+	return !lstat(path, &by_name) && !fstat(fd, &opened) && by_name.st_ino == opened.st_ino &&
+	       by_name.st_dev == opened.st_dev;
+}
+
+/* Takes away what a run has left that is no more. */
+static int remove_stale(const char *path, int fd, struct nvs_error *error)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return fail(error, -errno, path, nvs_strerror(-errno));
+	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+		return fail(error, -EEXIST, path,
+			    "is where tuning puts its file, and not one of yours: remove it");
+	if (flock(fd, LOCK_EX | LOCK_NB))
+		return fail(error, -EBUSY, path,
+			    "belongs to another nvswap tune that runs there: wait for its end");
+	/* Else another has done it in the meantime, and the name may be that one's. */
+	if (is_there(path, fd) && unlink(path) && errno != ENOENT)
+		return fail(error, -errno, path, nvs_strerror(-errno));
+	return 0;
+}
+
+/* The descriptor, of a file that is new and locked; or a negative errno. */
+static int open_new(const char *path, struct nvs_error *error)
+{
+	for (unsigned i = 0; i < TRIES; i++) {
+		int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+		int fd = open(path, flags | O_CREAT | O_EXCL, 0600), rc;
+
+		if (fd >= 0) {
+			if (!flock(fd, LOCK_EX | LOCK_NB) && is_there(path, fd))
+				return fd;
+			close(fd);
+			continue;
+		}
+		if (errno != EEXIST)
+			return fail(error, -errno, path, nvs_strerror(-errno));
+		fd = open(path, flags);
+		if (fd < 0 && errno == ENOENT)
+			continue;
+		if (fd < 0)
+			return fail(error, -EEXIST, path,
+				    "is where tuning puts its file, and can't be opened: remove "
+				    "it");
+		rc = remove_stale(path, fd, error);
+		close(fd);
+		if (rc)
+			return rc;
+	}
+	return fail(error, -EBUSY, path, "is made and removed by others all the time");
+}
+
+static void stand_guard(const char *path, int ended)
+{
+	char none;
+
+	/* Who ends the parent may mean all that is called nvswap, or that is of a terminal. */
+	signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	setsid();
+	/* Others may wait for the end of the output. */
+	close(STDIN_FILENO);
+	close(STDOUT_FILENO);
+	close(STDERR_FILENO);
+	while (read(ended, &none, 1) < 0 && errno == EINTR)
+		;
+	unlink(path);
+	_exit(0);
+}
+
+static int post_guard(struct tune_file *file, struct nvs_error *error)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC))
+		return fail(error, -errno, "a pipe can't be had:", nvs_strerror(-errno));
+	file->guard = fork();
+	if (!file->guard) {
+		close(ends[1]);
+		stand_guard(file->path, ends[0]);
+	}
+	close(ends[0]);
+	file->alive = ends[1];
+	if (file->guard > 0)
+		return 0;
+	close(ends[1]);
+	return fail(error, -errno, "a process can't be started:", nvs_strerror(-errno));
+}
+
+static int set_room_aside(const struct tune_file *file, uint64_t nbytes, struct nvs_error *error)
+{
+	if (!fallocate(file->fd, 0, 0, (off_t)nbytes) || errno == EOPNOTSUPP)
+		return 0;
+	return fail(error, -errno, file->path, nvs_strerror(-errno));
+}
+
+int tune_file_make(struct tune_file *file, const char *directory, uint64_t nbytes,
+		   struct nvs_error *error)
+{
+	int rc, n = snprintf(file->path, sizeof(file->path), "%s/" NAME, directory);
+
+	if (n < 0 || (size_t)n >= sizeof(file->path))
+		return fail(error, -ENAMETOOLONG, directory, "is too long a path");
+	file->fd = open_new(file->path, error);
+	if (file->fd < 0)
+		return file->fd;
+	rc = post_guard(file, error);
+	if (rc) {
+		unlink(file->path);
+		close(file->fd);
+		return rc;
+	}
+	rc = set_room_aside(file, nbytes, error);
+	if (rc)
+		tune_file_remove(file);
+	return rc;
+}
+
+void tune_file_remove(struct tune_file *file)
+{
+	int status = -1;
+
+	close(file->alive);
+	while (waitpid(file->guard, &status, 0) < 0 && errno == EINTR)
+		;
+	/* A guard that was killed has not done it. */
+	if (status)
+		unlink(file->path);
+	close(file->fd);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options of `nvswap tune`: their table, and what must hold between them. Looks at no file.
+ */
+#include <errno.h>
+#include <stddef.h>
+
+#include "commands.h"
+#include "tune.h"
+
+#define FIELD(name) offsetof(struct tune_options, name)
+
+static const char *const objectives[] = {[TUNE_SWAP] = "swap",
+					 [TUNE_READ] = "read",
+					 [TUNE_WRITE] = "write",
+					 [TUNE_OBJECTIVES] = NULL};
+static const char *const ioengines[] = {[NVS_IOENGINE_AUTO] = "auto",
+					[NVS_IOENGINE_IO_URING] = "io_uring",
+					[NVS_IOENGINE_LIBAIO] = "libaio",
+					[NVS_IOENGINE_POSIX] = "posix",
+					[NVS_IOENGINE_COUNT] = NULL};
+static const char *const formats[] = {"normal", "json", NULL};
+static const char *const objective_aliases[] = {"rw", NULL};
+
+static const struct option_spec option_specs[] = {
+	{"objective", "WHAT", OPTION_CHOICE, FIELD(objective), .choices = objectives,
+	 .aliases = objective_aliases,
+	 .help = "what is to be fast: swap, half reads and half writes (the default), or\n"
+		 "reads or writes alone"},
+	{"time", "TIME", OPTION_DURATION, FIELD(time_ms), .min = 1000, .max = 86400000,
+	 .help = "how long it may take, 60s unless told otherwise, with making the file"},
+	{"working-set", "SIZE", OPTION_SIZE, FIELD(working_set), .min = 64u << 20,
+	 .max = 1ull << 50,
+	 .help = "bytes of the file that is worked on: 1g, or a quarter of the free space\n"
+		 "if that is less. More than a drive's write cache, to see past it"},
+	{"tolerance", "PERCENT", OPTION_PERCENT, FIELD(tolerance),
+	 .help = "settings that are slower by no more than this are as good, and the\n"
+		 "least demanding of them is chosen (2)"},
+	{"block-size-min", "SIZE", OPTION_SIZE, FIELD(block_size_min), .min = 4096,
+	 .max = NVS_BLOCK_SIZE_MAX, .multiple = 4096, .help = "the smallest block tried"},
+	{"block-size-max", "SIZE", OPTION_SIZE, FIELD(block_size_max), .min = 4096,
+	 .max = NVS_BLOCK_SIZE_MAX, .multiple = 4096, .help = "the largest block tried"},
+	{"queue-depth-max", "N", OPTION_COUNT, FIELD(queue_depth_max), .min = 1,
+	 .max = NVS_QUEUE_DEPTH_MAX, .help = "the deepest queue tried"},
+	{"thread-count-max", "N", OPTION_COUNT, FIELD(thread_count_max), .min = 1,
+	 .max = NVS_THREAD_COUNT_MAX, .help = "the most workers tried"},
+	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengines,
+	 .help = "that engine alone; auto tries those that work here (auto)"},
+	{"exhaustive", NULL, OPTION_FLAG, FIELD(exhaustive),
+	 .help = "measure all settings there are, instead of searching; takes as long as\n"
+		 "that takes, up to --time"},
+	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
+	 .help = "of the order in which settings take turns (1)"},
+	{"apply", "FILE", OPTION_STRING, FIELD(apply),
+	 .help = "write the choice into this DeepSpeed configuration, and leave every\n"
+		 "other byte of it as it is"},
+	{"report", "FILE.html", OPTION_STRING, FIELD(report),
+	 .help = "a page with maps of block size and depth, the choice and why"},
+	{"output-format", "FORMAT", OPTION_CHOICE, FIELD(format), .choices = formats,
+	 .help = "normal: the table of what was tried, and the aio block; json: all of it\n"
+		 "in one object (normal)"},
+	{"output", "FILE", OPTION_STRING, FIELD(output),
+	 .help = "where the result goes (standard output)"},
+};
+
+static const struct tune_options defaults = {
+	.objective = TUNE_SWAP,
+	.tolerance = 2,
+	.time_ms = 60000,
+	.seed = 1,
+};
+
+const struct command_spec tune_command = {
+	.name = "tune",
+	.summary =
+		"Finds the block size, queue depth, workers and engine with which the drive under\n"
+		"a directory is fast, by measuring, and prints them as the aio block of a\n"
+		"DeepSpeed configuration. Works on a file of its own there, and removes it.",
+	.notes = "Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
+		 "ms, s, m,\n"
+		 "h or d.\n"
+		 "The exit status is 0 with a choice; 1 with the reason on standard error "
+		 "otherwise; 2\n"
+		 "for bad usage.",
+	.operand = "DIR",
+	.options = option_specs,
+	.noptions = sizeof(option_specs) / sizeof(*option_specs),
+	.defaults = &defaults,
+};
+
+int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,
+		       char **argv)
+{
+	int status;
+
+	*options = defaults;
+	status = options_parse(&tune_command, argc, argv, options, given);
+	if (status)
+		return status;
+	if (given->noperands != 1) {
+		say("tune takes one directory, that of the drive to tune for, and got %u",
+		    given->noperands);
+		return -EINVAL;
+	}
+	if (options->block_size_max && options->block_size_min > options->block_size_max) {
+		say("--block-size-min is above --block-size-max");
+		return -EINVAL;
+	}
+	options->directory = given->operands[0];
+	return 0;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The space that is searched: steps along its axes, which combinations it has, all of them in turn,
+ * and which of two points is preferred where they are as fast.
+ */
+#include <assert.h>
+
+#include "tune_search.h"
+
+static const uint32_t *values_of(const struct tune_space *space, enum tune_axis axis)
+{
+	if (axis == AXIS_BLOCK)
+		return space->block_sizes;
+	return axis == AXIS_DEPTH ? space->queue_depths : space->thread_counts;
+}
+
+static uint32_t *value_in(struct tune_point *point, enum tune_axis axis)
+{
+	if (axis == AXIS_BLOCK)
+		return &point->block_size;
+	return axis == AXIS_DEPTH ? &point->queue_depth : &point->thread_count;
+}
+
+unsigned space_count(const struct tune_space *space, enum tune_axis axis)
+{
+	if (axis == AXIS_BLOCK)
+		return space->nblock_sizes;
+	return axis == AXIS_DEPTH ? space->nqueue_depths : space->nthread_counts;
+}
+
+unsigned space_index(const struct tune_space *space, const struct tune_point *point,
+		     enum tune_axis axis)
+{
+	struct tune_point copy = *point;
+	uint32_t value = *value_in(&copy, axis);
+	unsigned index = 0;
+
+	while (values_of(space, axis)[index] != value)
+		index++;
+	assert(index < space_count(space, axis));
+	return index;
+}
+
+struct tune_point space_at(const struct tune_space *space, struct tune_point point,
+			   enum tune_axis axis, unsigned index)
+{
+	*value_in(&point, axis) = values_of(space, axis)[index];
+	return point;
+}
+
+bool space_step(const struct tune_space *space, struct tune_point *point, enum tune_axis axis,
+		int by)
+{
+	unsigned index = space_index(space, point, axis);
+	struct tune_point next;
+
+	if (by < 0 ? !index : index + 1 == space_count(space, axis))
+		return false;
+	next = space_at(space, *point, axis, by < 0 ? index - 1 : index + 1);
+	if (!space_has(space, &next))
+		return false;
+	*point = next;
+	return true;
+}
+
+bool space_has(const struct tune_space *space, const struct tune_point *point)
+{
+	return (uint64_t)point->block_size * point->queue_depth * point->thread_count <=
+	       space->in_flight_max;
+}
+
+bool space_same(const struct tune_point *a, const struct tune_point *b)
+{
+	return a->ioengine == b->ioengine && a->block_size == b->block_size &&
+	       a->queue_depth == b->queue_depth && a->thread_count == b->thread_count &&
+	       a->single_submit == b->single_submit && a->overlap_events == b->overlap_events;
+}
+
+bool space_as_deep(const struct tune_point *a, const struct tune_point *b)
+{
+	return a->block_size == b->block_size && (uint64_t)a->queue_depth * a->thread_count ==
+							 (uint64_t)b->queue_depth * b->thread_count;
+}
+
+struct tune_point space_first(const struct tune_space *space)
+{
+	return (struct tune_point){
+		.ioengine = space->ioengines[0],
+		.block_size = space->block_sizes[0],
+		.queue_depth = space->queue_depths[0],
+		.thread_count = space->thread_counts[0],
+		.overlap_events = true,
+	};
+}
+
+static unsigned engine_index(const struct tune_space *space, const struct tune_point *point)
+{
+	unsigned index = 0;
+
+	while (index + 1 < space->nioengines && space->ioengines[index] != point->ioengine)
+		index++;
+	return index;
+}
+
+/* Counts up as on a dial, whose digits are the settings; whether a higher one has to follow. */
+static bool turn_axis(const struct tune_space *space, struct tune_point *point, enum tune_axis axis)
+{
+	unsigned index = (space_index(space, point, axis) + 1) % space_count(space, axis);
+
+	*point = space_at(space, *point, axis, index);
+	return !index;
+}
+
+static bool turn_switches(const struct tune_space *space, struct tune_point *point)
+{
+	if (space->single_submits) {
+		point->single_submit = !point->single_submit;
+		if (point->single_submit)
+			return false;
+	}
+	if (space->overlap_events) {
+		point->overlap_events = !point->overlap_events;
+		if (!point->overlap_events)
+			return false;
+	}
+	return true;
+}
+
+static bool turn(const struct tune_space *space, struct tune_point *point)
+{
+	unsigned engine;
+
+	if (!turn_axis(space, point, AXIS_BLOCK) || !turn_axis(space, point, AXIS_DEPTH) ||
+	    !turn_axis(space, point, AXIS_WORKERS) || !turn_switches(space, point))
+		return false;
+	engine = (engine_index(space, point) + 1) % space->nioengines;
+	point->ioengine = space->ioengines[engine];
+	return !engine;
+}
+
+bool space_next(const struct tune_space *space, struct tune_point *point)
+{
+	do {
+		if (turn(space, point))
+			return false;
+	} while (!space_has(space, point));
+	return true;
+}
+
+bool space_prefers(const struct tune_space *space, const struct tune_point *a,
+		   const struct tune_point *b)
+{
+	const uint64_t keys[][2] = {
+		{(uint64_t)a->queue_depth * a->thread_count,
+		 (uint64_t)b->queue_depth * b->thread_count},
+		{a->block_size, b->block_size},
+		{a->thread_count, b->thread_count},
+		{engine_index(space, a), engine_index(space, b)},
+		{a->single_submit, b->single_submit},
+		{!a->overlap_events, !b->overlap_events},
+	};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+		if (keys[i][0] != keys[i][1])
+			return keys[i][0] < keys[i][1];
+	return false;
+}

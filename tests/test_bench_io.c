@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fio's modes from their opening to their end, on files of the test's own. The test itself watches
+ * the job: it looks at the file, or damages it, at points where nothing is in flight.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/bench_modes.h"
+#include "cli/job_watch.h"
+#include "cli/stop.h"
+#include "support.h"
+
+#define KIB (1024ull)
+#define MIB (1024ull * 1024)
+
+/* ---- Watching the job ---- */
+
+static struct {
+	const char *directory;
+	void (*on_begin)(void), (*on_measures)(void), (*on_measured)(void);
+	uint64_t paced[2], longest_paced, pace_ends; /* bytes; pace_ends 0: never */
+} watch;
+
+bool job_begin(struct job_watch *job)
+{
+	(void)job;
+	if (watch.on_begin)
+		watch.on_begin();
+	return !stop_signal();
+}
+
+void job_measures(struct job_watch *job, struct nvs_aio *aio)
+{
+	(void)job;
+	(void)aio;
+	watch.paced[NVS_READ] = watch.paced[NVS_WRITE] = 0;
+	if (watch.on_measures)
+		watch.on_measures();
+}
+
+void job_measured(struct job_watch *job, struct bench_result *result)
+{
+	(void)job;
+	(void)result;
+	if (watch.on_measured)
+		watch.on_measured();
+}
+
+bool job_pace(struct job_watch *job, enum nvs_direction direction, uint64_t nbytes)
+{
+	(void)job;
+	if (watch.pace_ends && watch.paced[direction] + nbytes > watch.pace_ends)
+		return false;
+	watch.paced[direction] += nbytes;
+	if (nbytes > watch.longest_paced)
+		watch.longest_paced = nbytes;
+	return true;
+}
+
+/* The file of the job, which has no name any more: by this process's own descriptor of it. */
+static int file_of_job(int flags)
+{
+	char path[64], target[4096];
+	char *whole = realpath(watch.directory, NULL);
+	int found = -1;
+
+	for (int fd = 3; fd < 256 && found < 0; fd++) {
+		ssize_t n;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		n = readlink(path, target, sizeof(target) - 1);
+		if (n < 0)
+			continue;
+		target[n] = 0;
+		if (!strncmp(target, whole, strlen(whole)) && strstr(target, " (deleted)"))
+			found = open(path, flags | O_CLOEXEC);
+	}
+	free(whole);
+	assert_true(found >= 0);
+	return found;
+}
+
+/* ---- Jobs ---- */
+
+struct job {
+	struct bench_options options;
+	struct nvs_config config;
+	struct bench_result result;
+};
+
+static struct job *new_job(unsigned rw, uint64_t size)
+{
+	static struct job job;
+
+	memset(&job, 0, sizeof(job));
+	memset(&watch, 0, sizeof(watch));
+	watch.directory = temp_directory();
+	nvs_config_init(&job.config);
+	job.config.aio.block_size = 16 * KIB;
+	job.config.aio.queue_depth = 4;
+	job.options = (struct bench_options){
+		.rw = rw, .size = size, .loops = 1, .rwmixread = 50, .seed = 11};
+	return &job;
+}
+
+static int run_job(struct job *job)
+{
+	struct nvs_error error = {0};
+
+	SUCCEEDS(nvs_config_set_paths(&job->config.param, &watch.directory, 1, &error), &error);
+	job->result.error.code = bench_io(&job->options, &job->config, &job->result, NULL, "a/job",
+					  0);
+	nvs_config_free(&job->config);
+	return job->result.error.code;
+}
+
+static unsigned entries(const char *directory)
+{
+	DIR *open = opendir(directory);
+	unsigned n = 0;
+
+	assert_non_null(open);
+	for (const struct dirent *entry; (entry = readdir(open));)
+		n += *entry->d_name != '.';
+	closedir(open);
+	return n;
+}
+
+static const unsigned modes[] = {RW_READ, RW_WRITE, RW_RANDREAD, RW_RANDWRITE, RW_RW, RW_RANDRW};
+
+static bool is_mixed(unsigned rw)
+{
+	return rw == RW_RW || rw == RW_RANDRW;
+}
+
+static bool is_read(unsigned rw)
+{
+	return rw == RW_READ || rw == RW_RANDREAD;
+}
+
+static void each_mode_moves_what_it_should(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++)
+		for (unsigned direct = 0; direct < 2; direct++) {
+			struct job *job = new_job(modes[i], 3 * MIB + 5 * KIB);
+			const uint64_t bytes = 2 * 3 * MIB;
+			const struct bench_result *result = &job->result;
+
+			job->options.loops = 2;
+			job->options.direct = direct;
+			job->options.ramp_loops = 1;
+			job->config.aio.thread_count = 1 + direct;
+			SUCCEEDS(run_job(job), &job->result.error);
+			assert_true(result->measured && result->opened);
+			assert_int_equal(result->bytes[0] + result->bytes[1], bytes);
+			for (int d = 0; d < 2; d++) {
+				assert_int_equal(result->bytes[d], watch.paced[d]);
+				assert_int_equal(result->aio.io[d].bytes, result->bytes[d]);
+				assert_int_equal(result->aio.io[d].ios,
+						 result->bytes[d] / (16 * KIB));
+				assert_int_equal(result->latency[d][NVS_CLAT].count,
+						 result->aio.io[d].ios);
+			}
+			assert_true(result->aio.inflight_max <= 4);
+			assert_int_equal(result->engine.aio.workers, 1 + direct);
+			if (!is_mixed(modes[i]))
+				assert_int_equal(
+					result->bytes[is_read(modes[i]) ? NVS_READ : NVS_WRITE],
+					bytes);
+			else
+				assert_in_range(result->bytes[NVS_READ], bytes / 3, bytes * 2 / 3);
+			assert_int_equal(
+				result->first_bytes,
+				modes[i] == RW_WRITE || modes[i] == RW_RANDWRITE ? 0 : 3 * MIB);
+			assert_int_equal(entries(watch.directory), 0);
+		}
+}
+
+/* ---- What is in the file ---- */
+
+static unsigned zero_sectors;
+
+static void count_zero_sectors(void)
+{
+	static const char zeros[512];
+	char sector[512];
+	int fd = file_of_job(O_RDONLY);
+
+	zero_sectors = 0;
+	while (read(fd, sector, sizeof(sector)) == sizeof(sector))
+		zero_sectors += !memcmp(sector, zeros, sizeof(zeros));
+	close(fd);
+}
+
+static void a_pass_writes_every_block(void **state)
+{
+	(void)state;
+	for (unsigned random = 0; random < 2; random++) {
+		struct job *job = new_job(random ? RW_RANDWRITE : RW_WRITE, 5 * MIB);
+
+		watch.on_measured = count_zero_sectors;
+		zero_sectors = 1;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(zero_sectors, 0);
+	}
+}
+
+static void what_is_read_was_filled(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		struct job *job = new_job(modes[i], 5 * MIB);
+
+		if (modes[i] == RW_WRITE || modes[i] == RW_RANDWRITE)
+			continue;
+		watch.on_begin = count_zero_sectors;
+		zero_sectors = 1;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(zero_sectors, 0);
+	}
+}
+
+/* ---- Verification ---- */
+
+static void verified_is_what_was_moved(void **state)
+{
+	static const struct option_mix mix = {
+		.nbytes = {4 * KIB, 20 * KIB, 64 * KIB}, .percent = {50, 30, 20}, .n = 3};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++)
+		for (unsigned mixed = 0; mixed < 2; mixed++) {
+			struct job *job = new_job(modes[i], 2 * MIB);
+			const struct bench_result *result = &job->result;
+
+			job->options.verify = true;
+			job->options.loops = 4;
+			/* More in flight than the file has blocks: they have to be kept apart. */
+			job->config.aio.queue_depth = 128;
+			if (mixed)
+				job->options.bssplit = mix;
+			SUCCEEDS(run_job(job), &job->result.error);
+			assert_int_equal(result->verify_errors, 0);
+			if (is_read(modes[i]))
+				assert_int_equal(result->verified_bytes, 8 * MIB);
+			else if (is_mixed(modes[i]))
+				assert_int_equal(result->verified_bytes,
+						 result->bytes[NVS_READ] + 2 * MIB);
+			else if (modes[i] == RW_WRITE || !mixed)
+				assert_int_equal(result->verified_bytes, 2 * MIB);
+			else
+				assert_in_range(result->verified_bytes, MIB, 2 * MIB);
+		}
+}
+
+static void damage(void)
+{
+	int fd = file_of_job(O_RDWR);
+	char byte;
+
+	assert_int_equal(pread(fd, &byte, 1, MIB + 700), 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, MIB + 700), 1);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+static void a_block_that_differs_is_found(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		struct job *job = new_job(modes[i], 2 * MIB);
+
+		job->options.verify = true;
+		job->options.direct = i % 2;
+		job->options.loops = 3;
+		if (is_read(modes[i]))
+			watch.on_begin = damage;
+		else
+			watch.on_measured = damage;
+		assert_int_equal(run_job(job), -EBADMSG);
+		assert_int_equal(job->result.verify_errors, is_read(modes[i]) ? 3 : 1);
+		assert_int_equal(job->result.error.offset, MIB + 700);
+		assert_says(job->result.error.text, "the byte at offset 1049276 is 0x");
+		assert_int_equal(entries(watch.directory), 0);
+	}
+}
+
+/* ---- Its end ---- */
+
+static void the_rate_bounds_what_is_handed_over(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		struct job *job = new_job(modes[i], 4 * MIB);
+		uint64_t bytes;
+
+		job->options.verify = true;
+		job->config.aio.queue_depth = 64;
+		job->options.rate[NVS_READ] = job->options.rate[NVS_WRITE] = MIB;
+		watch.pace_ends = MIB;
+		SUCCEEDS(run_job(job), &job->result.error);
+		bytes = job->result.bytes[0] + job->result.bytes[1];
+		for (int d = 0; d < 2; d++)
+			assert_true(job->result.bytes[d] <= MIB);
+		assert_true(bytes >= MIB * 9 / 10);
+		assert_true(watch.longest_paced <= MIB / 20);
+	}
+}
+
+static void time_based_goes_on_and_runtime_bounds(void **state)
+{
+	struct job *job = new_job(RW_RANDREAD, MIB);
+
+	(void)state;
+	job->options.runtime_ms = 50;
+	job->options.time_based = true;
+	job->options.ramp_time_ms = 10;
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_true(job->result.window_ns >= 50000000u);
+	/* A machine that reads no MiB in this time has other troubles. */
+	assert_true(job->result.bytes[NVS_READ] > MIB);
+
+	job = new_job(RW_RANDREAD, MIB);
+	job->options.runtime_ms = 50;
+	job->options.loops = 1000000000;
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_true(job->result.window_ns >= 50000000u);
+
+	job = new_job(RW_RANDREAD, MIB);
+	job->options.runtime_ms = 3600000;
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_int_equal(job->result.bytes[NVS_READ], MIB);
+}
+
+static void ask_to_end(void)
+{
+	raise(SIGTERM);
+}
+
+static int runs_until_signal(void *arg)
+{
+	struct job *job = arg;
+
+	stop_catch_signals();
+	EXPECT(bench_io(&job->options, &job->config, &job->result, NULL, "job", 0) == 0);
+	EXPECT(stop_signal() == SIGTERM);
+	EXPECT(job->result.measured);
+	return CHILD_OK;
+}
+
+static void a_signal_ends_it(void **state)
+{
+	struct job *job = new_job(RW_WRITE, MIB);
+	struct nvs_error error = {0};
+
+	(void)state;
+	job->options.runtime_ms = 3600000;
+	job->options.time_based = true;
+	watch.on_measures = ask_to_end;
+	SUCCEEDS(nvs_config_set_paths(&job->config.param, &watch.directory, 1, &error), &error);
+	assert_int_equal(in_child(runs_until_signal, job), CHILD_OK);
+	nvs_config_free(&job->config);
+	assert_int_equal(entries(watch.directory), 0);
+}
+
+static void kill_itself(void)
+{
+	raise(SIGKILL);
+}
+
+static void kill_leaves_nothing_behind(void **state)
+{
+	struct job *job = new_job(RW_RANDRW, MIB);
+	int status;
+	pid_t pid = fork();
+
+	(void)state;
+	assert_true(pid >= 0);
+	if (!pid) {
+		watch.on_measures = kill_itself;
+		run_job(job);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	assert_int_equal(entries(watch.directory), 0);
+	nvs_config_free(&job->config);
+}
+
+/* ---- What is refused ---- */
+
+static void refuses(struct job *job, int rc, const char *says)
+{
+	assert_int_equal(run_job(job), rc);
+	assert_says(job->result.error.text, says);
+	assert_false(job->result.measured);
+	assert_int_equal(entries(watch.directory), 0);
+}
+
+static void what_can_not_be_is_refused(void **state)
+{
+	struct job *job = new_job(RW_WRITE, MIB);
+
+	(void)state;
+	job->options.direct = true;
+	job->config.aio.block_size = 6 * KIB;
+	refuses(job, -EINVAL, "give multiples of 4096, or --direct=0");
+
+	job = new_job(RW_READ, 15 * KIB);
+	refuses(job, -EINVAL, "hold not one block of 16384");
+
+	job = new_job(RW_READ, MIB);
+	job->options.bssplit = (struct option_mix){.nbytes = {1000}, .percent = {100}, .n = 1};
+	refuses(job, -EINVAL, "a block of 1000 bytes");
+
+	job = new_job(RW_READ, MIB);
+	job->options.trace = "trace.json";
+	refuses(job, -EINVAL, "leave it out");
+
+	job = new_job(RW_READ, MIB);
+	job->config.aio.block_size = 1u << 30;
+	job->options.size = 1u << 30;
+	job->config.aio.queue_depth = 4096;
+	job->config.aio.thread_count = 32;
+	refuses(job, -ENOMEM, "no memory");
+
+	job = new_job(RW_READ, 1ull << 60);
+	assert_true(run_job(job) < 0);
+	assert_says(job->result.error.text, "cannot reserve 1152921504606846976 bytes");
+	assert_int_equal(entries(watch.directory), 0);
+}
+
+/* The library's posix engine and libaio do without registered memory, and move the same. */
+static void other_engines_do_the_same(void **state)
+{
+	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_POSIX, NVS_IOENGINE_LIBAIO};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(engines); i++) {
+		struct job *job = new_job(RW_RANDRW, 4 * MIB);
+
+		job->options.verify = true;
+		job->config.aio.ioengine = engines[i];
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(job->result.bytes[0] + job->result.bytes[1], 4 * MIB);
+	}
+}
+
+static void a_tmpfs_works_without_direct_io(void **state)
+{
+	const char *directory = memory_directory();
+	struct job *job = new_job(RW_RW, 4 * MIB);
+
+	(void)state;
+	if (!directory)
+		SKIP("no tmpfs");
+	watch.directory = directory;
+	job->options.verify = true;
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_false(job->result.engine.direct);
+	assert_int_equal(entries(directory), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(each_mode_moves_what_it_should),
+		test(a_pass_writes_every_block),
+		test(what_is_read_was_filled),
+		test(verified_is_what_was_moved),
+		test(a_block_that_differs_is_found),
+		test(the_rate_bounds_what_is_handed_over),
+		test(time_based_goes_on_and_runtime_bounds),
+		test(a_signal_ends_it),
+		test(kill_leaves_nothing_behind),
+		test(what_can_not_be_is_refused),
+		test(other_engines_do_the_same),
+		test(a_tmpfs_works_without_direct_io),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# fio's modes as a user meets them: by options and by job files. Works in a directory of its own
+# under the build directory.
+
+. "$(dirname "$0")/command.sh"
+mkdir "$T/drive"
+
+# run ARGUMENT...: $status, $T/out and $T/err
+run() {
+	"$NVSWAP" bench --nvme-path "$T/drive" --direct=0 "$@" >"$T/out" 2>"$T/err"
+	status=$?
+}
+
+nothing_left() {
+	[ -z "$(ls -A "$T/drive")" ]
+}
+
+# holds EXPRESSION: of the JSON, j being its jobs
+holds() {
+	python3 -c '
+import json, sys
+j = json.load(open(sys.argv[1]))["jobs"]
+sys.exit(not eval("(" + sys.argv[2] + ")"))' "$T/out" "$1"
+}
+
+# succeeds NAME EXPRESSION ARGUMENT...
+succeeds() {
+	local name=$1 expression=$2
+	shift 2
+	run --output-format json "$@"
+	[ "$status" = 0 ] && holds "$expression" && nothing_left
+	result "$name" $?
+}
+
+cat >"$T/all.ini" <<'END'
+[global]
+bs=16k
+size=2m
+iodepth=4
+verify=1
+stonewall
+[a]
+rw=read
+[b]
+rw=write
+[c]
+rw=randread
+[d]
+rw=randwrite
+[e]
+rw=rw
+rwmixread=75
+[f]
+rw=randrw
+rwmixwrite=75
+END
+succeeds every_mode_of_a_job_file \
+	'len(j) == 6
+	 and all(i["read"]["io_bytes"] + i["write"]["io_bytes"] == 2 << 20 for i in j)
+	 and [i["read"]["io_bytes"] == 2 << 20 for i in j] == [True, False, True] + [False] * 3
+	 and [i["write"]["io_bytes"] == 2 << 20 for i in j] == [False, True, False, True] + [False] * 2
+	 and j[4]["read"]["io_bytes"] > j[4]["write"]["io_bytes"]
+	 and j[5]["read"]["io_bytes"] < j[5]["write"]["io_bytes"]' "$T/all.ini"
+
+succeeds lengths_of_bssplit '64 < j[0]["write"]["total_ios"] < 1024' \
+	--rw randwrite --bssplit 4k/50:64k/50 --size 4m --verify
+
+# Jobs that begin together take one name after the other.
+succeeds jobs_share_a_name 'sum(i["write"]["io_bytes"] for i in j) == 8 << 20' \
+	--rw write --filename one --numjobs 8 --size 1m --bs 64k
+
+# Half of a second at the least, but for the first batch, which goes at once.
+succeeds rate_is_not_exceeded 'j[0]["read"]["runtime"] >= 400 and j[0]["write"]["io_bytes"] == 0' \
+	--rw randread --rate 4m --size 2m --bs 16k
+
+succeeds rates_of_both_directions \
+	'all(j[0][d]["io_bytes"] / (j[0][d]["runtime"] + 100) * 1000 <= 2 << 20
+	     for d in ("read", "write"))' \
+	--rw randrw --rate 2m,1m --size 2m --bs 16k
+
+# Samples are of twice a second, and blocks of once: a time without one is no sample.
+succeeds samples_are_of_times_with_blocks \
+	'0 < j[0]["write"]["bw_samples"] <= 3 and j[0]["write"]["bw_min"] > 0' \
+	--rw write --rate 64k --bs 64k --size 192k
+succeeds what_ends_before_the_first_sample_is_one 'j[0]["write"]["bw_samples"] >= 1' \
+	--rw write --bs 64k --size 1m
+
+# At that rate the second block is due after 16 s.
+begin=$(date +%s%N)
+succeeds rate_does_not_outlast_ramp_and_runtime 'j[0]["write"]["io_bytes"] > 0' --rw write \
+	--rate 4k --bs 64k --size 1m --time-based --ramp-time 200ms --runtime 200ms
+[ $((($(date +%s%N) - begin) / 1000000)) -lt 15000 ]
+result ramp_and_runtime_end_on_time_at_a_low_rate $?
+
+# At 4 MiB a second that is 1 MiB or so, of which nothing is measured.
+begin=$(date +%s%3N)
+run --rw randread --rate 4m --size 64k --bs 16k --ramp-time 250ms --output-format json
+[ "$status" = 0 ] && [ $(($(date +%s%3N) - begin)) -ge 250 ] &&
+	holds 'j[0]["read"]["total_ios"] == 4'
+result the_time_of_the_ramp_is_run_and_not_measured $?
+
+head -c 100000 /dev/urandom >"$T/drive/mine"
+cp "$T/drive/mine" "$T/copy"
+for mode in write randwrite rw randrw; do
+	run --rw $mode --filename mine --size 1m
+	[ "$status" = 1 ] && grep -q "mine is there already" "$T/err" &&
+		cmp -s "$T/drive/mine" "$T/copy"
+	result "${mode}_does_not_write_over_a_file" $?
+done
+cat >"$T/late.ini" <<'END'
+[first]
+rw=write
+size=64k
+[late]
+stonewall
+rw=write
+filename=mine
+END
+run "$T/late.ini" --output-format json
+[ "$status" = 1 ] && grep -q "job late (2): .*mine is there already" "$T/err" &&
+	holds 'not j[0]["write"]["io_bytes"] and j[0]["error_text"].startswith("not run")'
+result what_a_later_stage_would_refuse_is_refused_first $?
+run --rw randread --filename mine --bs 4k --output-format json
+[ "$status" = 0 ] && holds 'j[0]["read"]["io_bytes"] == 24 * 4096' &&
+	cmp -s "$T/drive/mine" "$T/copy"
+result a_file_that_is_there_is_read_and_kept $?
+whole=$(realpath "$T/drive")
+for name in mine new; do
+	"$NVSWAP" bench --rw randread --direct=0 --filename "$whole/$name" --size 64k --bs 4k \
+		--output-format json >"$T/out" 2>"$T/err" &&
+		holds 'j[0]["read"]["total_ios"] == 16' && [ "$(ls "$T/drive")" = mine ]
+	result "a_whole_name_needs_no_directory_${name}" $?
+done
+printf '[global]\nfilename=%s/mine\n[a]\nrw=swap\n' "$whole" >"$T/swap.ini"
+"$NVSWAP" bench "$T/swap.ini" >"$T/out" 2>"$T/err"
+[ $? = 2 ] && grep -q "nothing says where to swap to" "$T/err"
+result a_whole_name_is_no_place_to_swap_to $?
+"$NVSWAP" bench --rw read --filename mine >"$T/out" 2>"$T/err"
+[ $? = 2 ] && grep -q "nothing says where the file goes: give --directory" "$T/err"
+result a_name_without_a_directory_is_refused $?
+mv "$T/drive/mine" "$T/mine"
+for mode in randread write; do
+	ln -s ../mine "$T/drive/link"
+	run --rw $mode --filename link --bs 4k
+	[ "$status" = 1 ] && grep -q "link: it is a symbolic link" "$T/err" &&
+		cmp -s "$T/mine" "$T/copy" && rm "$T/drive/link" && nothing_left
+	result "${mode}_follows_no_link" $?
+done
+
+# Killed once it moves blocks, which its counters in /proc tell.
+"$NVSWAP" bench --nvme-path "$T/drive" --direct=0 --rw write --size 8m --bs 64k --time-based \
+	--runtime 1h >"$T/out" 2>"$T/err" &
+parent=$!
+job=
+while kill -0 $parent 2>"$T/null"; do
+	job=$(pgrep -P $parent)
+	[ -n "$job" ] && grep -qE '^wchar: [0-9]{4,}' "/proc/$job/io" 2>"$T/null" && break
+	sleep 0.01
+done
+[ "$(find "/proc/$job/fd" -lname "$(realpath "$T/drive")/*" -exec stat -L -c %a {} + | sort -u)" = 600 ]
+result its_file_is_its_owners_alone $?
+[ -n "$job" ] && kill -KILL $parent "$job"
+wait $parent 2>"$T/null"
+[ $? = 137 ] && nothing_left
+result kill_leaves_nothing_behind $?
+
+exit $((failures > 0))

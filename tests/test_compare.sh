@@ -1,0 +1,162 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# nvswap bench --compare: with fio where it is installed, and with programs in its place that fail
+# in the ways in which fio could.
+
+. "$(dirname "$0")/command.sh"
+T=$(realpath "$T")
+mkdir "$T/store" "$T/bin"
+
+# compare ARGUMENT...: $status, $T/out and $T/err
+compare() {
+	timeout 100 "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m --tensor-size 1m \
+		--bs 64k --pool 4m "$@" >"$T/out" 2>"$T/err"
+	status=$?
+}
+
+nothing_left() {
+	[ -z "$(ls -A "$T/store")" ]
+}
+
+# fake NAME STATUS PATTERN SCRIPT: what fio does; the comparison fails and says so.
+fake() {
+	printf '#!/bin/sh\n%s\n' "$4" >"$T/bin/fio"
+	chmod +x "$T/bin/fio"
+	PATH=$T/bin:$PATH compare --rw swapout --rounds 1
+	[ "$status" = "$2" ] && grep -qE -e "$3" "$T/err" && nothing_left
+	result "$1" $?
+}
+
+fake fio_that_fails_is_told_of 1 'fio exited with 3: it went wrong here' \
+	'echo it went wrong >&2; echo here >&2; exit 3'
+fake fio_that_is_killed_is_told_of 1 'fio was ended by signal 9' 'kill -9 $$'
+fake output_that_is_no_json_is_told_of 1 "fio's JSON can't be read" 'echo something else'
+fake a_job_of_fios_that_failed_is_told_of 1 "fio's job 1 failed: No space left" \
+	'echo "{\"jobs\": [{\"error\": 28}]}"'
+fake what_fio_left_behind_is_removed 1 'exited with 4' \
+	'd=$(sed -n "s/^directory=//p"); touch "$d/.nvswap-compare-$PPID-0.0.0"; exit 4'
+
+printf '#!/bin/sh\n%s\n' "echo \$\$ >'$T/pid'; exec sleep 100" >"$T/bin/fio"
+PATH=$T/bin:$PATH timeout 60 "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m \
+	--tensor-size 1m --pool 4m --rw swapout >"$T/out" 2>"$T/err" &
+job=$!
+for _ in $(seq 1000); do
+	[ -s "$T/pid" ] && break
+	sleep 0.02
+done
+kill -TERM "$(pgrep -P $job -f 'bench --compare' | head -n 1)"
+wait $job
+[ $? = 143 ] && ! kill -0 "$(cat "$T/pid")" 2>/dev/null && nothing_left
+result a_signal_ends_fio_too $?
+
+rm -f "$T/pid"
+PATH=$T/bin:$PATH "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m --tensor-size 1m \
+	--pool 4m --rw swapout >"$T/out" 2>"$T/err" &
+job=$!
+for _ in $(seq 1000); do
+	[ -s "$T/pid" ] && break
+	sleep 0.02
+done
+kill -KILL $job
+wait $job 2>/dev/null
+for _ in $(seq 1000); do
+	kill -0 "$(cat "$T/pid")" 2>/dev/null || break
+	sleep 0.02
+done
+! kill -0 "$(cat "$T/pid")" 2>/dev/null && nothing_left
+result fio_ends_with_nvswap $?
+
+# Fast in all rounds but the first, and noting whether nvswap has run since the last.
+cat >"$T/bin/fio" <<END
+#!/bin/sh
+bw=1000000000000
+[ -e "$T/turns" ] || bw=1
+[ -e "$T/log_bw.1.log" ] && echo second >>"$T/turns" || echo first >>"$T/turns"
+rm -f "$T/log_bw.1.log"
+echo "{\"jobs\": [{\"error\": 0, \"write\": {\"io_bytes\": 1, \"bw_bytes\": \$bw}}]}"
+END
+PATH=$T/bin:$PATH compare --rw swapout --rounds 3 --write-bw-log "$T/log" --output-format json
+[ "$status" = 0 ] && [ "$(tr '\n' ' ' <"$T/turns")" = "second first second " ]
+result the_first_of_a_round_is_the_second_of_the_next $?
+[ "$status" = 0 ] && python3 -c 'import json, sys
+assert 0 < json.load(open(sys.argv[1]))["compare"][0]["ratio"] < 1' "$T/out" 2>>"$T/err"
+result the_ratio_is_the_median_of_those_of_the_rounds $?
+
+mkdir "$T/empty"
+env PATH="$T/empty" "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m --tensor-size 1m \
+	--pool 4m --rw swapout >"$T/out" 2>"$T/err"
+[ $? = 1 ] && grep -q 'apt-get install fio' "$T/err" && nothing_left
+result without_fio_it_says_what_to_install $?
+
+compare --rw step
+[ "$status" = 1 ] && grep -q "fio: it has no training steps" "$T/err"
+result training_steps_are_refused $?
+
+compare --rw swapout --output-format terse
+[ "$status" = 2 ] && grep -q 'compare has no terse form' "$T/err"
+result a_form_that_has_no_room_for_it_is_refused $?
+
+compare --rw swapout --status-interval 1
+[ "$status" = 2 ] && grep -q 'compare has no status between' "$T/err"
+result a_status_between_is_refused $?
+
+if ! command -v fio >/dev/null; then
+	echo "skip with_fio: it is not installed"
+	exit $failures
+fi
+
+# expect NAME EXPRESSION ARGUMENT...: of the JSON; c is the first job compared, a and b the sides
+expect() {
+	local name=$1 expression=$2
+	shift 2
+	compare --output-format json "$@"
+	[ "$status" = 0 ] && nothing_left && python3 - "$T/out" "$expression" <<'END'
+import json, sys
+d = json.load(open(sys.argv[1]))
+c = d["compare"][0]
+a, b = c["nvswap"], c["fio"]
+M = 1 << 20
+sys.exit(not eval(f"({sys.argv[2]})"))
+END
+	result "$name" $?
+}
+
+both="c['ratio'] > 0 and a['cpu_ms_per_gib'] >= 0"
+expect swapout_moves_the_bytes "$both and a['write']['io_bytes'] == b['write']['io_bytes'] == 4 * M
+	and b['read']['io_bytes'] == 0 and b['write']['bw_bytes'] > 0 and c['rounds'] == 2" \
+	--rw swapout --rounds 2
+expect swapin_moves_the_bytes "$both and a['read']['io_bytes'] == b['read']['io_bytes'] == 4 * M
+	and b['read']['clat_p99_ns'] >= b['read']['clat_p50_ns'] > 0" --rw swapin --rounds 1
+expect swap_moves_the_bytes "$both and a['read']['io_bytes'] == a['write']['io_bytes'] == 4 * M
+	and b['read']['io_bytes'] + b['write']['io_bytes'] == 8 * M and b['write']['iops'] > 0" \
+	--rw swap --rounds 1
+for engine in libaio posix; do
+	expect "${engine}_has_its_like" "$both and b['write']['io_bytes'] == 4 * M" \
+		--rw swapout --rounds 1 --ioengine $engine --iodepth 4
+done
+
+mkdir "$T/store/a:b"
+timeout 100 "$NVSWAP" bench --compare --rounds 1 --nvme-path "$T/store/a\\:b" --rw read --size 4m \
+	>"$T/out" 2>"$T/err" && grep -q '^Compared with fio' "$T/out" &&
+	rmdir "$T/store/a:b" && nothing_left
+result a_directory_may_have_a_colon_in_its_name $?
+
+cat >"$T/jobs.ini" <<'END'
+[global]
+bs=64k
+size=2m
+[several]
+rw=randwrite
+numjobs=3
+[after]
+stonewall
+rw=randread
+END
+timeout 100 "$NVSWAP" bench --compare --rounds 1 "$T/jobs.ini" --directory "$T/store" \
+	>"$T/out" 2>"$T/err" && nothing_left && grep -q '^Compared with fio in turn, 1 round;' "$T/out" &&
+	[ "$(grep -cE '^(several|after) .* nvswap +fio +ratio$' "$T/out")" = 2 ] &&
+	[ "$(grep -c 'write bw' "$T/out")" = 1 ] && [ "$(grep -c 'read bw' "$T/out")" = 1 ]
+result jobs_of_files_stand_side_by_side $?
+
+exit $((failures > 0))

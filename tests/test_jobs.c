@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the command line and job files to a plan: what holds over what, which jobs run together and
+ * are counted together, and what is said of keys that are unknown or fio's alone.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/jobs.h"
+#include "inject.h"
+#include "support.h"
+
+#define ARGUMENTS_MAX 16
+
+static char said[8192]; /* by the last jobs_plan() */
+
+static const char *write_file(const char *name, const char *text)
+{
+	const char *path = path_in(temp_directory(), name);
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+	return path;
+}
+
+/* `typed` is cut at blanks, and a % in it stands for the next file. */
+static int plan_of(struct bench_plan *plan, const char *typed, const char *const *files)
+{
+	static char line[1024];
+	char *argv[ARGUMENTS_MAX + 2] = {(char *)(uintptr_t) "bench"}, *next = line;
+	int argc = 1, rc;
+	FILE *terminal = stderr;
+
+	snprintf(line, sizeof(line), "%s", typed);
+	while (*typed && next && argc <= ARGUMENTS_MAX) {
+		argv[argc] = strsep(&next, " ");
+		if (!strcmp(argv[argc], "%"))
+			argv[argc] = (char *)(uintptr_t)*files++;
+		argc++;
+	}
+	memset(said, 0, sizeof(said));
+	stderr = fmemopen(said, sizeof(said), "w");
+	assert_non_null(stderr);
+	rc = jobs_plan(plan, argc, argv);
+	fclose(stderr);
+	stderr = terminal;
+	return rc;
+}
+
+/* The plan of one job file, with what is typed before its name. */
+static void plan_file(struct bench_plan *plan, const char *typed, const char *text)
+{
+	const char *files[] = {write_file("x.ini", text)};
+	char line[512];
+
+	snprintf(line, sizeof(line), "%s%s%%", typed, *typed ? " " : "");
+	if (plan_of(plan, line, files))
+		fail_msg("%s%s", text, said);
+}
+
+static void assert_file_refused(const char *typed, const char *text, const char *why)
+{
+	const char *files[] = {write_file("x.ini", text)};
+	struct bench_plan plan;
+	char line[512];
+
+	snprintf(line, sizeof(line), "%s%s%%", typed, *typed ? " " : "");
+	assert_int_equal(plan_of(&plan, line, files), -EINVAL);
+	assert_says(said, why);
+	assert_null(plan.jobs);
+}
+
+static void assert_typed_refused(const char *typed, const char *why)
+{
+	struct bench_plan plan;
+
+	assert_int_equal(plan_of(&plan, typed, NULL), -EINVAL);
+	assert_says(said, why);
+}
+
+static unsigned count_said(const char *part)
+{
+	unsigned n = 0;
+
+	for (const char *at = said; (at = strstr(at, part)); at++)
+		n++;
+	return n;
+}
+
+/* "name/stage/groupid/clone ..." of all jobs. */
+static const char *order_of(const struct bench_plan *plan)
+{
+	static char text[4096];
+	size_t n = 0;
+
+	text[0] = '\0';
+	for (unsigned i = 0; i < plan->n; i++) {
+		const struct bench_job *job = &plan->jobs[i];
+
+		assert_int_equal(job->index, i);
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s/%u/%u/%u", i ? " " : "",
+				      job->name, job->stage, job->groupid, job->clone);
+	}
+	return text;
+}
+
+static void assert_order(const char *typed, const char *text, const char *order)
+{
+	struct bench_plan plan;
+
+	plan_file(&plan, typed, text);
+	assert_string_equal(order_of(&plan), order);
+	assert_string_equal(said, "");
+	jobs_free(&plan);
+}
+
+/* ---- Which jobs there are ---- */
+
+static void without_a_file_the_command_line_is_the_job(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	assert_int_equal(plan_of(&plan, "--rw swapin --numjobs 3 --seed 7 --output x", NULL), 0);
+	assert_string_equal(order_of(&plan), "swapin/0/0/0 swapin/0/0/1 swapin/0/0/2");
+	assert_int_equal(plan.jobs[0].options.rw, RW_SWAPIN);
+	assert_int_equal(plan.jobs[2].options.seed, 9);
+	assert_string_equal(plan.run.output, "x");
+	assert_true(bench_option_given(&plan.given, "seed"));
+	assert_true(bench_option_given(&plan.jobs[1].given, "seed"));
+	jobs_free(&plan);
+	assert_int_equal(plan_of(&plan, "", NULL), 0);
+	assert_string_equal(order_of(&plan), "swap/0/0/0");
+	jobs_free(&plan);
+	assert_int_equal(plan_of(&plan, "--help", NULL), OPTIONS_HELP);
+	assert_typed_refused("--compute-us 5", "compute-us does nothing with rw=swap");
+	assert_typed_refused("--section a", "none is given");
+	assert_typed_refused("--stonewall", "stonewall");
+}
+
+static void stages_and_groups_are_counted_as_fio_counts_them(void **state)
+{
+	(void)state;
+	assert_order("", "[a]\n[b]\n[a]\n", "a/0/0/0 b/0/0/0 a/0/0/0");
+	assert_order("", "[a]\n[b]\nstonewall\n[c]\nnew_group\n[d]\nwait_for_previous=1\n",
+		     "a/0/0/0 b/1/1/0 c/1/2/0 d/2/3/0");
+	/* The first has nothing to wait for, and clones do not wait for each other. */
+	assert_order("", "[global]\nstonewall\n[a]\nnumjobs=2\n[b]\n[c]\nstonewall=0\n",
+		     "a/0/0/0 a/0/0/1 b/1/1/0 c/1/1/0");
+	assert_order("", "[a]\nnew_group\nnumjobs=2\n[b]\nnew_group\nstonewall\n",
+		     "a/0/0/0 a/0/0/1 b/1/1/0");
+	assert_order("", "[one job]\n", "one job/0/0/0");
+}
+
+static void files_run_one_after_the_other(void **state)
+{
+	const char *files[] = {write_file("x.ini", "[global]\nbs=64k\nrw=swapin\n[a]\n[b]\n"),
+			       write_file("y.ini", "[c]\n[global]\nbs=128k\n[d]\n")};
+	struct bench_plan plan;
+
+	(void)state;
+	assert_int_equal(plan_of(&plan, "% %", files), 0);
+	assert_string_equal(order_of(&plan), "a/0/0/0 b/0/0/0 c/1/1/0 d/1/1/0");
+	assert_int_equal(plan.jobs[1].options.bs, 64 << 10);
+	/* What the first says of all its jobs ends with it. */
+	assert_int_equal(plan.jobs[2].options.bs, 0);
+	assert_int_equal(plan.jobs[2].options.rw, RW_SWAP);
+	assert_int_equal(plan.jobs[3].options.bs, 128 << 10);
+	jobs_free(&plan);
+}
+
+static void sections_are_chosen_by_name(void **state)
+{
+	(void)state;
+	assert_order("--section b", "[a]\nno_key\n[b]\nstonewall\n[c]\n[b]\n", "b/0/0/0 b/0/0/0");
+	assert_order("--section c --section a", "[a]\n[b]\nstonewall\n[c]\nstonewall\n",
+		     "a/0/0/0 c/1/1/0");
+	assert_file_refused("--section d", "[a]\n[global]\nbs=4k\n", "--section d: no job file");
+	assert_file_refused("--section global", "[a]\n[global]\n", "--section global: no job");
+}
+
+static void a_run_has_jobs_but_not_too_many(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "", "[a]\nnumjobs=255\n[b]\n");
+	assert_int_equal(plan.n, JOBS_MAX);
+	jobs_free(&plan);
+	assert_file_refused("", "[a]\nnumjobs=255\n[b]\nnumjobs=2\n",
+			    "x.ini:3: that makes 257 jobs, and a run has 256 at most");
+	assert_file_refused("", "[global]\nbs=4k\n", "x.ini: it has no section of a job");
+	assert_file_refused("", "", "x.ini: it has no section of a job");
+}
+
+static void a_name_has_63_bytes_at_most(void **state)
+{
+	static const char longest[] =
+		"[123456789012345678901234567890123456789012345678901234567890123]\n";
+	char text[128];
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "", longest);
+	assert_int_equal(strlen(plan.jobs[0].name), JOB_NAME_MAX);
+	jobs_free(&plan);
+	snprintf(text, sizeof(text), "[a]\n[+%s", longest + 1);
+	assert_file_refused("", text, "x.ini:2: the name of a job has 63 bytes at most");
+}
+
+/* ---- What they do ---- */
+
+static void a_section_holds_over_global_and_what_is_typed_over_both(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "--iodepth 64 --directory /typed",
+		  "[global]\nbs=64k\niodepth=4\nrw=swapin\ndirectory=/a:/b\n"
+		  "[first]\nbs=128k\niodepth=8\ndirectory=/c\n"
+		  "[global]\nbs=256k\nloops=5\n"
+		  "[second]\nrw=swapout\ndescription=the second\n");
+	const struct bench_options *first = &plan.jobs[0].options, *second = &plan.jobs[1].options;
+
+	assert_int_equal(first->bs, 128 << 10);
+	assert_int_equal(second->bs, 256 << 10);
+	assert_int_equal(first->iodepth, 64);
+	assert_int_equal(second->iodepth, 64);
+	assert_int_equal(first->rw, RW_SWAPIN);
+	assert_int_equal(second->rw, RW_SWAPOUT);
+	assert_int_equal(first->loops, 1);
+	assert_int_equal(second->loops, 5);
+	assert_string_equal(second->description, "the second");
+	assert_int_equal(first->nvme_path.n, 1);
+	assert_string_equal(first->nvme_path.items[0], "/typed");
+	assert_false(bench_option_given(&plan.jobs[0].given, "loops"));
+	assert_true(bench_option_given(&plan.jobs[1].given, "loops"));
+	assert_true(bench_option_given(&plan.jobs[1].given, "iodepth"));
+	jobs_free(&plan);
+	plan_file(&plan, "", "[global]\ndirectory=/a:/b\n[first]\ndirectory=/c\n[second]\n");
+	assert_int_equal(plan.jobs[0].options.nvme_path.n, 1);
+	assert_int_equal(plan.jobs[1].options.nvme_path.n, 2);
+	jobs_free(&plan);
+}
+
+/* A model in [global] does not stand in the way of a job that makes tensors up. */
+static void what_is_nearer_takes_back_what_it_excludes(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "", "[global]\nmodel=m.json\n[a]\ntensor-size=1m\n[b]\n");
+	assert_null(plan.jobs[0].options.model);
+	assert_false(bench_option_given(&plan.jobs[0].given, "model"));
+	assert_string_equal(plan.jobs[1].options.model, "m.json");
+	jobs_free(&plan);
+	plan_file(&plan, "--model n.json", "[a]\ntensor-size=1m\n");
+	assert_string_equal(plan.jobs[0].options.model, "n.json");
+	assert_false(bench_option_given(&plan.jobs[0].given, "tensor-size"));
+	jobs_free(&plan);
+}
+
+static void what_a_mode_has_no_use_for_is_refused_in_a_section_alone(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "--rwmixread 70", "[global]\ncompute_us=5\n[a]\n[b]\nrw=params\n");
+	assert_int_equal(plan.jobs[1].options.compute_us, 5);
+	assert_int_equal(plan.jobs[1].options.loops, 3);
+	assert_int_equal(plan.jobs[0].options.loops, 1);
+	jobs_free(&plan);
+	assert_file_refused("", "\n[a]\nrw=swapin\ncompute_us=5\n",
+			    "x.ini:2: compute-us does nothing with rw=swapin");
+}
+
+static void what_is_for_the_run_stands_in_global(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "--eta never",
+		  "[global]\noutput-format=json\nstatus_interval=2s\neta=always\n[a]\n");
+	assert_int_equal(plan.run.formats, 1u << FORMAT_JSON);
+	assert_int_equal(plan.run.status_interval_ms, 2000);
+	assert_int_equal(plan.run.eta, ETA_NEVER);
+	assert_true(bench_option_given(&plan.given, "status-interval"));
+	jobs_free(&plan);
+	assert_file_refused("", "[a]\noutput_format=json\n",
+			    "x.ini:2: output_format is for the whole run: put it into [global] or "
+			    "give --output-format");
+	assert_file_refused("", "[global]\ncompare\n[a]\n", "x.ini:2: compare stands on the comm");
+}
+
+static void a_value_that_is_wrong_is_told_with_its_line(void **state)
+{
+	(void)state;
+	assert_file_refused("", "[a]\n\nbs=5001\n", "x.ini:3: bs=5001");
+	assert_file_refused("", "[a]\nbs\n", "x.ini:2: bs");
+	assert_file_refused("", "[a]\nrw=swapp\n", "did you mean swap");
+	assert_file_refused("", "[a]\nbs=${NVSWAP_UNSET}\n", "x.ini:2: ${NVSWAP_UNSET} is not set");
+}
+
+/* ---- Keys that there are not ---- */
+
+static void an_unknown_key_is_an_error_with_the_nearest(void **state)
+{
+	(void)state;
+	assert_file_refused("", "[a]\niodpeth=4\n",
+			    "x.ini:2: no key iodpeth; did you mean iodepth?");
+	assert_file_refused("", "[a]\ndirectroy=/x\n", "no key directroy; did you mean directory?");
+	assert_file_refused("", "[a]\nthinktim=4\n", "no key thinktim; did you mean thinktime?");
+	assert_file_refused("", "[a]\nwrite_bw_lgo=x\n",
+			    "no key write_bw_lgo; did you mean write-bw-log?");
+	assert_file_refused("", "[a]\nquite_another\n", "x.ini:2: no key quite_another\n");
+	assert_file_refused("", "[a]\nbs=4k\nBS=4k\n", "x.ini:3: no key BS");
+}
+
+static void a_key_of_fios_alone_is_a_warning_once(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "", "[global]\nthinktime=5\n[a]\nthinktime=6\nfsync=1\n[b]\nfsync=1\n");
+	assert_says(said, "x.ini:2: fio's thinktime is ignored: rate alone limits");
+	assert_says(said, "x.ini:5: fio's fsync is ignored: ");
+	assert_int_equal(count_said("is ignored"), 2);
+	assert_int_equal(plan.n, 2);
+	jobs_free(&plan);
+}
+
+/* The names that this fio tells by itself. */
+static void every_key_of_fio_is_known(void **state)
+{
+	char key[128];
+	unsigned n = 0;
+	FILE *fio = popen("fio --cmdhelp=all 2>/dev/null", "r");
+
+	(void)state;
+	assert_non_null(fio);
+	while (fscanf(fio, " %127[^: ]%*[^\n]", key) == 1) {
+		if (!fio_key_means_nothing(key) && !options_find(&bench_command, key))
+			fail_msg("fio's %s is not known", key);
+		n++;
+	}
+	if (pclose(fio) || !n)
+		SKIP("no fio here");
+	assert_true(n > 150);
+}
+
+static void no_key_is_both_ours_and_ignored(void **state)
+{
+	(void)state;
+	for (const char *const *key = fio_keys(); *key; key++) {
+		if (options_find(&bench_command, *key))
+			fail_msg("%s is an option", *key);
+		assert_non_null(fio_key_means_nothing(*key));
+		for (const char *const *other = fio_keys(); other < key; other++)
+			assert_string_not_equal(*other, *key);
+	}
+	assert_null(fio_key_means_nothing("iodepth"));
+}
+
+/* ---- Ranks ---- */
+
+static void jobs_at_the_same_time_have_stores_of_their_own(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "", "[a]\nnumjobs=2\n[b]\n[c]\nstonewall\n[d]\n");
+	for (unsigned i = 0; i < plan.n; i++)
+		assert_int_equal(plan.jobs[i].options.rank, i < 3 ? i : i - 3);
+	jobs_free(&plan);
+}
+
+static void ranks_that_are_given_are_kept(void **state)
+{
+	static const unsigned expected[] = {0, 4, 1, 2, 3};
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "",
+		  "[global]\ndirectory=/x\n[a]\n[b]\n[c]\nrank=1\n"
+		  "[d]\nrank=2\nnumjobs=2\ndirectory=/y\n");
+	/* b is told nothing of where d is, and keeps out of its way. */
+	for (unsigned i = 0; i < plan.n; i++)
+		assert_int_equal(plan.jobs[i].options.rank, expected[i]);
+	jobs_free(&plan);
+}
+
+static void two_jobs_of_one_rank_on_one_path_are_refused(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	assert_file_refused("", "[global]\ndirectory=/x\nrank=1\n[a]\n[b]\n",
+			    "jobs a and b run at the same time on the same path, and both have "
+			    "rank 1");
+	assert_file_refused("", "[global]\ndirectory=/x\n[a]\nrank=1\nnumjobs=3\n[b]\nrank=3\n",
+			    "both have rank 3");
+	plan_file(&plan, "", "[global]\nrank=1\n[a]\ndirectory=/x\n[b]\ndirectory=/y\n");
+	assert_int_equal(plan.jobs[1].options.rank, 1);
+	jobs_free(&plan);
+	plan_file(&plan, "", "[global]\nrank=1\ndirectory=/x\n[a]\n[b]\nstonewall\n");
+	assert_int_equal(plan.jobs[1].options.rank, 1);
+	jobs_free(&plan);
+}
+
+/* Each piece of memory in turn, until a plan takes no more. */
+static void memory_that_is_not_there_is_told(void **state)
+{
+	const char *files[] = {write_file("x.ini", "[global]\nrank=0\n[a]\n[b]\nnumjobs=2\n"
+						   "rank=1\ndirectory=/x:/y\n")};
+	uint64_t failed = 1;
+
+	(void)state;
+	for (uint64_t n = 1; failed; n++) {
+		struct inject_held before = inject_held(), after;
+		struct bench_plan plan;
+		int rc;
+
+		inject_fail(INJECT_MEMORY, n, 1, ENOMEM);
+		rc = plan_of(&plan, "--directory /x:/z %", files);
+		inject_stop(&failed);
+		if (!rc == !!failed || rc > 0 || !rc != !*said)
+			fail_msg("call %" PRIu64 ", %s: %d, \"%s\"", n, inject_failed_call(), rc,
+				 said);
+		if (!rc)
+			jobs_free(&plan);
+		after = inject_held();
+		assert_int_equal(after.blocks, before.blocks);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(without_a_file_the_command_line_is_the_job),
+		test(stages_and_groups_are_counted_as_fio_counts_them),
+		test(files_run_one_after_the_other),
+		test(sections_are_chosen_by_name),
+		test(a_run_has_jobs_but_not_too_many),
+		test(a_name_has_63_bytes_at_most),
+		test(a_section_holds_over_global_and_what_is_typed_over_both),
+		test(what_is_nearer_takes_back_what_it_excludes),
+		test(what_a_mode_has_no_use_for_is_refused_in_a_section_alone),
+		test(what_is_for_the_run_stands_in_global),
+		test(a_value_that_is_wrong_is_told_with_its_line),
+		test(an_unknown_key_is_an_error_with_the_nearest),
+		test(a_key_of_fios_alone_is_a_warning_once),
+		test(every_key_of_fio_is_known),
+		test(no_key_is_both_ours_and_ignored),
+		test(jobs_at_the_same_time_have_stores_of_their_own),
+		test(ranks_that_are_given_are_kept),
+		test(two_jobs_of_one_rank_on_one_path_are_refused),
+		test(memory_that_is_not_there_is_told),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,687 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options of the command: from text to value by each type, with its bounds and what is said
+ * where they don't hold, by all spellings of a name, typed and in a job file.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "cli/tune.h"
+#include "support.h"
+
+/* ---- What is said */
+
+static char said[4096];
+
+/* Runs fn with standard error caught in `said`; what it returns. */
+static int heard(int (*fn)(void *arg), void *arg)
+{
+	FILE *file = tmpfile();
+	int saved = dup(STDERR_FILENO), rc;
+	ssize_t n;
+
+	assert_non_null(file);
+	assert_true(saved >= 0);
+	assert_true(dup2(fileno(file), STDERR_FILENO) >= 0);
+	rc = fn(arg);
+	assert_true(dup2(saved, STDERR_FILENO) >= 0);
+	close(saved);
+	n = pread(fileno(file), said, sizeof(said) - 1, 0);
+	assert_true(n >= 0);
+	said[n] = '\0';
+	assert_int_equal(fclose(file), 0);
+	return rc;
+}
+
+/* ---- A table with an option of each type */
+
+struct values {
+	bool flag, named;
+	uint64_t count, size, duration, rates[2];
+	double share, percent;
+	unsigned choice, choices;
+	const char *string;
+	struct option_list list;
+	struct option_mix mix;
+	struct option_percentiles percentiles;
+	bool wall;
+};
+
+static const char *const colours[] = {"red", "green", "blue", NULL};
+static const char *const colour_words[] = {"azure", "blue", NULL};
+static const char *const ways_off[] = {"none", "crc32c", NULL};
+static const char *const count_names[] = {"how_many", "number", NULL};
+static const char *const not_with_size[] = {"count", NULL};
+
+#define AT(field) offsetof(struct values, field)
+
+static const struct option_spec specs[] = {
+	{"flag", NULL, OPTION_FLAG, AT(flag), .help = "h"},
+	{"named-flag", NULL, OPTION_FLAG, AT(named), .choices = ways_off, .help = "h"},
+	{"count", "N", OPTION_COUNT, AT(count), .min = 2, .max = 1000, .aliases = count_names,
+	 .help = "h"},
+	{"size", "SIZE", OPTION_SIZE, AT(size), .min = 512, .max = UINT64_MAX, .multiple = 512,
+	 .excludes = not_with_size, .help = "h"},
+	{"duration", "TIME", OPTION_DURATION, AT(duration), .min = 1, .max = 86400000, .help = "h"},
+	{"share", "SHARE", OPTION_SHARE, AT(share), .help = "h"},
+	{"percent", "PERCENT", OPTION_PERCENT, AT(percent), .help = "h"},
+	{"choice", "COLOUR", OPTION_CHOICE, AT(choice), .choices = colours,
+	 .synonyms = colour_words, .help = "h"},
+	{"choices", "COLOURS", OPTION_CHOICES, AT(choices), .choices = colours, .help = "h"},
+	{"string", "TEXT", OPTION_STRING, AT(string), .help = "h"},
+	{"list", "NAME", OPTION_LIST, AT(list), .help = "h"},
+	{"mix", "MIX", OPTION_MIX, AT(mix), .min = 512, .max = 1 << 30, .help = "h"},
+	{"rates", "RATE", OPTION_RATES, AT(rates), .min = 1, .max = 1ull << 40, .help = "h"},
+	{"percentile-list", "LIST", OPTION_PERCENTILES, AT(percentiles), .help = "h"},
+	{"wall", NULL, OPTION_FLAG, AT(wall), .scope = OPTION_OF_FILE, .help = "h"},
+	{"line-only", NULL, OPTION_FLAG, AT(wall), .scope = OPTION_OF_LINE, .help = "h"},
+};
+static const struct values defaults = {.count = 7, .size = 4096};
+static const struct command_spec command = {
+	.name = "paint",
+	.operand = "FILE",
+	.options = specs,
+	.noptions = sizeof(specs) / sizeof(*specs),
+	.defaults = &defaults,
+};
+
+static struct values values;
+static struct options_given given;
+
+#define ARGUMENTS_MAX 24
+
+struct line {
+	const struct command_spec *command;
+	const char *words[ARGUMENTS_MAX]; /* up to a NULL */
+};
+
+static int parse_line(void *arg)
+{
+	const struct line *line = arg;
+	/* getopt orders them, and leaves the texts alone. */
+	static union {
+		const char *given[ARGUMENTS_MAX + 2];
+		char *argv[ARGUMENTS_MAX + 2];
+	} words;
+	int argc = 1;
+
+	words.given[0] = line->command->name;
+	for (; line->words[argc - 1]; argc++)
+		words.given[argc] = line->words[argc - 1];
+	words.given[argc] = NULL;
+	values = defaults;
+	return options_parse(line->command, argc, words.argv, &values, &given);
+}
+
+#define TYPED(...) heard(parse_line, &(struct line){&command, {__VA_ARGS__, NULL}})
+
+static void accepted(const char *argument)
+{
+	if (TYPED(argument))
+		fail_msg("%s is refused: %s", argument, said);
+	assert_string_equal(said, "");
+}
+
+static void refused(const char *argument, const char *why)
+{
+	said[0] = '\0';
+	if (TYPED(argument) != -EINVAL)
+		fail_msg("%s is taken", argument);
+	assert_says(said, why);
+	/* One thing is said, and it begins with the command's name. */
+	assert_int_equal(strncmp(said, "nvswap: ", 8), 0);
+	assert_ptr_equal(strchr(said, '\n') + 1, said + strlen(said));
+}
+
+struct key {
+	const char *name, *value;
+};
+
+static int set_key(void *arg)
+{
+	const struct key *key = arg;
+
+	return options_set(&command, key->name, key->value, "a.ini:12", &values, &given);
+}
+
+static int set(const char *name, const char *value)
+{
+	struct key key = {name, value};
+
+	return heard(set_key, &key);
+}
+
+static void begin_file(void)
+{
+	values = defaults;
+	memset(&given, 0, sizeof(given));
+}
+
+/* ---- Types */
+
+static void flags_are_bare_or_0_or_1(void **state)
+{
+	(void)state;
+	accepted("--flag");
+	assert_true(values.flag);
+	accepted("--flag=1");
+	assert_true(values.flag);
+	accepted("--flag=0");
+	assert_false(values.flag);
+	refused("--flag=yes", "--flag yes: allowed are 0 and 1");
+	refused("--flag=", "not empty");
+	accepted("--named-flag");
+	assert_true(values.named);
+	accepted("--named-flag=crc32c");
+	assert_true(values.named);
+	accepted("--named-flag=none");
+	assert_false(values.named);
+	accepted("--named-flag=0");
+	assert_false(values.named);
+	refused("--named-flag=crc32", "allowed are 0, 1, none and crc32c; did you mean crc32c?");
+}
+
+static void counts_are_as_json_writes_them(void **state)
+{
+	(void)state;
+	accepted("--count=2");
+	assert_int_equal(values.count, 2);
+	accepted("--count=1e3");
+	assert_int_equal(values.count, 1000);
+	accepted("--count=2.5e1");
+	assert_int_equal(values.count, 25);
+	refused("--count=1", "--count 1: allowed is a whole number from 2 to 1000");
+	refused("--count=1001", "from 2 to 1000");
+	refused("--count=2.5", "from 2 to 1000");
+	refused("--count=4k", "from 2 to 1000");
+	refused("--count=18446744073709551618", "from 2 to 1000");
+}
+
+static void units_of_sizes_are_of_1024(void **state)
+{
+	static const char *const of_4k[] = {"4096", "4k", "4K", "4kb", "4KB", "4ki", "4KiB"};
+	char text[32];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(of_4k) / sizeof(*of_4k); i++) {
+		snprintf(text, sizeof(text), "--size=%s", of_4k[i]);
+		values.size = 0;
+		accepted(text);
+		assert_int_equal(values.size, 4096);
+	}
+	accepted("--size=3m");
+	assert_int_equal(values.size, 3u << 20);
+	accepted("--size=1gb");
+	assert_int_equal(values.size, 1u << 30);
+	accepted("--size=2TiB");
+	assert_int_equal(values.size, 2ull << 40);
+	accepted("--size=1p");
+	assert_int_equal(values.size, 1ull << 50);
+	refused("--size=513", "a size from 512 to ");
+	refused("--size=513", "that is a multiple of 512, such as");
+	refused("--size=0", "a size from 512");
+	refused("--size=k", "a size from 512");
+	refused("--size=4kk", "a size from 512");
+	refused("--size=50%", "a size from 512");
+	refused("--size=16384p", "a size from 512");
+}
+
+static void durations_are_kept_in_milliseconds(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t ms;
+	} times[] = {{"30", 30000},  {"30s", 30000},  {"500ms", 500},  {"2000us", 2},
+		     {"5m", 300000}, {"1h", 3600000}, {"1d", 86400000}};
+	char text[32];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(times) / sizeof(*times); i++) {
+		snprintf(text, sizeof(text), "--duration=%s", times[i].text);
+		accepted(text);
+		assert_int_equal(values.duration, times[i].ms);
+	}
+	refused("--duration=500us", "a time in whole milliseconds from 1 ms to 86400 s");
+	refused("--duration=0", "whole milliseconds");
+	refused("--duration=2d", "86400 s");
+	refused("--duration=1.5s", "whole milliseconds");
+	refused("--duration=3w", "whole milliseconds");
+	refused("--duration=18446744073709551615h", "whole milliseconds");
+}
+
+static void shares_and_per_cent_have_their_bounds(void **state)
+{
+	(void)state;
+	accepted("--share=0.25");
+	assert_true(values.share == 0.25);
+	accepted("--share=1");
+	refused("--share=0", "above 0 and up to 1");
+	refused("--share=1.01", "above 0 and up to 1");
+	refused("--share=.", "above 0 and up to 1");
+	refused("--share=nan", "above 0 and up to 1");
+	accepted("--percent=0");
+	accepted("--percent=2.5");
+	assert_true(values.percent == 2.5);
+	accepted("--percent=100");
+	refused("--percent=100.5", "from 0 to 100");
+	refused("--percent=2%", "from 0 to 100");
+}
+
+static void choices_have_synonyms_and_a_nearest(void **state)
+{
+	(void)state;
+	accepted("--choice=green");
+	assert_int_equal(values.choice, 1);
+	accepted("--choice=azure");
+	assert_int_equal(values.choice, 2);
+	refused("--choice=gren", "allowed are red, green and blue; did you mean green?");
+	refused("--choice=Blue", "did you mean blue?");
+	refused("--choice=rde", "did you mean red?");
+	refused("--choice=glue", "did you mean blue?");
+	accepted("--choices=blue,red");
+	assert_int_equal(values.choices, 1u << 2 | 1u << 0);
+	refused("--choices=red,", "allowed are red");
+	refused("--choices=red,bleu", "allowed are red, green and blue");
+	refused("--choices="
+		"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+		"commas between");
+}
+
+static void assert_items(unsigned n, const char *const *items)
+{
+	assert_int_equal(values.list.n, n);
+	for (unsigned i = 0; i < n; i++)
+		assert_string_equal(values.list.items[i], items[i]);
+}
+
+static void lists_go_on_and_split_at_colons(void **state)
+{
+	struct line line = {.command = &command};
+
+	(void)state;
+	assert_int_equal(TYPED("--list=/a", "--list", "/b:/c", "--list=d\\:e:f\\g"), 0);
+	assert_items(5, (const char *const[]){"/a", "/b", "/c", "d:e", "f\\g"});
+	refused("--list=a::b", "empty");
+	refused("--list=a:", "empty");
+	refused("--list=:", "empty");
+	refused("--list=", "not empty");
+	for (unsigned i = 0; i < NVS_PATHS_MAX; i++)
+		line.words[i] = "--list=a";
+	assert_int_equal(heard(parse_line, &line), 0);
+	line.words[NVS_PATHS_MAX] = line.words[0];
+	assert_int_equal(heard(parse_line, &line), -EINVAL);
+	assert_says(said, "--list a: given more than 16 times");
+	options_forget_lists();
+}
+
+static void mixes_come_to_100_per_cent(void **state)
+{
+	(void)state;
+	accepted("--mix=64k/70:1m/30");
+	assert_int_equal(values.mix.n, 2);
+	assert_int_equal(values.mix.nbytes[0], 65536);
+	assert_int_equal(values.mix.nbytes[1], 1 << 20);
+	assert_true(values.mix.percent[0] == 70 && values.mix.percent[1] == 30);
+	accepted("--mix=4k/50:8k:16k/");
+	assert_true(values.mix.percent[1] == 25 && values.mix.percent[2] == 25);
+	accepted("--mix=4k");
+	assert_true(values.mix.percent[0] == 100);
+	refused("--mix=4k/50:8k/60", "the shares come to 110 %, and have to come to 100");
+	refused("--mix=4k/50:8k/40", "come to 90 %");
+	refused("--mix=4k/50:256/50", "each a size from 512 to 1g");
+	refused("--mix=4k/50:8k/x", "SIZE/PERCENT");
+	refused("--mix=4k/50::8k/50", "SIZE/PERCENT");
+	refused("--mix=4k/50,8k/50", "SIZE/PERCENT");
+}
+
+/* `n` sizes with nothing said of their shares. */
+static int parse_mix_of(unsigned n)
+{
+	char text[8 + 4 * (OPTION_MIX_MAX + 1)];
+	FILE *file = fmemopen(text, sizeof(text), "w");
+
+	assert_non_null(file);
+	fputs("--mix=", file);
+	for (unsigned i = 0; i < n; i++)
+		fputs(i ? ":1k" : "1k", file);
+	fclose(file);
+	return TYPED(text);
+}
+
+static void a_mix_has_a_limit(void **state)
+{
+	(void)state;
+	assert_int_equal(parse_mix_of(OPTION_MIX_MAX), 0);
+	assert_int_equal(values.mix.n, OPTION_MIX_MAX);
+	assert_int_equal(parse_mix_of(OPTION_MIX_MAX + 1), -EINVAL);
+	assert_says(said, "up to 64 sizes");
+}
+
+static void rates_are_of_each_direction(void **state)
+{
+	(void)state;
+	accepted("--rates=100m");
+	assert_int_equal(values.rates[NVS_READ], 100u << 20);
+	assert_int_equal(values.rates[NVS_WRITE], 100u << 20);
+	accepted("--rates=100m,50m");
+	assert_int_equal(values.rates[NVS_WRITE], 50u << 20);
+	accepted("--rates=100m,");
+	assert_int_equal(values.rates[NVS_WRITE], 0);
+	accepted("--rates=,50m");
+	assert_int_equal(values.rates[NVS_READ], 0);
+	refused("--rates=,", "of reading and of writing");
+	refused("--rates=1,2,3", "of reading and of writing");
+	refused("--rates=0", "a size from 1 to");
+	refused("--rates=fast", "a size from 1 to");
+}
+
+static void percentiles_rise_however_given(void **state)
+{
+	(void)state;
+	accepted("--percentile-list=99.9:50:99");
+	assert_int_equal(values.percentiles.n, 3);
+	assert_true(values.percentiles.at[0] == 50 && values.percentiles.at[1] == 99 &&
+		    values.percentiles.at[2] == 99.9);
+	refused("--percentile-list=50:99:50", "50 is there twice");
+	refused("--percentile-list=0", "above 0 and up to 100");
+	refused("--percentile-list=100.1", "above 0 and up to 100");
+	refused("--percentile-list=50::99", "above 0");
+	accepted("--percentile-list=1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17:18:19:20");
+	refused("--percentile-list=1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17:18:19:20:21",
+		"up to 20 numbers");
+}
+
+/* ---- Names */
+
+static void names_have_aliases_beginnings_and_both_dashes(void **state)
+{
+	(void)state;
+	accepted("--how_many=3");
+	assert_int_equal(values.count, 3);
+	accepted("--how-many=4");
+	assert_int_equal(values.count, 4);
+	accepted("--number=5");
+	accepted("--percentile_list=50");
+	assert_int_equal(values.percentiles.n, 1);
+	accepted("--percentile_=50");
+	accepted("--dur=3");
+	assert_int_equal(values.duration, 3000);
+	refused("--perc=50", "--perc could be any of --percent, --percentile-list");
+	refused("--cuont=3", "--cuont is no option of paint; did you mean --count?");
+	refused("--how_mnay=3", "did you mean --how-many?");
+	refused("--wall", "--wall stands in job files alone");
+	refused("--help=x", "--help takes no value");
+	refused("--frobnicate", "see nvswap paint --help");
+	refused("--string", "--string needs a value");
+}
+
+static void operands_stand_anywhere(void **state)
+{
+	(void)state;
+	assert_int_equal(TYPED("a.ini", "--flag", "-", "--", "--b"), 0);
+	assert_int_equal(given.noperands, 3);
+	assert_string_equal(given.operands[0], "a.ini");
+	assert_string_equal(given.operands[1], "-");
+	assert_string_equal(given.operands[2], "--b");
+	assert_int_equal(TYPED("--flag"), 0);
+	assert_int_equal(given.noperands, 0);
+}
+
+static void what_excludes_each_other_is_told(void **state)
+{
+	(void)state;
+	assert_int_equal(TYPED("--count=3", "--size=4k"), -EINVAL);
+	assert_says(said, "--size and --count exclude each other");
+	assert_int_equal(TYPED("--size=4k", "--count=3"), -EINVAL);
+}
+
+/* ---- Job files */
+
+static void keys_of_files_are_the_same_options(void **state)
+{
+	(void)state;
+	begin_file();
+	assert_int_equal(set("percentile_list", "50"), 0);
+	assert_int_equal(set("how-many", "3"), 0);
+	assert_int_equal(set("flag", NULL), 0);
+	assert_int_equal(set("wall", NULL), 0);
+	assert_true(values.flag && values.wall && values.count == 3 && values.percentiles.n == 1);
+	assert_string_equal(given.text[2], "3");
+	assert_string_equal(given.text[0], "1");
+	assert_int_equal(set("flag", "0"), 0);
+	assert_false(values.flag);
+	assert_int_equal(set("nothing", "3"), -ENOENT);
+	assert_string_equal(said, "");
+}
+
+static void errors_of_files_begin_with_the_line(void **state)
+{
+	(void)state;
+	begin_file();
+	assert_int_equal(set("how_many", "1"), -EINVAL);
+	assert_says(said, "nvswap: a.ini:12: count=1: allowed is a whole number from 2 to 1000");
+	assert_int_equal(set("count", NULL), -EINVAL);
+	assert_says(said, "nvswap: a.ini:12: count needs a value that is not empty: N");
+	assert_int_equal(set("count", ""), -EINVAL);
+	assert_says(said, "not empty");
+	assert_int_equal(set("line_only", "1"), -EINVAL);
+	assert_says(said, "nvswap: a.ini:12: line_only stands on the command line alone");
+	assert_int_equal(values.count, defaults.count);
+	assert_null(given.text[2]);
+}
+
+static void a_line_of_a_file_replaces_what_was_given(void **state)
+{
+	(void)state;
+	begin_file();
+	assert_int_equal(set("list", "/a:/b"), 0);
+	assert_int_equal(set("list", "/c"), 0);
+	assert_items(1, (const char *const[]){"/c"});
+	assert_int_equal(set("size", "8k"), 0);
+	assert_int_equal(set("count", "3"), 0);
+	assert_int_equal(values.size, defaults.size);
+	assert_null(given.text[3]);
+	assert_int_equal(options_check_exclusions(&command, &given, "a.ini:12"), 0);
+	options_forget_lists();
+}
+
+static void what_was_given_goes_over_what_was(void **state)
+{
+	struct values under = defaults;
+	struct options_given under_given = {.noperands = 0};
+
+	(void)state;
+	under.share = 0.5;
+	under.size = 8192;
+	under_given.text[3] = "8k";
+	assert_int_equal(TYPED("--count=3", "--list=/a:/b", "--choices=blue"), 0);
+	options_copy(&command, &values, &given, &under, &under_given);
+	assert_int_equal(under.count, 3);
+	assert_int_equal(under.list.n, 2);
+	assert_string_equal(under.list.items[1], "/b");
+	assert_int_equal(under.choices, 4);
+	assert_true(under.share == 0.5);
+	assert_int_equal(under.size, defaults.size);
+	assert_null(under_given.text[3]);
+	assert_string_equal(under_given.text[2], "3");
+	options_forget_lists();
+}
+
+/* ---- bench and tune */
+
+static struct bench_options job;
+
+static int settle_and_check(void *arg)
+{
+	bench_options_settle(&job, &given);
+	return bench_options_check(&job, &given, arg);
+}
+
+/* A job of these keys and values, up to a NULL; what checking it comes to. */
+static int check_job(const char *const *words)
+{
+	char where[] = "b.ini:3";
+
+	bench_options_init(&job);
+	memset(&given, 0, sizeof(given));
+	for (; *words; words += 2)
+		assert_int_equal(
+			options_set(&bench_command, words[0], words[1], where, &job, &given), 0);
+	return heard(settle_and_check, where);
+}
+
+#define JOB(...) check_job((const char *const[]){__VA_ARGS__, NULL})
+
+static void defaults_follow_what_is_given(void **state)
+{
+	(void)state;
+	assert_int_equal(JOB("rw", "swap"), 0);
+	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct && job.rwmixread == 50);
+	assert_true(job.percentile_list.n == 17 && job.log_avg_msec == 500 && job.rounds == 3);
+	assert_int_equal(job.formats, 1u << FORMAT_NORMAL);
+	assert_int_equal(JOB("rw", "step"), 0);
+	assert_int_equal(job.loops, 3);
+	assert_int_equal(JOB("rw", "step", "loops", "1"), 0);
+	assert_int_equal(job.loops, 1);
+	assert_int_equal(JOB("bssplit", "64k/50:1m"), 0);
+	assert_int_equal(job.size, 1u << 30);
+	assert_int_equal(JOB("readwrite", "readwrite"), 0);
+	assert_int_equal(job.rw, RW_RW);
+	assert_int_equal(JOB("rw", "rw", "rwmixwrite", "30"), 0);
+	assert_int_equal(job.rwmixread, 70);
+	assert_int_equal(JOB("rw", "rw", "rwmixread", "10", "rwmixwrite", "30"), 0);
+	assert_int_equal(job.rwmixread, 70);
+	assert_int_equal(JOB("rw", "rw", "rwmixwrite", "30", "rwmixread", "10"), 0);
+	assert_int_equal(job.rwmixread, 10);
+	assert_int_equal(JOB("rw", "read", "ioengine", "psync"), 0);
+	assert_int_equal(job.ioengine, NVS_IOENGINE_POSIX);
+}
+
+static void nothing_is_without_limit(void **state)
+{
+	(void)state;
+	assert_int_equal(JOB("rw", "read", "runtime", "0", "rate", "0"), 0);
+	assert_true(!job.runtime_ms && !job.rate[NVS_READ] && !job.rate[NVS_WRITE]);
+	assert_int_equal(JOB("rw", "rw", "rate", "0,1m"), 0);
+	assert_true(!job.rate[NVS_READ] && job.rate[NVS_WRITE] == 1 << 20);
+	assert_int_equal(JOB("rw", "read", "runtime", "0", "time_based", "1"), -EINVAL);
+	assert_says(said, "time-based needs runtime");
+}
+
+static void options_that_do_nothing_are_told(void **state)
+{
+	(void)state;
+	assert_int_equal(JOB("rw", "randread", "model", "m"), -EINVAL);
+	assert_says(
+		said,
+		"b.ini:3: model does nothing with rw=randread: it is for swapout, swapin, swap, "
+		"step and params");
+	assert_int_equal(JOB("rw", "randread", "pool", "1g"), -EINVAL);
+	assert_int_equal(JOB("rw", "read", "rwmixread", "70"), -EINVAL);
+	assert_says(said, "it is for rw and randrw");
+	assert_int_equal(JOB("rw", "step", "rate", "1m"), -EINVAL);
+	assert_int_equal(JOB("rw", "swap", "filename", "f"), -EINVAL);
+	assert_says(said, "it is for read, write, randread, randwrite, rw and randrw");
+	assert_int_equal(JOB("rw", "swap", "compute_us", "3"), -EINVAL);
+	assert_says(said, "it is for params");
+	assert_int_equal(JOB("direct", "0"), -EINVAL);
+	assert_says(said, "a store is direct wherever its file system can be");
+	assert_int_equal(JOB("direct", "0", "rw", "read"), 0);
+	assert_int_equal(JOB("time_based", NULL), -EINVAL);
+	assert_says(said, "time-based needs runtime");
+	assert_int_equal(JOB("time_based", "1", "runtime", "10"), 0);
+	assert_int_equal(JOB("rw", "read", "bssplit", "1000/50:4k"), -EINVAL);
+	assert_says(said, "multiples of 512 bytes, and 1000 is not");
+	assert_int_equal(JOB("bssplit", "1000/50:4k"), 0);
+}
+
+/* From [global] they may come: then they are not the job's own. */
+static void what_others_said_is_not_checked(void **state)
+{
+	struct options_given none = {.noperands = 0};
+
+	(void)state;
+	assert_int_equal(JOB("rw", "randread"), 0);
+	assert_int_equal(options_set(&bench_command, "model", "m", "b.ini:1", &job, &given), 0);
+	assert_int_equal(options_set(&bench_command, "direct", "0", "b.ini:1", &job, &given), 0);
+	assert_int_equal(bench_options_check(&job, &none, "b.ini:3"), 0);
+}
+
+static int parse_tune(void *arg)
+{
+	static char name[] = "tune", seconds[] = "--time=5", dir[] = "/d",
+		    objective[] = "--rw=read";
+	char *argv[] = {name, dir, objective, seconds, dir, NULL};
+	struct tune_options *options = arg;
+
+	return tune_options_parse(options, &given, options->seed ? 5 : 4, argv);
+}
+
+static void tune_takes_one_directory(void **state)
+{
+	struct tune_options options = {.seed = 0};
+
+	(void)state;
+	assert_int_equal(heard(parse_tune, &options), 0);
+	assert_string_equal(options.directory, "/d");
+	assert_true(options.objective == TUNE_READ && options.time_ms == 5000 &&
+		    options.tolerance == 2 && options.seed == 1);
+	assert_int_equal(heard(parse_tune, &options), -EINVAL);
+	assert_says(said, "tune takes one directory, that of the drive to tune for, and got 2");
+}
+
+/* What everything that is made of the tables relies on. */
+static void tables_are_whole(void **state)
+{
+	const struct command_spec *const commands[] = {&bench_command, &tune_command};
+
+	(void)state;
+	for (unsigned c = 0; c < 2; c++)
+		for (unsigned i = 0; i < commands[c]->noptions; i++) {
+			const struct option_spec *spec = &commands[c]->options[i];
+
+			assert_ptr_equal(options_find(commands[c], spec->name), spec);
+			assert_non_null(spec->help);
+			assert_int_equal(!spec->argument, spec->type == OPTION_FLAG);
+			for (const char *const *name = spec->excludes; name && *name; name++)
+				assert_non_null(options_find(commands[c], *name));
+			for (const char *const *name = spec->aliases; name && *name; name++)
+				assert_ptr_equal(options_find(commands[c], *name), spec);
+		}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(flags_are_bare_or_0_or_1),
+		cmocka_unit_test(counts_are_as_json_writes_them),
+		cmocka_unit_test(units_of_sizes_are_of_1024),
+		cmocka_unit_test(durations_are_kept_in_milliseconds),
+		cmocka_unit_test(shares_and_per_cent_have_their_bounds),
+		cmocka_unit_test(choices_have_synonyms_and_a_nearest),
+		cmocka_unit_test(lists_go_on_and_split_at_colons),
+		cmocka_unit_test(mixes_come_to_100_per_cent),
+		cmocka_unit_test(a_mix_has_a_limit),
+		cmocka_unit_test(rates_are_of_each_direction),
+		cmocka_unit_test(percentiles_rise_however_given),
+		cmocka_unit_test(names_have_aliases_beginnings_and_both_dashes),
+		cmocka_unit_test(operands_stand_anywhere),
+		cmocka_unit_test(what_excludes_each_other_is_told),
+		cmocka_unit_test(keys_of_files_are_the_same_options),
+		cmocka_unit_test(errors_of_files_begin_with_the_line),
+		cmocka_unit_test(a_line_of_a_file_replaces_what_was_given),
+		cmocka_unit_test(what_was_given_goes_over_what_was),
+		cmocka_unit_test(defaults_follow_what_is_given),
+		cmocka_unit_test(nothing_is_without_limit),
+		cmocka_unit_test(options_that_do_nothing_are_told),
+		cmocka_unit_test(what_others_said_is_not_checked),
+		cmocka_unit_test(tune_takes_one_directory),
+		cmocka_unit_test(tables_are_whole),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

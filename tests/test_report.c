@@ -1,0 +1,891 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The three forms of a report, of results made here by hand: what a reader of fio's output looks
+ * for is where it looks, jobs told as one add up, and nothing is told that isn't so.
+ */
+#include "support.h"
+
+#include <errno.h>
+#include <math.h>
+#include <regex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yajl/yajl_tree.h>
+
+#include "base/latency.h"
+#include "cli/report.h"
+#include "cli/report_group.h"
+#include "cli/report_text.h"
+
+#define JOBS 4
+#define MIB  (1u << 20)
+#define S    1000000000ull
+
+struct run {
+	struct bench_plan plan;
+	struct bench_job jobs[JOBS];
+	struct bench_result result[JOBS];
+	const struct bench_result *results[JOBS];
+	struct bench_report report;
+	char *output;
+};
+
+static void add_ios(struct bench_result *result, int d, unsigned n, uint64_t slat, uint64_t clat)
+{
+	for (unsigned i = 0; i < n; i++) {
+		latency_add(&result->latency[d][NVS_SLAT], slat);
+		latency_add(&result->latency[d][NVS_CLAT], clat);
+		latency_add(&result->latency[d][NVS_LAT], slat + clat);
+	}
+	result->aio.io[d].ios += n;
+	result->aio.io[d].bytes += (uint64_t)n * MIB;
+	result->bytes[d] += (uint64_t)n * MIB;
+}
+
+/* A second of swapping: 100 I/Os each way of a MiB, 8 of them at a time. */
+static void make_result(struct bench_result *result, int pid)
+{
+	result->pid = pid;
+	result->started_unix_ms = 1700000000000 + (uint64_t)pid;
+	result->elapsed_s = 1.5;
+	result->measured = result->opened = true;
+	result->window_ns = S;
+	result->user_us = 50000;
+	result->system_us = 125000;
+	result->context_switches = 321;
+	result->minor_faults = 7;
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		add_ios(result, d, 50, 3000, 400000);
+		add_ios(result, d, 50, 6000, 1500000);
+		result->bw_bytes[d] = (struct bench_samples){2, 90e6, 110e6, 200e6, 20200e12};
+		result->iops[d] = (struct bench_samples){2, 90, 110, 200, 20200};
+	}
+	result->aio.ioengine = "io_uring";
+	result->aio.workers = 1;
+	result->aio.depth_ios[0] = 1;
+	result->aio.depth_ios[3] = 199;
+	result->aio.submit_sizes[1] = result->aio.reap_sizes[1] = 50;
+	result->engine.aio = result->aio;
+	result->engine.aio.fixed_buffers = true;
+	result->engine.aio.registered_bytes = 66 * MIB;
+	result->engine.direct = true;
+	result->engine.pool = (struct nvs_pool_stats){.bytes = 64 * MIB, .locked = 64 * MIB};
+	result->pool_peak = 32 * MIB;
+}
+
+/* `n` jobs that swap; each is a group of its own until a test says otherwise. */
+static struct run *make_run(unsigned n)
+{
+	struct run *run = calloc(1, sizeof(*run));
+
+	assert_non_null(run);
+	run->plan.jobs = run->jobs;
+	run->plan.n = n;
+	run->report.plan = &run->plan;
+	run->report.results = run->results;
+	for (unsigned i = 0; i < n; i++) {
+		struct bench_job *job = &run->jobs[i];
+
+		snprintf(job->name, sizeof(job->name), "job%u", i);
+		job->index = i;
+		nvs_config_init(&job->config);
+		job->options.rw = RW_SWAP;
+		job->options.loops = 1;
+		job->options.seed = 1;
+		job->options.numjobs = 1;
+		job->model.n = job->model.n_whole = 4;
+		job->model.nbytes = job->model.nbytes_whole = 100 * MIB;
+		run->results[i] = &run->result[i];
+		make_result(&run->result[i], 1000 + (int)i);
+	}
+	return run;
+}
+
+static void free_run(struct run *run)
+{
+	for (unsigned i = 0; i < run->plan.n; i++)
+		nvs_config_free(&run->jobs[i].config);
+	free(run->output);
+	free(run);
+}
+
+static const char *written(struct run *run, int (*report)(FILE *, const struct bench_report *))
+{
+	size_t size;
+	FILE *file;
+
+	free(run->output);
+	file = open_memstream(&run->output, &size);
+	assert_non_null(file);
+	assert_int_equal(report(file, &run->report), 0);
+	fclose(file);
+	return run->output;
+}
+
+/* ---- Text */
+
+static void assert_matches(const char *line, const char *pattern)
+{
+	regex_t regex;
+	char whole[512];
+
+	snprintf(whole, sizeof(whole), "^%s$", pattern);
+	assert_int_equal(regcomp(&regex, whole, REG_EXTENDED | REG_NOSUB), 0);
+	if (regexec(&regex, line, 0, NULL, 0))
+		fail_msg("\"%s\" is not as \"%s\"", line, pattern);
+	regfree(&regex);
+}
+
+/* Line by line; a pattern may be of no characters, for an empty line. */
+static void assert_lines(const char *text, const char *const *patterns, size_t n)
+{
+	char *copy = strdup(text), *rest = copy;
+
+	for (size_t i = 0; i < n; i++) {
+		char *line = strsep(&rest, "\n");
+
+		if (!line || !rest)
+			fail_msg("no line for \"%s\"", patterns[i]);
+		else
+			assert_matches(line, patterns[i]);
+	}
+	if (rest && *rest)
+		fail_msg("more lines: %s", rest);
+	free(copy);
+}
+
+#define FIGURES "min=[0-9]+, max=[0-9]+, avg= *[0-9.]+, stdev= *[0-9.]+"
+#define BLOCKS	"bs=\\(R\\) 1024KiB-1024KiB, \\(W\\) 1024KiB-1024KiB, \\(T\\) 1024KiB-1024KiB"
+#define DATE	"[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}"
+#define DIRECTION(name)                                                                            \
+	"  " name ": IOPS=100, BW=100MiB/s \\(105MB/s\\)\\(100MiB/1000msec\\)",                    \
+		"    slat \\(nsec\\): min=3000, max=6000, avg=4500.00, stdev=1500.00",             \
+		"    clat \\(usec\\): " FIGURES, "     lat \\(usec\\): " FIGURES,                  \
+		"    clat percentiles \\(usec\\):",                                                \
+		"     \\|  1.00th=\\[  40[0-9]\\],  5.00th=\\[  40[0-9]\\], "                      \
+		"10.00th=\\[  40[0-9]\\], 20.00th=\\[  40[0-9]\\],",                               \
+		"     \\| 30.00th=.*, 40.00th=.*, 50.00th=\\[  40[0-9]\\], 60.00th=\\[ 15..\\],",  \
+		"     \\| 70.00th=.*, 80.00th=.*, 90.00th=.*, 95.00th=.*,",                        \
+		"     \\| 99.00th=.*, 99.50th=.*, 99.90th=.*, 99.95th=.*,",                        \
+		"     \\| 99.99th=\\[ 1[45][0-9]{2}\\]",                                           \
+		"   bw \\(  KiB/s\\): min=87890, max=107421, per=95.37%, avg=97656.25, "           \
+		"stdev=13810.68, samples=2",                                                       \
+		"   iops        : min=   90, max=  110, avg=100.00, stdev=14.14, samples=2"
+#define DEPTHS                                                                                     \
+	"  IO depths    : 1=0.5%, 2=0.0%, 4=0.0%, 8=99.5%, 16=0.0%, 32=0.0%, >=64=0.0%",           \
+		"     submit    : 0=0.0%, 4=100.0%, 8=0.0%, 16=0.0%, 32=0.0%, 64=0.0%, "           \
+		">=64=0.0%",                                                                       \
+		"     complete  : 0=0.0%, 4=100.0%, 8=0.0%, 16=0.0%, 32=0.0%, 64=0.0%, "           \
+		">=64=0.0%",                                                                       \
+		"     issued rwts: total=100,100,0,0 short=0,0,0,0 dropped=0,0,0,0",               \
+		"     latency   : target=0, window=0, percentile=100.00%, depth=8"
+
+static void text_reads_as_fios(void **state)
+{
+	static const char *const lines[] = {
+		"job0: \\(g=0\\): rw=swap, " BLOCKS ", ioengine=io_uring, iodepth=8",
+		"nvswap-[0-9.]+",
+		"Starting 1 process",
+		"",
+		"job0: \\(groupid=0, jobs=1\\): err= 0: pid=1000: " DATE,
+		"  Description  : \\[as told\\]",
+		DIRECTION("read"),
+		DIRECTION("write"),
+		"  lat \\(usec\\)   : 500=50.00%",
+		"  lat \\(msec\\)   : 2=50.00%",
+		"  cpu          : usr=5.00%, sys=12.50%, ctx=321, majf=0, minf=7",
+		DEPTHS,
+		"  swap         : 4 made-up tensors, 100.0 MiB, 1 loop, seed 1",
+		"  cpu per GiB  : 896.0 ms \\(user 50 ms, system 125 ms, in 1.00 s\\)",
+		"  engine       : io_uring, 1 worker x depth 8, blocks of 1.0 MiB, fixed buffers, "
+		"direct",
+		"  pool         : 64.0 MiB, at most 32.0 MiB used \\(50 %\\), 64.0 MiB locked, "
+		"no huge pages",
+		"     registered: 66.0 MiB with the rings",
+		"  bounce       : 0 bytes set aside, 0 bytes went through it",
+		"  verify       : not asked for \\(--verify\\)",
+		"",
+		"Run status group 0 \\(all jobs\\):",
+		"   READ: bw=100MiB/s \\(105MB/s\\), 100MiB/s-100MiB/s \\(105MB/s-105MB/s\\), "
+		"io=100MiB \\(105MB\\), run=1000-1000msec",
+		"  WRITE: bw=100MiB/s \\(105MB/s\\), 100MiB/s-100MiB/s \\(105MB/s-105MB/s\\), "
+		"io=100MiB \\(105MB\\), run=1000-1000msec",
+		"",
+		"Disk stats \\(read/write\\):",
+		"  nvme0n1: ios=11/12, merge=1/2, ticks=3/4, in_queue=7, util=50.00%",
+	};
+	static const struct disk_watch disks = {
+		.n = 1, .at = {{"nvme0n1", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}}};
+	struct run *run = make_run(1);
+
+	(void)state;
+	run->jobs[0].options.description = "as told";
+	run->report.disks = &disks;
+	assert_lines(written(run, report_text), lines, COUNT(lines));
+	run->report.status = true;
+	assert_int_equal(strncmp(written(run, report_text), "job0: (groupid=0", 16), 0);
+	free_run(run);
+}
+
+static void numbers_are_as_short_as_fios(void **state)
+{
+	static const struct {
+		double value;
+		unsigned thousand;
+		const char *text;
+	} cases[] = {{0, 1000, "0B"},
+		     {4096, 1024, "4096B"},
+		     {9999, 1024, "9999B"},
+		     {9999.6, 1000, "10.0kB"},
+		     {65536, 1024, "64.0KiB"},
+		     {1048576, 1024, "1024KiB"},
+		     {1048576, 1000, "1049kB"},
+		     {10309.4, 1000, "10.3kB"},
+		     {99960, 1000, "100kB"},
+		     {10237952, 1024, "9998KiB"},
+		     {10485760, 1024, "10.0MiB"},
+		     {33554432, 1000, "33.6MB"},
+		     {676e6, 1000, "676MB"},
+		     {0x1p64, 1024, "16384PiB"}};
+	char text[SHORT_NUMBER];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++)
+		assert_string_equal(short_bytes(cases[i].value, cases[i].thousand, text),
+				    cases[i].text);
+	assert_string_equal(short_count(123456, text), "123k");
+}
+
+/* The line that begins so, up to its end; "" where there is none. */
+static const char *line_of(const struct run *run, const char *beginning, char line[512])
+{
+	const char *at = run->output;
+
+	for (; at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
+		if (!strncmp(at, beginning, strlen(beginning)))
+			break;
+	snprintf(line, 512, "%.*s", at ? (int)strcspn(at, "\n") : 0, at ? at : "");
+	return line;
+}
+
+static void assert_line(const struct run *run, const char *beginning, const char *rest)
+{
+	char line[512], whole[512];
+
+	snprintf(whole, sizeof(whole), "%s%s", beginning, rest);
+	assert_string_equal(line_of(run, beginning, line), whole);
+}
+
+/* The reads alone, with these times of an I/O. */
+static const char *with_times(struct run *run, const uint64_t *clat, unsigned n)
+{
+	struct bench_result *result = &run->result[0];
+
+	memset(result->latency, 0, sizeof(result->latency));
+	memset(result->bytes, 0, sizeof(result->bytes));
+	memset(result->aio.io, 0, sizeof(result->aio.io));
+	for (unsigned i = 0; i < n; i++)
+		add_ios(result, NVS_READ, 1, 100, clat[i]);
+	return written(run, report_text);
+}
+
+static void units_are_chosen_as_fio_chooses_them(void **state)
+{
+	static const struct {
+		uint64_t clat[2];
+		const char *latency, *percentiles;
+	} cases[] = {
+		{{1500, 900000}, "nsec", "nsec"},	  /* the least is too small for others */
+		{{2500, 90000}, "nsec", "nsec"},	  /* and here the most is */
+		{{2500, 200000}, "usec", "usec"},	  /* */
+		{{1900000, 900000000}, "usec", "usec"},	  /* */
+		{{2500000, 90000000}, "usec", "usec"},	  /* */
+		{{2500000, 200000000}, "msec", "msec"},	  /* */
+		{{250000, 250400}, "nsec", "usec"},	  /* no spread */
+		{{250000000, 250400000}, "usec", "msec"}, /* */
+	};
+	struct run *run = make_run(1);
+	char line[512];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		with_times(run, cases[i].clat, 2);
+		assert_int_equal(
+			strncmp(line_of(run, "    clat (", line) + 10, cases[i].latency, 4), 0);
+		assert_int_equal(strncmp(line_of(run, "    clat percentiles (", line) + 22,
+					 cases[i].percentiles, 4),
+				 0);
+	}
+	run->result[0].bw_bytes[NVS_READ] = (struct bench_samples){1, 2e9, 2e9, 2e9, 4e18};
+	written(run, report_text);
+	assert_line(run, "   bw (  MiB/s)",
+		    ": min= 1907, max= 1907, per=100.00%, avg=1907.35, stdev= 0.00, samples=1");
+	free_run(run);
+}
+
+static void shares_of_latencies_fall_where_fios_do(void **state)
+{
+	/* A histogram is exact to 1/64: none of these is nearer to a bound. */
+	static const uint64_t clat[] = {1,	    3,		970,	    1020,    1960,
+					2040,	    730000,	1020000,    1960000, 2040000,
+					1960000000, 2040000000, 90000000000};
+	struct run *run = make_run(1);
+
+	(void)state;
+	/* 7.69 is one of 13 */
+	with_times(run, clat, COUNT(clat));
+	assert_line(run, "  lat (nsec)", "   : 2=7.69%, 4=7.69%, 1000=7.69%");
+	assert_line(run, "  lat (usec)", "   : 2=15.38%, 4=7.69%, 750=7.69%");
+	assert_line(run, "  lat (msec)", "   : 2=15.38%, 4=7.69%, 2000=7.69%, >=2000=15.38%");
+	free_run(run);
+}
+
+static void percentiles_are_those_asked_for(void **state)
+{
+	struct run *run = make_run(1);
+	char line[512];
+
+	(void)state;
+	run->jobs[0].options.percentile_list = (struct option_percentiles){{50, 99.9}, 2};
+	written(run, report_text);
+	assert_matches(line_of(run, "     |", line),
+		       "     \\| 50.00th=\\[  40[0-9]\\], 99.90th=\\[ 15[0-9]{2}\\]");
+	assert_non_null(strstr(written(run, report_json), "\"50.000000\": 40"));
+	assert_null(strstr(run->output, "\"99.000000\""));
+	assert_non_null(strstr(written(run, report_terse), ";50.000000%=40"));
+	free_run(run);
+}
+
+static void sizes_of_blocks_are_those_of_the_mix(void **state)
+{
+	struct run *run = make_run(1);
+	char line[512];
+
+	(void)state;
+	run->jobs[0].options.bssplit = (struct option_mix){{65536, 4096, 16384}, {20, 30, 50}, 3};
+	run->jobs[0].options.rw = RW_RANDREAD;
+	written(run, report_text);
+	assert_line(run, "job0: (g=0): ",
+		    "rw=randread, bs=(R) 4096B-64.0KiB, (W) 4096B-64.0KiB, "
+		    "(T) 4096B-64.0KiB, ioengine=io_uring, iodepth=8");
+	assert_says(line_of(run, "  engine ", line), ", blocks of 4.0 KiB to 64.0 KiB, ");
+	assert_null(strstr(written(run, report_json), "\"bs\""));
+	/* There it is tensors that have these sizes. */
+	run->jobs[0].options.rw = RW_SWAP;
+	written(run, report_text);
+	assert_says(line_of(run, "job0: (g=0): ", line), "rw=swap, bs=(R) 1024KiB-1024KiB,");
+	free_run(run);
+}
+
+/* ---- Several jobs */
+
+static void check_union(const struct report_group *group, const struct run *run)
+{
+	struct nvs_latency *all = calloc(1, sizeof(*all));
+	const struct nvs_latency *merged = &group->result.latency[NVS_READ][NVS_CLAT];
+
+	assert_non_null(all);
+	for (int i = 0; i < 2; i++)
+		nvs_latency_merge(all, &run->result[i].latency[NVS_READ][NVS_CLAT]);
+	assert_memory_equal(all, merged, sizeof(*all));
+	assert_true(nvs_latency_percentile(merged, 90) > 6000000);
+	assert_true(nvs_latency_percentile(merged, 50) < 2000000);
+	free(all);
+}
+
+/* Made and compared contents and an optimizer's arithmetic are work that fio has not. */
+static void cpu_per_gib_is_of_moving_alone(void **state)
+{
+	struct run *run = make_run(1);
+	struct bench_result *result = &run->result[0];
+
+	(void)state;
+	result->bytes[NVS_READ] = result->bytes[NVS_WRITE] = 512 * MIB;
+	result->user_us = 9000;
+	result->system_us = 2000;
+	result->data_us = 4000;
+	result->updates_us = 3000;
+	assert_true(cpu_ms_per_gib(result) == 4);
+	result->data_us = 20000;
+	assert_true(cpu_ms_per_gib(result) == 0);
+	free_run(run);
+}
+
+static void grouped_jobs_add_up(void **state)
+{
+	struct run *run = make_run(2);
+	struct report_group *group = report_group_make();
+
+	(void)state;
+	run->jobs[0].options.group_reporting = run->jobs[1].options.group_reporting = true;
+	add_ios(&run->result[1], NVS_READ, 100, 1000, 7000000);
+	run->result[1].window_ns = 2 * S;
+	run->result[1].elapsed_s = 2.5;
+	run->result[1].system_us = 25000;
+	assert_true(report_group_next(&run->report, group));
+	assert_int_equal(group->njobs, 2);
+	assert_int_equal(group->result.system_us, 150000);
+	assert_int_equal(group->result.context_switches, 642);
+	assert_int_equal(group->result.minor_faults, 14);
+	check_union(group, run);
+	assert_int_equal(group->result.bytes[NVS_READ], 300 * MIB);
+	assert_int_equal(group->result.aio.io[NVS_READ].ios, 300);
+	assert_int_equal(group->result.window_ns, 2 * S);
+	assert_int_equal(group->run_ns, 3 * S);
+	assert_true(fabs(samples_mean(&group->result.bw_bytes[NVS_WRITE]) - 200e6) < 1);
+	assert_true(fabs(group_cpu_percent(group, group->result.user_us) - 100. / 30) < 0.01);
+	assert_false(report_group_next(&run->report, group));
+	written(run, report_text);
+	assert_line(run, "  read", ": IOPS=150, BW=150MiB/s (157MB/s)(300MiB/2000msec)");
+	assert_line(run, "     issued", " rwts: total=300,200,0,0 short=0,0,0,0 dropped=0,0,0,0");
+	assert_non_null(strstr(run->output, "job0: (groupid=0, jobs=2): err= 0: pid=1000: "));
+	assert_null(strstr(run->output, "job1: (groupid"));
+	assert_non_null(strstr(written(run, report_json), "\"elapsed\": 3,"));
+	assert_non_null(strstr(run->output, "\"job_start\": 1700000001000,"));
+	assert_non_null(strstr(run->output, "\"job_runtime\": 3000,"));
+	free(group);
+	free_run(run);
+}
+
+static void only_neighbours_that_ask_for_it_are_grouped(void **state)
+{
+	static const struct {
+		bool asks[3];
+		unsigned groupid[3], njobs[3];
+	} cases[] = {
+		{{true, true, false}, {0, 0, 0}, {2, 1, 0}},
+		{{false, true, true}, {0, 0, 0}, {1, 2, 0}},
+		{{true, false, true}, {0, 0, 0}, {1, 1, 1}},
+		{{true, true, true}, {0, 0, 1}, {2, 1, 0}},
+		{{true, true, true}, {0, 0, 0}, {3, 0, 0}},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct run *run = make_run(3);
+		struct report_group *group = report_group_make();
+		unsigned n = 0;
+
+		for (unsigned job = 0; job < 3; job++) {
+			run->jobs[job].options.group_reporting = cases[i].asks[job];
+			run->jobs[job].groupid = cases[i].groupid[job];
+		}
+		while (report_group_next(&run->report, group))
+			assert_int_equal(group->njobs, cases[i].njobs[n++]);
+		assert_true(n == 3 || !cases[i].njobs[n]);
+		free(group);
+		free_run(run);
+	}
+}
+
+static void status_of_a_group_is_of_all_its_jobs(void **state)
+{
+	struct run *run = make_run(4);
+
+	(void)state;
+	run->result[1].window_ns = 2 * S;
+	run->result[2].window_ns = 3 * S / 2;
+	run->jobs[0].groupid = run->jobs[1].groupid = run->jobs[2].groupid = 4;
+	run->jobs[3].groupid = 7;
+	run->jobs[3].clone = 1;
+	written(run, report_text);
+	assert_line(run, "   READ",
+		    ": bw=150MiB/s (157MB/s), 50.0MiB/s-100MiB/s (52.4MB/s-105MB/s), "
+		    "io=300MiB (315MB), run=1000-2000msec");
+	assert_non_null(strstr(run->output, "\nRun status group 7 (all jobs):\n   READ: bw=100M"));
+	assert_non_null(strstr(run->output, "iodepth=8\n...\nnvswap-"));
+	assert_non_null(strstr(run->output, "Starting 4 processes\n"));
+	/* 97656 KiB/s of the 153600 that the three move together */
+	assert_line(run, "   bw (  KiB/s)",
+		    ": min=87890, max=107421, per=63.58%, avg=97656.25, stdev=13810.68, samples=2");
+	free_run(run);
+}
+
+/* ---- What went wrong */
+
+static void break_off(struct bench_result *result)
+{
+	result->error.code = -EIO;
+	snprintf(result->error.text, sizeof(result->error.text), "tensor w: the drive is gone");
+}
+
+static void failed_job_says_why(void **state)
+{
+	struct run *run = make_run(2);
+	char line[512];
+
+	(void)state;
+	break_off(&run->result[1]);
+	run->result[1].measured = false;
+	written(run, report_text);
+	assert_matches(line_of(run, "job1: (groupid", line),
+		       "job1: \\(groupid=0, jobs=1\\): err= 5 \\(tensor w: the drive is gone\\): "
+		       "pid=1001: " DATE);
+	assert_non_null(strstr(written(run, report_json), "\"error\": 5"));
+	assert_non_null(strstr(run->output, "\"error_text\": \"tensor w: the drive is gone\""));
+	assert_non_null(strstr(written(run, report_terse), ";job1;0;5;"));
+	run->jobs[0].options.group_reporting = run->jobs[1].options.group_reporting = true;
+	assert_non_null(strstr(written(run, report_text), "jobs=2): err= 5 (tensor w: the"));
+	free_run(run);
+}
+
+/* Two jobs told as one, each with what it came to. */
+static void only_what_compared_equal_is_called_so(void **state)
+{
+	static const struct {
+		bool asked[2], failed;
+		uint64_t verified[2], errors;
+		const char *outcome;
+	} cases[] = {
+		{{false, false}, false, {0, 0}, 0, "not asked for (--verify)"},
+		{{true, true}, false, {MIB, MIB}, 0, "2.0 MiB compared, every byte equal"},
+		{{true, false},
+		 false,
+		 {MIB, 0},
+		 0,
+		 "1.0 MiB compared, every byte equal in 1 jobs; not asked for in the other 1"},
+		{{true, true}, false, {0, 0}, 0, "nothing was compared"},
+		{{true, true}, false, {MIB, 0}, 0, "nothing was compared in 1 of 2 jobs"},
+		{{true, true}, false, {MIB, MIB}, 3, "3 tensors DIFFER"},
+		{{true, true}, true, {MIB, MIB}, 3, "3 tensors DIFFER"},
+		{{true, true}, false, {MIB, MIB}, 1, "1 tensors DIFFER"}, /* by the engine */
+		{{true, true},
+		 true,
+		 {MIB, MIB},
+		 0,
+		 "2.0 MiB compared, every byte equal so far; the run failed: "
+		 "tensor w: the drive is gone"},
+		{{true, true},
+		 true,
+		 {0, 0},
+		 0,
+		 "nothing was compared; the run failed: tensor w: the drive is gone"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct run *run = make_run(2);
+
+		for (int job = 0; job < 2; job++) {
+			run->jobs[job].options.group_reporting = true;
+			run->jobs[job].options.verify = cases[i].asked[job];
+			run->result[job].verified_bytes = cases[i].verified[job];
+		}
+		run->result[1].verify_errors = cases[i].errors / 2;
+		run->result[1].engine.verify_errors = cases[i].errors - cases[i].errors / 2;
+		if (cases[i].failed)
+			break_off(&run->result[1]);
+		written(run, report_text);
+		assert_line(run, "  verify       : ", cases[i].outcome);
+		free_run(run);
+	}
+}
+
+static void make_steps(struct run *run)
+{
+	struct step_figures *steps = &run->result[0].steps;
+
+	run->jobs[0].options.rw = RW_STEP;
+	run->jobs[0].options.verify = true;
+	run->jobs[0].options.loops = 2;
+	run->jobs[0].config.gradient_clipping = 1;
+	*steps = (struct step_figures){.steps = 2,
+				       .sum = {.wall_ns = 20000000,
+					       .io_ns = 12000000,
+					       .compute_ns = 10000000,
+					       .hidden_ns = 2000000,
+					       .read_bytes = 8 * MIB,
+					       .written_bytes = 6 * MIB,
+					       .hits = 2,
+					       .misses = 6},
+				       .wall_min_ns = 9000000,
+				       .wall_max_ns = 11000000,
+				       .shorter_ns = 10000000,
+				       .first = {.wall_ns = 15000000},
+				       .elements = 1000,
+				       .groups = 3,
+				       .threads = 2,
+				       .kernel = "plain",
+				       .norm = 2,
+				       .clip = 0.5,
+				       .compared = 400,
+				       .peak_bytes = 100 * MIB,
+				       .pool_rss_bytes = 60 * MIB,
+				       .own_bytes = 30 * MIB,
+				       .skipped = 1};
+	run->result[0].verified_bytes = 1600;
+}
+
+static void steps_are_told_and_what_of_them_was_compared(void **state)
+{
+	struct run *run = make_run(1);
+
+	(void)state;
+	make_steps(run);
+	written(run, report_text);
+	assert_line(run, "  step         : ", "4 made-up tensors, 100.0 MiB, 2 steps, seed 1");
+	assert_line(run, "  step time    : ",
+		    "10.0 ms (9.0 to 11.0, of 2): compute 5.0 ms, I/O 6.0 ms, hidden 1.0 ms, "
+		    "20 % of the shorter");
+	assert_line(run, "     moved     : ",
+		    "4.0 MiB read, 3.0 MiB written; 1.0 of 4.0 tiles "
+		    "found in memory; 0.0 stalls, 0.0 ms");
+	assert_line(run, "     skipped   : ", "1 steps: gradients overflowed");
+	assert_line(run, "  gradient     : ", "norm 2, clipped to 1 by 0.5, in the last step");
+	assert_line(run, "  memory       : ",
+		    "100.0 MiB at most: pool 60.0 MiB, the caller's own "
+		    "30.0 MiB, the rest 10.0 MiB");
+	assert_line(run, "  verify       : ",
+		    "400 of 1000 elements compared with a scalar Adam in double: weights and "
+		    "moments are within the rounding of fp32");
+	break_off(&run->result[0]);
+	written(run, report_text);
+	assert_line(run, "  verify       : ",
+		    "only 400 of 1000 elements were compared; the run "
+		    "failed: tensor w: the drive is gone");
+	run->result[0].verify_errors = 5;
+	written(run, report_text);
+	assert_line(run, "  verify       : ", "5 values DIFFER");
+	free_run(run);
+}
+
+/* ---- Edges */
+
+static yajl_val parsed(const char *text)
+{
+	char error[256] = "";
+	yajl_val root = yajl_tree_parse(text, error, sizeof(error));
+
+	if (!root)
+		fail_msg("%s", error);
+	return root;
+}
+
+static yajl_val at(yajl_val object, const char *first, const char *second, const char *third)
+{
+	const char *path[] = {first, second, third, NULL};
+	yajl_val value = yajl_tree_get(object, path, yajl_t_any);
+
+	if (!value)
+		fail_msg("there is no %s of %s", second ? second : "...", first);
+	return value;
+}
+
+static double number(yajl_val object, const char *first, const char *second, const char *third)
+{
+	return YAJL_GET_DOUBLE(at(object, first, second, third));
+}
+
+static void nothing_moved_is_told_as_nothing(void **state)
+{
+	struct run *run = make_run(1);
+	yajl_val root, job;
+
+	(void)state;
+	memset(&run->result[0], 0, sizeof(run->result[0]));
+	run->result[0].measured = true;
+	written(run, report_text);
+	assert_null(strstr(run->output, "  read: "));
+	assert_null(strstr(run->output, "nan"));
+	assert_null(strstr(run->output, "READ: "));
+	assert_null(strstr(run->output, "lat ("));
+	root = parsed(written(run, report_json));
+	job = at(root, "jobs", NULL, NULL)->u.array.values[0];
+	assert_true(number(job, "read", "iops", NULL) == 0);
+	assert_true(number(job, "read", "clat_ns", "N") == 0);
+	assert_true(number(job, "write", "bw_agg", NULL) == 0);
+	yajl_tree_free(root);
+	assert_null(strstr(written(run, report_terse), "nan"));
+	free_run(run);
+}
+
+static void the_largest_numbers_are_whole(void **state)
+{
+	struct run *run = make_run(1);
+	struct bench_result *result = &run->result[0];
+	yajl_val root;
+
+	(void)state;
+	memset(result->latency, 0, sizeof(result->latency));
+	latency_add(&result->latency[NVS_READ][NVS_CLAT], UINT64_MAX);
+	latency_add(&result->latency[NVS_READ][NVS_CLAT], UINT64_MAX);
+	result->bytes[NVS_READ] = result->engine.store_bytes = UINT64_MAX;
+	result->window_ns = UINT64_MAX;
+	result->aio.io[NVS_READ].ios = UINT64_MAX;
+	result->aio.depth_ios[0] = UINT64_MAX / 2;
+	written(run, report_text);
+	assert_line(run, "     issued",
+		    " rwts: total=18446744073709551615,100,0,0 short=0,0,0,0 dropped=0,0,0,0");
+	assert_line(run,
+		    "  read: ", "IOPS=1000M, BW=954MiB/s (1000MB/s)(16384PiB/18446744073710msec)");
+	root = parsed(written(run, report_json));
+	yajl_tree_free(root);
+	assert_non_null(strstr(run->output, "\"io_bytes\": 18446744073709551615"));
+	assert_non_null(strstr(run->output, "\"store_bytes\": 18446744073709551615"));
+	assert_null(strstr(written(run, report_terse), ";-"));
+	free_run(run);
+}
+
+/* ---- JSON and terse lines */
+
+static void own_blocks_are_at_the_top_of_one_job_alone(void **state)
+{
+	struct run *run = make_run(2);
+	yajl_val root, jobs;
+
+	(void)state;
+	root = parsed(written(run, report_json));
+	jobs = at(root, "jobs", NULL, NULL);
+	assert_int_equal(jobs->u.array.len, 2);
+	assert_true(number(jobs->u.array.values[1], "config", "aio", "queue_depth") == 8);
+	assert_true(number(jobs->u.array.values[1], "swap", "tensors", NULL) == 4);
+	assert_null(yajl_tree_get(root, (const char *[]){"config", NULL}, yajl_t_any));
+	yajl_tree_free(root);
+	run->plan.n = 1;
+	root = parsed(written(run, report_json));
+	assert_true(number(root, "config", "aio", "queue_depth") == 8);
+	assert_true(number(root, "swap", "tensors", NULL) == 4);
+	assert_true(number(root, "engine", "workers", NULL) == 1);
+	yajl_tree_free(root);
+	free_run(run);
+}
+
+static void comparison_is_in_the_json_where_asked_for(void **state)
+{
+	const struct compare_row row = {.job = "job0",
+					.rounds = 3,
+					.ours = {.bytes = {MIB, 0}, .p99_ns = {5000, 0}},
+					.theirs = {.cpu_ms_per_gib = 12.5},
+					.ratio = 1.25};
+	struct run *run = make_run(1);
+	yajl_val root, first;
+
+	(void)state;
+	assert_null(strstr(written(run, report_json), "\"compare\""));
+	run->report.compared = &row;
+	run->report.ncompared = 1;
+	root = parsed(written(run, report_json));
+	first = at(root, "compare", NULL, NULL)->u.array.values[0];
+	assert_true(number(first, "ratio", NULL, NULL) == 1.25);
+	assert_true(number(first, "nvswap", "read", "io_bytes") == MIB);
+	assert_true(number(first, "nvswap", "read", "clat_p99_ns") == 5000);
+	assert_true(number(first, "fio", "cpu_ms_per_gib", NULL) == 12.5);
+	yajl_tree_free(root);
+	free_run(run);
+}
+
+static unsigned fields(const char *line)
+{
+	unsigned n = 1;
+
+	for (; *line && *line != '\n'; line++)
+		n += *line == ';';
+	return n;
+}
+
+static void terse_lines_have_their_fields(void **state)
+{
+	static const struct disk_watch disks = {
+		.n = 2,
+		.at = {{"vda", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}, {.name = "vdb"}}};
+	struct run *run = make_run(2);
+
+	(void)state;
+	assert_int_equal(fields(written(run, report_terse)), 121);
+	assert_int_equal(fields(strchr(run->output, '\n') + 1), 121);
+	assert_int_equal(strncmp(run->output, "3;nvswap-", 9), 0);
+	assert_non_null(strstr(run->output, ";job0;0;0;102400;102400;100;1000;3;6;4.500000;"));
+	assert_non_null(strstr(run->output, ";87890;107421;47.683716%;97656.250000;13810.679320;"));
+	assert_non_null(strstr(run->output, ";5.000000%;12.500000%;321;0;7;0.5%;0.0%;"));
+	run->jobs[0].options.description = "as told";
+	run->report.disks = &disks;
+	assert_int_equal(fields(written(run, report_terse)), 121 + 2 * 9 + 1);
+	assert_non_null(strstr(run->output, ";vda;11;12;1;2;3;4;7;50.00%;vdb;0;"));
+	free_run(run);
+}
+
+/* ---- Drives */
+
+static void a_drive_has_each_counter_by_its_name(void **state)
+{
+	static const struct disk_watch disks = {
+		.n = 1, .at = {{"vda", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}}};
+	static const char *const members[] = {"\"read_ios\": 11,",     "\"write_ios\": 12,",
+					      "\"read_merges\": 1,",   "\"write_merges\": 2,",
+					      "\"read_sectors\": 80,", "\"write_sectors\": 90,",
+					      "\"read_ticks\": 3,",    "\"write_ticks\": 4,",
+					      "\"in_queue\": 7,",      "\"util\": 50.000000\n"};
+	struct run *run = make_run(1);
+
+	(void)state;
+	run->report.disks = &disks;
+	written(run, report_json);
+	for (unsigned i = 0; i < COUNT(members); i++)
+		assert_non_null(strstr(run->output, members[i]));
+	free_run(run);
+}
+
+static void drives_are_those_beneath_the_paths(void **state)
+{
+	const char *memory = memory_directory(), *directory = temp_directory();
+	const char *paths[] = {directory, temp_directory()};
+	struct run *run = make_run(1);
+	struct disk_watch watch;
+	struct nvs_path_info info;
+	struct nvs_error error;
+
+	(void)state;
+	run->jobs[0].block = NVS_OFFLOAD_PARAM;
+	SUCCEEDS(nvs_path_info(directory, &info, &error), &error);
+	SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.param, paths, 2, &error), &error);
+	disks_begin(&watch, &run->plan);
+	assert_int_equal(watch.n, *info.device != '\0');
+	if (watch.n) {
+		assert_string_equal(watch.at[0].name, info.device);
+		assert_true(watch.at[0].ios[NVS_READ] > 0);
+	}
+	watch.at[0].sectors[NVS_READ] = UINT64_MAX;
+	watch.at[0].ios[NVS_WRITE] = 0;
+	disks_end(&watch);
+	assert_true(watch.n == 0 || watch.at[0].ios[NVS_WRITE] > 0);
+	/* It can't have had more than it has now, but for having begun afresh. */
+	assert_true(watch.n == 0 || watch.at[0].sectors[NVS_READ] == 0);
+	if (memory) {
+		SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.param, &memory, 1, &error),
+			 &error);
+		disks_begin(&watch, &run->plan);
+		assert_int_equal(watch.n, 0);
+		run->report.disks = &watch;
+		assert_null(strstr(written(run, report_text), "Disk stats"));
+		assert_null(strstr(written(run, report_json), "disk_util"));
+	}
+	free_run(run);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(text_reads_as_fios),
+		cmocka_unit_test(numbers_are_as_short_as_fios),
+		cmocka_unit_test(units_are_chosen_as_fio_chooses_them),
+		cmocka_unit_test(shares_of_latencies_fall_where_fios_do),
+		cmocka_unit_test(percentiles_are_those_asked_for),
+		cmocka_unit_test(sizes_of_blocks_are_those_of_the_mix),
+		cmocka_unit_test(cpu_per_gib_is_of_moving_alone),
+		cmocka_unit_test(grouped_jobs_add_up),
+		cmocka_unit_test(only_neighbours_that_ask_for_it_are_grouped),
+		cmocka_unit_test(status_of_a_group_is_of_all_its_jobs),
+		cmocka_unit_test(failed_job_says_why),
+		cmocka_unit_test(only_what_compared_equal_is_called_so),
+		cmocka_unit_test(steps_are_told_and_what_of_them_was_compared),
+		cmocka_unit_test(nothing_moved_is_told_as_nothing),
+		cmocka_unit_test(the_largest_numbers_are_whole),
+		cmocka_unit_test(own_blocks_are_at_the_top_of_one_job_alone),
+		cmocka_unit_test(comparison_is_in_the_json_where_asked_for),
+		cmocka_unit_test(terse_lines_have_their_fields),
+		cmocka_unit_test(a_drive_has_each_counter_by_its_name),
+		test(drives_are_those_beneath_the_paths),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

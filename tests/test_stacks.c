@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library's threads in a program whose thread-local data are larger than their stacks: this
+ * one's are.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/stack.h"
+#include "optim/threads.h"
+#include "support.h"
+
+#define KIB  1024u
+#define LEFT ((size_t)128 * KIB)
+/* What the frames above have taken of it, the C library's own data among them. */
+#define SLACK ((size_t)16 * KIB)
+
+static _Thread_local char of_the_program[900 * KIB];
+
+/* How far the stack goes down from here. */
+static void *measure(void *arg)
+{
+	pthread_attr_t attr;
+	void *end;
+
+	if (!pthread_getattr_np(pthread_self(), &attr)) {
+		pthread_attr_getstack(&attr, &end, &(size_t){0});
+		*(size_t *)arg = (size_t)((char *)__builtin_frame_address(0) - (char *)end);
+		pthread_attr_destroy(&attr);
+	}
+	return NULL;
+}
+
+static void a_stack_has_its_size_beside_what_is_local_to_threads(void **state)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	size_t left = 0;
+
+	(void)state;
+	pthread_attr_init(&attr);
+	assert_int_equal(pthread_attr_setstacksize(&attr, stack_size(LEFT)), 0);
+	assert_int_equal(pthread_create(&thread, &attr, measure, &left), 0);
+	pthread_join(thread, NULL);
+	pthread_attr_destroy(&attr);
+	assert_in_range(left, LEFT - SLACK, LEFT + SLACK);
+}
+
+static void threads_of_the_posix_engine_start(void **state)
+{
+	struct nvs_aio_config config = {.block_size = 64 * KIB,
+					.queue_depth = 4,
+					.thread_count = 2,
+					.overlap_events = true,
+					.ioengine = NVS_IOENGINE_POSIX};
+	struct nvs_error error;
+	struct nvs_aio *aio;
+
+	(void)state;
+	SUCCEEDS(nvs_aio_open(&aio, &config, NULL, &error), &error);
+	nvs_aio_close(aio);
+}
+
+static void fill_own(void *arg, unsigned thread)
+{
+	memset(of_the_program, 1, sizeof(of_the_program));
+	((unsigned *)arg)[thread]++;
+}
+
+static void threads_that_compute_start(void **state)
+{
+	struct threads *threads;
+	unsigned visits[2] = {0};
+	struct topo *topo;
+	struct nvs_error error;
+
+	(void)state;
+	SUCCEEDS(topo_open(&topo, NULL, &error), &error);
+	SUCCEEDS(threads_open(&threads, 2, topo, -1, &error), &error);
+	topo_close(topo);
+	threads_run(threads, fill_own, visits);
+	threads_close(threads);
+	assert_int_equal(visits[0], 1);
+	assert_int_equal(visits[1], 1);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		test(a_stack_has_its_size_beside_what_is_local_to_threads),
+		test(threads_of_the_posix_engine_start),
+		test(threads_that_compute_start),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,371 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Several jobs in a run: what is at the same time and what is not, what happens to the others when
+# one fails, is killed or is asked to end, and what is told while they run. Works in a directory of
+# its own under the build directory.
+
+. "$(dirname "$0")/command.sh"
+# What a test that failed leaves running is ended with it.
+trap 'kill -9 -$pid 2>/dev/null; rm -rf "$T"' EXIT
+mkdir "$T/store"
+
+# jobs: standard input becomes the job file, under what all of them have
+jobs() {
+	{
+		echo "[global]"
+		echo "directory=$T/store"
+		echo "tensors=8"
+		echo "tensor-size=256k"
+		echo "pool=2m"
+		cat
+	} >"$T/jobs.ini"
+}
+
+# run ARGUMENT...: $status, $T/out and $T/err
+run() {
+	timeout 60 "$NVSWAP" bench "$T/jobs.ini" --output-format json "$@" >"$T/out" 2>"$T/err"
+	status=$?
+}
+
+# start ARGUMENT...: the same in the background, in a process group of its own; $pid
+start() {
+	: >"$T/err"
+	setsid "$NVSWAP" bench "$T/jobs.ini" --output-format json "$@" >"$T/out" 2>"$T/err" &
+	pid=$!
+}
+
+# until_true COMMAND...: for a minute at most
+until_true() {
+	local end=$((SECONDS + 60))
+	until "$@"; do
+		[ $SECONDS -lt $end ] || return 1
+		sleep 0.02
+	done
+}
+
+# has_ended PID
+has_ended() {
+	! kill -0 "$1" 2>/dev/null
+}
+
+# ended: the exit status of what was started, in $status
+ended() {
+	until_true has_ended "$pid" || kill -9 -"$pid"
+	wait "$pid"
+	status=$?
+}
+
+# measures N: so many jobs have begun to measure, as the line of --eta=always says
+measures() {
+	tr '\r' '\n' <"$T/err" | grep -qE "^swap *(\($1\))? .*IOPS"
+}
+
+# process_of RANK: that of the job of $pid whose store it is
+process_of() {
+	local child
+	for child in $(cat "/proc/$pid/task/$pid/children"); do
+		ls -l "/proc/$child/fd" 2>/dev/null | grep -q "/rank$1/" && echo "$child" && return
+	done
+	return 1
+}
+
+# holds NAME EXPRESSION: of the JSON documents in $T/out: j is the last, jobs its jobs by name and
+# clone ("a.0"), docs all of them. begin and end are of the part measured, in ms.
+holds() {
+	local why
+	why=$(python3 - "$T/out" "$2" "$T" 2>&1 <<'PY'
+import json, os, re, sys
+text, docs, at = open(sys.argv[1]).read(), [], 0
+while text[at:].strip():
+    doc, at = json.JSONDecoder().raw_decode(text, at + len(text[at:]) - len(text[at:].lstrip()))
+    docs.append(doc)
+def by_name(doc):
+    jobs = {}
+    for job in doc["jobs"]:
+        jobs[f"{job['jobname']}.{sum(job['jobname'] + '.' in name for name in jobs)}"] = job
+    return jobs
+scope = {"j": docs[-1], "docs": docs, "jobs": by_name(docs[-1]), "by_name": by_name, "json": json,
+         "os": os, "re": re, "T": sys.argv[3], "begin": lambda job: job["job_start"],
+         "end": lambda job: job["job_start"] + job["job_runtime"],
+         "bytes_of": lambda job: job["read"]["io_bytes"] + job["write"]["io_bytes"]}
+if not eval(f"({sys.argv[2]}\n)", scope):
+    sys.exit(f"does not hold: {sys.argv[2]}\n{json.dumps(docs)[:4000]}")
+PY
+)
+	result "$1" $? "$why"
+}
+
+# json NAME EXPRESSION ARGUMENT...: the run succeeds and says nothing, and the expression holds.
+json() {
+	local name=$1 expression=$2
+	shift 2
+	run "$@"
+	if [ "$status" != 0 ] || [ -s "$T/err" ]; then
+		result "$name" 1 "exit status $status"
+	else
+		holds "$name" "$expression"
+	fi
+}
+
+nothing_is_left() {
+	[ -z "$(find "$T/store" -type f)" ]
+	result "$1" $? "$(find "$T/store" -type f)"
+}
+
+# ---- At the same time, and not
+
+# What differs in filling is much more than what differs in beginning.
+jobs <<'J'
+time_based
+runtime=400ms
+[slow]
+tensors=800
+rw=swapin
+[fast]
+rw=swapin
+[late]
+stonewall
+J
+json jobs_of_a_stage_overlap "max(begin(jobs['slow.0']), begin(jobs['fast.0'])) <
+	min(end(jobs['slow.0']), end(jobs['fast.0'])) and
+	jobs['slow.0']['groupid'] == jobs['fast.0']['groupid'] == 0"
+holds job_that_fills_fast_waits_for_the_slow_one \
+	"abs(begin(jobs['slow.0']) - begin(jobs['fast.0'])) <
+	 1e3 * 799 * 262144 / jobs['slow.0']['swap']['first_swapout_bw_bytes'] / 2"
+holds stonewall_separates "begin(jobs['late.0']) >= max(end(jobs['slow.0']), end(jobs['fast.0'])) - 1 and
+	jobs['late.0']['groupid'] == 1"
+
+jobs <<'J'
+[a]
+numjobs=3
+verify
+[b]
+loops=2
+J
+json clones_have_stores_and_seeds_of_their_own \
+	"[jobs[f'a.{i}']['config']['nvswap']['rank'] for i in range(3)] == [0, 1, 2] and
+	 jobs['b.0']['config']['nvswap']['rank'] == 3 and
+	 [jobs[f'a.{i}']['swap']['seed'] for i in range(3)] == [1, 2, 3] and
+	 all(jobs[f'a.{i}']['swap']['verify_errors'] == 0 and
+	     jobs[f'a.{i}']['swap']['verified_bytes'] > 0 for i in range(3)) and
+	 bytes_of(jobs['b.0']) == 2 * bytes_of(jobs['a.0']) == 4 * 8 * 262144"
+jobs <<'J'
+[a]
+[b]
+startdelay=300ms
+J
+json startdelay_counts_from_the_common_begin "begin(jobs['b.0']) - begin(jobs['a.0']) >= 299"
+jobs <<'J'
+[a]
+trace=TRACE
+[b]
+trace=TRACE
+J
+sed -i "s|TRACE|$T/t.json|" "$T/jobs.ini"
+json traces_have_the_numbers_of_the_jobs \
+	"all(json.load(open(f'{T}/t.{i}.json'))['traceEvents'] for i in (1, 2)) and
+	 not os.path.exists(f'{T}/t.json')"
+
+# ---- How long, how fast, how large
+
+jobs <<<'[a]'
+json runtime_bounds_loops "bytes_of(jobs['a.0']) == 2 * 8 * 262144" --runtime 1h
+json runtime_ends_loops "jobs['a.0']['job_runtime'] >= 200 and
+	bytes_of(jobs['a.0']) % 262144 == 0" --runtime 200ms --loops 1000000000
+json time_based_goes_on "jobs['a.0']['job_runtime'] >= 200 and
+	bytes_of(jobs['a.0']) > 2 * 8 * 262144" --runtime 200ms --time_based
+json ramp_time_is_not_in_the_figures "bytes_of(jobs['a.0']) == 8 * 262144 and
+	j['engine']['write_bytes'] == 8 * 262144 and j['swap']['store_bytes'] > 0 and
+	j['swap']['pool_bytes'] > 0" --rw swapout --ramp_time 200ms
+for rw in swapout swapin swap; do
+	# A batch is a twentieth of a second at most, here one tensor.
+	json "rate_bounds_$rw" "all(0 <= job[d]['io_bytes'] <=
+		rate * job['job_runtime'] / 1e3 * 1.1 + 2 * 262144 for job in jobs.values()
+		for d, rate in (('read', 4 << 20), ('write', 3 << 20))) and
+		bytes_of(jobs['a.0']) > 0 and 500 <= jobs['a.0']['job_runtime']" \
+		--rw $rw --rate 4m,3m --runtime 500ms --time-based
+done
+json rate_has_no_patience_beyond_runtime "bytes_of(jobs['a.0']) == 262144" \
+	--rw swapout --rate 1k --runtime 100ms --time-based
+for size in 1m 7m; do
+	json "mix_of_sizes_comes_to_size_$size" "(lambda size: size <= j['swap']['bytes'] < size + 100000 and
+		size / 100000 < j['swap']['tensors'] < size / 8192)(int('$size'[0]) << 20)" \
+		--size $size --bssplit 8k/50:100000/50
+done
+
+# ---- When one ends early
+
+jobs <<'J'
+[whole]
+time_based
+runtime=1h
+[none]
+tensor-size=64m
+[later]
+stonewall
+J
+run
+[ "$status" = 1 ] && grep -q "^nvswap: job none (2): .*tensor.0" "$T/err"
+result job_that_cannot_begin_ends_its_stage $? "exit status $status"
+holds those_that_did_not_run_say_so "jobs['whole.0']['error'] == 125 and
+	'another job' in jobs['whole.0']['error_text'] and jobs['later.0']['error'] == 125 and
+	jobs['none.0']['error'] == 7"
+nothing_is_left no_store_stays_of_a_stage_that_did_not_begin
+
+jobs <<'J'
+time_based
+runtime=1h
+[victim]
+[other]
+runtime=1s
+J
+start --eta always
+until_true measures 2
+victim=$(process_of 0)
+kill -9 "$victim"
+ended
+[ "$status" = 1 ] && tr '\r' '\n' <"$T/err" |
+	grep -q "nvswap: job victim (1): its process was ended by signal 9 (Killed)"
+result killed_job_is_reported $? "exit status $status"
+holds others_go_on_when_a_job_is_killed "jobs['victim.0']['error'] == 130 and
+	jobs['other.0']['error'] == 0 and jobs['other.0']['job_runtime'] >= 1000"
+jobs <<<'[next]'
+json next_run_takes_the_place_of_a_killed_job "bytes_of(jobs['next.0']) == 2 * 8 * 262144"
+nothing_is_left next_run_removes_what_a_killed_job_left
+
+jobs <<'J'
+time_based
+runtime=1h
+[a]
+numjobs=2
+[b]
+stonewall
+J
+start --eta always
+until_true measures 2
+kill -TERM $pid
+ended
+[ "$status" = 143 ] && [ "$(tr '\r' '\n' <"$T/err" | grep -c "nvswap: ")" = 1 ] &&
+	grep -q "stopped by a signal" "$T/err"
+result signal_ends_all_jobs $? "exit status $status"
+holds jobs_that_were_stopped_tell_what_they_measured \
+	"all(jobs[f'a.{i}']['error'] == 4 and bytes_of(jobs[f'a.{i}']) > 0 for i in (0, 1)) and
+	 jobs['b.0']['error'] == 4 and bytes_of(jobs['b.0']) == 0 and
+	 jobs['b.0']['error_text'] == 'not run: stopped by a signal'"
+nothing_is_left no_store_stays_after_a_signal
+
+# As a terminal sends it: to the parent and to each of the jobs.
+start --eta always
+until_true measures 2
+kill -TERM -$pid
+ended
+[ "$status" = 143 ] && [ "$(tr '\r' '\n' <"$T/err" | grep -c "nvswap: ")" = 1 ]
+result signal_to_the_whole_group_ends_all_jobs $? "exit status $status"
+nothing_is_left no_store_stays_after_a_signal_to_the_group
+
+start --eta always
+until_true measures 2
+children=$(cat "/proc/$pid/task/$pid/children")
+kill -9 $pid
+ended 2>/dev/null
+orphans=0
+for child in $children; do
+	until_true has_ended "$child" || orphans=1
+done
+result jobs_end_with_their_parent $orphans
+nothing_is_left no_store_stays_when_the_parent_is_killed
+
+# ---- What is told while it runs
+
+jobs <<'J'
+time_based
+runtime=700ms
+[a]
+[b]
+rw=swapout
+[c]
+stonewall
+loops=1
+J
+json status_is_told_at_intervals "len(docs) >= 3 and
+	all(len(doc['jobs']) == 3 for doc in docs) and
+	all(bytes_of(by_name(early)[name]) <= bytes_of(by_name(late)[name])
+	    for early, late in zip(docs, docs[1:]) for name in jobs) and
+	any(0 < bytes_of(by_name(doc)['a.0']) < bytes_of(jobs['a.0']) and
+	    by_name(doc)['a.0']['read']['clat_ns']['N'] > 0 for doc in docs[:-1])" \
+	--status-interval 200ms
+run --status-interval 200ms --output-format normal
+[ "$status" = 0 ] && [ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ] &&
+	[ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
+result status_is_told_as_text $? "$(cat "$T/out")"
+run --output-format normal,json,terse
+[ "$status" = 0 ] && python3 - "$T/out" >"$T/err" 2>&1 <<'PY'
+import json, sys
+text = open(sys.argv[1]).read()
+at = text.index("\n{") + 1
+doc, end = json.JSONDecoder().raw_decode(text, at)
+assert all(line.startswith("3;") for line in text[:at].splitlines()), text[:at]
+assert len(text[:at].splitlines()) == 3
+assert "\na: (groupid=0" in text[end:], text[end:]
+PY
+result several_formats_are_in_the_order_of_fios $?
+
+run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 100
+holds logs_of_each_job_are_written "sorted(f for f in os.listdir(T) if f.endswith('.log')) ==
+	sorted(f'log_{kind}.{i}.log' for kind in ('bw', 'slat', 'clat', 'lat') for i in (1, 2, 3))"
+# logs NAME EXPRESSION: of lines, those of a log of a job as numbers, and of figures, those of the
+# direction of a line and of the kind of the log.
+logs() {
+	python3 - "$T" "$2" >"$T/err" 2>&1 <<'PY'
+import json, re, sys
+t, expression = sys.argv[1:]
+for number, job in enumerate(json.load(open(f"{t}/out"))["jobs"], 1):
+    for kind in ("bw", "slat", "clat", "lat"):
+        lines = []
+        for line in open(f"{t}/log_{kind}.{number}.log"):
+            assert re.fullmatch(r"\d+, \d+, [01], 0, 0\n", line), line
+            lines.append([int(field) for field in line.split(", ")])
+        figures = [job[name] if kind == "bw" else job[name][f"{kind}_ns"] for name in ("read", "write")]
+        assert eval(f"({expression}\n)"), (kind, number, lines, figures)
+PY
+	result "$1" $?
+}
+logs logs_are_in_the_order_of_time "all(early[0] < late[0] for d in (0, 1)
+	for of in [[line for line in lines if line[2] == d]] for early, late in zip(of, of[1:])) and
+	{line[2] for line in lines} == ({1} if number == 2 else {0, 1}) and
+	(number == 3 or len(lines) > 1)"
+logs latencies_in_logs_are_between_the_least_and_the_most "kind == 'bw' or
+	all(figures[line[2]]['min'] * 0.98 - 1 <= line[1] <= figures[line[2]]['max'] * 1.02 + 1
+	for line in lines)"
+# One line for all of it.
+run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 3600000
+logs logs_come_to_what_was_measured "number == 3 or
+	all(abs(line[1] - (figures[line[2]]['bw'] if kind == 'bw' else figures[line[2]]['mean'])) <=
+	0.02 * line[1] + 1 for line in lines) and len(lines) == (1 if number == 2 else 2)"
+if command -v fio >/dev/null; then
+	fio --name=t --filename="$T/fio" --size=4m --rw=rw --bs=64k --write_bw_log="$T/fios" \
+		--write_lat_log="$T/fios" --log_avg_msec=100 --output="$T/out" 2>"$T/err" &&
+		[ "$(sed 's/[0-9]\+,/N,/g' "$T"/fios_*.log | cut -d, -f1,2,4- | sort -u)" = \
+			"$(sed 's/[0-9]\+,/N,/g' "$T"/log_*.log | cut -d, -f1,2,4- | sort -u)" ]
+	result logs_have_the_form_of_fios $? "$(head -n 1 "$T"/fios_*.log)"
+else
+	echo "skip logs_have_the_form_of_fios: fio is not installed"
+fi
+run --write_bw_log "$T/nothere/log"
+[ "$status" = 1 ] && grep -q "can't write the log .*nothere/log_bw.1.log: No such file" "$T/err"
+result log_that_cannot_be_written_fails_before_the_run $? "exit status $status"
+mkdir "$T/full"
+for i in 1 2 3; do ln -s /dev/full "$T/full/log_bw.$i.log"; done
+run --write_bw_log "$T/full/log"
+[ "$status" = 1 ] && grep -q "the log .*full/log_bw.1.log is not whole: No space left" "$T/err"
+result log_that_is_not_whole_fails_the_job $? "exit status $status"
+
+run --eta never
+[ ! -s "$T/err" ]
+result eta_never_draws_nothing $?
+run --eta always
+measures 2 && tr '\r' '\n' <"$T/err" | grep -qE "GB/s read .* GB/s written .* IOPS .* s left"
+result eta_always_draws_without_a_terminal $?
+
+[ $failures = 0 ]

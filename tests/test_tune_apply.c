@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A choice put into a configuration: exactly which bytes change in texts of every make, and what
+ * becomes of the file when something goes wrong in the middle.
+ */
+#include "support.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/tune.h"
+#include "inject.h"
+
+static const struct tune_point point = {NVS_IOENGINE_IO_URING, 524288, 16, 2, true, false};
+static const struct tune_point other = {NVS_IOENGINE_IO_URING, 2097152, 64, 4, false, true};
+
+#define FIVE                                                                                       \
+	"\"block_size\": 524288, \"queue_depth\": 16, \"thread_count\": 2, "                       \
+	"\"single_submit\": true, \"overlap_events\": false"
+#define FIVE_TIGHT                                                                                 \
+	"\"block_size\":524288,\"queue_depth\":16,\"thread_count\":2,"                             \
+	"\"single_submit\":true,\"overlap_events\":false"
+#define LINES(lead)                                                                                \
+	lead "\"block_size\": 524288," lead "\"queue_depth\": 16," lead                            \
+	     "\"thread_count\": 2," lead "\"single_submit\": true," lead                           \
+	     "\"overlap_events\": false"
+
+static void check_edit(const char *old, bool name_ioengine, const char *expected)
+{
+	struct nvs_error error;
+	char *text;
+	size_t nbytes;
+
+	SUCCEEDS(tune_edit(old, strlen(old), "it", &point, name_ioengine, &text, &nbytes, &error),
+		 &error);
+	assert_int_equal(nbytes, strlen(text));
+	if (strcmp(text, expected) != 0)
+		fail_msg("of\n%s\nbecame\n%s\ninstead of\n%s", old, text, expected);
+	free(text);
+}
+
+static void values_are_replaced_and_every_other_byte_stays(void **state)
+{
+	(void)state;
+	check_edit("{\"aio\": {" FIVE "}}", false, "{\"aio\": {" FIVE "}}");
+	check_edit(
+		"{ \"x\":[1 ,2],\t\"aio\" :{ \"overlap_events\":true , \"single_submit\":false,\n"
+		" \"thread_count\": 1 ,\"queue_depth\":8,\"block_size\"  :  1.024e6 } , "
+		"\"y\":1E2}\n",
+		false,
+		"{ \"x\":[1 ,2],\t\"aio\" :{ \"overlap_events\":false , \"single_submit\":true,\n"
+		" \"thread_count\": 2 ,\"queue_depth\":16,\"block_size\"  :  524288 } , "
+		"\"y\":1E2}\n");
+	/* A value that is right stays as it is written, and a key may be too. */
+	check_edit("{\"\\u0061io\": {\"block_siz\\u0065\": 524288.0, \"queue_depth\": 1.6e1, "
+		   "\"thread_count\": 2, \"single_submit\": true, \"overlap_events\": true}}",
+		   false,
+		   "{\"\\u0061io\": {\"block_siz\\u0065\": 524288.0, \"queue_depth\": 1.6e1, "
+		   "\"thread_count\": 2, \"single_submit\": true, \"overlap_events\": false}}");
+	/* Objects of that name that are not the block. */
+	check_edit("{\"a\": [{\"aio\": {\"block_size\": 1}}], \"b\": {\"aio\": {\"x\": {}}}, "
+		   "\"aio\": {" FIVE "}}",
+		   false,
+		   "{\"a\": [{\"aio\": {\"block_size\": 1}}], \"b\": {\"aio\": {\"x\": {}}}, "
+		   "\"aio\": {" FIVE "}}");
+}
+
+static void the_name_of_workers_that_is_there_stays(void **state)
+{
+	(void)state;
+	check_edit("{\"aio\": {\"intra_op_parallelism\": 1, \"block_size\": 4096, "
+		   "\"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": false}}",
+		   false,
+		   "{\"aio\": {\"intra_op_parallelism\": 2, \"block_size\": 524288, "
+		   "\"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": false}}");
+	check_edit(
+		"{\"aio\": {\"intra_op_parallelism\": 1, \"thread_count\": 1, \"block_size\": "
+		"4096, \"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": false}}",
+		false,
+		"{\"aio\": {\"intra_op_parallelism\": 2, \"thread_count\": 2, \"block_size\": "
+		"524288, \"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": "
+		"false}}");
+}
+
+static void missing_keys_are_added_in_the_indentation_of_the_block(void **state)
+{
+	(void)state;
+	check_edit("{\n\t\"aio\": {\n\t\t\"queue_depth\": 8,\n\n\t\t\"block_size\": 524288\n\t}\n}",
+		   false,
+		   "{\n\t\"aio\": {\n\t\t\"queue_depth\": 16,\n\n\t\t\"block_size\": 524288,"
+		   "\n\t\t\"thread_count\": 2,\n\t\t\"single_submit\": true,"
+		   "\n\t\t\"overlap_events\": false\n\t}\n}");
+	check_edit("{\r\n  \"aio\": {\r\n    \"queue_depth\": 8\r\n  }\r\n}\r\n", false,
+		   "{\r\n  \"aio\": {\r\n    \"queue_depth\": 16,\r\n    \"block_size\": 524288,"
+		   "\r\n    \"thread_count\": 2,\r\n    \"single_submit\": true,"
+		   "\r\n    \"overlap_events\": false\r\n  }\r\n}\r\n");
+	check_edit("{\"aio\":{\"queue_depth\":16}}", false,
+		   "{\"aio\":{\"queue_depth\":16,\"block_size\":524288,\"thread_count\":2,"
+		   "\"single_submit\":true,\"overlap_events\":false}}");
+	check_edit("{ \"aio\": { \"block_size\": 1024 } }", false, "{ \"aio\": { " FIVE " } }");
+}
+
+static void a_missing_block_is_added_in_the_indentation_of_the_file(void **state)
+{
+	(void)state;
+	check_edit("{\n  \"a\": 1\n}\n", false,
+		   "{\n  \"a\": 1,\n  \"aio\": {" LINES("\n    ") "\n  }\n}\n");
+	check_edit("{\n\t\"a\": {\n\t\t\"b\": 2\n\t}\n}", false,
+		   "{\n\t\"a\": {\n\t\t\"b\": 2\n\t},\n\t\"aio\": {" LINES("\n\t\t") "\n\t}\n}");
+	check_edit("{\r\n    \"a\": []\r\n}", false,
+		   "{\r\n    \"a\": [],\r\n    \"aio\": {" LINES("\r\n        ") "\r\n    }\r\n}");
+	check_edit("{\n\"a\": 1\n}", false, "{\n\"a\": 1,\n\"aio\": {" LINES("\n  ") "\n}\n}");
+	check_edit("{\"a\": 1}", false, "{\"a\": 1, \"aio\": {" FIVE "}}");
+	check_edit("{\"a\":1,\"b\":2}", false, "{\"a\":1,\"b\":2,\"aio\":{" FIVE_TIGHT "}}");
+	check_edit("{}", false, "{\"aio\": {" FIVE "}}");
+	check_edit("{\n}\n", false, "{\n  \"aio\": {" LINES("\n    ") "\n  }\n}\n");
+	check_edit("{\r\n}\r\n", false, "{\r\n  \"aio\": {" LINES("\r\n    ") "\r\n  }\r\n}\r\n");
+	check_edit("{\"a\": 1, \"aio\": {}, \"b\": 2}", false,
+		   "{\"a\": 1, \"aio\": {" FIVE "}, \"b\": 2}");
+	check_edit("{\n  \"aio\": null,\n  \"b\": 2\n}", false,
+		   "{\n  \"aio\": {" LINES("\n    ") "\n  },\n  \"b\": 2\n}");
+}
+
+static void the_engine_is_named_where_auto_would_take_another(void **state)
+{
+	(void)state;
+	check_edit("{\"aio\": {" FIVE "}}", true,
+		   "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
+	check_edit("{}", true, "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
+	check_edit("{\"nvswap\": {\"verify\": true}, \"aio\": {" FIVE "}}", true,
+		   "{\"nvswap\": {\"verify\": true, \"ioengine\": \"io_uring\"}, \"aio\": {" FIVE
+		   "}}");
+	check_edit("{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}", true,
+		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
+	check_edit("{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}", false,
+		   "{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}");
+	/* Settings that were found for one engine are of no use to another. */
+	check_edit("{\"nvswap\": {\"ioengine\": \"posix\"}, \"aio\": {" FIVE "}}", false,
+		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
+	check_edit("{\"nvswap\": {}, \"aio\": {" FIVE "}}", true,
+		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
+}
+
+static void check_refused(const char *old, const char *says)
+{
+	struct nvs_error error;
+	char *text;
+	size_t nbytes;
+
+	assert_int_equal(tune_edit(old, strlen(old), "it", &point, false, &text, &nbytes, &error),
+			 -EINVAL);
+	assert_says(error.text, says);
+}
+
+static void what_is_no_configuration_is_refused(void **state)
+{
+	(void)state;
+	check_refused("", "it:1:1");
+	check_refused("[]", "must be an object");
+	check_refused("{\"aio\": 3}", "aio is 3");
+	check_refused("{\"aio\": [1]}", "aio is a list");
+	check_refused("{\"nvswap\": true}", "nvswap is true");
+	check_refused("{\"aio\": {}, \"aio\": {}}", "stands here and on line 1 already");
+	check_refused("{\"aio\": {\"block_size\": 4096, \"block_size\": 4096}}", "already");
+	check_refused("{\"aio\": {\"block_siz\": 4096}}", "block_size");
+	check_refused("{\"aio\": {\"block_size\": 4096,}}", "comma too many");
+	check_refused("{\"aio\": {\"thread_count\": 1, \"intra_op_parallelism\": 2}}",
+		      "another name");
+}
+
+/* ---- Texts at random ---- */
+
+/* A text as it is and as it should become; or, where something is added, its bytes in order. */
+struct texts {
+	char old[8192], due[8192];
+	size_t n, due_n;
+	uint64_t random;
+	bool complete;
+};
+
+static void put(struct texts *texts, const char *old, const char *due)
+{
+	assert_true(texts->n + strlen(old) < sizeof(texts->old) &&
+		    texts->due_n + strlen(due) < sizeof(texts->due));
+	texts->n = (size_t)(stpcpy(texts->old + texts->n, old) - texts->old);
+	texts->due_n = (size_t)(stpcpy(texts->due + texts->due_n, due) - texts->due);
+}
+
+static const char *one_of(struct texts *texts, const char *const *of)
+{
+	unsigned n = 0;
+
+	while (of[n])
+		n++;
+	return of[random_below(&texts->random, n)];
+}
+
+static void put_space(struct texts *texts)
+{
+	static const char *const spaces[] = {"",   "",	     "",	 " ", "\n",
+					     "\t", "\r\n  ", "\n\n    ", NULL};
+	const char *space = one_of(texts, spaces);
+
+	put(texts, space, space);
+}
+
+static void put_mark(struct texts *texts, const char *mark)
+{
+	put_space(texts);
+	put(texts, mark, mark);
+	put_space(texts);
+}
+
+static void put_any_value(struct texts *texts, unsigned depth)
+{
+	static const char *const values[] = {"1",	   "-2.50e+3",
+					     "null",	   "true",
+					     "{}",	   "\"\"",
+					     "\"\\\"},\"", "\"\xc3\xa9 aio\"",
+					     "[]",	   "[1 , {\"aio\":{}}]",
+					     NULL};
+	const char *value = one_of(texts, values);
+
+	if (!depth || random_below(&texts->random, 3)) {
+		put(texts, value, value);
+		return;
+	}
+	put_mark(texts, "{");
+	put(texts, "\"aio\"", "\"aio\"");
+	put_mark(texts, ":");
+	put_any_value(texts, depth - 1);
+	put_mark(texts, "}");
+}
+
+static void put_aio(struct texts *texts)
+{
+	static const struct {
+		const char *key, *old, *due;
+	} members[] = {{"\"block_size\"", "4096", "524288"},
+		       {"\"queue_depth\"", "1e2", "16"},
+		       {"\"thread_count\"", "1", "2"},
+		       {"\"single_submit\"", "false", "true"},
+		       {"\"overlap_events\"", "true", "false"}};
+	unsigned n = COUNT(members), first = (unsigned)random_below(&texts->random, n);
+	unsigned used = random_below(&texts->random, 2) ? n
+							: (unsigned)random_below(&texts->random, n);
+
+	texts->complete = used == n;
+	if (!used) {
+		put(texts, "{}", "{}");
+		return;
+	}
+	put_mark(texts, "{");
+	for (unsigned i = 0; i < used; i++) {
+		unsigned m = (first + i) % n;
+
+		if (i)
+			put_mark(texts, ",");
+		put(texts, members[m].key, members[m].key);
+		put_mark(texts, ":");
+		put(texts, members[m].old, members[m].due);
+	}
+	put_mark(texts, "}");
+}
+
+static void make_texts(struct texts *texts)
+{
+	unsigned n = (unsigned)random_below(&texts->random, 5);
+	unsigned aio = (unsigned)random_below(&texts->random, n + 1); /* n: there is none */
+	char key[16];
+
+	texts->n = texts->due_n = 0;
+	texts->complete = false;
+	put_mark(texts, "{");
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(key, sizeof(key), i == aio ? "\"aio\"" : "\"k%u\"", i);
+		if (i)
+			put_mark(texts, ",");
+		put(texts, key, key);
+		put_mark(texts, ":");
+		if (i == aio)
+			put_aio(texts);
+		else
+			put_any_value(texts, 3);
+	}
+	put_mark(texts, "}");
+}
+
+/* Whether `text` with some bytes taken out is `part`. */
+static bool is_inside(const char *text, const char *part)
+{
+	for (; *text && *part; text++)
+		part += *text == *part;
+	return !*part;
+}
+
+static void what_was_there_is_there_in_order_in_texts_at_random(void **state)
+{
+	struct texts texts = {.random = random_seed("tune_apply")};
+	struct nvs_error error;
+	char *text;
+	size_t nbytes;
+
+	(void)state;
+	for (unsigned i = 0; i < 3000; i++) {
+		make_texts(&texts);
+		SUCCEEDS(tune_edit(texts.old, texts.n, "it", &point, false, &text, &nbytes, &error),
+			 &error);
+		if (texts.complete ? strcmp(text, texts.due) != 0 : !is_inside(text, texts.due))
+			fail_msg("of\n%s\nbecame\n%s", texts.old, text);
+		free(text);
+	}
+}
+
+/* ---- Files ---- */
+
+static const char old_text[] = "{\n  \"a\": 1,\n  \"aio\": {\"block_size\": 4096}\n}\n";
+
+static void write_file(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "we");
+
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void read_file(const char *path, char text[4096])
+{
+	FILE *file = fopen(path, "re");
+
+	assert_non_null(file);
+	text[fread(text, 1, 4095, file)] = '\0';
+	fclose(file);
+}
+
+/* How many names there are in the directory. */
+static unsigned count_names(const char *directory)
+{
+	char command[512], text[4096];
+	FILE *list;
+
+	snprintf(command, sizeof(command), "ls -A '%s' | wc -l", directory);
+	list = popen(command, "re"); /* NOLINT(cert-env33-c): it lists a directory of its own */
+	assert_non_null(list);
+	assert_non_null(fgets(text, sizeof(text), list));
+	pclose(list);
+	return (unsigned)strtoul(text, NULL, 10);
+}
+
+static void the_file_keeps_its_mode_and_owner_and_a_link_stays_one(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
+	const char *link = path_in(directory, "link.json");
+	struct nvs_error error;
+	struct stat st;
+	char text[4096];
+
+	(void)state;
+	write_file(path, old_text);
+	assert_int_equal(chmod(path, 0640), 0);
+	if (!geteuid())
+		assert_int_equal(chown(path, 12345, 54321), 0);
+	assert_int_equal(symlink("ds_config.json", link), 0);
+	SUCCEEDS(tune_apply_check(link, &error), &error);
+	read_file(path, text);
+	assert_string_equal(text, old_text);
+	assert_int_equal(count_names(directory), 2);
+	SUCCEEDS(tune_apply(link, &point, false, &error), &error);
+	read_file(path, text);
+	assert_string_equal(text, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
+	assert_int_equal(lstat(link, &st), 0);
+	assert_true(S_ISLNK(st.st_mode));
+	assert_int_equal(lstat(path, &st), 0);
+	assert_int_equal(st.st_mode, S_IFREG | 0640);
+	if (!geteuid())
+		assert_true(st.st_uid == 12345 && st.st_gid == 54321);
+	assert_int_equal(count_names(directory), 2);
+}
+
+static void a_file_that_has_the_choice_is_not_touched(void **state)
+{
+	const char *path = path_in(temp_directory(), "ds_config.json");
+	struct nvs_error error;
+	struct stat before, after;
+
+	(void)state;
+	write_file(path, "{\"aio\": {" FIVE "}}");
+	assert_int_equal(stat(path, &before), 0);
+	SUCCEEDS(tune_apply(path, &point, false, &error), &error);
+	assert_int_equal(stat(path, &after), 0);
+	assert_int_equal(before.st_ino, after.st_ino);
+}
+
+static void what_can_not_be_written_is_said_before(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
+	struct nvs_error error;
+
+	(void)state;
+	assert_int_equal(tune_apply_check(path, &error), -ENOENT);
+	assert_says(error.text, "ds_config.json");
+	assert_int_equal(tune_apply_check(directory, &error), -EINVAL);
+	assert_says(error.text, "is no file");
+	assert_int_equal(tune_apply_check("/dev/null", &error), -EINVAL);
+	write_file(path, "{\"aio\": 7}");
+	assert_int_equal(tune_apply_check(path, &error), -EINVAL);
+	assert_says(error.text, "ds_config.json:1:9");
+}
+
+/* In a process without root's rights. */
+static int apply_where_nothing_may_be_made(void *path)
+{
+	struct nvs_error error;
+
+	if (!geteuid() && (setgid(65534) || setuid(65534)))
+		return CHILD_SKIPPED;
+	EXPECT(tune_apply_check(path, &error) == -EACCES);
+	EXPECT(strstr(error.text, "give a copy in a directory that you may write to"));
+	EXPECT(tune_apply(path, &point, false, &error) == -EACCES);
+	return CHILD_OK;
+}
+
+static void a_directory_that_may_not_be_written_to_is_said(void **state)
+{
+	char directory[] = "/tmp/nvswap-apply-XXXXXX", path[64], text[4096];
+	int rc;
+
+	(void)state;
+	assert_non_null(mkdtemp(directory));
+	snprintf(path, sizeof(path), "%s/ds_config.json", directory);
+	write_file(path, old_text);
+	assert_int_equal(chmod(path, 0666), 0);
+	assert_int_equal(chmod(directory, 0555), 0);
+	rc = in_child(apply_where_nothing_may_be_made, path);
+	read_file(path, text);
+	unlink(path);
+	rmdir(directory);
+	assert_int_equal(rc, CHILD_OK);
+	assert_string_equal(text, old_text);
+}
+
+static void a_call_that_fails_leaves_the_old_file_or_the_new(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
+	struct nvs_error error = {0};
+	char text[4096];
+	uint64_t failed = 1;
+	unsigned failures = 0;
+
+	(void)state;
+	for (uint64_t nth = 1; failed; nth++) {
+		bool is_old;
+		int rc;
+
+		write_file(path, old_text);
+		inject_fail(INJECT_ANY, nth, 1, EIO);
+		rc = tune_apply(path, &point, false, &error);
+		inject_stop(&failed);
+		read_file(path, text);
+		is_old = !strcmp(text, old_text);
+		if (!is_old)
+			assert_string_equal(text, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
+		assert_true(rc || !is_old);
+		assert_true(!rc || error.text[0]);
+		assert_int_equal(count_names(directory), 1);
+		failures += rc != 0;
+	}
+	assert_true(failures > 8);
+}
+
+/* Applies one choice and the other, until it is killed. */
+static void apply_for_ever(const char *path)
+{
+	struct nvs_error error;
+
+	for (;;)
+		if (tune_apply(path, &other, false, &error) ||
+		    tune_apply(path, &point, false, &error))
+			_exit(CHILD_WRONG);
+}
+
+static void a_kill_at_any_moment_leaves_a_whole_file(void **state)
+{
+	const char *path = path_in(temp_directory(), "ds_config.json");
+	uint64_t random = random_seed("tune_apply_kill");
+	struct nvs_error error;
+	char text[4096], texts[2][4096];
+
+	(void)state;
+	write_file(path, old_text);
+	SUCCEEDS(tune_apply(path, &other, false, &error), &error);
+	read_file(path, texts[0]);
+	SUCCEEDS(tune_apply(path, &point, false, &error), &error);
+	read_file(path, texts[1]);
+	for (unsigned i = 0; i < 40; i++) {
+		struct timespec wait = {.tv_nsec = (long)random_below(&random, 8000000)};
+		pid_t child = fork();
+		int status;
+
+		assert_true(child >= 0);
+		if (!child)
+			apply_for_ever(path);
+		nanosleep(&wait, NULL);
+		assert_int_equal(kill(child, SIGKILL), 0);
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_true(WIFSIGNALED(status));
+		read_file(path, text);
+		if (strcmp(text, texts[0]) != 0)
+			assert_string_equal(text, texts[1]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(values_are_replaced_and_every_other_byte_stays),
+		test(the_name_of_workers_that_is_there_stays),
+		test(missing_keys_are_added_in_the_indentation_of_the_block),
+		test(a_missing_block_is_added_in_the_indentation_of_the_file),
+		test(the_engine_is_named_where_auto_would_take_another),
+		test(what_is_no_configuration_is_refused),
+		test(what_was_there_is_there_in_order_in_texts_at_random),
+		test(the_file_keeps_its_mode_and_owner_and_a_link_stays_one),
+		test(a_file_that_has_the_choice_is_not_touched),
+		test(what_can_not_be_written_is_said_before),
+		test(a_directory_that_may_not_be_written_to_is_said),
+		test(a_call_that_fails_leaves_the_old_file_or_the_new),
+		test(a_kill_at_any_moment_leaves_a_whole_file),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

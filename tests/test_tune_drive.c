@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tuning does to a drive beside its search: the fill that leaves no block unwritten and keeps
+ * to its time, the file that one process has at a time, and the judgement on writes that slow down.
+ */
+#include "support.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/tune_bounds.h"
+#include "cli/tune_drive.h"
+
+#define MIB	((uint64_t)1 << 20)
+#define LONG_NS UINT64_C(3600000000000)
+
+static bool stop;
+
+static bool asked_to_stop(void)
+{
+	return stop;
+}
+
+static struct tune_drive drive;
+static struct tune_file file;
+static struct tune_work work;
+static struct nvs_error error;
+
+static void begin(uint64_t working_set)
+{
+	stop = false;
+	drive = (struct tune_drive){.working_set = working_set};
+	SUCCEEDS(tune_file_make(&file, temp_directory(), working_set, &error), &error);
+	work = (struct tune_work){.drive = &drive,
+				  .load = {.path = file.path,
+					   .working_set = working_set,
+					   .memory = aligned_alloc(4096, 64 * MIB),
+					   .memory_bytes = 64 * MIB,
+					   .stopped = asked_to_stop}};
+	assert_non_null(work.load.memory);
+	memset(work.load.memory, 0xa5, 64 * MIB);
+}
+
+static void end(void)
+{
+	struct stat st;
+
+	tune_file_remove(&file);
+	assert_int_equal(lstat(file.path, &st), -1);
+	free(work.load.memory);
+}
+
+static void check_filled(uint64_t nbytes)
+{
+	static char block[4096];
+	uint64_t stamp;
+	int fd = open(file.path, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	for (uint64_t at = 0; at < nbytes; at += sizeof(block)) {
+		assert_int_equal(pread(fd, block, sizeof(block), (off_t)at), sizeof(block));
+		memcpy(&stamp, block, sizeof(stamp));
+		assert_int_equal(stamp, at);
+		assert_int_equal(block[sizeof(block) - 1], (char)0xa5);
+	}
+	close(fd);
+}
+
+static void every_block_is_written_and_no_two_are_alike(void **state)
+{
+	struct stat st;
+
+	(void)state;
+	begin(97 * MIB);
+	assert_int_equal(stat(file.path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	SUCCEEDS(tune_fill(&work, LONG_NS, LONG_NS, &error), &error);
+	assert_int_equal(work.load.working_set, 97 * MIB);
+	assert_int_equal(drive.written_bytes, 97 * MIB);
+	assert_true(work.fill_first > 0 && work.fill_last > 0);
+	check_filled(97 * MIB);
+	end();
+}
+
+static void a_fill_that_takes_too_long_ends_with_what_there_is(void **state)
+{
+	(void)state;
+	begin(512 * MIB);
+	SUCCEEDS(tune_fill(&work, 0, LONG_NS, &error), &error);
+	assert_in_range(work.load.working_set, TUNE_WORKING_SET_MIN, 128 * MIB);
+	assert_int_equal(drive.working_set, work.load.working_set);
+	check_filled(drive.working_set);
+	end();
+}
+
+static void a_fill_without_an_end_is_an_error(void **state)
+{
+	(void)state;
+	begin(64 * MIB);
+	assert_int_equal(tune_fill(&work, 0, 0, &error), -ETIME);
+	assert_says(error.text, "give a longer --time");
+	stop = true;
+	assert_int_equal(tune_fill(&work, LONG_NS, LONG_NS, &error), -EINTR);
+	end();
+}
+
+static void one_at_a_time_has_the_file_of_a_directory(void **state)
+{
+	struct tune_file second;
+	char directory[PATH_MAX];
+
+	(void)state;
+	begin(64 * MIB);
+	memcpy(directory, file.path, sizeof(directory));
+	*strrchr(directory, '/') = '\0';
+	assert_int_equal(tune_file_make(&second, directory, MIB, &error), -EBUSY);
+	assert_says(error.text, "another nvswap tune");
+	end();
+	SUCCEEDS(tune_file_make(&second, directory, MIB, &error), &error);
+	tune_file_remove(&second);
+}
+
+static void a_link_in_place_of_the_file_is_not_followed(void **state)
+{
+	const char *directory = temp_directory(), *precious = path_in(directory, "precious");
+	const char *name = path_in(directory, ".nvswap-tune");
+	struct tune_file refused;
+	struct stat st;
+	int fd = open(precious, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, "data", 4), 4);
+	close(fd);
+	assert_int_equal(symlink("precious", name), 0);
+	assert_int_equal(tune_file_make(&refused, directory, MIB, &error), -EEXIST);
+	assert_int_equal(unlink(name), 0);
+	/* Of a second name, only the name is taken away. */
+	assert_int_equal(link(precious, name), 0);
+	SUCCEEDS(tune_file_make(&refused, directory, MIB, &error), &error);
+	tune_file_remove(&refused);
+	assert_int_equal(stat(precious, &st), 0);
+	assert_int_equal(st.st_size, 4);
+}
+
+static bool judge(double fill_first, double fill_last, double first, double last)
+{
+	drive = (struct tune_drive){.working_set = 512 * MIB, .written_bytes = 4096 * MIB};
+	work = (struct tune_work){.drive = &drive,
+				  .fill_first = fill_first,
+				  .fill_last = fill_last,
+				  .reference_first = first};
+	tune_judge_writes(&work, last);
+	return drive.slows_down;
+}
+
+static void writes_that_are_a_fifth_slower_are_told_with_numbers(void **state)
+{
+	(void)state;
+	assert_false(judge(2e9, 2e9, 2e9, 2e9));
+	assert_false(judge(2e9, 1.7e9, 2e9, 1.7e9));
+	assert_string_equal(drive.slows_text, "");
+	assert_false(judge(0, 0, 1e9, 3e9)); /* faster, and a fill that was too short to tell */
+	assert_true(judge(2e9, 1e9, 2e9, 1.9e9));
+	assert_says(drive.slows_text, "from 2.00 to 1.00 GB/s (50 % less) within 0.5 GiB");
+	assert_true(judge(2e9, 1.9e9, 3e9, 0.6e9));
+	assert_says(drive.slows_text, "from 3.00 to 0.60 GB/s (80 % less) within 4.0 GiB");
+	assert_says(drive.slows_text, "--working-set");
+}
+
+static struct tune_options options;
+
+static void the_space_is_what_machine_and_options_allow(void **state)
+{
+	struct tune_space space;
+
+	(void)state;
+	options = (struct tune_options){0};
+	drive = (struct tune_drive){.working_set = 1024 * MIB};
+	drive.machine.cpus = 6;
+	drive.machine.memory_bytes = 64 * 1024 * MIB;
+	drive.machine.auto_ioengine = NVS_IOENGINE_LIBAIO;
+	drive.machine.ioengine[NVS_IOENGINE_LIBAIO].works = true;
+	drive.machine.ioengine[NVS_IOENGINE_POSIX].works = true;
+	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
+	assert_int_equal(space.nblock_sizes, 9);
+	assert_int_equal(space.block_sizes[0], 65536);
+	assert_int_equal(space.block_sizes[8], 16 * MIB);
+	assert_int_equal(space.nqueue_depths, 9);
+	assert_int_equal(space.queue_depths[8], 256);
+	assert_int_equal(space.nthread_counts, 3);
+	assert_int_equal(space.nioengines, 2);
+	assert_int_equal(space.ioengines[0], NVS_IOENGINE_LIBAIO);
+	assert_int_equal(space.in_flight_max, 128 * MIB);
+
+	options = (struct tune_options){.block_size_min = 32 * MIB,
+					.queue_depth_max = 3,
+					.thread_count_max = 16,
+					.ioengine = NVS_IOENGINE_POSIX};
+	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
+	assert_int_equal(space.nblock_sizes, 1);
+	assert_int_equal(space.nqueue_depths, 2);
+	assert_int_equal(space.nthread_counts, 5);
+	assert_int_equal(space.nioengines, 1);
+	options.ioengine = NVS_IOENGINE_IO_URING;
+	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -ENOTSUP);
+	options = (struct tune_options){.block_size_min = 256 * MIB};
+	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -EINVAL);
+	assert_says(error.text, "in flight");
+}
+
+static void the_working_set_leaves_room_on_the_drive(void **state)
+{
+	(void)state;
+	options = (struct tune_options){.directory = "here"};
+	drive.path.free_bytes = 100 * 1024 * MIB;
+	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
+	assert_int_equal(drive.working_set, 1024 * MIB);
+	drive.path.free_bytes = 1000 * MIB;
+	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
+	assert_int_equal(drive.working_set, 250 * MIB);
+	drive.path.free_bytes = 71 * MIB;
+	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
+	assert_int_equal(drive.working_set, 64 * MIB);
+	drive.path.free_bytes = 70 * MIB;
+	assert_int_equal(tune_choose_working_set(&options, &drive, &error), -ENOSPC);
+	options.working_set = 100 * MIB;
+	drive.path.free_bytes = 109 * MIB;
+	assert_int_equal(tune_choose_working_set(&options, &drive, &error), -ENOSPC);
+	assert_says(error.text, "smaller --working-set");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(every_block_is_written_and_no_two_are_alike),
+		test(a_fill_that_takes_too_long_ends_with_what_there_is),
+		test(a_fill_without_an_end_is_an_error),
+		test(one_at_a_time_has_the_file_of_a_directory),
+		test(a_link_in_place_of_the_file_is_not_followed),
+		test(writes_that_are_a_fifth_slower_are_told_with_numbers),
+		test(the_space_is_what_machine_and_options_allow),
+		test(the_working_set_leaves_room_on_the_drive),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

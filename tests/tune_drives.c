@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kinds of drives: how long an I/O is served for, with so many in service. And what their points do
+ * in virtual time, under the workload of the tuner.
+ */
+#include "tune_drives.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "aio/aio.h"
+#include "cli/tune_search.h"
+#include "support.h"
+#include "swap_fixture.h"
+
+#define KIB UINT64_C(1024)
+#define US  UINT64_C(1000)
+#define MS  (1000 * US)
+#define MBS UINT64_C(1000000)
+
+const struct tune_space drive_space = {
+	.block_sizes = {64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB},
+	.nblock_sizes = 6,
+	.queue_depths = {1, 2, 4, 8, 16, 32, 64},
+	.nqueue_depths = 7,
+	.thread_counts = {1, 2, 4},
+	.nthread_counts = 3,
+	.ioengines = {NVS_IOENGINE_IO_URING},
+	.nioengines = 1,
+	.single_submits = true,
+	.overlap_events = true,
+	.in_flight_max = 256 * MIB,
+};
+
+/* ---- Kinds ---- */
+
+#define RATE	  (400 * MBS)
+#define DISK_RATE (150 * MBS)
+
+static uint64_t moving_at(uint64_t bytes_per_s, uint64_t nbytes)
+{
+	return nbytes * 1000 * MS / bytes_per_s;
+}
+
+static uint64_t longer(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* As much as its bus carries, from where enough is in flight to cover the latency. */
+static uint64_t saturating(void *arg, bool write, uint32_t nbytes, unsigned n)
+{
+	(void)arg;
+	(void)write;
+	(void)n;
+	return moving_at(RATE, nbytes);
+}
+
+/* Each I/O beyond the eighth makes all of them slower. */
+static uint64_t knee(void *arg, bool write, uint32_t nbytes, unsigned n)
+{
+	(void)arg;
+	(void)write;
+	return moving_at(RATE, nbytes) * (100 + (n > 8 ? 4 * (n - 8) : 0)) / 100;
+}
+
+static uint64_t writes_collapse(void *arg, bool write, uint32_t nbytes, unsigned n)
+{
+	(void)arg;
+	return moving_at(RATE, nbytes) * (write && n > 16 ? 3 : 1);
+}
+
+/* Each I/O costs as much time of the drive as 256 KiB do, however small. */
+static uint64_t large_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
+{
+	(void)arg;
+	(void)write;
+	(void)n;
+	return moving_at(RATE, nbytes + 256 * KIB);
+}
+
+/* The same, and more than 512 KiB are cut into many. */
+static uint64_t split_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
+{
+	uint64_t ns = large_blocks(arg, write, nbytes, n);
+
+	return nbytes > 512 * KIB ? ns + ns / 2 : ns;
+}
+
+/* One at a time, and the arm has to get there first. */
+static uint64_t disk(void *arg, bool write, uint32_t nbytes, unsigned n)
+{
+	(void)arg;
+	(void)write;
+	(void)n;
+	return 4 * MS + moving_at(DISK_RATE, nbytes);
+}
+
+const struct drive_kind drive_kinds[] = {
+	{"saturating", RATE, 3 * MS, saturating, TUNE_SWAP},
+	{"sharp knee", RATE, 30 * MS, knee, TUNE_SWAP},
+	{"writes collapse", RATE, 3 * MS, writes_collapse, TUNE_WRITE},
+	{"large blocks", RATE, MS, large_blocks, TUNE_SWAP},
+	{"split blocks", RATE, MS, split_blocks, TUNE_SWAP},
+	{"far away", RATE, 300 * MS, saturating, TUNE_READ}, /* one queue can't cover that */
+	{"disk", DISK_RATE, 0, disk, TUNE_SWAP},
+};
+const size_t ndrive_kinds = COUNT(drive_kinds);
+
+const struct drive_kind *drive_kind(const char *name)
+{
+	for (size_t i = 0; i < ndrive_kinds; i++)
+		if (!strcmp(drive_kinds[i].name, name))
+			return &drive_kinds[i];
+	fail_msg("there is no drive of the kind \"%s\"", name);
+	return NULL;
+}
+
+/* ---- The workload over a simulated drive ---- */
+
+static int open_aio(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
+		    struct nvs_error *error)
+{
+	struct drive_load *load = arg;
+
+	return aio_open_with(aio, config, &engine_sim, load->sim, NULL, error);
+}
+
+static uint64_t virtual_ns(void *arg)
+{
+	struct drive_load *load = arg;
+	struct sim_counts counts;
+
+	sim_get(load->sim, &counts);
+	return counts.now_ns;
+}
+
+static void hold(void *arg, bool on)
+{
+	struct drive_load *load = arg;
+
+	if (!on) {
+		sim_go(load->sim);
+		return;
+	}
+	sim_hold(load->sim);
+	sim_await_workers(load->sim);
+}
+
+void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
+		     const struct tune_space *space)
+{
+	const struct sim_drive drive = {
+		.latency_ns = kind->latency_ns,
+		.moving_ns = kind->moving_ns,
+		.still = true,
+		.patience_us = 1000,
+	};
+	const char *path = path_in(temp_directory(), "file");
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	load->load = (struct tune_load){
+		.open = open_aio,
+		.now_ns = virtual_ns,
+		.hold = hold,
+		.arg = load,
+		.path = path,
+		.working_set = 2 * space->in_flight_max + 128 * MIB,
+		.memory_bytes = space->in_flight_max + 64 * MIB,
+	};
+	MUST(fd >= 0 && !ftruncate(fd, (off_t)load->load.working_set));
+	close(fd);
+	load->load.memory = mmap(NULL, load->load.memory_bytes, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	MUST(load->load.memory != MAP_FAILED);
+	load->sim = sim_open(&drive);
+	MUST(load->sim);
+}
+
+void drive_load_close(struct drive_load *load)
+{
+	sim_close(load->sim);
+	munmap(load->load.memory, load->load.memory_bytes);
+}
+
+/* ---- What its points do ---- */
+
+struct known {
+	struct tune_point point;
+	struct tune_sample sample;
+	uint64_t beside_ns; /* of a round, besides what is counted */
+};
+
+struct drive {
+	const struct drive_kind *kind;
+	double noise;
+	struct known *known;
+	size_t n;
+	uint64_t random, now_ns, longest_ns, measured, fails;
+	int error;
+};
+
+/* So many blocks at its best, and eight times what the queues hold. */
+#define BLOCKS_COUNTED 96
+
+static struct known know(struct drive_load *load, const struct drive_kind *kind,
+			 const struct tune_point *point)
+{
+	uint64_t in_flight = (uint64_t)point->queue_depth * point->thread_count;
+	uint64_t counted = (BLOCKS_COUNTED + 8 * in_flight) * point->block_size;
+	uint64_t for_ns = moving_at(kind->bytes_per_s, counted);
+	uint64_t from = virtual_ns(load);
+	struct known known = {.point = *point};
+	struct nvs_error error;
+
+	SUCCEEDS(tune_load_measure(load, point, kind->objective, for_ns, &known.sample, &error),
+		 &error);
+	known.beside_ns = virtual_ns(load) - from - known.sample.ns;
+	return known;
+}
+
+/*
+ * No drive here minds whether I/Os are handed over one by one, and a thread that the machine held
+ * up only makes a round slower: the better of the two is the rate of both.
+ */
+static void settle_submits(struct drive *drive)
+{
+	for (size_t i = 0; i < drive->n; i++)
+		for (size_t j = 0; j < drive->n; j++) {
+			struct tune_point one_by_one = drive->known[i].point;
+
+			one_by_one.single_submit = true;
+			if (space_same(&one_by_one, &drive->known[j].point) &&
+			    drive->known[i].sample.bytes_per_s < drive->known[j].sample.bytes_per_s)
+				drive->known[i].sample = drive->known[j].sample;
+			else if (space_same(&one_by_one, &drive->known[j].point))
+				drive->known[j].sample = drive->known[i].sample;
+		}
+}
+
+struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space)
+{
+	struct drive *drive = calloc(1, sizeof(*drive));
+	struct tune_point point = space_first(space);
+	struct drive_load load;
+	size_t n = 1;
+
+	while (space_next(space, &point))
+		n++;
+	MUST(drive);
+	*drive = (struct drive){.kind = kind};
+	drive->known = calloc(n, sizeof(*drive->known));
+	MUST(drive->known);
+	drive_load_open(&load, kind, space);
+	point = space_first(space);
+	do
+		drive->known[drive->n++] = know(&load, kind, &point);
+	while (space_next(space, &point));
+	drive_load_close(&load);
+	settle_submits(drive);
+	return drive;
+}
+
+void drive_close(struct drive *drive)
+{
+	free(drive->known);
+	free(drive);
+}
+
+static const struct known *known_of(const struct drive *drive, const struct tune_point *point)
+{
+	for (size_t i = 0; i < drive->n; i++)
+		if (space_same(&drive->known[i].point, point))
+			return &drive->known[i];
+	fail_msg("a point that is not of the space");
+	return NULL;
+}
+
+/* Nearly that of Gauss: twelve even ones, added up. */
+static double deviation(struct drive *drive)
+{
+	double sum = -6;
+
+	for (int i = 0; i < 12; i++)
+		sum += (double)random_below(&drive->random, 1000000) / 1e6;
+	return sum;
+}
+
+static int measure(void *arg, const struct tune_point *point, enum tune_objective objective,
+		   uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
+{
+	struct drive *drive = arg;
+	const struct known *known = known_of(drive, point);
+
+	/* For a map, others are asked for; they are made up alike. */
+	(void)objective;
+	if (++drive->measured == drive->fails) {
+		*error = (struct nvs_error){.code = drive->error, .text = "the drive says no"};
+		return drive->error;
+	}
+	*sample = known->sample;
+	sample->ns = for_ns;
+	/* However bad the luck, something moves. */
+	sample->bytes_per_s *= fmax(1 + drive->noise * deviation(drive), 0.01);
+	drive->now_ns += for_ns + known->beside_ns;
+	drive->longest_ns = longer(drive->longest_ns, for_ns + known->beside_ns);
+	return 0;
+}
+
+static uint64_t now_ns(void *arg)
+{
+	return ((struct drive *)arg)->now_ns;
+}
+
+struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
+{
+	drive->noise = noise;
+	drive->random = seed;
+	drive->now_ns = drive->longest_ns = drive->measured = 0;
+	return (struct tune_meter){.measure = measure, .now_ns = now_ns, .arg = drive};
+}
+
+double drive_rate(struct drive *drive, const struct tune_point *point)
+{
+	return known_of(drive, point)->sample.bytes_per_s;
+}
+
+double drive_best_rate(struct drive *drive)
+{
+	double best = 0;
+
+	for (size_t i = 0; i < drive->n; i++)
+		best = fmax(best, drive->known[i].sample.bytes_per_s);
+	return best;
+}
+
+uint64_t drive_longest_ns(const struct drive *drive)
+{
+	return drive->longest_ns;
+}
+
+void drive_fail(struct drive *drive, uint64_t nth, int error)
+{
+	drive->fails = nth;
+	drive->error = error;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Drives of several kinds to tune for, in virtual time. What a point does on one comes from the
+ * workload of the tuner over the aio layer on a simulated drive, measured once; the rounds of a
+ * search are that, with noise, and take virtual time. So a sweep of a whole space
+ * with all its rounds takes seconds.
+ */
+#ifndef TESTS_TUNE_DRIVES_H
+#define TESTS_TUNE_DRIVES_H
+
+#include "cli/tune.h"
+#include "sim_drive.h"
+
+struct drive_kind {
+	const char *name;
+	uint64_t bytes_per_s; /* that it never exceeds */
+	uint64_t latency_ns;  /* as of struct sim_drive, and so the next */
+	uint64_t (*moving_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
+	enum tune_objective objective; /* that shows what it is like */
+};
+
+extern const struct drive_kind drive_kinds[];
+extern const size_t ndrive_kinds;
+const struct drive_kind *drive_kind(const char *name);
+
+/* Six blocks, seven depths, three counts of workers, single_submit and overlap_events. */
+extern const struct tune_space drive_space;
+
+/* A workload over a simulated drive, on an empty file that is not touched. */
+struct drive_load {
+	struct tune_load load;
+	struct sim *sim;
+};
+/* With the bytes of memory and working set that the space asks for. */
+void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
+		     const struct tune_space *space);
+void drive_load_close(struct drive_load *load);
+
+struct drive;
+
+/* Every point of the space is measured, in the objective of the kind. */
+struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space);
+void drive_close(struct drive *drive);
+/* Begins anew: the clock, and the noise from a seed: the standard deviation of a round, as a share.
+ */
+struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed);
+/* Without noise. */
+double drive_rate(struct drive *drive, const struct tune_point *point);
+double drive_best_rate(struct drive *drive);
+/* The longest round so far. */
+uint64_t drive_longest_ns(const struct drive *drive);
+/* The n-th measurement (from 1) fails with this; 0: none does. */
+void drive_fail(struct drive *drive, uint64_t nth, int error);
+
+#endif
