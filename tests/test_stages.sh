@@ -70,11 +70,10 @@ process_of() {
 	return 1
 }
 
-# holds NAME EXPRESSION: of the JSON documents in $T/out: j is the last, jobs its jobs by name and
+# true_of EXPRESSION: of the JSON documents in $T/out: j is the last, jobs its jobs by name and
 # clone ("a.0"), docs all of them. begin and end are of the part measured, in ms.
-holds() {
-	local why
-	why=$(python3 - "$T/out" "$2" "$T" 2>&1 <<'PY'
+true_of() {
+	python3 - "$T/out" "$1" "$T" 2>&1 <<'PY'
 import json, os, re, sys
 text, docs, at = open(sys.argv[1]).read(), [], 0
 while text[at:].strip():
@@ -92,7 +91,12 @@ scope = {"j": docs[-1], "docs": docs, "jobs": by_name(docs[-1]), "by_name": by_n
 if not eval(f"({sys.argv[2]}\n)", scope):
     sys.exit(f"does not hold: {sys.argv[2]}\n{json.dumps(docs)[:4000]}")
 PY
-)
+}
+
+# holds NAME EXPRESSION
+holds() {
+	local why
+	why=$(true_of "$2")
 	result "$1" $? "$why"
 }
 
@@ -288,16 +292,24 @@ rw=swapout
 stonewall
 loops=1
 J
-json status_is_told_at_intervals "len(docs) >= 3 and
+told="len(docs) >= 3 and
 	all(len(doc['jobs']) == 3 for doc in docs) and
 	all(bytes_of(by_name(early)[name]) <= bytes_of(by_name(late)[name])
 	    for early, late in zip(docs, docs[1:]) for name in jobs) and
 	any(0 < bytes_of(by_name(doc)['a.0']) < bytes_of(jobs['a.0']) and
-	    by_name(doc)['a.0']['read']['clat_ns']['N'] > 0 for doc in docs[:-1])" \
-	--status-interval 200ms
-run --status-interval 200ms --output-format normal
-[ "$status" = 0 ] && [ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ] &&
-	[ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
+	    by_name(doc)['a.0']['read']['clat_ns']['N'] > 0 for doc in docs[:-1])"
+start --status-interval 100ms --runtime 1h
+until_true true_of "$told" >"$T/why"
+kill -TERM $pid
+ended
+holds status_is_told_at_intervals "$told"
+told_as_text() {
+	[ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ]
+}
+start --status-interval 100ms --runtime 1h --output-format normal
+until_true told_as_text && kill -TERM $pid
+ended
+told_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
 result status_is_told_as_text $? "$(cat "$T/out")"
 run --output-format normal,json,terse
 [ "$status" = 0 ] && python3 - "$T/out" >"$T/err" 2>&1 <<'PY'

@@ -15,7 +15,9 @@
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 #define NNUMBERS (sizeof(numbers) / sizeof(*numbers))
 
-static volatile sig_atomic_t caught;
+/* Any thread's: a handler runs in whichever the kernel chooses, and all of them ask. */
+static atomic_int caught;
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may use it");
 static const atomic_int *also;
 
 static void on_signal(int number)
@@ -63,5 +65,7 @@ bool stop_follow(const atomic_int *told, int parent_pid)
 
 int stop_signal(void)
 {
-	return caught || !also ? caught : atomic_load(also);
+	int number = caught;
+
+	return number || !also ? number : atomic_load(also);
 }
