@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -1118,6 +1119,72 @@ static void a_batch_tells_the_first_in_it_that_failed(void **state)
 	rig_close(&rig);
 }
 
+#define SLEPT_FOR 64
+
+struct sleeper {
+	struct rig *rig;
+	struct nvs_transfer **all;
+	long sleeps; /* out: how often it gave the processor away */
+};
+
+static long own_sleeps(void)
+{
+	struct rusage usage;
+
+	assert_int_equal(getrusage(RUSAGE_THREAD, &usage), 0);
+	return usage.ru_nvcsw;
+}
+
+static void *sleep_until_completed(void *arg)
+{
+	struct sleeper *sleeper = arg;
+	long before = own_sleeps();
+
+	nvs_transfer_wait(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
+	sleeper->sleeps = own_sleeps() - before;
+	return NULL;
+}
+
+static bool is_awaited(struct rig *rig, const struct nvs_transfer *transfer)
+{
+	bool awaited;
+
+	pthread_mutex_lock(&rig->aio->lock);
+	awaited = transfer->state.flags & TRANSFER_AWAITED;
+	pthread_mutex_unlock(&rig->aio->lock);
+	return awaited;
+}
+
+static void a_batch_is_slept_for_once_and_not_for_each(void **state)
+{
+	struct nvs_transfer transfers[SLEPT_FOR], *all[SLEPT_FOR];
+	struct sleeper sleeper = {.all = all};
+	pthread_t thread;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.queue_depth = SLEPT_FOR));
+	for (unsigned i = 0; i < SLEPT_FOR; i++) {
+		transfers[i] = transfer_of(&rig, NVS_READ, rig.data + (size_t)i * PAGE, PAGE,
+					   (uint64_t)i * PAGE);
+		all[i] = &transfers[i];
+	}
+	fake_hold(&rig.fake);
+	SUCCEEDS(nvs_submit(rig.aio, all, SLEPT_FOR, &rig.error), &rig.error);
+	sleeper.rig = &rig;
+	assert_int_equal(pthread_create(&thread, NULL, sleep_until_completed, &sleeper), 0);
+	while (!is_awaited(&rig, all[SLEPT_FOR - 1]))
+		sched_yield();
+	for (unsigned i = 0; i < SLEPT_FOR; i++) {
+		fake_release(&rig.fake, 1);
+		while (!nvs_transfer_completed(all[i]))
+			sched_yield();
+	}
+	pthread_join(thread, NULL);
+	assert_true(sleeper.sleeps < SLEPT_FOR / 4);
+	rig_close(&rig);
+}
+
 static void a_worker_that_waits_with_room_takes_more(void **state)
 {
 	struct nvs_transfer first, second;
@@ -1579,6 +1646,7 @@ int main(void)
 		cmocka_unit_test(a_wait_is_bounded_in_time_and_loses_nothing),
 		cmocka_unit_test(one_may_be_waited_for_while_others_are_in_flight),
 		cmocka_unit_test(a_batch_tells_the_first_in_it_that_failed),
+		cmocka_unit_test(a_batch_is_slept_for_once_and_not_for_each),
 		cmocka_unit_test(a_worker_that_waits_with_room_takes_more),
 		cmocka_unit_test(a_file_is_opened_and_closed_while_ios_are_in_flight),
 		cmocka_unit_test(closing_waits_for_what_is_in_flight),

@@ -493,7 +493,7 @@ bool nvs_transfer_completed(const struct nvs_transfer *transfer)
 }
 
 /* Under the lock, which it gives away while it waits. */
-static int wait_for(struct nvs_aio *aio, const struct nvs_transfer *transfer, uint64_t deadline,
+static int wait_for(struct nvs_aio *aio, struct nvs_transfer *transfer, uint64_t deadline,
 		    struct nvs_error *error)
 {
 	int rc = 0;
@@ -501,6 +501,7 @@ static int wait_for(struct nvs_aio *aio, const struct nvs_transfer *transfer, ui
 	while (!nvs_transfer_completed(transfer) && !rc) {
 		if (transfer->state.flags & TRANSFER_OVERDUE)
 			return aio_overdue_error(transfer, transfer->state.hangs_at, NULL, error);
+		transfer->state.flags |= TRANSFER_AWAITED;
 		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
 	}
 	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;
@@ -513,7 +514,8 @@ int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers
 	int rc = 0;
 
 	pthread_mutex_lock(&aio->lock);
-	for (size_t i = 0; i < n && !rc; i++)
+	/* From the last, which as a rule completes last: one sleep for all of them. */
+	for (size_t i = n; i-- > 0 && !rc;)
 		rc = wait_for(aio, transfers[i], deadline, error);
 	pthread_mutex_unlock(&aio->lock);
 	if (rc)

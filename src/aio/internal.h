@@ -165,8 +165,8 @@ struct nvs_aio {
 	struct worker *workers;
 };
 
-/* transfer->state.flags */
-enum { TRANSFER_QUEUED = 1, TRANSFER_QUIET = 2, TRANSFER_OVERDUE = 4 };
+/* transfer->state.flags; of an awaited one a thread sleeps until it has completed */
+enum { TRANSFER_QUEUED = 1, TRANSFER_QUIET = 2, TRANSFER_OVERDUE = 4, TRANSFER_AWAITED = 8 };
 
 /* Cuts the next piece off a transfer with bytes unclaimed; false where the bounce buffer is full.
  */

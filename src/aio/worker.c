@@ -110,7 +110,7 @@ static void settle(struct worker *worker, uint64_t now, struct nvs_transfer **co
 
 /*
  * Parts what has completed: public transfers are marked, which is the last time that they may be
- * touched, and the quiet ones are returned.
+ * touched, and the quiet ones are returned. Nobody is woken for what nobody sleeps for.
  */
 static struct nvs_transfer *publish(struct nvs_aio *aio, struct nvs_transfer *completed)
 {
@@ -126,8 +126,8 @@ static struct nvs_transfer *publish(struct nvs_aio *aio, struct nvs_transfer *co
 			transfer->state.next = quiet;
 			quiet = transfer;
 		} else {
+			announce |= (transfer->state.flags & TRANSFER_AWAITED) != 0;
 			__atomic_store_n(&transfer->state.completed, 1, __ATOMIC_RELEASE);
-			announce = true;
 		}
 	}
 	if (announce)
