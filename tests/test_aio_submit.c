@@ -1048,6 +1048,18 @@ static void every_transfer_ends_exactly_once(void **state)
 
 /* ---- Waiting ---- */
 
+/* A batch of n: a page each, one behind the other. */
+static void submit_pages(struct rig *rig, enum nvs_direction direction,
+			 struct nvs_transfer *transfers, struct nvs_transfer **all, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		transfers[i] = transfer_of(rig, direction, rig->data + (size_t)i * PAGE, PAGE,
+					   (uint64_t)i * PAGE);
+		all[i] = &transfers[i];
+	}
+	SUCCEEDS(nvs_submit(rig->aio, all, n, &rig->error), &rig->error);
+}
+
 static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
 {
 	struct nvs_transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
@@ -1082,12 +1094,7 @@ static void one_may_be_waited_for_while_others_are_in_flight(void **state)
 	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	fake_hold(&rig.fake);
-	for (unsigned i = 0; i < 8; i++) {
-		transfers[i] = transfer_of(&rig, NVS_WRITE, rig.data + (size_t)i * PAGE, PAGE,
-					   (uint64_t)i * PAGE);
-		all[i] = &transfers[i];
-	}
-	SUCCEEDS(nvs_submit(rig.aio, all, 8, &rig.error), &rig.error);
+	submit_pages(&rig, NVS_WRITE, transfers, all, 8);
 	/* They complete in the order in which they were submitted. */
 	for (unsigned i = 0; i < 8; i++) {
 		fake_release(&rig.fake, 1);
@@ -1109,11 +1116,7 @@ static void a_batch_tells_the_first_in_it_that_failed(void **state)
 	rig.fake.newest_first = true;
 	fake_fail_at(&rig.fake, PAGE, 1, -ENOSPC);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
-	for (unsigned i = 0; i < 3; i++) {
-		transfers[i] = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, (uint64_t)i * PAGE);
-		all[i] = &transfers[i];
-	}
-	SUCCEEDS(nvs_submit(rig.aio, all, 3, &rig.error), &rig.error);
+	submit_pages(&rig, NVS_WRITE, transfers, all, 3);
 	assert_failed(&rig, all[1], nvs_transfer_wait(rig.aio, all, 3, -1, &rig.error), -ENOSPC,
 		      PAGE);
 	rig_close(&rig);
@@ -1164,13 +1167,8 @@ static void a_batch_is_slept_for_once_and_not_for_each(void **state)
 
 	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.queue_depth = SLEPT_FOR));
-	for (unsigned i = 0; i < SLEPT_FOR; i++) {
-		transfers[i] = transfer_of(&rig, NVS_READ, rig.data + (size_t)i * PAGE, PAGE,
-					   (uint64_t)i * PAGE);
-		all[i] = &transfers[i];
-	}
 	fake_hold(&rig.fake);
-	SUCCEEDS(nvs_submit(rig.aio, all, SLEPT_FOR, &rig.error), &rig.error);
+	submit_pages(&rig, NVS_READ, transfers, all, SLEPT_FOR);
 	sleeper.rig = &rig;
 	assert_int_equal(pthread_create(&thread, NULL, sleep_until_completed, &sleeper), 0);
 	while (!is_awaited(&rig, all[SLEPT_FOR - 1]))
