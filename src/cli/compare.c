@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "guard.h"
 #include "report_group.h"
 #include "stage.h"
 #include "stop.h"
@@ -249,6 +250,14 @@ static int run_rounds(struct comparison *comparison, struct compare_row *rows, u
 	return status;
 }
 
+/* By the guard, when fio too has ended. */
+static void take_away(const void *arg)
+{
+	const struct comparison *comparison = arg;
+
+	compare_fio_remove(comparison->plan, comparison->run);
+}
+
 int compare_run(struct bench_plan *plan, struct stages **stages,
 		const struct bench_result **results, struct compare_row *rows, unsigned *nrows)
 {
@@ -257,7 +266,8 @@ int compare_run(struct bench_plan *plan, struct stages **stages,
 					.results = results,
 					.rounds = (unsigned)plan->run.rounds};
 	struct nvs_error error = {0};
-	int rc = compare_check(plan, &error);
+	struct guard guard;
+	int rc = compare_check(plan, &error), status;
 
 	*stages = NULL;
 	*nrows = 0;
@@ -266,5 +276,10 @@ int compare_run(struct bench_plan *plan, struct stages **stages,
 	for (unsigned i = 0; i < plan->n; i += compare_clones(plan, i))
 		comparison.njobs++;
 	snprintf(comparison.run, sizeof(comparison.run), ".nvswap-compare-%d", (int)getpid());
-	return run_rounds(&comparison, rows, nrows);
+	rc = guard_post(&guard, take_away, &comparison, &error);
+	if (rc)
+		return status_of(rc, &error);
+	status = run_rounds(&comparison, rows, nrows);
+	guard_dismiss(&guard);
+	return status;
 }

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Aios open the file by its name, round after round, so it has one for all of the run. A child that
- * does nothing else removes it when the pipe from its parent closes: at the end, on an error, after
- * a signal, and when the parent is killed. The name is always the same and the file locked, so that
- * what a crash of the machine leaves is found and taken away, and two do not measure each other.
+ * Aios open the file by its name, round after round, so it has one for all of the run, which a
+ * guard removes. The name is always the same and the file locked, so that what a crash of the
+ * machine leaves is found and taken away, and two do not measure each other.
  */
 #include "tune_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define NAME  ".nvswap-tune"
@@ -85,42 +82,9 @@ static int open_new(const char *path, struct nvs_error *error)
 	return fail(error, -EBUSY, path, "is made and removed by others all the time");
 }
 
-static void stand_guard(const char *path, int ended)
+static void take_away(const void *path)
 {
-	char none;
-
-	/* Who ends the parent may mean all that is called nvswap, or that is of a terminal. */
-	signal(SIGINT, SIG_IGN);
-	signal(SIGTERM, SIG_IGN);
-	signal(SIGHUP, SIG_IGN);
-	setsid();
-	/* Others may wait for the end of the output. */
-	close(STDIN_FILENO);
-	close(STDOUT_FILENO);
-	close(STDERR_FILENO);
-	while (read(ended, &none, 1) < 0 && errno == EINTR)
-		;
 	unlink(path);
-	_exit(0);
-}
-
-static int post_guard(struct tune_file *file, struct nvs_error *error)
-{
-	int ends[2];
-
-	if (pipe2(ends, O_CLOEXEC))
-		return fail(error, -errno, "a pipe can't be had:", nvs_strerror(-errno));
-	file->guard = fork();
-	if (!file->guard) {
-		close(ends[1]);
-		stand_guard(file->path, ends[0]);
-	}
-	close(ends[0]);
-	file->alive = ends[1];
-	if (file->guard > 0)
-		return 0;
-	close(ends[1]);
-	return fail(error, -errno, "a process can't be started:", nvs_strerror(-errno));
 }
 
 static int set_room_aside(const struct tune_file *file, uint64_t nbytes, struct nvs_error *error)
@@ -140,7 +104,7 @@ int tune_file_make(struct tune_file *file, const char *directory, uint64_t nbyte
 	file->fd = open_new(file->path, error);
 	if (file->fd < 0)
 		return file->fd;
-	rc = post_guard(file, error);
+	rc = guard_post(&file->guard, take_away, file->path, error);
 	if (rc) {
 		unlink(file->path);
 		close(file->fd);
@@ -154,13 +118,7 @@ int tune_file_make(struct tune_file *file, const char *directory, uint64_t nbyte
 
 void tune_file_remove(struct tune_file *file)
 {
-	int status = -1;
-
-	close(file->alive);
-	while (waitpid(file->guard, &status, 0) < 0 && errno == EINTR)
-		;
-	/* A guard that was killed has not done it. */
-	if (status)
+	if (!guard_dismiss(&file->guard))
 		unlink(file->path);
 	close(file->fd);
 }

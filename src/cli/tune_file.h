@@ -7,15 +7,13 @@
 #define CLI_TUNE_FILE_H
 
 #include <limits.h>
-#include <sys/types.h>
 
-#include "nvswap.h"
+#include "guard.h"
 
 struct tune_file {
 	char path[PATH_MAX];
-	int fd;	   /* holds the lock */
-	int alive; /* the writing end of a pipe: when it closes, the guard removes the file */
-	pid_t guard;
+	int fd; /* holds the lock */
+	struct guard guard;
 };
 
 /*
