@@ -235,6 +235,36 @@ static void what_queues_behind_a_drive_that_moves_is_not_overdue(void **state)
 	rig_close(&rig);
 }
 
+static void one_that_hangs_ends_the_wait_for_those_that_do_not(void **state)
+{
+	static struct rig rig;
+	uint64_t taken;
+
+	(void)state;
+	rig_open(&rig, AGES_MS, 2, PART);
+	assert_int_equal(nvs_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	taken = clock_ns();
+	while (clock_ns() == taken)
+		;
+	assert_int_equal(nvs_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	aio_look_for_overdue(rig.aio, taken + AGES_MS * UINT64_C(1000000));
+	assert_int_equal(hangs_heard(&rig.hearing), 1);
+	for (unsigned i = 0; i < 2; i++) {
+		struct nvs_transfer *both[] = {rig.all[i], rig.all[!i]};
+
+		rig.error = (struct nvs_error){0};
+		assert_int_equal(nvs_transfer_wait(rig.aio, both, 2, AWAIT_MS, &rig.error),
+				 -ETIMEDOUT);
+		assert_int_equal(rig.error.offset, 0);
+		assert_non_null(strstr(rig.error.text, rig.path));
+	}
+	fake_release(&rig.fake, FAKE_ALL);
+	await_after_all(&rig.hearing);
+	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 2, -1, NULL), 0);
+	rig_close(&rig);
+}
+
 static void a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both(void **state)
 {
 	static struct rig rig;
@@ -829,6 +859,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_transfer_that_hangs_is_told_once_and_completes_after_all),
 		cmocka_unit_test(what_queues_behind_a_drive_that_moves_is_not_overdue),
+		cmocka_unit_test(one_that_hangs_ends_the_wait_for_those_that_do_not),
 		cmocka_unit_test(a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both),
 		cmocka_unit_test(what_the_kernel_ends_is_never_said_to_be_in_flight),
 		cmocka_unit_test(a_limit_of_more_than_a_day_is_refused),

@@ -492,16 +492,28 @@ bool nvs_transfer_completed(const struct nvs_transfer *transfer)
 	return __atomic_load_n(&transfer->state.completed, __ATOMIC_ACQUIRE);
 }
 
-/* Under the lock, which it gives away while it waits. */
-static int wait_for(struct nvs_aio *aio, struct nvs_transfer *transfer, uint64_t deadline,
-		    struct nvs_error *error)
+static const struct nvs_transfer *first_overdue(const struct nvs_aio *aio,
+						struct nvs_transfer *const *transfers, size_t n)
 {
+	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
+		if (transfers[i]->state.flags & TRANSFER_OVERDUE)
+			return transfers[i];
+	return NULL;
+}
+
+/* For the last of n, under the lock, which it gives away while it waits. */
+static int wait_for_last(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+			 uint64_t deadline, struct nvs_error *error)
+{
+	struct nvs_transfer *last = transfers[n - 1];
 	int rc = 0;
 
-	while (!nvs_transfer_completed(transfer) && !rc) {
-		if (transfer->state.flags & TRANSFER_OVERDUE)
-			return aio_overdue_error(transfer, transfer->state.hangs_at, NULL, error);
-		transfer->state.flags |= TRANSFER_AWAITED;
+	while (!nvs_transfer_completed(last) && !rc) {
+		const struct nvs_transfer *overdue = first_overdue(aio, transfers, n);
+
+		if (overdue)
+			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
+		last->state.flags |= TRANSFER_AWAITED;
 		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
 	}
 	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;
@@ -514,9 +526,9 @@ int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers
 	int rc = 0;
 
 	pthread_mutex_lock(&aio->lock);
-	/* From the last, which as a rule completes last: one sleep for all of them. */
-	for (size_t i = n; i-- > 0 && !rc;)
-		rc = wait_for(aio, transfers[i], deadline, error);
+	/* The last completes last, as a rule: one sleep for all of them. */
+	for (size_t left = n; left && !rc; left--)
+		rc = wait_for_last(aio, transfers, left, deadline, error);
 	pthread_mutex_unlock(&aio->lock);
 	if (rc)
 		return rc;
