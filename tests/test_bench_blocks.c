@@ -20,13 +20,15 @@
 
 /* ---- The order ---- */
 
-static const struct option_mix blocks_4k = {.nbytes = {4 * KIB}, .percent = {100}, .n = 1};
+static const struct option_mix blocks_4k[2] = {{.nbytes = {4 * KIB}, .percent = {100}, .n = 1},
+					       {.nbytes = {4 * KIB}, .percent = {100}, .n = 1}};
 
 static void order_is_whole(uint64_t blocks, uint64_t seed, uint64_t *order)
 {
 	struct io_sequence sequence = {.random = true,
 				       .read_percent = 50,
-				       .mix = &blocks_4k,
+				       .alike = true,
+				       .mix = blocks_4k,
 				       .grain = 4 * KIB,
 				       .nbytes = blocks * 4 * KIB,
 				       .seed = seed};
@@ -78,7 +80,8 @@ static void random_order_follows_from_the_seed(void **state)
 static void blocks_in_sequence_follow_each_other(void **state)
 {
 	struct io_sequence sequence = {.read_percent = 40,
-				       .mix = &blocks_4k,
+				       .alike = true,
+				       .mix = blocks_4k,
 				       .grain = 4 * KIB,
 				       .nbytes = 100 * 4 * KIB,
 				       .seed = 3};
@@ -105,7 +108,8 @@ static void reads_have_their_share(void **state)
 	for (unsigned i = 0; i < COUNT(shares); i++) {
 		struct io_sequence sequence = {.random = i % 2,
 					       .read_percent = shares[i],
-					       .mix = &blocks_4k,
+					       .alike = true,
+					       .mix = blocks_4k,
 					       .grain = 4 * KIB,
 					       .nbytes = 20000ull * 4 * KIB,
 					       .seed = i};
@@ -127,10 +131,12 @@ static void lengths_have_their_shares_and_stay_in_the_file(void **state)
 {
 	const struct option_mix mix = {
 		.nbytes = {4 * KIB, 64 * KIB, 12 * KIB}, .percent = {60, 10, 30}, .n = 3};
+	const struct option_mix mixes[] = {mix, {.n = 0}};
 	struct io_sequence sequence = {.random = true,
 				       .read_percent = 100,
-				       .mix = &mix,
+				       .mix = mixes,
 				       .grain = 4 * KIB,
+				       .align = {4 * KIB},
 				       .nbytes = 200 * MIB + 4 * KIB,
 				       .seed = 5};
 	unsigned of[3] = {0}, cut = 0, n = 0;
@@ -157,6 +163,45 @@ static void lengths_have_their_shares_and_stay_in_the_file(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_in_range(of[i], n * (mix.percent[i] - 4) / 100,
 				n * (mix.percent[i] + 4) / 100);
+}
+
+/* As fio aligns them: by the size of their direction, however they lie over each other. */
+static void each_direction_has_blocks_of_its_own(void **state)
+{
+	static const struct option_mix mixes[] = {
+		[NVS_READ] = {.nbytes = {4 * KIB}, .percent = {100}, .n = 1},
+		[NVS_WRITE] = {.nbytes = {24 * KIB}, .percent = {100}, .n = 1}};
+
+	(void)state;
+	for (unsigned random = 0; random < 2; random++) {
+		struct io_sequence sequence = {.random = random,
+					       .read_percent = 50,
+					       .mix = mixes,
+					       .grain = 4 * KIB,
+					       .align = {4 * KIB, 24 * KIB},
+					       .nbytes = 10 * MIB + 4 * KIB,
+					       .seed = 9};
+		uint64_t left = sequence.nbytes, at[2] = {0};
+		unsigned odd_reads = 0;
+
+		while (left) {
+			struct io_step step;
+			uint64_t whole;
+
+			io_sequence_next(&sequence, &step);
+			whole = mixes[step.direction].nbytes[0];
+			assert_int_equal(step.nbytes, left < whole ? left : whole);
+			assert_true(step.offset + step.nbytes <= sequence.nbytes);
+			assert_int_equal(step.offset % whole, 0);
+			odd_reads += step.direction == NVS_READ && step.offset % (24 * KIB);
+			if (!random)
+				assert_int_equal(step.offset, at[step.direction]);
+			at[step.direction] += step.nbytes;
+			left -= step.nbytes;
+		}
+		assert_true(odd_reads > 100);
+		assert_true(at[NVS_READ] && at[NVS_WRITE] > 4 * at[NVS_READ]);
+	}
 }
 
 /* ---- Contents ---- */
@@ -451,6 +496,7 @@ int main(void)
 		test(blocks_in_sequence_follow_each_other),
 		test(reads_have_their_share),
 		test(lengths_have_their_shares_and_stay_in_the_file),
+		test(each_direction_has_blocks_of_its_own),
 		test(a_stale_misplaced_or_torn_block_is_found),
 		test(what_was_never_written_is_not_compared),
 		test(transfers_that_overlap_are_kept_apart),

@@ -246,7 +246,8 @@ static void verified_is_what_was_moved(void **state)
 			/* More in flight than the file has blocks: they have to be kept apart. */
 			job->config.aio.queue_depth = 128;
 			if (mixed)
-				job->options.bssplit = mix;
+				job->options.bssplit[NVS_READ] = job->options.bssplit[NVS_WRITE] =
+					mix;
 			SUCCEEDS(run_job(job), &job->result.error);
 			assert_int_equal(result->verify_errors, 0);
 			if (is_read(modes[i]))
@@ -259,6 +260,48 @@ static void verified_is_what_was_moved(void **state)
 			else
 				assert_in_range(result->verified_bytes, MIB, 2 * MIB);
 		}
+}
+
+/* Reads and writes lie over each other in part, and all of it is right at any time. */
+static void unequal_blocks_are_verified(void **state)
+{
+	static const uint64_t sizes[][2] = {
+		{4 * KIB, 8 * KIB}, {64 * KIB, 4 * KIB}, {12 * KIB, 20 * KIB}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2 * COUNT(sizes); i++) {
+		struct job *job = new_job(i % 2 ? RW_RANDRW : RW_RW, 2 * MIB);
+		const struct bench_result *result = &job->result;
+
+		job->options.verify = true;
+		job->options.loops = 4;
+		job->config.aio.queue_depth = 64;
+		memcpy(job->options.bs, sizes[i / 2], sizeof(job->options.bs));
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(result->verify_errors, 0);
+		assert_int_equal(result->bytes[0] + result->bytes[1], 8 * MIB);
+		assert_int_equal(result->verified_bytes, result->bytes[NVS_READ] + 2 * MIB);
+		/* One in a pass may be cut short by its end. */
+		for (int d = 0; d < 2; d++)
+			assert_in_range(result->aio.io[d].ios, result->bytes[d] / sizes[i / 2][d],
+					result->bytes[d] / sizes[i / 2][d] + 4);
+	}
+}
+
+static void one_direction_has_its_own_size_alone(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		struct job *job = new_job(modes[i], 2 * MIB);
+
+		if (is_mixed(modes[i]))
+			continue;
+		job->options.direct = true;
+		job->options.bs[!is_read(modes[i])] = 32 * KIB;
+		job->options.bs[is_read(modes[i])] = 512;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(job->result.aio.io[!is_read(modes[i])].ios, 64);
+	}
 }
 
 static void damage(void)
@@ -419,7 +462,8 @@ static void what_can_not_be_is_refused(void **state)
 	refuses(job, -EINVAL, "hold not one block of 16384");
 
 	job = new_job(RW_READ, MIB);
-	job->options.bssplit = (struct option_mix){.nbytes = {1000}, .percent = {100}, .n = 1};
+	job->options.bssplit[NVS_READ] =
+		(struct option_mix){.nbytes = {1000}, .percent = {100}, .n = 1};
 	refuses(job, -EINVAL, "a block of 1000 bytes");
 
 	job = new_job(RW_READ, MIB);
@@ -477,6 +521,8 @@ int main(void)
 		test(a_pass_writes_every_block),
 		test(what_is_read_was_filled),
 		test(verified_is_what_was_moved),
+		test(unequal_blocks_are_verified),
+		test(one_direction_has_its_own_size_alone),
 		test(a_block_that_differs_is_found),
 		test(the_rate_bounds_what_is_handed_over),
 		test(time_based_goes_on_and_runtime_bounds),

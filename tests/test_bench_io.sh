@@ -67,6 +67,22 @@ succeeds every_mode_of_a_job_file \
 succeeds lengths_of_bssplit '64 < j[0]["write"]["total_ios"] < 1024' \
 	--rw randwrite --bssplit 4k/50:64k/50 --size 4m --verify
 
+# The last may be cut short by the end.
+blocks='all(0 <= size * j[0][d]["total_ios"] - j[0][d]["io_bytes"] < size
+	for d, size in (("read", 4096), ("write", 65536)))'
+succeeds blocks_of_each_direction "$blocks" \
+	--rw randrw --bs 4k,64k --size 8m --verify
+# fio ends where less than a block is left.
+if command -v fio >"$T/null"; then
+	( cd "$T" && fio --name=a --filename=fio --rw=randrw --bs=4k,64k --size=8m --norandommap \
+		--output-format=json --output=out >err 2>&1; status=$?; rm -f fio; exit $status ) &&
+		holds "$blocks and sum(j[0][d]['io_bytes'] for d in ('read', 'write')) > (8 << 20) - 65536"
+	result blocks_of_each_direction_are_fios $?
+fi
+run --rw swap --bs 4k,8k
+[ "$status" = 2 ] && grep -q "bs: one for reads and one for writes is for fio's modes" "$T/err"
+result tensors_have_one_block_size $?
+
 # Jobs that begin together take one name after the other.
 succeeds jobs_share_a_name 'sum(i["write"]["io_bytes"] for i in j) == 8 << 20' \
 	--rw write --filename one --numjobs 8 --size 1m --bs 64k

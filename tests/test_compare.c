@@ -107,9 +107,25 @@ static void modes_of_fio_stay_as_they_are(void **state)
 	       "time_based=1\nramp_time=500ms\nstartdelay=2000ms\n");
 	expect("[a]\nrw=randwrite\nsize=1m\nbssplit=4k/25:64k/75\nrate=,8m\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=randwrite\nioengine=libaio\niodepth=16\n"
-	       "bssplit=4096/25:65536/"
+	       "bssplit=,4096/25:65536/"
 	       "75\nnorandommap=1\nunlink=1\nsize=1048576\ndirect=1\nnumjobs=1\n"
 	       "rate=,8388608\n");
+}
+
+static void blocks_of_each_direction_are_as_they_are(void **state)
+{
+	(void)state;
+	expect("[a]\nrw=rw\nsize=1m\nbs=4k,8k\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=rw\nrwmixread=50\noverwrite=1\nioengine=libaio\n"
+	       "iodepth=16\nbs=4096,8192\nunlink=1\nsize=1048576\ndirect=1\nnumjobs=1\n");
+	/* The other is that of [global] here. */
+	expect("[a]\nrw=randrw\nsize=1m\nbssplit=,8k/50:16k\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=randrw\nrwmixread=50\noverwrite=1\nioengine=libaio\n"
+	       "iodepth=16\nbssplit=65536/100,8192/50:16384/50\nnorandommap=1\nunlink=1\n"
+	       "size=1048576\ndirect=1\nnumjobs=1\n");
+	expect("[a]\nrw=randread\nsize=1m\nbs=4k,8k\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=randread\nioengine=libaio\niodepth=16\nbs=4096\n"
+	       "unlink=1\nsize=1048576\ndirect=1\nnumjobs=1\n");
 }
 
 static void a_file_that_is_there_is_read_and_kept(void **state)
@@ -257,6 +273,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(modes_of_nvswap_move_the_same_bytes),
 		cmocka_unit_test(modes_of_fio_stay_as_they_are),
+		cmocka_unit_test(blocks_of_each_direction_are_as_they_are),
 		cmocka_unit_test(a_file_that_is_there_is_read_and_kept),
 		cmocka_unit_test(a_whole_name_is_of_its_own_directory),
 		cmocka_unit_test(a_file_is_read_in_parts_by_workers_and_whole_by_clones),

@@ -166,11 +166,11 @@ static void files_run_one_after_the_other(void **state)
 	(void)state;
 	assert_int_equal(plan_of(&plan, "% %", files), 0);
 	assert_string_equal(order_of(&plan), "a/0/0/0 b/0/0/0 c/1/1/0 d/1/1/0");
-	assert_int_equal(plan.jobs[1].options.bs, 64 << 10);
+	assert_int_equal(plan.jobs[1].options.bs[NVS_READ], 64 << 10);
 	/* What the first says of all its jobs ends with it. */
-	assert_int_equal(plan.jobs[2].options.bs, 0);
+	assert_int_equal(plan.jobs[2].options.bs[NVS_READ], 0);
 	assert_int_equal(plan.jobs[2].options.rw, RW_SWAP);
-	assert_int_equal(plan.jobs[3].options.bs, 128 << 10);
+	assert_int_equal(plan.jobs[3].options.bs[NVS_READ], 128 << 10);
 	jobs_free(&plan);
 }
 
@@ -227,8 +227,8 @@ static void a_section_holds_over_global_and_what_is_typed_over_both(void **state
 		  "[second]\nrw=swapout\ndescription=the second\n");
 	const struct bench_options *first = &plan.jobs[0].options, *second = &plan.jobs[1].options;
 
-	assert_int_equal(first->bs, 128 << 10);
-	assert_int_equal(second->bs, 256 << 10);
+	assert_int_equal(first->bs[NVS_READ], 128 << 10);
+	assert_int_equal(second->bs[NVS_READ], 256 << 10);
 	assert_int_equal(first->iodepth, 64);
 	assert_int_equal(second->iodepth, 64);
 	assert_int_equal(first->rw, RW_SWAPIN);

@@ -41,12 +41,12 @@ static int heard(int (*fn)(void *arg), void *arg)
 
 struct values {
 	bool flag, named;
-	uint64_t count, size, duration, rates[2];
+	uint64_t count, size, duration, sizes[2], rates[2];
 	double share, percent;
 	unsigned choice, choices;
 	const char *string;
 	struct option_list list;
-	struct option_mix mix;
+	struct option_mix mix[2];
 	struct option_percentiles percentiles;
 	bool wall;
 };
@@ -75,6 +75,8 @@ static const struct option_spec specs[] = {
 	{"string", "TEXT", OPTION_STRING, AT(string), .help = "h"},
 	{"list", "NAME", OPTION_LIST, AT(list), .help = "h"},
 	{"mix", "MIX", OPTION_MIX, AT(mix), .min = 512, .max = 1 << 30, .help = "h"},
+	{"sizes", "SIZES", OPTION_SIZES, AT(sizes), .min = 512, .max = 1 << 30, .multiple = 512,
+	 .help = "h"},
 	{"rates", "RATE", OPTION_RATES, AT(rates), .min = 1, .max = 1ull << 40, .help = "h"},
 	{"percentile-list", "LIST", OPTION_PERCENTILES, AT(percentiles), .help = "h"},
 	{"wall", NULL, OPTION_FLAG, AT(wall), .scope = OPTION_OF_FILE, .help = "h"},
@@ -322,20 +324,29 @@ static void mixes_come_to_100_per_cent(void **state)
 {
 	(void)state;
 	accepted("--mix=64k/70:1m/30");
-	assert_int_equal(values.mix.n, 2);
-	assert_int_equal(values.mix.nbytes[0], 65536);
-	assert_int_equal(values.mix.nbytes[1], 1 << 20);
-	assert_true(values.mix.percent[0] == 70 && values.mix.percent[1] == 30);
+	assert_int_equal(values.mix[NVS_READ].n, 2);
+	assert_int_equal(values.mix[NVS_READ].nbytes[0], 65536);
+	assert_int_equal(values.mix[NVS_READ].nbytes[1], 1 << 20);
+	assert_true(values.mix[NVS_READ].percent[0] == 70 && values.mix[NVS_READ].percent[1] == 30);
 	accepted("--mix=4k/50:8k:16k/");
-	assert_true(values.mix.percent[1] == 25 && values.mix.percent[2] == 25);
+	assert_true(values.mix[NVS_READ].percent[1] == 25 && values.mix[NVS_READ].percent[2] == 25);
 	accepted("--mix=4k");
-	assert_true(values.mix.percent[0] == 100);
+	assert_true(values.mix[NVS_READ].percent[0] == 100);
 	refused("--mix=4k/50:8k/60", "the shares come to 110 %, and have to come to 100");
 	refused("--mix=4k/50:8k/40", "come to 90 %");
 	refused("--mix=4k/50:256/50", "each a size from 512 to 1g");
 	refused("--mix=4k/50:8k/x", "SIZE/PERCENT");
 	refused("--mix=4k/50::8k/50", "SIZE/PERCENT");
-	refused("--mix=4k/50,8k/50", "SIZE/PERCENT");
+	refused("--mix=4k/50,8k/50", "the shares come to 50 %");
+	accepted("--mix=4k/50:8k/50,64k");
+	assert_int_equal(values.mix[NVS_READ].n, 2);
+	assert_true(values.mix[NVS_WRITE].n == 1 && values.mix[NVS_WRITE].nbytes[0] == 65536);
+	accepted("--mix=,64k");
+	assert_true(!values.mix[NVS_READ].n && values.mix[NVS_WRITE].n == 1);
+	accepted("--mix=64k,");
+	assert_true(!values.mix[NVS_WRITE].n && values.mix[NVS_READ].n == 1);
+	refused("--mix=,", "of which one may be left out");
+	refused("--mix=4k,8k,16k", "of which one may be left out");
 }
 
 /* `n` sizes with nothing said of their shares. */
@@ -356,9 +367,25 @@ static void a_mix_has_a_limit(void **state)
 {
 	(void)state;
 	assert_int_equal(parse_mix_of(OPTION_MIX_MAX), 0);
-	assert_int_equal(values.mix.n, OPTION_MIX_MAX);
+	assert_int_equal(values.mix[NVS_READ].n, OPTION_MIX_MAX);
 	assert_int_equal(parse_mix_of(OPTION_MIX_MAX + 1), -EINVAL);
 	assert_says(said, "up to 64 sizes");
+}
+
+static void sizes_are_of_each_direction(void **state)
+{
+	(void)state;
+	accepted("--sizes=4k");
+	assert_true(values.sizes[NVS_READ] == 4096 && values.sizes[NVS_WRITE] == 4096);
+	accepted("--sizes=4k,8k");
+	assert_true(values.sizes[NVS_READ] == 4096 && values.sizes[NVS_WRITE] == 8192);
+	accepted("--sizes=,8k");
+	assert_true(!values.sizes[NVS_READ] && values.sizes[NVS_WRITE] == 8192);
+	refused("--sizes=4k,1000",
+		"allowed is a size from 512 to 1g that is a multiple of 512, or two with a comma "
+		"between them, of reading and of writing");
+	refused("--sizes=0,4k", "a size from 512");
+	refused("--sizes=4k,8k,8k", "of which one may be left out");
 }
 
 static void rates_are_of_each_direction(void **state)
@@ -596,7 +623,26 @@ static void options_that_do_nothing_are_told(void **state)
 	assert_int_equal(JOB("time_based", "1", "runtime", "10"), 0);
 	assert_int_equal(JOB("rw", "read", "bssplit", "1000/50:4k"), -EINVAL);
 	assert_says(said, "multiples of 512 bytes, and 1000 is not");
+	assert_int_equal(JOB("rw", "write", "bssplit", "4k,1000"), -EINVAL);
 	assert_int_equal(JOB("bssplit", "1000/50:4k"), 0);
+}
+
+static void blocks_of_two_sizes_are_of_fios_modes(void **state)
+{
+	(void)state;
+	assert_int_equal(JOB("rw", "randrw", "bs", "4k,8k"), 0);
+	assert_true(job.bs[NVS_READ] == 4096 && job.bs[NVS_WRITE] == 8192);
+	assert_int_equal(JOB("rw", "randrw", "blocksize", ",8k"), 0);
+	assert_true(!job.bs[NVS_READ] && job.bs[NVS_WRITE] == 8192);
+	assert_int_equal(JOB("rw", "randrw", "bs", "16k"), 0);
+	assert_true(job.bs[NVS_READ] == 16384 && job.bs[NVS_WRITE] == 16384);
+	assert_int_equal(JOB("rw", "swap", "bs", "4k,4k"), 0);
+	assert_int_equal(JOB("rw", "swap", "bs", "4k,8k"), -EINVAL);
+	assert_says(said, "bs: one for reads and one for writes is for fio's modes: with rw=swap "
+			  "give one for both");
+	assert_int_equal(JOB("rw", "swap", "bs", "4k,"), -EINVAL);
+	assert_int_equal(JOB("rw", "swap", "bssplit", "4k,8k"), -EINVAL);
+	assert_says(said, "bssplit: one for reads and one for writes is for fio's modes");
 }
 
 /* From [global] they may come: then they are not the job's own. */
@@ -666,6 +712,7 @@ int main(void)
 		cmocka_unit_test(lists_go_on_and_split_at_colons),
 		cmocka_unit_test(mixes_come_to_100_per_cent),
 		cmocka_unit_test(a_mix_has_a_limit),
+		cmocka_unit_test(sizes_are_of_each_direction),
 		cmocka_unit_test(rates_are_of_each_direction),
 		cmocka_unit_test(percentiles_rise_however_given),
 		cmocka_unit_test(names_have_aliases_beginnings_and_both_dashes),
@@ -678,6 +725,7 @@ int main(void)
 		cmocka_unit_test(defaults_follow_what_is_given),
 		cmocka_unit_test(nothing_is_without_limit),
 		cmocka_unit_test(options_that_do_nothing_are_told),
+		cmocka_unit_test(blocks_of_two_sizes_are_of_fios_modes),
 		cmocka_unit_test(what_others_said_is_not_checked),
 		cmocka_unit_test(tune_takes_one_directory),
 		cmocka_unit_test(tables_are_whole),

@@ -359,10 +359,11 @@ static void percentiles_are_those_asked_for(void **state)
 static void sizes_of_blocks_are_those_of_the_mix(void **state)
 {
 	struct run *run = make_run(1);
+	static const struct option_mix mix = {{65536, 4096, 16384}, {20, 30, 50}, 3};
 	char line[512];
 
 	(void)state;
-	run->jobs[0].options.bssplit = (struct option_mix){{65536, 4096, 16384}, {20, 30, 50}, 3};
+	run->jobs[0].options.bssplit[NVS_READ] = run->jobs[0].options.bssplit[NVS_WRITE] = mix;
 	run->jobs[0].options.rw = RW_RANDREAD;
 	written(run, report_text);
 	assert_line(run, "job0: (g=0): ",
@@ -370,6 +371,18 @@ static void sizes_of_blocks_are_those_of_the_mix(void **state)
 		    "(T) 4096B-64.0KiB, ioengine=io_uring, iodepth=8");
 	assert_says(line_of(run, "  engine ", line), ", blocks of 4.0 KiB to 64.0 KiB, ");
 	assert_null(strstr(written(run, report_json), "\"bs\""));
+	run->jobs[0].options.bssplit[NVS_READ].n = run->jobs[0].options.bssplit[NVS_WRITE].n = 0;
+	run->jobs[0].options.bs[NVS_READ] = 8192;
+	run->jobs[0].options.bs[NVS_WRITE] = 32768;
+	run->jobs[0].options.rw = RW_RANDRW;
+	written(run, report_text);
+	assert_line(run, "job0: (g=0): ",
+		    "rw=randrw, bs=(R) 8192B-8192B, (W) 32.0KiB-32.0KiB, (T) 32.0KiB-32.0KiB, "
+		    "ioengine=io_uring, iodepth=8");
+	assert_says(line_of(run, "  engine ", line), ", blocks of 8.0 KiB to 32.0 KiB, ");
+	assert_null(strstr(written(run, report_json), "\"bs\""));
+	run->jobs[0].options.bs[NVS_READ] = run->jobs[0].options.bs[NVS_WRITE] = 0;
+	run->jobs[0].options.bssplit[NVS_READ] = run->jobs[0].options.bssplit[NVS_WRITE] = mix;
 	/* There it is tensors that have these sizes. */
 	run->jobs[0].options.rw = RW_SWAP;
 	written(run, report_text);

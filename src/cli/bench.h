@@ -30,6 +30,19 @@ static inline bool is_fio_mode(unsigned rw)
 	return rw >= RW_READ;
 }
 
+/* Whether one of fio's modes moves anything in that direction. */
+static inline bool fio_mode_moves(unsigned rw, enum nvs_direction direction)
+{
+	if (rw == RW_RW || rw == RW_RANDRW)
+		return true;
+	return (direction == NVS_READ) == (rw == RW_READ || rw == RW_RANDREAD);
+}
+
+static inline bool fio_mode_is_random(unsigned rw)
+{
+	return rw == RW_RANDREAD || rw == RW_RANDWRITE || rw == RW_RANDRW;
+}
+
 /*
  * What one job is to do. The fields of the first group belong to the whole run and are those of
  * struct bench_plan.run.
@@ -44,9 +57,10 @@ struct bench_options {
 	struct option_list sections; /* of the job files, to be run; none: all */
 
 	/* Of a job, as fio has them: */
-	struct option_mix bssplit; /* sizes of tensors, or of blocks in fio's modes */
-	uint64_t size;		   /* bytes of the tensors together, or of the file; 0: not given */
-	const char *filename;	   /* fio's modes: in the directory; NULL: job.clone.0 */
+	/* Sizes of blocks in fio's modes, by enum nvs_direction; of tensors, the first. */
+	struct option_mix bssplit[2];
+	uint64_t size;	      /* bytes of the tensors together, or of the file; 0: not given */
+	const char *filename; /* fio's modes: in the directory; NULL: job.clone.0 */
 	const char *description;
 	uint64_t rwmixread, rwmixwrite; /* per cent, of rw and randrw; the first counts */
 	bool direct;			/* fio's modes may be without */
@@ -67,9 +81,9 @@ struct bench_options {
 	double scale;
 	unsigned rw, ioengine;
 	uint64_t loops, runtime_ms, ramp_loops;
-	uint64_t bs, iodepth; /* 0: not given */
-	uint64_t numjobs;     /* as many of this job at the same time */
-	uint64_t pool;	      /* bytes; 0: not given */
+	uint64_t bs[2], iodepth; /* bs by enum nvs_direction; 0: not given */
+	uint64_t numjobs;	 /* as many of this job at the same time */
+	uint64_t pool;		 /* bytes; 0: not given */
 	uint64_t seed;
 	uint64_t compute_us;
 	uint64_t max_in_cpu; /* elements */
@@ -88,6 +102,15 @@ void bench_options_init(struct bench_options *options);
 void bench_options_settle(struct bench_options *options, const struct options_given *given);
 int bench_options_check(const struct bench_options *options, const struct options_given *own,
 			const char *where);
+
+/*
+ * Blocks that one of fio's modes moves: as bssplit says, or bs, or else of `block_size`. n is 0 in
+ * a direction in which it moves none.
+ */
+void bench_blocks(const struct bench_options *options, uint64_t block_size,
+		  struct option_mix blocks[2]);
+/* Whether all are of one length, in both directions. */
+bool bench_blocks_alike(const struct option_mix blocks[2]);
 
 /* Whether the option of that name, which must be one, was given. */
 bool bench_option_given(const struct options_given *given, const char *name);

@@ -22,8 +22,9 @@
 struct run {
 	const struct bench_options *options;
 	struct nvs_aio_config aio;
-	struct option_mix blocks, chunks;
-	uint64_t longest; /* block */
+	struct option_mix blocks[2], chunks[2]; /* by enum nvs_direction */
+	uint64_t longest;			/* block */
+	uint64_t align[2];
 	struct io_file file;
 	struct io_contents contents;
 	struct io_sequence sequence;
@@ -34,19 +35,12 @@ struct run {
 
 static bool reads(const struct run *run)
 {
-	return run->options->rw != RW_WRITE && run->options->rw != RW_RANDWRITE;
+	return fio_mode_moves(run->options->rw, NVS_READ);
 }
 
 static bool writes(const struct run *run)
 {
-	return run->options->rw != RW_READ && run->options->rw != RW_RANDREAD;
-}
-
-static bool is_random(const struct run *run)
-{
-	unsigned rw = run->options->rw;
-
-	return rw == RW_RANDREAD || rw == RW_RANDWRITE || rw == RW_RANDRW;
+	return fio_mode_moves(run->options->rw, NVS_WRITE);
 }
 
 /* ---- What it works with ---- */
@@ -56,28 +50,37 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
 	return b ? common_divisor(b, a % b) : a;
 }
 
-static int take_blocks(struct run *run, const struct nvs_config *config)
+static int take_direction(struct run *run, enum nvs_direction direction)
 {
-	struct nvs_error *error = &run->result->error;
-	struct option_mix *blocks = &run->blocks;
-	uint64_t grain = 0;
+	const struct option_mix *blocks = &run->blocks[direction];
 
-	*blocks = run->options->bssplit;
-	if (!blocks->n)
-		*blocks = (struct option_mix){
-			.nbytes = {config->aio.block_size}, .percent = {100}, .n = 1};
 	for (unsigned i = 0; i < blocks->n; i++) {
 		uint64_t nbytes = blocks->nbytes[i];
 
 		if (nbytes < NVS_BLOCK_SIZE_MIN || nbytes > NVS_BLOCK_SIZE_MAX || nbytes % 512)
-			return io_refuse(error, -EINVAL,
+			return io_refuse(&run->result->error, -EINVAL,
 					 "a block of %" PRIu64 " bytes: it must be a multiple of "
 					 "512, up to 1 GiB",
 					 nbytes);
-		grain = common_divisor(nbytes, grain);
+		run->align[direction] = common_divisor(nbytes, run->align[direction]);
 		if (nbytes > run->longest)
 			run->longest = nbytes;
 	}
+	return 0;
+}
+
+static int take_blocks(struct run *run, const struct nvs_config *config)
+{
+	struct nvs_error *error = &run->result->error;
+	uint64_t grain;
+	int rc = 0;
+
+	bench_blocks(run->options, config->aio.block_size, run->blocks);
+	for (int d = NVS_READ; d <= NVS_WRITE && !rc; d++)
+		rc = take_direction(run, d);
+	if (rc)
+		return rc;
+	grain = common_divisor(run->align[NVS_READ], run->align[NVS_WRITE]);
 	/* The library writes parts of a page by way of the page cache, which is not direct. */
 	if (writes(run) && run->options->direct && grain % 4096)
 		return io_refuse(error, -EINVAL,
@@ -86,7 +89,7 @@ static int take_blocks(struct run *run, const struct nvs_config *config)
 				 grain);
 	run->contents = (struct io_contents){
 		.seed = run->options->seed, .grain = grain, .writes_over = writes(run)};
-	run->chunks = (struct option_mix){
+	run->chunks[NVS_READ] = run->chunks[NVS_WRITE] = (struct option_mix){
 		.nbytes = {(CHUNK_BYTES + grain - 1) / grain * grain}, .percent = {100}, .n = 1};
 	return 0;
 }
@@ -110,7 +113,7 @@ static int open_file(struct run *run, const struct nvs_config *config, const cha
 	const struct nvs_offload_config *offload = config->param.npaths ? &config->param
 									: &config->optimizer;
 	char name[NAME_MAX + 1];
-	uint64_t unit = run->blocks.n > 1 ? run->contents.grain : run->longest;
+	uint64_t unit = bench_blocks_alike(run->blocks) ? run->longest : run->contents.grain;
 	int rc;
 
 	if (!offload->npaths)
@@ -157,13 +160,15 @@ static int open_load(struct run *run)
 static int walk(struct run *run, const char *name, enum nvs_direction direction)
 {
 	struct io_sequence whole = {.read_percent = direction == NVS_READ ? 100 : 0,
-				    .mix = &run->chunks,
+				    .alike = true,
+				    .mix = run->chunks,
 				    .grain = run->contents.grain,
+				    .align = {run->contents.grain, run->contents.grain},
 				    .nbytes = run->file.nbytes};
 	const struct io_pass pass = {.name = name,
 				     .sequence = &whole,
 				     .nbytes = whole.nbytes,
-				     .longest = run->chunks.nbytes[0],
+				     .longest = run->chunks[direction].nbytes[0],
 				     .make = direction == NVS_WRITE,
 				     .compare = direction == NVS_READ};
 
@@ -191,10 +196,12 @@ static void sequence_begin(struct run *run)
 
 	if (reads(run) && writes(run))
 		read_percent = (unsigned)run->options->rwmixread;
-	run->sequence = (struct io_sequence){.random = is_random(run),
+	run->sequence = (struct io_sequence){.random = fio_mode_is_random(run->options->rw),
+					     .alike = bench_blocks_alike(run->blocks),
 					     .read_percent = read_percent,
-					     .mix = &run->blocks,
+					     .mix = run->blocks,
 					     .grain = run->contents.grain,
+					     .align = {run->align[0], run->align[1]},
 					     .nbytes = run->file.nbytes,
 					     .seed = run->options->seed};
 }

@@ -82,7 +82,8 @@ static const struct option_spec option_specs[] = {
 	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
 	 .excludes = NAMES("tensors", "tensor-size"),
 	 .help = "instead of these: sizes of made-up tensors and their shares in per cent,\n"
-		 "64k/70:1m/30; --size bytes of them (1g). In fio's modes, of blocks"},
+		 "64k/70:1m/30; --size bytes of them (1g). In fio's modes, of blocks, or one\n"
+		 "mix for reads and one for writes: 4k/60:8k/40,64k"},
 	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
 	 .excludes = NAMES("tensors", "scale"), .aliases = NAMES("size-limit"),
 	 .help = "only the model's first tensors, up to so many bytes, at least one; of\n"
@@ -143,9 +144,10 @@ static const struct option_spec option_specs[] = {
 	{"rate", "BYTES[,BYTES]", OPTION_RATES, FIELD(rate), .max = BYTES_MAX,
 	 .help = "read and write at most so many bytes a second, each: 100m; or one for\n"
 		 "reads and one for writes: 100m,50m or 100m, or ,50m; 0: without limit"},
-	{"bs", "SIZE", OPTION_SIZE, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN, .max = NVS_BLOCK_SIZE_MAX,
-	 .multiple = SECTOR, .aliases = NAMES("blocksize"),
-	 .help = "aio.block_size: bytes in one I/O"},
+	{"bs", "SIZE[,SIZE]", OPTION_SIZES, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN,
+	 .max = NVS_BLOCK_SIZE_MAX, .multiple = SECTOR, .aliases = NAMES("blocksize"),
+	 .help = "aio.block_size: bytes in one I/O; in fio's modes, or one for reads and one\n"
+		 "for writes: 4k,8k"},
 	{"iodepth", "N", OPTION_COUNT, FIELD(iodepth), .min = 1, .max = NVS_QUEUE_DEPTH_MAX,
 	 .help = "aio.queue_depth: I/Os in flight on each worker"},
 	{"thread-count", "N", OPTION_COUNT, FIELD(thread_count), .min = 1,
@@ -380,17 +382,41 @@ static int check_modes(const struct bench_options *options, const struct options
 }
 
 /* Blocks go to the drive as they are; tensors are laid out and cut by the library. */
-static int check_blocks(const struct bench_options *options, const char *where)
+static int check_mix(const struct bench_options *options, const struct option_mix *mix,
+		     const char *where)
 {
-	for (unsigned i = 0; is_fio_mode(options->rw) && i < options->bssplit.n; i++)
-		if (options->bssplit.nbytes[i] % SECTOR) {
+	for (unsigned i = 0; i < mix->n; i++)
+		if (mix->nbytes[i] % SECTOR) {
 			SAY(where,
 			    "bssplit: with rw=%s blocks are multiples of %u bytes, and %llu is not",
-			    rw_names[options->rw], SECTOR,
-			    (unsigned long long)options->bssplit.nbytes[i]);
+			    rw_names[options->rw], SECTOR, (unsigned long long)mix->nbytes[i]);
 			return -EINVAL;
 		}
 	return 0;
+}
+
+static bool mixes_equal(const struct option_mix *a, const struct option_mix *b)
+{
+	return a->n == b->n && !memcmp(a->nbytes, b->nbytes, a->n * sizeof(*a->nbytes)) &&
+	       !memcmp(a->percent, b->percent, a->n * sizeof(*a->percent));
+}
+
+static int check_blocks(const struct bench_options *options, const char *where)
+{
+	const struct option_mix *mixes = options->bssplit;
+	bool bs_differs = options->bs[NVS_READ] != options->bs[NVS_WRITE];
+	int rc;
+
+	if (is_fio_mode(options->rw)) {
+		rc = check_mix(options, &mixes[NVS_READ], where);
+		return rc ? rc : check_mix(options, &mixes[NVS_WRITE], where);
+	}
+	if (!bs_differs && mixes_equal(&mixes[NVS_READ], &mixes[NVS_WRITE]))
+		return 0;
+	SAY(where,
+	    "%s: one for reads and one for writes is for fio's modes: with rw=%s give one for both",
+	    bs_differs ? "bs" : "bssplit", rw_names[options->rw]);
+	return -EINVAL;
 }
 
 static int check_needs(const struct bench_options *options, const struct options_given *own,
@@ -434,7 +460,7 @@ void bench_options_settle(struct bench_options *options, const struct options_gi
 		options->loops = STEPS;
 	if (bench_option_given(given, "rwmixwrite"))
 		options->rwmixread = 100 - options->rwmixwrite;
-	if (options->bssplit.n && !options->size && !is_fio_mode(options->rw))
+	if (options->bssplit[NVS_READ].n && !options->size && !is_fio_mode(options->rw))
 		options->size = 1u << 30;
 }
 
@@ -448,4 +474,28 @@ int bench_options_check(const struct bench_options *options, const struct option
 	if (!rc)
 		rc = check_blocks(options, where);
 	return rc ? rc : check_needs(options, own, where);
+}
+
+void bench_blocks(const struct bench_options *options, uint64_t block_size,
+		  struct option_mix blocks[2])
+{
+	assert(is_fio_mode(options->rw));
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		uint64_t nbytes = options->bs[d] ? options->bs[d] : block_size;
+
+		blocks[d] = options->bssplit[d];
+		if (!blocks[d].n)
+			blocks[d] =
+				(struct option_mix){.nbytes = {nbytes}, .percent = {100}, .n = 1};
+		if (!fio_mode_moves(options->rw, d))
+			blocks[d].n = 0;
+	}
+}
+
+bool bench_blocks_alike(const struct option_mix blocks[2])
+{
+	unsigned n = blocks[NVS_READ].n + blocks[NVS_WRITE].n;
+
+	return n == 1 || (n == 2 && blocks[NVS_READ].n == 1 &&
+			  blocks[NVS_READ].nbytes[0] == blocks[NVS_WRITE].nbytes[0]);
 }

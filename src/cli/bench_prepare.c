@@ -34,7 +34,7 @@ static int make_model(const struct bench_options *options, struct model *model,
 		      struct nvs_error *error)
 {
 	struct option_mix same = {.nbytes = {options->tensor_size}, .percent = {100}, .n = 1};
-	const struct option_mix *mix = options->bssplit.n ? &options->bssplit : &same;
+	const struct option_mix *mix = options->bssplit[NVS_READ].n ? options->bssplit : &same;
 
 	return model_make(model, mix, options->tensors, options->size, options->seed, error);
 }
@@ -57,8 +57,6 @@ static int load_model(const struct bench_options *options, const struct options_
 static void take_options(const struct bench_options *options, const struct options_given *given,
 			 struct nvs_config *config)
 {
-	if (options->bs)
-		config->aio.block_size = (uint32_t)options->bs;
 	if (options->iodepth)
 		config->aio.queue_depth = (uint32_t)options->iodepth;
 	if (options->thread_count)
@@ -99,6 +97,22 @@ static int load_config(const struct bench_options *options, const struct options
 			"\"keep\" is ignored: bench neither keeps a store nor uses a kept one");
 	config->keep = false;
 	return 0;
+}
+
+/* A direction for which none is given has the configuration's; that is then the larger of both. */
+static void settle_block_sizes(struct bench_options *options, struct nvs_config *config)
+{
+	uint64_t largest = 0;
+
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		if (!options->bs[d])
+			options->bs[d] = config->aio.block_size;
+		if (is_fio_mode(options->rw) && !fio_mode_moves(options->rw, d))
+			continue;
+		if (options->bs[d] > largest)
+			largest = options->bs[d];
+	}
+	config->aio.block_size = (uint32_t)largest;
 }
 
 /* A whole name says its place by itself: the directory that the file is in, or the device it is. */
@@ -248,6 +262,8 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 
 	job->model = (struct model){.fd = -1};
 	rc = load_config(options, &job->given, &job->config, error);
+	if (!rc)
+		settle_block_sizes(&job->options, &job->config);
 	if (!rc)
 		rc = choose_block(options, &job->config, &job->block, error);
 	if (!rc && is_fio_mode(options->rw))

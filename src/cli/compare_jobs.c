@@ -80,30 +80,47 @@ static const char *fio_mode(unsigned rw)
 /* The largest block, of which a job's bytes must be at least one. */
 static uint64_t largest_block(const struct bench_job *job)
 {
-	const struct option_mix *mix = &job->options.bssplit;
-	uint64_t largest = job->config.aio.block_size;
+	struct option_mix blocks[2];
+	uint64_t largest = 0;
 
-	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++)
-		if (!i || mix->nbytes[i] > largest)
-			largest = mix->nbytes[i];
+	if (!is_fio_mode(job->options.rw))
+		return job->config.aio.block_size;
+	bench_blocks(&job->options, job->config.aio.block_size, blocks);
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		for (unsigned i = 0; i < blocks[d].n; i++)
+			if (blocks[d].nbytes[i] > largest)
+				largest = blocks[d].nbytes[i];
 	return largest;
+}
+
+static void put_mix(FILE *file, const struct option_mix *mix)
+{
+	for (unsigned i = 0; i < mix->n; i++)
+		fprintf(file, "%s%" PRIu64 "/%.0f", i ? ":" : "", mix->nbytes[i], mix->percent[i]);
 }
 
 static void put_blocks(FILE *file, const struct bench_job *job)
 {
-	const struct option_mix *mix = &job->options.bssplit;
+	struct option_mix blocks[2];
 
-	if (!is_fio_mode(job->options.rw) || !mix->n) {
-		fprintf(file, "bs=%" PRIu32 "\n", job->config.aio.block_size);
+	if (is_fio_mode(job->options.rw))
+		bench_blocks(&job->options, job->config.aio.block_size, blocks);
+	if (!is_fio_mode(job->options.rw) || bench_blocks_alike(blocks)) {
+		fprintf(file, "bs=%" PRIu64 "\n", largest_block(job));
 		return;
 	}
-	fputs("bssplit=", file);
-	for (unsigned i = 0; i < mix->n; i++)
-		fprintf(file, "%s%" PRIu64 "/%.0f", i ? ":" : "", mix->nbytes[i], mix->percent[i]);
-	fputc('\n', file);
+	if (blocks[NVS_READ].n == 1 && blocks[NVS_WRITE].n == 1) {
+		fprintf(file, "bs=%" PRIu64 ",%" PRIu64 "\n", blocks[NVS_READ].nbytes[0],
+			blocks[NVS_WRITE].nbytes[0]);
+	} else {
+		fputs("bssplit=", file);
+		put_mix(file, &blocks[NVS_READ]);
+		fputc(',', file);
+		put_mix(file, &blocks[NVS_WRITE]);
+		fputc('\n', file);
+	}
 	/* Its map of what it has moved would cut long blocks short that lie over short ones. */
-	if (job->options.rw == RW_RANDREAD || job->options.rw == RW_RANDWRITE ||
-	    job->options.rw == RW_RANDRW)
+	if (fio_mode_is_random(job->options.rw))
 		fputs("norandommap=1\n", file);
 }
 

@@ -47,9 +47,9 @@ void io_sequence_restart(struct io_sequence *sequence)
 		sequence->keys[i] = spread(&sequence->seed);
 }
 
-static uint64_t draw_length(struct io_sequence *sequence)
+static uint64_t draw_length(struct io_sequence *sequence, enum nvs_direction direction)
 {
-	const struct option_mix *mix = sequence->mix;
+	const struct option_mix *mix = &sequence->mix[direction];
 	double at = mix->n > 1 ? spread_percent(&sequence->seed) : 0;
 	unsigned i = 0;
 
@@ -67,11 +67,11 @@ static enum nvs_direction draw_direction(struct io_sequence *sequence)
 
 static uint64_t draw_offset(struct io_sequence *sequence, const struct io_step *step)
 {
-	uint64_t places = (sequence->nbytes - step->nbytes) / sequence->grain + 1;
-	uint64_t offset;
+	uint64_t align = sequence->align[step->direction], offset;
 
-	if (sequence->random && sequence->mix->n > 1)
-		return spread(&sequence->seed) % places * sequence->grain;
+	if (sequence->random && !sequence->alike)
+		return spread(&sequence->seed) % ((sequence->nbytes - step->nbytes) / align + 1) *
+		       align;
 	if (sequence->random)
 		return permuted(sequence, sequence->at[0]++, sequence->nbytes / step->nbytes) *
 		       step->nbytes;
@@ -85,8 +85,8 @@ void io_sequence_next(struct io_sequence *sequence, struct io_step *step)
 	assert(sequence->nbytes && sequence->nbytes % sequence->grain == 0);
 	if (!sequence->left)
 		io_sequence_restart(sequence);
-	step->nbytes = draw_length(sequence);
 	step->direction = draw_direction(sequence);
+	step->nbytes = draw_length(sequence, step->direction);
 	step->offset = draw_offset(sequence, step);
 	sequence->left -= step->nbytes;
 	assert(step->offset + step->nbytes <= sequence->nbytes);

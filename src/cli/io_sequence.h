@@ -18,9 +18,11 @@ struct io_step {
  */
 struct io_sequence {
 	bool random;
+	bool alike;		      /* all I/Os are of one length */
 	unsigned read_percent;	      /* of the I/Os, drawn for each */
-	const struct option_mix *mix; /* how long they are; multiples of the grain */
+	const struct option_mix *mix; /* how long they are, by enum nvs_direction */
 	uint64_t grain;		      /* what all offsets and lengths are multiples of */
+	uint64_t align[2];	      /* random offsets, by enum nvs_direction; of the grain */
 	uint64_t nbytes;	      /* of the file; whole blocks where all are of one length */
 	uint64_t seed;
 

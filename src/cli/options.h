@@ -14,19 +14,22 @@
 
 /* The type says what the value is stored as, at `offset` of the structure of values. */
 enum option_type {
-	OPTION_FLAG,	 /* bool; takes no argument, or 0 or 1, or one of the choices if it has
-			    any, of which the first is off */
-	OPTION_COUNT,	 /* uint64_t */
-	OPTION_SIZE,	 /* uint64_t, bytes: 4096, 4k, 1M, 1gb, 1GiB; factors of 1024 */
-	OPTION_DURATION, /* uint64_t, milliseconds: 30, 30s, 500ms, 2000us, 5m, 1h, 1d */
-	OPTION_SHARE,	 /* double, above 0 to 1 */
-	OPTION_CHOICE,	 /* unsigned, index into choices */
-	OPTION_STRING,	 /* const char *, not empty */
-	OPTION_LIST,	 /* struct option_list; may be typed several times, or with : between;
-			    one in a name is typed \: */
-	OPTION_MIX,	 /* struct option_mix, fio's bssplit: 64k/70:1m/30; what has no share gets
-			    an equal part of what is left of 100 */
-	OPTION_RATES,	 /* uint64_t[2], bytes a second by enum nvs_direction: 100m, or 100m,50m */
+	OPTION_FLAG,	    /* bool; takes no argument, or 0 or 1, or one of the choices if it has
+			       any, of which the first is off */
+	OPTION_COUNT,	    /* uint64_t */
+	OPTION_SIZE,	    /* uint64_t, bytes: 4096, 4k, 1M, 1gb, 1GiB; factors of 1024 */
+	OPTION_DURATION,    /* uint64_t, milliseconds: 30, 30s, 500ms, 2000us, 5m, 1h, 1d */
+	OPTION_SHARE,	    /* double, above 0 to 1 */
+	OPTION_CHOICE,	    /* unsigned, index into choices */
+	OPTION_STRING,	    /* const char *, not empty */
+	OPTION_LIST,	    /* struct option_list; may be typed several times, or with : between;
+			       one in a name is typed \: */
+	OPTION_SIZES,	    /* uint64_t[2], bytes by enum nvs_direction: 4k for both, or 4k,8k; 0 of
+			       one that is left out */
+	OPTION_MIX,	    /* struct option_mix[2] by enum nvs_direction, fio's bssplit:
+			       64k/70:1m/30; what has no share gets an equal part of what is left of
+			       100. For both, or 4k/50:8k/50,64k/100; n is 0 of one left out */
+	OPTION_RATES,	    /* as OPTION_SIZES, bytes a second */
 	OPTION_PERCENTILES, /* struct option_percentiles: 50:99:99.9; rising however given */
 	OPTION_CHOICES,	    /* unsigned, a bit for each of the choices: normal,json */
 	OPTION_PERCENT,	    /* double, 0 to 100: 2, 0.5 */

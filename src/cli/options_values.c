@@ -291,12 +291,12 @@ static int store_flag(const struct option_source *source, void *at)
 
 /* Cuts off what is before the separator, or all; *rest is NULL after the last. -EINVAL: too long
  * for anything that is allowed. */
-static int cut_part(const char **rest, char separator, char part[PART_MAX])
+static int cut_part(const char **rest, char separator, char *part, size_t nbytes)
 {
 	const char *end = strchrnul(*rest, separator);
 	size_t length = (size_t)(end - *rest);
 
-	if (length >= PART_MAX)
+	if (length >= nbytes)
 		return -EINVAL;
 	memcpy(part, *rest, length);
 	part[length] = '\0';
@@ -311,7 +311,7 @@ static int store_choices(const struct option_source *source, void *at)
 	char part[PART_MAX];
 
 	while (rest) {
-		if (cut_part(&rest, ',', part))
+		if (cut_part(&rest, ',', part, sizeof(part)))
 			return refuse(source, "allowed are names with commas between them");
 		if (find_choice(source, part, &choice))
 			return -EINVAL;
@@ -354,61 +354,85 @@ static int share_out(const struct option_source *source, struct option_mix *mix)
 	return 0;
 }
 
-static int store_mix(const struct option_source *source, void *at)
-{
-	const char *rest = source->text;
-	struct option_mix mix = {.n = 0};
-	char part[PART_MAX], bounds[128];
-	int rc;
-
-	while (rest) {
-		if (mix.n == OPTION_MIX_MAX)
-			return refuse(source, "allowed are up to %u sizes", OPTION_MIX_MAX);
-		if (cut_part(&rest, ':', part) ||
-		    parse_mix_part(source->spec, part, &mix.nbytes[mix.n], &mix.percent[mix.n]))
-			return refuse(source,
-				      "allowed is SIZE/PERCENT:SIZE/PERCENT..., such as "
-				      "64k/70:1m/30, each %s",
-				      size_bounds(source->spec, bounds));
-		mix.n++;
-	}
-	rc = share_out(source, &mix);
-	if (!rc)
-		memcpy(at, &mix, sizeof(mix));
-	return rc;
-}
-
-static int refuse_rates(const struct option_source *source)
+static int refuse_mix(const struct option_source *source)
 {
 	char bounds[128];
 
 	return refuse(source,
-		      "allowed is %s a second, or two with a comma between them, of reading and "
-		      "of writing, of which one may be left out",
+		      "allowed is SIZE/PERCENT:SIZE/PERCENT..., such as 64k/70:1m/30, each %s; or "
+		      "two with a comma between them, of reading and of writing, of which one may "
+		      "be left out",
 		      size_bounds(source->spec, bounds));
 }
 
-static int store_rates(const struct option_source *source, void *at)
+static int parse_mix(const struct option_source *source, const char *text, struct option_mix *mix)
+{
+	char part[PART_MAX];
+
+	while (text) {
+		if (mix->n == OPTION_MIX_MAX)
+			return refuse(source, "allowed are up to %u sizes", OPTION_MIX_MAX);
+		if (cut_part(&text, ':', part, sizeof(part)) ||
+		    parse_mix_part(source->spec, part, &mix->nbytes[mix->n], &mix->percent[mix->n]))
+			return refuse_mix(source);
+		mix->n++;
+	}
+	return share_out(source, mix);
+}
+
+static int store_mix(const struct option_source *source, void *at)
 {
 	const char *rest = source->text;
-	uint64_t rates[2] = {0};
+	struct option_mix mixes[2] = {{.n = 0}, {.n = 0}};
+	char part[(OPTION_MIX_MAX + 1) * PART_MAX];
+	unsigned n = 0;
+
+	for (; rest && n < 2; n++) {
+		if (cut_part(&rest, ',', part, sizeof(part)))
+			return refuse_mix(source);
+		if (*part && parse_mix(source, part, &mixes[n]))
+			return -EINVAL;
+	}
+	if (rest || !(mixes[0].n + mixes[1].n))
+		return refuse_mix(source);
+	if (n == 1)
+		mixes[1] = mixes[0];
+	memcpy(at, mixes, sizeof(mixes));
+	return 0;
+}
+
+static int refuse_sizes(const struct option_source *source)
+{
+	char bounds[128];
+
+	return refuse(source,
+		      "allowed is %s%s, or two with a comma between them, of reading and of "
+		      "writing, of which one may be left out",
+		      size_bounds(source->spec, bounds),
+		      source->spec->type == OPTION_RATES ? " a second" : "");
+}
+
+static int store_sizes(const struct option_source *source, void *at)
+{
+	const char *rest = source->text;
+	uint64_t sizes[2] = {0};
 	bool says_something = false;
 	unsigned n = 0;
 	char part[PART_MAX];
 
 	for (; rest && n < 2; n++) {
-		if (cut_part(&rest, ',', part))
-			return refuse_rates(source);
+		if (cut_part(&rest, ',', part, sizeof(part)))
+			return refuse_sizes(source);
 		says_something |= *part != 0;
 		if (*part &&
-		    (parse_size(part, &rates[n]) || !within_bounds(source->spec, rates[n])))
-			return refuse_rates(source);
+		    (parse_size(part, &sizes[n]) || !within_bounds(source->spec, sizes[n])))
+			return refuse_sizes(source);
 	}
 	if (rest || !says_something)
-		return refuse_rates(source);
+		return refuse_sizes(source);
 	if (n == 1)
-		rates[1] = rates[0];
-	memcpy(at, rates, sizeof(rates));
+		sizes[1] = sizes[0];
+	memcpy(at, sizes, sizeof(sizes));
 	return 0;
 }
 
@@ -426,7 +450,7 @@ static int store_percentiles(const struct option_source *source, void *at)
 	char part[PART_MAX];
 
 	for (; rest; list.n++)
-		if (list.n == OPTION_PERCENTILES_MAX || cut_part(&rest, ':', part) ||
+		if (list.n == OPTION_PERCENTILES_MAX || cut_part(&rest, ':', part, sizeof(part)) ||
 		    parse_decimal(part, &list.at[list.n]) || list.at[list.n] <= 0 ||
 		    list.at[list.n] > 100)
 			return refuse(source,
@@ -542,8 +566,9 @@ static const struct {
 	[OPTION_CHOICE] = {store_choice, sizeof(unsigned)},
 	[OPTION_STRING] = {store_string, sizeof(const char *)},
 	[OPTION_LIST] = {store_list, sizeof(struct option_list)},
-	[OPTION_MIX] = {store_mix, sizeof(struct option_mix)},
-	[OPTION_RATES] = {store_rates, 2 * sizeof(uint64_t)},
+	[OPTION_SIZES] = {store_sizes, 2 * sizeof(uint64_t)},
+	[OPTION_MIX] = {store_mix, 2 * sizeof(struct option_mix)},
+	[OPTION_RATES] = {store_sizes, 2 * sizeof(uint64_t)},
 	[OPTION_PERCENTILES] = {store_percentiles, sizeof(struct option_percentiles)},
 	[OPTION_CHOICES] = {store_choices, sizeof(unsigned)},
 	[OPTION_PERCENT] = {store_percent, sizeof(double)},

@@ -31,12 +31,18 @@ double cpu_ms_per_gib(const struct bench_result *result)
 	return gib > 0 && us > 0 ? us / 1e3 / gib : 0;
 }
 
-void job_block_sizes(const struct bench_job *job, uint64_t *least, uint64_t *most)
+void job_block_sizes(const struct bench_job *job, enum nvs_direction direction, uint64_t *least,
+		     uint64_t *most)
 {
-	const struct option_mix *mix = &job->options.bssplit;
+	struct option_mix blocks[2] = {{.n = 0}, {.n = 0}};
+	const struct option_mix *mix;
 
 	*least = *most = job->config.aio.block_size;
-	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++) {
+	if (is_fio_mode(job->options.rw))
+		bench_blocks(&job->options, job->config.aio.block_size, blocks);
+	/* fio tells sizes of a direction in which nothing is moved too. */
+	mix = &blocks[blocks[direction].n ? direction : !direction];
+	for (unsigned i = 0; i < mix->n; i++) {
 		*least = i && *least < mix->nbytes[i] ? *least : mix->nbytes[i];
 		*most = i && *most > mix->nbytes[i] ? *most : mix->nbytes[i];
 	}

@@ -42,7 +42,8 @@ void group_latency_shares(const struct report_group *group, double share[LATENCY
 /* Per cent of what was counted in each; what is there at all is shown as 0.1 at least. */
 void depth_shares(const uint64_t counts[NVS_DEPTHS], double share[NVS_DEPTHS]);
 /* Of an I/O; of nvswap's modes it is tensors that come in several sizes. */
-void job_block_sizes(const struct bench_job *job, uint64_t *least, uint64_t *most);
+void job_block_sizes(const struct bench_job *job, enum nvs_direction direction, uint64_t *least,
+		     uint64_t *most);
 /* What was asked for, or what fio shows by itself. */
 struct option_percentiles group_percentiles(const struct report_group *group);
 

@@ -88,6 +88,21 @@ static void resolved(yajl_gen gen, const struct options_given *given, const char
 		text_field(gen, key, text);
 }
 
+/* Not that of another's key: of blocks of several sizes it is the keys that were given. */
+static void put_block_size(yajl_gen gen, const struct options_given *given,
+			   const struct bench_job *job)
+{
+	struct option_mix blocks[2];
+	char text[32];
+
+	if (is_fio_mode(job->options.rw))
+		bench_blocks(&job->options, job->config.aio.block_size, blocks);
+	if (is_fio_mode(job->options.rw) && !bench_blocks_alike(blocks))
+		return;
+	snprintf(text, sizeof(text), "%u", job->config.aio.block_size);
+	resolved(gen, given, "bs", text);
+}
+
 /* What was given for all; of one job also what fio's readers ask for, as it was resolved. */
 static void put_global_options(yajl_gen gen, const struct bench_report *report,
 			       const struct report_group *group)
@@ -101,9 +116,7 @@ static void put_global_options(yajl_gen gen, const struct bench_report *report,
 	if (group->njobs == report->plan->n) {
 		resolved(gen, given, "rw", bench_rw_name(group->job->options.rw));
 		resolved(gen, given, "ioengine", group_ioengine(group));
-		snprintf(text, sizeof(text), "%u", aio->block_size);
-		if (!group->job->options.bssplit.n)
-			resolved(gen, given, "bs", text);
+		put_block_size(gen, given, group->job);
 		snprintf(text, sizeof(text), "%u", aio->queue_depth);
 		resolved(gen, given, "iodepth", text);
 		snprintf(text, sizeof(text), "%u", group->njobs);

@@ -206,13 +206,16 @@ static void print_steps(FILE *file, const struct report_group *group)
 static void print_engine(FILE *file, const struct report_group *group)
 {
 	const struct nvs_aio_stats *aio = &group->result.engine.aio;
-	uint64_t least, most;
+	uint64_t least, most, least_written, most_written;
 	char text[SHORT_NUMBER];
 
 	label(file, "engine");
 	fprintf(file, "%s, %u worker%s x depth %u, blocks of ", aio->ioengine, aio->workers,
 		aio->workers == 1 ? "" : "s", group->job->config.aio.queue_depth);
-	job_block_sizes(group->job, &least, &most);
+	job_block_sizes(group->job, NVS_READ, &least, &most);
+	job_block_sizes(group->job, NVS_WRITE, &least_written, &most_written);
+	least = least_written < least ? least_written : least;
+	most = most_written > most ? most_written : most;
 	if (least < most)
 		fprintf(file, "%s to ", memory(least, text));
 	fprintf(file, "%s%s%s", memory(most, text), aio->fixed_buffers ? ", fixed buffers" : "",

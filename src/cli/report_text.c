@@ -52,13 +52,16 @@ const char *short_bytes(double value, unsigned thousand, char text[SHORT_NUMBER]
 
 static void print_block_sizes(FILE *file, const struct bench_job *job)
 {
-	uint64_t least, most;
-	char low[SHORT_NUMBER], high[SHORT_NUMBER];
+	uint64_t least[2], most[2];
+	char low[2][SHORT_NUMBER], high[2][SHORT_NUMBER];
 
-	job_block_sizes(job, &least, &most);
-	short_bytes((double)least, 1024, low);
-	short_bytes((double)most, 1024, high);
-	fprintf(file, "bs=(R) %s-%s, (W) %s-%s, (T) %s-%s", low, high, low, high, low, high);
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		job_block_sizes(job, d, &least[d], &most[d]);
+		short_bytes((double)least[d], 1024, low[d]);
+		short_bytes((double)most[d], 1024, high[d]);
+	}
+	fprintf(file, "bs=(R) %s-%s, (W) %s-%s, (T) %s-%s", low[NVS_READ], high[NVS_READ],
+		low[NVS_WRITE], high[NVS_WRITE], low[NVS_WRITE], high[NVS_WRITE]);
 }
 
 /* Clones are told once, and "..." stands for the rest. */
