@@ -56,9 +56,13 @@ ended() {
 	status=$?
 }
 
-# measures N: so many jobs have begun to measure, as the line of --eta=always says
+# drawn PATTERN: the line of --eta=always was so
+drawn() {
+	tr '\r' '\n' <"$T/err" | grep -qE "$1"
+}
+# A stage has begun to measure.
 measures() {
-	tr '\r' '\n' <"$T/err" | grep -qE "^swap *(\($1\))? .*IOPS"
+	drawn "^swap .*IOPS"
 }
 
 # process_of RANK: that of the job of $pid whose store it is
@@ -71,9 +75,9 @@ process_of() {
 }
 
 # true_of EXPRESSION: of the JSON documents in $T/out: j is the last, jobs its jobs by name and
-# clone ("a.0"), docs all of them. begin and end are of the part measured, in ms.
+# clone ("a.0"), docs all of them. begin and end are of the part measured, in ms, as is $before.
 true_of() {
-	python3 - "$T/out" "$1" "$T" 2>&1 <<'PY'
+	python3 - "$T/out" "$1" "$T" "${before:-0}" 2>&1 <<'PY'
 import json, os, re, sys
 text, docs, at = open(sys.argv[1]).read(), [], 0
 while text[at:].strip():
@@ -85,7 +89,8 @@ def by_name(doc):
         jobs[f"{job['jobname']}.{sum(job['jobname'] + '.' in name for name in jobs)}"] = job
     return jobs
 scope = {"j": docs[-1], "docs": docs, "jobs": by_name(docs[-1]), "by_name": by_name, "json": json,
-         "os": os, "re": re, "T": sys.argv[3], "begin": lambda job: job["job_start"],
+         "os": os, "re": re, "T": sys.argv[3], "before": int(sys.argv[4]),
+         "begin": lambda job: job["job_start"],
          "end": lambda job: job["job_start"] + job["job_runtime"],
          "bytes_of": lambda job: job["read"]["io_bytes"] + job["write"]["io_bytes"]}
 if not eval(f"({sys.argv[2]}\n)", scope):
@@ -119,26 +124,29 @@ nothing_is_left() {
 
 # ---- At the same time, and not
 
-# What differs in filling is much more than what differs in beginning.
+# Time passes for nothing but filling: so slow, that what does not wait for it begins before its end.
+begin_and_fill="lambda job: before + 1e3 * job['swap']['first_swapout_bytes'] /
+	job['swap']['first_swapout_bw_bytes'] - 1"
 jobs <<'J'
-time_based
-runtime=400ms
+rw=swapin
 [slow]
-tensors=800
-rw=swapin
+tensors=100
+bs=4k
+iodepth=1
 [fast]
-rw=swapin
+[delayed]
+startdelay=300ms
 [late]
 stonewall
 J
-json jobs_of_a_stage_overlap "max(begin(jobs['slow.0']), begin(jobs['fast.0'])) <
-	min(end(jobs['slow.0']), end(jobs['fast.0'])) and
-	jobs['slow.0']['groupid'] == jobs['fast.0']['groupid'] == 0"
-holds job_that_fills_fast_waits_for_the_slow_one \
-	"abs(begin(jobs['slow.0']) - begin(jobs['fast.0'])) <
-	 1e3 * 799 * 262144 / jobs['slow.0']['swap']['first_swapout_bw_bytes'] / 2"
-holds stonewall_separates "begin(jobs['late.0']) >= max(end(jobs['slow.0']), end(jobs['fast.0'])) - 1 and
-	jobs['late.0']['groupid'] == 1"
+before=$(date +%s%3N)
+json job_that_fills_fast_waits_for_the_slow_one \
+	"begin(jobs['fast.0']) >= ($begin_and_fill)(jobs['slow.0'])"
+holds startdelay_counts_from_the_common_begin \
+	"begin(jobs['delayed.0']) >= ($begin_and_fill)(jobs['slow.0']) + 299"
+holds stonewall_separates "begin(jobs['late.0']) >= max(end(jobs[name]) for name in
+	('slow.0', 'fast.0', 'delayed.0')) - 1 and
+	[jobs[f'{name}.0']['groupid'] for name in ('slow', 'fast', 'delayed', 'late')] == [0, 0, 0, 1]"
 
 jobs <<'J'
 [a]
@@ -156,12 +164,6 @@ json clones_have_stores_and_seeds_of_their_own \
 	 bytes_of(jobs['b.0']) == 2 * bytes_of(jobs['a.0']) == 4 * 8 * 262144"
 jobs <<'J'
 [a]
-[b]
-startdelay=300ms
-J
-json startdelay_counts_from_the_common_begin "begin(jobs['b.0']) - begin(jobs['a.0']) >= 299"
-jobs <<'J'
-[a]
 trace=TRACE
 [b]
 trace=TRACE
@@ -177,8 +179,12 @@ jobs <<<'[a]'
 json runtime_bounds_loops "bytes_of(jobs['a.0']) == 2 * 8 * 262144" --runtime 1h
 json runtime_ends_loops "jobs['a.0']['job_runtime'] >= 200 and
 	bytes_of(jobs['a.0']) % 262144 == 0" --runtime 200ms --loops 1000000000
-json time_based_goes_on "jobs['a.0']['job_runtime'] >= 200 and
-	bytes_of(jobs['a.0']) > 2 * 8 * 262144" --runtime 200ms --time_based
+goes_on="bytes_of(jobs['a.0']) > 2 * 8 * 262144"
+start --runtime 1h --time_based --status-interval 100ms
+until_true true_of "$goes_on" >"$T/why"
+kill -TERM $pid
+ended
+holds time_based_goes_on "$goes_on"
 json ramp_time_is_not_in_the_figures "bytes_of(jobs['a.0']) == 8 * 262144 and
 	j['engine']['write_bytes'] == 8 * 262144 and j['swap']['store_bytes'] > 0 and
 	j['swap']['pool_bytes'] > 0" --rw swapout --ramp_time 200ms
@@ -190,7 +196,7 @@ for rw in swapout swapin swap; do
 		bytes_of(jobs['a.0']) > 0 and 500 <= jobs['a.0']['job_runtime']" \
 		--rw $rw --rate 4m,3m --runtime 500ms --time-based
 done
-json rate_has_no_patience_beyond_runtime "bytes_of(jobs['a.0']) == 262144" \
+json rate_has_no_patience_beyond_runtime "bytes_of(jobs['a.0']) <= 262144" \
 	--rw swapout --rate 1k --runtime 100ms --time-based
 for size in 1m 7m; do
 	json "mix_of_sizes_comes_to_size_$size" "(lambda size: size <= j['swap']['bytes'] < size + 100000 and
@@ -225,7 +231,7 @@ runtime=1h
 runtime=1s
 J
 start --eta always
-until_true measures 2
+until_true measures
 victim=$(process_of 0)
 kill -9 "$victim"
 ended
@@ -246,8 +252,8 @@ numjobs=2
 [b]
 stonewall
 J
-start --eta always
-until_true measures 2
+start --eta always --status-interval 100ms
+until_true true_of "all(bytes_of(jobs[f'a.{i}']) > 0 for i in (0, 1))" >"$T/why"
 kill -TERM $pid
 ended
 [ "$status" = 143 ] && [ "$(tr '\r' '\n' <"$T/err" | grep -c "nvswap: ")" = 1 ] &&
@@ -257,11 +263,13 @@ holds jobs_that_were_stopped_tell_what_they_measured \
 	"all(jobs[f'a.{i}']['error'] == 4 and bytes_of(jobs[f'a.{i}']) > 0 for i in (0, 1)) and
 	 jobs['b.0']['error'] == 4 and bytes_of(jobs['b.0']) == 0 and
 	 jobs['b.0']['error_text'] == 'not run: stopped by a signal'"
+holds jobs_of_a_stage_overlap "max(begin(jobs[name]) for name in ('a.0', 'a.1')) <
+	min(end(jobs[name]) for name in ('a.0', 'a.1'))"
 nothing_is_left no_store_stays_after_a_signal
 
 # As a terminal sends it: to the parent and to each of the jobs.
 start --eta always
-until_true measures 2
+until_true measures
 kill -TERM -$pid
 ended
 [ "$status" = 143 ] && [ "$(tr '\r' '\n' <"$T/err" | grep -c "nvswap: ")" = 1 ]
@@ -269,7 +277,7 @@ result signal_to_the_whole_group_ends_all_jobs $? "exit status $status"
 nothing_is_left no_store_stays_after_a_signal_to_the_group
 
 start --eta always
-until_true measures 2
+until_true measures
 children=$(cat "/proc/$pid/task/$pid/children")
 kill -9 $pid
 ended 2>/dev/null
@@ -303,6 +311,17 @@ until_true true_of "$told" >"$T/why"
 kill -TERM $pid
 ended
 holds status_is_told_at_intervals "$told"
+# For longer than an answer is waited for.
+start --status-interval 100ms --runtime 1h
+until_true true_of "$told" >"$T/why"
+kill -STOP "$(process_of 1)"
+sleep 1.5
+kill -CONT "$(process_of 1)"
+docs=$(grep -c '^{' "$T/out")
+until_true true_of "len(docs) >= $docs + 2" >"$T/why"
+kill -TERM $pid
+ended
+holds figures_do_not_go_back_where_a_job_does_not_answer "$told"
 told_as_text() {
 	[ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ]
 }
@@ -323,7 +342,7 @@ assert "\na: (groupid=0" in text[end:], text[end:]
 PY
 result several_formats_are_in_the_order_of_fios $?
 
-run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 100
+run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 10
 holds logs_of_each_job_are_written "sorted(f for f in os.listdir(T) if f.endswith('.log')) ==
 	sorted(f'log_{kind}.{i}.log' for kind in ('bw', 'slat', 'clat', 'lat') for i in (1, 2, 3))"
 # logs NAME EXPRESSION: of lines, those of a log of a job as numbers, and of figures, those of the
@@ -376,8 +395,11 @@ result log_that_is_not_whole_fails_the_job $? "exit status $status"
 run --eta never
 [ ! -s "$T/err" ]
 result eta_never_draws_nothing $?
-run --eta always
-measures 2 && tr '\r' '\n' <"$T/err" | grep -qE "GB/s read .* GB/s written .* IOPS .* s left"
+start --eta always --runtime 20s
+line="^swap(-out)? \(2\) .* GB/s read .* GB/s written .* IOPS .* s left"
+until_true drawn "$line"
 result eta_always_draws_without_a_terminal $?
+kill -TERM $pid
+ended
 
 [ $failures = 0 ]

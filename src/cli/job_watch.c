@@ -178,16 +178,12 @@ static void put_samples(const struct job_watch *watch, struct bench_result *resu
 	}
 }
 
-static void tell_status(struct job_watch *watch, unsigned asked)
+static void put_status(const struct job_watch *watch, struct bench_result *status)
 {
-	struct job_live *live = watch->live;
-	struct bench_result *status = &live->status;
-
 	*status = (struct bench_result){0};
 	put_samples(watch, status);
 	measure_end(watch->aio, NULL, &watch->from, status);
 	status->elapsed_s = (double)status->window_ns / 1e9;
-	atomic_store(&live->status_told, asked);
 }
 
 static void tell_counters(struct job_watch *watch)
@@ -199,8 +195,10 @@ static void tell_counters(struct job_watch *watch)
 		atomic_store(&live->bytes[d], watch->stats.io[d].bytes);
 		atomic_store(&live->ios[d], watch->stats.io[d].ios);
 	}
-	if (asked != atomic_load(&live->status_told))
-		tell_status(watch, asked);
+	if (asked == atomic_load(&live->status_told))
+		return;
+	put_status(watch, &live->status);
+	atomic_store(&live->status_told, asked);
 }
 
 /* The end may come in the millisecond in which a window ended, which has its line. */
@@ -320,7 +318,7 @@ void job_measured(struct job_watch *watch, struct bench_result *result)
 		write_log(watch, now);
 	put_samples(watch, result);
 	tell_counters(watch);
-	tell_status(watch, atomic_load(&watch->live->status_asked));
+	put_status(watch, &watch->live->measured);
 	atomic_store(&watch->live->phase, JOB_MEASURED);
 }
 

@@ -27,10 +27,11 @@ struct job_live {
 	atomic_ullong ios[2];
 	atomic_ullong measuring_since_ns; /* CLOCK_MONOTONIC; 0: not yet */
 	struct bench_result result;	  /* the job's own until JOB_ENDED */
-	/* The same of the part measured so far: written once for each time that it is asked for,
-	 * and a last time before JOB_MEASURED. */
+	/* Of the part measured so far: written once for each time that it is asked for, and not
+	 * otherwise, for who asked reads it. */
 	struct bench_result status;
 	atomic_uint status_asked, status_told;
+	struct bench_result measured; /* of the whole part, from JOB_MEASURED on */
 };
 
 /*

@@ -308,7 +308,7 @@ static const struct bench_result *status_of(const struct stages *stages, unsigne
 	case JOB_MEASURING:
 		return !told ? NULL : live->status.measured ? &live->status : &nothing_yet;
 	case JOB_MEASURED:
-		return &live->status;
+		return &live->measured;
 	case JOB_ENDED:
 		return &live->result;
 	default:
@@ -318,7 +318,6 @@ static const struct bench_result *status_of(const struct stages *stages, unsigne
 
 static void print_status(struct stages *stages)
 {
-	static const struct bench_result nothing_told;
 	static const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	const struct bench_result *results[JOBS_MAX];
 	uint64_t until = now_ns() + ANSWER_NS;
@@ -327,8 +326,10 @@ static void print_status(struct stages *stages)
 	for (unsigned i = 0; i < stages->plan->n; i++) {
 		while (!(results[i] = status_of(stages, i)) && now_ns() < until)
 			nanosleep(&pause, NULL);
+		/* Figures do not go back to nothing: without those of one job there is no status
+		 * this time. */
 		if (!results[i])
-			results[i] = &nothing_told;
+			return;
 	}
 	fputs(progress_erase(), stderr);
 	stages->status(stages->arg, results);
