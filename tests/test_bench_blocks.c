@@ -314,7 +314,8 @@ static int opening_begin(void **state)
 	if (!o)
 		return -1;
 	nvs_config_init(&config);
-	o->options = (struct bench_options){.rw = RW_RANDWRITE, .direct = true, .size = MIB};
+	o->options =
+		(struct bench_options){.rw = RW_RANDWRITE, .direct = true, .size = {.nbytes = MIB}};
 	*state = o;
 	return nvs_aio_open(&o->aio, &config.aio, NULL, &o->error);
 }
@@ -413,18 +414,25 @@ static void a_file_that_is_there_is_read_and_kept(void **state)
 	make_file(path_in(directory, "mine"), data, sizeof(data));
 	o->options.rw = RW_RANDREAD;
 	is_refused(o, directory, "mine", -EINVAL, "fewer than --size");
-	o->options.size = 4096;
+	o->options.size.nbytes = 4096;
 	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
 	assert_int_equal(o->file.nbytes, 4096);
 	io_file_close(&o->file);
-	o->options.size = 0;
+	o->options.size.nbytes = 0;
 	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
 	assert_false(o->file.own);
 	assert_int_equal(o->file.nbytes, sizeof(data));
 	io_file_close(&o->file);
 	assert_int_equal(entries(directory), 1);
+	o->options.size.percent = 33;
+	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
+	assert_int_equal(o->file.nbytes, 2703);
+	io_file_close(&o->file);
+	is_refused(o, directory, "other", -ENOENT, "no size to take 33% of: give --size in bytes");
+	assert_int_equal(entries(directory), 1);
 	o->options.verify = true;
 	is_refused(o, directory, "mine", -EINVAL, "leave out --verify");
+	o->options.size.percent = 0;
 	make_file(path_in(directory, "empty"), data, 0);
 	o->options.rw = RW_WRITE;
 	is_refused(o, directory, "empty", -EEXIST, "is there already");
@@ -440,9 +448,9 @@ static void no_room_is_found_before_the_run(void **state)
 	directory = loop_ext4(16 * MIB, 512, &why);
 	if (!directory)
 		SKIP("%s", why);
-	o->options.size = 32 * MIB;
+	o->options.size.nbytes = 32 * MIB;
 	is_refused(o, directory, "job", -ENOSPC, "give a smaller --size");
-	o->options.size = 4 * MIB;
+	o->options.size.nbytes = 4 * MIB;
 	SUCCEEDS(file_open(o, directory, "job"), &o->error);
 	io_file_close(&o->file);
 }
@@ -461,7 +469,7 @@ static void a_block_device_is_read_alone(void **state)
 		   "this mode would write over it: give a directory");
 	is_refused(o, "/", device, -EEXIST, "is there already");
 	o->options.rw = RW_READ;
-	o->options.size = 0;
+	o->options.size.nbytes = 0;
 	SUCCEEDS(file_open(o, device, "job.0.0"), &o->error);
 	assert_int_equal(o->file.nbytes, 4 * MIB);
 	io_file_close(&o->file);

@@ -106,7 +106,7 @@ static struct job *new_job(unsigned rw, uint64_t size)
 	job.config.aio.block_size = 16 * KIB;
 	job.config.aio.queue_depth = 4;
 	job.options = (struct bench_options){
-		.rw = rw, .size = size, .loops = 1, .rwmixread = 50, .seed = 11};
+		.rw = rw, .size = {.nbytes = size}, .loops = 1, .rwmixread = 50, .seed = 11};
 	return &job;
 }
 
@@ -359,6 +359,41 @@ static void the_rate_bounds_what_is_handed_over(void **state)
 	}
 }
 
+/* A pass of it goes on where the last ended, and begins again at the end of the file. */
+static void io_size_bounds_what_is_moved(void **state)
+{
+	static const struct {
+		struct option_amount amount;
+		uint64_t moved; /* in blocks of 16 KiB, of which the last is whole */
+	} cases[] = {{{.percent = 50}, 512 * KIB},
+		     {{.nbytes = 5 * MIB}, 5 * MIB},
+		     {{.nbytes = 1}, 16 * KIB},
+		     {{.nbytes = 20 * KIB}, 32 * KIB},
+		     {{.percent = 100}, MIB}};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++)
+		for (unsigned n = 0; n < COUNT(cases); n++) {
+			struct job *job = new_job(modes[i], MIB);
+
+			job->options.io_size = cases[n].amount;
+			job->options.verify = true;
+			SUCCEEDS(run_job(job), &job->result.error);
+			assert_int_equal(job->result.bytes[0] + job->result.bytes[1],
+					 cases[n].moved);
+			assert_int_equal(job->result.engine.store_bytes, MIB);
+		}
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		struct job *job = new_job(modes[i], MIB);
+
+		job->options.io_size.nbytes = i % 2 ? 256 * KIB : 3 * MIB;
+		job->options.loops = i % 2 ? 6 : 2;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(job->result.bytes[0] + job->result.bytes[1],
+				 i % 2 ? 6 * 256 * KIB : 3 * MIB);
+	}
+}
+
 static void time_based_goes_on_and_runtime_bounds(void **state)
 {
 	struct job *job = new_job(RW_RANDREAD, MIB);
@@ -472,7 +507,7 @@ static void what_can_not_be_is_refused(void **state)
 
 	job = new_job(RW_READ, MIB);
 	job->config.aio.block_size = 1u << 30;
-	job->options.size = 1u << 30;
+	job->options.size.nbytes = 1u << 30;
 	job->config.aio.queue_depth = 4096;
 	job->config.aio.thread_count = 32;
 	refuses(job, -ENOMEM, "no memory");
@@ -525,6 +560,7 @@ int main(void)
 		test(one_direction_has_its_own_size_alone),
 		test(a_block_that_differs_is_found),
 		test(the_rate_bounds_what_is_handed_over),
+		test(io_size_bounds_what_is_moved),
 		test(time_based_goes_on_and_runtime_bounds),
 		test(a_signal_ends_it),
 		test(kill_leaves_nothing_behind),

@@ -139,6 +139,25 @@ run --rw randread --filename mine --bs 4k --output-format json
 [ "$status" = 0 ] && holds 'j[0]["read"]["io_bytes"] == 24 * 4096' &&
 	cmp -s "$T/drive/mine" "$T/copy"
 result a_file_that_is_there_is_read_and_kept $?
+run --rw randread --filename mine --bs 4k --size 50% --output-format json
+[ "$status" = 0 ] && holds 'j[0]["read"]["io_bytes"] == 12 * 4096'
+result a_share_of_a_file_that_is_there $?
+run --rw read --filename none --size 50%
+[ "$status" = 1 ] && grep -q "none is not there, so there is no size to take 50% of" "$T/err" &&
+	[ "$(ls "$T/drive")" = mine ]
+result a_share_of_no_file_is_refused $?
+if command -v fio >"$T/null"; then
+	for amount in --size=50% "--size=64k --io_size=50%" "--size=16k --io_size=64k" \
+		"--size=16k --io_size=8k --loops=3" "--size=16k --io_size=64k --loops=3"; do
+		fio --name=a --filename="$T/drive/mine" --readonly --rw=read --bs=4k $amount \
+			--output-format=json --output="$T/out" >"$T/err" 2>&1 &&
+			moved=$(python3 -c 'import json, sys
+print(json.load(open(sys.argv[1]))["jobs"][0]["read"]["io_bytes"])' "$T/out") &&
+			run --rw read --filename mine --bs 4k $amount --output-format json &&
+			holds "j[0]['read']['io_bytes'] == $moved > 0"
+		result "as_much_as_fio_with_${amount//[^a-z0-9]/_}" $?
+	done
+fi
 whole=$(realpath "$T/drive")
 for name in mine new; do
 	"$NVSWAP" bench --rw randread --direct=0 --filename "$whole/$name" --size 64k --bs 4k \

@@ -46,6 +46,7 @@ static void plan_jobs(struct fixture *fixture, const char *sections, const char 
 		fixture->results[i] = calloc(1, sizeof(struct bench_result));
 		assert_non_null(fixture->results[i]);
 		fixture->results[i]->opened = true;
+		fixture->results[i]->engine.store_bytes = fixture->plan.jobs[i].options.size.nbytes;
 		fixture->results[i]->engine.aio.ioengine = ioengine;
 	}
 }
@@ -126,6 +127,17 @@ static void blocks_of_each_direction_are_as_they_are(void **state)
 	expect("[a]\nrw=randread\nsize=1m\nbs=4k,8k\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=randread\nioengine=libaio\niodepth=16\nbs=4096\n"
 	       "unlink=1\nsize=1048576\ndirect=1\nnumjobs=1\n");
+}
+
+static void as_much_is_moved_as_io_size_says(void **state)
+{
+	(void)state;
+	expect("[a]\nrw=read\nsize=3m\nio_size=12m\nthread_count=3\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
+	       "unlink=1\nsize=1048576\nio_size=4194304\ndirect=1\nnumjobs=3\n");
+	expect("[a]\nrw=write\nsize=3m\nio_limit=50%\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=write\nioengine=libaio\niodepth=16\nbs=65536\n"
+	       "unlink=1\nsize=3145728\nio_size=50%\ndirect=1\nnumjobs=1\n");
 }
 
 static void a_file_that_is_there_is_read_and_kept(void **state)
@@ -274,6 +286,7 @@ int main(void)
 		cmocka_unit_test(modes_of_nvswap_move_the_same_bytes),
 		cmocka_unit_test(modes_of_fio_stay_as_they_are),
 		cmocka_unit_test(blocks_of_each_direction_are_as_they_are),
+		cmocka_unit_test(as_much_is_moved_as_io_size_says),
 		cmocka_unit_test(a_file_that_is_there_is_read_and_kept),
 		cmocka_unit_test(a_whole_name_is_of_its_own_directory),
 		cmocka_unit_test(a_file_is_read_in_parts_by_workers_and_whole_by_clones),

@@ -41,6 +41,7 @@ static int heard(int (*fn)(void *arg), void *arg)
 
 struct values {
 	bool flag, named;
+	struct option_amount amount;
 	uint64_t count, size, duration, sizes[2], rates[2];
 	double share, percent;
 	unsigned choice, choices;
@@ -75,6 +76,7 @@ static const struct option_spec specs[] = {
 	{"string", "TEXT", OPTION_STRING, AT(string), .help = "h"},
 	{"list", "NAME", OPTION_LIST, AT(list), .help = "h"},
 	{"mix", "MIX", OPTION_MIX, AT(mix), .min = 512, .max = 1 << 30, .help = "h"},
+	{"amount", "AMOUNT", OPTION_AMOUNT, AT(amount), .min = 1, .max = 1 << 30, .help = "h"},
 	{"sizes", "SIZES", OPTION_SIZES, AT(sizes), .min = 512, .max = 1 << 30, .multiple = 512,
 	 .help = "h"},
 	{"rates", "RATE", OPTION_RATES, AT(rates), .min = 1, .max = 1ull << 40, .help = "h"},
@@ -372,6 +374,23 @@ static void a_mix_has_a_limit(void **state)
 	assert_says(said, "up to 64 sizes");
 }
 
+static void an_amount_is_bytes_or_a_share(void **state)
+{
+	(void)state;
+	accepted("--amount=4k");
+	assert_true(values.amount.nbytes == 4096 && !values.amount.percent);
+	accepted("--amount=50%");
+	assert_true(!values.amount.nbytes && values.amount.percent == 50);
+	accepted("--amount=100%");
+	assert_int_equal(values.amount.percent, 100);
+	refused("--amount=0%", "allowed are 1% to 100%");
+	refused("--amount=101%", "allowed are 1% to 100%");
+	refused("--amount=2.5%", "or whole per cent, such as 50%");
+	refused("--amount=50%%", "or whole per cent");
+	refused("--amount=0", "allowed is a size from 1 to 1g, such as");
+	refused("--amount=%", "allowed is a size from 1 to 1g");
+}
+
 static void sizes_are_of_each_direction(void **state)
 {
 	(void)state;
@@ -575,7 +594,7 @@ static void defaults_follow_what_is_given(void **state)
 	assert_int_equal(JOB("rw", "step", "loops", "1"), 0);
 	assert_int_equal(job.loops, 1);
 	assert_int_equal(JOB("bssplit", "64k/50:1m"), 0);
-	assert_int_equal(job.size, 1u << 30);
+	assert_int_equal(job.size.nbytes, 1u << 30);
 	assert_int_equal(JOB("readwrite", "readwrite"), 0);
 	assert_int_equal(job.rw, RW_RW);
 	assert_int_equal(JOB("rw", "rw", "rwmixwrite", "30"), 0);
@@ -625,6 +644,21 @@ static void options_that_do_nothing_are_told(void **state)
 	assert_says(said, "multiples of 512 bytes, and 1000 is not");
 	assert_int_equal(JOB("rw", "write", "bssplit", "4k,1000"), -EINVAL);
 	assert_int_equal(JOB("bssplit", "1000/50:4k"), 0);
+}
+
+static void a_share_is_of_a_file_that_is_read(void **state)
+{
+	(void)state;
+	assert_int_equal(JOB("rw", "randread", "size", "50%", "io_size", "200m"), 0);
+	assert_int_equal(JOB("rw", "write", "io_limit", "50%"), 0);
+	assert_int_equal(job.io_size.percent, 50);
+	assert_int_equal(JOB("rw", "randrw", "size", "50%"), -EINVAL);
+	assert_says(said, "b.ini:3: size=50%: a share is of a file that is there, which read and "
+			  "randread take: with rw=randrw give bytes");
+	assert_int_equal(JOB("rw", "swap", "size", "50%"), -EINVAL);
+	assert_says(said, "with rw=swap give bytes, or scale");
+	assert_int_equal(JOB("rw", "swap", "io_size", "1m"), -EINVAL);
+	assert_says(said, "io-size does nothing with rw=swap");
 }
 
 static void blocks_of_two_sizes_are_of_fios_modes(void **state)
@@ -712,6 +746,7 @@ int main(void)
 		cmocka_unit_test(lists_go_on_and_split_at_colons),
 		cmocka_unit_test(mixes_come_to_100_per_cent),
 		cmocka_unit_test(a_mix_has_a_limit),
+		cmocka_unit_test(an_amount_is_bytes_or_a_share),
 		cmocka_unit_test(sizes_are_of_each_direction),
 		cmocka_unit_test(rates_are_of_each_direction),
 		cmocka_unit_test(percentiles_rise_however_given),
@@ -726,6 +761,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_without_limit),
 		cmocka_unit_test(options_that_do_nothing_are_told),
 		cmocka_unit_test(blocks_of_two_sizes_are_of_fios_modes),
+		cmocka_unit_test(a_share_is_of_a_file_that_is_read),
 		cmocka_unit_test(what_others_said_is_not_checked),
 		cmocka_unit_test(tune_takes_one_directory),
 		cmocka_unit_test(tables_are_whole),

@@ -59,8 +59,10 @@ struct bench_options {
 	/* Of a job, as fio has them: */
 	/* Sizes of blocks in fio's modes, by enum nvs_direction; of tensors, the first. */
 	struct option_mix bssplit[2];
-	uint64_t size;	      /* bytes of the tensors together, or of the file; 0: not given */
-	const char *filename; /* fio's modes: in the directory; NULL: job.clone.0 */
+	/* Of the tensors together, or of the file; per cent are of a file that is there. */
+	struct option_amount size;
+	struct option_amount io_size; /* moved each time through the file, or in more times */
+	const char *filename;	      /* fio's modes: in the directory; NULL: job.clone.0 */
 	const char *description;
 	uint64_t rwmixread, rwmixwrite; /* per cent, of rw and randrw; the first counts */
 	bool direct;			/* fio's modes may be without */

@@ -221,9 +221,17 @@ static int mode_pass(struct run *run, const char *name, uint64_t nbytes, uint64_
 	return io_load_run(&run->load, &pass);
 }
 
+/* As fio counts: less than the file is of each time through it, and more takes more times. */
 static uint64_t bytes_of(const struct run *run, uint64_t loops)
 {
-	return loops > UINT64_MAX / run->file.nbytes ? UINT64_MAX : loops * run->file.nbytes;
+	uint64_t nbytes = io_amount(&run->options->io_size, run->file.nbytes);
+	uint64_t once = nbytes < run->file.nbytes ? nbytes : run->file.nbytes;
+
+	if (!once)
+		once = 1; /* a share of little, which is a block */
+	if (loops > UINT64_MAX / once)
+		return UINT64_MAX;
+	return nbytes > loops * once ? nbytes : loops * once;
 }
 
 static int ramp(struct run *run)

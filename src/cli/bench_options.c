@@ -84,10 +84,15 @@ static const struct option_spec option_specs[] = {
 	 .help = "instead of these: sizes of made-up tensors and their shares in per cent,\n"
 		 "64k/70:1m/30; --size bytes of them (1g). In fio's modes, of blocks, or one\n"
 		 "mix for reads and one for writes: 4k/60:8k/40,64k"},
-	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
+	{"size", "SIZE", OPTION_AMOUNT, FIELD(size), .min = 1, .max = BYTES_MAX,
 	 .excludes = NAMES("tensors", "scale"), .aliases = NAMES("size-limit"),
 	 .help = "only the model's first tensors, up to so many bytes, at least one; of\n"
-		 "made-up tensors, so many bytes. In fio's modes, bytes of the file (1g)"},
+		 "made-up tensors, so many bytes. In fio's modes, bytes of the file (1g);\n"
+		 "of one that is there also a share, 50% (all)"},
+	{"io-size", "SIZE", OPTION_AMOUNT, FIELD(io_size), .min = 1, .max = BYTES_MAX,
+	 .aliases = NAMES("io-limit"),
+	 .help = "in fio's modes, bytes to be moved: fewer than --size each time through the\n"
+		 "file, or more, however many times that takes; or a share of it, 50% (all)"},
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
 	 .help = "only the model's first tensors, up to this share of its bytes, such\n"
 		 "as 0.25; at least one"},
@@ -330,6 +335,7 @@ static const struct {
 	{"rwmixread", MODE(RW_RW) | MODE(RW_RANDRW)},
 	{"rwmixwrite", MODE(RW_RW) | MODE(RW_RANDRW)},
 	{"filename", FIO_MODES},
+	{"io-size", FIO_MODES},
 };
 
 static const struct option_spec *own_spec(const char *name)
@@ -419,6 +425,19 @@ static int check_blocks(const struct bench_options *options, const char *where)
 	return -EINVAL;
 }
 
+/* Of what there is nothing yet there is no share either, and fio takes none. */
+static int check_size(const struct bench_options *options, const char *where)
+{
+	if (!options->size.percent || options->rw == RW_READ || options->rw == RW_RANDREAD)
+		return 0;
+	SAY(where,
+	    "size=%llu%%: a share is of a file that is there, which read and randread take: with "
+	    "rw=%s give bytes%s",
+	    (unsigned long long)options->size.percent, rw_names[options->rw],
+	    is_fio_mode(options->rw) ? "" : ", or scale");
+	return -EINVAL;
+}
+
 static int check_needs(const struct bench_options *options, const struct options_given *own,
 		       const char *where)
 {
@@ -460,8 +479,8 @@ void bench_options_settle(struct bench_options *options, const struct options_gi
 		options->loops = STEPS;
 	if (bench_option_given(given, "rwmixwrite"))
 		options->rwmixread = 100 - options->rwmixwrite;
-	if (options->bssplit[NVS_READ].n && !options->size && !is_fio_mode(options->rw))
-		options->size = 1u << 30;
+	if (options->bssplit[NVS_READ].n && !options->size.nbytes && !is_fio_mode(options->rw))
+		options->size.nbytes = 1u << 30;
 }
 
 int bench_options_check(const struct bench_options *options, const struct options_given *own,
@@ -473,6 +492,8 @@ int bench_options_check(const struct bench_options *options, const struct option
 		rc = check_modes(options, own, where);
 	if (!rc)
 		rc = check_blocks(options, where);
+	if (!rc)
+		rc = check_size(options, where);
 	return rc ? rc : check_needs(options, own, where);
 }
 

@@ -36,7 +36,7 @@ static int make_model(const struct bench_options *options, struct model *model,
 	struct option_mix same = {.nbytes = {options->tensor_size}, .percent = {100}, .n = 1};
 	const struct option_mix *mix = options->bssplit[NVS_READ].n ? options->bssplit : &same;
 
-	return model_make(model, mix, options->tensors, options->size, options->seed, error);
+	return model_make(model, mix, options->tensors, options->size.nbytes, options->seed, error);
 }
 
 static int load_model(const struct bench_options *options, const struct options_given *given,
@@ -49,8 +49,8 @@ static int load_model(const struct bench_options *options, const struct options_
 		return rc;
 	if (bench_option_given(given, "scale"))
 		model_limit(model, (uint64_t)((double)model->nbytes * options->scale));
-	if (options->model && options->size)
-		model_limit(model, options->size);
+	if (options->model && options->size.nbytes)
+		model_limit(model, options->size.nbytes);
 	return 0;
 }
 

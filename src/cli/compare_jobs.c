@@ -127,14 +127,9 @@ static void put_blocks(FILE *file, const struct bench_job *job)
 /* Bytes of the file, all workers together: what one pass of a swap goes through. */
 static uint64_t job_bytes(const struct bench_job *job, const struct bench_result *result)
 {
-	const struct nvs_io_stats *io = result->aio.io;
-
 	if (!is_fio_mode(job->options.rw))
 		return job->model.nbytes;
-	if (job->options.size)
-		return job->options.size;
-	/* Of a file that is there nothing says the size but what was read of it. */
-	return result->first_bytes ? result->first_bytes : io[NVS_READ].bytes + io[NVS_WRITE].bytes;
+	return result->engine.store_bytes;
 }
 
 /* posix has a thread for each I/O in flight, as fio's psync has a job. */
@@ -235,12 +230,19 @@ static uint64_t part_of(const struct bench_job *job, const struct bench_result *
 	return part ? part : block;
 }
 
-static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part)
+static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part, uint32_t njobs)
 {
+	const struct option_amount *io_size = &job->options.io_size;
+
 	fprintf(file, "size=%" PRIu64 "\n", part);
 	/* A swap moves everything both ways. */
 	if (job->options.rw == RW_SWAP)
 		fprintf(file, "io_size=%" PRIu64 "\n", 2 * part);
+	if (io_size->nbytes)
+		fprintf(file, "io_size=%" PRIu64 "\n",
+			io_size->nbytes > njobs ? io_size->nbytes / njobs : 1);
+	if (io_size->percent)
+		fprintf(file, "io_size=%" PRIu64 "%%\n", io_size->percent);
 }
 
 static void put_job(FILE *file, const struct bench_job *job, const struct bench_result *result,
@@ -259,7 +261,7 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 	put_engine(file, job, result, fixed_buffers);
 	put_blocks(file, job);
 	one_file = put_place(file, job);
-	put_bytes(file, job, part);
+	put_bytes(file, job, part, njobs);
 	/* Clones each move all of it. */
 	if (one_file && njobs > 1 && clones == 1)
 		fprintf(file, "offset_increment=%" PRIu64 "\n", part);

@@ -72,8 +72,6 @@ static const struct {
 	{"bs_is_seq_rand", OFFSETS},
 	{"bs_unaligned", OFFSETS},
 	{"bsrange", OFFSETS},
-	{"io_limit", OFFSETS},
-	{"io_size", OFFSETS},
 	{"norandommap", OFFSETS},
 	{"num_range", OFFSETS},
 	{"number_ios", OFFSETS},

@@ -106,6 +106,13 @@ void io_file_name(const char *job_name, unsigned clone, char name[NAME_MAX + 1])
 		*slash = '_';
 }
 
+uint64_t io_amount(const struct option_amount *amount, uint64_t whole)
+{
+	if (amount->percent)
+		return whole / 100 * amount->percent + whole % 100 * amount->percent / 100;
+	return amount->nbytes ? amount->nbytes : whole;
+}
+
 static int take_existing(struct io_file *file, const struct bench_options *options, int64_t nbytes,
 			 struct nvs_error *error)
 {
@@ -119,10 +126,10 @@ static int take_existing(struct io_file *file, const struct bench_options *optio
 				 "%s was there already, so what it should hold is not known: leave "
 				 "out --verify, or give another --filename",
 				 file->path);
-	if ((uint64_t)nbytes < options->size)
+	if ((uint64_t)nbytes < options->size.nbytes)
 		return io_refuse(error, -EINVAL, "%s has %" PRId64 " bytes, fewer than --size says",
 				 file->path, nbytes);
-	file->nbytes = options->size ? options->size : (uint64_t)nbytes;
+	file->nbytes = io_amount(&options->size, (uint64_t)nbytes);
 	return 0;
 }
 
@@ -134,18 +141,25 @@ static int open_or_make(struct io_file *file, const struct bench_options *option
 			struct nvs_error *error)
 {
 	const int flags = O_CLOEXEC | O_NOFOLLOW;
+	bool share = options->size.percent > 0;
 	int64_t nbytes;
 
-	file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | flags, 0600);
+	if (!share)
+		file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | flags, 0600);
 	if (file->fd >= 0) {
 		file->own = true;
-		file->nbytes = options->size ? options->size : SIZE_DEFAULT;
+		file->nbytes = io_amount(&options->size, SIZE_DEFAULT);
 		return 0;
 	}
-	if (errno != EEXIST)
+	if (!share && errno != EEXIST)
 		return io_refuse(error, -errno, "cannot make %s: %s", file->path,
 				 nvs_strerror(-errno));
 	file->fd = open(file->path, O_RDONLY | O_NONBLOCK | flags);
+	if (file->fd < 0 && errno == ENOENT && share)
+		return io_refuse(error, -ENOENT,
+				 "%s is not there, so there is no size to take %" PRIu64 "%% of: "
+				 "give --size in bytes",
+				 file->path, options->size.percent);
 	if (file->fd < 0 && errno == ENOENT && !last)
 		return 1;
 	if (file->fd < 0)

@@ -35,6 +35,9 @@ void io_file_name(const char *job_name, unsigned clone, char name[NAME_MAX + 1])
 /* What was written is on the drive, and not in the page cache any more. */
 int io_file_settle(const struct io_file *file, struct nvs_error *error);
 
+/* Of a whole of so many bytes; all of it where no amount was given. */
+uint64_t io_amount(const struct option_amount *amount, uint64_t whole);
+
 /* Puts rc and a text into *error. Returns rc. */
 int io_refuse(struct nvs_error *error, int rc, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

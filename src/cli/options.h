@@ -18,6 +18,7 @@ enum option_type {
 			       any, of which the first is off */
 	OPTION_COUNT,	    /* uint64_t */
 	OPTION_SIZE,	    /* uint64_t, bytes: 4096, 4k, 1M, 1gb, 1GiB; factors of 1024 */
+	OPTION_AMOUNT,	    /* struct option_amount, bytes as OPTION_SIZE or a share: 50% */
 	OPTION_DURATION,    /* uint64_t, milliseconds: 30, 30s, 500ms, 2000us, 5m, 1h, 1d */
 	OPTION_SHARE,	    /* double, above 0 to 1 */
 	OPTION_CHOICE,	    /* unsigned, index into choices */
@@ -52,6 +53,12 @@ struct option_mix {
 	unsigned n;			/* 0: none was given */
 };
 
+/* One of the two is given; both 0: none was. */
+struct option_amount {
+	uint64_t nbytes;
+	uint64_t percent; /* 1 to 100 */
+};
+
 struct option_percentiles {
 	double at[OPTION_PERCENTILES_MAX];
 	unsigned n;
@@ -69,7 +76,7 @@ struct option_spec {
 	const char *argument; /* what it stands for in the help; NULL for a flag */
 	enum option_type type;
 	size_t offset;
-	uint64_t min, max;	     /* of counts, sizes and durations */
+	uint64_t min, max;	     /* of counts, sizes, amounts of bytes and durations */
 	uint64_t multiple;	     /* that a size must be of; 0: any */
 	const char *const *choices;  /* up to a NULL */
 	const char *const *excludes; /* options it can't stand beside, up to a NULL; or NULL */

@@ -197,6 +197,29 @@ static int store_number(const struct option_source *source, void *at)
 	return 0;
 }
 
+/* fio's per cent are whole. */
+static int store_amount(const struct option_source *source, void *at)
+{
+	struct option_amount amount = {.nbytes = 0};
+	char bounds[128];
+	const char *end;
+
+	if (!parse_digits(source->text, &amount.percent, &end) && !strcmp(end, "%")) {
+		if (!amount.percent || amount.percent > 100)
+			return refuse(source, "allowed are 1%% to 100%%");
+		memcpy(at, &amount, sizeof(amount));
+		return 0;
+	}
+	amount.percent = 0;
+	if (parse_size(source->text, &amount.nbytes) || !within_bounds(source->spec, amount.nbytes))
+		return refuse(source,
+			      "allowed is %s, such as 4096, 4k, 1M or 1g, or whole per cent, such "
+			      "as 50%%",
+			      size_bounds(source->spec, bounds));
+	memcpy(at, &amount, sizeof(amount));
+	return 0;
+}
+
 static int store_share(const struct option_source *source, void *at)
 {
 	double value;
@@ -561,6 +584,7 @@ static const struct {
 	[OPTION_FLAG] = {store_flag, sizeof(bool)},
 	[OPTION_COUNT] = {store_number, sizeof(uint64_t)},
 	[OPTION_SIZE] = {store_number, sizeof(uint64_t)},
+	[OPTION_AMOUNT] = {store_amount, sizeof(struct option_amount)},
 	[OPTION_DURATION] = {store_number, sizeof(uint64_t)},
 	[OPTION_SHARE] = {store_share, sizeof(double)},
 	[OPTION_CHOICE] = {store_choice, sizeof(unsigned)},
