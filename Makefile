@@ -229,18 +229,15 @@ test: all test-programs ## run the tests without installing anything (TESTS="poo
 		SANITIZE_FLAGS='$(SANITIZE_FLAGS)' \
 		tests/run $(call chosen,$(TEST_PROGRAMS) $(TEST_SCRIPTS))
 
-# Sanitizers slow threads that hand things to each other by ten times and more.
-sanitized_test = TEST_TIMEOUT=$${TEST_TIMEOUT:-400} $(MAKE) --no-print-directory
-
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined \
 		all test-programs
-	@$(sanitized_test) BUILD=$(BUILD)/asan SANITIZE=address,undefined test
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined test
 
 tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread \
 		all test-programs
-	@$(sanitized_test) BUILD=$(BUILD)/tsan SANITIZE=thread test
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
 
 # By gcc alone. What a child did that was killed or left by _exit is lost. What this machine cannot
 # run (kernels of other instruction sets, what needs root or a device) counts as not run.

@@ -15,6 +15,23 @@ compare() {
 	status=$?
 }
 
+# until_true COMMAND...: for a minute at most
+until_true() {
+	local end=$((SECONDS + 60))
+	until "$@"; do
+		[ $SECONDS -lt $end ] || return 1
+		sleep 0.02
+	done
+}
+
+# The fio of a test runs, and has ended.
+has_begun() {
+	[ -s "$T/pid" ]
+}
+has_ended() {
+	! kill -0 "$(cat "$T/pid")" 2>/dev/null
+}
+
 nothing_left() {
 	[ -z "$(ls -A "$T/store")" ]
 }
@@ -37,17 +54,14 @@ fake a_job_of_fios_that_failed_is_told_of 1 "fio's job 1 failed: No space left" 
 fake what_fio_left_behind_is_removed 1 'exited with 4' \
 	'd=$(sed -n "s/^directory=//p"); touch "$d/.nvswap-compare-$PPID-0.0.0"; exit 4'
 
-printf '#!/bin/sh\n%s\n' "echo \$\$ >'$T/pid'; exec sleep 100" >"$T/bin/fio"
-PATH=$T/bin:$PATH timeout 60 "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m \
+printf '#!/bin/sh\n%s\n' "echo \$\$ >'$T/pid'; exec sleep 1000" >"$T/bin/fio"
+PATH=$T/bin:$PATH timeout 100 "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m \
 	--tensor-size 1m --pool 4m --rw swapout >"$T/out" 2>"$T/err" &
 job=$!
-for _ in $(seq 1000); do
-	[ -s "$T/pid" ] && break
-	sleep 0.02
-done
+until_true has_begun
 kill -TERM "$(pgrep -P $job -f 'bench --compare' | head -n 1)"
 wait $job
-[ $? = 143 ] && ! kill -0 "$(cat "$T/pid")" 2>/dev/null && nothing_left
+[ $? = 143 ] && has_ended && nothing_left
 result a_signal_ends_fio_too $?
 
 rm -f "$T/pid"
@@ -56,18 +70,11 @@ printf '#!/bin/sh\n%s\n' "echo >'$T/store/.nvswap-compare-'\$PPID-0.0.0
 PATH=$T/bin:$PATH "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m --tensor-size 1m \
 	--pool 4m --rw swapout >"$T/out" 2>"$T/err" &
 job=$!
-for _ in $(seq 1000); do
-	[ -s "$T/pid" ] && break
-	sleep 0.02
-done
+until_true has_begun
 was_made=$(ls -A "$T/store")
 kill -KILL $job
 wait $job 2>/dev/null
-for _ in $(seq 1000); do
-	! kill -0 "$(cat "$T/pid")" 2>/dev/null && nothing_left && break
-	sleep 0.02
-done
-[ -n "$was_made" ] && ! kill -0 "$(cat "$T/pid")" 2>/dev/null && nothing_left
+until_true has_ended && until_true nothing_left && [ -n "$was_made" ]
 result fio_and_its_files_go_with_nvswap $?
 
 # Fast in all rounds but the first, and noting whether nvswap has run since the last.
