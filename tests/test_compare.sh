@@ -66,7 +66,7 @@ result a_signal_ends_fio_too $?
 
 rm -f "$T/pid"
 printf '#!/bin/sh\n%s\n' "echo >'$T/store/.nvswap-compare-'\$PPID-0.0.0
-	echo \$\$ >'$T/pid'; exec sleep 100" >"$T/bin/fio"
+	echo \$\$ >'$T/pid'; exec sleep 1000" >"$T/bin/fio"
 PATH=$T/bin:$PATH "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m --tensor-size 1m \
 	--pool 4m --rw swapout >"$T/out" 2>"$T/err" &
 job=$!
