@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,24 @@
 /* Of noise. */
 #define SEEDS 10u
 #define MIB   (UINT64_C(1) << 20)
+
+/* That many tests are about, and the time that it takes to get to know it is long. */
+static const struct drive_kind *const saturating_kind = &drive_kinds[0];
+static struct drive *saturating;
+
+static int open_saturating(void **state)
+{
+	(void)state;
+	saturating = drive_open(saturating_kind, &drive_space);
+	return 0;
+}
+
+static int close_saturating(void **state)
+{
+	(void)state;
+	drive_close(saturating);
+	return 0;
+}
 
 static struct tune_rules rules_of(const struct drive_kind *kind)
 {
@@ -77,7 +96,7 @@ static void sweep(struct drive *drive, const struct drive_kind *kind, double noi
 	rules.exhaustive = true;
 	rules.budget_ns = SWEEP_NS;
 	search(drive, &drive_space, noise, &rules, outcome);
-	tell(kind, drive, noise > 0 ? "sweep 10%" : "sweep", outcome, outcome->spent_ns);
+	tell(kind, drive, "sweep", outcome, outcome->spent_ns);
 	assert_true(is_close(drive, outcome));
 	if (noise == 0)
 		assert_true(outcome->certain);
@@ -136,18 +155,205 @@ static void find_in_noise(struct drive *drive, const struct drive_kind *kind)
 	tune_outcome_free(&all);
 }
 
+static uint64_t sweep_in_stalls(struct drive *drive, const struct drive_kind *kind)
+{
+	struct tune_outcome all;
+	uint64_t ns;
+
+	drive_set_temper(drive, DRIVE_STALLS);
+	sweep(drive, kind, 0.01, &all);
+	ns = all.spent_ns;
+	tune_outcome_free(&all);
+	return ns;
+}
+
+/* On a drive that does not stay as it is: how often it is certain, with little noise beside that.
+ * Never where it is wrong. */
+static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kind,
+			       enum drive_temper temper, uint64_t budget_ns)
+{
+	struct tune_rules rules = rules_of(kind);
+	struct tune_outcome found;
+	unsigned close = 0, certain = 0;
+	char how[16];
+
+	drive_set_temper(drive, temper);
+	rules.budget_ns = budget_ns < SEARCH_NS ? budget_ns : SEARCH_NS;
+	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
+		search(drive, &drive_space, 0.01, &rules, &found);
+		snprintf(how, sizeof(how), "%s %" PRIu64,
+			 temper == DRIVE_STALLS ? "stalls" : "drifts", rules.seed);
+		tell(kind, drive, how, &found, rules.budget_ns);
+		close += is_close(drive, &found);
+		certain += found.certain;
+		assert_true(!found.certain || is_close(drive, &found));
+		tune_outcome_free(&found);
+	}
+	drive_set_temper(drive, DRIVE_STEADY);
+	assert_true(close >= SEEDS - 1);
+	return certain;
+}
+
 static void finds_what_a_sweep_finds(void **state)
 {
+	unsigned in_stalls = 0, in_drift = 0;
+
 	(void)state;
 	print_message(
 		"kind             seed      block x depth x workers   of best of time points\n");
 	for (size_t i = 0; i < ndrive_kinds; i++) {
-		struct drive *drive = drive_open(&drive_kinds[i], &drive_space);
+		struct drive *drive = i ? drive_open(&drive_kinds[i], &drive_space) : saturating;
 
 		find(drive, &drive_kinds[i]);
 		find_in_noise(drive, &drive_kinds[i]);
-		drive_close(drive);
+		in_stalls += find_in_temper(
+			drive, &drive_kinds[i], DRIVE_STALLS,
+			(uint64_t)(OF_TIME * (double)sweep_in_stalls(drive, &drive_kinds[i])));
+		in_drift += find_in_temper(drive, &drive_kinds[i], DRIVE_DRIFTS, SEARCH_NS);
+		if (i)
+			drive_close(drive);
 	}
+	print_message("certain in stalls %u, in drift %u, of %zu\n", in_stalls, in_drift,
+		      SEEDS * ndrive_kinds);
+	assert_true(in_stalls >= SEEDS * ndrive_kinds * 7 / 10);
+	assert_true(in_drift >= SEEDS * ndrive_kinds / 2);
+}
+
+/* ---- What rounds say ---- */
+
+/* Of values about 1: Gauss's, made worse by a stall now and then. */
+static void draw(double *values, unsigned n, double noise, unsigned stalls_percent,
+		 uint64_t *random)
+{
+	for (unsigned i = 0; i < n; i++) {
+		values[i] = 1 + noise * drive_deviation(random);
+		if (random_below(random, 100) < stalls_percent)
+			values[i] *= 0.5;
+	}
+}
+
+/* How many of a thousand intervals have the mean in them. */
+static unsigned holding(unsigned n, double noise, unsigned stalls_percent, double known)
+{
+	uint64_t random = n;
+	unsigned held = 0;
+
+	for (int i = 0; i < 1000; i++) {
+		double values[64];
+		struct middle middle;
+
+		draw(values, n, noise, stalls_percent, &random);
+		middle = middle_of(values, n);
+		held += fabs(middle.mean - 1) <= half_width(&middle, known * known, 8);
+	}
+	return held;
+}
+
+static void intervals_hold_what_is_true(void **state)
+{
+	static const unsigned counts[] = {1, 2, 3, 4, 5, 6, 9, 14, 25, 64};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(counts); i++) {
+		unsigned n = counts[i];
+		unsigned steady = holding(n, 0.03, 0, 0.03);
+		unsigned underrated = holding(n, 0.03, 0, 0.003);
+		unsigned stalls = holding(n, 0.03, 5, 0.03);
+
+		print_message("of %u: %u, %u where noise was underrated, %u with stalls\n", n,
+			      steady, underrated, stalls);
+		assert_true(steady >= 930);
+		/* Two that agree by luck can't tell. */
+		if (n > 2)
+			assert_true(underrated >= 800);
+		assert_true(stalls >= 900);
+	}
+}
+
+/* A steady drive, on which the first round of each point with the best block is in a stall. */
+struct stalls_first {
+	struct tune_meter meter;
+	struct tune_point seen[64];
+	size_t nseen;
+};
+
+static int measure_stalled(void *arg, const struct tune_point *point, enum tune_objective objective,
+			   uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
+{
+	struct stalls_first *stalls = arg;
+	int rc = stalls->meter.measure(stalls->meter.arg, point, objective, for_ns, sample, error);
+
+	if (point->block_size != 512 << 10)
+		return rc;
+	for (size_t i = 0; i < stalls->nseen; i++)
+		if (space_same(&stalls->seen[i], point))
+			return rc;
+	assert_true(stalls->nseen < COUNT(stalls->seen));
+	stalls->seen[stalls->nseen++] = *point;
+	sample->bytes_per_s *= 0.45;
+	return rc;
+}
+
+static uint64_t now_of_stalled(void *arg)
+{
+	struct stalls_first *stalls = arg;
+
+	return stalls->meter.now_ns(stalls->meter.arg);
+}
+
+static void one_stalled_round_drops_nothing(void **state)
+{
+	const struct drive_kind *kind = drive_kind("split blocks");
+	struct tune_rules rules = rules_of(kind);
+	struct tune_space space = drive_space;
+	struct drive *drive;
+
+	(void)state;
+	space.nthread_counts = 1;
+	space.single_submits = space.overlap_events = false;
+	drive = drive_open(kind, &space);
+	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
+		struct stalls_first stalls = {.meter = drive_meter(drive, 0.01, rules.seed)};
+		struct tune_meter meter = {
+			.measure = measure_stalled, .now_ns = now_of_stalled, .arg = &stalls};
+		struct tune_outcome outcome;
+		struct nvs_error error;
+
+		SUCCEEDS(tune_search(&space, &rules, &meter, &outcome, &error), &error);
+		assert_int_equal(outcome.chosen->point.block_size, 512 << 10);
+		assert_true(is_close(drive, &outcome));
+		tune_outcome_free(&outcome);
+	}
+	drive_close(drive);
+}
+
+static void a_stall_moves_a_mean_no_further_than_noise(void **state)
+{
+	double values[] = {1.01, 0.98, 1, 1.02, 0.99};
+	struct middle before = middle_of(values, COUNT(values)), after;
+
+	(void)state;
+	values[1] = 0.3;
+	after = middle_of(values, COUNT(values));
+	assert_true(fabs(after.mean - before.mean) < 0.001);
+	assert_true(half_width(&after, 1e-4, 2) < 2 * half_width(&before, 1e-4, 2));
+}
+
+/* Three of four that are spread alike, and one in four that is far off. */
+static void noise_is_that_of_most_rounds(void **state)
+{
+	struct noise noise = {.variance = 0.25, .freedom = 2};
+	uint64_t random = 1;
+
+	(void)state;
+	noise_add(&noise, 0);
+	assert_true(noise.variance == 0.25 && noise.freedom == 2);
+	for (int i = 0; i < 1000; i++) {
+		noise_add(&noise, i % 4 ? 0.01 * drive_deviation(&random) : 0.5);
+		if (i > 64)
+			assert_true(noise.variance < 0.03 * 0.03);
+	}
+	assert_true(noise.variance > 0.007 * 0.007 && noise.freedom > 8);
 }
 
 /* ---- Promises of the outcome ---- */
@@ -163,17 +369,15 @@ static struct tune_space small_space(void)
 	return space;
 }
 
-static const struct drive_kind *const small_kind = &drive_kinds[0];
-
 static void keeps_the_budget(void **state)
 {
 	const struct tune_space space = small_space();
 	static const uint64_t budgets_ms[] = {1, 30, 200, 1000, 3000, 10000, 60000};
-	struct drive *drive = drive_open(small_kind, &space);
+	struct drive *drive = drive_open(saturating_kind, &space);
 
 	(void)state;
 	for (size_t i = 0; i < 2 * COUNT(budgets_ms); i++) {
-		struct tune_rules rules = rules_of(small_kind);
+		struct tune_rules rules = rules_of(saturating_kind);
 		struct tune_outcome outcome;
 
 		rules.budget_ns = budgets_ms[i / 2] * (S / 1000);
@@ -195,8 +399,8 @@ static void keeps_the_budget(void **state)
 static void no_time_is_an_error(void **state)
 {
 	const struct tune_space space = small_space();
-	struct tune_rules rules = rules_of(small_kind);
-	struct drive *drive = drive_open(small_kind, &space);
+	struct tune_rules rules = rules_of(saturating_kind);
+	struct drive *drive = drive_open(saturating_kind, &space);
 	struct tune_meter meter = drive_meter(drive, 0, 1);
 	struct tune_outcome outcome;
 	struct nvs_error error = {0};
@@ -224,8 +428,8 @@ static void assert_same_trials(const struct tune_outcome *a, const struct tune_o
 static void a_seed_gives_the_same_search(void **state)
 {
 	const struct tune_space space = small_space();
-	struct tune_rules rules = rules_of(small_kind);
-	struct drive *drive = drive_open(small_kind, &space);
+	struct tune_rules rules = rules_of(saturating_kind);
+	struct drive *drive = drive_open(saturating_kind, &space);
 	struct tune_outcome a, b;
 
 	(void)state;
@@ -241,8 +445,8 @@ static void a_seed_gives_the_same_search(void **state)
 static void fates_fit_the_numbers(void **state)
 {
 	const struct tune_space space = small_space();
-	struct tune_rules rules = rules_of(small_kind);
-	struct drive *drive = drive_open(small_kind, &space);
+	struct tune_rules rules = rules_of(saturating_kind);
+	struct drive *drive = drive_open(saturating_kind, &space);
 	struct tune_outcome outcome;
 	unsigned chosen = 0, finalists = 0;
 
@@ -275,13 +479,13 @@ static void fates_fit_the_numbers(void **state)
 static void a_map_begins_with_the_row_of_the_choice(void **state)
 {
 	struct tune_space space = drive_space;
-	struct tune_rules rules = rules_of(small_kind);
+	struct tune_rules rules = rules_of(saturating_kind);
 	struct drive *drive;
 
 	(void)state;
 	space.nthread_counts = 1;
 	space.single_submits = space.overlap_events = false;
-	drive = drive_open(small_kind, &space);
+	drive = drive_open(saturating_kind, &space);
 	rules.map = true;
 	for (rules.budget_ns = 6 * S; rules.budget_ns < 14 * S; rules.budget_ns += S) {
 		struct tune_outcome outcome;
@@ -373,8 +577,7 @@ static void the_reason_agrees_with_the_table(void **state)
 {
 	static const double noises[] = {0.02, 0.1, 0.3, 1};
 	static const uint64_t budgets_s[] = {5, 20, 60};
-	struct drive *drive = drive_open(drive_kind("saturating"), &drive_space);
-	struct tune_rules rules = rules_of(drive_kind("saturating"));
+	struct tune_rules rules = rules_of(saturating_kind);
 
 	(void)state;
 	for (rules.seed = 1; rules.seed <= LITTLE_SEEDS / 3; rules.seed++)
@@ -382,11 +585,11 @@ static void the_reason_agrees_with_the_table(void **state)
 			struct tune_outcome outcome;
 
 			rules.budget_ns = budgets_s[i % COUNT(budgets_s)] * S;
-			search(drive, &drive_space, noises[i / COUNT(budgets_s)], &rules, &outcome);
+			search(saturating, &drive_space, noises[i / COUNT(budgets_s)], &rules,
+			       &outcome);
 			assert_reason_fits(&outcome);
 			tune_outcome_free(&outcome);
 		}
-	drive_close(drive);
 }
 
 /* From defaults with as much in flight that are of the space. */
@@ -399,9 +602,7 @@ static bool departs(const struct tune_point *point)
 /* One submission for each I/O is as fast here, and so are more workers with as much in flight. */
 static void defaults_stay_but_for_more_than_luck(void **state)
 {
-	const struct drive_kind *kind = drive_kind("saturating");
-	struct drive *drive = drive_open(kind, &drive_space);
-	struct tune_rules rules = rules_of(kind);
+	struct tune_rules rules = rules_of(saturating_kind);
 	unsigned departed = 0;
 
 	(void)state;
@@ -410,23 +611,23 @@ static void defaults_stay_but_for_more_than_luck(void **state)
 		struct tune_outcome outcome;
 		char text[64];
 
-		search(drive, &drive_space, 0.3, &rules, &outcome);
+		search(saturating, &drive_space, 0.3, &rules, &outcome);
 		print_message("seed %" PRIu64 ": %s, %.2f of the best\n", rules.seed,
 			      point_text(&outcome.chosen->point, text),
-			      drive_rate(drive, &outcome.chosen->point) / drive_best_rate(drive));
+			      drive_rate(saturating, &outcome.chosen->point) /
+				      drive_best_rate(saturating));
 		departed += departs(&outcome.chosen->point);
 		tune_outcome_free(&outcome);
 	}
 	assert_true(departed <= LITTLE_SEEDS / 10);
-	drive_close(drive);
 }
 
 static void errors_end_the_search(void **state)
 {
 	static const int errors[] = {-EIO, -EINTR, -ENOMEM};
-	struct tune_rules rules = rules_of(small_kind);
+	struct tune_rules rules = rules_of(saturating_kind);
 	const struct tune_space space = small_space();
-	struct drive *drive = drive_open(small_kind, &space);
+	struct drive *drive = drive_open(saturating_kind, &space);
 
 	(void)state;
 	rules.map = true;
@@ -605,6 +806,10 @@ int main(void)
 		test(reads_and_writes_lie_apart),
 		test(the_workload_says_what_ails_it),
 		test(a_search_through_the_workload),
+		test(intervals_hold_what_is_true),
+		test(one_stalled_round_drops_nothing),
+		test(a_stall_moves_a_mean_no_further_than_noise),
+		test(noise_is_that_of_most_rounds),
 		test(no_time_is_an_error),
 		test(keeps_the_budget),
 		test(a_seed_gives_the_same_search),
@@ -616,5 +821,5 @@ int main(void)
 		test(finds_what_a_sweep_finds),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, open_saturating, close_saturating);
 }

@@ -197,10 +197,14 @@ struct known {
 
 struct drive {
 	const struct drive_kind *kind;
+	enum drive_temper temper;
 	double noise;
 	struct known *known;
 	size_t n;
 	uint64_t random, now_ns, longest_ns, measured, fails;
+	uint64_t temper_random, drift_from_ns;
+	uint64_t stall_from_ns, stall_to_ns; /* the one that is, or comes next */
+	double stalled;			     /* what is left of the rate in it */
 	int error;
 };
 
@@ -223,23 +227,17 @@ static struct known know(struct drive_load *load, const struct drive_kind *kind,
 	return known;
 }
 
-/*
- * No drive here minds whether I/Os are handed over one by one, and a thread that the machine held
- * up only makes a round slower: the better of the two is the rate of both.
- */
-static void settle_submits(struct drive *drive)
+/* No drive here minds whether I/Os are handed over one by one: that is measured once for both. */
+static struct known *know_both(struct known *known, struct drive_load *load,
+			       const struct drive_kind *kind, const struct tune_space *space,
+			       struct tune_point point)
 {
-	for (size_t i = 0; i < drive->n; i++)
-		for (size_t j = 0; j < drive->n; j++) {
-			struct tune_point one_by_one = drive->known[i].point;
-
-			one_by_one.single_submit = true;
-			if (space_same(&one_by_one, &drive->known[j].point) &&
-			    drive->known[i].sample.bytes_per_s < drive->known[j].sample.bytes_per_s)
-				drive->known[i].sample = drive->known[j].sample;
-			else if (space_same(&one_by_one, &drive->known[j].point))
-				drive->known[j].sample = drive->known[i].sample;
-		}
+	*known++ = know(load, kind, &point);
+	if (!space->single_submits)
+		return known;
+	*known = known[-1];
+	known->point.single_submit = true;
+	return known + 1;
 }
 
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space)
@@ -247,6 +245,7 @@ struct drive *drive_open(const struct drive_kind *kind, const struct tune_space 
 	struct drive *drive = calloc(1, sizeof(*drive));
 	struct tune_point point = space_first(space);
 	struct drive_load load;
+	struct known *end;
 	size_t n = 1;
 
 	while (space_next(space, &point))
@@ -257,11 +256,14 @@ struct drive *drive_open(const struct drive_kind *kind, const struct tune_space 
 	MUST(drive->known);
 	drive_load_open(&load, kind, space);
 	point = space_first(space);
+	end = drive->known;
 	do
-		drive->known[drive->n++] = know(&load, kind, &point);
+		if (!point.single_submit)
+			end = know_both(end, &load, kind, space, point);
 	while (space_next(space, &point));
+	drive->n = (size_t)(end - drive->known);
+	assert_int_equal(drive->n, n);
 	drive_load_close(&load);
-	settle_submits(drive);
 	return drive;
 }
 
@@ -281,13 +283,71 @@ static const struct known *known_of(const struct drive *drive, const struct tune
 }
 
 /* Nearly that of Gauss: twelve even ones, added up. */
-static double deviation(struct drive *drive)
+double drive_deviation(uint64_t *random)
 {
 	double sum = -6;
 
 	for (int i = 0; i < 12; i++)
-		sum += (double)random_below(&drive->random, 1000000) / 1e6;
+		sum += (double)random_below(random, 1000000) / 1e6;
 	return sum;
+}
+
+/* ---- Its temper ---- */
+
+#define STALL_GAP_NS (12000 * MS) /* at most, from the end of one to the beginning of the next */
+#define STALL_NS     (600 * MS)	  /* at most, and a sixth of it at least */
+#define DRIFT_NS     (90000 * MS)
+#define DRIFT_SHARE  (1.0 / 3)
+
+static void next_stall(struct drive *drive)
+{
+	uint64_t *random = &drive->temper_random;
+
+	drive->stall_from_ns = drive->stall_to_ns + random_below(random, STALL_GAP_NS);
+	drive->stall_to_ns = drive->stall_from_ns + STALL_NS / 6 +
+			     random_below(random, STALL_NS * 5 / 6);
+	drive->stalled = 0.4 + (double)random_below(random, 300) / 1e3;
+}
+
+/* What stalls leave of the rate, from now on for so long. */
+static double left_by_stalls(struct drive *drive, uint64_t for_ns)
+{
+	uint64_t from = drive->now_ns, to = from + for_ns;
+	double lost = 0;
+
+	while (drive->stall_to_ns <= from)
+		next_stall(drive);
+	while (drive->stall_from_ns < to) {
+		uint64_t begin = longer(drive->stall_from_ns, from);
+		uint64_t end = drive->stall_to_ns < to ? drive->stall_to_ns : to;
+
+		lost += (1 - drive->stalled) * (double)(end - begin);
+		if (drive->stall_to_ns > to)
+			break;
+		next_stall(drive);
+	}
+	return 1 - lost / (double)for_ns;
+}
+
+/* Down by a third and up again, from where the seed has it begin. */
+static double left_by_drift(const struct drive *drive)
+{
+	uint64_t at = (drive->now_ns + drive->drift_from_ns) % DRIFT_NS;
+	double phase = (double)at / (double)DRIFT_NS;
+
+	return 1 - DRIFT_SHARE * (1 - fabs(2 * phase - 1));
+}
+
+static double left_of_rate(struct drive *drive, uint64_t for_ns)
+{
+	switch (drive->temper) {
+	case DRIVE_STALLS:
+		return left_by_stalls(drive, for_ns);
+	case DRIVE_DRIFTS:
+		return left_by_drift(drive);
+	default:
+		return 1;
+	}
 }
 
 static int measure(void *arg, const struct tune_point *point, enum tune_objective objective,
@@ -305,7 +365,8 @@ static int measure(void *arg, const struct tune_point *point, enum tune_objectiv
 	*sample = known->sample;
 	sample->ns = for_ns;
 	/* However bad the luck, something moves. */
-	sample->bytes_per_s *= fmax(1 + drive->noise * deviation(drive), 0.01);
+	sample->bytes_per_s *= fmax(1 + drive->noise * drive_deviation(&drive->random), 0.01);
+	sample->bytes_per_s *= left_of_rate(drive, for_ns);
 	drive->now_ns += for_ns + known->beside_ns;
 	drive->longest_ns = longer(drive->longest_ns, for_ns + known->beside_ns);
 	return 0;
@@ -321,7 +382,15 @@ struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
 	drive->noise = noise;
 	drive->random = seed;
 	drive->now_ns = drive->longest_ns = drive->measured = 0;
+	drive->temper_random = ~seed;
+	drive->drift_from_ns = random_below(&drive->temper_random, DRIFT_NS);
+	drive->stall_from_ns = drive->stall_to_ns = 0;
 	return (struct tune_meter){.measure = measure, .now_ns = now_ns, .arg = drive};
+}
+
+void drive_set_temper(struct drive *drive, enum drive_temper temper)
+{
+	drive->temper = temper;
 }
 
 double drive_rate(struct drive *drive, const struct tune_point *point)

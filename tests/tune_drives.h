@@ -36,6 +36,16 @@ void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
 		     const struct tune_space *space);
 void drive_load_close(struct drive_load *load);
 
+/* What becomes of the rates of any of them as time goes on, by chance from the seed. */
+enum drive_temper {
+	DRIVE_STEADY,
+	/* Now and then, for a part of a second, 30 to 60 % of the rate are lost: it collects
+	 * garbage, or others have their turn. */
+	DRIVE_STALLS,
+	/* Slowly a third of the rate goes and comes, as of a disk that a cloud shares out. */
+	DRIVE_DRIFTS,
+};
+
 struct drive;
 
 /* Every point of the space is measured, in the objective of the kind. */
@@ -44,7 +54,11 @@ void drive_close(struct drive *drive);
 /* Begins anew: the clock, and the noise from a seed: the standard deviation of a round, as a share.
  */
 struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed);
-/* Without noise. */
+/* From the next meter on; a drive begins steady. */
+void drive_set_temper(struct drive *drive, enum drive_temper temper);
+/* A value as of Gauss, with a standard deviation of 1. */
+double drive_deviation(uint64_t *random);
+/* Without noise, stalls and drift. */
 double drive_rate(struct drive *drive, const struct tune_point *point);
 double drive_best_rate(struct drive *drive);
 /* The longest round so far. */

@@ -28,8 +28,8 @@ static bool clearly_faster(const struct search *search, size_t a, size_t b)
 	double luck = (search_doubt(search, a) + search_doubt(search, b)) / 3;
 	double least = search->rules->tolerance / 2;
 
-	return search->rounds[a].mean >
-	       search->rounds[b].mean * (1 + (luck > least ? luck : least));
+	return search->rounds[a].rate.mean >
+	       search->rounds[b].rate.mean * (1 + (luck > least ? luck : least));
 }
 
 /* ---- Blocks and depths ---- */

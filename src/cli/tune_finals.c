@@ -16,7 +16,7 @@
 #define PLACES	  (FINALISTS + SIBLINGS)
 /* A slow one that few rounds of much noise could not rule out is no use for being preferred. */
 #define PREFERRED_LEAST 0.75
-#define PASSES		512u
+#define PASSES		ROUNDS_KEPT
 #define PASSES_MIN	4u
 /* Within so many tolerances of the fastest something surely is that counts as fast, while there is
  * time to be sure. */
@@ -31,12 +31,13 @@ struct finalist {
 	size_t trial;
 	bool out;	     /* clearly slower than the tolerance allows */
 	unsigned passes;     /* that it took part in: from the first on */
-	double logs[PASSES]; /* of the rate, by pass */
+	double logs[PASSES]; /* of the rate, by pass; the middle of a pass is 0 */
 	double ratio, doubt; /* to the fastest; half the interval, as a share */
 };
 
 struct finals {
 	struct search *search;
+	struct noise noise;    /* of rounds beside others of their pass */
 	struct finalist *list; /* in the order of preference */
 	size_t n, fastest;
 };
@@ -69,10 +70,10 @@ static size_t next_finalist(const struct finals *finals, bool by_speed)
 		if (takes_part(finals, i) || !may_be_chosen(search, i, best))
 			continue;
 		if (!by_speed &&
-		    search->rounds[i].mean < PREFERRED_LEAST * search->rounds[best].mean)
+		    search->rounds[i].rate.mean < PREFERRED_LEAST * search->rounds[best].rate.mean)
 			continue;
 		if (found == search->n ||
-		    (by_speed ? search->rounds[i].mean > search->rounds[found].mean
+		    (by_speed ? search->rounds[i].rate.mean > search->rounds[found].rate.mean
 			      : space_prefers(search->space, &search->trials[i].point,
 					      &search->trials[found].point)))
 			found = i;
@@ -151,34 +152,27 @@ static int enter(struct finals *finals)
 
 static double mean_log(const struct finalist *finalist)
 {
-	double sum = 0;
-
-	for (unsigned i = 0; i < finalist->passes; i++)
-		sum += finalist->logs[i];
-	return sum / finalist->passes;
+	return middle_of(finalist->logs, finalist->passes).mean;
 }
 
 /* Both took part in the first passes, up to where one of them left. */
-static void compare(const struct search *search, struct finalist *finalist,
+static void compare(const struct finals *finals, struct finalist *finalist,
 		    const struct finalist *fastest)
 {
 	unsigned n = finalist->passes < fastest->passes ? finalist->passes : fastest->passes;
-	double sum = 0, squares = 0, doubt;
+	double logs[PASSES], doubt;
+	struct middle middle;
 
 	finalist->ratio = 1;
 	finalist->doubt = 0;
 	if (finalist == fastest || !n)
 		return;
 	for (unsigned i = 0; i < n; i++)
-		sum += finalist->logs[i] - fastest->logs[i];
-	for (unsigned i = 0; i < n; i++) {
-		double off = finalist->logs[i] - fastest->logs[i] - sum / n;
-
-		squares += off * off;
-	}
+		logs[i] = finalist->logs[i] - fastest->logs[i];
+	middle = middle_of(logs, n);
 	/* A ratio has the noise of two rounds. */
-	doubt = half_width(n, squares, 2 * search->noise_squares, search->noise_freedom);
-	finalist->ratio = exp(sum / n);
+	doubt = half_width(&middle, 2 * finals->noise.variance, finals->noise.freedom);
+	finalist->ratio = exp(middle.mean);
 	finalist->doubt = doubt > NOISE_LEAST ? doubt : NOISE_LEAST;
 }
 
@@ -195,7 +189,7 @@ static void compare_all(struct finals *finals)
 	/* What left keeps the ratio that it was beaten by. */
 	for (size_t i = 0; i < finals->n; i++)
 		if (!finals->list[i].out)
-			compare(finals->search, &finals->list[i], &finals->list[fastest]);
+			compare(finals, &finals->list[i], &finals->list[fastest]);
 }
 
 /* As fast as the fastest: within the tolerance. The fastest is. */
@@ -296,6 +290,31 @@ static bool told_apart(const struct finals *finals)
 
 /* ---- Passes ---- */
 
+static double middle_log(const struct finals *finals, const size_t *order, size_t n, unsigned pass)
+{
+	double logs[PLACES];
+
+	for (size_t i = 0; i < n; i++)
+		logs[i] = finals->list[order[i]].logs[pass];
+	return middle_of(logs, (unsigned)n).mean;
+}
+
+/* What the drive as a whole has become meanwhile is taken out. */
+static void take_pass(struct finals *finals, const size_t *order, size_t n, unsigned pass)
+{
+	double middle = middle_log(finals, order, n, pass);
+
+	for (size_t i = 0; i < n; i++) {
+		struct finalist *finalist = &finals->list[order[i]];
+
+		finalist->logs[pass] -= middle;
+		if (pass)
+			noise_add(&finals->noise, (finalist->logs[pass] - mean_log(finalist)) *
+							  sqrt(pass / (pass + 1.0)));
+		finalist->passes = pass + 1;
+	}
+}
+
 static int run_pass(struct finals *finals, unsigned pass)
 {
 	size_t order[PLACES], n = 0;
@@ -314,8 +333,7 @@ static int run_pass(struct finals *finals, unsigned pass)
 		finalist->logs[pass] = log(rate > 1 ? rate : 1);
 	}
 	/* One that was cut short counts for nobody. */
-	for (size_t i = 0; i < n; i++)
-		finals->list[order[i]].passes = pass + 1;
+	take_pass(finals, order, n, pass);
 	return 0;
 }
 
@@ -364,7 +382,10 @@ static void conclude(struct finals *finals, size_t *chosen, size_t *fastest)
 
 int search_finals(struct search *search, size_t *chosen, size_t *fastest, bool *certain)
 {
-	struct finals finals = {.search = search};
+	struct finals finals = {
+		.search = search,
+		.noise = {.variance = search->noise.variance, .freedom = search->noise.freedom},
+	};
 	int rc;
 
 	finals.list = calloc(PLACES, sizeof(*finals.list));

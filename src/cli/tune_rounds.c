@@ -15,6 +15,8 @@
 #define ROUND_IOS     100.0
 #define QUEUES_FULL   2.0
 #define ROUND_STRETCH 4.0
+/* What a stall leaves of a round: it may be the only one there is. */
+#define STALLED 0.4
 /* No round is surer than this, however well they agree. */
 #define NOISE_LEAST 0.001
 
@@ -73,7 +75,7 @@ static uint64_t length_of(const struct search *search, size_t trial)
 {
 	const struct tune_point *point = &search->trials[trial].point;
 	double wanted = ROUND_IOS + QUEUES_FULL * point->queue_depth * point->thread_count;
-	double ios = search->rounds[trial].mean / point->block_size * 1e-9 *
+	double ios = search->rounds[trial].rate.mean / point->block_size * 1e-9 *
 		     (double)search->round_ns;
 	double stretch = 1;
 
@@ -93,26 +95,23 @@ static uint64_t cost_of(const struct search *search, size_t trial, uint64_t for_
 	if (search->rounds[trial].n)
 		return search->trials[trial].spent_ns / search->rounds[trial].n;
 	for (size_t i = 0; i < search->n; i++)
-		if (search->rounds[i].mean > fastest)
-			fastest = search->rounds[i].mean;
+		if (search->rounds[i].rate.mean > fastest)
+			fastest = search->rounds[i].rate.mean;
 	return for_ns + for_ns / 2 + (fastest > 0 ? (uint64_t)(4e9 * in_flight / fastest) : 0);
 }
 
-/* Deviations from a mean that they are part of themselves. */
-static void note_noise(struct search *search, const struct rounds *before,
-		       const struct rounds *after)
+/* How far it is from those before, whose mean is not sure itself. */
+static void note_noise(struct search *search, const struct rounds *before, double bytes_per_s)
 {
-	if (!before->n)
-		return;
-	search->noise_squares += (after->squares - before->squares) / (after->mean * after->mean);
-	search->noise_freedom++;
+	if (before->n && before->rate.mean > 0)
+		noise_add(&search->noise, (bytes_per_s / before->rate.mean - 1) *
+						  sqrt(before->n / (before->n + 1.0)));
 }
 
 int search_round(struct search *search, size_t trial, double *bytes_per_s)
 {
 	uint64_t from = search_now(search), for_ns = length_of(search, trial), spent;
 	struct tune_trial *this = &search->trials[trial];
-	struct rounds before = search->rounds[trial];
 	struct tune_sample sample;
 	int rc;
 
@@ -126,8 +125,8 @@ int search_round(struct search *search, size_t trial, double *bytes_per_s)
 	this->spent_ns += spent;
 	if (rc)
 		return rc;
+	note_noise(search, &search->rounds[trial], sample.bytes_per_s);
 	rounds_add(&search->rounds[trial], &sample);
-	note_noise(search, &before, &search->rounds[trial]);
 	this->rounds++;
 	if (bytes_per_s)
 		*bytes_per_s = sample.bytes_per_s;
@@ -159,23 +158,26 @@ void search_shuffle(struct search *search, size_t *numbers, size_t n)
 double search_doubt(const struct search *search, size_t trial)
 {
 	const struct rounds *rounds = &search->rounds[trial];
-	double least = NOISE_LEAST / sqrt(rounds->n), doubt;
+	double least = NOISE_LEAST / sqrt(rounds->n), mean = rounds->rate.mean, doubt;
 
-	if (rounds->mean <= 0)
+	if (mean <= 0)
 		return least;
-	doubt = half_width(rounds->n, rounds->squares / (rounds->mean * rounds->mean),
-			   search->noise_squares, search->noise_freedom);
+	doubt = half_width(&rounds->rate, search->noise.variance * mean * mean,
+			   search->noise.freedom) /
+		mean;
 	return doubt > least ? doubt : least;
 }
 
 double search_low(const struct search *search, size_t trial)
 {
-	return search->rounds[trial].mean / (1 + search_doubt(search, trial));
+	return search->rounds[trial].rate.mean / (1 + search_doubt(search, trial));
 }
 
 double search_high(const struct search *search, size_t trial)
 {
-	return search->rounds[trial].mean * (1 + search_doubt(search, trial));
+	double high = search->rounds[trial].rate.mean * (1 + search_doubt(search, trial));
+
+	return search->rounds[trial].n > 1 ? high : high / STALLED;
 }
 
 static bool counts(const struct search *search, size_t trial)
@@ -200,11 +202,11 @@ size_t search_best(const struct search *search)
 
 size_t search_preferred(const struct search *search, size_t best)
 {
-	double enough = search->rounds[best].mean * (1 - search->rules->tolerance);
+	double enough = search->rounds[best].rate.mean * (1 - search->rules->tolerance);
 	size_t preferred = best;
 
 	for (size_t i = 0; i < search->n; i++)
-		if (counts(search, i) && search->rounds[i].mean >= enough &&
+		if (counts(search, i) && search->rounds[i].rate.mean >= enough &&
 		    space_prefers(search->space, &search->trials[i].point,
 				  &search->trials[preferred].point))
 			preferred = i;
@@ -219,8 +221,8 @@ void search_estimate(struct search *search)
 
 		if (!rounds->n)
 			continue;
-		trial->mean = rounds->mean;
-		trial->half_width = rounds->mean * search_doubt(search, i);
+		trial->mean = rounds->rate.mean;
+		trial->half_width = rounds->rate.mean * search_doubt(search, i);
 		trial->p50_ns = median(rounds->p50_ns, rounds->n);
 		trial->p99_ns = median(rounds->p99_ns, rounds->n);
 		trial->cpu_ms_per_gib = rounds->cpu_ms_per_gib;

@@ -25,8 +25,11 @@
 #define ROUNDS_LEAST	3u
 /* A sweep knows each point as a search knows its leaders. */
 #define SWEEP_ROUNDS_MIN 3u
-#define SWEEP_ROUNDS_MAX 512u
+#define SWEEP_ROUNDS_MAX ROUNDS_KEPT
 #define SWEEP_DOUBT_MIN	 0.005
+
+/* Of a round, until rounds tell. */
+#define NOISE_ASSUMED 0.03
 
 struct choice {
 	size_t chosen, fastest;
@@ -323,8 +326,7 @@ int tune_search(const struct tune_space *space, const struct tune_rules *rules,
 		.rules = rules,
 		.meter = meter,
 		.error = error,
-		.noise_squares = 2 * 0.03 * 0.03,
-		.noise_freedom = 2,
+		.noise = {.variance = NOISE_ASSUMED * NOISE_ASSUMED, .freedom = 2},
 		.random = rules->seed,
 		.started_ns = meter->now_ns(meter->arg),
 		.round_ns = round_length(rules->budget_ns),

@@ -9,12 +9,29 @@
 
 #include "tune.h"
 
-#define LATENCIES_KEPT 32u
+#define LATENCIES_KEPT	32u
+#define ROUNDS_KEPT	512u
+#define DEVIATIONS_KEPT 64u
 
-/* The rounds of a trial, added up. */
+/* What values say when those at either end are left out. */
+struct middle {
+	unsigned n, of; /* that are left, of so many */
+	double mean;	/* of these */
+	double squares; /* summed deviations of all, those left out as the next that is not */
+};
+
+/* How rounds deviate, relative to what they measure. */
+struct noise {
+	double variance, freedom; /* of a round, but for stalls; and how surely it is known */
+	double squares[DEVIATIONS_KEPT];
+	unsigned n;
+};
+
+/* The rounds of a trial. */
 struct rounds {
 	unsigned n;
-	double mean, squares; /* of bytes a second; and the sum of squared deviations from it */
+	struct middle rate; /* bytes a second */
+	double rates[ROUNDS_KEPT];
 	double cpu_ms_per_gib;
 	uint64_t p50_ns[LATENCIES_KEPT], p99_ns[LATENCIES_KEPT];
 };
@@ -30,9 +47,8 @@ struct search {
 	struct rounds *rounds;	   /* of the trial of the same number */
 	size_t n, room;
 
-	/* Squared relative deviations of the rounds of all points together, and how many of them
-	 * were free to deviate: what one round says of a point that has no more yet. */
-	double noise_squares, noise_freedom;
+	/* Of the rounds of all points together: what one says of a point that has no more yet. */
+	struct noise noise;
 
 	uint64_t random, started_ns;
 	uint64_t until_ns;    /* no round begins that would end later */
@@ -72,9 +88,13 @@ bool space_prefers(const struct tune_space *space, const struct tune_point *a,
 /* ---- tune_stats.c: what rounds say, and how surely ---- */
 
 void rounds_add(struct rounds *rounds, const struct tune_sample *sample);
-/* Half the 95 % confidence interval of a mean of `n` values with that sum of squared deviations,
- * where the spread is also known from elsewhere (sum and freedom; may be zeros). */
-double half_width(unsigned n, double squares, double known_squares, double known_freedom);
+/* Of 1 to ROUNDS_KEPT values. */
+struct middle middle_of(const double *values, unsigned n);
+/* One more deviation from a mean, made as wide as if that were known for sure. */
+void noise_add(struct noise *noise, double deviation);
+/* Half the 95 % confidence interval of the mean, where the variance of a value is also known from
+ * elsewhere, with a freedom of 1 or more. */
+double half_width(const struct middle *middle, double known_variance, double known_freedom);
 uint64_t median(const uint64_t *values, size_t n);
 
 /* ---- tune_rounds.c: trials and their rounds ---- */
