@@ -49,6 +49,8 @@ static const char *const kinds[KINDS] = {
 
 struct made {
 	struct tune_options options;
+	struct options_given given;
+	char *operands[1];
 	struct tune_space space;
 	struct tune_rules rules;
 	struct tune_drive drive;
@@ -242,11 +244,32 @@ static void make_slower(void)
 	       "lies behind it, or trim the drive and wait.");
 }
 
+static void give(const char *name, const char *text)
+{
+	made.given.text[options_find(&tune_command, name) - tune_command.options] = text;
+}
+
+static void make_given(void)
+{
+	static char directory[] = "/mnt/nvme0/swap";
+
+	made.options = (struct tune_options){.directory = directory, .time_ms = 60000};
+	made.operands[0] = directory;
+	made.given.operands = made.operands;
+	made.given.noperands = 1;
+	give("time", "1m");
+	give("block-size-min", "128k");
+	give("queue-depth-max", "64");
+	give("ioengine", "io_uring");
+	give("exhaustive", made.kind == SLOW ? "0" : "1");
+}
+
 static void make_hostile(void)
 {
-	static const char *const text =
-		"</title><script>alert(\"1\")</script>&amp;'<img src=x>\n\x1b";
+	static char text[] = "</title><script>alert(\"1\")</script>&amp;'<img src=x>\n\x1b";
 
+	give("report", "it's \\ here.html");
+	made.operands[0] = text;
 	made.options.directory = text;
 	snprintf(made.drive.path.path, sizeof(made.drive.path.path), "/mnt/%s", text);
 	snprintf(made.drive.path.model, sizeof(made.drive.path.model), "%.60s", text);
@@ -286,7 +309,7 @@ static void make(enum kind kind)
 	memset(&made, 0, sizeof(made));
 	made.kind = kind;
 	made.peak = kind == SLOW ? 61e6 : kind == ZERO ? 0 : kind == HUGE_VALUES ? 4e14 : 6.9e9;
-	made.options = (struct tune_options){.directory = "/mnt/nvme0/swap", .time_ms = 60000};
+	make_given();
 	made.rules = (struct tune_rules){.objective = kind == COLLAPSE ? TUNE_WRITE : TUNE_SWAP,
 					 .tolerance = 0.02,
 					 .budget_ns = UINT64_C(60000000000),
@@ -301,6 +324,7 @@ static void make(enum kind kind)
 	if (kind == HOSTILE)
 		make_hostile();
 	made.result = (struct tune_result){.options = &made.options,
+					   .given = &made.given,
 					   .space = &made.space,
 					   .rules = &made.rules,
 					   .drive = &made.drive,

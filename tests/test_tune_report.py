@@ -292,6 +292,25 @@ def what_single_rounds_and_defaults_are_worth_is_told(pages):
                                          "leave their defaults only")) or complain("text", text)
 
 
+def the_command_is_the_one_that_was_given(pages):
+    options = ["--time", "1m", "--block-size-min", "128k", "--queue-depth-max", "64",
+               "--ioengine", "io_uring", "--exhaustive"]
+    wanted = {"saturating": [*options, "/mnt/nvme0/swap"],
+              "slow": [*options[:-1], "--exhaustive=0", "/mnt/nvme0/swap"],
+              "hostile": [*options, "--report", "it's \\ here.html",
+                          "</title><script>alert(\"1\")</script>&amp;'<img src=x>\n\x1b"]}
+    good = True
+    for kind, words in wanted.items():
+        command = next(e["text"] for e in pages[kind].all("pre")
+                       if e["attrs"].get("aria-label") == "the command")
+        # A shell has the last word on what is quoted right.
+        got = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], text=True, check=True,
+                             stdout=subprocess.PIPE).stdout.split("\0")[:-1]
+        if got != ["nvswap", "tune", *words]:
+            good = complain(kind, command, got)
+    return good
+
+
 WIDTHS = (360, 1280)
 # A frame is as narrow as it is told to be, which a window is not. All is opened before measuring.
 MEASURE = """<script>addEventListener("load", () => {
@@ -335,6 +354,7 @@ TESTS = (each_page_is_well_formed, each_page_names_what_it_is, nothing_is_loaded
          the_knee_is_the_smallest_depth_that_is_as_good,
          every_trial_is_in_the_table_with_the_fastest_first, what_must_be_known_is_warned_of,
          what_single_rounds_and_defaults_are_worth_is_told,
+         the_command_is_the_one_that_was_given,
          no_page_is_wider_than_a_phone_or_a_desktop)
 
 

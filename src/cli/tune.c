@@ -28,6 +28,7 @@
 
 struct tuning {
 	const struct tune_options *options;
+	const struct options_given *given;
 	uint64_t began_ns;
 	struct tune_drive drive;
 	struct tune_space space;
@@ -268,6 +269,7 @@ static int tell(struct tuning *tuning, struct output *output)
 {
 	const struct tune_options *options = tuning->options;
 	const struct tune_result result = {.options = options,
+					   .given = tuning->given,
 					   .space = &tuning->space,
 					   .rules = &tuning->rules,
 					   .drive = &tuning->drive,
@@ -349,6 +351,6 @@ int cmd_tune(int argc, char **argv)
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&tune_command) : STATUS_USAGE;
-	tuning = (struct tuning){.options = &options, .began_ns = now_ns()};
+	tuning = (struct tuning){.options = &options, .given = &given, .began_ns = now_ns()};
 	return tune(&tuning);
 }

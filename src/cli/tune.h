@@ -163,6 +163,7 @@ struct tune_drive {
 
 struct tune_result {
 	const struct tune_options *options;
+	const struct options_given *given; /* that these came from */
 	const struct tune_space *space;
 	const struct tune_rules *rules;
 	const struct tune_drive *drive;

@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <stdarg.h>
+#include <string.h>
 
 #include "tune_report.h"
 
@@ -205,36 +206,67 @@ static void machine(const struct report_page *page)
 	end_facts(page);
 }
 
-/* As a shell takes it for one word. */
-static const char *shell_word(const char *word, char *text, size_t nbytes)
+static bool is_control(char c)
 {
-	size_t n = 0;
+	return (unsigned char)c < ' ' || c == 0x7f;
+}
 
-	text[n++] = '\'';
-	for (; *word && n + 6 < nbytes; word++)
-		if (*word == '\'')
-			n += (size_t)snprintf(text + n, nbytes - n, "'\\''");
-		else
-			text[n++] = *word;
-	text[n++] = '\'';
-	text[n] = 0;
-	return text;
+static void quoted(const struct report_page *page, const char *word)
+{
+	bool escaped = false;
+
+	for (const char *c = word; *c; c++)
+		escaped |= is_control(*c);
+	page_text(page, escaped ? "$'" : "'");
+	for (; *word; word++) {
+		char text[8] = {*word};
+
+		if (is_control(*word))
+			snprintf(text, sizeof(text), "\\%03o", (unsigned)*word);
+		else if (*word == '\'')
+			strcpy(text, escaped ? "\\'" : "'\\''");
+		else if (*word == '\\' && escaped)
+			strcpy(text, "\\\\");
+		page_text(page, text);
+	}
+	page_text(page, "'");
+}
+
+/* As a shell takes it for one word; bash, where there is in it what a page can't show. */
+static void shell_word(const struct report_page *page, const char *word)
+{
+	static const char *const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+					 "0123456789_./:,+%@=-";
+
+	if (*word && !word[strspn(word, plain)])
+		page_text(page, word);
+	else
+		quoted(page, word);
+}
+
+static void given_option(const struct report_page *page, const struct option_spec *option,
+			 const char *text)
+{
+	bool flag = option->type == OPTION_FLAG;
+
+	fprintf(page->out, " --%s", option->name);
+	if (flag && !strcmp(text, "1"))
+		return;
+	fputs(flag ? "=" : " ", page->out);
+	shell_word(page, text);
 }
 
 static void command(const struct report_page *page)
 {
-	const struct tune_options *options = page->result->options;
-	const struct tune_rules *rules = page->result->rules;
-	char word[1024], text[2048];
+	const struct options_given *given = page->result->given;
 
-	snprintf(text, sizeof(text),
-		 "nvswap tune --objective %s --time %" PRIu64
-		 "ms --tolerance %g --working-set %" PRIu64 "%s --seed %" PRIu64 " %s",
-		 objectives[rules->objective], options->time_ms, rules->tolerance * 100,
-		 page->result->drive->working_set, rules->exhaustive ? " --exhaustive" : "",
-		 rules->seed, shell_word(options->directory, word, sizeof(word)));
-	fputs("<pre role=\"region\" tabindex=\"0\" aria-label=\"the command\">", page->out);
-	page_text(page, text);
+	fputs("<pre role=\"region\" tabindex=\"0\" aria-label=\"the command\">nvswap tune",
+	      page->out);
+	for (unsigned i = 0; i < tune_command.noptions; i++)
+		if (given->text[i])
+			given_option(page, &tune_command.options[i], given->text[i]);
+	fputs(given->operands[0][0] == '-' ? " -- " : " ", page->out);
+	shell_word(page, given->operands[0]);
 	fputs("</pre>\n", page->out);
 }
 
@@ -253,10 +285,14 @@ static void range(const struct report_page *page, const char *name, const uint32
 static void settings(const struct report_page *page)
 {
 	const struct tune_space *space = page->result->space;
-	char size[FIGURE];
+	const struct tune_rules *rules = page->result->rules;
+	char size[FIGURE], time[FIGURE];
 
 	facts(page, "What was asked");
-	fact(page, "way", "%s", page->result->rules->exhaustive ? "every combination" : "a search");
+	fact(page, "way", "%s, in an order of the seed %" PRIu64,
+	     rules->exhaustive ? "every combination" : "a search", rules->seed);
+	fact(page, "time", "%s at most", figure_ns(page->result->options->time_ms * 1000000, time));
+	fact(page, "tolerance", "%g %%", rules->tolerance * 100);
 	range(page, "block sizes", space->block_sizes, space->nblock_sizes, true);
 	range(page, "depths", space->queue_depths, space->nqueue_depths, false);
 	range(page, "workers", space->thread_counts, space->nthread_counts, false);
