@@ -14,7 +14,7 @@ static bool begins_with(const char *text, const char *start)
 /* What a value is taken from: a name of the completion's own, or NULL for nothing to tell. */
 static const char *kind_of(const struct option_spec *spec)
 {
-	if (spec->type == OPTION_CHOICE)
+	if (spec->type == OPTION_CHOICE || spec->type == OPTION_MODE)
 		return "word";
 	if (spec->type == OPTION_CHOICES)
 		return "words";

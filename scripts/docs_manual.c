@@ -45,7 +45,7 @@ static void write_lower(FILE *file, const char *text)
 
 static void write_value(FILE *file, const struct option_spec *spec)
 {
-	if (spec->type == OPTION_CHOICE || spec->type == OPTION_CHOICES) {
+	if (spec->choices && spec->argument) {
 		for (unsigned i = 0; spec->choices[i]; i++)
 			fprintf(file, " %s %s", i ? "|" : "Cm", spec->choices[i]);
 	} else if (spec->argument) {

@@ -165,6 +165,90 @@ static void lengths_have_their_shares_and_stay_in_the_file(void **state)
 				n * (mix.percent[i] + 4) / 100);
 }
 
+/* Where fio 3.33 goes, by its write_iolog. */
+static void a_gap_is_left_out_after_each_block(void **state)
+{
+	static const struct {
+		uint64_t block, gap, nbytes, offsets[8];
+	} cases[] = {{4, 4, 32, {0, 8, 16, 24, 0, 8, 16, 24}},
+		     {8, 4, 36, {0, 12, 24, 0}},
+		     {4, 64, 32, {0, 0, 0, 0, 0, 0, 0, 0}}};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(cases); i++) {
+		const struct option_mix mix[] = {
+			{.nbytes = {cases[i].block * KIB}, .percent = {100}, .n = 1}};
+		struct io_sequence sequence = {.alike = true,
+					       .read_percent = 100,
+					       .mix = mix,
+					       .grain = 4 * KIB,
+					       .gap = cases[i].gap * KIB,
+					       .nbytes = cases[i].nbytes * KIB};
+
+		for (unsigned n = 0; n < cases[i].nbytes / cases[i].block; n++) {
+			struct io_step step;
+
+			io_sequence_next(&sequence, &step);
+			assert_int_equal(step.offset, cases[i].offsets[n] * KIB);
+		}
+	}
+}
+
+static void each_direction_has_a_gap_of_its_own(void **state)
+{
+	struct io_sequence sequence = {.alike = true,
+				       .read_percent = 50,
+				       .mix = blocks_4k,
+				       .grain = 4 * KIB,
+				       .gap = 8 * KIB,
+				       .nbytes = 120 * KIB,
+				       .seed = 4};
+	uint64_t n[2] = {0};
+
+	(void)state;
+	for (unsigned i = 0; i < 30; i++) {
+		struct io_step step;
+
+		io_sequence_next(&sequence, &step);
+		assert_int_equal(step.offset, n[step.direction]++ % 10 * 12 * KIB);
+	}
+	assert_true(n[NVS_READ] && n[NVS_WRITE]);
+}
+
+/* As fio counts: of all I/Os each eighth has a new place, and others follow their direction's. */
+static void io_follows_from_each_random_place(void **state)
+{
+	(void)state;
+	for (unsigned percent = 50; percent <= 100; percent += 50) {
+		struct io_sequence sequence = {.random = true,
+					       .alike = true,
+					       .read_percent = percent,
+					       .mix = blocks_4k,
+					       .grain = 4 * KIB,
+					       .align = {4 * KIB, 4 * KIB},
+					       .run = 8,
+					       .nbytes = 64 * MIB,
+					       .seed = 6};
+		uint64_t at[2] = {0};
+		unsigned places = 0, ends = 0;
+
+		for (unsigned i = 0; i < 64 * MIB / (4 * KIB); i++) {
+			struct io_step step;
+
+			io_sequence_next(&sequence, &step);
+			if (i % 8 == 0)
+				places += step.offset != at[step.direction];
+			else if (at[step.direction] == sequence.nbytes)
+				ends++;
+			else
+				assert_int_equal(step.offset, at[step.direction]);
+			at[step.direction] = step.offset + step.nbytes;
+		}
+		assert_in_range(places, 2040, 2048);
+		assert_in_range(ends, 0, 16);
+	}
+}
+
 /* As fio aligns them: by the size of their direction, however they lie over each other. */
 static void each_direction_has_blocks_of_its_own(void **state)
 {
@@ -505,6 +589,9 @@ int main(void)
 		test(reads_have_their_share),
 		test(lengths_have_their_shares_and_stay_in_the_file),
 		test(each_direction_has_blocks_of_its_own),
+		test(a_gap_is_left_out_after_each_block),
+		test(each_direction_has_a_gap_of_its_own),
+		test(io_follows_from_each_random_place),
 		test(a_stale_misplaced_or_torn_block_is_found),
 		test(what_was_never_written_is_not_compared),
 		test(transfers_that_overlap_are_kept_apart),

@@ -288,6 +288,29 @@ static void unequal_blocks_are_verified(void **state)
 	}
 }
 
+static void what_a_suffix_of_rw_moves_is_verified(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2 * COUNT(modes); i++) {
+		struct job *job = new_job(modes[i / 2], 2 * MIB);
+		const struct bench_result *result = &job->result;
+		bool random = modes[i / 2] == RW_RANDREAD || modes[i / 2] == RW_RANDWRITE ||
+			      modes[i / 2] == RW_RANDRW;
+
+		job->options.rw_suffix = random ? 8 : 12 * KIB;
+		job->options.verify = true;
+		job->options.direct = i % 2;
+		job->options.loops = 2;
+		job->config.aio.queue_depth = 64;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(result->bytes[0] + result->bytes[1], 4 * MIB);
+		assert_int_equal(result->verify_errors, 0);
+		/* One is on the way in every 28 KiB, twice around the file. */
+		if (modes[i / 2] == RW_WRITE)
+			assert_int_equal(result->verified_bytes, 2 * MIB / (28 * KIB) * 16 * KIB);
+	}
+}
+
 static void one_direction_has_its_own_size_alone(void **state)
 {
 	(void)state;
@@ -491,7 +514,12 @@ static void what_can_not_be_is_refused(void **state)
 	(void)state;
 	job->options.direct = true;
 	job->config.aio.block_size = 6 * KIB;
-	refuses(job, -EINVAL, "give multiples of 4096, or --direct=0");
+	refuses(job, -EINVAL, "of multiples of 4096, or --direct=0");
+
+	job = new_job(RW_WRITE, MIB);
+	job->options.direct = true;
+	job->options.rw_suffix = 512;
+	refuses(job, -EINVAL, "direct writes at multiples of 512 bytes");
 
 	job = new_job(RW_READ, 15 * KIB);
 	refuses(job, -EINVAL, "hold not one block of 16384");
@@ -557,6 +585,7 @@ int main(void)
 		test(what_is_read_was_filled),
 		test(verified_is_what_was_moved),
 		test(unequal_blocks_are_verified),
+		test(what_a_suffix_of_rw_moves_is_verified),
 		test(one_direction_has_its_own_size_alone),
 		test(a_block_that_differs_is_found),
 		test(the_rate_bounds_what_is_handed_over),

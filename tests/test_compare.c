@@ -129,6 +129,17 @@ static void blocks_of_each_direction_are_as_they_are(void **state)
 	       "unlink=1\nsize=1048576\ndirect=1\nnumjobs=1\n");
 }
 
+static void a_suffix_of_rw_is_as_it_is(void **state)
+{
+	(void)state;
+	expect("[a]\nrw=randread:8\nsize=1m\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=randread:8\nioengine=libaio\niodepth=16\nbs=65536\n"
+	       "unlink=1\nsize=1048576\ndirect=1\nnumjobs=1\n");
+	expect("[a]\nreadwrite=write:4k\nsize=1m\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=write:4096\nioengine=libaio\niodepth=16\nbs=65536\n"
+	       "unlink=1\nsize=1048576\ndirect=1\nnumjobs=1\n");
+}
+
 static void as_much_is_moved_as_io_size_says(void **state)
 {
 	(void)state;
@@ -287,6 +298,7 @@ int main(void)
 		cmocka_unit_test(modes_of_fio_stay_as_they_are),
 		cmocka_unit_test(blocks_of_each_direction_are_as_they_are),
 		cmocka_unit_test(as_much_is_moved_as_io_size_says),
+		cmocka_unit_test(a_suffix_of_rw_is_as_it_is),
 		cmocka_unit_test(a_file_that_is_there_is_read_and_kept),
 		cmocka_unit_test(a_whole_name_is_of_its_own_directory),
 		cmocka_unit_test(a_file_is_read_in_parts_by_workers_and_whole_by_clones),

@@ -41,6 +41,7 @@ static int heard(int (*fn)(void *arg), void *arg)
 
 struct values {
 	bool flag, named;
+	struct option_mode mode;
 	struct option_amount amount;
 	uint64_t count, size, duration, sizes[2], rates[2];
 	double share, percent;
@@ -60,6 +61,8 @@ static const char *const not_with_size[] = {"count", NULL};
 
 #define AT(field) offsetof(struct values, field)
 
+static const char *const mode_names[] = {"up", "down", NULL};
+
 static const struct option_spec specs[] = {
 	{"flag", NULL, OPTION_FLAG, AT(flag), .help = "h"},
 	{"named-flag", NULL, OPTION_FLAG, AT(named), .choices = ways_off, .help = "h"},
@@ -76,6 +79,7 @@ static const struct option_spec specs[] = {
 	{"string", "TEXT", OPTION_STRING, AT(string), .help = "h"},
 	{"list", "NAME", OPTION_LIST, AT(list), .help = "h"},
 	{"mix", "MIX", OPTION_MIX, AT(mix), .min = 512, .max = 1 << 30, .help = "h"},
+	{"mode", "MODE", OPTION_MODE, AT(mode), .max = 1 << 20, .choices = mode_names, .help = "h"},
 	{"amount", "AMOUNT", OPTION_AMOUNT, AT(amount), .min = 1, .max = 1 << 30, .help = "h"},
 	{"sizes", "SIZES", OPTION_SIZES, AT(sizes), .min = 512, .max = 1 << 30, .multiple = 512,
 	 .help = "h"},
@@ -374,6 +378,21 @@ static void a_mix_has_a_limit(void **state)
 	assert_says(said, "up to 64 sizes");
 }
 
+static void a_mode_is_a_choice_and_a_number(void **state)
+{
+	(void)state;
+	accepted("--mode=down");
+	assert_true(values.mode.choice == 1 && !values.mode.suffix);
+	accepted("--mode=up:4k");
+	assert_true(values.mode.choice == 0 && values.mode.suffix == 4096);
+	refused("--mode=up:", "behind the : allowed is a number or a size above 0");
+	refused("--mode=up:0", "behind the :");
+	refused("--mode=up:-4k", "behind the :");
+	refused("--mode=up:x", "behind the :");
+	refused("--mode=up:2m", "behind the :");
+	refused("--mode=upp:4k", "did you mean up?");
+}
+
 static void an_amount_is_bytes_or_a_share(void **state)
 {
 	(void)state;
@@ -646,6 +665,23 @@ static void options_that_do_nothing_are_told(void **state)
 	assert_int_equal(JOB("bssplit", "1000/50:4k"), 0);
 }
 
+static void a_mode_may_have_a_suffix(void **state)
+{
+	(void)state;
+	assert_int_equal(JOB("rw", "randread:8"), 0);
+	assert_true(job.rw == RW_RANDREAD && job.rw_suffix == 8);
+	assert_int_equal(JOB("rw", "readwrite:64k"), 0);
+	assert_true(job.rw == RW_RW && job.rw_suffix == 65536);
+	assert_int_equal(JOB("rw", "randread:8", "rw", "write"), 0);
+	assert_true(job.rw == RW_WRITE && !job.rw_suffix);
+	assert_int_equal(JOB("rw", "write:1000"), -EINVAL);
+	assert_says(said,
+		    "b.ini:3: rw=write:1000: what is left out between blocks is a multiple of "
+		    "512 bytes");
+	assert_int_equal(JOB("rw", "swap:8"), -EINVAL);
+	assert_says(said, "rw=swap:8: only fio's modes have something behind a colon");
+}
+
 static void a_share_is_of_a_file_that_is_read(void **state)
 {
 	(void)state;
@@ -747,6 +783,7 @@ int main(void)
 		cmocka_unit_test(mixes_come_to_100_per_cent),
 		cmocka_unit_test(a_mix_has_a_limit),
 		cmocka_unit_test(an_amount_is_bytes_or_a_share),
+		cmocka_unit_test(a_mode_is_a_choice_and_a_number),
 		cmocka_unit_test(sizes_are_of_each_direction),
 		cmocka_unit_test(rates_are_of_each_direction),
 		cmocka_unit_test(percentiles_rise_however_given),
@@ -762,6 +799,7 @@ int main(void)
 		cmocka_unit_test(options_that_do_nothing_are_told),
 		cmocka_unit_test(blocks_of_two_sizes_are_of_fios_modes),
 		cmocka_unit_test(a_share_is_of_a_file_that_is_read),
+		cmocka_unit_test(a_mode_may_have_a_suffix),
 		cmocka_unit_test(what_others_said_is_not_checked),
 		cmocka_unit_test(tune_takes_one_directory),
 		cmocka_unit_test(tables_are_whole),

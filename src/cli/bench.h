@@ -81,7 +81,13 @@ struct bench_options {
 	struct option_list nvme_path;
 	uint64_t tensors, tensor_size;
 	double scale;
-	unsigned rw, ioengine;
+	/* As struct option_mode: fio's suffix, I/Os from each random place, or else bytes that are
+	 * left out after each I/O. */
+	struct {
+		unsigned rw;
+		uint64_t rw_suffix;
+	};
+	unsigned ioengine;
 	uint64_t loops, runtime_ms, ramp_loops;
 	uint64_t bs[2], iodepth; /* bs by enum nvs_direction; 0: not given */
 	uint64_t numjobs;	 /* as many of this job at the same time */

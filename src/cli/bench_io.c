@@ -69,6 +69,11 @@ static int take_direction(struct run *run, enum nvs_direction direction)
 	return 0;
 }
 
+static uint64_t gap_of(const struct run *run)
+{
+	return fio_mode_is_random(run->options->rw) ? 0 : run->options->rw_suffix;
+}
+
 static int take_blocks(struct run *run, const struct nvs_config *config)
 {
 	struct nvs_error *error = &run->result->error;
@@ -81,12 +86,14 @@ static int take_blocks(struct run *run, const struct nvs_config *config)
 	if (rc)
 		return rc;
 	grain = common_divisor(run->align[NVS_READ], run->align[NVS_WRITE]);
+	grain = common_divisor(grain, gap_of(run));
 	/* The library writes parts of a page by way of the page cache, which is not direct. */
 	if (writes(run) && run->options->direct && grain % 4096)
-		return io_refuse(error, -EINVAL,
-				 "direct writes of blocks that are multiples of %" PRIu64 " bytes: "
-				 "give multiples of 4096, or --direct=0",
-				 grain);
+		return io_refuse(
+			error, -EINVAL,
+			"direct writes at multiples of %" PRIu64 " bytes: give blocks, and "
+			"what is left out between them, of multiples of 4096, or --direct=0",
+			grain);
 	run->contents = (struct io_contents){
 		.seed = run->options->seed, .grain = grain, .writes_over = writes(run)};
 	run->chunks[NVS_READ] = run->chunks[NVS_WRITE] = (struct option_mix){
@@ -196,14 +203,17 @@ static void sequence_begin(struct run *run)
 
 	if (reads(run) && writes(run))
 		read_percent = (unsigned)run->options->rwmixread;
-	run->sequence = (struct io_sequence){.random = fio_mode_is_random(run->options->rw),
-					     .alike = bench_blocks_alike(run->blocks),
-					     .read_percent = read_percent,
-					     .mix = run->blocks,
-					     .grain = run->contents.grain,
-					     .align = {run->align[0], run->align[1]},
-					     .nbytes = run->file.nbytes,
-					     .seed = run->options->seed};
+	run->sequence = (struct io_sequence){
+		.random = fio_mode_is_random(run->options->rw),
+		.alike = bench_blocks_alike(run->blocks),
+		.read_percent = read_percent,
+		.mix = run->blocks,
+		.grain = run->contents.grain,
+		.align = {run->align[0], run->align[1]},
+		.run = fio_mode_is_random(run->options->rw) ? run->options->rw_suffix : 0,
+		.gap = gap_of(run),
+		.nbytes = run->file.nbytes,
+		.seed = run->options->seed};
 }
 
 static int mode_pass(struct run *run, const char *name, uint64_t nbytes, uint64_t runtime_ms)

@@ -96,33 +96,41 @@ static const struct option_spec option_specs[] = {
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
 	 .help = "only the model's first tensors, up to this share of its bytes, such\n"
 		 "as 0.25; at least one"},
-	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .synonyms = rw_synonyms,
-	 .aliases = NAMES("readwrite"),
+	{"rw", "MODE", OPTION_MODE, FIELD(rw), .max = BYTES_MAX, .choices = rw_names,
+	 .synonyms = rw_synonyms, .aliases = NAMES("readwrite"),
 	 .help = "swapout writes the tensors, swapin reads them, swap reads, changes and\n"
 		 "writes back (the default). step: optimizer steps over state on the\n"
 		 "drive. params: forward and backward over the layers. The others are\n"
-		 "fio's, on blocks of a file, with the same engine",
-	 .manual = ".Cm swapout\n"
-		   "writes the tensors,\n"
-		   ".Cm swapin\n"
-		   "reads them, and\n"
-		   ".Cm swap ,\n"
-		   "the default, reads, changes and writes back, as training does.\n"
-		   "Modes\n"
-		   ".Cm swapin\n"
-		   "and\n"
-		   ".Cm swap\n"
-		   "begin with a swap-out of everything, which is not measured with the rest.\n"
-		   ".Cm step\n"
-		   "and\n"
-		   ".Cm params\n"
-		   "are training steps; see below.\n"
-		   "The others are those of\n"
-		   ".Xr fio 1 ,\n"
-		   "on blocks of a file, with the same engine;\n"
-		   ".Cm readwrite\n"
-		   "is\n"
-		   ".Cm rw ."},
+		 "fio's, on blocks of a file, with the same engine. randread:8: eight I/Os\n"
+		 "follow each other from each random place. write:64k: so much is left out\n"
+		 "after each I/O",
+	 .manual =
+		 ".Cm swapout\n"
+		 "writes the tensors,\n"
+		 ".Cm swapin\n"
+		 "reads them, and\n"
+		 ".Cm swap ,\n"
+		 "the default, reads, changes and writes back, as training does.\n"
+		 "Modes\n"
+		 ".Cm swapin\n"
+		 "and\n"
+		 ".Cm swap\n"
+		 "begin with a swap-out of everything, which is not measured with the rest.\n"
+		 ".Cm step\n"
+		 "and\n"
+		 ".Cm params\n"
+		 "are training steps; see below.\n"
+		 "The others are those of\n"
+		 ".Xr fio 1 ,\n"
+		 "on blocks of a file, with the same engine;\n"
+		 ".Cm readwrite\n"
+		 "is\n"
+		 ".Cm rw .\n"
+		 "Behind a colon a random mode may have how many I/Os follow each other from each\n"
+		 "random place, as in\n"
+		 ".Li randread:8 ,\n"
+		 "and one in sequence how many bytes are left out after each I/O, as in\n"
+		 ".Li write:64k ."},
 	{"rwmixread", "PERCENT", OPTION_COUNT, FIELD(rwmixread), .max = 100,
 	 .excludes = NAMES("rwmixwrite"),
 	 .help = "of rw=rw and randrw: reads among the blocks (50)"},
@@ -267,6 +275,9 @@ static const struct option_spec option_specs[] = {
 	{"output", "FILE", OPTION_STRING, FIELD(output), .scope = OPTION_OF_RUN,
 	 .help = "where the result goes (standard output)"},
 };
+
+/* They are copied as one value. */
+_Static_assert(FIELD(rw_suffix) - FIELD(rw) == offsetof(struct option_mode, suffix), "a mode");
 
 static const struct bench_options defaults = {
 	.formats = 1u << FORMAT_NORMAL,
@@ -425,6 +436,24 @@ static int check_blocks(const struct bench_options *options, const char *where)
 	return -EINVAL;
 }
 
+static int check_suffix(const struct bench_options *options, const char *where)
+{
+	unsigned long long suffix = options->rw_suffix;
+	const char *name = rw_names[options->rw];
+
+	if (!suffix || fio_mode_is_random(options->rw))
+		return 0;
+	if (!is_fio_mode(options->rw))
+		SAY(where, "rw=%s:%llu: only fio's modes have something behind a colon", name,
+		    suffix);
+	else if (suffix % SECTOR)
+		SAY(where, "rw=%s:%llu: what is left out between blocks is a multiple of %u bytes",
+		    name, suffix, SECTOR);
+	else
+		return 0;
+	return -EINVAL;
+}
+
 /* Of what there is nothing yet there is no share either, and fio takes none. */
 static int check_size(const struct bench_options *options, const char *where)
 {
@@ -494,6 +523,8 @@ int bench_options_check(const struct bench_options *options, const struct option
 		rc = check_blocks(options, where);
 	if (!rc)
 		rc = check_size(options, where);
+	if (!rc)
+		rc = check_suffix(options, where);
 	return rc ? rc : check_needs(options, own, where);
 }
 

@@ -253,7 +253,10 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 	uint64_t part = part_of(job, result, njobs);
 	bool one_file;
 
-	fprintf(file, "rw=%s\n", fio_mode(options->rw));
+	fprintf(file, "rw=%s", fio_mode(options->rw));
+	if (options->rw_suffix)
+		fprintf(file, ":%" PRIu64, options->rw_suffix);
+	fputc('\n', file);
 	if (options->rw == RW_RW || options->rw == RW_RANDRW)
 		fprintf(file, "rwmixread=%" PRIu64 "\n", options->rwmixread);
 	if (options->rw == RW_RW || options->rw == RW_RANDRW || options->rw == RW_SWAP)

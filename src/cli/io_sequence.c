@@ -43,6 +43,7 @@ void io_sequence_restart(struct io_sequence *sequence)
 {
 	sequence->left = sequence->nbytes;
 	sequence->at[NVS_READ] = sequence->at[NVS_WRITE] = 0;
+	sequence->nth = sequence->of_run = 0;
 	for (unsigned i = 0; i < ROUNDS; i++)
 		sequence->keys[i] = spread(&sequence->seed);
 }
@@ -65,18 +66,29 @@ static enum nvs_direction draw_direction(struct io_sequence *sequence)
 	return spread_percent(&sequence->seed) < sequence->read_percent ? NVS_READ : NVS_WRITE;
 }
 
+static uint64_t random_offset(struct io_sequence *sequence, const struct io_step *step)
+{
+	uint64_t align = sequence->align[step->direction];
+
+	if (sequence->alike)
+		return permuted(sequence, sequence->nth++, sequence->nbytes / step->nbytes) *
+		       step->nbytes;
+	return spread(&sequence->seed) % ((sequence->nbytes - step->nbytes) / align + 1) * align;
+}
+
 static uint64_t draw_offset(struct io_sequence *sequence, const struct io_step *step)
 {
-	uint64_t align = sequence->align[step->direction], offset;
+	uint64_t *at = &sequence->at[step->direction];
+	uint64_t offset = *at ? *at + sequence->gap : 0;
+	bool fits = offset + step->nbytes <= sequence->nbytes;
 
-	if (sequence->random && !sequence->alike)
-		return spread(&sequence->seed) % ((sequence->nbytes - step->nbytes) / align + 1) *
-		       align;
-	if (sequence->random)
-		return permuted(sequence, sequence->at[0]++, sequence->nbytes / step->nbytes) *
-		       step->nbytes;
-	offset = sequence->at[step->direction];
-	sequence->at[step->direction] += step->nbytes;
+	if (sequence->random && (!sequence->of_run || !fits))
+		offset = random_offset(sequence, step);
+	else if (!fits)
+		offset = 0;
+	if (++sequence->of_run >= sequence->run)
+		sequence->of_run = 0;
+	*at = offset + step->nbytes;
 	return offset;
 }
 

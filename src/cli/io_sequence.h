@@ -23,17 +23,23 @@ struct io_sequence {
 	const struct option_mix *mix; /* how long they are, by enum nvs_direction */
 	uint64_t grain;		      /* what all offsets and lengths are multiples of */
 	uint64_t align[2];	      /* random offsets, by enum nvs_direction; of the grain */
-	uint64_t nbytes;	      /* of the file; whole blocks where all are of one length */
+	uint64_t run;	 /* random: I/Os that follow each other from each place; 0: one */
+	uint64_t gap;	 /* in sequence: bytes between them, a multiple of the grain */
+	uint64_t nbytes; /* of the file; whole blocks where all are of one length */
 	uint64_t seed;
 
 	uint64_t left;	/* bytes of the pass */
-	uint64_t at[2]; /* where the next comes, by enum nvs_direction, or `at[0]`th of an order */
+	uint64_t at[2]; /* where the last ended, by enum nvs_direction; 0: there was none */
+	uint64_t nth;	/* of a random order */
+	uint64_t of_run;
 	uint64_t keys[4];
 };
 
 /*
  * In sequence, reads and writes have a place each, from the start of the file on, as in fio. Random
- * blocks of one length come each once in a pass; of several lengths, anywhere.
+ * blocks of one length come each once in a pass; of several lengths, anywhere. Of a run from a
+ * random place, I/Os follow the last in their direction, and those that find the end of the file
+ * have a random place again; with a gap they find the start of it.
  */
 void io_sequence_next(struct io_sequence *sequence, struct io_step *step);
 /* The next I/O is the first of a pass. */

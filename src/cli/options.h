@@ -22,6 +22,7 @@ enum option_type {
 	OPTION_DURATION,    /* uint64_t, milliseconds: 30, 30s, 500ms, 2000us, 5m, 1h, 1d */
 	OPTION_SHARE,	    /* double, above 0 to 1 */
 	OPTION_CHOICE,	    /* unsigned, index into choices */
+	OPTION_MODE,	    /* struct option_mode: a choice, and what follows a colon: randread:8 */
 	OPTION_STRING,	    /* const char *, not empty */
 	OPTION_LIST,	    /* struct option_list; may be typed several times, or with : between;
 			       one in a name is typed \: */
@@ -57,6 +58,11 @@ struct option_mix {
 struct option_amount {
 	uint64_t nbytes;
 	uint64_t percent; /* 1 to 100 */
+};
+
+struct option_mode {
+	unsigned choice;
+	uint64_t suffix; /* a number, or bytes as OPTION_SIZE; 0: none was given */
 };
 
 struct option_percentiles {

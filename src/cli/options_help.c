@@ -12,7 +12,7 @@ static int write_heading(FILE *file, const struct option_spec *spec)
 {
 	int n = fprintf(file, "  %s%s", spec->scope == OPTION_OF_FILE ? "" : "--", spec->name);
 
-	if (spec->type == OPTION_CHOICE || spec->type == OPTION_CHOICES)
+	if (spec->choices && spec->argument)
 		for (unsigned i = 0; spec->choices[i]; i++)
 			n += fprintf(file, "%c%s", i ? '|' : ' ', spec->choices[i]);
 	else if (spec->argument)

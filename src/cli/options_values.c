@@ -327,6 +327,23 @@ static int cut_part(const char **rest, char separator, char *part, size_t nbytes
 	return 0;
 }
 
+static int store_mode(const struct option_source *source, void *at)
+{
+	const char *rest = source->text;
+	struct option_mode mode = {.suffix = 0};
+	char part[PART_MAX];
+
+	if (cut_part(&rest, ':', part, sizeof(part)))
+		*part = '\0'; /* no choice is as long */
+	if (find_choice(source, part, &mode.choice))
+		return -EINVAL;
+	if (rest &&
+	    (parse_size(rest, &mode.suffix) || !mode.suffix || mode.suffix > source->spec->max))
+		return refuse(source, "behind the : allowed is a number or a size above 0");
+	memcpy(at, &mode, sizeof(mode));
+	return 0;
+}
+
 static int store_choices(const struct option_source *source, void *at)
 {
 	const char *rest = source->text;
@@ -588,6 +605,7 @@ static const struct {
 	[OPTION_DURATION] = {store_number, sizeof(uint64_t)},
 	[OPTION_SHARE] = {store_share, sizeof(double)},
 	[OPTION_CHOICE] = {store_choice, sizeof(unsigned)},
+	[OPTION_MODE] = {store_mode, sizeof(struct option_mode)},
 	[OPTION_STRING] = {store_string, sizeof(const char *)},
 	[OPTION_LIST] = {store_list, sizeof(struct option_list)},
 	[OPTION_SIZES] = {store_sizes, 2 * sizeof(uint64_t)},
