@@ -446,6 +446,29 @@ NVS_API double nvs_latency_stddev(const struct nvs_latency *latency);
 /* How many took `ns` or less, within 1/64 of that time. */
 NVS_API uint64_t nvs_latency_within(const struct nvs_latency *latency, uint64_t ns);
 
+/* One I/O that completed, with its times as above. */
+struct nvs_io_record {
+	uint64_t completed_ns; /* when that was seen, of CLOCK_MONOTONIC */
+	uint64_t latency_ns[NVS_LATENCY_KINDS];
+	uint32_t nbytes;    /* that it moved */
+	uint32_t direction; /* enum nvs_direction */
+};
+
+/*
+ * Records each I/O that completes from now on, until it is taken. Room for `max_records` (40 bytes
+ * each) is set aside here, shared evenly by the workers; an I/O that finds none is counted and left
+ * out. 0 ends it; what was not taken is gone then, as it is when this is called again. -ENOMEM, and
+ * nothing is recorded. Any thread; not two at once.
+ */
+NVS_API int nvs_aio_record(struct nvs_aio *aio, size_t max_records);
+/*
+ * Takes up to `n` records and returns how many; fewer only where there were no more of some worker.
+ * Those of one worker are in the order of completion. *lost (may be NULL): I/Os that found no room
+ * since nvs_aio_record. Any thread.
+ */
+NVS_API size_t nvs_aio_take_records(struct nvs_aio *aio, struct nvs_io_record *records, size_t n,
+				    uint64_t *lost);
+
 /* Starts counters and latencies afresh; for a benchmark after its warm-up. Nothing may be in
  * flight. */
 NVS_API void nvs_aio_reset_stats(struct nvs_aio *aio);

@@ -355,13 +355,14 @@ for number, job in enumerate(json.load(open(f"{t}/out"))["jobs"], 1):
     for kind in ("bw", "slat", "clat", "lat"):
         lines = []
         for line in open(f"{t}/log_{kind}.{number}.log"):
-            assert re.fullmatch(r"\d+, \d+, [01], 0, 0\n", line), line
+            assert re.fullmatch(r"\d+, \d+, [01], \d+, 0\n", line), line
             lines.append([int(field) for field in line.split(", ")])
         figures = [job[name] if kind == "bw" else job[name][f"{kind}_ns"] for name in ("read", "write")]
         assert eval(f"({expression}\n)"), (kind, number, lines, figures)
 PY
 	result "$1" $?
 }
+logs logs_of_windows_have_no_block_size "all(line[3] == 0 for line in lines)"
 logs logs_are_in_the_order_of_time "all(early[0] < late[0] for d in (0, 1)
 	for of in [[line for line in lines if line[2] == d]] for early, late in zip(of, of[1:])) and
 	{line[2] for line in lines} == ({1} if number == 2 else {0, 1}) and
@@ -374,15 +375,29 @@ run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 3600000
 logs logs_come_to_what_was_measured "number == 3 or
 	all(abs(line[1] - (figures[line[2]]['bw'] if kind == 'bw' else figures[line[2]]['mean'])) <=
 	0.02 * line[1] + 1 for line in lines) and len(lines) == (1 if number == 2 else 2)"
-if command -v fio >/dev/null; then
+# logs_as_fio NAME ARGUMENT...: lines of both have the same form, numbers that differ being N.
+logs_as_fio() {
+	local name=$1
+	shift
+	if ! command -v fio >/dev/null; then
+		echo "skip $name: fio is not installed"
+		return
+	fi
 	fio --name=t --filename="$T/fio" --size=4m --rw=rw --bs=64k --write_bw_log="$T/fios" \
-		--write_lat_log="$T/fios" --log_avg_msec=100 --output="$T/out" 2>"$T/err" &&
+		--write_lat_log="$T/fios" "$@" --output="$T/out" 2>"$T/err" &&
 		[ "$(sed 's/[0-9]\+,/N,/g' "$T"/fios_*.log | cut -d, -f1,2,4- | sort -u)" = \
 			"$(sed 's/[0-9]\+,/N,/g' "$T"/log_*.log | cut -d, -f1,2,4- | sort -u)" ]
-	result logs_have_the_form_of_fios $? "$(head -n 1 "$T"/fios_*.log)"
-else
-	echo "skip logs_have_the_form_of_fios: fio is not installed"
-fi
+	result "$name" $? "$(head -n 1 "$T"/fios_*.log)"
+}
+logs_as_fio logs_have_the_form_of_fios --log_avg_msec=100
+run --write_bw_log "$T/log" --write_lat_log "$T/log"
+logs without_windows_each_io_has_its_line "all(line[3] > 0 for line in lines) and
+	all(len([line for line in lines if line[2] == d]) == figures[d]['total_ios' if kind == 'bw'
+	else 'N'] for d in (0, 1))"
+logs lines_of_ios_come_to_what_was_measured "all(not of or kind == 'bw' or
+	abs(sum(of) / len(of) - figures[d]['mean']) <= 0.001 * figures[d]['mean'] + 1 for d in (0, 1)
+	for of in [[line[1] for line in lines if line[2] == d]])"
+logs_as_fio logs_of_ios_have_the_form_of_fios
 run --write_bw_log "$T/nothere/log"
 [ "$status" = 1 ] && grep -q "can't write the log .*nothere/log_bw.1.log: No such file" "$T/err"
 result log_that_cannot_be_written_fails_before_the_run $? "exit status $status"

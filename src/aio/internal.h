@@ -79,6 +79,13 @@ struct tally {
 	uint64_t depth_ios[NVS_DEPTHS], submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
 };
 
+/* I/Os that nobody has taken yet. */
+struct records {
+	struct nvs_io_record *ring;
+	size_t room, first, n; /* room 0: nothing is recorded */
+	uint64_t lost;
+};
+
 struct worker {
 	struct nvs_aio *aio;
 	pthread_t thread;
@@ -112,6 +119,7 @@ struct worker {
 	struct tally tally_seen, tally_at_reset;
 	struct nvs_latency latency[2][NVS_LATENCY_KINDS];
 	uint64_t bytes[2], ios_done[2], retries, bounced_bytes;
+	struct records records;
 	uint32_t inflight_max;
 };
 
@@ -184,6 +192,8 @@ void watch_stop(struct nvs_aio *aio);
 /* Under the lock, of a transfer that completes: it is overdue no more. */
 void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer);
 
+void records_add(struct records *records, enum nvs_direction direction, const struct piece *piece,
+		 uint64_t now);
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);

@@ -272,6 +272,7 @@ static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 	latency_add(&latency[NVS_SLAT], piece->taken_ns - piece->handed_ns);
 	latency_add(&latency[NVS_CLAT], now - piece->taken_ns);
 	latency_add(&latency[NVS_LAT], now - piece->begun_ns);
+	records_add(&worker->records, direction, piece, now);
 }
 
 /* The whole piece, its retries included; one that failed has moved nothing. */
@@ -552,5 +553,6 @@ void worker_free(struct worker *worker)
 	free(worker->batch);
 	free(worker->reaped);
 	free(worker->free);
+	free(worker->records.ring);
 	pthread_mutex_destroy(&worker->stats_lock);
 }

@@ -224,8 +224,9 @@ static const struct option_spec option_specs[] = {
 	 .help = "the bandwidth over time, in fio's form, into PREFIX_bw.N.log"},
 	{"write-lat-log", "PREFIX", OPTION_STRING, FIELD(write_lat_log),
 	 .help = "latencies over time, into PREFIX_slat.N.log, _clat and _lat"},
-	{"log-avg-msec", "MS", OPTION_COUNT, FIELD(log_avg_msec), .min = 1, .max = 3600000,
-	 .help = "milliseconds that each line of these logs stands for (500)"},
+	{"log-avg-msec", "MS", OPTION_COUNT, FIELD(log_avg_msec), .max = 3600000,
+	 .help = "milliseconds that each line of these logs stands for; 0: each I/O has its\n"
+		 "line (0)"},
 	{"trace", "FILE", OPTION_STRING, FIELD(trace),
 	 .help = "a timeline of the run, for Perfetto or chrome://tracing; of several jobs,\n"
 		 "t.json is t.N.json",
@@ -285,7 +286,6 @@ static const struct bench_options defaults = {
 	.rounds = 3,
 	.rwmixread = 50,
 	.direct = true,
-	.log_avg_msec = 500,
 	.percentile_list = {PERCENTILES, NPERCENTILES},
 	.tensors = 16,
 	.tensor_size = 64u << 20,

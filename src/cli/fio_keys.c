@@ -31,7 +31,7 @@
 #define END	"a job that fails ends its stage, and no other job ends early"
 #define NAME	"a job is named by its section"
 #define CLOCK	"every I/O is timed by the monotonic clock"
-#define LOGS	"the logs are those of write_bw_log and write_lat_log, a line every log_avg_msec"
+#define LOGS	"the logs are those of write_bw_log and write_lat_log, as log_avg_msec says"
 #define REPORT	"the report always has all of it, in one form"
 
 static const struct {

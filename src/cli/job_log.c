@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters only rise, so a window is what they rose by. A write that fails is noted by the stream
- * and told when it is closed.
+ * Counters only rise, so a window is what they rose by. Single I/Os wait in the aio until they are
+ * written; of those that found no room there it is told how many. A write that fails is noted by
+ * the stream and told when it is closed.
  */
 #include "job_log.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+
+/* 40 MiB: of a million I/Os in a second, a second. */
+#define ROOM ((size_t)1 << 20)
 
 static const char *const latency_names[] = {
 	[NVS_SLAT] = "slat", [NVS_CLAT] = "clat", [NVS_LAT] = "lat"};
@@ -33,6 +37,7 @@ int job_log_open(struct job_log *log, const struct bench_options *options, unsig
 	int rc = 0;
 
 	log->window_ns = options->log_avg_msec * 1000000u;
+	log->room = ROOM;
 	if (options->write_bw_log)
 		rc = open_file(&log->bw, options->write_bw_log, "bw", number, error);
 	for (int kind = 0; kind < NVS_LATENCY_KINDS && options->write_lat_log && !rc; kind++)
@@ -46,12 +51,74 @@ bool job_log_wanted(const struct job_log *log)
 	return log->bw.file || log->latency[0].file;
 }
 
-void job_log_begin(struct job_log *log, uint64_t now_ns)
+void job_log_begin(struct job_log *log, struct nvs_aio *aio, uint64_t now_ns)
 {
 	memset(log->bytes, 0, sizeof(log->bytes));
 	memset(log->ios, 0, sizeof(log->ios));
 	memset(log->sum_ns, 0, sizeof(log->sum_ns));
 	log->since_ns = now_ns;
+	if (!job_log_wanted(log) || log->window_ns || !nvs_aio_record(aio, log->room))
+		return;
+	log->error = (struct nvs_error){.code = -ENOMEM};
+	snprintf(log->error.text, sizeof(log->error.text),
+		 "no memory for the logs of single I/Os: give log_avg_msec");
+}
+
+static void log_io(struct job_log *log, const struct nvs_io_record *io)
+{
+	uint64_t msec = (io->completed_ns - log->since_ns) / 1000000u;
+	uint64_t clat_ns = io->latency_ns[NVS_CLAT] ? io->latency_ns[NVS_CLAT] : 1;
+
+	if (log->bw.file)
+		fprintf(log->bw.file, "%" PRIu64 ", %.0f, %" PRIu32 ", %" PRIu32 ", 0\n", msec,
+			(double)io->nbytes / 1024 * 1e9 / (double)clat_ns, io->direction,
+			io->nbytes);
+	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+		if (log->latency[kind].file)
+			fprintf(log->latency[kind].file,
+				"%" PRIu64 ", %" PRIu64 ", %" PRIu32 ", %" PRIu32 ", 0\n", msec,
+				io->latency_ns[kind], io->direction, io->nbytes);
+}
+
+static size_t log_some(struct job_log *log, struct nvs_aio *aio)
+{
+	size_t n = nvs_aio_take_records(aio, log->taken, sizeof(log->taken) / sizeof(*log->taken),
+					NULL);
+
+	for (size_t i = 0; i < n; i++)
+		log_io(log, &log->taken[i]);
+	return n;
+}
+
+/* No more at a time than there is room for, or a fast drive would let nothing else be done. */
+void job_log_ios(struct job_log *log, struct nvs_aio *aio)
+{
+	size_t written = 0, n;
+
+	do {
+		n = log_some(log, aio);
+		written += n;
+	} while (n && written < log->room);
+}
+
+void job_log_end(struct job_log *log, struct nvs_aio *aio)
+{
+	uint64_t lost;
+
+	if (!job_log_wanted(log) || log->window_ns)
+		return;
+	while (log_some(log, aio))
+		;
+	nvs_aio_take_records(aio, log->taken, 0, &lost);
+	nvs_aio_record(aio, 0);
+	if (!lost || log->error.code)
+		return;
+	log->error = (struct nvs_error){.code = -ENOBUFS};
+	snprintf(log->error.text, sizeof(log->error.text),
+		 "the logs lack %" PRIu64
+		 " I/Os, which came faster than they could be written: give "
+		 "log_avg_msec",
+		 lost);
 }
 
 static void log_bandwidth(struct job_log *log, const struct nvs_aio_stats *stats, uint64_t msec,
@@ -118,6 +185,10 @@ int job_log_close(struct job_log *log, struct nvs_error *error)
 {
 	int rc = close_file(&log->bw, error);
 
+	if (log->error.code && !rc) {
+		*error = log->error;
+		rc = log->error.code;
+	}
 	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++) {
 		struct nvs_error other;
 		int closed = close_file(&log->latency[kind], &other);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fio's logs of a job over time, averaged over windows: bandwidth (write_bw_log), and the three
- * latencies of an I/O (write_lat_log). Each line is "msec, value, direction, 0, 0", as fio writes
- * it: KiB/s or ns; 0 read or 1 write; and where averages of several I/Os have no one block size and
- * no one priority.
+ * fio's logs of a job over time, of each I/O or averaged over windows: bandwidth (write_bw_log),
+ * and the three latencies of an I/O (write_lat_log). Each line is "msec, value, direction, bytes,
+ * 0", as fio writes it: KiB/s or ns; 0 read or 1 write; bytes of the I/O, or 0 where averages of
+ * several have no one block size; and no priority.
  */
 #ifndef CLI_JOB_LOG_H
 #define CLI_JOB_LOG_H
@@ -21,8 +21,11 @@ struct job_log {
 	uint64_t bytes[2];
 	uint64_t ios[NVS_LATENCY_KINDS][2];
 	double sum_ns[NVS_LATENCY_KINDS][2];
-	uint64_t since_ns, window_ns;
+	uint64_t since_ns, window_ns; /* window_ns 0: each I/O has its line */
 	struct nvs_latency scratch;
+	size_t room; /* for I/Os that have no line yet */
+	struct nvs_io_record taken[256];
+	struct nvs_error error; /* code 0: nothing that is to be told at the end */
 };
 
 /* Opens what the options ask for; `number` is the job's, from 1. job_log_close undoes it. */
@@ -30,11 +33,15 @@ int job_log_open(struct job_log *log, const struct bench_options *options, unsig
 		 struct nvs_error *error);
 bool job_log_wanted(const struct job_log *log);
 /* The counters of the aio have just been reset. */
-void job_log_begin(struct job_log *log, uint64_t now_ns);
+void job_log_begin(struct job_log *log, struct nvs_aio *aio, uint64_t now_ns);
+/* Where each I/O has its line: writes those that have completed since the last time. */
+void job_log_ios(struct job_log *log, struct nvs_aio *aio);
+/* Nothing is in flight any more, and nothing that comes is to be logged. */
+void job_log_end(struct job_log *log, struct nvs_aio *aio);
 /* A window ends `msec` after the beginning: a line for each direction that had I/O in it. */
 void job_log_window(struct job_log *log, struct nvs_aio *aio, const struct nvs_aio_stats *stats,
 		    uint64_t msec, uint64_t now_ns);
-/* 0, or what could not be written, with *error. */
+/* 0, or what could not be written or was lost, with *error. */
 int job_log_close(struct job_log *log, struct nvs_error *error);
 
 #endif

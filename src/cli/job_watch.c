@@ -23,6 +23,7 @@
 #define LIVE_NS	  100000000u
 #define SAMPLE_NS 500000000u /* fio's bwavgtime and iopsavgtime */
 #define SLICE_NS  50000000u  /* a sleep is cut into, for there may be a signal */
+#define IOS_NS	  20000000u  /* logs of single I/Os wait for no longer */
 
 /* What is due every so often. */
 struct beat {
@@ -206,6 +207,10 @@ static void write_log(struct job_watch *watch, uint64_t now)
 {
 	uint64_t ms = (now - watch->from.started_ns) / 1000000u;
 
+	if (!watch->log.window_ns) {
+		job_log_ios(&watch->log, watch->aio);
+		return;
+	}
 	if (ms != watch->logged_ms)
 		job_log_window(&watch->log, watch->aio, &watch->stats, ms, now);
 	watch->logged_ms = ms;
@@ -279,8 +284,10 @@ void job_measures(struct job_watch *watch, struct nvs_aio *aio)
 	watch->sampled_ns = now;
 	watch->live_beat = beat_from(now, LIVE_NS);
 	watch->sample_beat = beat_from(now, SAMPLE_NS);
-	watch->log_beat = beat_from(now, job_log_wanted(&watch->log) ? watch->log.window_ns : 0);
-	job_log_begin(&watch->log, now);
+	job_log_begin(&watch->log, aio, now);
+	watch->log_beat = beat_from(now, !job_log_wanted(&watch->log) ? 0
+					 : watch->log.window_ns	      ? watch->log.window_ns
+								      : IOS_NS);
 	watch->logged_ms = UINT64_MAX;
 	atomic_store(&watch->live->measuring_since_ns, now);
 	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
@@ -316,6 +323,7 @@ void job_measured(struct job_watch *watch, struct bench_result *result)
 		sample(watch, now);
 	if (job_log_wanted(&watch->log))
 		write_log(watch, now);
+	job_log_end(&watch->log, watch->aio);
 	put_samples(watch, result);
 	tell_counters(watch);
 	put_status(watch, &watch->live->measured);

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Single I/Os for who wants to know of each: a ring for each worker, under the lock that its
+ * counters have. A worker never waits for who reads them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "aio/internal.h"
+
+void records_add(struct records *records, enum nvs_direction direction, const struct piece *piece,
+		 uint64_t now)
+{
+	if (!records->room)
+		return;
+	if (records->n == records->room) {
+		records->lost++;
+		return;
+	}
+	records->ring[(records->first + records->n++) % records->room] = (struct nvs_io_record){
+		.completed_ns = now,
+		.latency_ns = {[NVS_SLAT] = piece->taken_ns - piece->handed_ns,
+			       [NVS_CLAT] = now - piece->taken_ns,
+			       [NVS_LAT] = now - piece->begun_ns},
+		.nbytes = (uint32_t)piece->io.result,
+		.direction = direction,
+	};
+}
+
+static void replace(struct worker *worker, struct nvs_io_record *ring, size_t room)
+{
+	struct nvs_io_record *old;
+
+	pthread_mutex_lock(&worker->stats_lock);
+	old = worker->records.ring;
+	worker->records = (struct records){.ring = ring, .room = room};
+	pthread_mutex_unlock(&worker->stats_lock);
+	free(old);
+}
+
+int nvs_aio_record(struct nvs_aio *aio, size_t max_records)
+{
+	size_t room = max_records / aio->nworkers + (max_records % aio->nworkers != 0);
+
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct nvs_io_record *ring = room ? calloc(room, sizeof(*ring)) : NULL;
+
+		if (room && !ring) {
+			nvs_aio_record(aio, 0);
+			return -ENOMEM;
+		}
+		/* All pages are there before the first I/O needs one. */
+		if (room)
+			memset(ring, 1, room * sizeof(*ring));
+		replace(&aio->workers[i], ring, room);
+	}
+	return 0;
+}
+
+static size_t take(struct records *records, struct nvs_io_record *into, size_t n)
+{
+	size_t taken = records->n < n ? records->n : n;
+
+	for (size_t i = 0; i < taken; i++)
+		into[i] = records->ring[(records->first + i) % records->room];
+	if (taken)
+		records->first = (records->first + taken) % records->room;
+	records->n -= taken;
+	return taken;
+}
+
+size_t nvs_aio_take_records(struct nvs_aio *aio, struct nvs_io_record *into, size_t n,
+			    uint64_t *lost)
+{
+	size_t taken = 0;
+
+	if (lost)
+		*lost = 0;
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+		/* None is left behind for good where the others always have more. */
+		size_t left = aio->nworkers - i, share = (n - taken + left - 1) / left;
+
+		pthread_mutex_lock(&worker->stats_lock);
+		taken += take(&worker->records, into + taken, share);
+		if (lost)
+			*lost += worker->records.lost;
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+	return taken;
+}
