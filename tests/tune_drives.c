@@ -190,13 +190,13 @@ void drive_load_close(struct drive_load *load)
 /* ---- What its points do ---- */
 
 struct known {
-	struct tune_point point;
 	struct tune_sample sample;
 	uint64_t beside_ns; /* of a round, besides what is counted */
 };
 
 struct drive {
 	const struct drive_kind *kind;
+	struct tune_space space;
 	enum drive_temper temper;
 	double noise;
 	struct known *known;
@@ -218,7 +218,7 @@ static struct known know(struct drive_load *load, const struct drive_kind *kind,
 	uint64_t counted = (BLOCKS_COUNTED + 8 * in_flight) * point->block_size;
 	uint64_t for_ns = moving_at(kind->bytes_per_s, counted);
 	uint64_t from = virtual_ns(load);
-	struct known known = {.point = *point};
+	struct known known;
 	struct nvs_error error;
 
 	SUCCEEDS(tune_load_measure(load, point, kind->objective, for_ns, &known.sample, &error),
@@ -227,43 +227,46 @@ static struct known know(struct drive_load *load, const struct drive_kind *kind,
 	return known;
 }
 
-/* No drive here minds whether I/Os are handed over one by one: that is measured once for both. */
-static struct known *know_both(struct known *known, struct drive_load *load,
-			       const struct drive_kind *kind, const struct tune_space *space,
-			       struct tune_point point)
+/* By its place among the values of each setting. */
+static struct known *known_of(const struct drive *drive, const struct tune_point *point)
 {
-	*known++ = know(load, kind, &point);
-	if (!space->single_submits)
-		return known;
-	*known = known[-1];
-	known->point.single_submit = true;
-	return known + 1;
+	const struct tune_space *space = &drive->space;
+	size_t at = space_index(space, point, AXIS_BLOCK);
+
+	at = at * space->nqueue_depths + space_index(space, point, AXIS_DEPTH);
+	at = at * space->nthread_counts + space_index(space, point, AXIS_WORKERS);
+	at = at * 4 + (size_t)(2 * point->single_submit + !point->overlap_events);
+	assert_true(at < drive->n);
+	return &drive->known[at];
+}
+
+/* No drive here minds whether I/Os are handed over one by one: that is measured once for both. */
+static void know_all(struct drive *drive)
+{
+	struct tune_point point = space_first(&drive->space);
+	struct drive_load load;
+
+	drive_load_open(&load, drive->kind, &drive->space);
+	do {
+		struct tune_point at_once = point;
+
+		at_once.single_submit = false;
+		*known_of(drive, &point) = point.single_submit ? *known_of(drive, &at_once)
+							       : know(&load, drive->kind, &point);
+	} while (space_next(&drive->space, &point));
+	drive_load_close(&load);
 }
 
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space)
 {
 	struct drive *drive = calloc(1, sizeof(*drive));
-	struct tune_point point = space_first(space);
-	struct drive_load load;
-	struct known *end;
-	size_t n = 1;
 
-	while (space_next(space, &point))
-		n++;
-	MUST(drive);
-	*drive = (struct drive){.kind = kind};
-	drive->known = calloc(n, sizeof(*drive->known));
+	MUST(drive && space->nioengines == 1);
+	*drive = (struct drive){.kind = kind, .space = *space};
+	drive->n = (size_t)4 * space->nblock_sizes * space->nqueue_depths * space->nthread_counts;
+	drive->known = calloc(drive->n, sizeof(*drive->known));
 	MUST(drive->known);
-	drive_load_open(&load, kind, space);
-	point = space_first(space);
-	end = drive->known;
-	do
-		if (!point.single_submit)
-			end = know_both(end, &load, kind, space, point);
-	while (space_next(space, &point));
-	drive->n = (size_t)(end - drive->known);
-	assert_int_equal(drive->n, n);
-	drive_load_close(&load);
+	know_all(drive);
 	return drive;
 }
 
@@ -271,15 +274,6 @@ void drive_close(struct drive *drive)
 {
 	free(drive->known);
 	free(drive);
-}
-
-static const struct known *known_of(const struct drive *drive, const struct tune_point *point)
-{
-	for (size_t i = 0; i < drive->n; i++)
-		if (space_same(&drive->known[i].point, point))
-			return &drive->known[i];
-	fail_msg("a point that is not of the space");
-	return NULL;
 }
 
 /* Nearly that of Gauss: twelve even ones, added up. */
