@@ -10,6 +10,7 @@
 
 #include "cli/clock.h"
 #include "cli/job_log.h"
+#include "inject.h"
 #include "support.h"
 
 #define PAGE	4096u
@@ -179,8 +180,9 @@ static void no_memory_for_them_is_told(void **state)
 	struct fixture *fixture = *state;
 
 	open_logs(fixture, 0);
-	fixture->log.room = SIZE_MAX / sizeof(struct nvs_io_record);
+	inject_fail(INJECT_MEMORY, 2, 1, ENOMEM);
 	job_log_begin(&fixture->log, fixture->aio, now_ns());
+	inject_stop(NULL);
 	move(fixture, NVS_WRITE);
 	job_log_end(&fixture->log, fixture->aio);
 	assert_int_equal(job_log_close(&fixture->log, &fixture->error), -ENOMEM);
