@@ -178,7 +178,7 @@ static void a_whole_name_is_of_its_own_directory(void **state)
 static void a_file_is_read_in_parts_by_workers_and_whole_by_clones(void **state)
 {
 	(void)state;
-	expect("[a]\nrw=read\nsize=3m\nfilename=a:b\nthread_count=3\n", "libaio",
+	expect("[a]\nrw=read\nsize=3m\nfilename=a\\:b\nthread_count=3\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
 	       "filename=a\\:b\nsize=1048576\noffset_increment=1048576\ndirect=1\nnumjobs=3\n");
 	/* A whole path is as it is, wherever the directory of the job. */

@@ -682,6 +682,22 @@ static void a_mode_may_have_a_suffix(void **state)
 	assert_says(said, "rw=swap:8: only fio's modes have something behind a colon");
 }
 
+static void a_job_has_one_file(void **state)
+{
+	(void)state;
+	assert_int_equal(JOB("rw", "read"), 0);
+	assert_null(job.filename);
+	assert_int_equal(JOB("rw", "read", "filename", "/dev/a"), 0);
+	assert_string_equal(job.filename, "/dev/a");
+	assert_int_equal(JOB("rw", "read", "filename", "a\\:b"), 0);
+	assert_string_equal(job.filename, "a:b");
+	assert_int_equal(JOB("rw", "read", "filename", "a", "filename", "b"), 0);
+	assert_string_equal(job.filename, "b");
+	assert_int_equal(JOB("rw", "read", "filename", "/a:/b"), -EINVAL);
+	assert_says(said, "b.ini:3: filename: a job has one file: give each file a job of its own");
+	options_forget_lists();
+}
+
 static void a_share_is_of_a_file_that_is_read(void **state)
 {
 	(void)state;
@@ -799,6 +815,7 @@ int main(void)
 		cmocka_unit_test(options_that_do_nothing_are_told),
 		cmocka_unit_test(blocks_of_two_sizes_are_of_fios_modes),
 		cmocka_unit_test(a_share_is_of_a_file_that_is_read),
+		cmocka_unit_test(a_job_has_one_file),
 		cmocka_unit_test(a_mode_may_have_a_suffix),
 		cmocka_unit_test(what_others_said_is_not_checked),
 		cmocka_unit_test(tune_takes_one_directory),

@@ -63,6 +63,7 @@ struct bench_options {
 	struct option_amount size;
 	struct option_amount io_size; /* moved each time through the file, or in more times */
 	const char *filename;	      /* fio's modes: in the directory; NULL: job.clone.0 */
+	struct option_list filenames; /* as given, of which there may be one */
 	const char *description;
 	uint64_t rwmixread, rwmixwrite; /* per cent, of rw and randrw; the first counts */
 	bool direct;			/* fio's modes may be without */

@@ -136,10 +136,10 @@ static const struct option_spec option_specs[] = {
 	 .help = "of rw=rw and randrw: reads among the blocks (50)"},
 	{"rwmixwrite", "PERCENT", OPTION_COUNT, FIELD(rwmixwrite), .max = 100,
 	 .help = "instead of rwmixread: writes among the blocks"},
-	{"filename", "FILE", OPTION_STRING, FIELD(filename),
+	{"filename", "FILE", OPTION_LIST, FIELD(filenames),
 	 .help = "in fio's modes: a file in the directory (JOB.N.0, removed at the end), or of a\n"
 		 "whole name, which needs no directory; one that is there is read alone, and\n"
-		 "kept"},
+		 "kept. \\: is a : in it"},
 	{"loops", "N", OPTION_COUNT, FIELD(loops), .min = 1, .max = 1000000000,
 	 .help = "times through the model or the file (1); with rw=step or params,\n"
 		 "steps (3)"},
@@ -470,6 +470,12 @@ static int check_size(const struct bench_options *options, const char *where)
 static int check_needs(const struct bench_options *options, const struct options_given *own,
 		       const char *where)
 {
+	if (options->filenames.n > 1) {
+		SAY(where, "%s",
+		    "filename: a job has one file: give each file a job of its own (\\: is a : in "
+		    "a name)");
+		return -EINVAL;
+	}
 	if (options->time_based && !options->runtime_ms) {
 		SAY(where, "%s", "time-based needs runtime, for how long to go on");
 		return -EINVAL;
@@ -506,6 +512,7 @@ void bench_options_settle(struct bench_options *options, const struct options_gi
 	if (!bench_option_given(given, "loops") &&
 	    (options->rw == RW_STEP || options->rw == RW_PARAMS))
 		options->loops = STEPS;
+	options->filename = options->filenames.n ? options->filenames.items[0] : NULL;
 	if (bench_option_given(given, "rwmixwrite"))
 		options->rwmixread = 100 - options->rwmixwrite;
 	if (options->bssplit[NVS_READ].n && !options->size.nbytes && !is_fio_mode(options->rw))
