@@ -339,7 +339,7 @@ def no_page_is_wider_than_a_phone_or_a_desktop(pages):
             [chromium, "--headless=new", "--no-sandbox", "--disable-gpu",
              "--allow-file-access-from-files", f"--user-data-dir={directory}/profile",
              "--dump-dom", (directory / "frames.html").as_uri()],
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=90).stdout
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=600).stdout
     good = True
     measured = re.findall(r"([a-z-]+) at (\d+) is (\d+) of (\d+);", text)
     for kind, width, needed, shown in measured:
