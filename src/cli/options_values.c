@@ -141,8 +141,8 @@ static const char *typed_size(uint64_t nbytes, char buffer[32])
 
 	for (; nbytes && nbytes % 1024 == 0 && size_units[unit]; unit++)
 		nbytes /= 1024;
-	snprintf(buffer, 32, "%llu%.1s", (unsigned long long)nbytes,
-		 unit ? &size_units[unit - 1] : "");
+	snprintf(buffer, 32, "%llu%.*s", (unsigned long long)nbytes, unit > 0,
+		 size_units + (unit ? unit - 1 : 0));
 	return buffer;
 }
 
