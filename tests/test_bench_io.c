@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@
 
 static struct {
 	const char *directory;
-	void (*on_begin)(void), (*on_measures)(void), (*on_measured)(void);
+	void (*on_begin)(void), (*on_paced)(void), (*on_measures)(void), (*on_measured)(void);
 	uint64_t paced[2], longest_paced, pace_ends; /* bytes; pace_ends 0: never */
 } watch;
 
@@ -56,6 +57,8 @@ void job_measured(struct job_watch *job, struct bench_result *result)
 bool job_pace(struct job_watch *job, enum nvs_direction direction, uint64_t nbytes)
 {
 	(void)job;
+	if (watch.on_paced)
+		watch.on_paced();
 	if (watch.pace_ends && watch.paced[direction] + nbytes > watch.pace_ends)
 		return false;
 	watch.paced[direction] += nbytes;
@@ -225,6 +228,58 @@ static void what_is_read_was_filled(void **state)
 		zero_sectors = 1;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(zero_sectors, 0);
+	}
+}
+
+/* ---- The page cache ---- */
+
+#define CACHED_BYTES (8 * MIB)
+#define CACHED_PAGES (CACHED_BYTES / 4096)
+
+static uint64_t cold_passes, warmest; /* pages at the beginning of a pass */
+
+static uint64_t resident_pages(void)
+{
+	static unsigned char pages[CACHED_PAGES];
+	int fd = file_of_job(O_RDONLY);
+	void *mapped = mmap(NULL, CACHED_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+	uint64_t n = 0;
+
+	assert_true(mapped != MAP_FAILED);
+	assert_int_equal(mincore(mapped, CACHED_BYTES, pages), 0);
+	for (size_t i = 0; i < CACHED_PAGES; i++)
+		n += pages[i] & 1;
+	munmap(mapped, CACHED_BYTES);
+	close(fd);
+	return n;
+}
+
+/* Before a block is handed over: what comes before it may be on its way still. */
+static void look_at_first_of_pass(void)
+{
+	uint64_t resident;
+
+	if (watch.paced[NVS_READ] % CACHED_BYTES)
+		return;
+	resident = resident_pages();
+	cold_passes++;
+	if (resident > warmest)
+		warmest = resident;
+}
+
+static void each_pass_through_the_page_cache_begins_cold(void **state)
+{
+	(void)state;
+	for (unsigned random = 0; random < 2; random++) {
+		struct job *job = new_job(random ? RW_RANDREAD : RW_READ, CACHED_BYTES);
+
+		cold_passes = warmest = 0;
+		watch.on_paced = look_at_first_of_pass;
+		job->options.ramp_loops = 2;
+		job->options.loops = 3;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(cold_passes, 5);
+		assert_in_range(warmest, 0, CACHED_PAGES / 2);
 	}
 }
 
@@ -589,6 +644,7 @@ int main(void)
 		test(each_mode_moves_what_it_should),
 		test(a_pass_writes_every_block),
 		test(what_is_read_was_filled),
+		test(each_pass_through_the_page_cache_begins_cold),
 		test(verified_is_what_was_moved),
 		test(unequal_blocks_are_verified),
 		test(what_a_suffix_of_rw_moves_is_verified),

@@ -104,7 +104,8 @@ static void modes_of_fio_stay_as_they_are(void **state)
 	       "startdelay=2\nrate=10m,20m\ndirect=0\n",
 	       "io_uring",
 	       "[run-0]\nnew_group=1\nrw=randrw\nrwmixread=70\noverwrite=1\n" URING
-	       "size=1048576\ndirect=0\nnumjobs=1\nrate=10485760,20971520\nruntime=5000ms\n"
+	       "size=1048576\ndirect=0\nnumjobs=1\nfadvise_hint=0\nrate=10485760,20971520\nruntime="
+	       "5000ms\n"
 	       "time_based=1\nramp_time=500ms\nstartdelay=2000ms\n");
 	expect("[a]\nrw=randwrite\nsize=1m\nbssplit=4k/25:64k/75\nrate=,8m\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=randwrite\nioengine=libaio\niodepth=16\n"
@@ -239,6 +240,7 @@ static void what_fio_has_not_is_refused(void **state)
 	expect_refused("[a]\nrw=swap\nverify\n", "leave out verify");
 	expect_refused("[a]\nrw=swap\nramp_loops=1\n", "give ramp-time");
 	expect_refused("[a]\nrw=swap\ndirectory=/var/tmp:/tmp\n", "give one path");
+	expect_refused("[a]\nrw=randrw\nbs=4k,8k\ndirect=0\n", "give direct=1, or one length");
 	expect_refused("[a]\nrw=read\nfilename=a$b\n", "no names with # ; $");
 }
 

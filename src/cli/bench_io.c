@@ -225,7 +225,8 @@ static int mode_pass(struct run *run, const char *name, uint64_t nbytes, uint64_
 				     .longest = run->longest,
 				     .make = run->options->verify,
 				     .compare = run->options->verify,
-				     .paced = true};
+				     .paced = true,
+				     .cold = !run->options->direct};
 
 	io_sequence_restart(&run->sequence);
 	return io_load_run(&run->load, &pass);

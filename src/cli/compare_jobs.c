@@ -32,6 +32,22 @@ unsigned compare_clones(const struct bench_plan *plan, unsigned first)
 /* What begins a comment or a variable, also in the midst of a name. */
 #define UNSPEAKABLE "#;$\n"
 
+/*
+ * Drawn without a map of what was moved, they never come to the end of a pass, where fio would let
+ * go of what the page cache has of the file.
+ */
+static bool stays_cached(const struct bench_job *job)
+{
+	const struct bench_options *options = &job->options;
+	struct option_mix blocks[2];
+
+	if (options->direct || !fio_mode_is_random(options->rw) ||
+	    !fio_mode_moves(options->rw, NVS_READ))
+		return false;
+	bench_blocks(options, job->config.aio.block_size, blocks);
+	return !bench_blocks_alike(blocks);
+}
+
 static const char *what_fio_lacks(const struct bench_job *job)
 {
 	const struct bench_options *options = &job->options;
@@ -42,6 +58,9 @@ static const char *what_fio_lacks(const struct bench_job *job)
 		return "it does not verify as nvswap does: leave out verify";
 	if (options->ramp_loops)
 		return "it has no ramp-loops: give ramp-time";
+	if (stays_cached(job))
+		return "it would keep in the page cache what random blocks of several lengths have "
+		       "read: give direct=1, or one length";
 	if (block_of(job)->npaths != 1)
 		return "it has no stores that are striped over several paths, or in memory: give "
 		       "one path";
@@ -269,6 +288,9 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 	if (one_file && njobs > 1 && clones == 1)
 		fprintf(file, "offset_increment=%" PRIu64 "\n", part);
 	fprintf(file, "direct=%d\nnumjobs=%" PRIu32 "\n", options->direct, njobs * clones);
+	/* nvswap's engine tells the page cache nothing of what will be read. */
+	if (!options->direct)
+		fputs("fadvise_hint=0\n", file);
 	put_rate(file, options, njobs);
 	put_times(file, options);
 }

@@ -12,6 +12,7 @@
 #define SEED	  "the seed is set by seed"
 #define ZONES	  "nvswap writes no zoned drives"
 #define CACHE	  "the page cache is used or not as direct says"
+#define COLD	  "with direct=0 the page cache forgets the file each time through it"
 #define SYNC	  "nothing is synced while it is measured"
 #define MEMORY	  "memory is that of the pool: pinned, in huge pages, near the drive"
 #define CONTENTS  "contents are made from the seed"
@@ -44,7 +45,7 @@ static const struct {
 	{"create_only", FILES},
 	{"create_serialize", FILES},
 	{"device-names", FILES},
-	{"fadvise_hint", FILES},
+	{"fadvise_hint", CACHE},
 	{"fallocate", FILES},
 	{"file_append", FILES},
 	{"file_service_type", FILES},
@@ -101,7 +102,7 @@ static const struct {
 	{"zonesize", ZONES},
 	{"zoneskip", ZONES},
 	{"buffered", CACHE},
-	{"invalidate", CACHE},
+	{"invalidate", COLD},
 	{"atomic", SYNC},
 	{"end_fsync", SYNC},
 	{"fdatasync", SYNC},

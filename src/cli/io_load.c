@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -126,13 +127,23 @@ static struct nvs_transfer **place_of(const struct io_load *load, const struct f
 	return load->ring + n % flow->window;
 }
 
+/* A hint, as it is fio's: what is still to be written stays. */
+static void draw_next(const struct io_load *load, struct flow *flow)
+{
+	struct io_sequence *sequence = flow->pass->sequence;
+
+	if (flow->pass->cold && io_sequence_at_start(sequence))
+		posix_fadvise(load->file->fd, 0, 0, POSIX_FADV_DONTNEED);
+	io_sequence_next(sequence, &flow->next);
+}
+
 /* The next I/O of the sequence, in its place of the ring; false if it has to wait for another. */
 static bool draw(struct io_load *load, struct flow *flow, uint64_t n)
 {
-	struct io_step *step = &flow->next;
+	const struct io_step *step = &flow->next;
 
 	if (!flow->drawn)
-		io_sequence_next(flow->pass->sequence, step);
+		draw_next(load, flow);
 	flow->drawn = !io_contents_hold(load->contents, step->offset, step->nbytes);
 	if (flow->drawn)
 		return false;

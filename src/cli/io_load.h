@@ -41,6 +41,7 @@ struct io_pass {
 	bool make;	     /* new contents before a write */
 	bool compare;	     /* after a read */
 	bool paced;	     /* by the job's rate */
+	bool cold;	     /* the page cache forgets the file each time through the sequence */
 };
 
 /* Makes room for `depth` I/Os of up to `longest` bytes in flight. -ENOMEM with *error. */

@@ -48,6 +48,11 @@ void io_sequence_restart(struct io_sequence *sequence)
 		sequence->keys[i] = spread(&sequence->seed);
 }
 
+bool io_sequence_at_start(const struct io_sequence *sequence)
+{
+	return !sequence->left || sequence->left == sequence->nbytes;
+}
+
 static uint64_t draw_length(struct io_sequence *sequence, enum nvs_direction direction)
 {
 	const struct option_mix *mix = &sequence->mix[direction];

@@ -44,5 +44,7 @@ struct io_sequence {
 void io_sequence_next(struct io_sequence *sequence, struct io_step *step);
 /* The next I/O is the first of a pass. */
 void io_sequence_restart(struct io_sequence *sequence);
+/* Whether it is. */
+bool io_sequence_at_start(const struct io_sequence *sequence);
 
 #endif
