@@ -110,6 +110,14 @@ tune exhaustive_measures_all_there_is 0 "${small[@]}" --time 60s --queue-depth-m
 	assert tune["drive"]["path"] and tune["drive"]["working_set_bytes"] == 64 << 20
 	assert tune["drive"]["written_bytes"] >= 64 << 20'
 
+# What is opened first then must not be what is written to as standard output and error.
+name=closed_standard_files_are_nobody_elses
+if timeout 300 "$nvswap" tune "${small[@]}" --output "$scratch/out" "$dir" <&- >&- 2>&-; then
+	json 'assert aio["block_size"] == 1 << 20'
+else
+	not_ok "it fails"
+fi
+
 # A drive that is busy has not even the time for a working set.
 name=the_time_bounds_it
 timeout 300 "$nvswap" tune --time 4s --working-set 64m --exhaustive "$dir" \

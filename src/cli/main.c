@@ -3,6 +3,8 @@
  * The nvswap command: picks the subcommand. Each parses its own options and returns the exit
  * status: 0, 1 for a failure that was said on standard error, 2 for bad usage.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 #include "commands.h"
@@ -56,10 +58,29 @@ static int unknown(const char *text)
 	return STATUS_USAGE;
 }
 
+/*
+ * Where one of the three was closed, the next file to be opened would take its place: a store would
+ * get what is said. Open the wrong way round, they fail as closed ones do.
+ */
+static bool keep_standard_files(void)
+{
+	static const int flags[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+
+	for (int fd = 0; fd < 3; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", flags[fd]) != fd)
+			return false;
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	struct output output;
 
+	if (!keep_standard_files()) {
+		say("/dev/null can't be opened in the place of what is closed: %s",
+		    strerror(errno));
+		return STATUS_FAILED;
+	}
 	if (argc < 2) {
 		print_help(stderr);
 		return STATUS_USAGE;
