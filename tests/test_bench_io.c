@@ -37,10 +37,11 @@ bool job_begin(struct job_watch *job)
 	return !stop_signal();
 }
 
-void job_measures(struct job_watch *job, struct nvs_aio *aio)
+void job_measures(struct job_watch *job, struct nvs_aio *aio, struct nvs_engine *engine,
+		  struct baseline *from)
 {
 	(void)job;
-	(void)aio;
+	measure_begin(aio, engine, from);
 	watch.paced[NVS_READ] = watch.paced[NVS_WRITE] = 0;
 	if (watch.on_measures)
 		watch.on_measures();

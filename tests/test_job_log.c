@@ -131,8 +131,9 @@ static void each_io_has_its_line(void **state)
 
 	open_logs(fixture, 0);
 	move(fixture, NVS_READ);
+	job_log_prepare(&fixture->log, fixture->aio);
 	nvs_aio_reset_stats(fixture->aio);
-	job_log_begin(&fixture->log, fixture->aio, now_ns());
+	job_log_begin(&fixture->log, now_ns());
 	move(fixture, NVS_WRITE);
 	job_log_ios(&fixture->log, fixture->aio);
 	move(fixture, NVS_READ);
@@ -165,7 +166,8 @@ static void lines_that_are_missing_are_told(void **state)
 
 	open_logs(fixture, 0);
 	fixture->log.room = 2;
-	job_log_begin(&fixture->log, fixture->aio, now_ns());
+	job_log_prepare(&fixture->log, fixture->aio);
+	job_log_begin(&fixture->log, now_ns());
 	move(fixture, NVS_WRITE);
 	job_log_end(&fixture->log, fixture->aio);
 	assert_int_equal(job_log_close(&fixture->log, &fixture->error), -ENOBUFS);
@@ -181,7 +183,8 @@ static void no_memory_for_them_is_told(void **state)
 
 	open_logs(fixture, 0);
 	inject_fail(INJECT_MEMORY, 2, 1, ENOMEM);
-	job_log_begin(&fixture->log, fixture->aio, now_ns());
+	job_log_prepare(&fixture->log, fixture->aio);
+	job_log_begin(&fixture->log, now_ns());
 	inject_stop(NULL);
 	move(fixture, NVS_WRITE);
 	job_log_end(&fixture->log, fixture->aio);

@@ -283,8 +283,7 @@ static int measure(struct run *run)
 	int rc;
 
 	load->moved[NVS_READ] = load->moved[NVS_WRITE] = load->data_us = 0;
-	measure_begin(load->aio, NULL, &from);
-	job_measures(run->watch, load->aio);
+	job_measures(run->watch, load->aio, NULL, &from);
 	rc = mode_pass(run, names[options->rw],
 		       endless ? UINT64_MAX : bytes_of(run, options->loops), options->runtime_ms);
 	if (load->hangs)

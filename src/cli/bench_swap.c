@@ -394,8 +394,7 @@ static int measured_pass(struct run *run)
 	struct baseline from;
 	int rc;
 
-	measure_begin(aio, run->engine, &from);
-	job_measures(run->watch, aio);
+	job_measures(run->watch, aio, run->engine, &from);
 	rc = mode_pass(run, names[options->rw], options->time_based ? UINT64_MAX : options->loops,
 		       options->runtime_ms);
 	measure_end(aio, run->engine, &from, run->result);

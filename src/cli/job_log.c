@@ -51,12 +51,16 @@ bool job_log_wanted(const struct job_log *log)
 	return log->bw.file || log->latency[0].file;
 }
 
-void job_log_begin(struct job_log *log, struct nvs_aio *aio, uint64_t now_ns)
+void job_log_begin(struct job_log *log, uint64_t now_ns)
 {
 	memset(log->bytes, 0, sizeof(log->bytes));
 	memset(log->ios, 0, sizeof(log->ios));
 	memset(log->sum_ns, 0, sizeof(log->sum_ns));
 	log->since_ns = now_ns;
+}
+
+void job_log_prepare(struct job_log *log, struct nvs_aio *aio)
+{
 	if (!job_log_wanted(log) || log->window_ns || !nvs_aio_record(aio, log->room))
 		return;
 	log->error = (struct nvs_error){.code = -ENOMEM};

@@ -32,8 +32,11 @@ struct job_log {
 int job_log_open(struct job_log *log, const struct bench_options *options, unsigned number,
 		 struct nvs_error *error);
 bool job_log_wanted(const struct job_log *log);
+/* Takes the memory that single I/Os need, which is slow. Nothing is in flight, or is to be before
+ * job_log_begin. */
+void job_log_prepare(struct job_log *log, struct nvs_aio *aio);
 /* The counters of the aio have just been reset. */
-void job_log_begin(struct job_log *log, struct nvs_aio *aio, uint64_t now_ns);
+void job_log_begin(struct job_log *log, uint64_t now_ns);
 /* Where each I/O has its line: writes those that have completed since the last time. */
 void job_log_ios(struct job_log *log, struct nvs_aio *aio);
 /* Nothing is in flight any more, and nothing that comes is to be logged. */

@@ -17,7 +17,6 @@
 #include "clock.h"
 #include "commands.h"
 #include "job_log.h"
-#include "measure.h"
 #include "stop.h"
 
 #define LIVE_NS	  100000000u
@@ -267,24 +266,18 @@ static struct beat beat_from(uint64_t now, uint64_t every_ns)
 	return (struct beat){.every_ns = every_ns, .next_ns = now + every_ns};
 }
 
-void job_measures(struct job_watch *watch, struct nvs_aio *aio)
+static void watch_begin(struct job_watch *watch, uint64_t now)
 {
 	struct timeval unix_time;
-	uint64_t now = now_ns();
 	int rc;
 
-	if (!watch)
-		return;
-	watch->aio = aio;
-	watch->from = (struct baseline){.started_ns = now};
-	getrusage(RUSAGE_SELF, &watch->from.usage);
 	gettimeofday(&unix_time, NULL);
 	watch->started_unix_ms = (uint64_t)unix_time.tv_sec * 1000u +
 				 (uint64_t)unix_time.tv_usec / 1000u;
 	watch->sampled_ns = now;
 	watch->live_beat = beat_from(now, LIVE_NS);
 	watch->sample_beat = beat_from(now, SAMPLE_NS);
-	job_log_begin(&watch->log, aio, now);
+	job_log_begin(&watch->log, now);
 	watch->log_beat = beat_from(now, !job_log_wanted(&watch->log) ? 0
 					 : watch->log.window_ns	      ? watch->log.window_ns
 								      : IOS_NS);
@@ -296,6 +289,19 @@ void job_measures(struct job_watch *watch, struct nvs_aio *aio)
 	if (rc)
 		say("no thread for samples, logs and status of the part measured: %s",
 		    strerror(rc));
+}
+
+void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
+		  struct baseline *from)
+{
+	if (watch)
+		job_log_prepare(&watch->log, aio);
+	measure_begin(aio, engine, from);
+	if (!watch)
+		return;
+	watch->aio = aio;
+	watch->from = *from;
+	watch_begin(watch, from->started_ns);
 }
 
 static void end_thread(struct job_watch *watch)

@@ -7,6 +7,7 @@
 #define CLI_JOB_WATCH_H
 
 #include "jobs.h"
+#include "measure.h"
 #include "progress.h"
 
 enum job_phase {
@@ -42,9 +43,13 @@ struct job_watch;
 /* Everything is open and filled: waits until all jobs of the stage are, and for startdelay. Returns
  * false where the run is to end (a signal, a job that failed). */
 bool job_begin(struct job_watch *watch);
-/* The measured part begins or has ended, over this aio: logs and samples are taken between. The
- * figures of measure_end are in the result, and get those of the samples. */
-void job_measures(struct job_watch *watch, struct nvs_aio *aio);
+/*
+ * The measured part begins, as by measure_begin, or has ended: logs and samples are taken between,
+ * and what they need is there before. The figures of measure_end are in the result, and get those
+ * of the samples.
+ */
+void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
+		  struct baseline *from);
 void job_measured(struct job_watch *watch, struct bench_result *result);
 /*
  * Sleeps until `nbytes` more in that direction are within the job's rate, which counts from the

@@ -113,8 +113,7 @@ static int measured_steps(const struct step_mode *mode, const struct bench_optio
 	struct baseline from;
 	int rc;
 
-	measure_begin(aio, mode->engine, &from);
-	job_measures(mode->watch, aio);
+	job_measures(mode->watch, aio, mode->engine, &from);
 	rc = run_steps(mode, options, result);
 	measure_end(aio, mode->engine, &from, result);
 	job_measured(mode->watch, result);
