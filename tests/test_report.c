@@ -460,6 +460,27 @@ static void grouped_jobs_add_up(void **state)
 	free_run(run);
 }
 
+/* As fio has it: who reads for a second is no slower for a neighbour that writes for two. */
+static void each_direction_is_over_the_time_of_those_that_moved_in_it(void **state)
+{
+	struct run *run = make_run(2);
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		run->jobs[i].options.group_reporting = true;
+		run->result[i].bytes[!i] = run->result[i].aio.io[!i].ios = 0;
+	}
+	run->jobs[1].groupid = run->jobs[0].groupid;
+	run->result[1].window_ns = 2 * S;
+	written(run, report_text);
+	assert_line(run, "  read", ": IOPS=100, BW=100MiB/s (105MB/s)(100MiB/1000msec)");
+	assert_line(run, "  write", ": IOPS=50, BW=50.0MiB/s (52.4MB/s)(100MiB/2000msec)");
+	assert_line(run, "   READ",
+		    ": bw=100MiB/s (105MB/s), 100MiB/s-100MiB/s (105MB/s-105MB/s), "
+		    "io=100MiB (105MB), run=1000-1000msec");
+	free_run(run);
+}
+
 static void only_neighbours_that_ask_for_it_are_grouped(void **state)
 {
 	static const struct {
@@ -886,6 +907,7 @@ int main(void)
 		cmocka_unit_test(sizes_of_blocks_are_those_of_the_mix),
 		cmocka_unit_test(cpu_per_gib_is_of_moving_alone),
 		cmocka_unit_test(grouped_jobs_add_up),
+		cmocka_unit_test(each_direction_is_over_the_time_of_those_that_moved_in_it),
 		cmocka_unit_test(only_neighbours_that_ask_for_it_are_grouped),
 		cmocka_unit_test(status_of_a_group_is_of_all_its_jobs),
 		cmocka_unit_test(failed_job_says_why),

@@ -57,12 +57,12 @@ static double per_second(uint64_t count, uint64_t ns)
 
 double group_bytes_per_s(const struct report_group *group, enum nvs_direction direction)
 {
-	return per_second(group->result.bytes[direction], group->result.window_ns);
+	return per_second(group->result.bytes[direction], group->window_ns[direction]);
 }
 
 double group_iops(const struct report_group *group, enum nvs_direction direction)
 {
-	return per_second(group->result.aio.io[direction].ios, group->result.window_ns);
+	return per_second(group->result.aio.io[direction].ios, group->window_ns[direction]);
 }
 
 uint64_t window_ms(uint64_t window_ns)
@@ -72,7 +72,7 @@ uint64_t window_ms(uint64_t window_ns)
 
 uint64_t group_runtime_ms(const struct report_group *group, enum nvs_direction direction)
 {
-	return group->result.bytes[direction] ? window_ms(group->result.window_ns) : 0;
+	return group->result.bytes[direction] ? window_ms(group->window_ns[direction]) : 0;
 }
 
 double group_cpu_percent(const struct report_group *group, uint64_t cpu_us)

@@ -205,6 +205,9 @@ static void add_job(struct report_group *group, const struct bench_job *job,
 	group->asked_verify += job->options.verify;
 	group->compared += job->options.verify && result->verified_bytes;
 	group->run_ns += result->window_ns;
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		if (result->bytes[d] || result->aio.io[d].ios)
+			group->window_ns[d] = longer(group->window_ns[d], result->window_ns);
 	add_result(&group->result, result);
 }
 

@@ -17,7 +17,9 @@ struct report_group {
 	uint64_t run_ns;		 /* the windows of all, added up: processor time's base */
 	/* Bytes a second of all jobs with its groupid, which may be more, by enum nvs_direction */
 	double all_bytes_per_s[2];
-	struct bench_result result; /* its window is the longest */
+	/* The longest window of those that moved something in a direction: rates are over it. */
+	uint64_t window_ns[2];
+	struct bench_result result; /* its window is the longest of all */
 };
 
 /* Zeroed memory for the calls below; NULL: there is none. */
