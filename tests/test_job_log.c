@@ -74,10 +74,11 @@ static int end(void **state)
 static void open_logs(struct fixture *fixture, uint64_t log_avg_msec)
 {
 	const char *prefix = path_in(fixture->directory, "log");
-	const struct bench_options options = {
-		.write_bw_log = prefix, .write_lat_log = prefix, .log_avg_msec = log_avg_msec};
+	const struct bench_job job = {.options = {.write_bw_log = prefix,
+						  .write_lat_log = prefix,
+						  .log_avg_msec = log_avg_msec}};
 
-	SUCCEEDS(job_log_open(&fixture->log, &options, 1, &fixture->error), &fixture->error);
+	SUCCEEDS(job_log_open(&fixture->log, &job, &fixture->error), &fixture->error);
 }
 
 static void move(struct fixture *fixture, enum nvs_direction direction)

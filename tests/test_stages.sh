@@ -398,6 +398,22 @@ logs lines_of_ios_come_to_what_was_measured "all(not of or kind == 'bw' or
 	abs(sum(of) / len(of) - figures[d]['mean']) <= 0.001 * figures[d]['mean'] + 1 for d in (0, 1)
 	for of in [[line[1] for line in lines if line[2] == d]])"
 logs_as_fio logs_of_ios_have_the_form_of_fios
+# Into the working directory, as fio's.
+cat >"$T/named.ini" <<'END'
+[global]
+directory=store
+rw=read
+size=1m
+[one]
+write_bw_log
+[a/b]
+write_lat_log=
+END
+mkdir -p "$T/named/store"
+(cd "$T/named" && "$NVSWAP" bench ../named.ini >../out 2>../err) &&
+	[ "$(cd "$T/named" && find . -name '*.log' -size +0 | sort | tr '\n' ' ')" = \
+		"./a_b_clat.2.log ./a_b_lat.2.log ./a_b_slat.2.log ./one_bw.1.log " ]
+result logs_without_a_name_have_the_jobs $?
 run --write_bw_log "$T/nothere/log"
 [ "$status" = 1 ] && grep -q "can't write the log .*nothere/log_bw.1.log: No such file" "$T/err"
 result log_that_cannot_be_written_fails_before_the_run $? "exit status $status"

@@ -72,7 +72,8 @@ struct bench_options {
 	uint64_t thread_count; /* workers; 0: not given */
 	uint64_t rate[2];      /* bytes a second, by enum nvs_direction; 0: without limit */
 	bool group_reporting;
-	const char *write_bw_log, *write_lat_log; /* the beginning of the logs' names; NULL: none */
+	const char *write_bw_log,
+		*write_lat_log; /* the beginning of the logs' names; NULL: none, empty: the job's */
 	uint64_t log_avg_msec;
 	struct option_percentiles percentile_list;
 	uint64_t rank;		   /* which store under nvme_path */

@@ -220,10 +220,12 @@ static const struct option_spec option_specs[] = {
 	 .help = "report the jobs of a group as one"},
 	{"percentile-list", "LIST", OPTION_PERCENTILES, FIELD(percentile_list),
 	 .help = "of completion latencies: 50:99:99.9 (fio's)"},
-	{"write-bw-log", "PREFIX", OPTION_STRING, FIELD(write_bw_log),
-	 .help = "the bandwidth over time, in fio's form, into PREFIX_bw.N.log"},
-	{"write-lat-log", "PREFIX", OPTION_STRING, FIELD(write_lat_log),
-	 .help = "latencies over time, into PREFIX_slat.N.log, _clat and _lat"},
+	{"write-bw-log", "PREFIX", OPTION_STRING, FIELD(write_bw_log), .may_be_empty = true,
+	 .help = "the bandwidth over time, in fio's form, into PREFIX_bw.N.log; if PREFIX\n"
+		 "is empty, or the key of a job file bare, it is the job's name"},
+	{"write-lat-log", "PREFIX", OPTION_STRING, FIELD(write_lat_log), .may_be_empty = true,
+	 .help = "latencies over time, into PREFIX_slat.N.log, _clat and _lat; if PREFIX is\n"
+		 "empty, it is the job's name"},
 	{"log-avg-msec", "MS", OPTION_COUNT, FIELD(log_avg_msec), .max = 3600000,
 	 .help = "milliseconds that each line of these logs stands for; 0: each I/O has its\n"
 		 "line (0)"},

@@ -31,18 +31,22 @@ static int open_file(struct log_file *log, const char *prefix, const char *name,
 	return error->code;
 }
 
-int job_log_open(struct job_log *log, const struct bench_options *options, unsigned number,
-		 struct nvs_error *error)
+int job_log_open(struct job_log *log, const struct bench_job *job, struct nvs_error *error)
 {
+	const char *bw = job->options.write_bw_log, *latency = job->options.write_lat_log;
+	char name[JOB_NAME_MAX + 1];
 	int rc = 0;
 
-	log->window_ns = options->log_avg_msec * 1000000u;
+	snprintf(name, sizeof(name), "%s", job->name);
+	for (char *slash = name; (slash = strchr(slash, '/'));)
+		*slash = '_';
+	log->window_ns = job->options.log_avg_msec * 1000000u;
 	log->room = ROOM;
-	if (options->write_bw_log)
-		rc = open_file(&log->bw, options->write_bw_log, "bw", number, error);
-	for (int kind = 0; kind < NVS_LATENCY_KINDS && options->write_lat_log && !rc; kind++)
-		rc = open_file(&log->latency[kind], options->write_lat_log, latency_names[kind],
-			       number, error);
+	if (bw)
+		rc = open_file(&log->bw, *bw ? bw : name, "bw", job->index + 1, error);
+	for (int kind = 0; kind < NVS_LATENCY_KINDS && latency && !rc; kind++)
+		rc = open_file(&log->latency[kind], *latency ? latency : name, latency_names[kind],
+			       job->index + 1, error);
 	return rc;
 }
 

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#include "bench.h"
+#include "jobs.h"
 
 /* What stood on the counters at the beginning of a window. */
 struct job_log {
@@ -28,9 +28,8 @@ struct job_log {
 	struct nvs_error error; /* code 0: nothing that is to be told at the end */
 };
 
-/* Opens what the options ask for; `number` is the job's, from 1. job_log_close undoes it. */
-int job_log_open(struct job_log *log, const struct bench_options *options, unsigned number,
-		 struct nvs_error *error);
+/* Opens what the job's options ask for; numbers in names are from 1. job_log_close undoes it. */
+int job_log_open(struct job_log *log, const struct bench_job *job, struct nvs_error *error);
 bool job_log_wanted(const struct job_log *log);
 /* Takes the memory that single I/Os need, which is slow. Nothing is in flight, or is to be before
  * job_log_begin. */

@@ -362,7 +362,7 @@ int job_watch_open(struct job_watch **opened, const struct bench_job *job, struc
 	watch->live = live;
 	watch->channel = channel;
 	make_lock(watch);
-	rc = job_log_open(&watch->log, &job->options, job->index + 1, error);
+	rc = job_log_open(&watch->log, job, error);
 	if (rc)
 		job_watch_close(watch, &ignored);
 	else

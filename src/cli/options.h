@@ -23,7 +23,7 @@ enum option_type {
 	OPTION_SHARE,	    /* double, above 0 to 1 */
 	OPTION_CHOICE,	    /* unsigned, index into choices */
 	OPTION_MODE,	    /* struct option_mode: a choice, and what follows a colon: randread:8 */
-	OPTION_STRING,	    /* const char *, not empty */
+	OPTION_STRING,	    /* const char *, not empty but where may_be_empty */
 	OPTION_LIST,	    /* struct option_list; may be typed several times, or with : between;
 			       one in a name is typed \: */
 	OPTION_SIZES,	    /* uint64_t[2], bytes by enum nvs_direction: 4k for both, or 4k,8k; 0 of
@@ -91,6 +91,7 @@ struct option_spec {
 	const char *const *aliases; /* its other names, fio's for one, up to a NULL; or NULL */
 	/* Pairs of another word for a choice and the choice, up to a NULL; or NULL. */
 	const char *const *synonyms;
+	bool may_be_empty;  /* a string; a bare key of a job file is an empty one */
 	const char *manual; /* mdoc, for the manual page in place of `help`; or NULL */
 };
 

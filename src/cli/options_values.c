@@ -590,7 +590,9 @@ static int store_list(const struct option_source *source, void *at)
 
 static int store_string(const struct option_source *source, void *at)
 {
-	memcpy(at, &source->text, sizeof(source->text));
+	const char *text = source->text ? source->text : "";
+
+	memcpy(at, &text, sizeof(text));
 	return 0;
 }
 
@@ -624,8 +626,9 @@ size_t option_value_bytes(enum option_type type)
 int option_store(const struct option_source *source, void *at)
 {
 	const struct option_spec *spec = source->spec;
+	bool bare_flag = !source->text && spec->type == OPTION_FLAG;
 
-	if ((source->text && !*source->text) || (!source->text && spec->type != OPTION_FLAG)) {
+	if (!bare_flag && !spec->may_be_empty && (!source->text || !*source->text)) {
 		say("%s%s%s needs a value that is not empty: %s",
 		    source->where ? source->where : "", source->where ? ": " : "--", spec->name,
 		    spec->argument ? spec->argument : "0 or 1");
