@@ -189,7 +189,12 @@ static void a_file_is_read_in_parts_by_workers_and_whole_by_clones(void **state)
 	expect("[a]\nrw=write\nsize=3m\nfilename=/a\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=write\nioengine=libaio\niodepth=16\nbs=65536\n"
 	       "directory=/\nunlink=1\nsize=3145728\ndirect=1\nnumjobs=1\n");
-	/* Of clones each reads all of it. */
+	/* Of clones each reads all of it, in parts too. */
+	expect("[a]\nrw=read\nsize=2m\nfilename=data\nnumjobs=2\nthread_count=2\n", "libaio",
+	       "[run-0]\nnew_group=1\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
+	       "filename=data\nsize=1048576\noffset_increment=1048576\ndirect=1\nnumjobs=2\n"
+	       "[run-0]\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
+	       "filename=data\nsize=1048576\noffset_increment=1048576\ndirect=1\nnumjobs=2\n");
 	expect("[a]\nrw=read\nsize=3m\nfilename=data\nnumjobs=2\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
 	       "filename=data\nsize=3145728\ndirect=1\nnumjobs=2\n");

@@ -215,29 +215,38 @@ static void put_name(FILE *file, const char *key, const char *name)
 	fputc('\n', file);
 }
 
-/*
- * A directory's files are made and removed; anything else is there, and is read alone. A whole name
- * was parted into directory and name when the job was prepared, and fio puts them together again.
- * Whether the jobs have that one file.
- */
-static bool put_place(FILE *file, const struct bench_job *job)
+static bool is_directory(const char *path)
 {
-	const char *name = job->options.filename;
-	bool reads = job->options.rw == RW_READ || job->options.rw == RW_RANDREAD;
-	const char *path = block_of(job)->nvme_path[0];
 	struct stat st;
 
-	if (!stat(path, &st) && !S_ISDIR(st.st_mode)) {
+	return stat(path, &st) || S_ISDIR(st.st_mode);
+}
+
+/* All of fio's jobs have that one, which is there, and is read alone. */
+static bool is_of_one_file(const struct bench_job *job)
+{
+	return !is_directory(block_of(job)->nvme_path[0]) ||
+	       (job->options.filename &&
+		(job->options.rw == RW_READ || job->options.rw == RW_RANDREAD));
+}
+
+/*
+ * Other files are made and removed. A whole name was parted into directory and name when the job
+ * was prepared, and fio puts them together again.
+ */
+static void put_place(FILE *file, const struct bench_job *job)
+{
+	const char *name = job->options.filename, *path = block_of(job)->nvme_path[0];
+
+	if (!is_directory(path)) {
 		put_name(file, "filename", path);
-		return true;
+		return;
 	}
 	put_name(file, "directory", path);
-	if (!reads || !name) {
+	if (is_of_one_file(job))
+		put_name(file, "filename", *name == '/' ? strrchr(name, '/') + 1 : name);
+	else
 		fputs("unlink=1\n", file);
-		return false;
-	}
-	put_name(file, "filename", *name == '/' ? strrchr(name, '/') + 1 : name);
-	return true;
 }
 
 /* What each of so many jobs has of them. */
@@ -264,13 +273,18 @@ static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part, ui
 		fprintf(file, "io_size=%" PRIu64 "%%\n", io_size->percent);
 }
 
+/* Among so many, by where in it they begin. */
+static bool parts_one_file(const struct bench_job *job, uint32_t njobs)
+{
+	return njobs > 1 && is_of_one_file(job);
+}
+
 static void put_job(FILE *file, const struct bench_job *job, const struct bench_result *result,
 		    unsigned clones, bool fixed_buffers)
 {
 	const struct bench_options *options = &job->options;
 	uint32_t njobs = fio_jobs_of(job, result);
 	uint64_t part = part_of(job, result, njobs);
-	bool one_file;
 
 	fprintf(file, "rw=%s", fio_mode(options->rw));
 	if (options->rw_suffix)
@@ -282,10 +296,9 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 		fputs("overwrite=1\n", file);
 	put_engine(file, job, result, fixed_buffers);
 	put_blocks(file, job);
-	one_file = put_place(file, job);
+	put_place(file, job);
 	put_bytes(file, job, part, njobs);
-	/* Clones each move all of it. */
-	if (one_file && njobs > 1 && clones == 1)
+	if (parts_one_file(job, njobs))
 		fprintf(file, "offset_increment=%" PRIu64 "\n", part);
 	fprintf(file, "direct=%d\nnumjobs=%" PRIu32 "\n", options->direct, njobs * clones);
 	/* nvswap's engine tells the page cache nothing of what will be read. */
@@ -310,14 +323,18 @@ int compare_fio_jobs(const struct bench_plan *plan, const struct bench_result *c
 	      file);
 	if (huge_pages)
 		fputs("iomem=mmaphuge\n", file);
-	for (unsigned i = 0, clones; i < plan->n; i += clones) {
+	for (unsigned i = 0, clones, sections; i < plan->n; i += clones) {
 		const struct bench_job *job = &plan->jobs[i];
 
 		clones = compare_clones(plan, i);
-		fprintf(file, "[%s-%u]\nnew_group=1\n", run, i);
-		if (i && job->stage != plan->jobs[i - 1].stage)
-			fputs("stonewall=1\n", file);
-		put_job(file, job, results[i], clones, fixed_buffers);
+		/* Where jobs part a file, clones, which each move all of it, have to begin anew. */
+		sections = parts_one_file(job, fio_jobs_of(job, results[i])) ? clones : 1;
+		for (unsigned section = 0; section < sections; section++) {
+			fprintf(file, "[%s-%u]\n%s", run, i, section ? "" : "new_group=1\n");
+			if (!section && i && job->stage != plan->jobs[i - 1].stage)
+				fputs("stonewall=1\n", file);
+			put_job(file, job, results[i], clones / sections, fixed_buffers);
+		}
 	}
 	failed = ferror(file);
 	if (!fclose(file) && !failed)
