@@ -191,6 +191,8 @@ static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kin
 		close += is_close(drive, &found);
 		certain += found.certain;
 		assert_true(!found.certain || is_close(drive, &found));
+		for (size_t i = 0; i < found.n; i++)
+			assert_true(!found.certain || found.trials[i].fate != TUNE_OPEN);
 		tune_outcome_free(&found);
 	}
 	drive_set_temper(drive, DRIVE_STEADY);
@@ -551,8 +553,10 @@ static void assert_fate_fits(const struct tune_trial *trial, const struct tune_o
 		assert_int_equal(trial->fate, ratio < 0.98 ? TUNE_DROPPED
 					      : asks_less  ? TUNE_OPEN
 							   : TUNE_TIE);
-		if (trial->fate == TUNE_OPEN)
+		if (trial->fate == TUNE_OPEN) {
 			assert_says(outcome->why, "not measured against");
+			assert_false(outcome->certain);
+		}
 	}
 }
 

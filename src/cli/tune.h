@@ -93,7 +93,8 @@ struct tune_outcome {
 	size_t n;
 	const struct tune_trial *chosen; /* fewest in flight within the tolerance of the fastest */
 	const struct tune_trial *fastest;
-	bool certain; /* false: time ran out before the finalists were told apart */
+	/* false: time ran out before the finalists were told apart, or a trial is open */
+	bool certain;
 	uint64_t spent_ns;
 	char why[640]; /* the choice, in a sentence or two */
 };

@@ -103,8 +103,7 @@ static void warnings(const struct report_page *page)
 	if (page->result->drive->slows_down)
 		warning(page, page->result->drive->slows_text);
 	if (page->result->outcome->chosen && !page->result->outcome->certain)
-		warning(page, "time ran out before the finalists were told apart, so the choice is "
-			      "not certain. A longer --time tells.");
+		warning(page, "the choice is not certain, for the reason given under Why.");
 }
 
 static void choice(const struct report_page *page)

@@ -186,9 +186,10 @@ static void leave_out_unmeasured(struct search *search, struct choice *choice)
 	search->n = kept;
 }
 
-/* Finalists have theirs; of the others, some seem as fast. */
-static void judge(struct search *search, const struct choice *choice)
+/* Finalists have theirs; of the others, some seem as fast. Returns how many of these ask for less. */
+static size_t judge(struct search *search, const struct choice *choice)
 {
+	size_t open = 0;
 	double enough = search->trials[choice->fastest].mean * (1 - search->rules->tolerance);
 	const struct tune_point *chosen = &search->trials[choice->chosen].point;
 
@@ -200,8 +201,10 @@ static void judge(struct search *search, const struct choice *choice)
 			trial->fate = space_prefers(search->space, &trial->point, chosen)
 					      ? TUNE_OPEN
 					      : TUNE_TIE;
+		open += trial->fate == TUNE_OPEN;
 	}
 	search->trials[choice->chosen].fate = TUNE_CHOSEN;
+	return open;
 }
 
 static size_t say_point(const struct search *search, char *text, size_t nbytes,
@@ -259,17 +262,16 @@ static size_t say_choice(const struct search *search, const struct tune_outcome 
 				       finalists, 100 * search->rules->tolerance);
 }
 
-static void say_why(const struct search *search, struct tune_outcome *outcome)
+static void say_why(const struct search *search, size_t open, bool told_apart,
+		    struct tune_outcome *outcome)
 {
 	char *text = outcome->why;
-	size_t nbytes = sizeof(outcome->why), measured = 0, open = 0;
+	size_t nbytes = sizeof(outcome->why), measured = 0;
 	size_t used = say_choice(search, outcome, text, nbytes);
 
-	for (size_t i = 0; i < search->n; i++) {
+	for (size_t i = 0; i < search->n; i++)
 		measured += search->trials[i].objective == search->rules->objective &&
 			    search->trials[i].fate != TUNE_ONLY_MAP;
-		open += search->trials[i].fate == TUNE_OPEN;
-	}
 	assert(used < nbytes);
 	used += (size_t)snprintf(text + used, nbytes - used,
 				 " %zu of the %zu combinations were measured.", measured,
@@ -279,7 +281,7 @@ static void say_why(const struct search *search, struct tune_outcome *outcome)
 					 " Of these %zu that ask%s for less may be as fast, and "
 					 "were not measured against it.",
 					 open, open == 1 ? "s" : "");
-	if (!outcome->certain)
+	if (!told_apart)
 		snprintf(text + used, nbytes - used, "%s",
 			 search->rules->exhaustive
 				 ? " Time ran out before all of them were known for sure."
@@ -290,6 +292,8 @@ static void say_why(const struct search *search, struct tune_outcome *outcome)
 static void conclude(struct search *search, struct choice *choice, int rc,
 		     struct tune_outcome *outcome)
 {
+	size_t open;
+
 	search_estimate(search);
 	leave_out_unmeasured(search, choice);
 	*outcome = (struct tune_outcome){
@@ -299,11 +303,11 @@ static void conclude(struct search *search, struct choice *choice, int rc,
 	};
 	if (rc)
 		return;
-	judge(search, choice);
+	open = judge(search, choice);
 	outcome->chosen = &search->trials[choice->chosen];
 	outcome->fastest = &search->trials[choice->fastest];
-	outcome->certain = choice->certain;
-	say_why(search, outcome);
+	outcome->certain = choice->certain && !open;
+	say_why(search, open, choice->certain, outcome);
 }
 
 static int no_time(const struct search *search, struct nvs_error *error)
