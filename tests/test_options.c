@@ -230,7 +230,7 @@ static void units_of_sizes_are_of_1024(void **state)
 	accepted("--size=1p");
 	assert_int_equal(values.size, 1ull << 50);
 	refused("--size=513", "a size from 512 to ");
-	refused("--size=513", "that is a multiple of 512, such as");
+	refused("--size=513", "that is a multiple of 512, written like");
 	refused("--size=0", "a size from 512");
 	refused("--size=k", "a size from 512");
 	refused("--size=4kk", "a size from 512");
@@ -406,7 +406,7 @@ static void an_amount_is_bytes_or_a_share(void **state)
 	refused("--amount=101%", "allowed are 1% to 100%");
 	refused("--amount=2.5%", "or whole per cent, such as 50%");
 	refused("--amount=50%%", "or whole per cent");
-	refused("--amount=0", "allowed is a size from 1 to 1g, such as");
+	refused("--amount=0", "allowed is a size from 1 to 1g, written like");
 	refused("--amount=%", "allowed is a size from 1 to 1g");
 }
 

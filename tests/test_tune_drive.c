@@ -209,9 +209,27 @@ static void the_space_is_what_machine_and_options_allow(void **state)
 	assert_int_equal(space.nioengines, 1);
 	options.ioengine = NVS_IOENGINE_IO_URING;
 	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -ENOTSUP);
-	options = (struct tune_options){.block_size_min = 256 * MIB};
+}
+
+static void a_block_that_may_not_be_in_flight_is_refused_with_what_helps(void **state)
+{
+	struct tune_space space;
+
+	(void)state;
+	options = (struct tune_options){.block_size_min = TUNE_BLOCK_SIZE_MAX};
+	drive.working_set = 512 * MIB;
 	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -EINVAL);
-	assert_says(error.text, "in flight");
+	assert_says(error.text, "the 64 MiB that may be in flight: give a larger --working-set");
+	drive.working_set = 1024 * MIB;
+	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
+	drive.machine.memory_bytes = 1024 * MIB;
+	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -EINVAL);
+	assert_says(error.text, "the 64 MiB that may be in flight: give a smaller --block-size");
+	/* All values that the options allow have a place. */
+	options = (struct tune_options){.block_size_min = 4096,
+					.block_size_max = TUNE_BLOCK_SIZE_MAX};
+	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
+	assert_int_equal(space.block_sizes[space.nblock_sizes - 1], TUNE_BLOCK_SIZE_MAX);
 }
 
 static void the_working_set_leaves_room_on_the_drive(void **state)
@@ -245,6 +263,7 @@ int main(void)
 		test(a_link_in_place_of_the_file_is_not_followed),
 		test(writes_that_are_a_fifth_slower_are_told_with_numbers),
 		test(the_space_is_what_machine_and_options_allow),
+		test(a_block_that_may_not_be_in_flight_is_refused_with_what_helps),
 		test(the_working_set_leaves_room_on_the_drive),
 	};
 

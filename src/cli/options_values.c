@@ -163,14 +163,13 @@ static int refuse_number(const struct option_source *source)
 	char bounds[128];
 
 	if (source->spec->type == OPTION_SIZE)
-		return refuse(source, "allowed is %s, such as 4096, 4k, 1M or 1g",
+		return refuse(source, "allowed is %s, written like 4096, 4k, 1M or 1g",
 			      size_bounds(source->spec, bounds));
 	if (source->spec->type == OPTION_DURATION)
-		return refuse(
-			source,
-			"allowed is a time in whole milliseconds from %llu ms to %llu s, such "
-			"as 30, 500ms, 5m or 1h",
-			min, max / 1000);
+		return refuse(source,
+			      "allowed is a time in whole milliseconds from %llu ms to %llu s, "
+			      "written like 30, 500ms, 5m or 1h",
+			      min, max / 1000);
 	return refuse(source, "allowed is a whole number from %llu to %llu", min, max);
 }
 
@@ -213,8 +212,8 @@ static int store_amount(const struct option_source *source, void *at)
 	amount.percent = 0;
 	if (parse_size(source->text, &amount.nbytes) || !within_bounds(source->spec, amount.nbytes))
 		return refuse(source,
-			      "allowed is %s, such as 4096, 4k, 1M or 1g, or whole per cent, such "
-			      "as 50%%",
+			      "allowed is %s, written like 4096, 4k, 1M or 1g, or whole per cent, "
+			      "such as 50%%",
 			      size_bounds(source->spec, bounds));
 	memcpy(at, &amount, sizeof(amount));
 	return 0;

@@ -19,7 +19,8 @@ struct tune_point {
 	bool single_submit, overlap_events;
 };
 
-#define TUNE_VALUES_MAX 16
+#define TUNE_VALUES_MAX	    16
+#define TUNE_BLOCK_SIZE_MAX (128u << 20)
 
 /* All that may be chosen: every combination, less those whose bytes in flight are above the limit.
  */

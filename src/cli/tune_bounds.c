@@ -23,6 +23,8 @@
 #define DEPTH_MAX   256u
 #define THREAD_MAX  8u
 
+_Static_assert(TUNE_BLOCK_SIZE_MAX == MEMORY_MAX / 2, "no larger block may ever be in flight");
+
 static int __attribute__((format(printf, 3, 4)))
 refuse(struct nvs_error *error, int rc, const char *format, ...)
 {
@@ -160,7 +162,8 @@ int tune_space_make(const struct tune_options *options, const struct tune_drive 
 		return refuse(
 			error, -EINVAL,
 			"the smallest block is larger than the %llu MiB that may be in flight: "
-			"give a larger --working-set or a smaller --block-size-min",
-			(unsigned long long)(space->in_flight_max / MIB));
+			"give %sa smaller --block-size-min",
+			(unsigned long long)(space->in_flight_max / MIB),
+			space->in_flight_max < memory / 2 ? "a larger --working-set or " : "");
 	return 0;
 }

@@ -186,7 +186,7 @@ static void leave_out_unmeasured(struct search *search, struct choice *choice)
 	search->n = kept;
 }
 
-/* Finalists have theirs; of the others, some seem as fast. Returns how many of these ask for less. */
+/* Finalists have theirs; of the others, some seem as fast: how many of these ask for less. */
 static size_t judge(struct search *search, const struct choice *choice)
 {
 	size_t open = 0;
