@@ -527,9 +527,12 @@ static bool stands_for_one_that_departs(const struct tune_outcome *outcome)
 	for (size_t i = 0; i < outcome->n; i++) {
 		const struct tune_trial *trial = &outcome->trials[i];
 
-		if (trial->finalist && trial->to_best >= 0.98 &&
-		    space_as_deep(&trial->point, &chosen->point) &&
-		    space_prefers(&drive_space, &chosen->point, &trial->point))
+		if (!space_as_deep(&trial->point, &chosen->point) ||
+		    !space_prefers(&drive_space, &chosen->point, &trial->point))
+			continue;
+		if (!chosen->finalist && trial->mean >= 0.98 * outcome->fastest->mean)
+			return true;
+		if (trial->finalist && trial->to_best >= 0.98)
 			return chosen->to_best + 2 * chosen->to_best_half_width >= 0.98;
 	}
 	return false;
@@ -628,6 +631,38 @@ static void defaults_stay_but_for_more_than_luck(void **state)
 		tune_outcome_free(&outcome);
 	}
 	assert_true(departed <= LITTLE_SEEDS / 10);
+}
+
+/* Where time was too short for rounds in turn, too. */
+static void a_lucky_round_moves_no_default(void **state)
+{
+	struct tune_rules rules = rules_of(saturating_kind);
+	struct tune_space space = small_space();
+	struct drive *drive;
+	unsigned without_finals = 0;
+
+	(void)state;
+	space.nblock_sizes = space.nqueue_depths = 1;
+	space.single_submits = space.overlap_events = true;
+	drive = drive_open(saturating_kind, &space);
+	rules.exhaustive = true;
+	for (rules.seed = 1; rules.seed <= LITTLE_SEEDS; rules.seed++) {
+		bool known = false;
+		struct tune_outcome outcome;
+
+		rules.budget_ns = (1 + rules.seed % 4) * S / 8;
+		search(drive, &space, 0.3, &rules, &outcome);
+		for (size_t i = 0; i < outcome.n; i++)
+			known |= !departs(&outcome.trials[i].point);
+		if (known && !outcome.chosen->finalist) {
+			print_message("%s\n", outcome.why);
+			assert_false(departs(&outcome.chosen->point));
+			without_finals++;
+		}
+		tune_outcome_free(&outcome);
+	}
+	assert_true(without_finals > 0);
+	drive_close(drive);
 }
 
 static void errors_end_the_search(void **state)
@@ -825,6 +860,7 @@ int main(void)
 		test(a_map_begins_with_the_row_of_the_choice),
 		test(the_reason_agrees_with_the_table),
 		test(defaults_stay_but_for_more_than_luck),
+		test(a_lucky_round_moves_no_default),
 		test(errors_end_the_search),
 		test(finds_what_a_sweep_finds),
 	};

@@ -356,6 +356,22 @@ static int run_passes(struct finals *finals, bool *certain)
 	return 0;
 }
 
+/* The choice by intervals alone, with the same word for defaults. */
+static size_t choose_without_passes(const struct search *search, size_t best)
+{
+	size_t choice = search_preferred(search, best);
+
+	for (size_t i = 0; i < search->n; i++) {
+		const struct tune_point *point = &search->trials[i].point;
+		const struct tune_point *chosen = &search->trials[choice].point;
+
+		if (space_as_deep(point, chosen) && space_prefers(search->space, point, chosen) &&
+		    may_be_chosen(search, i, best))
+			choice = i;
+	}
+	return choice;
+}
+
 static void conclude(struct finals *finals, size_t *chosen, size_t *fastest)
 {
 	struct search *search = finals->search;
@@ -364,7 +380,7 @@ static void conclude(struct finals *finals, size_t *chosen, size_t *fastest)
 	/* No pass came to its end: what its rounds have added counts with the others. */
 	if (!finals->list[0].passes) {
 		*fastest = search_best(search);
-		*chosen = search_preferred(search, *fastest);
+		*chosen = choose_without_passes(search, *fastest);
 		return;
 	}
 	for (size_t i = 0; i < finals->n; i++) {
