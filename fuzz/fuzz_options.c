@@ -61,9 +61,22 @@ static unsigned count_choices(const struct option_spec *spec)
 
 static void check_choice(const struct option_spec *spec, unsigned choice, const char *text)
 {
+	size_t nbytes = spec->type == OPTION_MODE ? strcspn(text, ":") : strlen(text);
+	const char *name;
+
 	assert(choice < count_choices(spec));
-	assert(!strcmp(spec->choices[choice], text) ||
-	       (spec->synonyms && !strcmp(text, spec->synonyms[0])));
+	name = spec->choices[choice];
+	if (strlen(name) == nbytes && !strncmp(name, text, nbytes))
+		return;
+	name = spec->synonyms ? spec->synonyms[0] : "";
+	assert(strlen(name) == nbytes && !strncmp(name, text, nbytes));
+}
+
+static void check_mode(const struct option_spec *spec, const struct option_mode *mode,
+		       const char *text)
+{
+	check_choice(spec, mode->choice, text);
+	assert(strchr(text, ':') || !mode->suffix);
 }
 
 static void check_list(const struct option_list *list, const char *last)
@@ -74,11 +87,18 @@ static void check_list(const struct option_list *list, const char *last)
 	assert(list->items[list->n - 1] == last || strchr(last, ':'));
 }
 
+static void check_amount(const struct option_spec *spec, const struct option_amount *amount)
+{
+	assert(!amount->nbytes != !amount->percent && amount->percent <= 100);
+	if (amount->nbytes)
+		check_number(spec, amount->nbytes);
+}
+
 static void check_mix(const struct option_spec *spec, const struct option_mix *mix)
 {
 	double sum = 0;
 
-	assert(mix->n >= 1 && mix->n <= OPTION_MIX_MAX);
+	assert(mix->n <= OPTION_MIX_MAX);
 	for (unsigned i = 0; i < mix->n; i++) {
 		check_number(spec, mix->nbytes[i]);
 		assert(mix->percent[i] >= -0.00001);
@@ -87,12 +107,21 @@ static void check_mix(const struct option_spec *spec, const struct option_mix *m
 	assert(sum > 99.999 && sum < 100.001);
 }
 
-static void check_rates(const struct option_spec *spec, const uint64_t rates[2])
+static void check_mixes(const struct option_spec *spec, const struct option_mix mixes[2])
 {
-	assert(rates[0] || rates[1]);
+	assert(mixes[0].n || mixes[1].n);
 	for (unsigned i = 0; i < 2; i++)
-		if (rates[i])
-			check_number(spec, rates[i]);
+		if (mixes[i].n)
+			check_mix(spec, &mixes[i]);
+}
+
+/* One of each direction. */
+static void check_two(const struct option_spec *spec, const uint64_t values[2])
+{
+	assert(values[0] || values[1] || !spec->min);
+	for (unsigned i = 0; i < 2; i++)
+		if (values[i])
+			check_number(spec, values[i]);
 }
 
 static void check_percentiles(const struct option_percentiles *list)
@@ -114,23 +143,30 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 	case OPTION_DURATION:
 		check_number(spec, *(const uint64_t *)at);
 		break;
+	case OPTION_AMOUNT:
+		check_amount(spec, at);
+		break;
 	case OPTION_SHARE:
 		assert(*(const double *)at > 0 && *(const double *)at <= 1);
 		break;
 	case OPTION_CHOICE:
 		check_choice(spec, *(const unsigned *)at, text);
 		break;
+	case OPTION_MODE:
+		check_mode(spec, at, text);
+		break;
 	case OPTION_STRING:
-		assert(*text && *(const char *const *)at == text);
+		assert((*text || spec->may_be_empty) && *(const char *const *)at == text);
 		break;
 	case OPTION_LIST:
 		check_list(at, text);
 		break;
 	case OPTION_MIX:
-		check_mix(spec, at);
+		check_mixes(spec, at);
 		break;
+	case OPTION_SIZES:
 	case OPTION_RATES:
-		check_rates(spec, at);
+		check_two(spec, at);
 		break;
 	case OPTION_PERCENTILES:
 		check_percentiles(at);
