@@ -154,6 +154,20 @@ fi
 echo '{"aio": 7}' >"$scratch/bad.json"
 tune what_can_not_be_applied_is_said_at_once 1 --time 1h --apply "$scratch/bad.json" "$dir" &&
 	has err "bad.json:1:9: aio is 7"
+# A configuration would be lost under a result.
+cp "$scratch/ds.json" "$scratch/kept.json"
+ln -s ds.json "$scratch/link.json"
+for option in --output --report; do
+	tune "no_result_takes_the_place_of_a_configuration_${option#--}" 2 "${small[@]}" \
+		--apply "$scratch/ds.json" "$option" "$scratch/link.json" "$dir" &&
+		if cmp -s "$scratch/ds.json" "$scratch/kept.json"; then
+			has err "are one file"
+		else
+			not_ok "it is changed"
+		fi
+done
+tune two_results_need_two_files 2 --output "$scratch/none.html" --report "$scratch/none.html" \
+	"$dir" && has err "--output and --report are one file"
 tune a_report_that_can_not_be_written_is_said_at_once 1 --time 1h \
 	--report "$scratch/none/report.html" "$dir" && has err "can't write the report to"
 name=a_result_that_can_not_be_written_is_a_failure

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -308,6 +309,37 @@ static int check_report(const char *path)
 	return 0;
 }
 
+static bool is_same_file(const char *a, const char *b)
+{
+	struct stat of_a, of_b;
+
+	if (!a || !b)
+		return false;
+	if (stat(a, &of_a) || stat(b, &of_b))
+		return !strcmp(a, b);
+	/* Any number of results may go to one device. */
+	return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+/* A configuration would be lost under a result. */
+static int check_files_differ(const struct tune_options *options)
+{
+	const struct {
+		const char *option, *path;
+	} files[] = {{"--apply", options->apply},
+		     {"--output", options->output},
+		     {"--report", options->report}};
+
+	for (size_t i = 0; i < 3; i++)
+		for (size_t j = 0; j < i; j++)
+			if (is_same_file(files[i].path, files[j].path)) {
+				say("%s and %s are one file, %s: give two", files[j].option,
+				    files[i].option, files[i].path);
+				return STATUS_USAGE;
+			}
+	return 0;
+}
+
 static int look(struct tuning *tuning)
 {
 	const struct tune_options *options = tuning->options;
@@ -327,8 +359,10 @@ static int look(struct tuning *tuning)
 static int tune(struct tuning *tuning)
 {
 	struct output output;
-	int status = look(tuning), closed;
+	int status = check_files_differ(tuning->options), closed;
 
+	if (!status)
+		status = look(tuning);
 	if (status)
 		return status;
 	if (output_open(&output, tuning->options->output))
