@@ -4,6 +4,7 @@
  * with its part of the bytes; a mode of nvswap's becomes the one of fio's that moves the same bytes
  * in the same directions, and what nvswap fills before it measures fio lays out before.
  */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -109,6 +110,7 @@ static uint64_t largest_block(const struct bench_job *job)
 		for (unsigned i = 0; i < blocks[d].n; i++)
 			if (blocks[d].nbytes[i] > largest)
 				largest = blocks[d].nbytes[i];
+	assert(largest);
 	return largest;
 }
 

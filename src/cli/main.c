@@ -66,9 +66,12 @@ static bool keep_standard_files(void)
 {
 	static const int flags[] = {O_WRONLY, O_RDONLY, O_RDONLY};
 
-	for (int fd = 0; fd < 3; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", flags[fd]) != fd)
+	for (int fd = 0; fd < 3; fd++) {
+		int placed = fcntl(fd, F_GETFD) < 0 ? open("/dev/null", flags[fd]) : fd;
+
+		if (placed != fd)
 			return false;
+	}
 	return true;
 }
 
