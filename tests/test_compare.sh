@@ -64,18 +64,24 @@ wait $job
 [ $? = 143 ] && has_ended && nothing_left
 result a_signal_ends_fio_too $?
 
-rm -f "$T/pid"
 printf '#!/bin/sh\n%s\n' "echo >'$T/store/.nvswap-compare-'\$PPID-0.0.0
 	echo \$\$ >'$T/pid'; exec sleep 1000" >"$T/bin/fio"
-PATH=$T/bin:$PATH "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m --tensor-size 1m \
-	--pool 4m --rw swapout >"$T/out" 2>"$T/err" &
-job=$!
-until_true has_begun
-was_made=$(ls -A "$T/store")
-kill -KILL $job
-wait $job 2>/dev/null
-until_true has_ended && until_true nothing_left && [ -n "$was_made" ]
-result fio_and_its_files_go_with_nvswap $?
+# killed NAME BEFORE_PID: alone, or with all of its process group, as by a batch system.
+killed() {
+	local was_made job
+	rm -f "$T/pid"
+	PATH=$T/bin:$PATH setsid "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m \
+		--tensor-size 1m --pool 4m --rw swapout >"$T/out" 2>"$T/err" &
+	job=$!
+	until_true has_begun
+	was_made=$(ls -A "$T/store")
+	kill -KILL -- "$2$job"
+	wait $job 2>/dev/null
+	until_true has_ended && until_true nothing_left && [ -n "$was_made" ]
+	result "$1" $?
+}
+killed fio_and_its_files_go_with_nvswap ""
+killed files_of_fio_go_with_all_of_the_group -
 
 # Fast in all rounds but the first, and noting whether nvswap has run since the last.
 cat >"$T/bin/fio" <<END
