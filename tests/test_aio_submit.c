@@ -1610,6 +1610,10 @@ static void a_record_without_room_is_counted(void **state)
 	inject_fail(INJECT_MEMORY, 1, 1, ENOMEM);
 	assert_int_equal(nvs_aio_record(rig.aio, 10), -ENOMEM);
 	inject_stop(NULL);
+	/* And nothing is recorded, as before it was asked for. */
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
+	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 0);
+	assert_int_equal(lost, 0);
 	rig_close(&rig);
 }
 

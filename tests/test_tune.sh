@@ -243,6 +243,23 @@ kill -9 $pid
 wait $pid 2>/dev/null
 until_true '[ -z "$(ls -A "$dir")" ]' && echo "ok $name"
 
+# Who ends all that is called nvswap ends the guard last.
+name=signals_do_not_end_the_guard
+begin_long
+until_true 'guard=$(pgrep -P $pid)'
+for signal in TERM TERM INT INT HUP HUP QUIT USR1; do kill -$signal "$guard"; done
+kill -9 $pid
+wait $pid 2>/dev/null
+until_true '[ -z "$(ls -A "$dir")" ]' && echo "ok $name"
+
+name=without_its_guard_it_takes_the_file_away_itself
+begin_long
+until_true 'guard=$(pgrep -P $pid)'
+kill -9 "$guard"
+kill -TERM $pid
+wait $pid
+nothing_left
+
 echo "left by a crash" >"$dir/.nvswap-tune"
 tune what_a_crash_has_left_is_taken_away 0 "${small[@]}" "$dir" && nothing_left
 

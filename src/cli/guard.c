@@ -15,10 +15,6 @@ static _Noreturn void stand(int ended, void (*take_away)(const void *), const vo
 {
 	char none;
 
-	/* Who ends the parent may mean all that is called nvswap, or that is of a terminal. */
-	signal(SIGINT, SIG_IGN);
-	signal(SIGTERM, SIG_IGN);
-	signal(SIGHUP, SIG_IGN);
 	setsid();
 	/* Others may wait for the end of the output. */
 	close(STDIN_FILENO);
@@ -42,9 +38,14 @@ int guard_post(struct guard *guard, void (*take_away)(const void *), const void 
 	       struct nvs_error *error)
 {
 	int ends[2], rc = 0;
+	sigset_t all, before;
 
 	if (pipe(ends))
 		return fail(error, "a pipe");
+	/* For good in the guard, and from its beginning: who ends the parent may mean all that is
+	 * called nvswap, or that is of a terminal. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	guard->pid = fork();
 	if (!guard->pid) {
 		close(ends[1]);
@@ -54,6 +55,7 @@ int guard_post(struct guard *guard, void (*take_away)(const void *), const void 
 		rc = fail(error, "a process");
 		close(ends[1]);
 	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	close(ends[0]);
 	guard->alive = ends[1];
 	return rc;
