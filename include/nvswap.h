@@ -457,8 +457,8 @@ struct nvs_io_record {
 /*
  * Records each I/O that completes from now on, until it is taken. Room for `max_records` (40 bytes
  * each) is set aside here, shared evenly by the workers; an I/O that finds none is counted and left
- * out, and one that fails has none. 0 ends it; what was not taken is gone then, as it is when this is called again. -ENOMEM, and
- * nothing is recorded. Any thread; not two at once.
+ * out, and one that fails has none. 0 ends it; what was not taken is gone then, as it is when this
+ * is called again. -ENOMEM, and nothing is recorded. Any thread; not two at once.
  */
 NVS_API int nvs_aio_record(struct nvs_aio *aio, size_t max_records);
 /*
