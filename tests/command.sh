@@ -22,3 +22,12 @@ result() {
 		failures=$((failures + 1))
 	fi
 }
+
+# until_true COMMAND...: for a minute at most
+until_true() {
+	local end=$((SECONDS + 60))
+	until "$@"; do
+		[ $SECONDS -lt $end ] || return 1
+		sleep 0.02
+	done
+}

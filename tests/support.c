@@ -6,6 +6,7 @@
 #include "support.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -157,6 +158,18 @@ const char *path_in(const char *directory, const char *name)
 
 	snprintf(path, sizeof(path), "%s/%s", directory, name);
 	return remember(NAME, path, -1);
+}
+
+unsigned entries_of(const char *directory)
+{
+	DIR *open = opendir(directory);
+	unsigned n = 0;
+
+	assert_non_null(open);
+	while (readdir(open))
+		n++;
+	closedir(open);
+	return n - 2;
 }
 
 /* In memory where that can be had, which is quick and wears nothing. */

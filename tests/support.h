@@ -75,6 +75,8 @@ const char *ext4_mount(const char *device, unsigned long flags, const char *opti
 		       const char **why);
 /* "directory/name", until cleanup(). */
 const char *path_in(const char *directory, const char *name);
+/* How many names are in it. */
+unsigned entries_of(const char *directory);
 
 /* ---- Processes with fewer rights ---- */
 

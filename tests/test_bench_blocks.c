@@ -2,7 +2,6 @@
 /*
  * What fio's modes are made of: the order of their I/Os, the contents of blocks, and the file.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -427,18 +426,6 @@ static void is_refused(struct opening *o, const char *place, const char *name, i
 	io_file_close(&o->file);
 }
 
-static unsigned entries(const char *directory)
-{
-	DIR *open = opendir(directory);
-	unsigned n = 0;
-
-	assert_non_null(open);
-	for (const struct dirent *entry; (entry = readdir(open));)
-		n += *entry->d_name != '.';
-	closedir(open);
-	return n;
-}
-
 static void make_file(const char *path, const void *data, size_t nbytes)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -456,7 +443,7 @@ static void a_file_of_its_own_has_no_name(void **state)
 
 	SUCCEEDS(file_open(o, directory, "job.0.0"), &o->error);
 	assert_true(o->file.own);
-	assert_int_equal(entries(directory), 0);
+	assert_int_equal(entries_of(directory), 0);
 	assert_int_equal(fstat(o->file.fd, &st), 0);
 	assert_int_equal(st.st_size, MIB);
 	assert_true((uint64_t)st.st_blocks * 512 >= MIB);
@@ -507,13 +494,13 @@ static void a_file_that_is_there_is_read_and_kept(void **state)
 	assert_false(o->file.own);
 	assert_int_equal(o->file.nbytes, sizeof(data));
 	io_file_close(&o->file);
-	assert_int_equal(entries(directory), 1);
+	assert_int_equal(entries_of(directory), 1);
 	o->options.size.percent = 33;
 	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
 	assert_int_equal(o->file.nbytes, 2703);
 	io_file_close(&o->file);
 	is_refused(o, directory, "other", -ENOENT, "no size to take 33% of: give --size in bytes");
-	assert_int_equal(entries(directory), 1);
+	assert_int_equal(entries_of(directory), 1);
 	o->options.verify = true;
 	is_refused(o, directory, "mine", -EINVAL, "leave out --verify");
 	o->options.size.percent = 0;
@@ -571,7 +558,7 @@ static void without_direct_io_it_says_what_to_give(void **state)
 	if (file_open(o, directory, "job")) {
 		assert_says(o->error.text, "give --direct=0");
 		io_file_close(&o->file);
-		assert_int_equal(entries(directory), 0);
+		assert_int_equal(entries_of(directory), 0);
 		o->options.direct = false;
 		SUCCEEDS(file_open(o, directory, "job"), &o->error);
 	}

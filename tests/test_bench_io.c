@@ -3,7 +3,6 @@
  * fio's modes from their opening to their end, on files of the test's own. The test itself watches
  * the job: it looks at the file, or damages it, at points where nothing is in flight.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -125,18 +124,6 @@ static int run_job(struct job *job)
 	return job->result.error.code;
 }
 
-static unsigned entries(const char *directory)
-{
-	DIR *open = opendir(directory);
-	unsigned n = 0;
-
-	assert_non_null(open);
-	for (const struct dirent *entry; (entry = readdir(open));)
-		n += *entry->d_name != '.';
-	closedir(open);
-	return n;
-}
-
 static const unsigned modes[] = {RW_READ, RW_WRITE, RW_RANDREAD, RW_RANDWRITE, RW_RW, RW_RANDRW};
 
 static bool is_mixed(unsigned rw)
@@ -184,7 +171,7 @@ static void each_mode_moves_what_it_should(void **state)
 			assert_int_equal(
 				result->first_bytes,
 				modes[i] == RW_WRITE || modes[i] == RW_RANDWRITE ? 0 : 3 * MIB);
-			assert_int_equal(entries(watch.directory), 0);
+			assert_int_equal(entries_of(watch.directory), 0);
 		}
 }
 
@@ -412,7 +399,7 @@ static void a_block_that_differs_is_found(void **state)
 		assert_int_equal(job->result.verify_errors, is_read(modes[i]) ? 3 : 1);
 		assert_int_equal(job->result.error.offset, MIB + 700);
 		assert_says(job->result.error.text, "the byte at offset 1049276 is 0x");
-		assert_int_equal(entries(watch.directory), 0);
+		assert_int_equal(entries_of(watch.directory), 0);
 	}
 }
 
@@ -532,7 +519,7 @@ static void a_signal_ends_it(void **state)
 	SUCCEEDS(nvs_config_set_paths(&job->config.param, &watch.directory, 1, &error), &error);
 	assert_int_equal(in_child(runs_until_signal, job), CHILD_OK);
 	nvs_config_free(&job->config);
-	assert_int_equal(entries(watch.directory), 0);
+	assert_int_equal(entries_of(watch.directory), 0);
 }
 
 static void kill_itself(void)
@@ -555,7 +542,7 @@ static void kill_leaves_nothing_behind(void **state)
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	assert_int_equal(entries(watch.directory), 0);
+	assert_int_equal(entries_of(watch.directory), 0);
 	nvs_config_free(&job->config);
 }
 
@@ -566,7 +553,7 @@ static void refuses(struct job *job, int rc, const char *says)
 	assert_int_equal(run_job(job), rc);
 	assert_says(job->result.error.text, says);
 	assert_false(job->result.measured);
-	assert_int_equal(entries(watch.directory), 0);
+	assert_int_equal(entries_of(watch.directory), 0);
 }
 
 static void what_can_not_be_is_refused(void **state)
@@ -605,7 +592,7 @@ static void what_can_not_be_is_refused(void **state)
 	job = new_job(RW_READ, 1ull << 60);
 	assert_true(run_job(job) < 0);
 	assert_says(job->result.error.text, "cannot reserve 1152921504606846976 bytes");
-	assert_int_equal(entries(watch.directory), 0);
+	assert_int_equal(entries_of(watch.directory), 0);
 }
 
 /* The library's posix engine and libaio do without registered memory, and move the same. */
@@ -636,7 +623,7 @@ static void a_tmpfs_works_without_direct_io(void **state)
 	job->options.verify = true;
 	SUCCEEDS(run_job(job), &job->result.error);
 	assert_false(job->result.engine.direct);
-	assert_int_equal(entries(directory), 0);
+	assert_int_equal(entries_of(directory), 0);
 }
 
 int main(void)

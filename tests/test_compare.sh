@@ -15,15 +15,6 @@ compare() {
 	status=$?
 }
 
-# until_true COMMAND...: for a minute at most
-until_true() {
-	local end=$((SECONDS + 60))
-	until "$@"; do
-		[ $SECONDS -lt $end ] || return 1
-		sleep 0.02
-	done
-}
-
 # The fio of a test runs, and has ended.
 has_begun() {
 	[ -s "$T/pid" ]

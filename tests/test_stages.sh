@@ -35,15 +35,6 @@ start() {
 	pid=$!
 }
 
-# until_true COMMAND...: for a minute at most
-until_true() {
-	local end=$((SECONDS + 60))
-	until "$@"; do
-		[ $SECONDS -lt $end ] || return 1
-		sleep 0.02
-	done
-}
-
 # has_ended PID
 has_ended() {
 	! kill -0 "$1" 2>/dev/null

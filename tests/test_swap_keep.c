@@ -4,9 +4,9 @@
  * crash, and where something else lies; and how an engine is opened and refused.
  */
 #include "inject.h"
+#include "support.h"
 #include "swap_fixture.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -26,18 +26,6 @@ static off_t file_bytes(const struct fixture *f, const char *name)
 
 	fixture_store_file(f, name, path);
 	return stat(path, &st) ? -1 : st.st_size;
-}
-
-static unsigned entries_of(const char *path)
-{
-	DIR *directory = opendir(path);
-	unsigned n = 0;
-
-	assert_non_null(directory);
-	while (readdir(directory))
-		n++;
-	closedir(directory);
-	return n - 2;
 }
 
 static void write_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
