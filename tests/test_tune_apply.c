@@ -441,6 +441,7 @@ static void a_directory_that_may_not_be_written_to_is_said(void **state)
 	assert_int_equal(chmod(directory, 0555), 0);
 	rc = in_child(apply_where_nothing_may_be_made, path);
 	read_file(path, text);
+	chmod(directory, 0700);
 	unlink(path);
 	rmdir(directory);
 	assert_int_equal(rc, CHILD_OK);
