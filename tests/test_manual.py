@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 
+import checks
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / os.environ.get("BUILD", "build")
 COMMAND = BUILD / "nvswap"
@@ -121,18 +123,10 @@ def pages_are_clean():
 
 
 def main():
-    status = 0
-    for test in (prototypes_are_the_headers, options_are_those_of_help,
-                 keys_of_job_files_are_those_of_help, synopsis_has_every_command,
-                 tables_in_documents_are_current, examples_name_options_that_are_there,
-                 pages_are_clean):
-        result = test()
-        if isinstance(result, str):
-            print(f"skip {test.__name__}: {result}")
-        else:
-            print(f"{'ok' if result else 'not ok'} {test.__name__}", flush=True)
-            status |= not result
-    return int(status)
+    return checks.run((prototypes_are_the_headers, options_are_those_of_help,
+                       keys_of_job_files_are_those_of_help, synopsis_has_every_command,
+                       tables_in_documents_are_current, examples_name_options_that_are_there,
+                       pages_are_clean))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
+import checks
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / os.environ.get("BUILD", "build") / "tests/test_tune_report"
 KINDS = ("saturating", "collapse", "slow", "one", "no-choice", "empty", "zero", "huge-values", "wide",
@@ -359,17 +361,8 @@ TESTS = (each_page_is_well_formed, each_page_names_what_it_is, nothing_is_loaded
 
 
 def main():
-    status = 0
     with tempfile.TemporaryDirectory(dir=PROGRAM.parent) as directory:
-        pages = write_pages(pathlib.Path(directory))
-    for test in TESTS:
-        result = test(pages)
-        if isinstance(result, str):
-            print(f"skip {test.__name__}: {result}")
-        else:
-            print(f"{'ok' if result else 'not ok'} {test.__name__}", flush=True)
-            status |= not result
-    return int(status)
+        return checks.run(TESTS, write_pages(pathlib.Path(directory)))
 
 
 if __name__ == "__main__":

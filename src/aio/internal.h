@@ -192,8 +192,7 @@ void watch_stop(struct nvs_aio *aio);
 /* Under the lock, of a transfer that completes: it is overdue no more. */
 void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer);
 
-void records_add(struct records *records, enum nvs_direction direction, const struct piece *piece,
-		 uint64_t now);
+void records_add(struct records *records, const struct nvs_io_record *record);
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);

@@ -9,23 +9,14 @@
 
 #include "aio/internal.h"
 
-void records_add(struct records *records, enum nvs_direction direction, const struct piece *piece,
-		 uint64_t now)
+void records_add(struct records *records, const struct nvs_io_record *record)
 {
 	if (!records->room)
 		return;
-	if (records->n == records->room) {
+	if (records->n == records->room)
 		records->lost++;
-		return;
-	}
-	records->ring[(records->first + records->n++) % records->room] = (struct nvs_io_record){
-		.completed_ns = now,
-		.latency_ns = {[NVS_SLAT] = piece->taken_ns - piece->handed_ns,
-			       [NVS_CLAT] = now - piece->taken_ns,
-			       [NVS_LAT] = now - piece->begun_ns},
-		.nbytes = (uint32_t)piece->io.result,
-		.direction = direction,
-	};
+	else
+		records->ring[(records->first + records->n++) % records->room] = *record;
 }
 
 static void replace(struct worker *worker, struct nvs_io_record *ring, size_t room)

@@ -261,18 +261,24 @@ static unsigned worth_waiting_for(const struct worker *worker, bool more)
 static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 {
 	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
-	struct nvs_latency *latency = worker->latency[direction];
+	const struct nvs_io_record record = {
+		.completed_ns = now,
+		.latency_ns = {[NVS_SLAT] = piece->taken_ns - piece->handed_ns,
+			       [NVS_CLAT] = now - piece->taken_ns,
+			       [NVS_LAT] = now - piece->begun_ns},
+		.nbytes = (uint32_t)piece->io.result,
+		.direction = (uint32_t)direction,
+	};
 
 	if (piece->io.result < 0)
 		return;
-	worker->bytes[direction] += (uint64_t)piece->io.result;
+	worker->bytes[direction] += record.nbytes;
 	worker->ios_done[direction]++;
 	if (piece->bounce >= 0)
-		worker->bounced_bytes += (uint64_t)piece->io.result;
-	latency_add(&latency[NVS_SLAT], piece->taken_ns - piece->handed_ns);
-	latency_add(&latency[NVS_CLAT], now - piece->taken_ns);
-	latency_add(&latency[NVS_LAT], now - piece->begun_ns);
-	records_add(&worker->records, direction, piece, now);
+		worker->bounced_bytes += record.nbytes;
+	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+		latency_add(&worker->latency[direction][kind], record.latency_ns[kind]);
+	records_add(&worker->records, &record);
 }
 
 /* The whole piece, its retries included; one that failed has moved nothing. */
