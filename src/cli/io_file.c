@@ -144,8 +144,7 @@ static int open_or_make(struct io_file *file, const struct bench_options *option
 	bool share = options->size.percent > 0;
 	int64_t nbytes;
 
-	if (!share)
-		file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | flags, 0600);
+	file->fd = share ? -1 : open(file->path, O_RDWR | O_CREAT | O_EXCL | flags, 0600);
 	if (file->fd >= 0) {
 		file->own = true;
 		file->nbytes = io_amount(&options->size, SIZE_DEFAULT);

@@ -13,10 +13,10 @@
 #include <sys/mman.h>
 
 #include "clock.h"
+#include "huge_map.h"
 #include "progress.h"
 #include "stop.h"
 
-#define HUGE_PAGE	((uint64_t)2 << 20)
 #define MEMORY_MIN	((uint64_t)8 << 20)
 #define BATCHES		8  /* that what is handed over comes in */
 #define RATE_PARTS_IN_S 20 /* of a rate, handed over at a time */
@@ -35,29 +35,9 @@ struct flow {
 
 /* ---- Memory ---- */
 
-static int map_memory(struct io_load *load)
-{
-	const int prot = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
-	char *mapped = mmap(NULL, load->memory_bytes + HUGE_PAGE, prot, flags, -1, 0);
-	uint64_t before;
-
-	if (mapped == MAP_FAILED)
-		return -ENOMEM;
-	before = (HUGE_PAGE - (uintptr_t)mapped % HUGE_PAGE) % HUGE_PAGE;
-	if (before)
-		munmap(mapped, before);
-	if (HUGE_PAGE - before)
-		munmap(mapped + before + load->memory_bytes, HUGE_PAGE - before);
-	load->memory = mapped + before;
-	/* A kernel without huge pages gives small ones. */
-	madvise(load->memory, load->memory_bytes, MADV_HUGEPAGE);
-	return 0;
-}
-
 int io_load_open(struct io_load *load, uint64_t depth, uint64_t longest, struct nvs_error *error)
 {
 	uint64_t nbytes = 2 * depth * longest;
-	int rc;
 
 	assert(depth && longest);
 	if (nbytes < MEMORY_MIN)
@@ -66,10 +46,11 @@ int io_load_open(struct io_load *load, uint64_t depth, uint64_t longest, struct 
 	load->nslots = (uint32_t)(2 * depth);
 	load->slots = calloc(load->nslots, sizeof(*load->slots));
 	load->ring = calloc(load->nslots, sizeof(struct nvs_transfer *));
-	rc = load->slots && load->ring ? map_memory(load) : -ENOMEM;
-	if (rc)
-		return io_refuse(error, rc, "no memory for %" PRIu64 " I/Os of %" PRIu64 " bytes",
-				 2 * depth, longest);
+	load->memory = huge_map(load->memory_bytes);
+	if (!load->slots || !load->ring || !load->memory)
+		return io_refuse(error, -ENOMEM,
+				 "no memory for %" PRIu64 " I/Os of %" PRIu64 " bytes", 2 * depth,
+				 longest);
 	for (uint32_t i = 0; i < load->nslots; i++)
 		load->ring[i] = &load->slots[i];
 	return 0;

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "huge_map.h"
+
 #define LEAST_EXPONENT (-10)
 #define SCALE_LOG2_MAX 20 /* keeps scaled gradients within what fp16 can hold */
 
@@ -75,17 +77,6 @@ static void make(const struct parameters *parameters, void *array, uint32_t salt
 						     mix((uint32_t)i * 0x9e3779b1u + seed));
 }
 
-static void *allocate(uint64_t nbytes)
-{
-	void *array = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-			   0);
-
-	if (array == MAP_FAILED)
-		return NULL;
-	madvise(array, nbytes, MADV_HUGEPAGE);
-	return array;
-}
-
 int parameters_open(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
 		    uint64_t group_numel, uint64_t seed, struct nvs_error *error)
 {
@@ -101,8 +92,8 @@ int parameters_open(struct parameters *parameters, const struct model *model, en
 	}
 	parameters->ngroups = (size_t)((numel + group_numel - 1) / group_numel);
 	parameters->nbytes = 2 * nbytes;
-	parameters->weights = allocate(nbytes);
-	parameters->gradients = allocate(nbytes);
+	parameters->weights = huge_map(nbytes);
+	parameters->gradients = huge_map(nbytes);
 	if (!parameters->weights || !parameters->gradients) {
 		snprintf(error->text, sizeof(error->text),
 			 "no memory for the weights and gradients of %llu elements, %llu bytes "

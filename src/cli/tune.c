@@ -10,20 +10,19 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
 #include "commands.h"
+#include "huge_map.h"
 #include "progress.h"
 #include "stop.h"
 #include "tune_bounds.h"
 #include "tune_drive.h"
 #include "tune_words.h"
 
-#define HUGE_PAGE      ((size_t)2 << 20)
 #define REFERENCE_NS   UINT64_C(150000000)
 #define BLOCK_TEXT_MAX 512
 
@@ -76,23 +75,15 @@ static void show_progress(void *arg, const char *phase, uint64_t spent_ns, uint6
 /* Bytes that no drive can make shorter, on huge pages where the machine has them. */
 static void *make_memory(uint64_t nbytes)
 {
-	uint64_t x = 0x9e3779b97f4a7c15u, *words;
-	char *mapped = mmap(NULL, nbytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t x = 0x9e3779b97f4a7c15u, *words = huge_map(nbytes);
 
-	if (mapped == MAP_FAILED)
-		return NULL;
-	/* The process ends with what is mapped beside it. */
-	mapped += HUGE_PAGE - (uintptr_t)mapped % HUGE_PAGE;
-	(void)madvise(mapped, nbytes, MADV_HUGEPAGE);
-	words = (uint64_t *)(void *)mapped;
-	for (uint64_t i = 0; i < nbytes / sizeof(*words); i++) {
+	for (uint64_t i = 0; words && i < nbytes / sizeof(*words); i++) {
 		x ^= x << 13;
 		x ^= x >> 7;
 		x ^= x << 17;
 		words[i] = x;
 	}
-	return mapped;
+	return words;
 }
 
 /* ---- The run ---- */
