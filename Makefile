@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds, tests and installs nvswap; `make help` lists what it does. Sources are found by wildcard:
-# a new file needs no line here. A variant is another BUILD with other flags:
+# Builds, tests and installs nvswap; `make help` lists the targets. Sources are found by wildcard, so
+# a new file needs no line here. A variant of the build is another BUILD with other flags:
 #	make BUILD=build/clang CC=clang
 #	make BUILD=build/asan SANITIZE=address,undefined test
 
-# gcc, unless the caller says otherwise ("cc" is only make's own default).
+# Replace make's own default, cc, by gcc.
 ifeq ($(origin CC),default)
 CC := gcc
 endif
@@ -34,27 +34,29 @@ DESTDIR ?=
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-# ---- What there is
+# ---- Sources and targets
 
-LIB_SOURCES := $(wildcard $(addprefix src/,$(addsuffix /*.c,base config topo aio pool store swap optim)))
-CLI_SOURCES := $(wildcard src/cli/*.c)
-TEST_SOURCES := $(wildcard tests/test_*.c)
-TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(wildcard tests/*.c))
-TEST_SCRIPTS := $(wildcard tests/test_*.sh tests/test_*.py)
+# The files $2 in the folder $1 and in its folders, three deep at most.
+below = $(wildcard $(foreach depth,/ /*/ /*/*/ /*/*/*/,$(addprefix $1$(depth),$2)))
+LIB_SOURCES := $(foreach layer,base config topo aio pool store swap optim,$(call below,src/$(layer),*.c))
+CLI_SOURCES := $(call below,src/cli,*.c)
+TEST_SOURCES := $(call below,tests,test_*.c)
+TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(call below,tests,*.c))
+TEST_SCRIPTS := $(call below,tests,test_*.sh test_*.py)
 EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
 DOCS_SOURCES := $(wildcard scripts/*.c)
-HEADERS := $(wildcard include/*.h src/*/*.h tests/*.h scripts/*.h)
+HEADERS := $(wildcard include/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
 C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(BENCH_SOURCES) \
 	$(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
 
-# The public header is the one place that knows the version.
+# The version is written in the public header alone.
 VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap.h)
 SONAME := libnvswap.so.$(firstword $(subst ., ,$(VERSION)))
 SOFILE := libnvswap.so.$(VERSION)
 
-# Calls to libc and others that tests make fail: tests/inject.c has each.
+# Calls that tests make fail; tests/support/inject.c defines a wrapper for each.
 WRAPPED := malloc calloc realloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
 	newlocale glob XXH3_createState hwloc_topology_init hwloc_topology_load hwloc_bitmap_alloc \
 	mmap munmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
@@ -80,21 +82,19 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
 SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all \
 	-fno-omit-frame-pointer)
 LANGUAGE := -std=gnu11 -D_GNU_SOURCE $(WARNINGS) $(WERROR)
-# The command sees what any user of the library sees, and no more.
 INCLUDES_src := -Iinclude -Isrc
-INCLUDES_cli := -Iinclude
 INCLUDES_tests := -Iinclude -Isrc -Itests
-includes = $(INCLUDES_$(strip $(if $(filter src/cli/%,$1),cli,$(if $(filter tests/%,$1),tests,src))))
+includes = $(INCLUDES_$(if $(filter tests/%,$1),tests,src))
 
-# Asked when first used, so that `make setup` runs where pkg-config is not there yet.
-PACKAGES := liburing hwloc libxxhash yajl
+# pkg-config runs when a variable is first used, because `make setup` must work without it.
+PACKAGES := liburing hwloc libxxhash
 once = $(eval $1 := $2)$($1)
 PACKAGE_CFLAGS = $(call once,PACKAGE_CFLAGS,$(shell $(PKG_CONFIG) --cflags $(PACKAGES)))
 PACKAGE_LIBS = $(call once,PACKAGE_LIBS,$(shell $(PKG_CONFIG) --libs $(PACKAGES)) -laio -lm)
 TEST_LIBS = $(call once,TEST_LIBS,$(shell $(PKG_CONFIG) --libs cmocka))
 
-# Flags of single files. Kernels are to give the same bits whatever the instruction set, so none may
-# fuse operations; errno and floating-point traps only keep loops from being vectorised.
+# Flags of single files. All kernels must give the same bits, so none may fuse operations. errno and
+# floating-point traps are off because they prevent vectorisation.
 MACHINE = $(call once,MACHINE,$(shell $(CC) -dumpmachine))
 on_x86 = $(if $(filter x86_64-%,$(MACHINE)),$1)
 KERNEL_FLAGS := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
@@ -111,11 +111,11 @@ LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(LDFLAGS)
 
 all: $(BUILD)/nvswap $(LIBRARIES) $(BUILD)/nvswap.1 $(BUILD)/nvswap.bash ## the command and both libraries, under build/
 
-# Changes when a flag does, and then everything is built afresh.
+# Changes when a flag does; every object depends on it.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@$(PKG_CONFIG) --exists $(PACKAGES) || \
-		{ echo "A library is missing; 'make setup' installs it." >&2; exit 1; }
+		{ echo "A library is missing; run 'make setup' to install it." >&2; exit 1; }
 	@echo '$(subst ','\'',$(CC) $(LANGUAGE) $(PACKAGE_CFLAGS) $(PACKAGE_LIBS) $(CPPFLAGS) \
 		$(SANITIZE_FLAGS) $(CFLAGS) $(KERNEL_FLAGS) $(LDFLAGS))' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
@@ -125,7 +125,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(call say,CC,$<)
 	$(Q)$(COMPILE) -c -o $@ $<
 
-# One object whose only global symbols are the public ones, whatever else the user links.
+# One object whose only global symbols are public, so the archive cannot clash with a program's names.
 $(BUILD)/libnvswap.o: $(LIB_OBJECTS)
 	$(Q)$(CC) -r -nostdlib -o $@ $(LIB_OBJECTS)
 	$(Q)$(OBJCOPY) --localize-hidden $@
@@ -144,17 +144,18 @@ $(BUILD)/libnvswap.so: $(BUILD)/$(SOFILE)
 	$(Q)ln -sf $(SOFILE) $(BUILD)/$(SONAME)
 	$(Q)ln -sf $(SONAME) $@
 
-$(BUILD)/nvswap: $(CLI_OBJECTS) $(BUILD)/libnvswap.a
+# The command uses src/base beside the public interface, so it gets the library's objects too.
+$(BUILD)/nvswap: $(CLI_OBJECTS) $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
-# What a test names of the command's modules, and nothing else, comes into its program.
+# An archive, so that a test program links only the modules of the command that it uses.
 $(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJECTS))
 	$(call say,AR)
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
-# Tests reach inside, so they get the library's objects and not its archive.
+# Tests use internal symbols, which the library's archive hides, so they link its objects.
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
 	$(call say,LD)
 	$(Q)$(LINK) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
@@ -163,8 +164,8 @@ $(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
-# The manual page, the completion and tables of the documentation are made of the tables of options.
-$(BUILD)/option-docs: $(DOCS_OBJECTS) $(BUILD)/cli.a $(BUILD)/libnvswap.a
+# The manual page, the completion and tables in documents are generated from the tables of options.
+$(BUILD)/option-docs: $(DOCS_OBJECTS) $(BUILD)/cli.a $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
@@ -176,20 +177,21 @@ $(BUILD)/nvswap.bash: scripts/nvswap.bash.in $(BUILD)/option-docs
 	$(call say,DOCS)
 	$(Q)$(BUILD)/option-docs $< >$@
 
-# Those that are kept with the sources, for people who read them there.
+# Generated tables that are committed.
 DOCUMENTS = $(shell grep -ls '^<!-- @' README.md docs/*.md)
 
-docs: $(BUILD)/option-docs ## write the tables of options in README.md and docs/ anew
+docs: $(BUILD)/option-docs ## update the tables of options in README.md and docs/
 	@for file in $(DOCUMENTS); do \
 		$(BUILD)/option-docs $$file >$(BUILD)/document && cp $(BUILD)/document $$file || exit; done
 
-# What each fuzz target needs, and no more: it is all built with coverage for the fuzzer.
-FUZZED_config := $(wildcard src/config/*.c) src/base/error.c
-FUZZED_jobfile := $(addprefix src/cli/,bench_options.c fio_keys.c jobfile.c jobs.c options.c \
-	options_line.c options_values.c)
+# The sources of each fuzz target, as few as possible: all are instrumented for the fuzzer.
+FUZZED_config := $(wildcard src/config/*.c src/base/json/*.c) src/base/error.c src/base/nearest.c
+FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c options/line.c options/values.c) \
+	src/base/nearest.c
+FUZZED_jobfile := $(FUZZED_options) $(addprefix src/cli/jobs/,fio_keys.c jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
-FUZZED_options := $(addprefix src/cli/,bench_options.c options.c options_line.c options_values.c)
-FUZZED_safetensors := src/cli/model.c src/config/dtype.c
+FUZZED_safetensors := src/cli/modes/model/model.c src/config/dtype.c \
+	$(wildcard src/base/json/*.c) src/base/error.c
 
 define fuzz_program
 $$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))
@@ -203,27 +205,28 @@ $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(ta
 
 # ---- Run
 
-setup: ## install what building and testing need, where it is missing
+setup: ## install the missing packages for building and testing
 	@scripts/setup build test
 
-demo: ## swap GPT-2 out and in, on a store under build/
+# DIR=/mnt/nvme: on the drive there.
+DIR ?= $(BUILD)/demo
+
+demo: ## swap GPT-2 out and in, verify it, and compare with the drive's own speed (DIR=/mnt/nvme)
 	@scripts/setup build
 	@$(MAKE) -j$(JOBS) --no-print-directory all
-	@mkdir -p $(BUILD)/demo
-	$(BUILD)/nvswap bench --config config/zero3_nvme.json --nvme-path $(BUILD)/demo \
-		--model bench/models/gpt2.json --rw swap --verify
+	@scripts/demo $(BUILD)/nvswap '$(DIR)'
 
-check: setup ## build all, run all tests
+check: setup ## build everything and run all tests
 	@$(MAKE) -j$(JOBS) --no-print-directory all test-programs
 	@$(MAKE) --no-print-directory test
 
 test-programs: $(TEST_PROGRAMS) $(BUILD)/bench/soak
 
-# TESTS="pool aio" runs those alone.
+# TESTS="pool aio" runs test_pool.* and test_aio.* only.
 TESTS ?=
 chosen = $(if $(TESTS),$(foreach t,$(TESTS),$(filter %/test_$(t) %/test_$(t).sh %/test_$(t).py,$1)),$1)
 
-test: all test-programs ## run the tests without installing anything (TESTS="pool aio": those)
+test: all test-programs ## run the tests, without installing packages (TESTS="pool aio": only those)
 	@BUILD='$(BUILD)' CC='$(CC)' CFLAGS='$(CFLAGS)' CPPFLAGS='$(CPPFLAGS)' \
 		LDFLAGS='$(LDFLAGS)' WERROR='$(WERROR)' SANITIZE='$(SANITIZE)' \
 		SANITIZE_FLAGS='$(SANITIZE_FLAGS)' \
@@ -239,20 +242,20 @@ tsan: ## the tests under ThreadSanitizer
 		all test-programs
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan SANITIZE=thread test
 
-# By gcc alone. What a child did that was killed or left by _exit is lost. What this machine cannot
-# run (kernels of other instruction sets, what needs root or a device) counts as not run.
+# Needs gcc. Lines that only a killed child ran are not counted, and neither are those that this machine
+# cannot run: kernels for other instruction sets, tests that need root or a device.
 COVERAGE_MIN ?= 90
 coverage_make = $(MAKE) --no-print-directory BUILD='$(BUILD)/coverage' CC=gcc CFLAGS='-O0 -g' \
 	SANITIZE_FLAGS='--coverage -fprofile-update=atomic'
 
-coverage: ## how much of src/ the tests run, by lines; fails below 90 % (COVERAGE_MIN)
+coverage: ## lines of src/ that the tests run; fails below 90 % (COVERAGE_MIN)
 	@scripts/setup build test coverage
 	@$(coverage_make) -j$(JOBS) all test-programs
 	@find '$(BUILD)/coverage' -name '*.gcda' -delete
 	@$(coverage_make) test
 	@gcovr --root . --filter src/ --fail-under-line $(COVERAGE_MIN) '$(BUILD)/coverage'
 
-# FUZZ="config" runs that target alone; each runs for so many seconds, one after the other.
+# FUZZ="config" runs that target only. Targets run one after the other, FUZZ_SECONDS each.
 FUZZ ?= $(FUZZ_SOURCES:fuzz/fuzz_%.c=%)
 FUZZ_SECONDS ?= 300
 
@@ -261,38 +264,38 @@ fuzz: ## run the fuzz targets at length (FUZZ="config" FUZZ_SECONDS=60)
 	@$(MAKE) --no-print-directory fuzz-build
 	@BUILD='$(BUILD)' fuzz/run --seconds '$(FUZZ_SECONDS)' $(FUZZ)
 
-# A build of its own: by clang, whatever compiles the rest, and with only a little optimisation.
+# Always built by clang, in a build directory of its own.
 fuzz-build:
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD='$(BUILD)/fuzz' CC=clang CFLAGS='-O1 -g' \
 		SANITIZE=fuzzer-no-link,address,undefined fuzz-programs
 
 fuzz-programs: $(FUZZ_PROGRAMS)
 
-# SOAK="--minutes 10 --seed 7": so long each, and the same again.
+# SOAK="--minutes 10 --seed 7" sets the time of each program and repeats a run.
 SOAK ?= --minutes 5
 
 soak: all test-programs ## random histories, and swaps and steps on a drive, at length
-	$(BUILD)/tests/test_histories soak $(SOAK)
+	$(BUILD)/tests/system/test_histories soak $(SOAK)
 	@rm -rf $(BUILD)/tmp/soak && mkdir -p $(BUILD)/tmp/soak
 	$(BUILD)/bench/soak --directory $(BUILD)/tmp/soak $(SOAK)
 	@rm -rf $(BUILD)/tmp/soak
 
-# BENCH="--only step --rounds 3" measures that alone.
+# BENCH="--only step --rounds 3" measures only the optimizer step.
 BENCH ?=
 
-bench: ## measure against fio and a bare loop, turn by turn
+bench: ## measure in turn with fio and a bare io_uring loop
 	@scripts/setup build bench
 	@$(MAKE) -j$(JOBS) --no-print-directory all bench-programs
 	$(PYTHON) bench/run.py $(BENCH)
 
 bench-programs: $(BENCH_PROGRAMS)
 
-# ---- Look
+# ---- Check the sources
 
 format: ## check the formatting
 	@clang-format --dry-run -Werror $(C_SOURCES) $(HEADERS)
 
-# A file is looked at again when it, a header or the checks have changed.
+# A file is checked again when it, a header or .clang-tidy has changed.
 TIDY_STAMPS := $(C_SOURCES:%=$(BUILD)/tidy/%.ok)
 tidy: ## clang-tidy
 	@$(MAKE) -j$(JOBS) --no-print-directory $(TIDY_STAMPS)
@@ -313,11 +316,11 @@ cppcheck: ## cppcheck
 
 # ---- Install
 
-# Every function of the header gets a page that leads to that of the library.
+# Every public function gets a manual page that includes libnvswap.3.
 FUNCTIONS = $(shell sed -n 's/^NVS_API \([A-Za-z0-9_ *]*[ *]\)\(nvs_[a-z0-9_]*\).*/\2/p' \
 	include/nvswap.h)
 
-install: all ## into PREFIX (/usr/local), below DESTDIR
+install: all ## install into PREFIX (/usr/local), below DESTDIR
 	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' \
 		'$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(COMPLETIONDIR)'
 	install -m 755 $(BUILD)/nvswap '$(DESTDIR)$(BINDIR)'
@@ -337,7 +340,7 @@ install: all ## into PREFIX (/usr/local), below DESTDIR
 	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then \
 		ldconfig; fi
 
-uninstall: ## what install put there
+uninstall: ## remove what install put there
 	rm -f '$(DESTDIR)$(BINDIR)/nvswap' '$(DESTDIR)$(INCLUDEDIR)/nvswap.h' \
 		'$(DESTDIR)$(LIBDIR)/libnvswap.a' '$(DESTDIR)$(LIBDIR)/libnvswap.so' \
 		'$(DESTDIR)$(LIBDIR)/$(SONAME)' '$(DESTDIR)$(LIBDIR)/$(SOFILE)' \
@@ -345,10 +348,10 @@ uninstall: ## what install put there
 		'$(DESTDIR)$(MANDIR)/man3/libnvswap.3' '$(DESTDIR)$(COMPLETIONDIR)/nvswap'
 	for f in $(FUNCTIONS); do rm -f '$(DESTDIR)$(MANDIR)/man3/'$$f.3; done
 
-clean: ## remove what was built
+clean: ## remove the build directory
 	rm -rf $(BUILD)
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:

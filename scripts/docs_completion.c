@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options as data for the completion of bash, whose code is in nvswap.bash.in.
+ * Writes the options as data for the bash completion, whose code is nvswap.bash.in.
  */
 #include <string.h>
 
@@ -11,10 +11,10 @@ static bool begins_with(const char *text, const char *start)
 	return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* What a value is taken from: a name of the completion's own, or NULL for nothing to tell. */
+/* The kind of an option's value, as nvswap.bash.in names it. */
 static const char *kind_of(const struct option_spec *spec)
 {
-	if (spec->type == OPTION_CHOICE || spec->type == OPTION_MODE)
+	if (spec->type == OPTION_CHOICE)
 		return "word";
 	if (spec->type == OPTION_CHOICES)
 		return "words";
@@ -51,7 +51,7 @@ void completion_values(FILE *file, const struct command_spec *command)
 		if (spec->choices || spec->type == OPTION_FLAG)
 			fputs(" words='", file);
 		if (spec->type == OPTION_FLAG)
-			fputs(spec->choices ? "0 1 " : "0 1", file);
+			fputs("0 1", file);
 		for (unsigned j = 0; spec->choices && spec->choices[j]; j++)
 			fprintf(file, "%s%s", j ? " " : "", spec->choices[j]);
 		fprintf(file, "%s\n\t\t;;\n",
@@ -71,6 +71,7 @@ void completion_options(FILE *file, const struct command_spec *command)
 	fprintf(file, "\t%s)\n\t\toperand=%s\n\t\toptions='", command->name,
 		strstr(operand, "FILE")	 ? "job"
 		: strstr(operand, "DIR") ? "directory"
+		: *operand		 ? "file"
 					 : "none");
 	for (unsigned i = 0; i < command->noptions; i++)
 		if (command->options[i].scope != OPTION_OF_FILE)

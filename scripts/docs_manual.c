@@ -1,27 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options as mdoc: what the table has for the manual page, or else the text of the help.
+ * Writes options as mdoc, from the text of their help.
  */
 #include <ctype.h>
 #include <string.h>
 
 #include "option_docs.h"
 
-/* Whether it begins with the name of a key, which has no capital. */
-static bool begins_with_key(const char *text)
+/* A key or a value at the beginning of a text is not capitalised. */
+static bool begins_with_name(const char *text, const struct option_spec *spec)
 {
-	return strcspn(text, "._=") < strcspn(text, " ");
+	size_t length = strcspn(text, " ,:");
+
+	for (unsigned i = 0; spec->choices && spec->choices[i]; i++)
+		if (strlen(spec->choices[i]) == length && !strncmp(text, spec->choices[i], length))
+			return true;
+	return strcspn(text, "._=") < length;
 }
 
 /*
- * Plain text as mdoc: a first letter, a full stop, each sentence on a line of its own, and nothing
- * that is a request.
+ * Writes plain text as mdoc: capitalised, ending in a full stop, a line for each sentence, and with
+ * nothing that mdoc takes for a request.
  */
-static void write_sentences(FILE *file, const char *text)
+static void write_help(FILE *file, const struct option_spec *spec)
 {
+	const char *text = spec->help;
 	char last = '\n', before_last = '\0';
 
-	fputc(begins_with_key(text) ? *text : toupper((unsigned char)*text), file);
+	fputc(begins_with_name(text, spec) ? *text : toupper((unsigned char)*text), file);
 	for (text++; *text; before_last = last, last = *text++) {
 		if (*text == '\\')
 			fputs("\\e", file);
@@ -52,14 +58,6 @@ static void write_value(FILE *file, const struct option_spec *spec)
 		fputs(" Ar ", file);
 		write_lower(file, spec->argument);
 	}
-}
-
-static void write_body(FILE *file, const struct option_spec *spec)
-{
-	if (spec->manual)
-		fprintf(file, "%s\n", spec->manual);
-	else
-		write_sentences(file, spec->help);
 }
 
 static void write_aliases(FILE *file, const struct option_spec *spec, const char *macro)
@@ -94,12 +92,12 @@ void manual_options(FILE *file, const struct command_spec *command)
 		fprintf(file, ".It Fl -%s", spec->name);
 		write_value(file, spec);
 		fputc('\n', file);
-		write_body(file, spec);
+		write_help(file, spec);
 		write_aliases(file, spec, "Fl -");
 		if (spec->scope == OPTION_OF_LINE)
-			fputs("On the command line alone.\n", file);
+			fputs("Only on the command line.\n", file);
 		else if (spec->scope == OPTION_OF_RUN)
-			fputs("In job files, in\n.Li [global]\nalone.\n", file);
+			fputs("In job files, only in\n.Li [global] .\n", file);
 	}
 	fputs(".El\n", file);
 }
@@ -113,7 +111,7 @@ void manual_file_keys(FILE *file, const struct command_spec *command)
 		if (spec->scope != OPTION_OF_FILE)
 			continue;
 		fprintf(file, ".It Cm %s\n", spec->name);
-		write_body(file, spec);
+		write_help(file, spec);
 		write_aliases(file, spec, "Cm ");
 	}
 	fputs(".El\n", file);

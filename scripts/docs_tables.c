@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options as tables of Markdown.
+ * Writes options as tables in Markdown.
  */
 #include <string.h>
 
 #include "option_docs.h"
 
-/* In one line, and with nothing that ends a cell. */
+/* Writes text on one line and escapes what would end the cell. */
 static void write_cell(FILE *file, const char *text)
 {
 	for (; *text; text++) {
@@ -59,7 +59,7 @@ void table_of_keys(FILE *file, const struct command_spec *command)
 	fputc('\n', file);
 }
 
-/* Of its first sentence, which ends before a blank or a line's end. */
+/* The length of the first sentence, without its full stop. */
 static size_t sentence_length(const char *text)
 {
 	size_t n = strcspn(text, ".");
@@ -69,7 +69,6 @@ static size_t sentence_length(const char *text)
 	return n;
 }
 
-/* What it does, in a sentence. */
 void table_of_commands(FILE *file, const struct command_spec *command)
 {
 	char sentence[512];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills a template from the tables of options, so that what is told of them can't disagree with
- * what they are: "option-docs TEMPLATE" writes it to standard output. A line "@WHAT COMMAND@"
- * stands for its text, of all commands if it names none. In Markdown it is "<!-- @WHAT COMMAND@
- * -->", and stays, with the text up to "<!-- @end@ -->", which may be there from the last time.
+ * option-docs TEMPLATE: fills a template from the tables of options and writes it to standard
+ * output. A line "@WHAT COMMAND@" is replaced by the text WHAT of that command, or of all commands
+ * if it names none. In Markdown the line is "<!-- @WHAT COMMAND@ -->"; it is kept, and the text
+ * between it and "<!-- @end@ -->" is replaced.
  */
 #include "option_docs.h"
 
@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bench.h"
-#include "cli/info.h"
-#include "cli/tune.h"
+#include "cli/compare/compare.h"
+#include "cli/info/info.h"
+#include "cli/jobs/bench.h"
+#include "cli/tune/tune.h"
 
-const struct command_spec *const documented_commands[] = {&bench_command, &tune_command,
-							  &info_command, NULL};
+const struct command_spec *const documented_commands[] = {
+	&bench_command, &compare_command, &replay_command, &tune_command, &info_command, NULL};
 
 static const struct {
 	const char *what;
@@ -34,7 +35,7 @@ static const struct {
 
 static const char end_of_text[] = "<!-- @end@ -->\n";
 
-/* Writes the text of a placeholder, whose beginning is taken off; whether there is such a one. */
+/* Writes the text for "WHAT COMMAND@"; false if there is no such text. */
 static bool write_text(const char *placeholder)
 {
 	bool found = false;

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is told of a command's options outside of the command, each in the form of its reader.
+ * Writers of a command's options for the manual page, the completion and Markdown.
  */
 #ifndef OPTION_DOCS_H
 #define OPTION_DOCS_H
 
 #include <stdio.h>
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 
-/* The commands that have options, up to a NULL. */
+/* All commands, NULL-terminated. */
 extern const struct command_spec *const documented_commands[];
 
-/* mdoc, for the manual page. */
+/* mdoc */
 void manual_synopsis(FILE *file, const struct command_spec *command);
 void manual_options(FILE *file, const struct command_spec *command);
-/* What stands in job files alone. */
+/* Keys that only job files have. */
 void manual_file_keys(FILE *file, const struct command_spec *command);
 
-/* The branches of a case over "command,--option" that set what its value may be. */
+/* Branches of a case over "command,--option" that set the kind of its value. */
 void completion_values(FILE *file, const struct command_spec *command);
 void completion_commands(FILE *file, const struct command_spec *command);
 /* A branch of a case over the command that sets its options. */

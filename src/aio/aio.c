@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An aio as its users see it: choosing the engine, starting and ending the workers, handing them
- * transfers, waiting for these, and telling how it went.
+ * The public side of an aio: engine choice, worker start and stop, memory registration, submitting
+ * and awaiting transfers, and statistics.
  */
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "base/error.h"
 
-/* In the order in which auto tries them. */
+/* In the order that auto tries them. */
 static const struct engine_ops *const engines[] = {&engine_io_uring, &engine_libaio, &engine_posix};
 #define NENGINES (sizeof(engines) / sizeof(engines[0]))
 
-/* The bytes of one registered region; the kernel takes no longer ones. */
+/* Maximum size of a registered buffer in the kernel. */
 #define REGION_BYTES (1ull << 30)
 
 static const struct engine_ops *engine_of(enum nvs_ioengine ioengine)
@@ -60,15 +62,15 @@ static int check_config(const struct nvs_aio_config *config, struct nvs_error *e
 				   config->thread_count, NVS_THREAD_COUNT_MAX);
 	if (config->use_gds)
 		return error_about(error, -ENOTSUP, "use_gds", 0, 0,
-				   "use_gds is true, but this build moves data between drives and "
-				   "host memory alone: set use_gds to false");
+				   "use_gds is true, but this build only transfers between drives "
+				   "and host memory: set use_gds to false");
 	if (config->io_timeout_ms > NVS_IO_TIMEOUT_MS_MAX)
 		return error_about(error, -EINVAL, "io_timeout_ms", 0, 0,
 				   "io_timeout_ms is %u: it must be from 0 to %u",
 				   config->io_timeout_ms, NVS_IO_TIMEOUT_MS_MAX);
 	if ((unsigned)config->ioengine >= NVS_IOENGINE_COUNT)
 		return error_about(error, -EINVAL, "ioengine", 0, 0,
-				   "ioengine is %d, which is none: auto, io_uring, libaio or posix",
+				   "ioengine is %d: it must be auto, io_uring, libaio or posix",
 				   (int)config->ioengine);
 	return 0;
 }
@@ -128,7 +130,7 @@ static void stop_workers(struct nvs_aio *aio)
 	aio->closing = false;
 }
 
-/* Waits until those that were started have opened their queues: the first error among them. */
+/* Waits until the started workers have opened their queues; returns the first error. */
 static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nbytes)
 {
 	int rc = 0;
@@ -171,7 +173,7 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 	return rc;
 }
 
-/* The first engine that works, in the order of auto; why the others don't goes to the reason. */
+/* Starts the first engine that works; engine_reason says why the earlier ones don't. */
 static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 {
 	char why[160], all[512] = "";
@@ -183,7 +185,7 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 		if (!rc) {
 			snprintf(aio->engine_reason, sizeof(aio->engine_reason), "%s", all);
 			if (i)
-				log_say(&aio->log, NVS_LOG_INFO, "ioengine auto takes %s, for %s",
+				log_say(&aio->log, NVS_LOG_INFO, "ioengine auto chose %s (%s)",
 					engines[i]->name, all);
 			return 0;
 		}
@@ -203,14 +205,15 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 	if (!rc)
 		return 0;
 	return error_about(error, rc == -ENOMEM ? rc : -ENOTSUP, "ioengine", 0, 0,
-			   "ioengine %s does not work here: %s (auto takes one that does)",
+			   "ioengine %s does not work here: %s; set it to auto to use one that "
+			   "does",
 			   ops->name, why);
 }
 
-/* Each with its worker's ring alone. Where that is refused they work all the same, if slower. */
+/* Registers each bounce buffer with its own worker only. Failure is harmless, only slower. */
 static void register_bounce(struct nvs_aio *aio)
 {
-	_Static_assert(NVS_THREAD_COUNT_MAX < ENGINE_BUFFERS, "there is a slot for each");
+	_Static_assert(NVS_THREAD_COUNT_MAX < ENGINE_BUFFERS, "one slot per bounce buffer");
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
@@ -243,7 +246,8 @@ static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
 	if (!rc) {
 		rc = watch_start(aio);
 		if (rc) {
-			error_set(error, rc, "no thread to watch over the I/Os with: %s",
+			error_set(error, rc,
+				  "can't start the thread that enforces io_timeout_ms: %s",
 				  nvs_strerror(rc));
 			stop_workers(aio);
 		}
@@ -280,9 +284,9 @@ void nvs_aio_close(struct nvs_aio *aio)
 	aio_free(aio);
 }
 
-/* ---- What the workers have registered ---- */
+/* ---- Registration ---- */
 
-/* Ends waits for work and for room; under the lock. */
+/* Wakes idle workers and those in reap; under the lock. */
 static void wake_everyone(struct nvs_aio *aio)
 {
 	pthread_cond_broadcast(&aio->work);
@@ -340,8 +344,10 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].owner == data && aio->regions[i].status)
 			rc = aio->regions[i].status;
+	if (rc)
+		aio->buffers_status = rc;
 	pthread_mutex_unlock(&aio->lock);
-	/* A ring that kept it would go on using these pages after the caller has given them up. */
+	/* Rings that did register the pages must not use them after the caller frees them. */
 	if (rc)
 		nvs_aio_unregister_memory(aio, data);
 	return rc;
@@ -371,16 +377,24 @@ void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 static int check_transfer(const struct nvs_transfer *transfer, struct nvs_error *error)
 {
 	if (!transfer->file || (!transfer->data && transfer->nbytes))
-		return error_set(error, -EINVAL, "a transfer without a file or without memory");
+		return error_set(error, -EINVAL, "transfer has no file or no memory");
 	if (transfer->direction != NVS_READ && transfer->direction != NVS_WRITE)
-		return error_set(error, -EINVAL, "a transfer in direction %d: it is read or write",
+		return error_set(error, -EINVAL,
+				 "transfer direction is %d: it must be NVS_READ or NVS_WRITE",
 				 (int)transfer->direction);
 	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
 		return error_set(error, -EINVAL,
-				 "%s was opened for reading: open it with NVS_FILE_WRITE",
+				 "%s is open for reading only: open it with NVS_FILE_WRITE",
 				 transfer->file->members[0].path);
+	if (transfer->direction == NVS_WRITE && transfer->file->units &&
+	    (transfer->offset | transfer->nbytes) % transfer->file->offset_align)
+		return error_set(error, -EINVAL,
+				 "%s: a write of %" PRIu64 " bytes at offset %" PRIu64
+				 ": both must be multiples of %u bytes with NVS_FILE_UNITS",
+				 transfer->file->members[0].path, (uint64_t)transfer->nbytes,
+				 (uint64_t)transfer->offset, transfer->file->offset_align);
 	if (transfer->offset > INT64_MAX || transfer->nbytes > INT64_MAX - transfer->offset)
-		return error_set(error, -EINVAL, "%s: a transfer that ends beyond 2^63 bytes",
+		return error_set(error, -EINVAL, "%s: transfer ends beyond offset 2^63",
 				 transfer->file->members[0].path);
 	return 0;
 }
@@ -407,7 +421,7 @@ static uint64_t blocks_of(const struct nvs_aio *aio, const struct nvs_transfer *
 	return transfer->nbytes / aio->config.block_size + 1;
 }
 
-/* Idle workers first, each for a queue's depth of I/Os; then those that wait with room for more. */
+/* Wakes idle workers first, one per queue depth of I/Os, then those with free queue slots. */
 static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 {
 	uint64_t idle = aio->idle;
@@ -501,7 +515,7 @@ static const struct nvs_transfer *first_overdue(const struct nvs_aio *aio,
 	return NULL;
 }
 
-/* For the last of n, under the lock, which it gives away while it waits. */
+/* Waits for the last of `n` transfers; drops the lock while it sleeps. */
 static int wait_for_last(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
 			 uint64_t deadline, struct nvs_error *error)
 {
@@ -526,7 +540,7 @@ int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers
 	int rc = 0;
 
 	pthread_mutex_lock(&aio->lock);
-	/* The last completes last, as a rule: one sleep for all of them. */
+	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
 	for (size_t left = n; left && !rc; left--)
 		rc = wait_for_last(aio, transfers, left, deadline, error);
 	pthread_mutex_unlock(&aio->lock);
@@ -538,12 +552,28 @@ int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers
 	return 0;
 }
 
-/* ---- Figures ---- */
+/* ---- Statistics ---- */
 
 static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)
 {
 	for (unsigned i = 0; i < NVS_DEPTHS; i++)
 		into[i] += seen[i] - at_reset[i];
+}
+
+static void explain_buffers(struct nvs_aio_stats *stats, int status)
+{
+	struct rlimit limit;
+	char text[32];
+
+	if (status == -ENOMEM && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
+	    limit.rlim_cur != RLIM_INFINITY)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason),
+			 "registered memory counts towards the memlock limit of %s: raise it with "
+			 "ulimit -l",
+			 size_text(limit.rlim_cur, text));
+	else if (status)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason), "%s",
+			 nvs_strerror(status));
 }
 
 static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
@@ -553,6 +583,7 @@ static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
 
 	stats->fixed_buffers = facts->fixed_buffers;
 	stats->fixed_files = facts->fixed_files;
+	explain_buffers(stats, facts->buffers_status);
 	stats->single_issuer = facts->single_issuer;
 	stats->defer_taskrun = facts->defer_taskrun;
 	stats->submit_calls += facts->submit_calls - at_reset->facts.submit_calls;
@@ -598,6 +629,7 @@ void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	for (int i = 0; i < 2; i++)
 		add_latency(aio, i, &stats->io[i]);
 	pthread_mutex_lock(&aio->lock);
+	explain_buffers(stats, aio->buffers_status);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
 			stats->registered_bytes += aio->regions[i].nbytes;

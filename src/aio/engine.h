@@ -1,39 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An I/O engine: a constant table of functions over one queue, which belongs to one worker. The
- * worker opens, feeds, reaps and closes it from one thread; only wake() comes from others. An
- * engine does I/Os as it is told: cutting, retrying and checking are the worker's.
+ * An I/O engine: a constant table of functions over a queue owned by one worker. All calls come
+ * from the worker's thread, except wake(). The worker splits, retries and checks I/Os; the engine
+ * only performs them.
  */
 #ifndef AIO_ENGINE_H
 #define AIO_ENGINE_H
 
 #include "nvswap.h"
 
-/* Descriptors and regions of memory that a ring can have registered at a time. */
+/* Registration slots of a queue for descriptors and memory regions. */
 #define ENGINE_FILES   256
 #define ENGINE_BUFFERS 1024
 
 struct io {
 	void *data;
 	uint32_t nbytes;
-	uint32_t index; /* of this io among the worker's, below the queue's depth */
+	uint32_t index; /* unique among the worker's I/Os, below the queue depth */
 	uint64_t offset;
 	int fd;
-	int file_slot;	 /* where fd is registered; -1: it is not */
-	int buffer_slot; /* the registered region that data lies in; -1: none */
+	int file_slot;	 /* slot of the registered fd; -1: not registered */
+	int buffer_slot; /* slot of the registered region with the data; -1: none */
 	bool write;
-	bool sync;   /* a write that completes when it is durable (RWF_DSYNC) */
-	int result;  /* bytes moved, or a negative errno */
-	void *owner; /* the worker's */
+	bool sync;   /* durable on completion (RWF_DSYNC) */
+	int result;  /* bytes transferred, or a negative errno */
+	void *owner; /* for the worker */
 };
 
-/* What a queue has and has done; written by the engine, read by its worker. */
+/* Features and counters of a queue; written by the engine, read by its worker. */
 struct engine_facts {
 	bool fixed_buffers, fixed_files, single_issuer, defer_taskrun;
+	int buffers_status; /* why there are no fixed buffers: 0 or a negative errno */
 	uint64_t submit_calls, reap_calls;
 };
 
-/* Abilities of the kernel's that a queue is to do without, for tests. */
+/* For tests: kernel features that a queue must not use. */
 enum engine_without {
 	WITHOUT_FIXED_BUFFERS = 1,
 	WITHOUT_FIXED_FILES = 2,
@@ -42,37 +43,36 @@ enum engine_without {
 };
 
 struct engine_options {
-	uint32_t depth;	    /* I/Os in flight at most */
-	bool single_submit; /* every I/O has a submission call of its own */
+	uint32_t depth;	    /* maximum I/Os in flight */
+	bool single_submit; /* one submission call per I/O */
 	uint32_t without;   /* enum engine_without */
-	void *arg;	    /* of aio_open_with */
+	void *arg;	    /* ops_arg of aio_open_with() */
 };
 
 struct engine_ops {
 	const char *name;
-	/* 0, or a negative errno and the reason in words. `facts` stays valid until close. */
+	/* 0, or a negative errno and its reason as text. `facts` stays valid until close. */
 	int (*open)(void **queue, const struct engine_options *options, struct engine_facts *facts,
 		    char *reason, size_t reason_bytes);
 	/*
-	 * Takes `n` I/Os, which together with those in flight never exceed the depth. They are with
-	 * the kernel no later than in the next reap. Returns how many were taken, at least one, or
-	 * a negative errno with none taken (-EAGAIN: reap first). One that can't be submitted by
-	 * itself is taken and comes back from reap with its error.
+	 * Accepts up to `n` I/Os, which reach the kernel by the next reap. The caller never
+	 * exceeds the depth, counting those in flight. Returns the number accepted, at least one,
+	 * or a negative errno if none was (-EAGAIN: reap first). An individually invalid I/O is
+	 * accepted and completes with its error.
 	 */
 	int (*submit)(void *queue, struct io *const *ios, unsigned n);
 	/*
-	 * Puts completed I/Os into ios[] and returns how many, waiting until `min` have completed
-	 * (0: not at all) or, where min is 1, until wake() is called. A negative errno means that
-	 * the queue is beyond use.
+	 * Stores completed I/Os in ios[] and returns their number. Waits for `min` completions (0:
+	 * does not wait) or, if min is 1, until wake(). A negative errno means that completions
+	 * can't be retrieved now.
 	 */
 	int (*reap)(void *queue, struct io **ios, unsigned max, unsigned min);
-	/* Ends a reap that waits for one I/O, or the next such reap. From any thread. */
+	/* From any thread: ends the current, or else the next, reap with a `min` of 1. */
 	void (*wake)(void *queue);
-	/* Registers a descriptor (-1: none) or region (NULL: none) in a slot; NULL where it can't.
-	 */
+	/* Optional: register a descriptor or region in a slot, or clear it (-1, NULL). */
 	int (*set_file)(void *queue, unsigned slot, int fd);
 	int (*set_buffer)(void *queue, unsigned slot, void *data, size_t nbytes);
-	void (*close)(void *queue); /* nothing is in flight */
+	void (*close)(void *queue); /* with nothing in flight */
 };
 
 extern const struct engine_ops engine_io_uring, engine_libaio, engine_posix;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that transfers are made to: a flat range of bytes over one or more files or block devices,
- * each with one descriptor for direct I/O and one for what can't be.
+ * nvs_file: a flat byte range over one or more files or block devices, each with one descriptor for
+ * direct I/O and one for buffered I/O.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "aio/internal.h"
 #include "base/error.h"
 
-/* Bytes that are not whole pages are written by way of the page cache, which knows no less. */
+/* The page cache writes back whole pages, so direct writes must not share a page with it. */
 #define PAGE_BYTES 4096u
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
@@ -86,7 +86,7 @@ static void set_alignment(struct nvs_file *file)
 	if (!file->direct)
 		file->offset_align = file->mem_align = 1;
 	file->write_unit = file->offset_align;
-	if (file->direct && !file->padded && file->write_unit < PAGE_BYTES)
+	if (file->direct && !file->padded && !file->units && file->write_unit < PAGE_BYTES)
 		file->write_unit = PAGE_BYTES;
 }
 
@@ -139,40 +139,51 @@ static bool is_directory(int fd)
 	return !fstat(fd, &st) && S_ISDIR(st.st_mode);
 }
 
+static int open_path(const char *path, unsigned flags, int *fd, struct nvs_error *error)
+{
+	int oflags = (flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
+
+	if (flags & ~(unsigned)(NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE |
+				NVS_FILE_BUFFERED | NVS_FILE_UNITS) ||
+	    (!(flags & NVS_FILE_WRITE) && flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)))
+		return error_set(error, -EINVAL,
+				 "%s: flags %#x are invalid: NVS_FILE_CREATE and "
+				 "NVS_FILE_TRUNCATE need NVS_FILE_WRITE, and unknown flags must be "
+				 "0",
+				 path, flags);
+	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
+	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
+	*fd = open(path, oflags, 0600);
+	if (*fd >= 0)
+		return 0;
+	return error_set(error, -errno, "cannot open %s: %s", path,
+			 errno == ELOOP ? "it is a symbolic link, which is not followed"
+					: nvs_strerror(-errno));
+}
+
 int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct nvs_file **out,
 		  struct nvs_error *error)
 {
 	bool writable = flags & NVS_FILE_WRITE;
-	int oflags = (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
-	struct file_member member = {.path = (char *)(uintptr_t)path};
-	int rc;
+	struct file_member member = {.path = (char *)(uintptr_t)path, .direct_fd = -1};
+	int rc = open_path(path, flags, &member.fd, error);
 
-	if (flags & ~(unsigned)(NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE |
-				NVS_FILE_BUFFERED) ||
-	    (!writable && flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)))
-		return error_set(error, -EINVAL,
-				 "%s: flags %#x: creating and emptying a file need "
-				 "NVS_FILE_WRITE, and there are no others",
-				 path, flags);
-	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
-	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
-	member.fd = open(path, oflags, 0600);
-	if (member.fd < 0) {
-		rc = -errno;
-		return error_set(error, rc, "cannot open %s: %s", path,
-				 rc == -ELOOP ? "it is a symbolic link, which is not followed"
-					      : nvs_strerror(rc));
-	}
-	member.direct_fd = -1;
+	if (rc)
+		return rc;
 	rc = is_directory(member.fd)
 		     ? -EISDIR
 		     : file_member_probe(&member, writable, flags & NVS_FILE_BUFFERED);
 	if (rc == -EISDIR)
 		error_set(error, rc, "%s is a directory: name a file or a block device", path);
 	else if (rc)
-		error_set(error, rc, "cannot tell the alignment of %s: %s", path, nvs_strerror(rc));
+		error_set(error, rc, "cannot determine the alignment of %s: %s", path,
+			  nvs_strerror(rc));
 	else
 		rc = file_create(aio, &member, 1, 0, writable, false, out, error);
+	if (!rc && flags & NVS_FILE_UNITS) {
+		(*out)->units = true;
+		set_alignment(*out);
+	}
 	if (rc) {
 		close(member.fd);
 		if (member.direct_fd >= 0)
@@ -191,7 +202,7 @@ void nvs_file_close(struct nvs_file *file)
 		slot_give(file->aio, file->members[i].direct_slot);
 	}
 	pthread_mutex_unlock(&file->aio->lock);
-	/* The rings hold the file open until they have let go of it. */
+	/* Registered files stay open until the rings release them. */
 	aio_sync(file->aio);
 	for (unsigned i = 0; i < file->nmembers; i++) {
 		close(file->members[i].fd);
@@ -205,6 +216,11 @@ void nvs_file_close(struct nvs_file *file)
 bool nvs_file_direct(const struct nvs_file *file)
 {
 	return file->direct;
+}
+
+uint32_t nvs_file_unit(const struct nvs_file *file)
+{
+	return file->offset_align;
 }
 
 int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
@@ -231,7 +247,7 @@ int transfer_error(const struct nvs_transfer *transfer, const char *subject,
 	else if (transfer->status == -EIO)
 		advice = ": the drive failed, see the kernel's log";
 	else if (transfer->status == -ECANCELED)
-		advice = ": io_uring could start no thread for it, see ulimit -u";
+		advice = ": io_uring could not start a worker thread, see ulimit -u";
 	return error_about(error, transfer->status, subject, 0, place.offset,
 			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
 			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * nvs_machine_info: what the topology layer knows of the machine, and each I/O engine tried on it.
- * Relies on ioengine_try, which leaves nothing open.
- */
+/* nvs_machine_info(): the topology layer's facts, and which I/O engines work. */
 #include <stdio.h>
 #include <string.h>
 
 #include "aio/aio.h"
 #include "topo/topo.h"
 
-/* The first that works, and what was wrong with those before it. */
+/* Picks the first engine that works; `reason` says why the earlier ones don't. */
 static void choose(struct nvs_machine_info *info)
 {
 	char *reason = info->ioengine[NVS_IOENGINE_AUTO].reason;
@@ -30,7 +27,7 @@ static void choose(struct nvs_machine_info *info)
 
 int nvs_machine_info(struct nvs_machine_info *info, struct nvs_error *error)
 {
-	/* What can't be found out is told by the field that would have had it. */
+	/* Each field reports its own failure, so the call itself can't fail. */
 	(void)error;
 	machine_facts(info);
 	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The aio layer's own structures: the set of workers with the transfers that they share, a worker,
- * and a piece, which is one I/O of a transfer.
+ * The aio layer's private structures: the aio with its shared transfer queues, a worker, and a
+ * piece, which is one I/O of a transfer.
  */
 #ifndef AIO_INTERNAL_H
 #define AIO_INTERNAL_H
@@ -12,19 +12,19 @@
 #include "aio/engine.h"
 #include "base/latency.h"
 
-/* An I/O that comes back with EINTR, EAGAIN or nothing done is tried again so many times. */
+/* Retries of an I/O that returns EINTR, EAGAIN or no progress. */
 #define RETRIES_MAX 100
-/* A kernel that will not tell of completions is asked again so often. */
+/* Delay before reaping again after a failed reap. */
 #define REAP_AGAIN_MS 10
 
 #define BOUNCE_SLOT_BYTES (256u * 1024)
-#define BOUNCE_SLOTS_MAX  8u  /* of a worker, */
-#define BOUNCE_SLOTS_ALL  64u /* and of all of them, but each has one */
+#define BOUNCE_SLOTS_MAX  8u  /* per worker */
+#define BOUNCE_SLOTS_ALL  64u /* of all workers, each of which has at least one */
 
 struct member {
 	char *path;
 	int fd, direct_fd;
-	int slot, direct_slot; /* where they are registered; -1: the table was full */
+	int slot, direct_slot; /* registered-file slots; -1: the table was full */
 	uint64_t base;
 	struct dio_caps dio;
 };
@@ -34,14 +34,15 @@ struct nvs_file {
 	unsigned nmembers;
 	uint64_t stripe;
 	bool writable, padded, direct;
-	/* The strictest of the members', for all of them; 1 where not direct. */
+	bool units; /* NVS_FILE_UNITS: writes are multiples of offset_align */
+	/* The strictest alignment of all members; 1 for buffered I/O. */
 	uint32_t offset_align, mem_align;
-	/* Writes that are not whole units of this go through the page cache. */
+	/* Writes of partial units go through the page cache. */
 	uint32_t write_unit;
 	struct member members[];
 };
 
-/* A member and where a byte of the file lies in it; the run goes on for `nbytes`. */
+/* Where a byte of the file lies: its member, and `nbytes` contiguous bytes from `offset`. */
 struct place {
 	const struct member *member;
 	uint64_t offset, nbytes;
@@ -52,19 +53,19 @@ struct place file_place(const struct nvs_file *file, uint64_t offset);
 struct piece {
 	struct io io;
 	struct nvs_transfer *transfer;
-	uint64_t position; /* in the file, of the first byte that it stands for */
-	char *user;	   /* the caller's memory for these bytes, */
-	uint32_t useful;   /* their number, */
-	uint32_t skip;	   /* and those before them in the I/O (a read of whole units) */
-	uint32_t done;	   /* bytes of the I/O that are behind us, after a short count */
-	uint32_t align;	   /* in which a short count can be continued */
-	int bounce;	   /* slot of the bounce buffer; -1: none */
+	uint64_t position; /* file offset of the first useful byte */
+	char *user;	   /* the caller's memory for the useful bytes */
+	uint32_t useful;   /* bytes of the transfer in this I/O */
+	uint32_t skip;	   /* bytes of a whole-unit read before the useful ones */
+	uint32_t done;	   /* bytes completed before the last resubmission */
+	uint32_t align;	   /* granularity at which a short I/O can resume */
+	int bounce;	   /* bounce buffer slot; -1: none */
 	int status;
 	unsigned retries;
-	uint64_t begun_ns;   /* when it was first handed to the engine, */
-	uint64_t handed_ns;  /* when it was last, */
-	uint64_t taken_ns;   /* and when the engine had taken it then */
-	uint64_t claimed_ns; /* under the aio's lock; 0: not claimed, or nobody watches */
+	uint64_t begun_ns;   /* first submission */
+	uint64_t handed_ns;  /* start of the last submission */
+	uint64_t taken_ns;   /* end of the last submission */
+	uint64_t claimed_ns; /* under the aio's lock; 0: unclaimed, or no io_timeout_ms */
 };
 
 struct bounce {
@@ -73,16 +74,16 @@ struct bounce {
 	uint32_t free[BOUNCE_SLOTS_MAX];
 };
 
-/* What only grows: its thread counts, and shows what it has counted at each reap. */
+/* Monotonic counters; the worker publishes a copy at each reap. */
 struct tally {
 	struct engine_facts facts; /* written by the engine */
 	uint64_t depth_ios[NVS_DEPTHS], submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
 };
 
-/* I/Os that nobody has taken yet. */
+/* Per-I/O records awaiting nvs_aio_take_records(). */
 struct records {
 	struct nvs_io_record *ring;
-	size_t room, first, n; /* room 0: nothing is recorded */
+	size_t room, first, n; /* room 0: recording is off */
 	uint64_t lost;
 };
 
@@ -92,26 +93,26 @@ struct worker {
 	bool started;
 	unsigned index;
 
-	/* of the thread alone */
+	/* private to the thread */
 	void *queue;
 	struct tally tally;
 	struct piece *pieces;
 	struct io **ios;       /* room for a batch of `queue_depth` */
-	struct piece **batch;  /* to be submitted next: those to be continued, then new ones */
-	struct piece **reaped; /* finished, to be settled under the lock */
-	struct piece **free;   /* unused ones */
+	struct piece **batch;  /* to be submitted next: retries, then new ones */
+	struct piece **reaped; /* finished, to be accounted under the lock */
+	struct piece **free;   /* unused pieces */
 	uint32_t nbatch, nreaped, nfree;
-	uint32_t submitted; /* I/Os that the engine has */
-	int reap_status;    /* of the last reap: 0 or the negative errno that was logged */
+	uint32_t submitted; /* I/Os in flight in the engine */
+	int reap_status;    /* of the last reap: 0 or the logged negative errno */
 	struct bounce bounce;
-	int turn; /* the direction whose turn it is */
+	int turn; /* direction to claim from next */
 	int files[ENGINE_FILES];
 	const void *buffers[ENGINE_BUFFERS];
 	int bound_node;
 
 	/* under the aio's lock */
 	uint64_t epoch;
-	bool waits_for_room; /* is in reap with room for more I/Os: wake() it when there is work */
+	bool waits_for_room; /* in reap with free queue slots: wake() it for new work */
 	int open_status;
 	char open_reason[192];
 
@@ -130,10 +131,10 @@ struct fifo {
 struct region {
 	char *data;
 	size_t nbytes;
-	const void *owner;	   /* the memory that was registered, which this is a part of */
-	const struct worker *only; /* whose ring is to have it; NULL: every worker's */
-	unsigned registered;	   /* workers whose ring has it */
-	int status;		   /* why one hasn't */
+	const void *owner;	   /* start of the registered memory that this is part of */
+	const struct worker *only; /* the only worker to register it; NULL: all of them */
+	unsigned registered;	   /* workers that have registered it */
+	int status;		   /* error of a worker that failed to register it */
 };
 
 struct nvs_aio {
@@ -144,9 +145,9 @@ struct nvs_aio {
 	char engine_reason[512];
 
 	pthread_mutex_t lock;
-	pthread_cond_t work;   /* workers without anything to do */
-	pthread_cond_t done;   /* nvs_transfer_wait */
-	pthread_cond_t synced; /* a worker has caught up with the epoch, or has opened */
+	pthread_cond_t work;   /* idle workers wait here */
+	pthread_cond_t done;   /* nvs_transfer_wait() waits here */
+	pthread_cond_t synced; /* a worker has reached the epoch or opened its queue */
 	struct fifo todo[2];   /* transfers with unclaimed bytes, by direction */
 	unsigned idle;
 	bool closing;
@@ -154,17 +155,17 @@ struct nvs_aio {
 	aio_overdue_fn *on_overdue;
 	void *on_completed_arg;
 
-	/* Where there is an io_timeout_ms: */
+	/* With io_timeout_ms: */
 	pthread_t watch;
-	bool watched;		/* the thread runs, until it is cleared */
-	pthread_cond_t unwatch; /* it is to end */
-	uint64_t moved_ns;	/* when an I/O was last settled */
+	bool watched;		/* cleared to end the thread */
+	pthread_cond_t unwatch; /* signaled when `watched` is cleared */
+	uint64_t moved_ns;	/* time of the last completion */
 
-	/* What the workers' rings are to have registered: raised by one at each change. */
-	uint64_t epoch;
+	uint64_t epoch; /* incremented when the files, regions or binding below change */
 	int files[ENGINE_FILES];
 	struct region regions[ENGINE_BUFFERS];
-	unsigned nregions; /* slots in use lie below it */
+	unsigned nregions;  /* upper bound of the slots in use */
+	int buffers_status; /* of the last failed registration */
 	const struct topo *topo;
 	int node;
 	struct nvs_trace *trace;
@@ -173,23 +174,22 @@ struct nvs_aio {
 	struct worker *workers;
 };
 
-/* transfer->state.flags; of an awaited one a thread sleeps until it has completed */
+/* transfer->state.flags; a thread waits for the completion of an AWAITED transfer. */
 enum { TRANSFER_QUEUED = 1, TRANSFER_QUIET = 2, TRANSFER_OVERDUE = 4, TRANSFER_AWAITED = 8 };
 
-/* Cuts the next piece off a transfer with bytes unclaimed; false where the bounce buffer is full.
- */
+/* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
 bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piece *piece);
-/* Fills the bounce buffer of a write. */
+/* Fills the bounce buffer of a bounced write. */
 void piece_begin(struct piece *piece);
-/* Looks at the result of the I/O: false where it has to be submitted again. */
+/* Evaluates the result of the I/O; false if it must be submitted again. */
 bool piece_finish(struct worker *worker, struct piece *piece);
-/* Ends an I/O that the engine would not take. */
+/* Fails an I/O that the engine refused. */
 void piece_fail(struct worker *worker, struct piece *piece, int status);
 
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
-/* Under the lock, of a transfer that completes: it is overdue no more. */
+/* Clears the overdue flag of a completed transfer, under the lock. */
 void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer);
 
 void records_add(struct records *records, const struct nvs_io_record *record);
@@ -199,7 +199,7 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
 uint64_t bounce_bytes(const struct bounce *bounce);
 
-/* Has every worker catch up with files, regions and binding, and waits until they have. */
+/* Waits until every worker has applied the current files, regions and binding. */
 void aio_sync(struct nvs_aio *aio);
 
 #endif

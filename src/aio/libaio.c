@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The libaio engine: the kernel's older asynchronous I/O, for where io_uring is blocked. What is
- * not direct completes within io_submit; nothing can be registered.
+ * The libaio engine: the kernel's older asynchronous I/O, for systems that block io_uring. Buffered
+ * I/O completes within io_submit(), and nothing can be registered.
  */
 #include <errno.h>
 #include <libaio.h>
@@ -23,10 +23,10 @@ struct queue {
 	int wake_fd;
 	bool wake_armed;
 	struct iocb wake;
-	struct iocb *iocbs;	 /* by the index of the io */
-	struct iocb **batch;	 /* what one submission hands over, ... */
-	struct io_event *events; /* ... and one reap takes */
-	struct io **refused;	 /* by io_submit; the next reap returns them */
+	struct iocb *iocbs;	 /* by io.index */
+	struct iocb **batch;	 /* arguments of one io_submit() */
+	struct io_event *events; /* results of one io_getevents() */
+	struct io **refused;	 /* refused by io_submit(); the next reap returns them */
 	uint32_t nrefused;
 };
 
@@ -45,8 +45,8 @@ static void why_not(int rc, uint32_t depth, char *reason, size_t reason_bytes)
 {
 	if (rc == -EAGAIN)
 		snprintf(reason, reason_bytes,
-			 "no %u events left of sysctl fs.aio-max-nr (fs.aio-nr tells how many are "
-			 "taken); raise it or lower queue_depth x thread_count",
+			 "%u more events exceed sysctl fs.aio-max-nr (fs.aio-nr are in use); raise "
+			 "it or lower queue_depth x thread_count",
 			 depth + 1);
 	else if (rc == -ENOSYS || rc == -EPERM)
 		snprintf(reason, reason_bytes,
@@ -111,7 +111,7 @@ static void prepare(struct iocb *iocb, struct io *io)
 	iocb->data = io;
 }
 
-static int hand_over(struct queue *queue, long n, struct iocb **iocbs)
+static int submit_iocbs(struct queue *queue, long n, struct iocb **iocbs)
 {
 	int rc;
 
@@ -133,8 +133,8 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 		queue->batch[i] = &queue->iocbs[ios[i]->index];
 	}
 	while (taken < n) {
-		int rc = hand_over(queue, step < n - taken ? step : n - taken,
-				   queue->batch + taken);
+		int rc = submit_iocbs(queue, step < n - taken ? step : n - taken,
+				      queue->batch + taken);
 
 		if (rc == 0 || rc == -EAGAIN)
 			return taken ? (int)taken : -EAGAIN;
@@ -175,7 +175,7 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 		queue->facts->reap_calls++;
 		got = io_getevents(queue->context, min > n ? min - n : 0, max - n + 1,
 				   queue->events, NULL);
-		/* Those that were refused are out of its hands already. */
+		/* Refused I/Os are already in ios[]: return them first. */
 		if (got < 0 && got != -EINTR)
 			return n ? (int)n : got;
 		for (int i = 0; i < got; i++) {
@@ -198,7 +198,7 @@ static void libaio_wake(void *arg)
 {
 	struct queue *queue = arg;
 
-	/* Fails only when the counter is full, and then the poll completes all the same. */
+	/* Fails only if the counter is full, and then the poll completes anyway. */
 	(void)!write(queue->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 

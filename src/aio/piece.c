@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cuts transfers into I/Os and judges what came of each. The aligned middle of a transfer goes
- * straight between the drive and its memory. What is not aligned is read in whole units through the
- * bounce buffer; written, it goes through the page cache, durably, unless the file's users own
- * whole units: so that two transfers that share a unit never undo each other's bytes.
+ * Splits transfers into I/Os and evaluates their results. The aligned middle of a transfer uses
+ * direct I/O on the caller's memory. Unaligned bytes are read in whole units through the bounce
+ * buffer, and written durably through the page cache, because a read-modify-write could undo a
+ * concurrent write to the same unit. Users of a padded file own whole units, so it needs no page
+ * cache.
  */
 #include <assert.h>
 #include <errno.h>
@@ -39,9 +40,9 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 		bounce->data = NULL;
 		return -ENOMEM;
 	}
-	/* As the pool: a fork is not to come between it and the drive. */
+	/* Copy-on-write after a fork could separate the buffer from the pages under DMA. */
 	(void)madvise(bounce->data, bounce_bytes(bounce), MADV_DONTFORK);
-	/* Only an optimisation, as it is for the registration of it. */
+	/* Only an optimization, so failure is harmless. */
 	(void)mlock(bounce->data, bounce_bytes(bounce));
 	for (bounce->nfree = 0; bounce->nfree < bounce->slots; bounce->nfree++)
 		bounce->free[bounce->nfree] = bounce->nfree;
@@ -60,8 +61,7 @@ uint64_t bounce_bytes(const struct bounce *bounce)
 	return (uint64_t)bounce->slots * BOUNCE_SLOT_BYTES;
 }
 
-/* The slot of the region that the memory begins in, and how many bytes of it lie there; -1: none.
- */
+/* Slot of the region with the byte at `data`, and the bytes from there to its end; -1: none. */
 static int region_of(const struct nvs_aio *aio, const char *data, uint64_t *nbytes)
 {
 	for (unsigned i = 0; i < aio->nregions; i++) {
@@ -109,7 +109,7 @@ static void use_direct_memory(struct worker *worker, struct piece *piece, const 
 	piece->align = unit;
 }
 
-/* Whole units of the file around `nbytes` at the place, by way of the bounce buffer. */
+/* Transfers the whole units around `nbytes` at the place through the bounce buffer. */
 static bool use_bounce(struct worker *worker, struct piece *piece, const struct place *place,
 		       uint64_t nbytes, uint32_t unit)
 {
@@ -131,7 +131,7 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	return true;
 }
 
-/* What this worker's ring could not register is named by its descriptor and address. */
+/* Uses the plain descriptor and address if this worker could not register them. */
 static void use_registered(const struct worker *worker, struct io *io)
 {
 	if (io->file_slot >= 0 && worker->files[io->file_slot] != io->fd)
@@ -185,7 +185,7 @@ bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piec
 	uint64_t left = transfer->nbytes - transfer->state.claimed;
 	struct place place = file_place(file, position);
 	uint32_t unit = transfer->direction == NVS_READ ? file->offset_align : file->write_unit;
-	/* A block that is smaller than the unit could never go direct. */
+	/* A block smaller than the unit could never use direct I/O. */
 	uint32_t block = worker->aio->config.block_size;
 	bool cut = true;
 
@@ -225,7 +225,6 @@ void piece_begin(struct piece *piece)
 	memset((char *)piece->io.data + piece->useful, 0, piece->io.nbytes - piece->useful);
 }
 
-/* Whether the bytes that the piece stands for are all there. */
 static bool complete(const struct piece *piece, uint32_t done)
 {
 	return piece->io.write ? done == piece->done + piece->io.nbytes
@@ -240,7 +239,7 @@ static bool try_again(struct piece *piece)
 	return false;
 }
 
-/* Prepares what is left of a short I/O; false where there is no more to be had. */
+/* Prepares the remainder of a short I/O; false at end of file or after too many retries. */
 static bool continue_short(struct piece *piece, uint32_t result)
 {
 	uint32_t progress = (uint32_t)round_down(result, piece->align);

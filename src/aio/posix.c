@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The posix engine: threads with pread and pwrite, which work everywhere. One is started for each
- * I/O of the queue's depth, or as many as the system lets.
+ * The posix engine: a thread pool with preadv2 and pwritev2, which work everywhere. One thread per
+ * I/O of the queue depth, or as many as the system allows.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #define STACK_BYTES (128 * 1024)
 
-/* A ring of I/Os: each is in one of the two at most, so neither can overflow. */
+/* A ring of `depth` entries. An I/O is in at most one of the two, so neither overflows. */
 struct fifo {
 	struct io **ios;
 	uint32_t head, count, size;
@@ -125,7 +125,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 		rc = start_thread(pool);
 	if (!pool->nthreads) {
 		pool_free(pool);
-		snprintf(reason, reason_bytes, "no thread could be started: %s", strerror(-rc));
+		snprintf(reason, reason_bytes, "can't start a thread: %s", strerror(-rc));
 		return rc;
 	}
 	*queue = pool;
@@ -151,7 +151,7 @@ static void posix_close(void *queue)
 	pool_free(pool);
 }
 
-static void hand_over(struct pool *pool, struct io *const *ios, unsigned n)
+static void queue_ios(struct pool *pool, struct io *const *ios, unsigned n)
 {
 	pthread_mutex_lock(&pool->lock);
 	for (unsigned i = 0; i < n; i++)
@@ -170,7 +170,7 @@ static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 	unsigned step = pool->single_submit ? 1 : n;
 
 	for (unsigned i = 0; i < n; i += step)
-		hand_over(pool, ios + i, step);
+		queue_ios(pool, ios + i, step);
 	return (int)n;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Single I/Os for who wants to know of each: a ring for each worker, under the lock that its
- * counters have. A worker never waits for who reads them.
+ * Per-I/O records: a ring per worker, under its stats lock. A full ring drops new records, so a
+ * worker never waits for the reader.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ int nvs_aio_record(struct nvs_aio *aio, size_t max_records)
 			nvs_aio_record(aio, 0);
 			return -ENOMEM;
 		}
-		/* All pages are there before the first I/O needs one. */
+		/* Fault in all pages now, not while I/Os are timed. */
 		if (room)
 			memset(ring, 1, room * sizeof(*ring));
 		replace(&aio->workers[i], ring, room);
@@ -70,7 +70,7 @@ size_t nvs_aio_take_records(struct nvs_aio *aio, struct nvs_io_record *into, siz
 		*lost = 0;
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
-		/* None is left behind for good where the others always have more. */
+		/* An equal share for each worker, so that a busy one does not starve the rest. */
 		size_t left = aio->nworkers - i, share = (n - taken + left - 1) / left;
 
 		pthread_mutex_lock(&worker->stats_lock);

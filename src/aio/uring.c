@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The io_uring engine: one ring for one worker, with its buffers and files registered, as a single
- * issuer that runs completions when it asks for them. Each of these is left out where the kernel
- * hasn't got it (fixed files 5.1, sparse buffers 5.19, single issuer 6.0, deferred task
- * running 6.1).
+ * The io_uring engine: one ring per worker, with registered buffers and files, a single issuer and
+ * deferred task running. It does without each of these on older kernels (fixed files 5.1, sparse
+ * buffers 5.19, single issuer 6.0, deferred task running 6.1).
  */
 #include <errno.h>
 #include <liburing.h>
@@ -18,18 +17,25 @@
 
 #include "aio/engine.h"
 
+/*
+ * The block layer plugs the I/Os of one io_uring_enter() until all are built. That saves processor
+ * time for large I/Os but idles the drive for small ones, so those are submitted a few at a time.
+ */
+#define SMALL_IO_BYTES	   (64u * 1024)
+#define SMALL_IOS_PER_CALL 4
+
 struct uring {
 	struct io_uring ring;
 	struct engine_facts *facts;
 	int wake_fd;
-	uint64_t wake_count; /* what the read that is armed on wake_fd writes to */
+	uint64_t wake_count; /* buffer of the armed read of wake_fd */
 	bool wake_armed;
 	bool single_submit;
-	unsigned unsubmitted;	  /* entries in the submission queue, ... */
-	unsigned unsubmitted_ios; /* ... and how many of them are not for wake() */
+	unsigned unsubmitted;	  /* entries in the submission queue */
+	unsigned unsubmitted_ios; /* the same without the read for wake() */
 };
 
-/* The most that the kernel offers: each step leaves out what the kernel before it hadn't. */
+/* Tries the setup flags from the newest kernel's to the oldest's. */
 static int setup(struct uring *uring, const struct engine_options *options)
 {
 	static const unsigned steps[] = {
@@ -59,8 +65,8 @@ static int setup(struct uring *uring, const struct engine_options *options)
 }
 
 /*
- * As many as the limit on open files lets be; in the slots beyond nothing can be set. By the system
- * call, for io_uring_register_files(3) would raise that limit of the whole process.
+ * Registers as many slots as the limit on open files allows; setting a slot beyond fails. Uses the
+ * system call because io_uring_register_files(3) raises that limit for the whole process.
  */
 static bool register_files(struct uring *uring)
 {
@@ -78,9 +84,11 @@ static void register_tables(struct uring *uring, uint32_t without)
 {
 	if (!(without & WITHOUT_FIXED_FILES))
 		uring->facts->fixed_files = register_files(uring);
-	if (!(without & WITHOUT_FIXED_BUFFERS))
-		uring->facts->fixed_buffers = !io_uring_register_buffers_sparse(&uring->ring,
-										ENGINE_BUFFERS);
+	if (without & WITHOUT_FIXED_BUFFERS)
+		return;
+	uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
+									ENGINE_BUFFERS);
+	uring->facts->fixed_buffers = !uring->facts->buffers_status;
 }
 
 static const char *why_not(int rc)
@@ -174,8 +182,7 @@ static int flush(struct uring *uring, unsigned wait_for)
 	} while (rc == -EINTR || (rc > 0 && !wait_for && uring->unsubmitted));
 	if (rc == -EAGAIN)
 		sched_yield();
-	/* The kernel is short of memory or has completions to hand out first: the reap does that.
-	 */
+	/* Out of memory, or completions must be reaped first: reap retries the rest. */
 	return rc == -EAGAIN || rc == -EBUSY ? 0 : rc < 0 ? rc : 0;
 }
 
@@ -184,6 +191,13 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 	struct uring *uring = queue;
 	unsigned taken = 0;
 
+	if (ios[0]->nbytes < SMALL_IO_BYTES) {
+		/* On failure the entries stay in the queue, and the reap reports the error. */
+		if (uring->unsubmitted_ios)
+			(void)flush(uring, 0);
+		if (n > SMALL_IOS_PER_CALL)
+			n = SMALL_IOS_PER_CALL;
+	}
 	for (; taken < n; taken++) {
 		struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
 
@@ -192,7 +206,7 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 		prepare(uring, sqe, ios[taken]);
 		uring->unsubmitted++;
 		uring->unsubmitted_ios++;
-		/* An error is met again, and reported, by the reap: the entry is in the queue. */
+		/* The entry stays in the queue, and the reap reports the error. */
 		if (uring->single_submit && flush(uring, 0))
 			return (int)taken + 1;
 	}
@@ -211,7 +225,7 @@ static void arm_wake(struct uring *uring)
 	uring->wake_armed = true;
 }
 
-/* Takes what the completion queue holds; *woken: a wake was among it. */
+/* Takes the entries of the completion queue; sets *woken if one is from wake(). */
 static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *woken)
 {
 	struct io_uring_cqe *cqes[64];
@@ -240,10 +254,10 @@ static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *w
 }
 
 /*
- * The kernel would not be called (a seccomp filter that came later, say). What it has not taken is
- * ours to take back, and ends with that error.
+ * After a failed system call (a seccomp filter installed later, say), withdraws the I/Os that the
+ * kernel has not consumed and completes them with the error.
  */
-static unsigned take_back(struct uring *uring, struct io **ios, unsigned max, int rc)
+static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsigned max, int rc)
 {
 	struct io_uring_sq *sq = &uring->ring.sq;
 	unsigned n = 0;
@@ -281,7 +295,7 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 			rc = flush(uring, n < min ? min - n : 0);
 			if (rc) {
 				n += take(uring, ios + n, max - n, &woken);
-				n += take_back(uring, ios + n, max - n, rc);
+				n += withdraw_unsubmitted(uring, ios + n, max - n, rc);
 				return n ? (int)n : rc;
 			}
 		}
@@ -297,7 +311,7 @@ static void uring_wake(void *queue)
 {
 	struct uring *uring = queue;
 
-	/* Fails only when the counter is full, and then the read completes all the same. */
+	/* Fails only if the counter is full, and then the read completes anyway. */
 	(void)!write(uring->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Watching for a drive that hangs: a thread that runs where io_timeout_ms is set, and finds the
- * transfers that the kernel keeps longer. It takes nothing back: they stay in flight, and who waits
- * for them is told.
+ * Detects hanging drives: with io_timeout_ms set, a thread marks transfers that take longer as
+ * overdue. They stay in flight, because the kernel may still access their memory; only their
+ * waiters return, with an error.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* It looks four times in the limit, and not more often than so. */
+/* The thread looks four times per io_timeout_ms, but no more often than this. */
 #define LOOK_NS_MIN 2000000u
 
 int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, const char *subject,
@@ -23,8 +23,8 @@ int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, cons
 
 	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
 			   "%s%s%s %s at offset %" PRIu64
-			   " by %s has not completed in io_timeout_ms %u and is still in flight: "
-			   "the drive hangs, see the kernel's log",
+			   " by %s has not completed within io_timeout_ms %u and is still in "
+			   "flight: the drive hangs, see the kernel's log",
 			   subject ? subject : "", subject ? ": " : "",
 			   transfer->direction == NVS_WRITE ? "writing" : "reading",
 			   place.member->path, place.offset, file->aio->ops->name,
@@ -42,7 +42,7 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, ui
 	return overdue;
 }
 
-/* What the users of quiet transfers have to say of them they say themselves. */
+/* The layer that submits quiet transfers logs their late completion itself. */
 void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer)
 {
 	struct place place;
@@ -53,8 +53,7 @@ void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer)
 	if (transfer->state.flags & TRANSFER_QUIET)
 		return;
 	place = file_place(transfer->file, transfer->state.hangs_at);
-	log_say(&aio->log, NVS_LOG_WARNING,
-		"%s %s at offset %" PRIu64 " has completed after all: %s",
+	log_say(&aio->log, NVS_LOG_WARNING, "%s %s at offset %" PRIu64 " completed late: %s",
 		transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
 		place.offset, nvs_strerror(transfer->status));
 }
@@ -62,8 +61,8 @@ void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer)
 /* ---- Looking, under the lock ---- */
 
 struct look {
-	uint64_t before_ns; /* what has been going on since then or longer is overdue */
-	bool public, quiet; /* of which kinds some were found */
+	uint64_t before_ns; /* overdue if started at this time or earlier */
+	bool public, quiet; /* whether newly overdue ones of each kind were found */
 };
 
 static void mark(struct nvs_aio *aio, struct look *look, struct nvs_transfer *transfer,
@@ -135,7 +134,7 @@ static void *watch_main(void *arg)
 		pause_ns = LOOK_NS_MIN;
 	pthread_mutex_lock(&aio->lock);
 	while (aio->watched) {
-		/* A pause that is cut short does no harm. */
+		/* Waking early is harmless. */
 		(void)cond_wait_until(&aio->unwatch, &aio->lock, clock_ns() + pause_ns);
 		pthread_mutex_unlock(&aio->lock);
 		aio_look_for_overdue(aio, clock_ns());

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker: one thread with one queue of the engine. It claims I/Os of the transfers that all
- * workers share, in turn reads and writes, keeps up to queue_depth of them with the engine, and
- * settles what has come back. It takes the aio's lock once a round, whatever the number of I/Os in
- * it.
+ * A worker: one thread with one engine queue. It claims I/Os from the shared transfers, alternating
+ * reads and writes, keeps up to queue_depth of them in flight, and accounts their completions. It
+ * takes the aio's lock once per round, whatever the number of I/Os.
  */
 #include <assert.h>
 #include <errno.h>
@@ -19,14 +18,14 @@
 #include "base/slice.h"
 #include "base/trace.h"
 
-static uint32_t in_flight(const struct worker *worker)
+static uint32_t pieces_in_flight(const struct worker *worker)
 {
 	return worker->aio->config.queue_depth - worker->nfree;
 }
 
-/* ---- Under the lock: claim and settle ---- */
+/* ---- Under the lock: claiming pieces and accounting completions ---- */
 
-/* Drops the heads of a list that have no bytes left to claim, or have failed. */
+/* Removes fully claimed and failed transfers from the head of a queue. */
 static void pop_claimed(struct fifo *todo, struct nvs_transfer **completed)
 {
 	while (todo->head) {
@@ -62,14 +61,14 @@ static bool claim_one(struct worker *worker, int direction, uint64_t now)
 	return true;
 }
 
-/* Fills the queue with I/Os, of reads and of writes in turn as long as there are both. */
+/* Fills the queue with I/Os, alternating reads and writes while there are both. */
 static void claim(struct worker *worker, uint64_t now, struct nvs_transfer **completed)
 {
 	struct nvs_aio *aio = worker->aio;
 
 	pop_claimed(&aio->todo[NVS_READ], completed);
 	pop_claimed(&aio->todo[NVS_WRITE], completed);
-	if (!aio->config.overlap_events && in_flight(worker))
+	if (!aio->config.overlap_events && pieces_in_flight(worker))
 		return;
 	while (worker->nfree) {
 		int direction = worker->turn;
@@ -84,8 +83,7 @@ static void claim(struct worker *worker, uint64_t now, struct nvs_transfer **com
 	}
 }
 
-/* Accounts the finished pieces to their transfers. */
-static void settle(struct worker *worker, uint64_t now, struct nvs_transfer **completed)
+static void account_pieces(struct worker *worker, uint64_t now, struct nvs_transfer **completed)
 {
 	if (worker->nreaped)
 		worker->aio->moved_ns = now;
@@ -109,8 +107,8 @@ static void settle(struct worker *worker, uint64_t now, struct nvs_transfer **co
 }
 
 /*
- * Parts what has completed: public transfers are marked, which is the last time that they may be
- * touched, and the quiet ones are returned. Nobody is woken for what nobody sleeps for.
+ * Marks public transfers completed, after which their owners may free them, and returns the quiet
+ * ones. Wakes waiters only if there are any.
  */
 static struct nvs_transfer *publish(struct nvs_aio *aio, struct nvs_transfer *completed)
 {
@@ -135,9 +133,10 @@ static struct nvs_transfer *publish(struct nvs_aio *aio, struct nvs_transfer *co
 	return quiet;
 }
 
-/* ---- Without it: submit and reap ---- */
+/* ---- Without the lock: submit and reap ---- */
 
-/* The engine took none: an error ends them all; -EAGAIN with nothing in flight is bounded. */
+/* The engine accepted none. -EAGAIN is retried, boundedly if nothing is in flight; any other error
+ * fails the batch. */
 static void refused(struct worker *worker, int rc)
 {
 	uint32_t kept = 0;
@@ -157,7 +156,7 @@ static void refused(struct worker *worker, int rc)
 		sched_yield();
 }
 
-/* By depth: 1, 2, 4 and so on up to 64, the largest that is not above it. */
+/* Groups by queue depth: 1, 2-3, 4-7, ..., 64 and more. */
 static unsigned depth_group(uint32_t n)
 {
 	unsigned group = 31 - (unsigned)__builtin_clz(n);
@@ -165,7 +164,7 @@ static unsigned depth_group(uint32_t n)
 	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
 }
 
-/* By size: 0, up to 4, 8 and so on up to 64, more. */
+/* Groups by batch size: 0, 1-4, 5-8, 9-16, 17-32, 33-64, more. */
 static unsigned size_group(uint32_t n)
 {
 	unsigned group = n <= 4 ? n > 0 : 31 - (unsigned)__builtin_clz(n - 1);
@@ -173,7 +172,7 @@ static unsigned size_group(uint32_t n)
 	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
 }
 
-/* The engine took so many of one call: in calls of their own where it is to. */
+/* single_submit makes one submission call per I/O, otherwise there was one for all `n`. */
 static void note_submitted(struct worker *worker, uint32_t n)
 {
 	struct tally *tally = &worker->tally;
@@ -186,7 +185,6 @@ static void note_submitted(struct worker *worker, uint32_t n)
 		tally->submit_sizes[size_group(n)]++;
 }
 
-/* Those that the engine has of the batch, by one look at the clock for all of them. */
 static void note_taken(struct worker *worker, uint32_t n)
 {
 	uint64_t now = n ? clock_ns() : 0;
@@ -195,7 +193,7 @@ static void note_taken(struct worker *worker, uint32_t n)
 		worker->batch[i]->taken_ns = now;
 }
 
-static void hand_over(struct worker *worker)
+static void submit_batch(struct worker *worker)
 {
 	uint32_t taken = 0;
 	int rc = 0;
@@ -233,13 +231,13 @@ static void submit(struct worker *worker)
 		piece->handed_ns = now;
 		worker->ios[i] = &piece->io;
 	}
-	hand_over(worker);
+	submit_batch(worker);
 }
 
 /*
- * How many completions are worth waiting for. One, as a rule; where the queue is full and there is
- * more to come, an eighth of it, which spares most of the rounds and leaves the drive enough to do.
- * Where the drive may hang (io_timeout_ms) nothing that has completed is to wait for what has not.
+ * The number of completions to wait for: usually one. If the queue is full and more work is
+ * waiting, an eighth of the queue, which saves most rounds and still keeps the drive busy. With
+ * io_timeout_ms always one, so that a hanging I/O does not delay those that completed.
  */
 static unsigned worth_waiting_for(const struct worker *worker, bool more)
 {
@@ -254,10 +252,7 @@ static unsigned worth_waiting_for(const struct worker *worker, bool more)
 	return 1;
 }
 
-/*
- * Of an I/O that had to be submitted again, slat and clat are those of the last time; lat counts
- * from the first.
- */
+/* For a resubmitted I/O, slat and clat are of the last submission; lat counts from the first. */
 static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 {
 	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
@@ -281,7 +276,7 @@ static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 	records_add(&worker->records, &record);
 }
 
-/* The whole piece, its retries included; one that failed has moved nothing. */
+/* Traces the piece including its retries; a failed one counts as 0 bytes. */
 static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
 			const struct piece *piece, uint64_t now)
 {
@@ -289,13 +284,12 @@ static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
 		 piece->position, piece->status ? 0 : piece->useful);
 }
 
-/* Memory that the kernel may still write to can't be given back: what it has stays in flight. */
+/* The kernel may still write to the memory of these I/Os, so they stay in flight. */
 static void reap_failed(struct worker *worker, int rc)
 {
 	if (worker->reap_status != rc)
 		log_say(&worker->aio->log, NVS_LOG_ERROR,
-			"%s: the kernel does not say what has completed: %s; asking it again every "
-			"%d ms",
+			"%s: can't retrieve completions from the kernel: %s; retrying every %d ms",
 			worker->aio->ops->name, nvs_strerror(rc), REAP_AGAIN_MS);
 	worker->reap_status = rc;
 	nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
@@ -334,7 +328,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	pthread_mutex_unlock(&worker->stats_lock);
 }
 
-/* ---- What the ring has registered ---- */
+/* ---- Registration and binding ---- */
 
 static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
 {
@@ -393,7 +387,7 @@ static void bind_to_node(struct worker *worker, const struct topo *topo, int nod
 			node, nvs_strerror(rc));
 }
 
-/* Catches up with the aio's files, regions and binding; those who change them wait for it. */
+/* Applies changes of the aio's files, regions and binding; aio_sync() waits for this. */
 static void catch_up(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
@@ -433,8 +427,8 @@ static bool nothing_to_do(const struct worker *worker)
 {
 	const struct nvs_aio *aio = worker->aio;
 
-	return !in_flight(worker) && !aio->todo[NVS_READ].head && !aio->todo[NVS_WRITE].head &&
-	       worker->epoch == aio->epoch;
+	return !pieces_in_flight(worker) && !aio->todo[NVS_READ].head &&
+	       !aio->todo[NVS_WRITE].head && worker->epoch == aio->epoch;
 }
 
 static void idle(struct worker *worker)
@@ -455,7 +449,7 @@ static void round_of_io(struct worker *worker)
 	uint64_t now = aio->config.io_timeout_ms ? clock_ns() : 0;
 	bool more;
 
-	settle(worker, now, &completed);
+	account_pieces(worker, now, &completed);
 	claim(worker, now, &completed);
 	quiet = publish(aio, completed);
 	trace = aio->trace;
@@ -478,7 +472,7 @@ static void serve(struct worker *worker)
 	struct nvs_aio *aio = worker->aio;
 
 	for (;;) {
-		/* What changes meanwhile has to be known too before any I/O names a slot. */
+		/* catch_up() drops the lock: repeat until no I/O can name a stale slot. */
 		while (worker->epoch != aio->epoch)
 			catch_up(worker);
 		if (!nothing_to_do(worker))
@@ -496,7 +490,7 @@ static void *worker_main(void *arg)
 	struct nvs_aio *aio = worker->aio;
 	int status = open_queue(worker);
 
-	/* It runs for microseconds at a time, and the drive stands idle until it does. */
+	/* The worker runs for microseconds at a time, and the drive idles until it does. */
 	take_short_slices();
 	pthread_mutex_lock(&worker->stats_lock);
 	worker->tally_seen = worker->tally;
@@ -513,7 +507,7 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-/* Signals are the caller's threads' to handle. */
+/* Blocks all signals in the worker: they are for the application's threads. */
 static int start_without_signals(struct worker *worker)
 {
 	sigset_t all, before;
@@ -541,7 +535,7 @@ int worker_start(struct worker *worker)
 	worker->free = calloc(depth, sizeof(struct piece *));
 	if (!worker->pieces || !worker->ios || !worker->batch || !worker->reaped || !worker->free)
 		return -ENOMEM;
-	/* The last of the free is claimed first: I/Os stay in the lowest places of a deep queue. */
+	/* A stack, lowest index on top: a shallow load reuses few pieces of a deep queue. */
 	for (worker->nfree = 0; worker->nfree < depth; worker->nfree++) {
 		struct piece *piece = &worker->pieces[depth - 1 - worker->nfree];
 

@@ -28,6 +28,12 @@ static inline int ended_with(int status)
 /* Writes a size as people do, exactly where it is exact: "1 MiB", "1.5 GiB", "1000 bytes". */
 const char *size_text(uint64_t nbytes, char buffer[32]);
 
+/* The ending of a counted noun: "" for 1, else "s". */
+static inline const char *plural(uint64_t count)
+{
+	return count == 1 ? "" : "s";
+}
+
 void log_say(const struct nvs_log *log, enum nvs_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

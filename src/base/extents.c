@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Free extents as a treap ordered by offset, in which every node knows the longest extent beneath
- * it. Nodes lie in one array and link by index, so that memory is asked for in extents_prepare and
- * not while somebody waits. It never knows what the taken extents are for, and never locks.
+ * Free extents as a treap ordered by offset; each node stores the longest extent of its subtree.
+ * Nodes live in one array and link by index, and only extents_prepare() allocates, so that a caller
+ * can allocate ahead of a critical section. Callers lock.
  */
 #include "base/extents.h"
 
@@ -11,22 +11,22 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Index 0 is no node: its `longest` of 0 spares the walks a test for the end of the tree. */
+/* Index 0 is a sentinel: its `longest` of 0 saves a test for the end of the tree. */
 #define NONE 0u
 
 struct node {
 	uint64_t offset, length;
-	uint64_t longest; /* in the subtree that begins here */
+	uint64_t longest; /* in this node's subtree */
 	uint32_t left, right;
-	uint32_t priority; /* not below those of its children */
+	uint32_t priority; /* at least its children's */
 };
 
 struct extents {
 	struct node *nodes;
 	uint32_t capacity, root;
-	uint32_t spare;	      /* first of the unused nodes, which link by `left` */
-	uint64_t spare_count; /* of those and the ones behind `touched` */
-	uint32_t touched;     /* nodes from here on were never used */
+	uint32_t spare;	      /* head of the free list of nodes, linked by `left` */
+	uint64_t spare_count; /* nodes in the free list and from `touched` on */
+	uint32_t touched;     /* the first node never used */
 	uint32_t random;
 	uint64_t size, free_units, count;
 };
@@ -59,7 +59,7 @@ int extents_prepare(struct extents *extents, uint64_t n)
 	return 0;
 }
 
-/* xorshift32: a treap needs priorities that have nothing to do with the offsets, and no more. */
+/* xorshift32: treap priorities only need to be independent of the offsets. */
 static uint32_t next_random(struct extents *extents)
 {
 	uint32_t x = extents->random;
@@ -110,7 +110,7 @@ static void refresh(struct node *nodes, uint32_t at)
 	node->longest = longest;
 }
 
-/* After the length of the extent at `offset` has changed. */
+/* Updates `longest` from the root to the extent at `offset` after its length changed. */
 static void refresh_path(struct node *nodes, uint32_t at, uint64_t offset)
 {
 	assert(at != NONE);
@@ -121,7 +121,7 @@ static void refresh_path(struct node *nodes, uint32_t at, uint64_t offset)
 	refresh(nodes, at);
 }
 
-/* Joins two trees of which all of `low` lies before all of `high`. */
+/* Joins two trees; all of `low` lies before all of `high`. */
 static uint32_t merge(struct node *nodes, uint32_t low, uint32_t high)
 {
 	if (low == NONE)
@@ -138,7 +138,7 @@ static uint32_t merge(struct node *nodes, uint32_t low, uint32_t high)
 	return high;
 }
 
-/* Parts a tree into what begins before `offset` and what does not. */
+/* Splits a tree into extents before `offset` and those at or after it. */
 static void split(struct node *nodes, uint32_t at, uint64_t offset, uint32_t *low, uint32_t *high)
 {
 	if (at == NONE) {
@@ -197,7 +197,7 @@ static void drop(struct extents *extents, uint32_t at)
 	node_discard(extents, at);
 }
 
-/* Moves the ends of a free extent without passing a neighbour, so that the order stays. */
+/* Changes the bounds of a free extent; they must not pass a neighbour, to keep the order. */
 static void reshape(struct extents *extents, uint32_t at, uint64_t offset, uint64_t length)
 {
 	extents->nodes[at].offset = offset;
@@ -205,7 +205,7 @@ static void reshape(struct extents *extents, uint32_t at, uint64_t offset, uint6
 	refresh_path(extents->nodes, extents->root, offset);
 }
 
-/* The last free extent that begins at or before `offset`, and the first behind it. */
+/* The last free extent that begins at or before `offset`, and the first after it. */
 static void neighbours(const struct extents *extents, uint64_t offset, uint32_t *before,
 		       uint32_t *after)
 {
@@ -223,7 +223,7 @@ static void neighbours(const struct extents *extents, uint64_t offset, uint32_t 
 	}
 }
 
-/* The free extent at the lowest address that is `length` long or longer. */
+/* The free extent of at least `length` at the lowest offset. */
 static uint32_t first_fit(const struct extents *extents, uint64_t length)
 {
 	const struct node *nodes = extents->nodes;
@@ -331,7 +331,7 @@ int extents_free(struct extents *extents, uint64_t offset, uint64_t length)
 	assert(length > 0 && offset <= extents->size && length <= extents->size - offset);
 	neighbours(extents, offset, &before, &after);
 
-	/* Freeing what is free already fails one of these. */
+	/* A double free fails one of these. */
 	assert(before == NONE || nodes[before].offset + nodes[before].length <= offset);
 	assert(after == NONE || offset + length <= nodes[after].offset);
 

@@ -37,6 +37,15 @@ static uint64_t bucket_end(unsigned bucket)
 	return begin + (((uint64_t)1 << (group - 1)) - 1);
 }
 
+uint64_t latency_bucket_ns(unsigned bucket)
+{
+	unsigned group = bucket / STEPS, step = bucket % STEPS;
+
+	if (group <= 1)
+		return bucket;
+	return ((uint64_t)(STEPS + step) << (group - 1)) + ((uint64_t)1 << (group - 2));
+}
+
 void latency_add(struct nvs_latency *latency, uint64_t ns)
 {
 	unsigned bucket = bucket_of(ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a time comes into a struct nvs_latency; what is read from one is public.
+ * Counting into a struct nvs_latency, and what its public functions don't tell of its buckets.
  */
 #ifndef BASE_LATENCY_H
 #define BASE_LATENCY_H
@@ -8,5 +8,7 @@
 #include "nvswap.h"
 
 void latency_add(struct nvs_latency *latency, uint64_t ns);
+/* The middle of the times counted in a bucket: fio's value of its bucket of the same index. */
+uint64_t latency_bucket_ns(unsigned bucket);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A trace is an array of spans that threads fill from the front, each claiming the next one by an
- * atomic count, and a table of the threads that did. A span is seen by the writer once its `shown`
- * is set, which happens last; nothing is ever taken back, so neither side waits for the other.
+ * A trace is an array of spans and a table of threads. A recording thread claims the next span by
+ * an atomic counter and stores `shown` last. The writer of the file skips spans without it, and
+ * spans are never reused, so recorders and the writer need no lock.
  */
 #include "base/trace.h"
 
@@ -17,14 +17,15 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <yajl/yajl_gen.h>
 
 #include "base/error.h"
+#include "base/json/write.h"
 
 #define NAME_BYTES   31
-#define THREADS_MAX  256 /* with a track of their own; the rest share one more */
+#define THREADS_MAX  256 /* with a track each; all others share one */
+#define NBYTES_MAX   ((UINT64_C(1) << 56) - 1)
 #define WORKERS_MAX  NVS_THREAD_COUNT_MAX
-#define TID_WORKERS  1000 /* tracks of I/O follow the threads' */
+#define TID_WORKERS  1000 /* tracks of I/Os come behind those of threads */
 #define TID_A_WORKER 10000
 
 struct span {
@@ -36,15 +37,16 @@ struct span {
 			uint16_t worker, slot;
 		} io;
 		struct {
-			uint64_t offset, nbytes;
+			uint64_t offset;
+			uint64_t nbytes : 56, element_bytes : 8; /* element_bytes: of calls only */
 		} tensor;
-		unsigned thread; /* index in the table */
+		unsigned thread; /* index in nvs_trace.threads */
 	};
-	char name[NAME_BYTES]; /* without a NUL where it fills it */
-	uint8_t shown;	       /* the kind plus one; 0: not filled in yet */
+	char name[NAME_BYTES]; /* no NUL if all bytes are used */
+	uint8_t shown;	       /* enum trace_kind plus one; 0: incomplete */
 };
 
-_Static_assert(sizeof(struct span) == 64, "what nvs_trace_open promises");
+_Static_assert(sizeof(struct span) == 64, "documented at nvs_trace_open");
 
 struct thread {
 	pid_t id; /* 0: free */
@@ -55,8 +57,8 @@ struct thread {
 struct nvs_trace {
 	struct span *spans;
 	uint64_t room;
-	uint64_t claimed;			/* also of those that found no room */
-	struct thread threads[THREADS_MAX + 1]; /* the first is the one that opened it */
+	uint64_t claimed; /* includes spans that were dropped for lack of room */
+	struct thread threads[THREADS_MAX + 1]; /* [0] opened the trace */
 };
 
 /* ---- Recording ---- */
@@ -67,18 +69,19 @@ int nvs_trace_open(struct nvs_trace **out, size_t max_spans, struct nvs_error *e
 
 	*out = NULL;
 	if (!max_spans || max_spans > SIZE_MAX / sizeof(struct span))
-		return error_set(error, -EINVAL, "a trace of %zu spans: it takes 1 to %zu",
+		return error_set(error, -EINVAL,
+				 "a trace of %zu spans was asked for: 1 to %zu are possible",
 				 max_spans, SIZE_MAX / sizeof(struct span));
 	trace = calloc(1, sizeof(*trace));
 	if (!trace)
 		return error_set(error, -ENOMEM, "out of memory while opening the trace");
-	/* Pages are taken as spans reach them. */
+	/* The kernel allocates pages when spans first touch them. */
 	trace->spans = mmap(NULL, max_spans * sizeof(struct span), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (trace->spans == MAP_FAILED) {
 		free(trace);
 		return error_set(error, -ENOMEM,
-				 "no memory for a trace of %zu spans of 64 bytes; use fewer",
+				 "no memory for a trace of %zu spans of 64 bytes each: use fewer",
 				 max_spans);
 	}
 	trace->room = max_spans;
@@ -95,7 +98,7 @@ void nvs_trace_close(struct nvs_trace *trace)
 	free(trace);
 }
 
-/* The next span with its times, to be filled in and shown; NULL where there is no room. */
+/* Claims the next span; the caller fills it in and calls show(). NULL: no room. */
 static struct span *claim(struct nvs_trace *trace, uint64_t from_ns, uint64_t to_ns)
 {
 	uint64_t i = __atomic_fetch_add(&trace->claimed, 1, __ATOMIC_RELAXED);
@@ -149,8 +152,7 @@ static void name_thread(struct thread *thread, pid_t id)
 	thread->named = true;
 }
 
-/* The calling thread's place in the table. It takes one, and gives its name, with its first span.
- */
+/* Index of the calling thread in the table, which it enters with its first span. */
 static unsigned this_thread(struct nvs_trace *trace)
 {
 	pid_t self = gettid();
@@ -208,9 +210,24 @@ void trace_tensor(struct nvs_trace *trace, bool write, const char *name, uint64_
 	if (!span)
 		return;
 	span->tensor.offset = offset;
-	span->tensor.nbytes = nbytes;
+	span->tensor.nbytes = nbytes & NBYTES_MAX;
 	keep_end(span, name);
 	show(span, write ? TRACE_TENSOR_WRITE : TRACE_TENSOR_READ);
+}
+
+void trace_call(struct nvs_trace *trace, enum trace_kind call, uint64_t at_ns,
+		const struct trace_subject *subject)
+{
+	struct span *span = trace ? claim(trace, at_ns, at_ns) : NULL;
+
+	if (!span)
+		return;
+	assert(call >= TRACE_SWAP_IN && call <= TRACE_OPEN);
+	span->tensor.offset = subject->offset;
+	span->tensor.nbytes = subject->nbytes & NBYTES_MAX;
+	span->tensor.element_bytes = subject->element_bytes & 0xff;
+	keep_end(span, subject->name);
+	show(span, call);
 }
 
 void nvs_trace_span(struct nvs_trace *trace, const char *name, uint64_t from_ns, uint64_t to_ns)
@@ -222,15 +239,15 @@ void nvs_trace_span(struct nvs_trace *trace, const char *name, uint64_t from_ns,
 
 struct writing {
 	struct nvs_trace *trace;
-	yajl_gen gen;
-	uint64_t n;    /* spans that are looked at */
-	uint64_t base; /* the time that is 0 */
-	/* Which tracks have something on them. */
+	struct json_writer json;
+	uint64_t n;    /* spans to write */
+	uint64_t base; /* the earliest time, written as 0 */
+	/* Tracks with at least one event: */
 	bool threads[THREADS_MAX + 1];
-	unsigned slots[WORKERS_MAX]; /* the highest that was used, plus one */
+	unsigned slots[WORKERS_MAX]; /* by worker: the highest slot used, plus one */
 };
 
-/* A span that has been filled in, and its kind. */
+/* NULL if the span is incomplete. */
 static const struct span *shown(const struct writing *writing, uint64_t i, enum trace_kind *kind)
 {
 	const struct span *span = &writing->trace->spans[i];
@@ -240,73 +257,38 @@ static const struct span *shown(const struct writing *writing, uint64_t i, enum 
 	return state ? span : NULL;
 }
 
-static void put_text(yajl_gen gen, const char *text, size_t n)
+static void put_time(struct json_writer *json, const char *key, uint64_t ns)
 {
-	char ascii[64];
-
-	if (yajl_gen_string(gen, (const unsigned char *)text, n) != yajl_gen_invalid_string)
-		return;
-	/* A name need not be UTF-8, and JSON must. */
-	assert(n <= sizeof(ascii));
-	for (size_t i = 0; i < n; i++)
-		ascii[i] = (unsigned char)text[i] < 0x80 ? text[i] : '?';
-	yajl_gen_string(gen, (const unsigned char *)ascii, n);
+	json_number(json, key, "%" PRIu64 ".%03u", ns / 1000, (unsigned)(ns % 1000));
 }
 
-static void key(yajl_gen gen, const char *name)
+/* Each event begins a line, so a reader needs memory for one event only. */
+static void open_event(struct writing *writing, const char *phase, const char *category,
+		       const char *name)
 {
-	put_text(gen, name, strlen(name));
-}
+	struct json_writer *json = &writing->json;
 
-static void text_field(yajl_gen gen, const char *name, const char *text)
-{
-	key(gen, name);
-	put_text(gen, text, strlen(text));
-}
-
-static void count_field(yajl_gen gen, const char *name, uint64_t count)
-{
-	char text[32];
-	int n = snprintf(text, sizeof(text), "%" PRIu64, count);
-
-	key(gen, name);
-	yajl_gen_number(gen, text, (size_t)n);
-}
-
-static void time_field(yajl_gen gen, const char *name, uint64_t ns)
-{
-	char text[32];
-	int n = snprintf(text, sizeof(text), "%" PRIu64 ".%03u", ns / 1000, (unsigned)(ns % 1000));
-
-	key(gen, name);
-	yajl_gen_number(gen, text, (size_t)n);
-}
-
-static void open_event(yajl_gen gen, const char *phase, const char *category, const char *name,
-		       size_t nbytes)
-{
-	yajl_gen_map_open(gen);
-	text_field(gen, "ph", phase);
+	(void)fputc('\n', json->file);
+	json_open_object(json, NULL);
+	json_text(json, "ph", phase);
 	if (category)
-		text_field(gen, "cat", category);
-	key(gen, "name");
-	put_text(gen, name, nbytes);
-	count_field(gen, "pid", 1);
+		json_text(json, "cat", category);
+	json_text(json, "name", name);
+	json_count(json, "pid", 1);
 }
 
-static void put_place(yajl_gen gen, uint64_t offset, uint64_t nbytes)
+static void put_place(struct json_writer *json, uint64_t offset, uint64_t nbytes)
 {
-	key(gen, "args");
-	yajl_gen_map_open(gen);
-	count_field(gen, "offset", offset);
-	count_field(gen, "bytes", nbytes);
-	yajl_gen_map_close(gen);
+	json_open_object(json, "args");
+	json_count(json, "offset", offset);
+	json_count(json, "bytes", nbytes);
+	json_close_object(json);
 }
 
-static void put_times(const struct writing *writing, const struct span *span)
+static void put_times(struct writing *writing, const struct span *span)
 {
-	time_field(writing->gen, "ts", span->from_ns - writing->base);
-	time_field(writing->gen, "dur", span->to_ns - span->from_ns);
+	put_time(&writing->json, "ts", span->from_ns - writing->base);
+	put_time(&writing->json, "dur", span->to_ns - span->from_ns);
 }
 
 static unsigned io_track(unsigned worker, unsigned slot)
@@ -319,47 +301,85 @@ static void put_io(struct writing *writing, const struct span *span, bool write)
 	const char *name = write ? "write" : "read";
 	unsigned *slots = &writing->slots[span->io.worker];
 
-	open_event(writing->gen, "X", "io", name, strlen(name));
-	count_field(writing->gen, "tid", io_track(span->io.worker, span->io.slot));
+	open_event(writing, "X", "io", name);
+	json_count(&writing->json, "tid", io_track(span->io.worker, span->io.slot));
 	put_times(writing, span);
-	put_place(writing->gen, span->io.offset, span->io.nbytes);
-	yajl_gen_map_close(writing->gen);
+	put_place(&writing->json, span->io.offset, span->io.nbytes);
+	json_close_object(&writing->json);
 	if (*slots <= span->io.slot)
 		*slots = span->io.slot + 1u;
 }
 
 static void put_of_thread(struct writing *writing, const struct span *span, const char *category)
 {
-	open_event(writing->gen, "X", category, span->name, strnlen(span->name, NAME_BYTES));
-	count_field(writing->gen, "tid", span->thread + 1);
+	char name[NAME_BYTES + 1] = "";
+
+	memcpy(name, span->name, NAME_BYTES);
+	open_event(writing, "X", category, name);
+	json_count(&writing->json, "tid", span->thread + 1);
 	put_times(writing, span);
-	yajl_gen_map_close(writing->gen);
+	json_close_object(&writing->json);
 	writing->threads[span->thread] = true;
 }
 
-/* Perfetto gives each name a row, so a tensor has one for its reads and one for its writes. */
+/* Perfetto draws one row per name: a tensor has a row of reads and a row of writes. */
 static void put_end_of_tensor(struct writing *writing, const struct span *span, const char *phase,
 			      uint64_t id, bool write)
 {
-	yajl_gen gen = writing->gen;
+	struct json_writer *json = &writing->json;
 	bool begin = *phase == 'b';
 	char name[48];
-	int n = snprintf(name, sizeof(name), "%s %.*s", write ? "write" : "read", NAME_BYTES,
-			 span->name);
 
-	open_event(gen, phase, "tensor", name, (size_t)n);
-	count_field(gen, "tid", 1);
-	count_field(gen, "id", id);
-	time_field(gen, "ts", (begin ? span->from_ns : span->to_ns) - writing->base);
+	snprintf(name, sizeof(name), "%s %.*s", write ? "write" : "read", NAME_BYTES, span->name);
+	open_event(writing, phase, "tensor", name);
+	json_count(json, "tid", 1);
+	json_count(json, "id", id);
+	put_time(json, "ts", (begin ? span->from_ns : span->to_ns) - writing->base);
 	if (begin)
-		put_place(gen, span->tensor.offset, span->tensor.nbytes);
-	yajl_gen_map_close(gen);
+		put_place(json, span->tensor.offset, span->tensor.nbytes);
+	json_close_object(json);
 }
 
 static void put_tensor(struct writing *writing, const struct span *span, uint64_t id, bool write)
 {
 	put_end_of_tensor(writing, span, "b", id, write);
 	put_end_of_tensor(writing, span, "e", id, write);
+}
+
+/* A tensor's calls share an id, so viewers draw them in one row, "use NAME". */
+static void put_call(struct writing *writing, const struct span *span, enum trace_kind kind)
+{
+	static const struct {
+		const char *phase, *name, *row;
+	} calls[] = {
+		[TRACE_SWAP_IN] = {"b", "swapin", "use"},
+		[TRACE_LEASE] = {"b", "lease", "use"},
+		[TRACE_RELEASE_CLEAN] = {"e", "release", "use"},
+		[TRACE_RELEASE_DIRTY] = {"e", "release-dirty", "use"},
+		[TRACE_PREFETCH] = {"n", "prefetch", "use"},
+		[TRACE_WAITED] = {"n", "wait", "use"},
+		[TRACE_SWAP_OUT] = {"n", "swapout", "use"},
+		[TRACE_SWAP_IN_TO] = {"n", "swapin-to", "use"},
+		[TRACE_SWAP_OUT_FROM] = {"n", "swapout-from", "use"},
+		[TRACE_STEP_BEGIN] = {"b", "step-begin", "step"},
+		[TRACE_STEP_END] = {"e", "step-end", "step"},
+		[TRACE_OPEN] = {"n", "open", "engine"},
+	};
+	struct json_writer *json = &writing->json;
+	char name[48];
+
+	snprintf(name, sizeof(name), "%s %.*s", calls[kind].row, NAME_BYTES, span->name);
+	open_event(writing, calls[kind].phase, "call", name);
+	json_count(json, "tid", 1);
+	json_count(json, "id", span->tensor.offset);
+	put_time(json, "ts", span->from_ns - writing->base);
+	json_open_object(json, "args");
+	json_text(json, "call", calls[kind].name);
+	json_count(json, "offset", span->tensor.offset);
+	json_count(json, "bytes", span->tensor.nbytes);
+	json_count(json, "element", span->tensor.element_bytes);
+	json_close_object(json);
+	json_close_object(json);
 }
 
 static void put_span(struct writing *writing, const struct span *span, enum trace_kind kind,
@@ -383,6 +403,8 @@ static void put_span(struct writing *writing, const struct span *span, enum trac
 	case TRACE_TENSOR_WRITE:
 		put_tensor(writing, span, i + 1, kind == TRACE_TENSOR_WRITE);
 		break;
+	default:
+		put_call(writing, span, kind);
 	}
 }
 
@@ -400,7 +422,7 @@ static void put_spans(struct writing *writing)
 	for (uint64_t i = 0; i < writing->n; i++) {
 		const struct span *span = shown(writing, i, &kind);
 
-		/* One that was shown since, and lies before all others, is for the next time. */
+		/* A span completed since then may be earlier than base; the next write has it. */
 		if (span && span->from_ns >= writing->base)
 			put_span(writing, span, kind, i);
 	}
@@ -408,43 +430,45 @@ static void put_spans(struct writing *writing)
 
 /* ---- Tracks ---- */
 
-static void put_metadata(yajl_gen gen, const char *what, unsigned track, const char *name,
-			 uint64_t sort_index)
+static void put_metadata(struct writing *writing, const char *what, unsigned track,
+			 const char *name, uint64_t sort_index)
 {
-	open_event(gen, "M", NULL, what, strlen(what));
-	count_field(gen, "tid", track);
-	key(gen, "args");
-	yajl_gen_map_open(gen);
+	struct json_writer *json = &writing->json;
+
+	open_event(writing, "M", NULL, what);
+	json_count(json, "tid", track);
+	json_open_object(json, "args");
 	if (name)
-		text_field(gen, "name", name);
+		json_text(json, "name", name);
 	else
-		count_field(gen, "sort_index", sort_index);
-	yajl_gen_map_close(gen);
-	yajl_gen_map_close(gen);
+		json_count(json, "sort_index", sort_index);
+	json_close_object(json);
+	json_close_object(json);
 }
 
-static void put_track(yajl_gen gen, unsigned track, const char *name, uint64_t sort_index)
+static void put_track(struct writing *writing, unsigned track, const char *name,
+		      uint64_t sort_index)
 {
-	put_metadata(gen, "thread_name", track, name, 0);
-	put_metadata(gen, "thread_sort_index", track, NULL, sort_index);
+	put_metadata(writing, "thread_name", track, name, 0);
+	put_metadata(writing, "thread_sort_index", track, NULL, sort_index);
 }
 
-/* The caller first: who opened the trace, then those with spans of their own, then the rest. */
+/* Sorts the thread that opened the trace first, then callers of nvs_trace_span, then others. */
 static void put_thread(struct writing *writing, unsigned i)
 {
 	const struct thread *thread = &writing->trace->threads[i];
 	const char *name = i < THREADS_MAX ? thread->name : "other threads";
 	unsigned rank = __atomic_load_n(&thread->called, __ATOMIC_RELAXED) ? 1 : 2;
 
-	/* Whose spans are seen has left its name before. */
-	put_track(writing->gen, i + 1, name, i ? rank * (THREADS_MAX + 1u) + i : 0);
+	/* A thread stores its name before it completes its first span. */
+	put_track(writing, i + 1, name, i ? rank * (THREADS_MAX + 1u) + i : 0);
 }
 
 static void put_tracks(struct writing *writing)
 {
 	char name[64];
 
-	put_metadata(writing->gen, "process_name", 1, "nvswap", 0);
+	put_metadata(writing, "process_name", 1, "nvswap", 0);
 	for (unsigned i = 0; i <= THREADS_MAX; i++)
 		if (writing->threads[i])
 			put_thread(writing, i);
@@ -453,60 +477,47 @@ static void put_tracks(struct writing *writing)
 			unsigned track = io_track(worker, slot);
 
 			snprintf(name, sizeof(name), "worker %u, slot %02u", worker, slot);
-			put_track(writing->gen, track, name, track);
+			put_track(writing, track, name, track);
 		}
 	}
 }
 
 /* ---- The file ---- */
 
-static void print(void *arg, const char *text, size_t nbytes)
-{
-	(void)fwrite(text, 1, nbytes, arg);
-}
-
 static uint64_t put_trace(struct writing *writing)
 {
-	yajl_gen gen = writing->gen;
+	struct json_writer *json = &writing->json;
 	uint64_t claimed = __atomic_load_n(&writing->trace->claimed, __ATOMIC_RELAXED);
 	uint64_t room = writing->trace->room;
 	uint64_t dropped = claimed > room ? claimed - room : 0;
 
 	writing->n = claimed - dropped;
-	yajl_gen_map_open(gen);
-	text_field(gen, "displayTimeUnit", "ms");
-	key(gen, "traceEvents");
-	yajl_gen_array_open(gen);
+	json_open_object(json, NULL);
+	json_text(json, "displayTimeUnit", "ms");
+	json_open_list(json, "traceEvents");
 	put_spans(writing);
 	put_tracks(writing);
-	yajl_gen_array_close(gen);
-	key(gen, "otherData");
-	yajl_gen_map_open(gen);
-	text_field(gen, "version", "nvswap " NVS_VERSION);
-	count_field(gen, "dropped", dropped);
-	yajl_gen_map_close(gen);
-	yajl_gen_map_close(gen);
+	(void)fputc('\n', writing->json.file);
+	json_close_list(json);
+	json_open_object(json, "otherData");
+	json_text(json, "version", "nvswap " NVS_VERSION);
+	json_count(json, "dropped", dropped);
+	json_close_object(json);
+	json_close_object(json);
+	(void)fputc('\n', writing->json.file);
 	return dropped;
 }
 
 static int write_to(FILE *file, struct nvs_trace *trace, uint64_t *dropped)
 {
-	struct writing writing = {.trace = trace, .gen = yajl_gen_alloc(NULL)};
-	int rc = 0;
+	struct writing writing = {.trace = trace, .json = json_to(file, 0)};
 
-	if (!writing.gen)
-		return -ENOMEM;
-	yajl_gen_config(writing.gen, yajl_gen_validate_utf8, 1);
-	yajl_gen_config(writing.gen, yajl_gen_print_callback, print, file);
 	errno = 0;
 	*dropped = put_trace(&writing);
-	if (fflush(file) || ferror(file))
-		rc = errno ? -errno : -EIO;
-	yajl_gen_free(writing.gen);
-	return rc;
+	return fflush(file) || ferror(file) ? errno ? -errno : -EIO : 0;
 }
 
-/* Writes beside the path and moves it there, so that a reader finds the whole or the old one. */
+/* Writes a temporary file and renames it, so readers see the old file or the complete new one. */
 static int write_beside(struct nvs_trace *trace, const char *path, const char *beside, int fd,
 			uint64_t *dropped)
 {
@@ -535,13 +546,13 @@ int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped
 	int fd, rc;
 
 	if (!trace)
-		return error_set(error, -EINVAL, "nothing was traced, so there is no trace for %s",
-				 path);
-	/* Moving a file there would put it in the place of a device or a pipe. */
+		return error_set(error, -EINVAL,
+				 "the trace can't be written to %s: no trace was opened", path);
+	/* rename() would replace a device or a pipe. */
 	if (!lstat(path, &there) && !S_ISREG(there.st_mode))
 		return error_set(error, -EINVAL,
-				 "the trace can't be written to %s, which is there and no plain "
-				 "file; name another",
+				 "the trace can't be written to %s, which exists and is not "
+				 "a regular file: name another path",
 				 path);
 	if (asprintf(&beside, "%s.XXXXXX", path) < 0)
 		return error_set(error, -ENOMEM, "out of memory while writing the trace %s", path);

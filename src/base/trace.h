@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Spans of time for a timeline, recorded without locks or allocation into memory that was set
- * aside, and written as Chrome trace events. Every function takes NULL for "nothing is traced", at
- * the cost of one comparison.
+ * Records a timeline into preallocated memory, without locks, and writes it as Chrome trace events.
+ * Every function accepts a NULL trace and returns after one comparison.
  */
 #ifndef BASE_TRACE_H
 #define BASE_TRACE_H
@@ -10,23 +9,54 @@
 #include "nvswap.h"
 
 enum trace_kind {
-	TRACE_READ, /* one I/O, on a track of its worker and its place in the queue */
+	/* I/Os, by trace_io: one track for each place in a worker's queue. */
+	TRACE_READ,
 	TRACE_WRITE,
-	TRACE_COMPUTE,	    /* on the track of the thread that computes */
-	TRACE_WAIT,	    /* on the track of the thread that waits */
-	TRACE_TENSOR_READ,  /* a tensor's or tile's transfer, from submission to landing; */
-	TRACE_TENSOR_WRITE, /* these overlap, so each is an asynchronous event */
-	TRACE_CALLER,	    /* nvs_trace_span */
+	/* By trace_thread, on the track of the calling thread. */
+	TRACE_COMPUTE,
+	TRACE_WAIT,
+	/* Transfers of a tensor or tile, by trace_tensor: asynchronous events, because they
+	   overlap. */
+	TRACE_TENSOR_READ,
+	TRACE_TENSOR_WRITE,
+	TRACE_CALLER, /* nvs_trace_span */
+	/* Calls on tensors, by trace_call, at the time when the engine served them. */
+	TRACE_SWAP_IN,
+	TRACE_LEASE,
+	TRACE_RELEASE_CLEAN,
+	TRACE_RELEASE_DIRTY,
+	TRACE_PREFETCH,
+	TRACE_WAITED,
+	TRACE_SWAP_OUT,
+	TRACE_SWAP_IN_TO,
+	TRACE_SWAP_OUT_FROM,
+	TRACE_STEP_BEGIN,
+	TRACE_STEP_END,
+	TRACE_OPEN, /* of an engine; `nbytes` is the size of its pool */
 };
 
-/* One I/O of worker `worker` in place `slot` of its queue; offset in the file, bytes. */
+/* One I/O in place `slot` of the queue of worker `worker`; `offset` is in bytes in the file. */
 void trace_io(struct nvs_trace *trace, bool write, unsigned worker, unsigned slot, uint64_t from_ns,
 	      uint64_t to_ns, uint64_t offset, uint64_t nbytes);
-/* A computation or a wait of the calling thread; `name` up to 31 bytes. */
+/* TRACE_COMPUTE, TRACE_WAIT or TRACE_CALLER. The first 31 bytes of `name` are recorded. */
 void trace_thread(struct nvs_trace *trace, enum trace_kind kind, const char *name, uint64_t from_ns,
 		  uint64_t to_ns);
-/* A transfer of the tensor `name` (the last 31 bytes of longer ones). */
+/* From submission to landing. The last 31 bytes of `name`, the tensor's, are recorded. */
 void trace_tensor(struct nvs_trace *trace, bool write, const char *name, uint64_t from_ns,
 		  uint64_t to_ns, uint64_t offset, uint64_t nbytes);
+
+/* The tensor of a call. */
+struct trace_subject {
+	const char *name; /* its last 31 bytes are recorded */
+	uint64_t offset;  /* in the store; the same in every call on the tensor */
+	uint64_t nbytes;
+	unsigned element_bytes;
+};
+/*
+ * A call on one tensor. A call on several is recorded once for each, with the same `at_ns`. The
+ * subject of steps and of TRACE_OPEN has the name "" and the offset 0.
+ */
+void trace_call(struct nvs_trace *trace, enum trace_kind call, uint64_t at_ns,
+		const struct trace_subject *subject);
 
 #endif

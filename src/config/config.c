@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public face of the configuration: defaults, loading, names. A file is read into a copy, which
- * takes the place of the caller's only when all of it was good.
+ * The public functions of the configuration: defaults, loading, names. A file is read into a copy,
+ * which replaces the caller's configuration only if the whole file is valid.
  */
 #include <assert.h>
 #include <errno.h>
@@ -41,7 +41,8 @@ void nvs_config_free(struct nvs_config *config)
 	config->optimizer.npaths = 0;
 }
 
-/* Frees the paths that are not to be kept: the copy's new ones, or those that they replace. */
+/* For the blocks whose paths the file sets, frees those of `config`: the copy on failure, the
+ * caller's configuration on success. */
 static void drop_paths(const struct reader *r, struct nvs_config *config)
 {
 	if (r->new_param_paths)
@@ -56,8 +57,13 @@ int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 	struct json_document *document;
 	char label[208];
 	struct reader r = {.config = *config, .file = json_file_label(name, label), .error = error};
-	int result = json_parse(&document, text, nbytes, name, JSON_MEMORY_MAX, error);
+	char size[32], limit[32];
+	int result;
 
+	if (nbytes > CONFIG_TEXT_MAX)
+		return error_set(error, -EFBIG, "%s: the text is %s long; the limit is %s", r.file,
+				 size_text(nbytes, size), size_text(CONFIG_TEXT_MAX, limit));
+	result = json_parse(&document, text, nbytes, name, CONFIG_MEMORY_MAX, error);
 	if (result)
 		return result;
 	result = reader_read(&r, json_root(document));
@@ -71,7 +77,7 @@ int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 	return 0;
 }
 
-/* Reads to the end of a file, which may be a pipe, or to one byte over the bound. */
+/* Reads a file or pipe to its end, or until it exceeds CONFIG_TEXT_MAX. */
 static int read_all(int fd, char **text, size_t *nbytes)
 {
 	size_t room = 0, used = 0;
@@ -99,7 +105,7 @@ static int read_all(int fd, char **text, size_t *nbytes)
 			return code;
 		}
 		used += (size_t)n;
-		if (!n || used > JSON_TEXT_MAX)
+		if (!n || used > CONFIG_TEXT_MAX)
 			break;
 	}
 	*text = data;

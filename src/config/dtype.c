@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Element types by the names that safetensors files give them.
+ * Names and sizes of element types. The names are those of safetensors files.
  */
 #include <errno.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keys of the configuration as data: block, name, type, bounds, default, place in struct
- * nvs_config and meaning. The reader, the defaults, the error texts and (by a test)
- * docs/configuration.md all follow this table.
+ * The keys of the configuration as data: block, name, type, bounds, default, offset in struct
+ * nvs_config and meaning. The reader, the defaults and the error messages use this table; a test
+ * holds docs/configuration.md to it.
  */
 #ifndef CONFIG_KEYS_H
 #define CONFIG_KEYS_H
@@ -39,22 +39,22 @@ enum key_type {
 	KEY_IOENGINE, /* enum nvs_ioengine */
 	KEY_GRAD,     /* enum nvs_dtype, of grad_accum_dtype */
 	KEY_NAME,     /* char[32] */
-	KEY_PATHS,    /* of struct nvs_offload_config; the place is that of the block */
-	KEY_UNUSED,   /* a key of DeepSpeed's that has no effect: a warning, with `meaning` */
+	KEY_PATHS,    /* nvme_path of the struct nvs_offload_config at the offset */
+	KEY_UNUSED,   /* a DeepSpeed key without effect: logs a warning with `meaning` */
 };
 
-/* Two keys of a block with the same place are two names of one setting. */
+/* Keys of a block with the same offset are aliases of one setting. */
 struct config_key {
 	const char *name;
-	const char *meaning; /* a phrase with the unit in it */
+	const char *meaning; /* a phrase that names the unit */
 	enum config_block block, child;
 	enum key_type type;
 	uint32_t place;			/* offset in struct nvs_config */
-	uint64_t min, max, multiple_of; /* of whole numbers; multiple_of 0: of anything */
-	double real_min, real_max;	/* of real ones */
-	uint64_t whole;			/* the default; of bool and enum too */
-	double real, second;		/* the default; second: of beta2 */
-	const char *default_text;	/* as JSON has it; NULL: it has none */
+	uint64_t min, max, multiple_of; /* of whole numbers; multiple_of 0: any */
+	double real_min, real_max;	/* of real numbers */
+	uint64_t whole;			/* default of a whole number, bool or enum */
+	double real, second;		/* default of a real number; second: of beta2 */
+	const char *default_text;	/* as written in JSON; NULL: none */
 };
 
 #define CONFIG_KEYS_MAX 96
@@ -62,22 +62,21 @@ struct config_key {
 extern const struct config_key config_keys[];
 extern const unsigned config_key_count;
 
-/* The block's name as messages show it: "zero_optimization.sub_group_size" has "zero_optimization".
- * "" for the whole file. */
+/* The block's name in messages, such as "zero_optimization"; "" for the top of the file. */
 const char *config_block_name(enum config_block block);
-/* Whether unknown keys in it are errors (and "auto" is no value): the blocks that are nvswap's
- * business alone. In others DeepSpeed has more keys, which are left alone. */
+/* A strict block refuses unknown keys and the value "auto". The others also hold keys that only
+ * DeepSpeed reads, so unknown keys there are ignored. */
 bool config_block_is_strict(enum config_block block);
 
-/* The key of that name in the block, or NULL. */
+/* Returns NULL if the block has no such key. */
 const struct config_key *config_key_find(enum config_block block, const char *name, size_t length);
-/* What to say of a name that is not a key of the strict block: ", did you mean ...". */
+/* Advice on a name that is not a key of the strict block: "did you mean ...". */
 const char *config_key_suggest(enum config_block block, const char *name, size_t length,
 			       char text[256]);
 
-/* The values that a key allows: "a whole number from 1 to 4096". */
+/* Describes the allowed values: "a whole number from 1 to 4096". */
 const char *config_key_allows(const struct config_key *key, char text[160]);
-/* Of grad_accum_dtype: that of parameters, which must be set. */
+/* The default of grad_accum_dtype is param_dtype, which must be set. */
 void config_key_set_default(const struct config_key *key, struct nvs_config *config);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Paths are compared as they are written; two names of one directory are the store's to find, which
- * locks what it opens. Nothing here looks at a file system.
+ * Compares paths as text, without looking at the file system. Two names of one directory are found
+ * by the store, which locks what it opens.
  */
 #include "config/paths.h"
 
@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 
-/* Without the slashes at its end, which make no other path; "/" is itself. */
+/* Length without trailing slashes, except for "/" itself. */
 static size_t bare_length(const char *path)
 {
 	size_t length = strlen(path);
@@ -27,16 +27,16 @@ const char *path_flaw(const char *const *paths, unsigned i)
 	size_t length;
 
 	if (!paths[i])
-		return "is NULL; give each path a name";
+		return "is NULL; give every path";
 	length = strlen(paths[i]);
 	if (!length)
 		return "is empty; name a directory on the drive or a raw block device";
 	if (length > PATH_BYTES_MAX)
-		return "is longer than 3840 bytes, the limit";
+		return "is longer than the limit of 3840 bytes";
 	length = bare_length(paths[i]);
 	for (unsigned j = 0; j < i; j++)
 		if (bare_length(paths[j]) == length && !memcmp(paths[i], paths[j], length))
-			return "stands in the list twice; stripes need different drives";
+			return "is in the list twice; stripes need different drives";
 	return NULL;
 }
 
@@ -68,7 +68,7 @@ int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *
 
 	if (!n || n > NVS_PATHS_MAX)
 		return error_about(error, -EINVAL, "nvme_path", 0, 0,
-				   "%u paths for nvme_path; there may be 1 to %d", n,
+				   "nvme_path has %u paths; it must have 1 to %d", n,
 				   NVS_PATHS_MAX);
 	for (unsigned i = 0; i < n; i++) {
 		const char *flaw = path_flaw(paths, i);
@@ -80,7 +80,7 @@ int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *
 	}
 	result = paths_copy(copies, paths, n);
 	if (result)
-		return error_about(error, result, "nvme_path", 0, 0, "no memory for nvme_path");
+		return error_about(error, result, "nvme_path", 0, 0, "out of memory for nvme_path");
 	paths_free(offload->nvme_path, offload->npaths);
 	memcpy(offload->nvme_path, copies, sizeof(copies));
 	offload->npaths = n;

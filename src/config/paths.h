@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a list of nvme_path has to be like, wherever it comes from.
+ * Checks and copies lists of nvme_path, from a file or from the caller.
  */
 #ifndef CONFIG_PATHS_H
 #define CONFIG_PATHS_H
 
 #include "nvswap.h"
 
-#define PATH_BYTES_MAX 3840 /* room is left below PATH_MAX for the store's own names */
+#define PATH_BYTES_MAX 3840 /* leaves room below PATH_MAX for the names inside the store */
 
-/* What is wrong with paths[i], seen with those before it: "is empty". NULL: nothing. */
+/* Checks paths[i] by itself and against those before it. Returns NULL if it is valid, else the flaw
+ * as a predicate: "is empty". */
 const char *path_flaw(const char *const *paths, unsigned i);
 
-/* Copies n strings; none or all. 0 or -ENOMEM. */
+/* Copies n strings. Returns 0, or -ENOMEM and copies none. */
 int paths_copy(char **copies, const char *const *paths, unsigned n);
 void paths_free(char **paths, unsigned n);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks the blocks that nvswap reads and puts each value where the table of keys says. Relies on
- * the document for places and duplicates; leaves whatever is in other blocks unread.
+ * Walks the blocks that nvswap reads and stores each value at the offset that the table of keys
+ * gives. Relies on the document for places and duplicates; ignores all other blocks.
  */
 #include "config/reader.h"
 
@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "config/paths.h"
 
-#define SHOWN_BYTES 48	/* of a key or value in a message */
+#define SHOWN_BYTES 48	/* of a key or value quoted in a message */
 #define NAME_BYTES  128 /* of "zero_optimization.offload_optimizer.<key>" */
 
 int reader_complain(struct reader *r, const struct json_place *place, const char *subject,
@@ -38,7 +38,7 @@ static void say(struct reader *r, enum nvs_log_level level, const struct json_pl
 	log_say(&r->config.log, level, "%s:%u:%u: %s", r->file, place->line, place->column, text);
 }
 
-/* A piece of the file that is safe on a terminal, cut where it is long. */
+/* Quotes text of the file: control characters become '?', and long text is cut. */
 static const char *show(const char *bytes, size_t length, char shown[SHOWN_BYTES + 8])
 {
 	size_t n = length, kept = 0;
@@ -52,7 +52,7 @@ static const char *show(const char *bytes, size_t length, char shown[SHOWN_BYTES
 		unsigned char c = (unsigned char)bytes[i];
 
 		if (c == 0xc2 && i + 1 < n && (unsigned char)bytes[i + 1] < 0xa0)
-			continue; /* of a control character of two bytes; '?' for its second */
+			continue; /* first byte of a two-byte control character */
 		if (i && (unsigned char)bytes[i - 1] == 0xc2 && c < 0xa0)
 			c = '?';
 		if (c < ' ' || c == 0x7f)
@@ -72,13 +72,7 @@ static const char *show_value(const struct json_value *value, char shown[SHOWN_B
 	return show(value->raw, value->raw_length, shown);
 }
 
-static bool is_string(const struct json_value *value, const char *text)
-{
-	return value->type == JSON_STRING && value->length == strlen(text) &&
-	       !memcmp(value->string, text, value->length);
-}
-
-/* `why`: ", which is negative" or the like, or "". */
+/* `why` follows the value: ", which is negative", or "". */
 static int refuse(struct reader *r, const struct config_key *key, const struct json_value *value,
 		  const char *name, const char *why)
 {
@@ -132,7 +126,7 @@ static int read_whole(struct reader *r, const struct config_key *key,
 	return 0;
 }
 
-/* A real number in [0, max], or below it where `open`. */
+/* Reads a real number in [0, max], or in [0, max) if `open`. */
 static int read_real(struct reader *r, const struct config_key *key, const struct json_value *value,
 		     const char *name, double max, bool open, double *into)
 {
@@ -143,9 +137,9 @@ static int read_real(struct reader *r, const struct config_key *key, const struc
 		return refuse(r, key, value, name, "");
 	result = json_read_real(value, &real);
 	if (result == -ENOMEM)
-		return error_set(r->error, result, "%s: no memory to read it", r->file);
+		return error_set(r->error, result, "%s: out of memory", r->file);
 	if (result)
-		return refuse(r, key, value, name, ", which no double holds");
+		return refuse(r, key, value, name, ", which is out of the range of a double");
 	if (real < 0)
 		return refuse(r, key, value, name, ", which is negative");
 	if (real > max || (open && real >= max))
@@ -176,7 +170,7 @@ static int read_device(struct reader *r, const struct config_key *key,
 		       const struct json_value *value, const char *name)
 {
 	for (int i = NVS_DEVICE_NONE; i <= NVS_DEVICE_NVME; i++) {
-		if (is_string(value, nvs_device_name((enum nvs_device)i))) {
+		if (json_is_string(value, nvs_device_name((enum nvs_device)i))) {
 			*(enum nvs_device *)place_of(r, key) = (enum nvs_device)i;
 			return 0;
 		}
@@ -206,7 +200,7 @@ static int read_grad(struct reader *r, const struct config_key *key, const struc
 		return 0;
 	}
 	for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
-		if (is_string(value, dtypes[i].name)) {
+		if (json_is_string(value, dtypes[i].name)) {
 			*(enum nvs_dtype *)place_of(r, key) = dtypes[i].dtype;
 			r->grad_named = true;
 			return 0;
@@ -227,7 +221,7 @@ static int read_name(struct reader *r, const struct config_key *key, const struc
 	return 0;
 }
 
-/* Gathers the strings of a path or a list of paths; their number, or a negative errno. */
+/* Collects the strings of a path or a list of paths. Returns their number or a negative errno. */
 static int gather_paths(struct reader *r, const struct config_key *key,
 			const struct json_value *value, const char *name, const char **paths)
 {
@@ -244,9 +238,8 @@ static int gather_paths(struct reader *r, const struct config_key *key,
 
 		if (item->type != JSON_STRING)
 			return refuse(r, key, item, name, "");
-		if (strlen(item->string) != item->length ||
-		    json_has_lone_surrogate(item->raw, item->raw_length))
-			return refuse(r, key, item, name, ", which no path can be");
+		if (strlen(item->string) != item->length || item->lone_surrogate)
+			return refuse(r, key, item, name, ", which is not a valid path");
 		paths[n] = item->string;
 		flaw = path_flaw(paths, n++);
 		if (flaw)
@@ -265,7 +258,7 @@ static int read_paths(struct reader *r, const struct config_key *key,
 	int n;
 
 	if (value->type == JSON_NULL)
-		return 0; /* as in DeepSpeed: none is given */
+		return 0; /* as in DeepSpeed, the same as no key */
 	n = gather_paths(r, key, value, name, paths);
 	if (n < 0)
 		return n;
@@ -274,7 +267,7 @@ static int read_paths(struct reader *r, const struct config_key *key,
 	offload->npaths = 0;
 	*fresh = true;
 	if (paths_copy(offload->nvme_path, paths, (unsigned)n))
-		return error_set(r->error, -ENOMEM, "%s: no memory to read it", r->file);
+		return error_set(r->error, -ENOMEM, "%s: out of memory", r->file);
 	offload->npaths = (unsigned)n;
 	return 0;
 }
@@ -313,7 +306,7 @@ static int read_value(struct reader *r, const struct config_key *key,
 	return -EINVAL;
 }
 
-/* The key that is another name of this one's setting and stands in the file, or NULL. */
+/* The alias of this key that the file also sets, or NULL. */
 static const struct config_key *other_name(const struct reader *r, const struct config_key *key)
 {
 	if (key->type != KEY_U32 && key->type != KEY_U64)
@@ -333,9 +326,9 @@ static int read_setting(struct reader *r, const struct config_key *key,
 	char text[NAME_BYTES + 96];
 	int result = 0;
 
-	if (is_string(value, "auto") && !config_block_is_strict(key->block)) {
+	if (json_is_string(value, "auto") && !config_block_is_strict(key->block)) {
 		config_key_set_default(key, &r->config);
-		snprintf(text, sizeof(text), "%s is \"auto\"; the default is taken, %s", name,
+		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", name,
 			 key->default_text ? key->default_text : "none");
 		say(r, NVS_LOG_INFO, &value->place, text);
 	} else {
@@ -347,8 +340,7 @@ static int read_setting(struct reader *r, const struct config_key *key,
 	if (other && whole_at(r, other) != before)
 		return reader_complain(
 			r, &value->place, name,
-			"%s is %llu, but `%s`, another name of the same setting, is %llu "
-			"on line %u; leave one of them out",
+			"%s is %llu, but its alias `%s` is %llu on line %u; remove one of them",
 			name, (unsigned long long)whole_at(r, key), other->name,
 			(unsigned long long)before, r->seen[other - config_keys]->place.line);
 	return 0;
@@ -364,11 +356,12 @@ static int read_child(struct reader *r, const struct config_key *key,
 	char text[NAME_BYTES + 160];
 
 	if (value->type == JSON_NULL)
-		return 0; /* as in DeepSpeed: the block is not there */
+		return 0; /* as in DeepSpeed, the same as no block */
 	if (key->child == BLOCK_ZERO && (value->type == JSON_TRUE || value->type == JSON_FALSE)) {
-		snprintf(text, sizeof(text),
-			 "%s is an object since DeepSpeed 0.3; true and false offload nothing",
-			 name);
+		snprintf(
+			text, sizeof(text),
+			"%s has been an object since DeepSpeed 0.3; true and false offload nothing",
+			name);
 		say(r, NVS_LOG_WARNING, &value->place, text);
 		return 0;
 	}
@@ -377,9 +370,8 @@ static int read_child(struct reader *r, const struct config_key *key,
 	if (first)
 		return reader_complain(
 			r, &value->key_place, name,
-			"%s stands here, and the same block as `%.*s` on line %u; leave one "
-			"of them out",
-			name, (int)first->key_length, first->key, first->key_place.line);
+			"%s is the same block as `%.*s` on line %u; remove one of them", name,
+			(int)first->key_length, first->key, first->key_place.line);
 	r->blocks[key->child] = value;
 	return read_block(r, key->child, value, name);
 }
@@ -409,7 +401,7 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 	return read_setting(r, key, member, name);
 }
 
-/* `path` is what the file calls the block: "zero_optimization.offload_param", "" for the whole. */
+/* `path` is the block's path in the file: "zero_optimization.offload_param", "" for the top. */
 static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
 		      const char *path)
 {
@@ -419,10 +411,9 @@ static int read_block(struct reader *r, enum config_block block, const struct js
 	if (twice) {
 		snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
 			 show(twice->key, twice->key_length, shown));
-		return reader_complain(
-			r, &twice->key_place, name,
-			"%s stands here and on line %u already; a key may stand once", name,
-			twice->earlier->key_place.line);
+		return reader_complain(r, &twice->key_place, name,
+				       "%s is already set on line %u; remove one of them", name,
+				       twice->earlier->key_place.line);
 	}
 	for (member = object->first; member; member = member->next) {
 		int result = read_member(r, block, member, path);
@@ -441,8 +432,8 @@ int reader_read(struct reader *r, const struct json_value *root)
 
 	if (root->type != JSON_OBJECT)
 		return reader_complain(r, &root->place, NULL,
-				       "the document is %s; it must be an object, the whole of a "
-				       "DeepSpeed configuration or blocks of it",
+				       "the document is %s; it must be an object: a DeepSpeed "
+				       "configuration or some of its blocks",
 				       show_value(root, shown));
 	result = read_block(r, BLOCK_ROOT, root, "");
 	return result ? result : rules_apply(r, was);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold between settings, wherever each of them came from, and what follows from them.
+ * Checks between settings, whichever file set each of them, and settings that follow from others.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "config/reader.h"
 
-/* Where the file sets what lies at this place of struct nvs_config; NULL: it does not. */
+/* The value in the file for the setting at this offset of struct nvs_config, or NULL. */
 static const struct json_value *seen_at(const struct reader *r, size_t place)
 {
 	for (unsigned i = 0; i < config_key_count; i++)
@@ -49,22 +49,22 @@ static int nvme_has_path(struct reader *r, enum config_block block,
 	if (offload->device != NVS_DEVICE_NVME || offload->npaths)
 		return 0;
 	device = seen_at(r, base + offsetof(struct nvs_offload_config, device));
-	return reader_complain(
-		r, device ? &device->place : NULL,
-		block == BLOCK_PARAM ? "offload_param.nvme_path" : "offload_optimizer.nvme_path",
-		"%s.device is \"nvme\", but there is no nvme_path beside it; give "
-		"\"nvme_path\" a directory on the drive, a raw block device, or a list of "
-		"1 to %d of them",
-		config_block_name(block), NVS_PATHS_MAX);
+	return reader_complain(r, device ? &device->place : NULL,
+			       block == BLOCK_PARAM ? "offload_param.nvme_path"
+						    : "offload_optimizer.nvme_path",
+			       "%s.device is \"nvme\", but nvme_path is not set; set it to a "
+			       "directory on the drive, a raw block device, or a list of 1 to %d "
+			       "of these",
+			       config_block_name(block), NVS_PATHS_MAX);
 }
 
 static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block block)
 {
-	/* Optimizer state is float32, whatever the parameters are. */
+	/* Optimizer state is always float32. */
 	return nvs_dtype_size(block == NVS_OFFLOAD_PARAM ? config->param_dtype : NVS_F32);
 }
 
-/* Master weight, exp_avg and exp_avg_sq of an element. */
+/* Per element: master weight, exp_avg and exp_avg_sq. */
 #define STATE_BYTES (3 * sizeof(float))
 
 static uint64_t cache_bytes(const struct nvs_config *config, enum nvs_block block)
@@ -109,9 +109,8 @@ static int cache_is_countable(struct reader *r)
 		return 0;
 	return reader_complain(
 		r, at ? &at->place : NULL, "nvswap.optimizer_max_in_cpu",
-		"a cache of nvswap.optimizer_max_in_cpu %llu elements of %zu bytes, "
-		"beside the buffers of offload_optimizer, is larger than any memory; "
-		"make it smaller",
+		"nvswap.optimizer_max_in_cpu %llu elements of %zu bytes and the buffers of "
+		"offload_optimizer together exceed 2^63 bytes; lower it",
 		(unsigned long long)r->config.optimizer_max_in_cpu, STATE_BYTES);
 }
 
@@ -131,8 +130,8 @@ static int buffers_are_countable(struct reader *r, enum nvs_block block)
 	return reader_complain(
 		r, at ? &at->place : NULL,
 		param ? "offload_param.buffer_size" : "zero_optimization.sub_group_size",
-		"a pool of %s.buffer_count %u x %s %llu elements of %llu bytes is larger "
-		"than any memory; make one of them smaller",
+		"a pool of %s.buffer_count %u x %s %llu elements of %llu bytes exceeds 2^63 bytes; "
+		"lower one of them",
 		param ? "offload_param" : "offload_optimizer", offload->buffer_count,
 		param ? "buffer_size" : "zero_optimization.sub_group_size",
 		(unsigned long long)offload->buffer_size,
@@ -146,13 +145,13 @@ void config_derive(struct nvs_config *config)
 	config->param_dtype = config->bf16_enabled   ? NVS_BF16
 			      : config->fp16.enabled ? NVS_F16
 						     : NVS_F32;
-	/* There is no key of either for the optimizer: a buffer takes one unit of a step, and what
-	 * is in the pool may stay there. */
+	/* offload_optimizer has no keys for these: a buffer holds one sub-group, and the whole pool
+	 * may stay resident. */
 	optimizer->buffer_size = config->sub_group_size;
 	if (__builtin_mul_overflow(optimizer->buffer_size, optimizer->buffer_count,
 				   &optimizer->max_in_cpu))
 		optimizer->max_in_cpu = UINT64_MAX;
-	/* As in DeepSpeed, the name AdamW asks for the mode, whatever adam_w_mode says. */
+	/* As in DeepSpeed, the type AdamW overrides adam_w_mode. */
 	if (!strcasecmp(config->adam.type, "AdamW"))
 		config->adam.adam_w_mode = true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients between two steps: lent ones stay where the caller has them; added ones are summed up
- * in tensors of the engine, which keeps them in the pool while it has room. And the one pass over
- * them that finds their norm.
+ * Gradients between two steps: lent ones stay in the caller's memory; added ones are summed in
+ * tensors of the engine, which keeps them in the pool while it has room. Also the pass over the
+ * gradients that computes their norm.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,7 @@ int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *e
 	if (!optimizer->unfinished)
 		return 0;
 	return error_set(error, -EBUSY,
-			 "step %" PRIu64 " has begun and failed before its end: call "
+			 "step %" PRIu64 " has failed and is not finished: call "
 			 "nvs_optimizer_step again to finish it",
 			 optimizer->step + 1);
 }
@@ -35,7 +35,7 @@ int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t of
 	if (offset > which->numel || numel > which->numel - offset)
 		return error_about(error, -EINVAL, which->name, 0, 0,
 				   "%" PRIu64 " elements from %" PRIu64
-				   " on are not all in group %s, which has %" PRIu64,
+				   " on go beyond the end of group %s, which has %" PRIu64,
 				   numel, offset, which->name, which->numel);
 	return 0;
 }
@@ -89,10 +89,9 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 
 /* ---- Adding ---- */
 
-/* Begins a use of the tile that holds what has been added; one that nothing was added to is zeros.
- */
-static int begin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
-		      struct nvs_error *error)
+/* Pins the gradient tile; one to which nothing was added becomes zeros. */
+static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
+		    struct nvs_error *error)
 {
 	int rc;
 
@@ -102,7 +101,7 @@ static int begin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *til
 			memset(nvs_data(tile->tensor), 0, optimizer->tile_numel * STATE_BYTES);
 		return rc;
 	}
-	return engine_use(optimizer->engine, tile->tensor, error);
+	return engine_pin(optimizer->engine, tile->tensor, error);
 }
 
 static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enum nvs_dtype dtype,
@@ -115,7 +114,7 @@ static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enu
 		struct gradient_tile *tile =
 			&optimizer->gradients[from / optimizer->gradient_numel];
 		uint64_t n = optimizer->gradient_numel - within;
-		int rc = begin_tile(optimizer, tile, error);
+		int rc = pin_tile(optimizer, tile, error);
 
 		if (rc)
 			return rc;
@@ -159,12 +158,11 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 	return rc;
 }
 
-/* ---- Forgetting ---- */
+/* ---- Discarding ---- */
 
 void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients)
 {
-	/* New contents that are given up: the old ones, on the drive if anywhere, nobody asks for.
-	 */
+	/* Releasing a lease clean discards the new contents; the old ones are never read again. */
 	if (!nvs_lease(optimizer->engine, &gradients->tensor, 1, 0, NULL))
 		nvs_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
 	nvs_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
@@ -179,7 +177,7 @@ static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *t
 		return;
 	tile->valid = false;
 	nvs_tensor_get_info(optimizer->engine, tile->tensor, &info);
-	/* Elsewhere there is no memory to be given up. */
+	/* Only a resident tile has memory to release. */
 	if (info.state == NVS_RESIDENT && !nvs_lease(optimizer->engine, &tile->tensor, 1, 0, NULL))
 		nvs_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN, NULL);
 }
@@ -206,7 +204,7 @@ int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_er
 	return rc;
 }
 
-/* ---- Looking at them ---- */
+/* ---- Sums ---- */
 
 const char *gradients_at(const struct nvs_optimizer *optimizer, const struct segment *segment,
 			 enum nvs_dtype *dtype)
@@ -226,7 +224,7 @@ const char *gradients_at(const struct nvs_optimizer *optimizer, const struct seg
 	       segment->at % optimizer->gradient_numel * nvs_dtype_size(*dtype);
 }
 
-/* Blocks [first, first + n) of the flat space, summed by the threads into optimizer->sums. */
+/* The threads sum blocks [first, first + n) of the flat space into optimizer->sums. */
 struct sum_task {
 	struct nvs_optimizer *optimizer;
 	uint64_t first, n;
@@ -243,7 +241,7 @@ static double sum_block(const struct nvs_optimizer *optimizer, uint64_t block)
 	enum nvs_dtype dtype;
 	const char *gradients;
 
-	/* Groups begin where blocks do, so there is one in it, or what pads one. */
+	/* Groups begin at block boundaries, so a block has one group or padding. */
 	if (!next_segment(optimizer, &from, end, &segment) ||
 	    !has_gradients(&optimizer->groups[segment.group]))
 		return 0;
@@ -278,7 +276,7 @@ static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t e
 		threads_run(optimizer->threads, sum_blocks, &task);
 		optimizer->sum_ns += task.ns;
 		optimizer->sum_cpu_ns += task.cpu_ns;
-		/* In order, so that the sum does not depend on who did what. */
+		/* In order, so that the sum does not depend on the threads. */
 		for (uint64_t i = 0; i < task.n; i++)
 			*sum += optimizer->sums[i];
 		from += task.n * SUM_BLOCK;
@@ -302,14 +300,14 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 		bool valid = tile->valid;
 		int rc = 0;
 
-		/* Where nothing was added the tiles do not matter: as far as that goes at once. */
+		/* A run of tiles without added gradients is summed at once. */
 		while (!valid && i + 1 < optimizer->ngradients && !tile[1].valid) {
 			tile++;
 			i++;
 			end += numel;
 		}
 		if (valid)
-			rc = begin_tile(optimizer, tile, error);
+			rc = pin_tile(optimizer, tile, error);
 		if (rc)
 			return rc;
 		read_ahead(optimizer, i + 1);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An optimizer that outlives the run: the header, which says what the state in a kept store is
- * worth (step, loss scale, layout, what of an unfinished step is done), and the commit of both,
- * which the engine makes whole or not at all.
+ * A kept optimizer: the header, which has the step, the loss scale, the layout and the progress of
+ * an unfinished step, and the commit of header and state, which the engine makes atomic.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -17,11 +16,11 @@
 #define MAGIC	"nvsoptim"
 #define VERSION 2u
 
-/* As it lies in the store; docs/store-format.md. Numbers are of the machine's byte order. */
+/* The header in the store, see docs/store-format.md. Numbers have the machine's byte order. */
 struct header {
 	char magic[8];
 	uint32_t version, unfinished;
-	uint64_t layout; /* sum over the groups' names and places */
+	uint64_t layout; /* checksum of the groups' names and places */
 	uint64_t tile_numel, ntiles, noffloaded, ngradients, ngroups;
 	uint32_t gradient_dtype, dynamic; /* dynamic: the loss scale */
 	uint64_t step;
@@ -39,7 +38,7 @@ static size_t header_size(const struct nvs_optimizer *optimizer)
 	       optimizer->ngroups;
 }
 
-/* Once, when it is opened: no later call is then to take memory for it, and to do without. */
+/* Computed once, on open: no later call allocates. */
 static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	XXH3_state_t *state = XXH3_createState();
@@ -59,7 +58,7 @@ static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return 0;
 }
 
-/* ---- Finding it ---- */
+/* ---- Reading the header ---- */
 
 #define NAME "optimizer"
 
@@ -89,7 +88,7 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = nvs_wait(optimizer->engine, &optimizer->header_tensor, 1, -1, error);
 	if (!rc && !is_header(optimizer->header, optimizer->header_bytes))
 		rc = error_about(error, -EUCLEAN, NAME, 0, 0,
-				 "what the kept store has as the optimizer's header is none: "
+				 "the optimizer's header in the kept store is invalid: "
 				 "restore the store from a copy, or remove it if it is not needed");
 	return rc;
 }
@@ -116,7 +115,7 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	return rc;
 }
 
-/* ---- Taking over ---- */
+/* ---- Adopting it ---- */
 
 int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
@@ -147,7 +146,7 @@ static void adopt_marks(struct nvs_optimizer *optimizer, const struct header *he
 {
 	const uint8_t *mark = header->marks;
 
-	/* A commit leaves no tile without state: one that has none now has lost it. */
+	/* A commit leaves no tile without state: one that has none has lost it. */
 	for (size_t i = 0; i < optimizer->ntiles; i++) {
 		optimizer->tiles[i].fresh = false;
 		optimizer->tiles[i].done = *mark++;
@@ -163,7 +162,7 @@ static void adopt_marks(struct nvs_optimizer *optimizer, const struct header *he
 static void adopt(struct nvs_optimizer *optimizer, const struct header *header)
 {
 	optimizer->step = header->step;
-	/* A loss scale that is fixed, or none, is what the configuration says now. */
+	/* A fixed loss scale, or none, is as configured now. */
 	if (header->dynamic && has_dynamic_scale(optimizer))
 		optimizer->scaler = header->scaler;
 	optimizer->unfinished = header->unfinished;
@@ -174,7 +173,7 @@ static void adopt(struct nvs_optimizer *optimizer, const struct header *header)
 	adopt_marks(optimizer, header);
 }
 
-/* State of tiles that are not offloaded, from the store into host memory. */
+/* Reads the state of tiles that are not offloaded into host memory. */
 static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
@@ -279,8 +278,8 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	return write_from(optimizer, optimizer->header_tensor, optimizer->header, error);
 }
 
-/* A commit writes what is out of use, so what is held is let go for it, and stays in the pool. */
-static int let_go(struct nvs_optimizer *optimizer, struct nvs_error *error)
+/* A commit writes unpinned tensors, so held tiles are released for it; they stay in the pool. */
+static int release_held(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
 
@@ -292,21 +291,21 @@ static int let_go(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = nvs_release(optimizer->engine, &tile->tensor, 1,
 				 tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
 		tile->held = rc;
-		tile->let_go = !rc;
+		tile->released = !rc;
 	}
 	return rc;
 }
 
-/* One that can't be had back is read, or found in the pool, when its turn comes. */
-static void take_back(struct nvs_optimizer *optimizer, bool written)
+/* A tile that can't be pinned again is fetched like any other when its turn comes. */
+static void hold_again(struct nvs_optimizer *optimizer, bool written)
 {
 	for (size_t i = 0; i < optimizer->noffloaded; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 
-		if (!tile->let_go)
+		if (!tile->released)
 			continue;
-		tile->let_go = false;
-		tile->held = !engine_use(optimizer->engine, tile->tensor, NULL);
+		tile->released = false;
+		tile->held = !engine_pin(optimizer->engine, tile->tensor, NULL);
 		tile->changed &= !written;
 	}
 }
@@ -319,14 +318,14 @@ static bool any_fresh(const struct nvs_optimizer *optimizer)
 	return false;
 }
 
-/* What an earlier commit, which hung, has begun to write from host memory. */
-static int landed(struct nvs_optimizer *optimizer, struct nvs_error *error)
+/* Waits for writes from host memory that an earlier commit started before the drive hung. */
+static int wait_for_writes(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
-		rc = engine_landed(optimizer->engine, &optimizer->tiles[i].tensor, 1, error);
-	return rc ? rc : engine_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
+		rc = engine_wait_landed(optimizer->engine, &optimizer->tiles[i].tensor, 1, error);
+	return rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
 }
 
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
@@ -335,17 +334,17 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	if (!optimizer->keep)
 		return 0;
-	rc = landed(optimizer, error);
-	/* What it would be made from is the caller's, and gone with the run. */
+	rc = wait_for_writes(optimizer, error);
+	/* The weights that state is created from are the caller's, and gone with the run. */
 	if (!rc && any_fresh(optimizer))
 		rc = init_tiles(optimizer, error);
 	if (!rc)
-		rc = let_go(optimizer, error);
+		rc = release_held(optimizer, error);
 	if (!rc)
 		rc = write_outside(optimizer, error);
 	if (!rc)
 		rc = nvs_commit(optimizer->engine, error);
-	take_back(optimizer, !rc);
+	hold_again(optimizer, !rc);
 	return rc;
 }
 

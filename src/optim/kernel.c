@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which kernels this processor has, and the factors of a step of Adam's. Compiled for the baseline:
- * nothing here may use what has yet to be asked for.
+ * The kernels that this processor supports, and the factors of an Adam step. Compiled for the
+ * baseline instruction set, since it runs before the check.
  */
 #include "optim/kernel.h"
 
@@ -48,7 +48,7 @@ static bool has_f16c(void)
 	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
-/* These tell also whether the operating system keeps the wide registers. */
+/* These builtins also check that the operating system saves the wide registers. */
 static bool has_avx2(void)
 {
 	return __builtin_cpu_supports("avx2") && has_f16c();

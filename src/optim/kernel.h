@@ -1,37 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The arithmetic of a step, over arrays in memory: Adam's update, conversions between element
- * types, and sums of squares. One set of functions for each instruction set, chosen when the
- * program runs. All sets give the same bits: they add, multiply, divide and take roots one
- * operation at a time in the same order, each rounded as IEEE 754 has it, without fused operations.
+ * types, and sums of squares. There is one set of functions per instruction set, chosen at run
+ * time. All sets compute the same bits: additions, multiplications, divisions and roots come one at
+ * a time in the same order, each rounded by IEEE 754, without fused operations.
  */
 #ifndef OPTIM_KERNEL_H
 #define OPTIM_KERNEL_H
 
 #include "nvswap.h"
 
-/* What an update of Adam's needs beside the arrays; the same for all elements of a step. */
+/* The constants of an Adam update; the same for all elements of a step. */
 struct adam {
 	float beta1, beta2;
-	float one_minus_beta1, one_minus_beta2; /* rounded from doubles */
+	float one_minus_beta1, one_minus_beta2; /* computed in double, then rounded */
 	float eps;
 	float step_size;   /* lr / (1 - beta1^step), or lr without bias correction */
 	float root_factor; /* 1 / sqrt(1 - beta2^step), or 1 */
-	float decay;	   /* Adam: weight_decay, added to the gradient times the weight;
-			      AdamW: lr * weight_decay, taken off the weight; 0: none */
+	float decay;	   /* Adam: weight_decay; times the weight, added to the gradient.
+			      AdamW: lr * weight_decay; times the weight, subtracted. 0: none */
 	bool decoupled;	   /* AdamW */
-	float grad_factor; /* what gradients are multiplied by first: unscaled and clipped */
+	float grad_factor; /* gradients are multiplied by it first: unscaling and clipping */
 };
 
 /* The factors of step `step` (from 1) with learning rate lr; computed in double. */
 struct adam adam_factors(const struct nvs_optimizer_config *config, double lr, uint64_t step,
 			 double grad_factor);
 
-#define SUM_BLOCK 1024u /* elements that sum_squares takes at most */
+#define SUM_BLOCK 1024u /* the largest n of sum_squares */
 
 /*
- * Element types are NVS_F32, NVS_BF16 and NVS_F16. Arrays need the alignment of their elements
- * only; any n, also 0. Rounding is to nearest, ties to even; NaN stays NaN.
+ * Element types are NVS_F32, NVS_BF16 and NVS_F16. Arrays are aligned to their elements; n may be
+ * 0. Rounding is to nearest, ties to even; NaN stays NaN.
  */
 struct kernel {
 	const char *name; /* "avx512", "avx2", "plain" */
@@ -39,28 +39,28 @@ struct kernel {
 	 * g = gradient * grad_factor; Adam: g += decay * w; m = m*beta1 + g*(1-beta1);
 	 * v = v*beta2 + g*g*(1-beta2); AdamW: w -= decay * w;
 	 * w -= step_size * (m / (sqrt(v) * root_factor + eps)).
-	 * `weights` gets w in its type; NULL: nothing does.
+	 * `weights` receives w in its type; it may be NULL.
 	 */
 	void (*adam)(const struct adam *adam, float *master, float *exp_avg, float *exp_avg_sq,
 		     const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
 		     enum nvs_dtype weights_dtype, size_t n);
-	/* to[i] = from[i] * factor as fp32, rounded to the type of `to`. They may be the same
-	 * array where the types are as long; else they don't overlap. */
+	/* to[i] = from[i] * factor in fp32, rounded to the type of `to`. The arrays may be the same
+	 * if the types have the same size; otherwise they must not overlap. */
 	void (*convert)(void *to, enum nvs_dtype to_dtype, const void *from,
 			enum nvs_dtype from_dtype, float factor, size_t n);
 	/* to[i] += from[i], the sum in fp32 and rounded to the type of `to`. */
 	void (*add)(void *to, enum nvs_dtype to_dtype, const void *from, enum nvs_dtype from_dtype,
 		    size_t n);
 	/* The sum of squares, in double, of n <= SUM_BLOCK elements: eight sums over elements with
-	 * the same index modulo 8, added up as ((0+4)+(2+6)) + ((1+5)+(3+7)). inf or nan where an
+	 * the same index modulo 8, added up as ((0+4)+(2+6)) + ((1+5)+(3+7)). inf or nan if an
 	 * element is. */
 	double (*sum_squares)(const void *from, enum nvs_dtype dtype, size_t n);
 };
 
-/* The fastest set that this processor has. Never NULL. */
+/* The fastest set that this processor supports. Never NULL. */
 const struct kernel *kernel_best(void);
-/* Those that this processor has, fastest first, and last "plain": kernel_at(0) is kernel_best();
- * NULL behind the last. For tests and benchmarks. */
+/* For tests and benchmarks: the supported sets, fastest first, "plain" last, then NULL.
+ * kernel_at(0) is kernel_best(). */
 const struct kernel *kernel_at(unsigned i);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel for AVX2 and F16C: vectors of eight. Compiled with these (see the Makefile), and
- * never called where the processor has not both.
+ * The kernel for AVX2 and F16C: vectors of eight. Compiled with these flags (see the Makefile), and
+ * called only if the processor has both.
  */
 #include "optim/kernel_sets.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel for AVX-512: vectors of sixteen. It takes no more than the foundation (F). Compiled
- * with it (see the Makefile), and never called where the processor has it not.
+ * The kernel for AVX-512: vectors of sixteen. It needs only the foundation (F). Compiled with that
+ * flag (see the Makefile), and called only if the processor has it.
  */
 #include "optim/kernel_sets.h"
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of a kernel, written once for vectors of any width. What includes it says first
- * what a vector is and how one gets from and to memory:
+ * The functions of a kernel, written once for vectors of any width. The including file first
+ * defines the vector and its loads and stores:
  *
- *	vec	LANES values of fp32, which + - * / work on
+ *	vec	LANES values of fp32, with operators + - * /
  *	splat	all lanes the same; root: square roots
  *	load_f32, load_bf16, load_f16, store_f32, store_bf16, store_f16
  *		LANES elements at any address
  *	doubles, widen
  *		WIDE values of double, and as many of fp32 from any address as such
  *
- * and then names the result `set`. Each loop exists once for every combination of element types,
- * so that none looks at a type; one that ends within a vector does its last elements on a copy.
+ * and names the result `set`. Each loop exists once for every combination of element types, so no
+ * loop tests a type. A loop that ends within a vector computes the last elements on a copy.
  */
 #include "optim/kernel.h"
 
@@ -20,7 +20,7 @@
 
 #define BYTES_MAX (LANES * sizeof(float)) /* of a vector's elements in the longest type */
 
-/* The compiler is to make one of each of its callers' constants. */
+/* Makes the compiler specialize the function for each caller's constants. */
 #define SPECIALISED static inline __attribute__((always_inline))
 
 SPECIALISED size_t size_of(enum nvs_dtype dtype)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel in C alone: a vector is one element, and the compiler is free to do several at once
- * with what every processor of the target has. fp16 is made of bits.
+ * The kernel in plain C: a vector is one element, and the compiler may vectorize with the target's
+ * baseline instructions. fp16 is converted bit by bit.
  */
 #include "optim/kernel_sets.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sets of functions that there are, for kernel.c to choose from. A set that this target has no
- * instructions for is NULL; one that is not may still be more than the processor has.
+ * The sets of functions that kernel.c chooses from. A set for other targets is NULL; a set that is
+ * not NULL may still need instructions that the processor lacks.
  */
 #ifndef OPTIM_KERNEL_SETS_H
 #define OPTIM_KERNEL_SETS_H

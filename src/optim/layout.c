@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where every element lies: groups in the flat space, tiles over it, and which of these are
- * offloaded. Fixed when the optimizer is opened.
+ * The layout: groups in the flat space, tiles over it, and which tiles are offloaded. Fixed when
+ * the optimizer is opened.
  */
 #include <assert.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 
 	if (!length || length > NVS_NAME_MAX)
 		return error_set(error, -EINVAL,
-				 "a group's name must have from 1 to %d bytes, and this has %zu",
+				 "a group's name must have 1 to %d bytes; this one has %zu",
 				 NVS_NAME_MAX, length);
 	if (!spec->numel)
 		return error_about(error, -EINVAL, spec->name, 0, 0,
@@ -121,20 +121,20 @@ uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer)
 	uint64_t pool = buffers_bytes(&optimizer->config) / STATE_BYTES;
 	uint64_t numel = pool / POOL_TILES, most = layout_tile_numel_max(optimizer), n;
 
-	/* Each tile has its books: of a tiny pool fewer are in flight. */
+	/* Each tile needs bookkeeping: with a tiny pool, longer tiles and fewer in flight. */
 	if (optimizer->flat / TILES_MAX > numel)
 		numel = least(optimizer->flat / TILES_MAX, pool / POOL_TILES_MIN);
 	numel = least(numel, most) / TILE_UNIT * TILE_UNIT;
 	if (!numel)
 		numel = TILE_UNIT;
-	/* All of one length, so that the last one is not mostly padding. */
+	/* Spread evenly, so that the last tile is not mostly padding. */
 	n = (optimizer->flat + numel - 1) / numel;
 	numel = round_up((optimizer->flat + n - 1) / n, TILE_UNIT);
 	return pool / numel < 2 ? 0 : numel;
 }
 
-/* Groups from the first on are offloaded until `ratio` of all elements are; the others begin a tile
- * of their own. */
+/* Offloads groups from the first on until they have `ratio` of all elements; the others begin a
+ * tile of their own. */
 static void place_groups(struct nvs_optimizer *optimizer)
 {
 	uint64_t all = 0, offloaded = 0, at = 0;
@@ -160,7 +160,7 @@ static void place_groups(struct nvs_optimizer *optimizer)
 		optimizer->noffloaded = optimizer->ntiles;
 }
 
-/* Of memory that is only touched when its tiles are made. */
+/* Maps memory whose pages are touched only when the tiles are created. */
 static int map_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	size_t n = optimizer->ntiles - optimizer->noffloaded;
@@ -221,7 +221,7 @@ void layout_free(struct nvs_optimizer *optimizer)
 
 /* ---- Looking up ---- */
 
-/* The last group that begins at `at` or before it. */
+/* The last group that begins at or before `at`. */
 static size_t group_at(const struct nvs_optimizer *optimizer, uint64_t at)
 {
 	size_t low = 0, high = optimizer->ngroups;
@@ -245,7 +245,7 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 	uint64_t last;
 
 	if (*from >= group->at + group->numel) {
-		/* In what pads the group. */
+		/* In the padding of the group. */
 		if (++i == optimizer->ngroups || optimizer->groups[i].at >= end)
 			return false;
 		group = &optimizer->groups[i];

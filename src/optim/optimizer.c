@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing an optimizer: its engine on the offload_optimizer block, the tensors of its
- * tiles, its threads.
+ * Opens and closes an optimizer: its engine on the offload_optimizer block, the tensors of its
+ * tiles, and its threads.
  */
 #include <assert.h>
 #include <errno.h>
@@ -25,14 +25,14 @@ static int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *e
 		return 0;
 	if (optimizer->config.adam.amsgrad)
 		return error_about(error, -ENOTSUP, "optimizer.params.amsgrad", 0, 0,
-				   "optimizer.params.amsgrad is true, and nvswap's Adam keeps no "
-				   "maximum of exp_avg_sq: set it to false, or give an update "
-				   "function of your own");
+				   "optimizer.params.amsgrad is true, but nvswap's Adam keeps no "
+				   "maximum of exp_avg_sq: set it to false, or provide an update "
+				   "function");
 	if (!*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
 		return 0;
 	return error_about(error, -ENOTSUP, "optimizer.type", 0, 0,
-			   "optimizer.type is %s, and nvswap has Adam and AdamW: name one of them, "
-			   "or give an update function of your own",
+			   "optimizer.type is %s, but nvswap has only Adam and AdamW: set one of "
+			   "them, or provide an update function",
 			   type);
 }
 
@@ -41,19 +41,19 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 {
 	const struct nvs_config *config = &optimizer->config;
 	uint64_t need = (optimizer->ncached + 2) * tile_numel * STATE_BYTES;
-	char text[32];
+	uint64_t step = config->optimizer.buffer_count * sizeof(float);
 
 	return error_about(error, code, "buffer_count", 0, 0,
 			   "a pool of offload_optimizer.buffer_count %u x "
 			   "zero_optimization.sub_group_size %" PRIu64
 			   " x 4 bytes does not hold two tiles of %" PRIu64
-			   " elements beside the cache: raise these to %s (%" PRIu64
-			   " bytes) at least",
+			   " elements beside the cache: set sub_group_size to %" PRIu64
+			   " elements or more",
 			   config->optimizer.buffer_count, config->sub_group_size, tile_numel,
-			   size_text(need, text), need);
+			   (need + step - 1) / step);
 }
 
-/* Gradients are divided by it in fp32. */
+/* Gradients are divided by the scale in fp32. */
 static bool is_scale(double scale)
 {
 	return scale >= 0x1p-24 && scale <= 0x1p127;
@@ -65,46 +65,46 @@ static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *er
 		return 0;
 	if (config->loss_scale != 0 && !is_scale(config->loss_scale))
 		return error_about(error, -EINVAL, "fp16.loss_scale", 0, 0,
-				   "fp16.loss_scale is %g: allowed is 0, which is dynamic, or a "
-				   "scale from 2^-24 to 2^127",
+				   "fp16.loss_scale is %g: allowed are 0 (dynamic) and 2^-24 to "
+				   "2^127",
 				   config->loss_scale);
 	if (!is_scale(config->min_loss_scale) && config->min_loss_scale != 0)
 		return error_about(error, -EINVAL, "fp16.min_loss_scale", 0, 0,
-				   "fp16.min_loss_scale is %g: allowed is 0 or from 2^-24 to 2^127",
+				   "fp16.min_loss_scale is %g: allowed are 0 and 2^-24 to 2^127",
 				   config->min_loss_scale);
 	if (!config->loss_scale_window || !config->hysteresis || config->initial_scale_power > 127)
 		return error_about(error, -EINVAL, "fp16", 0, 0,
-				   "fp16.loss_scale_window and fp16.hysteresis are 1 or more, and "
-				   "fp16.initial_scale_power 127 or less");
+				   "fp16.loss_scale_window and fp16.hysteresis must be at least 1, "
+				   "fp16.initial_scale_power at most 127");
 	return 0;
 }
 
-/* Also what a file can't say, but a caller that fills in the structure can. */
+/* Includes values that the parser refuses but a caller may set. */
 static int check_values(const struct nvs_config *config, struct nvs_error *error)
 {
 	enum nvs_dtype dtype = config->grad_accum_dtype;
 
 	if (dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
 		return error_about(error, -EINVAL, "data_types.grad_accum_dtype", 0, 0,
-				   "gradients are added up in F32, BF16 or F16, not %s",
+				   "gradients are accumulated in F32, BF16 or F16, not %s",
 				   nvs_dtype_name(dtype));
 	if (!(config->optimizer.ratio >= 0 && config->optimizer.ratio <= 1))
 		return error_about(error, -EINVAL, "offload_optimizer.ratio", 0, 0,
-				   "offload_optimizer.ratio is %g: allowed is from 0 to 1",
+				   "offload_optimizer.ratio is %g: allowed are 0 to 1",
 				   config->optimizer.ratio);
 	if (!(config->gradient_clipping >= 0))
 		return error_about(error, -EINVAL, "gradient_clipping", 0, 0,
-				   "gradient_clipping is %g: allowed is 0, which is none, or more",
+				   "gradient_clipping is %g: allowed are 0 (none) and above",
 				   config->gradient_clipping);
 	return check_fp16(&config->fp16, error);
 }
 
 /* ---- The engine ---- */
 
-/* A pool is no larger than what there is to hold. */
+/* The pool is no larger than all state and gradients. */
 static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config *config)
 {
-	/* Those of a kept store may be longer than what this pool would ask for. */
+	/* Tiles of a kept store may be longer than this pool would make them. */
 	uint64_t tile = layout_tile_numel_max(optimizer) * STATE_BYTES;
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
 	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
@@ -130,7 +130,7 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 
 /* ---- Tensors ---- */
 
-/* Says in errors where it is: by its first group. */
+/* Names a tile by its first group, for errors. */
 static void name_tile(const struct nvs_optimizer *optimizer, const char *what, size_t i,
 		      uint64_t numel, char name[NVS_NAME_MAX + 1])
 {
@@ -143,7 +143,7 @@ static void name_tile(const struct nvs_optimizer *optimizer, const char *what, s
 		 optimizer->groups[segment.group].name, segment.offset, what, i);
 }
 
-/* Side by side in the order of the walk. */
+/* Registers tensors side by side, in walk order. */
 static int register_some(struct nvs_optimizer *optimizer, const char *what, uint64_t elements,
 			 enum nvs_dtype dtype, size_t first, size_t n, struct nvs_tensor **tensors,
 			 struct nvs_error *error)
@@ -220,13 +220,13 @@ static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 
 static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int code = optimizer->header ? -ESTALE : -EINVAL; /* of a kept store the tiles are given */
+	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
 	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
 	struct nvs_engine_stats stats;
 
 	nvs_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
-	/* A cache for all elements holds all tiles, which are a little more. */
+	/* A cache for all elements holds all tiles, padding included. */
 	if (optimizer->config.optimizer_max_in_cpu >= offloaded_numel(optimizer) &&
 	    room >= optimizer->noffloaded + 2)
 		optimizer->ncached = optimizer->noffloaded;
@@ -296,11 +296,11 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	unsigned n = optimizer->threads ? threads_count(optimizer->threads) : 0;
 	int rc;
 
-	/* What is to be kept has been committed, and no part of a later step is. */
+	/* The state was committed already; don't commit a part of a later step. */
 	if (optimizer->engine)
 		engine_abandon(optimizer->engine);
 	rc = nvs_close(optimizer->engine, error);
-	/* The drive hangs, and has to do with memory of ours. */
+	/* The drive hangs and may still access our memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;
 	threads_close(optimizer->threads);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the optimizer gives to tests, beside the public calls.
+ * The optimizer's functions for tests, beside the public ones.
  */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
@@ -8,7 +8,7 @@
 #include "nvswap.h"
 
 struct engine_ops;
-/* nvs_optimizer_open with this table in place of the I/O engine that the configuration names. */
+/* nvs_optimizer_open with this I/O engine instead of the configured one. */
 int optimizer_open_with(struct nvs_optimizer **optimizer, const struct nvs_config *config,
 			const struct nvs_group_spec *groups, size_t n,
 			const struct nvs_optimizer_options *options, const struct engine_ops *ops,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pass over the tiles: the calling thread fetches them in order, as room comes free; the compute
- * threads take slices of the oldest tile that has landed; and whoever ends a tile has it written.
- * Tiles in host memory are worked on while the drive is waited for. A tile that was begun is
- * finished, also when the pass fails: so every tile is either done or as it was.
+ * A pass over the tiles: the calling thread fetches them in order, as room comes free. Compute
+ * threads take slices of the oldest tile that has landed; the thread that computes a tile's last
+ * slice starts its write. Tiles in host memory are computed while the drive is busy. A tile that
+ * was begun is finished even if the pass fails: every tile is either done or unchanged.
  */
 #include <assert.h>
 #include <errno.h>
@@ -21,18 +21,18 @@ struct pass {
 	bool reverse;
 
 	pthread_mutex_t lock;
-	pthread_cond_t work;	 /* the threads: a tile was fetched or has landed, or all is over */
-	pthread_cond_t progress; /* the fetcher: a tile is finished */
-	size_t nfetched;	 /* tiles in optimizer->queue, in the order of the walk */
+	pthread_cond_t work;	 /* for the threads: a tile was fetched or landed, or the end */
+	pthread_cond_t progress; /* for the fetcher: a tile is finished */
+	size_t nfetched;	 /* tiles in optimizer->queue, in walk order */
 	bool all_fetched;
-	size_t front;	      /* the first of them that has elements nobody has taken */
-	uint64_t front_taken; /* of its elements */
+	size_t front;	      /* the first of them with elements that no thread has taken */
+	uint64_t front_taken; /* elements of it that were taken */
 	bool front_landed, front_awaited;
-	size_t nactive; /* tiles that were begun and are not finished */
-	size_t host;	/* the next tile in host memory, */
+	size_t nactive; /* tiles begun and not finished */
+	size_t host;	/* the next tile in host memory */
 	uint64_t host_taken;
 
-	uint64_t write_failures; /* of the engine, when the pass began */
+	uint64_t write_failures; /* the engine's, when the pass began */
 	int rc;
 	struct nvs_error error;
 	struct pass_figures figures;
@@ -44,13 +44,13 @@ struct slice {
 	uint64_t from, n;
 };
 
-/* Where in the walk an offloaded tile comes, and which tile comes there: the same both ways. */
+/* Maps an offloaded tile to its position in the walk, and a position to its tile. */
 static size_t mirrored(const struct pass *pass, size_t i)
 {
 	return pass->reverse ? pass->optimizer->noffloaded - 1 - i : i;
 }
 
-/* The end of this walk is the beginning of the next. */
+/* The last tiles of this walk are the first of the next. */
 static bool stays(const struct pass *pass, size_t tile)
 {
 	const struct nvs_optimizer *optimizer = pass->optimizer;
@@ -82,8 +82,7 @@ static bool is_offloaded(const struct pass *pass, size_t tile)
 	return tile < pass->optimizer->noffloaded;
 }
 
-/* What a tile needs of the engine: its state, if it is offloaded, and gradients, if some were
- * added. */
+/* The tensors that a tile needs: its state if it is offloaded, and gradients if some were added. */
 static unsigned tensors_of(const struct pass *pass, size_t tile, struct nvs_tensor *tensors[2])
 {
 	const struct gradient_tile *gradients = gradients_of(pass, tile);
@@ -105,9 +104,9 @@ static bool is_resident(struct nvs_optimizer *optimizer, struct nvs_tensor *tens
 }
 
 /*
- * Tiles that need the same gradients share one use of them. If each had its own, a read that failed
- * would end all of these, and one that began after that would hide the failure from the others.
- * False: nobody uses them yet.
+ * Tiles that need the same gradients share one pin of them. With a pin each, a failed read would
+ * unpin all, and a tile that pinned again afterwards would hide the failure from the others.
+ * False: the gradients are not pinned yet.
  */
 static bool share(struct pass *pass, struct gradient_tile *gradients)
 {
@@ -127,7 +126,7 @@ static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
 	pthread_mutex_unlock(&pass->lock);
 }
 
-/* Whoever leaves last ends the use, if there still is one. */
+/* The last one to leave unpins the tensor, if it is still pinned. */
 static void stop_sharing(struct pass *pass, struct gradient_tile *gradients, bool in_use)
 {
 	bool last;
@@ -136,15 +135,16 @@ static void stop_sharing(struct pass *pass, struct gradient_tile *gradients, boo
 	last = !--gradients->sharers;
 	pthread_mutex_unlock(&pass->lock);
 	if (last && in_use)
-		engine_let_go(pass->optimizer->engine, gradients->tensor);
+		engine_unpin(pass->optimizer->engine, gradients->tensor);
 }
 
-/* Leaves what may have failed to be read: looked at while the others can't read it again. */
+/* Leaves gradients whose read may have failed, under the lock, so that no other reads them again.
+ */
 static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
 {
 	int rc = nvs_wait(pass->optimizer->engine, &gradients->tensor, 1, -1, NULL);
 
-	/* Where the drive hangs it is still in use. */
+	/* If the drive hangs, it is still pinned. */
 	stop_sharing(pass, gradients, !rc || rc == -ETIMEDOUT);
 }
 
@@ -157,9 +157,9 @@ static void count_hit(struct pass *pass, struct tile *tile)
 	tile->ahead = false;
 }
 
-/* Begins uses of the first n of a tile's tensors; waits for room. */
-static int begin_uses(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
-		      struct nvs_error *error)
+/* Pins the first n of a tile's tensors; waits for room. */
+static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
+		       struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
 	struct tile *tile = &pass->optimizer->tiles[i];
@@ -186,7 +186,7 @@ static int fetch(struct pass *pass, size_t i, struct nvs_error *error)
 	struct nvs_tensor *tensors[2];
 	unsigned n = tensors_of(pass, i, tensors);
 	bool shared = gradients && share(pass, gradients);
-	int rc = begin_uses(pass, i, tensors, n - shared, error);
+	int rc = pin_tensors(pass, i, tensors, n - shared, error);
 
 	if (rc && shared)
 		leave_unread(pass, gradients);
@@ -206,14 +206,14 @@ static void drop_gradients(struct pass *pass, size_t tile)
 	done = !--gradients->users;
 	gradients->sharers -= done;
 	pthread_mutex_unlock(&pass->lock);
-	/* The last one's use ends in giving them up, before they can be written back. */
+	/* The last one discards them before they can be written back. */
 	if (done)
 		gradients_discard(pass->optimizer, gradients);
 	else
 		stop_sharing(pass, gradients, true);
 }
 
-/* Ends the use of a changed tile, and begins to write it. */
+/* Unpins a changed tile and starts to write it. */
 static int write_tile(struct pass *pass, struct tile *tile, struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
@@ -248,8 +248,7 @@ static int finish(struct pass *pass, size_t i, struct nvs_error *error)
 	return rc;
 }
 
-/* Gives back a tile that was fetched and won't be computed. What failed to be read is not in use.
- */
+/* Releases a fetched tile that will not be computed. A failed read has unpinned it already. */
 static void abandon(struct pass *pass, size_t i)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
@@ -257,9 +256,9 @@ static void abandon(struct pass *pass, size_t i)
 	struct gradient_tile *gradients = gradients_of(pass, i);
 
 	if (is_offloaded(pass, i) && !tile->held) {
-		/* Where the drive hangs it lands by itself. */
-		engine_landed(engine, &tile->tensor, 1, NULL);
-		engine_let_go(engine, tile->tensor);
+		/* If the drive hangs, the tile lands later. */
+		engine_wait_landed(engine, &tile->tensor, 1, NULL);
+		engine_unpin(engine, tile->tensor);
 	}
 	if (gradients)
 		leave_unread(pass, gradients);
@@ -282,7 +281,7 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	return *taken == numel;
 }
 
-/* Whether the front tile may be worked on now. */
+/* Whether the front tile may be computed now. */
 static bool front_is_open(struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
@@ -295,13 +294,13 @@ static bool front_is_open(struct pass *pass)
 		return false;
 	if (pass->front_taken)
 		return true;
-	/* Without write-behind one tile is computed and written before the next. */
+	/* Without pipeline_write, each tile is computed and written before the next. */
 	if (pass->rc || (pass->nactive && !optimizer->config.optimizer.pipeline_write))
 		return false;
 	if (!pass->front_landed) {
 		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
 		rc = nvs_wait(optimizer->engine, tensors, n, 0, NULL);
-		/* What hung may have landed between the two. */
+		/* An overdue tile may have landed between the two calls. */
 		if (rc && rc != -EAGAIN)
 			rc = nvs_wait(optimizer->engine, tensors, n, 0, &error);
 		if (rc && rc != -EAGAIN)
@@ -311,7 +310,7 @@ static bool front_is_open(struct pass *pass)
 	return pass->front_landed;
 }
 
-/* Tiles in host memory that need no more than that. */
+/* Tiles in host memory that need no tensors. */
 static bool is_at_hand(const struct pass *pass, size_t tile)
 {
 	return !pass->optimizer->tiles[tile].fetched && pass->kind->wants(pass->optimizer, tile);
@@ -363,7 +362,7 @@ static void compute(struct pass *pass, const struct slice *slice, unsigned threa
 	}
 }
 
-/* The slice is computed; who did the last of a tile ends the tile. */
+/* Ends a slice, and its tile with the last one. */
 static void ended(struct pass *pass, const struct slice *slice)
 {
 	struct nvs_error error;
@@ -382,7 +381,7 @@ static void ended(struct pass *pass, const struct slice *slice)
 	pthread_cond_broadcast(&pass->work);
 }
 
-/* A failed pass gives back what it has fetched, so that the fetcher finds room and sees it. */
+/* A failed pass releases its fetched tiles, so that the fetcher finds room and sees the error. */
 static bool clear_front(struct pass *pass)
 {
 	size_t tile;
@@ -403,7 +402,7 @@ static bool is_over(const struct pass *pass)
 	return pass->all_fetched && pass->front == pass->nfetched;
 }
 
-/* Waits for the front tile to land, or for whoever does that already. */
+/* Waits for the front tile to land, or for the thread that already does. */
 static void wait_for_work(struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
@@ -417,7 +416,7 @@ static void wait_for_work(struct pass *pass)
 		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
 		pass->front_awaited = true;
 		pthread_mutex_unlock(&pass->lock);
-		/* Its outcome is looked at by who takes the tile. */
+		/* The thread that takes the tile checks the result. */
 		nvs_wait(optimizer->engine, tensors, n, -1, NULL);
 		pthread_mutex_lock(&pass->lock);
 		pass->front_awaited = false;
@@ -455,7 +454,7 @@ static void run_thread(void *arg, unsigned thread)
 
 /* ---- Fetching ---- */
 
-/* Without reading ahead a tile is fetched when the one before it is finished. */
+/* Without pipeline_read, a tile is fetched when the one before it is finished. */
 static bool may_fetch(struct pass *pass)
 {
 	bool may;
@@ -477,7 +476,7 @@ static void push(struct pass *pass, size_t tile)
 	pthread_mutex_unlock(&pass->lock);
 }
 
-/* Also one that was made good when room was needed: the caller is to hear of it. */
+/* Also a write that a later attempt made good: the caller must learn of the failure. */
 static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures,
 			struct nvs_error *error)
 {
@@ -490,15 +489,15 @@ static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures
 	return last.code;
 }
 
-int settle(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
+int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
 {
-	int rc = engine_landed(optimizer->engine, optimizer->offloaded, optimizer->noffloaded,
-			       error);
+	int rc = engine_wait_landed(optimizer->engine, optimizer->offloaded, optimizer->noffloaded,
+				    error);
 
 	return rc ? rc : check_writes(optimizer, failures, error);
 }
 
-static int fetch_or_let_go(struct pass *pass, size_t i, struct nvs_error *error)
+static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 	int rc = check_writes(pass->optimizer, pass->write_failures, error);
@@ -523,10 +522,10 @@ static void fetch_all(struct pass *pass)
 	int rc = 0;
 
 	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(pass); i++)
-		rc = fetch_or_let_go(pass, mirrored(pass, i), &error);
+		rc = fetch_or_write(pass, mirrored(pass, i), &error);
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(pass); i++)
 		if (optimizer->tiles[i].fetched)
-			rc = fetch_or_let_go(pass, i, &error);
+			rc = fetch_or_write(pass, i, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
 		fail(pass, rc, &error);
@@ -535,7 +534,7 @@ static void fetch_all(struct pass *pass)
 	pthread_mutex_unlock(&pass->lock);
 }
 
-/* Who needs which gradients: what the threads change as they go is looked at before they begin. */
+/* Counts the users of gradients before the threads start and change the counts. */
 static void count_users(const struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
@@ -573,7 +572,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	threads_start(optimizer->threads, run_thread, &pass);
 	fetch_all(&pass);
 	threads_join(optimizer->threads);
-	rc = settle(optimizer, pass.write_failures, &failure);
+	rc = wait_landed(optimizer, pass.write_failures, &failure);
 	if (rc)
 		fail(&pass, rc, &failure);
 	if (figures)

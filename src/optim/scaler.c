@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loss scale by DeepSpeed's rules, from one update to the next. It computes with powers of two
- * and keeps nothing of its own: all that it knows is in the structure, which is stored.
+ * The loss scale by DeepSpeed's rules. It computes with powers of two, and its whole state is in
+ * the structure, which is stored.
  */
 #include "optim/scaler.h"
 
@@ -29,13 +29,13 @@ struct scaler scaler_init(const struct nvs_fp16_config *config)
 	return scaler;
 }
 
-/* An overflow with hysteresis to spare costs a unit of it, and any other half of the scale. */
+/* An overflow takes one unit of hysteresis, or halves the scale if none is left. */
 static int lower(struct scaler *scaler, const struct nvs_fp16_config *config)
 {
 	if (config->hysteresis > 1 && scaler->hysteresis > 1) {
 		scaler->hysteresis--;
 	} else {
-		/* The very least alone is an error: a scale that began below it is raised to it. */
+		/* Only the exact minimum is an error; a scale that began below it is raised. */
 		if (scaler->scale == config->min_loss_scale)
 			return -ERANGE;
 		scaler->scale = fmax(scaler->scale / FACTOR, config->min_loss_scale);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loss scale of fp16 training: a fixed one, or one that halves on overflow and doubles after
- * each window of steps without. Without fp16 it is 1.
+ * The loss scale of fp16 training: fixed, or dynamic: it halves on overflow and doubles after a
+ * window of steps without. Without fp16 it is 1.
  *
  * The rules are DeepSpeed's: deepspeed/runtime/fp16/loss_scaler.py, CreateLossScaler, LossScaler
  * and DynamicLossScaler.update_scale, with the arguments that dynamic_loss_scale_args makes of the
@@ -16,19 +16,19 @@
 
 #include "nvswap.h"
 
-/* All of it is kept with the optimizer's state: fixed-size, no pointers, no padding. */
+/* Stored with the optimizer's state: fixed size, no pointers, no padding. */
 struct scaler {
 	double scale;
 	int64_t iteration;     /* updates so far */
-	int64_t last_overflow; /* the iteration that had it; -1: none had */
-	uint64_t hysteresis;   /* overflows that are still let pass, and one */
+	int64_t last_overflow; /* the iteration of the last overflow; -1: none */
+	uint64_t hysteresis;   /* overflows until the scale halves */
 };
 
-/* As a run begins with it. */
+/* The initial loss scale. */
 struct scaler scaler_init(const struct nvs_fp16_config *config);
 /*
- * Takes note of a step that overflowed or did not. 0; -ERANGE: it overflowed at the least scale
- * with no hysteresis left, which is no longer training; the scale stays.
+ * Updates the scale after a step. -ERANGE: the step overflowed at the minimum scale with no
+ * hysteresis left; the scale is unchanged.
  */
 int scaler_update(struct scaler *scaler, const struct nvs_fp16_config *config, bool overflow);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state as the caller sees it: made from the weights, copied out and in for checkpoints, and
- * given back as weights.
+ * The state as the caller sees it: created from the weights, read and written for checkpoints, and
+ * copied back to the weights.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "optim/internal.h"
 
-/* ---- Making it ---- */
+/* ---- Creating state ---- */
 
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n)
 {
@@ -87,7 +87,7 @@ static void weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t til
 
 int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	/* Where there is no state yet the weights are what it would be made from. */
+	/* A fresh tile's weights are what its state would be created from. */
 	static const struct pass_kind kind = {.wants = has_state, .slice = weights_slice};
 	int rc;
 
@@ -97,10 +97,10 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 	return rc;
 }
 
-/* ---- Out and in ---- */
+/* ---- Reading and writing state ---- */
 
-/* Begins a use of one tile's state; a fresh one is made. */
-static int begin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_error *error)
+/* Pins one tile's state; creates that of a fresh tile. */
+static int pin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_error *error)
 {
 	const struct tile *tile = &optimizer->tiles[i];
 	int rc = 0;
@@ -116,7 +116,7 @@ static int begin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_erro
 			init_slice(optimizer, i, 0, optimizer->tile_numel);
 		return rc;
 	}
-	return engine_use(optimizer->engine, tile->tensor, error);
+	return engine_pin(optimizer->engine, tile->tensor, error);
 }
 
 static int end_tile(struct nvs_optimizer *optimizer, size_t i, bool changed,
@@ -135,11 +135,11 @@ static int end_tile(struct nvs_optimizer *optimizer, size_t i, bool changed,
 	}
 	rc = nvs_release(optimizer->engine, &tile->tensor, 1, changed ? NVS_DIRTY : NVS_CLEAN,
 			 error);
-	/* Nothing but what is held, and gradients, stays in the pool. */
+	/* Only held tiles and gradients stay in the pool. */
 	return rc ? rc : nvs_swap_out(optimizer->engine, &tile->tensor, 1, error);
 }
 
-/* Copies a run of one part of a group's state out (to != NULL) or in. */
+/* Reads (to != NULL) or writes a run of one part of a group's state. */
 static int copy(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel,
 		enum nvs_optimizer_part part, float *to, const float *from, struct nvs_error *error)
 {
@@ -154,7 +154,7 @@ static int copy(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel,
 
 		if (n > end - at)
 			n = end - at;
-		rc = begin_tile(optimizer, i, error);
+		rc = pin_tile(optimizer, i, error);
 		if (rc)
 			break;
 		state = tile_part(optimizer, i, part) + within;
@@ -206,7 +206,7 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 		rc = copy(optimizer, optimizer->groups[group].at + offset, numel, part, NULL, data,
 			  error);
 	if (!rc)
-		rc = settle(optimizer, failures, error);
+		rc = wait_landed(optimizer, failures, error);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }

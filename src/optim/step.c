@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One step of the optimizer: what needs all gradients first, then the pass that updates the state.
- * A step that fails stays begun, with its factors, until a later call has finished it.
+ * One step of the optimizer: first the sums that need all gradients, then the pass that updates the
+ * state. A failed step stays unfinished, with its factors, until a later call finishes it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -33,7 +33,7 @@ static bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	return false;
 }
 
-/* The caller's function gets fp32 gradients, and its weights are rounded after it. */
+/* The caller's function receives fp32 gradients; the weights are rounded afterwards. */
 static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
 			     size_t tile, const struct segment *segment, unsigned thread)
 {
@@ -106,9 +106,9 @@ static bool is_idle(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, 
 }
 
 /*
- * Added gradients may fill the pool. Those that the walk needs last make room for its first tiles;
- * what is used up makes room for the next. Left to itself the engine would drop what was added
- * first, which may be what is needed first.
+ * Added gradients may fill the pool. Evict those that the walk needs last, to make room for its
+ * first tiles; used gradients make room for the next. The engine alone would evict those added
+ * first, which the walk may need first.
  */
 static void make_room(struct nvs_optimizer *optimizer)
 {
@@ -128,7 +128,7 @@ static void make_room(struct nvs_optimizer *optimizer)
 	}
 }
 
-/* Tiles that are updated, and that the drive would not take: once more. */
+/* Writes updated tiles again whose write failed. */
 static int write_again(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	bool dirty;
@@ -142,7 +142,7 @@ static int write_again(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 /* ---- Beginning and ending ---- */
 
-/* DeepSpeed's (runtime/zero/stage3.py, unscale_and_clip_grads). */
+/* As in DeepSpeed (runtime/zero/stage3.py, unscale_and_clip_grads). */
 static double clip_factor(double norm, double clipping)
 {
 	double over = (norm + 1e-6) / clipping;
@@ -161,16 +161,16 @@ static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_res
 	result->norm = sqrt(sum) / scale;
 	if (rc)
 		return error_about(error, rc, "min_loss_scale", 0, 0,
-				   "gradients overflow at a loss scale of %g, the least that "
-				   "fp16.min_loss_scale allows: the training has gone wrong, or "
-				   "that has to be lower",
+				   "gradients overflow at a loss scale of %g, the minimum by "
+				   "fp16.min_loss_scale: the training diverges, or the minimum "
+				   "must be lower",
 				   scale);
 	return 0;
 }
 
 #define READ_AHEAD 32u
 
-/* While the gradients are summed the drive can read what the step begins with. */
+/* The drive reads the step's first tiles while the gradients are summed. */
 static void read_ahead(struct nvs_optimizer *optimizer)
 {
 	struct nvs_tensor *tensors[READ_AHEAD];
@@ -186,11 +186,11 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 		if (tile->ahead)
 			tensors[n++] = tile->tensor;
 	}
-	/* What can't be read ahead, for whatever reason, is read when its turn comes. */
+	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
 	nvs_prefetch(optimizer->engine, tensors, n, NULL);
 }
 
-/* Finds the norm, and what gradients are multiplied by. */
+/* Computes the norm and the factor for gradients. */
 static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		 struct nvs_step_result *result, struct nvs_error *error)
 {
@@ -226,8 +226,8 @@ static int check_owed(const struct nvs_optimizer *optimizer, struct nvs_error *e
 			return error_about(
 				error, -EINVAL, optimizer->groups[i].name, 0, 0,
 				"step %" PRIu64
-				" was begun by a run before this one with gradients that "
-				"had been lent for group %s: lend them again to finish it",
+				" was begun by an earlier run with gradients lent for group "
+				"%s: lend them again to finish it",
 				optimizer->step + 1, optimizer->groups[i].name);
 	return 0;
 }
@@ -250,8 +250,8 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 		return rc;
 	make_room(optimizer);
 	rc = pass_run(optimizer, &kind, &update, figures, error);
-	/* What was written again may have failed before the pass began to look. */
-	return rc ? rc : settle(optimizer, failures, error);
+	/* A repeated write may have failed before the pass started to check. */
+	return rc ? rc : wait_landed(optimizer, failures, error);
 }
 
 static int end(struct nvs_optimizer *optimizer)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads that all run one function at a time. A task is a number that is counted up under the one
- * lock: a thread that has seen a lower one runs it, and the last to return from it wakes who waits.
- * Relies on pthreads, and on the topology only while they are started; never spins.
+ * Threads that all run one function at a time. A task is a number that increases under the lock: a
+ * thread that has seen a lower number runs it, and the last one to return wakes the waiting caller.
+ * Relies on pthreads, and on the topology only while threads start; never spins.
  */
 #include "optim/threads.h"
 
@@ -19,8 +19,8 @@
 #include "base/slice.h"
 #include "base/stack.h"
 
-/* Room for an update function of the caller's, and far from the 2 MiB at which the kernel may back
- * a stack with a huge page. */
+/* Enough for a caller's update function, and below the 2 MiB at which the kernel may back a stack
+ * with a huge page. */
 #define STACK_BYTES (256 * 1024)
 
 struct thread {
@@ -31,14 +31,14 @@ struct thread {
 
 struct threads {
 	pthread_mutex_t lock;
-	pthread_cond_t begun; /* a task, or the end */
-	pthread_cond_t done;  /* all have returned from the task */
+	pthread_cond_t begun; /* a task has begun, or the threads must end */
+	pthread_cond_t done;  /* all threads have returned from the task */
 	threads_fn *fn;
 	void *arg;
-	uint64_t task;	  /* the number of it, from 1 */
-	unsigned running; /* threads that have yet to return from it */
+	uint64_t task;	  /* the task's number, from 1 */
+	unsigned running; /* threads that have not returned from it */
 	bool closing;
-	unsigned count; /* threads that were started */
+	unsigned count; /* threads started */
 	struct thread thread[];
 };
 
@@ -49,8 +49,7 @@ static void *thread_main(void *arg)
 	const struct sched_param param = {0};
 	uint64_t seen = 0;
 
-	/* The I/O workers and the kernel's, which wake to hand over I/Os and sleep again, go first.
-	 */
+	/* I/O workers, which wake only to submit I/Os and sleep again, go first. */
 	pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
 	take_short_slices();
 	pthread_mutex_lock(&threads->lock);
@@ -74,7 +73,7 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-/* Starts as many as there can be of `count`; why there are no more. */
+/* Starts up to `count` threads; returns the error that stopped it, or 0. */
 static int start_all(struct threads *threads, unsigned count)
 {
 	pthread_attr_t attr;
@@ -83,7 +82,7 @@ static int start_all(struct threads *threads, unsigned count)
 
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
-	/* Signals are the caller's threads' to handle. */
+	/* Signals are handled by the caller's threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (!rc && threads->count < count) {
@@ -105,7 +104,7 @@ struct place {
 	unsigned cores;
 };
 
-static void settle(void *arg, unsigned thread)
+static void name_and_bind(void *arg, unsigned thread)
 {
 	const struct place *place = arg;
 	char name[16];
@@ -116,7 +115,7 @@ static void settle(void *arg, unsigned thread)
 		(void)topo_bind_thread_to_core(place->topo, place->node, thread % place->cores);
 }
 
-/* The node's cores, or the machine's where the process was kept away from all of them. */
+/* The node's cores, or all cores if the process may run on none of the node's. */
 static struct place place_near(const struct topo *topo, int node)
 {
 	struct place place = {topo, node, topo_cores(topo, node)};
@@ -144,14 +143,14 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 	rc = start_all(threads, count);
 	if (rc) {
 		error_about(error, rc, "nvswap.optimizer_threads", 0, 0,
-			    "only %u of %u threads to compute with could be started: %s. Raise the "
-			    "limit on threads (ulimit -u, the container's pids limit), or set "
-			    "nvswap.optimizer_threads to fewer",
+			    "only %u of %u compute threads could be started: %s. Raise the limit "
+			    "on threads (ulimit -u, the container's pids limit), or lower "
+			    "nvswap.optimizer_threads",
 			    threads->count, count, strerror(-rc));
 		threads_close(threads);
 		return rc;
 	}
-	threads_run(threads, settle, &place);
+	threads_run(threads, name_and_bind, &place);
 	*out = threads;
 	return 0;
 }

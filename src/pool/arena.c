@@ -4,68 +4,38 @@
 #include <errno.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/huge_map.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-/* What transparent huge pages and the page tables below them are aligned to, on x86-64 and others.
- */
-#define HUGE_BYTES (2ull << 20)
-/* Less than this is not worth a lock by itself. */
+#define HUGE_BYTES (2ull << 20) /* the size of explicit huge pages */
+/* Locking less than this is not worth a call. */
 #define LOCK_BYTES_MIN (1ull << 20)
 
-static uint64_t round_up(uint64_t n, uint64_t unit)
+/* Mapping explicit huge pages reserves them: it fails if there are too few. */
+static bool map_explicit_huge(struct arena *arena)
 {
-	return (n + unit - 1) / unit * unit;
-}
-
-static uint64_t page_bytes(void)
-{
-	return (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-static void *map(uint64_t nbytes, int flags)
-{
-	void *data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags,
-			  -1, 0);
+	uint64_t nbytes = (arena->used + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
+	void *data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
 
 	if (data == MAP_FAILED)
-		return NULL;
-	return data;
-}
-
-/* Explicit huge pages are reserved by the mapping: it fails where there are too few. */
-static bool map_huge(struct arena *arena, uint64_t nbytes)
-{
-	arena->nbytes = round_up(nbytes, HUGE_BYTES);
-	arena->data = map(arena->nbytes, MAP_HUGETLB | MAP_HUGE_2MB);
-	arena->huge = arena->data != NULL;
-	return arena->huge;
-}
-
-/* Begins at a huge page's boundary, so that transparent ones can back all of it. */
-static bool map_aligned(struct arena *arena, uint64_t nbytes)
-{
-	char *data, *begin;
-	uint64_t before;
-
-	arena->nbytes = round_up(nbytes, HUGE_BYTES);
-	data = map(arena->nbytes + HUGE_BYTES, 0);
-	if (!data)
 		return false;
-	before = round_up((uintptr_t)data, HUGE_BYTES) - (uintptr_t)data;
-	begin = data + before;
-	if (before)
-		munmap(data, before);
-	if (before < HUGE_BYTES)
-		munmap(begin + arena->nbytes, HUGE_BYTES - before);
-	arena->data = begin;
-	arena->transparent_huge = !madvise(begin, arena->nbytes, MADV_HUGEPAGE);
+	arena->data = data;
+	arena->nbytes = nbytes;
+	arena->huge = true;
 	return true;
+}
+
+static bool map_transparent_huge(struct arena *arena)
+{
+	arena->nbytes = arena->used;
+	arena->data = huge_map(arena->used, &arena->transparent_huge);
+	return arena->data;
 }
 
 static void bind_to_node(struct arena *arena, const struct pool_options *options)
@@ -84,7 +54,7 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 			nvs_strerror(rc));
 }
 
-/* Locks as many bytes from the start as the limit, of which others have had some, still lets it. */
+/* Locks as many bytes from the start as the limit still allows the process. */
 static void lock_what_may_be(struct arena *arena)
 {
 	uint64_t step = arena->used;
@@ -100,11 +70,12 @@ static void lock_what_may_be(struct arena *arena)
 		if (!mlock(arena->data + arena->locked, nbytes))
 			arena->locked += nbytes;
 		else
-			step = round_up(nbytes / 2, page_bytes());
+			step = round_to_pages(nbytes / 2);
 	} while (arena->locked < arena->used && step >= LOCK_BYTES_MIN);
 }
 
-/* Pages are taken now and not in the middle of a step; a kernel without the call touches them. */
+/* Populates the pages now, not in the middle of a step; touches them if the kernel lacks the call.
+ */
 static int populate(const struct arena *arena)
 {
 	if (!madvise(arena->data, arena->used, MADV_POPULATE_WRITE))
@@ -124,15 +95,15 @@ static int lock_refused(const struct arena *arena, const struct pool_options *op
 
 	size_text(options->nbytes, need);
 	size_text(limit, have);
-	return error_about(
-		error, -ENOMEM, "pin_memory", 0, 0,
-		"pin_memory needs %s (%llu bytes) of locked memory, of which %llu bytes "
-		"could be locked: the limit is %s (ulimit -l). Raise it (`ulimit -l "
-		"unlimited`, memlock in /etc/security/limits.conf, LimitMEMLOCK= of the "
-		"systemd unit, --ulimit memlock=-1 of the container), or lower "
-		"buffer_count x buffer_size, or set pin_memory to false",
-		need, (unsigned long long)options->nbytes, (unsigned long long)arena->locked,
-		limit == UINT64_MAX ? "none, so the machine's memory is what it lacks" : have);
+	return error_about(error, -ENOMEM, "pin_memory", 0, 0,
+			   "pin_memory needs %s (%llu bytes) of locked memory, of which %llu bytes "
+			   "could be locked: the limit is %s (ulimit -l). Raise it (`ulimit -l "
+			   "unlimited`, memlock in /etc/security/limits.conf, LimitMEMLOCK= of the "
+			   "systemd unit, --ulimit memlock=-1 of the container), or lower "
+			   "buffer_count x buffer_size, or set pin_memory to false",
+			   need, (unsigned long long)options->nbytes,
+			   (unsigned long long)arena->locked,
+			   limit == UINT64_MAX ? "none, so the machine lacks memory" : have);
 }
 
 static int no_memory(const struct pool_options *options, int rc, struct nvs_error *error)
@@ -140,8 +111,8 @@ static int no_memory(const struct pool_options *options, int rc, struct nvs_erro
 	char need[32];
 
 	return error_about(error, -ENOMEM, "buffer_size", 0, 0,
-			   "the pool needs %s (%llu bytes) of memory, which the machine or the "
-			   "container's limit has not left (%s): lower buffer_count x buffer_size",
+			   "the pool needs %s (%llu bytes) of memory, more than the machine or the "
+			   "container has free (%s): lower buffer_count x buffer_size",
 			   size_text(options->nbytes, need), (unsigned long long)options->nbytes,
 			   nvs_strerror(rc));
 }
@@ -151,14 +122,14 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 	char locked[32], all[32];
 	int rc;
 
-	*arena = (struct arena){.node = -1, .used = round_up(options->nbytes, page_bytes())};
+	*arena = (struct arena){.node = -1, .used = round_to_pages(options->nbytes)};
 	if (options->nbytes > INT64_MAX - 2 * HUGE_BYTES)
 		return no_memory(options, -ENOMEM, error);
-	if (!map_huge(arena, options->nbytes) &&
-	    (options->nbytes > memory_available() || !map_aligned(arena, options->nbytes)))
+	if (!map_explicit_huge(arena) &&
+	    (options->nbytes > memory_available() || !map_transparent_huge(arena)))
 		return no_memory(options, -ENOMEM, error);
-	/* A child that came to share its pages would have the next writes to them copied away from
-	 * under the drive. */
+	/* After a fork, the parent's next write would move a shared page away from under the
+	 * drive's DMA. */
 	(void)madvise(arena->data, arena->nbytes, MADV_DONTFORK);
 	bind_to_node(arena, options);
 	lock_what_may_be(arena);
@@ -174,9 +145,8 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 	}
 	if (arena->locked < arena->used)
 		log_say(options->log, NVS_LOG_INFO,
-			"of the pool's %s, the memlock limit let %s be "
-			"locked",
-			size_text(arena->used, all), size_text(arena->locked, locked));
+			"the memlock limit allows locking only %s of the pool's %s",
+			size_text(arena->locked, locked), size_text(arena->used, all));
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases on the arena: first fit at the lowest address, counted in units.
+ * Leases on the arena: first fit at the lowest address, in units.
  */
 #include "pool/pool.h"
 
@@ -77,7 +77,7 @@ void *pool_lease(struct pool *pool, uint64_t nbytes)
 	return pool->arena.data + offset * pool->unit;
 }
 
-void pool_return(struct pool *pool, void *data, uint64_t nbytes)
+void pool_release(struct pool *pool, void *data, uint64_t nbytes)
 {
 	uint64_t offset = (uint64_t)((char *)data - pool->arena.data);
 	int rc;

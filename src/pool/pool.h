@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: one arena of host memory, mapped once, backed by huge pages where there are some, bound
- * to a NUMA node and locked as far as it may be, and the leases on it. A lease is any length, and
- * any part of it may be given back by itself. Not locked and never waiting: its owner does both.
+ * The pool: one arena of host memory and the leases on it. The arena is mapped once, with huge
+ * pages if available, bound to a NUMA node and locked as far as the limits allow. A lease has any
+ * length, and any part of it may be released by itself. The owner serializes calls and does all
+ * waiting.
  */
 #ifndef POOL_POOL_H
 #define POOL_POOL_H
@@ -14,24 +15,24 @@ struct pool;
 
 struct pool_options {
 	uint64_t nbytes; /* rounded up to whole units */
-	uint32_t unit;	 /* leases begin and end at multiples of it, bytes; a power of two */
-	bool pin;	 /* all of it is locked, or opening fails */
+	uint32_t unit;	 /* bytes; leases begin and end at multiples of it; a power of two */
+	bool pin;	 /* lock all of it, or fail to open */
 	const struct topo *topo;
-	int node; /* to bind it to; -1: none */
+	int node; /* the NUMA node to bind it to; -1: none */
 	const struct nvs_log *log;
 };
 
-/* 0; -ENOMEM with what was needed, what the limit is and how to raise it. */
+/* -ENOMEM: the error has the need, the limit and how to raise it. */
 int pool_open(struct pool **pool, const struct pool_options *options, struct nvs_error *error);
 void pool_close(struct pool *pool);
 
-/* Makes sure that leases and returns of `n` more runs find the memory to keep their books. */
+/* Allocates the bookkeeping for `n` more runs, so that lease and release never allocate. */
 int pool_prepare(struct pool *pool, uint64_t n);
-/* Memory for `nbytes` > 0 (rounded up to the unit); NULL where no free run is long enough. */
+/* Leases `nbytes` > 0 (rounded up to the unit); NULL if no free run is long enough. */
 void *pool_lease(struct pool *pool, uint64_t nbytes);
-/* Gives back a lease or a part of one that begins at a multiple of the unit. */
-void pool_return(struct pool *pool, void *data, uint64_t nbytes);
-/* Notes that a lease has to wait, for the statistics. */
+/* Releases a lease, or a part of one that begins at a multiple of the unit. */
+void pool_release(struct pool *pool, void *data, uint64_t nbytes);
+/* Counts a lease that has to wait, for the statistics. */
 void pool_note_wait(struct pool *pool);
 
 void *pool_data(const struct pool *pool);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding and replacing the manifest. Tensors are never written where the one that holds names
- * contents, so that a run after a crash finds what it says. A commit is whole or not at all: one
- * that fails takes its manifest back. docs/store-format.md goes through the crashes one by one.
+ * Reads and replaces the manifest. The valid manifest's extents are never overwritten, so the run
+ * after a crash finds what it names. A commit is atomic: a failed one revokes its manifest.
+ * docs/store-format.md goes through the crashes one by one.
  */
 #include <assert.h>
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "store/internal.h"
 
-/* ---- Finding ---- */
+/* ---- Reading ---- */
 
 int store_read_manifest(struct store *store, struct nvs_error *error)
 {
@@ -20,7 +20,7 @@ int store_read_manifest(struct store *store, struct nvs_error *error)
 	struct nvs_error why;
 	int rc = slots_open(&store->slots, &store->members[0], false, error);
 
-	/* A manifest that was missing has just got its name anew. */
+	/* A missing manifest file was just created again. */
 	if (!rc)
 		rc = member_sync_names(&store->members[0], error);
 	if (!rc) {
@@ -39,9 +39,10 @@ int store_read_manifest(struct store *store, struct nvs_error *error)
 	store->manifest = store->found.header;
 	if (label->generation > store->manifest.generation)
 		log_say(&store->log, NVS_LOG_WARNING,
-			"the newest manifest of the kept store at %s is damaged: the one before it "
-			"is used, number %" PRIu64 "; tensors that were written after it are "
-			"found out as they are read",
+			"the newest manifest of the kept store at %s is damaged: using the "
+			"previous "
+			"one, number %" PRIu64 "; checksums detect tensors written after it when "
+			"they are read",
 			store->members[0].path, store->manifest.generation);
 	return 0;
 }
@@ -52,9 +53,9 @@ const struct store_entry *store_entries(const struct store *store, size_t *n)
 	return store->found.entries;
 }
 
-/* ---- Changing ---- */
+/* ---- Replacing ---- */
 
-/* Writes the label of the first member; where that fails it is as it was, in memory at least. */
+/* Writes the label of the first member; on an error it is unchanged, at least in memory. */
 static int relabel(struct store *store, uint64_t generation, struct nvs_error *error)
 {
 	struct label *label = &store->members[0].label, was = *label;
@@ -68,7 +69,7 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
 	return rc;
 }
 
-/* What is written always moves, so that the same entries are the same contents. */
+/* A write always moves the tensor's contents, so equal entries have equal contents. */
 static bool nothing_changed(const struct store *store, const struct manifest_header *header)
 {
 	return store->manifest.generation &&
@@ -86,35 +87,34 @@ static uint64_t next_generation(const struct store *store)
 	return (label > manifest ? label : manifest) + 1;
 }
 
-/* The kernel reports a failed write-back once, and then calls the pages clean. */
+/* The kernel reports a failed write-back once and then marks the pages clean. */
 static int sync_data(struct store *store, struct nvs_error *error)
 {
 	int rc = nvs_file_sync(store->file, error);
 
 	if (rc)
-		store->no_commits = "an earlier attempt to make its data durable failed, so it "
-				    "can't be known which of it was written: the last commit "
-				    "before that is the state that will be found";
+		store->no_commits = "an earlier attempt to make its data durable failed, so it is "
+				    "unknown which data was written: the next run finds the last "
+				    "commit before that";
 	return rc;
 }
 
-/* After a failure of which nobody can tell how far it got; `labelled`: the label too was written.
- */
-static void take_back(struct store *store, bool labelled, struct nvs_error *error)
+/* After a write that failed at an unknown point; `labelled`: the label too was written. */
+static void revoke(struct store *store, bool labelled, struct nvs_error *error)
 {
 	struct nvs_error first = *error, second = {0};
 	int rc = labelled ? relabel(store, store->members[0].label.generation, &second) : 0;
 
 	if (!rc)
-		rc = slots_take_back(&store->slots, &second);
+		rc = slots_revoke(&store->slots, &second);
 	if (!rc)
 		return;
-	store->no_commits = "an earlier commit failed, and its manifest could not be taken back: "
-			    "it may be found in place of the last that succeeded, with tensors "
-			    "that were written again since then damaged";
+	store->no_commits = "an earlier commit failed, and its manifest could not be revoked: the "
+			    "next run may find it instead of the last commit, with damaged tensors "
+			    "where they were written since";
 	error_about(error, first.code, first.subject, 0, first.offset,
-		    "%.400s; nor could the manifest be taken back (%.400s), so that there can be "
-		    "no further commit",
+		    "%.400s; the manifest could not be revoked either (%.400s), so no further "
+		    "commit is possible",
 		    first.text, second.text);
 }
 
@@ -135,7 +135,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 		rc = relabel(store, header->generation, error);
 	}
 	if (rc) {
-		take_back(store, labelled, error);
+		revoke(store, labelled, error);
 		return rc;
 	}
 	slots_turn(&store->slots);

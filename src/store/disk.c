@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Labels and manifests to and from the drive, by plain system calls: they are small and seldom.
- * Tensor data never passes here.
+ * Reads and writes labels and manifests by plain system calls: they are small and rare. Tensor data
+ * never passes here.
  */
 #include "store/disk.h"
 
@@ -64,8 +64,8 @@ int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error)
 	    nbytes <= limit.rlim_cur)
 		return 0;
 	return error_set(error, -ENOSPC,
-			 "%s needs %s, and a file of this process may have %s: raise the limit "
-			 "(ulimit -f unlimited)",
+			 "%s needs %s, but this process may write files of at most %s: raise the "
+			 "limit (ulimit -f unlimited)",
 			 path, size_text(nbytes, need), size_text(limit.rlim_cur, most));
 }
 
@@ -76,6 +76,5 @@ int disk_sync(int fd, const char *path, struct nvs_error *error)
 
 	int rc = ended_with(-errno);
 
-	return error_set(error, rc, "making what was written to %s durable failed: %s", path,
-			 nvs_strerror(rc));
+	return error_set(error, rc, "cannot make %s durable: %s", path, nvs_strerror(rc));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small things on the drive that are not tensors (labels, manifests): little-endian fields, and
- * reading and writing them whole. Errors name the path and the offset.
+ * Small structures on the drive (labels, manifests): little-endian fields, and whole reads and
+ * writes. Errors name path and offset.
  */
 #ifndef STORE_DISK_H
 #define STORE_DISK_H
@@ -40,19 +40,19 @@ static inline uint64_t get_u64(const uint8_t *at)
 }
 
 /*
- * Reads or writes all of it: 0 or a negative errno. A read that meets the end of the file first
- * fills the rest with zeros, and is no error.
+ * Read or write all `nbytes`. A read past the end of the file fills the rest with zeros and
+ * succeeds.
  */
 int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offset,
 	      struct nvs_error *error);
 int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64_t offset,
 	       struct nvs_error *error);
 /*
- * Whether this process may have a file of `nbytes`: -ENOSPC where RLIMIT_FSIZE is less. To be asked
- * first, for who grows one beyond it gets SIGXFSZ, which ends a process that has not seen to it.
+ * -ENOSPC if a file of `nbytes` exceeds RLIMIT_FSIZE. Must be called before growing a file, since
+ * growing it beyond the limit raises SIGXFSZ, which by default ends the process.
  */
 int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error);
-/* fdatasync; of a directory: fsync. */
+/* fdatasync(2); fsync(2) of a directory. */
 int disk_sync(int fd, const char *path, struct nvs_error *error);
 
 #endif

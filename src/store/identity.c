@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which store the members make up: a kept one that is found again, or a new one. Refuses members
- * that are mixed up, missing or somebody else's before anything is changed in any of them.
+ * Decides whether the members make up a kept store or a new one. Members that are mixed up, missing
+ * or foreign to nvswap are refused before any of them is changed.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "store/disk.h"
 #include "store/internal.h"
 
-/* ---- Looking ---- */
+/* ---- Checking ---- */
 
 static bool is_kept(const struct member *member)
 {
@@ -27,7 +27,7 @@ static bool same_store(const struct member *a, const struct member *b)
 static int refuse_kept(const struct member *member, struct nvs_error *error)
 {
 	return error_set(error, -EEXIST,
-			 "%s holds a kept store: set \"nvswap\": {\"keep\": true} to use it again, "
+			 "%s holds a kept store: set \"nvswap\": {\"keep\": true} to reopen it, "
 			 "or remove %s if it is not needed",
 			 member->path,
 			 member->kind == MEMBER_RAW ? "its label (wipe the first 1 MiB)"
@@ -51,8 +51,8 @@ static int check_place(const struct store *store, unsigned index, struct nvs_err
 	if (member->label.index != index)
 		return error_set(error, -EMEDIUMTYPE,
 				 "%s is member %" PRIu32
-				 " of its store (counted from 0), and stands at place %u of "
-				 "nvme_path: give the paths in the order in which it was made",
+				 " of its store (counted from 0), but is at place %u of "
+				 "nvme_path: give the paths in their original order",
 				 member->path, member->label.index, index);
 	return 0;
 }
@@ -71,25 +71,25 @@ static int check_shape(const struct store *store, const struct store_options *op
 	if (label->count != store->nmembers)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s lies on %" PRIu32
-				 " paths, and nvme_path has %u: give all of them, in their order",
+				 " paths, but nvme_path has %u: give all of them, in their order",
 				 path, label->count, store->nmembers);
 	if (label->rank != options->rank)
 		return error_set(error, -EMEDIUMTYPE,
-				 "%s holds the kept store of rank %" PRIu32 ", and this is rank "
+				 "%s holds the kept store of rank %" PRIu32 ", but this is rank "
 				 "%" PRIu32 ": give each rank a path of its own",
 				 path, label->rank, options->rank);
 	if (label->optimizer != options->optimizer)
 		return error_set(error, -EMEDIUMTYPE,
-				 "%s holds the kept store of %s, and this is that of %s: give each "
-				 "of the two a device of its own",
+				 "%s holds the kept store of %s, but this one is of %s: give each "
+				 "of the two its own device",
 				 path, block_name(label->optimizer),
 				 block_name(options->optimizer));
 	if (store->nmembers > 1 &&
 	    label->stripe != round_to_unit(options->stripe_size, label->unit))
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s has stripes of %" PRIu64
-				 " bytes, and %" PRIu64
-				 " are asked for: set \"nvswap\": {\"stripe_size\": %" PRIu64 "}",
+				 " bytes, not of %" PRIu64
+				 ": set \"nvswap\": {\"stripe_size\": %" PRIu64 "}",
 				 path, label->stripe, options->stripe_size, label->stripe);
 	for (unsigned i = 1; i < store->nmembers; i++) {
 		const struct label *other = &store->members[i].label;
@@ -105,7 +105,7 @@ static int check_shape(const struct store *store, const struct store_options *op
 	return 0;
 }
 
-/* Members of a new store may hold what crashed runs left, and nothing that was to be kept. */
+/* Members of a new store may hold remains of crashed runs, but no kept store. */
 static int check_free(const struct store *store, struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
@@ -119,8 +119,8 @@ static int check_free(const struct store *store, struct nvs_error *error)
 					 "put the file back, or remove the directory if it is not "
 					 "needed",
 					 member->directory, member->path);
-		/* Labels say that they are kept from the last to the first: this one was never
-		 * finished, so nothing can have been committed to it. */
+		/* Labels are marked as kept from the last member to the first: the first is not, so
+		 * this store was never finished, and nothing was committed to it. */
 		if (is_kept(member) && !same_store(first, member))
 			return error_set(
 				error, -EMEDIUMTYPE,
@@ -148,7 +148,7 @@ int store_identify(const struct store *store, const struct store_options *option
 	}
 	if (!*found)
 		return check_free(store, error);
-	/* The number of paths first: it is the better explanation of a member that is missing. */
+	/* Check the number of paths first: it explains a missing member better. */
 	if (first->label.index == 0 && first->label.count != store->nmembers)
 		return check_shape(store, options, error);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
@@ -156,7 +156,7 @@ int store_identify(const struct store *store, const struct store_options *option
 	return rc ? rc : check_shape(store, options, error);
 }
 
-/* ---- Beginning ---- */
+/* ---- Creating ---- */
 
 static int random_id(uint8_t id[STORE_ID_SIZE], struct nvs_error *error)
 {
@@ -174,7 +174,7 @@ static void say_what_was_left(const struct store *store)
 	for (unsigned i = 0; i < store->nmembers; i++)
 		if (!store->members[i].disposable && !store->members[i].blank)
 			log_say(&store->log, NVS_LOG_INFO,
-				"%s was left by a run that crashed, and is used again",
+				"%s was left by a crashed run and is reused",
 				store->members[i].path);
 }
 
@@ -208,7 +208,7 @@ int store_begin_keeping(struct store *store, struct nvs_error *error)
 
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_sync_names(&store->members[i], error);
-	/* The first comes last: while its label does not say so, the store is not kept. */
+	/* The first member comes last: its label decides whether the store is kept. */
 	for (unsigned i = store->nmembers; i-- > 0 && !rc;) {
 		store->members[i].label.kept = true;
 		rc = member_write_label(&store->members[i], error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store as the files of this layer share it. Two locks that are never held together: one for
- * the space, one for the label and the manifest.
+ * The store's structure, shared by the files of this layer. Its two locks, one for the space and
+ * one for label and manifest, are never held together.
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H
@@ -25,31 +25,31 @@ struct store {
 
 	pthread_mutex_t space_lock;
 	struct extents *extents; /* in units */
-	uint64_t live;		 /* extents that were given out, those of length 0 too */
+	uint64_t live;		 /* reserved extents, including those of length 0 */
 	uint64_t share;		 /* bytes of data space in each member */
-	uint64_t entries_max;	 /* that the manifest has space for on the drive */
+	uint64_t entries_max;	 /* entries for which the drive has manifest space */
 
 	pthread_mutex_t commit_lock;
 	struct slots slots;
-	struct manifest found;		 /* when it was opened */
-	struct manifest_header manifest; /* now */
-	const char *no_commits;		 /* why there can be none any more; NULL: there can */
+	struct manifest found;		 /* as read on open */
+	struct manifest_header manifest; /* the current one */
+	const char *no_commits;		 /* why no commit is possible any more; or NULL */
 };
 
 /*
- * Whether the members, which are open, hold a kept store that is to be found again (*found), or
- * are free for a new one. What belongs to anything else is refused, with what to do about it.
+ * Whether the open members hold the kept store to reopen (*found) or are free for a new one.
+ * Anything else is refused; the error says what to do.
  */
 int store_identify(const struct store *store, const struct store_options *options, bool *found,
 		   struct nvs_error *error);
-/* Writes labels that mark all members as one store, which is not kept. */
+/* Writes labels that make the members one store, not kept yet. */
 int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
-/* The last step of a new store that is kept: from here on it is found again. */
+/* The last step of creating a kept store: from here on it can be reopened. */
 int store_begin_keeping(struct store *store, struct nvs_error *error);
-/* Reads the manifest of a store that was found. */
+/* Reads the manifest of a reopened store. */
 int store_read_manifest(struct store *store, struct nvs_error *error);
 
-/* Sets up the extents over the space that the members show, less what the manifest names. */
+/* Sets up the allocator over the members' space, without the manifest's extents. */
 int store_open_space(struct store *store, struct nvs_error *error);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Labels to and from bytes. All that ever changes lies in the first 512 bytes, which drives write
- * whole or not at all. No I/O here.
+ * Encodes and decodes labels. All fields that change lie in the first 512 bytes, which drives write
+ * atomically. No I/O here.
  */
 #include "store/label.h"
 
@@ -31,7 +31,7 @@ enum {
 	FLAGS = FLAG_KEPT | FLAG_OPTIMIZER,
 };
 
-/* Of the whole block as it is with zeros in place of the checksum. */
+/* The checksum of the block with zeros in place of the checksum. */
 static uint64_t checksum_of(const uint8_t bytes[LABEL_BYTES])
 {
 	uint8_t copy[LABEL_BYTES];

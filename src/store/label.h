@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The label at the beginning of every member: which store it is part of, and which manifest is the
- * newest. docs/store-format.md has the layout.
+ * The label at the beginning of every member: its store, and the newest manifest.
+ * docs/store-format.md has the layout.
  */
 #ifndef STORE_LABEL_H
 #define STORE_LABEL_H
@@ -16,20 +16,20 @@
 #define STRIPE_MAX (UINT64_C(1) << 40)
 
 struct label {
-	uint8_t id[STORE_ID_SIZE]; /* random, of the store */
-	uint32_t index, count;	   /* which of how many members */
+	uint8_t id[STORE_ID_SIZE]; /* the store's random id */
+	uint32_t index, count;	   /* the member's index, and the number of members */
 	uint32_t rank;
-	bool optimizer;	 /* of the two stores that a rank may have, the optimizer's */
+	bool optimizer;	 /* the store is of the optimizer, not of parameters */
 	uint32_t unit;	 /* bytes */
-	uint64_t stripe; /* bytes; of no meaning where count is 1 */
+	uint64_t stripe; /* bytes; ignored if count is 1 */
 	bool kept;
-	uint64_t generation; /* of the newest manifest known to be there, on member 0; 0: none */
+	uint64_t generation; /* of the newest manifest on member 0; 0: none */
 };
 
 void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES]);
 /*
- * -ENODATA: all zeros. -EMEDIUMTYPE: not a label. -EPROTONOSUPPORT: of another version. -EUCLEAN: a
- * label of ours that was damaged.
+ * -ENODATA: all zeros. -EMEDIUMTYPE: not a label. -EPROTONOSUPPORT: a label of another version.
+ * -EUCLEAN: a damaged label.
  */
 int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Manifests to and from bytes; docs/store-format.md has the layout. Decoding sets aside no more
- * than in proportion to the bytes that are really there. No I/O here.
+ * Encodes and decodes manifests; docs/store-format.md has the layout. Decoding allocates in
+ * proportion to the bytes actually read. No I/O here.
  */
 #include "store/manifest.h"
 
@@ -12,8 +12,7 @@
 
 #include "store/disk.h"
 
-/* Offsets and lengths up to here can be added, rounded and given to the kernel without a thought.
- */
+/* Offsets and lengths up to here can be added and rounded without overflow. */
 #define RANGE_MAX (UINT64_C(1) << 60)
 
 static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'M'};
@@ -28,7 +27,7 @@ enum {
 	AT_BODY_CHECKSUM = 56,
 	AT_HEADER_CHECKSUM = MANIFEST_HEADER_BYTES - 8,
 
-	/* Of an entry; the name and its final 0 follow, with zeros up to a multiple of 8. */
+	/* Offsets in an entry. The name and its 0 follow, padded with zeros to a multiple of 8. */
 	AT_NUMEL = 0,
 	AT_NBYTES = 8,
 	AT_OFFSET = 16,
@@ -51,7 +50,7 @@ static uint64_t entry_bytes(size_t name_length)
 	return AT_NAME + ((name_length + 8) & ~(uint64_t)7);
 }
 
-/* ---- To bytes ---- */
+/* ---- Encoding ---- */
 
 static void encode_header(const struct manifest_header *header, uint8_t *bytes)
 {
@@ -118,7 +117,7 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	return bytes;
 }
 
-/* ---- From bytes ---- */
+/* ---- Decoding ---- */
 
 int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 			   struct manifest_header *header)
@@ -141,7 +140,7 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }
 
-/* The name stays in the body: it must be one string of the length that the entry says. */
+/* The name stays in the body; it must be a string of the entry's length. */
 static const char *check_name(const uint8_t *at, uint64_t left, uint32_t length)
 {
 	if (length == 0 || length > NVS_NAME_MAX)
@@ -169,7 +168,7 @@ static const char *check_extents(const struct store_entry *entry, uint32_t dtype
 	return NULL;
 }
 
-/* What nobody looks at could hide what was damaged, or what a later version means by it. */
+/* Unused bytes must be zero: anything else is damage, or a later version's field. */
 static const char *check_rest(const struct store_entry *entry, const uint8_t *bytes)
 {
 	uint8_t written[MANIFEST_ENTRY_MAX] = {0};
@@ -179,7 +178,7 @@ static const char *check_rest(const struct store_entry *entry, const uint8_t *by
 						   : NULL;
 }
 
-/* Decodes one entry at *at and steps over it; returns what is wrong with it, or NULL. */
+/* Decodes the entry at *at and moves behind it; returns what is wrong with it, or NULL. */
 static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 				struct store_entry *entry)
 {
@@ -223,7 +222,7 @@ static int by_place(const void *a, const void *b)
 	return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Neither with another tensor's nor with its own other one; `ranges` has room for both of each. */
+/* Checks both extents of all tensors for overlaps; `ranges` has room for all of them. */
 static const char *check_overlaps(struct manifest *manifest, struct range *ranges, uint32_t unit)
 {
 	size_t n = 0;
@@ -247,7 +246,7 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 	return NULL;
 }
 
-/* Seeded with the store's random id, so that nobody can choose names that collide. */
+/* Seeded with the store's random id, so that names can't be chosen to collide. */
 static uint64_t hash_of(const struct manifest *manifest, const char *name)
 {
 	return XXH3_64bits_withSeed(name, strlen(name), get_u64(manifest->header.id));

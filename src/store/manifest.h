@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The manifest of a kept store: its tensors by name, as bytes and as entries. What is read is not
- * believed until everything in it has been checked.
+ * The manifest of a kept store: its tensors by name, as bytes and as entries. Nothing that is read
+ * is used before all of it was checked.
  */
 #ifndef STORE_MANIFEST_H
 #define STORE_MANIFEST_H
@@ -20,27 +20,27 @@ struct manifest_header {
 
 struct manifest {
 	struct manifest_header header;
-	uint8_t *body; /* the names are here */
+	uint8_t *body; /* holds the names */
 	struct store_entry *entries;
-	uint64_t end; /* of the last extent, bytes */
+	uint64_t end; /* bytes; where the last extent ends */
 };
 
-/* The whole manifest as bytes that the caller frees. NULL: no memory, or too large. */
+/* The encoded manifest, to be freed by the caller. NULL: out of memory, or too large. */
 uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 			 const struct store_entry *entries, size_t n,
 			 struct manifest_header *header);
 
-/* -EUCLEAN: not the header of a manifest, or damaged. */
+/* -EUCLEAN: not a manifest's header, or damaged. */
 int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 			   struct manifest_header *header);
 /*
- * Entries of the body that manifest->body holds, for a store of that unit. -EUCLEAN: it is damaged
- * or lies; `why` says how. -ENOMEM. On error manifest_free is due.
+ * Decodes the entries of manifest->body, for a store of that unit. -EUCLEAN: the body is damaged or
+ * inconsistent; *why says how. -ENOMEM. After an error call manifest_free.
  */
 int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why);
 void manifest_free(struct manifest *manifest);
 
-/* Bytes of an extent: whole units. nbytes within range. */
+/* The length of an extent: nbytes, up to RANGE_MAX, in whole units. */
 static inline uint64_t round_to_unit(uint64_t nbytes, uint32_t unit)
 {
 	return (nbytes + unit - 1) & ~(uint64_t)(unit - 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding or making a member, and locking it. Below the path that the user gave no link is
- * followed, and only what belongs to this user is touched. It never writes data.
+ * Opens or creates a member and locks it. Below the user's path no symbolic link is followed, and
+ * only files that belong to this user are touched. It never writes data.
  */
 #include "store/members.h"
 
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -24,7 +23,7 @@
 #include "base/error.h"
 #include "store/disk.h"
 
-/* An owner who closes takes the names away; each time that happens beneath us we begin again. */
+/* A closing owner unlinks the names; start over each time that happens meanwhile. */
 #define TRIES 1000
 #define GONE  (-ESTALE)
 
@@ -64,8 +63,6 @@ compose(char **text, struct nvs_error *error, const char *format, ...)
 	return error_set(error, -ENOMEM, "out of memory while opening a store");
 }
 
-/* ---- Locking ---- */
-
 static int same_as_earlier(const struct member *members, unsigned index, struct nvs_error *error)
 {
 	const struct member *member = &members[index];
@@ -75,44 +72,9 @@ static int same_as_earlier(const struct member *members, unsigned index, struct 
 		    members[i].ino == member->ino)
 			return error_set(
 				error, -EINVAL,
-				"%s and %s are the same: nvme_path must name each drive once",
+				"%s and %s are the same: nvme_path must name every drive once",
 				members[i].path, member->path);
 	return 0;
-}
-
-/*
- * The kernel lets go of a killed process's files only when it has taken its rings apart, which it
- * does behind its back: a run that is started at once is to find its store all the same. Till then
- * writes of the dead one may still arrive, so the lock is what has to be waited for.
- */
-#define PATIENCE_NS UINT64_C(1000000000)
-
-static bool has_patience(uint64_t since)
-{
-	if (clock_ns() - since >= PATIENCE_NS)
-		return false;
-	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-	return true;
-}
-
-static int lock(const struct member *member, struct nvs_error *error)
-{
-	uint64_t since = clock_ns();
-	int rc;
-
-	do
-		rc = flock(member->fd, LOCK_EX | LOCK_NB);
-	while (rc && errno == EWOULDBLOCK && has_patience(since));
-	if (!rc)
-		return 0;
-	if (errno != EWOULDBLOCK)
-		return cannot(error, "lock", member->path, -errno);
-	return error_set(error, -EBUSY,
-			 "another engine, of this process or another, holds the store at %s: let "
-			 "it close first, or give this "
-			 "one another %s",
-			 member->path,
-			 member->kind == MEMBER_RAW ? "device" : "\"nvswap\": {\"rank\": N}");
 }
 
 /* ---- Labels ---- */
@@ -131,12 +93,12 @@ static int read_label(struct member *member, struct nvs_error *error)
 	if (rc == -EUCLEAN)
 		return error_set(error, rc,
 				 "the label of the store at %s is damaged: restore the store from "
-				 "a copy, or, if it is not needed, remove it",
+				 "a copy, or remove it if it is not needed",
 				 member->path);
 	if (rc == -EPROTONOSUPPORT)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the store at %s was made by another version of nvswap, in a "
-				 "format that this one does not know: use that version, or, if the "
+				 "format unknown to this one: use that version, or, if the "
 				 "store is not needed, remove %s",
 				 member->path,
 				 member->kind == MEMBER_RAW ? "its label (wipe the first 1 MiB)"
@@ -150,7 +112,7 @@ static int read_label(struct member *member, struct nvs_error *error)
 		member->path, member->path, member->path);
 }
 
-/* The label is the first of the bytes that a raw device must have free; these are the others. */
+/* The rest of the bytes behind the label that must be free on a raw device. */
 static int check_wiped(struct member *member, struct nvs_error *error)
 {
 	uint8_t *bytes = malloc(LABEL_AREA_BYTES);
@@ -187,22 +149,15 @@ int member_write_label(struct member *member, struct nvs_error *error)
 
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
-	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-
-	member->parent_fd = open(path, flags);
-	if (member->parent_fd < 0 && errno == ENOENT) {
-		if (mkdir(path, 0700) && errno != EEXIST) {
-			int rc = -errno;
-
-			return error_set(error, rc, "cannot make the directory %s: %s", path,
-					 rc == -ENOENT ? "the one above it is not there either; is "
-							 "the drive mounted?"
-						       : nvs_strerror(rc));
-		}
-		member->parent_fd = open(path, flags);
-	}
+	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (member->parent_fd >= 0)
 		return 0;
+	/* Never created: a path of a drive that is not mounted would lie on the root drive. */
+	if (errno == ENOENT)
+		return error_set(error, -ENOENT,
+				 "nvme_path %s does not exist: is the drive mounted? If it is, "
+				 "create the directory: mkdir -p '%s'",
+				 path, path);
 	if (errno == ENOTDIR)
 		return error_set(
 			error, -ENOTDIR,
@@ -212,7 +167,7 @@ static int open_parent(struct member *member, const char *path, struct nvs_error
 	return cannot(error, "open", path, -errno);
 }
 
-/* What others may do with our names is taken back, and said. */
+/* Removes other users' permissions and logs it. */
 static int keep_private(int fd, const char *path, mode_t mode, const struct nvs_log *log,
 			struct nvs_error *error)
 {
@@ -228,14 +183,14 @@ static int keep_private(int fd, const char *path, mode_t mode, const struct nvs_
 		return cannot(error, "make private", path, -errno);
 	if (st.st_mode & 077)
 		log_say(log, NVS_LOG_WARNING,
-			"%s was open to others (mode %04o): its mode is %04o now", path,
+			"%s was accessible to other users (mode %04o): its mode is now %04o", path,
 			st.st_mode & 07777, mode);
 	return 0;
 }
 
 /*
- * Makes or finds `name` in a directory; `path` is both, for messages. *made: it was not there.
- * GONE: begin again.
+ * Opens or creates the directory `name` in a directory; `path` is the whole path, for messages.
+ * *made: it was created. GONE: start over.
  */
 static int step_down(int from_fd, const char *name, const char *path, int *fd, bool *made,
 		     const struct nvs_log *log, struct nvs_error *error)
@@ -311,7 +266,7 @@ int member_sync_names(const struct member *member, struct nvs_error *error)
 	return 0;
 }
 
-/* The previous owner may have unlinked the file between our opening and our locking it. */
+/* The previous owner may have unlinked the file after we opened it and before we locked it. */
 static int check_name_still_there(struct member *member, struct nvs_error *error)
 {
 	struct stat here;
@@ -321,7 +276,7 @@ static int check_name_still_there(struct member *member, struct nvs_error *error
 	return here.st_dev == member->dev && here.st_ino == member->ino ? 0 : GONE;
 }
 
-/* What can't be looked at must not be taken for missing: it would be removed with the rest. */
+/* A file that stat can't reach must not count as missing: it would be removed with the rest. */
 static int find_manifests(struct member *member, struct nvs_error *error)
 {
 	struct stat st;
@@ -352,7 +307,7 @@ static int open_data(struct member *members, unsigned index, const struct nvs_lo
 	member->ino = st.st_ino;
 	rc = same_as_earlier(members, index, error);
 	if (!rc)
-		rc = lock(member, error);
+		rc = member_lock(member, error);
 	if (!rc)
 		rc = check_name_still_there(member, error);
 	if (!rc)
@@ -405,8 +360,8 @@ static int open_in_directory(struct member *members, unsigned index, const char 
 	}
 	return rc ? rc
 		  : error_set(error, -EBUSY,
-			      "the store at %s is taken away each time that it is opened: others "
-			      "open and close it all the time; give this process another "
+			      "the store at %s is removed each time that it is opened: other "
+			      "processes keep opening and closing it; give this process another "
 			      "\"nvswap\": {\"rank\": N}",
 			      member->path);
 }
@@ -448,11 +403,11 @@ static int open_device(struct member *members, unsigned index, const char *path,
 		return rc;
 	do
 		member->fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC | O_NOCTTY);
-	while (member->fd < 0 && errno == EBUSY && has_patience(since));
+	while (member->fd < 0 && errno == EBUSY && member_owner_may_end(since));
 	if (member->fd < 0 && errno == EBUSY)
 		return error_set(error, -EBUSY,
-				 "%s is in use: mounted, part of something else (RAID, LVM, swap), "
-				 "or held by another nvswap; unmount it, or give another device",
+				 "%s is in use: mounted, part of RAID, LVM or swap, or opened by "
+				 "another nvswap; unmount it, or give another device",
 				 path);
 	if (member->fd < 0)
 		return cannot(error, "open", path, -errno);
@@ -461,7 +416,7 @@ static int open_device(struct member *members, unsigned index, const char *path,
 	if (!S_ISBLK(opened.st_mode) || opened.st_rdev != member->dev)
 		return error_set(error, -EBUSY, "%s became something else while it was opened",
 				 path);
-	rc = lock(member, error);
+	rc = member_lock(member, error);
 	if (!rc)
 		rc = measure_device(member, index, error);
 	if (!rc)
@@ -519,7 +474,7 @@ static void dispose_of_files(struct member *member, const struct nvs_log *log)
 	}
 }
 
-/* Those that hold anything, this store or another, stay. */
+/* Directories that are not empty stay. */
 static void dispose_of_directories(const struct member *member)
 {
 	if (member->nvswap_fd >= 0 && member->directory)
@@ -544,15 +499,9 @@ void member_dispose(struct member *member, const struct nvs_log *log)
 		dispose_of_files(member, log);
 	if (member->disposable && member->kind == MEMBER_RAW)
 		dispose_of_device(member, log);
-	/* Opening it may have come no further than to make these. */
+	/* A failed open may have created only these. */
 	if (member->kind == MEMBER_FILE && (member->disposable || member->made))
 		dispose_of_directories(member);
-}
-
-void member_unlock(const struct member *member)
-{
-	if (member->fd >= 0)
-		(void)flock(member->fd, LOCK_UN);
 }
 
 void member_close(struct member *member)

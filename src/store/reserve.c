@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extents for tensors, and the space on the drives beneath them. Reserving is all or none: what
- * fails leaves extents and files as they were.
+ * Extents for tensors, and their space on the drives. Reserving is all or nothing: after an error
+ * extents and files are unchanged.
  */
 #include <assert.h>
 #include <errno.h>
@@ -11,9 +11,9 @@
 #include "base/error.h"
 #include "store/internal.h"
 
-#define GROWTH_MAX (UINT64_C(1) << 30) /* bytes that are reserved ahead of their need, at most */
+#define GROWTH_MAX (UINT64_C(1) << 30) /* bytes reserved ahead of need, at most */
 
-/* The space grows by so many bytes: whole rows of stripes. */
+/* The space grows in multiples of this: whole rows of stripes. */
 static uint64_t row_bytes(const struct store *store)
 {
 	return store->nmembers == 1 ? store->unit : store->stripe * store->nmembers;
@@ -76,9 +76,9 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	nbytes = store->share * store->nmembers;
 	if (store->found.end > nbytes)
 		return error_set(error, -EUCLEAN,
-				 "the data of the kept store at %s has been cut short: there are "
-				 "%s of the %s that its manifest names; restore it from a copy, or "
-				 "remove it if it is not needed",
+				 "the data of the kept store at %s is truncated: it has %s of the "
+				 "%s that its manifest names; restore it from a copy, or remove it "
+				 "if it is not needed",
 				 store->members[0].path, size_text(nbytes, have),
 				 size_text(store->found.end, need));
 	for (unsigned i = 0; i < store->nmembers && store->manifest.generation; i++) {
@@ -132,12 +132,12 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 	return 0;
 }
 
-/* At least so many bytes: twice what there is if the drive has that, else just these. */
+/* Grows by at least `nbytes`: doubles the space if the drive allows it. */
 static int grow(struct store *store, uint64_t nbytes, struct nvs_error *error)
 {
 	uint64_t ahead = size_bytes(store) < GROWTH_MAX ? size_bytes(store) : GROWTH_MAX;
 
-	/* Host memory is dearer than a few calls. */
+	/* In host memory, save memory rather than calls. */
 	if (ahead > nbytes && store->members[0].kind != MEMBER_MEMORY &&
 	    !grow_by(store, ahead, NULL))
 		return 0;
@@ -151,7 +151,7 @@ static uint64_t units_of(const struct store *store, uint64_t nbytes)
 	return nbytes / store->unit + (nbytes % store->unit != 0);
 }
 
-/* Units of all; UINT64_MAX if they can't be counted. */
+/* The total in units; UINT64_MAX on overflow. */
 static uint64_t total_units(const struct store *store, const uint64_t *nbytes, size_t n)
 {
 	uint64_t total = 0;
@@ -167,7 +167,7 @@ static uint64_t tail_units(const struct store *store)
 	return extents_size(store->extents) - extents_tail(store->extents);
 }
 
-/* One run for all of them, behind the last extent if need be. */
+/* Reserves one run for all of them, behind the last extent if necessary. */
 static int reserve_together(struct store *store, const uint64_t *nbytes, size_t n, uint64_t total,
 			    uint64_t *offsets, struct nvs_error *error)
 {
@@ -202,7 +202,7 @@ static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 	assert(!rc);
 }
 
-/* Each where it fits among what is there, and those that fit nowhere behind the last extent. */
+/* Reserves each in a free gap, or behind the last extent if it fits nowhere. */
 static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
 			 struct nvs_error *error)
 {
@@ -257,7 +257,7 @@ static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64
 
 	if (total == UINT64_MAX)
 		return error_set(error, -ENOSPC, "the tensors are more bytes than any drive has");
-	/* So that none of these is short of memory when it is given back. */
+	/* Allocate now what releasing them will need. */
 	if (n > UINT64_MAX - store->live - 2 ||
 	    extents_prepare(store->extents, store->live + n + 2))
 		return no_memory(error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading and replacing the manifest. A slot is overwritten in place and made durable before it
- * counts; checksums tell a torn one. It never writes the slot that holds.
+ * Reads and replaces the manifest. A slot is overwritten in place and made durable before it
+ * counts; checksums detect a torn one. The current slot is never written.
  */
 #include "store/slots.h"
 
@@ -81,7 +81,7 @@ void slots_close(struct slots *slots)
 
 /* ---- Reading ---- */
 
-/* Bytes that can be read from it; a manifest that says it is longer is not read at all. */
+/* The bytes that can be read from the slot; a manifest that claims more is not read. */
 static int bytes_there(const struct slot *slot, uint64_t *nbytes, struct nvs_error *error)
 {
 	struct stat st;
@@ -118,7 +118,7 @@ static int read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE],
 	return *why ? -EUCLEAN : 0;
 }
 
-/* -EUCLEAN: this slot does not count, for the reason in *why; anything else is an error. */
+/* -EUCLEAN: the slot does not count; *why says why. Anything else is an error. */
 static int read_slot(const struct slot *slot, const uint8_t id[STORE_ID_SIZE], uint32_t unit,
 		     struct manifest *manifest, const char **why, struct nvs_error *error)
 {
@@ -172,7 +172,7 @@ int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t un
 		if (!whole[!best])
 			log_say(log, NVS_LOG_DEBUG, "manifest %d of %s does not count: %s", !best,
 				slots->slot[!best].path, why[!best]);
-		/* Whoever wrote it may have been killed before it was. */
+		/* Its writer may have been killed before it was durable. */
 		rc = disk_sync(slot->fd, slot->path, error);
 	} else if (rc == -EUCLEAN) {
 		rc = error_set(error, -ENODATA, "%s: %s; the other one: %s", slots->slot[0].path,
@@ -198,7 +198,7 @@ int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_erro
 	if (nbytes <= slot->capacity)
 		return 0;
 	return error_set(error, -ENOSPC,
-			 "the manifest needs %s, and %s has %s for it: keep the store in a "
+			 "the manifest needs %s, but %s has only %s for it: keep the store in a "
 			 "directory, or register fewer tensors or shorter names",
 			 size_text(nbytes, need), slot->path, size_text(slot->capacity, have));
 }
@@ -211,7 +211,7 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 	return rc ? rc : disk_sync(slot->fd, slot->path, error);
 }
 
-int slots_take_back(struct slots *slots, struct nvs_error *error)
+int slots_revoke(struct slots *slots, struct nvs_error *error)
 {
 	static const uint8_t none[MANIFEST_HEADER_BYTES];
 
@@ -234,7 +234,7 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 
 		if (rc)
 			return rc;
-		/* The size stays: bytes that were not written are not part of a manifest. */
+		/* KEEP_SIZE: unwritten bytes are not part of a manifest. */
 		while (slot->owned &&
 		       (rc = fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)nbytes)) &&
 		       errno == EINTR)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a member can do and how much it holds: direct I/O and the unit, and reserving space on the
- * drive, so that a full one is found before training and not in the middle of it.
+ * Direct I/O and the unit of a member, and its space. Space is reserved on the drive, so a full
+ * drive is detected before training and not in the middle of it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ static void raise_to(uint32_t *unit, uint64_t wanted)
 		*unit = (uint32_t)wanted;
 }
 
-/* A drive writes less than one of its physical blocks by reading the block first. */
+/* A drive writes a partial physical block by reading the block first. */
 static void raise_to_physical_blocks(const struct member *member, uint32_t *unit)
 {
 	char names[DEVICES_MAX][64];
@@ -47,11 +47,11 @@ int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *lo
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
 				 nvs_strerror(rc));
-	/* Larger than any extent's alignment: writes would reach into a neighbour. */
+	/* Larger than any extent's alignment: a write would reach into the next extent. */
 	if (probed.direct_fd >= 0 && probed.dio.offset_align > UNIT_MAX) {
 		log_say(log, NVS_LOG_WARNING,
 			"direct I/O to %s is in units of %" PRIu32
-			" bytes, more than nvswap's %u: it is served buffered",
+			" bytes, more than nvswap's %u: I/O is buffered",
 			member->path, probed.dio.offset_align, UNIT_MAX);
 		close(probed.direct_fd);
 		probed.direct_fd = -1;
@@ -72,8 +72,8 @@ int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *lo
 
 /* ---- Space ---- */
 
-/* What the file system has free, for anybody or for everybody; UINT64_MAX where it can't be told.
- */
+/* The free bytes of the file system, for this process or for unprivileged users; UINT64_MAX if
+ * unknown. */
 static uint64_t available(const struct member *member, bool for_everybody)
 {
 	struct statvfs vfs;
@@ -93,14 +93,14 @@ static int no_space(const struct member *member, uint64_t has, uint64_t more,
 	char more_text[32], has_text[32], free_text[32];
 
 	return error_set(error, -ENOSPC,
-			 "%s has no room for another %s: %s is free there, and the store has %s "
-			 "already; %s another nvme_path",
+			 "%s has no room for another %s: %s is free, and the store has %s already; "
+			 "%s another nvme_path",
 			 member->path, size_text(more, more_text),
 			 nbytes == UINT64_MAX ? "an unknown amount" : size_text(nbytes, free_text),
 			 size_text(has, has_text), raw ? "give" : "free some space, or give");
 }
 
-/* posix_fallocate from and to, with its odd way of returning errors. */
+/* posix_fallocate(3), which returns a positive errno. */
 static int allocate(int fd, uint64_t offset, uint64_t nbytes)
 {
 	int rc;
@@ -178,7 +178,7 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 
 	struct nvs_error shrinking;
 
-	/* It may have reserved a part before it found that there is not enough. */
+	/* A part may be reserved already when space runs out. */
 	if (member_shrink(member, from, &shrinking))
 		return error_set(error, shrinking.code, "%s", shrinking.text);
 	if (rc == -ENOSPC || rc == -EFBIG || rc == -EDQUOT)
@@ -198,7 +198,7 @@ int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_erro
 
 	if (member->kind != MEMBER_FILE)
 		return 0;
-	/* Not posix_fallocate: where it has to emulate, it would read the whole store. */
+	/* Not posix_fallocate(3): its emulation would read the whole store. */
 	do
 		rc = fallocate(member->fd, 0, 0, (off_t)(member->base + nbytes)) ? -errno : 0;
 	while (rc == -EINTR);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing a store: its members are opened, locked and looked at, and only when all of
- * them are found to be free or to be one store is anything changed.
+ * Opens and closes a store. All members are opened, locked and checked to be free or one store
+ * before any of them is changed.
  */
 #include "store/store.h"
 
@@ -56,7 +56,7 @@ static int probe_members(struct store *store, struct nvs_error *error)
 	return 0;
 }
 
-/* A kept store has its unit for good: extents lie by it. */
+/* A kept store's unit never changes: its extents depend on it. */
 static int adopt_shape(struct store *store, struct nvs_error *error)
 {
 	const struct label *label = &store->members[0].label;
@@ -64,8 +64,8 @@ static int adopt_shape(struct store *store, struct nvs_error *error)
 	if (label->unit % store->unit)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s was made in units of %" PRIu32
-				 " bytes, and where it lies now direct I/O needs %" PRIu32
-				 ": move it back, or remove it and let it be made anew",
+				 " bytes, but direct I/O at its present place needs %" PRIu32
+				 ": move it back, or remove it to create a new one",
 				 store->members[0].path, label->unit, store->unit);
 	store->unit = label->unit;
 	store->stripe = label->stripe;
@@ -150,11 +150,11 @@ void store_close(struct store *store)
 {
 	if (!store)
 		return;
-	/* While the locks are held, so that whoever waits for them finds nothing half removed. */
+	/* While the locks are held, so that the next owner finds nothing half removed. */
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_dispose(&store->members[i], &store->log);
 	slots_close(&store->slots);
-	/* A child that was forked meanwhile may have the descriptors yet. */
+	/* A forked child may still have the descriptors. */
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_unlock(&store->members[i]);
 	nvs_file_close(store->file);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store: one flat range of bytes over one preallocated file (or raw block device) per path,
- * striped when there are several; the extents in it; its lock; and, if it is kept, its manifest.
- * It moves no tensor data itself: store_file() is what transfers are made to.
+ * The store: one flat range of bytes over one preallocated file or raw block device per path,
+ * striped if there are several; its extents; its lock; and the manifest of a kept one. It moves no
+ * tensor data: transfers go to store_file().
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -14,61 +14,62 @@ struct store;
 struct store_options {
 	const char *const *paths; /* directories or block devices */
 	unsigned npaths;	  /* 0: the store is in host memory (memfd), for device "cpu" */
-	uint32_t rank;		  /* which store under the paths: rank<N> */
-	bool optimizer;		  /* the rank's other store: rank<N>-optimizer */
+	uint32_t rank;		  /* the store is rank<N> below each path */
+	bool optimizer;		  /* the store is rank<N>-optimizer */
 	uint64_t stripe_size;	  /* bytes; rounded up to a multiple of the unit */
 	bool keep;
-	const struct nvs_log *log; /* outlives the store */
+	const struct nvs_log *log; /* must outlive the store */
 };
 
 /*
- * Makes or finds the store and locks it. A directory gets nvswap/rank<N>/ (0700) with the file
- * `data` and, if kept, the two manifests (0600), opened without following links. Errors as
+ * Creates or reopens the store and locks it. A directory gets nvswap/rank<N>/ (mode 0700) with the
+ * file `data` and, if kept, two manifests (mode 0600). Symbolic links are not followed. Errors as
  * nvs_open.
  */
 int store_open(struct store **store, struct nvs_aio *aio, const struct store_options *options,
 	       struct nvs_error *error);
-/* Closes it; unlinks it unless it is kept. No transfer may be in flight. Does not commit. */
+/* Closes the store without a commit, and unlinks it unless it is kept. No transfer may be in
+ * flight. */
 void store_close(struct store *store);
 
 struct nvs_file *store_file(struct store *store); /* offset 0 is the first byte for tensors */
 uint32_t store_unit(
-	const struct store *store); /* extents begin and end at multiples of it, bytes */
+	const struct store *store); /* bytes; extents begin and end at multiples of it */
 uint64_t store_bytes(const struct store *store); /* reserved on the drives */
 bool store_direct(const struct store *store);
 const char *store_path(const struct store *store); /* of the first member, for messages */
 
 /*
- * Reserves an extent (rounded up to the unit) for each of nbytes[0..n-1], side by side and in order
- * wherever the space allows, and the space on the drives: offsets[i]. A length of 0 takes no space.
- * All or none. -ENOSPC with how much is needed and how much there is.
+ * Reserves an extent (rounded up to the unit) and its space on the drives for each of
+ * nbytes[0..n-1], side by side and in order if possible. offsets[i] receives its offset. A length
+ * of 0 takes no space. All or none are reserved. -ENOSPC: the error has the need and the free
+ * space.
  */
 int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
 		  struct nvs_error *error);
-/* Gives back an extent that store_reserve gave or the manifest named; those of length 0 too. */
+/* Releases an extent that was reserved or that the manifest named; also one of length 0. */
 void store_release(struct store *store, uint64_t offset, uint64_t nbytes);
 
-/* One tensor as the manifest knows it. */
+/* A tensor in the manifest. */
 struct store_entry {
 	const char *name;
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
 	uint64_t offset; /* of the extent with its contents */
-	uint64_t spare;	 /* of its other one, as long, which the next contents go to */
+	uint64_t spare;	 /* of the other extent, as long, for the next contents */
 	bool written;	 /* it has contents */
 	bool has_checksum;
-	uint64_t checksum; /* XXH3, 64 bits, of its nbytes */
+	uint64_t checksum; /* XXH3 (64 bits) of its nbytes */
 };
 
-/* What the kept store held when it was opened; none in a new one. Valid until store_close. */
+/* The kept store's entries when it was opened; none in a new one. Valid until store_close. */
 const struct store_entry *store_entries(const struct store *store, size_t *n);
 /*
- * Makes all completed writes durable, then replaces the manifest by these entries, of which either
- * the old or the new one is found after a crash. Without `keep`: does nothing. Nothing may be
- * written meanwhile. Where the entries are those of the last commit nothing is written here either.
- * On error the old manifest holds. Where that can't be known any more (making the data durable has
- * failed, so that what had been written may be lost, or a manifest was neither written nor taken
- * back) every later commit is -EIO.
+ * Makes all completed writes durable, then replaces the manifest by these entries. After a crash
+ * either the old or the new manifest is found. Without `keep` it does nothing; entries equal to the
+ * last commit's are not written again. No data may be written meanwhile. On an error the old
+ * manifest stays valid. If that is no longer certain (the data could not be made durable, or a
+ * manifest was neither written nor revoked), every later commit returns -EIO.
  */
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 struct nvs_error *error);

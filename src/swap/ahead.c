@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine does by itself in a step that has a plan: reading ahead what is needed next,
- * writing back what will have to make way while nobody waits, and keeping to the budgets. It takes
- * no memory from what is needed sooner, and never waits.
+ * What the engine starts on its own in a planned step: reading ahead the next tensors, writing back
+ * dirty ones that will be evicted while no call waits, and keeping to the budgets. It never evicts
+ * a tensor that is needed sooner, and never waits.
  */
 #include "swap/internal.h"
 
-/* Dirty tensors are written back so much at a time: a read that is asked for waits no longer. */
+/* Write back at most this much at a time, so that a caller's read waits no longer. */
 #define WRITE_BLOCKS 8
 
 /* ---- Budgets ---- */
@@ -53,7 +53,7 @@ static bool can_be_fetched(const struct nvs_engine *engine, const struct evictio
 	       engine->live_numel + eviction->numel <= engine->max_live;
 }
 
-/* One whose last transfer failed is left to whoever asks for it. */
+/* A tensor whose last transfer failed is read again only when a call asks for it. */
 static bool wanted(const struct plan *plan, size_t at)
 {
 	const struct nvs_tensor *tensor = plan->order[at].tensor;
@@ -62,13 +62,13 @@ static bool wanted(const struct plan *plan, size_t at)
 	       tensor->state == NVS_ON_DRIVE && !tensor->status && tensor->extent;
 }
 
-/* It will be on the drive alone as soon as it has landed. */
+/* It is evicted as soon as its write lands. */
 static bool on_its_way_out(const struct nvs_tensor *tensor)
 {
-	return in_flight(tensor) && (tensor->drop || tensor->foreign);
+	return in_flight(tensor) && (tensor->drop || tensor->external);
 }
 
-/* The next of the plan to be read, `max` at most, for which there is room, into engine->scratch. */
+/* Puts the plan's next tensors to read that have room, `max` at most, into engine->scratch. */
 static size_t choose(struct nvs_engine *engine, size_t max)
 {
 	struct plan *plan = &engine->plan;
@@ -85,7 +85,7 @@ static size_t choose(struct nvs_engine *engine, size_t max)
 			plan->settled += !count;
 			continue;
 		}
-		/* As in DeepSpeed the last one may be longer than what the bucket has left. */
+		/* As in DeepSpeed, the last one may exceed the rest of the bucket. */
 		if (engine->ahead_numel + eviction.numel >= engine->prefetch_bucket_size)
 			break;
 		eviction.goal += tensor->extent;
@@ -99,7 +99,7 @@ static size_t choose(struct nvs_engine *engine, size_t max)
 	return count;
 }
 
-/* Enough is free, but in pieces: drops one more that is needed later, if there is any. */
+/* Enough is free, but fragmented: evicts one more tensor that is needed later, if there is any. */
 static bool join_pieces(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	struct eviction eviction = {.enough = can_be_fetched,
@@ -130,7 +130,7 @@ static struct nvs_transfer *read_ahead(struct nvs_engine *engine)
 
 /* ---- Writing behind ---- */
 
-/* What is to be free or clean so that what comes next finds room at once. */
+/* Bytes to keep free or clean, so that the next reads find room at once. */
 static uint64_t reserve(const struct plan *plan)
 {
 	uint64_t missing = plan->extents - plan->resident;
@@ -139,14 +139,14 @@ static uint64_t reserve(const struct plan *plan)
 }
 
 struct behind {
-	uint64_t have;	/* bytes that can be had at once when this is written */
-	uint64_t want;	/* of these */
+	uint64_t have;	/* bytes free or clean once this is written */
+	uint64_t want;	/* the goal of `have` */
 	uint64_t bytes; /* to be written */
 	size_t count;
-	bool dirty; /* these are looked at; false: what is clean */
+	bool dirty; /* consider dirty tensors; false: clean ones */
 };
 
-/* False: no more can be taken this time. */
+/* False: no more fits this time. */
 static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struct behind *behind)
 {
 	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS;
@@ -163,7 +163,7 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 	return true;
 }
 
-/* In the order in which they make way, down to what is needed before the next to be fetched. */
+/* In eviction order, down to the tensors that are needed before the next one to read. */
 static void consider_all(struct nvs_engine *engine, struct behind *behind)
 {
 	const struct plan *plan = &engine->plan;
@@ -207,7 +207,7 @@ static struct nvs_transfer *write_behind(struct nvs_engine *engine)
 		engine->scratch[i]->by_engine = true;
 	}
 	list = runs_build(engine, engine->scratch, behind.count, NVS_WRITE);
-	/* Tensors without bytes have landed and are where they were. */
+	/* Empty tensors have landed already and keep their place. */
 	for (size_t i = 0; i < behind.count; i++)
 		if (!engine->scratch[i]->extent)
 			make_idle(engine, engine->scratch[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commits: everything dirty goes to the drive, is made durable, and the manifest says so.
+ * Commits: write back everything dirty, make it durable, replace the manifest.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 static bool unfinished(const struct nvs_tensor *tensor)
 {
-	return tensor->foreign || (tensor->uses && (tensor->dirty || tensor->leased));
+	return tensor->external || (tensor->uses && (tensor->dirty || tensor->leased));
 }
 
 static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
@@ -19,24 +19,24 @@ static int check_finished(const struct nvs_engine *engine, struct nvs_error *err
 		if (unfinished(engine->tensors[i]))
 			return error_about(
 				error, -EBUSY, engine->tensors[i]->name, 0, 0,
-				"%s is in use and changed, or in flight to or from the "
-				"caller's memory: its contents can't be committed before "
-				"that has ended",
+				"%s is pinned and dirty, or in flight from or to external "
+				"memory: release it, or wait for its transfer, before the "
+				"commit",
 				engine->tensors[i]->name);
 	return 0;
 }
 
-/* The caller has not waited for it, and takes it to be in the store. */
-static int check_told(const struct nvs_engine *engine, struct nvs_error *error)
+/* A caller that did not wait would take a failed write to be in the store. */
+static int check_reported(const struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc = 0;
 
 	for (size_t i = 0; i < engine->ntensors && !rc; i++)
-		rc = tell_failed_write(engine, engine->tensors[i], error);
+		rc = report_failed_write(engine, engine->tensors[i], error);
 	return rc;
 }
 
-/* Begins to write back what is dirty and out of use. */
+/* Starts to write back dirty unpinned tensors. */
 static struct nvs_transfer *write_back(struct nvs_engine *engine)
 {
 	struct nvs_transfer *list;
@@ -51,7 +51,7 @@ static struct nvs_transfer *write_back(struct nvs_engine *engine)
 	for (size_t i = 0; i < n; i++)
 		leave_idle(engine, engine->scratch[i]);
 	list = runs_build(engine, engine->scratch, n, NVS_WRITE);
-	/* Tensors without bytes have landed and are where they were. */
+	/* Empty tensors have landed already and keep their place. */
 	for (size_t i = 0; i < n; i++)
 		if (!engine->scratch[i]->extent)
 			make_idle(engine, engine->scratch[i]);
@@ -101,8 +101,8 @@ static int failure_of(const struct nvs_engine *engine, struct nvs_error *error)
 }
 
 /*
- * Under the lock, which it gives away while the drive works; when it returns 0 all that there is
- * lies on the drive. What others begin to use or to write meanwhile is looked at again.
+ * Under the lock, which it releases while the drive works. When it returns 0, everything is on the
+ * drive. Tensors that other threads pin or write meanwhile are checked again.
  */
 static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 {
@@ -113,7 +113,7 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		struct nvs_transfer *list;
 
 		if (!rc)
-			rc = check_told(engine, error);
+			rc = check_reported(engine, error);
 		if (rc)
 			return rc;
 		if (!anything_dirty(engine) && !engine->inflight[NVS_WRITE])

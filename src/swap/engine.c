@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening and closing an engine: workers, store and pool as a block of the configuration has them,
- * near the drive that the store lies on.
+ * Opens and closes an engine: workers, store and pool of a configuration block, close to the drive
+ * of the store.
  */
 #include <assert.h>
 #include <errno.h>
@@ -46,12 +46,12 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 	if (!offload->buffer_count || !offload->buffer_size)
 		return error_about(error, -EINVAL, "buffer_size", 0, 0,
 				   "%s: buffer_count %u x buffer_size %" PRIu64
-				   " make a pool of nothing",
+				   ": the pool would be empty",
 				   name_of(block), offload->buffer_count, offload->buffer_size);
 	if (nvs_config_pool_bytes(config, block) == UINT64_MAX)
 		return error_about(error, -EINVAL, "buffer_size", 0, 0,
 				   "%s: buffer_count %u x buffer_size %" PRIu64
-				   " elements%s are more bytes than can be counted",
+				   " elements%s exceed 2^64 bytes",
 				   name_of(block), offload->buffer_count, offload->buffer_size,
 				   block == NVS_OFFLOAD_OPTIMIZER && config->optimizer_max_in_cpu
 					   ? " and nvswap.optimizer_max_in_cpu"
@@ -80,7 +80,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 	return store_open(&engine->store, engine->aio, &options, error);
 }
 
-/* The NUMA node that the store's drives share; -1: none, or it can't be told. */
+/* The NUMA node that the store's drives share; -1: none, or unknown. */
 static int node_of(const struct nvs_engine *engine, const struct nvs_offload_config *offload)
 {
 	static const unsigned max = NVS_PATHS_MAX * DEVICES_MAX;
@@ -107,7 +107,7 @@ static int node_of(const struct nvs_engine *engine, const struct nvs_offload_con
 	return topo_node_of_devices(engine->topo, devices, n);
 }
 
-/* What can't be registered works all the same, its pages pinned anew for each I/O. */
+/* Memory that can't be registered still works; the kernel pins its pages for each I/O. */
 #define REGISTERED_BYTES_MIN (1u << 20)
 
 static void register_pool(struct nvs_engine *engine)
@@ -123,8 +123,8 @@ static void register_pool(struct nvs_engine *engine)
 		rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
 	}
 	log_say(&engine->log, NVS_LOG_INFO,
-		"of the pool's %s, %s could be registered with the rings: %s (the memlock limit "
-		"counts what is registered, once for each worker)",
+		"of the pool's %s, only %s could be registered with the rings: %s (registered "
+		"memory counts against the memlock limit once per worker)",
 		size_text(pool_bytes(engine->pool), all), size_text(rc ? 0 : nbytes, part),
 		nvs_strerror(rc ? rc : -ENOMEM));
 }
@@ -145,12 +145,12 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 	if (rc)
 		return rc;
+	engine->pool_key = block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size";
+	engine->pool_step = options.nbytes / offload->buffer_size;
 	snprintf(engine->remedy, sizeof(engine->remedy),
 		 "%s: buffer_count %u x %s %" PRIu64 " elements x %" PRIu64 " bytes",
-		 name_of(block), offload->buffer_count,
-		 block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
-		 offload->buffer_size,
-		 options.nbytes / offload->buffer_count / offload->buffer_size);
+		 name_of(block), offload->buffer_count, engine->pool_key, offload->buffer_size,
+		 engine->pool_step / offload->buffer_count);
 	register_pool(engine);
 	if (engine->node >= 0)
 		aio_bind_workers(engine->aio, engine->topo, engine->node);
@@ -159,13 +159,12 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
-	/* Who watches over the I/Os may be about to look at the tensors, until the workers have
-	 * ended. */
+	/* The watch thread may look at the tensors until the workers have ended. */
 	pthread_mutex_lock(&engine->lock);
 	tensors_free(engine);
 	pthread_mutex_unlock(&engine->lock);
 	plan_free(&engine->plan);
-	/* The workers end before the memory that they have registered goes, ... */
+	/* The workers end before their registered memory is unmapped, ... */
 	if (engine->pool)
 		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
 	if (engine->store)
@@ -209,7 +208,7 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 	return rc;
 }
 
-/* They are of parameters; the optimizer sees to its own. */
+/* The budgets apply to parameters; the optimizer has its own. */
 static void set_budgets(struct nvs_engine *engine, const struct nvs_config *config,
 			enum nvs_block block)
 {
@@ -249,6 +248,8 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 		engine_free(engine);
 		return rc;
 	}
+	trace_call(engine->trace, TRACE_OPEN, clock_ns(),
+		   &(struct trace_subject){.name = "", .nbytes = pool_bytes(engine->pool)});
 	*out = engine;
 	return 0;
 }
@@ -271,7 +272,7 @@ int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc && engine->keep && !engine->abandoned)
 		rc = nvs_commit(engine, error);
-	/* It hangs: the memory is the kernel's yet. */
+	/* The drive hangs: the kernel may still write to the memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;
 	engine_free(engine);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Swapping to and from the caller's own memory, without the pool.
+ * Swapping to and from external memory, without the pool.
  */
 #include <errno.h>
 #include <string.h>
@@ -8,19 +8,19 @@
 #include "base/error.h"
 #include "swap/internal.h"
 
-static int check_foreign(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			 bool contents, struct nvs_error *error)
+static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			  bool contents, struct nvs_error *error)
 {
 	int rc = wait_for_engine(engine, tensors, n, error);
 
 	if (!rc)
-		rc = check_unused(engine, tensors, n, error);
+		rc = check_unpinned(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
 					 "%s is in flight: wait for it first", tensors[i]->name);
 		else if (contents)
-			rc = tell_failed_write(engine, tensors[i], error);
+			rc = report_failed_write(engine, tensors[i], error);
 		if (!rc && contents && tensors[i]->state == NVS_EMPTY)
 			rc = no_contents(tensors[i], error);
 	}
@@ -29,7 +29,7 @@ static int check_foreign(struct nvs_engine *engine, struct nvs_tensor *const *te
 
 static void lend(struct nvs_tensor *tensor, const void *data)
 {
-	tensor->foreign = true;
+	tensor->external = true;
 	tensor->data = (char *)(uintptr_t)data;
 }
 
@@ -40,10 +40,11 @@ int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
-	rc = check_foreign(engine, tensors, n, false, error);
+	rc = check_external(engine, tensors, n, false, error);
 	if (!rc) {
+		trace_calls(engine, TRACE_SWAP_OUT_FROM, tensors, n);
 		for (size_t i = 0; i < n; i++) {
-			/* What the pool holds of it is superseded. */
+			/* The caller's data supersedes the copy in the pool. */
 			drop(engine, tensors[i]);
 			lend(tensors[i], data[i]);
 			engine->scratch[i] = tensors[i];
@@ -56,7 +57,7 @@ int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	return rc;
 }
 
-/* Those that are in the pool are kept there while they are copied without the lock. */
+/* Pins those that are in the pool while they are copied without the lock. */
 static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			  void *const *data, size_t n)
 {
@@ -101,14 +102,16 @@ int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
-	rc = check_foreign(engine, tensors, n, true, error);
-	if (!rc)
+	rc = check_external(engine, tensors, n, true, error);
+	if (!rc) {
+		trace_calls(engine, TRACE_SWAP_IN_TO, tensors, n);
 		list = runs_build(engine, engine->scratch, begin_reads(engine, tensors, data, n),
 				  NVS_READ);
+	}
 	pthread_mutex_unlock(&engine->lock);
 	if (rc)
 		return rc;
-	/* As long as the others have not been launched nobody but this call looks at `copying`. */
+	/* Until the others are launched, only this call looks at `copying`. */
 	copy_resident(engine, tensors, data, n);
 	launch(engine, list);
 	return 0;

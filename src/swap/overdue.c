@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs that the drive keeps longer than io_timeout_ms: their tensors are marked, and who waits for
- * them is told instead of waiting on. They stay in flight, and land as any others.
+ * Runs in flight for longer than io_timeout_ms: marks their tensors and wakes the calls that wait
+ * for them. The runs stay in flight and land like others.
  */
 #include <errno.h>
 
@@ -53,14 +53,14 @@ void runs_overdue(void *arg)
 	pthread_mutex_unlock(&engine->lock);
 }
 
-void landed_after_all(struct nvs_engine *engine, const struct nvs_transfer *run)
+void landed_late(struct nvs_engine *engine, const struct nvs_transfer *run)
 {
 	struct nvs_tensor *first = run->user;
 
 	if (!first->overdue)
 		return;
 	engine->overdue[run->direction]--;
-	log_say(&engine->log, NVS_LOG_WARNING, "%s: %s has completed after all: %s", first->name,
+	log_say(&engine->log, NVS_LOG_WARNING, "%s: %s completed late: %s", first->name,
 		run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
 		tensor->overdue = false;

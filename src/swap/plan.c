@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order of a step, recorded and followed. Positions are counted around the end, for the next
- * step is taken to be as this one. What is done by it is decided elsewhere.
+ * Records and follows the order of a step. Positions wrap around at the end: the next step is
+ * expected to repeat this one. What to do about it is decided in room.c and ahead.c.
  */
 #include "swap/plan.h"
 
@@ -123,7 +123,7 @@ static void set_next(struct nvs_engine *engine, struct nvs_tensor *tensor, size_
 		plan_mark_idle(&engine->plan, tensor, true);
 }
 
-/* The step has gone on without the access: what was fetched for it is not ahead of a use now. */
+/* The step skipped the access: a tensor read for it is no longer ahead of a use. */
 static void skip(struct nvs_engine *engine, size_t at)
 {
 	struct nvs_tensor *tensor = engine->plan.order[at].tensor;
@@ -156,8 +156,7 @@ static size_t after(const struct plan *plan, size_t at)
 }
 
 /*
- * An access that is not the next is served and no more; a second in the order of the first tells
- * where the step has gone on.
+ * One access out of order does not move the cursor; a second one in the order of the first does.
  */
 static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
@@ -256,7 +255,7 @@ static bool allocate(struct plan *plan, size_t n)
 	return false;
 }
 
-/* From the end, so that each tensor is left with its first use, which follows its last. */
+/* From the end, so that each tensor ends up with its first use, which follows its last. */
 static void find_next_uses(struct plan *plan)
 {
 	for (size_t i = 0; i < plan->n; i++)
@@ -286,7 +285,7 @@ static void sum_up(struct nvs_engine *engine)
 		tensor->small = tensor->numel < engine->persistence_threshold;
 		numel += tensor->numel;
 		plan->extents += tensor->extent;
-		plan->resident += tensor->data && !tensor->foreign ? tensor->extent : 0;
+		plan->resident += tensor->data && !tensor->external ? tensor->extent : 0;
 		longest = tensor->extent > longest ? tensor->extent : longest;
 	}
 	plan->lookahead = plan->extents;

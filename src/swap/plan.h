@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan: the order in which a step asks for tensors, as the last step did, and where in it the
- * present one is. It knows when each tensor is needed next, how far away that is, and which of
- * those out of use in the pool is needed last. Under the engine's lock.
+ * The plan: the order in which the last step accessed tensors, and the position of the present
+ * step in it. It knows when each tensor is needed next, at what distance, and which unpinned
+ * tensor in the pool is needed last. Under the engine's lock.
  */
 #ifndef SWAP_PLAN_H
 #define SWAP_PLAN_H
@@ -18,59 +18,59 @@ struct nvs_tensor;
 
 struct access {
 	struct nvs_tensor *tensor;
-	bool contents; /* they were asked for; false: they were made anew */
+	bool contents; /* swapped in; false: leased */
 };
 
-/* Large tensors, and those so small that they always stay. */
+/* Small tensors always stay in the pool (stage3_param_persistence_threshold). */
 enum plan_class { PLAN_LARGE, PLAN_SMALL };
 
 struct plan {
-	struct access *order; /* the plan; it begins again after its end */
+	struct access *order; /* the plan, a ring */
 	size_t n, order_max;
-	size_t *next;	    /* for each access the position of the same tensor's next */
-	uint64_t *before;   /* elements asked for before each; [n]: in all */
-	uint64_t *idle[2];  /* bit i, by class: the tensor needed next at i is out of use */
-	size_t cursor;	    /* of the access that comes next */
-	size_t resume;	    /* where the order goes on if a departure was a jump */
-	size_t settled;	    /* so many accesses from the cursor on need nothing to be read */
-	uint64_t extents;   /* bytes of all its tensors */
-	uint64_t resident;  /* of these, in the pool */
-	uint64_t lookahead; /* bytes of the elements that may be fetched ahead and one tensor */
+	size_t *next;	    /* for each access: the position of the tensor's next access */
+	uint64_t *before;   /* for each access: elements accessed before; [n]: in all */
+	uint64_t *idle[2];  /* by class; bit i: the tensor of access i is unpinned in the pool */
+	size_t cursor;	    /* the next access */
+	size_t resume;	    /* the next access if the last departure was a jump */
+	size_t settled;	    /* accesses from the cursor on whose tensors need no read */
+	uint64_t extents;   /* bytes of all tensors in the plan */
+	uint64_t resident;  /* of these, bytes in the pool */
+	uint64_t lookahead; /* bytes that may be read ahead, plus one tensor */
 
-	struct access *recording; /* of the present step */
+	struct access *recording; /* the present step so far */
 	size_t nrecorded, recording_max;
-	uint64_t step; /* counts them */
-	bool same;     /* so far it is as planned */
-	bool lost;     /* it could not be recorded, or has lost a tensor */
+	uint64_t step; /* the step's number */
+	bool same;     /* so far the step follows the plan */
+	bool lost;     /* the recording ran out of memory, or one of its tensors is gone */
 };
 
 void plan_free(struct plan *plan);
 
 /* ---- Recording ---- */
 void plan_begin(struct plan *plan);
-/* Notes that the tensor was asked for, and moves on. */
+/* Records an access to the tensor and moves the cursor. */
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents);
 /*
- * Makes the recording the plan, where there is none. False: there is no memory for that, and still
- * no plan. Its tensors know their next uses then; to be `planned` is given to them, and taken from
- * them before a plan is cleared, by plan_drop and the end of a step.
+ * Makes the recording the plan; there must be none. Sets the tensors' next_use; plan_drop and the
+ * end of a step set and clear their `planned`. False: no memory, and still no plan.
  */
 bool plan_adopt(struct nvs_engine *engine);
 void plan_clear(struct plan *plan);
-/* The tensor is about to be gone: whether the plan has it. A recording that has it is lost. */
+/* Whether the plan has the tensor, which is about to be removed. A recording that has it is lost.
+ */
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
 /* ---- Asking ---- */
-/* How many accesses, and how many elements asked for, come before the position. */
+/* How many accesses, and how many elements accessed, come before the position. */
 size_t plan_rank(const struct plan *plan, size_t at);
 uint64_t plan_distance(const struct plan *plan, size_t at);
-/* Where the tensor of the class lies that is out of use and needed last; and last before `at`. */
+/* The access of the class's unpinned tensor that is needed last; and last before `at`. */
 size_t plan_last(const struct plan *plan, enum plan_class class);
 size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t at);
 
 /* ---- Telling: of tensors in the plan ---- */
 void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idle);
-/* It is no longer in the pool. */
+/* The tensor has left the pool. */
 void plan_unsettle(struct plan *plan, const struct nvs_tensor *tensor);
 
 #endif

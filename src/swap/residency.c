@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uses of what is in the pool: beginning and ending them, reading ahead for them, swapping out, and
- * waiting for what is in flight.
+ * Pinning and releasing tensors, reading ahead, swapping out, and waiting for transfers.
  */
 #include <assert.h>
 #include <errno.h>
@@ -19,17 +18,17 @@ bool in_flight(const struct nvs_tensor *tensor)
 
 /* ---- Room for a batch ---- */
 
-/* A call that begins uses, from one attempt to the next. */
+/* A call that pins tensors, across its attempts. */
 struct attempt {
 	struct nvs_tensor *const *tensors;
 	size_t n;
-	bool contents;		   /* they are to be read */
-	uint64_t failures;	   /* write-backs that had failed before the call */
-	bool waited;		   /* the pool has noted that it waits for room */
-	uint64_t waits_from_ns;	   /* since when it does; 0: it did not have to */
+	bool contents;		   /* read them; false: lease */
+	uint64_t failures;	   /* write-backs that failed before the call */
+	bool waited;		   /* the pool's statistics have counted the wait for room */
+	uint64_t waits_from_ns;	   /* when it began to wait; 0: it did not */
 	struct nvs_transfer *list; /* to be launched: the reads, or write-backs to make room */
-	bool stuck;	   /* nothing more can be set in motion from here, so others must move */
-	bool failed_again; /* what is written back to make room failed the last time */
+	bool stuck;		   /* nothing more can be started; only other calls can make room */
+	bool failed_again;	   /* the write-backs that make room failed the last time */
 };
 
 static bool has_room(const struct nvs_engine *engine, const struct eviction *eviction)
@@ -38,7 +37,7 @@ static bool has_room(const struct nvs_engine *engine, const struct eviction *evi
 	return eviction->reached >= eviction->goal;
 }
 
-/* Makes room for `need` bytes as far as it can be made now. */
+/* Makes room for `need` bytes as far as possible without waiting. */
 static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt)
 {
 	struct eviction eviction = {.enough = has_room,
@@ -50,11 +49,11 @@ static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *
 				    .needed_by = PLAN_NONE};
 	bool in_pieces = need <= eviction.reached && !engine->landing;
 
-	/* Enough is free, but in pieces: one more may join two of them. */
+	/* Enough is free, but fragmented: one more eviction may join two free runs. */
 	if (in_pieces)
 		eviction.goal = eviction.reached + 1;
 	evict_until_enough(engine, &eviction);
-	/* Only what the batch has in the pool already may lie in its own way. */
+	/* Only the batch's own tensors in the pool may fragment its room. */
 	if (in_pieces && !eviction.ntaken) {
 		eviction.own = true;
 		evict_until_enough(engine, &eviction);
@@ -69,7 +68,7 @@ static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *
 	}
 }
 
-/* Those of the batch that are not in the pool, into engine->scratch. */
+/* Puts those of the batch that are not in the pool into engine->scratch. */
 static size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		      uint64_t *need)
 {
@@ -115,21 +114,21 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	int rc = check_named_once(engine, tensors, n, error);
 
 	for (size_t i = 0; i < n && !rc; i++) {
-		if (tensors[i]->foreign)
+		if (tensors[i]->external)
 			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
-					   "%s is in flight to or from the caller's own memory: "
-					   "wait for it first",
+					   "%s is in flight from or to external memory: wait for "
+					   "it first",
 					   tensors[i]->name);
-		/* What would be read is not what the caller has written last. */
-		rc = contents ? tell_failed_write(engine, tensors[i], error) : 0;
+		/* A read would return older contents than the caller has written. */
+		rc = contents ? report_failed_write(engine, tensors[i], error) : 0;
 		if (rc)
 			return rc;
 		if (contents && tensors[i]->state == NVS_EMPTY)
 			return no_contents(tensors[i], error);
 		if (contents && tensors[i]->leased)
 			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
-					   "%s is leased and its contents are still being made: "
-					   "release it first",
+					   "%s is leased and its new contents are not released "
+					   "yet: release it first",
 					   tensors[i]->name);
 		sum += tensors[i]->extent;
 	}
@@ -143,7 +142,7 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	return rc;
 }
 
-/* ---- Beginning a use ---- */
+/* ---- Pinning ---- */
 
 static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
@@ -181,8 +180,8 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 	const struct nvs_error *why = &engine->failure;
 
 	return error_about(error, why->code, why->subject, 0, why->offset,
-			   "no room in the pool, for a tensor could not be written back: %.800s; "
-			   "it is still in the pool",
+			   "no room in the pool: a tensor could not be written back and stays in "
+			   "it: %.800s",
 			   why->text);
 }
 
@@ -194,7 +193,7 @@ static bool any_in_flight(const struct attempt *attempt)
 	return false;
 }
 
-/* One attempt, under the lock throughout: 0, -EAGAIN with what it set in motion, or an error. */
+/* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
 static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct nvs_error *error)
 {
 	uint64_t need;
@@ -205,7 +204,7 @@ static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct 
 	attempt->stuck = attempt->failed_again = false;
 	if (rc)
 		return rc;
-	/* New contents are made at once, so the drive must have let go of the old. */
+	/* The caller writes new contents at once, so the old ones must have landed. */
 	if (!attempt->contents && any_in_flight(attempt)) {
 		attempt->stuck = true;
 		return -EAGAIN;
@@ -229,7 +228,7 @@ static int no_time_left(const struct attempt *attempt, int code, struct nvs_erro
 			 attempt->n, nvs_strerror(code));
 }
 
-/* Whether there is no point in waiting: 0 where there may be. */
+/* An error if waiting is pointless, else 0. */
 static int check_attempt(const struct nvs_engine *engine, const struct attempt *attempt,
 			 struct nvs_error *error)
 {
@@ -240,7 +239,7 @@ static int check_attempt(const struct nvs_engine *engine, const struct attempt *
 	return rc ? rc : check_hung(engine, error);
 }
 
-/* Who does not wait never sees its write-backs fail: so the next call tells of the last ones. */
+/* Non-blocking callers can't observe their write-back failures; report the previous one here. */
 static int end_polling(const struct nvs_engine *engine, const struct attempt *attempt,
 		       struct nvs_error *error)
 {
@@ -256,7 +255,7 @@ static void begin_waiting(struct nvs_engine *engine, struct attempt *attempt)
 	engine->waiting++;
 }
 
-/* Under the lock, which it gives away to launch what makes room and to wait. */
+/* Under the lock, which it releases to launch write-backs and to wait. */
 static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uint64_t deadline,
 			 struct nvs_error *error)
 {
@@ -272,7 +271,7 @@ static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uin
 			launch(engine, attempt->list);
 			pthread_mutex_lock(&engine->lock);
 		}
-		/* What was launched may have landed while the lock was away. */
+		/* The write-backs may have landed while the lock was released. */
 		if (!attempt->stuck && (deadline || !attempt->list))
 			continue;
 		rc = check_attempt(engine, attempt, error);
@@ -303,6 +302,7 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 		trace_wait(engine, NULL, attempt.waits_from_ns);
 	}
 	if (!rc) {
+		trace_calls(engine, contents ? TRACE_SWAP_IN : TRACE_LEASE, tensors, n);
 		list = join(attempt.list, keep_to_max_live(engine));
 		list = join(list, move_ahead(engine));
 	}
@@ -325,7 +325,7 @@ int nvs_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 
 /* ---- Reading ahead ---- */
 
-/* How many of the tensors, from the first, fit in what is free or can be had by dropping. */
+/* How many of the tensors, from the first, fit in free or clean memory. */
 static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
 {
 	uint64_t need = 0, have;
@@ -362,7 +362,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 			continue;
 		for (size_t i = 0; i < count; i++)
 			set_prefetched(engine, engine->scratch[i], true);
-		/* What is on its way out stays after all. */
+		/* Cancel the eviction of tensors that are being written. */
 		for (size_t i = 0; i < n; i++)
 			set_drop(engine, tensors[i], false);
 		*list = runs_build(engine, engine->scratch, count, NVS_READ);
@@ -384,12 +384,14 @@ long nvs_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 			rc = no_contents(tensors[i], error);
 	if (!rc)
 		rc = (long)read_ahead(engine, tensors, n, &list);
+	if (rc >= 0)
+		trace_calls(engine, TRACE_PREFETCH, tensors, n);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;
 }
 
-/* ---- Ending a use ---- */
+/* ---- Releasing ---- */
 
 static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 enum nvs_how how, struct nvs_error *error)
@@ -401,7 +403,7 @@ static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *te
 
 		if (!tensor->uses)
 			rc = error_about(error, -EINVAL, tensor->name, 0, 0,
-					 "%s is not in use: there is nothing to release",
+					 "%s is not pinned: there is nothing to release",
 					 tensor->name);
 		else if (tensor->state == NVS_READING)
 			rc = error_about(error, -EBUSY, tensor->name, 0, 0,
@@ -421,7 +423,7 @@ static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum n
 	if (how == NVS_DIRTY) {
 		tensor->dirty = true;
 		tensor->leased = false;
-		tensor->untold = 0;
+		tensor->unreported = 0;
 	}
 	if (--tensor->uses || in_flight(tensor))
 		return;
@@ -431,8 +433,8 @@ static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum n
 		make_idle(engine, tensor);
 }
 
-/* What is to be launched now that uses have ended. */
-static struct nvs_transfer *uses_ended(struct nvs_engine *engine)
+/* Transfers to launch after tensors were unpinned. */
+static struct nvs_transfer *after_release(struct nvs_engine *engine)
 {
 	struct nvs_transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
 
@@ -451,38 +453,43 @@ int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	rc = check_release(engine, tensors, n, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		end_use(engine, tensors[i], how);
-	if (!rc)
-		list = uses_ended(engine);
+	if (!rc) {
+		trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN,
+			    tensors, n);
+		list = after_release(engine);
+	}
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;
 }
 
-void engine_let_go(struct nvs_engine *engine, struct nvs_tensor *tensor)
+void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	struct nvs_transfer *list;
 
 	pthread_mutex_lock(&engine->lock);
-	if (tensor->uses)
+	if (tensor->uses) {
+		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_use(engine, tensor, NVS_CLEAN);
-	list = uses_ended(engine);
+	}
+	list = after_release(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 }
 
 /* ---- Swapping out ---- */
 
-int check_unused(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		 struct nvs_error *error)
+int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   struct nvs_error *error)
 {
 	int rc = check_named_once(engine, tensors, n, error);
 
 	for (size_t i = 0; i < n && !rc; i++)
-		if (tensors[i]->uses || tensors[i]->foreign)
-			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0, "%s is in use: %s",
+		if (tensors[i]->uses || tensors[i]->external)
+			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0, "%s is pinned: %s",
 					 tensors[i]->name,
-					 tensors[i]->foreign ? "wait for its transfer first"
-							     : "release it first");
+					 tensors[i]->external ? "wait for its transfer first"
+							      : "release it first");
 	return rc;
 }
 
@@ -518,8 +525,9 @@ int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
-	rc = check_unused(engine, tensors, n, error);
+	rc = check_unpinned(engine, tensors, n, error);
 	if (!rc) {
+		trace_calls(engine, TRACE_SWAP_OUT, tensors, n);
 		list = swap_out(engine, tensors, n);
 		pthread_cond_broadcast(&engine->changed);
 	}
@@ -530,7 +538,7 @@ int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 
 /* ---- Waiting ---- */
 
-/* Until the tensor is no longer in flight; *from_ns is when the call first had to wait. */
+/* Waits until the tensor has landed; *from_ns is when the call began to wait. */
 static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t deadline,
 		    uint64_t *from_ns, struct nvs_error *error)
 {
@@ -567,15 +575,17 @@ int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_
 		step_stalled(engine, from_ns);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = tensors[i]->status ? tensor_error(engine, tensors[i], error)
-					: tell_failed_write(engine, tensors[i], error);
+					: report_failed_write(engine, tensors[i], error);
 	for (size_t i = 0; i < n; i++)
-		tell_failed_write(engine, tensors[i], NULL);
+		report_failed_write(engine, tensors[i], NULL);
+	if (!rc)
+		trace_calls(engine, TRACE_WAITED, tensors, n);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }
 
-int engine_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		  struct nvs_error *error)
+int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       struct nvs_error *error)
 {
 	uint64_t from_ns = 0;
 	int rc = 0;
@@ -583,11 +593,13 @@ int engine_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors[i], UINT64_MAX, &from_ns, error);
+	if (!rc)
+		trace_calls(engine, TRACE_WAITED, tensors, n);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }
 
-int engine_use(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
+int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	int rc = nvs_swap_in(engine, &tensor, 1, -1, error);
 
@@ -595,11 +607,11 @@ int engine_use(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_
 		return rc;
 	rc = nvs_wait(engine, &tensor, 1, -1, error);
 	if (rc)
-		engine_let_go(engine, tensor);
+		engine_unpin(engine, tensor);
 	return rc;
 }
 
 void *nvs_data(const struct nvs_tensor *tensor)
 {
-	return tensor->foreign ? NULL : tensor->data;
+	return tensor->external ? NULL : tensor->data;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room in the pool: leases for tensors, and what is out of use, in the order in which it makes
- * way. What the plan has is in the order of its next use; without one the least recently used goes
- * first.
+ * Room in the pool: leases for tensors, and the eviction of unpinned ones. The plan's tensors go in
+ * the order of their next use, last needed first; the others least recently used first.
  */
 #include <assert.h>
 
@@ -64,15 +63,15 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 	}
 	while (i--) {
 		if (tensors[i]->extent)
-			pool_return(engine->pool, tensors[i]->data, tensors[i]->extent);
+			pool_release(engine->pool, tensors[i]->data, tensors[i]->extent);
 		tensors[i]->data = NULL;
 	}
 	return false;
 }
 
-/* ---- In the pool and out of use ---- */
+/* ---- Unpinned tensors in the pool ---- */
 
-/* What is small or needed again soon stays beside max_in_cpu, and so does what was read ahead. */
+/* Small tensors, those needed again soon and those read ahead don't count for max_in_cpu. */
 static bool counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	if (tensor->prefetched)
@@ -110,7 +109,7 @@ void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->held = false;
 }
 
-/* A write that ends in a drop is memory on its way to be free. */
+/* The memory of a tensor that is evicted after its write will come free. */
 void set_drop(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value)
 {
 	if (tensor->drop == value)
@@ -148,7 +147,7 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	if (tensor->data)
 		count_out_of_pool(engine, tensor);
 	if (tensor->data && tensor->extent)
-		pool_return(engine->pool, tensor->data, tensor->extent);
+		pool_release(engine->pool, tensor->data, tensor->extent);
 	tensor->data = NULL;
 	tensor->dirty = tensor->leased = false;
 	tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs: tensors that lie side by side both in the store and in memory move as one transfer, so that
- * a layer of small tensors is a few long I/Os. Here runs are built, started and landed.
+ * Runs: tensors that lie side by side both in the store and in memory move as one transfer, so a
+ * layer of small tensors takes a few long I/Os. Runs are built, launched and landed here.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,10 +13,10 @@
 #include "base/trace.h"
 #include "swap/internal.h"
 
-/* A run's memory comes free when all of it has moved: so it is some blocks long and no more. */
+/* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */
 #define RUN_BLOCKS 8
 
-/* Those of no bytes come before the one that begins where they lie. */
+/* Empty tensors come before the one at the same offset. */
 static bool lies_before(const struct nvs_tensor *left, const struct nvs_tensor *right)
 {
 	return left->place != right->place ? left->place < right->place
@@ -38,7 +38,7 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 	heap[i] = tensor;
 }
 
-/* What the manifest names is never written over. */
+/* An extent that the manifest names is never overwritten. */
 static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction direction)
 {
 	bool moves = direction == NVS_WRITE && tensor->committed == tensor->offset;
@@ -46,7 +46,7 @@ static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction dir
 	return moves ? tensor->spare : tensor->offset;
 }
 
-/* A heap sort, because qsort(3) may allocate. Most batches are in order already. */
+/* A heap sort, because qsort(3) may allocate. Most batches are already sorted. */
 void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction)
 {
 	size_t i = 1;
@@ -86,26 +86,26 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 	return i;
 }
 
-/* The bytes of memory that a tensor's transfer moves: in the pool it owns whole units. */
+/* The bytes that a tensor's transfer moves: whole units in the pool. */
 static uint64_t bytes_moved(const struct nvs_tensor *tensor)
 {
-	return tensor->foreign ? tensor->nbytes : tensor->extent;
+	return tensor->external ? tensor->nbytes : tensor->extent;
 }
 
 static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
 {
-	return tensor->foreign == before->foreign && bytes_moved(before) == before->extent &&
+	return tensor->external == before->external && bytes_moved(before) == before->extent &&
 	       tensor->place == before->place + before->extent &&
 	       tensor->data == before->data + before->extent;
 }
 
-/* A tensor of no bytes has nothing to wait for. */
+/* An empty tensor lands without a transfer. */
 static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	tensor->dirty = tensor->by_engine = false;
 	tensor->has_contents = true;
-	if (tensor->foreign) {
-		tensor->foreign = false;
+	if (tensor->external) {
+		tensor->external = false;
 		tensor->data = NULL;
 		tensor->state = NVS_ON_DRIVE;
 	} else if (tensor->drop && !tensor->uses) {
@@ -201,7 +201,7 @@ static uint64_t sum_of(const struct nvs_tensor *tensor)
 	return XXH3_64bits(tensor->data, tensor->nbytes);
 }
 
-/* A kept store always has them: they alone tell where a drive has lost what was committed. */
+/* A kept store always has checksums: only they detect committed data that the drive lost. */
 static bool keeps_sums(const struct nvs_engine *engine)
 {
 	return engine->verify || engine->keep;
@@ -233,13 +233,13 @@ void launch(struct nvs_engine *engine, struct nvs_transfer *list)
 
 /* ---- Landing ---- */
 
-/* What a run before this one wrote is held to its checksum also where none are made now. */
+/* Contents of an earlier run are compared even if `verify` is off. */
 static void check_sums(const struct nvs_engine *engine, const struct nvs_transfer *run)
 {
 	if (run->direction != NVS_READ || run->status)
 		return;
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
-		if (t->has_checksum && (engine->verify || t->unproven))
+		if (t->has_checksum && (engine->verify || t->unverified))
 			t->bad_sum = sum_of(t) != t->checksum;
 }
 
@@ -255,10 +255,10 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	}
 	if (!tensor->status) {
 		engine->swapped[NVS_READ] += tensor->nbytes;
-		tensor->unproven = false;
+		tensor->unverified = false;
 	}
-	if (tensor->foreign) {
-		tensor->foreign = false;
+	if (tensor->external) {
+		tensor->external = false;
 		tensor->data = NULL;
 		tensor->state = NVS_ON_DRIVE;
 		return;
@@ -276,10 +276,10 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	/* In the other extent its contents are as they were. */
+	/* The other extent still has the old contents. */
 	if (tensor->place == tensor->offset)
 		tensor->has_contents = tensor->has_checksum = false;
-	if (tensor->foreign)
+	if (tensor->external)
 		return;
 	tensor->dirty = true;
 	set_drop(engine, tensor, false);
@@ -288,7 +288,8 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	log_say(&engine->log, NVS_LOG_ERROR,
 		"%s could not be written back and stays in the pool: %s", tensor->name,
 		nvs_strerror(tensor->status));
-	/* Who has taken it back meanwhile has got it: this is no failure of theirs. */
+	/* A caller that pinned the tensor again has valid data; don't report the failed write-back
+	 * to it. */
 	if (tensor->uses)
 		tensor->status = 0;
 }
@@ -302,7 +303,7 @@ static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor
 	tensor->has_contents = true;
 	tensor->has_checksum = keeps_sums(engine);
 	tensor->checksum = tensor->new_checksum;
-	tensor->unproven = false;
+	tensor->unverified = false;
 	engine->swapped[NVS_WRITE] += tensor->nbytes;
 }
 
@@ -312,10 +313,10 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		write_failed(engine, tensor);
 	else
 		write_succeeded(engine, tensor);
-	if (tensor->foreign) {
-		tensor->untold = tensor->status;
-		tensor->untold_at = tensor->error_offset;
-		tensor->foreign = false;
+	if (tensor->external) {
+		tensor->unreported = tensor->status;
+		tensor->unreported_at = tensor->error_offset;
+		tensor->external = false;
 		tensor->data = NULL;
 		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
 		return;
@@ -345,7 +346,7 @@ static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
 	int status = run->status;
 	uint64_t error_offset = run->error_offset;
 
-	landed_after_all(engine, run);
+	landed_late(engine, run);
 	while (tensor) {
 		struct nvs_tensor *next = tensor->run_next;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps: beginning and ending one, what the drive did in it, and how the order that was recorded
- * becomes the plan of the next.
+ * Steps: beginning and ending one, its statistics, and turning its recorded order into the plan of
+ * the next.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -16,8 +16,8 @@
 /* ---- The plan ---- */
 
 /*
- * A tensor that is out of use makes way in another order when the plan comes to have it or not.
- * What a plan has fetched is ahead of nothing without one; what the caller has stays so.
+ * Moves an unpinned tensor to the list that matches its new eviction order. Without the plan, a
+ * tensor that the plan read ahead is an ordinary idle one; one that the caller read ahead stays so.
  */
 static void set_planned(struct nvs_engine *engine, struct nvs_tensor *tensor, bool planned)
 {
@@ -44,7 +44,7 @@ void plan_drop(struct nvs_engine *engine)
 	plan_clear(plan);
 }
 
-/* The next step is taken to be as this one was. */
+/* Makes this step's order the plan of the next. */
 static void mend_plan(struct nvs_engine *engine)
 {
 	struct plan *plan = &engine->plan;
@@ -121,6 +121,29 @@ static uint64_t above(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
+/* The two extents of a kept store swap roles; the lower offset identifies the tensor. */
+static uint64_t lower_offset(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	return engine->keep ? least(tensor->offset, tensor->spare) : tensor->offset;
+}
+
+void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
+		 struct nvs_tensor *const *tensors, size_t n)
+{
+	uint64_t now = engine->trace ? clock_ns() : 0;
+
+	for (size_t i = 0; i < n && engine->trace; i++) {
+		const struct nvs_tensor *tensor = tensors[i];
+		struct trace_subject subject = {
+			.name = tensor->name,
+			.offset = lower_offset(engine, tensor),
+			.nbytes = tensor->nbytes,
+			.element_bytes = (unsigned)nvs_dtype_size(tensor->dtype)};
+
+		trace_call(engine->trace, call, now, &subject);
+	}
+}
+
 static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 {
 	const struct step *step = &engine->step;
@@ -140,7 +163,12 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 			      least(io->io_ns, io->compute_ns));
 }
 
-/* ---- From the beginning of a step to its end ---- */
+/* ---- Beginning and ending a step ---- */
+
+static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
+{
+	trace_call(engine->trace, call, clock_ns(), &(struct trace_subject){.name = ""});
+}
 
 int nvs_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
@@ -158,6 +186,7 @@ int nvs_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		step->swapped[NVS_WRITE] = engine->swapped[NVS_WRITE];
 		plan_begin(&engine->plan);
 		list = move_ahead(engine);
+		trace_step(engine, TRACE_STEP_BEGIN);
 	}
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
@@ -170,12 +199,13 @@ int nvs_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_e
 
 	pthread_mutex_lock(&engine->lock);
 	if (!engine->step.begun) {
-		rc = error_set(error, -EBUSY, "no step has begun that could end");
+		rc = error_set(error, -EBUSY, "no step has begun: call nvs_step_begin first");
 	} else {
 		if (io)
 			report(engine, io);
 		engine->step.begun = false;
 		mend_plan(engine);
+		trace_step(engine, TRACE_STEP_END);
 	}
 	pthread_mutex_unlock(&engine->lock);
 	return rc;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's tensors: their names, their extents, and what they tell of themselves. Names that a
- * kept store's manifest knows are there from the start, and become visible when they are
- * registered.
+ * The engine's tensors: names, extents and information. Tensors of a kept store's manifest exist
+ * from the start, and become visible when they are registered.
  */
 #include <assert.h>
 #include <errno.h>
@@ -53,7 +52,7 @@ static int grow(struct nvs_engine *engine, size_t n)
 	scratch = realloc(engine->scratch, max * sizeof(struct nvs_tensor *));
 	if (scratch)
 		engine->scratch = scratch;
-	/* A lease of its own for each, and the free runs between them. */
+	/* Every tensor may have its own lease, with free runs between them. */
 	if (!tensors || !scratch || pool_prepare(engine->pool, max + 1))
 		return -ENOMEM;
 	engine->ntensors_max = max;
@@ -142,7 +141,7 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		tensor->offset = entries[i].offset;
 		tensor->spare = entries[i].spare;
 		tensor->checksum = entries[i].checksum;
-		tensor->has_checksum = tensor->unproven = entries[i].has_checksum;
+		tensor->has_checksum = tensor->unverified = entries[i].has_checksum;
 		tensor->has_contents = entries[i].written;
 		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
 	}
@@ -182,10 +181,11 @@ static int too_large(const struct nvs_engine *engine, const struct nvs_tensor *t
 
 	return error_about(error, -E2BIG, tensor->name, 0, 0,
 			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
-			   "raise these to at least %" PRIu64 " bytes in all",
+			   "set %s to %" PRIu64 " elements or more",
 			   tensor->name, size_text(tensor->nbytes, need), tensor->nbytes,
 			   size_text(pool_bytes(engine->pool), have), engine->remedy,
-			   tensor->extent);
+			   engine->pool_key,
+			   (tensor->extent + engine->pool_step - 1) / engine->pool_step);
 }
 
 static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *error)
@@ -194,10 +194,10 @@ static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *erro
 
 	if (!spec->name || !spec->name[0] || strlen(spec->name) > NVS_NAME_MAX)
 		return error_set(error, -EINVAL,
-				 "a tensor's name must have from 1 to %d bytes, and this has %zu",
+				 "a tensor's name must have 1 to %d bytes; this one has %zu",
 				 NVS_NAME_MAX, spec->name ? strlen(spec->name) : 0);
 	if (!size)
-		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: there is no dtype %d",
+		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: unknown dtype %d",
 				   spec->name, (int)spec->dtype);
 	if (spec->numel > INT64_MAX / size)
 		return error_about(error, -EINVAL, spec->name, 0, 0,
@@ -206,7 +206,7 @@ static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *erro
 	return 0;
 }
 
-/* A tensor that the kept store holds must be the one that is registered. */
+/* A tensor that the kept store holds must match its registration. */
 static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_spec *spec,
 		       struct nvs_error *error)
 {
@@ -215,8 +215,8 @@ static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_
 				   spec->name);
 	if (tensor->dtype != spec->dtype || tensor->numel != spec->numel)
 		return error_about(error, -ESTALE, spec->name, 0, 0,
-				   "the kept store holds %s as %s x %" PRIu64 ", and %s x %" PRIu64
-				   " is asked for: it is another model's "
+				   "the kept store holds %s as %s x %" PRIu64
+				   ", not as %s x %" PRIu64 ": it belongs to another model "
 				   "(use another rank or nvme_path, or remove the store)",
 				   spec->name, nvs_dtype_name(tensor->dtype), tensor->numel,
 				   nvs_dtype_name(spec->dtype), spec->numel);
@@ -262,7 +262,7 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 	for (size_t i = 0; i < n; i++)
 		if (tensors[i]->is_new)
 			nbytes[count++] = tensors[i]->nbytes;
-	/* The spares behind all the firsts, so that whichever are used lie side by side. */
+	/* All spare extents after all first ones, so that those in use lie side by side. */
 	memcpy(nbytes + count, nbytes, count * sizeof(*nbytes));
 	rc = store_reserve(engine->store, nbytes, engine->keep ? 2 * count : count, offsets, error);
 	for (size_t i = 0, k = 0; i < n && !rc; i++)
@@ -275,7 +275,7 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 	return rc;
 }
 
-static void take_back(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
 {
 	while (n--) {
 		if (tensors[n]->is_new) {
@@ -305,7 +305,7 @@ int nvs_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs,
 	if (!rc)
 		rc = reserve(engine, tensors, n, error);
 	if (rc)
-		take_back(engine, tensors, done);
+		undo_register(engine, tensors, done);
 	for (size_t i = 0; i < n && !rc; i++) {
 		engine->nregistered++;
 		engine->tensor_bytes += tensors[i]->nbytes;
@@ -348,7 +348,7 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	engine->nregistered--;
 	engine->tensor_bytes -= tensor->nbytes;
 	take_off_table(engine, tensor);
-	/* A run after a crash finds it, so its bytes stay until a commit has left it out. */
+	/* After a crash the next run still finds the tensor, so its bytes stay until a commit. */
 	if (tensor->committed != NOWHERE) {
 		tensor->run_next = engine->forgotten;
 		engine->forgotten = tensor;
@@ -366,7 +366,7 @@ int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	pthread_mutex_lock(&engine->lock);
 	rc = wait_for_engine(engine, tensors, n, error);
 	if (!rc)
-		rc = check_unused(engine, tensors, n, error);
+		rc = check_unpinned(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
@@ -379,7 +379,7 @@ int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	return rc;
 }
 
-/* ---- What they tell ---- */
+/* ---- Information ---- */
 
 const char *nvs_state_name(enum nvs_state state)
 {
@@ -427,13 +427,13 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 		      tensor->error_offset, error);
 }
 
-int tell_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
-		      struct nvs_error *error)
+int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
+			struct nvs_error *error)
 {
-	int status = tensor->untold;
+	int status = tensor->unreported;
 
 	if (!status || in_flight(tensor))
 		return 0;
-	tensor->untold = 0;
-	return failed(engine, tensor, NVS_WRITE, status, tensor->untold_at, error);
+	tensor->unreported = 0;
+	return failed(engine, tensor, NVS_WRITE, status, tensor->unreported_at, error);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvs_advise: what an operator should change, by rules over the facts. Each rule is one function
- * that leaves its line empty or says what hurts and the command that ends it. Looks at nothing
- * itself, so that the same facts always give the same advice.
+ * nvs_advise: rules that turn facts about the machine and a path into advice. Each rule is one
+ * function that names a problem and the command that fixes it, or leaves its line empty. The rules
+ * see nothing but the facts, so the same facts always give the same advice.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define MIB (1024u * 1024u)
 
-/* The pool that offload_param has by default: 5 buffers of 1e8 elements of two bytes. */
+/* The default pool of offload_param: 5 buffers of 1e8 elements of two bytes. */
 #define DEFAULT_POOL_BYTES (5 * UINT64_C(100000000) * 2)
 
 typedef void rule_fn(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
@@ -30,7 +30,7 @@ static void __attribute__((format(printf, 2, 3))) say(char *line, const char *fo
 	va_end(args);
 }
 
-/* A pool that this machine could have: the default, or a quarter of a small machine's memory. */
+/* The pool to expect on this machine: the default, or a quarter of a small machine's memory. */
 static uint64_t likely_pool(const struct nvs_machine_info *machine)
 {
 	uint64_t quarter = machine->memory_bytes / 4;
@@ -38,7 +38,7 @@ static uint64_t likely_pool(const struct nvs_machine_info *machine)
 	return quarter && quarter < DEFAULT_POOL_BYTES ? quarter : DEFAULT_POOL_BYTES;
 }
 
-/* The device as the shell takes it in a path: "nvme0n1", or "{nvme0n1,nvme1n1}" of several. */
+/* The device in a shell path: "nvme0n1", or "{nvme0n1,nvme1n1}" for several. */
 static const char *shell_devices(const struct nvs_path_info *path, char text[80])
 {
 	bool several = strchr(path->device, ',') != NULL;
@@ -47,7 +47,7 @@ static const char *shell_devices(const struct nvs_path_info *path, char text[80]
 	return text;
 }
 
-/* Drives that stand for something else, and don't know whether that turns. */
+/* Virtual drives; their rotational flag says nothing about the real drive. */
 static bool is_virtual(const struct nvs_path_info *path)
 {
 	return !strncmp(path->device, "vd", 2) || !strncmp(path->device, "xvd", 3) ||
@@ -62,30 +62,31 @@ static void no_direct_io(const struct nvs_machine_info *machine, const struct nv
 		return;
 	if (!strcmp(path->filesystem, "tmpfs") || !strcmp(path->filesystem, "ramfs"))
 		say(line,
-		    "%.100s is %s: what is swapped there stays in memory; give a directory on a "
-		    "drive (findmnt -t ext4,xfs lists some)",
+		    "%.100s is %s, so data swapped there stays in memory: use a directory on a "
+		    "drive "
+		    "(findmnt -t ext4,xfs lists some)",
 		    path->path, path->filesystem);
 	else
 		say(line,
-		    "%.80s (%s) has no direct I/O, so everything is copied through the page cache; "
-		    "give a directory on ext4 or xfs (findmnt -t ext4,xfs lists some)",
+		    "%.80s (%s) has no direct I/O, so all data is copied through the page cache: "
+		    "use a directory on ext4 or xfs (findmnt -t ext4,xfs lists some)",
 		    path->path, path->filesystem[0] ? path->filesystem : "unknown file system");
 }
 
-static void io_uring_switched_off(const struct nvs_machine_info *machine,
-				  const struct nvs_path_info *path, char *line)
+static void io_uring_disabled(const struct nvs_machine_info *machine,
+			      const struct nvs_path_info *path, char *line)
 {
 	(void)path;
 	if (machine->ioengine[NVS_IOENGINE_IO_URING].works || machine->io_uring_disabled <= 0)
 		return;
 	if (machine->io_uring_disabled == 1)
-		say(line, "io_uring is kept for one group (kernel.io_uring_disabled=1): as root: "
-			  "sysctl -w kernel.io_uring_disabled=0, or join the group whose number "
-			  "sysctl kernel.io_uring_group shows");
+		say(line,
+		    "io_uring is restricted to one group (kernel.io_uring_disabled=1): as root: "
+		    "sysctl -w kernel.io_uring_disabled=0, or join the group that "
+		    "sysctl kernel.io_uring_group shows");
 	else
 		say(line,
-		    "io_uring is switched off (kernel.io_uring_disabled=%d), which costs CPU time: "
-		    "as "
+		    "io_uring is disabled (kernel.io_uring_disabled=%d), which costs CPU time: as "
 		    "root: sysctl -w kernel.io_uring_disabled=0",
 		    machine->io_uring_disabled);
 }
@@ -104,7 +105,7 @@ static void io_uring_blocked(const struct nvs_machine_info *machine,
 		    "Linux %.60s has no io_uring, which costs CPU time: use Linux 5.11 or later",
 		    machine->kernel);
 	else if (strstr(machine->ioengine[NVS_IOENGINE_IO_URING].reason, "memlock"))
-		say(line, "the memlock limit leaves no room for an io_uring, which costs CPU time: "
+		say(line, "the memlock limit is too small for io_uring, which costs CPU time: "
 			  "ulimit -l unlimited");
 	else
 		say(line, "io_uring is blocked, most likely by the container's seccomp profile: "
@@ -121,7 +122,8 @@ static void memlock_small(const struct nvs_machine_info *machine, const struct n
 	if (machine->memlock_bytes >= likely_pool(machine))
 		return;
 	say(line,
-	    "only %s may be locked, a pool takes %s: ulimit -l unlimited (for good: '* - memlock "
+	    "only %s may be locked, but a pool takes %s: ulimit -l unlimited (permanently: '* - "
+	    "memlock "
 	    "unlimited' in /etc/security/limits.conf; docker run --ulimit memlock=-1)",
 	    size_text(machine->memlock_bytes, limit), size_text(likely_pool(machine), pool));
 }
@@ -139,10 +141,10 @@ static void hugepages_short(const struct nvs_machine_info *machine,
 	needed = (likely_pool(machine) + page - 1) / page;
 	if (free >= needed)
 		return;
-	/* Those that others have taken stay taken. */
+	/* Pages in use by others stay in use, so ask for the free ones on top. */
 	total = machine->hugepages_total - free + needed;
 	say(line,
-	    "%llu huge pages of %s are free, a pool of %s takes %llu: as root: sysctl -w "
+	    "%llu huge pages of %s are free, but a pool of %s takes %llu: as root: sysctl -w "
 	    "vm.nr_hugepages=%llu",
 	    free, size_text(page, size), size_text(likely_pool(machine), pool), needed, total);
 }
@@ -153,8 +155,9 @@ static void transparent_hugepages_off(const struct nvs_machine_info *machine,
 	(void)path;
 	if (strcmp(machine->transparent_hugepages, "never") != 0)
 		return;
-	say(line, "transparent huge pages are off, so a pool without explicit ones is in small "
-		  "pages: as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+	say(line,
+	    "transparent huge pages are off, so a pool without explicit huge pages gets "
+	    "small ones: as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
 }
 
 static void aio_exhausted(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
@@ -166,7 +169,7 @@ static void aio_exhausted(const struct nvs_machine_info *machine, const struct n
 	if (!max || nr < max - max / 10)
 		return;
 	say(line,
-	    "%llu of the %llu events that libaio may have on this machine are taken: as root: "
+	    "%llu of the %llu libaio events of this machine are in use: as root: "
 	    "sysctl -w fs.aio-max-nr=%llu",
 	    (unsigned long long)nr, (unsigned long long)max,
 	    (unsigned long long)(max < 524288 ? 1048576 : max * 2));
@@ -182,13 +185,13 @@ static void scheduler_in_the_way(const struct nvs_machine_info *machine,
 	    (strncmp(path->device, "nvme", 4) != 0 && !is_virtual(path)))
 		return;
 	say(line,
-	    "the I/O scheduler %s costs CPU time and order: as root: echo none | tee "
+	    "the I/O scheduler %s costs CPU time and reorders I/Os: as root: echo none | tee "
 	    "/sys/block/%s/queue/scheduler",
 	    path->scheduler, shell_devices(path, devices));
 }
 
-static void ios_are_cut(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
-			char *line)
+static void ios_are_split(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
+			  char *line)
 {
 	char now[32], devices[80];
 	uint32_t wanted;
@@ -199,21 +202,21 @@ static void ios_are_cut(const struct nvs_machine_info *machine, const struct nvs
 		return;
 	wanted = path->max_hw_io_bytes < MIB ? path->max_hw_io_bytes : MIB;
 	say(line,
-	    "I/Os are cut into %s, though %s takes more: as root: echo %u | tee "
+	    "the kernel splits I/Os into %s, though %s takes larger ones: as root: echo %u | tee "
 	    "/sys/block/%s/queue/max_sectors_kb",
 	    size_text(path->max_io_bytes, now), path->device, wanted / 1024,
 	    shell_devices(path, devices));
 }
 
-static void drive_turns(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
-			char *line)
+static void drive_rotates(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
+			  char *line)
 {
 	(void)machine;
 	if (!path || !path->rotational || is_virtual(path))
 		return;
 	say(line,
-	    "%s is a rotating disk, far slower than NVMe: give a path on a drive that is not "
-	    "(lsblk -d -o NAME,ROTA,SIZE,MODEL shows 0 under ROTA for those)",
+	    "%s is a rotating disk, far slower than NVMe: use a path on a solid-state drive "
+	    "(lsblk -d -o NAME,ROTA,SIZE,MODEL shows 0 under ROTA)",
 	    path->device);
 }
 
@@ -227,8 +230,8 @@ static void alignment_large(const struct nvs_machine_info *machine,
 	    (path->dio_offset_align <= 4096 && path->dio_mem_align <= 4096))
 		return;
 	say(line,
-	    "%.80s does direct I/O in units of %s of file and %s of memory, which small tensors "
-	    "waste: prefer a file system with blocks of 4 KiB (mkfs.xfs -b size=4096)",
+	    "%.80s does direct I/O in units of %s of file and %s of memory, which wastes space for "
+	    "small tensors: prefer a file system with blocks of 4 KiB (mkfs.xfs -b size=4096)",
 	    path->path, size_text(path->dio_offset_align, offset),
 	    size_text(path->dio_mem_align, mem));
 }
@@ -243,8 +246,7 @@ static void nearly_full(const struct nvs_machine_info *machine, const struct nvs
 		return;
 	say(line,
 	    "only %s of %s are free at %.100s; stores may not fit, and drives slow down as they "
-	    "fill: "
-	    "delete what is not needed, then as root: fstrim -a",
+	    "fill: delete files, then as root: fstrim -a",
 	    size_text(path->free_bytes, left), size_text(path->total_bytes, total), path->path);
 }
 
@@ -254,31 +256,30 @@ static void node_unknown(const struct nvs_machine_info *machine, const struct nv
 	if (!path || !path->device[0] || machine->numa_nodes < 2 || path->numa_node >= 0)
 		return;
 	say(line,
-	    "the NUMA node of %s can't be told or is not one, so the pool may lie far from it: "
-	    "bind "
-	    "by hand, numactl --cpunodebind=N --membind=N (lstopo shows what is near what)",
+	    "the NUMA node of %s is unknown or not unique, so the pool may be far from it: "
+	    "numactl --cpunodebind=N --membind=N (lstopo shows the nodes of devices)",
 	    path->device);
 }
 
-/* By what they cost, the most first. */
+/* By cost, the highest first. */
 static rule_fn *const rules[] = {
 	no_direct_io,
-	drive_turns,
-	io_uring_switched_off,
+	drive_rotates,
+	io_uring_disabled,
 	io_uring_blocked,
 	memlock_small,
 	hugepages_short,
 	transparent_hugepages_off,
 	aio_exhausted,
 	scheduler_in_the_way,
-	ios_are_cut,
+	ios_are_split,
 	node_unknown,
 	alignment_large,
 	nearly_full,
 };
 
 #define RULES (sizeof(rules) / sizeof(rules[0]))
-_Static_assert(RULES <= LINES_MAX, "an advice has a line for each rule");
+_Static_assert(RULES <= LINES_MAX, "struct nvs_advice needs a line for each rule");
 
 void nvs_advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
 		struct nvs_advice *advice)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the machine has and allows: memory and how much of it may be locked, huge pages, the
- * kernel's limits on asynchronous I/O. Relies on /proc and /sys; never changes any of it.
+ * Facts about the machine: memory and how much of it may be locked, huge pages, the kernel's limits
+ * on asynchronous I/O. Reads /proc and /sys, and changes nothing.
  */
 #include <glob.h>
 #include <linux/capability.h>
@@ -14,7 +14,7 @@
 
 #include "topo/sysfs.h"
 
-/* The number behind `key` at the start of a line of a file like /proc/meminfo; else `otherwise`. */
+/* The number after `key` at the start of a line, as in /proc/meminfo; `otherwise` if none. */
 static uint64_t read_number(const char *path, const char *key, uint64_t unit, uint64_t otherwise)
 {
 	FILE *file = fopen(path, "re");
@@ -43,13 +43,13 @@ uint64_t memory_available(void)
 	return left < machine ? left : machine;
 }
 
-/* A capability counts against limits only where user namespaces have not made it up. */
+/* A capability lifts limits only in the initial user namespace. */
 static bool in_first_user_namespace(void)
 {
 	unsigned long inside, outside, count;
 	char map[128];
 
-	/* A kernel without user namespaces has no such file. */
+	/* A kernel without user namespaces has no uid_map. */
 	if (sysfs_text(map, sizeof(map), "/proc/self/uid_map"))
 		return access("/proc/self/status", F_OK) == 0;
 	return sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 &&

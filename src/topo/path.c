@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an open file can do and what it lies on: direct I/O and its alignments, its mount, the
- * drives beneath. Relies on /proc/self for what the system calls don't tell; never writes.
+ * Facts about an open file: direct I/O and its alignments, its mount, the drives below it. Reads
+ * /proc/self where no system call gives the answer; never writes.
  */
 #include "topo/path.h"
 
@@ -23,8 +23,8 @@
 #endif
 
 /*
- * Where the kernel puts stx_dio_mem_align and stx_dio_offset_align: the headers to build with may
- * be older than the kernel to run on, and then don't have the fields.
+ * Offsets of stx_dio_mem_align and stx_dio_offset_align, because headers that are older than the
+ * running kernel lack these fields.
  */
 #define STATX_DIO_MEM_ALIGN_AT	  0x98
 #define STATX_DIO_OFFSET_ALIGN_AT 0x9c
@@ -42,7 +42,7 @@ static bool power_of_two(uint32_t n)
 	return n && !(n & (n - 1));
 }
 
-/* tmpfs takes O_DIRECT since Linux 6.6 and copies all the same. */
+/* tmpfs accepts O_DIRECT since Linux 6.6, but still copies. */
 static bool lies_in_memory(int fd)
 {
 	struct statfs fs;
@@ -59,7 +59,7 @@ int dio_open(int fd, int flags)
 {
 	char path[32];
 
-	/* The same file whatever has become of its name. */
+	/* By descriptor, because the name may be gone or name another file. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	fd = open(path, flags | O_DIRECT | O_CLOEXEC);
 	if (fd < 0)
@@ -67,7 +67,7 @@ int dio_open(int fd, int flags)
 	return fd;
 }
 
-/* 0; -EINVAL where it has no O_DIRECT. */
+/* Returns -EINVAL if the file does not support O_DIRECT. */
 static int try_direct(int fd)
 {
 	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
@@ -109,7 +109,7 @@ int dio_probe(int fd, struct dio_caps *caps)
 	return 0;
 }
 
-/* mountinfo writes space, tab, newline and backslash as \040 and so on. */
+/* mountinfo escapes space, tab, newline and backslash in octal: \040. */
 static void unescape(char *text)
 {
 	char *to = text;
@@ -139,8 +139,8 @@ bool mount_parse(const char *line, struct mount *mount)
 }
 
 /*
- * The identity of the mount that fd was opened through. st_dev would not do: that of a btrfs file
- * is its subvolume's, which stands in no list of mounts.
+ * The ID of the mount that fd was opened through. st_dev does not identify it: a btrfs file has the
+ * number of its subvolume, which mountinfo does not list.
  */
 static long mount_id(int fd)
 {
@@ -190,8 +190,7 @@ unsigned path_devices(int fd, char names[DEVICES_MAX][64])
 		return 0;
 	device = S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev;
 	if (major(device) == 0) {
-		/* A number of the file system's own: its drive is what was mounted, if that is one.
-		 */
+		/* An anonymous device number, as of btrfs: look up the drive by the mount. */
 		if (!mount_of(fd, &mount) || mount.source[0] != '/' || stat(mount.source, &st) ||
 		    !S_ISBLK(st.st_mode))
 			return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The topology layer's own: the mount that an open file lies on.
+ * Internal to the topology layer: the mount of an open file.
  */
 #ifndef TOPO_PATH_H
 #define TOPO_PATH_H
@@ -12,9 +12,9 @@ struct mount {
 	char source[256]; /* "/dev/nvme0n1p1" */
 };
 
-/* Whether it could be told. */
+/* Returns false if the mount is not found. */
 bool mount_of(int fd, struct mount *mount);
-/* Reads a line of /proc/self/mountinfo; whether it is one. */
+/* Parses a line of /proc/self/mountinfo; returns false if it is malformed. */
 bool mount_parse(const char *line, struct mount *mount);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvs_path_info: what a directory, file or block device can do, and the drive beneath it. Relies on
- * the probes of this layer; makes nothing but a nameless file, in a directory, to probe with.
+ * nvs_path_info: facts about a directory, file or block device, and the drive below it. The only
+ * file that it creates is an unnamed one in the directory, to probe direct I/O.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include "topo/path.h"
 #include "topo/sysfs.h"
 
-/* Names the part of the path that does exist, so that a typing error shows. */
+/* Names the part of the path that exists, to show a typing error. */
 static int missing(const char *path, struct nvs_error *error)
 {
 	char parent[sizeof(((struct nvs_path_info *)0)->path)];
@@ -27,15 +27,17 @@ static int missing(const char *path, struct nvs_error *error)
 
 	snprintf(parent, sizeof(parent), "%s", path);
 	do {
-		/* dirname cuts its argument, or returns a constant. */
+		/* dirname cuts its argument or returns a constant string. */
 		const char *up = dirname(parent);
 
 		if (up != parent)
 			strcpy(parent, up);
 	} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
-	return error_about(error, -ENOENT, "nvme_path", 0, 0,
-			   "%s does not exist (%s, above it, does); make it with: mkdir -p '%s'",
-			   path, parent, path);
+	return error_about(
+		error, -ENOENT, "nvme_path", 0, 0,
+		"nvme_path %s does not exist (%s, above it, does): is the drive mounted? "
+		"If it is, create the directory: mkdir -p '%s'",
+		path, parent, path);
 }
 
 static int unreachable(const char *path, int code, struct nvs_error *error)
@@ -47,38 +49,39 @@ static int unreachable(const char *path, int code, struct nvs_error *error)
 	if (code == -EACCES || code == -EPERM)
 		remedy = "; it must be readable and writable by the user that runs nvswap";
 	else if (code == -EROFS)
-		remedy = "; remount it for writing, or give another path";
+		remedy = "; remount it for writing or use another path";
 	else if (code == -EOPNOTSUPP)
-		remedy = "; its file system holds no files of users', give a directory on a drive";
+		remedy = "; its file system can't hold files; use a directory on a drive";
 	else if (code == -ENOMEDIUM)
-		remedy = "; the device has no size, give one that has something in it";
+		remedy = "; the device has size 0; use one with a medium";
 	else if (code == -ENOTDIR)
-		remedy = "; a part of the path before the last is a file";
+		remedy = "; a parent of the path is not a directory";
 	return error_about(error, code, "nvme_path", 0, 0, "%s: %s%s", path, strerror(-code),
 			   remedy);
 }
 
-/* Direct I/O is a matter of files, so a directory is probed by one that has no name. */
-static int open_nameless(const char *directory)
+/* Direct I/O is a property of files, so probe a directory with an unnamed file in it. */
+static int open_unnamed(const char *directory)
 {
 	char path[sizeof(((struct nvs_path_info *)0)->path) + 16];
 	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 
 	if (fd >= 0)
 		return fd;
-	/* EISDIR is how a kernel that does not know O_TMPFILE understands it. */
+	/* A kernel without O_TMPFILE returns EISDIR. */
 	if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)
 		return -errno;
 	snprintf(path, sizeof(path), "%s/.nvswap-XXXXXX", directory);
 	fd = mkostemp(path, O_CLOEXEC);
-	/* The directory is there: ENOENT is what /proc and its like say of making files. */
+	/* The directory exists: ENOENT means a file system that can't create files, such as /proc.
+	 */
 	if (fd < 0)
 		return errno == ENOENT ? -EOPNOTSUPP : -errno;
 	unlink(path);
 	return fd;
 }
 
-/* A descriptor that stands for the path in what follows, or a negative errno. */
+/* Returns a descriptor to probe the path with, or a negative errno. */
 static int open_path(const char *path, struct nvs_error *error)
 {
 	struct stat st;
@@ -87,15 +90,14 @@ static int open_path(const char *path, struct nvs_error *error)
 	if (stat(path, &st))
 		return unreachable(path, -errno, error);
 	if (S_ISDIR(st.st_mode)) {
-		fd = open_nameless(path);
+		fd = open_unnamed(path);
 	} else if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)) {
 		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 		fd = fd < 0 ? -errno : fd;
 	} else {
 		return error_about(
 			error, -EINVAL, "nvme_path", 0, 0,
-			"%s is neither a directory nor a file nor a block device; give one "
-			"of these",
+			"%s is neither a directory nor a file nor a block device; use one of these",
 			path);
 	}
 	return fd < 0 ? unreachable(path, fd, error) : fd;
@@ -110,7 +112,7 @@ static int look_at_space(int fd, struct nvs_path_info *info)
 			return -errno;
 		if (!info->total_bytes)
 			return -ENOMEDIUM;
-		/* A raw device is taken whole. */
+		/* A store takes the whole raw device. */
 		info->free_bytes = info->total_bytes;
 		return 0;
 	}
@@ -152,7 +154,7 @@ static uint32_t queue_number(const char *device, const char *attribute, uint64_t
 	return value > UINT32_MAX / unit ? UINT32_MAX : (uint32_t)(value * unit);
 }
 
-/* The lesser, where 0 is not known. */
+/* The lesser of the known values; 0 is unknown. */
 static uint32_t lesser(uint32_t a, uint32_t b)
 {
 	return !a || (b && b < a) ? b : a;
@@ -163,7 +165,7 @@ static uint32_t greater(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* Of several drives: the names of all, the limits of the worst, the rest of the first. */
+/* Of several drives, report all names, the tightest limits, and the rest of the first drive. */
 static void look_at_drive(const char *device, struct nvs_path_info *info)
 {
 	size_t used = strlen(info->device), name = strlen(device);
@@ -218,11 +220,11 @@ int nvs_path_info(const char *path, struct nvs_path_info *info, struct nvs_error
 	*info = (struct nvs_path_info){.numa_node = -1};
 	if (!path[0])
 		return error_about(error, -EINVAL, "nvme_path", 0, 0,
-				   "the path is empty; give a directory, a file or a block device");
+				   "the path is empty; use a directory, a file or a block device");
 	if (strlen(path) >= sizeof(info->path))
 		return error_about(error, -ENAMETOOLONG, "nvme_path", 0, 0,
-				   "a path of %zu bytes is too long; it may have %zu", strlen(path),
-				   sizeof(info->path) - 1);
+				   "a path of %zu bytes is too long; the limit is %zu",
+				   strlen(path), sizeof(info->path) - 1);
 	fd = open_path(path, error);
 	if (fd < 0)
 		return fd;

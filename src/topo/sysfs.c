@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What /proc and /sys say: small files, the drives that a block device is made of, and where the
- * kernel has put them. Relies on the layout of /sys/dev/block and /sys/block; never writes.
+ * Reads /proc and /sys: small files, the drives that a block device consists of, and their NUMA
+ * nodes. Relies on the layout of /sys/dev/block and /sys/block; never writes.
  */
 #include "topo/sysfs.h"
 
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Device mapper over md over partitions is three; a stack that is deeper than this is a loop. */
+/* Device mapper over md over partitions is three levels deep; more than this is a loop. */
 #define DEPTH_MAX 16
 
 static int read_text(const char *path, char *text, size_t nbytes)
@@ -96,7 +96,7 @@ static void add_disk(struct disks *disks, const char *name)
 
 static void add_beneath(struct disks *disks, const char *directory, unsigned depth);
 
-/* Follows what a device mapper or md device is made of; whether it is made of anything. */
+/* Adds the components of a device mapper or md device; returns false if it has none. */
 static bool add_slaves(struct disks *disks, const char *device, unsigned depth)
 {
 	char pattern[PATH_MAX + 16];
@@ -136,15 +136,15 @@ unsigned sysfs_disks(const char *root, unsigned major, unsigned minor, char name
 
 	snprintf(path, sizeof(path), "%s/dev/block/%u:%u", root, major, minor);
 	add_beneath(&disks, path, 0);
-	/* The order in which a directory is read is nobody's promise. */
+	/* glob and readdir give no stable order. */
 	qsort(names, disks.n, sizeof(names[0]), compare_names);
 	return disks.n;
 }
 
 int sysfs_node(const char *root, const char *device)
 {
-	/* A drive's own parent; the PCI device above it (virtio, SCSI); and, for an NVMe drive that
-	 * the kernel drives by several paths, the PCI device of each of its controllers. */
+	/* The drive's parent; the PCI device above that (virtio, SCSI); and for an NVMe drive with
+	 * multipath, the PCI device of each controller. */
 	static const char *const places[] = {
 		"device/numa_node",
 		"device/device/numa_node",

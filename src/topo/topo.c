@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is near what, by hwloc: the node of a drive, the cores of a node, and binding there. Relies
- * on hwloc, and on sysfs for drives that hwloc can't place; never makes a caller fail by itself.
+ * NUMA nodes of drives, cores of nodes, and binding to them. Relies on hwloc, and on sysfs for
+ * drives that hwloc can't place.
  */
 #include "topo/topo.h"
 
@@ -16,17 +16,17 @@
 
 struct topo {
 	hwloc_topology_t hwloc;
-	hwloc_bitmap_t allowed; /* CPUs that the process could run on when it was opened */
+	hwloc_bitmap_t allowed; /* CPUs that the process could run on at topo_open */
 };
 
-/* Looking for accelerators would start their runtimes in the caller's process, for nothing. */
-static void leave_accelerators_alone(hwloc_topology_t hwloc)
+/* Detecting accelerators would start their runtimes in the caller's process. */
+static void skip_accelerators(hwloc_topology_t hwloc)
 {
 	static const char *const components[] = {"cuda", "nvml", "opencl",
 						 "gl",	 "rsmi", "levelzero"};
 	const unsigned long flag = HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST;
 
-	/* It fails where this hwloc has no such component, which is just as well. */
+	/* Fails if this hwloc lacks the component, which is fine. */
 	for (unsigned i = 0; i < sizeof(components) / sizeof(components[0]); i++)
 		(void)hwloc_topology_set_components(hwloc, flag, components[i]);
 }
@@ -35,7 +35,7 @@ static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_fi
 {
 	if (hwloc_topology_init(&topo->hwloc))
 		return -ENOMEM;
-	leave_accelerators_alone(topo->hwloc);
+	skip_accelerators(topo->hwloc);
 	errno = 0;
 	if (hwloc_topology_set_io_types_filter(topo->hwloc, devices) ||
 	    (xml_path && hwloc_topology_set_xml(topo->hwloc, xml_path)) ||
@@ -48,7 +48,7 @@ static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_fi
 	return 0;
 }
 
-/* Devices matter where there are nodes to choose from; finding them asks the whole PCI bus. */
+/* Scanning the PCI bus for devices is slow and only needed with several nodes. */
 static int load(struct topo *topo, const char *xml_path)
 {
 	int rc;
@@ -62,7 +62,7 @@ static int load(struct topo *topo, const char *xml_path)
 	return load_with(topo, xml_path, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
 }
 
-/* The union over its threads: the one that calls now may be bound more tightly than the rest. */
+/* The union over all threads, because the calling one may be bound more tightly. */
 static hwloc_bitmap_t allowed_cpus(hwloc_topology_t hwloc)
 {
 	hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
@@ -124,8 +124,8 @@ static int node_of_device(const struct topo *topo, const char *name)
 
 	if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
 		return hwloc_bitmap_first(near->nodeset);
-	/* hwloc hangs drives of several paths, and those near a package of several nodes (HBM,
-	 * CXL), where no single node is above them; the kernel may still name one. */
+	/* hwloc places multipath drives, and those near a package with several nodes (HBM, CXL),
+	 * where no single node is above them; sysfs may still name one. */
 	return hwloc_topology_is_thissystem(topo->hwloc) ? sysfs_node(SYSFS, name) : -1;
 }
 
@@ -167,7 +167,7 @@ unsigned topo_cpus_of_node(const struct topo *topo, int node, unsigned *cpus, un
 	return n;
 }
 
-/* The node's object if something can be bound to it here; else NULL and why. */
+/* The node's object, or NULL and *code if nothing can be bound to it. */
 static hwloc_obj_t bindable_node(const struct topo *topo, int node, int *code)
 {
 	hwloc_obj_t object = find_node(topo, node);
@@ -188,15 +188,15 @@ int topo_bind_memory(const struct topo *topo, int node, void *data, size_t nbyte
 
 	if (!object)
 		return code;
-	/* Not HWLOC_MEMBIND_STRICT: with that a full node kills the process instead of lending its
-	 * neighbour's memory. */
+	/* Not HWLOC_MEMBIND_STRICT: with it, a full node kills the process instead of falling back
+	 * to another node. */
 	if (hwloc_set_area_membind(topo->hwloc, data, nbytes, object->nodeset, HWLOC_MEMBIND_BIND,
 				   HWLOC_MEMBIND_BYNODESET))
 		return errno == ENOSYS ? -ENOTSUP : -errno;
 	return 0;
 }
 
-/* Binds the calling thread to what the process may run on of these CPUs. */
+/* Binds the calling thread to those of these CPUs that the process may run on. */
 static int bind_to_allowed(const struct topo *topo, hwloc_const_cpuset_t among)
 {
 	hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
@@ -221,11 +221,11 @@ int topo_bind_thread(const struct topo *topo, int node)
 	return object ? bind_to_allowed(topo, object->cpuset) : code;
 }
 
-/* The core behind `core` (NULL: the first) that is near the node, and that the process may run on
- * even if not on all of its hardware threads. */
+/* The next core after `core` (NULL: the first) near the node of which the process may use at least
+ * one hardware thread. */
 static hwloc_obj_t next_core(const struct topo *topo, int node, hwloc_obj_t core)
 {
-	/* A machine that does not tell its cores has hardware threads at least. */
+	/* Falls back to hardware threads where cores are unknown. */
 	int depth = hwloc_get_type_or_below_depth(topo->hwloc, HWLOC_OBJ_CORE);
 	hwloc_obj_t near = node < 0 ? hwloc_get_root_obj(topo->hwloc) : find_node(topo, node);
 

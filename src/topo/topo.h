@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is near what: the NUMA node and the cores of the drive beneath a path, by hwloc; and binding
- * memory and threads there. Binding is an optimisation: where it can't be had nothing fails.
+ * The topology layer: the NUMA node and cores of the drive below a path, by hwloc, binding memory
+ * and threads to them, and facts about paths and the machine. Binding is an optimisation, so its
+ * callers continue when it fails.
  */
 #ifndef TOPO_TOPO_H
 #define TOPO_TOPO_H
@@ -10,68 +11,66 @@
 
 struct topo;
 
-/* The machine's topology, or that of an hwloc XML file (for tests; nothing can be bound then). */
+/* Loads the machine's topology or, for tests, an hwloc XML file, to which nothing can be bound. */
 int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error);
 void topo_close(struct topo *topo);
 
 /*
- * The NUMA node (its OS index) that all of the block devices (names as in /sys/block: "nvme0n1")
- * are local to; -1 where it can't be told, they differ, or the machine has but one node.
+ * The OS index of the NUMA node that all of the block devices (names as in /sys/block: "nvme0n1")
+ * are local to; -1 if it is unknown, they differ, or the machine has only one node.
  */
 int topo_node_of_devices(const struct topo *topo, const char *const *devices, unsigned n);
-/* CPUs (OS indices) of the node, ascending, into cpus[0..max-1]; returns how many it has. */
+/* Stores up to max CPUs (OS indices, ascending) of the node; returns how many the node has. */
 unsigned topo_cpus_of_node(const struct topo *topo, int node, unsigned *cpus, unsigned max);
 
-/* Binds memory to the node before it is first touched. 0, or a negative errno. */
+/* Binds memory to the node; call it before the first touch. Returns 0 or a negative errno. */
 int topo_bind_memory(const struct topo *topo, int node, void *data, size_t nbytes);
-/* Binds the calling thread to the cores of the node. 0, or a negative errno. */
+/* Binds the calling thread to the cores of the node. Returns 0 or a negative errno. */
 int topo_bind_thread(const struct topo *topo, int node);
 
 /*
- * Cores (not hardware threads) of the node, or of the whole machine where node is -1, that the
- * process may run on: at least one of their hardware threads is in the cpuset that it was given.
- * 0 where there is none or no such node.
+ * Number of cores of the node, or of the machine if node is -1, that the process may run on: at
+ * least one of their hardware threads is in its cpuset. 0 if there is no such core or node.
  */
 unsigned topo_cores(const struct topo *topo, int node);
-/* Binds the calling thread to core `core` of them, from 0, as far as the process may run on it. 0,
- * or a negative errno: -EINVAL where there are fewer. */
+/* Binds the calling thread to the `core`-th of these, from 0. Returns 0 or a negative errno,
+ * -EINVAL if there are fewer. */
 int topo_bind_thread_to_core(const struct topo *topo, int node, unsigned core);
 
 /* ---- What a path can do ---- */
 
 struct dio_caps {
 	bool direct;	    /* O_DIRECT works on it */
-	bool from_statx;    /* the kernel told the alignments */
-	uint32_t mem_align; /* bytes; powers of two; 0 where not direct */
+	bool from_statx;    /* the alignments are from statx, not guessed */
+	uint32_t mem_align; /* bytes, a power of two; 0 if not direct */
 	uint32_t offset_align;
 };
 
 /*
- * Whether the open file or block device can do direct I/O, and with which alignment: by
- * statx(STATX_DIOALIGN), else, where the kernel does not tell, by trying O_DIRECT on a second
- * descriptor of it and taking statx's block size. 0, or the errno of looking: too many open files
- * do not make one that is not direct.
+ * Whether the open file or block device can do direct I/O, and with which alignment: from
+ * statx(STATX_DIOALIGN), or else from statx's block size. Either way O_DIRECT is tried on a second
+ * descriptor. Returns 0, or the negative errno of a probe that failed for another reason, such as
+ * -EMFILE.
  */
 int dio_probe(int fd, struct dio_caps *caps);
-/* Another descriptor of the same file, with these flags and O_DIRECT, or a negative errno. */
+/* Opens the same file again with these flags and O_DIRECT. Returns it or a negative errno. */
 int dio_open(int fd, int flags);
 
 #define DEVICES_MAX 16
 /*
- * The whole drives beneath the file system or block device that `fd` lies on: through partitions,
- * device mapper and md to the disks. Names go to names[]; returns how many, 0 where there is none.
+ * Stores the names of the whole drives below the file system or block device of `fd`, through
+ * partitions, device mapper and md. Returns their number, 0 if there is none.
  */
 unsigned path_devices(int fd, char names[DEVICES_MAX][64]);
-/* A number from /sys/block/<device>/<attribute>; `otherwise` where it can't be read. */
+/* The number in /sys/block/<device>/<attribute>; `otherwise` if it can't be read. */
 uint64_t device_attribute(const char *device, const char *attribute, uint64_t otherwise);
 
-/* RLIMIT_MEMLOCK in bytes; UINT64_MAX where there is none or the process may ignore it
- * (CAP_IPC_LOCK). */
+/* RLIMIT_MEMLOCK in bytes; UINT64_MAX if unlimited or the process has CAP_IPC_LOCK. */
 uint64_t memlock_limit(void);
-/* Bytes that the machine and the container's limit have left; more would call the OOM killer. */
+/* Bytes that the process can still use before the machine or its cgroup runs out of memory. */
 uint64_t memory_available(void);
 
-/* Everything in *info but the I/O engines, which only the layer that has them can try. */
+/* Fills in *info except for the I/O engines, which the aio layer tries. */
 void machine_facts(struct nvs_machine_info *info);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbers and escapes from the raw text of JSON tokens, whose grammar the parser has checked.
- * Whole numbers never pass through a double, which is exact only up to 2^53.
+ * Numbers from the raw text of JSON tokens, whose grammar the parser has checked. Whole numbers
+ * never pass through a double, which is exact only up to 2^53.
  */
-#include "config/json.h"
+#include "base/json/read.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -79,11 +79,17 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 int json_read_real(const struct json_value *number, double *real)
 {
 	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-	char *text = strndup(number->raw, number->raw_length);
-	int result = plain && text ? 0 : -ENOMEM;
+	char few[64], *text = few; /* with a NUL, which the raw text need not have */
+	int result = plain ? 0 : -ENOMEM;
 	double value = 0;
 
 	assert(number->type == JSON_NUMBER);
+	if (number->raw_length < sizeof(few))
+		*(char *)mempcpy(few, number->raw, number->raw_length) = '\0';
+	else
+		text = strndup(number->raw, number->raw_length);
+	if (!text)
+		result = -ENOMEM;
 	if (!result) {
 		errno = 0;
 		value = strtod_l(text, NULL, plain);
@@ -93,47 +99,9 @@ int json_read_real(const struct json_value *number, double *real)
 	}
 	if (!result)
 		*real = value;
-	free(text);
+	if (text != few)
+		free(text);
 	if (plain)
 		freelocale(plain);
 	return result;
-}
-
-/* The code unit of the escape \uXXXX at `raw`; 0: another escape, or none. */
-static unsigned read_escape(const char *raw, const char *end)
-{
-	unsigned unit = 0;
-
-	if (end - raw < 6 || raw[0] != '\\' || raw[1] != 'u')
-		return 0;
-	for (int i = 2; i < 6; i++) {
-		char c = raw[i];
-
-		unit = unit << 4 | (unsigned)(is_digit(c) ? c - '0' : (c | 0x20) - 'a' + 10);
-	}
-	return unit;
-}
-
-bool json_has_lone_surrogate(const char *raw, size_t raw_length)
-{
-	const char *end = raw + raw_length;
-
-	while (raw < end) {
-		unsigned unit = read_escape(raw, end);
-
-		if (unit >= 0xdc00 && unit <= 0xdfff)
-			return true;
-		if (unit >= 0xd800 && unit <= 0xdbff) {
-			unsigned low = read_escape(raw + 6, end);
-
-			if (low < 0xdc00 || low > 0xdfff)
-				return true;
-			raw += 12;
-		} else if (*raw == '\\') {
-			raw += 2;
-		} else {
-			raw++;
-		}
-	}
-	return false;
 }

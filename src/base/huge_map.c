@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mmap aligns to an ordinary page, so the mapping is made longer by a huge one, and the parts
+ * before and behind the wanted one are unmapped again.
+ */
+#include "base/huge_map.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+uint64_t page_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static uint64_t round_up(uint64_t n, uint64_t unit)
+{
+	return (n + unit - 1) / unit * unit;
+}
+
+uint64_t round_to_pages(uint64_t nbytes)
+{
+	return round_up(nbytes, page_bytes());
+}
+
+/* Of transparent huge pages; that of an ordinary page where the kernel has none. */
+static uint64_t huge_page_bytes(void)
+{
+	int fd = open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", O_RDONLY | O_CLOEXEC);
+	uint64_t nbytes = 0;
+	char text[32] = "";
+
+	if (fd >= 0) {
+		if (read(fd, text, sizeof(text) - 1) > 0)
+			nbytes = strtoull(text, NULL, 10);
+		close(fd);
+	}
+	return nbytes && nbytes % page_bytes() == 0 ? nbytes : page_bytes();
+}
+
+void *huge_map(uint64_t nbytes, bool *advised)
+{
+	uint64_t unit = huge_page_bytes(), length = round_to_pages(nbytes), before, behind;
+	char *mapped = mmap(NULL, length + unit, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *data;
+	bool taken;
+
+	if (mapped == MAP_FAILED)
+		return NULL;
+	before = round_up((uintptr_t)mapped, unit) - (uintptr_t)mapped;
+	behind = unit - before;
+	data = mapped + before;
+	if (before)
+		munmap(mapped, before);
+	if (behind)
+		munmap(data + length, behind);
+	taken = !madvise(data, length, MADV_HUGEPAGE);
+	if (advised)
+		*advised = taken;
+	return data;
+}

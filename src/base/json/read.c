@@ -1,0 +1,708 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parser: checks that the text is UTF-8, then parses it in one pass without recursion. Values,
+ * keys and strings are allocated from chunks that live as long as the document.
+ */
+#include "base/json/read.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdalign.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+#define CHUNK_BYTES ((size_t)16 << 10)
+
+struct chunk {
+	alignas(max_align_t) struct chunk *next;
+};
+
+struct json_document {
+	struct json_value *root;
+	struct chunk *chunks;
+	size_t used, max; /* bytes, including chunk headers */
+	char *room;	  /* unused part of the newest chunk */
+	size_t room_nbytes;
+	struct json_value **sorted; /* scratch of find_duplicates */
+	size_t sorted_room;
+};
+
+struct parser {
+	struct json_document *document;
+	const char *text, *end;
+	const char *at;	    /* the next byte to read */
+	const char *placed; /* the byte that `place` describes; only advances */
+	struct json_place place;
+	const char *name; /* of the document, for errors */
+	struct nvs_error *error;
+	unsigned depth;
+	struct {
+		struct json_value *container;
+		struct json_value **tail;
+	} open[JSON_DEPTH_MAX];
+};
+
+/* ---- Memory ---- */
+
+static void *add_chunk(struct json_document *d, size_t nbytes)
+{
+	size_t whole = nbytes + sizeof(struct chunk);
+	struct chunk *chunk;
+
+	if (whole < nbytes || whole > d->max - d->used)
+		return NULL;
+	chunk = malloc(whole);
+	if (!chunk)
+		return NULL;
+	d->used += whole;
+	chunk->next = d->chunks;
+	d->chunks = chunk;
+	return chunk + 1;
+}
+
+/* NULL: memory_max is reached, or malloc failed. */
+static void *carve(struct json_document *d, size_t nbytes)
+{
+	const size_t unit = alignof(struct json_value);
+	size_t rounded = (nbytes + unit - 1) / unit * unit;
+	char *piece;
+
+	assert(rounded >= nbytes);
+	if (rounded > CHUNK_BYTES / 4)
+		return add_chunk(d, rounded);
+	if (rounded > d->room_nbytes) {
+		char *room = add_chunk(d, CHUNK_BYTES);
+
+		if (!room)
+			return NULL;
+		d->room = room;
+		d->room_nbytes = CHUNK_BYTES;
+	}
+	piece = d->room;
+	d->room += rounded;
+	d->room_nbytes -= rounded;
+	return piece;
+}
+
+/* ---- Errors ---- */
+
+static struct json_place move_to(struct parser *p, const char *at)
+{
+	assert(at >= p->placed && at <= p->end);
+	for (; p->placed < at; p->placed++) {
+		if (*p->placed == '\n') {
+			p->place.line++;
+			p->place.column = 1;
+		} else if (((unsigned char)*p->placed & 0xc0) != 0x80) {
+			p->place.column++;
+		}
+	}
+	return p->place;
+}
+
+static int refuse(struct parser *p, const char *at, int code, const char *text)
+{
+	struct json_place place = move_to(p, at);
+	char label[208];
+
+	return error_about(p->error, code, NULL, place.line, 0, "%s:%u:%u: %s",
+			   json_file_label(p->name, label), place.line, place.column, text);
+}
+
+static int no_memory(const struct parser *p)
+{
+	char label[208], size[32];
+
+	return error_set(p->error, -ENOMEM, "%s: out of memory reading it (limit %s)",
+			 json_file_label(p->name, label), size_text(p->document->max, size));
+}
+
+static bool is_space(char c)
+{
+	return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+static int ended_early(struct parser *p)
+{
+	const struct json_value *container;
+	const char *at = p->end;
+	char text[160];
+
+	while (at > p->placed && is_space(at[-1]))
+		at--;
+	if (!p->depth)
+		return refuse(p, at, -EINVAL,
+			      at == p->text ? "there is no JSON in it"
+					    : "the document ends before its string does");
+	container = p->open[p->depth - 1].container;
+	snprintf(text, sizeof(text), "the document ends before the %s that begins on line %u does",
+		 container->type == JSON_OBJECT ? "object" : "list", container->place.line);
+	return refuse(p, at, -EINVAL, text);
+}
+
+/* The current token, shortened for an error message. */
+static const char *token_text(const struct parser *p, char token[32])
+{
+	size_t n = 0;
+
+	while (n < 24 && p->at + n < p->end) {
+		unsigned char c = (unsigned char)p->at[n];
+
+		if (c <= ' ' || c >= 0x7f || (n && strchr(",]}", c)))
+			break;
+		token[n++] = (char)c;
+	}
+	token[n] = '\0';
+	return n ? token : "a character that can't be shown";
+}
+
+/* Advice on common mistakes at the current token, or "". */
+static const char *advice(const struct parser *p)
+{
+	static const struct {
+		const char *token, *text;
+	} advices[] = {
+		{"'", "; strings are written in double quotes"},
+		{"True", "; write true"},
+		{"False", "; write false"},
+		{"None", "; write null"},
+		{"NaN", "; JSON has no NaN"},
+		{"Infinity", "; JSON has no infinity"},
+		{"-Infinity", "; JSON has no infinity"},
+		{"#", "; JSON has no comments"},
+		{"//", "; JSON has no comments"},
+		{"/*", "; JSON has no comments"},
+		{"+", "; a number begins with a digit or '-'"},
+		{".", "; a number begins with a digit or '-'"},
+		{"\v", ", a vertical tab, which is no white space in JSON"},
+		{"\f", ", a form feed, which is no white space in JSON"},
+	};
+	size_t left = (size_t)(p->end - p->at);
+	const char *before = p->at;
+
+	for (size_t i = 0; i < sizeof(advices) / sizeof(advices[0]); i++) {
+		size_t length = strlen(advices[i].token);
+
+		if (length <= left && !memcmp(p->at, advices[i].token, length))
+			return advices[i].text;
+	}
+	if (isalpha((unsigned char)*p->at) && before > p->text &&
+	    !isalnum((unsigned char)before[-1]))
+		return "; keys and strings are written in double quotes";
+	while (before > p->text && is_space(before[-1]))
+		before--;
+	if ((*p->at == ']' || *p->at == '}') && before > p->text && before[-1] == ',')
+		return "; there is a comma too many before it";
+	return "";
+}
+
+static int unexpected(struct parser *p, const char *expected)
+{
+	char token[32], text[256];
+
+	if (p->at == p->end)
+		return ended_early(p);
+	snprintf(text, sizeof(text), "%s; found %s%s", expected, token_text(p, token), advice(p));
+	return refuse(p, p->at, -EINVAL, text);
+}
+
+/* ---- Strings ---- */
+
+size_t json_utf8_length(const char *text, size_t left)
+{
+	static const struct {
+		unsigned char mask, lead;
+		uint32_t first; /* what is less has a shorter form */
+	} forms[] = {
+		{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+	const unsigned char *bytes = (const unsigned char *)text;
+
+	for (size_t n = 0; n < 4; n++) {
+		uint32_t point = bytes[0] & (unsigned char)~forms[n].mask;
+
+		if ((bytes[0] & forms[n].mask) != forms[n].lead)
+			continue;
+		for (size_t i = 1; i <= n; i++) {
+			if (i >= left || (bytes[i] & 0xc0) != 0x80)
+				return 0;
+			point = point << 6 | (bytes[i] & 0x3f);
+		}
+		if (point < forms[n].first || point > 0x10ffff || (point >> 11) == 0x1b)
+			return 0;
+		return n + 1;
+	}
+	return 0;
+}
+
+static char *put_utf8(char *to, uint32_t point)
+{
+	if (point < 0x80) {
+		*to++ = (char)point;
+		return to;
+	}
+	if (point < 0x800) {
+		*to++ = (char)(0xc0 | point >> 6);
+	} else {
+		if (point < 0x10000) {
+			*to++ = (char)(0xe0 | point >> 12);
+		} else {
+			*to++ = (char)(0xf0 | point >> 18);
+			*to++ = (char)(0x80 | (point >> 12 & 0x3f));
+		}
+		*to++ = (char)(0x80 | (point >> 6 & 0x3f));
+	}
+	*to++ = (char)(0x80 | (point & 0x3f));
+	return to;
+}
+
+/* The code unit of the escape \uXXXX at `raw`; 0: another escape, or none. */
+static unsigned read_unit(const char *raw, const char *end)
+{
+	unsigned unit = 0;
+
+	if (end - raw < 6 || raw[0] != '\\' || raw[1] != 'u')
+		return 0;
+	for (int i = 2; i < 6; i++)
+		unit = unit << 4 |
+		       (unsigned)(is_digit(raw[i]) ? raw[i] - '0' : (raw[i] | 0x20) - 'a' + 10);
+	return unit;
+}
+
+/* Decodes the escape at `*raw`, and the second one of a pair. False: half a pair, now U+FFFD. */
+static bool decode_escape(const char **raw, const char *end, char **to)
+{
+	static const char names[] = "bfnrt", bytes[] = "\b\f\n\r\t";
+	const char *name = strchr(names, (*raw)[1]);
+	unsigned unit = read_unit(*raw, end), low;
+
+	if ((*raw)[1] != 'u') {
+		*(*to)++ = name ? bytes[name - names] : (*raw)[1];
+		*raw += 2;
+		return true;
+	}
+	*raw += 6;
+	if (unit < 0xd800 || unit > 0xdfff) {
+		*to = put_utf8(*to, unit);
+		return true;
+	}
+	low = read_unit(*raw, end);
+	if (unit > 0xdbff || low < 0xdc00 || low > 0xdfff) {
+		*to = put_utf8(*to, 0xfffd);
+		return false;
+	}
+	*raw += 6;
+	*to = put_utf8(*to, 0x10000 + ((unit & 0x3ff) << 10 | (low & 0x3ff)));
+	return true;
+}
+
+/* Checks the escape at p->at and moves past it. */
+static int skip_escape(struct parser *p, const char *begin)
+{
+	size_t left = (size_t)(p->end - p->at);
+
+	if (left < 2)
+		return ended_early(p);
+	if (!strchr("\"\\/bfnrtu", p->at[1]) || !p->at[1])
+		return refuse(p, begin, -EINVAL,
+			      "a string that begins here has an invalid escape; write a backslash "
+			      "as '\\\\'");
+	if (p->at[1] == 'u')
+		for (size_t i = 2; i < 6; i++)
+			if (i >= left || !isxdigit((unsigned char)p->at[i]))
+				return refuse(p, begin, -EINVAL,
+					      "a string that begins here has a '\\u' without four "
+					      "hex digits");
+	p->at += p->at[1] == 'u' ? 6 : 2;
+	return 0;
+}
+
+/* Decodes the string that begins at p->at and moves past it. */
+static int read_string(struct parser *p, const char **string, size_t *length, bool *lone_surrogate)
+{
+	const char *begin = p->at++, *from;
+	char *copy, *to;
+
+	while (p->at < p->end && *p->at != '"') {
+		int rc = 0;
+
+		if ((unsigned char)*p->at < ' ')
+			return refuse(p, begin, -EINVAL,
+				      "a string that begins here has a line end or another control "
+				      "character in it; a closing '\"' may be missing");
+		if (*p->at == '\\')
+			rc = skip_escape(p, begin);
+		else
+			p->at++;
+		if (rc)
+			return rc;
+	}
+	if (p->at == p->end)
+		return ended_early(p);
+	copy = to = carve(p->document, (size_t)(p->at - begin));
+	if (!copy)
+		return no_memory(p);
+	*lone_surrogate = false;
+	for (from = begin + 1; from < p->at;) {
+		if (*from != '\\')
+			*to++ = *from++;
+		else if (!decode_escape(&from, p->at, &to))
+			*lone_surrogate = true;
+	}
+	*to = '\0';
+	*string = copy;
+	*length = (size_t)(to - copy);
+	p->at++;
+	return 0;
+}
+
+/* ---- Values ---- */
+
+/* The next byte that is not white space; NUL at the end, where p->at is p->end. */
+static char look(struct parser *p)
+{
+	while (p->at < p->end && is_space(*p->at))
+		p->at++;
+	return p->at < p->end ? *p->at : '\0';
+}
+
+static bool skip_digits(struct parser *p)
+{
+	const char *begin = p->at;
+
+	while (p->at < p->end && is_digit(*p->at))
+		p->at++;
+	return p->at > begin;
+}
+
+static bool skip_one(struct parser *p, const char *of)
+{
+	bool found = p->at < p->end && *p->at && strchr(of, *p->at);
+
+	p->at += found;
+	return found;
+}
+
+static int skip_number(struct parser *p, const char *begin)
+{
+	skip_one(p, "-");
+	if (!skip_one(p, "0") && !skip_digits(p)) {
+		p->at = begin;
+		return unexpected(p, "a number that begins here has no digit after its '-'");
+	}
+	if (skip_one(p, ".") && !skip_digits(p))
+		return refuse(p, begin, -EINVAL,
+			      "a number that begins here has no digit after its '.'");
+	if (skip_one(p, "eE")) {
+		skip_one(p, "+-");
+		if (!skip_digits(p))
+			return refuse(p, begin, -EINVAL,
+				      "a number that begins here has no digit in its exponent");
+	}
+	return 0;
+}
+
+static bool skip_word(struct parser *p, const char *word)
+{
+	size_t length = strlen(word);
+
+	if ((size_t)(p->end - p->at) < length || memcmp(p->at, word, length) != 0)
+		return false;
+	p->at += length;
+	return true;
+}
+
+static int open_container(struct parser *p, struct json_value *value)
+{
+	if (p->depth == JSON_DEPTH_MAX)
+		return refuse(
+			p, p->at, -EFBIG,
+			"objects and lists are nested more than 512 deep, which is the limit");
+	p->open[p->depth].container = value;
+	p->open[p->depth].tail = &value->first;
+	p->depth++;
+	p->at++;
+	return 0;
+}
+
+/* Reads a scalar, or the opening bracket of a container. */
+static int read_value(struct parser *p, struct json_value *value)
+{
+	char c = look(p);
+	int rc = 0;
+
+	if (p->at == p->end)
+		return ended_early(p);
+	value->raw = p->at;
+	value->place = move_to(p, p->at);
+	if (c == '{' || c == '[') {
+		value->type = c == '{' ? JSON_OBJECT : JSON_ARRAY;
+		return open_container(p, value);
+	}
+	if (c == '"') {
+		value->type = JSON_STRING;
+		rc = read_string(p, &value->string, &value->length, &value->lone_surrogate);
+	} else if (is_digit(c) || c == '-') {
+		value->type = JSON_NUMBER;
+		rc = skip_number(p, p->at);
+	} else if (skip_word(p, "true")) {
+		value->type = JSON_TRUE;
+	} else if (skip_word(p, "false")) {
+		value->type = JSON_FALSE;
+	} else if (!skip_word(p, "null")) {
+		rc = unexpected(p, "a value is expected here");
+	}
+	value->raw_length = (size_t)(p->at - value->raw);
+	return rc;
+}
+
+static int read_key(struct parser *p, struct json_value *member)
+{
+	bool lone_surrogate;
+	int rc;
+
+	if (look(p) != '"')
+		return unexpected(p, "a key in double quotes is expected here");
+	member->key_raw = p->at;
+	member->key_place = move_to(p, p->at);
+	rc = read_string(p, &member->key, &member->key_length, &lone_surrogate);
+	if (rc)
+		return rc;
+	if (look(p) != ':')
+		return unexpected(p, "a ':' is expected after a key");
+	p->at++;
+	return 0;
+}
+
+/* ---- Containers ---- */
+
+static int by_key(const void *left, const void *right)
+{
+	const struct json_value *a = *(struct json_value *const *)left;
+	const struct json_value *b = *(struct json_value *const *)right;
+	size_t length = a->key_length < b->key_length ? a->key_length : b->key_length;
+	int order = memcmp(a->key, b->key, length);
+
+	if (order)
+		return order;
+	if (a->key_length != b->key_length)
+		return a->key_length < b->key_length ? -1 : 1;
+	return a->raw < b->raw ? -1 : a->raw > b->raw; /* in the order of the text */
+}
+
+static bool same_key(const struct json_value *a, const struct json_value *b)
+{
+	return a->key_length == b->key_length && !memcmp(a->key, b->key, a->key_length);
+}
+
+/* Sorts the keys, because an object may have a million of them. */
+static int find_duplicates(struct parser *p, struct json_value *object)
+{
+	struct json_document *d = p->document;
+	size_t n = 0;
+
+	if (object->count > d->sorted_room) {
+		size_t room = (size_t)object->count * 2;
+
+		d->sorted = carve(d, room * sizeof(struct json_value *));
+		if (!d->sorted)
+			return no_memory(p);
+		d->sorted_room = room;
+	}
+	for (struct json_value *member = object->first; member; member = member->next)
+		d->sorted[n++] = member;
+	assert(n == object->count);
+	qsort(d->sorted, n, sizeof(struct json_value *), by_key);
+	for (size_t i = 1; i < n; i++) {
+		struct json_value *member = d->sorted[i];
+
+		if (!same_key(d->sorted[i - 1], member))
+			continue;
+		member->earlier = d->sorted[i - 1];
+		if (!object->duplicate || member->raw < object->duplicate->raw)
+			object->duplicate = member;
+	}
+	return 0;
+}
+
+static int close_container(struct parser *p)
+{
+	struct json_value *value = p->open[--p->depth].container;
+
+	p->at++;
+	value->raw_length = (size_t)(p->at - value->raw);
+	return value->type == JSON_OBJECT && value->count > 1 ? find_duplicates(p, value) : 0;
+}
+
+static int add_value(struct parser *p, struct json_value **out)
+{
+	struct json_value *value = carve(p->document, sizeof(*value)), *container;
+
+	*out = value;
+	if (!value)
+		return no_memory(p);
+	*value = (struct json_value){0};
+	if (!p->depth) {
+		p->document->root = value;
+		return 0;
+	}
+	container = p->open[p->depth - 1].container;
+	container->count++;
+	*p->open[p->depth - 1].tail = value;
+	p->open[p->depth - 1].tail = &value->next;
+	return container->type == JSON_OBJECT ? read_key(p, value) : 0;
+}
+
+/* Closes the containers that end here; *next is the next value to read, NULL after the last. */
+static int find_next(struct parser *p, struct json_value **next)
+{
+	*next = NULL;
+	while (p->depth) {
+		const struct json_value *container = p->open[p->depth - 1].container;
+		bool object = container->type == JSON_OBJECT;
+		char c = look(p);
+		int rc;
+
+		if (c == (object ? '}' : ']')) {
+			rc = close_container(p);
+			if (rc)
+				return rc;
+			continue;
+		}
+		if (container->count && c != ',')
+			return unexpected(
+				p, object ? "a ',' or '}' is expected after a value in an object"
+					  : "a ',' or ']' is expected after a value in a list");
+		if (container->count)
+			p->at++;
+		return add_value(p, next);
+	}
+	return 0;
+}
+
+static int check_text(struct parser *p)
+{
+	const char *at = p->text;
+	char text[80];
+
+	if ((size_t)(p->end - p->text) > UINT32_MAX)
+		return refuse(p, at, -EFBIG, "more than 4 GiB of JSON, which is the limit");
+	if (p->end - at >= 3 && !memcmp(at, "\xef\xbb\xbf", 3))
+		return refuse(p, at, -EINVAL,
+			      "the text begins with a byte order mark, which JSON does not have; "
+			      "save it as plain UTF-8");
+	while (at < p->end) {
+		size_t length = (unsigned char)*at < 0x80
+					? 1
+					: json_utf8_length(at, (size_t)(p->end - at));
+
+		if (!length) {
+			snprintf(text, sizeof(text), "byte 0x%02x is not UTF-8; save it as UTF-8",
+				 (unsigned)(unsigned char)*at);
+			return refuse(p, at, -EINVAL, text);
+		}
+		at += length;
+	}
+	return 0;
+}
+
+static int parse(struct parser *p)
+{
+	struct json_value *value;
+	int rc = check_text(p);
+
+	if (!rc)
+		rc = add_value(p, &value);
+	while (!rc && value) {
+		rc = read_value(p, value);
+		if (!rc)
+			rc = find_next(p, &value);
+	}
+	if (rc)
+		return rc;
+	look(p);
+	if (p->at < p->end)
+		return unexpected(p, "the document ended before this; nothing may follow it");
+	return 0;
+}
+
+/* ---- Documents ---- */
+
+int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
+	       size_t memory_max, struct nvs_error *error)
+{
+	struct json_document *fresh = calloc(1, sizeof(*fresh));
+	struct parser p = {.document = fresh, .name = name, .error = error, .place = {1, 1}};
+	char label[208];
+	int rc;
+
+	assert(document && name && (text || !nbytes));
+	*document = NULL;
+	if (!fresh)
+		return error_set(error, -ENOMEM, "%s: out of memory reading it",
+				 json_file_label(name, label));
+	fresh->max = memory_max;
+	p.text = p.at = p.placed = nbytes ? text : "";
+	p.end = p.text + nbytes;
+	rc = parse(&p);
+	if (rc)
+		json_free(fresh);
+	else
+		*document = fresh;
+	return rc;
+}
+
+void json_free(struct json_document *document)
+{
+	if (!document)
+		return;
+	while (document->chunks) {
+		struct chunk *next = document->chunks->next;
+
+		free(document->chunks);
+		document->chunks = next;
+	}
+	free(document);
+}
+
+const struct json_value *json_root(const struct json_document *document)
+{
+	return document->root;
+}
+
+const struct json_value *json_member(const struct json_value *object, const char *key)
+{
+	size_t length = strlen(key);
+
+	if (!object || object->type != JSON_OBJECT)
+		return NULL;
+	for (const struct json_value *member = object->first; member; member = member->next)
+		if (member->key_length == length && !memcmp(member->key, key, length))
+			return member;
+	return NULL;
+}
+
+bool json_is_string(const struct json_value *value, const char *text)
+{
+	return value && value->type == JSON_STRING && value->length == strlen(text) &&
+	       !memcmp(value->string, text, value->length);
+}
+
+const char *json_file_label(const char *name, char label[208])
+{
+	size_t length = strlen(name);
+
+	if (length < 200)
+		snprintf(label, 208, "%s", name);
+	else
+		snprintf(label, 208, "...%s", name + length - 196);
+	return label;
+}

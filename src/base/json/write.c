@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Separators come before a value: each function begins by calling begin_value.
+ */
+#include "base/json/write.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json/read.h"
+
+static void new_line(const struct json_writer *json)
+{
+	if (json->indent)
+		fprintf(json->file, "\n%*s", (int)(json->indent * json->depth), "");
+}
+
+static bool is_utf8(const char *text)
+{
+	size_t left = strlen(text), length;
+
+	for (; left; text += length, left -= length) {
+		length = json_utf8_length(text, left);
+		if (!length)
+			return false;
+	}
+	return true;
+}
+
+/* The character as JSON has it where it may not stand as it is; NULL: it may. */
+static const char *escape(unsigned char c, bool utf8, char text[8])
+{
+	static const char names[] = "bfnrt\"\\", bytes[] = "\b\f\n\r\t\"\\";
+	const char *special = strchr(bytes, c);
+
+	if (c >= 0x80)
+		return utf8 ? NULL : "?";
+	if (special)
+		snprintf(text, 8, "\\%c", names[special - bytes]);
+	else if (c < ' ')
+		snprintf(text, 8, "\\u%04X", c);
+	else
+		return NULL;
+	return text;
+}
+
+static void put_string(const struct json_writer *json, const char *text)
+{
+	bool utf8 = is_utf8(text);
+	const char *plain = text; /* what may stand as it is and is not written yet */
+
+	fputc('"', json->file);
+	for (; *text; text++) {
+		char buffer[8];
+		const char *escaped = escape((unsigned char)*text, utf8, buffer);
+
+		if (!escaped)
+			continue;
+		fwrite(plain, 1, (size_t)(text - plain), json->file);
+		fputs(escaped, json->file);
+		plain = text + 1;
+	}
+	fwrite(plain, 1, (size_t)(text - plain), json->file);
+	fputc('"', json->file);
+}
+
+static void begin_value(struct json_writer *json, const char *key)
+{
+	if (json->more)
+		fputc(',', json->file);
+	if (json->depth)
+		new_line(json);
+	json->more = true;
+	if (!key)
+		return;
+	put_string(json, key);
+	fputs(json->indent ? ": " : ":", json->file);
+}
+
+static void open_container(struct json_writer *json, const char *key, char bracket)
+{
+	begin_value(json, key);
+	fputc(bracket, json->file);
+	json->depth++;
+	json->more = false;
+}
+
+static void close_container(struct json_writer *json, char bracket)
+{
+	assert(json->depth);
+	json->depth--;
+	if (!json->more && json->indent)
+		fputc('\n', json->file); /* as fio writes an empty one */
+	new_line(json);
+	fputc(bracket, json->file);
+	json->more = true;
+	if (!json->depth && json->indent)
+		fputc('\n', json->file);
+}
+
+void json_open_object(struct json_writer *json, const char *key)
+{
+	open_container(json, key, '{');
+}
+
+void json_close_object(struct json_writer *json)
+{
+	close_container(json, '}');
+}
+
+void json_open_list(struct json_writer *json, const char *key)
+{
+	open_container(json, key, '[');
+}
+
+void json_close_list(struct json_writer *json)
+{
+	close_container(json, ']');
+}
+
+void json_text(struct json_writer *json, const char *key, const char *text)
+{
+	begin_value(json, key);
+	put_string(json, text);
+}
+
+void json_bool(struct json_writer *json, const char *key, bool value)
+{
+	begin_value(json, key);
+	fputs(value ? "true" : "false", json->file);
+}
+
+void json_null(struct json_writer *json, const char *key)
+{
+	begin_value(json, key);
+	fputs("null", json->file);
+}
+
+void json_number(struct json_writer *json, const char *key, const char *format, ...)
+{
+	va_list args;
+
+	begin_value(json, key);
+	va_start(args, format);
+	vfprintf(json->file, format, args);
+	va_end(args);
+}
+
+void json_count(struct json_writer *json, const char *key, uint64_t count)
+{
+	json_number(json, key, "%" PRIu64, count);
+}
+
+void json_signed(struct json_writer *json, const char *key, int64_t number)
+{
+	json_number(json, key, "%" PRId64, number);
+}
+
+void json_real(struct json_writer *json, const char *key, double value)
+{
+	json_number(json, key, "%f", isfinite(value) ? value : 0);
+}
+
+void json_exact(struct json_writer *json, const char *key, double value)
+{
+	char text[32];
+
+	if (!isfinite(value)) {
+		json_null(json, key);
+		return;
+	}
+	for (int digits = 15; digits <= 17; digits++) {
+		snprintf(text, sizeof(text), "%.*g", digits, value);
+		if (strtod(text, NULL) == value)
+			break;
+	}
+	json_number(json, key, "%s", text);
+}

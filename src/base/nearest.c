@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The nearest name by edit distance: letters inserted, deleted, replaced, or swapped with their
+ * neighbour. '-' and '_' are the same letter, since option names have the one and keys the other.
+ */
+#include "base/nearest.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#define LETTERS_MAX 48 /* longer texts are near nothing */
+
+static char dashed(char letter)
+{
+	return letter == '_' ? '-' : letter;
+}
+
+static unsigned least(unsigned a, unsigned b)
+{
+	return a < b ? a : b;
+}
+
+static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb)
+{
+	unsigned rows[3][LETTERS_MAX + 1]; /* of this letter of a, and of the two before it */
+
+	for (unsigned j = 0; j <= nb; j++)
+		rows[0][j] = j;
+	for (unsigned i = 1; i <= na; i++) {
+		unsigned *row = rows[i % 3];
+		const unsigned *before = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
+
+		row[0] = i;
+		for (unsigned j = 1; j <= nb; j++) {
+			bool same = dashed(a[i - 1]) == dashed(b[j - 1]);
+
+			row[j] = least(least(before[j], row[j - 1]) + 1, before[j - 1] + !same);
+			if (i > 1 && j > 1 && dashed(a[i - 1]) == dashed(b[j - 2]) &&
+			    dashed(a[i - 2]) == dashed(b[j - 1]))
+				row[j] = least(row[j], second[j - 2] + 1);
+		}
+	}
+	return rows[na % 3][nb];
+}
+
+const char *nearest_name(const char *text, const char *const *names, unsigned n)
+{
+	const char *nearest = NULL;
+	size_t length = strlen(text);
+	/* The distance that a name must stay below; short words would match anything otherwise. */
+	unsigned limit = length < 5 ? 2 : length < 12 ? 3 : (unsigned)length / 3;
+
+	for (unsigned i = 0; i < n && length <= LETTERS_MAX; i++) {
+		size_t name_length = strlen(names[i]);
+		unsigned distance;
+
+		if (name_length > LETTERS_MAX)
+			continue;
+		distance = edit_distance(text, length, names[i], name_length);
+		if (distance < limit) {
+			limit = distance;
+			nearest = names[i];
+		}
+	}
+	return nearest;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Student's t, for intervals of means of few values.
+ */
+#ifndef BASE_STUDENT_H
+#define BASE_STUDENT_H
+
+#include <stddef.h>
+
+/* What 97.5 % of its values stay below; fewer than one degree of freedom are taken for one. */
+static inline double student_975(double freedom)
+{
+	static const double below[] = {12.71, 12.71, 4.303, 3.182, 2.776,
+				       2.571, 2.447, 2.365, 2.306, 2.262};
+	size_t whole = (size_t)freedom;
+
+	if (whole < sizeof(below) / sizeof(*below))
+		return below[whole];
+	return 1.96 + 2.4 / freedom + 2.8 / (freedom * freedom);
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lock that keeps two engines from using one store. It is on the member's file or device, so
+ * the kernel releases it when the process ends.
+ */
+#include <errno.h>
+#include <sys/file.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "store/members.h"
+
+/*
+ * The kernel closes a killed process's files only after it has torn down its rings, asynchronously.
+ * Until then writes of the dead process may still arrive, so wait for the lock: a run that starts
+ * right after a kill must open its store.
+ */
+#define PATIENCE_NS UINT64_C(1000000000)
+
+bool member_owner_may_end(uint64_t since)
+{
+	if (clock_ns() - since >= PATIENCE_NS)
+		return false;
+	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+	return true;
+}
+
+int member_lock(const struct member *member, struct nvs_error *error)
+{
+	uint64_t since = clock_ns();
+	int rc;
+
+	do
+		rc = flock(member->fd, LOCK_EX | LOCK_NB);
+	while (rc && errno == EWOULDBLOCK && member_owner_may_end(since));
+	if (!rc)
+		return 0;
+	if (errno != EWOULDBLOCK)
+		return error_set(error, -errno, "cannot lock %s: %s", member->path,
+				 nvs_strerror(-errno));
+	return error_set(error, -EBUSY,
+			 "another engine, of this process or another, has locked the store at %s: "
+			 "wait until it is closed, or give this one another %s",
+			 member->path,
+			 member->kind == MEMBER_RAW ? "device" : "\"nvswap\": {\"rank\": N}");
+}
+
+void member_unlock(const struct member *member)
+{
+	if (member->fd >= 0)
+		(void)flock(member->fd, LOCK_UN);
+}
