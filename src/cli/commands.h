@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The subcommands, and what they have in common: exit statuses, speaking on standard error, and
- * an output that is known to have been written. Relies on the public header alone.
+ * The subcommands, and what they share: exit statuses, messages on standard error, and an output
+ * whose writing is checked.
  */
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
@@ -10,30 +10,32 @@
 
 #include "nvswap.h"
 
-/* Exit statuses beside 0. A command ended by a signal exits with 128 + its number. */
+/* Exit statuses beside 0. After a signal: 128 + its number. */
 enum { STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
-/* argv[0] is the name of the subcommand. They return the exit status. */
+/* argv[0] is the subcommand's name. They return the exit status. */
 int cmd_bench(int argc, char **argv);
 int cmd_info(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
+int cmd_compare(int argc, char **argv);
 
-/* "nvswap: ..." and a newline on standard error, after taking a progress bar off the line. */
+/* Prints "nvswap: ..." on standard error, after erasing the line of progress. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* An nvs_log_fn that says errors and warnings. */
+/* An nvs_log_fn that prints errors and warnings. */
 void say_log(void *arg, enum nvs_log_level level, const char *text);
 
 /*
- * Where a command writes its results: the file, or standard output for NULL. Opening does not
- * empty the file, so that a run that fails leaves the results of an earlier one; output_close
- * says so, and returns STATUS_FAILED, if not everything could be written.
+ * Where a command writes its results: a file, or standard output for NULL. Opening does not
+ * truncate the file, so a run that fails keeps the results of an earlier one. output_close reports
+ * it and returns STATUS_FAILED if not everything was written.
  */
 struct output {
 	const char *path;
 	FILE *file;
 };
 int output_open(struct output *output, const char *path);
-/* Empties the file; to be called before the first write. */
+/* Truncates the file; call it before the first write. */
 int output_begin(struct output *output);
 int output_close(struct output *output);
 

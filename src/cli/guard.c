@@ -1,40 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The guard waits for the end of a pipe of which it has the reading end alone. The other is passed
- * on through fork and exec, so that nothing can be made behind the guard's back.
+ * The guard reads a pipe until every writing end is closed. Those are inherited through fork and
+ * exec, so the guard acts only when no process is left that could make more.
  */
 #include "guard.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static _Noreturn void stand(int ended, void (*take_away)(const void *), const void *arg)
+#include "base/error.h"
+
+static _Noreturn void guard_process(int ended, void (*clean_up)(const void *), const void *arg)
 {
 	char none;
 
 	setsid();
-	/* Others may wait for the end of the output. */
+	/* Readers of the output wait until every process has closed it. */
 	close(STDIN_FILENO);
 	close(STDOUT_FILENO);
 	close(STDERR_FILENO);
 	while (read(ended, &none, 1) < 0 && errno == EINTR)
 		;
-	take_away(arg);
+	clean_up(arg);
 	_exit(0);
 }
 
 static int fail(struct nvs_error *error, const char *what)
 {
-	*error = (struct nvs_error){.code = -errno};
-	snprintf(error->text, sizeof(error->text), "%s can't be had: %s", what,
-		 nvs_strerror(-errno));
-	return error->code;
+	return error_set(error, -errno, "can't make %s: %s", what, nvs_strerror(-errno));
 }
 
-int guard_post(struct guard *guard, void (*take_away)(const void *), const void *arg,
+int guard_post(struct guard *guard, void (*clean_up)(const void *), const void *arg,
 	       struct nvs_error *error)
 {
 	int ends[2], rc = 0;
@@ -42,14 +40,13 @@ int guard_post(struct guard *guard, void (*take_away)(const void *), const void 
 
 	if (pipe(ends))
 		return fail(error, "a pipe");
-	/* For good in the guard, and from its beginning: who ends the parent may mean all that is
-	 * called nvswap, or that is of a terminal. */
+	/* `pkill nvswap` and a terminal's signals must not kill the guard. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	guard->pid = fork();
 	if (!guard->pid) {
 		close(ends[1]);
-		stand(ends[0], take_away, arg);
+		guard_process(ends[0], clean_up, arg);
 	}
 	if (guard->pid < 0) {
 		rc = fail(error, "a process");

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The nvswap command: picks the subcommand. Each parses its own options and returns the exit
- * status: 0, 1 for a failure that was said on standard error, 2 for bad usage.
+ * The nvswap command: runs a subcommand, which parses its own options and returns the exit status:
+ * 0, 1 for a failure that was reported on standard error, 2 for bad usage.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
+#include "base/nearest.h"
+#include "cli/options/options.h"
 #include "commands.h"
-#include "options.h"
 
 static const struct subcommand {
 	const char *name;
@@ -16,7 +17,9 @@ static const struct subcommand {
 	const char *help;
 } subcommands[] = {
 	{"bench", cmd_bench, "swap a model's tensors, measure it and verify it"},
+	{"compare", cmd_compare, "tell what changed between results, and what is noise"},
 	{"tune", cmd_tune, "find the aio settings that suit a drive and this machine"},
+	{"replay", cmd_replay, "make the calls of a recorded run again, on another drive"},
 	{"info", cmd_info, "what this machine and a path can do, and what to change"},
 };
 
@@ -52,15 +55,15 @@ static int unknown(const char *text)
 		names[i + 2] = subcommands[i].name;
 	nearest = nearest_name(text, names, NSUBCOMMANDS + 2);
 	if (nearest)
-		say("%s is no command; did you mean %s?", text, nearest);
+		say("%s is not a command; did you mean %s?", text, nearest);
 	else
-		say("%s is no command; see nvswap --help", text);
+		say("%s is not a command; see nvswap --help", text);
 	return STATUS_USAGE;
 }
 
 /*
- * Where one of the three was closed, the next file to be opened would take its place: a store would
- * get what is said. Open the wrong way round, they fail as closed ones do.
+ * If a standard file is closed, the next file opened gets its number, and a store would receive
+ * messages. So open /dev/null there, in the direction in which each use still fails.
  */
 static bool keep_standard_files(void)
 {
@@ -80,8 +83,7 @@ int main(int argc, char **argv)
 	struct output output;
 
 	if (!keep_standard_files()) {
-		say("/dev/null can't be opened in the place of what is closed: %s",
-		    strerror(errno));
+		say("can't open /dev/null for a closed standard file: %s", strerror(errno));
 		return STATUS_FAILED;
 	}
 	if (argc < 2) {

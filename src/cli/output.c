@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the command says: errors on standard error, results into a file or standard output. A
- * result that could not be written whole is a failure of the command, never passed over.
+ * Errors go to standard error, results to a file or standard output. A result that could not be
+ * written whole is a failure of the command.
  */
 #include "commands.h"
 
@@ -21,7 +21,7 @@ void say(const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	/* Names from a file could hold what makes a terminal do things. */
+	/* Names from a file may contain escape sequences of the terminal. */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == 0x7f)
 			*c = '?';
@@ -50,7 +50,8 @@ static FILE *open_file(const char *path)
 
 int output_open(struct output *output, const char *path)
 {
-	/* Longer than any output, so that it is closing that writes, and can say why it fails. */
+	/* Longer than most outputs: they are written when closing, which can report why it fails.
+	 */
 	static char buffer[64 << 10];
 
 	*output = (struct output){.path = path, .file = path ? open_file(path) : stdout};
@@ -62,7 +63,7 @@ int output_open(struct output *output, const char *path)
 
 int output_begin(struct output *output)
 {
-	/* EINVAL: a terminal, a pipe or a device, which there is nothing to empty in. */
+	/* EINVAL: a terminal, a pipe or a device. */
 	if (!output->path || !ftruncate(fileno(output->file), 0) || errno == EINVAL)
 		return 0;
 	say("can't empty the output %s: %s", output->path, strerror(errno));
@@ -81,7 +82,7 @@ int output_close(struct output *output)
 	output->file = NULL;
 	if (!failed)
 		return 0;
-	say("the output to %s is not whole: %s", output->path ? output->path : "standard output",
+	say("the output to %s is incomplete: %s", output->path ? output->path : "standard output",
 	    errno ? strerror(errno) : "a write failed");
 	return STATUS_FAILED;
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A signal that is ignored stays ignored, as nohup wants it. System calls go on, so that nothing
- * below has to know of signals.
+ * Ignored signals stay ignored, for nohup. SA_RESTART: no system call has to handle EINTR.
  *
- * A terminal sends a signal to parent and children, so what the parent tells of one must not count
- * as the second. Of the second the parent dies, and that is what a child knows it by.
+ * A terminal signals parent and children, so the parent passes signals on by a flag, which must not
+ * count as the second signal. The second kills the parent, and its children notice that.
  */
 #include "stop.h"
 
@@ -15,9 +14,9 @@
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 #define NNUMBERS (sizeof(numbers) / sizeof(*numbers))
 
-/* Any thread's: a handler runs in whichever the kernel chooses, and all of them ask. */
+/* The handler runs in any thread. */
 static atomic_int caught;
-_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may use it");
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "signal handlers may use it");
 static const atomic_int *also;
 
 static void on_signal(int number)

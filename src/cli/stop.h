@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Being asked to end: a signal is noted, or another process tells it, and the run ends where it
- * next looks.
+ * Requests to end: a signal or the parent process sets a flag, and the run ends where it next
+ * checks it.
  */
 #ifndef CLI_STOP_H
 #define CLI_STOP_H
@@ -10,19 +10,19 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* What stop_signal() returns where no signal is the reason: another job of the stage failed. */
+/* stop_signal() returns this when another job of the stage failed. */
 #define STOP_OTHER_FAILED (-1)
 
-/* From here on SIGINT, SIGTERM and SIGHUP are noted; the second ends the process. */
+/* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. */
 void stop_catch_signals(void);
-/* The set of these. */
+/* These three signals. */
 void stop_signals(sigset_t *set);
 /*
- * In a process that was forked since: *told counts as a signal of its own, and the end of the
- * parent as another one. False: the parent is no more.
+ * In a process forked since: *told counts as a signal, and the parent's end as SIGTERM. False: the
+ * parent has already ended.
  */
 bool stop_follow(const atomic_int *told, int parent_pid);
-/* The signal that asked to end, or what was told; 0: none has. */
+/* The signal, or *told; 0: nothing asked to end. */
 int stop_signal(void);
 
 #endif

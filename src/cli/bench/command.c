@@ -1,45 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap bench`, from the command line to the exit status. What there is to run is made in jobs.c,
- * what it runs with in bench_prepare.c, the processes that run it in stage.c, what is told of it in
- * report.h and the files behind it.
+ * `nvswap bench`, from the command line to the exit status: plan (jobs.c), prepare (prepare.c), run
+ * (stage.c) and report (report.h).
  */
 #include <errno.h>
 #include <stdlib.h>
 
-#include "bench_prepare.h"
-#include "commands.h"
-#include "report.h"
-#include "stage.h"
+#include "cli/bench/prepare.h"
+#include "cli/bench/run.h"
+#include "cli/bench/turns.h"
+#include "cli/commands.h"
+#include "cli/forecast/forecast.h"
+#include "cli/report/report.h"
 
 struct bench {
 	struct bench_plan plan;
 	unsigned nprepared; /* jobs */
 	const struct bench_result *results[JOBS_MAX];
 	struct disk_watch disks;
-	struct compare_row compared[JOBS_MAX];
+	struct fio_row compared[JOBS_MAX];
 	struct output output;
-	bool written; /* the output has something of this run */
-	int failed;   /* STATUS_FAILED, of what was to be written */
+	bool written; /* this run's output has begun */
+	int failed;   /* STATUS_FAILED if the report could not be written */
 };
 
-/* In the order in which fio writes several. */
+/* In fio's order. */
 static void write_report(struct bench *bench, const struct bench_report *report)
 {
 	static const struct {
-		enum bench_format format;
+		unsigned formats;
 		int (*write)(FILE *file, const struct bench_report *report);
-	} forms[] = {{FORMAT_TERSE, report_terse},
-		     {FORMAT_JSON, report_json},
-		     {FORMAT_NORMAL, report_text}};
+	} forms[] = {{FORMATS_JSON, report_json}, {1u << FORMAT_NORMAL, report_text}};
 
 	if (!bench->written && output_begin(&bench->output))
 		bench->failed = STATUS_FAILED;
 	bench->written = true;
 	for (unsigned i = 0; i < sizeof(forms) / sizeof(*forms) && !bench->failed; i++)
-		if (bench->plan.run.formats & 1u << forms[i].format &&
+		if (bench->plan.run.formats & forms[i].formats &&
 		    forms[i].write(bench->output.file, report)) {
-			say("no memory for the report");
+			say("out of memory for the report");
 			bench->failed = STATUS_FAILED;
 		}
 }
@@ -53,28 +52,45 @@ static void write_status(void *arg, const struct bench_result *const *results)
 	fflush(bench->output.file);
 }
 
-/* A plan of which a part can't be run is not run. */
-static int prepare(struct bench *bench)
+/* A plan is run as a whole or not at all. */
+static int refuse_plan(struct bench *bench, unsigned at, int rc, const struct nvs_error *error)
 {
 	static struct bench_result failed,
 		others = {.error = {.code = -ECANCELED,
 				    .text = "not run: another job could not begin"}};
-	struct bench_plan *plan = &bench->plan;
-	int rc = 0;
 
-	for (unsigned i = 0; i < plan->n && !rc; i++) {
-		rc = bench_prepare(&plan->jobs[i], &failed.error);
-		bench->nprepared++;
-	}
-	if (!rc)
-		return 0;
+	failed.error = *error;
 	failed.error.code = rc;
 	if (!*failed.error.text)
 		snprintf(failed.error.text, sizeof(failed.error.text), "%s", nvs_strerror(rc));
-	for (unsigned i = 0; i < plan->n; i++)
-		bench->results[i] = i == bench->nprepared - 1 ? &failed : &others;
-	say_of_job(plan, bench->nprepared - 1, failed.error.text);
+	for (unsigned i = 0; i < bench->plan.n; i++)
+		bench->results[i] = i == at ? &failed : &others;
+	say_of_job(&bench->plan, at, failed.error.text);
 	return rc == -EDESTADDRREQ ? STATUS_USAGE : STATUS_FAILED;
+}
+
+static int prepare(struct bench *bench)
+{
+	struct nvs_error error = {0};
+
+	for (unsigned i = 0; i < bench->plan.n; i++) {
+		int rc = bench_prepare(&bench->plan.jobs[i], &error);
+
+		bench->nprepared++;
+		if (rc)
+			return refuse_plan(bench, i, rc, &error);
+	}
+	return 0;
+}
+
+/* A full drive is found before anything is made, filled or pinned. */
+static int check_space(struct bench *bench)
+{
+	struct nvs_error error = {0};
+	unsigned at;
+	int rc = forecast_space(&bench->plan, &at, &error);
+
+	return rc ? refuse_plan(bench, at, rc, &error) : 0;
 }
 
 static bool anything_measured(const struct bench *bench)
@@ -85,10 +101,10 @@ static bool anything_measured(const struct bench *bench)
 	return false;
 }
 
-/* Text and terse lines of nothing would only replace those of an earlier run. */
+/* Without results, text would only replace the report of an earlier run. */
 static bool is_worth_a_report(const struct bench *bench)
 {
-	return bench->plan.run.formats & 1u << FORMAT_JSON || anything_measured(bench);
+	return bench->plan.run.formats & FORMATS_JSON || anything_measured(bench);
 }
 
 static int run_prepared(struct bench *bench)
@@ -100,47 +116,77 @@ static int run_prepared(struct bench *bench)
 	struct stages *stages;
 	int status;
 
-	disks_begin(&bench->disks, &bench->plan);
-	if (bench->plan.run.compare)
-		status = compare_run(&bench->plan, &stages, bench->results, bench->compared,
-				     &report.ncompared);
-	else
+	if (bench->plan.run.compare) {
+		status = take_turns(&bench->plan, &stages, bench->results, &bench->disks,
+				    bench->compared, &report.ncompared);
+	} else {
+		disks_begin(&bench->disks, &bench->plan);
 		status = stages_run(&stages, &bench->plan, bench->results, write_status, bench);
-	disks_end(&bench->disks);
+		disks_end(&bench->disks);
+	}
 	if (bench->results[0] && is_worth_a_report(bench))
 		write_report(bench, &report);
 	stages_free(stages);
 	return status;
 }
 
+static void write_forecast(struct bench *bench)
+{
+	if (output_begin(&bench->output)) {
+		bench->failed = STATUS_FAILED;
+		return;
+	}
+	if (bench->plan.run.formats & FORMATS_JSON)
+		forecast_json(bench->output.file, &bench->plan);
+	if (bench->plan.run.formats & 1u << FORMAT_NORMAL)
+		forecast_text(bench->output.file, &bench->plan);
+}
+
 static int run(struct bench *bench)
 {
 	struct bench_report report = {.plan = &bench->plan, .results = bench->results};
+	bool dry_run = bench->plan.run.dry_run;
 	int status = prepare(bench);
 
-	if (!status)
-		status = run_prepared(bench);
-	else if (status != STATUS_USAGE && is_worth_a_report(bench))
+	if (!status) {
+		status = check_space(bench);
+		if (dry_run)
+			write_forecast(bench);
+		else if (!status)
+			return run_prepared(bench);
+	}
+	if (status && !dry_run && status != STATUS_USAGE && is_worth_a_report(bench))
 		write_report(bench, &report);
-	return status ? status : bench->failed;
+	return status;
 }
 
-int cmd_bench(int argc, char **argv)
+int bench_run_plan(struct bench_plan *plan)
 {
 	static struct bench bench;
-	int status = jobs_plan(&bench.plan, argc, argv);
+	int status;
 
-	if (status)
-		return status == OPTIONS_HELP ? options_help(&bench_command) : STATUS_USAGE;
+	bench.plan = *plan;
 	if (output_open(&bench.output, bench.plan.run.output)) {
 		jobs_free(&bench.plan);
 		return STATUS_FAILED;
 	}
 	status = run(&bench);
+	if (!status)
+		status = bench.failed;
 	if (output_close(&bench.output) && !status)
 		status = STATUS_FAILED;
 	for (unsigned i = 0; i < bench.nprepared; i++)
 		bench_release(&bench.plan.jobs[i]);
 	jobs_free(&bench.plan);
 	return status;
+}
+
+int cmd_bench(int argc, char **argv)
+{
+	struct bench_plan plan;
+	int status = jobs_plan(&plan, argc, argv);
+
+	if (status)
+		return status == OPTIONS_HELP ? options_help(&bench_command) : STATUS_USAGE;
+	return bench_run_plan(&plan);
 }

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads what jobs tell while they go on telling: figures of a line need not be of one moment.
+ * Reads the jobs' progress while they update it: the figures of a line need not be of one moment.
  */
-#include "eta.h"
+#include "cli/bench/eta.h"
 
 #include <stdio.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 struct line {
-	const char *phase; /* of the job that is last; NULL: none is in a phase */
-	unsigned n;	   /* that are in one */
-	double share;	   /* of that job */
+	const char *phase; /* of the job with the smallest share; NULL: no job is in a phase */
+	unsigned n;	   /* jobs in a phase */
+	double share;
 	double seconds_left;
-	double bytes_per_s[2], ios_per_s; /* of those that measure */
-	double other_per_s;		  /* bytes, of those that do not yet */
+	double bytes_per_s[2], ios_per_s; /* of jobs that measure */
+	double other_per_s;		  /* bytes, of the others */
 };
 
 static double seconds_since(uint64_t ns)
 {
-	uint64_t now = now_ns();
+	uint64_t now = clock_ns();
 
 	return ns && now > ns ? (double)(now - ns) / 1e9 : 0;
 }
@@ -75,10 +75,10 @@ void eta_draw(struct job_live *const *jobs, unsigned n)
 	else
 		snprintf(label, sizeof(label), "%s", line.phase);
 	if (line.ios_per_s > 0)
-		snprintf(rates, sizeof(rates), "%6.2f GB/s read  %6.2f GB/s written  %.0f IOPS",
+		snprintf(rates, sizeof(rates), "%.2f GB/s read, %.2f GB/s written, %.0f IOPS",
 			 line.bytes_per_s[NVS_READ] / 1e9, line.bytes_per_s[NVS_WRITE] / 1e9,
 			 line.ios_per_s);
 	else
-		snprintf(rates, sizeof(rates), "%6.2f GB/s", line.other_per_s / 1e9);
+		snprintf(rates, sizeof(rates), "%.2f GB/s", line.other_per_s / 1e9);
 	progress_draw(label, line.share, rates, line.seconds_left);
 }

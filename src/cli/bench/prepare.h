@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a job's options to what it runs with: the configuration, the block of it that says where to,
- * the model, and a pool that suits both.
+ * Prepares a job from its options: the configuration, its block with the paths, the model, and the
+ * pool's size.
  */
 #ifndef CLI_BENCH_PREPARE_H
 #define CLI_BENCH_PREPARE_H
 
-#include "jobs.h"
+#include "cli/jobs/jobs.h"
 
 /*
  * Fills in job->config, block and model; bench_release undoes it. -EINVAL and others with *error;
- * -EDESTADDRREQ where nothing says where to swap to.
+ * -EDESTADDRREQ if no path is given.
  */
 int bench_prepare(struct bench_job *job, struct nvs_error *error);
 void bench_release(struct bench_job *job);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every mode of a benchmark has around it: the trace, and a result that says why it ended.
+ * Runs a job in its mode, with a trace if one is asked for, and a result that says why it ended.
  */
 #include <errno.h>
 #include <stdio.h>
 
-#include "bench_modes.h"
-#include "clock.h"
-#include "commands.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/bench/run.h"
+#include "cli/commands.h"
+#include "cli/modes/modes.h"
+#include "cli/replay/replay.h"
+#include "cli/stop.h"
 
 #define TRACE_SPANS ((size_t)1 << 20)
 
@@ -23,6 +25,8 @@ static int run_mode(const struct bench_job *job, const struct nvs_config *config
 	switch (options->rw) {
 	case RW_STEP:
 		return bench_step(options, config, model, result, watch);
+	case RW_REPLAY:
+		return bench_replay(job, config, watch, result);
 	case RW_PARAMS:
 		return bench_params(options, config, model, result, watch);
 	default:
@@ -30,7 +34,7 @@ static int run_mode(const struct bench_job *job, const struct nvs_config *config
 	}
 }
 
-/* An error of the run itself is the one to be reported; that of its trace is said beside it. */
+/* The run's own error is reported in the result, and the trace's beside it. */
 static int write_trace(struct nvs_trace *trace, const char *path, int rc,
 		       struct bench_result *result)
 {
@@ -58,7 +62,7 @@ static int run_traced(const struct bench_job *job, struct job_watch *watch,
 
 	if (rc)
 		return rc;
-	/* A file that can't be written is found before the run and not after it. */
+	/* Find a file that can't be written before the run. */
 	rc = nvs_trace_write(traced.trace, path, NULL, &result->error);
 	if (!rc) {
 		rc = run_mode(job, &traced, watch, result);
@@ -81,7 +85,7 @@ static int ended_early(struct bench_result *result)
 
 int bench_run(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
-	uint64_t started = now_ns();
+	uint64_t started = clock_ns();
 	int rc;
 
 	rc = job->options.trace ? run_traced(job, watch, result)
@@ -91,6 +95,6 @@ int bench_run(const struct bench_job *job, struct job_watch *watch, struct bench
 	result->error.code = rc;
 	if (rc && !*result->error.text)
 		snprintf(result->error.text, sizeof(result->error.text), "%s", nvs_strerror(rc));
-	result->elapsed_s = (double)(now_ns() - started) / 1e9;
+	result->elapsed_s = (double)(clock_ns() - started) / 1e9;
 	return rc;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parent only waits: for jobs that are ready, that end, for signals, and for the next time to
- * draw or to print. Each job has a socket to it: "ready" comes in and "begin" goes out, and its end
- * is seen by the socket's closing, whatever ended it. Signals to end are blocked but while waiting,
- * so that none is missed between a look and the next wait.
+ * The parent waits for jobs to become ready or end, for signals, and for the next time to draw or
+ * print. Each job has a socket to it, which carries "ready" and "begin" and closes when the job
+ * ends for any reason. SIGINT and SIGTERM are unblocked only while waiting, so none is lost between
+ * the check and the wait.
  */
-#include "stage.h"
+#include "cli/bench/stage.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -19,24 +19,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bench_modes.h"
-#include "clock.h"
-#include "commands.h"
-#include "eta.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/bench/eta.h"
+#include "cli/bench/run.h"
+#include "cli/commands.h"
+#include "cli/stop.h"
 
 #define DRAW_NS	    100000000u
-#define ANSWER_NS   1000000000u /* a status is waited for */
+#define ANSWER_NS   1000000000u /* timeout of a status */
 #define PAUSE_NS    2000000
 #define NO_TIME_DUE UINT64_MAX
 
 struct shared {
-	atomic_int told; /* what stop_signal() is to return in the jobs */
+	atomic_int told; /* the jobs' stop_signal() */
 	atomic_bool bar_on_line;
 	struct job_live jobs[];
 };
 
-/* A job's process, as its parent knows it. */
+/* A job's process, in the parent. */
 struct process {
 	pid_t pid;
 	int channel; /* -1: not started, or ended */
@@ -47,14 +47,14 @@ struct stages {
 	struct bench_plan *plan;
 	struct shared *shared;
 	size_t nbytes;
-	struct process *processes; /* by the index of the job */
+	struct process *processes; /* by job index */
 	stages_status_fn *status;
 	void *arg;
-	sigset_t waiting; /* the mask while waiting */
+	sigset_t waiting; /* signal mask while waiting */
 	bool draws;
-	uint64_t status_ns;   /* when the next is due; 0: none is asked for */
-	bool begun;	      /* this stage measures */
-	bool failed_to_begin; /* a job of this stage */
+	uint64_t status_ns;   /* when the next status is due; 0: never */
+	bool begun;	      /* this stage has begun to measure */
+	bool failed_to_begin; /* a job failed before its stage began */
 };
 
 static struct job_live *live_of(const struct stages *stages, unsigned job)
@@ -83,7 +83,7 @@ static void set_error(struct bench_result *result, int code, const char *text)
 
 /* ---- In the process of a job */
 
-/* Several jobs may be given the same file: "t.json" is "t.2.json" then, of the second of them. */
+/* Of several jobs with the trace "t.json", the second writes "t.2.json". */
 static void number_trace(struct bench_job *job, char *path, size_t nbytes)
 {
 	const char *given = job->options.trace, *slash, *dot;
@@ -174,12 +174,11 @@ static void tell_all(struct stages *stages, int what)
 	atomic_compare_exchange_strong(&stages->shared->told, &untold, what);
 }
 
-/* A process that did not come to its end by itself says nothing of why. */
+/* A process that was killed could not record the reason itself. */
 static void note_death(struct stages *stages, unsigned index, int status)
 {
 	struct bench_result *result = result_of(stages, index);
-	const char *left = "what it had on the drive is removed by the next run on the same paths "
-			   "and rank";
+	const char *left = "the next run on the same paths and rank removes its files";
 	char text[256];
 
 	if (WIFSIGNALED(status))
@@ -194,7 +193,7 @@ static void note_death(struct stages *stages, unsigned index, int status)
 	atomic_store(&live_of(stages, index)->phase, JOB_ENDED);
 }
 
-/* It ended early because it was asked to. */
+/* Whether the job ended early on request. */
 static bool was_told(const struct stages *stages, int code)
 {
 	return atomic_load(&stages->shared->told) && (code == -EINTR || code == -ECANCELED);
@@ -221,7 +220,7 @@ static void note_end(struct stages *stages, unsigned index)
 
 /* ---- A stage */
 
-/* Once all are ready; one that ended without an error does not hold up the others. */
+/* Lets the stage begin once all jobs that have not ended are ready. */
 static void let_begin(struct stages *stages)
 {
 	for (unsigned i = 0; i < stages->plan->n; i++)
@@ -246,17 +245,20 @@ static void hear(struct stages *stages, unsigned index)
 
 static uint64_t next_due(const struct stages *stages)
 {
-	uint64_t due = stages->draws ? now_ns() + DRAW_NS : NO_TIME_DUE;
+	uint64_t due = stages->draws ? clock_ns() + DRAW_NS : NO_TIME_DUE;
 
 	return stages->status_ns && stages->status_ns < due ? stages->status_ns : due;
 }
 
-/* Waits for processes, a signal or the time. Returns how many processes there still are. */
+/*
+ * Waits for processes, a signal or the next due time. Returns the number of processes before the
+ * wait.
+ */
 static unsigned wait_for_jobs(struct stages *stages)
 {
 	struct pollfd polled[JOBS_MAX];
 	unsigned jobs[JOBS_MAX], n = 0;
-	uint64_t due = next_due(stages), now = now_ns();
+	uint64_t due = next_due(stages), now = clock_ns();
 	uint64_t left = due > now ? due - now : 0;
 	struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000u),
 				   .tv_nsec = (long)(left % 1000000000u)};
@@ -297,7 +299,7 @@ static void ask_for_status(const struct stages *stages)
 	}
 }
 
-/* NULL: it may still come, and be written while it is read. */
+/* NULL: the job has not answered yet, and may be writing. */
 static const struct bench_result *status_of(const struct stages *stages, unsigned index)
 {
 	static const struct bench_result nothing_yet;
@@ -320,14 +322,13 @@ static void print_status(struct stages *stages)
 {
 	static const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	const struct bench_result *results[JOBS_MAX];
-	uint64_t until = now_ns() + ANSWER_NS;
+	uint64_t until = clock_ns() + ANSWER_NS;
 
 	ask_for_status(stages);
 	for (unsigned i = 0; i < stages->plan->n; i++) {
-		while (!(results[i] = status_of(stages, i)) && now_ns() < until)
+		while (!(results[i] = status_of(stages, i)) && clock_ns() < until)
 			nanosleep(&pause, NULL);
-		/* Figures do not go back to nothing: without those of one job there is no status
-		 * this time. */
+		/* Totals without this job would go backwards: skip this status. */
 		if (!results[i])
 			return;
 	}
@@ -339,9 +340,9 @@ static void show(struct stages *stages)
 {
 	uint64_t interval_ns = stages->plan->run.status_interval_ms * 1000000u;
 
-	if (stages->status_ns && now_ns() >= stages->status_ns) {
+	if (stages->status_ns && clock_ns() >= stages->status_ns) {
 		print_status(stages);
-		stages->status_ns = now_ns() + interval_ns;
+		stages->status_ns = clock_ns() + interval_ns;
 	}
 	if (stages->draws)
 		draw(stages);
@@ -358,7 +359,7 @@ static void start_stage(struct stages *stages, unsigned stage)
 		rc = start_job(stages, i);
 		if (!rc)
 			continue;
-		snprintf(text, sizeof(text), "can't start its process: %s", strerror(-rc));
+		snprintf(text, sizeof(text), "cannot start its process: %s", strerror(-rc));
 		set_error(result_of(stages, i), rc, text);
 		say_of_job(stages->plan, i, text);
 		stages->failed_to_begin = true;
@@ -433,7 +434,7 @@ static void run_stages(struct stages *stages)
 	unsigned last = plan->jobs[plan->n - 1].stage;
 	sigset_t ending;
 
-	/* What came between two runs of a comparison counts. */
+	/* A signal between two runs of a comparison still counts. */
 	if (!stop_signal())
 		stop_catch_signals();
 	stop_signals(&ending);
@@ -441,7 +442,7 @@ static void run_stages(struct stages *stages)
 	progress_share(&stages->shared->bar_on_line);
 	stages->draws = plan->run.eta == ETA_ALWAYS ||
 			(plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
-	stages->status_ns = interval_ns && stages->status ? now_ns() + interval_ns : 0;
+	stages->status_ns = interval_ns && stages->status ? clock_ns() + interval_ns : 0;
 	for (unsigned stage = 0; stage <= last; stage++)
 		if (!stop_signal() && !stages->failed_to_begin)
 			run_stage(stages, stage);
@@ -462,7 +463,7 @@ int stages_run(struct stages **opened, struct bench_plan *plan, const struct ben
 	if (stages)
 		*stages = (struct stages){.plan = plan, .status = status, .arg = arg};
 	if (!stages || make_room(stages)) {
-		say("no memory for what %u jobs are to tell", plan->n);
+		say("out of memory for the results of %u jobs", plan->n);
 		return STATUS_FAILED;
 	}
 	for (unsigned i = 0; i < plan->n; i++)

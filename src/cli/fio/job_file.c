@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A plan in fio's words. A worker of nvswap's is a queue of its own, so it becomes a job of fio's
- * with its part of the bytes; a mode of nvswap's becomes the one of fio's that moves the same bytes
- * in the same directions, and what nvswap fills before it measures fio lays out before.
+ * Writes a plan as a job file of fio's. Each of nvswap's workers has a queue of its own, so it
+ * becomes a job with its share of the bytes. A mode of nvswap becomes the mode of fio that moves
+ * the same bytes in the same directions; fio lays out beforehand what nvswap fills.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -14,14 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "compare.h"
+#include "cli/fio/fio.h"
+#include "cli/report/group.h"
 
-static const struct nvs_offload_config *block_of(const struct bench_job *job)
-{
-	return job->block == NVS_OFFLOAD_PARAM ? &job->config.param : &job->config.optimizer;
-}
-
-unsigned compare_clones(const struct bench_plan *plan, unsigned first)
+unsigned fio_clones(const struct bench_plan *plan, unsigned first)
 {
 	unsigned n = 1;
 
@@ -30,56 +26,36 @@ unsigned compare_clones(const struct bench_plan *plan, unsigned first)
 	return n;
 }
 
-/* What begins a comment or a variable, also in the midst of a name. */
-#define UNSPEAKABLE "#;$\n"
+/* These begin a comment or a variable, even within a name. */
+#define NOT_IN_NAMES "#;$\n"
 
-/*
- * Drawn without a map of what was moved, they never come to the end of a pass, where fio would let
- * go of what the page cache has of the file.
- */
-static bool stays_cached(const struct bench_job *job)
-{
-	const struct bench_options *options = &job->options;
-	struct option_mix blocks[2];
-
-	if (options->direct || !fio_mode_is_random(options->rw) ||
-	    !fio_mode_moves(options->rw, NVS_READ))
-		return false;
-	bench_blocks(options, job->config.aio.block_size, blocks);
-	return !bench_blocks_alike(blocks);
-}
-
-static const char *what_fio_lacks(const struct bench_job *job)
+static const char *why_fio_cannot(const struct bench_job *job)
 {
 	const struct bench_options *options = &job->options;
 
 	if (options->rw == RW_STEP || options->rw == RW_PARAMS)
-		return "it has no training steps, modes step and params";
+		return "it has no training steps (modes step and params)";
 	if (options->verify)
 		return "it does not verify as nvswap does: leave out verify";
 	if (options->ramp_loops)
 		return "it has no ramp-loops: give ramp-time";
-	if (stays_cached(job))
-		return "it would keep in the page cache what random blocks of several lengths have "
-		       "read: give direct=1, or one length";
-	if (block_of(job)->npaths != 1)
-		return "it has no stores that are striped over several paths, or in memory: give "
-		       "one path";
-	if (strpbrk(block_of(job)->nvme_path[0], UNSPEAKABLE) ||
-	    (options->filename && strpbrk(options->filename, UNSPEAKABLE)))
-		return "its job files have no names with # ; $ or a new line in them";
+	if (job_block(job)->npaths != 1)
+		return "it has no stores in memory or striped over several paths: give one path";
+	if (strpbrk(job_block(job)->nvme_path[0], NOT_IN_NAMES) ||
+	    (options->filename && strpbrk(options->filename, NOT_IN_NAMES)))
+		return "its job files allow no # ; $ or newline in a name";
 	return NULL;
 }
 
-int compare_check(const struct bench_plan *plan, struct nvs_error *error)
+int fio_check(const struct bench_plan *plan, struct nvs_error *error)
 {
 	for (unsigned i = 0; i < plan->n; i++) {
-		const char *lacks = what_fio_lacks(&plan->jobs[i]);
+		const char *why = why_fio_cannot(&plan->jobs[i]);
 
-		if (!lacks)
+		if (!why)
 			continue;
 		snprintf(error->text, sizeof(error->text), "job %s can't be compared with fio: %s",
-			 plan->jobs[i].name, lacks);
+			 plan->jobs[i].name, why);
 		return -ENOTSUP;
 	}
 	return 0;
@@ -97,55 +73,35 @@ static const char *fio_mode(unsigned rw)
 	return names[rw];
 }
 
-/* The largest block, of which a job's bytes must be at least one. */
+/* A job of fio's moves at least one of these. */
 static uint64_t largest_block(const struct bench_job *job)
 {
-	struct option_mix blocks[2];
+	const struct option_mix *mix = &job->options.bssplit;
 	uint64_t largest = 0;
 
-	if (!is_fio_mode(job->options.rw))
-		return job->config.aio.block_size;
-	bench_blocks(&job->options, job->config.aio.block_size, blocks);
-	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		for (unsigned i = 0; i < blocks[d].n; i++)
-			if (blocks[d].nbytes[i] > largest)
-				largest = blocks[d].nbytes[i];
-	assert(largest);
-	return largest;
-}
-
-static void put_mix(FILE *file, const struct option_mix *mix)
-{
-	for (unsigned i = 0; i < mix->n; i++)
-		fprintf(file, "%s%" PRIu64 "/%.0f", i ? ":" : "", mix->nbytes[i], mix->percent[i]);
+	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++)
+		largest = mix->nbytes[i] > largest ? mix->nbytes[i] : largest;
+	return largest ? largest : job->config.aio.block_size;
 }
 
 static void put_blocks(FILE *file, const struct bench_job *job)
 {
-	struct option_mix blocks[2];
+	const struct option_mix *mix = &job->options.bssplit;
 
-	if (is_fio_mode(job->options.rw))
-		bench_blocks(&job->options, job->config.aio.block_size, blocks);
-	if (!is_fio_mode(job->options.rw) || bench_blocks_alike(blocks)) {
+	if (!is_fio_mode(job->options.rw) || mix->n < 2) {
 		fprintf(file, "bs=%" PRIu64 "\n", largest_block(job));
 		return;
 	}
-	if (blocks[NVS_READ].n == 1 && blocks[NVS_WRITE].n == 1) {
-		fprintf(file, "bs=%" PRIu64 ",%" PRIu64 "\n", blocks[NVS_READ].nbytes[0],
-			blocks[NVS_WRITE].nbytes[0]);
-	} else {
-		fputs("bssplit=", file);
-		put_mix(file, &blocks[NVS_READ]);
-		fputc(',', file);
-		put_mix(file, &blocks[NVS_WRITE]);
-		fputc('\n', file);
-	}
-	/* Its map of what it has moved would cut long blocks short that lie over short ones. */
+	for (unsigned i = 0; i < mix->n; i++)
+		fprintf(file, "%s%" PRIu64 "/%.0f", i ? ":" : "bssplit=", mix->nbytes[i],
+			mix->percent[i]);
+	fputc('\n', file);
+	/* fio's map of written blocks would cut short long blocks that lie over short ones. */
 	if (fio_mode_is_random(job->options.rw))
 		fputs("norandommap=1\n", file);
 }
 
-/* Bytes of the file, all workers together: what one pass of a swap goes through. */
+/* Bytes of the file for all workers together, or of the tensors of one swap. */
 static uint64_t job_bytes(const struct bench_job *job, const struct bench_result *result)
 {
 	if (!is_fio_mode(job->options.rw))
@@ -153,7 +109,7 @@ static uint64_t job_bytes(const struct bench_job *job, const struct bench_result
 	return result->engine.store_bytes;
 }
 
-/* posix has a thread for each I/O in flight, as fio's psync has a job. */
+/* posix has a thread for each I/O in flight; fio's psync needs a job for each. */
 static bool is_posix(const struct bench_result *result)
 {
 	return !strcmp(result->engine.aio.ioengine, nvs_ioengine_name(NVS_IOENGINE_POSIX));
@@ -195,20 +151,12 @@ static void put_times(FILE *file, const struct bench_options *options)
 
 static void put_rate(FILE *file, const struct bench_options *options, uint32_t njobs)
 {
-	static const char *const before[] = {[NVS_READ] = "rate=", [NVS_WRITE] = ","};
-
-	if (!options->rate[NVS_READ] && !options->rate[NVS_WRITE])
-		return;
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		fputs(before[d], file);
-		if (options->rate[d])
-			fprintf(file, "%" PRIu64,
-				options->rate[d] / njobs ? options->rate[d] / njobs : 1);
-	}
-	fputc('\n', file);
+	if (options->rate)
+		fprintf(file, "rate=%" PRIu64 "\n",
+			options->rate > njobs ? options->rate / njobs : 1);
 }
 
-/* fio takes several names, with colons between them. */
+/* fio splits names at colons. */
 static void put_name(FILE *file, const char *key, const char *name)
 {
 	fprintf(file, "%s=", key);
@@ -224,21 +172,21 @@ static bool is_directory(const char *path)
 	return stat(path, &st) || S_ISDIR(st.st_mode);
 }
 
-/* All of fio's jobs have that one, which is there, and is read alone. */
+/* All of fio's jobs use one file: a device, or an existing file, which is only read. */
 static bool is_of_one_file(const struct bench_job *job)
 {
-	return !is_directory(block_of(job)->nvme_path[0]) ||
+	return !is_directory(job_block(job)->nvme_path[0]) ||
 	       (job->options.filename &&
 		(job->options.rw == RW_READ || job->options.rw == RW_RANDREAD));
 }
 
 /*
- * Other files are made and removed. A whole name was parted into directory and name when the job
- * was prepared, and fio puts them together again.
+ * Files of fio's own are removed at the end. A filename with a directory was split when the job was
+ * prepared; fio joins the two again.
  */
 static void put_place(FILE *file, const struct bench_job *job)
 {
-	const char *name = job->options.filename, *path = block_of(job)->nvme_path[0];
+	const char *name = job->options.filename, *path = job_block(job)->nvme_path[0];
 
 	if (!is_directory(path)) {
 		put_name(file, "filename", path);
@@ -251,7 +199,7 @@ static void put_place(FILE *file, const struct bench_job *job)
 		fputs("unlink=1\n", file);
 }
 
-/* What each of so many jobs has of them. */
+/* The bytes of each of `njobs` jobs. */
 static uint64_t part_of(const struct bench_job *job, const struct bench_result *result,
 			uint32_t njobs)
 {
@@ -262,21 +210,18 @@ static uint64_t part_of(const struct bench_job *job, const struct bench_result *
 
 static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part, uint32_t njobs)
 {
-	const struct option_amount *io_size = &job->options.io_size;
+	uint64_t io_size = job->options.io_size;
 
 	fprintf(file, "size=%" PRIu64 "\n", part);
-	/* A swap moves everything both ways. */
+	/* A swap moves all bytes in both directions. */
 	if (job->options.rw == RW_SWAP)
 		fprintf(file, "io_size=%" PRIu64 "\n", 2 * part);
-	if (io_size->nbytes)
-		fprintf(file, "io_size=%" PRIu64 "\n",
-			io_size->nbytes > njobs ? io_size->nbytes / njobs : 1);
-	if (io_size->percent)
-		fprintf(file, "io_size=%" PRIu64 "%%\n", io_size->percent);
+	if (io_size)
+		fprintf(file, "io_size=%" PRIu64 "\n", io_size > njobs ? io_size / njobs : 1);
 }
 
-/* Among so many, by where in it they begin. */
-static bool parts_one_file(const struct bench_job *job, uint32_t njobs)
+/* Each job begins at another offset of the one file. */
+static bool shares_one_file(const struct bench_job *job, uint32_t njobs)
 {
 	return njobs > 1 && is_of_one_file(job);
 }
@@ -288,10 +233,7 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 	uint32_t njobs = fio_jobs_of(job, result);
 	uint64_t part = part_of(job, result, njobs);
 
-	fprintf(file, "rw=%s", fio_mode(options->rw));
-	if (options->rw_suffix)
-		fprintf(file, ":%" PRIu64, options->rw_suffix);
-	fputc('\n', file);
+	fprintf(file, "rw=%s\n", fio_mode(options->rw));
 	if (options->rw == RW_RW || options->rw == RW_RANDRW)
 		fprintf(file, "rwmixread=%" PRIu64 "\n", options->rwmixread);
 	if (options->rw == RW_RW || options->rw == RW_RANDRW || options->rw == RW_SWAP)
@@ -300,20 +242,17 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 	put_blocks(file, job);
 	put_place(file, job);
 	put_bytes(file, job, part, njobs);
-	if (parts_one_file(job, njobs))
+	if (shares_one_file(job, njobs))
 		fprintf(file, "offset_increment=%" PRIu64 "\n", part);
-	fprintf(file, "direct=%d\nnumjobs=%" PRIu32 "\n", options->direct, njobs * clones);
-	/* nvswap's engine tells the page cache nothing of what will be read. */
-	if (!options->direct)
-		fputs("fadvise_hint=0\n", file);
+	fprintf(file, "direct=1\nnumjobs=%" PRIu32 "\n", njobs * clones);
 	put_rate(file, options, njobs);
 	put_times(file, options);
 }
 
-/* ---- All of them */
+/* ---- The whole plan */
 
-int compare_fio_jobs(const struct bench_plan *plan, const struct bench_result *const *results,
-		     const char *run, bool huge_pages, bool fixed_buffers, char **text)
+int fio_job_file(const struct bench_plan *plan, const struct bench_result *const *results,
+		 const char *run, bool huge_pages, bool fixed_buffers, char **text)
 {
 	size_t nbytes;
 	FILE *file = open_memstream(text, &nbytes);
@@ -328,9 +267,10 @@ int compare_fio_jobs(const struct bench_plan *plan, const struct bench_result *c
 	for (unsigned i = 0, clones, sections; i < plan->n; i += clones) {
 		const struct bench_job *job = &plan->jobs[i];
 
-		clones = compare_clones(plan, i);
-		/* Where jobs part a file, clones, which each move all of it, have to begin anew. */
-		sections = parts_one_file(job, fio_jobs_of(job, results[i])) ? clones : 1;
+		clones = fio_clones(plan, i);
+		/* Clones each move the whole file: those that share it among jobs need a section
+		 * each. */
+		sections = shares_one_file(job, fio_jobs_of(job, results[i])) ? clones : 1;
 		for (unsigned section = 0; section < sections; section++) {
 			fprintf(file, "[%s-%u]\n%s", run, i, section ? "" : "new_group=1\n");
 			if (!section && i && job->stage != plan->jobs[i - 1].stage)
@@ -358,8 +298,8 @@ static void remove_from(const char *directory, const char *run)
 		closedir(dir);
 }
 
-void compare_fio_remove(const struct bench_plan *plan, const char *run)
+void fio_remove_files(const struct bench_plan *plan, const char *run)
 {
 	for (unsigned i = 0; i < plan->n; i++)
-		remove_from(block_of(&plan->jobs[i])->nvme_path[0], run);
+		remove_from(job_block(&plan->jobs[i])->nvme_path[0], run);
 }

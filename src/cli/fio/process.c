@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fio as a child: the job file on its standard input, JSON from its standard output. It ends with
- * this process, and when this process is asked to end.
+ * fio as a child: reads the job file from standard input and writes JSON to standard output. It
+ * ends with this process, and when this process is asked to end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,12 +17,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compare.h"
-#include "stop.h"
+#include "cli/fio/fio.h"
+#include "cli/stop.h"
 
-#define NOT_THERE	127 /* as a shell has it */
-#define STATUS_OF_SETUP 126
-#define LOOK_MS		100
+/* Exit statuses as the shell uses them. */
+#define NOT_FOUND 127
+#define NOT_RUN	  126
+#define LOOK_MS	  100
 
 enum { IN, OUT, ERR, STREAMS };
 
@@ -33,7 +34,7 @@ static void close_all(const int fds[STREAMS])
 			close(fds[i]);
 }
 
-/* Memory for each stream: nobody has to read while fio writes. */
+/* Streams are in memory, so that fio never blocks on a full pipe. */
 static int open_streams(int fds[STREAMS], const char *jobs)
 {
 	size_t nbytes = strlen(jobs);
@@ -62,13 +63,13 @@ static _Noreturn void become_fio(const int fds[STREAMS], pid_t parent)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (int i = 0; i < STREAMS; i++)
 		if (dup2(fds[i], i) < 0)
-			_exit(STATUS_OF_SETUP);
+			_exit(NOT_RUN);
 	if (getppid() == parent)
 		execvp(argv[0], argv);
-	_exit(errno == ENOENT ? NOT_THERE : STATUS_OF_SETUP);
+	_exit(errno == ENOENT ? NOT_FOUND : NOT_RUN);
 }
 
-/* The status of waitpid. A signal to end is passed on once. */
+/* Returns the status of waitpid. Passes a signal to end on, once. */
 static int wait_for(pid_t pid)
 {
 	struct pollfd ended = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
@@ -87,7 +88,7 @@ static int wait_for(pid_t pid)
 	return status;
 }
 
-/* What was said on several lines is told on one. */
+/* Error messages are one line. */
 static const char *on_one_line(char *text)
 {
 	for (char *end = strchr(text, '\n'); end; end = strchr(end, '\n'))
@@ -95,7 +96,7 @@ static const char *on_one_line(char *text)
 	return text;
 }
 
-/* All of it, ended by a zero; NULL where there is no memory. */
+/* NULL without memory. */
 static char *contents(int fd)
 {
 	struct stat st;
@@ -113,26 +114,26 @@ static char *contents(int fd)
 static int failed(const int fds[STREAMS], int status, struct nvs_error *error)
 {
 	char *said = contents(fds[ERR]);
-	const char *text = said && *said ? on_one_line(said) : "it says nothing";
+	const char *text = said && *said ? on_one_line(said) : "it printed no reason";
 
 	if (stop_signal())
 		snprintf(error->text, sizeof(error->text), "stopped by a signal");
-	else if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_THERE)
+	else if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_FOUND)
 		snprintf(error->text, sizeof(error->text),
 			 "--compare needs fio, which is not installed: apt-get install fio");
 	else if (WIFEXITED(status))
 		snprintf(error->text, sizeof(error->text), "fio exited with %d: %.800s",
 			 WEXITSTATUS(status), text);
 	else
-		snprintf(error->text, sizeof(error->text), "fio was ended by signal %d: %.800s",
+		snprintf(error->text, sizeof(error->text), "fio was killed by signal %d: %.800s",
 			 WTERMSIG(status), text);
 	free(said);
 	if (stop_signal())
 		return -EINTR;
-	return WIFEXITED(status) && WEXITSTATUS(status) == NOT_THERE ? -ENOENT : -EIO;
+	return WIFEXITED(status) && WEXITSTATUS(status) == NOT_FOUND ? -ENOENT : -EIO;
 }
 
-int compare_fio_run(const char *jobs, char **json, struct nvs_error *error)
+int fio_run(const char *jobs, char **json, struct nvs_error *error)
 {
 	int fds[STREAMS], status, rc = open_streams(fds, jobs);
 	pid_t parent = getpid(), pid = -1;
@@ -155,5 +156,23 @@ int compare_fio_run(const char *jobs, char **json, struct nvs_error *error)
 	else if (!(*json = contents(fds[OUT])))
 		rc = -ENOMEM;
 	close_all(fds);
+	return rc;
+}
+
+int fio_read(char *json, struct job_figures *figures, unsigned n, struct nvs_error *error)
+{
+	static const char name[] = "fio's output";
+	struct results results;
+	int rc = results_parse(&results, json, name, error);
+	const struct json_value *job = rc ? NULL : results.jobs->first;
+
+	if (!rc && results.jobs->count != n) {
+		snprintf(error->text, sizeof(error->text), "%s has %u jobs instead of %u", name,
+			 results.jobs->count, n);
+		rc = -EINVAL;
+	}
+	for (unsigned i = 0; !rc && i < n; i++, job = job->next)
+		rc = results_figures(job, name, &figures[i], error);
+	results_free(&results);
 	return rc;
 }

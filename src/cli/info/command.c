@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvswap info: what this machine and these paths can do, and what to change where it hurts. Relies
- * on the public header alone; changes nothing.
+ * nvswap info: reports what this machine and the paths can do, and advises what to change. It
+ * changes nothing itself.
  */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-#include "info.h"
-#include "options.h"
+#include "cli/commands.h"
+#include "cli/info/info.h"
+#include "cli/options/options.h"
 
 enum format { FORMAT_NORMAL, FORMAT_JSON };
 
@@ -29,7 +29,7 @@ static const struct option_spec options[] = {
 	 .type = OPTION_LIST,
 	 .offset = offsetof(struct values, paths),
 	 .aliases = directory,
-	 .help = "a directory, file or block device to look at; may be repeated"},
+	 .help = "a directory, file or block device to examine; may be repeated"},
 	{.name = "output-format",
 	 .argument = "FORMAT",
 	 .type = OPTION_CHOICE,
@@ -40,22 +40,20 @@ static const struct option_spec options[] = {
 	 .argument = "FILE",
 	 .type = OPTION_STRING,
 	 .offset = offsetof(struct values, output),
-	 .help = "write there instead of to standard output"},
+	 .help = "write the report to FILE instead of standard output"},
 };
 
 const struct command_spec info_command = {
 	.name = "info",
-	.summary =
-		"Says what this machine and each path can do, and what to change where it hurts.",
-	.notes = "Exit status: 0; 1 if a path can't be looked at or the output can't be written; 2 "
-		 "for bad usage.\nIn JSON, null is what can't be told, and of memlock_bytes: no "
-		 "limit.",
+	.summary = "Reports what this machine and each path can do, and advises what to change.",
+	.notes = "Exit status: 0; 1 if a path can't be examined or the output can't be written; 2 "
+		 "for bad usage.\nIn JSON, null means unknown, and for memlock_bytes no limit.",
 	.options = options,
 	.noptions = sizeof(options) / sizeof(*options),
 	.defaults = &defaults,
 };
 
-static int look_at_path(struct report *report, unsigned i, const char *path)
+static int examine_path(struct report *report, unsigned i, const char *path)
 {
 	report->paths[i].asked = path;
 	report->paths[i].status = nvs_path_info(path, &report->paths[i].info,
@@ -68,14 +66,14 @@ static int look_at_path(struct report *report, unsigned i, const char *path)
 	return 0;
 }
 
-/* A path that can't be looked at keeps nobody from the rest. */
-static int look_at_paths(struct report *report, const struct option_list *paths)
+/* Continues after a path that can't be examined. */
+static int examine_paths(struct report *report, const struct option_list *paths)
 {
 	int status = 0;
 
 	report->npaths = paths->n;
 	for (unsigned i = 0; i < paths->n; i++)
-		if (look_at_path(report, i, paths->items[i]))
+		if (examine_path(report, i, paths->items[i]))
 			status = STATUS_FAILED;
 	return status;
 }
@@ -88,7 +86,7 @@ static bool says(const struct nvs_advice *advice, const char *line)
 	return false;
 }
 
-/* Whether a path before this one said it: what is wrong with the machine is said once. */
+/* Advice on the machine is the same for all paths; print it only once. */
 static bool said_before(const struct report *report, unsigned path, const char *line)
 {
 	for (unsigned i = 0; i < path; i++)
@@ -99,19 +97,19 @@ static bool said_before(const struct report *report, unsigned path, const char *
 
 void report_each_advice(const struct report *report, advice_fn *fn, void *arg)
 {
-	unsigned looked_at = 0;
+	unsigned examined = 0;
 
 	for (unsigned i = 0; i < report->npaths; i++) {
 		const struct nvs_advice *advice = &report->paths[i].advice;
 
 		if (report->paths[i].status)
 			continue;
-		looked_at++;
+		examined++;
 		for (unsigned j = 0; j < advice->count; j++)
 			if (!said_before(report, i, advice->line[j]))
 				fn(arg, advice->line[j]);
 	}
-	for (unsigned j = 0; !looked_at && j < report->machine_advice.count; j++)
+	for (unsigned j = 0; !examined && j < report->machine_advice.count; j++)
 		fn(arg, report->machine_advice.line[j]);
 }
 
@@ -124,26 +122,26 @@ static int write_report(const struct values *values, const struct report *report
 		return STATUS_FAILED;
 	status = output_begin(&output);
 	if (!status && values->format == FORMAT_JSON)
-		status = info_json(output.file, report);
+		info_json(output.file, report);
 	else if (!status)
 		info_text(output.file, report);
 	closed = output_close(&output);
 	return status ? status : closed;
 }
 
-static int look_and_report(const struct values *values, struct report *report)
+static int examine_and_report(const struct values *values, struct report *report)
 {
 	struct nvs_error error;
-	int looked, written;
+	int examined, written;
 
 	if (nvs_machine_info(&report->machine, &error)) {
 		say("%s", error.text);
 		return STATUS_FAILED;
 	}
 	nvs_advise(&report->machine, NULL, &report->machine_advice);
-	looked = look_at_paths(report, &values->paths);
+	examined = examine_paths(report, &values->paths);
 	written = write_report(values, report);
-	return looked ? looked : written;
+	return examined ? examined : written;
 }
 
 int cmd_info(int argc, char **argv)
@@ -157,10 +155,10 @@ int cmd_info(int argc, char **argv)
 		return rc == OPTIONS_HELP ? options_help(&info_command) : STATUS_USAGE;
 	report = calloc(1, sizeof(*report));
 	if (!report) {
-		say("no memory for the report");
+		say("out of memory for the report");
 		return STATUS_FAILED;
 	}
-	rc = look_and_report(&values, report);
+	rc = examine_and_report(&values, report);
 	free(report);
 	return rc;
 }

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What nvswap info has found, between the command that looks and the two forms it is written in.
+ * The facts that nvswap info has collected, and the two forms in which it writes them.
  */
-#ifndef CLI_INFO_H
-#define CLI_INFO_H
+#ifndef CLI_INFO_INFO_H
+#define CLI_INFO_INFO_H
 
 #include <stdio.h>
 
+#include "cli/options/options.h"
 #include "nvswap.h"
-#include "options.h"
 
 extern const struct command_spec info_command;
 
 struct report {
 	struct nvs_machine_info machine;
-	struct nvs_advice machine_advice; /* what there is to say without any path */
+	struct nvs_advice machine_advice; /* used if no path could be examined */
 	unsigned npaths;
 	struct {
 		const char *asked;
-		int status; /* of nvs_path_info; then `error` is what there is */
+		int status; /* of nvs_path_info; if not 0, only `error` is set */
 		struct nvs_path_info info;
 		struct nvs_error error;
 		struct nvs_advice advice;
 	} paths[NVS_PATHS_MAX];
 };
 
-/* Calls fn for each line of advice, in order; a line that holds for several paths once. */
+/* Calls fn once for each distinct line of advice, in order. */
 typedef void advice_fn(void *arg, const char *line);
 void report_each_advice(const struct report *report, advice_fn *fn, void *arg);
 
+/* Failed writes set the stream's error, which the caller checks. */
 void info_text(FILE *out, const struct report *report);
-/* 0, or an exit status after saying why. What `out` did not take is found when it is closed. */
-int info_json(FILE *out, const struct report *report);
+void info_json(FILE *out, const struct report *report);
 
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of nvswap info for a person: what there is, each with its unit, and last what to
- * change. Decides nothing.
+ * The report of nvswap info as text: the facts with their units, then the advice.
  */
 #include <stdint.h>
 
-#include "info.h"
+#include "cli/info/info.h"
 
 static const char *size(uint64_t nbytes, char text[32])
 {
@@ -27,7 +26,7 @@ static void print_machine(FILE *out, const struct nvs_machine_info *machine)
 	fprintf(out, "  CPUs                 %u\n", machine->cpus);
 	fprintf(out, "  NUMA nodes           %u\n", machine->numa_nodes);
 	fprintf(out, "  memory               %s\n", size(machine->memory_bytes, text));
-	fprintf(out, "  may be locked        %s\n",
+	fprintf(out, "  lockable             %s\n",
 		machine->memlock_bytes == UINT64_MAX ? "all of it"
 						     : size(machine->memlock_bytes, text));
 	if (machine->hugepage_bytes)
@@ -35,7 +34,7 @@ static void print_machine(FILE *out, const struct nvs_machine_info *machine)
 			(unsigned long long)machine->hugepages_free,
 			(unsigned long long)machine->hugepages_total,
 			size(machine->hugepage_bytes, text));
-	fprintf(out, "  transparent ones     %s\n",
+	fprintf(out, "  transparent          %s\n",
 		machine->transparent_hugepages[0] ? machine->transparent_hugepages : "unknown");
 	fprintf(out, "  libaio events        %llu of %llu in use\n",
 		(unsigned long long)machine->aio_nr, (unsigned long long)machine->aio_max_nr);
@@ -64,11 +63,11 @@ static void print_direct(FILE *out, const struct nvs_path_info *path)
 	char mem[32], offset[32];
 
 	if (!path->direct)
-		fprintf(out, "  direct I/O           no; through the page cache\n");
+		fprintf(out, "  direct I/O           no; data goes through the page cache\n");
 	else
 		fprintf(out, "  direct I/O           memory aligned to %s, offsets to %s%s\n",
 			size(path->dio_mem_align, mem), size(path->dio_offset_align, offset),
-			path->dio_from_statx ? "" : " (the block size; the kernel does not tell)");
+			path->dio_from_statx ? "" : " (the block size; the kernel gives none)");
 }
 
 static void print_drive(FILE *out, const struct nvs_path_info *path)
@@ -76,7 +75,7 @@ static void print_drive(FILE *out, const struct nvs_path_info *path)
 	char a[32], b[32];
 
 	if (!path->device[0]) {
-		fprintf(out, "  drive                none, or it can't be told\n");
+		fprintf(out, "  drive                none or unknown\n");
 		return;
 	}
 	fprintf(out, "  drive                %s%s%s%s\n", path->device, path->model[0] ? ", " : "",
@@ -91,7 +90,7 @@ static void print_drive(FILE *out, const struct nvs_path_info *path)
 	if (path->numa_node >= 0)
 		fprintf(out, "  NUMA node            %d\n", path->numa_node);
 	else
-		fprintf(out, "  NUMA node            the only one, or it can't be told\n");
+		fprintf(out, "  NUMA node            the only one or unknown\n");
 }
 
 static void print_path(FILE *out, const struct nvs_path_info *path)

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the command line and job files to a plan. What the section of a job says goes over what
- * [global] says, and what is typed over both. Jobs are counted into stages and groups as fio counts
- * them.
+ * Turns the command line and job files into a plan. A job's section overrides [global], and the
+ * command line overrides both. Stages and groups are counted as in fio.
  */
-#include "jobs.h"
+#include "cli/jobs/jobs.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,15 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-#include "jobfile.h"
+#include "base/nearest.h"
+#include "cli/commands.h"
+#include "cli/jobs/jobfile.h"
 
 #define WHERE_BYTES    512 /* of FILE:LINE */
-#define FIO_KEYS_MAX   512
-#define KEY_NAMES_MAX  (FIO_KEYS_MAX + 4 * OPTIONS_MAX)
+#define KEY_NAMES_MAX  (FIO_KEYS + 4 * OPTIONS_MAX)
 #define WHERE(at, buf) (snprintf(buf, WHERE_BYTES, "%.490s:%u", (at)->file, (at)->line), (buf))
 
-/* What one place says of jobs: the command line, [global], the section of one. */
+/* The options given in one place: the command line, [global], or a job's section. */
 struct level {
 	struct bench_options options;
 	struct options_given given;
@@ -34,12 +33,12 @@ struct texts {
 
 struct planner {
 	struct bench_plan *plan;
+	struct jobfile *jobfile; /* the file being planned */
 	struct level typed;
-	struct level global;	   /* of the file, so far */
-	struct level run;	   /* all that [global] says anywhere, and what is typed */
-	bool wall;		   /* the next job begins a stage, being the first of its file */
-	unsigned room;		   /* in plan->jobs */
-	bool warned[FIO_KEYS_MAX]; /* of each of fio_keys() */
+	struct level global; /* the file's [global] so far */
+	struct level run;    /* every [global], and the command line */
+	bool wall;	     /* the next job, the first of its file, begins a stage */
+	unsigned room;	     /* in plan->jobs */
 };
 
 static void level_init(struct level *level)
@@ -68,44 +67,52 @@ static const char *nearest_key(const char *key)
 		for (const char *const *alias = spec->aliases; alias && *alias; alias++)
 			names[n++] = *alias;
 	}
-	for (const char *const *name = fio_keys(); *name; name++)
-		names[n++] = *name;
+	for (unsigned i = 0; i < FIO_KEYS; i++)
+		names[n++] = fio_key_name(i);
 	assert(n <= KEY_NAMES_MAX);
 	return nearest_name(key, names, n);
 }
 
-/* A key of fio's is told of once; any other is an error. */
-static int take_unknown(struct planner *planner, const struct jobfile_line *line, const char *where)
+static int take_fio_key(const struct jobfile_line *line, const char *where)
 {
-	const char *why = fio_key_means_nothing(line->key), *nearest;
+	enum fio_key found = fio_key_find(line->key, line->value);
+	const char *nearest = nearest_key(line->key);
 
-	if (!why) {
-		nearest = nearest_key(line->key);
-		say("%s: no key %s%s%s%s", where, line->key, nearest ? "; did you mean " : "",
+	if (found == FIO_KEY_HARMLESS)
+		return 0;
+	if (found == FIO_KEY_REFUSED)
+		say("%s: %s%s%s changes the load and is not supported", where, line->key,
+		    line->value ? "=" : "", line->value ? line->value : "");
+	else
+		say("%s: unknown key %s%s%s%s", where, line->key, nearest ? "; did you mean " : "",
 		    nearest ? nearest : "", nearest ? "?" : "");
-		return -EINVAL;
-	}
-	for (size_t i = 0; fio_keys()[i]; i++) {
-		assert(i < FIO_KEYS_MAX);
-		if (strcmp(fio_keys()[i], line->key) != 0 || planner->warned[i])
-			continue;
-		say("%s: fio's %s is ignored: %s", where, line->key, why);
-		planner->warned[i] = true;
-	}
-	return 0;
+	return -EINVAL;
 }
 
-static int take_line(struct planner *planner, const struct jobfile_line *line, bool is_global,
+/* A line that the command line overrides has no effect, so its value is not even parsed. */
+static bool is_typed(const struct planner *planner, const struct option_spec *spec)
+{
+	return spec && planner->typed.given.text[spec - bench_command.options];
+}
+
+static int take_line(struct planner *planner, struct jobfile_line *line, bool is_global,
 		     struct level *level)
 {
 	const struct option_spec *spec = options_find(&bench_command, line->key);
 	char where[WHERE_BYTES];
+	struct nvs_error error;
 
+	if (is_typed(planner, spec))
+		return 0;
+	if (jobfile_expand(planner->jobfile, line, &error)) {
+		say("%s", error.text);
+		return error.code;
+	}
 	WHERE(line, where);
 	if (!spec)
-		return take_unknown(planner, line, where);
+		return take_fio_key(line, where);
 	if (spec->scope == OPTION_OF_RUN && !is_global) {
-		say("%s: %s is for the whole run: put it into [global] or give --%s", where,
+		say("%s: %s applies to the whole run: put it into [global] or give --%s", where,
 		    line->key, spec->name);
 		return -EINVAL;
 	}
@@ -130,7 +137,7 @@ static int make_room(struct planner *planner, uint64_t wanted, const char *where
 	struct bench_job *jobs;
 
 	if (wanted > JOBS_MAX) {
-		say("%s: that makes %llu jobs, and a run has %u at most", where,
+		say("%s: %llu jobs are too many; a run has at most %u", where,
 		    (unsigned long long)wanted, JOBS_MAX);
 		return -EINVAL;
 	}
@@ -138,7 +145,7 @@ static int make_room(struct planner *planner, uint64_t wanted, const char *where
 		return 0;
 	jobs = realloc(plan->jobs, wanted * sizeof(*jobs));
 	if (!jobs) {
-		say("no memory left for %llu jobs", (unsigned long long)wanted);
+		say("out of memory for %llu jobs", (unsigned long long)wanted);
 		return -ENOMEM;
 	}
 	plan->jobs = jobs;
@@ -146,7 +153,7 @@ static int make_room(struct planner *planner, uint64_t wanted, const char *where
 	return 0;
 }
 
-/* Adds the job and its clones. `where` begins what is said of it. */
+/* Adds the job and its clones. Errors begin with `where`. */
 static int add_job(struct planner *planner, const char *name, const char *where,
 		   const struct level *level)
 {
@@ -159,7 +166,7 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	if (rc)
 		return rc;
 	if (strlen(name) > JOB_NAME_MAX) {
-		say("%s: the name of a job has %u bytes at most, and this has %zu", where,
+		say("%s: the job's name is too long: at most %u bytes, not %zu", where,
 		    JOB_NAME_MAX, strlen(name));
 		return -EINVAL;
 	}
@@ -178,7 +185,7 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	return 0;
 }
 
-/* Whether --section or "section" asks for it. */
+/* Whether --section selects the job; without it every job runs. */
 static bool is_wanted(const struct planner *planner, const char *name)
 {
 	const struct option_list *wanted = &planner->typed.options.sections;
@@ -207,9 +214,12 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 		return 0;
 	}
 	level_put_over(&level, &own);
-	/* These are for every job, so some may have no use for them. */
+	/*
+	 * The command line is for every job, so options without effect in this job's mode are no
+	 * error.
+	 */
 	level_put_over(&level, &planner->typed);
-	bench_options_settle(&level.options, &level.given);
+	bench_options_fill_defaults(&level.options, &level.given);
 	rc = bench_options_check(&level.options, &own.given, WHERE(section, where));
 	return rc ? rc : add_job(planner, section->name, where, &level);
 }
@@ -222,7 +232,7 @@ static int plan_file(struct planner *planner, const char *path)
 	int rc;
 
 	if (!texts) {
-		say("no memory left for %s", path);
+		say("out of memory for %s", path);
 		return -ENOMEM;
 	}
 	rc = jobfile_read(&texts->jobfile, path, &error);
@@ -233,6 +243,7 @@ static int plan_file(struct planner *planner, const char *path)
 	}
 	texts->next = plan->memory;
 	plan->memory = texts;
+	planner->jobfile = &texts->jobfile;
 	planner->wall = plan->n != 0;
 	level_init(&planner->global);
 	for (size_t i = 0; i < texts->jobfile.n && !rc; i++)
@@ -245,10 +256,9 @@ static int say_no_job(const struct planner *planner)
 	const struct option_list *wanted = &planner->typed.options.sections;
 
 	if (wanted->n)
-		say("--section %s: no job file has a section of that name", wanted->items[0]);
+		say("--section %s: no job file has such a section", wanted->items[0]);
 	else
-		say("%s: it has no section of a job, such as [swap]",
-		    planner->typed.given.operands[0]);
+		say("%s has no job section, such as [swap]", planner->typed.given.operands[0]);
 	return -EINVAL;
 }
 
@@ -262,7 +272,7 @@ static int plan_files(struct planner *planner)
 	return rc || planner->plan->n ? rc : say_no_job(planner);
 }
 
-/* Without a file: the command line is the job, and must make sense as one. */
+/* Without a file the command line is the only job. */
 static int plan_typed(struct planner *planner)
 {
 	struct level level = planner->typed;
@@ -270,10 +280,10 @@ static int plan_typed(struct planner *planner)
 	int rc;
 
 	if (level.options.sections.n) {
-		say("--section chooses jobs of job files, and none is given");
+		say("--section needs a job file");
 		return -EINVAL;
 	}
-	bench_options_settle(&level.options, &level.given);
+	bench_options_fill_defaults(&level.options, &level.given);
 	rc = bench_options_check(&level.options, &level.given, NULL);
 	return rc ? rc : add_job(planner, rw->choices[level.options.rw], "--numjobs", &level);
 }
@@ -294,7 +304,7 @@ static bool share_directory(const struct bench_job *a, const struct bench_job *b
 	return !ours->n && !theirs->n;
 }
 
-/* The ranks that are given, and a clone's is counted from there: no two may meet in a store. */
+/* Counts the clones' ranks up from a given rank; two jobs must not share a store. */
 static int check_ranks(struct bench_plan *plan)
 {
 	for (unsigned i = 0; i < plan->n; i++) {
@@ -308,7 +318,7 @@ static int check_ranks(struct bench_plan *plan)
 			    other->options.rank == job->options.rank &&
 			    share_directory(other, job)) {
 				say("jobs %s and %s run at the same time on the same path, and "
-				    "both have rank %llu: give them others, or none",
+				    "both have rank %llu: give them different ranks, or none",
 				    other->name, job->name, (unsigned long long)job->options.rank);
 				return -EINVAL;
 			}
@@ -316,7 +326,7 @@ static int check_ranks(struct bench_plan *plan)
 	return 0;
 }
 
-/* Whether a job of the stage was given that rank. */
+/* Whether a job of the stage was given this rank. */
 static bool is_taken(const struct bench_plan *plan, unsigned stage, uint64_t rank)
 {
 	for (unsigned i = 0; i < plan->n; i++)
@@ -326,7 +336,7 @@ static bool is_taken(const struct bench_plan *plan, unsigned stage, uint64_t ran
 	return false;
 }
 
-/* Jobs that run at the same time get stores of their own, wherever these are. */
+/* Jobs of a stage without a given rank get the lowest free ones, so each has its own store. */
 static int choose_ranks(struct bench_plan *plan)
 {
 	uint64_t next = 0;

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters only rise, so a window is what they rose by. Single I/Os wait in the aio until they are
- * written; of those that found no room there it is told how many. A write that fails is noted by
- * the stream and told when it is closed.
+ * Counters only rise, so a window is what they rose by. The stream remembers a write that fails,
+ * and closing it reports that.
  */
-#include "job_log.h"
+#include "cli/jobs/log.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-
-/* 40 MiB: of a million I/Os in a second, a second. */
-#define ROOM ((size_t)1 << 20)
 
 static const char *const latency_names[] = {
 	[NVS_SLAT] = "slat", [NVS_CLAT] = "clat", [NVS_LAT] = "lat"};
@@ -26,7 +22,7 @@ static int open_file(struct log_file *log, const char *prefix, const char *name,
 	if (log->file)
 		return 0;
 	*error = (struct nvs_error){.code = -errno};
-	snprintf(error->text, sizeof(error->text), "can't write the log %.256s: %s", log->path,
+	snprintf(error->text, sizeof(error->text), "cannot write the log %.256s: %s", log->path,
 		 strerror(errno));
 	return error->code;
 }
@@ -41,7 +37,6 @@ int job_log_open(struct job_log *log, const struct bench_job *job, struct nvs_er
 	for (char *slash = name; (slash = strchr(slash, '/'));)
 		*slash = '_';
 	log->window_ns = job->options.log_avg_msec * 1000000u;
-	log->room = ROOM;
 	if (bw)
 		rc = open_file(&log->bw, *bw ? bw : name, "bw", job->index + 1, error);
 	for (int kind = 0; kind < NVS_LATENCY_KINDS && latency && !rc; kind++)
@@ -61,72 +56,6 @@ void job_log_begin(struct job_log *log, uint64_t now_ns)
 	memset(log->ios, 0, sizeof(log->ios));
 	memset(log->sum_ns, 0, sizeof(log->sum_ns));
 	log->since_ns = now_ns;
-}
-
-void job_log_prepare(struct job_log *log, struct nvs_aio *aio)
-{
-	if (!job_log_wanted(log) || log->window_ns || !nvs_aio_record(aio, log->room))
-		return;
-	log->error = (struct nvs_error){.code = -ENOMEM};
-	snprintf(log->error.text, sizeof(log->error.text),
-		 "no memory for the logs of single I/Os: give log_avg_msec");
-}
-
-static void log_io(struct job_log *log, const struct nvs_io_record *io)
-{
-	uint64_t msec = (io->completed_ns - log->since_ns) / 1000000u;
-	uint64_t clat_ns = io->latency_ns[NVS_CLAT] ? io->latency_ns[NVS_CLAT] : 1;
-
-	if (log->bw.file)
-		fprintf(log->bw.file, "%" PRIu64 ", %.0f, %" PRIu32 ", %" PRIu32 ", 0\n", msec,
-			(double)io->nbytes / 1024 * 1e9 / (double)clat_ns, io->direction,
-			io->nbytes);
-	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
-		if (log->latency[kind].file)
-			fprintf(log->latency[kind].file,
-				"%" PRIu64 ", %" PRIu64 ", %" PRIu32 ", %" PRIu32 ", 0\n", msec,
-				io->latency_ns[kind], io->direction, io->nbytes);
-}
-
-static size_t log_some(struct job_log *log, struct nvs_aio *aio)
-{
-	size_t n = nvs_aio_take_records(aio, log->taken, sizeof(log->taken) / sizeof(*log->taken),
-					NULL);
-
-	for (size_t i = 0; i < n; i++)
-		log_io(log, &log->taken[i]);
-	return n;
-}
-
-/* No more at a time than there is room for, or a fast drive would let nothing else be done. */
-void job_log_ios(struct job_log *log, struct nvs_aio *aio)
-{
-	size_t written = 0, n;
-
-	do {
-		n = log_some(log, aio);
-		written += n;
-	} while (n && written < log->room);
-}
-
-void job_log_end(struct job_log *log, struct nvs_aio *aio)
-{
-	uint64_t lost;
-
-	if (!job_log_wanted(log) || log->window_ns)
-		return;
-	while (log_some(log, aio))
-		;
-	nvs_aio_take_records(aio, log->taken, 0, &lost);
-	nvs_aio_record(aio, 0);
-	if (!lost || log->error.code)
-		return;
-	log->error = (struct nvs_error){.code = -ENOBUFS};
-	snprintf(log->error.text, sizeof(log->error.text),
-		 "the logs lack %" PRIu64
-		 " I/Os, which came faster than they could be written: give "
-		 "log_avg_msec",
-		 lost);
 }
 
 static void log_bandwidth(struct job_log *log, const struct nvs_aio_stats *stats, uint64_t msec,
@@ -184,7 +113,7 @@ static int close_file(struct log_file *log, struct nvs_error *error)
 	if (!failed)
 		return 0;
 	*error = (struct nvs_error){.code = errno ? -errno : -EIO};
-	snprintf(error->text, sizeof(error->text), "the log %.256s is not whole: %s", log->path,
+	snprintf(error->text, sizeof(error->text), "the log %.256s is incomplete: %s", log->path,
 		 strerror(-error->code));
 	return error->code;
 }
@@ -193,10 +122,6 @@ int job_log_close(struct job_log *log, struct nvs_error *error)
 {
 	int rc = close_file(&log->bw, error);
 
-	if (log->error.code && !rc) {
-		*error = log->error;
-		rc = log->error.code;
-	}
 	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++) {
 		struct nvs_error other;
 		int closed = close_file(&log->latency[kind], &other);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters are differences, but for those of the aio, which begin afresh so that latencies are the
- * window's alone.
+ * Counters are differences between the two points, but those of the aio are reset, so that
+ * latencies are of the window alone.
  */
-#include "measure.h"
+#include "cli/jobs/measure.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 static uint64_t usage_us(struct timeval time)
 {
@@ -21,7 +21,7 @@ void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseli
 	if (engine)
 		nvs_get_stats(engine, &from->stats);
 	getrusage(RUSAGE_SELF, &from->usage);
-	from->started_ns = now_ns();
+	from->started_ns = clock_ns();
 }
 
 static void process_figures(const struct rusage *was, struct bench_result *result)
@@ -61,7 +61,7 @@ static void block_figures(struct bench_result *result)
 void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
 		 struct bench_result *result)
 {
-	result->window_ns = now_ns() - from->started_ns;
+	result->window_ns = clock_ns() - from->started_ns;
 	process_figures(&from->usage, result);
 	nvs_aio_get_stats(aio, &result->aio);
 	if (engine)

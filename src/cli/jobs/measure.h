@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The measuring window: what the process, its aio and its engine did between two points of a run.
+ * The measured window: what the process, its aio and its engine did between two points of a run.
  */
-#ifndef CLI_MEASURE_H
-#define CLI_MEASURE_H
+#ifndef CLI_JOBS_MEASURE_H
+#define CLI_JOBS_MEASURE_H
 
 #include <sys/resource.h>
 
-#include "bench.h"
+#include "cli/jobs/bench.h"
 
-/* What stood on the counters when the measuring began. */
+/* The counters at the beginning of the window. */
 struct baseline {
 	uint64_t started_ns;
 	struct rusage usage;
 	struct nvs_engine_stats stats;
 };
 
-/* Nothing may be in flight. The engine is that of the aio; NULL: it has none. */
+/* Nothing may be in flight. `engine` owns the aio; NULL: none does. */
 void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseline *from);
 /*
- * Fills in what came since; result->data_us and updates_us stay the caller's. Bytes and transfers
- * are those of tensors with an engine, and the I/Os' without.
+ * Stores the figures since then, except data_us and updates_us. Bytes and transfers are those of
+ * tensors, or without an engine those of I/Os.
  */
 void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
 		 struct bench_result *result);
-/* The most memory that the process has had at a time (VmHWM); 0 where the system does not tell. */
+/* The largest resident set of the process (VmHWM); 0: unknown. */
 uint64_t peak_memory(void);
 
 #endif

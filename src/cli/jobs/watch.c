@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thread looks at the counters of the aio from time to time, so that what is measured never waits
- * for who watches. It lives between job_measures and job_measured alone.
+ * A thread samples the counters of the aio, so that the measured threads do not. It runs only
+ * between job_measures and job_measured.
  */
-#include "job_watch.h"
+#include "cli/jobs/watch.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -14,23 +14,22 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-#include "clock.h"
-#include "commands.h"
-#include "job_log.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/commands.h"
+#include "cli/jobs/log.h"
+#include "cli/stop.h"
 
 #define LIVE_NS	  100000000u
 #define SAMPLE_NS 500000000u /* fio's bwavgtime and iopsavgtime */
-#define SLICE_NS  50000000u  /* a sleep is cut into, for there may be a signal */
-#define IOS_NS	  20000000u  /* logs of single I/Os wait for no longer */
+#define SLICE_NS  50000000u  /* sleep at most this long, to notice a signal */
 
-/* What is due every so often. */
+/* A periodic event. */
 struct beat {
 	uint64_t every_ns, next_ns;
 };
 
 struct pace {
-	uint64_t since_ns, bytes; /* since_ns 0: nothing was asked for yet */
+	uint64_t since_ns, bytes; /* since_ns 0: not started */
 };
 
 struct job_watch {
@@ -39,7 +38,7 @@ struct job_watch {
 	int channel;
 	struct job_log log;
 	struct pace pace[2];
-	uint64_t over_ns; /* when the phase is; 0: it has no end by the clock */
+	uint64_t over_ns; /* end of the phase; 0: no limit */
 
 	struct nvs_aio *aio;
 	struct baseline from;
@@ -49,28 +48,24 @@ struct job_watch {
 	uint64_t sampled_ns;
 	struct bench_samples bw_bytes[2], iops[2];
 	uint64_t started_unix_ms;
-	uint64_t logged_ms; /* the last line of the logs is of; UINT64_MAX: there is none */
+	uint64_t logged_ms; /* time of the logs' last line; UINT64_MAX: none */
 
 	pthread_t thread;
-	bool sampling; /* there is a thread */
+	bool sampling; /* the thread runs */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	bool ending; /* the thread is to end */
+	bool ending; /* the thread should end */
 };
 
-static void sleep_until(uint64_t ns)
+bool job_sleep_until(uint64_t due_ns)
 {
-	struct timespec until = {.tv_sec = (time_t)(ns / 1000000000u),
-				 .tv_nsec = (long)(ns % 1000000000u)};
+	for (uint64_t now = clock_ns(); now < due_ns && !stop_signal(); now = clock_ns()) {
+		uint64_t to = due_ns - now < SLICE_NS ? due_ns : now + SLICE_NS;
+		struct timespec until = {.tv_sec = (time_t)(to / 1000000000u),
+					 .tv_nsec = (long)(to % 1000000000u)};
 
-	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-}
-
-/* Returns false where the run is to end sooner. */
-static bool sleep_for_run(uint64_t until_ns)
-{
-	for (uint64_t now = now_ns(); now < until_ns && !stop_signal(); now = now_ns())
-		sleep_until(until_ns - now < SLICE_NS ? until_ns : now + SLICE_NS);
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+	}
 	return !stop_signal();
 }
 
@@ -92,7 +87,7 @@ static bool let_begin(const struct job_watch *watch)
 static void begin_phase(struct job_watch *watch, enum job_phase phase, uint64_t limit_ms)
 {
 	memset(watch->pace, 0, sizeof(watch->pace));
-	watch->over_ns = limit_ms ? now_ns() + limit_ms * 1000000u : 0;
+	watch->over_ns = limit_ms ? clock_ns() + limit_ms * 1000000u : 0;
 	atomic_store(&watch->live->phase, phase);
 }
 
@@ -104,7 +99,7 @@ bool job_begin(struct job_watch *watch)
 		return !stop_signal();
 	options = &watch->job->options;
 	atomic_store(&watch->live->phase, JOB_READY);
-	if (!let_begin(watch) || !sleep_for_run(now_ns() + options->startdelay_ms * 1000000u))
+	if (!let_begin(watch) || !job_sleep_until(clock_ns() + options->startdelay_ms * 1000000u))
 		return false;
 	begin_phase(watch, JOB_RAMPING, options->ramp_loops ? 0 : options->ramp_time_ms);
 	return true;
@@ -112,19 +107,19 @@ bool job_begin(struct job_watch *watch)
 
 bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nbytes)
 {
-	uint64_t rate = watch ? watch->job->options.rate[direction] : 0, due_ns;
+	uint64_t rate = watch ? watch->job->options.rate : 0, due_ns;
 	struct pace *pace;
 
 	if (!rate)
 		return true;
 	pace = &watch->pace[direction];
 	if (!pace->since_ns)
-		pace->since_ns = now_ns();
+		pace->since_ns = clock_ns();
 	due_ns = pace->since_ns + (uint64_t)((double)pace->bytes / (double)rate * 1e9);
 	pace->bytes += nbytes;
 	if (!watch->over_ns || due_ns < watch->over_ns)
-		return sleep_for_run(due_ns);
-	sleep_for_run(watch->over_ns);
+		return job_sleep_until(due_ns);
+	job_sleep_until(watch->over_ns);
 	return false;
 }
 
@@ -149,7 +144,7 @@ static void add_sample(struct bench_samples *samples, double value)
 	samples->sum_squares += value * value;
 }
 
-/* As fio does, nothing where there was no I/O. */
+/* Windows without I/O are no samples, as in fio. */
 static void sample(struct job_watch *watch, uint64_t now)
 {
 	double seconds = (double)(now - watch->sampled_ns) / 1e9;
@@ -201,15 +196,11 @@ static void tell_counters(struct job_watch *watch)
 	atomic_store(&live->status_told, asked);
 }
 
-/* The end may come in the millisecond in which a window ended, which has its line. */
+/* The measurement may end in the millisecond of the last window, which has its line already. */
 static void write_log(struct job_watch *watch, uint64_t now)
 {
 	uint64_t ms = (now - watch->from.started_ns) / 1000000u;
 
-	if (!watch->log.window_ns) {
-		job_log_ios(&watch->log, watch->aio);
-		return;
-	}
 	if (ms != watch->logged_ms)
 		job_log_window(&watch->log, watch->aio, &watch->stats, ms, now);
 	watch->logged_ms = ms;
@@ -220,7 +211,7 @@ static void look(struct job_watch *watch)
 	uint64_t now;
 
 	nvs_aio_get_stats(watch->aio, &watch->stats);
-	now = now_ns();
+	now = clock_ns();
 	if (is_due(&watch->live_beat, now))
 		tell_counters(watch);
 	if (is_due(&watch->sample_beat, now))
@@ -250,7 +241,7 @@ static void *keep_looking(void *arg)
 		struct timespec until = {.tv_sec = (time_t)(next / 1000000000u),
 					 .tv_nsec = (long)(next % 1000000000u)};
 
-		if (now_ns() < next &&
+		if (clock_ns() < next &&
 		    pthread_cond_timedwait(&watch->changed, &watch->lock, &until) != ETIMEDOUT)
 			continue;
 		pthread_mutex_unlock(&watch->lock);
@@ -278,24 +269,19 @@ static void watch_begin(struct job_watch *watch, uint64_t now)
 	watch->live_beat = beat_from(now, LIVE_NS);
 	watch->sample_beat = beat_from(now, SAMPLE_NS);
 	job_log_begin(&watch->log, now);
-	watch->log_beat = beat_from(now, !job_log_wanted(&watch->log) ? 0
-					 : watch->log.window_ns	      ? watch->log.window_ns
-								      : IOS_NS);
+	watch->log_beat = beat_from(now, job_log_wanted(&watch->log) ? watch->log.window_ns : 0);
 	watch->logged_ms = UINT64_MAX;
 	atomic_store(&watch->live->measuring_since_ns, now);
 	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
 	rc = pthread_create(&watch->thread, NULL, keep_looking, watch);
 	watch->sampling = !rc;
 	if (rc)
-		say("no thread for samples, logs and status of the part measured: %s",
-		    strerror(rc));
+		say("cannot start the thread for samples, logs and status: %s", strerror(rc));
 }
 
 void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
 		  struct baseline *from)
 {
-	if (watch)
-		job_log_prepare(&watch->log, aio);
 	measure_begin(aio, engine, from);
 	if (!watch)
 		return;
@@ -324,12 +310,11 @@ void job_measured(struct job_watch *watch, struct bench_result *result)
 		end_thread(watch);
 	now = watch->from.started_ns + result->window_ns;
 	nvs_aio_get_stats(watch->aio, &watch->stats);
-	/* A part that is too short for a sample of its own is one where it is all that there is. */
+	/* A measurement shorter than a window is its only sample. */
 	if (!watch->iops[NVS_READ].n && !watch->iops[NVS_WRITE].n)
 		sample(watch, now);
 	if (job_log_wanted(&watch->log))
 		write_log(watch, now);
-	job_log_end(&watch->log, watch->aio);
 	put_samples(watch, result);
 	tell_counters(watch);
 	put_status(watch, &watch->live->measured);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a job's process tells while it runs, and what it is held back by: the other jobs of its
- * stage, and its rate.
+ * A job's process while it runs: its live figures, and its waits for the other jobs of the stage
+ * and for its rate.
  */
-#ifndef CLI_JOB_WATCH_H
-#define CLI_JOB_WATCH_H
+#ifndef CLI_JOBS_WATCH_H
+#define CLI_JOBS_WATCH_H
 
-#include "jobs.h"
-#include "measure.h"
-#include "progress.h"
+#include "cli/jobs/jobs.h"
+#include "cli/jobs/measure.h"
+#include "cli/progress.h"
 
 enum job_phase {
 	JOB_WAITING,
@@ -20,51 +20,52 @@ enum job_phase {
 	JOB_ENDED
 };
 
-/* In memory that the job's process shares with its parent. */
+/* In memory shared by the job's process and its parent. */
 struct job_live {
 	atomic_uint phase; /* enum job_phase */
 	struct progress progress;
 	atomic_ullong bytes[2]; /* of the measured part so far, by enum nvs_direction */
 	atomic_ullong ios[2];
 	atomic_ullong measuring_since_ns; /* CLOCK_MONOTONIC; 0: not yet */
-	struct bench_result result;	  /* the job's own until JOB_ENDED */
-	/* Of the part measured so far: written once for each time that it is asked for, and not
-	 * otherwise, for who asked reads it. */
+	struct bench_result result;	  /* written by the job until JOB_ENDED */
+	/* Figures so far: written only once per request, because the parent reads them then. */
 	struct bench_result status;
 	atomic_uint status_asked, status_told;
-	struct bench_result measured; /* of the whole part, from JOB_MEASURED on */
+	struct bench_result measured; /* of the whole measurement, valid from JOB_MEASURED on */
 };
 
 /*
- * What a job's modes call while they run, in the job's process; NULL-safe, for a run that nobody
- * watches.
+ * Called by a job's modes in the job's process. A NULL watch is allowed.
  */
 struct job_watch;
-/* Everything is open and filled: waits until all jobs of the stage are, and for startdelay. Returns
- * false where the run is to end (a signal, a job that failed). */
+/*
+ * Call once everything is open and filled: waits for the other jobs of the stage, then for
+ * startdelay. Returns false if the run is to end (a signal, or a job failed).
+ */
 bool job_begin(struct job_watch *watch);
 /*
- * The measured part begins, as by measure_begin, or has ended: logs and samples are taken between,
- * and what they need is there before. The figures of measure_end are in the result, and get those
- * of the samples.
+ * Begin, with measure_begin, and end the measurement; logs and samples are taken between.
+ * job_measured adds the samples to a result that has the figures of measure_end.
  */
 void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
 		  struct baseline *from);
 void job_measured(struct job_watch *watch, struct bench_result *result);
 /*
- * Sleeps until `nbytes` more in that direction are within the job's rate, which counts from the
- * last job_begin or job_measures on. Returns false where the time for it, or the run, is over
- * sooner: then nothing may be moved.
+ * Sleeps until the job's rate allows `nbytes` more in that direction, counted from the last
+ * job_begin or job_measures. Returns false if the phase or the run ends first: then move nothing.
  */
 bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nbytes);
 
+/* Sleeps until then, a time of clock_ns(). Returns false if a signal ends the run first. */
+bool job_sleep_until(uint64_t due_ns);
+
 /*
- * The watch of a job whose process this is; `channel` is a socket: 'r' goes out when the job is
- * ready, and what comes in lets it begin. Errors are those of its logs.
+ * Opens the watch of this process's job. `channel` is a socket: the job sends 'r' when it is ready
+ * and begins when a byte arrives. Errors are those of opening its logs.
  */
 int job_watch_open(struct job_watch **watch, const struct bench_job *job, struct job_live *live,
 		   int channel, struct nvs_error *error);
-/* Writes what is left of the logs. */
+/* Closes the watch and its logs. */
 int job_watch_close(struct job_watch *watch, struct nvs_error *error);
 
 #endif

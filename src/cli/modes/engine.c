@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors are registered in the model's order, so that neighbours lie side by side in the store.
+ * Tensors are registered in the model's order, so that neighbours are adjacent in the store.
  */
-#include "bench_engine.h"
+#include "cli/modes/engine.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
 
 static int register_tensors(struct bench_engine *opened, const struct model *model,
 			    struct nvs_error *error)
@@ -26,11 +28,11 @@ static int register_tensors(struct bench_engine *opened, const struct model *mod
 
 int bench_opened(int rc, struct nvs_error *error)
 {
-	if (rc == -EEXIST)
-		snprintf(error->text, sizeof(error->text),
-			 "there is a kept store, which bench does not touch: give another "
-			 "--nvme-path, or another \"rank\" in the configuration");
-	return rc;
+	return rc != -EEXIST ? rc
+			     : error_set(error, rc,
+					 "there is a kept store, which bench does not touch: give "
+					 "another --nvme-path, or another \"rank\" in the "
+					 "configuration");
 }
 
 int bench_engine_open(struct bench_engine *opened, const struct nvs_config *config,
@@ -50,6 +52,35 @@ int bench_engine_open(struct bench_engine *opened, const struct nvs_config *conf
 	nvs_get_stats(opened->engine, &stats);
 	opened->pool_bytes = stats.pool.bytes;
 	return register_tensors(opened, model, &result->error);
+}
+
+int bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern, size_t first,
+			 size_t n, uint32_t generation, struct bench_result *result)
+{
+	const struct model *model = pattern->model;
+	struct nvs_error error;
+
+	for (size_t i = first; i < first + n; i++) {
+		int rc = pattern_compare(pattern, i, generation, nvs_data(opened->tensors[i]),
+					 &error);
+
+		if (rc && rc != -EBADMSG) {
+			result->error = error;
+			return rc;
+		}
+		if (rc && !result->verify_errors++)
+			opened->difference = error;
+		result->verified_bytes += model->tensors[i].nbytes;
+	}
+	return 0;
+}
+
+int bench_engine_verdict(const struct bench_engine *opened, int rc, struct bench_result *result)
+{
+	if (rc || !result->verify_errors)
+		return rc;
+	result->error = opened->difference;
+	return -EBADMSG;
 }
 
 int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result *result)

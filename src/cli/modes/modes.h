@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The modes of a benchmark. Each opens what it needs, runs, and closes it again; it returns 0 or a
- * negative errno, with the text in result->error where there is more to say than the errno does.
+ * The modes of a benchmark. Each opens what it needs, runs, and closes it; it returns 0 or a
+ * negative errno, with a text in result->error where the errno does not say enough.
  */
-#ifndef CLI_BENCH_MODES_H
-#define CLI_BENCH_MODES_H
+#ifndef CLI_MODES_MODES_H
+#define CLI_MODES_MODES_H
 
-#include "jobs.h"
+#include "cli/jobs/jobs.h"
 
-struct job_watch; /* stage.h; NULL: nobody watches */
+struct job_watch; /* watch.h; NULL: none */
 
-/* fio's modes. `job_name` and `clone` name the file, where no option does. */
+/* fio's modes. `job_name` and `clone` name the file if no option does. */
 int bench_io(const struct bench_options *options, const struct nvs_config *config,
 	     struct bench_result *result, struct job_watch *watch, const char *job_name,
 	     unsigned clone);
@@ -21,11 +21,5 @@ int bench_step(const struct bench_options *options, const struct nvs_config *con
 	       const struct model *model, struct bench_result *result, struct job_watch *watch);
 int bench_params(const struct bench_options *options, const struct nvs_config *config,
 		 const struct model *model, struct bench_result *result, struct job_watch *watch);
-
-/*
- * Opens an engine, runs what a prepared job says, closes it. Returns result->error.code. A signal
- * to end stops it at the next batch.
- */
-int bench_run(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mode params: forward and backward over a model's layers, whose parameters are swapped in for each
- * visit and given up clean. The computing of a visit is a device's, so here it is time that passes.
+ * rw=params: forward and backward over a model's layers, whose parameters are swapped in for each
+ * visit and released clean. A visit's computation would run on a device, so here it only takes
+ * time.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,14 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_engine.h"
-#include "bench_modes.h"
-#include "clock.h"
-#include "layers.h"
-#include "pattern.h"
-#include "progress.h"
-#include "steps.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/jobs/watch.h"
+#include "cli/modes/engine.h"
+#include "cli/modes/model/layers.h"
+#include "cli/modes/model/pattern.h"
+#include "cli/modes/modes.h"
+#include "cli/modes/steps.h"
+#include "cli/progress.h"
+#include "cli/stop.h"
 
 struct pass {
 	const struct bench_options *options;
@@ -26,7 +28,6 @@ struct pass {
 	struct bench_engine opened;
 	struct layer *layers;
 	size_t nlayers;
-	struct nvs_error difference; /* the first that comparing found */
 	struct job_watch *watch;
 	struct bench_result *result;
 };
@@ -46,41 +47,24 @@ static int wait_all(void *arg)
 
 static int compare_layer(struct pass *pass, const struct layer *layer, struct step_done *done)
 {
-	struct bench_result *result = pass->result;
-	uint64_t from = thread_us();
-	struct nvs_error error;
+	uint64_t from = thread_cpu_ns();
+	int rc = bench_engine_compare(&pass->opened, &pass->pattern, layer->first, layer->n, 0,
+				      pass->result);
 
-	for (size_t i = layer->first; i < layer->first + layer->n; i++) {
-		int rc = pattern_compare(&pass->pattern, i, 0, nvs_data(pass->opened.tensors[i]),
-					 &error);
-
-		if (rc && rc != -EBADMSG) {
-			result->error = error;
-			return rc;
-		}
-		if (rc && !result->verify_errors++)
-			pass->difference = error;
-		result->verified_bytes += pass->model->tensors[i].nbytes;
-	}
-	done->data_us += thread_us() - from;
-	return 0;
+	done->data_us += (thread_cpu_ns() - from) / 1000;
+	return rc;
 }
 
 static void compute(const struct pass *pass, const struct layer *layer)
 {
-	uint64_t from = now_ns(), to = from + pass->options->compute_us * 1000u;
-	struct timespec until = {.tv_sec = (time_t)(to / 1000000000u),
-				 .tv_nsec = (long)(to % 1000000000u)};
+	uint64_t from = clock_ns();
 	char name[32];
 
-	if (!pass->options->compute_us)
-		return;
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
-		;
-	if (!pass->trace)
+	job_sleep_until(from + pass->options->compute_us * 1000u);
+	if (!pass->options->compute_us || !pass->trace)
 		return;
 	layer_name(pass->model, layer, name, sizeof(name));
-	nvs_trace_span(pass->trace, name, from, now_ns());
+	nvs_trace_span(pass->trace, name, from, clock_ns());
 }
 
 static int visit(struct pass *pass, const struct layer *layer, struct step_done *done)
@@ -129,11 +113,11 @@ static int write_layer(struct pass *pass, const struct layer *layer)
 	return rc ? rc : nvs_swap_out(engine, tensors, layer->n, error);
 }
 
-/* Everything goes to the drive once, with contents. */
+/* Writes every layer to the drive once. */
 static int swap_out_all(struct pass *pass)
 {
 	struct bench_result *result = pass->result;
-	uint64_t started = now_ns(), nbytes = 0;
+	uint64_t started = clock_ns(), nbytes = 0;
 	int rc = 0;
 
 	progress_begin("fill", pass->model->nbytes);
@@ -148,52 +132,26 @@ static int swap_out_all(struct pass *pass)
 	progress_end();
 	if (!rc)
 		rc = wait_all(pass);
-	result->first_ns = now_ns() - started;
+	result->first_ns = clock_ns() - started;
 	result->first_bytes = nbytes;
 	return rc;
-}
-
-/* Reading ahead waits for room, but a visit needs its layer whole. */
-static int layers_fit(struct pass *pass)
-{
-	struct nvs_error *error = &pass->result->error;
-	uint64_t room = layers_largest(pass->model), pool = pass->opened.pool_bytes;
-	size_t i = 0;
-
-	if (room <= pool)
-		return 0;
-	while (pass->layers[i].room != room)
-		i++;
-	layer_name(pass->model, &pass->layers[i], error->subject, sizeof(error->subject));
-	snprintf(error->text, sizeof(error->text),
-		 "layer %s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
-		 ", and a visit has all of it in use: give --pool %" PRIu64
-		 " or more, or buffers of that many bytes together",
-		 error->subject, room, pool, room);
-	return -E2BIG;
 }
 
 static int run_opened(struct pass *pass)
 {
 	struct step_mode mode = {.engine = pass->opened.engine,
 				 .step = step,
-				 .settle = wait_all,
+				 .wait = wait_all,
 				 .arg = pass,
 				 .watch = pass->watch};
 	struct nvs_engine_stats stats;
-	int rc = layers_fit(pass);
+	int rc = swap_out_all(pass);
 
-	if (!rc)
-		rc = swap_out_all(pass);
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode, pass->options, pass->result);
 	nvs_get_stats(pass->opened.engine, &stats);
 	pass->result->pool_peak = stats.pool.used_max;
-	if (!rc && pass->result->verify_errors) {
-		pass->result->error = pass->difference;
-		rc = -EBADMSG;
-	}
-	return rc;
+	return bench_engine_verdict(&pass->opened, rc, pass->result);
 }
 
 int bench_params(const struct bench_options *options, const struct nvs_config *config,

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mode step: optimizer steps over state on the drive. The gradients are made once and lent anew to
- * each step, for a step does not care where they come from.
+ * rw=step: optimizer steps over state on the drive. The gradients are generated once and lent to
+ * every step.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bench_engine.h"
-#include "bench_modes.h"
-#include "clock.h"
-#include "reference.h"
-#include "steps.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/modes/engine.h"
+#include "cli/modes/model/reference.h"
+#include "cli/modes/modes.h"
+#include "cli/modes/steps.h"
+#include "cli/stop.h"
 
 struct training {
 	const struct bench_options *options;
 	struct parameters parameters;
-	struct reference reference; /* where --verify was given */
+	struct reference reference; /* of --verify */
 	struct nvs_optimizer *optimizer;
 	struct job_watch *watch;
 	struct bench_result *result;
@@ -60,9 +60,9 @@ static int step(void *arg, struct step_done *done)
 				   .skipped = figures.skipped};
 	if (!training->options->verify)
 		return 0;
-	from = thread_us();
+	from = thread_cpu_ns() / 1000;
 	rc = reference_step(&training->reference, &figures, &result->error);
-	done->data_us = thread_us() - from;
+	done->data_us = thread_cpu_ns() / 1000 - from;
 	return rc;
 }
 
@@ -74,7 +74,7 @@ static int verify(struct training *training)
 
 	result->steps.compared = reference->compared;
 	result->verify_errors = reference->differences;
-	/* Master weights, two moments, and the weights that were written back. */
+	/* Master weights, two moments, and the weights. */
 	result->verified_bytes = reference->compared *
 				 (3 * sizeof(float) + nvs_dtype_size(training->parameters.dtype));
 	return rc;

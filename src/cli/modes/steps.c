@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step that a signal or an error cut short is in no sum.
+ * A step that a signal or an error cut short is not counted.
  */
-#include "steps.h"
+#include "cli/modes/steps.h"
 
 #include <errno.h>
 
-#include "clock.h"
-#include "job_watch.h"
-#include "measure.h"
-#include "progress.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/jobs/measure.h"
+#include "cli/jobs/watch.h"
+#include "cli/progress.h"
+#include "cli/stop.h"
 
-static int settle(const struct step_mode *mode)
+static int wait_in_flight(const struct step_mode *mode)
 {
-	return mode->settle ? mode->settle(mode->arg) : 0;
+	return mode->wait ? mode->wait(mode->arg) : 0;
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -51,20 +51,20 @@ static void count_step(struct step_figures *figures, const struct step_done *don
 	add_up(&figures->sum, &done->io);
 }
 
-/* Steps that are in no figures: so many, and then for so long. */
+/* Steps that are not measured: ramp_loops of them, and then for ramp_time. */
 static int ramp(const struct step_mode *mode, const struct bench_options *options)
 {
 	uint64_t ramp_ns = options->ramp_time_ms * 1000000u;
-	struct step_done done;
+	struct step_done done = {0};
 	uint64_t started;
 	int rc = 0;
 
 	for (uint64_t i = 0; i < options->ramp_loops && !rc && !stop_signal(); i++)
 		rc = mode->step(mode->arg, &done);
-	started = now_ns();
-	while (!rc && !stop_signal() && now_ns() - started < ramp_ns)
+	started = clock_ns();
+	while (!rc && !stop_signal() && clock_ns() - started < ramp_ns)
 		rc = mode->step(mode->arg, &done);
-	return rc ? rc : settle(mode);
+	return rc ? rc : wait_in_flight(mode);
 }
 
 static int first_step(const struct step_mode *mode, struct bench_result *result)
@@ -73,7 +73,7 @@ static int first_step(const struct step_mode *mode, struct bench_result *result)
 	int rc = mode->step(mode->arg, &done);
 
 	result->steps.first = done.io;
-	return rc ? rc : settle(mode);
+	return rc ? rc : wait_in_flight(mode);
 }
 
 static bool goes_on(const struct bench_options *options, uint64_t steps, uint64_t spent_ns)
@@ -86,24 +86,24 @@ static bool goes_on(const struct bench_options *options, uint64_t steps, uint64_
 static int run_steps(const struct step_mode *mode, const struct bench_options *options,
 		     struct bench_result *result)
 {
-	uint64_t started = now_ns();
+	uint64_t started = clock_ns();
 	struct step_figures *figures = &result->steps;
 	int rc = 0;
 
 	progress_begin("steps",
 		       options->time_based ? options->runtime_ms * 1000000u : options->loops);
-	while (!rc && goes_on(options, figures->steps, now_ns() - started)) {
+	while (!rc && goes_on(options, figures->steps, clock_ns() - started)) {
 		struct step_done done = {0};
 
 		rc = mode->step(mode->arg, &done);
 		result->data_us += done.data_us;
 		if (!rc)
 			count_step(figures, &done);
-		progress_update(options->time_based ? now_ns() - started : figures->steps,
+		progress_update(options->time_based ? clock_ns() - started : figures->steps,
 				figures->sum.read_bytes + figures->sum.written_bytes);
 	}
 	progress_end();
-	return rc ? rc : settle(mode);
+	return rc ? rc : wait_in_flight(mode);
 }
 
 static int measured_steps(const struct step_mode *mode, const struct bench_options *options,
@@ -140,7 +140,7 @@ void steps_note_memory(struct bench_result *result, enum nvs_device device, uint
 
 	result->steps.own_bytes = own_bytes;
 	result->steps.peak_bytes = peak_memory();
-	/* Explicit huge pages are in no process's resident set. */
+	/* Explicit huge pages are not in the resident set. */
 	result->steps.pool_rss_bytes = pool->bytes - least(pool->huge, pool->bytes);
 	if (device == NVS_DEVICE_CPU)
 		result->steps.store_bytes = result->engine.store_bytes;

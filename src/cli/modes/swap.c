@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Modes swapout, swapin and swap: passes over the model, batch by batch, with as much in flight as
- * the pool has room for. It waits without a limit only while it holds nothing that others could
- * wait for.
+ * rw=swapout, swapin and swap: passes over the model, batch by batch, with as much in flight as the
+ * pool has room for. To avoid a deadlock, it waits for room without a limit only while it pins
+ * nothing.
  */
 #include <assert.h>
 #include <errno.h>
@@ -10,22 +10,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_engine.h"
-#include "bench_modes.h"
-#include "clock.h"
-#include "job_watch.h"
-#include "measure.h"
-#include "pattern.h"
-#include "progress.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/jobs/measure.h"
+#include "cli/jobs/watch.h"
+#include "cli/modes/engine.h"
+#include "cli/modes/model/pattern.h"
+#include "cli/modes/modes.h"
+#include "cli/progress.h"
+#include "cli/stop.h"
 
-/* Batches move a part of the pool at a time, and no more than is needed to keep a drive busy. */
+/* A batch is a part of the pool, and no more than keeps a drive busy. */
 #define POOL_BATCHES	4u
 #define BATCH_BYTES_MAX (128u << 20)
-/* In a second at the job's rate, so that it is kept smoothly. */
+/* Batches in a second at the job's rate, so that the rate is smooth. */
 #define RATE_BATCHES 20u
 
-/* Neighbouring tensors that move together. */
+/* Adjacent tensors that move together. */
 struct batch {
 	size_t first, n;
 	uint64_t nbytes, room;
@@ -37,24 +37,21 @@ struct run {
 	const struct bench_options *options;
 	const struct model *model;
 	struct pattern pattern;
-	struct nvs_engine *engine;
-	struct nvs_tensor **tensors;
+	struct bench_engine opened;
 	struct batch *batches;
 	size_t nbatches;
-	uint64_t pool_bytes;
-	uint64_t asked[2];	     /* bytes that were to be moved, by enum nvs_direction */
-	uint64_t data_us;	     /* processor time for making and comparing contents */
-	struct nvs_error difference; /* the first that comparing found */
+	uint64_t asked[2]; /* bytes, by enum nvs_direction */
+	uint64_t data_us;  /* processor time of generating and comparing contents */
 	struct job_watch *watch;
 	struct bench_result *result;
 };
 
-/* One way through all batches, several times. */
+/* Some loops over all batches. */
 struct pass {
 	const char *name;
-	uint64_t loops;	     /* UINT64_MAX: until the time is over */
-	uint64_t runtime_ns; /* that it may take at most; 0: any */
-	bool fill;	     /* make new contents before a swap-out */
+	uint64_t loops;	     /* UINT64_MAX: until the runtime is over */
+	uint64_t runtime_ns; /* at most; 0: no limit */
+	bool fill;	     /* generate new contents before a swap-out */
 	bool compare;	     /* after a swap-in */
 	bool change;	     /* write back what was read */
 	bool paced;	     /* at the job's rate */
@@ -63,14 +60,14 @@ struct pass {
 
 static struct nvs_tensor **batch_tensors(const struct run *run, const struct batch *batch)
 {
-	return run->tensors + batch->first;
+	return run->opened.tensors + batch->first;
 }
 
 static void note_pool_use(struct run *run)
 {
 	struct nvs_engine_stats stats;
 
-	nvs_get_stats(run->engine, &stats);
+	nvs_get_stats(run->opened.engine, &stats);
 	if (stats.pool.used > run->result->pool_peak)
 		run->result->pool_peak = stats.pool.used;
 }
@@ -89,7 +86,7 @@ static uint64_t times(uint64_t loops, uint64_t n)
 
 static void pass_begin(struct pass *pass, const struct run *run)
 {
-	pass->started_ns = now_ns();
+	pass->started_ns = clock_ns();
 	progress_begin(pass->name,
 		       by_time(pass) ? pass->runtime_ns : times(pass->loops, run->model->nbytes));
 }
@@ -97,16 +94,16 @@ static void pass_begin(struct pass *pass, const struct run *run)
 static void pass_moved(struct pass *pass, uint64_t nbytes)
 {
 	pass->bytes += nbytes;
-	progress_update(by_time(pass) ? now_ns() - pass->started_ns : pass->bytes, pass->bytes);
+	progress_update(by_time(pass) ? clock_ns() - pass->started_ns : pass->bytes, pass->bytes);
 }
 
 static bool pass_over(const struct pass *pass)
 {
 	return stop_signal() ||
-	       (pass->runtime_ns && now_ns() - pass->started_ns >= pass->runtime_ns);
+	       (pass->runtime_ns && clock_ns() - pass->started_ns >= pass->runtime_ns);
 }
 
-/* Whether so many bytes more may be moved now; waits until they may. */
+/* Waits until the job's rate allows that many more bytes. False: the time is over first. */
 static bool pace(const struct run *run, const struct pass *pass, enum nvs_direction direction,
 		 uint64_t nbytes)
 {
@@ -115,47 +112,35 @@ static bool pace(const struct run *run, const struct pass *pass, enum nvs_direct
 
 static int fill_batch(struct run *run, const struct batch *batch)
 {
-	uint64_t from = thread_us();
+	uint64_t from = thread_cpu_ns() / 1000;
 	int rc = 0;
 
 	for (size_t i = 0; i < batch->n && !rc; i++)
 		rc = pattern_fill(&run->pattern, batch->first + i, batch->generation,
-				  nvs_data(run->tensors[batch->first + i]), &run->result->error);
-	run->data_us += thread_us() - from;
+				  nvs_data(run->opened.tensors[batch->first + i]),
+				  &run->result->error);
+	run->data_us += thread_cpu_ns() / 1000 - from;
 	return rc;
 }
 
-/* A tensor that differs is counted, and the first of them described; others are looked at too. */
 static int compare_batch(struct run *run, const struct batch *batch)
 {
-	struct bench_result *result = run->result;
-	uint64_t from = thread_us();
-	struct nvs_error error;
+	uint64_t from = thread_cpu_ns();
+	int rc = bench_engine_compare(&run->opened, &run->pattern, batch->first, batch->n,
+				      batch->generation, run->result);
 
-	for (size_t i = batch->first; i < batch->first + batch->n; i++) {
-		int rc = pattern_compare(&run->pattern, i, batch->generation,
-					 nvs_data(run->tensors[i]), &error);
-
-		if (rc && rc != -EBADMSG) {
-			result->error = error;
-			return rc;
-		}
-		if (rc && !result->verify_errors++)
-			run->difference = error;
-		result->verified_bytes += run->model->tensors[i].nbytes;
-	}
-	run->data_us += thread_us() - from;
-	return 0;
+	run->data_us += (thread_cpu_ns() - from) / 1000;
+	return rc;
 }
 
-/* Ends the use of a batch, and lets what was changed be written while others go on. */
-static int let_go(struct run *run, struct batch *batch, enum nvs_how how)
+/* Releases a batch, and starts to write it if it was changed. */
+static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 {
 	struct nvs_tensor **tensors = batch_tensors(run, batch);
-	int rc = nvs_release(run->engine, tensors, batch->n, how, &run->result->error);
+	int rc = nvs_release(run->opened.engine, tensors, batch->n, how, &run->result->error);
 
 	if (!rc)
-		rc = nvs_swap_out(run->engine, tensors, batch->n, &run->result->error);
+		rc = nvs_swap_out(run->opened.engine, tensors, batch->n, &run->result->error);
 	if (!rc && how == NVS_DIRTY) {
 		run->asked[NVS_WRITE] += batch->nbytes;
 		batch->written = true;
@@ -165,16 +150,17 @@ static int let_go(struct run *run, struct batch *batch, enum nvs_how how)
 
 static int wait_batch(struct run *run, const struct batch *batch)
 {
-	return nvs_wait(run->engine, batch_tensors(run, batch), batch->n, -1, &run->result->error);
+	return nvs_wait(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
+			&run->result->error);
 }
 
 static int write_batch(struct run *run, struct batch *batch, bool fill)
 {
-	/* What it wrote last, if that is still on its way: its outcome is asked for here. */
+	/* Reports the failure of its last write, if that is still in flight. */
 	int rc = wait_batch(run, batch);
 
 	if (!rc)
-		rc = nvs_lease(run->engine, batch_tensors(run, batch), batch->n, -1,
+		rc = nvs_lease(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
 			       &run->result->error);
 	if (rc)
 		return rc;
@@ -183,7 +169,7 @@ static int write_batch(struct run *run, struct batch *batch, bool fill)
 		batch->generation += batch->written && run->options->verify;
 		rc = fill_batch(run, batch);
 	}
-	return rc ? rc : let_go(run, batch, NVS_DIRTY);
+	return rc ? rc : release_batch(run, batch, NVS_DIRTY);
 }
 
 static int write_pass(struct run *run, struct pass *pass)
@@ -210,8 +196,8 @@ static int begin_read(struct run *run, const struct batch *batch, int timeout_ms
 	int rc = wait_batch(run, batch);
 
 	if (!rc)
-		rc = nvs_swap_in(run->engine, batch_tensors(run, batch), batch->n, timeout_ms,
-				 &run->result->error);
+		rc = nvs_swap_in(run->opened.engine, batch_tensors(run, batch), batch->n,
+				 timeout_ms, &run->result->error);
 	if (rc)
 		return rc;
 	run->asked[NVS_READ] += batch->nbytes;
@@ -219,7 +205,7 @@ static int begin_read(struct run *run, const struct batch *batch, int timeout_ms
 	return 0;
 }
 
-/* What the rate has no time for any more stays as it was read. */
+/* Leaves the batch as it was read if the rate has no time left to write it. */
 static int end_read(struct run *run, struct batch *batch, const struct pass *pass)
 {
 	int rc = wait_batch(run, batch);
@@ -232,12 +218,12 @@ static int end_read(struct run *run, struct batch *batch, const struct pass *pas
 		batch->generation++;
 		rc = fill_batch(run, batch);
 	}
-	return rc ? rc : let_go(run, batch, change ? NVS_DIRTY : NVS_CLEAN);
+	return rc ? rc : release_batch(run, batch, change ? NVS_DIRTY : NVS_CLEAN);
 }
 
 /*
- * Reads up to half of the pool ahead; the other half is for what is being written back. A batch is
- * read again only after it was let go, for otherwise nothing would be read.
+ * Reads up to half of the pool ahead; the other half is for write-backs. A batch is read again only
+ * after it was released, since a pinned one would not be read at all.
  */
 static int read_ahead(struct run *run, const struct pass *pass, struct batch *const *order,
 		      size_t n, uint64_t limit, uint64_t done, uint64_t *issued, uint64_t *held)
@@ -247,7 +233,7 @@ static int read_ahead(struct run *run, const struct pass *pass, struct batch *co
 		bool holds = *issued != done;
 		int rc;
 
-		if (holds && *held + batch->room > run->pool_bytes / 2)
+		if (holds && *held + batch->room > run->opened.pool_bytes / 2)
 			return 0;
 		if (!pace(run, pass, NVS_READ, batch->nbytes))
 			return 0;
@@ -295,8 +281,8 @@ static int read_pass(struct run *run, struct pass *pass)
 }
 
 /*
- * Made-up contents that are not compared are what the pool's memory holds. That is made to be data,
- * not zeros, once and before the measuring, for drives and hypervisors take a short way with zeros.
+ * Contents that are not compared are whatever the pool holds. Fill it with data once, before the
+ * measuring: drives and hypervisors take shortcuts with zeros.
  */
 static int prime(struct run *run)
 {
@@ -306,7 +292,7 @@ static int prime(struct run *run)
 	while (n < run->nbatches && !rc) {
 		const struct batch *batch = &run->batches[n];
 
-		rc = nvs_lease(run->engine, batch_tensors(run, batch), batch->n, n ? 0 : -1,
+		rc = nvs_lease(run->opened.engine, batch_tensors(run, batch), batch->n, n ? 0 : -1,
 			       &run->result->error);
 		n += !rc;
 	}
@@ -317,17 +303,18 @@ static int prime(struct run *run)
 	for (size_t i = 0; i < n && !rc && !stop_signal(); i++)
 		rc = fill_batch(run, &run->batches[i]);
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = nvs_release(run->engine, batch_tensors(run, &run->batches[i]),
+		rc = nvs_release(run->opened.engine, batch_tensors(run, &run->batches[i]),
 				 run->batches[i].n, NVS_CLEAN, &run->result->error);
 	return rc;
 }
 
 static int wait_all(struct run *run)
 {
-	return nvs_wait(run->engine, run->tensors, run->model->n, -1, &run->result->error);
+	return nvs_wait(run->opened.engine, run->opened.tensors, run->model->n, -1,
+			&run->result->error);
 }
 
-/* The engine's own count of what has moved, against what was asked for. */
+/* The engine's count of bytes moved must be what was asked for. */
 static int check_moved(struct run *run, const uint64_t from[2])
 {
 	static const char *const names[] = {[NVS_READ] = "in", [NVS_WRITE] = "out"};
@@ -340,13 +327,14 @@ static int check_moved(struct run *run, const uint64_t from[2])
 			continue;
 		run->result->error.code = -EIO;
 		snprintf(run->result->error.text, sizeof(run->result->error.text),
-			 "%llu bytes were to be swapped %s, and %llu were", asked, names[d], moved);
+			 "%llu bytes should have been swapped %s, but %llu were", asked, names[d],
+			 moved);
 		return -EIO;
 	}
 	return 0;
 }
 
-/* Contents are made for every swap-out: to be compared, or because they are a file's own. */
+/* Whether each swap-out gets contents: to be compared, or because the model's file has them. */
 static bool makes_contents(const struct run *run)
 {
 	return run->options->verify || run->model->fd >= 0;
@@ -380,7 +368,7 @@ static int first_pass(struct run *run)
 	rc = write_pass(run, &pass);
 	if (!rc)
 		rc = wait_all(run);
-	run->result->first_ns = now_ns() - pass.started_ns;
+	run->result->first_ns = clock_ns() - pass.started_ns;
 	run->result->first_bytes = pass.bytes;
 	return rc;
 }
@@ -389,15 +377,15 @@ static int measured_pass(struct run *run)
 {
 	static const char *const names[] = {"swap-out", "swap-in", "swap"};
 	const struct bench_options *options = run->options;
-	struct nvs_aio *aio = nvs_engine_aio(run->engine);
+	struct nvs_aio *aio = nvs_engine_aio(run->opened.engine);
 	uint64_t asked[2] = {run->asked[0], run->asked[1]}, data_us = run->data_us;
 	struct baseline from;
 	int rc;
 
-	job_measures(run->watch, aio, run->engine, &from);
+	job_measures(run->watch, aio, run->opened.engine, &from);
 	rc = mode_pass(run, names[options->rw], options->time_based ? UINT64_MAX : options->loops,
 		       options->runtime_ms);
-	measure_end(aio, run->engine, &from, run->result);
+	measure_end(aio, run->opened.engine, &from, run->result);
 	job_measured(run->watch, run->result);
 	run->result->data_us = run->data_us - data_us;
 	return rc ? rc : check_moved(run, asked);
@@ -435,11 +423,7 @@ static int all_passes(struct run *run)
 		rc = measured_pass(run);
 	if (!rc && !stop_signal())
 		rc = final_pass(run);
-	if (!rc && run->result->verify_errors) {
-		run->result->error = run->difference;
-		rc = -EBADMSG;
-	}
-	return rc;
+	return bench_engine_verdict(&run->opened, rc, run->result);
 }
 
 static struct batch cut_batch(const struct run *run, size_t first, uint64_t limit)
@@ -466,11 +450,10 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 static void make_batches(struct run *run)
 {
-	uint64_t limit = least(run->pool_bytes / POOL_BATCHES, BATCH_BYTES_MAX);
+	uint64_t limit = least(run->opened.pool_bytes / POOL_BATCHES, BATCH_BYTES_MAX);
 
-	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		if (run->options->rate[d])
-			limit = least(limit, run->options->rate[d] / RATE_BATCHES);
+	if (run->options->rate)
+		limit = least(limit, run->options->rate / RATE_BATCHES);
 	for (size_t first = 0; first < run->model->n;) {
 		run->batches[run->nbatches] = cut_batch(run, first, limit);
 		first += run->batches[run->nbatches++].n;
@@ -479,17 +462,13 @@ static void make_batches(struct run *run)
 
 static int open_and_run(struct run *run, const struct nvs_config *config, enum nvs_block block)
 {
-	struct bench_engine opened;
-	int rc = bench_engine_open(&opened, config, block, run->model, run->result);
+	int rc = bench_engine_open(&run->opened, config, block, run->model, run->result);
 
-	run->engine = opened.engine;
-	run->tensors = opened.tensors;
-	run->pool_bytes = opened.pool_bytes;
 	if (!rc) {
 		make_batches(run);
 		rc = all_passes(run);
 	}
-	return bench_engine_close(&opened, rc, run->result);
+	return bench_engine_close(&run->opened, rc, run->result);
 }
 
 int bench_swap(const struct bench_options *options, const struct nvs_config *config,

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text of --help, from the same table that the parser goes by.
+ * The text of --help, from the table that the parser uses.
  */
-#include "commands.h"
-#include "options.h"
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/options/options.h"
 
 #define COLUMN 26 /* where the text of an option begins */
+#define WIDTH  80 /* of a terminal */
 
 /* "  --name ARGUMENT"; a key of job files alone has no dashes. The characters written. */
 static int write_heading(FILE *file, const struct option_spec *spec)
@@ -20,6 +23,29 @@ static int write_heading(FILE *file, const struct option_spec *spec)
 	return n;
 }
 
+/* Fills lines of at most WIDTH columns from `indent` on; an empty line separates paragraphs. */
+static void write_wrapped(FILE *file, const char *text, size_t indent)
+{
+	size_t column = indent;
+
+	for (size_t length; *text; text += length + (text[length] != '\0')) {
+		length = strcspn(text, " \n");
+		if (!length && *text == '\n') {
+			fputs("\n\n", file);
+			column = indent;
+		} else if (column > indent && column + 1 + length > WIDTH) {
+			fprintf(file, "\n%*s", (int)indent, "");
+			column = indent;
+		} else if (column > indent) {
+			fputc(' ', file);
+			column++;
+		}
+		fprintf(file, "%.*s", (int)length, text);
+		column += length;
+	}
+	fputc('\n', file);
+}
+
 static void write_option(FILE *file, const struct option_spec *spec)
 {
 	int n = write_heading(file, spec);
@@ -29,18 +55,13 @@ static void write_option(FILE *file, const struct option_spec *spec)
 		n = 0;
 	}
 	fprintf(file, "%*s", COLUMN - n, "");
-	for (const char *letter = spec->help; *letter; letter++) {
-		fputc(*letter, file);
-		if (*letter == '\n')
-			fprintf(file, "%*s", COLUMN, "");
-	}
+	write_wrapped(file, spec->help, COLUMN);
 	for (const char *const *alias = spec->aliases; alias && *alias; alias++)
-		fprintf(file, "\n%*salso %s%s", COLUMN, "",
+		fprintf(file, "%*salso %s%s\n", COLUMN, "",
 			spec->scope == OPTION_OF_FILE ? "" : "--", *alias);
-	fputc('\n', file);
 }
 
-/* Those that are typed, or after a title those of job files alone, if there are any. */
+/* Options of the command line, or after a title the keys of job files alone. */
 static void write_options(FILE *file, const struct command_spec *command, bool of_file)
 {
 	bool titled = !of_file;
@@ -61,13 +82,16 @@ int options_help(const struct command_spec *command)
 
 	if (output_open(&output, NULL))
 		return STATUS_FAILED;
-	fprintf(output.file, "usage: nvswap %s [OPTION]...%s%s\n\n%s\n\n", command->name,
-		command->operand ? " " : "", command->operand ? command->operand : "",
-		command->summary);
+	fprintf(output.file, "usage: nvswap %s [OPTION]...%s%s\n\n", command->name,
+		command->operand ? " " : "", command->operand ? command->operand : "");
+	write_wrapped(output.file, command->summary, 0);
+	fputc('\n', output.file);
 	write_options(output.file, command, false);
 	fprintf(output.file, "  %-*s this text\n", COLUMN - 3, "-h, --help");
 	write_options(output.file, command, true);
-	if (command->notes)
-		fprintf(output.file, "\n%s\n", command->notes);
+	if (command->notes) {
+		fputc('\n', output.file);
+		write_wrapped(output.file, command->notes, 0);
+	}
 	return output_close(&output);
 }

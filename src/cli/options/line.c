@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command line, on getopt_long: each name and alias, with - or _ in it, the beginnings that
- * are enough to tell it from others, and what is said where none is meant.
+ * The command line, on getopt_long: names and aliases with - or _, unique abbreviations, and the
+ * error messages for unknown names.
  */
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <string.h>
 
-#include "commands.h"
-#include "options_values.h"
+#include "base/nearest.h"
+#include "cli/commands.h"
+#include "cli/options/values.h"
 
-/* getopt's value of option i; out of the way of '?' and ':'. */
+/* getopt's value for option i, distinct from '?' and ':'. */
 #define VALUE(i)  (1000 + (int)(i))
 #define NAMES_MAX (3 * OPTIONS_MAX)
 #define NAME_MAX  32
 
-/* What getopt_long is told, in texts of its own, for it knows of no second spelling. */
+/* getopt_long's options: a name with - or _ needs an entry for each spelling. */
 struct line_names {
-	struct option options[NAMES_MAX + 1]; /* up to one without a name */
+	struct option options[NAMES_MAX + 1]; /* ended by one without a name */
 	char text[NAMES_MAX][NAME_MAX];
 	unsigned n;
 };
@@ -61,7 +62,7 @@ static void fill_names(const struct command_spec *command, struct line_names *na
 	add_name(names, "help", no_argument, 'h');
 }
 
-/* The names that begin so, as "--a, --b"; how many they are. */
+/* Writes the names that begin with `start` as "--a, --b". Returns their number. */
 static unsigned begin_with(const struct line_names *names, const char *start, char *text,
 			   size_t nbytes)
 {
@@ -75,7 +76,7 @@ static unsigned begin_with(const struct line_names *names, const char *start, ch
 	return matches;
 }
 
-/* getopt returned '?': not an option, the beginning of several, or a value where none goes. */
+/* getopt returned '?': an unknown name, an ambiguous one, or a value for an option without one. */
 static int say_unknown(const struct command_spec *command, const struct line_names *names,
 		       const char *typed)
 {
@@ -96,13 +97,13 @@ static int say_unknown(const struct command_spec *command, const struct line_nam
 	if (matches == 1)
 		say("%s takes no value", text);
 	else if (matches > 1)
-		say("%s could be any of %s", text, several);
+		say("%s is ambiguous: %s", text, several);
 	else if (spec && spec->scope == OPTION_OF_FILE)
-		say("%s stands in job files alone", text);
+		say("%s is only a key of job files", text);
 	else if ((nearest = nearest_name(bare, spellings, names->n)))
-		say("%s is no option of %s; did you mean --%s?", text, command->name, nearest);
+		say("%s is not an option of %s; did you mean --%s?", text, command->name, nearest);
 	else
-		say("%s is no option of %s; see nvswap %s --help", text, command->name,
+		say("%s is not an option of %s; see nvswap %s --help", text, command->name,
 		    command->name);
 	return -EINVAL;
 }
@@ -139,7 +140,7 @@ int options_parse(const struct command_spec *command, int argc, char **argv, voi
 	memset(given, 0, sizeof(*given));
 	fill_names(command, &names);
 	opterr = 0;
-	optind = 0; /* getopt forgets where it stood in an argument, too */
+	optind = 0; /* also resets getopt's place within an argument */
 	while (!rc && (value = getopt_long(argc, argv, ":h", names.options, NULL)) != -1) {
 		if (value == 'h')
 			return OPTIONS_HELP;

@@ -1,70 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of options as a whole: finding one by its names, giving it a value in a set of them,
- * and what can't stand beside it. How a text becomes a value is in options_values.c, what is typed
- * in options_line.c.
+ * Lookup by name, setting a value from a job file, and options that exclude each other. Values are
+ * parsed in values.c, the command line in line.c.
  */
-#include "options.h"
+#include "cli/options/options.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "commands.h"
-#include "options_values.h"
+#include "cli/commands.h"
+#include "cli/options/values.h"
 
 static char dashed(char letter)
 {
 	return letter == '_' ? '-' : letter;
-}
-
-/*
- * How many slips lead from one text to the other, up to `max`: a letter too many, too few, another,
- * or two neighbours in each other's place. Of texts short enough to be option names.
- */
-static unsigned slips(const char *a, const char *b, unsigned max)
-{
-	enum { LETTERS = 48 };
-	unsigned rows[3][LETTERS]; /* of this letter of a, and of the two before it */
-	size_t na = strlen(a), nb = strlen(b);
-
-	if (nb >= LETTERS)
-		return max + 1;
-	for (unsigned j = 0; j <= nb; j++)
-		rows[0][j] = j;
-	for (unsigned i = 1; i <= na; i++) {
-		unsigned *row = rows[i % 3];
-		const unsigned *before = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
-
-		row[0] = i;
-		for (unsigned j = 1; j <= nb; j++) {
-			bool same = dashed(a[i - 1]) == dashed(b[j - 1]);
-			unsigned least = before[j] < row[j - 1] ? before[j] : row[j - 1];
-
-			row[j] = least + 1 < before[j - 1] + !same ? least + 1
-								   : before[j - 1] + !same;
-			if (i > 1 && j > 1 && dashed(a[i - 1]) == dashed(b[j - 2]) &&
-			    dashed(a[i - 2]) == dashed(b[j - 1]) && second[j - 2] + 1 < row[j])
-				row[j] = second[j - 2] + 1;
-		}
-	}
-	return rows[na % 3][nb];
-}
-
-const char *nearest_name(const char *text, const char *const *names, unsigned n)
-{
-	const char *nearest = NULL;
-	/* Two slips, and fewer in a short word, where they would leave nothing of it. */
-	unsigned best = strlen(text) < 5 ? 1 : 2;
-
-	for (unsigned i = 0; i < n; i++) {
-		unsigned distance = slips(text, names[i], best);
-
-		if (distance > best || (nearest && distance == best))
-			continue;
-		best = distance;
-		nearest = names[i];
-	}
-	return nearest;
 }
 
 bool option_names_equal(const char *a, const char *b)
@@ -98,7 +47,7 @@ static bool lists(const struct option_spec *spec, const struct option_spec *othe
 	return false;
 }
 
-/* Whichever of the two has it in its list. */
+/* Either may list the other. */
 static bool exclude_each_other(const struct option_spec *a, const struct option_spec *b)
 {
 	return lists(a, b) || lists(b, a);
@@ -121,9 +70,9 @@ int options_check_exclusions(const struct command_spec *command, const struct op
 	return 0;
 }
 
-/* What was given later stands, and what it can't stand beside is as if it had not been given. */
-static void take_back_excluded(const struct command_spec *command, const struct option_spec *spec,
-			       void *values, struct options_given *given)
+/* The option given later wins: those that it excludes get their defaults back. */
+static void clear_excluded(const struct command_spec *command, const struct option_spec *spec,
+			   void *values, struct options_given *given)
 {
 	for (unsigned i = 0; i < command->noptions; i++) {
 		const struct option_spec *other = &command->options[i];
@@ -147,13 +96,13 @@ int options_set(const struct command_spec *command, const char *key, const char 
 	if (!spec)
 		return -ENOENT;
 	if (spec->scope == OPTION_OF_LINE) {
-		say("%s: %s stands on the command line alone, as --%s", where, key, spec->name);
+		say("%s: %s is only a command-line option, --%s", where, key, spec->name);
 		return -EINVAL;
 	}
 	rc = option_store(&source, (char *)values + spec->offset);
 	if (rc)
 		return rc;
-	take_back_excluded(command, spec, values, given);
+	clear_excluded(command, spec, values, given);
 	given->text[spec - command->options] = value ? value : "1";
 	return 0;
 }
@@ -166,7 +115,7 @@ void options_copy(const struct command_spec *command, const void *from,
 
 		if (!from_given->text[i])
 			continue;
-		take_back_excluded(command, spec, to, to_given);
+		clear_excluded(command, spec, to, to_given);
 		memcpy((char *)to + spec->offset, (const char *)from + spec->offset,
 		       option_value_bytes(spec->type));
 		to_given->text[i] = from_given->text[i];

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the text of an option to its value: types and bounds, and what is said where they don't
- * hold. Knows nothing of what an option is for, nor where it stood but to say so.
+ * Parses the text of an option by its type and checks its bounds.
  */
-#include "options_values.h"
+#include "cli/options/values.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -11,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
+#include "base/nearest.h"
+#include "cli/commands.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
-#define PART_MAX	64 /* of one size, share, rate or choice among several */
+#define PART_MAX	64 /* bytes of one element of a list */
 
 static const char size_units[] = "kmgtp";
 static const struct {
@@ -40,7 +40,9 @@ refuse(const struct option_source *source, const char *format, ...)
 	return -EINVAL;
 }
 
-/* Leading decimal digits; the rest into *end. -EINVAL without a digit, -ERANGE above 64 bits. */
+/*
+ * Parses leading decimal digits; *end is the rest. -EINVAL without a digit, -ERANGE above 64 bits.
+ */
 static int parse_digits(const char *text, uint64_t *value, const char **end)
 {
 	*value = 0;
@@ -54,7 +56,7 @@ static int parse_digits(const char *text, uint64_t *value, const char **end)
 	return 0;
 }
 
-/* All spellings of a unit are of 1024, as fio has it unless told otherwise. */
+/* All units are powers of 1024, fio's default. */
 static int parse_size(const char *text, uint64_t *value)
 {
 	const char *end, *unit;
@@ -88,7 +90,7 @@ static int parse_duration(const char *text, uint64_t *ms)
 	return rc ? rc : -EINVAL;
 }
 
-/* Times ten to the power `exponent`, where that is whole. */
+/* Multiplies by ten to the power `exponent`; -EINVAL if the result is not whole. */
 static int scale_by_ten(uint64_t *value, int64_t exponent)
 {
 	for (; exponent < 0 && *value; exponent++, *value /= 10)
@@ -134,7 +136,7 @@ static int parse_decimal(const char *text, double *value)
 	return *end ? -EINVAL : 0;
 }
 
-/* A size as it would be typed: 1048576 as 1m. */
+/* A size as a user writes it: 1048576 as 1m. */
 static const char *typed_size(uint64_t nbytes, char buffer[32])
 {
 	unsigned unit = 0;
@@ -196,29 +198,6 @@ static int store_number(const struct option_source *source, void *at)
 	return 0;
 }
 
-/* fio's per cent are whole. */
-static int store_amount(const struct option_source *source, void *at)
-{
-	struct option_amount amount = {.nbytes = 0};
-	char bounds[128];
-	const char *end;
-
-	if (!parse_digits(source->text, &amount.percent, &end) && !strcmp(end, "%")) {
-		if (!amount.percent || amount.percent > 100)
-			return refuse(source, "allowed are 1%% to 100%%");
-		memcpy(at, &amount, sizeof(amount));
-		return 0;
-	}
-	amount.percent = 0;
-	if (parse_size(source->text, &amount.nbytes) || !within_bounds(source->spec, amount.nbytes))
-		return refuse(source,
-			      "allowed is %s, written like 4096, 4k, 1M or 1g, or whole per cent, "
-			      "such as 50%%",
-			      size_bounds(source->spec, bounds));
-	memcpy(at, &amount, sizeof(amount));
-	return 0;
-}
-
 static int store_share(const struct option_source *source, void *at)
 {
 	double value;
@@ -270,14 +249,11 @@ static int find_choice(const struct option_source *source, const char *text, uns
 	const char *nearest;
 	char allowed[384];
 
-	for (const char *const *pair = spec->synonyms; pair && *pair; pair += 2)
-		if (!strcmp(text, pair[0]))
-			text = pair[1];
 	for (*choice = 0; *choice < n; ++*choice)
 		if (!strcmp(text, spec->choices[*choice]))
 			return 0;
 	nearest = nearest_name(text, spec->choices, n);
-	return refuse(source, "allowed are %s%s%s%s%s", spec->type == OPTION_FLAG ? "0, 1, " : "",
+	return refuse(source, "allowed are %s%s%s%s",
 		      join_names(spec->choices, allowed, sizeof(allowed)),
 		      nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
@@ -296,23 +272,21 @@ static int store_flag(const struct option_source *source, void *at)
 {
 	const char *text = source->text ? source->text : "1";
 	bool on = !strcmp(text, "1");
-	unsigned choice;
 
-	if (!on && strcmp(text, "0") != 0) {
-		if (!source->spec->choices)
-			return refuse(source, "allowed are 0 and 1, or no value, which is 1");
-		if (find_choice(source, text, &choice))
-			return -EINVAL;
-		on = choice > 0;
-	}
+	if (!on && strcmp(text, "0") != 0)
+		return refuse(source, "allowed are 0 and 1, or no value, which is 1");
+	if (on < source->spec->min)
+		return refuse(source, "only 1 is supported");
 	memcpy(at, &on, sizeof(on));
 	return 0;
 }
 
 /* ---- Several values in one text */
 
-/* Cuts off what is before the separator, or all; *rest is NULL after the last. -EINVAL: too long
- * for anything that is allowed. */
+/*
+ * Copies the text before the separator, or all of it, to `part`; *rest is NULL after the last.
+ * -EINVAL: longer than any valid part.
+ */
 static int cut_part(const char **rest, char separator, char *part, size_t nbytes)
 {
 	const char *end = strchrnul(*rest, separator);
@@ -326,23 +300,6 @@ static int cut_part(const char **rest, char separator, char *part, size_t nbytes
 	return 0;
 }
 
-static int store_mode(const struct option_source *source, void *at)
-{
-	const char *rest = source->text;
-	struct option_mode mode = {.suffix = 0};
-	char part[PART_MAX];
-
-	if (cut_part(&rest, ':', part, sizeof(part)))
-		*part = '\0'; /* no choice is as long */
-	if (find_choice(source, part, &mode.choice))
-		return -EINVAL;
-	if (rest &&
-	    (parse_size(rest, &mode.suffix) || !mode.suffix || mode.suffix > source->spec->max))
-		return refuse(source, "behind the : allowed is a number or a size above 0");
-	memcpy(at, &mode, sizeof(mode));
-	return 0;
-}
-
 static int store_choices(const struct option_source *source, void *at)
 {
 	const char *rest = source->text;
@@ -351,7 +308,7 @@ static int store_choices(const struct option_source *source, void *at)
 
 	while (rest) {
 		if (cut_part(&rest, ',', part, sizeof(part)))
-			return refuse(source, "allowed are names with commas between them");
+			return refuse(source, "allowed are names separated by commas");
 		if (find_choice(source, part, &choice))
 			return -EINVAL;
 		bits |= 1u << choice;
@@ -360,7 +317,7 @@ static int store_choices(const struct option_source *source, void *at)
 	return 0;
 }
 
-/* "64k/70", or with the share left to the others: then it is below 0. */
+/* "64k/70", or without a share, which is -1 then. */
 static int parse_mix_part(const struct option_spec *spec, char *part, uint64_t *nbytes,
 			  double *percent)
 {
@@ -375,7 +332,7 @@ static int parse_mix_part(const struct option_spec *spec, char *part, uint64_t *
 	return parse_size(part, nbytes) || !within_bounds(spec, *nbytes) ? -EINVAL : 0;
 }
 
-/* What has no share gets an equal part of what the others leave. */
+/* Sizes without a share divide the rest equally. */
 static int share_out(const struct option_source *source, struct option_mix *mix)
 {
 	double sum = 0;
@@ -386,7 +343,7 @@ static int share_out(const struct option_source *source, struct option_mix *mix)
 		sum += mix->percent[i] < 0 ? 0 : mix->percent[i];
 	}
 	if (sum > 100.000001 || (!without && sum < 99.999999))
-		return refuse(source, "the shares come to %g %%, and have to come to 100", sum);
+		return refuse(source, "the shares add up to %g %%, not to 100", sum);
 	for (unsigned i = 0; i < mix->n; i++)
 		if (mix->percent[i] < 0)
 			mix->percent[i] = (100 - sum) / without;
@@ -398,81 +355,28 @@ static int refuse_mix(const struct option_source *source)
 	char bounds[128];
 
 	return refuse(source,
-		      "allowed is SIZE/PERCENT:SIZE/PERCENT..., such as 64k/70:1m/30, each %s; or "
-		      "two with a comma between them, of reading and of writing, of which one may "
-		      "be left out",
+		      "allowed is SIZE/PERCENT:SIZE/PERCENT..., such as 64k/70:1m/30, each %s",
 		      size_bounds(source->spec, bounds));
-}
-
-static int parse_mix(const struct option_source *source, const char *text, struct option_mix *mix)
-{
-	char part[PART_MAX];
-
-	while (text) {
-		if (mix->n == OPTION_MIX_MAX)
-			return refuse(source, "allowed are up to %u sizes", OPTION_MIX_MAX);
-		if (cut_part(&text, ':', part, sizeof(part)) ||
-		    parse_mix_part(source->spec, part, &mix->nbytes[mix->n], &mix->percent[mix->n]))
-			return refuse_mix(source);
-		mix->n++;
-	}
-	return share_out(source, mix);
 }
 
 static int store_mix(const struct option_source *source, void *at)
 {
 	const char *rest = source->text;
-	struct option_mix mixes[2] = {{.n = 0}, {.n = 0}};
-	char part[(OPTION_MIX_MAX + 1) * PART_MAX];
-	unsigned n = 0;
-
-	for (; rest && n < 2; n++) {
-		if (cut_part(&rest, ',', part, sizeof(part)))
-			return refuse_mix(source);
-		if (*part && parse_mix(source, part, &mixes[n]))
-			return -EINVAL;
-	}
-	if (rest || !(mixes[0].n + mixes[1].n))
-		return refuse_mix(source);
-	if (n == 1)
-		mixes[1] = mixes[0];
-	memcpy(at, mixes, sizeof(mixes));
-	return 0;
-}
-
-static int refuse_sizes(const struct option_source *source)
-{
-	char bounds[128];
-
-	return refuse(source,
-		      "allowed is %s%s, or two with a comma between them, of reading and of "
-		      "writing, of which one may be left out",
-		      size_bounds(source->spec, bounds),
-		      source->spec->type == OPTION_RATES ? " a second" : "");
-}
-
-static int store_sizes(const struct option_source *source, void *at)
-{
-	const char *rest = source->text;
-	uint64_t sizes[2] = {0};
-	bool says_something = false;
-	unsigned n = 0;
+	struct option_mix mix = {.n = 0};
 	char part[PART_MAX];
+	int rc;
 
-	for (; rest && n < 2; n++) {
-		if (cut_part(&rest, ',', part, sizeof(part)))
-			return refuse_sizes(source);
-		says_something |= *part != 0;
-		if (*part &&
-		    (parse_size(part, &sizes[n]) || !within_bounds(source->spec, sizes[n])))
-			return refuse_sizes(source);
+	for (; rest; mix.n++) {
+		if (mix.n == OPTION_MIX_MAX)
+			return refuse(source, "allowed are up to %u sizes", OPTION_MIX_MAX);
+		if (cut_part(&rest, ':', part, sizeof(part)) ||
+		    parse_mix_part(source->spec, part, &mix.nbytes[mix.n], &mix.percent[mix.n]))
+			return refuse_mix(source);
 	}
-	if (rest || !says_something)
-		return refuse_sizes(source);
-	if (n == 1)
-		sizes[1] = sizes[0];
-	memcpy(at, sizes, sizeof(sizes));
-	return 0;
+	rc = share_out(source, &mix);
+	if (!rc)
+		memcpy(at, &mix, sizeof(mix));
+	return rc;
 }
 
 static int compare_decimals(const void *a, const void *b)
@@ -499,14 +403,14 @@ static int store_percentiles(const struct option_source *source, void *at)
 	qsort(list.at, list.n, sizeof(*list.at), compare_decimals);
 	for (unsigned i = 1; i < list.n; i++)
 		if (!(list.at[i] > list.at[i - 1]))
-			return refuse(source, "%g is there twice", list.at[i]);
+			return refuse(source, "%g is given twice", list.at[i]);
 	memcpy(at, &list, sizeof(list));
 	return 0;
 }
 
 /* ---- Lists of names */
 
-/* Texts that were cut into items. Values are copied from job to job, so these belong to none. */
+/* The texts of lists. Jobs share copies of values, so no job owns them. */
 static struct cut_text {
 	struct cut_text *next;
 	char text[];
@@ -535,22 +439,14 @@ void options_forget_lists(void)
 	}
 }
 
-/* Ends the item at its separator and takes the escapes out; the rest, or NULL. */
+/* Ends the item at its separator. Returns the rest, or NULL. */
 static char *cut_item(char *text)
 {
-	char *to = text;
+	char *separator = strchr(text, ':');
 
-	for (; *text && *text != ':'; text++) {
-		if (text[0] == '\\' && text[1] == ':')
-			text++;
-		*to++ = *text;
-	}
-	if (!*text) {
-		*to = '\0';
-		return NULL;
-	}
-	*to = '\0';
-	return text + 1;
+	if (separator)
+		*separator++ = '\0';
+	return separator;
 }
 
 static int add_item(const struct option_source *source, struct option_list *list, const char *item)
@@ -563,7 +459,7 @@ static int add_item(const struct option_source *source, struct option_list *list
 	return 0;
 }
 
-/* Typed again it goes on; a line of a file says all that there is. */
+/* A repeated option extends the list; a line of a file replaces it. */
 static int store_list(const struct option_source *source, void *at)
 {
 	struct option_list *list = at;
@@ -576,7 +472,7 @@ static int store_list(const struct option_source *source, void *at)
 		return add_item(source, list, source->text);
 	rest = keep_text(source->text);
 	if (!rest)
-		return refuse(source, "no memory for it");
+		return refuse(source, "out of memory");
 	while (!rc && rest) {
 		item = rest;
 		rest = cut_item(item);
@@ -602,16 +498,12 @@ static const struct {
 	[OPTION_FLAG] = {store_flag, sizeof(bool)},
 	[OPTION_COUNT] = {store_number, sizeof(uint64_t)},
 	[OPTION_SIZE] = {store_number, sizeof(uint64_t)},
-	[OPTION_AMOUNT] = {store_amount, sizeof(struct option_amount)},
 	[OPTION_DURATION] = {store_number, sizeof(uint64_t)},
 	[OPTION_SHARE] = {store_share, sizeof(double)},
 	[OPTION_CHOICE] = {store_choice, sizeof(unsigned)},
-	[OPTION_MODE] = {store_mode, sizeof(struct option_mode)},
 	[OPTION_STRING] = {store_string, sizeof(const char *)},
 	[OPTION_LIST] = {store_list, sizeof(struct option_list)},
-	[OPTION_SIZES] = {store_sizes, 2 * sizeof(uint64_t)},
-	[OPTION_MIX] = {store_mix, 2 * sizeof(struct option_mix)},
-	[OPTION_RATES] = {store_sizes, 2 * sizeof(uint64_t)},
+	[OPTION_MIX] = {store_mix, sizeof(struct option_mix)},
 	[OPTION_PERCENTILES] = {store_percentiles, sizeof(struct option_percentiles)},
 	[OPTION_CHOICES] = {store_choices, sizeof(unsigned)},
 	[OPTION_PERCENT] = {store_percent, sizeof(double)},

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parser's parts hand each other: a text that was given for an option, on its way to a
- * value.
+ * Within the parser: an option's text and where it was given.
  */
 #ifndef CLI_OPTIONS_VALUES_H
 #define CLI_OPTIONS_VALUES_H
 
-#include "options.h"
+#include "cli/options/options.h"
 
 struct option_source {
 	const struct option_spec *spec;
-	const char *where; /* file and line; NULL: typed */
+	const char *where; /* file and line; NULL: the command line */
 	const char *text;  /* NULL: none */
 };
 
-/* Stores the value where `at` says. -EINVAL after saying what is wrong with it. */
+/* Stores the value at `at`. -EINVAL after printing the reason. */
 int option_store(const struct option_source *source, void *at);
-/* Of the value that an option of this type is stored as. */
+/* Size of the stored value. */
 size_t option_value_bytes(enum option_type type);
 
-/* Whether names are equal up to - and _. */
+/* Whether the names are equal, with - and _ equal. */
 bool option_names_equal(const char *a, const char *b);
 
 #endif

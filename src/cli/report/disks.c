@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drives beneath a plan's paths, as the library finds them, and their counters in
- * /proc/diskstats. A drive or a counter that can't be told is left out: it is no reason to fail.
+ * Counters of the drives under a plan's paths, from /proc/diskstats. A drive whose counters can't
+ * be read is left out of the report.
  */
 #include <inttypes.h>
 #include <string.h>
 
-#include "clock.h"
-#include "report.h"
-#include "report_group.h"
+#include "base/clock.h"
+#include "cli/report/group.h"
+#include "cli/report/report.h"
 
 static struct disk_use *find(struct disk_watch *watch, const char *name)
 {
@@ -61,7 +61,7 @@ static void read_counters(struct disk_watch *watch)
 	}
 	if (file)
 		fclose(file);
-	watch->since_ns = now_ns();
+	watch->since_ns = clock_ns();
 }
 
 void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
@@ -76,7 +76,7 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
 	read_counters(watch);
 }
 
-/* A drive that went away and came back counts afresh. */
+/* The counters of a drive that was replugged start again at 0. */
 static void subtract(uint64_t *is, uint64_t was)
 {
 	*is -= *is < was ? *is : was;

@@ -1,26 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The figures that all forms of a report have, by fio's definitions: rates over the window, shares
- * of I/Os by latency and depth, and what was sampled.
+ * Figures of all formats of a report, by fio's definitions: rates over the window, shares of I/Os
+ * by latency and depth, statistics of samples.
  */
 #include <math.h>
 
-#include "report_group.h"
-
-const char *bench_rw_name(unsigned rw)
-{
-	static const char *const names[] = {
-		[RW_SWAPOUT] = "swapout", [RW_SWAPIN] = "swapin",     [RW_SWAP] = "swap",
-		[RW_STEP] = "step",	  [RW_PARAMS] = "params",     [RW_READ] = "read",
-		[RW_WRITE] = "write",	  [RW_RANDREAD] = "randread", [RW_RANDWRITE] = "randwrite",
-		[RW_RW] = "rw",		  [RW_RANDRW] = "randrw"};
-
-	return names[rw];
-}
+#include "cli/report/group.h"
 
 /*
- * Processor time of the whole process for each GiB moved, in both directions together, without what
- * it took to make and to compare the contents, and without an optimizer's updates and norm.
+ * CPU time of the whole process per GiB moved in both directions together, without generating and
+ * comparing contents and without an optimizer's updates and norm.
  */
 double cpu_ms_per_gib(const struct bench_result *result)
 {
@@ -31,18 +20,12 @@ double cpu_ms_per_gib(const struct bench_result *result)
 	return gib > 0 && us > 0 ? us / 1e3 / gib : 0;
 }
 
-void job_block_sizes(const struct bench_job *job, enum nvs_direction direction, uint64_t *least,
-		     uint64_t *most)
+void job_block_sizes(const struct bench_job *job, uint64_t *least, uint64_t *most)
 {
-	struct option_mix blocks[2] = {{.n = 0}, {.n = 0}};
-	const struct option_mix *mix;
+	const struct option_mix *mix = &job->options.bssplit;
 
 	*least = *most = job->config.aio.block_size;
-	if (is_fio_mode(job->options.rw))
-		bench_blocks(&job->options, job->config.aio.block_size, blocks);
-	/* fio tells sizes of a direction in which nothing is moved too. */
-	mix = &blocks[blocks[direction].n ? direction : !direction];
-	for (unsigned i = 0; i < mix->n; i++) {
+	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++) {
 		*least = i && *least < mix->nbytes[i] ? *least : mix->nbytes[i];
 		*most = i && *most > mix->nbytes[i] ? *most : mix->nbytes[i];
 	}
@@ -111,7 +94,7 @@ const char *const latency_bounds[LATENCY_BOUNDS_MS] = {
 const char *const depth_bounds[NVS_DEPTHS] = {"1", "2", "4", "8", "16", "32", ">=64"};
 const char *const call_bounds[NVS_DEPTHS] = {"0", "4", "8", "16", "32", "64", ">=64"};
 
-/* fio shows no share as smaller than its digits can. */
+/* Like fio, round a share that is not 0 up to the smallest that its digits can show. */
 static double percent(uint64_t part, uint64_t whole, double least)
 {
 	double share = whole ? 100 * (double)part / (double)whole : 0;
@@ -157,8 +140,9 @@ void depth_shares(const uint64_t counts[NVS_DEPTHS], double share[NVS_DEPTHS])
 
 struct option_percentiles group_percentiles(const struct report_group *group)
 {
+	static const struct option_percentiles fio = {
+		{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99}, 17};
 	const struct option_percentiles *asked = &group->job->options.percentile_list;
 
-	return asked->n ? *asked
-			: (struct option_percentiles){.at = PERCENTILES, .n = NPERCENTILES};
+	return asked->n ? *asked : fio;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two columns and their ratio, in the units of fio's text.
+ * nvswap and fio in two columns with their ratio, in the units of fio's text.
  */
-#include "compare.h"
+#include "base/error.h"
+#include "cli/report/text.h"
 
 #define MIB 1048576.0
 
@@ -21,12 +22,12 @@ static double over(double ours, double theirs)
 	return theirs > 0 ? ours / theirs : 0;
 }
 
-static void put_direction(FILE *file, const struct compare_row *row, enum nvs_direction d)
+static void put_direction(FILE *file, const struct fio_row *row, enum nvs_direction d)
 {
 	static const char *const names[][4] = {
 		[NVS_READ] = {"read bw", "read iops", "read clat p50", "read clat p99"},
 		[NVS_WRITE] = {"write bw", "write iops", "write clat p50", "write clat p99"}};
-	const struct compare_figures *ours = &row->ours, *theirs = &row->theirs;
+	const struct job_figures *ours = &row->ours, *theirs = &row->theirs;
 
 	if (!ours->bytes[d] && !theirs->bytes[d])
 		return;
@@ -40,14 +41,14 @@ static void put_direction(FILE *file, const struct compare_row *row, enum nvs_di
 		 over(ours->p99_ns[d], theirs->p99_ns[d]));
 }
 
-void compare_text(FILE *file, const struct compare_row *rows, unsigned nrows)
+void report_fio_text(FILE *file, const struct fio_row *rows, unsigned nrows)
 {
 	if (!nrows)
 		return;
 	fprintf(file, "\nCompared with fio in turn, %u round%s; medians, nvswap over fio:\n",
-		rows->rounds, rows->rounds == 1 ? "" : "s");
+		rows->rounds, plural(rows->rounds));
 	for (unsigned i = 0; i < nrows; i++) {
-		const struct compare_row *row = &rows[i];
+		const struct fio_row *row = &rows[i];
 
 		fprintf(file, "%-26.63s %12s %12s %8s\n", row->job, "nvswap", "fio", "ratio");
 		put_direction(file, row, NVS_READ);

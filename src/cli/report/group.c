@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs of a group ran side by side: bytes, times of processors, memory and sampled rates add up,
- * histograms merge, and the window is the longest. What can't be added (the engine, the kernel) is
- * that of the first.
+ * Adds up the jobs of a group, which ran at the same time: bytes, CPU times, memory and sampled
+ * rates add up, histograms merge, the longest window counts. The engine and kernel are the first
+ * job's.
  */
-#include "report_group.h"
+#include "cli/report/group.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static uint64_t longer(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Where one has none, the other's. */
+/* 0: unknown. */
 static uint64_t least(uint64_t a, uint64_t b)
 {
 	return a && b ? (a < b ? a : b) : a + b;
@@ -28,7 +28,7 @@ static double sum_of_squares_about_mean(const struct bench_samples *samples)
 	return samples->n && sum > 0 ? sum : 0;
 }
 
-/* Rates of the same time: the sum's mean is the sum of means, its deviation that of all. */
+/* Like fio: means of rates add up; the deviation is that of one job's samples. */
 static void add_samples(struct bench_samples *into, const struct bench_samples *from)
 {
 	double mean = samples_mean(into) + samples_mean(from);
@@ -122,6 +122,7 @@ static void add_measured(struct bench_result *into, const struct bench_result *f
 	} else {
 		into->aio = from->aio;
 		into->steps = from->steps;
+		into->replay = from->replay; /* of one job */
 	}
 	into->measured = true;
 	into->window_ns = longer(into->window_ns, from->window_ns);
@@ -174,7 +175,7 @@ static void add_result(struct bench_result *into, const struct bench_result *fro
 		add_opened(into, from);
 }
 
-/* ---- Which jobs are one */
+/* ---- Jobs reported as one */
 
 static double all_bytes_per_s(const struct bench_report *report, unsigned groupid, int direction)
 {

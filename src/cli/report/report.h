@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a run came to, in fio's three forms: text that reads as fio's, JSON that loads where fio's
- * loads, and terse lines. Jobs with group_reporting are told as one.
+ * The results of a run in fio's formats: text, and JSON that fio's tools read. Jobs with
+ * group_reporting are reported as one.
  */
-#ifndef CLI_REPORT_H
-#define CLI_REPORT_H
+#ifndef CLI_REPORT_REPORT_H
+#define CLI_REPORT_REPORT_H
 
 #include <stdio.h>
 
-#include "compare.h"
-#include "jobs.h"
+#include "cli/compare/results.h"
+#include "cli/jobs/jobs.h"
 
-/* What a drive did between two points, as /proc/diskstats has it. */
+/* Counters of a drive from /proc/diskstats. */
 struct disk_use {
 	char name[32];
 	uint64_t ios[2], merges[2], ticks_ms[2], sectors[2]; /* by enum nvs_direction */
@@ -19,32 +19,40 @@ struct disk_use {
 };
 
 #define REPORT_DISKS_MAX 32
-/* The drives beneath the paths of a plan, and what stands on their counters. */
+/* The drives under the paths of a plan. */
 struct disk_watch {
 	struct disk_use at[REPORT_DISKS_MAX];
 	unsigned n;
 	uint64_t since_ns;
 };
+/* Finds the drives and reads their counters. */
 void disks_begin(struct disk_watch *watch, const struct bench_plan *plan);
-/* The counters become what came since; once for each beginning. */
+/* Makes the counters those since disks_begin; once for each. */
 void disks_end(struct disk_watch *watch);
+
+/* A job with its clones, run by nvswap and by fio; figures are medians over the rounds. */
+struct fio_row {
+	char job[JOB_NAME_MAX + 1];
+	unsigned rounds;
+	/* CPU time is that of nvswap's processes, and of the threads of fio's jobs. */
+	struct job_figures ours, theirs;
+	double ratio; /* of bytes per second, both directions together; median of the rounds' */
+};
 
 struct bench_report {
 	const struct bench_plan *plan;
 	const struct bench_result *const *results; /* of each job of the plan */
-	const struct disk_watch *disks;		   /* NULL: not known */
-	const struct compare_row *compared;
+	const struct disk_watch *disks;		   /* NULL: unknown */
+	const struct fio_row *compared;
 	unsigned ncompared; /* 0: not asked for */
-	bool status;	    /* in the middle of a run, by --status-interval */
+	bool status;	    /* during a run, for --status-interval */
 };
 
-/* 0, or -ENOMEM; whether everything was written, output_close() tells. */
+/* 0 or -ENOMEM; output_close() reports failed writes. */
 int report_text(FILE *file, const struct bench_report *report);
 int report_json(FILE *file, const struct bench_report *report);
-int report_terse(FILE *file, const struct bench_report *report);
 
-/* Figures that several forms tell. */
-const char *bench_rw_name(unsigned rw);
+/* Used beyond reports, too. */
 double cpu_ms_per_gib(const struct bench_result *result);
 
 #endif

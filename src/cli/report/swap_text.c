@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What nvswap tells of a job in text beside what fio would: what was swapped, the steps, processor
- * time for each GiB, engine, pool and the outcome of comparing, in the form of fio's lines. What is
- * not known to be right is not called so. Memory is in MiB and GiB, rates are in GB/s.
+ * Lines about a job that fio does not have, in fio's form: tensors, steps, CPU time per GiB,
+ * engine, pool and the outcome of verifying. Memory is in MiB and GiB, rates are in GB/s.
  */
 #include <inttypes.h>
 
-#include "report_text.h"
+#include "base/error.h"
+#include "cli/report/text.h"
 
 #define LABEL	 "  %-13s: "
 #define SUBLABEL "     %-10s: "
@@ -19,11 +19,12 @@ static const char *memory(uint64_t nbytes, char text[SHORT_NUMBER])
 
 	for (; value >= 1024 && unit < 4; unit++)
 		value /= 1024;
-	snprintf(text, SHORT_NUMBER, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+	snprintf(text, SHORT_NUMBER, "%.*f %s", unit ? 1 : 0, value,
+		 nbytes == 1 ? "byte" : units[unit]);
 	return text;
 }
 
-/* fio's label of a line, and of one that belongs to it. */
+/* fio's indentation for a line and for one that belongs to it. */
 static void label(FILE *file, const char *name)
 {
 	fprintf(file, LABEL, name);
@@ -49,9 +50,9 @@ static void print_model(FILE *file, const struct report_group *group)
 
 	label(file, bench_rw_name(options->rw));
 	if (model->path)
-		fprintf(file, "%s, %zu tensors, ", model->path, model->n);
+		fprintf(file, "%s, %zu tensor%s, ", model->path, model->n, plural(model->n));
 	else
-		fprintf(file, "%zu made-up tensors, ", model->n);
+		fprintf(file, "%zu made-up tensor%s, ", model->n, plural(model->n));
 	fputs(memory(model->nbytes, text), file);
 	if (model->n < model->n_whole)
 		fprintf(file, " (of %zu, %s)", model->n_whole, memory(model->nbytes_whole, text));
@@ -61,10 +62,31 @@ static void print_model(FILE *file, const struct report_group *group)
 		fprintf(file, ", for %.3g s", (double)options->runtime_ms / 1e3);
 	else
 		fprintf(file, ", %" PRIu64 " %s%s", options->loops,
-			one_of_steps(group) ? "step" : "loop", options->loops == 1 ? "" : "s");
+			one_of_steps(group) ? "step" : "loop", plural(options->loops));
 	if (options->runtime_ms && !options->time_based)
 		fprintf(file, ", for %.3g s at most", (double)options->runtime_ms / 1e3);
 	fprintf(file, ", seed %" PRIu64 "\n", options->seed);
+}
+
+static void print_replay(FILE *file, const struct report_group *group)
+{
+	const struct replay_figures *replay = &group->result.replay;
+	char in[SHORT_NUMBER], out[SHORT_NUMBER];
+
+	if (replay->recorded_ns) {
+		sublabel(file, "recorded");
+		fprintf(file, "%.3f s, %.3f s of it waiting for the drive; %s read, %s written\n",
+			(double)replay->recorded_ns / 1e9, (double)replay->recorded_stall_ns / 1e9,
+			memory(replay->recorded_bytes[NVS_READ], in),
+			memory(replay->recorded_bytes[NVS_WRITE], out));
+	}
+	sublabel(file, "replayed");
+	fprintf(file, "%.3f s, %.3f s of it waiting for the drive; %s read, %s written; %s\n",
+		(double)group->result.window_ns / 1e9, (double)replay->stall_ns / 1e9,
+		memory(group->result.bytes[NVS_READ], in),
+		memory(group->result.bytes[NVS_WRITE], out),
+		group->job->options.pace == PACE_MAX ? "as fast as possible"
+						     : "computing as recorded");
 }
 
 static void print_work(FILE *file, const struct report_group *group)
@@ -99,16 +121,18 @@ static void print_step_times(FILE *file, const struct bench_result *result)
 	const struct nvs_step_io *sum = &steps->sum;
 
 	label(file, "step time");
-	fprintf(file,
-		"%.1f ms (%.1f to %.1f, of %" PRIu64 "): compute %.1f ms, I/O %.1f ms, "
-		"hidden %.1f ms, %.0f %% of the shorter\n",
+	fprintf(file, "%.1f ms (%.1f to %.1f, of %" PRIu64 "): compute %.1f ms, I/O %.1f ms, ",
 		per_step(result, sum->wall_ns) / 1e6, (double)steps->wall_min_ns / 1e6,
 		(double)steps->wall_max_ns / 1e6, steps->steps,
-		per_step(result, sum->compute_ns) / 1e6, per_step(result, sum->io_ns) / 1e6,
-		per_step(result, sum->hidden_ns) / 1e6, 100 * hidden_share(result));
+		per_step(result, sum->compute_ns) / 1e6, per_step(result, sum->io_ns) / 1e6);
+	if (steps_note(result))
+		fprintf(file, "nothing to hide\n%15snote: %s\n", "", steps_note(result));
+	else
+		fprintf(file, "hidden %.1f ms, %.0f %% of the shorter\n",
+			per_step(result, sum->hidden_ns) / 1e6, 100 * hidden_share(result));
 }
 
-/* What one step moved, found in memory, and waited for. */
+/* Means per step. */
 static void print_step_moves(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
@@ -171,14 +195,15 @@ static void print_updates(FILE *file, const struct report_group *group)
 
 	label(file, "updates");
 	fprintf(file,
-		"%" PRIu64 " elements in %" PRIu64 " groups, %s on %u thread%s, "
+		"%" PRIu64 " element%s in %" PRIu64 " group%s, %s on %u thread%s, "
 		"%.1f ms of processor time with the norm\n",
-		steps->elements, steps->groups, steps->kernel ? steps->kernel : "no kernel",
-		steps->threads, steps->threads == 1 ? "" : "s",
+		steps->elements, plural(steps->elements), steps->groups, plural(steps->groups),
+		steps->kernel ? steps->kernel : "no kernel", steps->threads, plural(steps->threads),
 		per_step(&group->result, steps->updates_ns) / 1e6);
 	if (steps->skipped) {
 		sublabel(file, "skipped");
-		fprintf(file, "%" PRIu64 " steps: gradients overflowed\n", steps->skipped);
+		fprintf(file, "%" PRIu64 " step%s: gradients overflowed\n", steps->skipped,
+			plural(steps->skipped));
 	}
 	print_gradients(file, group);
 }
@@ -206,26 +231,24 @@ static void print_steps(FILE *file, const struct report_group *group)
 static void print_engine(FILE *file, const struct report_group *group)
 {
 	const struct nvs_aio_stats *aio = &group->result.engine.aio;
-	uint64_t least, most, least_written, most_written;
+	const struct bench_job *job = group->job;
+	enum nvs_device device = job->block == NVS_OFFLOAD_PARAM ? job->config.param.device
+								 : job->config.optimizer.device;
+	uint64_t least, most;
 	char text[SHORT_NUMBER];
 
 	label(file, "engine");
 	fprintf(file, "%s, %u worker%s x depth %u, blocks of ", aio->ioengine, aio->workers,
-		aio->workers == 1 ? "" : "s", group->job->config.aio.queue_depth);
-	job_block_sizes(group->job, NVS_READ, &least, &most);
-	job_block_sizes(group->job, NVS_WRITE, &least_written, &most_written);
-	least = least_written < least ? least_written : least;
-	most = most_written > most ? most_written : most;
+		plural(aio->workers), group->job->config.aio.queue_depth);
+	job_block_sizes(group->job, &least, &most);
 	if (least < most)
 		fprintf(file, "%s to ", memory(least, text));
 	fprintf(file, "%s%s%s", memory(most, text), aio->fixed_buffers ? ", fixed buffers" : "",
 		aio->fixed_files ? ", fixed files" : "");
-	if (is_fio_mode(group->job->options.rw) && !group->job->options.direct)
-		fputs(", buffered: as asked\n", file);
-	else
-		fputs(group->result.engine.direct ? ", direct\n"
-						  : ", buffered: the file system has no O_DIRECT\n",
-		      file);
+	fputs(device == NVS_DEVICE_CPU	    ? ", in host memory\n"
+	      : group->result.engine.direct ? ", direct\n"
+					    : ", buffered: the file system has no O_DIRECT\n",
+	      file);
 	if (*aio->ioengine_reason) {
 		sublabel(file, "reason");
 		fprintf(file, "%s\n", aio->ioengine_reason);
@@ -246,9 +269,10 @@ static void print_pool(FILE *file, const struct bench_result *result)
 		pool->huge		 ? "explicit"
 		: pool->transparent_huge ? "transparent"
 					 : "no");
-	if (aio->fixed_buffers) {
+	if (aio->fixed_buffers || *aio->buffers_reason) {
 		sublabel(file, "registered");
-		fprintf(file, "%s with the rings\n", memory(aio->registered_bytes, bytes));
+		fprintf(file, "%s with the rings%s%s\n", memory(aio->registered_bytes, bytes),
+			*aio->buffers_reason ? "; " : "", aio->buffers_reason);
 	}
 	label(file, "bounce");
 	fprintf(file, "%s set aside, %s went through it\n", memory(aio->bounce_bytes, bytes),
@@ -257,7 +281,7 @@ static void print_pool(FILE *file, const struct bench_result *result)
 
 /* ---- Verify */
 
-/* Where the outcome is open, what is known of it. */
+/* Not everything was compared: say what was. */
 static void print_open_verify(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
@@ -293,8 +317,8 @@ static void print_equal(FILE *file, const struct report_group *group)
 		fprintf(file, "%s compared, every byte equal",
 			memory(result->verified_bytes, text));
 	if (group->asked_verify < group->njobs)
-		fprintf(file, " in %u jobs; not asked for in the other %u", group->asked_verify,
-			group->njobs - group->asked_verify);
+		fprintf(file, " in %u job%s; not asked for in the other %u", group->asked_verify,
+			plural(group->asked_verify), group->njobs - group->asked_verify);
 }
 
 static void print_verify(FILE *file, const struct report_group *group)
@@ -306,10 +330,11 @@ static void print_verify(FILE *file, const struct report_group *group)
 	if (!group->asked_verify)
 		fputs("not asked for (--verify)", file);
 	else if (verify_errors(result))
-		fprintf(file, "%" PRIu64 " %s DIFFER", verify_errors(result),
-			rw == RW_STEP	  ? "values"
-			: is_fio_mode(rw) ? "blocks"
-					  : "tensors");
+		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", verify_errors(result),
+			rw == RW_STEP	  ? "value"
+			: is_fio_mode(rw) ? "block"
+					  : "tensor",
+			plural(verify_errors(result)), verify_errors(result) == 1 ? "S" : "");
 	else if (result->error.code || group->compared < group->asked_verify)
 		print_open_verify(file, group);
 	else
@@ -321,6 +346,8 @@ void report_swap_text(FILE *file, const struct report_group *group)
 {
 	if (!is_fio_mode(group->job->options.rw))
 		print_model(file, group);
+	if (group->job->accesses && group->result.measured)
+		print_replay(file, group);
 	if (group_has_steps(group))
 		print_steps(file, group);
 	print_work(file, group);

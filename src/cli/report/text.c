@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Text that reads as fio's: names, order, units and blanks are those that its readers look for.
- * What nvswap tells beside it follows each job's part, in report_swap_text.c.
+ * Text with the names, order, units and spacing of fio's output, for tools that parse it. The lines
+ * of report/swap_text.c follow each job.
  */
-#include "report_text.h"
+#include "cli/report/text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,13 +12,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "report_group.h"
+#include "cli/report/group.h"
 
 static const char *const direction_names[] = {[NVS_READ] = "read", [NVS_WRITE] = "write"};
 
 /*
- * At most four digits with one unit's prefix, or fewer and as many decimals as make it four with
- * the point, as fio has it: 9999, 10.0k, 999k, 1.00M of 1000 or 1024.
+ * fio's short numbers, four characters without the prefix: 9999, 10.0k, 999k, 1.00M; prefixes are
+ * powers of 1000 or 1024.
  */
 static const char *short_number(double value, unsigned thousand, const char *unit,
 				char text[SHORT_NUMBER])
@@ -28,7 +28,7 @@ static const char *short_number(double value, unsigned thousand, const char *uni
 	unsigned prefix = 0;
 	int decimals = 0;
 
-	/* Half of the last digit further it would have five. */
+	/* From here on it rounds to five digits. */
 	for (; value >= 9999.5 && prefix < 5; prefix++) {
 		value /= thousand;
 		decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
@@ -50,21 +50,19 @@ const char *short_bytes(double value, unsigned thousand, char text[SHORT_NUMBER]
 
 /* ---- Before the first job */
 
+/* fio prints the sizes of reads, writes and trims. */
 static void print_block_sizes(FILE *file, const struct bench_job *job)
 {
-	uint64_t least[2], most[2];
-	char low[2][SHORT_NUMBER], high[2][SHORT_NUMBER];
+	char low[SHORT_NUMBER], high[SHORT_NUMBER];
+	uint64_t least, most;
 
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		job_block_sizes(job, d, &least[d], &most[d]);
-		short_bytes((double)least[d], 1024, low[d]);
-		short_bytes((double)most[d], 1024, high[d]);
-	}
-	fprintf(file, "bs=(R) %s-%s, (W) %s-%s, (T) %s-%s", low[NVS_READ], high[NVS_READ],
-		low[NVS_WRITE], high[NVS_WRITE], low[NVS_WRITE], high[NVS_WRITE]);
+	job_block_sizes(job, &least, &most);
+	short_bytes((double)least, 1024, low);
+	short_bytes((double)most, 1024, high);
+	fprintf(file, "bs=(R) %s-%s, (W) %s-%s, (T) %s-%s", low, high, low, high, low, high);
 }
 
-/* Clones are told once, and "..." stands for the rest. */
+/* Like fio, print one line for a job and "..." for its clones. */
 static void print_head(FILE *file, const struct bench_report *report)
 {
 	const struct bench_plan *plan = report->plan;
@@ -88,7 +86,7 @@ static void print_head(FILE *file, const struct bench_report *report)
 		plan->n == 1 ? "" : "es");
 }
 
-/* ---- A job, or jobs told as one */
+/* ---- A job, or jobs reported as one */
 
 static void print_name(FILE *file, const struct report_group *group)
 {
@@ -113,8 +111,7 @@ struct unit {
 	uint64_t ns;
 };
 
-/* The largest unit in which neither the least nor the most loses what it says; `spread` of the
- * values must not vanish in it either. */
+/* fio's choice: the largest unit in which minimum, maximum and deviation keep their digits. */
 static struct unit unit_of(uint64_t least, uint64_t most, double spread)
 {
 	static const struct unit units[] = {{"msec", 1000000}, {"usec", 1000}};
@@ -134,7 +131,7 @@ static void print_latency(FILE *file, const char *name, const struct nvs_latency
 
 	if (!latency->count)
 		return;
-	/* Six digits, and thousands of a unit are its k. */
+	/* Beyond six digits fio shortens numbers. */
 	snprintf(least, sizeof(least), "%" PRIu64, latency->min_ns / unit.ns);
 	snprintf(most, sizeof(most), "%" PRIu64, latency->max_ns / unit.ns);
 	if (strlen(least) > 6)
@@ -145,7 +142,7 @@ static void print_latency(FILE *file, const char *name, const struct nvs_latency
 		least, most, nvs_latency_mean(latency) / (double)unit.ns, stddev / (double)unit.ns);
 }
 
-/* Rounded up: so many per cent stayed within it. */
+/* Rounded up, so that the percentage holds. */
 static void print_percentiles(FILE *file, const struct report_group *group,
 			      const struct nvs_latency *latency)
 {
@@ -212,7 +209,7 @@ static void print_direction(FILE *file, const struct report_group *group, enum n
 	print_samples(file, group, d);
 }
 
-/* Five to a line, and none that nothing fell into. */
+/* Five to a line; zeros are left out. */
 static void print_shares(FILE *file, const char *unit, const double *share, unsigned n)
 {
 	unsigned shown = 0;
@@ -284,7 +281,7 @@ static void print_group(FILE *file, const struct report_group *group)
 
 /* ---- After the last job */
 
-/* The parts of a report with one groupid, which ran at the same time. */
+/* Totals of the jobs with one groupid, which ran at the same time. */
 struct status {
 	unsigned groupid;
 	uint64_t bytes[2], least_ms[2], most_ms[2];
@@ -344,7 +341,7 @@ static void print_disks(FILE *file, const struct disk_watch *disks)
 	}
 }
 
-/* Neighbours in the plan that share a groupid are counted in one; statuses has room for all. */
+/* Jobs with one groupid are neighbours in the plan; statuses has room for all jobs. */
 static void print_all(FILE *file, const struct bench_report *report, struct report_group *group,
 		      struct status *statuses)
 {
@@ -375,7 +372,7 @@ int report_text(FILE *file, const struct bench_report *report)
 
 	if (!rc) {
 		print_all(file, report, group, statuses);
-		compare_text(file, report->compared, report->ncompared);
+		report_fio_text(file, report->compared, report->ncompared);
 	}
 	free(statuses);
 	free(group);

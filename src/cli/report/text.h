@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parts that the text of a report is put together from.
+ * Parts of a report's text.
  */
 #ifndef CLI_REPORT_TEXT_H
 #define CLI_REPORT_TEXT_H
 
-#include "report_group.h"
+#include "cli/report/group.h"
 
 #define SHORT_NUMBER 32
 
-/* fio's short numbers, in text[], which is returned: 9999, 10.3k, 645M; with its B 645MiB, 676MB.
- */
+/* fio's short numbers, such as 9999, 10.3k, 645MiB; returns text. */
 const char *short_count(double value, char text[SHORT_NUMBER]);
 const char *short_bytes(double value, unsigned thousand, char text[SHORT_NUMBER]);
 
-/* What nvswap knows of a job beside what fio knows. */
+/* Lines that fio does not have. */
 void report_swap_text(FILE *file, const struct report_group *group);
+/* The rows of --compare, in the units of fio's text. */
+void report_fio_text(FILE *file, const struct fio_row *rows, unsigned nrows);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A configuration file with a choice put in: a new file beside it takes its place when it is whole
- * and on the drive, with its mode and owner. What a link leads to is replaced, not the link.
+ * Writes a choice into a configuration file: a new file beside it, with its mode and owner, takes
+ * its place once it is whole and on the drive. Of a link the target is replaced.
  */
-#include "tune.h"
+#include "cli/tune/tune.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "commands.h"
+#include "cli/commands.h"
 
 #define TEXT_MAX ((off_t)64 << 20) /* as nvs_config_load has it */
 
@@ -71,7 +71,7 @@ static int target_open(struct target *target, const char *path, struct nvs_error
 	if (fstat(fd, &target->st))
 		rc = fail(error, -errno, "%s: %s", path, nvs_strerror(-errno));
 	else if (!S_ISREG(target->st.st_mode))
-		rc = fail(error, -EINVAL, "%s is no file, so there is nothing to write into", path);
+		rc = fail(error, -EINVAL, "%s is not a regular file", path);
 	else if (target->st.st_size > TEXT_MAX)
 		rc = fail(error, -EFBIG, "%s is larger than a configuration may be, 64 MiB", path);
 	else if ((rc = read_text(target, fd)))
@@ -114,7 +114,7 @@ static int sync_directory(const char *path)
 	return rc;
 }
 
-/* The owner first: a change of owner takes bits off the mode. */
+/* The owner first, because changing it clears bits of the mode. */
 static int fill_new(int fd, const struct target *target, const char *text, size_t nbytes)
 {
 	struct stat st;
@@ -140,7 +140,7 @@ static int open_new(const struct target *target, char *path, size_t size, struct
 	fd = mkostemp(path, O_CLOEXEC);
 	if (fd < 0)
 		return fail(error, -errno,
-			    "%s can't be replaced, for nothing can be made in its directory: %s; "
+			    "%s can't be replaced, because its directory can't be written: %s; "
 			    "give a copy in a directory that you may write to",
 			    target->path, nvs_strerror(-errno));
 	return fd;
@@ -161,12 +161,12 @@ static int replace(const struct target *target, const char *text, size_t nbytes,
 		rc = -errno;
 	if (rc) {
 		unlink(path);
-		return fail(error, rc, "%s is as it was, for it can't be replaced: %s",
+		return fail(error, rc, "%s is unchanged, because it can't be replaced: %s",
 			    target->path, nvs_strerror(rc));
 	}
 	rc = sync_directory(target->directory);
 	if (rc)
-		fail(error, rc, "%s has the choice, but a crash may take it back: %s", target->path,
+		fail(error, rc, "%s has the choice, but a crash may undo that: %s", target->path,
 		     nvs_strerror(rc));
 	return rc;
 }

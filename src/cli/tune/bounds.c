@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every value is a power of two, from what helps small tensors to what the longest I/Os take.
- * Decides by what the library tells of machine and path.
+ * Every value of a setting is a power of two.
  */
-#include "tune_bounds.h"
+#include "cli/tune/bounds.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,8 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "tune_drive.h"
 
 #define MIB	    ((uint64_t)1 << 20)
 #define WORKING_SET (1024 * MIB)
@@ -49,22 +46,22 @@ int tune_look(const struct tune_options *options, struct tune_drive *drive, stru
 		return rc;
 	if (drive->path.block_device)
 		return refuse(error, -EINVAL,
-			      "%.512s is a block device, and what is on it would be lost: give a "
+			      "%.512s is a block device, whose contents would be lost: give a "
 			      "directory on its file system",
 			      directory);
 	if (stat(directory, &st))
 		return refuse(error, -errno, "%.512s: %s", directory, nvs_strerror(-errno));
 	if (!S_ISDIR(st.st_mode))
-		return refuse(error, -ENOTDIR, "%.512s is no directory: give one on the drive",
+		return refuse(error, -ENOTDIR, "%.512s is not a directory: give one on the drive",
 			      directory);
 	if (!drive->path.direct)
 		return refuse(error, -ENOTSUP,
-			      "%.512s is on %.32s, which has no direct I/O: memory would be "
-			      "measured, not a drive. Give a directory on ext4 or xfs (findmnt -t "
-			      "ext4,xfs lists some)",
+			      "%.512s is on %.32s, which has no direct I/O, so memory would be "
+			      "measured: give a directory on ext4 or xfs (findmnt -t ext4,xfs "
+			      "lists some)",
 			      directory, drive->path.filesystem);
 	if (access(directory, W_OK | X_OK))
-		return refuse(error, -errno, "nothing can be made in %.512s: %s", directory,
+		return refuse(error, -errno, "can't create a file in %.512s: %s", directory,
 			      nvs_strerror(-errno));
 	return 0;
 }
@@ -74,19 +71,26 @@ int tune_choose_working_set(const struct tune_options *options, struct tune_driv
 {
 	uint64_t free_bytes = drive->path.free_bytes, set = options->working_set;
 
-	if (!set)
+	if (!set) {
 		set = free_bytes / 4 < WORKING_SET ? free_bytes / 4 : WORKING_SET;
+		set = options->max_writes / 4 < set ? options->max_writes / 4 : set;
+	}
 	if (set < TUNE_WORKING_SET_MIN)
 		set = TUNE_WORKING_SET_MIN;
 	set -= set % MIB;
 	if (free_bytes < set + set / 10)
 		return refuse(error, -ENOSPC,
-			      "%.512s has %llu MiB free; tuning with %llu MiB takes a tenth more "
-			      "than these: make room%s",
+			      "%.512s has %llu MiB free, and tuning on %llu MiB needs a tenth more "
+			      "than that: make room%s",
 			      options->directory, (unsigned long long)(free_bytes / MIB),
 			      (unsigned long long)(set / MIB),
 			      set > TUNE_WORKING_SET_MIN ? ", or give a smaller --working-set"
 							 : "");
+	if (set > options->max_writes)
+		return refuse(error, -EINVAL,
+			      "filling a file of %llu MiB is more than --max-writes allows: give a "
+			      "smaller --working-set",
+			      (unsigned long long)(set / MIB));
 	drive->working_set = set;
 	return 0;
 }
@@ -99,7 +103,7 @@ uint64_t tune_memory_bytes(const struct tune_drive *drive)
 	return nbytes > MEMORY_MIN ? nbytes - nbytes % MIB : MEMORY_MIN;
 }
 
-/* The powers of two from `least` to `most`; how many, which may be none. */
+/* Stores the powers of two from `least` to `most`, and returns how many there are. */
 static unsigned powers(uint64_t least, uint64_t most, uint32_t values[TUNE_VALUES_MAX])
 {
 	unsigned n = 0;

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap tune`: looks at what there is, makes and fills a file, searches, and tells. The search is
- * in tune_search.c, what it measures in tune_load.c; here is what a search needs and what is made
- * of its outcome.
+ * `nvswap tune`: checks what it may do, makes and fills a file, searches, and reports the choice.
  */
-#include "tune.h"
+#include "cli/tune/tune.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,17 +12,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "commands.h"
-#include "huge_map.h"
-#include "progress.h"
-#include "stop.h"
-#include "tune_bounds.h"
-#include "tune_drive.h"
-#include "tune_words.h"
+#include "base/clock.h"
+#include "base/huge_map.h"
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "cli/stop.h"
+#include "cli/tune/bounds.h"
+#include "cli/tune/drive.h"
+#include "cli/tune/scratch_file.h"
 
-#define REFERENCE_NS   UINT64_C(150000000)
-#define BLOCK_TEXT_MAX 512
+#define MIB		 (1u << 20)
+#define REFERENCE_NS	 UINT64_C(150000000)
+#define REFERENCE_NS_MIN UINT64_C(10000000)
+#define BLOCK_TEXT_MAX	 512
 
 struct tuning {
 	const struct tune_options *options;
@@ -34,12 +34,17 @@ struct tuning {
 	struct tune_space space;
 	struct tune_rules rules;
 	struct tune_work work;
-	struct tune_file file;
+	struct scratch_file file;
 	struct tune_outcome outcome;
 	struct nvs_error error;
 };
 
-/* ---- What a round needs ---- */
+static uint64_t spent_ns(const struct tuning *tuning)
+{
+	return clock_ns() - tuning->began_ns;
+}
+
+/* ---- What the search sees ---- */
 
 static int open_aio(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
@@ -51,7 +56,12 @@ static int open_aio(void *arg, const struct nvs_aio_config *config, struct nvs_a
 static uint64_t clock_of(void *arg)
 {
 	(void)arg;
-	return now_ns();
+	return clock_ns();
+}
+
+static uint64_t written_of(void *arg)
+{
+	return ((struct tune_work *)arg)->workload.written;
 }
 
 static bool asked_to_end(void)
@@ -59,23 +69,22 @@ static bool asked_to_end(void)
 	return stop_signal();
 }
 
-/* After each round, so not often. The bar is of the time, which the search may not need all of. */
-static void show_progress(void *arg, const char *phase, uint64_t spent_ns, uint64_t budget_ns)
+/* Called once a round, so not often. */
+static void show_progress(void *arg, const char *phase, double share)
 {
 	const struct tune_work *work = arg;
-	uint64_t left_ns = spent_ns < budget_ns ? budget_ns - spent_ns : 0;
 	char rate[32];
 
 	if (isatty(STDERR_FILENO) != 1)
 		return;
 	snprintf(rate, sizeof(rate), "%6.2f GB/s", work->rate / 1e9);
-	progress_draw(phase, 1 - (double)left_ns / (double)budget_ns, rate, (double)left_ns / 1e9);
+	progress_draw(phase, share, rate, -1);
 }
 
-/* Bytes that no drive can make shorter, on huge pages where the machine has them. */
+/* Random bytes, which no drive can compress. */
 static void *make_memory(uint64_t nbytes)
 {
-	uint64_t x = 0x9e3779b97f4a7c15u, *words = huge_map(nbytes);
+	uint64_t x = 0x9e3779b97f4a7c15u, *words = huge_map(nbytes, NULL);
 
 	for (uint64_t i = 0; words && i < nbytes / sizeof(*words); i++) {
 		x ^= x << 13;
@@ -88,44 +97,55 @@ static void *make_memory(uint64_t nbytes)
 
 /* ---- The run ---- */
 
-static uint64_t spent_ns(const struct tuning *tuning)
-{
-	return now_ns() - tuning->began_ns;
-}
-
 static int fill(struct tuning *tuning)
 {
 	uint64_t time_ns = tuning->options->time_ms * 1000000, asked = tuning->drive.working_set;
 	int rc = tune_fill(&tuning->work, time_ns / 3, time_ns, &tuning->error);
 
 	if (!rc && tuning->drive.working_set < asked)
-		say("warning: a third of the time was enough to write %llu MiB and not %llu, so "
-		    "less is worked on: give a longer --time, or a smaller --working-set",
-		    (unsigned long long)(tuning->drive.working_set >> 20),
-		    (unsigned long long)(asked >> 20));
+		say("warning: a third of the time was enough to write only %llu MiB of %llu, so "
+		    "tuning works on these: give a longer --time or a smaller --working-set",
+		    (unsigned long long)(tuning->drive.working_set / MIB),
+		    (unsigned long long)(asked / MIB));
 	return rc;
 }
 
-/* How long a round of the reference is: a little of the time in all. */
-static uint64_t reference_ns(const struct tuning *tuning)
+/* How long a round of the reference is, a small part of the time; 0: it would cost too much of what
+ * may be written. Sets aside the writes of the one that follows the search. */
+static uint64_t plan_reference(struct tuning *tuning)
 {
-	uint64_t share = tuning->options->time_ms * 1000000 / 60;
+	struct tune_workload *workload = &tuning->work.workload;
+	uint64_t share = tuning->options->time_ms * 1000000 / 60, left, cost;
+	uint64_t length = share < REFERENCE_NS ? share : REFERENCE_NS;
 
-	return share < REFERENCE_NS ? share : REFERENCE_NS;
+	left = tuning->options->max_writes - workload->written;
+	cost = 3 * (uint64_t)(tuning->work.fill_first * 2e-9 * (double)length) + 96 * MIB;
+	if (tuning->rules.objective == TUNE_READ || length < REFERENCE_NS_MIN || cost > left / 16)
+		return 0;
+	workload->writes_max = tuning->options->max_writes - cost;
+	return length;
 }
 
-static int search(struct tuning *tuning)
+static int reference(struct tuning *tuning, uint64_t for_ns, double *rate)
+{
+	int rc = for_ns ? tune_reference(&tuning->work, for_ns, rate, &tuning->error) : 0;
+
+	return rc == -EDQUOT ? 0 : rc;
+}
+
+static int search(struct tuning *tuning, uint64_t kept_ns)
 {
 	const struct tune_meter meter = {.measure = tune_measure,
 					 .now_ns = clock_of,
+					 .written = written_of,
 					 .progress = show_progress,
 					 .arg = &tuning->work};
-	/* Six rounds of reference take their warm-up too, and so does ending. */
-	uint64_t time_ns = tuning->options->time_ms * 1000000, kept_ns = 6 * reference_ns(tuning);
-	uint64_t spent = spent_ns(tuning);
+	const struct tune_workload *workload = &tuning->work.workload;
+	uint64_t time_ns = tuning->options->time_ms * 1000000, spent = spent_ns(tuning) + kept_ns;
 	int rc;
 
-	tuning->rules.budget_ns = spent + kept_ns < time_ns ? time_ns - spent - kept_ns : 1;
+	tuning->rules.budget_ns = spent < time_ns ? time_ns - spent : 1;
+	tuning->rules.writes_max = workload->writes_max - workload->written;
 	rc = tune_search(&tuning->space, &tuning->rules, &meter, &tuning->outcome, &tuning->error);
 	fputs(progress_erase(), stderr);
 	return rc;
@@ -133,27 +153,30 @@ static int search(struct tuning *tuning)
 
 static int measure_all(struct tuning *tuning)
 {
+	uint64_t length;
 	double last = 0;
 	int rc = fill(tuning);
 
-	/* What may be in flight follows from what is there to work on. */
+	/* What may be in flight depends on how much was filled. */
 	if (!rc)
 		rc = tune_space_make(tuning->options, &tuning->drive, &tuning->space,
 				     &tuning->error);
+	if (rc)
+		return rc;
+	length = plan_reference(tuning);
+	rc = reference(tuning, length, &tuning->work.reference_first);
+	/* The second reference takes its warm-up too. */
 	if (!rc)
-		rc = tune_reference(&tuning->work, reference_ns(tuning),
-				    &tuning->work.reference_first, &tuning->error);
+		rc = search(tuning, 6 * length);
+	tuning->work.workload.writes_max = tuning->options->max_writes;
 	if (!rc)
-		rc = search(tuning);
-	if (!rc)
-		rc = tune_reference(&tuning->work, reference_ns(tuning), &last, &tuning->error);
-	if (!rc)
-		tune_judge_writes(&tuning->work, last);
+		rc = reference(tuning, length, &last);
+	tune_judge_writes(&tuning->work, last);
 	return rc;
 }
 
-/* The status to exit with. */
-static int said(const struct tuning *tuning, int rc)
+/* The exit status for a result of the run. */
+static int status_of(const struct tuning *tuning, int rc)
 {
 	if (!rc)
 		return 0;
@@ -165,42 +188,59 @@ static int said(const struct tuning *tuning, int rc)
 	return STATUS_FAILED;
 }
 
+static void announce_writes(const struct tuning *tuning)
+{
+	double gib = 1024.0 * MIB, fills = (double)tuning->drive.working_set / gib;
+
+	if (tuning->rules.objective == TUNE_READ)
+		say("writes %.2f GiB to %s, the file that it reads", fills,
+		    tuning->options->directory);
+	else
+		say("writes at most %.2f GiB to %s: %.2f GiB to fill a file, the rest to measure "
+		    "(--max-writes)",
+		    (double)tuning->options->max_writes / gib, tuning->options->directory, fills);
+}
+
 static int measure_on_file(struct tuning *tuning)
 {
-	int rc = tune_file_make(&tuning->file, tuning->options->directory,
-				tuning->drive.working_set, &tuning->error);
+	struct tune_workload *workload = &tuning->work.workload;
+	int rc = scratch_file_make(&tuning->file, tuning->options->directory,
+				   tuning->drive.working_set, &tuning->error);
 
 	if (rc)
 		return rc;
-	tuning->work.load.path = tuning->file.path;
-	/* After the guard has been forked, which would share it. */
-	tuning->work.load.memory = make_memory(tuning->work.load.memory_bytes);
-	rc = tuning->work.load.memory ? measure_all(tuning) : -ENOMEM;
-	tune_file_remove(&tuning->file);
+	announce_writes(tuning);
+	workload->path = tuning->file.path;
+	/* After the guard was forked, so that it does not share the memory. */
+	workload->memory = make_memory(workload->memory_bytes);
+	rc = workload->memory ? measure_all(tuning) : -ENOMEM;
+	scratch_file_remove(&tuning->file);
 	return rc;
 }
 
 static int run(struct tuning *tuning)
 {
 	const struct tune_options *options = tuning->options;
-	struct tune_load *load = &tuning->work.load;
 
 	tuning->rules = (struct tune_rules){.objective = (enum tune_objective)options->objective,
 					    .tolerance = options->tolerance / 100,
-					    .exhaustive = options->exhaustive,
+					    .latency_max_ns = options->max_latency_ms * 1000000,
 					    .map = options->report,
 					    .seed = options->seed};
-	*load = (struct tune_load){.open = open_aio,
-				   .now_ns = clock_of,
-				   .working_set = tuning->drive.working_set,
-				   .memory_bytes = tune_memory_bytes(&tuning->drive),
-				   .stopped = asked_to_end};
-	tuning->work.drive = &tuning->drive;
-	tuning->work.ioengine = tuning->space.ioengines[0];
-	return said(tuning, measure_on_file(tuning));
+	tuning->work = (struct tune_work){
+		.workload = {.open = open_aio,
+			     .now_ns = clock_of,
+			     .working_set = tuning->drive.working_set,
+			     .memory_bytes = tune_memory_bytes(&tuning->drive),
+			     .writes_max = options->max_writes,
+			     .stopped = asked_to_end},
+		.drive = &tuning->drive,
+		.ioengine = tuning->space.ioengines[0],
+	};
+	return status_of(tuning, measure_on_file(tuning));
 }
 
-/* ---- What is told ---- */
+/* ---- Results ---- */
 
 static int write_output(struct output *output, const struct tune_result *result)
 {
@@ -209,14 +249,16 @@ static int write_output(struct output *output, const struct tune_result *result)
 
 	if (status)
 		return status;
-	if (result->options->format)
-		return tune_json(output->file, result);
+	if (result->options->format) {
+		tune_json(output->file, result);
+		return 0;
+	}
 	tune_block_text(result, text, sizeof(text));
 	fputs(text, output->file);
 	return 0;
 }
 
-/* The engine that a configuration names; AUTO where it can't be read. */
+/* The engine that a configuration names; AUTO if it can't be read. */
 static enum nvs_ioengine named_ioengine(const char *path)
 {
 	enum nvs_ioengine ioengine = NVS_IOENGINE_AUTO;
@@ -241,7 +283,7 @@ static int apply(const struct tune_result *result)
 		return STATUS_FAILED;
 	}
 	if (named != NVS_IOENGINE_AUTO && named != point->ioengine)
-		say("%s named the I/O engine %s, for which the choice is not: it names %s now",
+		say("%s named the I/O engine %s, but the choice is for %s, which it names now",
 		    path, nvs_ioengine_name(named), nvs_ioengine_name(point->ioengine));
 	say("%s has the choice", path);
 	return 0;
@@ -275,6 +317,8 @@ static int tell(struct tuning *tuning, struct output *output)
 	else if (tuning->drive.slows_down)
 		say("warning: %s", tuning->drive.slows_text);
 	say("%s", tuning->outcome.why);
+	if (!tuning->outcome.certain)
+		say("not certain: %s", tuning->outcome.unsure);
 	if (options->apply && apply(&result))
 		status = STATUS_FAILED;
 	if (options->report && report(&result))
@@ -282,9 +326,9 @@ static int tell(struct tuning *tuning, struct output *output)
 	return status;
 }
 
-/* ---- What is looked at before ---- */
+/* ---- Checks before the run ---- */
 
-/* So that nobody waits a minute for what can't be written then. */
+/* Found out now, rather than after a minute of tuning. */
 static int check_report(const char *path)
 {
 	bool is_new = access(path, F_OK) && errno == ENOENT;
@@ -308,11 +352,11 @@ static bool is_same_file(const char *a, const char *b)
 		return false;
 	if (stat(a, &of_a) || stat(b, &of_b))
 		return !strcmp(a, b);
-	/* Any number of results may go to one device. */
+	/* Several results may go to one device. */
 	return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-/* A configuration would be lost under a result. */
+/* A result must not overwrite the configuration or another result. */
 static int check_files_differ(const struct tune_options *options)
 {
 	const struct {
@@ -343,7 +387,7 @@ static int look(struct tuning *tuning)
 	if (!rc && options->apply)
 		rc = tune_apply_check(options->apply, &tuning->error);
 	if (rc)
-		return said(tuning, rc);
+		return status_of(tuning, rc);
 	return options->report ? check_report(options->report) : 0;
 }
 
@@ -376,6 +420,6 @@ int cmd_tune(int argc, char **argv)
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&tune_command) : STATUS_USAGE;
-	tuning = (struct tuning){.options = &options, .given = &given, .began_ns = now_ns()};
+	tuning = (struct tuning){.options = &options, .given = &given, .began_ns = clock_ns()};
 	return tune(&tuning);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of `nvswap tune`: their table, and what must hold between them. Looks at no file.
+ * The options of `nvswap tune`, and the checks among them.
  */
 #include <errno.h>
 #include <stddef.h>
 
-#include "commands.h"
-#include "tune.h"
+#include "cli/commands.h"
+#include "cli/tune/tune.h"
 
 #define FIELD(name) offsetof(struct tune_options, name)
 
@@ -25,17 +25,23 @@ static const char *const objective_aliases[] = {"rw", NULL};
 static const struct option_spec option_specs[] = {
 	{"objective", "WHAT", OPTION_CHOICE, FIELD(objective), .choices = objectives,
 	 .aliases = objective_aliases,
-	 .help = "what is to be fast: swap, half reads and half writes (the default), or\n"
+	 .help = "what to tune for: swap, half reads and half writes (the default), or\n"
 		 "reads or writes alone"},
+	{"max-latency", "TIME", OPTION_DURATION, FIELD(max_latency_ms), .min = 1, .max = 60000,
+	 .help = "choose only settings that complete 99 % of their I/Os within this time,\n"
+		 "such as 10ms"},
 	{"time", "TIME", OPTION_DURATION, FIELD(time_ms), .min = 1000, .max = 86400000,
-	 .help = "how long it may take, 60s unless told otherwise, with making the file"},
+	 .help = "how long it may take, filling the file included (60s)"},
 	{"working-set", "SIZE", OPTION_SIZE, FIELD(working_set), .min = 64u << 20,
 	 .max = 1ull << 50,
-	 .help = "bytes of the file that is worked on: 1g, or a quarter of the free space\n"
-		 "if that is less. More than a drive's write cache, to see past it"},
+	 .help = "size of the file it works on: 1g, or a quarter of the free space or of\n"
+		 "--max-writes if that is less. To see past the write cache of a drive,\n"
+		 "give more than that holds"},
+	{"max-writes", "SIZE", OPTION_SIZE, FIELD(max_writes), .min = 64u << 20, .max = 1ull << 50,
+	 .help = "write no more than this to the drive, filling the file included (32g)"},
 	{"tolerance", "PERCENT", OPTION_PERCENT, FIELD(tolerance),
-	 .help = "settings that are slower by no more than this are as good, and the\n"
-		 "least demanding of them is chosen (2)"},
+	 .help = "settings slower than the fastest by no more than this are as good, and\n"
+		 "of these the one with the least in flight is chosen (2)"},
 	{"block-size-min", "SIZE", OPTION_SIZE, FIELD(block_size_min), .min = 4096,
 	 .max = TUNE_BLOCK_SIZE_MAX, .multiple = 4096,
 	 .help = "the smallest block tried (64k); each is a power of two"},
@@ -48,28 +54,26 @@ static const struct option_spec option_specs[] = {
 	 .max = NVS_THREAD_COUNT_MAX,
 	 .help = "the most workers tried (processors, at most 8); a power of two each"},
 	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengines,
-	 .help = "that engine alone; auto tries those that work here (auto)"},
-	{"exhaustive", NULL, OPTION_FLAG, FIELD(exhaustive),
-	 .help = "measure all settings there are, instead of searching; takes as long as\n"
-		 "that takes, up to --time"},
+	 .help = "the only engine to try; auto: all that work here (auto)"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
-	 .help = "of the order in which settings take turns (1)"},
+	 .help = "seed of the random order in which settings take turns (1)"},
 	{"apply", "FILE", OPTION_STRING, FIELD(apply),
-	 .help = "write the choice into this DeepSpeed configuration, and leave every\n"
-		 "other byte of it as it is"},
+	 .help = "write the choice into this DeepSpeed configuration, keeping every other\n"
+		 "byte of it"},
 	{"report", "FILE.html", OPTION_STRING, FIELD(report),
-	 .help = "a page with maps of block size and depth, the choice and why"},
+	 .help = "write a page with maps of block size and depth, and reasons for the choice"},
 	{"output-format", "FORMAT", OPTION_CHOICE, FIELD(format), .choices = formats,
-	 .help = "normal: the table of what was tried, and the aio block; json: all of it\n"
-		 "in one object (normal)"},
+	 .help = "normal: the aio block, and on standard error the table of what was tried;\n"
+		 "json: all of it in one object (normal)"},
 	{"output", "FILE", OPTION_STRING, FIELD(output),
-	 .help = "where the result goes (standard output)"},
+	 .help = "the file for the result (standard output)"},
 };
 
 static const struct tune_options defaults = {
 	.objective = TUNE_SWAP,
 	.tolerance = 2,
 	.time_ms = 60000,
+	.max_writes = 32ull << 30,
 	.seed = 1,
 };
 
@@ -78,7 +82,7 @@ const struct command_spec tune_command = {
 	.summary =
 		"Finds the block size, queue depth, workers and engine with which the drive under\n"
 		"a directory is fast, by measuring, and prints them as the aio block of a\n"
-		"DeepSpeed configuration. Works on a file of its own there, and removes it.",
+		"DeepSpeed configuration. Works on a temporary file in the directory.",
 	.notes = "Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
 		 "ms, s, m,\n"
 		 "h or d.\n"
@@ -101,7 +105,7 @@ int tune_options_parse(struct tune_options *options, struct options_given *given
 	if (status)
 		return status;
 	if (given->noperands != 1) {
-		say("tune takes one directory, that of the drive to tune for, and got %u",
+		say("tune takes one directory, on the drive to tune for, but got %u",
 		    given->noperands);
 		return -EINVAL;
 	}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Aios open the file by its name, round after round, so it has one for all of the run, which a
- * guard removes. The name is always the same and the file locked, so that what a crash of the
- * machine leaves is found and taken away, and two do not measure each other.
+ * Each round opens the file by name, so it keeps a name until a guard removes it. The name is
+ * always the same and the file is locked: a file left by a crash of the machine is found and
+ * removed, and two tunings never measure each other.
  */
-#include "tune_file.h"
+#include "cli/tune/scratch_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@ static bool is_there(const char *path, int fd)
 	       by_name.st_dev == opened.st_dev;
 }
 
-/* Takes away what a run has left that is no more. */
+/* Removes the file of a run that has ended without removing it. */
 static int remove_stale(const char *path, int fd, struct nvs_error *error)
 {
 	struct stat st;
@@ -42,17 +42,17 @@ static int remove_stale(const char *path, int fd, struct nvs_error *error)
 		return fail(error, -errno, path, nvs_strerror(-errno));
 	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
 		return fail(error, -EEXIST, path,
-			    "is where tuning puts its file, and not one of yours: remove it");
+			    "is where tuning puts its file, but is not a file of yours: remove it");
 	if (flock(fd, LOCK_EX | LOCK_NB))
 		return fail(error, -EBUSY, path,
-			    "belongs to another nvswap tune that runs there: wait for its end");
-	/* Else another has done it in the meantime, and the name may be that one's. */
+			    "is in use by another nvswap tune: wait for its end");
+	/* Otherwise another run removed it meanwhile, and the name may be its own. */
 	if (is_there(path, fd) && unlink(path) && errno != ENOENT)
 		return fail(error, -errno, path, nvs_strerror(-errno));
 	return 0;
 }
 
-/* The descriptor, of a file that is new and locked; or a negative errno. */
+/* The descriptor of a new, locked file, or a negative errno. */
 static int open_new(const char *path, struct nvs_error *error)
 {
 	for (unsigned i = 0; i < TRIES; i++) {
@@ -72,30 +72,30 @@ static int open_new(const char *path, struct nvs_error *error)
 			continue;
 		if (fd < 0)
 			return fail(error, -EEXIST, path,
-				    "is where tuning puts its file, and can't be opened: remove "
-				    "it");
+				    "is where tuning puts its file, but can't be opened: "
+				    "remove it");
 		rc = remove_stale(path, fd, error);
 		close(fd);
 		if (rc)
 			return rc;
 	}
-	return fail(error, -EBUSY, path, "is made and removed by others all the time");
+	return fail(error, -EBUSY, path, "is created and removed by others all the time");
 }
 
-static void take_away(const void *path)
+static void remove_file(const void *path)
 {
 	unlink(path);
 }
 
-static int set_room_aside(const struct tune_file *file, uint64_t nbytes, struct nvs_error *error)
+static int reserve(const struct scratch_file *file, uint64_t nbytes, struct nvs_error *error)
 {
 	if (!fallocate(file->fd, 0, 0, (off_t)nbytes) || errno == EOPNOTSUPP)
 		return 0;
 	return fail(error, -errno, file->path, nvs_strerror(-errno));
 }
 
-int tune_file_make(struct tune_file *file, const char *directory, uint64_t nbytes,
-		   struct nvs_error *error)
+int scratch_file_make(struct scratch_file *file, const char *directory, uint64_t nbytes,
+		      struct nvs_error *error)
 {
 	int rc, n = snprintf(file->path, sizeof(file->path), "%s/" NAME, directory);
 
@@ -104,19 +104,19 @@ int tune_file_make(struct tune_file *file, const char *directory, uint64_t nbyte
 	file->fd = open_new(file->path, error);
 	if (file->fd < 0)
 		return file->fd;
-	rc = guard_post(&file->guard, take_away, file->path, error);
+	rc = guard_post(&file->guard, remove_file, file->path, error);
 	if (rc) {
 		unlink(file->path);
 		close(file->fd);
 		return rc;
 	}
-	rc = set_room_aside(file, nbytes, error);
+	rc = reserve(file, nbytes, error);
 	if (rc)
-		tune_file_remove(file);
+		scratch_file_remove(file);
 	return rc;
 }
 
-void tune_file_remove(struct tune_file *file)
+void scratch_file_remove(struct scratch_file *file)
 {
 	if (!guard_dismiss(&file->guard))
 		unlink(file->path);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tuning came to, for people: the choice as a block to copy, and the table of what was tried,
- * the fastest first.
+ * The result for people: the choice as a block to copy, and the table of what was tried, the
+ * fastest first.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "tune_words.h"
+#include "cli/tune/tune.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -42,21 +42,13 @@ size_t tune_block_text(const struct tune_result *result, char *text, size_t nbyt
 
 const char *tune_fate_name(const struct tune_trial *trial)
 {
-	switch (trial->fate) {
-	case TUNE_DROPPED:
-		return "dropped";
-	case TUNE_SLOWER:
-		return "slower";
-	case TUNE_TIE:
-		return "tie";
-	case TUNE_OPEN:
-		return "open";
-	case TUNE_CHOSEN:
-		return "chosen";
-	case TUNE_ONLY_MAP:
-		break;
-	}
-	return "map";
+	static const char *const names[] = {
+		[TUNE_DROPPED] = "dropped", [TUNE_SLOWER] = "slower", [TUNE_TIE] = "tie",
+		[TUNE_OPEN] = "open",	    [TUNE_OVER] = "over",     [TUNE_CHOSEN] = "chosen",
+		[TUNE_ONLY_MAP] = "map",
+	};
+
+	return names[trial->fate];
 }
 
 const char *tune_objective_name(enum tune_objective objective)
@@ -103,7 +95,7 @@ static void print_trial(FILE *file, const struct tune_trial *trial)
 		trial->rounds, ratio, tune_fate_name(trial));
 }
 
-/* Those first that were measured against each other, for theirs are the numbers that count. */
+/* Finalists first, because their ratios are the most exact. */
 static int by_rate(const void *left, const void *right)
 {
 	const struct tune_trial *a = *(const struct tune_trial *const *)left;
@@ -151,8 +143,7 @@ static void print_advice(FILE *file, const struct tune_drive *drive)
 
 	nvs_advise(&drive->machine, &drive->path, &advice);
 	if (advice.count)
-		fprintf(file,
-			"\nwhat to change first, for the numbers are of the machine as it is\n");
+		fprintf(file, "\nwhat to change before tuning again\n");
 	for (unsigned i = 0; i < advice.count; i++)
 		fprintf(file, "  %u. %s\n", i + 1, advice.line[i]);
 }
@@ -166,9 +157,9 @@ void tune_table(FILE *file, const struct tune_result *result)
 	if (print_trials(file, result->outcome))
 		fputs("(no memory for the table)\n", file);
 	fprintf(file,
-		"\nGB/s: %s, mean and 95 %% confidence; p50, p99: latency of an I/O; CPU: ms per "
-		"GiB;\nof best: by rounds in turn, where points were measured against each "
-		"other\n",
+		"\nGB/s: %s, mean and 95 %% interval; p50, p99: latency of an I/O; CPU: ms per "
+		"GiB;\n"
+		"of best: ratio to the fastest finalist, from rounds made in turn\n",
 		result->rules->objective == TUNE_SWAP	? "reads and writes, half of each"
 		: result->rules->objective == TUNE_READ ? "reads"
 							: "writes");

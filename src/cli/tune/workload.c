@@ -1,92 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a round of tuning does to the drive: transfers of several blocks, as of tensors, walk over
- * the file in order, with more of them handed over than the queues hold, so that these never run
- * dry. Counts I/Os as they complete, not whole transfers. Relies on a file that is there.
+ * A round counts I/Os as they complete, between two completions: where I/Os are slow, whole
+ * transfers would be too coarse.
  */
+#include "cli/tune/workload.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
-#include "tune.h"
-
 #define MIB ((uint64_t)1 << 20)
-/* Beyond what the queues hold, for the time that it takes to hand over the next transfer; no more,
- * for all of it has to be waited for in the end. */
+/* Submitted beyond what the queues hold, so that they stay full until the next transfer comes. All
+ * of it has to be waited for at the end. */
 #define SLACK_MIN (4 * MIB)
 #define SLACK_MAX (32 * MIB)
-/* All that is handed over is cut into so many transfers, where blocks are small enough. */
+/* What is submitted is cut into this many transfers, where blocks are small enough. */
 #define TRANSFERS 32u
-/* For how long one transfer that is late may keep others from being followed by the next. */
+/* How long a late transfer may keep others from being followed by the next. */
 #define WAIT_MS 1
 
 struct slot {
 	struct nvs_transfer transfer;
-	uint64_t turn; /* of its transfer, counted from 0 */
+	uint64_t turn; /* the number of its transfer, from 0 */
 	bool busy;
 };
 
-/* Counters at one moment. */
-struct moment {
+struct counters {
 	uint64_t ns, bytes[2];
 	double cpu_ms;
 	struct nvs_latency latency[2];
 };
 
 struct round {
-	const struct tune_load *load;
+	struct tune_workload *workload;
 	enum tune_objective objective;
 	struct nvs_aio *aio;
 	struct nvs_file *file;
-	struct slot *slots;
+	struct slot slots[2 * TRANSFERS];
 	unsigned nslots;
 	uint64_t transfer_bytes;
-	uint64_t region_bytes; /* that transfers of a direction walk over, again and again */
-	uint64_t in_flight;    /* that the queues hold, bytes */
-	uint64_t turns;	       /* transfers handed over */
-	uint64_t moved;	       /* bytes of transfers that have completed */
-	struct moment *from, *to;
+	uint64_t region_bytes; /* what the transfers of one direction walk over */
+	uint64_t in_flight;    /* bytes that the queues hold */
+	uint64_t turns;	       /* transfers submitted */
+	uint64_t completed;    /* bytes of completed transfers */
+	struct counters from, to;
 	struct nvs_error *error;
 };
 
-static int fail(struct nvs_error *error, int code, const char *text)
+static int fail(struct nvs_error *error, int rc, const char *text)
 {
 	if (error) {
-		*error = (struct nvs_error){.code = code};
+		*error = (struct nvs_error){.code = rc};
 		snprintf(error->text, sizeof(error->text), "%s", text);
 	}
-	return code;
+	return rc;
 }
 
-/* ---- What is in flight ---- */
+/* ---- Transfers ---- */
 
-static uint64_t round_up(uint64_t n, uint64_t unit)
-{
-	return (n + unit - 1) / unit * unit;
-}
-
-/* How long transfers are, and how many there are at a time. */
+/* Decides how long transfers are and how many are in flight at a time. */
 static int plan(struct round *round, const struct tune_point *point)
 {
-	const struct tune_load *load = round->load;
-	unsigned regions = round->objective == TUNE_SWAP ? 2 : 1;
-	uint64_t slack, fits;
+	const struct tune_workload *workload = round->workload;
+	uint64_t in_flight = (uint64_t)point->block_size * point->queue_depth * point->thread_count;
+	uint64_t slack = in_flight < SLACK_MIN ? SLACK_MIN : in_flight, fits, total;
 
-	round->in_flight = (uint64_t)point->block_size * point->queue_depth * point->thread_count;
-	slack = round->in_flight < SLACK_MIN ? SLACK_MIN : round->in_flight;
-	slack = slack > SLACK_MAX ? SLACK_MAX : slack;
-	round->transfer_bytes = round_up((round->in_flight + slack) / TRANSFERS, point->block_size);
-	fits = load->memory_bytes / round->transfer_bytes;
-	round->nslots = (unsigned)((round->in_flight + slack) / round->transfer_bytes + 1);
+	total = in_flight + (slack < SLACK_MAX ? slack : SLACK_MAX);
+	round->in_flight = in_flight;
+	round->transfer_bytes = (total / TRANSFERS + point->block_size - 1) / point->block_size *
+				point->block_size;
+	round->nslots = (unsigned)(total / round->transfer_bytes + 1);
+	fits = workload->memory_bytes / round->transfer_bytes;
 	if (round->nslots > fits)
 		round->nslots = (unsigned)fits;
-	if ((uint64_t)round->nslots * round->transfer_bytes <= round->in_flight)
+	if (round->nslots * round->transfer_bytes <= in_flight)
 		return fail(round->error, -EINVAL,
 			    "the memory to move data to and from holds no more than what is to be "
 			    "in flight");
-	round->region_bytes = load->working_set / regions / round->transfer_bytes *
-			      round->transfer_bytes;
+	round->region_bytes = workload->working_set / (round->objective == TUNE_SWAP ? 2 : 1) /
+			      round->transfer_bytes * round->transfer_bytes;
 	if (round->region_bytes < round->nslots * round->transfer_bytes)
 		return fail(round->error, -EINVAL,
 			    "the working set is too small for what is to be in flight");
@@ -100,13 +93,13 @@ static enum nvs_direction direction_of(const struct round *round, uint64_t turn)
 	return round->objective == TUNE_READ ? NVS_READ : NVS_WRITE;
 }
 
-/* How many transfers of its direction came before. */
+/* The number of transfers of the same direction before this one. */
 static uint64_t place_of(const struct round *round, uint64_t turn)
 {
 	return round->objective == TUNE_SWAP ? turn / 2 : turn;
 }
 
-/* The transfer of a turn. Reads lie in the first half of a mix, writes in the second. */
+/* In a mix, reads go to the first half of the file and writes to the second. */
 static void prepare(struct round *round, unsigned index, uint64_t turn)
 {
 	struct slot *slot = &round->slots[index];
@@ -118,15 +111,25 @@ static void prepare(struct round *round, unsigned index, uint64_t turn)
 	slot->transfer = (struct nvs_transfer){
 		.file = round->file,
 		.direction = direction,
-		.data = (char *)round->load->memory + index * round->transfer_bytes,
+		.data = (char *)round->workload->memory + index * round->transfer_bytes,
 		.nbytes = round->transfer_bytes,
 		.offset = offset,
 	};
 	slot->turn = turn;
 	slot->busy = true;
+	if (direction == NVS_WRITE)
+		round->workload->written += round->transfer_bytes;
 }
 
-static struct slot *oldest(const struct round *round)
+static bool may_write(const struct round *round)
+{
+	const struct tune_workload *workload = round->workload;
+
+	return direction_of(round, round->turns) == NVS_READ ||
+	       workload->written + round->transfer_bytes <= workload->writes_max;
+}
+
+static struct slot *oldest(struct round *round)
 {
 	struct slot *first = NULL;
 
@@ -139,8 +142,8 @@ static struct slot *oldest(const struct round *round)
 	return first;
 }
 
-/* Whether the walk has not come round to where one is still in flight. */
-static bool may_go_on(const struct round *round)
+/* The next transfer must not overlap one in flight from the previous walk over the file. */
+static bool has_place(struct round *round)
 {
 	const struct slot *first = oldest(round);
 
@@ -148,23 +151,32 @@ static bool may_go_on(const struct round *round)
 				 round->region_bytes / round->transfer_bytes;
 }
 
-static int hand_over(struct round *round)
+static int submit(struct round *round)
 {
 	struct nvs_transfer *batch[2 * TRANSFERS];
 	size_t n = 0;
 
-	for (unsigned i = 0; i < round->nslots && may_go_on(round); i++) {
+	for (unsigned i = 0; i < round->nslots && has_place(round); i++) {
 		if (round->slots[i].busy)
 			continue;
+		if (!may_write(round)) {
+			if (!n)
+				return fail(round->error, -EDQUOT,
+					    "the limit of writes is reached");
+			break;
+		}
 		prepare(round, i, round->turns++);
 		batch[n++] = &round->slots[i].transfer;
 	}
 	return n ? nvs_submit(round->aio, batch, n, round->error) : 0;
 }
 
-/* Takes those that have completed; *any: one has. */
-static int take_completed(struct round *round, bool *any)
+/* Waits for the oldest transfer, but not for long, and takes what has completed. */
+static int reap(struct round *round, bool *any)
 {
+	struct nvs_transfer *first = &oldest(round)->transfer;
+
+	(void)nvs_transfer_wait(round->aio, &first, 1, WAIT_MS, NULL);
 	for (unsigned i = 0; i < round->nslots; i++) {
 		struct slot *slot = &round->slots[i];
 		struct nvs_transfer *transfer = &slot->transfer;
@@ -174,7 +186,7 @@ static int take_completed(struct round *round, bool *any)
 			continue;
 		slot->busy = false;
 		*any = true;
-		round->moved += transfer->nbytes;
+		round->completed += transfer->nbytes;
 		rc = nvs_transfer_wait(round->aio, &transfer, 1, 0, round->error);
 		if (rc)
 			return rc;
@@ -182,16 +194,7 @@ static int take_completed(struct round *round, bool *any)
 	return 0;
 }
 
-/* Until the oldest has completed, or not for long; what they end with is looked at then. */
-static int wait_a_little(struct round *round, bool *any)
-{
-	struct nvs_transfer *transfer = &oldest(round)->transfer;
-
-	(void)nvs_transfer_wait(round->aio, &transfer, 1, WAIT_MS, NULL);
-	return take_completed(round, any);
-}
-
-/* The kernel has the memory until all of them have ended. */
+/* The kernel has the memory until all transfers have ended. */
 static void drain(struct round *round)
 {
 	for (unsigned i = 0; i < round->nslots; i++) {
@@ -202,7 +205,7 @@ static void drain(struct round *round)
 	}
 }
 
-/* ---- The window ---- */
+/* ---- What is counted ---- */
 
 static double cpu_ms(void)
 {
@@ -214,60 +217,63 @@ static double cpu_ms(void)
 	       1e-3 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-/* Time and bytes first, which belong together: latencies take longer to add up. */
-static void look(const struct round *round, struct moment *moment)
+/* Time and bytes first, because they belong together; latencies take longer to add up. */
+static void read_counters(const struct round *round, struct counters *counters)
 {
-	const struct tune_load *load = round->load;
+	const struct tune_workload *workload = round->workload;
 	struct nvs_aio_stats stats;
 
-	if (load->hold)
-		load->hold(load->arg, true);
-	moment->ns = load->now_ns(load->arg);
-	moment->cpu_ms = cpu_ms();
+	if (workload->hold)
+		workload->hold(workload->arg, true);
+	counters->ns = workload->now_ns(workload->arg);
+	counters->cpu_ms = cpu_ms();
 	nvs_aio_get_stats(round->aio, &stats);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		moment->bytes[d] = stats.io[d].bytes;
-		nvs_aio_get_latency(round->aio, d, NVS_LAT, &moment->latency[d]);
+		counters->bytes[d] = stats.io[d].bytes;
+		nvs_aio_get_latency(round->aio, d, NVS_LAT, &counters->latency[d]);
 	}
-	if (load->hold)
-		load->hold(load->arg, false);
+	if (workload->hold)
+		workload->hold(workload->arg, false);
 }
 
-/*
- * Moves until the queues have been emptied once, or half the time of the window has passed; then
- * for the time of the window. Both ends of it are moments at which a transfer has completed: where
- * I/Os are slow, a part of one counts.
- */
+/* Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
+ * the window are moments at which a transfer has completed. */
 static int run(struct round *round, uint64_t for_ns)
 {
-	const struct tune_load *load = round->load;
-	uint64_t started = load->now_ns(load->arg);
+	const struct tune_workload *workload = round->workload;
+	uint64_t started = workload->now_ns(workload->arg);
 	bool counting = false;
 
 	for (;;) {
 		bool any = false;
-		int rc = load->stopped && load->stopped() ? -EINTR : hand_over(round);
+		int rc = workload->stopped && workload->stopped() ? -EINTR : submit(round);
 		uint64_t now;
 
 		if (!rc)
-			rc = wait_a_little(round, &any);
+			rc = reap(round, &any);
 		if (rc)
 			return rc;
-		now = load->now_ns(load->arg);
 		if (!any)
 			continue;
+		now = workload->now_ns(workload->arg);
 		if (!counting &&
-		    (round->moved >= round->in_flight || now - started >= for_ns / 2)) {
-			look(round, round->from);
+		    (round->completed >= round->in_flight || now - started >= for_ns / 2)) {
+			read_counters(round, &round->from);
 			counting = true;
-		} else if (counting && now - round->from->ns >= for_ns) {
-			look(round, round->to);
+		} else if (counting && now - round->from.ns >= for_ns) {
+			read_counters(round, &round->to);
 			return 0;
 		}
 	}
 }
 
-/* Least and greatest stay those since the beginning; percentiles don't look at them. */
+static uint64_t higher(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* The least and the greatest latency stay those since the beginning; percentiles do not use them.
+ */
 static void latency_since(struct nvs_latency *latency, const struct nvs_latency *before)
 {
 	latency->count -= before->count;
@@ -275,24 +281,20 @@ static void latency_since(struct nvs_latency *latency, const struct nvs_latency 
 		latency->buckets[i] -= before->buckets[i];
 }
 
-static void count(struct round *round, struct tune_sample *sample)
+static void make_sample(struct round *round, struct tune_sample *sample)
 {
-	const struct moment *from = round->from;
-	struct moment *to = round->to;
+	const struct counters *from = &round->from;
+	struct counters *to = &round->to;
 	double nbytes;
 
 	*sample = (struct tune_sample){.ns = to->ns > from->ns ? to->ns - from->ns : 1};
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		uint64_t p50, p99;
-
 		sample->bytes[d] = to->bytes[d] - from->bytes[d];
 		latency_since(&to->latency[d], &from->latency[d]);
-		p50 = nvs_latency_percentile(&to->latency[d], 50);
-		p99 = nvs_latency_percentile(&to->latency[d], 99);
-		if (p50 > sample->p50_ns) {
-			sample->p50_ns = p50;
-			sample->p99_ns = p99;
-		}
+		sample->p50_ns = higher(sample->p50_ns,
+					nvs_latency_percentile(&to->latency[d], 50));
+		sample->p99_ns = higher(sample->p99_ns,
+					nvs_latency_percentile(&to->latency[d], 99));
 	}
 	nbytes = (double)(sample->bytes[NVS_READ] + sample->bytes[NVS_WRITE]);
 	sample->bytes_per_s = nbytes * 1e9 / (double)sample->ns;
@@ -303,26 +305,28 @@ static void count(struct round *round, struct tune_sample *sample)
 
 /* ---- A round ---- */
 
-static int with_file(struct round *round, uint64_t for_ns, struct tune_sample *sample)
+static int measure_on_file(struct round *round, uint64_t for_ns, struct tune_sample *sample)
 {
-	const struct tune_load *load = round->load;
-	int rc = nvs_file_open(round->aio, load->path, NVS_FILE_WRITE, &round->file, round->error);
+	const struct tune_workload *workload = round->workload;
+	int rc = nvs_file_open(round->aio, workload->path, NVS_FILE_WRITE, &round->file,
+			       round->error);
 
 	if (rc)
 		return rc;
-	/* Where the limits or the ring don't allow it, data is moved all the same. */
-	(void)nvs_aio_register_memory(round->aio, load->memory,
+	/* Where limits or the ring forbid it, data moves all the same. */
+	(void)nvs_aio_register_memory(round->aio, workload->memory,
 				      round->nslots * round->transfer_bytes);
 	rc = run(round, for_ns);
 	drain(round);
 	if (!rc)
-		count(round, sample);
+		make_sample(round, sample);
 	nvs_file_close(round->file);
 	return rc;
 }
 
-static int with_aio(struct round *round, const struct tune_point *point, uint64_t for_ns,
-		    struct tune_sample *sample)
+int tune_workload_measure(void *workload, const struct tune_point *point,
+			  enum tune_objective objective, uint64_t for_ns,
+			  struct tune_sample *sample, struct nvs_error *error)
 {
 	const struct nvs_aio_config config = {
 		.block_size = point->block_size,
@@ -332,37 +336,21 @@ static int with_aio(struct round *round, const struct tune_point *point, uint64_
 		.overlap_events = point->overlap_events,
 		.ioengine = point->ioengine,
 	};
-	int rc = plan(round, point);
-
-	if (!rc)
-		rc = round->load->open(round->load->arg, &config, &round->aio, round->error);
-	if (rc)
-		return rc;
-	rc = with_file(round, for_ns, sample);
-	nvs_aio_close(round->aio);
-	return rc;
-}
-
-int tune_load_measure(void *load, const struct tune_point *point, enum tune_objective objective,
-		      uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
-{
-	struct slot *slots = calloc((size_t)2 * TRANSFERS, sizeof(struct slot));
-	struct moment *moments = calloc(2, sizeof(struct moment));
-	struct round round = {
-		.load = load,
-		.objective = objective,
-		.slots = slots,
-		.from = moments,
-		.to = moments ? moments + 1 : NULL,
-		.error = error,
-	};
+	struct round *round = calloc(1, sizeof(*round));
 	int rc;
 
-	if (slots && moments)
-		rc = with_aio(&round, point, for_ns, sample);
-	else
-		rc = fail(error, -ENOMEM, "out of memory while measuring");
-	free(slots);
-	free(moments);
+	if (!round)
+		return fail(error, -ENOMEM, "out of memory for a measurement");
+	round->workload = workload;
+	round->objective = objective;
+	round->error = error;
+	rc = plan(round, point);
+	if (!rc)
+		rc = round->workload->open(round->workload->arg, &config, &round->aio, error);
+	if (!rc) {
+		rc = measure_on_file(round, for_ns, sample);
+		nvs_aio_close(round->aio);
+	}
+	free(round);
 	return rc;
 }

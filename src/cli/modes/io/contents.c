@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every grain has a number of its own, so that I/Os of several lengths may lie over each other.
+ * Counts writes per grain, so I/Os of different lengths may overlap.
  */
-#include "io_contents.h"
+#include "cli/modes/io/contents.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pattern.h"
+#include "cli/modes/model/pattern.h"
 
 #define HELD	   ((uint32_t)1 << 31)
 #define GENERATION (HELD - 1)
@@ -47,7 +47,7 @@ bool io_contents_hold(struct io_contents *contents, uint64_t offset, uint64_t nb
 	return true;
 }
 
-void io_contents_let_go(struct io_contents *contents, uint64_t offset, uint64_t nbytes)
+void io_contents_release(struct io_contents *contents, uint64_t offset, uint64_t nbytes)
 {
 	uint64_t first = offset / contents->grain, end = first + nbytes / contents->grain;
 
@@ -59,7 +59,7 @@ void io_contents_let_go(struct io_contents *contents, uint64_t offset, uint64_t 
 	}
 }
 
-/* Written once more; 0 is for what never was. */
+/* Counts a write; 0 means never written. */
 static uint32_t next_generation(uint32_t *grain)
 {
 	uint32_t next = (*grain + 1) & GENERATION;
@@ -68,7 +68,7 @@ static uint32_t next_generation(uint32_t *grain)
 	return *grain & GENERATION;
 }
 
-/* Bytes of a grain from `at` on that are one block of the pattern. */
+/* Bytes of the grain from `at` on within one block of the pattern. */
 static uint64_t part_of_grain(const struct io_contents *contents, uint64_t at)
 {
 	return contents->grain - at < PATTERN_BLOCK_BYTES ? contents->grain - at

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A name is taken exclusively and given up at once. Jobs that begin together with one name between
- * them meet each other's file, empty as it is, and try again.
+ * The file is created exclusively and unlinked at once. Jobs that share a name may find each
+ * other's file, still empty, and retry.
  */
-#include "io_file.h"
+#include "cli/modes/io/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +47,7 @@ static int find_path(struct io_file *file, const struct bench_options *options, 
 	if (!whole && S_ISBLK(st.st_mode)) {
 		if (options->filename)
 			return io_refuse(error, -ENOTDIR,
-					 "%s is a block device, which has no file %s in it", place,
+					 "%s is a block device, not a directory for %s", place,
 					 name);
 		whole = true;
 		name = place;
@@ -80,8 +80,8 @@ static int64_t length_of(const struct io_file *file, struct nvs_error *error)
 static int refuse_to_write(const char *path, bool device, struct nvs_error *error)
 {
 	return io_refuse(error, -EEXIST,
-			 "%s is there already, and this mode would write over it: give %s, or "
-			 "read it with read or randread",
+			 "%s exists, and this mode would overwrite it: give %s, or read it with "
+			 "read or randread",
 			 path, device ? "a directory" : "another --filename, or delete it");
 }
 
@@ -92,7 +92,7 @@ int io_file_foresee(const struct bench_options *options, const char *place, cons
 	struct nvs_error unknown;
 	struct stat st;
 
-	/* An empty one may be another job's, which is about to take its name away. */
+	/* An empty file may be another job's, which is about to unlink it. */
 	if (reads_alone(options) || find_path(&file, options, place, name, &unknown) ||
 	    lstat(file.path, &st) || !S_ISREG(st.st_mode) || !st.st_size)
 		return 0;
@@ -106,13 +106,6 @@ void io_file_name(const char *job_name, unsigned clone, char name[NAME_MAX + 1])
 		*slash = '_';
 }
 
-uint64_t io_amount(const struct option_amount *amount, uint64_t whole)
-{
-	if (amount->percent)
-		return whole / 100 * amount->percent + whole % 100 * amount->percent / 100;
-	return amount->nbytes ? amount->nbytes : whole;
-}
-
 static int take_existing(struct io_file *file, const struct bench_options *options, int64_t nbytes,
 			 struct nvs_error *error)
 {
@@ -122,43 +115,38 @@ static int take_existing(struct io_file *file, const struct bench_options *optio
 	if (!reads_alone(options))
 		return refuse_to_write(file->path, device, error);
 	if (options->verify)
-		return io_refuse(error, -EINVAL,
-				 "%s was there already, so what it should hold is not known: leave "
-				 "out --verify, or give another --filename",
-				 file->path);
-	if ((uint64_t)nbytes < options->size.nbytes)
-		return io_refuse(error, -EINVAL, "%s has %" PRId64 " bytes, fewer than --size says",
+		return io_refuse(
+			error, -EINVAL,
+			"%s exists, so its expected contents are unknown: leave out --verify, "
+			"or give another --filename",
+			file->path);
+	if ((uint64_t)nbytes < options->size)
+		return io_refuse(error, -EINVAL, "%s has %" PRId64 " bytes, fewer than --size",
 				 file->path, nbytes);
-	file->nbytes = io_amount(&options->size, (uint64_t)nbytes);
+	file->nbytes = options->size ? options->size : (uint64_t)nbytes;
 	return 0;
 }
 
 /*
- * One try: 1 where the name is another's who is about to give it up, or has just done so. Of a file
- * that stays empty it is said what it is.
+ * One try; returns 1 if the name is another job's, which is about to unlink it or just did. On the
+ * last try an empty file is reported.
  */
 static int open_or_make(struct io_file *file, const struct bench_options *options, bool last,
 			struct nvs_error *error)
 {
 	const int flags = O_CLOEXEC | O_NOFOLLOW;
-	bool share = options->size.percent > 0;
 	int64_t nbytes;
 
-	file->fd = share ? -1 : open(file->path, O_RDWR | O_CREAT | O_EXCL | flags, 0600);
+	file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | flags, 0600);
 	if (file->fd >= 0) {
 		file->own = true;
-		file->nbytes = io_amount(&options->size, SIZE_DEFAULT);
+		file->nbytes = options->size ? options->size : SIZE_DEFAULT;
 		return 0;
 	}
-	if (!share && errno != EEXIST)
-		return io_refuse(error, -errno, "cannot make %s: %s", file->path,
+	if (errno != EEXIST)
+		return io_refuse(error, -errno, "cannot create %s: %s", file->path,
 				 nvs_strerror(-errno));
 	file->fd = open(file->path, O_RDONLY | O_NONBLOCK | flags);
-	if (file->fd < 0 && errno == ENOENT && share)
-		return io_refuse(error, -ENOENT,
-				 "%s is not there, so there is no size to take %" PRIu64 "%% of: "
-				 "give --size in bytes",
-				 file->path, options->size.percent);
 	if (file->fd < 0 && errno == ENOENT && !last)
 		return 1;
 	if (file->fd < 0)
@@ -173,22 +161,21 @@ static int open_or_make(struct io_file *file, const struct bench_options *option
 	return nbytes ? (int)nbytes : 1;
 }
 
-/* The name is the library's to open the file by, and nobody's afterwards. */
-static int open_for_transfers(struct io_file *file, struct nvs_aio *aio,
-			      const struct bench_options *options, struct nvs_error *error)
+/* The library opens the file by name, so unlink it only afterwards. */
+static int open_for_transfers(struct io_file *file, struct nvs_aio *aio, struct nvs_error *error)
 {
-	unsigned flags = (file->own ? NVS_FILE_WRITE : 0) |
-			 (options->direct ? 0 : NVS_FILE_BUFFERED);
-	int rc = nvs_file_open(aio, file->path, flags, &file->file, error);
+	int rc = nvs_file_open(aio, file->path, file->own ? NVS_FILE_WRITE | NVS_FILE_UNITS : 0,
+			       &file->file, error);
 
 	if (rc)
 		file->file = NULL;
 	if (file->own && unlink(file->path) && !rc)
 		rc = io_refuse(error, -errno, "cannot unlink %s: %s", file->path,
 			       nvs_strerror(-errno));
-	if (!rc && options->direct && !nvs_file_direct(file->file))
+	if (!rc && !nvs_file_direct(file->file))
 		rc = io_refuse(error, -EINVAL,
-			       "%s: there is no direct I/O on this file system: give --direct=0",
+			       "%s: this file system has no direct I/O: use another"
+			       " directory",
 			       file->path);
 	return rc;
 }
@@ -220,7 +207,7 @@ int io_file_open(struct io_file *file, struct nvs_aio *aio, const struct bench_o
 		nanosleep(&(struct timespec){.tv_nsec = TRY_AGAIN_NS}, NULL);
 	}
 	if (!rc)
-		rc = open_for_transfers(file, aio, options, error);
+		rc = open_for_transfers(file, aio, error);
 	if (!rc && file->own)
 		rc = reserve(file, error);
 	return rc;
@@ -234,12 +221,7 @@ void io_file_close(struct io_file *file)
 	*file = (struct io_file){.fd = -1};
 }
 
-int io_file_settle(const struct io_file *file, struct nvs_error *error)
+int io_file_sync(const struct io_file *file, struct nvs_error *error)
 {
-	int rc = file->own ? nvs_file_sync(file->file, error) : 0;
-
-	if (!rc)
-		rc = -posix_fadvise(file->fd, 0, 0, POSIX_FADV_DONTNEED);
-	return rc && !*error->text ? io_refuse(error, rc, "%s: %s", file->path, nvs_strerror(rc))
-				   : rc;
+	return file->own ? nvs_file_sync(file->file, error) : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fio's modes: blocks of a file instead of tensors, on the same workers and engines. What they read
- * is filled first; what was written is read back where it is to be verified.
+ * fio's modes: blocks of a file instead of tensors, on the same workers and engines. A file that is
+ * read is filled first; with --verify, one that is written is read back at the end.
  */
 #include <assert.h>
 #include <errno.h>
@@ -9,22 +9,21 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bench_modes.h"
-#include "clock.h"
-#include "io_load.h"
-#include "measure.h"
-#include "pattern.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "cli/jobs/measure.h"
+#include "cli/modes/io/load.h"
+#include "cli/modes/model/pattern.h"
+#include "cli/modes/modes.h"
+#include "cli/stop.h"
 
-/* Filling and reading back are in longer I/Os than a small block would make. */
+/* Filling and reading back use I/Os of this length, faster than small blocks. */
 #define CHUNK_BYTES ((uint64_t)1 << 20)
 
 struct run {
 	const struct bench_options *options;
 	struct nvs_aio_config aio;
-	struct option_mix blocks[2], chunks[2]; /* by enum nvs_direction */
-	uint64_t longest;			/* block */
-	uint64_t align[2];
+	struct option_mix blocks, chunks;
+	uint64_t longest; /* the longest block */
 	struct io_file file;
 	struct io_contents contents;
 	struct io_sequence sequence;
@@ -50,53 +49,28 @@ static uint64_t common_divisor(uint64_t a, uint64_t b)
 	return b ? common_divisor(b, a % b) : a;
 }
 
-static int take_direction(struct run *run, enum nvs_direction direction)
-{
-	const struct option_mix *blocks = &run->blocks[direction];
-
-	for (unsigned i = 0; i < blocks->n; i++) {
-		uint64_t nbytes = blocks->nbytes[i];
-
-		if (nbytes < NVS_BLOCK_SIZE_MIN || nbytes > NVS_BLOCK_SIZE_MAX || nbytes % 512)
-			return io_refuse(&run->result->error, -EINVAL,
-					 "a block of %" PRIu64 " bytes: it must be a multiple of "
-					 "512, up to 1 GiB",
-					 nbytes);
-		run->align[direction] = common_divisor(nbytes, run->align[direction]);
-		if (nbytes > run->longest)
-			run->longest = nbytes;
-	}
-	return 0;
-}
-
-static uint64_t gap_of(const struct run *run)
-{
-	return fio_mode_is_random(run->options->rw) ? 0 : run->options->rw_suffix;
-}
-
 static int take_blocks(struct run *run, const struct nvs_config *config)
 {
 	struct nvs_error *error = &run->result->error;
-	uint64_t grain;
-	int rc = 0;
+	uint64_t grain = 0;
 
-	bench_blocks(run->options, config->aio.block_size, run->blocks);
-	for (int d = NVS_READ; d <= NVS_WRITE && !rc; d++)
-		rc = take_direction(run, d);
-	if (rc)
-		return rc;
-	grain = common_divisor(run->align[NVS_READ], run->align[NVS_WRITE]);
-	grain = common_divisor(grain, gap_of(run));
-	/* The library writes parts of a page by way of the page cache, which is not direct. */
-	if (writes(run) && run->options->direct && grain % 4096)
-		return io_refuse(
-			error, -EINVAL,
-			"direct writes at multiples of %" PRIu64 " bytes: give blocks, and "
-			"what is left out between them, of multiples of 4096, or --direct=0",
-			grain);
+	bench_blocks(run->options, config->aio.block_size, &run->blocks);
+	for (unsigned i = 0; i < run->blocks.n; i++) {
+		uint64_t nbytes = run->blocks.nbytes[i];
+
+		if (nbytes < NVS_BLOCK_SIZE_MIN || nbytes > NVS_BLOCK_SIZE_MAX || nbytes % 512)
+			return io_refuse(error, -EINVAL,
+					 "a block of %" PRIu64 " bytes: it must be a multiple of "
+					 "512, up to 1 GiB",
+					 nbytes);
+		grain = common_divisor(nbytes, grain);
+		if (nbytes > run->longest)
+			run->longest = nbytes;
+	}
+	assert(grain);
 	run->contents = (struct io_contents){
 		.seed = run->options->seed, .grain = grain, .writes_over = writes(run)};
-	run->chunks[NVS_READ] = run->chunks[NVS_WRITE] = (struct option_mix){
+	run->chunks = (struct option_mix){
 		.nbytes = {(CHUNK_BYTES + grain - 1) / grain * grain}, .percent = {100}, .n = 1};
 	return 0;
 }
@@ -120,13 +94,12 @@ static int open_file(struct run *run, const struct nvs_config *config, const cha
 	const struct nvs_offload_config *offload = config->param.npaths ? &config->param
 									: &config->optimizer;
 	char name[NAME_MAX + 1];
-	uint64_t unit = bench_blocks_alike(run->blocks) ? run->longest : run->contents.grain;
+	uint64_t unit = run->blocks.n == 1 ? run->longest : run->contents.grain;
 	int rc;
 
 	if (!offload->npaths)
 		return io_refuse(&run->result->error, -EDESTADDRREQ,
-				 "fio's modes move blocks of a file: give a directory for it, by "
-				 "--nvme-path");
+				 "there is no place for the file: give --directory");
 	io_file_name(job_name, clone, name);
 	rc = io_file_open(&run->file, run->load.aio, run->options, offload->nvme_path[0],
 			  run->options->filename ? run->options->filename : name,
@@ -137,9 +110,16 @@ static int open_file(struct run *run, const struct nvs_config *config, const cha
 	run->result->engine.store_bytes = run->file.nbytes;
 	if (run->file.nbytes < run->longest)
 		return io_refuse(&run->result->error, -EINVAL,
-				 "%s: %" PRIu64 " bytes hold not one block of %" PRIu64,
+				 "%s: %" PRIu64 " bytes are less than one block of %" PRIu64,
 				 run->file.path, run->file.nbytes, run->longest);
 	run->file.nbytes -= run->file.nbytes % unit;
+	if (run->contents.grain % nvs_file_unit(run->file.file))
+		return io_refuse(&run->result->error, -EINVAL,
+				 "%s: blocks are multiples of %" PRIu64
+				 " bytes, but this drive takes direct I/O in multiples of %u: give "
+				 "such blocks",
+				 run->file.path, run->contents.grain,
+				 nvs_file_unit(run->file.file));
 	return 0;
 }
 
@@ -153,7 +133,9 @@ static int open_load(struct run *run)
 		rc = io_contents_open(&run->contents, run->file.nbytes, run->options->verify);
 	if (rc)
 		return rc;
-	/* Not zeros, with which drives take a short way; and refused registering costs time alone.
+	/*
+	 * Not zeros, which some drives handle faster. If registering is refused, I/O is only
+	 * slower.
 	 */
 	for (uint64_t at = 0; at < load->memory_bytes; at += PATTERN_BLOCK_BYTES)
 		pattern_block(run->options->seed, 0, 0, at, load->memory + at, PATTERN_BLOCK_BYTES);
@@ -163,19 +145,17 @@ static int open_load(struct run *run)
 
 /* ---- The passes ---- */
 
-/* From one end of the file to the other in chunks. */
+/* Reads or writes the whole file in chunks. */
 static int walk(struct run *run, const char *name, enum nvs_direction direction)
 {
 	struct io_sequence whole = {.read_percent = direction == NVS_READ ? 100 : 0,
-				    .alike = true,
-				    .mix = run->chunks,
+				    .mix = &run->chunks,
 				    .grain = run->contents.grain,
-				    .align = {run->contents.grain, run->contents.grain},
 				    .nbytes = run->file.nbytes};
 	const struct io_pass pass = {.name = name,
 				     .sequence = &whole,
 				     .nbytes = whole.nbytes,
-				     .longest = run->chunks[direction].nbytes[0],
+				     .longest = run->chunks.nbytes[0],
 				     .make = direction == NVS_WRITE,
 				     .compare = direction == NVS_READ};
 
@@ -184,17 +164,17 @@ static int walk(struct run *run, const char *name, enum nvs_direction direction)
 
 static int fill(struct run *run)
 {
-	uint64_t from = now_ns();
+	uint64_t from = clock_ns();
 	int rc = 0;
 
 	if (!reads(run))
 		return 0;
 	if (run->file.own) {
 		rc = walk(run, "fill", NVS_WRITE);
-		run->result->first_ns = now_ns() - from;
+		run->result->first_ns = clock_ns() - from;
 		run->result->first_bytes = run->load.moved[NVS_WRITE];
 	}
-	return rc ? rc : io_file_settle(&run->file, &run->result->error);
+	return rc ? rc : io_file_sync(&run->file, &run->result->error);
 }
 
 static void sequence_begin(struct run *run)
@@ -203,17 +183,12 @@ static void sequence_begin(struct run *run)
 
 	if (reads(run) && writes(run))
 		read_percent = (unsigned)run->options->rwmixread;
-	run->sequence = (struct io_sequence){
-		.random = fio_mode_is_random(run->options->rw),
-		.alike = bench_blocks_alike(run->blocks),
-		.read_percent = read_percent,
-		.mix = run->blocks,
-		.grain = run->contents.grain,
-		.align = {run->align[0], run->align[1]},
-		.run = fio_mode_is_random(run->options->rw) ? run->options->rw_suffix : 0,
-		.gap = gap_of(run),
-		.nbytes = run->file.nbytes,
-		.seed = run->options->seed};
+	run->sequence = (struct io_sequence){.random = fio_mode_is_random(run->options->rw),
+					     .read_percent = read_percent,
+					     .mix = &run->blocks,
+					     .grain = run->contents.grain,
+					     .nbytes = run->file.nbytes,
+					     .seed = run->options->seed};
 }
 
 static int mode_pass(struct run *run, const char *name, uint64_t nbytes, uint64_t runtime_ms)
@@ -225,21 +200,19 @@ static int mode_pass(struct run *run, const char *name, uint64_t nbytes, uint64_
 				     .longest = run->longest,
 				     .make = run->options->verify,
 				     .compare = run->options->verify,
-				     .paced = true,
-				     .cold = !run->options->direct};
+				     .paced = true};
 
 	io_sequence_restart(&run->sequence);
 	return io_load_run(&run->load, &pass);
 }
 
-/* As fio counts: less than the file is of each time through it, and more takes more times. */
+/* As in fio, a smaller io_size is part of each loop, and a larger one takes more passes. */
 static uint64_t bytes_of(const struct run *run, uint64_t loops)
 {
-	uint64_t nbytes = io_amount(&run->options->io_size, run->file.nbytes);
-	uint64_t once = nbytes < run->file.nbytes ? nbytes : run->file.nbytes;
+	uint64_t file = run->file.nbytes;
+	uint64_t nbytes = run->options->io_size ? run->options->io_size : file;
+	uint64_t once = nbytes < file ? nbytes : file;
 
-	if (!once)
-		once = 1; /* a share of little, which is a block */
 	if (loops > UINT64_MAX / once)
 		return UINT64_MAX;
 	return nbytes > loops * once ? nbytes : loops * once;
@@ -257,7 +230,7 @@ static int ramp(struct run *run)
 	return rc;
 }
 
-/* The workers' own count of what has moved, against what was asked for. */
+/* Checks the workers' count of bytes against what was submitted. */
 static int check_moved(struct run *run)
 {
 	struct bench_result *result = run->result;
@@ -265,7 +238,8 @@ static int check_moved(struct run *run)
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
 		if (run->load.moved[d] != result->bytes[d])
 			return io_refuse(&result->error, -EIO,
-					 "%" PRIu64 " bytes were to be %s, and %" PRIu64 " were",
+					 "%" PRIu64 " bytes should have been %s, but %" PRIu64
+					 " were",
 					 run->load.moved[d], d == NVS_READ ? "read" : "written",
 					 result->bytes[d]);
 	return 0;
@@ -315,7 +289,7 @@ static int all_passes(struct run *run)
 
 /* ---- Opening and closing ---- */
 
-/* What a drive that hangs may still write to stays where it is, until the process ends. */
+/* A drive that hangs may still write to the buffers, so keep them until the process ends. */
 static void close_all(struct run *run)
 {
 	struct io_load *load = &run->load;

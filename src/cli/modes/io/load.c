@@ -3,22 +3,26 @@
  * I/Os are handed over and waited for in batches, the oldest first. One that stays behind holds up
  * no queue, for there is as much again handed over as fits into them.
  */
-#include "io_load.h"
+#include "cli/modes/io/load.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "clock.h"
-#include "huge_map.h"
-#include "progress.h"
-#include "stop.h"
+#include "base/clock.h"
+#include "base/huge_map.h"
+#include "cli/progress.h"
+#include "cli/stop.h"
 
-#define MEMORY_MIN	((uint64_t)8 << 20)
-#define BATCHES		8  /* that what is handed over comes in */
+#define MEMORY_MIN ((uint64_t)8 << 20)
+/*
+ * I/Os submitted ahead, as far as MEMORY_MIN holds them: at small depths this thread is woken once
+ * a batch instead of once an I/O.
+ */
+#define WINDOW_MIN	256
+#define BATCHES		8  /* of a window; 2 if half of it fills the queues twice */
 #define RATE_PARTS_IN_S 20 /* of a rate, handed over at a time */
 
 /* A pass on its way. */
@@ -37,16 +41,18 @@ struct flow {
 
 int io_load_open(struct io_load *load, uint64_t depth, uint64_t longest, struct nvs_error *error)
 {
+	uint64_t nslots = 2 * depth < WINDOW_MIN ? WINDOW_MIN : 2 * depth;
 	uint64_t nbytes = 2 * depth * longest;
 
 	assert(depth && longest);
 	if (nbytes < MEMORY_MIN)
 		nbytes = MEMORY_MIN;
-	load->memory_bytes = (nbytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-	load->nslots = (uint32_t)(2 * depth);
+	load->memory_bytes = round_to_pages(nbytes);
+	load->depth = depth;
+	load->nslots = (uint32_t)nslots;
 	load->slots = calloc(load->nslots, sizeof(*load->slots));
 	load->ring = calloc(load->nslots, sizeof(struct nvs_transfer *));
-	load->memory = huge_map(load->memory_bytes);
+	load->memory = huge_map(load->memory_bytes, NULL);
 	if (!load->slots || !load->ring || !load->memory)
 		return io_refuse(error, -ENOMEM,
 				 "no memory for %" PRIu64 " I/Os of %" PRIu64 " bytes", 2 * depth,
@@ -71,26 +77,25 @@ void io_load_close(struct io_load *load)
 
 static void flow_begin(struct flow *flow, const struct io_load *load, const struct io_pass *pass)
 {
-	const uint64_t *rate = load->options->rate;
+	uint64_t rate = pass->paced ? load->options->rate : 0;
+	uint64_t in_part = rate / RATE_PARTS_IN_S / pass->longest;
 	uint64_t fit = load->memory_bytes / pass->longest;
 
-	*flow = (struct flow){.pass = pass, .started_ns = now_ns()};
+	*flow = (struct flow){.pass = pass, .started_ns = clock_ns()};
 	flow->window = fit < load->nslots ? (uint32_t)fit : load->nslots;
 	assert(flow->window);
-	flow->batch = flow->window > BATCHES ? flow->window / BATCHES : 1;
+	flow->batch = flow->window / (flow->window >= 4 * load->depth ? 2 : BATCHES);
+	if (!flow->batch)
+		flow->batch = 1;
 	flow->window -= flow->window % flow->batch; /* so that no batch goes over its end */
-	for (int d = NVS_READ; d <= NVS_WRITE && pass->paced; d++) {
-		uint64_t within = rate[d] / RATE_PARTS_IN_S / pass->longest;
-
-		if (rate[d] && within < flow->batch)
-			flow->batch = within ? (uint32_t)within : 1;
-	}
+	if (rate && in_part < flow->batch)
+		flow->batch = in_part ? (uint32_t)in_part : 1;
 	progress_begin(pass->name, pass->runtime_ns ? pass->runtime_ns : pass->nbytes);
 }
 
 static void flow_moved(const struct flow *flow)
 {
-	progress_update(flow->pass->runtime_ns ? now_ns() - flow->started_ns : flow->done_bytes,
+	progress_update(flow->pass->runtime_ns ? clock_ns() - flow->started_ns : flow->done_bytes,
 			flow->done_bytes);
 }
 
@@ -99,7 +104,7 @@ static bool flow_over(const struct flow *flow)
 	const struct io_pass *pass = flow->pass;
 
 	return flow->over || stop_signal() || flow->handed_bytes >= pass->nbytes ||
-	       (pass->runtime_ns && now_ns() - flow->started_ns >= pass->runtime_ns);
+	       (pass->runtime_ns && clock_ns() - flow->started_ns >= pass->runtime_ns);
 }
 
 static struct nvs_transfer **place_of(const struct io_load *load, const struct flow *flow,
@@ -108,23 +113,13 @@ static struct nvs_transfer **place_of(const struct io_load *load, const struct f
 	return load->ring + n % flow->window;
 }
 
-/* A hint, as it is fio's: what is still to be written stays. */
-static void draw_next(const struct io_load *load, struct flow *flow)
-{
-	struct io_sequence *sequence = flow->pass->sequence;
-
-	if (flow->pass->cold && io_sequence_at_start(sequence))
-		posix_fadvise(load->file->fd, 0, 0, POSIX_FADV_DONTNEED);
-	io_sequence_next(sequence, &flow->next);
-}
-
 /* The next I/O of the sequence, in its place of the ring; false if it has to wait for another. */
 static bool draw(struct io_load *load, struct flow *flow, uint64_t n)
 {
 	const struct io_step *step = &flow->next;
 
 	if (!flow->drawn)
-		draw_next(load, flow);
+		io_sequence_next(flow->pass->sequence, &flow->next);
 	flow->drawn = !io_contents_hold(load->contents, step->offset, step->nbytes);
 	if (flow->drawn)
 		return false;
@@ -141,13 +136,13 @@ static bool draw(struct io_load *load, struct flow *flow, uint64_t n)
 
 static void make_contents(struct io_load *load, struct nvs_transfer *const *transfers, uint32_t n)
 {
-	uint64_t from = thread_us();
+	uint64_t from = thread_cpu_ns() / 1000;
 
 	for (uint32_t i = 0; i < n; i++)
 		if (transfers[i]->direction == NVS_WRITE)
 			io_contents_make(load->contents, transfers[i]->offset, transfers[i]->nbytes,
 					 transfers[i]->data);
-	load->data_us += thread_us() - from;
+	load->data_us += thread_cpu_ns() / 1000 - from;
 }
 
 /* A difference is counted, and the first described; others are looked for too. */
@@ -155,7 +150,7 @@ static void compare_contents(struct io_load *load, struct nvs_transfer *const *t
 			     uint32_t n)
 {
 	struct bench_result *result = load->result;
-	uint64_t from = thread_us();
+	uint64_t from = thread_cpu_ns() / 1000;
 	struct nvs_error error;
 
 	for (uint32_t i = 0; i < n; i++)
@@ -165,7 +160,7 @@ static void compare_contents(struct io_load *load, struct nvs_transfer *const *t
 					&result->verified_bytes, &error) &&
 		    !result->verify_errors++)
 			load->difference = error;
-	load->data_us += thread_us() - from;
+	load->data_us += thread_cpu_ns() / 1000 - from;
 }
 
 /* What there is up to the end of the window: places that lie side by side. */
@@ -201,14 +196,15 @@ static bool pace(struct io_load *load, const uint64_t nbytes[2])
 	return true;
 }
 
-static void let_go(struct io_load *load, struct nvs_transfer *const *transfers, uint32_t n)
+static void release_contents(struct io_load *load, struct nvs_transfer *const *transfers,
+			     uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		io_contents_let_go(load->contents, transfers[i]->offset, transfers[i]->nbytes);
+		io_contents_release(load->contents, transfers[i]->offset, transfers[i]->nbytes);
 }
 
 /* A batch: *n I/Os of it. */
-static int hand_over(struct io_load *load, struct flow *flow, uint32_t *n)
+static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 {
 	struct nvs_transfer **transfers = place_of(load, flow, flow->handed);
 	uint64_t nbytes[2] = {0};
@@ -216,7 +212,7 @@ static int hand_over(struct io_load *load, struct flow *flow, uint32_t *n)
 
 	*n = draw_batch(load, flow, nbytes);
 	if (*n && flow->pass->paced && !pace(load, nbytes)) {
-		let_go(load, transfers, *n);
+		release_contents(load, transfers, *n);
 		flow->over = true;
 		*n = 0;
 	}
@@ -240,7 +236,7 @@ static int wait_for(struct io_load *load, struct flow *flow, uint32_t n, struct 
 }
 
 /* The oldest batch. */
-static int take_back(struct io_load *load, struct flow *flow)
+static int complete_batch(struct io_load *load, struct flow *flow)
 {
 	struct nvs_transfer **transfers = place_of(load, flow, flow->done);
 	uint32_t n = run_of(flow, flow->done, flow->handed);
@@ -250,7 +246,7 @@ static int take_back(struct io_load *load, struct flow *flow)
 		return rc;
 	if (flow->pass->compare)
 		compare_contents(load, transfers, n);
-	let_go(load, transfers, n);
+	release_contents(load, transfers, n);
 	for (uint32_t i = 0; i < n; i++) {
 		load->moved[transfers[i]->direction] += transfers[i]->nbytes;
 		flow->done_bytes += transfers[i]->nbytes;
@@ -284,11 +280,11 @@ int io_load_run(struct io_load *load, const struct io_pass *pass)
 		do {
 			n = 0;
 			if (!flow_over(&flow))
-				rc = hand_over(load, &flow, &n);
+				rc = submit_batch(load, &flow, &n);
 		} while (n && !rc && flow.handed - flow.done + flow.batch <= flow.window);
 		if (rc || flow.done == flow.handed)
 			break;
-		rc = take_back(load, &flow);
+		rc = complete_batch(load, &flow);
 		if (rc)
 			break;
 	}

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A random order is a permutation that is computed and not kept: a Feistel network over the least
- * even number of bits that the blocks fit into, followed until it comes back among them.
+ * A random order is a computed permutation without a map: a Feistel network over the smallest even
+ * number of bits that holds the block numbers, iterated until the result is one.
  */
-#include "io_sequence.h"
+#include "cli/modes/io/sequence.h"
 
 #include <assert.h>
 
-#include "random.h"
+#include "cli/modes/model/random.h"
 
 #define ROUNDS 4
 
@@ -25,7 +25,7 @@ static uint64_t feistel(const uint64_t keys[ROUNDS], unsigned half_bits, uint64_
 	return left << half_bits | right;
 }
 
-/* The block that is the n-th of `blocks` in the order of this pass. */
+/* The n-th block in the order of this pass. */
 static uint64_t permuted(const struct io_sequence *sequence, uint64_t n, uint64_t blocks)
 {
 	unsigned half_bits = 0;
@@ -43,19 +43,14 @@ void io_sequence_restart(struct io_sequence *sequence)
 {
 	sequence->left = sequence->nbytes;
 	sequence->at[NVS_READ] = sequence->at[NVS_WRITE] = 0;
-	sequence->nth = sequence->of_run = 0;
+	sequence->nth = 0;
 	for (unsigned i = 0; i < ROUNDS; i++)
 		sequence->keys[i] = spread(&sequence->seed);
 }
 
-bool io_sequence_at_start(const struct io_sequence *sequence)
+static uint64_t draw_length(struct io_sequence *sequence)
 {
-	return !sequence->left || sequence->left == sequence->nbytes;
-}
-
-static uint64_t draw_length(struct io_sequence *sequence, enum nvs_direction direction)
-{
-	const struct option_mix *mix = &sequence->mix[direction];
+	const struct option_mix *mix = sequence->mix;
 	double at = mix->n > 1 ? spread_percent(&sequence->seed) : 0;
 	unsigned i = 0;
 
@@ -73,26 +68,22 @@ static enum nvs_direction draw_direction(struct io_sequence *sequence)
 
 static uint64_t random_offset(struct io_sequence *sequence, const struct io_step *step)
 {
-	uint64_t align = sequence->align[step->direction];
+	uint64_t grain = sequence->grain;
 
-	if (sequence->alike)
+	if (sequence->mix->n == 1)
 		return permuted(sequence, sequence->nth++, sequence->nbytes / step->nbytes) *
 		       step->nbytes;
-	return spread(&sequence->seed) % ((sequence->nbytes - step->nbytes) / align + 1) * align;
+	return spread(&sequence->seed) % ((sequence->nbytes - step->nbytes) / grain + 1) * grain;
 }
 
 static uint64_t draw_offset(struct io_sequence *sequence, const struct io_step *step)
 {
-	uint64_t *at = &sequence->at[step->direction];
-	uint64_t offset = *at ? *at + sequence->gap : 0;
-	bool fits = offset + step->nbytes <= sequence->nbytes;
+	uint64_t *at = &sequence->at[step->direction], offset = *at;
 
-	if (sequence->random && (!sequence->of_run || !fits))
-		offset = random_offset(sequence, step);
-	else if (!fits)
+	if (sequence->random)
+		return random_offset(sequence, step);
+	if (offset + step->nbytes > sequence->nbytes)
 		offset = 0;
-	if (++sequence->of_run >= sequence->run)
-		sequence->of_run = 0;
 	*at = offset + step->nbytes;
 	return offset;
 }
@@ -103,7 +94,7 @@ void io_sequence_next(struct io_sequence *sequence, struct io_step *step)
 	if (!sequence->left)
 		io_sequence_restart(sequence);
 	step->direction = draw_direction(sequence);
-	step->nbytes = draw_length(sequence, step->direction);
+	step->nbytes = draw_length(sequence);
 	step->offset = draw_offset(sequence, step);
 	sequence->left -= step->nbytes;
 	assert(step->offset + step->nbytes <= sequence->nbytes);

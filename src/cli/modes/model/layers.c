@@ -1,20 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names alone decide: the order of tensors in the file is that of the layers.
+ * The order of the tensors in the file is taken for that of the layers.
  */
-#include "layers.h"
+#include "cli/modes/model/layers.h"
 
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define DIGITS_MAX 18 /* so that a number fits into 64 bits */
+
+bool layer_number(const char *name, size_t *prefix, uint64_t *number)
+{
+	for (const char *at = name, *dot; at; at = dot ? dot + 1 : NULL) {
+		size_t digits = strspn(at, "0123456789");
+
+		dot = strchr(at, '.');
+		if (!digits || digits > DIGITS_MAX || (at[digits] && at + digits != dot))
+			continue;
+		*number = strtoull(at, NULL, 10);
+		*prefix = (size_t)(at - name);
+		return true;
+	}
+	return false;
+}
 
 /* Bytes of the name up to and including its first number and the dot behind it; 0: it has none. */
 static size_t prefix_length(const char *name)
 {
-	for (const char *at = name, *dot; (dot = strchr(at, '.')); at = dot + 1)
-		if (dot > at && strspn(at, "0123456789") == (size_t)(dot - at))
-			return (size_t)(dot + 1 - name);
-	return 0;
+	size_t before;
+	uint64_t number;
+	const char *dot = layer_number(name, &before, &number) ? strchr(name + before, '.') : NULL;
+
+	return dot ? (size_t)(dot + 1 - name) : 0;
 }
 
 static bool in_layer(const char *first, const char *name)
@@ -40,22 +58,26 @@ static struct layer cut_layer(const struct model *model, size_t first)
 
 size_t layers_cut(const struct model *model, struct layer *layers)
 {
-	size_t n = 0;
-
-	for (size_t at = 0; at < model->n; at += layers[n++].n)
-		layers[n] = cut_layer(model, at);
-	return n;
-}
-
-uint64_t layers_largest(const struct model *model)
-{
-	uint64_t largest = 0;
 	struct layer layer;
+	size_t n = 0;
 
 	for (size_t at = 0; at < model->n; at += layer.n) {
 		layer = cut_layer(model, at);
-		if (layer.room > largest)
-			largest = layer.room;
+		if (layers)
+			layers[n] = layer;
+		n++;
+	}
+	return n;
+}
+
+struct layer layers_largest(const struct model *model)
+{
+	struct layer largest = cut_layer(model, 0), layer;
+
+	for (size_t at = largest.n; at < model->n; at += layer.n) {
+		layer = cut_layer(model, at);
+		if (layer.room > largest.room)
+			largest = layer;
 	}
 	return largest;
 }

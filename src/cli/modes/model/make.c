@@ -1,28 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Made-up tensors. Their sizes are drawn one after the other, so that a model with more of them
- * begins as one with fewer does.
+ * Generated tensors. Their sizes are drawn in order, so a larger model begins as a smaller one
+ * does, except for the last tensor, which is cut to the wanted size.
  */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "model.h"
-
-/* splitmix64: the next of a row of numbers that look random. */
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
+#include "base/error.h"
+#include "cli/modes/model/model.h"
+#include "cli/modes/model/random.h"
 
 static uint64_t draw_size(const struct option_mix *mix, uint64_t *state)
 {
-	double at = (double)(draw(state) >> 11) / (double)(1ull << 53) * 100;
+	double at = spread_percent(state);
 	unsigned i = 0;
 
 	while (i < mix->n - 1 && at >= mix->percent[i])
@@ -60,18 +52,18 @@ static int add_tensor(struct model *model, size_t *room, uint64_t nbytes)
 
 static int fail(struct model *model, int rc, struct nvs_error *error)
 {
-	*error = (struct nvs_error){.code = rc};
 	if (rc == -ENOMEM)
-		snprintf(error->text, sizeof(error->text), "no memory for the names of %zu tensors",
-			 model->n + 1);
+		error_set(error, rc, "no memory for the names of %zu tensors", model->n + 1);
 	else if (rc == -E2BIG)
-		snprintf(error->text, sizeof(error->text),
-			 "more than %u made-up tensors, which are allowed: give a smaller size",
-			 MODEL_TENSORS_MAX);
+		error_set(error, rc,
+			  "more than the %u made-up tensors that are allowed: give a "
+			  "smaller size",
+			  MODEL_TENSORS_MAX);
 	else
-		snprintf(error->text, sizeof(error->text),
-			 "the made-up tensors are more bytes than the %llu that are allowed",
-			 MODEL_BYTES_MAX);
+		error_set(error, rc,
+			  "the made-up tensors have more than the %llu bytes that are "
+			  "allowed",
+			  MODEL_BYTES_MAX);
 	model_free(model);
 	return rc;
 }
@@ -85,8 +77,11 @@ int model_make(struct model *model, const struct option_mix *mix, uint64_t n, ui
 
 	assert(mix->n && (n || nbytes));
 	*model = (struct model){.fd = -1};
-	while (!rc && (nbytes ? model->nbytes < nbytes : model->n < n))
-		rc = add_tensor(model, &room, draw_size(mix, &state));
+	while (!rc && (nbytes ? model->nbytes < nbytes : model->n < n)) {
+		uint64_t drawn = draw_size(mix, &state), left = nbytes - model->nbytes;
+
+		rc = add_tensor(model, &room, nbytes && left < drawn ? left : drawn);
+	}
 	if (rc)
 		return fail(model, rc, error);
 	model->n_whole = model->n;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An element is made as sign, exponent and mantissa, so that it is the same kind of number in each
- * type and nothing is rounded. Exponents span four powers of two below 2^-6, as weights do.
+ * Elements are generated as sign, exponent and mantissa, so that nothing is rounded in any type.
+ * Exponents span four powers of two below 2^-6, as weights do.
  */
-#include "parameters.h"
+#include "cli/modes/model/parameters.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "huge_map.h"
+#include "base/error.h"
+#include "base/huge_map.h"
 
 #define LEAST_EXPONENT (-10)
 #define SCALE_LOG2_MAX 20 /* keeps scaled gradients within what fp16 can hold */
@@ -42,7 +43,7 @@ uint64_t parameters_numel(const struct model *model, enum nvs_dtype dtype)
 	return numel;
 }
 
-/* 32 bits that look random, of a place; compilers turn a loop over it into vector code. */
+/* A hash that compilers vectorize in a loop. */
 static inline uint32_t mix(uint32_t x)
 {
 	x ^= x >> 16;
@@ -85,22 +86,19 @@ int parameters_open(struct parameters *parameters, const struct model *model, en
 	assert(formats[dtype].mantissa_bits && group_numel);
 	*parameters = (struct parameters){
 		.dtype = dtype, .numel = numel, .group_numel = group_numel, .seed = seed};
-	if (!numel) {
-		snprintf(error->text, sizeof(error->text),
-			 "the model has no floating-point element, so there is nothing to train");
-		return -EINVAL;
-	}
+	if (!numel)
+		return error_set(error, -EINVAL,
+				 "the model has no floating-point element, so there is nothing to "
+				 "train");
 	parameters->ngroups = (size_t)((numel + group_numel - 1) / group_numel);
 	parameters->nbytes = 2 * nbytes;
-	parameters->weights = huge_map(nbytes);
-	parameters->gradients = huge_map(nbytes);
-	if (!parameters->weights || !parameters->gradients) {
-		snprintf(error->text, sizeof(error->text),
-			 "no memory for the weights and gradients of %llu elements, %llu bytes "
-			 "beside the pool: train a part of the model with --scale or --size",
-			 (unsigned long long)numel, (unsigned long long)parameters->nbytes);
-		return -ENOMEM;
-	}
+	parameters->weights = huge_map(nbytes, NULL);
+	parameters->gradients = huge_map(nbytes, NULL);
+	if (!parameters->weights || !parameters->gradients)
+		return error_set(error, -ENOMEM,
+				 "no memory for the weights and gradients of %llu elements, %llu "
+				 "bytes beside the pool: train a part of the model with --scale",
+				 (unsigned long long)numel, (unsigned long long)parameters->nbytes);
 	make(parameters, parameters->weights, 1, LEAST_EXPONENT);
 	return 0;
 }
@@ -144,7 +142,7 @@ double parameters_value(const struct parameters *parameters, const void *array, 
 	int exponent = (int)((bits & ((1u << format->sign_shift) - 1)) >> format->mantissa_bits);
 	double value = exponent ? fraction + (double)(1u << format->mantissa_bits) : fraction;
 
-	/* All exponent bits set is inf or nan, which no comparison takes for equal. */
+	/* Inf and nan compare equal to nothing. */
 	if (exponent == 2 * format->bias + 1)
 		return NAN;
 	value = ldexp(value, (exponent ? exponent : 1) - format->bias - (int)format->mantissa_bits);
@@ -156,7 +154,7 @@ double parameters_rounding(const struct parameters *parameters, double value)
 	const struct format *format = &formats[parameters->dtype];
 	int exponent = value != 0 ? ilogb(value) : -format->bias;
 
-	/* Below its normal numbers a type has evenly spaced ones. */
+	/* Subnormal numbers are evenly spaced. */
 	if (exponent < 1 - format->bias)
 		exponent = 1 - format->bias;
 	return ldexp(1, exponent - (int)format->mantissa_bits - 1);

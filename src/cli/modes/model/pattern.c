@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes come from eight xorshift generators side by side, which compilers turn into vector
- * code, and are seeded anew in each block, so that any block can be made by itself. They are made
- * to be quick and hard to compress; they are no secret.
+ * Eight xorshift generators side by side, which compilers vectorize, seeded anew for each block so
+ * that any block can be generated alone. Fast and incompressible; not secret.
  */
-#include "pattern.h"
+#include "cli/modes/model/pattern.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "random.h"
+#include "cli/modes/model/random.h"
 
 #define LANES	    8
 #define BLOCK_BYTES PATTERN_BLOCK_BYTES
@@ -32,7 +31,7 @@ static void seed_lanes(lanes *state, uint64_t seed, uint64_t tensor, uint64_t ge
 		(*state)[i] = spread(&mixed) | 1; /* xorshift never leaves 0 */
 }
 
-/* Makes the block's first `nbytes` bytes, or adds them to what is there by exclusive or. */
+/* Generates the block's first `nbytes` bytes, or with `add` XORs them into `data`. */
 static void make_block(lanes *state, char *data, size_t nbytes, bool add)
 {
 	lanes x = *state, there;
@@ -66,7 +65,7 @@ void pattern_block(uint64_t seed, uint64_t subject, uint64_t generation, uint64_
 	make_block(&state, data, nbytes, false);
 }
 
-/* One block of the tensor's contents, into `data`. */
+/* Generates one block of the tensor's contents. */
 static int make(const struct pattern *pattern, size_t tensor, uint32_t generation, uint64_t offset,
 		char *data, size_t nbytes, struct nvs_error *error)
 {

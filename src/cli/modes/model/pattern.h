@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tensors of a benchmark hold: pseudo-random bytes that follow from seed, tensor and
- * generation, or the data of the model's file; and finding them again.
+ * The contents of a benchmark's tensors: pseudo-random bytes that follow from seed, tensor and
+ * generation, or the data of the model's file.
  */
-#ifndef CLI_PATTERN_H
-#define CLI_PATTERN_H
+#ifndef CLI_MODES_MODEL_PATTERN_H
+#define CLI_MODES_MODEL_PATTERN_H
 
-#include "model.h"
+#include "cli/modes/model/model.h"
 
 struct pattern {
 	const struct model *model;
@@ -14,14 +14,14 @@ struct pattern {
 };
 
 /*
- * Makes the contents of the tensor in `data`. Generations differ in every 64-byte line;
- * generation 0 of a model with data is the data. Errors are those of model_read.
+ * Generates the tensor's contents into `data`. Generations differ in every 64-byte line; generation
+ * 0 of a model with data is that data. Errors are those of model_read.
  */
 int pattern_fill(const struct pattern *pattern, size_t tensor, uint32_t generation, void *data,
 		 struct nvs_error *error);
 /*
- * Compares all of `data` with what pattern_fill would make. -EBADMSG: they differ, with the tensor,
- * the first byte that does, and both its values in *error.
+ * Compares `data` with what pattern_fill generates. -EBADMSG: they differ; *error has the tensor,
+ * the first differing byte and both values.
  */
 int pattern_compare(const struct pattern *pattern, size_t tensor, uint32_t generation,
 		    const void *data, struct nvs_error *error);

@@ -2,12 +2,12 @@
 /*
  * Pseudo-random numbers that follow from a seed, the same on every machine.
  */
-#ifndef CLI_RANDOM_H
-#define CLI_RANDOM_H
+#ifndef CLI_MODES_MODEL_RANDOM_H
+#define CLI_MODES_MODEL_RANDOM_H
 
 #include <stdint.h>
 
-/* splitmix64: the next number of a state, which spreads neighbouring ones over all of 64 bits. */
+/* splitmix64: the next number of a state. */
 static inline uint64_t spread(uint64_t *state)
 {
 	uint64_t x = *state += 0x9e3779b97f4a7c15u;
@@ -17,7 +17,7 @@ static inline uint64_t spread(uint64_t *state)
 	return x ^ x >> 31;
 }
 
-/* From 0 to 100, without 100. */
+/* In [0, 100). */
 static inline double spread_percent(uint64_t *state)
 {
 	return (double)(spread(state) >> 11) * (100.0 / (double)((uint64_t)1 << 53));

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bounds are a running error analysis. An operation in fp32 is off by at most half a unit in
- * the last place, EPSILON of its result; each quantity's bound takes up those of what it is
- * computed from, and EPSILON for each operation and each constant that fp32 rounds. Twice the bound
- * is allowed, for what is of second order. So it grows with the steps as rounding does, and no
- * faster: a moment that is off by a thousandth is found after one step and after a thousand.
+ * The bounds are a running error analysis. An fp32 operation is off by at most half a unit in the
+ * last place, EPSILON of its result; each quantity's bound adds those of its operands, and EPSILON
+ * for each operation and each constant that fp32 rounds. Twice the bound is allowed, for
+ * second-order terms. So the bound grows with the steps as rounding does, and no faster: a moment
+ * that is off by a thousandth is found after one step and after a thousand.
  */
-#include "reference.h"
+#include "cli/modes/model/reference.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,13 +14,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "cli/modes/model/random.h"
+
 #define EPSILON	     0x1p-24
-#define UNDERFLOW    0x1p-126 /* below it fp32 has fewer digits */
+#define UNDERFLOW    0x1p-126 /* below it fp32 loses digits */
 #define RUNS	     4u	      /* of a group */
 #define RUN_NUMEL    4096u
 #define SAMPLE_NUMEL (1u << 20) /* of all groups together, or one element of each run */
 
-/* A value in double, and how far that of fp32 may be from it. */
+/* A value in double, and how far the one in fp32 may be from it. */
 struct bounded {
 	double is, off;
 };
@@ -35,14 +38,7 @@ struct sample {
 	struct element *elements;
 };
 
-static uint64_t spread(uint64_t x)
-{
-	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-	return x ^ x >> 31;
-}
-
-/* One run in each quarter of the group, of which the first and the last are at its ends. */
+/* One run in each quarter of the group; the first and the last are at its ends. */
 static int take_samples(struct reference *reference, size_t group, uint64_t run_numel)
 {
 	const struct parameters *parameters = reference->parameters;
@@ -50,9 +46,9 @@ static int take_samples(struct reference *reference, size_t group, uint64_t run_
 	uint64_t whole = parameters_group_numel(parameters, group);
 	uint64_t quarter = whole / RUNS, most = quarter ? quarter : whole;
 	uint64_t numel = run_numel < most ? run_numel : most;
-	uint64_t random = spread(parameters->seed ^ spread(group + 1)), room = most - numel + 1;
-	const uint64_t offsets[RUNS] = {0, quarter + random % room,
-					2 * quarter + spread(random) % room, whole - numel};
+	uint64_t state = parameters->seed + group, room = most - numel + 1;
+	const uint64_t offsets[RUNS] = {0, quarter + spread(&state) % room,
+					2 * quarter + spread(&state) % room, whole - numel};
 
 	for (unsigned i = 0; i < (quarter ? RUNS : 1); i++) {
 		struct sample *sample = &reference->samples[reference->nsamples++];
@@ -89,10 +85,8 @@ int reference_open(struct reference *reference, const struct parameters *paramet
 		run_numel = RUN_NUMEL;
 	for (size_t group = 0; group < parameters->ngroups && !rc; group++)
 		rc = take_samples(reference, group, run_numel ? run_numel : 1);
-	if (rc)
-		snprintf(error->text, sizeof(error->text),
-			 "no memory for what --verify compares with; leave it out");
-	return rc;
+	return rc ? error_set(error, rc, "no memory for the reference of --verify: leave it out")
+		  : 0;
 }
 
 void reference_close(struct reference *reference)
@@ -115,7 +109,7 @@ static double gradients_norm(const struct parameters *parameters)
 	return sqrt(sum);
 }
 
-/* What clipping makes of gradients that have this loss scale. */
+/* The factor that clips gradients with this loss scale. */
 static double clip(struct reference *reference, double loss_scale)
 {
 	double norm;
@@ -128,7 +122,7 @@ static double clip(struct reference *reference, double loss_scale)
 	return norm > reference->clipping ? reference->clipping / (norm + 1e-6) : 1;
 }
 
-/* Of one step; the names are those of the Adam paper. */
+/* Of one step; names as in the Adam paper. */
 struct factors {
 	double gradient, decay, beta1, beta2, eps, step_size, root;
 	bool decoupled;
@@ -201,13 +195,10 @@ int reference_step(struct reference *reference, const struct nvs_step_result *do
 
 	if (done->skipped)
 		return 0;
-	if (!(fabs(done->clip - clipped) <= 1e-6 * clipped)) {
-		snprintf(error->text, sizeof(error->text),
-			 "step %llu multiplied the gradients by %.9g to clip them, and should "
-			 "have by %.9g",
-			 (unsigned long long)done->step, done->clip, clipped);
-		return -EBADMSG;
-	}
+	if (!(fabs(done->clip - clipped) <= 1e-6 * clipped))
+		return error_set(error, -EBADMSG,
+				 "step %llu clipped the gradients by %.9g instead of %.9g",
+				 (unsigned long long)done->step, done->clip, clipped);
 	reference->steps++;
 	by = step_factors(reference, clipped / done->loss_scale);
 	for (size_t i = 0; i < reference->nsamples; i++) {
@@ -228,15 +219,14 @@ static void note_difference(struct reference *reference, const struct sample *sa
 {
 	if (reference->differences++)
 		return;
-	reference->difference = (struct nvs_error){.code = -EBADMSG};
-	snprintf(reference->difference.text, sizeof(reference->difference.text),
-		 "%s %llu of group %zu is %.9g after %llu steps and should be %.9g, give or take "
-		 "%.2g",
-		 what, (unsigned long long)(sample->offset + element), sample->group, found,
-		 (unsigned long long)reference->steps, due.is, due.off);
+	error_set(&reference->difference, -EBADMSG,
+		  "%s %llu of group %zu is %.9g after %llu steps and should be %.9g, give or take "
+		  "%.2g",
+		  what, (unsigned long long)(sample->offset + element), sample->group, found,
+		  (unsigned long long)reference->steps, due.is, due.off);
 }
 
-/* Written so that a nan is a difference. */
+/* A nan is a difference. */
 static bool differs(double found, struct bounded due)
 {
 	return !(fabs(found - due.is) <= due.off);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an optimizer's state should be: a scalar Adam in double over a sample of the elements, with
- * a bound on how far one that computes in fp32 may be from it.
+ * The optimizer state that is expected: a scalar Adam in double over a sample of the elements, with
+ * a bound on the error of one that computes in fp32.
  */
-#ifndef CLI_REFERENCE_H
-#define CLI_REFERENCE_H
+#ifndef CLI_MODES_MODEL_REFERENCE_H
+#define CLI_MODES_MODEL_REFERENCE_H
 
-#include "parameters.h"
+#include "cli/modes/model/parameters.h"
 
 struct reference {
 	const struct parameters *parameters;
@@ -22,20 +22,17 @@ struct reference {
 };
 
 /*
- * Takes the sample while the weights are those that training begins with: of each group the first
- * elements, the last, and two runs between them that the seed chooses. -ENOMEM.
+ * Takes the sample from the initial weights: of each group the first elements, the last, and two
+ * runs between them that the seed chooses. -ENOMEM.
  */
 int reference_open(struct reference *reference, const struct parameters *parameters,
 		   const struct nvs_config *config, struct nvs_error *error);
-/*
- * The same step. The loss scale is taken from it; clipping is worked out here. -EBADMSG: it clipped
- * by another factor.
- */
+/* Takes the same step, with its loss scale. -EBADMSG: it clipped by another factor. */
 int reference_step(struct reference *reference, const struct nvs_step_result *done,
 		   struct nvs_error *error);
 /*
  * Compares master weights and both moments of the sample, and the caller's weights with the master
- * weights that they are rounded from. -EBADMSG, or an error of nvs_optimizer_get.
+ * weights that they were rounded from. -EBADMSG, or an error of nvs_optimizer_get.
  */
 int reference_compare(struct reference *reference, struct nvs_optimizer *optimizer,
 		      struct nvs_error *error);

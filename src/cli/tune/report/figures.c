@@ -1,39 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The figures and words of the report of `nvswap tune`. Relies on the C locale, which the command
- * never leaves. What came from outside goes into the page through page_text() alone.
+ * The figures of the report. Relies on the C locale, which the command never leaves.
  */
 #include <math.h>
-#include <string.h>
 
-#include "tune_report.h"
+#include "base/error.h"
+#include "cli/tune/report/report.h"
 
-static void character(FILE *out, unsigned char c)
-{
-	if (c == '&' || c == '<' || c == '>' || c == '"' || c == '\'')
-		fprintf(out, "&#%u;", c);
-	else if (c < ' ' || c == 0x7f)
-		fputs("&#xfffd;", out);
-	else
-		fputc(c, out);
-}
-
-void page_text(const struct report_page *page, const char *text)
-{
-	for (; *text; text++)
-		character(page->out, (unsigned char)*text);
-}
-
-void page_lines(const struct report_page *page, const char *text)
-{
-	for (; *text; text++)
-		if (*text == '\n')
-			fputc('\n', page->out);
-		else
-			character(page->out, (unsigned char)*text);
-}
-
-/* Three digits that count, as far as there are decimals to leave off. */
+/* Decimals for three significant digits. */
 static int decimals(double value)
 {
 	return value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
@@ -88,7 +62,7 @@ void page_point(const struct report_page *page, const struct tune_point *point)
 
 	fprintf(page->out, "%s, depth %u, %u worker%s, %s%s%s",
 		figure_size(point->block_size, size), point->queue_depth, point->thread_count,
-		point->thread_count == 1 ? "" : "s", nvs_ioengine_name(point->ioengine),
+		plural(point->thread_count), nvs_ioengine_name(point->ioengine),
 		point->single_submit ? ", single submit" : "",
 		point->overlap_events ? "" : ", no overlap");
 }
@@ -104,26 +78,27 @@ const char *objective_text(enum tune_objective objective)
 	return names[objective];
 }
 
-static bool same_settings(const struct tune_point *a, const struct tune_point *b)
-{
-	return a->ioengine == b->ioengine && a->thread_count == b->thread_count &&
-	       a->single_submit == b->single_submit && a->overlap_events == b->overlap_events;
-}
-
 const struct tune_trial *cell_trial(const struct report_page *page, enum tune_objective objective,
 				    uint32_t block_size, uint32_t queue_depth, bool *other)
 {
 	const struct tune_outcome *outcome = page->result->outcome;
 	const struct tune_trial *found = NULL;
+	struct tune_point wanted = page->fixed->point;
 
+	wanted.block_size = block_size;
+	wanted.queue_depth = queue_depth;
 	*other = false;
 	for (size_t i = 0; i < outcome->n; i++) {
 		const struct tune_trial *trial = &outcome->trials[i];
+		const struct tune_point *point = &trial->point;
 
-		if (trial->objective != objective || trial->point.block_size != block_size ||
-		    trial->point.queue_depth != queue_depth)
+		if (trial->objective != objective || point->block_size != block_size ||
+		    point->queue_depth != queue_depth)
 			continue;
-		if (same_settings(&trial->point, &page->fixed->point)) {
+		if (point->ioengine == wanted.ioengine &&
+		    point->thread_count == wanted.thread_count &&
+		    point->single_submit == wanted.single_submit &&
+		    point->overlap_events == wanted.overlap_events) {
 			*other = false;
 			return trial;
 		}
@@ -138,7 +113,7 @@ double round_step(double span, unsigned most)
 {
 	double step = pow(10, floor(log10(span / most)));
 
-	/* Multiples of 2 and 2.5: 1, 2, 5, 10. */
+	/* Multiplied by 2, 2.5 and 2: 1, 2, 5, 10. */
 	for (unsigned i = 0; span / step > most; i++)
 		step *= i % 3 == 1 ? 2.5 : 2;
 	return step;

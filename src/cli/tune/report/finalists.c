@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The finalists of the report: how each came out against the fastest when they were measured in
- * turn, as a dot with its interval, on one scale beneath them all.
+ * The finalists of the report: the ratio of each to the fastest, as a dot with its interval, on one
+ * scale below all of them.
  */
 #include <math.h>
 
-#include "tune_report.h"
+#include "cli/tune/report/report.h"
 
 #define WIDTH 400.0
 #define EDGE  14.0
@@ -114,8 +114,8 @@ void page_finalists(const struct report_page *page)
 	fprintf(page->out,
 		"<section aria-labelledby=\"finalists\">\n<h2 id=\"finalists\">Finalists</h2>\n"
 		"<p>Measured in turn against the fastest, with 95 %% intervals. The band is the "
-		"tolerance, %g %%: what lies in it is as good, and the choice is that with the "
-		"least in flight. Settings leave their defaults only where that is surely "
+		"tolerance, %g %%. The choice is the one with the least in flight that can't be "
+		"told from it; settings leave their defaults only where that is surely "
 		"faster.</p>\n<ul class=\"finalists\">\n",
 		page->result->rules->tolerance * 100);
 	for (size_t i = 0; i < outcome->n; i++)

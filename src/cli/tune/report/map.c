@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The heat maps of the report: bandwidth over block size and depth, for each objective. They are
- * tables, so that the values are read out with their rows and columns, and fit a phone; the colours
- * are ten steps of one hue, even to the eye, from nothing to the best of the map.
+ * The heat maps of the report: bandwidth over block size and depth, for each objective that was
+ * measured. They are tables, which a screen reader can read; the colours are ten even steps of one
+ * hue, from zero to the best of the map.
  */
 #include <math.h>
 
-#include "tune_report.h"
+#include "base/error.h"
+#include "cli/tune/report/report.h"
 
 #define COLOURS 10
 
@@ -89,8 +90,10 @@ static void table(const struct report_page *page, const struct map *map)
 	char text[FIGURE];
 
 	fprintf(page->out,
-		"<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"%s, in %s\">\n"
+		"%s<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"%s, in %s\">\n"
 		"<table class=\"map\">\n",
+		space->nqueue_depths > 10 ? "<p class=\"hint\">The map scrolls sideways.</p>\n"
+					  : "",
 		objective_text(map->objective), page->unit);
 	head(page);
 	fputs("<tbody>\n", page->out);
@@ -115,19 +118,17 @@ static void scale(const struct report_page *page, const struct map *map)
 		page->unit);
 }
 
-/* Whether it has cells with other settings. */
+/* Returns whether it has cells with other settings. */
 static bool figure(const struct report_page *page, enum tune_objective objective)
 {
 	struct map map = look_over(page, objective);
 
+	if (!map.best)
+		return false;
 	fprintf(page->out, "<figure>\n<figcaption><h3>%s%s</h3>\n", objective_text(objective),
 		objective == page->result->rules->objective
 			? " <span class=\"tag\">tuned for</span>"
 			: "");
-	if (!map.best) {
-		fputs("<p>Not measured in this run.</p></figcaption></figure>\n", page->out);
-		return false;
-	}
 	fputs("<p>Best: ", page->out);
 	page_rate(page, map.best);
 	fputs(" at ", page->out);
@@ -148,8 +149,8 @@ static void marks(const struct report_page *page, bool others)
 	      "<li><i class=\"sample none\"></i>not measured</li>\n",
 	      page->out);
 	if (others)
-		fputs("<li><i class=\"sample q6 other\"></i>measured with other settings "
-		      "alone, the best of them</li>\n",
+		fputs("<li><i class=\"sample q6 other\"></i>measured only with other "
+		      "settings, the best of them</li>\n",
 		      page->out);
 	fputs("</ul>\n", page->out);
 }
@@ -166,7 +167,7 @@ void page_maps(const struct report_page *page)
 		"<p>In %s, at %u worker%s, %s, single_submit %s, overlap_events %s. "
 		"What was measured for the map alone is a single round.</p>\n"
 		"<div class=\"maps%s\">\n",
-		page->unit, point->thread_count, point->thread_count == 1 ? "" : "s",
+		page->unit, point->thread_count, plural(point->thread_count),
 		nvs_ioengine_name(point->ioengine), point->single_submit ? "true" : "false",
 		point->overlap_events ? "true" : "false",
 		page->result->space->nqueue_depths > 10 ? " wide" : "");

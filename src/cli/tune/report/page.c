@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of `nvswap tune`: one page of HTML that loads nothing and runs no script. What was
- * chosen and why stands first, then the pictures, then all that was tried and where. The page is
- * made in memory, so that a file is only written when the whole of it is there.
+ * The report of `nvswap tune`: one page of HTML. It is made in memory, so that a file is only
+ * replaced by a whole one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,60 +11,36 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tune_report.h"
+#include "base/error.h"
+#include "cli/html.h"
+#include "cli/tune/report/report.h"
 
 #define BLOCK_BYTES 1024
-
-static const char *drive_name(const struct tune_drive *drive)
-{
-	return drive->path.model[0]    ? drive->path.model
-	       : drive->path.device[0] ? drive->path.device
-				       : drive->path.filesystem;
-}
 
 static void title(const struct report_page *page)
 {
 	const struct tune_trial *chosen = page->result->outcome->chosen;
 	char size[FIGURE];
 
-	if (!chosen) {
+	if (!chosen)
 		fputs("No choice was made", page->out);
-		return;
-	}
-	fprintf(page->out, "Blocks of %s, depth %u, %u worker%s",
-		figure_size(chosen->point.block_size, size), chosen->point.queue_depth,
-		chosen->point.thread_count, chosen->point.thread_count == 1 ? "" : "s");
+	else
+		fprintf(page->out, "Blocks of %s, depth %u, %u worker%s",
+			figure_size(chosen->point.block_size, size), chosen->point.queue_depth,
+			chosen->point.thread_count, plural(chosen->point.thread_count));
 }
 
 static void head(const struct report_page *page)
 {
-	fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-	      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-	      "<title>nvswap tune: ",
-	      page->out);
+	html_begin(page->out);
+	fputs("nvswap tune: ", page->out);
 	title(page);
 	fputs(", ", page->out);
-	page_text(page, page->result->options->directory);
-	fprintf(page->out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n", page_style);
+	html_text(page->out, page->result->options->directory);
+	html_body(page->out, page_style);
 }
 
-static void tile(const struct report_page *page, const char *name)
-{
-	fprintf(page->out, "<div><dt>%s</dt><dd>", name);
-}
-
-static void bandwidth_tile(const struct report_page *page, const struct tune_trial *chosen)
-{
-	tile(page, "Bandwidth");
-	page_rate(page, chosen);
-	fprintf(page->out, "</dd><dd>%s%u round%s", chosen->rounds == 1 ? "" : "95 % interval, ",
-		chosen->rounds, chosen->rounds == 1 ? "" : "s");
-	if (page->result->outcome->fastest == chosen)
-		fputs(chosen->finalist ? "; the fastest finalist" : "", page->out);
-	else if (chosen->to_best > 0 && isfinite(chosen->to_best))
-		fprintf(page->out, "; %.1f %% of the fastest", chosen->to_best * 100);
-	fputs("</dd></div>\n", page->out);
-}
+/* ---- The choice ---- */
 
 static void tiles(const struct report_page *page, const struct tune_trial *chosen)
 {
@@ -73,112 +48,96 @@ static void tiles(const struct report_page *page, const struct tune_trial *chose
 	uint64_t in_flight = (uint64_t)point->block_size * point->queue_depth * point->thread_count;
 	char text[FIGURE];
 
-	fputs("<dl class=\"tiles\">\n", page->out);
-	bandwidth_tile(page, chosen);
-	tile(page, "Latency of an I/O, median");
-	fprintf(page->out, "%s</dd>", figure_ns(chosen->p50_ns, text));
-	fprintf(page->out, "<dd>p99 %s; of the slower direction</dd></div>\n",
+	fputs("<dl class=\"tiles\">\n<div><dt>Bandwidth</dt><dd>", page->out);
+	page_rate(page, chosen);
+	fprintf(page->out, "</dd><dd>%s%u round%s", chosen->rounds == 1 ? "" : "95 % interval, ",
+		chosen->rounds, plural(chosen->rounds));
+	if (page->result->outcome->fastest == chosen)
+		fputs(chosen->finalist ? "; the fastest finalist" : "", page->out);
+	else if (chosen->to_best > 0 && isfinite(chosen->to_best))
+		fprintf(page->out, "; %.1f %% of the fastest", chosen->to_best * 100);
+	fprintf(page->out, "</dd></div>\n<div><dt>Latency of an I/O, median</dt><dd>%s</dd>",
+		figure_ns(chosen->p50_ns, text));
+	fprintf(page->out, "<dd>99th percentile %s; of the slower direction</dd></div>\n",
 		figure_ns(chosen->p99_ns, text));
-	tile(page, "In flight");
-	fprintf(page->out, "%s</dd><dd>%u I/Os on each of %u worker%s</dd></div>\n",
+	fprintf(page->out,
+		"<div><dt>In flight</dt><dd>%s</dd><dd>%u I/Os on each of %u worker%s</dd></div>\n",
 		figure_size(in_flight, text), point->queue_depth, point->thread_count,
-		point->thread_count == 1 ? "" : "s");
-	if (chosen->cpu_ms_per_gib > 0) {
-		tile(page, "CPU");
-		fprintf(page->out, "%.1f ms</dd><dd>for each GiB that is moved</dd></div>\n",
+		plural(point->thread_count));
+	if (chosen->cpu_ms_per_gib > 0)
+		fprintf(page->out,
+			"<div><dt>CPU</dt><dd>%.1f ms</dd><dd>per GiB moved</dd></div>\n",
 			chosen->cpu_ms_per_gib);
-	}
 	fputs("</dl>\n", page->out);
 }
 
-static void warning(const struct report_page *page, const char *text)
+static void warning(const struct report_page *page, const char *name, const char *text)
 {
-	fputs("<p class=\"warning\"><strong>Warning:</strong> ", page->out);
-	page_text(page, text);
+	fprintf(page->out, "<p class=\"warning\"><strong>%s:</strong> ", name);
+	html_text(page->out, text);
 	fputs("</p>\n", page->out);
-}
-
-static void warnings(const struct report_page *page)
-{
-	if (page->result->drive->slows_down)
-		warning(page, page->result->drive->slows_text);
-	if (page->result->outcome->chosen && !page->result->outcome->certain)
-		warning(page, "the choice is not certain, for the reason given under Why.");
 }
 
 static void choice(const struct report_page *page)
 {
 	char block[BLOCK_BYTES];
 
+	tiles(page, page->result->outcome->chosen);
 	fputs("<div class=\"top\">\n<div>\n<h2>Why</h2>\n<p>", page->out);
-	page_text(page, page->result->outcome->why);
+	html_text(page->out, page->result->outcome->why);
 	fputs("</p>\n</div>\n<div class=\"block\">\n<h2>For the configuration</h2>\n<pre>",
 	      page->out);
 	tune_block_text(page->result, block, sizeof(block));
-	page_lines(page, block);
+	html_text(page->out, block);
 	fputs("</pre>\n</div>\n</div>\n", page->out);
-}
-
-static void no_choice(const struct report_page *page)
-{
-	const struct tune_outcome *outcome = page->result->outcome;
-
-	fputs("<p>", page->out);
-	page_text(page, outcome->why[0] ? outcome->why
-			: outcome->n	? "The run ended before it could choose."
-					: "The run ended before anything was measured.");
-	fprintf(page->out, "</p>\n%s",
-		outcome->n ? "<p>What was measured until then follows.</p>\n" : "");
 }
 
 static void headline(const struct report_page *page)
 {
 	const struct tune_result *result = page->result;
+	const struct tune_outcome *outcome = result->outcome;
+	const struct nvs_path_info *path = &result->drive->path;
 
 	fputs("<header>\n<p class=\"lead\">", page->out);
-	page_text(page, drive_name(result->drive));
+	html_text(page->out, path->model[0]    ? path->model
+			     : path->device[0] ? path->device
+					       : path->filesystem);
 	fputs(", ", page->out);
-	page_text(page, result->options->directory);
+	html_text(page->out, result->options->directory);
 	fprintf(page->out, ". %s.</p>\n<h1>", objective_text(result->rules->objective));
 	title(page);
 	fputs("</h1>\n", page->out);
-	warnings(page);
-	if (result->outcome->chosen) {
-		tiles(page, result->outcome->chosen);
+	if (result->drive->slows_down)
+		warning(page, "Warning", result->drive->slows_text);
+	if (outcome->chosen && !outcome->certain)
+		warning(page, "The choice is not certain", outcome->unsure);
+	if (outcome->chosen)
 		choice(page);
-	} else {
-		no_choice(page);
-	}
+	else
+		fprintf(page->out, "<p>The run ended before %s.</p>\n",
+			outcome->n ? "it could choose; what it measured until then follows"
+				   : "anything was measured");
 	fputs("</header>\n<main>\n", page->out);
 }
 
 static void foot(const struct report_page *page)
 {
 	time_t finished = (time_t)page->result->finished_unix_s;
-	char date[64] = "at a time that can't be told", took[FIGURE];
+	char date[64] = "at an unknown time", took[FIGURE];
 	struct tm utc;
 
 	if (gmtime_r(&finished, &utc))
 		strftime(date, sizeof(date), "%Y-%m-%d %H:%M UTC", &utc);
 	fprintf(page->out,
-		"</main>\n<footer>nvswap %s, %s, after %s. GB and MB are of 10<sup>9</sup> and "
-		"10<sup>6</sup> bytes; KiB, MiB and GiB of powers of 1024.</footer>\n"
+		"</main>\n<footer>nvswap %s, %s, after %s. GB and MB are 10<sup>9</sup> and "
+		"10<sup>6</sup> bytes; KiB, MiB and GiB are powers of 1024.</footer>\n"
 		"</body>\n</html>\n",
 		nvs_version(), date, figure_ns(page->result->elapsed_ns, took));
 }
 
-static void choose_unit(struct report_page *page)
-{
-	const struct tune_outcome *outcome = page->result->outcome;
-	double most = 0;
+/* ---- The page ---- */
 
-	for (size_t i = 0; i < outcome->n; i++)
-		most = fmax(most, outcome->trials[i].mean);
-	page->unit_bytes_per_s = most < 1e9 ? 1e6 : 1e9;
-	page->unit = most < 1e9 ? "MB/s" : "GB/s";
-}
-
-/* What is as fast stays as it was measured. */
+/* Equally fast ones stay in the order in which they were measured. */
 static int by_rate(const void *a, const void *b, void *arg)
 {
 	const struct tune_trial *x = *(const struct tune_trial *const *)a;
@@ -198,12 +157,16 @@ static void write_page(struct report_page *page)
 {
 	const struct tune_outcome *outcome = page->result->outcome;
 	enum tune_objective asked = page->result->rules->objective;
+	double most = 0;
 
-	for (size_t i = 0; i < outcome->n; i++)
+	for (size_t i = 0; i < outcome->n; i++) {
 		page->sorted[i] = &outcome->trials[i];
+		most = fmax(most, outcome->trials[i].mean);
+	}
 	qsort_r(page->sorted, outcome->n, sizeof(*page->sorted), by_rate, &asked);
 	page->fixed = outcome->chosen ? outcome->chosen : page->sorted[0];
-	choose_unit(page);
+	page->unit_bytes_per_s = most < 1e9 ? 1e6 : 1e9;
+	page->unit = most < 1e9 ? "MB/s" : "GB/s";
 	head(page);
 	headline(page);
 	if (page->fixed) {
@@ -214,7 +177,7 @@ static void write_page(struct report_page *page)
 		fputs("</div>\n", page->out);
 		page_tried(page);
 	}
-	page_surroundings(page);
+	page_conditions(page);
 	foot(page);
 }
 
@@ -235,40 +198,21 @@ static int make_page(const struct tune_result *result, char **text, size_t *nbyt
 	return fclose(page.out) ? -ENOMEM : rc;
 }
 
-static int fail(struct nvs_error *error, const char *path, int rc)
-{
-	*error = (struct nvs_error){.code = rc};
-	snprintf(error->subject, sizeof(error->subject), "report");
-	snprintf(error->text, sizeof(error->text), "can't write the report to %s: %s", path,
-		 rc == -ENOMEM ? "no memory for it" : strerror(-rc));
-	return rc;
-}
-
-static int write_all(int fd, const char *text, size_t nbytes)
-{
-	while (nbytes) {
-		ssize_t n = write(fd, text, nbytes);
-
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		if (n > 0) {
-			text += n;
-			nbytes -= (size_t)n;
-		}
-	}
-	return 0;
-}
-
 static int write_file(const char *path, const char *text, size_t nbytes)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-	int rc;
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
+	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
 
-	if (fd < 0)
-		return -errno;
-	/* EINVAL: a pipe or a device, which there is nothing to empty in. */
-	rc = ftruncate(fd, 0) && errno != EINVAL ? -errno : write_all(fd, text, nbytes);
-	if (close(fd) && !rc)
+	if (!file) {
+		rc = -errno;
+		if (fd >= 0)
+			close(fd);
+		return rc;
+	}
+	/* EINVAL: a pipe or a device, which can't be truncated. */
+	if ((ftruncate(fd, 0) && errno != EINVAL) || fwrite(text, 1, nbytes, file) < nbytes)
+		rc = -errno;
+	if (fclose(file) && !rc)
 		rc = -errno;
 	return rc;
 }
@@ -282,5 +226,11 @@ int tune_report_write(const char *path, const struct tune_result *result, struct
 	if (!rc)
 		rc = write_file(path, text, nbytes);
 	free(text);
-	return rc ? fail(error, path, rc) : 0;
+	if (rc) {
+		*error = (struct nvs_error){.code = rc};
+		snprintf(error->subject, sizeof(error->subject), "report");
+		snprintf(error->text, sizeof(error->text), "can't write the report to %s: %s", path,
+			 rc == -ENOMEM ? "no memory for it" : strerror(-rc));
+	}
+	return rc;
 }

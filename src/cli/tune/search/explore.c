@@ -1,28 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the points that may be chosen without running the grid: every second value of block and
- * depth, all that is in line with the fastest of these, uphill from there, down again to what is as
- * fast with less in flight, and the other settings one at a time; again from there, where one of
- * them made a difference.
+ * Finds the points that may be chosen, without measuring all of them: a coarse grid of blocks and
+ * depths, the row and column of its fastest point, uphill from there, down again to what keeps up
+ * with less in flight, and then the other settings one at a time. If one of those is faster, again
+ * from there.
  */
-#include "tune_search.h"
+#include "cli/tune/search/state.h"
 
-/* How surely points are to be known, as shares: at a first look, and when leaders are compared. */
+/* How surely points are to be known, as shares: in the coarse grid, and when leaders are compared.
+ */
 #define DOUBT_COARSE 0.1
 #define DOUBT_FINE   0.03
 #define LEAST_COARSE 1u
 #define LEAST_FINE   2u
-/* A climb that goes on for longer follows noise. */
+/* Longer climbs follow noise. */
 #define CLIMBS	8
 #define RETURNS 3
+#define SETTLED 8
+/* Rounds of the point with the lowest latency, before the bound on it is taken to be out of reach.
+ */
+#define LEAST_OVER 5u
 
-/* A copy: trials move when others come. */
+/* A copy: trials move when others are added. */
 static struct tune_point point_of(const struct search *search, size_t trial)
 {
 	return search->trials[trial].point;
 }
 
-/* Worth going on for, and more than noise makes of points that are as fast. */
+/* By more than noise makes of points that are as fast. */
 static bool clearly_faster(const struct search *search, size_t a, size_t b)
 {
 	double luck = (search_doubt(search, a) + search_doubt(search, b)) / 3;
@@ -37,6 +42,15 @@ static bool clearly_faster(const struct search *search, size_t a, size_t b)
 static bool is_coarse(const struct tune_space *space, enum tune_axis axis, unsigned index)
 {
 	return index % 2 == 0 || index + 1 == space_count(space, axis);
+}
+
+/* A first round may be slow by chance, and only the point with the lowest latency may be left. */
+static int look_at_latency(struct search *search)
+{
+	size_t best = search_best(search);
+	struct race race = {.trials = {best}, .n = best < search->n};
+
+	return search_allowed(search, best) ? 0 : race_run(search, &race, 0, LEAST_OVER);
 }
 
 static int look_around(struct search *search)
@@ -54,10 +68,11 @@ static int look_around(struct search *search)
 			if (is_coarse(space, AXIS_BLOCK, b) && is_coarse(space, AXIS_DEPTH, d))
 				rc = race_enter(search, &race, &point);
 		}
-	return rc ? rc : race_run(search, &race, DOUBT_COARSE, LEAST_COARSE);
+	rc = rc ? rc : race_run(search, &race, DOUBT_COARSE, LEAST_COARSE);
+	return rc ? rc : look_at_latency(search);
 }
 
-/* What lies beside a point: a step on either axis, and on both with as much in flight. */
+/* The neighbours of a point: a step on either axis, and on both with as much in flight. */
 static int enter_neighbours(struct search *search, struct race *race, struct tune_point point)
 {
 	static const int steps[][2] = {{0, 0}, {-1, 0}, {1, 0}, {0, -1}, {0, 1}, {-1, 1}, {1, -1}};
@@ -67,7 +82,7 @@ static int enter_neighbours(struct search *search, struct race *race, struct tun
 		struct tune_point beside = point;
 		bool is_there = true;
 
-		/* Down first: the point between may have more in flight than is allowed. */
+		/* Down first: the point in between may have too much in flight. */
 		for (int by = -1; by <= 1 && is_there; by += 2) {
 			if (steps[i][0] == by)
 				is_there = space_step(search->space, &beside, AXIS_BLOCK, by);
@@ -80,8 +95,8 @@ static int enter_neighbours(struct search *search, struct race *race, struct tun
 	return rc;
 }
 
-/* All blocks at its depth and all depths of its block: a drive that cuts long I/Os, say, has a best
- * block with worse ones on both sides. */
+/* All blocks at its depth and all depths of its block, since there may be more than one peak: a
+ * drive that splits long I/Os is slower with blocks on both sides of the best. */
 static int enter_cross(struct search *search, struct race *race, struct tune_point point)
 {
 	int rc = 0;
@@ -109,13 +124,14 @@ static int climb(struct search *search)
 			rc = enter_cross(search, &race, point_of(search, from));
 		if (!rc)
 			rc = race_run(search, &race, DOUBT_FINE, LEAST_FINE);
-		if (!rc && !clearly_faster(search, search_best(search), from))
+		if (!rc && search_allowed(search, from) &&
+		    !clearly_faster(search, search_best(search), from))
 			break;
 	}
 	return rc;
 }
 
-/* Races points against the best; *moved: one of those that are as fast is preferred to `from`. */
+/* Races points against the best; *moved: one that keeps up is preferred to `from`. */
 static int compare(struct search *search, struct race *race, size_t *from, bool *moved)
 {
 	struct tune_point fastest = point_of(search, search_best(search));
@@ -132,7 +148,7 @@ static int compare(struct search *search, struct race *race, size_t *from, bool 
 	return rc;
 }
 
-/* The row of the next smaller depth, from this block on: larger ones may make up for it. */
+/* The next smaller depth, with this block and all larger ones, which may make up for it. */
 static int down_a_depth(struct search *search, size_t *from, bool *moved)
 {
 	struct tune_point point = point_of(search, *from);
@@ -161,11 +177,31 @@ static int down_a_block(struct search *search, size_t *from, bool *moved)
 	return rc ? rc : compare(search, &race, from, moved);
 }
 
+/* Measures the preferred point until it is known as well as the best, or no longer preferred. */
+static int measure_preferred(struct search *search, size_t *preferred)
+{
+	int rc = 0;
+
+	for (int i = 0; i < SETTLED && !rc; i++) {
+		struct race race = {.n = 0};
+		struct tune_point point;
+
+		*preferred = search_preferred(search, search_best(search));
+		if (search->rounds[*preferred].n >= LEAST_FINE &&
+		    search_doubt(search, *preferred) <= DOUBT_FINE)
+			break;
+		point = point_of(search, *preferred);
+		rc = race_enter(search, &race, &point);
+		rc = rc ? rc : race_run(search, &race, DOUBT_FINE, LEAST_FINE);
+	}
+	return rc;
+}
+
 static int walk_down(struct search *search)
 {
-	size_t from = search_preferred(search, search_best(search));
+	size_t from = 0;
 	bool moved = true;
-	int rc = 0;
+	int rc = measure_preferred(search, &from);
 
 	while (moved && !rc)
 		rc = down_a_depth(search, &from, &moved);
@@ -203,7 +239,7 @@ static int enter_variants(struct search *search, struct race *race, struct tune_
 	return rc;
 }
 
-/* Around the fastest and around the one that is preferred; *moved: another is faster. */
+/* Around the fastest point and around the preferred one; *moved: one of them is faster. */
 static int settings(struct search *search, bool *moved)
 {
 	size_t best = search_best(search);
@@ -230,6 +266,7 @@ int search_explore(struct search *search)
 		rc = climb(search);
 		if (!rc)
 			rc = walk_down(search);
+		search->explored |= !rc;
 		if (!rc)
 			rc = settings(search, &moved);
 	}

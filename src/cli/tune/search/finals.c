@@ -1,55 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The finalists: those that may be chosen are measured in turn against each other. They are
- * compared by the ratios of rounds of the same pass, so that a drive whose speed drifts makes no
- * difference between them. The choice is by these ratios, however wide their intervals are: those
- * say when it is sure. Only what differs from the defaults has to be faster for sure.
+ * The finals: measures the candidates in turn and compares ratios of rounds of the same pass, so
+ * that a drive with drifting speed favours none. The winner is the most preferred finalist that is
+ * statistically indistinguishable from the fastest: a deeper queue, a larger block or a non-default
+ * setting must be significantly faster.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
-#include "tune_search.h"
+#include "cli/tune/search/state.h"
 
-#define FINALISTS 8u
-#define PREFERRED 5u /* of them, by preference; the others by speed */
-#define SIBLINGS  8u /* beside them */
+#define FINALISTS 12u
+#define PREFERRED 8u /* finalists chosen by preference; the others by speed */
+#define SIBLINGS  8u /* extra places for variants of finalists */
 #define PLACES	  (FINALISTS + SIBLINGS)
-/* A slow one that few rounds of much noise could not rule out is no use for being preferred. */
-#define PREFERRED_LEAST 0.75
-#define PASSES		ROUNDS_KEPT
-#define PASSES_MIN	4u
-/* Within so many tolerances of the fastest something surely is that counts as fast, while there is
- * time to be sure. */
+/* A point slower than this share of the fastest, by its own rounds, is no candidate. */
+#define LEAST	   0.75
+#define PASSES	   ROUNDS_KEPT
+#define PASSES_MIN 6u
+/* The choice is certain if it lies within this many tolerances of the fastest. */
 #define SURELY 1.5
-/* Looked at again after each pass, an interval misses sooner or later. A default is not given up
- * for that: its interval is so many times as wide. */
-#define DEFAULT_WIDER 2
-/* No ratio of two rounds is surer than this. */
+/* An interval that is tested after each pass misses eventually, so excluding a finalist requires
+ * this many times its width, and more to give up a default. */
+#define WIDER		   1.2
+#define WIDER_FOR_DEFAULTS 2
+/* Lower bound on the uncertainty of a ratio of two rounds. */
 #define NOISE_LEAST 0.001
 
 struct finalist {
 	size_t trial;
-	bool out;	     /* clearly slower than the tolerance allows */
-	unsigned passes;     /* that it took part in: from the first on */
-	double logs[PASSES]; /* of the rate, by pass; the middle of a pass is 0 */
-	double ratio, doubt; /* to the fastest; half the interval, as a share */
+	bool out;	     /* clearly slower, or over the latency limit */
+	unsigned from, to;   /* its passes: [from, to) */
+	double logs[PASSES]; /* log of the rate by pass, minus the pass mean */
+	double ratio, doubt; /* rate relative to the fastest; half its interval, relative */
 };
 
 struct finals {
 	struct search *search;
-	struct noise noise;    /* of rounds beside others of their pass */
-	struct finalist *list; /* in the order of preference */
+	struct noise noise;    /* of rounds relative to their pass */
+	struct finalist *list; /* by preference */
 	size_t n, fastest;
+	unsigned pass; /* the next pass */
 };
 
-/* ---- Who takes part ---- */
+/* ---- Choosing the finalists ---- */
 
 static bool may_be_chosen(const struct search *search, size_t trial, size_t best)
 {
-	if (!search->rounds[trial].n || search->trials[trial].objective != search->rules->objective)
-		return false;
-	return search_high(search, trial) >=
-	       search_low(search, best) * (1 - search->rules->tolerance);
+	return search_counts(search, trial) &&
+	       search_high(search, trial) >=
+		       search_low(search, best) * (1 - search->rules->tolerance) &&
+	       search->rounds[trial].rate.mean >= LEAST * search->rounds[best].rate.mean;
 }
 
 static bool takes_part(const struct finals *finals, size_t trial)
@@ -60,17 +62,14 @@ static bool takes_part(const struct finals *finals, size_t trial)
 	return false;
 }
 
-/* Of those that may be chosen and take no part yet, the most preferred or the fastest. */
-static size_t next_finalist(const struct finals *finals, bool by_speed)
+/* The most preferred, or the fastest, of the candidates that are not finalists yet. */
+static size_t next_finalist(const struct finals *finals, size_t best, bool by_speed)
 {
 	const struct search *search = finals->search;
-	size_t best = search_best(search), found = search->n;
+	size_t found = search->n;
 
 	for (size_t i = 0; i < search->n; i++) {
 		if (takes_part(finals, i) || !may_be_chosen(search, i, best))
-			continue;
-		if (!by_speed &&
-		    search->rounds[i].rate.mean < PREFERRED_LEAST * search->rounds[best].rate.mean)
 			continue;
 		if (found == search->n ||
 		    (by_speed ? search->rounds[i].rate.mean > search->rounds[found].rate.mean
@@ -83,34 +82,34 @@ static size_t next_finalist(const struct finals *finals, bool by_speed)
 
 static void add(struct finals *finals, size_t trial)
 {
-	size_t at = finals->n;
 	const struct search *search = finals->search;
+	size_t at = finals->n;
 
 	if (trial == search->n || takes_part(finals, trial))
 		return;
-	while (at && space_prefers(search->space, &search->trials[trial].point,
-				   &search->trials[finals->list[at - 1].trial].point)) {
+	for (; at && space_prefers(search->space, &search->trials[trial].point,
+				   &search->trials[finals->list[at - 1].trial].point);
+	     at--)
 		finals->list[at] = finals->list[at - 1];
-		at--;
-	}
-	finals->list[at] = (struct finalist){.trial = trial};
+	finals->list[at] =
+		(struct finalist){.trial = trial, .from = finals->pass, .to = finals->pass};
 	finals->n++;
 }
 
-static int add_point(struct finals *finals, const struct tune_point *sibling)
+static int add_point(struct finals *finals, const struct tune_point *point)
 {
 	long trial;
 
 	if (finals->n == PLACES)
 		return 0;
-	trial = search_trial(finals->search, sibling, finals->search->rules->objective);
+	trial = search_trial(finals->search, point, finals->search->rules->objective);
 	if (trial < 0)
 		return (int)trial;
 	add(finals, (size_t)trial);
 	return 0;
 }
 
-/* With the settings' defaults; and with these and all that is in flight in one worker's hands. */
+/* Adds the point with default settings, and that with one worker and the same total depth. */
 static int add_siblings(struct finals *finals, struct tune_point point)
 {
 	const struct tune_space *space = finals->search->space;
@@ -131,158 +130,125 @@ static int add_siblings(struct finals *finals, struct tune_point point)
 
 static int enter(struct finals *finals)
 {
-	size_t trials[FINALISTS], n;
+	struct search *search = finals->search;
+	size_t best = search_best(search), trials[FINALISTS], n;
 	int rc = 0;
 
-	add(finals, search_best(finals->search));
-	add(finals, search_preferred(finals->search, search_best(finals->search)));
-	while (finals->n < PREFERRED && next_finalist(finals, false) != finals->search->n)
-		add(finals, next_finalist(finals, false));
-	while (finals->n < FINALISTS && next_finalist(finals, true) != finals->search->n)
-		add(finals, next_finalist(finals, true));
+	if (!search_allowed(search, best))
+		return -ERANGE;
+	add(finals, best);
+	add(finals, search_preferred(search, best));
+	while (finals->n < PREFERRED && next_finalist(finals, best, false) != search->n)
+		add(finals, next_finalist(finals, best, false));
+	while (finals->n < FINALISTS && next_finalist(finals, best, true) != search->n)
+		add(finals, next_finalist(finals, best, true));
 	n = finals->n;
 	for (size_t i = 0; i < n; i++)
 		trials[i] = finals->list[i].trial;
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = add_siblings(finals, finals->search->trials[trials[i]].point);
+		rc = add_siblings(finals, search->trials[trials[i]].point);
 	return rc;
 }
 
-/* ---- What the passes say ---- */
+/* ---- Comparing the finalists ---- */
 
 static double mean_log(const struct finalist *finalist)
 {
-	return middle_of(finalist->logs, finalist->passes).mean;
+	return middle_of(finalist->logs + finalist->from, finalist->to - finalist->from).mean;
 }
 
-/* Both took part in the first passes, up to where one of them left. */
+/* Compares over the passes that both share. A new finalist has a doubt of 1. */
 static void compare(const struct finals *finals, struct finalist *finalist,
 		    const struct finalist *fastest)
 {
-	unsigned n = finalist->passes < fastest->passes ? finalist->passes : fastest->passes;
+	unsigned from = finalist->from > fastest->from ? finalist->from : fastest->from;
+	unsigned to = finalist->to < fastest->to ? finalist->to : fastest->to;
 	double logs[PASSES], doubt;
 	struct middle middle;
 
 	finalist->ratio = 1;
-	finalist->doubt = 0;
-	if (finalist == fastest || !n)
+	finalist->doubt = finalist == fastest ? 0 : 1;
+	if (finalist == fastest || from >= to)
 		return;
-	for (unsigned i = 0; i < n; i++)
-		logs[i] = finalist->logs[i] - fastest->logs[i];
-	middle = middle_of(logs, n);
-	/* A ratio has the noise of two rounds. */
+	for (unsigned i = from; i < to; i++)
+		logs[i - from] = finalist->logs[i] - fastest->logs[i];
+	middle = middle_of(logs, to - from);
+	/* The variance of a log ratio is that of two rounds. */
 	doubt = half_width(&middle, 2 * finals->noise.variance, finals->noise.freedom);
 	finalist->ratio = exp(middle.mean);
-	finalist->doubt = doubt > NOISE_LEAST ? doubt : NOISE_LEAST;
+	finalist->doubt = fmax(doubt, NOISE_LEAST);
 }
 
 static void compare_all(struct finals *finals)
 {
-	size_t fastest = 0;
+	size_t fastest = finals->n;
 
-	for (size_t i = 1; i < finals->n; i++)
-		if (finals->list[fastest].out ||
-		    (!finals->list[i].out &&
+	for (size_t i = 0; i < finals->n; i++)
+		if (!finals->list[i].out && finals->list[i].to > finals->list[i].from &&
+		    (fastest == finals->n ||
 		     mean_log(&finals->list[i]) > mean_log(&finals->list[fastest])))
 			fastest = i;
+	if (fastest == finals->n)
+		return;
 	finals->fastest = fastest;
-	/* What left keeps the ratio that it was beaten by. */
+	/* Excluded finalists keep the ratio that excluded them. */
 	for (size_t i = 0; i < finals->n; i++)
 		if (!finals->list[i].out)
 			compare(finals, &finals->list[i], &finals->list[fastest]);
 }
 
-/* As fast as the fastest: within the tolerance. The fastest is. */
-static bool is_in(const struct finals *finals, const struct finalist *finalist)
+/* Whether a less preferred finalist differs from this one only in settings with a default. */
+static bool has_variants(const struct finals *finals, const struct finalist *finalist)
 {
-	return finalist->ratio >= 1 - finals->search->rules->tolerance;
-}
+	const struct tune_trial *trials = finals->search->trials;
 
-/* And not by luck: surely within some more of it. */
-static bool is_surely_in(const struct finals *finals, const struct finalist *finalist)
-{
-	return is_in(finals, finalist) && finalist->ratio * (1 - finalist->doubt) >=
-						  1 - SURELY * finals->search->rules->tolerance;
-}
-
-static const struct tune_point *point_of(const struct finals *finals, size_t i)
-{
-	return &finals->search->trials[finals->list[i].trial].point;
-}
-
-/* Whether one that is left departs from it in what has a default. */
-static bool is_default(const struct finals *finals, const struct finalist *finalist)
-{
-	size_t at = (size_t)(finalist - finals->list);
-
-	for (size_t i = at + 1; i < finals->n; i++)
-		if (!finals->list[i].out &&
-		    space_as_deep(point_of(finals, at), point_of(finals, i)))
+	for (size_t i = (size_t)(finalist - finals->list) + 1; i < finals->n; i++)
+		if (!finals->list[i].out && space_as_deep(&trials[finalist->trial].point,
+							  &trials[finals->list[i].trial].point))
 			return true;
 	return false;
 }
 
-/* The most that the ratio may be. */
-static double at_most(const struct finals *finals, const struct finalist *finalist)
+static bool keeps_up(const struct finals *finals, const struct finalist *finalist)
 {
-	double wider = is_default(finals, finalist) ? DEFAULT_WIDER : 1;
+	double wider = has_variants(finals, finalist) ? WIDER_FOR_DEFAULTS : WIDER;
 
-	return finalist->ratio * (1 + wider * finalist->doubt);
-}
-
-static bool is_out(const struct finals *finals, const struct finalist *finalist)
-{
-	double tolerance = finals->search->rules->tolerance;
-
-	return finalist->out ||
-	       (!is_in(finals, finalist) && at_most(finals, finalist) < 1 - tolerance / 2);
+	return !finalist->out && finalist->ratio * (1 + wider * finalist->doubt) >=
+					 1 - finals->search->rules->tolerance;
 }
 
 static void drop_losers(struct finals *finals)
 {
-	for (size_t i = 0; i < finals->n; i++) {
-		struct finalist *finalist = &finals->list[i];
-
-		if (at_most(finals, finalist) < 1 - finals->search->rules->tolerance)
-			finalist->out = true;
-	}
-}
-
-/* The most preferred of those. */
-static size_t first(const struct finals *finals,
-		    bool (*is)(const struct finals *, const struct finalist *))
-{
 	for (size_t i = 0; i < finals->n; i++)
-		if (is(finals, &finals->list[i]))
-			return i;
-	return finals->fastest;
+		finals->list[i].out = !keeps_up(finals, &finals->list[i]) ||
+				      !search_allowed(finals->search, finals->list[i].trial);
 }
 
-/* Nothing but chance may be for the settings in which it departs from what is preferred. */
+/* The most preferred measured finalist that keeps up; finals->n if there is none. */
 static size_t choose(const struct finals *finals)
 {
-	size_t choice = first(finals, is_in);
-	const struct tune_point *chosen = point_of(finals, choice);
+	size_t i = 0;
 
-	for (size_t i = 0; i < choice; i++)
-		if (space_as_deep(point_of(finals, i), chosen) && !is_out(finals, &finals->list[i]))
-			return i;
-	return choice;
+	while (i < finals->n &&
+	       (finals->list[i].to == finals->list[i].from || !keeps_up(finals, &finals->list[i]) ||
+		!search_allowed(finals->search, finals->list[i].trial)))
+		i++;
+	return i;
 }
 
-/* All that are preferred to the choice are known not to be as fast, and none that is left may yet
- * be so much faster that the choice would not be. */
+/* The choice is certainly about as fast as the fastest, and no other can be much faster. */
 static bool told_apart(const struct finals *finals)
 {
-	double most = 1 + SURELY * finals->search->rules->tolerance;
-	size_t choice = first(finals, is_surely_in);
+	double margin = SURELY * finals->search->rules->tolerance;
+	size_t choice = choose(finals);
 
+	if (choice == finals->n ||
+	    finals->list[choice].ratio * (1 - finals->list[choice].doubt) < 1 - margin)
+		return false;
 	for (size_t i = 0; i < finals->n; i++) {
 		const struct finalist *finalist = &finals->list[i];
 
-		if (i < choice && !is_out(finals, finalist))
-			return false;
-		if (!finalist->out && finalist->ratio * (1 + finalist->doubt) > most)
+		if (!finalist->out && finalist->ratio * (1 + finalist->doubt) > 1 + margin)
 			return false;
 	}
 	return true;
@@ -299,23 +265,27 @@ static double middle_log(const struct finals *finals, const size_t *order, size_
 	return middle_of(logs, (unsigned)n).mean;
 }
 
-/* What the drive as a whole has become meanwhile is taken out. */
-static void take_pass(struct finals *finals, const size_t *order, size_t n, unsigned pass)
+/* Normalizes the rounds by the middle rate of the pass, which removes drift of the drive. */
+static void take_pass(struct finals *finals, const size_t *order, size_t n)
 {
+	unsigned pass = finals->pass;
 	double middle = middle_log(finals, order, n, pass);
 
 	for (size_t i = 0; i < n; i++) {
 		struct finalist *finalist = &finals->list[order[i]];
 
+		unsigned before = pass - finalist->from;
+
 		finalist->logs[pass] -= middle;
-		if (pass)
+		if (before)
 			noise_add(&finals->noise, (finalist->logs[pass] - mean_log(finalist)) *
-							  sqrt(pass / (pass + 1.0)));
-		finalist->passes = pass + 1;
+							  sqrt(before / (before + 1.0)));
+		finalist->to = pass + 1;
 	}
 }
 
-static int run_pass(struct finals *finals, unsigned pass)
+/* The rounds of an interrupted pass do not count. */
+static int run_pass(struct finals *finals)
 {
 	size_t order[PLACES], n = 0;
 
@@ -330,79 +300,100 @@ static int run_pass(struct finals *finals, unsigned pass)
 
 		if (rc)
 			return rc;
-		finalist->logs[pass] = log(rate > 1 ? rate : 1);
+		finalist->logs[finals->pass] = log(rate > 1 ? rate : 1);
 	}
-	/* One that was cut short counts for nobody. */
-	take_pass(finals, order, n, pass);
-	return 0;
+	if (n)
+		take_pass(finals, order, n);
+	return n ? 0 : -ERANGE;
+}
+
+/* Adds the point one step below the choice, even if exploration found it slow: the drive may have
+ * been slower then. *entered: whether a finalist was added. */
+static int enter_below(struct finals *finals, bool *entered)
+{
+	size_t choice = choose(finals), n = finals->n;
+	struct tune_point point;
+	int rc = 0;
+
+	for (int axis = AXIS_BLOCK; axis <= AXIS_DEPTH && choice < n && !rc; axis++) {
+		point = finals->search->trials[finals->list[choice].trial].point;
+		if (space_step(finals->search->space, &point, axis, -1))
+			rc = add_point(finals, &point);
+		if (finals->n > n)
+			break;
+	}
+	*entered = finals->n > n;
+	return rc;
 }
 
 static int run_passes(struct finals *finals, bool *certain)
 {
-	for (unsigned pass = 0; pass < PASSES; pass++) {
-		int rc = run_pass(finals, pass);
+	for (; finals->pass < PASSES && !*certain; finals->pass++) {
+		bool entered = false;
+		int rc = run_pass(finals);
 
 		if (rc)
 			return rc;
 		compare_all(finals);
-		if (pass + 1 < PASSES_MIN)
+		if (finals->pass + 1 < PASSES_MIN)
 			continue;
 		drop_losers(finals);
-		if (told_apart(finals)) {
-			*certain = true;
-			return 0;
-		}
+		if (!told_apart(finals))
+			continue;
+		finals->pass++;
+		rc = enter_below(finals, &entered);
+		finals->pass--;
+		if (rc)
+			return rc;
+		compare_all(finals);
+		*certain = !entered;
 	}
 	return 0;
 }
 
-/* The choice by intervals alone, with the same word for defaults. */
-static size_t choose_without_passes(const struct search *search, size_t best)
+/* ---- The choice ---- */
+
+static int choose_without_passes(const struct search *search, struct choice *choice)
 {
-	size_t choice = search_preferred(search, best);
+	size_t best = search_best(search);
 
-	for (size_t i = 0; i < search->n; i++) {
-		const struct tune_point *point = &search->trials[i].point;
-		const struct tune_point *chosen = &search->trials[choice].point;
-
-		if (space_as_deep(point, chosen) && space_prefers(search->space, point, chosen) &&
-		    may_be_chosen(search, i, best))
-			choice = i;
-	}
-	return choice;
+	if (!search_allowed(search, best))
+		return -ERANGE;
+	choice->fastest = best;
+	choice->chosen = search_preferred(search, best);
+	return 0;
 }
 
-static void conclude(struct finals *finals, size_t *chosen, size_t *fastest)
+static int conclude(struct finals *finals, struct choice *choice)
 {
 	struct search *search = finals->search;
-	size_t choice = choose(finals);
+	size_t chosen = choose(finals);
 
-	/* No pass came to its end: what its rounds have added counts with the others. */
-	if (!finals->list[0].passes) {
-		*fastest = search_best(search);
-		*chosen = choose_without_passes(search, *fastest);
-		return;
-	}
+	if (chosen == finals->n)
+		return choose_without_passes(search, choice);
 	for (size_t i = 0; i < finals->n; i++) {
 		const struct finalist *finalist = &finals->list[i];
 		struct tune_trial *trial = &search->trials[finalist->trial];
 
-		trial->finalist = true;
+		trial->finalist = finalist->to > finalist->from;
+		if (!trial->finalist)
+			continue;
 		trial->to_best = finalist->ratio;
 		trial->to_best_half_width = finalist->ratio * finalist->doubt;
-		trial->fate = is_in(finals, finalist) ? TUNE_TIE : TUNE_SLOWER;
+		trial->fate = keeps_up(finals, finalist) ? TUNE_TIE : TUNE_SLOWER;
 	}
-	*chosen = finals->list[choice].trial;
-	*fastest = finals->list[finals->fastest].trial;
+	choice->chosen = finals->list[chosen].trial;
+	choice->fastest = finals->list[finals->fastest].trial;
+	return 0;
 }
 
-int search_finals(struct search *search, size_t *chosen, size_t *fastest, bool *certain)
+int search_finals(struct search *search, struct choice *choice)
 {
 	struct finals finals = {
 		.search = search,
 		.noise = {.variance = search->noise.variance, .freedom = search->noise.freedom},
 	};
-	int rc;
+	int rc, concluded;
 
 	finals.list = calloc(PLACES, sizeof(*finals.list));
 	if (!finals.list)
@@ -410,8 +401,8 @@ int search_finals(struct search *search, size_t *chosen, size_t *fastest, bool *
 	search->phase = "finalists";
 	rc = enter(&finals);
 	if (!rc)
-		rc = run_passes(&finals, certain);
-	conclude(&finals, chosen, fastest);
+		rc = run_passes(&finals, &choice->told_apart);
+	concluded = conclude(&finals, choice);
 	free(finals.list);
-	return rc;
+	return rc && rc != -ETIME && rc != -ERANGE ? rc : concluded;
 }

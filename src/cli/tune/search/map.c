@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The map of a report: bandwidth over block and depth for reads, writes and the mix, at the other
- * settings of the choice. Takes what time there is: what is in line with the choice first, then
- * coarse cells. What the search has measured already stays.
+ * The map of a report: bandwidth over block and depth for reads, writes and the mix, with the other
+ * settings of the choice. Spends what is left of the budget: the row and the column of the choice
+ * first, then a grid that gets finer. Points that the search has measured are not measured again.
  */
 #include <errno.h>
 
-#include "tune_search.h"
+#include "cli/tune/search/state.h"
 
 static int cell(struct search *search, const struct tune_point *point,
 		enum tune_objective objective)
@@ -22,23 +22,23 @@ static int cell(struct search *search, const struct tune_point *point,
 	if ((size_t)trial == known)
 		search->trials[trial].fate = TUNE_ONLY_MAP;
 	rc = search_round(search, (size_t)trial, NULL);
-	/* There may be time for another that takes less. */
+	/* The budget may have room for a cell that costs less. */
 	return rc == -ETIME ? 0 : rc;
 }
 
-/* In all objectives, that which was tuned for first. */
+/* In all objectives, the one asked for first; a search for reads writes nothing. */
 static int all_objectives(struct search *search, const struct tune_point *point)
 {
+	unsigned n = search->rules->objective == TUNE_READ ? 1 : TUNE_OBJECTIVES;
 	int rc = 0;
 
 	if (!space_has(search->space, point))
 		return 0;
-	for (unsigned i = 0; i < TUNE_OBJECTIVES && !rc; i++)
+	for (unsigned i = 0; i < n && !rc; i++)
 		rc = cell(search, point, (search->rules->objective + i) % TUNE_OBJECTIVES);
 	return rc;
 }
 
-/* The curve over depth is drawn of the choice's blocks, and is what a reader looks at first. */
 static int in_line(struct search *search, struct tune_point chosen, enum tune_axis axis)
 {
 	int rc = 0;
@@ -51,7 +51,7 @@ static int in_line(struct search *search, struct tune_point chosen, enum tune_ax
 	return rc;
 }
 
-/* Every so manieth value of both, in all objectives. */
+/* Every n-th value of both axes. */
 static int cells(struct search *search, struct tune_point point, unsigned every)
 {
 	const struct tune_space *space = search->space;

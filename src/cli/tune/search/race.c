@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A race: points take turns in rounds, and what is clearly slower leaves early, so that time goes
- * to those that may yet win. An order of chance in each pass keeps a drive that gets slower from
- * favouring anyone.
+ * A race: points take turns in rounds, and those that are clearly slower leave early, so that time
+ * goes to the ones that may yet win. The order is random in each pass, so a drive that slows down
+ * favours none.
  */
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 
-#include "tune_search.h"
+#include "cli/tune/search/state.h"
+
+/* A single round may have been a stall; one with a latency of so many times the bound was not. */
+#define CLEARLY_OVER 2
 
 int race_enter(struct search *search, struct race *race, const struct tune_point *point)
 {
@@ -27,21 +29,26 @@ int race_enter(struct search *search, struct race *race, const struct tune_point
 	return 0;
 }
 
-/* The least that the fastest of all is good for. */
-static double to_beat(const struct search *search)
+static bool is_clearly_over(const struct search *search, size_t trial)
 {
-	return search_low(search, search_best(search)) * (1 - search->rules->tolerance);
+	const struct rounds *rounds = &search->rounds[trial];
+
+	if (!rounds->n || search_allowed(search, trial))
+		return false;
+	return rounds->n > 1 ||
+	       search_p99(search, trial) > CLEARLY_OVER * search->rules->latency_max_ns;
 }
 
 static void drop_losers(struct search *search, struct race *race)
 {
-	double least = to_beat(search);
-	size_t kept = 0;
+	double least = search_low(search, search_best(search)) * (1 - search->rules->tolerance);
+	size_t best = search_best(search), kept = 0;
 
 	for (size_t i = 0; i < race->n; i++) {
 		size_t trial = race->trials[i];
 
-		if (search_high(search, trial) >= least)
+		if (trial == best ||
+		    (search_high(search, trial) >= least && !is_clearly_over(search, trial)))
 			race->trials[kept++] = trial;
 	}
 	race->n = kept;
@@ -54,7 +61,7 @@ static bool enough(const struct search *search, size_t trial, double doubt, unsi
 	return n >= search->rounds_each || (n >= least && search_doubt(search, trial) <= doubt);
 }
 
-/* One round of each that is not known well enough; *measured: there was one. */
+/* One round of each trial that is not known well enough; *measured: there was one. */
 static int run_pass(struct search *search, struct race *race, double doubt, unsigned least,
 		    bool *measured)
 {
@@ -70,7 +77,7 @@ static int run_pass(struct search *search, struct race *race, double doubt, unsi
 		this_rc = search_round(search, race->trials[i], NULL);
 		if (this_rc && this_rc != -ETIME)
 			return this_rc;
-		/* There may be time for another that takes less. */
+		/* The budget may have room for another trial that costs less. */
 		*measured |= !this_rc;
 		rc = this_rc ? this_rc : rc;
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The space that is searched: steps along its axes, which combinations it has, all of them in turn,
- * and which of two points is preferred where they are as fast.
+ * The space that is searched: steps along its axes, which combinations it has, and which of two
+ * points is preferred where they are as fast.
  */
 #include <assert.h>
 
-#include "tune_search.h"
+#include "cli/tune/search/state.h"
 
 static const uint32_t *values_of(const struct tune_space *space, enum tune_axis axis)
 {
@@ -102,49 +102,21 @@ static unsigned engine_index(const struct tune_space *space, const struct tune_p
 	return index;
 }
 
-/* Counts up as on a dial, whose digits are the settings; whether a higher one has to follow. */
-static bool turn_axis(const struct tune_space *space, struct tune_point *point, enum tune_axis axis)
+size_t space_points(const struct tune_space *space)
 {
-	unsigned index = (space_index(space, point, axis) + 1) % space_count(space, axis);
+	size_t n = 0;
 
-	*point = space_at(space, *point, axis, index);
-	return !index;
-}
-
-static bool turn_switches(const struct tune_space *space, struct tune_point *point)
-{
-	if (space->single_submits) {
-		point->single_submit = !point->single_submit;
-		if (point->single_submit)
-			return false;
-	}
-	if (space->overlap_events) {
-		point->overlap_events = !point->overlap_events;
-		if (!point->overlap_events)
-			return false;
-	}
-	return true;
-}
-
-static bool turn(const struct tune_space *space, struct tune_point *point)
-{
-	unsigned engine;
-
-	if (!turn_axis(space, point, AXIS_BLOCK) || !turn_axis(space, point, AXIS_DEPTH) ||
-	    !turn_axis(space, point, AXIS_WORKERS) || !turn_switches(space, point))
-		return false;
-	engine = (engine_index(space, point) + 1) % space->nioengines;
-	point->ioengine = space->ioengines[engine];
-	return !engine;
-}
-
-bool space_next(const struct tune_space *space, struct tune_point *point)
-{
-	do {
-		if (turn(space, point))
-			return false;
-	} while (!space_has(space, point));
-	return true;
+	for (unsigned b = 0; b < space->nblock_sizes; b++)
+		for (unsigned d = 0; d < space->nqueue_depths; d++)
+			for (unsigned t = 0; t < space->nthread_counts; t++)
+				n += space_has(space,
+					       &(struct tune_point){
+						       .block_size = space->block_sizes[b],
+						       .queue_depth = space->queue_depths[d],
+						       .thread_count = space->thread_counts[t],
+					       });
+	return n * space->nioengines * (space->single_submits ? 2 : 1) *
+	       (space->overlap_events ? 2 : 1);
 }
 
 bool space_prefers(const struct tune_space *space, const struct tune_point *a,

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of the search share: the space as it is walked in, trials with what their rounds
- * said, and time. Points are looked at as trials of one objective; a trial is named by its number,
- * for the array moves as it grows.
+ * What the parts of the search share: steps in the space, trials and their rounds, and the budget.
+ * A trial is named by its number, because the array moves as it grows.
  */
-#ifndef CLI_TUNE_SEARCH_H
-#define CLI_TUNE_SEARCH_H
+#ifndef CLI_TUNE_SEARCH_STATE_H
+#define CLI_TUNE_SEARCH_STATE_H
 
-#include "tune.h"
+#include "cli/tune/search/search.h"
 
 #define LATENCIES_KEPT	32u
 #define ROUNDS_KEPT	512u
 #define DEVIATIONS_KEPT 64u
 
-/* What values say when those at either end are left out. */
+/* A trimmed mean. */
 struct middle {
-	unsigned n, of; /* that are left, of so many */
-	double mean;	/* of these */
-	double squares; /* summed deviations of all, those left out as the next that is not */
+	unsigned n, of; /* values left, and all of them */
+	double mean;	/* of the values left */
+	double squares; /* summed squared deviations of all values, winsorised */
 };
 
-/* How rounds deviate, relative to what they measure. */
+/* How far rounds deviate from the mean of their point, as shares of it. */
 struct noise {
-	double variance, freedom; /* of a round, but for stalls; and how surely it is known */
+	double variance, freedom; /* of one round, stalls aside; degrees of freedom behind it */
 	double squares[DEVIATIONS_KEPT];
 	unsigned n;
 };
@@ -36,6 +35,11 @@ struct rounds {
 	uint64_t p50_ns[LATENCIES_KEPT], p99_ns[LATENCIES_KEPT];
 };
 
+/* What rounds cost. */
+struct cost {
+	uint64_t ns, written;
+};
+
 struct search {
 	const struct tune_space *space;
 	const struct tune_rules *rules;
@@ -47,17 +51,18 @@ struct search {
 	struct rounds *rounds;	   /* of the trial of the same number */
 	size_t n, room;
 
-	/* Of the rounds of all points together: what one says of a point that has no more yet. */
-	struct noise noise;
+	struct noise noise; /* of all points: what one round says of a point that has no more */
 
-	uint64_t random, started_ns;
-	uint64_t until_ns;    /* no round begins that would end later */
-	bool cut_short;	      /* there was one that would have */
-	uint64_t round_ns;    /* of what is counted in a round */
+	uint64_t random;
+	struct cost started; /* clock and bytes written at the beginning */
+	struct cost until;   /* spent since then, no round begins that would go beyond */
+	bool out_of_time, out_of_writes; /* a round did not begin for want of it */
+	bool explored; /* all depths and blocks that may be chosen were looked at */
+	uint64_t round_ns;
 	unsigned rounds_each; /* of a point in races, at most */
 };
 
-/* ---- tune_space.c: the values of a setting, and which of two points is preferred ---- */
+/* ---- space.c: the values of a setting, and which of two points is preferred ---- */
 
 enum tune_axis { AXIS_BLOCK, AXIS_DEPTH, AXIS_WORKERS };
 
@@ -67,61 +72,67 @@ unsigned space_index(const struct tune_space *space, const struct tune_point *po
 		     enum tune_axis axis);
 struct tune_point space_at(const struct tune_space *space, struct tune_point point,
 			   enum tune_axis axis, unsigned index);
-/* The next point on an axis, in that direction; false where there is none in the space. */
+/* The next point on an axis, in that direction; false where the space has none. */
 bool space_step(const struct tune_space *space, struct tune_point *point, enum tune_axis axis,
 		int by);
 bool space_has(const struct tune_space *space, const struct tune_point *point);
 bool space_same(const struct tune_point *a, const struct tune_point *b);
-/* They differ in nothing but workers with as much in flight, and in settings that have defaults. */
+/* Whether both have the same block size and the same depth of all workers together. */
 bool space_as_deep(const struct tune_point *a, const struct tune_point *b);
-/* The smallest of everything, with the settings' defaults. */
+/* The smallest of everything, with the default settings. */
 struct tune_point space_first(const struct tune_space *space);
-/* Every point of the space in turn; false behind the last. */
-bool space_next(const struct tune_space *space, struct tune_point *point);
-/*
- * Whether `a` is to be taken where both are as fast: fewer I/Os in flight on the drive (queue_depth
- * of all workers together), then the smaller block, then fewer workers, then the defaults.
- */
+/* How many points there are. */
+size_t space_points(const struct tune_space *space);
+/* Whether `a` is to be chosen where both are as fast. */
 bool space_prefers(const struct tune_space *space, const struct tune_point *a,
 		   const struct tune_point *b);
 
-/* ---- tune_stats.c: what rounds say, and how surely ---- */
+/* ---- statistics.c: what rounds say, and how surely ---- */
 
 void rounds_add(struct rounds *rounds, const struct tune_sample *sample);
 /* Of 1 to ROUNDS_KEPT values. */
 struct middle middle_of(const double *values, unsigned n);
-/* One more deviation from a mean, made as wide as if that were known for sure. */
+/* One more deviation, scaled up as if it were from the true mean. */
 void noise_add(struct noise *noise, double deviation);
-/* Half the 95 % confidence interval of the mean, where the variance of a value is also known from
- * elsewhere, with a freedom of 1 or more. */
+/* Half the 95 % confidence interval of the mean. The variance known from other points counts as
+ * `known_freedom` values, 1 or more. */
 double half_width(const struct middle *middle, double known_variance, double known_freedom);
 uint64_t median(const uint64_t *values, size_t n);
 
-/* ---- tune_rounds.c: trials and their rounds ---- */
+/* ---- trials.c: trials and their rounds ---- */
 
-/* The trial of a point in an objective, made where there is none: its number or -ENOMEM. */
+/* The trial of a point in an objective, made if there is none: its number or -ENOMEM. */
 long search_trial(struct search *search, const struct tune_point *point,
 		  enum tune_objective objective);
-/* One more round. -ETIME: there is no time for it. Errors of the meter. */
+/* One more round. -ETIME: the budget has no room for it. Errors of the meter. */
 int search_round(struct search *search, size_t trial, double *bytes_per_s);
-uint64_t search_now(const struct search *search);
-/* Of the trial's mean, as a share of it. */
+/* Spent since the beginning. */
+struct cost search_spent(const struct search *search);
+/* Half of the trial's confidence interval, as a share of its mean. */
 double search_doubt(const struct search *search, size_t trial);
-/* The ends of its interval. Rates differ by factors, so the low one is above nothing, too. */
+/* The ends of its interval. Rates differ by factors, so the low end is above zero. */
 double search_low(const struct search *search, size_t trial);
 double search_high(const struct search *search, size_t trial);
-/* -ENOMEM, with the error told. */
+/* The median over its rounds. */
+uint64_t search_p99(const struct search *search, size_t trial);
+/* Whether the trial keeps to the bound on latency; true where there is none. */
+bool search_allowed(const struct search *search, size_t trial);
+/* Whether the trial was measured in the objective asked for, and is allowed. */
+bool search_counts(const struct search *search, size_t trial);
+/* Whether the trial counts and its interval reaches into the tolerance of `best`. */
+bool search_keeps_up(const struct search *search, size_t trial, size_t best);
+/* -ENOMEM, with the error set. */
 int search_no_memory(const struct search *search);
-/* Numbers in an order of chance. */
+/* Puts numbers into random order. */
 void search_shuffle(struct search *search, size_t *numbers, size_t n);
-/* The trial of the objective asked for that is surely the fastest so far: highest at the low end of
- * its interval. One has been measured. */
+/* The trial that counts with the highest low end of its interval; if none counts, the one with the
+ * lowest latency; search->n where nothing was measured. */
 size_t search_best(const struct search *search);
-/* The one that is preferred of those within the tolerance of `best`, which may be itself. */
+/* The most preferred trial that keeps up with `best`; `best` itself if there is no other. */
 size_t search_preferred(const struct search *search, size_t best);
 void search_estimate(struct search *search);
 
-/* ---- tune_race.c ---- */
+/* ---- race.c ---- */
 
 #define RACE_MAX 128u
 
@@ -131,26 +142,31 @@ struct race {
 	size_t n;
 };
 
-/* The point takes part, if it is one of the space and does not yet. 0 or -ENOMEM. */
+/* Adds the point, if the space has it and the race does not. 0 or -ENOMEM. */
 int race_enter(struct search *search, struct race *race, const struct tune_point *point);
 /*
- * Rounds in turn, in an order of chance, until what is left is known within `doubt`, after at least
- * `least` rounds, or has had as many as may be. Out goes what is clearly slower than the fastest by
- * more than the tolerance.
+ * Runs rounds in turn, in random order, until each trial is known within `doubt` and has `least`
+ * rounds, or has had its share of rounds. Trials clearly slower than the best, or clearly over the
+ * bound on latency, leave early.
  */
 int race_run(struct search *search, struct race *race, double doubt, unsigned least);
 
-/* ---- tune_explore.c, tune_finals.c, tune_map.c ---- */
+/* ---- The phases ---- */
 
-/* Measures as few points as it can to find those that may be chosen. */
+struct choice {
+	size_t chosen, fastest;
+	bool told_apart; /* the budget was enough to be sure */
+};
+
+/* explore.c: finds the points that may be chosen. */
 int search_explore(struct search *search);
-/*
- * Measures those that may be chosen against each other until they are told apart or time is up, and
- * chooses: *chosen, *fastest, *certain, also with -ETIME. The errors of search_round.
- */
-int search_finals(struct search *search, size_t *chosen, size_t *fastest, bool *certain);
-/* Every block and depth in all objectives, with the other settings of the choice; those in line
- * with it first. */
+/* finals.c: measures those against each other until they are told apart or the budget is spent,
+ * and chooses, also with -ETIME. -ERANGE: none keeps to the bound. */
+int search_finals(struct search *search, struct choice *choice);
+/* map.c: measures every block and depth in all objectives, with the other settings of the choice;
+ * the row and the column of the choice first. A search for reads writes nothing here either. */
 int search_map(struct search *search, struct tune_point chosen);
+/* reasons.c: the fate of each trial, and the choice in words. */
+void search_judge(struct search *search, const struct choice *choice, struct tune_outcome *outcome);
 
 #endif

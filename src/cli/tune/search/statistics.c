@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rounds say of a point, and how surely. A drive stalls now and then, so what stands out says
- * little of a point: means are trimmed, their intervals are by Student's t from what is left as
- * Tukey and McLaughlin (1963) have it, with squares of winsorised values. What is known of the
- * drive's noise from other points counts as rounds of its own, so two rounds that happen to agree
- * are not believed, and need not be repeated many times either.
+ * What rounds say of a point, and how surely. Drives stall now and then, so outliers say little:
+ * means are trimmed, and their intervals are Student's t on winsorised squares (Tukey and
+ * McLaughlin, 1963). The drive's noise, as known from other points, counts as additional rounds:
+ * two rounds that agree by chance are not believed, and need not be repeated often either.
  */
-#include "tune_search.h"
+#include "cli/tune/search/state.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What is known from elsewhere counts for no more than so many rounds: points differ. */
+#include "base/student.h"
+
+/* Points differ, so what is known from others counts as this many rounds at most. */
 #define KNOWN_FREEDOM_MAX 8.0
-/* Values whose variance is more than so many times what is known speak for themselves. */
+/* Values whose variance is this many times the known one count by themselves. */
 #define DISAGREE 4
-/* One value in so many is left out at either end. */
+/* One value in this many is left out at either end. */
 #define TRIMMED 5u
-/* So many deviations are worth more than what was taken for granted. */
+/* Deviations that are needed before they replace the assumed noise. */
 #define DEVIATIONS_LEAST 8u
-/* Of squares of what is spread as Gauss has it: their median, as a share of their mean; and a
- * median of n tells as much of the mean as so many do. */
+/* Of squared normal deviates: the median as a share of the mean, and how many values of n a median
+ * is worth when it estimates that mean. */
 #define MEDIAN_OF_SQUARES 0.455
 #define TOLD_BY_MEDIAN	  0.37
 
@@ -82,30 +83,18 @@ void rounds_add(struct rounds *rounds, const struct tune_sample *sample)
 	rounds->p99_ns[at] = sample->p99_ns;
 }
 
-/* What 97.5 % of the values of Student's t stay below. */
-static double student(double freedom)
-{
-	static const double below[] = {12.71, 12.71, 4.303, 3.182, 2.776,
-				       2.571, 2.447, 2.365, 2.306, 2.262};
-	size_t whole = (size_t)freedom;
-
-	if (whole < sizeof(below) / sizeof(*below))
-		return below[whole];
-	return 1.96 + 2.4 / freedom + 2.8 / (freedom * freedom);
-}
-
 double half_width(const struct middle *middle, double known_variance, double known_freedom)
 {
 	double weight = known_freedom < KNOWN_FREEDOM_MAX ? known_freedom : KNOWN_FREEDOM_MAX;
 	double own = middle->n > 1 ? middle->squares / (middle->n - 1) : 0, freedom;
 
 	assert(middle->n && weight >= 1);
-	/* So that the interval of many values is no wider for having some of them left out. */
+	/* Trimming must not widen the interval. */
 	known_variance *= (double)middle->n / middle->of;
 	if (own > DISAGREE * known_variance)
 		weight *= DISAGREE * known_variance / own;
 	freedom = middle->n - 1 + weight;
-	return student(freedom) *
+	return student_975(freedom) *
 	       sqrt((middle->squares + weight * known_variance) / freedom / middle->n);
 }
 

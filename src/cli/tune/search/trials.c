@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trials and their rounds: how long a round is, whether there is time for it, and what all of them
- * together say of the drive's noise.
+ * Trials and their rounds: how long a round is, whether the budget has room for it, and what the
+ * rounds say so far.
  */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tune_search.h"
+#include "cli/tune/search/state.h"
 
-/* A round is to have so many I/Os, and what the queues hold so many times; it is made longer where
- * the drive is slow, up to so many times. */
+/* A round should see so many I/Os and the queues refilled so often; on a slow drive it is made
+ * longer for that, up to so many times. */
 #define ROUND_IOS     100.0
 #define QUEUES_FULL   2.0
 #define ROUND_STRETCH 4.0
-/* What a stall leaves of a round: it may be the only one there is. */
+/* Where writes are limited, so many rounds have to do with them, and none is shorter than this. */
+#define ROUNDS_OF_WRITES 600.0
+#define ROUND_NS_LEAST	 20e6
+/* What a stall leaves of a round: the only round of a point may have been one. */
 #define STALLED 0.4
-/* No round is surer than this, however well they agree. */
+/* Rounds are never surer than this, however well they agree. */
 #define NOISE_LEAST 0.001
 
 int search_no_memory(const struct search *search)
@@ -25,7 +28,7 @@ int search_no_memory(const struct search *search)
 	if (search->error) {
 		*search->error = (struct nvs_error){.code = -ENOMEM};
 		snprintf(search->error->text, sizeof(search->error->text),
-			 "out of memory for what was measured");
+			 "out of memory for the measurements");
 	}
 	return -ENOMEM;
 }
@@ -50,7 +53,7 @@ static int grow(struct search *search)
 long search_trial(struct search *search, const struct tune_point *point,
 		  enum tune_objective objective)
 {
-	/* It may be a trial's own, which moves. */
+	/* A copy: the point may be that of a trial, which moves. */
 	struct tune_trial trial = {.point = *point, .objective = objective};
 
 	for (size_t i = 0; i < search->n; i++)
@@ -64,43 +67,111 @@ long search_trial(struct search *search, const struct tune_point *point,
 	return (long)search->n++;
 }
 
-uint64_t search_now(const struct search *search)
+struct cost search_spent(const struct search *search)
 {
-	return search->meter->now_ns(search->meter->arg);
+	const struct tune_meter *meter = search->meter;
+
+	return (struct cost){meter->now_ns(meter->arg) - search->started.ns,
+			     meter->written(meter->arg) - search->started.written};
 }
 
 /* ---- A round ---- */
 
+static double share_written(enum tune_objective objective)
+{
+	return objective == TUNE_READ ? 0 : objective == TUNE_SWAP ? 0.5 : 1;
+}
+
+static double bytes_in_flight(const struct search *search, size_t trial)
+{
+	const struct tune_point *point = &search->trials[trial].point;
+
+	return (double)point->block_size * point->queue_depth * point->thread_count;
+}
+
+/* The trial itself, or the fastest where it has no round; search->n before the first round of all.
+ */
+static size_t example_of(const struct search *search, size_t trial)
+{
+	size_t fastest = search->n;
+
+	if (search->rounds[trial].n)
+		return trial;
+	for (size_t i = 0; i < search->n; i++)
+		if (search->rounds[i].n &&
+		    (fastest == search->n ||
+		     search->rounds[i].rate.mean > search->rounds[fastest].rate.mean))
+			fastest = i;
+	return fastest;
+}
+
 static uint64_t length_of(const struct search *search, size_t trial)
 {
 	const struct tune_point *point = &search->trials[trial].point;
+	size_t example = example_of(search, trial);
+	double rate = example < search->n ? search->rounds[example].rate.mean : 0;
+	double length = (double)search->round_ns;
 	double wanted = ROUND_IOS + QUEUES_FULL * point->queue_depth * point->thread_count;
-	double ios = search->rounds[trial].rate.mean / point->block_size * 1e-9 *
-		     (double)search->round_ns;
-	double stretch = 1;
+	double ios = rate / point->block_size * 1e-9 * length;
+	double writes = rate * 1e-9 * share_written(search->trials[trial].objective);
 
 	if (search->rounds[trial].n && ios < wanted)
-		stretch = ios * ROUND_STRETCH > wanted ? wanted / ios : ROUND_STRETCH;
-	return (uint64_t)((double)search->round_ns * stretch);
+		length *= ios * ROUND_STRETCH > wanted ? wanted / ios : ROUND_STRETCH;
+	if (search->rules->writes_max != UINT64_MAX && length > ROUND_NS_LEAST) {
+		double most = (double)search->rules->writes_max / ROUNDS_OF_WRITES;
+
+		if (rate <= 0 || length * writes > most)
+			length = fmax(ROUND_NS_LEAST, writes > 0 ? most / writes : 0);
+	}
+	return (uint64_t)length;
 }
 
-/* What a round is likely to take as a whole; of a point that is not known, as if it were a quarter
- * as fast as the fastest. */
-static uint64_t cost_of(const struct search *search, size_t trial, uint64_t for_ns)
+/*
+ * What a round is likely to cost. A point without rounds is taken to be as fast as the fastest one,
+ * or to be limited by latency as that is, whichever is quicker, and then to empty its queues four
+ * times.
+ */
+static struct cost cost_of(const struct search *search, size_t trial, uint64_t for_ns)
 {
-	const struct tune_point *point = &search->trials[trial].point;
-	double in_flight = (double)point->block_size * point->queue_depth * point->thread_count;
-	double fastest = 0;
+	const struct tune_trial *this = &search->trials[trial];
+	size_t example = example_of(search, trial);
+	double queued = bytes_in_flight(search, trial), ns = 1.5 * (double)for_ns, rate;
 
-	if (search->rounds[trial].n)
-		return search->trials[trial].spent_ns / search->rounds[trial].n;
-	for (size_t i = 0; i < search->n; i++)
-		if (search->rounds[i].rate.mean > fastest)
-			fastest = search->rounds[i].rate.mean;
-	return for_ns + for_ns / 2 + (fastest > 0 ? (uint64_t)(4e9 * in_flight / fastest) : 0);
+	if (this->rounds)
+		return (struct cost){this->spent_ns / this->rounds, this->written / this->rounds};
+	if (example == search->n)
+		return (struct cost){(uint64_t)ns, 0};
+	rate = search->rounds[example].rate.mean;
+	return (struct cost){
+		.ns = (uint64_t)(ns + 4e9 * fmin(queued, bytes_in_flight(search, example)) / rate),
+		.written = (uint64_t)(share_written(this->objective) *
+				      (2 * queued + rate * 1e-9 * ns)),
+	};
 }
 
-/* How far it is from those before, whose mean is not sure itself. */
+static bool has_room(struct search *search, size_t trial, uint64_t for_ns)
+{
+	struct cost spent = search_spent(search), cost = cost_of(search, trial, for_ns);
+	bool late = spent.ns + cost.ns >= search->until.ns;
+	bool full = spent.written + cost.written > search->until.written && cost.written;
+
+	search->out_of_time |= late;
+	search->out_of_writes |= full;
+	return !late && !full;
+}
+
+static void show_progress(const struct search *search, struct cost spent)
+{
+	const struct tune_rules *rules = search->rules;
+	double of_time = (double)spent.ns / (double)rules->budget_ns;
+	double of_writes = (double)spent.written / (double)rules->writes_max;
+
+	if (search->meter->progress)
+		search->meter->progress(search->meter->arg, search->phase,
+					fmin(fmax(of_time, of_writes), 1));
+}
+
+/* How far the round is from those before, whose mean is not sure itself. */
 static void note_noise(struct search *search, const struct rounds *before, double bytes_per_s)
 {
 	if (before->n && before->rate.mean > 0)
@@ -110,33 +181,32 @@ static void note_noise(struct search *search, const struct rounds *before, doubl
 
 int search_round(struct search *search, size_t trial, double *bytes_per_s)
 {
-	uint64_t from = search_now(search), for_ns = length_of(search, trial), spent;
+	uint64_t for_ns = length_of(search, trial);
 	struct tune_trial *this = &search->trials[trial];
+	struct cost before = search_spent(search), after;
 	struct tune_sample sample;
 	int rc;
 
-	if (from + cost_of(search, trial, for_ns) > search->until_ns) {
-		search->cut_short = true;
+	if (!has_room(search, trial, for_ns))
 		return -ETIME;
-	}
 	rc = search->meter->measure(search->meter->arg, &this->point, this->objective, for_ns,
 				    &sample, search->error);
-	spent = search_now(search) - from;
-	this->spent_ns += spent;
+	after = search_spent(search);
+	this->spent_ns += after.ns - before.ns;
+	this->written += after.written - before.written;
+	search->out_of_writes |= rc == -EDQUOT;
 	if (rc)
-		return rc;
+		return rc == -EDQUOT ? -ETIME : rc;
 	note_noise(search, &search->rounds[trial], sample.bytes_per_s);
 	rounds_add(&search->rounds[trial], &sample);
 	this->rounds++;
 	if (bytes_per_s)
 		*bytes_per_s = sample.bytes_per_s;
-	if (search->meter->progress)
-		search->meter->progress(search->meter->arg, search->phase,
-					from + spent - search->started_ns,
-					search->rules->budget_ns);
+	show_progress(search, after);
 	return 0;
 }
 
+/* Fisher-Yates, with the numbers of SplitMix64. */
 void search_shuffle(struct search *search, size_t *numbers, size_t n)
 {
 	for (size_t i = n; i > 1; i--) {
@@ -153,7 +223,7 @@ void search_shuffle(struct search *search, size_t *numbers, size_t n)
 	}
 }
 
-/* ---- What they say ---- */
+/* ---- What the rounds say ---- */
 
 double search_doubt(const struct search *search, size_t trial)
 {
@@ -165,7 +235,7 @@ double search_doubt(const struct search *search, size_t trial)
 	doubt = half_width(&rounds->rate, search->noise.variance * mean * mean,
 			   search->noise.freedom) /
 		mean;
-	return doubt > least ? doubt : least;
+	return fmax(doubt, least);
 }
 
 double search_low(const struct search *search, size_t trial)
@@ -180,10 +250,53 @@ double search_high(const struct search *search, size_t trial)
 	return search->rounds[trial].n > 1 ? high : high / STALLED;
 }
 
-static bool counts(const struct search *search, size_t trial)
+uint64_t search_p99(const struct search *search, size_t trial)
+{
+	return median(search->rounds[trial].p99_ns, search->rounds[trial].n);
+}
+
+bool search_allowed(const struct search *search, size_t trial)
+{
+	uint64_t most = search->rules->latency_max_ns;
+
+	return !most || search_p99(search, trial) <= most;
+}
+
+static bool is_measured(const struct search *search, size_t trial)
 {
 	return search->rounds[trial].n &&
 	       search->trials[trial].objective == search->rules->objective;
+}
+
+bool search_counts(const struct search *search, size_t trial)
+{
+	return is_measured(search, trial) && search_allowed(search, trial);
+}
+
+/* The interval is that of the ratio of both means, which has the noise of both. A default is not
+ * given up where a single round may have been a stall. */
+bool search_keeps_up(const struct search *search, size_t trial, size_t best)
+{
+	double ratio = search->rounds[trial].rate.mean / search->rounds[best].rate.mean;
+	double doubt = hypot(search_doubt(search, trial), search_doubt(search, best));
+	double enough = 1 - search->rules->tolerance;
+
+	if (!search_counts(search, trial))
+		return false;
+	if (space_as_deep(&search->trials[trial].point, &search->trials[best].point))
+		return search_high(search, trial) >= search_low(search, best) * enough;
+	return ratio * (1 + doubt) >= enough;
+}
+
+static size_t lowest_latency(const struct search *search)
+{
+	size_t lowest = search->n;
+
+	for (size_t i = 0; i < search->n; i++)
+		if (is_measured(search, i) &&
+		    (lowest == search->n || search_p99(search, i) < search_p99(search, lowest)))
+			lowest = i;
+	return lowest;
 }
 
 size_t search_best(const struct search *search)
@@ -192,21 +305,20 @@ size_t search_best(const struct search *search)
 	double most = -INFINITY;
 
 	for (size_t i = 0; i < search->n; i++) {
-		if (counts(search, i) && search_low(search, i) > most) {
+		if (search_counts(search, i) && search_low(search, i) > most) {
 			most = search_low(search, i);
 			best = i;
 		}
 	}
-	return best;
+	return best < search->n ? best : lowest_latency(search);
 }
 
 size_t search_preferred(const struct search *search, size_t best)
 {
-	double enough = search->rounds[best].rate.mean * (1 - search->rules->tolerance);
 	size_t preferred = best;
 
 	for (size_t i = 0; i < search->n; i++)
-		if (counts(search, i) && search->rounds[i].rate.mean >= enough &&
+		if (search_keeps_up(search, i, best) &&
 		    space_prefers(search->space, &search->trials[i].point,
 				  &search->trials[preferred].point))
 			preferred = i;
@@ -224,7 +336,7 @@ void search_estimate(struct search *search)
 		trial->mean = rounds->rate.mean;
 		trial->half_width = rounds->rate.mean * search_doubt(search, i);
 		trial->p50_ns = median(rounds->p50_ns, rounds->n);
-		trial->p99_ns = median(rounds->p99_ns, rounds->n);
+		trial->p99_ns = search_p99(search, i);
 		trial->cpu_ms_per_gib = rounds->cpu_ms_per_gib;
 	}
 }

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap compare`: its options, from the command line to the exit status.
+ */
+#include <stddef.h>
+
+#include "cli/commands.h"
+#include "cli/compare/compare.h"
+
+enum format { FORMAT_NORMAL, FORMAT_JSON };
+
+struct values {
+	double threshold;
+	const char *html, *output;
+	unsigned format;
+};
+
+static const char *const formats[] = {"normal", "json", NULL};
+static const struct values defaults = {.threshold = 5};
+
+static const struct option_spec options[] = {
+	{.name = "threshold",
+	 .argument = "PERCENT",
+	 .type = OPTION_PERCENT,
+	 .offset = offsetof(struct values, threshold),
+	 .help = "what changes by less is the same; what gets slower by more is the exit\n"
+		 "status (5)"},
+	{.name = "html",
+	 .argument = "FILE",
+	 .type = OPTION_STRING,
+	 .offset = offsetof(struct values, html),
+	 .help = "also write a page with the tables, and with plots of latencies where the\n"
+		 "results have histograms (bench --output-format json+)"},
+	{.name = "output-format",
+	 .argument = "FORMAT",
+	 .type = OPTION_CHOICE,
+	 .offset = offsetof(struct values, format),
+	 .choices = formats,
+	 .help = "normal (the default) or json"},
+	{.name = "output",
+	 .argument = "FILE",
+	 .type = OPTION_STRING,
+	 .offset = offsetof(struct values, output),
+	 .help = "write there instead of to standard output"},
+};
+
+const struct command_spec compare_command = {
+	.name = "compare",
+	.summary = "Puts results of nvswap bench or fio, in JSON, beside the first of them, and "
+		   "tells\nchanges from noise.",
+	.notes = "RESULT is a file, or several of repeated runs: A1.json,A2.json. before=A1.json "
+		 "names\nit in the output.\n\nExit status: 0; 1 if bandwidth, IOPS or latency "
+		 "of any job got worse by more than\nthe threshold and beyond noise; 2 for bad "
+		 "usage, or results that can't be read.",
+	.operand = "RESULT RESULT...",
+	.options = options,
+	.noptions = sizeof(options) / sizeof(*options),
+	.defaults = &defaults,
+};
+
+typedef void write_fn(FILE *file, const struct comparison *comparison);
+
+static int write_to(const char *path, write_fn *write, const struct comparison *comparison)
+{
+	struct output output;
+	int status, closed;
+
+	if (output_open(&output, path))
+		return STATUS_USAGE;
+	status = output_begin(&output);
+	if (!status)
+		write(output.file, comparison);
+	closed = output_close(&output);
+	return status || closed ? STATUS_USAGE : 0;
+}
+
+static bool got_slower(const struct comparison *comparison)
+{
+	for (unsigned job = 0; job < comparison->njobs; job++)
+		for (unsigned side = 1; side < comparison->nsides; side++)
+			for (unsigned i = 0; i < METRICS; i++) {
+				struct change change = comparison_change(comparison, side, job,
+									 &metrics[i]);
+
+				if (metrics[i].figure != CPU_TIME && change.verdict == WORSE &&
+				    change.beyond_threshold)
+					return true;
+			}
+	return false;
+}
+
+static int compare(const struct values *values, const struct options_given *given)
+{
+	struct comparison comparison = {.threshold = values->threshold};
+	int status = comparison_read(&comparison, given->operands, given->noperands);
+
+	if (!status && values->html)
+		status = write_to(values->html, compare_page, &comparison);
+	if (!status)
+		status = write_to(values->output,
+				  values->format == FORMAT_JSON ? compare_json : compare_text,
+				  &comparison);
+	if (!status && got_slower(&comparison))
+		status = STATUS_FAILED;
+	comparison_free(&comparison);
+	return status;
+}
+
+int cmd_compare(int argc, char **argv)
+{
+	struct values values = defaults;
+	struct options_given given;
+	int rc = options_parse(&compare_command, argc, argv, &values, &given);
+
+	if (rc)
+		return rc == OPTIONS_HELP ? options_help(&compare_command) : STATUS_USAGE;
+	if (given.noperands < 2) {
+		say("compare needs at least two results: nvswap compare BEFORE.json AFTER.json");
+		return STATUS_USAGE;
+	}
+	return compare(&values, &given);
+}

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options of `nvswap bench`, which are the keys of its job files: their table, and the rules
+ * between them. Opens no file.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/jobs/bench.h"
+
+#define STEPS	    3	 /* the fewest with a minimum, mean and maximum */
+#define THREADS_MAX 1024 /* optimizer_threads' */
+#define SECTOR	    512
+#define TIME_MAX    31536000000 /* a year */
+#define BYTES_MAX   (1ull << 60)
+#define FIELD(name) offsetof(struct bench_options, name)
+
+static const char *const rw_names[] = {
+	[RW_SWAPOUT] = "swapout", [RW_SWAPIN] = "swapin",     [RW_SWAP] = "swap",
+	[RW_STEP] = "step",	  [RW_PARAMS] = "params",     [RW_READ] = "read",
+	[RW_WRITE] = "write",	  [RW_RANDREAD] = "randread", [RW_RANDWRITE] = "randwrite",
+	[RW_RW] = "rw",		  [RW_RANDRW] = "randrw",     NULL};
+const char *const bench_ioengine_names[] = {[NVS_IOENGINE_AUTO] = "auto",
+					    [NVS_IOENGINE_IO_URING] = "io_uring",
+					    [NVS_IOENGINE_LIBAIO] = "libaio",
+					    [NVS_IOENGINE_POSIX] = "posix",
+					    [NVS_IOENGINE_COUNT] = NULL};
+const char *const bench_format_names[] = {
+	[FORMAT_NORMAL] = "normal", [FORMAT_JSON] = "json", [FORMAT_JSON_PLUS] = "json+", NULL};
+const char *const bench_eta_names[] = {
+	[ETA_AUTO] = "auto", [ETA_ALWAYS] = "always", [ETA_NEVER] = "never", NULL};
+/* Lists of names, for aliases and exclusions. */
+#define NAMES(...)                                                                                 \
+	(const char *const[])                                                                      \
+	{                                                                                          \
+		__VA_ARGS__, NULL                                                                  \
+	}
+
+static const struct option_spec option_specs[] = {
+	{"config", "FILE", OPTION_STRING, FIELD(config),
+	 .help = "a DeepSpeed JSON configuration; blocks that nvswap does not use are ignored"},
+	{"nvme-path", "DIR", OPTION_LIST, FIELD(nvme_path), .aliases = NAMES("directory"),
+	 .help = "a directory, or a raw block device, for the store or the file. Several, "
+		 "separated by : or given again, are striped over. nvswap removes what it "
+		 "creates there, and touches no kept store"},
+	{"model", "FILE", OPTION_STRING, FIELD(model),
+	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
+	 .help = "a .safetensors file, whose tensors are the data, or a JSON file like its "
+		 "header (name to dtype and shape) for the shapes alone"},
+	{"tensors", "N", OPTION_COUNT, FIELD(tensors), .min = 1, .max = MODEL_TENSORS_MAX,
+	 .help = "number of generated tensors, without a model (16)"},
+	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
+	 .help = "bytes of each generated tensor (64m); with rw=step, of its weights"},
+	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
+	 .excludes = NAMES("tensors", "tensor-size"),
+	 .help = "sizes of the generated tensors with their shares in per cent, such as "
+		 "64k/70:1m/30, for --size bytes together (1g). In fio's modes, sizes of blocks"},
+	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
+	 .excludes = NAMES("tensors", "scale"),
+	 .help = "of a model, use only the first tensors up to this many bytes, at least one; "
+		 "without a model, generate tensors of this many bytes together, the last one "
+		 "shorter if need be. In fio's modes, the size of the file (1g, or all of a file "
+		 "that exists)"},
+	{"io-size", "SIZE", OPTION_SIZE, FIELD(io_size), .min = 1, .max = BYTES_MAX,
+	 .help = "in fio's modes, bytes to move: part of each pass over the file, or more than "
+		 "one pass (--size)"},
+	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
+	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
+		 "layers, whole, and of the rows of the other tensors; at least one of each"},
+	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .aliases = NAMES("readwrite"),
+	 .help = "swapout writes the tensors, swapin reads them, and swap (the default) reads, "
+		 "changes and writes them back. step runs optimizer steps over state on the "
+		 "drive, params forward and backward passes over the layers. The others are "
+		 "fio's, on blocks of a file"},
+	{"rwmixread", "PERCENT", OPTION_COUNT, FIELD(rwmixread), .max = 100,
+	 .help = "with rw=rw and randrw, the share of reads (50)"},
+	{"filename", "FILE", OPTION_STRING, FIELD(filename),
+	 .help = "in fio's modes, the file in the directory (JOB.N.0, removed at the end), or an "
+		 "absolute path. A file that exists is only read, and kept"},
+	{"loops", "N", OPTION_COUNT, FIELD(loops), .min = 1, .max = 1000000000,
+	 .help = "passes over the model or the file (1); with rw=step and params, steps (3)"},
+	{"runtime", "TIME", OPTION_DURATION, FIELD(runtime_ms), .max = TIME_MAX,
+	 .help = "stop after this time even if loops are left; 0: no limit"},
+	{"time-based", NULL, OPTION_FLAG, FIELD(time_based),
+	 .help = "repeat the loops for all of the runtime"},
+	{"ramp-time", "TIME", OPTION_DURATION, FIELD(ramp_time_ms), .max = TIME_MAX,
+	 .help = "run this long before the measurement (0)"},
+	{"ramp-loops", "N", OPTION_COUNT, FIELD(ramp_loops), .max = 1000000000,
+	 .help = "run this many passes, or steps, before the measurement (0)"},
+	{"startdelay", "TIME", OPTION_DURATION, FIELD(startdelay_ms), .max = TIME_MAX,
+	 .help = "start this long after the other jobs (0)"},
+	{"rate", "BYTES", OPTION_SIZE, FIELD(rate), .max = BYTES_MAX,
+	 .help = "limit reads, and writes, to this many bytes a second each; 0: no limit"},
+	{"bs", "SIZE", OPTION_SIZE, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN, .max = NVS_BLOCK_SIZE_MAX,
+	 .multiple = SECTOR, .help = "bytes of one I/O; aio.block_size"},
+	{"iodepth", "N", OPTION_COUNT, FIELD(iodepth), .min = 1, .max = NVS_QUEUE_DEPTH_MAX,
+	 .help = "I/Os in flight on each worker; aio.queue_depth"},
+	{"thread-count", "N", OPTION_COUNT, FIELD(thread_count), .min = 1,
+	 .max = NVS_THREAD_COUNT_MAX, .help = "workers of each job; aio.thread_count"},
+	{"numjobs", "N", OPTION_COUNT, FIELD(numjobs), .min = 1, .max = 256,
+	 .help = "run this many clones of the job at the same time, each with its own store or "
+		 "file and its own workers (1)"},
+	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = bench_ioengine_names,
+	 .help = "the I/O engine; auto (the default) takes the first of the others that works "
+		 "here"},
+	{"direct", NULL, OPTION_FLAG, FIELD(direct), .min = 1,
+	 .help = "accepted for fio's job files: I/O always bypasses the page cache"},
+	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
+	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
+		 "256m, or twice the longest tensor if that is more. The pool must hold the "
+		 "longest tensor. With rw=params it must hold the longest layer, and the default "
+		 "is smaller than the model, or else no layer would be read again. With rw=step "
+		 "it also sets sub_group_size, and comes on top of --max-in-cpu"},
+	{"max-in-cpu", "ELEMENTS", OPTION_COUNT, FIELD(max_in_cpu), .max = 1ull << 50,
+	 .help = "with rw=step, elements whose state stays in memory between steps "
+		 "(nvswap.optimizer_max_in_cpu); with rw=params, offload_param.max_in_cpu"},
+	{"compute-us", "N", OPTION_COUNT, FIELD(compute_us), .max = 3600000000,
+	 .help = "with rw=params, microseconds of computing at each use of a layer (0)"},
+	{"threads", "N", OPTION_COUNT, FIELD(threads), .min = 1, .max = THREADS_MAX,
+	 .help = "with rw=step, threads that compute; nvswap.optimizer_threads"},
+	{"verify", NULL, OPTION_FLAG, FIELD(verify),
+	 .help = "compare every byte read with what was written, with new contents each time. "
+		 "Rates include that work, CPU per GiB does not. With rw=step, compare a sample of "
+		 "each group with a scalar Adam in double"},
+	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
+	 .help = "seed of generated data and of random offsets (1)"},
+	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
+	 .help = "use the store rank<N> under the directory (0, and the next one for each job "
+		 "that runs there at the same time)"},
+	{"description", "TEXT", OPTION_STRING, FIELD(description), .help = "text for the report"},
+	{"group-reporting", NULL, OPTION_FLAG, FIELD(group_reporting),
+	 .help = "report the jobs of a group as one"},
+	{"percentile-list", "LIST", OPTION_PERCENTILES, FIELD(percentile_list),
+	 .help = "percentiles of completion latency to report, such as 50:99:99.9 (fio's)"},
+	{"write-bw-log", "PREFIX", OPTION_STRING, FIELD(write_bw_log), .may_be_empty = true,
+	 .help = "write bandwidth over time to PREFIX_bw.N.log in fio's form; an empty PREFIX is "
+		 "the job's name"},
+	{"write-lat-log", "PREFIX", OPTION_STRING, FIELD(write_lat_log), .may_be_empty = true,
+	 .help = "write latencies over time to PREFIX_slat.N.log, PREFIX_clat.N.log and "
+		 "PREFIX_lat.N.log; an empty PREFIX is the job's name"},
+	{"log-avg-msec", "MS", OPTION_COUNT, FIELD(log_avg_msec), .min = 1, .max = 3600000,
+	 .help = "milliseconds that each line of these logs averages"},
+	{"trace", "FILE", OPTION_STRING, FIELD(trace),
+	 .help = "write a timeline of the run in Chrome's trace event format, for Perfetto. "
+		 "With several jobs t.json becomes t.N.json. It holds 1048576 spans, and the "
+		 "number of lost ones goes to standard error"},
+	{"stonewall", NULL, OPTION_FLAG, FIELD(stonewall), .scope = OPTION_OF_FILE,
+	 .help = "start when all jobs above have ended, as a new group"},
+	{"new_group", NULL, OPTION_FLAG, FIELD(new_group), .scope = OPTION_OF_FILE,
+	 .help = "start a new group in the report with this job"},
+	{"section", "NAME", OPTION_LIST, FIELD(sections), .scope = OPTION_OF_LINE,
+	 .help = "run only this job of the job files; may be repeated"},
+	{"compare", NULL, OPTION_FLAG, FIELD(compare), .scope = OPTION_OF_LINE,
+	 .help = "run the same jobs with fio in turn, and report both side by side"},
+	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run), .scope = OPTION_OF_LINE,
+	 .help = "print the space, bytes and time that each job takes, and run none of them"},
+	{"rounds", "N", OPTION_COUNT, FIELD(rounds), .min = 1, .max = 1000, .scope = OPTION_OF_LINE,
+	 .help = "turns of --compare (3)"},
+	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
+	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
+	 .help = "report the figures so far at this interval"},
+	{"eta", "WHEN", OPTION_CHOICE, FIELD(eta), .choices = bench_eta_names,
+	 .scope = OPTION_OF_RUN,
+	 .help = "show the line of progress; auto (the default): on a terminal"},
+	{"output-format", "FORMAT", OPTION_CHOICES, FIELD(formats), .choices = bench_format_names,
+	 .scope = OPTION_OF_RUN,
+	 .help = "normal, text like fio's (the default), json with fio's fields, or json+ with "
+		 "latency histograms too. Several, separated by commas, follow one another. Beside "
+		 "fio's fields JSON has config, engine and swap, and step for training steps"},
+	{"output", "FILE", OPTION_STRING, FIELD(output), .scope = OPTION_OF_RUN,
+	 .help = "write the report to this file (standard output)"},
+};
+
+static const struct bench_options defaults = {
+	.formats = 1u << FORMAT_NORMAL,
+	.eta = ETA_AUTO,
+	.rounds = 3,
+	.rwmixread = 50,
+	.direct = true,
+	.tensors = 16,
+	.tensor_size = 64u << 20,
+	.scale = 1,
+	.rw = RW_SWAP,
+	.loops = 1,
+	.numjobs = 1,
+	.seed = 1,
+};
+
+const struct command_spec bench_command = {
+	.name = "bench",
+	.summary =
+		"Swaps the tensors of a model between a pinned pool in host memory and NVMe, in\n"
+		"batches, measures the rates, and verifies the data if asked. Options override "
+		"the\n"
+		"configuration. Modes swapin and swap first swap everything out; that is reported\n"
+		"separately. Modes step and params run training steps; their first step, which\n"
+		"creates the optimizer's state or records the order of the layers, is not\n"
+		"measured. fio's modes move blocks of a file.\n"
+		"\n"
+		"With job files in fio's form, options apply to every job and override the files.\n"
+		"Names of options are keys there, as in \"iodepth=32\", with - or _.",
+	.notes = "Sizes are in bytes or with k, m, g, t or p, also kb or KiB, all powers of 1024:\n"
+		 "4096, 4k, 1M. Times are in seconds or with us, ms, s, m, h or d. Other numbers\n"
+		 "may be written as in the configuration: 1e9, 2.5e7.\n"
+		 "The exit status is 0 only if every byte was moved and, with --verify, compared\n"
+		 "equal; 1 with the reason on standard error otherwise; 2 for bad usage.",
+	.operand = "[FILE.ini]...",
+	.options = option_specs,
+	.noptions = sizeof(option_specs) / sizeof(*option_specs),
+	.defaults = &defaults,
+};
+
+#define MODE(rw)     (1u << (rw))
+#define SWAP_MODES   (MODE(RW_SWAPOUT) | MODE(RW_SWAPIN) | MODE(RW_SWAP))
+#define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
+#define TENSOR_MODES (SWAP_MODES | STEP_MODES)
+#define FIO_MODES    (MODE(RW_RANDRW + 1) - MODE(RW_READ))
+
+/* Options that have an effect only in some modes. */
+static const struct {
+	const char *name;
+	unsigned modes;
+} limited[] = {
+	{"model", TENSOR_MODES},	  {"tensors", TENSOR_MODES},
+	{"tensor-size", TENSOR_MODES},	  {"scale", TENSOR_MODES},
+	{"pool", TENSOR_MODES},		  {"rank", TENSOR_MODES},
+	{"trace", TENSOR_MODES},	  {"max-in-cpu", STEP_MODES},
+	{"compute-us", MODE(RW_PARAMS)},  {"threads", MODE(RW_STEP)},
+	{"rate", SWAP_MODES | FIO_MODES}, {"rwmixread", MODE(RW_RW) | MODE(RW_RANDRW)},
+	{"filename", FIO_MODES},	  {"io-size", FIO_MODES},
+};
+
+const char *bench_rw_name(unsigned rw)
+{
+	return rw == RW_REPLAY ? "replay" : rw_names[rw];
+}
+
+static const struct option_spec *own_spec(const char *name)
+{
+	const struct option_spec *spec = options_find(&bench_command, name);
+
+	assert(spec && "an option of this command");
+	return spec;
+}
+
+bool bench_option_given(const struct options_given *given, const char *name)
+{
+	return given->text[own_spec(name) - bench_command.options] != NULL;
+}
+
+/* "swapout, swapin and swap". */
+static void name_modes(unsigned modes, char *text, size_t nbytes)
+{
+	*text = '\0';
+	for (unsigned rw = 0; rw_names[rw]; rw++) {
+		unsigned later = modes >> rw >> 1;
+
+		if (modes & MODE(rw))
+			snprintf(text + strlen(text), nbytes - strlen(text), "%s%s", rw_names[rw],
+				 !later		       ? ""
+				 : later & (later - 1) ? ", "
+						       : " and ");
+	}
+}
+
+/* Prints "WHERE: ", or the dashes of a command-line option, and then the rest. */
+#define SAY(where, format, ...)                                                                    \
+	say("%s%s" format, (where) ? (where) : "", (where) ? ": " : "--", __VA_ARGS__)
+
+static int check_modes(const struct bench_options *options, const struct options_given *own,
+		       const char *where)
+{
+	char modes[128];
+
+	for (size_t i = 0; i < sizeof(limited) / sizeof(*limited); i++) {
+		if (!bench_option_given(own, limited[i].name) ||
+		    limited[i].modes & MODE(options->rw))
+			continue;
+		name_modes(limited[i].modes, modes, sizeof(modes));
+		SAY(where, "%s has no effect with rw=%s: it is for %s", limited[i].name,
+		    rw_names[options->rw], modes);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/*
+ * Blocks go to the drive unchanged, so they must be whole sectors; the library cuts tensors itself.
+ */
+static int check_blocks(const struct bench_options *options, const char *where)
+{
+	const struct option_mix *mix = &options->bssplit;
+
+	for (unsigned i = 0; i < mix->n && is_fio_mode(options->rw); i++)
+		if (mix->nbytes[i] % SECTOR) {
+			SAY(where,
+			    "bssplit: with rw=%s blocks are multiples of %u bytes, and %llu is not",
+			    rw_names[options->rw], SECTOR, (unsigned long long)mix->nbytes[i]);
+			return -EINVAL;
+		}
+	return 0;
+}
+
+static int check_needs(const struct bench_options *options, const struct options_given *own,
+		       const char *where)
+{
+	if (options->filename && strchr(options->filename, ':')) {
+		SAY(where, "filename=%s: a job has one file, and no : in its name",
+		    options->filename);
+		return -EINVAL;
+	}
+	if ((options->write_bw_log || options->write_lat_log) && !options->log_avg_msec) {
+		SAY(where, "%s needs log-avg-msec: a line for each I/O is not supported",
+		    options->write_bw_log ? "write-bw-log" : "write-lat-log");
+		return -EINVAL;
+	}
+	if (options->time_based && !options->runtime_ms) {
+		SAY(where, "%s", "time-based needs runtime");
+		return -EINVAL;
+	}
+	if (bench_option_given(own, "rounds") && !options->compare) {
+		SAY(where, "%s", "rounds has no effect without compare");
+		return -EINVAL;
+	}
+	if (options->compare && options->status_interval_ms) {
+		SAY(where, "%s", "compare reports no status: leave out status-interval");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+void bench_options_init(struct bench_options *options)
+{
+	*options = defaults;
+}
+
+void bench_options_fill_defaults(struct bench_options *options, const struct options_given *given)
+{
+	if (!bench_option_given(given, "loops") &&
+	    (options->rw == RW_STEP || options->rw == RW_PARAMS))
+		options->loops = STEPS;
+	if (options->bssplit.n && !options->size && !is_fio_mode(options->rw))
+		options->size = 1u << 30;
+}
+
+int bench_options_check(const struct bench_options *options, const struct options_given *own,
+			const char *where)
+{
+	int rc = options_check_exclusions(&bench_command, own, where);
+
+	if (!rc)
+		rc = check_modes(options, own, where);
+	if (!rc)
+		rc = check_blocks(options, where);
+	return rc ? rc : check_needs(options, own, where);
+}
+
+void bench_blocks(const struct bench_options *options, uint64_t block_size,
+		  struct option_mix *blocks)
+{
+	assert(is_fio_mode(options->rw));
+	*blocks = options->bssplit;
+	if (!blocks->n)
+		*blocks = (struct option_mix){.nbytes = {block_size}, .percent = {100}, .n = 1};
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The jobs of a run, from the command line or job files: what each does, and which run at the same
+ * time. Opens no file but the job files.
+ */
+#ifndef CLI_JOBS_JOBS_H
+#define CLI_JOBS_JOBS_H
+
+#include "cli/jobs/bench.h"
+
+#define JOB_NAME_MAX 63
+#define JOBS_MAX     256
+
+struct access_list; /* replay/accesses.h */
+
+struct bench_job {
+	char name[JOB_NAME_MAX + 1]; /* the section's; without a file, the mode's */
+	unsigned index;		     /* in the plan, from 0 */
+	unsigned stage;	  /* jobs of a stage run at the same time, stages in turn (stonewall) */
+	unsigned groupid; /* fio's count of stonewall and new_group */
+	unsigned clone;	  /* of numjobs, from 0 */
+	/*
+	 * The seed includes the clone. If no rank is given, `rank` is added to the configuration's,
+	 * so each job of a stage has its own store.
+	 */
+	struct bench_options options;
+	struct options_given given; /* by the section, [global] or the command line */
+	/* Made by bench_prepare() in the parent: */
+	struct nvs_config config;
+	enum nvs_block block;
+	struct model model;
+	struct access_list *accesses; /* of mode replay; else NULL */
+};
+
+struct bench_plan {
+	/* options of the whole run: output, formats, status_interval_ms, eta, compare */
+	struct bench_options run;
+	struct options_given given; /* on the command line or in [global] */
+	struct bench_job *jobs;	    /* in the order of the files, clones adjacent */
+	unsigned n;
+	void *memory; /* holds the texts of options */
+};
+
+/*
+ * Options on the command line override the files for every job; without a file they are the only
+ * job. Operands are files ("-": standard input); [global] ends with its file. Returns 0;
+ * OPTIONS_HELP; or -EINVAL or the errno of a file after printing the reason with file and line.
+ * Call jobs_free only after 0.
+ */
+int jobs_plan(struct bench_plan *plan, int argc, char **argv);
+void jobs_free(struct bench_plan *plan);
+
+/* Keys of fio's that are no options of nvswap. */
+enum fio_key {
+	FIO_KEY_UNKNOWN,
+	FIO_KEY_HARMLESS, /* with that value (NULL: bare) it changes nothing here */
+	FIO_KEY_REFUSED,  /* it changes the load */
+};
+
+#define FIO_KEYS 133
+
+enum fio_key fio_key_find(const char *key, const char *value);
+/* Of key i, below FIO_KEYS; a name may repeat. */
+const char *fio_key_name(unsigned i);
+
+#endif

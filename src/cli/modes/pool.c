@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool that holds the whole model would leave rw=params nothing to read, so its default is half
+ * of the model where that is enough to read one layer while another is in use.
+ */
+#include "cli/modes/pool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/modes/model/layers.h"
+#include "cli/modes/model/parameters.h"
+
+#define DEFAULT_BYTES (256u << 20)
+#define ROUNDING      (1u << 20) /* what rounding tensors up to whole pages may add */
+
+/* Bytes of the pool for one element of the buffers. */
+static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block block)
+{
+	struct nvs_config one = *config;
+
+	pool_block(&one, block)->buffer_count = 1;
+	pool_block(&one, block)->buffer_size = 1;
+	one.optimizer_max_in_cpu = 0;
+	return nvs_config_pool_bytes(&one, block);
+}
+
+/* Elements in each of the `count` buffers that have so many bytes together. */
+static uint64_t buffer_size_for(uint64_t nbytes, uint64_t count, uint64_t element)
+{
+	return (nbytes / count + (nbytes % count != 0) + element - 1) / element;
+}
+
+/* Keeps the number of buffers where they make up the pool exactly. */
+static void set_pool(struct nvs_config *config, enum nvs_block block, uint64_t nbytes)
+{
+	struct nvs_offload_config *offload = pool_block(config, block);
+	uint64_t element = element_bytes(config, block);
+
+	if (!offload->buffer_count || nbytes % (offload->buffer_count * element))
+		offload->buffer_count = 1;
+	offload->buffer_size = buffer_size_for(nbytes, offload->buffer_count, element);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint64_t default_pool(const struct bench_options *options, const struct model *model)
+{
+	uint64_t largest = options->rw == RW_PARAMS ? layers_largest(model).room
+						    : model_largest(model)->nbytes;
+	uint64_t half = model->nbytes / 2, nbytes;
+
+	if (options->rw == RW_STEP)
+		return DEFAULT_BYTES;
+	/* For tensors of such a size there is no memory anyway. */
+	if (largest > UINT64_MAX / 4)
+		return largest;
+	nbytes = larger(2 * largest + ROUNDING, DEFAULT_BYTES);
+	if (options->rw != RW_PARAMS)
+		return nbytes;
+	nbytes = larger(nbytes, 3 * largest + ROUNDING);
+	return nbytes < half ? nbytes : larger(half, 2 * largest);
+}
+
+/* The optimizer's pool is no larger than all of its state. */
+static uint64_t state_numel(const struct bench_options *options, const struct model *model,
+			    const struct nvs_config *config, enum nvs_block block)
+{
+	uint64_t element = element_bytes(config, block);
+
+	return options->rw == RW_STEP ? parameters_numel(model, config->param_dtype)
+				      : (model->nbytes + element - 1) / element;
+}
+
+static void size_pool(const struct bench_options *options, const struct model *model,
+		      struct nvs_config *config, enum nvs_block block)
+{
+	struct nvs_offload_config *offload = pool_block(config, block);
+	uint64_t numel;
+
+	if (options->pool || !options->config) {
+		set_pool(config, block,
+			 options->pool ? options->pool : default_pool(options, model));
+		/* Groups follow, for a buffer takes one. */
+		if (options->rw == RW_STEP)
+			config->sub_group_size = offload->buffer_size;
+	} else if (block == NVS_OFFLOAD_OPTIMIZER) {
+		numel = state_numel(options, model, config, block);
+		offload->buffer_size = config->sub_group_size < numel ? config->sub_group_size
+								      : numel;
+	}
+}
+
+/* What must be in the pool at the same time: its bytes, and its name in *name. */
+static uint64_t most_at_a_time(const struct bench_options *options, const struct model *model,
+			       char *name, size_t nbytes)
+{
+	const struct model_tensor *longest = model_largest(model);
+	struct layer layer;
+
+	if (options->rw != RW_PARAMS) {
+		snprintf(name, nbytes, "tensor %s", longest->name);
+		return model_room(longest);
+	}
+	layer = layers_largest(model);
+	snprintf(name, nbytes, "layer ");
+	layer_name(model, &layer, name + strlen(name), nbytes - strlen(name));
+	return layer.room;
+}
+
+static int check_pool(const struct bench_options *options, const struct model *model,
+		      struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
+{
+	const struct nvs_offload_config *offload = pool_block(config, block);
+	uint64_t pool = model_pages(nvs_config_pool_bytes(config, block));
+	uint64_t need = most_at_a_time(options, model, error->subject, sizeof(error->subject));
+
+	if (need <= pool)
+		return 0;
+	error->code = -E2BIG;
+	snprintf(error->text, sizeof(error->text),
+		 "%s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
+		 ": give --pool %" PRIu64 " or more, or in the configuration \"%s\": %" PRIu64
+		 " (elements, in each of %u buffers)",
+		 error->subject, need, pool, need,
+		 block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
+		 buffer_size_for(need, offload->buffer_count, element_bytes(config, block)),
+		 offload->buffer_count);
+	return error->code;
+}
+
+int pool_choose(const struct bench_options *options, const struct model *model,
+		struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
+{
+	size_pool(options, model, config, block);
+	/* The optimizer cuts its own tiles, and checks itself that the pool holds enough of them.
+	 */
+	return options->rw == RW_STEP ? 0 : check_pool(options, model, config, block, error);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options as data: one table drives the parser, its errors, --help, the manual page and the
+ * completion.
+ */
+#ifndef CLI_OPTIONS_OPTIONS_H
+#define CLI_OPTIONS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap.h"
+
+/* The type of the value stored at `offset` in the structure of values. */
+enum option_type {
+	OPTION_FLAG,	 /* bool; takes no argument, or 0 or 1; only 1 where min is 1 */
+	OPTION_COUNT,	 /* uint64_t */
+	OPTION_SIZE,	 /* uint64_t, bytes: 4096, 4k, 1M, 1gb, 1GiB; factors of 1024 */
+	OPTION_DURATION, /* uint64_t, milliseconds: 30, 30s, 500ms, 2000us, 5m, 1h, 1d */
+	OPTION_SHARE,	 /* double, above 0 to 1 */
+	OPTION_CHOICE,	 /* unsigned, index into choices */
+	OPTION_STRING,	 /* const char *, not empty unless may_be_empty */
+	OPTION_LIST,	 /* struct option_list; given several times, or separated by : */
+	OPTION_MIX, /* struct option_mix, fio's bssplit: 64k/70:1m/30; sizes without a share divide
+		       the rest of 100 equally */
+	OPTION_PERCENTILES, /* struct option_percentiles: 50:99:99.9; sorted */
+	OPTION_CHOICES,	    /* unsigned, a bit per choice: normal,json */
+	OPTION_PERCENT,	    /* double, 0 to 100: 2, 0.5 */
+};
+
+/* Where an option may be given. */
+enum option_scope {
+	OPTION_OF_JOB,	/* on the command line, in [global], and in the section of a job */
+	OPTION_OF_RUN,	/* on the command line and in [global] */
+	OPTION_OF_LINE, /* on the command line alone */
+	OPTION_OF_FILE, /* in a job file alone, any section: stonewall, new_group */
+};
+
+#define OPTION_MIX_MAX	       64
+#define OPTION_PERCENTILES_MAX 20 /* as in fio */
+
+struct option_mix {
+	uint64_t nbytes[OPTION_MIX_MAX];
+	double percent[OPTION_MIX_MAX]; /* 100 together */
+	unsigned n;			/* 0: none was given */
+};
+
+struct option_percentiles {
+	double at[OPTION_PERCENTILES_MAX];
+	unsigned n;
+};
+
+struct option_list {
+	const char *items[NVS_PATHS_MAX];
+	unsigned n;
+};
+
+#define OPTIONS_MAX 96
+
+struct option_spec {
+	const char *name;     /* without dashes; - and _ are equal */
+	const char *argument; /* its value's name in the help; NULL for a flag */
+	enum option_type type;
+	size_t offset;
+	uint64_t min, max;	     /* of counts, sizes and durations */
+	uint64_t multiple;	     /* of a size; 0: any */
+	const char *const *choices;  /* ended by NULL */
+	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
+	const char *help;	     /* shown wrapped; a line break is a blank */
+	enum option_scope scope;
+	const char *const *aliases; /* other names, ended by NULL; or NULL */
+	bool may_be_empty;	    /* of a string; a bare key in a job file is an empty one */
+};
+
+struct command_spec {
+	const char *name;    /* the word after "nvswap" */
+	const char *summary; /* a paragraph of the help */
+	const char *notes;   /* a paragraph after the options; or NULL */
+	const char *operand; /* the other arguments, such as "[FILE.ini]..."; or NULL */
+	const struct option_spec *options;
+	unsigned noptions;
+	const void *defaults; /* the structure of values when no option is given */
+};
+
+/* The text of each option, by index in the table; NULL: not given. */
+struct options_given {
+	const char *text[OPTIONS_MAX];
+	char **operands; /* arguments that are no options */
+	unsigned noperands;
+};
+
+enum { OPTIONS_HELP = 1 };
+/*
+ * Parses the arguments after argv[0] into *values, which must hold the defaults. Returns 0;
+ * OPTIONS_HELP for --help; -EINVAL after printing the reason. Moves operands behind options in
+ * argv.
+ */
+int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
+		  struct options_given *given);
+/* Writes the help to standard output; returns the exit status. */
+int options_help(const struct command_spec *command);
+
+/* The option of that name or alias, or NULL. */
+const struct option_spec *options_find(const struct command_spec *command, const char *name);
+
+/*
+ * Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
+ * defaults back. Returns -ENOENT, silently, for an unknown name; -EINVAL after printing the reason,
+ * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text.
+ */
+int options_set(const struct command_spec *command, const char *key, const char *value,
+		const char *where, void *values, struct options_given *given);
+
+/* Copies the options given in *from over those in *to, as options_set does. */
+void options_copy(const struct command_spec *command, const void *from,
+		  const struct options_given *from_given, void *to, struct options_given *to_given);
+
+/* Returns -EINVAL after printing the reason if two given options exclude each other. */
+int options_check_exclusions(const struct command_spec *command, const struct options_given *given,
+			     const char *where);
+
+/* Frees the texts of lists; their items become invalid. */
+void options_forget_lists(void);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The accesses that a replay performs: the calls of a program on its tensors, in order, with the
+ * time that the program computed before each. docs/replay.md has the two forms they are read from.
+ */
+#ifndef CLI_REPLAY_ACCESSES_H
+#define CLI_REPLAY_ACCESSES_H
+
+#include "cli/modes/model/model.h"
+
+enum access_call {
+	ACCESS_SWAP_IN,
+	ACCESS_LEASE,
+	ACCESS_WAIT,
+	ACCESS_RELEASE_CLEAN,
+	ACCESS_RELEASE_DIRTY,
+	ACCESS_PREFETCH,
+	ACCESS_SWAP_OUT,
+	ACCESS_STEP_BEGIN,
+	ACCESS_STEP_END,
+};
+
+struct access {
+	uint64_t at_ns;	 /* on the program's clock, which stops while it waits for the drive */
+	uint32_t tensor; /* index in the model; 0 for steps */
+	uint8_t call;	 /* enum access_call */
+	bool joined;	 /* part of the same call as the access before */
+};
+
+struct access_list {
+	struct access *accesses;
+	size_t n, room;
+	bool *read_first;    /* by tensor: it is read before anything has written it */
+	uint64_t in_use_max; /* bytes of the pool */
+	/* Of the recorded run; 0 in a text file: */
+	uint64_t pool_bytes;
+	uint64_t wall_ns, stall_ns;
+	uint64_t bytes[2]; /* by enum nvs_direction */
+};
+
+/*
+ * Reads a trace or a text file into *list, and its tensors into *model in the order of their first
+ * access. Both are to be freed also after an error. -EINVAL (damaged, incomplete, no accesses) and
+ * -E2BIG with file and line in *error; -ENOMEM; errno of reading.
+ */
+int accesses_load(struct access_list *list, struct model *model, const char *path,
+		  struct nvs_error *error);
+void accesses_free(struct access_list *list);
+
+#endif

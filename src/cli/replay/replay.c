@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One thread makes the calls of the list in its order. At the recorded pace it makes each when the
+ * program's clock has come to it. That clock stops while a call waits for the drive, so a slower
+ * drive delays what follows and a faster one brings it forward, as in the program.
+ */
+#include "cli/replay/replay.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "cli/jobs/measure.h"
+#include "cli/jobs/watch.h"
+#include "cli/modes/engine.h"
+#include "cli/modes/model/pattern.h"
+#include "cli/progress.h"
+#include "cli/replay/accesses.h"
+#include "cli/stop.h"
+
+#define POOL_MIN     (256u << 20)
+#define ROOM_WAIT_MS 1000
+
+struct contents {
+	uint32_t generation;			/* of the pattern; 0: none was written yet */
+	enum { LANDED, READING, LEASED } state; /* of the last use */
+};
+
+struct replay {
+	const struct bench_options *options;
+	const struct access_list *list;
+	const struct model *model;
+	struct pattern pattern;
+	struct bench_engine opened;
+	struct contents *contents;   /* of each tensor */
+	uint64_t asked;		     /* bytes that calls named, for the line of progress */
+	struct nvs_error difference; /* the first that --verify found */
+	struct job_watch *watch;
+	struct bench_result *result;
+};
+
+/* A call on the tensors of n accesses. */
+struct call {
+	const struct access *of;
+	size_t n;
+	struct nvs_tensor **tensors;
+};
+
+/* ---- Before it runs ---- */
+
+int replay_load(struct bench_job *job, struct nvs_error *error)
+{
+	struct bench_options *options = &job->options;
+	struct access_list *list = calloc(1, sizeof(*list));
+	int rc = list ? accesses_load(list, &job->model, options->replay, error) : -ENOMEM;
+
+	job->accesses = list;
+	if (rc || options->pool || options->config)
+		return rc;
+	options->pool = list->pool_bytes;
+	if (!options->pool)
+		options->pool = list->in_use_max / 4 * 5;
+	if (!list->pool_bytes && options->pool < POOL_MIN)
+		options->pool = POOL_MIN;
+	return 0;
+}
+
+void replay_release(struct bench_job *job)
+{
+	if (job->accesses)
+		accesses_free(job->accesses);
+	free(job->accesses);
+	job->accesses = NULL;
+}
+
+int replay_check_pool(const struct bench_job *job, struct nvs_error *error)
+{
+	uint64_t most = job->accesses->in_use_max;
+	uint64_t pool = model_pages(nvs_config_pool_bytes(&job->config, job->block));
+
+	if (most <= pool)
+		return 0;
+	snprintf(error->text, sizeof(error->text),
+		 "the accesses have %" PRIu64
+		 " bytes in use at once, more than the pool of %" PRIu64 ": give --pool %" PRIu64
+		 " or more",
+		 most, pool, most);
+	return -E2BIG;
+}
+
+/* ---- Contents ---- */
+
+static int fill(struct replay *replay, size_t tensor)
+{
+	uint64_t from = thread_cpu_ns();
+	int rc = pattern_fill(&replay->pattern, tensor, ++replay->contents[tensor].generation,
+			      nvs_data(replay->opened.tensors[tensor]), &replay->result->error);
+
+	replay->result->data_us += (thread_cpu_ns() - from) / 1000;
+	return rc;
+}
+
+static int compare(struct replay *replay, size_t tensor)
+{
+	struct bench_result *result = replay->result;
+	uint64_t from = thread_cpu_ns();
+	struct nvs_error error;
+	int rc = pattern_compare(&replay->pattern, tensor, replay->contents[tensor].generation,
+				 nvs_data(replay->opened.tensors[tensor]), &error);
+
+	result->data_us += (thread_cpu_ns() - from) / 1000;
+	result->verified_bytes += replay->model->tensors[tensor].nbytes;
+	if (rc == -EBADMSG && !result->verify_errors++)
+		replay->difference = error;
+	if (rc && rc != -EBADMSG)
+		result->error = error;
+	return rc == -EBADMSG ? 0 : rc;
+}
+
+/* ---- Calls ---- */
+
+/* Where a wait for room passes without any I/O, only a release later in the list could end it. */
+static int begin_use(struct replay *replay, const struct call *call)
+{
+	struct nvs_engine *engine = replay->opened.engine;
+	struct nvs_error *error = &replay->result->error;
+	struct nvs_engine_stats stats = {.busy_ns = UINT64_MAX};
+	bool lease = call->of->call == ACCESS_LEASE;
+	uint64_t from, busy_ns;
+	int rc;
+
+	for (size_t i = 0; i < call->n; i++)
+		replay->contents[call->of[i].tensor].state = lease ? LEASED : READING;
+	do {
+		from = clock_ns();
+		busy_ns = stats.busy_ns;
+		rc = (lease ? nvs_lease : nvs_swap_in)(engine, call->tensors, call->n, ROOM_WAIT_MS,
+						       error);
+		if (rc != -ETIMEDOUT || clock_ns() - from < ROOM_WAIT_MS * UINT64_C(1000000))
+			return rc;
+		if (stop_signal())
+			return -EINTR;
+		nvs_get_stats(engine, &stats);
+	} while (stats.busy_ns != busy_ns);
+	snprintf(error->text, sizeof(error->text),
+		 "the pool of %" PRIu64 " bytes has no room for the next tensors beside those in "
+		 "use: give a larger --pool",
+		 stats.pool.bytes);
+	return -ENOBUFS;
+}
+
+static int wait_for(struct replay *replay, const struct call *call)
+{
+	int rc = nvs_wait(replay->opened.engine, call->tensors, call->n, -1,
+			  &replay->result->error);
+
+	for (size_t i = 0; i < call->n && !rc; i++) {
+		struct contents *contents = &replay->contents[call->of[i].tensor];
+
+		if (contents->state != READING)
+			continue;
+		contents->state = LANDED;
+		if (replay->options->verify)
+			rc = compare(replay, call->of[i].tensor);
+	}
+	return rc;
+}
+
+/* The program may not have waited for what had landed already, and here has not. */
+static int release(struct replay *replay, const struct call *call)
+{
+	bool dirty = call->of->call == ACCESS_RELEASE_DIRTY, reading = false;
+	int rc = 0;
+
+	for (size_t i = 0; i < call->n; i++)
+		reading |= replay->contents[call->of[i].tensor].state == READING;
+	if (reading)
+		rc = wait_for(replay, call);
+	for (size_t i = 0; i < call->n && !rc; i++) {
+		struct contents *contents = &replay->contents[call->of[i].tensor];
+
+		contents->state = LANDED;
+		if (dirty && (replay->options->verify || !contents->generation))
+			rc = fill(replay, call->of[i].tensor);
+	}
+	return rc ? rc
+		  : nvs_release(replay->opened.engine, call->tensors, call->n,
+				dirty ? NVS_DIRTY : NVS_CLEAN, &replay->result->error);
+}
+
+static int make_call(struct replay *replay, const struct call *call)
+{
+	struct nvs_engine *engine = replay->opened.engine;
+	struct nvs_error *error = &replay->result->error;
+	long fetched;
+
+	switch ((enum access_call)call->of->call) {
+	case ACCESS_SWAP_IN:
+	case ACCESS_LEASE:
+		return begin_use(replay, call);
+	case ACCESS_WAIT:
+		return wait_for(replay, call);
+	case ACCESS_RELEASE_CLEAN:
+	case ACCESS_RELEASE_DIRTY:
+		return release(replay, call);
+	case ACCESS_PREFETCH:
+		fetched = nvs_prefetch(engine, call->tensors, call->n, error);
+		return fetched < 0 ? (int)fetched : 0;
+	case ACCESS_SWAP_OUT:
+		return nvs_swap_out(engine, call->tensors, call->n, error);
+	case ACCESS_STEP_BEGIN:
+		return nvs_step_begin(engine, error);
+	default:
+		return nvs_step_end(engine, NULL, error);
+	}
+}
+
+/* ---- The run ---- */
+
+/* Of a list that begins at `since_ns` by the program's clock. */
+static int call_in_time(struct replay *replay, const struct call *call, uint64_t since_ns)
+{
+	struct replay_figures *figures = &replay->result->replay;
+	uint64_t from, data_us = replay->result->data_us;
+	int rc;
+
+	if (replay->options->pace == PACE_RECORDED)
+		job_sleep_until(since_ns + call->of->at_ns + figures->stall_ns);
+	from = clock_ns();
+	rc = make_call(replay, call);
+	if (call->of->call <= ACCESS_WAIT)
+		figures->stall_ns += clock_ns() - from - (replay->result->data_us - data_us) * 1000;
+	figures->calls++;
+	return rc;
+}
+
+static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint64_t loop)
+{
+	const struct access_list *list = replay->list;
+	uint64_t since_ns = clock_ns() - replay->result->replay.stall_ns;
+	int rc = 0;
+
+	for (size_t i = 0; i < list->n && !rc;) {
+		struct call call = {.of = &list->accesses[i], .tensors = tensors};
+
+		do {
+			size_t tensor = list->accesses[i++].tensor;
+
+			tensors[call.n++] = replay->opened.tensors[tensor];
+			replay->asked += call.of->call <= ACCESS_LEASE
+						 ? replay->model->tensors[tensor].nbytes
+						 : 0;
+		} while (i < list->n && list->accesses[i].joined);
+		rc = stop_signal() ? -EINTR : call_in_time(replay, &call, since_ns);
+		progress_update(loop * list->n + i, replay->asked);
+	}
+	return rc;
+}
+
+static int wait_all(struct replay *replay)
+{
+	return nvs_wait(replay->opened.engine, replay->opened.tensors, replay->model->n, -1,
+			&replay->result->error);
+}
+
+static int perform_loops(struct replay *replay)
+{
+	uint64_t loops = replay->options->loops;
+	struct nvs_tensor **tensors = calloc(replay->list->n, sizeof(struct nvs_tensor *));
+	int rc = tensors ? 0 : -ENOMEM;
+
+	progress_begin("replay", loops * replay->list->n);
+	for (uint64_t loop = 0; loop < loops && !rc; loop++)
+		rc = perform_list(replay, tensors, loop);
+	progress_end();
+	free(tensors);
+	return rc ? rc : wait_all(replay);
+}
+
+static int measured(struct replay *replay)
+{
+	struct nvs_aio *aio = nvs_engine_aio(replay->opened.engine);
+	struct baseline from;
+	int rc;
+
+	replay->result->data_us = 0;
+	job_measures(replay->watch, aio, replay->opened.engine, &from);
+	rc = perform_loops(replay);
+	measure_end(aio, replay->opened.engine, &from, replay->result);
+	job_measured(replay->watch, replay->result);
+	return rc;
+}
+
+static int write_tensor(struct replay *replay, size_t tensor)
+{
+	struct nvs_engine *engine = replay->opened.engine;
+	struct nvs_tensor **one = &replay->opened.tensors[tensor];
+	struct nvs_error *error = &replay->result->error;
+	int rc = nvs_lease(engine, one, 1, -1, error);
+
+	if (!rc)
+		rc = fill(replay, tensor);
+	if (!rc)
+		rc = nvs_release(engine, one, 1, NVS_DIRTY, error);
+	return rc ? rc : nvs_swap_out(engine, one, 1, error);
+}
+
+/* Tensors that are read before anything writes them. */
+static int write_read_first(struct replay *replay)
+{
+	struct bench_result *result = replay->result;
+	uint64_t started = clock_ns();
+	int rc = 0;
+
+	progress_begin("fill", replay->model->nbytes);
+	for (size_t i = 0; i < replay->model->n && !rc && !stop_signal(); i++) {
+		if (!replay->list->read_first[i])
+			continue;
+		rc = write_tensor(replay, i);
+		result->first_bytes += replay->model->tensors[i].nbytes;
+		progress_update(result->first_bytes, result->first_bytes);
+	}
+	progress_end();
+	if (!rc && result->first_bytes)
+		rc = wait_all(replay);
+	result->first_ns = clock_ns() - started;
+	return rc;
+}
+
+static int run_opened(struct replay *replay)
+{
+	struct bench_result *result = replay->result;
+	struct nvs_engine_stats stats;
+	int rc = write_read_first(replay);
+
+	if (!rc && !stop_signal() && job_begin(replay->watch))
+		rc = measured(replay);
+	nvs_get_stats(replay->opened.engine, &stats);
+	result->pool_peak = stats.pool.used_max;
+	if (!rc && result->verify_errors) {
+		result->error = replay->difference;
+		rc = -EBADMSG;
+	}
+	return rc == -EINTR && stop_signal() ? 0 : rc;
+}
+
+int bench_replay(const struct bench_job *job, const struct nvs_config *config,
+		 struct job_watch *watch, struct bench_result *result)
+{
+	const struct access_list *list = job->accesses;
+	struct replay replay = {.options = &job->options,
+				.list = list,
+				.model = &job->model,
+				.pattern = {.model = &job->model, .seed = job->options.seed},
+				.contents = calloc(job->model.n, sizeof(struct contents)),
+				.watch = watch,
+				.result = result};
+	int rc;
+
+	if (!replay.contents)
+		return -ENOMEM;
+	result->replay = (struct replay_figures){
+		.recorded_ns = list->wall_ns,
+		.recorded_stall_ns = list->stall_ns,
+		.recorded_bytes = {list->bytes[NVS_READ], list->bytes[NVS_WRITE]}};
+	rc = bench_engine_open(&replay.opened, config, job->block, &job->model, result);
+	if (!rc)
+		rc = run_opened(&replay);
+	rc = bench_engine_close(&replay.opened, rc, result);
+	free(replay.contents);
+	return rc;
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Puts a choice into the text of a configuration: replaces the values that differ, adds what is
+ * missing in the indentation of the file, and copies every other byte. The new text is only
+ * returned after the library has read the choice from it.
+ */
+#include "cli/tune/tune.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json/read.h"
+
+#define SETTINGS 6
+
+/* What the configuration is to say. */
+struct setting {
+	const char *block, *key;
+	const char *alias; /* another name of the key; NULL: none */
+	char value[24];
+	bool wanted; /* false: leave it alone */
+	bool is_so;  /* the file says so already, however it is written */
+};
+
+struct edit {
+	const char *from; /* what is copied next */
+	FILE *out;
+	const struct json_value *root;
+	struct setting settings[SETTINGS];
+};
+
+/* How the members of an object are set apart. */
+struct style {
+	const char *lead; /* before a key: a line end and indentation, or a blank */
+	int lead_length;
+	const char *gap; /* from a key to its value */
+	int gap_length;
+};
+
+/* ---- What to write ---- */
+
+static struct setting number(const char *key, uint32_t value, uint32_t before)
+{
+	struct setting setting = {"aio", key, NULL, "", true, value == before};
+
+	snprintf(setting.value, sizeof(setting.value), "%u", value);
+	return setting;
+}
+
+static struct setting flag(const char *key, bool value, bool before)
+{
+	struct setting setting = {"aio", key, NULL, "", true, value == before};
+
+	strcpy(setting.value, value ? "true" : "false");
+	return setting;
+}
+
+/* An engine that the file names is replaced by the one of the choice, even where that is the one
+ * that auto takes. */
+static void make_settings(struct edit *edit, const struct tune_point *point,
+			  const struct nvs_aio_config *before, bool name_ioengine)
+{
+	struct setting *s = edit->settings;
+
+	s[0] = number("block_size", point->block_size, before->block_size);
+	s[1] = number("queue_depth", point->queue_depth, before->queue_depth);
+	s[2] = number("thread_count", point->thread_count, before->thread_count);
+	s[2].alias = "intra_op_parallelism";
+	s[3] = flag("single_submit", point->single_submit, before->single_submit);
+	s[4] = flag("overlap_events", point->overlap_events, before->overlap_events);
+	s[5] = (struct setting){"nvswap", "ioengine", NULL, "", false, false};
+	s[5].wanted = before->ioengine != point->ioengine &&
+		      (name_ioengine || before->ioengine != NVS_IOENGINE_AUTO);
+	snprintf(s[5].value, sizeof(s[5].value), "\"%s\"", nvs_ioengine_name(point->ioengine));
+}
+
+static bool is_missing(const struct edit *edit, const struct setting *setting, const char *block)
+{
+	const struct json_value *object = json_member(edit->root, block);
+
+	return setting->wanted && !strcmp(setting->block, block) &&
+	       !json_member(object, setting->key) &&
+	       !(setting->alias && json_member(object, setting->alias));
+}
+
+static bool needs_block(const struct edit *edit, const char *block)
+{
+	return !json_member(edit->root, block) &&
+	       (!strcmp(block, "aio") || edit->settings[5].wanted);
+}
+
+/* ---- Style ---- */
+
+static const char *end_of(const struct json_value *value)
+{
+	return value->raw + value->raw_length;
+}
+
+static const struct json_value *last_of(const struct json_value *object)
+{
+	const struct json_value *last = object->first;
+
+	while (last && last->next)
+		last = last->next;
+	return last;
+}
+
+static struct style style_of_empty(const struct json_value *object)
+{
+	const char *line = memchr(object->raw, '\n', object->raw_length);
+	struct style style = {!line ? " " : line[-1] == '\r' ? "\r\n  " : "\n  ", 0, ": ", 2};
+
+	style.lead_length = (int)strlen(style.lead);
+	return style;
+}
+
+static struct style style_of(const struct json_value *object)
+{
+	const struct json_value *last = last_of(object);
+	struct style style;
+	const char *begin, *line;
+
+	if (!last)
+		return style_of_empty(object);
+	begin = last->key_raw;
+	while (strchr(" \t\r\n", begin[-1]))
+		begin--;
+	line = memrchr(begin, '\n', (size_t)(last->key_raw - begin));
+	if (line) /* without blank lines before it */
+		begin = line > begin && line[-1] == '\r' ? line - 1 : line;
+	style = (struct style){begin, (int)(last->key_raw - begin), last->raw, 0};
+	while (strchr(" \t\r\n:", style.gap[-1]))
+		style.gap--;
+	style.gap_length = (int)(last->raw - style.gap);
+	/* An only member follows a brace; what follows a comma may be spaced otherwise. */
+	if (object->count == 1 && !line) {
+		style.lead = " ";
+		style.lead_length = memchr(style.gap, ' ', (size_t)style.gap_length) != NULL;
+	}
+	return style;
+}
+
+/* ---- Writing ---- */
+
+static void copy_up_to(struct edit *edit, const char *to)
+{
+	fwrite(edit->from, 1, (size_t)(to - edit->from), edit->out);
+	edit->from = to;
+}
+
+static void replace(struct edit *edit, const struct json_value *value, const char *text)
+{
+	copy_up_to(edit, value->raw);
+	fputs(text, edit->out);
+	edit->from = end_of(value);
+}
+
+static void put_lead(const struct edit *edit, const struct style *style)
+{
+	fprintf(edit->out, "%.*s", style->lead_length, style->lead);
+}
+
+static void put_key(const struct edit *edit, const char *key, const struct style *style)
+{
+	fprintf(edit->out, "\"%s\"%.*s", key, style->gap_length, style->gap);
+}
+
+/* The value of a block that is not there, in the style of the object that it is a member of. */
+static void put_block(const struct edit *edit, const char *block, const struct style *style)
+{
+	const char *line = memrchr(style->lead, '\n', (size_t)style->lead_length);
+	const char *indent = line ? line + 1 : "";
+	int indent_length = line ? (int)(style->lead + style->lead_length - indent) : 0;
+	bool first = true;
+
+	fputc('{', edit->out);
+	for (unsigned i = 0; i < SETTINGS; i++) {
+		if (!is_missing(edit, &edit->settings[i], block))
+			continue;
+		fputs(first ? "" : ",", edit->out);
+		if (line || !first)
+			put_lead(edit, style);
+		if (line)
+			fprintf(edit->out, "%.*s", indent_length ? indent_length : 2,
+				indent_length ? indent : "  ");
+		put_key(edit, edit->settings[i].key, style);
+		fputs(edit->settings[i].value, edit->out);
+		first = false;
+	}
+	if (line)
+		put_lead(edit, style);
+	fputc('}', edit->out);
+}
+
+static void replace_value(struct edit *edit, const char *block, const struct json_value *value)
+{
+	for (unsigned i = 0; i < SETTINGS; i++) {
+		const struct setting *setting = &edit->settings[i];
+
+		if (setting->wanted && !setting->is_so && !strcmp(setting->block, block) &&
+		    (!strcmp(setting->key, value->key) ||
+		     (setting->alias && !strcmp(setting->alias, value->key))))
+			replace(edit, value, setting->value);
+	}
+}
+
+static void edit_members(struct edit *edit, const struct json_value *object)
+{
+	struct style style = style_of(object);
+
+	for (const struct json_value *value = object->first; value; value = value->next)
+		replace_value(edit, object->key, value);
+	copy_up_to(edit, end_of(last_of(object)));
+	for (unsigned i = 0; i < SETTINGS; i++) {
+		if (!is_missing(edit, &edit->settings[i], object->key))
+			continue;
+		fputc(',', edit->out);
+		put_lead(edit, &style);
+		put_key(edit, edit->settings[i].key, &style);
+		fputs(edit->settings[i].value, edit->out);
+	}
+}
+
+/* A block that exists: its members are edited; {} and null are replaced. */
+static void edit_block(struct edit *edit, const struct json_value *block)
+{
+	struct style style = style_of(edit->root);
+
+	if (strcmp(block->key, "aio") != 0 &&
+	    (strcmp(block->key, "nvswap") != 0 || !edit->settings[5].wanted))
+		return;
+	if (block->count) {
+		edit_members(edit, block);
+		return;
+	}
+	replace(edit, block, "");
+	put_block(edit, block->key, &style);
+}
+
+static void add_blocks(struct edit *edit)
+{
+	static const char *const blocks[] = {"aio", "nvswap"};
+	const struct json_value *root = edit->root;
+	struct style style = style_of(root);
+	bool first = !root->count;
+
+	copy_up_to(edit, root->count ? end_of(last_of(root)) : root->raw + 1);
+	for (unsigned i = 0; i < 2; i++) {
+		if (!needs_block(edit, blocks[i]))
+			continue;
+		fputs(first ? "" : ",", edit->out);
+		if (!first || *style.lead != ' ')
+			put_lead(edit, &style);
+		put_key(edit, blocks[i], &style);
+		put_block(edit, blocks[i], &style);
+		first = false;
+	}
+}
+
+static int write_text(struct edit *edit, const char *end, char **out, size_t *out_nbytes)
+{
+	edit->out = open_memstream(out, out_nbytes);
+	if (!edit->out)
+		return -ENOMEM;
+	for (const struct json_value *value = edit->root->first; value; value = value->next)
+		edit_block(edit, value);
+	add_blocks(edit);
+	copy_up_to(edit, end);
+	if (!fclose(edit->out))
+		return 0;
+	free(*out);
+	return -ENOMEM;
+}
+
+/* ---- The edit ---- */
+
+/* The library must read the choice from the new text. */
+static int verify(const struct tune_point *point, enum nvs_ioengine ioengine, const char *text,
+		  size_t nbytes, const char *name, struct nvs_error *error)
+{
+	struct nvs_config config;
+	const struct nvs_aio_config *aio = &config.aio;
+	bool good;
+	int rc;
+
+	nvs_config_init(&config);
+	rc = nvs_config_parse(&config, text, nbytes, name, error);
+	good = aio->block_size == point->block_size && aio->queue_depth == point->queue_depth &&
+	       aio->thread_count == point->thread_count &&
+	       aio->single_submit == point->single_submit &&
+	       aio->overlap_events == point->overlap_events && aio->ioengine == ioengine;
+	nvs_config_free(&config);
+	if (rc || good)
+		return rc;
+	*error = (struct nvs_error){.code = -EINVAL};
+	snprintf(error->text, sizeof(error->text),
+		 "%.200s: can't put the settings into it; put them there by hand", name);
+	return -EINVAL;
+}
+
+int tune_edit(const char *text, size_t nbytes, const char *name, const struct tune_point *point,
+	      bool name_ioengine, char **out, size_t *out_nbytes, struct nvs_error *error)
+{
+	struct edit edit = {.from = text};
+	struct json_document *document;
+	struct nvs_config before;
+	int rc;
+
+	nvs_config_init(&before);
+	rc = nvs_config_parse(&before, text, nbytes, name, error);
+	nvs_config_free(&before);
+	if (!rc)
+		rc = json_parse(&document, text, nbytes, name, SIZE_MAX, error);
+	if (rc)
+		return rc;
+	edit.root = json_root(document);
+	make_settings(&edit, point, &before.aio, name_ioengine);
+	rc = write_text(&edit, text + nbytes, out, out_nbytes);
+	json_free(document);
+	if (rc) {
+		*error = (struct nvs_error){.code = rc};
+		snprintf(error->text, sizeof(error->text), "%.200s: can't be edited: %s", name,
+			 nvs_strerror(rc));
+		return rc;
+	}
+	rc = verify(point, edit.settings[5].wanted ? point->ioengine : before.aio.ioengine, *out,
+		    *out_nbytes, name, error);
+	if (rc) {
+		free(*out);
+		*out = NULL;
+	}
+	return rc;
+}

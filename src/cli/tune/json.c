@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The result as one JSON object, which is a configuration too: "aio" and "nvswap" are the choice,
+ * and DeepSpeed and nvswap ignore the block "tune".
+ */
+#include "base/json/write.h"
+#include "cli/commands.h"
+#include "cli/tune/tune.h"
+
+static void settings(struct json_writer *json, const struct tune_point *point)
+{
+	json_count(json, "block_size", point->block_size);
+	json_count(json, "queue_depth", point->queue_depth);
+	json_count(json, "thread_count", point->thread_count);
+	json_bool(json, "single_submit", point->single_submit);
+	json_bool(json, "overlap_events", point->overlap_events);
+}
+
+static void choice(struct json_writer *json, const struct tune_result *result)
+{
+	const struct tune_point *point = &result->outcome->chosen->point;
+
+	json_open_object(json, "aio");
+	settings(json, point);
+	json_close_object(json);
+	if (!tune_names_ioengine(result))
+		return;
+	json_open_object(json, "nvswap");
+	json_text(json, "ioengine", nvs_ioengine_name(point->ioengine));
+	json_close_object(json);
+}
+
+static void machine(struct json_writer *json, const struct nvs_machine_info *info)
+{
+	json_open_object(json, "machine");
+	json_text(json, "kernel", info->kernel);
+	json_count(json, "cpus", info->cpus);
+	json_count(json, "numa_nodes", info->numa_nodes);
+	json_count(json, "memory_bytes", info->memory_bytes);
+	json_text(json, "auto_ioengine", nvs_ioengine_name(info->auto_ioengine));
+	json_close_object(json);
+}
+
+static void drive(struct json_writer *json, const struct tune_drive *about)
+{
+	json_open_object(json, "drive");
+	json_text(json, "path", about->path.path);
+	json_text(json, "filesystem", about->path.filesystem);
+	json_text(json, "device", about->path.device);
+	json_text(json, "model", about->path.model);
+	json_text(json, "scheduler", about->path.scheduler);
+	json_bool(json, "rotational", about->path.rotational);
+	json_count(json, "max_io_bytes", about->path.max_io_bytes);
+	json_count(json, "working_set_bytes", about->working_set);
+	json_count(json, "written_bytes", about->written_bytes);
+	json_real(json, "write_first_bytes_per_s", about->write_first);
+	json_real(json, "write_last_bytes_per_s", about->write_last);
+	json_bool(json, "slows_down", about->slows_down);
+	json_text(json, "slows_text", about->slows_text);
+	json_close_object(json);
+}
+
+static void trial(struct json_writer *json, const struct tune_trial *about)
+{
+	json_open_object(json, NULL);
+	json_text(json, "objective", tune_objective_name(about->objective));
+	json_text(json, "ioengine", nvs_ioengine_name(about->point.ioengine));
+	settings(json, &about->point);
+	json_text(json, "fate", tune_fate_name(about));
+	json_bool(json, "finalist", about->finalist);
+	json_count(json, "rounds", about->rounds);
+	json_real(json, "bytes_per_s", about->mean);
+	json_real(json, "bytes_per_s_half_width", about->half_width);
+	if (about->finalist) {
+		json_real(json, "to_fastest", about->to_best);
+		json_real(json, "to_fastest_half_width", about->to_best_half_width);
+	}
+	json_count(json, "p50_ns", about->p50_ns);
+	json_count(json, "p99_ns", about->p99_ns);
+	json_real(json, "cpu_ms_per_gib", about->cpu_ms_per_gib);
+	json_count(json, "spent_ns", about->spent_ns);
+	json_count(json, "written_bytes", about->written);
+	json_close_object(json);
+}
+
+static void trials(struct json_writer *json, const struct tune_outcome *outcome)
+{
+	json_open_list(json, "trials");
+	for (size_t i = 0; i < outcome->n; i++)
+		trial(json, &outcome->trials[i]);
+	json_close_list(json);
+	json_count(json, "chosen", (uint64_t)(outcome->chosen - outcome->trials));
+	json_count(json, "fastest", (uint64_t)(outcome->fastest - outcome->trials));
+}
+
+static void found_out(struct json_writer *json, const struct tune_result *result)
+{
+	json_open_object(json, "tune");
+	json_text(json, "nvswap version", nvs_version());
+	json_count(json, "timestamp", result->finished_unix_s);
+	json_count(json, "elapsed_ns", result->elapsed_ns);
+	json_text(json, "objective", tune_objective_name(result->rules->objective));
+	json_real(json, "tolerance", result->rules->tolerance);
+	if (result->rules->latency_max_ns)
+		json_count(json, "max_latency_ns", result->rules->latency_max_ns);
+	json_count(json, "max_writes_bytes", result->options->max_writes);
+	json_bool(json, "certain", result->outcome->certain);
+	json_text(json, "why", result->outcome->why);
+	json_text(json, "unsure", result->outcome->unsure);
+	machine(json, &result->drive->machine);
+	drive(json, result->drive);
+	trials(json, result->outcome);
+	json_close_object(json);
+}
+
+void tune_json(FILE *file, const struct tune_result *result)
+{
+	struct json_writer json = json_to(file, 4);
+
+	json_open_object(&json, NULL);
+	choice(&json, result);
+	found_out(&json, result);
+	json_close_object(&json);
+}

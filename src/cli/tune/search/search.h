@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finds the I/O settings with which a drive is fast, by measuring as few of them as it can. The
+ * search knows no drive: it sees a space of settings and a meter that measures one of them.
+ */
+#ifndef CLI_TUNE_SEARCH_SEARCH_H
+#define CLI_TUNE_SEARCH_SEARCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap.h"
+
+enum tune_objective { TUNE_SWAP, TUNE_READ, TUNE_WRITE, TUNE_OBJECTIVES };
+
+struct tune_point {
+	enum nvs_ioengine ioengine; /* never AUTO */
+	uint32_t block_size, queue_depth, thread_count;
+	bool single_submit, overlap_events;
+};
+
+#define TUNE_VALUES_MAX 16
+
+/* Every combination of these values with at most in_flight_max bytes in flight. */
+struct tune_space {
+	uint32_t block_sizes[TUNE_VALUES_MAX], queue_depths[TUNE_VALUES_MAX],
+		thread_counts[TUNE_VALUES_MAX]; /* rising */
+	unsigned nblock_sizes, nqueue_depths, nthread_counts;
+	enum nvs_ioengine ioengines[NVS_IOENGINE_COUNT]; /* the default first */
+	unsigned nioengines;
+	bool single_submits, overlap_events; /* whether both values are in the space */
+	uint64_t in_flight_max;		     /* block_size x queue_depth x thread_count, bytes */
+};
+
+/* One measurement of a point. */
+struct tune_sample {
+	double bytes_per_s;	 /* reads and writes together */
+	uint64_t bytes[2];	 /* moved, by enum nvs_direction */
+	uint64_t ns;		 /* measured; the round as a whole takes longer */
+	uint64_t p50_ns, p99_ns; /* latency of an I/O; of the two directions, the higher */
+	double cpu_ms_per_gib;	 /* 0: unknown */
+};
+
+struct tune_meter {
+	/*
+	 * Measures a point for about `for_ns`. 0; -EDQUOT: the round would write more than is
+	 * allowed; -EINTR: asked to end; or another negative errno. All but -EDQUOT end the search.
+	 */
+	int (*measure)(void *arg, const struct tune_point *point, enum tune_objective objective,
+		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error);
+	uint64_t (*now_ns)(void *arg);
+	uint64_t (*written)(void *arg); /* bytes written so far, warm-ups included */
+	/* Called after each round with the share of the budget that is spent; may be NULL. */
+	void (*progress)(void *arg, const char *phase, double share);
+	void *arg;
+};
+
+enum tune_fate {
+	TUNE_DROPPED, /* slower by its own rounds; not a finalist */
+	TUNE_SLOWER,  /* a finalist that is clearly slower than the fastest */
+	TUNE_TIE,     /* can't be told from the fastest, and asks for more than the choice */
+	TUNE_OPEN,    /* asks for less than the choice and seems as fast; not a finalist */
+	TUNE_OVER,    /* its latency is over the bound */
+	TUNE_CHOSEN,
+	TUNE_ONLY_MAP, /* measured for the map, in any objective */
+};
+
+/* A point with all its rounds in one objective. */
+struct tune_trial {
+	struct tune_point point;
+	enum tune_objective objective;
+	enum tune_fate fate;
+	bool finalist;
+	unsigned rounds;
+	double mean, half_width; /* bytes a second; half of the 95 % confidence interval */
+	double to_best, to_best_half_width; /* finalists: ratio to the fastest, of paired rounds */
+	uint64_t p50_ns, p99_ns;	    /* medians over the rounds */
+	double cpu_ms_per_gib;
+	uint64_t spent_ns, written; /* by all its rounds */
+};
+
+struct tune_rules {
+	enum tune_objective objective;
+	double tolerance;	 /* 0.02: points within 2 % of the fastest are as good */
+	uint64_t latency_max_ns; /* bound on the 99th percentile of an I/O's latency; 0: none */
+	uint64_t budget_ns;	 /* of the meter's clock */
+	uint64_t writes_max;	 /* bytes that may be written; UINT64_MAX: no limit */
+	bool map;		 /* spend a quarter of the budget on the map of the report */
+	uint64_t seed;		 /* of the order in which points take turns */
+};
+
+struct tune_outcome {
+	struct tune_trial *trials; /* in the order in which they were first measured */
+	size_t n;
+	const struct tune_trial *chosen, *fastest;
+	bool certain;
+	uint64_t spent_ns;
+	char why[512];	  /* the choice, in a sentence or two */
+	char unsure[320]; /* why it is not certain; "" where it is */
+};
+
+/*
+ * Chooses, among the points that can't be told from the fastest, the one with the smallest depth
+ * (of all workers together), then the smallest block, then the fewest workers, then the default
+ * settings. The smallest values of the space must be a point of it. Errors, with no choice and
+ * *outcome having what was measured:
+ *	-ETIME	 the budget is too small for a single round
+ *	-ERANGE	 no point that was measured keeps to latency_max_ns
+ *	-EINTR, -ENOMEM and errors of the meter
+ */
+int tune_search(const struct tune_space *space, const struct tune_rules *rules,
+		const struct tune_meter *meter, struct tune_outcome *outcome,
+		struct nvs_error *error);
+void tune_outcome_free(struct tune_outcome *outcome);
+
+#endif

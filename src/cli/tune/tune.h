@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The options and the result of `nvswap tune`, and the forms the result is written in.
+ */
+#ifndef CLI_TUNE_TUNE_H
+#define CLI_TUNE_TUNE_H
+
+#include <stdio.h>
+
+#include "cli/options/options.h"
+#include "cli/tune/search/search.h"
+#include "nvswap.h"
+
+#define TUNE_BLOCK_SIZE_MAX  (128u << 20)
+#define TUNE_WORKING_SET_MIN ((uint64_t)64 << 20)
+
+struct tune_options {
+	const char *directory; /* the operand */
+	unsigned objective;
+	double tolerance;	 /* per cent */
+	uint64_t max_latency_ms; /* of the 99th percentile; 0: no bound */
+	uint64_t time_ms, working_set, max_writes;
+	uint64_t block_size_min, block_size_max, queue_depth_max, thread_count_max; /* 0: default */
+	unsigned ioengine; /* AUTO: those that work here */
+	uint64_t seed;
+	const char *apply, *report, *output;
+	unsigned format; /* 0 normal, 1 json */
+};
+
+/* The drive, and what writing did to its speed. */
+struct tune_drive {
+	struct nvs_machine_info machine;
+	struct nvs_path_info path;
+	uint64_t working_set;		/* bytes that were filled and worked on */
+	uint64_t written_bytes;		/* in all */
+	double write_first, write_last; /* rates at the beginning and at the end, bytes a second */
+	bool slows_down;		/* by a fifth or more */
+	char slows_text[256];
+};
+
+struct tune_result {
+	const struct tune_options *options;
+	const struct options_given *given; /* where the options came from */
+	const struct tune_space *space;
+	const struct tune_rules *rules;
+	const struct tune_drive *drive;
+	const struct tune_outcome *outcome;
+	uint64_t elapsed_ns;
+	uint64_t finished_unix_s;
+};
+
+extern const struct command_spec tune_command;
+
+/* As options_parse, from the defaults on. */
+int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,
+		       char **argv);
+
+/* ---- Into a configuration ---- */
+
+/*
+ * Writes the choice into a DeepSpeed configuration: replaces the values of keys that exist, adds
+ * the others, and keeps every other byte. The file is replaced as a whole or not at all, with its
+ * mode and owner; a link stays one. -EINVAL: it is no configuration.
+ */
+int tune_apply(const char *path, const struct tune_point *point, bool name_ioengine,
+	       struct nvs_error *error);
+/* Whether tune_apply() could do it, found out before a long tuning. */
+int tune_apply_check(const char *path, struct nvs_error *error);
+/* The edit alone: a new text, malloc'ed, into *out. */
+int tune_edit(const char *text, size_t nbytes, const char *name, const struct tune_point *point,
+	      bool name_ioengine, char **out, size_t *out_nbytes, struct nvs_error *error);
+
+/* ---- Forms of the result ---- */
+
+const char *tune_fate_name(const struct tune_trial *trial);
+const char *tune_objective_name(enum tune_objective objective);
+/* Whether the choice has to name its engine, because auto takes another. */
+bool tune_names_ioengine(const struct tune_result *result);
+/* The choice as a configuration. Returns its length; it is cut where that is `nbytes` or more. */
+size_t tune_block_text(const struct tune_result *result, char *text, size_t nbytes);
+/* The table of all trials but those of the map. */
+void tune_table(FILE *file, const struct tune_result *result);
+/* Everything in one object. A failed write is the file's error, which its owner finds. */
+void tune_json(FILE *file, const struct tune_result *result);
+/* One self-contained page of HTML. */
+int tune_report_write(const char *path, const struct tune_result *result, struct nvs_error *error);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a round of tuning does to the drive, which is what swapping tensors does: transfers of
+ * several blocks walk over the file in order, with more of them submitted than the queues hold.
+ */
+#ifndef CLI_TUNE_WORKLOAD_H
+#define CLI_TUNE_WORKLOAD_H
+
+#include "cli/tune/search/search.h"
+
+struct tune_workload {
+	/* How an aio is opened and what time it is: on a drive, or on a simulated one. */
+	int (*open)(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
+		    struct nvs_error *error);
+	uint64_t (*now_ns)(void *arg);
+	void *arg;
+	const char *path;	      /* of the file, which exists and is filled */
+	uint64_t working_set;	      /* its bytes; 2 x in_flight_max and 128 MiB are enough */
+	void *memory;		      /* the data, incompressible; aligned to a huge page */
+	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB are enough */
+	uint64_t written, writes_max; /* bytes submitted to be written, and their limit */
+	bool (*stopped)(void);	      /* may be NULL */
+	/* Stops and restarts a simulated clock while counters are read; may be NULL. */
+	void (*hold)(void *arg, bool on);
+};
+
+/*
+ * A tune_meter's measure() over a struct tune_workload. Besides what it counts, a round has a
+ * warm-up of up to half its time, and waits for what is in flight at its end.
+ *	-EDQUOT	the round would write beyond writes_max
+ *	-EINVAL	memory or working set are too small for the point
+ *	-EINTR	stopped() says so
+ */
+int tune_workload_measure(void *workload, const struct tune_point *point,
+			  enum tune_objective objective, uint64_t for_ns,
+			  struct tune_sample *sample, struct nvs_error *error);
+
+#endif
