@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/jobfile.h"
-#include "cli/jobs.h"
+#include "cli/jobs/jobfile.h"
+#include "cli/jobs/jobs.h"
 
-static unsigned errors; /* said, beside warnings */
+static unsigned errors; /* said */
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
@@ -31,7 +31,7 @@ void say(const char *format, ...)
 	va_start(args, format);
 	assert(vsnprintf(text, sizeof(text), format, args) > 0);
 	va_end(args);
-	errors += !strstr(format, " is ignored: ");
+	errors++;
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/jobs/bench.h"
 
 #define ARGUMENTS_MAX 64
 
@@ -61,22 +61,8 @@ static unsigned count_choices(const struct option_spec *spec)
 
 static void check_choice(const struct option_spec *spec, unsigned choice, const char *text)
 {
-	size_t nbytes = spec->type == OPTION_MODE ? strcspn(text, ":") : strlen(text);
-	const char *name;
-
 	assert(choice < count_choices(spec));
-	name = spec->choices[choice];
-	if (strlen(name) == nbytes && !strncmp(name, text, nbytes))
-		return;
-	name = spec->synonyms ? spec->synonyms[0] : "";
-	assert(strlen(name) == nbytes && !strncmp(name, text, nbytes));
-}
-
-static void check_mode(const struct option_spec *spec, const struct option_mode *mode,
-		       const char *text)
-{
-	check_choice(spec, mode->choice, text);
-	assert(strchr(text, ':') || !mode->suffix);
+	assert(!strcmp(spec->choices[choice], text));
 }
 
 static void check_list(const struct option_list *list, const char *last)
@@ -85,13 +71,6 @@ static void check_list(const struct option_list *list, const char *last)
 	for (unsigned i = 0; i < list->n; i++)
 		assert(*list->items[i]);
 	assert(list->items[list->n - 1] == last || strchr(last, ':'));
-}
-
-static void check_amount(const struct option_spec *spec, const struct option_amount *amount)
-{
-	assert(!amount->nbytes != !amount->percent && amount->percent <= 100);
-	if (amount->nbytes)
-		check_number(spec, amount->nbytes);
 }
 
 static void check_mix(const struct option_spec *spec, const struct option_mix *mix)
@@ -107,23 +86,6 @@ static void check_mix(const struct option_spec *spec, const struct option_mix *m
 	assert(sum > 99.999 && sum < 100.001);
 }
 
-static void check_mixes(const struct option_spec *spec, const struct option_mix mixes[2])
-{
-	assert(mixes[0].n || mixes[1].n);
-	for (unsigned i = 0; i < 2; i++)
-		if (mixes[i].n)
-			check_mix(spec, &mixes[i]);
-}
-
-/* One of each direction. */
-static void check_two(const struct option_spec *spec, const uint64_t values[2])
-{
-	assert(values[0] || values[1] || !spec->min);
-	for (unsigned i = 0; i < 2; i++)
-		if (values[i])
-			check_number(spec, values[i]);
-}
-
 static void check_percentiles(const struct option_percentiles *list)
 {
 	assert(list->n >= 1 && list->n <= OPTION_PERCENTILES_MAX);
@@ -136,24 +98,18 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 {
 	switch (spec->type) {
 	case OPTION_FLAG:
-		assert(*(const bool *)at == (strcmp(text, "0") && strcmp(text, "none")));
+		assert(*(const bool *)at == !!strcmp(text, "0"));
 		break;
 	case OPTION_COUNT:
 	case OPTION_SIZE:
 	case OPTION_DURATION:
 		check_number(spec, *(const uint64_t *)at);
 		break;
-	case OPTION_AMOUNT:
-		check_amount(spec, at);
-		break;
 	case OPTION_SHARE:
 		assert(*(const double *)at > 0 && *(const double *)at <= 1);
 		break;
 	case OPTION_CHOICE:
 		check_choice(spec, *(const unsigned *)at, text);
-		break;
-	case OPTION_MODE:
-		check_mode(spec, at, text);
 		break;
 	case OPTION_STRING:
 		assert((*text || spec->may_be_empty) && *(const char *const *)at == text);
@@ -162,11 +118,7 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 		check_list(at, text);
 		break;
 	case OPTION_MIX:
-		check_mixes(spec, at);
-		break;
-	case OPTION_SIZES:
-	case OPTION_RATES:
-		check_two(spec, at);
+		check_mix(spec, at);
 		break;
 	case OPTION_PERCENTILES:
 		check_percentiles(at);
@@ -202,7 +154,7 @@ static int parse_job(struct bench_options *options, struct options_given *typed,
 	rc = options_parse(&bench_command, argc, argv, options, typed);
 	if (rc)
 		return rc;
-	bench_options_settle(options, typed);
+	bench_options_fill_defaults(options, typed);
 	return bench_options_check(options, typed, NULL);
 }
 

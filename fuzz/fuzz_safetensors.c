@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cli/model.h"
+#include "cli/modes/model/model.h"
 
 static int file = -1; /* in memory, and found as `path` */
 static char path[32];

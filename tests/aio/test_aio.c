@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "aio/internal.h"
-#include "fake_engine.h"
-#include "support.h"
+#include "support/fake_engine.h"
+#include "support/support.h"
 
 #define KIB  1024u
 #define MIB  (1024u * KIB)
@@ -693,7 +693,7 @@ static void opening_a_file_says_what_is_wrong_with_it(void **state)
 	assert_int_equal(nvs_file_open(aio, directory, NVS_FILE_WRITE, &file, &error), -EISDIR);
 	assert_int_equal(nvs_file_open(aio, missing, NVS_FILE_CREATE, &file, &error), -EINVAL);
 	assert_int_equal(nvs_file_open(aio, real, NVS_FILE_TRUNCATE, &file, &error), -EINVAL);
-	assert_int_equal(nvs_file_open(aio, real, 16, &file, NULL), -EINVAL);
+	assert_int_equal(nvs_file_open(aio, real, 32, &file, NULL), -EINVAL);
 	assert_int_equal(access(missing, F_OK), -1);
 	nvs_file_close(NULL);
 	nvs_aio_close(aio);
@@ -901,7 +901,7 @@ static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *sa
 	EXPECT(error.code == -ENOTSUP && !strcmp(error.subject, "ioengine"));
 	EXPECT(strstr(error.text, nvs_ioengine_name(ioengine)));
 	EXPECT(strstr(error.text, says));
-	EXPECT(strstr(error.text, "auto takes one"));
+	EXPECT(strstr(error.text, "set it to auto"));
 	return CHILD_OK;
 }
 
@@ -1264,7 +1264,7 @@ static void open_member(struct file_member *member, const char *path)
 	assert_int_equal(file_member_probe(member, true, false), 0);
 }
 
-/* What is written behind the end is zeros, and never what went through the bounce buffer before. */
+/* Padding behind the end is zeros, never old contents of the bounce buffer. */
 static void check_padding(struct nvs_file *file, struct nvs_aio *aio, char *data, uint64_t nbytes,
 			  uint64_t offset)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the aio layer hands to an engine, and what it makes of what comes back: each option's
- * effect, registered memory, faults, waiting. The fake engine stands for a drive whose answers the
- * test chooses; where the promise is every engine's, it stands between the workers and each of
- * them.
+ * What the aio layer submits to an engine, and how it treats the results: each option's effect,
+ * registered memory, faults, waiting. The fake engine returns the results that a test chooses; for
+ * promises that hold on every engine, it sits between the workers and each real engine.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,19 +19,19 @@
 #include <unistd.h>
 
 #include "aio/internal.h"
-#include "fake_engine.h"
-#include "inject.h"
-#include "support.h"
+#include "support/fake_engine.h"
+#include "support/inject.h"
+#include "support/support.h"
 
 #define FILE_BYTES (4u << 20)
 #define DATA_BYTES FILE_BYTES
 #define PAGE	   4096u
 
-/* NULL: the fake engine does the I/Os itself. */
+/* NULL: the fake engine does the I/O itself. */
 static const struct engine_ops *const inners[] = {NULL, &engine_io_uring, &engine_libaio,
 						  &engine_posix};
 
-/* Where 0 stands for one page, 8 and 1. */
+/* Defaults: one page, 8, 1. */
 struct options {
 	uint32_t block_size, queue_depth, thread_count;
 	bool single_submit, drain; /* drain: overlap_events is false */
@@ -42,6 +41,7 @@ struct options {
 
 /* An aio over a fake engine, with a file and memory for it. */
 struct rig {
+	const struct options *options;
 	struct fake fake;
 	struct nvs_aio *aio;
 	struct nvs_file *file;
@@ -72,7 +72,7 @@ static char *map_pages(size_t nbytes, int protection)
 	return data;
 }
 
-/* One file for all of them: a test reads what it has written. */
+/* One file for all tests; a test reads only what it has written. */
 static char path[] = "build/tmp/nvswap-test-XXXXXX";
 
 static int make_file(void **state)
@@ -117,7 +117,7 @@ static void open_file(struct rig *rig, unsigned flags)
 
 static void rig_open(struct rig *rig, const struct engine_ops *inner, const struct options *options)
 {
-	*rig = (struct rig){.random = 1};
+	*rig = (struct rig){.options = options, .random = 1};
 	rig->data = map_pages(DATA_BYTES, PROT_READ | PROT_WRITE);
 	random_fill(&rig->random, rig->data, DATA_BYTES);
 	fake_init(&rig->fake, inner);
@@ -131,6 +131,20 @@ static void rig_close(struct rig *rig)
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
 	munmap(rig->data, DATA_BYTES);
+}
+
+/* Runs `check` on the fake engine alone, and on it in front of each engine that works here. */
+static void on_each_engine(const struct options *options, void (*check)(struct rig *rig))
+{
+	struct rig rig;
+
+	for (size_t i = 0; i < COUNT(inners); i++) {
+		if (!works(inners[i]))
+			continue;
+		rig_open(&rig, inners[i], options);
+		check(&rig);
+		rig_close(&rig);
+	}
 }
 
 static struct nvs_transfer transfer_of(const struct rig *rig, enum nvs_direction direction,
@@ -162,6 +176,31 @@ static int move(struct rig *rig, enum nvs_direction direction, void *data, uint6
 	return finish(rig, &transfer);
 }
 
+/* Submits it while the fake engine holds all I/Os; returns when its first I/O is in flight. */
+static void start_held(struct rig *rig, struct nvs_transfer *transfer)
+{
+	fake_hold(&rig->fake);
+	start(rig, transfer);
+	assert_true(fake_await_ios(&rig->fake, 1));
+}
+
+static void release_and_finish(struct rig *rig, struct nvs_transfer *first,
+			       struct nvs_transfer *second)
+{
+	fake_release(&rig->fake, FAKE_ALL);
+	SUCCEEDS(finish(rig, first), &rig->error);
+	SUCCEEDS(finish(rig, second), &rig->error);
+}
+
+/* Submits n transfers in one call: adjacent in `data` and in the file, `nbytes` each. */
+static void submit_adjacent(struct rig *rig, enum nvs_direction direction, char *data,
+			    uint64_t nbytes, struct nvs_transfer **all, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		*all[i] = transfer_of(rig, direction, data + i * nbytes, nbytes, i * nbytes);
+	SUCCEEDS(nvs_submit(rig->aio, all, n, &rig->error), &rig->error);
+}
+
 static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
 {
 	char *got = malloc(nbytes);
@@ -184,8 +223,9 @@ static struct nvs_aio_stats stats_of(struct rig *rig)
 
 /* ---- Options ---- */
 
-static void cut_into(struct rig *rig, enum nvs_direction direction, uint32_t block)
+static void cut_into_blocks(struct rig *rig, enum nvs_direction direction)
 {
+	const uint32_t block = rig->options->block_size;
 	const uint64_t nbytes = 3ull * block + PAGE;
 
 	fake_forget(&rig->fake);
@@ -197,19 +237,19 @@ static void cut_into(struct rig *rig, enum nvs_direction direction, uint32_t blo
 	}
 }
 
+static void write_and_read_in_blocks(struct rig *rig)
+{
+	cut_into_blocks(rig, NVS_WRITE);
+	cut_into_blocks(rig, NVS_READ);
+}
+
 static void block_size_is_the_length_of_an_io(void **state)
 {
 	static const uint32_t sizes[] = {8192, 65536, 1 << 20};
-	struct rig rig;
 
 	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++)
-		for (size_t j = 0; j < COUNT(sizes) && works(inners[i]); j++) {
-			rig_open(&rig, inners[i], OPTIONS(.block_size = sizes[j]));
-			cut_into(&rig, NVS_WRITE, sizes[j]);
-			cut_into(&rig, NVS_READ, sizes[j]);
-			rig_close(&rig);
-		}
+	for (size_t i = 0; i < COUNT(sizes); i++)
+		on_each_engine(OPTIONS(.block_size = sizes[i]), write_and_read_in_blocks);
 }
 
 static void any_multiple_of_512_is_a_block_size_of_a_buffered_file(void **state)
@@ -230,7 +270,7 @@ static void any_multiple_of_512_is_a_block_size_of_a_buffered_file(void **state)
 	}
 }
 
-/* A block that the file can't do directly becomes the least that it can. */
+/* A block smaller than the file's unit of direct I/O is rounded up to that unit. */
 static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
 {
 	struct nvs_path_info info;
@@ -253,14 +293,47 @@ static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
 	rig_close(&rig);
 }
 
-/* Everything that may be in flight is, and no more. */
-static void fill_queues(struct rig *rig, unsigned depth, unsigned workers)
+static void a_file_of_units_writes_each_unit_direct(void **state)
 {
+	struct nvs_transfer transfers[2];
+	struct rig rig;
+	uint32_t unit;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.block_size = 512));
+	nvs_file_close(rig.file);
+	open_file(&rig, NVS_FILE_WRITE | NVS_FILE_UNITS);
+	unit = nvs_file_unit(rig.file);
+	if (!nvs_file_direct(rig.file) || unit >= PAGE) {
+		rig_close(&rig);
+		SKIP("no direct I/O in units of less than a page in build/tmp");
+	}
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 3 * unit, unit), &rig.error);
+	assert_int_equal(rig.fake.nios, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(rig.fake.ios[i].nbytes, unit);
+		assert_int_equal(rig.fake.ios[i].offset, (1 + i) * unit);
+		assert_false(rig.fake.ios[i].sync);
+	}
+	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, unit - 1, 0);
+	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data, unit, 1);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(
+			nvs_submit(rig.aio, &(struct nvs_transfer *){&transfers[i]}, 1, &rig.error),
+			-EINVAL);
+	assert_int_equal(rig.fake.nios, 3);
+	SUCCEEDS(move(&rig, NVS_READ, rig.data, unit - 1, 1), &rig.error);
+	rig_close(&rig);
+}
+
+/* Each worker has exactly queue_depth I/Os in flight. */
+static void fill_queues(struct rig *rig)
+{
+	const unsigned depth = rig->options->queue_depth, workers = stats_of(rig).workers;
 	struct nvs_transfer transfer = transfer_of(rig, NVS_WRITE, rig->data,
 						   (uint64_t)PAGE * depth * workers * 3, 0);
 	unsigned of_queue[FAKE_QUEUES_MAX] = {0};
 
-	fake_forget(&rig->fake);
 	fake_hold(&rig->fake);
 	start(rig, &transfer);
 	assert_true(fake_await_ios(&rig->fake, (uint64_t)depth * workers));
@@ -280,33 +353,25 @@ static void fill_queues(struct rig *rig, unsigned depth, unsigned workers)
 static void queue_depth_bounds_what_is_in_flight(void **state)
 {
 	static const unsigned depths[] = {1, 2, 9, 128};
-	struct rig rig;
 
 	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++)
-		for (size_t j = 0; j < COUNT(depths) && works(inners[i]); j++) {
-			rig_open(&rig, inners[i], OPTIONS(.queue_depth = depths[j]));
-			fill_queues(&rig, depths[j], 1);
-			rig_close(&rig);
-		}
+	for (size_t i = 0; i < COUNT(depths); i++)
+		on_each_engine(OPTIONS(.queue_depth = depths[i]), fill_queues);
+}
+
+static void fill_queues_of_five(struct rig *rig)
+{
+	assert_int_equal(stats_of(rig).workers, 5);
+	fill_queues(rig);
 }
 
 static void one_long_transfer_is_spread_over_all_workers(void **state)
 {
-	struct rig rig;
-
 	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++) {
-		if (!works(inners[i]))
-			continue;
-		rig_open(&rig, inners[i], OPTIONS(.thread_count = 5, .queue_depth = 4));
-		assert_int_equal(stats_of(&rig).workers, 5);
-		fill_queues(&rig, 4, 5);
-		rig_close(&rig);
-	}
+	on_each_engine(OPTIONS(.thread_count = 5, .queue_depth = 4), fill_queues_of_five);
 }
 
-/* ---- How much each system call hands over; these come before the libraries' own ---- */
+/* ---- How many I/Os each system call submits: these functions shadow the libraries' ---- */
 
 static unsigned handed_max;
 static int submit_status; /* what the next io_uring_submit returns instead of submitting */
@@ -344,25 +409,22 @@ int io_uring_submit_and_wait(struct io_uring *ring, unsigned n)
 	return real(ring, n);
 }
 
-static void single_submit_makes_a_call_of_each_io(void **state)
+static void submit_each_io_by_itself(struct rig *rig)
 {
-	struct rig rig;
-
-	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++) {
-		if (!works(inners[i]))
-			continue;
-		rig_open(&rig, inners[i], OPTIONS(.single_submit = true));
-		handed_max = 0;
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * PAGE, 0), &rig.error);
-		assert_int_equal(stats_of(&rig).io[NVS_WRITE].ios, 32);
-		assert_int_equal(stats_of(&rig).submit_calls, 32);
-		assert_true(handed_max <= 1);
-		rig_close(&rig);
-	}
+	handed_max = 0;
+	SUCCEEDS(move(rig, NVS_WRITE, rig->data, 32 * PAGE, 0), &rig->error);
+	assert_int_equal(stats_of(rig).io[NVS_WRITE].ios, 32);
+	assert_int_equal(stats_of(rig).submit_calls, 32);
+	assert_true(handed_max <= 1);
 }
 
-/* The I/O is in the ring by then: to give it up would have it complete behind the worker's back. */
+static void single_submit_makes_one_call_per_io(void **state)
+{
+	(void)state;
+	on_each_engine(OPTIONS(.single_submit = true), submit_each_io_by_itself);
+}
+
+/* The I/O is in the ring already: if the worker dropped it, it could complete later. */
 static void a_submission_call_that_fails_is_made_again(void **state)
 {
 	struct rig rig;
@@ -386,9 +448,10 @@ static void without_single_submit_ios_go_in_batches(void **state)
 	for (size_t i = 0; i < COUNT(inners); i++) {
 		if (!works(inners[i]))
 			continue;
-		rig_open(&rig, inners[i], OPTIONS());
+		/* Long ones: io_uring submits small I/Os a few at a time. */
+		rig_open(&rig, inners[i], OPTIONS(.block_size = 16 * PAGE));
 		handed_max = 0;
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * PAGE, 0), &rig.error);
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * 16 * PAGE, 0), &rig.error);
 		assert_true(stats_of(&rig).submit_calls < 32);
 		assert_int_equal(rig.fake.batches[0].n, 8);
 		if (inners[i] == &engine_io_uring || inners[i] == &engine_libaio)
@@ -397,28 +460,38 @@ static void without_single_submit_ios_go_in_batches(void **state)
 	}
 }
 
-static void without_overlap_events_the_queue_is_drained_before_it_is_filled(void **state)
+static void io_uring_submits_small_ios_a_few_at_a_time(void **state)
 {
 	struct rig rig;
 
 	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++) {
-		if (!works(inners[i]))
-			continue;
-		rig_open(&rig, inners[i], OPTIONS(.drain = true));
-		fake_fail_nth(&rig.fake, 3, 1, -EINTR);
-		fake_fail_nth(&rig.fake, 11, 1, PAGE / 2);
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 64 * PAGE, 0), &rig.error);
-		SUCCEEDS(move(&rig, NVS_READ, rig.data, 64 * PAGE, 0), &rig.error);
-		assert_int_equal(fake_in_flight_max(&rig.fake), 8);
-		assert_int_equal(stats_of(&rig).retries, 2);
-		for (uint64_t j = 0; j < rig.fake.nbatches; j++)
-			assert_int_equal(rig.fake.batches[j].in_flight, 0);
-		rig_close(&rig);
-	}
+	if (!works(&engine_io_uring))
+		SKIP("io_uring does not work here");
+	rig_open(&rig, &engine_io_uring, OPTIONS(.queue_depth = 32));
+	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * PAGE, 0), &rig.error);
+	assert_in_range(stats_of(&rig).submit_calls, 8, 31);
+	rig_close(&rig);
 }
 
-/* Opening a file ends the wait, of one I/O alone, in which the worker is. */
+static void drain_before_each_batch(struct rig *rig)
+{
+	fake_fail_nth(&rig->fake, 3, 1, -EINTR);
+	fake_fail_nth(&rig->fake, 11, 1, PAGE / 2);
+	SUCCEEDS(move(rig, NVS_WRITE, rig->data, 64 * PAGE, 0), &rig->error);
+	SUCCEEDS(move(rig, NVS_READ, rig->data, 64 * PAGE, 0), &rig->error);
+	assert_int_equal(fake_in_flight_max(&rig->fake), 8);
+	assert_int_equal(stats_of(rig).retries, 2);
+	for (uint64_t i = 0; i < rig->fake.nbatches; i++)
+		assert_int_equal(rig->fake.batches[i].in_flight, 0);
+}
+
+static void without_overlap_events_the_queue_is_drained_before_it_is_filled(void **state)
+{
+	(void)state;
+	on_each_engine(OPTIONS(.drain = true), drain_before_each_batch);
+}
+
+/* Opening a file wakes the worker, which then must not submit the second transfer. */
 static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
 {
 	struct nvs_transfer first, second;
@@ -429,17 +502,13 @@ static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
 	rig_open(&rig, NULL, OPTIONS(.drain = true));
 	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
 	second = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, PAGE);
-	fake_hold(&rig.fake);
-	start(&rig, &first);
-	assert_true(fake_await_ios(&rig.fake, 1));
+	start_held(&rig, &first);
 	assert_true(fake_await_waiting(&rig.fake, 1));
 	start(&rig, &second);
 	SUCCEEDS(nvs_file_open(rig.aio, path, 0, &file, &rig.error), &rig.error);
 	assert_true(fake_await_waiting(&rig.fake, 1));
 	assert_int_equal(rig.fake.nios, 1);
-	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(finish(&rig, &first), &rig.error);
-	SUCCEEDS(finish(&rig, &second), &rig.error);
+	release_and_finish(&rig, &first, &second);
 	nvs_file_close(file);
 	rig_close(&rig);
 }
@@ -489,7 +558,7 @@ static void reads_and_writes_share_the_queue_by_turns(void **state)
 	rig_close(&rig);
 }
 
-static void an_engine_that_takes_less_than_it_is_handed_gets_the_rest(void **state)
+static void the_rest_of_a_partly_taken_batch_is_submitted(void **state)
 {
 	struct rig rig;
 
@@ -516,7 +585,7 @@ static int slot_of_io(struct rig *rig, char *data, size_t nbytes)
 	return rig->fake.ios[0].buffer_slot;
 }
 
-static void registered_memory_is_named_by_its_slot(void **state)
+static void ios_name_the_slot_of_registered_memory(void **state)
 {
 	struct rig rig;
 	uint64_t before;
@@ -527,7 +596,8 @@ static void registered_memory_is_named_by_its_slot(void **state)
 
 		if (!works(inners[i]))
 			continue;
-		/* The rings of earlier tests may still count towards a user's limit. */
+		/* The kernel may still count the rings of earlier tests against the memlock limit.
+		 */
 		if (inners[i] && can && memlock_limit() < 64ull << 20) {
 			print_message("the memlock limit is too low for %s\n", inners[i]->name);
 			continue;
@@ -597,7 +667,7 @@ static void more_than_a_gib_is_registered_in_parts(void **state)
 	munmap(data, nbytes);
 }
 
-static void memory_that_is_refused_is_not_registered_and_moves_all_the_same(void **state)
+static void memory_the_engine_refuses_moves_unregistered(void **state)
 {
 	struct rig rig;
 	uint64_t before;
@@ -605,12 +675,14 @@ static void memory_that_is_refused_is_not_registered_and_moves_all_the_same(void
 	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
 	before = stats_of(&rig).registered_bytes;
+	assert_string_equal(stats_of(&rig).buffers_reason, "");
 	fake_refuse_buffers(&rig.fake, -ENOMEM);
 	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, DATA_BYTES), -ENOMEM);
 	assert_int_equal(stats_of(&rig).registered_bytes, before);
+	assert_string_not_equal(stats_of(&rig).buffers_reason, "");
 	assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
 	assert_file_holds(rig.data, 32 * PAGE, 0);
-	/* Nothing of it is left over: the next to be synchronised would register it otherwise. */
+	/* No slot keeps the refused region: else the next synchronization would register it. */
 	fake_refuse_buffers(&rig.fake, 0);
 	nvs_file_close(rig.file);
 	open_file(&rig, NVS_FILE_WRITE);
@@ -620,7 +692,7 @@ static void memory_that_is_refused_is_not_registered_and_moves_all_the_same(void
 	rig_close(&rig);
 }
 
-static void there_is_room_for_so_many_regions_and_then_an_error(void **state)
+static void a_region_beyond_the_table_is_refused(void **state)
 {
 	struct rig rig;
 	unsigned n = 0;
@@ -643,7 +715,7 @@ static void there_is_room_for_so_many_regions_and_then_an_error(void **state)
 struct registration {
 	struct nvs_aio *aio;
 	char *data;
-	bool take; /* else it is given back */
+	bool add; /* else remove it */
 	int rc;
 };
 
@@ -651,14 +723,14 @@ static void *do_register(void *arg)
 {
 	struct registration *one = arg;
 
-	if (one->take)
+	if (one->add)
 		one->rc = nvs_aio_register_memory(one->aio, one->data, 8 * PAGE);
 	else
 		nvs_aio_unregister_memory(one->aio, one->data);
 	return NULL;
 }
 
-/* Until the region of that slot begins there, as it does before the workers have caught up. */
+/* Waits until the slot's region begins at `data`; the workers may not have registered it yet. */
 static void await_region(struct nvs_aio *aio, unsigned slot, const char *data)
 {
 	const char *is;
@@ -672,10 +744,10 @@ static void await_region(struct nvs_aio *aio, unsigned slot, const char *data)
 }
 
 /*
- * A worker is busy registering one region while the slot of another goes over to a third. The fake
- * engine aborts if an I/O of the third names the slot before the worker has registered it.
+ * While the worker registers one region, the slot of another is reused for a third. The fake engine
+ * aborts if an I/O in the third names the slot before the worker has registered it.
  */
-static void a_slot_that_changes_hands_is_not_used_for_what_it_held(void **state)
+static void no_io_names_a_reused_slot_too_early(void **state)
 {
 	pthread_t threads[3];
 	struct registration changes[3];
@@ -687,7 +759,7 @@ static void a_slot_that_changes_hands_is_not_used_for_what_it_held(void **state)
 	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 8 * PAGE), 0);
 	for (unsigned i = 0; i < 3; i++)
 		changes[i] = (struct registration){
-			.aio = rig.aio, .data = rig.data + (size_t)i * 8 * PAGE, .take = i > 0};
+			.aio = rig.aio, .data = rig.data + (size_t)i * 8 * PAGE, .add = i > 0};
 	fake_hold_buffers(&rig.fake, true);
 	pthread_create(&threads[1], NULL, do_register, &changes[1]);
 	assert_true(fake_await_registering(&rig.fake, 1));
@@ -705,7 +777,7 @@ static void a_slot_that_changes_hands_is_not_used_for_what_it_held(void **state)
 	rig_close(&rig);
 }
 
-static void memory_to_register_has_to_be_aligned_and_not_empty(void **state)
+static void memory_to_register_must_be_aligned_and_not_empty(void **state)
 {
 	struct rig rig;
 
@@ -734,7 +806,7 @@ static void files_beyond_the_table_work_without_a_slot(void **state)
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, PAGE, PAGE), &rig.error);
 	assert_int_equal(rig.fake.ios[0].file_slot, -1);
 	assert_file_holds(rig.data, 2 * PAGE, 0);
-	/* A slot that comes free is used again. */
+	/* A free slot is reused. */
 	nvs_file_close(files[0]);
 	nvs_file_close(rig.file);
 	open_file(&rig, NVS_FILE_WRITE);
@@ -767,7 +839,7 @@ static void assert_failed(struct rig *rig, const struct nvs_transfer *transfer, 
 static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 {
 	static const int statuses[] = {-EIO, -ENOSPC};
-	struct nvs_transfer transfers[3], *all[3];
+	struct nvs_transfer transfers[3], *all[3] = {&transfers[0], &transfers[1], &transfers[2]};
 	struct rig rig;
 
 	(void)state;
@@ -778,19 +850,13 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 			continue;
 		rig_open(&rig, inners[i / 2], OPTIONS(.queue_depth = 4));
 		fake_fail_at(&rig.fake, 37 * PAGE, 1, status);
-		for (unsigned j = 0; j < 3; j++) {
-			transfers[j] = transfer_of(&rig, NVS_WRITE,
-						   rig.data + PAGE + (size_t)j * 30 * PAGE,
-						   30 * PAGE, 30ull * j * PAGE);
-			all[j] = &transfers[j];
-		}
-		SUCCEEDS(nvs_submit(rig.aio, all, 3, &rig.error), &rig.error);
+		submit_adjacent(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, all, 3);
 		assert_failed(&rig, all[1], nvs_transfer_wait(rig.aio, all, 3, -1, &rig.error),
 			      status, 37 * PAGE);
 		assert_true(all[0]->status == 0 && all[2]->status == 0);
 		assert_file_holds(rig.data + PAGE, 30 * PAGE, 0);
 		assert_file_holds(rig.data + 61 * PAGE, 30 * PAGE, 60 * PAGE);
-		/* The same again: it can be written now. */
+		/* Submitted again, it succeeds. */
 		start(&rig, all[1]);
 		SUCCEEDS(finish(&rig, all[1]), &rig.error);
 		assert_file_holds(rig.data + PAGE, 90 * PAGE, 0);
@@ -798,7 +864,7 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 	}
 }
 
-static void what_is_left_of_a_failed_transfer_is_not_submitted(void **state)
+static void the_rest_of_a_failed_transfer_is_not_submitted(void **state)
 {
 	struct nvs_transfer transfer;
 	struct rig rig;
@@ -813,7 +879,7 @@ static void what_is_left_of_a_failed_transfer_is_not_submitted(void **state)
 	rig_close(&rig);
 }
 
-static void a_count_that_falls_short_is_continued(void **state)
+static void a_short_count_is_continued(void **state)
 {
 	static const int counts[] = {1, 511, 512, 513, 4095, 4096, 4097, 12345};
 	struct rig rig;
@@ -824,7 +890,7 @@ static void a_count_that_falls_short_is_continued(void **state)
 		bool direct = i % 2;
 		int count = counts[i / 2];
 
-		/* A direct I/O that stops within its first unit has got nowhere. */
+		/* A direct I/O that ends within its first unit made no progress. */
 		if (direct && count < (int)PAGE)
 			count += 2 * (int)PAGE;
 		rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = !direct));
@@ -850,7 +916,7 @@ static void progress_in_small_steps_is_not_bounded(void **state)
 	fake_fail_nth(&rig.fake, 0, FAKE_LOG_MAX, 100);
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 16 * PAGE, 0), &rig.error);
 	assert_true(rig.fake.nios > 6 * RETRIES_MAX);
-	/* The bound is on what gets nowhere, each time anew. */
+	/* The bound is on retries without progress; progress resets it. */
 	fake_forget(&rig.fake);
 	fake_fail_nth(&rig.fake, 0, RETRIES_MAX, -EINTR);
 	fake_fail_nth(&rig.fake, RETRIES_MAX, 1, 100);
@@ -860,7 +926,7 @@ static void progress_in_small_steps_is_not_bounded(void **state)
 	rig_close(&rig);
 }
 
-static void an_io_that_gets_nowhere_is_tried_so_often_and_then_reported(void **state)
+static void an_io_without_progress_is_retried_up_to_a_bound(void **state)
 {
 	static const int results[] = {-EINTR, -EAGAIN, 0};
 	struct nvs_transfer transfer;
@@ -882,7 +948,7 @@ static void an_io_that_gets_nowhere_is_tried_so_often_and_then_reported(void **s
 	}
 }
 
-static void a_submission_that_is_refused_is_tried_so_often_and_then_reported(void **state)
+static void a_refused_submission_is_retried_up_to_a_bound(void **state)
 {
 	struct rig rig;
 
@@ -901,7 +967,7 @@ static void a_submission_that_is_refused_is_tried_so_often_and_then_reported(voi
 	rig_close(&rig);
 }
 
-static void a_submission_that_is_refused_while_others_are_in_flight_waits_for_them(void **state)
+static void a_refused_submission_waits_for_ios_in_flight(void **state)
 {
 	struct nvs_transfer first, second;
 	struct rig rig;
@@ -910,19 +976,15 @@ static void a_submission_that_is_refused_while_others_are_in_flight_waits_for_th
 	rig_open(&rig, NULL, OPTIONS());
 	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
 	second = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 20 * PAGE, PAGE);
-	fake_hold(&rig.fake);
-	start(&rig, &first);
-	assert_true(fake_await_ios(&rig.fake, 1));
+	start_held(&rig, &first);
 	fake_refuse(&rig.fake, 1, -EAGAIN);
 	start(&rig, &second);
-	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(finish(&rig, &first), &rig.error);
-	SUCCEEDS(finish(&rig, &second), &rig.error);
+	release_and_finish(&rig, &first, &second);
 	assert_file_holds(rig.data, 21 * PAGE, 0);
 	rig_close(&rig);
 }
 
-/* ---- Every transfer ends exactly once, whatever happens to its I/Os ---- */
+/* ---- Every transfer completes exactly once ---- */
 
 #define MANY	   80
 #define MANY_BYTES (12 * PAGE)
@@ -930,7 +992,7 @@ static void a_submission_that_is_refused_while_others_are_in_flight_waits_for_th
 struct count {
 	struct nvs_transfer transfer;
 	unsigned completed;
-	uint64_t fault; /* offset of the byte that can't be moved; UINT64_MAX: none */
+	uint64_t fault; /* offset of the byte whose I/O fails; UINT64_MAX: none */
 };
 
 struct counts {
@@ -956,7 +1018,7 @@ static void count_completed(void *arg, struct nvs_transfer *list)
 	pthread_mutex_unlock(&counts->lock);
 }
 
-/* Some meet a failure, some a short count or EINTR, some nothing, and some several of these. */
+/* At random: a failed I/O, a short count, EINTR, none of these, or several. */
 static void plan_faults(struct rig *rig, struct counts *counts, uint64_t *random)
 {
 	for (unsigned i = 0; i < MANY; i++) {
@@ -1016,7 +1078,7 @@ static void assert_as_planned(const struct counts *counts, uint32_t block)
 	}
 }
 
-static void every_transfer_ends_exactly_once(void **state)
+static void every_transfer_completes_exactly_once(void **state)
 {
 	static struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER,
 				       .changed = PTHREAD_COND_INITIALIZER};
@@ -1037,7 +1099,7 @@ static void every_transfer_ends_exactly_once(void **state)
 		plan_faults(&rig, &counts, &random);
 		submit_many(&rig, &counts, NVS_READ, rig.data);
 		assert_as_planned(&counts, (1 + round % 3) * PAGE);
-		/* Nothing comes after the last: it would be counted twice. */
+		/* A completion after the last one would be counted here. */
 		nvs_file_close(rig.file);
 		rig.file = NULL;
 		nvs_aio_close(rig.aio);
@@ -1049,16 +1111,13 @@ static void every_transfer_ends_exactly_once(void **state)
 
 /* ---- Waiting ---- */
 
-/* A batch of n: a page each, one behind the other. */
+/* A batch of n adjacent pages. */
 static void submit_pages(struct rig *rig, enum nvs_direction direction,
 			 struct nvs_transfer *transfers, struct nvs_transfer **all, unsigned n)
 {
-	for (unsigned i = 0; i < n; i++) {
-		transfers[i] = transfer_of(rig, direction, rig->data + (size_t)i * PAGE, PAGE,
-					   (uint64_t)i * PAGE);
+	for (unsigned i = 0; i < n; i++)
 		all[i] = &transfers[i];
-	}
-	SUCCEEDS(nvs_submit(rig->aio, all, n, &rig->error), &rig->error);
+	submit_adjacent(rig, direction, rig->data, PAGE, all, n);
 }
 
 static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
@@ -1081,13 +1140,13 @@ static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
 	fake_release(&rig.fake, FAKE_ALL);
 	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 2, 20000, &rig.error), &rig.error);
 	assert_true(nvs_transfer_completed(all[0]) && nvs_transfer_completed(all[1]));
-	/* What has completed needs no wait. */
+	/* A wait for completed transfers returns at once. */
 	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 2, 0, &rig.error), &rig.error);
 	SUCCEEDS(nvs_transfer_wait(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
 	rig_close(&rig);
 }
 
-static void one_may_be_waited_for_while_others_are_in_flight(void **state)
+static void a_wait_for_one_ignores_others_in_flight(void **state)
 {
 	struct nvs_transfer transfers[8], *all[8];
 	struct rig rig;
@@ -1107,7 +1166,7 @@ static void one_may_be_waited_for_while_others_are_in_flight(void **state)
 	rig_close(&rig);
 }
 
-static void a_batch_tells_the_first_in_it_that_failed(void **state)
+static void a_batch_reports_its_first_failed_transfer(void **state)
 {
 	struct nvs_transfer transfers[3], *all[3];
 	struct rig rig;
@@ -1128,7 +1187,7 @@ static void a_batch_tells_the_first_in_it_that_failed(void **state)
 struct sleeper {
 	struct rig *rig;
 	struct nvs_transfer **all;
-	long sleeps; /* out: how often it gave the processor away */
+	long sleeps; /* out: voluntary context switches */
 };
 
 static long own_sleeps(void)
@@ -1159,7 +1218,7 @@ static bool is_awaited(struct rig *rig, const struct nvs_transfer *transfer)
 	return awaited;
 }
 
-static void a_batch_is_slept_for_once_and_not_for_each(void **state)
+static void a_wait_for_a_batch_sleeps_once(void **state)
 {
 	struct nvs_transfer transfers[SLEPT_FOR], *all[SLEPT_FOR];
 	struct sleeper sleeper = {.all = all};
@@ -1184,32 +1243,25 @@ static void a_batch_is_slept_for_once_and_not_for_each(void **state)
 	rig_close(&rig);
 }
 
-static void a_worker_that_waits_with_room_takes_more(void **state)
+static void submit_while_the_worker_waits(struct rig *rig)
 {
-	struct nvs_transfer first, second;
-	struct rig rig;
+	struct nvs_transfer first = transfer_of(rig, NVS_WRITE, rig->data, PAGE, 0);
+	struct nvs_transfer second = transfer_of(rig, NVS_READ, rig->data + PAGE, 3 * PAGE, PAGE);
 
-	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++) {
-		if (!works(inners[i]))
-			continue;
-		rig_open(&rig, inners[i], OPTIONS());
-		first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
-		second = transfer_of(&rig, NVS_READ, rig.data + PAGE, 3 * PAGE, PAGE);
-		fake_hold(&rig.fake);
-		start(&rig, &first);
-		assert_true(fake_await_ios(&rig.fake, 1));
-		assert_true(fake_await_waiting(&rig.fake, 1));
-		start(&rig, &second);
-		assert_true(fake_await_ios(&rig.fake, 4));
-		fake_release(&rig.fake, FAKE_ALL);
-		SUCCEEDS(finish(&rig, &first), &rig.error);
-		SUCCEEDS(finish(&rig, &second), &rig.error);
-		rig_close(&rig);
-	}
+	start_held(rig, &first);
+	assert_true(fake_await_waiting(&rig->fake, 1));
+	start(rig, &second);
+	assert_true(fake_await_ios(&rig->fake, 4));
+	release_and_finish(rig, &first, &second);
 }
 
-/* The engine's own wake(): the worker is in its reap, where no I/O completes by itself. */
+static void a_worker_that_waits_with_room_takes_more(void **state)
+{
+	(void)state;
+	on_each_engine(OPTIONS(), submit_while_the_worker_waits);
+}
+
+/* The worker is blocked in the engine's reap with no completion due: wake() must end that. */
 static void a_file_is_opened_and_closed_while_ios_are_in_flight(void **state)
 {
 	struct nvs_file *file;
@@ -1238,7 +1290,7 @@ static void *close_aio(void *arg)
 	return NULL;
 }
 
-static void closing_waits_for_what_is_in_flight(void **state)
+static void closing_waits_for_ios_in_flight(void **state)
 {
 	struct nvs_transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
 	pthread_t thread;
@@ -1246,7 +1298,7 @@ static void closing_waits_for_what_is_in_flight(void **state)
 
 	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
-	/* One more than fit into the queues: some are not even with the engine yet. */
+	/* More than the queues hold: some I/Os are not submitted to the engine yet. */
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data + 31 * PAGE, PAGE, 30 * PAGE);
 	fake_hold(&rig.fake);
@@ -1264,7 +1316,7 @@ static void closing_waits_for_what_is_in_flight(void **state)
 		assert_int_equal(all[i]->status, 0);
 	}
 	assert_file_holds(rig.data + PAGE, 31 * PAGE, 0);
-	/* Its file went with the process's descriptors, not with the aio. */
+	/* The aio is gone, so release the file's descriptors and memory by hand. */
 	rig.aio = NULL;
 	close(rig.file->members[0].fd);
 	if (rig.file->members[0].direct_fd >= 0)
@@ -1316,27 +1368,30 @@ static void *move_own(void *arg)
 	return NULL;
 }
 
-static void threads_submit_and_wait_for_their_own(void **state)
+static void run_threads(struct rig *rig, void *(*run)(void *own))
 {
 	pthread_t threads[THREADS];
 	struct own own[THREADS];
-	struct rig rig;
 
-	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++) {
-		if (!works(inners[i]))
-			continue;
-		rig_open(&rig, inners[i], OPTIONS(.thread_count = 3));
-		for (unsigned j = 0; j < THREADS; j++) {
-			own[j] = (struct own){.rig = &rig, .index = j};
-			assert_int_equal(pthread_create(&threads[j], NULL, move_own, &own[j]), 0);
-		}
-		for (unsigned j = 0; j < THREADS; j++)
-			pthread_join(threads[j], NULL);
-		for (unsigned j = 0; j < THREADS; j++)
-			assert_false(own[j].wrong);
-		rig_close(&rig);
+	for (unsigned i = 0; i < THREADS; i++) {
+		own[i] = (struct own){.rig = rig, .index = i};
+		assert_int_equal(pthread_create(&threads[i], NULL, run, &own[i]), 0);
 	}
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_false(own[i].wrong);
+}
+
+static void threads_move_their_own(struct rig *rig)
+{
+	run_threads(rig, move_own);
+}
+
+static void threads_submit_and_wait_at_once(void **state)
+{
+	(void)state;
+	on_each_engine(OPTIONS(.thread_count = 3), threads_move_their_own);
 }
 
 static void *register_and_open(void *arg)
@@ -1364,35 +1419,22 @@ static void *register_and_open(void *arg)
 	return NULL;
 }
 
-/* Slots of the table change hands all the time: none is ever used for what it held before. */
-static void threads_register_memory_and_open_files_at_once(void **state)
+static void threads_register_and_open(struct rig *rig)
 {
-	pthread_t threads[THREADS];
-	struct own own[THREADS];
-	struct rig rig;
-
-	(void)state;
-	for (size_t i = 0; i < COUNT(inners); i++) {
-		if (!works(inners[i]))
-			continue;
-		rig_open(&rig, inners[i], OPTIONS(.thread_count = 3));
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 16 * PAGE, 0), &rig.error);
-		for (unsigned j = 0; j < THREADS; j++) {
-			own[j] = (struct own){.rig = &rig, .index = j};
-			assert_int_equal(
-				pthread_create(&threads[j], NULL, register_and_open, &own[j]), 0);
-		}
-		for (unsigned j = 0; j < THREADS; j++)
-			pthread_join(threads[j], NULL);
-		for (unsigned j = 0; j < THREADS; j++)
-			assert_false(own[j].wrong);
-		rig_close(&rig);
-	}
+	SUCCEEDS(move(rig, NVS_WRITE, rig->data, 16 * PAGE, 0), &rig->error);
+	run_threads(rig, register_and_open);
 }
 
-/* ---- Figures ---- */
+/* Slots of the table are reused all the time; no I/O may use a slot's previous region or file. */
+static void threads_register_memory_and_open_files_at_once(void **state)
+{
+	(void)state;
+	on_each_engine(OPTIONS(.thread_count = 3), threads_register_and_open);
+}
 
-/* One at a time, for it is large. */
+/* ---- Statistics ---- */
+
+/* Valid until the next call: the structure is too large for the stack. */
 static const struct nvs_latency *latency_of(struct rig *rig, enum nvs_direction direction,
 					    enum nvs_latency_kind kind)
 {
@@ -1421,7 +1463,7 @@ static double sum_of(struct rig *rig, enum nvs_latency_kind kind)
 	return latency_of(rig, NVS_WRITE, kind)->sum_ns;
 }
 
-static void lat_is_slat_and_clat_and_the_tries_before(void **state)
+static void lat_is_slat_and_clat_and_earlier_tries(void **state)
 {
 	struct rig rig;
 
@@ -1429,7 +1471,7 @@ static void lat_is_slat_and_clat_and_the_tries_before(void **state)
 	rig_open(&rig, NULL, OPTIONS());
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 100 * PAGE, 0), &rig.error);
 	assert_true(sum_of(&rig, NVS_SLAT) > 0 && sum_of(&rig, NVS_CLAT) > 0);
-	/* Whole numbers, of which the sums are exact. */
+	/* The sums are of whole numbers, and so exact. */
 	assert_true(sum_of(&rig, NVS_SLAT) + sum_of(&rig, NVS_CLAT) == sum_of(&rig, NVS_LAT));
 	nvs_aio_reset_stats(rig.aio);
 	fake_fail_at(&rig.fake, 0, RETRIES_MAX, -EAGAIN);
@@ -1474,7 +1516,7 @@ static void depths_and_sizes_are_counted_in_fios_groups(void **state)
 	rig_close(&rig);
 }
 
-static void an_engine_that_takes_part_of_a_batch_is_counted_by_the_call(void **state)
+static void a_partly_taken_batch_is_counted_by_the_call(void **state)
 {
 	static const uint64_t depth_ios[NVS_DEPTHS] = {0, 3, 3, 2};
 	static const uint64_t sizes[NVS_DEPTHS] = {RETRIES_MAX, 3};
@@ -1504,7 +1546,7 @@ static void single_submission_is_counted_as_calls_of_one(void **state)
 	rig_close(&rig);
 }
 
-static void the_figures_add_up_and_start_afresh(void **state)
+static void statistics_add_up_and_can_be_reset(void **state)
 {
 	struct nvs_aio_stats stats;
 	struct rig rig;
@@ -1557,11 +1599,11 @@ static void each_io_is_recorded(void **state)
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
 	nvs_aio_reset_stats(rig.aio);
 	assert_int_equal(nvs_aio_record(rig.aio, 3 * COUNT(records)), 0);
-	/* Around the rings. */
+	/* Enough to wrap around the rings. */
 	for (unsigned round = 0; round < 10; round++) {
 		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 100 * PAGE, 0), &rig.error);
 		SUCCEEDS(move(&rig, NVS_READ, rig.data, 30 * PAGE, 0), &rig.error);
-		/* Fewer than there are: the rest comes next time. */
+		/* Take fewer than there are; the rest follows. */
 		while ((n = nvs_aio_take_records(rig.aio, records, 7, &lost)))
 			for (size_t i = 0; i < n; i++) {
 				assert_true(n <= 7 && records[i].completed_ns);
@@ -1599,7 +1641,7 @@ static void a_record_without_room_is_counted(void **state)
 	SUCCEEDS(move(&rig, NVS_READ, rig.data, 5 * PAGE, 0), &rig.error);
 	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 10);
 	assert_int_equal(lost, 24);
-	/* The oldest are kept, in their order. */
+	/* The oldest are kept, in order. */
 	for (unsigned i = 0; i < 10; i++) {
 		assert_int_equal(records[i].direction, i < 6 ? NVS_WRITE : NVS_READ);
 		assert_true(!i || records[i].completed_ns >= records[i - 1].completed_ns);
@@ -1610,14 +1652,14 @@ static void a_record_without_room_is_counted(void **state)
 	inject_fail(INJECT_MEMORY, 1, 1, ENOMEM);
 	assert_int_equal(nvs_aio_record(rig.aio, 10), -ENOMEM);
 	inject_stop(NULL);
-	/* And nothing is recorded, as before it was asked for. */
+	/* Recording stays off. */
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
 	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 0);
 	assert_int_equal(lost, 0);
 	rig_close(&rig);
 }
 
-static void unaligned_memory_is_told_as_bounced(void **state)
+static void unaligned_memory_is_counted_as_bounced(void **state)
 {
 	struct rig rig;
 
@@ -1629,15 +1671,13 @@ static void unaligned_memory_is_told_as_bounced(void **state)
 	}
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 8 * PAGE, 0), &rig.error);
 	assert_int_equal(stats_of(&rig).bounced_bytes, 8 * PAGE);
-	/* By way of the bounce buffer, which is registered memory. */
+	/* The bounce buffer is registered memory. */
 	for (uint64_t i = 0; i < rig.fake.nios; i++)
 		assert_true(rig.fake.ios[i].buffer_slot >= 0);
 	rig_close(&rig);
 }
 
-/* Only whole pages go around the page cache: what shares one with others is written through it. */
-/* No page that the drive may be reading or writing is copied from under it when the parent writes.
- */
+/* A fork must not make the pages of an I/O in flight copy-on-write. */
 static int has_no_bounce_buffer(void *arg)
 {
 	const struct nvs_aio *aio = arg;
@@ -1657,6 +1697,7 @@ static void a_forked_child_has_no_bounce_buffer(void **state)
 	rig_close(&rig);
 }
 
+/* Whole pages are written directly; parts of a page are written through the page cache. */
 static void odd_edges_are_written_durably_through_the_page_cache(void **state)
 {
 	struct rig rig;
@@ -1667,7 +1708,7 @@ static void odd_edges_are_written_durably_through_the_page_cache(void **state)
 		rig_close(&rig);
 		SKIP("no direct I/O in build/tmp");
 	}
-	/* Memory and file are odd by as much, so that the middle is aligned in both. */
+	/* Memory and file are misaligned by the same amount, so the middle is aligned in both. */
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 3 * PAGE, 1), &rig.error);
 	assert_int_equal(rig.fake.nios, 4);
 	for (uint64_t i = 0; i < 4; i++) {
@@ -1688,50 +1729,51 @@ int main(void)
 		cmocka_unit_test(block_size_is_the_length_of_an_io),
 		cmocka_unit_test(any_multiple_of_512_is_a_block_size_of_a_buffered_file),
 		cmocka_unit_test(a_block_below_the_unit_of_direct_io_is_one_unit),
+		cmocka_unit_test(a_file_of_units_writes_each_unit_direct),
 		cmocka_unit_test(queue_depth_bounds_what_is_in_flight),
 		cmocka_unit_test(one_long_transfer_is_spread_over_all_workers),
-		cmocka_unit_test(single_submit_makes_a_call_of_each_io),
+		cmocka_unit_test(single_submit_makes_one_call_per_io),
 		cmocka_unit_test(a_submission_call_that_fails_is_made_again),
 		cmocka_unit_test(without_single_submit_ios_go_in_batches),
+		cmocka_unit_test(io_uring_submits_small_ios_a_few_at_a_time),
 		cmocka_unit_test(without_overlap_events_the_queue_is_drained_before_it_is_filled),
 		cmocka_unit_test(without_overlap_events_nothing_joins_an_io_in_flight),
 		cmocka_unit_test(with_overlap_events_it_is_filled_while_ios_are_in_flight),
 		cmocka_unit_test(reads_and_writes_share_the_queue_by_turns),
-		cmocka_unit_test(an_engine_that_takes_less_than_it_is_handed_gets_the_rest),
-		cmocka_unit_test(registered_memory_is_named_by_its_slot),
+		cmocka_unit_test(the_rest_of_a_partly_taken_batch_is_submitted),
+		cmocka_unit_test(ios_name_the_slot_of_registered_memory),
 		cmocka_unit_test(no_io_crosses_the_end_of_a_region),
 		cmocka_unit_test(more_than_a_gib_is_registered_in_parts),
-		cmocka_unit_test(memory_that_is_refused_is_not_registered_and_moves_all_the_same),
-		cmocka_unit_test(there_is_room_for_so_many_regions_and_then_an_error),
-		cmocka_unit_test(a_slot_that_changes_hands_is_not_used_for_what_it_held),
-		cmocka_unit_test(memory_to_register_has_to_be_aligned_and_not_empty),
+		cmocka_unit_test(memory_the_engine_refuses_moves_unregistered),
+		cmocka_unit_test(a_region_beyond_the_table_is_refused),
+		cmocka_unit_test(no_io_names_a_reused_slot_too_early),
+		cmocka_unit_test(memory_to_register_must_be_aligned_and_not_empty),
 		cmocka_unit_test(files_beyond_the_table_work_without_a_slot),
 		cmocka_unit_test(a_failed_io_fails_its_transfer_and_no_other),
-		cmocka_unit_test(what_is_left_of_a_failed_transfer_is_not_submitted),
-		cmocka_unit_test(a_count_that_falls_short_is_continued),
+		cmocka_unit_test(the_rest_of_a_failed_transfer_is_not_submitted),
+		cmocka_unit_test(a_short_count_is_continued),
 		cmocka_unit_test(progress_in_small_steps_is_not_bounded),
-		cmocka_unit_test(an_io_that_gets_nowhere_is_tried_so_often_and_then_reported),
-		cmocka_unit_test(a_submission_that_is_refused_is_tried_so_often_and_then_reported),
-		cmocka_unit_test(
-			a_submission_that_is_refused_while_others_are_in_flight_waits_for_them),
-		cmocka_unit_test(every_transfer_ends_exactly_once),
+		cmocka_unit_test(an_io_without_progress_is_retried_up_to_a_bound),
+		cmocka_unit_test(a_refused_submission_is_retried_up_to_a_bound),
+		cmocka_unit_test(a_refused_submission_waits_for_ios_in_flight),
+		cmocka_unit_test(every_transfer_completes_exactly_once),
 		cmocka_unit_test(a_wait_is_bounded_in_time_and_loses_nothing),
-		cmocka_unit_test(one_may_be_waited_for_while_others_are_in_flight),
-		cmocka_unit_test(a_batch_tells_the_first_in_it_that_failed),
-		cmocka_unit_test(a_batch_is_slept_for_once_and_not_for_each),
+		cmocka_unit_test(a_wait_for_one_ignores_others_in_flight),
+		cmocka_unit_test(a_batch_reports_its_first_failed_transfer),
+		cmocka_unit_test(a_wait_for_a_batch_sleeps_once),
 		cmocka_unit_test(a_worker_that_waits_with_room_takes_more),
 		cmocka_unit_test(a_file_is_opened_and_closed_while_ios_are_in_flight),
-		cmocka_unit_test(closing_waits_for_what_is_in_flight),
-		cmocka_unit_test(threads_submit_and_wait_for_their_own),
+		cmocka_unit_test(closing_waits_for_ios_in_flight),
+		cmocka_unit_test(threads_submit_and_wait_at_once),
 		cmocka_unit_test(threads_register_memory_and_open_files_at_once),
-		cmocka_unit_test(the_figures_add_up_and_start_afresh),
+		cmocka_unit_test(statistics_add_up_and_can_be_reset),
 		cmocka_unit_test(each_io_is_recorded),
 		cmocka_unit_test(a_record_without_room_is_counted),
-		cmocka_unit_test(lat_is_slat_and_clat_and_the_tries_before),
+		cmocka_unit_test(lat_is_slat_and_clat_and_earlier_tries),
 		cmocka_unit_test(depths_and_sizes_are_counted_in_fios_groups),
-		cmocka_unit_test(an_engine_that_takes_part_of_a_batch_is_counted_by_the_call),
+		cmocka_unit_test(a_partly_taken_batch_is_counted_by_the_call),
 		cmocka_unit_test(single_submission_is_counted_as_calls_of_one),
-		cmocka_unit_test(unaligned_memory_is_told_as_bounced),
+		cmocka_unit_test(unaligned_memory_is_counted_as_bounced),
 		cmocka_unit_test(a_forked_child_has_no_bounce_buffer),
 		cmocka_unit_test(odd_edges_are_written_durably_through_the_page_cache),
 	};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A drive that hangs: with io_timeout_ms every wait comes back and says where, nothing that the
- * drive has is used for anything else, and what it gives back after all is as good as ever.
+ * A drive that hangs: with io_timeout_ms every wait returns with the path and offset, no memory or
+ * extent of an I/O in flight is reused, and transfers that complete late complete normally.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,25 +13,25 @@
 
 #include "aio/aio.h"
 #include "base/clock.h"
-#include "fake_engine.h"
-#include "inject.h"
 #include "optim/optimizer.h"
+#include "support/fake_engine.h"
+#include "support/inject.h"
 
-#define LIMIT_MS 20	 /* for a drive that does nothing at all, */
-#define AGES_MS	 1000000 /* and for one of which it is said when they have passed */
+#define LIMIT_MS 20	 /* a limit that really passes */
+#define AGES_MS	 1000000 /* a limit that passes only when the test says so */
 #define AWAIT_MS 20000
 #define PART	 (64 * KIB)
 
 #define HANGS	  "the drive hangs"
-#define AFTER_ALL "has completed after all"
+#define AFTER_ALL "completed late"
 
-/* ---- What is said through the log, and waiting for it ---- */
+/* ---- Messages of the log, and waiting for them ---- */
 
 struct hearing {
 	pthread_mutex_t lock;
 	pthread_cond_t heard;
 	unsigned hangs, after_all;
-	char last[1024]; /* that hung */
+	char last[1024]; /* message of a transfer that hangs */
 };
 #define HEARING                                                                                    \
 	{                                                                                          \
@@ -53,7 +53,7 @@ static void hear(void *arg, enum nvs_log_level level, const char *text)
 	pthread_mutex_unlock(&hearing->lock);
 }
 
-/* Until everything that hung has completed. */
+/* Waits until every transfer that hung has completed. */
 static void await_after_all(struct hearing *hearing)
 {
 	uint64_t deadline = deadline_ns(AWAIT_MS);
@@ -76,9 +76,9 @@ static unsigned hangs_heard(struct hearing *hearing)
 	return n;
 }
 
-/* ---- Ages that pass in a moment ---- */
+/* ---- Limits that pass at once ---- */
 
-/* While a call is made, looks again and again as if the limit had long passed. */
+/* A thread that, during a call, looks for overdue transfers as if the limit had passed. */
 struct ages {
 	struct nvs_aio *aio;
 	pthread_t thread;
@@ -116,7 +116,7 @@ static void ages_end(struct ages *ages)
 	pthread_join(ages->thread, NULL);
 }
 
-/* ---- Transfers of the caller's own ---- */
+/* ---- Transfers ---- */
 
 struct rig {
 	struct fake fake;
@@ -126,7 +126,7 @@ struct rig {
 	struct nvs_error error;
 	char *directory, path[256];
 	char data[4 * PART];
-	struct nvs_transfer transfers[4]; /* writes of a part each, side by side */
+	struct nvs_transfer transfers[4]; /* adjacent writes of a part each */
 	struct nvs_transfer *all[4];
 };
 
@@ -170,7 +170,16 @@ static void rig_close(struct rig *rig)
 	place_leave(rig->directory);
 }
 
-/* The wait says that it hangs, where. */
+/* Releases the I/Os, waits for the first n transfers, which must return `status`, and closes. */
+static void rig_end(struct rig *rig, size_t n, int status)
+{
+	fake_release(&rig->fake, FAKE_ALL);
+	await_after_all(&rig->hearing);
+	assert_int_equal(nvs_transfer_wait(rig->aio, rig->all, n, -1, &rig->error), status);
+	rig_close(rig);
+}
+
+/* The wait must fail with the path and offset of the transfer. */
 static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_t offset)
 {
 	rig->error = (struct nvs_error){0};
@@ -182,7 +191,7 @@ static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_
 	assert_non_null(strstr(rig->error.text, HANGS));
 }
 
-static void a_transfer_that_hangs_is_told_once_and_completes_after_all(void **state)
+static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **state)
 {
 	static struct rig rig;
 
@@ -190,52 +199,46 @@ static void a_transfer_that_hangs_is_told_once_and_completes_after_all(void **st
 	rig_open(&rig, LIMIT_MS, 1, PART);
 	assert_int_equal(nvs_submit(rig.aio, rig.all, 2, NULL), 0);
 	expect_hung(&rig, 0, -1, 0);
-	/* Behind it nothing moves either. */
+	/* The transfer queued behind it is overdue, too. */
 	expect_hung(&rig, 1, -1, PART);
 	expect_hung(&rig, 1, 0, PART);
 	expect_hung(&rig, 0, AWAIT_MS, 0);
 	assert_false(nvs_transfer_completed(rig.all[0]));
 	assert_int_equal(hangs_heard(&rig.hearing), 2);
 	assert_non_null(strstr(rig.hearing.last, rig.path));
-	fake_release(&rig.fake, FAKE_ALL);
-	await_after_all(&rig.hearing);
-	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 2, -1, NULL), 0);
+	rig_end(&rig, 2, 0);
 	assert_int_equal(hangs_heard(&rig.hearing), 2);
-	rig_close(&rig);
 }
 
-/* Times are given to the look instead of waited for. */
-static void what_queues_behind_a_drive_that_moves_is_not_overdue(void **state)
+/* The time is passed to the check; nothing waits for it. */
+static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 {
 	static struct rig rig;
-	uint64_t handed_over;
+	uint64_t submitted;
 
 	(void)state;
 	rig_open(&rig, AGES_MS, 1, PART);
 	assert_int_equal(nvs_submit(rig.aio, rig.all, 3, NULL), 0);
-	handed_over = clock_ns();
+	submitted = clock_ns();
 	assert_true(fake_await_ios(&rig.fake, 1));
-	while (clock_ns() == handed_over)
+	while (clock_ns() == submitted)
 		;
 	fake_release(&rig.fake, 1);
 	assert_true(fake_await_ios(&rig.fake, 2));
-	/* All three have been there for the limit, but the first has completed since. */
-	aio_look_for_overdue(rig.aio, handed_over + AGES_MS * UINT64_C(1000000));
+	/* All three are as old as the limit, but the first has completed since. */
+	aio_look_for_overdue(rig.aio, submitted + AGES_MS * UINT64_C(1000000));
 	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[0], 1, -1, NULL), 0);
 	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(hangs_heard(&rig.hearing), 0);
-	/* From here on nothing has. */
+	/* Nothing completes from here on. */
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	expect_hung(&rig, 1, -1, PART);
 	expect_hung(&rig, 2, -1, 2 * PART);
-	fake_release(&rig.fake, FAKE_ALL);
-	await_after_all(&rig.hearing);
-	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 3, -1, NULL), 0);
-	rig_close(&rig);
+	rig_end(&rig, 3, 0);
 }
 
-static void one_that_hangs_ends_the_wait_for_those_that_do_not(void **state)
+static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
 {
 	static struct rig rig;
 	uint64_t taken;
@@ -259,13 +262,10 @@ static void one_that_hangs_ends_the_wait_for_those_that_do_not(void **state)
 		assert_int_equal(rig.error.offset, 0);
 		assert_non_null(strstr(rig.error.text, rig.path));
 	}
-	fake_release(&rig.fake, FAKE_ALL);
-	await_after_all(&rig.hearing);
-	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 2, -1, NULL), 0);
-	rig_close(&rig);
+	rig_end(&rig, 2, 0);
 }
 
-static void a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both(void **state)
+static void a_transfer_that_hangs_and_fails_reports_both(void **state)
 {
 	static struct rig rig;
 
@@ -275,19 +275,16 @@ static void a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both(void
 	assert_int_equal(nvs_submit(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 2));
 	fake_release(&rig.fake, 1);
-	/* The next is taken up after the first was settled. */
+	/* The worker takes this one after it has processed the failure. */
 	assert_int_equal(nvs_submit(rig.aio, &rig.all[1], 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 3));
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	expect_hung(&rig, 0, AWAIT_MS, rig.fake.ios[1].offset);
-	fake_release(&rig.fake, FAKE_ALL);
-	await_after_all(&rig.hearing);
-	assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 2, -1, &rig.error), -ENOSPC);
+	rig_end(&rig, 2, -ENOSPC);
 	assert_int_equal(rig.error.offset, 0);
-	rig_close(&rig);
 }
 
-static void what_the_kernel_ends_is_never_said_to_be_in_flight(void **state)
+static void an_error_of_the_kernel_is_not_reported_as_in_flight(void **state)
 {
 	static const int results[] = {-ETIMEDOUT, -EAGAIN};
 	static struct rig rig;
@@ -322,30 +319,53 @@ static void a_limit_of_more_than_a_day_is_refused(void **state)
 
 struct bench {
 	struct fixture f;
-	struct faults faults;
 	struct hearing hearing;
 	struct nvs_tensor *t[4]; /* of a part each; the pool has room for two */
 };
 
 static void bench_open(struct bench *b, bool keep, uint32_t io_timeout_ms)
 {
-	*b = (struct bench){.faults = FAULTS_NONE, .hearing = HEARING};
-	INIT(&b->f, .place = PLACE_DISK, .pool_bytes = 2 * PART, .keep = keep,
-	     .faults = &b->faults);
+	*b = (struct bench){.hearing = HEARING};
+	INIT(&b->f, .place = PLACE_DISK, .pool_bytes = 2 * PART, .keep = keep, .simulated = true);
 	b->f.config.aio.io_timeout_ms = io_timeout_ms;
 	b->f.config.log = (struct nvs_log){hear, &b->hearing};
 	OK(&b->f, fixture_reopen(&b->f));
 	tensors_add(&b->f, "t", (uint64_t[]){PART, PART, PART, PART}, 4, b->t);
 }
 
-static void let_all_go(struct bench *b)
+/* t0 has contents 1, on the drive; t1 contents 2, dirty in the pool. */
+static struct nvs_engine *bench_open_filled(struct bench *b, bool keep)
 {
-	faults_hold(&b->faults, NVS_READ, false);
-	faults_hold(&b->faults, NVS_WRITE, false);
+	bench_open(b, keep, AGES_MS);
+	tensor_store(&b->f, b->t[0], 1);
+	tensor_write(&b->f, b->t[1], 2);
+	return b->f.engine;
+}
+
+static struct nvs_engine *bench_open_dirty(struct bench *b)
+{
+	bench_open(b, false, AGES_MS);
+	tensor_write(&b->f, b->t[0], 1);
+	tensor_write(&b->f, b->t[1], 2);
+	return b->f.engine;
+}
+
+/* Every tensor checked must have its number plus one as contents. */
+static void bench_check_and_close(struct bench *b, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		tensor_check(&b->f, b->t[i], i + 1);
+	fixture_close(&b->f);
+}
+
+static void release_all(struct bench *b)
+{
+	sim_go(b->f.sim, SIM_READS);
+	sim_go(b->f.sim, SIM_WRITES);
 	await_after_all(&b->hearing);
 }
 
-/* The wait says that the tensor hangs, and where. */
+/* The call must fail with the tensor, path and offset. */
 #define HUNG(b, call, tensor)                                                                      \
 	do {                                                                                       \
 		struct ages ages;                                                                  \
@@ -370,7 +390,7 @@ static void expect_tensor_hung(struct bench *b, int rc, const char *tensor, cons
 	b->f.error = (struct nvs_error){0};
 }
 
-static void a_wait_without_a_limit_of_its_own_comes_back(void **state)
+static void a_wait_without_a_timeout_returns(void **state)
 {
 	static struct bench b;
 	char path[512];
@@ -379,72 +399,56 @@ static void a_wait_without_a_limit_of_its_own_comes_back(void **state)
 	bench_open(&b, false, LIMIT_MS);
 	fixture_store_file(&b.f, "data", path);
 	tensor_write(&b.f, b.t[0], 1);
-	faults_hold(&b.faults, NVS_WRITE, true);
+	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_swap_out(b.f.engine, b.t, 1, &b.f.error));
 	expect_error(&b.f, nvs_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
 	assert_int_equal(hangs_heard(&b.hearing), 1);
 	assert_non_null(strstr(b.hearing.last, "t0: writing"));
 	assert_non_null(strstr(b.hearing.last, path));
-	assert_non_null(strstr(b.hearing.last, "by faults"));
-	let_all_go(&b);
+	assert_non_null(strstr(b.hearing.last, "by sim"));
+	release_all(&b);
 	OK(&b.f, nvs_wait(b.f.engine, b.t, 1, -1, &b.f.error));
 	fixture_close(&b.f);
 }
 
-static uint64_t pool_used(struct bench *b)
-{
-	struct nvs_engine_stats stats;
-
-	nvs_get_stats(b->f.engine, &stats);
-	return stats.pool.used;
-}
-
-static void a_write_that_hangs_is_told_and_its_memory_is_not_reused(void **state)
+static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **state)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 
 	(void)state;
-	bench_open(&b, false, AGES_MS);
-	engine = b.f.engine;
-	tensor_write(&b.f, b.t[0], 1);
-	tensor_write(&b.f, b.t[1], 2);
-	faults_hold(&b.faults, NVS_WRITE, true);
+	engine = bench_open_dirty(&b);
+	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_swap_out(engine, b.t, 1, &b.f.error));
 	HUNG(&b, nvs_wait(engine, b.t, 2, -1, &b.f.error), "t0");
 	HUNG(&b, nvs_wait(engine, b.t, 1, 0, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
-	/* Another write hangs to make room, and then there is none to be had. */
+	/* The eviction of t1 hangs, too; then nothing is left to evict. */
 	HUNG(&b, nvs_lease(engine, &b.t[2], 2, -1, &b.f.error), "t0");
 	HUNG(&b, nvs_lease(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
 	HUNG(&b, nvs_lease(engine, b.t, 1, -1, &b.f.error), "t0");
 	HUNG(&b, nvs_commit(engine, &b.f.error), "t0");
-	assert_int_equal(pool_used(&b), 2 * PART);
-	/* Of the two the run of the one was told, and then that of the other. */
+	assert_int_equal(stats_of(&b.f).pool.used, 2 * PART);
+	/* One message for each of the two writes. */
 	assert_int_equal(hangs_heard(&b.hearing), 2);
 	HUNG(&b, nvs_close(engine, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
-	let_all_go(&b);
+	release_all(&b);
 	OK(&b.f, nvs_wait(engine, b.t, 4, -1, &b.f.error));
 	tensor_write(&b.f, b.t[2], 3);
 	tensor_write(&b.f, b.t[3], 4);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_check(&b.f, b.t[i], i + 1);
+	bench_check_and_close(&b, 4);
 	assert_int_equal(hangs_heard(&b.hearing), 2);
-	fixture_close(&b.f);
 }
 
-static void a_read_that_hangs_is_told_and_others_are_served(void **state)
+static void a_read_that_hangs_is_reported_and_others_are_served(void **state)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 
 	(void)state;
-	bench_open(&b, false, AGES_MS);
-	engine = b.f.engine;
-	tensor_store(&b.f, b.t[0], 1);
-	tensor_write(&b.f, b.t[1], 2);
-	faults_hold(&b.faults, NVS_READ, true);
+	engine = bench_open_filled(&b, false);
+	sim_hold(b.f.sim, SIM_READS);
 	OK(&b.f, nvs_swap_in(engine, b.t, 1, -1, &b.f.error));
 	HUNG(&b, nvs_wait(engine, b.t, 1, -1, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_READING, false, 1);
@@ -453,16 +457,14 @@ static void a_read_that_hangs_is_told_and_others_are_served(void **state)
 	/* There is room for one more beside it. */
 	tensor_store(&b.f, b.t[2], 3);
 	HUNG(&b, nvs_lease(engine, &b.t[2], 2, -1, &b.f.error), "t0");
-	let_all_go(&b);
+	release_all(&b);
 	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
 	assert_true(filled(nvs_data(b.t[0]), PART, 1));
 	OK(&b.f, nvs_release(engine, b.t, 1, NVS_CLEAN, &b.f.error));
-	for (uint64_t i = 0; i < 3; i++)
-		tensor_check(&b.f, b.t[i], i + 1);
-	fixture_close(&b.f);
+	bench_check_and_close(&b, 3);
 }
 
-static void what_completes_beside_what_hangs_is_had(void **state)
+static void transfers_complete_beside_one_that_hangs(void **state)
 {
 	enum { DEPTH = 16 };
 	static struct bench b;
@@ -470,11 +472,11 @@ static void what_completes_beside_what_hangs_is_had(void **state)
 				    .pool_bytes = (DEPTH + 1) * PART,
 				    .block_size = PART,
 				    .queue_depth = DEPTH,
-				    .faults = &b.faults};
+				    .simulated = true};
 	struct nvs_tensor *hangs, *moves[2];
 
 	(void)state;
-	b = (struct bench){.faults = FAULTS_NONE};
+	b = (struct bench){0};
 	fixture_init(&b.f, &setup);
 	b.f.config.aio.io_timeout_ms = AGES_MS;
 	OK(&b.f, fixture_reopen(&b.f));
@@ -484,48 +486,43 @@ static void what_completes_beside_what_hangs_is_had(void **state)
 	tensor_store(&b.f, hangs, 1);
 	tensor_write(&b.f, moves[0], 2);
 	tensor_write(&b.f, moves[1], 3);
-	faults_hold(&b.faults, NVS_READ, true);
+	sim_hold(b.f.sim, SIM_READS);
 	OK(&b.f, nvs_swap_in(b.f.engine, &hangs, 1, -1, &b.f.error));
-	/* One place in the queue is left for both. */
+	/* The queue has room for one I/O. */
 	OK(&b.f, nvs_swap_out(b.f.engine, moves, 2, &b.f.error));
 	OK(&b.f, nvs_wait(b.f.engine, moves, 2, AWAIT_MS, &b.f.error));
 	STATE(&b.f, hangs, NVS_READING, false, 1);
-	faults_hold(&b.faults, NVS_READ, false);
+	sim_go(b.f.sim, SIM_READS);
 	OK(&b.f, nvs_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
 	OK(&b.f, nvs_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
 	tensor_check(&b.f, moves[1], 3);
 	fixture_close(&b.f);
 }
 
-static void what_hangs_and_then_fails_has_failed(void **state)
+static void a_transfer_that_hangs_and_then_fails_has_failed(void **state)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 
 	(void)state;
-	bench_open(&b, false, AGES_MS);
-	engine = b.f.engine;
-	tensor_store(&b.f, b.t[0], 1);
-	tensor_write(&b.f, b.t[1], 2);
-	faults_hold(&b.faults, NVS_READ, true);
-	faults_hold(&b.faults, NVS_WRITE, true);
-	faults_fail(&b.faults, NVS_READ, -EIO, 1);
-	faults_fail(&b.faults, NVS_WRITE, -ENOSPC, 1);
+	engine = bench_open_filled(&b, false);
+	sim_hold(b.f.sim, SIM_READS);
+	sim_hold(b.f.sim, SIM_WRITES);
+	sim_fail(b.f.sim, NVS_READ, 0, EIO, 1);
+	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1);
 	OK(&b.f, nvs_swap_in(engine, &b.t[0], 1, -1, &b.f.error));
 	OK(&b.f, nvs_swap_out(engine, &b.t[1], 1, &b.f.error));
 	HUNG(&b, nvs_wait(engine, &b.t[0], 1, -1, &b.f.error), "t0");
 	HUNG(&b, nvs_wait(engine, &b.t[1], 1, -1, &b.f.error), "t1");
-	let_all_go(&b);
+	release_all(&b);
 	expect_error(&b.f, nvs_wait(engine, &b.t[0], 1, -1, &b.f.error), -EIO, "t0: reading");
 	expect_error(&b.f, nvs_wait(engine, &b.t[1], 1, -1, &b.f.error), -ENOSPC, "t1: writing");
 	STATE(&b.f, b.t[0], NVS_ON_DRIVE, false, 0);
 	STATE(&b.f, b.t[1], NVS_RESIDENT, true, 0);
-	tensor_check(&b.f, b.t[0], 1);
-	tensor_check(&b.f, b.t[1], 2);
-	fixture_close(&b.f);
+	bench_check_and_close(&b, 2);
 }
 
-static void the_callers_memory_is_in_flight_until_the_drive_lets_go(void **state)
+static void external_memory_stays_in_flight_until_the_io_completes(void **state)
 {
 	static struct bench b;
 	static char memory[2][PART];
@@ -537,12 +534,12 @@ static void the_callers_memory_is_in_flight_until_the_drive_lets_go(void **state
 	bench_open(&b, false, AGES_MS);
 	engine = b.f.engine;
 	fill(memory[0], PART, 7);
-	faults_hold(&b.faults, NVS_WRITE, true);
+	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_swap_out_from(engine, b.t, &from, 1, &b.f.error));
 	HUNG(&b, nvs_wait(engine, b.t, 1, -1, &b.f.error), "t0");
 	expect_error(&b.f, nvs_swap_in_to(engine, b.t, &to, 1, &b.f.error), -EBUSY, "t0");
 	expect_error(&b.f, nvs_commit(engine, &b.f.error), -EBUSY, "t0");
-	let_all_go(&b);
+	release_all(&b);
 	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
 	OK(&b.f, nvs_swap_in_to(engine, b.t, &to, 1, &b.f.error));
 	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
@@ -550,8 +547,8 @@ static void the_callers_memory_is_in_flight_until_the_drive_lets_go(void **state
 	fixture_close(&b.f);
 }
 
-/* What the plan reads ahead nobody has asked for, and calls wait for it all the same. */
-static void calls_do_not_wait_for_what_a_plan_has_hanging(void **state)
+/* Calls wait for the plan's reads, too. */
+static void calls_return_while_a_read_of_the_plan_hangs(void **state)
 {
 	static struct bench b;
 	static char memory[PART];
@@ -568,42 +565,38 @@ static void calls_do_not_wait_for_what_a_plan_has_hanging(void **state)
 		tensor_check(&b.f, b.t[i], i);
 	OK(&b.f, nvs_step_end(engine, NULL, &b.f.error));
 	OK(&b.f, nvs_swap_out(engine, b.t, 3, &b.f.error));
-	faults_hold(&b.faults, NVS_READ, true);
+	sim_hold(b.f.sim, SIM_READS);
 	OK(&b.f, nvs_step_begin(engine, &b.f.error));
 	STATE(&b.f, b.t[0], NVS_READING, false, 0);
 	HUNG(&b, nvs_forget(engine, b.t, 1, &b.f.error), "t0");
 	HUNG(&b, nvs_swap_out_from(engine, &b.t[1], &from, 1, &b.f.error), "t1");
 	OK(&b.f, nvs_step_end(engine, NULL, &b.f.error));
-	let_all_go(&b);
+	release_all(&b);
 	for (uint64_t i = 0; i < 3; i++)
 		tensor_check(&b.f, b.t[i], i);
 	OK(&b.f, nvs_forget(engine, b.t, 1, &b.f.error));
 	fixture_close(&b.f);
 }
 
-static void closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_again(void **state)
+static void a_close_that_hangs_closes_nothing_and_can_be_repeated(void **state)
 {
 	static struct bench b;
 
 	(void)state;
-	bench_open(&b, true, AGES_MS);
-	tensor_store(&b.f, b.t[0], 1);
-	tensor_write(&b.f, b.t[1], 2);
-	faults_hold(&b.faults, NVS_WRITE, true);
-	/* It is the close that begins to write. */
+	bench_open_filled(&b, true);
+	sim_hold(b.f.sim, SIM_WRITES);
+	/* The close starts the write. */
 	HUNG(&b, nvs_close(b.f.engine, &b.f.error), "t1");
 	HUNG(&b, nvs_close(b.f.engine, &b.f.error), "t1");
 	STATE(&b.f, b.t[1], NVS_WRITING, false, 0);
-	let_all_go(&b);
+	release_all(&b);
 	fixture_shut(&b.f);
 	OK(&b.f, fixture_reopen(&b.f));
 	tensors_add(&b.f, "t", (uint64_t[]){PART, PART}, 2, b.t);
-	tensor_check(&b.f, b.t[0], 1);
-	tensor_check(&b.f, b.t[1], 2);
-	fixture_close(&b.f);
+	bench_check_and_close(&b, 2);
 }
 
-static void a_sync_that_timed_out_has_failed_and_closing_closes(void **state)
+static void a_close_whose_sync_times_out_fails_and_closes(void **state)
 {
 	static struct bench b;
 	int rc;
@@ -620,7 +613,7 @@ static void a_sync_that_timed_out_has_failed_and_closing_closes(void **state)
 	fixture_close(&b.f);
 }
 
-/* Holds the engine's lock, as its log does, until the watch wants it and what hung has landed. */
+/* A log callback that stalls until the overdue transfer is reported and has landed. */
 struct holdup {
 	struct bench bench;
 	struct nvs_transfer *hangs;
@@ -636,15 +629,15 @@ static void hold_up(void *arg, enum nvs_log_level level, const char *text)
 		return;
 	while (!aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset))
 		sched_yield();
-	faults_hold(&holdup->bench.faults, NVS_READ, false);
-	/* But where this worker is the one to land it. */
+	sim_go(holdup->bench.f.sim, SIM_READS);
+	/* Give up when this worker is the one that would land it. */
 	limit = clock_ns() + UINT64_C(100000000);
 	while (aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset) &&
 	       clock_ns() < limit)
 		sched_yield();
 }
 
-/* A machine that stalls seems to hang for longer than this limit, and ends after all. */
+/* Repeats the wait: on a machine that stalls, the write can exceed this short limit. */
 static void store_after_all(struct bench *b, struct nvs_tensor *tensor, uint64_t seed)
 {
 	int rc;
@@ -657,9 +650,8 @@ static void store_after_all(struct bench *b, struct nvs_tensor *tensor, uint64_t
 	OK(&b->f, rc);
 }
 
-/* Who comes first to the lock is chance: ThreadSanitizer, which alone can tell, does in most runs.
- */
-static void closing_leaves_nothing_for_a_late_look_at_what_hung(void **state)
+/* A race, which ThreadSanitizer finds in most runs and nothing else does. */
+static void no_check_for_overdue_transfers_runs_after_a_close(void **state)
 {
 	static struct holdup holdup;
 	struct bench *b = &holdup.bench;
@@ -676,12 +668,12 @@ static void closing_leaves_nothing_for_a_late_look_at_what_hung(void **state)
 		tensors_add(&b->f, "t", (uint64_t[]){PART, PART, PART}, 3, b->t);
 		store_after_all(b, b->t[0], 1);
 		holdup.hangs = &b->t[0]->transfer;
-		faults_hold(&b->faults, NVS_READ, true);
+		sim_hold(b->f.sim, SIM_READS);
 		OK(&b->f, nvs_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
-		/* When this has been written one worker has the read, and the other has nothing. */
+		/* Once this is written, one worker has the read and the other is idle. */
 		store_after_all(b, b->t[2], 3);
 		tensor_write(&b->f, b->t[1], 2);
-		faults_fail(&b->faults, NVS_WRITE, -EIO, 1);
+		sim_fail(b->f.sim, NVS_WRITE, 0, EIO, 1);
 		OK(&b->f, nvs_swap_out(b->f.engine, &b->t[1], 1, &b->f.error));
 		do
 			rc = nvs_close(b->f.engine, &b->f.error);
@@ -692,36 +684,31 @@ static void closing_leaves_nothing_for_a_late_look_at_what_hung(void **state)
 	fixture_close(&b->f);
 }
 
-static void who_polls_for_room_hears_why_none_can_be_made(void **state)
+static void a_caller_that_polls_for_room_gets_the_write_error(void **state)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 	int rc;
 
 	(void)state;
-	bench_open(&b, false, AGES_MS);
-	engine = b.f.engine;
-	tensor_write(&b.f, b.t[0], 1);
-	tensor_write(&b.f, b.t[1], 2);
-	faults_fail(&b.faults, NVS_WRITE, -ENOSPC, 1000);
+	engine = bench_open_dirty(&b);
+	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1000);
 	rc = nvs_lease(engine, &b.t[2], 2, 0, &b.f.error);
 	assert_int_equal(rc, -EAGAIN);
 	assert_int_equal(nvs_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
-	/* They are tried again each time, and each time the last failure is told. */
+	/* Each lease retries the write-backs and reports the previous failure. */
 	for (int i = 0; i < 3; i++) {
 		expect_error(&b.f, nvs_lease(engine, &b.t[2], 2, 0, &b.f.error), -ENOSPC,
 			     "could not be written back");
 		assert_int_equal(nvs_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
 	}
 	STATE(&b.f, b.t[0], NVS_RESIDENT, true, 0);
-	faults_fail(&b.faults, NVS_WRITE, 0, 0);
+	sim_no_faults(b.f.sim);
 	assert_int_equal(nvs_lease(engine, &b.t[2], 2, 0, NULL), -ENOSPC);
 	OK(&b.f, nvs_wait(engine, b.t, 2, -1, &b.f.error));
 	OK(&b.f, nvs_lease(engine, &b.t[2], 2, 0, &b.f.error));
 	OK(&b.f, nvs_release(engine, &b.t[2], 2, NVS_CLEAN, &b.f.error));
-	tensor_check(&b.f, b.t[0], 1);
-	tensor_check(&b.f, b.t[1], 2);
-	fixture_close(&b.f);
+	bench_check_and_close(&b, 2);
 }
 
 /* ---- The optimizer ---- */
@@ -730,24 +717,23 @@ static const struct group groups[] = {{"a", 20000, NVS_BF16}, {"b", 13000, NVS_F
 
 struct trainer {
 	struct optim o;
-	struct stumble stumble;
 	struct hearing hearing;
 };
 
 static void trainer_open(struct trainer *t, bool keep, bool pipeline, double ratio)
 {
-	*t = (struct trainer){.stumble = STUMBLE_NONE, .hearing = HEARING};
+	*t = (struct trainer){.hearing = HEARING};
 	optim_init(&t->o, groups, LENGTH(groups));
 	t->o.config.log = (struct nvs_log){hear, &t->hearing};
 	t->o.config.aio.io_timeout_ms = AGES_MS;
 	t->o.config.keep = keep;
 	t->o.config.optimizer.ratio = ratio;
 	t->o.config.optimizer.pipeline_read = t->o.config.optimizer.pipeline_write = pipeline;
-	t->o.stumble = &t->stumble;
+	optim_simulate(&t->o);
 	DONE(&t->o, optim_open(&t->o));
 }
 
-/* The call comes back and says that the drive hangs. */
+/* The call must return and report that the drive hangs. */
 #define STUCK(t, call)                                                                             \
 	do {                                                                                       \
 		struct ages ages;                                                                  \
@@ -758,14 +744,14 @@ static void trainer_open(struct trainer *t, bool keep, bool pipeline, double rat
 		REFUSED(&(t)->o, stuck_rc, -ETIMEDOUT, HANGS);                                     \
 	} while (0)
 
-static void trainer_let_go(struct trainer *t)
+static void trainer_release(struct trainer *t)
 {
-	faults_hold(&t->stumble.faults, NVS_READ, false);
-	faults_hold(&t->stumble.faults, NVS_WRITE, false);
+	sim_go(t->o.sim, SIM_READS);
+	sim_go(t->o.sim, SIM_WRITES);
 	await_after_all(&t->hearing);
 }
 
-/* State and weights after three steps that nothing disturbed. */
+/* State and weights after three steps without a fault. */
 static void undisturbed(struct snapshot *snapshot)
 {
 	static struct trainer t;
@@ -776,8 +762,8 @@ static void undisturbed(struct snapshot *snapshot)
 	optim_close(&t.o);
 }
 
-static void a_step_comes_back(bool pipeline, enum nvs_direction direction,
-			      const struct snapshot *expected)
+static void step_hangs_and_is_finished(bool pipeline, enum nvs_direction direction,
+				       const struct snapshot *expected)
 {
 	static struct trainer t;
 	struct optim *o = &t.o;
@@ -786,22 +772,22 @@ static void a_step_comes_back(bool pipeline, enum nvs_direction direction,
 	trainer_open(&t, false, pipeline, 1);
 	optim_run(o, 1, 1);
 	optim_lend(o, 2, 1);
-	faults_hold(&t.stumble.faults, direction, true);
+	sim_hold(t.o.sim, 1u << direction);
 	STUCK(&t, optim_step(o, 2));
-	/* Called again it hangs again, and so do those that have to do with the drive. */
+	/* A repeated call hangs again, and so does every other call that needs the drive. */
 	STUCK(&t, optim_step(o, 2));
-	faults_hold(&t.stumble.faults, NVS_READ, true);
+	sim_hold(t.o.sim, SIM_READS);
 	STUCK(&t, nvs_optimizer_get_weights(o->optimizer, &o->error));
 	STUCK(&t, nvs_optimizer_get(o->optimizer, 0, NVS_MASTER, 19999, 1, &element, &o->error));
 	STUCK(&t, nvs_optimizer_close(o->optimizer, &o->error));
-	trainer_let_go(&t);
+	trainer_release(&t);
 	DONE(o, optim_step(o, 2));
 	optim_run(o, 3, 3);
 	IS_AS(o, expected);
 	optim_close(o);
 }
 
-static void a_step_that_hangs_comes_back_and_is_finished_later(void **state)
+static void a_step_that_hangs_returns_and_is_finished_later(void **state)
 {
 	struct snapshot expected;
 
@@ -809,12 +795,13 @@ static void a_step_that_hangs_comes_back_and_is_finished_later(void **state)
 	undisturbed(&expected);
 	for (int pipeline = 0; pipeline < 2; pipeline++)
 		for (int direction = 0; direction < 2; direction++)
-			a_step_comes_back(pipeline, (enum nvs_direction)direction, &expected);
+			step_hangs_and_is_finished(pipeline, (enum nvs_direction)direction,
+						   &expected);
 	snapshot_free(&expected);
 }
 
-/* With half of it in host memory, which a commit writes from there. */
-static void a_commit_that_hangs_comes_back_and_is_made_later(void **state)
+/* Half of the state is in host memory; a commit writes it from there. */
+static void a_commit_that_hangs_returns_and_succeeds_later(void **state)
 {
 	static struct trainer t;
 	struct optim *o = &t.o;
@@ -824,13 +811,13 @@ static void a_commit_that_hangs_comes_back_and_is_made_later(void **state)
 	undisturbed(&expected);
 	trainer_open(&t, true, true, 0.5);
 	optim_run(o, 1, 2);
-	faults_hold(&t.stumble.faults, NVS_WRITE, true);
+	sim_hold(t.o.sim, SIM_WRITES);
 	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
 	optim_lend(o, 3, 1);
 	STUCK(&t, optim_step(o, 3));
 	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
 	STUCK(&t, nvs_optimizer_close(o->optimizer, &o->error));
-	trainer_let_go(&t);
+	trainer_release(&t);
 	DONE(o, optim_step(o, 3));
 	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
 	optim_shut(o);
@@ -842,8 +829,8 @@ static void a_commit_that_hangs_comes_back_and_is_made_later(void **state)
 	snapshot_free(&expected);
 }
 
-/* What it can't give up it leaves to the end of the process, which is a child here. */
-static void opening_an_optimizer_whose_drive_hangs_comes_back(void **state)
+/* The failed open leaks what is in flight until the process ends, so it runs in a child. */
+static void opening_an_optimizer_on_a_drive_that_hangs_returns(void **state)
 {
 	static struct trainer t;
 	int status;
@@ -856,7 +843,7 @@ static void opening_an_optimizer_whose_drive_hangs_comes_back(void **state)
 	child = fork();
 	if (!child) {
 		t.o.config.aio.io_timeout_ms = LIMIT_MS;
-		faults_hold(&t.stumble.faults, NVS_READ, true);
+		sim_hold(t.o.sim, SIM_READS);
 		MUST(optim_open(&t.o) == -ETIMEDOUT);
 		MUST(strstr(t.o.error.text, HANGS));
 		_exit(0);
@@ -870,27 +857,26 @@ static void opening_an_optimizer_whose_drive_hangs_comes_back(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_transfer_that_hangs_is_told_once_and_completes_after_all),
-		cmocka_unit_test(what_queues_behind_a_drive_that_moves_is_not_overdue),
-		cmocka_unit_test(one_that_hangs_ends_the_wait_for_those_that_do_not),
-		cmocka_unit_test(a_transfer_that_fails_in_part_and_hangs_in_part_is_told_of_both),
-		cmocka_unit_test(what_the_kernel_ends_is_never_said_to_be_in_flight),
+		cmocka_unit_test(a_transfer_that_hangs_is_reported_once_and_completes_late),
+		cmocka_unit_test(transfers_queued_on_a_busy_drive_are_not_overdue),
+		cmocka_unit_test(one_transfer_that_hangs_ends_the_wait_for_all),
+		cmocka_unit_test(a_transfer_that_hangs_and_fails_reports_both),
+		cmocka_unit_test(an_error_of_the_kernel_is_not_reported_as_in_flight),
 		cmocka_unit_test(a_limit_of_more_than_a_day_is_refused),
-		cmocka_unit_test(a_wait_without_a_limit_of_its_own_comes_back),
-		cmocka_unit_test(a_write_that_hangs_is_told_and_its_memory_is_not_reused),
-		cmocka_unit_test(a_read_that_hangs_is_told_and_others_are_served),
-		cmocka_unit_test(what_completes_beside_what_hangs_is_had),
-		cmocka_unit_test(what_hangs_and_then_fails_has_failed),
-		cmocka_unit_test(the_callers_memory_is_in_flight_until_the_drive_lets_go),
-		cmocka_unit_test(calls_do_not_wait_for_what_a_plan_has_hanging),
-		cmocka_unit_test(
-			closing_a_kept_store_that_hangs_closes_nothing_and_can_be_called_again),
-		cmocka_unit_test(a_sync_that_timed_out_has_failed_and_closing_closes),
-		cmocka_unit_test(closing_leaves_nothing_for_a_late_look_at_what_hung),
-		cmocka_unit_test(who_polls_for_room_hears_why_none_can_be_made),
-		cmocka_unit_test(a_step_that_hangs_comes_back_and_is_finished_later),
-		cmocka_unit_test(a_commit_that_hangs_comes_back_and_is_made_later),
-		cmocka_unit_test(opening_an_optimizer_whose_drive_hangs_comes_back),
+		cmocka_unit_test(a_wait_without_a_timeout_returns),
+		cmocka_unit_test(a_write_that_hangs_is_reported_and_its_memory_is_not_reused),
+		cmocka_unit_test(a_read_that_hangs_is_reported_and_others_are_served),
+		cmocka_unit_test(transfers_complete_beside_one_that_hangs),
+		cmocka_unit_test(a_transfer_that_hangs_and_then_fails_has_failed),
+		cmocka_unit_test(external_memory_stays_in_flight_until_the_io_completes),
+		cmocka_unit_test(calls_return_while_a_read_of_the_plan_hangs),
+		cmocka_unit_test(a_close_that_hangs_closes_nothing_and_can_be_repeated),
+		cmocka_unit_test(a_close_whose_sync_times_out_fails_and_closes),
+		cmocka_unit_test(no_check_for_overdue_transfers_runs_after_a_close),
+		cmocka_unit_test(a_caller_that_polls_for_room_gets_the_write_error),
+		cmocka_unit_test(a_step_that_hangs_returns_and_is_finished_later),
+		cmocka_unit_test(a_commit_that_hangs_returns_and_succeeds_later),
+		cmocka_unit_test(opening_an_optimizer_on_a_drive_that_hangs_returns),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The base layer: free extents against a bitmap, latencies against sorted arrays. All random
- * histories come from seeds that are printed. It needs nothing of the machine.
+ * The base layer: free extents against a bitmap, latencies against sorted arrays, nearest names,
+ * memory on huge pages. All random histories come from seeds that are printed. It needs nothing of
+ * the machine.
  */
 #include "base/clock.h"
 #include "base/extents.h"
+#include "base/huge_map.h"
 #include "base/latency.h"
+#include "base/nearest.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -16,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -427,6 +431,77 @@ static void latency_merged_equals_one(void **state)
 	free(whole);
 }
 
+/* ---- Names ---- */
+
+static void the_nearest_name_is_a_few_letters_away(void **state)
+{
+	static const char *const names[] = {"rw",	  "bs",
+					    "iodepth",	  "queue_depth",
+					    "block-size", "stage3_param_persistence_threshold"};
+	static const struct {
+		const char *text, *nearest;
+	} cases[] = {
+		{"wr", "rw"},
+		{"iodepht", "iodepth"},
+		{"io_depth", "iodepth"},
+		{"queue-depth", "queue_depth"},
+		{"que_dept", NULL},
+		{"block_sise", "block-size"},
+		{"stage3_parameter_persistence_threshold", "stage3_param_persistence_threshold"},
+		{"xy", NULL},
+		{"", NULL},
+		{"a_name_that_is_longer_than_any_of_the_known_names_is", NULL},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(cases); i++) {
+		const char *nearest = nearest_name(cases[i].text, names, LENGTH(names));
+
+		if (cases[i].nearest ? !nearest || strcmp(nearest, cases[i].nearest) : !!nearest)
+			fail_msg("%s is nearest to %s", cases[i].text, nearest ? nearest : "none");
+	}
+}
+
+/* ---- Memory ---- */
+
+static uint64_t transparent_huge_bytes(void)
+{
+	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "r");
+	unsigned long long nbytes = 0;
+
+	if (file) {
+		if (fscanf(file, "%llu", &nbytes) != 1)
+			nbytes = 0;
+		fclose(file);
+	}
+	return nbytes ? nbytes : page_bytes();
+}
+
+static void memory_begins_with_a_huge_page_and_ends_with_a_page(void **state)
+{
+	const uint64_t sizes[] = {1, page_bytes(), page_bytes() + 1, ((uint64_t)4 << 20) + 1};
+
+	(void)state;
+	assert_int_equal(page_bytes(), sysconf(_SC_PAGESIZE));
+	for (size_t i = 0; i < LENGTH(sizes); i++) {
+		uint64_t nbytes = round_to_pages(sizes[i]);
+		unsigned char in_core;
+		char *data = huge_map(sizes[i], NULL);
+
+		assert_non_null(data);
+		assert_true(nbytes >= sizes[i] && nbytes < sizes[i] + page_bytes());
+		assert_int_equal((uintptr_t)data % transparent_huge_bytes(), 0);
+		for (uint64_t at = 0; at < nbytes; at++)
+			assert_int_equal(data[at], 0);
+		memset(data, 1, nbytes);
+		assert_int_equal(mincore(data + nbytes - page_bytes(), page_bytes(), &in_core), 0);
+		assert_int_equal(munmap(data, nbytes), 0);
+		/* Nothing is left of what made the mapping longer. */
+		assert_int_equal(mincore(data, page_bytes(), &in_core), -1);
+		assert_int_equal(errno, ENOMEM);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -437,6 +512,8 @@ int main(void)
 		cmocka_unit_test(latency_percentiles_are_within_a_64th),
 		cmocka_unit_test(latency_small_times_are_exact),
 		cmocka_unit_test(latency_merged_equals_one),
+		cmocka_unit_test(the_nearest_name_is_a_few_letters_away),
+		cmocka_unit_test(memory_begins_with_a_huge_page_and_ends_with_a_page),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 
 #include "base/stack.h"
 #include "optim/threads.h"
-#include "support.h"
+#include "support/support.h"
 
 #define KIB  1024u
 #define LEFT ((size_t)128 * KIB)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The trace: what is recorded is in the file with its exact times, on the track of whoever did it,
- * and nothing else is; the file is what Perfetto takes. The file is read back with yajl.
+ * and nothing else is; the file is what Perfetto takes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,62 +14,59 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <yajl/yajl_tree.h>
 
 #include "aio/internal.h"
+#include "base/json/read.h"
 #include "base/trace.h"
-#include "fake_engine.h"
-#include "support.h"
+#include "support/fake_engine.h"
+#include "support/support.h"
 
 /* ---- Reading a trace back ---- */
 
 struct timeline {
-	yajl_val root;
-	yajl_val *events;
+	struct json_document *document;
+	char *text; /* of the document */
+	const struct json_value *root;
+	const struct json_value **events;
 	size_t n;
 	uint64_t dropped; /* as nvs_trace_write told it */
 };
 
-static yajl_val field(yajl_val object, const char *name)
+static const char *text(const struct json_value *event, const char *name)
 {
-	const char *path[] = {name, NULL};
+	const struct json_value *value = json_member(event, name);
 
-	return yajl_tree_get(object, path, yajl_t_any);
+	return value && value->type == JSON_STRING ? value->string : "";
 }
 
-static const char *text(yajl_val event, const char *name)
+static uint64_t count(const struct json_value *event, const char *name)
 {
-	yajl_val value = field(event, name);
+	const struct json_value *value = json_member(event, name);
+	uint64_t whole = 0;
 
-	return value && YAJL_IS_STRING(value) ? YAJL_GET_STRING(value) : "";
-}
-
-static uint64_t count(yajl_val event, const char *name)
-{
-	yajl_val value = field(event, name);
-
-	if (!value || !YAJL_IS_INTEGER(value))
+	if (!value || value->type != JSON_NUMBER || json_read_whole(value, &whole) != JSON_WHOLE)
 		fail_msg("no integer \"%s\"", name);
-	return (uint64_t)YAJL_GET_INTEGER(value);
+	return whole;
 }
 
 /* Of microseconds with three decimals, as they are written. */
-static uint64_t nanoseconds(yajl_val event, const char *name)
+static uint64_t nanoseconds(const struct json_value *event, const char *name)
 {
-	yajl_val value = field(event, name);
+	const struct json_value *value = json_member(event, name);
+	char number[64], end;
 	uint64_t us;
 	unsigned ns;
-	char end;
 
-	assert_true(value && YAJL_IS_NUMBER(value));
-	assert_int_equal(sscanf(YAJL_GET_NUMBER(value), "%" SCNu64 ".%3u%c", &us, &ns, &end), 2);
-	assert_int_equal(strlen(strchr(YAJL_GET_NUMBER(value), '.')), 4);
+	assert_true(value && value->type == JSON_NUMBER);
+	snprintf(number, sizeof(number), "%.*s", (int)value->raw_length, value->raw);
+	assert_int_equal(sscanf(number, "%" SCNu64 ".%3u%c", &us, &ns, &end), 2);
+	assert_int_equal(strlen(strchr(number, '.')), 4);
 	return us * 1000 + ns;
 }
 
-static uint64_t of_args(yajl_val event, const char *name)
+static uint64_t of_args(const struct json_value *event, const char *name)
 {
-	return count(field(event, "args"), name);
+	return count(json_member(event, "args"), name);
 }
 
 static char *contents(const char *path)
@@ -87,18 +84,20 @@ static char *contents(const char *path)
 static struct timeline read_back(const char *path)
 {
 	struct timeline timeline = {0};
-	char *json = contents(path);
-	char error[256];
-	yajl_val events;
+	const struct json_value *events;
+	struct nvs_error error;
 
-	timeline.root = yajl_tree_parse(json, error, sizeof(error));
-	free(json);
-	if (!timeline.root)
-		fail_msg("%s is not JSON: %s", path, error);
-	events = field(timeline.root, "traceEvents");
-	assert_true(events && YAJL_IS_ARRAY(events));
-	timeline.events = YAJL_GET_ARRAY(events)->values;
-	timeline.n = YAJL_GET_ARRAY(events)->len;
+	timeline.text = contents(path);
+	SUCCEEDS(json_parse(&timeline.document, timeline.text, strlen(timeline.text), path,
+			    SIZE_MAX, &error),
+		 &error);
+	timeline.root = json_root(timeline.document);
+	events = json_member(timeline.root, "traceEvents");
+	assert_true(events && events->type == JSON_ARRAY);
+	timeline.events = calloc(events->count, sizeof(*timeline.events));
+	assert_non_null(timeline.events);
+	for (const struct json_value *event = events->first; event; event = event->next)
+		timeline.events[timeline.n++] = event;
 	return timeline;
 }
 
@@ -117,12 +116,12 @@ static struct timeline written(struct nvs_trace *trace)
 
 /* The events of that phase (and category and name, where given). */
 static size_t matching(const struct timeline *timeline, const char *phase, const char *category,
-		       const char *name, yajl_val *first)
+		       const char *name, const struct json_value **first)
 {
 	size_t n = 0;
 
 	for (size_t i = timeline->n; i-- > 0;) {
-		yajl_val event = timeline->events[i];
+		const struct json_value *event = timeline->events[i];
 
 		if (strcmp(text(event, "ph"), phase) ||
 		    (category && strcmp(text(event, "cat"), category)) ||
@@ -135,10 +134,10 @@ static size_t matching(const struct timeline *timeline, const char *phase, const
 	return n;
 }
 
-static yajl_val the_only(const struct timeline *timeline, const char *phase, const char *category,
-			 const char *name)
+static const struct json_value *the_only(const struct timeline *timeline, const char *phase,
+					 const char *category, const char *name)
 {
-	yajl_val event = NULL;
+	const struct json_value *event = NULL;
 	size_t n = matching(timeline, phase, category, name, &event);
 
 	if (n != 1)
@@ -147,23 +146,24 @@ static yajl_val the_only(const struct timeline *timeline, const char *phase, con
 }
 
 /* What the metadata say of a track. */
-static yajl_val of_track(const struct timeline *timeline, uint64_t track, const char *what)
+static const struct json_value *of_track(const struct timeline *timeline, uint64_t track,
+					 const char *what)
 {
 	for (size_t i = 0; i < timeline->n; i++)
 		if (!strcmp(text(timeline->events[i], "ph"), "M") &&
 		    !strcmp(text(timeline->events[i], "name"), what) &&
 		    count(timeline->events[i], "tid") == track)
-			return field(timeline->events[i], "args");
+			return json_member(timeline->events[i], "args");
 	fail_msg("no %s for track %" PRIu64, what, track);
 	return NULL;
 }
 
-static const char *track_name(const struct timeline *timeline, yajl_val event)
+static const char *track_name(const struct timeline *timeline, const struct json_value *event)
 {
 	return text(of_track(timeline, count(event, "tid"), "thread_name"), "name");
 }
 
-static uint64_t track_order(const struct timeline *timeline, yajl_val event)
+static uint64_t track_order(const struct timeline *timeline, const struct json_value *event)
 {
 	return count(of_track(timeline, count(event, "tid"), "thread_sort_index"), "sort_index");
 }
@@ -191,7 +191,7 @@ static void assert_nested_or_disjoint(const struct timeline *timeline)
 
 	assert_true(slices && open);
 	for (size_t i = 0; i < timeline->n; i++) {
-		yajl_val event = timeline->events[i];
+		const struct json_value *event = timeline->events[i];
 
 		if (strcmp(text(event, "ph"), "X"))
 			continue;
@@ -214,7 +214,9 @@ static void assert_nested_or_disjoint(const struct timeline *timeline)
 
 static void done(struct timeline *timeline)
 {
-	yajl_tree_free(timeline->root);
+	free(timeline->events);
+	json_free(timeline->document);
+	free(timeline->text);
 }
 
 static struct nvs_trace *open_trace(size_t max_spans)
@@ -226,7 +228,7 @@ static struct nvs_trace *open_trace(size_t max_spans)
 	return trace;
 }
 
-/* ---- What is recorded ---- */
+/* ---- Recording ---- */
 
 static void without_a_trace_nothing_happens(void **state)
 {
@@ -247,7 +249,7 @@ static void every_kind_of_span_is_written_with_its_exact_times(void **state)
 	struct nvs_trace *trace = open_trace(16);
 	const uint64_t zero = UINT64_C(123456789012345678);
 	struct timeline timeline;
-	yajl_val event;
+	const struct json_value *event;
 
 	(void)state;
 	trace_io(trace, true, 3, 17, zero + 1001, zero + 2003, UINT64_C(5) << 40, 1u << 30);
@@ -290,11 +292,79 @@ static void every_kind_of_span_is_written_with_its_exact_times(void **state)
 	nvs_trace_close(trace);
 }
 
+static void calls_are_events_in_the_row_of_their_tensor(void **state)
+{
+	const struct trace_subject weight = {"h.0.w", UINT64_C(5) << 40, UINT64_C(6) << 40, 2};
+	const struct trace_subject none = {.name = ""}, pool = {.name = "", .nbytes = 1u << 30};
+	static const struct {
+		const char *phase, *call;
+	} calls[] = {
+		[TRACE_SWAP_IN] = {"b", "swapin"},
+		[TRACE_LEASE] = {"b", "lease"},
+		[TRACE_RELEASE_CLEAN] = {"e", "release"},
+		[TRACE_RELEASE_DIRTY] = {"e", "release-dirty"},
+		[TRACE_PREFETCH] = {"n", "prefetch"},
+		[TRACE_WAITED] = {"n", "wait"},
+		[TRACE_SWAP_OUT] = {"n", "swapout"},
+		[TRACE_SWAP_IN_TO] = {"n", "swapin-to"},
+		[TRACE_SWAP_OUT_FROM] = {"n", "swapout-from"},
+	};
+	struct timeline timeline;
+	const struct json_value *event;
+
+	(void)state;
+	for (enum trace_kind call = TRACE_SWAP_IN; call <= TRACE_SWAP_OUT_FROM; call++) {
+		struct nvs_trace *trace = open_trace(4);
+
+		trace_call(trace, TRACE_OPEN, 1000, &pool);
+		trace_call(trace, TRACE_STEP_BEGIN, 2000, &none);
+		trace_call(trace, call, 3004, &weight);
+		trace_call(trace, TRACE_STEP_END, 4000, &none);
+		timeline = written(trace);
+		event = the_only(&timeline, calls[call].phase, "call", "use h.0.w");
+		assert_int_equal(nanoseconds(event, "ts"), 2004);
+		assert_string_equal(text(json_member(event, "args"), "call"), calls[call].call);
+		assert_int_equal(of_args(event, "offset"), UINT64_C(5) << 40);
+		assert_int_equal(of_args(event, "bytes"), UINT64_C(6) << 40);
+		assert_int_equal(of_args(event, "element"), 2);
+		event = the_only(&timeline, "n", "call", "engine ");
+		assert_int_equal(of_args(event, "bytes"), 1u << 30);
+		assert_int_equal(count(the_only(&timeline, "b", "call", "step "), "id"),
+				 count(the_only(&timeline, "e", "call", "step "), "id"));
+		done(&timeline);
+		nvs_trace_close(trace);
+	}
+}
+
+static void each_event_has_a_line_of_its_own(void **state)
+{
+	const char *path = path_in(temp_directory(), "trace.json");
+	struct nvs_trace *trace = open_trace(4);
+	struct nvs_error error;
+	char *json, *line, *rest;
+	unsigned n = 0;
+
+	(void)state;
+	nvs_trace_span(trace, "forward\nbackward", 1, 2);
+	trace_tensor(trace, false, "w", 1, 2, 0, 1);
+	SUCCEEDS(nvs_trace_write(trace, path, NULL, &error), &error);
+	json = contents(path);
+	for (line = strtok_r(json, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		line += *line == ',';
+		n += !strncmp(line, "{\"ph\":", 6);
+	}
+	/* The span, both ends of the transfer, and three lines that name the process and a track.
+	 */
+	assert_int_equal(n, 6);
+	free(json);
+	nvs_trace_close(trace);
+}
+
 static void an_empty_trace_and_a_span_that_ends_before_it_begins_are_written(void **state)
 {
 	struct nvs_trace *trace = open_trace(4);
 	struct timeline timeline = written(trace);
-	yajl_val event;
+	const struct json_value *event;
 
 	(void)state;
 	assert_int_equal(matching(&timeline, "X", NULL, NULL, &event), 0);
@@ -312,14 +382,14 @@ static void spans_without_room_are_counted_and_dropped(void **state)
 {
 	struct nvs_trace *trace = open_trace(3);
 	struct timeline timeline;
-	yajl_val event;
+	const struct json_value *event;
 
 	(void)state;
 	for (unsigned i = 0; i < 10; i++)
 		trace_io(trace, false, 0, 0, i, i + 1, i, 1);
 	timeline = written(trace);
 	assert_int_equal(timeline.dropped, 7);
-	assert_int_equal(count(field(timeline.root, "otherData"), "dropped"), 7);
+	assert_int_equal(count(json_member(timeline.root, "otherData"), "dropped"), 7);
 	assert_int_equal(matching(&timeline, "X", "io", "read", &event), 3);
 	done(&timeline);
 	nvs_trace_close(trace);
@@ -410,7 +480,7 @@ static void each_thread_has_a_named_track_and_the_caller_comes_first(void **stat
 {
 	struct nvs_trace *trace = open_trace(16);
 	struct timeline timeline;
-	yajl_val opener, caller, computes, io;
+	const struct json_value *opener, *caller, *computes, *io;
 	char name[16];
 
 	(void)state;
@@ -495,7 +565,7 @@ static size_t assert_whole(const struct timeline *timeline)
 	uint64_t base = UINT64_MAX;
 
 	for (size_t i = 0; i < timeline->n; i++) {
-		yajl_val event = timeline->events[i];
+		const struct json_value *event = timeline->events[i];
 		uint64_t from;
 
 		if (strcmp(text(event, "ph"), "X"))
@@ -698,7 +768,7 @@ static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **sta
 	timeline = written(rig.trace);
 	assert_nested_or_disjoint(&timeline);
 	for (size_t i = 0; i < timeline.n; i++) {
-		yajl_val event = timeline.events[i];
+		const struct json_value *event = timeline.events[i];
 		unsigned worker, slot;
 		uint64_t page;
 
@@ -751,7 +821,7 @@ static void an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothi
 	struct timeline timeline;
 	struct nvs_error error;
 	struct rig rig;
-	yajl_val event;
+	const struct json_value *event;
 
 	(void)state;
 	rig_open(&rig, 4, 1);
@@ -779,6 +849,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(without_a_trace_nothing_happens),
 		test(every_kind_of_span_is_written_with_its_exact_times),
+		test(calls_are_events_in_the_row_of_their_tensor),
+		test(each_event_has_a_line_of_its_own),
 		test(an_empty_trace_and_a_span_that_ends_before_it_begins_are_written),
 		test(spans_without_room_are_counted_and_dropped),
 		test(a_trace_is_refused_that_could_hold_nothing_or_that_no_memory_holds),

@@ -3,8 +3,8 @@
  * The configuration layer: each key, each bound, each error with its place and text, the examples
  * in config/, and mutated files from a printed seed. Run from the root of the repository.
  */
-#include "config/json.h"
 #include "config/keys.h"
+#include "config/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -449,7 +449,7 @@ static void bounds_are_those_of_the_header(void **state)
 	(void)state;
 	REFUSED("{\"aio\": {\"block_size\": 0}}", 1, "aio.block_size",
 		"ds.json:1:24: aio.block_size is 0, which is too small; it must be a whole number "
-		"from 512 to 1073741824, a multiple of 512 (bytes in one I/O)");
+		"from 512 to 1073741824, a multiple of 512 (bytes per I/O)");
 	REFUSED("{\"aio\": {\"block_size\": 1073742336}}", 1, "aio.block_size", "too large");
 	REFUSED("{\"aio\": {\"queue_depth\": 0}}", 1, "aio.queue_depth", "from 1 to 4096");
 	REFUSED("{\"aio\": {\"queue_depth\": 4097}}", 1, "aio.queue_depth", "from 1 to 4096");
@@ -524,8 +524,8 @@ static void real_numbers_have_bounds(void **state)
 		{"ratio", "1.0000001", "too large"},
 		{"ratio", "-0.1", "negative"},
 		{"lr", "-1e-30", "negative"},
-		{"lr", "1e309", "which no double holds"},
-		{"eps", "1e-400", "no double holds"},
+		{"lr", "1e309", "which is out of the range of a double"},
+		{"eps", "1e-400", "out of the range of a double"},
 		{"weight_decay", "-1", "negative"},
 		{"betas", "[0.9, 1]", "too large"},
 		{"betas", "[1.0, 0.9]", "too large"},
@@ -597,66 +597,6 @@ static void the_name_adamw_asks_for_decoupled_weight_decay(void **state)
 	nvs_config_free(&config);
 }
 
-static void whole_numbers_are_exact_however_they_are_written(void **state)
-{
-	static const struct {
-		const char *text;
-		enum json_whole what;
-		uint64_t whole;
-	} numbers[] = {
-		{"0", JSON_WHOLE, 0},
-		{"-0", JSON_WHOLE, 0},
-		{"-0.00e5", JSON_WHOLE, 0},
-		{"0e99999999999999999999", JSON_WHOLE, 0},
-		{"1", JSON_WHOLE, 1},
-		{"1.0", JSON_WHOLE, 1},
-		{"10.0e-1", JSON_WHOLE, 1},
-		{"0.001e3", JSON_WHOLE, 1},
-		{"100e-2", JSON_WHOLE, 1},
-		{"1.5e3", JSON_WHOLE, 1500},
-		{"1.5E+3", JSON_WHOLE, 1500},
-		{"1e8", JSON_WHOLE, 100000000},
-		{"100000000", JSON_WHOLE, 100000000},
-		{"1e0", JSON_WHOLE, 1},
-		{"102030e2", JSON_WHOLE, 10203000},
-		{"10.20300e5", JSON_WHOLE, 1020300},
-		{"9007199254740993", JSON_WHOLE, 9007199254740993},
-		{"9.007199254740993e15", JSON_WHOLE, 9007199254740993},
-		{"18446744073709551615", JSON_WHOLE, UINT64_MAX},
-		{"1.8446744073709551615e19", JSON_WHOLE, UINT64_MAX},
-		{"18446744073709551615.000", JSON_WHOLE, UINT64_MAX},
-		{"18446744073709551616", JSON_TOO_LARGE, 0},
-		{"18446744073709551620", JSON_TOO_LARGE, 0},
-		{"1e19", JSON_WHOLE, 10000000000000000000u},
-		{"2e19", JSON_TOO_LARGE, 0},
-		{"1e20", JSON_TOO_LARGE, 0},
-		{"1e9223372036854775808", JSON_TOO_LARGE, 0},
-		{"0.5", JSON_FRACTION, 0},
-		{"1.5", JSON_FRACTION, 0},
-		{"1.55e1", JSON_FRACTION, 0},
-		{"15e-1", JSON_FRACTION, 0},
-		{"1e-9223372036854775809", JSON_FRACTION, 0},
-		{"18446744073709551616.5", JSON_FRACTION, 0},
-		{"-1", JSON_NEGATIVE, 0},
-		{"-0.5", JSON_NEGATIVE, 0},
-		{"-1e99", JSON_NEGATIVE, 0},
-	};
-
-	(void)state;
-	for (size_t i = 0; i < LENGTH(numbers); i++) {
-		struct json_document *document;
-		uint64_t whole = 1;
-
-		assert_int_equal(json_parse(&document, numbers[i].text, strlen(numbers[i].text),
-					    "number", JSON_MEMORY_MAX, NULL),
-				 0);
-		if (json_read_whole(json_root(document), &whole) != numbers[i].what ||
-		    whole != numbers[i].whole)
-			fail_msg("%s is read as %" PRIu64, numbers[i].text, whole);
-		json_free(document);
-	}
-}
-
 /* A locale with a decimal comma, made in `directory` where the machine has none. */
 static bool set_comma_locale(const char *directory)
 {
@@ -713,7 +653,7 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 		"offload_optimizer.bufer_count", "did you mean `buffer_count`?");
 	REFUSED("{\"nvswap\": {\"verfy\": true}}", 1, "nvswap.verfy", "did you mean `verify`?");
 	REFUSED("{\"nvswap\": {\"rnak\": 1}}", 1, NULL, "did you mean `rank`?");
-	REFUSED("{\"nvswap\": {\"rxyk\": 1}}", 1, NULL, "known are");
+	REFUSED("{\"nvswap\": {\"rxyk\": 1}}", 1, NULL, "its keys are");
 	REFUSED("{\"offload_param\": {\"queue_depth\": 4}}", 1, "offload_param.queue_depth",
 		"it is a key of `aio`");
 	REFUSED("{\"offload_param\": {\"sub_group_size\": 4}}", 1, NULL,
@@ -721,13 +661,14 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 	REFUSED("{\"offload_param\": {\"fast_init\": true}}", 1, NULL,
 		"it is a key of `offload_optimizer`");
 	REFUSED("{\"nvswap\": {\"color\": 1}}", 1, NULL,
-		"known are `ioengine` `io_timeout_ms` `verify` `keep` `rank` `stripe_size`");
-	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "known are");
+		"its keys are `ioengine` `io_timeout_ms` `verify` `keep` `rank` `stripe_size`");
+	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "its keys are");
 	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
 		"did you mean `use_gds`?");
 	REFUSED("{\"aio\": {\"" /* 60 letters */
 		"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefgh\": true}}",
-		1, NULL, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuv... is not", "known are");
+		1, NULL, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuv... is not",
+		"its keys are");
 }
 
 static void keys_of_other_blocks_are_left_alone(void **state)
@@ -752,20 +693,22 @@ static void a_key_may_stand_once(void **state)
 {
 	(void)state;
 	REFUSED("{\"aio\": {\n\"queue_depth\": 8,\n\"block_size\": 512,\n \"queue_depth\": 8}}", 4,
-		"aio.queue_depth", "ds.json:4:2: ", "on line 2 already");
-	REFUSED("{\"aio\": {},\n\"x\": 1,\n\"aio\": {}}", 3, "aio", "on line 1 already");
-	REFUSED("{\"a\": 1,\n\"a\": 2}", 2, "a", "on line 1 already");
+		"aio.queue_depth", "ds.json:4:2: ", "already set on line 2");
+	REFUSED("{\"aio\": {},\n\"x\": 1,\n\"aio\": {}}", 3, "aio", "already set on line 1");
+	REFUSED("{\"a\": 1,\n\"a\": 2}", 2, "a", "already set on line 1");
 	REFUSED("{\"zero_optimization\": {\n\"offload_param\": {},\n\"offload_param\": {}}}", 3,
-		"zero_optimization.offload_param", "on line 2 already");
+		"zero_optimization.offload_param", "already set on line 2");
 	REFUSED("{\"zero_optimization\": {\n\"stage\": 3,\n\"stage\": 3}}", 3,
-		"zero_optimization.stage", "on line 2 already");
+		"zero_optimization.stage", "already set on line 2");
 	REFUSED("{\"fp16\": {\n\"enabled\": true,\n\"\\u0065nabled\": true}}", 3, "fp16.enabled",
-		"on line 2 already");
-	REFUSED("{\"bf16\": {\"enabled\": 1,\n\"enabled\": 1}}", 2, "bf16.enabled", "once");
-	REFUSED("{\"data_types\": {\"q\": 1,\n\"q\": 1}}", 2, "data_types.q", "once");
+		"already set on line 2");
+	REFUSED("{\"bf16\": {\"enabled\": 1,\n\"enabled\": 1}}", 2, "bf16.enabled",
+		"remove one of them");
+	REFUSED("{\"data_types\": {\"q\": 1,\n\"q\": 1}}", 2, "data_types.q", "remove one of them");
 	REFUSED("{\"optimizer\": {\"params\": {\"lr\": 1,\n\"lr\": 1}}}", 2, "optimizer.params.lr",
-		"once");
-	REFUSED("{\"nvswap\": {\"rank\": 1,\n\"rank\": 1}}", 2, "nvswap.rank", "once");
+		"remove one of them");
+	REFUSED("{\"nvswap\": {\"rank\": 1,\n\"rank\": 1}}", 2, "nvswap.rank",
+		"remove one of them");
 	/* The first that repeats, counted from the top, and against the one just before it. */
 	REFUSED("{\"z\": 1,\n\"a\": 1,\n\"z\": 1,\n\"a\": 1,\n\"z\": 1}", 3, "z", "on line 1");
 	REFUSED("{\"aio\": {},\n\"zero_optimization\": {\"offload_param\": {}},\n"
@@ -797,7 +740,7 @@ static void two_names_of_one_setting_must_agree(void **state)
 	assert_int_equal(config.aio.thread_count, 4);
 	nvs_config_free(&config);
 	for (size_t i = 0; i < LENGTH(names); i++) {
-		const char *parts[] = {names[i][0], "another name of the same setting"};
+		const char *parts[] = {names[i][0], "but its alias"};
 
 		snprintf(document, sizeof(document),
 			 "{\"zero_optimization\": {\"%s\": 21,\n\"%s\": 20}}", names[i][0],
@@ -833,7 +776,7 @@ static void blocks_may_stand_alone_at_the_top(void **state)
 	nvs_config_free(&config);
 }
 
-/* ---- What is said without an error ---- */
+/* ---- Messages without an error ---- */
 
 static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 {
@@ -859,7 +802,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 		assert_int_equal(heard.count[NVS_LOG_INFO], 1);
 		has(heard.last[NVS_LOG_INFO], "ds.json:2:");
 		has(heard.last[NVS_LOG_INFO], key->name);
-		has(heard.last[NVS_LOG_INFO], "is \"auto\"; the default is taken");
+		has(heard.last[NVS_LOG_INFO], "is \"auto\"; using the default");
 		if (key->default_text)
 			has(heard.last[NVS_LOG_INFO], key->default_text);
 		config.log = (struct nvs_log){0};
@@ -963,10 +906,10 @@ static void nvme_needs_a_path(void **state)
 	(void)state;
 	REFUSED("{\"offload_optimizer\": {\n\"device\": \"nvme\"}}", 2,
 		"offload_optimizer.nvme_path", "offload_optimizer.device is \"nvme\"",
-		"there is no nvme_path", "a directory on the drive");
+		"nvme_path is not set", "a directory on the drive");
 	REFUSED("{\"zero_optimization\": {\"offload_optimizer\":\n\n{\"nvme_path\": null,\n"
 		"\"device\": \"nvme\"}}}",
-		4, "offload_optimizer.nvme_path", "there is no nvme_path");
+		4, "offload_optimizer.nvme_path", "nvme_path is not set");
 	nvs_config_init(&config);
 	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL),
 			 -EINVAL);
@@ -1020,13 +963,13 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 	REFUSED("{\"offload_param\": {\"nvme_path\": [\"/a\",\n\"/a//\"]}}", 2, subject, "twice");
 	REFUSED("{\"offload_param\": {\"nvme_path\": [\"a\",\n7]}}", 2, subject, "is 7");
 	REFUSED("{\"offload_param\": {\"nvme_path\": \"a\\u0000b\"}}", 1, subject,
-		"which no path can be");
+		"which is not a valid path");
 	REFUSED("{\"offload_param\": {\"nvme_path\": \"\\\\\\ud800\"}}", 1, subject,
-		"which no path can be");
+		"which is not a valid path");
 	REFUSED("{\"offload_param\": {\"nvme_path\": \"\\udc00\\ud800\"}}", 1, subject,
-		"which no path can be");
+		"which is not a valid path");
 	REFUSED("{\"offload_param\": {\"nvme_path\": \"\\ud800\\u0041\"}}", 1, subject,
-		"which no path can be");
+		"which is not a valid path");
 	accepted(&config, "{\"offload_param\": {\"nvme_path\": [\"/\", \"\\ud83d\\ude00\", "
 			  "\"\\\\ud800\"]}}");
 	assert_string_equal(config.param.nvme_path[1], "\xf0\x9f\x98\x80");
@@ -1079,7 +1022,7 @@ static void paths_can_be_set_by_hand(void **state)
 	assert_int_equal(nvs_config_set_paths(&config.param, paths, 17, &error), -EINVAL);
 	has(error.text, "1 to 16");
 	assert_int_equal(nvs_config_set_paths(&config.param, twice, 3, &error), -EINVAL);
-	has(error.text, "\"a/\" stands in the list twice");
+	has(error.text, "\"a/\" is in the list twice");
 	assert_int_equal(nvs_config_set_paths(&config.param, empty, 2, &error), -EINVAL);
 	has(error.text, "is empty");
 	assert_int_equal(nvs_config_set_paths(&config.param, none, 2, NULL), -EINVAL);
@@ -1150,12 +1093,11 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 		 "{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 461168601842738790}}");
 	nvs_config_free(&config);
 	REFUSED("{\"offload_param\": {\"device\": \"cpu\",\n\"buffer_size\": 461168601842738791}}",
-		2, "offload_param.buffer_size", "buffer_count 5", "461168601842738791",
-		"larger than any memory");
+		2, "offload_param.buffer_size", "buffer_count 5", "461168601842738791", "exceed");
 	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": {\n"
 		"\"sub_group_size\": 1e18}}",
 		2, "zero_optimization.sub_group_size", "offload_optimizer.buffer_count 4",
-		"larger than any memory");
+		"exceed");
 	/* (2^63 - 4 * 10 * 4) / 12 is 768614336404564637.3 */
 	accepted(&config, "{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": "
 			  "{\"sub_group_size\": 10}, \"nvswap\": "
@@ -1165,7 +1107,7 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 		"{\"sub_group_size\": 10},\n\"nvswap\": "
 		"{\"optimizer_max_in_cpu\": 768614336404564638}}",
 		2, "nvswap.optimizer_max_in_cpu", "768614336404564638 elements of 12 bytes",
-		"larger than any memory");
+		"exceed");
 	/* Of a pool that is not asked for, nothing is said. */
 	accepted(&config, "{\"nvswap\": {\"optimizer_max_in_cpu\": 1e18}}");
 	nvs_config_free(&config);
@@ -1309,15 +1251,15 @@ static void a_file_of_64_mib_is_the_largest(void **state)
 
 	snprintf(path, sizeof(path), "%s/ds.json", (char *)*state);
 	nvs_config_init(&config);
-	text = malloc(JSON_TEXT_MAX);
+	text = malloc(CONFIG_TEXT_MAX);
 	assert_non_null(text);
-	memset(text, ' ', JSON_TEXT_MAX);
-	memcpy(text + JSON_TEXT_MAX - 2, "{}", 2);
-	assert_int_equal(nvs_config_parse(&config, text, JSON_TEXT_MAX, "big", &error), 0);
+	memset(text, ' ', CONFIG_TEXT_MAX);
+	memcpy(text + CONFIG_TEXT_MAX - 2, "{}", 2);
+	assert_int_equal(nvs_config_parse(&config, text, CONFIG_TEXT_MAX, "big", &error), 0);
 	free(text);
 	fd = open(path, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
 	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, (off_t)JSON_TEXT_MAX + 1), 0);
+	assert_int_equal(ftruncate(fd, (off_t)CONFIG_TEXT_MAX + 1), 0);
 	close(fd);
 	assert_int_equal(nvs_config_load(&config, path, &error), -EFBIG);
 	has(error.text, "64 MiB");
@@ -1350,8 +1292,8 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 	static const struct {
 		const char *document, *place, *expected;
 	} errors[] = {
-		{"", "1:1: ", "a JSON object is expected"},
-		{" \n ", "1:1: ", "a JSON object is expected"},
+		{"", "1:1: ", "there is no JSON in it"},
+		{" \n ", "1:1: ", "there is no JSON in it"},
 		{"{\"a\": 1,}", "1:9: ",
 		 "a key in double quotes is expected here; found }; there is "
 		 "a comma too many"},
@@ -1366,8 +1308,8 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 		{"{\n\n\"a\": 1\n\n", "3:7: ", "before the object that begins on line 1 does"},
 		{"{\"a\"", "1:5: ", "before the object"},
 		{"{\"a\": \"x", "1:9: ", "before the object"},
-		{"{\"a\": tru", "1:7: ", "this is nothing that JSON has; found tru"},
-		{"tru", "1:1: ", "this is nothing that JSON has"},
+		{"{\"a\": tru", "1:7: ", "a value is expected here; found tru"},
+		{"tru", "1:1: ", "a value is expected here; found tru"},
 		{"{\"a\":\ntrue1}", "2:5: ", "a ',' or '}' is expected"},
 		{"{\"a\": True}", "1:7: ", "found True; write true"},
 		{"{\"a\": False}", "1:7: ", "write false"},
@@ -1387,9 +1329,10 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 		{"{\"a\": -}", "1:7: ", "no digit after its '-'"},
 		{"{\"a\": .5}", "1:7: ", "a number begins with a digit"},
 		{"{\"a\": +5}", "1:7: ", "a number begins with a digit"},
-		{"{\"a\": 0x10}", "1:8: ", "this is nothing that JSON has; found x10"},
+		{"{\"a\": 0x10}",
+		 "1:8: ", "a ',' or '}' is expected after a value in an object; found x10"},
 		{"{\"a\": \"x\ny\"}", "1:7: ", "a closing '\"' may be missing"},
-		{"{\"a\": \"\\x\"}", "1:7: ", "may not precede"},
+		{"{\"a\": \"\\x\"}", "1:7: ", "invalid escape"},
 		{"{\"a\": \"\\u12g4\"}", "1:7: ", "four hex digits"},
 		{"{}\n{}", "2:1: ", "the document ended before this"},
 		{"{}}", "1:3: ", "the document ended before this"},
@@ -1460,77 +1403,6 @@ static void values_lie_up_to_512_deep(void **state)
 	nvs_config_free(&config);
 }
 
-static void a_document_knows_where_its_values_stand(void **state)
-{
-	static const char text[] =
-		"{\n  \"a\" : [1,\r\n\t\"\xc3\xa9\", null ],\"b\":{\"c\":false}\n}";
-	static const struct json_place places[] = {{2, 9}, {2, 10}, {3, 2},
-						   {3, 7}, {3, 18}, {3, 23}};
-	struct json_document *document;
-	const struct json_value *a, *b, *values[6];
-
-	(void)state;
-	assert_int_equal(json_parse(&document, text, sizeof(text) - 1, "", 1 << 20, NULL), 0);
-	a = json_root(document)->first;
-	b = a->next;
-	assert_int_equal(json_root(document)->count, 2);
-	assert_int_equal(a->count, 3);
-	values[0] = a;
-	values[1] = a->first;
-	values[2] = a->first->next;
-	values[3] = a->first->next->next;
-	values[4] = b;
-	values[5] = b->first;
-	for (size_t i = 0; i < LENGTH(places); i++) {
-		assert_int_equal(values[i]->place.line, places[i].line);
-		assert_int_equal(values[i]->place.column, places[i].column);
-	}
-	assert_int_equal(a->key_place.line, 2);
-	assert_int_equal(a->key_place.column, 3);
-	assert_int_equal(b->first->key_place.column, 19);
-	assert_string_equal(b->first->key, "c");
-	assert_null(a->first->key);
-	json_free(document);
-}
-
-/* Every point at which memory can run out is reached, as the limit grows from nothing. */
-static void memory_may_run_out_anywhere(void **state)
-{
-	struct json_document *document;
-	struct nvs_error error = {0};
-	size_t max = 0, failures = 0;
-	char text[9000], *at = text;
-	int result;
-
-	(void)state;
-	/* Escapes, so that yajl's own buffer grows; many members, so that the document's does. */
-	at += sprintf(at, "{\"\\u0041");
-	memset(at, 'k', 5000);
-	at += 5000;
-	at += sprintf(at, "\": [1, {\"a\": 1, \"b\": 2, \"a\": 3}, [");
-	for (int i = 0; i < 1000; i++)
-		at += sprintf(at, "%s1", i ? "," : "");
-	at += sprintf(at, "]]} ");
-	do {
-		result = json_parse(&document, text, (size_t)(at - text), "ds.json", max, &error);
-		if (result) {
-			assert_int_equal(result, -ENOMEM);
-			assert_null(document);
-			has(error.text, "no memory");
-			failures++;
-		}
-		max += 64;
-	} while (result);
-	json_free(document);
-	assert_in_range(failures, 100, 100000);
-	/* The text of a syntax error needs memory too. */
-	for (max = 0; max < 65536; max += 16) {
-		result = json_parse(&document, "{\"a\": 1 2}", 10, "ds.json", max, &error);
-		assert_true(result == -ENOMEM || result == -EINVAL);
-	}
-	assert_int_equal(result, -EINVAL);
-}
-
 static void messages_show_what_is_safe_to_show(void **state)
 {
 	struct nvs_config config;
@@ -1557,6 +1429,7 @@ static void messages_show_what_is_safe_to_show(void **state)
 
 /* ---- The examples and the documentation ---- */
 
+#define LLAMA_LAYER_BYTES  436224000 /* of Llama-3.1-8B */
 #define GPT2_LARGEST_BYTES ((uint64_t)50257 * 768 * 4)
 
 static void load_example(const char *path, struct nvs_config *config)
@@ -1577,8 +1450,9 @@ static void check_example_pool(const struct nvs_config *config, enum nvs_block b
 {
 	uint64_t nbytes = nvs_config_pool_bytes(config, block);
 
-	assert_true(nbytes >= GPT2_LARGEST_BYTES);
-	assert_in_range(nbytes, 240000000, 260000000);
+	assert_true(nbytes >=
+		    (block == NVS_OFFLOAD_PARAM ? LLAMA_LAYER_BYTES : GPT2_LARGEST_BYTES));
+	assert_in_range(nbytes, 240000000, 520000000);
 }
 
 static void the_examples_load_and_hold_the_largest_tensor_of_gpt2(void **state)
@@ -1757,8 +1631,8 @@ static void damaged_files_are_refused_or_read_and_never_worse(void **state)
 		assert_true(result == -EINVAL || result == -EFBIG);
 		assert_int_equal(error.code, result);
 		assert_true(error.line > 0 || strstr(error.text, "earlier configuration") ||
-			    strstr(error.text, "there is no nvme_path") ||
-			    strstr(error.text, "larger than any memory"));
+			    strstr(error.text, "nvme_path is not set") ||
+			    strstr(error.text, "exceed"));
 		assert_true(strlen(error.text) > 20);
 	}
 	print_message("%u read, %u refused\n", good, bad);
@@ -1779,7 +1653,6 @@ int main(void)
 		cmocka_unit_test(real_numbers_have_bounds),
 		cmocka_unit_test(names_have_their_values),
 		cmocka_unit_test(the_name_adamw_asks_for_decoupled_weight_decay),
-		cmocka_unit_test(whole_numbers_are_exact_however_they_are_written),
 		cmocka_unit_test_setup_teardown(numbers_do_not_depend_on_the_locale, make_directory,
 						remove_directory),
 		cmocka_unit_test(an_unknown_key_is_refused_with_the_nearest_one),
@@ -1808,8 +1681,6 @@ int main(void)
 		cmocka_unit_test(a_pipe_can_be_loaded),
 		cmocka_unit_test(a_syntax_error_has_its_place_and_what_is_expected),
 		cmocka_unit_test(values_lie_up_to_512_deep),
-		cmocka_unit_test(a_document_knows_where_its_values_stand),
-		cmocka_unit_test(memory_may_run_out_anywhere),
 		cmocka_unit_test(messages_show_what_is_safe_to_show),
 		cmocka_unit_test(the_examples_load_and_hold_the_largest_tensor_of_gpt2),
 		cmocka_unit_test(the_documentation_has_the_table_of_keys),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups, elements, snapshots and faults for the tests of the optimizer. Element types are rounded
- * and laid out here by arithmetic on doubles, so that nothing of what is tested judges itself.
+ * Groups, elements and snapshots for the tests of the optimizer. Element types are rounded and
+ * encoded here by arithmetic on doubles, independent of the library's kernels.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -173,14 +173,20 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 	optim_first_weights(optim);
 }
 
+void optim_simulate(struct optim *optim)
+{
+	optim->sim = sim_open(&(const struct sim_drive){0});
+	assert_non_null(optim->sim);
+}
+
 int optim_open(struct optim *optim)
 {
 	optim->config.optimizer.buffer_size = optim->config.sub_group_size;
 	optim->error = (struct nvs_error){0};
-	if (optim->stumble)
+	if (optim->sim)
 		return optimizer_open_with(&optim->optimizer, &optim->config, optim->specs,
-					   optim->n, &optim->options, &engine_stumble,
-					   optim->stumble, &optim->error);
+					   optim->n, &optim->options, &engine_sim, optim->sim,
+					   &optim->error);
 	return nvs_optimizer_open(&optim->optimizer, &optim->config, optim->specs, optim->n,
 				  optim->options.update ? &optim->options : NULL, &optim->error);
 }
@@ -197,6 +203,8 @@ void optim_close(struct optim *optim)
 {
 	if (optim->optimizer)
 		optim_shut(optim);
+	if (optim->sim)
+		sim_close(optim->sim);
 	nvs_config_free(&optim->config);
 	for (size_t i = 0; i < optim->n; i++) {
 		free(optim->specs[i].weights);
@@ -347,101 +355,4 @@ void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const cha
 	snapshot_take(optim, &now);
 	snapshot_same(&now, snapshot, file, line);
 	snapshot_free(&now);
-}
-
-/* ---- Faults ---- */
-
-struct queue {
-	struct stumble *stumble;
-	void *inner;
-};
-
-static int queue_open(void **out, const struct engine_options *options, struct engine_facts *facts,
-		      char *reason, size_t reason_bytes)
-{
-	struct engine_options inner = *options;
-	struct queue *queue = malloc(sizeof(*queue));
-	int rc;
-
-	if (!queue) {
-		snprintf(reason, reason_bytes, "out of memory");
-		return -ENOMEM;
-	}
-	queue->stumble = options->arg;
-	inner.arg = &queue->stumble->faults;
-	rc = engine_faults.open(&queue->inner, &inner, facts, reason, reason_bytes);
-	if (rc)
-		free(queue);
-	else
-		*out = queue;
-	return rc;
-}
-
-static void queue_close(void *arg)
-{
-	struct queue *queue = arg;
-
-	engine_faults.close(queue->inner);
-	free(queue);
-}
-
-static void count_down(struct stumble *stumble, enum nvs_direction direction)
-{
-	pthread_mutex_lock(&stumble->faults.lock);
-	if (stumble->status[direction] && !stumble->after[direction]--) {
-		stumble->faults.fail[direction] = stumble->status[direction];
-		stumble->faults.fail_times[direction] = stumble->times[direction];
-		stumble->status[direction] = 0;
-	}
-	pthread_mutex_unlock(&stumble->faults.lock);
-}
-
-static int queue_submit(void *arg, struct io *const *ios, unsigned n)
-{
-	struct queue *queue = arg;
-
-	for (unsigned i = 0; i < n; i++)
-		count_down(queue->stumble, ios[i]->write ? NVS_WRITE : NVS_READ);
-	return engine_faults.submit(queue->inner, ios, n);
-}
-
-static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
-{
-	struct queue *queue = arg;
-
-	return engine_faults.reap(queue->inner, ios, max, min);
-}
-
-static void queue_wake(void *arg)
-{
-	struct queue *queue = arg;
-
-	engine_faults.wake(queue->inner);
-}
-
-const struct engine_ops engine_stumble = {
-	.name = "stumble",
-	.open = queue_open,
-	.submit = queue_submit,
-	.reap = queue_reap,
-	.wake = queue_wake,
-	.close = queue_close,
-};
-
-void stumble_set(struct stumble *stumble, enum nvs_direction direction, uint64_t after, int status,
-		 unsigned times)
-{
-	pthread_mutex_lock(&stumble->faults.lock);
-	stumble->after[direction] = after;
-	stumble->status[direction] = status;
-	stumble->times[direction] = times;
-	pthread_mutex_unlock(&stumble->faults.lock);
-}
-
-void stumble_mend(struct stumble *stumble)
-{
-	for (int direction = 0; direction < 2; direction++) {
-		stumble_set(stumble, (enum nvs_direction)direction, 0, 0, 0);
-		faults_fail(&stumble->faults, (enum nvs_direction)direction, 0, 0);
-	}
 }

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of the optimizer share: groups with weights and gradients that can be told again
- * from their numbers, element types rounded in double arithmetic, snapshots of all state to be
- * compared bit by bit, and an I/O engine that begins to fail in the middle of things.
+ * Shared by the tests of the optimizer: groups with reproducible weights and gradients, element
+ * types rounded in double arithmetic, and snapshots of all state to compare bit by bit.
  */
-#ifndef TESTS_OPTIM_FIXTURE_H
-#define TESTS_OPTIM_FIXTURE_H
+#ifndef TESTS_OPTIM_OPTIM_FIXTURE_H
+#define TESTS_OPTIM_OPTIM_FIXTURE_H
 
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 /* ---- Elements ---- */
 
-/* To nearest, ties to even; too much is infinite. */
+/* Rounds to nearest, ties to even; overflows to infinity. */
 double element_rounded(enum nvs_dtype dtype, double value);
-/* `value` must be one that the type has. */
+/* The type must be able to represent `value`. */
 void element_put(enum nvs_dtype dtype, void *array, uint64_t index, double value);
 double element_get(enum nvs_dtype dtype, const void *array, uint64_t index);
 /* Element i of n different series, between -1 and 1, of magnitudes that differ. */
@@ -31,35 +30,37 @@ struct group {
 
 struct optim {
 	char *path;
-	struct nvs_config config; /* may be changed until it is opened, and between */
+	struct nvs_config config; /* may be changed before each open */
 	size_t n;
 	struct nvs_group_spec specs[OPTIM_GROUPS_MAX];
 	void *gradients[OPTIM_GROUPS_MAX]; /* lent; of gradients_dtype */
 	enum nvs_dtype gradients_dtype;
 	struct nvs_optimizer_options options;
-	struct stumble *stumble; /* this I/O engine instead of the configuration's */
+	struct sim *sim; /* the simulated drive of optim_simulate(), or NULL */
 	struct nvs_optimizer *optimizer;
 	struct nvs_step_result result; /* of the last step */
 	struct nvs_error error;
 };
 
 /*
- * A directory of its own (in memory where it can be), AdamW, one buffer in the pool, of as many
- * elements as the longest group has, and the first weights.
+ * A new directory (in memory if possible), AdamW, one buffer with as many elements as the longest
+ * group, and the initial weights.
  */
 void optim_init(struct optim *optim, const struct group *groups, size_t n);
+/* From now on opens it on a simulated drive. */
+void optim_simulate(struct optim *optim);
 int optim_open(struct optim *optim);
-/* Closes the optimizer, which must succeed. */
+/* Closes the optimizer; that must succeed. */
 void optim_shut(struct optim *optim);
-/* The same, if it is open, and frees and removes everything. */
+/* Closes it if it is open, and frees and removes everything. */
 void optim_close(struct optim *optim);
-/* The weights are again as a run begins with them. */
+/* Resets the weights to the initial ones. */
 void optim_first_weights(struct optim *optim);
 
-/* The call returned 0; else prints the error. */
+/* The call must return 0; otherwise prints the error. */
 #define DONE(optim, call) optim_done(optim, call, __FILE__, __LINE__)
 void optim_done(struct optim *optim, int rc, const char *file, int line);
-/* The call returned `code`, and its error says so and has `words` in its text. */
+/* The call must return `code`; its error must have the same code, and `words` in its text. */
 #define REFUSED(optim, call, code, words)                                                          \
 	optim_refused(optim, call, code, words, __FILE__, __LINE__)
 void optim_refused(struct optim *optim, int rc, int code, const char *words, const char *file,
@@ -87,34 +88,11 @@ struct snapshot {
 
 void snapshot_take(struct optim *optim, struct snapshot *snapshot);
 void snapshot_free(struct snapshot *snapshot);
-/* Every bit is the same, else it is printed which is the first that is not. */
+/* All bits must be equal; otherwise prints the first difference. */
 #define SAME(a, b) snapshot_same(a, b, __FILE__, __LINE__)
 void snapshot_same(const struct snapshot *a, const struct snapshot *b, const char *file, int line);
-/* That of the optimizer, now. */
+/* The optimizer's present state must equal the snapshot. */
 #define IS_AS(optim, snapshot) optim_is_as(optim, snapshot, __FILE__, __LINE__)
 void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const char *file, int line);
-
-/* ---- Faults ---- */
-
-/*
- * Does I/Os as they are reaped, without threads, until so many of a direction have been handed
- * over; from there on the next ones of that direction come back with an error, undone.
- */
-struct stumble {
-	struct faults faults; /* faults_fail() and faults_hold() work on it at any time */
-	uint64_t after[2];    /* by direction; I/Os that still go well before */
-	int status[2];	      /* 0: none fails; a negative errno */
-	unsigned times[2];    /* so many do */
-};
-#define STUMBLE_NONE                                                                               \
-	{                                                                                          \
-		.faults = FAULTS_NONE                                                              \
-	}
-extern const struct engine_ops engine_stumble;
-/* Nothing may be in flight. */
-void stumble_set(struct stumble *stumble, enum nvs_direction direction, uint64_t after, int status,
-		 unsigned times);
-/* Nothing fails any more. */
-void stumble_mend(struct stumble *stumble);
 
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drive fails in the middle of a step: it is told where, nothing that was computed is lost,
- * nothing else may come between, and the step that is called again ends with the bits of one that
- * was never disturbed.
+ * The drive fails in the middle of a step: the error names the place, nothing that was computed is
+ * lost, other changes are refused until the step is finished, and the repeated step ends with the
+ * bits of an undisturbed one.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
 
-#define STEPS	3
-#define FOREVER UINT32_MAX
+#define STEPS 3
+#define NEVER UINT64_MAX
 
 static const struct group four[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.1", 9999, NVS_F16},
@@ -39,10 +39,10 @@ static const struct snapshot *due(uint64_t steps)
 
 /* One of several ways to do the same. */
 #define WAYS 6
-static void begin(struct optim *o, struct stumble *stumble, unsigned way)
+static void begin(struct optim *o, unsigned way)
 {
 	optim_init(o, four, LENGTH(four));
-	o->stumble = stumble;
+	optim_simulate(o);
 	o->config.optimizer.pipeline_read = way != 1;
 	o->config.optimizer.pipeline_write = way != 2;
 	o->config.optimizer_max_in_cpu = way == 3 ? 12000 : 0;
@@ -139,16 +139,15 @@ static bool refused_or_done(struct optim *o, uint64_t step)
 
 static void a_step_fails_and_finishes(enum nvs_direction direction, uint64_t after)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	unsigned refused = 0;
 	struct optim o;
 
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
 		optim_lend(&o, 2, 1);
-		stumble_set(&stumble, direction, after, -EIO, 1);
+		sim_fail(o.sim, direction, after, EIO, 1);
 		refused += refused_or_done(&o, 2);
 		assert_int_equal(end(&o), 0);
 	}
@@ -171,24 +170,23 @@ static void a_read_that_fails_is_made_good(void **state)
 
 static void what_fails_for_long_fails_until_it_is_mended(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		enum nvs_direction direction = way % 2 ? NVS_READ : NVS_WRITE;
 
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
 		optim_lend(&o, 2, 1);
-		stumble_set(&stumble, direction, 5, -EIO, FOREVER);
+		sim_fail(o.sim, direction, 5, EIO, SIM_ALWAYS);
 		names_what_failed(&o, optim_step(&o, 2));
 		for (int again = 0; again < 3; again++) {
 			assert_int_equal(step_again(&o), -EIO);
 			nothing_else_may_change(&o);
 		}
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 		finishes(&o, 2);
 		assert_int_equal(end(&o), 0);
 	}
@@ -203,25 +201,24 @@ static void a_step_is_not_done_as_long_as_its_last_write_fails(void **state)
 	static const struct group large[] = {{"a", 400000, NVS_F32}, {"b", 400000, NVS_F32},
 					     {"c", 400000, NVS_F32}, {"d", 400000, NVS_F32},
 					     {"e", 400000, NVS_F32}, {"f", 400000, NVS_F32}};
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
 	optim_init(&o, large, LENGTH(large));
-	o.stumble = &stumble;
+	optim_simulate(&o);
 	DONE(&o, optim_open(&o));
 	for (uint64_t step = 1; step <= 6; step++) {
-		uint64_t before = stumble.faults.ios[NVS_WRITE];
+		uint64_t before = sim_ios(o.sim, NVS_WRITE);
 
 		optim_lend(&o, step, 1);
 		DONE(&o, optim_step(&o, step));
-		before = stumble.faults.ios[NVS_WRITE] - before;
+		before = sim_ios(o.sim, NVS_WRITE) - before;
 		optim_lend(&o, ++step, 1);
-		stumble_set(&stumble, NVS_WRITE, before - 1, -EIO, FOREVER);
+		sim_fail(o.sim, NVS_WRITE, before - 1, EIO, SIM_ALWAYS);
 		assert_int_equal(optim_step(&o, step), -EIO);
 		for (int again = 0; again < 40; again++)
 			assert_int_equal(step_again(&o), -EIO);
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 		DONE(&o, step_again(&o));
 		assert_int_equal(o.result.step, step);
 	}
@@ -231,26 +228,25 @@ static void a_step_is_not_done_as_long_as_its_last_write_fails(void **state)
 /* One after the other, each at another place. */
 static void many_failures_of_one_step_are_made_good(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 	unsigned failed = 0;
 	int rc;
 
 	(void)state;
-	begin(&o, &stumble, 0);
+	begin(&o, 0);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
 	optim_lend(&o, 2, 1);
 	do {
 		if (failed % 2)
-			stumble_set(&stumble, NVS_WRITE, 2, -EIO, 2);
+			sim_fail(o.sim, NVS_WRITE, 2, EIO, 2);
 		else /* the first of them are read ahead, and may fail unseen */
-			stumble_set(&stumble, NVS_READ, 2, -EIO, failed ? 1 : 64);
+			sim_fail(o.sim, NVS_READ, 2, EIO, failed ? 1 : 64);
 		rc = failed ? step_again(&o) : optim_step(&o, 2);
 		failed += rc != 0;
 	} while (rc && failed < 200);
 	assert_true(failed > 3 && !rc);
-	stumble_mend(&stumble);
+	sim_no_faults(o.sim);
 	o.result.norm = due(2)->norm;
 	IS_AS(&o, due(2));
 	optim_run(&o, 3, 3);
@@ -262,16 +258,15 @@ static void many_failures_of_one_step_are_made_good(void **state)
 
 static void the_first_step_is_made_good(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	unsigned refused = 0;
 	struct optim o;
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		DONE(&o, optim_open(&o));
 		optim_lend(&o, 1, 1);
-		stumble_set(&stumble, NVS_WRITE, way % 2 ? 7 : 0, -EIO, 1);
+		sim_fail(o.sim, NVS_WRITE, way % 2 ? 7 : 0, EIO, 1);
 		refused += refused_or_done(&o, 1);
 		assert_int_equal(end(&o), 0);
 	}
@@ -280,17 +275,16 @@ static void the_first_step_is_made_good(void **state)
 
 static void what_can_not_be_begun_is_not_open(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way += 2) {
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		o.config.optimizer.fast_init = false;
-		stumble_set(&stumble, NVS_WRITE, 3, -EIO, FOREVER);
+		sim_fail(o.sim, NVS_WRITE, 3, EIO, SIM_ALWAYS);
 		names_what_failed(&o, optim_open(&o));
 		assert_null(o.optimizer);
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
 		IS_AS(&o, due(1));
@@ -298,20 +292,19 @@ static void what_can_not_be_begun_is_not_open(void **state)
 	}
 }
 
-/* There is room enough, so nobody but the step itself asks how the write ended. */
+/* The pool has room, so only the step itself checks the result of the write. */
 static void the_last_write_of_a_step_is_waited_for(void **state)
 {
 	static const struct group one[] = {{"layers.0", 1000, NVS_F32}};
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
 	optim_init(&o, one, 1);
-	o.stumble = &stumble;
+	optim_simulate(&o);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
 	optim_lend(&o, 2, 1);
-	stumble_set(&stumble, NVS_WRITE, 0, -EIO, 1);
+	sim_fail(o.sim, NVS_WRITE, 0, EIO, 1);
 	names_what_failed(&o, optim_step(&o, 2));
 	DONE(&o, step_again(&o));
 	assert_int_equal(o.result.step, 2);
@@ -321,7 +314,7 @@ static void the_last_write_of_a_step_is_waited_for(void **state)
 /* ---- Gradients that are swapped ---- */
 
 /* All of a step, from where the last one stopped; returns how often it was refused. */
-static unsigned add_all(struct optim *o, uint64_t step, struct stumble *stumble)
+static unsigned add_all(struct optim *o, uint64_t step)
 {
 	unsigned refused = 0;
 
@@ -344,7 +337,7 @@ static unsigned add_all(struct optim *o, uint64_t step, struct stumble *stumble)
 			assert_int_equal(rc, -EIO);
 			assert_true(refused++ < 100);
 			if (refused == 5)
-				stumble_mend(stumble);
+				sim_no_faults(o->sim);
 		}
 	}
 	o->error = (struct nvs_error){0};
@@ -353,18 +346,17 @@ static unsigned add_all(struct optim *o, uint64_t step, struct stumble *stumble)
 
 static void gradients_that_can_not_be_swapped_are_added_later(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 	unsigned refused = 0;
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
-		stumble_set(&stumble, NVS_WRITE, 2, -EIO, way % 2 ? FOREVER : 1);
-		refused += add_all(&o, 2, &stumble);
-		stumble_mend(&stumble);
+		sim_fail(o.sim, NVS_WRITE, 2, EIO, way % 2 ? SIM_ALWAYS : 1);
+		refused += add_all(&o, 2);
+		sim_no_faults(o.sim);
 		DONE(&o, optim_step(&o, 2));
 		IS_AS(&o, due(2));
 		optim_run(&o, 3, STEPS);
@@ -376,7 +368,6 @@ static void gradients_that_can_not_be_swapped_are_added_later(void **state)
 
 static void gradients_that_can_not_be_read_are_not_lost(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
@@ -384,13 +375,13 @@ static void gradients_that_can_not_be_read_are_not_lost(void **state)
 		/* In the pass that sums them, in the step itself, and for long. */
 		static const uint64_t after[] = {0, 30, 1};
 
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
-		assert_int_equal(add_all(&o, 2, &stumble), 0);
-		stumble_set(&stumble, NVS_READ, after[way % 3], -EIO, way % 3 == 2 ? FOREVER : 1);
+		assert_int_equal(add_all(&o, 2), 0);
+		sim_fail(o.sim, NVS_READ, after[way % 3], EIO, way % 3 == 2 ? SIM_ALWAYS : 1);
 		names_what_failed(&o, optim_step(&o, 2));
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 		DONE(&o, optim_step(&o, 2));
 		assert_int_equal(o.result.step, 2);
 		o.result.norm = due(2)->norm;
@@ -405,21 +396,20 @@ static void gradients_that_can_not_be_read_are_not_lost(void **state)
 
 static void state_that_can_not_be_read_is_told(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	static float data[20001];
 	struct optim o;
 
 	(void)state;
-	begin(&o, &stumble, 0);
+	begin(&o, 0);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
 	for (size_t i = 0; i < o.n; i++) {
-		stumble_set(&stumble, NVS_READ, 0, -EIO, FOREVER);
+		sim_fail(o.sim, NVS_READ, 0, EIO, SIM_ALWAYS);
 		names_what_failed(&o, nvs_optimizer_get(o.optimizer, i, NVS_EXP_AVG, 0,
 							four[i].numel, data, &o.error));
 		names_what_failed(
 			&o, nvs_optimizer_set(o.optimizer, i, NVS_EXP_AVG, 5, 17, data, &o.error));
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 	}
 	/* That was no step: anything may be done. */
 	IS_AS(&o, due(1));
@@ -430,50 +420,47 @@ static void state_that_can_not_be_read_is_told(void **state)
 
 static void it_can_be_closed_after_a_failure(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
 	for (unsigned way = 0; way < 2 * WAYS; way++) {
 		bool keep = way % 2, mended = way / 3 % 2;
 
-		begin(&o, &stumble, way / 2);
+		begin(&o, way / 2);
 		o.config.keep = keep;
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
 		optim_lend(&o, 2, 1);
-		stumble_set(&stumble, NVS_WRITE, 4, -EIO, FOREVER);
+		sim_fail(o.sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
 		assert_int_equal(optim_step(&o, 2), -EIO);
 		if (mended)
-			stumble_mend(&stumble);
+			sim_no_faults(o.sim);
 		if (keep && !mended)
 			assert_true(end(&o) < 0);
 		else
 			end(&o);
-		stumble_mend(&stumble);
 	}
 }
 
 /* Closed while the drive fails, the next run finds what was committed. */
 static void what_was_committed_outlives_a_drive_that_fails(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		o.config.keep = true;
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
 		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
 		optim_lend(&o, 2, 1);
-		stumble_set(&stumble, NVS_WRITE, 9, -EIO, FOREVER);
+		sim_fail(o.sim, NVS_WRITE, 9, EIO, SIM_ALWAYS);
 		assert_int_equal(optim_step(&o, 2), -EIO);
 		assert_true(nvs_optimizer_commit(o.optimizer, &o.error) < 0);
 		assert_true(nvs_optimizer_close(o.optimizer, &o.error) < 0);
 		o.optimizer = NULL;
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 		DONE(&o, optim_open(&o));
 		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
 		o.result.norm = due(1)->norm;
@@ -487,25 +474,24 @@ static void what_was_committed_outlives_a_drive_that_fails(void **state)
 /* Committed in the middle of a step, the next run finishes that one first. */
 static void a_step_that_was_not_finished_is_finished_by_the_next_run(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		bool added = way / 2 % 2;
 
-		begin(&o, &stumble, way);
+		begin(&o, way);
 		o.config.keep = true;
 		DONE(&o, optim_open(&o));
 		optim_run(&o, 1, 1);
 		if (added)
-			add_all(&o, 2, &stumble);
+			add_all(&o, 2);
 		else
 			optim_lend(&o, 2, 1);
 		/* Reading added gradients would fail before the step has begun. */
-		stumble_set(&stumble, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, -EIO, FOREVER);
+		sim_fail(o.sim, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, EIO, SIM_ALWAYS);
 		assert_int_equal(optim_step(&o, 2), -EIO);
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 		optim_shut(&o);
 		DONE(&o, optim_open(&o));
 		if (!added) {
@@ -520,15 +506,14 @@ static void a_step_that_was_not_finished_is_finished_by_the_next_run(void **stat
 
 static void a_commit_that_failed_can_be_made_again(void **state)
 {
-	struct stumble stumble = STUMBLE_NONE;
 	struct optim o;
 
 	(void)state;
-	begin(&o, &stumble, 3);
+	begin(&o, 3);
 	o.config.keep = true;
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
-	stumble_set(&stumble, NVS_WRITE, 2, -EIO, 1);
+	sim_fail(o.sim, NVS_WRITE, 2, EIO, 1);
 	assert_int_equal(nvs_optimizer_commit(o.optimizer, &o.error), -EIO);
 	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
 	IS_AS(&o, due(1));
@@ -551,23 +536,22 @@ static int leave_all(void **state)
 static void one_failure_in_a_commit_is_over_when_the_drive_works_again(void **state)
 {
 	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
-	struct stumble stumble = STUMBLE_NONE;
 	struct snapshot before;
 	struct optim o;
 	unsigned failed = 0;
 
 	(void)state;
 	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
-		begin(&o, &stumble, 0);
+		begin(&o, 0);
 		o.config.keep = o.config.optimizer.fast_init = true;
 		o.config.optimizer_max_in_cpu = i % 2 ? 12000 : 40000;
 		DONE(&o, optim_open(&o));
 		DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, due(1)->parts[0][0],
 						      &o.error));
 		DONE(&o, optim_step(&o, 1));
-		stumble_set(&stumble, NVS_WRITE, positions[i / 2], -EIO, 1);
+		sim_fail(o.sim, NVS_WRITE, positions[i / 2], EIO, 1);
 		failed += nvs_optimizer_commit(o.optimizer, &o.error) != 0;
-		stumble_mend(&stumble);
+		sim_no_faults(o.sim);
 		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
 		optim_run(&o, 2, 2);
 		snapshot_take(&o, &before);
@@ -582,20 +566,19 @@ static void one_failure_in_a_commit_is_over_when_the_drive_works_again(void **st
 
 /* One step of one group, and one of all, which begins with tiles that are there and ends with new
  * ones. */
-static void two_steps(struct optim *o, struct stumble *stumble, enum nvs_direction direction,
-		      uint64_t after)
+static void two_steps(struct optim *o, enum nvs_direction direction, uint64_t after)
 {
 	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 3, NVS_F32, due(1)->parts[3][0],
 					     &o->error));
 	DONE(o, optim_step(o, 1));
 	optim_lend(o, 2, 1);
-	if (after == FOREVER) {
+	if (after == NEVER) {
 		DONE(o, optim_step(o, 2));
 		return;
 	}
-	stumble_set(stumble, direction, after, -EIO, 64);
+	sim_fail(o->sim, direction, after, EIO, 64);
 	assert_int_equal(optim_step(o, 2), -EIO);
-	stumble_mend(stumble);
+	sim_no_faults(o->sim);
 	optim_shut(o);
 	DONE(o, optim_open(o));
 	optim_lend(o, 2, 1);
@@ -607,17 +590,16 @@ static void a_step_that_failed_is_kept_when_it_is_closed(void **state)
 	static const struct {
 		enum nvs_direction direction;
 		uint64_t after;
-	} faults[] = {{NVS_READ, FOREVER}, {NVS_READ, 0}, {NVS_WRITE, 0}, {NVS_WRITE, 5}};
-	struct stumble stumble = STUMBLE_NONE;
+	} faults[] = {{NVS_READ, NEVER}, {NVS_READ, 0}, {NVS_WRITE, 0}, {NVS_WRITE, 5}};
 	struct snapshot straight, now;
 	struct optim o;
 
 	(void)state;
 	for (size_t i = 0; i < LENGTH(faults); i++) {
-		begin(&o, &stumble, 0);
+		begin(&o, 0);
 		o.config.keep = o.config.optimizer.fast_init = true;
 		DONE(&o, optim_open(&o));
-		two_steps(&o, &stumble, faults[i].direction, faults[i].after);
+		two_steps(&o, faults[i].direction, faults[i].after);
 		snapshot_take(&o, i ? &now : &straight);
 		if (i) {
 			now.norm = straight.norm;

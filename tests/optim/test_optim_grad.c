@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients: lent or added in pieces, also more than the pool holds; their norm, clipping and loss
- * scale. Numbers in tables were worked out apart from the library, in plain double arithmetic.
+ * Gradients: lent or added piece by piece, also more than the pool holds; their norm, clipping and
+ * loss scale. The expected numbers were computed without the library, in double arithmetic.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>

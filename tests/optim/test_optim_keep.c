@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers whose store is kept: a run that is stopped and taken up again gives the bits of one
- * that ran through, other groups are told from these, and after a crash the state is that of the
+ * Optimizers with a kept store: a run that is stopped and resumed computes the bits of an
+ * uninterrupted one, a store of other groups is refused, and after a crash the state is that of the
  * last commit.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>

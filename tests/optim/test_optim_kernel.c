@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arithmetic of a step: Adam against a reference in double, conversions against a reference
- * that knows element types by their definition, and every kernel that this processor has against
- * the plain one, bit for bit. Seeds are printed. It needs nothing of the machine.
+ * The arithmetic of a step: Adam against a reference in double, conversions against the element
+ * types' definitions, and every kernel that this processor supports against the plain one, bit by
+ * bit. Seeds are printed.
  */
 #include "optim/kernel.h"
 
@@ -185,7 +185,7 @@ static void test_every_half_becomes_its_value_and_comes_back(void **state)
 	}
 }
 
-/* Each value of the type, the middle between it and the next, and what is next to the middle. */
+/* Each value of the type, the midpoint to the next, and the neighbours of the midpoint. */
 static size_t make_hard_to_round(float *hard, enum nvs_dtype dtype)
 {
 	size_t n = 0;

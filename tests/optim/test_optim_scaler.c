@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loss scale: what it is after each step of patterns of overflow. The expected values were
- * worked out by hand from DeepSpeed's rules.
+ * The loss scale after each step of patterns of overflow. The expected values were derived by hand
+ * from DeepSpeed's rules.
  */
 #include "optim/scaler.h"
 
@@ -9,11 +9,18 @@
 #include <math.h>
 #include <string.h>
 
-#include "support.h"
+#include "support/support.h"
+
+static void expect_update(struct scaler *scaler, const struct nvs_fp16_config *config,
+			  bool overflow, int rc, double scale)
+{
+	assert_int_equal(scaler_update(scaler, config, overflow), rc);
+	assert_true(scaler->scale == scale);
+}
 
 /* ---- Patterns ---- */
 
-#define REFUSED 100 /* added to the power of two: -ERANGE, and the scale is still that */
+#define REFUSED 100 /* added to a power: the step returns -ERANGE, and the scale stays */
 
 #define FP16(power, window, hysteresis_, consecutive, least)                                       \
 	{                                                                                          \
@@ -26,7 +33,7 @@ struct pattern {
 	const char *name;
 	struct nvs_fp16_config config;
 	const char *steps; /* 'X': overflow */
-	int powers[12];	   /* of two, of the scale behind each step */
+	int powers[12];	   /* log2 of the scale after each step */
 };
 
 static const struct pattern patterns[] = {
@@ -101,20 +108,16 @@ static void the_scale_follows_the_pattern_of_overflows(void **state)
 	}
 }
 
-static void a_least_scale_need_not_be_a_power_of_two(void **state)
+static void min_loss_scale_need_not_be_a_power_of_two(void **state)
 {
 	struct nvs_fp16_config config = FP16(3, 1, 1, false, 3);
 	struct scaler scaler = scaler_init(&config);
 
 	(void)state;
-	assert_int_equal(scaler_update(&scaler, &config, true), 0);
-	assert_true(scaler.scale == 4);
-	assert_int_equal(scaler_update(&scaler, &config, true), 0);
-	assert_true(scaler.scale == 3);
-	assert_int_equal(scaler_update(&scaler, &config, true), -ERANGE);
-	assert_true(scaler.scale == 3);
-	assert_int_equal(scaler_update(&scaler, &config, false), 0);
-	assert_true(scaler.scale == 6);
+	expect_update(&scaler, &config, true, 0, 4);
+	expect_update(&scaler, &config, true, 0, 3);
+	expect_update(&scaler, &config, true, -ERANGE, 3);
+	expect_update(&scaler, &config, false, 0, 6);
 }
 
 static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state)
@@ -127,20 +130,16 @@ static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state
 	config.fp16.enabled = true;
 	scaler = scaler_init(&config.fp16);
 	for (unsigned i = 0; i < 999; i++) {
-		assert_int_equal(scaler_update(&scaler, &config.fp16, false), 0);
-		assert_true(scaler.scale == 65536);
+		expect_update(&scaler, &config.fp16, false, 0, 65536);
 	}
-	assert_int_equal(scaler_update(&scaler, &config.fp16, false), 0);
-	assert_true(scaler.scale == 131072);
-	/* The first overflow passes, the second halves. */
-	assert_int_equal(scaler_update(&scaler, &config.fp16, true), 0);
-	assert_true(scaler.scale == 131072);
-	assert_int_equal(scaler_update(&scaler, &config.fp16, true), 0);
-	assert_true(scaler.scale == 65536);
+	expect_update(&scaler, &config.fp16, false, 0, 131072);
+	/* The first overflow spends hysteresis, the second halves the scale. */
+	expect_update(&scaler, &config.fp16, true, 0, 131072);
+	expect_update(&scaler, &config.fp16, true, 0, 65536);
 	nvs_config_free(&config);
 }
 
-/* ---- What never changes ---- */
+/* ---- Fixed scales ---- */
 
 static void never_changes(const struct nvs_fp16_config *config, double scale)
 {
@@ -177,7 +176,7 @@ static void without_fp16_the_scale_is_one_whatever_its_keys_say(void **state)
 
 /* ---- From run to run ---- */
 
-static void a_run_that_is_taken_up_goes_on_as_if_it_had_not_ended(void **state)
+static void a_resumed_run_continues_the_pattern(void **state)
 {
 	const struct nvs_fp16_config *config = &patterns[6].config;
 	const char *steps = patterns[6].steps;
@@ -199,27 +198,26 @@ static void a_run_that_is_taken_up_goes_on_as_if_it_had_not_ended(void **state)
 	}
 }
 
-static void hysteresis_that_was_configured_away_is_not_spent(void **state)
+static void hysteresis_lowered_between_runs_takes_effect(void **state)
 {
 	struct nvs_fp16_config config = FP16(4, 10, 3, false, 1);
 	struct scaler scaler = scaler_init(&config);
 
 	(void)state;
 	config.hysteresis = 1;
-	assert_int_equal(scaler_update(&scaler, &config, true), 0);
-	assert_true(scaler.scale == 8);
+	expect_update(&scaler, &config, true, 0, 8);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(the_scale_follows_the_pattern_of_overflows),
-		test(a_least_scale_need_not_be_a_power_of_two),
+		test(min_loss_scale_need_not_be_a_power_of_two),
 		test(defaults_begin_at_65536_and_double_every_thousand_steps),
 		test(a_fixed_scale_never_changes),
 		test(without_fp16_the_scale_is_one_whatever_its_keys_say),
-		test(a_run_that_is_taken_up_goes_on_as_if_it_had_not_ended),
-		test(hysteresis_that_was_configured_away_is_not_spent),
+		test(a_resumed_run_continues_the_pattern),
+		test(hysteresis_lowered_between_runs_takes_effect),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

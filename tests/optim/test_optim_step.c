@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of the optimizer: they follow Adam, they give the same bits however state is cut up, cached
- * and moved, and they move no more bytes than they have to. Also what is refused when it is opened,
- * updates of the caller's own, and state taken out and put in.
+ * Steps of the optimizer: they follow Adam, compute the same bits however state is tiled, cached
+ * and moved, and move no more bytes than necessary. Also refusals on open, the caller's update
+ * functions, and reading and writing state.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -692,7 +692,7 @@ static void take_order(void *arg, const struct nvs_update *update)
 	order->last = update->group;
 }
 
-/* What is resident at the end of a step is what the next one begins with. */
+/* The next step begins with the tiles that are resident at the end of this one. */
 static void steps_walk_to_and_fro(void **state)
 {
 	struct order order;
@@ -755,7 +755,7 @@ static void state_can_be_taken_out_and_put_in(void **state)
 	optim_close(&from);
 }
 
-/* Set before the first step, state is not made anew in it. */
+/* The first step does not reset state that was set before it. */
 static void what_was_set_before_the_first_step_stays(void **state)
 {
 	static const struct group groups[] = {{"a", 5000, NVS_BF16}, {"b", 5000, NVS_F32}};

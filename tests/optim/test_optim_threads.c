@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The threads that compute: each runs a task once, all at the same time, bound where they should
- * be, and asleep in between. Run from the top of the tree.
+ * The compute threads: each runs a task once, all concurrently, bound to their cores, and asleep
+ * between tasks. Run from the top of the tree.
  */
 #include "optim/threads.h"
 
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "support.h"
+#include "support/support.h"
 
 #define MANY	8
 #define PATIENT 20000 /* ms; that something which must happen may take */
@@ -344,7 +344,7 @@ static int open_under_limits(void *arg)
 		if (rc) {
 			EXPECT(rc == -EAGAIN && error.code == -EAGAIN && !threads);
 			EXPECT(strstr(error.text, "optimizer_threads") &&
-			       strstr(error.text, " of 8 threads"));
+			       strstr(error.text, " of 8 compute threads"));
 			failures++;
 		}
 		threads_close(threads);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: leases of any length against a plain model, how full it gets before a lease has to
- * wait, and what its memory is: locked as far as the limits let it be, in huge pages where there
- * are some.
+ * The pool: leases of any length against a plain model, how full it gets before a lease must wait,
+ * and its memory: locked as far as the limits allow, in huge pages if available.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,7 +12,7 @@
 #include <unistd.h>
 
 #include "pool/pool.h"
-#include "support.h"
+#include "support/support.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)
@@ -138,18 +137,18 @@ static void return_some(struct pool *pool, struct lease *lease, unsigned number,
 			fail_msg("another lease has written to lease %u", number);
 	if (part == units) {
 		own(pool, lease->data, lease->nbytes, number, 0);
-		pool_return(pool, lease->data, lease->nbytes);
+		pool_release(pool, lease->data, lease->nbytes);
 		lease->data = NULL;
 	} else if (random_below(random, 2)) {
 		own(pool, lease->data, part * UNIT, number, 0);
-		pool_return(pool, lease->data, part * UNIT);
+		pool_release(pool, lease->data, part * UNIT);
 		lease->data += part * UNIT;
 		lease->nbytes -= part * UNIT;
 	} else {
 		uint64_t kept = (units - part) * UNIT;
 
 		own(pool, lease->data + kept, lease->nbytes - kept, number, 0);
-		pool_return(pool, lease->data + kept, lease->nbytes - kept);
+		pool_release(pool, lease->data + kept, lease->nbytes - kept);
 		lease->nbytes = kept;
 	}
 }
@@ -179,7 +178,7 @@ static void leases_of_any_length_never_overlap_and_fit_wherever_there_is_room(vo
 	assert_true(refused > 100);
 	for (unsigned i = 0; i < LEASES_MAX; i++)
 		if (leases[i].data)
-			pool_return(pool, leases[i].data, leases[i].nbytes);
+			pool_release(pool, leases[i].data, leases[i].nbytes);
 	assert_int_equal(stats_of(pool).used, 0);
 	assert_int_equal(stats_of(pool).largest_free, POOL_UNITS * UNIT);
 	pool_close(pool);
@@ -198,12 +197,12 @@ static void the_whole_pool_is_one_lease(void **state)
 	memset(data, 1, pool_bytes(pool));
 	assert_null(pool_lease(pool, 1));
 	assert_int_equal(stats_of(pool).largest_free, 0);
-	/* Any part of it may be given back by itself. */
-	pool_return(pool, data + 5 * UNIT, UNIT);
-	pool_return(pool, data + 7 * UNIT, UNIT);
+	/* Any part of it may be released by itself. */
+	pool_release(pool, data + 5 * UNIT, UNIT);
+	pool_release(pool, data + 7 * UNIT, UNIT);
 	assert_int_equal(stats_of(pool).largest_free, UNIT);
 	assert_null(pool_lease(pool, UNIT + 1));
-	pool_return(pool, data + 6 * UNIT, UNIT);
+	pool_release(pool, data + 6 * UNIT, UNIT);
 	assert_int_equal(stats_of(pool).largest_free, 3 * UNIT);
 	assert_ptr_equal(pool_lease(pool, 2 * UNIT + 1), data + 5 * UNIT);
 	pool_close(pool);
@@ -219,8 +218,8 @@ static void neighbours_lie_side_by_side(void **state)
 	assert_ptr_equal(b, a + UNIT);
 	assert_ptr_equal(c, b + UNIT);
 	/* What comes free is taken again from the lowest address. */
-	pool_return(pool, a, 1);
-	pool_return(pool, b, UNIT);
+	pool_release(pool, a, 1);
+	pool_release(pool, b, UNIT);
 	assert_ptr_equal(pool_lease(pool, 3 * UNIT), c + UNIT);
 	assert_ptr_equal(pool_lease(pool, 2 * UNIT), a);
 	pool_close(pool);
@@ -247,12 +246,12 @@ static void books_that_are_prepared_take_that_many_runs(void **state)
 	assert_int_equal(pool_prepare(pool, n * 2), 0);
 	assert_non_null(pool_lease(pool, n * 2));
 	for (unsigned i = 0; i < n; i++)
-		pool_return(pool, (char *)pool_data(pool) + i * 2, 1);
+		pool_release(pool, (char *)pool_data(pool) + i * 2, 1);
 	assert_int_equal(stats_of(pool).used, n);
 	assert_int_equal(stats_of(pool).largest_free, 1);
 	assert_null(pool_lease(pool, 2));
 	for (unsigned i = 0; i < n; i++)
-		pool_return(pool, (char *)pool_data(pool) + i * 2 + 1, 1);
+		pool_release(pool, (char *)pool_data(pool) + i * 2 + 1, 1);
 	assert_int_equal(stats_of(pool).largest_free, n * 2);
 	pool_close(pool);
 }
@@ -266,7 +265,7 @@ static void waits_are_counted_with_what_was_used_at_the_first(void **state)
 	assert_int_equal(stats_of(pool).waits, 0);
 	assert_int_equal(stats_of(pool).used_at_first_wait, 0);
 	pool_note_wait(pool);
-	pool_return(pool, data, UNIT);
+	pool_release(pool, data, UNIT);
 	pool_note_wait(pool);
 	assert_int_equal(stats_of(pool).waits, 2);
 	assert_int_equal(stats_of(pool).used_at_first_wait, 5 * UNIT);
@@ -343,7 +342,7 @@ static void swap_in(struct steps *steps, struct pool *pool, unsigned i)
 		unsigned oldest = steps->oldest++ % TENSORS;
 
 		assert_true(steps->oldest <= i);
-		pool_return(pool, steps->data[oldest], model[oldest]);
+		pool_release(pool, steps->data[oldest], model[oldest]);
 		data = pool_lease(pool, nbytes);
 	}
 	steps->data[i % TENSORS] = data;
@@ -477,7 +476,7 @@ static int open_under_a_limit(void *arg)
 	EXPECT(pool_locked(pool) == stats_of(pool).locked);
 	EXPECT(locked_by_process() == pool_locked(pool) + 3 * MIB);
 	EXPECT(strstr(heard.text, "of the pool's 64 MiB"));
-	EXPECT(strstr(heard.text, "be locked"));
+	EXPECT(strstr(heard.text, "the memlock limit allows locking only"));
 	data = pool_lease(pool, 64 * MIB);
 	EXPECT(data);
 	memset(data, 1, 64 * MIB);
@@ -647,7 +646,7 @@ static int restore_hugepages(void **state)
 	return 0;
 }
 
-/* So many more than there are; false, with the reason printed, where the machine gives none. */
+/* Reserves n more huge pages; returns false and prints the reason if the machine has none. */
 static bool reserve_hugepages(long n)
 {
 	long before;

@@ -1,11 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The fuzz targets, from their seeds on, for a fixed number of inputs that are the same in each run;
-# `make fuzz` runs them at length. They have sanitizers of their own, so a sanitized build does not
-# run them again.
+# Runs each fuzz target from its seeds for a fixed number of inputs, the same in each run; `make fuzz`
+# runs them at length. The targets are built with sanitizers, so a sanitized build skips this test.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+cd "$(dirname "$0")/../.." || exit
 build=${BUILD:-build}
 status=0
 

@@ -1,10 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The public header by itself, as a user's compiler sees it: strict C11 and C++17, from each
-# compiler that is there.
+# The public header alone compiles as strict C11 and C++17 with each compiler that is installed.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+cd "$(dirname "$0")/../.." || exit
 status=0
 
 compiles() {

@@ -1,17 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What `make install` puts down is what a user needs: both libraries export the public functions and
-# nothing else, every function has its manual page, and the example builds against it through
-# pkg-config, dynamic and static, and runs. All under $BUILD; nothing outside is touched.
+# `make install` installs what a user needs: both libraries export the public functions and nothing
+# else, every function has a manual page, and the example builds through pkg-config, dynamic and
+# static, and runs. Everything is staged by DESTDIR under $BUILD. test_documents.py installs into a
+# prefix without DESTDIR, and links as the README says.
 # shellcheck disable=SC2317 # check() calls the functions
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+cd "$(dirname "$0")/../.." || exit
 build=${BUILD:-build}
 cc=${CC:-gcc}
 read -ra sanitize <<<"${SANITIZE_FLAGS:-}"
 work=$(realpath -m "$build")/installed
-prefix=/opt/nvswap # not where this machine has anything
+prefix=/opt/nvswap # a prefix that is not in use
 stage=$work$prefix
 status=0
 
@@ -26,7 +27,7 @@ check() {
 	fi
 }
 
-# A make of its own, whatever is asked of one above this test; the flags are in the environment.
+# Independent of the make that runs this test; the compiler flags are in the environment.
 staged_make() {
 	mkdir -p "$work/store"
 	env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory PREFIX="$prefix" \
@@ -39,15 +40,15 @@ functions() {
 }
 
 exports() { # nm's arguments
-	# __odr_asan and the like are the sanitizer's own.
+	# The sanitizers export symbols such as __odr_asan.
 	nm --defined-only --extern-only --format=posix "$@" | awk 'NF > 2 && $2 != "A" { print $1 }' |
 		sed 's/@.*//' | grep -v '^__\(odr_\)\?[at]san' | sort
 }
 
 exports_the_header() { diff <(functions) <(exports "$@"); }
 
-# The .pc of the staged copy, with the stage before its paths: relative, for pkg-config's flags may
-# not have spaces in them, and the path to this tree may.
+# The staged .pc file with the stage before its paths. The paths are relative because pkg-config's
+# flags cannot contain spaces, and the path of this tree can.
 pc() {
 	local root
 	root=$(realpath --relative-to=. "$stage")
@@ -90,7 +91,7 @@ pages_are_there() {
 	done
 }
 
-# What is put where bash looks for it completes, and the page is that of the tables of options.
+# The installed page is the generated one, and the completion registers with bash.
 page_and_completion_are_those_built() {
 	cmp "$build/nvswap.1" "$stage/share/man/man1/nvswap.1" &&
 		! grep -q '^@' "$stage/share/man/man1/nvswap.1" &&

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-The manual pages, the README and docs/ say what is there: the prototypes of the public header, and
-the options that each command lists under --help. And the pages are clean, as far as mandoc is here
-to tell.
+The manual pages, the README and docs/ agree with the public header and with --help: prototypes,
+commands, options and links. mandoc, where it is installed, finds nothing wrong with the pages.
 """
 
 import os
@@ -15,7 +14,7 @@ import sys
 
 import checks
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 COMMAND = BUILD / "nvswap"
 
@@ -100,6 +99,31 @@ def tables_in_documents_are_current():
     return agree
 
 
+def links_in_documents_lead_to_files():
+    agree, seen = True, 0
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]:
+        for link in re.findall(r"\]\(([^):#]+)\)", document.read_text()):
+            seen += 1
+            if not (document.parent / link).exists():
+                print(f"{document.relative_to(ROOT)}: there is no {link}")
+                agree = False
+    return agree and seen > 10
+
+
+def sources_named_in_documents_exist():
+    sources = {str(path.relative_to(ROOT)) for folder in ("src", "include", "tests", "bench", "fuzz",
+               "scripts", "examples") for path in (ROOT / folder).rglob("*")}
+    agree, seen = True, 0
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for name in re.findall(r"`([a-z][a-z0-9_/-]*\.(?:[ch]|sh|py|ini|json))`", document.read_text()):
+            seen += 1
+            if name != "ds_config.json" and not (ROOT / name).exists() and not any(
+                    source.endswith(f"/{name}") for source in sources):
+                print(f"{document.relative_to(ROOT)}: there is no {name}")
+                agree = False
+    return agree and seen > 50
+
+
 def examples_name_options_that_are_there():
     known = {command: {"help", *listed_by(command, start="(?: +also )?--")}
              for command in commands()}
@@ -125,7 +149,8 @@ def pages_are_clean():
 def main():
     return checks.run((prototypes_are_the_headers, options_are_those_of_help,
                        keys_of_job_files_are_those_of_help, synopsis_has_every_command,
-                       tables_in_documents_are_current, examples_name_options_that_are_there,
+                       tables_in_documents_are_current, links_in_documents_lead_to_files,
+                       sources_named_in_documents_exist, examples_name_options_that_are_there,
                        pages_are_clean))
 
 

@@ -1,10 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shapes in bench/models are those that the script makes, which checks them against the totals
-# that the models are known to have.
+# The shapes in bench/models are those that the script generates, and have the known totals.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+cd "$(dirname "$0")/../.." || exit
 
 if python3 bench/models/make_models.py --check; then
 	echo "ok model_shapes_are_what_the_script_makes"

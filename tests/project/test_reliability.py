@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-docs/reliability.md names a test for every promise, and each of these is there and is run.
+docs/reliability.md names a test for every promise, and each of these tests exists and is run.
 """
 
 import pathlib
 import re
 import sys
 
-TESTS = pathlib.Path(__file__).resolve().parent
-PAGE = TESTS.parent / "docs/reliability.md"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reliability.md"
+SOURCES = {path.name: path for path in (ROOT / "tests").rglob("test_*.*")}
 
 
 def is_run(source, name):
-    """Whether a program lists the test beside defining it, or a script has its name or makes it."""
+    """Whether a program defines and lists the test, or a script has its name or composes it."""
     text = source.read_text()
     if source.suffix == ".c":
         return len(re.findall(rf"\b{name}\b", text)) > 1
@@ -28,8 +29,8 @@ def wrong_with(promise, tests):
         return [f"no test is named for: {promise}"]
     missing = []
     for file, name in named:
-        source = TESTS / file
-        if not source.is_file():
+        source = SOURCES.get(file)
+        if not source:
             missing.append(f"{file} is not there, for: {promise}")
         elif not is_run(source, name):
             missing.append(f"{file} does not run {name}, for: {promise}")

@@ -3,8 +3,8 @@
  * What the tests of the store share: a directory of their own under build/tmp, an aio, a log that
  * remembers, and small ways to open a store and to look at its files.
  */
-#ifndef TESTS_STORE_FIXTURE_H
-#define TESTS_STORE_FIXTURE_H
+#ifndef TESTS_STORE_STORE_FIXTURE_H
+#define TESTS_STORE_STORE_FIXTURE_H
 
 #include <errno.h>
 #include <fcntl.h>
@@ -84,6 +84,7 @@ static inline int close_aio(void **state)
 	return 0;
 }
 
+/* The root, and in it a, b, c and d for stores of several paths. */
 static inline int make_root(void **state)
 {
 	(void)state;
@@ -93,7 +94,16 @@ static inline int make_root(void **state)
 	snprintf(root, sizeof(root), "build/tmp/store.XXXXXX");
 	log_text[0] = 0;
 	memset(&error, 0, sizeof(error));
-	return mkdtemp(root) ? 0 : -1;
+	if (!mkdtemp(root))
+		return -1;
+	for (const char *name = "abcd"; *name; name++) {
+		char path[80];
+
+		snprintf(path, sizeof(path), "%s/%c", root, *name);
+		if (mkdir(path, 0700))
+			return -1;
+	}
+	return 0;
 }
 
 static inline int remove_root(void **state)

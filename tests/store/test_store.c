@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store on directories and in host memory: what it makes there, what it refuses, its lock, and
- * the space that it reserves. Kept stores are in test_store_kept.c, drives in test_store_drives.c.
+ * The store in directories and in host memory: files, refusals, the lock, and reserved space. For
+ * kept stores see test_store_kept.c, for drives test_store_drives.c.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
-#include "store_fixture.h"
+#include "store/store_fixture.h"
 
 /* ---- System calls, as the store sees them while a test wants something to happen there ---- */
 
@@ -80,15 +80,15 @@ static void descriptors_close_on_exec(void **state)
 	store_close(store);
 }
 
-static void last_component_of_the_path_is_made(void **state)
+static void a_missing_path_is_refused_and_not_made(void **state)
 {
-	struct store *store = must_open((struct how){.paths = {"new"}});
-
 	(void)state;
-	assert_int_equal(mode_of(at("new")), S_IFDIR | 0700);
-	store_close(store);
-	must_not_open((struct how){.paths = {"a/b"}}, -ENOENT, "a/b");
-	assert_int_equal(mode_of(at("a")), 0);
+	must_not_open((struct how){.paths = {"new"}}, -ENOENT, "/new does not exist");
+	assert_non_null(strstr(error.text, "is the drive mounted?"));
+	assert_non_null(strstr(error.text, "mkdir -p '"));
+	assert_int_equal(mode_of(at("new")), 0);
+	must_not_open((struct how){.paths = {"a", "a/b"}, .npaths = 2}, -ENOENT, "a/b does not");
+	assert_int_equal(mode_of(at("a/nvswap")), 0);
 }
 
 static void path_that_is_a_file_is_refused(void **state)
@@ -121,7 +121,7 @@ static void modes_that_let_others_in_are_tightened_and_said(void **state)
 	struct store *store = must_open((struct how){.rank = 0});
 
 	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
-	assert_non_null(strstr(log_text, "was open to others (mode 0755)"));
+	assert_non_null(strstr(log_text, "was accessible to other users (mode 0755)"));
 	store_close(store);
 }
 
@@ -232,7 +232,7 @@ static void second_process_is_locked_out(void **state)
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	must_not_open((struct how){.rank = 3}, -EBUSY, "holds the store at");
+	must_not_open((struct how){.rank = 3}, -EBUSY, "has locked the store at");
 	store_close(must_open((struct how){.rank = 4}));
 	store_close(store);
 	store_close(must_open((struct how){.rank = 3}));
@@ -253,7 +253,7 @@ struct rival {
 	bool wrong;
 };
 
-/* Opens and closes one and the same store 100 times, beside others who do the same. */
+/* Opens and closes one store 100 times, while other threads do the same. */
 static void *rival_run(void *arg)
 {
 	struct rival *rival = arg;
@@ -329,7 +329,7 @@ static void a_file_that_goes_while_it_is_locked_is_not_taken_for_the_store(void 
 		assert_int_equal(stat(at(DATA), &named), 0);
 		assert_int_equal(fstat(store->members[0].fd, &held), 0);
 		assert_int_equal(named.st_ino, held.st_ino);
-		must_not_open((struct how){.rank = 0}, -EBUSY, "holds the store at");
+		must_not_open((struct how){.rank = 0}, -EBUSY, "has locked the store at");
 		store_close(store);
 	}
 }
@@ -350,7 +350,7 @@ static void what_a_crash_left_is_used_again_and_said(void **state)
 		write_file(at(DATA), "left", 4, MIB(9));
 		log_text[0] = 0;
 		store = must_open((struct how){.keep = keep});
-		assert_non_null(strstr(log_text, "left by a run that crashed"));
+		assert_non_null(strstr(log_text, "left by a crashed run"));
 		assert_int_equal(size_of(at(DATA)), MIB(1));
 		assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 		assert_int_equal(offset, 0);
@@ -676,7 +676,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		store_test(files_are_private),
 		store_test(descriptors_close_on_exec),
-		store_test(last_component_of_the_path_is_made),
+		store_test(a_missing_path_is_refused_and_not_made),
 		store_test(path_that_is_a_file_is_refused),
 		store_test(nothing_remains_of_a_store_that_is_not_kept),
 		store_test(modes_that_let_others_in_are_tightened_and_said),

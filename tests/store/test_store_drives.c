@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store on real drives as far as a machine can be made to have them: a small ext4 that runs
- * full, and raw block devices, both on loop devices. Those go away with their last descriptor, and
- * mounts are made in a mount namespace of this process, so nothing stays behind however it ends.
+ * The store on loop devices: a small ext4 that runs full, and raw block devices. Loop devices end
+ * with their last descriptor and mounts with this process's mount namespace, so nothing stays
+ * behind.
  */
 #include <linux/loop.h>
 #include <sched.h>
@@ -10,7 +10,7 @@
 #include <sys/mount.h>
 
 #include "base/clock.h"
-#include "store_fixture.h"
+#include "store/store_fixture.h"
 
 static const char *missing; /* why there can be no loop device; NULL: there can */
 static const char *missing_ext4;
@@ -205,6 +205,7 @@ static void members_shrink_back_when_one_is_full(void **state)
 	need(missing);
 	need(missing_ext4);
 	mount_ext4(&loop, MIB(64));
+	assert_int_equal(mkdir(at("plain"), 0700), 0);
 	store = must_open((struct how){.paths = {"plain", "mnt"}, .npaths = 2});
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
@@ -294,7 +295,7 @@ static void a_raw_device_is_a_store_and_blank_afterwards(void **state)
 	/* What a crash leaves is used again. */
 	write_file(loop.device, label, sizeof(label), 0);
 	store_close(must_open(raw(&loop, false)));
-	assert_non_null(strstr(log_text, "left by a run that crashed"));
+	assert_non_null(strstr(log_text, "left by a crashed run"));
 	read_file(loop.device, label, sizeof(label), 0);
 	for (size_t i = 0; i < sizeof(label); i++)
 		assert_int_equal(label[i], 0);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
 #
-# What tests of the command begin with, read by ".": the command, a directory of the script's own
-# that goes when it ends, and how a test is counted.
+# Sourced by tests of the command: its path in NVSWAP, a temporary directory in T that is removed at
+# the end, and functions to report a test and to wait.
 
 BUILD=${BUILD:-build}
 NVSWAP=$(realpath "$BUILD/nvswap")
@@ -18,12 +18,12 @@ result() {
 	else
 		echo "not ok $1"
 		[ -n "${3:-}" ] && echo "  $3"
-		sed 's/^/  stderr: /' "$T/err"
+		[ ! -e "$T/err" ] || sed 's/^/  stderr: /' "$T/err"
 		failures=$((failures + 1))
 	fi
 }
 
-# until_true COMMAND...: for a minute at most
+# until_true COMMAND...: repeats it until it succeeds, for a minute at most
 until_true() {
 	local end=$((SECONDS + 60))
 	until "$@"; do

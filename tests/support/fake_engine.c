@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See fake_engine.h. One lock for all queues: it is there to be understood, not to be fast.
+ * See fake_engine.h. One lock for all queues: simple rather than fast.
  */
-#include "fake_engine.h"
+#include "support/fake_engine.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define AWAIT_MS 20000
 
-/* A breach of the contract between worker and engine; holds in every build. */
+/* Checks the contract between worker and engine, in every build. */
 #define MUST(condition)                                                                            \
 	do {                                                                                       \
 		if (!(condition)) {                                                                \
@@ -36,8 +36,8 @@ struct fake_queue {
 	struct engine_facts *facts;
 	unsigned number, in_flight, in_flight_max;
 	bool woken, waits, open;
-	struct io **ios;		/* with the fake itself, oldest first */
-	const struct fake_rule **rules; /* by io->index: what becomes of it; NULL: nothing */
+	struct io **ios;		/* in flight, oldest first */
+	const struct fake_rule **rules; /* by io->index: its rule, or NULL */
 	bool *busy;			/* by io->index */
 	struct engine_options options;
 	int files[ENGINE_FILES];
@@ -155,7 +155,7 @@ static uint64_t registering(const struct fake *fake)
 	return fake->registering;
 }
 
-static uint64_t handed_over(const struct fake *fake)
+static uint64_t submitted(const struct fake *fake)
 {
 	return fake->nios;
 }
@@ -174,7 +174,7 @@ static bool await(struct fake *fake, uint64_t (*count)(const struct fake *), uin
 
 bool fake_await_ios(struct fake *fake, uint64_t n)
 {
-	return await(fake, handed_over, n);
+	return await(fake, submitted, n);
 }
 
 bool fake_await_waiting(struct fake *fake, unsigned n)
@@ -333,7 +333,7 @@ static void take_one(struct fake_queue *queue, struct io *io)
 	};
 }
 
-/* Under the lock: how many of `n` are taken, or the status that was asked for. */
+/* Under the lock: how many of `n` are taken, or the status of fake_refuse(). */
 static int take(struct fake_queue *queue, struct io *const *ios, unsigned n)
 {
 	struct fake *fake = queue->fake;
@@ -359,7 +359,7 @@ static int submit_inner(struct fake_queue *queue, struct io *const *ios, unsigne
 	const struct engine_ops *inner = queue->fake->inner;
 	unsigned done = 0;
 
-	/* What is written down as taken has to be taken. */
+	/* The I/Os are recorded as taken, so the real engine must take all of them. */
 	while (done < n) {
 		int rc = inner->submit(queue->inner, ios + done, n - done);
 
@@ -384,7 +384,7 @@ static int fake_submit(void *arg, struct io *const *ios, unsigned n)
 	return rc;
 }
 
-/* ---- Giving them back ---- */
+/* ---- Completing I/Os ---- */
 
 static int perform(const struct fake_queue *queue, const struct io *io, size_t nbytes)
 {
@@ -398,7 +398,7 @@ static int perform(const struct fake_queue *queue, const struct io *io, size_t n
 	return rc < 0 ? -errno : (int)rc;
 }
 
-/* A short count is of bytes that were moved; direct I/O can't stop anywhere, so it goes on. */
+/* A short I/O moves all its bytes and reports fewer: direct I/O can't stop at any byte. */
 static void complete(struct fake_queue *queue, struct io *io)
 {
 	const struct fake_rule *rule = queue->rules[io->index];
@@ -444,7 +444,7 @@ static unsigned give(struct fake_queue *queue, struct io **ios, unsigned max)
 	return n;
 }
 
-/* Until `min` may be given back or, where that is 1, until wake(): false where it was that. */
+/* Waits until `min` I/Os may complete or, if that is 1, until wake(), which returns false. */
 static bool wait_for(struct fake_queue *queue, unsigned min)
 {
 	struct fake *fake = queue->fake;
@@ -459,7 +459,7 @@ static bool wait_for(struct fake_queue *queue, unsigned min)
 	return ready(queue) >= min;
 }
 
-/* Held back, completions of a real engine stay with it. */
+/* Held completions stay in the real engine. */
 static int reap_inner(struct fake_queue *queue, struct io **ios, unsigned max, unsigned min)
 {
 	struct fake *fake = queue->fake;

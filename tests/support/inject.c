@@ -3,7 +3,7 @@
  * See inject.h. Each function of WRAPPED in the Makefile has its place here; a call that is not to
  * fail costs a load and a comparison more.
  */
-#include "inject.h"
+#include "support/inject.h"
 
 #include <dirent.h>
 #include <errno.h>

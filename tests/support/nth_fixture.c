@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See nth_fixture.h. */
-#include "nth_fixture.h"
+#include "support/nth_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,12 +4,12 @@
  * drive with more tensors than its pool holds, which knows what each must hold, and a count of what
  * is held of memory and files.
  */
-#ifndef TESTS_NTH_FIXTURE_H
-#define TESTS_NTH_FIXTURE_H
+#ifndef TESTS_SUPPORT_NTH_FIXTURE_H
+#define TESTS_SUPPORT_NTH_FIXTURE_H
 
-#include "inject.h"
-#include "sim_drive.h"
-#include "swap_fixture.h"
+#include "support/inject.h"
+#include "support/sim/sim_drive.h"
+#include "swap/swap_fixture.h"
 
 #define TENSORS 10u
 #define PART	(12 * KIB)
@@ -40,7 +40,7 @@ void world_add_tensors(struct world *w);
 void world_open(struct world *w, const struct setup *setup);
 void world_close(struct world *w);
 
-/* Whether the call failed; then it must have told the errno that is due, and the place. */
+/* Whether the call failed; then its error must have the injected errno, and the place. */
 bool world_told(struct world *w, int rc);
 /* Whether a call that failed (inject_failed_call()) may be survived: without it all works, but ...
  */
@@ -49,7 +49,7 @@ bool world_survives(const struct world *w, const char *call);
 /* New contents, which may stay in the pool; false where no room could be had, and it has the old.
  */
 bool world_change(struct world *w, unsigned i);
-/* What is in the pool is what must be there. */
+/* Whether the resident contents of tensor i are the expected ones. */
 bool world_has_bytes(struct world *w, unsigned i);
 /* Waits for what was read, compares what was, and ends its uses. */
 void world_look_at(struct world *w, unsigned first, unsigned n);

@@ -3,7 +3,7 @@
  * See support.h. Relies on root's rights for devices and mounts, and says so where it has none. It
  * never changes a setting of the machine's: mounts are in a namespace of the process.
  */
-#include "support.h"
+#include "support/support.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -29,7 +29,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What has been made, undone in the reverse order. */
+/* Directories, mounts and devices of the tests, removed in reverse order. */
 struct made {
 	enum { DIRECTORY, MOUNT, LOOP, NAME } what;
 	char *path;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tests of several layers need: random data, directories, file systems and block devices of
- * their own, processes with fewer rights. Whatever is made here goes away with the test that made
- * it, by cleanup(), and mounts and loop devices with the process at the latest.
+ * Shared by the tests of several layers: random data, private directories, file systems and block
+ * devices, processes with fewer rights. cleanup() removes at the end of a test what it created;
+ * mounts and loop devices end with the process at the latest.
  */
-#ifndef TESTS_SUPPORT_H
-#define TESTS_SUPPORT_H
+#ifndef TESTS_SUPPORT_SUPPORT_H
+#define TESTS_SUPPORT_SUPPORT_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Ends the test as skipped, for a reason that tests/run shows. */
+/* Skips the test; tests/run shows the reason. */
 #define SKIP(...)                                                                                  \
 	do {                                                                                       \
 		print_message(__VA_ARGS__);                                                        \
@@ -26,7 +26,7 @@
 		skip();                                                                            \
 	} while (0)
 
-/* The call returns 0, else the test fails with what `error` has to say. */
+/* The call must return 0; otherwise the test fails with the text of `error`. */
 #define SUCCEEDS(call, error)                                                                      \
 	do {                                                                                       \
 		int succeeds_rc = (call);                                                          \
@@ -34,7 +34,7 @@
 			fail_msg("%s: %d: %s", #call, succeeds_rc, (error)->text);                 \
 	} while (0)
 
-/* The text says `part`. */
+/* The text must contain `part`. */
 #define assert_says(text, part)                                                                    \
 	do {                                                                                       \
 		if (!strstr(text, part))                                                           \
@@ -48,7 +48,7 @@ int cleanup(void **state);
 
 /* ---- Random data ---- */
 
-/* Starts a sequence, the same each time for a name, and prints its seed. */
+/* Starts a sequence that the name determines, and prints its seed. */
 uint64_t random_seed(const char *name);
 uint64_t random_next(uint64_t *state);
 uint64_t random_below(uint64_t *state, uint64_t n); /* n > 0 */
@@ -56,26 +56,27 @@ void random_fill(uint64_t *state, void *data, size_t nbytes);
 
 /* ---- Places to put files ---- */
 
-/* A new directory below build/tmp, on whatever file system that is. */
+/* A new directory below build/tmp. */
 const char *temp_directory(void);
-/* A new directory on tmpfs; NULL where there is none. */
+/* A new directory on tmpfs; NULL if there is none. */
 const char *memory_directory(void);
 /*
  * A block device of `nbytes` with that logical sector size, over a file in memory or below
- * build/tmp; NULL with the reason in *why where the machine has none to give.
+ * build/tmp; NULL with the reason in *why if the machine can't provide one.
  */
 const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why);
-/* The same over a file that is there, past its page cache. */
+/* The same over an existing file, without its page cache. */
 const char *loop_device_over(const char *path, const char **why);
-/* A directory on an ext4 of its own on such a device. */
+/* A directory on a new ext4 on such a device. */
 const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why);
-/* The two steps of it, with options of mkfs.ext4 ("" or more), mount(2)'s flags and ext4's. */
+/* The two steps of that, with options of mkfs.ext4 (may be ""), flags of mount(2) and options of
+ * ext4. */
 bool ext4_make(const char *device, const char *options, const char **why);
 const char *ext4_mount(const char *device, unsigned long flags, const char *options,
 		       const char **why);
 /* "directory/name", until cleanup(). */
 const char *path_in(const char *directory, const char *name);
-/* How many names are in it. */
+/* The number of its entries. */
 unsigned entries_of(const char *directory);
 
 /* ---- Processes with fewer rights ---- */
@@ -83,8 +84,8 @@ unsigned entries_of(const char *directory);
 enum { CHILD_OK, CHILD_WRONG, CHILD_SKIPPED };
 
 /*
- * Does `work` in a process of its own and returns its exit status. Cmocka's asserts may not be used
- * in it; EXPECT() does there.
+ * Runs `work` in a child process and returns its exit status. In the child use EXPECT() instead of
+ * cmocka's asserts.
  */
 int in_child(int (*work)(void *arg), void *arg);
 
@@ -97,14 +98,13 @@ int in_child(int (*work)(void *arg), void *arg);
 	} while (0)
 
 /*
- * From here on, system call `number` fails with the errno in this process, in all its threads: 0 or
- * a negative errno.
+ * Makes system call `number` fail with the errno in all threads of this process from now on.
+ * Returns 0 or a negative errno.
  */
 int deny_syscall(long number, int error);
-/* Limits locked memory to `nbytes`, and gives up the right to ignore that: 0 or a negative errno.
- */
+/* Limits locked memory to `nbytes` and drops CAP_IPC_LOCK. Returns 0 or a negative errno. */
 int limit_memlock(uint64_t nbytes);
-/* Whether mlock(2) does what it says; a sanitizer may have replaced it by nothing. */
+/* Whether mlock(2) works; a sanitizer may have replaced it. */
 bool mlock_locks(void);
 
 #endif

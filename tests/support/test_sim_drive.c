@@ -13,10 +13,10 @@
 #include <xxhash.h>
 
 #include "aio/aio.h"
-#include "sim_drive.h"
-#include "support.h"
+#include "support/sim/sim_drive.h"
+#include "support/support.h"
 #include "swap/swap.h"
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #define BLOCK	   (64 * KIB)
 #define FILE_BYTES (2 * MIB)
@@ -361,7 +361,7 @@ static void a_late_io_comes_after_those_behind_it(void **state)
 	(void)state;
 	rig_open(&rig, &(struct sim_drive){.latency_ns = 1000});
 	FAULT(&rig, .fault = SIM_LATE, .delay_ns = 1000000, .times = 1);
-	sim_hold(rig.sim);
+	sim_hold(rig.sim, SIM_ALL);
 	start(&rig, &first, NVS_WRITE, 0, BLOCK);
 	assert_true(sim_await_in_flight(rig.sim, 1));
 	start(&rig, &second, NVS_WRITE, BLOCK, BLOCK);
@@ -370,7 +370,7 @@ static void a_late_io_comes_after_those_behind_it(void **state)
 	assert_int_equal(finish(&rig, &second), 0);
 	assert_false(nvs_transfer_completed(&first));
 	assert_int_equal(counts_of(&rig).now_ns, 1000);
-	sim_go(rig.sim);
+	sim_go(rig.sim, SIM_ALL);
 	assert_int_equal(finish(&rig, &first), 0);
 	assert_int_equal(counts_of(&rig).now_ns, 1001000);
 	rig_close(&rig);
@@ -396,6 +396,27 @@ static void an_io_that_hangs_does_until_it_is_let_go(void **state)
 	rig_close(&rig);
 }
 
+static void a_held_direction_waits_while_the_other_moves(void **state)
+{
+	struct nvs_transfer held;
+	struct rig rig;
+
+	(void)state;
+	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
+		rig_open(&rig, &(struct sim_drive){0});
+		sim_hold(rig.sim, 1u << direction);
+		start(&rig, &held, (enum nvs_direction)direction, 0, BLOCK);
+		assert_true(sim_await_in_flight(rig.sim, 1));
+		assert_int_equal(move(&rig, (enum nvs_direction) !direction, BLOCK, BLOCK), 0);
+		assert_false(nvs_transfer_completed(&held));
+		assert_int_equal(sim_ios(rig.sim, (enum nvs_direction)direction), 0);
+		sim_go(rig.sim, 1u << direction);
+		assert_int_equal(finish(&rig, &held), 0);
+		assert_int_equal(sim_ios(rig.sim, (enum nvs_direction)direction), 1);
+		rig_close(&rig);
+	}
+}
+
 static void held_it_completes_what_it_is_told(void **state)
 {
 	struct nvs_transfer transfer;
@@ -403,7 +424,7 @@ static void held_it_completes_what_it_is_told(void **state)
 
 	(void)state;
 	rig_open(&rig, &(struct sim_drive){0});
-	sim_hold(rig.sim);
+	sim_hold(rig.sim, SIM_ALL);
 	assert_int_equal(sim_complete(rig.sim, 1), 0);
 	start(&rig, &transfer, NVS_WRITE, 0, 4 * BLOCK);
 	assert_true(sim_await_in_flight(rig.sim, 4));
@@ -442,7 +463,7 @@ static void lose_power(struct rig *rig, const struct sim_drive *drive, enum sim_
 	SUCCEEDS(nvs_file_sync(rig->file, &rig->error), &rig->error);
 	fill(rig->data, FILE_BYTES, 2);
 	assert_int_equal(move(rig, NVS_WRITE, BLOCK, BLOCK), 0);
-	sim_hold(rig->sim);
+	sim_hold(rig->sim, SIM_ALL);
 	start(rig, &last, NVS_WRITE, 2 * BLOCK, BLOCK);
 	assert_true(sim_await_in_flight(rig->sim, 1));
 	sim_crash(rig->sim);
@@ -638,7 +659,7 @@ static void raw_reap(void *queue, unsigned n)
 	MUST(engine_sim.reap(queue, done, DEPTH, n) == (int)n);
 }
 
-/* The order in which I/Os that were handed over together come back. */
+/* The order in which I/Os submitted together complete. */
 static void order_of(const struct sim_drive *drive, unsigned order[DEPTH])
 {
 	struct io ios[DEPTH], *list[DEPTH];
@@ -940,6 +961,7 @@ int main(void)
 		test(a_drive_that_is_gone_stays_so),
 		test(a_late_io_comes_after_those_behind_it),
 		test(an_io_that_hangs_does_until_it_is_let_go),
+		test(a_held_direction_waits_while_the_other_moves),
 		test(held_it_completes_what_it_is_told),
 		test(a_power_failure_leaves_what_was_synced_and_of_the_rest_what_it_is_to),
 		test(a_drive_that_lies_loses_what_was_synced),

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Places, engines, contents and faults for the tests of the swap engine. What it makes lies in
- * directories of its own and is removed; mounts are in a mount namespace of this process, and end
- * with it.
+ * Places, engines and contents for the tests of the swap engine. Everything is created in private
+ * directories and removed; mounts are in a mount namespace of this process and end with it.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,16 +11,13 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-
-#include "inject.h"
 
 /* ---- Places ---- */
 
 static char ext4_root[64];
-/* Those that a failed test does not come to remove. */
+/* Directories to remove at the end, even if a test failed. */
 static char *made[64];
 
 static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -43,7 +39,7 @@ static bool is_tmpfs(const char *path)
 	return !statfs(path, &fs) && fs.f_type == TMPFS_MAGIC;
 }
 
-/* In memory where that is possible, so that it is fast and wears nothing. */
+/* In memory if possible: fast, and without wear. */
 static bool make_image(char image[64])
 {
 	int fd;
@@ -195,6 +191,10 @@ void fixture_init(struct fixture *fixture, const struct setup *setup)
 	memset(fixture, 0, sizeof(*fixture));
 	pthread_mutex_init(&fixture->log_lock, NULL);
 	fixture->setup = *setup;
+	if (setup->simulated) {
+		fixture->sim = sim_open(&(const struct sim_drive){0});
+		assert_non_null(fixture->sim);
+	}
 	if (!setup->npaths)
 		fixture->setup.npaths = 1;
 	for (unsigned i = 0; i < fixture->setup.npaths; i++) {
@@ -207,12 +207,10 @@ void fixture_init(struct fixture *fixture, const struct setup *setup)
 
 int fixture_reopen(struct fixture *fixture)
 {
-	struct faults *faults = fixture->setup.faults;
-
 	fixture->error = (struct nvs_error){0};
-	if (faults)
+	if (fixture->sim)
 		return engine_open_with(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM,
-					&engine_faults, faults, &fixture->error);
+					&engine_sim, fixture->sim, &fixture->error);
 	return nvs_open(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM, &fixture->error);
 }
 
@@ -230,6 +228,14 @@ void fixture_open(struct fixture *fixture, const struct setup *setup)
 	OK(fixture, rc);
 }
 
+struct nvs_engine_stats stats_of(struct fixture *fixture)
+{
+	struct nvs_engine_stats stats;
+
+	nvs_get_stats(fixture->engine, &stats);
+	return stats;
+}
+
 void fixture_shut(struct fixture *fixture)
 {
 	struct nvs_engine *engine = fixture->engine;
@@ -242,6 +248,8 @@ void fixture_close(struct fixture *fixture)
 {
 	if (fixture->engine)
 		fixture_shut(fixture);
+	if (fixture->sim)
+		sim_close(fixture->sim);
 	nvs_config_free(&fixture->config);
 	for (unsigned i = 0; i < fixture->setup.npaths; i++) {
 		if (fixture->setup.in)
@@ -323,6 +331,18 @@ void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_s
 	_assert_int_equal(info.uses, uses, file, line);
 }
 
+void tensors_pin(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
+{
+	OK(fixture, nvs_swap_in(fixture->engine, tensors, n, 0, &fixture->error));
+	OK(fixture, nvs_wait(fixture->engine, tensors, n, -1, &fixture->error));
+}
+
+void tensors_swap_out(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
+{
+	OK(fixture, nvs_swap_out(fixture->engine, tensors, n, &fixture->error));
+	OK(fixture, nvs_wait(fixture->engine, tensors, n, -1, &fixture->error));
+}
+
 void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
 {
 	uint64_t nbytes = info_of(fixture, tensor).nbytes;
@@ -335,8 +355,7 @@ void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
 {
 	tensor_write(fixture, tensor, seed);
-	OK(fixture, nvs_swap_out(fixture->engine, &tensor, 1, &fixture->error));
-	OK(fixture, nvs_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
+	tensors_swap_out(fixture, &tensor, 1);
 }
 
 void tensor_check(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
@@ -398,129 +417,13 @@ bool filled(const void *data, uint64_t nbytes, uint64_t seed)
 	return true;
 }
 
-/* ---- Faults ---- */
-
-struct queue {
-	struct faults *faults;
-	struct io *ios[NVS_QUEUE_DEPTH_MAX];
-	unsigned n;
-	bool woken;
-};
-
-static int queue_open(void **out, const struct engine_options *options, struct engine_facts *facts,
-		      char *reason, size_t reason_bytes)
+void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed)
 {
-	struct queue *queue = calloc(1, sizeof(*queue));
+	for (size_t i = n; i > 1; i--) {
+		size_t k = below(seed, i);
+		struct nvs_tensor *tensor = tensors[k];
 
-	(void)facts;
-	if (!queue) {
-		snprintf(reason, reason_bytes, "out of memory");
-		return -ENOMEM;
+		tensors[k] = tensors[i - 1];
+		tensors[i - 1] = tensor;
 	}
-	queue->faults = options->arg;
-	*out = queue;
-	return 0;
-}
-
-static void queue_close(void *queue)
-{
-	free(queue);
-}
-
-static int queue_submit(void *arg, struct io *const *ios, unsigned n)
-{
-	struct queue *queue = arg;
-
-	for (unsigned i = 0; i < n; i++)
-		queue->ios[queue->n++] = ios[i];
-	return (int)n;
-}
-
-static void perform(struct faults *faults, struct io *io)
-{
-	int direction = io->write ? NVS_WRITE : NVS_READ;
-	ssize_t rc;
-
-	faults->ios[direction]++;
-	if (faults->fail[direction] && faults->fail_times[direction]) {
-		faults->fail_times[direction]--;
-		io->result = faults->fail[direction];
-		return;
-	}
-	inject_pause();
-	rc = io->write ? pwrite(io->fd, io->data, io->nbytes, (off_t)io->offset)
-		       : pread(io->fd, io->data, io->nbytes, (off_t)io->offset);
-	io->result = rc < 0 ? -errno : (int)rc;
-	inject_resume();
-}
-
-/* Does those that are not held; under the lock. */
-static unsigned perform_all(struct queue *queue, struct io **done, unsigned max)
-{
-	unsigned kept = 0, n = 0;
-
-	for (unsigned i = 0; i < queue->n; i++) {
-		struct io *io = queue->ios[i];
-
-		if (n == max || queue->faults->held[io->write ? NVS_WRITE : NVS_READ]) {
-			queue->ios[kept++] = io;
-			continue;
-		}
-		perform(queue->faults, io);
-		done[n++] = io;
-	}
-	queue->n = kept;
-	return n;
-}
-
-static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
-{
-	struct queue *queue = arg;
-	unsigned n;
-
-	pthread_mutex_lock(&queue->faults->lock);
-	n = perform_all(queue, ios, max);
-	while (n < min && !(queue->woken && min == 1)) {
-		pthread_cond_wait(&queue->faults->changed, &queue->faults->lock);
-		n += perform_all(queue, ios + n, max - n);
-	}
-	if (min == 1)
-		queue->woken = false;
-	pthread_mutex_unlock(&queue->faults->lock);
-	return (int)n;
-}
-
-static void queue_wake(void *arg)
-{
-	struct queue *queue = arg;
-
-	pthread_mutex_lock(&queue->faults->lock);
-	queue->woken = true;
-	pthread_cond_broadcast(&queue->faults->changed);
-	pthread_mutex_unlock(&queue->faults->lock);
-}
-
-const struct engine_ops engine_faults = {
-	.name = "faults",
-	.open = queue_open,
-	.submit = queue_submit,
-	.reap = queue_reap,
-	.wake = queue_wake,
-	.close = queue_close,
-};
-
-void faults_hold(struct faults *faults, enum nvs_direction direction, bool held)
-{
-	pthread_mutex_lock(&faults->lock);
-	faults->held[direction] = held;
-	pthread_cond_broadcast(&faults->changed);
-	pthread_mutex_unlock(&faults->lock);
-}
-
-void faults_fail(struct faults *faults, enum nvs_direction direction, int status, unsigned times)
-{
-	pthread_mutex_lock(&faults->lock);
-	faults->fail[direction] = status;
-	faults->fail_times[direction] = times;
-	pthread_mutex_unlock(&faults->lock);
 }

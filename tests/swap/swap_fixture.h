@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of the swap engine share: places to put stores, engines opened on them, random
- * contents that can be told again from a seed, and an I/O engine that fails or stalls on demand.
+ * Shared by the tests of the swap engine: places for stores, engines opened on them, and random
+ * contents that a seed reproduces.
  */
-#ifndef TESTS_SWAP_FIXTURE_H
-#define TESTS_SWAP_FIXTURE_H
+#ifndef TESTS_SWAP_SWAP_FIXTURE_H
+#define TESTS_SWAP_SWAP_FIXTURE_H
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,6 +20,7 @@
 
 #include "aio/engine.h"
 #include "nvswap.h"
+#include "support/sim/sim_drive.h"
 #include "swap/internal.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -33,7 +34,7 @@
 #define SANITIZED 0
 #endif
 
-/* For where cmocka can't be: other threads and child processes. */
+/* For other threads and child processes, where cmocka's asserts don't work. */
 #define MUST(condition)                                                                            \
 	do {                                                                                       \
 		if (!(condition)) {                                                                \
@@ -46,14 +47,14 @@
 /* ---- Places ---- */
 
 enum place {
-	PLACE_DISK,  /* wherever temporary files are, mostly with O_DIRECT */
-	PLACE_TMPFS, /* served buffered */
-	PLACE_EXT4,  /* on a loop device of its own, with O_DIRECT; PLACE_EXT4_BYTES long */
+	PLACE_DISK,  /* /var/tmp, usually with O_DIRECT */
+	PLACE_TMPFS, /* buffered I/O */
+	PLACE_EXT4,  /* a loop device with O_DIRECT, of PLACE_EXT4_BYTES */
 	PLACE_COUNT
 };
 #define PLACE_EXT4_BYTES (192 * MIB)
 
-/* A new empty directory there, or NULL and the reason printed; gone after place_leave_all. */
+/* A new directory there; NULL, with the reason printed, if it can't be had. */
 char *place_make(enum place place);
 /* Frees and removes it. */
 void place_leave(char *directory);
@@ -67,7 +68,7 @@ int places_leave_all(void **state);
 struct setup {
 	enum place place;
 	unsigned npaths;     /* 0: one */
-	const char *in;	     /* a directory that is there, instead of a place; one path */
+	const char *in;	     /* an existing directory instead of a place; one path */
 	uint64_t pool_bytes; /* 0: 4 MiB */
 	uint64_t max_in_cpu; /* elements; 0: all may stay; NONE_STAYS */
 	uint32_t block_size; /* 0: 64 KiB */
@@ -76,7 +77,7 @@ struct setup {
 	enum nvs_device device; /* none: nvme */
 	uint64_t stripe_size;
 	bool verify, keep;
-	struct faults *faults; /* this I/O engine instead of the configuration's */
+	bool simulated; /* use fixture->sim instead of the configured I/O engine */
 };
 
 struct fixture {
@@ -84,12 +85,13 @@ struct fixture {
 	char *paths[NVS_PATHS_MAX];
 	struct nvs_config config;
 	struct nvs_engine *engine;
+	struct sim *sim; /* the simulated drive, or NULL; lives as long as the fixture */
 	struct nvs_error error;
 	pthread_mutex_t log_lock;
-	char log[8192]; /* what was said, a line each */
+	char log[8192]; /* all log messages, one a line */
 };
 
-/* Makes directories and configuration; skips the test where the place is not to be had. */
+/* Creates directories and configuration; skips the test if the place can't be had. */
 void fixture_init(struct fixture *fixture, const struct setup *setup);
 /* The same and opens the engine. */
 void fixture_open(struct fixture *fixture, const struct setup *setup);
@@ -99,15 +101,16 @@ int fixture_reopen(struct fixture *fixture);
 void fixture_shut(struct fixture *fixture);
 /* Closes what is open and removes the directories. */
 void fixture_close(struct fixture *fixture);
+struct nvs_engine_stats stats_of(struct fixture *fixture);
 /* <path>/nvswap/rank0/<name> of the first path. */
 void fixture_store_file(const struct fixture *fixture, const char *name, char path[512]);
 
 #define OPEN(fixture, ...) fixture_open(fixture, &(const struct setup){__VA_ARGS__})
 #define INIT(fixture, ...) fixture_init(fixture, &(const struct setup){__VA_ARGS__})
 
-/* The call returned `code`, and its error says so and has `words` in its text. */
+/* The call must return `code`; its error must have the same code, and `words` in its text. */
 void expect_error(struct fixture *fixture, int rc, int code, const char *words);
-/* The call returned 0; else prints the error. */
+/* The call must return 0; otherwise prints the error. */
 #define OK(fixture, call) expect_ok(fixture, call, __FILE__, __LINE__)
 void expect_ok(struct fixture *fixture, int rc, const char *file, int line);
 
@@ -119,11 +122,16 @@ struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_
 void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nbytes, size_t n,
 		 struct nvs_tensor **tensors);
 struct nvs_tensor_info info_of(struct fixture *fixture, struct nvs_tensor *tensor);
-/* Its state, dirty flag and uses are these. */
+/* Its state, dirty flag and number of pins must be these. */
 #define STATE(fixture, tensor, state, dirty, uses)                                                 \
 	expect_state(fixture, tensor, state, dirty, uses, __FILE__, __LINE__)
 void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_state state,
 		  bool dirty, uint32_t uses, const char *file, int line);
+
+/* Swaps them in without waiting for room; they are pinned when it returns. */
+void tensors_pin(struct fixture *fixture, struct nvs_tensor **tensors, size_t n);
+/* Swaps them out and waits for the writes. */
+void tensors_swap_out(struct fixture *fixture, struct nvs_tensor **tensors, size_t n);
 
 /* Gives one tensor the contents of `seed`, released dirty; it may stay in the pool or not. */
 void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
@@ -137,32 +145,10 @@ void tensor_check(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 uint64_t next_random(uint64_t *state);
 /* A number below n > 0. */
 uint64_t below(uint64_t *state, uint64_t n);
-/* Printed; another than the default by TEST_SEED in the environment. */
+/* The seed, which is printed; TEST_SEED in the environment replaces the default. */
 uint64_t seed_of_run(void);
 void fill(void *data, uint64_t nbytes, uint64_t seed);
 bool filled(const void *data, uint64_t nbytes, uint64_t seed);
-
-/* ---- Faults ---- */
-
-/*
- * An I/O engine without any threads that does each I/O as it is reaped. Any thread may change the
- * faults at any time.
- */
-struct faults {
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool held[2];		/* by direction: I/Os stay in flight */
-	int fail[2];		/* a negative errno: I/Os come back with it, */
-	unsigned fail_times[2]; /* so many of them */
-	uint64_t ios[2];	/* that were done or failed */
-};
-#define FAULTS_NONE                                                                                \
-	{                                                                                          \
-		.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER             \
-	}
-
-extern const struct engine_ops engine_faults;
-void faults_hold(struct faults *faults, enum nvs_direction direction, bool held);
-void faults_fail(struct faults *faults, enum nvs_direction direction, int status, unsigned times);
+void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed);
 
 #endif

@@ -3,7 +3,7 @@
  * Parameters and optimizer state under one nvme_path: most users name the same drive in both
  * blocks.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #define NBYTES 70000
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Swapping between the store and the caller's own memory: any alignment, any length, whatever the
- * pool holds of the tensor, and nothing beyond the bytes of the tensor touched.
+ * Swapping between the store and external memory: any alignment and length, whatever the pool holds
+ * of the tensor, and no byte beyond the tensor is touched.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 
@@ -11,7 +11,7 @@
 #define GUARD	64
 #define OUTSIDE 0x5a
 
-/* Memory of the caller's for each tensor at odd alignments, with guards around. */
+/* External memory for each tensor, at odd alignments, with guard bytes around it. */
 struct callers {
 	char *memory;
 	void *data[N];
@@ -84,7 +84,7 @@ static void there_and_back(const struct setup *setup)
 	for (size_t i = 0; i < n; i++)
 		assert_true(filled(in.data[i], nbytes[i], i));
 	assert_guarded(&in, nbytes, n);
-	/* By way of the pool they are the same. */
+	/* Read through the pool, the contents are the same. */
 	for (size_t i = 0; i < n; i++)
 		tensor_check(&f, t[i], i);
 	free(out.memory);
@@ -98,13 +98,13 @@ static void moves_every_length_at_any_alignment(void **state)
 	there_and_back(&(struct setup){.place = PLACE_DISK, .verify = true});
 }
 
-static void does_so_buffered(void **state)
+static void moves_every_length_with_buffered_io(void **state)
 {
 	(void)state;
 	there_and_back(&(struct setup){.place = PLACE_TMPFS});
 }
 
-static void does_so_over_stripes(void **state)
+static void moves_every_length_over_stripes(void **state)
 {
 	(void)state;
 	there_and_back(&(struct setup){.place = PLACE_EXT4,
@@ -120,7 +120,6 @@ static void needs_no_room_in_the_pool(void **state)
 	struct nvs_tensor *t[3];
 	struct callers c;
 	uint64_t nbytes[3] = {MIB, MIB, 12345}, seed = 1;
-	struct nvs_engine_stats stats;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = MIB);
@@ -134,54 +133,50 @@ static void needs_no_room_in_the_pool(void **state)
 	OK(&f, nvs_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
 	OK(&f, nvs_wait(f.engine, &t[1], 1, -1, &f.error));
 	assert_true(filled(c.data[1], MIB, 1));
-	nvs_get_stats(f.engine, &stats);
-	assert_int_equal(stats.pool.waits, 0);
-	assert_int_equal(stats.evictions, 0);
+	assert_int_equal(stats_of(&f).pool.waits, 0);
+	assert_int_equal(stats_of(&f).evictions, 0);
 	OK(&f, nvs_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
 	free(c.memory);
 	fixture_close(&f);
 }
 
-static void copies_what_is_in_the_pool(void **state)
+static void reads_of_resident_tensors_copy_from_the_pool(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[3];
 	struct callers c;
 	uint64_t nbytes[3] = {70001, 70001, 70001}, seed = 1;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", nbytes, 3, t);
 	callers_make(&c, nbytes, 3, &seed);
 	tensor_store(&f, t[0], 0);
 	tensor_check(&f, t[0], 0); /* clean and resident */
 	tensor_store(&f, t[1], 7);
-	tensor_write(&f, t[1], 1); /* dirty over an older one */
-	tensor_store(&f, t[2], 2); /* on the drive alone */
-	faults.ios[NVS_READ] = 0;
+	tensor_write(&f, t[1], 1); /* dirty; older contents on the drive */
+	tensor_store(&f, t[2], 2); /* only on the drive */
+	sim_forget_counts(f.sim);
 	OK(&f, nvs_swap_in_to(f.engine, t, c.data, 3, &f.error));
 	OK(&f, nvs_wait(f.engine, t, 3, -1, &f.error));
-	assert_true(faults.ios[NVS_READ] > 0);
+	assert_true(sim_ios(f.sim, NVS_READ) > 0);
 	for (uint64_t i = 0; i < 3; i++)
 		assert_true(filled(c.data[i], nbytes[i], i));
 	assert_guarded(&c, nbytes, 3);
 	STATE(&f, t[0], NVS_RESIDENT, false, 0);
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
 	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
-	OK(&f, nvs_swap_out(f.engine, t, 3, &f.error));
-	OK(&f, nvs_wait(f.engine, t, 3, -1, &f.error));
+	tensors_swap_out(&f, t, 3);
 	tensor_check(&f, t[1], 1);
 	free(c.memory);
 	fixture_close(&f);
 }
 
-static void supersedes_what_is_in_the_pool(void **state)
+static void an_external_write_replaces_the_resident_copy(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
-	struct nvs_engine_stats stats;
 	uint64_t nbytes = 70001, seed = 1;
 
 	(void)state;
@@ -194,16 +189,14 @@ static void supersedes_what_is_in_the_pool(void **state)
 	OK(&f, nvs_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
 	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	nvs_get_stats(f.engine, &stats);
-	assert_int_equal(stats.pool.used, 0);
+	assert_int_equal(stats_of(&f).pool.used, 0);
 	tensor_check(&f, t, 2);
 	free(c.memory);
 	fixture_close(&f);
 }
 
-static void refuses_what_is_in_use_or_in_flight(void **state)
+static void refuses_tensors_pinned_or_in_flight(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[2];
 	struct callers c;
@@ -211,7 +204,7 @@ static void refuses_what_is_in_use_or_in_flight(void **state)
 	const void *const *from = (const void *const *)c.data;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", nbytes, 2, t);
 	callers_make(&c, nbytes, 2, &seed);
 	tensor_store(&f, t[0], 0);
@@ -222,34 +215,34 @@ static void refuses_what_is_in_use_or_in_flight(void **state)
 	expect_error(&f, nvs_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
 	OK(&f, nvs_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
 
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	assert_int_equal(nvs_prefetch(f.engine, &t[1], 1, &f.error), 1);
 	expect_error(&f, nvs_swap_out_from(f.engine, t, from, 2, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
 	OK(&f, nvs_swap_out(f.engine, t, 2, &f.error));
 	STATE(&f, t[0], NVS_ON_DRIVE, false, 0);
 
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	OK(&f, nvs_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
 	STATE(&f, t[1], NVS_READING, false, 0);
 	assert_null(nvs_data(t[1]));
-	expect_error(&f, nvs_lease(f.engine, t, 2, 0, &f.error), -EBUSY, "caller's own memory");
+	expect_error(&f, nvs_lease(f.engine, t, 2, 0, &f.error), -EBUSY, "external memory");
 	expect_error(&f, nvs_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_swap_out(f.engine, t, 2, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL, "t1");
 	expect_error(&f, nvs_commit(f.engine, &f.error), -EBUSY, "t1");
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
 	assert_true(filled(c.data[1], 5000, 1));
 
-	faults_hold(&faults, NVS_WRITE, true);
+	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_swap_out_from(f.engine, &t[1], from, 1, &f.error));
 	STATE(&f, t[1], NVS_WRITING, false, 0);
 	expect_error(&f, nvs_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
-	faults_hold(&faults, NVS_WRITE, false);
+	sim_go(f.sim, SIM_WRITES);
 	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
 	tensor_check(&f, t[0], 0);
 	free(c.memory);
@@ -258,19 +251,18 @@ static void refuses_what_is_in_use_or_in_flight(void **state)
 
 static void a_failed_write_leaves_no_contents(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
 	fill(c.data[0], nbytes, 2);
 	tensor_store(&f, t, 1);
-	faults_fail(&faults, NVS_WRITE, -EIO, 1);
+	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	OK(&f, nvs_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
 	expect_error(&f, nvs_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: writing /");
 	STATE(&f, t, NVS_EMPTY, false, 0);
@@ -286,18 +278,17 @@ static void a_failed_write_leaves_no_contents(void **state)
 
 static void a_failed_read_leaves_the_tensor_as_it_was(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
 	tensor_store(&f, t, 1);
-	faults_fail(&faults, NVS_READ, -EIO, 1);
+	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
 	OK(&f, nvs_swap_in_to(f.engine, &t, c.data, 1, &f.error));
 	expect_error(&f, nvs_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: reading /");
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
@@ -312,12 +303,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(moves_every_length_at_any_alignment),
-		cmocka_unit_test(does_so_buffered),
-		cmocka_unit_test(does_so_over_stripes),
+		cmocka_unit_test(moves_every_length_with_buffered_io),
+		cmocka_unit_test(moves_every_length_over_stripes),
 		cmocka_unit_test(needs_no_room_in_the_pool),
-		cmocka_unit_test(copies_what_is_in_the_pool),
-		cmocka_unit_test(supersedes_what_is_in_the_pool),
-		cmocka_unit_test(refuses_what_is_in_use_or_in_flight),
+		cmocka_unit_test(reads_of_resident_tensors_copy_from_the_pool),
+		cmocka_unit_test(an_external_write_replaces_the_resident_copy),
+		cmocka_unit_test(refuses_tensors_pinned_or_in_flight),
 		cmocka_unit_test(a_failed_write_leaves_no_contents),
 		cmocka_unit_test(a_failed_read_leaves_the_tensor_as_it_was),
 	};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stores that are kept, and those that are not: what the next run finds after a proper end, after a
- * crash, and where something else lies; and how an engine is opened and refused.
+ * Kept and temporary stores: what the next run finds after a clean close, after a crash, and if the
+ * path holds another store; and opening an engine, with its refusals.
  */
-#include "inject.h"
-#include "support.h"
-#include "swap_fixture.h"
+#include "support/inject.h"
+#include "support/support.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +38,25 @@ static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
 		tensor_check(f, t[i], seed + i);
+}
+
+static void register_and_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	tensors_add(f, "t", lengths, N, t);
+	write_all(f, t, seed);
+}
+
+/* Opens the store again, as the next run does. */
+static void reopen(struct fixture *f, struct nvs_tensor **t)
+{
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", lengths, N, t);
+}
+
+static void reopen_and_check(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+{
+	reopen(f, t);
+	check_all(f, t, seed);
 }
 
 /* ---- Found again ---- */
@@ -92,15 +111,14 @@ static void is_found_again_over_stripes(void **state)
 						    .verify = true});
 }
 
-static void registering_in_another_order_finds_the_same(void **state)
+static void tensors_are_found_in_any_order_of_registration(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N], *again;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 9);
+	register_and_write(&f, t, 9);
 	OK(&f, nvs_forget(f.engine, &t[5], 1, &f.error));
 	fixture_shut(&f);
 	OK(&f, fixture_reopen(&f));
@@ -117,7 +135,7 @@ static void registering_in_another_order_finds_the_same(void **state)
 	fixture_close(&f);
 }
 
-static void another_model_is_told_from_this(void **state)
+static void refuses_tensors_of_another_size_or_type(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N], *tensor;
@@ -126,86 +144,77 @@ static void another_model_is_told_from_this(void **state)
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 9);
+	register_and_write(&f, t, 9);
 	fixture_shut(&f);
 	OK(&f, fixture_reopen(&f));
 	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE,
-		     "t0 as U8 x 5000, and U8 x 5001");
+		     "t0 as U8 x 5000, not as U8 x 5001");
 	spec.numel = 5000;
 	spec.dtype = NVS_I8;
 	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE, "I8 x 5000");
 	expect_error(&f, nvs_register(f.engine, two, 2, t, &f.error), -ESTALE, "t0");
 	assert_null(nvs_find(f.engine, "t0"));
 	assert_null(nvs_find(f.engine, "t1"));
-	/* Refused, all is as it was. */
+	/* The refusals changed nothing. */
 	tensors_add(&f, "t", lengths, N, t);
 	check_all(&f, t, 9);
 	fixture_close(&f);
 }
 
-static void is_closed_as_last_committed_where_it_cant_be_whole(void **state)
+static void expect_close_error(struct fixture *f, int code, const char *words)
 {
-	struct faults faults = FAULTS_NONE;
+	struct nvs_engine *engine = f->engine;
+
+	f->engine = NULL;
+	expect_error(f, nvs_close(engine, &f->error), code, words);
+}
+
+static void a_failed_close_leaves_the_last_commit(void **state)
+{
 	struct fixture f;
 	struct nvs_tensor *t[N];
-	struct nvs_engine *engine;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .faults = &faults);
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 1);
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .simulated = true);
+	register_and_write(&f, t, 1);
 	OK(&f, nvs_commit(f.engine, &f.error));
 	tensor_write(&f, t[6], 2);
 	tensor_write(&f, t[1], 3);
-	OK(&f, nvs_swap_in(f.engine, &t[4], 1, 0, &f.error));
-	OK(&f, nvs_wait(f.engine, &t[4], 1, -1, &f.error));
+	tensors_pin(&f, &t[4], 1);
 	OK(&f, nvs_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
-	/* The first of the two in the store fails, and neither is committed. */
-	faults_fail(&faults, NVS_WRITE, -EIO, 1);
-	engine = f.engine;
-	f.engine = NULL;
-	expect_error(&f, nvs_close(engine, &f.error), -EIO, "t1: writing");
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 1);
+	/* The write of t1, the first in the store, fails; neither is committed. */
+	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
+	expect_close_error(&f, -EIO, "t1: writing");
+	reopen_and_check(&f, t, 1);
 
-	/* In use and changed: that is told, and nothing else is committed. */
+	/* A tensor that is pinned and dirty fails the commit, and nothing is committed. */
 	tensor_write(&f, t[6], 2);
 	OK(&f, nvs_swap_in(f.engine, &t[4], 1, 0, &f.error));
-	OK(&f, nvs_swap_in(f.engine, &t[4], 1, 0, &f.error));
-	OK(&f, nvs_wait(f.engine, &t[4], 1, -1, &f.error));
+	tensors_pin(&f, &t[4], 1);
 	OK(&f, nvs_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
-	expect_error(&f, nvs_commit(f.engine, &f.error), -EBUSY, "t4 is in use and changed");
-	engine = f.engine;
-	f.engine = NULL;
-	expect_error(&f, nvs_close(engine, &f.error), -EBUSY, "t4");
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 1);
+	expect_error(&f, nvs_commit(f.engine, &f.error), -EBUSY, "t4 is pinned and dirty");
+	expect_close_error(&f, -EBUSY, "t4");
+	reopen_and_check(&f, t, 1);
 	fixture_close(&f);
 }
 
-static void is_not_touched_by_who_does_not_keep(void **state)
+static void a_run_without_keep_leaves_a_kept_store_alone(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 9);
+	register_and_write(&f, t, 9);
 	fixture_shut(&f);
 	f.config.keep = false;
 	expect_error(&f, fixture_reopen(&f), -EEXIST, "keep");
 	f.config.keep = true;
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 9);
+	reopen_and_check(&f, t, 9);
 	fixture_close(&f);
 }
 
-static void ranks_have_stores_of_their_own(void **state)
+static void each_rank_has_its_own_store(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -213,22 +222,19 @@ static void ranks_have_stores_of_their_own(void **state)
 	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	for (f.config.rank = 0; f.config.rank < 3; f.config.rank++) {
-		OK(&f, fixture_reopen(&f));
-		tensors_add(&f, "t", lengths, N, t);
+		reopen(&f, t);
 		STATE(&f, t[0], NVS_EMPTY, false, 0);
 		write_all(&f, t, f.config.rank);
 		fixture_shut(&f);
 	}
 	f.config.rank = 1;
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 1);
+	reopen_and_check(&f, t, 1);
 	fixture_close(&f);
 }
 
 /* ---- Crashes ---- */
 
-/* Runs it in a child that is killed at its end: the parent's engine must be closed. */
+/* Runs `what` in a child and kills the child; the parent's engine must be closed. */
 static void crash_after(struct fixture *f, void (*what)(struct fixture *f))
 {
 	int status;
@@ -256,11 +262,16 @@ static void child_register(struct fixture *f, struct nvs_tensor **t)
 	MUST(!nvs_register(f->engine, specs, N, t, NULL));
 }
 
-static void child_write(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
+static void child_fill(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
 {
 	MUST(!nvs_lease(f->engine, &t, 1, -1, NULL));
 	fill(nvs_data(t), info_of(f, t).nbytes, seed);
 	MUST(!nvs_release(f->engine, &t, 1, NVS_DIRTY, NULL));
+}
+
+static void child_write(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
+{
+	child_fill(f, t, seed);
 	MUST(!nvs_swap_out(f->engine, &t, 1, NULL));
 	MUST(!nvs_wait(f->engine, &t, 1, -1, NULL));
 }
@@ -277,7 +288,7 @@ static void commit_then_overwrite_two(struct fixture *f)
 	child_write(f, t[6], 100);
 }
 
-static void after_a_crash_what_was_committed_comes_back(void **state)
+static void committed_data_survives_a_crash(void **state)
 {
 	const struct setup setups[] = {{.place = PLACE_DISK, .keep = true},
 				       {.place = PLACE_TMPFS, .keep = true, .verify = true},
@@ -293,19 +304,15 @@ static void after_a_crash_what_was_committed_comes_back(void **state)
 	for (size_t i = 0; i < LENGTH(setups); i++) {
 		fixture_init(&f, &setups[i]);
 		crash_after(&f, commit_then_overwrite_two);
-		OK(&f, fixture_reopen(&f));
-		tensors_add(&f, "t", lengths, N, t);
-		check_all(&f, t, 0);
+		reopen_and_check(&f, t, 0);
 		write_all(&f, t, 5);
 		fixture_shut(&f);
-		OK(&f, fixture_reopen(&f));
-		tensors_add(&f, "t", lengths, N, t);
-		check_all(&f, t, 5);
+		reopen_and_check(&f, t, 5);
 		fixture_close(&f);
 	}
 }
 
-/* It knows two of the tensors, commits these twice, and writes them again. */
+/* Registers two of the tensors, commits them twice and writes them a third time. */
 static void rewrite_two_of_all(struct fixture *f)
 {
 	const struct nvs_tensor_spec specs[] = {{"t1", NVS_U8, lengths[1]},
@@ -320,7 +327,7 @@ static void rewrite_two_of_all(struct fixture *f)
 	}
 }
 
-static void what_a_run_does_not_register_stays_as_committed(void **state)
+static void unregistered_tensors_stay_as_committed(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -328,18 +335,16 @@ static void what_a_run_does_not_register_stays_as_committed(void **state)
 	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 5);
+	register_and_write(&f, t, 5);
 	fixture_shut(&f);
 	crash_after(&f, rewrite_two_of_all);
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
+	reopen(&f, t);
 	for (uint64_t i = 0; i < N; i++)
 		tensor_check(&f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
 	fixture_close(&f);
 }
 
-/* Directories that were made durable since then. */
+/* Counts the directories that are synced. */
 static void count_directories(void *arg, int fd)
 {
 	struct stat file;
@@ -348,8 +353,8 @@ static void count_directories(void *arg, int fd)
 		++*(unsigned *)arg;
 }
 
-/* The store's, the one above it and the path, so that a power failure does not take the names. */
-static void its_names_are_durable_when_it_is_open(void **state)
+/* Syncs the store's directory, its parent and nvme_path: a power failure must not lose a name. */
+static void an_open_store_has_durable_directory_entries(void **state)
 {
 	static unsigned directories;
 	static const struct inject_observer observer = {.arg = &directories,
@@ -382,7 +387,7 @@ static void commit_and_rewrite_most(struct fixture *f)
 			child_write(f, t[i], 1000 * turn + i);
 }
 
-static void it_does_not_grow_from_crash_to_crash(void **state)
+static void a_store_does_not_grow_from_crash_to_crash(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -396,14 +401,12 @@ static void it_does_not_grow_from_crash_to_crash(void **state)
 			nbytes = file_bytes(&f, "data");
 		assert_int_equal(file_bytes(&f, "data"), nbytes);
 	}
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 7);
+	reopen_and_check(&f, t, 7);
 	fixture_close(&f);
 }
 
-/* Another of the same name, written; and one that fits where the first has lain. */
-static void forget_and_begin_anew(struct fixture *f)
+/* Registers and writes a new tensor of the same name, and one that fits into the freed extent. */
+static void forget_and_register_again(struct fixture *f)
 {
 	struct nvs_tensor *t[N], *again, *more;
 
@@ -423,7 +426,7 @@ static void forget_and_begin_anew(struct fixture *f)
 	}
 }
 
-static void what_is_forgotten_stays_until_a_commit(void **state)
+static void a_forgotten_tensor_stays_until_a_commit(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -432,11 +435,9 @@ static void what_is_forgotten_stays_until_a_commit(void **state)
 	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	crash_after(&f, commit_then_overwrite_two);
-	crash_after(&f, forget_and_begin_anew);
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 0);
-	/* With a commit it is gone, and its room is there for others. */
+	crash_after(&f, forget_and_register_again);
+	reopen_and_check(&f, t, 0);
+	/* A commit removes it and frees its extent. */
 	nbytes = file_bytes(&f, "data");
 	for (int turn = 0; turn < 10; turn++) {
 		OK(&f, nvs_forget(f.engine, &t[6], 1, &f.error));
@@ -468,30 +469,29 @@ static void write_from(struct fixture *f, struct nvs_tensor *tensor, uint64_t se
 
 static void writes_fail_after_a_commit(bool verify)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = verify, .faults = &faults);
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 1);
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = verify, .simulated = true);
+	register_and_write(&f, t, 1);
 	OK(&f, nvs_commit(f.engine, &f.error));
 
-	/* From the caller's memory: it has what was committed, until one succeeds. */
-	faults_fail(&faults, NVS_WRITE, -EIO, 1);
+	/* From external memory: the tensor keeps its committed contents until a write succeeds. */
+	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	write_from(&f, t[6], 50, -EIO);
 	STATE(&f, t[6], NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t[6], 1 + 6);
 	write_from(&f, t[6], 51, 0);
 	tensor_check(&f, t[6], 51);
 	OK(&f, nvs_swap_out(f.engine, &t[6], 1, &f.error));
-	faults_fail(&faults, NVS_WRITE, -EIO, 1);
+	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	write_from(&f, t[6], 52, -EIO);
 	STATE(&f, t[6], NVS_EMPTY, false, 0);
 
-	/* From the pool: it stays there, and given up there it has what was committed. */
+	/* From the pool: the tensor stays resident; a lease released clean restores the committed
+	 * contents. */
 	tensor_write(&f, t[1], 60);
-	faults_fail(&faults, NVS_WRITE, -EIO, 1);
+	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	OK(&f, nvs_swap_out(f.engine, &t[1], 1, &f.error));
 	expect_error(&f, nvs_wait(f.engine, &t[1], 1, -1, &f.error), -EIO, "t1: writing");
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
@@ -505,14 +505,14 @@ static void writes_fail_after_a_commit(bool verify)
 	fixture_close(&f);
 }
 
-static void a_failed_write_leaves_what_was_committed(void **state)
+static void a_failed_write_leaves_committed_data(void **state)
 {
 	(void)state;
 	writes_fail_after_a_commit(false);
 	writes_fail_after_a_commit(true);
 }
 
-/* ---- What a drive has lost ---- */
+/* ---- Damage on the drive ---- */
 
 static void damage(const struct fixture *f, uint64_t store_offset)
 {
@@ -528,8 +528,8 @@ static void damage(const struct fixture *f, uint64_t store_offset)
 	close(fd);
 }
 
-/* Without `verify`: a kept store has its checksums all the same. */
-static void what_the_drive_has_lost_is_found_out_as_it_is_read(void **state)
+/* A kept store has checksums without `verify`, too. */
+static void damage_on_the_drive_is_detected_when_read(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -537,19 +537,16 @@ static void what_the_drive_has_lost_is_found_out_as_it_is_read(void **state)
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 1);
+	register_and_write(&f, t, 1);
 	OK(&f, nvs_commit(f.engine, &f.error));
 	offset = info_of(&f, t[1]).store_offset;
 	fixture_shut(&f);
 	damage(&f, offset + 50000);
-	/* A run that does not look at it takes its checksum on. */
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
+	/* A run that does not read the tensor keeps its checksum. */
+	reopen(&f, t);
 	tensor_write(&f, t[0], 1);
 	fixture_shut(&f);
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
+	reopen(&f, t);
 	for (uint64_t i = 0; i < N; i++)
 		if (i != 1)
 			tensor_check(&f, t[i], 1 + i);
@@ -558,18 +555,15 @@ static void what_the_drive_has_lost_is_found_out_as_it_is_read(void **state)
 	fixture_close(&f);
 }
 
-/* ---- Every way of writing, and crashes ---- */
+/* ---- Crashes on every write path ---- */
 
-static void commit_and_no_more(struct fixture *f)
+static void commit_only(struct fixture *f)
 {
 	struct nvs_tensor *t[N];
 
 	child_register(f, t);
-	for (uint64_t i = 0; i < N; i++) {
-		MUST(!nvs_lease(f->engine, &t[i], 1, -1, NULL));
-		fill(nvs_data(t[i]), lengths[i], 30 + i);
-		MUST(!nvs_release(f->engine, &t[i], 1, NVS_DIRTY, NULL));
-	}
+	for (uint64_t i = 0; i < N; i++)
+		child_fill(f, t[i], 30 + i);
 	MUST(!nvs_commit(f->engine, NULL));
 	for (int i = 0; i < N; i++)
 		MUST(!info_of(f, t[i]).dirty);
@@ -583,7 +577,7 @@ static void write_by_swapping_out(struct fixture *f)
 	child_write(f, t[1], 100);
 }
 
-static void write_from_callers_memory(struct fixture *f)
+static void write_from_external_memory(struct fixture *f)
 {
 	struct nvs_tensor *t[N];
 	static char memory[70000];
@@ -600,9 +594,7 @@ static void write_to_make_room(struct fixture *f)
 	struct nvs_tensor *t[N];
 
 	child_register(f, t);
-	MUST(!nvs_lease(f->engine, &t[1], 1, -1, NULL));
-	fill(nvs_data(t[1]), lengths[1], 100);
-	MUST(!nvs_release(f->engine, &t[1], 1, NVS_DIRTY, NULL));
+	child_fill(f, t[1], 100);
 	MUST(!nvs_swap_in(f->engine, &t[5], 2, -1, NULL));
 	MUST(info_of(f, t[1]).state == NVS_ON_DRIVE);
 }
@@ -612,35 +604,29 @@ static void write_by_a_commit_that_fails(struct fixture *f)
 	struct nvs_tensor *t[N];
 
 	child_register(f, t);
-	for (int i = 1; i < 7; i += 5) {
-		MUST(!nvs_lease(f->engine, &t[i], 1, -1, NULL));
-		fill(nvs_data(t[i]), lengths[i], 100);
-		MUST(!nvs_release(f->engine, &t[i], 1, NVS_DIRTY, NULL));
-	}
-	faults_fail(f->setup.faults, NVS_WRITE, -EIO, 1);
+	child_fill(f, t[1], 100);
+	child_fill(f, t[6], 100);
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	MUST(nvs_commit(f->engine, NULL) == -EIO);
 	for (uint64_t i = 0; i < N; i++)
 		child_write(f, t[i], 200);
 }
 
-static void no_way_of_writing_touches_what_was_committed(void **state)
+static void no_write_path_touches_committed_data(void **state)
 {
 	void (*const ways[])(struct fixture * f) = {write_by_swapping_out,
-						    write_from_callers_memory, write_to_make_room,
+						    write_from_external_memory, write_to_make_room,
 						    write_by_a_commit_that_fails};
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
 	(void)state;
 	for (size_t i = 0; i < LENGTH(ways); i++) {
 		INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .pool_bytes = 400 * KIB,
-		     .faults = &faults);
-		crash_after(&f, commit_and_no_more);
+		     .simulated = true);
+		crash_after(&f, commit_only);
 		crash_after(&f, ways[i]);
-		OK(&f, fixture_reopen(&f));
-		tensors_add(&f, "t", lengths, N, t);
-		check_all(&f, t, 30);
+		reopen_and_check(&f, t, 30);
 		fixture_close(&f);
 	}
 }
@@ -665,13 +651,10 @@ static void a_crash_while_reading_loses_nothing(void **state)
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	tensors_add(&f, "t", lengths, N, t);
-	write_all(&f, t, 9);
+	register_and_write(&f, t, 9);
 	fixture_shut(&f);
 	crash_after(&f, read_all);
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 9);
+	reopen_and_check(&f, t, 9);
 	fixture_close(&f);
 }
 
@@ -682,10 +665,8 @@ static void a_commit_survives_a_crash(void **state)
 
 	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
-	crash_after(&f, commit_and_no_more);
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 30);
+	crash_after(&f, commit_only);
+	reopen_and_check(&f, t, 30);
 	fixture_close(&f);
 }
 
@@ -701,7 +682,7 @@ static void hold_the_store(struct fixture *f, const int ready[2], const int done
 	_exit(nvs_close(f->engine, NULL) ? 1 : 0);
 }
 
-static void a_store_that_another_process_holds_is_refused(void **state)
+static void a_store_locked_by_another_process_is_refused(void **state)
 {
 	struct fixture f;
 	int status, ready[2], done[2];
@@ -716,7 +697,7 @@ static void a_store_that_another_process_holds_is_refused(void **state)
 	if (!pid)
 		hold_the_store(&f, ready, done);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
-	expect_error(&f, fixture_reopen(&f), -EBUSY, "holds the store at");
+	expect_error(&f, fixture_reopen(&f), -EBUSY, "has locked the store at");
 	f.config.rank = 1;
 	OK(&f, fixture_reopen(&f));
 	fixture_shut(&f);
@@ -731,7 +712,7 @@ static void a_store_that_another_process_holds_is_refused(void **state)
 	fixture_close(&f);
 }
 
-static void a_store_that_this_process_holds_is_refused(void **state)
+static void a_store_locked_by_this_process_is_refused(void **state)
 {
 	struct fixture f, other;
 
@@ -744,7 +725,7 @@ static void a_store_that_this_process_holds_is_refused(void **state)
 
 /* ---- Not kept ---- */
 
-static void leaves_nothing_behind_unless_kept(void **state)
+static void a_temporary_store_leaves_nothing_behind(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -752,10 +733,9 @@ static void leaves_nothing_behind_unless_kept(void **state)
 	(void)state;
 	for (unsigned npaths = 1; npaths <= 3; npaths++) {
 		OPEN(&f, .place = PLACE_DISK, .npaths = npaths);
-		tensors_add(&f, "t", lengths, N, t);
-		write_all(&f, t, 1);
+		register_and_write(&f, t, 1);
 		OK(&f, nvs_swap_out(f.engine, t, N, &f.error));
-		/* Without keep a commit writes back, and no more. */
+		/* Without keep a commit only writes back. */
 		OK(&f, nvs_commit(f.engine, &f.error));
 		assert_int_equal(file_bytes(&f, "manifest.0"), -1);
 		fixture_shut(&f);
@@ -788,7 +768,7 @@ static void device_cpu_leaves_no_file(void **state)
 
 /* ---- Opening ---- */
 
-static void refuses_what_it_is_told_in_vain(void **state)
+static void refuses_settings_that_cannot_work(void **state)
 {
 	struct fixture f;
 
@@ -812,14 +792,14 @@ static void refuses_what_it_is_told_in_vain(void **state)
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "thread_count");
 	f.config.aio.thread_count = 1;
 	f.config.param.buffer_count = 0;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "pool of nothing");
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "the pool would be empty");
 	f.config.param.buffer_count = 1;
 	assert_int_equal(entries_of(f.paths[0]), 0);
 	OK(&f, fixture_reopen(&f));
 	fixture_close(&f);
 }
 
-static void refuses_a_pool_that_memory_has_no_room_for(void **state)
+static void refuses_a_pool_larger_than_memory(void **state)
 {
 	struct fixture f;
 
@@ -830,12 +810,12 @@ static void refuses_a_pool_that_memory_has_no_room_for(void **state)
 	expect_error(&f, fixture_reopen(&f), -ENOMEM, "buffer_count x buffer_size");
 	f.config.param.buffer_count = UINT32_MAX;
 	f.config.param.buffer_size = UINT64_MAX / 2;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "more bytes than can be counted");
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "exceed 2^64 bytes");
 	assert_int_equal(entries_of(f.paths[0]), 0);
 	fixture_close(&f);
 }
 
-static void refuses_a_pool_that_may_not_be_locked(void **state)
+static void refuses_a_pool_beyond_the_memlock_limit(void **state)
 {
 	struct rlimit limit, none;
 	uid_t user = geteuid();
@@ -864,7 +844,7 @@ static void refuses_a_pool_that_may_not_be_locked(void **state)
 	fixture_close(&f);
 }
 
-static void the_optimizer_has_a_pool_of_its_own(void **state)
+static void the_optimizer_has_its_own_pool(void **state)
 {
 	struct fixture f;
 	struct nvs_engine_stats stats;
@@ -897,29 +877,29 @@ int main(void)
 		cmocka_unit_test(is_found_again_with_its_data),
 		cmocka_unit_test(is_found_again_buffered_and_verified),
 		cmocka_unit_test(is_found_again_over_stripes),
-		cmocka_unit_test(registering_in_another_order_finds_the_same),
-		cmocka_unit_test(another_model_is_told_from_this),
-		cmocka_unit_test(is_closed_as_last_committed_where_it_cant_be_whole),
-		cmocka_unit_test(is_not_touched_by_who_does_not_keep),
-		cmocka_unit_test(ranks_have_stores_of_their_own),
-		cmocka_unit_test(after_a_crash_what_was_committed_comes_back),
-		cmocka_unit_test(what_a_run_does_not_register_stays_as_committed),
-		cmocka_unit_test(its_names_are_durable_when_it_is_open),
-		cmocka_unit_test(it_does_not_grow_from_crash_to_crash),
-		cmocka_unit_test(what_is_forgotten_stays_until_a_commit),
-		cmocka_unit_test(a_failed_write_leaves_what_was_committed),
-		cmocka_unit_test(what_the_drive_has_lost_is_found_out_as_it_is_read),
-		cmocka_unit_test(no_way_of_writing_touches_what_was_committed),
+		cmocka_unit_test(tensors_are_found_in_any_order_of_registration),
+		cmocka_unit_test(refuses_tensors_of_another_size_or_type),
+		cmocka_unit_test(a_failed_close_leaves_the_last_commit),
+		cmocka_unit_test(a_run_without_keep_leaves_a_kept_store_alone),
+		cmocka_unit_test(each_rank_has_its_own_store),
+		cmocka_unit_test(committed_data_survives_a_crash),
+		cmocka_unit_test(unregistered_tensors_stay_as_committed),
+		cmocka_unit_test(an_open_store_has_durable_directory_entries),
+		cmocka_unit_test(a_store_does_not_grow_from_crash_to_crash),
+		cmocka_unit_test(a_forgotten_tensor_stays_until_a_commit),
+		cmocka_unit_test(a_failed_write_leaves_committed_data),
+		cmocka_unit_test(damage_on_the_drive_is_detected_when_read),
+		cmocka_unit_test(no_write_path_touches_committed_data),
 		cmocka_unit_test(a_crash_while_reading_loses_nothing),
 		cmocka_unit_test(a_commit_survives_a_crash),
-		cmocka_unit_test(a_store_that_another_process_holds_is_refused),
-		cmocka_unit_test(a_store_that_this_process_holds_is_refused),
-		cmocka_unit_test(leaves_nothing_behind_unless_kept),
+		cmocka_unit_test(a_store_locked_by_another_process_is_refused),
+		cmocka_unit_test(a_store_locked_by_this_process_is_refused),
+		cmocka_unit_test(a_temporary_store_leaves_nothing_behind),
 		cmocka_unit_test(device_cpu_leaves_no_file),
-		cmocka_unit_test(refuses_what_it_is_told_in_vain),
-		cmocka_unit_test(refuses_a_pool_that_memory_has_no_room_for),
-		cmocka_unit_test(refuses_a_pool_that_may_not_be_locked),
-		cmocka_unit_test(the_optimizer_has_a_pool_of_its_own),
+		cmocka_unit_test(refuses_settings_that_cannot_work),
+		cmocka_unit_test(refuses_a_pool_larger_than_memory),
+		cmocka_unit_test(refuses_a_pool_beyond_the_memlock_limit),
+		cmocka_unit_test(the_optimizer_has_its_own_pool),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a tensor, from its registration to its end: what each call does to it, what it
- * refuses, and what the tensor tells of itself meanwhile.
+ * The life of a tensor from registration to removal: the effect of each call, its refusals, and the
+ * tensor's reported state.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -90,7 +90,7 @@ static void refuses_an_unknown_type_and_too_many_elements(void **state)
 	fixture_close(&f);
 }
 
-static void tells_what_would_make_a_tensor_fit_the_pool(void **state)
+static void a_tensor_too_large_for_the_pool_is_refused_with_the_remedy(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor_spec spec = {"big", NVS_U8, 4 * MIB + 1};
@@ -101,6 +101,9 @@ static void tells_what_would_make_a_tensor_fit_the_pool(void **state)
 	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG, "4194305");
 	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
 		     "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes");
+	/* The extent is rounded up to the unit of the store, of 4096 bytes at most. */
+	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
+		     "set buffer_size to 104");
 	OK(&f, nvs_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_U8, 4 * MIB}, 1, &tensor,
 			    &f.error));
 	tensor_store(&f, tensor, 5);
@@ -118,7 +121,7 @@ static void registers_all_of_a_batch_or_none(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	known = tensor_add(&f, "known", 100);
-	nvs_get_stats(f.engine, &before);
+	before = stats_of(&f);
 	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EINVAL, "name");
 	specs[2].name = "known";
 	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EEXIST, "known");
@@ -127,7 +130,7 @@ static void registers_all_of_a_batch_or_none(void **state)
 	specs[2] = (struct nvs_tensor_spec){"c", NVS_U8, 1 * GIB};
 	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -E2BIG,
 		     "c has 1 GiB");
-	nvs_get_stats(f.engine, &after);
+	after = stats_of(&f);
 	assert_int_equal(after.tensors, before.tensors);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
 	assert_int_equal(after.store_bytes, before.store_bytes);
@@ -148,7 +151,7 @@ static uint64_t free_space(const char *path)
 	return (uint64_t)vfs.f_bfree * vfs.f_frsize;
 }
 
-static void finds_a_full_drive_when_registering(void **state)
+static void a_full_drive_is_detected_when_registering(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[100], *known;
@@ -162,20 +165,20 @@ static void finds_a_full_drive_when_registering(void **state)
 	known = tensor_add(&f, "known", 3 * MIB);
 	tensor_store(&f, known, 1);
 	space = free_space(f.paths[0]);
-	nvs_get_stats(f.engine, &before);
+	before = stats_of(&f);
 	for (int i = 0; i < 100; i++) {
 		nbytes[i] = 3 * MIB;
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, nbytes[i]};
 	}
 	expect_error(&f, nvs_register(f.engine, specs, 100, tensors, &f.error), -ENOSPC, "300 MiB");
-	nvs_get_stats(f.engine, &after);
+	after = stats_of(&f);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, 1);
 	assert_null(nvs_find(f.engine, "t0"));
 	assert_true(free_space(f.paths[0]) >= space);
 	tensor_check(&f, known, 1);
-	/* What fits is taken all the same, and written without a surprise. */
+	/* Tensors that fit are still registered, and can be written. */
 	tensors_add(&f, "t", nbytes, 40, tensors);
 	for (uint64_t i = 0; i < 40; i++)
 		tensor_store(&f, tensors[i], i);
@@ -209,7 +212,7 @@ static void lays_tensors_of_a_batch_side_by_side(void **state)
 
 /* ---- Forgetting ---- */
 
-static void reuses_the_space_of_what_is_forgotten(void **state)
+static void reuses_the_space_of_forgotten_tensors(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[8], *again[8];
@@ -219,7 +222,7 @@ static void reuses_the_space_of_what_is_forgotten(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", nbytes, 8, tensors);
-	nvs_get_stats(f.engine, &before);
+	before = stats_of(&f);
 	for (int round = 0; round < 20; round++) {
 		for (uint64_t i = 0; i < 8; i++)
 			tensor_write(&f, tensors[i], i);
@@ -227,7 +230,7 @@ static void reuses_the_space_of_what_is_forgotten(void **state)
 		OK(&f, nvs_wait(f.engine, tensors, 8, -1, &f.error));
 		OK(&f, nvs_forget(f.engine, tensors, 8, &f.error));
 		assert_null(nvs_find(f.engine, "t0"));
-		nvs_get_stats(f.engine, &after);
+		after = stats_of(&f);
 		assert_int_equal(after.tensors, 0);
 		assert_int_equal(after.tensor_bytes, 0);
 		assert_int_equal(after.pool.used, 0);
@@ -235,22 +238,21 @@ static void reuses_the_space_of_what_is_forgotten(void **state)
 		memcpy(tensors, again, sizeof(tensors));
 		STATE(&f, tensors[0], NVS_EMPTY, false, 0);
 	}
-	nvs_get_stats(f.engine, &after);
+	after = stats_of(&f);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
 	fixture_close(&f);
 }
 
-static void forgets_nothing_that_is_in_use_or_in_flight(void **state)
+static void forgets_nothing_pinned_or_in_flight(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
 	static char memory[5000];
 	void *data = memory;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
 	tensor_store(&f, tensors[1], 2);
@@ -260,23 +262,23 @@ static void forgets_nothing_that_is_in_use_or_in_flight(void **state)
 	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	OK(&f, nvs_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
 
-	faults_hold(&faults, NVS_WRITE, true);
+	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_swap_out(f.engine, &tensors[1], 1, &f.error));
 	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	faults_hold(&faults, NVS_WRITE, false);
+	sim_go(f.sim, SIM_WRITES);
 	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
 
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	assert_int_equal(nvs_prefetch(f.engine, &tensors[1], 1, &f.error), 1);
 	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
 	OK(&f, nvs_swap_out(f.engine, tensors, 2, &f.error));
 
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	OK(&f, nvs_swap_in_to(f.engine, &tensors[1], &data, 1, &f.error));
 	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
 
 	assert_non_null(nvs_find(f.engine, "t0"));
@@ -317,8 +319,7 @@ static void round_trip(const struct setup *setup)
 	for (uint64_t turn = 0; turn < 3; turn++) {
 		for (size_t i = 0; i < n; i++)
 			tensor_write(&f, tensors[i], seed + turn * 1000 + i);
-		OK(&f, nvs_swap_out(f.engine, tensors, n, &f.error));
-		OK(&f, nvs_wait(f.engine, tensors, n, -1, &f.error));
+		tensors_swap_out(&f, tensors, n);
 		for (size_t i = 0; i < n; i++) {
 			STATE(&f, tensors[i], NVS_ON_DRIVE, false, 0);
 			assert_null(nvs_data(tensors[i]));
@@ -335,13 +336,13 @@ static void brings_back_every_byte_of_every_length(void **state)
 	round_trip(&(struct setup){.place = PLACE_DISK, .pool_bytes = 8 * MIB});
 }
 
-static void does_so_buffered(void **state)
+static void brings_back_every_byte_with_buffered_io(void **state)
 {
 	(void)state;
 	round_trip(&(struct setup){.place = PLACE_TMPFS, .pool_bytes = 8 * MIB});
 }
 
-static void does_so_on_each_ioengine(void **state)
+static void brings_back_every_byte_on_each_ioengine(void **state)
 {
 	(void)state;
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
@@ -350,7 +351,7 @@ static void does_so_on_each_ioengine(void **state)
 					   .ioengine = (enum nvs_ioengine)i});
 }
 
-static void does_so_with_blocks_of_the_least_size(void **state)
+static void brings_back_every_byte_in_blocks_of_512(void **state)
 {
 	(void)state;
 	round_trip(&(struct setup){.place = PLACE_DISK,
@@ -360,7 +361,7 @@ static void does_so_with_blocks_of_the_least_size(void **state)
 				   .thread_count = 2});
 }
 
-static void does_so_in_host_memory(void **state)
+static void brings_back_every_byte_from_host_memory(void **state)
 {
 	(void)state;
 	round_trip(&(struct setup){
@@ -394,14 +395,13 @@ static void gives_aligned_memory_that_does_not_overlap(void **state)
 
 /* ---- States ---- */
 
-static void tells_its_state_at_every_stage(void **state)
+static void reports_the_state_at_every_stage(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 100000);
 	STATE(&f, t, NVS_EMPTY, false, 0);
 	OK(&f, nvs_lease(f.engine, &t, 1, 0, &f.error));
@@ -410,49 +410,48 @@ static void tells_its_state_at_every_stage(void **state)
 	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 
-	faults_hold(&faults, NVS_WRITE, true);
+	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_WRITING, false, 0);
-	faults_hold(&faults, NVS_WRITE, false);
+	sim_go(f.sim, SIM_WRITES);
 	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
 	STATE(&f, t, NVS_READING, false, 1);
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 0);
 	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(faults.ios[NVS_WRITE], 2);
+	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 2);
 
 	assert_string_equal(nvs_state_name(NVS_EMPTY), "empty");
 	assert_string_equal(nvs_state_name((enum nvs_state)99), "unknown");
 	fixture_close(&f);
 }
 
-static void a_clean_tensor_is_dropped_without_a_write(void **state)
+static void a_clean_tensor_is_evicted_without_a_write(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
 	tensor_check(&f, t, 1);
 	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(faults.ios[NVS_WRITE], 1);
-	assert_int_equal(faults.ios[NVS_READ], 1);
+	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 1);
+	assert_int_equal(sim_ios(f.sim, NVS_READ), 1);
 	fixture_close(&f);
 }
 
-static void uses_overlap(void **state)
+static void pins_overlap(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
@@ -462,8 +461,7 @@ static void uses_overlap(void **state)
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
 	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
-	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
-	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	tensors_pin(&f, &t, 1);
 	STATE(&f, t, NVS_RESIDENT, false, 2);
 	fill(nvs_data(t), 10000, 2);
 	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
@@ -476,7 +474,7 @@ static void uses_overlap(void **state)
 	fixture_close(&f);
 }
 
-/* ---- Leases given up ---- */
+/* ---- Leases released clean ---- */
 
 static void a_lease_released_clean_leaves_an_empty_tensor_empty(void **state)
 {
@@ -494,7 +492,7 @@ static void a_lease_released_clean_leaves_an_empty_tensor_empty(void **state)
 	fixture_close(&f);
 }
 
-static void a_lease_released_clean_brings_back_what_is_on_the_drive(void **state)
+static void a_lease_released_clean_keeps_the_contents_on_the_drive(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
@@ -516,28 +514,27 @@ static void a_lease_released_clean_brings_back_what_is_on_the_drive(void **state
 	fixture_close(&f);
 }
 
-static void a_lease_waits_until_the_drive_has_let_go(void **state)
+static void a_lease_waits_for_ios_of_the_tensor(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 10000);
 	tensor_write(&f, t, 1);
-	faults_hold(&faults, NVS_WRITE, true);
+	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
 	expect_error(&f, nvs_lease(f.engine, &t, 1, 0, &f.error), -EAGAIN, "in flight");
-	faults_hold(&faults, NVS_WRITE, false);
+	sim_go(f.sim, SIM_WRITES);
 	OK(&f, nvs_lease(f.engine, &t, 1, -1, &f.error));
 	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	assert_int_equal(nvs_prefetch(f.engine, &t, 1, &f.error), 1);
 	expect_error(&f, nvs_lease(f.engine, &t, 1, 1, &f.error), -ETIMEDOUT, "in flight");
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_lease(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	fill(nvs_data(t), 10000, 3);
@@ -546,9 +543,9 @@ static void a_lease_waits_until_the_drive_has_let_go(void **state)
 	fixture_close(&f);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refusals ---- */
 
-static void reads_nothing_that_was_never_written(void **state)
+static void refuses_to_read_a_tensor_never_written(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
@@ -568,7 +565,7 @@ static void reads_nothing_that_was_never_written(void **state)
 	fixture_close(&f);
 }
 
-static void an_empty_tensor_of_no_bytes_has_none_to_read_either(void **state)
+static void refuses_to_read_an_empty_tensor_of_no_bytes(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
@@ -585,14 +582,13 @@ static void an_empty_tensor_of_no_bytes_has_none_to_read_either(void **state)
 	fixture_close(&f);
 }
 
-static void releases_only_what_is_in_use(void **state)
+static void releases_only_pinned_tensors(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
 	expect_error(&f, nvs_release(f.engine, tensors, 1, NVS_CLEAN, &f.error), -EINVAL, "t0");
@@ -600,25 +596,25 @@ static void releases_only_what_is_in_use(void **state)
 	expect_error(&f, nvs_release(f.engine, tensors, 2, NVS_DIRTY, &f.error), -EINVAL, "t0");
 	STATE(&f, tensors[1], NVS_RESIDENT, false, 1);
 
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	OK(&f, nvs_swap_in(f.engine, tensors, 1, 0, &f.error));
 	expect_error(&f, nvs_release(f.engine, tensors, 2, NVS_CLEAN, &f.error), -EBUSY, "t0");
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
 	OK(&f, nvs_release(f.engine, tensors, 2, NVS_DIRTY, &f.error));
 
-	/* Whoever takes it back while it is written must wait before it is changed. */
-	faults_hold(&faults, NVS_WRITE, true);
+	/* A tensor pinned again during its write must not be changed before the write completes. */
+	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_swap_out(f.engine, tensors, 1, &f.error));
 	OK(&f, nvs_swap_in(f.engine, tensors, 1, 0, &f.error));
 	expect_error(&f, nvs_release(f.engine, tensors, 1, NVS_DIRTY, &f.error), -EBUSY, "t0");
 	OK(&f, nvs_release(f.engine, tensors, 1, NVS_CLEAN, &f.error));
-	faults_hold(&faults, NVS_WRITE, false);
+	sim_go(f.sim, SIM_WRITES);
 	OK(&f, nvs_wait(f.engine, tensors, 1, -1, &f.error));
 	fixture_close(&f);
 }
 
-static void swaps_out_nothing_that_is_in_use(void **state)
+static void refuses_to_swap_out_a_pinned_tensor(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
@@ -637,7 +633,7 @@ static void swaps_out_nothing_that_is_in_use(void **state)
 	fixture_close(&f);
 }
 
-static void takes_no_tensor_twice_in_a_batch(void **state)
+static void refuses_a_tensor_named_twice(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t, *twice[2];
@@ -657,8 +653,7 @@ static void takes_no_tensor_twice_in_a_batch(void **state)
 	expect_error(&f, nvs_swap_in_to(f.engine, twice, data, 2, &f.error), -EINVAL, "twice");
 	expect_error(&f, nvs_swap_out_from(f.engine, twice, (const void *const *)data, 2, &f.error),
 		     -EINVAL, "twice");
-	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
-	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	tensors_pin(&f, &t, 1);
 	expect_error(&f, nvs_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL, "twice");
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
@@ -666,29 +661,28 @@ static void takes_no_tensor_twice_in_a_batch(void **state)
 	fixture_close(&f);
 }
 
-static void waits_as_long_as_it_is_told(void **state)
+static void a_wait_ends_at_its_timeout(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 5000);
 	tensor_store(&f, t, 1);
 	OK(&f, nvs_wait(f.engine, &t, 1, 0, &f.error));
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
 	expect_error(&f, nvs_wait(f.engine, &t, 1, 0, &f.error), -EAGAIN, "t is still in flight");
 	expect_error(&f, nvs_wait(f.engine, &t, 1, 2, &f.error), -ETIMEDOUT, "t is still");
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, &t, 1, 60000, &f.error));
 	assert_true(filled(nvs_data(t), 5000, 1));
 	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
-static void errors_may_go_untold(void **state)
+static void an_error_structure_is_optional(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
@@ -712,31 +706,31 @@ int main(void)
 		cmocka_unit_test(refuses_a_name_of_no_or_too_many_bytes),
 		cmocka_unit_test(copies_the_name),
 		cmocka_unit_test(refuses_an_unknown_type_and_too_many_elements),
-		cmocka_unit_test(tells_what_would_make_a_tensor_fit_the_pool),
+		cmocka_unit_test(a_tensor_too_large_for_the_pool_is_refused_with_the_remedy),
 		cmocka_unit_test(registers_all_of_a_batch_or_none),
-		cmocka_unit_test(finds_a_full_drive_when_registering),
+		cmocka_unit_test(a_full_drive_is_detected_when_registering),
 		cmocka_unit_test(lays_tensors_of_a_batch_side_by_side),
-		cmocka_unit_test(reuses_the_space_of_what_is_forgotten),
-		cmocka_unit_test(forgets_nothing_that_is_in_use_or_in_flight),
+		cmocka_unit_test(reuses_the_space_of_forgotten_tensors),
+		cmocka_unit_test(forgets_nothing_pinned_or_in_flight),
 		cmocka_unit_test(brings_back_every_byte_of_every_length),
-		cmocka_unit_test(does_so_buffered),
-		cmocka_unit_test(does_so_on_each_ioengine),
-		cmocka_unit_test(does_so_with_blocks_of_the_least_size),
-		cmocka_unit_test(does_so_in_host_memory),
+		cmocka_unit_test(brings_back_every_byte_with_buffered_io),
+		cmocka_unit_test(brings_back_every_byte_on_each_ioengine),
+		cmocka_unit_test(brings_back_every_byte_in_blocks_of_512),
+		cmocka_unit_test(brings_back_every_byte_from_host_memory),
 		cmocka_unit_test(gives_aligned_memory_that_does_not_overlap),
-		cmocka_unit_test(tells_its_state_at_every_stage),
-		cmocka_unit_test(a_clean_tensor_is_dropped_without_a_write),
-		cmocka_unit_test(uses_overlap),
+		cmocka_unit_test(reports_the_state_at_every_stage),
+		cmocka_unit_test(a_clean_tensor_is_evicted_without_a_write),
+		cmocka_unit_test(pins_overlap),
 		cmocka_unit_test(a_lease_released_clean_leaves_an_empty_tensor_empty),
-		cmocka_unit_test(a_lease_released_clean_brings_back_what_is_on_the_drive),
-		cmocka_unit_test(a_lease_waits_until_the_drive_has_let_go),
-		cmocka_unit_test(reads_nothing_that_was_never_written),
-		cmocka_unit_test(an_empty_tensor_of_no_bytes_has_none_to_read_either),
-		cmocka_unit_test(releases_only_what_is_in_use),
-		cmocka_unit_test(swaps_out_nothing_that_is_in_use),
-		cmocka_unit_test(takes_no_tensor_twice_in_a_batch),
-		cmocka_unit_test(waits_as_long_as_it_is_told),
-		cmocka_unit_test(errors_may_go_untold),
+		cmocka_unit_test(a_lease_released_clean_keeps_the_contents_on_the_drive),
+		cmocka_unit_test(a_lease_waits_for_ios_of_the_tensor),
+		cmocka_unit_test(refuses_to_read_a_tensor_never_written),
+		cmocka_unit_test(refuses_to_read_an_empty_tensor_of_no_bytes),
+		cmocka_unit_test(releases_only_pinned_tensors),
+		cmocka_unit_test(refuses_to_swap_out_a_pinned_tensor),
+		cmocka_unit_test(refuses_a_tensor_named_twice),
+		cmocka_unit_test(a_wait_ends_at_its_timeout),
+		cmocka_unit_test(an_error_structure_is_optional),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random histories of all calls on a pool that is too small for them, against a plain model that
- * knows what each tensor holds; over the I/O engines, kinds of file systems, stripes and settings.
+ * Random histories of all calls on a small pool, against a plain model of each tensor's contents;
+ * over I/O engines, file systems, stripes and settings.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -139,7 +139,7 @@ static void wait_for_all(struct model *m)
 
 /* ---- Uses ---- */
 
-/* Nobody else ends uses, so only a call that finds none in the pool may wait for ever. */
+/* No other thread unpins, so only a call that finds nothing pinned may wait without a limit. */
 static int begin(struct model *m, bool contents)
 {
 	int timeout_ms = m->uses ? 0 : -1;
@@ -340,7 +340,7 @@ static void op_forget(struct model *m)
 		add(m, m->index[k]);
 }
 
-/* What the tensors tell of themselves adds up to what the pool tells. */
+/* The sizes of the tensors add up to the pool's statistics. */
 static void op_look(struct model *m)
 {
 	struct nvs_engine_stats stats;

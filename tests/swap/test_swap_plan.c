@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan: the order of a step is learnt, followed and mended; what is fetched, kept, evicted and
- * written back by it, within which budgets; and what a step tells of itself.
+ * The plan: a step's order is recorded, followed and corrected; what is read ahead, kept, evicted
+ * and written back, within which budgets; and the statistics of a step.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,6 @@
 /* Tensors t0, t1, ... of a part each, which are on the drive, and an engine with these budgets. */
 struct training {
 	struct fixture f;
-	struct faults faults;
 	struct nvs_tensor *t[MOST];
 	uint64_t seeds[MOST];
 	size_t n;
@@ -52,10 +51,9 @@ static void begin_training(struct training *tr, size_t n, struct budgets budgets
 	uint64_t nbytes[MOST];
 
 	memset(tr, 0, sizeof(*tr));
-	tr->faults = (struct faults)FAULTS_NONE;
 	tr->n = n;
-	INIT(&tr->f, .device = NVS_DEVICE_CPU, .pool_bytes = budgets.pool * PART,
-	     .faults = &tr->faults, .verify = budgets.verify);
+	INIT(&tr->f, .device = NVS_DEVICE_CPU, .pool_bytes = budgets.pool * PART, .simulated = true,
+	     .verify = budgets.verify);
 	configure(tr, &budgets);
 	OK(&tr->f, fixture_reopen(&tr->f));
 	for (size_t i = 0; i < n; i++)
@@ -139,20 +137,7 @@ static const size_t in_turn[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 static uint64_t ios(struct training *tr, enum nvs_direction direction)
 {
-	uint64_t n;
-
-	pthread_mutex_lock(&tr->faults.lock);
-	n = tr->faults.ios[direction];
-	pthread_mutex_unlock(&tr->faults.lock);
-	return n;
-}
-
-static struct nvs_engine_stats stats_of(struct training *tr)
-{
-	struct nvs_engine_stats stats;
-
-	nvs_get_stats(tr->f.engine, &stats);
-	return stats;
+	return sim_ios(tr->f.sim, direction);
 }
 
 /* ---- The order ---- */
@@ -168,13 +153,13 @@ static void the_first_step_is_recorded_and_the_second_fetched_ahead(void **state
 	io = step(&tr, order, 8, use);
 	assert_int_equal(io.hits, 0);
 	assert_int_equal(io.misses, 8);
-	faults_hold(&tr.faults, NVS_READ, true);
+	sim_hold(tr.f.sim, SIM_READS);
 	step_begin(&tr);
-	/* Nobody has asked for anything. */
+	/* No call has asked for a tensor. */
 	assert_int_equal(state_of(&tr, 3), NVS_READING);
 	assert_int_equal(state_of(&tr, 0), NVS_READING);
 	assert_int_equal(count_in(&tr, NVS_READING), 2);
-	faults_hold(&tr.faults, NVS_READ, false);
+	sim_go(tr.f.sim, SIM_READS);
 	settle(&tr);
 	for (size_t i = 0; i < 8; i++) {
 		assert_int_equal(state_of(&tr, order[i]), NVS_RESIDENT);
@@ -205,7 +190,7 @@ static void nothing_is_fetched_between_steps(void **state)
 	fixture_close(&tr.f);
 }
 
-/* What is made anew needs no reading. */
+/* A leased tensor needs no read. */
 static void what_is_leased_is_not_fetched(void **state)
 {
 	struct training tr;
@@ -351,10 +336,10 @@ static void no_more_is_ahead_than_the_bucket(void **state)
 	for (size_t k = 0; k < LENGTH(buckets); k++) {
 		BEGIN(&tr, 8, .pool = 6, .bucket = buckets[k], .live = ANY, .reuse = ANY);
 		step(&tr, in_turn, 8, use);
-		faults_hold(&tr.faults, NVS_READ, true);
+		sim_hold(tr.f.sim, SIM_READS);
 		step_begin(&tr);
 		assert_int_equal(count_in(&tr, NVS_READING), buckets[k]);
-		faults_hold(&tr.faults, NVS_READ, false);
+		sim_go(tr.f.sim, SIM_READS);
 		settle(&tr);
 		/* Landed, they are ahead still. */
 		use(&tr, 7);
@@ -372,10 +357,10 @@ static void one_that_is_longer_than_the_bucket_is_fetched_alone(void **state)
 	(void)state;
 	BEGIN(&tr, 8, .pool = 6, .half_bucket = true, .live = ANY, .reuse = ANY);
 	step(&tr, in_turn, 8, use);
-	faults_hold(&tr.faults, NVS_READ, true);
+	sim_hold(tr.f.sim, SIM_READS);
 	step_begin(&tr);
 	assert_int_equal(count_in(&tr, NVS_READING), 1);
-	faults_hold(&tr.faults, NVS_READ, false);
+	sim_go(tr.f.sim, SIM_READS);
 	settle(&tr);
 	step_end(&tr);
 	fixture_close(&tr.f);
@@ -589,10 +574,10 @@ static void dirty_ones_are_written_back_before_room_is_needed(void **state)
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, change);
 	step(&tr, in_turn, 6, change);
-	waits = stats_of(&tr).pool.waits;
+	waits = stats_of(&tr.f).pool.waits;
 	for (int turn = 0; turn < 2; turn++)
 		assert_int_equal(step(&tr, in_turn, 6, change).misses, 0);
-	assert_int_equal(stats_of(&tr).pool.waits, waits);
+	assert_int_equal(stats_of(&tr.f).pool.waits, waits);
 	for (size_t i = 0; i < 6; i++)
 		use(&tr, i);
 	fixture_close(&tr.f);
@@ -608,9 +593,9 @@ static void only_what_will_make_way_is_written_back(void **state)
 	BEGIN(&tr, 6, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, change);
 	step(&tr, in_turn, 6, change);
-	before = stats_of(&tr).swapped_out;
+	before = stats_of(&tr.f).swapped_out;
 	step(&tr, in_turn, 6, change);
-	before = stats_of(&tr).swapped_out - before;
+	before = stats_of(&tr.f).swapped_out - before;
 	assert_true(before < 6 * PART);
 	fixture_close(&tr.f);
 }
@@ -642,7 +627,7 @@ static void a_write_back_that_fails_loses_nothing(void **state)
 	step_begin(&tr);
 	settle(&tr);
 	before = ios(&tr, NVS_WRITE);
-	faults_fail(&tr.faults, NVS_WRITE, -EIO, 1);
+	sim_fail(tr.f.sim, NVS_WRITE, 0, EIO, 1);
 	change(&tr, 0);
 	assert_int_equal(ios(&tr, NVS_WRITE), before + 1);
 	STATE(&tr.f, tr.t[0], NVS_RESIDENT, true, 0);
@@ -666,7 +651,7 @@ static void a_failed_read_ahead_is_read_again_when_asked_for(void **state)
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	before = ios(&tr, NVS_READ);
-	faults_fail(&tr.faults, NVS_READ, -EIO, 1);
+	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
 	step_begin(&tr);
 	settle(&tr);
 	assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
@@ -687,11 +672,11 @@ static void a_read_ahead_that_fails_under_a_use_is_reported(void **state)
 	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
-	faults_hold(&tr.faults, NVS_READ, true);
+	sim_hold(tr.f.sim, SIM_READS);
+	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
 	step_begin(&tr);
 	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error));
-	faults_fail(&tr.faults, NVS_READ, -EIO, 1);
-	faults_hold(&tr.faults, NVS_READ, false);
+	sim_go(tr.f.sim, SIM_READS);
 	expect_error(&tr.f, nvs_wait(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error), -EIO, "t0");
 	use(&tr, 0);
 	step_end(&tr);
@@ -704,7 +689,7 @@ static void *let_reads_go(void *arg)
 {
 	struct training *tr = arg;
 
-	faults_hold(&tr->faults, NVS_READ, false);
+	sim_go(tr->f.sim, SIM_READS);
 	return NULL;
 }
 
@@ -720,7 +705,7 @@ static void moving_past_the_pool_waits_for_what_was_fetched(void **state)
 	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
-	faults_hold(&tr.faults, NVS_READ, true);
+	sim_hold(tr.f.sim, SIM_READS);
 	step_begin(&tr);
 	assert_int_equal(state_of(&tr, 0), NVS_READING);
 	assert_int_equal(pthread_create(&thread, NULL, let_reads_go, &tr), 0);
@@ -749,7 +734,7 @@ static void counters_hold(struct training *tr)
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *t = engine->tensors[i];
-		bool in_pool = t->data && !t->foreign;
+		bool in_pool = t->data && !t->external;
 
 		live += in_pool ? t->numel : 0;
 		ahead += t->planned && t->prefetched ? t->numel : 0;
@@ -906,7 +891,7 @@ static void threads_share_a_step(void **state)
 	fixture_close(&tr.f);
 }
 
-/* ---- What a step tells ---- */
+/* ---- Statistics of a step ---- */
 
 static void a_step_tells_what_the_drive_did(void **state)
 {
@@ -915,11 +900,11 @@ static void a_step_tells_what_the_drive_did(void **state)
 	(void)state;
 	BEGIN(&tr, 8, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 4; turn++) {
-		struct nvs_engine_stats before = stats_of(&tr), after;
+		struct nvs_engine_stats before = stats_of(&tr.f), after;
 		struct nvs_step_io io = step(&tr, in_turn, 8, turn % 2 ? use : change);
 		uint64_t less = io.io_ns < io.compute_ns ? io.io_ns : io.compute_ns;
 
-		after = stats_of(&tr);
+		after = stats_of(&tr.f);
 		assert_int_equal(io.hits + io.misses, 8);
 		assert_int_equal(io.read_bytes, after.swapped_in - before.swapped_in);
 		assert_int_equal(io.written_bytes, after.swapped_out - before.swapped_out);
@@ -943,7 +928,7 @@ static void waits_are_stalls_and_looks_are_not(void **state)
 	step_begin(&tr);
 	use(&tr, 0);
 	step_end(&tr);
-	faults_hold(&tr.faults, NVS_READ, true);
+	sim_hold(tr.f.sim, SIM_READS);
 	step_begin(&tr);
 	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
 	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[1], 2, 0, NULL), -EAGAIN);
@@ -955,7 +940,7 @@ static void waits_are_stalls_and_looks_are_not(void **state)
 	assert_int_equal(io.stalls, 2);
 	assert_true(io.stall_ns >= 6000000 && io.stall_ns <= io.wall_ns);
 	assert_true(io.io_ns >= 6000000);
-	faults_hold(&tr.faults, NVS_READ, false);
+	sim_go(tr.f.sim, SIM_READS);
 	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
 	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
 	fixture_close(&tr.f);
@@ -979,11 +964,11 @@ static void transfers_and_waits_are_on_the_timeline(void **state)
 	(void)state;
 	assert_int_equal(nvs_trace_open(&trace, 1000, NULL), 0);
 	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY, .trace = trace);
-	faults_hold(&tr.faults, NVS_READ, true);
+	sim_hold(tr.f.sim, SIM_READS);
 	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
 	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[2], 1, 1, NULL), -ETIMEDOUT);
 	assert_int_equal(nvs_swap_in(tr.f.engine, &tr.t[3], 1, 1, NULL), -ETIMEDOUT);
-	faults_hold(&tr.faults, NVS_READ, false);
+	sim_go(tr.f.sim, SIM_READS);
 	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
 	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
 	snprintf(path, sizeof(path), "%s/trace.json", tr.f.paths[0]);

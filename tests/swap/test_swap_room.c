@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room in the pool: what is dropped or written back to make it, who waits for it and how long, what
- * may stay, what is read ahead, and in how few I/Os neighbours move.
+ * Room in the pool: which tensors are evicted or written back to make it, which calls wait for it
+ * and how long, max_in_cpu, prefetching, and tensors that lie side by side moved in few I/Os.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 #define PART (64 * KIB)
 
-/* n tensors of a part each, with contents on the drive, their numbers the seeds. */
+/* n tensors of a part each, on the drive; the contents of tensor i have seed i. */
 static void parts_store(struct fixture *f, struct nvs_tensor **tensors, size_t n)
 {
 	uint64_t nbytes[64];
@@ -24,26 +24,48 @@ static void parts_store(struct fixture *f, struct nvs_tensor **tensors, size_t n
 		tensor_store(f, tensors[i], i);
 }
 
-static struct nvs_engine_stats stats_of(struct fixture *f)
+/* An engine whose pool has room for four of the n parts. */
+static void open_parts(struct fixture *f, bool simulated, struct nvs_tensor **tensors, size_t n)
 {
-	struct nvs_engine_stats stats;
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .simulated = simulated);
+	parts_store(f, tensors, n);
+}
 
-	nvs_get_stats(f->engine, &stats);
-	return stats;
+static void check_parts(struct fixture *f, struct nvs_tensor **tensors, uint64_t n, uint64_t seed)
+{
+	for (uint64_t i = 0; i < n; i++)
+		tensor_check(f, tensors[i], seed + i);
+}
+
+/*
+ * Four parts and a tensor of three: t[1], which is dirty with contents 7, lies between two free
+ * pieces of the pool.
+ */
+static struct nvs_tensor *open_in_pieces(struct fixture *f, struct nvs_tensor *t[4])
+{
+	struct nvs_tensor *large;
+
+	open_parts(f, false, t, 4);
+	large = tensor_add(f, "large", 3 * PART);
+	tensor_store(f, large, 9);
+	check_parts(f, t, 4, 0);
+	tensor_write(f, t[1], 7);
+	OK(f, nvs_swap_out(f->engine, &t[0], 1, &f->error));
+	OK(f, nvs_swap_out(f->engine, &t[2], 2, &f->error));
+	assert_int_equal(stats_of(f).pool.used, PART);
+	return large;
 }
 
 /* ---- Making room ---- */
 
-static void drops_the_least_recently_used_first(void **state)
+static void evicts_the_least_recently_used_first(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-	parts_store(&f, t, 6);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_check(&f, t[i], i);
+	open_parts(&f, false, t, 6);
+	check_parts(&f, t, 4, 0);
 	tensor_check(&f, t[0], 0);
 	assert_int_equal(stats_of(&f).evictions, 0);
 	tensor_check(&f, t[4], 4);
@@ -56,90 +78,68 @@ static void drops_the_least_recently_used_first(void **state)
 	fixture_close(&f);
 }
 
-static void writes_back_what_is_dirty_before_it_is_dropped(void **state)
+static void writes_dirty_tensors_back_before_evicting_them(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[16];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .faults = &faults);
-	parts_store(&f, t, 16);
-	faults.ios[NVS_WRITE] = 0;
+	open_parts(&f, true, t, 16);
+	sim_forget_counts(f.sim);
 	for (uint64_t i = 0; i < 16; i++)
 		tensor_write(&f, t[i], 100 + i);
 	assert_int_equal(stats_of(&f).evictions, 12);
-	assert_int_equal(faults.ios[NVS_WRITE], 12);
-	for (uint64_t i = 0; i < 16; i++)
-		tensor_check(&f, t[i], 100 + i);
+	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 12);
+	check_parts(&f, t, 16, 100);
 	fixture_close(&f);
 }
 
-/* Memory is in two pieces around a tensor that is out of use. */
-static void joins_pieces_by_dropping_what_is_between(void **state)
+static void joins_free_pieces_by_evicting_the_tensor_between(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4], *large;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-	parts_store(&f, t, 4);
-	large = tensor_add(&f, "large", 3 * PART);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_check(&f, t[i], i);
-	tensor_write(&f, t[1], 7);
-	OK(&f, nvs_swap_out(f.engine, &t[0], 1, &f.error));
-	OK(&f, nvs_swap_out(f.engine, &t[2], 2, &f.error));
-	assert_int_equal(stats_of(&f).pool.used, PART);
+	large = open_in_pieces(&f, t);
 	OK(&f, nvs_lease(f.engine, &large, 1, 60000, &f.error));
 	OK(&f, nvs_release(f.engine, &large, 1, NVS_CLEAN, &f.error));
 	tensor_check(&f, t[1], 7);
 	fixture_close(&f);
 }
 
-/* The whole pool is just enough for the batch, of which one lies in the middle already. */
+/* The batch needs the whole pool, and one of its tensors is resident in the middle. */
 static void a_batch_is_not_in_its_own_way(void **state)
 {
 	struct fixture f;
-	struct nvs_tensor *t[4], *large, *batch[2];
+	struct nvs_tensor *t[4], *batch[2];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-	parts_store(&f, t, 4);
-	large = tensor_add(&f, "large", 3 * PART);
-	tensor_store(&f, large, 9);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_check(&f, t[i], i);
-	tensor_write(&f, t[1], 7);
-	OK(&f, nvs_swap_out(f.engine, &t[0], 1, &f.error));
-	OK(&f, nvs_swap_out(f.engine, &t[2], 2, &f.error));
+	batch[1] = open_in_pieces(&f, t);
 	batch[0] = t[1];
-	batch[1] = large;
 	OK(&f, nvs_swap_in(f.engine, batch, 2, 60000, &f.error));
 	OK(&f, nvs_wait(f.engine, batch, 2, -1, &f.error));
-	assert_true(filled(nvs_data(t[1]), PART, 7));
-	assert_true(filled(nvs_data(large), 3 * PART, 9));
+	assert_true(filled(nvs_data(batch[0]), PART, 7));
+	assert_true(filled(nvs_data(batch[1]), 3 * PART, 9));
 	OK(&f, nvs_release(f.engine, batch, 2, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
-/* ---- Waiting for it ---- */
+/* ---- Waiting for room ---- */
 
-static void says_so_when_all_is_in_use(void **state)
+static void a_full_pool_of_pinned_tensors_is_an_error(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 	struct nvs_engine_stats stats;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-	parts_store(&f, t, 6);
+	open_parts(&f, false, t, 6);
 	OK(&f, nvs_lease(f.engine, t, 3, 0, &f.error));
 	expect_error(&f, nvs_lease(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "no room");
 	expect_error(&f, nvs_swap_in(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "2 tensors");
 	expect_error(&f, nvs_lease(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT, "no room");
 	expect_error(&f, nvs_swap_in(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT, "no room");
-	/* All or nothing: the one that would have fitted was not begun. */
+	/* All or nothing: the tensor that would have fit was not read. */
 	STATE(&f, t[3], NVS_ON_DRIVE, false, 0);
 	stats = stats_of(&f);
 	assert_int_equal(stats.pool.used, 3 * PART);
@@ -158,7 +158,7 @@ struct releaser {
 	size_t n;
 };
 
-/* Once somebody waits for room, makes some. */
+/* Releases the tensors once a call waits for room. */
 static void *release_when_waited_for(void *arg)
 {
 	struct releaser *r = arg;
@@ -178,8 +178,7 @@ static void waits_until_another_thread_releases(void **state)
 
 	(void)state;
 	for (int finite = 0; finite < 2; finite++) {
-		OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-		parts_store(&f, t, 6);
+		open_parts(&f, false, t, 6);
 		OK(&f, nvs_lease(f.engine, t, 4, 0, &f.error));
 		for (uint64_t i = 0; i < 4; i++)
 			fill(nvs_data(t[i]), PART, 50 + i);
@@ -190,8 +189,7 @@ static void waits_until_another_thread_releases(void **state)
 		OK(&f, nvs_wait(f.engine, &t[4], 2, -1, &f.error));
 		assert_true(filled(nvs_data(t[4]), PART, 4));
 		OK(&f, nvs_release(f.engine, &t[4], 2, NVS_CLEAN, &f.error));
-		for (uint64_t i = 0; i < 4; i++)
-			tensor_check(&f, t[i], 50 + i);
+		check_parts(&f, t, 4, 50);
 		fixture_close(&f);
 	}
 }
@@ -202,8 +200,7 @@ static void refuses_a_batch_that_could_never_fit(void **state)
 	struct nvs_tensor *t[5];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-	parts_store(&f, t, 5);
+	open_parts(&f, false, t, 5);
 	expect_error(&f, nvs_lease(f.engine, t, 5, -1, &f.error), -ENOBUFS, "320 KiB");
 	expect_error(&f, nvs_swap_in(f.engine, t, 5, -1, &f.error), -ENOBUFS,
 		     "256 KiB (offload_param: buffer_count 1 x buffer_size");
@@ -239,9 +236,9 @@ static void uses_all_of_the_pool_before_a_lease_waits(void **state)
 	fixture_close(&f);
 }
 
-/* ---- What stays ---- */
+/* ---- What stays resident ---- */
 
-static uint64_t elements_idle(struct fixture *f, struct nvs_tensor **t, size_t n)
+static uint64_t elements_unpinned(struct fixture *f, struct nvs_tensor **t, size_t n)
 {
 	uint64_t sum = 0;
 
@@ -272,7 +269,7 @@ static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 		else
 			tensor_check(&f, t[i], i);
 		OK(&f, nvs_wait(f.engine, t, 20, -1, &f.error));
-		idle = elements_idle(&f, t, 20);
+		idle = elements_unpinned(&f, t, 20);
 		most = idle > most ? idle : most;
 		assert_true(idle <= bound);
 	}
@@ -280,7 +277,7 @@ static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 	fixture_close(&f);
 }
 
-static void lets_no_more_stay_than_max_in_cpu(void **state)
+static void keeps_no_more_elements_than_max_in_cpu(void **state)
 {
 	(void)state;
 	keeps_to(NONE_STAYS, 0);
@@ -288,33 +285,28 @@ static void lets_no_more_stay_than_max_in_cpu(void **state)
 	keeps_to(100000, 100000);
 }
 
-static void what_stays_is_not_read_again(void **state)
+static void resident_tensors_are_not_read_again(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[4];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .faults = &faults);
-	parts_store(&f, t, 4);
+	open_parts(&f, true, t, 4);
 	for (int turn = 0; turn < 5; turn++)
-		for (uint64_t i = 0; i < 4; i++)
-			tensor_check(&f, t[i], i);
-	assert_int_equal(faults.ios[NVS_READ], 4);
+		check_parts(&f, t, 4, 0);
+	assert_int_equal(sim_ios(f.sim, NVS_READ), 4);
 	fixture_close(&f);
 }
 
-/* ---- Reading ahead ---- */
+/* ---- Prefetching ---- */
 
-static void reads_ahead_what_finds_room(void **state)
+static void prefetches_what_finds_room(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .faults = &faults);
-	parts_store(&f, t, 8);
+	open_parts(&f, true, t, 8);
 	OK(&f, nvs_lease(f.engine, &t[7], 1, 0, &f.error));
 	assert_int_equal(nvs_prefetch(f.engine, t, 7, &f.error), 3);
 	OK(&f, nvs_wait(f.engine, t, 7, -1, &f.error));
@@ -323,13 +315,12 @@ static void reads_ahead_what_finds_room(void **state)
 	for (int i = 3; i < 7; i++)
 		STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(&f).pool.waits, 0);
-	/* Again: they are there. */
+	/* A second prefetch finds them resident. */
 	assert_int_equal(nvs_prefetch(f.engine, t, 3, &f.error), 3);
-	faults.ios[NVS_READ] = 0;
-	for (uint64_t i = 0; i < 3; i++)
-		tensor_check(&f, t[i], i);
-	assert_int_equal(faults.ios[NVS_READ], 0);
-	/* Now out of use and clean, they make way. */
+	sim_forget_counts(f.sim);
+	check_parts(&f, t, 3, 0);
+	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
+	/* Clean and unpinned, they can be evicted. */
 	assert_int_equal(nvs_prefetch(f.engine, &t[3], 3, &f.error), 3);
 	OK(&f, nvs_wait(f.engine, t, 8, -1, &f.error));
 	assert_int_equal(nvs_prefetch(f.engine, NULL, 0, &f.error), 0);
@@ -337,22 +328,19 @@ static void reads_ahead_what_finds_room(void **state)
 	fixture_close(&f);
 }
 
-static void reads_nothing_ahead_over_what_is_dirty_or_in_use(void **state)
+static void prefetches_evict_nothing_dirty_or_pinned(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .faults = &faults);
-	parts_store(&f, t, 8);
+	open_parts(&f, true, t, 8);
 	for (uint64_t i = 0; i < 2; i++)
 		tensor_write(&f, t[i], 20 + i);
-	OK(&f, nvs_swap_in(f.engine, &t[2], 2, 0, &f.error));
-	OK(&f, nvs_wait(f.engine, &t[2], 2, -1, &f.error));
-	faults.ios[NVS_READ] = faults.ios[NVS_WRITE] = 0;
+	tensors_pin(&f, &t[2], 2);
+	sim_forget_counts(f.sim);
 	assert_int_equal(nvs_prefetch(f.engine, &t[4], 4, &f.error), 0);
-	assert_int_equal(faults.ios[NVS_READ] + faults.ios[NVS_WRITE], 0);
+	assert_int_equal(sim_ios(f.sim, NVS_READ) + sim_ios(f.sim, NVS_WRITE), 0);
 	OK(&f, nvs_release(f.engine, &t[2], 2, NVS_CLEAN, &f.error));
 	assert_int_equal(nvs_prefetch(f.engine, &t[4], 4, &f.error), 2);
 	OK(&f, nvs_wait(f.engine, t, 8, -1, &f.error));
@@ -363,83 +351,78 @@ static void reads_nothing_ahead_over_what_is_dirty_or_in_use(void **state)
 	fixture_close(&f);
 }
 
-static void what_was_read_ahead_is_kept_for_its_use(void **state)
+static void prefetched_tensors_are_evicted_last(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-	parts_store(&f, t, 8);
+	open_parts(&f, false, t, 8);
 	assert_int_equal(nvs_prefetch(f.engine, t, 2, &f.error), 2);
 	OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
 	tensor_check(&f, t[4], 4);
 	tensor_check(&f, t[5], 5);
-	/* What has been used goes first, though more recently than they were read. */
+	/* A tensor that was used is evicted first, though it was used after they were read. */
 	tensor_check(&f, t[6], 6);
 	assert_int_equal(nvs_prefetch(f.engine, &t[7], 1, &f.error), 1);
 	OK(&f, nvs_wait(f.engine, &t[7], 1, -1, &f.error));
 	STATE(&f, t[0], NVS_RESIDENT, false, 0);
 	STATE(&f, t[1], NVS_RESIDENT, false, 0);
-	/* And reading ahead more does not undo what was read ahead. */
+	/* A further prefetch does not evict what an earlier one read. */
 	assert_int_equal(nvs_prefetch(f.engine, &t[2], 2, &f.error), 1);
 	assert_int_equal(nvs_prefetch(f.engine, &t[4], 3, &f.error), 0);
 	OK(&f, nvs_wait(f.engine, t, 8, -1, &f.error));
 	fixture_close(&f);
 }
 
-static void what_was_read_ahead_makes_way_for_uses(void **state)
+static void pins_evict_prefetched_tensors(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART);
-	parts_store(&f, t, 8);
+	open_parts(&f, false, t, 8);
 	assert_int_equal(nvs_prefetch(f.engine, t, 8, &f.error), 4);
 	OK(&f, nvs_swap_in(f.engine, &t[4], 4, 60000, &f.error));
 	OK(&f, nvs_wait(f.engine, t, 8, -1, &f.error));
 	OK(&f, nvs_release(f.engine, &t[4], 4, NVS_CLEAN, &f.error));
-	for (uint64_t i = 0; i < 8; i++)
-		tensor_check(&f, t[i], i);
+	check_parts(&f, t, 8, 0);
 	fixture_close(&f);
 }
 
-static void what_is_on_its_way_out_stays_when_read_ahead(void **state)
+static void a_prefetch_keeps_a_tensor_that_is_being_swapped_out(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", PART);
 	tensor_write(&f, t, 1);
-	faults_hold(&faults, NVS_WRITE, true);
+	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
 	assert_int_equal(nvs_prefetch(f.engine, &t, 1, &f.error), 1);
-	faults_hold(&faults, NVS_WRITE, false);
+	sim_go(f.sim, SIM_WRITES);
 	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 0);
 	tensor_check(&f, t, 1);
-	assert_int_equal(faults.ios[NVS_READ], 0);
+	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
 	fixture_close(&f);
 }
 
-static void swapping_out_ends_reading_ahead(void **state)
+static void swapping_out_cancels_a_prefetch(void **state)
 {
-	struct faults faults = FAULTS_NONE;
 	struct fixture f;
 	struct nvs_tensor *t;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .faults = &faults);
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", PART);
 	tensor_store(&f, t, 1);
-	faults_hold(&faults, NVS_READ, true);
+	sim_hold(f.sim, SIM_READS);
 	assert_int_equal(nvs_prefetch(f.engine, &t, 1, &f.error), 1);
 	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
-	faults_hold(&faults, NVS_READ, false);
+	sim_go(f.sim, SIM_READS);
 	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(&f).pool.used, 0);
@@ -447,17 +430,6 @@ static void swapping_out_ends_reading_ahead(void **state)
 }
 
 /* ---- Few long I/Os ---- */
-
-static void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed)
-{
-	for (size_t i = n; i > 1; i--) {
-		size_t k = below(seed, i);
-		struct nvs_tensor *tensor = tensors[k];
-
-		tensors[k] = tensors[i - 1];
-		tensors[i - 1] = tensor;
-	}
-}
 
 static void neighbours_move_in_few_long_ios(void **state)
 {
@@ -488,8 +460,7 @@ static void neighbours_move_in_few_long_ios(void **state)
 	assert_int_equal(stats.swapped_out, 4 * MIB);
 
 	shuffle(mixed, N, &seed);
-	OK(&f, nvs_swap_in(f.engine, mixed, N, 0, &f.error));
-	OK(&f, nvs_wait(f.engine, mixed, N, -1, &f.error));
+	tensors_pin(&f, mixed, N);
 	stats = stats_of(&f);
 	assert_int_equal(stats.transfers, 2);
 	assert_int_equal(stats.aio.io[NVS_READ].ios, 4);
@@ -503,22 +474,22 @@ static void neighbours_move_in_few_long_ios(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(drops_the_least_recently_used_first),
-		cmocka_unit_test(writes_back_what_is_dirty_before_it_is_dropped),
-		cmocka_unit_test(joins_pieces_by_dropping_what_is_between),
+		cmocka_unit_test(evicts_the_least_recently_used_first),
+		cmocka_unit_test(writes_dirty_tensors_back_before_evicting_them),
+		cmocka_unit_test(joins_free_pieces_by_evicting_the_tensor_between),
 		cmocka_unit_test(a_batch_is_not_in_its_own_way),
-		cmocka_unit_test(says_so_when_all_is_in_use),
+		cmocka_unit_test(a_full_pool_of_pinned_tensors_is_an_error),
 		cmocka_unit_test(waits_until_another_thread_releases),
 		cmocka_unit_test(refuses_a_batch_that_could_never_fit),
 		cmocka_unit_test(uses_all_of_the_pool_before_a_lease_waits),
-		cmocka_unit_test(lets_no_more_stay_than_max_in_cpu),
-		cmocka_unit_test(what_stays_is_not_read_again),
-		cmocka_unit_test(reads_ahead_what_finds_room),
-		cmocka_unit_test(reads_nothing_ahead_over_what_is_dirty_or_in_use),
-		cmocka_unit_test(what_was_read_ahead_is_kept_for_its_use),
-		cmocka_unit_test(what_was_read_ahead_makes_way_for_uses),
-		cmocka_unit_test(what_is_on_its_way_out_stays_when_read_ahead),
-		cmocka_unit_test(swapping_out_ends_reading_ahead),
+		cmocka_unit_test(keeps_no_more_elements_than_max_in_cpu),
+		cmocka_unit_test(resident_tensors_are_not_read_again),
+		cmocka_unit_test(prefetches_what_finds_room),
+		cmocka_unit_test(prefetches_evict_nothing_dirty_or_pinned),
+		cmocka_unit_test(prefetched_tensors_are_evicted_last),
+		cmocka_unit_test(pins_evict_prefetched_tensors),
+		cmocka_unit_test(a_prefetch_keeps_a_tensor_that_is_being_swapped_out),
+		cmocka_unit_test(swapping_out_cancels_a_prefetch),
 		cmocka_unit_test(neighbours_move_in_few_long_ios),
 	};
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must not grow: the hot path allocates nothing once tensors are registered, and a million of
- * them are registered in one call. Allocations are counted by standing in front of the C library's
- * own, which a sanitizer does as well; there they are not counted.
+ * Scale: the hot path does not allocate once tensors are registered, and one call registers a
+ * million tensors. Allocations are counted by interposing the C library's functions, except under
+ * sanitizers, which interpose them too.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <inttypes.h>
 #include <sys/statvfs.h>
@@ -49,17 +49,6 @@ NVS_API void *realloc(void *data, size_t nbytes)
 
 #define N	1024
 #define BATCHES 400
-
-static void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed)
-{
-	for (size_t i = n; i > 1; i--) {
-		size_t k = below(seed, i);
-		struct nvs_tensor *tensor = tensors[k];
-
-		tensors[k] = tensors[i - 1];
-		tensors[i - 1] = tensor;
-	}
-}
 
 /* Nothing of cmocka's in here, for that allocates. */
 static int swap_around(struct fixture *f, struct nvs_tensor **t, char *memory, uint64_t *seed)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many threads at one engine, on tensors of their own and on shared ones, in a pool that is too
- * small for all. Whoever changes a shared tensor keeps the others from its contents, as a user
- * must; everything else is called by anyone at any time.
+ * Many threads on one engine, with private and shared tensors and a pool that is too small. A
+ * thread that changes a shared tensor excludes the others from its contents, as a user must; all
+ * other calls come from any thread at any time.
  */
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>

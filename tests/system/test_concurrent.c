@@ -3,7 +3,7 @@
  * Threads and processes that have to do with one engine, store or optimizer at a time: waits whose
  * time runs out, holders that are killed, forks and closes in the middle of transfers.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +20,6 @@
 
 struct crowd {
 	struct fixture f;
-	struct faults faults;
 };
 
 struct member {
@@ -37,8 +36,7 @@ struct member {
 
 static void stall(struct crowd *crowd, bool stalled)
 {
-	faults_hold(&crowd->faults, NVS_READ, stalled);
-	faults_hold(&crowd->faults, NVS_WRITE, stalled);
+	(stalled ? sim_hold : sim_go)(crowd->f.sim, SIM_ALL);
 }
 
 /* True where the time has run out: that means no harm, and the drive goes on. */
@@ -204,9 +202,9 @@ static void threads_whose_time_runs_out_lose_nothing(void **state)
 	uint64_t random = seed_of_run(), times = 0;
 
 	(void)state;
-	crowd = (struct crowd){.faults = FAULTS_NONE};
+	crowd = (struct crowd){0};
 	OPEN(&crowd.f, .place = PLACE_TMPFS, .pool_bytes = MIB, .verify = true, .keep = true,
-	     .thread_count = 2, .faults = &crowd.faults);
+	     .thread_count = 2, .simulated = true);
 	for (unsigned i = 0; i < THREADS; i++) {
 		members[i] = (struct member){
 			.crowd = &crowd, .number = i, .random = next_random(&random)};
@@ -296,7 +294,7 @@ static void a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next(vo
 			write_for_ever(&f, ready[1]);
 		close(ready[1]);
 		assert_int_equal(read(ready[0], &byte, 1), 1);
-		expect_error(&f, fixture_reopen(&f), -EBUSY, "holds the store at");
+		expect_error(&f, fixture_reopen(&f), -EBUSY, "has locked the store at");
 		assert_int_equal(kill(child, SIGKILL), 0);
 		assert_int_equal(waitpid(child, &status, 0), child);
 		OK(&f, fixture_reopen(&f));

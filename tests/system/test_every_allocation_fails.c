@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "nth_fixture.h"
-#include "support.h"
+#include "support/nth_fixture.h"
+#include "support/support.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 
@@ -58,7 +58,7 @@ static uint64_t every_one_fails(const char *what, attempt_fn *attempt, void *arg
 	struct nvs_error error = {0};
 	uint64_t n = 1;
 
-	/* What libraries take for good the first time is not what is counted here. */
+	/* Don't count memory that libraries allocate once and keep. */
 	if (attempt(arg, &error))
 		fail_msg("%s: %s", what, error.text);
 	while (n < N_LIMIT && nth_fails(what, attempt, arg, kinds, due, survives, n))

@@ -9,12 +9,12 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "nth_fixture.h"
+#include "support/nth_fixture.h"
 
 #define PLAIN_CALLS                                                                                \
 	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_MMAP)
 
-/* ---- What is done while something fails ---- */
+/* ---- Operations that run while something fails ---- */
 
 static void prefetches(struct world *w)
 {
@@ -74,7 +74,7 @@ static void swaps_to_and_from_own_memory(struct world *w)
 
 /* ---- The drive ---- */
 
-/* A call has returned it, or the log has it: what is evicted is nobody's call. */
+/* A call returned the error, or the log has it: no call waits for an eviction. */
 static bool heard(const struct world *w)
 {
 	return w->told || strstr(w->f.log, "could not be written back");
@@ -463,7 +463,7 @@ static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint6
 	rc = closing ? nvs_close(engine, &w->f.error) : nvs_commit(engine, &w->f.error);
 	failed = disarm(w, faults);
 	assert_true(failed || !rc);
-	/* Closing unlocks what is unlocked by its being closed. */
+	/* Closing the file unlocks it, even if the unlock fails. */
 	if (!world_told(w, rc) && failed && strcmp(inject_failed_call(), "flock") != 0)
 		fail_msg("%s failed, n %" PRIu64 ", and nothing was said", inject_failed_call(), n);
 	done = !rc || (!closing && n % 2 && committed_after_all(w));

@@ -7,9 +7,9 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#include "nth_fixture.h"
+#include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "optim_fixture.h"
+#include "support/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 #define PLAIN_CALLS                                                                                \
@@ -415,7 +415,7 @@ static bool nth_fails_in_commit(struct run *run, const struct what *what, bool c
 		     : nvs_optimizer_commit(optimizer, &run->o.error);
 	failed = disarm(run, faults);
 	assert_true(failed || !rc);
-	/* Closing unlocks what is unlocked by its being closed. */
+	/* Closing the file unlocks it, even if the unlock fails. */
 	if (!told(run, what, rc) && failed && strcmp(inject_failed_call(), "flock") != 0)
 		fail_msg("%s failed, n %" PRIu64 ", and nothing was said", inject_failed_call(), n);
 	if (!closing) {

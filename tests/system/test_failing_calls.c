@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 #include "base/extents.h"
-#include "inject.h"
-#include "support.h"
+#include "support/inject.h"
+#include "support/support.h"
 #include "topo/topo.h"
 
-/* Something to be done, which gives back all that it takes: 0, or what it returned. */
+/* An operation that releases all that it acquires: 0, or its error. */
 typedef int work_fn(void *arg, struct nvs_error *error);
 
 static int64_t blocks_and_files(void)
@@ -35,7 +35,7 @@ static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bo
 	uint64_t failed = 1;
 	unsigned times = 0;
 
-	/* What is made once and kept, such as a stream's buffer, is made now. */
+	/* Allocate now what is allocated once and kept, such as a stream's buffer. */
 	assert_int_equal(work(arg, &error), 0);
 	held = blocks_and_files();
 	for (uint64_t nth = 1; failed; nth++) {

@@ -6,9 +6,9 @@
  *	test_histories MODEL SEED LENGTH [OPERATIONS]
  * and `test_histories soak [--minutes N] [--seed N]` plays new ones for a time.
  */
-#include "history_optim.h"
-#include "history_swap.h"
-#include "swap_fixture.h"
+#include "support/history/history_optim.h"
+#include "support/history/history_swap.h"
+#include "swap/swap_fixture.h"
 
 #include <inttypes.h>
 #include <sys/wait.h>

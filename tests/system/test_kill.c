@@ -4,7 +4,7 @@
  * over and over on the same one. Each time what was committed has to be there, bit by bit and all
  * of one commit: of the last that returned, or of the one that was under way.
  */
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@
 #define SWAPS_NS UINT64_C(25000000)
 #define STEPS_NS UINT64_C(60000000)
 
-/* What the process that is killed has told before: the numbers of commits. */
+/* The numbers of commits that the process reported before it was killed. */
 struct progress {
 	_Atomic uint64_t begun, finished;
 	int opened[2]; /* a pipe: it works from here on */
@@ -230,7 +230,7 @@ static void make_commit(struct round *r, uint64_t number)
 			MUST(!nvs_forget(r->f.engine, &r->t[i], 1, NULL));
 			register_one(r, i);
 		}
-		/* What is written over before the commit is never found. */
+		/* Contents overwritten before the commit are never found. */
 		for (uint64_t k = decide(number, i + N, 3); k && is_written(number, i); k--)
 			write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
 	}

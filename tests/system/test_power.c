@@ -5,11 +5,11 @@
  * found afterwards is one commit, whole: the last that was reported as done, or the one that was
  * under way.
  */
+#include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "optim_fixture.h"
-#include "sim_drive.h"
+#include "support/sim/sim_drive.h"
 #include "swap/swap.h"
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -140,7 +140,7 @@ static int open_store(struct run *run)
 	return nvs_register(run->fixture.engine, specs, TENSORS, run->tensors, &run->fixture.error);
 }
 
-/* ---- What is done to it: 0, or the error that the power failure has caused ---- */
+/* ---- Operations: 0, or the error that the power failure caused ---- */
 
 static int write_one(struct run *run, size_t i)
 {
@@ -219,7 +219,7 @@ static int read_one(struct run *run, size_t i)
 			   &run->fixture.error);
 }
 
-/* The next commit, which nvs_close makes too, is of what is there now. */
+/* The next commit, also that of nvs_close, has the present contents. */
 static void begin_commit(struct run *run)
 {
 	if (sim_has_crashed(run->sim))
@@ -307,9 +307,9 @@ static int long_run(struct run *run)
 	return rc;
 }
 
-/* ---- What is found ---- */
+/* ---- Contents found after the failure ---- */
 
-/* Which contents a tensor has; told by their first bytes, and then compared whole. */
+/* Which contents a tensor has: found by the first bytes, then compared as a whole. */
 static unsigned found_version(struct run *run, size_t i)
 {
 	int rc = swap_in_one(run, i);
@@ -613,7 +613,7 @@ static bool same_bits(const struct snapshot *a, const struct snapshot *b)
 	return true;
 }
 
-/* How many steps were taken by what is found; all of it is of one commit. */
+/* How many steps the state found has taken; all of it must be of one commit. */
 static uint64_t found_steps(struct training *training)
 {
 	struct snapshot found;
@@ -668,7 +668,7 @@ static void expect_trained(struct training *training)
 	optim_shut(o);
 }
 
-/* What is there is of one commit, or it is told to be damaged. */
+/* The contents are of one commit, or reported as damaged. */
 static bool is_told_or_trained(struct training *training)
 {
 	struct optim *o = &training->o;

@@ -19,7 +19,7 @@ fi
 rm -f "$T.out"
 
 # `make soak` gives both programs the same options.
-"$BUILD/tests/test_histories" soak --minutes soon >/dev/null 2>&1
+"$BUILD/tests/system/test_histories" soak --minutes soon >/dev/null 2>&1
 if [ $? -eq 2 ]; then
 	echo "ok a_soak_refuses_a_time_that_is_no_number"
 else

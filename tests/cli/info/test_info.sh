@@ -3,23 +3,19 @@
 #
 # nvswap info from outside: what it writes in both forms, where, and how it ends.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
-
-nvswap=${BUILD:-build}/nvswap
-scratch=$(mktemp -d) || exit
-trap 'rm -rf "$scratch"' EXIT
-failed=0
+cd "$(dirname "$0")/../../.." || exit
+. tests/support/command.sh
 
 # The name of the promise, the exit status that it has, and the options.
 info() {
 	name=$1 expected=$2
 	shift 2
-	"$nvswap" info "$@" >"$scratch/out" 2>"$scratch/err"
+	"$NVSWAP" info "$@" >"$T/out" 2>"$T/err"
 	status=$?
 	[ $status -eq "$expected" ] || {
 		echo "not ok $name: exit status $status instead of $expected"
-		cat "$scratch/out" "$scratch/err"
-		failed=1
+		cat "$T/out" "$T/err"
+		failures=$((failures + 1))
 		return 1
 	}
 }
@@ -29,10 +25,10 @@ has() {
 	file=$1
 	shift
 	for text; do
-		grep -qF -e "$text" "$scratch/$file" || {
+		grep -qF -e "$text" "$T/$file" || {
 			echo "not ok $name: no \"$text\" in:"
-			cat "$scratch/$file"
-			failed=1
+			cat "$T/$file"
+			failures=$((failures + 1))
 			return 1
 		}
 	done
@@ -44,22 +40,22 @@ json() {
 	python3 -c 'import json, sys, textwrap
 report = json.load(open(sys.argv[1]))
 machine, paths = report["machine"], report["paths"]
-exec(textwrap.dedent(sys.argv[2]))' "$scratch/out" "$1" || {
+exec(textwrap.dedent(sys.argv[2]))' "$T/out" "$1" || {
 		echo "not ok $name"
-		cat "$scratch/out"
-		failed=1
+		cat "$T/out"
+		failures=$((failures + 1))
 		return 1
 	}
 	echo "ok $name"
 }
 
-info a_person_is_told_of_machine_engines_and_path 0 --nvme-path "$scratch" &&
-	has out "CPUs" "may be locked" "io_uring" "libaio" "posix                works" \
-		"$scratch" "file system" "direct I/O" "what to change"
+info a_person_is_told_of_machine_engines_and_path 0 --nvme-path "$T" &&
+	has out "CPUs" "lockable" "io_uring" "libaio" "posix                works" \
+		"$T" "file system" "direct I/O" "what to change"
 info without_a_path_the_machine_is_told 0 && has out "memory" "what to change"
-info several_paths_are_told_in_order 0 --nvme-path "$scratch" --nvme-path . \
+info several_paths_are_told_in_order 0 --nvme-path "$T" --nvme-path . \
 	--output-format json &&
-	json "assert [path['path'] for path in paths] == ['$scratch', '.']"
+	json "assert [path['path'] for path in paths] == ['$T', '.']"
 info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
 		assert report["nvswap version"]
 		assert set(report["ioengines"]) == {"auto", "io_uring", "libaio", "posix"}
@@ -88,32 +84,32 @@ fi
 info what_hurts_on_two_paths_is_said_once 0 --nvme-path . --nvme-path . --output-format json &&
 	json 'assert len(set(report["advice"])) == len(report["advice"])'
 
-info a_missing_path_fails_with_the_way_to_make_it 1 --nvme-path "$scratch/a/b" &&
-	has err "$scratch/a/b does not exist" "mkdir -p '$scratch/a/b'"
-info a_path_that_fails_leaves_the_report_of_the_others 1 --nvme-path "$scratch/a" --nvme-path . \
+info a_missing_path_fails_with_the_way_to_make_it 1 --nvme-path "$T/a/b" &&
+	has err "$T/a/b does not exist" "mkdir -p '$T/a/b'"
+info a_path_that_fails_leaves_the_report_of_the_others 1 --nvme-path "$T/a" --nvme-path . \
 	--output-format json && json '
 		assert "does not exist" in paths[0]["error"]
 		assert paths[1]["total_bytes"] > 0 and "error" not in paths[1]'
-mkdir "$scratch/"$'\xff\xc3'
-info a_path_that_is_no_utf8_leaves_valid_json 0 --nvme-path "$scratch/"$'\xff\xc3' \
+mkdir "$T/"$'\xff\xc3'
+info a_path_that_is_no_utf8_leaves_valid_json 0 --nvme-path "$T/"$'\xff\xc3' \
 	--output-format json && json 'assert paths[0]["path"].endswith("/??")'
 
-info output_goes_to_a_file_whole 0 --output "$scratch/file" --output-format json &&
-	mv "$scratch/file" "$scratch/out" && json 'assert not paths'
-seq 100000 >"$scratch/file"
-info an_earlier_output_is_replaced 0 --output "$scratch/file" --output-format json &&
-	mv "$scratch/file" "$scratch/out" && json 'assert not paths'
-info an_output_that_cannot_be_opened_fails 1 --output "$scratch/no/file" &&
-	has err "$scratch/no/file"
+info output_goes_to_a_file_whole 0 --output "$T/file" --output-format json &&
+	mv "$T/file" "$T/out" && json 'assert not paths'
+seq 100000 >"$T/file"
+info an_earlier_output_is_replaced 0 --output "$T/file" --output-format json &&
+	mv "$T/file" "$T/out" && json 'assert not paths'
+info an_output_that_cannot_be_opened_fails 1 --output "$T/no/file" &&
+	has err "$T/no/file"
 if [ -w /dev/full ]; then
 	info an_output_that_is_full_fails 1 --output /dev/full && has err "/dev/full" "No space"
 	name=standard_output_that_is_full_fails
-	"$nvswap" info --output-format json >/dev/full 2>"$scratch/err"
+	"$NVSWAP" info --output-format json >/dev/full 2>"$T/err"
 	if [ $? -eq 1 ]; then
 		has err "standard output" "No space"
 	else
 		echo "not ok $name"
-		failed=1
+		failures=$((failures + 1))
 	fi
 else
 	echo "skip an_output_that_is_full_fails: there is no /dev/full"
@@ -130,4 +126,4 @@ info an_argument_that_is_no_option_is_bad_usage 2 . && has err "takes no argumen
 info too_many_paths_are_bad_usage 2 $(yes -- --nvme-path . | head -n 17 | tr '\n' ' ') &&
 	has err "more than 16"
 
-exit $failed
+[ $failures = 0 ]

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/jobfile.h"
-#include "inject.h"
-#include "support.h"
+#include "cli/jobs/jobfile.h"
+#include "support/inject.h"
+#include "support/support.h"
 
 static void write_file(const char *path, const char *text)
 {
@@ -47,6 +47,8 @@ static void assert_reads(const char *text, const char *expected)
 	struct nvs_error error;
 
 	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
+	for (size_t i = 0; i < jobfile.nlines; i++)
+		SUCCEEDS(jobfile_expand(&jobfile, &jobfile.lines[i], &error), &error);
 	assert_string_equal(shown(&jobfile), expected);
 	jobfile_free(&jobfile);
 }
@@ -78,14 +80,10 @@ static void sections_and_lines_are_as_fio_reads_them(void **state)
 	assert_reads("[a] ; first\nbs=4k # block\nx=1;2\n ;y=1\n#z", "[a]bs=4k,x=1,");
 	assert_reads("[a]\nd=\"b c\" 'e'=f\n", "[a]d=\"b c\" 'e'=f,");
 	assert_reads("\xef\xbb\xbf[a]\r\nbs=4k\r\nbare\r\n", "[a]bs=4k,bare,");
-	assert_reads("[a]\ninclude=no\nincluded\ninclude = x\n",
-		     "[a]include=no,included,include=x,");
 }
 
-static void values_have_the_environment_and_the_machine_in_them(void **state)
+static void values_have_the_environment_in_them(void **state)
 {
-	char expected[256];
-
 	(void)state;
 	setenv("NVSWAP_TEST", "4k", 1);
 	setenv("NVSWAP_EMPTY", "", 1);
@@ -96,41 +94,49 @@ static void values_have_the_environment_and_the_machine_in_them(void **state)
 	/* What a variable has is a value, whatever it looks like. */
 	setenv("NVSWAP_TEST", "${NVSWAP_EMPTY};#", 1);
 	assert_reads("[a]\nbs=${NVSWAP_TEST}", "[a]bs=${NVSWAP_EMPTY};#,");
-	snprintf(expected, sizeof(expected), "[a]x=%ld/%ld/%llu,", sysconf(_SC_NPROCESSORS_ONLN),
-		 sysconf(_SC_PAGESIZE),
-		 (unsigned long long)sysconf(_SC_PHYS_PAGES) *
-				 (unsigned long long)sysconf(_SC_PAGESIZE) >>
-			 20);
-	assert_reads("[a]\nx=$ncpus/$pagesize/$mb_memory", expected);
 	unsetenv("NVSWAP_TEST");
 	unsetenv("NVSWAP_EMPTY");
 }
 
 static void mistakes_are_told_with_their_line(void **state)
 {
-	static const char missing[] = "[a]\ninclude /nonexistent/b.ini\n";
-
 	(void)state;
-	unsetenv("NVSWAP_TEST");
-	assert_refused("\nbs=4k\n[a]\n", "x.ini:2: bs=4k stands in no section");
+	assert_refused("\nbs=4k\n[a]\n", "x.ini:2: bs=4k is in no section");
 	assert_refused("[a\nbs=4k\n", "x.ini:1: [a has no ]");
 	assert_refused("[a]\n\n[b;]\n", "x.ini:3: [b has no ]");
-	assert_refused("[a] bs=4k\n", "x.ini:1: after [...] nothing may follow");
-	assert_refused("[a]\n[ ]\n", "x.ini:2: [] needs the name of a job");
+	assert_refused("[a] bs=4k\n", "x.ini:1: nothing may follow [...]");
+	assert_refused("[a]\n[ ]\n", "x.ini:2: [] lacks the name of a job");
 	assert_refused("[a]\n=4k\n", "x.ini:2: \"\" is no key");
 	assert_refused("[a]\ntwo words\n", "x.ini:2: \"two words\" is no key");
 	assert_refused("[a]\ntwo words=1\n", "x.ini:2: \"two words\" is no key");
-	assert_refused(
-		"[a]\nbs=${NVSWAP_TEST}\n",
-		"x.ini:2: ${NVSWAP_TEST} is not set: put NVSWAP_TEST=... before the command");
-	assert_refused("[a]\nbs=1${NVSWAP_TEST\n", "x.ini:2: ${NVSWAP_TEST has no }");
-	assert_refused("[a]\nbs=${}\n", "x.ini:2: between ${ and } goes the name");
-	assert_refused("[a]\ninclude /dev/zero\n", "x.ini:2: include /dev/zero: it is not a file");
-	assert_refused_bytes(missing, strlen(missing), -ENOENT,
-			     "x.ini:2: include /nonexistent/b.ini: No such file");
-	assert_refused("[a]\ninclude .\n", "x.ini:2: include .: it is not a file");
+	assert_refused("[a]\ninclude b.ini\n", "x.ini:2: \"include b.ini\" is no key");
 	assert_refused_bytes("[a]\nbs=4\0k\n", 11, -EINVAL, "x.ini:2: a byte of 0");
 	assert_refused_bytes("[a]\n\0", 5, -EINVAL, "x.ini:2: a byte of 0");
+}
+
+static void assert_not_expanded(const char *value, const char *said)
+{
+	char text[512];
+	struct jobfile jobfile;
+	struct nvs_error error;
+
+	snprintf(text, sizeof(text), "[a]\nbs=%s\n", value);
+	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
+	assert_int_equal(jobfile_expand(&jobfile, &jobfile.lines[0], &error), -EINVAL);
+	assert_int_equal(error.code, -EINVAL);
+	assert_says(error.text, said);
+	assert_string_equal(jobfile.lines[0].value, value);
+	jobfile_free(&jobfile);
+}
+
+static void a_value_that_can_not_be_expanded_is_told_with_its_line(void **state)
+{
+	(void)state;
+	unsetenv("NVSWAP_TEST");
+	assert_not_expanded("${NVSWAP_TEST}",
+			    "x.ini:2: ${NVSWAP_TEST} is not set: put NVSWAP_TEST=... before");
+	assert_not_expanded("1${NVSWAP_TEST", "x.ini:2: ${NVSWAP_TEST has no }");
+	assert_not_expanded("${}", "x.ini:2: ${...} takes the name of an environment variable");
 }
 
 /* The longest name of a variable, and one longer. */
@@ -147,8 +153,24 @@ static void names_of_variables_have_a_bound(void **state)
 	unsetenv(name);
 	name[255] = 'N';
 	name[256] = '\0';
-	snprintf(text, sizeof(text), "[a]\nbs=${%s}\n", name);
-	assert_refused(text, "x.ini:2: between ${ and } goes the name");
+	snprintf(text, sizeof(text), "${%s}", name);
+	assert_not_expanded(text, "x.ini:2: ${...} takes the name");
+}
+
+static void values_have_a_bound(void **state)
+{
+	char held[4097];
+
+	(void)state;
+	memset(held, 'v', sizeof(held));
+	held[4095] = '\0';
+	setenv("NVSWAP_TEST", held, 1);
+	assert_not_expanded("${NVSWAP_TEST}1", "x.ini:2: the value of bs has more than 4095 bytes");
+	held[4095] = 'v';
+	held[4096] = '\0';
+	setenv("NVSWAP_TEST", held, 1);
+	assert_not_expanded("${NVSWAP_TEST}", "x.ini:2: the value of bs has more than 4095 bytes");
+	unsetenv("NVSWAP_TEST");
 }
 
 static void a_mebibyte_is_read_and_no_more(void **state)
@@ -165,23 +187,8 @@ static void a_mebibyte_is_read_and_no_more(void **state)
 	SUCCEEDS(jobfile_parse(&jobfile, text, n, "x.ini", &error), &error);
 	assert_int_equal(strlen(jobfile.sections[0].lines[0].value), n - 6);
 	jobfile_free(&jobfile);
-	assert_refused_bytes(text, n + 1, -EFBIG, "x.ini: longer than 1 MiB");
+	assert_refused_bytes(text, n + 1, -EFBIG, "x.ini: a job file has at most 1 MiB");
 	free(text);
-}
-
-/* A few bytes that stand for many are counted as these. */
-static void what_variables_hold_counts(void **state)
-{
-	char held[100001], text[512] = "[a]\n";
-
-	(void)state;
-	memset(held, 'v', sizeof(held));
-	held[100000] = '\0';
-	setenv("NVSWAP_TEST", held, 1);
-	for (unsigned i = 0; i < 11; i++)
-		strcat(text, "k=${NVSWAP_TEST}\n");
-	assert_refused_bytes(text, strlen(text), -EFBIG, "x.ini:12: longer than 1 MiB");
-	unsetenv("NVSWAP_TEST");
 }
 
 static void every_line_keeps_its_number(void **state)
@@ -210,103 +217,6 @@ static void assert_file_refused(const char *path, int code, const char *said)
 	assert_int_equal(jobfile_read(&jobfile, path, &error), code);
 	assert_says(error.text, said);
 	assert_null(jobfile.memory);
-}
-
-static void includes_stand_where_they_are_included(void **state)
-{
-	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
-	struct jobfile jobfile;
-	struct nvs_error error;
-
-	(void)state;
-	write_file(path, "[a]\nx=1\ninclude more.ini\ny=2\ninclude sections.ini\n[d]\n");
-	write_file(path_in(directory, "more.ini"), "m=1\ninclude deeper.ini\nm=3");
-	write_file(path_in(directory, "deeper.ini"), "m=2\n");
-	write_file(path_in(directory, "sections.ini"), "z=1\n[b]\n[c]\nx=3\n");
-	SUCCEEDS(jobfile_read(&jobfile, path, &error), &error);
-	assert_string_equal(shown(&jobfile), "[a]x=1,m=1,m=2,m=3,y=2,z=1,[b][c]x=3,[d]");
-	assert_string_equal(jobfile.sections[0].lines[2].file, path_in(directory, "deeper.ini"));
-	assert_int_equal(jobfile.sections[0].lines[2].line, 1);
-	assert_int_equal(jobfile.sections[0].lines[4].line, 4);
-	jobfile_free(&jobfile);
-}
-
-static void a_line_after_included_sections_belongs_to_none(void **state)
-{
-	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
-
-	(void)state;
-	write_file(path, "[a]\ninclude sections.ini\nx=1\n");
-	write_file(path_in(directory, "sections.ini"), "[b]\n");
-	assert_file_refused(path, -EINVAL, "a.ini:3: x=1 stands in no section");
-}
-
-static void an_include_is_looked_for_beside_its_file_and_then_here(void **state)
-{
-	char *directory = realpath(temp_directory(), NULL), *here = getcwd(NULL, 0);
-	const char *other = temp_directory(), *path = path_in(directory, "a.ini");
-	struct jobfile jobfile;
-	struct nvs_error error;
-
-	(void)state;
-	write_file(path, "[a]\ninclude b.ini\ninclude c.ini\n");
-	write_file(path_in(directory, "b.ini"), "beside\n");
-	write_file(path_in(other, "b.ini"), "far\n");
-	write_file(path_in(other, "c.ini"), "here\n");
-	assert_int_equal(chdir(other), 0);
-	int rc = jobfile_read(&jobfile, path, &error);
-
-	assert_int_equal(chdir(here), 0);
-	SUCCEEDS(rc, &error);
-	assert_string_equal(shown(&jobfile), "[a]beside,here,");
-	jobfile_free(&jobfile);
-	free(directory);
-	free(here);
-}
-
-static void a_mistake_in_an_include_is_told_with_its_file(void **state)
-{
-	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
-
-	(void)state;
-	write_file(path, "[a]\ninclude b.ini\n");
-	write_file(path_in(directory, "b.ini"), "\n\ntwo words\n");
-	assert_file_refused(path, -EINVAL, "/b.ini:3: \"two words\" is no key");
-}
-
-static void files_that_include_each_other_come_to_an_end(void **state)
-{
-	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
-
-	(void)state;
-	write_file(path, "[a]\ninclude b.ini\n");
-	write_file(path_in(directory, "b.ini"), "x\ninclude a.ini\n");
-	assert_file_refused(path, -EINVAL, "include b.ini: files include each other 16 deep");
-}
-
-/* 0.ini, which includes 1.ini, and so on: as many includes one in another. */
-static const char *write_chain(const char *directory, unsigned includes)
-{
-	char name[32], text[64];
-
-	for (unsigned i = 0; i <= includes; i++) {
-		snprintf(name, sizeof(name), "%u.ini", i);
-		snprintf(text, sizeof(text), "%sinclude %u.ini\n", i ? "" : "[a]\n", i + 1);
-		write_file(path_in(directory, name), i < includes ? text : "end\n");
-	}
-	return path_in(directory, "0.ini");
-}
-
-static void includes_may_be_16_deep(void **state)
-{
-	struct jobfile jobfile;
-	struct nvs_error error;
-
-	(void)state;
-	SUCCEEDS(jobfile_read(&jobfile, write_chain(temp_directory(), 16), &error), &error);
-	assert_string_equal(shown(&jobfile), "[a]end,");
-	jobfile_free(&jobfile);
-	assert_file_refused(write_chain(temp_directory(), 17), -EINVAL, "16.ini:1: include 17.ini");
 }
 
 static void a_file_that_cannot_be_read_says_why(void **state)
@@ -348,8 +258,7 @@ static void a_call_that_fails_is_told(void **state)
 
 	(void)state;
 	setenv("NVSWAP_TEST", "4k", 1);
-	write_file(path, "[a]\nx=${NVSWAP_TEST}\ninclude b.ini\n[b]\n");
-	write_file(path_in(directory, "b.ini"), "y\n");
+	write_file(path, "[a]\nx=${NVSWAP_TEST}\n[b]\n");
 	for (uint64_t n = 1; failed; n++) {
 		struct inject_held before = inject_held(), after;
 		struct nvs_error error = {0};
@@ -358,6 +267,11 @@ static void a_call_that_fails_is_told(void **state)
 
 		inject_fail(INJECT_MEMORY | INJECT_OPEN | INJECT_READ, n, 1, EIO);
 		rc = jobfile_read(&jobfile, path, &error);
+		if (!rc) {
+			rc = jobfile_expand(&jobfile, &jobfile.lines[0], &error);
+			if (rc)
+				jobfile_free(&jobfile);
+		}
 		inject_stop(&failed);
 		if (!rc == !!failed || error.code != rc || (rc && !*error.text))
 			fail_msg("call %" PRIu64 ", %s: %d, \"%s\"", n, inject_failed_call(), rc,
@@ -375,18 +289,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(sections_and_lines_are_as_fio_reads_them),
-		test(values_have_the_environment_and_the_machine_in_them),
+		test(values_have_the_environment_in_them),
 		test(mistakes_are_told_with_their_line),
+		test(a_value_that_can_not_be_expanded_is_told_with_its_line),
 		test(names_of_variables_have_a_bound),
+		test(values_have_a_bound),
 		test(a_mebibyte_is_read_and_no_more),
-		test(what_variables_hold_counts),
 		test(every_line_keeps_its_number),
-		test(includes_stand_where_they_are_included),
-		test(a_line_after_included_sections_belongs_to_none),
-		test(an_include_is_looked_for_beside_its_file_and_then_here),
-		test(a_mistake_in_an_include_is_told_with_its_file),
-		test(files_that_include_each_other_come_to_an_end),
-		test(includes_may_be_16_deep),
 		test(a_file_that_cannot_be_read_says_why),
 		test(standard_input_is_a_file),
 		test(a_call_that_fails_is_told),

@@ -9,22 +9,28 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/jobs.h"
-#include "inject.h"
-#include "support.h"
+#include "cli/jobs/jobs.h"
+#include "support/inject.h"
+#include "support/support.h"
 
 #define ARGUMENTS_MAX 16
 
 static char said[8192]; /* by the last jobs_plan() */
 
-static const char *write_file(const char *name, const char *text)
+static void write_text(const char *path, const char *text)
 {
-	const char *path = path_in(temp_directory(), name);
 	FILE *file = fopen(path, "w");
 
 	assert_non_null(file);
 	assert_true(fputs(text, file) >= 0);
 	assert_int_equal(fclose(file), 0);
+}
+
+static const char *write_file(const char *name, const char *text)
+{
+	const char *path = path_in(temp_directory(), name);
+
+	write_text(path, text);
 	return path;
 }
 
@@ -138,8 +144,8 @@ static void without_a_file_the_command_line_is_the_job(void **state)
 	assert_string_equal(order_of(&plan), "swap/0/0/0");
 	jobs_free(&plan);
 	assert_int_equal(plan_of(&plan, "--help", NULL), OPTIONS_HELP);
-	assert_typed_refused("--compute-us 5", "compute-us does nothing with rw=swap");
-	assert_typed_refused("--section a", "none is given");
+	assert_typed_refused("--compute-us 5", "compute-us has no effect with rw=swap");
+	assert_typed_refused("--section a", "--section needs a job file");
 	assert_typed_refused("--stonewall", "stonewall");
 }
 
@@ -147,7 +153,7 @@ static void stages_and_groups_are_counted_as_fio_counts_them(void **state)
 {
 	(void)state;
 	assert_order("", "[a]\n[b]\n[a]\n", "a/0/0/0 b/0/0/0 a/0/0/0");
-	assert_order("", "[a]\n[b]\nstonewall\n[c]\nnew_group\n[d]\nwait_for_previous=1\n",
+	assert_order("", "[a]\n[b]\nstonewall\n[c]\nnew_group\n[d]\nstonewall=1\n",
 		     "a/0/0/0 b/1/1/0 c/1/2/0 d/2/3/0");
 	/* The first has nothing to wait for, and clones do not wait for each other. */
 	assert_order("", "[global]\nstonewall\n[a]\nnumjobs=2\n[b]\n[c]\nstonewall=0\n",
@@ -166,11 +172,11 @@ static void files_run_one_after_the_other(void **state)
 	(void)state;
 	assert_int_equal(plan_of(&plan, "% %", files), 0);
 	assert_string_equal(order_of(&plan), "a/0/0/0 b/0/0/0 c/1/1/0 d/1/1/0");
-	assert_int_equal(plan.jobs[1].options.bs[NVS_READ], 64 << 10);
+	assert_int_equal(plan.jobs[1].options.bs, 64 << 10);
 	/* What the first says of all its jobs ends with it. */
-	assert_int_equal(plan.jobs[2].options.bs[NVS_READ], 0);
+	assert_int_equal(plan.jobs[2].options.bs, 0);
 	assert_int_equal(plan.jobs[2].options.rw, RW_SWAP);
-	assert_int_equal(plan.jobs[3].options.bs[NVS_READ], 128 << 10);
+	assert_int_equal(plan.jobs[3].options.bs, 128 << 10);
 	jobs_free(&plan);
 }
 
@@ -193,9 +199,9 @@ static void a_run_has_jobs_but_not_too_many(void **state)
 	assert_int_equal(plan.n, JOBS_MAX);
 	jobs_free(&plan);
 	assert_file_refused("", "[a]\nnumjobs=255\n[b]\nnumjobs=2\n",
-			    "x.ini:3: that makes 257 jobs, and a run has 256 at most");
-	assert_file_refused("", "[global]\nbs=4k\n", "x.ini: it has no section of a job");
-	assert_file_refused("", "", "x.ini: it has no section of a job");
+			    "x.ini:3: 257 jobs are too many; a run has at most 256");
+	assert_file_refused("", "[global]\nbs=4k\n", "x.ini has no job section");
+	assert_file_refused("", "", "x.ini has no job section");
 }
 
 static void a_name_has_63_bytes_at_most(void **state)
@@ -210,7 +216,7 @@ static void a_name_has_63_bytes_at_most(void **state)
 	assert_int_equal(strlen(plan.jobs[0].name), JOB_NAME_MAX);
 	jobs_free(&plan);
 	snprintf(text, sizeof(text), "[a]\n[+%s", longest + 1);
-	assert_file_refused("", text, "x.ini:2: the name of a job has 63 bytes at most");
+	assert_file_refused("", text, "x.ini:2: the job's name is too long: at most 63 bytes");
 }
 
 /* ---- What they do ---- */
@@ -227,8 +233,8 @@ static void a_section_holds_over_global_and_what_is_typed_over_both(void **state
 		  "[second]\nrw=swapout\ndescription=the second\n");
 	const struct bench_options *first = &plan.jobs[0].options, *second = &plan.jobs[1].options;
 
-	assert_int_equal(first->bs[NVS_READ], 128 << 10);
-	assert_int_equal(second->bs[NVS_READ], 256 << 10);
+	assert_int_equal(first->bs, 128 << 10);
+	assert_int_equal(second->bs, 256 << 10);
 	assert_int_equal(first->iodepth, 64);
 	assert_int_equal(second->iodepth, 64);
 	assert_int_equal(first->rw, RW_SWAPIN);
@@ -276,7 +282,7 @@ static void what_a_mode_has_no_use_for_is_refused_in_a_section_alone(void **stat
 	assert_int_equal(plan.jobs[0].options.loops, 1);
 	jobs_free(&plan);
 	assert_file_refused("", "\n[a]\nrw=swapin\ncompute_us=5\n",
-			    "x.ini:2: compute-us does nothing with rw=swapin");
+			    "x.ini:2: compute-us has no effect with rw=swapin");
 }
 
 static void what_is_for_the_run_stands_in_global(void **state)
@@ -291,19 +297,42 @@ static void what_is_for_the_run_stands_in_global(void **state)
 	assert_int_equal(plan.run.eta, ETA_NEVER);
 	assert_true(bench_option_given(&plan.given, "status-interval"));
 	jobs_free(&plan);
-	assert_file_refused("", "[a]\noutput_format=json\n",
-			    "x.ini:2: output_format is for the whole run: put it into [global] or "
-			    "give --output-format");
-	assert_file_refused("", "[global]\ncompare\n[a]\n", "x.ini:2: compare stands on the comm");
+	assert_file_refused(
+		"", "[a]\noutput_format=json\n",
+		"x.ini:2: output_format applies to the whole run: put it into [global] or "
+		"give --output-format");
+	assert_file_refused("", "[global]\ncompare\n[a]\n",
+			    "x.ini:2: compare is only a command-line");
 }
 
 static void a_value_that_is_wrong_is_told_with_its_line(void **state)
 {
 	(void)state;
 	assert_file_refused("", "[a]\n\nbs=5001\n", "x.ini:3: bs=5001");
+	assert_file_refused("", "[a]\nbs=4k,8k\n", "x.ini:2: bs=4k,8k: allowed is a size from ");
+	assert_file_refused("", "[a]\nbssplit=4k/50:8k/50,64k\n", "x.ini:2: bssplit=");
+	assert_file_refused("", "[a]\nrate=1m,2m\n", "x.ini:2: rate=1m,2m: allowed is a size");
 	assert_file_refused("", "[a]\nbs\n", "x.ini:2: bs");
 	assert_file_refused("", "[a]\nrw=swapp\n", "did you mean swap");
+	assert_file_refused("", "[a]\nrw=randread:8\n", "x.ini:2: rw=randread:8: allowed are ");
+	assert_file_refused("", "[a]\nrw=write:64k\n", "x.ini:2: rw=write:64k: allowed are ");
 	assert_file_refused("", "[a]\nbs=${NVSWAP_UNSET}\n", "x.ini:2: ${NVSWAP_UNSET} is not set");
+}
+
+/* Each would be an error by itself. */
+static void a_value_that_the_command_line_overrides_may_be_wrong(void **state)
+{
+	struct bench_plan plan;
+
+	(void)state;
+	plan_file(&plan, "--bs 64k --directory /x --rw swapin --output-format json",
+		  "[global]\ndirectory=${NVSWAP_UNSET}\noutput-format=none\n"
+		  "[a]\nbs=5001\nrw=nothing\nrw\n");
+	assert_int_equal(plan.jobs[0].options.bs, 64 << 10);
+	assert_string_equal(plan.jobs[0].options.nvme_path.items[0], "/x");
+	assert_int_equal(plan.jobs[0].options.rw, RW_SWAPIN);
+	jobs_free(&plan);
+	assert_file_refused("--bs 64k", "[a]\niodepth=x\n", "x.ini:2: iodepth=x");
 }
 
 /* ---- Keys that there are not ---- */
@@ -312,58 +341,83 @@ static void an_unknown_key_is_an_error_with_the_nearest(void **state)
 {
 	(void)state;
 	assert_file_refused("", "[a]\niodpeth=4\n",
-			    "x.ini:2: no key iodpeth; did you mean iodepth?");
-	assert_file_refused("", "[a]\ndirectroy=/x\n", "no key directroy; did you mean directory?");
-	assert_file_refused("", "[a]\nthinktim=4\n", "no key thinktim; did you mean thinktime?");
+			    "x.ini:2: unknown key iodpeth; did you mean iodepth?");
+	assert_file_refused("", "[a]\ndirectroy=/x\n",
+			    "unknown key directroy; did you mean directory?");
+	assert_file_refused("", "[a]\nthinktim=4\n",
+			    "unknown key thinktim; did you mean thinktime?");
 	assert_file_refused("", "[a]\nwrite_bw_lgo=x\n",
-			    "no key write_bw_lgo; did you mean write-bw-log?");
-	assert_file_refused("", "[a]\nquite_another\n", "x.ini:2: no key quite_another\n");
-	assert_file_refused("", "[a]\nbs=4k\nBS=4k\n", "x.ini:3: no key BS");
+			    "unknown key write_bw_lgo; did you mean write-bw-log?");
+	assert_file_refused("", "[a]\nquite_another\n", "x.ini:2: unknown key quite_another\n");
+	assert_file_refused("", "[a]\nbs=4k\nBS=4k\n", "x.ini:3: unknown key BS");
 }
 
-static void a_key_of_fios_alone_is_a_warning_once(void **state)
+static void a_key_of_fios_that_changes_nothing_is_taken_in_silence(void **state)
 {
 	struct bench_plan plan;
 
 	(void)state;
-	plan_file(&plan, "", "[global]\nthinktime=5\n[a]\nthinktime=6\nfsync=1\n[b]\nfsync=1\n");
-	assert_says(said, "x.ini:2: fio's thinktime is ignored: rate alone limits");
-	assert_says(said, "x.ini:5: fio's fsync is ignored: ");
-	assert_int_equal(count_said("is ignored"), 2);
-	assert_int_equal(plan.n, 2);
+	plan_file(&plan, "",
+		  "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\nbuffered=0\n"
+		  "[a]\nname=b\nfsync=0\ngtod_reduce=1\nfallocate=posix\nfixedbufs\n");
+	assert_string_equal(said, "");
+	assert_string_equal(order_of(&plan), "a/0/0/0");
 	jobs_free(&plan);
 }
 
-/* The names that this fio tells by itself. */
-static void every_key_of_fio_is_known(void **state)
+static void a_key_of_fios_that_changes_the_load_is_refused(void **state)
 {
-	char key[128];
+	static const char *const keys[] = {
+		"bsrange=4k-8k",    "thinktime=5",	"rate_iops=100", "flow=8",
+		"offset=1m",	    "read_iolog=x",	"fsync=1",	 "buffered=1",
+		"buffered",	    "end_fsync=1",	"norandommap",	 "nrfiles=4",
+		"zonemode=strided", "fallocate=none",	"zero_buffers",	 "rwmixwrite=30",
+		"wait_for=x",	    "iodepth-batch=16", "refill_buffers"};
+	char file[128], why[128];
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(keys); i++) {
+		snprintf(file, sizeof(file), "[a]\nbs=4k\n%s\n", keys[i]);
+		snprintf(why, sizeof(why), "x.ini:3: %s changes the load and is not supported",
+			 keys[i]);
+		assert_file_refused("", file, why);
+		assert_int_equal(count_said("\n"), 1);
+	}
+}
+
+/* The names that this fio tells by itself: none is taken that is neither listed nor an option. */
+static void no_key_of_fios_is_taken_unless_it_is_listed(void **state)
+{
+	const char *files[] = {write_file("x.ini", "")};
+	char key[128], text[256];
 	unsigned n = 0;
 	FILE *fio = popen("fio --cmdhelp=all 2>/dev/null", "r");
 
 	(void)state;
 	assert_non_null(fio);
-	while (fscanf(fio, " %127[^: ]%*[^\n]", key) == 1) {
-		if (!fio_key_means_nothing(key) && !options_find(&bench_command, key))
-			fail_msg("fio's %s is not known", key);
-		n++;
+	for (; fscanf(fio, " %127[^: ]%*[^\n]", key) == 1; n++) {
+		struct bench_plan plan;
+
+		snprintf(text, sizeof(text), "[a]\n%s=17\n", key);
+		if (options_find(&bench_command, key) ||
+		    fio_key_find(key, "17") == FIO_KEY_HARMLESS)
+			continue;
+		write_text(files[0], text);
+		if (plan_of(&plan, "%", files) != -EINVAL)
+			fail_msg("fio's %s is taken", key);
 	}
 	if (pclose(fio) || !n)
 		SKIP("no fio here");
 	assert_true(n > 150);
 }
 
-static void no_key_is_both_ours_and_ignored(void **state)
+static void no_key_is_both_an_option_and_listed(void **state)
 {
 	(void)state;
-	for (const char *const *key = fio_keys(); *key; key++) {
-		if (options_find(&bench_command, *key))
-			fail_msg("%s is an option", *key);
-		assert_non_null(fio_key_means_nothing(*key));
-		for (const char *const *other = fio_keys(); other < key; other++)
-			assert_string_not_equal(*other, *key);
-	}
-	assert_null(fio_key_means_nothing("iodepth"));
+	for (unsigned i = 0; i < FIO_KEYS; i++)
+		if (options_find(&bench_command, fio_key_name(i)))
+			fail_msg("%s is an option", fio_key_name(i));
+	assert_int_equal(fio_key_find("iodepth", "1"), FIO_KEY_UNKNOWN);
 }
 
 /* ---- Ranks ---- */
@@ -452,10 +506,12 @@ int main(void)
 		test(what_a_mode_has_no_use_for_is_refused_in_a_section_alone),
 		test(what_is_for_the_run_stands_in_global),
 		test(a_value_that_is_wrong_is_told_with_its_line),
+		test(a_value_that_the_command_line_overrides_may_be_wrong),
 		test(an_unknown_key_is_an_error_with_the_nearest),
-		test(a_key_of_fios_alone_is_a_warning_once),
-		test(every_key_of_fio_is_known),
-		test(no_key_is_both_ours_and_ignored),
+		test(a_key_of_fios_that_changes_nothing_is_taken_in_silence),
+		test(a_key_of_fios_that_changes_the_load_is_refused),
+		test(no_key_of_fios_is_taken_unless_it_is_listed),
+		test(no_key_is_both_an_option_and_listed),
 		test(jobs_at_the_same_time_have_stores_of_their_own),
 		test(ranks_that_are_given_are_kept),
 		test(two_jobs_of_one_rank_on_one_path_are_refused),

@@ -9,25 +9,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/io_contents.h"
-#include "cli/io_file.h"
-#include "cli/io_sequence.h"
-#include "support.h"
+#include "cli/modes/io/contents.h"
+#include "cli/modes/io/file.h"
+#include "cli/modes/io/sequence.h"
+#include "support/support.h"
 
 #define KIB 1024u
 #define MIB (1024u * 1024u)
 
 /* ---- The order ---- */
 
-static const struct option_mix blocks_4k[2] = {{.nbytes = {4 * KIB}, .percent = {100}, .n = 1},
-					       {.nbytes = {4 * KIB}, .percent = {100}, .n = 1}};
+static const struct option_mix blocks_4k = {.nbytes = {4 * KIB}, .percent = {100}, .n = 1};
 
 static void order_is_whole(uint64_t blocks, uint64_t seed, uint64_t *order)
 {
 	struct io_sequence sequence = {.random = true,
 				       .read_percent = 50,
-				       .alike = true,
-				       .mix = blocks_4k,
+				       .mix = &blocks_4k,
 				       .grain = 4 * KIB,
 				       .nbytes = blocks * 4 * KIB,
 				       .seed = seed};
@@ -79,8 +77,7 @@ static void random_order_follows_from_the_seed(void **state)
 static void blocks_in_sequence_follow_each_other(void **state)
 {
 	struct io_sequence sequence = {.read_percent = 40,
-				       .alike = true,
-				       .mix = blocks_4k,
+				       .mix = &blocks_4k,
 				       .grain = 4 * KIB,
 				       .nbytes = 100 * 4 * KIB,
 				       .seed = 3};
@@ -107,8 +104,7 @@ static void reads_have_their_share(void **state)
 	for (unsigned i = 0; i < COUNT(shares); i++) {
 		struct io_sequence sequence = {.random = i % 2,
 					       .read_percent = shares[i],
-					       .alike = true,
-					       .mix = blocks_4k,
+					       .mix = &blocks_4k,
 					       .grain = 4 * KIB,
 					       .nbytes = 20000ull * 4 * KIB,
 					       .seed = i};
@@ -130,12 +126,10 @@ static void lengths_have_their_shares_and_stay_in_the_file(void **state)
 {
 	const struct option_mix mix = {
 		.nbytes = {4 * KIB, 64 * KIB, 12 * KIB}, .percent = {60, 10, 30}, .n = 3};
-	const struct option_mix mixes[] = {mix, {.n = 0}};
 	struct io_sequence sequence = {.random = true,
 				       .read_percent = 100,
-				       .mix = mixes,
+				       .mix = &mix,
 				       .grain = 4 * KIB,
-				       .align = {4 * KIB},
 				       .nbytes = 200 * MIB + 4 * KIB,
 				       .seed = 5};
 	unsigned of[3] = {0}, cut = 0, n = 0;
@@ -162,129 +156,6 @@ static void lengths_have_their_shares_and_stay_in_the_file(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_in_range(of[i], n * (mix.percent[i] - 4) / 100,
 				n * (mix.percent[i] + 4) / 100);
-}
-
-/* Where fio 3.33 goes, by its write_iolog. */
-static void a_gap_is_left_out_after_each_block(void **state)
-{
-	static const struct {
-		uint64_t block, gap, nbytes, offsets[8];
-	} cases[] = {{4, 4, 32, {0, 8, 16, 24, 0, 8, 16, 24}},
-		     {8, 4, 36, {0, 12, 24, 0}},
-		     {4, 64, 32, {0, 0, 0, 0, 0, 0, 0, 0}}};
-
-	(void)state;
-	for (unsigned i = 0; i < COUNT(cases); i++) {
-		const struct option_mix mix[] = {
-			{.nbytes = {cases[i].block * KIB}, .percent = {100}, .n = 1}};
-		struct io_sequence sequence = {.alike = true,
-					       .read_percent = 100,
-					       .mix = mix,
-					       .grain = 4 * KIB,
-					       .gap = cases[i].gap * KIB,
-					       .nbytes = cases[i].nbytes * KIB};
-
-		for (unsigned n = 0; n < cases[i].nbytes / cases[i].block; n++) {
-			struct io_step step;
-
-			io_sequence_next(&sequence, &step);
-			assert_int_equal(step.offset, cases[i].offsets[n] * KIB);
-		}
-	}
-}
-
-static void each_direction_has_a_gap_of_its_own(void **state)
-{
-	struct io_sequence sequence = {.alike = true,
-				       .read_percent = 50,
-				       .mix = blocks_4k,
-				       .grain = 4 * KIB,
-				       .gap = 8 * KIB,
-				       .nbytes = 120 * KIB,
-				       .seed = 4};
-	uint64_t n[2] = {0};
-
-	(void)state;
-	for (unsigned i = 0; i < 30; i++) {
-		struct io_step step;
-
-		io_sequence_next(&sequence, &step);
-		assert_int_equal(step.offset, n[step.direction]++ % 10 * 12 * KIB);
-	}
-	assert_true(n[NVS_READ] && n[NVS_WRITE]);
-}
-
-/* As fio counts: of all I/Os each eighth has a new place, and others follow their direction's. */
-static void io_follows_from_each_random_place(void **state)
-{
-	(void)state;
-	for (unsigned percent = 50; percent <= 100; percent += 50) {
-		struct io_sequence sequence = {.random = true,
-					       .alike = true,
-					       .read_percent = percent,
-					       .mix = blocks_4k,
-					       .grain = 4 * KIB,
-					       .align = {4 * KIB, 4 * KIB},
-					       .run = 8,
-					       .nbytes = 64 * MIB,
-					       .seed = 6};
-		uint64_t at[2] = {0};
-		unsigned places = 0, ends = 0;
-
-		for (unsigned i = 0; i < 64 * MIB / (4 * KIB); i++) {
-			struct io_step step;
-
-			io_sequence_next(&sequence, &step);
-			if (i % 8 == 0)
-				places += step.offset != at[step.direction];
-			else if (at[step.direction] == sequence.nbytes)
-				ends++;
-			else
-				assert_int_equal(step.offset, at[step.direction]);
-			at[step.direction] = step.offset + step.nbytes;
-		}
-		assert_in_range(places, 2040, 2048);
-		assert_in_range(ends, 0, 16);
-	}
-}
-
-/* As fio aligns them: by the size of their direction, however they lie over each other. */
-static void each_direction_has_blocks_of_its_own(void **state)
-{
-	static const struct option_mix mixes[] = {
-		[NVS_READ] = {.nbytes = {4 * KIB}, .percent = {100}, .n = 1},
-		[NVS_WRITE] = {.nbytes = {24 * KIB}, .percent = {100}, .n = 1}};
-
-	(void)state;
-	for (unsigned random = 0; random < 2; random++) {
-		struct io_sequence sequence = {.random = random,
-					       .read_percent = 50,
-					       .mix = mixes,
-					       .grain = 4 * KIB,
-					       .align = {4 * KIB, 24 * KIB},
-					       .nbytes = 10 * MIB + 4 * KIB,
-					       .seed = 9};
-		uint64_t left = sequence.nbytes, at[2] = {0};
-		unsigned odd_reads = 0;
-
-		while (left) {
-			struct io_step step;
-			uint64_t whole;
-
-			io_sequence_next(&sequence, &step);
-			whole = mixes[step.direction].nbytes[0];
-			assert_int_equal(step.nbytes, left < whole ? left : whole);
-			assert_true(step.offset + step.nbytes <= sequence.nbytes);
-			assert_int_equal(step.offset % whole, 0);
-			odd_reads += step.direction == NVS_READ && step.offset % (24 * KIB);
-			if (!random)
-				assert_int_equal(step.offset, at[step.direction]);
-			at[step.direction] += step.nbytes;
-			left -= step.nbytes;
-		}
-		assert_true(odd_reads > 100);
-		assert_true(at[NVS_READ] && at[NVS_WRITE] > 4 * at[NVS_READ]);
-	}
 }
 
 /* ---- Contents ---- */
@@ -375,7 +246,7 @@ static void transfers_that_overlap_are_kept_apart(void **state)
 	assert_false(io_contents_hold(&contents, 0, 64 * 512));
 	assert_true(io_contents_hold(&contents, 16 * 512, 512));
 	assert_true(io_contents_hold(&contents, 0, 8 * 512));
-	io_contents_let_go(&contents, 8 * 512, 8 * 512);
+	io_contents_release(&contents, 8 * 512, 8 * 512);
 	assert_true(io_contents_hold(&contents, 15 * 512, 512));
 	io_contents_close(&contents);
 }
@@ -397,8 +268,7 @@ static int opening_begin(void **state)
 	if (!o)
 		return -1;
 	nvs_config_init(&config);
-	o->options =
-		(struct bench_options){.rw = RW_RANDWRITE, .direct = true, .size = {.nbytes = MIB}};
+	o->options = (struct bench_options){.rw = RW_RANDWRITE, .size = MIB};
 	*state = o;
 	return nvs_aio_open(&o->aio, &config.aio, NULL, &o->error);
 }
@@ -465,7 +335,8 @@ static void a_file_that_is_there_is_not_written(void **state)
 	for (unsigned i = 0; i < COUNT(modes); i++) {
 		o->options.rw = modes[i];
 		is_refused(o, directory, "mine", -EEXIST, "give another --filename, or delete it");
-		is_refused(o, "/nowhere", path_in(path, "mine"), -EEXIST, "is there already");
+		is_refused(o, "/nowhere", path_in(path, "mine"), -EEXIST,
+			   "this mode would overwrite it");
 	}
 	assert_int_equal(symlink("mine", path_in(directory, "link")), 0);
 	is_refused(o, directory, "link", -ELOOP, "symbolic link");
@@ -485,28 +356,21 @@ static void a_file_that_is_there_is_read_and_kept(void **state)
 	make_file(path_in(directory, "mine"), data, sizeof(data));
 	o->options.rw = RW_RANDREAD;
 	is_refused(o, directory, "mine", -EINVAL, "fewer than --size");
-	o->options.size.nbytes = 4096;
+	o->options.size = 4096;
 	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
 	assert_int_equal(o->file.nbytes, 4096);
 	io_file_close(&o->file);
-	o->options.size.nbytes = 0;
+	o->options.size = 0;
 	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
 	assert_false(o->file.own);
 	assert_int_equal(o->file.nbytes, sizeof(data));
 	io_file_close(&o->file);
 	assert_int_equal(entries_of(directory), 1);
-	o->options.size.percent = 33;
-	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
-	assert_int_equal(o->file.nbytes, 2703);
-	io_file_close(&o->file);
-	is_refused(o, directory, "other", -ENOENT, "no size to take 33% of: give --size in bytes");
-	assert_int_equal(entries_of(directory), 1);
 	o->options.verify = true;
 	is_refused(o, directory, "mine", -EINVAL, "leave out --verify");
-	o->options.size.percent = 0;
 	make_file(path_in(directory, "empty"), data, 0);
 	o->options.rw = RW_WRITE;
-	is_refused(o, directory, "empty", -EEXIST, "is there already");
+	is_refused(o, directory, "empty", -EEXIST, "this mode would overwrite it");
 }
 
 static void no_room_is_found_before_the_run(void **state)
@@ -519,9 +383,9 @@ static void no_room_is_found_before_the_run(void **state)
 	directory = loop_ext4(16 * MIB, 512, &why);
 	if (!directory)
 		SKIP("%s", why);
-	o->options.size.nbytes = 32 * MIB;
+	o->options.size = 32 * MIB;
 	is_refused(o, directory, "job", -ENOSPC, "give a smaller --size");
-	o->options.size.nbytes = 4 * MIB;
+	o->options.size = 4 * MIB;
 	SUCCEEDS(file_open(o, directory, "job"), &o->error);
 	io_file_close(&o->file);
 }
@@ -536,11 +400,10 @@ static void a_block_device_is_read_alone(void **state)
 	device = loop_device(4 * MIB, 512, &why);
 	if (!device)
 		SKIP("%s", why);
-	is_refused(o, device, "job.0.0", -EEXIST,
-		   "this mode would write over it: give a directory");
-	is_refused(o, "/", device, -EEXIST, "is there already");
+	is_refused(o, device, "job.0.0", -EEXIST, "this mode would overwrite it: give a directory");
+	is_refused(o, "/", device, -EEXIST, "this mode would overwrite it");
 	o->options.rw = RW_READ;
-	o->options.size.nbytes = 0;
+	o->options.size = 0;
 	SUCCEEDS(file_open(o, device, "job.0.0"), &o->error);
 	assert_int_equal(o->file.nbytes, 4 * MIB);
 	io_file_close(&o->file);
@@ -548,22 +411,19 @@ static void a_block_device_is_read_alone(void **state)
 	is_refused(o, device, "x", -ENOTDIR, "is a block device");
 }
 
-static void without_direct_io_it_says_what_to_give(void **state)
+static void a_file_system_without_direct_io_is_refused(void **state)
 {
 	struct opening *o = *state;
 	const char *directory = memory_directory();
 
 	if (!directory)
 		SKIP("no tmpfs");
-	if (file_open(o, directory, "job")) {
-		assert_says(o->error.text, "give --direct=0");
-		io_file_close(&o->file);
-		assert_int_equal(entries_of(directory), 0);
-		o->options.direct = false;
-		SUCCEEDS(file_open(o, directory, "job"), &o->error);
-	}
-	assert_int_equal(nvs_file_direct(o->file.file), o->options.direct);
+	if (file_open(o, directory, "job"))
+		assert_says(o->error.text, "this file system has no direct I/O");
+	else
+		assert_true(nvs_file_direct(o->file.file));
 	io_file_close(&o->file);
+	assert_int_equal(entries_of(directory), 0);
 }
 
 int main(void)
@@ -575,10 +435,6 @@ int main(void)
 		test(blocks_in_sequence_follow_each_other),
 		test(reads_have_their_share),
 		test(lengths_have_their_shares_and_stay_in_the_file),
-		test(each_direction_has_blocks_of_its_own),
-		test(a_gap_is_left_out_after_each_block),
-		test(each_direction_has_a_gap_of_its_own),
-		test(io_follows_from_each_random_place),
 		test(a_stale_misplaced_or_torn_block_is_found),
 		test(what_was_never_written_is_not_compared),
 		test(transfers_that_overlap_are_kept_apart),
@@ -587,7 +443,7 @@ int main(void)
 		opening(a_file_that_is_there_is_read_and_kept),
 		opening(no_room_is_found_before_the_run),
 		opening(a_block_device_is_read_alone),
-		opening(without_direct_io_it_says_what_to_give),
+		opening(a_file_system_without_direct_io_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

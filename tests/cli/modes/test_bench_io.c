@@ -8,14 +8,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/bench_modes.h"
-#include "cli/job_watch.h"
+#include "cli/jobs/watch.h"
+#include "cli/modes/modes.h"
 #include "cli/stop.h"
-#include "support.h"
+#include "support/support.h"
 
 #define KIB (1024ull)
 #define MIB (1024ull * 1024)
@@ -109,7 +108,7 @@ static struct job *new_job(unsigned rw, uint64_t size)
 	job.config.aio.block_size = 16 * KIB;
 	job.config.aio.queue_depth = 4;
 	job.options = (struct bench_options){
-		.rw = rw, .size = {.nbytes = size}, .loops = 1, .rwmixread = 50, .seed = 11};
+		.rw = rw, .size = size, .loops = 1, .rwmixread = 50, .seed = 11};
 	return &job;
 }
 
@@ -140,15 +139,14 @@ static void each_mode_moves_what_it_should(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++)
-		for (unsigned direct = 0; direct < 2; direct++) {
+		for (unsigned workers = 1; workers <= 2; workers++) {
 			struct job *job = new_job(modes[i], 3 * MIB + 5 * KIB);
 			const uint64_t bytes = 2 * 3 * MIB;
 			const struct bench_result *result = &job->result;
 
 			job->options.loops = 2;
-			job->options.direct = direct;
 			job->options.ramp_loops = 1;
-			job->config.aio.thread_count = 1 + direct;
+			job->config.aio.thread_count = workers;
 			SUCCEEDS(run_job(job), &job->result.error);
 			assert_true(result->measured && result->opened);
 			assert_int_equal(result->bytes[0] + result->bytes[1], bytes);
@@ -161,7 +159,7 @@ static void each_mode_moves_what_it_should(void **state)
 						 result->aio.io[d].ios);
 			}
 			assert_true(result->aio.inflight_max <= 4);
-			assert_int_equal(result->engine.aio.workers, 1 + direct);
+			assert_int_equal(result->engine.aio.workers, workers);
 			if (!is_mixed(modes[i]))
 				assert_int_equal(
 					result->bytes[is_read(modes[i]) ? NVS_READ : NVS_WRITE],
@@ -173,6 +171,33 @@ static void each_mode_moves_what_it_should(void **state)
 				modes[i] == RW_WRITE || modes[i] == RW_RANDWRITE ? 0 : 3 * MIB);
 			assert_int_equal(entries_of(watch.directory), 0);
 		}
+}
+
+static void refuses(struct job *job, int rc, const char *says)
+{
+	assert_int_equal(run_job(job), rc);
+	assert_says(job->result.error.text, says);
+	assert_false(job->result.measured);
+	assert_int_equal(entries_of(watch.directory), 0);
+}
+
+static void sectors_are_moved_direct_where_the_drive_can(void **state)
+{
+	struct nvs_path_info info;
+	struct job *job = new_job(RW_RANDRW, 256 * KIB);
+
+	(void)state;
+	SUCCEEDS(nvs_path_info(watch.directory, &info, &job->result.error), &job->result.error);
+	job->config.aio.block_size = 512;
+	job->options.verify = true;
+	if (info.dio_offset_align != 512) {
+		refuses(job, -EINVAL, "takes direct I/O in multiples of");
+		return;
+	}
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_int_equal(job->result.bytes[0] + job->result.bytes[1], 256 * KIB);
+	assert_int_equal(job->result.aio.io[0].ios + job->result.aio.io[1].ios, 512);
+	assert_int_equal(job->result.aio.bounced_bytes, 0);
 }
 
 /* ---- What is in the file ---- */
@@ -219,58 +244,6 @@ static void what_is_read_was_filled(void **state)
 	}
 }
 
-/* ---- The page cache ---- */
-
-#define CACHED_BYTES (8 * MIB)
-#define CACHED_PAGES (CACHED_BYTES / 4096)
-
-static uint64_t cold_passes, warmest; /* pages at the beginning of a pass */
-
-static uint64_t resident_pages(void)
-{
-	static unsigned char pages[CACHED_PAGES];
-	int fd = file_of_job(O_RDONLY);
-	void *mapped = mmap(NULL, CACHED_BYTES, PROT_READ, MAP_SHARED, fd, 0);
-	uint64_t n = 0;
-
-	assert_true(mapped != MAP_FAILED);
-	assert_int_equal(mincore(mapped, CACHED_BYTES, pages), 0);
-	for (size_t i = 0; i < CACHED_PAGES; i++)
-		n += pages[i] & 1;
-	munmap(mapped, CACHED_BYTES);
-	close(fd);
-	return n;
-}
-
-/* Before a block is handed over: what comes before it may be on its way still. */
-static void look_at_first_of_pass(void)
-{
-	uint64_t resident;
-
-	if (watch.paced[NVS_READ] % CACHED_BYTES)
-		return;
-	resident = resident_pages();
-	cold_passes++;
-	if (resident > warmest)
-		warmest = resident;
-}
-
-static void each_pass_through_the_page_cache_begins_cold(void **state)
-{
-	(void)state;
-	for (unsigned random = 0; random < 2; random++) {
-		struct job *job = new_job(random ? RW_RANDREAD : RW_READ, CACHED_BYTES);
-
-		cold_passes = warmest = 0;
-		watch.on_paced = look_at_first_of_pass;
-		job->options.ramp_loops = 2;
-		job->options.loops = 3;
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_int_equal(cold_passes, 5);
-		assert_in_range(warmest, 0, CACHED_PAGES / 2);
-	}
-}
-
 /* ---- Verification ---- */
 
 static void verified_is_what_was_moved(void **state)
@@ -289,8 +262,7 @@ static void verified_is_what_was_moved(void **state)
 			/* More in flight than the file has blocks: they have to be kept apart. */
 			job->config.aio.queue_depth = 128;
 			if (mixed)
-				job->options.bssplit[NVS_READ] = job->options.bssplit[NVS_WRITE] =
-					mix;
+				job->options.bssplit = mix;
 			SUCCEEDS(run_job(job), &job->result.error);
 			assert_int_equal(result->verify_errors, 0);
 			if (is_read(modes[i]))
@@ -303,71 +275,6 @@ static void verified_is_what_was_moved(void **state)
 			else
 				assert_in_range(result->verified_bytes, MIB, 2 * MIB);
 		}
-}
-
-/* Reads and writes lie over each other in part, and all of it is right at any time. */
-static void unequal_blocks_are_verified(void **state)
-{
-	static const uint64_t sizes[][2] = {
-		{4 * KIB, 8 * KIB}, {64 * KIB, 4 * KIB}, {12 * KIB, 20 * KIB}};
-
-	(void)state;
-	for (unsigned i = 0; i < 2 * COUNT(sizes); i++) {
-		struct job *job = new_job(i % 2 ? RW_RANDRW : RW_RW, 2 * MIB);
-		const struct bench_result *result = &job->result;
-
-		job->options.verify = true;
-		job->options.loops = 4;
-		job->config.aio.queue_depth = 64;
-		memcpy(job->options.bs, sizes[i / 2], sizeof(job->options.bs));
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_int_equal(result->verify_errors, 0);
-		assert_int_equal(result->bytes[0] + result->bytes[1], 8 * MIB);
-		assert_int_equal(result->verified_bytes, result->bytes[NVS_READ] + 2 * MIB);
-		/* One in a pass may be cut short by its end. */
-		for (int d = 0; d < 2; d++)
-			assert_in_range(result->aio.io[d].ios, result->bytes[d] / sizes[i / 2][d],
-					result->bytes[d] / sizes[i / 2][d] + 4);
-	}
-}
-
-static void what_a_suffix_of_rw_moves_is_verified(void **state)
-{
-	(void)state;
-	for (unsigned i = 0; i < 2 * COUNT(modes); i++) {
-		struct job *job = new_job(modes[i / 2], 2 * MIB);
-		const struct bench_result *result = &job->result;
-		bool random = modes[i / 2] == RW_RANDREAD || modes[i / 2] == RW_RANDWRITE ||
-			      modes[i / 2] == RW_RANDRW;
-
-		job->options.rw_suffix = random ? 8 : 12 * KIB;
-		job->options.verify = true;
-		job->options.direct = i % 2;
-		job->options.loops = 2;
-		job->config.aio.queue_depth = 64;
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_int_equal(result->bytes[0] + result->bytes[1], 4 * MIB);
-		assert_int_equal(result->verify_errors, 0);
-		/* One is on the way in every 28 KiB, twice around the file. */
-		if (modes[i / 2] == RW_WRITE)
-			assert_int_equal(result->verified_bytes, 2 * MIB / (28 * KIB) * 16 * KIB);
-	}
-}
-
-static void one_direction_has_its_own_size_alone(void **state)
-{
-	(void)state;
-	for (unsigned i = 0; i < COUNT(modes); i++) {
-		struct job *job = new_job(modes[i], 2 * MIB);
-
-		if (is_mixed(modes[i]))
-			continue;
-		job->options.direct = true;
-		job->options.bs[!is_read(modes[i])] = 32 * KIB;
-		job->options.bs[is_read(modes[i])] = 512;
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_int_equal(job->result.aio.io[!is_read(modes[i])].ios, 64);
-	}
 }
 
 static void damage(void)
@@ -389,7 +296,6 @@ static void a_block_that_differs_is_found(void **state)
 		struct job *job = new_job(modes[i], 2 * MIB);
 
 		job->options.verify = true;
-		job->options.direct = i % 2;
 		job->options.loops = 3;
 		if (is_read(modes[i]))
 			watch.on_begin = damage;
@@ -414,7 +320,7 @@ static void the_rate_bounds_what_is_handed_over(void **state)
 
 		job->options.verify = true;
 		job->config.aio.queue_depth = 64;
-		job->options.rate[NVS_READ] = job->options.rate[NVS_WRITE] = MIB;
+		job->options.rate = MIB;
 		watch.pace_ends = MIB;
 		SUCCEEDS(run_job(job), &job->result.error);
 		bytes = job->result.bytes[0] + job->result.bytes[1];
@@ -429,20 +335,16 @@ static void the_rate_bounds_what_is_handed_over(void **state)
 static void io_size_bounds_what_is_moved(void **state)
 {
 	static const struct {
-		struct option_amount amount;
-		uint64_t moved; /* in blocks of 16 KiB, of which the last is whole */
-	} cases[] = {{{.percent = 50}, 512 * KIB},
-		     {{.nbytes = 5 * MIB}, 5 * MIB},
-		     {{.nbytes = 1}, 16 * KIB},
-		     {{.nbytes = 20 * KIB}, 32 * KIB},
-		     {{.percent = 100}, MIB}};
+		uint64_t io_size, moved; /* in blocks of 16 KiB, of which the last is whole */
+	} cases[] = {
+		{512 * KIB, 512 * KIB}, {5 * MIB, 5 * MIB}, {1, 16 * KIB}, {20 * KIB, 32 * KIB}};
 
 	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++)
 		for (unsigned n = 0; n < COUNT(cases); n++) {
 			struct job *job = new_job(modes[i], MIB);
 
-			job->options.io_size = cases[n].amount;
+			job->options.io_size = cases[n].io_size;
 			job->options.verify = true;
 			SUCCEEDS(run_job(job), &job->result.error);
 			assert_int_equal(job->result.bytes[0] + job->result.bytes[1],
@@ -452,7 +354,7 @@ static void io_size_bounds_what_is_moved(void **state)
 	for (unsigned i = 0; i < COUNT(modes); i++) {
 		struct job *job = new_job(modes[i], MIB);
 
-		job->options.io_size.nbytes = i % 2 ? 256 * KIB : 3 * MIB;
+		job->options.io_size = i % 2 ? 256 * KIB : 3 * MIB;
 		job->options.loops = i % 2 ? 6 : 2;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(job->result.bytes[0] + job->result.bytes[1],
@@ -548,34 +450,16 @@ static void kill_leaves_nothing_behind(void **state)
 
 /* ---- What is refused ---- */
 
-static void refuses(struct job *job, int rc, const char *says)
-{
-	assert_int_equal(run_job(job), rc);
-	assert_says(job->result.error.text, says);
-	assert_false(job->result.measured);
-	assert_int_equal(entries_of(watch.directory), 0);
-}
-
 static void what_can_not_be_is_refused(void **state)
 {
-	struct job *job = new_job(RW_WRITE, MIB);
+	struct job *job;
 
 	(void)state;
-	job->options.direct = true;
-	job->config.aio.block_size = 6 * KIB;
-	refuses(job, -EINVAL, "of multiples of 4096, or --direct=0");
-
-	job = new_job(RW_WRITE, MIB);
-	job->options.direct = true;
-	job->options.rw_suffix = 512;
-	refuses(job, -EINVAL, "direct writes at multiples of 512 bytes");
-
 	job = new_job(RW_READ, 15 * KIB);
-	refuses(job, -EINVAL, "hold not one block of 16384");
+	refuses(job, -EINVAL, "are less than one block of 16384");
 
 	job = new_job(RW_READ, MIB);
-	job->options.bssplit[NVS_READ] =
-		(struct option_mix){.nbytes = {1000}, .percent = {100}, .n = 1};
+	job->options.bssplit = (struct option_mix){.nbytes = {1000}, .percent = {100}, .n = 1};
 	refuses(job, -EINVAL, "a block of 1000 bytes");
 
 	job = new_job(RW_READ, MIB);
@@ -584,7 +468,7 @@ static void what_can_not_be_is_refused(void **state)
 
 	job = new_job(RW_READ, MIB);
 	job->config.aio.block_size = 1u << 30;
-	job->options.size.nbytes = 1u << 30;
+	job->options.size = 1u << 30;
 	job->config.aio.queue_depth = 4096;
 	job->config.aio.thread_count = 32;
 	refuses(job, -ENOMEM, "no memory");
@@ -611,32 +495,14 @@ static void other_engines_do_the_same(void **state)
 	}
 }
 
-static void a_tmpfs_works_without_direct_io(void **state)
-{
-	const char *directory = memory_directory();
-	struct job *job = new_job(RW_RW, 4 * MIB);
-
-	(void)state;
-	if (!directory)
-		SKIP("no tmpfs");
-	watch.directory = directory;
-	job->options.verify = true;
-	SUCCEEDS(run_job(job), &job->result.error);
-	assert_false(job->result.engine.direct);
-	assert_int_equal(entries_of(directory), 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(each_mode_moves_what_it_should),
+		test(sectors_are_moved_direct_where_the_drive_can),
 		test(a_pass_writes_every_block),
 		test(what_is_read_was_filled),
-		test(each_pass_through_the_page_cache_begins_cold),
 		test(verified_is_what_was_moved),
-		test(unequal_blocks_are_verified),
-		test(what_a_suffix_of_rw_moves_is_verified),
-		test(one_direction_has_its_own_size_alone),
 		test(a_block_that_differs_is_found),
 		test(the_rate_bounds_what_is_handed_over),
 		test(io_size_bounds_what_is_moved),
@@ -645,7 +511,6 @@ int main(void)
 		test(kill_leaves_nothing_behind),
 		test(what_can_not_be_is_refused),
 		test(other_engines_do_the_same),
-		test(a_tmpfs_works_without_direct_io),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,13 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Training steps by the command: `nvswap bench --rw step` and `--rw params`, and `--trace`, as a
-# user meets them. Works in a directory of its own under the build directory.
+# Training steps: `nvswap bench --rw step` and `--rw params`, and `--trace`.
 
-. "$(dirname "$0")/command.sh"
+. tests/support/command.sh
 mkdir "$T/store"
 
-# expect NAME STATUS PATTERN ARGUMENT...: the pattern is of standard error.
+# expect NAME STATUS PATTERN ARGUMENT...: the pattern is searched on standard error.
 expect() {
 	local name=$1 want=$2 pattern=$3
 	shift 3
@@ -17,7 +16,7 @@ expect() {
 	result "$name" $? "exit status $status, not $want, or standard error lacks: $pattern"
 }
 
-# holds NAME EXPRESSION: of the JSON in $T/out. All are judged at the end, by one interpreter.
+# holds NAME EXPRESSION: of the JSON in $T/out. One interpreter evaluates all of them at the end.
 holds() {
 	mkdir -p "$T/judge"
 	cp "$T/out" "$T/judge/$((++judged)).json"
@@ -25,7 +24,7 @@ holds() {
 }
 judged=0
 
-# json NAME EXPRESSION ARGUMENT...: the run succeeds and says nothing, and the expression holds.
+# json NAME EXPRESSION ARGUMENT...: the run succeeds without messages, and the expression holds.
 json() {
 	local name=$1 expression=$2
 	shift 2
@@ -38,7 +37,7 @@ json() {
 	fi
 }
 
-# table NAME PATTERN ARGUMENT...: the run succeeds, and the pattern is of its text.
+# table NAME PATTERN ARGUMENT...: the run succeeds, and its text has the pattern.
 table() {
 	local name=$1 pattern=$2
 	shift 2
@@ -102,7 +101,7 @@ holds cpu_per_gib_leaves_the_updates_out \
 step resident_state_is_neither_read_nor_written "step['read_bytes'] == step['written_bytes'] == 0 and
 	step['hits'] == step['tiles'] and step['misses'] == 0 and
 	config['nvswap']['optimizer_max_in_cpu'] == 2000000" --max-in-cpu 2000000
-# A tile stays whole or not at all, so up to one tile less stays than was asked for.
+# Tiles stay whole, so up to one tile less stays in memory than was asked for.
 step what_stays_in_memory_is_saved "step['read_bytes'] == step['written_bytes'] and
 	0 <= step['read_bytes'] - 12 * (E - 500000) <= 12 * 57344 * 2 and step['hits'] > 0 and
 	config['nvswap']['optimizer_max_in_cpu'] == 500000" --max-in-cpu 5.0e5 --ramp-loops 1
@@ -135,7 +134,7 @@ json tensors_are_packed_into_groups "step['elements'] == 662100 and step['groups
 	swap['verify_errors'] == 0" --rw step --nvme-path "$T/store" --model "$T/layers.json" --pool 1m \
 	--verify --loops 1
 
-# $1: types; $2: Adam's parameters; $3: what else; $4: the device (nvme); $5: the ratio (1)
+# $1: types; $2: Adam's parameters; $3: other keys; $4: the device (nvme); $5: the ratio (1)
 config() {
 	echo "{$1, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 2e-3, $2}}, $3
 	 \"zero_optimization\": {\"sub_group_size\": 90001, \"offload_optimizer\": {
@@ -188,8 +187,14 @@ params what_the_pool_does_not_hold_is_read "0 < step['read_bytes'] <= 2 * M and
 	step['wall_mean_ns'] >= 14 * 500 * 1000 and
 	step['compute_ns'] >= 14 * 500 * 1000 and 0 <= step['hidden_share'] <= 1" \
 	--pool 1250k --compute-us 500
-params what_may_stay_in_memory_is_not_read_again "step['read_bytes'] == 0 and step['hits'] == 14 and
+params a_model_that_the_pool_holds_shows_nothing_and_says_so "step['read_bytes'] == 0 and
+	step['hits'] == 14 and step['hidden_share'] is None and 'smaller --pool' in step['note'] and
 	zero['offload_param']['max_in_cpu'] == 100000000" --pool 32m --max-in-cpu 100000000
+table table_says_that_nothing_is_shown \
+	"nothing to hide$" --rw params "${SMALL[@]}" --pool 32m --max-in-cpu 100000000
+json default_pool_does_not_hold_the_model "0 < step['read_bytes'] and 'note' not in step and
+	swap['pool_bytes'] < M" --rw params --nvme-path "$T/store" --tensors 7 --tensor-size 300000
+holds default_pool_has_room_to_read_ahead "swap['pool_bytes'] >= 2 * 303104"
 params verify_compares_each_visit "swap['verified_bytes'] == 3 * 2 * M and swap['verify_errors'] == 0 and
 	step['steps'] == 2" --pool 1250k --loops 2 --verify
 params runtime_ends_params "step['steps'] > 0 and 200 <= job['job_runtime']" --runtime 200ms --time-based
@@ -200,7 +205,7 @@ json layer_may_take_the_whole_pool "step['layers'] == 14 and swap['verify_errors
 	swap['pool_bytes'] == swap['pool_bytes_peak'] == 122880" \
 	"${LAYERS[@]}" --pool 120k --loops 2 --verify
 expect layer_of_more_than_the_pool_is_refused 1 \
-	"layer model.layers.0 takes 122880 bytes, more than the whole pool of .* give --pool 122880 or" \
+	'layer model.layers.0 takes 122880 bytes, .* give --pool 122880 or .* "buffer_size": 6144 \(el' \
 	"${LAYERS[@]}" --pool 100k
 
 # ---- Trace
@@ -237,14 +242,14 @@ usage() {
 	expect "$name" 2 "$pattern" "$@"
 }
 for rw in swapout swapin swap step; do
-	usage "compute_us_is_refused_with_$rw" "compute-us does nothing with rw=$rw: it is for params" \
+	usage "compute_us_is_refused_with_$rw" "compute-us has no effect with rw=$rw: it is for params" \
 		--rw $rw --compute-us 5
 done
 for rw in swapout swapin swap params; do
-	usage "threads_is_refused_with_$rw" "threads does nothing with rw=$rw: it is for step" \
+	usage "threads_is_refused_with_$rw" "threads has no effect with rw=$rw: it is for step" \
 		--rw $rw --threads 2
 done
-usage max_in_cpu_is_refused_with_swap "does nothing with rw=swap: it is for step and params" \
+usage max_in_cpu_is_refused_with_swap "has no effect with rw=swap: it is for step and params" \
 	--max-in-cpu 5
 for threads in 0 1025; do
 	usage "threads_${threads}_is_refused" "from 1 to 1024" --rw step --threads $threads
@@ -253,6 +258,10 @@ for elements in 1e 1.e3 15e-1 1e20 1e99999999999 .5e1; do
 	usage "max_in_cpu_${elements}_is_refused" "--max-in-cpu $elements: allowed is a whole number" \
 		--rw step --max-in-cpu $elements
 done
+expect pool_too_small_for_tiles_is_told_in_elements 1 "set sub_group_size to 1536 elements or more" \
+	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool 4k
+table the_value_that_it_names_is_enough "step time" \
+	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool $((1536 * 4 * 4)) --loops 1
 usage compute_us_is_a_number "--compute-us x: allowed" --rw params --compute-us x
 usage step_needs_its_block "with an offload_optimizer block" --rw step
 usage params_needs_its_block "with an offload_param block" --rw params --config "$T/config.json"
@@ -273,7 +282,7 @@ for text in "^  read: IOPS" "^  write: IOPS" "^  step time .*I/O .*hidden" \
 done
 [ "$status" = 0 ] && [ -z "$text" ]
 result table_of_steps_has_what_was_measured $? "lacks $text"
-"$NVSWAP" bench --rw params "${SMALL[@]}" --compute-us 7 >"$T/out" 2>"$T/err"
+"$NVSWAP" bench --rw params "${SMALL[@]}" --pool 1250k --compute-us 7 >"$T/out" 2>"$T/err"
 status=$?
 for text in "^  step time .*I/O .*hidden" "tensors found in memory" "^  layers +: 7, .* 7 us" \
 	"^  memory "; do
@@ -283,17 +292,17 @@ done
 [ "$status" = 0 ] && [ -z "$text" ]
 result table_of_params_has_what_was_measured $? "lacks $text"
 
-# ---- What goes wrong while it runs
+# ---- Failures while it runs
 
-# started FILE ARGUMENT...: runs until the store's file is there
+# started FILE ARGUMENT...: starts a run and waits until the store's file has contents
 started() {
 	DATA=$T/store/nvswap/$1/data
 	"$NVSWAP" bench --output-format json "${@:2}" >"$T/out" 2>"$T/err" &
 	pid=$!
 	while kill -0 $pid 2>/dev/null && [ ! -s "$DATA" ]; do :; done
 }
-# overwritten MIB FILE ARGUMENT...: with zeros, behind the store's label, until the run ends; what
-# comes too late for a run comes in time for a longer one
+# overwritten MIB FILE ARGUMENT...: overwrites the store with zeros, behind its label, until the run
+# ends; a run that was too short for it is repeated for longer
 overwritten() {
 	local mib=$1 runtime
 	shift
@@ -318,7 +327,7 @@ overwritten 8 rank0-optimizer --rw step "${SMALL[@]}"
 [ $status = 1 ] && grep -qE "of group [0-9] is .* after [0-9]+ steps and should be .*, give or take" "$T/err"
 result verify_finds_state_that_was_changed_on_the_drive $?
 holds values_that_differ_are_counted "job['error'] == 74 and swap['verify_errors'] > 0"
-# What can't be read ends the run before anything is compared.
+# A read error ends the run before anything is compared.
 started rank0-optimizer --rw step "${SMALL[@]}" --verify --runtime 1h --time-based --output-format normal
 while kill -0 $pid 2>/dev/null; do truncate -c -s 0 "$DATA" 2>/dev/null; done
 wait $pid
@@ -332,7 +341,7 @@ traced trace_is_written_after_an_error "len(spans) > 0"
 [ -z "$(find "$T/store" -type f -size +0)" ]
 result stores_are_removed_at_the_end $? "$(find "$T/store" -type f)"
 
-# ---- The figures: E is the number of elements, M that of bytes of the seven tensors
+# ---- The figures: E is the elements, M the bytes of the seven tensors together
 
 python3 - "$T/judge" $judged <<'PY' || failures=$((failures + 1))
 import json, sys
@@ -346,7 +355,7 @@ def judge(path):
         scope = {"j": j, "job": job, "read": job["read"], "write": job["write"], "step": step,
                  "swap": j.get("swap"), "config": j["config"], "E": 7 * 150000, "M": 7 * 300000,
                  "zero": j["config"]["zero_optimization"], "whole": lambda nbytes, elements:
-                 # State moves in tiles of one size, of which the last one may be padded.
+                 # State moves in tiles of one size; the last one may be padded.
                  12 * elements <= nbytes < 12 * elements * step["tiles"] / (step["tiles"] - 1)}
         if eval(f"({expression}\n)", scope):
             print("ok", name)

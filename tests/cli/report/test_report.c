@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The three forms of a report, of results made here by hand: what a reader of fio's output looks
- * for is where it looks, jobs told as one add up, and nothing is told that isn't so.
+ * Reports of results made by hand: readers of fio's output find what they look for, jobs reported
+ * as one add up, and no outcome is claimed that was not checked.
  */
-#include "support.h"
+#include "support/support.h"
 
 #include <errno.h>
 #include <math.h>
 #include <regex.h>
 #include <stdlib.h>
 #include <string.h>
-#include <yajl/yajl_tree.h>
 
+#include "base/json/read.h"
 #include "base/latency.h"
-#include "cli/report.h"
-#include "cli/report_group.h"
-#include "cli/report_text.h"
+#include "cli/report/group.h"
+#include "cli/report/report.h"
+#include "cli/report/text.h"
 
 #define JOBS 4
 #define MIB  (1u << 20)
@@ -42,7 +42,7 @@ static void add_ios(struct bench_result *result, int d, unsigned n, uint64_t sla
 	result->bytes[d] += (uint64_t)n * MIB;
 }
 
-/* A second of swapping: 100 I/Os each way of a MiB, 8 of them at a time. */
+/* One second of swapping, 100 I/Os of 1 MiB in each direction at depth 8. */
 static void make_result(struct bench_result *result, int pid)
 {
 	result->pid = pid;
@@ -73,7 +73,7 @@ static void make_result(struct bench_result *result, int pid)
 	result->pool_peak = 32 * MIB;
 }
 
-/* `n` jobs that swap; each is a group of its own until a test says otherwise. */
+/* `n` jobs that swap, without group_reporting. */
 static struct run *make_run(unsigned n)
 {
 	struct run *run = calloc(1, sizeof(*run));
@@ -136,7 +136,7 @@ static void assert_matches(const char *line, const char *pattern)
 	regfree(&regex);
 }
 
-/* Line by line; a pattern may be of no characters, for an empty line. */
+/* Each line matches its pattern; an empty pattern is an empty line. */
 static void assert_lines(const char *text, const char *const *patterns, size_t n)
 {
 	char *copy = strdup(text), *rest = copy;
@@ -256,7 +256,7 @@ static void numbers_are_as_short_as_fios(void **state)
 	assert_string_equal(short_count(123456, text), "123k");
 }
 
-/* The line that begins so, up to its end; "" where there is none. */
+/* The first line with this beginning; "" if there is none. */
 static const char *line_of(const struct run *run, const char *beginning, char line[512])
 {
 	const char *at = run->output;
@@ -276,7 +276,7 @@ static void assert_line(const struct run *run, const char *beginning, const char
 	assert_string_equal(line_of(run, beginning, line), whole);
 }
 
-/* The reads alone, with these times of an I/O. */
+/* Reads only, with these completion latencies. */
 static const char *with_times(struct run *run, const uint64_t *clat, unsigned n)
 {
 	struct bench_result *result = &run->result[0];
@@ -295,14 +295,12 @@ static void units_are_chosen_as_fio_chooses_them(void **state)
 		uint64_t clat[2];
 		const char *latency, *percentiles;
 	} cases[] = {
-		{{1500, 900000}, "nsec", "nsec"},	  /* the least is too small for others */
-		{{2500, 90000}, "nsec", "nsec"},	  /* and here the most is */
-		{{2500, 200000}, "usec", "usec"},	  /* */
-		{{1900000, 900000000}, "usec", "usec"},	  /* */
-		{{2500000, 90000000}, "usec", "usec"},	  /* */
-		{{2500000, 200000000}, "msec", "msec"},	  /* */
-		{{250000, 250400}, "nsec", "usec"},	  /* no spread */
-		{{250000000, 250400000}, "usec", "msec"}, /* */
+		{{1500, 900000}, "nsec", "nsec"}, /* the minimum is too small for usec */
+		{{2500, 90000}, "nsec", "nsec"},  /* the maximum is */
+		{{2500, 200000}, "usec", "usec"},	  {{1900000, 900000000}, "usec", "usec"},
+		{{2500000, 90000000}, "usec", "usec"},	  {{2500000, 200000000}, "msec", "msec"},
+		{{250000, 250400}, "nsec", "usec"}, /* no spread */
+		{{250000000, 250400000}, "usec", "msec"},
 	};
 	struct run *run = make_run(1);
 	char line[512];
@@ -325,14 +323,14 @@ static void units_are_chosen_as_fio_chooses_them(void **state)
 
 static void shares_of_latencies_fall_where_fios_do(void **state)
 {
-	/* A histogram is exact to 1/64: none of these is nearer to a bound. */
+	/* Histograms are exact to 1/64: keep further from each bound. */
 	static const uint64_t clat[] = {1,	    3,		970,	    1020,    1960,
 					2040,	    730000,	1020000,    1960000, 2040000,
 					1960000000, 2040000000, 90000000000};
 	struct run *run = make_run(1);
 
 	(void)state;
-	/* 7.69 is one of 13 */
+	/* 7.69 % is one of 13 */
 	with_times(run, clat, COUNT(clat));
 	assert_line(run, "  lat (nsec)", "   : 2=7.69%, 4=7.69%, 1000=7.69%");
 	assert_line(run, "  lat (usec)", "   : 2=15.38%, 4=7.69%, 750=7.69%");
@@ -352,7 +350,6 @@ static void percentiles_are_those_asked_for(void **state)
 		       "     \\| 50.00th=\\[  40[0-9]\\], 99.90th=\\[ 15[0-9]{2}\\]");
 	assert_non_null(strstr(written(run, report_json), "\"50.000000\": 40"));
 	assert_null(strstr(run->output, "\"99.000000\""));
-	assert_non_null(strstr(written(run, report_terse), ";50.000000%=40"));
 	free_run(run);
 }
 
@@ -363,7 +360,7 @@ static void sizes_of_blocks_are_those_of_the_mix(void **state)
 	char line[512];
 
 	(void)state;
-	run->jobs[0].options.bssplit[NVS_READ] = run->jobs[0].options.bssplit[NVS_WRITE] = mix;
+	run->jobs[0].options.bssplit = mix;
 	run->jobs[0].options.rw = RW_RANDREAD;
 	written(run, report_text);
 	assert_line(run, "job0: (g=0): ",
@@ -371,19 +368,7 @@ static void sizes_of_blocks_are_those_of_the_mix(void **state)
 		    "(T) 4096B-64.0KiB, ioengine=io_uring, iodepth=8");
 	assert_says(line_of(run, "  engine ", line), ", blocks of 4.0 KiB to 64.0 KiB, ");
 	assert_null(strstr(written(run, report_json), "\"bs\""));
-	run->jobs[0].options.bssplit[NVS_READ].n = run->jobs[0].options.bssplit[NVS_WRITE].n = 0;
-	run->jobs[0].options.bs[NVS_READ] = 8192;
-	run->jobs[0].options.bs[NVS_WRITE] = 32768;
-	run->jobs[0].options.rw = RW_RANDRW;
-	written(run, report_text);
-	assert_line(run, "job0: (g=0): ",
-		    "rw=randrw, bs=(R) 8192B-8192B, (W) 32.0KiB-32.0KiB, (T) 32.0KiB-32.0KiB, "
-		    "ioengine=io_uring, iodepth=8");
-	assert_says(line_of(run, "  engine ", line), ", blocks of 8.0 KiB to 32.0 KiB, ");
-	assert_null(strstr(written(run, report_json), "\"bs\""));
-	run->jobs[0].options.bs[NVS_READ] = run->jobs[0].options.bs[NVS_WRITE] = 0;
-	run->jobs[0].options.bssplit[NVS_READ] = run->jobs[0].options.bssplit[NVS_WRITE] = mix;
-	/* There it is tensors that have these sizes. */
+	/* In nvswap's modes bssplit gives sizes of tensors. */
 	run->jobs[0].options.rw = RW_SWAP;
 	written(run, report_text);
 	assert_says(line_of(run, "job0: (g=0): ", line), "rw=swap, bs=(R) 1024KiB-1024KiB,");
@@ -406,7 +391,7 @@ static void check_union(const struct report_group *group, const struct run *run)
 	free(all);
 }
 
-/* Made and compared contents and an optimizer's arithmetic are work that fio has not. */
+/* fio does not generate and compare contents, nor compute an optimizer's step. */
 static void cpu_per_gib_is_of_moving_alone(void **state)
 {
 	struct run *run = make_run(1);
@@ -460,7 +445,7 @@ static void grouped_jobs_add_up(void **state)
 	free_run(run);
 }
 
-/* As fio has it: who reads for a second is no slower for a neighbour that writes for two. */
+/* As in fio: a job that only writes does not lengthen the reads' window. */
 static void each_direction_is_over_the_time_of_those_that_moved_in_it(void **state)
 {
 	struct run *run = make_run(2);
@@ -529,13 +514,13 @@ static void status_of_a_group_is_of_all_its_jobs(void **state)
 	assert_non_null(strstr(run->output, "\nRun status group 7 (all jobs):\n   READ: bw=100M"));
 	assert_non_null(strstr(run->output, "iodepth=8\n...\nnvswap-"));
 	assert_non_null(strstr(run->output, "Starting 4 processes\n"));
-	/* 97656 KiB/s of the 153600 that the three move together */
+	/* 97656 of the group's 153600 KiB/s */
 	assert_line(run, "   bw (  KiB/s)",
 		    ": min=87890, max=107421, per=63.58%, avg=97656.25, stdev=13810.68, samples=2");
 	free_run(run);
 }
 
-/* ---- What went wrong */
+/* ---- Failures */
 
 static void break_off(struct bench_result *result)
 {
@@ -557,13 +542,12 @@ static void failed_job_says_why(void **state)
 		       "pid=1001: " DATE);
 	assert_non_null(strstr(written(run, report_json), "\"error\": 5"));
 	assert_non_null(strstr(run->output, "\"error_text\": \"tensor w: the drive is gone\""));
-	assert_non_null(strstr(written(run, report_terse), ";job1;0;5;"));
 	run->jobs[0].options.group_reporting = run->jobs[1].options.group_reporting = true;
 	assert_non_null(strstr(written(run, report_text), "jobs=2): err= 5 (tensor w: the"));
 	free_run(run);
 }
 
-/* Two jobs told as one, each with what it came to. */
+/* Two jobs reported as one. */
 static void only_what_compared_equal_is_called_so(void **state)
 {
 	static const struct {
@@ -577,12 +561,12 @@ static void only_what_compared_equal_is_called_so(void **state)
 		 false,
 		 {MIB, 0},
 		 0,
-		 "1.0 MiB compared, every byte equal in 1 jobs; not asked for in the other 1"},
+		 "1.0 MiB compared, every byte equal in 1 job; not asked for in the other 1"},
 		{{true, true}, false, {0, 0}, 0, "nothing was compared"},
 		{{true, true}, false, {MIB, 0}, 0, "nothing was compared in 1 of 2 jobs"},
 		{{true, true}, false, {MIB, MIB}, 3, "3 tensors DIFFER"},
 		{{true, true}, true, {MIB, MIB}, 3, "3 tensors DIFFER"},
-		{{true, true}, false, {MIB, MIB}, 1, "1 tensors DIFFER"}, /* by the engine */
+		{{true, true}, false, {MIB, MIB}, 1, "1 tensor DIFFERS"}, /* found by the engine */
 		{{true, true},
 		 true,
 		 {MIB, MIB},
@@ -664,7 +648,7 @@ static void steps_are_told_and_what_of_them_was_compared(void **state)
 	assert_line(run, "     moved     : ",
 		    "4.0 MiB read, 3.0 MiB written; 1.0 of 4.0 tiles "
 		    "found in memory; 0.0 stalls, 0.0 ms");
-	assert_line(run, "     skipped   : ", "1 steps: gradients overflowed");
+	assert_line(run, "     skipped   : ", "1 step: gradients overflowed");
 	assert_line(run, "  gradient     : ", "norm 2, clipped to 1 by 0.5, in the last step");
 	assert_line(run, "  memory       : ",
 		    "100.0 MiB at most: pool 60.0 MiB, the caller's own "
@@ -685,35 +669,43 @@ static void steps_are_told_and_what_of_them_was_compared(void **state)
 
 /* ---- Edges */
 
-static yajl_val parsed(const char *text)
-{
-	char error[256] = "";
-	yajl_val root = yajl_tree_parse(text, error, sizeof(error));
+static struct json_document *document;
 
-	if (!root)
-		fail_msg("%s", error);
-	return root;
+/* The root of what was written; json_free(document) ends it. */
+static const struct json_value *parsed(const char *text)
+{
+	struct nvs_error error;
+
+	if (json_parse(&document, text, strlen(text), "report", SIZE_MAX, &error))
+		fail_msg("%s", error.text);
+	return json_root(document);
 }
 
-static yajl_val at(yajl_val object, const char *first, const char *second, const char *third)
+static const struct json_value *at(const struct json_value *object, const char *first,
+				   const char *second, const char *third)
 {
 	const char *path[] = {first, second, third, NULL};
-	yajl_val value = yajl_tree_get(object, path, yajl_t_any);
 
-	if (!value)
+	for (unsigned i = 0; path[i]; i++)
+		object = json_member(object, path[i]);
+	if (!object)
 		fail_msg("there is no %s of %s", second ? second : "...", first);
-	return value;
+	return object;
 }
 
-static double number(yajl_val object, const char *first, const char *second, const char *third)
+static double number(const struct json_value *object, const char *first, const char *second,
+		     const char *third)
 {
-	return YAJL_GET_DOUBLE(at(object, first, second, third));
+	double real;
+
+	assert_int_equal(json_read_real(at(object, first, second, third), &real), 0);
+	return real;
 }
 
 static void nothing_moved_is_told_as_nothing(void **state)
 {
 	struct run *run = make_run(1);
-	yajl_val root, job;
+	const struct json_value *root, *job;
 
 	(void)state;
 	memset(&run->result[0], 0, sizeof(run->result[0]));
@@ -724,12 +716,11 @@ static void nothing_moved_is_told_as_nothing(void **state)
 	assert_null(strstr(run->output, "READ: "));
 	assert_null(strstr(run->output, "lat ("));
 	root = parsed(written(run, report_json));
-	job = at(root, "jobs", NULL, NULL)->u.array.values[0];
+	job = at(root, "jobs", NULL, NULL)->first;
 	assert_true(number(job, "read", "iops", NULL) == 0);
 	assert_true(number(job, "read", "clat_ns", "N") == 0);
 	assert_true(number(job, "write", "bw_agg", NULL) == 0);
-	yajl_tree_free(root);
-	assert_null(strstr(written(run, report_terse), "nan"));
+	json_free(document);
 	free_run(run);
 }
 
@@ -737,7 +728,6 @@ static void the_largest_numbers_are_whole(void **state)
 {
 	struct run *run = make_run(1);
 	struct bench_result *result = &run->result[0];
-	yajl_val root;
 
 	(void)state;
 	memset(result->latency, 0, sizeof(result->latency));
@@ -752,89 +742,87 @@ static void the_largest_numbers_are_whole(void **state)
 		    " rwts: total=18446744073709551615,100,0,0 short=0,0,0,0 dropped=0,0,0,0");
 	assert_line(run,
 		    "  read: ", "IOPS=1000M, BW=954MiB/s (1000MB/s)(16384PiB/18446744073710msec)");
-	root = parsed(written(run, report_json));
-	yajl_tree_free(root);
+	parsed(written(run, report_json));
+	json_free(document);
 	assert_non_null(strstr(run->output, "\"io_bytes\": 18446744073709551615"));
 	assert_non_null(strstr(run->output, "\"store_bytes\": 18446744073709551615"));
-	assert_null(strstr(written(run, report_terse), ";-"));
 	free_run(run);
 }
 
-/* ---- JSON and terse lines */
+/* ---- JSON */
 
 static void own_blocks_are_at_the_top_of_one_job_alone(void **state)
 {
 	struct run *run = make_run(2);
-	yajl_val root, jobs;
+	const struct json_value *root, *jobs;
 
 	(void)state;
 	root = parsed(written(run, report_json));
 	jobs = at(root, "jobs", NULL, NULL);
-	assert_int_equal(jobs->u.array.len, 2);
-	assert_true(number(jobs->u.array.values[1], "config", "aio", "queue_depth") == 8);
-	assert_true(number(jobs->u.array.values[1], "swap", "tensors", NULL) == 4);
-	assert_null(yajl_tree_get(root, (const char *[]){"config", NULL}, yajl_t_any));
-	yajl_tree_free(root);
+	assert_int_equal(jobs->count, 2);
+	assert_true(number(jobs->first->next, "config", "aio", "queue_depth") == 8);
+	assert_true(number(jobs->first->next, "swap", "tensors", NULL) == 4);
+	assert_null(json_member(root, "config"));
+	json_free(document);
 	run->plan.n = 1;
 	root = parsed(written(run, report_json));
 	assert_true(number(root, "config", "aio", "queue_depth") == 8);
 	assert_true(number(root, "swap", "tensors", NULL) == 4);
 	assert_true(number(root, "engine", "workers", NULL) == 1);
-	yajl_tree_free(root);
+	json_free(document);
 	free_run(run);
 }
 
 static void comparison_is_in_the_json_where_asked_for(void **state)
 {
-	const struct compare_row row = {.job = "job0",
-					.rounds = 3,
-					.ours = {.bytes = {MIB, 0}, .p99_ns = {5000, 0}},
-					.theirs = {.cpu_ms_per_gib = 12.5},
-					.ratio = 1.25};
+	const struct fio_row row = {.job = "job0",
+				    .rounds = 3,
+				    .ours = {.bytes = {MIB, 0}, .p99_ns = {5000, 0}},
+				    .theirs = {.cpu_ms_per_gib = 12.5},
+				    .ratio = 1.25};
 	struct run *run = make_run(1);
-	yajl_val root, first;
+	const struct json_value *root, *first;
 
 	(void)state;
 	assert_null(strstr(written(run, report_json), "\"compare\""));
 	run->report.compared = &row;
 	run->report.ncompared = 1;
 	root = parsed(written(run, report_json));
-	first = at(root, "compare", NULL, NULL)->u.array.values[0];
+	first = at(root, "compare", NULL, NULL)->first;
 	assert_true(number(first, "ratio", NULL, NULL) == 1.25);
 	assert_true(number(first, "nvswap", "read", "io_bytes") == MIB);
 	assert_true(number(first, "nvswap", "read", "clat_p99_ns") == 5000);
 	assert_true(number(first, "fio", "cpu_ms_per_gib", NULL) == 12.5);
-	yajl_tree_free(root);
+	json_free(document);
 	free_run(run);
 }
 
-static unsigned fields(const char *line)
+static void json_plus_has_the_counts_of_fios_buckets(void **state)
 {
-	unsigned n = 1;
-
-	for (; *line && *line != '\n'; line++)
-		n += *line == ';';
-	return n;
-}
-
-static void terse_lines_have_their_fields(void **state)
-{
-	static const struct disk_watch disks = {
-		.n = 2,
-		.at = {{"vda", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}, {.name = "vdb"}}};
-	struct run *run = make_run(2);
+	/* fio's plat_idx_to_val of the bucket of each; times beyond 17.2 s are in its last. */
+	static const uint64_t times[] = {5,	  127,	      128,	   130,		100000,
+					 1500000, 8589934592, 17179869183, 20000000000, UINT64_MAX};
+	struct run *run = make_run(1);
+	const struct json_value *root, *job, *bins;
 
 	(void)state;
-	assert_int_equal(fields(written(run, report_terse)), 121);
-	assert_int_equal(fields(strchr(run->output, '\n') + 1), 121);
-	assert_int_equal(strncmp(run->output, "3;nvswap-", 9), 0);
-	assert_non_null(strstr(run->output, ";job0;0;0;102400;102400;100;1000;3;6;4.500000;"));
-	assert_non_null(strstr(run->output, ";87890;107421;47.683716%;97656.250000;13810.679320;"));
-	assert_non_null(strstr(run->output, ";5.000000%;12.500000%;321;0;7;0.5%;0.0%;"));
-	run->jobs[0].options.description = "as told";
-	run->report.disks = &disks;
-	assert_int_equal(fields(written(run, report_terse)), 121 + 2 * 9 + 1);
-	assert_non_null(strstr(run->output, ";vda;11;12;1;2;3;4;7;50.00%;vdb;0;"));
+	with_times(run, times, COUNT(times));
+	assert_null(strstr(written(run, report_json), "\"bins\""));
+	run->plan.run.formats = 1u << FORMAT_JSON_PLUS;
+	root = parsed(written(run, report_json));
+	job = at(root, "jobs", NULL, NULL)->first;
+	bins = at(job, "read", "clat_ns", "bins");
+	assert_int_equal(bins->count, 8);
+	assert_true(number(bins, "5", NULL, NULL) == 1);
+	assert_true(number(bins, "127", NULL, NULL) == 1);
+	assert_true(number(bins, "129", NULL, NULL) == 1);
+	assert_true(number(bins, "131", NULL, NULL) == 1);
+	assert_true(number(bins, "99840", NULL, NULL) == 1);
+	assert_true(number(bins, "1499136", NULL, NULL) == 1);
+	assert_true(number(bins, "8657043456", NULL, NULL) == 1);
+	assert_true(number(bins, "17112760320", NULL, NULL) == 3);
+	assert_null(json_member(at(job, "write", "clat_ns", NULL), "bins"));
+	json_free(document);
 	free_run(run);
 }
 
@@ -882,7 +870,7 @@ static void drives_are_those_beneath_the_paths(void **state)
 	watch.at[0].ios[NVS_WRITE] = 0;
 	disks_end(&watch);
 	assert_true(watch.n == 0 || watch.at[0].ios[NVS_WRITE] > 0);
-	/* It can't have had more than it has now, but for having begun afresh. */
+	/* A counter below its earlier value has started again. */
 	assert_true(watch.n == 0 || watch.at[0].sectors[NVS_READ] == 0);
 	if (memory) {
 		SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.param, &memory, 1, &error),
@@ -917,7 +905,7 @@ int main(void)
 		cmocka_unit_test(the_largest_numbers_are_whole),
 		cmocka_unit_test(own_blocks_are_at_the_top_of_one_job_alone),
 		cmocka_unit_test(comparison_is_in_the_json_where_asked_for),
-		cmocka_unit_test(terse_lines_have_their_fields),
+		cmocka_unit_test(json_plus_has_the_counts_of_fios_buckets),
 		cmocka_unit_test(a_drive_has_each_counter_by_its_name),
 		test(drives_are_those_beneath_the_paths),
 	};

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-The reports of `nvswap bench` beside those that fio writes here, of jobs of the same form: every
-line, key and field that fio has is there, in the same form.
+Reports of `nvswap bench` against those of fio on this machine, of similar jobs: every line and key of
+fio's is there, in the same form.
 """
 
 import json
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 
 
@@ -38,11 +38,10 @@ def fio(form, *options):
 
 
 def forms_of(text):
-    """The lines with what depends on the run replaced: numbers, units, dates, columns."""
+    """The lines, with numbers, units, dates and columns replaced by placeholders."""
     forms = set()
     for line in text.splitlines():
-        # Which latencies there were, and whether it took long enough for a sample, depends on
-        # luck; laying out files is fio's alone.
+        # These lines depend on the run's speed, and only fio prints that it lays out files.
         if re.match(r"  lat \([num]sec\)|   bw \(|   iops  |.*: Laying out", line):
             continue
         line = re.sub(r"; 0 zone resets$|, aggr.*(?=, in_queue)", "", line)
@@ -72,7 +71,7 @@ def lacks(ours, theirs, where, left_out):
         elif type(ours[key]) is not type(theirs[key]):
             yield f"{where}: {key} is {type(ours[key])}, and fio's is {type(theirs[key])}"
         elif isinstance(ours[key], dict):
-            yield from lacks(ours[key], theirs[key], f"{where}.{key}", {"job options"})
+            yield from lacks(ours[key], theirs[key], f"{where}.{key}", left_out | {"job options"})
 
 
 def json_has_every_key_of_fios():
@@ -88,7 +87,7 @@ def json_has_the_drives_that_fio_has():
     reports = [json.loads(form("json")) for form in (nvswap, fio)]
     ours, theirs = ({drive["name"]: drive for drive in report.get("disk_util", [])}
                     for report in reports)
-    # Of a drive that is made of others fio has the counters of both.
+    # Of a device composed of others, fio has aggregate counters too.
     made_of_others = {key for drive in theirs.values() for key in drive if key.startswith("aggr_")}
     missing = [line for name in ours.keys() & theirs.keys()
                for line in lacks(ours[name], theirs[name], name, made_of_others)]
@@ -97,16 +96,40 @@ def json_has_the_drives_that_fio_has():
     return not missing and ours.keys() <= theirs.keys() and bool(ours) == bool(theirs)
 
 
-def terse_has_every_field_of_fios():
-    def form(field):
-        return re.sub(r"\d+\.\d+", "R", re.sub(r"(?<![.\d])\d+(?![.\d])", "N", field))
-    ours, theirs = (line.split(";") for line in (nvswap("terse"), fio("terse")))
-    for i, pair in enumerate(zip(ours[:121], theirs)):
-        if form(pair[0]) != form(pair[1]) and i != 1:
-            print(f"field {i + 1}: {pair[0]} is not of the form of {pair[1]}")
-            return False
-    # Nine for each drive.
-    return len(ours) % 9 == len(theirs) % 9 and len(ours) >= 121 and ours[0] == theirs[0] == "3"
+def bins_of(report):
+    return {(way, kind): job[way][kind].get("bins") for job in report["jobs"]
+            for way in ("read", "write", "trim") for kind in ("slat_ns", "clat_ns", "lat_ns")}
+
+
+def bucket(ns):
+    """The value of the bucket of a time, as in fio's stat.c."""
+    shift = max(ns.bit_length() - 7, 0)
+    return (ns >> shift << shift) + (1 << shift >> 1)
+
+
+def json_plus_has_the_bins_of_fios():
+    ours, theirs = json.loads(nvswap("json+")), json.loads(fio("json+"))
+    missing = list(lacks(ours["jobs"][0], theirs["jobs"][0], "jobs[0]", {"job options", "bins"}))
+    ours, theirs = bins_of(ours), bins_of(theirs)
+    keys = [int(key) for bins in (ours, theirs) for some in bins.values() for key in some or ()]
+    return not missing and len(keys) > 4 and all(key == bucket(key) for key in keys) and \
+        {key for key, bins in ours.items() if bins} == {key for key, bins in theirs.items() if bins}
+
+
+def json_plus_bins_add_up():
+    job = json.loads(nvswap("json+"))["jobs"][0]
+    return all(sum(job[way]["clat_ns"]["bins"].values()) == job[way]["total_ios"] > 0
+               for way in ("read", "write")) and "bins" not in nvswap("json")
+
+
+def fio_jsonplus_clat2csv_reads_json_plus():
+    with tempfile.TemporaryDirectory(dir=BUILD / "tmp") as directory:
+        source, dest = pathlib.Path(directory, "ours.json"), pathlib.Path(directory, "ours.csv")
+        source.write_text(nvswap("json+"))
+        run("fio_jsonplus_clat2csv", source, dest)
+        checked = run("fio_jsonplus_clat2csv", source, dest, "--validate")
+        rows = pathlib.Path(directory, "ours_job0.csv").read_text().splitlines()
+    return "ours_job0.csv validated" in checked and len(rows) > 2
 
 
 def percentiles_asked_for_are_those_told():
@@ -130,10 +153,12 @@ def main():
     failed = False
     (BUILD / "tmp").mkdir(parents=True, exist_ok=True)
     for check in (text_has_every_line_of_fios, json_has_every_key_of_fios,
-                  json_has_the_drives_that_fio_has, terse_has_every_field_of_fios,
+                  json_has_the_drives_that_fio_has, json_plus_has_the_bins_of_fios,
+                  json_plus_bins_add_up, fio_jsonplus_clat2csv_reads_json_plus,
                   percentiles_asked_for_are_those_told, loader_finds_what_a_job_came_to):
-        if "fio" in check.__name__ and not shutil.which("fio"):
-            print(f"skip {check.__name__}: fio is not installed")
+        tool = re.search("fio_jsonplus_clat2csv|fio|$", check.__name__)[0]
+        if tool and not shutil.which(tool):
+            print(f"skip {check.__name__}: {tool} is not installed")
             continue
         passed = check()
         print(f"{'ok' if passed else 'not ok'} {check.__name__}")

@@ -3,7 +3,7 @@
  * A choice put into a configuration: exactly which bytes change in texts of every make, and what
  * becomes of the file when something goes wrong in the middle.
  */
-#include "support.h"
+#include "support/support.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/tune.h"
-#include "inject.h"
+#include "cli/tune/tune.h"
+#include "support/inject.h"
 
 static const struct tune_point point = {NVS_IOENGINE_IO_URING, 524288, 16, 2, true, false};
 static const struct tune_point other = {NVS_IOENGINE_IO_URING, 2097152, 64, 4, false, true};
@@ -167,12 +167,11 @@ static void what_is_no_configuration_is_refused(void **state)
 	check_refused("{\"aio\": 3}", "aio is 3");
 	check_refused("{\"aio\": [1]}", "aio is a list");
 	check_refused("{\"nvswap\": true}", "nvswap is true");
-	check_refused("{\"aio\": {}, \"aio\": {}}", "stands here and on line 1 already");
+	check_refused("{\"aio\": {}, \"aio\": {}}", "is already set on line 1");
 	check_refused("{\"aio\": {\"block_size\": 4096, \"block_size\": 4096}}", "already");
 	check_refused("{\"aio\": {\"block_siz\": 4096}}", "block_size");
 	check_refused("{\"aio\": {\"block_size\": 4096,}}", "comma too many");
-	check_refused("{\"aio\": {\"thread_count\": 1, \"intra_op_parallelism\": 2}}",
-		      "another name");
+	check_refused("{\"aio\": {\"thread_count\": 1, \"intra_op_parallelism\": 2}}", "its alias");
 }
 
 /* ---- Texts at random ---- */
@@ -408,7 +407,7 @@ static void what_can_not_be_written_is_said_before(void **state)
 	assert_int_equal(tune_apply_check(path, &error), -ENOENT);
 	assert_says(error.text, "ds_config.json");
 	assert_int_equal(tune_apply_check(directory, &error), -EINVAL);
-	assert_says(error.text, "is no file");
+	assert_says(error.text, "is not a regular file");
 	assert_int_equal(tune_apply_check("/dev/null", &error), -EINVAL);
 	write_file(path, "{\"aio\": 7}");
 	assert_int_equal(tune_apply_check(path, &error), -EINVAL);

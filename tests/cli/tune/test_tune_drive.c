@@ -3,7 +3,7 @@
  * What tuning does to a drive beside its search: the fill that leaves no block unwritten and keeps
  * to its time, the file that one process has at a time, and the judgement on writes that slow down.
  */
-#include "support.h"
+#include "support/support.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +13,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/tune_bounds.h"
-#include "cli/tune_drive.h"
+#include "cli/tune/bounds.h"
+#include "cli/tune/drive.h"
+#include "cli/tune/scratch_file.h"
 
 #define MIB	((uint64_t)1 << 20)
 #define LONG_NS UINT64_C(3600000000000)
@@ -27,7 +28,7 @@ static bool asked_to_stop(void)
 }
 
 static struct tune_drive drive;
-static struct tune_file file;
+static struct scratch_file file;
 static struct tune_work work;
 static struct nvs_error error;
 
@@ -35,24 +36,25 @@ static void begin(uint64_t working_set)
 {
 	stop = false;
 	drive = (struct tune_drive){.working_set = working_set};
-	SUCCEEDS(tune_file_make(&file, temp_directory(), working_set, &error), &error);
+	SUCCEEDS(scratch_file_make(&file, temp_directory(), working_set, &error), &error);
 	work = (struct tune_work){.drive = &drive,
-				  .load = {.path = file.path,
-					   .working_set = working_set,
-					   .memory = aligned_alloc(4096, 64 * MIB),
-					   .memory_bytes = 64 * MIB,
-					   .stopped = asked_to_stop}};
-	assert_non_null(work.load.memory);
-	memset(work.load.memory, 0xa5, 64 * MIB);
+				  .workload = {.path = file.path,
+					       .working_set = working_set,
+					       .memory = aligned_alloc(4096, 64 * MIB),
+					       .memory_bytes = 64 * MIB,
+					       .writes_max = UINT64_MAX,
+					       .stopped = asked_to_stop}};
+	assert_non_null(work.workload.memory);
+	memset(work.workload.memory, 0xa5, 64 * MIB);
 }
 
 static void end(void)
 {
 	struct stat st;
 
-	tune_file_remove(&file);
+	scratch_file_remove(&file);
 	assert_int_equal(lstat(file.path, &st), -1);
-	free(work.load.memory);
+	free(work.workload.memory);
 }
 
 static void check_filled(uint64_t nbytes)
@@ -80,8 +82,8 @@ static void every_block_is_written_and_no_two_are_alike(void **state)
 	assert_int_equal(stat(file.path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	SUCCEEDS(tune_fill(&work, LONG_NS, LONG_NS, &error), &error);
-	assert_int_equal(work.load.working_set, 97 * MIB);
-	assert_int_equal(drive.written_bytes, 97 * MIB);
+	assert_int_equal(work.workload.working_set, 97 * MIB);
+	assert_int_equal(work.workload.written, 97 * MIB);
 	assert_true(work.fill_first > 0 && work.fill_last > 0);
 	check_filled(97 * MIB);
 	end();
@@ -92,8 +94,8 @@ static void a_fill_that_takes_too_long_ends_with_what_there_is(void **state)
 	(void)state;
 	begin(512 * MIB);
 	SUCCEEDS(tune_fill(&work, 0, LONG_NS, &error), &error);
-	assert_in_range(work.load.working_set, TUNE_WORKING_SET_MIN, 128 * MIB);
-	assert_int_equal(drive.working_set, work.load.working_set);
+	assert_in_range(work.workload.working_set, TUNE_WORKING_SET_MIN, 128 * MIB);
+	assert_int_equal(drive.working_set, work.workload.working_set);
 	check_filled(drive.working_set);
 	end();
 }
@@ -111,25 +113,25 @@ static void a_fill_without_an_end_is_an_error(void **state)
 
 static void one_at_a_time_has_the_file_of_a_directory(void **state)
 {
-	struct tune_file second;
+	struct scratch_file second;
 	char directory[PATH_MAX];
 
 	(void)state;
 	begin(64 * MIB);
 	memcpy(directory, file.path, sizeof(directory));
 	*strrchr(directory, '/') = '\0';
-	assert_int_equal(tune_file_make(&second, directory, MIB, &error), -EBUSY);
+	assert_int_equal(scratch_file_make(&second, directory, MIB, &error), -EBUSY);
 	assert_says(error.text, "another nvswap tune");
 	end();
-	SUCCEEDS(tune_file_make(&second, directory, MIB, &error), &error);
-	tune_file_remove(&second);
+	SUCCEEDS(scratch_file_make(&second, directory, MIB, &error), &error);
+	scratch_file_remove(&second);
 }
 
 static void a_link_in_place_of_the_file_is_not_followed(void **state)
 {
 	const char *directory = temp_directory(), *precious = path_in(directory, "precious");
 	const char *name = path_in(directory, ".nvswap-tune");
-	struct tune_file refused;
+	struct scratch_file refused;
 	struct stat st;
 	int fd = open(precious, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
@@ -138,20 +140,21 @@ static void a_link_in_place_of_the_file_is_not_followed(void **state)
 	assert_int_equal(write(fd, "data", 4), 4);
 	close(fd);
 	assert_int_equal(symlink("precious", name), 0);
-	assert_int_equal(tune_file_make(&refused, directory, MIB, &error), -EEXIST);
+	assert_int_equal(scratch_file_make(&refused, directory, MIB, &error), -EEXIST);
 	assert_int_equal(unlink(name), 0);
 	/* Of a second name, only the name is taken away. */
 	assert_int_equal(link(precious, name), 0);
-	SUCCEEDS(tune_file_make(&refused, directory, MIB, &error), &error);
-	tune_file_remove(&refused);
+	SUCCEEDS(scratch_file_make(&refused, directory, MIB, &error), &error);
+	scratch_file_remove(&refused);
 	assert_int_equal(stat(precious, &st), 0);
 	assert_int_equal(st.st_size, 4);
 }
 
 static bool judge(double fill_first, double fill_last, double first, double last)
 {
-	drive = (struct tune_drive){.working_set = 512 * MIB, .written_bytes = 4096 * MIB};
+	drive = (struct tune_drive){.working_set = 512 * MIB};
 	work = (struct tune_work){.drive = &drive,
+				  .workload.written = 4096 * MIB,
 				  .fill_first = fill_first,
 				  .fill_last = fill_last,
 				  .reference_first = first};
@@ -235,7 +238,7 @@ static void a_block_that_may_not_be_in_flight_is_refused_with_what_helps(void **
 static void the_working_set_leaves_room_on_the_drive(void **state)
 {
 	(void)state;
-	options = (struct tune_options){.directory = "here"};
+	options = (struct tune_options){.directory = "here", .max_writes = 32 * 1024 * MIB};
 	drive.path.free_bytes = 100 * 1024 * MIB;
 	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
 	assert_int_equal(drive.working_set, 1024 * MIB);
@@ -253,6 +256,53 @@ static void the_working_set_leaves_room_on_the_drive(void **state)
 	assert_says(error.text, "smaller --working-set");
 }
 
+static void the_working_set_is_a_part_of_what_may_be_written(void **state)
+{
+	(void)state;
+	options = (struct tune_options){.directory = "here", .max_writes = 1024 * MIB};
+	drive.path.free_bytes = 100 * 1024 * MIB;
+	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
+	assert_int_equal(drive.working_set, 256 * MIB);
+	options.max_writes = 100 * MIB;
+	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
+	assert_int_equal(drive.working_set, 64 * MIB);
+	options.working_set = 101 * MIB;
+	assert_int_equal(tune_choose_working_set(&options, &drive, &error), -EINVAL);
+	assert_says(error.text, "more than --max-writes allows: give a smaller --working-set");
+}
+
+static uint64_t real_ns(void *arg)
+{
+	(void)arg;
+	return clock_ns();
+}
+
+static int open_real(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
+		     struct nvs_error *failure)
+{
+	(void)arg;
+	return nvs_aio_open(aio, config, NULL, failure);
+}
+
+static void a_round_that_would_write_more_than_is_allowed_ends(void **state)
+{
+	const struct tune_point point = {NVS_IOENGINE_POSIX, MIB, 2, 1, false, true};
+	struct tune_sample sample;
+	uint64_t filled = 128 * MIB;
+
+	(void)state;
+	begin(filled);
+	work.workload.open = open_real;
+	work.workload.now_ns = real_ns;
+	SUCCEEDS(tune_fill(&work, LONG_NS, LONG_NS, &error), &error);
+	work.workload.writes_max = filled + 96 * MIB;
+	assert_int_equal(tune_measure(&work, &point, TUNE_SWAP, LONG_NS, &sample, &error), -EDQUOT);
+	assert_in_range(work.workload.written, filled + 64 * MIB, filled + 96 * MIB);
+	/* Reads go on. */
+	SUCCEEDS(tune_measure(&work, &point, TUNE_READ, 1000000, &sample, &error), &error);
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -265,6 +315,8 @@ int main(void)
 		test(the_space_is_what_machine_and_options_allow),
 		test(a_block_that_may_not_be_in_flight_is_refused_with_what_helps),
 		test(the_working_set_leaves_room_on_the_drive),
+		test(the_working_set_is_a_part_of_what_may_be_written),
+		test(a_round_that_would_write_more_than_is_allowed_ends),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,8 +3,9 @@
  * Kinds of drives: how long an I/O is served for, with so many in service. And what their points do
  * in virtual time, under the workload of the tuner.
  */
-#include "tune_drives.h"
+#include "cli/tune/tune_drives.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +14,9 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "cli/tune_search.h"
-#include "support.h"
-#include "swap_fixture.h"
+#include "cli/tune/search/state.h"
+#include "support/support.h"
+#include "swap/swap_fixture.h"
 
 #define KIB UINT64_C(1024)
 #define US  UINT64_C(1000)
@@ -144,10 +145,10 @@ static void hold(void *arg, bool on)
 	struct drive_load *load = arg;
 
 	if (!on) {
-		sim_go(load->sim);
+		sim_go(load->sim, SIM_ALL);
 		return;
 	}
-	sim_hold(load->sim);
+	sim_hold(load->sim, SIM_ALL);
 	sim_await_workers(load->sim);
 }
 
@@ -163,7 +164,7 @@ void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
 	const char *path = path_in(temp_directory(), "file");
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
-	load->load = (struct tune_load){
+	load->load = (struct tune_workload){
 		.open = open_aio,
 		.now_ns = virtual_ns,
 		.hold = hold,
@@ -171,6 +172,7 @@ void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
 		.path = path,
 		.working_set = 2 * space->in_flight_max + 128 * MIB,
 		.memory_bytes = space->in_flight_max + 64 * MIB,
+		.writes_max = UINT64_MAX,
 	};
 	MUST(fd >= 0 && !ftruncate(fd, (off_t)load->load.working_set));
 	close(fd);
@@ -201,7 +203,7 @@ struct drive {
 	double noise;
 	struct known *known;
 	size_t n;
-	uint64_t random, now_ns, longest_ns, measured, fails;
+	uint64_t random, now_ns, written, writes_max, longest_ns, measured, fails;
 	uint64_t temper_random, drift_from_ns;
 	uint64_t stall_from_ns, stall_to_ns; /* the one that is, or comes next */
 	double stalled;			     /* what is left of the rate in it */
@@ -221,9 +223,13 @@ static struct known know(struct drive_load *load, const struct drive_kind *kind,
 	struct known known;
 	struct nvs_error error;
 
-	SUCCEEDS(tune_load_measure(load, point, kind->objective, for_ns, &known.sample, &error),
+	SUCCEEDS(tune_workload_measure(load, point, kind->objective, for_ns, &known.sample, &error),
 		 &error);
 	known.beside_ns = virtual_ns(load) - from - known.sample.ns;
+	/* Latencies are of the real clock, so they follow from Little's law here. */
+	known.sample.p50_ns = (uint64_t)(1e9 * (double)(in_flight * point->block_size) /
+					 known.sample.bytes_per_s);
+	known.sample.p99_ns = known.sample.p50_ns * 3 / 2;
 	return known;
 }
 
@@ -240,33 +246,55 @@ static struct known *known_of(const struct drive *drive, const struct tune_point
 	return &drive->known[at];
 }
 
-/* No drive here minds whether I/Os are handed over one by one: that is measured once for both. */
-static void know_all(struct drive *drive)
+/* Calls fn for each point of the space. */
+static void each_point(const struct drive *drive,
+		       void (*fn)(const struct drive *drive, const struct tune_point *point,
+				  void *arg),
+		       void *arg)
 {
-	struct tune_point point = space_first(&drive->space);
-	struct drive_load load;
+	const struct tune_space *space = &drive->space;
 
-	drive_load_open(&load, drive->kind, &drive->space);
-	do {
-		struct tune_point at_once = point;
+	for (size_t i = 0; i < drive->n; i++) {
+		size_t at = i / 4;
+		struct tune_point point = {
+			.ioengine = space->ioengines[0],
+			.single_submit = i % 4 / 2,
+			.overlap_events = i % 2 == 0,
+		};
 
-		at_once.single_submit = false;
-		*known_of(drive, &point) = point.single_submit ? *known_of(drive, &at_once)
-							       : know(&load, drive->kind, &point);
-	} while (space_next(&drive->space, &point));
-	drive_load_close(&load);
+		point.thread_count = space->thread_counts[at % space->nthread_counts];
+		at /= space->nthread_counts;
+		point.queue_depth = space->queue_depths[at % space->nqueue_depths];
+		point.block_size = space->block_sizes[at / space->nqueue_depths];
+		if (space_has(space, &point) && (space->single_submits || !point.single_submit) &&
+		    (space->overlap_events || point.overlap_events))
+			fn(drive, &point, arg);
+	}
+}
+
+/* No drive here minds whether I/Os are submitted one by one: that is measured once for both. */
+static void know_point(const struct drive *drive, const struct tune_point *point, void *load)
+{
+	struct tune_point at_once = *point;
+
+	at_once.single_submit = false;
+	*known_of(drive, point) = point->single_submit ? *known_of(drive, &at_once)
+						       : know(load, drive->kind, point);
 }
 
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space)
 {
 	struct drive *drive = calloc(1, sizeof(*drive));
+	struct drive_load load;
 
 	MUST(drive && space->nioengines == 1);
 	*drive = (struct drive){.kind = kind, .space = *space};
 	drive->n = (size_t)4 * space->nblock_sizes * space->nqueue_depths * space->nthread_counts;
 	drive->known = calloc(drive->n, sizeof(*drive->known));
 	MUST(drive->known);
-	know_all(drive);
+	drive_load_open(&load, kind, space);
+	each_point(drive, know_point, &load);
+	drive_load_close(&load);
 	return drive;
 }
 
@@ -349,19 +377,32 @@ static int measure(void *arg, const struct tune_point *point, enum tune_objectiv
 {
 	struct drive *drive = arg;
 	const struct known *known = known_of(drive, point);
+	uint64_t writes;
 
-	/* For a map, others are asked for; they are made up alike. */
-	(void)objective;
+	/* Other objectives are asked for by maps, and are taken to be as fast. */
 	if (++drive->measured == drive->fails) {
 		*error = (struct nvs_error){.code = drive->error, .text = "the drive says no"};
 		return drive->error;
 	}
 	*sample = known->sample;
 	sample->ns = for_ns;
+	writes = (uint64_t)((double)(for_ns + known->beside_ns) * 1e-9 * sample->bytes_per_s *
+			    (objective == TUNE_READ   ? 0
+			     : objective == TUNE_SWAP ? 0.5
+						      : 1));
+	if (drive->written + writes > drive->writes_max) {
+		drive->written = drive->writes_max;
+		return -EDQUOT;
+	}
 	/* However bad the luck, something moves. */
 	sample->bytes_per_s *= fmax(1 + drive->noise * drive_deviation(&drive->random), 0.01);
 	sample->bytes_per_s *= left_of_rate(drive, for_ns);
+	if (drive->noise > 0)
+		sample->p99_ns =
+			(uint64_t)((double)sample->p99_ns *
+				   fmax(1 + drive->noise * drive_deviation(&drive->random), 0.1));
 	drive->now_ns += for_ns + known->beside_ns;
+	drive->written += writes;
 	drive->longest_ns = longer(drive->longest_ns, for_ns + known->beside_ns);
 	return 0;
 }
@@ -371,15 +412,32 @@ static uint64_t now_ns(void *arg)
 	return ((struct drive *)arg)->now_ns;
 }
 
+static uint64_t written(void *arg)
+{
+	return ((struct drive *)arg)->written;
+}
+
 struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
 {
 	drive->noise = noise;
 	drive->random = seed;
-	drive->now_ns = drive->longest_ns = drive->measured = 0;
+	drive->now_ns = drive->longest_ns = drive->measured = drive->written = 0;
+	drive->writes_max = UINT64_MAX;
 	drive->temper_random = ~seed;
 	drive->drift_from_ns = random_below(&drive->temper_random, DRIFT_NS);
 	drive->stall_from_ns = drive->stall_to_ns = 0;
-	return (struct tune_meter){.measure = measure, .now_ns = now_ns, .arg = drive};
+	return (struct tune_meter){
+		.measure = measure, .now_ns = now_ns, .written = written, .arg = drive};
+}
+
+void drive_limit_writes(struct drive *drive, uint64_t nbytes)
+{
+	drive->writes_max = nbytes;
+}
+
+uint64_t drive_written(const struct drive *drive)
+{
+	return drive->written;
 }
 
 void drive_set_temper(struct drive *drive, enum drive_temper temper)
@@ -387,18 +445,59 @@ void drive_set_temper(struct drive *drive, enum drive_temper temper)
 	drive->temper = temper;
 }
 
-double drive_rate(struct drive *drive, const struct tune_point *point)
+double drive_rate(const struct drive *drive, const struct tune_point *point)
 {
 	return known_of(drive, point)->sample.bytes_per_s;
 }
 
-double drive_best_rate(struct drive *drive)
-{
-	double best = 0;
+/* What a walk over all points looks for. */
+struct wanted {
+	uint64_t p99_max, ns, round_ns;
+	double best, least;
+	struct tune_point answer;
+	bool found;
+};
 
-	for (size_t i = 0; i < drive->n; i++)
-		best = fmax(best, drive->known[i].sample.bytes_per_s);
-	return best;
+static void look_at(const struct drive *drive, const struct tune_point *point, void *arg)
+{
+	struct wanted *wanted = arg;
+	const struct known *known = known_of(drive, point);
+
+	wanted->ns += wanted->round_ns + known->beside_ns;
+	if (wanted->p99_max && known->sample.p99_ns > wanted->p99_max)
+		return;
+	wanted->best = fmax(wanted->best, known->sample.bytes_per_s);
+	if (known->sample.bytes_per_s < wanted->least ||
+	    (wanted->found && !space_prefers(&drive->space, point, &wanted->answer)))
+		return;
+	wanted->found = true;
+	wanted->answer = *point;
+}
+
+double drive_best_rate(const struct drive *drive, uint64_t p99_max)
+{
+	struct wanted wanted = {.p99_max = p99_max};
+
+	each_point(drive, look_at, &wanted);
+	return wanted.best;
+}
+
+struct tune_point drive_answer(const struct drive *drive, double tolerance, uint64_t p99_max)
+{
+	struct wanted wanted = {.p99_max = p99_max};
+
+	wanted.least = (1 - tolerance) * drive_best_rate(drive, p99_max);
+	each_point(drive, look_at, &wanted);
+	assert_true(wanted.found);
+	return wanted.answer;
+}
+
+uint64_t drive_sweep_ns(const struct drive *drive, uint64_t round_ns)
+{
+	struct wanted wanted = {.round_ns = round_ns};
+
+	each_point(drive, look_at, &wanted);
+	return 3 * wanted.ns;
 }
 
 uint64_t drive_longest_ns(const struct drive *drive)

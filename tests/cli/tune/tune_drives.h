@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drives of several kinds to tune for, in virtual time. What a point does on one comes from the
- * workload of the tuner over the aio layer on a simulated drive, measured once; the rounds of a
- * search are that, with noise, and take virtual time. So a sweep of a whole space
- * with all its rounds takes seconds.
+ * Drives of several kinds to tune for, in virtual time. Each point is measured once, by the
+ * workload of the tuner over the aio layer on a simulated drive; the rounds of a search are that,
+ * with noise, and take virtual time.
  */
-#ifndef TESTS_TUNE_DRIVES_H
-#define TESTS_TUNE_DRIVES_H
+#ifndef TESTS_CLI_TUNE_TUNE_DRIVES_H
+#define TESTS_CLI_TUNE_TUNE_DRIVES_H
 
-#include "cli/tune.h"
-#include "sim_drive.h"
+#include "cli/tune/workload.h"
+#include "support/sim/sim_drive.h"
 
 struct drive_kind {
 	const char *name;
@@ -28,7 +27,7 @@ extern const struct tune_space drive_space;
 
 /* A workload over a simulated drive, on an empty file that is not touched. */
 struct drive_load {
-	struct tune_load load;
+	struct tune_workload load;
 	struct sim *sim;
 };
 /* With the bytes of memory and working set that the space asks for. */
@@ -59,8 +58,16 @@ void drive_set_temper(struct drive *drive, enum drive_temper temper);
 /* A value as of Gauss, with a standard deviation of 1. */
 double drive_deviation(uint64_t *random);
 /* Without noise, stalls and drift. */
-double drive_rate(struct drive *drive, const struct tune_point *point);
-double drive_best_rate(struct drive *drive);
+double drive_rate(const struct drive *drive, const struct tune_point *point);
+/* Of all points, or of those with a latency of at most p99_max (0: any). */
+double drive_best_rate(const struct drive *drive, uint64_t p99_max);
+/* What should be chosen: the most preferred point within the tolerance of that. */
+struct tune_point drive_answer(const struct drive *drive, double tolerance, uint64_t p99_max);
+/* The time of three rounds of each point. */
+uint64_t drive_sweep_ns(const struct drive *drive, uint64_t round_ns);
+/* For this meter: a round that would write more fails, and writes all of it. */
+void drive_limit_writes(struct drive *drive, uint64_t nbytes);
+uint64_t drive_written(const struct drive *drive);
 /* The longest round so far. */
 uint64_t drive_longest_ns(const struct drive *drive);
 /* The n-th measurement (from 1) fails with this; 0: none does. */

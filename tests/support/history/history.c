@@ -4,8 +4,8 @@
  * other, and cuts down what fails: operations are left out, half of them at first and at last one
  * by one, as long as what is left still fails.
  */
-#include "history.h"
-#include "swap_fixture.h"
+#include "support/history/history.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -262,8 +262,8 @@ static void describe(struct cutting *cutting, char *text, size_t text_bytes)
 	read_output(cutting->output, what, sizeof(what));
 	snprintf(text, text_bytes,
 		 "%s, seed %" PRIu64 ": %" PRIu32 " operations of %" PRIu32
-		 " are left%s:\n%s\nAgain: build/tests/test_histories %s %" PRIu64 " %" PRIu32
-		 " %s\n",
+		 " are left%s:\n%s\nAgain: build/tests/system/test_histories %s %" PRIu64
+		 " %" PRIu32 " %s\n",
 		 cutting->history.model->name, cutting->history.seed,
 		 history_remaining(&cutting->history), cutting->history.length,
 		 seen ? "" : " (and went well when told)", what, cutting->history.model->name,

@@ -5,14 +5,14 @@
  * history from which operations are left out is one too: what fails is cut down until what is left
  * can be read.
  */
-#ifndef TESTS_HISTORY_H
-#define TESTS_HISTORY_H
+#ifndef TESTS_SUPPORT_HISTORY_HISTORY_H
+#define TESTS_SUPPORT_HISTORY_HISTORY_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
-#include "sim_drive.h"
+#include "support/sim/sim_drive.h"
 
 struct history_model {
 	const char *name; /* one word */

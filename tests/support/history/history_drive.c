@@ -3,8 +3,8 @@
  * The drive of a random history: how fast it is, in what order it completes, and how often which
  * fault meets an I/O, all chosen by a seed.
  */
-#include "history.h"
-#include "swap_fixture.h"
+#include "support/history/history.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 
@@ -98,13 +98,13 @@ void history_drive_close(struct history_drive *drive)
 
 void history_drive_hold(struct history_drive *drive)
 {
-	sim_hold(drive->sim);
+	sim_hold(drive->sim, SIM_ALL);
 	drive->held = true;
 }
 
 void history_drive_go(struct history_drive *drive)
 {
-	sim_go(drive->sim);
+	sim_go(drive->sim, SIM_ALL);
 	drive->held = false;
 }
 

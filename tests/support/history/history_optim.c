@@ -3,9 +3,9 @@
  * The optimizer against plain arrays: what state, weights and gradients must be after each call,
  * bit by bit, on a drive that fails. The update is a function of the test's own, which both use.
  */
-#include "history_optim.h"
+#include "support/history/history_optim.h"
 #include "optim/optimizer.h"
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -5,8 +5,8 @@
  * left to the scheduler is how much of what was handed over has reached the drive by then, so that
  * a call which does not wait may find a transfer in flight or landed. Both are right.
  */
-#include "history_swap.h"
-#include "swap_fixture.h"
+#include "support/history/history_swap.h"
+#include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -38,7 +38,7 @@ struct modelled {
 	bool pending;	  /* its uses began, and have not been waited for: they may have failed */
 	bool leased;	  /* in its one use with contents to be made */
 	bool changed;	  /* in use, and not yet released dirty */
-	bool foreign;	  /* in flight to or from `memory` */
+	bool external;	  /* in flight to or from `memory` */
 	bool writing;	  /* of these, from it */
 	bool asked_for;	  /* since then by a call that may have found it landed */
 	unsigned changes; /* for the mistake */
@@ -53,7 +53,7 @@ struct world {
 	struct modelled t[TENSORS];
 	uint64_t random, unit, pool;
 	bool step, crashed, mistaken;
-	bool untold; /* a write from memory may have failed that nobody has waited for */
+	bool unreported; /* a write from memory may have failed that nobody has waited for */
 	/* the batch of the present operation */
 	struct nvs_tensor *batch[BATCH];
 	struct modelled *which[BATCH];
@@ -115,7 +115,7 @@ static void drive_may_have(struct world *w, struct modelled *t)
 static bool caused(const struct world *w, int rc)
 {
 	return history_drive_caused(&w->drive, rc) || (w->crashed && rc == -EBADMSG) ||
-	       (w->untold && (rc == -EIO || rc == -ENOSPC));
+	       (w->unreported && (rc == -EIO || rc == -ENOSPC));
 }
 
 static struct nvs_tensor_info info_of_tensor(const struct world *w, const struct modelled *t)
@@ -133,7 +133,7 @@ static bool flying(const struct nvs_tensor_info *info)
 
 static void landed(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
 {
-	t->foreign = false;
+	t->external = false;
 	HOLDS(!info->status || caused(w, info->status));
 	if (!t->writing && !info->status && !t->asked_for)
 		check_contents(t, t->memory);
@@ -181,7 +181,7 @@ static void look_at(struct world *w, struct modelled *t)
 	HOLDS(!strcmp(info.name, t->name) && info.nbytes == t->nbytes);
 	HOLDS(!info.dirty || info.state == NVS_RESIDENT);
 	HOLDS(!info.status || caused(w, info.status));
-	if (t->foreign) {
+	if (t->external) {
 		HOLDS(!info.uses || t->asked_for);
 		if (flying(&info) && !info.uses)
 			return;
@@ -215,17 +215,17 @@ static bool registered(const struct modelled *t)
 
 static bool unused(const struct modelled *t)
 {
-	return t->handle && !t->uses && !t->foreign;
+	return t->handle && !t->uses && !t->external;
 }
 
 static bool not_leased(const struct modelled *t)
 {
-	return t->handle && !t->leased && !t->foreign;
+	return t->handle && !t->leased && !t->external;
 }
 
 static bool has_contents(const struct modelled *t)
 {
-	return t->handle && t->value.newest && !t->leased && !t->foreign;
+	return t->handle && t->value.newest && !t->leased && !t->external;
 }
 
 static bool in_use(const struct modelled *t)
@@ -245,7 +245,7 @@ static bool clean_in_use(const struct modelled *t)
 
 static bool unwaited(const struct modelled *t)
 {
-	return t->handle && (t->pending || t->foreign);
+	return t->handle && (t->pending || t->external);
 }
 
 static bool absent(const struct modelled *t)
@@ -255,17 +255,17 @@ static bool absent(const struct modelled *t)
 
 static bool empty(const struct modelled *t)
 {
-	return !t->value.newest && !t->leased && !t->foreign;
+	return !t->value.newest && !t->leased && !t->external;
 }
 
 static bool maybe_empty(const struct modelled *t)
 {
-	return (t->value.none && !t->leased) || t->foreign;
+	return (t->value.none && !t->leased) || t->external;
 }
 
-static bool foreign(const struct modelled *t)
+static bool external(const struct modelled *t)
 {
-	return t->foreign;
+	return t->external;
 }
 
 static bool leased(const struct modelled *t)
@@ -384,7 +384,7 @@ static void wait_for_all(struct world *w)
 		HOLDS(!rc || caused(w, rc));
 		finish(w, t);
 	}
-	w->untold = false;
+	w->unreported = false;
 }
 
 /* ---- Uses ---- */
@@ -417,7 +417,7 @@ static bool may_begin(const struct world *w, int rc, bool contents, int timeout_
 	case -ENODATA:
 		return contents && any(w, maybe_empty);
 	case -EBUSY:
-		return any(w, foreign) || (contents && any(w, leased));
+		return any(w, external) || (contents && any(w, leased));
 	case -ENOBUFS:
 		return sum > w->pool;
 	case -EAGAIN:
@@ -432,7 +432,7 @@ static bool may_begin(const struct world *w, int rc, bool contents, int timeout_
 static void ask_for(struct world *w)
 {
 	for (size_t k = 0; k < w->n; k++)
-		w->which[k]->asked_for |= w->which[k]->foreign;
+		w->which[k]->asked_for |= w->which[k]->external;
 }
 
 /* Nobody else ends uses, so only a call that finds none may wait for ever. */
@@ -538,7 +538,7 @@ static void op_release_too_soon(struct world *w)
 	struct modelled *t;
 	int rc;
 
-	if (!choose(w, below(&w->random, 2) ? unused : unwaited, 1) || any(w, foreign))
+	if (!choose(w, below(&w->random, 2) ? unused : unwaited, 1) || any(w, external))
 		return;
 	t = w->which[0];
 	tell(w, "release too soon");
@@ -630,10 +630,10 @@ static void op_swap_out_from(struct world *w)
 
 		drive_may_have(w, t);
 		t->value = exactly(++t->versions);
-		t->foreign = t->writing = true;
+		t->external = t->writing = true;
 		t->asked_for = false;
 	}
-	w->untold |= !rc && (w->drive.faulty || w->drive.stormy);
+	w->unreported |= !rc && (w->drive.faulty || w->drive.stormy);
 }
 
 static void op_swap_in_to(struct world *w)
@@ -655,11 +655,11 @@ static void op_swap_in_to(struct world *w)
 	tell_result(w, rc);
 	if (rc)
 		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
-		      (rc == -ENODATA && any(w, maybe_empty)) || (w->untold && caused(w, rc)));
+		      (rc == -ENODATA && any(w, maybe_empty)) || (w->unreported && caused(w, rc)));
 	else
 		HOLDS(!any(w, in_use) && !any(w, empty));
 	for (size_t k = 0; k < w->n && !rc; k++) {
-		w->which[k]->foreign = true;
+		w->which[k]->external = true;
 		w->which[k]->writing = w->which[k]->asked_for = false;
 	}
 }
@@ -720,7 +720,7 @@ static void forgotten(struct modelled *t)
 	t->handle = NULL;
 	t->value = t->drive = t->stored = nothing;
 	t->uses = 0;
-	t->pending = t->leased = t->changed = t->foreign = false;
+	t->pending = t->leased = t->changed = t->external = false;
 }
 
 static void op_forget(struct world *w)
@@ -779,7 +779,7 @@ static void op_commit(struct world *w)
 	if (rc)
 		HOLDS(rc == -EBUSY ? may_be_busy : caused(w, rc));
 	else
-		HOLDS(!busy && !anywhere(w, foreign));
+		HOLDS(!busy && !anywhere(w, external));
 	for (size_t i = 0; i < TENSORS && !rc && !w->step; i++)
 		if (w->t[i].handle && !w->t[i].uses)
 			HOLDS(!info_of_tensor(w, &w->t[i]).dirty);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TESTS_HISTORY_SWAP_H
-#define TESTS_HISTORY_SWAP_H
+#ifndef TESTS_SUPPORT_HISTORY_HISTORY_SWAP_H
+#define TESTS_SUPPORT_HISTORY_HISTORY_SWAP_H
 
-#include "history.h"
+#include "support/history/history.h"
 
 /* All calls of the swap engine. */
 extern const struct history_model history_swap;

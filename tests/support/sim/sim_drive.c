@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive as an I/O engine, and its clock: who is served when, and what completes next.
- * What becomes of the bytes is sim_move.c's.
+ * The simulated drive as an I/O engine, and its clock: when I/Os are served and which completes
+ * next. sim_move.c moves the bytes.
  */
-#include "sim_internal.h"
+#include "support/sim/sim_internal.h"
 
 #include "base/clock.h"
 
 #define AWAIT_MS 20000
-/* How often, and how many times, workers are looked at that are to wait for completions. */
+/* Polling in sim_await_workers(). */
 #define LOOK_US		20u
 #define LOOK_TIMES	50u
 #define LOOK_TIMES_IDLE 4u
@@ -64,7 +64,7 @@ static uint64_t moving_ns(const struct sim *sim, const struct io *io)
 	return per_s ? (io->nbytes * UINT64_C(1000000000) + per_s / 2) / per_s : 0;
 }
 
-/* How long it is served for. Bytes of the I/Os of a direction move one after the other. */
+/* The service time. The bytes of one direction move one I/O after the other. */
 static uint64_t service_ns(struct sim *sim, const struct sim_flight *flight)
 {
 	const struct sim_drive *drive = &sim->drive;
@@ -122,13 +122,14 @@ static bool comes_before(const struct sim *sim, const struct sim_flight *a,
 	return a->due_ns < b->due_ns;
 }
 
-/* Of those that are in service, the one that completes next; NULL where none ever does. */
-static struct sim_flight *next_due(struct sim *sim)
+/* Of the I/Os in service whose direction is not held, the one that completes next; or NULL. */
+static struct sim_flight *next_due(struct sim *sim, unsigned held)
 {
 	struct sim_flight *next = NULL, *flight;
 
 	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
-		if (!flight->served || flight->due_ns == SIM_NEVER)
+		if (!flight->served || flight->due_ns == SIM_NEVER ||
+		    held & 1u << flight->io->write)
 			continue;
 		if (!next || comes_before(sim, flight, next))
 			next = flight;
@@ -160,11 +161,11 @@ static void complete(struct sim *sim, struct sim_flight *flight)
 
 static void complete_due(struct sim *sim)
 {
-	struct sim_flight *flight = sim->held ? NULL : next_due(sim);
+	struct sim_flight *flight = next_due(sim, sim->held);
 
 	while (flight && flight->due_ns <= sim->counts.now_ns) {
 		complete(sim, flight);
-		flight = next_due(sim);
+		flight = next_due(sim, sim->held);
 	}
 }
 
@@ -173,7 +174,7 @@ static bool satisfied(const struct sim_queue *queue)
 	return queue->ndone >= queue->awaited || (queue->woken && queue->awaited == 1);
 }
 
-/* Whether no worker with I/Os here has anything to do before another one completes. */
+/* Whether every worker with I/Os in flight waits for a completion. */
 static bool all_wait(const struct sim *sim)
 {
 	const struct sim_queue *queue;
@@ -185,7 +186,7 @@ static bool all_wait(const struct sim *sim)
 	return true;
 }
 
-/* A queue that waits for all that it has, of several, would not take more. */
+/* A queue that waits for all of its several I/Os does not submit more. */
 static bool has_room(const struct sim *sim)
 {
 	const struct sim_queue *queue;
@@ -210,8 +211,7 @@ static struct timespec real_time_after_us(uint32_t us)
 	return until;
 }
 
-/* Whether more I/Os may come before time passes; false where none have in the time that is given
- * to them. */
+/* Whether more I/Os may still come before the clock advances; false after patience_us in vain. */
 static bool wait_for_more(struct sim *sim)
 {
 	struct timespec until;
@@ -225,7 +225,7 @@ static bool wait_for_more(struct sim *sim)
 
 static void pass_time(struct sim *sim)
 {
-	struct sim_flight *flight = sim->held || !all_wait(sim) ? NULL : next_due(sim);
+	struct sim_flight *flight = all_wait(sim) ? next_due(sim, sim->held) : NULL;
 
 	if (!flight) {
 		pthread_cond_wait(&sim->changed, &sim->lock);
@@ -296,7 +296,7 @@ static void check_io(const struct sim_queue *queue, const struct io *io)
 						  queue->regions[io->buffer_slot].nbytes);
 }
 
-/* The lowest slot that has the same file: the same number whatever its descriptors and inode. */
+/* The lowest slot with the same file: a number that does not depend on descriptors or inodes. */
 static unsigned file_number(const struct sim_queue *queue, const struct io *io)
 {
 	unsigned slot = 0;
@@ -308,7 +308,7 @@ static unsigned file_number(const struct sim_queue *queue, const struct io *io)
 	return slot;
 }
 
-/* What chance has in store for an I/O: by what it is, and how often that was asked for. */
+/* An I/O's random number, from its direction, place and the number of earlier I/Os there. */
 static uint64_t chance_of(struct sim *sim, const struct sim_queue *queue, const struct io *io)
 {
 	uint64_t place = sim_mix(io->offset, 2 * file_number(queue, io) + io->write);
@@ -463,7 +463,7 @@ const struct engine_ops engine_sim = {
 	.close = queue_close,
 };
 
-/* ---- What a test says ---- */
+/* ---- The test's controls ---- */
 
 void sim_fault(struct sim *sim, const struct sim_rule *rule)
 {
@@ -481,17 +481,28 @@ void sim_no_faults(struct sim *sim)
 	pthread_mutex_unlock(&sim->lock);
 }
 
-void sim_hold(struct sim *sim)
+void sim_fail(struct sim *sim, enum nvs_direction direction, uint64_t after, int error,
+	      uint64_t times)
+{
+	sim_fault(sim, &(const struct sim_rule){.fault = SIM_ERROR,
+						.error = error,
+						.reads = direction == NVS_READ,
+						.writes = direction == NVS_WRITE,
+						.first = after + 1,
+						.times = times});
+}
+
+void sim_hold(struct sim *sim, unsigned directions)
 {
 	pthread_mutex_lock(&sim->lock);
-	sim->held = true;
+	sim->held |= directions;
 	pthread_mutex_unlock(&sim->lock);
 }
 
-void sim_go(struct sim *sim)
+void sim_go(struct sim *sim, unsigned directions)
 {
 	pthread_mutex_lock(&sim->lock);
-	sim->held = false;
+	sim->held &= ~directions;
 	pthread_cond_broadcast(&sim->changed);
 	pthread_mutex_unlock(&sim->lock);
 }
@@ -512,7 +523,7 @@ void sim_await_workers(struct sim *sim)
 	for (unsigned i = 0; i < LOOK_TIMES && !every_worker_waits(sim); i++) {
 		struct timespec until = real_time_after_us(LOOK_US);
 
-		/* One that has nothing may have nothing to do, and need not come. */
+		/* A worker without I/Os may be idle for good. */
 		if (i >= LOOK_TIMES_IDLE && all_wait(sim))
 			break;
 		pthread_cond_timedwait(&sim->changed, &sim->lock, &until);
@@ -527,7 +538,7 @@ unsigned sim_complete(struct sim *sim, unsigned n)
 
 	inject_pause();
 	pthread_mutex_lock(&sim->lock);
-	while (did < n && (flight = next_due(sim)) != NULL) {
+	while (did < n && (flight = next_due(sim, 0)) != NULL) {
 		complete(sim, flight);
 		did++;
 	}
@@ -563,6 +574,22 @@ void sim_get(struct sim *sim, struct sim_counts *counts)
 {
 	pthread_mutex_lock(&sim->lock);
 	*counts = sim->counts;
+	pthread_mutex_unlock(&sim->lock);
+}
+
+uint64_t sim_ios(struct sim *sim, enum nvs_direction direction)
+{
+	struct sim_counts counts;
+
+	sim_get(sim, &counts);
+	return counts.ios[direction];
+}
+
+void sim_forget_counts(struct sim *sim)
+{
+	pthread_mutex_lock(&sim->lock);
+	for (int direction = 0; direction < 2; direction++)
+		sim->counts.ios[direction] = sim->counts.bytes[direction] = 0;
 	pthread_mutex_unlock(&sim->lock);
 }
 

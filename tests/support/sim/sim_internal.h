@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive's own structures: an I/O in flight, a queue, a file that I/Os go to, and a
- * write that may yet be lost. All of it is under the drive's lock.
+ * The simulated drive's structures: an I/O in flight, a queue, a file, and a write that is not
+ * durable yet. All of them are under the drive's lock.
  */
-#ifndef TESTS_SIM_INTERNAL_H
-#define TESTS_SIM_INTERNAL_H
+#ifndef TESTS_SUPPORT_SIM_SIM_INTERNAL_H
+#define TESTS_SUPPORT_SIM_SIM_INTERNAL_H
 
 #include <pthread.h>
 #include <sys/queue.h>
 #include <sys/types.h>
 
-#include "inject.h"
-#include "sim_drive.h"
-#include "swap_fixture.h"
+#include "support/inject.h"
+#include "support/sim/sim_drive.h"
+#include "swap/swap_fixture.h"
 
 #define SIM_SECTOR 512u
 #define SIM_NEVER  UINT64_MAX
@@ -22,10 +22,10 @@ struct sim_file {
 	LIST_ENTRY(sim_file) link;
 	dev_t dev;
 	ino_t ino;
-	uint32_t unit;	 /* of direct I/O on it, in which a count can be short */
-	int fd;		 /* the drive's own, through the page cache; -1: not opened yet */
-	unsigned users;	 /* slots that it is registered in */
-	uint64_t writes; /* that may yet be lost */
+	uint32_t unit;	 /* bytes; the unit of direct I/O and of short counts */
+	int fd;		 /* the drive's own descriptor, buffered; -1: not opened yet */
+	unsigned users;	 /* slots in which it is registered */
+	uint64_t writes; /* writes that are not durable yet */
 };
 
 struct sim_flight {
@@ -46,8 +46,8 @@ struct sim_queue {
 	struct sim_flight *flights; /* by io->index */
 	struct io **done;	    /* completed and not yet reaped, oldest first */
 	unsigned ndone;
-	unsigned with_us; /* handed over and not yet reaped */
-	unsigned awaited; /* completions that a reap is waiting for; 0: none is */
+	unsigned with_us; /* I/Os submitted and not yet reaped */
+	unsigned awaited; /* completions that a reap waits for; 0: none does */
 	bool woken;
 	struct {
 		int fd;
@@ -64,8 +64,8 @@ struct sim_write {
 	struct sim_file *file;
 	uint64_t offset, nbytes;
 	uint64_t file_bytes; /* the file's length before it */
-	uint64_t old_bytes;  /* of `old` that there were */
-	bool durable;	     /* by itself: it can't be lost, but what it replaced may have been */
+	uint64_t old_bytes;  /* bytes of `old` that existed */
+	bool durable;	     /* the write itself is durable, but not the write it replaced */
 	char *old, *new;
 	char bytes[];
 };
@@ -81,9 +81,9 @@ struct sim {
 	struct sim_drive drive;
 	struct sim_active_rule rules[SIM_RULES_MAX];
 	unsigned nrules;
-	int gone; /* what every I/O comes back with; 0: it is there */
-	bool held;
-	bool in_vain; /* patience has been waited for, and nothing came */
+	int gone;      /* the errno of every I/O; 0: the drive is present */
+	unsigned held; /* directions whose I/Os stay in flight */
+	bool in_vain;  /* patience_us has passed without new I/Os */
 	LIST_HEAD(, sim_queue) queues;
 	LIST_HEAD(, sim_file) files;
 	TAILQ_HEAD(sim_flights, sim_flight) flights; /* not completed, in the order they came in */
@@ -98,27 +98,27 @@ struct sim {
 	struct inject_observer observer;
 };
 
-/* A number that depends on both alone. */
+/* A hash of both. */
 uint64_t sim_mix(uint64_t a, uint64_t b);
 
-/* The file behind a descriptor, known from then on. */
+/* The file of a descriptor, added if it is new. */
 struct sim_file *sim_file_of(struct sim *sim, int fd);
 /* The drive's own descriptor of it, while `fd` is open. */
 int sim_file_open(struct sim_file *file, int fd);
-/* Closes what nobody uses any more. */
+/* Closes the file if it is unused. */
 void sim_file_done(struct sim_file *file);
-/* All of them, which nobody uses. */
+/* Closes all files, which must be unused. */
 void sim_forget_files(struct sim *sim);
 
-/* Which fault this I/O is to have, as it is handed over. */
+/* Decides on the I/O's fault, at its submission. */
 void sim_decide(struct sim *sim, struct sim_flight *flight);
-/* Moves its bytes, or doesn't; what comes back. */
+/* Moves the I/O's bytes according to its fault; returns its result. */
 int sim_move(struct sim *sim, const struct sim_flight *flight);
 
-/* Keeps what is about to be overwritten, if writes are remembered. */
+/* Saves the bytes about to be overwritten, if writes are remembered. */
 void sim_note_write(struct sim *sim, struct sim_file *file, int fd, const void *data,
 		    uint64_t nbytes, uint64_t offset, bool durable);
-/* One more I/O, plain write or sync: it may be that which the power fails at. */
+/* Counts an I/O, plain write or sync; the power may fail at it. */
 void sim_count_down(struct sim *sim);
 
 #endif

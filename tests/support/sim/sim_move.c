@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What becomes of an I/O of the simulated drive: which fault it has, and where its bytes go. Whole
- * I/Os go by the caller's descriptor; parts of them, which direct I/O could not move, by one of the
- * drive's own, through the page cache.
+ * The fault of a simulated I/O, and where its bytes go. Whole I/Os use the caller's descriptor;
+ * parts, which direct I/O could not move, use the drive's own buffered one.
  */
-#include "sim_internal.h"
+#include "support/sim/sim_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +41,7 @@ struct sim_file *sim_file_of(struct sim *sim, int fd)
 	return file;
 }
 
-/* Opened anew, so that it shares neither flags nor locks with the caller's. */
+/* Opened again, so that it shares neither flags nor locks with the caller's. */
 int sim_file_open(struct sim_file *file, int fd)
 {
 	char path[64];

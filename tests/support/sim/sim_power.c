@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive's power failures: which writes may yet be lost, and what is left of them. A
- * write may be until its file was synced after it, unless it was durable by itself. The file
- * system's own records (names, sizes, reserved space) are not lost.
+ * The simulated drive's power failures: which writes can be lost, and what is left of them. A write
+ * can be lost until a later sync of its file, unless it was durable by itself. The file system's
+ * metadata (names, sizes, reserved space) is not lost.
  */
-#include "sim_internal.h"
+#include "support/sim/sim_internal.h"
 
 #include <errno.h>
 #include <sys/stat.h>

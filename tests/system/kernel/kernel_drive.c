@@ -5,7 +5,7 @@
  * device answers with I/O errors, which then come from the block layer as a dying drive's do. It
  * goes past the page cache of the file, so that nothing is read that is not there any more.
  */
-#include "kernel_drive.h"
+#include "system/kernel/kernel_drive.h"
 
 #include <errno.h>
 #include <fcntl.h>

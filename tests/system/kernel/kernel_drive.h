@@ -4,11 +4,11 @@
  * given back: reads and writes of what is gone are real I/O errors. It takes root; where there is
  * none, or no loop device, the test is skipped and says why. All of it goes with cleanup().
  */
-#ifndef TESTS_KERNEL_DRIVE_H
-#define TESTS_KERNEL_DRIVE_H
+#ifndef TESTS_SYSTEM_KERNEL_DRIVE_H
+#define TESTS_SYSTEM_KERNEL_DRIVE_H
 
-#include "support.h"
-#include "swap_fixture.h"
+#include "support/support.h"
+#include "swap/swap_fixture.h"
 
 struct kernel_drive {
 	uint64_t nbytes;

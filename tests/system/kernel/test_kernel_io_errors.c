@@ -6,8 +6,8 @@
  */
 #include <errno.h>
 
-#include "kernel_drive.h"
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
+#include "system/kernel/kernel_drive.h"
 
 #define RAW_BYTES  (80 * MIB)
 #define EXT4_BYTES (48 * MIB)

@@ -11,7 +11,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "kernel_drive.h"
+#include "system/kernel/kernel_drive.h"
 
 #define DRIVE_BYTES (64 * MIB)
 #define SHUTDOWN    _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN; of XFS first */

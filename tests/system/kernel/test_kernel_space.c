@@ -9,8 +9,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "kernel_drive.h"
-#include "optim_fixture.h"
+#include "optim/optim_fixture.h"
+#include "system/kernel/kernel_drive.h"
 
 #define DRIVE_BYTES (48 * MIB)
 

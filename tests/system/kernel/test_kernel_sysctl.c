@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "support.h"
-#include "swap_fixture.h"
+#include "support/support.h"
+#include "swap/swap_fixture.h"
 
 static int open_with(enum nvs_ioengine ioengine, uint32_t threads, struct nvs_aio_stats *stats,
 		     struct nvs_error *error)
@@ -145,7 +145,7 @@ static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
 
 	assert_int_equal(named_rc, -ENOTSUP);
 	assert_says(named.text, "sysctl kernel.io_uring_disabled");
-	assert_says(named.text, "auto takes one that does");
+	assert_says(named.text, "set it to auto to use one that does");
 	assert_int_equal(any_rc, 0);
 	assert_string_not_equal(stats.ioengine, "io_uring");
 	assert_says(stats.ioengine_reason, "sysctl kernel.io_uring_disabled");

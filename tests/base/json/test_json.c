@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * JSON read and written: places, spans, escapes, duplicates, exact numbers and the bound on memory
+ * of a document; the bytes that the writer makes. Errors of syntax are tested through
+ * configurations (test_config.c).
+ */
+#include "base/json/read.h"
+#include "base/json/write.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- Reading ---- */
+
+static struct json_document *read_text(const char *text)
+{
+	struct json_document *document;
+	struct nvs_error error;
+
+	if (json_parse(&document, text, strlen(text), "text", SIZE_MAX, &error))
+		fail_msg("%s", error.text);
+	return document;
+}
+
+static void a_document_knows_where_its_values_stand(void **state)
+{
+	static const char text[] =
+		"{\n  \"a\" : [1,\r\n\t\"\xc3\xa9\", null ],\"b\":{\"c\":false}\n}";
+	static const struct json_place places[] = {{2, 9}, {2, 10}, {3, 2},
+						   {3, 7}, {3, 18}, {3, 23}};
+	struct json_document *document;
+	const struct json_value *a, *b, *values[6];
+
+	(void)state;
+	assert_int_equal(json_parse(&document, text, sizeof(text) - 1, "", 1 << 20, NULL), 0);
+	a = json_root(document)->first;
+	b = a->next;
+	assert_int_equal(json_root(document)->count, 2);
+	assert_int_equal(a->count, 3);
+	values[0] = a;
+	values[1] = a->first;
+	values[2] = a->first->next;
+	values[3] = a->first->next->next;
+	values[4] = b;
+	values[5] = b->first;
+	for (size_t i = 0; i < LENGTH(places); i++) {
+		assert_int_equal(values[i]->place.line, places[i].line);
+		assert_int_equal(values[i]->place.column, places[i].column);
+	}
+	assert_int_equal(a->key_place.line, 2);
+	assert_int_equal(a->key_place.column, 3);
+	assert_int_equal(b->first->key_place.column, 19);
+	assert_string_equal(b->first->key, "c");
+	assert_null(a->first->key);
+	assert_memory_equal(a->raw, "[1,\r\n\t\"\xc3\xa9\", null ]", a->raw_length);
+	assert_int_equal(a->raw_length, 18);
+	assert_ptr_equal(json_root(document)->raw, text);
+	assert_int_equal(json_root(document)->raw_length, sizeof(text) - 1);
+	assert_int_equal(a->first->next->raw_length, 4);
+	assert_ptr_equal(b->key_raw, strstr(text, "\"b\""));
+	json_free(document);
+}
+
+static void strings_are_decoded(void **state)
+{
+	static const struct {
+		const char *text, *string;
+		size_t length;
+		bool lone_surrogate;
+	} strings[] = {
+		{"\"\"", "", 0, false},
+		{"\"plain\"", "plain", 5, false},
+		{"\"\\\"\\\\\\/\\b\\f\\n\\r\\t\"", "\"\\/\b\f\n\r\t", 8, false},
+		{"\"\\u0041\\u00e9\\u20AC\\uD83D\\uDE00\"", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80",
+		 10, false},
+		{"\"a\\u0000b\"", "a\0b", 3, false},
+		{"\"\\ud800\"", "\xef\xbf\xbd", 3, true},
+		{"\"\\udc00\\ud800\"", "\xef\xbf\xbd\xef\xbf\xbd", 6, true},
+		{"\"\\ud800\\u0041\"", "\xef\xbf\xbd\x41", 4, true},
+		{"\"\\ud800\\\\dc00\"", "\xef\xbf\xbd\\dc00", 8, true},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(strings); i++) {
+		struct json_document *document = read_text(strings[i].text);
+		const struct json_value *value = json_root(document);
+
+		assert_int_equal(value->type, JSON_STRING);
+		assert_int_equal(value->length, strings[i].length);
+		assert_memory_equal(value->string, strings[i].string, value->length + 1);
+		assert_int_equal(value->lone_surrogate, strings[i].lone_surrogate);
+		json_free(document);
+	}
+}
+
+static void members_are_found_by_their_names(void **state)
+{
+	struct json_document *document = read_text("{\"a\": {\"b\": \"c\"}, \"b\": 1, \"a\": 2}");
+	const struct json_value *root = json_root(document), *a = json_member(root, "a");
+
+	(void)state;
+	assert_int_equal(a->type, JSON_OBJECT);
+	assert_true(json_is_string(json_member(a, "b"), "c"));
+	assert_false(json_is_string(json_member(root, "b"), "1"));
+	assert_null(json_member(root, "c"));
+	assert_null(json_member(json_member(root, "b"), "c"));
+	assert_null(json_member(NULL, "c"));
+	assert_false(json_is_string(NULL, "c"));
+	json_free(document);
+}
+
+static void the_first_member_with_an_earlier_key_is_known(void **state)
+{
+	struct json_document *document =
+		read_text("{\"b\": 1, \"a\": 2, \"c\": {\"d\": 1}, \"a\": 3, \"b\": 4, \"a\": 5}");
+	const struct json_value *root = json_root(document), *twice = root->duplicate;
+
+	(void)state;
+	assert_memory_equal(twice->raw, "3", 1);
+	assert_memory_equal(twice->earlier->raw, "2", 1);
+	assert_memory_equal(twice->next->earlier->raw, "1", 1);
+	assert_memory_equal(twice->next->next->earlier->raw, "3", 1);
+	assert_null(json_member(root, "c")->duplicate);
+	json_free(document);
+}
+
+static void whole_numbers_are_exact_however_they_are_written(void **state)
+{
+	static const struct {
+		const char *text;
+		enum json_whole what;
+		uint64_t whole;
+	} numbers[] = {
+		{"0", JSON_WHOLE, 0},
+		{"-0", JSON_WHOLE, 0},
+		{"-0.00e5", JSON_WHOLE, 0},
+		{"0e99999999999999999999", JSON_WHOLE, 0},
+		{"1", JSON_WHOLE, 1},
+		{"1.0", JSON_WHOLE, 1},
+		{"10.0e-1", JSON_WHOLE, 1},
+		{"0.001e3", JSON_WHOLE, 1},
+		{"100e-2", JSON_WHOLE, 1},
+		{"1.5e3", JSON_WHOLE, 1500},
+		{"1.5E+3", JSON_WHOLE, 1500},
+		{"1e8", JSON_WHOLE, 100000000},
+		{"100000000", JSON_WHOLE, 100000000},
+		{"1e0", JSON_WHOLE, 1},
+		{"102030e2", JSON_WHOLE, 10203000},
+		{"10.20300e5", JSON_WHOLE, 1020300},
+		{"9007199254740993", JSON_WHOLE, 9007199254740993},
+		{"9.007199254740993e15", JSON_WHOLE, 9007199254740993},
+		{"18446744073709551615", JSON_WHOLE, UINT64_MAX},
+		{"1.8446744073709551615e19", JSON_WHOLE, UINT64_MAX},
+		{"18446744073709551615.000", JSON_WHOLE, UINT64_MAX},
+		{"18446744073709551616", JSON_TOO_LARGE, 0},
+		{"18446744073709551620", JSON_TOO_LARGE, 0},
+		{"1e19", JSON_WHOLE, 10000000000000000000u},
+		{"2e19", JSON_TOO_LARGE, 0},
+		{"1e20", JSON_TOO_LARGE, 0},
+		{"1e9223372036854775808", JSON_TOO_LARGE, 0},
+		{"0.5", JSON_FRACTION, 0},
+		{"1.5", JSON_FRACTION, 0},
+		{"1.55e1", JSON_FRACTION, 0},
+		{"15e-1", JSON_FRACTION, 0},
+		{"1e-9223372036854775809", JSON_FRACTION, 0},
+		{"18446744073709551616.5", JSON_FRACTION, 0},
+		{"-1", JSON_NEGATIVE, 0},
+		{"-0.5", JSON_NEGATIVE, 0},
+		{"-1e99", JSON_NEGATIVE, 0},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(numbers); i++) {
+		struct json_document *document;
+		uint64_t whole = 1;
+
+		assert_int_equal(json_parse(&document, numbers[i].text, strlen(numbers[i].text),
+					    "number", SIZE_MAX, NULL),
+				 0);
+		if (json_read_whole(json_root(document), &whole) != numbers[i].what ||
+		    whole != numbers[i].whole)
+			fail_msg("%s is read as %" PRIu64, numbers[i].text, whole);
+		json_free(document);
+	}
+}
+
+/* Every point at which memory can run out is reached, as the limit grows from nothing. */
+static void memory_may_run_out_anywhere(void **state)
+{
+	struct json_document *document;
+	struct nvs_error error = {0};
+	size_t max = 0, failures = 0;
+	char text[9000], *at = text;
+	int result;
+
+	(void)state;
+	/* A key that has a chunk of its own, many values, and members to be sorted. */
+	at += sprintf(at, "{\"\\u0041");
+	memset(at, 'k', 5000);
+	at += 5000;
+	at += sprintf(at, "\": [1, {\"a\": 1, \"b\": 2, \"a\": 3}, [");
+	for (int i = 0; i < 1000; i++)
+		at += sprintf(at, "%s1", i ? "," : "");
+	at += sprintf(at, "]]} ");
+	do {
+		result = json_parse(&document, text, (size_t)(at - text), "ds.json", max, &error);
+		if (result) {
+			assert_int_equal(result, -ENOMEM);
+			assert_null(document);
+			assert_non_null(strstr(error.text, "out of memory"));
+			failures++;
+		}
+		max += 64;
+	} while (result);
+	json_free(document);
+	assert_in_range(failures, 100, 100000);
+}
+
+/* ---- Writing ---- */
+
+static void write_sample(struct json_writer *json)
+{
+	json_open_object(json, NULL);
+	json_text(json, "text", "a\"\\/\b\f\n\r\t\x1b\x7f\xc3\xa9");
+	json_text(json, "no utf-8", "a\xff\xc3\xa9\n");
+	json_count(json, "count", UINT64_MAX);
+	json_signed(json, "signed", INT64_MIN);
+	json_open_list(json, "exact");
+	json_exact(json, NULL, 0.1);
+	json_exact(json, NULL, 1.0 / 3);
+	json_exact(json, NULL, NAN);
+	json_close_list(json);
+	json_real(json, "real", 2.0 / 3);
+	json_real(json, "infinite", INFINITY);
+	json_number(json, "number", "%d.%03u", 1, 5u);
+	json_open_list(json, "list");
+	json_open_object(json, NULL);
+	json_bool(json, "yes", true);
+	json_close_object(json);
+	json_null(json, NULL);
+	json_close_list(json);
+	json_open_object(json, "empty");
+	json_close_object(json);
+	json_bool(json, "no", false);
+	json_close_object(json);
+}
+
+/* The bytes of the sample; the caller's to free. */
+static char *written(unsigned indent)
+{
+	char *text = NULL;
+	size_t nbytes;
+	FILE *file = open_memstream(&text, &nbytes);
+	struct json_writer json = json_to(file, indent);
+
+	assert_non_null(file);
+	write_sample(&json);
+	assert_int_equal(fclose(file), 0);
+	return text;
+}
+
+static void what_is_written_on_one_line_has_no_blanks(void **state)
+{
+	char *text = written(0);
+
+	(void)state;
+	assert_string_equal(
+		text, "{\"text\":\"a\\\"\\\\/\\b\\f\\n\\r\\t\\u001B\x7f\xc3\xa9\","
+		      "\"no utf-8\":\"a???\\n\",\"count\":18446744073709551615,"
+		      "\"signed\":-9223372036854775808,\"exact\":[0.1,0.3333333333333333,null],"
+		      "\"real\":0.666667,\"infinite\":0.000000,\"number\":1.005,"
+		      "\"list\":[{\"yes\":true},null],\"empty\":{},\"no\":false}");
+	free(text);
+}
+
+static void what_is_written_indented_has_the_form_of_fio(void **state)
+{
+	char *text = written(2);
+
+	(void)state;
+	assert_non_null(strstr(text, "{\n  \"text\": \"a"));
+	assert_non_null(strstr(text, "\n  \"exact\": [\n    0.1,\n"));
+	assert_non_null(strstr(
+		text, "\n  \"list\": [\n    {\n      \"yes\": true\n    },\n    null\n  ],\n"));
+	assert_non_null(strstr(text, "\n  \"empty\": {\n\n  },\n  \"no\": false\n}\n"));
+	free(text);
+}
+
+static void what_is_written_reads_back(void **state)
+{
+	static const unsigned indents[] = {0, 2, 4};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(indents); i++) {
+		char *text = written(indents[i]);
+		struct json_document *document = read_text(text);
+		const struct json_value *root = json_root(document), *exact;
+		uint64_t count;
+		double real;
+
+		assert_int_equal(root->count, 11);
+		assert_true(json_is_string(json_member(root, "text"),
+					   "a\"\\/\b\f\n\r\t\x1b\x7f\xc3\xa9"));
+		assert_int_equal(json_read_whole(json_member(root, "count"), &count), JSON_WHOLE);
+		assert_true(count == UINT64_MAX);
+		exact = json_member(root, "exact")->first->next;
+		assert_int_equal(json_read_real(exact, &real), 0);
+		assert_true(real == 1.0 / 3);
+		json_free(document);
+		free(text);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_document_knows_where_its_values_stand),
+		cmocka_unit_test(strings_are_decoded),
+		cmocka_unit_test(members_are_found_by_their_names),
+		cmocka_unit_test(the_first_member_with_an_earlier_key_is_known),
+		cmocka_unit_test(whole_numbers_are_exact_however_they_are_written),
+		cmocka_unit_test(memory_may_run_out_anywhere),
+		cmocka_unit_test(what_is_written_on_one_line_has_no_blanks),
+		cmocka_unit_test(what_is_written_indented_has_the_form_of_fio),
+		cmocka_unit_test(what_is_written_reads_back),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

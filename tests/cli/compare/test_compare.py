@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+nvswap compare: results made here by hand, of nvswap's and fio's shape, and what it says of them.
+"""
+
+import fcntl
+import html.parser
+import json
+import math
+import os
+import pathlib
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import xml.etree.ElementTree as ElementTree
+
+import checks
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILD = ROOT / os.environ.get("BUILD", "build")
+MIB = 1 << 20
+HOSTILE = "&<script>alert(1)</script>\x1b[31m\u202e\"'"
+
+
+def direction(bw, noise=0.01, samples=40, p50=100e3, p99=900e3, bins=None):
+    """Of a run as long as its samples take."""
+    if not bw:
+        return {"io_bytes": 0, "bw_bytes": 0, "iops": 0.0, "runtime": 0, "clat_ns": {"N": 0}}
+    latency = {"N": 9, "percentile": {"50.000000": p50, "99.000000": p99, "99.900000": 2 * p99}}
+    if bins:
+        latency["bins"] = bins
+    return {"io_bytes": 4 * MIB, "bw_bytes": bw, "iops": bw / 65536, "runtime": samples * 500 - 1,
+            "clat_ns": latency, "bw_mean": bw / 1024, "bw_dev": noise * bw / 1024,
+            "bw_samples": samples, "iops_mean": bw / 65536, "iops_stddev": noise * bw / 65536,
+            "iops_samples": samples}
+
+
+def job(name="job", read=0, write=100e6, **more):
+    return {"jobname": name, "error": 0, "read": direction(read, **more),
+            "write": direction(write, **more), "usr_cpu": 10.0, "sys_cpu": 15.0,
+            "job_runtime": 1000}
+
+
+class Work:
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+
+    def file(self, name, *jobs, text=None):
+        path = self.directory / name
+        path.write_text(json.dumps({"jobs": jobs}, indent=1) if text is None else text)
+        return path
+
+    def run(self, *arguments):
+        return subprocess.run([BUILD / "nvswap", "compare", *map(str, arguments)], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+
+    def json(self, *arguments):
+        done = self.run("--output-format", "json", *arguments)
+        return done.returncode, json.loads(done.stdout)
+
+    def verdict(self, base, other, *options, key="write_bw_bytes"):
+        """Exit status and verdict of two jobs, each in one run."""
+        files = [self.file(f"{name}.json", what) for name, what in (("a", base), ("b", other))]
+        status, report = self.json(*options, *files)
+        return status, report["jobs"][0][key][1]["verdict"]
+
+    def refuses(self, pattern, *arguments):
+        done = self.run(*arguments)
+        if done.returncode == 2 and re.search(pattern, done.stderr) and not done.stdout:
+            return True
+        print(f"  exit {done.returncode}: {done.stderr}")
+        return False
+
+
+def what_is_slower_by_more_than_the_threshold_is_the_exit_status(work):
+    base = job()
+    return (work.verdict(base, job(write=90e6)) == (1, "slower") and
+            work.verdict(base, job(write=110e6)) == (0, "faster") and
+            work.verdict(base, job(write=90e6), "--threshold", 15) == (0, "same") and
+            work.verdict(base, job(write=96.5e6, noise=0.03)) == (0, "slower") and
+            work.verdict(base, job(write=96.5e6, noise=0.03), "--threshold", 2) == (1, "slower"))
+
+
+def noise_is_no_change(work):
+    return (work.verdict(job(), job(write=101e6)) == (0, "same") and
+            work.verdict(job(noise=0.5), job(write=70e6, noise=0.5)) == (0, "can't tell") and
+            work.verdict(job(), job(write=70e6, samples=4)) == (0, "can't tell"))
+
+
+def latency_of_single_runs_has_no_verdict(work):
+    return work.verdict(job(), job(p99=9e6), key="write_clat_p99_ns") == (0, "can't tell")
+
+
+def higher_latency_of_repeated_runs_is_slower(work):
+    a = [work.file(f"a{i}.json", job(p50=100e3 + i)) for i in range(3)]
+    b = [work.file(f"b{i}.json", job(p50=120e3 + i)) for i in range(3)]
+    status, report = work.json(",".join(map(str, a)), ",".join(map(str, b)))
+    back, reverse = work.json(",".join(map(str, b)), ",".join(map(str, a)))
+    return (status == 1 and report["jobs"][0]["write_clat_p50_ns"][1]["verdict"] == "slower" and
+            back == 0 and reverse["jobs"][0]["write_clat_p50_ns"][1]["verdict"] == "faster")
+
+
+def cpu_is_told_and_fails_nothing(work):
+    dear = job() | {"usr_cpu": 90.0}
+    a = [work.file(f"a{i}.json", job() | {"sys_cpu": 15.0 + i / 100}) for i in range(3)]
+    b = [work.file(f"b{i}.json", dear | {"sys_cpu": 15.0 + i / 100}) for i in range(3)]
+    status, report = work.json(",".join(map(str, a)), ",".join(map(str, b)))
+    cpu = report["jobs"][0]["cpu_ms_per_gib"]
+    return (status == 0 and cpu[1]["verdict"] == "more" and
+            math.isclose(cpu[0]["value"], 250.1 / (4 / 1024), rel_tol=1e-6))
+
+
+def samples_of_one_run_count_for_a_quarter(work):
+    """40 samples: 10 that are independent, of which 9 degrees of freedom have 2.262."""
+    _, report = work.json(work.file("a.json", job(noise=0.1)), work.file("b.json", job()))
+    return math.isclose(report["jobs"][0]["write_bw_bytes"][0]["half_width"],
+                        100 * 2.262 * 0.1 / math.sqrt(10), rel_tol=1e-6)
+
+
+def samples_of_jobs_at_the_same_time_are_one(work):
+    """fio adds up the samples of grouped jobs, but not their deviations: 4 jobs, 40 moments."""
+    grouped = job(noise=0.1)
+    for kind in ("bw", "iops"):
+        grouped["write"][f"{kind}_samples"] *= 4
+    _, report = work.json(work.file("a.json", grouped), work.file("b.json", job()))
+    return math.isclose(report["jobs"][0]["write_bw_bytes"][0]["half_width"],
+                        100 * 2.262 * 0.1 * 2 / math.sqrt(10), rel_tol=1e-6)
+
+
+def repeated_runs_have_the_interval_of_welch(work):
+    a, b = (98e6, 100e6, 102e6), (103e6, 104e6, 108e6)
+    files = [",".join(str(work.file(f"{name}{i}.json", job(write=bw)))
+                      for i, bw in enumerate(values)) for name, values in (("a", a), ("b", b))]
+    _, report = work.json(*files)
+    found = report["jobs"][0]["write_bw_bytes"]
+    # Student's t of 2 degrees of freedom is 4.303; of 3, 3.182.
+    errors = [4e12 / 3 / 100e6 ** 2, 7e12 / 3 / 105e6 ** 2]
+    freedom = sum(errors) ** 2 / sum(e ** 2 / 2 for e in errors)
+    half = 3.182 * math.sqrt(sum(errors))
+    return (3 <= freedom < 4 and math.isclose(found[1]["change"], 5, rel_tol=1e-6) and
+            math.isclose(found[0]["half_width"], 100 * 4.303 * math.sqrt(errors[0]),
+                         rel_tol=1e-6) and
+            math.isclose(found[1]["change_half_width"], 105 * math.sinh(half), rel_tol=1e-6))
+
+
+def jobs_are_matched_by_name(work):
+    base = work.file("a.json", job("x"), job("y", write=200e6), job("y", write=300e6))
+    other = work.file("b.json", job("y", write=201e6), job("new"), job("y", write=301e6))
+    _, report = work.json(base, other)
+    values = [[side["value"] for side in job["write_bw_bytes"]] for job in report["jobs"]]
+    return values == [[100e6, None], [200e6, 201e6], [300e6, 301e6]]
+
+
+def jobs_of_other_names_are_matched_by_order(work):
+    base = work.file("a.json", job("x"), job("y", write=200e6))
+    done = work.run(base, work.file("b.json", job("z"), job("w", write=201e6)))
+    _, report = work.json(base, work.directory / "b.json")
+    return ("matched by their order" in done.stdout.replace("\n", " ") and
+            report["jobs"][1]["write_bw_bytes"][1]["value"] == 201e6 and
+            work.refuses("b2.json has no job", base, work.file("b2.json", job("z"))))
+
+
+def labels_are_of_the_files_or_given(work):
+    a, b = work.file("a,1.json", job()), work.file("b.json", job())
+    _, report = work.json(a, f"after={b},{b}")
+    return report["results"] == [{"label": "a,1", "runs": 1}, {"label": "after", "runs": 2}]
+
+
+def a_label_is_not_empty(work):
+    good = work.file("a.json", job())
+    return work.refuses("give a name before the =", good, f"={good}")
+
+
+def a_file_name_in_a_list_is_not_empty(work):
+    good = work.file("a.json", job())
+    return work.refuses("the list of files has an empty name", good, f"{good},,{good}")
+
+
+def a_run_too_short_for_an_interval_is_told(work):
+    short = work.file("a.json", job(samples=2))
+    _, report = work.json(short, short)
+    return report["jobs"][0]["write_bw_bytes"][0]["half_width"] is None and (
+        "only if it took 4 s or more" in " ".join(work.run(short, short).stdout.split()))
+
+
+def lines_around_the_json_are_passed_over(work):
+    text = "fio: a warning\n" + json.dumps({"jobs": [job()]}, indent=1) + "\n\njob: (groupid=0)\n"
+    return work.run(work.file("a.json", text=text), work.file("b.json", job())).returncode == 0
+
+
+def damaged_results_are_refused_with_their_place(work):
+    good = work.file("good.json", job())
+    cut = json.dumps({"jobs": [job()]}, indent=1)[:-40]
+    negative = json.dumps({"jobs": [job()]}, indent=1).replace('s": 100000000.0', 's": -1')
+    line = negative[:negative.index('"bw_bytes": -1')].count("\n") + 1
+    (work.directory / "nul.json").write_bytes(b'{"jobs": [\0]}')
+    return all((
+        work.refuses(r"cut\.json:\d+:\d+: ", good, work.file("cut.json", text=cut)),
+        work.refuses(r"text\.json:1:1: ", good, work.file("text.json", text="nothing\n")),
+        work.refuses(rf"below\.json:{line}:\d+: this must be a number", good,
+                     work.file("below.json", text=negative)),
+        work.refuses(r'other\.json:1:1: no results .* list of "jobs"', good,
+                     work.file("other.json", text='{"aio": {}}')),
+        work.refuses(r'old\.json:1:\d+: .* no "bw_bytes"', good,
+                     work.file("old.json", text='{"jobs": [{"read": {"bw": 5}}]}')),
+        work.refuses("failed: No space left", good, work.file("f.json", job() | {"error": 28})),
+        work.refuses("nul.json can't be read: it is no text", good, work.directory / "nul.json"),
+        work.refuses("gone.json can't be read: No such file", good, work.directory / "gone.json"),
+        work.refuses("can't be read: Is a directory", good, work.directory),
+        work.refuses("needs at least two results", good)))
+
+
+def names_drive_no_terminal(work):
+    done = work.run(work.file("a\x1b[2J.json", job(HOSTILE)),
+                    work.file("b.json", job(HOSTILE)))
+    return "\x1b" not in done.stdout and r"\x1b[31m" in done.stdout and r"a\x1b[2J" in done.stdout
+
+
+def text_fits_eighty_columns(work):
+    long = "x" * 200
+    done = work.run(work.file(f"{long}.json", job(read=1e15, write=123456789e4, noise=0.05)),
+                    work.file("b.json", job(read=1e3, write=1, p99=1e18, noise=9)))
+    lines = [line for line in done.stdout.splitlines() if long not in line]
+    return len(lines) > 10 and max(map(len, lines)) <= 80
+
+
+def text_fits_a_narrow_terminal(work):
+    files = work.file("a.json", job()), work.file("b.json", job())
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+    subprocess.run([BUILD / "nvswap", "compare", *files], stdout=child, check=True)
+    os.close(child)
+    lines = os.read(parent, 1 << 16).decode().splitlines()
+    os.close(parent)
+    return len(lines) > 10 and max(map(len, lines)) <= 50
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self, source):
+        super().__init__()
+        self.open, self.wrong, self.tags, self.text = [], [], [], ""
+        self.feed(source)
+        self.wrong += self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+        self.wrong += [name for name, _ in attrs if name in ("src", "href", "onload")]
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def page_of(work, *jobs):
+    files = [work.file(f"<{i}>.json", what) for i, what in enumerate(jobs)]
+    work.run("--html", work.directory / "page.html", *files)
+    return (work.directory / "page.html").read_text()
+
+
+def page_is_whole_and_loads_nothing(work):
+    source = page_of(work, job(HOSTILE, read=5e6), job(HOSTILE, bins={"7": 1}))
+    page = Page(source)
+    return (not page.wrong and "script" not in page.tags and "\x1b" not in source and
+            not re.search(r"https?:|@import|url\(", source) and
+            "<script>alert(1)</script>" in page.text and "<0> against <1>" in page.text)
+
+
+def a_figure_that_one_side_lacks_has_no_change(work):
+    a, b = work.file("a.json", job()), work.file("b.json", job(read=5e6))
+    _, report = work.json(a, b)
+    sides = report["jobs"][0]["read_bw_bytes"]
+    text, page = work.run(a, b).stdout, Page(page_of(work, job(), job(read=5e6))).text
+    return (sides[0]["value"] is None and sides[1]["value"] == 5e6 and
+            sides[1]["change"] is None and "nan" not in text + page and
+            re.search(r"read bw +MiB/s +- +4\.8[^+-]*$", text, re.M) is not None)
+
+
+def drawings_of(source):
+    return [ElementTree.fromstring(found)
+            for found in re.findall(r"<svg viewBox=\"0 0 440.*?</svg>", source, re.S)]
+
+
+def histograms_have_a_line_for_each_result(work):
+    few, many = {"1000": 1}, {str(10 * i): i for i in range(1, 5000)}
+    source = page_of(work, job(bins=few), job(bins=many), job(bins={"x": 1, "5": -1, "3": None}))
+    plots = [drawing for drawing in drawings_of(source) if "histogram" in drawing.get("aria-label")]
+    lines = [path.get("class") for path in plots[0] if "line" in path.get("class", "")]
+    return len(plots) == 1 and lines == ["line s0", "line s1"]
+
+
+def drawings_have_numbers_alone(work):
+    latencies = ({"50.000000": 0, "99.000000": 1e300}, {"100.000000": 5, "x": 1},
+                 {str(i / 1000): i + 1 for i in range(99000)})
+    for percentile in latencies:
+        what = job(bins={"1": 1e300, "17112760320": 1})
+        what["write"]["clat_ns"]["percentile"] |= percentile
+        source = page_of(work, job(), what)
+        if re.search(r"\b(nan|inf)\b", source, re.I) or not drawings_of(source):
+            return False
+    return True
+
+
+def page_without_histograms_says_how_to_get_them(work):
+    return "json+" in page_of(work, job(), job())
+
+
+def results_of_nvswap_and_fio_are_compared(work):
+    files = work.directory / "ours.json", work.directory / "theirs.json"
+    common = ["--rw=randread", "--bs=64k", "--iodepth=4", "--output-format=json+"]
+    subprocess.run([BUILD / "nvswap", "bench", *common, "--size=4m", "--nvme-path", work.directory,
+                    f"--output={files[0]}"], check=True)
+    if not shutil.which("fio"):
+        return "fio is not installed"
+    subprocess.run(["fio", "--name=randread", *common, "--size=4m", "--ioengine=libaio",
+                    "--direct=1", "--unlink=1", f"--directory={work.directory}",
+                    f"--output={files[1]}"], check=True)
+    status, report = work.json("--threshold", 100, "--html", work.directory / "page.html", *files)
+    found = report["jobs"][0]
+    page = (work.directory / "page.html").read_text()
+    return (status == 0 and len(report["jobs"]) == 1 and found["jobname"] == "randread" and
+            all(side["value"] > 0 for key in ("read_bw_bytes", "read_iops", "read_clat_p50_ns",
+                                              "read_clat_p99_ns") for side in found[key]) and
+            len(drawings_of(page)) == 2)
+
+
+TESTS = (
+    a_figure_that_one_side_lacks_has_no_change,
+    what_is_slower_by_more_than_the_threshold_is_the_exit_status, noise_is_no_change,
+    latency_of_single_runs_has_no_verdict, higher_latency_of_repeated_runs_is_slower,
+    cpu_is_told_and_fails_nothing, samples_of_one_run_count_for_a_quarter,
+    samples_of_jobs_at_the_same_time_are_one, repeated_runs_have_the_interval_of_welch,
+    jobs_are_matched_by_name, jobs_of_other_names_are_matched_by_order,
+    labels_are_of_the_files_or_given, a_label_is_not_empty, a_file_name_in_a_list_is_not_empty,
+    a_run_too_short_for_an_interval_is_told, lines_around_the_json_are_passed_over,
+    damaged_results_are_refused_with_their_place, names_drive_no_terminal,
+    text_fits_eighty_columns, text_fits_a_narrow_terminal, page_is_whole_and_loads_nothing,
+    histograms_have_a_line_for_each_result, drawings_have_numbers_alone,
+    page_without_histograms_says_how_to_get_them, results_of_nvswap_and_fio_are_compared)
+
+
+def main():
+    (BUILD / "tmp").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD / "tmp") as directory:
+        return checks.run(TESTS, Work(directory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

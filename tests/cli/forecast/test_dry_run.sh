@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# --dry-run: the forecast of each mode against the run itself, and what it refuses.
+
+. tests/support/bench.sh
+
+# forecast NAME EXPRESSION ARGUMENT...: compares the dry run (f) with the run of the same (j, job, read,
+# write); a dry run leaves no file behind
+forecast() {
+	local name=$1 expression=$2
+	shift 2
+	bench --output-format json --dry-run "$@"
+	cp "$T/out" "$T/forecast.json"
+	[ "$status" = 0 ] && [ -z "$(ls "$T/store")" ]
+	result "${name}_without_a_trace" $? "$(ls "$T/store")"
+	json "$name" "(lambda f: $expression)(__import__('json').load(open('$T/forecast.json'))['jobs'][0])" "$@"
+}
+rm -rf "$T/store/nvswap"
+FILL="swap.get('first_swapout_bytes', 0)"
+for rw in swapout swapin swap; do
+	forecast "dry_run_knows_what_${rw}_moves" "f['write_bytes'] == write['io_bytes'] + $FILL and
+		f['read_bytes'] >= read['io_bytes'] == 3 * M * ('$rw' != 'swapout') and
+		f['read_bytes'] - read['io_bytes'] == M * ('$rw' != 'swapin') and
+		f['fill_bytes'] == $FILL and M <= f['space_bytes'] < M + 7 * 512 and
+		f['pinned_bytes'] == 8 << 20" --rw $rw --loops 3 --verify
+	rm -rf "$T/store/nvswap"
+done
+forecast dry_run_knows_what_params_moves "f['write_bytes'] == M and
+	0 < read['io_bytes'] <= f['read_bytes'] <= 4 * 2 * M and f['read_bytes_are_at_most']" \
+	--rw params --pool 4m
+rm -rf "$T/store/nvswap"
+# Tiles are padded, by less than one of them.
+forecast dry_run_knows_what_step_moves "1 <= read['io_bytes'] / f['read_bytes'] < 1.05 and
+	1 <= write['io_bytes'] / (f['write_bytes'] - f['fill_bytes']) < 1.05 and
+	1 <= swap['store_bytes'] / f['space_bytes']" --rw step
+rm -rf "$T/store/nvswap"
+for rw in read randwrite randrw; do
+	run bench --rw $rw --bs 4k --size 1m --io-size 512k --directory "$T/store" --verify --dry-run \
+		--output-format json
+	cp "$T/out" "$T/forecast.json"
+	run bench --rw $rw --bs 4k --size 1m --io-size 512k --directory "$T/store" --verify --output-format json
+	holds "dry_run_knows_what_${rw}_moves" "(lambda f: f['space_bytes'] == 1 << 20 and
+		abs(f['write_bytes'] - f['fill_bytes'] - write['io_bytes']) <= 1 << 18 and
+		f['fill_bytes'] == (1 << 20) * ('$rw' != 'randwrite'))(
+		__import__('json').load(open('$T/forecast.json'))['jobs'][0])"
+done
+bench --dry-run --time-based --runtime 1h --rate 10m
+[ "$status" = 0 ] && grep -q "time *: about 3600" "$T/out" && grep -q "read *: about 35.1[56] GiB" "$T/out"
+result dry_run_tells_time_by_runtime_and_rate $? "$(cat "$T/out")"
+[ -z "$(grep -v " on $T" "$T/out" | awk 'length > 80')" ]
+result dry_run_fits_80_columns_but_for_paths $?
+printf '[a]\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\n' >"$T/two.ini"
+run bench --nvme-path "$T/store" --dry-run "$T/two.ini"
+[ "$status" = 0 ] && grep -q "^b: rw=read" "$T/out" && grep -q "^all jobs: 3.00 GiB written, 2.00 GiB read" "$T/out"
+result dry_run_adds_up_the_jobs_of_a_file $? "$(cat "$T/out")"
+bench --dry-run --rw swapout --compare --rounds 4
+[ "$status" = 0 ] && grep -q "^4 rounds of nvswap and fio: 58.75 MiB written, 0 bytes read" "$T/out"
+result dry_run_counts_the_rounds_of_compare $? "$(cat "$T/out")"
+FULL=(--nvme-path "$T/store" --tensors 1024 --tensor-size 1t)
+for rw in step swapout params; do
+	expect "space_that_is_lacking_is_found_before_$rw" 1 "store .* has .* free, and this needs" \
+		bench "${FULL[@]}" --rw $rw --pool 2t
+done
+expect dry_run_fails_as_the_run_would 1 "has .* free, and this needs" bench --dry-run "${FULL[@]}" --pool 2t
+grep -q "space *: 1 PiB on" "$T/out"
+result dry_run_tells_what_it_lacks $? "$(cat "$T/out")"
+expect dry_run_refuses_what_the_run_refuses 1 "more than the whole pool" bench --dry-run "${SMALL[@]}" \
+	--tensor-size 16m
+[ -z "$(ls "$T/store")" ]
+result dry_runs_make_nothing $? "$(ls "$T/store")"
+
+[ $failures = 0 ]

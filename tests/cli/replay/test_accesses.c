@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading the accesses of a replay: what a list comes to, when the program's clock runs, and that
+ * nothing damaged gets through or further than an error.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cli/replay/accesses.h"
+#include "support/support.h"
+
+struct loaded {
+	int rc;
+	struct access_list list;
+	struct model model;
+	struct nvs_error error;
+};
+
+static struct loaded load(const char *text, size_t nbytes)
+{
+	struct loaded loaded = {0};
+	int fd = memfd_create("accesses", MFD_CLOEXEC);
+	char path[64];
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, nbytes), nbytes);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	loaded.rc = accesses_load(&loaded.list, &loaded.model, path, &loaded.error);
+	close(fd);
+	return loaded;
+}
+
+static void unload(struct loaded *loaded)
+{
+	accesses_free(&loaded->list);
+	model_free(&loaded->model);
+}
+
+static struct loaded load_text(const char *text)
+{
+	return load(text, strlen(text));
+}
+
+/* "SWAP_IN 0 at 5" for each access, a letter for the call. */
+static const char *listed(const struct access_list *list)
+{
+	static const char letters[] = "ILWCDPOBE";
+	static char text[4096];
+
+	*text = '\0';
+	for (size_t i = 0; i < list->n; i++) {
+		const struct access *access = &list->accesses[i];
+		size_t length = strlen(text);
+
+		snprintf(text + length, sizeof(text) - length, "%s%c%u@%llu",
+			 access->joined ? "+" : " ", letters[access->call], access->tensor,
+			 (unsigned long long)access->at_ns);
+	}
+	return text;
+}
+
+/* ---- Text ---- */
+
+static void verbs_become_the_calls_of_a_program(void **state)
+{
+	struct loaded loaded = load_text("  # nothing\n"
+					 "\n"
+					 "prefetch b 1.5k\n"
+					 "step\n"
+					 "swapin a 4097 # of odd length\n"
+					 "compute 1.5us\n"
+					 "release a\n"
+					 "swapout b\n"
+					 "step\n"
+					 "swapin b 1536\n"
+					 "compute 2ns\n"
+					 "swapout b");
+
+	(void)state;
+	assert_int_equal(loaded.rc, 0);
+	assert_string_equal(listed(&loaded.list),
+			    " P0@0 B0@0 I1@0 W1@0 C1@1500 L0@1500 D0@1500 O0@1500 E0@1500 B0@1500"
+			    " I0@1500 W0@1500 D0@1502 O0@1502 E0@1502");
+	assert_int_equal(loaded.model.n, 2);
+	assert_string_equal(loaded.model.tensors[1].name, "a");
+	assert_int_equal(loaded.model.tensors[0].nbytes, 1536);
+	assert_int_equal(loaded.model.nbytes, 1536 + 4097);
+	assert_true(loaded.list.read_first[0] && loaded.list.read_first[1]);
+	assert_int_equal(loaded.list.in_use_max, 8192);
+	unload(&loaded);
+}
+
+static void what_is_in_use_at_the_end_is_released(void **state)
+{
+	struct loaded loaded = load_text("swapout a 1\nstep\nswapin a\n");
+
+	(void)state;
+	assert_int_equal(loaded.rc, 0);
+	assert_string_equal(listed(&loaded.list), " L0@0 D0@0 O0@0 B0@0 I0@0 W0@0 C0@0 E0@0");
+	assert_false(loaded.list.read_first[0]);
+	unload(&loaded);
+}
+
+static void text_that_is_no_list_is_refused_with_its_line(void **state)
+{
+	static const struct {
+		const char *text, *says;
+	} cases[] = {
+		{"", "no accesses of tensors"},
+		{"step\n", "no accesses of tensors"},
+		{"swapin a\n", ":1: a is new: give its size"},
+		{"swapin a 1\nswapin a 2\n", ":2: a has another size"},
+		{"swapin a 1\nswapin a\n", ":2: a is in use"},
+		{"swapout a 1\n\nrelease a\n", ":3: a is released, and was not in use"},
+		{"swapin a 1k 2\n", "more than three words"},
+		{"swapin\n", ":1: swapin: a line is swapin, swapout"},
+		{"sawpin a 1\n", "sawpin: a line is"},
+		{"swapin a -1\n", "-1 is no size"},
+		{"swapin a 1x\n", "1x is no size"},
+		{"swapin a nan\n", "nan is no size"},
+		{"swapin a 1e30\n", "1e30 is no size"},
+		{"swapin a 512g\nswapin b 576460752303423000\n", "more than"},
+		{"compute 1\n", "1 is no time"},
+		{"compute inf\n", "inf is no time"},
+		{"compute 9007199s\ncompute 1s\n", ":2: 1s is no time"},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(cases); i++) {
+		struct loaded loaded = load_text(cases[i].text);
+
+		assert_true(loaded.rc == -EINVAL || loaded.rc == -E2BIG);
+		assert_says(loaded.error.text, cases[i].says);
+		unload(&loaded);
+	}
+}
+
+/* ---- Traces ---- */
+
+#define HEAD "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+#define TAIL "\n],\"otherData\":{\"version\":\"nvswap 0.1.0\",\"dropped\":0}}\n"
+#define CALL(call, tensor, ts)                                                                     \
+	"{\"ph\":\"n\",\"cat\":\"call\",\"name\":\"use " tensor "\",\"pid\":1,\"tid\":1,\"id\":0," \
+	"\"ts\":" ts ",\"args\":{\"call\":\"" call                                                 \
+	"\",\"offset\":4096,\"bytes\":6,\"element\":2}}"
+#define SPAN(category, ts, dur)                                                                    \
+	"{\"ph\":\"X\",\"cat\":\"" category "\",\"name\":\"it\",\"pid\":1,\"tid\":1,\"ts\":" ts    \
+	",\"dur\":" dur "}"
+#define TRANSFER(direction)                                                                        \
+	"{\"ph\":\"b\",\"cat\":\"tensor\",\"name\":\"" direction " w\",\"pid\":1,\"tid\":1,"       \
+	"\"id\":1,\"ts\":1.000,\"args\":{\"offset\":0,\"bytes\":6}}"
+#define OPEN                                                                                       \
+	"{\"ph\":\"n\",\"cat\":\"call\",\"name\":\"engine \",\"pid\":1,\"tid\":1,\"id\":0,"        \
+	"\"ts\":0.000,\"args\":{\"call\":\"open\",\"offset\":0,\"bytes\":65536,\"element\":0}}"
+
+static const char trace[] =
+	HEAD OPEN "\n," CALL("lease", "w", "10.000") "\n," CALL("lease", "v", "10.000") "\n," CALL("release-dirty", "w", "11.000") "\n," CALL("release-dirty", "v", "11.000") "\n," CALL(
+		"swapout", "v",
+		"11.000") "\n," SPAN("wait", "12.000",
+				     "4.000") "\n," SPAN("wait", "13.000",
+							 "5.000") "\n," SPAN("compute", "14.000",
+									     "1.500") "\n," CALL("s"
+												 "w"
+												 "a"
+												 "p"
+												 "i"
+												 "n",
+												 "v",
+												 "2"
+												 "0"
+												 "."
+												 "0"
+												 "0"
+												 "0") "\n," TRANSFER("read") "\n," TRANSFER("write") "\n," CALL("wait",
+																				"v",
+																				"21.123")
+		TAIL;
+
+static void the_clock_of_a_recorded_program_stops_while_it_waits(void **state)
+{
+	struct loaded loaded = load_text(trace);
+
+	(void)state;
+	assert_int_equal(loaded.rc, 0);
+	/* It waits from 12 to 18 us, but for the 1.5 in which a thread computes. */
+	assert_string_equal(listed(&loaded.list), " L0@0+L1@0 D0@1000+D1@1000 O1@1000 I1@5500 "
+						  "W1@6623 C1@6623");
+	assert_int_equal(loaded.list.wall_ns, 11123);
+	assert_int_equal(loaded.list.stall_ns, 4500);
+	assert_int_equal(loaded.list.pool_bytes, 65536);
+	assert_int_equal(loaded.list.bytes[NVS_READ], 6);
+	assert_int_equal(loaded.list.bytes[NVS_WRITE], 6);
+	assert_string_equal(loaded.model.tensors[0].name, "w@4096");
+	assert_int_equal(loaded.model.tensors[0].numel, 3);
+	unload(&loaded);
+}
+
+static void transfers_of_the_programs_own_memory_go_by_way_of_the_pool(void **state)
+{
+	struct loaded loaded = load_text(
+		HEAD CALL("swapout-from", "w", "1.000") "\n," CALL("wait", "w", "2.000") "\n," CALL(
+			"swapin-to", "w", "3.000") "\n," CALL("wait", "w",
+							      "4.000") "\n," CALL("swapin-to", "w",
+										  "5.000") TAIL);
+
+	(void)state;
+	assert_int_equal(loaded.rc, 0);
+	assert_string_equal(listed(&loaded.list),
+			    " L0@0 D0@0 O0@0 W0@1000 I0@2000 W0@3000 C0@3000 O0@3000 W0@3000"
+			    " I0@4000 C0@4000");
+	unload(&loaded);
+}
+
+static void a_file_that_is_missing_or_empty_is_refused_without_a_line(void **state)
+{
+	struct loaded loaded = load_text("");
+	struct access_list list;
+	struct nvs_error error;
+	struct model model;
+
+	(void)state;
+	assert_int_equal(loaded.rc, -EINVAL);
+	assert_non_null(strstr(loaded.error.text, ": no accesses of tensors"));
+	assert_null(strstr(loaded.error.text, ":0:"));
+	unload(&loaded);
+	assert_int_equal(accesses_load(&list, &model, "/nosuch/trace", &error), -ENOENT);
+	assert_string_equal(error.text,
+			    "/nosuch/trace: can't be opened: No such file or directory");
+}
+
+static void a_damaged_trace_is_refused_with_its_line(void **state)
+{
+	static const struct {
+		const char *text, *says;
+	} cases[] = {
+		{"{}", ":1: not a trace"},
+		{HEAD, ":1: the trace is damaged: it was cut off"},
+		{HEAD CALL("lease", "w", "1.000"), ":2: the trace is damaged: no event"},
+		{HEAD CALL("lease", "w", "1.000") "\n", ":2: the trace is damaged: it was cut"},
+		{HEAD "{\"ph\":\n" TAIL, ":2: the trace is damaged"},
+		{HEAD "[]\n" TAIL, "\"ph\""},
+		{HEAD CALL("seize", "w", "1.000") TAIL, "\"call\""},
+		{HEAD CALL("lease", "", "1.000") TAIL, "\"name\""},
+		{HEAD CALL("lease", "w", "-1") TAIL, "\"ts\""},
+		{HEAD CALL("lease", "w", "1e300") TAIL, "\"ts\""},
+		{HEAD SPAN("wait", "1.000", "null") TAIL, "\"dur\""},
+		{HEAD CALL("release", "w", "1.000") TAIL, ":2: w is released, and was not in use"},
+		{HEAD CALL("lease", "w", "1.000") "\n," CALL("swapout", "w", "2.000") TAIL,
+		 ":3: w is swapped out while in use"},
+		{HEAD SPAN("wait", "1.000", "1.000") TAIL, "no accesses of tensors"},
+		{HEAD CALL("lease", "w", "1.000") TAIL "\n", "no event"},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(cases); i++) {
+		struct loaded loaded = load_text(cases[i].text);
+
+		assert_int_equal(loaded.rc, -EINVAL);
+		assert_says(loaded.error.text, cases[i].says);
+		unload(&loaded);
+	}
+}
+
+#define DAMAGED 3000
+
+static void a_trace_with_random_damage_is_read_or_refused(void **state)
+{
+	static const char bytes[] = "\"{}[],:0-e\n\\u9w\0";
+	char damaged[sizeof(trace)];
+	unsigned seed = 7, refused = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < DAMAGED; i++) {
+		struct loaded loaded;
+
+		memcpy(damaged, trace, sizeof(trace));
+		for (int n = rand_r(&seed) % 4; n >= 0; n--)
+			damaged[(size_t)rand_r(&seed) % sizeof(trace)] =
+				bytes[(size_t)rand_r(&seed) % sizeof(bytes)];
+		loaded = load(damaged,
+			      sizeof(trace) - 1 - (i % 8 ? 0 : (size_t)rand_r(&seed) % 99));
+		refused += loaded.rc != 0;
+		if (loaded.rc)
+			assert_says(loaded.error.text, "/proc/self/fd/");
+		else
+			assert_true(loaded.list.n && loaded.model.n);
+		unload(&loaded);
+	}
+	assert_true(refused > DAMAGED / 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(verbs_become_the_calls_of_a_program),
+		test(what_is_in_use_at_the_end_is_released),
+		test(text_that_is_no_list_is_refused_with_its_line),
+		test(the_clock_of_a_recorded_program_stops_while_it_waits),
+		test(transfers_of_the_programs_own_memory_go_by_way_of_the_pool),
+		test(a_file_that_is_missing_or_empty_is_refused_without_a_line),
+		test(a_damaged_trace_is_refused_with_its_line),
+		test(a_trace_with_random_damage_is_read_or_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

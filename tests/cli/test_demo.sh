@@ -1,0 +1,34 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The demo: six lines of what it measured, in order, and nothing left behind but the report.
+
+. tests/support/command.sh
+export LC_ALL=C
+
+scripts/demo "$NVSWAP" "$T/demo" >"$T/out" 2>"$T/err"
+status=$?
+if [ $status = 1 ] && grep -q "no direct I/O" "$T/err"; then
+	echo "skip demo: $(cat "$T/err")"
+	exit 0
+fi
+tail -n 6 "$T/out" >"$T/six"
+paste -sd '|' "$T/six" >"$T/line"
+[ $status = 0 ] && [ "$(cut -d ' ' -f 1 "$T/six" | paste -sd ' ')" = "Moved Speed Verified Drive Next Report" ]
+result demo_ends_in_six_lines $? "$(cat "$T/out")"
+grep -qE "148 tensors: [0-9.]+[GM]iB read" "$T/line" &&
+	grep -qE "Speed +[0-9.]+[kMG]B/s read and [0-9.]+[kMG]B/s written" "$T/line" &&
+	grep -qE "Verified +949.4 MiB compared, every byte equal" "$T/line" &&
+	grep -qE "Drive +[0-9.]+[kMG]B/s read .* nvswap had [1-9][0-9]* % of that" "$T/line"
+result demo_has_its_figures $? "$(cat "$T/six")"
+# Apart from the paths, which are the test's.
+sed -e "s|$NVSWAP|nvswap|" -e "s|$T|DIR|" "$T/six" | awk 'length > 100' | grep -q .
+[ $? = 1 ] && [ ! -s "$T/err" ]
+result demo_is_quiet_and_short $?
+[ "$(find "$T/demo" -type f)" = "$T/demo/report.txt" ] && grep -q "^check: (groupid=2" "$T/demo/report.txt"
+result demo_leaves_the_report_alone $? "$(find "$T/demo")"
+scripts/demo "$NVSWAP" /proc/nvswap-demo >"$T/out" 2>"$T/err"
+[ $? != 0 ]
+result demo_fails_where_it_cannot_write $?
+
+[ $failures = 0 ]

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Every command line in the README, docs/, examples/ and the manual pages runs and exits with 0.
+
+Each block of commands is a script of bash, run in a copy of the tree's layout under the build
+directory. The paths that a reader replaces by their own are directories and files made here. Lines
+that run for as long as an option, a default or a job file says are cut short by SHORTER; for the whole
+line of "nvswap bench", --dry-run must estimate a minute at most.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("BUILD", "build")
+READER_WAITS_S = 60
+# Ends a hang, and nothing that is slow because the machine is busy.
+LIMIT_S = 600
+
+NOT_RUN = {
+    "make demo": "test_demo.sh runs it",
+    "make setup": "installs packages",
+    "make check": "runs all tests, this one too",
+}
+SHORTER = (
+    (r"(nvswap tune)\b(?!.*--time)", r"\1 --time 10s --working-set 64m --queue-depth-max 8"),
+    (r"(nvswap bench)\b(?=.*\.ini)", r"\1 --runtime 1s --size 64m"),
+    (r"--runtime \d\w*", "--runtime 1s"),
+    (r"--max-latency \S+", "--max-latency 10s"),  # any drive meets this one, also while others use it
+)
+# What lies outside of the tree and is not replaced must not be written to.
+OUTSIDE = r"(?<![\w./}])/(?:usr|etc|opt|var|home|root)\b"
+DRIVES = r"(?<![\w./])/(?:mnt/\w+|data|path/on/the/nvme)\b"
+COMMAND = r"(?:\$ )?(?:nvswap|build/nvswap|make|cc|python3|mkdir|export|\./\w+) "
+
+
+def blocks_of_markdown(text):
+    for kind, block in re.findall(r"^```(sh|console|ini|)\n(.*?)^```", text, re.M | re.S):
+        if kind == "ini":
+            yield f"cat >job.ini <<END\n{block}END\nnvswap bench job.ini\n"
+        if not re.match(COMMAND, block):
+            continue
+        if block.startswith("$ "):  # a session: the other lines are output
+            block = "".join(re.findall(r"^\$ (.*\n)", block, re.M))
+        yield block
+
+
+def blocks_of_manual(text):
+    for lines in re.findall(r"(?:^\.Dl .*\n)+", text, re.M):
+        plain = re.sub(r'^\.Dl "?(.*?)"?$', r"\1", lines, flags=re.M)
+        block = plain.replace(r"\e", "\\").replace(r"\-", "-")
+        if re.match(COMMAND, block):
+            yield block
+
+
+def documents():
+    """Each with its name, the directory to run in and its blocks. The README installs nvswap."""
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")),
+                 ROOT / "examples/README.md"):
+        where = "examples" if path.parent.name == "examples" else "."
+        yield path.relative_to(ROOT), where, list(blocks_of_markdown(path.read_text()))
+    for path in (BUILD / "nvswap.1", ROOT / "man/libnvswap.3"):
+        yield path.name, ".", list(blocks_of_manual(path.read_text()))
+
+
+def make_tree(top):
+    """What a reader has in the root of a tree that was built, and the files of their own."""
+    for entry in ROOT.iterdir():
+        if entry.name in ("docs", "examples", "config"):
+            shutil.copytree(entry, top / entry.name)
+        elif entry.name not in ("build", ".git"):
+            (top / entry.name).symlink_to(entry)
+    (top / "build/nvme").mkdir(parents=True)
+    for entry in BUILD.iterdir():
+        if entry.name not in ("tmp", "nvme"):
+            (top / "build" / entry.name).symlink_to(entry)
+    shutil.copy(ROOT / "config/zero3_nvme.json", top / "ds_config.json")
+    shutil.copy(ROOT / "examples/train_loop.c", top / "program.c")
+    (top / "home").mkdir()
+
+
+def as_run_here(block, top):
+    def drive(match):
+        path = top / "drives" / match[0].strip("/").replace("/", "-")
+        path.mkdir(parents=True, exist_ok=True)
+        return str(path)
+
+    lines = [re.sub(DRIVES, drive, line) for line in block.replace("\\\n", " ").splitlines()
+             if not any(line.startswith(command) for command in NOT_RUN)]
+    return "\n".join(lines)
+
+
+def shortened(script):
+    for pattern, replacement in SHORTER:
+        script = re.sub(pattern, replacement, script)
+    return script
+
+
+def environment(top):
+    home = top / "home"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return {**kept, "BUILD": "build", "HOME": str(home), "PATH": f"{top}/build:{os.environ['PATH']}",
+            "PKG_CONFIG_PATH": f"{home}/.local/lib/pkgconfig"}
+
+
+def ends_well(script, where, top):
+    with subprocess.Popen(["bash", "-euxo", "pipefail", "-c", script], cwd=top / where,
+                          env=environment(top), stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          start_new_session=True) as process:
+        try:
+            output = process.communicate(timeout=LIMIT_S)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output = process.communicate()[0] + f"did not end within {LIMIT_S} s\n"
+    if process.returncode:
+        print(output)
+    return process.returncode == 0
+
+
+def ends_in_time(script, where, top):
+    """By the estimate of the command, which is for a drive of 1 GB/s and not for this one. The files
+    that earlier lines of the script make are there."""
+    for line in re.findall(r"^\S*nvswap bench[^#\n]*", script, re.M):
+        line = re.sub(r"--output \S+", "", line)
+        plan = subprocess.run(f"{line} --dry-run --output-format json", shell=True, cwd=top / where,
+                              env=environment(top), stdout=subprocess.PIPE)
+        if plan.returncode:
+            return False
+        seconds = json.loads(plan.stdout)["all"]["seconds"]
+        if seconds > READER_WAITS_S:
+            print(f"takes {seconds:.0f} s on a drive of 1 GB/s: {line}")
+            return False
+    return True
+
+
+def passes(script, where, top):
+    outside = re.search(OUTSIDE, script.replace(str(top), ""))
+    if outside:
+        print(f"{outside[0]} is outside of the tree: {script}")
+    return (not outside and ends_well(shortened(script), where, top)
+            and ends_in_time(script, where, top))
+
+
+def why_not(script):
+    if "--compare" in script and not shutil.which("fio"):
+        return "no fio here"
+    if os.environ.get("SANITIZE_FLAGS") and re.search(r"^cc ", script, re.M):
+        return "a program of the reader's is not built with sanitizers"
+    return None
+
+
+def main():
+    status, seen = 0, set()
+    (BUILD / "tmp").mkdir(exist_ok=True)
+    with (tempfile.TemporaryDirectory(prefix="documents.", dir=BUILD / "tmp") as directory,
+          tempfile.TemporaryDirectory() as links):
+        # The documents quote no names: this one has no blanks, wherever the checkout is.
+        top = pathlib.Path(links) / "documents"
+        top.symlink_to(directory)
+        make_tree(top)
+        for document, where, blocks in documents():
+            for block in blocks:
+                script = as_run_here(block, top)
+                if not script.strip() or (where, script) in seen:
+                    continue
+                seen.add((where, script))
+                first = block.replace("\\\n", " ").splitlines()[0]
+                name = f"{document}: {' '.join(first.split())}"
+                reason = why_not(script)
+                if reason:
+                    print(f"skip {name}: {reason}", flush=True)
+                    continue
+                good = passes(script, where, top)
+                print(f"{'ok' if good else 'not ok'} {name}", flush=True)
+                status |= not good
+    if len(seen) < 10:
+        print(f"not ok blocks of commands are found: {len(seen)}")
+        status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

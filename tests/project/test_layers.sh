@@ -1,0 +1,52 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each layer of src/, and each folder of the command, includes its own headers and those of folders below
+# it, and no others. The search of `nvswap tune` knows neither drives nor the command.
+set -u
+cd "$(dirname "$0")/../.." || exit
+
+# layer: the folders it may include, apart from the public header and, in a folder of the command, from the
+# files of the command itself, such as cli/commands.h
+layers="
+base: base
+config: base config
+topo: base topo
+aio: base topo aio
+pool: base topo aio pool
+store: base config topo aio store
+swap: base config topo aio pool store swap
+optim: base config topo pool swap optim
+cli: base cli
+cli/options: base cli/options
+cli/modes/model: base cli/options cli/modes/model
+cli/jobs: base cli/options cli/modes/model cli/jobs
+cli/modes: base cli/options cli/jobs cli/modes
+cli/replay: base cli/options cli/jobs cli/modes cli/replay
+cli/compare: base cli/options cli/compare
+cli/report: base cli/options cli/modes/model cli/jobs cli/compare cli/report
+cli/fio: base cli/options cli/modes/model cli/jobs cli/compare cli/report cli/fio
+cli/forecast: base cli/options cli/jobs cli/modes cli/replay cli/forecast
+cli/info: base cli/options cli/info
+cli/tune: base cli/options cli/info cli/tune
+cli/tune/search: base cli/tune/search
+"
+status=0
+while IFS=': ' read -r layer allowed; do
+	[ -n "$layer" ] || continue
+	case $layer in
+	cli/tune/search) own= ;;
+	cli/*) own='|^cli/[^/]+$' ;;
+	*) own= ;;
+	esac
+	found=$(grep -rhoE '^#include "[^"]+"' "src/$layer" | tr -d '"' | sed 's/#include //' |
+		grep -vE "^[^/]+$|^(${allowed// /|})/$own" | sort -u)
+	if [ -z "$found" ]; then
+		echo "ok ${layer}_includes_only_layers_below"
+	else
+		echo "not ok ${layer}_includes_only_layers_below"
+		echo "src/$layer includes $found"
+		status=1
+	fi
+done <<<"$layers"
+exit $status

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Makes the library's calls to libc and the kernel fail: in every test program the linker redirects
+ * the functions of WRAPPED in the Makefile to here (--wrap). I/Os of transfers are not among them;
+ * the simulated drive fails those (sim_drive.h). Without inject_fail() no call fails.
+ */
+#ifndef TESTS_SUPPORT_INJECT_H
+#define TESTS_SUPPORT_INJECT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Kinds of calls, to be combined with "|". */
+enum inject_kind {
+	INJECT_MEMORY =
+		1, /* malloc, calloc, realloc, strdup, tsearch and others that allocate memory */
+	INJECT_MMAP = 2,    /* mmap, memfd_create, madvise, mlock */
+	INJECT_THREAD = 4,  /* pthread_create */
+	INJECT_OPEN = 8,    /* open, openat, mkdirat, flock, fstat and others that find a file */
+	INJECT_READ = 16,   /* pread, read */
+	INJECT_WRITE = 32,  /* pwrite, fflush, fclose */
+	INJECT_SYNC = 64,   /* fdatasync, fsync */
+	INJECT_SPACE = 128, /* posix_fallocate, fallocate, ftruncate */
+	INJECT_QUEUE = 256, /* creating rings and contexts, and registering with them */
+	INJECT_ANY = 511
+};
+
+#define INJECT_ALWAYS UINT64_MAX
+
+/*
+ * Counts calls of these kinds from now on, in all threads, and fails calls `nth` (from 1) to
+ * nth + times - 1 with the errno (a positive number); nth 0 fails none. Functions that report
+ * errors otherwise (NULL, MAP_FAILED, a returned errno) do so.
+ */
+void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error);
+/* Ends that. Returns the number of calls; *failed (may be NULL): how many of them failed. */
+uint64_t inject_stop(uint64_t *failed);
+/*
+ * The first call that failed since inject_fail(), such as "open /sys/block" (with its path, if it
+ * has one) or "fstat"; "" if none did. Valid until inject_fail().
+ */
+const char *inject_failed_call(void);
+/* Calls of this thread between the two are the test's own: neither counted, failed nor observed.
+ * They may be nested. */
+void inject_pause(void);
+void inject_resume(void);
+
+/* Open files, and memory that the redirected functions have allocated and not freed. */
+struct inject_held {
+	int64_t blocks, mapped_bytes;
+	unsigned files;
+};
+struct inject_held inject_held(void);
+
+/*
+ * Observes plain writes (labels, manifests) before they are made, and syncs after they succeeded,
+ * in the calling thread. Injected failures are not observed.
+ */
+struct inject_observer {
+	void *arg;
+	void (*before_write)(void *arg, int fd, const void *data, size_t nbytes, uint64_t offset);
+	void (*synced)(void *arg, int fd);
+};
+/* NULL ends it. Its functions may be NULL. The structure must stay valid until no call is in
+ * progress. */
+void inject_observe(const struct inject_observer *observer);
+
+#endif
