@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Adam's kernels against the memory of the machine: bytes per second of an update with bf16
- * gradients and weights over arrays much longer than the caches, and, in turn with it and on as
- * many threads, of simple loops over memory. Both are counted in bytes that have to cross: 14 read
- * and 14 written for each element of the update. Prints one JSON object.
+ * Compares Adam's kernels with the memory bandwidth: bytes per second of an update with bf16
+ * gradients and weights over arrays much larger than the caches, alternating with simple memory
+ * loops on as many threads. An update reads 14 and writes 14 bytes per element. Prints one JSON
+ * object.
  */
 #include "base/clock.h"
 #include "optim/kernel.h"
@@ -29,12 +29,12 @@ struct arrays {
 	size_t elements;
 };
 
-/* ---- What is measured: a part of the arrays, worked on by one thread ---- */
+/* ---- The loops: each runs on a part of the arrays in one thread ---- */
 
-/* The fastest loops of a machine differ in what they read and write; the best of them counts. */
+/* Machines differ in which mix of reads and writes is fastest; the best loop counts. */
 typedef void loop_fn(const struct arrays *arrays, size_t from, size_t n);
 
-/* Reads and writes in the proportion and over the streams that Adam's update has. */
+/* Reads and writes in the proportion and the streams of Adam's update. */
 static void loop_update(const struct arrays *arrays, size_t from, size_t n)
 {
 	float *restrict a = arrays->state[MASTER] + from;
@@ -76,12 +76,12 @@ static void loop_triad(const struct arrays *arrays, size_t from, size_t n)
 		a[i] = b[i] + 3 * c[i];
 }
 
-#define ADAM_BYTES 28u /* an element: 3 x 4 + 2 read, as many written */
+#define ADAM_BYTES 28u /* per element: 3 x 4 + 2 read, as many written */
 
 static const struct loop {
 	const char *name;
 	loop_fn *fn;
-	unsigned bytes; /* an element */
+	unsigned bytes; /* per element */
 } loops[] = {
 	{"update", loop_update, ADAM_BYTES},
 	{"scale", loop_scale, 24},
@@ -91,12 +91,12 @@ static const struct loop {
 
 #define LOOPS (sizeof(loops) / sizeof(loops[0]))
 
-/* ---- Threads, each bound to a processor of its own ---- */
+/* ---- Threads, each bound to its own processor ---- */
 
 struct part {
 	pthread_t thread;
 	pthread_barrier_t *barrier;
-	const struct kernel *kernel; /* NULL: `loop` */
+	const struct kernel *kernel; /* NULL: run `loop` */
 	loop_fn *loop;
 	const struct arrays *arrays;
 	size_t from, n;
@@ -137,7 +137,7 @@ static void *run_part(void *arg)
 
 	CPU_ZERO(&cpus);
 	CPU_SET(part->cpu, &cpus);
-	/* Where it may not be bound it is measured unbound. */
+	/* If binding fails, the thread runs unbound. */
 	(void)pthread_setaffinity_np(pthread_self(), sizeof(cpus), &cpus);
 	pthread_barrier_wait(part->barrier);
 	part->began_ns = clock_ns();
@@ -152,7 +152,7 @@ static void die(const char *what, int error)
 	exit(1);
 }
 
-/* The i-th processor that the program may run on, over and over. */
+/* The i-th processor that the program may run on, wrapping around. */
 static unsigned processor(unsigned i)
 {
 	cpu_set_t cpus;
@@ -166,8 +166,8 @@ static unsigned processor(unsigned i)
 	return cpu - 1;
 }
 
-/* One pass over all elements by `threads` threads; seconds from the first's start to the last's
- * end. */
+/* One pass over all elements by `threads` threads; returns the seconds from the first start to the
+ * last end. */
 static double pass(const struct arrays *arrays, const struct kernel *kernel, loop_fn *loop,
 		   unsigned threads)
 {
@@ -207,7 +207,7 @@ static double pass(const struct arrays *arrays, const struct kernel *kernel, loo
 
 /* ---- Rounds ---- */
 
-/* Bytes per second; [round]. */
+/* Bytes per second, by round. */
 struct measured {
 	unsigned rounds;
 	double kernel[KERNELS_MAX][ROUNDS_MAX];
@@ -250,7 +250,7 @@ static double median(const double *values, unsigned n)
 	return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
 }
 
-/* Of pairs within a round, since what else the machine does changes from round to round. */
+/* The median of ratios within a round, since the machine's other load varies between rounds. */
 static double median_ratio(const double *a, const double *b, unsigned n)
 {
 	double ratios[ROUNDS_MAX] = {0};
@@ -288,13 +288,13 @@ static void *map(size_t nbytes)
 			    0);
 
 	if (memory == MAP_FAILED)
-		die("no memory for the arrays; fewer --elements take less", errno);
-	/* As the pool's: TLB misses would be measured otherwise. */
+		die("out of memory for the arrays; use fewer --elements", errno);
+	/* Huge pages, as in the pool: otherwise TLB misses would dominate. */
 	(void)madvise(memory, nbytes, MADV_HUGEPAGE);
 	return memory;
 }
 
-/* Values of an ordinary step: none that a processor takes longer over. */
+/* Values of an ordinary step, without subnormals, which are slow. */
 static void make_arrays(struct arrays *arrays, size_t elements)
 {
 	arrays->elements = elements;
@@ -316,7 +316,7 @@ static double number(const char *text, const char *option)
 	double value = strtod(text, &end);
 
 	if (end == text || *end || !(value > 0)) {
-		fprintf(stderr, "adam: %s wants a number above 0, not '%s'\n", option, text);
+		fprintf(stderr, "adam: %s needs a number above 0, not '%s'\n", option, text);
 		exit(2);
 	}
 	return value;
@@ -349,7 +349,8 @@ int main(int argc, char **argv)
 		}
 	}
 	if (threads_max < 1 || threads_max > THREADS_MAX || elements < threads_max) {
-		fprintf(stderr, "adam: 1 to %u threads, and an element for each\n", THREADS_MAX);
+		fprintf(stderr, "adam: use 1 to %u threads, and at least one element per thread\n",
+			THREADS_MAX);
 		return 2;
 	}
 	make_arrays(&arrays, (size_t)elements);

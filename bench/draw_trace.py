@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Draws a stretch of a trace (nvswap bench --trace) as an SVG: each thread on a row, each worker on
-rows as thin as its queue is deep, and between them the transfers of tensors, packed as tight as
-they fit. It reads well on a light and on a dark page, whichever the viewer asks for.
+Draws part of a trace (nvswap bench --trace) as an SVG: a row for each thread, then the transfers of
+tensors, packed into as few lanes as possible, then a band for each worker with a lane for each place
+in its queue. The colours follow the viewer's light or dark mode.
 
     python3 bench/draw_trace.py step.json docs/trace.svg --ms 60
 """
@@ -16,14 +16,14 @@ from html import escape
 WIDTH, MARGIN, LABELS = 1000, 16, 128
 PLOT = WIDTH - LABELS - MARGIN
 THREAD_HEIGHT, LANE_HEIGHT, LANES_HEIGHT, GAP = 20, 5, 200, 10
-LETTER = 6.1  # the width of one, about
+LETTER = 6.1  # average width of a letter
 
-KINDS = {  # what it is called, and its colour on light and on dark
+KINDS = {  # label, colour in light mode, colour in dark mode
     "read": ("read", "#2f7fd1", "#5aa5ee"),
     "write": ("write", "#e07b1f", "#f09a4a"),
     "compute": ("computation", "#3c9a5f", "#57b97b"),
     "wait": ("waiting", "#e3a3a6", "#8f4a50"),
-    "caller": ("the caller's own span", "#8b7cc4", "#a99ae0"),
+    "caller": ("span of the caller", "#8b7cc4", "#a99ae0"),
 }
 
 STYLE = """
@@ -51,7 +51,7 @@ class Track:
 
 
 def read_tracks(path):
-    """The tracks by number, and the transfers of tensors."""
+    """The tracks in their order, and the transfers of tensors."""
     with open(path, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     tracks, tensors, begun = defaultdict(Track), [], {}
@@ -64,9 +64,9 @@ def read_tracks(path):
             kind = event["name"] if event["cat"] == "io" else event["cat"]
             tracks[event["tid"]].slices.append(
                 Slice(kind, event["name"], event["ts"], event["ts"] + event["dur"]))
-        elif event["ph"] == "b":
+        elif event["ph"] == "b" and event["cat"] == "tensor":
             begun[event["id"]] = event
-        elif event["ph"] == "e" and event["id"] in begun:
+        elif event["ph"] == "e" and event["cat"] == "tensor" and event["id"] in begun:
             begin = begun.pop(event["id"])
             tensors.append(Slice(begin["name"].split()[0], begin["name"], begin["ts"], event["ts"]))
     return sorted(tracks.values(), key=lambda track: track.order), tensors
@@ -78,7 +78,7 @@ def clipped(slices, begin, end):
 
 
 def packed(slices):
-    """Lanes in which nothing overlaps, as few as possible."""
+    """As few lanes as possible, in which no two slices overlap."""
     lanes = []
     for each in sorted(slices, key=lambda s: s.begin):
         for lane in lanes:
@@ -109,7 +109,7 @@ class Picture:
     def bars(self, slices, y, height):
         for each in slices:
             left, right = self.x(each.begin), self.x(each.end)
-            # A hair between neighbours, so that they can be told apart.
+            # A gap separates neighbours.
             width = max(right - left - (0.6 if right - left > 3 else 0), 0.4)
             self.paths[each.kind].append(
                 f"M{left:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z")
@@ -123,7 +123,7 @@ class Picture:
 
     def thread(self, track):
         self.back(THREAD_HEIGHT)
-        # What lies inside of something else comes later and covers it.
+        # Nested slices come later and are drawn over the outer ones.
         self.bars(track.slices, self.y, THREAD_HEIGHT)
         self.names(track.slices, self.y + 14)
         self.text(LABELS - 8, self.y + 14, track.name, ' text-anchor="end"')
@@ -174,7 +174,7 @@ class Picture:
 
 
 def slot_of(track):
-    """ "worker 0, slot 03" as its two halves; None where it is a thread."""
+    """("worker 0", "03") of the track "worker 0, slot 03"; None of a thread's track."""
     worker, comma, slot = track.name.partition(", slot ")
     return (worker, slot) if comma else None
 
@@ -203,11 +203,11 @@ def draw(tracks, tensors, begin, end):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", help="a file of nvswap's")
+    parser.add_argument("trace", help="a trace that nvswap wrote")
     parser.add_argument("picture", help="the SVG to write")
     parser.add_argument("--from-ms", type=float,
-                        help="where it begins; without, it is the middle of the trace")
-    parser.add_argument("--ms", type=float, help="how long it is; all of it without")
+                        help="where the part begins; without it the part is in the middle")
+    parser.add_argument("--ms", type=float, help="length of the part; without it, up to the end")
     args = parser.parse_args()
 
     tracks, tensors = read_tracks(args.trace)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a drive gives to a bare loop over one io_uring, with nothing of nvswap's in it: a registered
- * file, registered memory in huge pages, direct I/O, offsets in sequence. The floor that `make
- * bench` holds nvswap against beside fio. Prints JSON with fio's names for what both measure.
+ * Measures a drive with a bare io_uring loop that uses nothing of nvswap: a registered file,
+ * registered memory in huge pages, direct I/O, sequential offsets. `make bench` compares nvswap
+ * with it and with fio. Prints JSON with fio's names.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 
 #define HUGE_PAGE   (UINT64_C(2) << 20)
 #define HUGE_2M	    (21 << MAP_HUGE_SHIFT)
-#define MEMORY_MAX  (UINT64_C(1) << 30) /* the most that the kernel registers as one region */
+#define MEMORY_MAX  (UINT64_C(1) << 30) /* the kernel's limit for one registered region */
 #define NS_PER_S    UINT64_C(1000000000)
 #define REAPED_MOST 64
 
@@ -37,7 +37,7 @@ struct options {
 	uint64_t seconds, ramp;
 };
 
-/* One block of memory and the I/O that it is in. */
+/* A block of memory and its I/O. */
 struct slot {
 	unsigned char *memory;
 	bool writes;
@@ -49,8 +49,8 @@ struct loop {
 	int fd;
 	unsigned char *memory;
 	struct slot *slots;
-	uint64_t begun;	  /* I/Os so far */
-	uint64_t done[2]; /* bytes, by direction, since the ramp */
+	uint64_t begun;	  /* I/Os submitted */
+	uint64_t done[2]; /* bytes by direction, since the ramp */
 };
 
 static _Noreturn void fail(int error, const char *format, ...)
@@ -91,13 +91,13 @@ static unsigned char *map_memory(uint64_t nbytes)
 		memory += HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE;
 		madvise(memory, nbytes, MADV_HUGEPAGE);
 	}
-	/* Not zeros, which a drive may treat in a way of its own. */
+	/* Not zeros: drives may special-case them. */
 	for (uint64_t i = 0; i < nbytes; i++)
 		memory[i] = (unsigned char)(i * 131 >> 3);
 	return memory;
 }
 
-/* Blocks that were reserved and never written cost more than others, so all are written once. */
+/* Unwritten extents cost more than written ones, so every block is written once. */
 static void lay_out(struct loop *loop)
 {
 	const struct options *options = loop->options;
@@ -161,7 +161,7 @@ static void close_loop(struct loop *loop)
 
 /* ---- The loop */
 
-/* In rw every other I/O writes, half of the file away from what is read. */
+/* With rw every other I/O is a write, half a file away from the reads. */
 static void begin(struct loop *loop, struct slot *slot)
 {
 	const struct options *options = loop->options;
@@ -184,7 +184,7 @@ static void begin(struct loop *loop, struct slot *slot)
 	io_uring_sqe_set_data(sqe, slot);
 }
 
-/* Submits what was begun, waits for `least` and begins as many anew as came, if it goes on. */
+/* Submits, waits for `least` completions and, if it goes on, begins as many I/Os again. */
 static unsigned turn(struct loop *loop, unsigned least, bool goes_on)
 {
 	struct io_uring_cqe *cqes[REAPED_MOST];
@@ -210,7 +210,7 @@ static unsigned turn(struct loop *loop, unsigned least, bool goes_on)
 
 static void go_on_until(struct loop *loop, uint64_t end_ns)
 {
-	/* Waking up for every completion would cost processor time, and wins nothing. */
+	/* Waking up for every completion would cost processor time and gain nothing. */
 	unsigned least = (loop->options->depth + 7) / 8;
 
 	while (now_ns() < end_ns)
@@ -223,7 +223,7 @@ static void drain(struct loop *loop)
 		left -= turn(loop, 1, false);
 }
 
-/* ---- What comes out */
+/* ---- Output */
 
 static double seconds_of(const struct timeval *time)
 {
@@ -270,7 +270,7 @@ static void measure(struct loop *loop)
 static const char *const usage =
 	"usage: raw --file FILE [--size SIZE] [--rw read|write|rw] [--bs SIZE] [--iodepth N]\n"
 	"           [--seconds N] [--ramp N]\n"
-	"FILE is laid out if it is shorter than SIZE, overwritten, and left there.\n";
+	"FILE is extended to SIZE if it is shorter, overwritten, and kept.\n";
 
 static uint64_t number(const char *text, uint64_t least, uint64_t most)
 {
@@ -289,7 +289,7 @@ static uint64_t number(const char *text, uint64_t least, uint64_t most)
 		end++;
 	}
 	if (errno || end == text || *end || value < least || value > most)
-		fail(0, "%s: must be from %" PRIu64 " to %" PRIu64, text, least, most);
+		fail(0, "%s: must be %" PRIu64 " to %" PRIu64, text, least, most);
 	return value;
 }
 
@@ -298,7 +298,7 @@ static enum mode mode_of(const char *text)
 	for (unsigned i = 0; i < sizeof(mode_names) / sizeof(mode_names[0]); i++)
 		if (!strcmp(text, mode_names[i]))
 			return (enum mode)i;
-	fail(0, "%s: --rw is read, write or rw", text);
+	fail(0, "%s: --rw must be read, write or rw", text);
 }
 
 static struct options parse(int argc, char **argv)

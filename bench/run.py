@@ -3,13 +3,13 @@
 """
 Measures nvswap against fio and a bare io_uring loop on the same drive in the same run.
 
-In each round all take turns at the same work, with the same block size and depth, on files of the
-same size that have been written before. A ratio is that of figures of one round, and what is
-printed is the median over the rounds: the machine and the drive may drift from round to round, and
-these ratios don't. A goal that is missed is said, and never makes this program fail.
+In each round all do the same work in turn, with the same block size and depth, on files of the same
+size that were written before; nvswap bench --compare runs fio. Ratios are of figures of the same
+round, and the medians over the rounds are printed, since the machine and the drive may drift between
+rounds. A missed goal is printed and does not make this program fail.
 
-What is measured: tensors that are swapped (swap), Adam's arithmetic alone (adam), optimizer steps
-(step), and a model's forward and backward pass (params).
+The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), and a
+model's forward and backward pass (params).
 """
 import argparse
 import importlib.util
@@ -78,8 +78,7 @@ def options():
     for part in args.only:
         if part not in PARTS:
             parser.error(f"--only {part}: there are {', '.join(PARTS)}")
-    args.work = None  # where files and stores lie while this runs
-    args.huge = False  # fio's memory is explicit huge pages
+    args.work = None  # the directory of files and stores
     return args
 
 
@@ -104,16 +103,6 @@ def figures(report):
     return {"gb_s": nbytes / ms / 1e6, "cpu_ms_gib": cpu_ms / (nbytes / GIB)}
 
 
-def fio(args, rw, nbytes):
-    # nvswap's pool takes huge pages where there are some, so fio is given them too.
-    huge = ["--iomem=mmaphuge"] if args.huge else []
-    return figures(run([
-        "fio", "--name=floor", f"--filename={args.work}/floor", f"--size={nbytes}", f"--rw={rw}",
-        f"--bs={args.bs}", f"--iodepth={args.iodepth}", "--ioengine=io_uring", "--fixedbufs",
-        "--registerfiles", "--direct=1", "--scramble_buffers=0", "--thread", "--time_based",
-        "--ramp_time=1", f"--runtime={args.seconds}", "--output-format=json", *huge]))
-
-
 def raw(args, rw, nbytes):
     return figures(run([
         f"{args.build}/bench/raw", "--file", f"{args.work}/floor", "--size", nbytes, "--rw", rw,
@@ -126,11 +115,20 @@ def nvswap(args, mode, *more):
         "--iodepth", args.iodepth, "--output-format", "json", *more])
 
 
+def compared(args, mode, *more):
+    """nvswap's figures and fio's, of the same work in turn."""
+    row = nvswap(args, mode, "--compare", "--rounds", 1, "--ramp-time", 1, "--time-based",
+                 "--runtime", args.seconds, *more)["compare"][0]
+    return ({"gb_s": (row[who]["read"]["bw_bytes"] + row[who]["write"]["bw_bytes"]) / 1e9,
+             "cpu_ms_gib": row[who]["cpu_ms_per_gib"]} for who in ("nvswap", "fio"))
+
+
 def floors(args, part, rw, nbytes):
-    return {(part, rw, FIO): fio(args, rw, nbytes), (part, rw, RAW): raw(args, rw, nbytes)}
+    _, fio = compared(args, rw, "--size", nbytes)
+    return {(part, rw, FIO): fio, (part, rw, RAW): raw(args, rw, nbytes)}
 
 
-# ---- What rounds come to: keys are of (part, fio's mode, what); figures are by name
+# ---- Results of the rounds: keys are (part, fio's mode, what); figures are by name
 
 
 def median(rounds, key, figure):
@@ -161,7 +159,7 @@ def print_rows(heads, rows):
 
 
 def print_speeds(rounds, part, rw, title, whats):
-    """The floors, and what is held against the better of the two."""
+    """The floors, and ratios to the better of the two."""
     print_rows((title, "GB/s", "of the better floor", "CPU ms/GiB"), [
         (what, f"{median(rounds, (part, rw, what), 'gb_s'):.2f}",
          f"{of_floor(rounds, part, rw, what):.2f}",
@@ -177,16 +175,21 @@ def of_floor(rounds, part, rw, what):
 # ---- swap
 
 
+def swap_work(args, tensors, ioengine):
+    count, size = TENSORS[tensors]
+    return ["--tensors", count, "--tensor-size", size, "--pool", args.pool, "--ioengine", ioengine]
+
+
 def swap_round(args):
     results = {}
     for mode, rw in MODES.items():
-        results |= floors(args, "swap", rw, SWAP_BYTES)
-        for ioengine in ("io_uring", "libaio"):
-            for tensors, (count, size) in TENSORS.items():
-                results["swap", rw, f"{tensors}, {ioengine}"] = figures(nvswap(
-                    args, mode, "--tensors", count, "--tensor-size", size, "--pool", args.pool,
-                    "--ioengine", ioengine, "--ramp-loops", 2, "--time-based",
-                    "--runtime", args.seconds))
+        results["swap", rw, f"{BIG}, io_uring"], results["swap", rw, FIO] = compared(
+            args, mode, *swap_work(args, BIG, "io_uring"))
+        results["swap", rw, RAW] = raw(args, rw, SWAP_BYTES)
+        for tensors, ioengine in ((SMALL, "io_uring"), (BIG, "libaio"), (SMALL, "libaio")):
+            results["swap", rw, f"{tensors}, {ioengine}"] = figures(nvswap(
+                args, mode, *swap_work(args, tensors, ioengine), "--ramp-time", 1, "--time-based",
+                "--runtime", args.seconds))
     return results
 
 
@@ -255,7 +258,7 @@ def adam_goals(rounds):
 
 
 def step_figures(report):
-    """Of one step: milliseconds of the clock, bytes, processor time beside the updates'."""
+    """Of one step: milliseconds, bytes, and CPU time without the updates'."""
     step = report["jobs"][0]["step"]
     nbytes = step["read_bytes"] + step["written_bytes"]
     return {
@@ -271,7 +274,7 @@ def step_figures(report):
 
 
 def clipped_config(args):
-    """What the command has without a configuration, and clipping, for which it has no option."""
+    """The command's defaults, and clipping, for which it has no option."""
     return write_json(args, "clipped.json", {
         "bf16": {"enabled": True}, "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
@@ -292,7 +295,7 @@ def step_round(args):
 
 
 def add_step_ratios(results):
-    """Of the step with all on the drive, to what the drive and the computing take alone."""
+    """The step with all state on the drive, against the drive alone and the computing alone."""
     pipelined, resident = (results["step", "rw", what] for what in (PIPELINED, RESIDENT))
     io_ms = pipelined["nbytes"] / best_floor(results, "step", "rw") / 1e6
     pipelined["of_longer_alone"] = pipelined["ms"] / max(io_ms, resident["ms"])
@@ -333,7 +336,7 @@ def step_goals(rounds):
 
 
 def scaled_model(args):
-    """The model's shapes in their proportions, but for a drive and a time that are small."""
+    """A model of the same proportions that fits a small drive and a short time."""
     with open(MODEL, encoding="ascii") as file:
         model = json.load(file)
     numbers = {name: int(name.split(".")[2]) for name in model if name.startswith("model.layers.")}
@@ -352,7 +355,7 @@ def scaled_model(args):
 
 
 def params_config(args):
-    """Reads ahead what two layers have: with DeepSpeed's own bucket, a quarter of one."""
+    """Reads ahead two layers; DeepSpeed's default bucket holds a quarter of one."""
     return write_json(args, "params.json", {"bf16": {"enabled": True}, "zero_optimization": {
         "stage": 3, "stage3_prefetch_bucket_size": 5e8, "stage3_max_reuse_distance": 0,
         "offload_param": {"device": "nvme", "nvme_path": args.work, "max_in_cpu": 0}}})
@@ -404,10 +407,10 @@ def params_goals(rounds):
     ]
 
 
-# ---- All of it
+# ---- The whole
 
 
-PARTS = {  # measures a round, prints a table, holds against goals, and needs this much of the drive
+PARTS = {  # functions that measure a round, print and judge it; bytes needed on the drive
     "swap": (swap_round, swap_print, swap_goals, 2 * SWAP_BYTES),
     "adam": (adam_round, adam_print, adam_goals, 0),
     "step": (step_round, step_print, step_goals, 2 * STATE_BYTES),
@@ -415,14 +418,8 @@ PARTS = {  # measures a round, prints a table, holds against goals, and needs th
 }
 
 
-def huge_pages_free():
-    with open("/proc/meminfo", encoding="ascii") as file:
-        facts = dict(line.split(":") for line in file)
-    return int(facts["HugePages_Free"]) * int(facts["Hugepagesize"].split()[0]) * 1024
-
-
 def machine(args):
-    """The names that the kernel gives to the machine's parts, for the caption."""
+    """The machine and drive, for the caption."""
     info = run([
         f"{args.build}/nvswap", "info", "--nvme-path", args.work, "--output-format", "json"])
     where = info["paths"][0]
@@ -454,7 +451,7 @@ def check_room(args):
 
 
 def lay_out(args):
-    """One file, of which every measurement takes as much as it needs; all of it written."""
+    """Writes one file for all measurements of the raw loop."""
     nbytes = max(PARTS[part][3] for part in args.only) // 2
     if nbytes:
         raw(args, "write", nbytes)
@@ -492,9 +489,8 @@ def main():
         signal.signal(number, lambda *_: sys.exit("stopped by a signal"))
     os.makedirs(args.dir, mode=0o700, exist_ok=True)
     check_room(args)
-    # Whatever happens, files and stores go with this directory.
+    # All files and stores are removed with this directory.
     with tempfile.TemporaryDirectory(dir=args.dir, prefix="run-") as args.work:
-        args.huge = huge_pages_free() >= GIB // 2
         print_report(args, measure(args))
 
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A long run on a real drive: swaps in steps, optimizer steps, commits, and kept stores that are
- * closed and opened again, everything compared with what it must be. Between rounds it looks at
- * what the process and the stores take. The first quarter warms up; from there to the end open
- * files, threads and the stores' bytes must not change at all, and resident memory may not grow by
- * more than RSS_SLACK over the most of the warm-up (sanitizers keep memory of their own, so there
- * it is shown and not judged). Prints a table; exits with 1 where one of these grew.
+ * closed and reopened; all data is compared. Between rounds it samples the resources of the process
+ * and the stores. The first quarter is the warm-up. After it, open files, threads and the stores'
+ * bytes must not change, and resident memory must not exceed the warm-up's maximum by more than
+ * RSS_SLACK (not checked under sanitizers, which allocate memory themselves). Prints a table; exits
+ * with 1 if one of these grew.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -35,7 +35,7 @@
 #define TENSORS	    48
 #define GROUPS	    3
 #define GROUP_NUMEL 60000
-#define POOL_NUMEL  (2 * MIB) /* 8 MiB, which is less than all tensors have */
+#define POOL_NUMEL  (2 * MIB) /* 8 MiB, less than all tensors together */
 #define RSS_SLACK   (4 * MIB)
 #define SAMPLES_MAX 400
 #define TABLE_LINES 24u
@@ -56,10 +56,10 @@ struct soak {
 
 	struct nvs_engine *engine;
 	struct nvs_tensor *tensors[TENSORS];
-	uint64_t words[TENSORS];    /* of 8 bytes in a tensor, */
-	uint64_t versions[TENSORS]; /* which begin with this; 0: it has none */
+	uint64_t words[TENSORS];    /* 8-byte words per tensor */
+	uint64_t versions[TENSORS]; /* the tensor's first word; 0: no contents yet */
 
-	/* On the drive, and in host memory to be compared with. */
+	/* On the drive; and the reference, in host memory. */
 	struct nvs_optimizer *optimizer, *reference;
 	float *gradients[GROUPS], *found[2];
 
@@ -103,9 +103,9 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* ---- What it takes ---- */
+/* ---- Resources ---- */
 
-/* The lengths of all files below a directory. */
+/* The total length of all files below a directory. */
 static uint64_t bytes_below(int parent, const char *name)
 {
 	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -142,7 +142,7 @@ static uint64_t open_files(void)
 	return n;
 }
 
-/* Without those that the kernel keeps for io_uring, which come and go as it likes. */
+/* Without the kernel's io_uring threads, which come and go. */
 static uint64_t threads(void)
 {
 	DIR *directory = opendir("/proc/self/task");
@@ -302,7 +302,7 @@ static void optimizer_step(struct soak *soak, struct nvs_optimizer *optimizer)
 	must(soak, nvs_optimizer_step(optimizer, NULL, NULL, &soak->error), "a step");
 }
 
-/* Bit by bit. */
+/* Compares bit by bit. */
 static void compare_states(struct soak *soak, size_t group, enum nvs_optimizer_part part)
 {
 	const void *found, *due;
@@ -336,7 +336,7 @@ static void optimizer_round(struct soak *soak)
 		compare_states(soak, soak->rounds % GROUPS, (enum nvs_optimizer_part)part);
 }
 
-/* ---- From its beginning to its end ---- */
+/* ---- The run ---- */
 
 static void configure(struct soak *soak)
 {
@@ -371,7 +371,7 @@ static void configure(struct soak *soak)
 	}
 }
 
-#define ROUNDS_OPEN 2 /* between closing the stores and opening them again */
+#define ROUNDS_OPEN 2 /* rounds between reopening the stores */
 
 static void soak_for(struct soak *soak)
 {
@@ -385,7 +385,7 @@ static void soak_for(struct soak *soak)
 			swap_round(soak);
 			optimizer_round(soak);
 		}
-		/* At the same point of each round, so that what is open is the same. */
+		/* At the same point of each round, so that the same objects are open. */
 		if (now() - begun >= next) {
 			take_sample(soak, begun);
 			next += interval;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A training loop over a model that is larger than the pool its layers pass through: the next layer
- * is read and the last one written while this one is computed on. It knows what the weights must be
- * at the end, and exits with 1 if they are not.
+ * A training loop over a model larger than the pool: while one layer is computed, the next is read
+ * and the previous one written. At the end it compares every weight with the expected value, and
+ * exits with 1 if one differs.
  *
- *     train_loop DIRECTORY      the store lies under it, and is gone afterwards
+ *     train_loop DIRECTORY      makes its store there, and removes it
  */
 #include <nvswap.h>
 #include <stdio.h>
@@ -14,13 +14,13 @@ enum { LAYERS = 12, STEPS = 3, PARTS = 2 };
 static const char *const part_name[PARTS] = {"weight", "bias"};
 static const uint64_t part_numel[PARTS] = {1024 * 1024, 1023};
 
-/* What one would have in ds_config.json: a pool of five buffers, each with room for a layer. */
+/* As in ds_config.json: a pool of five buffers, each of which holds a layer. */
 static const char settings[] =
 	"{ \"aio\": { \"block_size\": 1048576, \"queue_depth\": 8, \"thread_count\": 1 },"
 	"  \"zero_optimization\": { \"offload_param\": {"
 	"      \"buffer_count\": 5, \"buffer_size\": 1100000, \"max_in_cpu\": 0 } } }";
 
-/* Each function below returns 0, or the negative errno of the call that *error tells about. */
+/* Each function below returns 0, or a negative errno with the reason in model->error. */
 struct model {
 	struct nvs_engine *engine;
 	struct nvs_tensor *layers[LAYERS][PARTS];
@@ -28,7 +28,7 @@ struct model {
 	uint64_t wrong;
 };
 
-/* In the order of use, so that what is used together lies together in the store. */
+/* Tensors registered together lie together in the store, so register them in the order of use. */
 static int register_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor_spec specs[PARTS];
@@ -41,7 +41,7 @@ static int register_layer(struct model *model, unsigned layer)
 	return nvs_register(model->engine, specs, PARTS, model->layers[layer], &model->error);
 }
 
-/* The first contents: memory of the pool, filled in, and let go of as dirty. */
+/* Leases memory in the pool for the first contents, and releases it as dirty. */
 static int initialise_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];
@@ -66,7 +66,7 @@ static int use_layer(struct model *model, unsigned layer)
 	return status ? status : nvs_wait(model->engine, tensors, PARTS, -1, &model->error);
 }
 
-/* Fetch, begin to fetch the next, compute, begin to write back. The computing here is to add 1. */
+/* Reads the layer, starts reading the next, computes (adds 1), and starts writing back. */
 static int train_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three optimizer steps over two groups of parameters whose fp32 state lies on the drive: gradients
- * and weights are bf16 in this program's memory, AdamW is the library's. What a step did, and how
- * much of the drive's time was hidden behind the arithmetic, is printed.
+ * Three AdamW steps over two groups of parameters whose fp32 state is on the drive. Weights and
+ * gradients are bf16 in this program's memory. Prints for each step what it moved, and how much of
+ * the I/O was hidden behind the arithmetic.
  *
- *     train_step DIRECTORY      the store lies under it, and is gone afterwards
+ *     train_step DIRECTORY      makes its store there, and removes it
  */
 #include <nvswap.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { GROUPS = 2, STEPS = 3 };
 static const char *const group_name[GROUPS] = {"decoder", "embedding"};
 static const uint64_t group_numel[GROUPS] = {8 * 1024 * 1024, 3 * 1024 * 1024 + 5};
 
-/* What one would have in ds_config.json. */
+/* As in ds_config.json. */
 static const char settings[] =
 	"{ \"bf16\": { \"enabled\": true }, \"gradient_clipping\": 1.0,"
 	"  \"optimizer\": { \"type\": \"AdamW\", \"params\": { \"lr\": 1e-3 } },"
@@ -49,8 +49,7 @@ static void free_model(struct model *model)
 	}
 }
 
-/* Each function below returns 0, or the negative errno of the call that model->error tells about.
- */
+/* Each function below returns 0, or a negative errno with the reason in model->error. */
 static int open_optimizer(struct model *model, const char *directory)
 {
 	struct nvs_error *error = &model->error;
@@ -72,7 +71,7 @@ static int open_optimizer(struct model *model, const char *directory)
 	return status;
 }
 
-/* Stands for a backward pass: every gradient is 0.5, or -0.5 where the element's number is odd. */
+/* In place of a backward pass: the gradient is 0.5 for even elements and -0.5 for odd ones. */
 static void backward(struct model *model)
 {
 	for (unsigned g = 0; g < GROUPS; g++)
@@ -119,13 +118,13 @@ static int train(struct model *model, const char *directory)
 		return status;
 	for (unsigned i = 0; i < STEPS && status == 0; i++)
 		status = step(model);
-	/* An error of the training is the one to tell about. */
+	/* An error in training takes precedence over one in closing. */
 	if (nvs_optimizer_close(model->optimizer, status ? NULL : &model->error) && status == 0)
 		status = model->error.code;
 	return status;
 }
 
-/* AdamW moves a weight against its gradient: down where the number is even, else up. */
+/* AdamW moves a weight against its gradient: even elements go down, odd ones up. */
 static uint64_t wrong_weights(const struct model *model)
 {
 	uint64_t wrong = 0;
@@ -150,7 +149,7 @@ int main(int argc, char **argv)
 	else if (train(&model, argv[1]))
 		fprintf(stderr, "train_step: %s\n", model.error.text);
 	else if (wrong_weights(&model))
-		fprintf(stderr, "train_step: %llu weights went the wrong way\n",
+		fprintf(stderr, "train_step: %llu weights moved in the wrong direction\n",
 			(unsigned long long)wrong_weights(&model));
 	else
 		status = 0;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Makes the shapes of well-known models from their published dimensions: a JSON file each, of the form
-of a safetensors header, one tensor in a line, in the order in which a forward pass uses them.
+Generates the shapes of well-known models from their published dimensions: one JSON file per model,
+in the form of a safetensors header, one tensor per line, in the order of a forward pass.
 
     make_models.py           writes the files beside this script
-    make_models.py --check   says whether they are what this script makes
+    make_models.py --check   fails if a file is out of date
 
-The number of tensors and of parameters that each model is known to have is checked either way.
+Both check the number of tensors and parameters against the published ones.
 """
 
 import json
@@ -19,7 +19,7 @@ DTYPE_BYTES = {"F32": 4, "BF16": 2}
 
 
 def gpt2(width, layers, vocabulary, positions):
-    """GPT-2: weights are (in, out), and the output layer is the embedding again."""
+    """GPT-2: weights are (in, out), and the output layer shares the embedding."""
     yield "wte.weight", [vocabulary, width]
     yield "wpe.weight", [positions, width]
     for n in range(layers):
@@ -44,7 +44,7 @@ def dense_mlp(width, inner):
 
 
 def experts_mlp(width, inner, experts):
-    """Mixtral's: a router, and experts that each are a dense MLP (w2 is the way down)."""
+    """Mixtral's: a router, and experts that are dense MLPs each (w2 projects down)."""
     yield "block_sparse_moe.gate.weight", [experts, width]
     for expert in range(experts):
         for name, shape in (("w1", [inner, width]), ("w2", [width, inner]), ("w3", [inner, width])):
@@ -91,16 +91,16 @@ MODELS = (
 
 
 def header(model, dtype, tensors, parameters, shapes):
-    """The text of the file; exits where the model is not the one that is known."""
+    """The text of the file; exits if the model differs from the published one."""
     entries, end, numel = {"__metadata__": {"model": model}}, 0, 0
     for name, shape in shapes:
         if name in entries:
-            sys.exit(f"{model}: {name} comes twice")
+            sys.exit(f"{model}: {name} appears twice")
         begin, numel = end, numel + math.prod(shape)
         end = begin + math.prod(shape) * DTYPE_BYTES[dtype]
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
     if (len(entries) - 1, numel) != (tensors, parameters):
-        sys.exit(f"{model}: {len(entries) - 1} tensors and {numel} parameters were made, "
+        sys.exit(f"{model}: {len(entries) - 1} tensors and {numel} parameters were generated, "
                  f"but it has {tensors} and {parameters}")
     lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -118,7 +118,7 @@ def main():
         elif not path.exists() or path.read_text() != text:
             stale.append(path.name)
     if stale:
-        sys.exit(f"{', '.join(stale)}: not what make_models.py makes; run it")
+        sys.exit(f"{', '.join(stale)}: out of date: run make_models.py")
 
 
 if __name__ == "__main__":
