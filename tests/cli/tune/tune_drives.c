@@ -210,23 +210,85 @@ struct drive {
 	int error;
 };
 
-/* So many blocks at its best, and eight times what the queues hold. */
-#define BLOCKS_COUNTED 96
+/* I/Os counted, besides eight times what the queues hold. */
+#define IOS_COUNTED   96
+#define IN_FLIGHT_MAX 256
 
-static struct known know(struct drive_load *load, const struct drive_kind *kind,
-			 const struct tune_point *point)
+/* I/Os in flight. They complete in the order of submission, since they share one bus. */
+struct flights {
+	const struct drive_kind *kind;
+	const struct tune_point *point;
+	struct {
+		uint64_t due_ns;
+		unsigned worker;
+	} ring[IN_FLIGHT_MAX];
+	uint64_t bus_free_ns, submitted, completed;
+};
+
+static bool writes_next(const struct flights *flights)
 {
-	uint64_t in_flight = (uint64_t)point->queue_depth * point->thread_count;
-	uint64_t counted = (BLOCKS_COUNTED + 8 * in_flight) * point->block_size;
-	uint64_t for_ns = moving_at(kind->bytes_per_s, counted);
-	uint64_t from = virtual_ns(load);
-	struct known known;
-	struct nvs_error error;
+	enum tune_objective objective = flights->kind->objective;
 
-	SUCCEEDS(tune_workload_measure(load, point, kind->objective, for_ns, &known.sample, &error),
-		 &error);
-	known.beside_ns = virtual_ns(load) - from - known.sample.ns;
-	/* Latencies are of the real clock, so they follow from Little's law here. */
+	return objective == TUNE_WRITE || (objective == TUNE_SWAP && flights->submitted % 2);
+}
+
+/* The service time is that of struct sim_drive with moving_ns. */
+static void submit(struct flights *flights, uint64_t now, unsigned worker)
+{
+	const struct drive_kind *kind = flights->kind;
+	size_t at = flights->submitted % IN_FLIGHT_MAX;
+	unsigned in_service = (unsigned)(flights->submitted - flights->completed) + 1;
+
+	assert_true(in_service <= IN_FLIGHT_MAX);
+	flights->bus_free_ns = longer(flights->bus_free_ns, now) +
+			       kind->moving_ns(NULL, writes_next(flights),
+					       flights->point->block_size, in_service);
+	flights->ring[at].due_ns = flights->bus_free_ns + kind->latency_ns;
+	flights->ring[at].worker = worker;
+	flights->submitted++;
+}
+
+/* Completes n I/Os, each followed by the next of its worker: at once, or with overlap_events off
+ * when all of that worker have completed. Returns the time of the last. */
+static uint64_t complete(struct flights *flights, uint64_t n)
+{
+	const struct tune_point *point = flights->point;
+	unsigned in_flight[IN_FLIGHT_MAX] = {0};
+	uint64_t now = 0;
+
+	for (uint64_t i = flights->completed; i < flights->submitted; i++)
+		in_flight[flights->ring[i % IN_FLIGHT_MAX].worker]++;
+	while (n--) {
+		size_t at = flights->completed++ % IN_FLIGHT_MAX;
+		unsigned worker = flights->ring[at].worker;
+
+		now = flights->ring[at].due_ns;
+		in_flight[worker]--;
+		if (!point->overlap_events && in_flight[worker])
+			continue;
+		do
+			submit(flights, now, worker);
+		while (++in_flight[worker] < point->queue_depth);
+	}
+	return now;
+}
+
+/* What the workload measures, computed: with threads it would depend on the scheduler. */
+static struct known know(const struct drive_kind *kind, const struct tune_point *point)
+{
+	struct flights flights = {.kind = kind, .point = point};
+	uint64_t in_flight = (uint64_t)point->queue_depth * point->thread_count;
+	uint64_t n = (IOS_COUNTED / in_flight + 8) * in_flight;
+	uint64_t from, to;
+	struct known known = {0};
+
+	for (uint64_t i = 0; i < in_flight; i++)
+		submit(&flights, 0, (unsigned)(i % point->thread_count));
+	from = complete(&flights, in_flight);
+	to = complete(&flights, n);
+	known.sample.bytes_per_s = (double)(n * point->block_size) * 1e9 / (double)(to - from);
+	known.beside_ns = from + flights.ring[(flights.submitted - 1) % IN_FLIGHT_MAX].due_ns - to;
+	/* By Little's law. */
 	known.sample.p50_ns = (uint64_t)(1e9 * (double)(in_flight * point->block_size) /
 					 known.sample.bytes_per_s);
 	known.sample.p99_ns = known.sample.p50_ns * 3 / 2;
@@ -272,29 +334,22 @@ static void each_point(const struct drive *drive,
 	}
 }
 
-/* No drive here minds whether I/Os are submitted one by one: that is measured once for both. */
-static void know_point(const struct drive *drive, const struct tune_point *point, void *load)
+static void know_point(const struct drive *drive, const struct tune_point *point, void *arg)
 {
-	struct tune_point at_once = *point;
-
-	at_once.single_submit = false;
-	*known_of(drive, point) = point->single_submit ? *known_of(drive, &at_once)
-						       : know(load, drive->kind, point);
+	(void)arg;
+	*known_of(drive, point) = know(drive->kind, point);
 }
 
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space)
 {
 	struct drive *drive = calloc(1, sizeof(*drive));
-	struct drive_load load;
 
 	MUST(drive && space->nioengines == 1);
 	*drive = (struct drive){.kind = kind, .space = *space};
 	drive->n = (size_t)4 * space->nblock_sizes * space->nqueue_depths * space->nthread_counts;
 	drive->known = calloc(drive->n, sizeof(*drive->known));
 	MUST(drive->known);
-	drive_load_open(&load, kind, space);
-	each_point(drive, know_point, &load);
-	drive_load_close(&load);
+	each_point(drive, know_point, NULL);
 	return drive;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drives of several kinds to tune for, in virtual time. Each point is measured once, by the
- * workload of the tuner over the aio layer on a simulated drive; the rounds of a search are that,
- * with noise, and take virtual time.
+ * Drives of several kinds to tune for, in virtual time. The rate of each point is computed; the
+ * rounds of a search are that, with noise, and take virtual time. A struct drive_load runs the
+ * workload of the tuner over the aio layer on a simulated drive of the same kind.
  */
 #ifndef TESTS_CLI_TUNE_TUNE_DRIVES_H
 #define TESTS_CLI_TUNE_TUNE_DRIVES_H
@@ -47,7 +47,7 @@ enum drive_temper {
 
 struct drive;
 
-/* Every point of the space is measured, in the objective of the kind. */
+/* The rates of every point of the space are computed, for the objective of the kind. */
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space);
 void drive_close(struct drive *drive);
 /* Begins anew: the clock, and the noise from a seed: the standard deviation of a round, as a share.
