@@ -47,12 +47,12 @@ EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
 DOCS_SOURCES := $(wildcard scripts/*.c)
-HEADERS := $(wildcard include/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
+HEADERS := $(wildcard include/*.h include/nvswap/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
 C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(BENCH_SOURCES) \
 	$(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
 
 # The version is written in the public header alone.
-VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap.h)
+VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap/version.h)
 SONAME := libnvswap.so.$(firstword $(subst ., ,$(VERSION)))
 SOFILE := libnvswap.so.$(VERSION)
 
@@ -318,13 +318,15 @@ cppcheck: ## cppcheck
 
 # Every public function gets a manual page that includes libnvswap.3.
 FUNCTIONS = $(shell sed -n 's/^NVS_API \([A-Za-z0-9_ *]*[ *]\)\(nvs_[a-z0-9_]*\).*/\2/p' \
-	include/nvswap.h)
+	include/nvswap/*.h)
 
 install: all ## install into PREFIX (/usr/local), below DESTDIR
 	install -d '$(DESTDIR)$(BINDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(INCLUDEDIR)' \
-		'$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(COMPLETIONDIR)'
+		'$(DESTDIR)$(INCLUDEDIR)/nvswap' '$(DESTDIR)$(MANDIR)/man1' \
+		'$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(COMPLETIONDIR)'
 	install -m 755 $(BUILD)/nvswap '$(DESTDIR)$(BINDIR)'
 	install -m 644 include/nvswap.h '$(DESTDIR)$(INCLUDEDIR)'
+	install -m 644 include/nvswap/*.h '$(DESTDIR)$(INCLUDEDIR)/nvswap'
 	install -m 644 $(BUILD)/libnvswap.a '$(DESTDIR)$(LIBDIR)'
 	install -m 755 $(BUILD)/$(SOFILE) '$(DESTDIR)$(LIBDIR)'
 	ln -sf $(SOFILE) '$(DESTDIR)$(LIBDIR)/$(SONAME)'
@@ -346,6 +348,7 @@ uninstall: ## remove what install put there
 		'$(DESTDIR)$(LIBDIR)/$(SONAME)' '$(DESTDIR)$(LIBDIR)/$(SOFILE)' \
 		'$(DESTDIR)$(LIBDIR)/pkgconfig/nvswap.pc' '$(DESTDIR)$(MANDIR)/man1/nvswap.1' \
 		'$(DESTDIR)$(MANDIR)/man3/libnvswap.3' '$(DESTDIR)$(COMPLETIONDIR)/nvswap'
+	rm -rf '$(DESTDIR)$(INCLUDEDIR)/nvswap'
 	for f in $(FUNCTIONS); do rm -f '$(DESTDIR)$(MANDIR)/man3/'$$f.3; done
 
 clean: ## remove the build directory

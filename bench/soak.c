@@ -201,13 +201,13 @@ static void open_engine(struct soak *soak)
 	struct nvs_tensor_spec specs[TENSORS];
 	char names[TENSORS][16];
 
-	must(soak, nvs_open(&soak->engine, &soak->config, NVS_OFFLOAD_PARAM, &soak->error),
+	must(soak, nvs_engine_open(&soak->engine, &soak->config, NVS_OFFLOAD_PARAM, &soak->error),
 	     "opening the engine");
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U64, soak->words[i]};
 	}
-	must(soak, nvs_register(soak->engine, specs, TENSORS, soak->tensors, &soak->error),
+	must(soak, nvs_tensor_register(soak->engine, specs, TENSORS, soak->tensors, &soak->error),
 	     "registering");
 }
 
@@ -215,9 +215,9 @@ static void close_engine(struct soak *soak)
 {
 	struct nvs_engine_stats stats;
 
-	nvs_get_stats(soak->engine, &stats);
+	nvs_engine_get_stats(soak->engine, &stats);
 	soak->moved += stats.swapped_in + stats.swapped_out;
-	must(soak, nvs_close(soak->engine, &soak->error), "closing the engine");
+	must(soak, nvs_engine_close(soak->engine, &soak->error), "closing the engine");
 }
 
 static void compare(const struct soak *soak, size_t i, const uint64_t *data)
@@ -240,27 +240,29 @@ static void use_tensor(struct soak *soak, size_t i)
 	bool first = !soak->versions[i], change = first || next_random(&soak->random) % 2;
 
 	if (first) {
-		must(soak, nvs_lease(soak->engine, tensor, 1, -1, &soak->error), "leasing");
+		must(soak, nvs_tensor_pin(soak->engine, tensor, 1, -1, &soak->error), "leasing");
 	} else {
-		must(soak, nvs_swap_in(soak->engine, tensor, 1, -1, &soak->error), "swapping in");
-		must(soak, nvs_wait(soak->engine, tensor, 1, -1, &soak->error), "waiting");
-		compare(soak, i, nvs_data(*tensor));
+		must(soak, nvs_tensor_swap_in(soak->engine, tensor, 1, -1, &soak->error),
+		     "swapping in");
+		must(soak, nvs_tensor_wait(soak->engine, tensor, 1, -1, &soak->error), "waiting");
+		compare(soak, i, nvs_tensor_data(*tensor));
 	}
 	if (change)
-		make(soak, i, nvs_data(*tensor));
+		make(soak, i, nvs_tensor_data(*tensor));
 	must(soak,
-	     nvs_release(soak->engine, tensor, 1, change ? NVS_DIRTY : NVS_CLEAN, &soak->error),
+	     nvs_tensor_release(soak->engine, tensor, 1, change ? NVS_DIRTY : NVS_CLEAN,
+				&soak->error),
 	     "releasing");
 }
 
 static void swap_round(struct soak *soak)
 {
-	must(soak, nvs_step_begin(soak->engine, &soak->error), "beginning a step");
+	must(soak, nvs_engine_step_begin(soak->engine, &soak->error), "beginning a step");
 	for (size_t i = 0; i < TENSORS; i++)
 		use_tensor(soak, i);
-	must(soak, nvs_step_end(soak->engine, NULL, &soak->error), "ending a step");
+	must(soak, nvs_engine_step_end(soak->engine, NULL, &soak->error), "ending a step");
 	if (soak->rounds % 2)
-		must(soak, nvs_commit(soak->engine, &soak->error), "committing");
+		must(soak, nvs_engine_commit(soak->engine, &soak->error), "committing");
 }
 
 /* ---- Optimizer steps ---- */
@@ -272,7 +274,7 @@ static struct nvs_optimizer *open_optimizer(struct soak *soak, enum nvs_device d
 	struct nvs_optimizer *optimizer;
 	char names[GROUPS][16];
 
-	config.optimizer.device = device;
+	config.offload[NVS_OFFLOAD_OPTIMIZER].device = device;
 	config.keep = device == NVS_DEVICE_NVME;
 	for (size_t i = 0; i < GROUPS; i++) {
 		snprintf(names[i], sizeof(names[i]), "g%zu", i);
@@ -287,7 +289,7 @@ static void close_optimizer(struct soak *soak)
 {
 	struct nvs_engine_stats stats;
 
-	nvs_get_stats(nvs_optimizer_engine(soak->optimizer), &stats);
+	nvs_engine_get_stats(nvs_optimizer_engine(soak->optimizer), &stats);
 	soak->moved += stats.swapped_in + stats.swapped_out;
 	must(soak, nvs_optimizer_close(soak->optimizer, &soak->error), "closing the optimizer");
 }
@@ -346,16 +348,20 @@ static void configure(struct soak *soak)
 	config->verify = config->keep = true;
 	config->aio.block_size = 128 * KIB;
 	config->param_dtype = NVS_F32;
-	config->param.buffer_count = 1;
-	config->param.buffer_size = POOL_NUMEL;
-	config->param.max_in_cpu = POOL_NUMEL / 2;
+	config->offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
+	config->offload[NVS_OFFLOAD_PARAM].buffer_size = POOL_NUMEL;
+	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = POOL_NUMEL / 2;
 	config->sub_group_size = GROUP_NUMEL;
-	config->optimizer.buffer_count = 1;
-	config->optimizer.buffer_size = GROUP_NUMEL;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = GROUP_NUMEL;
 	config->optimizer_threads = 1;
-	must(soak, nvs_config_set_paths(&config->param, &soak->directory, 1, &soak->error),
+	must(soak,
+	     nvs_config_set_paths(&config->offload[NVS_OFFLOAD_PARAM], &soak->directory, 1,
+				  &soak->error),
 	     "the directory");
-	must(soak, nvs_config_set_paths(&config->optimizer, &soak->directory, 1, &soak->error),
+	must(soak,
+	     nvs_config_set_paths(&config->offload[NVS_OFFLOAD_OPTIMIZER], &soak->directory, 1,
+				  &soak->error),
 	     "the directory");
 	for (size_t i = 0; i < TENSORS; i++)
 		soak->words[i] = 1 + next_random(&soak->random) % (64 * KIB);

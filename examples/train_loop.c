@@ -38,32 +38,33 @@ static int register_layer(struct model *model, unsigned layer)
 		snprintf(names[p], sizeof(names[p]), "layer.%u.%s", layer, part_name[p]);
 		specs[p] = (struct nvs_tensor_spec){names[p], NVS_F32, part_numel[p]};
 	}
-	return nvs_register(model->engine, specs, PARTS, model->layers[layer], &model->error);
+	return nvs_tensor_register(model->engine, specs, PARTS, model->layers[layer],
+				   &model->error);
 }
 
 /* Leases memory in the pool for the first contents, and releases it as dirty. */
 static int initialise_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];
-	int status = nvs_lease(model->engine, tensors, PARTS, -1, &model->error);
+	int status = nvs_tensor_pin(model->engine, tensors, PARTS, -1, &model->error);
 
 	if (status)
 		return status;
 	for (unsigned p = 0; p < PARTS; p++) {
-		float *value = nvs_data(tensors[p]);
+		float *value = nvs_tensor_data(tensors[p]);
 
 		for (uint64_t i = 0; i < part_numel[p]; i++)
 			value[i] = (float)(layer + i % 1000);
 	}
-	return nvs_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
+	return nvs_tensor_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
 }
 
 static int use_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];
-	int status = nvs_swap_in(model->engine, tensors, PARTS, -1, &model->error);
+	int status = nvs_tensor_swap_in(model->engine, tensors, PARTS, -1, &model->error);
 
-	return status ? status : nvs_wait(model->engine, tensors, PARTS, -1, &model->error);
+	return status ? status : nvs_tensor_wait(model->engine, tensors, PARTS, -1, &model->error);
 }
 
 /* Reads the layer, starts reading the next, computes (adds 1), and starts writing back. */
@@ -75,17 +76,17 @@ static int train_layer(struct model *model, unsigned layer)
 
 	if (status)
 		return status;
-	if (nvs_prefetch(model->engine, next, PARTS, &model->error) < 0)
+	if (nvs_tensor_prefetch(model->engine, next, PARTS, &model->error) < 0)
 		return model->error.code;
 
 	for (unsigned p = 0; p < PARTS; p++) {
-		float *value = nvs_data(tensors[p]);
+		float *value = nvs_tensor_data(tensors[p]);
 
 		for (uint64_t i = 0; i < part_numel[p]; i++)
 			value[i] += 1;
 	}
-	status = nvs_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
-	return status ? status : nvs_swap_out(model->engine, tensors, PARTS, &model->error);
+	status = nvs_tensor_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
+	return status ? status : nvs_tensor_swap_out(model->engine, tensors, PARTS, &model->error);
 }
 
 static int check_layer(struct model *model, unsigned layer)
@@ -96,12 +97,12 @@ static int check_layer(struct model *model, unsigned layer)
 	if (status)
 		return status;
 	for (unsigned p = 0; p < PARTS; p++) {
-		const float *value = nvs_data(tensors[p]);
+		const float *value = nvs_tensor_data(tensors[p]);
 
 		for (uint64_t i = 0; i < part_numel[p]; i++)
 			model->wrong += value[i] != (float)(layer + i % 1000 + STEPS);
 	}
-	return nvs_release(model->engine, tensors, PARTS, NVS_CLEAN, &model->error);
+	return nvs_tensor_release(model->engine, tensors, PARTS, NVS_CLEAN, &model->error);
 }
 
 static int for_each_layer(struct model *model, int (*visit)(struct model *, unsigned layer))
@@ -125,7 +126,7 @@ static int train(struct model *model)
 	if (status == 0)
 		status = for_each_layer(model, check_layer);
 
-	nvs_get_stats(model->engine, &stats);
+	nvs_engine_get_stats(model->engine, &stats);
 	printf("%s: %.1f MiB of tensors through a pool of %.1f MiB, %.1f MiB out, %.1f MiB in\n",
 	       stats.aio.ioengine, (double)stats.tensor_bytes / 0x1p20,
 	       (double)stats.pool.bytes / 0x1p20, (double)stats.swapped_out / 0x1p20,
@@ -142,9 +143,10 @@ static int open_engine(struct model *model, const char *directory)
 	nvs_config_init(&config);
 	status = nvs_config_parse(&config, settings, sizeof(settings) - 1, "settings", error);
 	if (status == 0)
-		status = nvs_config_set_paths(&config.param, &directory, 1, error);
+		status = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], &directory, 1,
+					      error);
 	if (status == 0)
-		status = nvs_open(&model->engine, &config, NVS_OFFLOAD_PARAM, error);
+		status = nvs_engine_open(&model->engine, &config, NVS_OFFLOAD_PARAM, error);
 	nvs_config_free(&config);
 	return status;
 }
@@ -161,7 +163,7 @@ int main(int argc, char **argv)
 	status = open_engine(&model, argv[1]);
 	if (status == 0) {
 		status = train(&model);
-		if (nvs_close(model.engine, status ? NULL : &model.error) && status == 0)
+		if (nvs_engine_close(model.engine, status ? NULL : &model.error) && status == 0)
 			status = model.error.code;
 	}
 	if (status) {

@@ -63,7 +63,8 @@ static int open_optimizer(struct model *model, const char *directory)
 	nvs_config_init(&config);
 	status = nvs_config_parse(&config, settings, sizeof(settings) - 1, "settings", error);
 	if (status == 0)
-		status = nvs_config_set_paths(&config.optimizer, &directory, 1, error);
+		status = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_OPTIMIZER], &directory, 1,
+					      error);
 	if (status == 0)
 		status = nvs_optimizer_open(&model->optimizer, &config, groups, GROUPS, NULL,
 					    error);

@@ -87,9 +87,9 @@ static void check_accepted(const struct nvs_config *config)
 	for (unsigned i = 0; i < config_key_count; i++)
 		check_key(config, &config_keys[i]);
 	assert(!config->fp16.enabled || !config->bf16_enabled);
-	if (config->param.device != NVS_DEVICE_NONE)
+	if (config->offload[NVS_OFFLOAD_PARAM].device != NVS_DEVICE_NONE)
 		assert(nvs_config_pool_bytes(config, NVS_OFFLOAD_PARAM) <= INT64_MAX);
-	if (config->optimizer.device != NVS_DEVICE_NONE)
+	if (config->offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		assert(nvs_config_pool_bytes(config, NVS_OFFLOAD_OPTIMIZER) <= INT64_MAX);
 }
 
@@ -117,15 +117,23 @@ static void check_same(const struct nvs_config *a, const struct nvs_config *b)
 {
 	struct nvs_config x = *a, y = *b;
 
-	assert(a->param.npaths == b->param.npaths && a->optimizer.npaths == b->optimizer.npaths);
-	for (unsigned i = 0; i < a->param.npaths; i++)
-		assert(!strcmp(a->param.nvme_path[i], b->param.nvme_path[i]));
-	for (unsigned i = 0; i < a->optimizer.npaths; i++)
-		assert(!strcmp(a->optimizer.nvme_path[i], b->optimizer.nvme_path[i]));
-	memset(x.param.nvme_path, 0, sizeof(x.param.nvme_path));
-	memset(y.param.nvme_path, 0, sizeof(y.param.nvme_path));
-	memset(x.optimizer.nvme_path, 0, sizeof(x.optimizer.nvme_path));
-	memset(y.optimizer.nvme_path, 0, sizeof(y.optimizer.nvme_path));
+	assert(a->offload[NVS_OFFLOAD_PARAM].npaths == b->offload[NVS_OFFLOAD_PARAM].npaths &&
+	       a->offload[NVS_OFFLOAD_OPTIMIZER].npaths ==
+		       b->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
+	for (unsigned i = 0; i < a->offload[NVS_OFFLOAD_PARAM].npaths; i++)
+		assert(!strcmp(a->offload[NVS_OFFLOAD_PARAM].nvme_path[i],
+			       b->offload[NVS_OFFLOAD_PARAM].nvme_path[i]));
+	for (unsigned i = 0; i < a->offload[NVS_OFFLOAD_OPTIMIZER].npaths; i++)
+		assert(!strcmp(a->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[i],
+			       b->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[i]));
+	memset(x.offload[NVS_OFFLOAD_PARAM].nvme_path, 0,
+	       sizeof(x.offload[NVS_OFFLOAD_PARAM].nvme_path));
+	memset(y.offload[NVS_OFFLOAD_PARAM].nvme_path, 0,
+	       sizeof(y.offload[NVS_OFFLOAD_PARAM].nvme_path));
+	memset(x.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path, 0,
+	       sizeof(x.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path));
+	memset(y.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path, 0,
+	       sizeof(y.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path));
 	/* A name is compared up to its end: what stood behind it is left there. */
 	assert(!strcmp(x.adam.type, y.adam.type));
 	memset(x.adam.type, 0, sizeof(x.adam.type));

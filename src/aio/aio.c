@@ -439,8 +439,8 @@ static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 		}
 }
 
-int nvs_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
-	       struct nvs_error *error)
+int nvs_aio_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+		   struct nvs_error *error)
 {
 	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
@@ -533,8 +533,8 @@ static int wait_for_last(struct nvs_aio *aio, struct nvs_transfer *const *transf
 	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;
 }
 
-int nvs_transfer_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
-		      int timeout_ms, struct nvs_error *error)
+int nvs_aio_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+		 int timeout_ms, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc = 0;

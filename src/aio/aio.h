@@ -36,7 +36,7 @@ int transfer_error(const struct nvs_transfer *transfer, const char *subject,
 
 /*
  * Receives the completed transfers of aio_submit_list(), linked by state.next, one batch per reap.
- * Called in the worker's thread without locks; nvs_transfer_wait() is not woken for them.
+ * Called in the worker's thread without locks; nvs_aio_wait() is not woken for them.
  */
 typedef void aio_completed_fn(void *arg, struct nvs_transfer *list);
 /* Some of these transfers exceeded io_timeout_ms. Called without locks in the watch thread;
@@ -51,7 +51,7 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. */
 int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error);
-/* nvs_submit() for valid transfers linked by state.next; they complete through the callback. */
+/* nvs_aio_submit() for valid transfers linked by state.next; they complete through the callback. */
 void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list);
 
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */

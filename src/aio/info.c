@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nvs_machine_info(): the topology layer's facts, and which I/O engines work. */
+/* nvs_machine_get_info(): the topology layer's facts, and which I/O engines work. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static void choose(struct nvs_machine_info *info)
 	}
 }
 
-int nvs_machine_info(struct nvs_machine_info *info, struct nvs_error *error)
+int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 {
 	/* Each field reports its own failure, so the call itself can't fail. */
 	(void)error;

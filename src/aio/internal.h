@@ -146,7 +146,7 @@ struct nvs_aio {
 
 	pthread_mutex_t lock;
 	pthread_cond_t work;   /* idle workers wait here */
-	pthread_cond_t done;   /* nvs_transfer_wait() waits here */
+	pthread_cond_t done;   /* nvs_aio_wait() waits here */
 	pthread_cond_t synced; /* a worker has reached the epoch or opened its queue */
 	struct fifo todo[2];   /* transfers with unclaimed bytes, by direction */
 	unsigned idle;

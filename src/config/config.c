@@ -27,7 +27,7 @@ void nvs_config_init(struct nvs_config *config)
 	config->param_dtype = NVS_F32;
 	for (unsigned i = 0; i < config_key_count; i++)
 		config_key_set_default(&config_keys[i], config);
-	config->param.ratio = 1;
+	config->offload[NVS_OFFLOAD_PARAM].ratio = 1;
 	config_derive(config);
 }
 
@@ -35,10 +35,12 @@ void nvs_config_free(struct nvs_config *config)
 {
 	if (!config)
 		return;
-	paths_free(config->param.nvme_path, config->param.npaths);
-	paths_free(config->optimizer.nvme_path, config->optimizer.npaths);
-	config->param.npaths = 0;
-	config->optimizer.npaths = 0;
+	paths_free(config->offload[NVS_OFFLOAD_PARAM].nvme_path,
+		   config->offload[NVS_OFFLOAD_PARAM].npaths);
+	paths_free(config->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path,
+		   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
+	config->offload[NVS_OFFLOAD_PARAM].npaths = 0;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].npaths = 0;
 }
 
 /* For the blocks whose paths the file sets, frees those of `config`: the copy on failure, the
@@ -46,9 +48,11 @@ void nvs_config_free(struct nvs_config *config)
 static void drop_paths(const struct reader *r, struct nvs_config *config)
 {
 	if (r->new_param_paths)
-		paths_free(config->param.nvme_path, config->param.npaths);
+		paths_free(config->offload[NVS_OFFLOAD_PARAM].nvme_path,
+			   config->offload[NVS_OFFLOAD_PARAM].npaths);
 	if (r->new_optimizer_paths)
-		paths_free(config->optimizer.nvme_path, config->optimizer.npaths);
+		paths_free(config->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path,
+			   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
 }
 
 int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes, const char *name,

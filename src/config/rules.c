@@ -80,8 +80,7 @@ static uint64_t cache_bytes(const struct nvs_config *config, enum nvs_block bloc
 
 static uint64_t buffer_bytes(const struct nvs_config *config, enum nvs_block block)
 {
-	const struct nvs_offload_config *offload = block == NVS_OFFLOAD_PARAM ? &config->param
-									      : &config->optimizer;
+	const struct nvs_offload_config *offload = &config->offload[block];
 	uint64_t nbytes;
 
 	if (__builtin_mul_overflow(offload->buffer_size, offload->buffer_count, &nbytes) ||
@@ -104,7 +103,7 @@ static int cache_is_countable(struct reader *r)
 {
 	const struct json_value *at = seen_at(r, offsetof(struct nvs_config, optimizer_max_in_cpu));
 
-	if (r->config.optimizer.device == NVS_DEVICE_NONE ||
+	if (r->config.offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NONE ||
 	    nvs_config_pool_bytes(&r->config, NVS_OFFLOAD_OPTIMIZER) <= INT64_MAX)
 		return 0;
 	return reader_complain(
@@ -117,16 +116,18 @@ static int cache_is_countable(struct reader *r)
 static int buffers_are_countable(struct reader *r, enum nvs_block block)
 {
 	bool param = block == NVS_OFFLOAD_PARAM;
-	const struct nvs_offload_config *offload = param ? &r->config.param : &r->config.optimizer;
-	size_t size = param ? offsetof(struct nvs_config, param.buffer_size)
+	const struct nvs_offload_config *offload = &r->config.offload[block];
+	size_t size = param ? offsetof(struct nvs_config, offload[NVS_OFFLOAD_PARAM].buffer_size)
 			    : offsetof(struct nvs_config, sub_group_size);
 	const struct json_value *at = seen_at(r, size);
 
 	if (offload->device == NVS_DEVICE_NONE || buffer_bytes(&r->config, block) <= INT64_MAX)
 		return 0;
 	if (!at)
-		at = seen_at(r, param ? offsetof(struct nvs_config, param.buffer_count)
-				      : offsetof(struct nvs_config, optimizer.buffer_count));
+		at = seen_at(r, param ? offsetof(struct nvs_config,
+						 offload[NVS_OFFLOAD_PARAM].buffer_count)
+				      : offsetof(struct nvs_config,
+						 offload[NVS_OFFLOAD_OPTIMIZER].buffer_count));
 	return reader_complain(
 		r, at ? &at->place : NULL,
 		param ? "offload_param.buffer_size" : "zero_optimization.sub_group_size",
@@ -140,7 +141,7 @@ static int buffers_are_countable(struct reader *r, enum nvs_block block)
 
 void config_derive(struct nvs_config *config)
 {
-	struct nvs_offload_config *optimizer = &config->optimizer;
+	struct nvs_offload_config *optimizer = &config->offload[NVS_OFFLOAD_OPTIMIZER];
 
 	config->param_dtype = config->bf16_enabled   ? NVS_BF16
 			      : config->fp16.enabled ? NVS_F16
@@ -166,9 +167,10 @@ int rules_apply(struct reader *r, enum nvs_dtype was)
 	config_derive(&r->config);
 	if (grad_follows)
 		r->config.grad_accum_dtype = r->config.param_dtype;
-	result = nvme_has_path(r, BLOCK_PARAM, &r->config.param);
+	result = nvme_has_path(r, BLOCK_PARAM, &r->config.offload[NVS_OFFLOAD_PARAM]);
 	if (!result)
-		result = nvme_has_path(r, BLOCK_OPTIMIZER, &r->config.optimizer);
+		result = nvme_has_path(r, BLOCK_OPTIMIZER,
+				       &r->config.offload[NVS_OFFLOAD_OPTIMIZER]);
 	if (!result)
 		result = buffers_are_countable(r, NVS_OFFLOAD_PARAM);
 	if (!result)

@@ -96,9 +96,10 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	int rc;
 
 	if (!tile->valid) {
-		rc = nvs_lease(optimizer->engine, &tile->tensor, 1, -1, error);
+		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, error);
 		if (!rc)
-			memset(nvs_data(tile->tensor), 0, optimizer->tile_numel * STATE_BYTES);
+			memset(nvs_tensor_data(tile->tensor), 0,
+			       optimizer->tile_numel * STATE_BYTES);
 		return rc;
 	}
 	return engine_pin(optimizer->engine, tile->tensor, error);
@@ -120,12 +121,12 @@ static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enu
 			return rc;
 		if (n > numel - *added)
 			n = numel - *added;
-		optimizer->kernel->add((char *)nvs_data(tile->tensor) + within * size,
+		optimizer->kernel->add((char *)nvs_tensor_data(tile->tensor) + within * size,
 				       optimizer->gradient_dtype,
 				       data + *added * nvs_dtype_size(dtype), dtype, n);
 		tile->valid = true;
 		*added += n;
-		rc = nvs_release(optimizer->engine, &tile->tensor, 1, NVS_DIRTY, error);
+		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, NVS_DIRTY, error);
 		if (rc)
 			return rc;
 	}
@@ -163,9 +164,9 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients)
 {
 	/* Releasing a lease clean discards the new contents; the old ones are never read again. */
-	if (!nvs_lease(optimizer->engine, &gradients->tensor, 1, 0, NULL))
-		nvs_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
-	nvs_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
+	if (!nvs_tensor_pin(optimizer->engine, &gradients->tensor, 1, 0, NULL))
+		nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
+	nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
 	gradients->valid = false;
 }
 
@@ -178,8 +179,9 @@ static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *t
 	tile->valid = false;
 	nvs_tensor_get_info(optimizer->engine, tile->tensor, &info);
 	/* Only a resident tile has memory to release. */
-	if (info.state == NVS_RESIDENT && !nvs_lease(optimizer->engine, &tile->tensor, 1, 0, NULL))
-		nvs_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN, NULL);
+	if (info.state == NVS_RESIDENT &&
+	    !nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, 0, NULL))
+		nvs_tensor_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN, NULL);
 }
 
 void gradients_clear(struct nvs_optimizer *optimizer)
@@ -220,7 +222,7 @@ const char *gradients_at(const struct nvs_optimizer *optimizer, const struct seg
 	tile = &optimizer->gradients[segment->at / optimizer->gradient_numel];
 	if (!tile->valid)
 		return (const char *)optimizer->zeros;
-	return (const char *)nvs_data(tile->tensor) +
+	return (const char *)nvs_tensor_data(tile->tensor) +
 	       segment->at % optimizer->gradient_numel * nvs_dtype_size(*dtype);
 }
 
@@ -286,7 +288,7 @@ static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t e
 static void read_ahead(struct nvs_optimizer *optimizer, size_t i)
 {
 	if (i < optimizer->ngradients && optimizer->gradients[i].valid)
-		nvs_prefetch(optimizer->engine, &optimizer->gradients[i].tensor, 1, NULL);
+		nvs_tensor_prefetch(optimizer->engine, &optimizer->gradients[i].tensor, 1, NULL);
 }
 
 int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error *error)
@@ -313,7 +315,8 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 		read_ahead(optimizer, i + 1);
 		sum_range(optimizer, from, end < optimizer->flat ? end : optimizer->flat, sum);
 		if (valid)
-			rc = nvs_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN, error);
+			rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN,
+						error);
 		if (rc)
 			return rc;
 	}

@@ -66,7 +66,7 @@ static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, stru
 {
 	const struct nvs_tensor_spec spec = {.name = NAME, .dtype = NVS_U8, .numel = numel};
 
-	return nvs_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
+	return nvs_tensor_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
 }
 
 static bool is_header(const struct header *header, uint64_t nbytes)
@@ -82,10 +82,11 @@ static bool is_header(const struct header *header, uint64_t nbytes)
 static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	void *data = optimizer->header;
-	int rc = nvs_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
+	int rc = nvs_tensor_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1,
+				       error);
 
 	if (!rc)
-		rc = nvs_wait(optimizer->engine, &optimizer->header_tensor, 1, -1, error);
+		rc = nvs_tensor_wait(optimizer->engine, &optimizer->header_tensor, 1, -1, error);
 	if (!rc && !is_header(optimizer->header, optimizer->header_bytes))
 		rc = error_about(error, -EUCLEAN, NAME, 0, 0,
 				 "the optimizer's header in the kept store is invalid: "
@@ -182,9 +183,9 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		struct nvs_tensor *tensor = optimizer->tiles[i].tensor;
 		void *state = tile_part(optimizer, i, NVS_MASTER);
 
-		rc = nvs_swap_in_to(optimizer->engine, &tensor, &state, 1, error);
+		rc = nvs_tensor_swap_in_to(optimizer->engine, &tensor, &state, 1, error);
 		if (!rc)
-			rc = nvs_wait(optimizer->engine, &tensor, 1, -1, error);
+			rc = nvs_tensor_wait(optimizer->engine, &tensor, 1, -1, error);
 	}
 	return rc;
 }
@@ -259,9 +260,9 @@ static void fill_header(const struct nvs_optimizer *optimizer, struct header *he
 static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, const void *data,
 		      struct nvs_error *error)
 {
-	int rc = nvs_swap_out_from(optimizer->engine, &tensor, &data, 1, error);
+	int rc = nvs_tensor_swap_out_from(optimizer->engine, &tensor, &data, 1, error);
 
-	return rc ? rc : nvs_wait(optimizer->engine, &tensor, 1, -1, error);
+	return rc ? rc : nvs_tensor_wait(optimizer->engine, &tensor, 1, -1, error);
 }
 
 static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *error)
@@ -288,8 +289,8 @@ static int release_held(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 		if (!tile->held)
 			continue;
-		rc = nvs_release(optimizer->engine, &tile->tensor, 1,
-				 tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
+		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1,
+					tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
 		tile->held = rc;
 		tile->released = !rc;
 	}
@@ -343,7 +344,7 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	if (!rc)
 		rc = write_outside(optimizer, error);
 	if (!rc)
-		rc = nvs_commit(optimizer->engine, error);
+		rc = nvs_engine_commit(optimizer->engine, error);
 	hold_again(optimizer, !rc);
 	return rc;
 }

@@ -145,7 +145,9 @@ static void place_groups(struct nvs_optimizer *optimizer)
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		struct group *group = &optimizer->groups[i];
 
-		if (!host && (double)offloaded >= optimizer->config.optimizer.ratio * (double)all) {
+		if (!host &&
+		    (double)offloaded >=
+			    optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio * (double)all) {
 			host = true;
 			at = round_up(at, optimizer->tile_numel);
 			optimizer->noffloaded = at / optimizer->tile_numel;
@@ -177,7 +179,7 @@ static int map_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 				   "no memory for the %s of state that offload_optimizer.ratio "
 				   "%g leaves in host memory: raise it",
 				   size_text(optimizer->host_bytes, text),
-				   optimizer->config.optimizer.ratio);
+				   optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio);
 	madvise(host, optimizer->host_bytes, MADV_HUGEPAGE);
 	optimizer->host = host;
 	return 0;
@@ -264,7 +266,7 @@ float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_op
 {
 	uint64_t nbytes = optimizer->tile_numel * STATE_BYTES;
 	char *state = tile < optimizer->noffloaded
-			      ? nvs_data(optimizer->tiles[tile].tensor)
+			      ? nvs_tensor_data(optimizer->tiles[tile].tensor)
 			      : optimizer->host + (tile - optimizer->noffloaded) * nbytes;
 
 	assert(state);

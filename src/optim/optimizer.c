@@ -41,7 +41,7 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 {
 	const struct nvs_config *config = &optimizer->config;
 	uint64_t need = (optimizer->ncached + 2) * tile_numel * STATE_BYTES;
-	uint64_t step = config->optimizer.buffer_count * sizeof(float);
+	uint64_t step = config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count * sizeof(float);
 
 	return error_about(error, code, "buffer_count", 0, 0,
 			   "a pool of offload_optimizer.buffer_count %u x "
@@ -49,8 +49,8 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 			   " x 4 bytes does not hold two tiles of %" PRIu64
 			   " elements beside the cache: set sub_group_size to %" PRIu64
 			   " elements or more",
-			   config->optimizer.buffer_count, config->sub_group_size, tile_numel,
-			   (need + step - 1) / step);
+			   config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count,
+			   config->sub_group_size, tile_numel, (need + step - 1) / step);
 }
 
 /* Gradients are divided by the scale in fp32. */
@@ -88,10 +88,11 @@ static int check_values(const struct nvs_config *config, struct nvs_error *error
 		return error_about(error, -EINVAL, "data_types.grad_accum_dtype", 0, 0,
 				   "gradients are accumulated in F32, BF16 or F16, not %s",
 				   nvs_dtype_name(dtype));
-	if (!(config->optimizer.ratio >= 0 && config->optimizer.ratio <= 1))
+	if (!(config->offload[NVS_OFFLOAD_OPTIMIZER].ratio >= 0 &&
+	      config->offload[NVS_OFFLOAD_OPTIMIZER].ratio <= 1))
 		return error_about(error, -EINVAL, "offload_optimizer.ratio", 0, 0,
 				   "offload_optimizer.ratio is %g: allowed are 0 to 1",
-				   config->optimizer.ratio);
+				   config->offload[NVS_OFFLOAD_OPTIMIZER].ratio);
 	if (!(config->gradient_clipping >= 0))
 		return error_about(error, -EINVAL, "gradient_clipping", 0, 0,
 				   "gradient_clipping is %g: allowed are 0 (none) and above",
@@ -111,8 +112,8 @@ static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config 
 
 	if (nvs_config_pool_bytes(config, NVS_OFFLOAD_OPTIMIZER) <= most)
 		return;
-	config->optimizer.buffer_count = 1;
-	config->optimizer.buffer_size = most / sizeof(float);
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = most / sizeof(float);
 	config->optimizer_max_in_cpu = 0;
 }
 
@@ -121,7 +122,8 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 {
 	struct nvs_config config = *given;
 
-	if (!layout_tile_numel(optimizer) && config.optimizer.device != NVS_DEVICE_NONE)
+	if (!layout_tile_numel(optimizer) &&
+	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
 	limit_pool(optimizer, &config);
 	return engine_open_with(&optimizer->engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg,
@@ -159,7 +161,7 @@ static int register_some(struct nvs_optimizer *optimizer, const char *what, uint
 			.name = names[i], .dtype = dtype, .numel = nbytes / nvs_dtype_size(dtype)};
 	}
 	if (specs && names)
-		rc = nvs_register(optimizer->engine, specs, n, tensors, error);
+		rc = nvs_tensor_register(optimizer->engine, specs, n, tensors, error);
 	else
 		error_set(error, rc, "out of memory for %zu tiles", optimizer->ntiles);
 	free(specs);
@@ -224,7 +226,7 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
 	struct nvs_engine_stats stats;
 
-	nvs_get_stats(optimizer->engine, &stats);
+	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
 	if (optimizer->config.optimizer_max_in_cpu >= offloaded_numel(optimizer) &&
@@ -286,7 +288,7 @@ static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *
 		rc = header_adopt(optimizer, error);
 	if (!rc)
 		rc = open_threads(optimizer, error);
-	if (!rc && !config->optimizer.fast_init)
+	if (!rc && !config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
 		rc = init_tiles(optimizer, error);
 	return rc;
 }
@@ -299,7 +301,7 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	/* The state was committed already; don't commit a part of a later step. */
 	if (optimizer->engine)
 		engine_abandon(optimizer->engine);
-	rc = nvs_close(optimizer->engine, error);
+	rc = nvs_engine_close(optimizer->engine, error);
 	/* The drive hangs and may still access our memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;
@@ -327,9 +329,11 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	if (!optimizer)
 		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
 	optimizer->config = *config;
-	optimizer->config.optimizer.npaths = optimizer->config.param.npaths = 0;
+	optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].npaths =
+		optimizer->config.offload[NVS_OFFLOAD_PARAM].npaths = 0;
 	optimizer->config.adam.adam_w_mode |= !strcasecmp(config->adam.type, "AdamW");
-	optimizer->keep = config->keep && config->optimizer.device == NVS_DEVICE_NVME;
+	optimizer->keep = config->keep &&
+			  config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME;
 	optimizer->gradient_dtype = config->grad_accum_dtype;
 	optimizer->kernel = kernel_best();
 	optimizer->scaler = scaler_init(&config->fp16);

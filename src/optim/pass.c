@@ -142,7 +142,7 @@ static void stop_sharing(struct pass *pass, struct gradient_tile *gradients, boo
  */
 static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
 {
-	int rc = nvs_wait(pass->optimizer->engine, &gradients->tensor, 1, -1, NULL);
+	int rc = nvs_tensor_wait(pass->optimizer->engine, &gradients->tensor, 1, -1, NULL);
 
 	/* If the drive hangs, it is still pinned. */
 	stop_sharing(pass, gradients, !rc || rc == -ETIMEDOUT);
@@ -170,13 +170,13 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 		count_hit(pass, tile);
 		first = tile->held || tile->fresh;
 		if (first && !tile->held)
-			rc = nvs_lease(engine, tensors, 1, -1, error);
+			rc = nvs_tensor_pin(engine, tensors, 1, -1, error);
 	}
 	if (rc || first == n)
 		return rc;
-	rc = nvs_swap_in(engine, tensors + first, n - first, -1, error);
+	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, error);
 	if (rc && first && !tile->held)
-		nvs_release(engine, tensors, 1, NVS_CLEAN, NULL);
+		nvs_tensor_release(engine, tensors, 1, NVS_CLEAN, NULL);
 	return rc;
 }
 
@@ -217,13 +217,13 @@ static void drop_gradients(struct pass *pass, size_t tile)
 static int write_tile(struct pass *pass, struct tile *tile, struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
-	int rc = nvs_release(engine, &tile->tensor, 1, NVS_DIRTY, error);
+	int rc = nvs_tensor_release(engine, &tile->tensor, 1, NVS_DIRTY, error);
 
 	tile->held = tile->changed = false;
 	if (!rc)
-		rc = nvs_swap_out(engine, &tile->tensor, 1, error);
-	if (!rc && !pass->optimizer->config.optimizer.pipeline_write)
-		rc = nvs_wait(engine, &tile->tensor, 1, -1, error);
+		rc = nvs_tensor_swap_out(engine, &tile->tensor, 1, error);
+	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
+		rc = nvs_tensor_wait(engine, &tile->tensor, 1, -1, error);
 	return rc;
 }
 
@@ -244,7 +244,8 @@ static int finish(struct pass *pass, size_t i, struct nvs_error *error)
 	if (pass->kind->writes)
 		tile->held = tile->changed = true;
 	else if (!tile->held)
-		rc = nvs_release(pass->optimizer->engine, &tile->tensor, 1, NVS_CLEAN, error);
+		rc = nvs_tensor_release(pass->optimizer->engine, &tile->tensor, 1, NVS_CLEAN,
+					error);
 	return rc;
 }
 
@@ -295,14 +296,15 @@ static bool front_is_open(struct pass *pass)
 	if (pass->front_taken)
 		return true;
 	/* Without pipeline_write, each tile is computed and written before the next. */
-	if (pass->rc || (pass->nactive && !optimizer->config.optimizer.pipeline_write))
+	if (pass->rc ||
+	    (pass->nactive && !optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write))
 		return false;
 	if (!pass->front_landed) {
 		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
-		rc = nvs_wait(optimizer->engine, tensors, n, 0, NULL);
+		rc = nvs_tensor_wait(optimizer->engine, tensors, n, 0, NULL);
 		/* An overdue tile may have landed between the two calls. */
 		if (rc && rc != -EAGAIN)
-			rc = nvs_wait(optimizer->engine, tensors, n, 0, &error);
+			rc = nvs_tensor_wait(optimizer->engine, tensors, n, 0, &error);
 		if (rc && rc != -EAGAIN)
 			fail(pass, rc, &error);
 		pass->front_landed = !rc;
@@ -408,7 +410,8 @@ static void wait_for_work(struct pass *pass)
 	struct nvs_optimizer *optimizer = pass->optimizer;
 	uint64_t from = clock_ns(), to;
 	bool open = pass->front < pass->nfetched && !pass->front_landed && !pass->front_awaited &&
-		    (!pass->nactive || optimizer->config.optimizer.pipeline_write);
+		    (!pass->nactive ||
+		     optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write);
 	struct nvs_tensor *tensors[2];
 	unsigned n;
 
@@ -417,7 +420,7 @@ static void wait_for_work(struct pass *pass)
 		pass->front_awaited = true;
 		pthread_mutex_unlock(&pass->lock);
 		/* The thread that takes the tile checks the result. */
-		nvs_wait(optimizer->engine, tensors, n, -1, NULL);
+		nvs_tensor_wait(optimizer->engine, tensors, n, -1, NULL);
 		pthread_mutex_lock(&pass->lock);
 		pass->front_awaited = false;
 		pthread_cond_broadcast(&pass->work);
@@ -460,7 +463,7 @@ static bool may_fetch(struct pass *pass)
 	bool may;
 
 	pthread_mutex_lock(&pass->lock);
-	while (!pass->optimizer->config.optimizer.pipeline_read && !pass->rc &&
+	while (!pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read && !pass->rc &&
 	       (pass->front < pass->nfetched || pass->nactive))
 		pthread_cond_wait(&pass->progress, &pass->lock);
 	may = !pass->rc;

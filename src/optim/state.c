@@ -111,7 +111,7 @@ static int pin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_error 
 		return 0;
 	}
 	if (tile->fresh) {
-		rc = nvs_lease(optimizer->engine, &tile->tensor, 1, -1, error);
+		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, error);
 		if (!rc)
 			init_slice(optimizer, i, 0, optimizer->tile_numel);
 		return rc;
@@ -133,10 +133,10 @@ static int end_tile(struct nvs_optimizer *optimizer, size_t i, bool changed,
 		tile->changed |= changed;
 		return 0;
 	}
-	rc = nvs_release(optimizer->engine, &tile->tensor, 1, changed ? NVS_DIRTY : NVS_CLEAN,
-			 error);
+	rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1,
+				changed ? NVS_DIRTY : NVS_CLEAN, error);
 	/* Only held tiles and gradients stay in the pool. */
-	return rc ? rc : nvs_swap_out(optimizer->engine, &tile->tensor, 1, error);
+	return rc ? rc : nvs_tensor_swap_out(optimizer->engine, &tile->tensor, 1, error);
 }
 
 /* Reads (to != NULL) or writes a run of one part of a group's state. */

@@ -117,13 +117,13 @@ static void make_room(struct nvs_optimizer *optimizer)
 	struct nvs_engine_stats stats;
 	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
 
-	nvs_get_stats(optimizer->engine, &stats);
+	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes - stats.pool.used;
 	for (size_t i = 0; i < n && room < POOL_TILES * tile; i++) {
 		struct gradient_tile *last = &optimizer->gradients[reverse ? i : n - 1 - i];
 
 		if (last->valid && is_idle(optimizer, last->tensor, &dirty) &&
-		    !nvs_swap_out(optimizer->engine, &last->tensor, 1, NULL))
+		    !nvs_tensor_swap_out(optimizer->engine, &last->tensor, 1, NULL))
 			room += tile;
 	}
 }
@@ -136,7 +136,8 @@ static int write_again(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++)
 		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
-			rc = nvs_swap_out(optimizer->engine, &optimizer->offloaded[i], 1, error);
+			rc = nvs_tensor_swap_out(optimizer->engine, &optimizer->offloaded[i], 1,
+						 error);
 	return rc;
 }
 
@@ -176,7 +177,7 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 	struct nvs_tensor *tensors[READ_AHEAD];
 	size_t n = 0, last = optimizer->noffloaded - 1;
 
-	if (!optimizer->config.optimizer.pipeline_read)
+	if (!optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read)
 		return;
 	for (size_t i = 0; i < optimizer->noffloaded && n < READ_AHEAD; i++) {
 		size_t at = optimizer->walks & 1 ? last - i : i;
@@ -187,7 +188,7 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 			tensors[n++] = tile->tensor;
 	}
 	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
-	nvs_prefetch(optimizer->engine, tensors, n, NULL);
+	nvs_tensor_prefetch(optimizer->engine, tensors, n, NULL);
 }
 
 /* Computes the norm and the factor for gradients. */
@@ -291,7 +292,7 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	int rc = 0;
 
 	optimizer->sum_ns = optimizer->sum_cpu_ns = 0;
-	nvs_get_stats(optimizer->engine, &from);
+	nvs_engine_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
 	if (!optimizer->unfinished)
 		rc = begin(optimizer, options, result, error);
@@ -299,7 +300,7 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 		rc = update_all(optimizer, &figures, error);
 	if (!rc && !result->skipped)
 		rc = end(optimizer);
-	nvs_get_stats(optimizer->engine, &to);
+	nvs_engine_get_stats(optimizer->engine, &to);
 	result->step = optimizer->step;
 	if (!result->skipped) {
 		result->norm = optimizer->step_norm;

@@ -40,7 +40,7 @@ struct member {
 /*
  * Opens and locks member `index` of `members` (the ones before it are open, the ones after it
  * zeroed) and reads its label. Data that is not nvswap's is refused and left unchanged. Errors as
- * nvs_open; call member_close after an error too.
+ * nvs_engine_open; call member_close after an error too.
  */
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		const struct nvs_log *log, struct nvs_error *error);

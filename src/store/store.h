@@ -24,7 +24,7 @@ struct store_options {
 /*
  * Creates or reopens the store and locks it. A directory gets nvswap/rank<N>/ (mode 0700) with the
  * file `data` and, if kept, two manifests (mode 0600). Symbolic links are not followed. Errors as
- * nvs_open.
+ * nvs_engine_open.
  */
 int store_open(struct store **store, struct nvs_aio *aio, const struct store_options *options,
 	       struct nvs_error *error);

@@ -130,7 +130,7 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 	}
 }
 
-int nvs_commit(struct nvs_engine *engine, struct nvs_error *error)
+int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
 

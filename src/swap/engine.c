@@ -19,7 +19,7 @@
 static const struct nvs_offload_config *block_of(const struct nvs_config *config,
 						 enum nvs_block block)
 {
-	return block == NVS_OFFLOAD_PARAM ? &config->param : &config->optimizer;
+	return &config->offload[block];
 }
 
 static const char *name_of(enum nvs_block block)
@@ -214,7 +214,7 @@ static void set_budgets(struct nvs_engine *engine, const struct nvs_config *conf
 {
 	bool param = block == NVS_OFFLOAD_PARAM;
 
-	engine->max_in_cpu = param ? config->param.max_in_cpu : UINT64_MAX;
+	engine->max_in_cpu = param ? config->offload[NVS_OFFLOAD_PARAM].max_in_cpu : UINT64_MAX;
 	engine->prefetch_bucket_size = param ? config->prefetch_bucket_size : UINT64_MAX;
 	engine->max_live = param ? config->max_live_parameters : UINT64_MAX;
 	engine->max_reuse_distance = param ? config->max_reuse_distance : UINT64_MAX;
@@ -254,13 +254,13 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 	return 0;
 }
 
-int nvs_open(struct nvs_engine **engine, const struct nvs_config *config, enum nvs_block block,
-	     struct nvs_error *error)
+int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
+		    enum nvs_block block, struct nvs_error *error)
 {
 	return engine_open_with(engine, config, block, NULL, NULL, error);
 }
 
-int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
+int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
 
@@ -271,7 +271,7 @@ int nvs_close(struct nvs_engine *engine, struct nvs_error *error)
 	rc = drain_all(engine, error);
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc && engine->keep && !engine->abandoned)
-		rc = nvs_commit(engine, error);
+		rc = nvs_engine_commit(engine, error);
 	/* The drive hangs: the kernel may still write to the memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;
@@ -310,7 +310,7 @@ struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine)
 	return engine->aio;
 }
 
-void nvs_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
+void nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
 {
 	*stats = (struct nvs_engine_stats){.direct = store_direct(engine->store)};
 	nvs_aio_get_stats(engine->aio, &stats->aio);

@@ -33,8 +33,8 @@ static void lend(struct nvs_tensor *tensor, const void *data)
 	tensor->data = (char *)(uintptr_t)data;
 }
 
-int nvs_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-		      const void *const *data, size_t n, struct nvs_error *error)
+int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			     const void *const *data, size_t n, struct nvs_error *error)
 {
 	struct nvs_transfer *list = NULL;
 	int rc;
@@ -95,8 +95,8 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 	pthread_mutex_unlock(&engine->lock);
 }
 
-int nvs_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors, void *const *data,
-		   size_t n, struct nvs_error *error)
+int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			  void *const *data, size_t n, struct nvs_error *error)
 {
 	struct nvs_transfer *list = NULL;
 	int rc;

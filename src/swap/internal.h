@@ -35,12 +35,12 @@ struct nvs_tensor {
 	uint64_t committed; /* the one of the two that the manifest names; or NOWHERE */
 	uint64_t place;	    /* the one that its transfer reads or writes */
 
-	enum nvs_state state;
+	enum nvs_tensor_state state;
 	char *data;	   /* in the pool, or external memory being read or written; else NULL */
 	uint32_t uses;	   /* pins: swap_in or lease calls without their release */
 	bool dirty;	   /* the pool's contents are newer than the drive's */
 	bool has_contents; /* the drive has contents */
-	bool leased;	   /* pinned by nvs_lease, contents not released yet */
+	bool leased;	   /* pinned by nvs_tensor_pin, contents not released yet */
 	bool external;	   /* in flight from or to external memory */
 	int unreported; /* error of a failed write from external memory that no call returned; or 0
 			 */

@@ -311,14 +311,14 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	return rc;
 }
 
-int nvs_lease(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-	      int timeout_ms, struct nvs_error *error)
+int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   int timeout_ms, struct nvs_error *error)
 {
 	return begin_use(engine, tensors, n, false, timeout_ms, error);
 }
 
-int nvs_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		int timeout_ms, struct nvs_error *error)
+int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       int timeout_ms, struct nvs_error *error)
 {
 	return begin_use(engine, tensors, n, true, timeout_ms, error);
 }
@@ -371,8 +371,8 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 	return 0;
 }
 
-long nvs_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		  struct nvs_error *error)
+long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct nvs_error *error)
 {
 	struct nvs_transfer *list = NULL;
 	long rc;
@@ -443,8 +443,8 @@ static struct nvs_transfer *after_release(struct nvs_engine *engine)
 	return list;
 }
 
-int nvs_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		enum nvs_how how, struct nvs_error *error)
+int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       enum nvs_how how, struct nvs_error *error)
 {
 	struct nvs_transfer *list = NULL;
 	int rc;
@@ -518,8 +518,8 @@ static struct nvs_transfer *swap_out(struct nvs_engine *engine, struct nvs_tenso
 	return runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
 }
 
-int nvs_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		 struct nvs_error *error)
+int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			struct nvs_error *error)
 {
 	struct nvs_transfer *list = NULL;
 	int rc;
@@ -562,8 +562,8 @@ static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, 
 	return rc;
 }
 
-int nvs_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
-	     struct nvs_error *error)
+int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    int timeout_ms, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms), from_ns = 0;
 	int rc = 0;
@@ -601,17 +601,17 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
 {
-	int rc = nvs_swap_in(engine, &tensor, 1, -1, error);
+	int rc = nvs_tensor_swap_in(engine, &tensor, 1, -1, error);
 
 	if (rc)
 		return rc;
-	rc = nvs_wait(engine, &tensor, 1, -1, error);
+	rc = nvs_tensor_wait(engine, &tensor, 1, -1, error);
 	if (rc)
 		engine_unpin(engine, tensor);
 	return rc;
 }
 
-void *nvs_data(const struct nvs_tensor *tensor)
+void *nvs_tensor_data(const struct nvs_tensor *tensor)
 {
 	return tensor->external ? NULL : tensor->data;
 }

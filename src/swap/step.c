@@ -73,7 +73,7 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 	if (!step->begun)
 		return;
 	for (size_t i = 0; i < n; i++) {
-		enum nvs_state state = tensors[i]->state;
+		enum nvs_tensor_state state = tensors[i]->state;
 		bool found = state == NVS_RESIDENT || state == NVS_WRITING;
 
 		plan_access(engine, tensors[i], contents);
@@ -170,7 +170,7 @@ static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 	trace_call(engine->trace, call, clock_ns(), &(struct trace_subject){.name = ""});
 }
 
-int nvs_step_begin(struct nvs_engine *engine, struct nvs_error *error)
+int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct step *step = &engine->step;
 	struct nvs_transfer *list = NULL;
@@ -193,13 +193,14 @@ int nvs_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
-int nvs_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
+int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&engine->lock);
 	if (!engine->step.begun) {
-		rc = error_set(error, -EBUSY, "no step has begun: call nvs_step_begin first");
+		rc = error_set(error, -EBUSY,
+			       "no step has begun: call nvs_engine_step_begin first");
 	} else {
 		if (io)
 			report(engine, io);

@@ -9,12 +9,12 @@
 #include "topo/topo.h"
 
 struct engine_ops;
-/* For tests: nvs_open with this I/O engine instead of the configured one. */
+/* For tests: nvs_engine_open with this I/O engine instead of the configured one. */
 int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config,
 		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
 		     struct nvs_error *error);
 
-/* Makes nvs_close skip the commit, which leaves a kept store as a crash would. */
+/* Makes nvs_engine_close skip the commit, which leaves a kept store as a crash would. */
 void engine_abandon(struct nvs_engine *engine);
 
 /* The machine's topology, and the NUMA node of the pool (-1: none). */

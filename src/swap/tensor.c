@@ -287,8 +287,8 @@ static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors
 	}
 }
 
-int nvs_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
-		 struct nvs_tensor **tensors, struct nvs_error *error)
+int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+			struct nvs_tensor **tensors, struct nvs_error *error)
 {
 	size_t done = 0;
 	int rc;
@@ -314,7 +314,7 @@ int nvs_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs,
 	return rc;
 }
 
-struct nvs_tensor *nvs_find(struct nvs_engine *engine, const char *name)
+struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 {
 	struct nvs_tensor *tensor;
 
@@ -358,8 +358,8 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor_free(tensor);
 }
 
-int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-	       struct nvs_error *error)
+int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		      struct nvs_error *error)
 {
 	int rc;
 
@@ -381,7 +381,7 @@ int nvs_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 
 /* ---- Information ---- */
 
-const char *nvs_state_name(enum nvs_state state)
+const char *nvs_tensor_state_name(enum nvs_tensor_state state)
 {
 	static const char *const names[] = {[NVS_EMPTY] = "empty",
 					    [NVS_ON_DRIVE] = "on drive",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvs_advise: rules that turn facts about the machine and a path into advice. Each rule is one
- * function that names a problem and the command that fixes it, or leaves its line empty. The rules
- * see nothing but the facts, so the same facts always give the same advice.
+ * nvs_machine_advise: rules that turn facts about the machine and a path into advice. Each rule is
+ * one function that names a problem and the command that fixes it, or leaves its line empty. The
+ * rules see nothing but the facts, so the same facts always give the same advice.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -281,8 +281,8 @@ static rule_fn *const rules[] = {
 #define RULES (sizeof(rules) / sizeof(rules[0]))
 _Static_assert(RULES <= LINES_MAX, "struct nvs_advice needs a line for each rule");
 
-void nvs_advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
-		struct nvs_advice *advice)
+void nvs_machine_advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
+			struct nvs_advice *advice)
 {
 	*advice = (struct nvs_advice){0};
 	for (unsigned i = 0; i < RULES; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvs_path_info: facts about a directory, file or block device, and the drive below it. The only
- * file that it creates is an unnamed one in the directory, to probe direct I/O.
+ * nvs_path_get_info: facts about a directory, file or block device, and the drive below it. The
+ * only file that it creates is an unnamed one in the directory, to probe direct I/O.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -213,7 +213,7 @@ static void look_at_drives(int fd, struct nvs_path_info *info)
 	}
 }
 
-int nvs_path_info(const char *path, struct nvs_path_info *info, struct nvs_error *error)
+int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_error *error)
 {
 	int fd, rc;
 

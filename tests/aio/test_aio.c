@@ -75,9 +75,9 @@ static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction d
 					.nbytes = nbytes,
 					.offset = offset};
 	struct nvs_transfer *one = &transfer;
-	int rc = nvs_submit(aio, &one, 1, error);
+	int rc = nvs_aio_submit(aio, &one, 1, error);
 
-	return rc ? rc : nvs_transfer_wait(aio, &one, 1, -1, error);
+	return rc ? rc : nvs_aio_wait(aio, &one, 1, -1, error);
 }
 
 /* ---- Round trips: a file, and what it must hold ---- */
@@ -213,8 +213,8 @@ static void move_batch(struct image *image)
 
 	for (unsigned i = 0; i < n; i++)
 		transfers[i] = &batch[i].transfer;
-	SUCCEEDS(nvs_submit(image->aio, transfers, n, &error), &error);
-	SUCCEEDS(nvs_transfer_wait(image->aio, transfers, n, -1, &error), &error);
+	SUCCEEDS(nvs_aio_submit(image->aio, transfers, n, &error), &error);
+	SUCCEEDS(nvs_aio_wait(image->aio, transfers, n, -1, &error), &error);
 	for (unsigned i = 0; i < n; i++)
 		check_one(image, &batch[i]);
 }
@@ -383,9 +383,9 @@ static int move_ranges(struct neighbour *me, enum nvs_direction direction, char 
 						     .offset = from};
 		list[i] = &transfers[i];
 	}
-	rc = nvs_submit(all->aio, list, RANGES, &error);
+	rc = nvs_aio_submit(all->aio, list, RANGES, &error);
 	if (!rc)
-		rc = nvs_transfer_wait(all->aio, list, RANGES, -1, &error);
+		rc = nvs_aio_wait(all->aio, list, RANGES, -1, &error);
 	if (rc)
 		snprintf(me->wrong, sizeof(me->wrong), "%.120s", error.text);
 	return rc;
@@ -724,7 +724,7 @@ static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **
 			.file = file, .direction = NVS_WRITE, .data = &byte, .nbytes = 1};
 		struct nvs_transfer bad = wrong[i], *both[] = {&right, &bad};
 
-		assert_int_equal(nvs_submit(aio, both, 2, &error), -EINVAL);
+		assert_int_equal(nvs_aio_submit(aio, both, 2, &error), -EINVAL);
 		assert_int_equal(error.code, -EINVAL);
 		assert_true(error.text[0]);
 		if (i == 0)
@@ -748,10 +748,10 @@ static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
 	struct stat st;
 
 	(void)state;
-	SUCCEEDS(nvs_submit(aio, &one, 1, &error), &error);
+	SUCCEEDS(nvs_aio_submit(aio, &one, 1, &error), &error);
 	assert_true(nvs_transfer_completed(one));
-	SUCCEEDS(nvs_transfer_wait(aio, &one, 1, 0, &error), &error);
-	SUCCEEDS(nvs_submit(aio, NULL, 0, &error), &error);
+	SUCCEEDS(nvs_aio_wait(aio, &one, 1, 0, &error), &error);
+	SUCCEEDS(nvs_aio_submit(aio, NULL, 0, &error), &error);
 	SUCCEEDS(nvs_file_sync(file, &error), &error);
 	assert_int_equal(fstat(file->members[0].fd, &st), 0);
 	assert_int_equal(st.st_size, 0);
@@ -909,7 +909,7 @@ static int info_agrees(const struct blocked *blocked)
 {
 	static struct nvs_machine_info info;
 
-	EXPECT(!nvs_machine_info(&info, NULL));
+	EXPECT(!nvs_machine_get_info(&info, NULL));
 	EXPECT(info.auto_ioengine == blocked->takes);
 	EXPECT(info.ioengine[NVS_IOENGINE_IO_URING].works == !blocked->uring);
 	EXPECT(info.ioengine[NVS_IOENGINE_LIBAIO].works == !blocked->setup);

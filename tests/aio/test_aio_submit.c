@@ -159,12 +159,12 @@ static struct nvs_transfer transfer_of(const struct rig *rig, enum nvs_direction
 
 static void start(struct rig *rig, struct nvs_transfer *transfer)
 {
-	SUCCEEDS(nvs_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	SUCCEEDS(nvs_aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
 }
 
 static int finish(struct rig *rig, struct nvs_transfer *transfer)
 {
-	return nvs_transfer_wait(rig->aio, &transfer, 1, -1, &rig->error);
+	return nvs_aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
 static int move(struct rig *rig, enum nvs_direction direction, void *data, uint64_t nbytes,
@@ -198,7 +198,7 @@ static void submit_adjacent(struct rig *rig, enum nvs_direction direction, char 
 {
 	for (unsigned i = 0; i < n; i++)
 		*all[i] = transfer_of(rig, direction, data + i * nbytes, nbytes, i * nbytes);
-	SUCCEEDS(nvs_submit(rig->aio, all, n, &rig->error), &rig->error);
+	SUCCEEDS(nvs_aio_submit(rig->aio, all, n, &rig->error), &rig->error);
 }
 
 static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
@@ -279,7 +279,7 @@ static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
 
 	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = 512));
-	SUCCEEDS(nvs_path_info(path, &info, &rig.error), &rig.error);
+	SUCCEEDS(nvs_path_get_info(path, &info, &rig.error), &rig.error);
 	unit = info.dio_offset_align;
 	if (!nvs_file_direct(rig.file) || unit > PAGE) {
 		rig_close(&rig);
@@ -318,9 +318,9 @@ static void a_file_of_units_writes_each_unit_direct(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, unit - 1, 0);
 	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data, unit, 1);
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(
-			nvs_submit(rig.aio, &(struct nvs_transfer *){&transfers[i]}, 1, &rig.error),
-			-EINVAL);
+		assert_int_equal(nvs_aio_submit(rig.aio, &(struct nvs_transfer *){&transfers[i]}, 1,
+						&rig.error),
+				 -EINVAL);
 	assert_int_equal(rig.fake.nios, 3);
 	SUCCEEDS(move(&rig, NVS_READ, rig.data, unit - 1, 1), &rig.error);
 	rig_close(&rig);
@@ -550,8 +550,8 @@ static void reads_and_writes_share_the_queue_by_turns(void **state)
 					   8ull * i * PAGE);
 		all[i] = &transfers[i];
 	}
-	SUCCEEDS(nvs_submit(rig.aio, all, 4, &rig.error), &rig.error);
-	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 4, -1, &rig.error), &rig.error);
+	SUCCEEDS(nvs_aio_submit(rig.aio, all, 4, &rig.error), &rig.error);
+	SUCCEEDS(nvs_aio_wait(rig.aio, all, 4, -1, &rig.error), &rig.error);
 	assert_int_equal(rig.fake.nios, 32);
 	for (unsigned i = 1; i < 32; i++)
 		assert_int_equal(rig.fake.ios[i].write, !rig.fake.ios[i - 1].write);
@@ -851,8 +851,8 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 		rig_open(&rig, inners[i / 2], OPTIONS(.queue_depth = 4));
 		fake_fail_at(&rig.fake, 37 * PAGE, 1, status);
 		submit_adjacent(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, all, 3);
-		assert_failed(&rig, all[1], nvs_transfer_wait(rig.aio, all, 3, -1, &rig.error),
-			      status, 37 * PAGE);
+		assert_failed(&rig, all[1], nvs_aio_wait(rig.aio, all, 3, -1, &rig.error), status,
+			      37 * PAGE);
 		assert_true(all[0]->status == 0 && all[2]->status == 0);
 		assert_file_holds(rig.data + PAGE, 30 * PAGE, 0);
 		assert_file_holds(rig.data + 61 * PAGE, 30 * PAGE, 60 * PAGE);
@@ -1130,19 +1130,19 @@ static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, 20 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_READ, rig.data + 20 * PAGE, PAGE, 20 * PAGE);
 	fake_hold(&rig.fake);
-	SUCCEEDS(nvs_submit(rig.aio, all, 2, &rig.error), &rig.error);
-	assert_int_equal(nvs_transfer_wait(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
-	assert_int_equal(nvs_transfer_wait(rig.aio, all, 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_transfer_wait(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
+	SUCCEEDS(nvs_aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
+	assert_int_equal(nvs_aio_wait(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig.aio, all, 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
 	assert_int_equal(rig.error.code, -ETIMEDOUT);
 	assert_says(rig.error.text, "in flight");
 	assert_false(nvs_transfer_completed(all[0]));
 	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 2, 20000, &rig.error), &rig.error);
+	SUCCEEDS(nvs_aio_wait(rig.aio, all, 2, 20000, &rig.error), &rig.error);
 	assert_true(nvs_transfer_completed(all[0]) && nvs_transfer_completed(all[1]));
 	/* A wait for completed transfers returns at once. */
-	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 2, 0, &rig.error), &rig.error);
-	SUCCEEDS(nvs_transfer_wait(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
+	SUCCEEDS(nvs_aio_wait(rig.aio, all, 2, 0, &rig.error), &rig.error);
+	SUCCEEDS(nvs_aio_wait(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
 	rig_close(&rig);
 }
 
@@ -1160,9 +1160,9 @@ static void a_wait_for_one_ignores_others_in_flight(void **state)
 		fake_release(&rig.fake, 1);
 		SUCCEEDS(finish(&rig, all[i]), &rig.error);
 		if (i < 7)
-			assert_int_equal(nvs_transfer_wait(rig.aio, all, 8, 0, NULL), -EAGAIN);
+			assert_int_equal(nvs_aio_wait(rig.aio, all, 8, 0, NULL), -EAGAIN);
 	}
-	SUCCEEDS(nvs_transfer_wait(rig.aio, all, 8, 0, &rig.error), &rig.error);
+	SUCCEEDS(nvs_aio_wait(rig.aio, all, 8, 0, &rig.error), &rig.error);
 	rig_close(&rig);
 }
 
@@ -1177,8 +1177,7 @@ static void a_batch_reports_its_first_failed_transfer(void **state)
 	fake_fail_at(&rig.fake, PAGE, 1, -ENOSPC);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
 	submit_pages(&rig, NVS_WRITE, transfers, all, 3);
-	assert_failed(&rig, all[1], nvs_transfer_wait(rig.aio, all, 3, -1, &rig.error), -ENOSPC,
-		      PAGE);
+	assert_failed(&rig, all[1], nvs_aio_wait(rig.aio, all, 3, -1, &rig.error), -ENOSPC, PAGE);
 	rig_close(&rig);
 }
 
@@ -1203,7 +1202,7 @@ static void *sleep_until_completed(void *arg)
 	struct sleeper *sleeper = arg;
 	long before = own_sleeps();
 
-	nvs_transfer_wait(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
+	nvs_aio_wait(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
 	sleeper->sleeps = own_sleeps() - before;
 	return NULL;
 }
@@ -1302,7 +1301,7 @@ static void closing_waits_for_ios_in_flight(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data + 31 * PAGE, PAGE, 30 * PAGE);
 	fake_hold(&rig.fake);
-	SUCCEEDS(nvs_submit(rig.aio, all, 2, &rig.error), &rig.error);
+	SUCCEEDS(nvs_aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
 	assert_true(fake_await_ios(&rig.fake, 16));
 	assert_int_equal(pthread_create(&thread, NULL, close_aio, &rig), 0);
 	fake_release(&rig.fake, 3);
@@ -1357,10 +1356,10 @@ static void *move_own(void *arg)
 						   base + at);
 			all[i] = &transfers[i];
 		}
-		own->wrong |= nvs_submit(own->rig->aio, all, n, NULL) != 0;
+		own->wrong |= nvs_aio_submit(own->rig->aio, all, n, NULL) != 0;
 		for (unsigned i = 0; i < n; i += 2)
-			own->wrong |= nvs_transfer_wait(own->rig->aio, all + i,
-							n - i < 2 ? n - i : 2, -1, NULL) != 0;
+			own->wrong |= nvs_aio_wait(own->rig->aio, all + i, n - i < 2 ? n - i : 2,
+						   -1, NULL) != 0;
 		if (direction == NVS_READ)
 			own->wrong |= memcmp(back, data, n * (size_t)THREAD_BYTES / 4) != 0;
 	}
@@ -1409,8 +1408,8 @@ static void *register_and_open(void *arg)
 			break;
 		}
 		transfer = (struct nvs_transfer){.file = file, .data = data, .nbytes = 16 * PAGE};
-		own->wrong |= nvs_submit(own->rig->aio, &one, 1, NULL) != 0;
-		own->wrong |= nvs_transfer_wait(own->rig->aio, &one, 1, -1, NULL) != 0;
+		own->wrong |= nvs_aio_submit(own->rig->aio, &one, 1, NULL) != 0;
+		own->wrong |= nvs_aio_wait(own->rig->aio, &one, 1, -1, NULL) != 0;
 		own->wrong |= memcmp(data, own->rig->data, 16 * PAGE) != 0;
 		nvs_file_close(file);
 		nvs_aio_unregister_memory(own->rig->aio, data);

@@ -175,7 +175,7 @@ static void rig_end(struct rig *rig, size_t n, int status)
 {
 	fake_release(&rig->fake, FAKE_ALL);
 	await_after_all(&rig->hearing);
-	assert_int_equal(nvs_transfer_wait(rig->aio, rig->all, n, -1, &rig->error), status);
+	assert_int_equal(nvs_aio_wait(rig->aio, rig->all, n, -1, &rig->error), status);
 	rig_close(rig);
 }
 
@@ -183,7 +183,7 @@ static void rig_end(struct rig *rig, size_t n, int status)
 static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_t offset)
 {
 	rig->error = (struct nvs_error){0};
-	assert_int_equal(nvs_transfer_wait(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
+	assert_int_equal(nvs_aio_wait(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
 			 -ETIMEDOUT);
 	assert_int_equal(rig->error.code, -ETIMEDOUT);
 	assert_int_equal(rig->error.offset, offset);
@@ -197,7 +197,7 @@ static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **sta
 
 	(void)state;
 	rig_open(&rig, LIMIT_MS, 1, PART);
-	assert_int_equal(nvs_submit(rig.aio, rig.all, 2, NULL), 0);
+	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 2, NULL), 0);
 	expect_hung(&rig, 0, -1, 0);
 	/* The transfer queued behind it is overdue, too. */
 	expect_hung(&rig, 1, -1, PART);
@@ -218,7 +218,7 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 
 	(void)state;
 	rig_open(&rig, AGES_MS, 1, PART);
-	assert_int_equal(nvs_submit(rig.aio, rig.all, 3, NULL), 0);
+	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 3, NULL), 0);
 	submitted = clock_ns();
 	assert_true(fake_await_ios(&rig.fake, 1));
 	while (clock_ns() == submitted)
@@ -227,9 +227,9 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 	assert_true(fake_await_ios(&rig.fake, 2));
 	/* All three are as old as the limit, but the first has completed since. */
 	aio_look_for_overdue(rig.aio, submitted + AGES_MS * UINT64_C(1000000));
-	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[0], 1, -1, NULL), 0);
-	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_transfer_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig.aio, &rig.all[0], 1, -1, NULL), 0);
+	assert_int_equal(nvs_aio_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(hangs_heard(&rig.hearing), 0);
 	/* Nothing completes from here on. */
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
@@ -245,20 +245,19 @@ static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
 
 	(void)state;
 	rig_open(&rig, AGES_MS, 2, PART);
-	assert_int_equal(nvs_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 1));
 	taken = clock_ns();
 	while (clock_ns() == taken)
 		;
-	assert_int_equal(nvs_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	assert_int_equal(nvs_aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
 	aio_look_for_overdue(rig.aio, taken + AGES_MS * UINT64_C(1000000));
 	assert_int_equal(hangs_heard(&rig.hearing), 1);
 	for (unsigned i = 0; i < 2; i++) {
 		struct nvs_transfer *both[] = {rig.all[i], rig.all[!i]};
 
 		rig.error = (struct nvs_error){0};
-		assert_int_equal(nvs_transfer_wait(rig.aio, both, 2, AWAIT_MS, &rig.error),
-				 -ETIMEDOUT);
+		assert_int_equal(nvs_aio_wait(rig.aio, both, 2, AWAIT_MS, &rig.error), -ETIMEDOUT);
 		assert_int_equal(rig.error.offset, 0);
 		assert_non_null(strstr(rig.error.text, rig.path));
 	}
@@ -272,11 +271,11 @@ static void a_transfer_that_hangs_and_fails_reports_both(void **state)
 	(void)state;
 	rig_open(&rig, AGES_MS, 2, 2 * PART);
 	fake_fail_nth(&rig.fake, 0, 1, -ENOSPC);
-	assert_int_equal(nvs_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 2));
 	fake_release(&rig.fake, 1);
 	/* The worker takes this one after it has processed the failure. */
-	assert_int_equal(nvs_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	assert_int_equal(nvs_aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 3));
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	expect_hung(&rig, 0, AWAIT_MS, rig.fake.ios[1].offset);
@@ -294,8 +293,8 @@ static void an_error_of_the_kernel_is_not_reported_as_in_flight(void **state)
 		rig_open(&rig, 0, 1, PART);
 		fake_release(&rig.fake, FAKE_ALL);
 		fake_fail_nth(&rig.fake, 0, 1000, results[i]);
-		assert_int_equal(nvs_submit(rig.aio, rig.all, 1, NULL), 0);
-		assert_int_equal(nvs_transfer_wait(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
+		assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 1, NULL), 0);
+		assert_int_equal(nvs_aio_wait(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
 		assert_true(nvs_transfer_completed(rig.all[0]));
 		rig_close(&rig);
 	}
@@ -400,14 +399,14 @@ static void a_wait_without_a_timeout_returns(void **state)
 	fixture_store_file(&b.f, "data", path);
 	tensor_write(&b.f, b.t[0], 1);
 	sim_hold(b.f.sim, SIM_WRITES);
-	OK(&b.f, nvs_swap_out(b.f.engine, b.t, 1, &b.f.error));
-	expect_error(&b.f, nvs_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
+	OK(&b.f, nvs_tensor_swap_out(b.f.engine, b.t, 1, &b.f.error));
+	expect_error(&b.f, nvs_tensor_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
 	assert_int_equal(hangs_heard(&b.hearing), 1);
 	assert_non_null(strstr(b.hearing.last, "t0: writing"));
 	assert_non_null(strstr(b.hearing.last, path));
 	assert_non_null(strstr(b.hearing.last, "by sim"));
 	release_all(&b);
-	OK(&b.f, nvs_wait(b.f.engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_wait(b.f.engine, b.t, 1, -1, &b.f.error));
 	fixture_close(&b.f);
 }
 
@@ -419,22 +418,22 @@ static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **s
 	(void)state;
 	engine = bench_open_dirty(&b);
 	sim_hold(b.f.sim, SIM_WRITES);
-	OK(&b.f, nvs_swap_out(engine, b.t, 1, &b.f.error));
-	HUNG(&b, nvs_wait(engine, b.t, 2, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_wait(engine, b.t, 1, 0, &b.f.error), "t0");
+	OK(&b.f, nvs_tensor_swap_out(engine, b.t, 1, &b.f.error));
+	HUNG(&b, nvs_tensor_wait(engine, b.t, 2, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_tensor_wait(engine, b.t, 1, 0, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
 	/* The eviction of t1 hangs, too; then nothing is left to evict. */
-	HUNG(&b, nvs_lease(engine, &b.t[2], 2, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_lease(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
-	HUNG(&b, nvs_lease(engine, b.t, 1, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_commit(engine, &b.f.error), "t0");
+	HUNG(&b, nvs_tensor_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_tensor_pin(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
+	HUNG(&b, nvs_tensor_pin(engine, b.t, 1, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_engine_commit(engine, &b.f.error), "t0");
 	assert_int_equal(stats_of(&b.f).pool.used, 2 * PART);
 	/* One message for each of the two writes. */
 	assert_int_equal(hangs_heard(&b.hearing), 2);
-	HUNG(&b, nvs_close(engine, &b.f.error), "t0");
+	HUNG(&b, nvs_engine_close(engine, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
 	release_all(&b);
-	OK(&b.f, nvs_wait(engine, b.t, 4, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_wait(engine, b.t, 4, -1, &b.f.error));
 	tensor_write(&b.f, b.t[2], 3);
 	tensor_write(&b.f, b.t[3], 4);
 	bench_check_and_close(&b, 4);
@@ -449,18 +448,19 @@ static void a_read_that_hangs_is_reported_and_others_are_served(void **state)
 	(void)state;
 	engine = bench_open_filled(&b, false);
 	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_swap_in(engine, b.t, 1, -1, &b.f.error));
-	HUNG(&b, nvs_wait(engine, b.t, 1, -1, &b.f.error), "t0");
+	OK(&b.f, nvs_tensor_swap_in(engine, b.t, 1, -1, &b.f.error));
+	HUNG(&b, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_READING, false, 1);
-	expect_error(&b.f, nvs_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY, "read");
+	expect_error(&b.f, nvs_tensor_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY,
+		     "read");
 	tensor_check(&b.f, b.t[1], 2);
 	/* There is room for one more beside it. */
 	tensor_store(&b.f, b.t[2], 3);
-	HUNG(&b, nvs_lease(engine, &b.t[2], 2, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_tensor_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
 	release_all(&b);
-	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
-	assert_true(filled(nvs_data(b.t[0]), PART, 1));
-	OK(&b.f, nvs_release(engine, b.t, 1, NVS_CLEAN, &b.f.error));
+	OK(&b.f, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error));
+	assert_true(filled(nvs_tensor_data(b.t[0]), PART, 1));
+	OK(&b.f, nvs_tensor_release(engine, b.t, 1, NVS_CLEAN, &b.f.error));
 	bench_check_and_close(&b, 3);
 }
 
@@ -487,14 +487,14 @@ static void transfers_complete_beside_one_that_hangs(void **state)
 	tensor_write(&b.f, moves[0], 2);
 	tensor_write(&b.f, moves[1], 3);
 	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_swap_in(b.f.engine, &hangs, 1, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_swap_in(b.f.engine, &hangs, 1, -1, &b.f.error));
 	/* The queue has room for one I/O. */
-	OK(&b.f, nvs_swap_out(b.f.engine, moves, 2, &b.f.error));
-	OK(&b.f, nvs_wait(b.f.engine, moves, 2, AWAIT_MS, &b.f.error));
+	OK(&b.f, nvs_tensor_swap_out(b.f.engine, moves, 2, &b.f.error));
+	OK(&b.f, nvs_tensor_wait(b.f.engine, moves, 2, AWAIT_MS, &b.f.error));
 	STATE(&b.f, hangs, NVS_READING, false, 1);
 	sim_go(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
-	OK(&b.f, nvs_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
+	OK(&b.f, nvs_tensor_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
 	tensor_check(&b.f, moves[1], 3);
 	fixture_close(&b.f);
 }
@@ -510,13 +510,15 @@ static void a_transfer_that_hangs_and_then_fails_has_failed(void **state)
 	sim_hold(b.f.sim, SIM_WRITES);
 	sim_fail(b.f.sim, NVS_READ, 0, EIO, 1);
 	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1);
-	OK(&b.f, nvs_swap_in(engine, &b.t[0], 1, -1, &b.f.error));
-	OK(&b.f, nvs_swap_out(engine, &b.t[1], 1, &b.f.error));
-	HUNG(&b, nvs_wait(engine, &b.t[0], 1, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_wait(engine, &b.t[1], 1, -1, &b.f.error), "t1");
+	OK(&b.f, nvs_tensor_swap_in(engine, &b.t[0], 1, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_swap_out(engine, &b.t[1], 1, &b.f.error));
+	HUNG(&b, nvs_tensor_wait(engine, &b.t[0], 1, -1, &b.f.error), "t0");
+	HUNG(&b, nvs_tensor_wait(engine, &b.t[1], 1, -1, &b.f.error), "t1");
 	release_all(&b);
-	expect_error(&b.f, nvs_wait(engine, &b.t[0], 1, -1, &b.f.error), -EIO, "t0: reading");
-	expect_error(&b.f, nvs_wait(engine, &b.t[1], 1, -1, &b.f.error), -ENOSPC, "t1: writing");
+	expect_error(&b.f, nvs_tensor_wait(engine, &b.t[0], 1, -1, &b.f.error), -EIO,
+		     "t0: reading");
+	expect_error(&b.f, nvs_tensor_wait(engine, &b.t[1], 1, -1, &b.f.error), -ENOSPC,
+		     "t1: writing");
 	STATE(&b.f, b.t[0], NVS_ON_DRIVE, false, 0);
 	STATE(&b.f, b.t[1], NVS_RESIDENT, true, 0);
 	bench_check_and_close(&b, 2);
@@ -535,14 +537,14 @@ static void external_memory_stays_in_flight_until_the_io_completes(void **state)
 	engine = b.f.engine;
 	fill(memory[0], PART, 7);
 	sim_hold(b.f.sim, SIM_WRITES);
-	OK(&b.f, nvs_swap_out_from(engine, b.t, &from, 1, &b.f.error));
-	HUNG(&b, nvs_wait(engine, b.t, 1, -1, &b.f.error), "t0");
-	expect_error(&b.f, nvs_swap_in_to(engine, b.t, &to, 1, &b.f.error), -EBUSY, "t0");
-	expect_error(&b.f, nvs_commit(engine, &b.f.error), -EBUSY, "t0");
+	OK(&b.f, nvs_tensor_swap_out_from(engine, b.t, &from, 1, &b.f.error));
+	HUNG(&b, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error), "t0");
+	expect_error(&b.f, nvs_tensor_swap_in_to(engine, b.t, &to, 1, &b.f.error), -EBUSY, "t0");
+	expect_error(&b.f, nvs_engine_commit(engine, &b.f.error), -EBUSY, "t0");
 	release_all(&b);
-	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
-	OK(&b.f, nvs_swap_in_to(engine, b.t, &to, 1, &b.f.error));
-	OK(&b.f, nvs_wait(engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_swap_in_to(engine, b.t, &to, 1, &b.f.error));
+	OK(&b.f, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error));
 	assert_true(filled(memory[1], PART, 7));
 	fixture_close(&b.f);
 }
@@ -560,21 +562,21 @@ static void calls_return_while_a_read_of_the_plan_hangs(void **state)
 	engine = b.f.engine;
 	for (uint64_t i = 0; i < 3; i++)
 		tensor_store(&b.f, b.t[i], i);
-	OK(&b.f, nvs_step_begin(engine, &b.f.error));
+	OK(&b.f, nvs_engine_step_begin(engine, &b.f.error));
 	for (uint64_t i = 0; i < 3; i++)
 		tensor_check(&b.f, b.t[i], i);
-	OK(&b.f, nvs_step_end(engine, NULL, &b.f.error));
-	OK(&b.f, nvs_swap_out(engine, b.t, 3, &b.f.error));
+	OK(&b.f, nvs_engine_step_end(engine, NULL, &b.f.error));
+	OK(&b.f, nvs_tensor_swap_out(engine, b.t, 3, &b.f.error));
 	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_step_begin(engine, &b.f.error));
+	OK(&b.f, nvs_engine_step_begin(engine, &b.f.error));
 	STATE(&b.f, b.t[0], NVS_READING, false, 0);
-	HUNG(&b, nvs_forget(engine, b.t, 1, &b.f.error), "t0");
-	HUNG(&b, nvs_swap_out_from(engine, &b.t[1], &from, 1, &b.f.error), "t1");
-	OK(&b.f, nvs_step_end(engine, NULL, &b.f.error));
+	HUNG(&b, nvs_tensor_forget(engine, b.t, 1, &b.f.error), "t0");
+	HUNG(&b, nvs_tensor_swap_out_from(engine, &b.t[1], &from, 1, &b.f.error), "t1");
+	OK(&b.f, nvs_engine_step_end(engine, NULL, &b.f.error));
 	release_all(&b);
 	for (uint64_t i = 0; i < 3; i++)
 		tensor_check(&b.f, b.t[i], i);
-	OK(&b.f, nvs_forget(engine, b.t, 1, &b.f.error));
+	OK(&b.f, nvs_tensor_forget(engine, b.t, 1, &b.f.error));
 	fixture_close(&b.f);
 }
 
@@ -586,8 +588,8 @@ static void a_close_that_hangs_closes_nothing_and_can_be_repeated(void **state)
 	bench_open_filled(&b, true);
 	sim_hold(b.f.sim, SIM_WRITES);
 	/* The close starts the write. */
-	HUNG(&b, nvs_close(b.f.engine, &b.f.error), "t1");
-	HUNG(&b, nvs_close(b.f.engine, &b.f.error), "t1");
+	HUNG(&b, nvs_engine_close(b.f.engine, &b.f.error), "t1");
+	HUNG(&b, nvs_engine_close(b.f.engine, &b.f.error), "t1");
 	STATE(&b.f, b.t[1], NVS_WRITING, false, 0);
 	release_all(&b);
 	fixture_shut(&b.f);
@@ -605,7 +607,7 @@ static void a_close_whose_sync_times_out_fails_and_closes(void **state)
 	bench_open(&b, true, 0);
 	tensor_write(&b.f, b.t[0], 1);
 	inject_fail(INJECT_SYNC, 1, 1, ETIMEDOUT);
-	rc = nvs_close(b.f.engine, &b.f.error);
+	rc = nvs_engine_close(b.f.engine, &b.f.error);
 	inject_stop(NULL);
 	expect_error(&b.f, rc, -EIO, "durable");
 	b.f.engine = NULL;
@@ -643,9 +645,9 @@ static void store_after_all(struct bench *b, struct nvs_tensor *tensor, uint64_t
 	int rc;
 
 	tensor_write(&b->f, tensor, seed);
-	OK(&b->f, nvs_swap_out(b->f.engine, &tensor, 1, &b->f.error));
+	OK(&b->f, nvs_tensor_swap_out(b->f.engine, &tensor, 1, &b->f.error));
 	do
-		rc = nvs_wait(b->f.engine, &tensor, 1, -1, &b->f.error);
+		rc = nvs_tensor_wait(b->f.engine, &tensor, 1, -1, &b->f.error);
 	while (rc == -ETIMEDOUT);
 	OK(&b->f, rc);
 }
@@ -669,14 +671,14 @@ static void no_check_for_overdue_transfers_runs_after_a_close(void **state)
 		store_after_all(b, b->t[0], 1);
 		holdup.hangs = &b->t[0]->transfer;
 		sim_hold(b->f.sim, SIM_READS);
-		OK(&b->f, nvs_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
+		OK(&b->f, nvs_tensor_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
 		/* Once this is written, one worker has the read and the other is idle. */
 		store_after_all(b, b->t[2], 3);
 		tensor_write(&b->f, b->t[1], 2);
 		sim_fail(b->f.sim, NVS_WRITE, 0, EIO, 1);
-		OK(&b->f, nvs_swap_out(b->f.engine, &b->t[1], 1, &b->f.error));
+		OK(&b->f, nvs_tensor_swap_out(b->f.engine, &b->t[1], 1, &b->f.error));
 		do
-			rc = nvs_close(b->f.engine, &b->f.error);
+			rc = nvs_engine_close(b->f.engine, &b->f.error);
 		while (rc == -ETIMEDOUT);
 		OK(&b->f, rc);
 		b->f.engine = NULL;
@@ -693,21 +695,21 @@ static void a_caller_that_polls_for_room_gets_the_write_error(void **state)
 	(void)state;
 	engine = bench_open_dirty(&b);
 	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1000);
-	rc = nvs_lease(engine, &b.t[2], 2, 0, &b.f.error);
+	rc = nvs_tensor_pin(engine, &b.t[2], 2, 0, &b.f.error);
 	assert_int_equal(rc, -EAGAIN);
-	assert_int_equal(nvs_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+	assert_int_equal(nvs_tensor_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
 	/* Each lease retries the write-backs and reports the previous failure. */
 	for (int i = 0; i < 3; i++) {
-		expect_error(&b.f, nvs_lease(engine, &b.t[2], 2, 0, &b.f.error), -ENOSPC,
+		expect_error(&b.f, nvs_tensor_pin(engine, &b.t[2], 2, 0, &b.f.error), -ENOSPC,
 			     "could not be written back");
-		assert_int_equal(nvs_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+		assert_int_equal(nvs_tensor_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
 	}
 	STATE(&b.f, b.t[0], NVS_RESIDENT, true, 0);
 	sim_no_faults(b.f.sim);
-	assert_int_equal(nvs_lease(engine, &b.t[2], 2, 0, NULL), -ENOSPC);
-	OK(&b.f, nvs_wait(engine, b.t, 2, -1, &b.f.error));
-	OK(&b.f, nvs_lease(engine, &b.t[2], 2, 0, &b.f.error));
-	OK(&b.f, nvs_release(engine, &b.t[2], 2, NVS_CLEAN, &b.f.error));
+	assert_int_equal(nvs_tensor_pin(engine, &b.t[2], 2, 0, NULL), -ENOSPC);
+	OK(&b.f, nvs_tensor_wait(engine, b.t, 2, -1, &b.f.error));
+	OK(&b.f, nvs_tensor_pin(engine, &b.t[2], 2, 0, &b.f.error));
+	OK(&b.f, nvs_tensor_release(engine, &b.t[2], 2, NVS_CLEAN, &b.f.error));
 	bench_check_and_close(&b, 2);
 }
 
@@ -727,8 +729,9 @@ static void trainer_open(struct trainer *t, bool keep, bool pipeline, double rat
 	t->o.config.log = (struct nvs_log){hear, &t->hearing};
 	t->o.config.aio.io_timeout_ms = AGES_MS;
 	t->o.config.keep = keep;
-	t->o.config.optimizer.ratio = ratio;
-	t->o.config.optimizer.pipeline_read = t->o.config.optimizer.pipeline_write = pipeline;
+	t->o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratio;
+	t->o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+		t->o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = pipeline;
 	optim_simulate(&t->o);
 	DONE(&t->o, optim_open(&t->o));
 }

@@ -750,8 +750,8 @@ static int move_all(struct rig *rig)
 	struct nvs_transfer *both[] = {&in, &out};
 	struct nvs_error error;
 
-	SUCCEEDS(nvs_submit(rig->aio, both, 2, &error), &error);
-	return nvs_transfer_wait(rig->aio, both, 2, -1, &error);
+	SUCCEEDS(nvs_aio_submit(rig->aio, both, 2, &error), &error);
+	return nvs_aio_wait(rig->aio, both, 2, -1, &error);
 }
 
 static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **state)
@@ -802,8 +802,8 @@ static void an_io_at_a_time_stays_in_the_first_place(void **state)
 		struct nvs_transfer *one = &page;
 		struct nvs_error error;
 
-		SUCCEEDS(nvs_submit(rig.aio, &one, 1, &error), &error);
-		SUCCEEDS(nvs_transfer_wait(rig.aio, &one, 1, -1, &error), &error);
+		SUCCEEDS(nvs_aio_submit(rig.aio, &one, 1, &error), &error);
+		SUCCEEDS(nvs_aio_wait(rig.aio, &one, 1, -1, &error), &error);
 	}
 	timeline = written(rig.trace);
 	for (size_t i = 0; i < timeline.n; i++)
@@ -827,12 +827,12 @@ static void an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothi
 	rig_open(&rig, 4, 1);
 	fake_fail_nth(&rig.fake, 0, 2, -EAGAIN);
 	page = transfer_of(&rig, NVS_READ, 1, 1);
-	SUCCEEDS(nvs_submit(rig.aio, &one, 1, &error), &error);
-	SUCCEEDS(nvs_transfer_wait(rig.aio, &one, 1, -1, &error), &error);
+	SUCCEEDS(nvs_aio_submit(rig.aio, &one, 1, &error), &error);
+	SUCCEEDS(nvs_aio_wait(rig.aio, &one, 1, -1, &error), &error);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
 	page = transfer_of(&rig, NVS_WRITE, 2, 1);
-	SUCCEEDS(nvs_submit(rig.aio, &one, 1, &error), &error);
-	assert_int_equal(nvs_transfer_wait(rig.aio, &one, 1, -1, &error), -EIO);
+	SUCCEEDS(nvs_aio_submit(rig.aio, &one, 1, &error), &error);
+	assert_int_equal(nvs_aio_wait(rig.aio, &one, 1, -1, &error), -EIO);
 
 	timeline = written(rig.trace);
 	event = the_only(&timeline, "X", "io", "read");

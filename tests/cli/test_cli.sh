@@ -11,7 +11,7 @@ expect help_is_printed 0 "" --help
 grep -q bench "$T/out"
 result help_lists_the_commands $?
 expect version_is_printed 0 "" --version
-[ "$(cat "$T/out")" = "nvswap $(sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap.h)" ]
+[ "$(cat "$T/out")" = "nvswap $(sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap/version.h)" ]
 result version_is_the_headers $?
 expect no_command_is_bad_usage 2 "usage: nvswap"
 expect unknown_command_is_suggested 2 "bnech is not a command; did you mean bench" bnech

@@ -79,15 +79,16 @@ static void refused(const char *text, unsigned line, const char *subject, const 
 	char place[32];
 
 	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.param, paths, 2, NULL), 0);
-	config.param.device = NVS_DEVICE_CPU;
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 2, NULL),
+			 0);
+	config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_CPU;
 	config.aio.queue_depth = 77;
 	memcpy(&before, &config, sizeof(config));
 	assert_int_equal(parse(&config, text, NULL), -EINVAL);
 	if (parse(&config, text, &error) != -EINVAL)
 		fail_msg("not refused: %s", text);
 	assert_memory_equal(&before, &config, sizeof(config));
-	assert_string_equal(config.param.nvme_path[1], "/before/b");
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[1], "/before/b");
 	if (error.line != line)
 		fail_msg("line %u is not %u: %s", line, error.line, error.text);
 	assert_int_equal(error.code, -EINVAL);
@@ -233,21 +234,22 @@ static void check_defaults(const struct nvs_config *c)
 	assert_true(c->aio.overlap_events);
 	assert_false(c->aio.use_gds);
 	assert_int_equal(c->aio.ioengine, NVS_IOENGINE_AUTO);
-	assert_int_equal(c->param.device, NVS_DEVICE_NONE);
-	assert_int_equal(c->param.npaths, 0);
-	assert_false(c->param.pin_memory);
-	assert_int_equal(c->param.buffer_count, 5);
-	assert_int_equal(c->param.buffer_size, 100000000);
-	assert_int_equal(c->param.max_in_cpu, 1000000000);
-	assert_int_equal(c->optimizer.device, NVS_DEVICE_NONE);
-	assert_int_equal(c->optimizer.npaths, 0);
-	assert_false(c->optimizer.pin_memory);
-	assert_int_equal(c->optimizer.buffer_count, 4);
-	assert_int_equal(c->optimizer.buffer_size, 1000000000);
-	assert_int_equal(c->optimizer.max_in_cpu, 4000000000);
-	assert_false(c->optimizer.fast_init || c->optimizer.pipeline_read);
-	assert_false(c->optimizer.pipeline_write);
-	assert_true(c->optimizer.ratio == 1.0);
+	assert_int_equal(c->offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_NONE);
+	assert_int_equal(c->offload[NVS_OFFLOAD_PARAM].npaths, 0);
+	assert_false(c->offload[NVS_OFFLOAD_PARAM].pin_memory);
+	assert_int_equal(c->offload[NVS_OFFLOAD_PARAM].buffer_count, 5);
+	assert_int_equal(c->offload[NVS_OFFLOAD_PARAM].buffer_size, 100000000);
+	assert_int_equal(c->offload[NVS_OFFLOAD_PARAM].max_in_cpu, 1000000000);
+	assert_int_equal(c->offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_NONE);
+	assert_int_equal(c->offload[NVS_OFFLOAD_OPTIMIZER].npaths, 0);
+	assert_false(c->offload[NVS_OFFLOAD_OPTIMIZER].pin_memory);
+	assert_int_equal(c->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count, 4);
+	assert_int_equal(c->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 1000000000);
+	assert_int_equal(c->offload[NVS_OFFLOAD_OPTIMIZER].max_in_cpu, 4000000000);
+	assert_false(c->offload[NVS_OFFLOAD_OPTIMIZER].fast_init ||
+		     c->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read);
+	assert_false(c->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write);
+	assert_true(c->offload[NVS_OFFLOAD_OPTIMIZER].ratio == 1.0);
 	assert_int_equal(c->sub_group_size, 1000000000);
 	assert_int_equal(c->prefetch_bucket_size, 50000000);
 	assert_int_equal(c->max_live_parameters, 1000000000);
@@ -342,21 +344,24 @@ static void every_key_reaches_its_field(void **state)
 	assert_int_equal(c.max_live_parameters, 12);
 	assert_int_equal(c.max_reuse_distance, 13);
 	assert_int_equal(c.param_persistence_threshold, 14);
-	assert_int_equal(c.param.device, NVS_DEVICE_NVME);
-	assert_int_equal(c.param.npaths, 1);
-	assert_string_equal(c.param.nvme_path[0], "rel/p\xc3\xa9");
-	assert_true(c.param.pin_memory);
-	assert_int_equal(c.param.buffer_count, 6);
-	assert_int_equal(c.param.buffer_size, 7000000);
-	assert_int_equal(c.param.max_in_cpu, 8000000);
-	assert_int_equal(c.optimizer.npaths, 2);
-	assert_string_equal(c.optimizer.nvme_path[0], "/a");
-	assert_string_equal(c.optimizer.nvme_path[1], "/b/");
-	assert_true(c.optimizer.pin_memory && c.optimizer.fast_init && c.optimizer.pipeline_read);
-	assert_true(c.optimizer.pipeline_write && c.optimizer.ratio == 0.25);
-	assert_int_equal(c.optimizer.buffer_count, 9);
-	assert_int_equal(c.optimizer.buffer_size, 1000000);
-	assert_int_equal(c.optimizer.max_in_cpu, 9000000);
+	assert_int_equal(c.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_NVME);
+	assert_int_equal(c.offload[NVS_OFFLOAD_PARAM].npaths, 1);
+	assert_string_equal(c.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "rel/p\xc3\xa9");
+	assert_true(c.offload[NVS_OFFLOAD_PARAM].pin_memory);
+	assert_int_equal(c.offload[NVS_OFFLOAD_PARAM].buffer_count, 6);
+	assert_int_equal(c.offload[NVS_OFFLOAD_PARAM].buffer_size, 7000000);
+	assert_int_equal(c.offload[NVS_OFFLOAD_PARAM].max_in_cpu, 8000000);
+	assert_int_equal(c.offload[NVS_OFFLOAD_OPTIMIZER].npaths, 2);
+	assert_string_equal(c.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[0], "/a");
+	assert_string_equal(c.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[1], "/b/");
+	assert_true(c.offload[NVS_OFFLOAD_OPTIMIZER].pin_memory &&
+		    c.offload[NVS_OFFLOAD_OPTIMIZER].fast_init &&
+		    c.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read);
+	assert_true(c.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write &&
+		    c.offload[NVS_OFFLOAD_OPTIMIZER].ratio == 0.25);
+	assert_int_equal(c.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count, 9);
+	assert_int_equal(c.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 1000000);
+	assert_int_equal(c.offload[NVS_OFFLOAD_OPTIMIZER].max_in_cpu, 9000000);
 	assert_true(c.fp16.enabled && c.fp16.consecutive_hysteresis && !c.bf16_enabled);
 	assert_true(c.fp16.loss_scale == 128 && c.fp16.min_loss_scale == 0.5);
 	assert_int_equal(c.fp16.initial_scale_power, 15);
@@ -552,7 +557,8 @@ static void real_numbers_have_bounds(void **state)
 	accepted(&config, "{\"offload_optimizer\": {\"ratio\": 0}, \"gradient_clipping\": 1e308,\n"
 			  "\"optimizer\": {\"params\": {\"betas\": [0, 0.9999999999999999], "
 			  "\"lr\": -0.0, \"eps\": 5e-324}}}");
-	assert_true(config.optimizer.ratio == 0 && config.gradient_clipping == 1e308);
+	assert_true(config.offload[NVS_OFFLOAD_OPTIMIZER].ratio == 0 &&
+		    config.gradient_clipping == 1e308);
 	assert_true(config.adam.beta1 == 0 && config.adam.beta2 == 1 - DBL_EPSILON / 2);
 	assert_true(config.adam.lr == 0 && config.adam.eps > 0);
 	nvs_config_free(&config);
@@ -580,8 +586,8 @@ static void names_have_their_values(void **state)
 	accepted(&config, "{\"offload_param\": {\"device\": \"cpu\"},\n\"offload_optimizer\": "
 			  "{\"device\": \"none\"}, \"nvswap\": {\"ioengine\": \"auto\"},\n"
 			  "\"optimizer\": {\"type\": \"0123456789012345678901234567890\"}}");
-	assert_int_equal(config.param.device, NVS_DEVICE_CPU);
-	assert_int_equal(config.optimizer.device, NVS_DEVICE_NONE);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_CPU);
+	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_NONE);
 	assert_string_equal(config.adam.type, "0123456789012345678901234567890");
 	nvs_config_free(&config);
 }
@@ -768,8 +774,8 @@ static void blocks_may_stand_alone_at_the_top(void **state)
 	accepted(&config, "{\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"p\"},\n"
 			  "\"zero_optimization\": {\"offload_param\": null, "
 			  "\"offload_optimizer\": {\"device\": \"cpu\"}}}");
-	assert_string_equal(config.param.nvme_path[0], "p");
-	assert_int_equal(config.optimizer.device, NVS_DEVICE_CPU);
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "p");
+	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_CPU);
 	nvs_config_free(&config);
 	accepted(&config, "{\"bfloat16\": {\"enabled\": true}}");
 	assert_int_equal(config.param_dtype, NVS_BF16);
@@ -914,15 +920,16 @@ static void nvme_needs_a_path(void **state)
 	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL),
 			 -EINVAL);
 	/* One that was given before will do, and one for another device does no harm. */
-	assert_int_equal(nvs_config_set_paths(&config.param, paths, 1, NULL), 0);
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 1, NULL),
+			 0);
 	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL), 0);
-	assert_string_equal(config.param.nvme_path[0], "/somewhere");
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/somewhere");
 	assert_int_equal(parse(&config,
 			       "{\"offload_param\": {\"device\": \"cpu\", \"nvme_path\": \"/x\"}}",
 			       NULL),
 			 0);
-	assert_int_equal(config.param.device, NVS_DEVICE_CPU);
-	assert_string_equal(config.param.nvme_path[0], "/x");
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_CPU);
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/x");
 	nvs_config_free(&config);
 }
 
@@ -948,9 +955,9 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 	for (unsigned n = 1; n <= NVS_PATHS_MAX; n++) {
 		document_with_paths(n, document, sizeof(document));
 		accepted(&config, document);
-		assert_int_equal(config.param.npaths, n);
+		assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, n);
 		snprintf(name, sizeof(name), "p%u", n - 1);
-		assert_string_equal(config.param.nvme_path[n - 1], name);
+		assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[n - 1], name);
 		nvs_config_free(&config);
 	}
 	document_with_paths(NVS_PATHS_MAX + 1, document, sizeof(document));
@@ -972,8 +979,8 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 		"which is not a valid path");
 	accepted(&config, "{\"offload_param\": {\"nvme_path\": [\"/\", \"\\ud83d\\ude00\", "
 			  "\"\\\\ud800\"]}}");
-	assert_string_equal(config.param.nvme_path[1], "\xf0\x9f\x98\x80");
-	assert_string_equal(config.param.nvme_path[2], "\\ud800");
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[1], "\xf0\x9f\x98\x80");
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[2], "\\ud800");
 	nvs_config_free(&config);
 }
 
@@ -988,7 +995,7 @@ static void a_path_leaves_room_for_the_names_of_the_store(void **state)
 	path[3840] = '\0';
 	snprintf(document, sizeof(document), "{\"offload_param\": {\"nvme_path\": \"%s\"}}", path);
 	accepted(&config, document);
-	assert_string_equal(config.param.nvme_path[0], path);
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], path);
 	nvs_config_free(&config);
 	path[3840] = 'x';
 	path[3841] = '\0';
@@ -1013,31 +1020,40 @@ static void paths_can_be_set_by_hand(void **state)
 		paths[i] = names[i];
 	}
 	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.param, paths, NVS_PATHS_MAX, &error), 0);
-	assert_int_equal(config.param.npaths, NVS_PATHS_MAX);
-	assert_int_equal(config.param.device, NVS_DEVICE_NVME);
-	assert_int_equal(nvs_config_set_paths(&config.param, paths, 0, &error), -EINVAL);
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths,
+					      NVS_PATHS_MAX, &error),
+			 0);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, NVS_PATHS_MAX);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_NVME);
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 0, &error),
+			 -EINVAL);
 	has(error.text, "0 paths");
 	assert_string_equal(error.subject, "nvme_path");
-	assert_int_equal(nvs_config_set_paths(&config.param, paths, 17, &error), -EINVAL);
+	assert_int_equal(
+		nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 17, &error),
+		-EINVAL);
 	has(error.text, "1 to 16");
-	assert_int_equal(nvs_config_set_paths(&config.param, twice, 3, &error), -EINVAL);
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], twice, 3, &error),
+			 -EINVAL);
 	has(error.text, "\"a/\" is in the list twice");
-	assert_int_equal(nvs_config_set_paths(&config.param, empty, 2, &error), -EINVAL);
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], empty, 2, &error),
+			 -EINVAL);
 	has(error.text, "is empty");
-	assert_int_equal(nvs_config_set_paths(&config.param, none, 2, NULL), -EINVAL);
-	assert_int_equal(config.param.npaths, NVS_PATHS_MAX);
-	assert_string_equal(config.param.nvme_path[15], "d15");
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], none, 2, NULL),
+			 -EINVAL);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, NVS_PATHS_MAX);
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[15], "d15");
 	/* From those that it has. */
-	own[0] = config.param.nvme_path[3];
-	own[1] = config.param.nvme_path[0];
-	assert_int_equal(nvs_config_set_paths(&config.param, own, 2, &error), 0);
-	assert_int_equal(config.param.npaths, 2);
-	assert_string_equal(config.param.nvme_path[0], "d3");
-	assert_string_equal(config.param.nvme_path[1], "d0");
-	assert_null(config.param.nvme_path[2]);
+	own[0] = config.offload[NVS_OFFLOAD_PARAM].nvme_path[3];
+	own[1] = config.offload[NVS_OFFLOAD_PARAM].nvme_path[0];
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], own, 2, &error),
+			 0);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, 2);
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "d3");
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[1], "d0");
+	assert_null(config.offload[NVS_OFFLOAD_PARAM].nvme_path[2]);
 	nvs_config_free(&config);
-	assert_int_equal(config.param.npaths, 0);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
 	nvs_config_free(&config);
 }
 
@@ -1058,9 +1074,9 @@ static void a_pool_is_count_times_size_times_element(void **state)
 		0);
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), 3 * 7 * 2);
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), 6 * 11 * 4);
-	config.param.buffer_size = UINT64_MAX;
+	config.offload[NVS_OFFLOAD_PARAM].buffer_size = UINT64_MAX;
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), UINT64_MAX);
-	config.param.buffer_size = UINT64_MAX / 3;
+	config.offload[NVS_OFFLOAD_PARAM].buffer_size = UINT64_MAX / 3;
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), UINT64_MAX);
 	nvs_config_free(&config);
 }
@@ -1112,10 +1128,10 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 	accepted(&config, "{\"nvswap\": {\"optimizer_max_in_cpu\": 1e18}}");
 	nvs_config_free(&config);
 	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
-	assert_int_equal(config.optimizer.buffer_size, 1000000000000000000);
+	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 1000000000000000000);
 	nvs_config_free(&config);
 	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
-	config.optimizer.device = NVS_DEVICE_CPU;
+	config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	assert_int_equal(parse(&config, "{\"offload_optimizer\": {\"buffer_count\": 100}}", NULL),
 			 -EINVAL);
 	nvs_config_free(&config);
@@ -1194,11 +1210,11 @@ static void a_file_is_read_over_what_is_there(void **state)
 			 0);
 	assert_int_equal(config.aio.queue_depth, 1);
 	assert_int_equal(config.aio.block_size, 262144);
-	assert_int_equal(config.optimizer.npaths, 1);
-	assert_string_equal(config.optimizer.nvme_path[0], "c");
-	assert_null(config.optimizer.nvme_path[1]);
-	assert_int_equal(config.param.npaths, 1);
-	assert_int_equal(config.optimizer.buffer_size, 1000000);
+	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].npaths, 1);
+	assert_string_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[0], "c");
+	assert_null(config.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[1]);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, 1);
+	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 1000000);
 	nvs_config_free(&config);
 }
 
@@ -1474,17 +1490,21 @@ static void the_examples_load_and_hold_the_largest_tensor_of_gpt2(void **state)
 	(void)state;
 	for (size_t i = 0; i < LENGTH(examples); i++) {
 		load_example(examples[i].path, &config);
-		assert_int_equal(config.param.device, examples[i].param);
-		assert_int_equal(config.optimizer.device, examples[i].optimizer);
-		if (config.param.device != NVS_DEVICE_NONE) {
-			assert_int_equal(config.param.npaths, examples[i].npaths);
+		assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, examples[i].param);
+		assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].device,
+				 examples[i].optimizer);
+		if (config.offload[NVS_OFFLOAD_PARAM].device != NVS_DEVICE_NONE) {
+			assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths,
+					 examples[i].npaths);
 			check_example_pool(&config, NVS_OFFLOAD_PARAM);
 		}
-		if (config.optimizer.device != NVS_DEVICE_NONE) {
-			assert_int_equal(config.optimizer.npaths, examples[i].npaths);
+		if (config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE) {
+			assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].npaths,
+					 examples[i].npaths);
 			check_example_pool(&config, NVS_OFFLOAD_OPTIMIZER);
-			assert_true(config.optimizer.pipeline_read &&
-				    config.optimizer.pipeline_write && config.optimizer.fast_init);
+			assert_true(config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read &&
+				    config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write &&
+				    config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init);
 			assert_string_equal(config.adam.type, "AdamW");
 		}
 		assert_int_equal(config.aio.block_size, 1 << 20);
@@ -1623,7 +1643,7 @@ static void damaged_files_are_refused_or_read_and_never_worse(void **state)
 		free(exact);
 		if (!result) {
 			good++;
-			assert_true(config.param.npaths <= NVS_PATHS_MAX);
+			assert_true(config.offload[NVS_OFFLOAD_PARAM].npaths <= NVS_PATHS_MAX);
 			assert_in_range(config.aio.queue_depth, 1, NVS_QUEUE_DEPTH_MAX);
 			continue;
 		}

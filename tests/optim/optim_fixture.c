@@ -122,18 +122,18 @@ static void configure(struct optim *optim, uint64_t longest)
 	nvs_config_init(config);
 	config->aio.block_size = 32 * 1024;
 	config->sub_group_size = longest;
-	config->optimizer.buffer_count = 1;
-	config->optimizer.buffer_size = longest;
-	config->optimizer.fast_init = true;
-	config->optimizer.pipeline_read = true;
-	config->optimizer.pipeline_write = true;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = longest;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = true;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = true;
 	config->optimizer_threads = 2;
 	config->grad_accum_dtype = NVS_F32;
 	snprintf(config->adam.type, sizeof(config->adam.type), "AdamW");
 	config->adam.weight_decay = 0.01;
 	DONE(optim,
-	     nvs_config_set_paths(&config->optimizer, (const char *const *)(uintptr_t)&optim->path,
-				  1, &optim->error));
+	     nvs_config_set_paths(&config->offload[NVS_OFFLOAD_OPTIMIZER],
+				  (const char *const *)(uintptr_t)&optim->path, 1, &optim->error));
 }
 
 void optim_first_weights(struct optim *optim)
@@ -181,7 +181,7 @@ void optim_simulate(struct optim *optim)
 
 int optim_open(struct optim *optim)
 {
-	optim->config.optimizer.buffer_size = optim->config.sub_group_size;
+	optim->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = optim->config.sub_group_size;
 	optim->error = (struct nvs_error){0};
 	if (optim->sim)
 		return optimizer_open_with(&optim->optimizer, &optim->config, optim->specs,

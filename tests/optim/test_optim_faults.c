@@ -27,7 +27,7 @@ static const struct snapshot *due(uint64_t steps)
 	if (undisturbed[steps].n)
 		return &undisturbed[steps];
 	optim_init(&o, four, LENGTH(four));
-	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	DONE(&o, optim_open(&o));
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		optim_run(&o, step, step);
@@ -43,10 +43,10 @@ static void begin(struct optim *o, unsigned way)
 {
 	optim_init(o, four, LENGTH(four));
 	optim_simulate(o);
-	o->config.optimizer.pipeline_read = way != 1;
-	o->config.optimizer.pipeline_write = way != 2;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way != 1;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 2;
 	o->config.optimizer_max_in_cpu = way == 3 ? 12000 : 0;
-	o->config.optimizer.ratio = way == 4 ? 0.7 : 1;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way == 4 ? 0.7 : 1;
 	o->config.verify = way == 5;
 	o->config.aio.queue_depth = way % 2 ? 2 : 8;
 }
@@ -280,7 +280,7 @@ static void what_can_not_be_begun_is_not_open(void **state)
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way += 2) {
 		begin(&o, way);
-		o.config.optimizer.fast_init = false;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
 		sim_fail(o.sim, NVS_WRITE, 3, EIO, SIM_ALWAYS);
 		names_what_failed(&o, optim_open(&o));
 		assert_null(o.optimizer);
@@ -543,7 +543,7 @@ static void one_failure_in_a_commit_is_over_when_the_drive_works_again(void **st
 	(void)state;
 	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
 		begin(&o, 0);
-		o.config.keep = o.config.optimizer.fast_init = true;
+		o.config.keep = o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
 		o.config.optimizer_max_in_cpu = i % 2 ? 12000 : 40000;
 		DONE(&o, optim_open(&o));
 		DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, due(1)->parts[0][0],
@@ -597,7 +597,7 @@ static void a_step_that_failed_is_kept_when_it_is_closed(void **state)
 	(void)state;
 	for (size_t i = 0; i < LENGTH(faults); i++) {
 		begin(&o, 0);
-		o.config.keep = o.config.optimizer.fast_init = true;
+		o.config.keep = o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
 		DONE(&o, optim_open(&o));
 		two_steps(&o, faults[i].direction, faults[i].after);
 		snapshot_take(&o, i ? &now : &straight);

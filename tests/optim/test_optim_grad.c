@@ -103,7 +103,7 @@ static void comes_to_the_same_as_lent(struct optim *o, const struct group *group
 	DONE(o, optim_step(o, 1));
 	snapshot_take(o, &snapshot);
 	optim_init(&lent, groups, o->n);
-	lent.config.optimizer.device = NVS_DEVICE_CPU;
+	lent.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	lent.config.gradient_clipping = o->config.gradient_clipping;
 	lent.gradients_dtype = o->gradients_dtype;
 	DONE(&lent, optim_open(&lent));
@@ -125,7 +125,7 @@ static void pieces_are_added_with_a_rounding_each(void **state)
 	for (size_t to = 0; to < 3; to++)
 		for (size_t from = 0; from < 3; from++) {
 			optim_init(&o, pair, 2);
-			o.config.optimizer.device = NVS_DEVICE_CPU;
+			o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 			o.config.grad_accum_dtype = dtypes[to];
 			DONE(&o, optim_open(&o));
 			add_pieces(&o, dtypes[from], seed + 3 * to + from, 8);
@@ -146,13 +146,14 @@ static void gradients_that_find_no_room_are_swapped(void **state)
 		struct nvs_engine_stats stats;
 
 		optim_init(&o, groups, 3);
-		o.config.optimizer.pipeline_read = o.config.optimizer.pipeline_write = way & 1;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+			o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 1;
 		o.config.gradient_clipping = way & 2 ? 0.5 : 0;
 		o.config.verify = way == 3;
 		DONE(&o, optim_open(&o));
 		/* 120 kB of pool, and 340 kB of gradients. */
 		add_pieces(&o, NVS_BF16, seed + way, 20);
-		nvs_get_stats(nvs_optimizer_engine(o.optimizer), &stats);
+		nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &stats);
 		assert_true(stats.swapped_out > 100000);
 		assert_true(stats.swapped_in > 0);
 		comes_to_the_same_as_lent(&o, groups);
@@ -381,7 +382,7 @@ static size_t group_of(unsigned i, uint64_t *at)
 static void small_init(struct optim *o)
 {
 	optim_init(o, small, 2);
-	o->config.optimizer.device = NVS_DEVICE_CPU;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	o->config.adam.weight_decay = 0.1;
 	o->config.adam.beta2 = 0.95;
 	o->config.gradient_clipping = 1.5;
@@ -586,11 +587,11 @@ static void one_that_is_not_finite_skips_the_step(void **state)
 	o.config.fp16.enabled = true;
 	o.config.fp16.loss_scale = 8;
 	o.config.optimizer_max_in_cpu = 1024;
-	o.config.optimizer.ratio = 0.9;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.9;
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
 	snapshot_take(&o, &begun);
-	nvs_get_stats(nvs_optimizer_engine(o.optimizer), &before);
+	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &before);
 	for (size_t i = 0; i < 3 * LENGTH(places); i++) {
 		size_t group = places[i / 3].group;
 
@@ -608,7 +609,7 @@ static void one_that_is_not_finite_skips_the_step(void **state)
 		if (i % 5 == 0 || i == 29)
 			IS_AS(&o, &begun);
 	}
-	nvs_get_stats(nvs_optimizer_engine(o.optimizer), &after);
+	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &after);
 	assert_int_equal(after.swapped_out, before.swapped_out);
 	snapshot_free(&begun);
 	optim_close(&o);

@@ -55,7 +55,7 @@ static const struct snapshot *due(void)
 	if (straight.n)
 		return &straight;
 	optim_init(&o, five, LENGTH(five));
-	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, STEPS);
 	snapshot_take(&o, &straight);
@@ -92,9 +92,9 @@ static void a_run_goes_on_with_the_same_bits(void **state)
 	(void)state;
 	for (unsigned way = 0; way < 4; way++) {
 		begin(&o);
-		o.config.optimizer.fast_init = way & 1;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 1;
 		o.config.verify = way & 2;
-		o.config.optimizer.pipeline_write = way != 2;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 2;
 		DONE(&o, optim_open(&o));
 		goes_on_as_if_never_stopped(&o, NULL);
 	}
@@ -108,7 +108,7 @@ static void what_is_not_offloaded_is_kept_too(void **state)
 	(void)state;
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		begin(&o);
-		o.config.optimizer.ratio = ratios[i];
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
 		DONE(&o, optim_open(&o));
 		goes_on_as_if_never_stopped(&o, NULL);
 	}
@@ -123,7 +123,7 @@ static void what_is_cached_is_kept_too(void **state)
 	for (size_t i = 0; i < LENGTH(cached); i++) {
 		begin(&o);
 		o.config.optimizer_max_in_cpu = cached[i];
-		o.config.optimizer.ratio = i ? 1 : 0.7;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i ? 1 : 0.7;
 		DONE(&o, optim_open(&o));
 		goes_on_as_if_never_stopped(&o, NULL);
 	}
@@ -131,15 +131,15 @@ static void what_is_cached_is_kept_too(void **state)
 
 static void enlarge(struct optim *o)
 {
-	o->config.optimizer.buffer_count = 24;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 24;
 	o->config.optimizer_threads = 3;
 	o->config.aio.block_size = 1 << 20;
 }
 
 static void reduce(struct optim *o)
 {
-	o->config.optimizer.buffer_count = 3;
-	o->config.optimizer.pipeline_read = false;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = false;
 }
 
 static void cache_some(struct optim *o)
@@ -155,7 +155,7 @@ static void another_pool_finds_the_same(void **state)
 	(void)state;
 	for (size_t i = 0; i < LENGTH(changes); i++) {
 		begin(&o);
-		o.config.optimizer.buffer_count = 8;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 8;
 		DONE(&o, optim_open(&o));
 		goes_on_as_if_never_stopped(&o, changes[i]);
 	}
@@ -191,7 +191,7 @@ static void state_that_was_never_written_is_kept(void **state)
 	(void)state;
 	for (int fast = 0; fast < 2; fast++) {
 		begin(&o);
-		o.config.optimizer.fast_init = fast;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
 		DONE(&o, optim_open(&o));
 		snapshot_take(&o, &begun);
 		stop_and_go_on(&o);
@@ -248,7 +248,7 @@ static void gradients_that_were_added_are_kept(void **state)
 		o.config.keep = i % 2;
 		o.config.grad_accum_dtype = dtypes[i / 2];
 		/* Of a pool that holds all gradients, and of one that does not. */
-		o.config.optimizer.buffer_count = i < 2 ? 1 : 6;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = i < 2 ? 1 : 6;
 		o.config.gradient_clipping = 1;
 		DONE(&o, optim_open(&o));
 		added_steps(&o, i % 2);
@@ -452,14 +452,14 @@ static void tiles_that_do_not_fit_are_refused(void **state)
 
 	(void)state;
 	begin(&o);
-	o.config.optimizer.buffer_count = 16;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 16;
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, STOP);
 	optim_shut(&o);
-	o.config.optimizer.buffer_count = 1;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
 	REFUSED(&o, optim_open(&o), -ESTALE, "pool");
 	assert_null(o.optimizer);
-	o.config.optimizer.buffer_count = 4;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 4;
 	DONE(&o, optim_open(&o));
 	optim_run(&o, STOP + 1, STEPS);
 	IS_AS(&o, due());
@@ -539,7 +539,7 @@ static void what_was_committed_outlives_the_process(void **state)
 	committed_state(&committed);
 	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
 		begin(&o);
-		o.config.optimizer.ratio = i % 2 ? 0.6 : 1;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i % 2 ? 0.6 : 1;
 		o.config.optimizer_max_in_cpu = i % 2 ? 5000 : 0;
 		killed_after(&o, whats[i / 2]);
 		spoil_weights(&o);

@@ -154,7 +154,7 @@ static void every_type_follows_adam_in_double(void **state)
 				groups[i] = (struct group){(const char *[]){"a", "b", "c", "d"}[i],
 							   numel[i], dtypes[(w + i) % 3]};
 			optim_init(&o, groups, 4);
-			o.config.optimizer.device = NVS_DEVICE_CPU;
+			o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 			o.gradients_dtype = dtypes[g];
 			follow(&o, 4);
 		}
@@ -168,7 +168,7 @@ static void every_kind_of_adam_is_followed(void **state)
 	(void)state;
 	for (unsigned kind = 0; kind < 8; kind++) {
 		optim_init(&o, groups, 2);
-		o.config.optimizer.device = NVS_DEVICE_CPU;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 		snprintf(o.config.adam.type, sizeof(o.config.adam.type), "%s",
 			 kind & 1 ? "AdamW" : "Adam");
 		o.config.adam.adam_w_mode = kind & 2;
@@ -188,7 +188,7 @@ static void many_steps_stay_near(void **state)
 
 	(void)state;
 	optim_init(&o, groups, 1);
-	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	o.gradients_dtype = NVS_BF16;
 	follow(&o, 100);
 }
@@ -213,7 +213,7 @@ static const struct snapshot *due(void)
 	if (straight.n)
 		return &straight;
 	optim_init(&o, five, LENGTH(five));
-	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	o.config.optimizer_threads = 1;
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, STEPS);
@@ -244,9 +244,9 @@ static void piped_or_not_the_bits_are_the_same(void **state)
 	(void)state;
 	for (unsigned way = 0; way < 8; way++) {
 		optim_init(&o, five, LENGTH(five));
-		o.config.optimizer.pipeline_read = way & 1;
-		o.config.optimizer.pipeline_write = way & 2;
-		o.config.optimizer.fast_init = way & 4;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 2;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 4;
 		is_the_same(&o);
 	}
 }
@@ -260,8 +260,8 @@ static void cached_the_bits_are_the_same(void **state)
 	for (size_t i = 0; i < LENGTH(cached); i++) {
 		optim_init(&o, five, LENGTH(five));
 		o.config.optimizer_max_in_cpu = cached[i];
-		o.config.optimizer.fast_init = i % 2;
-		o.config.optimizer.pipeline_write = i != 2;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = i % 2;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = i != 2;
 		is_the_same(&o);
 	}
 }
@@ -274,7 +274,7 @@ static void any_pool_and_tile_give_the_same_bits(void **state)
 	(void)state;
 	for (size_t i = 0; i < LENGTH(buffers); i++) {
 		optim_init(&o, five, LENGTH(five));
-		o.config.optimizer.buffer_count = buffers[i];
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = buffers[i];
 		o.config.sub_group_size += 1111 * i;
 		o.config.aio.block_size = i % 2 ? 4096 : 1 << 20;
 		is_the_same(&o);
@@ -309,8 +309,8 @@ static void any_share_offloaded_gives_the_same_bits(void **state)
 	(void)state;
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		optim_init(&o, five, LENGTH(five));
-		o.config.optimizer.ratio = ratios[i];
-		o.config.optimizer.fast_init = i % 2;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = i % 2;
 		o.config.optimizer_max_in_cpu = i == 2 ? 10000 : 0;
 		is_the_same(&o);
 	}
@@ -366,8 +366,8 @@ static void on_a_drive_the_bits_are_the_same(void **state)
 	if (!disk)
 		skip();
 	optim_init(&o, five, LENGTH(five));
-	DONE(&o, nvs_config_set_paths(&o.config.optimizer, (const char *const *)(uintptr_t)&disk, 1,
-				      &o.error));
+	DONE(&o, nvs_config_set_paths(&o.config.offload[NVS_OFFLOAD_OPTIMIZER],
+				      (const char *const *)(uintptr_t)&disk, 1, &o.error));
 	is_the_same(&o);
 	place_leave(disk);
 }
@@ -382,8 +382,8 @@ static void striped_the_bits_are_the_same(void **state)
 		skip();
 	optim_init(&o, five, LENGTH(five));
 	o.config.stripe_size = 8192;
-	DONE(&o, nvs_config_set_paths(&o.config.optimizer, (const char *const *)(uintptr_t)paths, 2,
-				      &o.error));
+	DONE(&o, nvs_config_set_paths(&o.config.offload[NVS_OFFLOAD_OPTIMIZER],
+				      (const char *const *)(uintptr_t)paths, 2, &o.error));
 	is_the_same(&o);
 	place_leave(paths[0]);
 	place_leave(paths[1]);
@@ -403,7 +403,7 @@ static void moved_since(struct optim *o, const struct nvs_engine_stats *before, 
 {
 	struct nvs_engine_stats after;
 
-	nvs_get_stats(nvs_optimizer_engine(o->optimizer), &after);
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &after);
 	assert_int_equal(after.swapped_in - before->swapped_in, read);
 	assert_int_equal(after.swapped_out - before->swapped_out, written);
 }
@@ -415,7 +415,7 @@ static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t r
 {
 	struct nvs_engine_stats before;
 
-	nvs_get_stats(nvs_optimizer_engine(o->optimizer), &before);
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &before);
 	optim_lend(o, step, 1);
 	if (mask != UINT32_MAX)
 		DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
@@ -439,8 +439,8 @@ static void a_step_moves_the_state_once(void **state)
 	(void)state;
 	for (unsigned way = 0; way < 4; way++) {
 		optim_init(&o, even, 3);
-		o.config.optimizer.pipeline_read = way & 1;
-		o.config.optimizer.pipeline_write = way & 2;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 2;
 		DONE(&o, optim_open(&o));
 		step_moves(&o, 1, UINT32_MAX, 0, EVEN);
 		for (uint64_t step = 2; step <= 3; step++) {
@@ -461,7 +461,7 @@ static void fast_init_writes_nothing_at_the_start(void **state)
 	(void)state;
 	for (int fast = 0; fast < 2; fast++) {
 		optim_init(&o, even, 3);
-		o.config.optimizer.fast_init = fast;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
 		DONE(&o, optim_open(&o));
 		moved_since(&o, &none, 0, fast ? 0 : EVEN * STATE_BYTES);
 		step_moves(&o, 1, UINT32_MAX, fast ? 0 : EVEN, EVEN);
@@ -481,7 +481,8 @@ static void what_is_resident_is_not_moved(void **state)
 
 		optim_init(&o, even, 3);
 		o.config.optimizer_max_in_cpu = cached[i / 2];
-		o.config.optimizer.pipeline_read = o.config.optimizer.pipeline_write = i % 2;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+			o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = i % 2;
 		DONE(&o, optim_open(&o));
 		step_moves(&o, 1, UINT32_MAX, 0, moved);
 		for (uint64_t step = 2; step <= 5; step++) {
@@ -528,8 +529,8 @@ static void what_is_not_offloaded_is_not_moved(void **state)
 	(void)state;
 	for (uint64_t groups = 0; groups <= 4; groups++) {
 		optim_init(&o, equal, 4);
-		o.config.optimizer.ratio = (double)groups / 4;
-		o.config.optimizer.fast_init = false;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = (double)groups / 4;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
 		DONE(&o, optim_open(&o));
 		moved_since(&o, &none, 0, 8192 * groups * STATE_BYTES);
 		for (uint64_t step = 1; step <= 2; step++)
@@ -724,7 +725,7 @@ static void state_can_be_taken_out_and_put_in(void **state)
 	(void)state;
 	optim_init(&from, five, LENGTH(five));
 	optim_init(&to, five, LENGTH(five));
-	to.config.optimizer.ratio = 0.5;
+	to.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
 	to.config.optimizer_max_in_cpu = 3000;
 	from.config.optimizer_max_in_cpu = 20000;
 	DONE(&from, optim_open(&from));
@@ -767,7 +768,7 @@ static void what_was_set_before_the_first_step_stays(void **state)
 		float some[100];
 
 		optim_init(&o, groups, 2);
-		o.config.optimizer.fast_init = fast;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
 		reference_init(&reference, &o);
 		DONE(&o, optim_open(&o));
 		for (int part = 0; part < 3; part++) {
@@ -801,7 +802,7 @@ static void state_begins_with_the_weights_and_zeros(void **state)
 		void *left_out;
 
 		optim_init(&o, five, LENGTH(five));
-		o.config.optimizer.fast_init = fast;
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
 		left_out = o.specs[3].weights;
 		o.specs[3].weights = NULL;
 		DONE(&o, optim_open(&o));
@@ -830,7 +831,7 @@ static void weights_are_given_back_on_demand(void **state)
 
 	(void)state;
 	optim_init(&o, five, LENGTH(five));
-	o.config.optimizer.ratio = 0.7;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.7;
 	o.config.optimizer_max_in_cpu = 8000;
 	DONE(&o, optim_open(&o));
 	/* Also before any step: what they were at the start. */
@@ -920,7 +921,7 @@ static void what_could_not_work_is_refused(void **state)
 	optim_init(&o, two, 0);
 	refused_at_open(&o, -EINVAL, "");
 	optim_init(&o, two, 2);
-	o.config.optimizer.device = NVS_DEVICE_NONE;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_NONE;
 	refused_at_open(&o, -EINVAL, "offload_optimizer");
 	optim_init(&o, two, 2);
 	o.config.aio.use_gds = true;
@@ -943,7 +944,9 @@ static void values_that_mean_nothing_are_refused(void **state)
 		config->fp16.enabled = true;
 		if (which == 0)
 			config->grad_accum_dtype = NVS_F64;
-		config->optimizer.ratio = which == 1 ? -5 : which == 2 ? NAN : 1;
+		config->offload[NVS_OFFLOAD_OPTIMIZER].ratio = which == 1   ? -5
+							       : which == 2 ? NAN
+									    : 1;
 		config->gradient_clipping = which == 3 ? -1 : 0;
 		config->fp16.loss_scale = which == 4 ? 1e-30 : 0;
 		config->fp16.hysteresis = which == 5 ? 0 : 2;
@@ -983,7 +986,7 @@ static void a_pool_without_room_for_two_tiles_is_refused(void **state)
 	optim_close(&o);
 	optim_init(&o, small, 1);
 	o.config.sub_group_size = 5000;
-	o.config.optimizer.buffer_count = 2;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 2;
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 2);
 	optim_close(&o);

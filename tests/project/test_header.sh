@@ -1,18 +1,27 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The public header alone compiles as strict C11 and C++17 with each compiler that is installed.
+# The public header, and each header of include/nvswap/ alone, compile as strict C11 and C++17 with
+# each compiler that is installed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 status=0
+
+# Each header in a translation unit of its own.
+each_compiles() {
+	local header
+	for header in nvswap.h $(cd include && echo nvswap/*.h); do
+		echo "#include \"$header\"" | "$@" -fsyntax-only -Wall -Wextra -Wpedantic -Wundef \
+			-Werror -Iinclude - || return
+	done
+}
 
 compiles() {
 	local name=$1 language=$2
 	shift 2
 	if ! command -v "$1" >/dev/null; then
 		echo "skip $name: no $1 here"
-	elif echo '#include "nvswap.h"' | "$@" -x "$language" -fsyntax-only -Wall -Wextra \
-		-Wpedantic -Wundef -Werror -Iinclude -; then
+	elif each_compiles "$@" -x "$language"; then
 		echo "ok $name"
 	else
 		echo "not ok $name"

@@ -36,7 +36,7 @@ staged_make() {
 }
 
 functions() {
-	grep -o '^NVS_API[^(]*(' include/nvswap.h | grep -o 'nvs_[a-z0-9_]*($' | tr -d '(' | sort
+	grep -ho '^NVS_API[^(]*(' include/nvswap/*.h | grep -o 'nvs_[a-z0-9_]*($' | tr -d '(' | sort
 }
 
 exports() { # nm's arguments
@@ -81,7 +81,7 @@ has_soname() {
 	version=$(pc --modversion) &&
 		readelf -d "$stage/lib/libnvswap.so" | grep -q "SONAME.*\[libnvswap.so.${version%%.*}\]" &&
 		[ "$(readlink -f "$stage/lib/libnvswap.so")" = "$stage/lib/libnvswap.so.$version" ] &&
-		grep -q "define NVS_VERSION[[:space:]]*\"$version\"" "$stage/include/nvswap.h"
+		grep -q "define NVS_VERSION[[:space:]]*\"$version\"" "$stage/include/nvswap/version.h"
 }
 
 pages_are_there() {

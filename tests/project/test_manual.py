@@ -24,9 +24,9 @@ def plain(text):
 
 
 def prototypes_of_header():
-    header = (ROOT / "include/nvswap.h").read_text()
-    for declaration in re.findall(r"^NVS_API\s+([^;]*);", header, re.M):
-        yield plain(declaration.replace("(", " ("))
+    for header in (ROOT / "include/nvswap").glob("*.h"):
+        for declaration in re.findall(r"^NVS_API\s+([^;]*);", header.read_text(), re.M):
+            yield plain(declaration.replace("(", " ("))
 
 
 def prototypes_of_page():

@@ -233,8 +233,8 @@ static inline void move(struct store *store, enum nvs_direction direction, void 
 					.offset = offset},
 			    *one = &transfer;
 
-	assert_int_equal(nvs_submit(aio, &one, 1, &error), 0);
-	assert_int_equal(nvs_transfer_wait(aio, &one, 1, -1, &error), 0);
+	assert_int_equal(nvs_aio_submit(aio, &one, 1, &error), 0);
+	assert_int_equal(nvs_aio_wait(aio, &one, 1, -1, &error), 0);
 }
 
 static inline void fill(uint8_t *data, size_t nbytes, uint64_t seed)

@@ -111,34 +111,35 @@ void world_open(struct world *w, const struct setup *setup)
 
 bool world_change(struct world *w, unsigned i)
 {
-	if (world_told(w, nvs_lease(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+	if (world_told(w, nvs_tensor_pin(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 		return false;
 	w->seed[i] = ++w->seeds;
-	fill(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
-	OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
+	fill(nvs_tensor_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
+	OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
 	return true;
 }
 
 bool world_has_bytes(struct world *w, unsigned i)
 {
-	return filled(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
+	return filled(nvs_tensor_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
 }
 
 void world_look_at(struct world *w, unsigned first, unsigned n)
 {
-	world_told(w, nvs_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
+	world_told(w, nvs_tensor_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
 	for (unsigned i = first; i < first + n; i++)
 		if (info_of(&w->f, w->t[i]).uses) {
 			assert_true(world_has_bytes(w, i));
-			OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
+			OK(&w->f,
+			   nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
 		}
 }
 
 static void read_all(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
-		if (!world_told(w,
-				nvs_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
+		if (!world_told(w, nvs_tensor_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1,
+						      &w->f.error)))
 			world_look_at(w, i, TENSORS / 2);
 }
 
@@ -146,25 +147,25 @@ void world_swaps(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i++)
 		world_change(w, i);
-	world_told(w, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_told(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	read_all(w);
 }
 
 void world_step(struct world *w)
 {
-	OK(&w->f, nvs_step_begin(w->f.engine, &w->f.error));
+	OK(&w->f, nvs_engine_step_begin(w->f.engine, &w->f.error));
 	for (unsigned i = 0; i < TENSORS; i++) {
-		if (world_told(w, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
-		    world_told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		if (world_told(w, nvs_tensor_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
+		    world_told(w, nvs_tensor_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			continue;
 		assert_true(world_has_bytes(w, i));
 		w->seed[i] = ++w->seeds;
-		fill(nvs_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
-		OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
+		fill(nvs_tensor_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
+		OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
 	}
-	OK(&w->f, nvs_step_end(w->f.engine, NULL, &w->f.error));
-	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_engine_step_end(w->f.engine, NULL, &w->f.error));
+	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }
 
 void world_is_well(struct world *w)
@@ -174,12 +175,12 @@ void world_is_well(struct world *w)
 			tensor_check(&w->f, w->t[i], w->seed[i]);
 			continue;
 		}
-		expect_error(&w->f, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error),
+		expect_error(&w->f, nvs_tensor_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error),
 			     -ENODATA, "has no contents");
 		assert_true(world_change(w, i));
 	}
-	OK(&w->f, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	if (w->f.config.keep)
-		OK(&w->f, nvs_commit(w->f.engine, &w->f.error));
+		OK(&w->f, nvs_engine_commit(w->f.engine, &w->f.error));
 }

@@ -33,7 +33,7 @@ struct world {
 
 /* The place and the drive, without an engine. */
 void world_make(struct world *w, const struct setup *setup);
-/* The engine on that drive: the result of nvs_open. */
+/* The engine on that drive: the result of nvs_engine_open. */
 int world_try_open(struct world *w);
 void world_add_tensors(struct world *w);
 /* All of these. */

@@ -99,13 +99,13 @@ static struct nvs_transfer start(struct rig *rig, struct nvs_transfer *transfer,
 					  .data = data + offset,
 					  .nbytes = nbytes,
 					  .offset = offset};
-	SUCCEEDS(nvs_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	SUCCEEDS(nvs_aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
 	return *transfer;
 }
 
 static int finish(struct rig *rig, struct nvs_transfer *transfer)
 {
-	return nvs_transfer_wait(rig->aio, &transfer, 1, -1, &rig->error);
+	return nvs_aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
 static int move(struct rig *rig, enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
@@ -827,9 +827,9 @@ static struct sim *open_sim(uint64_t seed)
 
 static int swap_in(struct fixture *fixture, struct nvs_tensor *tensor)
 {
-	int rc = nvs_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error);
+	int rc = nvs_tensor_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error);
 
-	return rc ? rc : nvs_wait(fixture->engine, &tensor, 1, -1, &fixture->error);
+	return rc ? rc : nvs_tensor_wait(fixture->engine, &tensor, 1, -1, &fixture->error);
 }
 
 static void silent_faults_are_found_by_verification(void **state)
@@ -897,8 +897,9 @@ static void an_engine_whose_drive_is_gone_says_so_and_closes(void **state)
 	sim_fault(sim, &(struct sim_rule){.fault = SIM_GONE, .error = ENODEV});
 	expect_error(&fixture, swap_in(&fixture, tensors[0]), -ENODEV, "t0");
 	tensor_write(&fixture, tensors[1], 2);
-	OK(&fixture, nvs_swap_out(engine, &tensors[1], 1, &fixture.error));
-	expect_error(&fixture, nvs_wait(engine, &tensors[1], 1, -1, &fixture.error), -ENODEV, "t1");
+	OK(&fixture, nvs_tensor_swap_out(engine, &tensors[1], 1, &fixture.error));
+	expect_error(&fixture, nvs_tensor_wait(engine, &tensors[1], 1, -1, &fixture.error), -ENODEV,
+		     "t1");
 	STATE(&fixture, tensors[1], NVS_RESIDENT, true, 0);
 	fixture_close(&fixture);
 	sim_close(sim);
@@ -934,10 +935,11 @@ static void no_silent_fault_passes_unseen(void **state)
 				found++;
 				continue;
 			}
-			assert_true(filled(nvs_data(tensors[i]), nbytes[i], round * MANY + i));
+			assert_true(
+				filled(nvs_tensor_data(tensors[i]), nbytes[i], round * MANY + i));
 			right++;
-			OK(&fixture,
-			   nvs_release(fixture.engine, &tensors[i], 1, NVS_CLEAN, &fixture.error));
+			OK(&fixture, nvs_tensor_release(fixture.engine, &tensors[i], 1, NVS_CLEAN,
+							&fixture.error));
 		}
 	}
 	print_message("%u swaps right, %u found wrong\n", right, found);

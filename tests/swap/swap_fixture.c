@@ -170,18 +170,19 @@ static void configure(struct fixture *fixture)
 	config->aio.thread_count = setup->thread_count ? setup->thread_count : 1;
 	config->aio.ioengine = setup->ioengine;
 	config->param_dtype = NVS_F32;
-	config->param.buffer_count = 1;
-	config->param.buffer_size = (setup->pool_bytes ? setup->pool_bytes : 4 * MIB) / 4;
-	config->param.max_in_cpu = setup->max_in_cpu == NONE_STAYS ? 0
-				   : setup->max_in_cpu		   ? setup->max_in_cpu
-								   : UINT64_MAX;
+	config->offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
+	config->offload[NVS_OFFLOAD_PARAM].buffer_size =
+		(setup->pool_bytes ? setup->pool_bytes : 4 * MIB) / 4;
+	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = setup->max_in_cpu == NONE_STAYS ? 0
+							: setup->max_in_cpu ? setup->max_in_cpu
+									    : UINT64_MAX;
 	config->verify = setup->verify;
 	config->keep = setup->keep;
 	config->stripe_size = setup->stripe_size;
 	if (setup->device == NVS_DEVICE_CPU)
-		config->param.device = NVS_DEVICE_CPU;
+		config->offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_CPU;
 	else
-		OK(fixture, nvs_config_set_paths(&config->param,
+		OK(fixture, nvs_config_set_paths(&config->offload[NVS_OFFLOAD_PARAM],
 						 (const char *const *)(uintptr_t)fixture->paths,
 						 setup->npaths, &fixture->error));
 }
@@ -211,7 +212,8 @@ int fixture_reopen(struct fixture *fixture)
 	if (fixture->sim)
 		return engine_open_with(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM,
 					&engine_sim, fixture->sim, &fixture->error);
-	return nvs_open(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM, &fixture->error);
+	return nvs_engine_open(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM,
+			       &fixture->error);
 }
 
 void fixture_open(struct fixture *fixture, const struct setup *setup)
@@ -232,7 +234,7 @@ struct nvs_engine_stats stats_of(struct fixture *fixture)
 {
 	struct nvs_engine_stats stats;
 
-	nvs_get_stats(fixture->engine, &stats);
+	nvs_engine_get_stats(fixture->engine, &stats);
 	return stats;
 }
 
@@ -241,7 +243,7 @@ void fixture_shut(struct fixture *fixture)
 	struct nvs_engine *engine = fixture->engine;
 
 	fixture->engine = NULL;
-	OK(fixture, nvs_close(engine, &fixture->error));
+	OK(fixture, nvs_engine_close(engine, &fixture->error));
 }
 
 void fixture_close(struct fixture *fixture)
@@ -299,7 +301,7 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 		snprintf(names[i], sizeof(names[i]), "%.20s%zu", prefix, i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, nbytes[i]};
 	}
-	OK(fixture, nvs_register(fixture->engine, specs, n, tensors, &fixture->error));
+	OK(fixture, nvs_tensor_register(fixture->engine, specs, n, tensors, &fixture->error));
 	free(specs);
 	free(names);
 }
@@ -309,7 +311,7 @@ struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_
 	struct nvs_tensor_spec spec = {name, NVS_U8, nbytes};
 	struct nvs_tensor *tensor;
 
-	OK(fixture, nvs_register(fixture->engine, &spec, 1, &tensor, &fixture->error));
+	OK(fixture, nvs_tensor_register(fixture->engine, &spec, 1, &tensor, &fixture->error));
 	return tensor;
 }
 
@@ -321,35 +323,36 @@ struct nvs_tensor_info info_of(struct fixture *fixture, struct nvs_tensor *tenso
 	return info;
 }
 
-void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_state state,
+void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_tensor_state state,
 		  bool dirty, uint32_t uses, const char *file, int line)
 {
 	struct nvs_tensor_info info = info_of(fixture, tensor);
 
-	_assert_string_equal(nvs_state_name(info.state), nvs_state_name(state), file, line);
+	_assert_string_equal(nvs_tensor_state_name(info.state), nvs_tensor_state_name(state), file,
+			     line);
 	_assert_int_equal(info.dirty, dirty, file, line);
 	_assert_int_equal(info.uses, uses, file, line);
 }
 
 void tensors_pin(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
 {
-	OK(fixture, nvs_swap_in(fixture->engine, tensors, n, 0, &fixture->error));
-	OK(fixture, nvs_wait(fixture->engine, tensors, n, -1, &fixture->error));
+	OK(fixture, nvs_tensor_swap_in(fixture->engine, tensors, n, 0, &fixture->error));
+	OK(fixture, nvs_tensor_wait(fixture->engine, tensors, n, -1, &fixture->error));
 }
 
 void tensors_swap_out(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
 {
-	OK(fixture, nvs_swap_out(fixture->engine, tensors, n, &fixture->error));
-	OK(fixture, nvs_wait(fixture->engine, tensors, n, -1, &fixture->error));
+	OK(fixture, nvs_tensor_swap_out(fixture->engine, tensors, n, &fixture->error));
+	OK(fixture, nvs_tensor_wait(fixture->engine, tensors, n, -1, &fixture->error));
 }
 
 void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
 {
 	uint64_t nbytes = info_of(fixture, tensor).nbytes;
 
-	OK(fixture, nvs_lease(fixture->engine, &tensor, 1, -1, &fixture->error));
-	fill(nvs_data(tensor), nbytes, seed);
-	OK(fixture, nvs_release(fixture->engine, &tensor, 1, NVS_DIRTY, &fixture->error));
+	OK(fixture, nvs_tensor_pin(fixture->engine, &tensor, 1, -1, &fixture->error));
+	fill(nvs_tensor_data(tensor), nbytes, seed);
+	OK(fixture, nvs_tensor_release(fixture->engine, &tensor, 1, NVS_DIRTY, &fixture->error));
 }
 
 void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
@@ -362,10 +365,10 @@ void tensor_check(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 {
 	uint64_t nbytes = info_of(fixture, tensor).nbytes;
 
-	OK(fixture, nvs_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error));
-	OK(fixture, nvs_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
-	assert_true(filled(nvs_data(tensor), nbytes, seed));
-	OK(fixture, nvs_release(fixture->engine, &tensor, 1, NVS_CLEAN, &fixture->error));
+	OK(fixture, nvs_tensor_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, nvs_tensor_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
+	assert_true(filled(nvs_tensor_data(tensor), nbytes, seed));
+	OK(fixture, nvs_tensor_release(fixture->engine, &tensor, 1, NVS_CLEAN, &fixture->error));
 }
 
 /* ---- Contents ---- */

@@ -95,7 +95,7 @@ struct fixture {
 void fixture_init(struct fixture *fixture, const struct setup *setup);
 /* The same and opens the engine. */
 void fixture_open(struct fixture *fixture, const struct setup *setup);
-/* Opens it (again); the result of nvs_open. */
+/* Opens it (again); the result of nvs_engine_open. */
 int fixture_reopen(struct fixture *fixture);
 /* Closes the engine, which must succeed. */
 void fixture_shut(struct fixture *fixture);
@@ -125,7 +125,7 @@ struct nvs_tensor_info info_of(struct fixture *fixture, struct nvs_tensor *tenso
 /* Its state, dirty flag and number of pins must be these. */
 #define STATE(fixture, tensor, state, dirty, uses)                                                 \
 	expect_state(fixture, tensor, state, dirty, uses, __FILE__, __LINE__)
-void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_state state,
+void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_tensor_state state,
 		  bool dirty, uint32_t uses, const char *file, int line);
 
 /* Swaps them in without waiting for room; they are pinned when it returns. */

@@ -13,13 +13,13 @@ static struct nvs_tensor *open_block(struct fixture *fixture, enum nvs_block blo
 	const struct nvs_tensor_spec spec = {.name = "same", .dtype = NVS_U8, .numel = NBYTES};
 	struct nvs_tensor *tensor;
 
-	OK(fixture, nvs_open(engine, &fixture->config, block, &fixture->error));
-	OK(fixture, nvs_register(*engine, &spec, 1, &tensor, &fixture->error));
-	OK(fixture, nvs_lease(*engine, &tensor, 1, -1, &fixture->error));
-	memset(nvs_data(tensor), fill, NBYTES);
-	OK(fixture, nvs_release(*engine, &tensor, 1, NVS_DIRTY, &fixture->error));
-	OK(fixture, nvs_swap_out(*engine, &tensor, 1, &fixture->error));
-	OK(fixture, nvs_wait(*engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, nvs_engine_open(engine, &fixture->config, block, &fixture->error));
+	OK(fixture, nvs_tensor_register(*engine, &spec, 1, &tensor, &fixture->error));
+	OK(fixture, nvs_tensor_pin(*engine, &tensor, 1, -1, &fixture->error));
+	memset(nvs_tensor_data(tensor), fill, NBYTES);
+	OK(fixture, nvs_tensor_release(*engine, &tensor, 1, NVS_DIRTY, &fixture->error));
+	OK(fixture, nvs_tensor_swap_out(*engine, &tensor, 1, &fixture->error));
+	OK(fixture, nvs_tensor_wait(*engine, &tensor, 1, -1, &fixture->error));
 	return tensor;
 }
 
@@ -28,12 +28,12 @@ static void expect_fill(struct fixture *fixture, struct nvs_engine *engine,
 {
 	const char *data;
 
-	OK(fixture, nvs_swap_in(engine, &tensor, 1, -1, &fixture->error));
-	OK(fixture, nvs_wait(engine, &tensor, 1, -1, &fixture->error));
-	data = nvs_data(tensor);
+	OK(fixture, nvs_tensor_swap_in(engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, nvs_tensor_wait(engine, &tensor, 1, -1, &fixture->error));
+	data = nvs_tensor_data(tensor);
 	for (size_t i = 0; i < NBYTES; i++)
 		assert_int_equal(data[i], fill);
-	OK(fixture, nvs_release(engine, &tensor, 1, NVS_CLEAN, &fixture->error));
+	OK(fixture, nvs_tensor_release(engine, &tensor, 1, NVS_CLEAN, &fixture->error));
 }
 
 static void both_blocks_may_name_one_path(void **state)
@@ -44,16 +44,18 @@ static void both_blocks_may_name_one_path(void **state)
 
 	(void)state;
 	INIT(&fixture, .place = PLACE_DISK, .verify = true);
-	OK(&fixture, nvs_config_set_paths(&fixture.config.optimizer,
-					  (const char *const *)fixture.config.param.nvme_path,
-					  fixture.config.param.npaths, &fixture.error));
-	fixture.config.optimizer.buffer_size = MIB / 4;
+	OK(&fixture,
+	   nvs_config_set_paths(
+		   &fixture.config.offload[NVS_OFFLOAD_OPTIMIZER],
+		   (const char *const *)fixture.config.offload[NVS_OFFLOAD_PARAM].nvme_path,
+		   fixture.config.offload[NVS_OFFLOAD_PARAM].npaths, &fixture.error));
+	fixture.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = MIB / 4;
 	weights = open_block(&fixture, NVS_OFFLOAD_PARAM, &param, 'w');
 	moments = open_block(&fixture, NVS_OFFLOAD_OPTIMIZER, &optimizer, 'm');
 	expect_fill(&fixture, param, weights, 'w');
 	expect_fill(&fixture, optimizer, moments, 'm');
-	OK(&fixture, nvs_close(param, &fixture.error));
-	OK(&fixture, nvs_close(optimizer, &fixture.error));
+	OK(&fixture, nvs_engine_close(param, &fixture.error));
+	OK(&fixture, nvs_engine_close(optimizer, &fixture.error));
 	fixture_close(&fixture);
 }
 

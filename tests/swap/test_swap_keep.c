@@ -70,7 +70,7 @@ static void a_kept_store_is_found_again(const struct setup *setup)
 	fixture_init(&f, setup);
 	for (uint64_t run = 0; run < 5; run++) {
 		OK(&f, fixture_reopen(&f));
-		assert_null(nvs_find(f.engine, "t0"));
+		assert_null(nvs_tensor_find(f.engine, "t0"));
 		tensors_add(&f, "t", lengths, N, t);
 		if (run) {
 			for (int i = 0; i < N; i++)
@@ -81,7 +81,7 @@ static void a_kept_store_is_found_again(const struct setup *setup)
 		write_all(&f, t, run);
 		nbytes = file_bytes(&f, "data");
 		if (run % 2)
-			OK(&f, nvs_swap_out(f.engine, t, N, &f.error));
+			OK(&f, nvs_tensor_swap_out(f.engine, t, N, &f.error));
 		fixture_shut(&f);
 		assert_int_equal(file_bytes(&f, "data"), nbytes);
 	}
@@ -119,7 +119,7 @@ static void tensors_are_found_in_any_order_of_registration(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 9);
-	OK(&f, nvs_forget(f.engine, &t[5], 1, &f.error));
+	OK(&f, nvs_tensor_forget(f.engine, &t[5], 1, &f.error));
 	fixture_shut(&f);
 	OK(&f, fixture_reopen(&f));
 	for (uint64_t i = N; i--;) {
@@ -147,14 +147,15 @@ static void refuses_tensors_of_another_size_or_type(void **state)
 	register_and_write(&f, t, 9);
 	fixture_shut(&f);
 	OK(&f, fixture_reopen(&f));
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE,
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE,
 		     "t0 as U8 x 5000, not as U8 x 5001");
 	spec.numel = 5000;
 	spec.dtype = NVS_I8;
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE, "I8 x 5000");
-	expect_error(&f, nvs_register(f.engine, two, 2, t, &f.error), -ESTALE, "t0");
-	assert_null(nvs_find(f.engine, "t0"));
-	assert_null(nvs_find(f.engine, "t1"));
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE,
+		     "I8 x 5000");
+	expect_error(&f, nvs_tensor_register(f.engine, two, 2, t, &f.error), -ESTALE, "t0");
+	assert_null(nvs_tensor_find(f.engine, "t0"));
+	assert_null(nvs_tensor_find(f.engine, "t1"));
 	/* The refusals changed nothing. */
 	tensors_add(&f, "t", lengths, N, t);
 	check_all(&f, t, 9);
@@ -166,7 +167,7 @@ static void expect_close_error(struct fixture *f, int code, const char *words)
 	struct nvs_engine *engine = f->engine;
 
 	f->engine = NULL;
-	expect_error(f, nvs_close(engine, &f->error), code, words);
+	expect_error(f, nvs_engine_close(engine, &f->error), code, words);
 }
 
 static void a_failed_close_leaves_the_last_commit(void **state)
@@ -177,11 +178,11 @@ static void a_failed_close_leaves_the_last_commit(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .simulated = true);
 	register_and_write(&f, t, 1);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	tensor_write(&f, t[6], 2);
 	tensor_write(&f, t[1], 3);
 	tensors_pin(&f, &t[4], 1);
-	OK(&f, nvs_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
 	/* The write of t1, the first in the store, fails; neither is committed. */
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	expect_close_error(&f, -EIO, "t1: writing");
@@ -189,10 +190,10 @@ static void a_failed_close_leaves_the_last_commit(void **state)
 
 	/* A tensor that is pinned and dirty fails the commit, and nothing is committed. */
 	tensor_write(&f, t[6], 2);
-	OK(&f, nvs_swap_in(f.engine, &t[4], 1, 0, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, &t[4], 1, 0, &f.error));
 	tensors_pin(&f, &t[4], 1);
-	OK(&f, nvs_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
-	expect_error(&f, nvs_commit(f.engine, &f.error), -EBUSY, "t4 is pinned and dirty");
+	OK(&f, nvs_tensor_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
+	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY, "t4 is pinned and dirty");
 	expect_close_error(&f, -EBUSY, "t4");
 	reopen_and_check(&f, t, 1);
 	fixture_close(&f);
@@ -259,21 +260,21 @@ static void child_register(struct fixture *f, struct nvs_tensor **t)
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, lengths[i]};
 	}
-	MUST(!nvs_register(f->engine, specs, N, t, NULL));
+	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
 }
 
 static void child_fill(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
 {
-	MUST(!nvs_lease(f->engine, &t, 1, -1, NULL));
-	fill(nvs_data(t), info_of(f, t).nbytes, seed);
-	MUST(!nvs_release(f->engine, &t, 1, NVS_DIRTY, NULL));
+	MUST(!nvs_tensor_pin(f->engine, &t, 1, -1, NULL));
+	fill(nvs_tensor_data(t), info_of(f, t).nbytes, seed);
+	MUST(!nvs_tensor_release(f->engine, &t, 1, NVS_DIRTY, NULL));
 }
 
 static void child_write(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
 {
 	child_fill(f, t, seed);
-	MUST(!nvs_swap_out(f->engine, &t, 1, NULL));
-	MUST(!nvs_wait(f->engine, &t, 1, -1, NULL));
+	MUST(!nvs_tensor_swap_out(f->engine, &t, 1, NULL));
+	MUST(!nvs_tensor_wait(f->engine, &t, 1, -1, NULL));
 }
 
 static void commit_then_overwrite_two(struct fixture *f)
@@ -283,7 +284,7 @@ static void commit_then_overwrite_two(struct fixture *f)
 	child_register(f, t);
 	for (uint64_t i = 0; i < N; i++)
 		child_write(f, t[i], i);
-	MUST(!nvs_commit(f->engine, NULL));
+	MUST(!nvs_engine_commit(f->engine, NULL));
 	child_write(f, t[1], 100);
 	child_write(f, t[6], 100);
 }
@@ -319,11 +320,11 @@ static void rewrite_two_of_all(struct fixture *f)
 						{"t6", NVS_U8, lengths[6]}};
 	struct nvs_tensor *t[LENGTH(specs)];
 
-	MUST(!nvs_register(f->engine, specs, LENGTH(specs), t, NULL));
+	MUST(!nvs_tensor_register(f->engine, specs, LENGTH(specs), t, NULL));
 	for (uint64_t seed = 50; seed <= 70; seed += 10) {
 		child_write(f, t[0], seed);
 		child_write(f, t[1], seed);
-		MUST(seed == 70 || !nvs_commit(f->engine, NULL));
+		MUST(seed == 70 || !nvs_engine_commit(f->engine, NULL));
 	}
 }
 
@@ -381,7 +382,7 @@ static void commit_and_rewrite_most(struct fixture *f)
 	child_register(f, t);
 	for (uint64_t i = 0; i < N; i++)
 		child_write(f, t[i], 7 + i);
-	MUST(!nvs_commit(f->engine, NULL));
+	MUST(!nvs_engine_commit(f->engine, NULL));
 	for (uint64_t turn = 1; turn <= 3; turn++)
 		for (uint64_t i = turn; i < N; i++)
 			child_write(f, t[i], 1000 * turn + i);
@@ -417,9 +418,9 @@ static void forget_and_register_again(struct fixture *f)
 		const struct nvs_tensor_spec spec = {name, NVS_U8, lengths[i]};
 		const struct nvs_tensor_spec small = {other, NVS_U8, lengths[i] / 4};
 
-		MUST(!nvs_forget(f->engine, &t[i], 1, NULL));
-		MUST(!nvs_register(f->engine, &spec, 1, &again, NULL));
-		MUST(!nvs_register(f->engine, &small, 1, &more, NULL));
+		MUST(!nvs_tensor_forget(f->engine, &t[i], 1, NULL));
+		MUST(!nvs_tensor_register(f->engine, &spec, 1, &again, NULL));
+		MUST(!nvs_tensor_register(f->engine, &small, 1, &more, NULL));
 		child_write(f, again, 200);
 		child_write(f, more, 300);
 		child_write(f, more, 400);
@@ -440,12 +441,12 @@ static void a_forgotten_tensor_stays_until_a_commit(void **state)
 	/* A commit removes it and frees its extent. */
 	nbytes = file_bytes(&f, "data");
 	for (int turn = 0; turn < 10; turn++) {
-		OK(&f, nvs_forget(f.engine, &t[6], 1, &f.error));
-		OK(&f, nvs_commit(f.engine, &f.error));
+		OK(&f, nvs_tensor_forget(f.engine, &t[6], 1, &f.error));
+		OK(&f, nvs_engine_commit(f.engine, &f.error));
 		t[6] = tensor_add(&f, "t6", lengths[6]);
 		STATE(&f, t[6], NVS_EMPTY, false, 0);
 		tensor_write(&f, t[6], 6);
-		OK(&f, nvs_commit(f.engine, &f.error));
+		OK(&f, nvs_engine_commit(f.engine, &f.error));
 	}
 	assert_int_equal(file_bytes(&f, "data"), nbytes);
 	check_all(&f, t, 0);
@@ -460,11 +461,12 @@ static void write_from(struct fixture *f, struct nvs_tensor *tensor, uint64_t se
 	const void *data = memory;
 
 	fill(memory, info_of(f, tensor).nbytes, seed);
-	OK(f, nvs_swap_out_from(f->engine, &tensor, &data, 1, &f->error));
+	OK(f, nvs_tensor_swap_out_from(f->engine, &tensor, &data, 1, &f->error));
 	if (code)
-		expect_error(f, nvs_wait(f->engine, &tensor, 1, -1, &f->error), code, "writing");
+		expect_error(f, nvs_tensor_wait(f->engine, &tensor, 1, -1, &f->error), code,
+			     "writing");
 	else
-		OK(f, nvs_wait(f->engine, &tensor, 1, -1, &f->error));
+		OK(f, nvs_tensor_wait(f->engine, &tensor, 1, -1, &f->error));
 }
 
 static void writes_fail_after_a_commit(bool verify)
@@ -474,7 +476,7 @@ static void writes_fail_after_a_commit(bool verify)
 
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = verify, .simulated = true);
 	register_and_write(&f, t, 1);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 
 	/* From external memory: the tensor keeps its committed contents until a write succeeds. */
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
@@ -483,7 +485,7 @@ static void writes_fail_after_a_commit(bool verify)
 	tensor_check(&f, t[6], 1 + 6);
 	write_from(&f, t[6], 51, 0);
 	tensor_check(&f, t[6], 51);
-	OK(&f, nvs_swap_out(f.engine, &t[6], 1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, &t[6], 1, &f.error));
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	write_from(&f, t[6], 52, -EIO);
 	STATE(&f, t[6], NVS_EMPTY, false, 0);
@@ -492,15 +494,15 @@ static void writes_fail_after_a_commit(bool verify)
 	 * contents. */
 	tensor_write(&f, t[1], 60);
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
-	OK(&f, nvs_swap_out(f.engine, &t[1], 1, &f.error));
-	expect_error(&f, nvs_wait(f.engine, &t[1], 1, -1, &f.error), -EIO, "t1: writing");
+	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, -1, &f.error), -EIO, "t1: writing");
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
 	tensor_check(&f, t[1], 60);
-	OK(&f, nvs_lease(f.engine, &t[1], 1, 0, &f.error));
-	OK(&f, nvs_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &t[1], 1, 0, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
 	tensor_check(&f, t[1], 1 + 1);
 	tensor_write(&f, t[1], 61);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	tensor_check(&f, t[1], 61);
 	fixture_close(&f);
 }
@@ -538,7 +540,7 @@ static void damage_on_the_drive_is_detected_when_read(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 1);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	offset = info_of(&f, t[1]).store_offset;
 	fixture_shut(&f);
 	damage(&f, offset + 50000);
@@ -550,8 +552,8 @@ static void damage_on_the_drive_is_detected_when_read(void **state)
 	for (uint64_t i = 0; i < N; i++)
 		if (i != 1)
 			tensor_check(&f, t[i], 1 + i);
-	OK(&f, nvs_swap_in(f.engine, &t[1], 1, 0, &f.error));
-	expect_error(&f, nvs_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
+	OK(&f, nvs_tensor_swap_in(f.engine, &t[1], 1, 0, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
 	fixture_close(&f);
 }
 
@@ -564,7 +566,7 @@ static void commit_only(struct fixture *f)
 	child_register(f, t);
 	for (uint64_t i = 0; i < N; i++)
 		child_fill(f, t[i], 30 + i);
-	MUST(!nvs_commit(f->engine, NULL));
+	MUST(!nvs_engine_commit(f->engine, NULL));
 	for (int i = 0; i < N; i++)
 		MUST(!info_of(f, t[i]).dirty);
 }
@@ -585,8 +587,8 @@ static void write_from_external_memory(struct fixture *f)
 
 	child_register(f, t);
 	fill(memory, sizeof(memory), 100);
-	MUST(!nvs_swap_out_from(f->engine, &t[1], &data, 1, NULL));
-	MUST(!nvs_wait(f->engine, &t[1], 1, -1, NULL));
+	MUST(!nvs_tensor_swap_out_from(f->engine, &t[1], &data, 1, NULL));
+	MUST(!nvs_tensor_wait(f->engine, &t[1], 1, -1, NULL));
 }
 
 static void write_to_make_room(struct fixture *f)
@@ -595,7 +597,7 @@ static void write_to_make_room(struct fixture *f)
 
 	child_register(f, t);
 	child_fill(f, t[1], 100);
-	MUST(!nvs_swap_in(f->engine, &t[5], 2, -1, NULL));
+	MUST(!nvs_tensor_swap_in(f->engine, &t[5], 2, -1, NULL));
 	MUST(info_of(f, t[1]).state == NVS_ON_DRIVE);
 }
 
@@ -607,7 +609,7 @@ static void write_by_a_commit_that_fails(struct fixture *f)
 	child_fill(f, t[1], 100);
 	child_fill(f, t[6], 100);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
-	MUST(nvs_commit(f->engine, NULL) == -EIO);
+	MUST(nvs_engine_commit(f->engine, NULL) == -EIO);
 	for (uint64_t i = 0; i < N; i++)
 		child_write(f, t[i], 200);
 }
@@ -637,10 +639,10 @@ static void read_all(struct fixture *f)
 
 	child_register(f, t);
 	for (int i = 0; i < N; i++) {
-		MUST(!nvs_swap_in(f->engine, &t[i], 1, -1, NULL));
-		MUST(!nvs_wait(f->engine, &t[i], 1, -1, NULL));
-		MUST(!nvs_release(f->engine, &t[i], 1, NVS_CLEAN, NULL));
-		MUST(!nvs_swap_out(f->engine, &t[i], 1, NULL));
+		MUST(!nvs_tensor_swap_in(f->engine, &t[i], 1, -1, NULL));
+		MUST(!nvs_tensor_wait(f->engine, &t[i], 1, -1, NULL));
+		MUST(!nvs_tensor_release(f->engine, &t[i], 1, NVS_CLEAN, NULL));
+		MUST(!nvs_tensor_swap_out(f->engine, &t[i], 1, NULL));
 	}
 }
 
@@ -679,7 +681,7 @@ static void hold_the_store(struct fixture *f, const int ready[2], const int done
 	MUST(!fixture_reopen(f));
 	MUST(write(ready[1], &byte, 1) == 1);
 	MUST(read(done[0], &byte, 1) == 0);
-	_exit(nvs_close(f->engine, NULL) ? 1 : 0);
+	_exit(nvs_engine_close(f->engine, NULL) ? 1 : 0);
 }
 
 static void a_store_locked_by_another_process_is_refused(void **state)
@@ -734,9 +736,9 @@ static void a_temporary_store_leaves_nothing_behind(void **state)
 	for (unsigned npaths = 1; npaths <= 3; npaths++) {
 		OPEN(&f, .place = PLACE_DISK, .npaths = npaths);
 		register_and_write(&f, t, 1);
-		OK(&f, nvs_swap_out(f.engine, t, N, &f.error));
+		OK(&f, nvs_tensor_swap_out(f.engine, t, N, &f.error));
 		/* Without keep a commit only writes back. */
-		OK(&f, nvs_commit(f.engine, &f.error));
+		OK(&f, nvs_engine_commit(f.engine, &f.error));
 		assert_int_equal(file_bytes(&f, "manifest.0"), -1);
 		fixture_shut(&f);
 		for (unsigned i = 0; i < npaths; i++)
@@ -753,14 +755,14 @@ static void device_cpu_leaves_no_file(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU, .keep = true, .verify = true,
 	     .pool_bytes = MIB);
-	assert_int_equal(f.config.param.npaths, 0);
+	assert_int_equal(f.config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
 	tensors_add(&f, "t", lengths, N, t);
 	for (uint64_t turn = 0; turn < 3; turn++) {
 		write_all(&f, t, turn);
-		OK(&f, nvs_swap_out(f.engine, t, N, &f.error));
+		OK(&f, nvs_tensor_swap_out(f.engine, t, N, &f.error));
 		check_all(&f, t, turn);
 	}
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	fixture_shut(&f);
 	assert_int_equal(entries_of(f.paths[0]), 0);
 	fixture_close(&f);
@@ -774,11 +776,11 @@ static void refuses_settings_that_cannot_work(void **state)
 
 	(void)state;
 	INIT(&f, .place = PLACE_DISK);
-	f.config.param.device = NVS_DEVICE_NONE;
+	f.config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_NONE;
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "offload_param.device is none");
-	expect_error(&f, nvs_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error), -EINVAL,
-		     "offload_optimizer.device is none");
-	f.config.param.device = NVS_DEVICE_NVME;
+	expect_error(&f, nvs_engine_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error),
+		     -EINVAL, "offload_optimizer.device is none");
+	f.config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_NVME;
 	f.config.aio.use_gds = true;
 	expect_error(&f, fixture_reopen(&f), -ENOTSUP, "use_gds");
 	f.config.aio.use_gds = false;
@@ -791,9 +793,9 @@ static void refuses_settings_that_cannot_work(void **state)
 	f.config.aio.thread_count = NVS_THREAD_COUNT_MAX + 1;
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "thread_count");
 	f.config.aio.thread_count = 1;
-	f.config.param.buffer_count = 0;
+	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = 0;
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "the pool would be empty");
-	f.config.param.buffer_count = 1;
+	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
 	assert_int_equal(entries_of(f.paths[0]), 0);
 	OK(&f, fixture_reopen(&f));
 	fixture_close(&f);
@@ -805,11 +807,11 @@ static void refuses_a_pool_larger_than_memory(void **state)
 
 	(void)state;
 	INIT(&f, .place = PLACE_DISK);
-	f.config.param.buffer_count = 1000;
-	f.config.param.buffer_size = GIB;
+	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1000;
+	f.config.offload[NVS_OFFLOAD_PARAM].buffer_size = GIB;
 	expect_error(&f, fixture_reopen(&f), -ENOMEM, "buffer_count x buffer_size");
-	f.config.param.buffer_count = UINT32_MAX;
-	f.config.param.buffer_size = UINT64_MAX / 2;
+	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = UINT32_MAX;
+	f.config.offload[NVS_OFFLOAD_PARAM].buffer_size = UINT64_MAX / 2;
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "exceed 2^64 bytes");
 	assert_int_equal(entries_of(f.paths[0]), 0);
 	fixture_close(&f);
@@ -832,12 +834,12 @@ static void refuses_a_pool_beyond_the_memlock_limit(void **state)
 	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &none), 0);
 	/* Root may lock any memory. */
 	assert_int_equal(user ? 0 : seteuid(65534), 0);
-	f.config.param.pin_memory = true;
+	f.config.offload[NVS_OFFLOAD_PARAM].pin_memory = true;
 	expect_error(&f, fixture_reopen(&f), -ENOMEM, "ulimit -l");
-	f.config.param.pin_memory = false;
+	f.config.offload[NVS_OFFLOAD_PARAM].pin_memory = false;
 	OK(&f, fixture_reopen(&f));
 	tensor_store(&f, tensor_add(&f, "t", 100000), 1);
-	tensor_check(&f, nvs_find(f.engine, "t"), 1);
+	tensor_check(&f, nvs_tensor_find(f.engine, "t"), 1);
 	fixture_shut(&f);
 	assert_int_equal(seteuid(user), 0);
 	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
@@ -854,19 +856,19 @@ static void the_optimizer_has_its_own_pool(void **state)
 	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	path = f.paths[0];
-	OK(&f, nvs_config_set_paths(&f.config.optimizer, &path, 1, &f.error));
-	f.config.optimizer.buffer_count = 3;
+	OK(&f, nvs_config_set_paths(&f.config.offload[NVS_OFFLOAD_OPTIMIZER], &path, 1, &f.error));
+	f.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
 	f.config.sub_group_size = 100000;
-	f.config.optimizer.buffer_size = 100000;
-	OK(&f, nvs_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error));
-	nvs_get_stats(f.engine, &stats);
+	f.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = 100000;
+	OK(&f, nvs_engine_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error));
+	nvs_engine_get_stats(f.engine, &stats);
 	assert_true(stats.pool.bytes >= nvs_config_pool_bytes(&f.config, NVS_OFFLOAD_OPTIMIZER));
 	t = tensor_add(&f, "exp_avg", 300000);
 	tensor_store(&f, t, 1);
 	tensor_check(&f, t, 1);
 	expect_error(&f,
-		     nvs_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_F32, GIB}, 1, &t,
-				  &f.error),
+		     nvs_tensor_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_F32, GIB},
+					 1, &t, &f.error),
 		     -E2BIG, "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements");
 	fixture_close(&f);
 }

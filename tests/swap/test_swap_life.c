@@ -23,7 +23,7 @@ static void registers_every_element_type(void **state)
 					       (enum nvs_dtype)dtype, 1001};
 		struct nvs_tensor_info info;
 
-		OK(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error));
+		OK(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error));
 		info = info_of(&f, tensor);
 		assert_string_equal(info.name, spec.name);
 		assert_int_equal(info.dtype, dtype);
@@ -48,14 +48,17 @@ static void refuses_a_name_of_no_or_too_many_bytes(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	memset(name, 'x', sizeof(name));
 	name[NVS_NAME_MAX + 1] = 0;
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "512");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+		     "512");
 	name[NVS_NAME_MAX] = 0;
-	OK(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error));
-	assert_ptr_equal(nvs_find(f.engine, name), tensor);
+	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error));
+	assert_ptr_equal(nvs_tensor_find(f.engine, name), tensor);
 	name[0] = 0;
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "1 to 511");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+		     "1 to 511");
 	spec.name = NULL;
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "1 to 511");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+		     "1 to 511");
 	fixture_close(&f);
 }
 
@@ -69,8 +72,8 @@ static void copies_the_name(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	tensor = tensor_add(&f, name, 10);
 	memset(name, 'z', sizeof(name) - 1);
-	assert_ptr_equal(nvs_find(f.engine, "a.b.weight"), tensor);
-	assert_null(nvs_find(f.engine, name));
+	assert_ptr_equal(nvs_tensor_find(f.engine, "a.b.weight"), tensor);
+	assert_null(nvs_tensor_find(f.engine, name));
 	fixture_close(&f);
 }
 
@@ -82,11 +85,14 @@ static void refuses_an_unknown_type_and_too_many_elements(void **state)
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "dtype 15");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+		     "dtype 15");
 	spec.dtype = (enum nvs_dtype) - 1;
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "dtype -1");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+		     "dtype -1");
 	spec = (struct nvs_tensor_spec){"t", NVS_F64, UINT64_MAX / 8 + 2};
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL, "elements");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+		     "elements");
 	fixture_close(&f);
 }
 
@@ -98,14 +104,15 @@ static void a_tensor_too_large_for_the_pool_is_refused_with_the_remedy(void **st
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG, "4194305");
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
+		     "4194305");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
 		     "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes");
 	/* The extent is rounded up to the unit of the store, of 4096 bytes at most. */
-	expect_error(&f, nvs_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
 		     "set buffer_size to 104");
-	OK(&f, nvs_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_U8, 4 * MIB}, 1, &tensor,
-			    &f.error));
+	OK(&f, nvs_tensor_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_U8, 4 * MIB}, 1,
+				   &tensor, &f.error));
 	tensor_store(&f, tensor, 5);
 	tensor_check(&f, tensor, 5);
 	fixture_close(&f);
@@ -122,24 +129,27 @@ static void registers_all_of_a_batch_or_none(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	known = tensor_add(&f, "known", 100);
 	before = stats_of(&f);
-	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EINVAL, "name");
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EINVAL,
+		     "name");
 	specs[2].name = "known";
-	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EEXIST, "known");
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EEXIST,
+		     "known");
 	specs[2].name = "a";
-	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -EEXIST, "a is");
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EEXIST,
+		     "a is");
 	specs[2] = (struct nvs_tensor_spec){"c", NVS_U8, 1 * GIB};
-	expect_error(&f, nvs_register(f.engine, specs, 3, tensors, &f.error), -E2BIG,
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -E2BIG,
 		     "c has 1 GiB");
 	after = stats_of(&f);
 	assert_int_equal(after.tensors, before.tensors);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
 	assert_int_equal(after.store_bytes, before.store_bytes);
-	assert_null(nvs_find(f.engine, "a"));
-	assert_ptr_equal(nvs_find(f.engine, "known"), known);
+	assert_null(nvs_tensor_find(f.engine, "a"));
+	assert_ptr_equal(nvs_tensor_find(f.engine, "known"), known);
 	specs[2].numel = 1;
-	OK(&f, nvs_register(f.engine, specs, 3, tensors, &f.error));
-	assert_ptr_equal(nvs_find(f.engine, "c"), tensors[2]);
-	OK(&f, nvs_register(f.engine, NULL, 0, NULL, &f.error));
+	OK(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error));
+	assert_ptr_equal(nvs_tensor_find(f.engine, "c"), tensors[2]);
+	OK(&f, nvs_tensor_register(f.engine, NULL, 0, NULL, &f.error));
 	fixture_close(&f);
 }
 
@@ -171,11 +181,12 @@ static void a_full_drive_is_detected_when_registering(void **state)
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, nbytes[i]};
 	}
-	expect_error(&f, nvs_register(f.engine, specs, 100, tensors, &f.error), -ENOSPC, "300 MiB");
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 100, tensors, &f.error), -ENOSPC,
+		     "300 MiB");
 	after = stats_of(&f);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, 1);
-	assert_null(nvs_find(f.engine, "t0"));
+	assert_null(nvs_tensor_find(f.engine, "t0"));
 	assert_true(free_space(f.paths[0]) >= space);
 	tensor_check(&f, known, 1);
 	/* Tensors that fit are still registered, and can be written. */
@@ -226,10 +237,10 @@ static void reuses_the_space_of_forgotten_tensors(void **state)
 	for (int round = 0; round < 20; round++) {
 		for (uint64_t i = 0; i < 8; i++)
 			tensor_write(&f, tensors[i], i);
-		OK(&f, nvs_swap_out(f.engine, tensors, 4, &f.error));
-		OK(&f, nvs_wait(f.engine, tensors, 8, -1, &f.error));
-		OK(&f, nvs_forget(f.engine, tensors, 8, &f.error));
-		assert_null(nvs_find(f.engine, "t0"));
+		OK(&f, nvs_tensor_swap_out(f.engine, tensors, 4, &f.error));
+		OK(&f, nvs_tensor_wait(f.engine, tensors, 8, -1, &f.error));
+		OK(&f, nvs_tensor_forget(f.engine, tensors, 8, &f.error));
+		assert_null(nvs_tensor_find(f.engine, "t0"));
 		after = stats_of(&f);
 		assert_int_equal(after.tensors, 0);
 		assert_int_equal(after.tensor_bytes, 0);
@@ -257,34 +268,34 @@ static void forgets_nothing_pinned_or_in_flight(void **state)
 	tensor_store(&f, tensors[0], 1);
 	tensor_store(&f, tensors[1], 2);
 
-	OK(&f, nvs_swap_in(f.engine, &tensors[1], 1, -1, &f.error));
-	OK(&f, nvs_wait(f.engine, &tensors[1], 1, -1, &f.error));
-	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	OK(&f, nvs_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, &tensors[1], 1, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &tensors[1], 1, -1, &f.error));
+	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	OK(&f, nvs_tensor_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
 
 	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_swap_out(f.engine, &tensors[1], 1, &f.error));
-	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	OK(&f, nvs_tensor_swap_out(f.engine, &tensors[1], 1, &f.error));
+	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
 
 	sim_hold(f.sim, SIM_READS);
-	assert_int_equal(nvs_prefetch(f.engine, &tensors[1], 1, &f.error), 1);
-	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	assert_int_equal(nvs_tensor_prefetch(f.engine, &tensors[1], 1, &f.error), 1);
+	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
-	OK(&f, nvs_swap_out(f.engine, tensors, 2, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error));
 
 	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_swap_in_to(f.engine, &tensors[1], &data, 1, &f.error));
-	expect_error(&f, nvs_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	OK(&f, nvs_tensor_swap_in_to(f.engine, &tensors[1], &data, 1, &f.error));
+	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
 
-	assert_non_null(nvs_find(f.engine, "t0"));
+	assert_non_null(nvs_tensor_find(f.engine, "t0"));
 	tensor_check(&f, tensors[0], 1);
-	OK(&f, nvs_forget(f.engine, tensors, 2, &f.error));
-	assert_null(nvs_find(f.engine, "t0"));
+	OK(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error));
+	assert_null(nvs_tensor_find(f.engine, "t0"));
 	fixture_close(&f);
 }
 
@@ -322,7 +333,7 @@ static void round_trip(const struct setup *setup)
 		tensors_swap_out(&f, tensors, n);
 		for (size_t i = 0; i < n; i++) {
 			STATE(&f, tensors[i], NVS_ON_DRIVE, false, 0);
-			assert_null(nvs_data(tensors[i]));
+			assert_null(nvs_tensor_data(tensors[i]));
 		}
 		for (size_t i = n; i--;)
 			tensor_check(&f, tensors[i], seed + turn * 1000 + i);
@@ -379,17 +390,17 @@ static void gives_aligned_memory_that_does_not_overlap(void **state)
 	for (size_t i = 0; i < 64; i++)
 		nbytes[i] = below(&seed, 30000);
 	tensors_add(&f, "t", nbytes, 64, tensors);
-	OK(&f, nvs_lease(f.engine, tensors, 64, -1, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, tensors, 64, -1, &f.error));
 	for (size_t i = 0; i < 64; i++) {
-		assert_non_null(nvs_data(tensors[i]));
-		assert_int_equal((uintptr_t)nvs_data(tensors[i]) % 512, 0);
-		fill(nvs_data(tensors[i]), nbytes[i], i);
+		assert_non_null(nvs_tensor_data(tensors[i]));
+		assert_int_equal((uintptr_t)nvs_tensor_data(tensors[i]) % 512, 0);
+		fill(nvs_tensor_data(tensors[i]), nbytes[i], i);
 	}
 	for (size_t i = 0; i < 64; i++)
-		assert_true(filled(nvs_data(tensors[i]), nbytes[i], i));
-	OK(&f, nvs_release(f.engine, tensors, 64, NVS_CLEAN, &f.error));
+		assert_true(filled(nvs_tensor_data(tensors[i]), nbytes[i], i));
+	OK(&f, nvs_tensor_release(f.engine, tensors, 64, NVS_CLEAN, &f.error));
 	for (size_t i = 0; i < 64; i++)
-		assert_null(nvs_data(tensors[i]));
+		assert_null(nvs_tensor_data(tensors[i]));
 	fixture_close(&f);
 }
 
@@ -404,33 +415,33 @@ static void reports_the_state_at_every_stage(void **state)
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 100000);
 	STATE(&f, t, NVS_EMPTY, false, 0);
-	OK(&f, nvs_lease(f.engine, &t, 1, 0, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
-	fill(nvs_data(t), 100000, 1);
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	fill(nvs_tensor_data(t), 100000, 1);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 
 	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_WRITING, false, 0);
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 
 	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error));
 	STATE(&f, t, NVS_READING, false, 1);
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 0);
-	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 2);
 
-	assert_string_equal(nvs_state_name(NVS_EMPTY), "empty");
-	assert_string_equal(nvs_state_name((enum nvs_state)99), "unknown");
+	assert_string_equal(nvs_tensor_state_name(NVS_EMPTY), "empty");
+	assert_string_equal(nvs_tensor_state_name((enum nvs_tensor_state)99), "unknown");
 	fixture_close(&f);
 }
 
@@ -444,7 +455,7 @@ static void a_clean_tensor_is_evicted_without_a_write(void **state)
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
 	tensor_check(&f, t, 1);
-	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 1);
 	assert_int_equal(sim_ios(f.sim, NVS_READ), 1);
@@ -460,15 +471,15 @@ static void pins_overlap(void **state)
 	OPEN(&f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
-	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error));
 	tensors_pin(&f, &t, 1);
 	STATE(&f, t, NVS_RESIDENT, false, 2);
-	fill(nvs_data(t), 10000, 2);
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	fill(nvs_tensor_data(t), 10000, 2);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
 	STATE(&f, t, NVS_RESIDENT, true, 1);
-	assert_true(filled(nvs_data(t), 10000, 2));
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	OK(&f, nvs_wait(f.engine, &t, 1, -1, &f.error));
+	assert_true(filled(nvs_tensor_data(t), 10000, 2));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t, 2);
 	fixture_close(&f);
@@ -484,11 +495,12 @@ static void a_lease_released_clean_leaves_an_empty_tensor_empty(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 10000);
-	OK(&f, nvs_lease(f.engine, &t, 1, 0, &f.error));
-	fill(nvs_data(t), 10000, 1);
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error));
+	fill(nvs_tensor_data(t), 10000, 1);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_EMPTY, false, 0);
-	expect_error(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t has no contents");
+	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA,
+		     "t has no contents");
 	fixture_close(&f);
 }
 
@@ -505,9 +517,9 @@ static void a_lease_released_clean_keeps_the_contents_on_the_drive(void **state)
 		if (resident)
 			tensor_check(&f, t, 1);
 		STATE(&f, t, resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
-		OK(&f, nvs_lease(f.engine, &t, 1, 0, &f.error));
-		fill(nvs_data(t), 10000, 2);
-		OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+		OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error));
+		fill(nvs_tensor_data(t), 10000, 2);
+		OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 		STATE(&f, t, NVS_ON_DRIVE, false, 0);
 		tensor_check(&f, t, 1);
 	}
@@ -524,21 +536,21 @@ static void a_lease_waits_for_ios_of_the_tensor(void **state)
 	t = tensor_add(&f, "t", 10000);
 	tensor_write(&f, t, 1);
 	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_swap_out(f.engine, &t, 1, &f.error));
-	expect_error(&f, nvs_lease(f.engine, &t, 1, 0, &f.error), -EAGAIN, "in flight");
+	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
+	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error), -EAGAIN, "in flight");
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_lease(f.engine, &t, 1, -1, &f.error));
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 
 	sim_hold(f.sim, SIM_READS);
-	assert_int_equal(nvs_prefetch(f.engine, &t, 1, &f.error), 1);
-	expect_error(&f, nvs_lease(f.engine, &t, 1, 1, &f.error), -ETIMEDOUT, "in flight");
+	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 1, &f.error), -ETIMEDOUT, "in flight");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_lease(f.engine, &t, 1, -1, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
-	fill(nvs_data(t), 10000, 3);
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	fill(nvs_tensor_data(t), 10000, 3);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
 	tensor_check(&f, t, 3);
 	fixture_close(&f);
 }
@@ -556,10 +568,11 @@ static void refuses_to_read_a_tensor_never_written(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
-	expect_error(&f, nvs_swap_in(f.engine, tensors, 2, 0, &f.error), -ENODATA, "t1");
+	expect_error(&f, nvs_tensor_swap_in(f.engine, tensors, 2, 0, &f.error), -ENODATA, "t1");
 	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
-	assert_int_equal(nvs_prefetch(f.engine, tensors, 2, &f.error), -ENODATA);
-	expect_error(&f, nvs_swap_in_to(f.engine, tensors, data, 2, &f.error), -ENODATA, "t1");
+	assert_int_equal(nvs_tensor_prefetch(f.engine, tensors, 2, &f.error), -ENODATA);
+	expect_error(&f, nvs_tensor_swap_in_to(f.engine, tensors, data, 2, &f.error), -ENODATA,
+		     "t1");
 	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, tensors[0], 1);
 	fixture_close(&f);
@@ -573,12 +586,12 @@ static void refuses_to_read_an_empty_tensor_of_no_bytes(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 0);
-	expect_error(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t");
+	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t");
 	tensor_store(&f, t, 1);
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(nvs_prefetch(f.engine, &t, 1, &f.error), 1);
+	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
 	tensor_check(&f, t, 1);
-	OK(&f, nvs_forget(f.engine, &t, 1, &f.error));
+	OK(&f, nvs_tensor_forget(f.engine, &t, 1, &f.error));
 	fixture_close(&f);
 }
 
@@ -591,26 +604,30 @@ static void releases_only_pinned_tensors(void **state)
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
-	expect_error(&f, nvs_release(f.engine, tensors, 1, NVS_CLEAN, &f.error), -EINVAL, "t0");
-	OK(&f, nvs_lease(f.engine, &tensors[1], 1, 0, &f.error));
-	expect_error(&f, nvs_release(f.engine, tensors, 2, NVS_DIRTY, &f.error), -EINVAL, "t0");
+	expect_error(&f, nvs_tensor_release(f.engine, tensors, 1, NVS_CLEAN, &f.error), -EINVAL,
+		     "t0");
+	OK(&f, nvs_tensor_pin(f.engine, &tensors[1], 1, 0, &f.error));
+	expect_error(&f, nvs_tensor_release(f.engine, tensors, 2, NVS_DIRTY, &f.error), -EINVAL,
+		     "t0");
 	STATE(&f, tensors[1], NVS_RESIDENT, false, 1);
 
 	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_swap_in(f.engine, tensors, 1, 0, &f.error));
-	expect_error(&f, nvs_release(f.engine, tensors, 2, NVS_CLEAN, &f.error), -EBUSY, "t0");
+	OK(&f, nvs_tensor_swap_in(f.engine, tensors, 1, 0, &f.error));
+	expect_error(&f, nvs_tensor_release(f.engine, tensors, 2, NVS_CLEAN, &f.error), -EBUSY,
+		     "t0");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_wait(f.engine, tensors, 2, -1, &f.error));
-	OK(&f, nvs_release(f.engine, tensors, 2, NVS_DIRTY, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, tensors, 2, NVS_DIRTY, &f.error));
 
 	/* A tensor pinned again during its write must not be changed before the write completes. */
 	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_swap_out(f.engine, tensors, 1, &f.error));
-	OK(&f, nvs_swap_in(f.engine, tensors, 1, 0, &f.error));
-	expect_error(&f, nvs_release(f.engine, tensors, 1, NVS_DIRTY, &f.error), -EBUSY, "t0");
-	OK(&f, nvs_release(f.engine, tensors, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 1, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, tensors, 1, 0, &f.error));
+	expect_error(&f, nvs_tensor_release(f.engine, tensors, 1, NVS_DIRTY, &f.error), -EBUSY,
+		     "t0");
+	OK(&f, nvs_tensor_release(f.engine, tensors, 1, NVS_CLEAN, &f.error));
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_wait(f.engine, tensors, 1, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, tensors, 1, -1, &f.error));
 	fixture_close(&f);
 }
 
@@ -623,13 +640,13 @@ static void refuses_to_swap_out_a_pinned_tensor(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_write(&f, tensors[0], 1);
-	OK(&f, nvs_lease(f.engine, &tensors[1], 1, 0, &f.error));
-	expect_error(&f, nvs_swap_out(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
+	OK(&f, nvs_tensor_pin(f.engine, &tensors[1], 1, 0, &f.error));
+	expect_error(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	STATE(&f, tensors[0], NVS_RESIDENT, true, 0);
-	expect_error(&f, nvs_swap_in(f.engine, &tensors[1], 1, 0, &f.error), -EBUSY,
+	expect_error(&f, nvs_tensor_swap_in(f.engine, &tensors[1], 1, 0, &f.error), -EBUSY,
 		     "t1 is leased");
-	OK(&f, nvs_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
-	OK(&f, nvs_swap_out(f.engine, tensors, 2, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error));
 	fixture_close(&f);
 }
 
@@ -645,18 +662,23 @@ static void refuses_a_tensor_named_twice(void **state)
 	t = tensor_add(&f, "t", 50);
 	tensor_store(&f, t, 1);
 	twice[0] = twice[1] = t;
-	expect_error(&f, nvs_lease(f.engine, twice, 2, 0, &f.error), -EINVAL, "t is named twice");
-	expect_error(&f, nvs_swap_in(f.engine, twice, 2, 0, &f.error), -EINVAL, "twice");
-	expect_error(&f, (int)nvs_prefetch(f.engine, twice, 2, &f.error), -EINVAL, "twice");
-	expect_error(&f, nvs_swap_out(f.engine, twice, 2, &f.error), -EINVAL, "twice");
-	expect_error(&f, nvs_forget(f.engine, twice, 2, &f.error), -EINVAL, "twice");
-	expect_error(&f, nvs_swap_in_to(f.engine, twice, data, 2, &f.error), -EINVAL, "twice");
-	expect_error(&f, nvs_swap_out_from(f.engine, twice, (const void *const *)data, 2, &f.error),
-		     -EINVAL, "twice");
+	expect_error(&f, nvs_tensor_pin(f.engine, twice, 2, 0, &f.error), -EINVAL,
+		     "t is named twice");
+	expect_error(&f, nvs_tensor_swap_in(f.engine, twice, 2, 0, &f.error), -EINVAL, "twice");
+	expect_error(&f, (int)nvs_tensor_prefetch(f.engine, twice, 2, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_tensor_swap_out(f.engine, twice, 2, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_tensor_forget(f.engine, twice, 2, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_tensor_swap_in_to(f.engine, twice, data, 2, &f.error), -EINVAL,
+		     "twice");
+	expect_error(
+		&f,
+		nvs_tensor_swap_out_from(f.engine, twice, (const void *const *)data, 2, &f.error),
+		-EINVAL, "twice");
 	tensors_pin(&f, &t, 1);
-	expect_error(&f, nvs_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL, "twice");
+	expect_error(&f, nvs_tensor_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL,
+		     "twice");
 	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	tensor_check(&f, t, 1);
 	fixture_close(&f);
 }
@@ -670,15 +692,16 @@ static void a_wait_ends_at_its_timeout(void **state)
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 5000);
 	tensor_store(&f, t, 1);
-	OK(&f, nvs_wait(f.engine, &t, 1, 0, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, 0, &f.error));
 	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_swap_in(f.engine, &t, 1, 0, &f.error));
-	expect_error(&f, nvs_wait(f.engine, &t, 1, 0, &f.error), -EAGAIN, "t is still in flight");
-	expect_error(&f, nvs_wait(f.engine, &t, 1, 2, &f.error), -ETIMEDOUT, "t is still");
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, 0, &f.error), -EAGAIN,
+		     "t is still in flight");
+	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, 2, &f.error), -ETIMEDOUT, "t is still");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_wait(f.engine, &t, 1, 60000, &f.error));
-	assert_true(filled(nvs_data(t), 5000, 1));
-	OK(&f, nvs_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, 60000, &f.error));
+	assert_true(filled(nvs_tensor_data(t), 5000, 1));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
@@ -690,12 +713,12 @@ static void an_error_structure_is_optional(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 5000);
-	assert_int_equal(nvs_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
-	assert_int_equal(nvs_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
-	assert_int_equal(
-		nvs_register(f.engine, &(struct nvs_tensor_spec){"t", NVS_U8, 1}, 1, &t, NULL),
-		-EEXIST);
-	assert_int_equal(nvs_close(NULL, NULL), 0);
+	assert_int_equal(nvs_tensor_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
+	assert_int_equal(nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
+	assert_int_equal(nvs_tensor_register(f.engine, &(struct nvs_tensor_spec){"t", NVS_U8, 1}, 1,
+					     &t, NULL),
+			 -EEXIST);
+	assert_int_equal(nvs_engine_close(NULL, NULL), 0);
 	fixture_close(&f);
 }
 

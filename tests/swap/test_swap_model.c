@@ -124,17 +124,17 @@ static size_t some(struct model *m)
 static void wait_for(struct model *m, struct nvs_tensor **tensors, size_t n)
 {
 	if (below(&m->random, 2)) {
-		int rc = nvs_wait(m->f.engine, tensors, n, 0, &m->f.error);
+		int rc = nvs_tensor_wait(m->f.engine, tensors, n, 0, &m->f.error);
 
 		assert_true(rc == 0 || rc == -EAGAIN);
 	}
-	OK(&m->f, nvs_wait(m->f.engine, tensors, n, -1, &m->f.error));
+	OK(&m->f, nvs_tensor_wait(m->f.engine, tensors, n, -1, &m->f.error));
 }
 
 static void wait_for_all(struct model *m)
 {
 	for (size_t i = 0; i < N; i++)
-		OK(&m->f, nvs_wait(m->f.engine, &m->t[i].tensor, 1, -1, &m->f.error));
+		OK(&m->f, nvs_tensor_wait(m->f.engine, &m->t[i].tensor, 1, -1, &m->f.error));
 }
 
 /* ---- Uses ---- */
@@ -143,8 +143,8 @@ static void wait_for_all(struct model *m)
 static int begin(struct model *m, bool contents)
 {
 	int timeout_ms = m->uses ? 0 : -1;
-	int rc = contents ? nvs_swap_in(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error)
-			  : nvs_lease(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error);
+	int rc = contents ? nvs_tensor_swap_in(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error)
+			  : nvs_tensor_pin(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error);
 
 	if (contents && batch_has(m, empty))
 		assert_int_equal(rc, -ENODATA);
@@ -169,7 +169,7 @@ static void op_lease(struct model *m)
 		return;
 	for (size_t k = 0; k < m->n; k++) {
 		nth(m, k)->leased = true;
-		fill(nvs_data(m->batch[k]), nth(m, k)->nbytes, 12345);
+		fill(nvs_tensor_data(m->batch[k]), nth(m, k)->nbytes, 12345);
 	}
 }
 
@@ -182,7 +182,7 @@ static void op_swap_in(struct model *m)
 	for (size_t k = 0; k < m->n; k++) {
 		const struct modelled *t = nth(m, k);
 
-		assert_true(filled(nvs_data(t->tensor), t->nbytes,
+		assert_true(filled(nvs_tensor_data(t->tensor), t->nbytes,
 				   contents_of(m, m->index[k], t->version)));
 	}
 }
@@ -196,13 +196,14 @@ static void op_change(struct model *m)
 		t->version = ++m->versions;
 		t->changed = true;
 		t->may_revert = false;
-		fill(nvs_data(t->tensor), t->nbytes, contents_of(m, m->index[k], t->version));
+		fill(nvs_tensor_data(t->tensor), t->nbytes,
+		     contents_of(m, m->index[k], t->version));
 	}
 }
 
 static void release(struct model *m, enum nvs_how how)
 {
-	OK(&m->f, nvs_release(m->f.engine, m->batch, m->n, how, &m->f.error));
+	OK(&m->f, nvs_tensor_release(m->f.engine, m->batch, m->n, how, &m->f.error));
 	m->uses -= (uint32_t)m->n;
 	for (size_t k = 0; k < m->n; k++) {
 		nth(m, k)->uses--;
@@ -220,7 +221,8 @@ static void release_dirty(struct model *m, size_t most)
 		if (!t->leased || t->changed)
 			continue;
 		t->version = ++m->versions;
-		fill(nvs_data(t->tensor), t->nbytes, contents_of(m, m->index[k], t->version));
+		fill(nvs_tensor_data(t->tensor), t->nbytes,
+		     contents_of(m, m->index[k], t->version));
 	}
 	release(m, NVS_DIRTY);
 }
@@ -247,7 +249,7 @@ static void op_prefetch(struct model *m)
 	long rc;
 
 	choose(m, any, some(m));
-	rc = nvs_prefetch(m->f.engine, m->batch, m->n, &m->f.error);
+	rc = nvs_tensor_prefetch(m->f.engine, m->batch, m->n, &m->f.error);
 	if (batch_has(m, empty))
 		assert_int_equal(rc, -ENODATA);
 	else
@@ -259,7 +261,7 @@ static void op_swap_out(struct model *m)
 	int rc;
 
 	choose(m, below(&m->random, 8) ? unused : any, some(m));
-	rc = nvs_swap_out(m->f.engine, m->batch, m->n, &m->f.error);
+	rc = nvs_tensor_swap_out(m->f.engine, m->batch, m->n, &m->f.error);
 	assert_int_equal(rc, batch_has(m, used_any) ? -EBUSY : 0);
 }
 
@@ -284,8 +286,8 @@ static void op_swap_out_from(struct model *m)
 	for (size_t k = 0; k < m->n; k++)
 		fill(m->data[k], nth(m, k)->nbytes,
 		     contents_of(m, m->index[k], m->versions + 1 + k));
-	rc = nvs_swap_out_from(m->f.engine, m->batch, (const void *const *)m->data, m->n,
-			       &m->f.error);
+	rc = nvs_tensor_swap_out_from(m->f.engine, m->batch, (const void *const *)m->data, m->n,
+				      &m->f.error);
 	assert_int_equal(rc, batch_has(m, used_any) ? -EBUSY : 0);
 	if (rc)
 		return;
@@ -301,7 +303,7 @@ static void op_swap_in_to(struct model *m)
 	wait_for_all(m);
 	choose(m, unused, some(m));
 	lay_out(m);
-	rc = nvs_swap_in_to(m->f.engine, m->batch, m->data, m->n, &m->f.error);
+	rc = nvs_tensor_swap_in_to(m->f.engine, m->batch, m->data, m->n, &m->f.error);
 	assert_int_equal(rc, batch_has(m, empty) ? -ENODATA : 0);
 	if (rc)
 		return;
@@ -318,7 +320,7 @@ static void op_commit(struct model *m)
 
 	for (size_t i = 0; i < N; i++)
 		busy |= m->t[i].leased || (m->t[i].uses && info_of(&m->f, m->t[i].tensor).dirty);
-	rc = nvs_commit(m->f.engine, &m->f.error);
+	rc = nvs_engine_commit(m->f.engine, &m->f.error);
 	assert_int_equal(rc, busy ? -EBUSY : 0);
 }
 
@@ -335,7 +337,7 @@ static void op_forget(struct model *m)
 {
 	wait_for_all(m);
 	choose(m, unused, 2);
-	OK(&m->f, nvs_forget(m->f.engine, m->batch, m->n, &m->f.error));
+	OK(&m->f, nvs_tensor_forget(m->f.engine, m->batch, m->n, &m->f.error));
 	for (size_t k = 0; k < m->n; k++)
 		add(m, m->index[k]);
 }
@@ -357,7 +359,7 @@ static void op_look(struct model *m)
 		assert_int_equal(info.state == NVS_EMPTY, empty(&m->t[i]));
 		used += info.state == NVS_RESIDENT ? m->t[i].extent : 0;
 	}
-	nvs_get_stats(m->f.engine, &stats);
+	nvs_engine_get_stats(m->f.engine, &stats);
 	assert_int_equal(stats.pool.used, used);
 	assert_int_equal(stats.verify_errors, 0);
 }
@@ -406,9 +408,9 @@ static void end_history(struct model *m)
 			tensor_check(&m->f, m->t[i].tensor, contents_of(m, i, m->t[i].version));
 	op_look(m);
 	for (size_t i = 0; i < N; i++)
-		OK(&m->f, nvs_swap_out(m->f.engine, &m->t[i].tensor, 1, &m->f.error));
+		OK(&m->f, nvs_tensor_swap_out(m->f.engine, &m->t[i].tensor, 1, &m->f.error));
 	wait_for_all(m);
-	nvs_get_stats(m->f.engine, &stats);
+	nvs_engine_get_stats(m->f.engine, &stats);
 	assert_int_equal(stats.pool.used, 0);
 	assert_true(stats.evictions > 0);
 	free(m->memory);

@@ -41,7 +41,7 @@ static void configure(struct training *tr, const struct budgets *budgets)
 	config->prefetch_bucket_size = budgets->half_bucket ? PART / 2 : in_parts(budgets->bucket);
 	config->max_live_parameters = in_parts(budgets->live);
 	config->max_reuse_distance = in_parts(budgets->reuse);
-	config->param.max_in_cpu = in_parts(budgets->in_cpu);
+	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = in_parts(budgets->in_cpu);
 	config->param_persistence_threshold = budgets->persistent;
 	config->trace = budgets->trace;
 }
@@ -67,12 +67,12 @@ static void begin_training(struct training *tr, size_t n, struct budgets budgets
 
 #define BEGIN(training, n, ...) begin_training(training, n, (struct budgets){__VA_ARGS__})
 
-static enum nvs_state state_of(struct training *tr, size_t i)
+static enum nvs_tensor_state state_of(struct training *tr, size_t i)
 {
 	return info_of(&tr->f, tr->t[i]).state;
 }
 
-static size_t count_in(struct training *tr, enum nvs_state state)
+static size_t count_in(struct training *tr, enum nvs_tensor_state state)
 {
 	size_t count = 0;
 
@@ -86,20 +86,20 @@ static void settle(struct training *tr)
 {
 	do {
 		for (size_t i = 0; i < tr->n; i++)
-			nvs_wait(tr->f.engine, &tr->t[i], 1, -1, NULL);
+			nvs_tensor_wait(tr->f.engine, &tr->t[i], 1, -1, NULL);
 	} while (count_in(tr, NVS_READING) || count_in(tr, NVS_WRITING));
 }
 
 static void step_begin(struct training *tr)
 {
-	OK(&tr->f, nvs_step_begin(tr->f.engine, &tr->f.error));
+	OK(&tr->f, nvs_engine_step_begin(tr->f.engine, &tr->f.error));
 }
 
 static struct nvs_step_io step_end(struct training *tr)
 {
 	struct nvs_step_io io;
 
-	OK(&tr->f, nvs_step_end(tr->f.engine, &io, &tr->f.error));
+	OK(&tr->f, nvs_engine_step_end(tr->f.engine, &io, &tr->f.error));
 	return io;
 }
 
@@ -114,12 +114,12 @@ static void change(struct training *tr, size_t i)
 {
 	struct nvs_engine *engine = tr->f.engine;
 
-	OK(&tr->f, nvs_swap_in(engine, &tr->t[i], 1, -1, &tr->f.error));
-	OK(&tr->f, nvs_wait(engine, &tr->t[i], 1, -1, &tr->f.error));
-	assert_true(filled(nvs_data(tr->t[i]), PART, tr->seeds[i]));
+	OK(&tr->f, nvs_tensor_swap_in(engine, &tr->t[i], 1, -1, &tr->f.error));
+	OK(&tr->f, nvs_tensor_wait(engine, &tr->t[i], 1, -1, &tr->f.error));
+	assert_true(filled(nvs_tensor_data(tr->t[i]), PART, tr->seeds[i]));
 	tr->seeds[i] += 1000;
-	fill(nvs_data(tr->t[i]), PART, tr->seeds[i]);
-	OK(&tr->f, nvs_release(engine, &tr->t[i], 1, NVS_DIRTY, &tr->f.error));
+	fill(nvs_tensor_data(tr->t[i]), PART, tr->seeds[i]);
+	OK(&tr->f, nvs_tensor_release(engine, &tr->t[i], 1, NVS_DIRTY, &tr->f.error));
 	settle(tr);
 }
 
@@ -182,7 +182,7 @@ static void nothing_is_fetched_between_steps(void **state)
 	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	step(&tr, in_turn, 8, use);
-	OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
 	before = ios(&tr, NVS_READ);
 	use(&tr, 5);
 	use(&tr, 6);
@@ -204,7 +204,7 @@ static void what_is_leased_is_not_fetched(void **state)
 		for (size_t i = 0; i < 4; i++)
 			tensor_write(&tr.f, tr.t[i], 7 + i);
 		assert_int_equal(step_end(&tr).hits, 0);
-		OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 4, &tr.f.error));
+		OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 4, &tr.f.error));
 		settle(&tr);
 		assert_int_equal(ios(&tr, NVS_READ), before);
 	}
@@ -231,7 +231,7 @@ static void a_step_that_departs_is_served_and_the_plan_mended(void **state)
 	assert_int_equal(io.hits, 3);
 	/* One of nothing is no plan. */
 	step(&tr, other, 0, use);
-	OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 10, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 10, &tr.f.error));
 	io = step(&tr, in_turn, 8, use);
 	assert_int_equal(io.hits, 0);
 	fixture_close(&tr.f);
@@ -296,11 +296,11 @@ static void forgetting_a_tensor_drops_the_plan(void **state)
 			use(&tr, 7);
 		}
 		/* Also one that is being fetched is not in the caller's way. */
-		OK(&tr.f, nvs_forget(tr.f.engine, &tr.t[7], 1, &tr.f.error));
+		OK(&tr.f, nvs_tensor_forget(tr.f.engine, &tr.t[7], 1, &tr.f.error));
 		tr.n = 7;
 		if (in_a_step)
 			step_end(&tr);
-		OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 7, &tr.f.error));
+		OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 7, &tr.f.error));
 		/* Of the 7 all are read when they are asked for, and then there is a plan again. */
 		assert_int_equal(step(&tr, in_turn, 7, use).misses, 7);
 		assert_int_equal(step(&tr, in_turn, 7, use).misses, 0);
@@ -314,11 +314,11 @@ static void steps_begin_and_end_in_turn(void **state)
 
 	(void)state;
 	BEGIN(&tr, 2, .pool = 2);
-	expect_error(&tr.f, nvs_step_end(tr.f.engine, NULL, &tr.f.error), -EBUSY, "no step");
+	expect_error(&tr.f, nvs_engine_step_end(tr.f.engine, NULL, &tr.f.error), -EBUSY, "no step");
 	step_begin(&tr);
-	expect_error(&tr.f, nvs_step_begin(tr.f.engine, &tr.f.error), -EBUSY, "already");
+	expect_error(&tr.f, nvs_engine_step_begin(tr.f.engine, &tr.f.error), -EBUSY, "already");
 	use(&tr, 0);
-	OK(&tr.f, nvs_step_end(tr.f.engine, NULL, &tr.f.error));
+	OK(&tr.f, nvs_engine_step_end(tr.f.engine, NULL, &tr.f.error));
 	/* Closed within one. */
 	step_begin(&tr);
 	use(&tr, 0);
@@ -440,7 +440,7 @@ static void what_is_small_stays(void **state)
 			step_end(&tr);
 		}
 		all = tensor_add(&tr.f, "all", 3 * PART);
-		OK(&tr.f, nvs_lease(tr.f.engine, &all, 1, 60000, &tr.f.error));
+		OK(&tr.f, nvs_tensor_pin(tr.f.engine, &all, 1, 60000, &tr.f.error));
 		STATE(&tr.f, small, NVS_ON_DRIVE, false, 0);
 		fixture_close(&tr.f);
 	}
@@ -518,17 +518,17 @@ static void fetching_ahead_drops_only_what_is_needed_later(void **state)
 	for (size_t i = 0; i < 7; i++)
 		use(&tr, i);
 	step_end(&tr);
-	OK(&tr.f, nvs_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
-	assert_int_equal(nvs_prefetch(tr.f.engine, &tr.t[7], 1, &tr.f.error), 1);
+	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
+	assert_int_equal(nvs_tensor_prefetch(tr.f.engine, &tr.t[7], 1, &tr.f.error), 1);
 	settle(&tr);
 	step_begin(&tr);
 	settle(&tr);
 	for (size_t i = 0; i < 8; i++)
 		assert_int_equal(state_of(&tr, i), i < 3 || i == 7 ? NVS_RESIDENT : NVS_ON_DRIVE);
 	/* A use may have it all. */
-	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[3], 4, 60000, &tr.f.error));
-	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[3], 4, -1, &tr.f.error));
-	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[3], 4, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 4, 60000, &tr.f.error));
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[3], 4, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_release(tr.f.engine, &tr.t[3], 4, NVS_CLEAN, &tr.f.error));
 	step_end(&tr);
 	fixture_close(&tr.f);
 }
@@ -549,15 +549,15 @@ static void reading_ahead_joins_pieces(void **state)
 	use(&tr, 2);
 	use(&tr, 3);
 	step_end(&tr);
-	OK(&tr.f, nvs_swap_out(tr.f.engine, &wide, 1, &tr.f.error));
-	OK(&tr.f, nvs_swap_in(tr.f.engine, tr.t, 4, -1, &tr.f.error));
-	OK(&tr.f, nvs_wait(tr.f.engine, tr.t, 4, -1, &tr.f.error));
-	OK(&tr.f, nvs_release(tr.f.engine, tr.t, 4, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &wide, 1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, tr.t, 4, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 4, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_release(tr.f.engine, tr.t, 4, NVS_CLEAN, &tr.f.error));
 	/* Two parts are free, and not side by side. */
-	OK(&tr.f, nvs_swap_out(tr.f.engine, &tr.t[0], 1, &tr.f.error));
-	OK(&tr.f, nvs_swap_out(tr.f.engine, &tr.t[2], 1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[0], 1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[2], 1, &tr.f.error));
 	step_begin(&tr);
-	OK(&tr.f, nvs_wait(tr.f.engine, &wide, 1, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &wide, 1, -1, &tr.f.error));
 	STATE(&tr.f, wide, NVS_RESIDENT, false, 0);
 	step_end(&tr);
 	fixture_close(&tr.f);
@@ -675,9 +675,9 @@ static void a_read_ahead_that_fails_under_a_use_is_reported(void **state)
 	sim_hold(tr.f.sim, SIM_READS);
 	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
 	step_begin(&tr);
-	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error));
 	sim_go(tr.f.sim, SIM_READS);
-	expect_error(&tr.f, nvs_wait(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error), -EIO, "t0");
+	expect_error(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error), -EIO, "t0");
 	use(&tr, 0);
 	step_end(&tr);
 	fixture_close(&tr.f);
@@ -711,13 +711,13 @@ static void moving_past_the_pool_waits_for_what_was_fetched(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, let_reads_go, &tr), 0);
 	tr.seeds[0] = 77;
 	fill(memory, PART, 77);
-	OK(&tr.f, nvs_swap_out_from(tr.f.engine, tr.t, &data, 1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_out_from(tr.f.engine, tr.t, &data, 1, &tr.f.error));
 	pthread_join(thread, NULL);
-	OK(&tr.f, nvs_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
 	settle(&tr);
 	memset(memory, 0, PART);
-	OK(&tr.f, nvs_swap_in_to(tr.f.engine, tr.t, &back, 1, &tr.f.error));
-	OK(&tr.f, nvs_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_swap_in_to(tr.f.engine, tr.t, &back, 1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
 	assert_true(filled(memory, PART, 77));
 	for (size_t i = 0; i < 6; i++)
 		use(&tr, i);
@@ -763,13 +763,13 @@ static void meddle(struct training *tr, uint64_t *random)
 
 	switch (below(random, 6)) {
 	case 0:
-		assert_true(nvs_prefetch(tr->f.engine, &tr->t[i], n, &tr->f.error) >= 0);
+		assert_true(nvs_tensor_prefetch(tr->f.engine, &tr->t[i], n, &tr->f.error) >= 0);
 		break;
 	case 1:
-		OK(&tr->f, nvs_swap_out(tr->f.engine, &tr->t[i], n, &tr->f.error));
+		OK(&tr->f, nvs_tensor_swap_out(tr->f.engine, &tr->t[i], n, &tr->f.error));
 		break;
 	case 2:
-		OK(&tr->f, nvs_commit(tr->f.engine, &tr->f.error));
+		OK(&tr->f, nvs_engine_commit(tr->f.engine, &tr->f.error));
 		break;
 	case 3:
 		tr->seeds[i] += 5000;
@@ -781,8 +781,8 @@ static void meddle(struct training *tr, uint64_t *random)
 	default:
 		if (below(random, 4))
 			break;
-		OK(&tr->f, nvs_wait(tr->f.engine, &tr->t[i], 1, -1, &tr->f.error));
-		OK(&tr->f, nvs_forget(tr->f.engine, &tr->t[i], 1, &tr->f.error));
+		OK(&tr->f, nvs_tensor_wait(tr->f.engine, &tr->t[i], 1, -1, &tr->f.error));
+		OK(&tr->f, nvs_tensor_forget(tr->f.engine, &tr->t[i], 1, &tr->f.error));
 		snprintf(name, sizeof(name), "t%zu", i);
 		tr->t[i] = tensor_add(&tr->f, name, PART);
 		tensor_write(&tr->f, tr->t[i], tr->seeds[i]);
@@ -853,12 +853,12 @@ static void *use_own(void *arg)
 		size_t i = user->from + k % (user->to - user->from);
 		struct nvs_tensor **t = &tr->t[i];
 
-		MUST(!nvs_swap_in(tr->f.engine, t, 1, -1, NULL));
-		MUST(!nvs_wait(tr->f.engine, t, 1, -1, NULL));
-		MUST(filled(nvs_data(*t), PART, tr->seeds[i]));
+		MUST(!nvs_tensor_swap_in(tr->f.engine, t, 1, -1, NULL));
+		MUST(!nvs_tensor_wait(tr->f.engine, t, 1, -1, NULL));
+		MUST(filled(nvs_tensor_data(*t), PART, tr->seeds[i]));
 		tr->seeds[i] += k % 3;
-		fill(nvs_data(*t), PART, tr->seeds[i]);
-		MUST(!nvs_release(tr->f.engine, t, 1, NVS_DIRTY, NULL));
+		fill(nvs_tensor_data(*t), PART, tr->seeds[i]);
+		MUST(!nvs_tensor_release(tr->f.engine, t, 1, NVS_DIRTY, NULL));
 	}
 	return NULL;
 }
@@ -930,19 +930,19 @@ static void waits_are_stalls_and_looks_are_not(void **state)
 	step_end(&tr);
 	sim_hold(tr.f.sim, SIM_READS);
 	step_begin(&tr);
-	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[1], 2, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_swap_in(tr.f.engine, &tr.t[3], 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[1], 2, 3, NULL), -ETIMEDOUT);
-	assert_int_equal(nvs_swap_in(tr.f.engine, &tr.t[3], 1, 3, NULL), -ETIMEDOUT);
+	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	assert_int_equal(nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, 3, NULL), -ETIMEDOUT);
+	assert_int_equal(nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 1, 3, NULL), -ETIMEDOUT);
 	io = step_end(&tr);
 	assert_int_equal(io.misses, 2);
 	assert_int_equal(io.stalls, 2);
 	assert_true(io.stall_ns >= 6000000 && io.stall_ns <= io.wall_ns);
 	assert_true(io.io_ns >= 6000000);
 	sim_go(tr.f.sim, SIM_READS);
-	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
 	fixture_close(&tr.f);
 }
 
@@ -965,12 +965,12 @@ static void transfers_and_waits_are_on_the_timeline(void **state)
 	assert_int_equal(nvs_trace_open(&trace, 1000, NULL), 0);
 	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY, .trace = trace);
 	sim_hold(tr.f.sim, SIM_READS);
-	OK(&tr.f, nvs_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	assert_int_equal(nvs_wait(tr.f.engine, &tr.t[2], 1, 1, NULL), -ETIMEDOUT);
-	assert_int_equal(nvs_swap_in(tr.f.engine, &tr.t[3], 1, 1, NULL), -ETIMEDOUT);
+	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	assert_int_equal(nvs_tensor_wait(tr.f.engine, &tr.t[2], 1, 1, NULL), -ETIMEDOUT);
+	assert_int_equal(nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 1, 1, NULL), -ETIMEDOUT);
 	sim_go(tr.f.sim, SIM_READS);
-	OK(&tr.f, nvs_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	OK(&tr.f, nvs_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	OK(&tr.f, nvs_tensor_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
 	snprintf(path, sizeof(path), "%s/trace.json", tr.f.paths[0]);
 	assert_int_equal(nvs_trace_write(trace, path, NULL, NULL), 0);
 	file = fopen(path, "r");

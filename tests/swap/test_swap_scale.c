@@ -64,33 +64,33 @@ static int swap_around(struct fixture *f, struct nvs_tensor **t, char *memory, u
 
 		if (turn % 8 == 0)
 			shuffle(t, N, seed);
-		rc = nvs_swap_in(f->engine, t, n, -1, &f->error);
+		rc = nvs_tensor_swap_in(f->engine, t, n, -1, &f->error);
 		if (!rc)
-			rc = nvs_wait(f->engine, t, n, -1, &f->error);
+			rc = nvs_tensor_wait(f->engine, t, n, -1, &f->error);
 		if (!rc)
-			rc = nvs_release(f->engine, t, n, turn % 3 ? NVS_DIRTY : NVS_CLEAN,
-					 &f->error);
+			rc = nvs_tensor_release(f->engine, t, n, turn % 3 ? NVS_DIRTY : NVS_CLEAN,
+						&f->error);
 		if (!rc && turn % 2)
-			rc = nvs_swap_out(f->engine, t, n, &f->error);
-		if (!rc && nvs_prefetch(f->engine, t + n, n, &f->error) < 0)
+			rc = nvs_tensor_swap_out(f->engine, t, n, &f->error);
+		if (!rc && nvs_tensor_prefetch(f->engine, t + n, n, &f->error) < 0)
 			rc = f->error.code;
 		if (!rc)
-			rc = nvs_wait(f->engine, t, N, -1, &f->error);
+			rc = nvs_tensor_wait(f->engine, t, N, -1, &f->error);
 		if (!rc)
-			rc = nvs_swap_in_to(f->engine, t, data, 16, &f->error);
+			rc = nvs_tensor_swap_in_to(f->engine, t, data, 16, &f->error);
 		if (!rc)
-			rc = nvs_wait(f->engine, t, 16, -1, &f->error);
+			rc = nvs_tensor_wait(f->engine, t, 16, -1, &f->error);
 		if (!rc)
-			rc = nvs_swap_out_from(f->engine, t, (const void *const *)data, 16,
-					       &f->error);
+			rc = nvs_tensor_swap_out_from(f->engine, t, (const void *const *)data, 16,
+						      &f->error);
 		if (!rc)
-			rc = nvs_wait(f->engine, t, 16, -1, &f->error);
+			rc = nvs_tensor_wait(f->engine, t, 16, -1, &f->error);
 		if (!rc && turn % 10 == 0) {
-			rc = nvs_lease(f->engine, t, n, -1, &f->error);
+			rc = nvs_tensor_pin(f->engine, t, n, -1, &f->error);
 			if (!rc)
-				rc = nvs_release(f->engine, t, n, NVS_CLEAN, &f->error);
+				rc = nvs_tensor_release(f->engine, t, n, NVS_CLEAN, &f->error);
 		}
-		nvs_get_stats(f->engine, &stats);
+		nvs_engine_get_stats(f->engine, &stats);
 	}
 	return rc;
 }
@@ -185,19 +185,19 @@ static void a_million_tensors_are_registered_in_one_call(void **state)
 	OK(&f, fixture_reopen(&f));
 	specs = many_specs(&names);
 	begun = clock_ns();
-	OK(&f, nvs_register(f.engine, specs, MANY, t, &f.error));
+	OK(&f, nvs_tensor_register(f.engine, specs, MANY, t, &f.error));
 	print_message("%d tensors registered in %.2f s\n", MANY,
 		      (double)(clock_ns() - begun) / 1e9);
 	for (int k = 0; k < 1000; k++) {
 		size_t i = below(&seed, MANY);
 
-		assert_ptr_equal(nvs_find(f.engine, names[i]), t[i]);
+		assert_ptr_equal(nvs_tensor_find(f.engine, names[i]), t[i]);
 		tensor_write(&f, t[i], i);
 		if (k % 10 == 0)
 			tensor_check(&f, t[i], i);
 	}
 	begun = clock_ns();
-	OK(&f, nvs_forget(f.engine, t, MANY, &f.error));
+	OK(&f, nvs_tensor_forget(f.engine, t, MANY, &f.error));
 	print_message("forgotten in %.2f s\n", (double)(clock_ns() - begun) / 1e9);
 	begun = clock_ns();
 	fixture_close(&f);

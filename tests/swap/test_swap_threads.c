@@ -48,10 +48,11 @@ static void read_shared(struct worker *w)
 	size_t i = below(&w->random, SHARED);
 
 	pthread_rwlock_rdlock(&s->locks[i]);
-	must_be_ok(s, nvs_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
-	must_be_ok(s, nvs_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
-	MUST(filled(nvs_data(s->tensors[i]), s->nbytes[i], s->seeds[i]));
-	must_be_ok(s, nvs_release(s->f.engine, &s->tensors[i], 1, NVS_CLEAN, &error), &error);
+	must_be_ok(s, nvs_tensor_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	must_be_ok(s, nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	MUST(filled(nvs_tensor_data(s->tensors[i]), s->nbytes[i], s->seeds[i]));
+	must_be_ok(s, nvs_tensor_release(s->f.engine, &s->tensors[i], 1, NVS_CLEAN, &error),
+		   &error);
 	pthread_rwlock_unlock(&s->locks[i]);
 	w->moved += s->nbytes[i];
 }
@@ -64,14 +65,16 @@ static void change_shared(struct worker *w)
 
 	pthread_rwlock_wrlock(&s->locks[i]);
 	if (below(&w->random, 2)) {
-		must_be_ok(s, nvs_lease(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+		must_be_ok(s, nvs_tensor_pin(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
 	} else {
-		must_be_ok(s, nvs_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
-		must_be_ok(s, nvs_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+		must_be_ok(s, nvs_tensor_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error),
+			   &error);
+		must_be_ok(s, nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
 	}
 	s->seeds[i] = next_random(&w->random);
-	fill(nvs_data(s->tensors[i]), s->nbytes[i], s->seeds[i]);
-	must_be_ok(s, nvs_release(s->f.engine, &s->tensors[i], 1, NVS_DIRTY, &error), &error);
+	fill(nvs_tensor_data(s->tensors[i]), s->nbytes[i], s->seeds[i]);
+	must_be_ok(s, nvs_tensor_release(s->f.engine, &s->tensors[i], 1, NVS_DIRTY, &error),
+		   &error);
 	pthread_rwlock_unlock(&s->locks[i]);
 }
 
@@ -86,19 +89,20 @@ static void meddle(struct worker *w)
 
 	switch (below(&w->random, 6)) {
 	case 0:
-		rc = nvs_prefetch(s->f.engine, &s->tensors[at], n, NULL);
+		rc = nvs_tensor_prefetch(s->f.engine, &s->tensors[at], n, NULL);
 		MUST(rc >= 0 && rc <= (long)n);
 		break;
 	case 1:
-		rc = nvs_swap_out(s->f.engine, &s->tensors[at], n, NULL);
+		rc = nvs_tensor_swap_out(s->f.engine, &s->tensors[at], n, NULL);
 		MUST(rc == 0 || rc == -EBUSY);
 		break;
 	case 2:
-		rc = nvs_wait(s->f.engine, &s->tensors[at], n, (int)below(&w->random, 3) - 1, NULL);
+		rc = nvs_tensor_wait(s->f.engine, &s->tensors[at], n, (int)below(&w->random, 3) - 1,
+				     NULL);
 		MUST(rc == 0 || rc == -EAGAIN || rc == -ETIMEDOUT);
 		break;
 	case 3:
-		rc = nvs_commit(s->f.engine, NULL);
+		rc = nvs_engine_commit(s->f.engine, NULL);
 		MUST(rc == 0 || rc == -EBUSY);
 		break;
 	case 4:
@@ -106,7 +110,7 @@ static void meddle(struct worker *w)
 		MUST(info.nbytes == s->nbytes[at] && !info.status);
 		break;
 	default:
-		nvs_get_stats(s->f.engine, &stats);
+		nvs_engine_get_stats(s->f.engine, &stats);
 		MUST(stats.pool.used <= stats.pool.bytes && !stats.verify_errors);
 	}
 }
@@ -122,9 +126,9 @@ static void move_shared_past_the_pool(struct worker *w)
 
 	MUST(memory);
 	pthread_rwlock_wrlock(&s->locks[i]);
-	rc = nvs_swap_in_to(s->f.engine, &s->tensors[i], &data, 1, NULL);
+	rc = nvs_tensor_swap_in_to(s->f.engine, &s->tensors[i], &data, 1, NULL);
 	MUST(rc == 0 || rc == -EBUSY);
-	MUST(!nvs_wait(s->f.engine, &s->tensors[i], 1, -1, NULL));
+	MUST(!nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, -1, NULL));
 	if (!rc)
 		MUST(filled(data, s->nbytes[i], s->seeds[i]));
 	pthread_rwlock_unlock(&s->locks[i]);
@@ -140,19 +144,19 @@ static void work_on_own(struct worker *w)
 
 	if (n > 3)
 		n = 3;
-	must_be_ok(w->shared, nvs_swap_in(engine, &w->own[at], n, -1, &error), &error);
-	must_be_ok(w->shared, nvs_wait(engine, &w->own[at], n, -1, &error), &error);
+	must_be_ok(w->shared, nvs_tensor_swap_in(engine, &w->own[at], n, -1, &error), &error);
+	must_be_ok(w->shared, nvs_tensor_wait(engine, &w->own[at], n, -1, &error), &error);
 	for (size_t i = at; i < at + n; i++) {
-		MUST(filled(nvs_data(w->own[i]), w->nbytes[i], w->seeds[i]));
+		MUST(filled(nvs_tensor_data(w->own[i]), w->nbytes[i], w->seeds[i]));
 		if (how == NVS_CLEAN)
 			continue;
 		w->seeds[i] = next_random(&w->random);
-		fill(nvs_data(w->own[i]), w->nbytes[i], w->seeds[i]);
+		fill(nvs_tensor_data(w->own[i]), w->nbytes[i], w->seeds[i]);
 	}
-	must_be_ok(w->shared, nvs_release(engine, &w->own[at], n, how, &error), &error);
+	must_be_ok(w->shared, nvs_tensor_release(engine, &w->own[at], n, how, &error), &error);
 	if (below(&w->random, 2))
-		must_be_ok(w->shared, nvs_swap_out(engine, &w->own[at], n, &error), &error);
-	else if (nvs_prefetch(engine, &w->own[at], n, &error) < 0)
+		must_be_ok(w->shared, nvs_tensor_swap_out(engine, &w->own[at], n, &error), &error);
+	else if (nvs_tensor_prefetch(engine, &w->own[at], n, &error) < 0)
 		MUST(false);
 }
 
@@ -168,12 +172,12 @@ static void register_own(struct worker *w)
 		snprintf(names[i], sizeof(names[i]), "own.%u.%zu", w->number, i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, w->nbytes[i]};
 	}
-	must_be_ok(w->shared, nvs_register(engine, specs, OWN, w->own, &error), &error);
+	must_be_ok(w->shared, nvs_tensor_register(engine, specs, OWN, w->own, &error), &error);
 	for (size_t i = 0; i < OWN; i++) {
 		w->seeds[i] = next_random(&w->random);
-		must_be_ok(w->shared, nvs_lease(engine, &w->own[i], 1, -1, &error), &error);
-		fill(nvs_data(w->own[i]), w->nbytes[i], w->seeds[i]);
-		must_be_ok(w->shared, nvs_release(engine, &w->own[i], 1, NVS_DIRTY, &error),
+		must_be_ok(w->shared, nvs_tensor_pin(engine, &w->own[i], 1, -1, &error), &error);
+		fill(nvs_tensor_data(w->own[i]), w->nbytes[i], w->seeds[i]);
+		must_be_ok(w->shared, nvs_tensor_release(engine, &w->own[i], 1, NVS_DIRTY, &error),
 			   &error);
 	}
 }
@@ -186,8 +190,8 @@ static void forget_own(struct worker *w)
 	for (;;) {
 		int rc;
 
-		MUST(!nvs_wait(engine, w->own, OWN, -1, NULL));
-		rc = nvs_forget(engine, w->own, OWN, NULL);
+		MUST(!nvs_tensor_wait(engine, w->own, OWN, -1, NULL));
+		rc = nvs_tensor_forget(engine, w->own, OWN, NULL);
 		if (!rc)
 			return;
 		MUST(rc == -EBUSY);

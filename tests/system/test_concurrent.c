@@ -57,7 +57,7 @@ static int some_time(struct member *m)
 
 static void wait_in_time(struct member *m, struct nvs_tensor **tensors, size_t n)
 {
-	while (run_out(m, nvs_wait(m->crowd->f.engine, tensors, n, some_time(m), NULL)))
+	while (run_out(m, nvs_tensor_wait(m->crowd->f.engine, tensors, n, some_time(m), NULL)))
 		sched_yield();
 }
 
@@ -74,21 +74,21 @@ static void use_two(struct member *m, size_t i)
 	bool anew = below(&m->random, 3) == 0;
 	enum nvs_how how = anew || below(&m->random, 2) ? NVS_DIRTY : NVS_CLEAN;
 
-	while (run_out(m, anew ? nvs_lease(engine, &m->t[i], 2, some_time(m), NULL)
-			       : nvs_swap_in(engine, &m->t[i], 2, some_time(m), NULL)))
+	while (run_out(m, anew ? nvs_tensor_pin(engine, &m->t[i], 2, some_time(m), NULL)
+			       : nvs_tensor_swap_in(engine, &m->t[i], 2, some_time(m), NULL)))
 		sched_yield();
 	if (!anew)
 		wait_in_time(m, &m->t[i], 2);
 	for (size_t k = i; k < i + 2; k++) {
-		MUST(anew || filled(nvs_data(m->t[k]), m->nbytes[k], m->seeds[k]));
+		MUST(anew || filled(nvs_tensor_data(m->t[k]), m->nbytes[k], m->seeds[k]));
 		if (how == NVS_DIRTY)
-			change(m, k, nvs_data(m->t[k]));
+			change(m, k, nvs_tensor_data(m->t[k]));
 	}
 	/* What another's call for room has in flight it has to have back first. */
 	wait_in_time(m, &m->t[i], 2);
-	MUST(!nvs_release(engine, &m->t[i], 2, how, NULL));
+	MUST(!nvs_tensor_release(engine, &m->t[i], 2, how, NULL));
 	if (below(&m->random, 2))
-		MUST(!nvs_swap_out(engine, &m->t[i], 2, NULL));
+		MUST(!nvs_tensor_swap_out(engine, &m->t[i], 2, NULL));
 }
 
 /* Past the pool, and back the same way. */
@@ -101,7 +101,7 @@ static void use_memory(struct member *m, size_t i)
 
 	do {
 		wait_in_time(m, &m->t[i], 1);
-		rc = nvs_swap_in_to(engine, &m->t[i], &to, 1, NULL);
+		rc = nvs_tensor_swap_in_to(engine, &m->t[i], &to, 1, NULL);
 	} while (rc == -EBUSY);
 	MUST(!rc);
 	wait_in_time(m, &m->t[i], 1);
@@ -109,7 +109,7 @@ static void use_memory(struct member *m, size_t i)
 	change(m, i, m->memory);
 	do {
 		wait_in_time(m, &m->t[i], 1);
-		rc = nvs_swap_out_from(engine, &m->t[i], &from, 1, NULL);
+		rc = nvs_tensor_swap_out_from(engine, &m->t[i], &from, 1, NULL);
 	} while (rc == -EBUSY);
 	MUST(!rc);
 	wait_in_time(m, &m->t[i], 1);
@@ -125,15 +125,15 @@ static void register_and_forget(struct member *m)
 	int rc;
 
 	snprintf(name, sizeof(name), "passing.%u", m->number);
-	MUST(!nvs_register(engine, &spec, 1, &tensor, NULL));
-	MUST(nvs_find(engine, name) == tensor);
-	while (run_out(m, nvs_lease(engine, &tensor, 1, some_time(m), NULL)))
+	MUST(!nvs_tensor_register(engine, &spec, 1, &tensor, NULL));
+	MUST(nvs_tensor_find(engine, name) == tensor);
+	while (run_out(m, nvs_tensor_pin(engine, &tensor, 1, some_time(m), NULL)))
 		sched_yield();
-	fill(nvs_data(tensor), spec.numel, m->random);
-	MUST(!nvs_release(engine, &tensor, 1, NVS_DIRTY, NULL));
+	fill(nvs_tensor_data(tensor), spec.numel, m->random);
+	MUST(!nvs_tensor_release(engine, &tensor, 1, NVS_DIRTY, NULL));
 	do {
 		wait_in_time(m, &tensor, 1);
-		rc = nvs_forget(engine, &tensor, 1, NULL);
+		rc = nvs_tensor_forget(engine, &tensor, 1, NULL);
 	} while (rc == -EBUSY);
 	MUST(!rc);
 }
@@ -144,10 +144,10 @@ static void look_on(struct member *m)
 	struct nvs_engine_stats stats;
 	int rc;
 
-	MUST(nvs_prefetch(engine, m->t, OWN, NULL) >= 0);
-	nvs_get_stats(engine, &stats);
+	MUST(nvs_tensor_prefetch(engine, m->t, OWN, NULL) >= 0);
+	nvs_engine_get_stats(engine, &stats);
 	MUST(stats.pool.used <= stats.pool.bytes && !stats.verify_errors);
-	rc = nvs_commit(engine, NULL);
+	rc = nvs_engine_commit(engine, NULL);
 	MUST(!rc || rc == -EBUSY);
 }
 
@@ -243,11 +243,11 @@ static void register_all(struct fixture *f, struct nvs_tensor **t)
 /* Begins to write all of them, and waits for none. */
 static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
-	MUST(!nvs_lease(f->engine, t, N, -1, NULL));
+	MUST(!nvs_tensor_pin(f->engine, t, N, -1, NULL));
 	for (uint64_t i = 0; i < N; i++)
-		fill(nvs_data(t[i]), PART, seed + i);
-	MUST(!nvs_release(f->engine, t, N, NVS_DIRTY, NULL));
-	MUST(!nvs_swap_out(f->engine, t, N, NULL));
+		fill(nvs_tensor_data(t[i]), PART, seed + i);
+	MUST(!nvs_tensor_release(f->engine, t, N, NVS_DIRTY, NULL));
+	MUST(!nvs_tensor_swap_out(f->engine, t, N, NULL));
 }
 
 static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
@@ -267,9 +267,9 @@ static void write_for_ever(struct fixture *f, int ready)
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, PART};
 	}
-	MUST(!nvs_register(f->engine, specs, N, t, NULL));
+	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
 	begin_to_write(f, t, 1);
-	MUST(!nvs_commit(f->engine, NULL));
+	MUST(!nvs_engine_commit(f->engine, NULL));
 	MUST(write(ready, "r", 1) == 1);
 	for (;;)
 		begin_to_write(f, t, 1);
@@ -334,10 +334,10 @@ static void fork_in_mid_flight(struct fixture *f)
 	}
 	close(ready[1]);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
-	OK(f, nvs_wait(f->engine, t, N, -1, &f->error));
-	OK(f, nvs_swap_in(f->engine, t, N, -1, &f->error));
-	OK(f, nvs_wait(f->engine, t, N, -1, &f->error));
-	OK(f, nvs_release(f->engine, t, N, NVS_CLEAN, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, N, -1, &f->error));
+	OK(f, nvs_tensor_swap_in(f->engine, t, N, -1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, N, -1, &f->error));
+	OK(f, nvs_tensor_release(f->engine, t, N, NVS_CLEAN, &f->error));
 	check_all(f, t, 1);
 	begin_to_write(f, t, 2);
 	/* The child has the descriptors, and yet the store is free when it is closed. */
@@ -379,7 +379,7 @@ static void closing_in_mid_flight_keeps_what_was_being_written(void **state)
 			check_all(&f, t, (round - 1) * N);
 		begin_to_write(&f, t, round * N);
 		/* Of some it is the second transfer, and a read. */
-		(void)nvs_prefetch(f.engine, t, N, NULL);
+		(void)nvs_tensor_prefetch(f.engine, t, N, NULL);
 		fixture_shut(&f);
 		OK(&f, fixture_reopen(&f));
 	}
@@ -451,7 +451,7 @@ static void calls_on_an_optimizer_take_turns(void **state)
 	run_alone(&expected);
 	optim_init(&o, groups, LENGTH(groups));
 	o.config.keep = true;
-	o.config.optimizer.ratio = 0.5;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
 	DONE(&o, optim_open(&o));
 	for (unsigned i = 0; i < LENGTH(onlookers); i++) {
 		onlookers[i] = (struct onlooker){.o = &o, .calls = i};

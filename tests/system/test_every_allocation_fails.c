@@ -85,9 +85,9 @@ static const char text[] =
 static int unchanged_unless(int rc, struct nvs_config *config)
 {
 	if (rc) {
-		assert_int_equal(config->param.npaths, 1);
-		assert_string_equal(config->param.nvme_path[0], "/before");
-		assert_int_equal(config->optimizer.device, NVS_DEVICE_NONE);
+		assert_int_equal(config->offload[NVS_OFFLOAD_PARAM].npaths, 1);
+		assert_string_equal(config->offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/before");
+		assert_int_equal(config->offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_NONE);
 	}
 	nvs_config_free(config);
 	return rc;
@@ -99,7 +99,8 @@ static void with_a_path(struct nvs_config *config)
 
 	nvs_config_init(config);
 	inject_pause();
-	assert_int_equal(nvs_config_set_paths(&config->param, &path, 1, NULL), 0);
+	assert_int_equal(nvs_config_set_paths(&config->offload[NVS_OFFLOAD_PARAM], &path, 1, NULL),
+			 0);
 	inject_resume();
 }
 
@@ -129,7 +130,8 @@ static int set_paths(void *arg, struct nvs_error *error)
 
 	(void)arg;
 	with_a_path(&config);
-	return unchanged_unless(nvs_config_set_paths(&config.param, paths, 3, error), &config);
+	return unchanged_unless(
+		nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 3, error), &config);
 }
 
 static void a_configuration_is_read_or_left(void **state)
@@ -162,7 +164,7 @@ static bool any(const char *call)
 static int look_at_machine(void *arg, struct nvs_error *error)
 {
 	struct nvs_machine_info info;
-	int rc = nvs_machine_info(&info, error);
+	int rc = nvs_machine_get_info(&info, error);
 
 	(void)arg;
 	for (int i = 1; i < NVS_IOENGINE_COUNT && !rc; i++)
@@ -174,7 +176,7 @@ static int look_at_path(void *path, struct nvs_error *error)
 {
 	struct nvs_path_info info;
 
-	return nvs_path_info(path, &info, error);
+	return nvs_path_get_info(path, &info, error);
 }
 
 static void looking_needs_no_memory_that_it_can_not_do_without(void **state)
@@ -210,8 +212,8 @@ static void moves(struct nvs_aio *aio, const char *path)
 	transfer.file = file;
 	fill(data, sizeof(data), 1);
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(nvs_submit(aio, &one, 1, &error), 0);
-		assert_int_equal(nvs_transfer_wait(aio, &one, 1, -1, &error), 0);
+		assert_int_equal(nvs_aio_submit(aio, &one, 1, &error), 0);
+		assert_int_equal(nvs_aio_wait(aio, &one, 1, -1, &error), 0);
 		if (!i)
 			memset(data, 0, sizeof(data));
 		transfer.direction = NVS_READ;
@@ -376,17 +378,17 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_BF16, 100};
 	}
 	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
-	rc = nvs_register(w->f.engine, specs, MANY, tensors, &w->f.error);
+	rc = nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error);
 	inject_stop(&count);
 	*failed = count;
 	assert_int_equal(rc ? !says_so(rc, &w->f.error, -ENOMEM) : *failed, 0);
 	for (int i = 0; i < MANY && rc; i++)
-		assert_null(nvs_find(w->f.engine, names[i]));
+		assert_null(nvs_tensor_find(w->f.engine, names[i]));
 	if (rc)
-		OK(&w->f, nvs_register(w->f.engine, specs, MANY, tensors, &w->f.error));
+		OK(&w->f, nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error));
 	tensor_store(&w->f, tensors[MANY - 1], n);
 	tensor_check(&w->f, tensors[MANY - 1], n);
-	OK(&w->f, nvs_forget(w->f.engine, tensors, MANY, &w->f.error));
+	OK(&w->f, nvs_tensor_forget(w->f.engine, tensors, MANY, &w->f.error));
 }
 
 /* A kept one, so that the next is new. */
@@ -420,7 +422,7 @@ static void all_or_none_are_registered(void **state)
 		world_add_tensors(&w);
 		world_swaps(&w);
 		add_many(&w, &failed, n);
-		nvs_get_stats(w.f.engine, &stats);
+		nvs_engine_get_stats(w.f.engine, &stats);
 		assert_int_equal(stats.tensors, TENSORS);
 		world_is_well(&w);
 		engine_abandon(w.f.engine);
@@ -473,11 +475,11 @@ static void a_commit_without_memory_leaves_the_one_before(void **state)
 		int rc;
 
 		world_swaps(&w);
-		OK(&w.f, nvs_commit(w.f.engine, &w.f.error));
+		OK(&w.f, nvs_engine_commit(w.f.engine, &w.f.error));
 		world_swaps(&w);
 		inject_fail(ALLOCATIONS, (n + 1) / 2, 1, ENOMEM);
-		rc = closing ? nvs_close(w.f.engine, &w.f.error)
-			     : nvs_commit(w.f.engine, &w.f.error);
+		rc = closing ? nvs_engine_close(w.f.engine, &w.f.error)
+			     : nvs_engine_commit(w.f.engine, &w.f.error);
 		inject_stop(&failed);
 		assert_int_equal(rc ? !says_so(rc, &w.f.error, -ENOMEM) : failed != 0, 0);
 		if (closing) {
@@ -499,16 +501,16 @@ static void everything_hot(struct world *w)
 	world_swaps(w);
 	for (unsigned i = 0; i < TENSORS; i++)
 		from[i] = to[i] = memory[i];
-	OK(&w->f, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
-	OK(&w->f, nvs_swap_in_to(w->f.engine, w->t, to, TENSORS, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
-	OK(&w->f, nvs_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
-	assert_true(nvs_prefetch(w->f.engine, w->t, TENSORS, &w->f.error) > 0);
+	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_tensor_swap_in_to(w->f.engine, w->t, to, TENSORS, &w->f.error));
+	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error));
+	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	assert_true(nvs_tensor_prefetch(w->f.engine, w->t, TENSORS, &w->f.error) > 0);
 	world_step(w);
 	world_step(w);
-	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }
 
 static void no_allocation_when_hot(struct world *w, const char *engine)
@@ -542,7 +544,8 @@ static void the_hot_path_allocates_nothing(void **state)
 
 			setup.ioengine = (enum nvs_ioengine)i;
 			world_make(&w, &setup);
-			if (nvs_open(&w.f.engine, &w.f.config, NVS_OFFLOAD_PARAM, &w.f.error)) {
+			if (nvs_engine_open(&w.f.engine, &w.f.config, NVS_OFFLOAD_PARAM,
+					    &w.f.error)) {
 				print_message("without %s: %s\n", name, w.f.error.text);
 			} else {
 				world_add_tensors(&w);

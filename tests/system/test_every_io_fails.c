@@ -21,13 +21,13 @@ static void prefetches(struct world *w)
 	long n;
 
 	/* Clean, so that what was read before makes way for it. */
-	world_told(w, nvs_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
-	n = nvs_prefetch(w->f.engine, w->t, TENSORS / 2, &w->f.error);
+	world_told(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	n = nvs_tensor_prefetch(w->f.engine, w->t, TENSORS / 2, &w->f.error);
 	if (n < 0)
 		world_told(w, (int)n);
-	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
-	if (!world_told(w, nvs_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
+	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
+	if (!world_told(w, nvs_tensor_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
 		world_look_at(w, 0, TENSORS / 2);
 }
 
@@ -52,9 +52,9 @@ static void swaps_to_and_from_own_memory(struct world *w)
 		from[i] = to[i] = own_memory[i] + 1;
 		fill(to[i], info_of(&w->f, w->t[i]).nbytes, ++w->seeds);
 	}
-	if (world_told(w, nvs_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error)))
+	if (world_told(w, nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error)))
 		return;
-	world_told(w, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	for (unsigned i = 0; i < TENSORS; i++) {
 		struct nvs_tensor_info info = info_of(&w->f, w->t[i]);
 
@@ -66,8 +66,9 @@ static void swaps_to_and_from_own_memory(struct world *w)
 		if (!w->seed[i])
 			continue;
 		memset(to[i], 0, PART);
-		if (!world_told(w, nvs_swap_in_to(w->f.engine, &w->t[i], &to[i], 1, &w->f.error)) &&
-		    !world_told(w, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		if (!world_told(w, nvs_tensor_swap_in_to(w->f.engine, &w->t[i], &to[i], 1,
+							 &w->f.error)) &&
+		    !world_told(w, nvs_tensor_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			assert_true(filled(to[i], info_of(&w->f, w->t[i]).nbytes, w->seed[i]));
 	}
 }
@@ -319,26 +320,26 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 	int rc;
 
 	w->told = 0;
-	nvs_get_stats(w->f.engine, &before);
+	nvs_engine_get_stats(w->f.engine, &before);
 	inject_fail(PLAIN_CALLS, n, 1, w->error);
-	rc = nvs_register(w->f.engine, specs, 2, t, &w->f.error);
+	rc = nvs_tensor_register(w->f.engine, specs, 2, t, &w->f.error);
 	inject_stop(&failed);
 	/* Space that is reserved ahead of its need can be done without. */
 	if (failed && !rc && strcmp(inject_failed_call(), "posix_fallocate") != 0 &&
 	    !world_survives(w, inject_failed_call()))
 		fail_msg("%s failed, and nothing was said", inject_failed_call());
 	if (world_told(w, rc)) {
-		nvs_get_stats(w->f.engine, &now);
+		nvs_engine_get_stats(w->f.engine, &now);
 		assert_int_equal(now.tensors, before.tensors);
 		assert_int_equal(now.tensor_bytes, before.tensor_bytes);
 		assert_int_equal(now.store_bytes, before.store_bytes);
-		assert_null(nvs_find(w->f.engine, "new.0"));
-		assert_null(nvs_find(w->f.engine, "new.1"));
-		OK(&w->f, nvs_register(w->f.engine, specs, 2, t, &w->f.error));
+		assert_null(nvs_tensor_find(w->f.engine, "new.0"));
+		assert_null(nvs_tensor_find(w->f.engine, "new.1"));
+		OK(&w->f, nvs_tensor_register(w->f.engine, specs, 2, t, &w->f.error));
 	}
 	tensor_store(&w->f, t[1], n);
 	tensor_check(&w->f, t[1], n);
-	OK(&w->f, nvs_forget(w->f.engine, t, 2, &w->f.error));
+	OK(&w->f, nvs_tensor_forget(w->f.engine, t, 2, &w->f.error));
 	return failed;
 }
 
@@ -380,12 +381,12 @@ struct commits {
 /* Every second one is written again, some of them already on the drive. */
 static void begin_anew(struct world *w, struct commits *commits)
 {
-	OK(&w->f, nvs_commit(w->f.engine, &w->f.error));
+	OK(&w->f, nvs_engine_commit(w->f.engine, &w->f.error));
 	memcpy(commits->before, w->seed, sizeof(w->seed));
 	for (unsigned i = 0; i < TENSORS; i += 2)
 		assert_true(world_change(w, i));
-	OK(&w->f, nvs_swap_out(w->f.engine, w->t, 4, &w->f.error));
-	OK(&w->f, nvs_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, 4, &w->f.error));
+	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	memcpy(commits->after, w->seed, sizeof(w->seed));
 }
 
@@ -403,12 +404,12 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 	OK(&w->f, world_try_open(w));
 	world_add_tensors(w);
 	for (unsigned i = 0; i < TENSORS; i++) {
-		OK(&w->f, nvs_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error));
-		OK(&w->f, nvs_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error));
+		OK(&w->f, nvs_tensor_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error));
+		OK(&w->f, nvs_tensor_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error));
 		if (!i)
 			after = holds(w, 0, commits->after[0]);
 		assert_true(holds(w, i, after ? commits->after[i] : commits->before[i]));
-		OK(&w->f, nvs_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
+		OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
 	}
 	assert_true(!must || after);
 	for (unsigned i = 0; i < TENSORS; i++)
@@ -438,7 +439,7 @@ static bool disarm(struct world *w, uint64_t faults)
 /* It may be tried again; but what was not made durable may be lost, which that must not hide. */
 static bool committed_after_all(struct world *w)
 {
-	int rc = nvs_commit(w->f.engine, &w->f.error);
+	int rc = nvs_engine_commit(w->f.engine, &w->f.error);
 
 	if (rc)
 		assert_true(rc == -EIO && !strcmp(inject_failed_call(), "fdatasync"));
@@ -460,7 +461,8 @@ static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint6
 	begin_anew(w, &commits);
 	engine = w->f.engine;
 	arm(w, plain, n);
-	rc = closing ? nvs_close(engine, &w->f.error) : nvs_commit(engine, &w->f.error);
+	rc = closing ? nvs_engine_close(engine, &w->f.error)
+		     : nvs_engine_commit(engine, &w->f.error);
 	failed = disarm(w, faults);
 	assert_true(failed || !rc);
 	/* Closing the file unlocks it, even if the unlock fails. */
@@ -469,7 +471,7 @@ static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint6
 	done = !rc || (!closing && n % 2 && committed_after_all(w));
 	if (!closing) {
 		engine_abandon(engine);
-		OK(&w->f, nvs_close(engine, &w->f.error));
+		OK(&w->f, nvs_engine_close(engine, &w->f.error));
 	}
 	w->f.engine = NULL;
 	same_held(&before, "closing", n);

@@ -59,7 +59,7 @@ static void run_close(struct run *run)
 static void twin_open(struct optim *twin)
 {
 	optim_init(twin, groups, LENGTH(groups));
-	twin->config.optimizer.device = NVS_DEVICE_CPU;
+	twin->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	DONE(twin, optim_open(twin));
 }
 
@@ -364,8 +364,8 @@ static void every_fault_in_open_comes_once(const struct what *what, bool keep)
 	uint64_t n = 1;
 
 	run_make(&run);
-	run.o.config.optimizer.fast_init = false;
-	run.o.config.optimizer.ratio = 0.6;
+	run.o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+	run.o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.6;
 	run.o.config.keep = keep;
 	DONE(&run.o, run_try_open(&run));
 	if (keep)
@@ -443,7 +443,7 @@ static void every_fault_in_commit_comes_once(const struct what *what, bool closi
 
 	run_make(&run);
 	run.o.config.keep = true;
-	run.o.config.optimizer.ratio = 0.6;
+	run.o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.6;
 	run.o.config.optimizer_max_in_cpu = 2048;
 	DONE(&run.o, run_try_open(&run));
 	while (n < N_LIMIT && nth_fails_in_commit(&run, what, closing, n))

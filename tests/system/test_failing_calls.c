@@ -72,12 +72,13 @@ static int load_config(void *arg, struct nvs_error *error)
 
 	inject_pause();
 	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.param, before, 1, NULL), 0);
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], before, 1, NULL),
+			 0);
 	inject_resume();
 	rc = nvs_config_load(&config, arg, error);
-	assert_int_equal(config.param.npaths, rc ? 1 : 2);
-	assert_string_equal(config.param.nvme_path[0], rc ? "/before" : "/a");
-	assert_int_equal(config.optimizer.npaths, rc ? 0 : 1);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, rc ? 1 : 2);
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], rc ? "/before" : "/a");
+	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].npaths, rc ? 0 : 1);
 	nvs_config_free(&config);
 	return rc;
 }
@@ -124,11 +125,12 @@ static int set_paths(void *arg, struct nvs_error *error)
 	(void)arg;
 	inject_pause();
 	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.param, before, 1, NULL), 0);
+	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], before, 1, NULL),
+			 0);
 	inject_resume();
-	rc = nvs_config_set_paths(&config.param, paths, 3, error);
-	assert_int_equal(config.param.npaths, rc ? 1 : 3);
-	assert_string_equal(config.param.nvme_path[0], rc ? "/before" : "/a");
+	rc = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 3, error);
+	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, rc ? 1 : 3);
+	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], rc ? "/before" : "/a");
 	nvs_config_free(&config);
 	return rc;
 }
@@ -215,7 +217,7 @@ static void a_trace_is_written_whole_or_the_older_file_stays(void **state)
 static int look_at_machine(void *arg, struct nvs_error *error)
 {
 	struct nvs_machine_info info;
-	int rc = nvs_machine_info(&info, error);
+	int rc = nvs_machine_get_info(&info, error);
 
 	(void)arg;
 	for (unsigned i = 1; i < NVS_IOENGINE_COUNT && !rc; i++)
@@ -226,7 +228,7 @@ static int look_at_machine(void *arg, struct nvs_error *error)
 static int look_at_path(void *arg, struct nvs_error *error)
 {
 	struct nvs_path_info info;
-	int rc = nvs_path_info(arg, &info, error);
+	int rc = nvs_path_get_info(arg, &info, error);
 
 	if (!rc) {
 		assert_string_equal(info.path, arg);

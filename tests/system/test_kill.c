@@ -162,7 +162,7 @@ static void register_one(struct round *r, uint64_t i)
 	const struct nvs_tensor_spec spec = {name, NVS_U8, lengths[i]};
 
 	name_of(i, name);
-	MUST(!nvs_register(r->f.engine, &spec, 1, &r->t[i], NULL));
+	MUST(!nvs_tensor_register(r->f.engine, &spec, 1, &r->t[i], NULL));
 }
 
 static void open_store(struct round *r)
@@ -176,7 +176,7 @@ static void open_store(struct round *r)
 	MUST(!rc);
 	for (uint64_t i = 0; i < N; i++)
 		register_one(r, i);
-	MUST(!nvs_register(r->f.engine, &number, 1, &r->number, NULL));
+	MUST(!nvs_tensor_register(r->f.engine, &number, 1, &r->number, NULL));
 }
 
 /* Of the commit that the store is found at; 0: none. */
@@ -187,22 +187,22 @@ static uint64_t found_number(struct round *r)
 
 	if (info_of(&r->f, r->number).state == NVS_EMPTY)
 		return 0;
-	MUST(!nvs_swap_in_to(r->f.engine, &r->number, &data, 1, NULL));
-	MUST(!nvs_wait(r->f.engine, &r->number, 1, -1, NULL));
+	MUST(!nvs_tensor_swap_in_to(r->f.engine, &r->number, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(r->f.engine, &r->number, 1, -1, NULL));
 	return number;
 }
 
 static void write_from(struct round *r, struct nvs_tensor *tensor, const void *data)
 {
-	MUST(!nvs_swap_out_from(r->f.engine, &tensor, &data, 1, NULL));
-	MUST(!nvs_wait(r->f.engine, &tensor, 1, -1, NULL));
+	MUST(!nvs_tensor_swap_out_from(r->f.engine, &tensor, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(r->f.engine, &tensor, 1, -1, NULL));
 }
 
 static void write_in_pool(struct round *r, uint64_t i, uint64_t contents)
 {
-	MUST(!nvs_lease(r->f.engine, &r->t[i], 1, -1, NULL));
-	fill(nvs_data(r->t[i]), lengths[i], contents);
-	MUST(!nvs_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
+	MUST(!nvs_tensor_pin(r->f.engine, &r->t[i], 1, -1, NULL));
+	fill(nvs_tensor_data(r->t[i]), lengths[i], contents);
+	MUST(!nvs_tensor_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
 }
 
 /* From the pool or not, at once or when the pool needs the room or the commit comes. */
@@ -212,22 +212,22 @@ static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_
 
 	if (way == 0) {
 		/* A write-back of the plan's or of an eviction may be in flight. */
-		MUST(!nvs_wait(r->f.engine, &r->t[i], 1, -1, NULL));
+		MUST(!nvs_tensor_wait(r->f.engine, &r->t[i], 1, -1, NULL));
 		fill(memory, lengths[i], contents);
 		write_from(r, r->t[i], memory);
 		return;
 	}
 	write_in_pool(r, i, contents);
 	if (way == 1)
-		MUST(!nvs_swap_out(r->f.engine, &r->t[i], 1, NULL));
+		MUST(!nvs_tensor_swap_out(r->f.engine, &r->t[i], 1, NULL));
 }
 
 static void make_commit(struct round *r, uint64_t number)
 {
 	for (uint64_t i = 0; i < N; i++) {
 		if (is_forgotten(number, i)) {
-			MUST(!nvs_wait(r->f.engine, &r->t[i], 1, -1, NULL));
-			MUST(!nvs_forget(r->f.engine, &r->t[i], 1, NULL));
+			MUST(!nvs_tensor_wait(r->f.engine, &r->t[i], 1, -1, NULL));
+			MUST(!nvs_tensor_forget(r->f.engine, &r->t[i], 1, NULL));
 			register_one(r, i);
 		}
 		/* Contents overwritten before the commit are never found. */
@@ -239,7 +239,7 @@ static void make_commit(struct round *r, uint64_t number)
 			write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
 	write_from(r, r->number, &number);
 	commit_begins(number);
-	MUST(!nvs_commit(r->f.engine, NULL));
+	MUST(!nvs_engine_commit(r->f.engine, NULL));
 	commit_has_ended(number);
 }
 
@@ -263,8 +263,8 @@ static void check_tensors(struct round *r, uint64_t number)
 			continue;
 		}
 		STATE(&r->f, r->t[i], NVS_EMPTY, false, 0);
-		expect_error(&r->f, nvs_swap_in(r->f.engine, &r->t[i], 1, 0, &r->f.error), -ENODATA,
-			     "has no contents");
+		expect_error(&r->f, nvs_tensor_swap_in(r->f.engine, &r->t[i], 1, 0, &r->f.error),
+			     -ENODATA, "has no contents");
 	}
 }
 
@@ -372,11 +372,11 @@ static void begin(struct optim *o, char **disk)
 	optim_init(o, groups, LENGTH(groups));
 	*disk = place_make(PLACE_DISK);
 	assert_non_null(*disk);
-	DONE(o, nvs_config_set_paths(&o->config.optimizer, (const char *const *)(uintptr_t)disk, 1,
-				     &o->error));
+	DONE(o, nvs_config_set_paths(&o->config.offload[NVS_OFFLOAD_OPTIMIZER],
+				     (const char *const *)(uintptr_t)disk, 1, &o->error));
 	o->config.keep = true;
 	o->config.optimizer_max_in_cpu = 5000;
-	o->config.optimizer.ratio = 0.6;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.6;
 }
 
 static void end(struct optim *o, char *disk)
@@ -390,7 +390,7 @@ static void sum_steps(void)
 	struct optim o;
 
 	optim_init(&o, groups, LENGTH(groups));
-	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	DONE(&o, optim_open(&o));
 	sums[0] = sum_of_state(&o);
 	for (uint64_t step = 1; step <= STEPS_MAX; step++) {

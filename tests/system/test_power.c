@@ -137,7 +137,8 @@ static int open_store(struct run *run)
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
 		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, lengths[i]};
 	}
-	return nvs_register(run->fixture.engine, specs, TENSORS, run->tensors, &run->fixture.error);
+	return nvs_tensor_register(run->fixture.engine, specs, TENSORS, run->tensors,
+				   &run->fixture.error);
 }
 
 /* ---- Operations: 0, or the error that the power failure caused ---- */
@@ -146,23 +147,23 @@ static int write_one(struct run *run, size_t i)
 {
 	struct nvs_engine *engine = run->fixture.engine;
 	struct nvs_tensor **tensor = &run->tensors[i];
-	int rc = nvs_lease(engine, tensor, 1, -1, &run->fixture.error);
+	int rc = nvs_tensor_pin(engine, tensor, 1, -1, &run->fixture.error);
 
 	if (rc)
 		return rc;
-	fill(nvs_data(*tensor), lengths[i], seed_of(i, ++run->last));
+	fill(nvs_tensor_data(*tensor), lengths[i], seed_of(i, ++run->last));
 	run->present.of[i] = run->last;
-	return nvs_release(engine, tensor, 1, NVS_DIRTY, &run->fixture.error);
+	return nvs_tensor_release(engine, tensor, 1, NVS_DIRTY, &run->fixture.error);
 }
 
 static int wait_for(struct run *run, size_t i)
 {
-	return nvs_wait(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
+	return nvs_tensor_wait(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
 }
 
 static int swap_out_one(struct run *run, size_t i)
 {
-	int rc = nvs_swap_out(run->fixture.engine, &run->tensors[i], 1, &run->fixture.error);
+	int rc = nvs_tensor_swap_out(run->fixture.engine, &run->tensors[i], 1, &run->fixture.error);
 
 	/* Now and then it stays in flight behind what comes next. */
 	return rc || below(&run->random, 3) == 0 ? rc : wait_for(run, i);
@@ -177,8 +178,8 @@ static int write_from_memory(struct run *run, size_t i)
 		return rc;
 	fill(run->memory, lengths[i], seed_of(i, ++run->last));
 	run->present.of[i] = run->last;
-	rc = nvs_swap_out_from(run->fixture.engine, &run->tensors[i], &data, 1,
-			       &run->fixture.error);
+	rc = nvs_tensor_swap_out_from(run->fixture.engine, &run->tensors[i], &data, 1,
+				      &run->fixture.error);
 	return rc ? rc : wait_for(run, i);
 }
 
@@ -192,16 +193,17 @@ static int forget_one(struct run *run, size_t i)
 	snprintf(name, sizeof(name), "t%zu", i);
 	spec.name = name;
 	if (!rc)
-		rc = nvs_forget(engine, &run->tensors[i], 1, &run->fixture.error);
+		rc = nvs_tensor_forget(engine, &run->tensors[i], 1, &run->fixture.error);
 	if (rc)
 		return rc;
 	run->present.of[i] = 0;
-	return nvs_register(engine, &spec, 1, &run->tensors[i], &run->fixture.error);
+	return nvs_tensor_register(engine, &spec, 1, &run->tensors[i], &run->fixture.error);
 }
 
 static int swap_in_one(struct run *run, size_t i)
 {
-	int rc = nvs_swap_in(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
+	int rc = nvs_tensor_swap_in(run->fixture.engine, &run->tensors[i], 1, -1,
+				    &run->fixture.error);
 
 	return rc ? rc : wait_for(run, i);
 }
@@ -214,12 +216,13 @@ static int read_one(struct run *run, size_t i)
 		assert_int_equal(rc, -ENODATA);
 	if (rc)
 		return rc == -ENODATA ? 0 : rc;
-	assert_true(filled(nvs_data(run->tensors[i]), lengths[i], seed_of(i, run->present.of[i])));
-	return nvs_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN,
-			   &run->fixture.error);
+	assert_true(filled(nvs_tensor_data(run->tensors[i]), lengths[i],
+			   seed_of(i, run->present.of[i])));
+	return nvs_tensor_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN,
+				  &run->fixture.error);
 }
 
-/* The next commit, also that of nvs_close, has the present contents. */
+/* The next commit, also that of nvs_engine_close, has the present contents. */
 static void begin_commit(struct run *run)
 {
 	if (sim_has_crashed(run->sim))
@@ -233,7 +236,7 @@ static int commit_all(struct run *run)
 	int rc;
 
 	begin_commit(run);
-	rc = nvs_commit(run->fixture.engine, &run->fixture.error);
+	rc = nvs_engine_commit(run->fixture.engine, &run->fixture.error);
 	if (!rc)
 		run->committed = run->begun[run->nbegun - 1];
 	return rc;
@@ -248,7 +251,7 @@ static int close_store(struct run *run)
 	if (!engine)
 		return 0;
 	begin_commit(run);
-	rc = nvs_close(engine, &run->fixture.error);
+	rc = nvs_engine_close(engine, &run->fixture.error);
 	if (!rc)
 		run->committed = run->begun[run->nbegun - 1];
 	return rc;
@@ -323,12 +326,13 @@ static unsigned found_version(struct run *run, size_t i)
 	}
 	OK(&run->fixture, rc);
 	for (version = run->last; version; version--)
-		if (filled(nvs_data(run->tensors[i]), lengths[i] < 16 ? lengths[i] : 16,
+		if (filled(nvs_tensor_data(run->tensors[i]), lengths[i] < 16 ? lengths[i] : 16,
 			   seed_of(i, version)))
 			break;
-	assert_true(version && filled(nvs_data(run->tensors[i]), lengths[i], seed_of(i, version)));
-	OK(&run->fixture,
-	   nvs_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN, &run->fixture.error));
+	assert_true(version &&
+		    filled(nvs_tensor_data(run->tensors[i]), lengths[i], seed_of(i, version)));
+	OK(&run->fixture, nvs_tensor_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN,
+					     &run->fixture.error));
 	return version;
 }
 
@@ -503,7 +507,7 @@ static void find_what_is_due(void)
 	struct optim o;
 
 	optim_init(&o, groups, LENGTH(groups));
-	o.config.optimizer.device = NVS_DEVICE_CPU;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	DONE(&o, optim_open(&o));
 	for (uint64_t step = 0; step <= STEPS + MORE; step++) {
 		if (step)
@@ -526,7 +530,7 @@ static int open_optimizer(struct training *training)
 	int rc;
 
 	optim_first_weights(o);
-	o->config.optimizer.buffer_size = o->config.sub_group_size;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = o->config.sub_group_size;
 	rc = optimizer_open_with(&o->optimizer, &o->config, o->specs, o->n, NULL, &engine_sim,
 				 training->sim, &o->error);
 	if (rc)
@@ -548,9 +552,9 @@ static void training_begin(struct training *training, uint64_t seed, bool lies)
 	optim_init(o, groups, LENGTH(groups));
 	o->config.keep = true;
 	o->config.verify = seed & 1;
-	o->config.optimizer.fast_init = seed & 2;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = seed & 2;
 	o->config.optimizer_max_in_cpu = seed & 4 ? 3000 : 0;
-	o->config.optimizer.ratio = seed & 8 ? 0.6 : 1;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = seed & 8 ? 0.6 : 1;
 }
 
 static void training_end(struct training *training)

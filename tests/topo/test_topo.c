@@ -769,7 +769,7 @@ static void a_block_device_is_direct_and_is_its_own_drive(void **state)
 	assert_direct_io_works(loop.fd, &caps);
 	assert_int_equal(path_devices(loop.fd, names), 1);
 	assert_string_equal(names[0], loop.name);
-	if (nvs_path_info(loop.path, &info, &error))
+	if (nvs_path_get_info(loop.path, &info, &error))
 		fail_msg("%s", error.text);
 	assert_true(info.block_device && info.direct);
 	assert_string_equal(info.filesystem, "block device");
@@ -795,10 +795,10 @@ static int look_at_ext4(void *arg)
 		return rc;
 	if (!mount(loop->path, directory, "ext4", 0, NULL)) {
 		rc = CHILD_WRONG;
-		if (!nvs_path_info(directory, &info, NULL) && !strcmp(info.filesystem, "ext4") &&
-		    !strcmp(info.device, loop->name) && info.direct && !info.block_device &&
-		    info.free_bytes > 0 && info.free_bytes < info.total_bytes &&
-		    info.total_bytes <= LOOP_BYTES)
+		if (!nvs_path_get_info(directory, &info, NULL) &&
+		    !strcmp(info.filesystem, "ext4") && !strcmp(info.device, loop->name) &&
+		    info.direct && !info.block_device && info.free_bytes > 0 &&
+		    info.free_bytes < info.total_bytes && info.total_bytes <= LOOP_BYTES)
 			rc = CHILD_OK;
 		umount(directory);
 	}
@@ -831,7 +831,7 @@ static void a_directory_is_looked_at_without_leaving_anything_in_it(void **state
 
 	(void)state;
 	make_directory(directory);
-	if (nvs_path_info(directory, &info, &error))
+	if (nvs_path_get_info(directory, &info, &error))
 		fail_msg("%s", error.text);
 	assert_string_equal(info.path, directory);
 	assert_string_not_equal(info.filesystem, "");
@@ -854,7 +854,7 @@ static void a_path_in_memory_says_so(void **state)
 	    access("/dev/shm", W_OK))
 		SKIP("/dev/shm is no tmpfs that may be written");
 	close(fd);
-	assert_int_equal(nvs_path_info("/dev/shm", &info, NULL), 0);
+	assert_int_equal(nvs_path_get_info("/dev/shm", &info, NULL), 0);
 	assert_string_equal(info.filesystem, "tmpfs");
 	assert_false(info.direct);
 	assert_string_equal(info.device, "");
@@ -870,17 +870,17 @@ static void a_path_that_is_missing_is_told_with_what_exists_of_it(void **state)
 	(void)state;
 	make_directory(directory);
 	snprintf(path, sizeof(path), "%s/not/there", directory);
-	assert_int_equal(nvs_path_info(path, &info, &error), -ENOENT);
+	assert_int_equal(nvs_path_get_info(path, &info, &error), -ENOENT);
 	assert_int_equal(error.code, -ENOENT);
 	snprintf(command, sizeof(command), "(%s, above it, does)", directory);
 	assert_non_null(strstr(error.text, command));
 	snprintf(command, sizeof(command), "mkdir -p '%s'", path);
 	assert_non_null(strstr(error.text, command));
-	assert_int_equal(nvs_path_info("nowhere", &info, &error), -ENOENT);
+	assert_int_equal(nvs_path_get_info("nowhere", &info, &error), -ENOENT);
 	assert_non_null(strstr(error.text, "(., above"));
-	assert_int_equal(nvs_path_info("/nowhere-at-all/x", &info, &error), -ENOENT);
+	assert_int_equal(nvs_path_get_info("/nowhere-at-all/x", &info, &error), -ENOENT);
 	assert_non_null(strstr(error.text, "(/, above"));
-	assert_int_equal(nvs_path_info("nowhere", &info, NULL), -ENOENT);
+	assert_int_equal(nvs_path_get_info("nowhere", &info, NULL), -ENOENT);
 	remove_tree(directory);
 }
 
@@ -891,17 +891,17 @@ static void a_path_of_the_wrong_kind_is_refused_in_words(void **state)
 	struct nvs_error error;
 
 	(void)state;
-	assert_int_equal(nvs_path_info("/dev/null", &info, &error), -EINVAL);
+	assert_int_equal(nvs_path_get_info("/dev/null", &info, &error), -EINVAL);
 	assert_non_null(strstr(error.text, "/dev/null is neither a directory"));
-	assert_int_equal(nvs_path_info("", &info, &error), -EINVAL);
+	assert_int_equal(nvs_path_get_info("", &info, &error), -EINVAL);
 	assert_non_null(strstr(error.text, "empty"));
-	assert_int_equal(nvs_path_info("Makefile/x", &info, &error), -ENOTDIR);
+	assert_int_equal(nvs_path_get_info("Makefile/x", &info, &error), -ENOTDIR);
 	assert_non_null(strstr(error.text, "Makefile/x"));
 	memset(long_path, 'a', sizeof(long_path) - 1);
 	long_path[sizeof(long_path) - 1] = '\0';
-	assert_int_equal(nvs_path_info(long_path, &info, &error), -ENAMETOOLONG);
+	assert_int_equal(nvs_path_get_info(long_path, &info, &error), -ENAMETOOLONG);
 	assert_non_null(strstr(error.text, "599"));
-	assert_true(nvs_path_info("/proc", &info, &error) < 0);
+	assert_true(nvs_path_get_info("/proc", &info, &error) < 0);
 	assert_non_null(strstr(error.text, "/proc"));
 	assert_null(strstr(error.text, "does not exist"));
 }
@@ -913,7 +913,7 @@ static int look_without_rights(void *arg)
 
 	if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
 		return CHILD_SKIPPED;
-	return nvs_path_info(arg, &info, &error) == -EACCES &&
+	return nvs_path_get_info(arg, &info, &error) == -EACCES &&
 			       strstr(error.text, "readable and writable")
 		       ? CHILD_OK
 		       : CHILD_WRONG;
@@ -1081,9 +1081,9 @@ static void nothing_is_said_where_nothing_hurts(void **state)
 
 	(void)state;
 	memset(&advice, 0xff, sizeof(advice));
-	nvs_advise(&good_machine, &good_path, &advice);
+	nvs_machine_advise(&good_machine, &good_path, &advice);
 	assert_int_equal(advice.count, 0);
-	nvs_advise(&good_machine, NULL, &advice);
+	nvs_machine_advise(&good_machine, NULL, &advice);
 	assert_int_equal(advice.count, 0);
 }
 
@@ -1163,7 +1163,7 @@ static void each_harm_is_named_once_with_its_remedy(void **state)
 		struct nvs_advice advice;
 
 		harms[i].harm(&machine, &path);
-		nvs_advise(&machine, &path, &advice);
+		nvs_machine_advise(&machine, &path, &advice);
 		if (advice.count != 1 || !strstr(advice.line[0], harms[i].hurts) ||
 		    !strstr(advice.line[0], harms[i].change))
 			fail_msg("\"%s\": %u lines, first: %s", harms[i].hurts, advice.count,
@@ -1194,7 +1194,7 @@ static void what_cannot_be_changed_is_not_advised(void **state)
 		struct nvs_advice advice;
 
 		harmless[i](&machine, &path);
-		nvs_advise(&machine, &path, &advice);
+		nvs_machine_advise(&machine, &path, &advice);
 		if (advice.count)
 			fail_msg("case %u: %s", i, advice.line[0]);
 	}
@@ -1217,7 +1217,7 @@ static void advice_is_whole_even_where_everything_hurts(void **state)
 	machine.io_uring_disabled = 1;
 	memset(machine.kernel, '9', sizeof(machine.kernel) - 1);
 	for (int pass = 0; pass < 4; pass++) {
-		nvs_advise(&machine, &path, &advice);
+		nvs_machine_advise(&machine, &path, &advice);
 		assert_in_range(advice.count, 7, COUNT(advice.line));
 		/* A line that is full was cut, and with it a command. */
 		for (unsigned i = 0; i < advice.count; i++)
@@ -1240,13 +1240,13 @@ static void the_worst_comes_first(void **state)
 	full(&machine, &path);
 	memlock_8m(&machine, &path);
 	tmpfs(&machine, &path);
-	nvs_advise(&machine, &path, &advice);
+	nvs_machine_advise(&machine, &path, &advice);
 	assert_int_equal(advice.count, 3);
 	assert_non_null(strstr(advice.line[0], "is tmpfs"));
 	assert_non_null(strstr(advice.line[1], "may be locked"));
 	assert_non_null(strstr(advice.line[2], "fstrim"));
 	/* Without a path, what is said of the machine is the same. */
-	nvs_advise(&machine, NULL, &advice);
+	nvs_machine_advise(&machine, NULL, &advice);
 	assert_int_equal(advice.count, 1);
 	assert_non_null(strstr(advice.line[0], "may be locked"));
 }

@@ -67,7 +67,7 @@ static void take_options(const struct bench_options *options, const struct optio
 	if (bench_option_given(given, "max-in-cpu") && options->rw == RW_STEP)
 		config->optimizer_max_in_cpu = options->max_in_cpu;
 	if (bench_option_given(given, "max-in-cpu") && options->rw == RW_PARAMS)
-		config->param.max_in_cpu = options->max_in_cpu;
+		config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = options->max_in_cpu;
 }
 
 /* A model parses as a configuration that has none of nvswap's blocks, so it would be taken for
@@ -172,8 +172,8 @@ static int refuse_nowhere(const struct bench_options *options, struct nvs_error 
 static int choose_block(const struct bench_options *options, struct nvs_config *config,
 			enum nvs_block *block, struct nvs_error *error)
 {
-	bool optimizer = config->param.device == NVS_DEVICE_NONE &&
-			 config->optimizer.device != NVS_DEVICE_NONE;
+	bool optimizer = config->offload[NVS_OFFLOAD_PARAM].device == NVS_DEVICE_NONE &&
+			 config->offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE;
 
 	if (options->rw == RW_STEP || options->rw == RW_PARAMS)
 		optimizer = options->rw == RW_STEP;
@@ -191,12 +191,12 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 /* Refuses before the first stage what a later stage, minutes away, would refuse. */
 static int foresee_file(const struct bench_job *job, struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = &job->config.param;
+	const struct nvs_offload_config *offload = &job->config.offload[NVS_OFFLOAD_PARAM];
 	const char *named = job->options.filename;
 	char name[NAME_MAX + 1];
 
 	if (job->block == NVS_OFFLOAD_OPTIMIZER)
-		offload = &job->config.optimizer;
+		offload = &job->config.offload[NVS_OFFLOAD_OPTIMIZER];
 	if (!offload->npaths)
 		return 0;
 	io_file_name(job->name, job->clone, name);

@@ -111,7 +111,7 @@ static bool huge_pages_suffice(const struct bench_plan *plan)
 		needed += (uint64_t)aio->thread_count *
 			  ((uint64_t)aio->queue_depth * aio->block_size + (2u << 20));
 	}
-	return !nvs_machine_info(&machine, NULL) &&
+	return !nvs_machine_get_info(&machine, NULL) &&
 	       machine.hugepages_free * machine.hugepage_bytes >= needed;
 }
 
@@ -120,7 +120,7 @@ static bool may_lock_all(void)
 {
 	struct nvs_machine_info machine;
 
-	return !nvs_machine_info(&machine, NULL) && machine.memlock_bytes == UINT64_MAX;
+	return !nvs_machine_get_info(&machine, NULL) && machine.memlock_bytes == UINT64_MAX;
 }
 
 static int make_jobs(struct turns *turns)

@@ -28,7 +28,7 @@ void forecast_job(const struct bench_job *job, struct forecast *forecast);
 
 /*
  * Checks that the file systems have the space that each stage needs. -ENOSPC with the path and what
- * to do in *error, and the job's index; errno of nvs_path_info.
+ * to do in *error, and the job's index; errno of nvs_path_get_info.
  */
 int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_error *error);
 
@@ -39,7 +39,7 @@ void forecast_json(FILE *file, const struct bench_plan *plan);
 /* The block of the configuration that says where the job's store or file goes. */
 static inline const struct nvs_offload_config *job_block(const struct bench_job *job)
 {
-	return job->block == NVS_OFFLOAD_PARAM ? &job->config.param : &job->config.optimizer;
+	return &job->config.offload[job->block];
 }
 
 /* A path of a job. */
@@ -49,7 +49,7 @@ struct place {
 	uint64_t need, free; /* bytes */
 	uint64_t device;     /* identifies the file system */
 };
-/* Fills places[0..NVS_PATHS_MAX). Returns their number, or errno of nvs_path_info. */
+/* Fills places[0..NVS_PATHS_MAX). Returns their number, or errno of nvs_path_get_info. */
 int forecast_places(const struct bench_job *job, struct place *places, struct nvs_error *error);
 
 #endif

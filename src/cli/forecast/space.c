@@ -31,7 +31,7 @@ static int look_at(const struct bench_job *job, struct place *place, struct nvs_
 {
 	struct nvs_path_info info;
 	struct stat st = {0};
-	int rc = nvs_path_info(place->path, &info, error);
+	int rc = nvs_path_get_info(place->path, &info, error);
 
 	if (rc)
 		return rc;
@@ -44,9 +44,7 @@ static int look_at(const struct bench_job *job, struct place *place, struct nvs_
 
 int forecast_places(const struct bench_job *job, struct place *places, struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = job->block == NVS_OFFLOAD_PARAM
-							   ? &job->config.param
-							   : &job->config.optimizer;
+	const struct nvs_offload_config *offload = &job->config.offload[job->block];
 	struct forecast forecast;
 
 	if (offload->device != NVS_DEVICE_NVME)

@@ -67,13 +67,13 @@ static void step_volume(const struct bench_job *job, struct volume *volume)
 {
 	const struct nvs_config *config = &job->config;
 	double numel = (double)parameters_numel(&job->model, config->param_dtype);
-	double offloaded = numel * config->optimizer.ratio;
+	double offloaded = numel * config->offload[NVS_OFFLOAD_OPTIMIZER].ratio;
 	double resident = fmin((double)config->optimizer_max_in_cpu, offloaded);
 
 	volume->space = volume->before[NVS_WRITE] = STATE_BYTES * offloaded;
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
 		volume->loop[d] = STATE_BYTES * (offloaded - resident);
-	if (config->optimizer.fast_init)
+	if (config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
 		return;
 	/* Opening the optimizer writes the state; the first step then reads and writes it. */
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
@@ -114,7 +114,7 @@ static double existing_bytes(const struct bench_job *job)
 
 	if (fio_mode_moves(job->options.rw, NVS_WRITE) || !place)
 		return 0;
-	if (!nvs_path_info(place, &info, &error) && info.block_device)
+	if (!nvs_path_get_info(place, &info, &error) && info.block_device)
 		return (double)info.total_bytes;
 	snprintf(path, sizeof(path), "%s/%s", place, filename ? filename : "");
 	if (filename && !stat(*filename == '/' ? filename : path, &st) && S_ISREG(st.st_mode))

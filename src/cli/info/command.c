@@ -56,13 +56,13 @@ const struct command_spec info_command = {
 static int examine_path(struct report *report, unsigned i, const char *path)
 {
 	report->paths[i].asked = path;
-	report->paths[i].status = nvs_path_info(path, &report->paths[i].info,
-						&report->paths[i].error);
+	report->paths[i].status = nvs_path_get_info(path, &report->paths[i].info,
+						    &report->paths[i].error);
 	if (report->paths[i].status) {
 		say("%s", report->paths[i].error.text);
 		return STATUS_FAILED;
 	}
-	nvs_advise(&report->machine, &report->paths[i].info, &report->paths[i].advice);
+	nvs_machine_advise(&report->machine, &report->paths[i].info, &report->paths[i].advice);
 	return 0;
 }
 
@@ -134,11 +134,11 @@ static int examine_and_report(const struct values *values, struct report *report
 	struct nvs_error error;
 	int examined, written;
 
-	if (nvs_machine_info(&report->machine, &error)) {
+	if (nvs_machine_get_info(&report->machine, &error)) {
 		say("%s", error.text);
 		return STATUS_FAILED;
 	}
-	nvs_advise(&report->machine, NULL, &report->machine_advice);
+	nvs_machine_advise(&report->machine, NULL, &report->machine_advice);
 	examined = examine_paths(report, &values->paths);
 	written = write_report(values, report);
 	return examined ? examined : written;

@@ -18,7 +18,7 @@ struct report {
 	unsigned npaths;
 	struct {
 		const char *asked;
-		int status; /* of nvs_path_info; if not 0, only `error` is set */
+		int status; /* of nvs_path_get_info; if not 0, only `error` is set */
 		struct nvs_path_info info;
 		struct nvs_error error;
 		struct nvs_advice advice;

@@ -19,7 +19,7 @@ void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseli
 {
 	nvs_aio_reset_stats(aio);
 	if (engine)
-		nvs_get_stats(engine, &from->stats);
+		nvs_engine_get_stats(engine, &from->stats);
 	getrusage(RUSAGE_SELF, &from->usage);
 	from->started_ns = clock_ns();
 }
@@ -42,7 +42,7 @@ static void tensor_figures(struct nvs_engine *engine, const struct nvs_engine_st
 {
 	struct nvs_engine_stats is;
 
-	nvs_get_stats(engine, &is);
+	nvs_engine_get_stats(engine, &is);
 	result->bytes[NVS_READ] = is.swapped_in - was->swapped_in;
 	result->bytes[NVS_WRITE] = is.swapped_out - was->swapped_out;
 	result->transfers = is.transfers - was->transfers;

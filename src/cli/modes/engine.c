@@ -21,7 +21,7 @@ static int register_tensors(struct bench_engine *opened, const struct model *mod
 						    .dtype = model->tensors[i].dtype,
 						    .numel = model->tensors[i].numel};
 	if (specs)
-		rc = nvs_register(opened->engine, specs, model->n, opened->tensors, error);
+		rc = nvs_tensor_register(opened->engine, specs, model->n, opened->tensors, error);
 	free(specs);
 	return rc;
 }
@@ -44,12 +44,13 @@ int bench_engine_open(struct bench_engine *opened, const struct nvs_config *conf
 	*opened = (struct bench_engine){.tensors = calloc(model->n, sizeof(struct nvs_tensor *))};
 	if (!opened->tensors)
 		return -ENOMEM;
-	rc = bench_opened(nvs_open(&opened->engine, config, block, &result->error), &result->error);
+	rc = bench_opened(nvs_engine_open(&opened->engine, config, block, &result->error),
+			  &result->error);
 	if (rc) {
 		opened->engine = NULL;
 		return rc;
 	}
-	nvs_get_stats(opened->engine, &stats);
+	nvs_engine_get_stats(opened->engine, &stats);
 	opened->pool_bytes = stats.pool.bytes;
 	return register_tensors(opened, model, &result->error);
 }
@@ -61,8 +62,8 @@ int bench_engine_compare(struct bench_engine *opened, const struct pattern *patt
 	struct nvs_error error;
 
 	for (size_t i = first; i < first + n; i++) {
-		int rc = pattern_compare(pattern, i, generation, nvs_data(opened->tensors[i]),
-					 &error);
+		int rc = pattern_compare(pattern, i, generation,
+					 nvs_tensor_data(opened->tensors[i]), &error);
 
 		if (rc && rc != -EBADMSG) {
 			result->error = error;
@@ -89,9 +90,9 @@ int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result 
 	int closed = 0;
 
 	if (opened->engine) {
-		nvs_get_stats(opened->engine, &result->engine);
+		nvs_engine_get_stats(opened->engine, &result->engine);
 		result->opened = true;
-		closed = nvs_close(opened->engine, &closing);
+		closed = nvs_engine_close(opened->engine, &closing);
 	}
 	free(opened->tensors);
 	*opened = (struct bench_engine){0};

@@ -41,8 +41,8 @@ static int wait_all(void *arg)
 {
 	struct pass *pass = arg;
 
-	return nvs_wait(pass->opened.engine, pass->opened.tensors, pass->model->n, -1,
-			&pass->result->error);
+	return nvs_tensor_wait(pass->opened.engine, pass->opened.tensors, pass->model->n, -1,
+			       &pass->result->error);
 }
 
 static int compare_layer(struct pass *pass, const struct layer *layer, struct step_done *done)
@@ -72,16 +72,16 @@ static int visit(struct pass *pass, const struct layer *layer, struct step_done 
 	struct nvs_engine *engine = pass->opened.engine;
 	struct nvs_tensor **tensors = layer_tensors(pass, layer);
 	struct nvs_error *error = &pass->result->error;
-	int rc = nvs_swap_in(engine, tensors, layer->n, -1, error);
+	int rc = nvs_tensor_swap_in(engine, tensors, layer->n, -1, error);
 
 	if (!rc)
-		rc = nvs_wait(engine, tensors, layer->n, -1, error);
+		rc = nvs_tensor_wait(engine, tensors, layer->n, -1, error);
 	if (!rc && pass->options->verify)
 		rc = compare_layer(pass, layer, done);
 	if (rc)
 		return rc;
 	compute(pass, layer);
-	return nvs_release(engine, tensors, layer->n, NVS_CLEAN, error);
+	return nvs_tensor_release(engine, tensors, layer->n, NVS_CLEAN, error);
 }
 
 static int step(void *arg, struct step_done *done)
@@ -89,14 +89,14 @@ static int step(void *arg, struct step_done *done)
 	struct pass *pass = arg;
 	struct nvs_error *error = &pass->result->error;
 	size_t n = pass->nlayers;
-	int rc = nvs_step_begin(pass->opened.engine, error);
+	int rc = nvs_engine_step_begin(pass->opened.engine, error);
 
 	for (size_t i = 0; i < 2 * n && !rc; i++) {
 		rc = visit(pass, &pass->layers[i < n ? i : 2 * n - 1 - i], done);
 		if (!rc && stop_signal())
 			rc = -EINTR;
 	}
-	return rc ? rc : nvs_step_end(pass->opened.engine, &done->io, error);
+	return rc ? rc : nvs_engine_step_end(pass->opened.engine, &done->io, error);
 }
 
 static int write_layer(struct pass *pass, const struct layer *layer)
@@ -104,13 +104,14 @@ static int write_layer(struct pass *pass, const struct layer *layer)
 	struct nvs_engine *engine = pass->opened.engine;
 	struct nvs_tensor **tensors = layer_tensors(pass, layer);
 	struct nvs_error *error = &pass->result->error;
-	int rc = nvs_lease(engine, tensors, layer->n, -1, error);
+	int rc = nvs_tensor_pin(engine, tensors, layer->n, -1, error);
 
 	for (size_t i = 0; i < layer->n && !rc; i++)
-		rc = pattern_fill(&pass->pattern, layer->first + i, 0, nvs_data(tensors[i]), error);
+		rc = pattern_fill(&pass->pattern, layer->first + i, 0, nvs_tensor_data(tensors[i]),
+				  error);
 	if (!rc)
-		rc = nvs_release(engine, tensors, layer->n, NVS_DIRTY, error);
-	return rc ? rc : nvs_swap_out(engine, tensors, layer->n, error);
+		rc = nvs_tensor_release(engine, tensors, layer->n, NVS_DIRTY, error);
+	return rc ? rc : nvs_tensor_swap_out(engine, tensors, layer->n, error);
 }
 
 /* Writes every layer to the drive once. */
@@ -149,7 +150,7 @@ static int run_opened(struct pass *pass)
 
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode, pass->options, pass->result);
-	nvs_get_stats(pass->opened.engine, &stats);
+	nvs_engine_get_stats(pass->opened.engine, &stats);
 	pass->result->pool_peak = stats.pool.used_max;
 	return bench_engine_verdict(&pass->opened, rc, pass->result);
 }
@@ -174,7 +175,7 @@ int bench_params(const struct bench_options *options, const struct nvs_config *c
 	if (!rc)
 		rc = run_opened(&pass);
 	rc = bench_engine_close(&pass.opened, rc, result);
-	steps_note_memory(result, config->param.device, 0);
+	steps_note_memory(result, config->offload[NVS_OFFLOAD_PARAM].device, 0);
 	free(pass.layers);
 	return rc;
 }

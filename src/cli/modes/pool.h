@@ -17,7 +17,7 @@ int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error);
 static inline struct nvs_offload_config *pool_block(struct nvs_config *config, enum nvs_block block)
 {
-	return block == NVS_OFFLOAD_PARAM ? &config->param : &config->optimizer;
+	return &config->offload[block];
 }
 
 #endif

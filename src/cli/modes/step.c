@@ -97,7 +97,7 @@ static int run_opened(struct training *training)
 	}
 	if (!rc && training->options->verify && !stop_signal())
 		rc = verify(training);
-	nvs_get_stats(engine, &result->engine);
+	nvs_engine_get_stats(engine, &result->engine);
 	result->pool_peak = result->engine.pool.used_max;
 	result->opened = true;
 	return rc;
@@ -155,7 +155,7 @@ int bench_step(const struct bench_options *options, const struct nvs_config *con
 		rc = reference_open(&training.reference, parameters, config, &result->error);
 	if (!rc)
 		rc = train(&training, config);
-	steps_note_memory(result, config->optimizer.device,
+	steps_note_memory(result, config->offload[NVS_OFFLOAD_OPTIMIZER].device,
 			  parameters->nbytes + training.reference.nbytes);
 	reference_close(&training.reference);
 	parameters_close(parameters);

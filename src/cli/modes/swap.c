@@ -67,7 +67,7 @@ static void note_pool_use(struct run *run)
 {
 	struct nvs_engine_stats stats;
 
-	nvs_get_stats(run->opened.engine, &stats);
+	nvs_engine_get_stats(run->opened.engine, &stats);
 	if (stats.pool.used > run->result->pool_peak)
 		run->result->pool_peak = stats.pool.used;
 }
@@ -117,7 +117,7 @@ static int fill_batch(struct run *run, const struct batch *batch)
 
 	for (size_t i = 0; i < batch->n && !rc; i++)
 		rc = pattern_fill(&run->pattern, batch->first + i, batch->generation,
-				  nvs_data(run->opened.tensors[batch->first + i]),
+				  nvs_tensor_data(run->opened.tensors[batch->first + i]),
 				  &run->result->error);
 	run->data_us += thread_cpu_ns() / 1000 - from;
 	return rc;
@@ -137,10 +137,12 @@ static int compare_batch(struct run *run, const struct batch *batch)
 static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 {
 	struct nvs_tensor **tensors = batch_tensors(run, batch);
-	int rc = nvs_release(run->opened.engine, tensors, batch->n, how, &run->result->error);
+	int rc = nvs_tensor_release(run->opened.engine, tensors, batch->n, how,
+				    &run->result->error);
 
 	if (!rc)
-		rc = nvs_swap_out(run->opened.engine, tensors, batch->n, &run->result->error);
+		rc = nvs_tensor_swap_out(run->opened.engine, tensors, batch->n,
+					 &run->result->error);
 	if (!rc && how == NVS_DIRTY) {
 		run->asked[NVS_WRITE] += batch->nbytes;
 		batch->written = true;
@@ -150,8 +152,8 @@ static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 
 static int wait_batch(struct run *run, const struct batch *batch)
 {
-	return nvs_wait(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
-			&run->result->error);
+	return nvs_tensor_wait(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
+			       &run->result->error);
 }
 
 static int write_batch(struct run *run, struct batch *batch, bool fill)
@@ -160,8 +162,8 @@ static int write_batch(struct run *run, struct batch *batch, bool fill)
 	int rc = wait_batch(run, batch);
 
 	if (!rc)
-		rc = nvs_lease(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
-			       &run->result->error);
+		rc = nvs_tensor_pin(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
+				    &run->result->error);
 	if (rc)
 		return rc;
 	note_pool_use(run);
@@ -196,8 +198,8 @@ static int begin_read(struct run *run, const struct batch *batch, int timeout_ms
 	int rc = wait_batch(run, batch);
 
 	if (!rc)
-		rc = nvs_swap_in(run->opened.engine, batch_tensors(run, batch), batch->n,
-				 timeout_ms, &run->result->error);
+		rc = nvs_tensor_swap_in(run->opened.engine, batch_tensors(run, batch), batch->n,
+					timeout_ms, &run->result->error);
 	if (rc)
 		return rc;
 	run->asked[NVS_READ] += batch->nbytes;
@@ -292,8 +294,8 @@ static int prime(struct run *run)
 	while (n < run->nbatches && !rc) {
 		const struct batch *batch = &run->batches[n];
 
-		rc = nvs_lease(run->opened.engine, batch_tensors(run, batch), batch->n, n ? 0 : -1,
-			       &run->result->error);
+		rc = nvs_tensor_pin(run->opened.engine, batch_tensors(run, batch), batch->n,
+				    n ? 0 : -1, &run->result->error);
 		n += !rc;
 	}
 	if (rc == -EAGAIN) {
@@ -303,15 +305,15 @@ static int prime(struct run *run)
 	for (size_t i = 0; i < n && !rc && !stop_signal(); i++)
 		rc = fill_batch(run, &run->batches[i]);
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = nvs_release(run->opened.engine, batch_tensors(run, &run->batches[i]),
-				 run->batches[i].n, NVS_CLEAN, &run->result->error);
+		rc = nvs_tensor_release(run->opened.engine, batch_tensors(run, &run->batches[i]),
+					run->batches[i].n, NVS_CLEAN, &run->result->error);
 	return rc;
 }
 
 static int wait_all(struct run *run)
 {
-	return nvs_wait(run->opened.engine, run->opened.tensors, run->model->n, -1,
-			&run->result->error);
+	return nvs_tensor_wait(run->opened.engine, run->opened.tensors, run->model->n, -1,
+			       &run->result->error);
 }
 
 /* The engine's count of bytes moved must be what was asked for. */

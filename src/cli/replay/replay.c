@@ -96,7 +96,8 @@ static int fill(struct replay *replay, size_t tensor)
 {
 	uint64_t from = thread_cpu_ns();
 	int rc = pattern_fill(&replay->pattern, tensor, ++replay->contents[tensor].generation,
-			      nvs_data(replay->opened.tensors[tensor]), &replay->result->error);
+			      nvs_tensor_data(replay->opened.tensors[tensor]),
+			      &replay->result->error);
 
 	replay->result->data_us += (thread_cpu_ns() - from) / 1000;
 	return rc;
@@ -108,7 +109,7 @@ static int compare(struct replay *replay, size_t tensor)
 	uint64_t from = thread_cpu_ns();
 	struct nvs_error error;
 	int rc = pattern_compare(&replay->pattern, tensor, replay->contents[tensor].generation,
-				 nvs_data(replay->opened.tensors[tensor]), &error);
+				 nvs_tensor_data(replay->opened.tensors[tensor]), &error);
 
 	result->data_us += (thread_cpu_ns() - from) / 1000;
 	result->verified_bytes += replay->model->tensors[tensor].nbytes;
@@ -136,13 +137,13 @@ static int begin_use(struct replay *replay, const struct call *call)
 	do {
 		from = clock_ns();
 		busy_ns = stats.busy_ns;
-		rc = (lease ? nvs_lease : nvs_swap_in)(engine, call->tensors, call->n, ROOM_WAIT_MS,
-						       error);
+		rc = (lease ? nvs_tensor_pin : nvs_tensor_swap_in)(engine, call->tensors, call->n,
+								   ROOM_WAIT_MS, error);
 		if (rc != -ETIMEDOUT || clock_ns() - from < ROOM_WAIT_MS * UINT64_C(1000000))
 			return rc;
 		if (stop_signal())
 			return -EINTR;
-		nvs_get_stats(engine, &stats);
+		nvs_engine_get_stats(engine, &stats);
 	} while (stats.busy_ns != busy_ns);
 	snprintf(error->text, sizeof(error->text),
 		 "the pool of %" PRIu64 " bytes has no room for the next tensors beside those in "
@@ -153,8 +154,8 @@ static int begin_use(struct replay *replay, const struct call *call)
 
 static int wait_for(struct replay *replay, const struct call *call)
 {
-	int rc = nvs_wait(replay->opened.engine, call->tensors, call->n, -1,
-			  &replay->result->error);
+	int rc = nvs_tensor_wait(replay->opened.engine, call->tensors, call->n, -1,
+				 &replay->result->error);
 
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = &replay->contents[call->of[i].tensor];
@@ -186,8 +187,8 @@ static int release(struct replay *replay, const struct call *call)
 			rc = fill(replay, call->of[i].tensor);
 	}
 	return rc ? rc
-		  : nvs_release(replay->opened.engine, call->tensors, call->n,
-				dirty ? NVS_DIRTY : NVS_CLEAN, &replay->result->error);
+		  : nvs_tensor_release(replay->opened.engine, call->tensors, call->n,
+				       dirty ? NVS_DIRTY : NVS_CLEAN, &replay->result->error);
 }
 
 static int make_call(struct replay *replay, const struct call *call)
@@ -206,14 +207,14 @@ static int make_call(struct replay *replay, const struct call *call)
 	case ACCESS_RELEASE_DIRTY:
 		return release(replay, call);
 	case ACCESS_PREFETCH:
-		fetched = nvs_prefetch(engine, call->tensors, call->n, error);
+		fetched = nvs_tensor_prefetch(engine, call->tensors, call->n, error);
 		return fetched < 0 ? (int)fetched : 0;
 	case ACCESS_SWAP_OUT:
-		return nvs_swap_out(engine, call->tensors, call->n, error);
+		return nvs_tensor_swap_out(engine, call->tensors, call->n, error);
 	case ACCESS_STEP_BEGIN:
-		return nvs_step_begin(engine, error);
+		return nvs_engine_step_begin(engine, error);
 	default:
-		return nvs_step_end(engine, NULL, error);
+		return nvs_engine_step_end(engine, NULL, error);
 	}
 }
 
@@ -261,8 +262,8 @@ static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint
 
 static int wait_all(struct replay *replay)
 {
-	return nvs_wait(replay->opened.engine, replay->opened.tensors, replay->model->n, -1,
-			&replay->result->error);
+	return nvs_tensor_wait(replay->opened.engine, replay->opened.tensors, replay->model->n, -1,
+			       &replay->result->error);
 }
 
 static int perform_loops(struct replay *replay)
@@ -298,13 +299,13 @@ static int write_tensor(struct replay *replay, size_t tensor)
 	struct nvs_engine *engine = replay->opened.engine;
 	struct nvs_tensor **one = &replay->opened.tensors[tensor];
 	struct nvs_error *error = &replay->result->error;
-	int rc = nvs_lease(engine, one, 1, -1, error);
+	int rc = nvs_tensor_pin(engine, one, 1, -1, error);
 
 	if (!rc)
 		rc = fill(replay, tensor);
 	if (!rc)
-		rc = nvs_release(engine, one, 1, NVS_DIRTY, error);
-	return rc ? rc : nvs_swap_out(engine, one, 1, error);
+		rc = nvs_tensor_release(engine, one, 1, NVS_DIRTY, error);
+	return rc ? rc : nvs_tensor_swap_out(engine, one, 1, error);
 }
 
 /* Tensors that are read before anything writes them. */
@@ -337,7 +338,7 @@ static int run_opened(struct replay *replay)
 
 	if (!rc && !stop_signal() && job_begin(replay->watch))
 		rc = measured(replay);
-	nvs_get_stats(replay->opened.engine, &stats);
+	nvs_engine_get_stats(replay->opened.engine, &stats);
 	result->pool_peak = stats.pool.used_max;
 	if (!rc && result->verify_errors) {
 		result->error = replay->difference;

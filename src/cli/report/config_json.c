@@ -8,8 +8,7 @@
 static void put_block(struct json_writer *json, const struct nvs_config *config,
 		      enum nvs_block block)
 {
-	const struct nvs_offload_config *offload = block == NVS_OFFLOAD_PARAM ? &config->param
-									      : &config->optimizer;
+	const struct nvs_offload_config *offload = &config->offload[block];
 
 	json_open_object(json, block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer");
 	json_text(json, "device", nvs_device_name(offload->device));

@@ -35,7 +35,7 @@ static void add_path(struct disk_watch *watch, const char *path)
 	struct nvs_error ignored;
 	char *rest, *name;
 
-	if (nvs_path_info(path, &info, &ignored))
+	if (nvs_path_get_info(path, &info, &ignored))
 		return;
 	for (name = strtok_r(info.device, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
 		add_disk(watch, name);

@@ -65,7 +65,7 @@ double disk_busy_percent(const struct disk_use *disk);
 
 static inline const struct nvs_offload_config *job_block(const struct bench_job *job)
 {
-	return job->block == NVS_OFFLOAD_PARAM ? &job->config.param : &job->config.optimizer;
+	return &job->config.offload[job->block];
 }
 
 /* The engine in use, or the one asked for if none was opened. */

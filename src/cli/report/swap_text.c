@@ -232,8 +232,7 @@ static void print_engine(FILE *file, const struct report_group *group)
 {
 	const struct nvs_aio_stats *aio = &group->result.engine.aio;
 	const struct bench_job *job = group->job;
-	enum nvs_device device = job->block == NVS_OFFLOAD_PARAM ? job->config.param.device
-								 : job->config.optimizer.device;
+	enum nvs_device device = job->config.offload[job->block].device;
 	uint64_t least, most;
 	char text[SHORT_NUMBER];
 

@@ -38,10 +38,10 @@ int tune_look(const struct tune_options *options, struct tune_drive *drive, stru
 {
 	const char *directory = options->directory;
 	struct stat st;
-	int rc = nvs_machine_info(&drive->machine, error);
+	int rc = nvs_machine_get_info(&drive->machine, error);
 
 	if (!rc)
-		rc = nvs_path_info(directory, &drive->path, error);
+		rc = nvs_path_get_info(directory, &drive->path, error);
 	if (rc)
 		return rc;
 	if (drive->path.block_device)

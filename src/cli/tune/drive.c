@@ -52,7 +52,7 @@ static int submit(struct fill *fill)
 		.offset = fill->submitted,
 	};
 	stamp(transfer->data, transfer->nbytes, transfer->offset);
-	rc = nvs_submit(fill->aio, &transfer, 1, fill->error);
+	rc = nvs_aio_submit(fill->aio, &transfer, 1, fill->error);
 	if (!rc) {
 		fill->submitted += transfer->nbytes;
 		workload->written += transfer->nbytes;
@@ -65,7 +65,7 @@ static int reap(struct fill *fill, uint64_t total)
 {
 	struct nvs_transfer *transfer = &fill->transfers[fill->done / TRANSFER_BYTES % TRANSFERS];
 	uint64_t from = fill->done * MOMENTS / total;
-	int rc = nvs_transfer_wait(fill->aio, &transfer, 1, -1, fill->error);
+	int rc = nvs_aio_wait(fill->aio, &transfer, 1, -1, fill->error);
 
 	fill->done += transfer->nbytes;
 	for (uint64_t i = from + 1; i <= fill->done * MOMENTS / total; i++)

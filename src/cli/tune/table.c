@@ -141,7 +141,7 @@ static void print_advice(FILE *file, const struct tune_drive *drive)
 {
 	struct nvs_advice advice;
 
-	nvs_advise(&drive->machine, &drive->path, &advice);
+	nvs_machine_advise(&drive->machine, &drive->path, &advice);
 	if (advice.count)
 		fprintf(file, "\nwhat to change before tuning again\n");
 	for (unsigned i = 0; i < advice.count; i++)

@@ -168,7 +168,7 @@ static int submit(struct round *round)
 		prepare(round, i, round->turns++);
 		batch[n++] = &round->slots[i].transfer;
 	}
-	return n ? nvs_submit(round->aio, batch, n, round->error) : 0;
+	return n ? nvs_aio_submit(round->aio, batch, n, round->error) : 0;
 }
 
 /* Waits for the oldest transfer, but not for long, and takes what has completed. */
@@ -176,7 +176,7 @@ static int reap(struct round *round, bool *any)
 {
 	struct nvs_transfer *first = &oldest(round)->transfer;
 
-	(void)nvs_transfer_wait(round->aio, &first, 1, WAIT_MS, NULL);
+	(void)nvs_aio_wait(round->aio, &first, 1, WAIT_MS, NULL);
 	for (unsigned i = 0; i < round->nslots; i++) {
 		struct slot *slot = &round->slots[i];
 		struct nvs_transfer *transfer = &slot->transfer;
@@ -187,7 +187,7 @@ static int reap(struct round *round, bool *any)
 		slot->busy = false;
 		*any = true;
 		round->completed += transfer->nbytes;
-		rc = nvs_transfer_wait(round->aio, &transfer, 1, 0, round->error);
+		rc = nvs_aio_wait(round->aio, &transfer, 1, 0, round->error);
 		if (rc)
 			return rc;
 	}
@@ -201,7 +201,7 @@ static void drain(struct round *round)
 		struct nvs_transfer *transfer = &round->slots[i].transfer;
 
 		if (round->slots[i].busy)
-			nvs_transfer_wait(round->aio, &transfer, 1, -1, NULL);
+			nvs_aio_wait(round->aio, &transfer, 1, -1, NULL);
 	}
 }
 

@@ -116,7 +116,9 @@ static int run_job(struct job *job)
 {
 	struct nvs_error error = {0};
 
-	SUCCEEDS(nvs_config_set_paths(&job->config.param, &watch.directory, 1, &error), &error);
+	SUCCEEDS(nvs_config_set_paths(&job->config.offload[NVS_OFFLOAD_PARAM], &watch.directory, 1,
+				      &error),
+		 &error);
 	job->result.error.code = bench_io(&job->options, &job->config, &job->result, NULL, "a/job",
 					  0);
 	nvs_config_free(&job->config);
@@ -187,7 +189,7 @@ static void sectors_are_moved_direct_where_the_drive_can(void **state)
 	struct job *job = new_job(RW_RANDRW, 256 * KIB);
 
 	(void)state;
-	SUCCEEDS(nvs_path_info(watch.directory, &info, &job->result.error), &job->result.error);
+	SUCCEEDS(nvs_path_get_info(watch.directory, &info, &job->result.error), &job->result.error);
 	job->config.aio.block_size = 512;
 	job->options.verify = true;
 	if (info.dio_offset_align != 512) {
@@ -418,7 +420,9 @@ static void a_signal_ends_it(void **state)
 	job->options.runtime_ms = 3600000;
 	job->options.time_based = true;
 	watch.on_measures = ask_to_end;
-	SUCCEEDS(nvs_config_set_paths(&job->config.param, &watch.directory, 1, &error), &error);
+	SUCCEEDS(nvs_config_set_paths(&job->config.offload[NVS_OFFLOAD_PARAM], &watch.directory, 1,
+				      &error),
+		 &error);
 	assert_int_equal(in_child(runs_until_signal, job), CHILD_OK);
 	nvs_config_free(&job->config);
 	assert_int_equal(entries_of(watch.directory), 0);

@@ -858,8 +858,10 @@ static void drives_are_those_beneath_the_paths(void **state)
 
 	(void)state;
 	run->jobs[0].block = NVS_OFFLOAD_PARAM;
-	SUCCEEDS(nvs_path_info(directory, &info, &error), &error);
-	SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.param, paths, 2, &error), &error);
+	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
+	SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM], paths, 2,
+				      &error),
+		 &error);
 	disks_begin(&watch, &run->plan);
 	assert_int_equal(watch.n, *info.device != '\0');
 	if (watch.n) {
@@ -873,7 +875,8 @@ static void drives_are_those_beneath_the_paths(void **state)
 	/* A counter below its earlier value has started again. */
 	assert_true(watch.n == 0 || watch.at[0].sectors[NVS_READ] == 0);
 	if (memory) {
-		SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.param, &memory, 1, &error),
+		SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM],
+					      &memory, 1, &error),
 			 &error);
 		disks_begin(&watch, &run->plan);
 		assert_int_equal(watch.n, 0);

@@ -558,12 +558,12 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->aio.block_size = 4096u << below(&w->random, 4);
 	config->aio.queue_depth = 1 + (uint32_t)below(&w->random, 16);
 	config->sub_group_size = w->longest;
-	config->optimizer.buffer_count = 1 + (uint32_t)below(&w->random, 2);
-	config->optimizer.buffer_size = w->longest;
-	config->optimizer.fast_init = below(&w->random, 2);
-	config->optimizer.pipeline_read = below(&w->random, 2);
-	config->optimizer.pipeline_write = below(&w->random, 2);
-	config->optimizer.ratio = below(&w->random, 4) ? 1 : 0.5;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1 + (uint32_t)below(&w->random, 2);
+	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = w->longest;
+	config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init = below(&w->random, 2);
+	config->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = below(&w->random, 2);
+	config->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = below(&w->random, 2);
+	config->offload[NVS_OFFLOAD_OPTIMIZER].ratio = below(&w->random, 4) ? 1 : 0.5;
 	config->optimizer_max_in_cpu = below(&w->random, 2) ? 0 : below(&w->random, w->longest);
 	config->optimizer_threads = 1 + (uint32_t)below(&w->random, 2);
 	config->grad_accum_dtype = NVS_F32;
@@ -571,7 +571,8 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->keep = below(&w->random, 2);
 	/* Each history of a process has stores of its own. */
 	config->rank = (uint32_t)(seed % 400000);
-	HOLDS(!nvs_config_set_paths(&config->optimizer, &directory, 1, &w->error));
+	HOLDS(!nvs_config_set_paths(&config->offload[NVS_OFFLOAD_OPTIMIZER], &directory, 1,
+				    &w->error));
 }
 
 static void *begin_world(const char *directory, uint64_t seed)
@@ -582,14 +583,16 @@ static void *begin_world(const char *directory, uint64_t seed)
 	w->random = w->series = seed;
 	make_groups(w);
 	configure(w, directory, seed);
-	history_tell("%zu groups, the longest of %" PRIu64 "%s%s%s%s, ratio %g, in memory %" PRIu64
-		     "%s%s\n",
-		     w->n, w->longest, w->config.optimizer.fast_init ? ", fast_init" : "",
-		     w->config.optimizer.pipeline_read ? ", pipeline_read" : "",
-		     w->config.optimizer.pipeline_write ? ", pipeline_write" : "",
-		     w->config.optimizer_threads > 1 ? ", two threads" : "",
-		     w->config.optimizer.ratio, w->config.optimizer_max_in_cpu,
-		     w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "");
+	history_tell(
+		"%zu groups, the longest of %" PRIu64 "%s%s%s%s, ratio %g, in memory %" PRIu64
+		"%s%s\n",
+		w->n, w->longest,
+		w->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init ? ", fast_init" : "",
+		w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read ? ", pipeline_read" : "",
+		w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write ? ", pipeline_write" : "",
+		w->config.optimizer_threads > 1 ? ", two threads" : "",
+		w->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio, w->config.optimizer_max_in_cpu,
+		w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "");
 	/* What a write has lost in silence no step could be finished with. */
 	history_drive_open(&w->drive, next_random(&w->random), false, false);
 	begin_anew(w);

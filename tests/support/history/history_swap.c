@@ -334,10 +334,10 @@ static void finish(struct world *w, struct modelled *t)
 	look_at(w, t);
 	if (!t->pending)
 		return;
-	HOLDS(nvs_wait(w->engine, &t->handle, 1, 0, &w->error) == 0);
+	HOLDS(nvs_tensor_wait(w->engine, &t->handle, 1, 0, &w->error) == 0);
 	t->pending = false;
-	HOLDS(nvs_data(t->handle) && (uintptr_t)nvs_data(t->handle) % 512 == 0);
-	check_contents(t, nvs_data(t->handle));
+	HOLDS(nvs_tensor_data(t->handle) && (uintptr_t)nvs_tensor_data(t->handle) % 512 == 0);
+	check_contents(t, nvs_tensor_data(t->handle));
 }
 
 static int limit_of(struct world *w)
@@ -360,7 +360,7 @@ static void op_wait(struct world *w)
 		return;
 	tell(w, "wait");
 	history_tell_more(", %d ms", timeout_ms);
-	rc = nvs_wait(w->engine, w->batch, w->n, timeout_ms, &w->error);
+	rc = nvs_tensor_wait(w->engine, w->batch, w->n, timeout_ms, &w->error);
 	tell_result(w, rc);
 	if (rc == -EAGAIN || rc == -ETIMEDOUT) {
 		HOLDS(rc == (timeout_ms ? -ETIMEDOUT : -EAGAIN) && timeout_ms >= 0);
@@ -380,7 +380,7 @@ static void wait_for_all(struct world *w)
 
 		if (!t->handle)
 			continue;
-		rc = nvs_wait(w->engine, &t->handle, 1, -1, &w->error);
+		rc = nvs_tensor_wait(w->engine, &t->handle, 1, -1, &w->error);
 		HOLDS(!rc || caused(w, rc));
 		finish(w, t);
 	}
@@ -446,8 +446,8 @@ static bool begin(struct world *w, bool contents)
 	ask_for(w);
 	tell(w, contents ? "swap_in" : "lease");
 	history_tell_more(", %d ms", timeout_ms);
-	rc = contents ? nvs_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
-		      : nvs_lease(w->engine, w->batch, w->n, timeout_ms, &w->error);
+	rc = contents ? nvs_tensor_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
+		      : nvs_tensor_pin(w->engine, w->batch, w->n, timeout_ms, &w->error);
 	tell_result(w, rc);
 	if (!may_begin(w, rc, contents, timeout_ms, busy))
 		history_fail(__FILE__, __LINE__, "it may not return %d", rc);
@@ -462,8 +462,8 @@ static void op_lease(struct world *w)
 	for (size_t k = 0; k < w->n; k++) {
 		struct modelled *t = w->which[k];
 
-		HOLDS(nvs_data(t->handle));
-		fill(nvs_data(t->handle), t->nbytes, 12345);
+		HOLDS(nvs_tensor_data(t->handle));
+		fill(nvs_tensor_data(t->handle), t->nbytes, 12345);
 		t->uses = 1;
 		t->leased = true;
 	}
@@ -488,7 +488,7 @@ static void op_change(struct world *w)
 	tell(w, "change");
 	history_tell_more("\n");
 	for (size_t k = 0; k < w->n; k++) {
-		make_contents(w, w->which[k], nvs_data(w->which[k]->handle));
+		make_contents(w, w->which[k], nvs_tensor_data(w->which[k]->handle));
 		w->which[k]->changed = true;
 	}
 }
@@ -511,9 +511,9 @@ static void release(struct world *w, enum nvs_how how)
 
 	for (size_t k = 0; k < w->n && how == NVS_DIRTY; k++)
 		if (w->which[k]->leased)
-			make_contents(w, w->which[k], nvs_data(w->batch[k]));
+			make_contents(w, w->which[k], nvs_tensor_data(w->batch[k]));
 	tell(w, how == NVS_DIRTY ? "release dirty" : "release clean");
-	rc = nvs_release(w->engine, w->batch, w->n, how, &w->error);
+	rc = nvs_tensor_release(w->engine, w->batch, w->n, how, &w->error);
 	tell_result(w, rc);
 	HOLDS(!rc);
 	for (size_t k = 0; k < w->n; k++)
@@ -542,7 +542,7 @@ static void op_release_too_soon(struct world *w)
 		return;
 	t = w->which[0];
 	tell(w, "release too soon");
-	rc = nvs_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error);
+	rc = nvs_tensor_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error);
 	tell_result(w, rc);
 	HOLDS(rc == -EINVAL || (t->pending && (rc == -EBUSY || !rc)));
 	if (!rc)
@@ -562,7 +562,7 @@ static void op_prefetch(struct world *w)
 		return;
 	ask_for(w);
 	tell(w, "prefetch");
-	rc = nvs_prefetch(w->engine, w->batch, w->n, &w->error);
+	rc = nvs_tensor_prefetch(w->engine, w->batch, w->n, &w->error);
 	tell_result(w, rc < 0 ? (int)rc : 0);
 	if (rc < 0)
 		HOLDS(rc == -ENODATA && any(w, maybe_empty));
@@ -588,7 +588,7 @@ static void op_swap_out(struct world *w)
 	if (!choose(w, below(&w->random, 8) ? unused : registered, BATCH))
 		return;
 	tell(w, "swap_out");
-	rc = nvs_swap_out(w->engine, w->batch, w->n, &w->error);
+	rc = nvs_tensor_swap_out(w->engine, w->batch, w->n, &w->error);
 	tell_result(w, rc);
 	check_unused_call(w, rc);
 }
@@ -622,7 +622,7 @@ static void op_swap_out_from(struct world *w)
 	}
 	may_fly = any_flying(w);
 	tell(w, "swap_out_from");
-	rc = nvs_swap_out_from(w->engine, w->batch, data, w->n, &w->error);
+	rc = nvs_tensor_swap_out_from(w->engine, w->batch, data, w->n, &w->error);
 	tell_result(w, rc);
 	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && may_fly));
 	for (size_t k = 0; k < w->n && !rc; k++) {
@@ -651,7 +651,7 @@ static void op_swap_in_to(struct world *w)
 	}
 	may_fly = any_flying(w);
 	tell(w, "swap_in_to");
-	rc = nvs_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
+	rc = nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
 	tell_result(w, rc);
 	if (rc)
 		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
@@ -674,7 +674,7 @@ static void add(struct world *w)
 	for (size_t k = 0; k < w->n; k++)
 		specs[k] = (struct nvs_tensor_spec){w->which[k]->name, NVS_U8, w->which[k]->nbytes};
 	tell(w, "register");
-	rc = nvs_register(w->engine, specs, w->n, w->batch, &w->error);
+	rc = nvs_tensor_register(w->engine, specs, w->n, w->batch, &w->error);
 	tell_result(w, rc);
 	HOLDS(rc == (any(w, registered) ? -EEXIST : 0));
 	for (size_t k = 0; k < w->n && !rc; k++) {
@@ -704,15 +704,15 @@ static void op_register_too_large(struct world *w)
 	struct nvs_tensor *tensor;
 
 	history_tell("register too large\n");
-	HOLDS(nvs_register(w->engine, &spec, 1, &tensor, &w->error) == -E2BIG);
-	HOLDS(!nvs_find(w->engine, spec.name));
+	HOLDS(nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error) == -E2BIG);
+	HOLDS(!nvs_tensor_find(w->engine, spec.name));
 }
 
 static void op_find(struct world *w)
 {
 	history_tell("find\n");
 	for (size_t i = 0; i < TENSORS; i++)
-		HOLDS(nvs_find(w->engine, w->t[i].name) == w->t[i].handle);
+		HOLDS(nvs_tensor_find(w->engine, w->t[i].name) == w->t[i].handle);
 }
 
 static void forgotten(struct modelled *t)
@@ -733,7 +733,7 @@ static void op_forget(struct world *w)
 		return;
 	may_fly = any_flying(w);
 	tell(w, "forget");
-	rc = nvs_forget(w->engine, w->batch, w->n, &w->error);
+	rc = nvs_tensor_forget(w->engine, w->batch, w->n, &w->error);
 	tell_result(w, rc);
 	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && may_fly));
 	for (size_t k = 0; k < w->n && !rc; k++)
@@ -773,7 +773,7 @@ static void op_commit(struct world *w)
 	may_be_busy |= busy;
 	w->n = 0;
 	tell(w, "commit");
-	rc = nvs_commit(w->engine, &w->error);
+	rc = nvs_engine_commit(w->engine, &w->error);
 	tell_result(w, rc);
 	look(w);
 	if (rc)
@@ -839,7 +839,7 @@ static void close_well(struct world *w)
 	history_drive_mend(&w->drive);
 	end_uses(w);
 	history_tell("close");
-	rc = nvs_close(w->engine, &w->error);
+	rc = nvs_engine_close(w->engine, &w->error);
 	tell_result(w, rc);
 	HOLDS(!rc);
 	committed(w);
@@ -854,7 +854,7 @@ static void abandon(struct world *w)
 	/* Who lends memory must leave it there until the drive has let go of it. */
 	history_drive_go(&w->drive);
 	engine_abandon(w->engine);
-	rc = nvs_close(w->engine, &w->error);
+	rc = nvs_engine_close(w->engine, &w->error);
 	tell_result(w, rc);
 	HOLDS(!rc);
 	w->crashed = !COPY_ON_WRITE;
@@ -871,7 +871,7 @@ static void close_badly(struct world *w)
 	wait_for_all(w);
 	busy = unfinished(w);
 	history_tell("close");
-	rc = nvs_close(w->engine, &w->error);
+	rc = nvs_engine_close(w->engine, &w->error);
 	tell_result(w, rc);
 	if (!w->config.keep)
 		HOLDS(!rc);
@@ -914,7 +914,8 @@ static void op_step(struct world *w)
 	int rc;
 
 	history_tell(end ? "step_end" : "step_begin");
-	rc = end ? nvs_step_end(w->engine, &io, &w->error) : nvs_step_begin(w->engine, &w->error);
+	rc = end ? nvs_engine_step_end(w->engine, &io, &w->error)
+		 : nvs_engine_step_begin(w->engine, &w->error);
 	tell_result(w, rc);
 	HOLDS(rc == (end == w->step ? 0 : -EBUSY));
 	w->step = !end;
@@ -971,7 +972,7 @@ static void op_stats(struct world *w)
 	if (!w->step)
 		wait_for_all(w);
 	history_tell("get_stats\n");
-	nvs_get_stats(w->engine, &stats);
+	nvs_engine_get_stats(w->engine, &stats);
 	HOLDS(stats.tensors == n && stats.tensor_bytes == nbytes && stats.pool.bytes == w->pool);
 	HOLDS(!stats.verify_errors || caused(w, -EBADMSG));
 	for (size_t i = 0; i < TENSORS && !w->step; i++)
@@ -990,11 +991,11 @@ static void read_back(struct world *w, struct modelled *t)
 	w->batch[0] = t->handle;
 	w->which[0] = t;
 	w->n = 1;
-	rc = nvs_swap_in(w->engine, w->batch, 1, -1, &w->error);
+	rc = nvs_tensor_swap_in(w->engine, w->batch, 1, -1, &w->error);
 	if (!rc)
-		rc = nvs_wait(w->engine, w->batch, 1, -1, &w->error);
+		rc = nvs_tensor_wait(w->engine, w->batch, 1, -1, &w->error);
 	if (rc == -EBADMSG && (w->drive.silent[NVS_WRITE] || w->crashed)) {
-		HOLDS(nvs_lease(w->engine, w->batch, 1, -1, &w->error) == 0);
+		HOLDS(nvs_tensor_pin(w->engine, w->batch, 1, -1, &w->error) == 0);
 		t->uses = 1;
 		t->leased = true;
 		release(w, NVS_DIRTY);
@@ -1003,8 +1004,8 @@ static void read_back(struct world *w, struct modelled *t)
 	if (rc)
 		history_fail(__FILE__, __LINE__, "%s can't be read from a sound drive: %s: %s",
 			     t->name, nvs_strerror(rc), w->error.text);
-	check_contents(t, nvs_data(t->handle));
-	HOLDS(nvs_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error) == 0);
+	check_contents(t, nvs_tensor_data(t->handle));
+	HOLDS(nvs_tensor_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error) == 0);
 }
 
 static void read_all_back(struct world *w)
@@ -1023,7 +1024,7 @@ static void repair(struct world *w)
 	read_all_back(w);
 	for (size_t i = 0; i < TENSORS; i++)
 		if (w->t[i].handle)
-			HOLDS(nvs_swap_out(w->engine, &w->t[i].handle, 1, &w->error) == 0);
+			HOLDS(nvs_tensor_swap_out(w->engine, &w->t[i].handle, 1, &w->error) == 0);
 	wait_for_all(w);
 	read_all_back(w);
 }
@@ -1140,8 +1141,8 @@ static void set_paths(struct world *w, const char *directory)
 		HOLDS(asprintf(&paths[i], "%s/%u", directory, i) > 0);
 		HOLDS(!mkdir(paths[i], 0700) || errno == EEXIST);
 	}
-	HOLDS(!nvs_config_set_paths(&w->config.param, (const char *const *)(uintptr_t)paths, n,
-				    &w->error));
+	HOLDS(!nvs_config_set_paths(&w->config.offload[NVS_OFFLOAD_PARAM],
+				    (const char *const *)(uintptr_t)paths, n, &w->error));
 	while (n)
 		free(paths[--n]);
 }
@@ -1151,7 +1152,7 @@ static void set_budgets(struct world *w)
 	static const uint64_t numels[] = {0, 10000, 100000, UINT64_MAX};
 	struct nvs_config *config = &w->config;
 
-	config->param.max_in_cpu = one_of(w, numels, LENGTH(numels));
+	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = one_of(w, numels, LENGTH(numels));
 	config->prefetch_bucket_size = one_of(w, numels, LENGTH(numels));
 	config->max_live_parameters = one_of(w, numels + 2, 2);
 	config->max_reuse_distance = one_of(w, numels, LENGTH(numels));
@@ -1170,8 +1171,8 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->aio.overlap_events = below(&w->random, 4);
 	config->aio.single_submit = below(&w->random, 2);
 	config->param_dtype = NVS_F32;
-	config->param.buffer_count = 1;
-	config->param.buffer_size = choose_pool(w) / 4;
+	config->offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
+	config->offload[NVS_OFFLOAD_PARAM].buffer_size = choose_pool(w) / 4;
 	config->verify = below(&w->random, 2);
 	config->keep = below(&w->random, 2);
 	config->stripe_size = 4096 * below(&w->random, 5);
@@ -1190,9 +1191,10 @@ static void *begin_world(const char *directory, uint64_t seed)
 	make_tensors(w);
 	configure(w, directory, seed);
 	history_tell("a pool of %" PRIu64 " bytes, %u paths, blocks of %u, depth %u%s%s\n",
-		     w->config.param.buffer_size * 4, w->config.param.npaths,
-		     w->config.aio.block_size, w->config.aio.queue_depth,
-		     w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "");
+		     w->config.offload[NVS_OFFLOAD_PARAM].buffer_size * 4,
+		     w->config.offload[NVS_OFFLOAD_PARAM].npaths, w->config.aio.block_size,
+		     w->config.aio.queue_depth, w->config.verify ? ", verified" : "",
+		     w->config.keep ? ", kept" : "");
 	history_drive_open(&w->drive, next_random(&w->random), w->config.verify, !w->config.keep);
 	open_engine(w);
 	for (size_t i = 0; i < TENSORS; i += BATCH) {

@@ -51,7 +51,7 @@ static void cut_at(struct drive_store *on, uint64_t store_offset)
 static void failed_from(struct fixture *f, const struct drive_store *on, struct nvs_tensor *tensor,
 			const char *doing, uint64_t store_offset)
 {
-	int rc = nvs_wait(f->engine, &tensor, 1, -1, &f->error);
+	int rc = nvs_tensor_wait(f->engine, &tensor, 1, -1, &f->error);
 	struct nvs_tensor_info info = info_of(f, tensor);
 
 	assert_int_equal(rc, -EIO);
@@ -86,30 +86,30 @@ static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 	half = info_of(&f, t[B]).store_offset + 512 * KIB;
 	cut_at(on, half);
 
-	OK(&f, nvs_swap_out(f.engine, &t[B], 1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, &t[B], 1, &f.error));
 	failed_from(&f, on, t[B], "writing", info_of(&f, t[B]).store_offset);
 	STATE(&f, t[B], NVS_RESIDENT, true, 0);
-	assert_true(filled(nvs_data(t[B]), nbytes[B], 10));
-	OK(&f, nvs_swap_in(f.engine, &t[C], 1, -1, &f.error));
+	assert_true(filled(nvs_tensor_data(t[B]), nbytes[B], 10));
+	OK(&f, nvs_tensor_swap_in(f.engine, &t[C], 1, -1, &f.error));
 	failed_from(&f, on, t[C], "reading", info_of(&f, t[C]).store_offset);
 	STATE(&f, t[C], NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t[A], A);
 
 	kernel_drive_mend(&on->drive);
 	tensor_check(&f, t[C], C);
-	OK(&f, nvs_swap_out(f.engine, t, TENSORS, &f.error));
-	OK(&f, nvs_wait(f.engine, t, TENSORS, -1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, -1, &f.error));
 	STATE(&f, t[B], NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t[B], 10);
 
 	/* The next time they do not come back. */
-	OK(&f, nvs_swap_out(f.engine, t, TENSORS, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
 	cut_at(on, half);
 	kernel_drive_mend_blank(&on->drive);
 	tensor_check(&f, t[A], A);
 	for (size_t i = B; i < TENSORS; i++) {
-		OK(&f, nvs_swap_in(f.engine, &t[i], 1, -1, &f.error));
-		expect_error(&f, nvs_wait(f.engine, &t[i], 1, -1, &f.error), -EBADMSG, "t");
+		OK(&f, nvs_tensor_swap_in(f.engine, &t[i], 1, -1, &f.error));
+		expect_error(&f, nvs_tensor_wait(f.engine, &t[i], 1, -1, &f.error), -EBADMSG, "t");
 		tensor_store(&f, t[i], 20 + i);
 		tensor_check(&f, t[i], 20 + i);
 	}
@@ -167,15 +167,15 @@ static void a_commit_to_a_drive_that_is_gone_is_an_error_and_the_last_one_holds(
 	tensors_add(&f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_store(&f, t[i], i);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 
 	tensor_write(&f, t[A], 10);
 	kernel_drive_cut(&on.drive, 4096);
-	expect_error(&f, nvs_commit(f.engine, &f.error), -EIO, on.path);
+	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO, on.path);
 	STATE(&f, t[A], NVS_RESIDENT, true, 0);
-	assert_true(filled(nvs_data(t[A]), nbytes[A], 10));
-	expect_error(&f, nvs_commit(f.engine, &f.error), -EIO, on.path);
-	rc = nvs_close(f.engine, &f.error);
+	assert_true(filled(nvs_tensor_data(t[A]), nbytes[A], 10));
+	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO, on.path);
+	rc = nvs_engine_close(f.engine, &f.error);
 	f.engine = NULL;
 	expect_error(&f, rc, -EIO, on.path);
 
@@ -200,13 +200,13 @@ static void a_commit_that_met_an_io_error_is_made_good(void **state)
 	tensors_add(&f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_store(&f, t[i], 10);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_write(&f, t[i], i);
 	cut_at(&on, info_of(&f, t[B]).store_offset);
-	expect_error(&f, nvs_commit(f.engine, &f.error), -EIO, on.path);
+	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO, on.path);
 	kernel_drive_mend(&on.drive);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	fixture_shut(&f);
 	is_as_committed(&f, nbytes);
 	fixture_close(&f);
@@ -236,13 +236,13 @@ static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
 		kernel_drive_cut(&on.drive, 4096);
 		kernel_drive_resize(&on.drive);
 
-		OK(&f, nvs_swap_out(f.engine, &t[B], 1, &f.error));
-		rc = nvs_wait(f.engine, &t[B], 1, -1, &f.error);
+		OK(&f, nvs_tensor_swap_out(f.engine, &t[B], 1, &f.error));
+		rc = nvs_tensor_wait(f.engine, &t[B], 1, -1, &f.error);
 		assert_true(rc == -ENOSPC || rc == -EIO);
 		expect_error(&f, rc, rc, on.path);
 		STATE(&f, t[B], NVS_RESIDENT, true, 0);
-		OK(&f, nvs_swap_in(f.engine, &t[A], 1, -1, &f.error));
-		rc = nvs_wait(f.engine, &t[A], 1, -1, &f.error);
+		OK(&f, nvs_tensor_swap_in(f.engine, &t[A], 1, -1, &f.error));
+		rc = nvs_tensor_wait(f.engine, &t[A], 1, -1, &f.error);
 		assert_true(rc == -ENODATA || rc == -EIO);
 		expect_error(&f, rc, rc, on.path);
 		STATE(&f, t[A], NVS_ON_DRIVE, false, 0);
@@ -251,8 +251,8 @@ static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
 		kernel_drive_resize(&on.drive);
 		tensor_check(&f, t[A], A);
 		tensor_check(&f, t[B], B);
-		OK(&f, nvs_swap_out(f.engine, t, 2, &f.error));
-		OK(&f, nvs_wait(f.engine, t, 2, -1, &f.error));
+		OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
+		OK(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error));
 		tensor_check(&f, t[B], B);
 		fixture_close(&f);
 	}
@@ -267,7 +267,8 @@ static void steps_on(struct optim *o, const char *path, struct kernel_drive *dri
 
 	optim_init(o, groups, LENGTH(groups));
 	if (path)
-		DONE(o, nvs_config_set_paths(&o->config.optimizer, &path, 1, &o->error));
+		DONE(o, nvs_config_set_paths(&o->config.offload[NVS_OFFLOAD_OPTIMIZER], &path, 1,
+					     &o->error));
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 2);
 	if (!drive) {

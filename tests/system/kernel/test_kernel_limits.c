@@ -40,13 +40,13 @@ static int open_in(struct nvs_engine **engine, const struct child *child, struct
 	config.aio.block_size = 64 * KIB;
 	config.aio.thread_count = 2;
 	config.param_dtype = NVS_F32;
-	config.param.buffer_count = 1;
-	config.param.buffer_size = MIB;
+	config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
+	config.offload[NVS_OFFLOAD_PARAM].buffer_size = MIB;
 	config.keep = child->keep;
 	config.verify = true;
-	rc = nvs_config_set_paths(&config.param, &child->directory, 1, error);
+	rc = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], &child->directory, 1, error);
 	if (!rc)
-		rc = nvs_open(engine, &config, NVS_OFFLOAD_PARAM, error);
+		rc = nvs_engine_open(engine, &config, NVS_OFFLOAD_PARAM, error);
 	nvs_config_free(&config);
 	return rc;
 }
@@ -56,31 +56,31 @@ static int add(struct nvs_engine *engine, const char *name, struct nvs_tensor **
 {
 	const struct nvs_tensor_spec spec = {name, NVS_U8, TENSOR_BYTES};
 
-	return nvs_register(engine, &spec, 1, tensor, error);
+	return nvs_tensor_register(engine, &spec, 1, tensor, error);
 }
 
 /* Released dirty, in the pool. */
 static int make_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
 {
-	EXPECT(!nvs_lease(engine, &tensor, 1, -1, NULL));
-	fill(nvs_data(tensor), TENSOR_BYTES, seed);
-	EXPECT(!nvs_release(engine, &tensor, 1, NVS_DIRTY, NULL));
+	EXPECT(!nvs_tensor_pin(engine, &tensor, 1, -1, NULL));
+	fill(nvs_tensor_data(tensor), TENSOR_BYTES, seed);
+	EXPECT(!nvs_tensor_release(engine, &tensor, 1, NVS_DIRTY, NULL));
 	return CHILD_OK;
 }
 
 static int swap_out(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
 {
-	int rc = nvs_swap_out(engine, &tensor, 1, error);
+	int rc = nvs_tensor_swap_out(engine, &tensor, 1, error);
 
-	return rc ? rc : nvs_wait(engine, &tensor, 1, -1, error);
+	return rc ? rc : nvs_tensor_wait(engine, &tensor, 1, -1, error);
 }
 
 static int has_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
 {
-	EXPECT(!nvs_swap_in(engine, &tensor, 1, -1, NULL));
-	EXPECT(!nvs_wait(engine, &tensor, 1, -1, NULL));
-	EXPECT(filled(nvs_data(tensor), TENSOR_BYTES, seed));
-	EXPECT(!nvs_release(engine, &tensor, 1, NVS_CLEAN, NULL));
+	EXPECT(!nvs_tensor_swap_in(engine, &tensor, 1, -1, NULL));
+	EXPECT(!nvs_tensor_wait(engine, &tensor, 1, -1, NULL));
+	EXPECT(filled(nvs_tensor_data(tensor), TENSOR_BYTES, seed));
+	EXPECT(!nvs_tensor_release(engine, &tensor, 1, NVS_CLEAN, NULL));
 	return CHILD_OK;
 }
 
@@ -168,14 +168,14 @@ static int use_what_is_denied(void *arg)
 		EXPECT(strstr(error.text, "writing") && strstr(error.text, "rank0/data"));
 		nvs_tensor_get_info(engine, dirty, &info);
 		EXPECT(info.state == NVS_RESIDENT && info.dirty);
-		EXPECT(filled(nvs_data(dirty), TENSOR_BYTES, 2));
-		EXPECT(!nvs_swap_in(engine, &stored, 1, -1, &error));
-		EXPECT(nvs_wait(engine, &stored, 1, -1, &error) == -child->denied_with);
+		EXPECT(filled(nvs_tensor_data(dirty), TENSOR_BYTES, 2));
+		EXPECT(!nvs_tensor_swap_in(engine, &stored, 1, -1, &error));
+		EXPECT(nvs_tensor_wait(engine, &stored, 1, -1, &error) == -child->denied_with);
 		EXPECT(!strcmp(error.subject, "stored") && strstr(error.text, "reading"));
 		nvs_tensor_get_info(engine, stored, &info);
 		EXPECT(info.state == NVS_ON_DRIVE && !info.uses);
 	}
-	EXPECT(!nvs_close(engine, &error));
+	EXPECT(!nvs_engine_close(engine, &error));
 	return CHILD_OK;
 }
 
@@ -237,10 +237,10 @@ static int open_unlimited(const struct child *child, bool *direct)
 	struct nvs_error error;
 
 	EXPECT(!open_in(&engine, child, &error));
-	nvs_get_stats(engine, &stats);
+	nvs_engine_get_stats(engine, &stats);
 	*direct = stats.direct;
 	EXPECT(!child->keep || swaps(engine) == CHILD_OK);
-	EXPECT(!nvs_close(engine, &error));
+	EXPECT(!nvs_engine_close(engine, &error));
 	return CHILD_OK;
 }
 
@@ -249,7 +249,7 @@ static int is_as_good(const struct child *child, struct nvs_engine *engine, bool
 	struct nvs_engine_stats stats;
 	struct nvs_tensor *tensor;
 
-	nvs_get_stats(engine, &stats);
+	nvs_engine_get_stats(engine, &stats);
 	EXPECT(stats.direct == direct);
 	if (!child->keep)
 		return swaps(engine);
@@ -287,7 +287,7 @@ static int open_with_few_descriptors(void *arg)
 			failed++;
 		} else {
 			EXPECT(is_as_good(child, engine, direct) == CHILD_OK);
-			EXPECT(!nvs_close(engine, &error));
+			EXPECT(!nvs_engine_close(engine, &error));
 			opened++;
 		}
 		EXPECT(!setrlimit(RLIMIT_NOFILE, &was));
@@ -373,7 +373,7 @@ static int open_with_few_threads(void *arg)
 			failed++;
 		} else {
 			EXPECT(swaps_or_says_why(engine) == CHILD_OK);
-			EXPECT(!nvs_close(engine, &error));
+			EXPECT(!nvs_engine_close(engine, &error));
 			opened++;
 		}
 		EXPECT(open_descriptors() == before);
@@ -437,7 +437,7 @@ static int open_with_little_memory(void *arg)
 			EXPECT(is_empty(child->directory));
 			failed++;
 		} else {
-			EXPECT(!nvs_close(engine, &error));
+			EXPECT(!nvs_engine_close(engine, &error));
 		}
 	}
 	EXPECT(failed > 1 && step < STEPS);
@@ -478,14 +478,14 @@ static int reserve_more_than_a_file_may_have(void *arg)
 	EXPECT(!set_limit(RLIMIT_FSIZE, 3 * MIB));
 	EXPECT(!open_in(&engine, child, &error));
 	EXPECT(!add(engine, "t", &tensor, &error));
-	EXPECT(nvs_register(engine, &much, 1, &other, &error) == -ENOSPC);
+	EXPECT(nvs_tensor_register(engine, &much, 1, &other, &error) == -ENOSPC);
 	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "3 MiB"));
-	EXPECT(strstr(error.text, "rank0/data") && !nvs_find(engine, "much"));
+	EXPECT(strstr(error.text, "rank0/data") && !nvs_tensor_find(engine, "much"));
 	EXPECT(!make_contents(engine, tensor, 3) && !swap_out(engine, tensor, &error));
 	EXPECT(has_contents(engine, tensor, 3) == CHILD_OK);
 	EXPECT(!setrlimit(RLIMIT_FSIZE, &was));
-	EXPECT(!nvs_register(engine, &much, 1, &other, &error));
-	EXPECT(!nvs_close(engine, &error));
+	EXPECT(!nvs_tensor_register(engine, &much, 1, &other, &error));
+	EXPECT(!nvs_engine_close(engine, &error));
 	return CHILD_OK;
 }
 

@@ -63,12 +63,12 @@ static void commit_some(struct fixture *f, const struct kernel_drive *drive,
 	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_store(f, t[i], i);
-	OK(f, nvs_commit(f->engine, &f->error));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 }
 
 static void close_in_vain(struct fixture *f, int code)
 {
-	int rc = nvs_close(f->engine, &f->error);
+	int rc = nvs_engine_close(f->engine, &f->error);
 
 	f->engine = NULL;
 	expect_error(f, rc, code, DATA);
@@ -100,13 +100,13 @@ static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
 	tensor_write(&f, t[0], 100);
 	damage(&drive);
 
-	OK(&f, nvs_swap_out(f.engine, &t[0], 1, &f.error));
-	expect_error(&f, nvs_wait(f.engine, &t[0], 1, -1, &f.error), -EROFS, "t0: writing");
+	OK(&f, nvs_tensor_swap_out(f.engine, &t[0], 1, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, &t[0], 1, -1, &f.error), -EROFS, "t0: writing");
 	STATE(&f, t[0], NVS_RESIDENT, true, 0);
-	assert_true(filled(nvs_data(t[0]), 200 * KIB, 100));
+	assert_true(filled(nvs_tensor_data(t[0]), 200 * KIB, 100));
 	for (size_t i = 1; i < TENSORS; i++)
 		tensor_check(&f, t[i], i);
-	expect_error(&f, nvs_commit(f.engine, &f.error), -EROFS, DATA);
+	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EROFS, DATA);
 	close_in_vain(&f, -EROFS);
 	expect_error(&f, fixture_reopen(&f), -EROFS, DATA);
 
@@ -156,10 +156,10 @@ static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 	commit_some(&f, &drive, ioengine, t);
 	for (size_t i = KEPT; i < TENSORS; i++)
 		tensor_write(&f, t[i], 100 + i);
-	OK(&f, nvs_swap_out(f.engine, t + KEPT, TENSORS - KEPT, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, t + KEPT, TENSORS - KEPT, &f.error));
 	shut_down(&drive);
 	for (size_t i = KEPT; i < TENSORS; i++) {
-		int rc = nvs_wait(f.engine, &t[i], 1, -1, &f.error);
+		int rc = nvs_tensor_wait(f.engine, &t[i], 1, -1, &f.error);
 
 		if (!rc) {
 			STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
@@ -167,14 +167,14 @@ static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 		}
 		expect_error(&f, rc, -EIO, DATA);
 		STATE(&f, t[i], NVS_RESIDENT, true, 0);
-		assert_true(filled(nvs_data(t[i]), 200 * KIB + i * 1000, 100 + i));
+		assert_true(filled(nvs_tensor_data(t[i]), 200 * KIB + i * 1000, 100 + i));
 		failed++;
 	}
 	print_message("%s: %zu of %d in flight failed\n", nvs_ioengine_name(ioengine), failed,
 		      TENSORS - KEPT);
-	OK(&f, nvs_swap_in(f.engine, t, 1, -1, &f.error));
-	expect_error(&f, nvs_wait(f.engine, t, 1, -1, &f.error), -EIO, "t0: reading");
-	assert_int_equal(nvs_commit(f.engine, &f.error), -EIO);
+	OK(&f, nvs_tensor_swap_in(f.engine, t, 1, -1, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, t, 1, -1, &f.error), -EIO, "t0: reading");
+	assert_int_equal(nvs_engine_commit(f.engine, &f.error), -EIO);
 	close_in_vain(&f, -EIO);
 
 	kernel_drive_remount(&drive);

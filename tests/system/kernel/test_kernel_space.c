@@ -68,7 +68,7 @@ static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_check(f, t[i], seed + i);
-	OK(f, nvs_swap_out(f->engine, t, TENSORS, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, t, TENSORS, &f->error));
 }
 
 /* The tensor is refused, and told with what there is and what to do. */
@@ -78,12 +78,12 @@ static void is_refused(struct fixture *f)
 						       {"much", NVS_U8, 4 * MIB}};
 	struct nvs_tensor *tensors[2];
 
-	int rc = nvs_register(f->engine, specs, 2, tensors, &f->error);
+	int rc = nvs_tensor_register(f->engine, specs, 2, tensors, &f->error);
 
 	assert_says(f->error.text, "nvswap/rank0/");
 	expect_error(f, rc, -ENOSPC, "free some space, or give another nvme_path");
-	assert_null(nvs_find(f->engine, "little"));
-	assert_null(nvs_find(f->engine, "much"));
+	assert_null(nvs_tensor_find(f->engine, "little"));
+	assert_null(nvs_tensor_find(f->engine, "much"));
 }
 
 /* So many that their manifest takes more than a block or two. */
@@ -108,15 +108,15 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep)
 	add_others(&f);
 	tensors_add(&f, "t", sizes, TENSORS, t);
 	fill_up(directory);
-	nvs_get_stats(f.engine, &before);
+	nvs_engine_get_stats(f.engine, &before);
 	is_refused(&f);
-	nvs_get_stats(f.engine, &after);
+	nvs_engine_get_stats(f.engine, &after);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, before.tensors);
 	for (uint64_t round = 0; round < 3; round++) {
 		write_all(&f, t, 10 * round);
 		check_all(&f, t, 10 * round);
-		OK(&f, nvs_commit(f.engine, &f.error));
+		OK(&f, nvs_engine_commit(f.engine, &f.error));
 	}
 	if (keep) {
 		fixture_shut(&f);
@@ -179,7 +179,7 @@ static void a_kept_store_that_lost_its_space_has_it_again_before_it_is_open(void
 	OPEN(&f, .in = directory, .keep = true);
 	tensors_add(&f, "t", sizes, TENSORS, t);
 	tensor_store(&f, t[0], 1);
-	OK(&f, nvs_commit(f.engine, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	punch(&f, t[1]);
 	fixture_shut(&f);
 	fill_up(directory);
@@ -210,7 +210,8 @@ static void gradients_that_find_no_room_are_refused_and_added_later(void **state
 	for (size_t i = 0; i < LENGTH(gradients); i++)
 		gradients[i] = (float)element_value(1, i);
 	optim_init(&o, groups, LENGTH(groups));
-	DONE(&o, nvs_config_set_paths(&o.config.optimizer, &directory, 1, &o.error));
+	DONE(&o, nvs_config_set_paths(&o.config.offload[NVS_OFFLOAD_OPTIMIZER], &directory, 1,
+				      &o.error));
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
 	fill_up(directory);

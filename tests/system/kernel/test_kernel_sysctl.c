@@ -140,7 +140,7 @@ static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
 		SKIP("only root can forbid io_uring");
 	named_rc = open_with(NVS_IOENGINE_IO_URING, 1, &stats, &named);
 	any_rc = open_with(NVS_IOENGINE_AUTO, 1, &stats, &any);
-	info_rc = nvs_machine_info(&info, NULL);
+	info_rc = nvs_machine_get_info(&info, NULL);
 	assert_true(set_disabled(was));
 
 	assert_int_equal(named_rc, -ENOTSUP);

@@ -91,8 +91,9 @@ static int open_aio(struct run *run, const struct nvs_config *config)
 static int open_file(struct run *run, const struct nvs_config *config, const char *job_name,
 		     unsigned clone)
 {
-	const struct nvs_offload_config *offload = config->param.npaths ? &config->param
-									: &config->optimizer;
+	const struct nvs_offload_config *offload =
+		config->offload[NVS_OFFLOAD_PARAM].npaths ? &config->offload[NVS_OFFLOAD_PARAM]
+							  : &config->offload[NVS_OFFLOAD_OPTIMIZER];
 	char name[NAME_MAX + 1];
 	uint64_t unit = run->blocks.n == 1 ? run->longest : run->contents.grain;
 	int rc;

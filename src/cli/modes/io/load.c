@@ -220,7 +220,7 @@ static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 		return 0;
 	if (flow->pass->make)
 		make_contents(load, transfers, *n);
-	rc = nvs_submit(load->aio, transfers, *n, &load->result->error);
+	rc = nvs_aio_submit(load->aio, transfers, *n, &load->result->error);
 	if (!rc)
 		flow->handed += *n;
 	return rc;
@@ -229,7 +229,7 @@ static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 static int wait_for(struct io_load *load, struct flow *flow, uint32_t n, struct nvs_error *error)
 {
 	struct nvs_transfer **transfers = place_of(load, flow, flow->done);
-	int rc = nvs_transfer_wait(load->aio, transfers, n, -1, error);
+	int rc = nvs_aio_wait(load->aio, transfers, n, -1, error);
 
 	load->hangs = rc == -ETIMEDOUT;
 	return rc;

@@ -146,7 +146,7 @@ static void surroundings(const struct report_page *page)
 		info->npaths = 1;
 		info->paths[0].asked = page->result->options->directory;
 		info->paths[0].info = drive->path;
-		nvs_advise(&drive->machine, &drive->path, &info->paths[0].advice);
+		nvs_machine_advise(&drive->machine, &drive->path, &info->paths[0].advice);
 		info_text(out, info);
 		fclose(out);
 		fputs("<pre class=\"info\" role=\"region\" tabindex=\"0\" "

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers: any memory, any length, any offset of any file.
+ */
+#ifndef NVSWAP_AIO_H
+#define NVSWAP_AIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap/config.h"
+#include "nvswap/latency.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * For data outside a store: checkpoints, benchmarks, files of other tools. An aio is a set of
+ * workers, each with a queue of the I/O engine. It corresponds to DeepSpeed's aio_handle (pread,
+ * pwrite, async_pread, async_pwrite, wait).
+ */
+
+struct nvs_aio;
+struct nvs_file;
+
+/*
+ * Opens the workers. `config` may be freed after the call; `log` is copied and may be NULL.
+ * Errors:
+ * -EINVAL   a setting is out of bounds
+ * -ENOTSUP  use_gds is set, or the I/O engine does not work on this machine
+ * -ENOMEM
+ */
+NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
+			 const struct nvs_log *log, struct nvs_error *error);
+/* Waits for all transfers in flight, including overdue ones, then ends the workers. Files must be
+ * closed before. `aio` may be NULL. */
+NVS_API void nvs_aio_close(struct nvs_aio *aio);
+
+/*
+ * Registers the caller's memory with the workers' rings, which saves pinning its pages for every
+ * I/O. `data` must be aligned to 4096 bytes and stay mapped until nvs_aio_unregister_memory. An
+ * engine without registered buffers ignores the call and returns 0. After an error nothing is
+ * registered, and transfers still work.
+ * Errors:
+ * -ENOMEM  the memlock limit is too low
+ * -ENOSPC  all 1024 regions are taken: one per GiB or part thereof, one per bounce buffer
+ */
+NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
+/* Ends that. No transfer from or to the memory may be in flight. */
+NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);
+
+enum nvs_file_flags {
+	NVS_FILE_WRITE = 1,    /* open for reading and writing; otherwise for reading only */
+	NVS_FILE_CREATE = 2,   /* create it with mode 0600 if it does not exist */
+	NVS_FILE_TRUNCATE = 4, /* truncate it to length 0 */
+	NVS_FILE_BUFFERED = 8, /* use the page cache even if O_DIRECT works */
+	/*
+	 * Every write begins and ends at a multiple of nvs_file_unit(), others are -EINVAL. Then
+	 * none passes through the page cache, even where the unit is smaller than a page.
+	 */
+	NVS_FILE_UNITS = 16,
+};
+
+/*
+ * Opens a file or block device for transfers, with O_DIRECT if the file system supports it (see
+ * nvs_file_direct). A symbolic link as the last component is not followed. Errors: those of
+ * open(2).
+ */
+NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
+			  struct nvs_file **file, struct nvs_error *error);
+/* No transfer of the file may be in flight. `file` may be NULL. */
+NVS_API void nvs_file_close(struct nvs_file *file);
+/* Whether the file was opened with O_DIRECT. */
+NVS_API bool nvs_file_direct(const struct nvs_file *file);
+/* The direct-I/O alignment of offsets and lengths in bytes, 512 for many drives; 1 without
+ * O_DIRECT. */
+NVS_API uint32_t nvs_file_unit(const struct nvs_file *file);
+/* Makes completed writes durable. Errors: those of fdatasync(2). */
+NVS_API int nvs_file_sync(struct nvs_file *file, struct nvs_error *error);
+
+enum nvs_direction { NVS_READ, NVS_WRITE };
+
+/*
+ * One transfer. The caller owns the structure, zeroes it and fills in the first block of fields.
+ * From nvs_aio_submit until the transfer completes, neither the structure nor the memory may be
+ * touched. Transfers in flight are not ordered: transfers of overlapping bytes must not be in
+ * flight together.
+ */
+struct nvs_transfer {
+	struct nvs_file *file;
+	enum nvs_direction direction;
+	void *data;	 /* any alignment; data aligned to dio_mem_align is not copied */
+	uint64_t nbytes; /* any length; 0 completes at once */
+	uint64_t offset; /* in bytes from the start of the file; any alignment */
+	void *user;	 /* for the caller; the library ignores it */
+
+	/* Valid after completion: */
+	int status; /* 0 or a negative errno. -ENODATA: a read past the end of the file. -EIO also:
+		       an I/O that returned EAGAIN or EINTR too often */
+	uint64_t error_offset; /* file offset of the failed I/O */
+
+	struct nvs_transfer_state {
+		struct nvs_transfer *next;
+		uint64_t claimed, pending, since_ns, hangs_at;
+		uint32_t flags, completed;
+	} state; /* the library's */
+};
+
+/* Submits `n` transfers. -EINVAL: a write to a file opened for reading; nothing is submitted. */
+NVS_API int nvs_aio_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+			   struct nvs_error *error);
+/*
+ * Waits until all `n` transfers have completed. Returns 0, or the status of the first failed one in
+ * array order; *error names path and offset.
+ * Errors besides a transfer's status:
+ * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms); wait again
+ * -EAGAIN     timeout_ms is 0 and a transfer is in flight
+ */
+NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+			 int timeout_ms, struct nvs_error *error);
+NVS_API bool nvs_transfer_completed(const struct nvs_transfer *transfer);
+
+/* I/Os of one direction since the aio was opened or its statistics reset. */
+struct nvs_io_stats {
+	uint64_t bytes, ios;
+	uint64_t latency_min_ns, latency_max_ns; /* from submission to completion of one I/O */
+	double latency_mean_ns, latency_stddev_ns;
+};
+
+#define NVS_DEPTHS 7
+
+struct nvs_aio_stats {
+	const char *ioengine;	   /* static */
+	char ioengine_reason[512]; /* why auto rejected the engines before this one; "" if first */
+	char buffers_reason[128];  /* why memory is not registered with the rings; "" if all is */
+	bool fixed_buffers, fixed_files, single_issuer,
+		defer_taskrun; /* io_uring features in use */
+	uint32_t workers;
+	uint64_t bounce_bytes;	   /* memory of the bounce buffers for unaligned pieces */
+	uint64_t registered_bytes; /* memory registered with every ring */
+	uint64_t submit_calls;	   /* submissions to the kernel (posix: to the threads) */
+	uint64_t reap_calls;
+	uint32_t inflight_max; /* the largest number of I/Os in flight on one worker */
+	/* fio's "IO depths": I/Os by their worker's depth at submission, rounded down to 1, 2, 4,
+	 * 8, 16, 32 or 64 */
+	uint64_t depth_ios[NVS_DEPTHS];
+	/* calls by the number of I/Os submitted or reaped: 0, up to 4, 8, 16, 32, 64, more */
+	uint64_t submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
+	uint64_t retries; /* I/Os continued after a short count, EINTR or EAGAIN */
+	uint64_t bounced_bytes;
+	struct nvs_io_stats io[2]; /* by enum nvs_direction */
+};
+
+NVS_API void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats);
+
+/* Latencies of an I/O, by fio's names. */
+enum nvs_latency_kind {
+	/* Submission: the engine's submit call. io_uring without single_submit passes the batch to
+	 * the kernel later, in the call that waits for completions. */
+	NVS_SLAT,
+	NVS_CLAT, /* completion: from the end of the submission until the worker reaps it */
+	NVS_LAT,  /* total: of a resubmitted I/O, from the first submission (slat: of the last) */
+	NVS_LATENCY_KINDS
+};
+
+/* Copies the histogram of one direction since the aio was opened or its statistics reset. */
+NVS_API void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
+				 enum nvs_latency_kind kind, struct nvs_latency *latency);
+/* One completed I/O with its latencies. */
+struct nvs_io_record {
+	uint64_t completed_ns; /* when the worker reaped it, CLOCK_MONOTONIC */
+	uint64_t latency_ns[NVS_LATENCY_KINDS];
+	uint32_t nbytes;    /* bytes moved */
+	uint32_t direction; /* enum nvs_direction */
+};
+
+/*
+ * Records every I/O that completes from now on. Memory for `max_records` (40 bytes each) is
+ * allocated here and divided evenly among the workers. An I/O without room is counted and dropped;
+ * a failed I/O has no record. 0 stops recording. Each call discards records not yet taken. Any
+ * thread may call, but not two at a time.
+ * Errors: -ENOMEM, nothing is recorded.
+ */
+NVS_API int nvs_aio_record(struct nvs_aio *aio, size_t max_records);
+/*
+ * Removes up to `n` records and returns their number, which is below `n` only if some worker has no
+ * more. Records of one worker are in completion order. *lost (may be NULL): I/Os dropped since
+ * nvs_aio_record.
+ */
+NVS_API size_t nvs_aio_take_records(struct nvs_aio *aio, struct nvs_io_record *records, size_t n,
+				    uint64_t *lost);
+
+/* Resets counters and latencies, for a benchmark after its warm-up. No transfer may be in flight.
+ */
+NVS_API void nvs_aio_reset_stats(struct nvs_aio *aio);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The configuration.
+ */
+#ifndef NVSWAP_CONFIG_H
+#define NVSWAP_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap/dtype.h"
+#include "nvswap/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Keys, units and defaults follow DeepSpeed's JSON configuration ("aio",
+ * "zero_optimization.offload_param", "zero_optimization.offload_optimizer" and the keys named
+ * below). docs/configuration.md has the table.
+ */
+
+enum nvs_ioengine {
+	NVS_IOENGINE_AUTO, /* the first that works on this machine: io_uring, libaio, posix */
+	NVS_IOENGINE_IO_URING,
+	NVS_IOENGINE_LIBAIO,
+	NVS_IOENGINE_POSIX, /* threads with pread and pwrite */
+};
+
+enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
+
+#define NVS_PATHS_MAX	      16
+#define NVS_BLOCK_SIZE_MIN    512u
+#define NVS_BLOCK_SIZE_MAX    (1u << 30)
+#define NVS_QUEUE_DEPTH_MAX   4096u
+#define NVS_THREAD_COUNT_MAX  256u
+#define NVS_IO_TIMEOUT_MS_MAX 86400000u
+
+struct nvs_trace;
+
+/* The "aio" block. */
+struct nvs_aio_config {
+	uint32_t block_size;   /* bytes per I/O: a multiple of 512, up to NVS_BLOCK_SIZE_MAX */
+	uint32_t queue_depth;  /* I/Os in flight per worker: 1 to NVS_QUEUE_DEPTH_MAX */
+	uint32_t thread_count; /* workers: 1 to NVS_THREAD_COUNT_MAX; also
+				  "intra_op_parallelism" */
+	bool single_submit;    /* one I/O per submission call */
+	bool overlap_events;   /* false: fill the queue, drain it, repeat */
+	bool use_gds;	       /* not supported: opening an engine returns -ENOTSUP */
+	/* of the "nvswap" block: */
+	enum nvs_ioengine ioengine;
+	uint32_t io_timeout_ms; /* see below; up to NVS_IO_TIMEOUT_MS_MAX; 0: off */
+};
+
+/*
+ * A drive that hangs. With io_timeout_ms above 0, a transfer is overdue when one of its I/Os has
+ * been in the kernel for that long, or when it was submitted that long ago and no transfer of the
+ * aio has made progress since. A transfer that queues behind others that progress is not overdue.
+ * An I/O may wait behind queue_depth others on each worker, so the limit should be seconds.
+ *
+ * The first overdue transfer is logged. Waits for an overdue transfer return -ETIMEDOUT at once,
+ * whatever their timeout_ms, and name tensor, path and offset:
+ * - nvs_aio_wait, nvs_tensor_wait, nvs_engine_commit;
+ * - nvs_tensor_pin and nvs_tensor_swap_in, if they would wait and everything in flight is overdue;
+ * - nvs_tensor_swap_out_from, nvs_tensor_swap_in_to and nvs_tensor_forget, if they would wait;
+ * - every call on an optimizer that waits for the drive;
+ * - nvs_engine_close and nvs_optimizer_close, which then have closed nothing.
+ *
+ * No data is lost. The transfer stays in flight and its memory in use until the kernel completes
+ * it. A late completion is an ordinary one: it is logged, and waits return its status.
+ *
+ * An I/O that the kernel completes with ETIMEDOUT, or again and again with EAGAIN, has failed:
+ * -EIO. System calls other than transfers (fdatasync in a commit, opening files) are not watched.
+ */
+
+/* The blocks that a store belongs to. */
+enum nvs_block { NVS_OFFLOAD_PARAM, NVS_OFFLOAD_OPTIMIZER };
+
+/* An "offload_param" or "offload_optimizer" block. */
+struct nvs_offload_config {
+	enum nvs_device device;
+	unsigned npaths;		/* with device nvme: 1 to NVS_PATHS_MAX */
+	char *nvme_path[NVS_PATHS_MAX]; /* owned by the configuration */
+	bool pin_memory; /* true: lock the whole pool or fail to open; false: lock what the limits
+			    allow */
+	uint32_t buffer_count;
+	uint64_t buffer_size; /* elements per buffer; for the optimizer, sub_group_size */
+	uint64_t max_in_cpu;  /* elements that may stay in the pool unpinned */
+	/* offload_optimizer only; for nvs_optimizer_open */
+	bool fast_init;	     /* create state in the first step instead of writing it on open */
+	bool pipeline_read;  /* read tiles ahead of the computation */
+	bool pipeline_write; /* write tiles behind the computation */
+	double ratio;	     /* 0.0 to 1.0: the share of elements to offload */
+};
+
+struct nvs_optimizer_config {
+	char type[32]; /* "" if the file has no optimizer block or no "type" */
+	double lr, beta1, beta2, eps, weight_decay;
+	bool bias_correction, adam_w_mode;
+	bool amsgrad; /* not supported: nvs_optimizer_open returns -ENOTSUP */
+};
+
+struct nvs_fp16_config {
+	bool enabled;
+	double loss_scale; /* 0: dynamic */
+	uint32_t initial_scale_power, loss_scale_window, hysteresis;
+	bool consecutive_hysteresis;
+	double min_loss_scale;
+};
+
+struct nvs_config {
+	struct nvs_log log;	 /* set it before nvs_config_load to receive its warnings;
+				    nvs_engine_open copies it */
+	struct nvs_trace *trace; /* engines and optimizers record here; NULL: no trace */
+	struct nvs_aio_config aio;
+	struct nvs_offload_config offload[2]; /* by enum nvs_block */
+
+	/* "zero_optimization", in elements */
+	uint64_t sub_group_size;
+	uint64_t prefetch_bucket_size;	      /* stage3_prefetch_bucket_size */
+	uint64_t max_live_parameters;	      /* stage3_max_live_parameters */
+	uint64_t max_reuse_distance;	      /* stage3_max_reuse_distance */
+	uint64_t param_persistence_threshold; /* stage3_param_persistence_threshold */
+
+	struct nvs_fp16_config fp16;
+	bool bf16_enabled;
+	enum nvs_dtype param_dtype;	 /* NVS_F16, NVS_BF16 or NVS_F32, from fp16 and bf16 */
+	enum nvs_dtype grad_accum_dtype; /* data_types.grad_accum_dtype; default: param_dtype */
+	double gradient_clipping;	 /* 0: none */
+	struct nvs_optimizer_config adam;
+
+	/* "nvswap" */
+	bool verify;   /* checksum each tensor and compare it at every swap-in */
+	bool keep;     /* the store survives the engine and is reopened; see nvs_engine_commit */
+	uint32_t rank; /* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
+	uint64_t stripe_size;	       /* bytes; 0: one block_size. Matters with several paths */
+	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
+	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
+};
+
+/* Sets every default. Free a loaded configuration with nvs_config_free first. */
+NVS_API void nvs_config_init(struct nvs_config *config);
+/* Frees the paths that the configuration owns. */
+NVS_API void nvs_config_free(struct nvs_config *config);
+
+/*
+ * Reads a DeepSpeed JSON file, or one that has only the blocks that nvswap reads, over *config,
+ * which must be initialised. Other blocks may hold any JSON. DeepSpeed keys that have no effect on
+ * nvswap are warnings through config->log. On error *config is unchanged.
+ * Errors:
+ * -EINVAL  not JSON; a duplicate, a wrong type, a number that is negative, fractional or out of
+ *          range; an unknown key in "aio", "nvswap" or an offload block; two names of one setting
+ *          with different values. The error has line, key, value and allowed range.
+ * -EFBIG   the file exceeds 64 MiB, or nests more than 512 levels
+ * -ENOMEM
+ * any errno of opening and reading the file, such as -ENOENT
+ */
+NVS_API int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error);
+/* The same from memory: `nbytes` of text. Errors name `name` as the file. */
+NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
+			     const char *name, struct nvs_error *error);
+/*
+ * Replaces the block's paths by copies of `n` paths (1 to NVS_PATHS_MAX) and sets device nvme.
+ * Errors: -EINVAL, -ENOMEM.
+ */
+NVS_API int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *paths,
+				 unsigned n, struct nvs_error *error);
+
+/* Names as in the configuration: "io_uring", "nvme". Parsing an unknown name returns -EINVAL. */
+NVS_API const char *nvs_ioengine_name(enum nvs_ioengine ioengine);
+NVS_API int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine);
+NVS_API const char *nvs_device_name(enum nvs_device device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Types of elements.
+ */
+#ifndef NVSWAP_DTYPE_H
+#define NVSWAP_DTYPE_H
+
+#include <stddef.h>
+
+#include "nvswap/version.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum nvs_dtype {
+	NVS_F64,
+	NVS_F32,
+	NVS_F16,
+	NVS_BF16,
+	NVS_F8_E4M3,
+	NVS_F8_E5M2,
+	NVS_I64,
+	NVS_I32,
+	NVS_I16,
+	NVS_I8,
+	NVS_U64,
+	NVS_U32,
+	NVS_U16,
+	NVS_U8,
+	NVS_BOOL,
+	NVS_DTYPE_COUNT
+};
+
+NVS_API size_t nvs_dtype_size(enum nvs_dtype dtype);	  /* bytes per element; 0 if unknown */
+NVS_API const char *nvs_dtype_name(enum nvs_dtype dtype); /* the safetensors name: "BF16" */
+/* Stores the dtype of a safetensors name in *dtype; -EINVAL if the name is unknown. */
+NVS_API int nvs_dtype_parse(const char *name, enum nvs_dtype *dtype);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

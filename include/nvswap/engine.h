@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The swap engine: tensors between a pinned pool and a store.
+ */
+#ifndef NVSWAP_ENGINE_H
+#define NVSWAP_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "nvswap/aio.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct nvs_engine;
+
+/*
+ * The pool size of a block, in bytes: buffer_count x buffer_size x the size of an element; for the
+ * optimizer also 12 bytes per element of optimizer_max_in_cpu.
+ */
+NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
+
+/*
+ * Opens workers, pool and store of a configuration block. The configuration may be freed after the
+ * call. Device "cpu" keeps the store in host memory instead of on a drive.
+ * Errors:
+ * -EINVAL       device "none", or a value out of bounds
+ * -ENOENT       an nvme_path does not exist: it is never created
+ * -ENOTSUP      use_gds is set, or the I/O engine does not work on this machine
+ * -ENOMEM       the pool can't be mapped or locked; the error has limit, need and remedy
+ * -EBUSY        another engine, of this or another process, has locked the store for more than a
+ *               second
+ * -EEXIST       the path holds a kept store and `keep` is false
+ * -EMEDIUMTYPE  the path holds data that is not nvswap's, another store's member, or a store of
+ *               another version
+ * -EUCLEAN      the store is damaged
+ *
+ * A process may fork while an engine is open. The child has neither the engine's threads nor its
+ * pool: it must not call functions on the engine, and should exec or _exit. If the parent is
+ * killed, the store stays locked until the child execs or exits; a store that the parent closes is
+ * unlocked.
+ */
+NVS_API int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
+			    enum nvs_block block, struct nvs_error *error);
+/*
+ * Waits for transfers in flight, commits a kept store (see nvs_engine_commit) or unlinks one that
+ * is not kept, and frees the engine and its tensors. `engine` may be NULL. Errors: -ETIMEDOUT  a
+ * transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the process any
+ * error of nvs_engine_commit: the engine is closed, and a kept store is as last committed
+ */
+NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error);
+
+/* The engine's aio, for the caller's own files; closed with the engine. */
+NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
+
+/*
+ * Writes back every dirty unpinned tensor, makes the data durable and replaces the manifest of a
+ * kept store: after a crash the next run finds every tensor as of the last commit, whatever was
+ * written since, and -EBADMSG at the swap-in of a tensor whose bytes the drive lost. A commit is
+ * atomic: on an error the previous one stays in effect. Without `keep` the call only writes back.
+ * Errors:
+ * -EBUSY      a tensor is pinned and dirty, or in flight from or to external memory
+ * -ETIMEDOUT  a write is overdue (io_timeout_ms)
+ * -EIO and other errors of the drive: a write failed; another commit may succeed. If the data could
+ *             not be made durable, or a failed manifest could not be revoked, as the error says,
+ *             every later commit of this engine returns -EIO. In the second case the next run
+ *             after a crash may find that manifest, and -EBADMSG for tensors written since.
+ *             Also, once: the failure of a write from external memory that no other call reported
+ */
+NVS_API int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error);
+
+struct nvs_pool_stats {
+	/* bytes: */
+	uint64_t bytes;		     /* the size of the pool */
+	uint64_t used, used_max;     /* leased now; the maximum since it was opened */
+	uint64_t largest_free;	     /* the longest run that can be leased now */
+	uint64_t locked;	     /* locked in memory */
+	uint64_t huge;		     /* backed by explicit huge pages */
+	bool transparent_huge;	     /* backed by transparent huge pages */
+	int numa_node;		     /* the node that it is bound to; -1: not bound */
+	uint64_t waits;		     /* leases that had to wait */
+	uint64_t used_at_first_wait; /* bytes in use then; 0 if none waited */
+};
+
+struct nvs_engine_stats {
+	struct nvs_pool_stats pool;
+	struct nvs_aio_stats aio;
+	uint64_t tensors, tensor_bytes;
+	uint64_t store_bytes; /* reserved on the drives */
+	bool direct;	      /* false: the file system has no O_DIRECT; I/O is buffered */
+	uint64_t swapped_in, swapped_out; /* bytes of tensors */
+	uint64_t transfers;		  /* runs of adjacent tensors moved by one transfer */
+	uint64_t evictions;		  /* tensors evicted from the pool to make room */
+	uint64_t busy_ns;		  /* time with at least one transfer in flight */
+	uint64_t verify_errors;
+};
+
+NVS_API void nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Errors, and the log.
+ */
+#ifndef NVSWAP_ERROR_H
+#define NVSWAP_ERROR_H
+
+#include <stdint.h>
+
+#include "nvswap/version.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An error: `text` is the complete message for a person, the other fields are for programs. */
+struct nvs_error {
+	int code;	   /* the negative errno that the function returned */
+	unsigned line;	   /* line in the configuration file, from 1; 0: no file is involved */
+	uint64_t offset;   /* failed I/O: byte offset in the file that `text` names */
+	char subject[128]; /* the key, tensor or option concerned; "" if none */
+	char text[1024];   /* one sentence or more, without a trailing newline */
+};
+
+/* Describes a negative errno returned by nvswap, for callers that passed no nvs_error; never NULL.
+ */
+NVS_API const char *nvs_strerror(int code);
+
+enum nvs_log_level { NVS_LOG_ERROR, NVS_LOG_WARNING, NVS_LOG_INFO, NVS_LOG_DEBUG };
+
+/*
+ * Receives one log message, a line without its newline. Called from any thread, including the
+ * library's own. It must not call nvswap.
+ */
+typedef void nvs_log_fn(void *arg, enum nvs_log_level level, const char *text);
+
+struct nvs_log {
+	nvs_log_fn *fn; /* NULL: messages are discarded */
+	void *arg;
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

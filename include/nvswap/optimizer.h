@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The optimizer: Adam over state that lies on the drive.
+ */
+#ifndef NVSWAP_OPTIMIZER_H
+#define NVSWAP_OPTIMIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap/step.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Groups of parameters (DeepSpeed's sub-groups) have fp32 master weights, exp_avg and exp_avg_sq in
+ * the store of the offload_optimizer block. A step reads, updates and writes them back tile by
+ * tile, all three concurrently. The caller owns weights and gradients; a caller that accumulates
+ * gradients, or has no room for them, adds them piece by piece instead.
+ * Calls on one optimizer are serialized: a second thread's call waits for the first.
+ */
+
+struct nvs_optimizer;
+
+struct nvs_group_spec {
+	const char *name;     /* 1 to NVS_NAME_MAX bytes, unique; copied */
+	uint64_t numel;	      /* 1 to sub_group_size */
+	enum nvs_dtype dtype; /* of the weights: NVS_F32, NVS_BF16 or NVS_F16 */
+	void *weights;	      /* numel elements, owned by the caller and aligned to an element, or
+				 NULL. The initial master weights (NULL: zeros); every step writes
+				 the updated weights here */
+};
+
+/* A run of a group's elements to update. Each array has numel elements. */
+struct nvs_update {
+	size_t group;
+	uint64_t offset; /* the first element's index in the group */
+	uint64_t numel;
+	uint64_t step; /* from 1 */
+	double lr;
+	const float *gradients;		      /* unscaled and clipped */
+	float *master, *exp_avg, *exp_avg_sq; /* read and updated */
+};
+/* Called from several threads concurrently, for runs that do not overlap. */
+typedef void nvs_update_fn(void *arg, const struct nvs_update *update);
+
+struct nvs_optimizer_options {
+	nvs_update_fn *update; /* replaces the configured optimizer; NULL: use the configured one */
+	void *update_arg;
+};
+
+/*
+ * Opens the store of the offload_optimizer block with space for all groups; the layout is fixed
+ * from then on. `ratio` of all elements are offloaded, in whole groups from the first on; the
+ * others stay in host memory. State that was never written is created in the first step
+ * (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored, and
+ * nvs_optimizer_get_weights fills them. `options` may be NULL.
+ * Errors: those of nvs_engine_open and nvs_tensor_register, and
+ * -E2BIG      a group has more than sub_group_size elements
+ * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
+ *             optimizer.params.amsgrad is true
+ * -ESTALE     the kept store has other groups, another ratio or grad_accum_dtype, or its tiles do
+ *             not fit the pool
+ * -EBADMSG    the drive lost bytes of the state that is read here
+ * -ETIMEDOUT  the drive hangs (io_timeout_ms). Memory that it may still write to, and the lock of
+ *             the store, are released when the process ends
+ */
+NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,
+			       const struct nvs_group_spec *groups, size_t n,
+			       const struct nvs_optimizer_options *options,
+			       struct nvs_error *error);
+/*
+ * Commits a kept store (see nvs_optimizer_commit) and frees the optimizer, which may be NULL.
+ * Errors:
+ * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
+ *             process
+ * any error of nvs_optimizer_commit: the optimizer is closed, and a kept store is as last committed
+ */
+NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* The optimizer's engine, for its statistics only; closed with the optimizer. */
+NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer);
+
+/*
+ * Gradients of the next step, scaled by nvs_optimizer_loss_scale. `dtype` is NVS_F32, NVS_BF16 or
+ * NVS_F16. The step leaves a group without gradients unchanged, and reads and writes only the tile
+ * that it shares with a neighbour.
+ *
+ * nvs_optimizer_lend_gradients: all gradients of a group, in the caller's memory, which must not
+ * change until a step or nvs_optimizer_clear_gradients has returned 0.
+ * nvs_optimizer_add_gradients: numel elements from the group's element `offset` on. They are summed
+ * with those added since the last step, in data_types.grad_accum_dtype, and kept in the pool, and
+ * in the store if the pool has no room. Elements that are never added are zero. *added (may be
+ * NULL) is the number of elements that were added, also on an error.
+ * Errors:
+ * -EBUSY   the group has gradients of the other kind, or a step has failed and is not finished
+ * -EINVAL  no such group or dtype, or elements beyond the group's end
+ * errors of nvs_tensor_pin and nvs_tensor_swap_in; the first addition also -ENOSPC and others of
+ * nvs_tensor_register
+ */
+NVS_API int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
+					 enum nvs_dtype dtype, const void *data,
+					 struct nvs_error *error);
+NVS_API int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group,
+					uint64_t offset, uint64_t numel, enum nvs_dtype dtype,
+					const void *data, uint64_t *added, struct nvs_error *error);
+/* Discards all gradients, as a step does at its end. Errors: -EBUSY, a step has failed and is not
+ * finished. */
+NVS_API int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
+
+/* Sums over the gradients of one rank; the caller adds them up over all ranks. */
+struct nvs_gradient_sums {
+	double sum_squares; /* of the scaled gradients; inf or nan if one of them is */
+};
+/* Computes the sums in one pass over this optimizer's gradients. The result does not depend on
+ * tiles, threads or kernels. Errors: -EBUSY, a step has failed and is not finished. */
+NVS_API int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer,
+					struct nvs_gradient_sums *sums, struct nvs_error *error);
+
+struct nvs_step_options {
+	double lr; /* the learning rate; below 0: the configured one */
+	/* the sums over all ranks; NULL: this optimizer has all gradients */
+	const struct nvs_gradient_sums *sums;
+	bool norm; /* compute the norm for the result even if clipping does not need it */
+};
+
+struct nvs_step_result {
+	uint64_t step;	     /* steps so far, without skipped ones */
+	bool skipped;	     /* fp16: a gradient was inf or nan; nothing was changed */
+	double loss_scale;   /* the loss scale of these gradients */
+	double norm;	     /* of the unscaled gradients before clipping; -1: not computed */
+	double clip;	     /* the factor of clipping; 1: not clipped */
+	uint64_t tiles;	     /* tiles updated */
+	uint64_t cpu_ns;     /* processor time of the updates and the norm, all threads */
+	uint64_t host_bytes; /* state in host memory, outside the pool (`ratio` below 1) */
+	unsigned threads;
+	const char *kernel; /* "avx512", "avx2", "plain" or "caller"; static */
+	struct nvs_step_io io;
+};
+
+/*
+ * Takes one step of all groups that have gradients, and discards these. Returns when everything is
+ * computed and written. Gradients are divided by the loss scale. If gradient_clipping is above 0
+ * and the norm exceeds it, they are multiplied by gradient_clipping / (norm + 1e-6), as in
+ * DeepSpeed. With fp16, a gradient that is inf or nan skips the step, and the loss scale follows
+ * DeepSpeed's rules. `options` and `result` may be NULL.
+ * Errors:
+ * -ERANGE  the step was skipped and the loss scale is at its minimum
+ * -EIO and other errors of the drive, -ETIMEDOUT, -EBADMSG: the step is not finished, and nothing
+ *          that was computed is lost. Call it again to finish it, with the first call's lr and
+ *          scale; gradients must still be there. Until then every other call that would change
+ *          gradients or state returns -EBUSY
+ */
+NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
+			       const struct nvs_step_options *options,
+			       struct nvs_step_result *result, struct nvs_error *error);
+/* The factor to multiply the next step's loss by; 1 without fp16. */
+NVS_API double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer);
+
+enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
+/* Read and write state, for checkpoints: numel elements from the group's element `offset` on. */
+NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
+			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
+			      float *data, struct nvs_error *error);
+NVS_API int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group,
+			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
+			      const float *data, struct nvs_error *error);
+/* Copies the master weights of every group to its `weights`, as a step does. */
+NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/*
+ * Makes the state durable, with step count, loss scale and added gradients, as nvs_engine_commit
+ * does. A run that reopens the store, even after a crash in a later step, computes the same bits.
+ * Without `keep` the call does nothing. Errors: those of nvs_engine_commit.
+ */
+NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps: the engine learns the order in which tensors are swapped in.
+ */
+#ifndef NVSWAP_STEP_H
+#define NVSWAP_STEP_H
+
+#include <stdint.h>
+
+#include "nvswap/engine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The I/O of a step, and how much of it overlapped with the caller's work. */
+struct nvs_step_io {
+	uint64_t wall_ns;    /* from the beginning to the end of the step */
+	uint64_t io_ns;	     /* time with at least one transfer in flight */
+	uint64_t compute_ns; /* the caller's work: wall - stall; optimizer: the mean time that a
+				thread spent in updates */
+	uint64_t hidden_ns;  /* the overlap: io + compute - wall */
+	uint64_t read_bytes, written_bytes;
+	uint64_t hits, misses;	   /* tensors or tiles that were in the pool, or not, when needed */
+	uint64_t stalls, stall_ns; /* waits for the drive or for room, and their time */
+};
+
+/*
+ * Bracket one training step that uses its tensors in the same order as the step before. The first
+ * step records the order of nvs_tensor_swap_in and nvs_tensor_pin calls, the plan. From the second
+ * step on the engine follows it (DeepSpeed's stage 3 keys; distances are elements swapped in
+ * between two uses):
+ * - it reads ahead within stage3_prefetch_bucket_size and stage3_max_live_parameters;
+ * - it keeps tensors that are needed again within stage3_max_reuse_distance, those smaller than
+ *   stage3_param_persistence_threshold, and max_in_cpu elements beside these;
+ * - it evicts the tensor that is needed last;
+ * - it writes back dirty tensors that will be evicted while no call waits for the drive.
+ * A step that departs from the plan is served correctly, and the next step follows the new order.
+ * nvs_tensor_prefetch is unaffected. One step at a time.
+ * Errors:
+ * -EBUSY   begin: a step has begun already; end: none has
+ * -ENOMEM
+ */
+NVS_API int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error);
+/* Transfers in flight stay in flight. `io` may be NULL. */
+NVS_API int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io,
+				struct nvs_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

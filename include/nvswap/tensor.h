@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors of an engine: registering, pinning, and moving them.
+ */
+#ifndef NVSWAP_TENSOR_H
+#define NVSWAP_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap/engine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct nvs_tensor;
+
+#define NVS_NAME_MAX 511 /* bytes in the name of a tensor */
+
+struct nvs_tensor_spec {
+	const char *name; /* 1 to NVS_NAME_MAX bytes, unique in the engine; copied */
+	enum nvs_dtype dtype;
+	uint64_t numel; /* elements; 0 is allowed */
+};
+
+/*
+ * Registers `n` tensors and reserves their space in the store, in array order. Tensors that are
+ * used together should be registered together: they lie side by side and move in few I/Os. In a
+ * kept store a tensor takes twice its space, since committed data is never overwritten. A tensor
+ * that a kept store already holds keeps its data. tensors[0..n-1] receive handles, which are valid
+ * until nvs_tensor_forget or nvs_engine_close. Either all or none are registered.
+ * Errors:
+ * -EEXIST  a name is registered twice
+ * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
+ * -ENOSPC  the drive has no room
+ * -E2BIG   a tensor exceeds the pool; the error names the setting to raise
+ * -ENOMEM
+ */
+NVS_API int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs,
+				size_t n, struct nvs_tensor **tensors, struct nvs_error *error);
+/* The tensor with that name, or NULL. */
+NVS_API struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name);
+/*
+ * Removes tensors with their data and space. In a kept store, the next commit removes what was
+ * committed of them and frees its space.
+ * Errors: -EBUSY, one is pinned or in flight; none is removed.
+ */
+NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			      size_t n, struct nvs_error *error);
+
+/*
+ * Life of a tensor's data. nvs_tensor_swap_in and nvs_tensor_pin pin a tensor: it stays in the pool
+ * until nvs_tensor_release unpins it. A tensor may be pinned several times. Unpinned, it may stay
+ * in the pool (max_in_cpu) until the memory is needed; a tensor released dirty is written back
+ * before it is evicted.
+ *
+ * Calls take an array of tensors, which must not name one twice. They start transfers for all of
+ * the array or for none, and return; nvs_tensor_wait waits for the transfers.
+ */
+
+/*
+ * Pins tensors whose contents the caller is about to write: pool memory, nothing is read. Waits up
+ * to timeout_ms for room, evicting and writing back unpinned tensors, and for transfers in flight
+ * of the tensors themselves. The data may be accessed as soon as the call returns 0. Pinned memory
+ * is never evicted: with timeout -1 the call waits for other tensors to be released, including the
+ * caller's own.
+ * Errors:
+ * -ENOBUFS    the tensors together exceed the pool
+ * -EBUSY      one is in flight from or to external memory
+ * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
+ *             (io_timeout_ms)
+ * -EAGAIN     timeout_ms is 0 and there is no room yet
+ * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
+ *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
+ *             are being written again
+ */
+NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			   int timeout_ms, struct nvs_error *error);
+/*
+ * Pins tensors with their contents: starts to read those that are not in the pool. The data may be
+ * accessed after nvs_tensor_wait has returned 0.
+ * Errors: those of nvs_tensor_pin, and
+ * -ENODATA  one was never written, or its last write from external memory failed
+ */
+NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			       size_t n, int timeout_ms, struct nvs_error *error);
+/*
+ * Reads ahead without pinning: as many of the tensors, in order, as fit without waiting. Returns
+ * how many are in the pool or being read, or a negative errno.
+ */
+NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+				 size_t n, struct nvs_error *error);
+/*
+ * Waits until no transfer of the tensors is in flight. Returns 0, or the status of the first failed
+ * tensor in array order; *error names tensor, path and offset. A failed swap-in unpins the tensor
+ * for every caller that waited for that read. The next swap-in of the tensor clears the failure:
+ * threads that swap in the same tensors must all have waited before one of them swaps in again.
+ * Errors:
+ * -EIO and other errors of the drive
+ * -EBADMSG    a checksum differs
+ * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms); tensors stay pinned
+ * -EAGAIN     timeout_ms is 0 and a transfer is in flight; tensors stay pinned
+ */
+NVS_API int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			    int timeout_ms, struct nvs_error *error);
+/*
+ * The tensor's memory, aligned to 512 bytes or more and valid until the tensor is released; NULL if
+ * it is not in the pool.
+ */
+NVS_API void *nvs_tensor_data(const struct nvs_tensor *tensor);
+
+enum nvs_how { NVS_CLEAN, NVS_DIRTY };
+/*
+ * Unpins each tensor once. NVS_DIRTY: the contents were changed. NVS_CLEAN after nvs_tensor_pin
+ * discards the new contents: the tensor has its contents on the drive again. Errors: -EINVAL  one
+ * is not pinned -EBUSY   one is being read, or is released dirty while being written; call
+ * nvs_tensor_wait first
+ */
+NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			       size_t n, enum nvs_how how, struct nvs_error *error);
+/*
+ * Starts to write back the dirty ones of the tensors, and evicts each as its write completes. A
+ * tensor whose write fails stays in the pool, dirty, and can be swapped out or in again.
+ * Errors: -EBUSY, one is pinned.
+ */
+NVS_API int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+				size_t n, struct nvs_error *error);
+
+/*
+ * Start transfers between the store and external memory, without the pool. data[i] is the whole of
+ * tensors[i], at any alignment, and must stay valid until nvs_tensor_wait. A failed write leaves
+ * the tensor without contents (-ENODATA) or, if it was the first write after a commit of a kept
+ * store, with the committed contents. If no nvs_tensor_wait reports the failure, the tensor's next
+ * swap-in, which then starts nothing, or the next commit returns it. Errors: -EBUSY, one is pinned
+ * or in flight.
+ */
+NVS_API int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+				     const void *const *data, size_t n, struct nvs_error *error);
+NVS_API int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+				  void *const *data, size_t n, struct nvs_error *error);
+
+enum nvs_tensor_state {
+	NVS_EMPTY,    /* never written */
+	NVS_ON_DRIVE, /* only on the drive */
+	NVS_READING,  /* being read into the pool or external memory */
+	NVS_RESIDENT, /* in the pool */
+	NVS_WRITING,  /* being written from the pool or external memory */
+};
+
+struct nvs_tensor_info {
+	const char *name; /* valid while the tensor is registered */
+	enum nvs_dtype dtype;
+	uint64_t numel, nbytes;
+	uint64_t store_offset;
+	enum nvs_tensor_state state;
+	bool dirty;
+	uint32_t uses; /* how many times it is pinned */
+	int status;    /* of the last transfer: 0 or a negative errno */
+};
+
+NVS_API void nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
+				 struct nvs_tensor_info *info);
+NVS_API const char *nvs_tensor_state_name(enum nvs_tensor_state state);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

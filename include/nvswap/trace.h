@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A timeline of I/Os, transfers, computation and waits.
+ */
+#ifndef NVSWAP_TRACE_H
+#define NVSWAP_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct nvs_trace;
+
+/*
+ * Allocates a trace of `max_spans` (64 bytes each); it never grows. Spans without room are counted
+ * and dropped. An engine or optimizer that is opened with it in the configuration's `trace` records
+ * until it is closed; the trace must be closed after it.
+ */
+NVS_API int nvs_trace_open(struct nvs_trace **trace, size_t max_spans, struct nvs_error *error);
+NVS_API void nvs_trace_close(struct nvs_trace *trace);
+/* Records a span of the caller's work on the calling thread's track, in CLOCK_MONOTONIC
+ * nanoseconds. `name` is truncated to 31 bytes. */
+NVS_API void nvs_trace_span(struct nvs_trace *trace, const char *name, uint64_t from_ns,
+			    uint64_t to_ns);
+/*
+ * Writes the spans so far as JSON in the Chrome trace event format, for Perfetto and
+ * chrome://tracing. An existing file is overwritten. *dropped (may be NULL): spans dropped for want
+ * of room. Errors: those of opening and writing the file.
+ */
+NVS_API int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped,
+			    struct nvs_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
