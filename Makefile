@@ -98,9 +98,9 @@ TEST_LIBS = $(call once,TEST_LIBS,$(shell $(PKG_CONFIG) --libs cmocka))
 MACHINE = $(call once,MACHINE,$(shell $(CC) -dumpmachine))
 on_x86 = $(if $(filter x86_64-%,$(MACHINE)),$1)
 KERNEL_FLAGS := -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
-FLAGS_src/optim/kernel_plain.c = $(KERNEL_FLAGS)
-FLAGS_src/optim/kernel_avx2.c = $(KERNEL_FLAGS) $(call on_x86,-mavx2 -mf16c)
-FLAGS_src/optim/kernel_avx512.c = $(KERNEL_FLAGS) $(call on_x86,-mavx512f)
+FLAGS_src/optim/kernels/plain.c = $(KERNEL_FLAGS)
+FLAGS_src/optim/kernels/avx2.c = $(KERNEL_FLAGS) $(call on_x86,-mavx2 -mf16c)
+FLAGS_src/optim/kernels/avx512.c = $(KERNEL_FLAGS) $(call on_x86,-mavx512f)
 FLAGS_bench/adam.c = -O3
 
 COMPILE = $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(CPPFLAGS) -fPIC \

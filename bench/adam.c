@@ -6,7 +6,7 @@
  * object.
  */
 #include "base/clock.h"
-#include "optim/kernel.h"
+#include "optim/kernels/kernel.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -11,7 +11,7 @@
 #include <pthread.h>
 
 #include "nvswap.h"
-#include "optim/kernel.h"
+#include "optim/kernels/kernel.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
 #include "optim/threads.h"

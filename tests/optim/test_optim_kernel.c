@@ -4,7 +4,7 @@
  * types' definitions, and every kernel that this processor supports against the plain one, bit by
  * bit. Seeds are printed.
  */
-#include "optim/kernel.h"
+#include "optim/kernels/kernel.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -16,6 +16,7 @@ aio: base topo aio
 pool: base topo aio pool
 store: base config topo aio store
 swap: base config topo aio pool store swap
+optim/kernels: optim/kernels
 optim: base config topo pool swap optim
 cli: base cli
 cli/options: base cli/options

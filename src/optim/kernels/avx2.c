@@ -3,7 +3,7 @@
  * The kernel for AVX2 and F16C: vectors of eight. Compiled with these flags (see the Makefile), and
  * called only if the processor has both.
  */
-#include "optim/kernel_sets.h"
+#include "optim/kernels/sets.h"
 
 #if defined(__AVX2__) && defined(__F16C__)
 #include <immintrin.h>
@@ -71,7 +71,7 @@ static inline doubles widen(const float *from)
 	return _mm256_cvtps_pd(_mm_loadu_ps(from));
 }
 
-#include "optim/kernel_body.h"
+#include "optim/kernels/body.h"
 
 static const struct kernel set = {"avx2", adam_all, convert, add, sum_squares};
 

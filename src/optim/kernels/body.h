@@ -13,7 +13,7 @@
  * and names the result `set`. Each loop exists once for every combination of element types, so no
  * loop tests a type. A loop that ends within a vector computes the last elements on a copy.
  */
-#include "optim/kernel.h"
+#include "optim/kernels/kernel.h"
 
 #include <assert.h>
 #include <string.h>

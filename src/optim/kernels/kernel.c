@@ -3,9 +3,9 @@
  * The kernels that this processor supports, and the factors of an Adam step. Compiled for the
  * baseline instruction set, since it runs before the check.
  */
-#include "optim/kernel.h"
+#include "optim/kernels/kernel.h"
 
-#include "optim/kernel_sets.h"
+#include "optim/kernels/sets.h"
 
 #include <assert.h>
 #include <math.h>

@@ -5,8 +5,8 @@
  * time. All sets compute the same bits: additions, multiplications, divisions and roots come one at
  * a time in the same order, each rounded by IEEE 754, without fused operations.
  */
-#ifndef OPTIM_KERNEL_H
-#define OPTIM_KERNEL_H
+#ifndef OPTIM_KERNELS_KERNEL_H
+#define OPTIM_KERNELS_KERNEL_H
 
 #include "nvswap.h"
 

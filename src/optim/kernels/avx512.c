@@ -3,7 +3,7 @@
  * The kernel for AVX-512: vectors of sixteen. It needs only the foundation (F). Compiled with that
  * flag (see the Makefile), and called only if the processor has it.
  */
-#include "optim/kernel_sets.h"
+#include "optim/kernels/sets.h"
 
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -70,7 +70,7 @@ static inline doubles widen(const float *from)
 	return _mm512_cvtps_pd(_mm256_loadu_ps(from));
 }
 
-#include "optim/kernel_body.h"
+#include "optim/kernels/body.h"
 
 static const struct kernel set = {"avx512", adam_all, convert, add, sum_squares};
 

@@ -3,7 +3,7 @@
  * The kernel in plain C: a vector is one element, and the compiler may vectorize with the target's
  * baseline instructions. fp16 is converted bit by bit.
  */
-#include "optim/kernel_sets.h"
+#include "optim/kernels/sets.h"
 
 #include <math.h>
 #include <string.h>
@@ -129,7 +129,7 @@ static inline doubles widen(const float *from)
 	return (doubles){from[0], from[1]};
 }
 
-#include "optim/kernel_body.h"
+#include "optim/kernels/body.h"
 
 static const struct kernel set = {"plain", adam_all, convert, add, sum_squares};
 
