@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/slice.h"
-#include "base/trace.h"
+#include "trace/trace.h"
 
 static uint32_t pieces_in_flight(const struct worker *worker)
 {

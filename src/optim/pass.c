@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/trace.h"
 #include "optim/internal.h"
+#include "trace/trace.h"
 
 struct pass {
 	struct nvs_optimizer *optimizer;

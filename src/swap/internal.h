@@ -10,13 +10,13 @@
 #include <sys/queue.h>
 
 #include "aio/aio.h"
-#include "base/trace.h"
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
 #include "swap/plan.h"
 #include "swap/swap.h"
 #include "topo/topo.h"
+#include "trace/trace.h"
 
 TAILQ_HEAD(tensor_list, nvs_tensor);
 

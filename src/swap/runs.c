@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/trace.h"
 #include "swap/internal.h"
+#include "trace/trace.h"
 
 /* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */
 #define RUN_BLOCKS 8

@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/trace.h"
 #include "swap/internal.h"
+#include "trace/trace.h"
 
 /* ---- The plan ---- */
 

@@ -10,14 +10,15 @@ cd "$(dirname "$0")/../.." || exit
 # files of the command itself, such as cli/commands.h
 layers="
 base: base
+trace: base trace
 config: base config
 topo: base topo
-aio: base topo aio
+aio: base trace topo aio
 pool: base topo aio pool
 store: base config topo aio store
-swap: base config topo aio pool store swap
+swap: base trace config topo aio pool store swap
 optim/kernels: optim/kernels
-optim: base config topo pool swap optim
+optim: base trace config topo pool swap optim
 cli: base cli
 cli/options: base cli/options
 cli/modes/model: base cli/options cli/modes/model

@@ -138,7 +138,7 @@ static void add_call(struct reader *reader, enum access_call call, struct subjec
 
 static void read_call(struct reader *reader, const struct json_value *event)
 {
-	/* By enum access_call, as src/base/trace.c writes them. */
+	/* By enum access_call, as src/trace/trace.c writes them. */
 	static const char *const names[] = {"swapin",	     "lease",	 "wait",    "release",
 					    "release-dirty", "prefetch", "swapout", "step-begin",
 					    "step-end",	     NULL};

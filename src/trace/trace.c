@@ -4,7 +4,7 @@
  * an atomic counter and stores `shown` last. The writer of the file skips spans without it, and
  * spans are never reused, so recorders and the writer need no lock.
  */
-#include "base/trace.h"
+#include "trace/trace.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -17,9 +17,9 @@
 
 #include "aio/internal.h"
 #include "base/json/read.h"
-#include "base/trace.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
+#include "trace/trace.h"
 
 /* ---- Reading a trace back ---- */
 

@@ -3,8 +3,8 @@
  * Records a timeline into preallocated memory, without locks, and writes it as Chrome trace events.
  * Every function accepts a NULL trace and returns after one comparison.
  */
-#ifndef BASE_TRACE_H
-#define BASE_TRACE_H
+#ifndef TRACE_TRACE_H
+#define TRACE_TRACE_H
 
 #include "nvswap.h"
 
