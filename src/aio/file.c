@@ -27,7 +27,7 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 
 	uint64_t stripe = offset / file->stripe;
 	uint64_t within = offset % file->stripe;
-	const struct member *member = &file->members[stripe % file->nmembers];
+	const struct open_member *member = &file->members[stripe % file->nmembers];
 
 	return (struct place){.member = member,
 			      .offset = member->base + stripe / file->nmembers * file->stripe +
@@ -75,7 +75,7 @@ static void set_alignment(struct nvs_file *file)
 	file->direct = true;
 	file->offset_align = file->mem_align = 1;
 	for (unsigned i = 0; i < file->nmembers; i++) {
-		const struct member *member = &file->members[i];
+		const struct open_member *member = &file->members[i];
 
 		file->direct &= member->direct_fd >= 0;
 		if (member->dio.offset_align > file->offset_align)
@@ -104,11 +104,11 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 				  .writable = writable,
 				  .padded = padded};
 	for (unsigned i = 0; i < n; i++) {
-		file->members[i] = (struct member){.path = strdup(members[i].path),
-						   .fd = members[i].fd,
-						   .direct_fd = members[i].direct_fd,
-						   .base = members[i].base,
-						   .dio = members[i].dio};
+		file->members[i] = (struct open_member){.path = strdup(members[i].path),
+							.fd = members[i].fd,
+							.direct_fd = members[i].direct_fd,
+							.base = members[i].base,
+							.dio = members[i].dio};
 		if (!file->members[i].path)
 			goto no_memory;
 	}

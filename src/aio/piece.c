@@ -77,7 +77,7 @@ static int region_of(const struct nvs_aio *aio, const char *data, uint64_t *nbyt
 
 static void use_buffered(struct piece *piece, const struct place *place, uint64_t nbytes)
 {
-	const struct member *member = place->member;
+	const struct open_member *member = place->member;
 
 	piece->io.fd = member->fd;
 	piece->io.file_slot = member->slot;

@@ -16,32 +16,32 @@
 #define STACK_BYTES (128 * 1024)
 
 /* A ring of `depth` entries. An I/O is in at most one of the two, so neither overflows. */
-struct fifo {
+struct io_ring {
 	struct io **ios;
 	uint32_t head, count, size;
 };
 
-struct pool {
+struct thread_pool {
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
-	struct fifo todo, completed;
+	struct io_ring todo, completed;
 	pthread_t *threads;
 	uint32_t nthreads;
 	bool single_submit, woken, closing;
 	struct engine_facts *facts;
 };
 
-static void push(struct fifo *fifo, struct io *io)
+static void push(struct io_ring *ring, struct io *io)
 {
-	fifo->ios[(fifo->head + fifo->count++) % fifo->size] = io;
+	ring->ios[(ring->head + ring->count++) % ring->size] = io;
 }
 
-static struct io *pop(struct fifo *fifo)
+static struct io *pop(struct io_ring *ring)
 {
-	struct io *io = fifo->ios[fifo->head];
+	struct io *io = ring->ios[ring->head];
 
-	fifo->head = (fifo->head + 1) % fifo->size;
-	fifo->count--;
+	ring->head = (ring->head + 1) % ring->size;
+	ring->count--;
 	return io;
 }
 
@@ -57,7 +57,7 @@ static int perform(const struct io *io)
 
 static void *serve(void *arg)
 {
-	struct pool *pool = arg;
+	struct thread_pool *pool = arg;
 
 	pthread_mutex_lock(&pool->lock);
 	for (;;) {
@@ -78,7 +78,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-static int start_thread(struct pool *pool)
+static int start_thread(struct thread_pool *pool)
 {
 	pthread_attr_t attr;
 	int rc;
@@ -91,7 +91,7 @@ static int start_thread(struct pool *pool)
 	return rc;
 }
 
-static void pool_free(struct pool *pool)
+static void pool_free(struct thread_pool *pool)
 {
 	free(pool->todo.ios);
 	free(pool->completed.ios);
@@ -105,7 +105,7 @@ static void pool_free(struct pool *pool)
 static int posix_open(void **queue, const struct engine_options *options,
 		      struct engine_facts *facts, char *reason, size_t reason_bytes)
 {
-	struct pool *pool = calloc(1, sizeof(*pool));
+	struct thread_pool *pool = calloc(1, sizeof(*pool));
 	int rc = 0;
 
 	if (!pool)
@@ -140,7 +140,7 @@ no_memory:
 
 static void posix_close(void *queue)
 {
-	struct pool *pool = queue;
+	struct thread_pool *pool = queue;
 
 	pthread_mutex_lock(&pool->lock);
 	pool->closing = true;
@@ -151,7 +151,7 @@ static void posix_close(void *queue)
 	pool_free(pool);
 }
 
-static void queue_ios(struct pool *pool, struct io *const *ios, unsigned n)
+static void queue_ios(struct thread_pool *pool, struct io *const *ios, unsigned n)
 {
 	pthread_mutex_lock(&pool->lock);
 	for (unsigned i = 0; i < n; i++)
@@ -166,7 +166,7 @@ static void queue_ios(struct pool *pool, struct io *const *ios, unsigned n)
 
 static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 {
-	struct pool *pool = queue;
+	struct thread_pool *pool = queue;
 	unsigned step = pool->single_submit ? 1 : n;
 
 	for (unsigned i = 0; i < n; i += step)
@@ -176,7 +176,7 @@ static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 
 static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 {
-	struct pool *pool = queue;
+	struct thread_pool *pool = queue;
 	unsigned n = 0;
 
 	pool->facts->reap_calls++;
@@ -193,7 +193,7 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 
 static void posix_wake(void *queue)
 {
-	struct pool *pool = queue;
+	struct thread_pool *pool = queue;
 
 	pthread_mutex_lock(&pool->lock);
 	pool->woken = true;
