@@ -98,7 +98,8 @@ static int start_all(struct threads *threads, unsigned count)
 	return -rc;
 }
 
-struct place {
+/* Cores of a node, or of all nodes with node -1, that threads are bound to in turn. */
+struct core_set {
 	const struct topo *topo;
 	int node;
 	unsigned cores;
@@ -106,34 +107,34 @@ struct place {
 
 static void name_and_bind(void *arg, unsigned thread)
 {
-	const struct place *place = arg;
+	const struct core_set *set = arg;
 	char name[16];
 
 	snprintf(name, sizeof(name), "nvs-adam-%u", thread);
 	pthread_setname_np(pthread_self(), name);
-	if (place->cores)
-		(void)topo_bind_thread_to_core(place->topo, place->node, thread % place->cores);
+	if (set->cores)
+		(void)topo_bind_thread_to_core(set->topo, set->node, thread % set->cores);
 }
 
 /* The node's cores, or all cores if the process may run on none of the node's. */
-static struct place place_near(const struct topo *topo, int node)
+static struct core_set cores_near(const struct topo *topo, int node)
 {
-	struct place place = {topo, node, topo_cores(topo, node)};
+	struct core_set set = {topo, node, topo_cores(topo, node)};
 
-	if (!place.cores && node >= 0)
-		place = (struct place){topo, -1, topo_cores(topo, -1)};
-	return place;
+	if (!set.cores && node >= 0)
+		set = (struct core_set){topo, -1, topo_cores(topo, -1)};
+	return set;
 }
 
 int threads_open(struct threads **out, unsigned count, const struct topo *topo, int node,
 		 struct nvs_error *error)
 {
-	struct place place = place_near(topo, node);
+	struct core_set set = cores_near(topo, node);
 	struct threads *threads;
 	int rc;
 
 	if (!count)
-		count = place.cores ? place.cores : 1;
+		count = set.cores ? set.cores : 1;
 	threads = calloc(1, sizeof(*threads) + count * sizeof(threads->thread[0]));
 	if (!threads)
 		return error_set(error, -ENOMEM, "no memory for %u threads", count);
@@ -150,7 +151,7 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 		threads_close(threads);
 		return rc;
 	}
-	threads_run(threads, name_and_bind, &place);
+	threads_run(threads, name_and_bind, &set);
 	*out = threads;
 	return 0;
 }

@@ -43,13 +43,14 @@ static inline const struct nvs_offload_config *job_block(const struct bench_job 
 }
 
 /* A path of a job. */
-struct place {
+struct path_space {
 	const char *path;
 	char filesystem[32];
 	uint64_t need, free; /* bytes */
 	uint64_t device;     /* identifies the file system */
 };
 /* Fills places[0..NVS_PATHS_MAX). Returns their number, or errno of nvs_path_get_info. */
-int forecast_places(const struct bench_job *job, struct place *places, struct nvs_error *error);
+int forecast_places(const struct bench_job *job, struct path_space *places,
+		    struct nvs_error *error);
 
 #endif

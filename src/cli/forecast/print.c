@@ -41,7 +41,7 @@ static void add_up(const struct bench_plan *plan, struct forecast *all)
 
 static void print_places(FILE *file, const struct bench_job *job, uint64_t space)
 {
-	struct place places[NVS_PATHS_MAX];
+	struct path_space places[NVS_PATHS_MAX];
 	struct nvs_error error;
 	char need[32], left[32];
 	int n = forecast_places(job, places, &error);
@@ -117,7 +117,7 @@ static void moves_json(struct json_writer *json, const struct forecast *forecast
 
 static void job_json(struct json_writer *json, const struct bench_job *job)
 {
-	struct place places[NVS_PATHS_MAX];
+	struct path_space places[NVS_PATHS_MAX];
 	struct forecast forecast;
 	struct nvs_error error;
 	int n = forecast_places(job, places, &error);

@@ -27,7 +27,7 @@ static uint64_t leftover_bytes(const struct bench_job *job, const char *path)
 	return stat(name, &st) ? 0 : (uint64_t)st.st_blocks * SECTOR;
 }
 
-static int look_at(const struct bench_job *job, struct place *place, struct nvs_error *error)
+static int look_at(const struct bench_job *job, struct path_space *place, struct nvs_error *error)
 {
 	struct nvs_path_info info;
 	struct stat st = {0};
@@ -42,7 +42,7 @@ static int look_at(const struct bench_job *job, struct place *place, struct nvs_
 	return 0;
 }
 
-int forecast_places(const struct bench_job *job, struct place *places, struct nvs_error *error)
+int forecast_places(const struct bench_job *job, struct path_space *places, struct nvs_error *error)
 {
 	const struct nvs_offload_config *offload = &job->config.offload[job->block];
 	struct forecast forecast;
@@ -53,8 +53,8 @@ int forecast_places(const struct bench_job *job, struct place *places, struct nv
 	for (unsigned i = 0; i < offload->npaths; i++) {
 		int rc;
 
-		places[i] = (struct place){.path = offload->nvme_path[i],
-					   .need = forecast.space / offload->npaths};
+		places[i] = (struct path_space){.path = offload->nvme_path[i],
+						.need = forecast.space / offload->npaths};
 		rc = look_at(job, &places[i], error);
 		if (rc)
 			return rc;
@@ -67,7 +67,7 @@ struct demand {
 	uint64_t device, need;
 };
 
-static int refuse(const struct place *place, uint64_t need, struct nvs_error *error)
+static int refuse(const struct path_space *place, uint64_t need, struct nvs_error *error)
 {
 	char left[32], needed[32];
 
@@ -81,7 +81,7 @@ static int refuse(const struct place *place, uint64_t need, struct nvs_error *er
 	return error->code;
 }
 
-static int add_place(struct demand *demands, unsigned *n, const struct place *place,
+static int add_place(struct demand *demands, unsigned *n, const struct path_space *place,
 		     struct nvs_error *error)
 {
 	unsigned i = 0;
@@ -97,7 +97,7 @@ static int add_place(struct demand *demands, unsigned *n, const struct place *pl
 int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_error *error)
 {
 	static struct demand demands[JOBS_MAX * NVS_PATHS_MAX];
-	struct place places[NVS_PATHS_MAX];
+	struct path_space places[NVS_PATHS_MAX];
 	unsigned ndemands = 0;
 
 	for (unsigned i = 0; i < plan->n; i++) {
