@@ -244,12 +244,18 @@ struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **t
 				enum nvs_direction direction);
 /* Without the lock: computes the checksums of writes and submits the transfers. */
 void launch(struct nvs_engine *engine, struct nvs_transfer *list);
-/* The aio's callback. */
-void runs_completed(void *engine, struct nvs_transfer *list);
+/* The checksum of a tensor's contents, wherever its `data` lies. */
+uint64_t sum_of(const struct nvs_tensor *tensor);
+/* A kept store always has checksums: only they detect committed data that the drive lost. */
+bool keeps_sums(const struct nvs_engine *engine);
 /* Sorts by the offset of a transfer in that direction, and notes it in each tensor's `place`. */
 void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction);
 /* How many of the tensors, from the first, form one run. */
 size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  uint64_t nbytes_max, uint64_t *nbytes);
+
+/* ---- landing.c ---- */
+/* The aio's callback. */
+void runs_completed(void *engine, struct nvs_transfer *list);
 
 #endif

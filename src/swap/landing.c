@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Landing: what becomes of the tensors of a run whose transfer has completed. A read or a write
+ * that failed leaves the contents where they were.
+ */
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "swap/internal.h"
+#include "trace/trace.h"
+
+/* Contents of an earlier run are compared even if `verify` is off. */
+static void check_sums(const struct nvs_engine *engine, const struct nvs_transfer *run)
+{
+	if (run->direction != NVS_READ || run->status)
+		return;
+	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
+		if (t->has_checksum && (engine->verify || t->unverified))
+			t->bad_sum = sum_of(t) != t->checksum;
+}
+
+static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (tensor->bad_sum) {
+		tensor->status = -EBADMSG;
+		tensor->error_offset = tensor->place;
+		engine->verify_errors++;
+		log_say(&engine->log, NVS_LOG_ERROR,
+			"%s: the bytes read from the store are not those that were written",
+			tensor->name);
+	}
+	if (!tensor->status) {
+		engine->swapped[NVS_READ] += tensor->nbytes;
+		tensor->unverified = false;
+	}
+	if (tensor->external) {
+		tensor->external = false;
+		tensor->data = NULL;
+		tensor->state = NVS_ON_DRIVE;
+		return;
+	}
+	tensor->state = NVS_RESIDENT;
+	if (tensor->status) {
+		tensor->uses = 0;
+		drop(engine, tensor);
+	} else if (tensor->drop && !tensor->uses) {
+		drop(engine, tensor);
+	} else if (!tensor->uses) {
+		make_idle(engine, tensor);
+	}
+}
+
+static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	/* The other extent still has the old contents. */
+	if (tensor->place == tensor->offset)
+		tensor->has_contents = tensor->has_checksum = false;
+	if (tensor->external)
+		return;
+	tensor->dirty = true;
+	set_drop(engine, tensor, false);
+	engine->write_failures++;
+	tensor_error(engine, tensor, &engine->failure);
+	log_say(&engine->log, NVS_LOG_ERROR,
+		"%s could not be written back and stays in the pool: %s", tensor->name,
+		nvs_strerror(tensor->status));
+	/* A caller that pinned the tensor again has valid data; don't report the failed write-back
+	 * to it. */
+	if (tensor->uses)
+		tensor->status = 0;
+}
+
+static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (tensor->place != tensor->offset) {
+		tensor->spare = tensor->offset;
+		tensor->offset = tensor->place;
+	}
+	tensor->has_contents = true;
+	tensor->has_checksum = keeps_sums(engine);
+	tensor->checksum = tensor->new_checksum;
+	tensor->unverified = false;
+	engine->swapped[NVS_WRITE] += tensor->nbytes;
+}
+
+static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (tensor->status)
+		write_failed(engine, tensor);
+	else
+		write_succeeded(engine, tensor);
+	if (tensor->external) {
+		tensor->unreported = tensor->status;
+		tensor->unreported_at = tensor->error_offset;
+		tensor->external = false;
+		tensor->data = NULL;
+		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
+		return;
+	}
+	tensor->state = NVS_RESIDENT;
+	if (tensor->uses)
+		return;
+	if (tensor->drop && !tensor->dirty)
+		drop(engine, tensor);
+	else
+		make_idle(engine, tensor);
+}
+
+static void trace_run(const struct nvs_engine *engine, const struct nvs_transfer *run, uint64_t now)
+{
+	const struct nvs_tensor *first = run->user;
+
+	for (const struct nvs_tensor *t = first; t; t = t->run_next)
+		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->name,
+			     first->launched_ns, now, t->place, t->nbytes);
+}
+
+static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
+{
+	struct nvs_tensor *tensor = run->user;
+	enum nvs_direction direction = run->direction;
+	int status = run->status;
+	uint64_t error_offset = run->error_offset;
+
+	landed_late(engine, run);
+	while (tensor) {
+		struct nvs_tensor *next = tensor->run_next;
+
+		tensor->status = status;
+		tensor->status_direction = direction;
+		tensor->error_offset = error_offset;
+		tensor->by_engine = false;
+		if (direction == NVS_READ)
+			landed_read(engine, tensor);
+		else
+			landed_write(engine, tensor);
+		tensor = next;
+	}
+	engine->inflight[direction]--;
+	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
+		engine->busy_ns += clock_ns() - engine->busy_from_ns;
+}
+
+static void trace_runs(const struct nvs_engine *engine, const struct nvs_transfer *list)
+{
+	uint64_t now = clock_ns();
+
+	for (const struct nvs_transfer *run = list; run; run = run->state.next)
+		trace_run(engine, run, now);
+}
+
+void runs_completed(void *arg, struct nvs_transfer *list)
+{
+	struct nvs_engine *engine = arg;
+
+	for (struct nvs_transfer *run = list; run; run = run->state.next)
+		check_sums(engine, run);
+	if (engine->trace)
+		trace_runs(engine, list);
+	pthread_mutex_lock(&engine->lock);
+	while (list) {
+		struct nvs_transfer *next = list->state.next;
+
+		land(engine, list);
+		list = next;
+	}
+	list = move_ahead(engine);
+	pthread_cond_broadcast(&engine->changed);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+}
