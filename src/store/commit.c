@@ -2,7 +2,8 @@
 /*
  * Reads and replaces the manifest. The valid manifest's extents are never overwritten, so the run
  * after a crash finds what it names. A commit is atomic: a failed one revokes its manifest.
- * docs/store-format.md goes through the crashes one by one.
+ * docs/store-format.md goes through the crashes one by one. One thread commits at a time, without
+ * the store's lock.
  */
 #include <assert.h>
 #include <errno.h>
@@ -55,6 +56,19 @@ const struct store_entry *store_entries(const struct store *store, size_t *n)
 
 /* ---- Replacing ---- */
 
+static void enter(struct store *store, enum commit_phase phase)
+{
+	pthread_mutex_lock(&store->lock);
+	if (phase == COMMIT_ENCODE)
+		while (store->committing != COMMIT_IDLE)
+			pthread_cond_wait(&store->idle, &store->lock);
+	assert(phase == COMMIT_IDLE || phase > store->committing);
+	store->committing = phase;
+	if (phase == COMMIT_IDLE)
+		pthread_cond_broadcast(&store->idle);
+	pthread_mutex_unlock(&store->lock);
+}
+
 /* Writes the label of the first member; on an error it is unchanged, at least in memory. */
 static int relabel(struct store *store, uint64_t generation, struct nvs_error *error)
 {
@@ -99,10 +113,15 @@ static int sync_data(struct store *store, struct nvs_error *error)
 	return rc;
 }
 
-/* After a write that failed at an unknown point; `labelled`: the label too was written. */
-static void revoke(struct store *store, bool labelled, struct nvs_error *error)
+/* After a write that failed at an unknown point, in the present phase. */
+static void revoke(struct store *store, struct nvs_error *error)
 {
 	struct nvs_error first = *error, second = {0};
+	bool labelled = store->committing == COMMIT_WRITE_LABEL;
+
+	assert(store->committing >= COMMIT_WRITE_MANIFEST);
+	enter(store, COMMIT_REVOKE);
+
 	int rc = labelled ? relabel(store, store->members[0].label.generation, &second) : 0;
 
 	if (!rc)
@@ -122,20 +141,27 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 			    const struct manifest_header *header, struct nvs_error *error)
 {
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + header->body_bytes;
-	bool labelled = false;
 	int rc = slots_check_size(&store->slots, nbytes, error);
 
-	if (!rc)
-		rc = sync_data(store, error);
+	assert(header->generation > store->manifest.generation);
 	if (rc)
 		return rc;
+	enter(store, COMMIT_SYNC_DATA);
+	rc = sync_data(store, error);
+	if (rc)
+		return rc;
+	enter(store, COMMIT_WRITE_MANIFEST);
 	rc = slots_write(&store->slots, bytes, nbytes, error);
 	if (!rc) {
-		labelled = true;
+		enter(store, COMMIT_SYNC_MANIFEST);
+		rc = slots_sync(&store->slots, error);
+	}
+	if (!rc) {
+		enter(store, COMMIT_WRITE_LABEL);
 		rc = relabel(store, header->generation, error);
 	}
 	if (rc) {
-		revoke(store, labelled, error);
+		revoke(store, error);
 		return rc;
 	}
 	slots_turn(&store->slots);
@@ -172,8 +198,8 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 
 	if (!store->keep)
 		return 0;
-	pthread_mutex_lock(&store->commit_lock);
+	enter(store, COMMIT_ENCODE);
 	rc = commit(store, entries, n, error ? error : &why);
-	pthread_mutex_unlock(&store->commit_lock);
+	enter(store, COMMIT_IDLE);
 	return rc;
 }

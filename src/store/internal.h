@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store's structure, shared by the files of this layer. Its two locks, one for the space and
- * one for label and manifest, are never held together.
+ * The store's structure, shared by the files of this layer. One lock guards what changes after
+ * opening; no system call runs under it. Reserving and committing are slow and are done by one
+ * thread at a time each: their state says so, and what they work on is theirs without the lock.
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H
@@ -14,6 +15,22 @@
 #include "store/slots.h"
 #include "store/store.h"
 
+enum reserve_state {
+	RESERVE_IDLE,
+	RESERVE_BUSY, /* a thread takes extents, and grows files without the lock */
+};
+
+/* What a commit does at the moment; each phase begins when the one before has succeeded. */
+enum commit_phase {
+	COMMIT_IDLE,
+	COMMIT_ENCODE,
+	COMMIT_SYNC_DATA,
+	COMMIT_WRITE_MANIFEST,
+	COMMIT_SYNC_MANIFEST,
+	COMMIT_WRITE_LABEL, /* and make it durable */
+	COMMIT_REVOKE,	    /* a phase from COMMIT_WRITE_MANIFEST on has failed */
+};
+
 struct store {
 	struct nvs_log log;
 	unsigned nmembers;
@@ -23,13 +40,18 @@ struct store {
 	bool keep, direct;
 	struct nvs_file *file;
 
-	pthread_mutex_t space_lock;
+	pthread_mutex_t lock;
+	pthread_cond_t idle; /* reserving or committing has ended */
+	enum reserve_state reserving;
+	enum commit_phase committing;
 	struct extents *extents; /* in units */
 	uint64_t live;		 /* reserved extents, including those of length 0 */
-	uint64_t share;		 /* bytes of data space in each member */
-	uint64_t entries_max;	 /* entries for which the drive has manifest space */
 
-	pthread_mutex_t commit_lock;
+	/* Of the thread that reserves: */
+	uint64_t share;	      /* bytes of data space in each member */
+	uint64_t entries_max; /* entries for which the drive has manifest space */
+
+	/* Of the thread that commits: */
 	struct slots slots;
 	struct manifest found;		 /* as read on open */
 	struct manifest_header manifest; /* the current one */

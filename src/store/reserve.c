@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Extents for tensors, and their space on the drives. Reserving is all or nothing: after an error
- * extents and files are unchanged.
+ * extents and files are unchanged. The files grow without the lock, while extents may be released.
  */
 #include <assert.h>
 #include <errno.h>
@@ -112,18 +112,24 @@ static int grow_members(struct store *store, uint64_t share, struct nvs_error *e
 	return 0;
 }
 
+/* Under the lock, which it releases while the files grow. */
 static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error)
 {
 	uint64_t row = row_bytes(store);
 	char more[32];
 
+	assert(store->reserving == RESERVE_BUSY);
+	assert(size_bytes(store) == store->share * store->nmembers);
 	if (nbytes > INT64_MAX - size_bytes(store) - row)
 		return error_set(error, -ENOSPC, "no drive has room for another %s",
 				 size_text(nbytes, more));
 	nbytes = (nbytes + row - 1) / row * row;
 
+	pthread_mutex_unlock(&store->lock);
+
 	int rc = grow_members(store, store->share + nbytes / store->nmembers, error);
 
+	pthread_mutex_lock(&store->lock);
 	if (rc)
 		return rc;
 	store->share += nbytes / store->nmembers;
@@ -234,6 +240,7 @@ static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, 
 	return rc;
 }
 
+/* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
 	/* Each tensor of a kept store has two extents. */
@@ -242,8 +249,11 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 	if (!store->keep || entries <= store->entries_max)
 		return 0;
 
+	pthread_mutex_unlock(&store->lock);
+
 	int rc = slots_reserve(&store->slots, entries, error);
 
+	pthread_mutex_lock(&store->lock);
 	if (!rc)
 		store->entries_max = entries;
 	return rc;
@@ -280,25 +290,30 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 {
 	int rc;
 
-	pthread_mutex_lock(&store->space_lock);
+	pthread_mutex_lock(&store->lock);
+	while (store->reserving != RESERVE_IDLE)
+		pthread_cond_wait(&store->idle, &store->lock);
+	store->reserving = RESERVE_BUSY;
 	rc = reserve(store, nbytes, n, offsets, error);
-	pthread_mutex_unlock(&store->space_lock);
+	store->reserving = RESERVE_IDLE;
+	pthread_cond_broadcast(&store->idle);
+	pthread_mutex_unlock(&store->lock);
 	return rc;
 }
 
 void store_release(struct store *store, uint64_t offset, uint64_t nbytes)
 {
 	assert(offset % store->unit == 0);
-	pthread_mutex_lock(&store->space_lock);
+	pthread_mutex_lock(&store->lock);
 	assert(store->live > 0);
 	give_back(store, offset, nbytes);
 	store->live--;
-	pthread_mutex_unlock(&store->space_lock);
+	pthread_mutex_unlock(&store->lock);
 }
 
 uint64_t store_bytes(const struct store *store)
 {
-	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&store->space_lock;
+	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&store->lock;
 	uint64_t nbytes;
 
 	pthread_mutex_lock(lock);

@@ -206,16 +206,24 @@ int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_erro
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, struct nvs_error *error)
 {
 	const struct slot *slot = &slots->slot[not_current(slots)];
-	int rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
 
-	return rc ? rc : disk_sync(slot->fd, slot->path, error);
+	return disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
+}
+
+int slots_sync(struct slots *slots, struct nvs_error *error)
+{
+	const struct slot *slot = &slots->slot[not_current(slots)];
+
+	return disk_sync(slot->fd, slot->path, error);
 }
 
 int slots_revoke(struct slots *slots, struct nvs_error *error)
 {
 	static const uint8_t none[MANIFEST_HEADER_BYTES];
 
-	return slots_write(slots, none, sizeof(none), error);
+	int rc = slots_write(slots, none, sizeof(none), error);
+
+	return rc ? rc : slots_sync(slots, error);
 }
 
 void slots_turn(struct slots *slots)

@@ -36,12 +36,13 @@ int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t un
 /* -ENOSPC if a manifest of `nbytes` does not fit. */
 int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error);
 /*
- * Writes the slot that is not current and makes it durable; slots_turn then makes it current. The
- * new manifest is valid for a reader of the slots, possibly after an error too. slots_revoke
- * invalidates it durably.
+ * slots_write writes the slot that is not current, slots_sync makes it durable, and slots_turn
+ * makes it current. From slots_write on, even a failed one, a reader of the slots may find the new
+ * manifest. slots_revoke invalidates it durably.
  */
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes,
 		struct nvs_error *error);
+int slots_sync(struct slots *slots, struct nvs_error *error);
 int slots_revoke(struct slots *slots, struct nvs_error *error);
 void slots_turn(struct slots *slots);
 /* Reserves space on the drive for a manifest of `count` entries, whatever their names. */

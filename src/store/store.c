@@ -135,8 +135,8 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	store->keep = options->keep && options->npaths;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		store->slots.slot[i].fd = -1;
-	pthread_mutex_init(&store->space_lock, NULL);
-	pthread_mutex_init(&store->commit_lock, NULL);
+	pthread_mutex_init(&store->lock, NULL);
+	pthread_cond_init(&store->idle, NULL);
 	rc = open_parts(store, aio, options, error);
 	if (rc) {
 		store_close(store);
@@ -150,6 +150,8 @@ void store_close(struct store *store)
 {
 	if (!store)
 		return;
+	assert(store->reserving == RESERVE_IDLE);
+	assert(store->committing == COMMIT_IDLE);
 	/* While the locks are held, so that the next owner finds nothing half removed. */
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_dispose(&store->members[i], &store->log);
@@ -162,8 +164,8 @@ void store_close(struct store *store)
 		member_close(&store->members[i]);
 	extents_close(store->extents);
 	manifest_free(&store->found);
-	pthread_mutex_destroy(&store->space_lock);
-	pthread_mutex_destroy(&store->commit_lock);
+	pthread_mutex_destroy(&store->lock);
+	pthread_cond_destroy(&store->idle);
 	free(store);
 }
 

@@ -3,6 +3,10 @@
  * The store: one flat range of bytes over one preallocated file or raw block device per path,
  * striped if there are several; its extents; its lock; and the manifest of a kept one. It moves no
  * tensor data: transfers go to store_file().
+ *
+ * Threads: store_open and store_close run alone. Of the others, any may run at once with any, and
+ * with transfers. store_reserve and store_commit sleep while files grow or the drive works; a
+ * second call of the same function waits for the first, and no other function waits for either.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -67,9 +71,14 @@ const struct store_entry *store_entries(const struct store *store, size_t *n);
 /*
  * Makes all completed writes durable, then replaces the manifest by these entries. After a crash
  * either the old or the new manifest is found. Without `keep` it does nothing; entries equal to the
- * last commit's are not written again. No data may be written meanwhile. On an error the old
- * manifest stays valid. If that is no longer certain (the data could not be made durable, or a
- * manifest was neither written nor revoked), every later commit returns -EIO.
+ * last commit's are not written again. On an error the old manifest stays valid. If that is no
+ * longer certain (the data could not be made durable, or a manifest was neither written nor
+ * revoked), every later commit returns -EIO.
+ *
+ * Until it returns, the extents at `offset` that these entries or those of the last commit name as
+ * written must not be written or released: a crash may leave either manifest. `entries` and names
+ * belong to the caller and must not change meanwhile. Transfers to all other extents may be in
+ * flight.
  */
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 struct nvs_error *error);
