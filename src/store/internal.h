@@ -11,7 +11,7 @@
 
 #include "base/extents.h"
 #include "store/manifest.h"
-#include "store/members.h"
+#include "store/member/member.h"
 #include "store/slots.h"
 #include "store/store.h"
 

@@ -7,7 +7,7 @@
 #define STORE_SLOTS_H
 
 #include "store/manifest.h"
-#include "store/members.h"
+#include "store/member/member.h"
 
 struct slot {
 	int fd;

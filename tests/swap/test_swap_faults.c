@@ -10,7 +10,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "store/members.h"
+#include "store/member/member.h"
 
 #define PART (64 * KIB)
 

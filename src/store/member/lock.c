@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "store/members.h"
+#include "store/member/member.h"
 
 /*
  * The kernel closes a killed process's files only after it has torn down its rings, asynchronously.

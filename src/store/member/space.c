@@ -14,7 +14,7 @@
 #include "aio/aio.h"
 #include "base/error.h"
 #include "store/disk.h"
-#include "store/members.h"
+#include "store/member/member.h"
 
 #define BUFFERED_UNIT 4096u
 

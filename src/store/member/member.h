@@ -3,8 +3,8 @@
  * The members of a store, one file or block device per path: opened or created, locked, and checked
  * before any of them is changed.
  */
-#ifndef STORE_MEMBERS_H
-#define STORE_MEMBERS_H
+#ifndef STORE_MEMBER_MEMBER_H
+#define STORE_MEMBER_MEMBER_H
 
 #include <sys/types.h>
 

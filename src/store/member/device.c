@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A member that is a raw block device. One that holds anything but zeros or a label is refused.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "store/disk.h"
+#include "store/member/internal.h"
+
+/* The rest of the bytes behind the label that must be free on a raw device. */
+static int check_wiped(struct member *member, struct nvs_error *error)
+{
+	uint8_t *bytes = malloc(LABEL_AREA_BYTES);
+	int rc;
+
+	if (!bytes)
+		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
+	rc = disk_read(member->fd, member->path, bytes, LABEL_AREA_BYTES, 0, error);
+	if (!rc && (bytes[0] || memcmp(bytes, bytes + 1, LABEL_AREA_BYTES - 1) != 0))
+		rc = error_set(error, -EMEDIUMTYPE,
+			       "%s holds something that is not nvswap's (its first 1 MiB is not "
+			       "empty): if nothing on it is needed, wipe it first: wipefs -a %s && "
+			       "dd if=/dev/zero of=%s bs=1M count=1",
+			       member->path, member->path, member->path);
+	free(bytes);
+	return rc;
+}
+
+static int measure_device(struct member *member, unsigned index, struct nvs_error *error)
+{
+	uint64_t nbytes;
+	char have[32], need[32];
+
+	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
+		return member_cannot(error, "learn the size of", member->path, -errno);
+	member->base = LABEL_AREA_BYTES;
+	if (index == 0)
+		member->base += MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES;
+	if (nbytes < member->base + UNIT_MAX)
+		return error_set(error, -ENOSPC, "%s has %s, and a store needs more than %s of it",
+				 member->path, size_text(nbytes, have),
+				 size_text(member->base, need));
+	member->capacity = nbytes - member->base;
+	return 0;
+}
+
+int member_open_device(struct member *members, unsigned index, const char *path,
+		       const struct stat *st, struct nvs_error *error)
+{
+	struct member *member = &members[index];
+	uint64_t since = clock_ns();
+	struct stat opened;
+	int rc;
+
+	member->kind = MEMBER_RAW;
+	member->dev = st->st_rdev;
+	rc = member_compose(&member->path, error, "%s", path);
+	if (!rc)
+		rc = member_named_twice(members, index, error);
+	if (rc)
+		return rc;
+	do
+		member->fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC | O_NOCTTY);
+	while (member->fd < 0 && errno == EBUSY && member_owner_may_end(since));
+	if (member->fd < 0 && errno == EBUSY)
+		return error_set(error, -EBUSY,
+				 "%s is in use: mounted, part of RAID, LVM or swap, or opened by "
+				 "another nvswap; unmount it, or give another device",
+				 path);
+	if (member->fd < 0)
+		return member_cannot(error, "open", path, -errno);
+	if (fstat(member->fd, &opened))
+		return member_cannot(error, "look at", path, -errno);
+	if (!S_ISBLK(opened.st_mode) || opened.st_rdev != member->dev)
+		return error_set(error, -EBUSY, "%s became something else while it was opened",
+				 path);
+	rc = member_lock(member, error);
+	if (!rc)
+		rc = measure_device(member, index, error);
+	if (!rc)
+		rc = member_read_label(member, error);
+	return rc || !member->blank ? rc : check_wiped(member, error);
+}
+
+void member_clear_device(struct member *member, const struct nvs_log *log)
+{
+	static const uint8_t zeros[LABEL_BYTES];
+	struct nvs_error error;
+
+	if (disk_write(member->fd, member->path, zeros, sizeof(zeros), 0, &error) ||
+	    disk_sync(member->fd, member->path, &error))
+		log_say(log, NVS_LOG_WARNING, "the label stays on the device: %s", error.text);
+}

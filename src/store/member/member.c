@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens, removes and closes a member of any kind. It never writes data.
+ */
+#include "store/member/member.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "store/member/internal.h"
+
+void member_close_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error)
+{
+	const struct member *member = &members[index];
+
+	for (unsigned i = 0; i < index; i++)
+		if (members[i].kind == member->kind && members[i].dev == member->dev &&
+		    members[i].ino == member->ino)
+			return error_set(
+				error, -EINVAL,
+				"%s and %s are the same: nvme_path must name every drive once",
+				members[i].path, member->path);
+	return 0;
+}
+
+static void start(struct member *member)
+{
+	*member = (struct member){
+		.parent_fd = -1, .nvswap_fd = -1, .directory_fd = -1, .fd = -1, .direct_fd = -1};
+}
+
+int member_open(struct member *members, unsigned index, const char *path, const char *name,
+		const struct nvs_log *log, struct nvs_error *error)
+{
+	struct stat st;
+
+	start(&members[index]);
+	if (!stat(path, &st) && S_ISBLK(st.st_mode))
+		return member_open_device(members, index, path, &st, error);
+	return member_open_in_directory(members, index, path, name, log, error);
+}
+
+int member_open_memory(struct member *member, struct nvs_error *error)
+{
+	start(member);
+	member->kind = MEMBER_MEMORY;
+	member->blank = true;
+	member->capacity = UINT64_MAX;
+	member->path = strdup("host memory");
+	if (!member->path)
+		return error_set(error, -ENOMEM, "out of memory while opening a store");
+	member->fd = memfd_create("nvswap", MFD_CLOEXEC);
+	return member->fd >= 0 ? 0 : member_cannot(error, "make a file in", member->path, -errno);
+}
+
+void member_dispose(struct member *member, const struct nvs_log *log)
+{
+	if (member->disposable && member->kind == MEMBER_FILE)
+		member_unlink_files(member, log);
+	if (member->disposable && member->kind == MEMBER_RAW)
+		member_clear_device(member, log);
+	/* A failed open may have created only these. */
+	if (member->kind == MEMBER_FILE && (member->disposable || member->made))
+		member_remove_directories(member);
+}
+
+void member_close(struct member *member)
+{
+	if (!member->lent) {
+		member_close_fd(&member->fd);
+		member_close_fd(&member->direct_fd);
+	}
+	member_close_fd(&member->directory_fd);
+	member_close_fd(&member->nvswap_fd);
+	member_close_fd(&member->parent_fd);
+	free(member->path);
+	free(member->directory);
+}
