@@ -14,32 +14,6 @@
 
 /* ---- Checks ---- */
 
-int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	if (!optimizer->unfinished)
-		return 0;
-	return error_set(error, -EBUSY,
-			 "step %" PRIu64 " has failed and is not finished: call "
-			 "nvs_optimizer_step again to finish it",
-			 optimizer->step + 1);
-}
-
-int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
-		uint64_t numel, struct nvs_error *error)
-{
-	const struct group *which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
-
-	if (group >= optimizer->ngroups)
-		return error_set(error, -EINVAL, "there is no group %zu: the optimizer has %zu",
-				 group, optimizer->ngroups);
-	if (offset > which->numel || numel > which->numel - offset)
-		return error_about(error, -EINVAL, which->name, 0, 0,
-				   "%" PRIu64 " elements from %" PRIu64
-				   " on go beyond the end of group %s, which has %" PRIu64,
-				   numel, offset, which->name, which->numel);
-	return 0;
-}
-
 static int check_gradients(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
 			   uint64_t numel, enum nvs_dtype dtype, const void *data,
 			   struct nvs_error *error)

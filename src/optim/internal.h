@@ -114,6 +114,17 @@ struct segment {
 	uint64_t numel;
 };
 
+/* ---- checks.c ---- */
+/* -ENOTSUP unless the configured optimizer is one of the kernels', or the caller's function. */
+int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* Includes values that the parser refuses but a caller may set. */
+int check_values(const struct nvs_config *config, struct nvs_error *error);
+/* -EBUSY while a step is unfinished. */
+int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* -EINVAL unless the elements lie in the group. */
+int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
+		uint64_t numel, struct nvs_error *error);
+
 /* ---- optimizer.c ---- */
 /* Registers the tensors of added gradients; called by the first addition. */
 int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
@@ -185,9 +196,6 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 /* Discards the tile's gradients and releases their memory. The caller is its only user. */
 void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients);
 void gradients_clear(struct nvs_optimizer *optimizer);
-int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error);
-int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
-		uint64_t numel, struct nvs_error *error);
 
 /* ---- keep.c ---- */
 /* Reads the header of a kept store. *tile_numel: the length of its tiles; 0: the store is new. */

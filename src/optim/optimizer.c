@@ -15,26 +15,7 @@
 #include "optim/internal.h"
 #include "swap/swap.h"
 
-/* ---- Checks ---- */
-
-static int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	const char *type = optimizer->config.adam.type;
-
-	if (optimizer->update)
-		return 0;
-	if (optimizer->config.adam.amsgrad)
-		return error_about(error, -ENOTSUP, "optimizer.params.amsgrad", 0, 0,
-				   "optimizer.params.amsgrad is true, but nvswap's Adam keeps no "
-				   "maximum of exp_avg_sq: set it to false, or provide an update "
-				   "function");
-	if (!*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
-		return 0;
-	return error_about(error, -ENOTSUP, "optimizer.type", 0, 0,
-			   "optimizer.type is %s, but nvswap has only Adam and AdamW: set one of "
-			   "them, or provide an update function",
-			   type);
-}
+/* ---- The engine ---- */
 
 static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel, int code,
 		     struct nvs_error *error)
@@ -52,55 +33,6 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 			   config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count,
 			   config->sub_group_size, tile_numel, (need + step - 1) / step);
 }
-
-/* Gradients are divided by the scale in fp32. */
-static bool is_scale(double scale)
-{
-	return scale >= 0x1p-24 && scale <= 0x1p127;
-}
-
-static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *error)
-{
-	if (!config->enabled)
-		return 0;
-	if (config->loss_scale != 0 && !is_scale(config->loss_scale))
-		return error_about(error, -EINVAL, "fp16.loss_scale", 0, 0,
-				   "fp16.loss_scale is %g: allowed are 0 (dynamic) and 2^-24 to "
-				   "2^127",
-				   config->loss_scale);
-	if (!is_scale(config->min_loss_scale) && config->min_loss_scale != 0)
-		return error_about(error, -EINVAL, "fp16.min_loss_scale", 0, 0,
-				   "fp16.min_loss_scale is %g: allowed are 0 and 2^-24 to 2^127",
-				   config->min_loss_scale);
-	if (!config->loss_scale_window || !config->hysteresis || config->initial_scale_power > 127)
-		return error_about(error, -EINVAL, "fp16", 0, 0,
-				   "fp16.loss_scale_window and fp16.hysteresis must be at least 1, "
-				   "fp16.initial_scale_power at most 127");
-	return 0;
-}
-
-/* Includes values that the parser refuses but a caller may set. */
-static int check_values(const struct nvs_config *config, struct nvs_error *error)
-{
-	enum nvs_dtype dtype = config->grad_accum_dtype;
-
-	if (dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
-		return error_about(error, -EINVAL, "data_types.grad_accum_dtype", 0, 0,
-				   "gradients are accumulated in F32, BF16 or F16, not %s",
-				   nvs_dtype_name(dtype));
-	if (!(config->offload[NVS_OFFLOAD_OPTIMIZER].ratio >= 0 &&
-	      config->offload[NVS_OFFLOAD_OPTIMIZER].ratio <= 1))
-		return error_about(error, -EINVAL, "offload_optimizer.ratio", 0, 0,
-				   "offload_optimizer.ratio is %g: allowed are 0 to 1",
-				   config->offload[NVS_OFFLOAD_OPTIMIZER].ratio);
-	if (!(config->gradient_clipping >= 0))
-		return error_about(error, -EINVAL, "gradient_clipping", 0, 0,
-				   "gradient_clipping is %g: allowed are 0 (none) and above",
-				   config->gradient_clipping);
-	return check_fp16(&config->fp16, error);
-}
-
-/* ---- The engine ---- */
 
 /* The pool is no larger than all state and gradients. */
 static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config *config)

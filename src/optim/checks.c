@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks of what callers pass: the configuration on open, ranges of groups, and whether an
+ * unfinished step forbids a call. None changes anything.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "optim/internal.h"
+
+/* ---- The configuration ---- */
+
+int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	const char *type = optimizer->config.adam.type;
+
+	if (optimizer->update)
+		return 0;
+	if (optimizer->config.adam.amsgrad)
+		return error_about(error, -ENOTSUP, "optimizer.params.amsgrad", 0, 0,
+				   "optimizer.params.amsgrad is true, but nvswap's Adam keeps no "
+				   "maximum of exp_avg_sq: set it to false, or provide an update "
+				   "function");
+	if (!*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
+		return 0;
+	return error_about(error, -ENOTSUP, "optimizer.type", 0, 0,
+			   "optimizer.type is %s, but nvswap has only Adam and AdamW: set one of "
+			   "them, or provide an update function",
+			   type);
+}
+
+/* Gradients are divided by the scale in fp32. */
+static bool is_scale(double scale)
+{
+	return scale >= 0x1p-24 && scale <= 0x1p127;
+}
+
+static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *error)
+{
+	if (!config->enabled)
+		return 0;
+	if (config->loss_scale != 0 && !is_scale(config->loss_scale))
+		return error_about(error, -EINVAL, "fp16.loss_scale", 0, 0,
+				   "fp16.loss_scale is %g: allowed are 0 (dynamic) and 2^-24 to "
+				   "2^127",
+				   config->loss_scale);
+	if (!is_scale(config->min_loss_scale) && config->min_loss_scale != 0)
+		return error_about(error, -EINVAL, "fp16.min_loss_scale", 0, 0,
+				   "fp16.min_loss_scale is %g: allowed are 0 and 2^-24 to 2^127",
+				   config->min_loss_scale);
+	if (!config->loss_scale_window || !config->hysteresis || config->initial_scale_power > 127)
+		return error_about(error, -EINVAL, "fp16", 0, 0,
+				   "fp16.loss_scale_window and fp16.hysteresis must be at least 1, "
+				   "fp16.initial_scale_power at most 127");
+	return 0;
+}
+
+int check_values(const struct nvs_config *config, struct nvs_error *error)
+{
+	enum nvs_dtype dtype = config->grad_accum_dtype;
+
+	if (dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
+		return error_about(error, -EINVAL, "data_types.grad_accum_dtype", 0, 0,
+				   "gradients are accumulated in F32, BF16 or F16, not %s",
+				   nvs_dtype_name(dtype));
+	if (!(config->offload[NVS_OFFLOAD_OPTIMIZER].ratio >= 0 &&
+	      config->offload[NVS_OFFLOAD_OPTIMIZER].ratio <= 1))
+		return error_about(error, -EINVAL, "offload_optimizer.ratio", 0, 0,
+				   "offload_optimizer.ratio is %g: allowed are 0 to 1",
+				   config->offload[NVS_OFFLOAD_OPTIMIZER].ratio);
+	if (!(config->gradient_clipping >= 0))
+		return error_about(error, -EINVAL, "gradient_clipping", 0, 0,
+				   "gradient_clipping is %g: allowed are 0 (none) and above",
+				   config->gradient_clipping);
+	return check_fp16(&config->fp16, error);
+}
+
+/* ---- Calls ---- */
+
+int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	if (!optimizer->unfinished)
+		return 0;
+	return error_set(error, -EBUSY,
+			 "step %" PRIu64 " has failed and is not finished: call "
+			 "nvs_optimizer_step again to finish it",
+			 optimizer->step + 1);
+}
+
+int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
+		uint64_t numel, struct nvs_error *error)
+{
+	const struct group *which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
+
+	if (group >= optimizer->ngroups)
+		return error_set(error, -EINVAL, "there is no group %zu: the optimizer has %zu",
+				 group, optimizer->ngroups);
+	if (offset > which->numel || numel > which->numel - offset)
+		return error_about(error, -EINVAL, which->name, 0, 0,
+				   "%" PRIu64 " elements from %" PRIu64
+				   " on go beyond the end of group %s, which has %" PRIu64,
+				   numel, offset, which->name, which->numel);
+	return 0;
+}
