@@ -21,6 +21,7 @@ extern "C" {
  * tile, all three concurrently. The caller owns weights and gradients; a caller that accumulates
  * gradients, or has no room for them, adds them piece by piece instead.
  * Calls on one optimizer are serialized: a second thread's call waits for the first.
+ * An argument that is NULL where that is not allowed is -EINVAL.
  */
 
 struct nvs_optimizer;
@@ -60,6 +61,9 @@ struct nvs_optimizer_options {
  * nvs_optimizer_get_weights fills them. `options` may be NULL.
  * Errors: those of nvs_engine_open and nvs_tensor_register, and
  * -E2BIG      a group has more than sub_group_size elements
+ * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
+ *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
+ *             no groups or more than 2^56 elements
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
  *             optimizer.params.amsgrad is true
  * -ESTALE     the kept store has other groups, another ratio or grad_accum_dtype, or its tiles do
@@ -93,11 +97,10 @@ NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
  * nvs_optimizer_add_gradients: numel elements from the group's element `offset` on. They are summed
  * with those added since the last step, in data_types.grad_accum_dtype, and kept in the pool, and
  * in the store if the pool has no room. Elements that are never added are zero. *added (may be
- * NULL) is the number of elements that were added, also on an error.
- * Errors:
- * -EBUSY   the group has gradients of the other kind, or a step has failed and is not finished
- * -EINVAL  no such group or dtype, or elements beyond the group's end
- * errors of nvs_tensor_pin and nvs_tensor_swap_in; the first addition also -ENOSPC and others of
+ * NULL) is the number of elements that were added, also on an error. Adding 0 elements does
+ * nothing. Errors: -EBUSY   the group has gradients of the other kind, or a step has failed and is
+ * not finished -EINVAL  no such group or dtype, or elements beyond the group's end errors of
+ * nvs_tensor_pin and nvs_tensor_swap_in; the first addition also -ENOSPC and others of
  * nvs_tensor_register
  */
 NVS_API int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
@@ -112,7 +115,7 @@ NVS_API int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struc
 
 /* Sums over the gradients of one rank; the caller adds them up over all ranks. */
 struct nvs_gradient_sums {
-	double sum_squares; /* of the scaled gradients; inf or nan if one of them is */
+	double sum_squares; /* of the scaled gradients, 0 or more; inf or nan if one of them is */
 };
 /* Computes the sums in one pass over this optimizer's gradients. The result does not depend on
  * tiles, threads or kernels. Errors: -EBUSY, a step has failed and is not finished. */
@@ -120,7 +123,7 @@ NVS_API int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer,
 					struct nvs_gradient_sums *sums, struct nvs_error *error);
 
 struct nvs_step_options {
-	double lr; /* the learning rate; below 0: the configured one */
+	double lr; /* the learning rate, finite; below 0: the configured one */
 	/* the sums over all ranks; NULL: this optimizer has all gradients */
 	const struct nvs_gradient_sums *sums;
 	bool norm; /* compute the norm for the result even if clipping does not need it */
@@ -146,7 +149,12 @@ struct nvs_step_result {
  * and the norm exceeds it, they are multiplied by gradient_clipping / (norm + 1e-6), as in
  * DeepSpeed. With fp16, a gradient that is inf or nan skips the step, and the loss scale follows
  * DeepSpeed's rules. `options` and `result` may be NULL.
+ * Without gradients the call returns 0 and changes nothing, the step count included: as in PyTorch,
+ * a parameter without gradients is not stepped. If `sums` are given, the loss scale follows them,
+ * so that it stays the same on all ranks.
  * Errors:
+ * -EINVAL  lr is not finite in fp32; sum_squares is negative, or not finite without fp16; nothing
+ *          was changed
  * -ERANGE  the step was skipped and the loss scale is at its minimum
  * -EIO and other errors of the drive, -ETIMEDOUT, -EBADMSG: the step is not finished, and nothing
  *          that was computed is lost. Call it again to finish it, with the first call's lr and
@@ -156,7 +164,7 @@ struct nvs_step_result {
 NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
 			       const struct nvs_step_options *options,
 			       struct nvs_step_result *result, struct nvs_error *error);
-/* The factor to multiply the next step's loss by; 1 without fp16. */
+/* The factor to multiply the next step's loss by; 1 without fp16; 0 if `optimizer` is NULL. */
 NVS_API double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer);
 
 enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };

@@ -4,7 +4,9 @@
  * unfinished step forbids a call. None changes anything.
  */
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <strings.h>
 
 #include "base/error.h"
@@ -57,9 +59,32 @@ static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *er
 	return 0;
 }
 
+static int check_adam(const struct nvs_optimizer_config *adam, struct nvs_error *error)
+{
+	/* Infinity also stands for numbers that are infinite in fp32. */
+	const struct {
+		const char *key;
+		double value, below;
+	} numbers[] = {
+		{"optimizer.params.lr", adam->lr, FLT_MAX},
+		{"optimizer.params.betas", adam->beta1, 1},
+		{"optimizer.params.betas", adam->beta2, 1},
+		{"optimizer.params.eps", adam->eps, FLT_MAX},
+		{"optimizer.params.weight_decay", adam->weight_decay, FLT_MAX},
+	};
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
+			return error_about(error, -EINVAL, numbers[i].key, 0, 0,
+					   "%s is %g: allowed are 0 and above, below %g",
+					   numbers[i].key, numbers[i].value, numbers[i].below);
+	return 0;
+}
+
 int check_values(const struct nvs_config *config, struct nvs_error *error)
 {
 	enum nvs_dtype dtype = config->grad_accum_dtype;
+	int rc;
 
 	if (dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
 		return error_about(error, -EINVAL, "data_types.grad_accum_dtype", 0, 0,
@@ -74,10 +99,38 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 		return error_about(error, -EINVAL, "gradient_clipping", 0, 0,
 				   "gradient_clipping is %g: allowed are 0 (none) and above",
 				   config->gradient_clipping);
-	return check_fp16(&config->fp16, error);
+	if (!config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count)
+		return error_about(error, -EINVAL, "offload_optimizer.buffer_count", 0, 0,
+				   "offload_optimizer.buffer_count is 0: a pool needs at least one "
+				   "buffer");
+	rc = check_adam(&config->adam, error);
+	return rc ? rc : check_fp16(&config->fp16, error);
 }
 
 /* ---- Calls ---- */
+
+int check_given(const void *argument, const char *name, struct nvs_error *error)
+{
+	return argument ? 0 : error_set(error, -EINVAL, "%s is NULL", name);
+}
+
+int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+	       struct nvs_error *error)
+{
+	double sum = options->sums ? options->sums->sum_squares : 0;
+
+	if (!isfinite(options->lr) || options->lr > (double)FLT_MAX)
+		return error_about(error, -EINVAL, "lr", 0, 0,
+				   "lr is %g: a learning rate is finite in fp32", options->lr);
+	/* With fp16 a sum that is inf or nan is an overflow, which skips the step. */
+	if (sum < 0 || (!isfinite(sum) && !optimizer->config.fp16.enabled))
+		return error_about(error, -EINVAL, "sum_squares", 0, 0,
+				   "sum_squares is %g: a sum of squares is finite and not "
+				   "negative; inf and nan are allowed with fp16 only, where they "
+				   "skip the step",
+				   sum);
+	return 0;
+}
 
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {

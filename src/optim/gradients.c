@@ -43,9 +43,12 @@ static int other_kind(const struct group *group, struct nvs_error *error)
 int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 				 enum nvs_dtype dtype, const void *data, struct nvs_error *error)
 {
-	struct group *which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
-	int rc;
+	struct group *which;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (rc)
+		return rc;
+	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
 	pthread_mutex_lock(&optimizer->lock);
 	rc = check_gradients(optimizer, group, 0, 0, dtype, data, error);
 	if (!rc && !which->owed)
@@ -111,21 +114,24 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 				uint64_t numel, enum nvs_dtype dtype, const void *data,
 				uint64_t *added, struct nvs_error *error)
 {
-	struct group *which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
+	struct group *which;
 	uint64_t done = 0;
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (rc)
+		return rc;
+	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
 	pthread_mutex_lock(&optimizer->lock);
 	rc = check_gradients(optimizer, group, offset, numel, dtype, data, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc && which->lent)
 		rc = other_kind(which, error);
-	if (!rc)
+	if (!rc && numel)
 		rc = register_gradients(optimizer, error);
 	if (!rc) {
 		rc = add(optimizer, which->at + offset, numel, dtype, data, &done, error);
-		which->added |= done || !rc;
+		which->added |= done > 0;
 	}
 	pthread_mutex_unlock(&optimizer->lock);
 	if (added)
@@ -170,8 +176,10 @@ void gradients_clear(struct nvs_optimizer *optimizer)
 
 int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)
@@ -300,8 +308,12 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_gradient_sums *sums,
 				struct nvs_error *error)
 {
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = check_given(sums, "sums", error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)

@@ -119,6 +119,11 @@ struct segment {
 int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Includes values that the parser refuses but a caller may set. */
 int check_values(const struct nvs_config *config, struct nvs_error *error);
+/* -EINVAL if the argument of that name is NULL. */
+int check_given(const void *argument, const char *name, struct nvs_error *error);
+/* -EINVAL if the learning rate or the sums would make weights nan. */
+int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+	       struct nvs_error *error);
 /* -EBUSY while a step is unfinished. */
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* -EINVAL unless the elements lie in the group. */

@@ -351,8 +351,10 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = keep_commit(optimizer, error);
 	pthread_mutex_unlock(&optimizer->lock);

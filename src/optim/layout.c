@@ -14,6 +14,8 @@
 #include "base/error.h"
 #include "optim/internal.h"
 
+#define FLAT_MAX (UINT64_C(1) << 56) /* elements; their state's bytes can be counted */
+
 static uint64_t round_up(uint64_t value, uint64_t multiple)
 {
 	return (value + multiple - 1) / multiple * multiple;
@@ -33,6 +35,10 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 	if (!spec->numel)
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "group %s has no elements: leave it out", spec->name);
+	if (spec->numel > FLAT_MAX)
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "group %s has %" PRIu64 " elements: allowed are up to 2^56",
+				   spec->name, spec->numel);
 	if (spec->numel > optimizer->config.sub_group_size)
 		return error_about(error, -E2BIG, spec->name, 0, 0,
 				   "group %s has %" PRIu64
@@ -81,7 +87,7 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 	optimizer->groups = calloc(n, sizeof(*optimizer->groups));
 	if (!optimizer->groups)
 		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
-	for (size_t i = 0; i < n && !rc; i++) {
+	for (size_t i = 0; i < n && !rc && optimizer->flat <= FLAT_MAX; i++) {
 		struct group *group = &optimizer->groups[i];
 
 		rc = check_group(optimizer, &specs[i], error);
@@ -96,6 +102,8 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 		if (!group->name)
 			rc = error_set(error, -ENOMEM, "out of memory for %zu groups", n);
 	}
+	if (!rc && optimizer->flat > FLAT_MAX)
+		rc = error_set(error, -EINVAL, "the groups have more than 2^56 elements together");
 	return rc ? rc : check_names(optimizer, error);
 }
 

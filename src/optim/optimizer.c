@@ -255,9 +255,16 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
 			void *ops_arg, struct nvs_error *error)
 {
-	struct nvs_optimizer *optimizer = calloc(1, sizeof(*optimizer));
-	int rc;
+	struct nvs_optimizer *optimizer;
+	int rc = check_given(out, "optimizer", error);
 
+	if (!rc)
+		rc = check_given(config, "config", error);
+	if (!rc && n)
+		rc = check_given(groups, "groups", error);
+	if (rc)
+		return rc;
+	optimizer = calloc(1, sizeof(*optimizer));
 	if (!optimizer)
 		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
 	optimizer->config = *config;
@@ -310,5 +317,5 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
 {
-	return optimizer->engine;
+	return optimizer ? optimizer->engine : NULL;
 }

@@ -89,8 +89,10 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 {
 	/* A fresh tile's weights are what its state would be created from. */
 	static const struct pass_kind kind = {.wants = has_state, .slice = weights_slice};
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = pass_run(optimizer, &kind, NULL, NULL, error);
 	pthread_mutex_unlock(&optimizer->lock);
@@ -180,8 +182,12 @@ static int check_part(const struct nvs_optimizer *optimizer, size_t group,
 int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, float *data, struct nvs_error *error)
 {
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = check_given(data, "data", error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = check_part(optimizer, group, part, offset, numel, error);
 	if (!rc)
@@ -195,8 +201,12 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 		      uint64_t offset, uint64_t numel, const float *data, struct nvs_error *error)
 {
 	uint64_t failures;
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = check_given(data, "data", error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	failures = engine_write_failures(optimizer->engine, &(struct nvs_error){0});
 	rc = check_part(optimizer, group, part, offset, numel, error);

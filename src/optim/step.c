@@ -220,6 +220,30 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	return 0;
 }
 
+static bool has_any_gradients(const struct nvs_optimizer *optimizer)
+{
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		if (has_gradients(&optimizer->groups[i]))
+			return true;
+	return false;
+}
+
+/* A step without gradients. The loss scale follows the other ranks', whose loss it scales too. */
+static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		     struct nvs_step_result *result, struct nvs_error *error)
+{
+	const struct nvs_fp16_config *fp16 = &optimizer->config.fp16;
+	double sum = options->sums ? options->sums->sum_squares : 0;
+
+	if (fp16->enabled && !isfinite(sum))
+		return skip(optimizer, sum, result, error);
+	if (options->sums || options->norm)
+		result->norm = sqrt(sum) / optimizer->scaler.scale;
+	if (!options->sums)
+		return 0;
+	return scaler_update(&optimizer->scaler, fp16, false);
+}
+
 static int check_owed(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	for (size_t i = 0; i < optimizer->ngroups; i++)
@@ -264,6 +288,17 @@ static int end(struct nvs_optimizer *optimizer)
 	return scaler_update(&optimizer->scaler, &optimizer->config.fp16, false);
 }
 
+static int finish(struct nvs_optimizer *optimizer, struct nvs_step_result *result,
+		  struct pass_figures *figures, struct nvs_error *error)
+{
+	int rc;
+
+	result->norm = optimizer->step_norm;
+	result->clip = optimizer->step_clip;
+	rc = update_all(optimizer, figures, error);
+	return rc ? rc : end(optimizer);
+}
+
 /* ---- The call ---- */
 
 static void fill_io(struct nvs_step_io *io, const struct nvs_engine_stats *from,
@@ -295,17 +330,12 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	nvs_engine_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
 	if (!optimizer->unfinished)
-		rc = begin(optimizer, options, result, error);
-	if (!rc && !result->skipped)
-		rc = update_all(optimizer, &figures, error);
-	if (!rc && !result->skipped)
-		rc = end(optimizer);
+		rc = has_any_gradients(optimizer) ? begin(optimizer, options, result, error)
+						  : pass_over(optimizer, options, result, error);
+	if (!rc && optimizer->unfinished)
+		rc = finish(optimizer, result, &figures, error);
 	nvs_engine_get_stats(optimizer->engine, &to);
 	result->step = optimizer->step;
-	if (!result->skipped) {
-		result->norm = optimizer->step_norm;
-		result->clip = optimizer->step_clip;
-	}
 	result->tiles = figures.tiles;
 	figures.compute_ns += optimizer->sum_ns;
 	result->cpu_ns = figures.cpu_ns + optimizer->sum_cpu_ns;
@@ -322,13 +352,19 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 {
 	static const struct nvs_step_options otherwise = {.lr = -1};
 	struct nvs_step_result unseen;
-	int rc;
+	int rc = check_given(optimizer, "optimizer", error);
 
 	if (!result)
 		result = &unseen;
 	*result = (struct nvs_step_result){.norm = -1, .clip = 1};
+	if (!options)
+		options = &otherwise;
+	if (!rc)
+		rc = check_step(optimizer, options, error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&optimizer->lock);
-	rc = step(optimizer, options ? options : &otherwise, result, error);
+	rc = step(optimizer, options, result, error);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }
@@ -337,6 +373,8 @@ double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer)
 {
 	double scale;
 
+	if (!optimizer)
+		return 0;
 	pthread_mutex_lock(&optimizer->lock);
 	scale = optimizer->scaler.scale;
 	pthread_mutex_unlock(&optimizer->lock);

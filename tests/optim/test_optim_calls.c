@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the optimizer's functions refuse: NULL arguments and numbers that would spoil the weights.
+ * A refused call changes nothing. Also steps that have nothing to do.
+ */
+#include "optim/optim_fixture.h"
+
+#include <errno.h>
+#include <math.h>
+
+static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
+
+static void begin(struct optim *o)
+{
+	optim_init(o, pair, LENGTH(pair));
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	DONE(o, optim_open(o));
+}
+
+/* ---- NULL ---- */
+
+static void null_arguments_of_open_are_refused(void **state)
+{
+	struct nvs_optimizer *optimizer = NULL;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	REFUSED(&o, nvs_optimizer_open(NULL, &o.config, o.specs, o.n, NULL, &o.error), -EINVAL,
+		"NULL");
+	REFUSED(&o, nvs_optimizer_open(&optimizer, NULL, o.specs, o.n, NULL, &o.error), -EINVAL,
+		"NULL");
+	REFUSED(&o, nvs_optimizer_open(&optimizer, &o.config, NULL, o.n, NULL, &o.error), -EINVAL,
+		"NULL");
+	assert_int_equal(nvs_optimizer_open(NULL, NULL, NULL, 0, NULL, NULL), -EINVAL);
+	assert_null(optimizer);
+	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
+	optim_close(&o);
+}
+
+static void a_null_optimizer_is_refused(void **state)
+{
+	struct nvs_gradient_sums sums;
+	struct nvs_step_result result;
+	float data[4] = {0};
+
+	(void)state;
+	assert_null(nvs_optimizer_engine(NULL));
+	assert_true(nvs_optimizer_loss_scale(NULL) == 0);
+	assert_int_equal(nvs_optimizer_lend_gradients(NULL, 0, NVS_F32, data, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_add_gradients(NULL, 0, 0, 4, NVS_F32, data, NULL, NULL),
+			 -EINVAL);
+	assert_int_equal(nvs_optimizer_clear_gradients(NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_sum_gradients(NULL, &sums, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_step(NULL, NULL, &result, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_get(NULL, 0, NVS_MASTER, 0, 4, data, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_set(NULL, 0, NVS_MASTER, 0, 4, data, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_get_weights(NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_commit(NULL, NULL), -EINVAL);
+}
+
+static void null_data_is_refused(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, NULL, &o.error), -EINVAL,
+		"gradients");
+	REFUSED(&o,
+		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 4, NVS_F32, NULL, NULL, &o.error),
+		-EINVAL, "gradients");
+	REFUSED(&o, nvs_optimizer_sum_gradients(o.optimizer, NULL, &o.error), -EINVAL, "NULL");
+	REFUSED(&o, nvs_optimizer_get(o.optimizer, 0, NVS_MASTER, 0, 4, NULL, &o.error), -EINVAL,
+		"NULL");
+	REFUSED(&o, nvs_optimizer_set(o.optimizer, 0, NVS_MASTER, 0, 4, NULL, &o.error), -EINVAL,
+		"NULL");
+	optim_close(&o);
+}
+
+/* ---- Numbers ---- */
+
+static void refused_with(struct optim *o, double lr, const double *sum, const char *words)
+{
+	struct nvs_gradient_sums sums = {.sum_squares = sum ? *sum : 0};
+	const struct nvs_step_options options = {.lr = lr, .sums = sum ? &sums : NULL};
+
+	REFUSED(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error), -EINVAL,
+		words);
+}
+
+/* The step that follows is what it would have been without them. */
+static void step_options_that_would_spoil_weights_are_refused(void **state)
+{
+	static const double rates[] = {NAN, INFINITY, -INFINITY, 1e39};
+	static const double sums[] = {NAN, -NAN, INFINITY, -INFINITY, -1, -1e-300};
+	struct snapshot snapshot;
+	struct optim o, plain;
+
+	(void)state;
+	begin(&o);
+	begin(&plain);
+	optim_run(&plain, 1, 2);
+	snapshot_take(&plain, &snapshot);
+	optim_run(&o, 1, 1);
+	optim_lend(&o, 2, 1);
+	for (size_t i = 0; i < LENGTH(rates); i++)
+		refused_with(&o, rates[i], NULL, "lr");
+	for (size_t i = 0; i < LENGTH(sums); i++)
+		refused_with(&o, 1e-3, &sums[i], "sum_squares");
+	DONE(&o, optim_step(&o, 2));
+	IS_AS(&o, &snapshot);
+	snapshot_free(&snapshot);
+	optim_close(&plain);
+	optim_close(&o);
+}
+
+/* With fp16, a sum that is not finite is another rank's overflow; a negative one is a mistake. */
+static void with_fp16_a_negative_sum_is_refused(void **state)
+{
+	static const double sums[] = {-1, -INFINITY};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o.config.fp16.enabled = true;
+	DONE(&o, optim_open(&o));
+	optim_lend(&o, 1, 1);
+	for (size_t i = 0; i < LENGTH(sums); i++)
+		refused_with(&o, 1e-3, &sums[i], "sum_squares");
+	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 65536);
+	optim_close(&o);
+}
+
+static void refused_at_open(struct optim *o, const char *words)
+{
+	REFUSED(o, optim_open(o), -EINVAL, words);
+	optim_close(o);
+}
+
+static void parameters_of_adam_out_of_range_are_refused(void **state)
+{
+	static const double wrong[] = {NAN, INFINITY, -0.1};
+	static const char *const words[] = {"lr", "betas", "betas", "eps", "weight_decay"};
+	struct optim o;
+
+	(void)state;
+	for (size_t value = 0; value < LENGTH(wrong); value++)
+		for (size_t which = 0; which < LENGTH(words); which++) {
+			struct nvs_optimizer_config *adam = &o.config.adam;
+			double *const fields[] = {&adam->lr, &adam->beta1, &adam->beta2, &adam->eps,
+						  &adam->weight_decay};
+
+			optim_init(&o, pair, LENGTH(pair));
+			*fields[which] = wrong[value];
+			refused_at_open(&o, words[which]);
+		}
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.adam.beta1 = 1;
+	refused_at_open(&o, "betas");
+}
+
+/* A buffer count of 0, and groups of more elements than bytes can be counted for. */
+static void sizes_that_can_not_be_counted_are_refused(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 0;
+	refused_at_open(&o, "buffer_count");
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.sub_group_size = UINT64_MAX;
+	o.specs[0].numel = o.specs[1].numel = UINT64_C(1) << 63;
+	free(o.specs[0].weights);
+	free(o.specs[1].weights);
+	o.specs[0].weights = o.specs[1].weights = NULL;
+	refused_at_open(&o, "elements");
+}
+
+/* ---- Steps without gradients ---- */
+
+static void a_step_without_gradients_changes_nothing(void **state)
+{
+	struct snapshot snapshot;
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	optim_run(&o, 1, 2);
+	snapshot_take(&o, &snapshot);
+	for (unsigned i = 0; i < 3; i++) {
+		DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
+		assert_int_equal(o.result.step, 2);
+		assert_int_equal(o.result.tiles, 0);
+		assert_false(o.result.skipped);
+	}
+	assert_true(o.result.norm == -1);
+	o.result.norm = snapshot.norm;
+	IS_AS(&o, &snapshot);
+	optim_run(&o, 3, 3);
+	snapshot_free(&snapshot);
+	optim_close(&o);
+}
+
+static void adding_no_elements_is_no_gradient(void **state)
+{
+	float none = 1;
+	uint64_t added = 7;
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	DONE(&o,
+	     nvs_optimizer_add_gradients(o.optimizer, 0, 5, 0, NVS_F32, &none, &added, &o.error));
+	assert_int_equal(added, 0);
+	DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
+	assert_int_equal(o.result.step, 0);
+	/* The group has no gradients, so all of them may be lent. */
+	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 0, 0, NVS_F32, &none, NULL, &o.error));
+	optim_run(&o, 1, 1);
+	optim_close(&o);
+}
+
+/* All ranks scale the next loss alike, also one whose groups have no gradients. */
+static void the_loss_scale_follows_other_ranks_without_gradients(void **state)
+{
+	struct nvs_gradient_sums sums = {.sum_squares = INFINITY};
+	const struct nvs_step_options options = {.lr = 1e-3, .sums = &sums};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o.config.fp16.enabled = true;
+	o.config.fp16.hysteresis = 1;
+	o.config.fp16.loss_scale_window = 2;
+	DONE(&o, optim_open(&o));
+	DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
+	assert_true(o.result.skipped && o.result.step == 0);
+	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 32768);
+	sums.sum_squares = 4;
+	for (unsigned i = 0; i < 2; i++)
+		DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
+	assert_true(!o.result.skipped && o.result.step == 0);
+	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 65536);
+	optim_close(&o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(null_arguments_of_open_are_refused),
+		cmocka_unit_test(a_null_optimizer_is_refused),
+		cmocka_unit_test(null_data_is_refused),
+		cmocka_unit_test(step_options_that_would_spoil_weights_are_refused),
+		cmocka_unit_test(with_fp16_a_negative_sum_is_refused),
+		cmocka_unit_test(parameters_of_adam_out_of_range_are_refused),
+		cmocka_unit_test(sizes_that_can_not_be_counted_are_refused),
+		cmocka_unit_test(a_step_without_gradients_changes_nothing),
+		cmocka_unit_test(adding_no_elements_is_no_gradient),
+		cmocka_unit_test(the_loss_scale_follows_other_ranks_without_gradients),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
