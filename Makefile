@@ -45,11 +45,12 @@ TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(call below,tests,*.c))
 TEST_SCRIPTS := $(call below,tests,test_*.sh test_*.py)
 EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
+BENCH_SUPPORT := $(wildcard bench/support/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
 DOCS_SOURCES := $(wildcard scripts/*.c)
-HEADERS := $(wildcard include/*.h include/nvswap/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
+HEADERS := $(wildcard include/*.h include/nvswap/*.h bench/support/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
 C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(BENCH_SOURCES) \
-	$(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
+	$(BENCH_SUPPORT) $(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
 
 # The version is written in the public header alone.
 VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap/version.h)
@@ -160,7 +161,7 @@ $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(B
 	$(call say,LD)
 	$(Q)$(LINK) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
 
-$(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(LIB_OBJECTS)
+$(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
@@ -201,7 +202,8 @@ endef
 $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
 
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
-	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(FUZZ_PROGRAMS:%=%.o) $(DOCS_OBJECTS))
+	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) \
+	$(FUZZ_PROGRAMS:%=%.o) $(DOCS_OBJECTS))
 
 # ---- Run
 
@@ -220,7 +222,7 @@ check: setup ## build everything and run all tests
 	@$(MAKE) -j$(JOBS) --no-print-directory all test-programs
 	@$(MAKE) --no-print-directory test
 
-test-programs: $(TEST_PROGRAMS) $(BUILD)/bench/soak
+test-programs: $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
 
 # TESTS="pool aio" runs test_pool.* and test_aio.* only.
 TESTS ?=
@@ -312,7 +314,8 @@ cppcheck: ## cppcheck
 	@cppcheck --quiet -j$(JOBS) --cppcheck-build-dir=$(BUILD)/cppcheck --std=c11 \
 		--enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
 		--library=posix,gnu --suppress=missingIncludeSystem --suppress=readdirCalled -D_GNU_SOURCE -D__linux__ \
-		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(BENCH_SOURCES) $(EXAMPLES) $(DOCS_SOURCES)
+		-Iinclude -Isrc $(LIB_SOURCES) $(CLI_SOURCES) $(BENCH_SOURCES) $(BENCH_SUPPORT) $(EXAMPLES) \
+		$(DOCS_SOURCES)
 
 # ---- Install
 

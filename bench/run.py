@@ -8,8 +8,8 @@ size that were written before; nvswap bench --compare runs fio. Ratios are of fi
 round, and the medians over the rounds are printed, since the machine and the drive may drift between
 rounds. A missed goal is printed and does not make this program fail.
 
-The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), and a
-model's forward and backward pass (params).
+The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a model's
+forward and backward pass (params), and those of goals.py.
 """
 import argparse
 import importlib.util
@@ -19,21 +19,14 @@ import os
 import platform
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 
-MIB, GIB = 1 << 20, 1 << 30
-MODES = {  # nvswap's mode: what fio calls it
-    "swapout": "write",
-    "swapin": "read",
-    "swap": "rw",
-}
-FIO, RAW = "fio, fixed buffers", "raw loop"
-BIG, SMALL = "64 MiB", "64 KiB"
-TENSORS = {BIG: (16, "64M"), SMALL: (16384, "64k")}
-SWAP_BYTES = GIB
+from goals import PARTS as GOAL_PARTS
+from measure import (BIG, FIO, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_most, best_floor,
+                     compared, figures, floors, median, nvswap, of_floor, print_rows, print_speeds,
+                     ratio, raw, run, swap_work, write_json)
 
 ADAM_ELEMENTS = 16 << 20  # 448 MiB, more than caches hold
 
@@ -82,102 +75,7 @@ def options():
     return args
 
 
-# ---- The programs that are measured
-
-
-def run(command):
-    command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\nfailed with {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout[done.stdout.index("{"):])
-
-
-def figures(report):
-    """GB/s and milliseconds of processor time per GiB, from JSON of fio's shape."""
-    job = report["jobs"][0]
-    nbytes = sum(job[way]["io_bytes"] for way in ("read", "write"))
-    ms = max(job[way]["runtime"] for way in ("read", "write"))
-    cpu_ms = (job["usr_cpu"] + job["sys_cpu"]) / 100 * ms
-    return {"gb_s": nbytes / ms / 1e6, "cpu_ms_gib": cpu_ms / (nbytes / GIB)}
-
-
-def raw(args, rw, nbytes):
-    return figures(run([
-        f"{args.build}/bench/raw", "--file", f"{args.work}/floor", "--size", nbytes, "--rw", rw,
-        "--bs", args.bs, "--iodepth", args.iodepth, "--ramp", 1, "--seconds", args.seconds]))
-
-
-def nvswap(args, mode, *more):
-    return run([
-        f"{args.build}/nvswap", "bench", "--nvme-path", args.work, "--rw", mode, "--bs", args.bs,
-        "--iodepth", args.iodepth, "--output-format", "json", *more])
-
-
-def compared(args, mode, *more):
-    """nvswap's figures and fio's, of the same work in turn."""
-    row = nvswap(args, mode, "--compare", "--rounds", 1, "--ramp-time", 1, "--time-based",
-                 "--runtime", args.seconds, *more)["compare"][0]
-    return ({"gb_s": (row[who]["read"]["bw_bytes"] + row[who]["write"]["bw_bytes"]) / 1e9,
-             "cpu_ms_gib": row[who]["cpu_ms_per_gib"]} for who in ("nvswap", "fio"))
-
-
-def floors(args, part, rw, nbytes):
-    _, fio = compared(args, rw, "--size", nbytes)
-    return {(part, rw, FIO): fio, (part, rw, RAW): raw(args, rw, nbytes)}
-
-
-# ---- Results of the rounds: keys are (part, fio's mode, what); figures are by name
-
-
-def median(rounds, key, figure):
-    return statistics.median(result[key][figure] for result in rounds)
-
-
-def ratio(rounds, key, over, figure):
-    return statistics.median(result[key][figure] / result[over][figure] for result in rounds)
-
-
-def best_floor(result, part, rw):
-    return max(result[part, rw, floor]["gb_s"] for floor in (FIO, RAW))
-
-
-def at_least(text, bound, value):
-    return text + f", at least {bound}", value, value >= bound
-
-
-def at_most(text, bound, value):
-    return text + f", at most {bound}", value, value <= bound
-
-
-def print_rows(heads, rows):
-    print("\n| " + " | ".join(heads) + " |")
-    print("| --- |" + " ---: |" * (len(heads) - 1))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
-
-
-def print_speeds(rounds, part, rw, title, whats):
-    """The floors, and ratios to the better of the two."""
-    print_rows((title, "GB/s", "of the better floor", "CPU ms/GiB"), [
-        (what, f"{median(rounds, (part, rw, what), 'gb_s'):.2f}",
-         f"{of_floor(rounds, part, rw, what):.2f}",
-         f"{median(rounds, (part, rw, what), 'cpu_ms_gib'):.1f}")
-        for what in (FIO, RAW, *whats)])
-
-
-def of_floor(rounds, part, rw, what):
-    return statistics.median(
-        result[part, rw, what]["gb_s"] / best_floor(result, part, rw) for result in rounds)
-
-
 # ---- swap
-
-
-def swap_work(args, tensors, ioengine):
-    count, size = TENSORS[tensors]
-    return ["--tensors", count, "--tensor-size", size, "--pool", args.pool, "--ioengine", ioengine]
 
 
 def swap_round(args):
@@ -361,13 +259,6 @@ def params_config(args):
         "offload_param": {"device": "nvme", "nvme_path": args.work, "max_in_cpu": 0}}})
 
 
-def write_json(args, name, value):
-    path = f"{args.work}/{name}"
-    with open(path, "w", encoding="ascii") as file:
-        json.dump(value, file)
-    return path
-
-
 def params_run(args, compute_us):
     report = nvswap(
         args, "params", "--config", params_config(args), "--model", scaled_model(args), "--pool",
@@ -415,6 +306,7 @@ PARTS = {  # functions that measure a round, print and judge it; bytes needed on
     "adam": (adam_round, adam_print, adam_goals, 0),
     "step": (step_round, step_print, step_goals, 2 * STATE_BYTES),
     "params": (params_round, params_print, params_goals, 2 * PARAMS_BYTES),
+    **GOAL_PARTS,
 }
 
 
@@ -436,9 +328,9 @@ def peers():
     ) + ".")
 
 
-def print_goals(goals):
+def print_goals(judged):
     print("\n| goal | measured | |\n| --- | ---: | --- |")
-    for text, value, met in goals:
+    for text, value, met in judged:
         print(f"| {text} | {value:.2f} | {'met' if met else 'MISSED'} |")
 
 

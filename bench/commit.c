@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measures reads of 4 KiB, one at a time, from a file of the caller on the engine's aio: while
+ * nothing else happens, and while the engine commits a kept store. Quiet times and commits take
+ * turns. Prints JSON.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/measure.h"
+
+#define TENSORS	     4096
+#define TENSOR_BYTES (64 * 1024)
+#define READ_BYTES   4096
+#define FILE_BYTES   (64 * MIB)
+#define QUIET_NS     (NS_PER_S / 20)
+#define PAGE	     4096
+
+enum phase { PHASE_QUIET, PHASE_COMMIT, PHASE_BETWEEN, PHASE_END };
+
+struct commit {
+	struct nvs_engine *engine;
+	struct nvs_tensor **tensors;
+	struct nvs_file *file;
+	unsigned char *data; /* of one read */
+	_Atomic enum phase phase;
+	struct samples reads[2]; /* by enum phase: quiet and during commits */
+	uint64_t commits, commit_ns;
+};
+
+static void transfer(struct commit *commit, enum nvs_direction direction, uint64_t offset)
+{
+	struct nvs_aio *aio = nvs_engine_aio(commit->engine);
+	struct nvs_transfer transfer = {.file = commit->file,
+					.direction = direction,
+					.data = commit->data,
+					.nbytes = READ_BYTES,
+					.offset = offset};
+	struct nvs_transfer *transfers[] = {&transfer};
+
+	must(nvs_aio_submit(aio, transfers, 1, &bench_error), "nvs_aio_submit");
+	must(nvs_aio_wait(aio, transfers, 1, -1, &bench_error), "nvs_aio_wait");
+}
+
+static void open_file(struct commit *commit, const char *path)
+{
+	if (posix_memalign((void **)&commit->data, PAGE, READ_BYTES))
+		fail("no memory");
+	memset(commit->data, 1, READ_BYTES);
+	must(nvs_file_open(nvs_engine_aio(commit->engine), path,
+			   NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE, &commit->file,
+			   &bench_error),
+	     path);
+	for (uint64_t at = 0; at < FILE_BYTES; at += READ_BYTES)
+		transfer(commit, NVS_WRITE, at);
+	must(nvs_file_sync(commit->file, &bench_error), "nvs_file_sync");
+}
+
+/* A read counts for the phase in which it begins. */
+static void *read_on(void *arg)
+{
+	struct commit *commit = arg;
+	uint64_t random = 1;
+	enum phase phase;
+
+	while ((phase = atomic_load(&commit->phase)) != PHASE_END) {
+		uint64_t from = now_ns();
+
+		random = random * UINT64_C(6364136223846793005) + 1442695040888963407u;
+		transfer(commit, NVS_READ, (random >> 33) % (FILE_BYTES / READ_BYTES) * READ_BYTES);
+		if (phase == PHASE_QUIET || phase == PHASE_COMMIT)
+			samples_add(&commit->reads[phase], now_ns() - from);
+	}
+	return NULL;
+}
+
+static void stay_quiet(struct commit *commit)
+{
+	uint64_t end = now_ns() + QUIET_NS;
+	struct timespec pause = {.tv_nsec = QUIET_NS / 10};
+
+	atomic_store(&commit->phase, PHASE_QUIET);
+	while (now_ns() < end)
+		nanosleep(&pause, NULL);
+	atomic_store(&commit->phase, PHASE_BETWEEN);
+}
+
+/* The `dirty` tensors are written before, so that reads compete with the commit alone. */
+static void commit_once(struct commit *commit, size_t dirty)
+{
+	uint64_t from;
+
+	change_tensors(commit->engine, commit->tensors, dirty, TENSOR_BYTES);
+	swap_out_tensors(commit->engine, commit->tensors, dirty);
+	wait_for_tensors(commit->engine, commit->tensors, dirty);
+	from = now_ns();
+	atomic_store(&commit->phase, PHASE_COMMIT);
+	must(nvs_engine_commit(commit->engine, &bench_error), "nvs_engine_commit");
+	atomic_store(&commit->phase, PHASE_BETWEEN);
+	commit->commit_ns += now_ns() - from;
+	commit->commits++;
+}
+
+static void measure(struct commit *commit, size_t dirty, uint64_t seconds)
+{
+	uint64_t end = now_ns() + seconds * NS_PER_S;
+	pthread_t reader;
+
+	commit_once(commit, TENSORS);
+	commit->commits = commit->commit_ns = 0;
+	if (pthread_create(&reader, NULL, read_on, commit))
+		fail("no thread");
+	while (now_ns() < end) {
+		stay_quiet(commit);
+		commit_once(commit, dirty);
+	}
+	atomic_store(&commit->phase, PHASE_END);
+	pthread_join(reader, NULL);
+}
+
+static void print_reads(const char *name, struct samples *reads)
+{
+	printf("\"%s\": {\"reads\": %zu, \"p50_us\": %.1f, \"p99_us\": %.1f}, ", name, reads->n,
+	       samples_percentile_us(reads, 0.5), samples_percentile_us(reads, 0.99));
+}
+
+int main(int argc, char **argv)
+{
+	struct commit commit = {.phase = PHASE_BETWEEN};
+	struct nvs_config *config;
+	size_t dirty;
+
+	if (argc != 5)
+		fail("usage: commit CONFIG.json FILE TENSORS SECONDS");
+	dirty = number_argument(argv[3]);
+	if (dirty > TENSORS)
+		fail("at most %d tensors", TENSORS);
+	config = open_config(argv[1], NULL);
+	must(nvs_engine_open(&commit.engine, config, NVS_OFFLOAD_PARAM, &bench_error),
+	     "nvs_engine_open");
+	commit.tensors = register_tensors(commit.engine, "tensor", TENSORS, TENSOR_BYTES);
+	open_file(&commit, argv[2]);
+	measure(&commit, dirty, number_argument(argv[4]));
+	nvs_file_close(commit.file);
+	must(nvs_engine_close(commit.engine, &bench_error), "nvs_engine_close");
+	putchar('{');
+	print_reads("quiet", &commit.reads[PHASE_QUIET]);
+	print_reads("commit", &commit.reads[PHASE_COMMIT]);
+	printf("\"commits\": %" PRIu64 ", \"commit_ms\": %.1f}\n", commit.commits,
+	       (double)commit.commit_ns / 1e6 / (double)commit.commits);
+	free(commit.reads[0].ns);
+	free(commit.reads[1].ns);
+	free(commit.data);
+	free(commit.tensors);
+	close_config(config);
+	return 0;
+}

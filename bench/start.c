@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measures how long nvs_tensor_release and nvs_tensor_swap_out of many dirty tensors take to
+ * return. The calls are spans of a trace, which also has the I/Os: bench/run.py reads from it when
+ * the first I/O of each call was submitted. The configuration decides whether a release starts
+ * writing: with max_in_cpu 0 it does, and swap_out needs a larger one. Prints JSON.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/measure.h"
+
+#define TENSOR_BYTES (64 * MIB)
+#define SPANS	     (UINT64_C(1) << 18)
+
+struct start {
+	struct nvs_engine *engine;
+	struct nvs_tensor **tensors;
+	struct nvs_trace *trace;
+	size_t n;
+	bool swap_out;
+};
+
+static void fill(const struct start *start, unsigned char byte)
+{
+	must(nvs_tensor_pin(start->engine, start->tensors, start->n, -1, &bench_error),
+	     "nvs_tensor_pin");
+	for (size_t i = 0; i < start->n; i++)
+		memset(nvs_tensor_data(start->tensors[i]), byte + (int)i, TENSOR_BYTES);
+}
+
+static void release(const struct start *start)
+{
+	must(nvs_tensor_release(start->engine, start->tensors, start->n, NVS_DIRTY, &bench_error),
+	     "nvs_tensor_release");
+}
+
+/* The time of the call that is measured. */
+static uint64_t call_ns(const struct start *start)
+{
+	uint64_t from, to;
+
+	if (start->swap_out)
+		release(start);
+	from = now_ns();
+	if (start->swap_out)
+		swap_out_tensors(start->engine, start->tensors, start->n);
+	else
+		release(start);
+	to = now_ns();
+	nvs_trace_span(start->trace, "call", from, to);
+	return to - from;
+}
+
+static void measure(const struct start *start, uint64_t rounds, struct samples *samples)
+{
+	for (uint64_t round = 0; round < rounds; round++) {
+		fill(start, (unsigned char)round);
+		samples_add(samples, call_ns(start));
+		swap_out_tensors(start->engine, start->tensors, start->n);
+		wait_for_tensors(start->engine, start->tensors, start->n);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct start start = {0};
+	struct samples samples = {0};
+	struct nvs_config *config;
+	uint64_t rounds;
+
+	if (argc != 6)
+		fail("usage: start CONFIG.json release|swap_out BYTES ROUNDS TRACE.json");
+	start.swap_out = !strcmp(argv[2], "swap_out");
+	start.n = number_argument(argv[3]) / TENSOR_BYTES;
+	rounds = number_argument(argv[4]);
+	must(nvs_trace_open(&start.trace, SPANS, &bench_error), "nvs_trace_open");
+	config = open_config(argv[1], start.trace);
+	must(nvs_engine_open(&start.engine, config, NVS_OFFLOAD_PARAM, &bench_error),
+	     "nvs_engine_open");
+	start.tensors = register_tensors(start.engine, "tensor", start.n, TENSOR_BYTES);
+	measure(&start, rounds, &samples);
+	must(nvs_engine_close(start.engine, &bench_error), "nvs_engine_close");
+	must(nvs_trace_write(start.trace, argv[5], NULL, &bench_error), "nvs_trace_write");
+	nvs_trace_close(start.trace);
+	printf("{\"rounds\": %" PRIu64 ", \"call_us\": %.1f}\n", rounds,
+	       samples_percentile_us(&samples, 0.5));
+	free(samples.ns);
+	free(start.tensors);
+	close_config(config);
+	return 0;
+}
