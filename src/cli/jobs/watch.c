@@ -48,7 +48,7 @@ struct job_watch {
 	uint64_t sampled_ns;
 	struct bench_samples bw_bytes[2], iops[2];
 	uint64_t started_unix_ms;
-	uint64_t logged_ms; /* time of the logs' last line; UINT64_MAX: none */
+	uint64_t log_from_ms; /* the logs' next line is of this time or later */
 
 	pthread_t thread;
 	bool sampling; /* the thread runs */
@@ -196,14 +196,16 @@ static void tell_counters(struct job_watch *watch)
 	atomic_store(&live->status_told, asked);
 }
 
-/* The measurement may end in the millisecond of the last window, which has its line already. */
+/* The measurement may end in the millisecond of the last window, or before a late one; that has its
+ * line already. */
 static void write_log(struct job_watch *watch, uint64_t now)
 {
 	uint64_t ms = (now - watch->from.started_ns) / 1000000u;
 
-	if (ms != watch->logged_ms)
-		job_log_window(&watch->log, watch->aio, &watch->stats, ms, now);
-	watch->logged_ms = ms;
+	if (ms < watch->log_from_ms)
+		return;
+	job_log_window(&watch->log, watch->aio, &watch->stats, ms, now);
+	watch->log_from_ms = ms + 1;
 }
 
 static void look(struct job_watch *watch)
@@ -270,7 +272,7 @@ static void watch_begin(struct job_watch *watch, uint64_t now)
 	watch->sample_beat = beat_from(now, SAMPLE_NS);
 	job_log_begin(&watch->log, now);
 	watch->log_beat = beat_from(now, job_log_wanted(&watch->log) ? watch->log.window_ns : 0);
-	watch->logged_ms = UINT64_MAX;
+	watch->log_from_ms = 0;
 	atomic_store(&watch->live->measuring_since_ns, now);
 	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
 	rc = pthread_create(&watch->thread, NULL, keep_looking, watch);
