@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "nvswap.h"
+#include "optim/header.h"
 #include "optim/kernels/kernel.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
@@ -100,7 +101,8 @@ struct nvs_optimizer {
 	struct scaler scaler;
 	bool unfinished; /* a step failed and must be finished, with these factors: */
 	double step_lr, step_factor, step_norm, step_clip;
-	struct header *header; /* as last read or written; NULL: the store is not kept */
+	uint8_t *header;      /* as last read or written; NULL: the store is not kept */
+	struct header stored; /* the decoded header that the optimizer was opened with */
 	struct nvs_tensor *header_tensor;
 	size_t header_bytes;
 	uint64_t layout_sum; /* checksum of the groups' names and places */

@@ -3,6 +3,7 @@
  * A kept optimizer: the header, which has the step, the loss scale, the layout and the progress of
  * an unfinished step, and the commit of header and state, which the engine makes atomic.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,31 +12,41 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "base/little_endian.h"
 #include "optim/internal.h"
 
-#define MAGIC	"nvsoptim"
-#define VERSION 2u
-
-/* The header in the store, see docs/store-format.md. Numbers have the machine's byte order. */
-struct header {
-	char magic[8];
-	uint32_t version, unfinished;
-	uint64_t layout; /* checksum of the groups' names and places */
-	uint64_t tile_numel, ntiles, noffloaded, ngradients, ngroups;
-	uint32_t gradient_dtype, dynamic; /* dynamic: the loss scale */
-	uint64_t step;
-	struct scaler scaler;
-	double step_lr, step_factor, step_norm, step_clip;
-	/* A byte for each tile (done), each gradient tile (valid) and each group (below). */
-	uint8_t marks[];
-};
-
-enum { GROUP_ADDED = 1, GROUP_LENT = 2 };
-
-static size_t header_size(const struct nvs_optimizer *optimizer)
+static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
 {
-	return sizeof(struct header) + optimizer->ntiles + optimizer->ngradients +
-	       optimizer->ngroups;
+	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
+}
+
+static struct header describe(const struct nvs_optimizer *optimizer)
+{
+	return (struct header){
+		.unfinished = optimizer->unfinished,
+		.layout = optimizer->layout_sum,
+		.tile_numel = optimizer->tile_numel,
+		.ntiles = optimizer->ntiles,
+		.noffloaded = optimizer->noffloaded,
+		.ngradients = optimizer->ngradients,
+		.ngroups = optimizer->ngroups,
+		.gradient_dtype = optimizer->gradient_dtype,
+		.dynamic = has_dynamic_scale(optimizer),
+		.step = optimizer->step,
+		.scaler = optimizer->scaler,
+		.lr = optimizer->step_lr,
+		.factor = optimizer->step_factor,
+		.norm = optimizer->step_norm,
+		.clip = optimizer->step_clip,
+	};
+}
+
+static void sum_u64(XXH3_state_t *state, uint64_t value)
+{
+	uint8_t bytes[sizeof(value)];
+
+	put_u64(bytes, value);
+	XXH3_64bits_update(state, bytes, sizeof(bytes));
 }
 
 /* Computed once, on open: no later call allocates. */
@@ -50,8 +61,8 @@ static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		const struct group *group = &optimizer->groups[i];
 
 		XXH3_64bits_update(state, group->name, strlen(group->name) + 1);
-		XXH3_64bits_update(state, &group->numel, sizeof(group->numel));
-		XXH3_64bits_update(state, &group->at, sizeof(group->at));
+		sum_u64(state, group->numel);
+		sum_u64(state, group->at);
 	}
 	optimizer->layout_sum = XXH3_64bits_digest(state);
 	XXH3_freeState(state);
@@ -69,29 +80,38 @@ static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, stru
 	return nvs_tensor_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
 }
 
-static bool is_header(const struct header *header, uint64_t nbytes)
-{
-	return nbytes >= sizeof(*header) && !memcmp(header->magic, MAGIC, sizeof(header->magic)) &&
-	       header->version == VERSION && header->tile_numel &&
-	       header->tile_numel % TILE_UNIT == 0 && header->scaler.hysteresis &&
-	       header->ntiles <= nbytes && header->ngradients <= nbytes &&
-	       header->ngroups <= nbytes &&
-	       nbytes == sizeof(*header) + header->ntiles + header->ngradients + header->ngroups;
-}
-
 static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	void *data = optimizer->header;
+	const char *why;
 	int rc = nvs_tensor_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1,
 				       error);
 
 	if (!rc)
 		rc = nvs_tensor_wait(optimizer->engine, &optimizer->header_tensor, 1, -1, error);
-	if (!rc && !is_header(optimizer->header, optimizer->header_bytes))
-		rc = error_about(error, -EUCLEAN, NAME, 0, 0,
-				 "the optimizer's header in the kept store is invalid: "
-				 "restore the store from a copy, or remove it if it is not needed");
-	return rc;
+	if (rc)
+		return rc;
+	why = header_decode(optimizer->header, optimizer->header_bytes, &optimizer->stored);
+	if (!why)
+		return 0;
+	return error_about(error, -EUCLEAN, NAME, 0, 0,
+			   "the optimizer's header in the kept store is invalid: %s. Restore the "
+			   "store from a copy, or remove it if it is not needed",
+			   why);
+}
+
+/* Both lengths are bounded by the layout: before the tiles are made, refuse what no run made. */
+static int check_tile(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	uint64_t most = layout_tile_numel_max(optimizer);
+
+	if (optimizer->stored.tile_numel <= most)
+		return 0;
+	return error_set(error, -ESTALE,
+			 "the kept store holds optimizer state in tiles of %" PRIu64
+			 " elements, but these %zu groups have tiles of up to %" PRIu64
+			 ": use another rank or nvme_path, or remove the store",
+			 optimizer->stored.tile_numel, optimizer->ngroups, most);
 }
 
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
@@ -105,14 +125,15 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	rc = register_header(optimizer, nbytes, error);
 	if (rc)
 		return rc;
-	optimizer->header = calloc(1,
-				   nbytes < sizeof(struct header) ? sizeof(struct header) : nbytes);
+	optimizer->header = calloc(1, nbytes < HEADER_BYTES ? HEADER_BYTES : nbytes);
 	optimizer->header_bytes = nbytes;
 	if (!optimizer->header)
 		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
 	rc = read_header(optimizer, error);
 	if (!rc)
-		*tile_numel = optimizer->header->tile_numel;
+		rc = check_tile(optimizer, error);
+	if (!rc)
+		*tile_numel = optimizer->stored.tile_numel;
 	return rc;
 }
 
@@ -120,33 +141,26 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 
 int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	const struct header *header = optimizer->header;
+	const struct header *stored = &optimizer->stored;
 	int rc = optimizer->keep ? sum_layout(optimizer, error) : 0;
 
-	if (rc || !header)
+	if (rc || !optimizer->header)
 		return rc;
-	if (optimizer->header_bytes == header_size(optimizer) &&
-	    header->layout == optimizer->layout_sum && header->ntiles == optimizer->ntiles &&
-	    header->noffloaded == optimizer->noffloaded && header->ngroups == optimizer->ngroups &&
-	    header->gradient_dtype == (uint32_t)optimizer->gradient_dtype)
+	if (stored->layout == optimizer->layout_sum && stored->ntiles == optimizer->ntiles &&
+	    stored->noffloaded == optimizer->noffloaded &&
+	    stored->ngradients == optimizer->ngradients && stored->ngroups == optimizer->ngroups &&
+	    stored->gradient_dtype == optimizer->gradient_dtype)
 		return 0;
 	return error_set(error, -ESTALE,
 			 "the kept store holds optimizer state of %" PRIu64 " groups in %" PRIu64
 			 " tiles, laid out for other groups, another ratio or another "
 			 "grad_accum_dtype than these %zu groups in %zu tiles: use another rank or "
 			 "nvme_path, or remove the store",
-			 header->ngroups, header->ntiles, optimizer->ngroups, optimizer->ntiles);
+			 stored->ngroups, stored->ntiles, optimizer->ngroups, optimizer->ntiles);
 }
 
-static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
+static void adopt_marks(struct nvs_optimizer *optimizer, const uint8_t *mark)
 {
-	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
-}
-
-static void adopt_marks(struct nvs_optimizer *optimizer, const struct header *header)
-{
-	const uint8_t *mark = header->marks;
-
 	/* A commit leaves no tile without state: one that has none has lost it. */
 	for (size_t i = 0; i < optimizer->ntiles; i++) {
 		optimizer->tiles[i].fresh = false;
@@ -160,18 +174,18 @@ static void adopt_marks(struct nvs_optimizer *optimizer, const struct header *he
 	}
 }
 
-static void adopt(struct nvs_optimizer *optimizer, const struct header *header)
+static void adopt(struct nvs_optimizer *optimizer, const struct header *stored)
 {
-	optimizer->step = header->step;
+	optimizer->step = stored->step;
 	/* A fixed loss scale, or none, is as configured now. */
-	if (header->dynamic && has_dynamic_scale(optimizer))
-		optimizer->scaler = header->scaler;
-	optimizer->unfinished = header->unfinished;
-	optimizer->step_lr = header->step_lr;
-	optimizer->step_factor = header->step_factor;
-	optimizer->step_norm = header->step_norm;
-	optimizer->step_clip = header->step_clip;
-	adopt_marks(optimizer, header);
+	if (stored->dynamic && has_dynamic_scale(optimizer))
+		optimizer->scaler = stored->scaler;
+	optimizer->unfinished = stored->unfinished;
+	optimizer->step_lr = stored->lr;
+	optimizer->step_factor = stored->factor;
+	optimizer->step_norm = stored->norm;
+	optimizer->step_clip = stored->clip;
+	adopt_marks(optimizer, optimizer->header + HEADER_BYTES);
 }
 
 /* Reads the state of tiles that are not offloaded into host memory. */
@@ -192,7 +206,8 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	size_t size = header_size(optimizer);
+	const struct header header = describe(optimizer);
+	uint64_t size = header_nbytes(&header);
 	int rc;
 
 	if (!optimizer->keep)
@@ -207,7 +222,7 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 					 : error_set(error, -ENOMEM,
 						     "out of memory for the optimizer's header");
 	}
-	adopt(optimizer, optimizer->header);
+	adopt(optimizer, &optimizer->stored);
 	rc = 0;
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
 		if (optimizer->gradients[i].valid)
@@ -217,10 +232,13 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 /* ---- Committing ---- */
 
-static void fill_marks(const struct nvs_optimizer *optimizer, struct header *header)
+static void fill_header(const struct nvs_optimizer *optimizer)
 {
-	uint8_t *mark = header->marks;
+	const struct header header = describe(optimizer);
+	uint8_t *mark = optimizer->header + HEADER_BYTES;
 
+	assert(header_nbytes(&header) == optimizer->header_bytes);
+	header_encode(&header, optimizer->header);
 	for (size_t i = 0; i < optimizer->ntiles; i++)
 		*mark++ = optimizer->tiles[i].done;
 	for (size_t i = 0; i < optimizer->ngradients; i++)
@@ -231,30 +249,7 @@ static void fill_marks(const struct nvs_optimizer *optimizer, struct header *hea
 		*mark++ = (uint8_t)((group->added ? GROUP_ADDED : 0) |
 				    (group->lent || group->owed ? GROUP_LENT : 0));
 	}
-}
-
-static void fill_header(const struct nvs_optimizer *optimizer, struct header *header)
-{
-	*header = (struct header){
-		.version = VERSION,
-		.unfinished = optimizer->unfinished,
-		.layout = optimizer->layout_sum,
-		.tile_numel = optimizer->tile_numel,
-		.ntiles = optimizer->ntiles,
-		.noffloaded = optimizer->noffloaded,
-		.ngradients = optimizer->ngradients,
-		.ngroups = optimizer->ngroups,
-		.gradient_dtype = (uint32_t)optimizer->gradient_dtype,
-		.dynamic = has_dynamic_scale(optimizer),
-		.step = optimizer->step,
-		.scaler = optimizer->scaler,
-		.step_lr = optimizer->step_lr,
-		.step_factor = optimizer->step_factor,
-		.step_norm = optimizer->step_norm,
-		.step_clip = optimizer->step_clip,
-	};
-	memcpy(header->magic, MAGIC, sizeof(header->magic));
-	fill_marks(optimizer, header);
+	assert(mark == optimizer->header + optimizer->header_bytes);
 }
 
 static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, const void *data,
@@ -275,7 +270,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 					tile_part(optimizer, i, NVS_MASTER), error);
 	if (rc)
 		return rc;
-	fill_header(optimizer, optimizer->header);
+	fill_header(optimizer);
 	return write_from(optimizer, optimizer->header_tensor, optimizer->header, error);
 }
 

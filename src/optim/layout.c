@@ -14,8 +14,6 @@
 #include "base/error.h"
 #include "optim/internal.h"
 
-#define FLAT_MAX (UINT64_C(1) << 56) /* elements; their state's bytes can be counted */
-
 static uint64_t round_up(uint64_t value, uint64_t multiple)
 {
 	return (value + multiple - 1) / multiple * multiple;
@@ -35,7 +33,7 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 	if (!spec->numel)
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "group %s has no elements: leave it out", spec->name);
-	if (spec->numel > FLAT_MAX)
+	if (spec->numel > HEADER_NUMEL_MAX)
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "group %s has %" PRIu64 " elements: allowed are up to 2^56",
 				   spec->name, spec->numel);
@@ -87,7 +85,7 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 	optimizer->groups = calloc(n, sizeof(*optimizer->groups));
 	if (!optimizer->groups)
 		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
-	for (size_t i = 0; i < n && !rc && optimizer->flat <= FLAT_MAX; i++) {
+	for (size_t i = 0; i < n && !rc && optimizer->flat <= HEADER_NUMEL_MAX; i++) {
 		struct group *group = &optimizer->groups[i];
 
 		rc = check_group(optimizer, &specs[i], error);
@@ -102,7 +100,7 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 		if (!group->name)
 			rc = error_set(error, -ENOMEM, "out of memory for %zu groups", n);
 	}
-	if (!rc && optimizer->flat > FLAT_MAX)
+	if (!rc && optimizer->flat > HEADER_NUMEL_MAX)
 		rc = error_set(error, -EINVAL, "the groups have more than 2^56 elements together");
 	return rc ? rc : check_names(optimizer, error);
 }

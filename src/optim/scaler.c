@@ -11,8 +11,6 @@
 
 #define FACTOR 2.0
 
-_Static_assert(sizeof(struct scaler) == 32, "it is stored as it is, so it has no padding");
-
 static bool is_dynamic(const struct nvs_fp16_config *config)
 {
 	return config->enabled && config->loss_scale == 0;

@@ -16,7 +16,7 @@
 
 #include "nvswap.h"
 
-/* Stored with the optimizer's state: fixed size, no pointers, no padding. */
+/* Stored with the optimizer's state, see header.h. */
 struct scaler {
 	double scale;
 	int64_t iteration;     /* updates so far */

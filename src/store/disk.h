@@ -6,38 +6,10 @@
 #ifndef STORE_DISK_H
 #define STORE_DISK_H
 
-#include <endian.h>
 #include <string.h>
 
+#include "base/little_endian.h"
 #include "nvswap.h"
-
-static inline void put_u32(uint8_t *at, uint32_t value)
-{
-	value = htole32(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static inline void put_u64(uint8_t *at, uint64_t value)
-{
-	value = htole64(value);
-	memcpy(at, &value, sizeof(value));
-}
-
-static inline uint32_t get_u32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le32toh(value);
-}
-
-static inline uint64_t get_u64(const uint8_t *at)
-{
-	uint64_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return le64toh(value);
-}
 
 /*
  * Read or write all `nbytes`. A read past the end of the file fills the rest with zeros and

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Headers of kept optimizers that no run wrote, with checksums that are right: opening such a store
+ * is refused or gives an optimizer that works, and never crashes. Also the bytes of the header.
+ */
+#include "optim/optim_fixture.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "base/little_endian.h"
+#include "optim/header.h"
+
+static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
+
+/* Offsets in the header, from docs/store-format.md. */
+enum {
+	AT_VERSION = 8,
+	AT_UNFINISHED = 12,
+	AT_TILE_NUMEL = 24,
+	AT_NTILES = 32,
+	AT_NOFFLOADED = 40,
+	AT_NGRADIENTS = 48,
+	AT_NGROUPS = 56,
+	AT_GRADIENT_DTYPE = 64,
+	AT_DYNAMIC = 68,
+	AT_STEP = 72,
+	AT_SCALE = 80,
+	AT_ITERATION = 88,
+	AT_LAST_OVERFLOW = 96,
+	AT_HYSTERESIS = 104,
+	AT_LR = 112,
+	AT_MARKS = 144,
+};
+
+static void begin(struct optim *o)
+{
+	optim_init(o, pair, LENGTH(pair));
+	o->config.keep = true;
+	o->config.fp16.enabled = true;
+	o->config.fp16.initial_scale_power = 0;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 2);
+	optim_shut(o);
+}
+
+static struct nvs_tensor *open_header(struct optim *o, struct nvs_engine **engine, uint64_t nbytes)
+{
+	const struct nvs_tensor_spec spec = {"optimizer", NVS_U8, nbytes};
+	struct nvs_tensor *tensor;
+
+	DONE(o, nvs_engine_open(engine, &o->config, NVS_OFFLOAD_OPTIMIZER, &o->error));
+	DONE(o, nvs_tensor_register(*engine, &spec, 1, &tensor, &o->error));
+	return tensor;
+}
+
+#define HEADER_MAX 1024u
+
+static uint64_t nbytes_of(struct optim *o)
+{
+	struct nvs_engine *engine;
+	uint64_t nbytes = 0;
+
+	DONE(o, nvs_engine_open(&engine, &o->config, NVS_OFFLOAD_OPTIMIZER, &o->error));
+	assert_true(engine_has_stored(engine, "optimizer", &nbytes));
+	assert_true(nbytes <= HEADER_MAX);
+	DONE(o, nvs_engine_close(engine, &o->error));
+	return nbytes;
+}
+
+static void read_header(struct optim *o, uint8_t *bytes, uint64_t nbytes)
+{
+	struct nvs_engine *engine;
+	struct nvs_tensor *tensor = open_header(o, &engine, nbytes);
+	void *data = bytes;
+
+	DONE(o, nvs_tensor_swap_in_to(engine, &tensor, &data, 1, &o->error));
+	DONE(o, nvs_tensor_wait(engine, &tensor, 1, -1, &o->error));
+	DONE(o, nvs_engine_close(engine, &o->error));
+}
+
+/* Through an engine, which computes the checksum. */
+static void write_header(struct optim *o, const uint8_t *bytes, uint64_t nbytes)
+{
+	struct nvs_engine *engine;
+	struct nvs_tensor *tensor = open_header(o, &engine, nbytes);
+	const void *data = bytes;
+
+	DONE(o, nvs_tensor_swap_out_from(engine, &tensor, &data, 1, &o->error));
+	DONE(o, nvs_tensor_wait(engine, &tensor, 1, -1, &o->error));
+	DONE(o, nvs_engine_close(engine, &o->error));
+}
+
+/* ---- Refused ---- */
+
+struct change {
+	unsigned at, width;
+	uint64_t value;
+	int code;
+};
+
+static void opens_with(struct optim *o, const uint8_t *good, uint64_t nbytes,
+		       const struct change *change)
+{
+	uint8_t bytes[HEADER_MAX];
+	int rc;
+
+	memcpy(bytes, good, nbytes);
+	if (change->width == 4)
+		put_u32(bytes + change->at, (uint32_t)change->value);
+	else if (change->width == 8)
+		put_u64(bytes + change->at, change->value);
+	else
+		bytes[change->at] = (uint8_t)change->value;
+	write_header(o, bytes, nbytes);
+	rc = optim_open(o);
+	if (rc != change->code)
+		print_error("%u = %#llx: %d, %s\n", change->at, (unsigned long long)change->value,
+			    rc, o->error.text);
+	assert_int_equal(rc, change->code);
+}
+
+static void numbers_out_of_range_are_refused(void **state)
+{
+	const struct change changes[] = {
+		{0, 1, 'x', -EUCLEAN},
+		{AT_VERSION, 4, 3, -EUCLEAN},
+		{AT_UNFINISHED, 4, 2, -EUCLEAN},
+		{AT_DYNAMIC, 4, UINT32_MAX, -EUCLEAN},
+		{AT_TILE_NUMEL, 8, 0, -EUCLEAN},
+		{AT_TILE_NUMEL, 8, 1000, -EUCLEAN},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 62, -EUCLEAN},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 63, -EUCLEAN},
+		{AT_TILE_NUMEL, 8, UINT64_MAX - 1023, -EUCLEAN},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 56, -ESTALE},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 40, -ESTALE},
+		{AT_TILE_NUMEL, 8, 2048, -ESTALE},
+		{AT_NTILES, 8, 0, -EUCLEAN},
+		{AT_NTILES, 8, UINT64_MAX, -EUCLEAN},
+		{AT_NOFFLOADED, 8, UINT64_MAX, -EUCLEAN},
+		{AT_NOFFLOADED, 8, 0, -ESTALE},
+		{AT_NGRADIENTS, 8, UINT64_MAX, -EUCLEAN},
+		{AT_NGROUPS, 8, UINT64_C(1) << 63, -EUCLEAN},
+		{AT_GRADIENT_DTYPE, 4, UINT32_MAX, -EUCLEAN},
+		{AT_GRADIENT_DTYPE, 4, NVS_F64, -EUCLEAN},
+		{AT_GRADIENT_DTYPE, 4, NVS_BF16, -ESTALE},
+		{AT_STEP, 8, UINT64_MAX, -EUCLEAN},
+		{AT_STEP, 8, UINT64_C(1) << 62, -EUCLEAN},
+		{AT_SCALE, 8, UINT64_C(0x7ff0000000000000), -EUCLEAN}, /* inf */
+		{AT_SCALE, 8, UINT64_C(0x7ff8000000000000), -EUCLEAN}, /* nan */
+		{AT_SCALE, 8, UINT64_C(0xbff0000000000000), -EUCLEAN}, /* -1 */
+		{AT_ITERATION, 8, INT64_MAX, -EUCLEAN},
+		{AT_ITERATION, 8, UINT64_MAX, -EUCLEAN},
+		{AT_LAST_OVERFLOW, 8, UINT64_C(1) << 63, -EUCLEAN},
+		{AT_LAST_OVERFLOW, 8, INT64_MAX, -EUCLEAN},
+		{AT_HYSTERESIS, 8, 0, -EUCLEAN},
+		{AT_HYSTERESIS, 8, UINT64_MAX, -EUCLEAN},
+		{AT_MARKS, 1, 2, -EUCLEAN},
+	};
+	uint8_t good[HEADER_MAX];
+	uint64_t nbytes;
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	nbytes = nbytes_of(&o);
+	read_header(&o, good, nbytes);
+	for (size_t i = 0; i < LENGTH(changes); i++)
+		opens_with(&o, good, nbytes, &changes[i]);
+	opens_with(&o, good, nbytes, &(struct change){(unsigned)nbytes - 1, 1, 3, -EUCLEAN});
+	/* A learning rate counts in an unfinished step only. */
+	put_u64(good + AT_LR, UINT64_C(0x7ff8000000000000));
+	opens_with(&o, good, nbytes, &(struct change){AT_UNFINISHED, 4, 1, -EUCLEAN});
+	opens_with(&o, good, nbytes, &(struct change){AT_UNFINISHED, 4, 0, 0});
+	optim_close(&o);
+}
+
+static void a_header_of_another_length_is_refused(void **state)
+{
+	static const uint64_t lengths[] = {0, 1, HEADER_BYTES - 1, HEADER_BYTES};
+	static const uint8_t zeros[HEADER_BYTES];
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(lengths); i++) {
+		optim_init(&o, pair, LENGTH(pair));
+		o.config.keep = true;
+		write_header(&o, zeros, lengths[i]);
+		assert_int_equal(optim_open(&o), -EUCLEAN);
+		optim_close(&o);
+	}
+}
+
+/* Random changes of one byte: each is refused, or the optimizer takes steps. */
+static void any_byte_may_be_wrong(void **state)
+{
+	uint64_t random = seed_of_run(), nbytes;
+	uint8_t good[HEADER_MAX], bytes[HEADER_MAX];
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	nbytes = nbytes_of(&o);
+	read_header(&o, good, nbytes);
+	for (unsigned i = 0; i < 150; i++) {
+		memcpy(bytes, good, nbytes);
+		bytes[below(&random, nbytes)] = (uint8_t)next_random(&random);
+		write_header(&o, bytes, nbytes);
+		if (optim_open(&o))
+			continue;
+		optim_lend(&o, 1, 1);
+		DONE(&o, optim_step(&o, 1));
+		optim_shut(&o);
+	}
+	optim_close(&o);
+}
+
+/* ---- The bytes ---- */
+
+static void a_header_is_what_the_document_says(void **state)
+{
+	uint8_t bytes[HEADER_MAX];
+	struct header header;
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	read_header(&o, bytes, nbytes_of(&o));
+	assert_memory_equal(bytes, "nvsoptim\2\0\0\0\0\0\0\0", 16);
+	assert_memory_equal(bytes + AT_STEP, "\2\0\0\0\0\0\0\0", 8);
+	/* 1.0 */
+	assert_memory_equal(bytes + AT_SCALE, "\0\0\0\0\0\0\xf0\x3f", 8);
+	assert_memory_equal(bytes + AT_ITERATION, "\2\0\0\0\0\0\0\0", 8);
+	assert_memory_equal(bytes + AT_LAST_OVERFLOW, "\xff\xff\xff\xff\xff\xff\xff\xff", 8);
+	assert_memory_equal(bytes + AT_NGROUPS, "\2\0\0\0\0\0\0\0", 8);
+	assert_null(header_decode(bytes, nbytes_of(&o), &header));
+	assert_true(header.step == 2 && header.dynamic && !header.unfinished);
+	optim_close(&o);
+}
+
+static void what_is_decoded_encodes_to_the_same_bytes(void **state)
+{
+	struct header in = {
+		.unfinished = true,
+		.dynamic = true,
+		.layout = UINT64_C(0x0123456789abcdef),
+		.tile_numel = 4096,
+		.ntiles = 3,
+		.noffloaded = 2,
+		.ngradients = 2,
+		.ngroups = 1,
+		.gradient_dtype = NVS_BF16,
+		.step = 77,
+		.scaler = {.scale = 512, .iteration = 80, .last_overflow = 5, .hysteresis = 2},
+		.lr = 0.125,
+		.factor = NAN,
+		.norm = INFINITY,
+		.clip = 0.5};
+	uint8_t bytes[HEADER_BYTES + 6] = {0}, again[HEADER_BYTES];
+	struct header out;
+
+	(void)state;
+	header_encode(&in, bytes);
+	bytes[HEADER_BYTES + 5] = GROUP_LENT;
+	assert_null(header_decode(bytes, sizeof(bytes), &out));
+	header_encode(&out, again);
+	assert_memory_equal(bytes, again, HEADER_BYTES);
+	assert_true(out.layout == in.layout && out.scaler.last_overflow == 5 && out.step == 77);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(numbers_out_of_range_are_refused),
+		cmocka_unit_test(a_header_of_another_length_is_refused),
+		cmocka_unit_test(any_byte_may_be_wrong),
+		cmocka_unit_test(a_header_is_what_the_document_says),
+		cmocka_unit_test(what_is_decoded_encodes_to_the_same_bytes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
