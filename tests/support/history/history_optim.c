@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The optimizer against plain arrays: what state, weights and gradients must be after each call,
- * bit by bit, on a drive that fails. The update is a function of the test's own, which both use.
+ * bit by bit, on a drive that fails. Weights and gradients have any element type; gradients may
+ * overflow, be scaled, clipped and accumulated. The model uses the library's loss scaler, which has
+ * tests of its own, and both use this file's update function.
  */
 #include "support/history/history_optim.h"
+#include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
+#include "optim/scaler.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -30,7 +34,11 @@ struct modelled {
 	char name[24];
 	uint64_t numel;
 	struct contents now, committed;
-	float *initial, *weights, *gradients; /* the last of these lent */
+	enum nvs_dtype dtype; /* of `weights` */
+	float *initial;
+	void *weights;
+	float *gradients; /* the values of `lent_data` */
+	void *lent_data;
 	bool lent;
 	bool weights_known; /* `weights` are the master weights */
 };
@@ -42,7 +50,9 @@ struct world {
 	struct nvs_error error;
 	struct modelled g[GROUPS];
 	size_t n;
-	float *scratch; /* as long as the longest */
+	float *scratch; /* as long as the longest group */
+	void *typed;	/* the same length, of any element type */
+	struct scaler scaler, committed_scaler;
 	uint64_t random, longest, series;
 	uint64_t steps, committed_steps;
 	bool touched; /* since the last commit */
@@ -75,6 +85,41 @@ static void make_floats(struct world *w, float *data, uint64_t numel)
 static bool same(const float *a, const float *b, uint64_t numel)
 {
 	return !memcmp(a, b, numel * sizeof(*a));
+}
+
+static void put_typed(enum nvs_dtype dtype, void *array, const float *values, uint64_t numel)
+{
+	for (uint64_t i = 0; i < numel; i++)
+		element_put(dtype, array, i, element_rounded(dtype, values[i]));
+}
+
+static bool has_weights(const struct modelled *g, const float *values)
+{
+	for (uint64_t i = 0; i < g->numel; i++)
+		if (element_get(g->dtype, g->weights, i) != element_rounded(g->dtype, values[i]))
+			return false;
+	return true;
+}
+
+static enum nvs_dtype any_dtype(struct world *w)
+{
+	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
+
+	return dtypes[below(&w->random, LENGTH(dtypes))];
+}
+
+/* Gradients of the type, multiplied by the loss scale; with fp16, one may overflow. */
+static enum nvs_dtype make_gradients(struct world *w, float *values, void *typed, uint64_t numel)
+{
+	enum nvs_dtype dtype = any_dtype(w);
+
+	make_floats(w, values, numel);
+	for (uint64_t i = 0; i < numel; i++)
+		values[i] = (float)element_rounded(dtype, (double)values[i] * w->scaler.scale);
+	if (w->config.fp16.enabled && !below(&w->random, 6))
+		values[below(&w->random, numel)] = INFINITY;
+	put_typed(dtype, typed, values, numel);
+	return dtype;
 }
 
 /* ---- Calls ---- */
@@ -119,15 +164,22 @@ static void op_lend(struct world *w)
 {
 	size_t group;
 	struct modelled *g = any_group(w, &group);
+	enum nvs_dtype dtype = NVS_F32;
 
-	history_tell("lend %s", g->name);
 	if (!g->now.added)
-		make_floats(w, g->gradients, g->numel);
+		dtype = make_gradients(w, g->gradients, g->lent_data, g->numel);
+	history_tell("lend %s of %s", g->name, nvs_dtype_name(dtype));
 	if (!result(w,
-		    nvs_optimizer_lend_gradients(w->optimizer, group, NVS_F32, g->gradients,
+		    nvs_optimizer_lend_gradients(w->optimizer, group, dtype, g->lent_data,
 						 &w->error),
 		    g->now.added))
 		g->lent = true;
+}
+
+/* The sum is rounded to fp32, and then to the type that it is kept in. */
+static void add_element(const struct world *w, float *sum, float value)
+{
+	*sum = (float)element_rounded(w->config.grad_accum_dtype, *sum + value);
 }
 
 static void op_add(struct world *w)
@@ -135,17 +187,18 @@ static void op_add(struct world *w)
 	size_t group;
 	struct modelled *g = any_group(w, &group);
 	uint64_t offset, numel = any_range(w, g->numel, &offset), added = UINT64_MAX;
+	enum nvs_dtype dtype = make_gradients(w, w->scratch, w->typed, numel);
 	int rc;
 
-	history_tell("add %s %" PRIu64 " + %" PRIu64, g->name, offset, numel);
-	make_floats(w, w->scratch, numel);
-	rc = nvs_optimizer_add_gradients(w->optimizer, group, offset, numel, NVS_F32, w->scratch,
+	history_tell("add %s %" PRIu64 " + %" PRIu64 " of %s", g->name, offset, numel,
+		     nvs_dtype_name(dtype));
+	rc = nvs_optimizer_add_gradients(w->optimizer, group, offset, numel, dtype, w->typed,
 					 &added, &w->error);
 	result(w, rc, g->lent);
 	HOLDS(rc ? added < numel || caused(w, rc) : added == numel);
 	HOLDS(added <= numel && (!g->lent || !added));
 	for (uint64_t i = 0; i < added; i++)
-		g->now.sum[offset + i] += w->scratch[i];
+		add_element(w, &g->now.sum[offset + i], w->scratch[i]);
 	g->now.added |= added || !rc;
 	w->touched = true;
 }
@@ -175,70 +228,136 @@ static const float *gradients_of(const struct modelled *g)
 	return g->lent ? g->gradients : g->now.added ? g->now.sum : NULL;
 }
 
-static void op_sum(struct world *w)
+static double sum_squares(const struct world *w)
 {
-	struct nvs_gradient_sums sums;
-	double due = 0;
+	double sum = 0;
 
-	history_tell("sum");
-	if (result(w, nvs_optimizer_sum_gradients(w->optimizer, &sums, &w->error), false))
-		return;
 	for (size_t i = 0; i < w->n; i++) {
 		const float *gradients = gradients_of(&w->g[i]);
 
 		for (uint64_t j = 0; gradients && j < w->g[i].numel; j++)
-			due += (double)gradients[j] * (double)gradients[j];
+			sum += (double)gradients[j] * (double)gradients[j];
 	}
-	HOLDS(fabs(sums.sum_squares - due) <= 1e-9 * due);
+	return sum;
+}
+
+static bool is_near(double value, double due)
+{
+	return isfinite(due) ? fabs(value - due) <= 1e-9 * due : !isfinite(value);
+}
+
+static void op_sum(struct world *w)
+{
+	struct nvs_gradient_sums sums;
+
+	history_tell("sum");
+	if (!result(w, nvs_optimizer_sum_gradients(w->optimizer, &sums, &w->error), false))
+		HOLDS(is_near(sums.sum_squares, sum_squares(w)));
 }
 
 /* ---- Steps ---- */
 
-/* What has begun goes on with the rate that it had; nothing may come between. */
-static void finish_step(struct world *w, double lr)
+/* A step of the model. */
+struct due {
+	double lr, norm;
+	bool skipped;
+	int rc; /* -ERANGE of a skipped step */
+	double clip;
+};
+
+static struct due step_due(struct world *w, double lr)
 {
-	for (int i = 0;; i++) {
-		struct nvs_step_options options = {.lr = lr};
+	const struct nvs_config *config = &w->config;
+	double sum = sum_squares(w), over;
+	struct due due = {.lr = lr, .norm = sqrt(sum) / w->scaler.scale, .clip = 1};
+
+	due.skipped = config->fp16.enabled && !isfinite(sum);
+	if (due.skipped) {
+		due.rc = scaler_update(&w->scaler, &config->fp16, true);
+		return due;
+	}
+	over = (due.norm + 1e-6) / config->gradient_clipping;
+	if (config->gradient_clipping > 0 && over > 1)
+		due.clip = 1 / over;
+	return due;
+}
+
+static void check_step(const struct world *w, const struct due *due,
+		       const struct nvs_step_result *step)
+{
+	HOLDS(step->step == w->steps && step->skipped == due->skipped);
+	HOLDS(due->skipped || step->norm < 0 || is_near(step->norm, due->norm));
+	HOLDS(due->skipped || is_near(step->clip, due->clip));
+}
+
+/* A step that has begun keeps its rate and its factors; the model uses the library's factor. */
+static void finish_step(struct world *w, struct due *due)
+{
+	const struct nvs_step_options options = {.lr = due->lr, .norm = below(&w->random, 2)};
+	int rc = -EIO;
+
+	for (int i = 0; rc; i++) {
 		struct nvs_step_result step;
 
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
 		history_tell(i ? "step again" : "step");
-		if (!result(w, nvs_optimizer_step(w->optimizer, &options, &step, &w->error),
-			    false)) {
-			HOLDS(step.step == w->steps && !step.skipped);
-			break;
+		rc = nvs_optimizer_step(w->optimizer, &options, &step, &w->error);
+		if (due->rc && rc == due->rc) {
+			history_tell_more(": %s\n", w->error.text);
+			w->error = (struct nvs_error){0};
+			check_step(w, due, &step);
+			return;
+		}
+		if (!result(w, rc, false)) {
+			check_step(w, due, &step);
+			due->clip = step.clip;
 		}
 		HOLDS(i < TRIES + TRIES_MENDED);
 	}
 }
 
+static void step_group(struct world *w, size_t i, double lr, float factor)
+{
+	struct modelled *g = &w->g[i];
+	const float *gradients = gradients_of(g);
+	struct nvs_update u = {.group = i,
+			       .numel = g->numel,
+			       .step = w->steps,
+			       .lr = lr,
+			       .gradients = w->scratch,
+			       .master = g->now.part[NVS_MASTER],
+			       .exp_avg = g->now.part[NVS_EXP_AVG],
+			       .exp_avg_sq = g->now.part[NVS_EXP_AVG_SQ]};
+
+	if (!gradients)
+		return;
+	for (uint64_t j = 0; j < g->numel; j++)
+		w->scratch[j] = gradients[j] * factor;
+	update(NULL, &u);
+	HOLDS(has_weights(g, u.master));
+	g->weights_known = true;
+}
+
 static void op_step(struct world *w)
 {
-	double lr = 0.001 * (double)(1 + below(&w->random, 100));
+	double lr = 0.001 * (double)(1 + below(&w->random, 100)), scale = w->scaler.scale;
+	struct due due;
 	bool any = false;
 
 	for (size_t i = 0; i < w->n; i++)
 		any |= gradients_of(&w->g[i]) != NULL;
 	if (!any)
 		return;
-	w->steps++;
 	w->touched = true;
-	finish_step(w, lr);
-	for (size_t i = 0; i < w->n; i++) {
-		struct modelled *g = &w->g[i];
-		struct nvs_update u = {.group = i, .numel = g->numel, .step = w->steps, .lr = lr};
-
-		u.gradients = gradients_of(g);
-		u.master = g->now.part[NVS_MASTER];
-		u.exp_avg = g->now.part[NVS_EXP_AVG];
-		u.exp_avg_sq = g->now.part[NVS_EXP_AVG_SQ];
-		if (!u.gradients)
-			continue;
-		update(NULL, &u);
-		HOLDS(same(g->weights, u.master, g->numel));
-		g->weights_known = true;
-	}
+	due = step_due(w, lr);
+	w->steps += !due.skipped;
+	finish_step(w, &due);
+	for (size_t i = 0; i < w->n && !due.skipped; i++)
+		step_group(w, i, lr, (float)(due.clip / scale));
+	if (!due.skipped)
+		HOLDS(!scaler_update(&w->scaler, &w->config.fp16, false));
+	HOLDS(nvs_optimizer_loss_scale(w->optimizer) == w->scaler.scale);
 	forget_gradients(w);
 }
 
@@ -305,7 +424,7 @@ static bool get_weights(struct world *w)
 
 		g->weights_known &= !rc;
 		if (!rc)
-			HOLDS(same(g->weights, g->now.part[NVS_MASTER], g->numel));
+			HOLDS(has_weights(g, g->now.part[NVS_MASTER]));
 	}
 	return !rc;
 }
@@ -319,7 +438,7 @@ static void op_look(struct world *w)
 {
 	for (size_t i = 0; i < w->n; i++)
 		if (w->g[i].weights_known)
-			HOLDS(same(w->g[i].weights, w->g[i].now.part[NVS_MASTER], w->g[i].numel));
+			HOLDS(has_weights(&w->g[i], w->g[i].now.part[NVS_MASTER]));
 }
 
 /* ---- Commits, closing and opening ---- */
@@ -339,6 +458,7 @@ static void committed(struct world *w)
 	for (size_t i = 0; i < w->n; i++)
 		copy_contents(&w->g[i].committed, &w->g[i].now, w->g[i].numel);
 	w->committed_steps = w->steps;
+	w->committed_scaler = w->scaler;
 	w->touched = false;
 }
 
@@ -369,6 +489,7 @@ static void begin_anew(struct world *w)
 		g->committed.added = false;
 	}
 	w->committed_steps = 0;
+	w->committed_scaler = scaler_init(&w->config.fp16);
 }
 
 static int open_once(struct world *w)
@@ -379,8 +500,8 @@ static int open_once(struct world *w)
 	for (size_t i = 0; i < w->n; i++) {
 		struct modelled *g = &w->g[i];
 
-		memcpy(g->weights, g->initial, g->numel * sizeof(float));
-		specs[i] = (struct nvs_group_spec){g->name, g->numel, NVS_F32, g->weights};
+		put_typed(g->dtype, g->weights, g->initial, g->numel);
+		specs[i] = (struct nvs_group_spec){g->name, g->numel, g->dtype, g->weights};
 	}
 	return optimizer_open_with(&w->optimizer, &w->config, specs, w->n, &options, &engine_sim,
 				   w->drive.sim, &w->error);
@@ -413,7 +534,9 @@ static void open_optimizer(struct world *w)
 		g->lent = g->weights_known = false;
 	}
 	w->steps = w->committed_steps;
+	w->scaler = w->committed_scaler;
 	w->touched = false;
+	HOLDS(nvs_optimizer_loss_scale(w->optimizer) == w->scaler.scale);
 }
 
 static void close_well(struct world *w)
@@ -543,11 +666,32 @@ static void make_groups(struct world *w)
 		g->initial = floats(g->numel);
 		g->weights = floats(g->numel);
 		g->gradients = floats(g->numel);
+		g->lent_data = floats(g->numel);
+		g->dtype = any_dtype(w);
 		make_floats(w, g->initial, g->numel);
+		for (uint64_t j = 0; j < g->numel; j++)
+			g->initial[j] = (float)element_rounded(g->dtype, g->initial[j]);
 		if (g->numel > w->longest)
 			w->longest = g->numel;
 	}
 	w->scratch = floats(w->longest);
+	w->typed = floats(w->longest);
+}
+
+/* A scale that rises and falls within a history, and may reach its minimum. */
+static void configure_gradients(struct world *w)
+{
+	struct nvs_config *config = &w->config;
+
+	config->grad_accum_dtype = any_dtype(w);
+	config->gradient_clipping = below(&w->random, 2) ? 0 : 1 + (double)below(&w->random, 40);
+	config->fp16.enabled = below(&w->random, 2);
+	config->fp16.loss_scale = below(&w->random, 3) ? 0 : 128;
+	config->fp16.initial_scale_power = (uint32_t)below(&w->random, 6);
+	config->fp16.loss_scale_window = 1 + (uint32_t)below(&w->random, 8);
+	config->fp16.hysteresis = 1 + (uint32_t)below(&w->random, 3);
+	config->fp16.consecutive_hysteresis = below(&w->random, 2);
+	config->fp16.min_loss_scale = 1;
 }
 
 static void configure(struct world *w, const char *directory, uint64_t seed)
@@ -557,6 +701,7 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	nvs_config_init(config);
 	config->aio.block_size = 4096u << below(&w->random, 4);
 	config->aio.queue_depth = 1 + (uint32_t)below(&w->random, 16);
+	config->aio.thread_count = 1 + (uint32_t)below(&w->random, 3);
 	config->sub_group_size = w->longest;
 	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1 + (uint32_t)below(&w->random, 2);
 	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = w->longest;
@@ -566,7 +711,7 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->offload[NVS_OFFLOAD_OPTIMIZER].ratio = below(&w->random, 4) ? 1 : 0.5;
 	config->optimizer_max_in_cpu = below(&w->random, 2) ? 0 : below(&w->random, w->longest);
 	config->optimizer_threads = 1 + (uint32_t)below(&w->random, 2);
-	config->grad_accum_dtype = NVS_F32;
+	configure_gradients(w);
 	config->verify = below(&w->random, 2);
 	config->keep = below(&w->random, 2);
 	/* Each history of a process has stores of its own. */
@@ -585,14 +730,16 @@ static void *begin_world(const char *directory, uint64_t seed)
 	configure(w, directory, seed);
 	history_tell(
 		"%zu groups, the longest of %" PRIu64 "%s%s%s%s, ratio %g, in memory %" PRIu64
-		"%s%s\n",
+		"%s%s, %u workers, gradients of %s%s, clipped at %g\n",
 		w->n, w->longest,
 		w->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init ? ", fast_init" : "",
 		w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read ? ", pipeline_read" : "",
 		w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write ? ", pipeline_write" : "",
 		w->config.optimizer_threads > 1 ? ", two threads" : "",
 		w->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio, w->config.optimizer_max_in_cpu,
-		w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "");
+		w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "",
+		w->config.aio.thread_count, nvs_dtype_name(w->config.grad_accum_dtype),
+		w->config.fp16.enabled ? " and scaled" : "", w->config.gradient_clipping);
 	/* What a write has lost in silence no step could be finished with. */
 	history_drive_open(&w->drive, next_random(&w->random), false, false);
 	begin_anew(w);
@@ -615,8 +762,10 @@ static void end_world(void *world)
 		free(g->initial);
 		free(g->weights);
 		free(g->gradients);
+		free(g->lent_data);
 	}
 	free(w->scratch);
+	free(w->typed);
 	nvs_config_free(&w->config);
 	free(w);
 }
