@@ -103,6 +103,7 @@ struct nvs_transfer {
 
 	struct nvs_transfer_state {
 		struct nvs_transfer *next;
+		struct completions *queue;
 		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t flags, completed;
 	} state; /* the library's */

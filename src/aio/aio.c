@@ -399,17 +399,17 @@ static int check_transfer(const struct nvs_transfer *transfer, struct nvs_error 
 	return 0;
 }
 
-static void prepare(struct nvs_transfer *transfer, uint32_t flags, uint64_t now)
+static void prepare(struct nvs_transfer *transfer, struct completions *queue, uint64_t now)
 {
 	transfer->status = 0;
 	transfer->error_offset = 0;
-	transfer->state = (struct nvs_transfer_state){.flags = flags | TRANSFER_QUEUED,
-						      .since_ns = now};
+	transfer->state = (struct nvs_transfer_state){
+		.queue = queue, .flags = TRANSFER_QUEUED, .since_ns = now};
 }
 
 static void append(struct nvs_aio *aio, struct nvs_transfer *transfer)
 {
-	struct fifo *todo = &aio->todo[transfer->direction];
+	struct transfer_list *todo = &aio->todo[transfer->direction];
 
 	assert(transfer->file->aio == aio);
 	*todo->tail = transfer;
@@ -452,7 +452,7 @@ int nvs_aio_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, s
 	}
 	pthread_mutex_lock(&aio->lock);
 	for (size_t i = 0; i < n; i++) {
-		prepare(transfers[i], 0, now);
+		prepare(transfers[i], NULL, now);
 		if (transfers[i]->nbytes) {
 			append(aio, transfers[i]);
 			blocks += blocks_of(aio, transfers[i]);
@@ -465,16 +465,6 @@ int nvs_aio_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, s
 	return 0;
 }
 
-void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *completed, aio_overdue_fn *overdue,
-		      void *arg)
-{
-	pthread_mutex_lock(&aio->lock);
-	aio->on_completed = completed;
-	aio->on_overdue = overdue;
-	aio->on_completed_arg = arg;
-	pthread_mutex_unlock(&aio->lock);
-}
-
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
 {
 	pthread_mutex_lock(&aio->lock);
@@ -482,18 +472,18 @@ void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
 	pthread_mutex_unlock(&aio->lock);
 }
 
-void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list)
+void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct nvs_transfer *list)
 {
 	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
-	assert(aio->on_completed);
+	assert(queue);
 	pthread_mutex_lock(&aio->lock);
 	while (list) {
 		struct nvs_transfer *transfer = list;
 
 		list = transfer->state.next;
 		assert(transfer->nbytes && !check_transfer(transfer, NULL));
-		prepare(transfer, TRANSFER_QUIET, now);
+		prepare(transfer, queue, now);
 		append(aio, transfer);
 		blocks += blocks_of(aio, transfer);
 	}

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The aio layer's internal interface to the layers above it: files striped over several members,
- * completion callbacks, and binding of workers to a NUMA node.
+ * transfers that complete on a queue, and binding of workers to a NUMA node.
  */
 #ifndef AIO_AIO_H
 #define AIO_AIO_H
 
+#include "aio/completions.h"
 #include "nvswap.h"
 #include "topo/topo.h"
 
@@ -34,16 +35,6 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered);
 int transfer_error(const struct nvs_transfer *transfer, const char *subject,
 		   struct nvs_error *error);
 
-/*
- * Receives the completed transfers of aio_submit_list(), linked by state.next, one batch per reap.
- * Called in the worker's thread without locks; nvs_aio_wait() is not woken for them.
- */
-typedef void aio_completed_fn(void *arg, struct nvs_transfer *list);
-/* Some of these transfers exceeded io_timeout_ms. Called without locks in the watch thread;
- * aio_is_overdue() identifies them, unless they have completed since. */
-typedef void aio_overdue_fn(void *arg);
-void aio_on_completed(struct nvs_aio *aio, aio_completed_fn *completed, aio_overdue_fn *overdue,
-		      void *arg);
 /* Whether a transfer, submitted or not, is overdue, and the file offset of the stalled I/O. */
 bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, uint64_t *offset);
 /* Marks the transfers that are overdue at `now_ns` (CLOCK_MONOTONIC). */
@@ -51,8 +42,9 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. */
 int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error);
-/* nvs_aio_submit() for valid transfers linked by state.next; they complete through the callback. */
-void aio_submit_list(struct nvs_aio *aio, struct nvs_transfer *list);
+/* Submits valid transfers linked by state.next, which complete on `queue`. The queue must stay open
+ * until its owner has taken all of them. nvs_aio_wait() can't wait for them. */
+void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct nvs_transfer *list);
 
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);

@@ -125,7 +125,8 @@ struct worker {
 	uint32_t inflight_max;
 };
 
-struct fifo {
+/* Transfers linked by state.next, first in, first out. */
+struct transfer_list {
 	struct nvs_transfer *head, **tail;
 };
 
@@ -146,15 +147,12 @@ struct nvs_aio {
 	char engine_reason[512];
 
 	pthread_mutex_t lock;
-	pthread_cond_t work;   /* idle workers wait here */
-	pthread_cond_t done;   /* nvs_aio_wait() waits here */
-	pthread_cond_t synced; /* a worker has reached the epoch or opened its queue */
-	struct fifo todo[2];   /* transfers with unclaimed bytes, by direction */
+	pthread_cond_t work;	      /* idle workers wait here */
+	pthread_cond_t done;	      /* nvs_aio_wait() waits here */
+	pthread_cond_t synced;	      /* a worker has reached the epoch or opened its queue */
+	struct transfer_list todo[2]; /* transfers with unclaimed bytes, by direction */
 	unsigned idle;
 	bool closing;
-	aio_completed_fn *on_completed;
-	aio_overdue_fn *on_overdue;
-	void *on_completed_arg;
 
 	/* With io_timeout_ms: */
 	pthread_t watch;
@@ -176,7 +174,7 @@ struct nvs_aio {
 };
 
 /* transfer->state.flags; a thread waits for the completion of an AWAITED transfer. */
-enum { TRANSFER_QUEUED = 1, TRANSFER_QUIET = 2, TRANSFER_OVERDUE = 4, TRANSFER_AWAITED = 8 };
+enum { TRANSFER_QUEUED = 1, TRANSFER_OVERDUE = 2, TRANSFER_AWAITED = 4 };
 
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
 bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piece *piece);

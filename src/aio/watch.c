@@ -42,7 +42,7 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, ui
 	return overdue;
 }
 
-/* The layer that submits quiet transfers logs their late completion itself. */
+/* The owner of a completion queue logs late completions itself. */
 void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer)
 {
 	struct place place;
@@ -50,7 +50,7 @@ void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer)
 	if (!(transfer->state.flags & TRANSFER_OVERDUE))
 		return;
 	transfer->state.flags &= ~(uint32_t)TRANSFER_OVERDUE;
-	if (transfer->state.flags & TRANSFER_QUIET)
+	if (transfer->state.queue)
 		return;
 	place = file_place(transfer->file, transfer->state.hangs_at);
 	log_say(&aio->log, NVS_LOG_WARNING, "%s %s at offset %" PRIu64 " completed late: %s",
@@ -62,7 +62,7 @@ void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer)
 
 struct look {
 	uint64_t before_ns; /* overdue if started at this time or earlier */
-	bool public, quiet; /* whether newly overdue ones of each kind were found */
+	bool awaited;	    /* one without a queue is newly overdue */
 };
 
 static void mark(struct nvs_aio *aio, struct look *look, struct nvs_transfer *transfer,
@@ -74,11 +74,11 @@ static void mark(struct nvs_aio *aio, struct look *look, struct nvs_transfer *tr
 		return;
 	transfer->state.flags |= TRANSFER_OVERDUE;
 	transfer->state.hangs_at = offset;
-	if (transfer->state.flags & TRANSFER_QUIET) {
-		look->quiet = true;
+	if (transfer->state.queue) {
+		completions_overdue(transfer->state.queue);
 		return;
 	}
-	look->public = true;
+	look->awaited = true;
 	aio_overdue_error(transfer, offset, NULL, &error);
 	log_say(&aio->log, NVS_LOG_ERROR, "%s", error.text);
 }
@@ -106,21 +106,15 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
-	aio_overdue_fn *on_overdue;
-	void *arg;
 
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		look_at_claimed(aio, &aio->workers[i], &look);
 	for (int direction = 0; direction < 2; direction++)
 		look_at_queued(aio, aio->todo[direction].head, &look);
-	if (look.public)
+	if (look.awaited)
 		pthread_cond_broadcast(&aio->done);
-	on_overdue = aio->on_overdue;
-	arg = aio->on_completed_arg;
 	pthread_mutex_unlock(&aio->lock);
-	if (look.quiet && on_overdue)
-		on_overdue(arg);
 }
 
 /* ---- The thread ---- */

@@ -2,7 +2,8 @@
 /*
  * A worker: one thread with one engine queue. It claims I/Os from the shared transfers, alternating
  * reads and writes, keeps up to queue_depth of them in flight, and accounts their completions. It
- * takes the aio's lock once per round, whatever the number of I/Os.
+ * takes the aio's lock once per round, whatever the number of I/Os. It runs no code of the owners
+ * of transfers: it appends completed ones to their queues.
  */
 #include <assert.h>
 #include <errno.h>
@@ -18,6 +19,14 @@
 #include "base/slice.h"
 #include "trace/trace.h"
 
+static void add_completed(struct transfer_list *completed, struct nvs_transfer *transfer)
+{
+	assert(!transfer->state.pending && !(transfer->state.flags & TRANSFER_QUEUED));
+	transfer->state.next = NULL;
+	*completed->tail = transfer;
+	completed->tail = &transfer->state.next;
+}
+
 static uint32_t pieces_in_flight(const struct worker *worker)
 {
 	return worker->aio->config.queue_depth - worker->nfree;
@@ -26,7 +35,7 @@ static uint32_t pieces_in_flight(const struct worker *worker)
 /* ---- Under the lock: claiming pieces and accounting completions ---- */
 
 /* Removes fully claimed and failed transfers from the head of a queue. */
-static void pop_claimed(struct fifo *todo, struct nvs_transfer **completed)
+static void pop_claimed(struct transfer_list *todo, struct transfer_list *completed)
 {
 	while (todo->head) {
 		struct nvs_transfer *transfer = todo->head;
@@ -37,10 +46,8 @@ static void pop_claimed(struct fifo *todo, struct nvs_transfer **completed)
 		if (!todo->head)
 			todo->tail = &todo->head;
 		transfer->state.flags &= ~(uint32_t)TRANSFER_QUEUED;
-		if (!transfer->state.pending) {
-			transfer->state.next = *completed;
-			*completed = transfer;
-		}
+		if (!transfer->state.pending)
+			add_completed(completed, transfer);
 	}
 }
 
@@ -62,7 +69,7 @@ static bool claim_one(struct worker *worker, int direction, uint64_t now)
 }
 
 /* Fills the queue with I/Os, alternating reads and writes while there are both. */
-static void claim(struct worker *worker, uint64_t now, struct nvs_transfer **completed)
+static void claim(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
 	struct nvs_aio *aio = worker->aio;
 
@@ -83,7 +90,7 @@ static void claim(struct worker *worker, uint64_t now, struct nvs_transfer **com
 	}
 }
 
-static void account_pieces(struct worker *worker, uint64_t now, struct nvs_transfer **completed)
+static void account_pieces(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
 	if (worker->nreaped)
 		worker->aio->moved_ns = now;
@@ -96,10 +103,8 @@ static void account_pieces(struct worker *worker, uint64_t now, struct nvs_trans
 			transfer->error_offset = piece->position;
 		}
 		assert(transfer->state.pending);
-		if (!--transfer->state.pending && !(transfer->state.flags & TRANSFER_QUEUED)) {
-			transfer->state.next = *completed;
-			*completed = transfer;
-		}
+		if (!--transfer->state.pending && !(transfer->state.flags & TRANSFER_QUEUED))
+			add_completed(completed, transfer);
 		piece->claimed_ns = 0;
 		worker->free[worker->nfree++] = piece;
 	}
@@ -107,30 +112,29 @@ static void account_pieces(struct worker *worker, uint64_t now, struct nvs_trans
 }
 
 /*
- * Marks public transfers completed, after which their owners may free them, and returns the quiet
- * ones. Wakes waiters only if there are any.
+ * Marks transfers without a queue as completed, after which their owners may free them, and removes
+ * them from the list. Wakes waiters only if there are any.
  */
-static struct nvs_transfer *publish(struct nvs_aio *aio, struct nvs_transfer *completed)
+static void publish(struct nvs_aio *aio, struct transfer_list *completed)
 {
-	struct nvs_transfer *quiet = NULL;
+	struct nvs_transfer *list = completed->head;
 	bool announce = false;
 
-	while (completed) {
-		struct nvs_transfer *transfer = completed;
+	*completed = (struct transfer_list){.tail = &completed->head};
+	while (list) {
+		struct nvs_transfer *transfer = list;
 
-		completed = transfer->state.next;
+		list = transfer->state.next;
 		watch_completed(aio, transfer);
-		if (transfer->state.flags & TRANSFER_QUIET) {
-			transfer->state.next = quiet;
-			quiet = transfer;
-		} else {
-			announce |= (transfer->state.flags & TRANSFER_AWAITED) != 0;
-			__atomic_store_n(&transfer->state.completed, 1, __ATOMIC_RELEASE);
+		if (transfer->state.queue) {
+			add_completed(completed, transfer);
+			continue;
 		}
+		announce |= (transfer->state.flags & TRANSFER_AWAITED) != 0;
+		__atomic_store_n(&transfer->state.completed, 1, __ATOMIC_RELEASE);
 	}
 	if (announce)
 		pthread_cond_broadcast(&aio->done);
-	return quiet;
 }
 
 /* ---- Without the lock: submit and reap ---- */
@@ -191,6 +195,20 @@ static void note_taken(struct worker *worker, uint32_t n)
 
 	for (uint32_t i = 0; i < n; i++)
 		worker->batch[i]->taken_ns = now;
+}
+
+/* Appends completed transfers to their queues, neighbours of one queue together. */
+static void deliver(struct nvs_transfer *list)
+{
+	while (list) {
+		struct nvs_transfer *first = list, *last = list;
+		struct completions *queue = first->state.queue;
+
+		while (last->state.next && last->state.next->state.queue == queue)
+			last = last->state.next;
+		list = last->state.next;
+		completions_append(queue, first, last);
+	}
 }
 
 static void submit_batch(struct worker *worker)
@@ -443,23 +461,21 @@ static void idle(struct worker *worker)
 static void round_of_io(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
-	struct nvs_transfer *completed = NULL;
-	struct nvs_transfer *quiet;
+	struct transfer_list completed = {.tail = &completed.head};
 	struct nvs_trace *trace;
 	uint64_t now = aio->config.io_timeout_ms ? clock_ns() : 0;
 	bool more;
 
 	account_pieces(worker, now, &completed);
 	claim(worker, now, &completed);
-	quiet = publish(aio, completed);
+	publish(aio, &completed);
 	trace = aio->trace;
 	more = aio->todo[NVS_READ].head || aio->todo[NVS_WRITE].head;
 	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
 	pthread_mutex_unlock(&aio->lock);
 
 	submit(worker);
-	if (quiet)
-		aio->on_completed(aio->on_completed_arg, quiet);
+	deliver(completed.head);
 	if (worker->submitted)
 		reap(worker, worker->nreaped ? 0 : worth_waiting_for(worker, more), trace);
 

@@ -159,10 +159,8 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
-	/* The watch thread may look at the tensors until the workers have ended. */
-	pthread_mutex_lock(&engine->lock);
+	events_stop(engine);
 	tensors_free(engine);
-	pthread_mutex_unlock(&engine->lock);
 	plan_free(&engine->plan);
 	/* The workers end before their registered memory is unmapped, ... */
 	if (engine->pool)
@@ -193,9 +191,10 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 	int rc = topo_open(&engine->topo, NULL, error);
 
 	if (!rc)
+		rc = events_start(engine, error);
+	if (!rc)
 		rc = open_aio(engine, ops, ops_arg, error);
 	if (!rc) {
-		aio_on_completed(engine->aio, runs_completed, runs_overdue, engine);
 		aio_trace(engine->aio, engine->trace);
 		rc = open_store(engine, config, block, error);
 	}

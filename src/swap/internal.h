@@ -76,6 +76,9 @@ struct nvs_tensor {
 	uint64_t launched_ns; /* for the trace; of a run's first tensor */
 };
 
+/* The engine's thread. */
+enum events_state { EVENTS_NONE, EVENTS_SERVED, EVENTS_ENDING };
+
 /* The current step, and the statistics at its beginning. */
 struct step {
 	bool begun;
@@ -102,6 +105,9 @@ struct nvs_engine {
 	struct topo *topo;
 	int node; /* the pool is bound to it; -1: none */
 	struct nvs_aio *aio;
+	struct completions *completions; /* of the engine's runs */
+	pthread_t events_thread;
+	enum events_state events; /* under the lock once the thread runs */
 	struct store *store;
 	struct pool *pool;
 
@@ -217,8 +223,8 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 		 struct nvs_tensor *const *tensors, size_t n);
 
 /* ---- overdue.c: under the lock, but for the first ---- */
-/* The aio's callback. */
-void runs_overdue(void *engine);
+/* Marks the runs that became overdue. */
+void runs_overdue(struct nvs_engine *engine);
 /* A run lands that was perhaps overdue. */
 void landed_late(struct nvs_engine *engine, const struct nvs_transfer *run);
 /* -ETIMEDOUT if the tensor is overdue, else 0. */
@@ -229,6 +235,11 @@ int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
 /* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
 int drain_all(struct nvs_engine *engine, struct nvs_error *error);
+
+/* ---- events.c ---- */
+int events_start(struct nvs_engine *engine, struct nvs_error *error);
+/* With no run in flight; also after a failed or no events_start(). */
+void events_stop(struct nvs_engine *engine);
 
 /* ---- runs.c ---- */
 /* Time with at least one run in flight, until `now`. */
@@ -255,7 +266,7 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 		  uint64_t nbytes_max, uint64_t *nbytes);
 
 /* ---- landing.c ---- */
-/* The aio's callback. */
-void runs_completed(void *engine, struct nvs_transfer *list);
+/* Without the lock: lands completed runs. */
+void runs_completed(struct nvs_engine *engine, struct nvs_transfer *list);
 
 #endif

@@ -150,10 +150,8 @@ static void trace_runs(const struct nvs_engine *engine, const struct nvs_transfe
 		trace_run(engine, run, now);
 }
 
-void runs_completed(void *arg, struct nvs_transfer *list)
+void runs_completed(struct nvs_engine *engine, struct nvs_transfer *list)
 {
-	struct nvs_engine *engine = arg;
-
 	for (struct nvs_transfer *run = list; run; run = run->state.next)
 		check_sums(engine, run);
 	if (engine->trace)

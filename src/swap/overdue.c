@@ -36,9 +36,8 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 	log_say(&engine->log, NVS_LOG_ERROR, "%s", error.text);
 }
 
-void runs_overdue(void *arg)
+void runs_overdue(struct nvs_engine *engine)
 {
-	struct nvs_engine *engine = arg;
 	uint64_t offset;
 
 	pthread_mutex_lock(&engine->lock);

@@ -227,5 +227,5 @@ void launch(struct nvs_engine *engine, struct nvs_transfer *list)
 		for (struct nvs_tensor *t = run->user; t && run->direction == NVS_WRITE;
 		     t = t->run_next)
 			t->new_checksum = sum_of(t);
-	aio_submit_list(engine->aio, list);
+	aio_submit_list(engine->aio, engine->completions, list);
 }

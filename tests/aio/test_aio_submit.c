@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "aio/internal.h"
+#include "base/clock.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -26,6 +27,7 @@
 #define FILE_BYTES (4u << 20)
 #define DATA_BYTES FILE_BYTES
 #define PAGE	   4096u
+#define AWAIT_MS   20000
 
 /* NULL: the fake engine does the I/O itself. */
 static const struct engine_ops *const inners[] = {NULL, &engine_io_uring, &engine_libaio,
@@ -996,17 +998,15 @@ struct count {
 };
 
 struct counts {
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
+	struct completions *queue;
 	unsigned completed;
 	struct count all[MANY];
 };
 
-static void count_completed(void *arg, struct nvs_transfer *list)
+static void count_completed(struct counts *counts)
 {
-	struct counts *counts = arg;
+	struct nvs_transfer *list = completions_take(counts->queue);
 
-	pthread_mutex_lock(&counts->lock);
 	while (list) {
 		struct count *count = list->user;
 
@@ -1014,8 +1014,6 @@ static void count_completed(void *arg, struct nvs_transfer *list)
 		count->completed++;
 		counts->completed++;
 	}
-	pthread_cond_broadcast(&counts->changed);
-	pthread_mutex_unlock(&counts->lock);
 }
 
 /* At random: a failed I/O, a short count, EINTR, none of these, or several. */
@@ -1053,11 +1051,11 @@ static void submit_many(struct rig *rig, struct counts *counts, enum nvs_directi
 		list = &count->transfer;
 	}
 	counts->completed = 0;
-	aio_submit_list(rig->aio, list);
-	pthread_mutex_lock(&counts->lock);
-	while (counts->completed < MANY)
-		pthread_cond_wait(&counts->changed, &counts->lock);
-	pthread_mutex_unlock(&counts->lock);
+	aio_submit_list(rig->aio, counts->queue, list);
+	while (counts->completed < MANY) {
+		assert_int_equal(completions_wait(counts->queue, deadline_ns(AWAIT_MS)), 0);
+		count_completed(counts);
+	}
 }
 
 static void assert_as_planned(const struct counts *counts, uint32_t block)
@@ -1080,18 +1078,17 @@ static void assert_as_planned(const struct counts *counts, uint32_t block)
 
 static void every_transfer_completes_exactly_once(void **state)
 {
-	static struct counts counts = {.lock = PTHREAD_MUTEX_INITIALIZER,
-				       .changed = PTHREAD_COND_INITIALIZER};
+	static struct counts counts;
 	uint64_t random = random_seed(__func__);
 	struct rig rig;
 
 	(void)state;
+	assert_int_equal(completions_open(&counts.queue), 0);
 	for (unsigned round = 0; round < 24; round++) {
 		rig_open(&rig, NULL,
 			 OPTIONS(.thread_count = 1 + round % 4, .queue_depth = 1 + round * 3 % 32,
 				 .block_size = (1 + round % 3) * PAGE, .drain = round % 5 == 4));
 		rig.fake.newest_first = round % 2;
-		aio_on_completed(rig.aio, count_completed, NULL, &counts);
 		plan_faults(&rig, &counts, &random);
 		submit_many(&rig, &counts, NVS_WRITE, rig.data);
 		assert_as_planned(&counts, (1 + round % 3) * PAGE);
@@ -1104,9 +1101,11 @@ static void every_transfer_completes_exactly_once(void **state)
 		rig.file = NULL;
 		nvs_aio_close(rig.aio);
 		rig.aio = NULL;
+		count_completed(&counts);
 		assert_int_equal(counts.completed, MANY);
 		rig_close(&rig);
 	}
+	completions_close(counts.queue);
 }
 
 /* ---- Waiting ---- */

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completion queues. A queue has a lock of its own, held for a few instructions or for the one
+ * system call that wakes the owner, so no owner delays a worker.
+ */
+#include "aio/completions.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "base/clock.h"
+
+struct completions {
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* the waiting thread sleeps here */
+	struct nvs_transfer *head, **tail;
+	bool overdue; /* a transfer became overdue since completions_take_overdue() */
+	bool woken;   /* the present or next wait ends */
+	bool waiting; /* a thread waits */
+	int eventfd;  /* -1: nobody has asked for it */
+	bool readable;
+};
+
+/* Under the lock. */
+static void check(const struct completions *queue)
+{
+	assert(queue->head ? queue->tail != &queue->head : queue->tail == &queue->head);
+	assert(!*queue->tail);
+	assert(queue->eventfd < 0 ? !queue->readable
+				  : queue->readable == (queue->head || queue->overdue));
+}
+
+int completions_open(struct completions **out)
+{
+	struct completions *queue = calloc(1, sizeof(*queue));
+
+	if (!queue)
+		return -ENOMEM;
+	pthread_mutex_init(&queue->lock, NULL);
+	pthread_cond_init(&queue->changed, NULL);
+	queue->tail = &queue->head;
+	queue->eventfd = -1;
+	*out = queue;
+	return 0;
+}
+
+void completions_close(struct completions *queue)
+{
+	if (!queue)
+		return;
+	/* The worker that appended last may still hold the lock. */
+	pthread_mutex_lock(&queue->lock);
+	assert(!queue->head && !queue->waiting);
+	pthread_mutex_unlock(&queue->lock);
+	if (queue->eventfd >= 0)
+		close(queue->eventfd);
+	pthread_mutex_destroy(&queue->lock);
+	pthread_cond_destroy(&queue->changed);
+	free(queue);
+}
+
+/* Makes the eventfd readable exactly while there is something to take; under the lock. */
+static void set_eventfd(struct completions *queue)
+{
+	bool readable = queue->head || queue->overdue;
+	uint64_t count = 1;
+
+	if (queue->eventfd < 0 || readable == queue->readable)
+		return;
+	queue->readable = readable;
+	/* Neither can fail or block: the count is 0 or 1. */
+	if (readable)
+		(void)!write(queue->eventfd, &count, sizeof(count));
+	else
+		(void)!read(queue->eventfd, &count, sizeof(count));
+}
+
+/* Under the lock. */
+static void notify(struct completions *queue)
+{
+	set_eventfd(queue);
+	check(queue);
+	if (queue->waiting)
+		pthread_cond_signal(&queue->changed);
+}
+
+void completions_append(struct completions *queue, struct nvs_transfer *first,
+			struct nvs_transfer *last)
+{
+	assert(first && last);
+	last->state.next = NULL;
+	pthread_mutex_lock(&queue->lock);
+	*queue->tail = first;
+	queue->tail = &last->state.next;
+	notify(queue);
+	pthread_mutex_unlock(&queue->lock);
+}
+
+void completions_overdue(struct completions *queue)
+{
+	pthread_mutex_lock(&queue->lock);
+	queue->overdue = true;
+	notify(queue);
+	pthread_mutex_unlock(&queue->lock);
+}
+
+struct nvs_transfer *completions_take(struct completions *queue)
+{
+	struct nvs_transfer *list;
+
+	pthread_mutex_lock(&queue->lock);
+	list = queue->head;
+	queue->head = NULL;
+	queue->tail = &queue->head;
+	set_eventfd(queue);
+	check(queue);
+	pthread_mutex_unlock(&queue->lock);
+	return list;
+}
+
+bool completions_take_overdue(struct completions *queue)
+{
+	bool overdue;
+
+	pthread_mutex_lock(&queue->lock);
+	overdue = queue->overdue;
+	queue->overdue = false;
+	set_eventfd(queue);
+	check(queue);
+	pthread_mutex_unlock(&queue->lock);
+	return overdue;
+}
+
+int completions_wait(struct completions *queue, uint64_t deadline)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&queue->lock);
+	assert(!queue->waiting);
+	queue->waiting = true;
+	while (!queue->head && !queue->overdue && !queue->woken && !rc)
+		rc = cond_wait_until(&queue->changed, &queue->lock, deadline);
+	if (queue->head || queue->overdue || queue->woken)
+		rc = 0;
+	queue->waiting = queue->woken = false;
+	pthread_mutex_unlock(&queue->lock);
+	return rc;
+}
+
+void completions_wake(struct completions *queue)
+{
+	pthread_mutex_lock(&queue->lock);
+	queue->woken = true;
+	if (queue->waiting)
+		pthread_cond_signal(&queue->changed);
+	pthread_mutex_unlock(&queue->lock);
+}
+
+int completions_eventfd(struct completions *queue)
+{
+	int fd;
+
+	pthread_mutex_lock(&queue->lock);
+	if (queue->eventfd < 0) {
+		queue->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		if (queue->eventfd < 0) {
+			fd = -errno;
+			goto out;
+		}
+		set_eventfd(queue);
+	}
+	fd = queue->eventfd;
+out:
+	pthread_mutex_unlock(&queue->lock);
+	return fd;
+}

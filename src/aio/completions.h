@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A completion queue: the completed transfers of one owner, in the order of completion. The workers
+ * of an aio only append; the owner takes them on a thread of its own, or through an eventfd.
+ * Several queues can share one aio.
+ */
+#ifndef AIO_COMPLETIONS_H
+#define AIO_COMPLETIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct completions;
+struct nvs_transfer;
+
+/* -ENOMEM */
+int completions_open(struct completions **queue);
+/* No transfer that names the queue may be in flight or on it. `queue` may be NULL. */
+void completions_close(struct completions *queue);
+
+/*
+ * Takes all completed transfers, linked by state.next, the earliest first; NULL if there are none.
+ * Any thread.
+ */
+struct nvs_transfer *completions_take(struct completions *queue);
+/* Whether a transfer became overdue (io_timeout_ms) since the last call: aio_is_overdue()
+ * identifies it, unless it has completed since. Any thread. */
+bool completions_take_overdue(struct completions *queue);
+
+/*
+ * Waits until there is something to take, or completions_wake() was called. One thread at a time.
+ * Returns 0 or deadline_error().
+ */
+int completions_wait(struct completions *queue, uint64_t deadline);
+/* Ends the present wait or, if there is none, the next. Any thread. */
+void completions_wake(struct completions *queue);
+
+/*
+ * A descriptor that is readable while there is something to take, for the owner's event loop; it
+ * belongs to the queue. The owner only polls it. Returns the descriptor or a negative errno:
+ * -EMFILE, -ENFILE, -ENOMEM.
+ */
+int completions_eventfd(struct completions *queue);
+
+/* ---- For the aio's threads ---- */
+
+/* Appends the list from `first` to `last`. The owner may close the queue once it has taken them. */
+void completions_append(struct completions *queue, struct nvs_transfer *first,
+			struct nvs_transfer *last);
+/* A transfer in flight is overdue. */
+void completions_overdue(struct completions *queue);
+
+#endif

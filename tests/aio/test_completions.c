@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Completion queues: what the owner of transfers may rely on, on the fake engine, which completes
+ * I/Os when the test says so.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "base/clock.h"
+#include "support/fake_engine.h"
+#include "support/support.h"
+
+#define PART	 4096u
+#define DEPTH	 4u
+#define AWAIT_MS 20000
+#define AGES_MS	 1000000 /* a limit that passes only when the test says so */
+
+struct rig {
+	struct fake fake;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	struct nvs_error error;
+	struct completions *queues[2];
+	char data[8 * PART];
+	struct nvs_transfer transfers[8]; /* adjacent writes of a part each */
+};
+
+static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
+{
+	const struct nvs_aio_config config = {.block_size = PART,
+					      .queue_depth = DEPTH,
+					      .thread_count = 1,
+					      .overlap_events = true,
+					      .io_timeout_ms = io_timeout_ms};
+	char path[] = "build/tmp/nvswap-test-XXXXXX";
+	int fd;
+
+	*rig = (struct rig){0};
+	fake_init(&rig->fake, NULL);
+	rig->fake.dry = true;
+	(void)mkdir("build", 0755);
+	(void)mkdir("build/tmp", 0755);
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &rig->error),
+		 &rig->error);
+	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &rig->error),
+		 &rig->error);
+	close(fd);
+	unlink(path);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(completions_open(&rig->queues[i]), 0);
+	for (unsigned i = 0; i < COUNT(rig->transfers); i++)
+		rig->transfers[i] = (struct nvs_transfer){.file = rig->file,
+							  .direction = NVS_WRITE,
+							  .data = rig->data + i * (size_t)PART,
+							  .nbytes = PART,
+							  .offset = i * (uint64_t)PART};
+	fake_forget(&rig->fake);
+	fake_hold(&rig->fake);
+}
+
+static void rig_close(struct rig *rig)
+{
+	fake_release(&rig->fake, FAKE_ALL);
+	nvs_file_close(rig->file);
+	nvs_aio_close(rig->aio);
+	for (unsigned i = 0; i < 2; i++)
+		completions_close(rig->queues[i]);
+	fake_destroy(&rig->fake);
+}
+
+/* Submits transfers `from` to `to` - 1 in one call. */
+static void submit(struct rig *rig, unsigned queue, unsigned from, unsigned to)
+{
+	for (unsigned i = from; i < to; i++)
+		rig->transfers[i].state.next = i + 1 < to ? &rig->transfers[i + 1] : NULL;
+	aio_submit_list(rig->aio, rig->queues[queue], &rig->transfers[from]);
+}
+
+/* Waits for these transfers, which must come in this order, and no others. */
+static void expect_each(struct rig *rig, unsigned queue, const unsigned *which, unsigned n)
+{
+	unsigned got = 0;
+
+	while (got < n) {
+		struct nvs_transfer *list;
+
+		assert_int_equal(completions_wait(rig->queues[queue], deadline_ns(AWAIT_MS)), 0);
+		list = completions_take(rig->queues[queue]);
+		for (; list; list = list->state.next) {
+			assert_true(got < n);
+			assert_ptr_equal(list, &rig->transfers[which[got++]]);
+		}
+	}
+	assert_null(completions_take(rig->queues[queue]));
+}
+
+/* Likewise, for `from` to `to` - 1. */
+static void expect(struct rig *rig, unsigned queue, unsigned from, unsigned to)
+{
+	unsigned which[COUNT(rig->transfers)], n = 0;
+
+	while (from < to)
+		which[n++] = from++;
+	expect_each(rig, queue, which, n);
+}
+
+static void completed_transfers_are_taken_once_in_the_order_of_completion(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0);
+	submit(&rig, 0, 0, 8);
+	assert_null(completions_take(rig.queues[0]));
+	for (unsigned i = 0; i < 8; i++) {
+		assert_true(fake_await_ios(&rig.fake, i + DEPTH < 8 ? i + DEPTH : 8));
+		fake_release(&rig.fake, 1);
+		expect(&rig, 0, i, i + 1);
+	}
+	rig_close(&rig);
+}
+
+static void workers_do_not_wait_for_an_owner_that_takes_nothing(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0);
+	submit(&rig, 0, 0, 8);
+	fake_release(&rig.fake, FAKE_ALL);
+	assert_true(fake_await_ios(&rig.fake, 8));
+	expect(&rig, 0, 0, 8);
+	rig_close(&rig);
+}
+
+static void owners_that_share_an_aio_get_their_own_transfers(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0);
+	submit(&rig, 0, 0, 1);
+	submit(&rig, 1, 1, 3);
+	submit(&rig, 0, 3, 4);
+	submit(&rig, 1, 4, 8);
+	fake_release(&rig.fake, FAKE_ALL);
+	expect_each(&rig, 1, (unsigned[]){1, 2, 4, 5, 6, 7}, 6);
+	expect_each(&rig, 0, (unsigned[]){0, 3}, 2);
+	rig_close(&rig);
+}
+
+static void a_failed_transfer_is_taken_like_others(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0);
+	fake_fail_nth(&rig.fake, 0, 1, -EIO);
+	submit(&rig, 0, 0, 2);
+	fake_release(&rig.fake, FAKE_ALL);
+	expect(&rig, 0, 0, 2);
+	assert_int_equal(rig.transfers[0].status, -EIO);
+	assert_int_equal(rig.transfers[1].status, 0);
+	rig_close(&rig);
+}
+
+static void a_wait_is_bounded_in_time(void **state)
+{
+	struct completions *queue;
+
+	(void)state;
+	assert_int_equal(completions_open(&queue), 0);
+	assert_int_equal(completions_wait(queue, 0), -EAGAIN);
+	assert_int_equal(completions_wait(queue, 1), -ETIMEDOUT);
+	completions_close(queue);
+}
+
+static void a_wake_before_the_wait_is_not_lost_and_ends_one_wait(void **state)
+{
+	struct completions *queue;
+
+	(void)state;
+	assert_int_equal(completions_open(&queue), 0);
+	completions_wake(queue);
+	assert_int_equal(completions_wait(queue, UINT64_MAX), 0);
+	assert_int_equal(completions_wait(queue, 0), -EAGAIN);
+	completions_close(queue);
+}
+
+static bool readable(int fd)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+
+	return poll(&poll_fd, 1, 0) == 1;
+}
+
+static void the_eventfd_is_readable_while_there_is_something_to_take(void **state)
+{
+	static struct rig rig;
+	int fd;
+
+	(void)state;
+	rig_open(&rig, 0);
+	submit(&rig, 0, 0, 1);
+	fake_release(&rig.fake, 1);
+	assert_int_equal(completions_wait(rig.queues[0], deadline_ns(AWAIT_MS)), 0);
+	/* Asked for late, it is readable at once. */
+	fd = completions_eventfd(rig.queues[0]);
+	assert_true(fd >= 0);
+	assert_int_equal(completions_eventfd(rig.queues[0]), fd);
+	assert_true(readable(fd));
+	assert_true(readable(fd));
+	expect(&rig, 0, 0, 1);
+	assert_false(readable(fd));
+
+	submit(&rig, 0, 1, 3);
+	assert_false(readable(fd));
+	fake_release(&rig.fake, 1);
+	assert_int_equal(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, AWAIT_MS), 1);
+	expect(&rig, 0, 1, 2);
+	assert_false(readable(fd));
+	fake_release(&rig.fake, 1);
+	expect(&rig, 0, 2, 3);
+	rig_close(&rig);
+}
+
+static void an_overdue_transfer_wakes_its_owner_and_no_other(void **state)
+{
+	static struct rig rig;
+	uint64_t offset;
+	int fd;
+
+	(void)state;
+	rig_open(&rig, AGES_MS);
+	fd = completions_eventfd(rig.queues[0]);
+	submit(&rig, 0, 0, 1);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	assert_true(readable(fd));
+	assert_int_equal(completions_wait(rig.queues[0], deadline_ns(AWAIT_MS)), 0);
+	assert_true(completions_take_overdue(rig.queues[0]));
+	assert_true(aio_is_overdue(rig.aio, &rig.transfers[0], &offset));
+	assert_int_equal(offset, 0);
+	assert_false(completions_take_overdue(rig.queues[0]));
+	assert_false(readable(fd));
+	assert_null(completions_take(rig.queues[0]));
+	assert_int_equal(completions_wait(rig.queues[1], 0), -EAGAIN);
+	fake_release(&rig.fake, FAKE_ALL);
+	expect(&rig, 0, 0, 1);
+	rig_close(&rig);
+}
+
+/* The owner frees the queue while the worker that appended may still be on its way out. */
+static void a_queue_may_be_closed_once_all_is_taken(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0);
+	fake_release(&rig.fake, FAKE_ALL);
+	for (unsigned i = 0; i < 200; i++) {
+		submit(&rig, 0, 0, 1);
+		expect(&rig, 0, 0, 1);
+		completions_close(rig.queues[0]);
+		assert_int_equal(completions_open(&rig.queues[0]), 0);
+	}
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(completed_transfers_are_taken_once_in_the_order_of_completion),
+		cmocka_unit_test(workers_do_not_wait_for_an_owner_that_takes_nothing),
+		cmocka_unit_test(owners_that_share_an_aio_get_their_own_transfers),
+		cmocka_unit_test(a_failed_transfer_is_taken_like_others),
+		cmocka_unit_test(a_wait_is_bounded_in_time),
+		cmocka_unit_test(a_wake_before_the_wait_is_not_lost_and_ends_one_wait),
+		cmocka_unit_test(the_eventfd_is_readable_while_there_is_something_to_take),
+		cmocka_unit_test(an_overdue_transfer_wakes_its_owner_and_no_other),
+		cmocka_unit_test(a_queue_may_be_closed_once_all_is_taken),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
