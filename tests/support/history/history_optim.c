@@ -2,13 +2,15 @@
 /*
  * The optimizer against plain arrays: what state, weights and gradients must be after each call,
  * bit by bit, on a drive that fails. Weights and gradients have any element type; gradients may
- * overflow, be scaled, clipped and accumulated. The model uses the library's loss scaler, which has
- * tests of its own, and both use this file's update function.
+ * overflow, be scaled, clipped and accumulated; plain system calls of commits and openings fail
+ * too. The model uses the library's loss scaler, which has tests of its own, and both use this
+ * file's update function.
  */
 #include "support/history/history_optim.h"
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
+#include "support/inject.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -55,7 +57,8 @@ struct world {
 	struct scaler scaler, committed_scaler;
 	uint64_t random, longest, series;
 	uint64_t steps, committed_steps;
-	bool touched; /* since the last commit */
+	bool touched;	/* since the last commit */
+	bool undurable; /* a sync has failed, so every commit may */
 };
 
 /* ---- What both do ---- */
@@ -126,7 +129,7 @@ static enum nvs_dtype make_gradients(struct world *w, float *values, void *typed
 
 static bool caused(const struct world *w, int rc)
 {
-	return history_drive_caused(&w->drive, rc);
+	return history_drive_caused(&w->drive, rc) || (w->undurable && rc == -EIO);
 }
 
 /* The call returned 0, what `busy` demands, or an error of the drive's. */
@@ -476,6 +479,23 @@ static void op_commit(struct world *w)
 	commit(w);
 }
 
+#define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
+
+/* One plain call fails: the commit has happened, or the last one is still in effect. */
+static void op_commit_failing(struct world *w)
+{
+	uint64_t failed;
+	int rc;
+
+	history_tell("commit with a failing call");
+	inject_fail(FILE_CALLS, 1 + below(&w->random, 6), 1, EIO);
+	rc = nvs_optimizer_commit(w->optimizer, &w->error);
+	inject_stop(&failed);
+	w->undurable |= failed && rc;
+	if (!result(w, rc, false))
+		committed(w);
+}
+
 /* As a run begins that finds nothing. */
 static void begin_anew(struct world *w)
 {
@@ -516,9 +536,27 @@ static void lose(struct world *w)
 	begin_anew(w);
 }
 
+/* One plain call fails; if nothing can do without it, nothing is open and nothing has changed. */
+static int open_failing(struct world *w)
+{
+	const char *call;
+	uint64_t failed;
+	int rc;
+
+	history_tell("open with a failing call");
+	inject_fail(FILE_CALLS, 1 + below(&w->random, 60), 1, EIO);
+	rc = open_once(w);
+	inject_stop(&failed);
+	call = inject_failed_call();
+	history_tell_more(" (%s): %s\n", failed ? call : "none failed", rc ? w->error.text : "ok");
+	HOLDS(!rc || failed || caused(w, rc));
+	w->error = (struct nvs_error){0};
+	return rc;
+}
+
 static void open_optimizer(struct world *w)
 {
-	int rc = -1;
+	int rc = below(&w->random, 4) ? -1 : open_failing(w);
 
 	for (int i = 0; rc; i++) {
 		HOLDS(i < TRIES + TRIES_MENDED);
@@ -535,18 +573,20 @@ static void open_optimizer(struct world *w)
 	}
 	w->steps = w->committed_steps;
 	w->scaler = w->committed_scaler;
-	w->touched = false;
+	w->touched = w->undurable = false;
 	HOLDS(nvs_optimizer_loss_scale(w->optimizer) == w->scaler.scale);
 }
 
 static void close_well(struct world *w)
 {
 	history_drive_mend(&w->drive);
-	for (int i = 0; w->drive.faulty && !commit(w); i++)
+	for (int i = 0; w->drive.faulty && !w->undurable && !commit(w); i++)
 		HOLDS(i < TRIES_MENDED);
 	history_tell("close");
-	HOLDS(!result(w, nvs_optimizer_close(w->optimizer, &w->error), false));
-	committed(w);
+	if (result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
+		HOLDS(w->undurable);
+	else
+		committed(w);
 }
 
 /* No write succeeds any more, so that what is left is as of the last commit. */
@@ -612,9 +652,11 @@ static void op_repair(struct world *w)
 }
 
 static void (*const operations[])(struct world *w) = {
-	op_lend, op_lend, op_lend, op_add,	   op_add,    op_add,	 op_add,   op_clear,
-	op_sum,	 op_step, op_step, op_step,	   op_step,   op_get,	 op_get,   op_set,
-	op_look, op_set,  op_get,  op_get_weights, op_commit, op_reopen, op_storm, op_repair,
+	op_lend,   op_lend,   op_lend,	op_add,	   op_add,
+	op_add,	   op_add,    op_clear, op_sum,	   op_step,
+	op_step,   op_step,   op_step,	op_get,	   op_get,
+	op_set,	   op_look,   op_set,	op_get,	   op_get_weights,
+	op_commit, op_reopen, op_storm, op_repair, op_commit_failing,
 };
 
 static void operation(void *world, uint64_t seed)
