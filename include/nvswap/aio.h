@@ -169,29 +169,6 @@ enum nvs_latency_kind {
 /* Copies the histogram of one direction since the aio was opened or its statistics reset. */
 NVS_API void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
 				 enum nvs_latency_kind kind, struct nvs_latency *latency);
-/* One completed I/O with its latencies. */
-struct nvs_io_record {
-	uint64_t completed_ns; /* when the worker reaped it, CLOCK_MONOTONIC */
-	uint64_t latency_ns[NVS_LATENCY_KINDS];
-	uint32_t nbytes;    /* bytes moved */
-	uint32_t direction; /* enum nvs_direction */
-};
-
-/*
- * Records every I/O that completes from now on. Memory for `max_records` (40 bytes each) is
- * allocated here and divided evenly among the workers. An I/O without room is counted and dropped;
- * a failed I/O has no record. 0 stops recording. Each call discards records not yet taken. Any
- * thread may call, but not two at a time.
- * Errors: -ENOMEM, nothing is recorded.
- */
-NVS_API int nvs_aio_record(struct nvs_aio *aio, size_t max_records);
-/*
- * Removes up to `n` records and returns their number, which is below `n` only if some worker has no
- * more. Records of one worker are in completion order. *lost (may be NULL): I/Os dropped since
- * nvs_aio_record.
- */
-NVS_API size_t nvs_aio_take_records(struct nvs_aio *aio, struct nvs_io_record *records, size_t n,
-				    uint64_t *lost);
 
 /* Resets counters and latencies, for a benchmark after its warm-up. No transfer may be in flight.
  */

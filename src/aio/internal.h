@@ -81,13 +81,6 @@ struct tally {
 	uint64_t depth_ios[NVS_DEPTHS], submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
 };
 
-/* Per-I/O records awaiting nvs_aio_take_records(). */
-struct records {
-	struct nvs_io_record *ring;
-	size_t room, first, n; /* room 0: recording is off */
-	uint64_t lost;
-};
-
 struct worker {
 	struct nvs_aio *aio;
 	pthread_t thread;
@@ -121,7 +114,6 @@ struct worker {
 	struct tally tally_seen, tally_at_reset;
 	struct nvs_latency latency[2][NVS_LATENCY_KINDS];
 	uint64_t bytes[2], ios_done[2], retries, bounced_bytes;
-	struct records records;
 	uint32_t inflight_max;
 };
 
@@ -191,7 +183,6 @@ void watch_stop(struct nvs_aio *aio);
 /* Clears the overdue flag of a completed transfer, under the lock. */
 void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer);
 
-void records_add(struct records *records, const struct nvs_io_record *record);
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);

@@ -274,24 +274,21 @@ static unsigned worth_waiting_for(const struct worker *worker, bool more)
 static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 {
 	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
-	const struct nvs_io_record record = {
-		.completed_ns = now,
-		.latency_ns = {[NVS_SLAT] = piece->taken_ns - piece->handed_ns,
-			       [NVS_CLAT] = now - piece->taken_ns,
-			       [NVS_LAT] = now - piece->begun_ns},
-		.nbytes = (uint32_t)piece->io.result,
-		.direction = (uint32_t)direction,
+	const uint64_t latency_ns[NVS_LATENCY_KINDS] = {
+		[NVS_SLAT] = piece->taken_ns - piece->handed_ns,
+		[NVS_CLAT] = now - piece->taken_ns,
+		[NVS_LAT] = now - piece->begun_ns,
 	};
+	uint32_t nbytes = (uint32_t)piece->io.result;
 
 	if (piece->io.result < 0)
 		return;
-	worker->bytes[direction] += record.nbytes;
+	worker->bytes[direction] += nbytes;
 	worker->ios_done[direction]++;
 	if (piece->bounce >= 0)
-		worker->bounced_bytes += record.nbytes;
+		worker->bounced_bytes += nbytes;
 	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
-		latency_add(&worker->latency[direction][kind], record.latency_ns[kind]);
-	records_add(&worker->records, &record);
+		latency_add(&worker->latency[direction][kind], latency_ns[kind]);
 }
 
 /* Traces the piece including its retries; a failed one counts as 0 bytes. */
@@ -569,6 +566,5 @@ void worker_free(struct worker *worker)
 	free(worker->batch);
 	free(worker->reaped);
 	free(worker->free);
-	free(worker->records.ring);
 	pthread_mutex_destroy(&worker->stats_lock);
 }

@@ -1584,79 +1584,6 @@ static void statistics_add_up_and_can_be_reset(void **state)
 	rig_close(&rig);
 }
 
-static void each_io_is_recorded(void **state)
-{
-	static struct nvs_io_record records[256];
-	uint64_t lost, ios[2] = {0}, sums[2][NVS_LATENCY_KINDS] = {{0}};
-	struct rig rig;
-	size_t n;
-
-	(void)state;
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 3));
-	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 0);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
-	nvs_aio_reset_stats(rig.aio);
-	assert_int_equal(nvs_aio_record(rig.aio, 3 * COUNT(records)), 0);
-	/* Enough to wrap around the rings. */
-	for (unsigned round = 0; round < 10; round++) {
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 100 * PAGE, 0), &rig.error);
-		SUCCEEDS(move(&rig, NVS_READ, rig.data, 30 * PAGE, 0), &rig.error);
-		/* Take fewer than there are; the rest follows. */
-		while ((n = nvs_aio_take_records(rig.aio, records, 7, &lost)))
-			for (size_t i = 0; i < n; i++) {
-				assert_true(n <= 7 && records[i].completed_ns);
-				assert_int_equal(records[i].nbytes, PAGE);
-				ios[records[i].direction]++;
-				for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
-					sums[records[i].direction][kind] +=
-						records[i].latency_ns[kind];
-			}
-		assert_int_equal(lost, 0);
-	}
-	assert_true(ios[NVS_WRITE] == 1000 && ios[NVS_READ] == 300);
-	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
-		for (int d = 0; d < 2; d++)
-			assert_true(latency_of(&rig, d, kind)->sum_ns == (double)sums[d][kind]);
-	assert_int_equal(nvs_aio_record(rig.aio, 0), 0);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
-	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 0);
-	assert_int_equal(lost, 0);
-	rig_close(&rig);
-}
-
-static void a_record_without_room_is_counted(void **state)
-{
-	static struct nvs_io_record records[64];
-	uint64_t lost;
-	struct rig rig;
-
-	(void)state;
-	rig_open(&rig, NULL, OPTIONS());
-	assert_int_equal(nvs_aio_record(rig.aio, 10), 0);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 33 * PAGE, 0), &rig.error);
-	assert_int_equal(nvs_aio_take_records(rig.aio, records, 4, &lost), 4);
-	assert_int_equal(lost, 23);
-	SUCCEEDS(move(&rig, NVS_READ, rig.data, 5 * PAGE, 0), &rig.error);
-	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 10);
-	assert_int_equal(lost, 24);
-	/* The oldest are kept, in order. */
-	for (unsigned i = 0; i < 10; i++) {
-		assert_int_equal(records[i].direction, i < 6 ? NVS_WRITE : NVS_READ);
-		assert_true(!i || records[i].completed_ns >= records[i - 1].completed_ns);
-	}
-	assert_int_equal(nvs_aio_record(rig.aio, 10), 0);
-	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 0);
-	assert_int_equal(lost, 0);
-	inject_fail(INJECT_MEMORY, 1, 1, ENOMEM);
-	assert_int_equal(nvs_aio_record(rig.aio, 10), -ENOMEM);
-	inject_stop(NULL);
-	/* Recording stays off. */
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
-	assert_int_equal(nvs_aio_take_records(rig.aio, records, COUNT(records), &lost), 0);
-	assert_int_equal(lost, 0);
-	rig_close(&rig);
-}
-
 static void unaligned_memory_is_counted_as_bounced(void **state)
 {
 	struct rig rig;
@@ -1765,8 +1692,6 @@ int main(void)
 		cmocka_unit_test(threads_submit_and_wait_at_once),
 		cmocka_unit_test(threads_register_memory_and_open_files_at_once),
 		cmocka_unit_test(statistics_add_up_and_can_be_reset),
-		cmocka_unit_test(each_io_is_recorded),
-		cmocka_unit_test(a_record_without_room_is_counted),
 		cmocka_unit_test(lat_is_slat_and_clat_and_earlier_tries),
 		cmocka_unit_test(depths_and_sizes_are_counted_in_fios_groups),
 		cmocka_unit_test(a_partly_taken_batch_is_counted_by_the_call),
