@@ -374,7 +374,7 @@ void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 
 /* ---- Transfers ---- */
 
-static int check_transfer(const struct nvs_transfer *transfer, struct nvs_error *error)
+static int check_transfer(const struct transfer *transfer, struct nvs_error *error)
 {
 	if (!transfer->file || (!transfer->data && transfer->nbytes))
 		return error_set(error, -EINVAL, "transfer has no file or no memory");
@@ -399,15 +399,15 @@ static int check_transfer(const struct nvs_transfer *transfer, struct nvs_error 
 	return 0;
 }
 
-static void prepare(struct nvs_transfer *transfer, struct completions *queue, uint64_t now)
+static void prepare(struct transfer *transfer, struct completions *queue, uint64_t now)
 {
 	transfer->status = 0;
 	transfer->error_offset = 0;
-	transfer->state = (struct nvs_transfer_state){
-		.queue = queue, .flags = TRANSFER_QUEUED, .since_ns = now};
+	transfer->state =
+		(struct transfer_state){.queue = queue, .flags = TRANSFER_QUEUED, .since_ns = now};
 }
 
-static void append(struct nvs_aio *aio, struct nvs_transfer *transfer)
+static void append(struct nvs_aio *aio, struct transfer *transfer)
 {
 	struct transfer_list *todo = &aio->todo[transfer->direction];
 
@@ -416,7 +416,7 @@ static void append(struct nvs_aio *aio, struct nvs_transfer *transfer)
 	todo->tail = &transfer->state.next;
 }
 
-static uint64_t blocks_of(const struct nvs_aio *aio, const struct nvs_transfer *transfer)
+static uint64_t blocks_of(const struct nvs_aio *aio, const struct transfer *transfer)
 {
 	return transfer->nbytes / aio->config.block_size + 1;
 }
@@ -439,8 +439,8 @@ static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 		}
 }
 
-int nvs_aio_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
-		   struct nvs_error *error)
+int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
+	       struct nvs_error *error)
 {
 	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
@@ -472,14 +472,14 @@ void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
 	pthread_mutex_unlock(&aio->lock);
 }
 
-void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct nvs_transfer *list)
+void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
 	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
 	assert(queue);
 	pthread_mutex_lock(&aio->lock);
 	while (list) {
-		struct nvs_transfer *transfer = list;
+		struct transfer *transfer = list;
 
 		list = transfer->state.next;
 		assert(transfer->nbytes && !check_transfer(transfer, NULL));
@@ -491,13 +491,13 @@ void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct nvs_
 	pthread_mutex_unlock(&aio->lock);
 }
 
-bool nvs_transfer_completed(const struct nvs_transfer *transfer)
+bool transfer_completed(const struct transfer *transfer)
 {
 	return __atomic_load_n(&transfer->state.completed, __ATOMIC_ACQUIRE);
 }
 
-static const struct nvs_transfer *first_overdue(const struct nvs_aio *aio,
-						struct nvs_transfer *const *transfers, size_t n)
+static const struct transfer *first_overdue(const struct nvs_aio *aio,
+					    struct transfer *const *transfers, size_t n)
 {
 	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
 		if (transfers[i]->state.flags & TRANSFER_OVERDUE)
@@ -506,14 +506,14 @@ static const struct nvs_transfer *first_overdue(const struct nvs_aio *aio,
 }
 
 /* Waits for the last of `n` transfers; drops the lock while it sleeps. */
-static int wait_for_last(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
+static int wait_for_last(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 			 uint64_t deadline, struct nvs_error *error)
 {
-	struct nvs_transfer *last = transfers[n - 1];
+	struct transfer *last = transfers[n - 1];
 	int rc = 0;
 
-	while (!nvs_transfer_completed(last) && !rc) {
-		const struct nvs_transfer *overdue = first_overdue(aio, transfers, n);
+	while (!transfer_completed(last) && !rc) {
+		const struct transfer *overdue = first_overdue(aio, transfers, n);
 
 		if (overdue)
 			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
@@ -523,8 +523,8 @@ static int wait_for_last(struct nvs_aio *aio, struct nvs_transfer *const *transf
 	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;
 }
 
-int nvs_aio_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
-		 int timeout_ms, struct nvs_error *error)
+int aio_wait(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
+	     struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc = 0;

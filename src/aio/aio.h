@@ -7,6 +7,7 @@
 #define AIO_AIO_H
 
 #include "aio/completions.h"
+#include "aio/transfer.h"
 #include "nvswap.h"
 #include "topo/topo.h"
 
@@ -31,20 +32,16 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 /* Fills in direct_fd and dio of a member with an open fd; falls back to buffered I/O. */
 int file_member_probe(struct file_member *member, bool writable, bool buffered);
 
-/* Describes a failed transfer: path and offset of the failed I/O, and its errno. */
-int transfer_error(const struct nvs_transfer *transfer, const char *subject,
-		   struct nvs_error *error);
-
 /* Whether a transfer, submitted or not, is overdue, and the file offset of the stalled I/O. */
-bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, uint64_t *offset);
+bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t *offset);
 /* Marks the transfers that are overdue at `now_ns` (CLOCK_MONOTONIC). */
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. */
-int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, const char *subject,
+int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error);
 /* Submits valid transfers linked by state.next, which complete on `queue`. The queue must stay open
- * until its owner has taken all of them. nvs_aio_wait() can't wait for them. */
-void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct nvs_transfer *list);
+ * until its owner has taken all of them. aio_wait() can't wait for them. */
+void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list);
 
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);

@@ -17,7 +17,7 @@
 struct completions {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* the waiting thread sleeps here */
-	struct nvs_transfer *head, **tail;
+	struct transfer *head, **tail;
 	bool overdue; /* a transfer became overdue since completions_take_overdue() */
 	bool woken;   /* the present or next wait ends */
 	bool waiting; /* a thread waits */
@@ -88,8 +88,7 @@ static void notify(struct completions *queue)
 		pthread_cond_signal(&queue->changed);
 }
 
-void completions_append(struct completions *queue, struct nvs_transfer *first,
-			struct nvs_transfer *last)
+void completions_append(struct completions *queue, struct transfer *first, struct transfer *last)
 {
 	assert(first && last);
 	last->state.next = NULL;
@@ -108,9 +107,9 @@ void completions_overdue(struct completions *queue)
 	pthread_mutex_unlock(&queue->lock);
 }
 
-struct nvs_transfer *completions_take(struct completions *queue)
+struct transfer *completions_take(struct completions *queue)
 {
-	struct nvs_transfer *list;
+	struct transfer *list;
 
 	pthread_mutex_lock(&queue->lock);
 	list = queue->head;

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct completions;
-struct nvs_transfer;
+struct transfer;
 
 /* -ENOMEM */
 int completions_open(struct completions **queue);
@@ -22,7 +22,7 @@ void completions_close(struct completions *queue);
  * Takes all completed transfers, linked by state.next, the earliest first; NULL if there are none.
  * Any thread.
  */
-struct nvs_transfer *completions_take(struct completions *queue);
+struct transfer *completions_take(struct completions *queue);
 /* Whether a transfer became overdue (io_timeout_ms) since the last call: aio_is_overdue()
  * identifies it, unless it has completed since. Any thread. */
 bool completions_take_overdue(struct completions *queue);
@@ -45,8 +45,7 @@ int completions_eventfd(struct completions *queue);
 /* ---- For the aio's threads ---- */
 
 /* Appends the list from `first` to `last`. The owner may close the queue once it has taken them. */
-void completions_append(struct completions *queue, struct nvs_transfer *first,
-			struct nvs_transfer *last);
+void completions_append(struct completions *queue, struct transfer *first, struct transfer *last);
 /* A transfer in flight is overdue. */
 void completions_overdue(struct completions *queue);
 

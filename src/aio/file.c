@@ -235,8 +235,7 @@ int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 	return 0;
 }
 
-int transfer_error(const struct nvs_transfer *transfer, const char *subject,
-		   struct nvs_error *error)
+int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
 	struct place place = file_place(transfer->file, transfer->error_offset);
 	bool write = transfer->direction == NVS_WRITE;

@@ -53,7 +53,7 @@ struct place file_place(const struct nvs_file *file, uint64_t offset);
 
 struct piece {
 	struct io io;
-	struct nvs_transfer *transfer;
+	struct transfer *transfer;
 	uint64_t position; /* file offset of the first useful byte */
 	char *user;	   /* the caller's memory for the useful bytes */
 	uint32_t useful;   /* bytes of the transfer in this I/O */
@@ -119,7 +119,7 @@ struct worker {
 
 /* Transfers linked by state.next, first in, first out. */
 struct transfer_list {
-	struct nvs_transfer *head, **tail;
+	struct transfer *head, **tail;
 };
 
 struct region {
@@ -140,7 +140,7 @@ struct nvs_aio {
 
 	pthread_mutex_t lock;
 	pthread_cond_t work;	      /* idle workers wait here */
-	pthread_cond_t done;	      /* nvs_aio_wait() waits here */
+	pthread_cond_t done;	      /* aio_wait() waits here */
 	pthread_cond_t synced;	      /* a worker has reached the epoch or opened its queue */
 	struct transfer_list todo[2]; /* transfers with unclaimed bytes, by direction */
 	unsigned idle;
@@ -169,7 +169,7 @@ struct nvs_aio {
 enum { TRANSFER_QUEUED = 1, TRANSFER_OVERDUE = 2, TRANSFER_AWAITED = 4 };
 
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
-bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piece *piece);
+bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece);
 /* Fills the bounce buffer of a bounced write. */
 void piece_begin(struct piece *piece);
 /* Evaluates the result of the I/O; false if it must be submitted again. */
@@ -181,7 +181,7 @@ void piece_fail(struct worker *worker, struct piece *piece, int status);
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
 /* Clears the overdue flag of a completed transfer, under the lock. */
-void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer);
+void watch_completed(struct nvs_aio *aio, struct transfer *transfer);
 
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);

@@ -178,7 +178,7 @@ static bool cut_write(struct worker *worker, struct piece *piece, const struct p
 	return true;
 }
 
-bool piece_cut(struct worker *worker, struct nvs_transfer *transfer, struct piece *piece)
+bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece)
 {
 	const struct nvs_file *file = transfer->file;
 	uint64_t position = transfer->offset + transfer->state.claimed;

@@ -15,7 +15,7 @@
 /* The thread looks four times per io_timeout_ms, but no more often than this. */
 #define LOOK_NS_MIN 2000000u
 
-int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, const char *subject,
+int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error)
 {
 	const struct nvs_file *file = transfer->file;
@@ -31,7 +31,7 @@ int aio_overdue_error(const struct nvs_transfer *transfer, uint64_t offset, cons
 			   file->aio->config.io_timeout_ms);
 }
 
-bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, uint64_t *offset)
+bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t *offset)
 {
 	bool overdue;
 
@@ -43,7 +43,7 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct nvs_transfer *transfer, ui
 }
 
 /* The owner of a completion queue logs late completions itself. */
-void watch_completed(struct nvs_aio *aio, struct nvs_transfer *transfer)
+void watch_completed(struct nvs_aio *aio, struct transfer *transfer)
 {
 	struct place place;
 
@@ -65,8 +65,7 @@ struct look {
 	bool awaited;	    /* one without a queue is newly overdue */
 };
 
-static void mark(struct nvs_aio *aio, struct look *look, struct nvs_transfer *transfer,
-		 uint64_t offset)
+static void mark(struct nvs_aio *aio, struct look *look, struct transfer *transfer, uint64_t offset)
 {
 	struct nvs_error error;
 
@@ -93,7 +92,7 @@ static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, st
 	}
 }
 
-static void look_at_queued(struct nvs_aio *aio, struct nvs_transfer *transfer, struct look *look)
+static void look_at_queued(struct nvs_aio *aio, struct transfer *transfer, struct look *look)
 {
 	if (aio->moved_ns > look->before_ns)
 		return;

@@ -19,7 +19,7 @@
 #include "base/slice.h"
 #include "trace/trace.h"
 
-static void add_completed(struct transfer_list *completed, struct nvs_transfer *transfer)
+static void add_completed(struct transfer_list *completed, struct transfer *transfer)
 {
 	assert(!transfer->state.pending && !(transfer->state.flags & TRANSFER_QUEUED));
 	transfer->state.next = NULL;
@@ -38,7 +38,7 @@ static uint32_t pieces_in_flight(const struct worker *worker)
 static void pop_claimed(struct transfer_list *todo, struct transfer_list *completed)
 {
 	while (todo->head) {
-		struct nvs_transfer *transfer = todo->head;
+		struct transfer *transfer = todo->head;
 
 		if (transfer->state.claimed < transfer->nbytes && !transfer->status)
 			return;
@@ -53,7 +53,7 @@ static void pop_claimed(struct transfer_list *todo, struct transfer_list *comple
 
 static bool claim_one(struct worker *worker, int direction, uint64_t now)
 {
-	struct nvs_transfer *transfer = worker->aio->todo[direction].head;
+	struct transfer *transfer = worker->aio->todo[direction].head;
 	struct piece *piece;
 
 	if (!transfer)
@@ -96,7 +96,7 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 		worker->aio->moved_ns = now;
 	for (uint32_t i = 0; i < worker->nreaped; i++) {
 		struct piece *piece = worker->reaped[i];
-		struct nvs_transfer *transfer = piece->transfer;
+		struct transfer *transfer = piece->transfer;
 
 		if (piece->status && !transfer->status) {
 			transfer->status = piece->status;
@@ -117,12 +117,12 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
  */
 static void publish(struct nvs_aio *aio, struct transfer_list *completed)
 {
-	struct nvs_transfer *list = completed->head;
+	struct transfer *list = completed->head;
 	bool announce = false;
 
 	*completed = (struct transfer_list){.tail = &completed->head};
 	while (list) {
-		struct nvs_transfer *transfer = list;
+		struct transfer *transfer = list;
 
 		list = transfer->state.next;
 		watch_completed(aio, transfer);
@@ -198,10 +198,10 @@ static void note_taken(struct worker *worker, uint32_t n)
 }
 
 /* Appends completed transfers to their queues, neighbours of one queue together. */
-static void deliver(struct nvs_transfer *list)
+static void deliver(struct transfer *list)
 {
 	while (list) {
-		struct nvs_transfer *first = list, *last = list;
+		struct transfer *first = list, *last = list;
 		struct completions *queue = first->state.queue;
 
 		while (last->state.next && last->state.next->state.queue == queue)

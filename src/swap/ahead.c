@@ -23,7 +23,7 @@ static bool within_max_live(const struct nvs_engine *engine, const struct evicti
 	return engine->live_numel - engine->landing_numel <= engine->max_live;
 }
 
-static struct nvs_transfer *keep_to(struct nvs_engine *engine, struct eviction *eviction)
+static struct transfer *keep_to(struct nvs_engine *engine, struct eviction *eviction)
 {
 	eviction->writes = eviction->own = true;
 	eviction->needed_by = PLAN_NONE;
@@ -31,14 +31,14 @@ static struct nvs_transfer *keep_to(struct nvs_engine *engine, struct eviction *
 	return runs_build(engine, engine->scratch, eviction->ndirty, NVS_WRITE);
 }
 
-struct nvs_transfer *keep_to_max_in_cpu(struct nvs_engine *engine)
+struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine)
 {
 	struct eviction eviction = {.enough = within_max_in_cpu, .held = true};
 
 	return keep_to(engine, &eviction);
 }
 
-struct nvs_transfer *keep_to_max_live(struct nvs_engine *engine)
+struct transfer *keep_to_max_live(struct nvs_engine *engine)
 {
 	struct eviction eviction = {.enough = within_max_live, .ahead = true};
 
@@ -111,7 +111,7 @@ static bool join_pieces(struct nvs_engine *engine, const struct nvs_tensor *tens
 	return eviction.ntaken;
 }
 
-static struct nvs_transfer *read_ahead(struct nvs_engine *engine)
+static struct transfer *read_ahead(struct nvs_engine *engine)
 {
 	size_t count = choose(engine, SIZE_MAX);
 
@@ -192,10 +192,10 @@ static struct behind choose_behind(struct nvs_engine *engine)
 	return behind;
 }
 
-static struct nvs_transfer *write_behind(struct nvs_engine *engine)
+static struct transfer *write_behind(struct nvs_engine *engine)
 {
 	struct behind behind;
-	struct nvs_transfer *list;
+	struct transfer *list;
 
 	if (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
 		return NULL;
@@ -214,9 +214,9 @@ static struct nvs_transfer *write_behind(struct nvs_engine *engine)
 	return list;
 }
 
-struct nvs_transfer *move_ahead(struct nvs_engine *engine)
+struct transfer *move_ahead(struct nvs_engine *engine)
 {
-	struct nvs_transfer *list;
+	struct transfer *list;
 
 	if (!engine->step.begun || !engine->plan.n || engine->waiting)
 		return NULL;

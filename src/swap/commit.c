@@ -37,9 +37,9 @@ static int check_reported(const struct nvs_engine *engine, struct nvs_error *err
 }
 
 /* Starts to write back dirty unpinned tensors. */
-static struct nvs_transfer *write_back(struct nvs_engine *engine)
+static struct transfer *write_back(struct nvs_engine *engine)
 {
-	struct nvs_transfer *list;
+	struct transfer *list;
 	size_t n = 0;
 
 	for (size_t i = 0; i < engine->ntensors; i++) {
@@ -110,7 +110,7 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 
 	for (;;) {
 		int rc = check_finished(engine, error);
-		struct nvs_transfer *list;
+		struct transfer *list;
 
 		if (!rc)
 			rc = check_reported(engine, error);

@@ -24,7 +24,7 @@ static void *events_main(void *arg)
 	struct nvs_engine *engine = arg;
 
 	while (!ends(engine)) {
-		struct nvs_transfer *list;
+		struct transfer *list;
 
 		(void)completions_wait(engine->completions, UINT64_MAX);
 		if (completions_take_overdue(engine->completions))

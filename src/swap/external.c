@@ -36,7 +36,7 @@ static void lend(struct nvs_tensor *tensor, const void *data)
 int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			     const void *const *data, size_t n, struct nvs_error *error)
 {
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
@@ -98,7 +98,7 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			  void *const *data, size_t n, struct nvs_error *error)
 {
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);

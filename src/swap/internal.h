@@ -69,7 +69,7 @@ struct nvs_tensor {
 		*list; /* the list of unpinned tensors in the pool that has it; or NULL */
 	TAILQ_ENTRY(nvs_tensor) idle;
 	/* The first tensor of a run has the run's transfer. */
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	struct nvs_tensor *run_first, *run_next;
 	bool overdue;	      /* in flight for longer than io_timeout_ms */
 	uint64_t hangs_at;    /* overdue: the offset in the store */
@@ -199,10 +199,10 @@ int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error); /* -E
 
 /* ---- ahead.c: under the lock ---- */
 /* Transfers that the plan calls for now, to be launched. */
-struct nvs_transfer *move_ahead(struct nvs_engine *engine);
+struct transfer *move_ahead(struct nvs_engine *engine);
 /* Evict what exceeds the budget; the latter needs a plan. */
-struct nvs_transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
-struct nvs_transfer *keep_to_max_live(struct nvs_engine *engine);
+struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
+struct transfer *keep_to_max_live(struct nvs_engine *engine);
 /* Waits until no transfer of the tensors that the engine started on its own is in flight: 0,
  * -ETIMEDOUT. */
 int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -226,7 +226,7 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 /* Marks the runs that became overdue. */
 void runs_overdue(struct nvs_engine *engine);
 /* A run lands that was perhaps overdue. */
-void landed_late(struct nvs_engine *engine, const struct nvs_transfer *run);
+void landed_late(struct nvs_engine *engine, const struct transfer *run);
 /* -ETIMEDOUT if the tensor is overdue, else 0. */
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  struct nvs_error *error);
@@ -245,16 +245,16 @@ void events_stop(struct nvs_engine *engine);
 /* Time with at least one run in flight, until `now`. */
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now);
 /* Concatenates two lists. */
-struct nvs_transfer *join(struct nvs_transfer *first, struct nvs_transfer *second);
+struct transfer *join(struct transfer *first, struct transfer *second);
 /*
  * Under the lock: turns tensors whose `data` is set into runs, in store order, and into transfers
  * in flight, for launch() to submit. Tensors to write are dirty. Sorts `tensors`. Empty tensors
  * land at once.
  */
-struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
-				enum nvs_direction direction);
+struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+			    enum nvs_direction direction);
 /* Without the lock: computes the checksums of writes and submits the transfers. */
-void launch(struct nvs_engine *engine, struct nvs_transfer *list);
+void launch(struct nvs_engine *engine, struct transfer *list);
 /* The checksum of a tensor's contents, wherever its `data` lies. */
 uint64_t sum_of(const struct nvs_tensor *tensor);
 /* A kept store always has checksums: only they detect committed data that the drive lost. */
@@ -267,6 +267,6 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 
 /* ---- landing.c ---- */
 /* Without the lock: lands completed runs. */
-void runs_completed(struct nvs_engine *engine, struct nvs_transfer *list);
+void runs_completed(struct nvs_engine *engine, struct transfer *list);
 
 #endif

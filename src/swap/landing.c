@@ -11,7 +11,7 @@
 #include "trace/trace.h"
 
 /* Contents of an earlier run are compared even if `verify` is off. */
-static void check_sums(const struct nvs_engine *engine, const struct nvs_transfer *run)
+static void check_sums(const struct nvs_engine *engine, const struct transfer *run)
 {
 	if (run->direction != NVS_READ || run->status)
 		return;
@@ -107,7 +107,7 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		make_idle(engine, tensor);
 }
 
-static void trace_run(const struct nvs_engine *engine, const struct nvs_transfer *run, uint64_t now)
+static void trace_run(const struct nvs_engine *engine, const struct transfer *run, uint64_t now)
 {
 	const struct nvs_tensor *first = run->user;
 
@@ -116,7 +116,7 @@ static void trace_run(const struct nvs_engine *engine, const struct nvs_transfer
 			     first->launched_ns, now, t->place, t->nbytes);
 }
 
-static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
+static void land(struct nvs_engine *engine, const struct transfer *run)
 {
 	struct nvs_tensor *tensor = run->user;
 	enum nvs_direction direction = run->direction;
@@ -142,23 +142,23 @@ static void land(struct nvs_engine *engine, const struct nvs_transfer *run)
 		engine->busy_ns += clock_ns() - engine->busy_from_ns;
 }
 
-static void trace_runs(const struct nvs_engine *engine, const struct nvs_transfer *list)
+static void trace_runs(const struct nvs_engine *engine, const struct transfer *list)
 {
 	uint64_t now = clock_ns();
 
-	for (const struct nvs_transfer *run = list; run; run = run->state.next)
+	for (const struct transfer *run = list; run; run = run->state.next)
 		trace_run(engine, run, now);
 }
 
-void runs_completed(struct nvs_engine *engine, struct nvs_transfer *list)
+void runs_completed(struct nvs_engine *engine, struct transfer *list)
 {
-	for (struct nvs_transfer *run = list; run; run = run->state.next)
+	for (struct transfer *run = list; run; run = run->state.next)
 		check_sums(engine, run);
 	if (engine->trace)
 		trace_runs(engine, list);
 	pthread_mutex_lock(&engine->lock);
 	while (list) {
-		struct nvs_transfer *next = list->state.next;
+		struct transfer *next = list->state.next;
 
 		land(engine, list);
 		list = next;

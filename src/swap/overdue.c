@@ -11,7 +11,7 @@
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  struct nvs_error *error)
 {
-	const struct nvs_transfer transfer = {
+	const struct transfer transfer = {
 		.file = store_file(engine->store),
 		.direction = tensor->state == NVS_READING ? NVS_READ : NVS_WRITE,
 	};
@@ -52,7 +52,7 @@ void runs_overdue(struct nvs_engine *engine)
 	pthread_mutex_unlock(&engine->lock);
 }
 
-void landed_late(struct nvs_engine *engine, const struct nvs_transfer *run)
+void landed_late(struct nvs_engine *engine, const struct transfer *run)
 {
 	struct nvs_tensor *first = run->user;
 

@@ -22,13 +22,13 @@ bool in_flight(const struct nvs_tensor *tensor)
 struct attempt {
 	struct nvs_tensor *const *tensors;
 	size_t n;
-	bool contents;		   /* read them; false: lease */
-	uint64_t failures;	   /* write-backs that failed before the call */
-	bool waited;		   /* the pool's statistics have counted the wait for room */
-	uint64_t waits_from_ns;	   /* when it began to wait; 0: it did not */
-	struct nvs_transfer *list; /* to be launched: the reads, or write-backs to make room */
-	bool stuck;		   /* nothing more can be started; only other calls can make room */
-	bool failed_again;	   /* the write-backs that make room failed the last time */
+	bool contents;		/* read them; false: lease */
+	uint64_t failures;	/* write-backs that failed before the call */
+	bool waited;		/* the pool's statistics have counted the wait for room */
+	uint64_t waits_from_ns; /* when it began to wait; 0: it did not */
+	struct transfer *list;	/* to be launched: the reads, or write-backs to make room */
+	bool stuck;		/* nothing more can be started; only other calls can make room */
+	bool failed_again;	/* the write-backs that make room failed the last time */
 };
 
 static bool has_room(const struct nvs_engine *engine, const struct eviction *eviction)
@@ -153,8 +153,8 @@ static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->uses++;
 }
 
-static struct nvs_transfer *begin(struct nvs_engine *engine, const struct attempt *attempt,
-				  size_t nleased)
+static struct transfer *begin(struct nvs_engine *engine, const struct attempt *attempt,
+			      size_t nleased)
 {
 	step_access(engine, attempt->tensors, attempt->n, attempt->contents);
 	for (size_t i = 0; i < attempt->n; i++) {
@@ -289,7 +289,7 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 		     bool contents, int timeout_ms, struct nvs_error *error)
 {
 	struct attempt attempt = {.tensors = tensors, .n = n, .contents = contents};
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
 
@@ -351,7 +351,7 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 }
 
 static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			 struct nvs_transfer **list)
+			 struct transfer **list)
 {
 	uint64_t need;
 	size_t count;
@@ -374,7 +374,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 struct nvs_error *error)
 {
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 	long rc;
 
 	pthread_mutex_lock(&engine->lock);
@@ -434,9 +434,9 @@ static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum n
 }
 
 /* Transfers to launch after tensors were unpinned. */
-static struct nvs_transfer *after_release(struct nvs_engine *engine)
+static struct transfer *after_release(struct nvs_engine *engine)
 {
-	struct nvs_transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
+	struct transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
 
 	list = join(list, move_ahead(engine));
 	pthread_cond_broadcast(&engine->changed);
@@ -446,7 +446,7 @@ static struct nvs_transfer *after_release(struct nvs_engine *engine)
 int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       enum nvs_how how, struct nvs_error *error)
 {
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
@@ -465,7 +465,7 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 
 void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	struct nvs_transfer *list;
+	struct transfer *list;
 
 	pthread_mutex_lock(&engine->lock);
 	if (tensor->uses) {
@@ -493,8 +493,8 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	return rc;
 }
 
-static struct nvs_transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-				     size_t n)
+static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+				 size_t n)
 {
 	size_t ndirty = 0;
 
@@ -521,7 +521,7 @@ static struct nvs_transfer *swap_out(struct nvs_engine *engine, struct nvs_tenso
 int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			struct nvs_error *error)
 {
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);

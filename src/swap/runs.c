@@ -132,8 +132,8 @@ uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
 	return engine->busy_ns + (busy ? now - engine->busy_from_ns : 0);
 }
 
-static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors,
-				      size_t n, enum nvs_direction direction)
+static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+				  enum nvs_direction direction)
 {
 	struct nvs_tensor *first = tensors[0];
 	uint64_t nbytes = 0;
@@ -145,12 +145,12 @@ static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tens
 			tensors[i - 1]->run_next = tensors[i];
 		nbytes += bytes_moved(tensors[i]);
 	}
-	first->transfer = (struct nvs_transfer){.file = store_file(engine->store),
-						.direction = direction,
-						.data = first->data,
-						.nbytes = nbytes,
-						.offset = first->place,
-						.user = first};
+	first->transfer = (struct transfer){.file = store_file(engine->store),
+					    .direction = direction,
+					    .data = first->data,
+					    .nbytes = nbytes,
+					    .offset = first->place,
+					    .user = first};
 	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
 		engine->busy_from_ns = clock_ns();
 	engine->inflight[direction]++;
@@ -158,10 +158,10 @@ static struct nvs_transfer *build_run(struct nvs_engine *engine, struct nvs_tens
 	return &first->transfer;
 }
 
-struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
-				enum nvs_direction direction)
+struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+			    enum nvs_direction direction)
 {
-	struct nvs_transfer *list = NULL, **tail = &list;
+	struct transfer *list = NULL, **tail = &list;
 	size_t i = 0;
 
 	sort_by_place(tensors, n, direction);
@@ -184,9 +184,9 @@ struct nvs_transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **t
 	return list;
 }
 
-struct nvs_transfer *join(struct nvs_transfer *first, struct nvs_transfer *second)
+struct transfer *join(struct transfer *first, struct transfer *second)
 {
-	struct nvs_transfer *last = first;
+	struct transfer *last = first;
 
 	if (!first)
 		return second;
@@ -206,24 +206,24 @@ bool keeps_sums(const struct nvs_engine *engine)
 	return engine->verify || engine->keep;
 }
 
-static void note_launch(struct nvs_transfer *list)
+static void note_launch(struct transfer *list)
 {
 	uint64_t now = clock_ns();
 
-	for (struct nvs_transfer *run = list; run; run = run->state.next) {
+	for (struct transfer *run = list; run; run = run->state.next) {
 		struct nvs_tensor *first = run->user;
 
 		first->launched_ns = now;
 	}
 }
 
-void launch(struct nvs_engine *engine, struct nvs_transfer *list)
+void launch(struct nvs_engine *engine, struct transfer *list)
 {
 	if (!list)
 		return;
 	if (engine->trace)
 		note_launch(list);
-	for (struct nvs_transfer *run = list; run && keeps_sums(engine); run = run->state.next)
+	for (struct transfer *run = list; run && keeps_sums(engine); run = run->state.next)
 		for (struct nvs_tensor *t = run->user; t && run->direction == NVS_WRITE;
 		     t = t->run_next)
 			t->new_checksum = sum_of(t);

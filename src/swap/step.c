@@ -173,7 +173,7 @@ static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct step *step = &engine->step;
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 	int rc = 0;
 
 	pthread_mutex_lock(&engine->lock);

@@ -412,10 +412,10 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 		  enum nvs_direction direction, int status, uint64_t offset,
 		  struct nvs_error *error)
 {
-	const struct nvs_transfer transfer = {.file = store_file(engine->store),
-					      .direction = direction,
-					      .status = status,
-					      .error_offset = offset};
+	const struct transfer transfer = {.file = store_file(engine->store),
+					  .direction = direction,
+					  .status = status,
+					  .error_offset = offset};
 
 	return transfer_error(&transfer, tensor->name, error);
 }

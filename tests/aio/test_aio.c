@@ -69,15 +69,15 @@ static struct nvs_file *open_file(struct nvs_aio *aio, const char *path, unsigne
 static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction direction,
 		void *data, uint64_t nbytes, uint64_t offset, struct nvs_error *error)
 {
-	struct nvs_transfer transfer = {.file = file,
-					.direction = direction,
-					.data = data,
-					.nbytes = nbytes,
-					.offset = offset};
-	struct nvs_transfer *one = &transfer;
-	int rc = nvs_aio_submit(aio, &one, 1, error);
+	struct transfer transfer = {.file = file,
+				    .direction = direction,
+				    .data = data,
+				    .nbytes = nbytes,
+				    .offset = offset};
+	struct transfer *one = &transfer;
+	int rc = aio_submit(aio, &one, 1, error);
 
-	return rc ? rc : nvs_aio_wait(aio, &one, 1, -1, error);
+	return rc ? rc : aio_wait(aio, &one, 1, -1, error);
 }
 
 /* ---- Round trips: a file, and what it must hold ---- */
@@ -101,7 +101,7 @@ struct image {
 #define PART_BYTES (IMAGE_BYTES + 2 * PAGE)
 
 struct one {
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	char *part;
 };
 
@@ -145,7 +145,7 @@ static uint64_t random_step(struct image *image, uint64_t max)
 /* Writes become part of the image at once; memory that is read into begins as something else. */
 static void fill_in(struct image *image, struct one *one)
 {
-	struct nvs_transfer *transfer = &one->transfer;
+	struct transfer *transfer = &one->transfer;
 	char *data = one->part + GUARD + random_step(image, PAGE) % PAGE;
 
 	memset(data - GUARD, 0xa5, GUARD);
@@ -167,14 +167,14 @@ static unsigned make_batch(struct image *image, struct one batch[BATCH])
 	unsigned n = 0;
 
 	for (; n < BATCH; n++) {
-		struct nvs_transfer *transfer = &batch[n].transfer;
+		struct transfer *transfer = &batch[n].transfer;
 		uint64_t nbytes = random_length(image);
 
 		offset += random_step(image, IMAGE_BYTES / 8);
 		if (offset + nbytes > IMAGE_BYTES)
 			break;
-		*transfer = (struct nvs_transfer){
-			.file = image->file, .nbytes = nbytes, .offset = offset};
+		*transfer =
+			(struct transfer){.file = image->file, .nbytes = nbytes, .offset = offset};
 		transfer->direction = random_below(&image->random, 3) ? NVS_WRITE : NVS_READ;
 		if (offset + nbytes > image->length)
 			transfer->direction = NVS_WRITE;
@@ -190,7 +190,7 @@ static unsigned make_batch(struct image *image, struct one batch[BATCH])
 
 static void check_one(const struct image *image, const struct one *one)
 {
-	const struct nvs_transfer *transfer = &one->transfer;
+	const struct transfer *transfer = &one->transfer;
 	const char *data = transfer->data;
 
 	assert_int_equal(transfer->status, 0);
@@ -207,14 +207,14 @@ static void check_one(const struct image *image, const struct one *one)
 static void move_batch(struct image *image)
 {
 	struct one batch[BATCH];
-	struct nvs_transfer *transfers[BATCH];
+	struct transfer *transfers[BATCH];
 	struct nvs_error error;
 	unsigned n = make_batch(image, batch);
 
 	for (unsigned i = 0; i < n; i++)
 		transfers[i] = &batch[i].transfer;
-	SUCCEEDS(nvs_aio_submit(image->aio, transfers, n, &error), &error);
-	SUCCEEDS(nvs_aio_wait(image->aio, transfers, n, -1, &error), &error);
+	SUCCEEDS(aio_submit(image->aio, transfers, n, &error), &error);
+	SUCCEEDS(aio_wait(image->aio, transfers, n, -1, &error), &error);
 	for (unsigned i = 0; i < n; i++)
 		check_one(image, &batch[i]);
 }
@@ -368,7 +368,7 @@ struct neighbour {
 static int move_ranges(struct neighbour *me, enum nvs_direction direction, char *bytes)
 {
 	struct neighbours *all = me->all;
-	struct nvs_transfer transfers[RANGES], *list[RANGES];
+	struct transfer transfers[RANGES], *list[RANGES];
 	struct nvs_error error = {0};
 	int rc;
 
@@ -376,16 +376,16 @@ static int move_ranges(struct neighbour *me, enum nvs_direction direction, char 
 		uint64_t from = all->begin[i * NEIGHBOURS + me->index];
 		uint64_t to = all->begin[i * NEIGHBOURS + me->index + 1];
 
-		transfers[i] = (struct nvs_transfer){.file = all->file,
-						     .direction = direction,
-						     .data = bytes + from,
-						     .nbytes = to - from,
-						     .offset = from};
+		transfers[i] = (struct transfer){.file = all->file,
+						 .direction = direction,
+						 .data = bytes + from,
+						 .nbytes = to - from,
+						 .offset = from};
 		list[i] = &transfers[i];
 	}
-	rc = nvs_aio_submit(all->aio, list, RANGES, &error);
+	rc = aio_submit(all->aio, list, RANGES, &error);
 	if (!rc)
-		rc = nvs_aio_wait(all->aio, list, RANGES, -1, &error);
+		rc = aio_wait(all->aio, list, RANGES, -1, &error);
 	if (rc)
 		snprintf(me->wrong, sizeof(me->wrong), "%.120s", error.text);
 	return rc;
@@ -707,7 +707,7 @@ static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **
 	struct nvs_file *file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
 	struct nvs_file *reading = open_file(aio, path, 0);
 	char byte = 1;
-	const struct nvs_transfer wrong[] = {
+	const struct transfer wrong[] = {
 		{.file = reading, .direction = NVS_WRITE, .data = &byte, .nbytes = 1},
 		{.direction = NVS_READ, .data = &byte, .nbytes = 1},
 		{.file = file, .direction = NVS_WRITE, .nbytes = 1},
@@ -720,11 +720,11 @@ static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		struct nvs_transfer right = {
+		struct transfer right = {
 			.file = file, .direction = NVS_WRITE, .data = &byte, .nbytes = 1};
-		struct nvs_transfer bad = wrong[i], *both[] = {&right, &bad};
+		struct transfer bad = wrong[i], *both[] = {&right, &bad};
 
-		assert_int_equal(nvs_aio_submit(aio, both, 2, &error), -EINVAL);
+		assert_int_equal(aio_submit(aio, both, 2, &error), -EINVAL);
 		assert_int_equal(error.code, -EINVAL);
 		assert_true(error.text[0]);
 		if (i == 0)
@@ -742,16 +742,16 @@ static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
 	struct nvs_file *file = open_file(aio, path_in(temp_directory(), "data"),
 					  NVS_FILE_WRITE | NVS_FILE_CREATE);
-	struct nvs_transfer nothing = {.file = file, .direction = NVS_WRITE, .offset = 12345};
-	struct nvs_transfer *one = &nothing;
+	struct transfer nothing = {.file = file, .direction = NVS_WRITE, .offset = 12345};
+	struct transfer *one = &nothing;
 	struct nvs_error error;
 	struct stat st;
 
 	(void)state;
-	SUCCEEDS(nvs_aio_submit(aio, &one, 1, &error), &error);
-	assert_true(nvs_transfer_completed(one));
-	SUCCEEDS(nvs_aio_wait(aio, &one, 1, 0, &error), &error);
-	SUCCEEDS(nvs_aio_submit(aio, NULL, 0, &error), &error);
+	SUCCEEDS(aio_submit(aio, &one, 1, &error), &error);
+	assert_true(transfer_completed(one));
+	SUCCEEDS(aio_wait(aio, &one, 1, 0, &error), &error);
+	SUCCEEDS(aio_submit(aio, NULL, 0, &error), &error);
 	SUCCEEDS(nvs_file_sync(file, &error), &error);
 	assert_int_equal(fstat(file->members[0].fd, &st), 0);
 	assert_int_equal(st.st_size, 0);

@@ -149,45 +149,44 @@ static void on_each_engine(const struct options *options, void (*check)(struct r
 	}
 }
 
-static struct nvs_transfer transfer_of(const struct rig *rig, enum nvs_direction direction,
-				       void *data, uint64_t nbytes, uint64_t offset)
+static struct transfer transfer_of(const struct rig *rig, enum nvs_direction direction, void *data,
+				   uint64_t nbytes, uint64_t offset)
 {
-	return (struct nvs_transfer){.file = rig->file,
-				     .direction = direction,
-				     .data = data,
-				     .nbytes = nbytes,
-				     .offset = offset};
+	return (struct transfer){.file = rig->file,
+				 .direction = direction,
+				 .data = data,
+				 .nbytes = nbytes,
+				 .offset = offset};
 }
 
-static void start(struct rig *rig, struct nvs_transfer *transfer)
+static void start(struct rig *rig, struct transfer *transfer)
 {
-	SUCCEEDS(nvs_aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	SUCCEEDS(aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
 }
 
-static int finish(struct rig *rig, struct nvs_transfer *transfer)
+static int finish(struct rig *rig, struct transfer *transfer)
 {
-	return nvs_aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
+	return aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
 static int move(struct rig *rig, enum nvs_direction direction, void *data, uint64_t nbytes,
 		uint64_t offset)
 {
-	struct nvs_transfer transfer = transfer_of(rig, direction, data, nbytes, offset);
+	struct transfer transfer = transfer_of(rig, direction, data, nbytes, offset);
 
 	start(rig, &transfer);
 	return finish(rig, &transfer);
 }
 
 /* Submits it while the fake engine holds all I/Os; returns when its first I/O is in flight. */
-static void start_held(struct rig *rig, struct nvs_transfer *transfer)
+static void start_held(struct rig *rig, struct transfer *transfer)
 {
 	fake_hold(&rig->fake);
 	start(rig, transfer);
 	assert_true(fake_await_ios(&rig->fake, 1));
 }
 
-static void release_and_finish(struct rig *rig, struct nvs_transfer *first,
-			       struct nvs_transfer *second)
+static void release_and_finish(struct rig *rig, struct transfer *first, struct transfer *second)
 {
 	fake_release(&rig->fake, FAKE_ALL);
 	SUCCEEDS(finish(rig, first), &rig->error);
@@ -196,11 +195,11 @@ static void release_and_finish(struct rig *rig, struct nvs_transfer *first,
 
 /* Submits n transfers in one call: adjacent in `data` and in the file, `nbytes` each. */
 static void submit_adjacent(struct rig *rig, enum nvs_direction direction, char *data,
-			    uint64_t nbytes, struct nvs_transfer **all, unsigned n)
+			    uint64_t nbytes, struct transfer **all, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		*all[i] = transfer_of(rig, direction, data + i * nbytes, nbytes, i * nbytes);
-	SUCCEEDS(nvs_aio_submit(rig->aio, all, n, &rig->error), &rig->error);
+	SUCCEEDS(aio_submit(rig->aio, all, n, &rig->error), &rig->error);
 }
 
 static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
@@ -297,7 +296,7 @@ static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
 
 static void a_file_of_units_writes_each_unit_direct(void **state)
 {
-	struct nvs_transfer transfers[2];
+	struct transfer transfers[2];
 	struct rig rig;
 	uint32_t unit;
 
@@ -320,9 +319,9 @@ static void a_file_of_units_writes_each_unit_direct(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, unit - 1, 0);
 	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data, unit, 1);
 	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(nvs_aio_submit(rig.aio, &(struct nvs_transfer *){&transfers[i]}, 1,
-						&rig.error),
-				 -EINVAL);
+		assert_int_equal(
+			aio_submit(rig.aio, &(struct transfer *){&transfers[i]}, 1, &rig.error),
+			-EINVAL);
 	assert_int_equal(rig.fake.nios, 3);
 	SUCCEEDS(move(&rig, NVS_READ, rig.data, unit - 1, 1), &rig.error);
 	rig_close(&rig);
@@ -332,8 +331,8 @@ static void a_file_of_units_writes_each_unit_direct(void **state)
 static void fill_queues(struct rig *rig)
 {
 	const unsigned depth = rig->options->queue_depth, workers = stats_of(rig).workers;
-	struct nvs_transfer transfer = transfer_of(rig, NVS_WRITE, rig->data,
-						   (uint64_t)PAGE * depth * workers * 3, 0);
+	struct transfer transfer = transfer_of(rig, NVS_WRITE, rig->data,
+					       (uint64_t)PAGE * depth * workers * 3, 0);
 	unsigned of_queue[FAKE_QUEUES_MAX] = {0};
 
 	fake_hold(&rig->fake);
@@ -496,7 +495,7 @@ static void without_overlap_events_the_queue_is_drained_before_it_is_filled(void
 /* Opening a file wakes the worker, which then must not submit the second transfer. */
 static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
 {
-	struct nvs_transfer first, second;
+	struct transfer first, second;
 	struct nvs_file *file;
 	struct rig rig;
 
@@ -517,7 +516,7 @@ static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
 
 static void with_overlap_events_it_is_filled_while_ios_are_in_flight(void **state)
 {
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	struct rig rig;
 
 	(void)state;
@@ -541,7 +540,7 @@ static void with_overlap_events_it_is_filled_while_ios_are_in_flight(void **stat
 
 static void reads_and_writes_share_the_queue_by_turns(void **state)
 {
-	struct nvs_transfer transfers[4], *all[4];
+	struct transfer transfers[4], *all[4];
 	struct rig rig;
 
 	(void)state;
@@ -552,8 +551,8 @@ static void reads_and_writes_share_the_queue_by_turns(void **state)
 					   8ull * i * PAGE);
 		all[i] = &transfers[i];
 	}
-	SUCCEEDS(nvs_aio_submit(rig.aio, all, 4, &rig.error), &rig.error);
-	SUCCEEDS(nvs_aio_wait(rig.aio, all, 4, -1, &rig.error), &rig.error);
+	SUCCEEDS(aio_submit(rig.aio, all, 4, &rig.error), &rig.error);
+	SUCCEEDS(aio_wait(rig.aio, all, 4, -1, &rig.error), &rig.error);
 	assert_int_equal(rig.fake.nios, 32);
 	for (unsigned i = 1; i < 32; i++)
 		assert_int_equal(rig.fake.ios[i].write, !rig.fake.ios[i - 1].write);
@@ -753,7 +752,7 @@ static void no_io_names_a_reused_slot_too_early(void **state)
 {
 	pthread_t threads[3];
 	struct registration changes[3];
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	struct rig rig;
 
 	(void)state;
@@ -822,7 +821,7 @@ static void files_beyond_the_table_work_without_a_slot(void **state)
 
 /* ---- Faults ---- */
 
-static void assert_failed(struct rig *rig, const struct nvs_transfer *transfer, int rc, int status,
+static void assert_failed(struct rig *rig, const struct transfer *transfer, int rc, int status,
 			  uint64_t offset)
 {
 	char number[32];
@@ -841,7 +840,7 @@ static void assert_failed(struct rig *rig, const struct nvs_transfer *transfer, 
 static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 {
 	static const int statuses[] = {-EIO, -ENOSPC};
-	struct nvs_transfer transfers[3], *all[3] = {&transfers[0], &transfers[1], &transfers[2]};
+	struct transfer transfers[3], *all[3] = {&transfers[0], &transfers[1], &transfers[2]};
 	struct rig rig;
 
 	(void)state;
@@ -853,7 +852,7 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 		rig_open(&rig, inners[i / 2], OPTIONS(.queue_depth = 4));
 		fake_fail_at(&rig.fake, 37 * PAGE, 1, status);
 		submit_adjacent(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, all, 3);
-		assert_failed(&rig, all[1], nvs_aio_wait(rig.aio, all, 3, -1, &rig.error), status,
+		assert_failed(&rig, all[1], aio_wait(rig.aio, all, 3, -1, &rig.error), status,
 			      37 * PAGE);
 		assert_true(all[0]->status == 0 && all[2]->status == 0);
 		assert_file_holds(rig.data + PAGE, 30 * PAGE, 0);
@@ -868,7 +867,7 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 
 static void the_rest_of_a_failed_transfer_is_not_submitted(void **state)
 {
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	struct rig rig;
 
 	(void)state;
@@ -931,7 +930,7 @@ static void progress_in_small_steps_is_not_bounded(void **state)
 static void an_io_without_progress_is_retried_up_to_a_bound(void **state)
 {
 	static const int results[] = {-EINTR, -EAGAIN, 0};
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	struct rig rig;
 
 	(void)state;
@@ -971,7 +970,7 @@ static void a_refused_submission_is_retried_up_to_a_bound(void **state)
 
 static void a_refused_submission_waits_for_ios_in_flight(void **state)
 {
-	struct nvs_transfer first, second;
+	struct transfer first, second;
 	struct rig rig;
 
 	(void)state;
@@ -992,7 +991,7 @@ static void a_refused_submission_waits_for_ios_in_flight(void **state)
 #define MANY_BYTES (12 * PAGE)
 
 struct count {
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	unsigned completed;
 	uint64_t fault; /* offset of the byte whose I/O fails; UINT64_MAX: none */
 };
@@ -1005,7 +1004,7 @@ struct counts {
 
 static void count_completed(struct counts *counts)
 {
-	struct nvs_transfer *list = completions_take(counts->queue);
+	struct transfer *list = completions_take(counts->queue);
 
 	while (list) {
 		struct count *count = list->user;
@@ -1038,7 +1037,7 @@ static void plan_faults(struct rig *rig, struct counts *counts, uint64_t *random
 static void submit_many(struct rig *rig, struct counts *counts, enum nvs_direction direction,
 			char *data)
 {
-	struct nvs_transfer *list = NULL;
+	struct transfer *list = NULL;
 
 	for (unsigned i = 0; i < MANY; i++) {
 		struct count *count = &counts->all[i];
@@ -1062,7 +1061,7 @@ static void assert_as_planned(const struct counts *counts, uint32_t block)
 {
 	for (unsigned i = 0; i < MANY; i++) {
 		const struct count *count = &counts->all[i];
-		const struct nvs_transfer *transfer = &count->transfer;
+		const struct transfer *transfer = &count->transfer;
 
 		assert_int_equal(count->completed, 1);
 		if (count->fault == UINT64_MAX) {
@@ -1111,8 +1110,8 @@ static void every_transfer_completes_exactly_once(void **state)
 /* ---- Waiting ---- */
 
 /* A batch of n adjacent pages. */
-static void submit_pages(struct rig *rig, enum nvs_direction direction,
-			 struct nvs_transfer *transfers, struct nvs_transfer **all, unsigned n)
+static void submit_pages(struct rig *rig, enum nvs_direction direction, struct transfer *transfers,
+			 struct transfer **all, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		all[i] = &transfers[i];
@@ -1121,7 +1120,7 @@ static void submit_pages(struct rig *rig, enum nvs_direction direction,
 
 static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
 {
-	struct nvs_transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
+	struct transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
 	struct rig rig;
 
 	(void)state;
@@ -1129,25 +1128,25 @@ static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, 20 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_READ, rig.data + 20 * PAGE, PAGE, 20 * PAGE);
 	fake_hold(&rig.fake);
-	SUCCEEDS(nvs_aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
-	assert_int_equal(nvs_aio_wait(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
-	assert_int_equal(nvs_aio_wait(rig.aio, all, 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_aio_wait(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
+	SUCCEEDS(aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
+	assert_int_equal(aio_wait(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
+	assert_int_equal(aio_wait(rig.aio, all, 1, 0, NULL), -EAGAIN);
+	assert_int_equal(aio_wait(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
 	assert_int_equal(rig.error.code, -ETIMEDOUT);
 	assert_says(rig.error.text, "in flight");
-	assert_false(nvs_transfer_completed(all[0]));
+	assert_false(transfer_completed(all[0]));
 	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(nvs_aio_wait(rig.aio, all, 2, 20000, &rig.error), &rig.error);
-	assert_true(nvs_transfer_completed(all[0]) && nvs_transfer_completed(all[1]));
+	SUCCEEDS(aio_wait(rig.aio, all, 2, 20000, &rig.error), &rig.error);
+	assert_true(transfer_completed(all[0]) && transfer_completed(all[1]));
 	/* A wait for completed transfers returns at once. */
-	SUCCEEDS(nvs_aio_wait(rig.aio, all, 2, 0, &rig.error), &rig.error);
-	SUCCEEDS(nvs_aio_wait(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
+	SUCCEEDS(aio_wait(rig.aio, all, 2, 0, &rig.error), &rig.error);
+	SUCCEEDS(aio_wait(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
 	rig_close(&rig);
 }
 
 static void a_wait_for_one_ignores_others_in_flight(void **state)
 {
-	struct nvs_transfer transfers[8], *all[8];
+	struct transfer transfers[8], *all[8];
 	struct rig rig;
 
 	(void)state;
@@ -1159,15 +1158,15 @@ static void a_wait_for_one_ignores_others_in_flight(void **state)
 		fake_release(&rig.fake, 1);
 		SUCCEEDS(finish(&rig, all[i]), &rig.error);
 		if (i < 7)
-			assert_int_equal(nvs_aio_wait(rig.aio, all, 8, 0, NULL), -EAGAIN);
+			assert_int_equal(aio_wait(rig.aio, all, 8, 0, NULL), -EAGAIN);
 	}
-	SUCCEEDS(nvs_aio_wait(rig.aio, all, 8, 0, &rig.error), &rig.error);
+	SUCCEEDS(aio_wait(rig.aio, all, 8, 0, &rig.error), &rig.error);
 	rig_close(&rig);
 }
 
 static void a_batch_reports_its_first_failed_transfer(void **state)
 {
-	struct nvs_transfer transfers[3], *all[3];
+	struct transfer transfers[3], *all[3];
 	struct rig rig;
 
 	(void)state;
@@ -1176,7 +1175,7 @@ static void a_batch_reports_its_first_failed_transfer(void **state)
 	fake_fail_at(&rig.fake, PAGE, 1, -ENOSPC);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
 	submit_pages(&rig, NVS_WRITE, transfers, all, 3);
-	assert_failed(&rig, all[1], nvs_aio_wait(rig.aio, all, 3, -1, &rig.error), -ENOSPC, PAGE);
+	assert_failed(&rig, all[1], aio_wait(rig.aio, all, 3, -1, &rig.error), -ENOSPC, PAGE);
 	rig_close(&rig);
 }
 
@@ -1184,7 +1183,7 @@ static void a_batch_reports_its_first_failed_transfer(void **state)
 
 struct sleeper {
 	struct rig *rig;
-	struct nvs_transfer **all;
+	struct transfer **all;
 	long sleeps; /* out: voluntary context switches */
 };
 
@@ -1201,12 +1200,12 @@ static void *sleep_until_completed(void *arg)
 	struct sleeper *sleeper = arg;
 	long before = own_sleeps();
 
-	nvs_aio_wait(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
+	aio_wait(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
 	sleeper->sleeps = own_sleeps() - before;
 	return NULL;
 }
 
-static bool is_awaited(struct rig *rig, const struct nvs_transfer *transfer)
+static bool is_awaited(struct rig *rig, const struct transfer *transfer)
 {
 	bool awaited;
 
@@ -1218,7 +1217,7 @@ static bool is_awaited(struct rig *rig, const struct nvs_transfer *transfer)
 
 static void a_wait_for_a_batch_sleeps_once(void **state)
 {
-	struct nvs_transfer transfers[SLEPT_FOR], *all[SLEPT_FOR];
+	struct transfer transfers[SLEPT_FOR], *all[SLEPT_FOR];
 	struct sleeper sleeper = {.all = all};
 	pthread_t thread;
 	struct rig rig;
@@ -1233,7 +1232,7 @@ static void a_wait_for_a_batch_sleeps_once(void **state)
 		sched_yield();
 	for (unsigned i = 0; i < SLEPT_FOR; i++) {
 		fake_release(&rig.fake, 1);
-		while (!nvs_transfer_completed(all[i]))
+		while (!transfer_completed(all[i]))
 			sched_yield();
 	}
 	pthread_join(thread, NULL);
@@ -1243,8 +1242,8 @@ static void a_wait_for_a_batch_sleeps_once(void **state)
 
 static void submit_while_the_worker_waits(struct rig *rig)
 {
-	struct nvs_transfer first = transfer_of(rig, NVS_WRITE, rig->data, PAGE, 0);
-	struct nvs_transfer second = transfer_of(rig, NVS_READ, rig->data + PAGE, 3 * PAGE, PAGE);
+	struct transfer first = transfer_of(rig, NVS_WRITE, rig->data, PAGE, 0);
+	struct transfer second = transfer_of(rig, NVS_READ, rig->data + PAGE, 3 * PAGE, PAGE);
 
 	start_held(rig, &first);
 	assert_true(fake_await_waiting(&rig->fake, 1));
@@ -1263,7 +1262,7 @@ static void a_worker_that_waits_with_room_takes_more(void **state)
 static void a_file_is_opened_and_closed_while_ios_are_in_flight(void **state)
 {
 	struct nvs_file *file;
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	struct rig rig;
 
 	(void)state;
@@ -1274,7 +1273,7 @@ static void a_file_is_opened_and_closed_while_ios_are_in_flight(void **state)
 	assert_true(fake_await_ios(&rig.fake, 3));
 	SUCCEEDS(nvs_file_open(rig.aio, path, 0, &file, &rig.error), &rig.error);
 	nvs_file_close(file);
-	assert_false(nvs_transfer_completed(&transfer));
+	assert_false(transfer_completed(&transfer));
 	fake_release(&rig.fake, FAKE_ALL);
 	SUCCEEDS(finish(&rig, &transfer), &rig.error);
 	rig_close(&rig);
@@ -1290,7 +1289,7 @@ static void *close_aio(void *arg)
 
 static void closing_waits_for_ios_in_flight(void **state)
 {
-	struct nvs_transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
+	struct transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
 	pthread_t thread;
 	struct rig rig;
 
@@ -1300,7 +1299,7 @@ static void closing_waits_for_ios_in_flight(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data + 31 * PAGE, PAGE, 30 * PAGE);
 	fake_hold(&rig.fake);
-	SUCCEEDS(nvs_aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
+	SUCCEEDS(aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
 	assert_true(fake_await_ios(&rig.fake, 16));
 	assert_int_equal(pthread_create(&thread, NULL, close_aio, &rig), 0);
 	fake_release(&rig.fake, 3);
@@ -1310,7 +1309,7 @@ static void closing_waits_for_ios_in_flight(void **state)
 	pthread_join(thread, NULL);
 	assert_int_equal(rig.fake.closed, 2);
 	for (unsigned i = 0; i < 2; i++) {
-		assert_true(nvs_transfer_completed(all[i]));
+		assert_true(transfer_completed(all[i]));
 		assert_int_equal(all[i]->status, 0);
 	}
 	assert_file_holds(rig.data + PAGE, 31 * PAGE, 0);
@@ -1341,7 +1340,7 @@ static void *move_own(void *arg)
 	struct own *own = arg;
 	uint64_t random = own->index, base = (uint64_t)own->index * THREAD_BYTES;
 	char *data = own->rig->data + base, *back = malloc(THREAD_BYTES);
-	struct nvs_transfer transfers[4], *all[4];
+	struct transfer transfers[4], *all[4];
 
 	for (unsigned round = 0; round < 40 && back; round++) {
 		unsigned n = round ? 1 + (unsigned)random_below(&random, 4) : 4;
@@ -1355,10 +1354,10 @@ static void *move_own(void *arg)
 						   base + at);
 			all[i] = &transfers[i];
 		}
-		own->wrong |= nvs_aio_submit(own->rig->aio, all, n, NULL) != 0;
+		own->wrong |= aio_submit(own->rig->aio, all, n, NULL) != 0;
 		for (unsigned i = 0; i < n; i += 2)
-			own->wrong |= nvs_aio_wait(own->rig->aio, all + i, n - i < 2 ? n - i : 2,
-						   -1, NULL) != 0;
+			own->wrong |= aio_wait(own->rig->aio, all + i, n - i < 2 ? n - i : 2, -1,
+					       NULL) != 0;
 		if (direction == NVS_READ)
 			own->wrong |= memcmp(back, data, n * (size_t)THREAD_BYTES / 4) != 0;
 	}
@@ -1399,16 +1398,16 @@ static void *register_and_open(void *arg)
 
 	for (unsigned round = 0; round < 20; round++) {
 		struct nvs_file *file;
-		struct nvs_transfer transfer, *one = &transfer;
+		struct transfer transfer, *one = &transfer;
 
 		own->wrong |= nvs_aio_register_memory(own->rig->aio, data, 16 * PAGE) != 0;
 		if (nvs_file_open(own->rig->aio, path, 0, &file, NULL)) {
 			own->wrong = true;
 			break;
 		}
-		transfer = (struct nvs_transfer){.file = file, .data = data, .nbytes = 16 * PAGE};
-		own->wrong |= nvs_aio_submit(own->rig->aio, &one, 1, NULL) != 0;
-		own->wrong |= nvs_aio_wait(own->rig->aio, &one, 1, -1, NULL) != 0;
+		transfer = (struct transfer){.file = file, .data = data, .nbytes = 16 * PAGE};
+		own->wrong |= aio_submit(own->rig->aio, &one, 1, NULL) != 0;
+		own->wrong |= aio_wait(own->rig->aio, &one, 1, -1, NULL) != 0;
 		own->wrong |= memcmp(data, own->rig->data, 16 * PAGE) != 0;
 		nvs_file_close(file);
 		nvs_aio_unregister_memory(own->rig->aio, data);

@@ -28,7 +28,7 @@ struct rig {
 	struct nvs_error error;
 	struct completions *queues[2];
 	char data[8 * PART];
-	struct nvs_transfer transfers[8]; /* adjacent writes of a part each */
+	struct transfer transfers[8]; /* adjacent writes of a part each */
 };
 
 static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
@@ -57,11 +57,11 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(completions_open(&rig->queues[i]), 0);
 	for (unsigned i = 0; i < COUNT(rig->transfers); i++)
-		rig->transfers[i] = (struct nvs_transfer){.file = rig->file,
-							  .direction = NVS_WRITE,
-							  .data = rig->data + i * (size_t)PART,
-							  .nbytes = PART,
-							  .offset = i * (uint64_t)PART};
+		rig->transfers[i] = (struct transfer){.file = rig->file,
+						      .direction = NVS_WRITE,
+						      .data = rig->data + i * (size_t)PART,
+						      .nbytes = PART,
+						      .offset = i * (uint64_t)PART};
 	fake_forget(&rig->fake);
 	fake_hold(&rig->fake);
 }
@@ -90,7 +90,7 @@ static void expect_each(struct rig *rig, unsigned queue, const unsigned *which, 
 	unsigned got = 0;
 
 	while (got < n) {
-		struct nvs_transfer *list;
+		struct transfer *list;
 
 		assert_int_equal(completions_wait(rig->queues[queue], deadline_ns(AWAIT_MS)), 0);
 		list = completions_take(rig->queues[queue]);

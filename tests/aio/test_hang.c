@@ -126,8 +126,8 @@ struct rig {
 	struct nvs_error error;
 	char *directory, path[256];
 	char data[4 * PART];
-	struct nvs_transfer transfers[4]; /* adjacent writes of a part each */
-	struct nvs_transfer *all[4];
+	struct transfer transfers[4]; /* adjacent writes of a part each */
+	struct transfer *all[4];
 };
 
 static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, uint64_t nbytes)
@@ -151,11 +151,11 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, ui
 				       &rig->file, NULL),
 			 0);
 	for (unsigned i = 0; i < 4; i++) {
-		rig->transfers[i] = (struct nvs_transfer){.file = rig->file,
-							  .direction = NVS_WRITE,
-							  .data = rig->data,
-							  .nbytes = nbytes,
-							  .offset = i * nbytes};
+		rig->transfers[i] = (struct transfer){.file = rig->file,
+						      .direction = NVS_WRITE,
+						      .data = rig->data,
+						      .nbytes = nbytes,
+						      .offset = i * nbytes};
 		rig->all[i] = &rig->transfers[i];
 	}
 	fake_forget(&rig->fake);
@@ -175,7 +175,7 @@ static void rig_end(struct rig *rig, size_t n, int status)
 {
 	fake_release(&rig->fake, FAKE_ALL);
 	await_after_all(&rig->hearing);
-	assert_int_equal(nvs_aio_wait(rig->aio, rig->all, n, -1, &rig->error), status);
+	assert_int_equal(aio_wait(rig->aio, rig->all, n, -1, &rig->error), status);
 	rig_close(rig);
 }
 
@@ -183,7 +183,7 @@ static void rig_end(struct rig *rig, size_t n, int status)
 static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_t offset)
 {
 	rig->error = (struct nvs_error){0};
-	assert_int_equal(nvs_aio_wait(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
+	assert_int_equal(aio_wait(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
 			 -ETIMEDOUT);
 	assert_int_equal(rig->error.code, -ETIMEDOUT);
 	assert_int_equal(rig->error.offset, offset);
@@ -197,13 +197,13 @@ static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **sta
 
 	(void)state;
 	rig_open(&rig, LIMIT_MS, 1, PART);
-	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 2, NULL), 0);
+	assert_int_equal(aio_submit(rig.aio, rig.all, 2, NULL), 0);
 	expect_hung(&rig, 0, -1, 0);
 	/* The transfer queued behind it is overdue, too. */
 	expect_hung(&rig, 1, -1, PART);
 	expect_hung(&rig, 1, 0, PART);
 	expect_hung(&rig, 0, AWAIT_MS, 0);
-	assert_false(nvs_transfer_completed(rig.all[0]));
+	assert_false(transfer_completed(rig.all[0]));
 	assert_int_equal(hangs_heard(&rig.hearing), 2);
 	assert_non_null(strstr(rig.hearing.last, rig.path));
 	rig_end(&rig, 2, 0);
@@ -218,7 +218,7 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 
 	(void)state;
 	rig_open(&rig, AGES_MS, 1, PART);
-	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 3, NULL), 0);
+	assert_int_equal(aio_submit(rig.aio, rig.all, 3, NULL), 0);
 	submitted = clock_ns();
 	assert_true(fake_await_ios(&rig.fake, 1));
 	while (clock_ns() == submitted)
@@ -227,9 +227,9 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 	assert_true(fake_await_ios(&rig.fake, 2));
 	/* All three are as old as the limit, but the first has completed since. */
 	aio_look_for_overdue(rig.aio, submitted + AGES_MS * UINT64_C(1000000));
-	assert_int_equal(nvs_aio_wait(rig.aio, &rig.all[0], 1, -1, NULL), 0);
-	assert_int_equal(nvs_aio_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_aio_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(aio_wait(rig.aio, &rig.all[0], 1, -1, NULL), 0);
+	assert_int_equal(aio_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(aio_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(hangs_heard(&rig.hearing), 0);
 	/* Nothing completes from here on. */
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
@@ -245,19 +245,19 @@ static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
 
 	(void)state;
 	rig_open(&rig, AGES_MS, 2, PART);
-	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_int_equal(aio_submit(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 1));
 	taken = clock_ns();
 	while (clock_ns() == taken)
 		;
-	assert_int_equal(nvs_aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	assert_int_equal(aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
 	aio_look_for_overdue(rig.aio, taken + AGES_MS * UINT64_C(1000000));
 	assert_int_equal(hangs_heard(&rig.hearing), 1);
 	for (unsigned i = 0; i < 2; i++) {
-		struct nvs_transfer *both[] = {rig.all[i], rig.all[!i]};
+		struct transfer *both[] = {rig.all[i], rig.all[!i]};
 
 		rig.error = (struct nvs_error){0};
-		assert_int_equal(nvs_aio_wait(rig.aio, both, 2, AWAIT_MS, &rig.error), -ETIMEDOUT);
+		assert_int_equal(aio_wait(rig.aio, both, 2, AWAIT_MS, &rig.error), -ETIMEDOUT);
 		assert_int_equal(rig.error.offset, 0);
 		assert_non_null(strstr(rig.error.text, rig.path));
 	}
@@ -271,11 +271,11 @@ static void a_transfer_that_hangs_and_fails_reports_both(void **state)
 	(void)state;
 	rig_open(&rig, AGES_MS, 2, 2 * PART);
 	fake_fail_nth(&rig.fake, 0, 1, -ENOSPC);
-	assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_int_equal(aio_submit(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 2));
 	fake_release(&rig.fake, 1);
 	/* The worker takes this one after it has processed the failure. */
-	assert_int_equal(nvs_aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	assert_int_equal(aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 3));
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	expect_hung(&rig, 0, AWAIT_MS, rig.fake.ios[1].offset);
@@ -293,9 +293,9 @@ static void an_error_of_the_kernel_is_not_reported_as_in_flight(void **state)
 		rig_open(&rig, 0, 1, PART);
 		fake_release(&rig.fake, FAKE_ALL);
 		fake_fail_nth(&rig.fake, 0, 1000, results[i]);
-		assert_int_equal(nvs_aio_submit(rig.aio, rig.all, 1, NULL), 0);
-		assert_int_equal(nvs_aio_wait(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
-		assert_true(nvs_transfer_completed(rig.all[0]));
+		assert_int_equal(aio_submit(rig.aio, rig.all, 1, NULL), 0);
+		assert_int_equal(aio_wait(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
+		assert_true(transfer_completed(rig.all[0]));
 		rig_close(&rig);
 	}
 }
@@ -618,7 +618,7 @@ static void a_close_whose_sync_times_out_fails_and_closes(void **state)
 /* A log callback that stalls until the overdue transfer is reported and has landed. */
 struct holdup {
 	struct bench bench;
-	struct nvs_transfer *hangs;
+	struct transfer *hangs;
 };
 
 static void hold_up(void *arg, enum nvs_log_level level, const char *text)

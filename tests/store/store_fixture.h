@@ -21,6 +21,7 @@
 
 #include <cmocka.h>
 
+#include "aio/transfer.h"
 #include "store/internal.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -226,15 +227,15 @@ static inline void write_file(const char *path, const void *data, size_t nbytes,
 static inline void move(struct store *store, enum nvs_direction direction, void *data,
 			uint64_t nbytes, uint64_t offset)
 {
-	struct nvs_transfer transfer = {.file = store_file(store),
-					.direction = direction,
-					.data = data,
-					.nbytes = nbytes,
-					.offset = offset},
-			    *one = &transfer;
+	struct transfer transfer = {.file = store_file(store),
+				    .direction = direction,
+				    .data = data,
+				    .nbytes = nbytes,
+				    .offset = offset},
+			*one = &transfer;
 
-	assert_int_equal(nvs_aio_submit(aio, &one, 1, &error), 0);
-	assert_int_equal(nvs_aio_wait(aio, &one, 1, -1, &error), 0);
+	assert_int_equal(aio_submit(aio, &one, 1, &error), 0);
+	assert_int_equal(aio_wait(aio, &one, 1, -1, &error), 0);
 }
 
 static inline void fill(uint8_t *data, size_t nbytes, uint64_t seed)

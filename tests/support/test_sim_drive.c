@@ -89,28 +89,28 @@ static void rig_close(struct rig *rig)
 	rig_free(rig);
 }
 
-static struct nvs_transfer start(struct rig *rig, struct nvs_transfer *transfer,
-				 enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
+static struct transfer start(struct rig *rig, struct transfer *transfer,
+			     enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
 {
 	char *data = direction == NVS_READ ? rig->back : rig->data;
 
-	*transfer = (struct nvs_transfer){.file = rig->file,
-					  .direction = direction,
-					  .data = data + offset,
-					  .nbytes = nbytes,
-					  .offset = offset};
-	SUCCEEDS(nvs_aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	*transfer = (struct transfer){.file = rig->file,
+				      .direction = direction,
+				      .data = data + offset,
+				      .nbytes = nbytes,
+				      .offset = offset};
+	SUCCEEDS(aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
 	return *transfer;
 }
 
-static int finish(struct rig *rig, struct nvs_transfer *transfer)
+static int finish(struct rig *rig, struct transfer *transfer)
 {
-	return nvs_aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
+	return aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
 static int move(struct rig *rig, enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
 {
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 
 	start(rig, &transfer, direction, offset, nbytes);
 	return finish(rig, &transfer);
@@ -355,7 +355,7 @@ static void a_drive_that_is_gone_stays_so(void **state)
 
 static void a_late_io_comes_after_those_behind_it(void **state)
 {
-	struct nvs_transfer first, second;
+	struct transfer first, second;
 	struct rig rig;
 
 	(void)state;
@@ -368,7 +368,7 @@ static void a_late_io_comes_after_those_behind_it(void **state)
 	assert_true(sim_await_in_flight(rig.sim, 2));
 	assert_int_equal(sim_complete(rig.sim, 1), 1);
 	assert_int_equal(finish(&rig, &second), 0);
-	assert_false(nvs_transfer_completed(&first));
+	assert_false(transfer_completed(&first));
 	assert_int_equal(counts_of(&rig).now_ns, 1000);
 	sim_go(rig.sim, SIM_ALL);
 	assert_int_equal(finish(&rig, &first), 0);
@@ -378,7 +378,7 @@ static void a_late_io_comes_after_those_behind_it(void **state)
 
 static void an_io_that_hangs_does_until_it_is_let_go(void **state)
 {
-	struct nvs_transfer first;
+	struct transfer first;
 	struct rig rig;
 
 	(void)state;
@@ -388,7 +388,7 @@ static void an_io_that_hangs_does_until_it_is_let_go(void **state)
 	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
 	assert_true(sim_await_in_flight(rig.sim, 1));
 	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
-	assert_false(nvs_transfer_completed(&first));
+	assert_false(transfer_completed(&first));
 	sim_let_go(rig.sim);
 	assert_int_equal(finish(&rig, &first), 0);
 	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
@@ -398,7 +398,7 @@ static void an_io_that_hangs_does_until_it_is_let_go(void **state)
 
 static void a_held_direction_waits_while_the_other_moves(void **state)
 {
-	struct nvs_transfer held;
+	struct transfer held;
 	struct rig rig;
 
 	(void)state;
@@ -408,7 +408,7 @@ static void a_held_direction_waits_while_the_other_moves(void **state)
 		start(&rig, &held, (enum nvs_direction)direction, 0, BLOCK);
 		assert_true(sim_await_in_flight(rig.sim, 1));
 		assert_int_equal(move(&rig, (enum nvs_direction) !direction, BLOCK, BLOCK), 0);
-		assert_false(nvs_transfer_completed(&held));
+		assert_false(transfer_completed(&held));
 		assert_int_equal(sim_ios(rig.sim, (enum nvs_direction)direction), 0);
 		sim_go(rig.sim, 1u << direction);
 		assert_int_equal(finish(&rig, &held), 0);
@@ -419,7 +419,7 @@ static void a_held_direction_waits_while_the_other_moves(void **state)
 
 static void held_it_completes_what_it_is_told(void **state)
 {
-	struct nvs_transfer transfer;
+	struct transfer transfer;
 	struct rig rig;
 
 	(void)state;
@@ -431,7 +431,7 @@ static void held_it_completes_what_it_is_told(void **state)
 	assert_int_equal(sim_complete(rig.sim, 3), 3);
 	assert_int_equal(counts_of(&rig).in_flight, 1);
 	assert_int_equal(counts_of(&rig).ios[1], 3);
-	assert_false(nvs_transfer_completed(&transfer));
+	assert_false(transfer_completed(&transfer));
 	assert_int_equal(sim_complete(rig.sim, 3), 1);
 	assert_int_equal(finish(&rig, &transfer), 0);
 	assert_int_equal(counts_of(&rig).in_flight_max, 4);
@@ -455,7 +455,7 @@ static unsigned sectors_of(struct rig *rig, uint64_t seed, unsigned block)
  */
 static void lose_power(struct rig *rig, const struct sim_drive *drive, enum sim_crash how)
 {
-	struct nvs_transfer last;
+	struct transfer last;
 
 	rig_open(rig, drive);
 	sim_remember(rig->sim, 0);
@@ -767,7 +767,7 @@ static void the_clock_waits_for_workers_with_something_to_do(void **state)
 static uint64_t history(uint64_t seed, uint32_t workers)
 {
 	const struct sim_drive drive = {.seed = seed, .latency_ns = 1000, .jitter_ns = 5000};
-	struct nvs_transfer transfers[FILE_BYTES / BLOCK];
+	struct transfer transfers[FILE_BYTES / BLOCK];
 	uint64_t sum = 0;
 	struct rig rig;
 

@@ -203,17 +203,16 @@ static void moves(struct nvs_aio *aio, const char *path)
 	static _Alignas(4096) char data[64 * KIB];
 	struct nvs_error error = {0};
 	struct nvs_file *file;
-	struct nvs_transfer transfer = {
-		.direction = NVS_WRITE, .data = data, .nbytes = sizeof(data)};
-	struct nvs_transfer *one = &transfer;
+	struct transfer transfer = {.direction = NVS_WRITE, .data = data, .nbytes = sizeof(data)};
+	struct transfer *one = &transfer;
 
 	assert_int_equal(nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error),
 			 0);
 	transfer.file = file;
 	fill(data, sizeof(data), 1);
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(nvs_aio_submit(aio, &one, 1, &error), 0);
-		assert_int_equal(nvs_aio_wait(aio, &one, 1, -1, &error), 0);
+		assert_int_equal(aio_submit(aio, &one, 1, &error), 0);
+		assert_int_equal(aio_wait(aio, &one, 1, -1, &error), 0);
 		if (!i)
 			memset(data, 0, sizeof(data));
 		transfer.direction = NVS_READ;

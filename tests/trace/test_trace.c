@@ -732,26 +732,26 @@ static void rig_close(struct rig *rig)
 	free(rig->data);
 }
 
-static struct nvs_transfer transfer_of(const struct rig *rig, enum nvs_direction direction,
-				       unsigned page, unsigned pages)
+static struct transfer transfer_of(const struct rig *rig, enum nvs_direction direction,
+				   unsigned page, unsigned pages)
 {
-	return (struct nvs_transfer){.file = rig->file,
-				     .direction = direction,
-				     .data = rig->data + (size_t)page * PAGE,
-				     .nbytes = (uint64_t)pages * PAGE,
-				     .offset = (uint64_t)page * PAGE};
+	return (struct transfer){.file = rig->file,
+				 .direction = direction,
+				 .data = rig->data + (size_t)page * PAGE,
+				 .nbytes = (uint64_t)pages * PAGE,
+				 .offset = (uint64_t)page * PAGE};
 }
 
 /* Both halves of the file at once, one read and the other written. */
 static int move_all(struct rig *rig)
 {
-	struct nvs_transfer in = transfer_of(rig, NVS_READ, 0, FILE_PAGES / 2);
-	struct nvs_transfer out = transfer_of(rig, NVS_WRITE, FILE_PAGES / 2, FILE_PAGES / 2);
-	struct nvs_transfer *both[] = {&in, &out};
+	struct transfer in = transfer_of(rig, NVS_READ, 0, FILE_PAGES / 2);
+	struct transfer out = transfer_of(rig, NVS_WRITE, FILE_PAGES / 2, FILE_PAGES / 2);
+	struct transfer *both[] = {&in, &out};
 	struct nvs_error error;
 
-	SUCCEEDS(nvs_aio_submit(rig->aio, both, 2, &error), &error);
-	return nvs_aio_wait(rig->aio, both, 2, -1, &error);
+	SUCCEEDS(aio_submit(rig->aio, both, 2, &error), &error);
+	return aio_wait(rig->aio, both, 2, -1, &error);
 }
 
 static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **state)
@@ -798,12 +798,12 @@ static void an_io_at_a_time_stays_in_the_first_place(void **state)
 	(void)state;
 	rig_open(&rig, 32, 1);
 	for (unsigned i = 0; i < 4; i++) {
-		struct nvs_transfer page = transfer_of(&rig, NVS_READ, i, 1);
-		struct nvs_transfer *one = &page;
+		struct transfer page = transfer_of(&rig, NVS_READ, i, 1);
+		struct transfer *one = &page;
 		struct nvs_error error;
 
-		SUCCEEDS(nvs_aio_submit(rig.aio, &one, 1, &error), &error);
-		SUCCEEDS(nvs_aio_wait(rig.aio, &one, 1, -1, &error), &error);
+		SUCCEEDS(aio_submit(rig.aio, &one, 1, &error), &error);
+		SUCCEEDS(aio_wait(rig.aio, &one, 1, -1, &error), &error);
 	}
 	timeline = written(rig.trace);
 	for (size_t i = 0; i < timeline.n; i++)
@@ -816,8 +816,8 @@ static void an_io_at_a_time_stays_in_the_first_place(void **state)
 
 static void an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothing(void **state)
 {
-	struct nvs_transfer page;
-	struct nvs_transfer *one = &page;
+	struct transfer page;
+	struct transfer *one = &page;
 	struct timeline timeline;
 	struct nvs_error error;
 	struct rig rig;
@@ -827,12 +827,12 @@ static void an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothi
 	rig_open(&rig, 4, 1);
 	fake_fail_nth(&rig.fake, 0, 2, -EAGAIN);
 	page = transfer_of(&rig, NVS_READ, 1, 1);
-	SUCCEEDS(nvs_aio_submit(rig.aio, &one, 1, &error), &error);
-	SUCCEEDS(nvs_aio_wait(rig.aio, &one, 1, -1, &error), &error);
+	SUCCEEDS(aio_submit(rig.aio, &one, 1, &error), &error);
+	SUCCEEDS(aio_wait(rig.aio, &one, 1, -1, &error), &error);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
 	page = transfer_of(&rig, NVS_WRITE, 2, 1);
-	SUCCEEDS(nvs_aio_submit(rig.aio, &one, 1, &error), &error);
-	assert_int_equal(nvs_aio_wait(rig.aio, &one, 1, -1, &error), -EIO);
+	SUCCEEDS(aio_submit(rig.aio, &one, 1, &error), &error);
+	assert_int_equal(aio_wait(rig.aio, &one, 1, -1, &error), -EIO);
 
 	timeline = written(rig.trace);
 	event = the_only(&timeline, "X", "io", "read");

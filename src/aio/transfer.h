@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A transfer: a direction, a run of memory, a run of a file. Its owner allocates it, submits it and
+ * hears of its completion exactly once.
+ */
+#ifndef AIO_TRANSFER_H
+#define AIO_TRANSFER_H
+
+#include "nvswap.h"
+
+struct completions;
+
+/*
+ * The owner zeroes it and fills in the first block of fields. From submission until completion,
+ * neither the structure nor the memory may be touched. Transfers in flight are not ordered:
+ * transfers of overlapping bytes must not be in flight together.
+ */
+struct transfer {
+	struct nvs_file *file;
+	enum nvs_direction direction;
+	void *data;	 /* any alignment; data aligned to dio_mem_align is not copied */
+	uint64_t nbytes; /* any length; 0 completes at once */
+	uint64_t offset; /* in bytes from the start of the file; any alignment */
+	void *user;	 /* for the owner */
+
+	/* Valid after completion: */
+	int status; /* 0 or a negative errno. -ENODATA: a read past the end of the file. -EIO also:
+		       an I/O that returned EAGAIN or EINTR too often */
+	uint64_t error_offset; /* file offset of the failed I/O */
+
+	struct transfer_state {
+		struct transfer *next;
+		struct completions *queue;
+		uint64_t claimed, pending, since_ns, hangs_at;
+		uint32_t flags, completed;
+	} state; /* the workers' */
+};
+
+/*
+ * Submits `n` transfers. -EINVAL: a transfer is invalid, or a write to a file opened for reading;
+ * nothing is submitted.
+ */
+int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
+	       struct nvs_error *error);
+/*
+ * Waits until all `n` transfers have completed. Returns 0, or the status of the first failed one in
+ * array order; *error names path and offset.
+ * Errors besides a transfer's status:
+ * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms); wait again
+ * -EAGAIN     timeout_ms is 0 and a transfer is in flight
+ */
+int aio_wait(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
+	     struct nvs_error *error);
+bool transfer_completed(const struct transfer *transfer);
+/* Describes a failed transfer: path and offset of the failed I/O, and its errno. */
+int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error);
+
+#endif
