@@ -33,8 +33,9 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
  * -EBUSY        another engine, of this or another process, has locked the store for more than a
  *               second
  * -EEXIST       the path holds a kept store and `keep` is false
- * -EMEDIUMTYPE  the path holds data that is not nvswap's, another store's member, or a store of
- *               another version
+ * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
+ *               or a store of another version; none of it is changed
+ * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc
  * -EUCLEAN      the store is damaged
  *
  * A process may fork while an engine is open. The child has neither the engine's threads nor its
@@ -63,11 +64,12 @@ NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
  * Errors:
  * -EBUSY      a tensor is pinned and dirty, or in flight from or to external memory
  * -ETIMEDOUT  a write is overdue (io_timeout_ms)
- * -EIO and other errors of the drive: a write failed; another commit may succeed. If the data could
- *             not be made durable, or a failed manifest could not be revoked, as the error says,
- *             every later commit of this engine returns -EIO. In the second case the next run
- *             after a crash may find that manifest, and -EBADMSG for tensors written since.
- *             Also, once: the failure of a write from external memory that no other call reported
+ * -ESTALE     the store's files were removed or moved since it was opened: nothing is committed
+ * until they are back -EIO and other errors of the drive: a write failed; another commit may
+ * succeed. If the data could not be made durable, or a failed manifest could not be revoked, as the
+ * error says, every later commit of this engine returns -EIO. In the second case the next run after
+ * a crash may find that manifest, and -EBADMSG for tensors written since. Also, once: the failure
+ * of a write from external memory that no other call reported
  */
 NVS_API int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error);
 

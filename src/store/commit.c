@@ -137,6 +137,16 @@ static void revoke(struct store *store, struct nvs_error *error)
 		    first.text, second.text);
 }
 
+/* A commit into files that are gone would be lost in silence. */
+static int check_places(struct store *store, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		rc = member_check_place(&store->members[i], error);
+	return rc ? rc : slots_check_places(&store->slots, &store->members[0], error);
+}
+
 static int replace_manifest(struct store *store, const uint8_t *bytes,
 			    const struct manifest_header *header, struct nvs_error *error)
 {
@@ -156,6 +166,9 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 		enter(store, COMMIT_SYNC_MANIFEST);
 		rc = slots_sync(&store->slots, error);
 	}
+	/* Again, since syncing may have taken long. */
+	if (!rc)
+		rc = check_places(store, error);
 	if (!rc) {
 		enter(store, COMMIT_WRITE_LABEL);
 		rc = relabel(store, header->generation, error);
@@ -173,9 +186,13 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 		  struct nvs_error *error)
 {
 	struct manifest_header header;
+	int rc = check_places(store, error);
+
+	if (rc)
+		return rc;
+
 	uint8_t *bytes = manifest_encode(store->members[0].label.id, next_generation(store),
 					 entries, n, &header);
-	int rc;
 
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while writing the manifest");

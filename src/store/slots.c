@@ -226,6 +226,21 @@ int slots_revoke(struct slots *slots, struct nvs_error *error)
 	return rc ? rc : slots_sync(slots, error);
 }
 
+int slots_check_places(const struct slots *slots, const struct member *member,
+		       struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
+		const struct slot *slot = &slots->slot[i];
+
+		if (slot->owned)
+			rc = member_check_name(member, strrchr(slot->path, '/') + 1, slot->fd,
+					       error);
+	}
+	return rc;
+}
+
 void slots_turn(struct slots *slots)
 {
 	slots->current = not_current(slots);

@@ -45,6 +45,9 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes,
 int slots_sync(struct slots *slots, struct nvs_error *error);
 int slots_revoke(struct slots *slots, struct nvs_error *error);
 void slots_turn(struct slots *slots);
+/* -ESTALE: a manifest's file was removed or moved. */
+int slots_check_places(const struct slots *slots, const struct member *member,
+		       struct nvs_error *error);
 /* Reserves space on the drive for a manifest of `count` entries, whatever their names. */
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error);
 

@@ -34,7 +34,7 @@ static int open_members(struct store *store, const struct store_options *options
 	}
 	for (unsigned i = 0; i < options->npaths && !rc; i++) {
 		store->nmembers = i + 1;
-		rc = member_open(store->members, i, options->paths[i], name, &store->log, error);
+		rc = member_open(store->members, i, options->paths[i], name, error);
 	}
 	return rc;
 }
@@ -98,6 +98,8 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 
 	if (!rc)
 		rc = store_identify(store, options, &found, error);
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		rc = member_make_private(&store->members[i], &store->log, error);
 	if (!rc)
 		rc = probe_members(store, error);
 	if (rc)

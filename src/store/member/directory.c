@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A member in a directory: <path>/nvswap/<name>/data. Below the user's path no symbolic link is
- * followed, and only files that belong to this user are touched.
+ * followed. What belongs to another user, or is not nvswap's, is found out before anything is
+ * changed, and stays as it is.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,6 @@
 
 /* A closing owner unlinks the names; start over each time that happens meanwhile. */
 #define TRIES 1000
-#define GONE  (-ESTALE)
 
 /* ---- Opening ---- */
 
@@ -40,46 +40,52 @@ static int open_parent(struct member *member, const char *path, struct nvs_error
 	return member_cannot(error, "open", path, -errno);
 }
 
-/* Removes other users' permissions and logs it. */
-static int keep_private(int fd, const char *path, mode_t mode, const struct nvs_log *log,
-			struct nvs_error *error)
+/* ---- Going down ---- */
+
+/* mkdirat(2) fails with ENOENT in a removed directory, and in /proc and the like. */
+static int cannot_make(int from_fd, const char *path, int code, struct nvs_error *error)
 {
 	struct stat st;
 
-	if (fstat(fd, &st))
-		return member_cannot(error, "look at", path, -errno);
-	if (st.st_uid != geteuid())
-		return member_refuse(error, path, "belongs to another user");
-	if ((st.st_mode & 07777) == mode)
-		return 0;
-	if (fchmod(fd, mode))
-		return member_cannot(error, "make private", path, -errno);
-	if (st.st_mode & 077)
-		log_say(log, NVS_LOG_WARNING,
-			"%s was accessible to other users (mode %04o): its mode is now %04o", path,
-			st.st_mode & 07777, mode);
-	return 0;
+	if (code == -ENOENT && !fstat(from_fd, &st) && st.st_nlink == 0)
+		return MEMBER_GONE;
+	if (code == -ENOENT)
+		return error_set(error, -EOPNOTSUPP,
+				 "cannot make the directory %s: its file system holds no files of "
+				 "users; give an nvme_path on a drive",
+				 path);
+	if (code == -EACCES)
+		return error_set(error, code,
+				 "cannot make the directory %s: this user may not write there; "
+				 "give an nvme_path of your own",
+				 path);
+	return member_cannot(error, "make the directory", path, code);
 }
 
 /*
  * Opens or creates the directory `name` in a directory; `path` is the whole path, for messages.
- * *made: it was created. GONE: start over.
+ * *made: it was created. MEMBER_GONE: start over.
  */
-static int step_down(int from_fd, const char *name, const char *path, int *fd, bool *made,
-		     const struct nvs_log *log, struct nvs_error *error)
+static int step_down(int from_fd, const char *name, const char *path, member_name_fn *ours, int *fd,
+		     bool *made, struct nvs_error *error)
 {
+	int rc;
+
 	if (!mkdirat(from_fd, name, 0700))
 		*made = true;
 	else if (errno != EEXIST)
-		return errno == ENOENT ? GONE
-				       : member_cannot(error, "make the directory", path, -errno);
+		return cannot_make(from_fd, path, -errno, error);
 	*fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (*fd >= 0)
-		return keep_private(*fd, path, 0700, log, error);
+	if (*fd >= 0) {
+		rc = member_check_owner(*fd, path, error);
+		return rc ? rc : member_check_entries(*fd, path, ours, error);
+	}
 	if (errno == ENOENT)
-		return GONE;
+		return MEMBER_GONE;
 	if (errno == ENOTDIR || errno == ELOOP)
 		return member_refuse(error, path, "is a symbolic link or no directory");
+	if (errno == EACCES)
+		return member_not_permitted(from_fd, name, path, error);
 	return member_cannot(error, "open", path, -errno);
 }
 
@@ -91,6 +97,8 @@ static int check_plain(int fd, const char *path, struct nvs_error *error)
 		return member_cannot(error, "look at", path, -errno);
 	if (!S_ISREG(st.st_mode))
 		return member_refuse(error, path, "is not a plain file");
+	if (st.st_uid != geteuid())
+		return member_other_user(path, st.st_uid, error);
 	if (st.st_nlink > 1)
 		return member_refuse(error, path, "has another name as well (a hard link)");
 	return 0;
@@ -105,11 +113,13 @@ static int open_plain(int directory_fd, const char *name, const char *path, int 
 	if (*fd >= 0)
 		return check_plain(*fd, path, error);
 	if (errno == ENOENT)
-		return GONE;
+		return MEMBER_GONE;
 	if (errno == ELOOP)
 		return member_refuse(error, path, "is a symbolic link");
 	if (errno == EISDIR || errno == ENXIO || errno == ENODEV)
 		return member_refuse(error, path, "is not a plain file");
+	if (errno == EACCES)
+		return member_not_permitted(directory_fd, name, path, error);
 	return member_cannot(error, "open", path, -errno);
 }
 
@@ -122,33 +132,22 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
 		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
 	rc = open_plain(member->directory_fd, name, path, fd, error);
-	if (rc == GONE)
+	if (rc == MEMBER_GONE)
 		rc = member_cannot(error, "open", path, -ENOENT);
 	if (!rc)
-		rc = keep_private(*fd, path, 0600, NULL, error);
+		rc = member_make_fd_private(*fd, path, 0600, NULL, error);
 	free(path);
 	return rc;
 }
 
-int member_sync_names(const struct member *member, struct nvs_error *error)
-{
-	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
-
-	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
-		if (member->kind == MEMBER_FILE && fsync(fds[i]))
-			return member_cannot(error, "make durable the name", member->path, -errno);
-	return 0;
-}
-
 /* The previous owner may have unlinked the file after we opened it and before we locked it. */
-static int check_name_still_there(struct member *member, struct nvs_error *error)
+static int check_name_still_there(const struct member *member, struct nvs_error *error)
 {
-	struct stat here;
+	int rc = member_leads_to(member->directory_fd, "data", member->fd);
 
-	if (fstatat(member->directory_fd, "data", &here, AT_SYMLINK_NOFOLLOW))
-		return errno == ENOENT ? GONE
-				       : member_cannot(error, "look at", member->path, -errno);
-	return here.st_dev == member->dev && here.st_ino == member->ino ? 0 : GONE;
+	if (!rc || rc == -ENOENT)
+		return rc ? MEMBER_GONE : 0;
+	return member_cannot(error, "look at", member->path, rc);
 }
 
 /* A file that stat can't reach must not count as missing: it would be removed with the rest. */
@@ -168,8 +167,7 @@ static int find_manifests(struct member *member, struct nvs_error *error)
 	return 0;
 }
 
-static int open_data(struct member *members, unsigned index, const struct nvs_log *log,
-		     struct nvs_error *error)
+static int open_data(struct member *members, unsigned index, struct nvs_error *error)
 {
 	struct member *member = &members[index];
 	struct stat st;
@@ -187,8 +185,6 @@ static int open_data(struct member *members, unsigned index, const struct nvs_lo
 	if (!rc)
 		rc = check_name_still_there(member, error);
 	if (!rc)
-		rc = keep_private(member->fd, member->path, 0600, log, error);
-	if (!rc)
 		rc = find_manifests(member, error);
 	if (rc)
 		return rc;
@@ -197,27 +193,27 @@ static int open_data(struct member *members, unsigned index, const struct nvs_lo
 }
 
 static int open_below(struct member *members, unsigned index, const char *path, const char *name,
-		      const struct nvs_log *log, struct nvs_error *error)
+		      struct nvs_error *error)
 {
 	struct member *member = &members[index];
 	int rc = member_compose(&member->path, error, "%s/nvswap", path);
 
 	if (!rc)
-		rc = step_down(member->parent_fd, "nvswap", member->path, &member->nvswap_fd,
-			       &member->made, log, error);
+		rc = step_down(member->parent_fd, "nvswap", member->path, member_is_store_name,
+			       &member->nvswap_fd, &member->made, error);
 	if (!rc)
 		rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
 	if (rc)
 		return rc;
-	rc = step_down(member->nvswap_fd, name, member->directory, &member->directory_fd,
-		       &member->made, log, error);
+	rc = step_down(member->nvswap_fd, name, member->directory, member_is_file_name,
+		       &member->directory_fd, &member->made, error);
 	if (!rc)
 		rc = member_compose(&member->path, error, "%s/nvswap/%s/data", path, name);
-	return rc ? rc : open_data(members, index, log, error);
+	return rc ? rc : open_data(members, index, error);
 }
 
 int member_open_in_directory(struct member *members, unsigned index, const char *path,
-			     const char *name, const struct nvs_log *log, struct nvs_error *error)
+			     const char *name, struct nvs_error *error)
 {
 	struct member *member = &members[index];
 	int rc = open_parent(member, path, error);
@@ -226,8 +222,8 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 	member->base = LABEL_AREA_BYTES;
 	member->capacity = UINT64_MAX;
 	for (int i = 0; !rc && i < TRIES; i++) {
-		rc = open_below(members, index, path, name, log, error);
-		if (rc != GONE)
+		rc = open_below(members, index, path, name, error);
+		if (rc != MEMBER_GONE)
 			return rc;
 		member_close_fd(&member->fd);
 		member_close_fd(&member->directory_fd);

@@ -9,6 +9,9 @@
 
 struct stat;
 
+/* A name went away while the member was opened: start over. */
+#define MEMBER_GONE (-ESTALE)
+
 /* -EMEDIUMTYPE: `path` has something that is not nvswap's, and stays as it is. */
 int member_refuse(struct nvs_error *error, const char *path, const char *why);
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code);
@@ -22,9 +25,26 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 int member_read_label(struct member *member, struct nvs_error *error);
 
 int member_open_in_directory(struct member *members, unsigned index, const char *path,
-			     const char *name, const struct nvs_log *log, struct nvs_error *error);
+			     const char *name, struct nvs_error *error);
 int member_open_device(struct member *members, unsigned index, const char *path,
 		       const struct stat *st, struct nvs_error *error);
+
+/* owner.c: -EMEDIUMTYPE with the owner's name and what to do. */
+int member_other_user(const char *path, uid_t uid, struct nvs_error *error);
+int member_check_owner(int fd, const char *path, struct nvs_error *error);
+/* After openat(2) of `name` was not permitted: tells if another user owns it. */
+int member_not_permitted(int from_fd, const char *name, const char *path, struct nvs_error *error);
+int member_make_fd_private(int fd, const char *path, mode_t mode, const struct nvs_log *log,
+			   struct nvs_error *error);
+
+typedef bool member_name_fn(const char *name);
+bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
+bool member_is_file_name(const char *name);  /* data, manifest.0 or manifest.1 */
+/* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
+ */
+int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error);
+/* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
+int member_leads_to(int from_fd, const char *name, int fd);
 
 void member_unlink_files(struct member *member, const struct nvs_log *log);
 /* Directories that are not empty stay. */

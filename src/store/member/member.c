@@ -42,14 +42,14 @@ static void start(struct member *member)
 }
 
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		const struct nvs_log *log, struct nvs_error *error)
+		struct nvs_error *error)
 {
 	struct stat st;
 
 	start(&members[index]);
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return member_open_device(members, index, path, &st, error);
-	return member_open_in_directory(members, index, path, name, log, error);
+	return member_open_in_directory(members, index, path, name, error);
 }
 
 int member_open_memory(struct member *member, struct nvs_error *error)

@@ -43,7 +43,13 @@ struct member {
  * nvs_engine_open; call member_close after an error too.
  */
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		const struct nvs_log *log, struct nvs_error *error);
+		struct nvs_error *error);
+/*
+ * Removes other users' permissions from a member's directories and file, and logs it. To be called
+ * when all members are known to be one store's, or free for one.
+ */
+int member_make_private(const struct member *member, const struct nvs_log *log,
+			struct nvs_error *error);
 /* A member in host memory. */
 int member_open_memory(struct member *member, struct nvs_error *error);
 /* lock.c: waits a second for a process that was just killed, then -EBUSY. */
@@ -71,6 +77,14 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 
 /* Makes the directory entries durable, from the member's up to the user's path. */
 int member_sync_names(const struct member *member, struct nvs_error *error);
+
+/*
+ * -ESTALE: the path no longer leads to the open file, as after rm -r or mv, so that a later run
+ * would not find it. member_check_name is for another open file in the member's directory.
+ */
+int member_check_place(const struct member *member, struct nvs_error *error);
+int member_check_name(const struct member *member, const char *name, int fd,
+		      struct nvs_error *error);
 
 /* *nbytes: the bytes of data for which it has space. */
 int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error *error);

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The names of a member's directories and files: which are nvswap's, whether they still lead to
+ * what is open, and making them durable.
+ */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "store/member/internal.h"
+
+/* rank<N> or rank<N>-optimizer */
+bool member_is_store_name(const char *name)
+{
+	if (strncmp(name, "rank", 4) != 0 || !isdigit((unsigned char)name[4]))
+		return false;
+	name += 4 + strspn(name + 4, "0123456789");
+	return !*name || !strcmp(name, "-optimizer");
+}
+
+bool member_is_file_name(const char *name)
+{
+	return !strcmp(name, "data") || !strcmp(name, "manifest.0") || !strcmp(name, "manifest.1");
+}
+
+/* NFS keeps a removed file that is still open under such a name. */
+static bool counts_not(const char *name)
+{
+	return !strcmp(name, ".") || !strcmp(name, "..") || !strncmp(name, ".nfs", 4);
+}
+
+/* *foreign: the first entry of another name, or empty; *any: whether there is one of nvswap's. */
+static int look_through(DIR *directory, member_name_fn *ours, char foreign[NAME_MAX + 1], bool *any)
+{
+	struct dirent *entry;
+
+	foreign[0] = 0;
+	*any = false;
+	errno = 0;
+	while (!*any && (entry = readdir(directory))) {
+		if (counts_not(entry->d_name))
+			continue;
+		*any = ours(entry->d_name);
+		if (!*any && !foreign[0])
+			snprintf(foreign, NAME_MAX + 1, "%s", entry->d_name);
+		errno = 0;
+	}
+	return errno == ENOENT ? 0 : -errno;
+}
+
+/* A checkout of nvswap has the directory's name, too, but none of its entries. */
+int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
+{
+	int listed = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	char foreign[NAME_MAX + 1], why[NAME_MAX + 64];
+	bool any;
+
+	if (!directory) {
+		rc = -errno;
+		if (listed >= 0)
+			close(listed);
+		return rc == -ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, rc);
+	}
+	rc = look_through(directory, ours, foreign, &any);
+	closedir(directory);
+	if (rc)
+		return member_cannot(error, "list", path, rc);
+	if (any || !foreign[0])
+		return 0;
+	snprintf(why, sizeof(why), "has an entry \"%s\" and none of nvswap's", foreign);
+	return member_refuse(error, path, why);
+}
+
+int member_sync_names(const struct member *member, struct nvs_error *error)
+{
+	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
+
+	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+		if (member->kind == MEMBER_FILE && fsync(fds[i]))
+			return member_cannot(error, "make durable the name", member->path, -errno);
+	return 0;
+}
+
+/* ---- Whether they are still there ---- */
+
+int member_leads_to(int from_fd, const char *name, int fd)
+{
+	struct stat there, opened;
+
+	if (fstat(fd, &opened))
+		return -errno;
+	if (fstatat(from_fd, name, &there, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOTDIR ? -ENOENT : -errno;
+	return there.st_dev == opened.st_dev && there.st_ino == opened.st_ino ? 0 : -ENOENT;
+}
+
+int member_check_name(const struct member *member, const char *name, int fd,
+		      struct nvs_error *error)
+{
+	int rc = member_leads_to(member->directory_fd, name, fd);
+
+	if (rc == -ENOENT)
+		return error_set(error, -ESTALE,
+				 "%s/%s was removed or moved while the kept store was open: what "
+				 "is committed could not be found there; put it back",
+				 member->directory, name);
+	return rc ? member_cannot(error, "look at", member->directory, rc) : 0;
+}
+
+int member_check_place(const struct member *member, struct nvs_error *error)
+{
+	int rc;
+
+	if (member->kind != MEMBER_FILE)
+		return 0;
+	rc = member_leads_to(member->parent_fd, "nvswap", member->nvswap_fd);
+	if (!rc)
+		rc = member_leads_to(member->nvswap_fd, strrchr(member->directory, '/') + 1,
+				     member->directory_fd);
+	if (rc == -ENOENT)
+		return error_set(error, -ESTALE,
+				 "%s was removed or moved while the kept store was open: what is "
+				 "committed could not be found there; put it back",
+				 member->directory);
+	if (rc)
+		return member_cannot(error, "look at", member->directory, rc);
+	return member_check_name(member, "data", member->fd, error);
+}

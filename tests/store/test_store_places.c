@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The places that a store is given or finds: what is not nvswap's stays as it is and is named, and
+ * so is its owner; and what a kept store loses while it is open is found out by the next commit.
+ */
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include "store/store_fixture.h"
+
+static const struct how kept = {.keep = true};
+
+static void make_directory(const char *name, mode_t mode)
+{
+	assert_int_equal(mkdir(at("%s", name), mode), 0);
+	assert_int_equal(chmod(at("%s", name), mode), 0);
+}
+
+static void make_file(const char *name, const char *text, mode_t mode)
+{
+	write_file(at("%s", name), text, strlen(text), 0);
+	assert_int_equal(chmod(at("%s", name), mode), 0);
+}
+
+/* ---- What is not nvswap's ---- */
+
+static void a_checkout_called_nvswap_stays_as_it_is(void **state)
+{
+	(void)state;
+	make_directory("nvswap", 0755);
+	make_directory("nvswap/src", 0755);
+	make_file("nvswap/README.md", "# nvswap", 0644);
+	for (int keep = 0; keep < 2; keep++) {
+		must_not_open((struct how){.keep = keep}, -EMEDIUMTYPE, "and none of nvswap's");
+		assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0755);
+		assert_int_equal(mode_of(at("nvswap/src")), S_IFDIR | 0755);
+		assert_int_equal(mode_of(at("nvswap/README.md")), S_IFREG | 0644);
+		assert_int_equal(mode_of(at("nvswap/rank0")), 0);
+	}
+}
+
+static void files_of_the_stores_names_that_are_not_nvswaps_stay_as_they_are(void **state)
+{
+	(void)state;
+	make_directory("nvswap", 0755);
+	make_directory("nvswap/rank0", 0755);
+	make_file(DATA, "numbers of some other program", 0644);
+	must_not_open(kept, -EMEDIUMTYPE, "does not begin with a label");
+	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0755);
+	assert_int_equal(mode_of(at("nvswap/rank0")), S_IFDIR | 0755);
+	assert_int_equal(mode_of(at(DATA)), S_IFREG | 0644);
+
+	assert_int_equal(unlink(at(DATA)), 0);
+	make_file("nvswap/rank0/notes", "mine", 0644);
+	must_not_open(kept, -EMEDIUMTYPE, "rank0 has an entry \"notes\"");
+	assert_int_equal(mode_of(at("nvswap/rank0")), S_IFDIR | 0755);
+	assert_int_equal(mode_of(at(DATA)), 0);
+}
+
+/* All members are looked at before the first is changed. */
+static void a_second_path_that_is_refused_leaves_the_first_as_it_is(void **state)
+{
+	(void)state;
+	make_directory("a/nvswap", 0755);
+	make_directory("b/nvswap", 0755);
+	make_directory("b/nvswap/src", 0755);
+	must_not_open((struct how){.paths = {"a", "b"}, .npaths = 2}, -EMEDIUMTYPE, "\"src\"");
+	assert_int_equal(mode_of(at("b/nvswap")), S_IFDIR | 0755);
+}
+
+static void a_copy_with_open_modes_is_tightened(void **state)
+{
+	(void)state;
+	store_close(must_open(kept));
+	assert_int_equal(chmod(at("nvswap"), 0755), 0);
+	assert_int_equal(chmod(at("nvswap/rank0"), 0755), 0);
+	assert_int_equal(chmod(at(DATA), 0644), 0);
+	assert_int_equal(chmod(at("nvswap/rank0/manifest.1"), 0644), 0);
+	store_close(must_open(kept));
+	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
+	assert_int_equal(mode_of(at("nvswap/rank0")), S_IFDIR | 0700);
+	assert_int_equal(mode_of(at(DATA)), S_IFREG | 0600);
+	assert_int_equal(mode_of(at("nvswap/rank0/manifest.1")), S_IFREG | 0600);
+}
+
+/* In a directory that all may write to, such as /tmp: 0700, so that openat(2) is not permitted. */
+static void another_users_store_is_told_with_owner_and_remedy(void **state)
+{
+	int rc;
+
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("only root can be another user\n");
+		skip();
+	}
+	make_directory("nvswap", 0700);
+	assert_int_equal(chmod(root, 0777), 0);
+	assert_int_equal(seteuid(65534), 0);
+
+	struct store *store;
+
+	rc = try_open((struct how){.rank = 0}, &store);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(rc, -EMEDIUMTYPE);
+	assert_non_null(strstr(error.text, "belongs to another user, root (uid 0)"));
+	assert_non_null(strstr(error.text, "rm -r '"));
+	assert_non_null(strstr(error.text, "an nvme_path of your own"));
+	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
+}
+
+/* ---- What holds no store ---- */
+
+static void a_file_system_without_files_is_told_as_that(void **state)
+{
+	(void)state;
+	must_not_open((struct how){.paths = {"/proc"}, .absolute = true}, -EOPNOTSUPP,
+		      "/proc/nvswap: its file system holds no files");
+}
+
+static void fifos_and_sockets_are_refused_and_not_waited_for(void **state)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	(void)state;
+	alarm(20);
+	assert_int_equal(mkfifo(at("fifo"), 0600), 0);
+	must_not_open((struct how){.paths = {"fifo"}}, -ENOTDIR, "neither a directory nor");
+	assert_true(fd >= 0);
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", at("socket"));
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	close(fd);
+	must_not_open((struct how){.paths = {"socket"}}, -ENOTDIR, "neither a directory nor");
+
+	make_directory("nvswap", 0700);
+	assert_int_equal(mkfifo(at("nvswap/rank0"), 0600), 0);
+	must_not_open(kept, -EMEDIUMTYPE, "symbolic link or no directory");
+	assert_int_equal(unlink(at("nvswap/rank0")), 0);
+	store_close(must_open(kept));
+	assert_int_equal(unlink(at("nvswap/rank0/manifest.0")), 0);
+	assert_int_equal(mkfifo(at("nvswap/rank0/manifest.0"), 0600), 0);
+	must_not_open(kept, -EMEDIUMTYPE, "manifest.0 is not a plain file");
+	alarm(0);
+}
+
+/* ---- What goes while the store is open ---- */
+
+static struct store *must_commit_one(struct store_entry *entry)
+{
+	struct store *store = must_open(kept);
+	const uint64_t nbytes[2] = {4096, 4096};
+	uint64_t offsets[2];
+
+	assert_int_equal(store_reserve(store, nbytes, 2, offsets, &error), 0);
+	*entry = (struct store_entry){.name = "weight",
+				      .dtype = NVS_U8,
+				      .numel = 4096,
+				      .nbytes = 4096,
+				      .offset = offsets[0],
+				      .spare = offsets[1],
+				      .written = true};
+	assert_int_equal(store_commit(store, entry, 1, &error), 0);
+	return store;
+}
+
+static void must_be_stale(struct store *store, const struct store_entry *entry, const char *said)
+{
+	assert_int_equal(store_commit(store, entry, 1, &error), -ESTALE);
+	assert_int_equal(error.code, -ESTALE);
+	assert_non_null(strstr(error.text, said));
+}
+
+static void a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back(void **state)
+{
+	static const char *const names[] = {"nvswap", "nvswap/rank0", "nvswap/rank0/data",
+					    "nvswap/rank0/manifest.0", "nvswap/rank0/manifest.1"};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(names); i++) {
+		struct store_entry entry;
+		struct store *store = must_commit_one(&entry);
+
+		assert_int_equal(rename(at("%s", names[i]), at("elsewhere")), 0);
+		/* Also one that has nothing to write. */
+		must_be_stale(store, &entry, "was removed or moved");
+		entry.written = false;
+		must_be_stale(store, &entry, "was removed or moved");
+		assert_int_equal(rename(at("elsewhere"), at("%s", names[i])), 0);
+		assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+		assert_int_equal(store->manifest.generation, 2);
+		store_close(store);
+		remove_tree(at("nvswap"));
+	}
+}
+
+static void a_commit_to_a_store_that_was_removed_is_stale(void **state)
+{
+	struct store_entry entry;
+	struct store *store = must_commit_one(&entry);
+
+	(void)state;
+	remove_tree(at("nvswap"));
+	must_be_stale(store, &entry, "rank0 was removed or moved");
+
+	/* Another store in its place is not written to, nor removed. */
+	struct store *other = must_open(kept);
+
+	must_be_stale(store, &entry, "rank0 was removed or moved");
+	store_close(store);
+	store_close(other);
+	store_close(must_open(kept));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		store_test(a_checkout_called_nvswap_stays_as_it_is),
+		store_test(files_of_the_stores_names_that_are_not_nvswaps_stay_as_they_are),
+		store_test(a_second_path_that_is_refused_leaves_the_first_as_it_is),
+		store_test(a_copy_with_open_modes_is_tightened),
+		store_test(another_users_store_is_told_with_owner_and_remedy),
+		store_test(a_file_system_without_files_is_told_as_that),
+		store_test(fifos_and_sockets_are_refused_and_not_waited_for),
+		store_test(a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back),
+		store_test(a_commit_to_a_store_that_was_removed_is_stale),
+	};
+
+	return cmocka_run_group_tests(tests, open_aio, close_aio);
+}
