@@ -450,7 +450,7 @@ int main(int argc, char **argv)
 						{"seconds", required_argument, NULL, 's'},
 						{"seed", required_argument, NULL, 'r'},
 						{NULL, 0, NULL, 0}};
-	static struct soak soak = {.seconds = 180};
+	static struct soak soak = {.seconds = 180, .error = {.size = sizeof(soak.error)}};
 	uint64_t seed = (uint64_t)time(NULL);
 	int option;
 	bool flat;

@@ -153,7 +153,7 @@ static int open_engine(struct model *model, const char *directory)
 
 int main(int argc, char **argv)
 {
-	static struct model model;
+	static struct model model = {.error = {.size = sizeof(model.error)}};
 	int status;
 
 	if (argc != 2) {

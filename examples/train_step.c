@@ -138,7 +138,7 @@ static uint64_t wrong_weights(const struct model *model)
 
 int main(int argc, char **argv)
 {
-	static struct model model;
+	static struct model model = {.error = {.size = sizeof(model.error)}};
 	int status = 1;
 
 	if (argc != 2) {

@@ -144,7 +144,7 @@ static void check_same(const struct nvs_config *a, const struct nvs_config *b)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
 	struct nvs_config config, before;
-	struct nvs_error error = {.code = 0};
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
 	nvs_config_init(&config);

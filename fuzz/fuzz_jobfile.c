@@ -72,7 +72,7 @@ static void check_read(const struct jobfile *jobfile)
 static void check_reader(const uint8_t *data, size_t nbytes)
 {
 	struct jobfile jobfile;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc = jobfile_parse(&jobfile, (const char *)data, nbytes, "fuzz.ini", &error);
 
 	if (rc) {

@@ -35,7 +35,7 @@ static void make_file(const void *head, size_t head_bytes, const uint8_t *data, 
 
 static int load(struct model *model)
 {
-	struct nvs_error error = {.code = 0};
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc = model_load(model, path, &error);
 
 	if (rc) {
@@ -70,8 +70,10 @@ static void check_ends(const struct model *model, const struct model_tensor *ten
 
 	if (!tensor->nbytes)
 		return;
-	assert(!model_read(model, tensor, 0, &byte, 1, &(struct nvs_error){0}));
-	assert(!model_read(model, tensor, tensor->nbytes - 1, &byte, 1, &(struct nvs_error){0}));
+	assert(!model_read(model, tensor, 0, &byte, 1,
+			   &(struct nvs_error){.size = sizeof(struct nvs_error)}));
+	assert(!model_read(model, tensor, tensor->nbytes - 1, &byte, 1,
+			   &(struct nvs_error){.size = sizeof(struct nvs_error)}));
 }
 
 static void check_accepted(const struct model *model)

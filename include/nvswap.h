@@ -7,6 +7,9 @@
  *
  * - A function returns 0 or a negative errno. The `error` argument receives the message for a
  *   person; it may be NULL.
+ * - A structure that the caller fills or reads begins with its size in bytes, which the caller sets
+ *   (see nvs_error). A program built against an older header, in which the structure is smaller,
+ *   works with a newer library.
  * - Every function may be called from any thread, concurrently with any other. No function may be
  *   called on an object that another thread is closing, or that is closed.
  * - `timeout_ms` is in milliseconds; -1 waits without a limit, 0 does not wait. A wait that times

@@ -11,7 +11,7 @@
 
 #define PAGE 4096 /* bytes between two changed words */
 
-struct nvs_error bench_error;
+struct nvs_error bench_error = {.size = sizeof(bench_error)};
 
 void fail(const char *format, ...)
 {

@@ -5,6 +5,7 @@
 #ifndef NVSWAP_ERROR_H
 #define NVSWAP_ERROR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "nvswap/version.h"
@@ -13,8 +14,15 @@
 extern "C" {
 #endif
 
-/* An error: `text` is the complete message for a person, the other fields are for programs. */
+/*
+ * An error: `text` is the complete message for a person, the other fields are for programs. The
+ * caller sets `size` once, before the first call that gets the structure:
+ *	struct nvs_error error = {.size = sizeof(error)};
+ * A function that fails writes the fields within `size`, and cuts `text` to it. It writes nothing
+ * if `size` does not cover `code`, so with a size of 0. A function that succeeds writes nothing.
+ */
 struct nvs_error {
+	size_t size;	   /* of this structure in bytes, set by the caller; the library keeps it */
 	int code;	   /* the negative errno that the function returned */
 	unsigned line;	   /* line in the configuration file, from 1; 0: no file is involved */
 	uint64_t offset;   /* failed I/O: byte offset in the file that `text` names */

@@ -67,7 +67,7 @@ struct look {
 
 static void mark(struct nvs_aio *aio, struct look *look, struct transfer *transfer, uint64_t offset)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (transfer->state.flags & TRANSFER_OVERDUE)
 		return;

@@ -4,21 +4,38 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Writes what fits into the caller's size; a text that is cut still ends with a NUL. */
+void error_copy(struct nvs_error *error, const struct nvs_error *from)
+{
+	size_t size = error ? error->size : 0;
+
+	if (size < offsetof(struct nvs_error, code) + sizeof(error->code))
+		return;
+	if (size > sizeof(*error))
+		size = sizeof(*error);
+	memcpy(&error->code, &from->code, size - offsetof(struct nvs_error, code));
+	if (size > offsetof(struct nvs_error, subject))
+		((char *)error)[size - 1] = '\0';
+}
 
 __attribute__((format(printf, 6, 0))) static int set(struct nvs_error *error, int code,
 						     const char *subject, unsigned line,
 						     uint64_t offset, const char *format,
 						     va_list args)
 {
+	struct nvs_error full = {.code = code, .line = line, .offset = offset};
+
 	assert(code < 0);
 	if (!error)
 		return code;
-	*error = (struct nvs_error){.code = code, .line = line, .offset = offset};
 	if (subject)
-		snprintf(error->subject, sizeof(error->subject), "%s", subject);
-	vsnprintf(error->text, sizeof(error->text), format, args);
+		snprintf(full.subject, sizeof(full.subject), "%s", subject);
+	vsnprintf(full.text, sizeof(full.text), format, args);
+	error_copy(error, &full);
 	return code;
 }
 

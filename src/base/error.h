@@ -9,6 +9,8 @@
 
 #include "nvswap.h"
 
+/* Copies `from` into as much as error->size covers; `error` may be NULL, its size stays. */
+void error_copy(struct nvs_error *error, const struct nvs_error *from);
 /* Sets code and text (the rest to zero) where `error` is not NULL; returns `code`, which is < 0. */
 int error_set(struct nvs_error *error, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -299,7 +299,7 @@ int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config
 
 int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	struct nvs_error why;
+	struct nvs_error why = {.size = sizeof(why)};
 	int rc, closed;
 
 	if (!optimizer)
@@ -310,8 +310,7 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 	closed = free_all(optimizer, &why);
 	if (!closed || (rc && closed != -ETIMEDOUT))
 		return rc;
-	if (error)
-		*error = why;
+	error_copy(error, &why);
 	return closed;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "optim/internal.h"
 #include "trace/trace.h"
 
@@ -287,7 +288,7 @@ static bool front_is_open(struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
 	struct nvs_tensor *tensors[2];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	unsigned n;
 	int rc;
 
@@ -367,7 +368,7 @@ static void compute(struct pass *pass, const struct slice *slice, unsigned threa
 /* Ends a slice, and its tile with the last one. */
 static void ended(struct pass *pass, const struct slice *slice)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
 	if (--pass->optimizer->tiles[slice->tile].slices)
@@ -483,12 +484,11 @@ static void push(struct pass *pass, size_t tile)
 static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures,
 			struct nvs_error *error)
 {
-	struct nvs_error last;
+	struct nvs_error last = {.size = sizeof(last)};
 
 	if (engine_write_failures(optimizer->engine, &last) == failures)
 		return 0;
-	if (error)
-		*error = last;
+	error_copy(error, &last);
 	return last.code;
 }
 
@@ -521,7 +521,7 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 static void fetch_all(struct pass *pass)
 {
 	const struct nvs_optimizer *optimizer = pass->optimizer;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc = 0;
 
 	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(pass); i++)
@@ -567,7 +567,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 		.progress = PTHREAD_COND_INITIALIZER,
 		.host = optimizer->noffloaded,
 	};
-	struct nvs_error failure;
+	struct nvs_error failure = {.size = sizeof(failure)};
 	int rc;
 
 	count_users(&pass);
@@ -580,7 +580,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 		fail(&pass, rc, &failure);
 	if (figures)
 		*figures = pass.figures;
-	if (pass.rc && error)
-		*error = pass.error;
+	if (pass.rc)
+		error_copy(error, &pass.error);
 	return pass.rc;
 }

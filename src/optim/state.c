@@ -208,7 +208,8 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
-	failures = engine_write_failures(optimizer->engine, &(struct nvs_error){0});
+	failures = engine_write_failures(optimizer->engine,
+					 &(struct nvs_error){.size = sizeof(struct nvs_error)});
 	rc = check_part(optimizer, group, part, offset, numel, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);

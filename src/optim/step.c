@@ -265,7 +265,7 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	struct update update = {.lr = optimizer->step_lr,
 				.adam = adam_factors(&optimizer->config.adam, optimizer->step_lr,
 						     optimizer->step + 1, optimizer->step_factor)};
-	struct nvs_error last;
+	struct nvs_error last = {.size = sizeof(last)};
 	uint64_t failures = engine_write_failures(optimizer->engine, &last);
 	int rc = check_owed(optimizer, error);
 

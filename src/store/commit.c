@@ -18,7 +18,7 @@
 int store_read_manifest(struct store *store, struct nvs_error *error)
 {
 	struct label *label = &store->members[0].label;
-	struct nvs_error why;
+	struct nvs_error why = {.size = sizeof(why)};
 	int rc = slots_open(&store->slots, &store->members[0], false, error);
 
 	/* A missing manifest file was just created again. */
@@ -27,8 +27,8 @@ int store_read_manifest(struct store *store, struct nvs_error *error)
 	if (!rc) {
 		rc = slots_read(&store->slots, label->id, label->unit, &store->found, &store->log,
 				&why);
-		if (rc && error)
-			*error = why;
+		if (rc)
+			error_copy(error, &why);
 	}
 	if (rc == -ENODATA && label->generation)
 		return error_set(error, -EUCLEAN,
@@ -116,7 +116,7 @@ static int sync_data(struct store *store, struct nvs_error *error)
 /* After a write that failed at an unknown point, in the present phase. */
 static void revoke(struct store *store, struct nvs_error *error)
 {
-	struct nvs_error first = *error, second = {0};
+	struct nvs_error first = *error, second = {.size = sizeof(second)};
 	bool labelled = store->committing == COMMIT_WRITE_LABEL;
 
 	assert(store->committing >= COMMIT_WRITE_MANIFEST);
@@ -210,13 +210,15 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 struct nvs_error *error)
 {
-	struct nvs_error why;
+	struct nvs_error why = {.size = sizeof(why)};
 	int rc;
 
 	if (!store->keep)
 		return 0;
 	enter(store, COMMIT_ENCODE);
-	rc = commit(store, entries, n, error ? error : &why);
+	rc = commit(store, entries, n, &why);
 	enter(store, COMMIT_IDLE);
+	if (rc)
+		error_copy(error, &why);
 	return rc;
 }

@@ -102,7 +102,7 @@ static int grow_members(struct store *store, uint64_t share, struct nvs_error *e
 		if (!rc)
 			continue;
 		while (i-- > 0) {
-			struct nvs_error shrinking;
+			struct nvs_error shrinking = {.size = sizeof(shrinking)};
 
 			if (member_shrink(&store->members[i], store->share, &shrinking))
 				log_say(&store->log, NVS_LOG_WARNING, "%s", shrinking.text);

@@ -95,8 +95,7 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 
 static int failure_of(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	if (error)
-		*error = engine->failure;
+	error_copy(error, &engine->failure);
 	return engine->failure.code;
 }
 

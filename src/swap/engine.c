@@ -231,6 +231,7 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 	engine = calloc(1, sizeof(*engine));
 	if (!engine)
 		return error_set(error, -ENOMEM, "out of memory while opening the engine");
+	engine->failure.size = sizeof(engine->failure);
 	engine->log = config->log;
 	engine->trace = config->trace;
 	engine->aio_config = config->aio;

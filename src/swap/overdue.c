@@ -25,7 +25,7 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 
 static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64_t offset)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
 		tensor->overdue = true;

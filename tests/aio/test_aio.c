@@ -40,7 +40,7 @@ static struct nvs_aio *open_engine(const struct nvs_aio_config *config, enum nvs
 {
 	struct nvs_aio_config this_one = *config;
 	struct nvs_aio_stats stats;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio = NULL;
 	int rc;
 
@@ -59,7 +59,7 @@ static struct nvs_aio *open_engine(const struct nvs_aio_config *config, enum nvs
 
 static struct nvs_file *open_file(struct nvs_aio *aio, const char *path, unsigned flags)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_file *file = NULL;
 
 	SUCCEEDS(nvs_file_open(aio, path, flags, &file, &error), &error);
@@ -208,7 +208,7 @@ static void move_batch(struct image *image)
 {
 	struct one batch[BATCH];
 	struct transfer *transfers[BATCH];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	unsigned n = make_batch(image, batch);
 
 	for (unsigned i = 0; i < n; i++)
@@ -369,7 +369,7 @@ static int move_ranges(struct neighbour *me, enum nvs_direction direction, char 
 {
 	struct neighbours *all = me->all;
 	struct transfer transfers[RANGES], *list[RANGES];
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
 	for (unsigned i = 0; i < RANGES; i++) {
@@ -501,7 +501,7 @@ static void reading_past_the_end_is_told(struct nvs_aio *aio, const char *path, 
 		open_file(aio, path, flags | NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
 	const uint64_t length = 70001;
 	char *data = aligned_alloc(PAGE, 128 * KIB);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	memset(data, 1, 128 * KIB);
 	SUCCEEDS(move(aio, file, NVS_WRITE, data, length, 0, &error), &error);
@@ -546,7 +546,7 @@ static void a_device_ends_where_it_ends(void **state)
 {
 	const char *why = NULL, *device = loop_device(MIB, 512, &why);
 	char *data = aligned_alloc(PAGE, MIB);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	if (!device) {
@@ -580,7 +580,7 @@ static void a_full_drive_fails_the_write_and_leaves_the_engine_usable(void **sta
 {
 	const char *why = NULL, *directory = loop_ext4(16 * MIB, 512, &why), *path;
 	char *data = aligned_alloc(PAGE, 32 * MIB);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	if (!directory) {
@@ -680,7 +680,7 @@ static void opening_a_file_says_what_is_wrong_with_it(void **state)
 	const char *real = path_in(directory, "real");
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
 	struct nvs_file *file = open_file(aio, real, NVS_FILE_WRITE | NVS_FILE_CREATE);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	nvs_file_close(file);
@@ -715,7 +715,7 @@ static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **
 		{.file = file, .data = &byte, .nbytes = 2, .offset = INT64_MAX - 1},
 		{.file = file, .data = &byte, .nbytes = UINT64_MAX, .offset = 1},
 	};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 
 	(void)state;
@@ -744,7 +744,7 @@ static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
 					  NVS_FILE_WRITE | NVS_FILE_CREATE);
 	struct transfer nothing = {.file = file, .direction = NVS_WRITE, .offset = 12345};
 	struct transfer *one = &nothing;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 
 	(void)state;
@@ -788,7 +788,7 @@ static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
 			.thread_count = wrong[i].threads,
 			.ioengine = (enum nvs_ioengine)wrong[i].ioengine,
 		};
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 		struct nvs_aio *aio = NULL;
 
 		assert_int_equal(nvs_aio_open(&aio, &config, NULL, &error), -EINVAL);
@@ -816,7 +816,7 @@ static void values_at_their_bounds_work(void **state)
 	for (size_t i = 0; i < COUNT(bounds) * COUNT(engines); i++) {
 		const uint32_t *values = bounds[i / COUNT(engines)];
 		struct nvs_aio_config config = plain;
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 		struct nvs_aio *aio;
 		struct nvs_file *file;
 
@@ -838,7 +838,7 @@ static void values_at_their_bounds_work(void **state)
 static void gpu_memory_is_refused_with_what_to_do(void **state)
 {
 	struct nvs_aio_config config = plain;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	(void)state;
@@ -879,7 +879,7 @@ static int moves_bytes(struct nvs_aio *aio, const char *path)
 {
 	char out[5000], in[5000] = {0};
 	struct nvs_file *file;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	memset(out, 7, sizeof(out));
 	EXPECT(!nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error));
@@ -893,7 +893,7 @@ static int moves_bytes(struct nvs_aio *aio, const char *path)
 static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *says)
 {
 	struct nvs_aio_config config = plain;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	config.ioengine = ioengine;
@@ -927,7 +927,7 @@ static int auto_where_blocked(void *arg)
 	const struct nvs_log log = {hear, &heard};
 	struct nvs_aio_config config = plain;
 	struct nvs_aio_stats stats;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	if ((blocked->uring && deny_syscall(SYS_io_uring_setup, blocked->uring)) ||
@@ -1033,7 +1033,7 @@ static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 {
 	struct nvs_aio_config config = plain;
 	struct nvs_aio_stats stats;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	struct fake fake;
 	char *data = aligned_alloc(PAGE, 64 * KIB);
@@ -1190,7 +1190,7 @@ static int register_beyond_the_limit(void *arg)
 	const char *path = arg;
 	struct nvs_aio_config config = plain;
 	struct nvs_aio_stats stats;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	char *data = aligned_alloc(PAGE, 16 * MIB);
 
@@ -1232,7 +1232,7 @@ static void memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same(vo
 
 static int open_without_locked_memory(void *arg)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	if (limit_memlock(0))
@@ -1270,7 +1270,7 @@ static void check_padding(struct nvs_file *file, struct nvs_aio *aio, char *data
 {
 	struct place end = file_place(file, offset + nbytes);
 	uint64_t padding = (file->write_unit - end.offset % file->write_unit) % file->write_unit;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char behind[PAGE];
 
 	SUCCEEDS(move(aio, file, NVS_WRITE, data, nbytes, offset, &error), &error);
@@ -1295,7 +1295,7 @@ static void a_striped_file_is_one_run_of_bytes(void **state)
 		struct nvs_aio *aio = open_engine(&plain, engines[i]);
 		struct file_member members[3];
 		struct nvs_file *file;
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 
 		if (!aio)
 			continue;

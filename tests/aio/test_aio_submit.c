@@ -119,7 +119,7 @@ static void open_file(struct rig *rig, unsigned flags)
 
 static void rig_open(struct rig *rig, const struct engine_ops *inner, const struct options *options)
 {
-	*rig = (struct rig){.options = options, .random = 1};
+	*rig = (struct rig){.options = options, .error = {.size = sizeof(rig->error)}, .random = 1};
 	rig->data = map_pages(DATA_BYTES, PROT_READ | PROT_WRITE);
 	random_fill(&rig->random, rig->data, DATA_BYTES);
 	fake_init(&rig->fake, inner);

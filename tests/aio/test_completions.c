@@ -41,7 +41,7 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
 	char path[] = "build/tmp/nvswap-test-XXXXXX";
 	int fd;
 
-	*rig = (struct rig){0};
+	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
 	fake_init(&rig->fake, NULL);
 	rig->fake.dry = true;
 	(void)mkdir("build", 0755);

@@ -139,7 +139,7 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, ui
 					      .io_timeout_ms = io_timeout_ms};
 	const struct nvs_log log = {hear, &rig->hearing};
 
-	*rig = (struct rig){.hearing = HEARING};
+	*rig = (struct rig){.hearing = HEARING, .error = {.size = sizeof(rig->error)}};
 	fake_init(&rig->fake, NULL);
 	rig->fake.dry = true;
 	rig->directory = place_make(PLACE_DISK);
@@ -182,7 +182,7 @@ static void rig_end(struct rig *rig, size_t n, int status)
 /* The wait must fail with the path and offset of the transfer. */
 static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_t offset)
 {
-	rig->error = (struct nvs_error){0};
+	rig->error = (struct nvs_error){.size = sizeof(rig->error)};
 	assert_int_equal(aio_wait(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
 			 -ETIMEDOUT);
 	assert_int_equal(rig->error.code, -ETIMEDOUT);
@@ -256,7 +256,7 @@ static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		struct transfer *both[] = {rig.all[i], rig.all[!i]};
 
-		rig.error = (struct nvs_error){0};
+		rig.error = (struct nvs_error){.size = sizeof(rig.error)};
 		assert_int_equal(aio_wait(rig.aio, both, 2, AWAIT_MS, &rig.error), -ETIMEDOUT);
 		assert_int_equal(rig.error.offset, 0);
 		assert_non_null(strstr(rig.error.text, rig.path));
@@ -306,7 +306,7 @@ static void a_limit_of_more_than_a_day_is_refused(void **state)
 					      .queue_depth = 1,
 					      .thread_count = 1,
 					      .io_timeout_ms = NVS_IO_TIMEOUT_MS_MAX + 1};
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio = NULL;
 
 	(void)state;
@@ -386,7 +386,7 @@ static void expect_tensor_hung(struct bench *b, int rc, const char *tensor, cons
 	_assert_true(b->f.error.offset > 0, "an offset", file, line);
 	assert_non_null(strstr(b->f.error.text, path));
 	assert_non_null(strstr(b->f.error.text, HANGS));
-	b->f.error = (struct nvs_error){0};
+	b->f.error = (struct nvs_error){.size = sizeof(b->f.error)};
 }
 
 static void a_wait_without_a_timeout_returns(void **state)

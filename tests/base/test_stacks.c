@@ -53,7 +53,7 @@ static void threads_of_the_posix_engine_start(void **state)
 					.thread_count = 2,
 					.overlap_events = true,
 					.ioengine = NVS_IOENGINE_POSIX};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	(void)state;
@@ -72,7 +72,7 @@ static void threads_that_compute_start(void **state)
 	struct threads *threads;
 	unsigned visits[2] = {0};
 	struct topo *topo;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	SUCCEEDS(topo_open(&topo, NULL, &error), &error);

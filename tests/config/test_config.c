@@ -61,7 +61,7 @@ static int parse(struct nvs_config *config, const char *text, struct nvs_error *
 /* Parses into a fresh configuration, which the caller frees. */
 static void accepted(struct nvs_config *config, const char *text)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	nvs_config_init(config);
 	if (parse(config, text, &error))
@@ -75,7 +75,7 @@ static void refused(const char *text, unsigned line, const char *subject, const 
 {
 	static const char *const paths[] = {"/before/a", "/before/b"};
 	struct nvs_config config, before;
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	char place[32];
 
 	nvs_config_init(&config);
@@ -623,7 +623,7 @@ static bool set_comma_locale(const char *directory)
 static void numbers_do_not_depend_on_the_locale(void **state)
 {
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int result;
 
 	if (!set_comma_locale(*state)) {
@@ -988,7 +988,7 @@ static void a_path_leaves_room_for_the_names_of_the_store(void **state)
 {
 	char path[3843], document[4000];
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	memset(path, 'x', sizeof(path));
@@ -1012,7 +1012,7 @@ static void paths_can_be_set_by_hand(void **state)
 	const char *none[] = {"a", NULL}, *own[2];
 	char names[NVS_PATHS_MAX + 1][8];
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	for (unsigned i = 0; i < LENGTH(names); i++) {
@@ -1182,7 +1182,7 @@ static void element_types_follow_fp16_and_bf16(void **state)
 static void fp16_and_bf16_exclude_each_other(void **state)
 {
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	REFUSED("{\"fp16\": {\n\"enabled\": true},\n\"bf16\": {\n\"enabled\": true}}", 4,
@@ -1233,7 +1233,7 @@ static void a_file_is_loaded_or_says_why_not(void **state)
 {
 	const char *directory = *state;
 	struct nvs_config config, before;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char path[128], missing[128];
 
 	snprintf(path, sizeof(path), "%s/ds.json", directory);
@@ -1261,7 +1261,7 @@ static void a_file_is_loaded_or_says_why_not(void **state)
 static void a_file_of_64_mib_is_the_largest(void **state)
 {
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char path[128], *text;
 	int fd;
 
@@ -1285,7 +1285,7 @@ static void a_file_of_64_mib_is_the_largest(void **state)
 static void a_pipe_can_be_loaded(void **state)
 {
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char path[32];
 	int ends[2];
 
@@ -1368,7 +1368,7 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 		{"12  \n", "1:1: ", "the document is 12; it must be an object"},
 	};
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char place[32];
 
 	(void)state;
@@ -1406,7 +1406,7 @@ static int parse_nested(struct nvs_config *config, size_t depth, struct nvs_erro
 static void values_lie_up_to_512_deep(void **state)
 {
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	nvs_config_init(&config);
@@ -1422,7 +1422,7 @@ static void values_lie_up_to_512_deep(void **state)
 static void messages_show_what_is_safe_to_show(void **state)
 {
 	struct nvs_config config;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char name[600];
 
 	(void)state;
@@ -1450,7 +1450,7 @@ static void messages_show_what_is_safe_to_show(void **state)
 
 static void load_example(const char *path, struct nvs_config *config)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct heard heard;
 
 	nvs_config_init(config);
@@ -1627,7 +1627,7 @@ static void damaged_files_are_refused_or_read_and_never_worse(void **state)
 	nvs_config_init(&config);
 	for (unsigned i = 0; i < 20000; i++) {
 		size_t n = strlen(whole_file);
-		struct nvs_error error = {0};
+		struct nvs_error error = {.size = sizeof(error)};
 		char text[MUTANT_MAX], *exact;
 		int result;
 

@@ -153,6 +153,7 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 
 	assert_true(n <= OPTIM_GROUPS_MAX);
 	memset(optim, 0, sizeof(*optim));
+	optim->error.size = sizeof(optim->error);
 	optim->path = place_make(PLACE_TMPFS);
 	if (!optim->path)
 		optim->path = place_make(PLACE_DISK);
@@ -182,7 +183,7 @@ void optim_simulate(struct optim *optim)
 int optim_open(struct optim *optim)
 {
 	optim->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = optim->config.sub_group_size;
-	optim->error = (struct nvs_error){0};
+	optim->error = (struct nvs_error){.size = sizeof(optim->error)};
 	if (optim->sim)
 		return optimizer_open_with(&optim->optimizer, &optim->config, optim->specs,
 					   optim->n, &optim->options, &engine_sim, optim->sim,
@@ -231,7 +232,7 @@ void optim_refused(struct optim *optim, int rc, int code, const char *words, con
 	_assert_int_equal(rc, code, file, line);
 	_assert_int_equal(optim->error.code, code, file, line);
 	_assert_true(said, "said", file, line);
-	optim->error = (struct nvs_error){0};
+	optim->error = (struct nvs_error){.size = sizeof(optim->error)};
 }
 
 void optim_lend(struct optim *optim, uint64_t step, double scale)

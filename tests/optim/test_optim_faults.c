@@ -58,7 +58,7 @@ static int end(struct optim *o)
 	int rc;
 
 	o->optimizer = NULL;
-	o->error = (struct nvs_error){0};
+	o->error = (struct nvs_error){.size = sizeof(o->error)};
 	rc = nvs_optimizer_close(optimizer, &o->error);
 	optim_close(o);
 	return rc;
@@ -73,7 +73,7 @@ static void names_what_failed(struct optim *o, int rc)
 	/* A group, or a tile by its number, and where it lies. */
 	assert_true(strstr(o->error.text, "layers.") || strstr(o->error.text, "tile"));
 	assert_non_null(strstr(o->error.text, o->path));
-	o->error = (struct nvs_error){0};
+	o->error = (struct nvs_error){.size = sizeof(o->error)};
 }
 
 /* Nothing comes between a step and its end. */
@@ -340,7 +340,7 @@ static unsigned add_all(struct optim *o, uint64_t step)
 				sim_no_faults(o->sim);
 		}
 	}
-	o->error = (struct nvs_error){0};
+	o->error = (struct nvs_error){.size = sizeof(o->error)};
 	return refused;
 }
 

@@ -26,7 +26,7 @@
 static struct topo *open_topo(const char *xml_path)
 {
 	struct topo *topo = NULL;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(topo_open(&topo, xml_path, &error), &error);
 	return topo;
@@ -36,7 +36,7 @@ static struct threads *open_threads(unsigned count)
 {
 	struct topo *topo = open_topo(NULL);
 	struct threads *threads = NULL;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(threads_open(&threads, count, topo, -1, &error), &error);
 	/* It is not needed any more once they have started. */
@@ -244,7 +244,7 @@ static void without_a_count_there_is_one_for_each_core(void **state)
 {
 	struct topo *here = open_topo(NULL), *other = open_topo("tests/topo/two_sockets.xml");
 	struct threads *threads = NULL;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	SUCCEEDS(threads_open(&threads, 0, here, -1, &error), &error);
@@ -336,7 +336,7 @@ static int open_under_limits(void *arg)
 	for (rlim_t limit = 1; rc && limit < 4096; limit++) {
 		struct rlimit few = {.rlim_cur = limit, .rlim_max = 4096};
 		struct threads *threads = NULL;
-		struct nvs_error error = {0};
+		struct nvs_error error = {.size = sizeof(error)};
 
 		if (setrlimit(RLIMIT_NPROC, &few))
 			return CHILD_SKIPPED;

@@ -33,7 +33,7 @@ static void hear(void *arg, enum nvs_log_level level, const char *text)
 static struct pool *open_pool(uint64_t nbytes, uint32_t unit)
 {
 	const struct pool_options options = {.nbytes = nbytes, .unit = unit, .node = -1};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct pool *pool = NULL;
 
 	SUCCEEDS(pool_open(&pool, &options, &error), &error);
@@ -405,7 +405,7 @@ static int open_pinned(uint64_t nbytes, struct nvs_error *error, struct nvs_pool
 static int pin_under_a_limit(void *arg)
 {
 	struct nvs_pool_stats stats;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)arg;
 	if (limit_memlock(5 * MIB))
@@ -463,7 +463,7 @@ static int open_under_a_limit(void *arg)
 		.nbytes = 64 * MIB, .unit = UNIT, .node = -1, .log = &log};
 	char *other = mmap(NULL, 3 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
 			   0);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct pool *pool;
 	char *data;
 
@@ -500,7 +500,7 @@ static void without_pin_memory_what_the_limit_lets_is_locked_and_told(void **sta
 
 static int open_with_nothing_to_lock(void *arg)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	const struct pool_options options = {.nbytes = MIB, .unit = UNIT, .node = -1};
 	struct pool *pool;
 
@@ -564,7 +564,7 @@ static void a_pool_that_the_machine_has_no_memory_for_is_an_error_and_not_the_en
 	(void)state;
 	for (size_t i = 0; i < COUNT(sizes); i++) {
 		const struct pool_options options = {.nbytes = sizes[i], .unit = UNIT, .node = -1};
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 		struct pool *pool = NULL;
 		char number[32];
 
@@ -582,7 +582,7 @@ static void the_pool_is_bound_to_the_node_or_says_why_not(void **state)
 	struct heard heard = {""};
 	const struct nvs_log log = {hear, &heard};
 	struct pool_options options = {.nbytes = 3 * MIB, .unit = UNIT, .log = &log};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct topo *topo;
 	struct pool *pool;
 
@@ -668,7 +668,7 @@ static bool reserve_hugepages(long n)
 static int pin_huge_pages_without_a_limit(void *arg)
 {
 	struct nvs_pool_stats stats;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)arg;
 	if (limit_memlock(0))

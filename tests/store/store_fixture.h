@@ -31,7 +31,7 @@
 static struct nvs_aio *aio;
 static char root[64];	     /* the test's own directory, relative */
 static char log_text[65536]; /* everything that was said in this test, line by line */
-static struct nvs_error error;
+static struct nvs_error error = {.size = sizeof(error)};
 
 static inline uint64_t next_random(uint64_t *state)
 {
@@ -94,7 +94,7 @@ static inline int make_root(void **state)
 		return -1;
 	snprintf(root, sizeof(root), "build/tmp/store.XXXXXX");
 	log_text[0] = 0;
-	memset(&error, 0, sizeof(error));
+	error = (struct nvs_error){.size = sizeof(error)};
 	if (!mkdtemp(root))
 		return -1;
 	for (const char *name = "abcd"; *name; name++) {

@@ -22,7 +22,7 @@ bool world_told(struct world *w, int rc)
 	if (rc != -w->error || w->f.error.code != rc || !names_the_place(w))
 		fail_msg("%d where %d was due, with the path: %d \"%s\" (%s failed)", rc, -w->error,
 			 w->f.error.code, w->f.error.text, inject_failed_call());
-	w->f.error = (struct nvs_error){0};
+	w->f.error = (struct nvs_error){.size = sizeof(w->f.error)};
 	w->told++;
 	return true;
 }
@@ -73,7 +73,7 @@ void same_held(const struct inject_held *before, const char *what, uint64_t n)
 
 int world_try_open(struct world *w)
 {
-	w->f.error = (struct nvs_error){0};
+	w->f.error = (struct nvs_error){.size = sizeof(w->f.error)};
 	w->f.log[0] = 0;
 	return engine_open_with(&w->f.engine, &w->f.config, NVS_OFFLOAD_PARAM, &engine_sim,
 				w->drive, &w->f.error);

@@ -51,7 +51,8 @@ static void rig_open_as(struct rig *rig, const struct sim_drive *drive, const ch
 					      .thread_count = workers,
 					      .overlap_events = true};
 
-	*rig = (struct rig){.path = path, .file_bytes = file_bytes};
+	*rig = (struct rig){
+		.error = {.size = sizeof(rig->error)}, .path = path, .file_bytes = file_bytes};
 	rig->sim = sim_open(drive);
 	assert_non_null(rig->sim);
 	rig->data = aligned_alloc(4096, file_bytes);

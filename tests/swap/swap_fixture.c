@@ -190,6 +190,7 @@ static void configure(struct fixture *fixture)
 void fixture_init(struct fixture *fixture, const struct setup *setup)
 {
 	memset(fixture, 0, sizeof(*fixture));
+	fixture->error.size = sizeof(fixture->error);
 	pthread_mutex_init(&fixture->log_lock, NULL);
 	fixture->setup = *setup;
 	if (setup->simulated) {
@@ -208,7 +209,7 @@ void fixture_init(struct fixture *fixture, const struct setup *setup)
 
 int fixture_reopen(struct fixture *fixture)
 {
-	fixture->error = (struct nvs_error){0};
+	fixture->error = (struct nvs_error){.size = sizeof(fixture->error)};
 	if (fixture->sim)
 		return engine_open_with(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM,
 					&engine_sim, fixture->sim, &fixture->error);
@@ -278,7 +279,7 @@ void expect_error(struct fixture *fixture, int rc, int code, const char *words)
 	if (!strstr(fixture->error.text, words))
 		print_error("\"%s\" is not in \"%s\"\n", words, fixture->error.text);
 	assert_non_null(strstr(fixture->error.text, words));
-	fixture->error = (struct nvs_error){0};
+	fixture->error = (struct nvs_error){.size = sizeof(fixture->error)};
 }
 
 void expect_ok(struct fixture *fixture, int rc, const char *file, int line)

@@ -44,7 +44,7 @@ static void must_be_ok(struct shared *s, int rc, struct nvs_error *error)
 static void read_shared(struct worker *w)
 {
 	struct shared *s = w->shared;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	size_t i = below(&w->random, SHARED);
 
 	pthread_rwlock_rdlock(&s->locks[i]);
@@ -60,7 +60,7 @@ static void read_shared(struct worker *w)
 static void change_shared(struct worker *w)
 {
 	struct shared *s = w->shared;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	size_t i = below(&w->random, SHARED);
 
 	pthread_rwlock_wrlock(&s->locks[i]);
@@ -139,7 +139,7 @@ static void work_on_own(struct worker *w)
 {
 	struct nvs_engine *engine = w->shared->f.engine;
 	size_t at = below(&w->random, OWN), n = 1 + below(&w->random, OWN - at);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	enum nvs_how how = below(&w->random, 2) ? NVS_DIRTY : NVS_CLEAN;
 
 	if (n > 3)
@@ -164,7 +164,7 @@ static void register_own(struct worker *w)
 {
 	struct nvs_engine *engine = w->shared->f.engine;
 	struct nvs_tensor_spec specs[OWN];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char names[OWN][32];
 
 	for (size_t i = 0; i < OWN; i++) {

@@ -37,7 +37,7 @@ static bool nth_fails(const char *what, attempt_fn *attempt, void *arg, unsigned
 		      survives_fn *survives, uint64_t n)
 {
 	struct inject_held before = inject_held();
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t failed;
 	int rc;
 
@@ -55,7 +55,7 @@ static bool nth_fails(const char *what, attempt_fn *attempt, void *arg, unsigned
 static uint64_t every_one_fails(const char *what, attempt_fn *attempt, void *arg, unsigned kinds,
 				int due, survives_fn *survives)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t n = 1;
 
 	/* Don't count memory that libraries allocate once and keep. */
@@ -201,7 +201,7 @@ struct aio_way {
 static void moves(struct nvs_aio *aio, const char *path)
 {
 	static _Alignas(4096) char data[64 * KIB];
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_file *file;
 	struct transfer transfer = {.direction = NVS_WRITE, .data = data, .nbytes = sizeof(data)};
 	struct transfer *one = &transfer;

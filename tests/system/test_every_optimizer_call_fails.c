@@ -38,7 +38,7 @@ static int run_try_open(struct run *run)
 {
 	struct optim *o = &run->o;
 
-	o->error = (struct nvs_error){0};
+	o->error = (struct nvs_error){.size = sizeof(o->error)};
 	return optimizer_open_with(&o->optimizer, &o->config, o->specs, o->n, NULL, &engine_sim,
 				   run->drive, &o->error);
 }
@@ -100,7 +100,7 @@ static void arm(struct run *run, const struct what *what, uint64_t n)
 				      .first = n,
 				      .times = !what->lasts};
 
-	run->o.error = (struct nvs_error){0};
+	run->o.error = (struct nvs_error){.size = sizeof(run->o.error)};
 	if (what->io)
 		sim_fault(run->drive, &rule);
 	else

@@ -30,7 +30,7 @@ static int64_t blocks_and_files(void)
  * call that it can do without is one that `may_pass`. */
 static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bool may_pass)
 {
-	struct nvs_error error = {.code = 0};
+	struct nvs_error error = {.size = sizeof(error)};
 	int64_t held;
 	uint64_t failed = 1;
 	unsigned times = 0;
@@ -41,7 +41,7 @@ static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bo
 	for (uint64_t nth = 1; failed; nth++) {
 		int rc;
 
-		error = (struct nvs_error){.code = 0};
+		error = (struct nvs_error){.size = sizeof(error)};
 		inject_fail(kinds, nth, 1, code);
 		rc = work(arg, &error);
 		inject_stop(&failed);
@@ -199,7 +199,7 @@ static int write_trace(void *arg, struct nvs_error *error)
 static void a_trace_is_written_whole_or_the_older_file_stays(void **state)
 {
 	struct trace_file file = {.path = path_in(temp_directory(), "trace.json")};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	SUCCEEDS(nvs_trace_open(&file.trace, 100, &error), &error);
@@ -280,7 +280,7 @@ static int bind_to_core(void *arg, struct nvs_error *error)
 static void a_thread_that_can_not_be_bound_is_told_so(void **state)
 {
 	struct topo *topo;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	SUCCEEDS(topo_open(&topo, NULL, &error), &error);

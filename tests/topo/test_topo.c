@@ -45,7 +45,7 @@
 
 static struct topo *open_topo(const char *xml_path)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct topo *topo = NULL;
 
 	if (topo_open(&topo, xml_path, &error))
@@ -226,7 +226,7 @@ static void nothing_is_bound_to_a_machine_that_is_not_here(void **state)
 static void a_topology_that_cannot_be_read_is_an_error_that_names_it(void **state)
 {
 	char directory[64], path[80];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct topo *topo = NULL;
 	FILE *file;
 
@@ -756,7 +756,7 @@ static void a_block_device_is_direct_and_is_its_own_drive(void **state)
 {
 	char names[DEVICES_MAX][64];
 	struct nvs_path_info info;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct dio_caps caps;
 	struct loop loop;
 	int rc = loop_open(&loop);
@@ -826,7 +826,7 @@ static void ext4_on_a_device_is_told_with_the_device(void **state)
 static void a_directory_is_looked_at_without_leaving_anything_in_it(void **state)
 {
 	struct nvs_path_info info;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char directory[64];
 
 	(void)state;
@@ -865,7 +865,7 @@ static void a_path_that_is_missing_is_told_with_what_exists_of_it(void **state)
 {
 	char directory[64], path[96], command[128];
 	struct nvs_path_info info;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	make_directory(directory);
@@ -888,7 +888,7 @@ static void a_path_of_the_wrong_kind_is_refused_in_words(void **state)
 {
 	char long_path[600];
 	struct nvs_path_info info;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	assert_int_equal(nvs_path_get_info("/dev/null", &info, &error), -EINVAL);
@@ -909,7 +909,7 @@ static void a_path_of_the_wrong_kind_is_refused_in_words(void **state)
 static int look_without_rights(void *arg)
 {
 	struct nvs_path_info info;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
 		return CHILD_SKIPPED;

@@ -85,7 +85,7 @@ static struct timeline read_back(const char *path)
 {
 	struct timeline timeline = {0};
 	const struct json_value *events;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	timeline.text = contents(path);
 	SUCCEEDS(json_parse(&timeline.document, timeline.text, strlen(timeline.text), path,
@@ -104,7 +104,7 @@ static struct timeline read_back(const char *path)
 static struct timeline written(struct nvs_trace *trace)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct timeline timeline;
 	uint64_t dropped;
 
@@ -222,7 +222,7 @@ static void done(struct timeline *timeline)
 static struct nvs_trace *open_trace(size_t max_spans)
 {
 	struct nvs_trace *trace;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(nvs_trace_open(&trace, max_spans, &error), &error);
 	return trace;
@@ -232,7 +232,7 @@ static struct nvs_trace *open_trace(size_t max_spans)
 
 static void without_a_trace_nothing_happens(void **state)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	trace_io(NULL, true, 0, 0, 1, 2, 0, 1);
@@ -340,7 +340,7 @@ static void each_event_has_a_line_of_its_own(void **state)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
 	struct nvs_trace *trace = open_trace(4);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char *json, *line, *rest;
 	unsigned n = 0;
 
@@ -398,7 +398,7 @@ static void spans_without_room_are_counted_and_dropped(void **state)
 static void a_trace_is_refused_that_could_hold_nothing_or_that_no_memory_holds(void **state)
 {
 	struct nvs_trace *trace;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	assert_int_equal(nvs_trace_open(&trace, 0, &error), -EINVAL);
@@ -619,7 +619,7 @@ static void the_file_is_private_and_replaces_what_was_there(void **state)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
 	struct nvs_trace *trace = open_trace(4);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct timeline timeline;
 	struct stat was, is;
 	FILE *old = fopen(path, "w");
@@ -659,7 +659,7 @@ static void a_file_that_can_not_be_written_is_an_error_and_leaves_nothing(void *
 	const char *path = path_in(directory, "trace.json");
 	struct nvs_trace *trace = open_trace(100000);
 	struct rlimit limit, before;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t dropped = 0;
 
 	(void)state;
@@ -708,7 +708,7 @@ static void rig_open(struct rig *rig, uint32_t depth, uint32_t workers)
 		.overlap_events = true,
 	};
 	const char *path = path_in(temp_directory(), "file");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
 	assert_true(fd >= 0);
@@ -748,7 +748,7 @@ static int move_all(struct rig *rig)
 	struct transfer in = transfer_of(rig, NVS_READ, 0, FILE_PAGES / 2);
 	struct transfer out = transfer_of(rig, NVS_WRITE, FILE_PAGES / 2, FILE_PAGES / 2);
 	struct transfer *both[] = {&in, &out};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(aio_submit(rig->aio, both, 2, &error), &error);
 	return aio_wait(rig->aio, both, 2, -1, &error);
@@ -800,7 +800,7 @@ static void an_io_at_a_time_stays_in_the_first_place(void **state)
 	for (unsigned i = 0; i < 4; i++) {
 		struct transfer page = transfer_of(&rig, NVS_READ, i, 1);
 		struct transfer *one = &page;
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 
 		SUCCEEDS(aio_submit(rig.aio, &one, 1, &error), &error);
 		SUCCEEDS(aio_wait(rig.aio, &one, 1, -1, &error), &error);
@@ -819,7 +819,7 @@ static void an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothi
 	struct transfer page;
 	struct transfer *one = &page;
 	struct timeline timeline;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct rig rig;
 	const struct json_value *event;
 

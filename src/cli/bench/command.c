@@ -56,7 +56,8 @@ static void write_status(void *arg, const struct bench_result *const *results)
 static int refuse_plan(struct bench *bench, unsigned at, int rc, const struct nvs_error *error)
 {
 	static struct bench_result failed,
-		others = {.error = {.code = -ECANCELED,
+		others = {.error = {.size = sizeof(others.error),
+				    .code = -ECANCELED,
 				    .text = "not run: another job could not begin"}};
 
 	failed.error = *error;
@@ -71,7 +72,7 @@ static int refuse_plan(struct bench *bench, unsigned at, int rc, const struct nv
 
 static int prepare(struct bench *bench)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	for (unsigned i = 0; i < bench->plan.n; i++) {
 		int rc = bench_prepare(&bench->plan.jobs[i], &error);
@@ -86,7 +87,7 @@ static int prepare(struct bench *bench)
 /* A full drive is found before anything is made, filled or pinned. */
 static int check_space(struct bench *bench)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	unsigned at;
 	int rc = forecast_space(&bench->plan, &at, &error);
 

@@ -74,7 +74,7 @@ static void take_options(const struct bench_options *options, const struct optio
  * empty settings. */
 static int refuse_model(const char *path, struct nvs_error *error)
 {
-	struct nvs_error unused;
+	struct nvs_error unused = {.size = sizeof(unused)};
 	struct model model;
 
 	if (model_load(&model, path, &unused))

@@ -38,7 +38,7 @@ static int run_mode(const struct bench_job *job, const struct nvs_config *config
 static int write_trace(struct nvs_trace *trace, const char *path, int rc,
 		       struct bench_result *result)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t dropped = 0;
 	int written = nvs_trace_write(trace, path, &dropped, &error);
 
@@ -77,7 +77,7 @@ static int ended_early(struct bench_result *result)
 	bool signal = stop_signal() != STOP_OTHER_FAILED;
 
 	result->signal = signal ? stop_signal() : 0;
-	result->error = (struct nvs_error){0};
+	result->error = (struct nvs_error){.size = sizeof(result->error)};
 	snprintf(result->error.text, sizeof(result->error.text), "%s",
 		 signal ? "stopped by a signal" : "ended early: another job could not begin");
 	return signal ? -EINTR : -ECANCELED;
@@ -88,6 +88,7 @@ int bench_run(const struct bench_job *job, struct job_watch *watch, struct bench
 	uint64_t started = clock_ns();
 	int rc;
 
+	result->error.size = sizeof(result->error);
 	rc = job->options.trace ? run_traced(job, watch, result)
 				: run_mode(job, &job->config, watch, result);
 	if (!rc && stop_signal())

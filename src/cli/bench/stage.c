@@ -77,7 +77,7 @@ void say_of_job(const struct bench_plan *plan, unsigned index, const char *text)
 
 static void set_error(struct bench_result *result, int code, const char *text)
 {
-	result->error = (struct nvs_error){.code = code};
+	result->error = (struct nvs_error){.size = sizeof(result->error), .code = code};
 	snprintf(result->error.text, sizeof(result->error.text), "%s", text);
 }
 
@@ -104,10 +104,11 @@ static void watched_run(const struct stages *stages, unsigned index, int channel
 	static struct bench_job job;
 	struct job_live *live = live_of(stages, index);
 	struct bench_result *result = &live->result;
-	struct nvs_error closing = {0};
+	struct nvs_error closing = {.size = sizeof(closing)};
 	struct job_watch *watch;
 	int rc;
 
+	result->error.size = sizeof(result->error);
 	job = stages->plan->jobs[index];
 	if (stages->plan->n > 1)
 		number_trace(&job, trace, sizeof(trace));

@@ -86,7 +86,7 @@ static int status_of(int rc, const struct nvs_error *error)
 
 static int run_theirs(struct turns *turns, unsigned round)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	char *json = NULL;
 	int rc = fio_run(turns->jobs, &json, &error);
 
@@ -245,7 +245,7 @@ int take_turns(struct bench_plan *plan, struct stages **stages, const struct ben
 			      .results = results,
 			      .disks = disks,
 			      .rounds = (unsigned)plan->run.rounds};
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	struct guard guard;
 	int rc = fio_check(plan, &error), status;
 

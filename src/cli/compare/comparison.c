@@ -165,7 +165,7 @@ static int name_jobs(struct comparison *comparison)
 static int read_run(struct comparison *comparison, struct compare_side *side, char *path)
 {
 	struct compare_run *run = &side->runs[side->nruns++];
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc = results_read(&run->results, path, &error);
 
 	if (!rc && !comparison->jobs)

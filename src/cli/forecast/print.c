@@ -42,7 +42,7 @@ static void add_up(const struct bench_plan *plan, struct forecast *all)
 static void print_places(FILE *file, const struct bench_job *job, uint64_t space)
 {
 	struct path_space places[NVS_PATHS_MAX];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char need[32], left[32];
 	int n = forecast_places(job, places, &error);
 
@@ -119,7 +119,7 @@ static void job_json(struct json_writer *json, const struct bench_job *job)
 {
 	struct path_space places[NVS_PATHS_MAX];
 	struct forecast forecast;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int n = forecast_places(job, places, &error);
 
 	forecast_job(job, &forecast);

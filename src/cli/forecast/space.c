@@ -71,7 +71,7 @@ static int refuse(const struct path_space *place, uint64_t need, struct nvs_erro
 {
 	char left[32], needed[32];
 
-	*error = (struct nvs_error){.code = -ENOSPC};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = -ENOSPC};
 	snprintf(error->subject, sizeof(error->subject), "%s", place->path);
 	snprintf(error->text, sizeof(error->text),
 		 "%s (%s) has %s free, and this needs %s there: free some space, give another "

@@ -56,6 +56,7 @@ const struct command_spec info_command = {
 static int examine_path(struct report *report, unsigned i, const char *path)
 {
 	report->paths[i].asked = path;
+	report->paths[i].error.size = sizeof(report->paths[i].error);
 	report->paths[i].status = nvs_path_get_info(path, &report->paths[i].info,
 						    &report->paths[i].error);
 	if (report->paths[i].status) {
@@ -131,7 +132,7 @@ static int write_report(const struct values *values, const struct report *report
 
 static int examine_and_report(const struct values *values, struct report *report)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int examined, written;
 
 	if (nvs_machine_get_info(&report->machine, &error)) {

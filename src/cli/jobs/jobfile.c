@@ -28,7 +28,7 @@ fail(struct nvs_error *error, const char *file, unsigned line, int code, const c
 	va_list args;
 	size_t n;
 
-	*error = (struct nvs_error){.code = code, .line = line};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = code, .line = line};
 	if (line)
 		snprintf(error->text, sizeof(error->text), "%.512s:%u: ", file, line);
 	else

@@ -100,7 +100,7 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 {
 	const struct option_spec *spec = options_find(&bench_command, line->key);
 	char where[WHERE_BYTES];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (is_typed(planner, spec))
 		return 0;
@@ -228,7 +228,7 @@ static int plan_file(struct planner *planner, const char *path)
 {
 	struct bench_plan *plan = planner->plan;
 	struct texts *texts = calloc(1, sizeof(*texts));
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
 	if (!texts) {

@@ -21,7 +21,7 @@ static int open_file(struct log_file *log, const char *prefix, const char *name,
 	log->file = (size_t)length < sizeof(log->path) ? fopen(log->path, "we") : NULL;
 	if (log->file)
 		return 0;
-	*error = (struct nvs_error){.code = -errno};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = -errno};
 	snprintf(error->text, sizeof(error->text), "cannot write the log %.256s: %s", log->path,
 		 strerror(errno));
 	return error->code;
@@ -112,7 +112,7 @@ static int close_file(struct log_file *log, struct nvs_error *error)
 	log->file = NULL;
 	if (!failed)
 		return 0;
-	*error = (struct nvs_error){.code = errno ? -errno : -EIO};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = errno ? -errno : -EIO};
 	snprintf(error->text, sizeof(error->text), "the log %.256s is incomplete: %s", log->path,
 		 strerror(-error->code));
 	return error->code;
@@ -123,7 +123,7 @@ int job_log_close(struct job_log *log, struct nvs_error *error)
 	int rc = close_file(&log->bw, error);
 
 	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++) {
-		struct nvs_error other;
+		struct nvs_error other = {.size = sizeof(other)};
 		int closed = close_file(&log->latency[kind], &other);
 
 		if (closed && !rc) {

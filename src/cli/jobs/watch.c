@@ -340,7 +340,7 @@ int job_watch_open(struct job_watch **opened, const struct bench_job *job, struc
 		   int channel, struct nvs_error *error)
 {
 	struct job_watch *watch = calloc(1, sizeof(*watch));
-	struct nvs_error ignored;
+	struct nvs_error ignored = {.size = sizeof(ignored)};
 	int rc;
 
 	if (!watch)

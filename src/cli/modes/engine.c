@@ -59,7 +59,7 @@ int bench_engine_compare(struct bench_engine *opened, const struct pattern *patt
 			 size_t n, uint32_t generation, struct bench_result *result)
 {
 	const struct model *model = pattern->model;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	for (size_t i = first; i < first + n; i++) {
 		int rc = pattern_compare(pattern, i, generation,
@@ -86,7 +86,7 @@ int bench_engine_verdict(const struct bench_engine *opened, int rc, struct bench
 
 int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result *result)
 {
-	struct nvs_error closing = {0};
+	struct nvs_error closing = {.size = sizeof(closing)};
 	int closed = 0;
 
 	if (opened->engine) {

@@ -128,7 +128,7 @@ static int open_optimizer(struct training *training, const struct nvs_config *co
 
 static int train(struct training *training, const struct nvs_config *config)
 {
-	struct nvs_error closing = {0};
+	struct nvs_error closing = {.size = sizeof(closing)};
 	int closed, rc = open_optimizer(training, config);
 
 	if (rc)

@@ -241,7 +241,7 @@ static int read_ahead(struct run *run, const struct pass *pass, struct batch *co
 			return 0;
 		rc = begin_read(run, batch, holds ? 0 : -1);
 		if (rc == -EAGAIN && holds) {
-			run->result->error = (struct nvs_error){0};
+			run->result->error = (struct nvs_error){.size = sizeof(run->result->error)};
 			return 0;
 		}
 		if (rc)
@@ -299,7 +299,7 @@ static int prime(struct run *run)
 		n += !rc;
 	}
 	if (rc == -EAGAIN) {
-		run->result->error = (struct nvs_error){0};
+		run->result->error = (struct nvs_error){.size = sizeof(run->result->error)};
 		rc = 0;
 	}
 	for (size_t i = 0; i < n && !rc && !stop_signal(); i++)

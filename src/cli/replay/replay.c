@@ -107,7 +107,7 @@ static int compare(struct replay *replay, size_t tensor)
 {
 	struct bench_result *result = replay->result;
 	uint64_t from = thread_cpu_ns();
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc = pattern_compare(&replay->pattern, tensor, replay->contents[tensor].generation,
 				 nvs_tensor_data(replay->opened.tensors[tensor]), &error);
 

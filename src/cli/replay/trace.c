@@ -204,7 +204,7 @@ static void read_json(struct trace *trace, const char *text,
 		      void (*read)(struct trace *trace, const struct json_value *value))
 {
 	struct json_document *document;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc = json_parse(&document, text, strlen(text), "event", EVENT_MEMORY, &error);
 
 	if (rc) {

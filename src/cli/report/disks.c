@@ -32,7 +32,7 @@ static void add_disk(struct disk_watch *watch, const char *name)
 static void add_path(struct disk_watch *watch, const char *path)
 {
 	struct nvs_path_info info;
-	struct nvs_error ignored;
+	struct nvs_error ignored = {.size = sizeof(ignored)};
 	char *rest, *name;
 
 	if (nvs_path_get_info(path, &info, &ignored))

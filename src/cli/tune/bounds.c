@@ -27,7 +27,7 @@ refuse(struct nvs_error *error, int rc, const char *format, ...)
 {
 	va_list args;
 
-	*error = (struct nvs_error){.code = rc};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
 	va_start(args, format);
 	vsnprintf(error->text, sizeof(error->text), format, args);
 	va_end(args);

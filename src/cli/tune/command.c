@@ -277,7 +277,7 @@ static int apply(const struct tune_result *result)
 	const char *path = result->options->apply;
 	const struct tune_point *point = &result->outcome->chosen->point;
 	enum nvs_ioengine named = named_ioengine(path);
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (tune_apply(path, point, tune_names_ioengine(result), &error)) {
 		say("%s", error.text);
@@ -292,7 +292,7 @@ static int apply(const struct tune_result *result)
 
 static int report(const struct tune_result *result)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (!tune_report_write(result->options->report, result, &error))
 		return 0;
@@ -421,6 +421,9 @@ int cmd_tune(int argc, char **argv)
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&tune_command) : STATUS_USAGE;
-	tuning = (struct tuning){.options = &options, .given = &given, .began_ns = clock_ns()};
+	tuning = (struct tuning){.options = &options,
+				 .given = &given,
+				 .began_ns = clock_ns(),
+				 .error = {.size = sizeof(tuning.error)}};
 	return tune(&tuning);
 }

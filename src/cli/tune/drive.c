@@ -109,7 +109,7 @@ static int write_all(struct fill *fill)
 
 static int too_slow(const struct fill *fill)
 {
-	*fill->error = (struct nvs_error){.code = -ETIME};
+	*fill->error = (struct nvs_error){.size = sizeof(*fill->error), .code = -ETIME};
 	snprintf(fill->error->text, sizeof(fill->error->text),
 		 "in all of the time the drive wrote %llu MiB of the %llu that tuning needs: give "
 		 "a longer --time",

@@ -293,7 +293,7 @@ static int verify(const struct tune_point *point, enum nvs_ioengine ioengine, co
 	nvs_config_free(&config);
 	if (rc || good)
 		return rc;
-	*error = (struct nvs_error){.code = -EINVAL};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = -EINVAL};
 	snprintf(error->text, sizeof(error->text),
 		 "%.200s: can't put the settings into it; put them there by hand", name);
 	return -EINVAL;
@@ -319,7 +319,7 @@ int tune_edit(const char *text, size_t nbytes, const char *name, const struct tu
 	rc = write_text(&edit, text + nbytes, out, out_nbytes);
 	json_free(document);
 	if (rc) {
-		*error = (struct nvs_error){.code = rc};
+		*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
 		snprintf(error->text, sizeof(error->text), "%.200s: can't be edited: %s", name,
 			 nvs_strerror(rc));
 		return rc;

@@ -19,7 +19,7 @@
 
 static int fail(struct nvs_error *error, int rc, const char *path, const char *why)
 {
-	*error = (struct nvs_error){.code = rc};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
 	snprintf(error->text, sizeof(error->text), "%.800s %s", path, why);
 	return rc;
 }

@@ -51,7 +51,7 @@ struct round {
 static int fail(struct nvs_error *error, int rc, const char *text)
 {
 	if (error) {
-		*error = (struct nvs_error){.code = rc};
+		*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
 		snprintf(error->text, sizeof(error->text), "%s", text);
 	}
 	return rc;

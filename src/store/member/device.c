@@ -94,7 +94,7 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 void member_clear_device(struct member *member, const struct nvs_log *log)
 {
 	static const uint8_t zeros[LABEL_BYTES];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (disk_write(member->fd, member->path, zeros, sizeof(zeros), 0, &error) ||
 	    disk_sync(member->fd, member->path, &error))

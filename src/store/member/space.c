@@ -176,7 +176,7 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 	if (!rc)
 		return 0;
 
-	struct nvs_error shrinking;
+	struct nvs_error shrinking = {.size = sizeof(shrinking)};
 
 	/* A part may be reserved already when space runs out. */
 	if (member_shrink(member, from, &shrinking))

@@ -25,7 +25,7 @@
 static struct json_document *read_text(const char *text)
 {
 	struct json_document *document;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (json_parse(&document, text, strlen(text), "text", SIZE_MAX, &error))
 		fail_msg("%s", error.text);
@@ -198,7 +198,7 @@ static void whole_numbers_are_exact_however_they_are_written(void **state)
 static void memory_may_run_out_anywhere(void **state)
 {
 	struct json_document *document;
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	size_t max = 0, failures = 0;
 	char text[9000], *at = text;
 	int result;

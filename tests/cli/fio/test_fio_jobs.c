@@ -27,7 +27,7 @@ static void plan_jobs(struct fixture *fixture, const char *sections, const char 
 	char path[128], text[JOBS_FILE_BYTES];
 	char command[] = "bench";
 	char *argv[] = {command, path, NULL};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int fd;
 
 	snprintf(fixture->directory, sizeof(fixture->directory), "/var/tmp/nvswap-test-XXXXXX");
@@ -198,7 +198,7 @@ static void stages_follow_each_other(void **state)
 static void expect_refused(const char *sections, const char *why)
 {
 	struct fixture fixture = {0};
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	plan_jobs(&fixture, sections, "io_uring");
 	assert_int_equal(fio_check(&fixture.plan, &error), -ENOTSUP);
@@ -232,7 +232,7 @@ static const char fio_json[] =
 static void figures_of_fio_are_read(void **state)
 {
 	struct job_figures figures = {0};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	assert_int_equal(fio_read(strdup(fio_json), &figures, 1, &error), 0);
@@ -259,7 +259,7 @@ static void json_that_is_not_fios_is_refused(void **state)
 		{"{\"jobs\": [{\"error\": 28}]}", "No space left on device"},
 	};
 	struct job_figures figures;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {

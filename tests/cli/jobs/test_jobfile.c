@@ -44,7 +44,7 @@ static const char *shown(const struct jobfile *jobfile)
 static void assert_reads(const char *text, const char *expected)
 {
 	struct jobfile jobfile;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
 	for (size_t i = 0; i < jobfile.nlines; i++)
@@ -56,7 +56,7 @@ static void assert_reads(const char *text, const char *expected)
 static void assert_refused_bytes(const char *text, size_t nbytes, int code, const char *said)
 {
 	struct jobfile jobfile;
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	assert_int_equal(jobfile_parse(&jobfile, text, nbytes, "x.ini", &error), code);
 	assert_int_equal(error.code, code);
@@ -118,7 +118,7 @@ static void assert_not_expanded(const char *value, const char *said)
 {
 	char text[512];
 	struct jobfile jobfile;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	snprintf(text, sizeof(text), "[a]\nbs=%s\n", value);
 	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
@@ -178,7 +178,7 @@ static void a_mebibyte_is_read_and_no_more(void **state)
 	size_t n = 1u << 20;
 	char *text = malloc(n + 1);
 	struct jobfile jobfile;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	assert_non_null(text);
@@ -195,7 +195,7 @@ static void every_line_keeps_its_number(void **state)
 {
 	static const char text[] = "\n[a]\n;\nx=1\n\ny\n[b]\n";
 	struct jobfile jobfile;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
@@ -212,7 +212,7 @@ static void every_line_keeps_its_number(void **state)
 static void assert_file_refused(const char *path, int code, const char *said)
 {
 	struct jobfile jobfile;
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	assert_int_equal(jobfile_read(&jobfile, path, &error), code);
 	assert_says(error.text, said);
@@ -232,7 +232,7 @@ static void standard_input_is_a_file(void **state)
 {
 	int ends[2], saved = dup(STDIN_FILENO);
 	struct jobfile jobfile;
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	assert_int_equal(pipe(ends), 0);
@@ -261,7 +261,7 @@ static void a_call_that_fails_is_told(void **state)
 	write_file(path, "[a]\nx=${NVSWAP_TEST}\n[b]\n");
 	for (uint64_t n = 1; failed; n++) {
 		struct inject_held before = inject_held(), after;
-		struct nvs_error error = {0};
+		struct nvs_error error = {.size = sizeof(error)};
 		struct jobfile jobfile;
 		int rc;
 

@@ -165,7 +165,7 @@ static void lengths_have_their_shares_and_stay_in_the_file(void **state)
 
 static void compares(const struct io_contents *contents, const char *data, int64_t differs_at)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t compared = 0;
 	int rc = io_contents_compare(contents, "file", 0, NGRAIN * GRAIN, data, &compared, &error);
 
@@ -200,7 +200,8 @@ static void a_stale_misplaced_or_torn_block_is_found(void **state)
 
 	(void)state;
 	assert_true(now && before);
-	SUCCEEDS(io_contents_open(&contents, nbytes, true), &(struct nvs_error){0});
+	SUCCEEDS(io_contents_open(&contents, nbytes, true),
+		 &(struct nvs_error){.size = sizeof(struct nvs_error)});
 	io_contents_make(&contents, 0, nbytes, before);
 	compares(&contents, before, -1);
 	io_contents_make(&contents, 0, nbytes, now);
@@ -222,12 +223,13 @@ static void what_was_never_written_is_not_compared(void **state)
 {
 	struct io_contents contents = {.seed = 1, .grain = 512};
 	char data[8 * 512];
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t compared = 0;
 
 	(void)state;
 	memset(data, 0, sizeof(data));
-	SUCCEEDS(io_contents_open(&contents, sizeof(data), true), &(struct nvs_error){0});
+	SUCCEEDS(io_contents_open(&contents, sizeof(data), true),
+		 &(struct nvs_error){.size = sizeof(struct nvs_error)});
 	io_contents_make(&contents, 1024, 1024, data + 1024);
 	SUCCEEDS(io_contents_compare(&contents, "", 0, sizeof(data), data, &compared, &error),
 		 &error);
@@ -240,7 +242,8 @@ static void transfers_that_overlap_are_kept_apart(void **state)
 	struct io_contents contents = {.seed = 1, .grain = 512, .writes_over = true};
 
 	(void)state;
-	SUCCEEDS(io_contents_open(&contents, 64 * 512, true), &(struct nvs_error){0});
+	SUCCEEDS(io_contents_open(&contents, 64 * 512, true),
+		 &(struct nvs_error){.size = sizeof(struct nvs_error)});
 	assert_true(io_contents_hold(&contents, 8 * 512, 8 * 512));
 	assert_false(io_contents_hold(&contents, 15 * 512, 512));
 	assert_false(io_contents_hold(&contents, 0, 64 * 512));
@@ -269,6 +272,7 @@ static int opening_begin(void **state)
 		return -1;
 	nvs_config_init(&config);
 	o->options = (struct bench_options){.rw = RW_RANDWRITE, .size = MIB};
+	o->error.size = sizeof(o->error);
 	*state = o;
 	return nvs_aio_open(&o->aio, &config.aio, NULL, &o->error);
 }
@@ -284,7 +288,7 @@ static int opening_end(void **state)
 
 static int file_open(struct opening *o, const char *place, const char *name)
 {
-	o->error = (struct nvs_error){0};
+	o->error = (struct nvs_error){.size = sizeof(o->error)};
 	return io_file_open(&o->file, o->aio, &o->options, place, name, &o->error);
 }
 

@@ -103,6 +103,7 @@ static struct job *new_job(unsigned rw, uint64_t size)
 
 	memset(&job, 0, sizeof(job));
 	memset(&watch, 0, sizeof(watch));
+	job.result.error.size = sizeof(job.result.error);
 	watch.directory = temp_directory();
 	nvs_config_init(&job.config);
 	job.config.aio.block_size = 16 * KIB;
@@ -114,7 +115,7 @@ static struct job *new_job(unsigned rw, uint64_t size)
 
 static int run_job(struct job *job)
 {
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(nvs_config_set_paths(&job->config.offload[NVS_OFFLOAD_PARAM], &watch.directory, 1,
 				      &error),
@@ -414,7 +415,7 @@ static int runs_until_signal(void *arg)
 static void a_signal_ends_it(void **state)
 {
 	struct job *job = new_job(RW_WRITE, MIB);
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	job->options.runtime_ms = 3600000;

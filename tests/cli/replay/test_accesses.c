@@ -21,7 +21,7 @@ struct loaded {
 
 static struct loaded load(const char *text, size_t nbytes)
 {
-	struct loaded loaded = {0};
+	struct loaded loaded = {.error = {.size = sizeof(loaded.error)}};
 	int fd = memfd_create("accesses", MFD_CLOEXEC);
 	char path[64];
 
@@ -218,7 +218,7 @@ static void a_file_that_is_missing_or_empty_is_refused_without_a_line(void **sta
 {
 	struct loaded loaded = load_text("");
 	struct access_list list;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct model model;
 
 	(void)state;

@@ -674,7 +674,7 @@ static struct json_document *document;
 /* The root of what was written; json_free(document) ends it. */
 static const struct json_value *parsed(const char *text)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (json_parse(&document, text, strlen(text), "report", SIZE_MAX, &error))
 		fail_msg("%s", error.text);
@@ -854,7 +854,7 @@ static void drives_are_those_beneath_the_paths(void **state)
 	struct run *run = make_run(1);
 	struct disk_watch watch;
 	struct nvs_path_info info;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	run->jobs[0].block = NVS_OFFLOAD_PARAM;

@@ -34,7 +34,7 @@ static const struct tune_point other = {NVS_IOENGINE_IO_URING, 2097152, 64, 4, f
 
 static void check_edit(const char *old, bool name_ioengine, const char *expected)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char *text;
 	size_t nbytes;
 
@@ -150,7 +150,7 @@ static void the_engine_is_named_where_auto_would_take_another(void **state)
 
 static void check_refused(const char *old, const char *says)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char *text;
 	size_t nbytes;
 
@@ -303,7 +303,7 @@ static bool is_inside(const char *text, const char *part)
 static void what_was_there_is_there_in_order_in_texts_at_random(void **state)
 {
 	struct texts texts = {.random = random_seed("tune_apply")};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char *text;
 	size_t nbytes;
 
@@ -358,7 +358,7 @@ static void the_file_keeps_its_mode_and_owner_and_a_link_stays_one(void **state)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	const char *link = path_in(directory, "link.json");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 	char text[4096];
 
@@ -387,7 +387,7 @@ static void the_file_keeps_its_mode_and_owner_and_a_link_stays_one(void **state)
 static void a_file_that_has_the_choice_is_not_touched(void **state)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct stat before, after;
 
 	(void)state;
@@ -401,7 +401,7 @@ static void a_file_that_has_the_choice_is_not_touched(void **state)
 static void what_can_not_be_written_is_said_before(void **state)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	assert_int_equal(tune_apply_check(path, &error), -ENOENT);
@@ -417,7 +417,7 @@ static void what_can_not_be_written_is_said_before(void **state)
 /* In a process without root's rights. */
 static int apply_where_nothing_may_be_made(void *path)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	if (!geteuid() && (setgid(65534) || setuid(65534)))
 		return CHILD_SKIPPED;
@@ -450,7 +450,7 @@ static void a_directory_that_may_not_be_written_to_is_said(void **state)
 static void a_call_that_fails_leaves_the_old_file_or_the_new(void **state)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	char text[4096];
 	uint64_t failed = 1;
 	unsigned failures = 0;
@@ -479,7 +479,7 @@ static void a_call_that_fails_leaves_the_old_file_or_the_new(void **state)
 /* Applies one choice and the other, until it is killed. */
 static void apply_for_ever(const char *path)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	for (;;)
 		if (tune_apply(path, &other, false, &error) ||
@@ -491,7 +491,7 @@ static void a_kill_at_any_moment_leaves_a_whole_file(void **state)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
 	uint64_t random = random_seed("tune_apply_kill");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	char text[4096], texts[2][4096];
 
 	(void)state;

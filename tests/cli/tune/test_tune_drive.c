@@ -30,7 +30,7 @@ static bool asked_to_stop(void)
 static struct tune_drive drive;
 static struct scratch_file file;
 static struct tune_work work;
-static struct nvs_error error;
+static struct nvs_error error = {.size = sizeof(error)};
 
 static void begin(uint64_t working_set)
 {

@@ -356,7 +356,7 @@ static char *contents(const char *path, size_t *nbytes)
 static void a_report_takes_the_place_of_a_longer_one(void **state)
 {
 	const char *path = path_in(temp_directory(), "report.html");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	size_t long_bytes, nbytes;
 	char *text;
 
@@ -374,7 +374,7 @@ static void a_report_takes_the_place_of_a_longer_one(void **state)
 static void the_same_result_gives_the_same_bytes(void **state)
 {
 	const char *path = path_in(temp_directory(), "report.html");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	size_t nbytes, again;
 	char *first;
 
@@ -392,7 +392,7 @@ static void the_same_result_gives_the_same_bytes(void **state)
 static void a_report_that_can_not_be_written_says_where_and_why(void **state)
 {
 	const char *path = path_in(temp_directory(), "missing/report.html");
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	make(SATURATING);
@@ -407,7 +407,7 @@ static void a_report_that_can_not_be_written_says_where_and_why(void **state)
 
 static void a_device_is_written_to_and_not_replaced(void **state)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	make(SATURATING);
@@ -430,7 +430,7 @@ static void list_values(void)
 
 static int for_the_script(int argc, char **argv)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	for (unsigned kind = 0; kind < KINDS; kind++) {
 		if (argc < 3 || strcmp(argv[2], kinds[kind]) != 0)

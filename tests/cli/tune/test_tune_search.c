@@ -60,7 +60,7 @@ static void search(struct drive *drive, const struct tune_space *space, double n
 		   const struct tune_rules *rules, struct tune_outcome *outcome)
 {
 	struct tune_meter meter = drive_meter(drive, noise, rules->seed);
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(tune_search(space, rules, &meter, outcome, &error), &error);
 	assert_non_null(outcome->chosen);
@@ -309,7 +309,7 @@ static void a_bound_that_nothing_keeps_is_refused_with_the_lowest(void **state)
 	struct tune_rules rules = rules_of(saturating_kind);
 	struct tune_meter meter = drive_meter(saturating, 0, 1);
 	struct tune_outcome outcome;
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t lowest = UINT64_MAX;
 	char text[32];
 
@@ -337,7 +337,7 @@ static void a_limit_of_writes_is_shared_and_never_exceeded(void **state)
 	for (size_t i = 0; i < COUNT(limits_mib) * 2; i++) {
 		struct tune_meter meter = drive_meter(saturating, 0.02, i);
 		struct tune_outcome outcome;
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 		double of_best;
 
 		rules.map = i % 2;
@@ -484,7 +484,7 @@ static void one_stalled_round_drops_nothing(void **state)
 					   .written = written_of_stalled,
 					   .arg = &stalls};
 		struct tune_outcome outcome;
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 
 		SUCCEEDS(tune_search(&space, &rules, &meter, &outcome, &error), &error);
 		assert_int_equal(outcome.chosen->point.block_size, 512 << 10);
@@ -569,7 +569,7 @@ static void no_time_is_an_error(void **state)
 	struct drive *drive = drive_open(saturating_kind, &space);
 	struct tune_meter meter = drive_meter(drive, 0, 1);
 	struct tune_outcome outcome;
-	struct nvs_error error = {0};
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	rules.budget_ns = 0;
@@ -826,7 +826,7 @@ static void errors_end_the_search(void **state)
 		for (size_t i = 0; i < COUNT(errors); i++) {
 			struct tune_meter meter = drive_meter(drive, 0.1, 1);
 			struct tune_outcome outcome;
-			struct nvs_error error = {0};
+			struct nvs_error error = {.size = sizeof(error)};
 
 			drive_fail(drive, nth, errors[i]);
 			assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error),
@@ -863,7 +863,7 @@ static void counts_what_moves(void **state)
 		double most = in_flight / (3e-3 + point->block_size / 400e6);
 		double expected = most < 400e6 ? most : 400e6;
 		struct tune_sample sample;
-		struct nvs_error error;
+		struct nvs_error error = {.size = sizeof(error)};
 
 		SUCCEEDS(
 			tune_workload_measure(&load.load, point, objective, S / 2, &sample, &error),
@@ -893,7 +893,7 @@ static void reads_and_writes_lie_apart(void **state)
 	const struct tune_point point = {NVS_IOENGINE_IO_URING, 256 << 10, 32, 2, false, true};
 	struct drive_load load;
 	struct tune_sample sample;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t half;
 
 	(void)state;
@@ -927,7 +927,7 @@ static void the_workload_says_what_ails_it(void **state)
 	struct drive_load load;
 	struct sim_counts counts;
 	struct tune_sample sample;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
 	drive_load_open(&load, drive_kind("saturating"), &drive_space);
@@ -971,7 +971,7 @@ static void a_search_through_the_workload(void **state)
 	struct tune_outcome outcome;
 	struct drive_load load;
 	struct tune_meter meter = {.measure = tune_workload_measure, .arg = &load.load};
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	size_t cells[TUNE_OBJECTIVES] = {0};
 
 	(void)state;

@@ -436,7 +436,8 @@ static int measure(void *arg, const struct tune_point *point, enum tune_objectiv
 
 	/* Other objectives are asked for by maps, and are taken to be as fast. */
 	if (++drive->measured == drive->fails) {
-		*error = (struct nvs_error){.code = drive->error, .text = "the drive says no"};
+		*error = (struct nvs_error){
+			.size = sizeof(*error), .code = drive->error, .text = "the drive says no"};
 		return drive->error;
 	}
 	*sample = known->sample;

@@ -145,7 +145,7 @@ static int result(struct world *w, int rc, bool busy)
 		HOLDS(w->error.code == rc && w->error.text[0]);
 		history_counts()->errors += caused(w, rc);
 	}
-	w->error = (struct nvs_error){0};
+	w->error = (struct nvs_error){.size = sizeof(w->error)};
 	return rc;
 }
 
@@ -308,7 +308,7 @@ static void finish_step(struct world *w, struct due *due)
 		rc = nvs_optimizer_step(w->optimizer, &options, &step, &w->error);
 		if (due->rc && rc == due->rc) {
 			history_tell_more(": %s\n", w->error.text);
-			w->error = (struct nvs_error){0};
+			w->error = (struct nvs_error){.size = sizeof(w->error)};
 			check_step(w, due, &step);
 			return;
 		}
@@ -550,7 +550,7 @@ static int open_failing(struct world *w)
 	call = inject_failed_call();
 	history_tell_more(" (%s): %s\n", failed ? call : "none failed", rc ? w->error.text : "ok");
 	HOLDS(!rc || failed || caused(w, rc));
-	w->error = (struct nvs_error){0};
+	w->error = (struct nvs_error){.size = sizeof(w->error)};
 	return rc;
 }
 
@@ -767,6 +767,7 @@ static void *begin_world(const char *directory, uint64_t seed)
 	struct world *w = calloc(1, sizeof(*w));
 
 	HOLDS(w);
+	w->error.size = sizeof(w->error);
 	w->random = w->series = seed;
 	make_groups(w);
 	configure(w, directory, seed);

@@ -323,7 +323,7 @@ static void tell_result(struct world *w, int rc)
 		HOLDS(w->error.code == rc && w->error.text[0]);
 		history_counts()->errors++;
 	}
-	w->error = (struct nvs_error){0};
+	w->error = (struct nvs_error){.size = sizeof(w->error)};
 }
 
 /* ---- Waiting ---- */
@@ -1187,6 +1187,7 @@ static void *begin_world(const char *directory, uint64_t seed)
 	struct world *w = calloc(1, sizeof(*w));
 
 	HOLDS(w);
+	w->error.size = sizeof(w->error);
 	w->random = seed;
 	make_tensors(w);
 	configure(w, directory, seed);

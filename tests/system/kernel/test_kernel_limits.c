@@ -152,7 +152,7 @@ static int use_what_is_denied(void *arg)
 	struct nvs_tensor *stored, *dirty;
 	struct nvs_tensor_info info;
 	struct nvs_engine *engine;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	alarm(GIVE_UP_S);
 	EXPECT(!open_in(&engine, child, &error));
@@ -234,7 +234,7 @@ static int open_unlimited(const struct child *child, bool *direct)
 {
 	struct nvs_engine_stats stats;
 	struct nvs_engine *engine;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	EXPECT(!open_in(&engine, child, &error));
 	nvs_engine_get_stats(engine, &stats);
@@ -273,7 +273,7 @@ static int open_with_few_descriptors(void *arg)
 	before = open_descriptors();
 	for (int more = 0; more < MOST && opened < ENOUGH; more++) {
 		struct nvs_engine *engine = NULL;
-		struct nvs_error error = {0};
+		struct nvs_error error = {.size = sizeof(error)};
 		int rc;
 
 		if (set_limit(RLIMIT_NOFILE, (uint64_t)(first + more)))
@@ -331,7 +331,7 @@ static int swaps_or_says_why(struct nvs_engine *engine)
 {
 	struct nvs_tensor_info info;
 	struct nvs_tensor *tensor;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
 	EXPECT(!add(engine, "t", &tensor, NULL));
@@ -360,7 +360,7 @@ static int open_with_few_threads(void *arg)
 	/* Threads that have ended may count for a while. */
 	for (uint64_t limit = 0; opened < TIMES && limit < ENOUGH; limit++) {
 		struct nvs_engine *engine = NULL;
-		struct nvs_error error = {0};
+		struct nvs_error error = {.size = sizeof(error)};
 		int rc;
 
 		if (set_limit(RLIMIT_NPROC, limit))
@@ -426,7 +426,7 @@ static int open_with_little_memory(void *arg)
 	alarm(GIVE_UP_S);
 	for (; rc && step < STEPS; step++) {
 		struct nvs_engine *engine = NULL;
-		struct nvs_error error = {0};
+		struct nvs_error error = {.size = sizeof(error)};
 
 		if (set_limit(RLIMIT_AS, used + step * MIB))
 			return CHILD_SKIPPED;
@@ -463,7 +463,7 @@ static int reserve_more_than_a_file_may_have(void *arg)
 	const struct nvs_tensor_spec much = {"much", NVS_U8, 3 * MIB};
 	struct nvs_tensor *tensor, *other;
 	struct nvs_engine *engine;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	struct rlimit was;
 
 	alarm(GIVE_UP_S);

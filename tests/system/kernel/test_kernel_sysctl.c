@@ -64,7 +64,7 @@ static int open_without_contexts(void *arg)
 {
 	static io_context_t contexts[4096];
 	struct nvs_aio_stats stats;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 	size_t n;
 
 	(void)arg;
@@ -129,7 +129,7 @@ static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
 {
 	static struct nvs_machine_info info;
 	struct nvs_aio_stats stats = {.ioengine = ""};
-	struct nvs_error named, any;
+	struct nvs_error named = {.size = sizeof(named)}, any = {.size = sizeof(any)};
 	int named_rc, any_rc, info_rc;
 	char was = disabled_now();
 

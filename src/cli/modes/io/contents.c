@@ -99,7 +99,7 @@ static int say_difference(const char *path, uint64_t offset, const char *found,
 
 	while (found[i] == expected[i])
 		i++;
-	*error = (struct nvs_error){.code = -EBADMSG, .offset = offset + i};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = -EBADMSG, .offset = offset + i};
 	snprintf(error->subject, sizeof(error->subject), "%s", path);
 	snprintf(error->text, sizeof(error->text),
 		 "%s: the byte at offset %" PRIu64 " is 0x%02x and should be 0x%02x", path,

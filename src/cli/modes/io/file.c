@@ -89,7 +89,7 @@ int io_file_foresee(const struct bench_options *options, const char *place, cons
 		    struct nvs_error *error)
 {
 	static struct io_file file;
-	struct nvs_error unknown;
+	struct nvs_error unknown = {.size = sizeof(unknown)};
 	struct stat st;
 
 	/* An empty file may be another job's, which is about to unlink it. */

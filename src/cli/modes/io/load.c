@@ -151,7 +151,7 @@ static void compare_contents(struct io_load *load, struct nvs_transfer *const *t
 {
 	struct bench_result *result = load->result;
 	uint64_t from = thread_cpu_ns() / 1000;
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	for (uint32_t i = 0; i < n; i++)
 		if (transfers[i]->direction == NVS_READ &&
@@ -259,7 +259,7 @@ static int complete_batch(struct io_load *load, struct flow *flow)
 /* After an error, which is told; those of the others are of the same kind or say no more. */
 static void drain(struct io_load *load, struct flow *flow)
 {
-	struct nvs_error error;
+	struct nvs_error error = {.size = sizeof(error)};
 
 	while (flow->done < flow->handed && !load->hangs) {
 		uint32_t n = run_of(flow, flow->done, flow->handed);

@@ -104,7 +104,7 @@ static int say_difference(const struct model_tensor *tensor, uint64_t at, const 
 	while (found[i] == expected[i])
 		i++;
 	at += i;
-	*error = (struct nvs_error){.code = -EBADMSG, .offset = at};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = -EBADMSG, .offset = at};
 	snprintf(error->subject, sizeof(error->subject), "%s", tensor->name);
 	snprintf(error->text, sizeof(error->text),
 		 "tensor %s: byte %llu of %llu is 0x%02x and should be 0x%02x", tensor->name,

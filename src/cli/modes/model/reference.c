@@ -78,6 +78,7 @@ int reference_open(struct reference *reference, const struct parameters *paramet
 		.adam = config->adam,
 		.clipping = config->gradient_clipping,
 		.norm = -1,
+		.difference = {.size = sizeof(reference->difference)},
 		.samples = calloc(RUNS * parameters->ngroups, sizeof(struct sample))};
 	if (!reference->samples)
 		rc = -ENOMEM;

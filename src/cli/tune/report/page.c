@@ -227,7 +227,7 @@ int tune_report_write(const char *path, const struct tune_result *result, struct
 		rc = write_file(path, text, nbytes);
 	free(text);
 	if (rc) {
-		*error = (struct nvs_error){.code = rc};
+		*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
 		snprintf(error->subject, sizeof(error->subject), "report");
 		snprintf(error->text, sizeof(error->text), "can't write the report to %s: %s", path,
 			 rc == -ENOMEM ? "no memory for it" : strerror(-rc));

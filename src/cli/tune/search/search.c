@@ -54,7 +54,7 @@ static unsigned rounds_each(const struct search *search)
 static int fail(const struct search *search, int rc, const char *text)
 {
 	if (search->error) {
-		*search->error = (struct nvs_error){.code = rc};
+		*search->error = (struct nvs_error){.size = sizeof(*search->error), .code = rc};
 		snprintf(search->error->text, sizeof(search->error->text), "%s", text);
 	}
 	return rc;

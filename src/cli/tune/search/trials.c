@@ -26,7 +26,8 @@
 int search_no_memory(const struct search *search)
 {
 	if (search->error) {
-		*search->error = (struct nvs_error){.code = -ENOMEM};
+		*search->error = (struct nvs_error){.size = sizeof(*search->error),
+						    .code = -ENOMEM};
 		snprintf(search->error->text, sizeof(search->error->text),
 			 "out of memory for the measurements");
 	}
