@@ -221,12 +221,13 @@ static void register_bounce(struct nvs_aio *aio)
 		aio->regions[aio->nregions++] = (struct region){
 			.data = worker->bounce.data,
 			.nbytes = bounce_bytes(&worker->bounce),
+			.generation = ++aio->generation,
 			.owner = worker->bounce.data,
 			.only = worker,
 		};
 	}
-	pthread_mutex_unlock(&aio->lock);
 	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
 }
 
 static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
@@ -296,15 +297,12 @@ static void wake_everyone(struct nvs_aio *aio)
 
 void aio_sync(struct nvs_aio *aio)
 {
-	uint64_t epoch;
+	uint64_t epoch = ++aio->epoch;
 
-	pthread_mutex_lock(&aio->lock);
-	epoch = ++aio->epoch;
 	wake_everyone(aio);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		while (aio->workers[i].epoch < epoch)
 			pthread_cond_wait(&aio->synced, &aio->lock);
-	pthread_mutex_unlock(&aio->lock);
 }
 
 static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_t nbytes)
@@ -314,7 +312,10 @@ static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_
 
 		if (region->data)
 			continue;
-		*region = (struct region){.data = data, .nbytes = nbytes, .owner = owner};
+		*region = (struct region){.data = data,
+					  .nbytes = nbytes,
+					  .generation = ++aio->generation,
+					  .owner = owner};
 		if ((unsigned)slot >= aio->nregions)
 			aio->nregions = (unsigned)slot + 1;
 		return slot;
@@ -332,15 +333,13 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
 		rc = region_take(aio, data, (char *)data + done,
 				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
-	pthread_mutex_unlock(&aio->lock);
 	if (rc < 0) {
+		pthread_mutex_unlock(&aio->lock);
 		nvs_aio_unregister_memory(aio, data);
 		return rc;
 	}
 	aio_sync(aio);
-
 	rc = 0;
-	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].owner == data && aio->regions[i].status)
 			rc = aio->regions[i].status;
@@ -359,8 +358,8 @@ void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].owner == data)
 			aio->regions[i] = (struct region){0};
-	pthread_mutex_unlock(&aio->lock);
 	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
 }
 
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
@@ -368,8 +367,8 @@ void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 	pthread_mutex_lock(&aio->lock);
 	aio->topo = topo;
 	aio->node = node;
-	pthread_mutex_unlock(&aio->lock);
 	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
 }
 
 /* ---- Transfers ---- */

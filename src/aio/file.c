@@ -120,8 +120,8 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 		file->members[i].slot = slot_take(aio, file->members[i].fd);
 		file->members[i].direct_slot = slot_take(aio, file->members[i].direct_fd);
 	}
-	pthread_mutex_unlock(&aio->lock);
 	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
 	*out = file;
 	return 0;
 
@@ -201,9 +201,9 @@ void nvs_file_close(struct nvs_file *file)
 		slot_give(file->aio, file->members[i].slot);
 		slot_give(file->aio, file->members[i].direct_slot);
 	}
-	pthread_mutex_unlock(&file->aio->lock);
 	/* Registered files stay open until the rings release them. */
 	aio_sync(file->aio);
+	pthread_mutex_unlock(&file->aio->lock);
 	for (unsigned i = 0; i < file->nmembers; i++) {
 		close(file->members[i].fd);
 		if (file->members[i].direct_fd >= 0)

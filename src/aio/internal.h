@@ -81,6 +81,13 @@ struct tally {
 	uint64_t depth_ios[NVS_DEPTHS], submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
 };
 
+/* What a buffer slot of a worker's ring holds; data is NULL for nothing, or unknown. */
+struct ring_buffer {
+	char *data;
+	size_t nbytes;
+	uint64_t generation; /* of the region */
+};
+
 struct worker {
 	struct nvs_aio *aio;
 	pthread_t thread;
@@ -101,7 +108,8 @@ struct worker {
 	struct bounce bounce;
 	int turn; /* direction to claim from next */
 	int files[ENGINE_FILES];
-	const void *buffers[ENGINE_BUFFERS];
+	struct ring_buffer buffers[ENGINE_BUFFERS];
+	unsigned nbuffers; /* upper bound of the slots in use */
 	int bound_node;
 
 	/* under the aio's lock */
@@ -125,6 +133,7 @@ struct transfer_list {
 struct region {
 	char *data;
 	size_t nbytes;
+	uint64_t generation;	   /* differs from that of every earlier region */
 	const void *owner;	   /* start of the registered memory that this is part of */
 	const struct worker *only; /* the only worker to register it; NULL: all of them */
 	unsigned registered;	   /* workers that have registered it */
@@ -155,8 +164,9 @@ struct nvs_aio {
 	uint64_t epoch; /* incremented when the files, regions or binding below change */
 	int files[ENGINE_FILES];
 	struct region regions[ENGINE_BUFFERS];
-	unsigned nregions;  /* upper bound of the slots in use */
-	int buffers_status; /* of the last failed registration */
+	uint64_t generation; /* of the last region */
+	unsigned nregions;   /* upper bound of the slots in use */
+	int buffers_status;  /* of the last failed registration */
 	const struct topo *topo;
 	int node;
 	struct nvs_trace *trace;
@@ -170,6 +180,8 @@ enum { TRANSFER_QUEUED = 1, TRANSFER_OVERDUE = 2, TRANSFER_AWAITED = 4 };
 
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
 bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece);
+/* Before each submission: names only slots that the worker's ring has registered now. */
+void piece_choose_slots(const struct worker *worker, struct piece *piece);
 /* Fills the bounce buffer of a bounced write. */
 void piece_begin(struct piece *piece);
 /* Evaluates the result of the I/O; false if it must be submitted again. */
@@ -189,7 +201,8 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
 uint64_t bounce_bytes(const struct bounce *bounce);
 
-/* Waits until every worker has applied the current files, regions and binding. */
+/* Under the lock, which it drops: waits until every worker has applied the present files, regions
+ * and binding. */
 void aio_sync(struct nvs_aio *aio);
 
 #endif

@@ -61,16 +61,24 @@ uint64_t bounce_bytes(const struct bounce *bounce)
 	return (uint64_t)bounce->slots * BOUNCE_SLOT_BYTES;
 }
 
-/* Slot of the region with the byte at `data`, and the bytes from there to its end; -1: none. */
-static int region_of(const struct nvs_aio *aio, const char *data, uint64_t *nbytes)
+/* Bytes from `data` to the end of the slot's memory; 0: it has none there. */
+static uint64_t bytes_in(const struct ring_buffer *buffer, const char *data)
 {
-	for (unsigned i = 0; i < aio->nregions; i++) {
-		const struct region *region = &aio->regions[i];
+	if (!buffer->data || data < buffer->data || data >= buffer->data + buffer->nbytes)
+		return 0;
+	return (uint64_t)(buffer->data + buffer->nbytes - data);
+}
 
-		if (region->data && data >= region->data && data < region->data + region->nbytes) {
-			*nbytes = (uint64_t)(region->data + region->nbytes - data);
+/*
+ * Slot of the worker's ring with the byte at `data`, and the bytes from there to its end; -1: none.
+ * The aio's regions don't tell, because the ring may not have caught up with them.
+ */
+static int slot_of(const struct worker *worker, const char *data, uint64_t *nbytes)
+{
+	for (unsigned i = 0; i < worker->nbuffers; i++) {
+		*nbytes = bytes_in(&worker->buffers[i], data);
+		if (*nbytes)
 			return (int)i;
-		}
 	}
 	return -1;
 }
@@ -99,7 +107,7 @@ static void use_direct_memory(struct worker *worker, struct piece *piece, const 
 			      uint64_t nbytes, uint32_t unit)
 {
 	uint64_t in_region = 0;
-	int slot = region_of(worker->aio, piece->user, &in_region);
+	int slot = slot_of(worker, piece->user, &in_region);
 
 	if (slot >= 0 && round_down(in_region, unit)) {
 		nbytes = lesser(nbytes, round_down(in_region, unit));
@@ -127,17 +135,8 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	piece->io.data = bounce->data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
 	piece->io.offset = first;
 	piece->io.nbytes = (uint32_t)(end - first);
-	piece->io.buffer_slot = region_of(worker->aio, piece->io.data, &in_region);
+	piece->io.buffer_slot = slot_of(worker, piece->io.data, &in_region);
 	return true;
-}
-
-/* Uses the plain descriptor and address if this worker could not register them. */
-static void use_registered(const struct worker *worker, struct io *io)
-{
-	if (io->file_slot >= 0 && worker->files[io->file_slot] != io->fd)
-		io->file_slot = -1;
-	if (io->buffer_slot >= 0 && !worker->buffers[io->buffer_slot])
-		io->buffer_slot = -1;
 }
 
 static bool cut_read(struct worker *worker, struct piece *piece, const struct place *place,
@@ -210,10 +209,26 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 	if (!cut)
 		return false;
 	assert(piece->useful && piece->io.nbytes);
-	use_registered(worker, &piece->io);
 	transfer->state.claimed += piece->useful;
 	transfer->state.pending++;
 	return true;
+}
+
+/* Between two submissions of a piece the ring may have given its slot to other memory. Without a
+ * slot, the I/O uses the plain address or descriptor. */
+void piece_choose_slots(const struct worker *worker, struct piece *piece)
+{
+	struct io *io = &piece->io;
+	uint64_t left;
+
+	if (io->file_slot >= 0 && worker->files[io->file_slot] != io->fd)
+		io->file_slot = -1;
+	if (io->buffer_slot < 0 ||
+	    bytes_in(&worker->buffers[io->buffer_slot], io->data) >= io->nbytes)
+		return;
+	io->buffer_slot = slot_of(worker, io->data, &left);
+	if (io->buffer_slot >= 0 && left < io->nbytes)
+		io->buffer_slot = -1;
 }
 
 void piece_begin(struct piece *piece)

@@ -247,6 +247,7 @@ static void submit(struct worker *worker)
 			piece_begin(piece);
 		}
 		piece->handed_ns = now;
+		piece_choose_slots(worker, piece);
 		worker->ios[i] = &piece->io;
 	}
 	submit_batch(worker);
@@ -345,36 +346,65 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 
 /* ---- Registration and binding ---- */
 
+/* Descriptor numbers are reused, so a slot that can't be changed must not seem to hold the new
+ * file. */
+#define FILE_UNKNOWN (-2)
+
 static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
 {
-	for (unsigned slot = 0; slot < ENGINE_FILES; slot++) {
+	for (unsigned slot = 0; slot < ENGINE_FILES && worker->aio->ops->set_file; slot++) {
+		int rc;
+
 		if (worker->files[slot] == wanted[slot])
 			continue;
-		if (worker->aio->ops->set_file &&
-		    !worker->aio->ops->set_file(worker->queue, slot, wanted[slot]))
-			worker->files[slot] = wanted[slot];
+		rc = worker->aio->ops->set_file(worker->queue, slot, wanted[slot]);
+		worker->files[slot] = rc ? FILE_UNKNOWN : wanted[slot];
 	}
 }
 
-static void sync_buffer(struct worker *worker, unsigned slot, char *data, size_t nbytes)
+/* Notes what came of registering the region, unless its slot has another one by now. */
+static void note_registered(struct nvs_aio *aio, unsigned slot, uint64_t generation, int rc)
 {
-	struct nvs_aio *aio = worker->aio;
-	int rc = aio->ops->set_buffer(worker->queue, slot, data, nbytes);
+	struct region *region = &aio->regions[slot];
 
 	pthread_mutex_lock(&aio->lock);
-	if (!rc) {
-		worker->buffers[slot] = data;
-		aio->regions[slot].registered += data != NULL;
-	} else if (rc != -ENOTSUP) {
-		aio->regions[slot].status = rc;
+	if (region->generation == generation) {
+		region->registered += !rc;
+		if (rc && rc != -ENOTSUP)
+			region->status = rc;
 	}
 	pthread_mutex_unlock(&aio->lock);
+}
+
+/* The old memory leaves the slot first: if the ring refuses the new, no I/O may name the slot. */
+static void sync_buffer(struct worker *worker, unsigned slot, const struct region *wanted)
+{
+	const struct engine_ops *ops = worker->aio->ops;
+	struct ring_buffer *buffer = &worker->buffers[slot];
+	int rc;
+
+	if (buffer->data) {
+		*buffer = (struct ring_buffer){.data = NULL};
+		(void)ops->set_buffer(worker->queue, slot, NULL, 0);
+	}
+	if (!wanted->data)
+		return;
+	rc = ops->set_buffer(worker->queue, slot, wanted->data, wanted->nbytes);
+	if (!rc) {
+		*buffer = (struct ring_buffer){.data = wanted->data,
+					       .nbytes = wanted->nbytes,
+					       .generation = wanted->generation};
+		if (worker->nbuffers <= slot)
+			worker->nbuffers = slot + 1;
+	}
+	note_registered(worker->aio, slot, wanted->generation, rc);
 }
 
 static void sync_buffers(struct worker *worker, unsigned n)
 {
 	struct nvs_aio *aio = worker->aio;
 
+	assert(n >= worker->nbuffers);
 	for (unsigned slot = 0; slot < n && aio->ops->set_buffer; slot++) {
 		struct region region;
 
@@ -382,9 +412,9 @@ static void sync_buffers(struct worker *worker, unsigned n)
 		region = aio->regions[slot];
 		pthread_mutex_unlock(&aio->lock);
 		if (region.only && region.only != worker)
-			region.data = NULL;
-		if (worker->buffers[slot] != region.data)
-			sync_buffer(worker, slot, region.data, region.nbytes);
+			region = (struct region){.data = NULL};
+		if (worker->buffers[slot].generation != region.generation)
+			sync_buffer(worker, slot, &region);
 	}
 }
 

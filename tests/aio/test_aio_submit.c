@@ -778,6 +778,76 @@ static void no_io_names_a_reused_slot_too_early(void **state)
 	rig_close(&rig);
 }
 
+/* An I/O from `data` that must be retried, while its slot gets `nbytes` of other memory. */
+static void retry_beside_another_region(struct rig *rig, char *other, size_t nbytes, int result)
+{
+	struct transfer transfer = transfer_of(rig, NVS_WRITE, rig->data, 8 * PAGE, 0);
+
+	fake_forget(&rig->fake);
+	fake_fail_nth(&rig->fake, 0, 1, result);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 8 * PAGE), 0);
+	start_held(rig, &transfer);
+	assert_true(rig->fake.ios[0].buffer_slot >= 0);
+	nvs_aio_unregister_memory(rig->aio, rig->data);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, other, nbytes), 0);
+	/* The fake engine aborts if the retried I/O names a slot without its memory. */
+	fake_release(&rig->fake, FAKE_ALL);
+	SUCCEEDS(finish(rig, &transfer), &rig->error);
+	assert_int_equal(rig->fake.nios, 2);
+	assert_int_equal(rig->fake.ios[1].buffer_slot, -1);
+	assert_file_holds(rig->data, 8 * PAGE, 0);
+	nvs_aio_unregister_memory(rig->aio, other);
+}
+
+static void a_retried_io_names_no_slot_that_has_other_memory_by_now(void **state)
+{
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.block_size = 8 * PAGE));
+	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EAGAIN);
+	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EINTR);
+	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, 2 * PAGE);
+	/* The same address, registered anew with another length. */
+	retry_beside_another_region(&rig, rig.data, 4 * PAGE, -EAGAIN);
+	rig_close(&rig);
+}
+
+/* Each I/O is in memory that another thread registers and unregisters all the time. */
+static void *register_often(void *arg)
+{
+	struct registration *one = arg;
+
+	for (unsigned i = 0; i < 500 && !one->rc; i++) {
+		one->rc = nvs_aio_register_memory(one->aio, one->data + (i % 3) * 8 * PAGE,
+						  (1 + i % 7) * PAGE);
+		nvs_aio_unregister_memory(one->aio, one->data + (i % 3) * 8 * PAGE);
+	}
+	__atomic_store_n(&one->add, false, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static void ios_name_only_slots_with_their_memory_while_others_register(void **state)
+{
+	struct registration change = {.add = true};
+	pthread_t thread;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.block_size = 2 * PAGE, .thread_count = 2));
+	rig.fake.dry = true;
+	change.aio = rig.aio;
+	change.data = rig.data;
+	assert_int_equal(pthread_create(&thread, NULL, register_often, &change), 0);
+	while (__atomic_load_n(&change.add, __ATOMIC_ACQUIRE)) {
+		fake_forget(&rig.fake);
+		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 24 * PAGE, 0), &rig.error);
+	}
+	pthread_join(thread, NULL);
+	assert_int_equal(change.rc, 0);
+	rig_close(&rig);
+}
+
 static void memory_to_register_must_be_aligned_and_not_empty(void **state)
 {
 	struct rig rig;
@@ -1671,6 +1741,8 @@ int main(void)
 		cmocka_unit_test(memory_the_engine_refuses_moves_unregistered),
 		cmocka_unit_test(a_region_beyond_the_table_is_refused),
 		cmocka_unit_test(no_io_names_a_reused_slot_too_early),
+		cmocka_unit_test(a_retried_io_names_no_slot_that_has_other_memory_by_now),
+		cmocka_unit_test(ios_name_only_slots_with_their_memory_while_others_register),
 		cmocka_unit_test(memory_to_register_must_be_aligned_and_not_empty),
 		cmocka_unit_test(files_beyond_the_table_work_without_a_slot),
 		cmocka_unit_test(a_failed_io_fails_its_transfer_and_no_other),
