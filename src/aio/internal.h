@@ -201,6 +201,9 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
 uint64_t bounce_bytes(const struct bounce *bounce);
 
+/* ---- registration.c ---- */
+/* Registers each bounce buffer with its own worker. */
+void register_bounce(struct nvs_aio *aio);
 /* Under the lock, which it drops: waits until every worker has applied the present files, regions
  * and binding. */
 void aio_sync(struct nvs_aio *aio);

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all workers share and each applies to its own ring: registered memory, registered files, the
+ * binding to a NUMA node. A change raises the epoch, and aio_sync() waits until every worker has
+ * applied it.
+ */
+#include <errno.h>
+
+#include "aio/internal.h"
+
+/* Maximum size of a registered buffer in the kernel. */
+#define REGION_BYTES (1ull << 30)
+
+/* Wakes idle workers and those in reap; under the lock. */
+static void wake_everyone(struct nvs_aio *aio)
+{
+	pthread_cond_broadcast(&aio->work);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		aio->ops->wake(aio->workers[i].queue);
+}
+
+void aio_sync(struct nvs_aio *aio)
+{
+	uint64_t epoch = ++aio->epoch;
+
+	wake_everyone(aio);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		while (aio->workers[i].epoch < epoch)
+			pthread_cond_wait(&aio->synced, &aio->lock);
+}
+
+static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_t nbytes)
+{
+	for (int slot = 0; slot < ENGINE_BUFFERS; slot++) {
+		struct region *region = &aio->regions[slot];
+
+		if (region->data)
+			continue;
+		*region = (struct region){.data = data,
+					  .nbytes = nbytes,
+					  .generation = ++aio->generation,
+					  .owner = owner};
+		if ((unsigned)slot >= aio->nregions)
+			aio->nregions = (unsigned)slot + 1;
+		return slot;
+	}
+	return -ENOSPC;
+}
+
+int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
+{
+	int rc = 0;
+
+	if (!data || !nbytes || (uintptr_t)data % 4096)
+		return -EINVAL;
+	pthread_mutex_lock(&aio->lock);
+	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
+		rc = region_take(aio, data, (char *)data + done,
+				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
+	if (rc < 0) {
+		pthread_mutex_unlock(&aio->lock);
+		nvs_aio_unregister_memory(aio, data);
+		return rc;
+	}
+	aio_sync(aio);
+	rc = 0;
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].owner == data && aio->regions[i].status)
+			rc = aio->regions[i].status;
+	if (rc)
+		aio->buffers_status = rc;
+	pthread_mutex_unlock(&aio->lock);
+	/* Rings that did register the pages must not use them after the caller frees them. */
+	if (rc)
+		nvs_aio_unregister_memory(aio, data);
+	return rc;
+}
+
+void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
+{
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].owner == data)
+			aio->regions[i] = (struct region){0};
+	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
+{
+	pthread_mutex_lock(&aio->lock);
+	aio->topo = topo;
+	aio->node = node;
+	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+/* Registers each bounce buffer with its own worker only. Failure is harmless, only slower. */
+void register_bounce(struct nvs_aio *aio)
+{
+	_Static_assert(NVS_THREAD_COUNT_MAX < ENGINE_BUFFERS, "one slot per bounce buffer");
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		aio->regions[aio->nregions++] = (struct region){
+			.data = worker->bounce.data,
+			.nbytes = bounce_bytes(&worker->bounce),
+			.generation = ++aio->generation,
+			.owner = worker->bounce.data,
+			.only = worker,
+		};
+	}
+	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
+{
+	pthread_mutex_lock(&aio->lock);
+	aio->trace = trace;
+	pthread_mutex_unlock(&aio->lock);
+}

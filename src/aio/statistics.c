@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters and latencies of the workers, added up.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "aio/internal.h"
+#include "base/error.h"
+
+static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)
+{
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		into[i] += seen[i] - at_reset[i];
+}
+
+static void explain_buffers(struct nvs_aio_stats *stats, int status)
+{
+	struct rlimit limit;
+	char text[32];
+
+	if (status == -ENOMEM && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
+	    limit.rlim_cur != RLIM_INFINITY)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason),
+			 "registered memory counts towards the memlock limit of %s: raise it with "
+			 "ulimit -l",
+			 size_text(limit.rlim_cur, text));
+	else if (status)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason), "%s",
+			 nvs_strerror(status));
+}
+
+static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
+		      const struct tally *at_reset)
+{
+	const struct engine_facts *facts = &seen->facts;
+
+	stats->fixed_buffers = facts->fixed_buffers;
+	stats->fixed_files = facts->fixed_files;
+	explain_buffers(stats, facts->buffers_status);
+	stats->single_issuer = facts->single_issuer;
+	stats->defer_taskrun = facts->defer_taskrun;
+	stats->submit_calls += facts->submit_calls - at_reset->facts.submit_calls;
+	stats->reap_calls += facts->reap_calls - at_reset->facts.reap_calls;
+	add_counts(stats->depth_ios, seen->depth_ios, at_reset->depth_ios);
+	add_counts(stats->submit_sizes, seen->submit_sizes, at_reset->submit_sizes);
+	add_counts(stats->reap_sizes, seen->reap_sizes, at_reset->reap_sizes);
+}
+
+static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
+{
+	pthread_mutex_lock(&worker->stats_lock);
+	add_tally(stats, &worker->tally_seen, &worker->tally_at_reset);
+	if (worker->inflight_max > stats->inflight_max)
+		stats->inflight_max = worker->inflight_max;
+	stats->retries += worker->retries;
+	stats->bounced_bytes += worker->bounced_bytes;
+	stats->bounce_bytes += bounce_bytes(&worker->bounce);
+	for (int i = 0; i < 2; i++) {
+		stats->io[i].bytes += worker->bytes[i];
+		stats->io[i].ios += worker->ios_done[i];
+	}
+	pthread_mutex_unlock(&worker->stats_lock);
+}
+
+static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struct nvs_io_stats *io)
+{
+	struct nvs_latency latency;
+
+	nvs_aio_get_latency(aio, direction, NVS_LAT, &latency);
+	io->latency_min_ns = latency.min_ns;
+	io->latency_max_ns = latency.max_ns;
+	io->latency_mean_ns = nvs_latency_mean(&latency);
+	io->latency_stddev_ns = nvs_latency_stddev(&latency);
+}
+
+void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
+{
+	*stats = (struct nvs_aio_stats){.ioengine = aio->ops->name, .workers = aio->nworkers};
+	snprintf(stats->ioengine_reason, sizeof(stats->ioengine_reason), "%s", aio->engine_reason);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		add_worker(stats, &aio->workers[i]);
+	for (int i = 0; i < 2; i++)
+		add_latency(aio, i, &stats->io[i]);
+	pthread_mutex_lock(&aio->lock);
+	explain_buffers(stats, aio->buffers_status);
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
+			stats->registered_bytes += aio->regions[i].nbytes;
+	pthread_mutex_unlock(&aio->lock);
+	stats->fixed_buffers &= stats->registered_bytes > 0;
+}
+
+void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
+			 enum nvs_latency_kind kind, struct nvs_latency *latency)
+{
+	memset(latency, 0, sizeof(*latency));
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		nvs_latency_merge(latency, &worker->latency[direction][kind]);
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+}
+
+void nvs_aio_reset_stats(struct nvs_aio *aio)
+{
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		memset(worker->latency, 0, sizeof(worker->latency));
+		memset(worker->bytes, 0, sizeof(worker->bytes));
+		memset(worker->ios_done, 0, sizeof(worker->ios_done));
+		worker->retries = worker->bounced_bytes = 0;
+		worker->inflight_max = 0;
+		worker->tally_at_reset = worker->tally_seen;
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+}

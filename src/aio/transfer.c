@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers: checking, submitting and awaiting them.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+
+#include "aio/internal.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+static int check_transfer(const struct transfer *transfer, struct nvs_error *error)
+{
+	if (!transfer->file || (!transfer->data && transfer->nbytes))
+		return error_set(error, -EINVAL, "transfer has no file or no memory");
+	if (transfer->direction != NVS_READ && transfer->direction != NVS_WRITE)
+		return error_set(error, -EINVAL,
+				 "transfer direction is %d: it must be NVS_READ or NVS_WRITE",
+				 (int)transfer->direction);
+	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
+		return error_set(error, -EINVAL,
+				 "%s is open for reading only: open it with NVS_FILE_WRITE",
+				 transfer->file->members[0].path);
+	if (transfer->direction == NVS_WRITE && transfer->file->units &&
+	    (transfer->offset | transfer->nbytes) % transfer->file->offset_align)
+		return error_set(error, -EINVAL,
+				 "%s: a write of %" PRIu64 " bytes at offset %" PRIu64
+				 ": both must be multiples of %u bytes with NVS_FILE_UNITS",
+				 transfer->file->members[0].path, (uint64_t)transfer->nbytes,
+				 (uint64_t)transfer->offset, transfer->file->offset_align);
+	if (transfer->offset > INT64_MAX || transfer->nbytes > INT64_MAX - transfer->offset)
+		return error_set(error, -EINVAL, "%s: transfer ends beyond offset 2^63",
+				 transfer->file->members[0].path);
+	return 0;
+}
+
+static void prepare(struct transfer *transfer, struct completions *queue, uint64_t now)
+{
+	transfer->status = 0;
+	transfer->error_offset = 0;
+	transfer->state =
+		(struct transfer_state){.queue = queue, .flags = TRANSFER_QUEUED, .since_ns = now};
+}
+
+static void append(struct nvs_aio *aio, struct transfer *transfer)
+{
+	struct transfer_list *todo = &aio->todo[transfer->direction];
+
+	assert(transfer->file->aio == aio);
+	*todo->tail = transfer;
+	todo->tail = &transfer->state.next;
+}
+
+static uint64_t blocks_of(const struct nvs_aio *aio, const struct transfer *transfer)
+{
+	return transfer->nbytes / aio->config.block_size + 1;
+}
+
+/* Wakes idle workers first, one per queue depth of I/Os, then those with free queue slots. */
+static void wake_for(struct nvs_aio *aio, uint64_t blocks)
+{
+	uint64_t idle = aio->idle;
+
+	for (; idle && blocks; idle--) {
+		pthread_cond_signal(&aio->work);
+		blocks -= blocks < aio->config.queue_depth ? blocks : aio->config.queue_depth;
+	}
+	for (unsigned i = 0; i < aio->nworkers && blocks; i++)
+		if (aio->workers[i].waits_for_room) {
+			aio->workers[i].waits_for_room = false;
+			aio->ops->wake(aio->workers[i].queue);
+			blocks -= blocks < aio->config.queue_depth ? blocks
+								   : aio->config.queue_depth;
+		}
+}
+
+int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
+	       struct nvs_error *error)
+{
+	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
+
+	for (size_t i = 0; i < n; i++) {
+		int rc = check_transfer(transfers[i], error);
+
+		if (rc)
+			return rc;
+	}
+	pthread_mutex_lock(&aio->lock);
+	for (size_t i = 0; i < n; i++) {
+		prepare(transfers[i], NULL, now);
+		if (transfers[i]->nbytes) {
+			append(aio, transfers[i]);
+			blocks += blocks_of(aio, transfers[i]);
+		} else {
+			__atomic_store_n(&transfers[i]->state.completed, 1, __ATOMIC_RELEASE);
+		}
+	}
+	wake_for(aio, blocks);
+	pthread_mutex_unlock(&aio->lock);
+	return 0;
+}
+
+void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
+{
+	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
+
+	assert(queue);
+	pthread_mutex_lock(&aio->lock);
+	while (list) {
+		struct transfer *transfer = list;
+
+		list = transfer->state.next;
+		assert(transfer->nbytes && !check_transfer(transfer, NULL));
+		prepare(transfer, queue, now);
+		append(aio, transfer);
+		blocks += blocks_of(aio, transfer);
+	}
+	wake_for(aio, blocks);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+bool transfer_completed(const struct transfer *transfer)
+{
+	return __atomic_load_n(&transfer->state.completed, __ATOMIC_ACQUIRE);
+}
+
+static const struct transfer *first_overdue(const struct nvs_aio *aio,
+					    struct transfer *const *transfers, size_t n)
+{
+	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
+		if (transfers[i]->state.flags & TRANSFER_OVERDUE)
+			return transfers[i];
+	return NULL;
+}
+
+/* Waits for the last of `n` transfers; drops the lock while it sleeps. */
+static int wait_for_last(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
+			 uint64_t deadline, struct nvs_error *error)
+{
+	struct transfer *last = transfers[n - 1];
+	int rc = 0;
+
+	while (!transfer_completed(last) && !rc) {
+		const struct transfer *overdue = first_overdue(aio, transfers, n);
+
+		if (overdue)
+			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
+		last->state.flags |= TRANSFER_AWAITED;
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+	}
+	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;
+}
+
+int aio_wait(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
+	     struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	int rc = 0;
+
+	pthread_mutex_lock(&aio->lock);
+	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
+	for (size_t left = n; left && !rc; left--)
+		rc = wait_for_last(aio, transfers, left, deadline, error);
+	pthread_mutex_unlock(&aio->lock);
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < n; i++)
+		if (transfers[i]->status)
+			return transfer_error(transfers[i], NULL, error);
+	return 0;
+}
