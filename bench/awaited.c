@@ -26,13 +26,15 @@ struct awaited {
 static void read_batch(struct awaited *awaited, size_t batch, struct samples *samples)
 {
 	struct nvs_tensor **tensors = awaited->read + batch * awaited->depth;
-	uint64_t from = now_ns();
+	uint64_t from = now_ns(), pin;
 
-	must(nvs_tensor_swap_in(awaited->engine, tensors, awaited->depth, -1, &bench_error),
+	must(nvs_tensor_swap_in(awaited->engine, tensors, awaited->depth, -1, &pin, &bench_error),
 	     "nvs_tensor_swap_in");
-	wait_for_tensors(awaited->engine, tensors, awaited->depth);
+	must(nvs_tensor_wait(awaited->engine, tensors, awaited->depth, pin, -1, &bench_error),
+	     "nvs_tensor_wait");
 	samples_add(samples, now_ns() - from);
-	must(nvs_tensor_release(awaited->engine, tensors, awaited->depth, NVS_CLEAN, &bench_error),
+	must(nvs_tensor_release(awaited->engine, tensors, awaited->depth, pin, NVS_CLEAN,
+				&bench_error),
 	     "nvs_tensor_release");
 	swap_out_tensors(awaited->engine, tensors, awaited->depth);
 }

@@ -238,19 +238,22 @@ static void use_tensor(struct soak *soak, size_t i)
 {
 	struct nvs_tensor **tensor = &soak->tensors[i];
 	bool first = !soak->versions[i], change = first || next_random(&soak->random) % 2;
+	uint64_t pin;
 
 	if (first) {
-		must(soak, nvs_tensor_pin(soak->engine, tensor, 1, -1, &soak->error), "leasing");
+		must(soak, nvs_tensor_pin(soak->engine, tensor, 1, -1, &pin, &soak->error),
+		     "leasing");
 	} else {
-		must(soak, nvs_tensor_swap_in(soak->engine, tensor, 1, -1, &soak->error),
+		must(soak, nvs_tensor_swap_in(soak->engine, tensor, 1, -1, &pin, &soak->error),
 		     "swapping in");
-		must(soak, nvs_tensor_wait(soak->engine, tensor, 1, -1, &soak->error), "waiting");
+		must(soak, nvs_tensor_wait(soak->engine, tensor, 1, pin, -1, &soak->error),
+		     "waiting");
 		compare(soak, i, nvs_tensor_data(*tensor));
 	}
 	if (change)
 		make(soak, i, nvs_tensor_data(*tensor));
 	must(soak,
-	     nvs_tensor_release(soak->engine, tensor, 1, change ? NVS_DIRTY : NVS_CLEAN,
+	     nvs_tensor_release(soak->engine, tensor, 1, pin, change ? NVS_DIRTY : NVS_CLEAN,
 				&soak->error),
 	     "releasing");
 }

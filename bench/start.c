@@ -20,12 +20,13 @@ struct start {
 	struct nvs_tensor **tensors;
 	struct nvs_trace *trace;
 	size_t n;
+	uint64_t pin;
 	bool swap_out;
 };
 
-static void fill(const struct start *start, unsigned char byte)
+static void fill(struct start *start, unsigned char byte)
 {
-	must(nvs_tensor_pin(start->engine, start->tensors, start->n, -1, &bench_error),
+	must(nvs_tensor_pin(start->engine, start->tensors, start->n, -1, &start->pin, &bench_error),
 	     "nvs_tensor_pin");
 	for (size_t i = 0; i < start->n; i++)
 		memset(nvs_tensor_data(start->tensors[i]), byte + (int)i, TENSOR_BYTES);
@@ -33,7 +34,8 @@ static void fill(const struct start *start, unsigned char byte)
 
 static void release(const struct start *start)
 {
-	must(nvs_tensor_release(start->engine, start->tensors, start->n, NVS_DIRTY, &bench_error),
+	must(nvs_tensor_release(start->engine, start->tensors, start->n, start->pin, NVS_DIRTY,
+				&bench_error),
 	     "nvs_tensor_release");
 }
 
@@ -54,7 +56,7 @@ static uint64_t call_ns(const struct start *start)
 	return to - from;
 }
 
-static void measure(const struct start *start, uint64_t rounds, struct samples *samples)
+static void measure(struct start *start, uint64_t rounds, struct samples *samples)
 {
 	for (uint64_t round = 0; round < rounds; round++) {
 		fill(start, (unsigned char)round);

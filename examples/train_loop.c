@@ -46,7 +46,8 @@ static int register_layer(struct model *model, unsigned layer)
 static int initialise_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];
-	int status = nvs_tensor_pin(model->engine, tensors, PARTS, -1, &model->error);
+	uint64_t pin;
+	int status = nvs_tensor_pin(model->engine, tensors, PARTS, -1, &pin, &model->error);
 
 	if (status)
 		return status;
@@ -56,15 +57,16 @@ static int initialise_layer(struct model *model, unsigned layer)
 		for (uint64_t i = 0; i < part_numel[p]; i++)
 			value[i] = (float)(layer + i % 1000);
 	}
-	return nvs_tensor_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
+	return nvs_tensor_release(model->engine, tensors, PARTS, pin, NVS_DIRTY, &model->error);
 }
 
-static int use_layer(struct model *model, unsigned layer)
+static int use_layer(struct model *model, unsigned layer, uint64_t *pin)
 {
 	struct nvs_tensor **tensors = model->layers[layer];
-	int status = nvs_tensor_swap_in(model->engine, tensors, PARTS, -1, &model->error);
+	int status = nvs_tensor_swap_in(model->engine, tensors, PARTS, -1, pin, &model->error);
 
-	return status ? status : nvs_tensor_wait(model->engine, tensors, PARTS, -1, &model->error);
+	return status ? status
+		      : nvs_tensor_wait(model->engine, tensors, PARTS, *pin, -1, &model->error);
 }
 
 /* Reads the layer, starts reading the next, computes (adds 1), and starts writing back. */
@@ -72,7 +74,8 @@ static int train_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];
 	struct nvs_tensor **next = model->layers[(layer + 1) % LAYERS];
-	int status = use_layer(model, layer);
+	uint64_t pin;
+	int status = use_layer(model, layer, &pin);
 
 	if (status)
 		return status;
@@ -85,14 +88,15 @@ static int train_layer(struct model *model, unsigned layer)
 		for (uint64_t i = 0; i < part_numel[p]; i++)
 			value[i] += 1;
 	}
-	status = nvs_tensor_release(model->engine, tensors, PARTS, NVS_DIRTY, &model->error);
+	status = nvs_tensor_release(model->engine, tensors, PARTS, pin, NVS_DIRTY, &model->error);
 	return status ? status : nvs_tensor_swap_out(model->engine, tensors, PARTS, &model->error);
 }
 
 static int check_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];
-	int status = use_layer(model, layer);
+	uint64_t pin;
+	int status = use_layer(model, layer, &pin);
 
 	if (status)
 		return status;
@@ -102,7 +106,7 @@ static int check_layer(struct model *model, unsigned layer)
 		for (uint64_t i = 0; i < part_numel[p]; i++)
 			model->wrong += value[i] != (float)(layer + i % 1000 + STEPS);
 	}
-	return nvs_tensor_release(model->engine, tensors, PARTS, NVS_CLEAN, &model->error);
+	return nvs_tensor_release(model->engine, tensors, PARTS, pin, NVS_CLEAN, &model->error);
 }
 
 static int for_each_layer(struct model *model, int (*visit)(struct model *, unsigned layer))

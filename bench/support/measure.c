@@ -108,14 +108,17 @@ struct nvs_tensor **register_tensors(struct nvs_engine *engine, const char *pref
 void change_tensors(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 		    uint64_t nbytes)
 {
-	must(nvs_tensor_pin(engine, tensors, n, -1, &bench_error), "nvs_tensor_pin");
+	uint64_t pin;
+
+	must(nvs_tensor_pin(engine, tensors, n, -1, &pin, &bench_error), "nvs_tensor_pin");
 	for (size_t i = 0; i < n; i++) {
 		unsigned char *data = nvs_tensor_data(tensors[i]);
 
 		for (uint64_t at = 0; at < nbytes; at += PAGE)
 			memcpy(data + at, &(uint64_t){now_ns() + at}, sizeof(uint64_t));
 	}
-	must(nvs_tensor_release(engine, tensors, n, NVS_DIRTY, &bench_error), "nvs_tensor_release");
+	must(nvs_tensor_release(engine, tensors, n, pin, NVS_DIRTY, &bench_error),
+	     "nvs_tensor_release");
 }
 
 void swap_out_tensors(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
@@ -125,7 +128,7 @@ void swap_out_tensors(struct nvs_engine *engine, struct nvs_tensor **tensors, si
 
 void wait_for_tensors(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
 {
-	must(nvs_tensor_wait(engine, tensors, n, -1, &bench_error), "nvs_tensor_wait");
+	must(nvs_tensor_wait(engine, tensors, n, 0, -1, &bench_error), "nvs_tensor_wait");
 }
 
 /* ---- Samples ---- */

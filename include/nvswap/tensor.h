@@ -56,6 +56,12 @@ NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *cons
  * in the pool (max_in_cpu) until the memory is needed; a tensor released dirty is written back
  * before it is evicted.
  *
+ * A pin belongs to the call that makes it. Both functions store its number in *pin, which is not 0
+ * and unique in the engine, or 0 with an error; nvs_tensor_wait and nvs_tensor_release take it, for
+ * all tensors of that call or for some of them. A failed read ends the pins that wait for it, and
+ * no pin that is made later: another caller that reads the tensor again neither hides the failure
+ * nor keeps this caller's pin.
+ *
  * Calls take an array of tensors, which must not name one twice. They start transfers for all of
  * the array or for none, and return; nvs_tensor_wait waits for the transfers.
  */
@@ -67,6 +73,8 @@ NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *cons
  * is never evicted: with timeout -1 the call waits for other tensors to be released, including the
  * caller's own.
  * Errors:
+ * -EINVAL     pin is NULL, or a tensor is named twice
+ * -ENOMEM
  * -ENOBUFS    the tensors together exceed the pool
  * -EBUSY      one is in flight from or to external memory
  * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
@@ -77,7 +85,7 @@ NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *cons
  *             are being written again
  */
 NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			   int timeout_ms, struct nvs_error *error);
+			   int timeout_ms, uint64_t *pin, struct nvs_error *error);
 /*
  * Pins tensors with their contents: starts to read those that are not in the pool. The data may be
  * accessed after nvs_tensor_wait has returned 0.
@@ -85,7 +93,7 @@ NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *
  * -ENODATA  one was never written, or its last write from external memory failed
  */
 NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-			       size_t n, int timeout_ms, struct nvs_error *error);
+			       size_t n, int timeout_ms, uint64_t *pin, struct nvs_error *error);
 /*
  * Reads ahead without pinning: as many of the tensors, in order, as fit without waiting. Returns
  * how many are in the pool or being read, or a negative errno.
@@ -94,17 +102,20 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
 				 size_t n, struct nvs_error *error);
 /*
  * Waits until no transfer of the tensors is in flight. Returns 0, or the status of the first failed
- * tensor in array order; *error names tensor, path and offset. A failed swap-in unpins the tensor
- * for every caller that waited for that read. The next swap-in of the tensor clears the failure:
- * threads that swap in the same tensors must all have waited before one of them swaps in again.
+ * tensor in array order; *error names tensor, path and offset. With a pin: the failure of the read
+ * that this pin waited for, even if another caller has read the tensor since; the tensor is not
+ * pinned any more, the others of the call still are. With pin 0: the failure of each tensor's last
+ * transfer, for transfers that pin nothing: nvs_tensor_prefetch, nvs_tensor_swap_out and those of
+ * external memory.
  * Errors:
+ * -EINVAL     the pin is not one of a tensor
  * -EIO and other errors of the drive
  * -EBADMSG    a checksum differs
  * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms); tensors stay pinned
  * -EAGAIN     timeout_ms is 0 and a transfer is in flight; tensors stay pinned
  */
 NVS_API int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			    int timeout_ms, struct nvs_error *error);
+			    uint64_t pin, int timeout_ms, struct nvs_error *error);
 /*
  * The tensor's memory, aligned to 512 bytes or more and valid until the tensor is released; NULL if
  * it is not in the pool.
@@ -113,13 +124,16 @@ NVS_API void *nvs_tensor_data(const struct nvs_tensor *tensor);
 
 enum nvs_how { NVS_CLEAN, NVS_DIRTY };
 /*
- * Unpins each tensor once. NVS_DIRTY: the contents were changed. NVS_CLEAN after nvs_tensor_pin
- * discards the new contents: the tensor has its contents on the drive again. Errors: -EINVAL  one
- * is not pinned -EBUSY   one is being read, or is released dirty while being written; call
- * nvs_tensor_wait first
+ * Ends the pin of these tensors. NVS_DIRTY: the contents were changed. NVS_CLEAN after
+ * nvs_tensor_pin discards the new contents: the tensor has its contents on the drive again. A
+ * tensor whose read failed is skipped: its pin has ended. So one call with all tensors of a
+ * swap-in ends what is left of it.
+ * Errors, with which nothing is released:
+ * -EINVAL  the pin is not one of a tensor
+ * -EBUSY   one is being read, or is released dirty while being written; call nvs_tensor_wait first
  */
 NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-			       size_t n, enum nvs_how how, struct nvs_error *error);
+			       size_t n, uint64_t pin, enum nvs_how how, struct nvs_error *error);
 /*
  * Starts to write back the dirty ones of the tensors, and evicts each as its write completes. A
  * tensor whose write fails stays in the pool, dirty, and can be swapped out or in again.

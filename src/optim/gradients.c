@@ -73,13 +73,13 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	int rc;
 
 	if (!tile->valid) {
-		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, error);
+		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
 		if (!rc)
 			memset(nvs_tensor_data(tile->tensor), 0,
 			       optimizer->tile_numel * STATE_BYTES);
 		return rc;
 	}
-	return engine_pin(optimizer->engine, tile->tensor, error);
+	return engine_pin(optimizer->engine, tile->tensor, &tile->pin, error);
 }
 
 static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enum nvs_dtype dtype,
@@ -103,7 +103,8 @@ static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enu
 				       data + *added * nvs_dtype_size(dtype), dtype, n);
 		tile->valid = true;
 		*added += n;
-		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, NVS_DIRTY, error);
+		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin, NVS_DIRTY,
+					error);
 		if (rc)
 			return rc;
 	}
@@ -143,10 +144,14 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 
 void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients)
 {
+	uint64_t lease;
+
 	/* Releasing a lease clean discards the new contents; the old ones are never read again. */
-	if (!nvs_tensor_pin(optimizer->engine, &gradients->tensor, 1, 0, NULL))
-		nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
-	nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, NVS_CLEAN, NULL);
+	if (!nvs_tensor_pin(optimizer->engine, &gradients->tensor, 1, 0, &lease, NULL))
+		nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, lease, NVS_CLEAN,
+				   NULL);
+	nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, gradients->pin, NVS_CLEAN,
+			   NULL);
 	gradients->valid = false;
 }
 
@@ -160,8 +165,8 @@ static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *t
 	nvs_tensor_get_info(optimizer->engine, tile->tensor, &info);
 	/* Only a resident tile has memory to release. */
 	if (info.state == NVS_RESIDENT &&
-	    !nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, 0, NULL))
-		nvs_tensor_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN, NULL);
+	    !nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, 0, &tile->pin, NULL))
+		nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin, NVS_CLEAN, NULL);
 }
 
 void gradients_clear(struct nvs_optimizer *optimizer)
@@ -297,8 +302,8 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 		read_ahead(optimizer, i + 1);
 		sum_range(optimizer, from, end < optimizer->flat ? end : optimizer->flat, sum);
 		if (valid)
-			rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, NVS_CLEAN,
-						error);
+			rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin,
+						NVS_CLEAN, error);
 		if (rc)
 			return rc;
 	}

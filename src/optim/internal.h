@@ -44,6 +44,7 @@ struct group {
 
 struct tile {
 	struct nvs_tensor *tensor; /* NULL: in host memory, in a store that is not kept */
+	uint64_t pin;		   /* while it is fetched or held */
 	uint32_t slices;	   /* slices that the pass has yet to compute */
 	bool fresh;		   /* has no state yet */
 	bool held;		   /* stays pinned between steps: the host cache */
@@ -56,7 +57,8 @@ struct tile {
 
 struct gradient_tile {
 	struct nvs_tensor *tensor;
-	bool valid; /* gradients were added; otherwise they are zero */
+	uint64_t pin; /* while it is used, one for all sharers */
+	bool valid;   /* gradients were added; otherwise they are zero */
 	/* In a pass, under its lock: */
 	uint32_t users;	  /* tiles that still need it */
 	uint32_t sharers; /* of these, the fetched ones, which share one pin of the tensor */

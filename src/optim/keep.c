@@ -88,7 +88,7 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 				       error);
 
 	if (!rc)
-		rc = nvs_tensor_wait(optimizer->engine, &optimizer->header_tensor, 1, -1, error);
+		rc = nvs_tensor_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
 	if (rc)
 		return rc;
 	why = header_decode(optimizer->header, optimizer->header_bytes, &optimizer->stored);
@@ -199,7 +199,7 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 		rc = nvs_tensor_swap_in_to(optimizer->engine, &tensor, &state, 1, error);
 		if (!rc)
-			rc = nvs_tensor_wait(optimizer->engine, &tensor, 1, -1, error);
+			rc = nvs_tensor_wait(optimizer->engine, &tensor, 1, 0, -1, error);
 	}
 	return rc;
 }
@@ -257,7 +257,7 @@ static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor
 {
 	int rc = nvs_tensor_swap_out_from(optimizer->engine, &tensor, &data, 1, error);
 
-	return rc ? rc : nvs_tensor_wait(optimizer->engine, &tensor, 1, -1, error);
+	return rc ? rc : nvs_tensor_wait(optimizer->engine, &tensor, 1, 0, -1, error);
 }
 
 static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *error)
@@ -284,7 +284,7 @@ static int release_held(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 		if (!tile->held)
 			continue;
-		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1,
+		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin,
 					tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
 		tile->held = rc;
 		tile->released = !rc;
@@ -301,7 +301,7 @@ static void hold_again(struct nvs_optimizer *optimizer, bool written)
 		if (!tile->released)
 			continue;
 		tile->released = false;
-		tile->held = !engine_pin(optimizer->engine, tile->tensor, NULL);
+		tile->held = !engine_pin(optimizer->engine, tile->tensor, &tile->pin, NULL);
 		tile->changed &= !written;
 	}
 }

@@ -104,11 +104,7 @@ static bool is_resident(struct nvs_optimizer *optimizer, struct nvs_tensor *tens
 	return info.state == NVS_RESIDENT || info.state == NVS_WRITING;
 }
 
-/*
- * Tiles that need the same gradients share one pin of them. With a pin each, a failed read would
- * unpin all, and a tile that pinned again afterwards would hide the failure from the others.
- * False: the gradients are not pinned yet.
- */
+/* Tiles that need the same gradients share one pin of them. False: there is none yet. */
 static bool share(struct pass *pass, struct gradient_tile *gradients)
 {
 	bool shared;
@@ -127,26 +123,26 @@ static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
 	pthread_mutex_unlock(&pass->lock);
 }
 
-/* The last one to leave unpins the tensor, if it is still pinned. */
-static void stop_sharing(struct pass *pass, struct gradient_tile *gradients, bool in_use)
+/* The last one to leave ends the pin, unless a failed read has done so. */
+static void stop_sharing(struct pass *pass, struct gradient_tile *gradients)
 {
+	uint64_t pin;
 	bool last;
 
 	pthread_mutex_lock(&pass->lock);
+	pin = gradients->pin;
 	last = !--gradients->sharers;
 	pthread_mutex_unlock(&pass->lock);
-	if (last && in_use)
-		engine_unpin(pass->optimizer->engine, gradients->tensor);
+	if (last)
+		engine_unpin(pass->optimizer->engine, gradients->tensor, pin);
 }
 
 /* Leaves gradients whose read may have failed, under the lock, so that no other reads them again.
  */
 static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
 {
-	int rc = nvs_tensor_wait(pass->optimizer->engine, &gradients->tensor, 1, -1, NULL);
-
-	/* If the drive hangs, it is still pinned. */
-	stop_sharing(pass, gradients, !rc || rc == -ETIMEDOUT);
+	nvs_tensor_wait(pass->optimizer->engine, &gradients->tensor, 1, gradients->pin, -1, NULL);
+	stop_sharing(pass, gradients);
 }
 
 static void count_hit(struct pass *pass, struct tile *tile)
@@ -158,26 +154,31 @@ static void count_hit(struct pass *pass, struct tile *tile)
 	tile->ahead = false;
 }
 
-/* Pins the first n of a tile's tensors; waits for room. */
+/* Pins the first n of a tile's tensors, of which the last may be gradients; waits for room. */
 static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
 		       struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
 	struct tile *tile = &pass->optimizer->tiles[i];
 	unsigned first = 0;
+	uint64_t pin;
 	int rc = 0;
 
 	if (is_offloaded(pass, i)) {
 		count_hit(pass, tile);
 		first = tile->held || tile->fresh;
 		if (first && !tile->held)
-			rc = nvs_tensor_pin(engine, tensors, 1, -1, error);
+			rc = nvs_tensor_pin(engine, tensors, 1, -1, &tile->pin, error);
 	}
 	if (rc || first == n)
 		return rc;
-	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, error);
+	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, &pin, error);
 	if (rc && first && !tile->held)
-		nvs_tensor_release(engine, tensors, 1, NVS_CLEAN, NULL);
+		nvs_tensor_release(engine, tensors, 1, tile->pin, NVS_CLEAN, NULL);
+	if (!rc && is_offloaded(pass, i) && !first)
+		tile->pin = pin;
+	if (!rc && n > is_offloaded(pass, i))
+		gradients_of(pass, i)->pin = pin;
 	return rc;
 }
 
@@ -211,20 +212,20 @@ static void drop_gradients(struct pass *pass, size_t tile)
 	if (done)
 		gradients_discard(pass->optimizer, gradients);
 	else
-		stop_sharing(pass, gradients, true);
+		stop_sharing(pass, gradients);
 }
 
 /* Unpins a changed tile and starts to write it. */
 static int write_tile(struct pass *pass, struct tile *tile, struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
-	int rc = nvs_tensor_release(engine, &tile->tensor, 1, NVS_DIRTY, error);
+	int rc = nvs_tensor_release(engine, &tile->tensor, 1, tile->pin, NVS_DIRTY, error);
 
 	tile->held = tile->changed = false;
 	if (!rc)
 		rc = nvs_tensor_swap_out(engine, &tile->tensor, 1, error);
 	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
-		rc = nvs_tensor_wait(engine, &tile->tensor, 1, -1, error);
+		rc = nvs_tensor_wait(engine, &tile->tensor, 1, 0, -1, error);
 	return rc;
 }
 
@@ -245,8 +246,8 @@ static int finish(struct pass *pass, size_t i, struct nvs_error *error)
 	if (pass->kind->writes)
 		tile->held = tile->changed = true;
 	else if (!tile->held)
-		rc = nvs_tensor_release(pass->optimizer->engine, &tile->tensor, 1, NVS_CLEAN,
-					error);
+		rc = nvs_tensor_release(pass->optimizer->engine, &tile->tensor, 1, tile->pin,
+					NVS_CLEAN, error);
 	return rc;
 }
 
@@ -260,7 +261,7 @@ static void abandon(struct pass *pass, size_t i)
 	if (is_offloaded(pass, i) && !tile->held) {
 		/* If the drive hangs, the tile lands later. */
 		engine_wait_landed(engine, &tile->tensor, 1, NULL);
-		engine_unpin(engine, tile->tensor);
+		engine_unpin(engine, tile->tensor, tile->pin);
 	}
 	if (gradients)
 		leave_unread(pass, gradients);
@@ -283,13 +284,28 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	return *taken == numel;
 }
 
+/* Waits for a fetched tile's state and gradients. */
+static int wait_for_tile(struct pass *pass, size_t i, int timeout_ms, struct nvs_error *error)
+{
+	struct nvs_engine *engine = pass->optimizer->engine;
+	struct tile *tile = &pass->optimizer->tiles[i];
+	struct gradient_tile *gradients = gradients_of(pass, i);
+	int rc = 0;
+
+	if (is_offloaded(pass, i))
+		rc = nvs_tensor_wait(engine, &tile->tensor, 1, tile->pin, timeout_ms, error);
+	if (!rc && gradients)
+		rc = nvs_tensor_wait(engine, &gradients->tensor, 1, gradients->pin, timeout_ms,
+				     error);
+	return rc;
+}
+
 /* Whether the front tile may be computed now. */
 static bool front_is_open(struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
-	struct nvs_tensor *tensors[2];
 	struct nvs_error error = {.size = sizeof(error)};
-	unsigned n;
+	size_t front;
 	int rc;
 
 	if (pass->front == pass->nfetched)
@@ -301,11 +317,11 @@ static bool front_is_open(struct pass *pass)
 	    (pass->nactive && !optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write))
 		return false;
 	if (!pass->front_landed) {
-		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
-		rc = nvs_tensor_wait(optimizer->engine, tensors, n, 0, NULL);
+		front = optimizer->queue[pass->front];
+		rc = wait_for_tile(pass, front, 0, NULL);
 		/* An overdue tile may have landed between the two calls. */
 		if (rc && rc != -EAGAIN)
-			rc = nvs_tensor_wait(optimizer->engine, tensors, n, 0, &error);
+			rc = wait_for_tile(pass, front, 0, &error);
 		if (rc && rc != -EAGAIN)
 			fail(pass, rc, &error);
 		pass->front_landed = !rc;
@@ -413,15 +429,13 @@ static void wait_for_work(struct pass *pass)
 	bool open = pass->front < pass->nfetched && !pass->front_landed && !pass->front_awaited &&
 		    (!pass->nactive ||
 		     optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write);
-	struct nvs_tensor *tensors[2];
-	unsigned n;
+	size_t front = open ? optimizer->queue[pass->front] : 0;
 
 	if (open) {
-		n = tensors_of(pass, optimizer->queue[pass->front], tensors);
 		pass->front_awaited = true;
 		pthread_mutex_unlock(&pass->lock);
 		/* The thread that takes the tile checks the result. */
-		nvs_tensor_wait(optimizer->engine, tensors, n, -1, NULL);
+		wait_for_tile(pass, front, -1, NULL);
 		pthread_mutex_lock(&pass->lock);
 		pass->front_awaited = false;
 		pthread_cond_broadcast(&pass->work);

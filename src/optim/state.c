@@ -104,7 +104,7 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 /* Pins one tile's state; creates that of a fresh tile. */
 static int pin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_error *error)
 {
-	const struct tile *tile = &optimizer->tiles[i];
+	struct tile *tile = &optimizer->tiles[i];
 	int rc = 0;
 
 	if (i >= optimizer->noffloaded || tile->held) {
@@ -113,12 +113,12 @@ static int pin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_error 
 		return 0;
 	}
 	if (tile->fresh) {
-		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, error);
+		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
 		if (!rc)
 			init_slice(optimizer, i, 0, optimizer->tile_numel);
 		return rc;
 	}
-	return engine_pin(optimizer->engine, tile->tensor, error);
+	return engine_pin(optimizer->engine, tile->tensor, &tile->pin, error);
 }
 
 static int end_tile(struct nvs_optimizer *optimizer, size_t i, bool changed,
@@ -135,7 +135,7 @@ static int end_tile(struct nvs_optimizer *optimizer, size_t i, bool changed,
 		tile->changed |= changed;
 		return 0;
 	}
-	rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1,
+	rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin,
 				changed ? NVS_DIRTY : NVS_CLEAN, error);
 	/* Only held tiles and gradients stay in the pool. */
 	return rc ? rc : nvs_tensor_swap_out(optimizer->engine, &tile->tensor, 1, error);

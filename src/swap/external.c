@@ -65,10 +65,10 @@ static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *t
 
 	for (size_t i = 0; i < n; i++) {
 		tensors[i]->status = 0;
-		tensors[i]->copying = tensors[i]->state == NVS_RESIDENT;
-		if (tensors[i]->copying) {
+		if (tensors[i]->state == NVS_RESIDENT) {
 			leave_idle(engine, tensors[i]);
-			tensors[i]->uses++;
+			tensors[i]->copy_pin = ++engine->last_pin;
+			pins_add(tensors[i], tensors[i]->copy_pin);
 		} else {
 			lend(tensors[i], data[i]);
 			engine->scratch[count++] = tensors[i];
@@ -81,14 +81,15 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 			  void *const *data, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (tensors[i]->copying && tensors[i]->nbytes)
+		if (tensors[i]->copy_pin && tensors[i]->nbytes)
 			memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n; i++) {
-		if (!tensors[i]->copying)
+		if (!tensors[i]->copy_pin)
 			continue;
-		tensors[i]->copying = false;
-		if (!--tensors[i]->uses && tensors[i]->state == NVS_RESIDENT)
+		pins_remove(tensors[i], tensors[i]->copy_pin);
+		tensors[i]->copy_pin = 0;
+		if (!tensors[i]->uses && tensors[i]->state == NVS_RESIDENT)
 			make_idle(engine, tensors[i]);
 	}
 	pthread_cond_broadcast(&engine->changed);
@@ -111,7 +112,7 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 	pthread_mutex_unlock(&engine->lock);
 	if (rc)
 		return rc;
-	/* Until the others are launched, only this call looks at `copying`. */
+	/* Until the others are launched, only this call looks at `copy_pin`. */
 	copy_resident(engine, tensors, data, n);
 	launch(engine, list);
 	return 0;

@@ -13,6 +13,7 @@
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
+#include "swap/pins.h"
 #include "swap/plan.h"
 #include "swap/swap.h"
 #include "topo/topo.h"
@@ -36,8 +37,9 @@ struct nvs_tensor {
 	uint64_t place;	    /* the one that its transfer reads or writes */
 
 	enum nvs_tensor_state state;
-	char *data;	   /* in the pool, or external memory being read or written; else NULL */
-	uint32_t uses;	   /* pins: swap_in or lease calls without their release */
+	char *data;    /* in the pool, or external memory being read or written; else NULL */
+	uint32_t uses; /* pins */
+	struct pins pins;
 	bool dirty;	   /* the pool's contents are newer than the drive's */
 	bool has_contents; /* the drive has contents */
 	bool leased;	   /* pinned by nvs_tensor_pin, contents not released yet */
@@ -45,7 +47,7 @@ struct nvs_tensor {
 	int unreported; /* error of a failed write from external memory that no call returned; or 0
 			 */
 	uint64_t unreported_at; /* its offset in the store */
-	bool copying;		/* pinned while it is copied to external memory */
+	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
 	bool drop;		/* evict it as soon as it has landed; set by set_drop() */
 	bool held;		/* unpinned, and counted for max_in_cpu */
 	bool prefetched;	/* read ahead and not pinned yet; set by set_prefetched() */
@@ -126,8 +128,9 @@ struct nvs_engine {
 	struct tensor_list planned; /* in the plan, read ahead or not */
 	uint64_t held_numel;	    /* elements that count for max_in_cpu */
 	uint64_t live_numel;	    /* elements with memory in the pool */
-	uint64_t ahead_numel;  /* elements that the plan read ahead and that are not pinned yet */
-	uint64_t batch;	       /* counts the calls that named tensors */
+	uint64_t ahead_numel; /* elements that the plan read ahead and that are not pinned yet */
+	uint64_t batch;	      /* counts the calls that named tensors */
+	uint64_t last_pin;
 	uint64_t inflight[2];  /* runs, by direction */
 	uint64_t overdue[2];   /* overdue runs, by direction */
 	uint64_t busy_ns;      /* time with a run in flight, up to the last idle moment */

@@ -42,7 +42,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	}
 	tensor->state = NVS_RESIDENT;
 	if (tensor->status) {
-		tensor->uses = 0;
+		pins_fail(engine, tensor);
 		drop(engine, tensor);
 	} else if (tensor->drop && !tensor->uses) {
 		drop(engine, tensor);

@@ -132,6 +132,10 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 					   tensors[i]->name);
 		sum += tensors[i]->extent;
 	}
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = pins_reserve(tensors[i]);
+	if (rc == -ENOMEM)
+		return error_set(error, rc, "out of memory for the pins of a tensor");
 	if (!rc && sum > pool_bytes(engine->pool))
 		return error_set(
 			error, -ENOBUFS,
@@ -146,17 +150,19 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 
 static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
+	assert(!tensor->external);
 	leave_idle(engine, tensor);
 	set_drop(engine, tensor, false);
 	set_prefetched(engine, tensor, false);
 	tensor->by_engine = false;
-	tensor->uses++;
+	pins_add(tensor, engine->last_pin);
 }
 
 static struct transfer *begin(struct nvs_engine *engine, const struct attempt *attempt,
 			      size_t nleased)
 {
 	step_access(engine, attempt->tensors, attempt->n, attempt->contents);
+	engine->last_pin++;
 	for (size_t i = 0; i < attempt->n; i++) {
 		struct nvs_tensor *tensor = attempt->tensors[i];
 
@@ -286,13 +292,16 @@ static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uin
 }
 
 static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		     bool contents, int timeout_ms, struct nvs_error *error)
+		     bool contents, int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
 	struct attempt attempt = {.tensors = tensors, .n = n, .contents = contents};
 	struct transfer *list = NULL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
 
+	if (!pin)
+		return error_set(error, -EINVAL, "there is nowhere to store the pin: pin is NULL");
+	*pin = 0;
 	pthread_mutex_lock(&engine->lock);
 	attempt.failures = engine->write_failures;
 	rc = begin_in_time(engine, &attempt, deadline, error);
@@ -302,6 +311,7 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 		trace_wait(engine, NULL, attempt.waits_from_ns);
 	}
 	if (!rc) {
+		*pin = engine->last_pin;
 		trace_calls(engine, contents ? TRACE_SWAP_IN : TRACE_LEASE, tensors, n);
 		list = join(attempt.list, keep_to_max_live(engine));
 		list = join(list, move_ahead(engine));
@@ -312,15 +322,15 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 }
 
 int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		   int timeout_ms, struct nvs_error *error)
+		   int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	return begin_use(engine, tensors, n, false, timeout_ms, error);
+	return begin_use(engine, tensors, n, false, timeout_ms, pin, error);
 }
 
 int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		       int timeout_ms, struct nvs_error *error)
+		       int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	return begin_use(engine, tensors, n, true, timeout_ms, error);
+	return begin_use(engine, tensors, n, true, timeout_ms, pin, error);
 }
 
 /* ---- Reading ahead ---- */
@@ -393,39 +403,48 @@ long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *te
 
 /* ---- Releasing ---- */
 
+static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum nvs_how how,
+			     struct nvs_error *error)
+{
+	int rc = pin_check(tensor, pin, error);
+
+	if (rc || pin_failed(tensor, pin))
+		return rc;
+	if (tensor->state == NVS_READING)
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is still being read: wait for it before releasing it",
+				   tensor->name);
+	if (tensor->state == NVS_WRITING && how == NVS_DIRTY)
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is still being written: wait for it before changing it and "
+				   "releasing it dirty",
+				   tensor->name);
+	return 0;
+}
+
 static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			 enum nvs_how how, struct nvs_error *error)
+			 uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
 	int rc = check_named_once(engine, tensors, n, error);
 
-	for (size_t i = 0; i < n && !rc; i++) {
-		const struct nvs_tensor *tensor = tensors[i];
-
-		if (!tensor->uses)
-			rc = error_about(error, -EINVAL, tensor->name, 0, 0,
-					 "%s is not pinned: there is nothing to release",
-					 tensor->name);
-		else if (tensor->state == NVS_READING)
-			rc = error_about(error, -EBUSY, tensor->name, 0, 0,
-					 "%s is still being read: wait for it before releasing it",
-					 tensor->name);
-		else if (tensor->state == NVS_WRITING && how == NVS_DIRTY)
-			rc = error_about(error, -EBUSY, tensor->name, 0, 0,
-					 "%s is still being written: wait for it before changing "
-					 "it and releasing it dirty",
-					 tensor->name);
-	}
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = check_release_one(tensors[i], pin, how, error);
 	return rc;
 }
 
-static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, enum nvs_how how)
+/* A tensor whose read failed is not pinned any more. */
+static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
+		    enum nvs_how how)
 {
+	if (pin_failed(tensor, pin))
+		return;
+	pins_remove(tensor, pin);
 	if (how == NVS_DIRTY) {
 		tensor->dirty = true;
 		tensor->leased = false;
 		tensor->unreported = 0;
 	}
-	if (--tensor->uses || in_flight(tensor))
+	if (tensor->uses || in_flight(tensor))
 		return;
 	if (tensor->leased)
 		drop(engine, tensor);
@@ -444,15 +463,15 @@ static struct transfer *after_release(struct nvs_engine *engine)
 }
 
 int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		       enum nvs_how how, struct nvs_error *error)
+		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	int rc;
 
 	pthread_mutex_lock(&engine->lock);
-	rc = check_release(engine, tensors, n, how, error);
+	rc = check_release(engine, tensors, n, pin, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
-		end_use(engine, tensors[i], how);
+		end_use(engine, tensors[i], pin, how);
 	if (!rc) {
 		trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN,
 			    tensors, n);
@@ -463,14 +482,14 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	return rc;
 }
 
-void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor)
+void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
 {
 	struct transfer *list;
 
 	pthread_mutex_lock(&engine->lock);
-	if (tensor->uses) {
+	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
-		end_use(engine, tensor, NVS_CLEAN);
+		end_use(engine, tensor, pin, NVS_CLEAN);
 	}
 	list = after_release(engine);
 	pthread_mutex_unlock(&engine->lock);
@@ -538,22 +557,25 @@ int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *ten
 
 /* ---- Waiting ---- */
 
-/* Waits until the tensor has landed; *from_ns is when the call began to wait. */
-static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t deadline,
-		    uint64_t *from_ns, struct nvs_error *error)
+/* Waits until the tensor has landed or its pin has ended; *from_ns is when the call began to wait.
+ */
+static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t pin,
+		    uint64_t deadline, uint64_t *from_ns, struct nvs_error *error)
 {
 	uint64_t now;
 	int rc = 0;
 
-	if (!in_flight(tensor))
+	if (!in_flight(tensor) || pin_failed(tensor, pin))
 		return 0;
 	now = clock_ns();
 	if (!*from_ns && deadline)
 		*from_ns = now;
-	while (in_flight(tensor) && !tensor->overdue && !rc)
+	while (in_flight(tensor) && !pin_failed(tensor, pin) && !tensor->overdue && !rc)
 		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
 	if (deadline)
 		trace_wait(engine, tensor, now);
+	if (pin_failed(tensor, pin))
+		return 0;
 	if (tensor->overdue)
 		return check_overdue(engine, tensor, error);
 	if (rc)
@@ -562,22 +584,51 @@ static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, 
 	return rc;
 }
 
-int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    int timeout_ms, struct nvs_error *error)
+static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			uint64_t pin, uint64_t deadline, struct nvs_error *error)
 {
-	uint64_t deadline = deadline_ns(timeout_ms), from_ns = 0;
+	uint64_t from_ns = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = wait_for(engine, tensors[i], pin, deadline, &from_ns, error);
+	if (from_ns)
+		step_stalled(engine, from_ns);
+	return rc;
+}
+
+/* The first failure of transfers that have landed. A pin hears of its own read alone. */
+static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 uint64_t pin, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (pin_failed(tensors[i], pin))
+			rc = pin_error(engine, tensors[i], error);
+		else if (!pin && tensors[i]->status)
+			rc = tensor_error(engine, tensors[i], error);
+		else if (!pin)
+			rc = report_failed_write(engine, tensors[i], error);
+	}
+	for (size_t i = 0; i < n && !pin; i++)
+		report_failed_write(engine, tensors[i], NULL);
+	return rc;
+}
+
+int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    uint64_t pin, int timeout_ms, struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc = 0;
 
 	pthread_mutex_lock(&engine->lock);
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = wait_for(engine, tensors[i], deadline, &from_ns, error);
-	if (from_ns)
-		step_stalled(engine, from_ns);
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = tensors[i]->status ? tensor_error(engine, tensors[i], error)
-					: report_failed_write(engine, tensors[i], error);
-	for (size_t i = 0; i < n; i++)
-		report_failed_write(engine, tensors[i], NULL);
+	for (size_t i = 0; i < n && !rc && pin; i++)
+		rc = pin_check(tensors[i], pin, error);
+	if (!rc)
+		rc = wait_for_all(engine, tensors, n, pin, deadline, error);
+	if (!rc)
+		rc = first_failure(engine, tensors, n, pin, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	pthread_mutex_unlock(&engine->lock);
@@ -592,22 +643,25 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = wait_for(engine, tensors[i], UINT64_MAX, &from_ns, error);
+		rc = wait_for(engine, tensors[i], 0, UINT64_MAX, &from_ns, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }
 
-int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
+int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t *pin,
+	       struct nvs_error *error)
 {
-	int rc = nvs_tensor_swap_in(engine, &tensor, 1, -1, error);
+	int rc = nvs_tensor_swap_in(engine, &tensor, 1, -1, pin, error);
 
 	if (rc)
 		return rc;
-	rc = nvs_tensor_wait(engine, &tensor, 1, -1, error);
-	if (rc)
-		engine_unpin(engine, tensor);
+	rc = nvs_tensor_wait(engine, &tensor, 1, *pin, -1, error);
+	if (rc) {
+		engine_unpin(engine, tensor, *pin);
+		*pin = 0;
+	}
 	return rc;
 }
 

@@ -21,10 +21,11 @@ void engine_abandon(struct nvs_engine *engine);
 const struct topo *engine_topo(const struct nvs_engine *engine);
 int engine_node(const struct nvs_engine *engine);
 
-/* Pins a tensor and waits for its contents. On an error it is not pinned. */
-int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error);
-/* Unpins a tensor, clean, unless a failed read has done so; also while it is being read. */
-void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor);
+/* Pins a tensor and waits for its contents. On an error it is not pinned, and *pin is 0. */
+int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t *pin,
+	       struct nvs_error *error);
+/* Ends a pin, clean, unless a failed read has done so; also while the tensor is being read. */
+void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
 /* Waits until the tensors' transfers have landed, failed or not: 0, or -ETIMEDOUT if the drive
  * hangs. */
 int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

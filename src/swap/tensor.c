@@ -94,6 +94,7 @@ static void take_off_table(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 static void tensor_free(struct nvs_tensor *tensor)
 {
+	pins_free(tensor);
 	free(tensor->name);
 	free(tensor);
 }

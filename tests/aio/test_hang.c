@@ -16,6 +16,7 @@
 #include "optim/optimizer.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
+#include "support/sole_owner.h"
 
 #define LIMIT_MS 20	 /* a limit that really passes */
 #define AGES_MS	 1000000 /* a limit that passes only when the test says so */
@@ -400,13 +401,13 @@ static void a_wait_without_a_timeout_returns(void **state)
 	tensor_write(&b.f, b.t[0], 1);
 	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_tensor_swap_out(b.f.engine, b.t, 1, &b.f.error));
-	expect_error(&b.f, nvs_tensor_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
+	expect_error(&b.f, sole_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
 	assert_int_equal(hangs_heard(&b.hearing), 1);
 	assert_non_null(strstr(b.hearing.last, "t0: writing"));
 	assert_non_null(strstr(b.hearing.last, path));
 	assert_non_null(strstr(b.hearing.last, "by sim"));
 	release_all(&b);
-	OK(&b.f, nvs_tensor_wait(b.f.engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, sole_wait(b.f.engine, b.t, 1, -1, &b.f.error));
 	fixture_close(&b.f);
 }
 
@@ -419,13 +420,13 @@ static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **s
 	engine = bench_open_dirty(&b);
 	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_tensor_swap_out(engine, b.t, 1, &b.f.error));
-	HUNG(&b, nvs_tensor_wait(engine, b.t, 2, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_tensor_wait(engine, b.t, 1, 0, &b.f.error), "t0");
+	HUNG(&b, sole_wait(engine, b.t, 2, -1, &b.f.error), "t0");
+	HUNG(&b, sole_wait(engine, b.t, 1, 0, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
 	/* The eviction of t1 hangs, too; then nothing is left to evict. */
-	HUNG(&b, nvs_tensor_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_tensor_pin(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
-	HUNG(&b, nvs_tensor_pin(engine, b.t, 1, -1, &b.f.error), "t0");
+	HUNG(&b, sole_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
+	HUNG(&b, sole_pin(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
+	HUNG(&b, sole_pin(engine, b.t, 1, -1, &b.f.error), "t0");
 	HUNG(&b, nvs_engine_commit(engine, &b.f.error), "t0");
 	assert_int_equal(stats_of(&b.f).pool.used, 2 * PART);
 	/* One message for each of the two writes. */
@@ -433,7 +434,7 @@ static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **s
 	HUNG(&b, nvs_engine_close(engine, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
 	release_all(&b);
-	OK(&b.f, nvs_tensor_wait(engine, b.t, 4, -1, &b.f.error));
+	OK(&b.f, sole_wait(engine, b.t, 4, -1, &b.f.error));
 	tensor_write(&b.f, b.t[2], 3);
 	tensor_write(&b.f, b.t[3], 4);
 	bench_check_and_close(&b, 4);
@@ -448,19 +449,18 @@ static void a_read_that_hangs_is_reported_and_others_are_served(void **state)
 	(void)state;
 	engine = bench_open_filled(&b, false);
 	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_tensor_swap_in(engine, b.t, 1, -1, &b.f.error));
-	HUNG(&b, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error), "t0");
+	OK(&b.f, sole_swap_in(engine, b.t, 1, -1, &b.f.error));
+	HUNG(&b, sole_wait(engine, b.t, 1, -1, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_READING, false, 1);
-	expect_error(&b.f, nvs_tensor_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY,
-		     "read");
+	expect_error(&b.f, sole_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY, "read");
 	tensor_check(&b.f, b.t[1], 2);
 	/* There is room for one more beside it. */
 	tensor_store(&b.f, b.t[2], 3);
-	HUNG(&b, nvs_tensor_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
+	HUNG(&b, sole_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
 	release_all(&b);
-	OK(&b.f, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, sole_wait(engine, b.t, 1, -1, &b.f.error));
 	assert_true(filled(nvs_tensor_data(b.t[0]), PART, 1));
-	OK(&b.f, nvs_tensor_release(engine, b.t, 1, NVS_CLEAN, &b.f.error));
+	OK(&b.f, sole_release(engine, b.t, 1, NVS_CLEAN, &b.f.error));
 	bench_check_and_close(&b, 3);
 }
 
@@ -487,14 +487,14 @@ static void transfers_complete_beside_one_that_hangs(void **state)
 	tensor_write(&b.f, moves[0], 2);
 	tensor_write(&b.f, moves[1], 3);
 	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_tensor_swap_in(b.f.engine, &hangs, 1, -1, &b.f.error));
+	OK(&b.f, sole_swap_in(b.f.engine, &hangs, 1, -1, &b.f.error));
 	/* The queue has room for one I/O. */
 	OK(&b.f, nvs_tensor_swap_out(b.f.engine, moves, 2, &b.f.error));
-	OK(&b.f, nvs_tensor_wait(b.f.engine, moves, 2, AWAIT_MS, &b.f.error));
+	OK(&b.f, sole_wait(b.f.engine, moves, 2, AWAIT_MS, &b.f.error));
 	STATE(&b.f, hangs, NVS_READING, false, 1);
 	sim_go(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_tensor_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
-	OK(&b.f, nvs_tensor_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
+	OK(&b.f, sole_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
+	OK(&b.f, sole_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
 	tensor_check(&b.f, moves[1], 3);
 	fixture_close(&b.f);
 }
@@ -510,15 +510,13 @@ static void a_transfer_that_hangs_and_then_fails_has_failed(void **state)
 	sim_hold(b.f.sim, SIM_WRITES);
 	sim_fail(b.f.sim, NVS_READ, 0, EIO, 1);
 	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1);
-	OK(&b.f, nvs_tensor_swap_in(engine, &b.t[0], 1, -1, &b.f.error));
+	OK(&b.f, sole_swap_in(engine, &b.t[0], 1, -1, &b.f.error));
 	OK(&b.f, nvs_tensor_swap_out(engine, &b.t[1], 1, &b.f.error));
-	HUNG(&b, nvs_tensor_wait(engine, &b.t[0], 1, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_tensor_wait(engine, &b.t[1], 1, -1, &b.f.error), "t1");
+	HUNG(&b, sole_wait(engine, &b.t[0], 1, -1, &b.f.error), "t0");
+	HUNG(&b, sole_wait(engine, &b.t[1], 1, -1, &b.f.error), "t1");
 	release_all(&b);
-	expect_error(&b.f, nvs_tensor_wait(engine, &b.t[0], 1, -1, &b.f.error), -EIO,
-		     "t0: reading");
-	expect_error(&b.f, nvs_tensor_wait(engine, &b.t[1], 1, -1, &b.f.error), -ENOSPC,
-		     "t1: writing");
+	expect_error(&b.f, sole_wait(engine, &b.t[0], 1, -1, &b.f.error), -EIO, "t0: reading");
+	expect_error(&b.f, sole_wait(engine, &b.t[1], 1, -1, &b.f.error), -ENOSPC, "t1: writing");
 	STATE(&b.f, b.t[0], NVS_ON_DRIVE, false, 0);
 	STATE(&b.f, b.t[1], NVS_RESIDENT, true, 0);
 	bench_check_and_close(&b, 2);
@@ -538,13 +536,13 @@ static void external_memory_stays_in_flight_until_the_io_completes(void **state)
 	fill(memory[0], PART, 7);
 	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_tensor_swap_out_from(engine, b.t, &from, 1, &b.f.error));
-	HUNG(&b, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error), "t0");
+	HUNG(&b, sole_wait(engine, b.t, 1, -1, &b.f.error), "t0");
 	expect_error(&b.f, nvs_tensor_swap_in_to(engine, b.t, &to, 1, &b.f.error), -EBUSY, "t0");
 	expect_error(&b.f, nvs_engine_commit(engine, &b.f.error), -EBUSY, "t0");
 	release_all(&b);
-	OK(&b.f, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, sole_wait(engine, b.t, 1, -1, &b.f.error));
 	OK(&b.f, nvs_tensor_swap_in_to(engine, b.t, &to, 1, &b.f.error));
-	OK(&b.f, nvs_tensor_wait(engine, b.t, 1, -1, &b.f.error));
+	OK(&b.f, sole_wait(engine, b.t, 1, -1, &b.f.error));
 	assert_true(filled(memory[1], PART, 7));
 	fixture_close(&b.f);
 }
@@ -647,7 +645,7 @@ static void store_after_all(struct bench *b, struct nvs_tensor *tensor, uint64_t
 	tensor_write(&b->f, tensor, seed);
 	OK(&b->f, nvs_tensor_swap_out(b->f.engine, &tensor, 1, &b->f.error));
 	do
-		rc = nvs_tensor_wait(b->f.engine, &tensor, 1, -1, &b->f.error);
+		rc = sole_wait(b->f.engine, &tensor, 1, -1, &b->f.error);
 	while (rc == -ETIMEDOUT);
 	OK(&b->f, rc);
 }
@@ -671,7 +669,7 @@ static void no_check_for_overdue_transfers_runs_after_a_close(void **state)
 		store_after_all(b, b->t[0], 1);
 		holdup.hangs = &b->t[0]->transfer;
 		sim_hold(b->f.sim, SIM_READS);
-		OK(&b->f, nvs_tensor_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
+		OK(&b->f, sole_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
 		/* Once this is written, one worker has the read and the other is idle. */
 		store_after_all(b, b->t[2], 3);
 		tensor_write(&b->f, b->t[1], 2);
@@ -695,21 +693,21 @@ static void a_caller_that_polls_for_room_gets_the_write_error(void **state)
 	(void)state;
 	engine = bench_open_dirty(&b);
 	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1000);
-	rc = nvs_tensor_pin(engine, &b.t[2], 2, 0, &b.f.error);
+	rc = sole_pin(engine, &b.t[2], 2, 0, &b.f.error);
 	assert_int_equal(rc, -EAGAIN);
-	assert_int_equal(nvs_tensor_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+	assert_int_equal(sole_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
 	/* Each lease retries the write-backs and reports the previous failure. */
 	for (int i = 0; i < 3; i++) {
-		expect_error(&b.f, nvs_tensor_pin(engine, &b.t[2], 2, 0, &b.f.error), -ENOSPC,
+		expect_error(&b.f, sole_pin(engine, &b.t[2], 2, 0, &b.f.error), -ENOSPC,
 			     "could not be written back");
-		assert_int_equal(nvs_tensor_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+		assert_int_equal(sole_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
 	}
 	STATE(&b.f, b.t[0], NVS_RESIDENT, true, 0);
 	sim_no_faults(b.f.sim);
-	assert_int_equal(nvs_tensor_pin(engine, &b.t[2], 2, 0, NULL), -ENOSPC);
-	OK(&b.f, nvs_tensor_wait(engine, b.t, 2, -1, &b.f.error));
-	OK(&b.f, nvs_tensor_pin(engine, &b.t[2], 2, 0, &b.f.error));
-	OK(&b.f, nvs_tensor_release(engine, &b.t[2], 2, NVS_CLEAN, &b.f.error));
+	assert_int_equal(sole_pin(engine, &b.t[2], 2, 0, NULL), -ENOSPC);
+	OK(&b.f, sole_wait(engine, b.t, 2, -1, &b.f.error));
+	OK(&b.f, sole_pin(engine, &b.t[2], 2, 0, &b.f.error));
+	OK(&b.f, sole_release(engine, &b.t[2], 2, NVS_CLEAN, &b.f.error));
 	bench_check_and_close(&b, 2);
 }
 

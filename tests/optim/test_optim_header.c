@@ -10,6 +10,7 @@
 
 #include "base/little_endian.h"
 #include "optim/header.h"
+#include "support/sole_owner.h"
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 
@@ -75,7 +76,7 @@ static void read_header(struct optim *o, uint8_t *bytes, uint64_t nbytes)
 	void *data = bytes;
 
 	DONE(o, nvs_tensor_swap_in_to(engine, &tensor, &data, 1, &o->error));
-	DONE(o, nvs_tensor_wait(engine, &tensor, 1, -1, &o->error));
+	DONE(o, sole_wait(engine, &tensor, 1, -1, &o->error));
 	DONE(o, nvs_engine_close(engine, &o->error));
 }
 
@@ -87,7 +88,7 @@ static void write_header(struct optim *o, const uint8_t *bytes, uint64_t nbytes)
 	const void *data = bytes;
 
 	DONE(o, nvs_tensor_swap_out_from(engine, &tensor, &data, 1, &o->error));
-	DONE(o, nvs_tensor_wait(engine, &tensor, 1, -1, &o->error));
+	DONE(o, sole_wait(engine, &tensor, 1, -1, &o->error));
 	DONE(o, nvs_engine_close(engine, &o->error));
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See nth_fixture.h. */
 #include "support/nth_fixture.h"
+#include "support/sole_owner.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -111,11 +112,11 @@ void world_open(struct world *w, const struct setup *setup)
 
 bool world_change(struct world *w, unsigned i)
 {
-	if (world_told(w, nvs_tensor_pin(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+	if (world_told(w, sole_pin(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 		return false;
 	w->seed[i] = ++w->seeds;
 	fill(nvs_tensor_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
-	OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
+	OK(&w->f, sole_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
 	return true;
 }
 
@@ -126,20 +127,19 @@ bool world_has_bytes(struct world *w, unsigned i)
 
 void world_look_at(struct world *w, unsigned first, unsigned n)
 {
-	world_told(w, nvs_tensor_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
+	world_told(w, sole_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
 	for (unsigned i = first; i < first + n; i++)
 		if (info_of(&w->f, w->t[i]).uses) {
 			assert_true(world_has_bytes(w, i));
-			OK(&w->f,
-			   nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
+			OK(&w->f, sole_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
 		}
 }
 
 static void read_all(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
-		if (!world_told(w, nvs_tensor_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1,
-						      &w->f.error)))
+		if (!world_told(w,
+				sole_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
 			world_look_at(w, i, TENSORS / 2);
 }
 
@@ -148,7 +148,7 @@ void world_swaps(struct world *w)
 	for (unsigned i = 0; i < TENSORS; i++)
 		world_change(w, i);
 	world_told(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	read_all(w);
 }
 
@@ -156,16 +156,16 @@ void world_step(struct world *w)
 {
 	OK(&w->f, nvs_engine_step_begin(w->f.engine, &w->f.error));
 	for (unsigned i = 0; i < TENSORS; i++) {
-		if (world_told(w, nvs_tensor_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
-		    world_told(w, nvs_tensor_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		if (world_told(w, sole_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
+		    world_told(w, sole_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			continue;
 		assert_true(world_has_bytes(w, i));
 		w->seed[i] = ++w->seeds;
 		fill(nvs_tensor_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
-		OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
+		OK(&w->f, sole_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
 	}
 	OK(&w->f, nvs_engine_step_end(w->f.engine, NULL, &w->f.error));
-	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }
 
 void world_is_well(struct world *w)
@@ -175,12 +175,12 @@ void world_is_well(struct world *w)
 			tensor_check(&w->f, w->t[i], w->seed[i]);
 			continue;
 		}
-		expect_error(&w->f, nvs_tensor_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error),
+		expect_error(&w->f, sole_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error),
 			     -ENODATA, "has no contents");
 		assert_true(world_change(w, i));
 	}
 	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	if (w->f.config.keep)
 		OK(&w->f, nvs_engine_commit(w->f.engine, &w->f.error));
 }

@@ -14,6 +14,7 @@
 
 #include "aio/aio.h"
 #include "support/sim/sim_drive.h"
+#include "support/sole_owner.h"
 #include "support/support.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
@@ -828,9 +829,9 @@ static struct sim *open_sim(uint64_t seed)
 
 static int swap_in(struct fixture *fixture, struct nvs_tensor *tensor)
 {
-	int rc = nvs_tensor_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error);
+	int rc = sole_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error);
 
-	return rc ? rc : nvs_tensor_wait(fixture->engine, &tensor, 1, -1, &fixture->error);
+	return rc ? rc : sole_wait(fixture->engine, &tensor, 1, -1, &fixture->error);
 }
 
 static void silent_faults_are_found_by_verification(void **state)
@@ -899,7 +900,7 @@ static void an_engine_whose_drive_is_gone_says_so_and_closes(void **state)
 	expect_error(&fixture, swap_in(&fixture, tensors[0]), -ENODEV, "t0");
 	tensor_write(&fixture, tensors[1], 2);
 	OK(&fixture, nvs_tensor_swap_out(engine, &tensors[1], 1, &fixture.error));
-	expect_error(&fixture, nvs_tensor_wait(engine, &tensors[1], 1, -1, &fixture.error), -ENODEV,
+	expect_error(&fixture, sole_wait(engine, &tensors[1], 1, -1, &fixture.error), -ENODEV,
 		     "t1");
 	STATE(&fixture, tensors[1], NVS_RESIDENT, true, 0);
 	fixture_close(&fixture);
@@ -939,8 +940,8 @@ static void no_silent_fault_passes_unseen(void **state)
 			assert_true(
 				filled(nvs_tensor_data(tensors[i]), nbytes[i], round * MANY + i));
 			right++;
-			OK(&fixture, nvs_tensor_release(fixture.engine, &tensors[i], 1, NVS_CLEAN,
-							&fixture.error));
+			OK(&fixture,
+			   sole_release(fixture.engine, &tensors[i], 1, NVS_CLEAN, &fixture.error));
 		}
 	}
 	print_message("%u swaps right, %u found wrong\n", right, found);

@@ -4,6 +4,7 @@
  * directories and removed; mounts are in a mount namespace of this process and end with it.
  */
 #include "swap/swap_fixture.h"
+#include "support/sole_owner.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -337,23 +338,23 @@ void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_t
 
 void tensors_pin(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
 {
-	OK(fixture, nvs_tensor_swap_in(fixture->engine, tensors, n, 0, &fixture->error));
-	OK(fixture, nvs_tensor_wait(fixture->engine, tensors, n, -1, &fixture->error));
+	OK(fixture, sole_swap_in(fixture->engine, tensors, n, 0, &fixture->error));
+	OK(fixture, sole_wait(fixture->engine, tensors, n, -1, &fixture->error));
 }
 
 void tensors_swap_out(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
 {
 	OK(fixture, nvs_tensor_swap_out(fixture->engine, tensors, n, &fixture->error));
-	OK(fixture, nvs_tensor_wait(fixture->engine, tensors, n, -1, &fixture->error));
+	OK(fixture, sole_wait(fixture->engine, tensors, n, -1, &fixture->error));
 }
 
 void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
 {
 	uint64_t nbytes = info_of(fixture, tensor).nbytes;
 
-	OK(fixture, nvs_tensor_pin(fixture->engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, sole_pin(fixture->engine, &tensor, 1, -1, &fixture->error));
 	fill(nvs_tensor_data(tensor), nbytes, seed);
-	OK(fixture, nvs_tensor_release(fixture->engine, &tensor, 1, NVS_DIRTY, &fixture->error));
+	OK(fixture, sole_release(fixture->engine, &tensor, 1, NVS_DIRTY, &fixture->error));
 }
 
 void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
@@ -366,10 +367,10 @@ void tensor_check(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 {
 	uint64_t nbytes = info_of(fixture, tensor).nbytes;
 
-	OK(fixture, nvs_tensor_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error));
-	OK(fixture, nvs_tensor_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, sole_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, sole_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
 	assert_true(filled(nvs_tensor_data(tensor), nbytes, seed));
-	OK(fixture, nvs_tensor_release(fixture->engine, &tensor, 1, NVS_CLEAN, &fixture->error));
+	OK(fixture, sole_release(fixture->engine, &tensor, 1, NVS_CLEAN, &fixture->error));
 }
 
 /* ---- Contents ---- */

@@ -3,6 +3,7 @@
  * Parameters and optimizer state under one nvme_path: most users name the same drive in both
  * blocks.
  */
+#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #define NBYTES 70000
@@ -15,11 +16,11 @@ static struct nvs_tensor *open_block(struct fixture *fixture, enum nvs_block blo
 
 	OK(fixture, nvs_engine_open(engine, &fixture->config, block, &fixture->error));
 	OK(fixture, nvs_tensor_register(*engine, &spec, 1, &tensor, &fixture->error));
-	OK(fixture, nvs_tensor_pin(*engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, sole_pin(*engine, &tensor, 1, -1, &fixture->error));
 	memset(nvs_tensor_data(tensor), fill, NBYTES);
-	OK(fixture, nvs_tensor_release(*engine, &tensor, 1, NVS_DIRTY, &fixture->error));
+	OK(fixture, sole_release(*engine, &tensor, 1, NVS_DIRTY, &fixture->error));
 	OK(fixture, nvs_tensor_swap_out(*engine, &tensor, 1, &fixture->error));
-	OK(fixture, nvs_tensor_wait(*engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, sole_wait(*engine, &tensor, 1, -1, &fixture->error));
 	return tensor;
 }
 
@@ -28,12 +29,12 @@ static void expect_fill(struct fixture *fixture, struct nvs_engine *engine,
 {
 	const char *data;
 
-	OK(fixture, nvs_tensor_swap_in(engine, &tensor, 1, -1, &fixture->error));
-	OK(fixture, nvs_tensor_wait(engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, sole_swap_in(engine, &tensor, 1, -1, &fixture->error));
+	OK(fixture, sole_wait(engine, &tensor, 1, -1, &fixture->error));
 	data = nvs_tensor_data(tensor);
 	for (size_t i = 0; i < NBYTES; i++)
 		assert_int_equal(data[i], fill);
-	OK(fixture, nvs_tensor_release(engine, &tensor, 1, NVS_CLEAN, &fixture->error));
+	OK(fixture, sole_release(engine, &tensor, 1, NVS_CLEAN, &fixture->error));
 }
 
 static void both_blocks_may_name_one_path(void **state)

@@ -3,6 +3,7 @@
  * Swapping between the store and external memory: any alignment and length, whatever the pool holds
  * of the tensor, and no byte beyond the tensor is touched.
  */
+#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -73,14 +74,14 @@ static void there_and_back(const struct setup *setup)
 	for (size_t i = 0; i < n; i++)
 		fill(out.data[i], nbytes[i], i);
 	OK(&f, nvs_tensor_swap_out_from(f.engine, t, (const void *const *)out.data, n, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, n, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, n, -1, &f.error));
 	for (size_t i = 0; i < n; i++) {
 		STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
 		assert_null(nvs_tensor_data(t[i]));
 		assert_true(filled(out.data[i], nbytes[i], i));
 	}
 	OK(&f, nvs_tensor_swap_in_to(f.engine, t, in.data, n, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, n, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, n, -1, &f.error));
 	for (size_t i = 0; i < n; i++)
 		assert_true(filled(in.data[i], nbytes[i], i));
 	assert_guarded(&in, nbytes, n);
@@ -125,18 +126,18 @@ static void needs_no_room_in_the_pool(void **state)
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = MIB);
 	tensors_add(&f, "t", nbytes, 3, t);
 	callers_make(&c, nbytes, 3, &seed);
-	OK(&f, nvs_tensor_pin(f.engine, &t[0], 1, 0, &f.error));
+	OK(&f, sole_pin(f.engine, &t[0], 1, 0, &f.error));
 	fill(c.data[1], MIB, 1);
 	OK(&f,
 	   nvs_tensor_swap_out_from(f.engine, &t[1], (const void *const *)&c.data[1], 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error));
 	memset(c.data[1], 0, MIB);
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error));
 	assert_true(filled(c.data[1], MIB, 1));
 	assert_int_equal(stats_of(&f).pool.waits, 0);
 	assert_int_equal(stats_of(&f).evictions, 0);
-	OK(&f, nvs_tensor_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
 	free(c.memory);
 	fixture_close(&f);
 }
@@ -159,7 +160,7 @@ static void reads_of_resident_tensors_copy_from_the_pool(void **state)
 	tensor_store(&f, t[2], 2); /* only on the drive */
 	sim_forget_counts(f.sim);
 	OK(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 3, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, 3, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 3, -1, &f.error));
 	assert_true(sim_ios(f.sim, NVS_READ) > 0);
 	for (uint64_t i = 0; i < 3; i++)
 		assert_true(filled(c.data[i], nbytes[i], i));
@@ -188,7 +189,7 @@ static void an_external_write_replaces_the_resident_copy(void **state)
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 	fill(c.data[0], nbytes, 2);
 	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(&f).pool.used, 0);
 	tensor_check(&f, t, 2);
@@ -211,17 +212,17 @@ static void refuses_tensors_pinned_or_in_flight(void **state)
 	tensor_store(&f, t[0], 0);
 	tensor_store(&f, t[1], 1);
 
-	OK(&f, nvs_tensor_pin(f.engine, &t[1], 1, 0, &f.error));
+	OK(&f, sole_pin(f.engine, &t[1], 1, 0, &f.error));
 	expect_error(&f, nvs_tensor_swap_out_from(f.engine, t, from, 2, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
-	OK(&f, nvs_tensor_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
 
 	sim_hold(f.sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[1], 1, &f.error), 1);
 	expect_error(&f, nvs_tensor_swap_out_from(f.engine, t, from, 2, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
 	OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
 	STATE(&f, t[0], NVS_ON_DRIVE, false, 0);
 
@@ -229,23 +230,22 @@ static void refuses_tensors_pinned_or_in_flight(void **state)
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
 	STATE(&f, t[1], NVS_READING, false, 0);
 	assert_null(nvs_tensor_data(t[1]));
-	expect_error(&f, nvs_tensor_pin(f.engine, t, 2, 0, &f.error), -EBUSY, "external memory");
-	expect_error(&f, nvs_tensor_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
+	expect_error(&f, sole_pin(f.engine, t, 2, 0, &f.error), -EBUSY, "external memory");
+	expect_error(&f, sole_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error), -EBUSY, "t1");
 	expect_error(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
-	expect_error(&f, nvs_tensor_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL,
-		     "t1");
+	expect_error(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL, "t1");
 	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
 	assert_true(filled(c.data[1], 5000, 1));
 
 	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_tensor_swap_out_from(f.engine, &t[1], from, 1, &f.error));
 	STATE(&f, t[1], NVS_WRITING, false, 0);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
+	expect_error(&f, sole_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
 	tensor_check(&f, t[0], 0);
 	free(c.memory);
 	fixture_close(&f);
@@ -266,14 +266,13 @@ static void a_failed_write_leaves_no_contents(void **state)
 	tensor_store(&f, t, 1);
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: writing /");
+	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: writing /");
 	STATE(&f, t, NVS_EMPTY, false, 0);
 	assert_int_equal(info_of(&f, t).status, -EIO);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA,
-		     "last write failed");
+	expect_error(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "last write failed");
 	assert_true(filled(c.data[0], nbytes, 2));
 	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	tensor_check(&f, t, 2);
 	free(c.memory);
 	fixture_close(&f);
@@ -293,10 +292,10 @@ static void a_failed_read_leaves_the_tensor_as_it_was(void **state)
 	tensor_store(&f, t, 1);
 	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &t, c.data, 1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: reading /");
+	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: reading /");
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &t, c.data, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	assert_true(filled(c.data[0], nbytes, 1));
 	free(c.memory);
 	fixture_close(&f);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "store/member/member.h"
+#include "support/sole_owner.h"
 
 #define PART (64 * KIB)
 
@@ -46,8 +47,8 @@ static void flips_are_found(enum place place)
 		tensor_write(&f, t[i], i);
 	tensors_swap_out(&f, t, 5);
 	flip(&f, t[1], 299999);
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 5, 0, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, 5, -1, &f.error), -EBADMSG, "t1: reading /");
+	OK(&f, sole_swap_in(f.engine, t, 5, 0, &f.error));
+	expect_error(&f, sole_wait(f.engine, t, 5, -1, &f.error), -EBADMSG, "t1: reading /");
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(info_of(&f, t[1]).status, -EBADMSG);
 	assert_null(nvs_tensor_data(t[1]));
@@ -55,12 +56,12 @@ static void flips_are_found(enum place place)
 	/* The others, read with it, are intact. */
 	for (uint64_t i = 0; i < 5; i++)
 		if (i != 1) {
-			OK(&f, nvs_tensor_wait(f.engine, &t[i], 1, -1, &f.error));
+			OK(&f, sole_wait(f.engine, &t[i], 1, -1, &f.error));
 			assert_true(filled(nvs_tensor_data(t[i]), info_of(&f, t[i]).nbytes, i));
-			OK(&f, nvs_tensor_release(f.engine, &t[i], 1, NVS_CLEAN, &f.error));
+			OK(&f, sole_release(f.engine, &t[i], 1, NVS_CLEAN, &f.error));
 		}
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &t[1], &data, 1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
+	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
 	assert_int_equal(stats_of(&f).verify_errors, 2);
 	flip(&f, t[1], 299999);
 	tensor_check(&f, t[1], 1);
@@ -90,12 +91,12 @@ static void verifying_covers_writes_from_external_memory(void **state)
 	t = tensor_add(&f, "t", 30000);
 	fill(memory, 30000, 4);
 	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, &data, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	tensor_check(&f, t, 4);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	flip(&f, t, 0);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error), -EBADMSG, "t");
+	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EBADMSG, "t");
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	/* New contents have a new checksum. */
 	tensor_store(&f, t, 5);
@@ -115,7 +116,7 @@ static void without_verify_a_changed_byte_goes_unnoticed(void **state)
 	flip(&f, t, 77);
 	tensors_pin(&f, &t, 1);
 	assert_false(filled(nvs_tensor_data(t), 30000, 4));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	assert_int_equal(stats_of(&f).verify_errors, 0);
 	fixture_close(&f);
 }
@@ -134,7 +135,7 @@ static void a_failed_write_leaves_the_tensor_in_the_pool(void **state)
 	tensor_write(&f, t, 2);
 	sim_fail(f.sim, NVS_WRITE, 0, ENOSPC, 1);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error), -ENOSPC, "t: writing /");
+	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -ENOSPC, "t: writing /");
 	assert_non_null(strstr(f.log, "t could not be written back and stays in the pool"));
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 	assert_int_equal(info_of(&f, t).status, -ENOSPC);
@@ -158,7 +159,7 @@ static void an_error_names_path_and_offset(void **state)
 	tensor_write(&f, t[1], 2);
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
-	assert_int_equal(nvs_tensor_wait(f.engine, t, 2, -1, &f.error), -EIO);
+	assert_int_equal(sole_wait(f.engine, t, 2, -1, &f.error), -EIO);
 	fixture_store_file(&f, "data", path);
 	assert_string_equal(f.error.subject, "layer.1");
 	assert_int_equal(f.error.offset, LABEL_AREA_BYTES + info_of(&f, t[1]).store_offset);
@@ -178,15 +179,15 @@ static void a_failed_eviction_is_an_error_of_the_lease(void **state)
 	for (uint64_t i = 0; i < 4; i++)
 		tensor_write(&f, t[i], i);
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[4], 2, -1, &f.error), -EIO,
+	expect_error(&f, sole_pin(f.engine, &t[4], 2, -1, &f.error), -EIO,
 		     "no room in the pool: a tensor could not be written back and stays in it: t");
 	/* It gives up, and leaves nothing in flight. */
-	OK(&f, nvs_tensor_wait(f.engine, &t[4], 2, 0, &f.error));
+	OK(&f, sole_wait(f.engine, &t[4], 2, 0, &f.error));
 	for (int i = 0; i < 4; i++)
 		STATE(&f, t[i], NVS_RESIDENT, true, 0);
 	ios = sim_ios(f.sim, NVS_WRITE);
 	assert_true(ios <= 2);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[4], 2, 60000, &f.error), -EIO, "no room");
+	expect_error(&f, sole_pin(f.engine, &t[4], 2, 60000, &f.error), -EIO, "no room");
 	assert_true(sim_ios(f.sim, NVS_WRITE) <= ios + 2);
 	STATE(&f, t[4], NVS_EMPTY, false, 0);
 	for (uint64_t i = 0; i < 4; i++)
@@ -212,12 +213,12 @@ static void a_failed_write_of_a_repinned_tensor_is_not_reported(void **state)
 	sim_hold(f.sim, SIM_WRITES);
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error));
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, true, 1);
 	assert_true(filled(nvs_tensor_data(t), PART, 1));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	tensors_swap_out(&f, &t, 1);
 	tensor_check(&f, t, 1);
 	fixture_close(&f);
@@ -268,16 +269,15 @@ static void a_failed_read_unpins_and_can_be_retried(void **state)
 	tensor_store(&f, t[1], 1);
 	tensor_check(&f, t[0], 0);
 	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 2, 0, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error), -EIO, "t1: reading /");
+	OK(&f, sole_swap_in(f.engine, t, 2, 0, &f.error));
+	expect_error(&f, sole_wait(f.engine, t, 2, -1, &f.error), -EIO, "t1: reading /");
 	STATE(&f, t[0], NVS_RESIDENT, false, 1);
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
-	expect_error(&f, nvs_tensor_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL,
-		     "t1");
-	OK(&f, nvs_tensor_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
+	expect_error(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL, "t1");
+	OK(&f, sole_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
 	assert_int_equal(stats_of(&f).pool.used, PART);
 	tensor_check(&f, t[1], 1);
-	OK(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
 	fixture_close(&f);
 }
 
@@ -292,7 +292,7 @@ static void a_failed_prefetch_is_retried_by_the_pin(void **state)
 	tensor_store(&f, t, 1);
 	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t");
+	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t");
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t, 1);
 	fixture_close(&f);
@@ -325,7 +325,7 @@ static void closing_waits_for_ios_in_flight(void **state)
 	sim_hold(f.sim, SIM_READS);
 	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[0], 1, 0, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t[0], 1, 0, &f.error));
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &t[2], &data, 1, &f.error));
 	assert_int_equal(pthread_create(&thread, NULL, release_held_writes, f.sim), 0);
 	fixture_shut(&f);
@@ -385,8 +385,7 @@ static void a_failed_external_write_is_reported_before_a_read(void **state)
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
 
 	fail_unwaited(&f, tensor, data);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &tensor, 1, -1, &f.error), -EIO,
-		     "t: writing");
+	expect_error(&f, sole_swap_in(f.engine, &tensor, 1, -1, &f.error), -EIO, "t: writing");
 	tensor_check(&f, tensor, 1);
 
 	fail_unwaited(&f, tensor, data);
@@ -396,8 +395,8 @@ static void a_failed_external_write_is_reported_before_a_read(void **state)
 
 	/* A lease released clean keeps the error for the commit. */
 	fail_unwaited(&f, tensor, data);
-	OK(&f, nvs_tensor_pin(f.engine, &tensor, 1, -1, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &tensor, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_pin(f.engine, &tensor, 1, -1, &f.error));
+	OK(&f, sole_release(f.engine, &tensor, 1, NVS_CLEAN, &f.error));
 	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO, "t: writing");
 
 	/* New contents replace the failed write. */

@@ -4,6 +4,7 @@
  * path holds another store; and opening an engine, with its refusals.
  */
 #include "support/inject.h"
+#include "support/sole_owner.h"
 #include "support/support.h"
 #include "swap/swap_fixture.h"
 
@@ -182,7 +183,7 @@ static void a_failed_close_leaves_the_last_commit(void **state)
 	tensor_write(&f, t[6], 2);
 	tensor_write(&f, t[1], 3);
 	tensors_pin(&f, &t[4], 1);
-	OK(&f, nvs_tensor_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
 	/* The write of t1, the first in the store, fails; neither is committed. */
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	expect_close_error(&f, -EIO, "t1: writing");
@@ -190,9 +191,9 @@ static void a_failed_close_leaves_the_last_commit(void **state)
 
 	/* A tensor that is pinned and dirty fails the commit, and nothing is committed. */
 	tensor_write(&f, t[6], 2);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[4], 1, 0, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t[4], 1, 0, &f.error));
 	tensors_pin(&f, &t[4], 1);
-	OK(&f, nvs_tensor_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
+	OK(&f, sole_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
 	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY, "t4 is pinned and dirty");
 	expect_close_error(&f, -EBUSY, "t4");
 	reopen_and_check(&f, t, 1);
@@ -265,16 +266,16 @@ static void child_register(struct fixture *f, struct nvs_tensor **t)
 
 static void child_fill(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
 {
-	MUST(!nvs_tensor_pin(f->engine, &t, 1, -1, NULL));
+	MUST(!sole_pin(f->engine, &t, 1, -1, NULL));
 	fill(nvs_tensor_data(t), info_of(f, t).nbytes, seed);
-	MUST(!nvs_tensor_release(f->engine, &t, 1, NVS_DIRTY, NULL));
+	MUST(!sole_release(f->engine, &t, 1, NVS_DIRTY, NULL));
 }
 
 static void child_write(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
 {
 	child_fill(f, t, seed);
 	MUST(!nvs_tensor_swap_out(f->engine, &t, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, &t, 1, -1, NULL));
+	MUST(!sole_wait(f->engine, &t, 1, -1, NULL));
 }
 
 static void commit_then_overwrite_two(struct fixture *f)
@@ -463,10 +464,9 @@ static void write_from(struct fixture *f, struct nvs_tensor *tensor, uint64_t se
 	fill(memory, info_of(f, tensor).nbytes, seed);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &tensor, &data, 1, &f->error));
 	if (code)
-		expect_error(f, nvs_tensor_wait(f->engine, &tensor, 1, -1, &f->error), code,
-			     "writing");
+		expect_error(f, sole_wait(f->engine, &tensor, 1, -1, &f->error), code, "writing");
 	else
-		OK(f, nvs_tensor_wait(f->engine, &tensor, 1, -1, &f->error));
+		OK(f, sole_wait(f->engine, &tensor, 1, -1, &f->error));
 }
 
 static void writes_fail_after_a_commit(bool verify)
@@ -495,11 +495,11 @@ static void writes_fail_after_a_commit(bool verify)
 	tensor_write(&f, t[1], 60);
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, -1, &f.error), -EIO, "t1: writing");
+	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EIO, "t1: writing");
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
 	tensor_check(&f, t[1], 60);
-	OK(&f, nvs_tensor_pin(f.engine, &t[1], 1, 0, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_pin(f.engine, &t[1], 1, 0, &f.error));
+	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
 	tensor_check(&f, t[1], 1 + 1);
 	tensor_write(&f, t[1], 61);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
@@ -552,8 +552,8 @@ static void damage_on_the_drive_is_detected_when_read(void **state)
 	for (uint64_t i = 0; i < N; i++)
 		if (i != 1)
 			tensor_check(&f, t[i], 1 + i);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[1], 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
+	OK(&f, sole_swap_in(f.engine, &t[1], 1, 0, &f.error));
+	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
 	fixture_close(&f);
 }
 
@@ -588,7 +588,7 @@ static void write_from_external_memory(struct fixture *f)
 	child_register(f, t);
 	fill(memory, sizeof(memory), 100);
 	MUST(!nvs_tensor_swap_out_from(f->engine, &t[1], &data, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, &t[1], 1, -1, NULL));
+	MUST(!sole_wait(f->engine, &t[1], 1, -1, NULL));
 }
 
 static void write_to_make_room(struct fixture *f)
@@ -597,7 +597,7 @@ static void write_to_make_room(struct fixture *f)
 
 	child_register(f, t);
 	child_fill(f, t[1], 100);
-	MUST(!nvs_tensor_swap_in(f->engine, &t[5], 2, -1, NULL));
+	MUST(!sole_swap_in(f->engine, &t[5], 2, -1, NULL));
 	MUST(info_of(f, t[1]).state == NVS_ON_DRIVE);
 }
 
@@ -639,9 +639,9 @@ static void read_all(struct fixture *f)
 
 	child_register(f, t);
 	for (int i = 0; i < N; i++) {
-		MUST(!nvs_tensor_swap_in(f->engine, &t[i], 1, -1, NULL));
-		MUST(!nvs_tensor_wait(f->engine, &t[i], 1, -1, NULL));
-		MUST(!nvs_tensor_release(f->engine, &t[i], 1, NVS_CLEAN, NULL));
+		MUST(!sole_swap_in(f->engine, &t[i], 1, -1, NULL));
+		MUST(!sole_wait(f->engine, &t[i], 1, -1, NULL));
+		MUST(!sole_release(f->engine, &t[i], 1, NVS_CLEAN, NULL));
 		MUST(!nvs_tensor_swap_out(f->engine, &t[i], 1, NULL));
 	}
 }

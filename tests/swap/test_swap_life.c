@@ -3,6 +3,7 @@
  * The life of a tensor from registration to removal: the effect of each call, its refusals, and the
  * tensor's reported state.
  */
+#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -238,7 +239,7 @@ static void reuses_the_space_of_forgotten_tensors(void **state)
 		for (uint64_t i = 0; i < 8; i++)
 			tensor_write(&f, tensors[i], i);
 		OK(&f, nvs_tensor_swap_out(f.engine, tensors, 4, &f.error));
-		OK(&f, nvs_tensor_wait(f.engine, tensors, 8, -1, &f.error));
+		OK(&f, sole_wait(f.engine, tensors, 8, -1, &f.error));
 		OK(&f, nvs_tensor_forget(f.engine, tensors, 8, &f.error));
 		assert_null(nvs_tensor_find(f.engine, "t0"));
 		after = stats_of(&f);
@@ -268,29 +269,29 @@ static void forgets_nothing_pinned_or_in_flight(void **state)
 	tensor_store(&f, tensors[0], 1);
 	tensor_store(&f, tensors[1], 2);
 
-	OK(&f, nvs_tensor_swap_in(f.engine, &tensors[1], 1, -1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &tensors[1], 1, -1, &f.error));
+	OK(&f, sole_swap_in(f.engine, &tensors[1], 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &tensors[1], 1, -1, &f.error));
 	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	OK(&f, nvs_tensor_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
+	OK(&f, sole_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
 
 	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_tensor_swap_out(f.engine, &tensors[1], 1, &f.error));
 	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
 
 	sim_hold(f.sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &tensors[1], 1, &f.error), 1);
 	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
 	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error));
 
 	sim_hold(f.sim, SIM_READS);
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &tensors[1], &data, 1, &f.error));
 	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
 
 	assert_non_null(nvs_tensor_find(f.engine, "t0"));
 	tensor_check(&f, tensors[0], 1);
@@ -390,7 +391,7 @@ static void gives_aligned_memory_that_does_not_overlap(void **state)
 	for (size_t i = 0; i < 64; i++)
 		nbytes[i] = below(&seed, 30000);
 	tensors_add(&f, "t", nbytes, 64, tensors);
-	OK(&f, nvs_tensor_pin(f.engine, tensors, 64, -1, &f.error));
+	OK(&f, sole_pin(f.engine, tensors, 64, -1, &f.error));
 	for (size_t i = 0; i < 64; i++) {
 		assert_non_null(nvs_tensor_data(tensors[i]));
 		assert_int_equal((uintptr_t)nvs_tensor_data(tensors[i]) % 512, 0);
@@ -398,7 +399,7 @@ static void gives_aligned_memory_that_does_not_overlap(void **state)
 	}
 	for (size_t i = 0; i < 64; i++)
 		assert_true(filled(nvs_tensor_data(tensors[i]), nbytes[i], i));
-	OK(&f, nvs_tensor_release(f.engine, tensors, 64, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, tensors, 64, NVS_CLEAN, &f.error));
 	for (size_t i = 0; i < 64; i++)
 		assert_null(nvs_tensor_data(tensors[i]));
 	fixture_close(&f);
@@ -415,26 +416,26 @@ static void reports_the_state_at_every_stage(void **state)
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 100000);
 	STATE(&f, t, NVS_EMPTY, false, 0);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error));
+	OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	fill(nvs_tensor_data(t), 100000, 1);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 
 	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_WRITING, false, 0);
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 
 	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error));
 	STATE(&f, t, NVS_READING, false, 1);
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 0);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
@@ -471,15 +472,15 @@ static void pins_overlap(void **state)
 	OPEN(&f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error));
 	tensors_pin(&f, &t, 1);
 	STATE(&f, t, NVS_RESIDENT, false, 2);
 	fill(nvs_tensor_data(t), 10000, 2);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
 	STATE(&f, t, NVS_RESIDENT, true, 1);
 	assert_true(filled(nvs_tensor_data(t), 10000, 2));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t, 2);
 	fixture_close(&f);
@@ -495,12 +496,11 @@ static void a_lease_released_clean_leaves_an_empty_tensor_empty(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 10000);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error));
+	OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
 	fill(nvs_tensor_data(t), 10000, 1);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_EMPTY, false, 0);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA,
-		     "t has no contents");
+	expect_error(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t has no contents");
 	fixture_close(&f);
 }
 
@@ -517,9 +517,9 @@ static void a_lease_released_clean_keeps_the_contents_on_the_drive(void **state)
 		if (resident)
 			tensor_check(&f, t, 1);
 		STATE(&f, t, resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
-		OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error));
+		OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
 		fill(nvs_tensor_data(t), 10000, 2);
-		OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+		OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 		STATE(&f, t, NVS_ON_DRIVE, false, 0);
 		tensor_check(&f, t, 1);
 	}
@@ -537,20 +537,20 @@ static void a_lease_waits_for_ios_of_the_tensor(void **state)
 	tensor_write(&f, t, 1);
 	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &f.error), -EAGAIN, "in flight");
+	expect_error(&f, sole_pin(f.engine, &t, 1, 0, &f.error), -EAGAIN, "in flight");
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_pin(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 
 	sim_hold(f.sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 1, &f.error), -ETIMEDOUT, "in flight");
+	expect_error(&f, sole_pin(f.engine, &t, 1, 1, &f.error), -ETIMEDOUT, "in flight");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_pin(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	fill(nvs_tensor_data(t), 10000, 3);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
 	tensor_check(&f, t, 3);
 	fixture_close(&f);
 }
@@ -568,7 +568,7 @@ static void refuses_to_read_a_tensor_never_written(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, tensors, 2, 0, &f.error), -ENODATA, "t1");
+	expect_error(&f, sole_swap_in(f.engine, tensors, 2, 0, &f.error), -ENODATA, "t1");
 	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, tensors, 2, &f.error), -ENODATA);
 	expect_error(&f, nvs_tensor_swap_in_to(f.engine, tensors, data, 2, &f.error), -ENODATA,
@@ -586,7 +586,7 @@ static void refuses_to_read_an_empty_tensor_of_no_bytes(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 0);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t");
+	expect_error(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t");
 	tensor_store(&f, t, 1);
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
@@ -604,30 +604,26 @@ static void releases_only_pinned_tensors(void **state)
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
-	expect_error(&f, nvs_tensor_release(f.engine, tensors, 1, NVS_CLEAN, &f.error), -EINVAL,
-		     "t0");
-	OK(&f, nvs_tensor_pin(f.engine, &tensors[1], 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_release(f.engine, tensors, 2, NVS_DIRTY, &f.error), -EINVAL,
-		     "t0");
+	expect_error(&f, sole_release(f.engine, tensors, 1, NVS_CLEAN, &f.error), -EINVAL, "t0");
+	OK(&f, sole_pin(f.engine, &tensors[1], 1, 0, &f.error));
+	expect_error(&f, sole_release(f.engine, tensors, 2, NVS_DIRTY, &f.error), -EINVAL, "t0");
 	STATE(&f, tensors[1], NVS_RESIDENT, false, 1);
 
 	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_swap_in(f.engine, tensors, 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_release(f.engine, tensors, 2, NVS_CLEAN, &f.error), -EBUSY,
-		     "t0");
+	OK(&f, sole_swap_in(f.engine, tensors, 1, 0, &f.error));
+	expect_error(&f, sole_release(f.engine, tensors, 2, NVS_CLEAN, &f.error), -EBUSY, "t0");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, tensors, 2, -1, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, tensors, 2, NVS_DIRTY, &f.error));
+	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
+	OK(&f, sole_release(f.engine, tensors, 2, NVS_DIRTY, &f.error));
 
 	/* A tensor pinned again during its write must not be changed before the write completes. */
 	sim_hold(f.sim, SIM_WRITES);
 	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 1, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, tensors, 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_release(f.engine, tensors, 1, NVS_DIRTY, &f.error), -EBUSY,
-		     "t0");
-	OK(&f, nvs_tensor_release(f.engine, tensors, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_swap_in(f.engine, tensors, 1, 0, &f.error));
+	expect_error(&f, sole_release(f.engine, tensors, 1, NVS_DIRTY, &f.error), -EBUSY, "t0");
+	OK(&f, sole_release(f.engine, tensors, 1, NVS_CLEAN, &f.error));
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_wait(f.engine, tensors, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, tensors, 1, -1, &f.error));
 	fixture_close(&f);
 }
 
@@ -640,12 +636,12 @@ static void refuses_to_swap_out_a_pinned_tensor(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_write(&f, tensors[0], 1);
-	OK(&f, nvs_tensor_pin(f.engine, &tensors[1], 1, 0, &f.error));
+	OK(&f, sole_pin(f.engine, &tensors[1], 1, 0, &f.error));
 	expect_error(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	STATE(&f, tensors[0], NVS_RESIDENT, true, 0);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &tensors[1], 1, 0, &f.error), -EBUSY,
+	expect_error(&f, sole_swap_in(f.engine, &tensors[1], 1, 0, &f.error), -EBUSY,
 		     "t1 is leased");
-	OK(&f, nvs_tensor_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
+	OK(&f, sole_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
 	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error));
 	fixture_close(&f);
 }
@@ -662,9 +658,8 @@ static void refuses_a_tensor_named_twice(void **state)
 	t = tensor_add(&f, "t", 50);
 	tensor_store(&f, t, 1);
 	twice[0] = twice[1] = t;
-	expect_error(&f, nvs_tensor_pin(f.engine, twice, 2, 0, &f.error), -EINVAL,
-		     "t is named twice");
-	expect_error(&f, nvs_tensor_swap_in(f.engine, twice, 2, 0, &f.error), -EINVAL, "twice");
+	expect_error(&f, sole_pin(f.engine, twice, 2, 0, &f.error), -EINVAL, "t is named twice");
+	expect_error(&f, sole_swap_in(f.engine, twice, 2, 0, &f.error), -EINVAL, "twice");
 	expect_error(&f, (int)nvs_tensor_prefetch(f.engine, twice, 2, &f.error), -EINVAL, "twice");
 	expect_error(&f, nvs_tensor_swap_out(f.engine, twice, 2, &f.error), -EINVAL, "twice");
 	expect_error(&f, nvs_tensor_forget(f.engine, twice, 2, &f.error), -EINVAL, "twice");
@@ -675,10 +670,9 @@ static void refuses_a_tensor_named_twice(void **state)
 		nvs_tensor_swap_out_from(f.engine, twice, (const void *const *)data, 2, &f.error),
 		-EINVAL, "twice");
 	tensors_pin(&f, &t, 1);
-	expect_error(&f, nvs_tensor_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL,
-		     "twice");
+	expect_error(&f, sole_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL, "twice");
 	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	tensor_check(&f, t, 1);
 	fixture_close(&f);
 }
@@ -692,16 +686,15 @@ static void a_wait_ends_at_its_timeout(void **state)
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 5000);
 	tensor_store(&f, t, 1);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, 0, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, 0, &f.error));
 	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, 0, &f.error), -EAGAIN,
-		     "t is still in flight");
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, 2, &f.error), -ETIMEDOUT, "t is still");
+	OK(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error));
+	expect_error(&f, sole_wait(f.engine, &t, 1, 0, &f.error), -EAGAIN, "t is still in flight");
+	expect_error(&f, sole_wait(f.engine, &t, 1, 2, &f.error), -ETIMEDOUT, "t is still");
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, 60000, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, 60000, &f.error));
 	assert_true(filled(nvs_tensor_data(t), 5000, 1));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
@@ -713,8 +706,8 @@ static void an_error_structure_is_optional(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 5000);
-	assert_int_equal(nvs_tensor_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
-	assert_int_equal(nvs_tensor_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
+	assert_int_equal(sole_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
+	assert_int_equal(sole_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
 	assert_int_equal(nvs_tensor_register(f.engine, &(struct nvs_tensor_spec){"t", NVS_U8, 1}, 1,
 					     &t, NULL),
 			 -EEXIST);

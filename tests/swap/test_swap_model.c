@@ -3,6 +3,7 @@
  * Random histories of all calls on a small pool, against a plain model of each tensor's contents;
  * over I/O engines, file systems, stripes and settings.
  */
+#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -124,17 +125,17 @@ static size_t some(struct model *m)
 static void wait_for(struct model *m, struct nvs_tensor **tensors, size_t n)
 {
 	if (below(&m->random, 2)) {
-		int rc = nvs_tensor_wait(m->f.engine, tensors, n, 0, &m->f.error);
+		int rc = sole_wait(m->f.engine, tensors, n, 0, &m->f.error);
 
 		assert_true(rc == 0 || rc == -EAGAIN);
 	}
-	OK(&m->f, nvs_tensor_wait(m->f.engine, tensors, n, -1, &m->f.error));
+	OK(&m->f, sole_wait(m->f.engine, tensors, n, -1, &m->f.error));
 }
 
 static void wait_for_all(struct model *m)
 {
 	for (size_t i = 0; i < N; i++)
-		OK(&m->f, nvs_tensor_wait(m->f.engine, &m->t[i].tensor, 1, -1, &m->f.error));
+		OK(&m->f, sole_wait(m->f.engine, &m->t[i].tensor, 1, -1, &m->f.error));
 }
 
 /* ---- Uses ---- */
@@ -143,8 +144,8 @@ static void wait_for_all(struct model *m)
 static int begin(struct model *m, bool contents)
 {
 	int timeout_ms = m->uses ? 0 : -1;
-	int rc = contents ? nvs_tensor_swap_in(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error)
-			  : nvs_tensor_pin(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error);
+	int rc = contents ? sole_swap_in(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error)
+			  : sole_pin(m->f.engine, m->batch, m->n, timeout_ms, &m->f.error);
 
 	if (contents && batch_has(m, empty))
 		assert_int_equal(rc, -ENODATA);
@@ -203,7 +204,7 @@ static void op_change(struct model *m)
 
 static void release(struct model *m, enum nvs_how how)
 {
-	OK(&m->f, nvs_tensor_release(m->f.engine, m->batch, m->n, how, &m->f.error));
+	OK(&m->f, sole_release(m->f.engine, m->batch, m->n, how, &m->f.error));
 	m->uses -= (uint32_t)m->n;
 	for (size_t k = 0; k < m->n; k++) {
 		nth(m, k)->uses--;

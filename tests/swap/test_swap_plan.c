@@ -3,6 +3,7 @@
  * The plan: a step's order is recorded, followed and corrected; what is read ahead, kept, evicted
  * and written back, within which budgets; and the statistics of a step.
  */
+#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -86,7 +87,7 @@ static void settle(struct training *tr)
 {
 	do {
 		for (size_t i = 0; i < tr->n; i++)
-			nvs_tensor_wait(tr->f.engine, &tr->t[i], 1, -1, NULL);
+			sole_wait(tr->f.engine, &tr->t[i], 1, -1, NULL);
 	} while (count_in(tr, NVS_READING) || count_in(tr, NVS_WRITING));
 }
 
@@ -114,12 +115,12 @@ static void change(struct training *tr, size_t i)
 {
 	struct nvs_engine *engine = tr->f.engine;
 
-	OK(&tr->f, nvs_tensor_swap_in(engine, &tr->t[i], 1, -1, &tr->f.error));
-	OK(&tr->f, nvs_tensor_wait(engine, &tr->t[i], 1, -1, &tr->f.error));
+	OK(&tr->f, sole_swap_in(engine, &tr->t[i], 1, -1, &tr->f.error));
+	OK(&tr->f, sole_wait(engine, &tr->t[i], 1, -1, &tr->f.error));
 	assert_true(filled(nvs_tensor_data(tr->t[i]), PART, tr->seeds[i]));
 	tr->seeds[i] += 1000;
 	fill(nvs_tensor_data(tr->t[i]), PART, tr->seeds[i]);
-	OK(&tr->f, nvs_tensor_release(engine, &tr->t[i], 1, NVS_DIRTY, &tr->f.error));
+	OK(&tr->f, sole_release(engine, &tr->t[i], 1, NVS_DIRTY, &tr->f.error));
 	settle(tr);
 }
 
@@ -440,7 +441,7 @@ static void what_is_small_stays(void **state)
 			step_end(&tr);
 		}
 		all = tensor_add(&tr.f, "all", 3 * PART);
-		OK(&tr.f, nvs_tensor_pin(tr.f.engine, &all, 1, 60000, &tr.f.error));
+		OK(&tr.f, sole_pin(tr.f.engine, &all, 1, 60000, &tr.f.error));
 		STATE(&tr.f, small, NVS_ON_DRIVE, false, 0);
 		fixture_close(&tr.f);
 	}
@@ -526,9 +527,9 @@ static void fetching_ahead_drops_only_what_is_needed_later(void **state)
 	for (size_t i = 0; i < 8; i++)
 		assert_int_equal(state_of(&tr, i), i < 3 || i == 7 ? NVS_RESIDENT : NVS_ON_DRIVE);
 	/* A use may have it all. */
-	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 4, 60000, &tr.f.error));
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[3], 4, -1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_release(tr.f.engine, &tr.t[3], 4, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[3], 4, 60000, &tr.f.error));
+	OK(&tr.f, sole_wait(tr.f.engine, &tr.t[3], 4, -1, &tr.f.error));
+	OK(&tr.f, sole_release(tr.f.engine, &tr.t[3], 4, NVS_CLEAN, &tr.f.error));
 	step_end(&tr);
 	fixture_close(&tr.f);
 }
@@ -550,14 +551,14 @@ static void reading_ahead_joins_pieces(void **state)
 	use(&tr, 3);
 	step_end(&tr);
 	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &wide, 1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, tr.t, 4, -1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 4, -1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_release(tr.f.engine, tr.t, 4, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, sole_swap_in(tr.f.engine, tr.t, 4, -1, &tr.f.error));
+	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 4, -1, &tr.f.error));
+	OK(&tr.f, sole_release(tr.f.engine, tr.t, 4, NVS_CLEAN, &tr.f.error));
 	/* Two parts are free, and not side by side. */
 	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[0], 1, &tr.f.error));
 	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[2], 1, &tr.f.error));
 	step_begin(&tr);
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &wide, 1, -1, &tr.f.error));
+	OK(&tr.f, sole_wait(tr.f.engine, &wide, 1, -1, &tr.f.error));
 	STATE(&tr.f, wide, NVS_RESIDENT, false, 0);
 	step_end(&tr);
 	fixture_close(&tr.f);
@@ -675,9 +676,9 @@ static void a_read_ahead_that_fails_under_a_use_is_reported(void **state)
 	sim_hold(tr.f.sim, SIM_READS);
 	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
 	step_begin(&tr);
-	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error));
+	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error));
 	sim_go(tr.f.sim, SIM_READS);
-	expect_error(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error), -EIO, "t0");
+	expect_error(&tr.f, sole_wait(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error), -EIO, "t0");
 	use(&tr, 0);
 	step_end(&tr);
 	fixture_close(&tr.f);
@@ -713,11 +714,11 @@ static void moving_past_the_pool_waits_for_what_was_fetched(void **state)
 	fill(memory, PART, 77);
 	OK(&tr.f, nvs_tensor_swap_out_from(tr.f.engine, tr.t, &data, 1, &tr.f.error));
 	pthread_join(thread, NULL);
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
+	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
 	settle(&tr);
 	memset(memory, 0, PART);
 	OK(&tr.f, nvs_tensor_swap_in_to(tr.f.engine, tr.t, &back, 1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
+	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
 	assert_true(filled(memory, PART, 77));
 	for (size_t i = 0; i < 6; i++)
 		use(&tr, i);
@@ -781,7 +782,7 @@ static void meddle(struct training *tr, uint64_t *random)
 	default:
 		if (below(random, 4))
 			break;
-		OK(&tr->f, nvs_tensor_wait(tr->f.engine, &tr->t[i], 1, -1, &tr->f.error));
+		OK(&tr->f, sole_wait(tr->f.engine, &tr->t[i], 1, -1, &tr->f.error));
 		OK(&tr->f, nvs_tensor_forget(tr->f.engine, &tr->t[i], 1, &tr->f.error));
 		snprintf(name, sizeof(name), "t%zu", i);
 		tr->t[i] = tensor_add(&tr->f, name, PART);
@@ -853,12 +854,12 @@ static void *use_own(void *arg)
 		size_t i = user->from + k % (user->to - user->from);
 		struct nvs_tensor **t = &tr->t[i];
 
-		MUST(!nvs_tensor_swap_in(tr->f.engine, t, 1, -1, NULL));
-		MUST(!nvs_tensor_wait(tr->f.engine, t, 1, -1, NULL));
+		MUST(!sole_swap_in(tr->f.engine, t, 1, -1, NULL));
+		MUST(!sole_wait(tr->f.engine, t, 1, -1, NULL));
 		MUST(filled(nvs_tensor_data(*t), PART, tr->seeds[i]));
 		tr->seeds[i] += k % 3;
 		fill(nvs_tensor_data(*t), PART, tr->seeds[i]);
-		MUST(!nvs_tensor_release(tr->f.engine, t, 1, NVS_DIRTY, NULL));
+		MUST(!sole_release(tr->f.engine, t, 1, NVS_DIRTY, NULL));
 	}
 	return NULL;
 }
@@ -930,19 +931,19 @@ static void waits_are_stalls_and_looks_are_not(void **state)
 	step_end(&tr);
 	sim_hold(tr.f.sim, SIM_READS);
 	step_begin(&tr);
-	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	assert_int_equal(nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, 3, NULL), -ETIMEDOUT);
-	assert_int_equal(nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 1, 3, NULL), -ETIMEDOUT);
+	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	assert_int_equal(sole_wait(tr.f.engine, &tr.t[1], 2, 0, NULL), -EAGAIN);
+	assert_int_equal(sole_swap_in(tr.f.engine, &tr.t[3], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(sole_wait(tr.f.engine, &tr.t[1], 2, 3, NULL), -ETIMEDOUT);
+	assert_int_equal(sole_swap_in(tr.f.engine, &tr.t[3], 1, 3, NULL), -ETIMEDOUT);
 	io = step_end(&tr);
 	assert_int_equal(io.misses, 2);
 	assert_int_equal(io.stalls, 2);
 	assert_true(io.stall_ns >= 6000000 && io.stall_ns <= io.wall_ns);
 	assert_true(io.io_ns >= 6000000);
 	sim_go(tr.f.sim, SIM_READS);
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, sole_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	OK(&tr.f, sole_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
 	fixture_close(&tr.f);
 }
 
@@ -965,12 +966,12 @@ static void transfers_and_waits_are_on_the_timeline(void **state)
 	assert_int_equal(nvs_trace_open(&trace, 1000, NULL), 0);
 	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY, .trace = trace);
 	sim_hold(tr.f.sim, SIM_READS);
-	OK(&tr.f, nvs_tensor_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	assert_int_equal(nvs_tensor_wait(tr.f.engine, &tr.t[2], 1, 1, NULL), -ETIMEDOUT);
-	assert_int_equal(nvs_tensor_swap_in(tr.f.engine, &tr.t[3], 1, 1, NULL), -ETIMEDOUT);
+	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	assert_int_equal(sole_wait(tr.f.engine, &tr.t[2], 1, 1, NULL), -ETIMEDOUT);
+	assert_int_equal(sole_swap_in(tr.f.engine, &tr.t[3], 1, 1, NULL), -ETIMEDOUT);
 	sim_go(tr.f.sim, SIM_READS);
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
+	OK(&tr.f, sole_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
+	OK(&tr.f, sole_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
 	snprintf(path, sizeof(path), "%s/trace.json", tr.f.paths[0]);
 	assert_int_equal(nvs_trace_write(trace, path, NULL, NULL), 0);
 	file = fopen(path, "r");

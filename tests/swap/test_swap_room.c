@@ -3,6 +3,7 @@
  * Room in the pool: which tensors are evicted or written back to make it, which calls wait for it
  * and how long, max_in_cpu, prefetching, and tensors that lie side by side moved in few I/Os.
  */
+#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -101,8 +102,8 @@ static void joins_free_pieces_by_evicting_the_tensor_between(void **state)
 
 	(void)state;
 	large = open_in_pieces(&f, t);
-	OK(&f, nvs_tensor_pin(f.engine, &large, 1, 60000, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &large, 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_pin(f.engine, &large, 1, 60000, &f.error));
+	OK(&f, sole_release(f.engine, &large, 1, NVS_CLEAN, &f.error));
 	tensor_check(&f, t[1], 7);
 	fixture_close(&f);
 }
@@ -116,11 +117,11 @@ static void a_batch_is_not_in_its_own_way(void **state)
 	(void)state;
 	batch[1] = open_in_pieces(&f, t);
 	batch[0] = t[1];
-	OK(&f, nvs_tensor_swap_in(f.engine, batch, 2, 60000, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, batch, 2, -1, &f.error));
+	OK(&f, sole_swap_in(f.engine, batch, 2, 60000, &f.error));
+	OK(&f, sole_wait(f.engine, batch, 2, -1, &f.error));
 	assert_true(filled(nvs_tensor_data(batch[0]), PART, 7));
 	assert_true(filled(nvs_tensor_data(batch[1]), 3 * PART, 9));
-	OK(&f, nvs_tensor_release(f.engine, batch, 2, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, batch, 2, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
@@ -134,22 +135,21 @@ static void a_full_pool_of_pinned_tensors_is_an_error(void **state)
 
 	(void)state;
 	open_parts(&f, false, t, 6);
-	OK(&f, nvs_tensor_pin(f.engine, t, 3, 0, &f.error));
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "no room");
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "2 tensors");
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT, "no room");
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT,
-		     "no room");
+	OK(&f, sole_pin(f.engine, t, 3, 0, &f.error));
+	expect_error(&f, sole_pin(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "no room");
+	expect_error(&f, sole_swap_in(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "2 tensors");
+	expect_error(&f, sole_pin(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT, "no room");
+	expect_error(&f, sole_swap_in(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT, "no room");
 	/* All or nothing: the tensor that would have fit was not read. */
 	STATE(&f, t[3], NVS_ON_DRIVE, false, 0);
 	stats = stats_of(&f);
 	assert_int_equal(stats.pool.used, 3 * PART);
 	assert_int_equal(stats.pool.largest_free, PART);
 	assert_int_equal(stats.pool.waits, 4);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[3], 1, 0, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t[3], 1, 0, &f.error));
 	assert_int_equal(stats_of(&f).pool.used_max, 4 * PART);
-	OK(&f, nvs_tensor_wait(f.engine, &t[3], 1, -1, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, t, 4, NVS_CLEAN, &f.error));
+	OK(&f, sole_wait(f.engine, &t[3], 1, -1, &f.error));
+	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
@@ -166,7 +166,7 @@ static void *release_when_waited_for(void *arg)
 
 	while (!stats_of(r->fixture).pool.waits)
 		sched_yield();
-	MUST(!nvs_tensor_release(r->fixture->engine, r->tensors, r->n, NVS_DIRTY, NULL));
+	MUST(!sole_release(r->fixture->engine, r->tensors, r->n, NVS_DIRTY, NULL));
 	return NULL;
 }
 
@@ -180,16 +180,16 @@ static void waits_until_another_thread_releases(void **state)
 	(void)state;
 	for (int finite = 0; finite < 2; finite++) {
 		open_parts(&f, false, t, 6);
-		OK(&f, nvs_tensor_pin(f.engine, t, 4, 0, &f.error));
+		OK(&f, sole_pin(f.engine, t, 4, 0, &f.error));
 		for (uint64_t i = 0; i < 4; i++)
 			fill(nvs_tensor_data(t[i]), PART, 50 + i);
 		assert_int_equal(pthread_create(&thread, NULL, release_when_waited_for, &releaser),
 				 0);
-		OK(&f, nvs_tensor_swap_in(f.engine, &t[4], 2, finite ? 60000 : -1, &f.error));
+		OK(&f, sole_swap_in(f.engine, &t[4], 2, finite ? 60000 : -1, &f.error));
 		pthread_join(thread, NULL);
-		OK(&f, nvs_tensor_wait(f.engine, &t[4], 2, -1, &f.error));
+		OK(&f, sole_wait(f.engine, &t[4], 2, -1, &f.error));
 		assert_true(filled(nvs_tensor_data(t[4]), PART, 4));
-		OK(&f, nvs_tensor_release(f.engine, &t[4], 2, NVS_CLEAN, &f.error));
+		OK(&f, sole_release(f.engine, &t[4], 2, NVS_CLEAN, &f.error));
 		check_parts(&f, t, 4, 50);
 		fixture_close(&f);
 	}
@@ -202,14 +202,14 @@ static void refuses_a_batch_that_could_never_fit(void **state)
 
 	(void)state;
 	open_parts(&f, false, t, 5);
-	expect_error(&f, nvs_tensor_pin(f.engine, t, 5, -1, &f.error), -ENOBUFS, "320 KiB");
-	expect_error(&f, nvs_tensor_swap_in(f.engine, t, 5, -1, &f.error), -ENOBUFS,
+	expect_error(&f, sole_pin(f.engine, t, 5, -1, &f.error), -ENOBUFS, "320 KiB");
+	expect_error(&f, sole_swap_in(f.engine, t, 5, -1, &f.error), -ENOBUFS,
 		     "256 KiB (offload_param: buffer_count 1 x buffer_size");
 	for (int i = 0; i < 5; i++)
 		STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 4, -1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, 4, -1, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, t, 4, NVS_CLEAN, &f.error));
+	OK(&f, sole_swap_in(f.engine, t, 4, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 4, -1, &f.error));
+	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
@@ -226,13 +226,13 @@ static void uses_all_of_the_pool_before_a_lease_waits(void **state)
 	for (size_t k = 0; k < 200; k++)
 		nbytes[k] = 20000 + below(&seed, 60000);
 	tensors_add(&f, "t", nbytes, 200, t);
-	while (!nvs_tensor_pin(f.engine, &t[i], 1, 0, &f.error))
+	while (!sole_pin(f.engine, &t[i], 1, 0, &f.error))
 		i++;
 	pool = stats_of(&f).pool;
 	assert_int_equal(pool.waits, 1);
 	assert_int_equal(pool.used_at_first_wait, pool.used);
 	assert_true(pool.used * 100 >= pool.bytes * 95);
-	OK(&f, nvs_tensor_release(f.engine, t, i, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, t, i, NVS_CLEAN, &f.error));
 	assert_int_equal(stats_of(&f).pool.used, 0);
 	fixture_close(&f);
 }
@@ -269,7 +269,7 @@ static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 			tensor_write(&f, t[i], i);
 		else
 			tensor_check(&f, t[i], i);
-		OK(&f, nvs_tensor_wait(f.engine, t, 20, -1, &f.error));
+		OK(&f, sole_wait(f.engine, t, 20, -1, &f.error));
 		idle = elements_unpinned(&f, t, 20);
 		most = idle > most ? idle : most;
 		assert_true(idle <= bound);
@@ -308,9 +308,9 @@ static void prefetches_what_finds_room(void **state)
 
 	(void)state;
 	open_parts(&f, true, t, 8);
-	OK(&f, nvs_tensor_pin(f.engine, &t[7], 1, 0, &f.error));
+	OK(&f, sole_pin(f.engine, &t[7], 1, 0, &f.error));
 	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 7, &f.error), 3);
-	OK(&f, nvs_tensor_wait(f.engine, t, 7, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 7, -1, &f.error));
 	for (int i = 0; i < 3; i++)
 		STATE(&f, t[i], NVS_RESIDENT, false, 0);
 	for (int i = 3; i < 7; i++)
@@ -323,9 +323,9 @@ static void prefetches_what_finds_room(void **state)
 	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
 	/* Clean and unpinned, they can be evicted. */
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[3], 3, &f.error), 3);
-	OK(&f, nvs_tensor_wait(f.engine, t, 8, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
 	assert_int_equal(nvs_tensor_prefetch(f.engine, NULL, 0, &f.error), 0);
-	OK(&f, nvs_tensor_release(f.engine, &t[7], 1, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t[7], 1, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 
@@ -342,9 +342,9 @@ static void prefetches_evict_nothing_dirty_or_pinned(void **state)
 	sim_forget_counts(f.sim);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[4], 4, &f.error), 0);
 	assert_int_equal(sim_ios(f.sim, NVS_READ) + sim_ios(f.sim, NVS_WRITE), 0);
-	OK(&f, nvs_tensor_release(f.engine, &t[2], 2, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, &t[2], 2, NVS_CLEAN, &f.error));
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[4], 4, &f.error), 2);
-	OK(&f, nvs_tensor_wait(f.engine, t, 8, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
 	STATE(&f, t[0], NVS_RESIDENT, true, 0);
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
 	tensor_check(&f, t[0], 20);
@@ -360,19 +360,19 @@ static void prefetched_tensors_are_evicted_last(void **state)
 	(void)state;
 	open_parts(&f, false, t, 8);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 2, &f.error), 2);
-	OK(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
 	tensor_check(&f, t[4], 4);
 	tensor_check(&f, t[5], 5);
 	/* A tensor that was used is evicted first, though it was used after they were read. */
 	tensor_check(&f, t[6], 6);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[7], 1, &f.error), 1);
-	OK(&f, nvs_tensor_wait(f.engine, &t[7], 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t[7], 1, -1, &f.error));
 	STATE(&f, t[0], NVS_RESIDENT, false, 0);
 	STATE(&f, t[1], NVS_RESIDENT, false, 0);
 	/* A further prefetch does not evict what an earlier one read. */
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[2], 2, &f.error), 1);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[4], 3, &f.error), 0);
-	OK(&f, nvs_tensor_wait(f.engine, t, 8, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
 	fixture_close(&f);
 }
 
@@ -384,9 +384,9 @@ static void pins_evict_prefetched_tensors(void **state)
 	(void)state;
 	open_parts(&f, false, t, 8);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 8, &f.error), 4);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[4], 4, 60000, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, 8, -1, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &t[4], 4, NVS_CLEAN, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t[4], 4, 60000, &f.error));
+	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
+	OK(&f, sole_release(f.engine, &t[4], 4, NVS_CLEAN, &f.error));
 	check_parts(&f, t, 8, 0);
 	fixture_close(&f);
 }
@@ -404,7 +404,7 @@ static void a_prefetch_keeps_a_tensor_that_is_being_swapped_out(void **state)
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
 	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 0);
 	tensor_check(&f, t, 1);
 	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
@@ -424,7 +424,7 @@ static void swapping_out_cancels_a_prefetch(void **state)
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(&f).pool.used, 0);
 	fixture_close(&f);
@@ -446,14 +446,14 @@ static void neighbours_move_in_few_long_ios(void **state)
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = 4096;
 	tensors_add(&f, "t", nbytes, N, t);
-	OK(&f, nvs_tensor_pin(f.engine, t, N, 0, &f.error));
+	OK(&f, sole_pin(f.engine, t, N, 0, &f.error));
 	for (uint64_t i = 0; i < N; i++)
 		fill(nvs_tensor_data(t[i]), 4096, i);
-	OK(&f, nvs_tensor_release(f.engine, t, N, NVS_DIRTY, &f.error));
+	OK(&f, sole_release(f.engine, t, N, NVS_DIRTY, &f.error));
 	memcpy(mixed, t, sizeof(t));
 	shuffle(mixed, N, &seed);
 	OK(&f, nvs_tensor_swap_out(f.engine, mixed, N, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, N, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, N, -1, &f.error));
 	stats = stats_of(&f);
 	assert_int_equal(stats.transfers, 1);
 	assert_int_equal(stats.aio.io[NVS_WRITE].bytes, 4 * MIB);
@@ -468,7 +468,7 @@ static void neighbours_move_in_few_long_ios(void **state)
 	assert_int_equal(stats.swapped_in, 4 * MIB);
 	for (uint64_t i = 0; i < N; i++)
 		assert_true(filled(nvs_tensor_data(t[i]), 4096, i));
-	OK(&f, nvs_tensor_release(f.engine, t, N, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, t, N, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
 

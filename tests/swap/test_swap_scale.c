@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 
 #include "base/clock.h"
+#include "support/sole_owner.h"
 
 /* ---- Allocations ---- */
 
@@ -64,31 +65,31 @@ static int swap_around(struct fixture *f, struct nvs_tensor **t, char *memory, u
 
 		if (turn % 8 == 0)
 			shuffle(t, N, seed);
-		rc = nvs_tensor_swap_in(f->engine, t, n, -1, &f->error);
+		rc = sole_swap_in(f->engine, t, n, -1, &f->error);
 		if (!rc)
-			rc = nvs_tensor_wait(f->engine, t, n, -1, &f->error);
+			rc = sole_wait(f->engine, t, n, -1, &f->error);
 		if (!rc)
-			rc = nvs_tensor_release(f->engine, t, n, turn % 3 ? NVS_DIRTY : NVS_CLEAN,
-						&f->error);
+			rc = sole_release(f->engine, t, n, turn % 3 ? NVS_DIRTY : NVS_CLEAN,
+					  &f->error);
 		if (!rc && turn % 2)
 			rc = nvs_tensor_swap_out(f->engine, t, n, &f->error);
 		if (!rc && nvs_tensor_prefetch(f->engine, t + n, n, &f->error) < 0)
 			rc = f->error.code;
 		if (!rc)
-			rc = nvs_tensor_wait(f->engine, t, N, -1, &f->error);
+			rc = sole_wait(f->engine, t, N, -1, &f->error);
 		if (!rc)
 			rc = nvs_tensor_swap_in_to(f->engine, t, data, 16, &f->error);
 		if (!rc)
-			rc = nvs_tensor_wait(f->engine, t, 16, -1, &f->error);
+			rc = sole_wait(f->engine, t, 16, -1, &f->error);
 		if (!rc)
 			rc = nvs_tensor_swap_out_from(f->engine, t, (const void *const *)data, 16,
 						      &f->error);
 		if (!rc)
-			rc = nvs_tensor_wait(f->engine, t, 16, -1, &f->error);
+			rc = sole_wait(f->engine, t, 16, -1, &f->error);
 		if (!rc && turn % 10 == 0) {
-			rc = nvs_tensor_pin(f->engine, t, n, -1, &f->error);
+			rc = sole_pin(f->engine, t, n, -1, &f->error);
 			if (!rc)
-				rc = nvs_tensor_release(f->engine, t, n, NVS_CLEAN, &f->error);
+				rc = sole_release(f->engine, t, n, NVS_CLEAN, &f->error);
 		}
 		nvs_engine_get_stats(f->engine, &stats);
 	}

@@ -46,12 +46,13 @@ static void read_shared(struct worker *w)
 	struct shared *s = w->shared;
 	struct nvs_error error = {.size = sizeof(error)};
 	size_t i = below(&w->random, SHARED);
+	uint64_t pin;
 
 	pthread_rwlock_rdlock(&s->locks[i]);
-	must_be_ok(s, nvs_tensor_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
-	must_be_ok(s, nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	must_be_ok(s, nvs_tensor_swap_in(s->f.engine, &s->tensors[i], 1, -1, &pin, &error), &error);
+	must_be_ok(s, nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, pin, -1, &error), &error);
 	MUST(filled(nvs_tensor_data(s->tensors[i]), s->nbytes[i], s->seeds[i]));
-	must_be_ok(s, nvs_tensor_release(s->f.engine, &s->tensors[i], 1, NVS_CLEAN, &error),
+	must_be_ok(s, nvs_tensor_release(s->f.engine, &s->tensors[i], 1, pin, NVS_CLEAN, &error),
 		   &error);
 	pthread_rwlock_unlock(&s->locks[i]);
 	w->moved += s->nbytes[i];
@@ -62,18 +63,21 @@ static void change_shared(struct worker *w)
 	struct shared *s = w->shared;
 	struct nvs_error error = {.size = sizeof(error)};
 	size_t i = below(&w->random, SHARED);
+	uint64_t pin;
 
 	pthread_rwlock_wrlock(&s->locks[i]);
 	if (below(&w->random, 2)) {
-		must_be_ok(s, nvs_tensor_pin(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
-	} else {
-		must_be_ok(s, nvs_tensor_swap_in(s->f.engine, &s->tensors[i], 1, -1, &error),
+		must_be_ok(s, nvs_tensor_pin(s->f.engine, &s->tensors[i], 1, -1, &pin, &error),
 			   &error);
-		must_be_ok(s, nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, -1, &error), &error);
+	} else {
+		must_be_ok(s, nvs_tensor_swap_in(s->f.engine, &s->tensors[i], 1, -1, &pin, &error),
+			   &error);
+		must_be_ok(s, nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, pin, -1, &error),
+			   &error);
 	}
 	s->seeds[i] = next_random(&w->random);
 	fill(nvs_tensor_data(s->tensors[i]), s->nbytes[i], s->seeds[i]);
-	must_be_ok(s, nvs_tensor_release(s->f.engine, &s->tensors[i], 1, NVS_DIRTY, &error),
+	must_be_ok(s, nvs_tensor_release(s->f.engine, &s->tensors[i], 1, pin, NVS_DIRTY, &error),
 		   &error);
 	pthread_rwlock_unlock(&s->locks[i]);
 }
@@ -97,8 +101,8 @@ static void meddle(struct worker *w)
 		MUST(rc == 0 || rc == -EBUSY);
 		break;
 	case 2:
-		rc = nvs_tensor_wait(s->f.engine, &s->tensors[at], n, (int)below(&w->random, 3) - 1,
-				     NULL);
+		rc = nvs_tensor_wait(s->f.engine, &s->tensors[at], n, 0,
+				     (int)below(&w->random, 3) - 1, NULL);
 		MUST(rc == 0 || rc == -EAGAIN || rc == -ETIMEDOUT);
 		break;
 	case 3:
@@ -128,7 +132,7 @@ static void move_shared_past_the_pool(struct worker *w)
 	pthread_rwlock_wrlock(&s->locks[i]);
 	rc = nvs_tensor_swap_in_to(s->f.engine, &s->tensors[i], &data, 1, NULL);
 	MUST(rc == 0 || rc == -EBUSY);
-	MUST(!nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, -1, NULL));
+	MUST(!nvs_tensor_wait(s->f.engine, &s->tensors[i], 1, 0, -1, NULL));
 	if (!rc)
 		MUST(filled(data, s->nbytes[i], s->seeds[i]));
 	pthread_rwlock_unlock(&s->locks[i]);
@@ -141,11 +145,12 @@ static void work_on_own(struct worker *w)
 	size_t at = below(&w->random, OWN), n = 1 + below(&w->random, OWN - at);
 	struct nvs_error error = {.size = sizeof(error)};
 	enum nvs_how how = below(&w->random, 2) ? NVS_DIRTY : NVS_CLEAN;
+	uint64_t pin;
 
 	if (n > 3)
 		n = 3;
-	must_be_ok(w->shared, nvs_tensor_swap_in(engine, &w->own[at], n, -1, &error), &error);
-	must_be_ok(w->shared, nvs_tensor_wait(engine, &w->own[at], n, -1, &error), &error);
+	must_be_ok(w->shared, nvs_tensor_swap_in(engine, &w->own[at], n, -1, &pin, &error), &error);
+	must_be_ok(w->shared, nvs_tensor_wait(engine, &w->own[at], n, pin, -1, &error), &error);
 	for (size_t i = at; i < at + n; i++) {
 		MUST(filled(nvs_tensor_data(w->own[i]), w->nbytes[i], w->seeds[i]));
 		if (how == NVS_CLEAN)
@@ -153,7 +158,7 @@ static void work_on_own(struct worker *w)
 		w->seeds[i] = next_random(&w->random);
 		fill(nvs_tensor_data(w->own[i]), w->nbytes[i], w->seeds[i]);
 	}
-	must_be_ok(w->shared, nvs_tensor_release(engine, &w->own[at], n, how, &error), &error);
+	must_be_ok(w->shared, nvs_tensor_release(engine, &w->own[at], n, pin, how, &error), &error);
 	if (below(&w->random, 2))
 		must_be_ok(w->shared, nvs_tensor_swap_out(engine, &w->own[at], n, &error), &error);
 	else if (nvs_tensor_prefetch(engine, &w->own[at], n, &error) < 0)
@@ -174,10 +179,14 @@ static void register_own(struct worker *w)
 	}
 	must_be_ok(w->shared, nvs_tensor_register(engine, specs, OWN, w->own, &error), &error);
 	for (size_t i = 0; i < OWN; i++) {
+		uint64_t pin;
+
 		w->seeds[i] = next_random(&w->random);
-		must_be_ok(w->shared, nvs_tensor_pin(engine, &w->own[i], 1, -1, &error), &error);
+		must_be_ok(w->shared, nvs_tensor_pin(engine, &w->own[i], 1, -1, &pin, &error),
+			   &error);
 		fill(nvs_tensor_data(w->own[i]), w->nbytes[i], w->seeds[i]);
-		must_be_ok(w->shared, nvs_tensor_release(engine, &w->own[i], 1, NVS_DIRTY, &error),
+		must_be_ok(w->shared,
+			   nvs_tensor_release(engine, &w->own[i], 1, pin, NVS_DIRTY, &error),
 			   &error);
 	}
 }
@@ -190,7 +199,7 @@ static void forget_own(struct worker *w)
 	for (;;) {
 		int rc;
 
-		MUST(!nvs_tensor_wait(engine, w->own, OWN, -1, NULL));
+		MUST(!nvs_tensor_wait(engine, w->own, OWN, 0, -1, NULL));
 		rc = nvs_tensor_forget(engine, w->own, OWN, NULL);
 		if (!rc)
 			return;

@@ -57,7 +57,7 @@ static int some_time(struct member *m)
 
 static void wait_in_time(struct member *m, struct nvs_tensor **tensors, size_t n)
 {
-	while (run_out(m, nvs_tensor_wait(m->crowd->f.engine, tensors, n, some_time(m), NULL)))
+	while (run_out(m, nvs_tensor_wait(m->crowd->f.engine, tensors, n, 0, some_time(m), NULL)))
 		sched_yield();
 }
 
@@ -73,9 +73,10 @@ static void use_two(struct member *m, size_t i)
 	struct nvs_engine *engine = m->crowd->f.engine;
 	bool anew = below(&m->random, 3) == 0;
 	enum nvs_how how = anew || below(&m->random, 2) ? NVS_DIRTY : NVS_CLEAN;
+	uint64_t pin;
 
-	while (run_out(m, anew ? nvs_tensor_pin(engine, &m->t[i], 2, some_time(m), NULL)
-			       : nvs_tensor_swap_in(engine, &m->t[i], 2, some_time(m), NULL)))
+	while (run_out(m, anew ? nvs_tensor_pin(engine, &m->t[i], 2, some_time(m), &pin, NULL)
+			       : nvs_tensor_swap_in(engine, &m->t[i], 2, some_time(m), &pin, NULL)))
 		sched_yield();
 	if (!anew)
 		wait_in_time(m, &m->t[i], 2);
@@ -86,7 +87,7 @@ static void use_two(struct member *m, size_t i)
 	}
 	/* What another's call for room has in flight it has to have back first. */
 	wait_in_time(m, &m->t[i], 2);
-	MUST(!nvs_tensor_release(engine, &m->t[i], 2, how, NULL));
+	MUST(!nvs_tensor_release(engine, &m->t[i], 2, pin, how, NULL));
 	if (below(&m->random, 2))
 		MUST(!nvs_tensor_swap_out(engine, &m->t[i], 2, NULL));
 }
@@ -122,15 +123,16 @@ static void register_and_forget(struct member *m)
 	char name[32];
 	struct nvs_tensor_spec spec = {name, NVS_U8, 1 + below(&m->random, LENGTH_MAX)};
 	struct nvs_tensor *tensor;
+	uint64_t pin;
 	int rc;
 
 	snprintf(name, sizeof(name), "passing.%u", m->number);
 	MUST(!nvs_tensor_register(engine, &spec, 1, &tensor, NULL));
 	MUST(nvs_tensor_find(engine, name) == tensor);
-	while (run_out(m, nvs_tensor_pin(engine, &tensor, 1, some_time(m), NULL)))
+	while (run_out(m, nvs_tensor_pin(engine, &tensor, 1, some_time(m), &pin, NULL)))
 		sched_yield();
 	fill(nvs_tensor_data(tensor), spec.numel, m->random);
-	MUST(!nvs_tensor_release(engine, &tensor, 1, NVS_DIRTY, NULL));
+	MUST(!nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, NULL));
 	do {
 		wait_in_time(m, &tensor, 1);
 		rc = nvs_tensor_forget(engine, &tensor, 1, NULL);
@@ -243,10 +245,12 @@ static void register_all(struct fixture *f, struct nvs_tensor **t)
 /* Begins to write all of them, and waits for none. */
 static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
-	MUST(!nvs_tensor_pin(f->engine, t, N, -1, NULL));
+	uint64_t pin;
+
+	MUST(!nvs_tensor_pin(f->engine, t, N, -1, &pin, NULL));
 	for (uint64_t i = 0; i < N; i++)
 		fill(nvs_tensor_data(t[i]), PART, seed + i);
-	MUST(!nvs_tensor_release(f->engine, t, N, NVS_DIRTY, NULL));
+	MUST(!nvs_tensor_release(f->engine, t, N, pin, NVS_DIRTY, NULL));
 	MUST(!nvs_tensor_swap_out(f->engine, t, N, NULL));
 }
 
@@ -321,6 +325,7 @@ static void fork_in_mid_flight(struct fixture *f)
 {
 	int status, ready[2], done[2];
 	struct nvs_tensor *t[N];
+	uint64_t pin;
 	char byte;
 	pid_t child;
 
@@ -334,10 +339,10 @@ static void fork_in_mid_flight(struct fixture *f)
 	}
 	close(ready[1]);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
-	OK(f, nvs_tensor_wait(f->engine, t, N, -1, &f->error));
-	OK(f, nvs_tensor_swap_in(f->engine, t, N, -1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, t, N, -1, &f->error));
-	OK(f, nvs_tensor_release(f->engine, t, N, NVS_CLEAN, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, N, 0, -1, &f->error));
+	OK(f, nvs_tensor_swap_in(f->engine, t, N, -1, &pin, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, N, pin, -1, &f->error));
+	OK(f, nvs_tensor_release(f->engine, t, N, pin, NVS_CLEAN, &f->error));
 	check_all(f, t, 1);
 	begin_to_write(f, t, 2);
 	/* The child has the descriptors, and yet the store is free when it is closed. */

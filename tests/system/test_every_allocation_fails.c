@@ -10,6 +10,7 @@
 
 #include "aio/aio.h"
 #include "support/nth_fixture.h"
+#include "support/sole_owner.h"
 #include "support/support.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
@@ -501,15 +502,15 @@ static void everything_hot(struct world *w)
 	for (unsigned i = 0; i < TENSORS; i++)
 		from[i] = to[i] = memory[i];
 	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	OK(&w->f, nvs_tensor_swap_in_to(w->f.engine, w->t, to, TENSORS, &w->f.error));
-	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	OK(&w->f, nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error));
-	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	assert_true(nvs_tensor_prefetch(w->f.engine, w->t, TENSORS, &w->f.error) > 0);
 	world_step(w);
 	world_step(w);
-	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }
 
 static void no_allocation_when_hot(struct world *w, const char *engine)

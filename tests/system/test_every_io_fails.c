@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "support/nth_fixture.h"
+#include "support/sole_owner.h"
 
 #define PLAIN_CALLS                                                                                \
 	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_MMAP)
@@ -22,12 +23,12 @@ static void prefetches(struct world *w)
 
 	/* Clean, so that what was read before makes way for it. */
 	world_told(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	n = nvs_tensor_prefetch(w->f.engine, w->t, TENSORS / 2, &w->f.error);
 	if (n < 0)
 		world_told(w, (int)n);
-	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
-	if (!world_told(w, nvs_tensor_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
+	world_told(w, sole_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
+	if (!world_told(w, sole_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
 		world_look_at(w, 0, TENSORS / 2);
 }
 
@@ -54,7 +55,7 @@ static void swaps_to_and_from_own_memory(struct world *w)
 	}
 	if (world_told(w, nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error)))
 		return;
-	world_told(w, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	for (unsigned i = 0; i < TENSORS; i++) {
 		struct nvs_tensor_info info = info_of(&w->f, w->t[i]);
 
@@ -68,7 +69,7 @@ static void swaps_to_and_from_own_memory(struct world *w)
 		memset(to[i], 0, PART);
 		if (!world_told(w, nvs_tensor_swap_in_to(w->f.engine, &w->t[i], &to[i], 1,
 							 &w->f.error)) &&
-		    !world_told(w, nvs_tensor_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		    !world_told(w, sole_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			assert_true(filled(to[i], info_of(&w->f, w->t[i]).nbytes, w->seed[i]));
 	}
 }
@@ -386,7 +387,7 @@ static void begin_anew(struct world *w, struct commits *commits)
 	for (unsigned i = 0; i < TENSORS; i += 2)
 		assert_true(world_change(w, i));
 	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, 4, &w->f.error));
-	OK(&w->f, nvs_tensor_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	memcpy(commits->after, w->seed, sizeof(w->seed));
 }
 
@@ -404,12 +405,12 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 	OK(&w->f, world_try_open(w));
 	world_add_tensors(w);
 	for (unsigned i = 0; i < TENSORS; i++) {
-		OK(&w->f, nvs_tensor_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error));
-		OK(&w->f, nvs_tensor_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error));
+		OK(&w->f, sole_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error));
+		OK(&w->f, sole_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error));
 		if (!i)
 			after = holds(w, 0, commits->after[0]);
 		assert_true(holds(w, i, after ? commits->after[i] : commits->before[i]));
-		OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
+		OK(&w->f, sole_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
 	}
 	assert_true(!must || after);
 	for (unsigned i = 0; i < TENSORS; i++)

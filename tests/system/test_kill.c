@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "support/sole_owner.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
 /* Long enough for some commits, and not for many. */
@@ -188,21 +189,21 @@ static uint64_t found_number(struct round *r)
 	if (info_of(&r->f, r->number).state == NVS_EMPTY)
 		return 0;
 	MUST(!nvs_tensor_swap_in_to(r->f.engine, &r->number, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(r->f.engine, &r->number, 1, -1, NULL));
+	MUST(!sole_wait(r->f.engine, &r->number, 1, -1, NULL));
 	return number;
 }
 
 static void write_from(struct round *r, struct nvs_tensor *tensor, const void *data)
 {
 	MUST(!nvs_tensor_swap_out_from(r->f.engine, &tensor, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(r->f.engine, &tensor, 1, -1, NULL));
+	MUST(!sole_wait(r->f.engine, &tensor, 1, -1, NULL));
 }
 
 static void write_in_pool(struct round *r, uint64_t i, uint64_t contents)
 {
-	MUST(!nvs_tensor_pin(r->f.engine, &r->t[i], 1, -1, NULL));
+	MUST(!sole_pin(r->f.engine, &r->t[i], 1, -1, NULL));
 	fill(nvs_tensor_data(r->t[i]), lengths[i], contents);
-	MUST(!nvs_tensor_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
+	MUST(!sole_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
 }
 
 /* From the pool or not, at once or when the pool needs the room or the commit comes. */
@@ -212,7 +213,7 @@ static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_
 
 	if (way == 0) {
 		/* A write-back of the plan's or of an eviction may be in flight. */
-		MUST(!nvs_tensor_wait(r->f.engine, &r->t[i], 1, -1, NULL));
+		MUST(!sole_wait(r->f.engine, &r->t[i], 1, -1, NULL));
 		fill(memory, lengths[i], contents);
 		write_from(r, r->t[i], memory);
 		return;
@@ -226,7 +227,7 @@ static void make_commit(struct round *r, uint64_t number)
 {
 	for (uint64_t i = 0; i < N; i++) {
 		if (is_forgotten(number, i)) {
-			MUST(!nvs_tensor_wait(r->f.engine, &r->t[i], 1, -1, NULL));
+			MUST(!sole_wait(r->f.engine, &r->t[i], 1, -1, NULL));
 			MUST(!nvs_tensor_forget(r->f.engine, &r->t[i], 1, NULL));
 			register_one(r, i);
 		}
@@ -263,7 +264,7 @@ static void check_tensors(struct round *r, uint64_t number)
 			continue;
 		}
 		STATE(&r->f, r->t[i], NVS_EMPTY, false, 0);
-		expect_error(&r->f, nvs_tensor_swap_in(r->f.engine, &r->t[i], 1, 0, &r->f.error),
+		expect_error(&r->f, sole_swap_in(r->f.engine, &r->t[i], 1, 0, &r->f.error),
 			     -ENODATA, "has no contents");
 	}
 }

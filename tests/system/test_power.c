@@ -8,6 +8,7 @@
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "support/sim/sim_drive.h"
+#include "support/sole_owner.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 
@@ -147,18 +148,18 @@ static int write_one(struct run *run, size_t i)
 {
 	struct nvs_engine *engine = run->fixture.engine;
 	struct nvs_tensor **tensor = &run->tensors[i];
-	int rc = nvs_tensor_pin(engine, tensor, 1, -1, &run->fixture.error);
+	int rc = sole_pin(engine, tensor, 1, -1, &run->fixture.error);
 
 	if (rc)
 		return rc;
 	fill(nvs_tensor_data(*tensor), lengths[i], seed_of(i, ++run->last));
 	run->present.of[i] = run->last;
-	return nvs_tensor_release(engine, tensor, 1, NVS_DIRTY, &run->fixture.error);
+	return sole_release(engine, tensor, 1, NVS_DIRTY, &run->fixture.error);
 }
 
 static int wait_for(struct run *run, size_t i)
 {
-	return nvs_tensor_wait(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
+	return sole_wait(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
 }
 
 static int swap_out_one(struct run *run, size_t i)
@@ -202,8 +203,7 @@ static int forget_one(struct run *run, size_t i)
 
 static int swap_in_one(struct run *run, size_t i)
 {
-	int rc = nvs_tensor_swap_in(run->fixture.engine, &run->tensors[i], 1, -1,
-				    &run->fixture.error);
+	int rc = sole_swap_in(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
 
 	return rc ? rc : wait_for(run, i);
 }
@@ -218,8 +218,8 @@ static int read_one(struct run *run, size_t i)
 		return rc == -ENODATA ? 0 : rc;
 	assert_true(filled(nvs_tensor_data(run->tensors[i]), lengths[i],
 			   seed_of(i, run->present.of[i])));
-	return nvs_tensor_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN,
-				  &run->fixture.error);
+	return sole_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN,
+			    &run->fixture.error);
 }
 
 /* The next commit, also that of nvs_engine_close, has the present contents. */
@@ -331,8 +331,8 @@ static unsigned found_version(struct run *run, size_t i)
 			break;
 	assert_true(version &&
 		    filled(nvs_tensor_data(run->tensors[i]), lengths[i], seed_of(i, version)));
-	OK(&run->fixture, nvs_tensor_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN,
-					     &run->fixture.error));
+	OK(&run->fixture,
+	   sole_release(run->fixture.engine, &run->tensors[i], 1, NVS_CLEAN, &run->fixture.error));
 	return version;
 }
 

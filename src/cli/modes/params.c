@@ -41,7 +41,7 @@ static int wait_all(void *arg)
 {
 	struct pass *pass = arg;
 
-	return nvs_tensor_wait(pass->opened.engine, pass->opened.tensors, pass->model->n, -1,
+	return nvs_tensor_wait(pass->opened.engine, pass->opened.tensors, pass->model->n, 0, -1,
 			       &pass->result->error);
 }
 
@@ -72,16 +72,17 @@ static int visit(struct pass *pass, const struct layer *layer, struct step_done 
 	struct nvs_engine *engine = pass->opened.engine;
 	struct nvs_tensor **tensors = layer_tensors(pass, layer);
 	struct nvs_error *error = &pass->result->error;
-	int rc = nvs_tensor_swap_in(engine, tensors, layer->n, -1, error);
+	uint64_t pin;
+	int rc = nvs_tensor_swap_in(engine, tensors, layer->n, -1, &pin, error);
 
 	if (!rc)
-		rc = nvs_tensor_wait(engine, tensors, layer->n, -1, error);
+		rc = nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
 	if (!rc && pass->options->verify)
 		rc = compare_layer(pass, layer, done);
 	if (rc)
 		return rc;
 	compute(pass, layer);
-	return nvs_tensor_release(engine, tensors, layer->n, NVS_CLEAN, error);
+	return nvs_tensor_release(engine, tensors, layer->n, pin, NVS_CLEAN, error);
 }
 
 static int step(void *arg, struct step_done *done)
@@ -104,13 +105,14 @@ static int write_layer(struct pass *pass, const struct layer *layer)
 	struct nvs_engine *engine = pass->opened.engine;
 	struct nvs_tensor **tensors = layer_tensors(pass, layer);
 	struct nvs_error *error = &pass->result->error;
-	int rc = nvs_tensor_pin(engine, tensors, layer->n, -1, error);
+	uint64_t pin;
+	int rc = nvs_tensor_pin(engine, tensors, layer->n, -1, &pin, error);
 
 	for (size_t i = 0; i < layer->n && !rc; i++)
 		rc = pattern_fill(&pass->pattern, layer->first + i, 0, nvs_tensor_data(tensors[i]),
 				  error);
 	if (!rc)
-		rc = nvs_tensor_release(engine, tensors, layer->n, NVS_DIRTY, error);
+		rc = nvs_tensor_release(engine, tensors, layer->n, pin, NVS_DIRTY, error);
 	return rc ? rc : nvs_tensor_swap_out(engine, tensors, layer->n, error);
 }
 

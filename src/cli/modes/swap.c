@@ -29,6 +29,7 @@
 struct batch {
 	size_t first, n;
 	uint64_t nbytes, room;
+	uint64_t pin;	     /* 0: not pinned */
 	uint32_t generation; /* of its contents */
 	bool written;
 };
@@ -137,9 +138,10 @@ static int compare_batch(struct run *run, const struct batch *batch)
 static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 {
 	struct nvs_tensor **tensors = batch_tensors(run, batch);
-	int rc = nvs_tensor_release(run->opened.engine, tensors, batch->n, how,
+	int rc = nvs_tensor_release(run->opened.engine, tensors, batch->n, batch->pin, how,
 				    &run->result->error);
 
+	batch->pin = 0;
 	if (!rc)
 		rc = nvs_tensor_swap_out(run->opened.engine, tensors, batch->n,
 					 &run->result->error);
@@ -152,8 +154,8 @@ static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 
 static int wait_batch(struct run *run, const struct batch *batch)
 {
-	return nvs_tensor_wait(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
-			       &run->result->error);
+	return nvs_tensor_wait(run->opened.engine, batch_tensors(run, batch), batch->n, batch->pin,
+			       -1, &run->result->error);
 }
 
 static int write_batch(struct run *run, struct batch *batch, bool fill)
@@ -163,7 +165,7 @@ static int write_batch(struct run *run, struct batch *batch, bool fill)
 
 	if (!rc)
 		rc = nvs_tensor_pin(run->opened.engine, batch_tensors(run, batch), batch->n, -1,
-				    &run->result->error);
+				    &batch->pin, &run->result->error);
 	if (rc)
 		return rc;
 	note_pool_use(run);
@@ -193,13 +195,13 @@ static int write_pass(struct run *run, struct pass *pass)
 	return rc;
 }
 
-static int begin_read(struct run *run, const struct batch *batch, int timeout_ms)
+static int begin_read(struct run *run, struct batch *batch, int timeout_ms)
 {
 	int rc = wait_batch(run, batch);
 
 	if (!rc)
 		rc = nvs_tensor_swap_in(run->opened.engine, batch_tensors(run, batch), batch->n,
-					timeout_ms, &run->result->error);
+					timeout_ms, &batch->pin, &run->result->error);
 	if (rc)
 		return rc;
 	run->asked[NVS_READ] += batch->nbytes;
@@ -231,7 +233,7 @@ static int read_ahead(struct run *run, const struct pass *pass, struct batch *co
 		      size_t n, uint64_t limit, uint64_t done, uint64_t *issued, uint64_t *held)
 {
 	while (*issued < limit && *issued - done < n) {
-		const struct batch *batch = order[*issued % n];
+		struct batch *batch = order[*issued % n];
 		bool holds = *issued != done;
 		int rc;
 
@@ -292,10 +294,10 @@ static int prime(struct run *run)
 	int rc = 0;
 
 	while (n < run->nbatches && !rc) {
-		const struct batch *batch = &run->batches[n];
+		struct batch *batch = &run->batches[n];
 
 		rc = nvs_tensor_pin(run->opened.engine, batch_tensors(run, batch), batch->n,
-				    n ? 0 : -1, &run->result->error);
+				    n ? 0 : -1, &batch->pin, &run->result->error);
 		n += !rc;
 	}
 	if (rc == -EAGAIN) {
@@ -304,15 +306,19 @@ static int prime(struct run *run)
 	}
 	for (size_t i = 0; i < n && !rc && !stop_signal(); i++)
 		rc = fill_batch(run, &run->batches[i]);
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = nvs_tensor_release(run->opened.engine, batch_tensors(run, &run->batches[i]),
-					run->batches[i].n, NVS_CLEAN, &run->result->error);
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct batch *batch = &run->batches[i];
+
+		rc = nvs_tensor_release(run->opened.engine, batch_tensors(run, batch), batch->n,
+					batch->pin, NVS_CLEAN, &run->result->error);
+		batch->pin = 0;
+	}
 	return rc;
 }
 
 static int wait_all(struct run *run)
 {
-	return nvs_tensor_wait(run->opened.engine, run->opened.tensors, run->model->n, -1,
+	return nvs_tensor_wait(run->opened.engine, run->opened.tensors, run->model->n, 0, -1,
 			       &run->result->error);
 }
 

@@ -26,6 +26,8 @@
 struct contents {
 	uint32_t generation;			/* of the pattern; 0: none was written yet */
 	enum { LANDED, READING, LEASED } state; /* of the last use */
+	uint64_t *pins;				/* a stack: a trace does not name pins */
+	size_t npins, pins_max;
 };
 
 struct replay {
@@ -120,6 +122,66 @@ static int compare(struct replay *replay, size_t tensor)
 	return rc == -EBADMSG ? 0 : rc;
 }
 
+/* ---- Pins ---- */
+
+static struct contents *contents_of(const struct replay *replay, const struct call *call, size_t i)
+{
+	return &replay->contents[call->of[i].tensor];
+}
+
+/* The last pin of the call's i-th tensor, or 0. */
+static uint64_t last_pin(const struct replay *replay, const struct call *call, size_t i)
+{
+	const struct contents *contents = contents_of(replay, call, i);
+
+	return contents->npins ? contents->pins[contents->npins - 1] : 0;
+}
+
+/* How many of the call's tensors, from the i-th, have the same last pin. */
+static size_t pinned_together(const struct replay *replay, const struct call *call, size_t i)
+{
+	uint64_t pin = last_pin(replay, call, i);
+	size_t n = 1;
+
+	while (i + n < call->n && last_pin(replay, call, i + n) == pin)
+		n++;
+	return n;
+}
+
+/* Makes room for one more pin of each of the call's tensors. */
+static int reserve_pins(struct replay *replay, const struct call *call)
+{
+	for (size_t i = 0; i < call->n; i++) {
+		struct contents *contents = contents_of(replay, call, i);
+		size_t max = 2 * contents->pins_max + 1;
+		uint64_t *pins;
+
+		if (contents->npins < contents->pins_max)
+			continue;
+		pins = realloc(contents->pins, max * sizeof(*pins));
+		if (!pins)
+			return -ENOMEM;
+		contents->pins = pins;
+		contents->pins_max = max;
+	}
+	return 0;
+}
+
+static void push_pin(struct replay *replay, const struct call *call, uint64_t pin)
+{
+	for (size_t i = 0; i < call->n; i++) {
+		struct contents *contents = contents_of(replay, call, i);
+
+		contents->pins[contents->npins++] = pin;
+	}
+}
+
+static void free_pins(struct replay *replay)
+{
+	for (size_t i = 0; i < replay->model->n && replay->contents; i++)
+		free(replay->contents[i].pins);
+}
+
 /* ---- Calls ---- */
 
 /* Where a wait for room passes without any I/O, only a release later in the list could end it. */
@@ -129,16 +191,20 @@ static int begin_use(struct replay *replay, const struct call *call)
 	struct nvs_error *error = &replay->result->error;
 	struct nvs_engine_stats stats = {.busy_ns = UINT64_MAX};
 	bool lease = call->of->call == ACCESS_LEASE;
-	uint64_t from, busy_ns;
-	int rc;
+	uint64_t from, busy_ns, pin;
+	int rc = reserve_pins(replay, call);
 
+	if (rc)
+		return rc;
 	for (size_t i = 0; i < call->n; i++)
-		replay->contents[call->of[i].tensor].state = lease ? LEASED : READING;
+		contents_of(replay, call, i)->state = lease ? LEASED : READING;
 	do {
 		from = clock_ns();
 		busy_ns = stats.busy_ns;
 		rc = (lease ? nvs_tensor_pin : nvs_tensor_swap_in)(engine, call->tensors, call->n,
-								   ROOM_WAIT_MS, error);
+								   ROOM_WAIT_MS, &pin, error);
+		if (!rc)
+			push_pin(replay, call, pin);
 		if (rc != -ETIMEDOUT || clock_ns() - from < ROOM_WAIT_MS * UINT64_C(1000000))
 			return rc;
 		if (stop_signal())
@@ -154,11 +220,15 @@ static int begin_use(struct replay *replay, const struct call *call)
 
 static int wait_for(struct replay *replay, const struct call *call)
 {
-	int rc = nvs_tensor_wait(replay->opened.engine, call->tensors, call->n, -1,
-				 &replay->result->error);
+	int rc = 0;
 
+	for (size_t i = 0, n; i < call->n && !rc; i += n) {
+		n = pinned_together(replay, call, i);
+		rc = nvs_tensor_wait(replay->opened.engine, call->tensors + i, n,
+				     last_pin(replay, call, i), -1, &replay->result->error);
+	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
-		struct contents *contents = &replay->contents[call->of[i].tensor];
+		struct contents *contents = contents_of(replay, call, i);
 
 		if (contents->state != READING)
 			continue;
@@ -169,6 +239,20 @@ static int wait_for(struct replay *replay, const struct call *call)
 	return rc;
 }
 
+static int end_pins(struct replay *replay, const struct call *call, enum nvs_how how)
+{
+	int rc = 0;
+
+	for (size_t i = 0, n; i < call->n && !rc; i += n) {
+		n = pinned_together(replay, call, i);
+		rc = nvs_tensor_release(replay->opened.engine, call->tensors + i, n,
+					last_pin(replay, call, i), how, &replay->result->error);
+	}
+	for (size_t i = 0; i < call->n; i++)
+		contents_of(replay, call, i)->npins--;
+	return rc;
+}
+
 /* The program may not have waited for what had landed already, and here has not. */
 static int release(struct replay *replay, const struct call *call)
 {
@@ -176,19 +260,17 @@ static int release(struct replay *replay, const struct call *call)
 	int rc = 0;
 
 	for (size_t i = 0; i < call->n; i++)
-		reading |= replay->contents[call->of[i].tensor].state == READING;
+		reading |= contents_of(replay, call, i)->state == READING;
 	if (reading)
 		rc = wait_for(replay, call);
 	for (size_t i = 0; i < call->n && !rc; i++) {
-		struct contents *contents = &replay->contents[call->of[i].tensor];
+		struct contents *contents = contents_of(replay, call, i);
 
 		contents->state = LANDED;
 		if (dirty && (replay->options->verify || !contents->generation))
 			rc = fill(replay, call->of[i].tensor);
 	}
-	return rc ? rc
-		  : nvs_tensor_release(replay->opened.engine, call->tensors, call->n,
-				       dirty ? NVS_DIRTY : NVS_CLEAN, &replay->result->error);
+	return rc ? rc : end_pins(replay, call, dirty ? NVS_DIRTY : NVS_CLEAN);
 }
 
 static int make_call(struct replay *replay, const struct call *call)
@@ -262,8 +344,8 @@ static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint
 
 static int wait_all(struct replay *replay)
 {
-	return nvs_tensor_wait(replay->opened.engine, replay->opened.tensors, replay->model->n, -1,
-			       &replay->result->error);
+	return nvs_tensor_wait(replay->opened.engine, replay->opened.tensors, replay->model->n, 0,
+			       -1, &replay->result->error);
 }
 
 static int perform_loops(struct replay *replay)
@@ -299,12 +381,13 @@ static int write_tensor(struct replay *replay, size_t tensor)
 	struct nvs_engine *engine = replay->opened.engine;
 	struct nvs_tensor **one = &replay->opened.tensors[tensor];
 	struct nvs_error *error = &replay->result->error;
-	int rc = nvs_tensor_pin(engine, one, 1, -1, error);
+	uint64_t pin;
+	int rc = nvs_tensor_pin(engine, one, 1, -1, &pin, error);
 
 	if (!rc)
 		rc = fill(replay, tensor);
 	if (!rc)
-		rc = nvs_tensor_release(engine, one, 1, NVS_DIRTY, error);
+		rc = nvs_tensor_release(engine, one, 1, pin, NVS_DIRTY, error);
 	return rc ? rc : nvs_tensor_swap_out(engine, one, 1, error);
 }
 
@@ -370,6 +453,7 @@ int bench_replay(const struct bench_job *job, const struct nvs_config *config,
 	if (!rc)
 		rc = run_opened(&replay);
 	rc = bench_engine_close(&replay.opened, rc, result);
+	free_pins(&replay);
 	free(replay.contents);
 	return rc;
 }

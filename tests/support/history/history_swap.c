@@ -6,6 +6,7 @@
  * a call which does not wait may find a transfer in flight or landed. Both are right.
  */
 #include "support/history/history_swap.h"
+#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -334,7 +335,7 @@ static void finish(struct world *w, struct modelled *t)
 	look_at(w, t);
 	if (!t->pending)
 		return;
-	HOLDS(nvs_tensor_wait(w->engine, &t->handle, 1, 0, &w->error) == 0);
+	HOLDS(sole_wait(w->engine, &t->handle, 1, 0, &w->error) == 0);
 	t->pending = false;
 	HOLDS(nvs_tensor_data(t->handle) && (uintptr_t)nvs_tensor_data(t->handle) % 512 == 0);
 	check_contents(t, nvs_tensor_data(t->handle));
@@ -360,7 +361,7 @@ static void op_wait(struct world *w)
 		return;
 	tell(w, "wait");
 	history_tell_more(", %d ms", timeout_ms);
-	rc = nvs_tensor_wait(w->engine, w->batch, w->n, timeout_ms, &w->error);
+	rc = sole_wait(w->engine, w->batch, w->n, timeout_ms, &w->error);
 	tell_result(w, rc);
 	if (rc == -EAGAIN || rc == -ETIMEDOUT) {
 		HOLDS(rc == (timeout_ms ? -ETIMEDOUT : -EAGAIN) && timeout_ms >= 0);
@@ -380,7 +381,7 @@ static void wait_for_all(struct world *w)
 
 		if (!t->handle)
 			continue;
-		rc = nvs_tensor_wait(w->engine, &t->handle, 1, -1, &w->error);
+		rc = sole_wait(w->engine, &t->handle, 1, -1, &w->error);
 		HOLDS(!rc || caused(w, rc));
 		finish(w, t);
 	}
@@ -446,8 +447,8 @@ static bool begin(struct world *w, bool contents)
 	ask_for(w);
 	tell(w, contents ? "swap_in" : "lease");
 	history_tell_more(", %d ms", timeout_ms);
-	rc = contents ? nvs_tensor_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
-		      : nvs_tensor_pin(w->engine, w->batch, w->n, timeout_ms, &w->error);
+	rc = contents ? sole_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
+		      : sole_pin(w->engine, w->batch, w->n, timeout_ms, &w->error);
 	tell_result(w, rc);
 	if (!may_begin(w, rc, contents, timeout_ms, busy))
 		history_fail(__FILE__, __LINE__, "it may not return %d", rc);
@@ -513,7 +514,7 @@ static void release(struct world *w, enum nvs_how how)
 		if (w->which[k]->leased)
 			make_contents(w, w->which[k], nvs_tensor_data(w->batch[k]));
 	tell(w, how == NVS_DIRTY ? "release dirty" : "release clean");
-	rc = nvs_tensor_release(w->engine, w->batch, w->n, how, &w->error);
+	rc = sole_release(w->engine, w->batch, w->n, how, &w->error);
 	tell_result(w, rc);
 	HOLDS(!rc);
 	for (size_t k = 0; k < w->n; k++)
@@ -542,7 +543,7 @@ static void op_release_too_soon(struct world *w)
 		return;
 	t = w->which[0];
 	tell(w, "release too soon");
-	rc = nvs_tensor_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error);
+	rc = sole_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error);
 	tell_result(w, rc);
 	HOLDS(rc == -EINVAL || (t->pending && (rc == -EBUSY || !rc)));
 	if (!rc)
@@ -991,11 +992,11 @@ static void read_back(struct world *w, struct modelled *t)
 	w->batch[0] = t->handle;
 	w->which[0] = t;
 	w->n = 1;
-	rc = nvs_tensor_swap_in(w->engine, w->batch, 1, -1, &w->error);
+	rc = sole_swap_in(w->engine, w->batch, 1, -1, &w->error);
 	if (!rc)
-		rc = nvs_tensor_wait(w->engine, w->batch, 1, -1, &w->error);
+		rc = sole_wait(w->engine, w->batch, 1, -1, &w->error);
 	if (rc == -EBADMSG && (w->drive.silent[NVS_WRITE] || w->crashed)) {
-		HOLDS(nvs_tensor_pin(w->engine, w->batch, 1, -1, &w->error) == 0);
+		HOLDS(sole_pin(w->engine, w->batch, 1, -1, &w->error) == 0);
 		t->uses = 1;
 		t->leased = true;
 		release(w, NVS_DIRTY);
@@ -1005,7 +1006,7 @@ static void read_back(struct world *w, struct modelled *t)
 		history_fail(__FILE__, __LINE__, "%s can't be read from a sound drive: %s: %s",
 			     t->name, nvs_strerror(rc), w->error.text);
 	check_contents(t, nvs_tensor_data(t->handle));
-	HOLDS(nvs_tensor_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error) == 0);
+	HOLDS(sole_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error) == 0);
 }
 
 static void read_all_back(struct world *w)

@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #include "optim/optim_fixture.h"
+#include "support/sole_owner.h"
 #include "system/kernel/kernel_drive.h"
 
 #define RAW_BYTES  (80 * MIB)
@@ -51,7 +52,7 @@ static void cut_at(struct drive_store *on, uint64_t store_offset)
 static void failed_from(struct fixture *f, const struct drive_store *on, struct nvs_tensor *tensor,
 			const char *doing, uint64_t store_offset)
 {
-	int rc = nvs_tensor_wait(f->engine, &tensor, 1, -1, &f->error);
+	int rc = sole_wait(f->engine, &tensor, 1, -1, &f->error);
 	struct nvs_tensor_info info = info_of(f, tensor);
 
 	assert_int_equal(rc, -EIO);
@@ -90,7 +91,7 @@ static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 	failed_from(&f, on, t[B], "writing", info_of(&f, t[B]).store_offset);
 	STATE(&f, t[B], NVS_RESIDENT, true, 0);
 	assert_true(filled(nvs_tensor_data(t[B]), nbytes[B], 10));
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[C], 1, -1, &f.error));
+	OK(&f, sole_swap_in(f.engine, &t[C], 1, -1, &f.error));
 	failed_from(&f, on, t[C], "reading", info_of(&f, t[C]).store_offset);
 	STATE(&f, t[C], NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t[A], A);
@@ -98,7 +99,7 @@ static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 	kernel_drive_mend(&on->drive);
 	tensor_check(&f, t[C], C);
 	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, -1, &f.error));
+	OK(&f, sole_wait(f.engine, t, TENSORS, -1, &f.error));
 	STATE(&f, t[B], NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t[B], 10);
 
@@ -108,8 +109,8 @@ static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 	kernel_drive_mend_blank(&on->drive);
 	tensor_check(&f, t[A], A);
 	for (size_t i = B; i < TENSORS; i++) {
-		OK(&f, nvs_tensor_swap_in(f.engine, &t[i], 1, -1, &f.error));
-		expect_error(&f, nvs_tensor_wait(f.engine, &t[i], 1, -1, &f.error), -EBADMSG, "t");
+		OK(&f, sole_swap_in(f.engine, &t[i], 1, -1, &f.error));
+		expect_error(&f, sole_wait(f.engine, &t[i], 1, -1, &f.error), -EBADMSG, "t");
 		tensor_store(&f, t[i], 20 + i);
 		tensor_check(&f, t[i], 20 + i);
 	}
@@ -237,12 +238,12 @@ static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
 		kernel_drive_resize(&on.drive);
 
 		OK(&f, nvs_tensor_swap_out(f.engine, &t[B], 1, &f.error));
-		rc = nvs_tensor_wait(f.engine, &t[B], 1, -1, &f.error);
+		rc = sole_wait(f.engine, &t[B], 1, -1, &f.error);
 		assert_true(rc == -ENOSPC || rc == -EIO);
 		expect_error(&f, rc, rc, on.path);
 		STATE(&f, t[B], NVS_RESIDENT, true, 0);
-		OK(&f, nvs_tensor_swap_in(f.engine, &t[A], 1, -1, &f.error));
-		rc = nvs_tensor_wait(f.engine, &t[A], 1, -1, &f.error);
+		OK(&f, sole_swap_in(f.engine, &t[A], 1, -1, &f.error));
+		rc = sole_wait(f.engine, &t[A], 1, -1, &f.error);
 		assert_true(rc == -ENODATA || rc == -EIO);
 		expect_error(&f, rc, rc, on.path);
 		STATE(&f, t[A], NVS_ON_DRIVE, false, 0);
@@ -252,7 +253,7 @@ static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
 		tensor_check(&f, t[A], A);
 		tensor_check(&f, t[B], B);
 		OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
-		OK(&f, nvs_tensor_wait(f.engine, t, 2, -1, &f.error));
+		OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
 		tensor_check(&f, t[B], B);
 		fixture_close(&f);
 	}

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "support/sole_owner.h"
 #include "support/support.h"
 #include "swap/swap_fixture.h"
 
@@ -62,9 +63,9 @@ static int add(struct nvs_engine *engine, const char *name, struct nvs_tensor **
 /* Released dirty, in the pool. */
 static int make_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
 {
-	EXPECT(!nvs_tensor_pin(engine, &tensor, 1, -1, NULL));
+	EXPECT(!sole_pin(engine, &tensor, 1, -1, NULL));
 	fill(nvs_tensor_data(tensor), TENSOR_BYTES, seed);
-	EXPECT(!nvs_tensor_release(engine, &tensor, 1, NVS_DIRTY, NULL));
+	EXPECT(!sole_release(engine, &tensor, 1, NVS_DIRTY, NULL));
 	return CHILD_OK;
 }
 
@@ -72,15 +73,15 @@ static int swap_out(struct nvs_engine *engine, struct nvs_tensor *tensor, struct
 {
 	int rc = nvs_tensor_swap_out(engine, &tensor, 1, error);
 
-	return rc ? rc : nvs_tensor_wait(engine, &tensor, 1, -1, error);
+	return rc ? rc : sole_wait(engine, &tensor, 1, -1, error);
 }
 
 static int has_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
 {
-	EXPECT(!nvs_tensor_swap_in(engine, &tensor, 1, -1, NULL));
-	EXPECT(!nvs_tensor_wait(engine, &tensor, 1, -1, NULL));
+	EXPECT(!sole_swap_in(engine, &tensor, 1, -1, NULL));
+	EXPECT(!sole_wait(engine, &tensor, 1, -1, NULL));
 	EXPECT(filled(nvs_tensor_data(tensor), TENSOR_BYTES, seed));
-	EXPECT(!nvs_tensor_release(engine, &tensor, 1, NVS_CLEAN, NULL));
+	EXPECT(!sole_release(engine, &tensor, 1, NVS_CLEAN, NULL));
 	return CHILD_OK;
 }
 
@@ -169,8 +170,8 @@ static int use_what_is_denied(void *arg)
 		nvs_tensor_get_info(engine, dirty, &info);
 		EXPECT(info.state == NVS_RESIDENT && info.dirty);
 		EXPECT(filled(nvs_tensor_data(dirty), TENSOR_BYTES, 2));
-		EXPECT(!nvs_tensor_swap_in(engine, &stored, 1, -1, &error));
-		EXPECT(nvs_tensor_wait(engine, &stored, 1, -1, &error) == -child->denied_with);
+		EXPECT(!sole_swap_in(engine, &stored, 1, -1, &error));
+		EXPECT(sole_wait(engine, &stored, 1, -1, &error) == -child->denied_with);
 		EXPECT(!strcmp(error.subject, "stored") && strstr(error.text, "reading"));
 		nvs_tensor_get_info(engine, stored, &info);
 		EXPECT(info.state == NVS_ON_DRIVE && !info.uses);

@@ -11,6 +11,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include "support/sole_owner.h"
 #include "system/kernel/kernel_drive.h"
 
 #define DRIVE_BYTES (64 * MIB)
@@ -101,7 +102,7 @@ static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
 	damage(&drive);
 
 	OK(&f, nvs_tensor_swap_out(f.engine, &t[0], 1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t[0], 1, -1, &f.error), -EROFS, "t0: writing");
+	expect_error(&f, sole_wait(f.engine, &t[0], 1, -1, &f.error), -EROFS, "t0: writing");
 	STATE(&f, t[0], NVS_RESIDENT, true, 0);
 	assert_true(filled(nvs_tensor_data(t[0]), 200 * KIB, 100));
 	for (size_t i = 1; i < TENSORS; i++)
@@ -159,7 +160,7 @@ static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 	OK(&f, nvs_tensor_swap_out(f.engine, t + KEPT, TENSORS - KEPT, &f.error));
 	shut_down(&drive);
 	for (size_t i = KEPT; i < TENSORS; i++) {
-		int rc = nvs_tensor_wait(f.engine, &t[i], 1, -1, &f.error);
+		int rc = sole_wait(f.engine, &t[i], 1, -1, &f.error);
 
 		if (!rc) {
 			STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
@@ -172,8 +173,8 @@ static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 	}
 	print_message("%s: %zu of %d in flight failed\n", nvs_ioengine_name(ioengine), failed,
 		      TENSORS - KEPT);
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 1, -1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, 1, -1, &f.error), -EIO, "t0: reading");
+	OK(&f, sole_swap_in(f.engine, t, 1, -1, &f.error));
+	expect_error(&f, sole_wait(f.engine, t, 1, -1, &f.error), -EIO, "t0: reading");
 	assert_int_equal(nvs_engine_commit(f.engine, &f.error), -EIO);
 	close_in_vain(&f, -EIO);
 

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A set of numbers per tensor: a few inside it, and in memory of its own when it has more.
+ */
+#include "swap/pins.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static uint64_t *all_pins(struct nvs_tensor *tensor)
+{
+	return tensor->pins.max ? tensor->pins.many : tensor->pins.few;
+}
+
+static const uint64_t *pins_of(const struct nvs_tensor *tensor)
+{
+	return tensor->pins.max ? tensor->pins.many : tensor->pins.few;
+}
+
+static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
+{
+	const uint64_t *pins = pins_of(tensor);
+
+	for (uint32_t i = 0; i < tensor->uses; i++)
+		if (pins[i] == pin)
+			return &pins[i];
+	return NULL;
+}
+
+int pins_reserve(struct nvs_tensor *tensor)
+{
+	struct pins *pins = &tensor->pins;
+	uint32_t max = pins->max ? pins->max : PINS_FEW;
+	uint64_t *many;
+
+	if (tensor->uses < max)
+		return 0;
+	many = realloc(pins->many, 2 * (size_t)max * sizeof(*many));
+	if (!many)
+		return -ENOMEM;
+	if (!pins->max)
+		memcpy(many, pins->few, sizeof(pins->few));
+	pins->many = many;
+	pins->max = 2 * max;
+	return 0;
+}
+
+void pins_add(struct nvs_tensor *tensor, uint64_t pin)
+{
+	assert(pin > tensor->pins.failed && !pins_have(tensor, pin));
+	assert(tensor->uses < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
+	all_pins(tensor)[tensor->uses++] = pin;
+}
+
+void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
+{
+	uint64_t *pins = all_pins(tensor);
+	const uint64_t *found = find_pin(tensor, pin);
+
+	assert(found);
+	pins[found - pins] = pins[--tensor->uses];
+}
+
+bool pins_have(const struct nvs_tensor *tensor, uint64_t pin)
+{
+	return find_pin(tensor, pin);
+}
+
+uint64_t pins_newest(const struct nvs_tensor *tensor)
+{
+	uint64_t newest = 0;
+
+	for (uint32_t i = 0; i < tensor->uses; i++)
+		if (pins_of(tensor)[i] > newest)
+			newest = pins_of(tensor)[i];
+	return newest;
+}
+
+void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(tensor->status < 0 && tensor->pins.failed <= engine->last_pin);
+	if (!tensor->uses)
+		return;
+	tensor->uses = 0;
+	tensor->pins.failed = engine->last_pin;
+	tensor->pins.status = tensor->status;
+	tensor->pins.error_offset = tensor->error_offset;
+}
+
+bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin)
+{
+	return pin && pin <= tensor->pins.failed;
+}
+
+int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error)
+{
+	const struct transfer transfer = {.file = store_file(engine->store),
+					  .direction = NVS_READ,
+					  .status = tensor->pins.status,
+					  .error_offset = tensor->pins.error_offset};
+
+	return transfer_error(&transfer, tensor->name, error);
+}
+
+int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error)
+{
+	if (pin_failed(tensor, pin) || pins_have(tensor, pin))
+		return 0;
+	if (!tensor->uses)
+		return error_about(error, -EINVAL, tensor->name, 0, 0, "%s is not pinned",
+				   tensor->name);
+	return error_about(error, -EINVAL, tensor->name, 0, 0,
+			   "%s is not pinned by pin %" PRIu64
+			   ": give the pin that its nvs_tensor_swap_in or nvs_tensor_pin returned",
+			   tensor->name, pin);
+}
+
+void pins_free(struct nvs_tensor *tensor)
+{
+	free(tensor->pins.many);
+}

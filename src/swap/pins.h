@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pins of a tensor. Each successful nvs_tensor_swap_in or nvs_tensor_pin makes one pin of all
+ * its tensors and numbers it, from 1 in each engine. A release ends it, or the failure of the read
+ * that it waits for; a failed read ends no pin that is made after it. Under the engine's lock.
+ */
+#ifndef SWAP_PINS_H
+#define SWAP_PINS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Memory for more pins of one tensor is allocated, and stays until the tensor is freed. */
+#define PINS_FEW 3
+
+struct pins {
+	uint32_t max; /* entries in `many` */
+	uint64_t few[PINS_FEW];
+	uint64_t *many;	 /* all of them if `max` is not 0 */
+	uint64_t failed; /* the highest pin that a failed read may have ended; or 0 */
+	int status;	 /* of that read */
+	uint64_t error_offset;
+};
+
+struct nvs_engine;
+struct nvs_tensor;
+struct nvs_error;
+
+/* Makes room for one more pin: 0 or -ENOMEM. */
+int pins_reserve(struct nvs_tensor *tensor);
+void pins_add(struct nvs_tensor *tensor, uint64_t pin);
+void pins_remove(struct nvs_tensor *tensor, uint64_t pin);
+bool pins_have(const struct nvs_tensor *tensor, uint64_t pin);
+/* The pin made last of those that the tensor has; 0: it has none. */
+uint64_t pins_newest(const struct nvs_tensor *tensor);
+/* Ends all pins: the read whose status the tensor has failed. */
+void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor);
+/* Whether a failed read ended the pin. */
+bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin);
+/* Describes that read, and returns its status. */
+int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error);
+/* -EINVAL: the pin is not one of the tensor, and no failed read ended it. */
+int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error);
+void pins_free(struct nvs_tensor *tensor);
+
+#endif

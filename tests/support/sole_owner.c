@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/sole_owner.h"
+
+#include <errno.h>
+
+#include "swap/internal.h"
+
+static uint64_t newest_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	uint64_t pin = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	pin = pins_newest(tensor);
+	pthread_mutex_unlock(&engine->lock);
+	return pin;
+}
+
+/* How many of the tensors, from the first, have the same pin, which it stores in *pin. */
+static size_t pinned_together(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			      size_t n, uint64_t *pin)
+{
+	size_t i = 1;
+
+	*pin = newest_pin(engine, tensors[0]);
+	while (i < n && newest_pin(engine, tensors[i]) == *pin)
+		i++;
+	return i;
+}
+
+int sole_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 int timeout_ms, struct nvs_error *error)
+{
+	uint64_t pin;
+
+	return nvs_tensor_swap_in(engine, tensors, n, timeout_ms, &pin, error);
+}
+
+int sole_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
+	     struct nvs_error *error)
+{
+	uint64_t pin;
+
+	return nvs_tensor_pin(engine, tensors, n, timeout_ms, &pin, error);
+}
+
+int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	      int timeout_ms, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0, k; i < n; i += k) {
+		uint64_t pin;
+		int failure;
+
+		k = pinned_together(engine, tensors + i, n - i, &pin);
+		failure = nvs_tensor_wait(engine, tensors + i, k, pin, timeout_ms,
+					  rc ? NULL : error);
+		rc = rc ? rc : failure;
+		if (rc == -EAGAIN || rc == -ETIMEDOUT)
+			return rc;
+	}
+	return rc;
+}
+
+int sole_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 enum nvs_how how, struct nvs_error *error)
+{
+	uint64_t pin;
+	size_t k;
+	int rc = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (!newest_pin(engine, tensors[i]))
+			return nvs_tensor_release(engine, tensors, n,
+						  newest_pin(engine, tensors[0]), how, error);
+	for (size_t i = 0; i < n && !rc; i += k) {
+		k = pinned_together(engine, tensors + i, n - i, &pin);
+		rc = nvs_tensor_release(engine, tensors + i, k, pin, how, error);
+	}
+	return rc;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pins belong to the calls that make them: several owners of one tensor, and reads that fail.
+ */
+#include <errno.h>
+
+#include "swap/swap_fixture.h"
+
+#define PART (64 * KIB)
+
+static void open_with_stored(struct fixture *f, struct nvs_tensor **t, size_t n)
+{
+	uint64_t nbytes[8];
+
+	fixture_open(f, &(struct setup){.place = PLACE_DISK, .simulated = true});
+	for (size_t i = 0; i < n; i++)
+		nbytes[i] = PART;
+	tensors_add(f, "t", nbytes, n, t);
+	for (size_t i = 0; i < n; i++)
+		tensor_store(f, t[i], i);
+}
+
+static void a_failed_read_is_heard_of_by_each_pin_and_ends_no_later_one(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t a, b, again;
+
+	(void)state;
+	open_with_stored(&f, &t, 1);
+	sim_hold(f.sim, SIM_READS);
+	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &b, &f.error));
+	sim_go(f.sim, SIM_READS);
+	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, a, -1, &f.error), -EIO, "t0: reading /");
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &again, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, again, -1, &f.error));
+	/* B hears of its own read, and has nothing to release. */
+	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, b, -1, &f.error), -EIO, "t0: reading /");
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
+	STATE(&f, t, NVS_RESIDENT, false, 1);
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, again, 0, &f.error));
+	assert_true(filled(nvs_tensor_data(t), PART, 0));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, again, NVS_CLEAN, &f.error));
+	STATE(&f, t, NVS_RESIDENT, false, 0);
+	fixture_close(&f);
+}
+
+static void a_failed_read_is_heard_of_while_a_later_one_is_in_flight(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t a, b;
+
+	(void)state;
+	open_with_stored(&f, &t, 1);
+	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
+	assert_int_equal(nvs_tensor_wait(f.engine, &t, 1, a, -1, NULL), -EIO);
+	sim_hold(f.sim, SIM_READS);
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &b, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, a, -1, &f.error), -EIO, "t0: reading /");
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, a, NVS_CLEAN, &f.error));
+	sim_go(f.sim, SIM_READS);
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, b, -1, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
+static void one_release_ends_what_is_left_of_a_failed_batch(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[3];
+	uint64_t pin;
+
+	(void)state;
+	open_with_stored(&f, t, 3);
+	tensor_check(&f, t[0], 0);
+	tensor_check(&f, t[2], 2);
+	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
+	OK(&f, nvs_tensor_swap_in(f.engine, t, 3, 0, &pin, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, t, 3, pin, -1, &f.error), -EIO, "t1: reading /");
+	STATE(&f, t[0], NVS_RESIDENT, false, 1);
+	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
+	OK(&f, nvs_tensor_release(f.engine, t, 3, pin, NVS_CLEAN, &f.error));
+	STATE(&f, t[0], NVS_RESIDENT, false, 0);
+	STATE(&f, t[2], NVS_RESIDENT, false, 0);
+	OK(&f, nvs_tensor_swap_in(f.engine, t, 3, 0, &pin, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, t, 3, pin, -1, &f.error));
+	for (size_t i = 0; i < 3; i++) {
+		STATE(&f, t[i], NVS_RESIDENT, false, 1);
+		assert_true(filled(nvs_tensor_data(t[i]), PART, i));
+	}
+	OK(&f, nvs_tensor_release(f.engine, t, 3, pin, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
+static void a_pin_is_ended_by_its_own_number_alone(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[2];
+	uint64_t a, b;
+
+	(void)state;
+	open_with_stored(&f, t, 2);
+	OK(&f, nvs_tensor_swap_in(f.engine, t, 2, 0, &a, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, t, 1, 0, &b, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, t, 2, a, -1, &f.error));
+	expect_error(&f, nvs_tensor_release(f.engine, t, 2, b, NVS_CLEAN, &f.error), -EINVAL,
+		     "t1 is not pinned by pin");
+	STATE(&f, t[0], NVS_RESIDENT, false, 2);
+	OK(&f, nvs_tensor_release(f.engine, t, 2, a, NVS_CLEAN, &f.error));
+	expect_error(&f, nvs_tensor_release(f.engine, t, 1, a, NVS_CLEAN, &f.error), -EINVAL,
+		     "t0 is not pinned by pin");
+	expect_error(&f, nvs_tensor_wait(f.engine, t, 1, a, -1, &f.error), -EINVAL, "t0");
+	expect_error(&f, nvs_tensor_release(f.engine, t, 1, 0, NVS_CLEAN, &f.error), -EINVAL, "t0");
+	expect_error(&f, nvs_tensor_release(f.engine, t, 1, UINT64_MAX, NVS_CLEAN, &f.error),
+		     -EINVAL, "t0");
+	STATE(&f, t[0], NVS_RESIDENT, false, 1);
+	OK(&f, nvs_tensor_release(f.engine, t, 1, b, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
+static void a_tensor_has_any_number_of_pins(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t pins[100], seed = seed_of_run();
+
+	(void)state;
+	open_with_stored(&f, &t, 1);
+	for (size_t i = 0; i < 100; i++) {
+		OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &pins[i], &f.error));
+		OK(&f, nvs_tensor_wait(f.engine, &t, 1, pins[i], -1, &f.error));
+	}
+	STATE(&f, t, NVS_RESIDENT, false, 100);
+	for (size_t n = 100; n; n--) {
+		size_t k = below(&seed, n);
+
+		OK(&f, nvs_tensor_release(f.engine, &t, 1, pins[k], NVS_CLEAN, &f.error));
+		assert_int_equal(nvs_tensor_release(f.engine, &t, 1, pins[k], NVS_CLEAN, NULL),
+				 -EINVAL);
+		pins[k] = pins[n - 1];
+	}
+	STATE(&f, t, NVS_RESIDENT, false, 0);
+	fixture_close(&f);
+}
+
+static void a_call_that_fails_makes_no_pin(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t pin = 1;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", PART);
+	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &pin, &f.error), -ENODATA, "t");
+	assert_int_equal(pin, 0);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, NULL, &f.error), -EINVAL, "pin");
+	STATE(&f, t, NVS_EMPTY, false, 0);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_failed_read_is_heard_of_by_each_pin_and_ends_no_later_one),
+		cmocka_unit_test(a_failed_read_is_heard_of_while_a_later_one_is_in_flight),
+		cmocka_unit_test(one_release_ends_what_is_left_of_a_failed_batch),
+		cmocka_unit_test(a_pin_is_ended_by_its_own_number_alone),
+		cmocka_unit_test(a_tensor_has_any_number_of_pins),
+		cmocka_unit_test(a_call_that_fails_makes_no_pin),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
