@@ -26,8 +26,7 @@ uint64_t round_to_pages(uint64_t nbytes)
 	return round_up(nbytes, page_bytes());
 }
 
-/* Of transparent huge pages; that of an ordinary page where the kernel has none. */
-static uint64_t huge_page_bytes(void)
+uint64_t huge_page_bytes(void)
 {
 	int fd = open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", O_RDONLY | O_CLOEXEC);
 	uint64_t nbytes = 0;

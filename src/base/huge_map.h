@@ -10,6 +10,9 @@
 #include <stdint.h>
 
 uint64_t page_bytes(void);
+/* Of a page that one entry of the page middle directory maps; page_bytes() where the kernel has no
+ * huge pages. */
+uint64_t huge_page_bytes(void);
 uint64_t round_to_pages(uint64_t nbytes); /* up */
 
 /*

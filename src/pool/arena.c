@@ -12,17 +12,21 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-#define HUGE_BYTES (2ull << 20) /* the size of explicit huge pages */
 /* Locking less than this is not worth a call. */
 #define LOCK_BYTES_MIN (1ull << 20)
 
 /* Mapping explicit huge pages reserves them: it fails if there are too few. */
 static bool map_explicit_huge(struct arena *arena)
 {
-	uint64_t nbytes = (arena->used + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
-	void *data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_HUGE_2MB, -1, 0);
+	uint64_t page = huge_page_bytes();
+	uint64_t nbytes = (arena->used + page - 1) / page * page;
+	/* The size of the page is asked for by its logarithm. */
+	int size = __builtin_ctzll(page) << MAP_HUGE_SHIFT;
+	void *data = MAP_FAILED;
 
+	if (page > page_bytes())
+		data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | size, -1, 0);
 	if (data == MAP_FAILED)
 		return false;
 	arena->data = data;
@@ -123,7 +127,7 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 	int rc;
 
 	*arena = (struct arena){.node = -1, .used = round_to_pages(options->nbytes)};
-	if (options->nbytes > INT64_MAX - 2 * HUGE_BYTES)
+	if (options->nbytes > INT64_MAX - 2 * huge_page_bytes())
 		return no_memory(options, -ENOMEM, error);
 	if (!map_explicit_huge(arena) &&
 	    (options->nbytes > memory_available() || !map_transparent_huge(arena)))

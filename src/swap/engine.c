@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/huge_map.h"
 #include "swap/internal.h"
 
 static const struct nvs_offload_config *block_of(const struct nvs_config *config,
@@ -119,7 +120,7 @@ static void register_pool(struct nvs_engine *engine)
 	if (!rc)
 		return;
 	while (rc == -ENOMEM && nbytes / 2 >= REGISTERED_BYTES_MIN) {
-		nbytes = nbytes / 2 / 4096 * 4096;
+		nbytes = nbytes / 2 / page_bytes() * page_bytes();
 		rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
 	}
 	log_say(&engine->log, NVS_LOG_INFO,
