@@ -23,7 +23,7 @@ static inline void take_short_slices(void)
 		int32_t nice;
 		uint32_t priority;
 		uint64_t runtime, deadline, period;
-	} now;
+	} now = {0};
 
 	if (syscall(SYS_sched_getattr, 0, &now, sizeof(now), 0) ||
 	    (now.policy != SCHED_OTHER && now.policy != SCHED_BATCH))
