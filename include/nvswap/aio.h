@@ -34,13 +34,16 @@ struct nvs_file;
  */
 NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
 			 const struct nvs_log *log, struct nvs_error *error);
-/* Waits for all transfers in flight, including overdue ones, then ends the workers. Files must be
- * closed before. `aio` may be NULL. */
+/*
+ * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
+ * closed before or afterwards; what is left of a file afterwards is nvs_file_close, nvs_file_sync
+ * and its properties. No other call with the aio or its files may run meanwhile. `aio` may be NULL.
+ */
 NVS_API void nvs_aio_close(struct nvs_aio *aio);
 
 /*
  * Registers the caller's memory with the workers' rings, which saves pinning its pages for every
- * I/O. `data` must be aligned to 4096 bytes and stay mapped until nvs_aio_unregister_memory. An
+ * I/O. `data` must be aligned to a page and stay mapped until nvs_aio_unregister_memory. An
  * engine without registered buffers ignores the call and returns 0. After an error nothing is
  * registered, and transfers still work.
  * Errors:
@@ -48,7 +51,7 @@ NVS_API void nvs_aio_close(struct nvs_aio *aio);
  * -ENOSPC  all 1024 regions are taken: one per GiB or part thereof, one per bounce buffer
  */
 NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
-/* Ends that. No transfer from or to the memory may be in flight. */
+/* Ends that. Transfers from or to the memory may be in flight; they go on. */
 NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);
 
 enum nvs_file_flags {
@@ -70,7 +73,8 @@ enum nvs_file_flags {
  */
 NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
 			  struct nvs_file **file, struct nvs_error *error);
-/* No transfer of the file may be in flight. `file` may be NULL. */
+/* Waits for the file's transfers in flight, including overdue ones. None may be submitted meanwhile
+ * or afterwards. `file` may be NULL. */
 NVS_API void nvs_file_close(struct nvs_file *file);
 /* Whether the file was opened with O_DIRECT. */
 NVS_API bool nvs_file_direct(const struct nvs_file *file);

@@ -11,6 +11,7 @@
 
 #include "aio/internal.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 /* In the order that auto tries them. */
 static const struct engine_ops *const engines[] = {&engine_io_uring, &engine_libaio, &engine_posix};
@@ -89,6 +90,8 @@ static struct nvs_aio *aio_new(const struct nvs_aio_config *config, const struct
 	pthread_cond_init(&aio->unwatch, NULL);
 	for (int direction = 0; direction < 2; direction++)
 		aio->todo[direction].tail = &aio->todo[direction].head;
+	aio->late.tail = &aio->late.head;
+	LIST_INIT(&aio->open_files);
 	memset(aio->files, -1, sizeof(aio->files));
 	aio->node = -1;
 	return aio;
@@ -154,7 +157,7 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 		rc = worker_start(worker);
 		if (rc)
 			snprintf(reason, nbytes, "worker %u can't be started: %s", worker->index,
-				 nvs_strerror(rc));
+				 thread_strerror(rc));
 		else
 			started++;
 	}
@@ -221,7 +224,7 @@ static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
 		if (rc) {
 			error_set(error, rc,
 				  "can't start the thread that enforces io_timeout_ms: %s",
-				  nvs_strerror(rc));
+				  thread_strerror(rc));
 			stop_workers(aio);
 		}
 	}
@@ -237,7 +240,11 @@ static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
 		 const struct nvs_log *log, struct nvs_error *error)
 {
-	bool any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
+	bool any;
+
+	if (!aio || !config)
+		return error_set(error, -EINVAL, "nvs_aio_open needs an aio and a configuration");
+	any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
 
 	return open_as(aio, config, any ? NULL : engine_of(config->ioengine), NULL, log, error);
 }
@@ -251,8 +258,16 @@ int aio_open_with(struct nvs_aio **aio, const struct nvs_aio_config *config,
 
 void nvs_aio_close(struct nvs_aio *aio)
 {
+	struct nvs_file *file;
+
 	if (!aio)
 		return;
 	stop_workers(aio);
+	/* Their owners close them later. */
+	LIST_FOREACH(file, &aio->open_files, open)
+	{
+		assert(!file->in_flight && !file->closing);
+		file->aio = NULL;
+	}
 	aio_free(aio);
 }

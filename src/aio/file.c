@@ -14,9 +14,7 @@
 
 #include "aio/internal.h"
 #include "base/error.h"
-
-/* The page cache writes back whole pages, so direct writes must not share a page with it. */
-#define PAGE_BYTES 4096u
+#include "base/huge_map.h"
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {
@@ -86,8 +84,10 @@ static void set_alignment(struct nvs_file *file)
 	if (!file->direct)
 		file->offset_align = file->mem_align = 1;
 	file->write_unit = file->offset_align;
-	if (file->direct && !file->padded && !file->units && file->write_unit < PAGE_BYTES)
-		file->write_unit = PAGE_BYTES;
+	/* The page cache writes back whole pages, so direct writes must not share a page with it.
+	 */
+	if (file->direct && !file->padded && !file->units && file->write_unit < page_bytes())
+		file->write_unit = (uint32_t)page_bytes();
 }
 
 int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned n, uint64_t stripe,
@@ -120,6 +120,7 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 		file->members[i].slot = slot_take(aio, file->members[i].fd);
 		file->members[i].direct_slot = slot_take(aio, file->members[i].direct_fd);
 	}
+	LIST_INSERT_HEAD(&aio->open_files, file, open);
 	aio_sync(aio);
 	pthread_mutex_unlock(&aio->lock);
 	*out = file;
@@ -192,18 +193,29 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 	return rc;
 }
 
+/* Waits for the file's transfers; registered files stay open until the rings release them. */
+static void leave_aio(struct nvs_aio *aio, struct nvs_file *file)
+{
+	pthread_mutex_lock(&aio->lock);
+	assert(!file->closing);
+	file->closing = true;
+	while (file->in_flight)
+		pthread_cond_wait(&aio->done, &aio->lock);
+	for (unsigned i = 0; i < file->nmembers; i++) {
+		slot_give(aio, file->members[i].slot);
+		slot_give(aio, file->members[i].direct_slot);
+	}
+	LIST_REMOVE(file, open);
+	aio_sync(aio);
+	pthread_mutex_unlock(&aio->lock);
+}
+
 void nvs_file_close(struct nvs_file *file)
 {
 	if (!file)
 		return;
-	pthread_mutex_lock(&file->aio->lock);
-	for (unsigned i = 0; i < file->nmembers; i++) {
-		slot_give(file->aio, file->members[i].slot);
-		slot_give(file->aio, file->members[i].direct_slot);
-	}
-	/* Registered files stay open until the rings release them. */
-	aio_sync(file->aio);
-	pthread_mutex_unlock(&file->aio->lock);
+	if (file->aio)
+		leave_aio(file->aio, file);
 	for (unsigned i = 0; i < file->nmembers; i++) {
 		close(file->members[i].fd);
 		if (file->members[i].direct_fd >= 0)

@@ -7,6 +7,7 @@
 #define AIO_INTERNAL_H
 
 #include <pthread.h>
+#include <sys/queue.h>
 
 #include "aio/aio.h"
 #include "aio/engine.h"
@@ -31,7 +32,10 @@ struct open_member {
 };
 
 struct nvs_file {
-	struct nvs_aio *aio;
+	struct nvs_aio *aio; /* NULL: it is closed */
+	LIST_ENTRY(nvs_file) open;
+	uint64_t in_flight; /* transfers, under the aio's lock */
+	bool closing;
 	unsigned nmembers;
 	uint64_t stripe;
 	bool writable, padded, direct;
@@ -78,6 +82,7 @@ struct bounce {
 /* Monotonic counters; the worker publishes a copy at each reap. */
 struct tally {
 	struct engine_facts facts; /* written by the engine */
+	uint64_t retries;
 	uint64_t depth_ios[NVS_DEPTHS], submit_sizes[NVS_DEPTHS], reap_sizes[NVS_DEPTHS];
 };
 
@@ -121,7 +126,7 @@ struct worker {
 	pthread_mutex_t stats_lock;
 	struct tally tally_seen, tally_at_reset;
 	struct nvs_latency latency[2][NVS_LATENCY_KINDS];
-	uint64_t bytes[2], ios_done[2], retries, bounced_bytes;
+	uint64_t bytes[2], ios_done[2], bounced_bytes;
 	uint32_t inflight_max;
 };
 
@@ -149,7 +154,7 @@ struct nvs_aio {
 
 	pthread_mutex_t lock;
 	pthread_cond_t work;	      /* idle workers wait here */
-	pthread_cond_t done;	      /* aio_wait() waits here */
+	pthread_cond_t done;	      /* aio_wait() and nvs_file_close() wait here */
 	pthread_cond_t synced;	      /* a worker has reached the epoch or opened its queue */
 	struct transfer_list todo[2]; /* transfers with unclaimed bytes, by direction */
 	unsigned idle;
@@ -157,11 +162,13 @@ struct nvs_aio {
 
 	/* With io_timeout_ms: */
 	pthread_t watch;
-	bool watched;		/* cleared to end the thread */
-	pthread_cond_t unwatch; /* signaled when `watched` is cleared */
-	uint64_t moved_ns;	/* time of the last completion */
+	bool watched;		   /* cleared to end the thread */
+	pthread_cond_t unwatch;	   /* signaled when `watched` is cleared or `late` has grown */
+	struct transfer_list late; /* all bytes moved after they were overdue, not completed yet */
+	uint64_t moved_ns;	   /* time of the last completion */
 
 	uint64_t epoch; /* incremented when the files, regions or binding below change */
+	LIST_HEAD(, nvs_file) open_files;
 	int files[ENGINE_FILES];
 	struct region regions[ENGINE_BUFFERS];
 	uint64_t generation; /* of the last region */
@@ -175,8 +182,11 @@ struct nvs_aio {
 	struct worker *workers;
 };
 
-/* transfer->state.flags; a thread waits for the completion of an AWAITED transfer. */
-enum { TRANSFER_QUEUED = 1, TRANSFER_OVERDUE = 2, TRANSFER_AWAITED = 4 };
+/* ---- transfer.c: under the lock ---- */
+/* Asserts what holds of a transfer between submission and completion. */
+void transfer_check(const struct transfer *transfer);
+/* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
+void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
 
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
 bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece);
@@ -192,8 +202,9 @@ void piece_fail(struct worker *worker, struct piece *piece, int status);
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
-/* Clears the overdue flag of a completed transfer, under the lock. */
-void watch_completed(struct nvs_aio *aio, struct transfer *transfer);
+/* Under the lock: takes a transfer that was overdue, to complete and to report it. False for others
+ * and those with a queue, whose owners report them. */
+bool watch_takes(struct nvs_aio *aio, struct transfer *transfer);
 
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);

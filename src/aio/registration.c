@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #include "aio/internal.h"
+#include "base/huge_map.h"
 
 /* Maximum size of a registered buffer in the kernel. */
 #define REGION_BYTES (1ull << 30)
@@ -51,7 +52,7 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 {
 	int rc = 0;
 
-	if (!data || !nbytes || (uintptr_t)data % 4096)
+	if (!aio || !data || !nbytes || (uintptr_t)data % page_bytes())
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
 	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
@@ -78,6 +79,8 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 
 void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 {
+	if (!aio || !data)
+		return;
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].owner == data)

@@ -43,6 +43,7 @@ static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
 	stats->defer_taskrun = facts->defer_taskrun;
 	stats->submit_calls += facts->submit_calls - at_reset->facts.submit_calls;
 	stats->reap_calls += facts->reap_calls - at_reset->facts.reap_calls;
+	stats->retries += seen->retries - at_reset->retries;
 	add_counts(stats->depth_ios, seen->depth_ios, at_reset->depth_ios);
 	add_counts(stats->submit_sizes, seen->submit_sizes, at_reset->submit_sizes);
 	add_counts(stats->reap_sizes, seen->reap_sizes, at_reset->reap_sizes);
@@ -54,7 +55,6 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 	add_tally(stats, &worker->tally_seen, &worker->tally_at_reset);
 	if (worker->inflight_max > stats->inflight_max)
 		stats->inflight_max = worker->inflight_max;
-	stats->retries += worker->retries;
 	stats->bounced_bytes += worker->bounced_bytes;
 	stats->bounce_bytes += bounce_bytes(&worker->bounce);
 	for (int i = 0; i < 2; i++) {
@@ -77,6 +77,8 @@ static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struc
 
 void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 {
+	if (!aio || !stats)
+		return;
 	*stats = (struct nvs_aio_stats){.ioengine = aio->ops->name, .workers = aio->nworkers};
 	snprintf(stats->ioengine_reason, sizeof(stats->ioengine_reason), "%s", aio->engine_reason);
 	for (unsigned i = 0; i < aio->nworkers; i++)
@@ -95,7 +97,11 @@ void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
 			 enum nvs_latency_kind kind, struct nvs_latency *latency)
 {
+	if (!latency)
+		return;
 	memset(latency, 0, sizeof(*latency));
+	if (!aio || (unsigned)direction > NVS_WRITE || (unsigned)kind >= NVS_LATENCY_KINDS)
+		return;
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
 
@@ -107,6 +113,8 @@ void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
 
 void nvs_aio_reset_stats(struct nvs_aio *aio)
 {
+	if (!aio)
+		return;
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
 
@@ -114,7 +122,7 @@ void nvs_aio_reset_stats(struct nvs_aio *aio)
 		memset(worker->latency, 0, sizeof(worker->latency));
 		memset(worker->bytes, 0, sizeof(worker->bytes));
 		memset(worker->ios_done, 0, sizeof(worker->ios_done));
-		worker->retries = worker->bounced_bytes = 0;
+		worker->bounced_bytes = 0;
 		worker->inflight_max = 0;
 		worker->tally_at_reset = worker->tally_seen;
 		pthread_mutex_unlock(&worker->stats_lock);

@@ -10,10 +10,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-static int check_transfer(const struct transfer *transfer, struct nvs_error *error)
+static int check_transfer(const struct nvs_aio *aio, const struct transfer *transfer,
+			  struct nvs_error *error)
 {
 	if (!transfer->file || (!transfer->data && transfer->nbytes))
 		return error_set(error, -EINVAL, "transfer has no file or no memory");
+	if (transfer->file->aio != aio)
+		return error_set(error, -EINVAL, "%s was opened with another aio",
+				 transfer->file->members[0].path);
 	if (transfer->direction != NVS_READ && transfer->direction != NVS_WRITE)
 		return error_set(error, -EINVAL,
 				 "transfer direction is %d: it must be NVS_READ or NVS_WRITE",
@@ -35,21 +39,78 @@ static int check_transfer(const struct transfer *transfer, struct nvs_error *err
 	return 0;
 }
 
+static bool in_flight(const struct transfer *transfer)
+{
+	return transfer->state.phase == TRANSFER_QUEUED ||
+	       transfer->state.phase == TRANSFER_CLAIMED;
+}
+
+void transfer_check(const struct transfer *transfer)
+{
+	assert(in_flight(transfer));
+	assert(transfer->file->in_flight);
+	assert(transfer->state.claimed <= transfer->nbytes);
+	if (transfer->state.phase == TRANSFER_CLAIMED)
+		assert(transfer->state.claimed == transfer->nbytes || transfer->status);
+}
+
 static void prepare(struct transfer *transfer, struct completions *queue, uint64_t now)
 {
+	assert(!in_flight(transfer));
 	transfer->status = 0;
 	transfer->error_offset = 0;
 	transfer->state =
-		(struct transfer_state){.queue = queue, .flags = TRANSFER_QUEUED, .since_ns = now};
+		(struct transfer_state){.queue = queue, .phase = TRANSFER_QUEUED, .since_ns = now};
+	transfer->file->in_flight++;
 }
 
 static void append(struct nvs_aio *aio, struct transfer *transfer)
 {
 	struct transfer_list *todo = &aio->todo[transfer->direction];
 
-	assert(transfer->file->aio == aio);
+	transfer_check(transfer);
+	assert(!*todo->tail);
 	*todo->tail = transfer;
 	todo->tail = &transfer->state.next;
+}
+
+/* Takes back the first `n` of a submission. */
+static void forget(struct transfer *const *transfers, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		transfers[i]->state.phase = TRANSFER_NEW;
+		transfers[i]->file->in_flight--;
+	}
+}
+
+/* Prepares all transfers or none: a transfer named twice is in flight when its turn comes again. */
+static int prepare_all(struct transfer *const *transfers, size_t n, uint64_t now,
+		       struct nvs_error *error)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (in_flight(transfers[i])) {
+			forget(transfers, i);
+			return error_set(error, -EINVAL,
+					 "transfer %zu of %zu is in flight already, or named twice",
+					 i + 1, n);
+		}
+		prepare(transfers[i], NULL, now);
+	}
+	return 0;
+}
+
+void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
+{
+	struct nvs_file *file = transfer->file;
+	bool awaited = transfer->state.awaited;
+
+	transfer_check(transfer);
+	assert(!transfer->state.pending);
+	__atomic_store_n(&transfer->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
+	if (!--file->in_flight && file->closing)
+		awaited = true;
+	if (awaited)
+		pthread_cond_broadcast(&aio->done);
 }
 
 static uint64_t blocks_of(const struct nvs_aio *aio, const struct transfer *transfer)
@@ -79,26 +140,25 @@ int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 	       struct nvs_error *error)
 {
 	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
+	int rc = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		int rc = check_transfer(transfers[i], error);
-
-		if (rc)
-			return rc;
-	}
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = check_transfer(aio, transfers[i], error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&aio->lock);
-	for (size_t i = 0; i < n; i++) {
-		prepare(transfers[i], NULL, now);
+	rc = prepare_all(transfers, n, now, error);
+	for (size_t i = 0; i < n && !rc; i++) {
 		if (transfers[i]->nbytes) {
 			append(aio, transfers[i]);
 			blocks += blocks_of(aio, transfers[i]);
 		} else {
-			__atomic_store_n(&transfers[i]->state.completed, 1, __ATOMIC_RELEASE);
+			transfer_complete(aio, transfers[i]);
 		}
 	}
 	wake_for(aio, blocks);
 	pthread_mutex_unlock(&aio->lock);
-	return 0;
+	return rc;
 }
 
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
@@ -111,7 +171,7 @@ void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct tran
 		struct transfer *transfer = list;
 
 		list = transfer->state.next;
-		assert(transfer->nbytes && !check_transfer(transfer, NULL));
+		assert(transfer->nbytes && !check_transfer(aio, transfer, NULL));
 		prepare(transfer, queue, now);
 		append(aio, transfer);
 		blocks += blocks_of(aio, transfer);
@@ -122,14 +182,14 @@ void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct tran
 
 bool transfer_completed(const struct transfer *transfer)
 {
-	return __atomic_load_n(&transfer->state.completed, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&transfer->state.phase, __ATOMIC_ACQUIRE) == TRANSFER_COMPLETED;
 }
 
 static const struct transfer *first_overdue(const struct nvs_aio *aio,
 					    struct transfer *const *transfers, size_t n)
 {
 	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
-		if (transfers[i]->state.flags & TRANSFER_OVERDUE)
+		if (transfers[i]->state.overdue)
 			return transfers[i];
 	return NULL;
 }
@@ -146,7 +206,7 @@ static int wait_for_last(struct nvs_aio *aio, struct transfer *const *transfers,
 
 		if (overdue)
 			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
-		last->state.flags |= TRANSFER_AWAITED;
+		last->state.awaited = true;
 		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
 	}
 	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;

@@ -10,6 +10,14 @@
 
 struct completions;
 
+/* Where a transfer is. The owner may touch it in the first and the last phase alone. */
+enum transfer_phase {
+	TRANSFER_NEW,	  /* never submitted */
+	TRANSFER_QUEUED,  /* some of its bytes are in no I/O yet */
+	TRANSFER_CLAIMED, /* all of them are, or one failed; I/Os are in flight */
+	TRANSFER_COMPLETED,
+};
+
 /*
  * The owner zeroes it and fills in the first block of fields. From submission until completion,
  * neither the structure nor the memory may be touched. Transfers in flight are not ordered:
@@ -32,13 +40,14 @@ struct transfer {
 		struct transfer *next;
 		struct completions *queue;
 		uint64_t claimed, pending, since_ns, hangs_at;
-		uint32_t flags, completed;
+		uint32_t phase; /* enum transfer_phase, written under the aio's lock */
+		bool overdue, awaited;
 	} state; /* the workers' */
 };
 
 /*
- * Submits `n` transfers. -EINVAL: a transfer is invalid, or a write to a file opened for reading;
- * nothing is submitted.
+ * Submits `n` transfers. -EINVAL: a transfer is invalid, in flight already or named twice, a write
+ * to a file opened for reading, or of another aio's file; nothing is submitted.
  */
 int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 	       struct nvs_error *error);

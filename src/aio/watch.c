@@ -4,13 +4,14 @@
  * overdue. They stay in flight, because the kernel may still access their memory; only their
  * waiters return, with an error.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 /* The thread looks four times per io_timeout_ms, but no more often than this. */
 #define LOOK_NS_MIN 2000000u
@@ -36,50 +37,54 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 	bool overdue;
 
 	pthread_mutex_lock(&aio->lock);
-	overdue = transfer->state.flags & TRANSFER_OVERDUE;
+	overdue = transfer->state.overdue;
 	*offset = transfer->state.hangs_at;
 	pthread_mutex_unlock(&aio->lock);
 	return overdue;
 }
 
-/* The owner of a completion queue logs late completions itself. */
-void watch_completed(struct nvs_aio *aio, struct transfer *transfer)
+bool watch_takes(struct nvs_aio *aio, struct transfer *transfer)
 {
-	struct place place;
+	bool overdue = transfer->state.overdue;
 
-	if (!(transfer->state.flags & TRANSFER_OVERDUE))
-		return;
-	transfer->state.flags &= ~(uint32_t)TRANSFER_OVERDUE;
-	if (transfer->state.queue)
-		return;
-	place = file_place(transfer->file, transfer->state.hangs_at);
-	log_say(&aio->log, NVS_LOG_WARNING, "%s %s at offset %" PRIu64 " completed late: %s",
-		transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
-		place.offset, nvs_strerror(transfer->status));
+	transfer->state.overdue = false;
+	if (!overdue || transfer->state.queue)
+		return false;
+	assert(aio->watched);
+	transfer->state.next = NULL;
+	*aio->late.tail = transfer;
+	aio->late.tail = &transfer->state.next;
+	pthread_cond_signal(&aio->unwatch);
+	return true;
 }
 
 /* ---- Looking, under the lock ---- */
 
+/* Log messages of one look; if there are more, the transfers are marked in the next one. */
+#define REPORTS_MAX 8
+
 struct look {
 	uint64_t before_ns; /* overdue if started at this time or earlier */
-	bool awaited;	    /* one without a queue is newly overdue */
+	unsigned nreports;
+	struct nvs_error reports[REPORTS_MAX]; /* of transfers without a queue */
 };
 
-static void mark(struct nvs_aio *aio, struct look *look, struct transfer *transfer, uint64_t offset)
+static void mark(struct look *look, struct transfer *transfer, uint64_t offset)
 {
-	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_error *report;
 
-	if (transfer->state.flags & TRANSFER_OVERDUE)
+	if (transfer->state.overdue || look->nreports == REPORTS_MAX)
 		return;
-	transfer->state.flags |= TRANSFER_OVERDUE;
+	transfer_check(transfer);
+	transfer->state.overdue = true;
 	transfer->state.hangs_at = offset;
 	if (transfer->state.queue) {
 		completions_overdue(transfer->state.queue);
 		return;
 	}
-	look->awaited = true;
-	aio_overdue_error(transfer, offset, NULL, &error);
-	log_say(&aio->log, NVS_LOG_ERROR, "%s", error.text);
+	report = &look->reports[look->nreports++];
+	report->size = sizeof(*report);
+	aio_overdue_error(transfer, offset, NULL, report);
 }
 
 static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, struct look *look)
@@ -88,7 +93,7 @@ static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, st
 		struct piece *piece = &worker->pieces[i];
 
 		if (piece->claimed_ns && piece->claimed_ns <= look->before_ns)
-			mark(aio, look, piece->transfer, piece->position);
+			mark(look, piece->transfer, piece->position);
 	}
 }
 
@@ -98,7 +103,22 @@ static void look_at_queued(struct nvs_aio *aio, struct transfer *transfer, struc
 		return;
 	for (; transfer; transfer = transfer->state.next)
 		if (transfer->state.since_ns <= look->before_ns)
-			mark(aio, look, transfer, transfer->offset + transfer->state.claimed);
+			mark(look, transfer, transfer->offset + transfer->state.claimed);
+}
+
+static void look_once(struct nvs_aio *aio, struct look *look)
+{
+	look->nreports = 0;
+	pthread_mutex_lock(&aio->lock);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		look_at_claimed(aio, &aio->workers[i], look);
+	for (int direction = 0; direction < 2; direction++)
+		look_at_queued(aio, aio->todo[direction].head, look);
+	if (look->nreports)
+		pthread_cond_broadcast(&aio->done);
+	pthread_mutex_unlock(&aio->lock);
+	for (unsigned i = 0; i < look->nreports; i++)
+		log_say(&aio->log, NVS_LOG_ERROR, "%s", look->reports[i].text);
 }
 
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
@@ -106,17 +126,31 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
 
-	pthread_mutex_lock(&aio->lock);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		look_at_claimed(aio, &aio->workers[i], &look);
-	for (int direction = 0; direction < 2; direction++)
-		look_at_queued(aio, aio->todo[direction].head, &look);
-	if (look.awaited)
-		pthread_cond_broadcast(&aio->done);
-	pthread_mutex_unlock(&aio->lock);
+	do
+		look_once(aio, &look);
+	while (look.nreports == REPORTS_MAX);
 }
 
 /* ---- The thread ---- */
+
+/* Completes the first of `late` and reports it; drops the lock meanwhile. */
+static void complete_late(struct nvs_aio *aio)
+{
+	struct transfer *transfer = aio->late.head;
+	struct place place = file_place(transfer->file, transfer->state.hangs_at);
+	struct nvs_error report = {.size = sizeof(report)};
+
+	error_set(&report, -ETIMEDOUT, "%s %s at offset %" PRIu64 " completed late: %s",
+		  transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
+		  place.offset, nvs_strerror(transfer->status));
+	aio->late.head = transfer->state.next;
+	if (!aio->late.head)
+		aio->late.tail = &aio->late.head;
+	transfer_complete(aio, transfer);
+	pthread_mutex_unlock(&aio->lock);
+	log_say(&aio->log, NVS_LOG_WARNING, "%s", report.text);
+	pthread_mutex_lock(&aio->lock);
+}
 
 static void *watch_main(void *arg)
 {
@@ -126,7 +160,11 @@ static void *watch_main(void *arg)
 	if (pause_ns < LOOK_NS_MIN)
 		pause_ns = LOOK_NS_MIN;
 	pthread_mutex_lock(&aio->lock);
-	while (aio->watched) {
+	while (aio->watched || aio->late.head) {
+		if (aio->late.head) {
+			complete_late(aio);
+			continue;
+		}
 		/* Waking early is harmless. */
 		(void)cond_wait_until(&aio->unwatch, &aio->lock, clock_ns() + pause_ns);
 		pthread_mutex_unlock(&aio->lock);
@@ -139,16 +177,12 @@ static void *watch_main(void *arg)
 
 int watch_start(struct nvs_aio *aio)
 {
-	sigset_t all, before;
 	int rc;
 
 	if (!aio->config.io_timeout_ms)
 		return 0;
 	aio->watched = true;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = -pthread_create(&aio->watch, NULL, watch_main, aio);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	rc = thread_start(&aio->watch, watch_main, aio);
 	if (rc)
 		aio->watched = false;
 	return rc;

@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +16,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/slice.h"
+#include "base/thread.h"
 #include "trace/trace.h"
 
 static void add_completed(struct transfer_list *completed, struct transfer *transfer)
 {
-	assert(!transfer->state.pending && !(transfer->state.flags & TRANSFER_QUEUED));
+	assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
 	transfer->state.next = NULL;
 	*completed->tail = transfer;
 	completed->tail = &transfer->state.next;
@@ -45,7 +45,8 @@ static void pop_claimed(struct transfer_list *todo, struct transfer_list *comple
 		todo->head = transfer->state.next;
 		if (!todo->head)
 			todo->tail = &todo->head;
-		transfer->state.flags &= ~(uint32_t)TRANSFER_QUEUED;
+		transfer->state.phase = TRANSFER_CLAIMED;
+		transfer_check(transfer);
 		if (!transfer->state.pending)
 			add_completed(completed, transfer);
 	}
@@ -103,7 +104,7 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 			transfer->error_offset = piece->position;
 		}
 		assert(transfer->state.pending);
-		if (!--transfer->state.pending && !(transfer->state.flags & TRANSFER_QUEUED))
+		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
 			add_completed(completed, transfer);
 		piece->claimed_ns = 0;
 		worker->free[worker->nfree++] = piece;
@@ -111,30 +112,22 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 	worker->nreaped = 0;
 }
 
-/*
- * Marks transfers without a queue as completed, after which their owners may free them, and removes
- * them from the list. Wakes waiters only if there are any.
- */
+/* Completes transfers. Those with a queue stay in the list, to be appended to it. */
 static void publish(struct nvs_aio *aio, struct transfer_list *completed)
 {
 	struct transfer *list = completed->head;
-	bool announce = false;
 
 	*completed = (struct transfer_list){.tail = &completed->head};
 	while (list) {
 		struct transfer *transfer = list;
 
 		list = transfer->state.next;
-		watch_completed(aio, transfer);
-		if (transfer->state.queue) {
-			add_completed(completed, transfer);
+		if (watch_takes(aio, transfer))
 			continue;
-		}
-		announce |= (transfer->state.flags & TRANSFER_AWAITED) != 0;
-		__atomic_store_n(&transfer->state.completed, 1, __ATOMIC_RELEASE);
+		if (transfer->state.queue)
+			add_completed(completed, transfer);
+		transfer_complete(aio, transfer);
 	}
-	if (announce)
-		pthread_cond_broadcast(&aio->done);
 }
 
 /* ---- Without the lock: submit and reap ---- */
@@ -311,6 +304,24 @@ static void reap_failed(struct worker *worker, int rc)
 	nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
 }
 
+/* Evaluates the I/Os in worker->ios, which stay there. Copies from the bounce buffer, so without
+ * the lock of the counters. */
+static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *trace, uint64_t now)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct piece *piece = worker->ios[i]->owner;
+
+		if (piece_finish(worker, piece)) {
+			trace_piece(trace, worker, piece, now);
+			worker->reaped[worker->nreaped++] = piece;
+		} else {
+			worker->tally.retries++;
+			worker->batch[worker->nbatch++] = piece;
+		}
+	}
+	assert(worker->nreaped + worker->nbatch <= worker->aio->config.queue_depth);
+}
+
 static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 {
 	uint32_t depth = worker->aio->config.queue_depth;
@@ -324,24 +335,15 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	}
 	worker->reap_status = 0;
 	now = clock_ns();
+	finish_reaped(worker, (unsigned)n, trace, now);
 	pthread_mutex_lock(&worker->stats_lock);
 	if (worker->submitted > worker->inflight_max)
 		worker->inflight_max = worker->submitted;
-	worker->submitted -= (uint32_t)n;
-	for (int i = 0; i < n; i++) {
-		struct piece *piece = worker->ios[i]->owner;
-
-		note(worker, piece, now);
-		if (piece_finish(worker, piece)) {
-			trace_piece(trace, worker, piece, now);
-			worker->reaped[worker->nreaped++] = piece;
-		} else {
-			worker->retries++;
-			worker->batch[worker->nbatch++] = piece;
-		}
-	}
+	for (int i = 0; i < n; i++)
+		note(worker, worker->ios[i]->owner, now);
 	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
+	worker->submitted -= (uint32_t)n;
 }
 
 /* ---- Registration and binding ---- */
@@ -550,23 +552,10 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-/* Blocks all signals in the worker: they are for the application's threads. */
-static int start_without_signals(struct worker *worker)
-{
-	sigset_t all, before;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = -pthread_create(&worker->thread, NULL, worker_main, worker);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	worker->started = !rc;
-	return rc;
-}
-
 int worker_start(struct worker *worker)
 {
 	uint32_t depth = worker->aio->config.queue_depth;
+	int rc;
 
 	pthread_mutex_init(&worker->stats_lock, NULL);
 	memset(worker->files, -1, sizeof(worker->files));
@@ -585,7 +574,9 @@ int worker_start(struct worker *worker)
 		piece->io.index = depth - 1 - worker->nfree;
 		worker->free[worker->nfree] = piece;
 	}
-	return start_without_signals(worker);
+	rc = thread_start(&worker->thread, worker_main, worker);
+	worker->started = !rc;
+	return rc;
 }
 
 void worker_free(struct worker *worker)

@@ -1280,7 +1280,7 @@ static bool is_awaited(struct rig *rig, const struct transfer *transfer)
 	bool awaited;
 
 	pthread_mutex_lock(&rig->aio->lock);
-	awaited = transfer->state.flags & TRANSFER_AWAITED;
+	awaited = transfer->state.awaited;
 	pthread_mutex_unlock(&rig->aio->lock);
 	return awaited;
 }

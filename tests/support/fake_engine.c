@@ -527,6 +527,8 @@ static int fake_set_file(void *arg, unsigned slot, int fd)
 	if (inner)
 		rc = inner->set_file ? inner->set_file(queue->inner, slot, fd) : -ENOTSUP;
 	pthread_mutex_lock(&queue->fake->lock);
+	for (unsigned i = 0; i < queue->in_flight; i++)
+		MUST(queue->ios[i]->file_slot != (int)slot);
 	if (!rc)
 		queue->files[slot] = fd;
 	pthread_mutex_unlock(&queue->fake->lock);

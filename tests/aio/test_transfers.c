@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What callers of the aio layer may do with transfers, files and the aio itself, and what they are
+ * refused: submitting twice, closing early and in either order, calling back from the log.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "base/clock.h"
+#include "support/fake_engine.h"
+#include "support/inject.h"
+#include "support/support.h"
+
+#define PART	 (64u * 1024)
+#define AWAIT_MS 20000
+#define AGES_MS	 1000000 /* a limit that passes only when the test says so */
+
+#define ERROR ((struct nvs_error){.size = sizeof(struct nvs_error)})
+
+/* Replaces libc's for the library under test, which is linked statically. */
+static long page_size = 4096;
+
+long sysconf(int name);
+long sysconf(int name)
+{
+	long (*real)(int) = (long (*)(int))(uintptr_t)dlsym(RTLD_NEXT, "sysconf");
+
+	return name == _SC_PAGESIZE ? page_size : real(name);
+}
+
+struct rig {
+	struct fake fake;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	struct nvs_error error;
+	struct nvs_log log;
+	char path[64];
+	char *data;
+	struct transfer transfers[4]; /* adjacent writes of a part each */
+	struct transfer *all[4];
+};
+
+static void open_file(struct rig *rig)
+{
+	SUCCEEDS(nvs_file_open(rig->aio, rig->path, NVS_FILE_WRITE, &rig->file, &rig->error),
+		 &rig->error);
+	for (unsigned i = 0; i < COUNT(rig->transfers); i++) {
+		rig->transfers[i] = (struct transfer){.file = rig->file,
+						      .direction = NVS_WRITE,
+						      .data = rig->data + i * (size_t)PART,
+						      .nbytes = PART,
+						      .offset = i * (uint64_t)PART};
+		rig->all[i] = &rig->transfers[i];
+	}
+}
+
+static void open_aio(struct rig *rig, uint32_t io_timeout_ms, const struct nvs_log *log)
+{
+	const struct nvs_aio_config config = {.block_size = PART,
+					      .queue_depth = 4,
+					      .thread_count = 1,
+					      .overlap_events = true,
+					      .io_timeout_ms = io_timeout_ms};
+
+	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, log, &rig->error),
+		 &rig->error);
+}
+
+static void rig_open(struct rig *rig, uint32_t io_timeout_ms, const struct nvs_log *log)
+{
+	int fd;
+
+	*rig = (struct rig){.path = "build/tmp/nvswap-test-XXXXXX", .error = ERROR};
+	fake_init(&rig->fake, NULL);
+	rig->fake.dry = true;
+	(void)mkdir("build", 0755);
+	(void)mkdir("build/tmp", 0755);
+	fd = mkstemp(rig->path);
+	assert_true(fd >= 0);
+	close(fd);
+	rig->data = aligned_alloc(PART, 4 * PART);
+	assert_non_null(rig->data);
+	open_aio(rig, io_timeout_ms, log);
+	open_file(rig);
+	fake_forget(&rig->fake);
+	fake_hold(&rig->fake);
+}
+
+static void rig_close(struct rig *rig)
+{
+	fake_release(&rig->fake, FAKE_ALL);
+	nvs_file_close(rig->file);
+	nvs_aio_close(rig->aio);
+	fake_destroy(&rig->fake);
+	unlink(rig->path);
+	free(rig->data);
+}
+
+/* ---- Submitting ---- */
+
+static void a_transfer_named_twice_is_refused_and_nothing_is_submitted(void **state)
+{
+	struct transfer *twice[3];
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0, NULL);
+	twice[0] = twice[2] = rig.all[0];
+	twice[1] = rig.all[1];
+	assert_int_equal(aio_submit(rig.aio, twice, 3, &rig.error), -EINVAL);
+	assert_non_null(strstr(rig.error.text, "transfer 3 of 3"));
+	assert_int_equal(rig.fake.nios, 0);
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(aio_submit(rig.aio, twice, 2, &rig.error), &rig.error);
+	SUCCEEDS(aio_wait(rig.aio, twice, 2, -1, &rig.error), &rig.error);
+	assert_int_equal(rig.fake.nios, 2);
+	rig_close(&rig);
+}
+
+static void a_transfer_in_flight_is_refused_and_a_completed_one_is_not(void **state)
+{
+	struct transfer *again[2];
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0, NULL);
+	again[0] = rig.all[1];
+	again[1] = rig.all[0];
+	SUCCEEDS(aio_submit(rig.aio, rig.all, 1, &rig.error), &rig.error);
+	assert_int_equal(aio_submit(rig.aio, again, 2, &rig.error), -EINVAL);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	assert_int_equal(aio_submit(rig.aio, again, 2, &rig.error), -EINVAL);
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(aio_wait(rig.aio, rig.all, 1, -1, &rig.error), &rig.error);
+	SUCCEEDS(aio_submit(rig.aio, again, 2, &rig.error), &rig.error);
+	SUCCEEDS(aio_wait(rig.aio, again, 2, -1, &rig.error), &rig.error);
+	assert_int_equal(rig.fake.nios, 3);
+	rig_close(&rig);
+}
+
+static void a_transfer_of_another_aios_file_is_refused(void **state)
+{
+	static struct rig rig, other;
+
+	(void)state;
+	rig_open(&rig, 0, NULL);
+	rig_open(&other, 0, NULL);
+	assert_int_equal(aio_submit(other.aio, rig.all, 1, &other.error), -EINVAL);
+	assert_non_null(strstr(other.error.text, rig.path));
+	rig_close(&other);
+	rig_close(&rig);
+}
+
+/* ---- Closing ---- */
+
+static void *close_file(void *arg)
+{
+	struct rig *rig = arg;
+
+	nvs_file_close(rig->file);
+	return NULL;
+}
+
+/* The fake engine aborts if a descriptor leaves its slot while an I/O in flight names it. */
+static void closing_a_file_waits_for_its_transfers(void **state)
+{
+	static struct rig rig;
+	pthread_t thread;
+
+	(void)state;
+	rig_open(&rig, 0, NULL);
+	SUCCEEDS(aio_submit(rig.aio, rig.all, 4, &rig.error), &rig.error);
+	assert_true(fake_await_ios(&rig.fake, 4));
+	assert_int_equal(pthread_create(&thread, NULL, close_file, &rig), 0);
+	for (unsigned i = 0; i < 4; i++)
+		fake_release(&rig.fake, 1);
+	pthread_join(thread, NULL);
+	rig.file = NULL;
+	for (unsigned i = 0; i < 4; i++)
+		assert_true(transfer_completed(rig.all[i]));
+	rig_close(&rig);
+}
+
+static void a_file_may_be_closed_after_its_aio(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 0, NULL);
+	fake_release(&rig.fake, FAKE_ALL);
+	SUCCEEDS(aio_submit(rig.aio, rig.all, 4, &rig.error), &rig.error);
+	nvs_aio_close(rig.aio);
+	rig.aio = NULL;
+	for (unsigned i = 0; i < 4; i++)
+		assert_true(transfer_completed(rig.all[i]));
+	SUCCEEDS(nvs_file_sync(rig.file, &rig.error), &rig.error);
+	rig_close(&rig);
+}
+
+/* ---- The log ---- */
+
+struct listener {
+	struct nvs_aio *aio;
+	pthread_mutex_t lock;
+	pthread_cond_t heard;
+	unsigned messages;
+};
+
+/* Would block for ever if the message came with the aio's lock held. */
+static void call_the_aio(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct listener *listener = arg;
+	struct nvs_aio_stats stats;
+
+	(void)level;
+	(void)text;
+	if (listener->aio)
+		nvs_aio_get_stats(listener->aio, &stats);
+	pthread_mutex_lock(&listener->lock);
+	listener->messages++;
+	pthread_cond_broadcast(&listener->heard);
+	pthread_mutex_unlock(&listener->lock);
+}
+
+static void await_messages(struct listener *listener, unsigned n)
+{
+	uint64_t deadline = deadline_ns(AWAIT_MS);
+	int rc = 0;
+
+	pthread_mutex_lock(&listener->lock);
+	while (listener->messages < n && !rc)
+		rc = cond_wait_until(&listener->heard, &listener->lock, deadline);
+	assert_int_equal(listener->messages, n);
+	pthread_mutex_unlock(&listener->lock);
+}
+
+static void the_log_may_call_the_aio(void **state)
+{
+	struct listener listener = {.lock = PTHREAD_MUTEX_INITIALIZER,
+				    .heard = PTHREAD_COND_INITIALIZER};
+	const struct nvs_log log = {call_the_aio, &listener};
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, AGES_MS, &log);
+	listener.aio = rig.aio;
+	SUCCEEDS(aio_submit(rig.aio, rig.all, 4, &rig.error), &rig.error);
+	assert_true(fake_await_ios(&rig.fake, 4));
+	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	await_messages(&listener, 4);
+	fake_release(&rig.fake, FAKE_ALL);
+	await_messages(&listener, 8);
+	SUCCEEDS(aio_wait(rig.aio, rig.all, 4, -1, &rig.error), &rig.error);
+	rig_close(&rig);
+}
+
+/* ---- The machine ---- */
+
+static void pages_are_as_long_as_the_kernel_says(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	page_size = PART;
+	rig_open(&rig, 0, NULL);
+	fake_release(&rig.fake, FAKE_ALL);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + 4096, PART), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, PART), 0);
+	nvs_aio_unregister_memory(rig.aio, rig.data);
+	if (nvs_file_direct(rig.file)) {
+		rig.transfers[0].nbytes = 4096;
+		SUCCEEDS(aio_submit(rig.aio, rig.all, 2, &rig.error), &rig.error);
+		SUCCEEDS(aio_wait(rig.aio, rig.all, 2, -1, &rig.error), &rig.error);
+		/* A part of a page goes through the page cache, a whole one does not. */
+		assert_true(rig.fake.ios[0].sync);
+		assert_false(rig.fake.ios[1].sync);
+	}
+	page_size = 4096;
+	rig_close(&rig);
+}
+
+static void a_limit_on_threads_is_named_as_such(void **state)
+{
+	const struct nvs_aio_config config = {
+		.block_size = PART, .queue_depth = 4, .thread_count = 1, .overlap_events = true};
+	struct nvs_error error = ERROR;
+	struct nvs_aio *aio = NULL;
+
+	(void)state;
+	inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
+	assert_true(nvs_aio_open(&aio, &config, NULL, &error) < 0);
+	inject_stop(NULL);
+	assert_non_null(strstr(error.text, "limit on threads"));
+}
+
+static void missing_arguments_are_refused(void **state)
+{
+	struct nvs_aio_config config = {0};
+	struct nvs_latency latency;
+	struct nvs_error error = ERROR;
+	struct nvs_aio *aio;
+
+	(void)state;
+	assert_int_equal(nvs_aio_open(NULL, &config, NULL, &error), -EINVAL);
+	assert_int_equal(nvs_aio_open(&aio, NULL, NULL, &error), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(NULL, &error, 4096), -EINVAL);
+	nvs_aio_unregister_memory(NULL, NULL);
+	nvs_aio_get_stats(NULL, NULL);
+	nvs_aio_reset_stats(NULL);
+	nvs_aio_get_latency(NULL, NVS_READ, NVS_LAT, &latency);
+	assert_int_equal(latency.count, 0);
+	nvs_aio_get_latency(NULL, NVS_READ, NVS_LAT, NULL);
+	nvs_file_close(NULL);
+	nvs_aio_close(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_transfer_named_twice_is_refused_and_nothing_is_submitted),
+		cmocka_unit_test(a_transfer_in_flight_is_refused_and_a_completed_one_is_not),
+		cmocka_unit_test(a_transfer_of_another_aios_file_is_refused),
+		cmocka_unit_test(closing_a_file_waits_for_its_transfers),
+		cmocka_unit_test(a_file_may_be_closed_after_its_aio),
+		cmocka_unit_test(the_log_may_call_the_aio),
+		cmocka_unit_test(pages_are_as_long_as_the_kernel_says),
+		cmocka_unit_test(a_limit_on_threads_is_named_as_such),
+		cmocka_unit_test(missing_arguments_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
