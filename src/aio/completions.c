@@ -14,14 +14,18 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 
+struct waiter {
+	pthread_cond_t changed; /* it sleeps here */
+	bool waiting;
+	bool woken; /* its present or next wait ends */
+};
+
 struct completions {
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* the waiting thread sleeps here */
 	struct transfer *head, **tail;
 	bool overdue; /* a transfer became overdue since completions_take_overdue() */
-	bool woken;   /* the present or next wait ends */
-	bool waiting; /* a thread waits */
-	int eventfd;  /* -1: nobody has asked for it */
+	struct waiter waiters[COMPLETIONS_WAITERS];
+	int eventfd; /* -1: nobody has asked for it */
 	bool readable;
 };
 
@@ -41,7 +45,8 @@ int completions_open(struct completions **out)
 	if (!queue)
 		return -ENOMEM;
 	pthread_mutex_init(&queue->lock, NULL);
-	pthread_cond_init(&queue->changed, NULL);
+	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
+		pthread_cond_init(&queue->waiters[i].changed, NULL);
 	queue->tail = &queue->head;
 	queue->eventfd = -1;
 	*out = queue;
@@ -54,12 +59,15 @@ void completions_close(struct completions *queue)
 		return;
 	/* The worker that appended last may still hold the lock. */
 	pthread_mutex_lock(&queue->lock);
-	assert(!queue->head && !queue->waiting);
+	assert(!queue->head);
+	assert(!queue->waiters[COMPLETIONS_THREAD].waiting);
+	assert(!queue->waiters[COMPLETIONS_CALLER].waiting);
 	pthread_mutex_unlock(&queue->lock);
 	if (queue->eventfd >= 0)
 		close(queue->eventfd);
 	pthread_mutex_destroy(&queue->lock);
-	pthread_cond_destroy(&queue->changed);
+	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
+		pthread_cond_destroy(&queue->waiters[i].changed);
 	free(queue);
 }
 
@@ -84,8 +92,10 @@ static void notify(struct completions *queue)
 {
 	set_eventfd(queue);
 	check(queue);
-	if (queue->waiting)
-		pthread_cond_signal(&queue->changed);
+	if (queue->waiters[COMPLETIONS_CALLER].waiting)
+		pthread_cond_signal(&queue->waiters[COMPLETIONS_CALLER].changed);
+	else if (queue->waiters[COMPLETIONS_THREAD].waiting)
+		pthread_cond_signal(&queue->waiters[COMPLETIONS_THREAD].changed);
 }
 
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last)
@@ -134,29 +144,48 @@ bool completions_take_overdue(struct completions *queue)
 	return overdue;
 }
 
-int completions_wait(struct completions *queue, uint64_t deadline)
+/* Under the lock. */
+static bool wait_ends(const struct completions *queue, const struct waiter *waiter)
 {
+	return queue->head || queue->overdue || waiter->woken;
+}
+
+int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t deadline)
+{
+	struct waiter *waiter = &queue->waiters[who];
 	int rc = 0;
 
 	pthread_mutex_lock(&queue->lock);
-	assert(!queue->waiting);
-	queue->waiting = true;
-	while (!queue->head && !queue->overdue && !queue->woken && !rc)
-		rc = cond_wait_until(&queue->changed, &queue->lock, deadline);
-	if (queue->head || queue->overdue || queue->woken)
+	assert(!waiter->waiting);
+	waiter->waiting = true;
+	while (!wait_ends(queue, waiter) && !rc)
+		rc = cond_wait_until(&waiter->changed, &queue->lock, deadline);
+	if (wait_ends(queue, waiter))
 		rc = 0;
-	queue->waiting = queue->woken = false;
+	waiter->waiting = waiter->woken = false;
 	pthread_mutex_unlock(&queue->lock);
 	return rc;
 }
 
-void completions_wake(struct completions *queue)
+void completions_wake(struct completions *queue, enum completions_waiter who)
 {
+	struct waiter *waiter = &queue->waiters[who];
+
 	pthread_mutex_lock(&queue->lock);
-	queue->woken = true;
-	if (queue->waiting)
-		pthread_cond_signal(&queue->changed);
+	waiter->woken = true;
+	if (waiter->waiting)
+		pthread_cond_signal(&waiter->changed);
 	pthread_mutex_unlock(&queue->lock);
+}
+
+bool completions_pending(struct completions *queue, enum completions_waiter who)
+{
+	bool pending;
+
+	pthread_mutex_lock(&queue->lock);
+	pending = wait_ends(queue, &queue->waiters[who]);
+	pthread_mutex_unlock(&queue->lock);
+	return pending;
 }
 
 int completions_eventfd(struct completions *queue)

@@ -27,13 +27,19 @@ struct transfer *completions_take(struct completions *queue);
  * identifies it, unless it has completed since. Any thread. */
 bool completions_take_overdue(struct completions *queue);
 
+/* Who waits at a queue, one of each at a time. New completions wake the caller if one waits, else
+ * the thread: a caller that waits for a transfer anyway needs no other thread to take it. */
+enum completions_waiter { COMPLETIONS_THREAD, COMPLETIONS_CALLER, COMPLETIONS_WAITERS };
+
 /*
- * Waits until there is something to take, or completions_wake() was called. One thread at a time.
- * Returns 0 or deadline_error().
+ * Waits until there is something to take, or completions_wake() was called for this waiter. Returns
+ * 0 or deadline_error().
  */
-int completions_wait(struct completions *queue, uint64_t deadline);
-/* Ends the present wait or, if there is none, the next. Any thread. */
-void completions_wake(struct completions *queue);
+int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t deadline);
+/* Ends the waiter's present wait or, if there is none, its next. Any thread. */
+void completions_wake(struct completions *queue, enum completions_waiter who);
+/* Whether a wait of this waiter would return at once. Any thread. */
+bool completions_pending(struct completions *queue, enum completions_waiter who);
 
 /*
  * A descriptor that is readable while there is something to take, for the owner's event loop; it

@@ -26,7 +26,7 @@ static void *events_main(void *arg)
 	while (!ends(engine)) {
 		struct transfer *list;
 
-		(void)completions_wait(engine->completions, UINT64_MAX);
+		(void)completions_wait(engine->completions, COMPLETIONS_THREAD, UINT64_MAX);
 		if (completions_take_overdue(engine->completions))
 			runs_overdue(engine);
 		list = completions_take(engine->completions);
@@ -61,7 +61,7 @@ void events_stop(struct nvs_engine *engine)
 		pthread_mutex_lock(&engine->lock);
 		engine->events = EVENTS_ENDING;
 		pthread_mutex_unlock(&engine->lock);
-		completions_wake(engine->completions);
+		completions_wake(engine->completions, COMPLETIONS_THREAD);
 		pthread_join(engine->events_thread, NULL);
 	}
 	completions_close(engine->completions);
