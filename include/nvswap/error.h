@@ -38,7 +38,8 @@ enum nvs_log_level { NVS_LOG_ERROR, NVS_LOG_WARNING, NVS_LOG_INFO, NVS_LOG_DEBUG
 
 /*
  * Receives one log message, a line without its newline. Called from any thread, including the
- * library's own. It must not call nvswap.
+ * library's own, with no lock of the library held: it may wait for a lock whose owner is in a call
+ * of nvswap, and may call nvswap itself, except to close the object that the message is about.
  */
 typedef void nvs_log_fn(void *arg, enum nvs_log_level level, const char *text);
 

@@ -234,7 +234,7 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 			rc = check_overdue(engine, tensors[i], error);
 			if (rc)
 				break;
-			pthread_cond_wait(&engine->changed, &engine->lock);
+			(void)events_wait(engine, UINT64_MAX);
 		}
 	return rc;
 }

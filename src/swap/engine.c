@@ -160,8 +160,10 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
-	events_stop(engine);
+	/* The watch thread may look at the tensors until the workers have ended. */
+	pthread_mutex_lock(&engine->lock);
 	tensors_free(engine);
+	pthread_mutex_unlock(&engine->lock);
 	plan_free(&engine->plan);
 	/* The workers end before their registered memory is unmapped, ... */
 	if (engine->pool)
@@ -169,6 +171,7 @@ static void engine_free(struct nvs_engine *engine)
 	if (engine->store)
 		store_close(engine->store);
 	nvs_aio_close(engine->aio);
+	events_close(engine);
 	pool_close(engine->pool);
 	topo_close(engine->topo);
 	pthread_mutex_destroy(&engine->lock);
@@ -192,9 +195,9 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 	int rc = topo_open(&engine->topo, NULL, error);
 
 	if (!rc)
-		rc = events_start(engine, error);
-	if (!rc)
 		rc = open_aio(engine, ops, ops_arg, error);
+	if (!rc)
+		rc = events_open(engine, error);
 	if (!rc) {
 		aio_trace(engine->aio, engine->trace);
 		rc = open_store(engine, config, block, error);

@@ -1,68 +1,202 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's thread: takes completed and overdue runs off the engine's completion queue and lands
- * or marks them, so that no I/O worker runs code of the engine.
+ * The engine's thread of events. It takes completed runs off the engine's queue, lands them, starts
+ * what the plan calls for next, computes long checksums and calls the log function. A caller that
+ * waits helps with what takes microseconds, which saves it a thread switch, and with all but the
+ * log while the log function blocks the thread.
  */
+#include "swap/events.h"
+
 #include <assert.h>
+#include <errno.h>
 #include <signal.h>
 
+#include "aio/completions.h"
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/slice.h"
 #include "swap/internal.h"
 
-static bool ends(struct nvs_engine *engine)
+bool events_land_ready(struct nvs_engine *engine)
 {
-	bool ends;
+	struct completions *completions = engine->events.completions;
+	struct transfer *list = completions_take(completions);
+	bool any = list;
 
-	pthread_mutex_lock(&engine->lock);
-	ends = engine->events == EVENTS_ENDING;
+	if (completions_take_overdue(completions))
+		runs_overdue(engine);
+	if (list)
+		list = sums_filter(engine, list);
+	if (list)
+		runs_land(engine, list);
+	return any;
+}
+
+/* ---- Waiting callers ---- */
+
+static bool thread_blocks(struct events *events)
+{
+	bool blocks;
+
+	pthread_mutex_lock(&events->lock);
+	blocks = events->messages.saying;
+	pthread_mutex_unlock(&events->lock);
+	return blocks;
+}
+
+static int help(struct nvs_engine *engine, uint64_t deadline)
+{
+	struct events *events = &engine->events;
+	int rc = completions_wait(events->completions, COMPLETIONS_CALLER, deadline);
+
+	if (rc)
+		return rc;
+	events_land_ready(engine);
+	while (keeps_sums(engine) && thread_blocks(events) && sums_work(engine))
+		completions_wake(events->completions, COMPLETIONS_THREAD);
+	return 0;
+}
+
+int events_wait(struct nvs_engine *engine, uint64_t deadline)
+{
+	struct events *events = &engine->events;
+	int rc;
+
+	if (events->helped || !deadline) {
+		events->followers++;
+		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+		events->followers--;
+		return rc;
+	}
+	events->helped = true;
+	events->helper = pthread_self();
 	pthread_mutex_unlock(&engine->lock);
-	return ends;
+	rc = help(engine, deadline);
+	pthread_mutex_lock(&engine->lock);
+	events->helped = false;
+	/* One of them may help next. */
+	if (events->followers)
+		pthread_cond_signal(&engine->changed);
+	return rc;
+}
+
+void events_changed(struct nvs_engine *engine)
+{
+	struct events *events = &engine->events;
+
+	if (events->followers)
+		pthread_cond_broadcast(&engine->changed);
+	if (events->helped && !pthread_equal(events->helper, pthread_self()))
+		completions_wake(events->completions, COMPLETIONS_CALLER);
+}
+
+/* ---- The thread ---- */
+
+/* False: the thread must end. */
+static bool sleep_until_event(struct nvs_engine *engine)
+{
+	struct events *events = &engine->events;
+	bool closing;
+
+	pthread_mutex_lock(&events->lock);
+	closing = events->closing;
+	events->idle = true;
+	pthread_cond_broadcast(&events->quiet);
+	pthread_mutex_unlock(&events->lock);
+	if (!closing)
+		(void)completions_wait(events->completions, COMPLETIONS_THREAD, UINT64_MAX);
+	pthread_mutex_lock(&events->lock);
+	events->idle = false;
+	pthread_mutex_unlock(&events->lock);
+	return !closing;
 }
 
 static void *events_main(void *arg)
 {
 	struct nvs_engine *engine = arg;
 
-	while (!ends(engine)) {
-		struct transfer *list;
+	take_short_slices();
+	do {
+		bool busy = true;
 
-		(void)completions_wait(engine->completions, COMPLETIONS_THREAD, UINT64_MAX);
-		if (completions_take_overdue(engine->completions))
-			runs_overdue(engine);
-		list = completions_take(engine->completions);
-		if (list)
-			runs_completed(engine, list);
-	}
+		while (busy) {
+			busy = events_land_ready(engine);
+			busy |= sums_work(engine);
+			busy |= messages_say(engine);
+		}
+	} while (sleep_until_event(engine));
 	return NULL;
 }
 
-int events_start(struct nvs_engine *engine, struct nvs_error *error)
+/* Signals are for the application's threads. */
+static int start_without_signals(struct nvs_engine *engine)
 {
 	sigset_t all, before;
-	int rc = completions_open(&engine->completions);
+	int rc;
 
-	assert(engine->events == EVENTS_NONE);
-	if (rc)
-		return error_set(error, rc, "out of memory while opening the engine");
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = -pthread_create(&engine->events_thread, NULL, events_main, engine);
+	rc = -pthread_create(&engine->events.thread, NULL, events_main, engine);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc)
-		return error_set(error, rc, "can't start the engine's thread: %s",
-				 nvs_strerror(rc));
-	engine->events = EVENTS_SERVED;
-	return 0;
+	engine->events.started = !rc;
+	return rc;
 }
 
-void events_stop(struct nvs_engine *engine)
+int events_open(struct nvs_engine *engine, struct nvs_error *error)
 {
-	if (engine->events == EVENTS_SERVED) {
-		pthread_mutex_lock(&engine->lock);
-		engine->events = EVENTS_ENDING;
-		pthread_mutex_unlock(&engine->lock);
-		completions_wake(engine->completions, COMPLETIONS_THREAD);
-		pthread_join(engine->events_thread, NULL);
-	}
-	completions_close(engine->completions);
+	struct events *events = &engine->events;
+	int rc = completions_open(&events->completions);
+
+	if (rc)
+		return error_set(error, rc, "out of memory while opening the engine");
+	pthread_mutex_init(&events->lock, NULL);
+	pthread_cond_init(&events->quiet, NULL);
+	STAILQ_INIT(&events->messages.list);
+	rc = sums_open(engine);
+	if (rc)
+		return error_set(error, rc, "out of memory while opening the engine");
+	rc = start_without_signals(engine);
+	if (rc)
+		error_set(error, rc,
+			  "can't start the engine's thread: %s (the limits of threads and of "
+			  "memory are in ulimit -u, ulimit -v and the control group)",
+			  nvs_strerror(rc));
+	return rc;
+}
+
+static void end_thread(struct events *events)
+{
+	pthread_mutex_lock(&events->lock);
+	events->closing = true;
+	pthread_mutex_unlock(&events->lock);
+	completions_wake(events->completions, COMPLETIONS_THREAD);
+	pthread_join(events->thread, NULL);
+	events->started = false;
+}
+
+void events_close(struct nvs_engine *engine)
+{
+	struct events *events = &engine->events;
+
+	if (!events->completions)
+		return;
+	assert(!events->helped && !events->followers);
+	if (events->started)
+		end_thread(events);
+	(void)messages_say(engine);
+	sums_close(engine);
+	completions_close(events->completions);
+	events->completions = NULL;
+	pthread_mutex_destroy(&events->lock);
+	pthread_cond_destroy(&events->quiet);
+}
+
+void events_await_idle(struct nvs_engine *engine)
+{
+	struct events *events = &engine->events;
+
+	pthread_mutex_lock(&events->lock);
+	while (!events->idle || completions_pending(events->completions, COMPLETIONS_THREAD))
+		pthread_cond_wait(&events->quiet, &events->lock);
+	pthread_mutex_unlock(&events->lock);
 }

@@ -50,7 +50,7 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 			engine->scratch[i] = tensors[i];
 		}
 		list = runs_build(engine, engine->scratch, n, NVS_WRITE);
-		pthread_cond_broadcast(&engine->changed);
+		events_changed(engine);
 	}
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
@@ -92,7 +92,7 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 		if (!tensors[i]->uses && tensors[i]->state == NVS_RESIDENT)
 			make_idle(engine, tensors[i]);
 	}
-	pthread_cond_broadcast(&engine->changed);
+	events_changed(engine);
 	pthread_mutex_unlock(&engine->lock);
 }
 

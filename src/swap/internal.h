@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The swap engine's structures. One lock guards all of them. It is not held while waiting for the
- * drive, except by a commit, and never while checksums are computed.
+ * The swap engine's structures. One lock guards all of them but those of struct events. It is not
+ * held while waiting for the drive, except by a commit, and never while checksums are computed.
  */
 #ifndef SWAP_INTERNAL_H
 #define SWAP_INTERNAL_H
@@ -13,6 +13,7 @@
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
+#include "swap/events.h"
 #include "swap/pins.h"
 #include "swap/plan.h"
 #include "swap/swap.h"
@@ -73,13 +74,12 @@ struct nvs_tensor {
 	/* The first tensor of a run has the run's transfer. */
 	struct transfer transfer;
 	struct nvs_tensor *run_first, *run_next;
+	enum run_sum sum; /* of the run */
+	TAILQ_ENTRY(nvs_tensor) to_sum;
 	bool overdue;	      /* in flight for longer than io_timeout_ms */
 	uint64_t hangs_at;    /* overdue: the offset in the store */
 	uint64_t launched_ns; /* for the trace; of a run's first tensor */
 };
-
-/* The engine's thread. */
-enum events_state { EVENTS_NONE, EVENTS_SERVED, EVENTS_ENDING };
 
 /* The current step, and the statistics at its beginning. */
 struct step {
@@ -107,15 +107,13 @@ struct nvs_engine {
 	struct topo *topo;
 	int node; /* the pool is bound to it; -1: none */
 	struct nvs_aio *aio;
-	struct completions *completions; /* of the engine's runs */
-	pthread_t events_thread;
-	enum events_state events; /* under the lock once the thread runs */
 	struct store *store;
 	struct pool *pool;
 
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a tensor landed, memory came free, or a tensor was unpinned */
-	void *names;		/* tsearch tree of all tensors, by name */
+	pthread_cond_t changed; /* waiting calls sleep here, in events_wait() */
+	struct events events;
+	void *names; /* tsearch tree of all tensors, by name */
 	struct nvs_tensor **tensors;
 	size_t ntensors, ntensors_max;
 	uint64_t nregistered, tensor_bytes;
@@ -226,7 +224,7 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 		 struct nvs_tensor *const *tensors, size_t n);
 
 /* ---- overdue.c: under the lock, but for the first ---- */
-/* Marks the runs that became overdue. */
+/* Marks runs that have become overdue. */
 void runs_overdue(struct nvs_engine *engine);
 /* A run lands that was perhaps overdue. */
 void landed_late(struct nvs_engine *engine, const struct transfer *run);
@@ -238,11 +236,6 @@ int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
 /* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
 int drain_all(struct nvs_engine *engine, struct nvs_error *error);
-
-/* ---- events.c ---- */
-int events_start(struct nvs_engine *engine, struct nvs_error *error);
-/* With no run in flight; also after a failed or no events_start(). */
-void events_stop(struct nvs_engine *engine);
 
 /* ---- runs.c ---- */
 /* Time with at least one run in flight, until `now`. */
@@ -256,12 +249,8 @@ struct transfer *join(struct transfer *first, struct transfer *second);
  */
 struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 			    enum nvs_direction direction);
-/* Without the lock: computes the checksums of writes and submits the transfers. */
+/* Without the lock: submits the transfers; the checksums of writes are computed meanwhile. */
 void launch(struct nvs_engine *engine, struct transfer *list);
-/* The checksum of a tensor's contents, wherever its `data` lies. */
-uint64_t sum_of(const struct nvs_tensor *tensor);
-/* A kept store always has checksums: only they detect committed data that the drive lost. */
-bool keeps_sums(const struct nvs_engine *engine);
 /* Sorts by the offset of a transfer in that direction, and notes it in each tensor's `place`. */
 void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction);
 /* How many of the tensors, from the first, form one run. */
@@ -269,7 +258,11 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 		  uint64_t nbytes_max, uint64_t *nbytes);
 
 /* ---- landing.c ---- */
-/* Without the lock: lands completed runs. */
-void runs_completed(struct nvs_engine *engine, struct transfer *list);
+/* Without the lock: lands completed runs, and starts what the plan calls for next. */
+void runs_land(struct nvs_engine *engine, struct transfer *list);
+
+/* ---- sums.c ---- */
+/* Whether tensors have checksums. */
+bool keeps_sums(const struct nvs_engine *engine);
 
 #endif

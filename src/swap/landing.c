@@ -10,25 +10,15 @@
 #include "swap/internal.h"
 #include "trace/trace.h"
 
-/* Contents of an earlier run are compared even if `verify` is off. */
-static void check_sums(const struct nvs_engine *engine, const struct transfer *run)
-{
-	if (run->direction != NVS_READ || run->status)
-		return;
-	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
-		if (t->has_checksum && (engine->verify || t->unverified))
-			t->bad_sum = sum_of(t) != t->checksum;
-}
-
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	if (tensor->bad_sum) {
 		tensor->status = -EBADMSG;
 		tensor->error_offset = tensor->place;
 		engine->verify_errors++;
-		log_say(&engine->log, NVS_LOG_ERROR,
-			"%s: the bytes read from the store are not those that were written",
-			tensor->name);
+		say_later(engine, NVS_LOG_ERROR,
+			  "%s: the bytes read from the store are not those that were written",
+			  tensor->name);
 	}
 	if (!tensor->status) {
 		engine->swapped[NVS_READ] += tensor->nbytes;
@@ -62,9 +52,8 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	set_drop(engine, tensor, false);
 	engine->write_failures++;
 	tensor_error(engine, tensor, &engine->failure);
-	log_say(&engine->log, NVS_LOG_ERROR,
-		"%s could not be written back and stays in the pool: %s", tensor->name,
-		nvs_strerror(tensor->status));
+	say_later(engine, NVS_LOG_ERROR, "%s could not be written back and stays in the pool: %s",
+		  tensor->name, nvs_strerror(tensor->status));
 	/* A caller that pinned the tensor again has valid data; don't report the failed write-back
 	 * to it. */
 	if (tensor->uses)
@@ -150,10 +139,8 @@ static void trace_runs(const struct nvs_engine *engine, const struct transfer *l
 		trace_run(engine, run, now);
 }
 
-void runs_completed(struct nvs_engine *engine, struct transfer *list)
+void runs_land(struct nvs_engine *engine, struct transfer *list)
 {
-	for (struct transfer *run = list; run; run = run->state.next)
-		check_sums(engine, run);
 	if (engine->trace)
 		trace_runs(engine, list);
 	pthread_mutex_lock(&engine->lock);
@@ -164,7 +151,7 @@ void runs_completed(struct nvs_engine *engine, struct transfer *list)
 		list = next;
 	}
 	list = move_ahead(engine);
-	pthread_cond_broadcast(&engine->changed);
+	events_changed(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 }

@@ -33,7 +33,7 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 	}
 	engine->overdue[first->transfer.direction]++;
 	check_overdue(engine, first, &error);
-	log_say(&engine->log, NVS_LOG_ERROR, "%s", error.text);
+	say_later(engine, NVS_LOG_ERROR, "%s", error.text);
 }
 
 void runs_overdue(struct nvs_engine *engine)
@@ -48,7 +48,7 @@ void runs_overdue(struct nvs_engine *engine)
 		    aio_is_overdue(engine->aio, &tensor->transfer, &offset))
 			mark_run(engine, tensor, offset);
 	}
-	pthread_cond_broadcast(&engine->changed);
+	events_changed(engine);
 	pthread_mutex_unlock(&engine->lock);
 }
 
@@ -59,8 +59,8 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 	if (!first->overdue)
 		return;
 	engine->overdue[run->direction]--;
-	log_say(&engine->log, NVS_LOG_WARNING, "%s: %s completed late: %s", first->name,
-		run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
+	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->name,
+		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
 		tensor->overdue = false;
 }
@@ -94,7 +94,7 @@ int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
 	while (engine->inflight[NVS_WRITE]) {
 		if (engine->overdue[NVS_WRITE])
 			return first_overdue(engine, true, error);
-		pthread_cond_wait(&engine->changed, &engine->lock);
+		(void)events_wait(engine, UINT64_MAX);
 	}
 	return 0;
 }
@@ -104,7 +104,7 @@ int drain_all(struct nvs_engine *engine, struct nvs_error *error)
 	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE]) {
 		if (engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
 			return first_overdue(engine, false, error);
-		pthread_cond_wait(&engine->changed, &engine->lock);
+		(void)events_wait(engine, UINT64_MAX);
 	}
 	return 0;
 }

@@ -217,9 +217,9 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 	if (!make_room(&plan->recording, &plan->recording_max, at + 1)) {
 		plan->lost = true;
 		plan->same = false;
-		log_say(&engine->log, NVS_LOG_WARNING,
-			"out of memory while recording the order of a step: the next one has no "
-			"plan");
+		say_later(engine, NVS_LOG_WARNING,
+			  "out of memory while recording the order of a step: the next one has no "
+			  "plan");
 		return;
 	}
 	plan->same = plan->same && at < plan->n && plan->order[at].tensor == tensor &&

@@ -285,7 +285,7 @@ static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uin
 			return rc;
 		if (!deadline)
 			return end_polling(engine, attempt, error);
-		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+		rc = events_wait(engine, deadline);
 		if (rc)
 			return no_time_left(attempt, rc, error);
 	}
@@ -458,7 +458,7 @@ static struct transfer *after_release(struct nvs_engine *engine)
 	struct transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
 
 	list = join(list, move_ahead(engine));
-	pthread_cond_broadcast(&engine->changed);
+	events_changed(engine);
 	return list;
 }
 
@@ -548,7 +548,7 @@ int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_OUT, tensors, n);
 		list = swap_out(engine, tensors, n);
-		pthread_cond_broadcast(&engine->changed);
+		events_changed(engine);
 	}
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
@@ -571,7 +571,7 @@ static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, 
 	if (!*from_ns && deadline)
 		*from_ns = now;
 	while (in_flight(tensor) && !pin_failed(tensor, pin) && !tensor->overdue && !rc)
-		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+		rc = events_wait(engine, deadline);
 	if (deadline)
 		trace_wait(engine, tensor, now);
 	if (pin_failed(tensor, pin))

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -145,6 +144,7 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 			tensors[i - 1]->run_next = tensors[i];
 		nbytes += bytes_moved(tensors[i]);
 	}
+	first->sum = SUM_NONE;
 	first->transfer = (struct transfer){.file = store_file(engine->store),
 					    .direction = direction,
 					    .data = first->data,
@@ -196,16 +196,6 @@ struct transfer *join(struct transfer *first, struct transfer *second)
 	return first;
 }
 
-uint64_t sum_of(const struct nvs_tensor *tensor)
-{
-	return XXH3_64bits(tensor->data, tensor->nbytes);
-}
-
-bool keeps_sums(const struct nvs_engine *engine)
-{
-	return engine->verify || engine->keep;
-}
-
 static void note_launch(struct transfer *list)
 {
 	uint64_t now = clock_ns();
@@ -223,9 +213,6 @@ void launch(struct nvs_engine *engine, struct transfer *list)
 		return;
 	if (engine->trace)
 		note_launch(list);
-	for (struct transfer *run = list; run && keeps_sums(engine); run = run->state.next)
-		for (struct nvs_tensor *t = run->user; t && run->direction == NVS_WRITE;
-		     t = t->run_next)
-			t->new_checksum = sum_of(t);
-	aio_submit_list(engine->aio, engine->completions, list);
+	sums_begin(engine, list);
+	aio_submit_list(engine->aio, engine->events.completions, list);
 }

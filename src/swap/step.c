@@ -55,9 +55,9 @@ static void mend_plan(struct nvs_engine *engine)
 	if (plan->lost)
 		return;
 	if (!plan_adopt(engine))
-		log_say(&engine->log, NVS_LOG_WARNING,
-			"out of memory for a plan of %zu accesses: the next step has none",
-			plan->nrecorded);
+		say_later(engine, NVS_LOG_WARNING,
+			  "out of memory for a plan of %zu accesses: the next step has none",
+			  plan->nrecorded);
 	for (size_t i = 0; i < plan->n; i++)
 		if (!plan->order[i].tensor->planned)
 			set_planned(engine, plan->order[i].tensor, true);

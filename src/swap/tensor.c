@@ -375,7 +375,7 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	for (size_t i = 0; i < n && !rc; i++)
 		forget(engine, tensors[i]);
 	if (!rc)
-		pthread_cond_broadcast(&engine->changed);
+		events_changed(engine);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }

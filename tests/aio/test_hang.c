@@ -373,6 +373,8 @@ static void bench_check_and_close(struct bench *b, uint64_t n)
 
 static void release_all(struct bench *b)
 {
+	/* All that hangs has been heard of. */
+	events_await_idle(b->f.engine);
 	sim_go(b->f.sim, SIM_READS);
 	sim_go(b->f.sim, SIM_WRITES);
 	await_after_all(&b->hearing);
@@ -415,6 +417,7 @@ static void a_wait_without_a_timeout_returns(void **state)
 	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_tensor_swap_out(b.f.engine, b.t, 1, &b.f.error));
 	expect_error(&b.f, sole_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
+	events_await_idle(b.f.engine);
 	assert_int_equal(hangs_heard(&b.hearing), 1);
 	assert_non_null(strstr(b.hearing.last, "t0: writing"));
 	assert_non_null(strstr(b.hearing.last, path));
@@ -443,6 +446,7 @@ static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **s
 	HUNG(&b, nvs_engine_commit(engine, &b.f.error), "t0");
 	assert_int_equal(stats_of(&b.f).pool.used, 2 * PART);
 	/* One message for each of the two writes. */
+	events_await_idle(engine);
 	assert_int_equal(hangs_heard(&b.hearing), 2);
 	HUNG(&b, nvs_engine_close(engine, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);

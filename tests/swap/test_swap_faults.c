@@ -52,6 +52,7 @@ static void flips_are_found(enum place place)
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(info_of(&f, t[1]).status, -EBADMSG);
 	assert_null(nvs_tensor_data(t[1]));
+	events_await_idle(f.engine);
 	assert_non_null(strstr(f.log, "t1: the bytes read"));
 	/* The others, read with it, are intact. */
 	for (uint64_t i = 0; i < 5; i++)
@@ -136,6 +137,7 @@ static void a_failed_write_leaves_the_tensor_in_the_pool(void **state)
 	sim_fail(f.sim, NVS_WRITE, 0, ENOSPC, 1);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -ENOSPC, "t: writing /");
+	events_await_idle(f.engine);
 	assert_non_null(strstr(f.log, "t could not be written back and stays in the pool"));
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 	assert_int_equal(info_of(&f, t).status, -ENOSPC);

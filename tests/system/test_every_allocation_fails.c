@@ -453,6 +453,7 @@ static void a_step_without_memory_for_its_plan_is_served(void **state)
 			world_step(&w);
 		inject_stop(&failed);
 		assert_int_equal(w.told, 0);
+		events_await_idle(w.f.engine);
 		if (failed)
 			assert_says(w.f.log, "out of memory");
 		else

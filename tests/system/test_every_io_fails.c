@@ -112,6 +112,7 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 	act(w);
 	sim_no_faults(w->drive);
 	failed = drive_faults(w) > faults;
+	events_await_idle(w->f.engine);
 	if (failed ? !heard(w) && !may_be_unheard : heard(w))
 		fail_msg("%s %" PRIu64 " %s: %u calls failed, and the log has \"%s\"",
 			 direction ? "write" : "read", n, failed ? "failed" : "did not fail",

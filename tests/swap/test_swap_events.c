@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's thread of events: a call that starts something leaves checksums to it, and the log
+ * function is called with no lock held.
+ */
+#include "support/sole_owner.h"
+#include "swap/swap_fixture.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define LARGE (512 * KIB)
+
+/* A log function that waits at a gate, and calls the engine if asked to. */
+struct gate {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool open;
+	unsigned entered, left;
+	struct nvs_engine *asks; /* call it from the log function; or NULL */
+	uint64_t tensors;	 /* its answer */
+};
+
+static void pass_gate(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct gate *gate = arg;
+	struct nvs_engine_stats stats;
+
+	(void)level;
+	(void)text;
+	pthread_mutex_lock(&gate->lock);
+	gate->entered++;
+	pthread_cond_broadcast(&gate->changed);
+	while (!gate->open)
+		pthread_cond_wait(&gate->changed, &gate->lock);
+	if (gate->asks) {
+		nvs_engine_get_stats(gate->asks, &stats);
+		gate->tensors = stats.tensors;
+	}
+	gate->left++;
+	pthread_cond_broadcast(&gate->changed);
+	pthread_mutex_unlock(&gate->lock);
+}
+
+static void gate_init(struct gate *gate, struct fixture *f, const struct setup *setup)
+{
+	*gate = (struct gate){.open = true};
+	pthread_mutex_init(&gate->lock, NULL);
+	pthread_cond_init(&gate->changed, NULL);
+	fixture_init(f, setup);
+	f->config.log = (struct nvs_log){pass_gate, gate};
+	OK(f, fixture_reopen(f));
+	gate->open = false;
+	gate->entered = gate->left = 0;
+}
+
+static void gate_await(struct gate *gate, const unsigned *count)
+{
+	pthread_mutex_lock(&gate->lock);
+	while (!*count)
+		pthread_cond_wait(&gate->changed, &gate->lock);
+	pthread_mutex_unlock(&gate->lock);
+}
+
+static void gate_open(struct gate *gate)
+{
+	pthread_mutex_lock(&gate->lock);
+	gate->open = true;
+	pthread_cond_broadcast(&gate->changed);
+	pthread_mutex_unlock(&gate->lock);
+}
+
+static void gate_close(struct gate *gate, struct fixture *f)
+{
+	gate_open(gate);
+	fixture_close(f);
+	pthread_mutex_destroy(&gate->lock);
+	pthread_cond_destroy(&gate->changed);
+}
+
+/* A write-back that fails is logged. */
+static void fail_a_write(struct fixture *f, struct nvs_tensor *tensor)
+{
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
+	OK(f, nvs_tensor_swap_out(f->engine, &tensor, 1, &f->error));
+	expect_error(f, sole_wait(f->engine, &tensor, 1, -1, &f->error), -EIO, "writing");
+	sim_no_faults(f->sim);
+}
+
+static void a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds(void **state)
+{
+	struct fixture f;
+	struct gate gate;
+	struct nvs_tensor *t[3];
+
+	(void)state;
+	gate_init(&gate, &f,
+		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
+	tensors_add(&f, "t", (uint64_t[]){LARGE, LARGE, 5000}, 3, t);
+	for (uint64_t i = 0; i < 3; i++)
+		tensor_store(&f, t[i], i);
+	tensor_write(&f, t[0], 10);
+	/* This thread opens the gate only after its calls, which wait for long checksums too. */
+	fail_a_write(&f, t[0]);
+	gate_await(&gate, &gate.entered);
+	tensor_check(&f, t[1], 1);
+	tensor_check(&f, t[2], 2);
+	tensor_store(&f, t[1], 11);
+	tensor_check(&f, t[1], 11);
+	assert_int_equal(gate.left, 0);
+	gate_close(&gate, &f);
+}
+
+static void a_log_function_may_call_the_engine(void **state)
+{
+	struct fixture f;
+	struct gate gate;
+	struct nvs_tensor *t;
+
+	(void)state;
+	gate_init(&gate, &f, &(const struct setup){.place = PLACE_DISK, .simulated = true});
+	t = tensor_add(&f, "t", LARGE);
+	gate.asks = f.engine;
+	gate_open(&gate);
+	tensor_write(&f, t, 1);
+	fail_a_write(&f, t);
+	gate_await(&gate, &gate.left);
+	assert_int_equal(gate.tensors, 1);
+	gate_close(&gate, &f);
+}
+
+/* The tensor's memory can't be read, so whatever reads it ends the test. */
+static void forbid(struct nvs_tensor *tensor, bool forbidden)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	char *data = tensor->data;
+
+	assert_int_equal((uintptr_t)data % page, 0);
+	assert_int_equal(
+		mprotect(data, LARGE / page * page, forbidden ? PROT_NONE : PROT_READ | PROT_WRITE),
+		0);
+}
+
+static void a_swap_out_starts_writing_before_any_checksum(void **state)
+{
+	struct fixture f;
+	struct gate gate;
+	struct nvs_tensor *t[2];
+
+	(void)state;
+	gate_init(&gate, &f,
+		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
+	tensors_add(&f, "t", (uint64_t[]){LARGE, 100}, 2, t);
+	tensor_write(&f, t[0], 1);
+	tensor_write(&f, t[1], 2);
+	fail_a_write(&f, t[1]);
+	/* The thread is in the log function. */
+	gate_await(&gate, &gate.entered);
+	sim_hold(f.sim, SIM_ALL);
+	forbid(t[0], true);
+	OK(&f, nvs_tensor_swap_out(f.engine, t, 1, &f.error));
+	assert_true(sim_await_in_flight(f.sim, 1));
+	forbid(t[0], false);
+	sim_go(f.sim, SIM_ALL);
+	gate_open(&gate);
+	OK(&f, sole_wait(f.engine, t, 1, -1, &f.error));
+	tensor_check(&f, t[0], 1);
+	gate_close(&gate, &f);
+}
+
+static void checksums_of_many_lengths_are_right(void **state)
+{
+	static const uint64_t nbytes[] = {1,	       4096,	  128 * KIB,	 128 * KIB + 1,
+					  MIB,	       2 * MIB,	  2 * MIB + 1,	 4 * MIB,
+					  5 * MIB + 7, 300 * KIB, 300 * KIB + 1, 64 * KIB};
+	struct nvs_tensor *t[LENGTH(nbytes)];
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .verify = true, .pool_bytes = 32 * MIB);
+	tensors_add(&f, "t", nbytes, LENGTH(nbytes), t);
+	for (uint64_t round = 0; round < 3; round++) {
+		for (uint64_t i = 0; i < LENGTH(nbytes); i++)
+			tensor_write(&f, t[i], round * 100 + i);
+		tensors_swap_out(&f, t, LENGTH(nbytes));
+		for (uint64_t i = 0; i < LENGTH(nbytes); i++)
+			tensor_check(&f, t[i], round * 100 + i);
+	}
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds),
+		cmocka_unit_test(a_log_function_may_call_the_engine),
+		cmocka_unit_test(a_swap_out_starts_writing_before_any_checksum),
+		cmocka_unit_test(checksums_of_many_lengths_are_right),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
