@@ -66,6 +66,9 @@ WRAPPED := malloc calloc realloc free strdup strndup asprintf vasprintf getline 
 	fsync eventfd io_setup io_uring_queue_init io_uring_register_files \
 	io_uring_register_files_update io_uring_register_buffers_sparse \
 	io_uring_register_buffers_update_tag
+# Where threads block; tests/support/turns.c lets them take turns there.
+WRAPPED += pthread_join pthread_mutex_lock pthread_mutex_unlock pthread_cond_wait pthread_cond_timedwait \
+	pthread_cond_clockwait pthread_cond_signal pthread_cond_broadcast sched_yield
 
 LIB_OBJECTS := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
 CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)

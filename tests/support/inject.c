@@ -4,6 +4,7 @@
  * fail costs a load and a comparison more.
  */
 #include "support/inject.h"
+#include "support/turns.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -298,9 +299,16 @@ WRAP(INJECT_MMAP, int, memfd_create, (const char *name, unsigned flags), (name, 
 WRAP(INJECT_MMAP, int, madvise, (void *data, size_t nbytes, int advice), (data, nbytes, advice),
      minus_one(error))
 WRAP(INJECT_MMAP, int, mlock, (const void *data, size_t nbytes), (data, nbytes), minus_one(error))
-WRAP(INJECT_THREAD, int, pthread_create,
-     (pthread_t * thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
-     (thread, attr, run, arg), error)
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+			  void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+			  void *arg)
+{
+	int error = injected(INJECT_THREAD, "pthread_create");
+
+	return error ? error : turns_create(thread, attr, run, arg);
+}
 
 /* ---- Finding files ---- */
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes the library's calls to libc and the kernel fail: in every test program the linker redirects
- * the functions of WRAPPED in the Makefile to here (--wrap). I/Os of transfers are not among them;
- * the simulated drive fails those (sim_drive.h). Without inject_fail() no call fails.
+ * the functions of WRAPPED in the Makefile to here (--wrap), except for those of turns.h. I/Os of
+ * transfers are not among them; the simulated drive fails those (sim_drive.h). Without
+ * inject_fail() no call fails.
  */
 #ifndef TESTS_SUPPORT_INJECT_H
 #define TESTS_SUPPORT_INJECT_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random histories: a model plays operations against the library and against its own plain idea of
- * it. All chance comes from a seed, and each operation's from the seed and its place, so that a
- * history from which operations are left out is one too: what fails is cut down until what is left
- * can be read.
+ * Random histories: a model makes operations on the library and on a plain model of it. The seed
+ * determines everything: the operations, the drive, and the order in which all threads run
+ * (turns.h). An operation's randomness comes from the seed and its number, so a history without
+ * some of its operations is a history too: one that fails is cut down until what is left can be
+ * read.
  */
 #ifndef TESTS_SUPPORT_HISTORY_HISTORY_H
 #define TESTS_SUPPORT_HISTORY_HISTORY_H
@@ -68,6 +69,8 @@ bool history_play(const struct history *first, uint32_t n, struct history *found
 		  size_t text_bytes);
 /* Plays one as it is, and says each operation on the standard output; false where it failed. */
 bool history_play_aloud(const struct history *history);
+/* The same, into a text. */
+bool history_play_into(const struct history *history, char *text, size_t text_bytes);
 /* How many operations are left in it. */
 uint32_t history_remaining(const struct history *history);
 

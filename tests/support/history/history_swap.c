@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The swap engine against a plain model: what each tensor must hold, which returns a call may have,
- * and what every tensor tells of itself. The model's thread decides when the drive completes what;
- * left to the scheduler is how much of what was handed over has reached the drive by then, so that
- * a call which does not wait may find a transfer in flight or landed. Both are right.
+ * The swap engine against a plain model: what each tensor must hold, what a call may return, and
+ * what nvs_tensor_get_info says of every tensor. The model holds and releases the drive. It does
+ * not know how far the other threads have come, so a call that does not wait may find a transfer in
+ * flight or landed.
  */
 #include "support/history/history_swap.h"
 #include "support/sole_owner.h"
