@@ -43,21 +43,29 @@ int sole_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_
 	return nvs_tensor_pin(engine, tensors, n, timeout_ms, &pin, error);
 }
 
+static bool must_wait_again(int rc)
+{
+	return rc == -EAGAIN || rc == -ETIMEDOUT;
+}
+
+/* A transfer that is still in flight counts before the failure of another, as in one call. */
 int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	      int timeout_ms, struct nvs_error *error)
 {
+	struct nvs_error last = {.size = sizeof(last)};
 	int rc = 0;
 
-	for (size_t i = 0, k; i < n; i += k) {
+	for (size_t i = 0, k; i < n && !must_wait_again(rc); i += k) {
 		uint64_t pin;
 		int failure;
 
 		k = pinned_together(engine, tensors + i, n - i, &pin);
-		failure = nvs_tensor_wait(engine, tensors + i, k, pin, timeout_ms,
-					  rc ? NULL : error);
-		rc = rc ? rc : failure;
-		if (rc == -EAGAIN || rc == -ETIMEDOUT)
-			return rc;
+		failure = nvs_tensor_wait(engine, tensors + i, k, pin, timeout_ms, &last);
+		if (!failure || (rc && !must_wait_again(failure)))
+			continue;
+		rc = failure;
+		if (error)
+			*error = last;
 	}
 	return rc;
 }
