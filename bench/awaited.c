@@ -42,7 +42,7 @@ static void read_batch(struct awaited *awaited, size_t batch, struct samples *sa
 static bool is_writing(const struct awaited *awaited)
 {
 	for (size_t i = DIRTY; i > 0; i--) {
-		struct nvs_tensor_info info;
+		struct nvs_tensor_info info = {.size = sizeof(info)};
 
 		nvs_tensor_get_info(awaited->engine, awaited->dirty[i - 1], &info);
 		if (info.state == NVS_WRITING)

@@ -28,8 +28,10 @@ static void open_optimizer(struct get *get, const struct nvs_config *config)
 
 	for (size_t g = 0; g < GROUPS; g++) {
 		snprintf(names[g], sizeof(names[g]), "group.%zu", g);
-		groups[g] = (struct nvs_group_spec){
-			.name = names[g], .numel = get->group_numel, .dtype = NVS_F32};
+		groups[g] = (struct nvs_group_spec){.size = sizeof(struct nvs_group_spec),
+						    .name = names[g],
+						    .numel = get->group_numel,
+						    .dtype = NVS_F32};
 	}
 	must(nvs_optimizer_open(&get->optimizer, config, groups, GROUPS, NULL, &bench_error),
 	     "nvs_optimizer_open");
@@ -37,7 +39,7 @@ static void open_optimizer(struct get *get, const struct nvs_config *config)
 
 static uint64_t bytes_read(const struct get *get)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(nvs_optimizer_engine(get->optimizer), &stats);
 	return stats.aio.io[NVS_READ].bytes;

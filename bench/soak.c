@@ -205,7 +205,8 @@ static void open_engine(struct soak *soak)
 	     "opening the engine");
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U64, soak->words[i]};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_U64, soak->words[i]};
 	}
 	must(soak, nvs_tensor_register(soak->engine, specs, TENSORS, soak->tensors, &soak->error),
 	     "registering");
@@ -213,7 +214,7 @@ static void open_engine(struct soak *soak)
 
 static void close_engine(struct soak *soak)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(soak->engine, &stats);
 	soak->moved += stats.swapped_in + stats.swapped_out;
@@ -281,7 +282,8 @@ static struct nvs_optimizer *open_optimizer(struct soak *soak, enum nvs_device d
 	config.keep = device == NVS_DEVICE_NVME;
 	for (size_t i = 0; i < GROUPS; i++) {
 		snprintf(names[i], sizeof(names[i]), "g%zu", i);
-		specs[i] = (struct nvs_group_spec){names[i], GROUP_NUMEL, NVS_F32, NULL};
+		specs[i] = (struct nvs_group_spec){sizeof(struct nvs_group_spec), names[i],
+						   GROUP_NUMEL, NVS_F32, NULL};
 	}
 	must(soak, nvs_optimizer_open(&optimizer, &config, specs, GROUPS, NULL, &soak->error),
 	     "opening the optimizer");
@@ -290,7 +292,7 @@ static struct nvs_optimizer *open_optimizer(struct soak *soak, enum nvs_device d
 
 static void close_optimizer(struct soak *soak)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(nvs_optimizer_engine(soak->optimizer), &stats);
 	soak->moved += stats.swapped_in + stats.swapped_out;

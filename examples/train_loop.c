@@ -36,7 +36,8 @@ static int register_layer(struct model *model, unsigned layer)
 
 	for (unsigned p = 0; p < PARTS; p++) {
 		snprintf(names[p], sizeof(names[p]), "layer.%u.%s", layer, part_name[p]);
-		specs[p] = (struct nvs_tensor_spec){names[p], NVS_F32, part_numel[p]};
+		specs[p] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[p],
+						    NVS_F32, part_numel[p]};
 	}
 	return nvs_tensor_register(model->engine, specs, PARTS, model->layers[layer],
 				   &model->error);
@@ -120,7 +121,7 @@ static int for_each_layer(struct model *model, int (*visit)(struct model *, unsi
 
 static int train(struct model *model)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	int status = for_each_layer(model, register_layer);
 
 	if (status == 0)

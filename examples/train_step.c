@@ -58,8 +58,8 @@ static int open_optimizer(struct model *model, const char *directory)
 	int status;
 
 	for (unsigned g = 0; g < GROUPS; g++)
-		groups[g] = (struct nvs_group_spec){group_name[g], group_numel[g], NVS_BF16,
-						    model->weights[g]};
+		groups[g] = (struct nvs_group_spec){sizeof(struct nvs_group_spec), group_name[g],
+						    group_numel[g], NVS_BF16, model->weights[g]};
 	nvs_config_init(&config);
 	status = nvs_config_parse(&config, settings, sizeof(settings) - 1, "settings", error);
 	if (status == 0)
@@ -96,8 +96,8 @@ static void print_step(const struct nvs_step_result *result)
 
 static int step(struct model *model)
 {
-	const struct nvs_step_options options = {.lr = -1, .norm = true};
-	struct nvs_step_result result;
+	const struct nvs_step_options options = {.size = sizeof(options), .lr = -1, .norm = true};
+	struct nvs_step_result result = {.size = sizeof(result)};
 	int status = 0;
 
 	backward(model);

@@ -7,9 +7,11 @@
  *
  * - A function returns 0 or a negative errno. The `error` argument receives the message for a
  *   person; it may be NULL.
- * - A structure that the caller fills or reads begins with its size in bytes, which the caller sets
- *   (see nvs_error). A program built against an older header, in which the structure is smaller,
- *   works with a newer library.
+ * - A structure that the caller fills or reads begins with its size in bytes, which the caller
+ * sets; 0 is refused with -EINVAL. The structures of a later version have more fields at their end.
+ * What the library reads beyond a smaller structure is 0, and it writes nothing beyond it. A larger
+ *   structure is -E2BIG if a field that the library does not know is not 0; such a field of a
+ * result stays as it is. A structure within another either has its last place or does not grow.
  * - Every function may be called from any thread, concurrently with any other. No function may be
  *   called on an object that another thread is closing, or that is closed.
  * - `timeout_ms` is in milliseconds; -1 waits without a limit, 0 does not wait. A wait that times

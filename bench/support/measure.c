@@ -86,8 +86,10 @@ static void register_tensor(struct nvs_engine *engine, const char *prefix, size_
 			    uint64_t nbytes, struct nvs_tensor **tensor)
 {
 	char name[64];
-	struct nvs_tensor_spec spec = {
-		.name = name, .dtype = NVS_F32, .numel = nbytes / sizeof(float)};
+	struct nvs_tensor_spec spec = {.size = sizeof(spec),
+				       .name = name,
+				       .dtype = NVS_F32,
+				       .numel = nbytes / sizeof(float)};
 
 	snprintf(name, sizeof(name), "%s.%zu", prefix, i);
 	must(nvs_tensor_register(engine, &spec, 1, tensor, &bench_error), name);

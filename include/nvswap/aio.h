@@ -137,7 +137,8 @@ struct nvs_io_stats {
 #define NVS_DEPTHS 7
 
 struct nvs_aio_stats {
-	const char *ioengine;	   /* static */
+	size_t size;	      /* of this structure in bytes; the caller sets it, see nvs_error */
+	const char *ioengine; /* static */
 	char ioengine_reason[512]; /* why auto rejected the engines before this one; "" if first */
 	char buffers_reason[128];  /* why memory is not registered with the rings; "" if all is */
 	bool fixed_buffers, fixed_files, single_issuer,
@@ -158,7 +159,8 @@ struct nvs_aio_stats {
 	struct nvs_io_stats io[2]; /* by enum nvs_direction */
 };
 
-NVS_API void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats);
+/* Errors: -EINVAL, an argument is NULL or stats->size is not set. */
+NVS_API int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats);
 
 /* Latencies of an I/O, by fio's names. */
 enum nvs_latency_kind {

@@ -6,6 +6,7 @@
 #define NVSWAP_ENGINE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "nvswap/aio.h"
@@ -87,8 +88,7 @@ struct nvs_pool_stats {
 };
 
 struct nvs_engine_stats {
-	struct nvs_pool_stats pool;
-	struct nvs_aio_stats aio;
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	uint64_t tensors, tensor_bytes;
 	uint64_t store_bytes; /* reserved on the drives */
 	bool direct;	      /* false: the file system has no O_DIRECT; I/O is buffered */
@@ -97,9 +97,13 @@ struct nvs_engine_stats {
 	uint64_t evictions;		  /* tensors evicted from the pool to make room */
 	uint64_t busy_ns;		  /* time with at least one transfer in flight */
 	uint64_t verify_errors;
+	uint64_t reserved[8];	    /* 0; for fields to come */
+	struct nvs_pool_stats pool; /* does not grow */
+	struct nvs_aio_stats aio;   /* last, so that it can grow */
 };
 
-NVS_API void nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats);
+/* Errors: -EINVAL, an argument is NULL or stats->size is not set. */
+NVS_API int nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats);
 
 #ifdef __cplusplus
 }

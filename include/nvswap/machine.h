@@ -6,6 +6,7 @@
 #define NVSWAP_MACHINE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "nvswap/config.h"
@@ -17,6 +18,7 @@ extern "C" {
 #define NVS_IOENGINE_COUNT 4 /* indexed by enum nvs_ioengine */
 
 struct nvs_machine_info {
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	char kernel[64];
 	unsigned cpus, numa_nodes;
 	uint64_t memory_bytes;
@@ -36,6 +38,7 @@ struct nvs_machine_info {
 };
 
 struct nvs_path_info {
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	char path[512];
 	char filesystem[32]; /* "ext4", "tmpfs"; "block device" for a raw one */
 	bool block_device;
@@ -56,6 +59,7 @@ struct nvs_path_info {
 
 /* Recommended changes, each with the command to make it: line[0] to line[count - 1]. */
 struct nvs_advice {
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	unsigned count;
 	char line[16][256];
 };
@@ -67,9 +71,10 @@ NVS_API int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error
  */
 NVS_API int nvs_path_get_info(const char *path, struct nvs_path_info *info,
 			      struct nvs_error *error);
-/* Lists what an operator should change, most useful first. `path` may be NULL. */
-NVS_API void nvs_machine_advise(const struct nvs_machine_info *machine,
-				const struct nvs_path_info *path, struct nvs_advice *advice);
+/* Lists what an operator should change, most useful first. `path` may be NULL. Errors: -EINVAL,
+ * another argument is NULL or a size is not set; -E2BIG, see nvswap.h. */
+NVS_API int nvs_machine_advise(const struct nvs_machine_info *machine,
+			       const struct nvs_path_info *path, struct nvs_advice *advice);
 
 #ifdef __cplusplus
 }

@@ -27,6 +27,7 @@ extern "C" {
 struct nvs_optimizer;
 
 struct nvs_group_spec {
+	size_t size;	      /* of this structure in bytes; all of an array have the same */
 	const char *name;     /* 1 to NVS_NAME_MAX bytes, unique; copied */
 	uint64_t numel;	      /* 1 to sub_group_size */
 	enum nvs_dtype dtype; /* of the weights: NVS_F32, NVS_BF16 or NVS_F16 */
@@ -37,6 +38,8 @@ struct nvs_group_spec {
 
 /* A run of a group's elements to update. Each array has numel elements. */
 struct nvs_update {
+	size_t size; /* of this structure in bytes, set by the library: fields beyond it are not
+			there */
 	size_t group;
 	uint64_t offset; /* the first element's index in the group */
 	uint64_t numel;
@@ -49,6 +52,7 @@ struct nvs_update {
 typedef void nvs_update_fn(void *arg, const struct nvs_update *update);
 
 struct nvs_optimizer_options {
+	size_t size;	       /* of this structure in bytes; the caller sets it, see nvs_error */
 	nvs_update_fn *update; /* replaces the configured optimizer; NULL: use the configured one */
 	void *update_arg;
 };
@@ -115,6 +119,7 @@ NVS_API int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struc
 
 /* Sums over the gradients of one rank; the caller adds them up over all ranks. */
 struct nvs_gradient_sums {
+	size_t size;	    /* of this structure in bytes; the caller sets it, see nvs_error */
 	double sum_squares; /* of the scaled gradients, 0 or more; inf or nan if one of them is */
 };
 /* Computes the sums in one pass over this optimizer's gradients. The result does not depend on
@@ -123,13 +128,15 @@ NVS_API int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer,
 					struct nvs_gradient_sums *sums, struct nvs_error *error);
 
 struct nvs_step_options {
-	double lr; /* the learning rate, finite; below 0: the configured one */
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
+	double lr;   /* the learning rate, finite; below 0: the configured one */
 	/* the sums over all ranks; NULL: this optimizer has all gradients */
 	const struct nvs_gradient_sums *sums;
 	bool norm; /* compute the norm for the result even if clipping does not need it */
 };
 
 struct nvs_step_result {
+	size_t size;	     /* of this structure in bytes; the caller sets it, see nvs_error */
 	uint64_t step;	     /* steps so far, without skipped ones */
 	bool skipped;	     /* fp16: a gradient was inf or nan; nothing was changed */
 	double loss_scale;   /* the loss scale of these gradients */
@@ -139,8 +146,9 @@ struct nvs_step_result {
 	uint64_t cpu_ns;     /* processor time of the updates and the norm, all threads */
 	uint64_t host_bytes; /* state in host memory, outside the pool (`ratio` below 1) */
 	unsigned threads;
-	const char *kernel; /* "avx512", "avx2", "plain" or "caller"; static */
-	struct nvs_step_io io;
+	const char *kernel;    /* "avx512", "avx2", "plain" or "caller"; static */
+	uint64_t reserved[8];  /* 0; for fields to come */
+	struct nvs_step_io io; /* last, so that it can grow */
 };
 
 /*

@@ -5,6 +5,7 @@
 #ifndef NVSWAP_STEP_H
 #define NVSWAP_STEP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "nvswap/engine.h"
@@ -15,6 +16,7 @@ extern "C" {
 
 /* The I/O of a step, and how much of it overlapped with the caller's work. */
 struct nvs_step_io {
+	size_t size;	     /* of this structure in bytes; the caller sets it, see nvs_error */
 	uint64_t wall_ns;    /* from the beginning to the end of the step */
 	uint64_t io_ns;	     /* time with at least one transfer in flight */
 	uint64_t compute_ns; /* the caller's work: wall - stall; optimizer: the mean time that a

@@ -20,6 +20,7 @@ struct nvs_tensor;
 #define NVS_NAME_MAX 511 /* bytes in the name of a tensor */
 
 struct nvs_tensor_spec {
+	size_t size;	  /* of this structure in bytes; all of an array have the same */
 	const char *name; /* 1 to NVS_NAME_MAX bytes, unique in the engine; copied */
 	enum nvs_dtype dtype;
 	uint64_t numel; /* elements; 0 is allowed */
@@ -164,6 +165,7 @@ enum nvs_tensor_state {
 };
 
 struct nvs_tensor_info {
+	size_t size;	  /* of this structure in bytes; the caller sets it, see nvs_error */
 	const char *name; /* valid while the tensor is registered */
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
@@ -174,8 +176,9 @@ struct nvs_tensor_info {
 	int status;    /* of the last transfer: 0 or a negative errno */
 };
 
-NVS_API void nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
-				 struct nvs_tensor_info *info);
+/* Errors: -EINVAL, an argument is NULL or info->size is not set. */
+NVS_API int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
+				struct nvs_tensor_info *info);
 NVS_API const char *nvs_tensor_state_name(enum nvs_tensor_state state);
 
 #ifdef __cplusplus

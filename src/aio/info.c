@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "aio/aio.h"
+#include "base/error.h"
+#include "base/struct_size.h"
 #include "topo/topo.h"
 
 /* Picks the first engine that works; `reason` says why the earlier ones don't. */
@@ -25,10 +27,9 @@ static void choose(struct nvs_machine_info *info)
 	}
 }
 
-int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
+/* Each field reports its own failure. */
+static void describe(struct nvs_machine_info *info)
 {
-	/* Each field reports its own failure, so the call itself can't fail. */
-	(void)error;
 	machine_facts(info);
 	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
 		char *reason = info->ioengine[i].reason;
@@ -39,5 +40,14 @@ int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 			reason[0] = '\0';
 	}
 	choose(info);
-	return 0;
+}
+
+int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
+{
+	struct nvs_machine_info full;
+
+	if (!info || !info->size)
+		return error_set(error, -EINVAL, "info is NULL, or its size is not set");
+	describe(&full);
+	return struct_out(info, &full, sizeof(full));
 }

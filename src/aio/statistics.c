@@ -8,6 +8,7 @@
 
 #include "aio/internal.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 
 static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)
 {
@@ -75,11 +76,10 @@ static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struc
 	io->latency_stddev_ns = nvs_latency_stddev(&latency);
 }
 
-void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
+static void gather(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 {
-	if (!aio || !stats)
-		return;
-	*stats = (struct nvs_aio_stats){.ioengine = aio->ops->name, .workers = aio->nworkers};
+	*stats = (struct nvs_aio_stats){
+		.size = sizeof(*stats), .ioengine = aio->ops->name, .workers = aio->nworkers};
 	snprintf(stats->ioengine_reason, sizeof(stats->ioengine_reason), "%s", aio->engine_reason);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		add_worker(stats, &aio->workers[i]);
@@ -92,6 +92,16 @@ void nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 			stats->registered_bytes += aio->regions[i].nbytes;
 	pthread_mutex_unlock(&aio->lock);
 	stats->fixed_buffers &= stats->registered_bytes > 0;
+}
+
+int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
+{
+	struct nvs_aio_stats full;
+
+	if (!aio || !stats)
+		return -EINVAL;
+	gather(aio, &full);
+	return struct_out(stats, &full, sizeof(full));
 }
 
 void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "optim/internal.h"
 
 /* ---- Checks ---- */
@@ -157,7 +158,7 @@ void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gr
 
 static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile)
 {
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 
 	if (!tile->valid)
 		return;
@@ -313,6 +314,7 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_gradient_sums *sums,
 				struct nvs_error *error)
 {
+	struct nvs_gradient_sums full = {.size = sizeof(full)};
 	int rc = check_given(optimizer, "optimizer", error);
 
 	if (!rc)
@@ -322,7 +324,9 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 	pthread_mutex_lock(&optimizer->lock);
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)
-		rc = gradients_sum(optimizer, &sums->sum_squares, error);
+		rc = gradients_sum(optimizer, &full.sum_squares, error);
 	pthread_mutex_unlock(&optimizer->lock);
+	if (!rc && struct_out(sums, &full, sizeof(full)))
+		rc = error_set(error, -EINVAL, "sums->size is not set");
 	return rc;
 }

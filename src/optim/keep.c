@@ -75,7 +75,8 @@ static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, struct nvs_error *error)
 {
-	const struct nvs_tensor_spec spec = {.name = NAME, .dtype = NVS_U8, .numel = numel};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = NAME, .dtype = NVS_U8, .numel = numel};
 
 	return nvs_tensor_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
 }

@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "optim/internal.h"
 #include "swap/swap.h"
 
@@ -89,8 +90,10 @@ static int register_some(struct nvs_optimizer *optimizer, const char *what, uint
 
 	for (size_t i = 0; i < n && specs && names; i++) {
 		name_tile(optimizer, what, first + i, elements, names[i]);
-		specs[i] = (struct nvs_tensor_spec){
-			.name = names[i], .dtype = dtype, .numel = nbytes / nvs_dtype_size(dtype)};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = dtype,
+						    .numel = nbytes / nvs_dtype_size(dtype)};
 	}
 	if (specs && names)
 		rc = nvs_tensor_register(optimizer->engine, specs, n, tensors, error);
@@ -156,7 +159,7 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
 	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
@@ -250,20 +253,34 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return rc;
 }
 
-int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *config,
-			const struct nvs_group_spec *groups, size_t n,
-			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
-			void *ops_arg, struct nvs_error *error)
+/* Copies the caller's specifications into a new array. */
+static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec *groups, size_t n,
+		       struct nvs_error *error)
+{
+	struct nvs_group_spec *own = calloc(n ? n : 1, sizeof(*own));
+	int rc = own ? 0 : -ENOMEM;
+
+	if (rc)
+		return error_set(error, rc, "out of memory while opening the optimizer");
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = struct_in_at(&own[i], sizeof(*own), groups, i);
+	if (rc) {
+		free(own);
+		return error_set(error, rc,
+				 "the size of a group is not that of a struct nvs_group_spec");
+	}
+	*copy = own;
+	return 0;
+}
+
+static int open_with(struct nvs_optimizer **out, const struct nvs_config *config,
+		     const struct nvs_group_spec *groups, size_t n,
+		     const struct nvs_optimizer_options *options, const struct engine_ops *ops,
+		     void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_optimizer *optimizer;
-	int rc = check_given(out, "optimizer", error);
+	int rc;
 
-	if (!rc)
-		rc = check_given(config, "config", error);
-	if (!rc && n)
-		rc = check_given(groups, "groups", error);
-	if (rc)
-		return rc;
 	optimizer = calloc(1, sizeof(*optimizer));
 	if (!optimizer)
 		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
@@ -288,6 +305,35 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	}
 	*out = optimizer;
 	return 0;
+}
+
+int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *config,
+			const struct nvs_group_spec *groups, size_t n,
+			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
+			void *ops_arg, struct nvs_error *error)
+{
+	struct nvs_optimizer_options given;
+	struct nvs_group_spec *specs = NULL;
+	int rc = check_given(out, "optimizer", error);
+
+	if (!rc)
+		rc = check_given(config, "config", error);
+	if (!rc && n)
+		rc = check_given(groups, "groups", error);
+	if (!rc && options) {
+		rc = struct_in(&given, sizeof(given), options);
+		if (rc)
+			error_set(error, rc,
+				  "the size of the options is not that of a struct "
+				  "nvs_optimizer_options");
+	}
+	if (!rc)
+		rc = take_groups(&specs, groups, n, error);
+	if (rc)
+		return rc;
+	rc = open_with(out, config, specs, n, options ? &given : NULL, ops, ops_arg, error);
+	free(specs);
+	return rc;
 }
 
 int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,

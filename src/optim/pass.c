@@ -98,7 +98,7 @@ static unsigned tensors_of(const struct pass *pass, size_t tile, struct nvs_tens
 
 static bool is_resident(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor)
 {
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 
 	nvs_tensor_get_info(optimizer->engine, tensor, &info);
 	return info.state == NVS_RESIDENT || info.state == NVS_WRITING;

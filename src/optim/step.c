@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "optim/internal.h"
 
 /* ---- Updating ---- */
@@ -42,6 +43,7 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 	enum nvs_dtype dtype;
 	const char *gradients = gradients_at(optimizer, segment, &dtype);
 	struct nvs_update run = {
+		.size = sizeof(run),
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,
@@ -98,7 +100,7 @@ static void update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile
 
 static bool is_idle(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, bool *dirty)
 {
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 
 	nvs_tensor_get_info(optimizer->engine, tensor, &info);
 	*dirty = info.dirty;
@@ -114,7 +116,7 @@ static void make_room(struct nvs_optimizer *optimizer)
 {
 	bool reverse = optimizer->walks & 1, dirty;
 	size_t n = optimizer->ngradients;
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
 
 	nvs_engine_get_stats(optimizer->engine, &stats);
@@ -321,7 +323,7 @@ static void fill_io(struct nvs_step_io *io, const struct nvs_engine_stats *from,
 static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		struct nvs_step_result *result, struct nvs_error *error)
 {
-	struct nvs_engine_stats from, to;
+	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	struct pass_figures figures = {0};
 	uint64_t started = clock_ns();
 	int rc = 0;
@@ -347,25 +349,48 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	return rc;
 }
 
+/* Copies the caller's structures in; NULL options are the defaults. */
+static int take_options(const struct nvs_step_options *options, struct nvs_step_options *into,
+			struct nvs_gradient_sums *sums)
+{
+	int rc = 0;
+
+	*into = (struct nvs_step_options){.size = sizeof(*into), .lr = -1};
+	if (options)
+		rc = struct_in(into, sizeof(*into), options);
+	if (!rc && into->sums) {
+		rc = struct_in(sums, sizeof(*sums), into->sums);
+		into->sums = sums;
+	}
+	return rc;
+}
+
 int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		       struct nvs_step_result *result, struct nvs_error *error)
 {
-	static const struct nvs_step_options otherwise = {.lr = -1};
-	struct nvs_step_result unseen;
-	int rc = check_given(optimizer, "optimizer", error);
+	struct nvs_step_result full = {
+		.size = sizeof(full), .norm = -1, .clip = 1, .io = {.size = sizeof(full.io)}};
+	struct nvs_step_options given;
+	struct nvs_gradient_sums sums;
+	int rc = check_given(optimizer, "optimizer", error), refused;
 
-	if (!result)
-		result = &unseen;
-	*result = (struct nvs_step_result){.norm = -1, .clip = 1};
-	if (!options)
-		options = &otherwise;
-	if (!rc)
-		rc = check_step(optimizer, options, error);
+	if (rc)
+		return rc;
+	refused = take_options(options, &given, &sums);
+	if (!refused && result)
+		refused = struct_out(result, &full, sizeof(full));
+	if (refused)
+		return error_set(error, refused,
+				 "the size of the options, the sums or the result is not set, or a "
+				 "field is of a later version");
+	rc = check_step(optimizer, &given, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
-	rc = step(optimizer, options, result, error);
+	rc = step(optimizer, &given, &full, error);
 	pthread_mutex_unlock(&optimizer->lock);
+	if (result)
+		struct_out(result, &full, sizeof(full));
 	return rc;
 }
 

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/huge_map.h"
+#include "base/struct_size.h"
 #include "swap/internal.h"
 
 static const struct nvs_offload_config *block_of(const struct nvs_config *config,
@@ -314,9 +315,11 @@ struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine)
 	return engine->aio;
 }
 
-void nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
+static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
 {
-	*stats = (struct nvs_engine_stats){.direct = store_direct(engine->store)};
+	*stats = (struct nvs_engine_stats){.size = sizeof(*stats),
+					   .direct = store_direct(engine->store),
+					   .aio.size = sizeof(stats->aio)};
 	nvs_aio_get_stats(engine->aio, &stats->aio);
 	pthread_mutex_lock(&engine->lock);
 	pool_get_stats(engine->pool, &stats->pool);
@@ -330,4 +333,14 @@ void nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *st
 	stats->busy_ns = busy_ns(engine, clock_ns());
 	stats->verify_errors = engine->verify_errors;
 	pthread_mutex_unlock(&engine->lock);
+}
+
+int nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
+{
+	struct nvs_engine_stats full;
+
+	if (!engine || !stats)
+		return -EINVAL;
+	gather_stats(engine, &full);
+	return struct_out(stats, &full, sizeof(full));
 }

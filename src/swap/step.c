@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "swap/internal.h"
 #include "trace/trace.h"
 
@@ -150,6 +151,7 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 	uint64_t now = clock_ns();
 
 	*io = (struct nvs_step_io){
+		.size = sizeof(struct nvs_step_io),
 		.wall_ns = now - step->from_ns,
 		.io_ns = busy_ns(engine, now) - step->busy_ns,
 		.read_bytes = engine->swapped[NVS_READ] - step->swapped[NVS_READ],
@@ -195,6 +197,7 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 
 int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
 {
+	struct nvs_step_io full;
 	int rc = 0;
 
 	pthread_mutex_lock(&engine->lock);
@@ -202,8 +205,9 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 		rc = error_set(error, -EBUSY,
 			       "no step has begun: call nvs_engine_step_begin first");
 	} else {
+		report(engine, &full);
 		if (io)
-			report(engine, io);
+			rc = struct_out(io, &full, sizeof(full));
 		engine->step.begun = false;
 		mend_plan(engine);
 		trace_step(engine, TRACE_STEP_END);

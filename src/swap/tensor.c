@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "swap/internal.h"
 
 static int by_name(const void *a, const void *b)
@@ -130,7 +131,8 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	int rc = grow(engine, n);
 
 	for (size_t i = 0; i < n && !rc; i++) {
-		struct nvs_tensor_spec spec = {.name = entries[i].name,
+		struct nvs_tensor_spec spec = {.size = sizeof(spec),
+					       .name = entries[i].name,
 					       .dtype = entries[i].dtype,
 					       .numel = entries[i].numel};
 		struct nvs_tensor *tensor = tensor_new(engine, &spec);
@@ -291,6 +293,7 @@ static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors
 int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 			struct nvs_tensor **tensors, struct nvs_error *error)
 {
+	struct nvs_tensor_spec spec;
 	size_t done = 0;
 	int rc;
 
@@ -300,7 +303,12 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 		error_set(error, rc, "out of memory while registering %zu tensors", n);
 	while (done < n && !rc) {
 		tensors[done] = NULL;
-		rc = find_or_make(engine, &specs[done], &tensors[done], error);
+		rc = struct_in_at(&spec, sizeof(spec), specs, done);
+		rc = rc ? error_set(
+				  error, rc,
+				  "the size of specs[%zu] is not that of a struct nvs_tensor_spec",
+				  done)
+			: find_or_make(engine, &spec, &tensors[done], error);
 		done += tensors[done] != NULL;
 	}
 	if (!rc)
@@ -393,20 +401,26 @@ const char *nvs_tensor_state_name(enum nvs_tensor_state state)
 	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "unknown";
 }
 
-void nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
-			 struct nvs_tensor_info *info)
+int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
+			struct nvs_tensor_info *info)
 {
+	struct nvs_tensor_info full;
+
+	if (!engine || !tensor || !info)
+		return -EINVAL;
 	pthread_mutex_lock(&engine->lock);
-	*info = (struct nvs_tensor_info){.name = tensor->name,
-					 .dtype = tensor->dtype,
-					 .numel = tensor->numel,
-					 .nbytes = tensor->nbytes,
-					 .store_offset = tensor->offset,
-					 .state = tensor->state,
-					 .dirty = tensor->dirty,
-					 .uses = tensor->uses,
-					 .status = tensor->status};
+	full = (struct nvs_tensor_info){.size = sizeof(full),
+					.name = tensor->name,
+					.dtype = tensor->dtype,
+					.numel = tensor->numel,
+					.nbytes = tensor->nbytes,
+					.store_offset = tensor->offset,
+					.state = tensor->state,
+					.dirty = tensor->dirty,
+					.uses = tensor->uses,
+					.status = tensor->status};
 	pthread_mutex_unlock(&engine->lock);
+	return struct_out(info, &full, sizeof(full));
 }
 
 static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,

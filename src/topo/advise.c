@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 
 #define LINE_BYTES sizeof(((struct nvs_advice *)0)->line[0])
 #define LINES_MAX  (sizeof(((struct nvs_advice *)0)->line) / LINE_BYTES)
@@ -281,10 +282,10 @@ static rule_fn *const rules[] = {
 #define RULES (sizeof(rules) / sizeof(rules[0]))
 _Static_assert(RULES <= LINES_MAX, "struct nvs_advice needs a line for each rule");
 
-void nvs_machine_advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
-			struct nvs_advice *advice)
+static void advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
+		   struct nvs_advice *advice)
 {
-	*advice = (struct nvs_advice){0};
+	*advice = (struct nvs_advice){.size = sizeof(*advice)};
 	for (unsigned i = 0; i < RULES; i++) {
 		char *line = advice->line[advice->count];
 
@@ -292,4 +293,20 @@ void nvs_machine_advise(const struct nvs_machine_info *machine, const struct nvs
 		if (line[0])
 			advice->count++;
 	}
+}
+
+int nvs_machine_advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
+		       struct nvs_advice *advice)
+{
+	struct nvs_machine_info of_machine;
+	struct nvs_path_info of_path;
+	struct nvs_advice full;
+	int rc = struct_in(&of_machine, sizeof(of_machine), machine);
+
+	if (!rc && path)
+		rc = struct_in(&of_path, sizeof(of_path), path);
+	if (rc)
+		return rc;
+	advise(&of_machine, path ? &of_path : NULL, &full);
+	return struct_out(advice, &full, sizeof(full));
 }

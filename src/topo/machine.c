@@ -118,7 +118,8 @@ void machine_facts(struct nvs_machine_info *info)
 	char choices[64];
 	struct utsname os;
 
-	*info = (struct nvs_machine_info){.memlock_bytes = memlock_limit()};
+	*info = (struct nvs_machine_info){.size = sizeof(struct nvs_machine_info),
+					  .memlock_bytes = memlock_limit()};
 	if (!uname(&os))
 		snprintf(info->kernel, sizeof(info->kernel), "%.63s", os.release);
 	info->cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "topo/path.h"
 #include "topo/sysfs.h"
 
@@ -213,11 +214,11 @@ static void look_at_drives(int fd, struct nvs_path_info *info)
 	}
 }
 
-int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_error *error)
+static int describe(const char *path, struct nvs_path_info *info, struct nvs_error *error)
 {
 	int fd, rc;
 
-	*info = (struct nvs_path_info){.numa_node = -1};
+	*info = (struct nvs_path_info){.size = sizeof(*info), .numa_node = -1};
 	if (!path[0])
 		return error_about(error, -EINVAL, "nvme_path", 0, 0,
 				   "the path is empty; use a directory, a file or a block device");
@@ -236,4 +237,15 @@ int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_e
 		look_at_drives(fd, info);
 	close(fd);
 	return rc;
+}
+
+int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_error *error)
+{
+	struct nvs_path_info full;
+	int rc;
+
+	if (!path || !info || !info->size)
+		return error_set(error, -EINVAL, "path or info is NULL, or info->size is not set");
+	rc = describe(path, &full, error);
+	return rc ? rc : struct_out(info, &full, sizeof(full));
 }

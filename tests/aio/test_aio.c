@@ -39,7 +39,7 @@ static const struct nvs_aio_config plain = {
 static struct nvs_aio *open_engine(const struct nvs_aio_config *config, enum nvs_ioengine ioengine)
 {
 	struct nvs_aio_config this_one = *config;
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio = NULL;
 	int rc;
@@ -907,7 +907,7 @@ static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *sa
 
 static int info_agrees(const struct blocked *blocked)
 {
-	static struct nvs_machine_info info;
+	static struct nvs_machine_info info = {.size = sizeof(info)};
 
 	EXPECT(!nvs_machine_get_info(&info, NULL));
 	EXPECT(info.auto_ioengine == blocked->takes);
@@ -926,7 +926,7 @@ static int auto_where_blocked(void *arg)
 	static struct heard heard = {.lock = PTHREAD_MUTEX_INITIALIZER};
 	const struct nvs_log log = {hear, &heard};
 	struct nvs_aio_config config = plain;
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
@@ -1032,7 +1032,7 @@ static void an_engine_that_is_named_and_blocked_is_an_error_that_says_why(void *
 static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 {
 	struct nvs_aio_config config = plain;
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	struct fake fake;
@@ -1058,7 +1058,7 @@ static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 static void io_uring_works_without_each_of_its_abilities_and_says_so(void **state)
 {
 	const char *path = path_in(temp_directory(), "data");
-	struct nvs_aio_stats all;
+	struct nvs_aio_stats all = {.size = sizeof(all)};
 	char reason[192];
 
 	(void)state;
@@ -1085,7 +1085,7 @@ static void io_uring_works_without_each_of_its_abilities_and_says_so(void **stat
 static void io_uring_has_all_that_the_kernel_has(void **state)
 {
 	const char *path = path_in(temp_directory(), "data");
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	unsigned major = 0, minor = 0;
 	struct utsname kernel;
 	char reason[192];
@@ -1189,7 +1189,7 @@ static int register_beyond_the_limit(void *arg)
 {
 	const char *path = arg;
 	struct nvs_aio_config config = plain;
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	char *data = aligned_alloc(PAGE, 16 * MIB);

@@ -216,7 +216,7 @@ static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
 
 static struct nvs_aio_stats stats_of(struct rig *rig)
 {
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 
 	nvs_aio_get_stats(rig->aio, &stats);
 	return stats;
@@ -274,7 +274,7 @@ static void any_multiple_of_512_is_a_block_size_of_a_buffered_file(void **state)
 /* A block smaller than the file's unit of direct I/O is rounded up to that unit. */
 static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct rig rig;
 	uint32_t unit;
 
@@ -1571,7 +1571,7 @@ static void depths_and_sizes_are_counted_in_fios_groups(void **state)
 	static const uint64_t depth_ios[] = {1,	      2 + 3,   4 + 5,	     8 + 9,
 					     16 + 17, 32 + 33, 64 + 65 + 128};
 	static const uint64_t sizes[] = {0, 4, 2, 2, 2, 2, 2};
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct rig rig;
 
 	(void)state;
@@ -1589,7 +1589,7 @@ static void a_partly_taken_batch_is_counted_by_the_call(void **state)
 {
 	static const uint64_t depth_ios[NVS_DEPTHS] = {0, 3, 3, 2};
 	static const uint64_t sizes[NVS_DEPTHS] = {RETRIES_MAX, 3};
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct rig rig;
 
 	(void)state;
@@ -1617,7 +1617,7 @@ static void single_submission_is_counted_as_calls_of_one(void **state)
 
 static void statistics_add_up_and_can_be_reset(void **state)
 {
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct rig rig;
 
 	(void)state;

@@ -216,7 +216,7 @@ struct listener {
 static void call_the_aio(void *arg, enum nvs_log_level level, const char *text)
 {
 	struct listener *listener = arg;
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 
 	(void)level;
 	(void)text;

@@ -154,6 +154,8 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 	assert_true(n <= OPTIM_GROUPS_MAX);
 	memset(optim, 0, sizeof(*optim));
 	optim->error.size = sizeof(optim->error);
+	optim->options.size = sizeof(optim->options);
+	optim->result.size = sizeof(optim->result);
 	optim->path = place_make(PLACE_TMPFS);
 	if (!optim->path)
 		optim->path = place_make(PLACE_DISK);
@@ -165,7 +167,8 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 
 		if (numel > longest)
 			longest = numel;
-		optim->specs[i] = (struct nvs_group_spec){groups[i].name, numel, groups[i].dtype,
+		optim->specs[i] = (struct nvs_group_spec){sizeof(struct nvs_group_spec),
+							  groups[i].name, numel, groups[i].dtype,
 							  malloc(numel * 4)};
 		optim->gradients[i] = malloc(numel * 4);
 		assert_true(optim->specs[i].weights && optim->gradients[i]);
@@ -256,7 +259,8 @@ double optim_lr(uint64_t step)
 
 int optim_step(struct optim *optim, uint64_t step)
 {
-	const struct nvs_step_options options = {.lr = optim_lr(step), .norm = true};
+	const struct nvs_step_options options = {
+		.size = sizeof(options), .lr = optim_lr(step), .norm = true};
 
 	return nvs_optimizer_step(optim->optimizer, &options, &optim->result, &optim->error);
 }

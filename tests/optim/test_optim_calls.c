@@ -40,8 +40,8 @@ static void null_arguments_of_open_are_refused(void **state)
 
 static void a_null_optimizer_is_refused(void **state)
 {
-	struct nvs_gradient_sums sums;
-	struct nvs_step_result result;
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
+	struct nvs_step_result result = {.size = sizeof(result)};
 	float data[4] = {0};
 
 	(void)state;
@@ -82,8 +82,9 @@ static void null_data_is_refused(void **state)
 
 static void refused_with(struct optim *o, double lr, const double *sum, const char *words)
 {
-	struct nvs_gradient_sums sums = {.sum_squares = sum ? *sum : 0};
-	const struct nvs_step_options options = {.lr = lr, .sums = sum ? &sums : NULL};
+	struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = sum ? *sum : 0};
+	const struct nvs_step_options options = {
+		.size = sizeof(options), .lr = lr, .sums = sum ? &sums : NULL};
 
 	REFUSED(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error), -EINVAL,
 		words);
@@ -226,8 +227,9 @@ static void adding_no_elements_is_no_gradient(void **state)
 /* All ranks scale the next loss alike, also one whose groups have no gradients. */
 static void the_loss_scale_follows_other_ranks_without_gradients(void **state)
 {
-	struct nvs_gradient_sums sums = {.sum_squares = INFINITY};
-	const struct nvs_step_options options = {.lr = 1e-3, .sums = &sums};
+	struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = INFINITY};
+	const struct nvs_step_options options = {
+		.size = sizeof(options), .lr = 1e-3, .sums = &sums};
 	struct optim o;
 
 	(void)state;

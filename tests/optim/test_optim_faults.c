@@ -100,7 +100,7 @@ static void nothing_else_may_change(struct optim *o)
 /* With another rate, which a step that has begun does not look at. */
 static int step_again(struct optim *o)
 {
-	const struct nvs_step_options options = {.lr = 12345};
+	const struct nvs_step_options options = {.size = sizeof(options), .lr = 12345};
 
 	return nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error);
 }

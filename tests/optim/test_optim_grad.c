@@ -143,7 +143,7 @@ static void gradients_that_find_no_room_are_swapped(void **state)
 
 	(void)state;
 	for (unsigned way = 0; way < 4; way++) {
-		struct nvs_engine_stats stats;
+		struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 		optim_init(&o, groups, 3);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
@@ -423,7 +423,7 @@ static void small_is(struct optim *o, const double due[3][SMALL])
 
 static void clipping_follows_the_table(void **state)
 {
-	const struct nvs_step_options options = {.lr = 0.01};
+	const struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01};
 	struct optim o;
 
 	(void)state;
@@ -448,8 +448,8 @@ static void clipping_follows_the_table(void **state)
 
 static void the_norm_is_told_where_it_is_wanted(void **state)
 {
-	struct nvs_step_options options = {.lr = 0.01, .norm = true};
-	struct nvs_gradient_sums sums;
+	struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01, .norm = true};
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 	struct optim o;
 
 	(void)state;
@@ -486,7 +486,7 @@ static void lend_eighths(struct optim *o, size_t first, uint64_t step)
 static void sums_of_all_ranks_clip_as_one(void **state)
 {
 	struct optim whole, ranks[2];
-	struct nvs_gradient_sums sums;
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 
 	(void)state;
 	optim_init(&whole, pair, 2);
@@ -502,12 +502,15 @@ static void sums_of_all_ranks_clip_as_one(void **state)
 	}
 	for (uint64_t step = 1; step <= 2; step++) {
 		double sum = 0;
-		struct nvs_step_options options = {.lr = 1e-3, .sums = &sums};
+		struct nvs_step_options options = {
+			.size = sizeof(options), .lr = 1e-3, .sums = &sums};
 
 		lend_eighths(&whole, 0, step);
-		DONE(&whole,
-		     nvs_optimizer_step(whole.optimizer, &(struct nvs_step_options){.lr = 1e-3},
-					&whole.result, &whole.error));
+		DONE(&whole, nvs_optimizer_step(
+				     whole.optimizer,
+				     &(struct nvs_step_options){
+					     .size = sizeof(struct nvs_step_options), .lr = 1e-3},
+				     &whole.result, &whole.error));
 		for (unsigned r = 0; r < 2; r++) {
 			lend_eighths(&ranks[r], r, step);
 			DONE(&ranks[r], nvs_optimizer_sum_gradients(ranks[r].optimizer, &sums,
@@ -578,7 +581,7 @@ static void one_that_is_not_finite_skips_the_step(void **state)
 	} places[] = {{0, 0},	 {0, 7}, {0, 1023}, {0, 1024}, {0, 4095},
 		      {0, 4098}, {1, 0}, {2, 0},    {2, 2047}, {2, 2049}};
 	static const double values[] = {INFINITY, -INFINITY, NAN};
-	struct nvs_engine_stats before, after;
+	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct snapshot begun;
 	struct optim o;
 
@@ -686,8 +689,9 @@ static void an_overflow_of_another_rank_skips_the_step(void **state)
 	optim_run(&o, 1, 1);
 	snapshot_take(&o, &begun);
 	for (int i = 0; i < 2; i++) {
-		struct nvs_gradient_sums sums = {values[i]};
-		struct nvs_step_options options = {.lr = 1e-3, .sums = &sums};
+		struct nvs_gradient_sums sums = {sizeof(sums), values[i]};
+		struct nvs_step_options options = {
+			.size = sizeof(options), .lr = 1e-3, .sums = &sums};
 
 		optim_lend(&o, 2, 1);
 		DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));

@@ -424,7 +424,8 @@ static void other_groups_are_refused(void **state)
 		struct nvs_group_spec specs[LENGTH(five)];
 
 		for (size_t j = 0; j < LENGTH(five); j++)
-			specs[j] = (struct nvs_group_spec){others[i][j].name, others[i][j].numel,
+			specs[j] = (struct nvs_group_spec){sizeof(struct nvs_group_spec),
+							   others[i][j].name, others[i][j].numel,
 							   others[i][j].dtype, NULL};
 		REFUSED(&o,
 			nvs_optimizer_open(&o.optimizer, &o.config, specs, LENGTH(five), NULL,

@@ -401,7 +401,7 @@ static const struct group even[] = {
 static void moved_since(struct optim *o, const struct nvs_engine_stats *before, uint64_t read,
 			uint64_t written)
 {
-	struct nvs_engine_stats after;
+	struct nvs_engine_stats after = {.size = sizeof(after)};
 
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &after);
 	assert_int_equal(after.swapped_in - before->swapped_in, read);
@@ -413,7 +413,7 @@ static void moved_since(struct optim *o, const struct nvs_engine_stats *before, 
 static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t read,
 		       uint64_t written)
 {
-	struct nvs_engine_stats before;
+	struct nvs_engine_stats before = {.size = sizeof(before)};
 
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &before);
 	optim_lend(o, step, 1);
@@ -455,7 +455,7 @@ static void a_step_moves_the_state_once(void **state)
 
 static void fast_init_writes_nothing_at_the_start(void **state)
 {
-	const struct nvs_engine_stats none = {0};
+	const struct nvs_engine_stats none = {.size = sizeof(none)};
 	struct optim o;
 
 	(void)state;
@@ -523,7 +523,7 @@ static void what_is_not_offloaded_is_not_moved(void **state)
 					     {"b", 8192, NVS_F32},
 					     {"c", 8192, NVS_F32},
 					     {"d", 8192, NVS_F32}};
-	const struct nvs_engine_stats none = {0};
+	const struct nvs_engine_stats none = {.size = sizeof(none)};
 	struct optim o;
 
 	(void)state;
@@ -645,7 +645,7 @@ static void an_update_of_the_callers_own_takes_its_place(void **state)
 	static const struct group groups[] = {
 		{"a", 5001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 3333, NVS_F16}};
 	static struct seen seen;
-	struct nvs_step_options options = {.lr = -1};
+	struct nvs_step_options options = {.size = sizeof(options), .lr = -1};
 	struct optim o;
 
 	(void)state;
@@ -657,7 +657,8 @@ static void an_update_of_the_callers_own_takes_its_place(void **state)
 	o.config.fp16.enabled = true;
 	o.config.fp16.loss_scale = 128;
 	o.gradients_dtype = NVS_F16;
-	o.options = (struct nvs_optimizer_options){count_and_add, &seen};
+	o.options = (struct nvs_optimizer_options){sizeof(struct nvs_optimizer_options),
+						   count_and_add, &seen};
 	DONE(&o, optim_open(&o));
 	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 128);
 	for (seen.step = 1; seen.step <= 3; seen.step++) {
@@ -703,7 +704,8 @@ static void steps_walk_to_and_fro(void **state)
 	optim_init(&o, even, 3);
 	o.config.optimizer_threads = 1;
 	o.config.optimizer_max_in_cpu = 16384;
-	o.options = (struct nvs_optimizer_options){take_order, &order};
+	o.options = (struct nvs_optimizer_options){sizeof(struct nvs_optimizer_options), take_order,
+						   &order};
 	DONE(&o, optim_open(&o));
 	for (uint64_t step = 1; step <= 4; step++) {
 		order = (struct order){0};

@@ -4,11 +4,14 @@
  * structures go on working, and so do those built against one with larger structures as long as
  * they use nothing that this library does not know. It needs nothing of the machine.
  */
+#include "base/struct_size.h"
+
 #include "nvswap.h"
 
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -87,13 +90,265 @@ static void an_error_larger_than_the_librarys_keeps_its_tail(void **state)
 	assert_non_null(strstr(error.known.text, "/nonexistent/ds_config.json"));
 }
 
+/* ---- base/struct_size.h ---- */
+
+struct first {
+	size_t size;
+	uint32_t old;
+};
+
+struct second {
+	size_t size;
+	uint32_t old;
+	uint64_t new;
+};
+
+static void what_a_smaller_structure_lacks_is_zero(void **state)
+{
+	const struct first given = {sizeof(given), 7};
+	struct second taken;
+
+	(void)state;
+	memset(&taken, GUARD, sizeof(taken));
+	assert_int_equal(struct_in(&taken, sizeof(taken), &given), 0);
+	assert_int_equal(taken.size, sizeof(taken));
+	assert_int_equal(taken.old, 7);
+	assert_int_equal(taken.new, 0);
+}
+
+static void a_larger_structure_must_end_in_zeros(void **state)
+{
+	struct second given = {sizeof(given), 7, 0};
+	struct first taken;
+
+	(void)state;
+	assert_int_equal(struct_in(&taken, sizeof(taken), &given), 0);
+	assert_int_equal(taken.old, 7);
+	given.new = 1;
+	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -E2BIG);
+}
+
+static void a_structure_without_a_size_is_refused(void **state)
+{
+	const struct second given = {0, 7, 0};
+	struct second taken = {0};
+
+	(void)state;
+	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -EINVAL);
+	assert_int_equal(struct_in(&taken, sizeof(taken), NULL), -EINVAL);
+	assert_int_equal(struct_out(&taken, &given, sizeof(given)), -EINVAL);
+	assert_int_equal(struct_out(NULL, &given, sizeof(given)), -EINVAL);
+	assert_int_equal(taken.old, 0);
+}
+
+static void the_elements_of_an_array_have_the_size_of_the_first(void **state)
+{
+	struct first given[3] = {{sizeof(given[0]), 1}, {sizeof(given[0]), 2}, {8, 3}};
+	struct second taken;
+
+	(void)state;
+	assert_int_equal(struct_in_at(&taken, sizeof(taken), given, 1), 0);
+	assert_int_equal(taken.old, 2);
+	assert_int_equal(struct_in_at(&taken, sizeof(taken), given, 2), -EINVAL);
+	assert_int_equal(struct_in_at(&taken, sizeof(taken), NULL, 0), -EINVAL);
+}
+
+static void a_result_is_written_within_its_size(void **state)
+{
+	const struct second result = {sizeof(result), 7, 8};
+	struct second given;
+
+	(void)state;
+	memset(&given, GUARD, sizeof(given));
+	given.size = sizeof(struct first);
+	assert_int_equal(struct_out(&given, &result, sizeof(result)), 0);
+	assert_int_equal(given.size, sizeof(struct first));
+	assert_int_equal(given.old, 7);
+	expect_unwritten(&given, sizeof(struct first), sizeof(given));
+}
+
+/* ---- Each structure, at a running engine ---- */
+
+struct running {
+	struct nvs_engine *engine;
+	struct nvs_tensor *tensor;
+	struct nvs_optimizer *optimizer;
+};
+
+/* A store in host memory. */
+static int start(void **state)
+{
+	static struct running running;
+	static const char text[] =
+		"{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 65536},"
+		" \"offload_optimizer\": {\"device\": \"cpu\"},"
+		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_tensor_spec tensor = {sizeof(tensor), "t", NVS_F32, 100};
+	struct nvs_group_spec group = {sizeof(group), "g", 100, NVS_F32, NULL};
+	struct nvs_config config;
+
+	nvs_config_init(&config);
+	*state = &running;
+	if (!nvs_config_parse(&config, text, strlen(text), "test", &error) &&
+	    !nvs_engine_open(&running.engine, &config, NVS_OFFLOAD_PARAM, &error) &&
+	    !nvs_tensor_register(running.engine, &tensor, 1, &running.tensor, &error) &&
+	    !nvs_optimizer_open(&running.optimizer, &config, &group, 1, NULL, &error))
+		return 0;
+	print_error("%s\n", error.text);
+	return -1;
+}
+
+static int stop(void **state)
+{
+	struct running *running = *state;
+
+	return nvs_optimizer_close(running->optimizer, NULL) ||
+	       nvs_engine_close(running->engine, NULL);
+}
+
+typedef int call_fn(struct running *running, void *structure);
+
+static int get_engine_stats(struct running *running, void *stats)
+{
+	return nvs_engine_get_stats(running->engine, stats);
+}
+
+static int get_aio_stats(struct running *running, void *stats)
+{
+	return nvs_aio_get_stats(nvs_engine_aio(running->engine), stats);
+}
+
+static int get_tensor_info(struct running *running, void *info)
+{
+	return nvs_tensor_get_info(running->engine, running->tensor, info);
+}
+
+static int get_machine_info(struct running *running, void *info)
+{
+	(void)running;
+	return nvs_machine_get_info(info, NULL);
+}
+
+static int get_path_info(struct running *running, void *info)
+{
+	(void)running;
+	return nvs_path_get_info("/", info, NULL);
+}
+
+static int get_advice(struct running *running, void *advice)
+{
+	static struct nvs_machine_info machine = {.size = sizeof(machine)};
+
+	(void)running;
+	return nvs_machine_advise(&machine, NULL, advice);
+}
+
+static int get_step_io(struct running *running, void *io)
+{
+	assert_int_equal(nvs_engine_step_begin(running->engine, NULL), 0);
+	return nvs_engine_step_end(running->engine, io, NULL);
+}
+
+static int get_sums(struct running *running, void *sums)
+{
+	return nvs_optimizer_sum_gradients(running->optimizer, sums, NULL);
+}
+
+static int get_step_result(struct running *running, void *result)
+{
+	return nvs_optimizer_step(running->optimizer, NULL, result, NULL);
+}
+
+static void every_result_is_written_within_its_size(void **state)
+{
+	static const struct {
+		call_fn *call;
+		size_t size;
+	} calls[] = {
+		{get_engine_stats, sizeof(struct nvs_engine_stats)},
+		{get_aio_stats, sizeof(struct nvs_aio_stats)},
+		{get_tensor_info, sizeof(struct nvs_tensor_info)},
+		{get_machine_info, sizeof(struct nvs_machine_info)},
+		{get_path_info, sizeof(struct nvs_path_info)},
+		{get_advice, sizeof(struct nvs_advice)},
+		{get_step_io, sizeof(struct nvs_step_io)},
+		{get_sums, sizeof(struct nvs_gradient_sums)},
+		{get_step_result, sizeof(struct nvs_step_result)},
+	};
+	static _Alignas(16) unsigned char bytes[16384];
+
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		const size_t sizes[] = {calls[i].size / 2, calls[i].size - 1, calls[i].size,
+					calls[i].size + 64};
+
+		for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+			size_t size = sizes[k] > sizeof(size_t) ? sizes[k] : sizeof(size_t) + 1;
+
+			memset(bytes, GUARD, sizeof(bytes));
+			memcpy(bytes, &size, sizeof(size));
+			assert_int_equal(calls[i].call(*state, bytes), 0);
+			assert_memory_equal(bytes, &size, sizeof(size));
+			expect_unwritten(bytes, size < calls[i].size ? size : calls[i].size,
+					 sizeof(bytes));
+		}
+	}
+}
+
+static void a_tensor_spec_of_a_later_version_is_refused_if_it_uses_that(void **state)
+{
+	struct {
+		struct nvs_tensor_spec known;
+		uint64_t unknown;
+	} specs[2] = {{{sizeof(specs[0]), "later.0", NVS_F32, 10}, 0},
+		      {{sizeof(specs[0]), "later.1", NVS_F32, 10}, 0}};
+	struct running *running = *state;
+	struct nvs_tensor *tensors[2];
+
+	specs[1].unknown = 1;
+	assert_int_equal(nvs_tensor_register(running->engine, &specs[0].known, 2, tensors, NULL),
+			 -E2BIG);
+	assert_null(nvs_tensor_find(running->engine, "later.0"));
+	specs[1].unknown = 0;
+	assert_int_equal(nvs_tensor_register(running->engine, &specs[0].known, 2, tensors, NULL),
+			 0);
+	assert_ptr_equal(nvs_tensor_find(running->engine, "later.1"), tensors[1]);
+}
+
+static void step_options_of_an_earlier_and_a_later_version(void **state)
+{
+	struct {
+		struct nvs_step_options known;
+		uint64_t unknown;
+	} options = {{.size = THROUGH(struct nvs_step_options, lr), .lr = 0.5}, 1};
+	struct running *running = *state;
+
+	options.known.norm = true; /* beyond the size: not read */
+	options.known.sums = (const void *)16;
+	assert_int_equal(nvs_optimizer_step(running->optimizer, &options.known, NULL, NULL), 0);
+	options.known = (struct nvs_step_options){.size = sizeof(options), .lr = 0.5};
+	assert_int_equal(nvs_optimizer_step(running->optimizer, &options.known, NULL, NULL),
+			 -E2BIG);
+	options.known.size = 0;
+	assert_int_equal(nvs_optimizer_step(running->optimizer, &options.known, NULL, NULL),
+			 -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_error_of_any_size_is_written_within_it),
 		cmocka_unit_test(an_error_without_a_size_is_not_written),
 		cmocka_unit_test(an_error_larger_than_the_librarys_keeps_its_tail),
+		cmocka_unit_test(what_a_smaller_structure_lacks_is_zero),
+		cmocka_unit_test(a_larger_structure_must_end_in_zeros),
+		cmocka_unit_test(a_structure_without_a_size_is_refused),
+		cmocka_unit_test(the_elements_of_an_array_have_the_size_of_the_first),
+		cmocka_unit_test(a_result_is_written_within_its_size),
+		cmocka_unit_test(every_result_is_written_within_its_size),
+		cmocka_unit_test(a_tensor_spec_of_a_later_version_is_refused_if_it_uses_that),
+		cmocka_unit_test(step_options_of_an_earlier_and_a_later_version),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, start, stop);
 }

@@ -234,7 +234,7 @@ void fixture_open(struct fixture *fixture, const struct setup *setup)
 
 struct nvs_engine_stats stats_of(struct fixture *fixture)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(fixture->engine, &stats);
 	return stats;
@@ -301,7 +301,8 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 	assert_true(specs && names);
 	for (size_t i = 0; i < n; i++) {
 		snprintf(names[i], sizeof(names[i]), "%.20s%zu", prefix, i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_U8, nbytes[i]};
 	}
 	OK(fixture, nvs_tensor_register(fixture->engine, specs, n, tensors, &fixture->error));
 	free(specs);
@@ -310,7 +311,7 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 
 struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_t nbytes)
 {
-	struct nvs_tensor_spec spec = {name, NVS_U8, nbytes};
+	struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, nbytes};
 	struct nvs_tensor *tensor;
 
 	OK(fixture, nvs_tensor_register(fixture->engine, &spec, 1, &tensor, &fixture->error));
@@ -319,7 +320,7 @@ struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_
 
 struct nvs_tensor_info info_of(struct fixture *fixture, struct nvs_tensor *tensor)
 {
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 
 	nvs_tensor_get_info(fixture->engine, tensor, &info);
 	return info;

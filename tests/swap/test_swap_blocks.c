@@ -11,7 +11,8 @@
 static struct nvs_tensor *open_block(struct fixture *fixture, enum nvs_block block,
 				     struct nvs_engine **engine, char fill)
 {
-	const struct nvs_tensor_spec spec = {.name = "same", .dtype = NVS_U8, .numel = NBYTES};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "same", .dtype = NVS_U8, .numel = NBYTES};
 	struct nvs_tensor *tensor;
 
 	OK(fixture, nvs_engine_open(engine, &fixture->config, block, &fixture->error));

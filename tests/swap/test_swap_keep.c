@@ -140,8 +140,10 @@ static void refuses_tensors_of_another_size_or_type(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N], *tensor;
-	struct nvs_tensor_spec spec = {"t0", NVS_U8, 5001};
-	const struct nvs_tensor_spec two[] = {{"t1", NVS_U8, lengths[1]}, {"t0", NVS_U8, 1}};
+	struct nvs_tensor_spec spec = {sizeof(spec), "t0", NVS_U8, 5001};
+	const struct nvs_tensor_spec two[] = {
+		{sizeof(struct nvs_tensor_spec), "t1", NVS_U8, lengths[1]},
+		{sizeof(struct nvs_tensor_spec), "t0", NVS_U8, 1}};
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
@@ -259,7 +261,8 @@ static void child_register(struct fixture *f, struct nvs_tensor **t)
 
 	for (int i = 0; i < N; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, lengths[i]};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_U8, lengths[i]};
 	}
 	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
 }
@@ -317,8 +320,9 @@ static void committed_data_survives_a_crash(void **state)
 /* Registers two of the tensors, commits them twice and writes them a third time. */
 static void rewrite_two_of_all(struct fixture *f)
 {
-	const struct nvs_tensor_spec specs[] = {{"t1", NVS_U8, lengths[1]},
-						{"t6", NVS_U8, lengths[6]}};
+	const struct nvs_tensor_spec specs[] = {
+		{sizeof(struct nvs_tensor_spec), "t1", NVS_U8, lengths[1]},
+		{sizeof(struct nvs_tensor_spec), "t6", NVS_U8, lengths[6]}};
 	struct nvs_tensor *t[LENGTH(specs)];
 
 	MUST(!nvs_tensor_register(f->engine, specs, LENGTH(specs), t, NULL));
@@ -416,8 +420,8 @@ static void forget_and_register_again(struct fixture *f)
 	child_write(f, t[6], 100);
 	for (int i = 1; i <= 6; i += 5) {
 		const char name[] = {'t', (char)('0' + i), 0}, other[] = {'u', (char)('0' + i), 0};
-		const struct nvs_tensor_spec spec = {name, NVS_U8, lengths[i]};
-		const struct nvs_tensor_spec small = {other, NVS_U8, lengths[i] / 4};
+		const struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, lengths[i]};
+		const struct nvs_tensor_spec small = {sizeof(small), other, NVS_U8, lengths[i] / 4};
 
 		MUST(!nvs_tensor_forget(f->engine, &t[i], 1, NULL));
 		MUST(!nvs_tensor_register(f->engine, &spec, 1, &again, NULL));
@@ -849,7 +853,7 @@ static void refuses_a_pool_beyond_the_memlock_limit(void **state)
 static void the_optimizer_has_its_own_pool(void **state)
 {
 	struct fixture f;
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_tensor *t;
 	const char *path;
 
@@ -867,7 +871,9 @@ static void the_optimizer_has_its_own_pool(void **state)
 	tensor_store(&f, t, 1);
 	tensor_check(&f, t, 1);
 	expect_error(&f,
-		     nvs_tensor_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_F32, GIB},
+		     nvs_tensor_register(f.engine,
+					 &(struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec),
+								   "big", NVS_F32, GIB},
 					 1, &t, &f.error),
 		     -E2BIG, "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements");
 	fixture_close(&f);

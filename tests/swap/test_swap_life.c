@@ -20,9 +20,9 @@ static void registers_every_element_type(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	for (int dtype = 0; dtype < NVS_DTYPE_COUNT; dtype++) {
-		struct nvs_tensor_spec spec = {nvs_dtype_name((enum nvs_dtype)dtype),
+		struct nvs_tensor_spec spec = {sizeof(spec), nvs_dtype_name((enum nvs_dtype)dtype),
 					       (enum nvs_dtype)dtype, 1001};
-		struct nvs_tensor_info info;
+		struct nvs_tensor_info info = {.size = sizeof(info)};
 
 		OK(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error));
 		info = info_of(&f, tensor);
@@ -42,7 +42,7 @@ static void refuses_a_name_of_no_or_too_many_bytes(void **state)
 {
 	struct fixture f;
 	char name[NVS_NAME_MAX + 2];
-	struct nvs_tensor_spec spec = {name, NVS_U8, 1};
+	struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, 1};
 	struct nvs_tensor *tensor;
 
 	(void)state;
@@ -81,7 +81,7 @@ static void copies_the_name(void **state)
 static void refuses_an_unknown_type_and_too_many_elements(void **state)
 {
 	struct fixture f;
-	struct nvs_tensor_spec spec = {"t", NVS_DTYPE_COUNT, 1};
+	struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_DTYPE_COUNT, 1};
 	struct nvs_tensor *tensor;
 
 	(void)state;
@@ -91,7 +91,8 @@ static void refuses_an_unknown_type_and_too_many_elements(void **state)
 	spec.dtype = (enum nvs_dtype) - 1;
 	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
 		     "dtype -1");
-	spec = (struct nvs_tensor_spec){"t", NVS_F64, UINT64_MAX / 8 + 2};
+	spec = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "t", NVS_F64,
+					UINT64_MAX / 8 + 2};
 	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
 		     "elements");
 	fixture_close(&f);
@@ -100,7 +101,7 @@ static void refuses_an_unknown_type_and_too_many_elements(void **state)
 static void a_tensor_too_large_for_the_pool_is_refused_with_the_remedy(void **state)
 {
 	struct fixture f;
-	struct nvs_tensor_spec spec = {"big", NVS_U8, 4 * MIB + 1};
+	struct nvs_tensor_spec spec = {sizeof(spec), "big", NVS_U8, 4 * MIB + 1};
 	struct nvs_tensor *tensor;
 
 	(void)state;
@@ -112,8 +113,10 @@ static void a_tensor_too_large_for_the_pool_is_refused_with_the_remedy(void **st
 	/* The extent is rounded up to the unit of the store, of 4096 bytes at most. */
 	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
 		     "set buffer_size to 104");
-	OK(&f, nvs_tensor_register(f.engine, &(struct nvs_tensor_spec){"big", NVS_U8, 4 * MIB}, 1,
-				   &tensor, &f.error));
+	OK(&f, nvs_tensor_register(f.engine,
+				   &(struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "big",
+							     NVS_U8, 4 * MIB},
+				   1, &tensor, &f.error));
 	tensor_store(&f, tensor, 5);
 	tensor_check(&f, tensor, 5);
 	fixture_close(&f);
@@ -123,8 +126,10 @@ static void registers_all_of_a_batch_or_none(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[3], *known;
-	struct nvs_tensor_spec specs[] = {{"a", NVS_U8, 100}, {"b", NVS_U8, 100}, {"", NVS_U8, 1}};
-	struct nvs_engine_stats before, after;
+	struct nvs_tensor_spec specs[] = {{sizeof(struct nvs_tensor_spec), "a", NVS_U8, 100},
+					  {sizeof(struct nvs_tensor_spec), "b", NVS_U8, 100},
+					  {sizeof(struct nvs_tensor_spec), "", NVS_U8, 1}};
+	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
@@ -138,7 +143,7 @@ static void registers_all_of_a_batch_or_none(void **state)
 	specs[2].name = "a";
 	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EEXIST,
 		     "a is");
-	specs[2] = (struct nvs_tensor_spec){"c", NVS_U8, 1 * GIB};
+	specs[2] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "c", NVS_U8, 1 * GIB};
 	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -E2BIG,
 		     "c has 1 GiB");
 	after = stats_of(&f);
@@ -167,7 +172,7 @@ static void a_full_drive_is_detected_when_registering(void **state)
 	struct fixture f;
 	struct nvs_tensor *tensors[100], *known;
 	uint64_t nbytes[100], space;
-	struct nvs_engine_stats before, after;
+	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct nvs_tensor_spec specs[100];
 	char names[100][16];
 
@@ -180,7 +185,8 @@ static void a_full_drive_is_detected_when_registering(void **state)
 	for (int i = 0; i < 100; i++) {
 		nbytes[i] = 3 * MIB;
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_U8, nbytes[i]};
 	}
 	expect_error(&f, nvs_tensor_register(f.engine, specs, 100, tensors, &f.error), -ENOSPC,
 		     "300 MiB");
@@ -229,7 +235,7 @@ static void reuses_the_space_of_forgotten_tensors(void **state)
 	struct fixture f;
 	struct nvs_tensor *tensors[8], *again[8];
 	uint64_t nbytes[8] = {MIB, MIB, MIB, MIB, 1, 0, 70000, MIB};
-	struct nvs_engine_stats before, after;
+	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
@@ -708,9 +714,12 @@ static void an_error_structure_is_optional(void **state)
 	t = tensor_add(&f, "t", 5000);
 	assert_int_equal(sole_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
 	assert_int_equal(sole_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
-	assert_int_equal(nvs_tensor_register(f.engine, &(struct nvs_tensor_spec){"t", NVS_U8, 1}, 1,
-					     &t, NULL),
-			 -EEXIST);
+	assert_int_equal(
+		nvs_tensor_register(
+			f.engine,
+			&(struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "t", NVS_U8, 1},
+			1, &t, NULL),
+		-EEXIST);
 	assert_int_equal(nvs_engine_close(NULL, NULL), 0);
 	fixture_close(&f);
 }

@@ -346,7 +346,7 @@ static void op_forget(struct model *m)
 /* The sizes of the tensors add up to the pool's statistics. */
 static void op_look(struct model *m)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t used = 0;
 
 	wait_for_all(m);
@@ -400,7 +400,7 @@ static void begin_history(struct model *m, const struct setup *setup)
 
 static void end_history(struct model *m)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	while (m->uses)
 		release_dirty(m, BATCH);

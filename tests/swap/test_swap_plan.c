@@ -98,7 +98,7 @@ static void step_begin(struct training *tr)
 
 static struct nvs_step_io step_end(struct training *tr)
 {
-	struct nvs_step_io io;
+	struct nvs_step_io io = {.size = sizeof(io)};
 
 	OK(&tr->f, nvs_engine_step_end(tr->f.engine, &io, &tr->f.error));
 	return io;
@@ -147,7 +147,7 @@ static void the_first_step_is_recorded_and_the_second_fetched_ahead(void **state
 {
 	static const size_t order[] = {3, 0, 5, 1, 7, 2, 6, 4};
 	struct training tr;
-	struct nvs_step_io io;
+	struct nvs_step_io io = {.size = sizeof(io)};
 
 	(void)state;
 	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
@@ -216,7 +216,7 @@ static void a_step_that_departs_is_served_and_the_plan_mended(void **state)
 {
 	static const size_t other[] = {6, 1, 1, 4, 0, 7, 5, 2, 9};
 	struct training tr;
-	struct nvs_step_io io;
+	struct nvs_step_io io = {.size = sizeof(io)};
 
 	(void)state;
 	BEGIN(&tr, 10, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
@@ -873,7 +873,7 @@ static void threads_share_a_step(void **state)
 	(void)state;
 	BEGIN(&tr, 10, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 4; turn++) {
-		struct nvs_step_io io;
+		struct nvs_step_io io = {.size = sizeof(io)};
 
 		step_begin(&tr);
 		for (size_t k = 0; k < 2; k++) {
@@ -901,7 +901,7 @@ static void a_step_tells_what_the_drive_did(void **state)
 	(void)state;
 	BEGIN(&tr, 8, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 4; turn++) {
-		struct nvs_engine_stats before = stats_of(&tr.f), after;
+		struct nvs_engine_stats before = stats_of(&tr.f), after = {.size = sizeof(after)};
 		struct nvs_step_io io = step(&tr, in_turn, 8, turn % 2 ? use : change);
 		uint64_t less = io.io_ns < io.compute_ns ? io.io_ns : io.compute_ns;
 
@@ -922,7 +922,7 @@ static void a_step_tells_what_the_drive_did(void **state)
 static void waits_are_stalls_and_looks_are_not(void **state)
 {
 	struct training tr;
-	struct nvs_step_io io;
+	struct nvs_step_io io = {.size = sizeof(io)};
 
 	(void)state;
 	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);

@@ -131,7 +131,7 @@ static void a_full_pool_of_pinned_tensors_is_an_error(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	(void)state;
 	open_parts(&f, false, t, 6);
@@ -438,7 +438,7 @@ static void neighbours_move_in_few_long_ios(void **state)
 	static struct nvs_tensor *t[N], *mixed[N];
 	static uint64_t nbytes[N];
 	struct fixture f;
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t seed = seed_of_run();
 
 	(void)state;

@@ -54,7 +54,7 @@ NVS_API void *realloc(void *data, size_t nbytes)
 /* Nothing of cmocka's in here, for that allocates. */
 static int swap_around(struct fixture *f, struct nvs_tensor **t, char *memory, uint64_t *seed)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	void *data[16];
 	int rc = 0;
 
@@ -161,7 +161,8 @@ static struct nvs_tensor_spec *many_specs(char (**names)[24])
 	assert_true(specs && *names);
 	for (size_t i = 0; i < MANY; i++) {
 		snprintf((*names)[i], sizeof((*names)[i]), "layer.%zu.weight", i);
-		specs[i] = (struct nvs_tensor_spec){(*names)[i], NVS_F32, 1 + i % 1024};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), (*names)[i],
+						    NVS_F32, 1 + i % 1024};
 	}
 	return specs;
 }

@@ -87,8 +87,8 @@ static void meddle(struct worker *w)
 {
 	struct shared *s = w->shared;
 	size_t at = below(&w->random, SHARED), n = 1 + below(&w->random, SHARED - at);
-	struct nvs_engine_stats stats;
-	struct nvs_tensor_info info;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 	long rc;
 
 	switch (below(&w->random, 6)) {
@@ -175,7 +175,8 @@ static void register_own(struct worker *w)
 	for (size_t i = 0; i < OWN; i++) {
 		w->nbytes[i] = 1 + below(&w->random, 60000);
 		snprintf(names[i], sizeof(names[i]), "own.%u.%zu", w->number, i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, w->nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_U8, w->nbytes[i]};
 	}
 	must_be_ok(w->shared, nvs_tensor_register(engine, specs, OWN, w->own, &error), &error);
 	for (size_t i = 0; i < OWN; i++) {

@@ -121,7 +121,8 @@ static void register_and_forget(struct member *m)
 {
 	struct nvs_engine *engine = m->crowd->f.engine;
 	char name[32];
-	struct nvs_tensor_spec spec = {name, NVS_U8, 1 + below(&m->random, LENGTH_MAX)};
+	struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8,
+				       1 + below(&m->random, LENGTH_MAX)};
 	struct nvs_tensor *tensor;
 	uint64_t pin;
 	int rc;
@@ -143,7 +144,7 @@ static void register_and_forget(struct member *m)
 static void look_on(struct member *m)
 {
 	struct nvs_engine *engine = m->crowd->f.engine;
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	int rc;
 
 	MUST(nvs_tensor_prefetch(engine, m->t, OWN, NULL) >= 0);
@@ -269,7 +270,8 @@ static void write_for_ever(struct fixture *f, int ready)
 	MUST(!fixture_reopen(f));
 	for (size_t i = 0; i < N; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, PART};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_U8, PART};
 	}
 	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
 	begin_to_write(f, t, 1);
@@ -406,7 +408,7 @@ static void look_at_state(struct onlooker *onlooker)
 {
 	struct nvs_optimizer *optimizer = onlooker->o->optimizer;
 	float part[64];
-	struct nvs_gradient_sums sums;
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 	int rc;
 
 	switch (onlooker->calls++ % 4) {

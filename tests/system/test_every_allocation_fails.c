@@ -164,7 +164,7 @@ static bool any(const char *call)
 
 static int look_at_machine(void *arg, struct nvs_error *error)
 {
-	struct nvs_machine_info info;
+	struct nvs_machine_info info = {.size = sizeof(info)};
 	int rc = nvs_machine_get_info(&info, error);
 
 	(void)arg;
@@ -175,7 +175,7 @@ static int look_at_machine(void *arg, struct nvs_error *error)
 
 static int look_at_path(void *path, struct nvs_error *error)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 
 	return nvs_path_get_info(path, &info, error);
 }
@@ -375,7 +375,8 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 
 	for (int i = 0; i < MANY; i++) {
 		snprintf(names[i], sizeof(names[i]), "many.%d", i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_BF16, 100};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_BF16, 100};
 	}
 	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
 	rc = nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error);
@@ -415,7 +416,7 @@ static void all_or_none_are_registered(void **state)
 	before = inject_held();
 	/* Many of them are alike: some at the beginning, some in the middle, and the last. */
 	for (; failed && n < N_LIMIT; n += n < 20 || n > 3 * MANY - 5 ? 1 : 29) {
-		struct nvs_engine_stats stats;
+		struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 		w.f.config.keep = n % 2;
 		OK(&w.f, world_try_open(&w));

@@ -315,8 +315,10 @@ static void the_nth_call_removes_no_manifest(void **state)
 /* All or none: nothing of a batch that was refused is there, and no room is taken. */
 static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 {
-	const struct nvs_tensor_spec specs[] = {{"new.0", NVS_F32, 9000}, {"new.1", NVS_U8, 1}};
-	struct nvs_engine_stats before, now;
+	const struct nvs_tensor_spec specs[] = {
+		{sizeof(struct nvs_tensor_spec), "new.0", NVS_F32, 9000},
+		{sizeof(struct nvs_tensor_spec), "new.1", NVS_U8, 1}};
+	struct nvs_engine_stats before = {.size = sizeof(before)}, now = {.size = sizeof(now)};
 	struct nvs_tensor *t[2];
 	uint64_t failed;
 	int rc;

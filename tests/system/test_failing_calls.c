@@ -216,7 +216,7 @@ static void a_trace_is_written_whole_or_the_older_file_stays(void **state)
 
 static int look_at_machine(void *arg, struct nvs_error *error)
 {
-	struct nvs_machine_info info;
+	struct nvs_machine_info info = {.size = sizeof(info)};
 	int rc = nvs_machine_get_info(&info, error);
 
 	(void)arg;
@@ -227,7 +227,7 @@ static int look_at_machine(void *arg, struct nvs_error *error)
 
 static int look_at_path(void *arg, struct nvs_error *error)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	int rc = nvs_path_get_info(arg, &info, error);
 
 	if (!rc) {

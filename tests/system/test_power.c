@@ -136,7 +136,8 @@ static int open_store(struct run *run)
 	}
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){names[i], NVS_U8, lengths[i]};
+		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
+						    NVS_U8, lengths[i]};
 	}
 	return nvs_tensor_register(run->fixture.engine, specs, TENSORS, run->tensors,
 				   &run->fixture.error);
@@ -187,7 +188,7 @@ static int write_from_memory(struct run *run, size_t i)
 static int forget_one(struct run *run, size_t i)
 {
 	struct nvs_engine *engine = run->fixture.engine;
-	struct nvs_tensor_spec spec = {.dtype = NVS_U8, .numel = lengths[i]};
+	struct nvs_tensor_spec spec = {.size = sizeof(spec), .dtype = NVS_U8, .numel = lengths[i]};
 	char name[8];
 	int rc = wait_for(run, i);
 

@@ -755,7 +755,7 @@ static int loop_open(struct loop *loop)
 static void a_block_device_is_direct_and_is_its_own_drive(void **state)
 {
 	char names[DEVICES_MAX][64];
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct dio_caps caps;
 	struct loop loop;
@@ -784,7 +784,7 @@ static int look_at_ext4(void *arg)
 {
 	const struct loop *loop = arg;
 	char command[128], directory[64];
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	int rc = CHILD_SKIPPED;
 
 	snprintf(command, sizeof(command), "mkfs.ext4 -q -F %s >/dev/null 2>&1", loop->path);
@@ -825,7 +825,7 @@ static void ext4_on_a_device_is_told_with_the_device(void **state)
 
 static void a_directory_is_looked_at_without_leaving_anything_in_it(void **state)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 	char directory[64];
 
@@ -845,7 +845,7 @@ static void a_directory_is_looked_at_without_leaving_anything_in_it(void **state
 
 static void a_path_in_memory_says_so(void **state)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct mount mount;
 	int fd = open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -864,7 +864,7 @@ static void a_path_in_memory_says_so(void **state)
 static void a_path_that_is_missing_is_told_with_what_exists_of_it(void **state)
 {
 	char directory[64], path[96], command[128];
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
@@ -887,7 +887,7 @@ static void a_path_that_is_missing_is_told_with_what_exists_of_it(void **state)
 static void a_path_of_the_wrong_kind_is_refused_in_words(void **state)
 {
 	char long_path[600];
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
@@ -908,7 +908,7 @@ static void a_path_of_the_wrong_kind_is_refused_in_words(void **state)
 
 static int look_without_rights(void *arg)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 
 	if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
@@ -1017,7 +1017,7 @@ static void a_capability_made_up_by_a_user_namespace_lifts_no_limit(void **state
 
 static void the_facts_of_the_machine_are_those_of_the_kernel(void **state)
 {
-	struct nvs_machine_info info;
+	struct nvs_machine_info info = {.size = sizeof(info)};
 
 	(void)state;
 	memset(&info, 0xff, sizeof(info));
@@ -1039,6 +1039,7 @@ static void the_facts_of_the_machine_are_those_of_the_kernel(void **state)
 
 /* A machine and a path on which nothing hurts. */
 static const struct nvs_machine_info good_machine = {
+	.size = sizeof(good_machine),
 	.kernel = "6.8.0",
 	.cpus = 64,
 	.numa_nodes = 2,
@@ -1056,6 +1057,7 @@ static const struct nvs_machine_info good_machine = {
 };
 
 static const struct nvs_path_info good_path = {
+	.size = sizeof(good_path),
 	.path = "/mnt/nvme",
 	.filesystem = "xfs",
 	.direct = true,
@@ -1077,7 +1079,7 @@ static const struct nvs_path_info good_path = {
 
 static void nothing_is_said_where_nothing_hurts(void **state)
 {
-	struct nvs_advice advice;
+	struct nvs_advice advice = {.size = sizeof(advice)};
 
 	(void)state;
 	memset(&advice, 0xff, sizeof(advice));
@@ -1160,7 +1162,7 @@ static void each_harm_is_named_once_with_its_remedy(void **state)
 	for (unsigned i = 0; i < COUNT(harms); i++) {
 		struct nvs_machine_info machine = good_machine;
 		struct nvs_path_info path = good_path;
-		struct nvs_advice advice;
+		struct nvs_advice advice = {.size = sizeof(advice)};
 
 		harms[i].harm(&machine, &path);
 		nvs_machine_advise(&machine, &path, &advice);
@@ -1191,7 +1193,7 @@ static void what_cannot_be_changed_is_not_advised(void **state)
 	for (unsigned i = 0; i < COUNT(harmless); i++) {
 		struct nvs_machine_info machine = good_machine;
 		struct nvs_path_info path = good_path;
-		struct nvs_advice advice;
+		struct nvs_advice advice = {.size = sizeof(advice)};
 
 		harmless[i](&machine, &path);
 		nvs_machine_advise(&machine, &path, &advice);
@@ -1204,7 +1206,7 @@ static void advice_is_whole_even_where_everything_hurts(void **state)
 {
 	struct nvs_machine_info machine = good_machine;
 	struct nvs_path_info path = good_path;
-	struct nvs_advice advice;
+	struct nvs_advice advice = {.size = sizeof(advice)};
 
 	(void)state;
 	for (unsigned i = 0; i < COUNT(harms); i++)
@@ -1234,7 +1236,7 @@ static void the_worst_comes_first(void **state)
 {
 	struct nvs_machine_info machine = good_machine;
 	struct nvs_path_info path = good_path;
-	struct nvs_advice advice;
+	struct nvs_advice advice = {.size = sizeof(advice)};
 
 	(void)state;
 	full(&machine, &path);

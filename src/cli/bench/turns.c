@@ -101,7 +101,7 @@ static int run_theirs(struct turns *turns, unsigned round)
 /* Whether fio, too, can have explicit huge pages now that nvswap's run has ended. */
 static bool huge_pages_suffice(const struct bench_plan *plan)
 {
-	struct nvs_machine_info machine;
+	struct nvs_machine_info machine = {.size = sizeof(machine)};
 	uint64_t needed = 0;
 
 	for (unsigned i = 0; i < plan->n; i++) {
@@ -118,7 +118,7 @@ static bool huge_pages_suffice(const struct bench_plan *plan)
 /* fio fails at a memlock limit; nvswap registers what fits below it. */
 static bool may_lock_all(void)
 {
-	struct nvs_machine_info machine;
+	struct nvs_machine_info machine = {.size = sizeof(machine)};
 
 	return !nvs_machine_get_info(&machine, NULL) && machine.memlock_bytes == UINT64_MAX;
 }

@@ -29,7 +29,7 @@ static uint64_t leftover_bytes(const struct bench_job *job, const char *path)
 
 static int look_at(const struct bench_job *job, struct path_space *place, struct nvs_error *error)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct stat st = {0};
 	int rc = nvs_path_get_info(place->path, &info, error);
 

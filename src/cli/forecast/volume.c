@@ -107,7 +107,7 @@ static void replay_volume(const struct bench_job *job, struct volume *volume)
 static double existing_bytes(const struct bench_job *job)
 {
 	const char *place = job_block(job)->nvme_path[0], *filename = job->options.filename;
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 	char path[PATH_MAX];
 	struct stat st;

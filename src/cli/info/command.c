@@ -56,6 +56,8 @@ const struct command_spec info_command = {
 static int examine_path(struct report *report, unsigned i, const char *path)
 {
 	report->paths[i].asked = path;
+	report->paths[i].info.size = sizeof(report->paths[i].info);
+	report->paths[i].advice.size = sizeof(report->paths[i].advice);
 	report->paths[i].error.size = sizeof(report->paths[i].error);
 	report->paths[i].status = nvs_path_get_info(path, &report->paths[i].info,
 						    &report->paths[i].error);
@@ -135,6 +137,8 @@ static int examine_and_report(const struct values *values, struct report *report
 	struct nvs_error error = {.size = sizeof(error)};
 	int examined, written;
 
+	report->machine.size = sizeof(report->machine);
+	report->machine_advice.size = sizeof(report->machine_advice);
 	if (nvs_machine_get_info(&report->machine, &error)) {
 		say("%s", error.text);
 		return STATUS_FAILED;

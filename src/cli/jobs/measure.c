@@ -18,6 +18,7 @@ static uint64_t usage_us(struct timeval time)
 void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseline *from)
 {
 	nvs_aio_reset_stats(aio);
+	from->stats.size = sizeof(from->stats);
 	if (engine)
 		nvs_engine_get_stats(engine, &from->stats);
 	getrusage(RUSAGE_SELF, &from->usage);
@@ -40,7 +41,7 @@ static void process_figures(const struct rusage *was, struct bench_result *resul
 static void tensor_figures(struct nvs_engine *engine, const struct nvs_engine_stats *was,
 			   struct bench_result *result)
 {
-	struct nvs_engine_stats is;
+	struct nvs_engine_stats is = {.size = sizeof(is)};
 
 	nvs_engine_get_stats(engine, &is);
 	result->bytes[NVS_READ] = is.swapped_in - was->swapped_in;
@@ -63,6 +64,7 @@ void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct ba
 {
 	result->window_ns = clock_ns() - from->started_ns;
 	process_figures(&from->usage, result);
+	result->aio.size = sizeof(result->aio);
 	nvs_aio_get_stats(aio, &result->aio);
 	if (engine)
 		tensor_figures(engine, &from->stats, result);

@@ -212,6 +212,7 @@ static void look(struct job_watch *watch)
 {
 	uint64_t now;
 
+	watch->stats.size = sizeof(watch->stats);
 	nvs_aio_get_stats(watch->aio, &watch->stats);
 	now = clock_ns();
 	if (is_due(&watch->live_beat, now))
@@ -311,6 +312,7 @@ void job_measured(struct job_watch *watch, struct bench_result *result)
 	if (watch->sampling)
 		end_thread(watch);
 	now = watch->from.started_ns + result->window_ns;
+	watch->stats.size = sizeof(watch->stats);
 	nvs_aio_get_stats(watch->aio, &watch->stats);
 	/* A measurement shorter than a window is its only sample. */
 	if (!watch->iops[NVS_READ].n && !watch->iops[NVS_WRITE].n)

@@ -17,7 +17,8 @@ static int register_tensors(struct bench_engine *opened, const struct model *mod
 	int rc = -ENOMEM;
 
 	for (size_t i = 0; i < model->n && specs; i++)
-		specs[i] = (struct nvs_tensor_spec){.name = model->tensors[i].name,
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = model->tensors[i].name,
 						    .dtype = model->tensors[i].dtype,
 						    .numel = model->tensors[i].numel};
 	if (specs)
@@ -38,7 +39,7 @@ int bench_opened(int rc, struct nvs_error *error)
 int bench_engine_open(struct bench_engine *opened, const struct nvs_config *config,
 		      enum nvs_block block, const struct model *model, struct bench_result *result)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	int rc;
 
 	*opened = (struct bench_engine){.tensors = calloc(model->n, sizeof(struct nvs_tensor *))};
@@ -90,6 +91,7 @@ int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result 
 	int closed = 0;
 
 	if (opened->engine) {
+		result->engine.size = sizeof(result->engine);
 		nvs_engine_get_stats(opened->engine, &result->engine);
 		result->opened = true;
 		closed = nvs_engine_close(opened->engine, &closing);

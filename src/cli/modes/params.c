@@ -97,6 +97,7 @@ static int step(void *arg, struct step_done *done)
 		if (!rc && stop_signal())
 			rc = -EINTR;
 	}
+	done->io.size = sizeof(done->io);
 	return rc ? rc : nvs_engine_step_end(pass->opened.engine, &done->io, error);
 }
 
@@ -147,7 +148,7 @@ static int run_opened(struct pass *pass)
 				 .wait = wait_all,
 				 .arg = pass,
 				 .watch = pass->watch};
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	int rc = swap_out_all(pass);
 
 	if (!rc && !stop_signal())

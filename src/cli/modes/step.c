@@ -40,7 +40,7 @@ static int step(void *arg, struct step_done *done)
 {
 	struct training *training = arg;
 	struct bench_result *result = training->result;
-	struct nvs_step_result figures = {0};
+	struct nvs_step_result figures = {.size = sizeof(figures)};
 	uint64_t from;
 	int rc = lend_gradients(training);
 
@@ -97,6 +97,7 @@ static int run_opened(struct training *training)
 	}
 	if (!rc && training->options->verify && !stop_signal())
 		rc = verify(training);
+	result->engine.size = sizeof(result->engine);
 	nvs_engine_get_stats(engine, &result->engine);
 	result->pool_peak = result->engine.pool.used_max;
 	result->opened = true;
@@ -113,6 +114,7 @@ static int open_optimizer(struct training *training, const struct nvs_config *co
 	for (size_t group = 0; group < parameters->ngroups && specs && names; group++) {
 		snprintf(names[group], sizeof(names[group]), "group %zu", group);
 		specs[group] = (struct nvs_group_spec){
+			.size = sizeof(struct nvs_group_spec),
 			.name = names[group],
 			.numel = parameters_group_numel(parameters, group),
 			.dtype = parameters->dtype,

@@ -66,7 +66,7 @@ static struct nvs_tensor **batch_tensors(const struct run *run, const struct bat
 
 static void note_pool_use(struct run *run)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(run->opened.engine, &stats);
 	if (stats.pool.used > run->result->pool_peak)

@@ -189,7 +189,7 @@ static int begin_use(struct replay *replay, const struct call *call)
 {
 	struct nvs_engine *engine = replay->opened.engine;
 	struct nvs_error *error = &replay->result->error;
-	struct nvs_engine_stats stats = {.busy_ns = UINT64_MAX};
+	struct nvs_engine_stats stats = {.size = sizeof(stats), .busy_ns = UINT64_MAX};
 	bool lease = call->of->call == ACCESS_LEASE;
 	uint64_t from, busy_ns, pin;
 	int rc = reserve_pins(replay, call);
@@ -416,7 +416,7 @@ static int write_read_first(struct replay *replay)
 static int run_opened(struct replay *replay)
 {
 	struct bench_result *result = replay->result;
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	int rc = write_read_first(replay);
 
 	if (!rc && !stop_signal() && job_begin(replay->watch))

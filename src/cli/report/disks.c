@@ -31,7 +31,7 @@ static void add_disk(struct disk_watch *watch, const char *name)
 
 static void add_path(struct disk_watch *watch, const char *path)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error ignored = {.size = sizeof(ignored)};
 	char *rest, *name;
 

@@ -38,8 +38,11 @@ int tune_look(const struct tune_options *options, struct tune_drive *drive, stru
 {
 	const char *directory = options->directory;
 	struct stat st;
-	int rc = nvs_machine_get_info(&drive->machine, error);
+	int rc;
 
+	drive->machine.size = sizeof(drive->machine);
+	drive->path.size = sizeof(drive->path);
+	rc = nvs_machine_get_info(&drive->machine, error);
 	if (!rc)
 		rc = nvs_path_get_info(directory, &drive->path, error);
 	if (rc)

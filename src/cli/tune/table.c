@@ -139,7 +139,7 @@ static void print_drive(FILE *file, const struct tune_result *result)
 
 static void print_advice(FILE *file, const struct tune_drive *drive)
 {
-	struct nvs_advice advice;
+	struct nvs_advice advice = {.size = sizeof(advice)};
 
 	nvs_machine_advise(&drive->machine, &drive->path, &advice);
 	if (advice.count)

@@ -221,7 +221,7 @@ static double cpu_ms(void)
 static void read_counters(const struct round *round, struct counters *counters)
 {
 	const struct tune_workload *workload = round->workload;
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 
 	if (workload->hold)
 		workload->hold(workload->arg, true);

@@ -186,7 +186,7 @@ static void refuses(struct job *job, int rc, const char *says)
 
 static void sectors_are_moved_direct_where_the_drive_can(void **state)
 {
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct job *job = new_job(RW_RANDRW, 256 * KIB);
 
 	(void)state;

@@ -853,7 +853,7 @@ static void drives_are_those_beneath_the_paths(void **state)
 	const char *paths[] = {directory, temp_directory()};
 	struct run *run = make_run(1);
 	struct disk_watch watch;
-	struct nvs_path_info info;
+	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;

@@ -251,7 +251,7 @@ static bool is_near(double value, double due)
 
 static void op_sum(struct world *w)
 {
-	struct nvs_gradient_sums sums;
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 
 	history_tell("sum");
 	if (!result(w, nvs_optimizer_sum_gradients(w->optimizer, &sums, &w->error), false))
@@ -296,11 +296,12 @@ static void check_step(const struct world *w, const struct due *due,
 /* A step that has begun keeps its rate and its factors; the model uses the library's factor. */
 static void finish_step(struct world *w, struct due *due)
 {
-	const struct nvs_step_options options = {.lr = due->lr, .norm = below(&w->random, 2)};
+	const struct nvs_step_options options = {
+		.size = sizeof(options), .lr = due->lr, .norm = below(&w->random, 2)};
 	int rc = -EIO;
 
 	for (int i = 0; rc; i++) {
-		struct nvs_step_result step;
+		struct nvs_step_result step = {.size = sizeof(step)};
 
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
@@ -515,13 +516,14 @@ static void begin_anew(struct world *w)
 static int open_once(struct world *w)
 {
 	struct nvs_group_spec specs[GROUPS];
-	const struct nvs_optimizer_options options = {update, NULL};
+	const struct nvs_optimizer_options options = {sizeof(options), update, NULL};
 
 	for (size_t i = 0; i < w->n; i++) {
 		struct modelled *g = &w->g[i];
 
 		put_typed(g->dtype, g->weights, g->initial, g->numel);
-		specs[i] = (struct nvs_group_spec){g->name, g->numel, g->dtype, g->weights};
+		specs[i] = (struct nvs_group_spec){sizeof(struct nvs_group_spec), g->name, g->numel,
+						   g->dtype, g->weights};
 	}
 	return optimizer_open_with(&w->optimizer, &w->config, specs, w->n, &options, &engine_sim,
 				   w->drive.sim, &w->error);

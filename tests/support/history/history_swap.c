@@ -121,7 +121,7 @@ static bool caused(const struct world *w, int rc)
 
 static struct nvs_tensor_info info_of_tensor(const struct world *w, const struct modelled *t)
 {
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 
 	nvs_tensor_get_info(w->engine, t->handle, &info);
 	return info;
@@ -394,7 +394,7 @@ static bool may_have_to_wait(struct world *w)
 {
 	for (size_t i = 0; i < TENSORS; i++) {
 		const struct modelled *t = &w->t[i];
-		struct nvs_tensor_info info;
+		struct nvs_tensor_info info = {.size = sizeof(info)};
 
 		if (!t->handle)
 			continue;
@@ -673,7 +673,8 @@ static void add(struct world *w)
 	int rc;
 
 	for (size_t k = 0; k < w->n; k++)
-		specs[k] = (struct nvs_tensor_spec){w->which[k]->name, NVS_U8, w->which[k]->nbytes};
+		specs[k] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec),
+						    w->which[k]->name, NVS_U8, w->which[k]->nbytes};
 	tell(w, "register");
 	rc = nvs_tensor_register(w->engine, specs, w->n, w->batch, &w->error);
 	tell_result(w, rc);
@@ -701,7 +702,7 @@ static void op_register(struct world *w)
 
 static void op_register_too_large(struct world *w)
 {
-	const struct nvs_tensor_spec spec = {"too large", NVS_U8, w->pool + 1};
+	const struct nvs_tensor_spec spec = {sizeof(spec), "too large", NVS_U8, w->pool + 1};
 	struct nvs_tensor *tensor;
 
 	history_tell("register too large\n");
@@ -910,7 +911,7 @@ static void op_reopen(struct world *w)
 
 static void op_step(struct world *w)
 {
-	struct nvs_step_io io;
+	struct nvs_step_io io = {.size = sizeof(io)};
 	bool end = below(&w->random, 8) ? w->step : below(&w->random, 2);
 	int rc;
 
@@ -962,7 +963,7 @@ static void op_storm(struct world *w)
 
 static void op_stats(struct world *w)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t n = 0, nbytes = 0, used = 0;
 
 	for (size_t i = 0; i < TENSORS; i++)

@@ -55,7 +55,7 @@ static int open_in(struct nvs_engine **engine, const struct child *child, struct
 static int add(struct nvs_engine *engine, const char *name, struct nvs_tensor **tensor,
 	       struct nvs_error *error)
 {
-	const struct nvs_tensor_spec spec = {name, NVS_U8, TENSOR_BYTES};
+	const struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, TENSOR_BYTES};
 
 	return nvs_tensor_register(engine, &spec, 1, tensor, error);
 }
@@ -151,7 +151,7 @@ static int use_what_is_denied(void *arg)
 {
 	const struct child *child = arg;
 	struct nvs_tensor *stored, *dirty;
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};
 
@@ -233,7 +233,7 @@ static bool is_empty(const char *directory)
 /* What an engine is like that had all it wanted; a kept store has a tensor from then on. */
 static int open_unlimited(const struct child *child, bool *direct)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};
 
@@ -247,7 +247,7 @@ static int open_unlimited(const struct child *child, bool *direct)
 
 static int is_as_good(const struct child *child, struct nvs_engine *engine, bool direct)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_tensor *tensor;
 
 	nvs_engine_get_stats(engine, &stats);
@@ -330,7 +330,7 @@ static int become(uid_t user)
 /* The kernel may have no thread for what io_uring can't do at once, which then fails. */
 static int swaps_or_says_why(struct nvs_engine *engine)
 {
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_tensor *tensor;
 	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
@@ -461,7 +461,7 @@ static void too_little_address_space_is_an_error_that_leaves_nothing(void **stat
 static int reserve_more_than_a_file_may_have(void *arg)
 {
 	const struct child *child = arg;
-	const struct nvs_tensor_spec much = {"much", NVS_U8, 3 * MIB};
+	const struct nvs_tensor_spec much = {sizeof(much), "much", NVS_U8, 3 * MIB};
 	struct nvs_tensor *tensor, *other;
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};

@@ -74,8 +74,9 @@ static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 /* The tensor is refused, and told with what there is and what to do. */
 static void is_refused(struct fixture *f)
 {
-	static const struct nvs_tensor_spec specs[] = {{"little", NVS_U8, 1000},
-						       {"much", NVS_U8, 4 * MIB}};
+	static const struct nvs_tensor_spec specs[] = {
+		{sizeof(struct nvs_tensor_spec), "little", NVS_U8, 1000},
+		{sizeof(struct nvs_tensor_spec), "much", NVS_U8, 4 * MIB}};
 	struct nvs_tensor *tensors[2];
 
 	int rc = nvs_tensor_register(f->engine, specs, 2, tensors, &f->error);
@@ -101,7 +102,7 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep)
 {
 	const char *directory = ext4();
 	struct nvs_tensor *t[TENSORS], *late;
-	struct nvs_engine_stats before, after;
+	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct fixture f;
 
 	OPEN(&f, .in = directory, .ioengine = ioengine, .keep = keep, .verify = true);
@@ -155,7 +156,7 @@ static void a_kept_store_is_committed_though_the_file_system_is_full(void **stat
 /* As a copy has it that leaves out zeros: the length stays, the blocks are gone. */
 static void punch(const struct fixture *f, struct nvs_tensor *tensor)
 {
-	struct nvs_tensor_info info;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
 	char path[512];
 	int fd;
 

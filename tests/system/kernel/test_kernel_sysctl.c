@@ -63,7 +63,7 @@ static size_t take_all(io_context_t contexts[4096])
 static int open_without_contexts(void *arg)
 {
 	static io_context_t contexts[4096];
-	struct nvs_aio_stats stats;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	size_t n;
 
@@ -127,8 +127,8 @@ static char disabled_now(void)
 
 static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
 {
-	static struct nvs_machine_info info;
-	struct nvs_aio_stats stats = {.ioengine = ""};
+	static struct nvs_machine_info info = {.size = sizeof(info)};
+	struct nvs_aio_stats stats = {.size = sizeof(stats), .ioengine = ""};
 	struct nvs_error named = {.size = sizeof(named)}, any = {.size = sizeof(any)};
 	int named_rc, any_rc, info_rc;
 	char was = disabled_now();

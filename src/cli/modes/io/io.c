@@ -296,6 +296,7 @@ static void close_all(struct run *run)
 	struct io_load *load = &run->load;
 
 	if (load->aio) {
+		run->result->engine.aio.size = sizeof(run->result->engine.aio);
 		nvs_aio_get_stats(load->aio, &run->result->engine.aio);
 		run->result->opened = true;
 	}

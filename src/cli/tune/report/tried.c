@@ -146,6 +146,7 @@ static void surroundings(const struct report_page *page)
 		info->npaths = 1;
 		info->paths[0].asked = page->result->options->directory;
 		info->paths[0].info = drive->path;
+		info->paths[0].advice.size = sizeof(info->paths[0].advice);
 		nvs_machine_advise(&drive->machine, &drive->path, &info->paths[0].advice);
 		info_text(out, info);
 		fclose(out);
