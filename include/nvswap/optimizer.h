@@ -176,7 +176,17 @@ NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
 NVS_API double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer);
 
 enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
-/* Read and write state, for checkpoints: numel elements from the group's element `offset` on. */
+/*
+ * Read and write state: numel elements from the group's element `offset` on. `data` has numel
+ * elements of the caller's. Calls that walk through a group find the next tiles read ahead; a tile
+ * is read once if all three parts of an element are asked for before the next element, or if the
+ * pool holds the group's state. nvs_optimizer_set writes behind: a failed write is reported by the
+ * next nvs_optimizer_set, pass or commit, and what was set stays in the pool.
+ * Errors:
+ * -EBUSY   nvs_optimizer_set: a step has failed and is not finished
+ * -EINVAL  no such group or part, elements beyond the group's end, or a NULL argument
+ * errors of nvs_tensor_swap_in
+ */
 NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
 			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
 			      float *data, struct nvs_error *error);

@@ -53,6 +53,7 @@ struct tile {
 	bool ahead;		   /* read before its pass began */
 	bool fetched;		   /* in a pass: not offloaded, but its gradients are */
 	bool released;		   /* was held, and will be again after the commit */
+	bool walked;		   /* left in the pool, or read ahead, by a walk */
 };
 
 struct gradient_tile {
@@ -62,6 +63,14 @@ struct gradient_tile {
 	/* In a pass, under its lock: */
 	uint32_t users;	  /* tiles that still need it */
 	uint32_t sharers; /* of these, the fetched ones, which share one pin of the tensor */
+};
+
+/* A walk through the state by nvs_optimizer_get and nvs_optimizer_set. */
+struct walk {
+	bool active;
+	size_t first, tile; /* the group's first tile; the tile that was visited last */
+	size_t ahead;	    /* the tile behind which tiles were read ahead; SIZE_MAX: none */
+	uint64_t failures;  /* the engine's failed writes that were told */
 };
 
 struct nvs_optimizer {
@@ -86,6 +95,7 @@ struct nvs_optimizer {
 	size_t *queue;		       /* the tiles of a pass */
 	size_t ncached;		       /* tiles held between steps */
 	uint64_t walks;		       /* passes that wrote; their direction alternates */
+	struct walk walk;
 
 	enum nvs_dtype gradient_dtype;
 	uint64_t gradient_numel; /* of a gradient tile */
@@ -196,6 +206,10 @@ void give_weights(const struct nvs_optimizer *optimizer, const struct segment *s
 		  const float *master);
 /* Creates and writes the state of all fresh tiles. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
+
+/* ---- pieces.c ---- */
+/* Ends a walk of get and set, and evicts what it has left in the pool. */
+void walk_end(struct nvs_optimizer *optimizer);
 
 /* ---- gradients.c ---- */
 /* The gradients of a segment of a tile, possibly zeros, and their type. */

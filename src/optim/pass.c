@@ -586,6 +586,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 
 	count_users(&pass);
 	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
+	walk_end(optimizer);
 	threads_start(optimizer->threads, run_thread, &pass);
 	fetch_all(&pass);
 	threads_join(optimizer->threads);

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * State read and written in pieces: each tile is read and written once, the next ones are read
+ * ahead, and what is written behind is neither lost nor fails in silence.
+ */
+#include "optim/optim_fixture.h"
+
+#include <errno.h>
+
+#define PIECE 1000u
+
+/* Longer than a tile, and a tile's worth of short ones. */
+static const struct group groups[] = {{"a", 30000, NVS_F32},  {"b", 300, NVS_BF16},
+				      {"c", 29999, NVS_BF16}, {"d", 512, NVS_F32},
+				      {"e", 100, NVS_F16},    {"f", 30000, NVS_F32}};
+
+enum order { PARTS_TOGETHER, PART_BY_PART };
+
+static void begin(struct optim *o)
+{
+	optim_init(o, groups, LENGTH(groups));
+	optim_simulate(o);
+	/* Two groups of 30000 elements fit in the pool. */
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 6;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+}
+
+static void piece(struct optim *o, size_t group, int part, uint64_t at, bool set)
+{
+	enum nvs_optimizer_part which = (enum nvs_optimizer_part)part;
+	static float data[PIECE];
+	uint64_t left = groups[group].numel - at, n = left < PIECE ? left : PIECE;
+
+	DONE(o, nvs_optimizer_get(o->optimizer, group, which, at, n, data, &o->error));
+	if (set)
+		DONE(o, nvs_optimizer_set(o->optimizer, group, which, at, n, data, &o->error));
+}
+
+static void walk(struct optim *o, enum order order, bool set)
+{
+	for (size_t i = 0; i < o->n; i++)
+		if (order == PART_BY_PART)
+			for (int part = 0; part < 3; part++)
+				for (uint64_t at = 0; at < groups[i].numel; at += PIECE)
+					piece(o, i, part, at, set);
+		else
+			for (uint64_t at = 0; at < groups[i].numel; at += PIECE)
+				for (int part = 0; part < 3; part++)
+					piece(o, i, part, at, set);
+}
+
+static uint64_t state_bytes(void)
+{
+	uint64_t numel = 0;
+
+	for (size_t i = 0; i < LENGTH(groups); i++)
+		numel += (groups[i].numel + 1023) / 1024 * 1024;
+	return 12 * numel;
+}
+
+static struct nvs_engine_stats stats_now(struct optim *o)
+{
+	struct nvs_engine_stats stats;
+
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &stats);
+	return stats;
+}
+
+static void all_state_in_pieces_is_read_once(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (int order = PARTS_TOGETHER; order <= PART_BY_PART; order++) {
+		uint64_t before;
+
+		begin(&o);
+		before = stats_now(&o).swapped_in;
+		walk(&o, (enum order)order, false);
+		assert_in_range(stats_now(&o).swapped_in - before, state_bytes() / 2,
+				state_bytes() + state_bytes() / 20);
+		optim_close(&o);
+	}
+}
+
+static void all_state_set_in_pieces_is_written_once(void **state)
+{
+	struct nvs_engine_stats before, after;
+	struct snapshot taken;
+	struct optim o;
+
+	(void)state;
+	for (int order = PARTS_TOGETHER; order <= PART_BY_PART; order++) {
+		begin(&o);
+		snapshot_take(&o, &taken);
+		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+		before = stats_now(&o);
+		walk(&o, (enum order)order, true);
+		/* A pass ends the walk, and waits for what is written. */
+		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+		after = stats_now(&o);
+		assert_in_range(after.swapped_out - before.swapped_out, state_bytes() / 2,
+				state_bytes() + state_bytes() / 20);
+		IS_AS(&o, &taken);
+		snapshot_free(&taken);
+		optim_close(&o);
+	}
+}
+
+static void the_next_tiles_are_read_while_one_is_copied(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	piece(&o, 0, NVS_MASTER, 0, false);
+	sim_hold(o.sim, SIM_READS);
+	piece(&o, 0, NVS_EXP_AVG, 0, false);
+	assert_true(sim_await_in_flight(o.sim, 1));
+	sim_go(o.sim, SIM_READS);
+	walk(&o, PARTS_TOGETHER, false);
+	optim_close(&o);
+}
+
+static void a_step_after_a_walk_finds_the_state_that_was_set(void **state)
+{
+	struct snapshot due;
+	struct optim o, plain;
+
+	(void)state;
+	begin(&plain);
+	optim_run(&plain, 2, 3);
+	snapshot_take(&plain, &due);
+	optim_close(&plain);
+	for (int order = PARTS_TOGETHER; order <= PART_BY_PART; order++) {
+		begin(&o);
+		walk(&o, (enum order)order, true);
+		optim_run(&o, 2, 2);
+		walk(&o, (enum order)order, false);
+		optim_run(&o, 3, 3);
+		IS_AS(&o, &due);
+		optim_close(&o);
+	}
+	snapshot_free(&due);
+}
+
+/* The failure is told by a later call, and what was set is not lost. */
+static void a_write_that_fails_behind_a_walk_is_told(void **state)
+{
+	static float data[20000], got[20000];
+	struct optim o;
+	int rc = 0;
+
+	(void)state;
+	begin(&o);
+	for (size_t i = 0; i < LENGTH(data); i++)
+		data[i] = (float)i;
+	sim_fail(o.sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
+	DONE(&o, nvs_optimizer_set(o.optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o.error));
+	optim_lend(&o, 2, 1);
+	rc = optim_step(&o, 2);
+	assert_int_equal(rc, -EIO);
+	sim_no_faults(o.sim);
+	DONE(&o, optim_step(&o, 2));
+	optim_close(&o);
+
+	begin(&o);
+	sim_fail(o.sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
+	DONE(&o, nvs_optimizer_set(o.optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o.error));
+	sim_no_faults(o.sim);
+	DONE(&o, nvs_optimizer_get(o.optimizer, 0, NVS_EXP_AVG, 5, LENGTH(got), got, &o.error));
+	assert_memory_equal(got, data, sizeof(got));
+	optim_close(&o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(all_state_in_pieces_is_read_once),
+		cmocka_unit_test(all_state_set_in_pieces_is_written_once),
+		cmocka_unit_test(the_next_tiles_are_read_while_one_is_copied),
+		cmocka_unit_test(a_step_after_a_walk_finds_the_state_that_was_set),
+		cmocka_unit_test(a_write_that_fails_behind_a_walk_is_told),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
