@@ -99,6 +99,7 @@ struct nvs_transfer {
 	uint64_t nbytes; /* any length; 0 completes at once */
 	uint64_t offset; /* in bytes from the start of the file; any alignment */
 	void *user;	 /* for the caller; the library ignores it */
+	int priority;	 /* the library's: 0 */
 
 	/* Valid after completion: */
 	int status; /* 0 or a negative errno. -ENODATA: a read past the end of the file. -EIO also:
@@ -106,7 +107,7 @@ struct nvs_transfer {
 	uint64_t error_offset; /* file offset of the failed I/O */
 
 	struct nvs_transfer_state {
-		struct nvs_transfer *next;
+		struct nvs_transfer *next, **link;
 		struct completions *queue;
 		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t flags, completed;

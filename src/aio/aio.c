@@ -88,8 +88,8 @@ static struct nvs_aio *aio_new(const struct nvs_aio_config *config, const struct
 	pthread_cond_init(&aio->done, NULL);
 	pthread_cond_init(&aio->synced, NULL);
 	pthread_cond_init(&aio->unwatch, NULL);
-	for (int direction = 0; direction < 2; direction++)
-		aio->todo[direction].tail = &aio->todo[direction].head;
+	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+		aio->todo[i / 2][i % 2].tail = &aio->todo[i / 2][i % 2].head;
 	aio->late.tail = &aio->late.head;
 	LIST_INIT(&aio->open_files);
 	memset(aio->files, -1, sizeof(aio->files));

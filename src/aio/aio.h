@@ -43,6 +43,12 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
  * until its owner has taken all of them. aio_wait() can't wait for them. */
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list);
 
+/*
+ * A wait for the transfer begins: what is queued of it goes before all transfers that nobody waits
+ * for. It may be submitted or not, but not be submitted by another thread meanwhile.
+ */
+void aio_promote(struct nvs_aio *aio, struct transfer *transfer);
+
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);
 

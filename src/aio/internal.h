@@ -108,6 +108,7 @@ struct worker {
 	struct piece **reaped; /* finished, to be accounted under the lock */
 	struct piece **free;   /* unused pieces */
 	uint32_t nbatch, nreaped, nfree;
+	uint32_t writes;    /* claimed I/Os that write */
 	uint32_t submitted; /* I/Os in flight in the engine */
 	int reap_status;    /* of the last reap: 0 or the logged negative errno */
 	struct bounce bounce;
@@ -153,10 +154,13 @@ struct nvs_aio {
 	char engine_reason[512];
 
 	pthread_mutex_t lock;
-	pthread_cond_t work;	      /* idle workers wait here */
-	pthread_cond_t done;	      /* aio_wait() and nvs_file_close() wait here */
-	pthread_cond_t synced;	      /* a worker has reached the epoch or opened its queue */
-	struct transfer_list todo[2]; /* transfers with unclaimed bytes, by direction */
+	pthread_cond_t work;   /* idle workers wait here */
+	pthread_cond_t done;   /* aio_wait() and nvs_file_close() wait here */
+	pthread_cond_t synced; /* a worker has reached the epoch or opened its queue */
+	/* Transfers with unclaimed bytes, by direction. */
+	struct transfer_list todo[TRANSFER_PRIORITIES][2];
+	uint64_t awaited_reads; /* in flight */
+	uint32_t restrained;	/* write-backs yet to be restrained after the last of them */
 	unsigned idle;
 	bool closing;
 
@@ -185,6 +189,10 @@ struct nvs_aio {
 /* ---- transfer.c: under the lock ---- */
 /* Asserts what holds of a transfer between submission and completion. */
 void transfer_check(const struct transfer *transfer);
+/* Whether a transfer is queued. */
+bool transfers_queued(const struct nvs_aio *aio);
+/* Takes a transfer off its queue. */
+void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer);
 /* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
 void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
 

@@ -10,6 +10,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 
+/* After the last awaited read, so many queues full of write-backs are restrained: another such read
+ * is likely. A count and not a time, so that what is submitted depends on nothing but the I/Os. */
+#define RESTRAINED_QUEUES 4
+
 static int check_transfer(const struct nvs_aio *aio, const struct transfer *transfer,
 			  struct nvs_error *error)
 {
@@ -22,6 +26,9 @@ static int check_transfer(const struct nvs_aio *aio, const struct transfer *tran
 		return error_set(error, -EINVAL,
 				 "transfer direction is %d: it must be NVS_READ or NVS_WRITE",
 				 (int)transfer->direction);
+	if ((unsigned)transfer->priority >= TRANSFER_PRIORITIES)
+		return error_set(error, -EINVAL, "transfer priority is %d",
+				 (int)transfer->priority);
 	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
 		return error_set(error, -EINVAL,
 				 "%s is open for reading only: open it with NVS_FILE_WRITE",
@@ -39,6 +46,16 @@ static int check_transfer(const struct nvs_aio *aio, const struct transfer *tran
 	return 0;
 }
 
+static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
+{
+	return &aio->todo[transfer->priority][transfer->direction];
+}
+
+static bool is_awaited_read(const struct transfer *transfer)
+{
+	return transfer->priority == TRANSFER_AWAITED && transfer->direction == NVS_READ;
+}
+
 static bool in_flight(const struct transfer *transfer)
 {
 	return transfer->state.phase == TRANSFER_QUEUED ||
@@ -54,7 +71,8 @@ void transfer_check(const struct transfer *transfer)
 		assert(transfer->state.claimed == transfer->nbytes || transfer->status);
 }
 
-static void prepare(struct transfer *transfer, struct completions *queue, uint64_t now)
+static void prepare(struct nvs_aio *aio, struct transfer *transfer, struct completions *queue,
+		    uint64_t now)
 {
 	assert(!in_flight(transfer));
 	transfer->status = 0;
@@ -62,39 +80,80 @@ static void prepare(struct transfer *transfer, struct completions *queue, uint64
 	transfer->state =
 		(struct transfer_state){.queue = queue, .phase = TRANSFER_QUEUED, .since_ns = now};
 	transfer->file->in_flight++;
+	aio->awaited_reads += is_awaited_read(transfer);
 }
 
 static void append(struct nvs_aio *aio, struct transfer *transfer)
 {
-	struct transfer_list *todo = &aio->todo[transfer->direction];
+	struct transfer_list *todo = queue_of(aio, transfer);
 
 	transfer_check(transfer);
-	assert(!*todo->tail);
+	assert(transfer->state.phase == TRANSFER_QUEUED && !*todo->tail);
+	transfer->state.next = NULL;
+	transfer->state.link = todo->tail;
 	*todo->tail = transfer;
 	todo->tail = &transfer->state.next;
 }
 
+void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer)
+{
+	struct transfer *next = transfer->state.next;
+
+	assert(*transfer->state.link == transfer);
+	*transfer->state.link = next;
+	if (next)
+		next->state.link = transfer->state.link;
+	else
+		queue_of(aio, transfer)->tail = transfer->state.link;
+	transfer->state.next = NULL;
+}
+
+bool transfers_queued(const struct nvs_aio *aio)
+{
+	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+		if (aio->todo[i / 2][i % 2].head)
+			return true;
+	return false;
+}
+
+void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
+{
+	pthread_mutex_lock(&aio->lock);
+	if (transfer->priority != TRANSFER_AWAITED && transfer->state.phase == TRANSFER_QUEUED) {
+		transfer_unlink(aio, transfer);
+		transfer->priority = TRANSFER_AWAITED;
+		append(aio, transfer);
+		aio->awaited_reads += is_awaited_read(transfer);
+	} else if (transfer->priority != TRANSFER_AWAITED) {
+		transfer->priority = TRANSFER_AWAITED;
+		if (transfer->state.phase == TRANSFER_CLAIMED)
+			aio->awaited_reads += is_awaited_read(transfer);
+	}
+	pthread_mutex_unlock(&aio->lock);
+}
+
 /* Takes back the first `n` of a submission. */
-static void forget(struct transfer *const *transfers, size_t n)
+static void forget(struct nvs_aio *aio, struct transfer *const *transfers, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		transfers[i]->state.phase = TRANSFER_NEW;
 		transfers[i]->file->in_flight--;
+		aio->awaited_reads -= is_awaited_read(transfers[i]);
 	}
 }
 
 /* Prepares all transfers or none: a transfer named twice is in flight when its turn comes again. */
-static int prepare_all(struct transfer *const *transfers, size_t n, uint64_t now,
-		       struct nvs_error *error)
+static int prepare_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
+		       uint64_t now, struct nvs_error *error)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (in_flight(transfers[i])) {
-			forget(transfers, i);
+			forget(aio, transfers, i);
 			return error_set(error, -EINVAL,
 					 "transfer %zu of %zu is in flight already, or named twice",
 					 i + 1, n);
 		}
-		prepare(transfers[i], NULL, now);
+		prepare(aio, transfers[i], NULL, now);
 	}
 	return 0;
 }
@@ -106,6 +165,11 @@ void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
 
 	transfer_check(transfer);
 	assert(!transfer->state.pending);
+	if (is_awaited_read(transfer)) {
+		assert(aio->awaited_reads);
+		aio->awaited_reads--;
+		aio->restrained = RESTRAINED_QUEUES * aio->config.queue_depth;
+	}
 	__atomic_store_n(&transfer->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
 	if (!--file->in_flight && file->closing)
 		awaited = true;
@@ -147,7 +211,7 @@ int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
-	rc = prepare_all(transfers, n, now, error);
+	rc = prepare_all(aio, transfers, n, now, error);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (transfers[i]->nbytes) {
 			append(aio, transfers[i]);
@@ -172,7 +236,7 @@ void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct tran
 
 		list = transfer->state.next;
 		assert(transfer->nbytes && !check_transfer(aio, transfer, NULL));
-		prepare(transfer, queue, now);
+		prepare(aio, transfer, queue, now);
 		append(aio, transfer);
 		blocks += blocks_of(aio, transfer);
 	}

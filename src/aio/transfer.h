@@ -10,6 +10,13 @@
 
 struct completions;
 
+/*
+ * What goes first. A transfer that somebody waits for goes before all others; aio_promote() makes
+ * one such. Among transfers of one priority, reads and writes alternate, which keeps both
+ * directions of the drive busy.
+ */
+enum transfer_priority { TRANSFER_USUAL, TRANSFER_AWAITED, TRANSFER_PRIORITIES };
+
 /* Where a transfer is. The owner may touch it in the first and the last phase alone. */
 enum transfer_phase {
 	TRANSFER_NEW,	  /* never submitted */
@@ -30,6 +37,7 @@ struct transfer {
 	uint64_t nbytes; /* any length; 0 completes at once */
 	uint64_t offset; /* in bytes from the start of the file; any alignment */
 	void *user;	 /* for the owner */
+	enum transfer_priority priority;
 
 	/* Valid after completion: */
 	int status; /* 0 or a negative errno. -ENODATA: a read past the end of the file. -EIO also:
@@ -37,7 +45,7 @@ struct transfer {
 	uint64_t error_offset; /* file offset of the failed I/O */
 
 	struct transfer_state {
-		struct transfer *next;
+		struct transfer *next, **link; /* in a queue; and what points to it there */
 		struct completions *queue;
 		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t phase; /* enum transfer_phase, written under the aio's lock */

@@ -112,8 +112,8 @@ static void look_once(struct nvs_aio *aio, struct look *look)
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		look_at_claimed(aio, &aio->workers[i], look);
-	for (int direction = 0; direction < 2; direction++)
-		look_at_queued(aio, aio->todo[direction].head, look);
+	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+		look_at_queued(aio, aio->todo[i / 2][i % 2].head, look);
 	if (look->nreports)
 		pthread_cond_broadcast(&aio->done);
 	pthread_mutex_unlock(&aio->lock);

@@ -27,6 +27,10 @@ static void add_completed(struct transfer_list *completed, struct transfer *tran
 	completed->tail = &transfer->state.next;
 }
 
+/* Write-backs that may be in flight beside reads that somebody waits for: a quarter of the queue.
+ */
+#define RESTRAINED_PART 4
+
 static uint32_t pieces_in_flight(const struct worker *worker)
 {
 	return worker->aio->config.queue_depth - worker->nfree;
@@ -35,16 +39,15 @@ static uint32_t pieces_in_flight(const struct worker *worker)
 /* ---- Under the lock: claiming pieces and accounting completions ---- */
 
 /* Removes fully claimed and failed transfers from the head of a queue. */
-static void pop_claimed(struct transfer_list *todo, struct transfer_list *completed)
+static void pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
+			struct transfer_list *completed)
 {
 	while (todo->head) {
 		struct transfer *transfer = todo->head;
 
 		if (transfer->state.claimed < transfer->nbytes && !transfer->status)
 			return;
-		todo->head = transfer->state.next;
-		if (!todo->head)
-			todo->tail = &todo->head;
+		transfer_unlink(aio, transfer);
 		transfer->state.phase = TRANSFER_CLAIMED;
 		transfer_check(transfer);
 		if (!transfer->state.pending)
@@ -52,9 +55,8 @@ static void pop_claimed(struct transfer_list *todo, struct transfer_list *comple
 	}
 }
 
-static bool claim_one(struct worker *worker, int direction, uint64_t now)
+static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t now)
 {
-	struct transfer *transfer = worker->aio->todo[direction].head;
 	struct piece *piece;
 
 	if (!transfer)
@@ -65,30 +67,62 @@ static bool claim_one(struct worker *worker, int direction, uint64_t now)
 		return false;
 	piece->claimed_ns = now;
 	worker->nfree--;
+	worker->writes += piece->io.write;
 	worker->batch[worker->nbatch++] = piece;
 	return true;
 }
 
-/* Fills the queue with I/Os, alternating reads and writes while there are both. */
+/*
+ * Whether the worker may claim an I/O that nobody waits for. While there are reads that somebody
+ * waits for, and for a while after them, writes fill only a part of the queue, so that such a read
+ * finds room in it and the drive not busy. That part is at least one I/O: writes go on.
+ */
+static bool may_claim(struct worker *worker, int direction)
+{
+	struct nvs_aio *aio = worker->aio;
+	uint32_t part = aio->config.queue_depth / RESTRAINED_PART;
+
+	if (direction == NVS_READ || (!aio->awaited_reads && !aio->restrained))
+		return true;
+	if (worker->writes && worker->writes >= part)
+		return false;
+	aio->restrained -= aio->restrained > 0;
+	return true;
+}
+
+/* Claims an I/O of this priority, of the direction whose turn it is if there is one. */
+static bool claim_next(struct worker *worker, enum transfer_priority priority, uint64_t now,
+		       struct transfer_list *completed)
+{
+	struct nvs_aio *aio = worker->aio;
+
+	for (int i = 0; i < 2; i++) {
+		int direction = i ? !worker->turn : worker->turn;
+		struct transfer_list *todo = &aio->todo[priority][direction];
+
+		if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
+		    !claim_one(worker, todo->head, now))
+			continue;
+		worker->turn = !direction;
+		pop_claimed(aio, todo, completed);
+		return true;
+	}
+	return false;
+}
+
+/* Fills the queue with I/Os, awaited ones first. */
 static void claim(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
 	struct nvs_aio *aio = worker->aio;
 
-	pop_claimed(&aio->todo[NVS_READ], completed);
-	pop_claimed(&aio->todo[NVS_WRITE], completed);
+	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+		pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
 	if (!aio->config.overlap_events && pieces_in_flight(worker))
 		return;
-	while (worker->nfree) {
-		int direction = worker->turn;
-
-		if (!claim_one(worker, direction, now)) {
-			direction = !direction;
-			if (!claim_one(worker, direction, now))
-				break;
-		}
-		worker->turn = !direction;
-		pop_claimed(&aio->todo[direction], completed);
-	}
+	while (worker->nfree && (claim_next(worker, TRANSFER_AWAITED, now, completed) ||
+				 claim_next(worker, TRANSFER_USUAL, now, completed)))
+		;
+	assert(pieces_in_flight(worker) || !transfers_queued(aio));
 }
 
 static void account_pieces(struct worker *worker, uint64_t now, struct transfer_list *completed)
@@ -107,6 +141,8 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
 			add_completed(completed, transfer);
 		piece->claimed_ns = 0;
+		assert(worker->writes >= piece->io.write);
+		worker->writes -= piece->io.write;
 		worker->free[worker->nfree++] = piece;
 	}
 	worker->nreaped = 0;
@@ -474,8 +510,7 @@ static bool nothing_to_do(const struct worker *worker)
 {
 	const struct nvs_aio *aio = worker->aio;
 
-	return !pieces_in_flight(worker) && !aio->todo[NVS_READ].head &&
-	       !aio->todo[NVS_WRITE].head && worker->epoch == aio->epoch;
+	return !pieces_in_flight(worker) && !transfers_queued(aio) && worker->epoch == aio->epoch;
 }
 
 static void idle(struct worker *worker)
@@ -499,7 +534,7 @@ static void round_of_io(struct worker *worker)
 	claim(worker, now, &completed);
 	publish(aio, &completed);
 	trace = aio->trace;
-	more = aio->todo[NVS_READ].head || aio->todo[NVS_WRITE].head;
+	more = transfers_queued(aio);
 	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
 	pthread_mutex_unlock(&aio->lock);
 

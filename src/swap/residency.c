@@ -584,12 +584,26 @@ static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, 
 	return rc;
 }
 
+/* A call waits for the tensor: its transfer goes first. */
+static void promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	struct transfer *transfer;
+
+	if (!in_flight(tensor))
+		return;
+	transfer = &tensor->run_first->transfer;
+	if (transfer->priority != TRANSFER_AWAITED)
+		aio_promote(engine->aio, transfer);
+}
+
 static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			uint64_t pin, uint64_t deadline, struct nvs_error *error)
 {
 	uint64_t from_ns = 0;
 	int rc = 0;
 
+	for (size_t i = 0; i < n && deadline; i++)
+		promote(engine, tensors[i]);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors[i], pin, deadline, &from_ns, error);
 	if (from_ns)

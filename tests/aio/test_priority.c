@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which transfers go first: the order and number of the I/Os that one worker submits to the fake
+ * engine, which completes them when the test says so.
+ */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "support/fake_engine.h"
+#include "support/support.h"
+
+#define PART 4096u
+
+struct rig {
+	struct fake fake;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	struct nvs_error error;
+	struct completions *queue;
+	char data[PART];
+};
+
+static void rig_open(struct rig *rig, uint32_t depth)
+{
+	const struct nvs_aio_config config = {.block_size = PART,
+					      .queue_depth = depth,
+					      .thread_count = 1,
+					      .overlap_events = true};
+	char path[] = "build/tmp/nvswap-test-XXXXXX";
+	int fd;
+
+	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
+	fake_init(&rig->fake, NULL);
+	rig->fake.dry = true;
+	(void)mkdir("build", 0755);
+	(void)mkdir("build/tmp", 0755);
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	close(fd);
+	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &rig->error),
+		 &rig->error);
+	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE | NVS_FILE_BUFFERED, &rig->file,
+			       &rig->error),
+		 &rig->error);
+	unlink(path);
+	assert_int_equal(completions_open(&rig->queue), 0);
+	fake_forget(&rig->fake);
+	fake_hold(&rig->fake);
+}
+
+static void rig_close(struct rig *rig)
+{
+	fake_release(&rig->fake, FAKE_ALL);
+	nvs_file_close(rig->file);
+	nvs_aio_close(rig->aio);
+	(void)completions_take(rig->queue);
+	completions_close(rig->queue);
+	fake_destroy(&rig->fake);
+}
+
+/* Submits `parts` parts at part `from`. */
+static void start(struct rig *rig, struct transfer *transfer, enum nvs_direction direction,
+		  unsigned from, unsigned parts)
+{
+	*transfer = (struct transfer){.file = rig->file,
+				      .direction = direction,
+				      .data = rig->data,
+				      .nbytes = parts * (uint64_t)PART,
+				      .offset = from * (uint64_t)PART};
+	aio_submit_list(rig->aio, rig->queue, transfer);
+}
+
+/* The parts of the I/Os after the first `seen` ones, in the order of submission. */
+static void expect_parts(struct rig *rig, unsigned seen, const unsigned *parts, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		assert_true(fake_await_ios(&rig->fake, seen + i + 1));
+		assert_int_equal(rig->fake.ios[seen + i].offset, parts[i] * (uint64_t)PART);
+		fake_release(&rig->fake, 1);
+	}
+}
+
+static void promoted_transfers_are_served_in_the_order_of_the_waits(void **state)
+{
+	struct transfer busy, all[5];
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 1);
+	start(&rig, &busy, NVS_READ, 9, 1);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	for (unsigned i = 0; i < 4; i++)
+		start(&rig, &all[i], NVS_READ, i, 1);
+	aio_promote(rig.aio, &all[3]);
+	aio_promote(rig.aio, &all[1]);
+	aio_promote(rig.aio, &all[3]);
+	/* The queue goes on where its last transfer was. */
+	start(&rig, &all[4], NVS_READ, 4, 1);
+	expect_parts(&rig, 0, (unsigned[]){9, 3, 1, 0, 2, 4}, 6);
+	rig_close(&rig);
+}
+
+static void a_transfer_promoted_before_it_is_submitted_goes_first(void **state)
+{
+	struct transfer busy, usual, awaited;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 1);
+	start(&rig, &busy, NVS_READ, 9, 1);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	start(&rig, &usual, NVS_READ, 0, 1);
+	awaited = (struct transfer){
+		.file = rig.file, .data = rig.data, .nbytes = PART, .offset = PART};
+	aio_promote(rig.aio, &awaited);
+	aio_submit_list(rig.aio, rig.queue, &awaited);
+	expect_parts(&rig, 0, (unsigned[]){9, 1, 0}, 3);
+	rig_close(&rig);
+}
+
+static void a_transfer_promoted_in_part_is_served_once(void **state)
+{
+	struct transfer partly, other;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 2);
+	start(&rig, &partly, NVS_READ, 0, 4);
+	assert_true(fake_await_ios(&rig.fake, 2));
+	start(&rig, &other, NVS_READ, 8, 1);
+	aio_promote(rig.aio, &partly);
+	expect_parts(&rig, 0, (unsigned[]){0, 1, 2, 3, 8}, 5);
+	assert_int_equal(rig.fake.nios, 5);
+	rig_close(&rig);
+	assert_true(transfer_completed(&partly));
+}
+
+static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
+{
+	struct transfer writes, read;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 8);
+	start(&rig, &read, NVS_READ, 100, 1);
+	aio_promote(rig.aio, &read);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	/* Beside the read, writes take a quarter of the queue. */
+	start(&rig, &writes, NVS_WRITE, 0, 80);
+	assert_true(fake_await_ios(&rig.fake, 3));
+	/* It completes, and another is likely: four queues of writes are restrained, but go on. */
+	fake_release(&rig.fake, 1);
+	for (unsigned i = 1; i < 4 * 8; i++) {
+		fake_release(&rig.fake, 1);
+		assert_true(fake_await_ios(&rig.fake, 3 + i));
+	}
+	assert_int_equal(fake_in_flight_max(&rig.fake), 3);
+	/* Then they fill the queue. */
+	fake_release(&rig.fake, 1);
+	assert_true(fake_await_ios(&rig.fake, 3 + 4 * 8 + 6));
+	assert_int_equal(fake_in_flight_max(&rig.fake), 8);
+	rig_close(&rig);
+}
+
+static void writes_that_nobody_is_ahead_of_fill_the_queue(void **state)
+{
+	struct transfer writes, read;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 8);
+	start(&rig, &read, NVS_READ, 100, 1);
+	start(&rig, &writes, NVS_WRITE, 0, 80);
+	assert_true(fake_await_ios(&rig.fake, 8));
+	rig_close(&rig);
+}
+
+static void awaited_reads_and_writes_alternate(void **state)
+{
+	struct transfer busy, reads, writes;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 1);
+	start(&rig, &busy, NVS_READ, 99, 1);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	start(&rig, &reads, NVS_READ, 0, 3);
+	start(&rig, &writes, NVS_WRITE, 10, 3);
+	aio_promote(rig.aio, &reads);
+	aio_promote(rig.aio, &writes);
+	expect_parts(&rig, 0, (unsigned[]){99, 10, 0, 11, 1, 12, 2}, 7);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(promoted_transfers_are_served_in_the_order_of_the_waits),
+		cmocka_unit_test(a_transfer_promoted_before_it_is_submitted_goes_first),
+		cmocka_unit_test(a_transfer_promoted_in_part_is_served_once),
+		cmocka_unit_test(write_backs_leave_room_for_awaited_reads_and_go_on),
+		cmocka_unit_test(writes_that_nobody_is_ahead_of_fill_the_queue),
+		cmocka_unit_test(awaited_reads_and_writes_alternate),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
