@@ -70,20 +70,17 @@ NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *cons
 /*
  * Pins tensors whose contents the caller is about to write: pool memory, nothing is read. Waits up
  * to timeout_ms for room, evicting and writing back unpinned tensors, and for transfers in flight
- * of the tensors themselves. The data may be accessed as soon as the call returns 0. Pinned memory
- * is never evicted: with timeout -1 the call waits for other tensors to be released, including the
- * caller's own.
- * Errors:
- * -EINVAL     pin is NULL, or a tensor is named twice
- * -ENOMEM
- * -ENOBUFS    the tensors together exceed the pool
- * -EBUSY      one is in flight from or to external memory
- * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
- *             (io_timeout_ms)
- * -EAGAIN     timeout_ms is 0 and there is no room yet
- * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
- *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
- *             are being written again
+ * of the tensors themselves. Contents that were released dirty and are not on the drive yet are
+ * written first, so that releasing the pin clean loses nothing. The data may be accessed as soon as
+ * the call returns 0. Pinned memory is never evicted: with timeout -1 the call waits for other
+ * tensors to be released, including the caller's own. Errors: -EINVAL     pin is NULL, or a tensor
+ * is named twice -ENOMEM -ENOBUFS    the tensors together exceed the pool -EBUSY      one is in
+ * flight from or to external memory; or another call has pinned it, and its contents are not
+ * written yet (nvs_tensor_pin) -ETIMEDOUT  timeout_ms has passed, or the call would wait and
+ * everything in flight is overdue (io_timeout_ms) -EAGAIN     timeout_ms is 0 and there is no room
+ * yet -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its
+ * data. With timeout_ms 0: only tensors whose last write-back failed could make room; they are
+ * being written again
  */
 NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			   int timeout_ms, uint64_t *pin, struct nvs_error *error);
@@ -126,7 +123,8 @@ NVS_API void *nvs_tensor_data(const struct nvs_tensor *tensor);
 enum nvs_how { NVS_CLEAN, NVS_DIRTY };
 /*
  * Ends the pin of these tensors. NVS_DIRTY: the contents were changed. NVS_CLEAN after
- * nvs_tensor_pin discards the new contents: the tensor has its contents on the drive again. A
+ * nvs_tensor_pin discards the new contents: the tensor has the last contents again that were
+ * released dirty. A
  * tensor whose read failed is skipped: its pin has ended. So one call with all tensors of a
  * swap-in ends what is left of it.
  * Errors, with which nothing is released:

@@ -145,29 +145,16 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 
 void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients)
 {
-	uint64_t lease;
-
-	/* Releasing a lease clean discards the new contents; the old ones are never read again. */
-	if (!nvs_tensor_pin(optimizer->engine, &gradients->tensor, 1, 0, &lease, NULL))
-		nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, lease, NVS_CLEAN,
-				   NULL);
-	nvs_tensor_release(optimizer->engine, &gradients->tensor, 1, gradients->pin, NVS_CLEAN,
-			   NULL);
+	engine_discard(optimizer->engine, gradients->tensor, gradients->pin);
 	gradients->valid = false;
 }
 
 static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile)
 {
-	struct nvs_tensor_info info = {.size = sizeof(info)};
-
 	if (!tile->valid)
 		return;
 	tile->valid = false;
-	nvs_tensor_get_info(optimizer->engine, tile->tensor, &info);
-	/* Only a resident tile has memory to release. */
-	if (info.state == NVS_RESIDENT &&
-	    !nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, 0, &tile->pin, NULL))
-		nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin, NVS_CLEAN, NULL);
+	engine_discard(optimizer->engine, tile->tensor, 0);
 }
 
 void gradients_clear(struct nvs_optimizer *optimizer)

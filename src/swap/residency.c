@@ -199,6 +199,39 @@ static bool any_in_flight(const struct attempt *attempt)
 	return false;
 }
 
+/*
+ * A lease hands out the memory of the present contents. Contents that are released and not written
+ * yet are written first, so that a clean release finds them on the drive: 0 if there are none, or
+ * -EAGAIN with the transfers to launch, or an error.
+ */
+static int write_before_lease(struct nvs_engine *engine, struct attempt *attempt,
+			      struct nvs_error *error)
+{
+	size_t ndirty = 0, nfailed = 0;
+
+	for (size_t i = 0; i < attempt->n; i++) {
+		struct nvs_tensor *tensor = attempt->tensors[i];
+
+		if (!tensor->dirty || !tensor->extent || tensor->leased)
+			continue;
+		assert(tensor->state == NVS_RESIDENT && !tensor->external);
+		if (tensor->uses)
+			return error_about(error, -EBUSY, tensor->name, 0, 0,
+					   "%s is pinned by another call, and its contents are not "
+					   "written yet: release it and swap it out first",
+					   tensor->name);
+		if (tensor->status && engine->write_failures != attempt->failures)
+			return tensor_error(engine, tensor, error);
+		nfailed += tensor->status != 0;
+		engine->scratch[ndirty++] = tensor;
+	}
+	for (size_t i = 0; i < ndirty; i++)
+		leave_idle(engine, engine->scratch[i]);
+	attempt->list = runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
+	attempt->failed_again = ndirty && nfailed == ndirty;
+	return ndirty ? -EAGAIN : 0;
+}
+
 /* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
 static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct nvs_error *error)
 {
@@ -215,6 +248,9 @@ static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct 
 		attempt->stuck = true;
 		return -EAGAIN;
 	}
+	rc = attempt->contents ? 0 : write_before_lease(engine, attempt, error);
+	if (rc)
+		return rc;
 	count = collect(engine, attempt->tensors, attempt->n, &need);
 	if (need <= free_bytes(engine) && lease_all(engine, count)) {
 		attempt->list = begin(engine, attempt, count);
@@ -491,6 +527,22 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_use(engine, tensor, pin, NVS_CLEAN);
 	}
+	list = after_release(engine);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+}
+
+void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+{
+	struct transfer *list;
+
+	pthread_mutex_lock(&engine->lock);
+	if (pins_have(tensor, pin)) {
+		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
+		end_use(engine, tensor, pin, NVS_CLEAN);
+	}
+	if (tensor->state == NVS_RESIDENT && !tensor->uses)
+		drop(engine, tensor);
 	list = after_release(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);

@@ -26,6 +26,9 @@ int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t *p
 	       struct nvs_error *error);
 /* Ends a pin, clean, unless a failed read has done so; also while the tensor is being read. */
 void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
+/* Ends a pin, if the tensor has it, and gives up contents in the pool that nobody will read again,
+ * unless the tensor is pinned otherwise or in flight. */
+void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
 /* Waits until the tensors' transfers have landed, failed or not: 0, or -ETIMEDOUT if the drive
  * hangs. */
 int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

@@ -163,6 +163,82 @@ static void a_call_that_fails_makes_no_pin(void **state)
 	fixture_close(&f);
 }
 
+/* ---- Leases released clean ---- */
+
+static void a_clean_release_of_a_lease_finds_the_last_finished_contents(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t pin;
+
+	(void)state;
+	open_with_stored(&f, &t, 1);
+	tensor_write(&f, t, 7);
+	STATE(&f, t, NVS_RESIDENT, true, 0);
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
+	fill(nvs_tensor_data(t), PART, 8);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
+	tensor_check(&f, t, 7);
+	fixture_close(&f);
+}
+
+static void a_lease_that_may_not_wait_starts_to_write_the_finished_contents(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t pin;
+
+	(void)state;
+	open_with_stored(&f, &t, 1);
+	tensor_write(&f, t, 7);
+	sim_hold(f.sim, SIM_WRITES);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &pin, &f.error), -EAGAIN, "in flight");
+	STATE(&f, t, NVS_WRITING, false, 0);
+	sim_go(f.sim, SIM_WRITES);
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
+	tensor_check(&f, t, 7);
+	fixture_close(&f);
+}
+
+static void a_lease_fails_if_the_finished_contents_cannot_be_written(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t pin;
+
+	(void)state;
+	open_with_stored(&f, &t, 1);
+	tensor_write(&f, t, 7);
+	sim_fail(f.sim, NVS_WRITE, 0, ENOSPC, 1);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error), -ENOSPC,
+		     "t0: writing /");
+	tensor_check(&f, t, 7);
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
+	tensor_check(&f, t, 7);
+	fixture_close(&f);
+}
+
+static void a_lease_does_not_overwrite_what_another_call_has_pinned_and_not_written(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t a, b, lease;
+
+	(void)state;
+	open_with_stored(&f, &t, 1);
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &b, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t, 1, a, -1, &f.error));
+	fill(nvs_tensor_data(t), PART, 7);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, a, NVS_DIRTY, &f.error));
+	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &lease, &f.error), -EBUSY, "t0");
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
+	tensor_check(&f, t, 7);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -172,6 +248,11 @@ int main(void)
 		cmocka_unit_test(a_pin_is_ended_by_its_own_number_alone),
 		cmocka_unit_test(a_tensor_has_any_number_of_pins),
 		cmocka_unit_test(a_call_that_fails_makes_no_pin),
+		cmocka_unit_test(a_clean_release_of_a_lease_finds_the_last_finished_contents),
+		cmocka_unit_test(a_lease_that_may_not_wait_starts_to_write_the_finished_contents),
+		cmocka_unit_test(a_lease_fails_if_the_finished_contents_cannot_be_written),
+		cmocka_unit_test(
+			a_lease_does_not_overwrite_what_another_call_has_pinned_and_not_written),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);
