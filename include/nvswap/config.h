@@ -168,6 +168,43 @@ NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t
 NVS_API int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *paths,
 				 unsigned n, struct nvs_error *error);
 
+/*
+ * A configuration on the heap, with every default, for programs that set it by keys: it may have
+ * more settings in later versions. nvs_config_close frees it with its paths; `config` may be NULL.
+ * Every other function takes it too. Errors: -EINVAL  `config` is NULL -ENOMEM
+ */
+NVS_API int nvs_config_open(struct nvs_config **config, struct nvs_error *error);
+NVS_API void nvs_config_close(struct nvs_config *config);
+
+/*
+ * Sets one setting by its key, as in the file with dots between: "aio.block_size",
+ * "zero_optimization.offload_param.nvme_path" or "offload_param.nvme_path" for short. The value is
+ * written as in the file; quotes may be left out ("nvme"), and a whole number may end in k, M, G or
+ * T, powers of 1024 ("1M"). Unlike in a file, an unknown key of any block is an error, and device
+ * "nvme" may be set before nvme_path. On error *config is unchanged.
+ * Errors:
+ * -EINVAL  an argument is NULL; no such key, the error names the nearest; the value has a wrong
+ * type or is out of range, the error has the allowed range -ENOMEM
+ */
+NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
+			   struct nvs_error *error);
+/*
+ * Copies the value to `text`, which has room for nbytes, as nvs_config_set takes it; "" for no
+ * paths. Errors: -EINVAL  an argument is NULL, or no such key -ERANGE  the value with its NUL does
+ * not fit; nothing is copied -ENOMEM
+ */
+NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, char *text,
+			   size_t nbytes, struct nvs_error *error);
+/* The same of a whole number, or of true (1) or false (0). Errors: -EINVAL, also of other types. */
+NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
+				  uint64_t *number, struct nvs_error *error);
+/* Messages go to `log`, which is copied, in the calls on the configuration and in engines that are
+ * opened with it; NULL discards them. */
+NVS_API void nvs_config_set_log(struct nvs_config *config, const struct nvs_log *log);
+/* Engines and optimizers that are opened with it record in `trace`, which stays the caller's; NULL:
+ * no trace. */
+NVS_API void nvs_config_set_trace(struct nvs_config *config, struct nvs_trace *trace);
+
 /* Names as in the configuration: "io_uring", "nvme". Parsing an unknown name returns -EINVAL. */
 NVS_API const char *nvs_ioengine_name(enum nvs_ioengine ioengine);
 NVS_API int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine);

@@ -63,7 +63,7 @@ void latency_add(struct nvs_latency *latency, uint64_t ns)
 
 void nvs_latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
 {
-	if (!from->count)
+	if (!into || !from || !from->count)
 		return;
 	if (!into->count || from->min_ns < into->min_ns)
 		into->min_ns = from->min_ns;
@@ -94,7 +94,7 @@ static uint64_t rank_of(uint64_t count, double percentile)
 
 uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percentile)
 {
-	if (!latency->count)
+	if (!latency || !latency->count)
 		return 0;
 	/* Not a number is taken for 0 too. */
 	if (!(percentile > 0))
@@ -115,12 +115,12 @@ uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percen
 
 double nvs_latency_mean(const struct nvs_latency *latency)
 {
-	return latency->count ? latency->sum_ns / (double)latency->count : 0;
+	return latency && latency->count ? latency->sum_ns / (double)latency->count : 0;
 }
 
 double nvs_latency_stddev(const struct nvs_latency *latency)
 {
-	if (!latency->count)
+	if (!latency || !latency->count)
 		return 0;
 
 	double mean = nvs_latency_mean(latency);
@@ -134,7 +134,7 @@ uint64_t nvs_latency_within(const struct nvs_latency *latency, uint64_t ns)
 	unsigned last = bucket_of(ns);
 	uint64_t n = 0;
 
-	for (unsigned i = 0; i <= last; i++)
+	for (unsigned i = 0; latency && i <= last; i++)
 		n += latency->buckets[i];
 	return n;
 }

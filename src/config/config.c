@@ -3,7 +3,6 @@
  * The public functions of the configuration: defaults, loading, names. A file is read into a copy,
  * which replaces the caller's configuration only if the whole file is valid.
  */
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -23,6 +22,8 @@ static const char *const ioengines[NVS_IOENGINE_COUNT] = {
 
 void nvs_config_init(struct nvs_config *config)
 {
+	if (!config)
+		return;
 	memset(config, 0, sizeof(*config));
 	config->param_dtype = NVS_F32;
 	for (unsigned i = 0; i < config_key_count; i++)
@@ -55,15 +56,30 @@ static void drop_paths(const struct reader *r, struct nvs_config *config)
 			   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
 }
 
+int reader_take(struct reader *r, struct nvs_config *config, int result)
+{
+	if (result) {
+		drop_paths(r, &r->config);
+		return result;
+	}
+	drop_paths(r, config);
+	*config = r->config;
+	return 0;
+}
+
 int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes, const char *name,
 		     struct nvs_error *error)
 {
 	struct json_document *document;
 	char label[208];
-	struct reader r = {.config = *config, .file = json_file_label(name, label), .error = error};
+	struct reader r = {.error = error};
 	char size[32], limit[32];
 	int result;
 
+	if (!config || !text || !name)
+		return error_set(error, -EINVAL, "the configuration, the text or the name is NULL");
+	r.config = *config;
+	r.file = json_file_label(name, label);
 	if (nbytes > CONFIG_TEXT_MAX)
 		return error_set(error, -EFBIG, "%s: the text is %s long; the limit is %s", r.file,
 				 size_text(nbytes, size), size_text(CONFIG_TEXT_MAX, limit));
@@ -72,13 +88,39 @@ int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 		return result;
 	result = reader_read(&r, json_root(document));
 	json_free(document);
-	if (result) {
-		drop_paths(&r, &r.config);
-		return result;
-	}
-	drop_paths(&r, config);
-	*config = r.config;
+	return reader_take(&r, config, result);
+}
+
+int nvs_config_open(struct nvs_config **config, struct nvs_error *error)
+{
+	struct nvs_config *opened;
+
+	if (!config)
+		return error_set(error, -EINVAL, "config is NULL");
+	opened = malloc(sizeof(*opened));
+	if (!opened)
+		return error_set(error, -ENOMEM, "out of memory for the configuration");
+	nvs_config_init(opened);
+	*config = opened;
 	return 0;
+}
+
+void nvs_config_close(struct nvs_config *config)
+{
+	nvs_config_free(config);
+	free(config);
+}
+
+void nvs_config_set_log(struct nvs_config *config, const struct nvs_log *log)
+{
+	if (config)
+		config->log = log ? *log : (struct nvs_log){NULL, NULL};
+}
+
+void nvs_config_set_trace(struct nvs_config *config, struct nvs_trace *trace)
+{
+	if (config)
+		config->trace = trace;
 }
 
 /* Reads a file or pipe to its end, or until it exceeds CONFIG_TEXT_MAX. */
@@ -123,7 +165,8 @@ int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_erro
 	size_t nbytes = 0;
 	int fd, result;
 
-	assert(config && path);
+	if (!config || !path)
+		return error_set(error, -EINVAL, "the configuration or the path is NULL");
 	do
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 	while (fd < 0 && errno == EINTR);
@@ -149,6 +192,8 @@ const char *nvs_ioengine_name(enum nvs_ioengine ioengine)
 
 int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine)
 {
+	if (!name || !ioengine)
+		return -EINVAL;
 	for (unsigned i = 0; i < NVS_IOENGINE_COUNT; i++) {
 		if (!strcmp(name, ioengines[i])) {
 			*ioengine = (enum nvs_ioengine)i;

@@ -30,6 +30,8 @@ const char *nvs_dtype_name(enum nvs_dtype dtype)
 
 int nvs_dtype_parse(const char *name, enum nvs_dtype *dtype)
 {
+	if (!name || !dtype)
+		return -EINVAL;
 	for (unsigned i = 0; i < NVS_DTYPE_COUNT; i++) {
 		if (!strcmp(name, dtypes[i].name)) {
 			*dtype = (enum nvs_dtype)i;

@@ -66,6 +66,9 @@ int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *
 	char *copies[NVS_PATHS_MAX] = {NULL};
 	int result;
 
+	if (!offload || !paths)
+		return error_about(error, -EINVAL, "nvme_path", 0, 0,
+				   "the block or its list of paths is NULL");
 	if (!n || n > NVS_PATHS_MAX)
 		return error_about(error, -EINVAL, "nvme_path", 0, 0,
 				   "nvme_path has %u paths; it must have 1 to %d", n,

@@ -26,6 +26,8 @@ int reader_complain(struct reader *r, const struct json_place *place, const char
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	if (r->from_call)
+		return error_about(r->error, -EINVAL, subject, 0, 0, "%s", text);
 	if (!place)
 		return error_about(r->error, -EINVAL, subject, 0, 0, "%s: %s", r->file, text);
 	return error_about(r->error, -EINVAL, subject, place->line, 0, "%s:%u:%u: %s", r->file,
@@ -35,7 +37,11 @@ int reader_complain(struct reader *r, const struct json_place *place, const char
 static void say(struct reader *r, enum nvs_log_level level, const struct json_place *place,
 		const char *text)
 {
-	log_say(&r->config.log, level, "%s:%u:%u: %s", r->file, place->line, place->column, text);
+	if (r->from_call)
+		log_say(&r->config.log, level, "%s", text);
+	else
+		log_say(&r->config.log, level, "%s:%u:%u: %s", r->file, place->line, place->column,
+			text);
 }
 
 /* Quotes text of the file: control characters become '?', and long text is cut. */
@@ -422,6 +428,15 @@ static int read_block(struct reader *r, enum config_block block, const struct js
 			return result;
 	}
 	return 0;
+}
+
+int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
+	       const char *name)
+{
+	enum nvs_dtype was = r->config.param_dtype;
+	int result = read_setting(r, key, value, name);
+
+	return result ? result : rules_apply(r, was);
 }
 
 int reader_read(struct reader *r, const struct json_value *root)

@@ -20,11 +20,19 @@ struct reader {
 	const struct json_value *seen[CONFIG_KEYS_MAX]; /* by index in config_keys */
 	const struct json_value *blocks[BLOCK_COUNT];
 	bool new_param_paths, new_optimizer_paths;
+	bool from_call;	 /* nvs_config_set: messages have no file and place */
 	bool grad_named; /* the file sets grad_accum_dtype to a type, not to "auto" */
 };
 
 /* Reads the document and applies the rules. Returns 0, -EINVAL or -ENOMEM. */
 int reader_read(struct reader *r, const struct json_value *root);
+
+/* Sets one setting, which messages call `name`, and applies the rules. The same results. */
+int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
+	       const char *name);
+/* Ends reading with `result`: 0 replaces the caller's `config` by the copy, an error drops the
+ * copy. Returns `result`. */
+int reader_take(struct reader *r, struct nvs_config *config, int result);
 
 /* Sets the error to file, place (unless NULL) and text; returns -EINVAL. */
 int reader_complain(struct reader *r, const struct json_place *place, const char *subject,

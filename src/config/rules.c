@@ -46,7 +46,8 @@ static int nvme_has_path(struct reader *r, enum config_block block,
 	size_t base = (size_t)((const char *)offload - (const char *)&r->config);
 	const struct json_value *device;
 
-	if (offload->device != NVS_DEVICE_NVME || offload->npaths)
+	/* Of single settings the path may follow; opening an engine asks for it. */
+	if (r->from_call || offload->device != NVS_DEVICE_NVME || offload->npaths)
 		return 0;
 	device = seen_at(r, base + offsetof(struct nvs_offload_config, device));
 	return reader_complain(r, device ? &device->place : NULL,
@@ -93,6 +94,8 @@ uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block b
 {
 	uint64_t nbytes;
 
+	if (!config || (block != NVS_OFFLOAD_PARAM && block != NVS_OFFLOAD_OPTIMIZER))
+		return 0;
 	if (__builtin_add_overflow(buffer_bytes(config, block), cache_bytes(config, block),
 				   &nbytes))
 		return UINT64_MAX;

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One setting at a time, by its key. A value is written as in the file or, where that is not
+ * ambiguous, without quotes; it passes the reader's checks, and the rules that need no other key.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json/write.h"
+#include "config/paths.h"
+#include "config/reader.h"
+
+/* ---- Keys ---- */
+
+static int no_such_key(const char *key, enum config_block block, const char *name, size_t length,
+		       struct nvs_error *error)
+{
+	const char *in = config_block_name(block);
+	char text[256], part[64];
+
+	snprintf(part, sizeof(part), "%.*s", (int)length, name);
+	return error_about(error, -EINVAL, key, 0, 0, "%.200s is not a key%s%s%s; %s", key,
+			   *in ? " of `" : "", in, *in ? "`" : "",
+			   config_key_suggest(block, part, strlen(part), text));
+}
+
+/* The setting that `key` names, a path of blocks and a key with dots between. */
+static int find_key(const struct config_key **found, const char *key, struct nvs_error *error)
+{
+	enum config_block block = BLOCK_ROOT;
+
+	for (const char *name = key;; name++) {
+		size_t length = strcspn(name, ".");
+
+		*found = config_key_find(block, name, length);
+		if (!*found)
+			return no_such_key(key, block, name, length, error);
+		name += length;
+		if ((*found)->type != KEY_BLOCK)
+			return *name ? no_such_key(key, block, name, strlen(name), error) : 0;
+		block = (*found)->child;
+		if (!*name)
+			return error_about(error, -EINVAL, key, 0, 0,
+					   "%.200s is a block; name one of its keys, such as "
+					   "aio.block_size",
+					   key);
+	}
+}
+
+static int find_setting(const struct config_key **found, const struct nvs_config *config,
+			const char *key, struct nvs_error *error)
+{
+	int result;
+
+	if (!config || !key)
+		return error_set(error, -EINVAL, "the configuration or the key is NULL");
+	result = find_key(found, key, error);
+	if (!result && (*found)->type == KEY_UNUSED)
+		result = error_about(error, -EINVAL, key, 0, 0,
+				     "%.200s has no effect in nvswap: %s", key, (*found)->meaning);
+	return result;
+}
+
+/* ---- Values as JSON ---- */
+
+static bool is_whole(const struct config_key *key)
+{
+	return key->type == KEY_U32 || key->type == KEY_U64;
+}
+
+/* "4k", "1M", "2G": digits and a letter. Returns how many bits the letter stands for, or 0. */
+static unsigned suffix_bits(const char *value)
+{
+	size_t digits = strspn(value, "0123456789");
+	static const char letters[] = "kmgt";
+	const char *letter;
+
+	if (!digits || digits > 18 || !value[digits] || value[digits + 1])
+		return 0;
+	letter = strchr(letters, tolower((unsigned char)value[digits]));
+	return letter ? 10 * (unsigned)(letter - letters + 1) : 0;
+}
+
+static char *quoted(const char *value)
+{
+	char *text = NULL;
+	size_t nbytes;
+	FILE *file = open_memstream(&text, &nbytes);
+	struct json_writer json = json_to(file, 0);
+
+	if (!file)
+		return NULL;
+	json_text(&json, NULL, value);
+	if (!fclose(file))
+		return text;
+	free(text);
+	return NULL;
+}
+
+/* Whether the value is meant as JSON that is not a bare word. */
+static bool is_json(const struct config_key *key, const char *value)
+{
+	const char *first = value + strspn(value, " \t\r\n");
+
+	if (*first == '"' || *first == '[' || !strcmp(first, "null"))
+		return true;
+	if (key->type == KEY_BOOL)
+		return !strcmp(first, "true") || !strcmp(first, "false");
+	return (is_whole(key) || key->type == KEY_REAL) && (isdigit(*first) || *first == '-');
+}
+
+/* The text to parse; NULL without memory. */
+static char *value_text(const struct config_key *key, const char *value)
+{
+	unsigned bits = is_whole(key) ? suffix_bits(value) : 0;
+	char *text;
+
+	if (!bits)
+		return is_json(key, value) ? strdup(value) : quoted(value);
+	if (asprintf(&text, "%.0Lf",
+		     (long double)strtoull(value, NULL, 10) * (long double)(1ull << bits)) < 0)
+		return NULL;
+	return text;
+}
+
+/* A word that is not JSON after all is refused as a string is, with what the key allows. */
+static int parse_value(struct json_document **document, const struct config_key *key, char **text,
+		       const char *value, struct nvs_error *error)
+{
+	struct nvs_error why = {.size = sizeof(why)};
+	int result = json_parse(document, *text, strlen(*text), key->name, CONFIG_MEMORY_MAX, &why);
+
+	if (result == -EINVAL && *value != '"' && *value != '[') {
+		free(*text);
+		*text = quoted(value);
+		if (!*text)
+			return -ENOMEM;
+		result = json_parse(document, *text, strlen(*text), key->name, CONFIG_MEMORY_MAX,
+				    &why);
+	}
+	if (result)
+		error_copy(error, &why);
+	return result;
+}
+
+/* A path may hold bytes that JSON can't. */
+static int set_path(struct nvs_config *config, const struct config_key *key, const char *path,
+		    struct nvs_error *error)
+{
+	struct nvs_offload_config *offload = (void *)((char *)config + key->place);
+	enum nvs_device device = offload->device;
+	int result = nvs_config_set_paths(offload, &path, 1, error);
+
+	offload->device = device;
+	return result;
+}
+
+int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
+		   struct nvs_error *error)
+{
+	struct reader r = {.from_call = true, .file = key, .error = error};
+	struct json_document *document = NULL;
+	const struct config_key *setting;
+	char *text;
+	int result = find_setting(&setting, config, key, error);
+
+	if (!result && !value)
+		result = error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is NULL", key);
+	if (result)
+		return result;
+	if (setting->type == KEY_PATHS && !is_json(setting, value))
+		return set_path(config, setting, value, error);
+	text = value_text(setting, value);
+	if (!text)
+		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);
+	result = parse_value(&document, setting, &text, value, error);
+	if (!result) {
+		r.config = *config;
+		result = reader_take(&r, config, reader_set(&r, setting, json_root(document), key));
+	}
+	json_free(document);
+	free(text);
+	return result;
+}
+
+/* ---- Reading ---- */
+
+static const void *place_of(const struct nvs_config *config, const struct config_key *key)
+{
+	return (const char *)config + key->place;
+}
+
+static void put_paths(FILE *file, const struct nvs_offload_config *offload)
+{
+	struct json_writer json = json_to(file, 0);
+
+	if (offload->npaths == 1)
+		fputs(offload->nvme_path[0], file);
+	if (offload->npaths < 2)
+		return;
+	json_open_list(&json, NULL);
+	for (unsigned i = 0; i < offload->npaths; i++)
+		json_text(&json, NULL, offload->nvme_path[i]);
+	json_close_list(&json);
+}
+
+static void put_reals(FILE *file, const double *reals, unsigned n)
+{
+	struct json_writer json = json_to(file, 0);
+
+	if (n > 1)
+		json_open_list(&json, NULL);
+	for (unsigned i = 0; i < n; i++)
+		json_exact(&json, NULL, reals[i]);
+	if (n > 1)
+		json_close_list(&json);
+}
+
+static const char *grad_name(enum nvs_dtype dtype)
+{
+	return dtype == NVS_F16 ? "fp16" : dtype == NVS_BF16 ? "bf16" : "fp32";
+}
+
+static void put_value(FILE *file, const struct nvs_config *config, const struct config_key *key)
+{
+	const void *place = place_of(config, key);
+
+	switch (key->type) {
+	case KEY_BOOL:
+		fputs(*(const bool *)place ? "true" : "false", file);
+		break;
+	case KEY_U32:
+		fprintf(file, "%u", *(const uint32_t *)place);
+		break;
+	case KEY_U64:
+		fprintf(file, "%llu", (unsigned long long)*(const uint64_t *)place);
+		break;
+	case KEY_REAL:
+	case KEY_BETAS:
+		put_reals(file, place, key->type == KEY_BETAS ? 2 : 1);
+		break;
+	case KEY_DEVICE:
+		fputs(nvs_device_name(*(const enum nvs_device *)place), file);
+		break;
+	case KEY_IOENGINE:
+		fputs(nvs_ioengine_name(*(const enum nvs_ioengine *)place), file);
+		break;
+	case KEY_GRAD:
+		fputs(grad_name(*(const enum nvs_dtype *)place), file);
+		break;
+	case KEY_NAME:
+		fputs(place, file);
+		break;
+	case KEY_PATHS:
+		put_paths(file, place);
+		break;
+	case KEY_BLOCK:
+	case KEY_UNUSED:
+		break;
+	}
+}
+
+int nvs_config_get(const struct nvs_config *config, const char *key, char *text, size_t nbytes,
+		   struct nvs_error *error)
+{
+	const struct config_key *setting;
+	char *full = NULL;
+	size_t length = 0;
+	FILE *file;
+	int result = find_setting(&setting, config, key, error);
+
+	if (!result && !text)
+		result = error_set(error, -EINVAL, "text is NULL");
+	if (result)
+		return result;
+	file = open_memstream(&full, &length);
+	if (file)
+		put_value(file, config, setting);
+	if (!file || fclose(file)) {
+		free(full);
+		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);
+	}
+	if (length < nbytes)
+		memcpy(text, full, length + 1);
+	else
+		result = error_about(error, -ERANGE, key, 0, 0,
+				     "the value of %.200s has %zu bytes and a NUL; there is room "
+				     "for %zu",
+				     key, length, nbytes);
+	free(full);
+	return result;
+}
+
+int nvs_config_get_number(const struct nvs_config *config, const char *key, uint64_t *number,
+			  struct nvs_error *error)
+{
+	const struct config_key *setting;
+	const void *place;
+	int result = find_setting(&setting, config, key, error);
+
+	if (!result && !number)
+		result = error_set(error, -EINVAL, "number is NULL");
+	if (result)
+		return result;
+	place = place_of(config, setting);
+	if (setting->type == KEY_BOOL)
+		*number = *(const bool *)place;
+	else if (setting->type == KEY_U32)
+		*number = *(const uint32_t *)place;
+	else if (setting->type == KEY_U64)
+		*number = *(const uint64_t *)place;
+	else
+		return error_about(error, -EINVAL, key, 0, 0,
+				   "%.200s is not a whole number, true or false; read it with "
+				   "nvs_config_get",
+				   key);
+	return 0;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings by their key: the values of the file, short forms of them, and errors that name the key
+ * and what it allows. Public functions only. It needs nothing of the machine.
+ */
+#include "nvswap.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "config/keys.h"
+
+static struct nvs_error error = {.size = sizeof(error)};
+
+static int open_config(void **state)
+{
+	return nvs_config_open((struct nvs_config **)state, &error);
+}
+
+static int close_config(void **state)
+{
+	nvs_config_close(*state);
+	return 0;
+}
+
+static void becomes(struct nvs_config *config, const char *key, const char *value, const char *due)
+{
+	char text[256] = "";
+	int rc = nvs_config_set(config, key, value, &error);
+
+	if (rc)
+		fail_msg("%s = %s: %s", key, value, error.text);
+	assert_int_equal(nvs_config_get(config, key, text, sizeof(text), &error), 0);
+	assert_string_equal(text, due);
+}
+
+static void is_refused(struct nvs_config *config, const char *key, const char *value,
+		       const char *says)
+{
+	assert_int_equal(nvs_config_set(config, key, value, &error), -EINVAL);
+	assert_int_equal(error.code, -EINVAL);
+	if (!strstr(error.text, says))
+		fail_msg("%s = %s: \"%s\" lacks \"%s\"", key, value, error.text, says);
+}
+
+static void values_are_written_as_in_the_file_or_shorter(void **state)
+{
+	struct nvs_config *config = *state;
+
+	becomes(config, "aio.block_size", "65536", "65536");
+	becomes(config, "aio.block_size", "1M", "1048576");
+	becomes(config, "aio.block_size", "64k", "65536");
+	becomes(config, "zero_optimization.sub_group_size", "1e8", "100000000");
+	becomes(config, "zero_optimization.sub_group_size", "2G", "2147483648");
+	becomes(config, "aio.single_submit", "true", "true");
+	becomes(config, "nvswap.ioengine", "posix", "posix");
+	becomes(config, "nvswap.ioengine", "\"libaio\"", "libaio");
+	becomes(config, "data_types.grad_accum_dtype", "bf16", "bf16");
+	becomes(config, "gradient_clipping", "0.5", "0.5");
+	becomes(config, "optimizer.type", "AdamW", "AdamW");
+	becomes(config, "optimizer.params.betas", "[0.5, 0.25]", "[0.5,0.25]");
+	becomes(config, "zero_optimization.offload_optimizer.ratio", "0.25", "0.25");
+}
+
+static void paths_and_device_are_set_in_any_order(void **state)
+{
+	struct nvs_config *config = *state;
+
+	becomes(config, "offload_param.device", "nvme", "nvme");
+	becomes(config, "offload_param.nvme_path", "/mnt/a b", "/mnt/a b");
+	becomes(config, "zero_optimization.offload_param.nvme_path", "/mnt/\xff", "/mnt/\xff");
+	becomes(config, "offload_param.nvme_path", "[\"/mnt/a\", \"/mnt/b\"]",
+		"[\"/mnt/a\",\"/mnt/b\"]");
+	becomes(config, "offload_optimizer.nvme_path", "/mnt/c", "/mnt/c");
+	becomes(config, "offload_optimizer.device", "cpu", "cpu");
+	is_refused(config, "offload_param.nvme_path", "", "is empty");
+}
+
+static void an_unknown_key_is_refused_with_the_nearest(void **state)
+{
+	struct nvs_config *config = *state;
+
+	is_refused(config, "aio.blocksize", "1M", "`block_size`");
+	is_refused(config, "zero_optimization.sub_grup_size", "1", "`sub_group_size`");
+	is_refused(config, "block_size", "1M", "it is a key of `aio`");
+	is_refused(config, "aio", "1", "is a block");
+	is_refused(config, "aio.", "1", "is not a key");
+	is_refused(config, "aio.block_size.x", "1", "is not a key");
+	is_refused(config, "", "1", "is not a key");
+	is_refused(config, "offload_optimizer.pipeline", "true", "has no effect");
+}
+
+static void a_bad_value_is_refused_with_what_is_allowed(void **state)
+{
+	struct nvs_config *config = *state;
+
+	becomes(config, "aio.block_size", "64k", "65536");
+	is_refused(config, "aio.block_size", "1000", "a multiple of 512");
+	is_refused(config, "aio.block_size", "large", "a whole number from 512");
+	is_refused(config, "aio.block_size", "1MB", "a whole number from 512");
+	is_refused(config, "aio.block_size", "-1", "negative");
+	is_refused(config, "aio.block_size", "99999999T", "too large");
+	is_refused(config, "aio.block_size", "", "a whole number");
+	is_refused(config, "aio.block_size", "{", "a whole number");
+	is_refused(config, "aio.single_submit", "yes", "true or false");
+	is_refused(config, "offload_param.device", "ssd", "\"nvme\"");
+	assert_string_equal(error.subject, "offload_param.device");
+	becomes(config, "fp16.enabled", "true", "true");
+	is_refused(config, "bf16.enabled", "true", "both enabled");
+	becomes(config, "aio.queue_depth", "4", "4");
+	assert_int_equal(nvs_config_get(config, "aio.block_size", error.text, 6, &error), 0);
+	assert_string_equal(error.text, "65536");
+}
+
+static void numbers_can_be_read(void **state)
+{
+	struct nvs_config *config = *state;
+	uint64_t number = 0;
+
+	becomes(config, "offload_param.max_in_cpu", "123456789012345678", "123456789012345678");
+	assert_int_equal(nvs_config_get_number(config, "offload_param.max_in_cpu", &number, &error),
+			 0);
+	assert_true(number == 123456789012345678);
+	becomes(config, "nvswap.keep", "true", "true");
+	assert_int_equal(nvs_config_get_number(config, "nvswap.keep", &number, &error), 0);
+	assert_true(number == 1);
+	assert_int_equal(nvs_config_get_number(config, "optimizer.type", &number, &error), -EINVAL);
+}
+
+static void a_text_that_does_not_fit_is_not_copied(void **state)
+{
+	char text[4] = "old";
+
+	assert_int_equal(nvs_config_get(*state, "aio.block_size", text, 7, &error), -ERANGE);
+	assert_string_equal(text, "old");
+	assert_int_equal(nvs_config_get(*state, "aio.block_size", text, 0, &error), -ERANGE);
+}
+
+/* Settings whose value the table has as a default. */
+static void every_key_can_be_read_and_set_to_what_was_read(void **state)
+{
+	struct nvs_config *config = *state;
+
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+		const char *block = config_block_name(key->block);
+		char name[128], text[256];
+
+		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED || key->type == KEY_PATHS)
+			continue;
+		snprintf(name, sizeof(name), "%s%s%s", block, *block ? "." : "", key->name);
+		assert_int_equal(nvs_config_get(config, name, text, sizeof(text), &error), 0);
+		becomes(config, name, text, text);
+	}
+}
+
+static void null_is_refused(void **state)
+{
+	struct nvs_config *config = *state, *none = NULL;
+	struct nvs_error *e = &error;
+	uint64_t number;
+	char text[8];
+
+	assert_int_equal(nvs_config_open(NULL, e), -EINVAL);
+	nvs_config_close(NULL);
+	nvs_config_init(NULL);
+	nvs_config_free(NULL);
+	assert_int_equal(nvs_config_load(NULL, "x", e), -EINVAL);
+	assert_int_equal(nvs_config_load(config, NULL, e), -EINVAL);
+	assert_int_equal(nvs_config_parse(NULL, "{}", 2, "x", e), -EINVAL);
+	assert_int_equal(nvs_config_parse(config, NULL, 2, "x", e), -EINVAL);
+	assert_int_equal(nvs_config_parse(config, "{}", 2, NULL, e), -EINVAL);
+	assert_int_equal(nvs_config_set(none, "aio.block_size", "1M", e), -EINVAL);
+	assert_int_equal(nvs_config_set(config, NULL, "1M", e), -EINVAL);
+	assert_int_equal(nvs_config_set(config, "aio.block_size", NULL, e), -EINVAL);
+	assert_int_equal(nvs_config_set(config, "aio.block_size", "1M", NULL), 0);
+	assert_int_equal(nvs_config_get(none, "aio.block_size", text, 8, e), -EINVAL);
+	assert_int_equal(nvs_config_get(config, NULL, text, 8, e), -EINVAL);
+	assert_int_equal(nvs_config_get(config, "aio.block_size", NULL, 8, e), -EINVAL);
+	assert_int_equal(nvs_config_get_number(none, "aio.block_size", &number, e), -EINVAL);
+	assert_int_equal(nvs_config_get_number(config, NULL, &number, e), -EINVAL);
+	assert_int_equal(nvs_config_get_number(config, "aio.block_size", NULL, e), -EINVAL);
+	assert_int_equal(nvs_config_set_paths(NULL, NULL, 1, e), -EINVAL);
+	nvs_config_set_log(NULL, NULL);
+	nvs_config_set_log(config, NULL);
+	nvs_config_set_trace(NULL, NULL);
+	assert_true(nvs_config_pool_bytes(NULL, NVS_OFFLOAD_PARAM) == 0);
+	assert_true(nvs_config_pool_bytes(config, (enum nvs_block)7) == 0);
+	assert_int_equal(nvs_ioengine_parse(NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_dtype_parse(NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_machine_get_info(NULL, e), -EINVAL);
+	assert_int_equal(nvs_path_get_info(NULL, NULL, e), -EINVAL);
+	assert_int_equal(nvs_path_get_info("/", NULL, e), -EINVAL);
+	assert_int_equal(nvs_machine_advise(NULL, NULL, NULL), -EINVAL);
+	nvs_latency_merge(NULL, NULL);
+	assert_true(nvs_latency_percentile(NULL, 50) == 0);
+	assert_true(nvs_latency_mean(NULL) == 0);
+	assert_true(nvs_latency_stddev(NULL) == 0);
+	assert_true(nvs_latency_within(NULL, 1) == 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_config, close_config)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(values_are_written_as_in_the_file_or_shorter),
+		TEST(paths_and_device_are_set_in_any_order),
+		TEST(an_unknown_key_is_refused_with_the_nearest),
+		TEST(a_bad_value_is_refused_with_what_is_allowed),
+		TEST(numbers_can_be_read),
+		TEST(a_text_that_does_not_fit_is_not_copied),
+		TEST(every_key_can_be_read_and_set_to_what_was_read),
+		TEST(null_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
