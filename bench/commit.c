@@ -35,15 +35,17 @@ struct commit {
 static void transfer(struct commit *commit, enum nvs_direction direction, uint64_t offset)
 {
 	struct nvs_aio *aio = nvs_engine_aio(commit->engine);
-	struct nvs_transfer transfer = {.file = commit->file,
-					.direction = direction,
-					.data = commit->data,
-					.nbytes = READ_BYTES,
-					.offset = offset};
-	struct nvs_transfer *transfers[] = {&transfer};
+	const struct nvs_transfer transfer = {.size = sizeof(transfer),
+					      .file = commit->file,
+					      .direction = direction,
+					      .data = commit->data,
+					      .nbytes = READ_BYTES,
+					      .offset = offset};
+	struct nvs_request *request;
 
-	must(nvs_aio_submit(aio, transfers, 1, &bench_error), "nvs_aio_submit");
-	must(nvs_aio_wait(aio, transfers, 1, -1, &bench_error), "nvs_aio_wait");
+	must(nvs_aio_submit(aio, &transfer, 1, &request, &bench_error), "nvs_aio_submit");
+	must(nvs_aio_wait(aio, &request, 1, -1, &bench_error), "nvs_aio_wait");
+	must(nvs_request_close(request), "nvs_request_close");
 }
 
 static void open_file(struct commit *commit, const char *path)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers: any memory, any length, any offset of any file.
+ * An aio: the workers that do I/O, the memory registered with them, and their statistics.
  */
 #ifndef NVSWAP_AIO_H
 #define NVSWAP_AIO_H
@@ -23,7 +23,7 @@ extern "C" {
  */
 
 struct nvs_aio;
-struct nvs_file;
+enum nvs_direction { NVS_READ, NVS_WRITE };
 
 /*
  * Opens the workers. `config` may be freed after the call; `log` is copied and may be NULL.
@@ -37,7 +37,8 @@ NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *conf
 /*
  * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
  * closed before or afterwards; what is left of a file afterwards is nvs_file_close, nvs_file_sync
- * and its properties. No other call with the aio or its files may run meanwhile. `aio` may be NULL.
+ * and its properties. No other call with the aio or its files may run meanwhile. Ends
+ * all requests of the aio, closed or not. `aio` may be NULL.
  */
 NVS_API void nvs_aio_close(struct nvs_aio *aio);
 
@@ -53,80 +54,6 @@ NVS_API void nvs_aio_close(struct nvs_aio *aio);
 NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
 /* Ends that. Transfers from or to the memory may be in flight; they go on. */
 NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);
-
-enum nvs_file_flags {
-	NVS_FILE_WRITE = 1,    /* open for reading and writing; otherwise for reading only */
-	NVS_FILE_CREATE = 2,   /* create it with mode 0600 if it does not exist */
-	NVS_FILE_TRUNCATE = 4, /* truncate it to length 0 */
-	NVS_FILE_BUFFERED = 8, /* use the page cache even if O_DIRECT works */
-	/*
-	 * Every write begins and ends at a multiple of nvs_file_unit(), others are -EINVAL. Then
-	 * none passes through the page cache, even where the unit is smaller than a page.
-	 */
-	NVS_FILE_UNITS = 16,
-};
-
-/*
- * Opens a file or block device for transfers, with O_DIRECT if the file system supports it (see
- * nvs_file_direct). A symbolic link as the last component is not followed. Errors: those of
- * open(2).
- */
-NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
-			  struct nvs_file **file, struct nvs_error *error);
-/* Waits for the file's transfers in flight, including overdue ones. None may be submitted meanwhile
- * or afterwards. `file` may be NULL. */
-NVS_API void nvs_file_close(struct nvs_file *file);
-/* Whether the file was opened with O_DIRECT. */
-NVS_API bool nvs_file_direct(const struct nvs_file *file);
-/* The direct-I/O alignment of offsets and lengths in bytes, 512 for many drives; 1 without
- * O_DIRECT. */
-NVS_API uint32_t nvs_file_unit(const struct nvs_file *file);
-/* Makes completed writes durable. Errors: those of fdatasync(2). */
-NVS_API int nvs_file_sync(struct nvs_file *file, struct nvs_error *error);
-
-enum nvs_direction { NVS_READ, NVS_WRITE };
-
-/*
- * One transfer. The caller owns the structure, zeroes it and fills in the first block of fields.
- * From nvs_aio_submit until the transfer completes, neither the structure nor the memory may be
- * touched. Transfers in flight are not ordered: transfers of overlapping bytes must not be in
- * flight together.
- */
-struct nvs_transfer {
-	struct nvs_file *file;
-	enum nvs_direction direction;
-	void *data;	 /* any alignment; data aligned to dio_mem_align is not copied */
-	uint64_t nbytes; /* any length; 0 completes at once */
-	uint64_t offset; /* in bytes from the start of the file; any alignment */
-	void *user;	 /* for the caller; the library ignores it */
-	int priority;	 /* the library's: 0 */
-
-	/* Valid after completion: */
-	int status; /* 0 or a negative errno. -ENODATA: a read past the end of the file. -EIO also:
-		       an I/O that returned EAGAIN or EINTR too often */
-	uint64_t error_offset; /* file offset of the failed I/O */
-
-	struct nvs_transfer_state {
-		struct nvs_transfer *next, **link;
-		struct completions *queue;
-		uint64_t claimed, pending, since_ns, hangs_at;
-		uint32_t flags, completed;
-	} state; /* the library's */
-};
-
-/* Submits `n` transfers. -EINVAL: a write to a file opened for reading; nothing is submitted. */
-NVS_API int nvs_aio_submit(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
-			   struct nvs_error *error);
-/*
- * Waits until all `n` transfers have completed. Returns 0, or the status of the first failed one in
- * array order; *error names path and offset.
- * Errors besides a transfer's status:
- * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms); wait again
- * -EAGAIN     timeout_ms is 0 and a transfer is in flight
- */
-NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_transfer *const *transfers, size_t n,
-			 int timeout_ms, struct nvs_error *error);
-NVS_API bool nvs_transfer_completed(const struct nvs_transfer *transfer);
 
 /* I/Os of one direction since the aio was opened or its statistics reset. */
 struct nvs_io_stats {

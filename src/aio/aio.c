@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "aio/internal.h"
+#include "aio/requests.h"
 #include "base/error.h"
 #include "base/thread.h"
 
@@ -75,7 +76,8 @@ static struct nvs_aio *aio_new(const struct nvs_aio_config *config, const struct
 	if (!aio)
 		return NULL;
 	aio->workers = calloc(config->thread_count, sizeof(*aio->workers));
-	if (!aio->workers) {
+	if (!aio->workers || requests_open(&aio->requests, aio)) {
+		free(aio->workers);
 		free(aio);
 		return NULL;
 	}
@@ -100,6 +102,7 @@ static struct nvs_aio *aio_new(const struct nvs_aio_config *config, const struct
 static void aio_free(struct nvs_aio *aio)
 {
 	free(aio->workers);
+	requests_close(aio->requests);
 	pthread_mutex_destroy(&aio->lock);
 	pthread_cond_destroy(&aio->work);
 	pthread_cond_destroy(&aio->done);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "aio/internal.h"
+#include "aio/requests.h"
 #include "base/error.h"
 #include "base/huge_map.h"
 
@@ -207,6 +208,7 @@ static void leave_aio(struct nvs_aio *aio, struct nvs_file *file)
 	}
 	LIST_REMOVE(file, open);
 	aio_sync(aio);
+	requests_forget_file(aio, file);
 	pthread_mutex_unlock(&aio->lock);
 }
 
@@ -249,10 +251,16 @@ int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 
 int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
-	struct place place = file_place(transfer->file, transfer->error_offset);
 	bool write = transfer->direction == NVS_WRITE;
 	const char *advice = "";
+	struct place place;
 
+	if (!transfer->file)
+		return error_about(error, transfer->status, subject, 0, transfer->error_offset,
+				   "%s at offset %" PRIu64 " of a file closed since failed: %s",
+				   write ? "writing" : "reading", transfer->error_offset,
+				   nvs_strerror(transfer->status));
+	place = file_place(transfer->file, transfer->error_offset);
 	if (transfer->status == -ENOSPC)
 		advice = ": make room on the drive";
 	else if (transfer->status == -EIO)

@@ -161,6 +161,7 @@ struct nvs_aio {
 	struct transfer_list todo[TRANSFER_PRIORITIES][2];
 	uint64_t awaited_reads; /* in flight */
 	uint32_t restrained;	/* write-backs yet to be restrained after the last of them */
+	struct requests *requests;
 	unsigned idle;
 	bool closing;
 

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "aio/internal.h"
+#include "aio/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -14,8 +15,7 @@
  * is likely. A count and not a time, so that what is submitted depends on nothing but the I/Os. */
 #define RESTRAINED_QUEUES 4
 
-static int check_transfer(const struct nvs_aio *aio, const struct transfer *transfer,
-			  struct nvs_error *error)
+int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct nvs_error *error)
 {
 	if (!transfer->file || (!transfer->data && transfer->nbytes))
 		return error_set(error, -EINVAL, "transfer has no file or no memory");
@@ -171,6 +171,8 @@ void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
 		aio->restrained = RESTRAINED_QUEUES * aio->config.queue_depth;
 	}
 	__atomic_store_n(&transfer->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
+	if (transfer->requests)
+		awaited |= requests_completed(transfer);
 	if (!--file->in_flight && file->closing)
 		awaited = true;
 	if (awaited)
@@ -207,7 +209,7 @@ int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = check_transfer(aio, transfers[i], error);
+		rc = aio_check(aio, transfers[i], error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
@@ -225,22 +227,33 @@ int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 	return rc;
 }
 
-void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
+void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
 	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
-	assert(queue);
-	pthread_mutex_lock(&aio->lock);
 	while (list) {
 		struct transfer *transfer = list;
 
 		list = transfer->state.next;
-		assert(transfer->nbytes && !check_transfer(aio, transfer, NULL));
+		assert(!queue == (transfer->requests != NULL));
+		assert(!aio_check(aio, transfer, NULL));
 		prepare(aio, transfer, queue, now);
+		if (!transfer->nbytes && transfer->requests) {
+			transfer_complete(aio, transfer);
+			continue;
+		}
+		assert(transfer->nbytes);
 		append(aio, transfer);
 		blocks += blocks_of(aio, transfer);
 	}
 	wake_for(aio, blocks);
+}
+
+void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
+{
+	assert(queue);
+	pthread_mutex_lock(&aio->lock);
+	aio_queue_list(aio, queue, list);
 	pthread_mutex_unlock(&aio->lock);
 }
 

@@ -9,6 +9,7 @@
 #include "nvswap.h"
 
 struct completions;
+struct requests;
 
 /*
  * What goes first. A transfer that somebody waits for goes before all others; aio_promote() makes
@@ -38,6 +39,7 @@ struct transfer {
 	uint64_t offset; /* in bytes from the start of the file; any alignment */
 	void *user;	 /* for the owner */
 	enum transfer_priority priority;
+	struct requests *requests; /* it is one of these; NULL: it is no request */
 
 	/* Valid after completion: */
 	int status; /* 0 or a negative errno. -ENODATA: a read past the end of the file. -EIO also:
@@ -53,6 +55,8 @@ struct transfer {
 	} state; /* the workers' */
 };
 
+/* -EINVAL: the aio could not submit it. */
+int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct nvs_error *error);
 /*
  * Submits `n` transfers. -EINVAL: a transfer is invalid, in flight already or named twice, a write
  * to a file opened for reading, or of another aio's file; nothing is submitted.

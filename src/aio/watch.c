@@ -9,6 +9,7 @@
 #include <inttypes.h>
 
 #include "aio/internal.h"
+#include "aio/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
@@ -82,6 +83,8 @@ static void mark(struct look *look, struct transfer *transfer, uint64_t offset)
 		completions_overdue(transfer->state.queue);
 		return;
 	}
+	if (transfer->requests)
+		requests_overdue(transfer->requests);
 	report = &look->reports[look->nreports++];
 	report->size = sizeof(*report);
 	aio_overdue_error(transfer, offset, NULL, report);

@@ -22,7 +22,7 @@ struct fill {
 	struct tune_work *work;
 	struct nvs_aio *aio;
 	struct nvs_file *file;
-	struct nvs_transfer transfers[TRANSFERS];
+	struct nvs_request *requests[TRANSFERS];
 	uint64_t submitted, done; /* bytes */
 	uint64_t began_ns, moments[MOMENTS + 1];
 	uint64_t soft_ns, hard_ns;
@@ -41,21 +41,16 @@ static int submit(struct fill *fill)
 	struct tune_workload *workload = &fill->work->workload;
 	uint64_t left = workload->working_set - fill->submitted;
 	unsigned slot = fill->submitted / TRANSFER_BYTES % TRANSFERS;
-	struct nvs_transfer *transfer = &fill->transfers[slot];
+	uint64_t nbytes = left < TRANSFER_BYTES ? left : TRANSFER_BYTES;
+	char *data = (char *)workload->memory + slot * TRANSFER_BYTES;
 	int rc;
 
-	*transfer = (struct nvs_transfer){
-		.file = fill->file,
-		.direction = NVS_WRITE,
-		.data = (char *)workload->memory + slot * TRANSFER_BYTES,
-		.nbytes = left < TRANSFER_BYTES ? left : TRANSFER_BYTES,
-		.offset = fill->submitted,
-	};
-	stamp(transfer->data, transfer->nbytes, transfer->offset);
-	rc = nvs_aio_submit(fill->aio, &transfer, 1, fill->error);
+	stamp(data, nbytes, fill->submitted);
+	rc = nvs_aio_pwrite(fill->aio, fill->file, data, nbytes, fill->submitted,
+			    &fill->requests[slot], fill->error);
 	if (!rc) {
-		fill->submitted += transfer->nbytes;
-		workload->written += transfer->nbytes;
+		fill->submitted += nbytes;
+		workload->written += nbytes;
 	}
 	return rc;
 }
@@ -63,11 +58,12 @@ static int submit(struct fill *fill)
 /* Waits for the oldest transfer and notes the time. */
 static int reap(struct fill *fill, uint64_t total)
 {
-	struct nvs_transfer *transfer = &fill->transfers[fill->done / TRANSFER_BYTES % TRANSFERS];
-	uint64_t from = fill->done * MOMENTS / total;
-	int rc = nvs_aio_wait(fill->aio, &transfer, 1, -1, fill->error);
+	struct nvs_request *request = fill->requests[fill->done / TRANSFER_BYTES % TRANSFERS];
+	uint64_t from = fill->done * MOMENTS / total, left = fill->submitted - fill->done;
+	int rc = nvs_aio_wait(fill->aio, &request, 1, -1, fill->error);
 
-	fill->done += transfer->nbytes;
+	nvs_request_close(request);
+	fill->done += left < TRANSFER_BYTES ? left : TRANSFER_BYTES;
 	for (uint64_t i = from + 1; i <= fill->done * MOMENTS / total; i++)
 		fill->moments[i] = clock_ns() - fill->began_ns;
 	progress_update(fill->done, fill->done);

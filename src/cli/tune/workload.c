@@ -21,9 +21,8 @@
 #define WAIT_MS 1
 
 struct slot {
-	struct nvs_transfer transfer;
-	uint64_t turn; /* the number of its transfer, from 0 */
-	bool busy;
+	struct nvs_request *request; /* NULL: no transfer is in flight */
+	uint64_t turn;		     /* the number of its transfer, from 0 */
 };
 
 struct counters {
@@ -100,7 +99,7 @@ static uint64_t place_of(const struct round *round, uint64_t turn)
 }
 
 /* In a mix, reads go to the first half of the file and writes to the second. */
-static void prepare(struct round *round, unsigned index, uint64_t turn)
+static struct nvs_transfer transfer_of(struct round *round, unsigned index, uint64_t turn)
 {
 	struct slot *slot = &round->slots[index];
 	enum nvs_direction direction = direction_of(round, turn);
@@ -108,17 +107,18 @@ static void prepare(struct round *round, unsigned index, uint64_t turn)
 
 	if (round->objective == TUNE_SWAP && direction == NVS_WRITE)
 		offset += round->region_bytes;
-	slot->transfer = (struct nvs_transfer){
+	slot->turn = turn;
+	if (direction == NVS_WRITE)
+		round->workload->written += round->transfer_bytes;
+	return (struct nvs_transfer){
+		.size = sizeof(struct nvs_transfer),
 		.file = round->file,
 		.direction = direction,
 		.data = (char *)round->workload->memory + index * round->transfer_bytes,
 		.nbytes = round->transfer_bytes,
 		.offset = offset,
+		.user = slot,
 	};
-	slot->turn = turn;
-	slot->busy = true;
-	if (direction == NVS_WRITE)
-		round->workload->written += round->transfer_bytes;
 }
 
 static bool may_write(const struct round *round)
@@ -136,7 +136,7 @@ static struct slot *oldest(struct round *round)
 	for (unsigned i = 0; i < round->nslots; i++) {
 		struct slot *slot = &round->slots[i];
 
-		if (slot->busy && (!first || slot->turn < first->turn))
+		if (slot->request && (!first || slot->turn < first->turn))
 			first = slot;
 	}
 	return first;
@@ -153,11 +153,13 @@ static bool has_place(struct round *round)
 
 static int submit(struct round *round)
 {
-	struct nvs_transfer *batch[2 * TRANSFERS];
+	struct nvs_transfer batch[2 * TRANSFERS];
+	struct nvs_request *requests[2 * TRANSFERS];
 	size_t n = 0;
+	int rc;
 
 	for (unsigned i = 0; i < round->nslots && has_place(round); i++) {
-		if (round->slots[i].busy)
+		if (round->slots[i].request)
 			continue;
 		if (!may_write(round)) {
 			if (!n)
@@ -165,44 +167,42 @@ static int submit(struct round *round)
 					    "the limit of writes is reached");
 			break;
 		}
-		prepare(round, i, round->turns++);
-		batch[n++] = &round->slots[i].transfer;
+		batch[n++] = transfer_of(round, i, round->turns++);
 	}
-	return n ? nvs_aio_submit(round->aio, batch, n, round->error) : 0;
+	if (!n)
+		return 0;
+	rc = nvs_aio_submit(round->aio, batch, n, requests, round->error);
+	for (size_t i = 0; i < n && !rc; i++)
+		((struct slot *)batch[i].user)->request = requests[i];
+	return rc;
 }
 
 /* Waits for the oldest transfer, but not for long, and takes what has completed. */
 static int reap(struct round *round, bool *any)
 {
-	struct nvs_transfer *first = &oldest(round)->transfer;
+	struct nvs_request *completed[2 * TRANSFERS + 1] = {oldest(round)->request};
+	int rc = nvs_aio_wait(round->aio, completed, 1, WAIT_MS, NULL);
+	size_t n = rc != -ETIMEDOUT;
 
-	(void)nvs_aio_wait(round->aio, &first, 1, WAIT_MS, NULL);
-	for (unsigned i = 0; i < round->nslots; i++) {
-		struct slot *slot = &round->slots[i];
-		struct nvs_transfer *transfer = &slot->transfer;
-		int rc;
+	n += nvs_aio_take(round->aio, completed + n, 2 * TRANSFERS);
+	rc = 0;
+	for (size_t i = 0; i < n; i++) {
+		struct slot *slot = nvs_request_user(completed[i]);
 
-		if (!slot->busy || !nvs_transfer_completed(transfer))
-			continue;
-		slot->busy = false;
+		slot->request = NULL;
 		*any = true;
-		round->completed += transfer->nbytes;
-		rc = nvs_aio_wait(round->aio, &transfer, 1, 0, round->error);
-		if (rc)
-			return rc;
+		round->completed += round->transfer_bytes;
+		if (!rc)
+			rc = nvs_request_status(completed[i], round->error);
+		nvs_request_close(completed[i]);
 	}
-	return 0;
+	return rc;
 }
 
 /* The kernel has the memory until all transfers have ended. */
 static void drain(struct round *round)
 {
-	for (unsigned i = 0; i < round->nslots; i++) {
-		struct nvs_transfer *transfer = &round->slots[i].transfer;
-
-		if (round->slots[i].busy)
-			nvs_aio_wait(round->aio, &transfer, 1, -1, NULL);
-	}
+	(void)nvs_aio_wait_all(round->aio, -1, NULL, NULL);
 }
 
 /* ---- What is counted ---- */

@@ -51,14 +51,12 @@ int io_load_open(struct io_load *load, uint64_t depth, uint64_t longest, struct 
 	load->depth = depth;
 	load->nslots = (uint32_t)nslots;
 	load->slots = calloc(load->nslots, sizeof(*load->slots));
-	load->ring = calloc(load->nslots, sizeof(struct nvs_transfer *));
+	load->requests = calloc(load->nslots, sizeof(struct nvs_request *));
 	load->memory = huge_map(load->memory_bytes, NULL);
-	if (!load->slots || !load->ring || !load->memory)
+	if (!load->slots || !load->requests || !load->memory)
 		return io_refuse(error, -ENOMEM,
 				 "no memory for %" PRIu64 " I/Os of %" PRIu64 " bytes", 2 * depth,
 				 longest);
-	for (uint32_t i = 0; i < load->nslots; i++)
-		load->ring[i] = &load->slots[i];
 	return 0;
 }
 
@@ -66,10 +64,10 @@ void io_load_close(struct io_load *load)
 {
 	if (load->memory)
 		munmap(load->memory, load->memory_bytes);
-	free(load->ring);
+	free(load->requests);
 	free(load->slots);
 	load->memory = NULL;
-	load->ring = NULL;
+	load->requests = NULL;
 	load->slots = NULL;
 }
 
@@ -107,10 +105,10 @@ static bool flow_over(const struct flow *flow)
 	       (pass->runtime_ns && clock_ns() - flow->started_ns >= pass->runtime_ns);
 }
 
-static struct nvs_transfer **place_of(const struct io_load *load, const struct flow *flow,
-				      uint64_t n)
+static struct nvs_transfer *place_of(const struct io_load *load, const struct flow *flow,
+				     uint64_t n)
 {
-	return load->ring + n % flow->window;
+	return load->slots + n % flow->window;
 }
 
 /* The next I/O of the sequence, in its place of the ring; false if it has to wait for another. */
@@ -124,7 +122,8 @@ static bool draw(struct io_load *load, struct flow *flow, uint64_t n)
 	if (flow->drawn)
 		return false;
 	assert(step->nbytes <= flow->pass->longest);
-	**place_of(load, flow, n) = (struct nvs_transfer){
+	*place_of(load, flow, n) = (struct nvs_transfer){
+		.size = sizeof(struct nvs_transfer),
 		.file = load->file->file,
 		.direction = step->direction,
 		.data = load->memory + n % flow->window * flow->pass->longest,
@@ -134,29 +133,28 @@ static bool draw(struct io_load *load, struct flow *flow, uint64_t n)
 	return true;
 }
 
-static void make_contents(struct io_load *load, struct nvs_transfer *const *transfers, uint32_t n)
+static void make_contents(struct io_load *load, const struct nvs_transfer *transfers, uint32_t n)
 {
 	uint64_t from = thread_cpu_ns() / 1000;
 
 	for (uint32_t i = 0; i < n; i++)
-		if (transfers[i]->direction == NVS_WRITE)
-			io_contents_make(load->contents, transfers[i]->offset, transfers[i]->nbytes,
-					 transfers[i]->data);
+		if (transfers[i].direction == NVS_WRITE)
+			io_contents_make(load->contents, transfers[i].offset, transfers[i].nbytes,
+					 transfers[i].data);
 	load->data_us += thread_cpu_ns() / 1000 - from;
 }
 
 /* A difference is counted, and the first described; others are looked for too. */
-static void compare_contents(struct io_load *load, struct nvs_transfer *const *transfers,
-			     uint32_t n)
+static void compare_contents(struct io_load *load, const struct nvs_transfer *transfers, uint32_t n)
 {
 	struct bench_result *result = load->result;
 	uint64_t from = thread_cpu_ns() / 1000;
 	struct nvs_error error = {.size = sizeof(error)};
 
 	for (uint32_t i = 0; i < n; i++)
-		if (transfers[i]->direction == NVS_READ &&
-		    io_contents_compare(load->contents, load->file->path, transfers[i]->offset,
-					transfers[i]->nbytes, transfers[i]->data,
+		if (transfers[i].direction == NVS_READ &&
+		    io_contents_compare(load->contents, load->file->path, transfers[i].offset,
+					transfers[i].nbytes, transfers[i].data,
 					&result->verified_bytes, &error) &&
 		    !result->verify_errors++)
 			load->difference = error;
@@ -176,13 +174,13 @@ static uint32_t run_of(const struct flow *flow, uint64_t first, uint64_t end)
 /* As much of a batch as there is room for and the sequence gives. */
 static uint32_t draw_batch(struct io_load *load, struct flow *flow, uint64_t nbytes[2])
 {
-	struct nvs_transfer **transfers = place_of(load, flow, flow->handed);
+	struct nvs_transfer *transfers = place_of(load, flow, flow->handed);
 	uint32_t room = run_of(flow, flow->handed, flow->done + flow->window), n = 0;
 
 	while (n < room && flow->handed_bytes < flow->pass->nbytes &&
 	       draw(load, flow, flow->handed + n)) {
-		nbytes[transfers[n]->direction] += transfers[n]->nbytes;
-		flow->handed_bytes += transfers[n++]->nbytes;
+		nbytes[transfers[n].direction] += transfers[n].nbytes;
+		flow->handed_bytes += transfers[n++].nbytes;
 	}
 	return n;
 }
@@ -196,17 +194,16 @@ static bool pace(struct io_load *load, const uint64_t nbytes[2])
 	return true;
 }
 
-static void release_contents(struct io_load *load, struct nvs_transfer *const *transfers,
-			     uint32_t n)
+static void release_contents(struct io_load *load, const struct nvs_transfer *transfers, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		io_contents_release(load->contents, transfers[i]->offset, transfers[i]->nbytes);
+		io_contents_release(load->contents, transfers[i].offset, transfers[i].nbytes);
 }
 
 /* A batch: *n I/Os of it. */
 static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 {
-	struct nvs_transfer **transfers = place_of(load, flow, flow->handed);
+	struct nvs_transfer *transfers = place_of(load, flow, flow->handed);
 	uint64_t nbytes[2] = {0};
 	int rc;
 
@@ -220,7 +217,8 @@ static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 		return 0;
 	if (flow->pass->make)
 		make_contents(load, transfers, *n);
-	rc = nvs_aio_submit(load->aio, transfers, *n, &load->result->error);
+	rc = nvs_aio_submit(load->aio, transfers, *n, load->requests + flow->handed % flow->window,
+			    &load->result->error);
 	if (!rc)
 		flow->handed += *n;
 	return rc;
@@ -228,17 +226,19 @@ static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 
 static int wait_for(struct io_load *load, struct flow *flow, uint32_t n, struct nvs_error *error)
 {
-	struct nvs_transfer **transfers = place_of(load, flow, flow->done);
-	int rc = nvs_aio_wait(load->aio, transfers, n, -1, error);
+	struct nvs_request **requests = load->requests + flow->done % flow->window;
+	int rc = nvs_aio_wait(load->aio, requests, n, -1, error);
 
 	load->hangs = rc == -ETIMEDOUT;
+	for (uint32_t i = 0; i < n && !load->hangs; i++)
+		nvs_request_close(requests[i]);
 	return rc;
 }
 
 /* The oldest batch. */
 static int complete_batch(struct io_load *load, struct flow *flow)
 {
-	struct nvs_transfer **transfers = place_of(load, flow, flow->done);
+	struct nvs_transfer *transfers = place_of(load, flow, flow->done);
 	uint32_t n = run_of(flow, flow->done, flow->handed);
 	int rc = wait_for(load, flow, n, &load->result->error);
 
@@ -248,8 +248,8 @@ static int complete_batch(struct io_load *load, struct flow *flow)
 		compare_contents(load, transfers, n);
 	release_contents(load, transfers, n);
 	for (uint32_t i = 0; i < n; i++) {
-		load->moved[transfers[i]->direction] += transfers[i]->nbytes;
-		flow->done_bytes += transfers[i]->nbytes;
+		load->moved[transfers[i].direction] += transfers[i].nbytes;
+		flow->done_bytes += transfers[i].nbytes;
 	}
 	flow->done += n;
 	flow_moved(flow);

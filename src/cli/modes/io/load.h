@@ -27,8 +27,8 @@ struct io_load {
 	char *memory;
 	uint64_t memory_bytes;
 	struct nvs_transfer *slots;
-	struct nvs_transfer **ring; /* the slots in order */
-	uint64_t depth;		    /* I/Os in flight at most, of all workers */
+	struct nvs_request **requests; /* of the slots that are submitted */
+	uint64_t depth;		       /* I/Os in flight at most, of all workers */
 	uint32_t nslots;
 };
 

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files and block devices that an aio transfers from and to.
+ */
+#ifndef NVSWAP_FILE_H
+#define NVSWAP_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "nvswap/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct nvs_aio;
+struct nvs_file;
+
+enum nvs_file_flags {
+	NVS_FILE_WRITE = 1,    /* open for reading and writing; otherwise for reading only */
+	NVS_FILE_CREATE = 2,   /* create it with mode 0600 if it does not exist */
+	NVS_FILE_TRUNCATE = 4, /* truncate it to length 0 */
+	NVS_FILE_BUFFERED = 8, /* use the page cache even if O_DIRECT works */
+	/*
+	 * Every write begins and ends at a multiple of nvs_file_unit(), others are -EINVAL. Then
+	 * none passes through the page cache, even where the unit is smaller than a page.
+	 */
+	NVS_FILE_UNITS = 16,
+};
+
+/*
+ * Opens a file or block device for transfers, with O_DIRECT if the file system supports it (see
+ * nvs_file_direct). A symbolic link as the last component is not followed. Errors: those of
+ * open(2).
+ */
+NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
+			  struct nvs_file **file, struct nvs_error *error);
+/* Waits for the file's transfers in flight, including overdue ones. None may be submitted meanwhile
+ * or afterwards. `file` may be NULL. */
+NVS_API void nvs_file_close(struct nvs_file *file);
+/* Whether the file was opened with O_DIRECT. */
+NVS_API bool nvs_file_direct(const struct nvs_file *file);
+/* The direct-I/O alignment of offsets and lengths in bytes, 512 for many drives; 1 without
+ * O_DIRECT. */
+NVS_API uint32_t nvs_file_unit(const struct nvs_file *file);
+/* Makes completed writes durable. Errors: those of fdatasync(2). */
+NVS_API int nvs_file_sync(struct nvs_file *file, struct nvs_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

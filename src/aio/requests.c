@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a request: free, in flight, ready, seen, and free again. Chunks grow ahead, so
+ * nothing is allocated once as many requests exist as a program ever has.
+ */
+#include "aio/requests.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "aio/internal.h"
+#include "base/error.h"
+
+/* Requests of the first chunk; each further chunk doubles their number. */
+#define CHUNK_MIN 256u
+
+struct request_chunk {
+	struct request_chunk *next;
+	size_t n;
+	struct nvs_request requests[];
+};
+
+enum request_state request_state(const struct nvs_request *request)
+{
+	return __atomic_load_n(&request->state, __ATOMIC_ACQUIRE);
+}
+
+static void set_state(struct nvs_request *request, enum request_state state)
+{
+	__atomic_store_n(&request->state, state, __ATOMIC_RELEASE);
+}
+
+/* ---- Memory ---- */
+
+static struct request_chunk *chunk_new(size_t n)
+{
+	struct request_chunk *chunk = calloc(1, sizeof(*chunk) + n * sizeof(chunk->requests[0]));
+
+	if (!chunk)
+		return NULL;
+	chunk->n = n;
+	for (size_t i = 0; i + 1 < n; i++)
+		chunk->requests[i].next = &chunk->requests[i + 1];
+	return chunk;
+}
+
+static void chunk_add(struct requests *requests, struct request_chunk *chunk)
+{
+	assert(chunk->n && !chunk->requests[chunk->n - 1].next);
+	chunk->requests[chunk->n - 1].next = requests->free;
+	requests->free = chunk->requests;
+	chunk->next = requests->chunks;
+	requests->chunks = chunk;
+	requests->total += chunk->n;
+}
+
+int requests_open(struct requests **out, struct nvs_aio *aio)
+{
+	struct requests *requests = calloc(1, sizeof(*requests));
+	struct request_chunk *chunk = chunk_new(CHUNK_MIN);
+
+	if (!requests || !chunk) {
+		free(requests);
+		free(chunk);
+		return -ENOMEM;
+	}
+	requests->aio = aio;
+	requests->eventfd = -1;
+	chunk_add(requests, chunk);
+	*out = requests;
+	return 0;
+}
+
+void requests_close(struct requests *requests)
+{
+	if (!requests)
+		return;
+	assert(!requests->in_flight && !requests->awaiting_all);
+	while (requests->chunks) {
+		struct request_chunk *chunk = requests->chunks;
+
+		requests->chunks = chunk->next;
+		free(chunk);
+	}
+	if (requests->eventfd >= 0)
+		close(requests->eventfd);
+	free(requests);
+}
+
+/* Pushes a request whose state is FREE. Needs no lock: only pop_free(), under it, removes any. */
+static void push_freed(struct requests *requests, struct nvs_request *request)
+{
+	struct nvs_request *top = __atomic_load_n(&requests->freed, __ATOMIC_RELAXED);
+
+	assert(request->state == REQUEST_FREE);
+	do
+		request->next = top;
+	while (!__atomic_compare_exchange_n(&requests->freed, &top, request, true, __ATOMIC_RELEASE,
+					    __ATOMIC_RELAXED));
+}
+
+static struct nvs_request *pop_free(struct requests *requests)
+{
+	struct nvs_request *request;
+
+	if (!requests->free)
+		requests->free = __atomic_exchange_n(&requests->freed, NULL, __ATOMIC_ACQUIRE);
+	request = requests->free;
+	if (request) {
+		assert(request->state == REQUEST_FREE);
+		requests->free = request->next;
+	}
+	return request;
+}
+
+/* Adds up to `n` free requests to the list. */
+static size_t pop_many(struct requests *requests, size_t n, struct nvs_request **list)
+{
+	struct nvs_request *request;
+	size_t taken = 0;
+
+	while (taken < n && (request = pop_free(requests))) {
+		request->next = *list;
+		*list = request;
+		taken++;
+	}
+	return taken;
+}
+
+int requests_reserve(struct requests *requests, size_t n, struct nvs_request **list)
+{
+	struct nvs_aio *aio = requests->aio;
+	size_t taken = 0;
+
+	*list = NULL;
+	while ((taken += pop_many(requests, n - taken, list)) < n) {
+		size_t left = n - taken, more = requests->total > left ? requests->total : left;
+		struct request_chunk *chunk;
+
+		pthread_mutex_unlock(&aio->lock);
+		chunk = chunk_new(more);
+		pthread_mutex_lock(&aio->lock);
+		if (!chunk)
+			break;
+		chunk_add(requests, chunk);
+	}
+	if (taken == n) {
+		requests->in_flight += n;
+		requests->submitted += n;
+		return 0;
+	}
+	while (*list) {
+		struct nvs_request *request = *list;
+
+		*list = request->next;
+		push_freed(requests, request);
+	}
+	return -ENOMEM;
+}
+
+/* ---- Under the lock ---- */
+
+void requests_set_eventfd(struct requests *requests)
+{
+	bool readable = requests->ready || requests->overdue;
+	uint64_t count = 1;
+
+	if (requests->eventfd < 0 || readable == requests->readable)
+		return;
+	requests->readable = readable;
+	/* Neither can fail or block: the count is 0 or 1. */
+	if (readable)
+		(void)!write(requests->eventfd, &count, sizeof(count));
+	else
+		(void)!read(requests->eventfd, &count, sizeof(count));
+}
+
+bool requests_completed(struct transfer *transfer)
+{
+	struct nvs_request *request = (struct nvs_request *)transfer;
+	struct requests *requests = transfer->requests;
+
+	_Static_assert(!offsetof(struct nvs_request, transfer), "the cast finds the request");
+	assert(request->state == REQUEST_IN_FLIGHT && requests->in_flight);
+	assert(!request->next && !request->previous);
+	requests->in_flight--;
+	if (transfer->status && !requests->failed.status)
+		requests->failed = *transfer;
+	request->previous = requests->last_ready;
+	if (requests->last_ready)
+		requests->last_ready->next = request;
+	else
+		requests->ready = request;
+	requests->last_ready = request;
+	set_state(request, REQUEST_READY);
+	requests_set_eventfd(requests);
+	return transfer->state.awaited || (requests->awaiting_all && !requests->in_flight);
+}
+
+void requests_overdue(struct requests *requests)
+{
+	requests->overdue = true;
+	requests_set_eventfd(requests);
+}
+
+const struct transfer *requests_find_overdue(const struct requests *requests)
+{
+	const struct request_chunk *chunk = requests->chunks;
+
+	for (; chunk && requests->aio->config.io_timeout_ms; chunk = chunk->next)
+		for (size_t i = 0; i < chunk->n; i++) {
+			const struct nvs_request *request = &chunk->requests[i];
+
+			if (request->state == REQUEST_IN_FLIGHT && request->transfer.state.overdue)
+				return &request->transfer;
+		}
+	return NULL;
+}
+
+void request_see(struct nvs_request *request)
+{
+	struct requests *requests = request->transfer.requests;
+
+	assert(request->state == REQUEST_READY || request->state == REQUEST_SEEN);
+	if (request->state == REQUEST_SEEN)
+		return;
+	assert(requests->ready && requests->last_ready);
+	if (request->previous)
+		request->previous->next = request->next;
+	else
+		requests->ready = request->next;
+	if (request->next)
+		request->next->previous = request->previous;
+	else
+		requests->last_ready = request->previous;
+	request->next = request->previous = NULL;
+	set_state(request, REQUEST_SEEN);
+	requests_set_eventfd(requests);
+}
+
+void request_free(struct nvs_request *request)
+{
+	assert(request->state == REQUEST_SEEN);
+	set_state(request, REQUEST_FREE);
+	push_freed(request->transfer.requests, request);
+}
+
+void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
+{
+	struct requests *requests = aio->requests;
+
+	for (struct request_chunk *chunk = requests->chunks; chunk; chunk = chunk->next)
+		for (size_t i = 0; i < chunk->n; i++) {
+			struct nvs_request *request = &chunk->requests[i];
+
+			if (request->transfer.file == file && request->state != REQUEST_IN_FLIGHT)
+				request->transfer.file = NULL;
+		}
+	if (requests->failed.file == file)
+		requests->failed.file = NULL;
+}
+
+/* ---- One request ---- */
+
+int nvs_request_close(struct nvs_request *request)
+{
+	enum request_state seen = REQUEST_SEEN;
+	struct nvs_aio *aio;
+	int rc = 0;
+
+	if (!request)
+		return 0;
+	if (__atomic_compare_exchange_n(&request->state, &seen, REQUEST_FREE, false,
+					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+		push_freed(request->transfer.requests, request);
+		return 0;
+	}
+	if (seen != REQUEST_READY)
+		return -EINVAL;
+	aio = request->transfer.requests->aio;
+	pthread_mutex_lock(&aio->lock);
+	if (request->state == REQUEST_READY || request->state == REQUEST_SEEN) {
+		request_see(request);
+		request_free(request);
+	} else {
+		rc = -EINVAL;
+	}
+	pthread_mutex_unlock(&aio->lock);
+	return rc;
+}
+
+int nvs_request_status(const struct nvs_request *request, struct nvs_error *error)
+{
+	enum request_state state = request ? request_state(request) : REQUEST_FREE;
+	const struct transfer *transfer = request ? &request->transfer : NULL;
+	uint64_t offset;
+
+	switch (state) {
+	case REQUEST_FREE:
+		return error_set(error, -EINVAL, "the request is NULL or closed");
+	case REQUEST_IN_FLIGHT:
+		if (transfer->requests->aio->config.io_timeout_ms &&
+		    aio_is_overdue(transfer->requests->aio, transfer, &offset))
+			return aio_overdue_error(transfer, offset, NULL, error);
+		return error_set(error, -EINPROGRESS, "the transfer is in flight");
+	case REQUEST_READY:
+	case REQUEST_SEEN:
+		return transfer->status ? transfer_error(transfer, NULL, error) : 0;
+	}
+	return -EINVAL;
+}
+
+void *nvs_request_user(const struct nvs_request *request)
+{
+	return request ? request->transfer.user : NULL;
+}

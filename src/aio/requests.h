@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests: the transfers of the public interface, in memory of the library. Their chunks are never
+ * freed before the aio, so a closed request can be told. All is under the aio's lock, which a
+ * worker holds anyway when a transfer completes, except that nvs_request_close() takes none.
+ */
+#ifndef AIO_REQUESTS_H
+#define AIO_REQUESTS_H
+
+#include "aio/transfer.h"
+
+enum request_state {
+	REQUEST_FREE,
+	REQUEST_IN_FLIGHT,
+	REQUEST_READY, /* completed, and in the list of nvs_aio_take() */
+	REQUEST_SEEN,  /* completed, and waited for or taken */
+};
+
+struct nvs_request {
+	struct transfer transfer;
+	enum request_state state; /* atomic */
+	bool detached;		  /* submitted without an array: nvs_aio_wait_all() closes it */
+	uint64_t visit;		  /* of the last call that named it */
+	struct nvs_request *next, *previous;
+};
+
+struct request_chunk;
+
+struct requests {
+	struct nvs_aio *aio;
+	struct request_chunk *chunks;
+	size_t total;		   /* requests in all chunks */
+	struct nvs_request *free;  /* linked by next */
+	struct nvs_request *freed; /* atomic: those that are closed and not yet in `free` */
+	struct nvs_request *ready, *last_ready;
+	uint64_t in_flight;
+	uint64_t submitted;	/* since the last nvs_aio_wait_all() */
+	struct transfer failed; /* the first of these that failed; status 0: none */
+	unsigned awaiting_all;	/* threads in nvs_aio_wait_all() */
+	uint64_t visit;
+	int eventfd; /* -1: nobody has asked for it */
+	bool readable, overdue;
+};
+
+/* -ENOMEM */
+int requests_open(struct requests **requests, struct nvs_aio *aio);
+/* Nothing may be in flight. Frees all requests. `requests` may be NULL. */
+void requests_close(struct requests *requests);
+
+enum request_state request_state(const struct nvs_request *request);
+
+/* ---- Under the aio's lock ---- */
+
+/* Removes `n` free requests, linked by next, and counts them as in flight. Drops the lock while it
+ * allocates. -ENOMEM. */
+int requests_reserve(struct requests *requests, size_t n, struct nvs_request **list);
+/* A request in flight that is overdue, or NULL. */
+const struct transfer *requests_find_overdue(const struct requests *requests);
+
+/* transfer->requests names one that has completed. Returns whether a thread waits for it on
+ * aio->done. */
+bool requests_completed(struct transfer *transfer);
+/* A request is overdue. */
+void requests_overdue(struct requests *requests);
+/* A completed request has been waited for, taken, or is about to be closed. */
+void request_see(struct nvs_request *request);
+/* Closes a request that was seen. */
+void request_free(struct nvs_request *request);
+/* Makes the eventfd readable exactly while there is something to take. */
+void requests_set_eventfd(struct requests *requests);
+/* Completed requests no longer name the file, which is about to be freed. */
+void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file);
+
+#endif

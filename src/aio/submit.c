@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submits the transfers that a caller describes: checks all of them, then makes requests of them.
+ */
+#include <assert.h>
+#include <errno.h>
+
+#include "aio/internal.h"
+#include "aio/requests.h"
+#include "base/error.h"
+#include "base/struct_size.h"
+
+/* The i-th of the caller's transfers, as the aio's own. */
+static int describe(const struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t i,
+		    struct transfer *transfer, struct nvs_error *error)
+{
+	struct nvs_transfer theirs;
+	int rc = struct_in_at(&theirs, sizeof(theirs), transfers, i);
+
+	if (rc == -E2BIG)
+		return error_set(error, rc,
+				 "transfer %zu has fields that this library does not know", i);
+	if (rc)
+		return error_set(error, rc,
+				 "size of transfer %zu is not set to sizeof(struct nvs_transfer)",
+				 i);
+	*transfer = (struct transfer){
+		.file = theirs.file,
+		.direction = theirs.direction,
+		.data = theirs.data,
+		.nbytes = theirs.nbytes,
+		.offset = theirs.offset,
+		.user = theirs.user,
+		.requests = aio->requests,
+	};
+	return aio_check(aio, transfer, error);
+}
+
+static int check(const struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
+		 struct nvs_error *error)
+{
+	struct transfer transfer;
+	int rc = 0;
+
+	if (!aio || (n && !transfers))
+		return error_set(error, -EINVAL, "the aio or the array of transfers is NULL");
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = describe(aio, transfers, i, &transfer, error);
+	return rc;
+}
+
+/* Makes requests of free ones. Under the lock, because others walk over the chunks. */
+static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
+			struct nvs_request *list, struct nvs_request **requests)
+{
+	struct transfer *first = NULL, **tail = &first;
+	int rc;
+
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_request *request = list;
+
+		assert(request && request->state == REQUEST_FREE);
+		list = request->next;
+		*request = (struct nvs_request){.state = REQUEST_IN_FLIGHT, .detached = !requests};
+		rc = describe(aio, transfers, i, &request->transfer, NULL);
+		assert(!rc);
+		if (requests)
+			requests[i] = request;
+		*tail = &request->transfer;
+		tail = &request->transfer.state.next;
+	}
+	assert(!list);
+	(void)rc;
+	aio_queue_list(aio, NULL, first);
+}
+
+int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
+		   struct nvs_request **requests, struct nvs_error *error)
+{
+	struct nvs_request *list;
+	int rc = check(aio, transfers, n, error);
+
+	if (rc || !n)
+		return rc;
+	pthread_mutex_lock(&aio->lock);
+	rc = requests_reserve(aio->requests, n, &list);
+	if (!rc)
+		submit_list(aio, transfers, n, list, requests);
+	pthread_mutex_unlock(&aio->lock);
+	return rc ? error_set(error, rc, "out of memory for %zu requests", n) : 0;
+}
+
+int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
+		  uint64_t offset, struct nvs_request **request, struct nvs_error *error)
+{
+	const struct nvs_transfer transfer = {
+		.size = sizeof(transfer),
+		.file = file,
+		.direction = NVS_READ,
+		.data = data,
+		.nbytes = nbytes,
+		.offset = offset,
+	};
+
+	return nvs_aio_submit(aio, &transfer, 1, request, error);
+}
+
+int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const void *data, uint64_t nbytes,
+		   uint64_t offset, struct nvs_request **request, struct nvs_error *error)
+{
+	const struct nvs_transfer transfer = {
+		.size = sizeof(transfer),
+		.file = file,
+		.direction = NVS_WRITE,
+		.data = (void *)(uintptr_t)data,
+		.nbytes = nbytes,
+		.offset = offset,
+	};
+
+	return nvs_aio_submit(aio, &transfer, 1, request, error);
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for requests: for several, for any, for all, or taking what has completed. A waiting
+ * thread is woken when a request completes that it marked, and for no other.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <sys/eventfd.h>
+
+#include "aio/internal.h"
+#include "aio/requests.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+static int still_in_flight(int rc, struct nvs_error *error)
+{
+	return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
+}
+
+/* Under the lock. Each request exists, is of this aio, and is named once. */
+static int check_named(struct requests *requests, struct nvs_request *const *array, size_t n,
+		       bool skip_null)
+{
+	uint64_t visit = ++requests->visit;
+	size_t named = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_request *request = array[i];
+
+		if (!request && skip_null)
+			continue;
+		if (!request || request_state(request) == REQUEST_FREE ||
+		    request->transfer.requests != requests || request->visit == visit)
+			return -EINVAL;
+		request->visit = visit;
+		named++;
+	}
+	return n && !named ? -EINVAL : 0;
+}
+
+static int check(struct nvs_aio *aio, struct nvs_request *const *array, size_t n, bool skip_null,
+		 struct nvs_error *error)
+{
+	int rc = -EINVAL;
+
+	if (aio && (array || !n)) {
+		pthread_mutex_lock(&aio->lock);
+		rc = check_named(aio->requests, array, n, skip_null);
+		pthread_mutex_unlock(&aio->lock);
+	}
+	return rc ? error_set(error, rc,
+			      "a request is NULL, closed, of another aio, or named twice")
+		  : 0;
+}
+
+static bool in_flight(const struct nvs_request *request)
+{
+	return request->state == REQUEST_IN_FLIGHT;
+}
+
+/* Under the lock; the caller formats the error without it, while the request stays in flight. */
+static const struct transfer *overdue_of(const struct nvs_aio *aio,
+					 struct nvs_request *const *array, size_t n)
+{
+	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
+		if (array[i] && array[i]->transfer.state.overdue)
+			return &array[i]->transfer;
+	return NULL;
+}
+
+/* ---- Several ---- */
+
+/* Waits for the last of `n`; drops the lock while it sleeps. */
+static int wait_for_last(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
+			 uint64_t deadline, struct nvs_error *error)
+{
+	struct nvs_request *last = array[n - 1];
+	int rc = 0;
+
+	while (in_flight(last) && !rc) {
+		const struct transfer *overdue = overdue_of(aio, array, n);
+
+		if (overdue)
+			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
+		last->transfer.state.awaited = true;
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+	}
+	return in_flight(last) ? still_in_flight(rc, error) : 0;
+}
+
+int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n, int timeout_ms,
+		 struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	int rc = check(aio, requests, n, false, error);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&aio->lock);
+	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
+	for (size_t left = n; left && !rc; left--)
+		rc = wait_for_last(aio, requests, left, deadline, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		request_see(requests[i]);
+	pthread_mutex_unlock(&aio->lock);
+	for (size_t i = 0; i < n && !rc; i++)
+		if (requests[i]->transfer.status)
+			rc = transfer_error(&requests[i]->transfer, NULL, error);
+	return rc;
+}
+
+/* ---- Any ---- */
+
+static size_t first_completed(struct nvs_request *const *array, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (array[i] && !in_flight(array[i]))
+			return i;
+	return n;
+}
+
+static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
+			  uint64_t deadline, size_t *index, struct nvs_error *error)
+{
+	int rc = 0;
+
+	while ((*index = first_completed(array, n)) == n && !rc) {
+		const struct transfer *overdue = overdue_of(aio, array, n);
+
+		if (overdue)
+			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
+		for (size_t i = 0; i < n; i++)
+			if (array[i])
+				array[i]->transfer.state.awaited = true;
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+	}
+	return *index == n ? still_in_flight(rc, error) : 0;
+}
+
+int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
+		     int timeout_ms, size_t *index, struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	int rc;
+
+	if (!index || !n)
+		return error_set(error, -EINVAL, "no requests to wait for, or no index");
+	*index = n;
+	rc = check(aio, requests, n, true, error);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&aio->lock);
+	rc = wait_for_first(aio, requests, n, deadline, index, error);
+	if (!rc)
+		request_see(requests[*index]);
+	pthread_mutex_unlock(&aio->lock);
+	if (!rc && requests[*index]->transfer.status)
+		rc = transfer_error(&requests[*index]->transfer, NULL, error);
+	return rc;
+}
+
+/* ---- All ---- */
+
+/* Requests of an array are seen, others closed. */
+static void see_all(struct requests *requests)
+{
+	while (requests->ready) {
+		struct nvs_request *request = requests->ready;
+
+		request_see(request);
+		if (request->detached)
+			request_free(request);
+	}
+}
+
+static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs_error *error)
+{
+	struct nvs_aio *aio = requests->aio;
+	int rc = 0;
+
+	while (requests->in_flight && !rc) {
+		const struct transfer *overdue = requests_find_overdue(requests);
+
+		if (overdue)
+			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
+		requests->awaiting_all++;
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		requests->awaiting_all--;
+	}
+	return requests->in_flight ? still_in_flight(rc, error) : 0;
+}
+
+int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
+		     struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	struct requests *requests = aio ? aio->requests : NULL;
+	struct transfer failed = {0};
+	int rc = 0;
+
+	if (!aio)
+		return error_set(error, -EINVAL, "the aio is NULL");
+	pthread_mutex_lock(&aio->lock);
+	rc = wait_for_all(requests, deadline, error);
+	if (!rc) {
+		if (completed)
+			*completed = requests->submitted;
+		failed = requests->failed;
+		requests->submitted = 0;
+		requests->failed = (struct transfer){0};
+		see_all(requests);
+	}
+	pthread_mutex_unlock(&aio->lock);
+	if (rc)
+		return rc;
+	return failed.status ? transfer_error(&failed, NULL, error) : 0;
+}
+
+/* ---- The caller's event loop ---- */
+
+size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n)
+{
+	size_t taken = 0;
+
+	if (!aio || !requests)
+		return 0;
+	pthread_mutex_lock(&aio->lock);
+	aio->requests->overdue = false;
+	while (taken < n && aio->requests->ready) {
+		requests[taken] = aio->requests->ready;
+		request_see(requests[taken++]);
+	}
+	requests_set_eventfd(aio->requests);
+	pthread_mutex_unlock(&aio->lock);
+	return taken;
+}
+
+int nvs_aio_eventfd(struct nvs_aio *aio)
+{
+	struct requests *requests = aio ? aio->requests : NULL;
+	int fd;
+
+	if (!aio)
+		return -EINVAL;
+	pthread_mutex_lock(&aio->lock);
+	if (requests->eventfd < 0) {
+		fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+		requests->eventfd = fd < 0 ? -1 : fd;
+		if (fd < 0)
+			fd = -errno;
+		else
+			requests_set_eventfd(requests);
+	} else {
+		fd = requests->eventfd;
+	}
+	pthread_mutex_unlock(&aio->lock);
+	return fd;
+}
