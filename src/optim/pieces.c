@@ -37,7 +37,7 @@ void walk_end(struct nvs_optimizer *optimizer)
 
 static bool has_room(struct nvs_optimizer *optimizer)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	return stats.pool.bytes - stats.pool.used >= optimizer->tile_numel * STATE_BYTES;

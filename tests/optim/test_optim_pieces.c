@@ -61,7 +61,7 @@ static uint64_t state_bytes(void)
 
 static struct nvs_engine_stats stats_now(struct optim *o)
 {
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &stats);
 	return stats;

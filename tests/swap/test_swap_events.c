@@ -25,7 +25,7 @@ struct gate {
 static void pass_gate(void *arg, enum nvs_log_level level, const char *text)
 {
 	struct gate *gate = arg;
-	struct nvs_engine_stats stats;
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	(void)level;
 	(void)text;
