@@ -16,7 +16,8 @@
  *   called on an object that another thread is closing, or that is closed.
  * - `timeout_ms` is in milliseconds; -1 waits without a limit, 0 does not wait. A wait that times
  *   out returns -ETIMEDOUT; a call with timeout 0 that would have to wait returns -EAGAIN.
- * - The library never prints, exits, installs signal handlers or reads the environment.
+ * - The library never prints, exits or installs signal handlers, and reads the environment in
+ *   nvs_config_read_rank only.
  */
 #ifndef NVSWAP_H
 #define NVSWAP_H

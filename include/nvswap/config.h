@@ -135,7 +135,8 @@ struct nvs_config {
 	bool verify;   /* checksum each tensor and compare it at every swap-in */
 	bool keep;     /* the store survives the engine and is reopened; see nvs_engine_commit */
 	uint32_t rank; /* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
-	uint64_t stripe_size;	       /* bytes; 0: one block_size. Matters with several paths */
+	char rank_variable[64]; /* the environment variable that has the rank; "": `rank` is it */
+	uint64_t stripe_size;	/* bytes; 0: one block_size. Matters with several paths */
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
 	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
 };
@@ -198,6 +199,14 @@ NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, cha
 /* The same of a whole number, or of true (1) or false (0). Errors: -EINVAL, also of other types. */
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
+/*
+ * Reads the rank from the environment variable that "nvswap": {"rank": "LOCAL_RANK"} names. Without
+ * such a name the call does nothing; with one, opening an engine is -EINVAL until the call has
+ * returned 0. The only function that reads the environment: no thread may change it meanwhile.
+ * Errors: -EINVAL, the variable is not set or is no whole number from 0 to 4294967295, or `config`
+ * is NULL.
+ */
+NVS_API int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error);
 /* Messages go to `log`, which is copied, in the calls on the configuration and in engines that are
  * opened with it; NULL discards them. */
 NVS_API void nvs_config_set_log(struct nvs_config *config, const struct nvs_log *log);

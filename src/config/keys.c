@@ -202,7 +202,9 @@ const struct config_key config_keys[] = {
 	     "checksum every tensor, and check it at each swap-in"),
 	BOOL(NVSWAP, "keep", keep, false,
 	     "keep the store for the next engine; it takes twice the space of its tensors"),
-	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0, "number of the store under the paths"),
+	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0,
+	      "number of the store under the paths, or the name of the environment variable that "
+	      "has it; see nvs_config_read_rank"),
 	WHOLE(NVSWAP, "stripe_size", 64, stripe_size, 0, 0, STRIPE_MAX, 512,
 	      "bytes per stripe; 0: block_size"),
 	WHOLE(NVSWAP, "optimizer_max_in_cpu", 64, optimizer_max_in_cpu, 0, 0, ELEMENTS_MAX, 0,

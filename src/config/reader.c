@@ -132,6 +132,25 @@ static int read_whole(struct reader *r, const struct config_key *key,
 	return 0;
 }
 
+/* A number, or the name of an environment variable: capitals, digits and underscores. */
+static int read_rank(struct reader *r, const struct config_key *key, const struct json_value *value,
+		     const char *name)
+{
+	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+	char *variable = r->config.rank_variable;
+
+	if (value->type != JSON_STRING) {
+		variable[0] = '\0';
+		return read_whole(r, key, value, name);
+	}
+	if (!value->length || value->length >= sizeof(r->config.rank_variable) ||
+	    strspn(value->string, allowed) != value->length || value->string[0] <= '9')
+		return refuse(r, key, value, name, "");
+	memcpy(variable, value->string, value->length + 1);
+	r->config.rank = 0;
+	return 0;
+}
+
 /* Reads a real number in [0, max], or in [0, max) if `open`. */
 static int read_real(struct reader *r, const struct config_key *key, const struct json_value *value,
 		     const char *name, double max, bool open, double *into)
@@ -289,7 +308,9 @@ static int read_value(struct reader *r, const struct config_key *key,
 		return 0;
 	case KEY_U32:
 	case KEY_U64:
-		return read_whole(r, key, value, name);
+		return key->place == offsetof(struct nvs_config, rank)
+			       ? read_rank(r, key, value, name)
+			       : read_whole(r, key, value, name);
 	case KEY_REAL:
 		return read_real(r, key, value, name, key->real_max, false, place_of(r, key));
 	case KEY_BETAS:

@@ -225,6 +225,11 @@ static const char *grad_name(enum nvs_dtype dtype)
 	return dtype == NVS_F16 ? "fp16" : dtype == NVS_BF16 ? "bf16" : "fp32";
 }
 
+static bool names_variable(const struct nvs_config *config, const struct config_key *key)
+{
+	return key->place == offsetof(struct nvs_config, rank) && *config->rank_variable;
+}
+
 static void put_value(FILE *file, const struct nvs_config *config, const struct config_key *key)
 {
 	const void *place = place_of(config, key);
@@ -234,7 +239,10 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 		fputs(*(const bool *)place ? "true" : "false", file);
 		break;
 	case KEY_U32:
-		fprintf(file, "%u", *(const uint32_t *)place);
+		if (names_variable(config, key))
+			fputs(config->rank_variable, file);
+		else
+			fprintf(file, "%u", *(const uint32_t *)place);
 		break;
 	case KEY_U64:
 		fprintf(file, "%llu", (unsigned long long)*(const uint64_t *)place);
@@ -307,6 +315,11 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 	if (result)
 		return result;
 	place = place_of(config, setting);
+	if (names_variable(config, setting))
+		return error_about(error, -EINVAL, key, 0, 0,
+				   "%.200s is the environment variable %s: call "
+				   "nvs_config_read_rank first",
+				   key, config->rank_variable);
 	if (setting->type == KEY_BOOL)
 		*number = *(const bool *)place;
 	else if (setting->type == KEY_U32)
@@ -318,5 +331,36 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 				   "%.200s is not a whole number, true or false; read it with "
 				   "nvs_config_get",
 				   key);
+	return 0;
+}
+
+/* ---- The environment ---- */
+
+int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error)
+{
+	const char *value;
+	char *end;
+	unsigned long long rank;
+
+	if (!config)
+		return error_set(error, -EINVAL, "config is NULL");
+	if (!*config->rank_variable)
+		return 0;
+	value = getenv(config->rank_variable);
+	if (!value)
+		return error_about(error, -EINVAL, "nvswap.rank", 0, 0,
+				   "nvswap.rank is the environment variable %s, which is not set: "
+				   "launchers such as torchrun set it for each process",
+				   config->rank_variable);
+	errno = 0;
+	rank = strtoull(value, &end, 10);
+	if (!isdigit((unsigned char)*value) || *end || errno || rank > UINT32_MAX)
+		return error_about(
+			error, -EINVAL, "nvswap.rank", 0, 0,
+			"the environment variable %s is \"%.64s\"; nvswap.rank must be a "
+			"whole number from 0 to %u",
+			config->rank_variable, value, UINT32_MAX);
+	config->rank = (uint32_t)rank;
+	config->rank_variable[0] = '\0';
 	return 0;
 }

@@ -45,6 +45,12 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 			"%s.device is nvme, but it has no nvme_path: name a directory on "
 			"the drive",
 			name_of(block));
+	if (*config->rank_variable)
+		return error_about(
+			error, -EINVAL, "nvswap.rank", 0, 0,
+			"nvswap.rank is the environment variable %s, which was not read: "
+			"call nvs_config_read_rank before opening",
+			config->rank_variable);
 	if (!offload->buffer_count || !offload->buffer_size)
 		return error_about(error, -EINVAL, "buffer_size", 0, 0,
 				   "%s: buffer_count %u x buffer_size %" PRIu64

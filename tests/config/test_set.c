@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -160,6 +161,45 @@ static void every_key_can_be_read_and_set_to_what_was_read(void **state)
 	}
 }
 
+static void the_rank_is_read_from_the_environment_when_asked(void **state)
+{
+	struct nvs_config *config = *state;
+	struct nvs_engine *engine;
+	uint64_t rank = 7;
+
+	becomes(config, "offload_param.device", "cpu", "cpu");
+	becomes(config, "nvswap.rank", "TEST_LOCAL_RANK", "TEST_LOCAL_RANK");
+	setenv("TEST_LOCAL_RANK", "3", 1);
+	assert_int_equal(nvs_config_get_number(config, "nvswap.rank", &rank, &error), -EINVAL);
+	assert_int_equal(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error), -EINVAL);
+	assert_non_null(strstr(error.text, "nvs_config_read_rank"));
+	assert_int_equal(nvs_config_read_rank(config, &error), 0);
+	assert_int_equal(nvs_config_get_number(config, "nvswap.rank", &rank, &error), 0);
+	assert_true(rank == 3);
+	setenv("TEST_LOCAL_RANK", "4", 1);
+	assert_int_equal(nvs_config_read_rank(config, &error), 0);
+	becomes(config, "nvswap.rank", "5", "5");
+}
+
+static void a_rank_that_can_not_be_read_is_refused(void **state)
+{
+	static const char *const values[] = {"", "x", "-1", "1x", " 1", "4294967296"};
+	struct nvs_config *config = *state;
+
+	assert_int_equal(nvs_config_read_rank(NULL, &error), -EINVAL);
+	assert_int_equal(nvs_config_read_rank(config, &error), 0);
+	is_refused(config, "nvswap.rank", "\"local rank\"", "environment variable");
+	becomes(config, "nvswap.rank", "TEST_LOCAL_RANK", "TEST_LOCAL_RANK");
+	unsetenv("TEST_LOCAL_RANK");
+	assert_int_equal(nvs_config_read_rank(config, &error), -EINVAL);
+	assert_non_null(strstr(error.text, "which is not set"));
+	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+		setenv("TEST_LOCAL_RANK", values[i], 1);
+		assert_int_equal(nvs_config_read_rank(config, &error), -EINVAL);
+		assert_non_null(strstr(error.text, "a whole number from 0"));
+	}
+}
+
 static void null_is_refused(void **state)
 {
 	struct nvs_config *config = *state, *none = NULL;
@@ -217,6 +257,8 @@ int main(void)
 		TEST(numbers_can_be_read),
 		TEST(a_text_that_does_not_fit_is_not_copied),
 		TEST(every_key_can_be_read_and_set_to_what_was_read),
+		TEST(the_rank_is_read_from_the_environment_when_asked),
+		TEST(a_rank_that_can_not_be_read_is_refused),
 		TEST(null_is_refused),
 	};
 

@@ -93,7 +93,9 @@ static int read_config(const struct bench_options *options, struct nvs_config *c
 
 	if (options->config) {
 		rc = refuse_model(options->config, error);
-		return rc ? rc : nvs_config_load(config, options->config, error);
+		if (!rc)
+			rc = nvs_config_load(config, options->config, error);
+		return rc ? rc : nvs_config_read_rank(config, error);
 	}
 	return options->rw == RW_STEP
 		       ? nvs_config_parse(config, step_defaults, sizeof(step_defaults) - 1,
