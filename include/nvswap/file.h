@@ -31,20 +31,37 @@ enum nvs_file_flags {
 
 /*
  * Opens a file or block device for transfers, with O_DIRECT if the file system supports it (see
- * nvs_file_direct). A symbolic link as the last component is not followed. Errors: those of
- * open(2).
+ * nvs_file_direct). A symbolic link as the last component is not followed. Never blocks on a FIFO.
+ * Errors:
+ * -EINVAL  an argument is NULL, a flag is unknown, or the path is neither a file nor a block device
+ * -EISDIR  the path is a directory
+ * Others   those of open(2)
  */
 NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
 			  struct nvs_file **file, struct nvs_error *error);
+/*
+ * The same for a descriptor of the caller, which stays the caller's and may be closed at once. The
+ * file is reopened through /proc/self/fd, for direct I/O where possible: nvs_file_direct tells.
+ * O_APPEND of the descriptor does not count. `flags` are NVS_FILE_WRITE, for which the descriptor
+ * must be open for reading and writing, NVS_FILE_BUFFERED and NVS_FILE_UNITS.
+ * Errors:
+ * -EINVAL  an argument is NULL, a flag is not one of these, the descriptor is neither of a file nor
+ *          of a block device, or is not open for what the flags ask
+ * -EISDIR  it is a directory
+ * -EBADF   it is not open
+ * Others   those of open(2)
+ */
+NVS_API int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **file,
+			     struct nvs_error *error);
 /* Waits for the file's transfers in flight, including overdue ones. None may be submitted meanwhile
  * or afterwards. `file` may be NULL. */
 NVS_API void nvs_file_close(struct nvs_file *file);
-/* Whether the file was opened with O_DIRECT. */
+/* Whether the file was opened with O_DIRECT; false if `file` is NULL. */
 NVS_API bool nvs_file_direct(const struct nvs_file *file);
 /* The direct-I/O alignment of offsets and lengths in bytes, 512 for many drives; 1 without
- * O_DIRECT. */
+ * O_DIRECT, 0 if `file` is NULL. */
 NVS_API uint32_t nvs_file_unit(const struct nvs_file *file);
-/* Makes completed writes durable. Errors: those of fdatasync(2). */
+/* Makes completed writes durable. Errors: -EINVAL if `file` is NULL, and those of fdatasync(2). */
 NVS_API int nvs_file_sync(struct nvs_file *file, struct nvs_error *error);
 
 #ifdef __cplusplus

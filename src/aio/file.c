@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -134,64 +135,144 @@ no_memory:
 	return error_set(error, -ENOMEM, "out of memory while opening %s", members[0].path);
 }
 
-static bool is_directory(int fd)
+static int check_flags(const char *name, unsigned flags, unsigned allowed, struct nvs_error *error)
 {
-	struct stat st;
-
-	return !fstat(fd, &st) && S_ISDIR(st.st_mode);
-}
-
-static int open_path(const char *path, unsigned flags, int *fd, struct nvs_error *error)
-{
-	int oflags = (flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
-
-	if (flags & ~(unsigned)(NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE |
-				NVS_FILE_BUFFERED | NVS_FILE_UNITS) ||
+	if (flags & ~allowed ||
 	    (!(flags & NVS_FILE_WRITE) && flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)))
 		return error_set(error, -EINVAL,
 				 "%s: flags %#x are invalid: NVS_FILE_CREATE and "
 				 "NVS_FILE_TRUNCATE need NVS_FILE_WRITE, and unknown flags must be "
 				 "0",
-				 path, flags);
+				 name, flags);
+	return 0;
+}
+
+/* Only files and block devices have offsets. */
+static int check_kind(int fd, const char *name, struct nvs_error *error)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return error_set(error, -errno, "cannot look at %s: %s", name,
+				 nvs_strerror(-errno));
+	if (S_ISDIR(st.st_mode))
+		return error_set(error, -EISDIR, "%s is a directory: name a file or a block device",
+				 name);
+	if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
+		return error_set(error, -EINVAL,
+				 "%s is neither a file nor a block device, so it has no offsets",
+				 name);
+	return 0;
+}
+
+/* O_NONBLOCK keeps a FIFO from blocking; files in use must not have it, or I/Os return EAGAIN. */
+static int open_path(const char *path, unsigned flags, int *fd, struct nvs_error *error)
+{
+	int oflags = flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY, rc;
+
+	oflags |= O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
 	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
 	*fd = open(path, oflags, 0600);
-	if (*fd >= 0)
-		return 0;
-	return error_set(error, -errno, "cannot open %s: %s", path,
-			 errno == ELOOP ? "it is a symbolic link, which is not followed"
-					: nvs_strerror(-errno));
+	if (*fd < 0)
+		return error_set(error, -errno, "cannot open %s: %s", path,
+				 errno == ELOOP ? "it is a symbolic link, which is not followed"
+						: nvs_strerror(-errno));
+	rc = check_kind(*fd, path, error);
+	if (!rc && fcntl(*fd, F_SETFL, oflags & ~O_NONBLOCK))
+		rc = error_set(error, -errno, "cannot open %s: %s", path, nvs_strerror(-errno));
+	if (rc)
+		close(*fd);
+	return rc;
 }
 
-int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct nvs_file **out,
-		  struct nvs_error *error)
+/* Closes the descriptor on error. */
+static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned flags,
+		       struct nvs_file **out, struct nvs_error *error)
 {
 	bool writable = flags & NVS_FILE_WRITE;
-	struct file_member member = {.path = (char *)(uintptr_t)path, .direct_fd = -1};
-	int rc = open_path(path, flags, &member.fd, error);
+	int rc = file_member_probe(member, writable, flags & NVS_FILE_BUFFERED);
 
 	if (rc)
-		return rc;
-	rc = is_directory(member.fd)
-		     ? -EISDIR
-		     : file_member_probe(&member, writable, flags & NVS_FILE_BUFFERED);
-	if (rc == -EISDIR)
-		error_set(error, rc, "%s is a directory: name a file or a block device", path);
-	else if (rc)
-		error_set(error, rc, "cannot determine the alignment of %s: %s", path,
+		error_set(error, rc, "cannot determine the alignment of %s: %s", member->path,
 			  nvs_strerror(rc));
 	else
-		rc = file_create(aio, &member, 1, 0, writable, false, out, error);
+		rc = file_create(aio, member, 1, 0, writable, false, out, error);
 	if (!rc && flags & NVS_FILE_UNITS) {
 		(*out)->units = true;
 		set_alignment(*out);
 	}
 	if (rc) {
-		close(member.fd);
-		if (member.direct_fd >= 0)
-			close(member.direct_fd);
+		close(member->fd);
+		if (member->direct_fd >= 0)
+			close(member->direct_fd);
 	}
 	return rc;
+}
+
+int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct nvs_file **out,
+		  struct nvs_error *error)
+{
+	struct file_member member = {.path = (char *)(uintptr_t)path, .direct_fd = -1};
+	int rc;
+
+	if (!aio || !path || !out)
+		return error_set(error, -EINVAL, "the aio, path or place for the file is NULL");
+	rc = check_flags(path, flags,
+			 NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE | NVS_FILE_BUFFERED |
+				 NVS_FILE_UNITS,
+			 error);
+	if (!rc)
+		rc = open_path(path, flags, &member.fd, error);
+	return rc ? rc : open_member(aio, &member, flags, out, error);
+}
+
+/*
+ * A description of its own for the caller's file, without O_APPEND and O_DIRECT, which would change
+ * what offsets mean or what must be aligned. Without the permission to reopen it, a duplicate if
+ * the caller's has neither. Returns a descriptor or a negative errno.
+ */
+static int reopen(int fd, int oflags)
+{
+	char path[32];
+	int own;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	own = open(path, (oflags & O_ACCMODE) | O_CLOEXEC);
+	if (own >= 0)
+		return own;
+	if (oflags & (O_APPEND | O_DIRECT))
+		return -errno;
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return own < 0 ? -errno : own;
+}
+
+int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **out,
+		     struct nvs_error *error)
+{
+	char name[32];
+	struct file_member member = {.path = name, .direct_fd = -1};
+	int oflags = fcntl(fd, F_GETFL), rc;
+
+	snprintf(name, sizeof(name), "descriptor %d", fd);
+	if (!aio || !out)
+		return error_set(error, -EINVAL, "the aio or the place for the file is NULL");
+	if (oflags < 0)
+		return error_set(error, -errno, "%s: %s", name, nvs_strerror(-errno));
+	rc = check_flags(name, flags, NVS_FILE_WRITE | NVS_FILE_BUFFERED | NVS_FILE_UNITS, error);
+	if (!rc)
+		rc = check_kind(fd, name, error);
+	if (!rc && (oflags & O_ACCMODE) != (flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY) &&
+	    (oflags & O_ACCMODE) != O_RDWR)
+		rc = error_set(error, -EINVAL, "%s must be open for reading%s", name,
+			       flags & NVS_FILE_WRITE ? " and writing" : "");
+	if (rc)
+		return rc;
+	member.fd = reopen(fd, oflags);
+	if (member.fd < 0)
+		return error_set(error, member.fd, "cannot reopen %s: %s", name,
+				 nvs_strerror(member.fd));
+	return open_member(aio, &member, flags, out, error);
 }
 
 /* Waits for the file's transfers; registered files stay open until the rings release them. */
@@ -229,16 +310,18 @@ void nvs_file_close(struct nvs_file *file)
 
 bool nvs_file_direct(const struct nvs_file *file)
 {
-	return file->direct;
+	return file && file->direct;
 }
 
 uint32_t nvs_file_unit(const struct nvs_file *file)
 {
-	return file->offset_align;
+	return file ? file->offset_align : 0;
 }
 
 int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 {
+	if (!file)
+		return error_set(error, -EINVAL, "the file is NULL");
 	for (unsigned i = 0; i < file->nmembers; i++)
 		if (fdatasync(file->members[i].fd)) {
 			int rc = ended_with(-errno);

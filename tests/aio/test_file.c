@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What can be opened for transfers: paths, descriptors of the caller, and what is refused.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "nvswap.h"
+#include "support/support.h"
+
+static const char text[] = "written at an offset";
+
+static struct nvs_error error = {.size = sizeof(error)};
+
+static struct nvs_aio *aio_of_posix(void)
+{
+	const struct nvs_aio_config config = {
+		.block_size = 4096,
+		.queue_depth = 2,
+		.thread_count = 1,
+		.overlap_events = true,
+		.ioengine = NVS_IOENGINE_POSIX,
+	};
+	struct nvs_aio *aio;
+
+	SUCCEEDS(nvs_aio_open(&aio, &config, NULL, &error), &error);
+	return aio;
+}
+
+static void write_and_read(struct nvs_aio *aio, struct nvs_file *file, uint64_t offset)
+{
+	char back[sizeof(text)] = "";
+
+	SUCCEEDS(nvs_aio_pwrite(aio, file, text, sizeof(text), offset, NULL, &error), &error);
+	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, &error), &error);
+	SUCCEEDS(nvs_aio_pread(aio, file, back, sizeof(text), offset, NULL, &error), &error);
+	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, &error), &error);
+	assert_string_equal(back, text);
+}
+
+static void a_descriptor_stays_the_callers(void **state)
+{
+	const int kinds[] = {0, O_APPEND, O_DIRECT};
+	struct nvs_aio *aio = aio_of_posix();
+	const char *directory = temp_directory();
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(kinds); i++) {
+		const char *path = path_in(directory, "file");
+		int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | kinds[i], 0600);
+		struct nvs_file *file;
+		struct stat st;
+
+		if (fd < 0 && kinds[i] == O_DIRECT)
+			continue;
+		assert_true(fd >= 0);
+		/* It needs no name. */
+		assert_int_equal(unlink(path), 0);
+		SUCCEEDS(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error), &error);
+		write_and_read(aio, file, 5000);
+		write_and_read(aio, file, 100);
+		nvs_file_close(file);
+		assert_int_equal(fstat(fd, &st), 0);
+		assert_int_equal(st.st_size, 5000 + sizeof(text));
+		assert_int_equal(fcntl(fd, F_GETFL) & (O_APPEND | O_DIRECT), kinds[i]);
+		SUCCEEDS(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE | NVS_FILE_BUFFERED, &file,
+					  &error),
+			 &error);
+		close(fd);
+		assert_false(nvs_file_direct(file));
+		write_and_read(aio, file, 77);
+		nvs_file_close(file);
+	}
+	nvs_aio_close(aio);
+}
+
+static void a_descriptor_that_cannot_be_used_is_refused(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "file");
+	struct nvs_aio *aio = aio_of_posix();
+	struct nvs_file *file;
+	int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600), pipes[2];
+
+	(void)state;
+	assert_int_equal(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error), -EINVAL);
+	assert_says(error.text, "must be open for reading and writing");
+	assert_int_equal(nvs_file_from_fd(aio, fd, NVS_FILE_CREATE, &file, &error), -EINVAL);
+	SUCCEEDS(nvs_file_from_fd(aio, fd, 0, &file, &error), &error);
+	nvs_file_close(file);
+	assert_int_equal(nvs_file_from_fd(NULL, fd, 0, &file, &error), -EINVAL);
+	assert_int_equal(nvs_file_from_fd(aio, fd, 0, NULL, &error), -EINVAL);
+	close(fd);
+	assert_int_equal(nvs_file_from_fd(aio, -1, 0, &file, &error), -EBADF);
+	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+	assert_int_equal(nvs_file_from_fd(aio, pipes[0], 0, &file, &error), -EINVAL);
+	assert_says(error.text, "neither a file nor a block device");
+	close(pipes[0]);
+	close(pipes[1]);
+	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(nvs_file_from_fd(aio, fd, 0, &file, &error), -EISDIR);
+	close(fd);
+	nvs_aio_close(aio);
+}
+
+static void a_fifo_is_refused_without_blocking(void **state)
+{
+	const char *path = path_in(temp_directory(), "fifo");
+	struct nvs_aio *aio = aio_of_posix();
+	struct nvs_file *file;
+
+	(void)state;
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(nvs_file_open(aio, path, 0, &file, &error), -EINVAL);
+	assert_says(error.text, path);
+	assert_int_equal(nvs_file_open(aio, path, NVS_FILE_WRITE, &file, &error), -EINVAL);
+	assert_int_equal(nvs_file_open(aio, temp_directory(), 0, &file, &error), -EISDIR);
+	nvs_aio_close(aio);
+}
+
+static void null_arguments_are_refused(void **state)
+{
+	struct nvs_aio *aio = aio_of_posix();
+	struct nvs_file *file;
+
+	(void)state;
+	assert_int_equal(nvs_file_open(NULL, "file", 0, &file, &error), -EINVAL);
+	assert_int_equal(nvs_file_open(aio, NULL, 0, &file, NULL), -EINVAL);
+	assert_int_equal(nvs_file_open(aio, "file", 0, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_file_sync(NULL, NULL), -EINVAL);
+	assert_false(nvs_file_direct(NULL));
+	assert_int_equal(nvs_file_unit(NULL), 0);
+	nvs_file_close(NULL);
+	nvs_aio_close(aio);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_descriptor_stays_the_callers),
+		test(a_descriptor_that_cannot_be_used_is_refused),
+		test(a_fifo_is_refused_without_blocking),
+		test(null_arguments_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
