@@ -27,9 +27,9 @@ static void add_completed(struct transfer_list *completed, struct transfer *tran
 	completed->tail = &transfer->state.next;
 }
 
-/* Write-backs that may be in flight beside reads that somebody waits for: a quarter of the queue.
- */
-#define RESTRAINED_PART 4
+/* Write-backs fill at most this part of the queue beside reads that somebody waits for, a half:
+ * less unbalances the mix of reads and writes that a drive moves fastest. */
+#define RESTRAINED_PART 2
 
 static uint32_t pieces_in_flight(const struct worker *worker)
 {
@@ -90,27 +90,45 @@ static bool may_claim(struct worker *worker, int direction)
 	return true;
 }
 
+static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction,
+		       uint64_t now, struct transfer_list *completed)
+{
+	struct transfer_list *todo = &worker->aio->todo[priority][direction];
+
+	if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
+	    !claim_one(worker, todo->head, now))
+		return false;
+	pop_claimed(worker->aio, todo, completed);
+	return true;
+}
+
 /* Claims an I/O of this priority, of the direction whose turn it is if there is one. */
 static bool claim_next(struct worker *worker, enum transfer_priority priority, uint64_t now,
 		       struct transfer_list *completed)
 {
-	struct nvs_aio *aio = worker->aio;
-
 	for (int i = 0; i < 2; i++) {
 		int direction = i ? !worker->turn : worker->turn;
-		struct transfer_list *todo = &aio->todo[priority][direction];
 
-		if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
-		    !claim_one(worker, todo->head, now))
+		if (!claim_from(worker, priority, direction, now, completed))
 			continue;
 		worker->turn = !direction;
-		pop_claimed(aio, todo, completed);
 		return true;
 	}
 	return false;
 }
 
-/* Fills the queue with I/Os, awaited ones first. */
+/* An awaited I/O, then a write-back in turn if there is one, and what is read ahead last. */
+static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
+{
+	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE, now, completed)) {
+		worker->write_next = false;
+		return true;
+	}
+	worker->write_next = claim_next(worker, TRANSFER_AWAITED, now, completed);
+	return worker->write_next || claim_next(worker, TRANSFER_USUAL, now, completed);
+}
+
+/* Fills the queue with I/Os. */
 static void claim(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
 	struct nvs_aio *aio = worker->aio;
@@ -119,8 +137,7 @@ static void claim(struct worker *worker, uint64_t now, struct transfer_list *com
 		pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
 	if (!aio->config.overlap_events && pieces_in_flight(worker))
 		return;
-	while (worker->nfree && (claim_next(worker, TRANSFER_AWAITED, now, completed) ||
-				 claim_next(worker, TRANSFER_USUAL, now, completed)))
+	while (worker->nfree && claim_any(worker, now, completed))
 		;
 	assert(pieces_in_flight(worker) || !transfers_queued(aio));
 }

@@ -147,20 +147,39 @@ static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 	start(&rig, &read, NVS_READ, 100, 1);
 	aio_promote(rig.aio, &read);
 	assert_true(fake_await_ios(&rig.fake, 1));
-	/* Beside the read, writes take a quarter of the queue. */
+	/* Beside the read, writes take a half of the queue. */
 	start(&rig, &writes, NVS_WRITE, 0, 80);
-	assert_true(fake_await_ios(&rig.fake, 3));
+	assert_true(fake_await_ios(&rig.fake, 5));
 	/* It completes, and another is likely: four queues of writes are restrained, but go on. */
 	fake_release(&rig.fake, 1);
+	assert_int_equal(completions_wait(rig.queue, COMPLETIONS_THREAD, UINT64_MAX), 0);
+	assert_ptr_equal(completions_take(rig.queue), &read);
 	for (unsigned i = 1; i < 4 * 8; i++) {
 		fake_release(&rig.fake, 1);
-		assert_true(fake_await_ios(&rig.fake, 3 + i));
+		assert_true(fake_await_ios(&rig.fake, 5 + i));
 	}
-	assert_int_equal(fake_in_flight_max(&rig.fake), 3);
+	assert_int_equal(fake_in_flight_max(&rig.fake), 5);
 	/* Then they fill the queue. */
 	fake_release(&rig.fake, 1);
-	assert_true(fake_await_ios(&rig.fake, 3 + 4 * 8 + 6));
+	assert_true(fake_await_ios(&rig.fake, 5 + 4 * 8 + 4));
 	assert_int_equal(fake_in_flight_max(&rig.fake), 8);
+	rig_close(&rig);
+}
+
+static void write_backs_have_their_turn_among_awaited_reads(void **state)
+{
+	struct transfer busy, reads, ahead, writes;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 1);
+	start(&rig, &busy, NVS_READ, 99, 1);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	start(&rig, &ahead, NVS_READ, 50, 1);
+	start(&rig, &writes, NVS_WRITE, 10, 2);
+	start(&rig, &reads, NVS_READ, 0, 4);
+	aio_promote(rig.aio, &reads);
+	expect_parts(&rig, 0, (unsigned[]){99, 0, 10, 1, 11, 2, 3, 50}, 8);
 	rig_close(&rig);
 }
 
@@ -201,6 +220,7 @@ int main(void)
 		cmocka_unit_test(a_transfer_promoted_before_it_is_submitted_goes_first),
 		cmocka_unit_test(a_transfer_promoted_in_part_is_served_once),
 		cmocka_unit_test(write_backs_leave_room_for_awaited_reads_and_go_on),
+		cmocka_unit_test(write_backs_have_their_turn_among_awaited_reads),
 		cmocka_unit_test(writes_that_nobody_is_ahead_of_fill_the_queue),
 		cmocka_unit_test(awaited_reads_and_writes_alternate),
 	};
