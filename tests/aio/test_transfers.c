@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -167,6 +168,17 @@ static void *close_file(void *arg)
 	return NULL;
 }
 
+/* Whether the close has begun: it waits, or the file has left the rings already. */
+static bool closes(struct rig *rig)
+{
+	bool closes;
+
+	pthread_mutex_lock(&rig->aio->lock);
+	closes = LIST_EMPTY(&rig->aio->open_files) || rig->file->closing;
+	pthread_mutex_unlock(&rig->aio->lock);
+	return closes;
+}
+
 /* The fake engine aborts if a descriptor leaves its slot while an I/O in flight names it. */
 static void closing_a_file_waits_for_its_transfers(void **state)
 {
@@ -178,6 +190,8 @@ static void closing_a_file_waits_for_its_transfers(void **state)
 	SUCCEEDS(aio_submit(rig.aio, rig.all, 4, &rig.error), &rig.error);
 	assert_true(fake_await_ios(&rig.fake, 4));
 	assert_int_equal(pthread_create(&thread, NULL, close_file, &rig), 0);
+	while (!closes(&rig))
+		sched_yield();
 	for (unsigned i = 0; i < 4; i++)
 		fake_release(&rig.fake, 1);
 	pthread_join(thread, NULL);
