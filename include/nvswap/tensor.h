@@ -36,7 +36,7 @@ struct nvs_tensor_spec {
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
  * -ENOSPC  the drive has no room
- * -E2BIG   a tensor exceeds the pool; the error names the setting to raise
+ * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown
  * -ENOMEM
  */
 NVS_API int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs,
@@ -106,7 +106,7 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
  * transfer, for transfers that pin nothing: nvs_tensor_prefetch, nvs_tensor_swap_out and those of
  * external memory.
  * Errors:
- * -EINVAL     the pin is not one of a tensor
+ * -EINVAL     the pin is not one of a tensor, or an argument is NULL
  * -EIO and other errors of the drive
  * -EBADMSG    a checksum differs
  * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms); tensors stay pinned
@@ -128,7 +128,7 @@ enum nvs_how { NVS_CLEAN, NVS_DIRTY };
  * tensor whose read failed is skipped: its pin has ended. So one call with all tensors of a
  * swap-in ends what is left of it.
  * Errors, with which nothing is released:
- * -EINVAL  the pin is not one of a tensor
+ * -EINVAL  the pin is not one of a tensor, an argument is NULL, or `how` is none of the two
  * -EBUSY   one is being read, or is released dirty while being written; call nvs_tensor_wait first
  */
 NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors,

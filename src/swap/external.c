@@ -27,6 +27,18 @@ static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *t
 	return rc;
 }
 
+static int check_data(struct nvs_tensor *const *tensors, const void *const *data, size_t n,
+		      struct nvs_error *error)
+{
+	if (n && !data)
+		return error_set(error, -EINVAL, "data is NULL");
+	for (size_t i = 0; i < n; i++)
+		if (!data[i] && tensors[i]->nbytes)
+			return error_about(error, -EINVAL, tensors[i]->name, 0, 0,
+					   "%s: data[%zu] is NULL", tensors[i]->name, i);
+	return 0;
+}
+
 static void lend(struct nvs_tensor *tensor, const void *data)
 {
 	tensor->external = true;
@@ -37,8 +49,12 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 			     const void *const *data, size_t n, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc;
+	int rc = check_arguments(engine, tensors, n, error);
 
+	if (!rc)
+		rc = check_data(tensors, data, n, error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	rc = check_external(engine, tensors, n, false, error);
 	if (!rc) {
@@ -100,8 +116,12 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 			  void *const *data, size_t n, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc;
+	int rc = check_arguments(engine, tensors, n, error);
 
+	if (!rc)
+		rc = check_data(tensors, (const void *const *)data, n, error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	rc = check_external(engine, tensors, n, true, error);
 	if (!rc) {

@@ -25,6 +25,7 @@ TAILQ_HEAD(tensor_list, nvs_tensor);
 #define NOWHERE UINT64_MAX
 
 struct nvs_tensor {
+	struct nvs_engine *engine;
 	char *name;
 	enum nvs_dtype dtype;
 	bool registered; /* false: known only from the kept store's manifest */
@@ -150,6 +151,12 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 void tensors_free(struct nvs_engine *engine);
 /* Notes that the manifest names exactly the present tensors, at their present offsets. */
 void tensors_committed(struct nvs_engine *engine);
+/* -EINVAL: the engine, the array or one of the tensors is NULL. */
+int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error);
+/* -E2BIG: the tensor does not fit into the pool. */
+int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error);
 /* Describes the tensor's last transfer, which failed. */
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error);

@@ -130,6 +130,8 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 					   "%s is leased and its new contents are not released "
 					   "yet: release it first",
 					   tensors[i]->name);
+		if (tensors[i]->extent > pool_bytes(engine->pool))
+			return too_large(engine, tensors[i], error);
 		sum += tensors[i]->extent;
 	}
 	for (size_t i = 0; i < n && !rc; i++)
@@ -338,6 +340,9 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	if (!pin)
 		return error_set(error, -EINVAL, "there is nowhere to store the pin: pin is NULL");
 	*pin = 0;
+	rc = check_arguments(engine, tensors, n, error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	attempt.failures = engine->write_failures;
 	rc = begin_in_time(engine, &attempt, deadline, error);
@@ -421,8 +426,10 @@ long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *te
 			 struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	long rc;
+	long rc = check_arguments(engine, tensors, n, error);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	rc = check_named_once(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++)
@@ -502,8 +509,13 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc;
+	int rc = check_arguments(engine, tensors, n, error);
 
+	if (rc)
+		return rc;
+	if (how != NVS_CLEAN && how != NVS_DIRTY)
+		return error_set(error, -EINVAL, "how is %d: neither NVS_CLEAN nor NVS_DIRTY",
+				 (int)how);
 	pthread_mutex_lock(&engine->lock);
 	rc = check_release(engine, tensors, n, pin, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
@@ -593,8 +605,10 @@ int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *ten
 			struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc;
+	int rc = check_arguments(engine, tensors, n, error);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	rc = check_unpinned(engine, tensors, n, error);
 	if (!rc) {
@@ -686,8 +700,10 @@ int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 		    uint64_t pin, int timeout_ms, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
-	int rc = 0;
+	int rc = check_arguments(engine, tensors, n, error);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n && !rc && pin; i++)
 		rc = pin_check(tensors[i], pin, error);
@@ -733,5 +749,12 @@ int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t *p
 
 void *nvs_tensor_data(const struct nvs_tensor *tensor)
 {
-	return tensor->external ? NULL : tensor->data;
+	void *data;
+
+	if (!tensor)
+		return NULL;
+	pthread_mutex_lock(&tensor->engine->lock);
+	data = tensor->external ? NULL : tensor->data;
+	pthread_mutex_unlock(&tensor->engine->lock);
+	return data;
 }

@@ -66,6 +66,7 @@ static struct nvs_tensor *tensor_new(struct nvs_engine *engine, const struct nvs
 
 	if (!tensor)
 		return NULL;
+	tensor->engine = engine;
 	tensor->name = strdup(spec->name);
 	tensor->dtype = spec->dtype;
 	tensor->numel = spec->numel;
@@ -177,8 +178,8 @@ void tensors_committed(struct nvs_engine *engine)
 
 /* ---- Registering ---- */
 
-static int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		     struct nvs_error *error)
+int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error)
 {
 	char need[32], have[32];
 
@@ -247,7 +248,7 @@ static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec 
 		tensor->registered = tensor->is_new = true;
 	}
 	*out = tensor;
-	return tensor->extent > pool_bytes(engine->pool) ? too_large(engine, tensor, error) : 0;
+	return 0;
 }
 
 static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
@@ -297,6 +298,11 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	size_t done = 0;
 	int rc;
 
+	if (!engine || (n && (!specs || !tensors)))
+		return error_set(error, -EINVAL, "%s is NULL",
+				 !engine  ? "engine"
+				 : !specs ? "specs"
+					  : "tensors");
 	pthread_mutex_lock(&engine->lock);
 	rc = grow(engine, n);
 	if (rc)
@@ -327,6 +333,8 @@ struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 {
 	struct nvs_tensor *tensor;
 
+	if (!engine || !name)
+		return NULL;
 	pthread_mutex_lock(&engine->lock);
 	tensor = lookup(engine, name);
 	if (tensor && !tensor->registered)
@@ -370,8 +378,10 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		      struct nvs_error *error)
 {
-	int rc;
+	int rc = check_arguments(engine, tensors, n, error);
 
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	rc = wait_for_engine(engine, tensors, n, error);
 	if (!rc)
@@ -386,6 +396,20 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		events_changed(engine);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
+}
+
+int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error)
+{
+	if (!engine || (n && !tensors))
+		return error_set(error, -EINVAL, "%s is NULL", engine ? "tensors" : "engine");
+	for (size_t i = 0; i < n; i++)
+		if (!tensors[i])
+			return error_set(error, -EINVAL,
+					 "tensors[%zu] is NULL: nvs_tensor_find returns NULL for "
+					 "a name that is not registered",
+					 i);
+	return 0;
 }
 
 /* ---- Information ---- */

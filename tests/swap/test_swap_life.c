@@ -98,28 +98,50 @@ static void refuses_an_unknown_type_and_too_many_elements(void **state)
 	fixture_close(&f);
 }
 
-static void a_tensor_too_large_for_the_pool_is_refused_with_the_remedy(void **state)
+static void a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy(void **state)
 {
 	struct fixture f;
-	struct nvs_tensor_spec spec = {sizeof(spec), "big", NVS_U8, 4 * MIB + 1};
-	struct nvs_tensor *tensor;
+	struct nvs_tensor *tensor, *fits;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
-		     "4194305");
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
+	tensor = tensor_add(&f, "big", 4 * MIB + 1);
+	expect_error(&f, sole_pin(f.engine, &tensor, 1, 0, &f.error), -E2BIG, "4194305");
+	expect_error(&f, sole_pin(f.engine, &tensor, 1, 0, &f.error), -E2BIG,
 		     "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes");
 	/* The extent is rounded up to the unit of the store, of 4096 bytes at most. */
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -E2BIG,
+	expect_error(&f, sole_pin(f.engine, &tensor, 1, 0, &f.error), -E2BIG,
 		     "set buffer_size to 104");
-	OK(&f, nvs_tensor_register(f.engine,
-				   &(struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "big",
-							     NVS_U8, 4 * MIB},
-				   1, &tensor, &f.error));
-	tensor_store(&f, tensor, 5);
-	tensor_check(&f, tensor, 5);
+	fits = tensor_add(&f, "fits", 4 * MIB);
+	tensor_store(&f, fits, 5);
+	tensor_check(&f, fits, 5);
 	fixture_close(&f);
+}
+
+static void a_tensor_larger_than_the_pool_moves_to_and_from_external_memory(void **state)
+{
+	const uint64_t nbytes = 6 * MIB + 5;
+	struct fixture f;
+	struct nvs_tensor *tensor;
+	char *memory = malloc(nbytes);
+	const void *from = memory;
+	void *to = memory;
+
+	(void)state;
+	assert_non_null(memory);
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .verify = true);
+	tensor = tensor_add(&f, "big", nbytes);
+	fill(memory, nbytes, 3);
+	OK(&f, nvs_tensor_swap_out_from(f.engine, &tensor, &from, 1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &tensor, 1, 0, -1, &f.error));
+	memset(memory, 0, nbytes);
+	assert_int_equal(nvs_tensor_prefetch(f.engine, &tensor, 1, &f.error), 0);
+	expect_error(&f, sole_swap_in(f.engine, &tensor, 1, 0, &f.error), -E2BIG, "big");
+	OK(&f, nvs_tensor_swap_in_to(f.engine, &tensor, &to, 1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &tensor, 1, 0, -1, &f.error));
+	assert_true(filled(memory, nbytes, 3));
+	fixture_close(&f);
+	free(memory);
 }
 
 static void registers_all_of_a_batch_or_none(void **state)
@@ -143,9 +165,10 @@ static void registers_all_of_a_batch_or_none(void **state)
 	specs[2].name = "a";
 	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EEXIST,
 		     "a is");
-	specs[2] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "c", NVS_U8, 1 * GIB};
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -E2BIG,
-		     "c has 1 GiB");
+	specs[2].name = "c";
+	specs[2].numel = UINT64_MAX;
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EINVAL,
+		     "c: ");
 	after = stats_of(&f);
 	assert_int_equal(after.tensors, before.tensors);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
@@ -731,7 +754,9 @@ int main(void)
 		cmocka_unit_test(refuses_a_name_of_no_or_too_many_bytes),
 		cmocka_unit_test(copies_the_name),
 		cmocka_unit_test(refuses_an_unknown_type_and_too_many_elements),
-		cmocka_unit_test(a_tensor_too_large_for_the_pool_is_refused_with_the_remedy),
+		cmocka_unit_test(
+			a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy),
+		cmocka_unit_test(a_tensor_larger_than_the_pool_moves_to_and_from_external_memory),
 		cmocka_unit_test(registers_all_of_a_batch_or_none),
 		cmocka_unit_test(a_full_drive_is_detected_when_registering),
 		cmocka_unit_test(lays_tensors_of_a_batch_side_by_side),

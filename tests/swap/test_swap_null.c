@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arguments of the functions of tensors that are NULL or no enumerators: errors, and never a crash.
+ */
+#include <errno.h>
+
+#include "swap/swap_fixture.h"
+
+#define PART (64 * KIB)
+
+typedef long call(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n);
+
+static char memory[PART];
+
+static long register_(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	(void)tensors;
+	return nvs_tensor_register(engine, NULL, n, NULL, NULL);
+}
+
+static long forget(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	return nvs_tensor_forget(engine, tensors, n, NULL);
+}
+
+static long pin(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	uint64_t pin;
+
+	return nvs_tensor_pin(engine, tensors, n, -1, &pin, NULL);
+}
+
+static long swap_in(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	uint64_t pin;
+
+	return nvs_tensor_swap_in(engine, tensors, n, -1, &pin, NULL);
+}
+
+static long prefetch(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	return nvs_tensor_prefetch(engine, tensors, n, NULL);
+}
+
+static long wait_(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	return nvs_tensor_wait(engine, tensors, n, 0, -1, NULL);
+}
+
+static long release(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	return nvs_tensor_release(engine, tensors, n, 1, NVS_CLEAN, NULL);
+}
+
+static long swap_out(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	return nvs_tensor_swap_out(engine, tensors, n, NULL);
+}
+
+static long swap_out_from(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	const void *data[] = {memory, memory};
+
+	return nvs_tensor_swap_out_from(engine, tensors, data, n, NULL);
+}
+
+static long swap_in_to(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	void *data[] = {memory, memory};
+
+	return nvs_tensor_swap_in_to(engine, tensors, data, n, NULL);
+}
+
+static call *const calls[] = {register_, forget,  pin,	    swap_in,	   prefetch,
+			      wait_,	 release, swap_out, swap_out_from, swap_in_to};
+
+static void null_arguments_are_refused(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *tensors[2] = {NULL, NULL};
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	tensors[0] = tensor_add(&f, "t", PART);
+	tensor_store(&f, tensors[0], 1);
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		assert_int_equal(calls[i](NULL, tensors, 1), -EINVAL);
+		assert_int_equal(calls[i](f.engine, NULL, 1), -EINVAL);
+		assert_int_equal(calls[i](f.engine, tensors, 2), -EINVAL);
+	}
+	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
+	assert_null(nvs_tensor_data(NULL));
+	assert_null(nvs_tensor_find(NULL, "t"));
+	assert_null(nvs_tensor_find(f.engine, NULL));
+	fixture_close(&f);
+}
+
+static void external_memory_that_is_null_is_refused(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	void *to = NULL;
+	const void *from = NULL;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", PART);
+	tensor_store(&f, t, 1);
+	assert_int_equal(nvs_tensor_swap_out_from(f.engine, &t, NULL, 1, NULL), -EINVAL);
+	assert_int_equal(nvs_tensor_swap_in_to(f.engine, &t, NULL, 1, NULL), -EINVAL);
+	expect_error(&f, nvs_tensor_swap_out_from(f.engine, &t, &from, 1, &f.error), -EINVAL, "t");
+	expect_error(&f, nvs_tensor_swap_in_to(f.engine, &t, &to, 1, &f.error), -EINVAL, "t");
+	tensor_check(&f, t, 1);
+	fixture_close(&f);
+}
+
+static void a_release_that_is_neither_clean_nor_dirty_is_refused(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	uint64_t pin;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = tensor_add(&f, "t", PART);
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &pin, &f.error));
+	expect_error(&f, nvs_tensor_release(f.engine, &t, 1, pin, (enum nvs_how)2, &f.error),
+		     -EINVAL, "how");
+	STATE(&f, t, NVS_RESIDENT, false, 1);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(null_arguments_are_refused),
+		cmocka_unit_test(external_memory_that_is_null_is_refused),
+		cmocka_unit_test(a_release_that_is_neither_clean_nor_dirty_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
