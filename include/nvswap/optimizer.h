@@ -202,6 +202,31 @@ NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nv
  */
 NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
+/* One Adam update of the caller's arrays, which have numel elements and do not overlap. */
+struct nvs_adam_update {
+	size_t size;	/* of this structure in bytes, set by the caller */
+	uint64_t numel; /* up to 2^56; 0: nothing is done */
+	uint64_t step;	/* from 1 to 2^53 */
+	double lr, beta1, beta2, eps, weight_decay; /* 0 and above, finite; betas below 1 */
+	bool adam_w_mode, bias_correction;
+	const void *gradients;
+	enum nvs_dtype gradients_dtype;	      /* NVS_F32, NVS_BF16 or NVS_F16 */
+	double grad_factor;		      /* gradients are multiplied by it first, such as
+						 clipping / loss scale; 0: 1 */
+	float *master, *exp_avg, *exp_avg_sq; /* read and updated */
+	enum nvs_dtype weights_dtype;	      /* NVS_F32, NVS_BF16 or NVS_F16 */
+	void *weights;			      /* receives the updated master; NULL: no such array */
+};
+/*
+ * Updates with the optimizer's kernels, the best of this processor: the bits are those of
+ * nvs_optimizer_step. It is done on the calling thread, allocates nothing and keeps nothing, so any
+ * number of threads may call it for different arrays.
+ * Errors, with which nothing is changed:
+ * -EINVAL  an array is NULL, a type is no other than named above, or a number is out of bounds
+ * -E2BIG   `size` is larger than this version's, and a field that it does not know is not zero
+ */
+NVS_API int nvs_adam_update(const struct nvs_adam_update *update, struct nvs_error *error);
+
 #ifdef __cplusplus
 }
 #endif

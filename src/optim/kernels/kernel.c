@@ -81,5 +81,13 @@ const struct kernel *kernel_at(unsigned i)
 
 const struct kernel *kernel_best(void)
 {
-	return kernel_at(0);
+	/* Asking the processor traps in a virtual machine, so it is asked once. */
+	static const struct kernel *best;
+	const struct kernel *kernel = __atomic_load_n(&best, __ATOMIC_RELAXED);
+
+	if (!kernel) {
+		kernel = kernel_at(0);
+		__atomic_store_n(&best, kernel, __ATOMIC_RELAXED);
+	}
+	return kernel;
 }

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvs_adam_update: the same bits as the optimizer's steps, and what it refuses.
+ */
+#include "optim/optim_fixture.h"
+
+#include <errno.h>
+#include <math.h>
+
+#include "support/inject.h"
+
+#define NUMEL 5003u
+
+static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
+
+struct arrays {
+	float master[NUMEL], exp_avg[NUMEL], exp_avg_sq[NUMEL], weights[NUMEL];
+};
+
+static struct nvs_adam_update update_of(const struct optim *o, struct arrays *arrays, uint64_t step)
+{
+	const struct nvs_optimizer_config *adam = &o->config.adam;
+
+	return (struct nvs_adam_update){
+		.size = sizeof(struct nvs_adam_update),
+		.numel = NUMEL,
+		.step = step,
+		.lr = optim_lr(step),
+		.beta1 = adam->beta1,
+		.beta2 = adam->beta2,
+		.eps = adam->eps,
+		.weight_decay = adam->weight_decay,
+		.adam_w_mode = adam->adam_w_mode || !strcmp(adam->type, "AdamW"),
+		.bias_correction = adam->bias_correction,
+		.gradients = o->gradients[0],
+		.gradients_dtype = o->gradients_dtype,
+		.master = arrays->master,
+		.exp_avg = arrays->exp_avg,
+		.exp_avg_sq = arrays->exp_avg_sq,
+		.weights = arrays->weights,
+		.weights_dtype = o->specs[0].dtype,
+	};
+}
+
+static void is_as_arrays(struct optim *o, const struct arrays *arrays)
+{
+	struct snapshot now;
+
+	snapshot_take(o, &now);
+	assert_memory_equal(now.parts[0][NVS_MASTER], arrays->master, sizeof(arrays->master));
+	assert_memory_equal(now.parts[0][NVS_EXP_AVG], arrays->exp_avg, sizeof(arrays->exp_avg));
+	assert_memory_equal(now.parts[0][NVS_EXP_AVG_SQ], arrays->exp_avg_sq,
+			    sizeof(arrays->exp_avg_sq));
+	assert_memory_equal(now.weights[0], arrays->weights,
+			    NUMEL * nvs_dtype_size(o->specs[0].dtype));
+	snapshot_free(&now);
+}
+
+static void follows(struct optim *o, double clipping)
+{
+	static struct arrays arrays;
+
+	memset(&arrays, 0, sizeof(arrays));
+	for (size_t i = 0; i < NUMEL; i++)
+		arrays.master[i] = (float)element_get(o->specs[0].dtype, o->specs[0].weights, i);
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->config.gradient_clipping = clipping;
+	DONE(o, optim_open(o));
+	for (uint64_t step = 1; step <= 3; step++) {
+		struct nvs_adam_update update = update_of(o, &arrays, step);
+
+		optim_lend(o, step, 1);
+		DONE(o, optim_step(o, step));
+		update.grad_factor = o->result.clip;
+		/* No memory is allocated. */
+		inject_fail(INJECT_MEMORY | INJECT_MMAP, 0, 0, ENOMEM);
+		DONE(o, nvs_adam_update(&update, &o->error));
+		assert_int_equal(inject_stop(NULL), 0);
+	}
+	is_as_arrays(o, &arrays);
+	optim_close(o);
+}
+
+static void an_update_gives_the_bits_of_the_optimizer(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	for (size_t weights = 0; weights < 3; weights++)
+		for (size_t gradients = 0; gradients < 3; gradients++) {
+			const struct group group = {"a", NUMEL, dtypes[weights]};
+
+			optim_init(&o, &group, 1);
+			o.gradients_dtype = dtypes[gradients];
+			o.config.adam.bias_correction = gradients != 1;
+			if (weights == 1)
+				strcpy(o.config.adam.type, "Adam");
+			o.config.adam.adam_w_mode = weights != 1;
+			follows(&o, gradients == 2 ? 0.5 : 0);
+		}
+}
+
+static void wrong_arguments_of_an_update_are_refused(void **state)
+{
+	static struct arrays arrays;
+	static const double wrong[] = {NAN, INFINITY, -1};
+	const struct group group = {"a", NUMEL, NVS_BF16};
+	struct nvs_adam_update update, good;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, &group, 1);
+	good = update_of(&o, &arrays, 1);
+	DONE(&o, nvs_adam_update(&good, &o.error));
+	REFUSED(&o, nvs_adam_update(NULL, &o.error), -EINVAL, "NULL");
+	for (size_t i = 0; i < LENGTH(wrong); i++) {
+		double *const fields[] = {&update.lr,  &update.beta1,	     &update.beta2,
+					  &update.eps, &update.weight_decay, &update.grad_factor};
+
+		for (size_t k = 0; k < LENGTH(fields); k++) {
+			update = good;
+			*fields[k] = wrong[i];
+			REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "allowed");
+		}
+	}
+	update = good;
+	update.step = 0;
+	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "step");
+	update = good;
+	update.gradients_dtype = (enum nvs_dtype)99;
+	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "F32");
+	update = good;
+	update.weights_dtype = NVS_F64;
+	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "F32");
+	update = good;
+	update.exp_avg = NULL;
+	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "NULL");
+	update = good;
+	update.size = 0;
+	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "size");
+	/* No elements need no arrays; weights are optional. */
+	update = (struct nvs_adam_update){
+		.size = sizeof(update), .step = 1, .gradients_dtype = NVS_F32};
+	DONE(&o, nvs_adam_update(&update, &o.error));
+	update = good;
+	update.weights = NULL;
+	DONE(&o, nvs_adam_update(&update, &o.error));
+	optim_close(&o);
+}
+
+/* Of an older program, which has no weights, and a newer one. */
+static void updates_of_other_sizes_work(void **state)
+{
+	static struct arrays arrays, before;
+	const struct group group = {"a", NUMEL, NVS_F32};
+	struct {
+		struct nvs_adam_update update;
+		uint64_t later;
+	} newer;
+	struct nvs_adam_update older;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, &group, 1);
+	memset(&newer, 0, sizeof(newer));
+	newer.update = update_of(&o, &arrays, 1);
+	newer.update.size = sizeof(newer);
+	DONE(&o, nvs_adam_update(&newer.update, &o.error));
+	newer.later = 1;
+	REFUSED(&o, nvs_adam_update(&newer.update, &o.error), -E2BIG, "size");
+	older = update_of(&o, &arrays, 1);
+	older.size = offsetof(struct nvs_adam_update, weights_dtype);
+	before = arrays;
+	DONE(&o, nvs_adam_update(&older, &o.error));
+	assert_memory_equal(before.weights, arrays.weights, sizeof(arrays.weights));
+	optim_close(&o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_update_gives_the_bits_of_the_optimizer),
+		cmocka_unit_test(wrong_arguments_of_an_update_are_refused),
+		cmocka_unit_test(updates_of_other_sizes_work),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
