@@ -51,10 +51,24 @@ struct nvs_update {
 /* Called from several threads concurrently, for runs that do not overlap. */
 typedef void nvs_update_fn(void *arg, const struct nvs_update *update);
 
+/* Receives numel new weights of a group, from its element `offset` on, in the group's dtype. The
+ * memory is valid during the call. */
+typedef void nvs_weights_final_fn(void *arg, size_t group, uint64_t offset, uint64_t numel,
+				  enum nvs_dtype dtype, const void *data);
+
 struct nvs_optimizer_options {
 	size_t size;	       /* of this structure in bytes; the caller sets it, see nvs_error */
 	nvs_update_fn *update; /* replaces the configured optimizer; NULL: use the configured one */
 	void *update_arg;
+	/*
+	 * Called in a step when new weights are final, also where the group's `weights` is NULL:
+	 * for every updated element exactly once before the step returns 0, in runs that do not
+	 * overlap, by several threads concurrently and in no order. A step that is finished by a
+	 * second call, or by the next run, does not repeat the runs of the first. The function may
+	 * use other engines and optimizers, but not this optimizer. NULL: none.
+	 */
+	nvs_weights_final_fn *weights_final;
+	void *weights_final_arg;
 };
 
 /*

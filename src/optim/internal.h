@@ -81,6 +81,8 @@ struct nvs_optimizer {
 	const struct kernel *kernel;
 	nvs_update_fn *update; /* NULL: the kernel's Adam */
 	void *update_arg;
+	nvs_weights_final_fn *weights_final; /* or NULL */
+	void *weights_final_arg;
 	pthread_mutex_t lock; /* serializes calls */
 
 	struct group *groups;
@@ -104,6 +106,7 @@ struct nvs_optimizer {
 	bool gradients_registered;
 
 	float **scratch;	     /* per thread: SLICE gradients for the caller's function */
+	char **lowered;		     /* per thread: SLICE weights that have no array */
 	float *zeros;		     /* SLICE zeros, for gradients that were never added */
 	double *sums;		     /* SUM_BLOCKS */
 	uint64_t sum_ns, sum_cpu_ns; /* all threads' time in sums since the step was called */

@@ -172,6 +172,22 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return 0;
 }
 
+/* The memory of a thread for the caller's functions, if there are any. */
+static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
+{
+	if (optimizer->update) {
+		optimizer->scratch[thread] = calloc(SLICE, sizeof(float));
+		if (!optimizer->scratch[thread])
+			return -ENOMEM;
+	}
+	if (optimizer->weights_final) {
+		optimizer->lowered[thread] = calloc(SLICE, sizeof(uint16_t));
+		if (!optimizer->lowered[thread])
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = threads_open(&optimizer->threads, optimizer->config.optimizer_threads,
@@ -185,12 +201,11 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 	optimizer->zeros = calloc(SLICE, sizeof(float));
 	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
 	optimizer->scratch = calloc(n, sizeof(*optimizer->scratch));
-	for (unsigned i = 0; i < n && optimizer->update && optimizer->scratch; i++) {
-		optimizer->scratch[i] = calloc(SLICE, sizeof(float));
-		if (!optimizer->scratch[i])
-			rc = -ENOMEM;
-	}
-	if (rc || !optimizer->zeros || !optimizer->sums || !optimizer->scratch)
+	optimizer->lowered = calloc(n, sizeof(*optimizer->lowered));
+	for (unsigned i = 0; i < n && optimizer->scratch && optimizer->lowered && !rc; i++)
+		rc = alloc_scratch(optimizer, i);
+	if (rc || !optimizer->zeros || !optimizer->sums || !optimizer->scratch ||
+	    !optimizer->lowered)
 		return error_set(error, -ENOMEM, "out of memory for %u compute threads", n);
 	return 0;
 }
@@ -243,7 +258,10 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	threads_close(optimizer->threads);
 	for (unsigned i = 0; i < n && optimizer->scratch; i++)
 		free(optimizer->scratch[i]);
+	for (unsigned i = 0; i < n && optimizer->lowered; i++)
+		free(optimizer->lowered[i]);
 	free(optimizer->scratch);
+	free(optimizer->lowered);
 	free(optimizer->zeros);
 	free(optimizer->sums);
 	free(optimizer->header);
@@ -296,6 +314,8 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	if (options) {
 		optimizer->update = options->update;
 		optimizer->update_arg = options->update_arg;
+		optimizer->weights_final = options->weights_final;
+		optimizer->weights_final_arg = options->weights_final_arg;
 	}
 	pthread_mutex_init(&optimizer->lock, NULL);
 	rc = open_parts(optimizer, config, groups, n, ops, ops_arg, error);

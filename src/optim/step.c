@@ -34,48 +34,73 @@ static bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	return false;
 }
 
+/* Where a segment's new weights go in the group's type; NULL: to the master weights only. */
+static char *weights_of(const struct nvs_optimizer *optimizer, const struct segment *segment,
+			unsigned thread)
+{
+	const struct group *group = &optimizer->groups[segment->group];
+
+	if (group->weights)
+		return group->weights + segment->offset * nvs_dtype_size(group->dtype);
+	return optimizer->weights_final && group->dtype != NVS_F32 ? optimizer->lowered[thread]
+								   : NULL;
+}
+
 /* The caller's function receives fp32 gradients; the weights are rounded afterwards. */
 static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
-			     size_t tile, const struct segment *segment, unsigned thread)
+			     const struct segment *segment, const struct nvs_update *run,
+			     float *scratch, char *weights)
 {
-	uint64_t within = segment->at - tile * optimizer->tile_numel;
-	float *master = tile_part(optimizer, tile, NVS_MASTER) + within;
 	enum nvs_dtype dtype;
 	const char *gradients = gradients_at(optimizer, segment, &dtype);
-	struct nvs_update run = {
-		.size = sizeof(run),
+
+	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
+				   segment->numel);
+	optimizer->update(optimizer->update_arg, run);
+	if (weights)
+		optimizer->kernel->convert(weights, optimizer->groups[segment->group].dtype,
+					   run->master, NVS_F32, 1, segment->numel);
+}
+
+static void update_by_kernel(struct nvs_optimizer *optimizer, const struct update *update,
+			     const struct segment *segment, const struct nvs_update *run,
+			     char *weights)
+{
+	enum nvs_dtype dtype;
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
+
+	optimizer->kernel->adam(&update->adam, run->master, run->exp_avg, run->exp_avg_sq,
+				gradients, dtype, weights, optimizer->groups[segment->group].dtype,
+				segment->numel);
+}
+
+static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
+			   size_t tile, const struct segment *segment, unsigned thread)
+{
+	uint64_t within = segment->at - tile * optimizer->tile_numel;
+	char *weights = weights_of(optimizer, segment, thread);
+	const struct nvs_update run = {
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,
 		.step = optimizer->step + 1,
 		.lr = update->lr,
 		.gradients = optimizer->scratch[thread],
-		.master = master,
+		.master = tile_part(optimizer, tile, NVS_MASTER) + within,
 		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
 		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
 	};
 
-	optimizer->kernel->convert(optimizer->scratch[thread], NVS_F32, gradients, dtype,
-				   update->adam.grad_factor, segment->numel);
-	optimizer->update(optimizer->update_arg, &run);
-	give_weights(optimizer, segment, master);
-}
-
-static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
-			   size_t tile, const struct segment *segment)
-{
-	const struct group *group = &optimizer->groups[segment->group];
-	uint64_t within = segment->at - tile * optimizer->tile_numel;
-	enum nvs_dtype dtype;
-	const char *gradients = gradients_at(optimizer, segment, &dtype);
-	char *weights = group->weights;
-
-	if (weights)
-		weights += segment->offset * nvs_dtype_size(group->dtype);
-	optimizer->kernel->adam(&update->adam, tile_part(optimizer, tile, NVS_MASTER) + within,
-				tile_part(optimizer, tile, NVS_EXP_AVG) + within,
-				tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within, gradients,
-				dtype, weights, group->dtype, segment->numel);
+	if (optimizer->update)
+		update_by_caller(optimizer, update, segment, &run, optimizer->scratch[thread],
+				 weights);
+	else
+		update_by_kernel(optimizer, update, segment, &run, weights);
+	if (optimizer->weights_final)
+		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
+					 segment->offset, segment->numel,
+					 optimizer->groups[segment->group].dtype,
+					 weights ? (const void *)weights : run.master);
 }
 
 static void update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
@@ -87,12 +112,8 @@ static void update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile
 	if (optimizer->tiles[tile].fresh)
 		init_slice(optimizer, tile, from, n);
 	while (next_segment(optimizer, &at, end, &segment)) {
-		if (!has_gradients(&optimizer->groups[segment.group]))
-			continue;
-		if (optimizer->update)
-			update_by_caller(optimizer, arg, tile, &segment, thread);
-		else
-			update_segment(optimizer, arg, tile, &segment);
+		if (has_gradients(&optimizer->groups[segment.group]))
+			update_segment(optimizer, arg, tile, &segment, thread);
 	}
 }
 

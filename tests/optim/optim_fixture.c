@@ -192,7 +192,7 @@ int optim_open(struct optim *optim)
 					   optim->n, &optim->options, &engine_sim, optim->sim,
 					   &optim->error);
 	return nvs_optimizer_open(&optim->optimizer, &optim->config, optim->specs, optim->n,
-				  optim->options.update ? &optim->options : NULL, &optim->error);
+				  &optim->options, &optim->error);
 }
 
 void optim_shut(struct optim *optim)

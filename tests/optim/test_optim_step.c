@@ -657,8 +657,9 @@ static void an_update_of_the_callers_own_takes_its_place(void **state)
 	o.config.fp16.enabled = true;
 	o.config.fp16.loss_scale = 128;
 	o.gradients_dtype = NVS_F16;
-	o.options = (struct nvs_optimizer_options){sizeof(struct nvs_optimizer_options),
-						   count_and_add, &seen};
+	o.options = (struct nvs_optimizer_options){.size = sizeof(struct nvs_optimizer_options),
+						   .update = count_and_add,
+						   .update_arg = &seen};
 	DONE(&o, optim_open(&o));
 	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 128);
 	for (seen.step = 1; seen.step <= 3; seen.step++) {
@@ -704,8 +705,9 @@ static void steps_walk_to_and_fro(void **state)
 	optim_init(&o, even, 3);
 	o.config.optimizer_threads = 1;
 	o.config.optimizer_max_in_cpu = 16384;
-	o.options = (struct nvs_optimizer_options){sizeof(struct nvs_optimizer_options), take_order,
-						   &order};
+	o.options = (struct nvs_optimizer_options){.size = sizeof(struct nvs_optimizer_options),
+						   .update = take_order,
+						   .update_arg = &order};
 	DONE(&o, optim_open(&o));
 	for (uint64_t step = 1; step <= 4; step++) {
 		order = (struct order){0};

@@ -516,7 +516,7 @@ static void begin_anew(struct world *w)
 static int open_once(struct world *w)
 {
 	struct nvs_group_spec specs[GROUPS];
-	const struct nvs_optimizer_options options = {sizeof(options), update, NULL};
+	const struct nvs_optimizer_options options = {.size = sizeof(options), .update = update};
 
 	for (size_t i = 0; i < w->n; i++) {
 		struct modelled *g = &w->g[i];
