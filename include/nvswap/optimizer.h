@@ -207,6 +207,46 @@ NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
 NVS_API int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group,
 			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
 			      const float *data, struct nvs_error *error);
+
+/* A run of a group's state. The arrays have numel elements and are valid during the call. */
+struct nvs_state_run {
+	size_t size; /* of this structure in bytes, set by the library */
+	size_t group;
+	uint64_t offset, numel; /* elements of the group; at most 32768 */
+	float *master, *exp_avg, *exp_avg_sq;
+};
+/* Returns 0, or a negative errno, which ends the export or import. */
+typedef int nvs_state_fn(void *arg, const struct nvs_state_run *run);
+/*
+ * Export and import all state in one pass: each tile is read or written once, with all three parts,
+ * while `fn` works on others. `fn` is called for every element of every group exactly once, in runs
+ * that do not overlap, by several threads concurrently and in no order. It may use other engines
+ * and optimizers, but not this optimizer.
+ *
+ * nvs_optimizer_export: `fn` reads the arrays and changes nothing.
+ * nvs_optimizer_import: `fn` fills the arrays, whose contents are undefined; nothing is read from
+ * the drive. The imported master weights are copied to the groups' `weights`. After an error some
+ * tiles are imported and the others are not: import again. The step count is not part of the state:
+ * see nvs_optimizer_set_step.
+ * Errors:
+ * -EBUSY   a step has failed and is not finished
+ * -EINVAL  an argument is NULL, or `fn` has returned a positive number
+ * the negative errno that `fn` has returned
+ * errors of nvs_tensor_swap_in, and of writing back
+ */
+NVS_API int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
+				 struct nvs_error *error);
+NVS_API int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
+				 struct nvs_error *error);
+/*
+ * Sets the number of steps taken, 0 to 2^53 - 1, which the next step's bias correction goes by: for
+ * an imported state.
+ * Errors:
+ * -EBUSY   a step has failed and is not finished
+ * -EINVAL  `step` is out of bounds, or `optimizer` is NULL
+ */
+NVS_API int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step,
+				   struct nvs_error *error);
 /* Copies the master weights of every group to its `weights`, as a step does. */
 NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*

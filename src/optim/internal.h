@@ -54,6 +54,7 @@ struct tile {
 	bool fetched;		   /* in a pass: not offloaded, but its gradients are */
 	bool released;		   /* was held, and will be again after the commit */
 	bool walked;		   /* left in the pool, or read ahead, by a walk */
+	bool failed;		   /* in a pass: one of its slices */
 };
 
 struct gradient_tile {
@@ -181,12 +182,14 @@ static inline bool has_gradients(const struct group *group)
 struct pass;
 /* What a pass does with every tile that it wants. */
 struct pass_kind {
-	bool writes;	/* it changes the tiles */
-	bool gradients; /* it needs the tiles' added gradients */
+	bool writes;	 /* it changes the tiles */
+	bool gradients;	 /* it needs the tiles' added gradients */
+	bool overwrites; /* it changes every element, so nothing is read */
 	bool (*wants)(const struct nvs_optimizer *optimizer, size_t tile);
-	/* Works on elements [from, from + n) of the tile; called by several threads. */
-	void (*slice)(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-		      uint64_t n, unsigned thread);
+	/* Works on elements [from, from + n) of the tile; called by several threads. An error
+	 * ends the pass, and a tile that is overwritten keeps its contents on the drive. */
+	int (*slice)(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+		     uint64_t n, unsigned thread);
 };
 
 struct pass_figures {

@@ -166,7 +166,7 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 
 	if (is_offloaded(pass, i)) {
 		count_hit(pass, tile);
-		first = tile->held || tile->fresh;
+		first = tile->held || tile->fresh || pass->kind->overwrites;
 		if (first && !tile->held)
 			rc = nvs_tensor_pin(engine, tensors, 1, -1, &tile->pin, error);
 	}
@@ -229,26 +229,33 @@ static int write_tile(struct pass *pass, struct tile *tile, struct nvs_error *er
 	return rc;
 }
 
+/* Unpins a tile, unchanged. */
+static int give_up(struct pass *pass, struct tile *tile, struct nvs_error *error)
+{
+	return nvs_tensor_release(pass->optimizer->engine, &tile->tensor, 1, tile->pin, NVS_CLEAN,
+				  error);
+}
+
 static int finish(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
-	int rc = 0;
 
 	drop_gradients(pass, i);
 	if (pass->kind->gradients)
 		tile->done = true;
-	if (pass->kind->writes)
+	if (pass->kind->writes && !tile->failed)
 		tile->fresh = false;
 	if (!is_offloaded(pass, i))
 		return 0;
+	if (tile->failed)
+		return tile->held ? 0 : give_up(pass, tile, error);
 	if (pass->kind->writes && !stays(pass, i))
 		return write_tile(pass, tile, error);
 	if (pass->kind->writes)
 		tile->held = tile->changed = true;
 	else if (!tile->held)
-		rc = nvs_tensor_release(pass->optimizer->engine, &tile->tensor, 1, tile->pin,
-					NVS_CLEAN, error);
-	return rc;
+		return give_up(pass, tile, error);
+	return 0;
 }
 
 /* Releases a fetched tile that will not be computed. A failed read has unpinned it already. */
@@ -365,13 +372,15 @@ static bool take(struct pass *pass, struct slice *slice)
 	return true;
 }
 
-static void compute(struct pass *pass, const struct slice *slice, unsigned thread)
+static int compute(struct pass *pass, const struct slice *slice, unsigned thread)
 {
 	struct nvs_trace *trace = pass->optimizer->config.trace;
 	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
 	char name[32];
+	int rc;
 
-	pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n, thread);
+	rc = pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n,
+			       thread);
 	to = clock_ns();
 	__atomic_add_fetch(&pass->figures.compute_ns, to - from, __ATOMIC_RELAXED);
 	__atomic_add_fetch(&pass->figures.cpu_ns, thread_cpu_ns() - cpu_from, __ATOMIC_RELAXED);
@@ -379,14 +388,19 @@ static void compute(struct pass *pass, const struct slice *slice, unsigned threa
 		snprintf(name, sizeof(name), "tile %zu", slice->tile);
 		trace_thread(trace, TRACE_COMPUTE, name, from, to);
 	}
+	return rc;
 }
 
-/* Ends a slice, and its tile with the last one. */
-static void ended(struct pass *pass, const struct slice *slice)
+/* Ends a slice with its status, and its tile with the last one. */
+static void ended(struct pass *pass, const struct slice *slice, int rc)
 {
 	struct nvs_error error = {.size = sizeof(error)};
-	int rc;
 
+	if (rc) {
+		error_set(&error, rc, "the computation has failed: %s", nvs_strerror(rc));
+		pass->optimizer->tiles[slice->tile].failed = true;
+		fail(pass, rc, &error);
+	}
 	if (--pass->optimizer->tiles[slice->tile].slices)
 		return;
 	pthread_mutex_unlock(&pass->lock);
@@ -453,14 +467,15 @@ static void run_thread(void *arg, unsigned thread)
 {
 	struct pass *pass = arg;
 	struct slice slice;
+	int rc;
 
 	pthread_mutex_lock(&pass->lock);
 	for (;;) {
 		if (take(pass, &slice)) {
 			pthread_mutex_unlock(&pass->lock);
-			compute(pass, &slice, thread);
+			rc = compute(pass, &slice, thread);
 			pthread_mutex_lock(&pass->lock);
-			ended(pass, &slice);
+			ended(pass, &slice, rc);
 		} else if (!clear_front(pass)) {
 			if (is_over(pass))
 				break;
@@ -565,6 +580,7 @@ static void count_users(const struct pass *pass)
 		if (used)
 			gradients->users++;
 		optimizer->tiles[i].fetched = used && !is_offloaded(pass, i);
+		optimizer->tiles[i].failed = false;
 	}
 }
 

@@ -35,12 +35,13 @@ static bool is_fresh(const struct nvs_optimizer *optimizer, size_t tile)
 	return optimizer->tiles[tile].fresh;
 }
 
-static void make_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-		       uint64_t n, unsigned thread)
+static int make_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+		      uint64_t n, unsigned thread)
 {
 	(void)arg;
 	(void)thread;
 	init_slice(optimizer, tile, from, n);
+	return 0;
 }
 
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
@@ -71,8 +72,8 @@ void give_weights(const struct nvs_optimizer *optimizer, const struct segment *s
 					   group->dtype, master, NVS_F32, 1, segment->numel);
 }
 
-static void weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-			  uint64_t n, unsigned thread)
+static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			 uint64_t n, unsigned thread)
 {
 	uint64_t begin = tile * optimizer->tile_numel, at = begin + from, end = at + n;
 	struct segment segment;
@@ -82,6 +83,7 @@ static void weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t til
 	while (next_segment(optimizer, &at, end, &segment))
 		give_weights(optimizer, &segment,
 			     tile_part(optimizer, tile, NVS_MASTER) + (segment.at - begin));
+	return 0;
 }
 
 int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error)

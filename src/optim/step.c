@@ -103,8 +103,8 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 					 weights ? (const void *)weights : run.master);
 }
 
-static void update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-			 uint64_t n, unsigned thread)
+static int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			uint64_t n, unsigned thread)
 {
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
 	struct segment segment;
@@ -115,6 +115,7 @@ static void update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile
 		if (has_gradients(&optimizer->groups[segment.group]))
 			update_segment(optimizer, arg, tile, &segment, thread);
 	}
+	return 0;
 }
 
 /* ---- Making room ---- */

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All state out or in, in one pass: each tile is read or written once, all three parts together,
+ * while the threads call the caller's function with the runs of the tiles before it.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "optim/internal.h"
+
+struct bulk {
+	nvs_state_fn *fn;
+	void *arg;
+	bool import;
+	int rc; /* the first error of the caller's function; atomic */
+};
+
+static bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	(void)optimizer;
+	(void)tile;
+	return true;
+}
+
+/* Calls the caller's function with one run, unless an earlier call has failed. */
+static int call(struct nvs_optimizer *optimizer, struct bulk *bulk, size_t tile,
+		const struct segment *segment)
+{
+	uint64_t within = segment->at - tile * optimizer->tile_numel;
+	const struct nvs_state_run run = {
+		.size = sizeof(run),
+		.group = segment->group,
+		.offset = segment->offset,
+		.numel = segment->numel,
+		.master = tile_part(optimizer, tile, NVS_MASTER) + within,
+		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
+		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
+	};
+	int expected = 0, rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED);
+
+	if (!rc)
+		rc = bulk->fn(bulk->arg, &run);
+	if (rc > 0)
+		rc = -EINVAL;
+	if (rc)
+		__atomic_compare_exchange_n(&bulk->rc, &expected, rc, false, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED);
+	else if (bulk->import)
+		give_weights(optimizer, segment, run.master);
+	return rc;
+}
+
+static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+		      uint64_t n, unsigned thread)
+{
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	struct bulk *bulk = arg;
+	struct segment segment;
+	int rc = 0;
+
+	(void)thread;
+	if (optimizer->tiles[tile].fresh)
+		init_slice(optimizer, tile, from, n);
+	while (!rc && next_segment(optimizer, &at, end, &segment))
+		rc = call(optimizer, bulk, tile, &segment);
+	return rc;
+}
+
+static int run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, struct bulk *bulk,
+	       struct nvs_error *error)
+{
+	int rc = refuse_unfinished(optimizer, error);
+
+	if (!rc)
+		rc = pass_run(optimizer, kind, bulk, NULL, error);
+	if (bulk->rc)
+		rc = error_set(error, bulk->rc,
+			       "the caller's function ended the %s of the optimizer's state: %s",
+			       bulk->import ? "import" : "export", nvs_strerror(bulk->rc));
+	return rc;
+}
+
+static int begin(struct nvs_optimizer *optimizer, nvs_state_fn *fn, struct nvs_error *error)
+{
+	int rc = check_given(optimizer, "optimizer", error);
+
+	if (rc)
+		return rc;
+	return fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
+}
+
+int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
+			 struct nvs_error *error)
+{
+	static const struct pass_kind kind = {.wants = every_tile, .slice = bulk_slice};
+	struct bulk bulk = {.fn = fn, .arg = arg};
+	int rc = begin(optimizer, fn, error);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&optimizer->lock);
+	rc = run(optimizer, &kind, &bulk, error);
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
+}
+
+int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
+			 struct nvs_error *error)
+{
+	static const struct pass_kind kind = {
+		.writes = true, .overwrites = true, .wants = every_tile, .slice = bulk_slice};
+	struct bulk bulk = {.fn = fn, .arg = arg, .import = true};
+	int rc = begin(optimizer, fn, error);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&optimizer->lock);
+	rc = run(optimizer, &kind, &bulk, error);
+	optimizer->walks += !rc;
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
+}
