@@ -189,6 +189,38 @@ NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
 /* The factor to multiply the next step's loss by; 1 without fp16; 0 if `optimizer` is NULL. */
 NVS_API double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer);
 
+struct nvs_optimizer_info {
+	size_t size;	   /* of this structure in bytes; the caller sets it, see nvs_error */
+	uint64_t step;	   /* steps so far, also of the runs before; without skipped ones */
+	double loss_scale; /* the factor to multiply the next step's loss by; 1 without fp16 */
+	size_t ngroups;
+	bool kept;	 /* the store outlives the optimizer */
+	bool unfinished; /* a step has failed, maybe of a run before: call nvs_optimizer_step */
+};
+enum nvs_gradients {
+	NVS_GRADIENTS_NONE,
+	NVS_GRADIENTS_LENT,
+	NVS_GRADIENTS_ADDED,
+	NVS_GRADIENTS_OWED, /* lent to the unfinished step of an earlier run: lend them again */
+};
+struct nvs_group_info {
+	size_t size;	  /* of this structure in bytes; the caller sets it, see nvs_error */
+	const char *name; /* valid while the optimizer is open */
+	uint64_t numel;
+	enum nvs_dtype dtype;
+	enum nvs_gradients gradients; /* of the next step */
+	uint64_t gradients_numel;     /* elements lent, or added since the last step, counted each
+					 time; kept by a commit */
+};
+/*
+ * What is known of the optimizer, and of one of its groups.
+ * Errors: -EINVAL, no such group, an argument is NULL, or the structure's size is not set.
+ */
+NVS_API int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer_info *info,
+				   struct nvs_error *error);
+NVS_API int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
+					 struct nvs_group_info *info, struct nvs_error *error);
+
 enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
 /*
  * Read and write state: numel elements from the group's element `offset` on. `data` has numel

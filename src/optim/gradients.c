@@ -133,7 +133,7 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 		rc = register_gradients(optimizer, error);
 	if (!rc) {
 		rc = add(optimizer, which->at + offset, numel, dtype, data, &done, error);
-		which->added |= done > 0;
+		which->added = least(which->added + done, HEADER_COUNTS_MAX);
 	}
 	pthread_mutex_unlock(&optimizer->lock);
 	if (added)

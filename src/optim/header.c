@@ -13,7 +13,7 @@
 static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
 
 enum {
-	VERSION = 2,
+	VERSION = 3,
 	AT_VERSION = 8,
 	AT_UNFINISHED = 12,
 	AT_LAYOUT = 16,
@@ -117,7 +117,8 @@ static const char *check_marks(const struct header *header, const uint8_t *mark)
 		if (*mark++ > 1)
 			return "the mark of a tile is out of range";
 	for (uint64_t i = 0; i < header->ngroups; i++)
-		if (*mark++ > GROUP_LENT)
+		if (get_u64(mark + i * GROUP_BYTES) > HEADER_COUNTS_MAX &&
+		    get_u64(mark + i * GROUP_BYTES) != GROUP_LENT)
 			return "the mark of a group is out of range";
 	return NULL;
 }

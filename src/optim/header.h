@@ -25,13 +25,15 @@ struct header {
 	double lr, factor, norm, clip;
 };
 
-/* The marks behind it: a byte for each tile (1: done), gradient tile (1: valid) and group. */
-enum { GROUP_ADDED = 1, GROUP_LENT = 2 };
+/* The marks behind it: a byte for each tile (1: done) and gradient tile (1: valid), and 8 bytes for
+ * each group: the elements that were added, or this. */
+#define GROUP_LENT  UINT64_MAX
+#define GROUP_BYTES 8u
 
 /* The bytes of a header with its marks. */
 static inline uint64_t header_nbytes(const struct header *header)
 {
-	return HEADER_BYTES + header->ntiles + header->ngradients + header->ngroups;
+	return HEADER_BYTES + header->ntiles + header->ngradients + GROUP_BYTES * header->ngroups;
 }
 
 /* Writes the first HEADER_BYTES; the marks are the caller's. */

@@ -6,7 +6,67 @@
 #include <inttypes.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "optim/internal.h"
+
+static int give(void *info, const void *full, size_t nbytes, struct nvs_error *error)
+{
+	int rc = struct_out(info, full, nbytes);
+
+	return rc ? error_set(error, rc, "info is NULL, or its size is not set") : 0;
+}
+
+int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer_info *info,
+			   struct nvs_error *error)
+{
+	struct nvs_optimizer_info full;
+	int rc = check_given(optimizer, "optimizer", error);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&optimizer->lock);
+	full = (struct nvs_optimizer_info){
+		.step = optimizer->step,
+		.loss_scale = optimizer->scaler.scale,
+		.ngroups = optimizer->ngroups,
+		.kept = optimizer->keep,
+		.unfinished = optimizer->unfinished,
+	};
+	pthread_mutex_unlock(&optimizer->lock);
+	return give(info, &full, sizeof(full), error);
+}
+
+static enum nvs_gradients gradients_of(const struct group *group)
+{
+	return group->owed    ? NVS_GRADIENTS_OWED
+	       : group->lent  ? NVS_GRADIENTS_LENT
+	       : group->added ? NVS_GRADIENTS_ADDED
+			      : NVS_GRADIENTS_NONE;
+}
+
+int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
+				 struct nvs_group_info *info, struct nvs_error *error)
+{
+	struct nvs_group_info full;
+	const struct group *which;
+	int rc = check_given(optimizer, "optimizer", error);
+
+	if (!rc)
+		rc = check_range(optimizer, group, 0, 0, error);
+	if (rc)
+		return rc;
+	which = &optimizer->groups[group];
+	pthread_mutex_lock(&optimizer->lock);
+	full = (struct nvs_group_info){
+		.name = which->name,
+		.numel = which->numel,
+		.dtype = which->dtype,
+		.gradients = gradients_of(which),
+		.gradients_numel = which->lent ? which->numel : which->added,
+	};
+	pthread_mutex_unlock(&optimizer->lock);
+	return give(info, &full, sizeof(full), error);
+}
 
 int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
 {

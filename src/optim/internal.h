@@ -38,8 +38,8 @@ struct group {
 	/* Gradients of the next step: lent, added or none. */
 	const char *lent;
 	enum nvs_dtype lent_dtype;
-	bool added;
-	bool owed; /* lent to the unfinished step of an earlier run; must be lent again */
+	uint64_t added; /* elements, counted each time */
+	bool owed;	/* lent to the unfinished step of an earlier run; must be lent again */
 };
 
 struct tile {

@@ -169,9 +169,11 @@ static void adopt_marks(struct nvs_optimizer *optimizer, const uint8_t *mark)
 	}
 	for (size_t i = 0; i < optimizer->ngradients; i++)
 		optimizer->gradients[i].valid = *mark++;
-	for (size_t i = 0; i < optimizer->ngroups; i++, mark++) {
-		optimizer->groups[i].added = *mark & GROUP_ADDED;
-		optimizer->groups[i].owed = optimizer->unfinished && (*mark & GROUP_LENT);
+	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES) {
+		uint64_t added = get_u64(mark);
+
+		optimizer->groups[i].added = added == GROUP_LENT ? 0 : added;
+		optimizer->groups[i].owed = optimizer->unfinished && added == GROUP_LENT;
 	}
 }
 
@@ -247,8 +249,8 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		const struct group *group = &optimizer->groups[i];
 
-		*mark++ = (uint8_t)((group->added ? GROUP_ADDED : 0) |
-				    (group->lent || group->owed ? GROUP_LENT : 0));
+		put_u64(mark, group->lent || group->owed ? GROUP_LENT : group->added);
+		mark += GROUP_BYTES;
 	}
 	assert(mark == optimizer->header + optimizer->header_bytes);
 }

@@ -125,7 +125,7 @@ static void numbers_out_of_range_are_refused(void **state)
 {
 	const struct change changes[] = {
 		{0, 1, 'x', -EUCLEAN},
-		{AT_VERSION, 4, 3, -EUCLEAN},
+		{AT_VERSION, 4, 4, -EUCLEAN},
 		{AT_UNFINISHED, 4, 2, -EUCLEAN},
 		{AT_DYNAMIC, 4, UINT32_MAX, -EUCLEAN},
 		{AT_TILE_NUMEL, 8, 0, -EUCLEAN},
@@ -192,7 +192,19 @@ static void a_header_of_another_length_is_refused(void **state)
 	}
 }
 
-/* Random changes of one byte: each is refused, or the optimizer takes steps. */
+/* The header may say that gradients were added, of which there are none. */
+static void step_anyhow(struct optim *o)
+{
+	int rc;
+
+	for (size_t i = 0; i < o->n; i++)
+		nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32, o->gradients[i], NULL);
+	rc = optim_step(o, 1);
+	assert_true(rc == 0 || rc == -ENODATA);
+	optim_shut(o);
+}
+
+/* Random changes of one byte: each is refused, or the optimizer can be used and closed. */
 static void any_byte_may_be_wrong(void **state)
 {
 	uint64_t random = seed_of_run(), nbytes;
@@ -207,11 +219,8 @@ static void any_byte_may_be_wrong(void **state)
 		memcpy(bytes, good, nbytes);
 		bytes[below(&random, nbytes)] = (uint8_t)next_random(&random);
 		write_header(&o, bytes, nbytes);
-		if (optim_open(&o))
-			continue;
-		optim_lend(&o, 1, 1);
-		DONE(&o, optim_step(&o, 1));
-		optim_shut(&o);
+		if (!optim_open(&o))
+			step_anyhow(&o);
 	}
 	optim_close(&o);
 }
@@ -227,7 +236,7 @@ static void a_header_is_what_the_document_says(void **state)
 	(void)state;
 	begin(&o);
 	read_header(&o, bytes, nbytes_of(&o));
-	assert_memory_equal(bytes, "nvsoptim\2\0\0\0\0\0\0\0", 16);
+	assert_memory_equal(bytes, "nvsoptim\3\0\0\0\0\0\0\0", 16);
 	assert_memory_equal(bytes + AT_STEP, "\2\0\0\0\0\0\0\0", 8);
 	/* 1.0 */
 	assert_memory_equal(bytes + AT_SCALE, "\0\0\0\0\0\0\xf0\x3f", 8);
@@ -257,12 +266,12 @@ static void what_is_decoded_encodes_to_the_same_bytes(void **state)
 		.factor = NAN,
 		.norm = INFINITY,
 		.clip = 0.5};
-	uint8_t bytes[HEADER_BYTES + 6] = {0}, again[HEADER_BYTES];
+	uint8_t bytes[HEADER_BYTES + 5 + GROUP_BYTES] = {0}, again[HEADER_BYTES];
 	struct header out;
 
 	(void)state;
 	header_encode(&in, bytes);
-	bytes[HEADER_BYTES + 5] = GROUP_LENT;
+	put_u64(bytes + HEADER_BYTES + 5, GROUP_LENT);
 	assert_null(header_decode(bytes, sizeof(bytes), &out));
 	header_encode(&out, again);
 	assert_memory_equal(bytes, again, HEADER_BYTES);

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an optimizer tells about itself, also of what an earlier run has kept.
+ */
+#include "optim/optim_fixture.h"
+
+#include <errno.h>
+
+static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
+
+static struct nvs_optimizer_info progress_of(struct optim *o)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+
+	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	assert_int_equal(info.size, sizeof(info));
+	assert_int_equal(info.ngroups, LENGTH(pair));
+	return info;
+}
+
+static void has_gradients_of(struct optim *o, size_t group, enum nvs_gradients gradients,
+			     uint64_t numel)
+{
+	struct nvs_group_info info = {.size = sizeof(info)};
+
+	DONE(o, nvs_optimizer_get_group_info(o->optimizer, group, &info, &o->error));
+	assert_string_equal(info.name, pair[group].name);
+	assert_true(info.numel == pair[group].numel && info.dtype == pair[group].dtype);
+	assert_int_equal(info.gradients, gradients);
+	assert_int_equal(info.gradients_numel, numel);
+}
+
+static void add(struct optim *o, uint64_t offset, uint64_t numel)
+{
+	DONE(o, nvs_optimizer_add_gradients(o->optimizer, 0, offset, numel, NVS_F32,
+					    o->gradients[0], NULL, &o->error));
+}
+
+static void the_step_and_the_gradients_are_told(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	DONE(&o, optim_open(&o));
+	assert_true(progress_of(&o).step == 0 && progress_of(&o).loss_scale == 1 &&
+		    !progress_of(&o).kept);
+	has_gradients_of(&o, 0, NVS_GRADIENTS_NONE, 0);
+	optim_lend(&o, 1, 1);
+	has_gradients_of(&o, 1, NVS_GRADIENTS_LENT, pair[1].numel);
+	DONE(&o, optim_step(&o, 1));
+	assert_true(progress_of(&o).step == 1 && !progress_of(&o).unfinished);
+	has_gradients_of(&o, 1, NVS_GRADIENTS_NONE, 0);
+	add(&o, 5, 100);
+	add(&o, 5, 20);
+	has_gradients_of(&o, 0, NVS_GRADIENTS_ADDED, 120);
+	has_gradients_of(&o, 1, NVS_GRADIENTS_NONE, 0);
+	DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
+	has_gradients_of(&o, 0, NVS_GRADIENTS_NONE, 0);
+	optim_close(&o);
+}
+
+static void they_are_told_of_an_earlier_run(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.keep = true;
+	o.config.fp16.enabled = true;
+	o.config.fp16.initial_scale_power = 4;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 3);
+	add(&o, 7, 1000);
+	optim_shut(&o);
+	DONE(&o, optim_open(&o));
+	assert_true(progress_of(&o).step == 3 && progress_of(&o).kept &&
+		    progress_of(&o).loss_scale == 16);
+	has_gradients_of(&o, 0, NVS_GRADIENTS_ADDED, 1000);
+	has_gradients_of(&o, 1, NVS_GRADIENTS_NONE, 0);
+	optim_close(&o);
+}
+
+static void an_unfinished_step_of_an_earlier_run_is_told(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	optim_simulate(&o);
+	o.config.keep = true;
+	DONE(&o, optim_open(&o));
+	optim_run(&o, 1, 1);
+	optim_lend(&o, 2, 1);
+	sim_fail(o.sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
+	assert_int_equal(optim_step(&o, 2), -EIO);
+	sim_no_faults(o.sim);
+	assert_true(progress_of(&o).unfinished && progress_of(&o).step == 1);
+	optim_shut(&o);
+	DONE(&o, optim_open(&o));
+	assert_true(progress_of(&o).unfinished && progress_of(&o).step == 1);
+	has_gradients_of(&o, 0, NVS_GRADIENTS_OWED, 0);
+	optim_lend(&o, 2, 1);
+	DONE(&o, optim_step(&o, 2));
+	assert_true(!progress_of(&o).unfinished && progress_of(&o).step == 2);
+	optim_close(&o);
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_group_info group = {.size = sizeof(group)};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	DONE(&o, optim_open(&o));
+	assert_int_equal(nvs_optimizer_get_info(NULL, &info, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_get_group_info(NULL, 0, &group, NULL), -EINVAL);
+	assert_int_equal(nvs_optimizer_set_step(NULL, 1, NULL), -EINVAL);
+	REFUSED(&o, nvs_optimizer_get_info(o.optimizer, NULL, &o.error), -EINVAL, "NULL");
+	REFUSED(&o, nvs_optimizer_get_group_info(o.optimizer, 0, NULL, &o.error), -EINVAL, "NULL");
+	REFUSED(&o, nvs_optimizer_get_group_info(o.optimizer, 2, &group, &o.error), -EINVAL,
+		"no group");
+	REFUSED(&o, nvs_optimizer_set_step(o.optimizer, UINT64_MAX, &o.error), -EINVAL, "step");
+	info.size = 0;
+	REFUSED(&o, nvs_optimizer_get_info(o.optimizer, &info, &o.error), -EINVAL, "size");
+	optim_close(&o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_step_and_the_gradients_are_told),
+		cmocka_unit_test(they_are_told_of_an_earlier_run),
+		cmocka_unit_test(an_unfinished_step_of_an_earlier_run_is_told),
+		cmocka_unit_test(wrong_arguments_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
