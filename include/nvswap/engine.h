@@ -62,7 +62,11 @@ NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
  * kept store: after a crash the next run finds every tensor as of the last commit, whatever was
  * written since, and -EBADMSG at the swap-in of a tensor whose bytes the drive lost. A commit is
  * atomic: on an error the previous one stays in effect. Without `keep` the call only writes back.
+ * Other threads may read, write, register and forget tensors meanwhile; the commit has the state
+ * that it finds once everything is written back. A write of a tensor that was written since the
+ * previous commit begins when this one ends.
  * Errors:
+ * -EINVAL     the engine is NULL
  * -EBUSY      a tensor is pinned and dirty, or in flight from or to external memory
  * -ETIMEDOUT  a write is overdue (io_timeout_ms)
  * -ESTALE     the store's files were removed or moved since it was opened: nothing is committed

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commits: write back everything dirty, make it durable, replace the manifest.
+ * Commits: write back everything dirty, take a snapshot under the lock, and make it durable without
+ * the lock, so that tensors are read, written and registered meanwhile. Extents that the manifest
+ * on the drive or the one being written names are not overwritten.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "swap/internal.h"
@@ -66,33 +70,6 @@ static bool anything_dirty(const struct nvs_engine *engine)
 	return false;
 }
 
-static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
-{
-	struct store_entry *entries = calloc(engine->ntensors + 1, sizeof(*entries));
-	int rc;
-
-	if (!entries)
-		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		const struct nvs_tensor *tensor = engine->tensors[i];
-
-		entries[i] = (struct store_entry){.name = tensor->name,
-						  .dtype = tensor->dtype,
-						  .numel = tensor->numel,
-						  .nbytes = tensor->nbytes,
-						  .offset = tensor->offset,
-						  .spare = tensor->spare,
-						  .written = tensor->has_contents,
-						  .has_checksum = tensor->has_checksum,
-						  .checksum = tensor->checksum};
-	}
-	rc = store_commit(engine->store, entries, engine->ntensors, error);
-	free(entries);
-	if (!rc)
-		tensors_committed(engine);
-	return rc;
-}
-
 static int failure_of(const struct nvs_engine *engine, struct nvs_error *error)
 {
 	error_copy(error, &engine->failure);
@@ -129,14 +106,121 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 	}
 }
 
+/* ---- The manifest ---- */
+
+/* The tensors as a commit finds them, with names of their own: tensors may be forgotten while the
+ * manifest is written. */
+struct snapshot {
+	struct store_entry *entries;
+	char *names;
+	size_t n;
+	struct nvs_tensor *forgotten; /* since the last commit */
+};
+
+static int snapshot_alloc(const struct nvs_engine *engine, struct snapshot *snapshot)
+{
+	size_t nbytes = 0;
+
+	for (size_t i = 0; i < engine->ntensors; i++)
+		nbytes += strlen(engine->tensors[i]->name) + 1;
+	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
+	snapshot->names = malloc(nbytes + 1);
+	return snapshot->entries && snapshot->names ? 0 : -ENOMEM;
+}
+
+static void snapshot_free(struct snapshot *snapshot)
+{
+	free(snapshot->entries);
+	free(snapshot->names);
+}
+
+/* Under the lock, with everything on the drive. */
+static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
+{
+	char *name = snapshot->names;
+
+	assert(!engine->committing && !engine->held_writes && !engine->inflight[NVS_WRITE]);
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		struct nvs_tensor *tensor = engine->tensors[i];
+
+		tensor->snapshot = tensor->has_contents ? tensor->offset : NOWHERE;
+		snapshot->entries[i] = (struct store_entry){.name = name,
+							    .dtype = tensor->dtype,
+							    .numel = tensor->numel,
+							    .nbytes = tensor->nbytes,
+							    .offset = tensor->offset,
+							    .spare = tensor->spare,
+							    .written = tensor->has_contents,
+							    .has_checksum = tensor->has_checksum,
+							    .checksum = tensor->checksum};
+		name = stpcpy(name, tensor->name) + 1;
+	}
+	snapshot->n = engine->ntensors;
+	snapshot->forgotten = engine->forgotten;
+	engine->forgotten = NULL;
+	engine->committing = true;
+}
+
+/* Under the lock. Tensors that were forgotten meanwhile stay for the next commit: the manifest
+ * names them. */
+static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *snapshot)
+{
+	tensors_committed(engine);
+	tensors_release_forgotten(engine, snapshot->forgotten);
+}
+
+/* Under the lock: the previous manifest stays in effect. */
+static void snapshot_drop(struct nvs_engine *engine, const struct snapshot *snapshot)
+{
+	struct nvs_tensor **last = &engine->forgotten;
+
+	for (size_t i = 0; i < engine->ntensors; i++)
+		engine->tensors[i]->snapshot = NOWHERE;
+	while (*last)
+		last = &(*last)->run_next;
+	*last = snapshot->forgotten;
+}
+
+/* Under the lock, which it releases while the manifest is made durable. */
+static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
+{
+	struct snapshot snapshot = {0};
+	struct transfer *list;
+	int rc = snapshot_alloc(engine, &snapshot);
+
+	if (rc) {
+		snapshot_free(&snapshot);
+		return error_set(error, rc, "out of memory while writing the manifest");
+	}
+	snapshot_take(engine, &snapshot);
+	pthread_mutex_unlock(&engine->lock);
+	rc = store_commit(engine->store, snapshot.entries, snapshot.n, error);
+	pthread_mutex_lock(&engine->lock);
+	engine->committing = false;
+	if (rc)
+		snapshot_drop(engine, &snapshot);
+	else
+		snapshot_apply(engine, &snapshot);
+	list = runs_build_held(engine);
+	pthread_mutex_unlock(&engine->lock);
+	snapshot_free(&snapshot);
+	launch(engine, list);
+	pthread_mutex_lock(&engine->lock);
+	return rc;
+}
+
 int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
 
+	if (!engine)
+		return error_set(error, -EINVAL, "nvs_engine_commit: the engine is NULL");
+	pthread_mutex_lock(&engine->commit_lock);
 	pthread_mutex_lock(&engine->lock);
 	rc = write_all(engine, error);
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
 	pthread_mutex_unlock(&engine->lock);
+	pthread_mutex_unlock(&engine->commit_lock);
 	return rc;
 }

@@ -182,6 +182,7 @@ static void engine_free(struct nvs_engine *engine)
 	pool_close(engine->pool);
 	topo_close(engine->topo);
 	pthread_mutex_destroy(&engine->lock);
+	pthread_mutex_destroy(&engine->commit_lock);
 	pthread_cond_destroy(&engine->changed);
 	free(engine);
 }
@@ -249,6 +250,7 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 	engine->verify = config->verify;
 	engine->keep = config->keep && block_of(config, block)->device == NVS_DEVICE_NVME;
 	set_budgets(engine, config, block);
+	pthread_mutex_init(&engine->commit_lock, NULL);
 	pthread_mutex_init(&engine->lock, NULL);
 	pthread_cond_init(&engine->changed, NULL);
 	TAILQ_INIT(&engine->idle);

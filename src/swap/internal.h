@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The swap engine's structures. One lock guards all of them but those of struct events. It is not
- * held while waiting for the drive, except by a commit, and never while checksums are computed.
+ * held while waiting for the drive or while checksums are computed.
  */
 #ifndef SWAP_INTERNAL_H
 #define SWAP_INTERNAL_H
@@ -36,6 +36,7 @@ struct nvs_tensor {
 	uint64_t offset;    /* of its contents in the store */
 	uint64_t spare;	    /* kept store: offset of the extent for the next version */
 	uint64_t committed; /* the one of the two that the manifest names; or NOWHERE */
+	uint64_t snapshot;  /* the one that the manifest being written names; or NOWHERE */
 	uint64_t place;	    /* the one that its transfer reads or writes */
 
 	enum nvs_tensor_state state;
@@ -111,6 +112,7 @@ struct nvs_engine {
 	struct store *store;
 	struct pool *pool;
 
+	pthread_mutex_t commit_lock; /* of a commit; taken before `lock` */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* waiting calls sleep here, in events_wait() */
 	struct events events;
@@ -118,6 +120,9 @@ struct nvs_engine {
 	struct nvs_tensor **tensors;
 	size_t ntensors, ntensors_max;
 	uint64_t nregistered, tensor_bytes;
+	/* Writes that begin when the present commit ends, by run_next; they count as in flight. */
+	struct nvs_tensor *held_writes;
+	bool committing; /* a manifest is being written */
 	/* Forgotten, but the manifest names them, so their extents stay reserved; by run_next. */
 	struct nvs_tensor *forgotten;
 	struct nvs_tensor **scratch; /* room for all tensors: a batch in store order */
@@ -149,7 +154,7 @@ struct nvs_engine {
 /* ---- tensor.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 void tensors_free(struct nvs_engine *engine);
-/* Notes that the manifest names exactly the present tensors, at their present offsets. */
+/* Notes that the manifest names exactly the tensors of the snapshot, where it has them. */
 void tensors_committed(struct nvs_engine *engine);
 /* -EINVAL: the engine, the array or one of the tensors is NULL. */
 int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -157,6 +162,9 @@ int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *t
 /* -E2BIG: the tensor does not fit into the pool. */
 int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	      struct nvs_error *error);
+/* Frees forgotten tensors, linked by run_next, and the extents that the manifest no longer names.
+ */
+void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten);
 /* Describes the tensor's last transfer, which failed. */
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error);
@@ -256,6 +264,8 @@ struct transfer *join(struct transfer *first, struct transfer *second);
  */
 struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 			    enum nvs_direction direction);
+/* Under the lock: builds the writes that waited for the commit to end. */
+struct transfer *runs_build_held(struct nvs_engine *engine);
 /* Without the lock: submits the transfers; the checksums of writes are computed meanwhile. */
 void launch(struct nvs_engine *engine, struct transfer *list);
 /* Sorts by the offset of a transfer in that direction, and notes it in each tensor's `place`. */

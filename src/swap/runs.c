@@ -37,10 +37,22 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 	heap[i] = tensor;
 }
 
-/* An extent that the manifest names is never overwritten. */
+/* Whether a manifest, on the drive or being written, names that extent of the tensor. */
+static bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
+{
+	return tensor->committed == offset || tensor->snapshot == offset;
+}
+
+/* The last commit and the present one name an extent each: a write waits for the present one. */
+static bool must_wait(const struct nvs_tensor *tensor)
+{
+	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->spare);
+}
+
+/* An extent that a manifest names is never overwritten. */
 static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction direction)
 {
-	bool moves = direction == NVS_WRITE && tensor->committed == tensor->offset;
+	bool moves = direction == NVS_WRITE && is_frozen(tensor, tensor->offset);
 
 	return moves ? tensor->spare : tensor->offset;
 }
@@ -131,6 +143,13 @@ uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
 	return engine->busy_ns + (busy ? now - engine->busy_from_ns : 0);
 }
 
+static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
+{
+	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
+		engine->busy_from_ns = clock_ns();
+	engine->inflight[direction]++;
+}
+
 static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 				  enum nvs_direction direction)
 {
@@ -151,15 +170,13 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 					    .nbytes = nbytes,
 					    .offset = first->place,
 					    .user = first};
-	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
-		engine->busy_from_ns = clock_ns();
-	engine->inflight[direction]++;
+	begin_busy(engine, direction);
 	engine->transfers++;
 	return &first->transfer;
 }
 
-struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
-			    enum nvs_direction direction)
+static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+				  enum nvs_direction direction)
 {
 	struct transfer *list = NULL, **tail = &list;
 	size_t i = 0;
@@ -181,6 +198,57 @@ struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tenso
 		tail = &(*tail)->state.next;
 		i += k;
 	}
+	return list;
+}
+
+/* Moves tensors whose writes must wait behind the others; returns how many others there are. */
+static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	size_t i = 0;
+
+	while (i < n) {
+		struct nvs_tensor *tensor = tensors[i];
+
+		if (!tensor->extent || !must_wait(tensor)) {
+			i++;
+			continue;
+		}
+		set_flying(tensor, NVS_WRITE);
+		tensor->run_first = tensor;
+		tensor->sum = SUM_NONE;
+		tensor->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
+		begin_busy(engine, NVS_WRITE);
+		tensor->run_next = engine->held_writes;
+		engine->held_writes = tensor;
+		tensors[i] = tensors[--n];
+		tensors[n] = tensor;
+	}
+	return n;
+}
+
+struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+			    enum nvs_direction direction)
+{
+	if (engine->committing && direction == NVS_WRITE)
+		n = hold_frozen(engine, tensors, n);
+	return build_all(engine, tensors, n, direction);
+}
+
+struct transfer *runs_build_held(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor;
+	struct transfer *list;
+	size_t n = 0;
+
+	assert(!engine->committing);
+	while ((tensor = engine->held_writes)) {
+		assert(!must_wait(tensor));
+		engine->held_writes = tensor->run_next;
+		engine->scratch[n++] = tensor;
+	}
+	list = build_all(engine, engine->scratch, n, NVS_WRITE);
+	/* They have counted as in flight since they were held, each as a run. */
+	engine->inflight[NVS_WRITE] -= n;
 	return list;
 }
 

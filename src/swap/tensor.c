@@ -73,7 +73,7 @@ static struct nvs_tensor *tensor_new(struct nvs_engine *engine, const struct nvs
 	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
 	tensor->extent = in_units(engine, tensor->nbytes);
 	tensor->state = NVS_EMPTY;
-	tensor->committed = NOWHERE;
+	tensor->committed = tensor->snapshot = NOWHERE;
 	if (!tensor->name || !tsearch(tensor, &engine->names, by_name)) {
 		free(tensor->name);
 		free(tensor);
@@ -147,11 +147,11 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		tensor->checksum = entries[i].checksum;
 		tensor->has_checksum = tensor->unverified = entries[i].has_checksum;
 		tensor->has_contents = entries[i].written;
+		tensor->committed = tensor->has_contents ? tensor->offset : NOWHERE;
 		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
 	}
 	if (rc)
 		return error_set(error, rc, "out of memory while reading the manifest");
-	tensors_committed(engine);
 	return 0;
 }
 
@@ -164,13 +164,18 @@ static void release_extents(struct nvs_engine *engine, const struct nvs_tensor *
 
 void tensors_committed(struct nvs_engine *engine)
 {
-	struct nvs_tensor *tensor;
-
 	for (size_t i = 0; i < engine->ntensors; i++) {
-		tensor = engine->tensors[i];
-		tensor->committed = tensor->has_contents ? tensor->offset : NOWHERE;
+		engine->tensors[i]->committed = engine->tensors[i]->snapshot;
+		engine->tensors[i]->snapshot = NOWHERE;
 	}
-	while ((tensor = pop_forgotten(engine))) {
+}
+
+void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
+{
+	while (forgotten) {
+		struct nvs_tensor *tensor = forgotten;
+
+		forgotten = tensor->run_next;
 		release_extents(engine, tensor);
 		tensor_free(tensor);
 	}
@@ -366,7 +371,7 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	engine->tensor_bytes -= tensor->nbytes;
 	take_off_table(engine, tensor);
 	/* After a crash the next run still finds the tensor, so its bytes stay until a commit. */
-	if (tensor->committed != NOWHERE) {
+	if (tensor->committed != NOWHERE || tensor->snapshot != NOWHERE) {
 		tensor->run_next = engine->forgotten;
 		engine->forgotten = tensor;
 		return;

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A commit and other calls at the same time: while it makes the store durable, tensors are read,
+ * written, forgotten and registered, and what it commits is the state in which it found them.
+ */
+#include "support/inject.h"
+#include "support/sole_owner.h"
+#include "swap/swap_fixture.h"
+
+#include <errno.h>
+
+/* Holds a commit in its first sync. */
+struct commit {
+	struct fixture *f;
+	struct inject_observer observer;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool syncing, go;
+	int rc;
+	struct nvs_error error;
+};
+
+static void hold_sync(void *arg, int fd)
+{
+	struct commit *commit = arg;
+
+	(void)fd;
+	pthread_mutex_lock(&commit->lock);
+	commit->syncing = true;
+	pthread_cond_broadcast(&commit->changed);
+	while (!commit->go)
+		pthread_cond_wait(&commit->changed, &commit->lock);
+	pthread_mutex_unlock(&commit->lock);
+}
+
+static void *commit_main(void *arg)
+{
+	struct commit *commit = arg;
+
+	commit->rc = nvs_engine_commit(commit->f->engine, &commit->error);
+	return NULL;
+}
+
+/* Returns when the commit is in its first sync. */
+static void commit_begin(struct commit *commit, struct fixture *f)
+{
+	*commit = (struct commit){.f = f,
+				  .observer = {.arg = commit, .synced = hold_sync},
+				  .lock = PTHREAD_MUTEX_INITIALIZER,
+				  .changed = PTHREAD_COND_INITIALIZER,
+				  .error = {.size = sizeof(commit->error)}};
+	inject_observe(&commit->observer);
+	MUST(!pthread_create(&commit->thread, NULL, commit_main, commit));
+	pthread_mutex_lock(&commit->lock);
+	while (!commit->syncing)
+		pthread_cond_wait(&commit->changed, &commit->lock);
+	pthread_mutex_unlock(&commit->lock);
+}
+
+static int commit_end(struct commit *commit)
+{
+	pthread_mutex_lock(&commit->lock);
+	commit->go = true;
+	pthread_cond_broadcast(&commit->changed);
+	pthread_mutex_unlock(&commit->lock);
+	pthread_join(commit->thread, NULL);
+	inject_observe(NULL);
+	return commit->rc;
+}
+
+/* As after a crash. */
+static void crash_and_reopen(struct fixture *f)
+{
+	engine_abandon(f->engine);
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+}
+
+/* The tensors of these tests: a was written since the last commit, b was not, and c is new. */
+enum { A, B, C, COUNT };
+
+static const uint64_t lengths[COUNT] = {4096, 300 * KIB, 5000};
+
+static void open_and_write(struct fixture *f, struct nvs_tensor *t[COUNT])
+{
+	fixture_open(f, &(const struct setup){.place = PLACE_DISK, .keep = true});
+	tensors_add(f, "t", lengths, 2, t);
+	tensor_store(f, t[A], 1);
+	tensor_store(f, t[B], 2);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	tensor_store(f, t[A], 11);
+	t[C] = tensor_add(f, "c", lengths[C]);
+	tensor_store(f, t[C], 13);
+}
+
+static void register_again(struct fixture *f, struct nvs_tensor *t[COUNT], size_t n)
+{
+	tensors_add(f, "t", lengths, 2, t);
+	if (n > 2)
+		t[C] = tensor_add(f, "c", lengths[C]);
+}
+
+static void tensors_are_read_while_a_commit_syncs(void **state)
+{
+	struct nvs_tensor *t[COUNT];
+	struct commit commit;
+	struct fixture f;
+
+	(void)state;
+	open_and_write(&f, t);
+	commit_begin(&commit, &f);
+	tensor_check(&f, t[A], 11);
+	tensor_check(&f, t[B], 2);
+	tensor_check(&f, t[C], 13);
+	STATE(&f, t[A], NVS_RESIDENT, false, 0);
+	OK(&f, commit_end(&commit));
+	fixture_close(&f);
+}
+
+/* Overwrites all during the commit; b and c, twice. */
+static void overwrite_during(struct fixture *f, struct nvs_tensor *t[COUNT])
+{
+	for (uint64_t round = 1; round <= 2; round++) {
+		tensor_store(f, t[B], round * 100 + B);
+		tensor_store(f, t[C], round * 100 + C);
+	}
+	/* Both extents of a are named by a manifest, so its write begins when the commit ends. */
+	tensor_write(f, t[A], 200 + A);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[A], 1, &f->error));
+	STATE(f, t[A], NVS_WRITING, false, 0);
+	assert_int_equal(sole_wait(f->engine, &t[A], 1, 0, &f->error), -EAGAIN);
+}
+
+static void a_crash_after_a_commit_finds_the_state_at_its_beginning(void **state)
+{
+	struct nvs_tensor *t[COUNT];
+	struct commit commit;
+	struct fixture f;
+
+	(void)state;
+	open_and_write(&f, t);
+	commit_begin(&commit, &f);
+	overwrite_during(&f, t);
+	OK(&f, commit_end(&commit));
+	OK(&f, sole_wait(f.engine, &t[A], 1, -1, &f.error));
+	for (uint64_t i = 0; i < COUNT; i++)
+		tensor_check(&f, t[i], 200 + i);
+	crash_and_reopen(&f);
+	register_again(&f, t, COUNT);
+	tensor_check(&f, t[A], 11);
+	tensor_check(&f, t[B], 2);
+	tensor_check(&f, t[C], 13);
+	fixture_close(&f);
+}
+
+static void a_crash_after_a_failed_commit_finds_the_one_before(void **state)
+{
+	struct nvs_tensor *t[COUNT];
+	struct commit commit;
+	struct fixture f;
+
+	(void)state;
+	open_and_write(&f, t);
+	commit_begin(&commit, &f);
+	overwrite_during(&f, t);
+	/* The new manifest can't be written. */
+	inject_fail(INJECT_WRITE, 1, 1, EIO);
+	assert_int_equal(commit_end(&commit), -EIO);
+	inject_stop(NULL);
+	OK(&f, sole_wait(f.engine, &t[A], 1, -1, &f.error));
+	for (uint64_t i = 0; i < COUNT; i++)
+		tensor_check(&f, t[i], 200 + i);
+	crash_and_reopen(&f);
+	register_again(&f, t, 2);
+	tensor_check(&f, t[A], 1);
+	tensor_check(&f, t[B], 2);
+	fixture_close(&f);
+}
+
+static void a_later_commit_has_what_was_written_during_one(void **state)
+{
+	struct nvs_tensor *t[COUNT];
+	struct commit commit;
+	struct fixture f;
+
+	(void)state;
+	open_and_write(&f, t);
+	commit_begin(&commit, &f);
+	overwrite_during(&f, t);
+	OK(&f, commit_end(&commit));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	crash_and_reopen(&f);
+	register_again(&f, t, COUNT);
+	for (uint64_t i = 0; i < COUNT; i++)
+		tensor_check(&f, t[i], 200 + i);
+	fixture_close(&f);
+}
+
+/* New tensors must not get the space of one that the manifest being written names. */
+static void a_tensor_forgotten_during_a_commit_is_in_it(void **state)
+{
+	struct nvs_tensor *t[COUNT], *more[4];
+	struct commit commit;
+	struct fixture f;
+
+	(void)state;
+	open_and_write(&f, t);
+	commit_begin(&commit, &f);
+	OK(&f, nvs_tensor_forget(f.engine, t, COUNT, &f.error));
+	tensors_add(&f, "u", (uint64_t[]){4096, 300 * KIB, 5000, 4096}, 4, more);
+	for (uint64_t i = 0; i < 4; i++)
+		tensor_store(&f, more[i], 50 + i);
+	OK(&f, commit_end(&commit));
+	for (uint64_t i = 0; i < 4; i++)
+		tensor_store(&f, more[i], 60 + i);
+	crash_and_reopen(&f);
+	register_again(&f, t, COUNT);
+	tensor_check(&f, t[A], 11);
+	tensor_check(&f, t[B], 2);
+	tensor_check(&f, t[C], 13);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(tensors_are_read_while_a_commit_syncs),
+		cmocka_unit_test(a_crash_after_a_commit_finds_the_state_at_its_beginning),
+		cmocka_unit_test(a_crash_after_a_failed_commit_finds_the_one_before),
+		cmocka_unit_test(a_later_commit_has_what_was_written_during_one),
+		cmocka_unit_test(a_tensor_forgotten_during_a_commit_is_in_it),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
