@@ -132,9 +132,10 @@ struct nvs_config {
 	struct nvs_optimizer_config adam;
 
 	/* "nvswap" */
-	bool verify;   /* checksum each tensor and compare it at every swap-in */
-	bool keep;     /* the store survives the engine and is reopened; see nvs_engine_commit */
-	uint32_t rank; /* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
+	bool verify;	/* checksum each tensor and compare it at every swap-in */
+	bool keep;	/* the store survives the engine and is reopened; see nvs_engine_commit */
+	bool read_only; /* a kept store is only read, and shared with other readers */
+	uint32_t rank;	/* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
 	char rank_variable[64]; /* the environment variable that has the rank; "": `rank` is it */
 	uint64_t stripe_size;	/* bytes; 0: one block_size. Matters with several paths */
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */

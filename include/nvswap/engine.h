@@ -26,6 +26,11 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
 /*
  * Opens workers, pool and store of a configuration block. The configuration may be freed after the
  * call. Device "cpu" keeps the store in host memory instead of on a drive.
+ *
+ * With "nvswap": {"read_only": true} the kept store is only read, and any number of engines may
+ * read it at once. Nothing of it changes, not even modes or times of change. Calls that would
+ * write, register a tensor that the store does not have, forget, rename or commit are -EROFS, and
+ * nvs_engine_close commits nothing.
  * Errors:
  * -EINVAL       device "none", or a value out of bounds
  * -ENOENT       an nvme_path does not exist: it is never created
@@ -33,7 +38,8 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
  * -ENOMEM       the pool can't be mapped or locked; the error has limit, need and remedy
  * -EBUSY        another engine, of this or another process, has locked the store for more than a
  *               second
- * -EEXIST       the path holds a kept store and `keep` is false
+ * -EEXIST       the path holds a kept store and neither `keep` nor `read_only` is set
+ * -ENODATA      `read_only` is set, and the path holds no kept store
  * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
  *               or a store of another version; none of it is changed
  * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc
@@ -54,6 +60,42 @@ NVS_API int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config 
  */
 NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error);
 
+/*
+ * nvs_engine_close without the commit: a kept store stays as last committed, and what was written
+ * since is lost. `engine` may be NULL.
+ * Errors:
+ * -ETIMEDOUT  as nvs_engine_close: nothing is closed
+ */
+NVS_API int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error);
+
+/* A tensor of a kept store. */
+struct nvs_stored_tensor {
+	size_t size;	  /* set by the caller: sizeof(struct nvs_stored_tensor) */
+	const char *name; /* valid until the engine is closed */
+	enum nvs_dtype dtype;
+	uint64_t numel, nbytes;
+	bool has_contents; /* false: registered when it was committed, and never written */
+	bool has_checksum;
+	uint64_t checksum; /* XXH3 (64 bits) of its nbytes, without a seed */
+};
+
+/*
+ * Lists what the kept store held when the engine was opened, registered since or not: fills *stored
+ * for the tensors with index 0, 1 and so on. Any thread may call it.
+ * Errors:
+ * -ENOENT  `index` is not less than the number of tensors, or the store is new or not kept
+ * -EINVAL  `engine` or `stored` is NULL, or its size is not set
+ */
+NVS_API int nvs_engine_get_stored(struct nvs_engine *engine, size_t index,
+				  struct nvs_stored_tensor *stored);
+/*
+ * The number of the last commit of a kept store, by this engine or an earlier one: it grows with
+ * each commit that changes anything. 0: never committed, not kept, or `engine` is NULL. A program
+ * that notes it elsewhere sees whether the store it opens is the one it committed. Any thread may
+ * call it.
+ */
+NVS_API uint64_t nvs_engine_generation(struct nvs_engine *engine);
+
 /* The engine's aio, for the caller's own files; closed with the engine. */
 NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
 
@@ -70,11 +112,13 @@ NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
  * -EBUSY      a tensor is pinned and dirty, or in flight from or to external memory
  * -ETIMEDOUT  a write is overdue (io_timeout_ms)
  * -ESTALE     the store's files were removed or moved since it was opened: nothing is committed
- * until they are back -EIO and other errors of the drive: a write failed; another commit may
- * succeed. If the data could not be made durable, or a failed manifest could not be revoked, as the
- * error says, every later commit of this engine returns -EIO. In the second case the next run after
- * a crash may find that manifest, and -EBADMSG for tensors written since. Also, once: the failure
- * of a write from external memory that no other call reported
+ *             until they are back
+ * -EROFS      the store is open read-only
+ * -EIO and other errors of the drive: a write failed; another commit may succeed. If the data could
+ *             not be made durable, or a failed manifest could not be revoked, as the error says,
+ *             every later commit of this engine returns -EIO. In the second case the next run
+ *             after a crash may find that manifest, and -EBADMSG for tensors written since.
+ *             Also, once: the failure of a write from external memory that no other call reported
  */
 NVS_API int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error);
 

@@ -83,7 +83,7 @@ struct nvs_optimizer_options {
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
  *             no groups or more than 2^56 elements
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
- *             optimizer.params.amsgrad is true
+ *             optimizer.params.amsgrad is true; or nvswap.read_only is
  * -ESTALE     the kept store has other groups, another ratio or grad_accum_dtype, or its tiles do
  *             not fit the pool
  * -EBADMSG    the drive lost bytes of the state that is read here

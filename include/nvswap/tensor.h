@@ -52,6 +52,19 @@ NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *cons
 			      size_t n, struct nvs_error *error);
 
 /*
+ * Renames a tensor, pinned or in flight or not; `name` is copied, and the names that
+ * nvs_tensor_get_info returned before become invalid. A kept store has the new name from the next
+ * commit on, with the same contents.
+ * Errors:
+ * -EINVAL  an argument is NULL, or the name has no or more than NVS_NAME_MAX bytes
+ * -EEXIST  the engine, or its kept store, has a tensor of that name
+ * -EROFS   the store is open read-only
+ * -ENOMEM
+ */
+NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor,
+			      const char *name, struct nvs_error *error);
+
+/*
  * Life of a tensor's data. nvs_tensor_swap_in and nvs_tensor_pin pin a tensor: it stays in the pool
  * until nvs_tensor_release unpins it. A tensor may be pinned several times. Unpinned, it may stay
  * in the pool (max_in_cpu) until the memory is needed; a tensor released dirty is written back

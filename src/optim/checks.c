@@ -18,6 +18,10 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const char *type = optimizer->config.adam.type;
 
+	if (optimizer->config.read_only)
+		return error_about(error, -ENOTSUP, "read_only", 0, 0,
+				   "nvswap.read_only is true, but an optimizer writes its state: "
+				   "open the store with nvs_engine_open to read it");
 	if (optimizer->update)
 		return 0;
 	if (optimizer->config.adam.amsgrad)

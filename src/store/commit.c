@@ -22,7 +22,7 @@ int store_read_manifest(struct store *store, struct nvs_error *error)
 	int rc = slots_open(&store->slots, &store->members[0], false, error);
 
 	/* A missing manifest file was just created again. */
-	if (!rc)
+	if (!rc && !store->read_only)
 		rc = member_sync_names(&store->members[0], error);
 	if (!rc) {
 		rc = slots_read(&store->slots, label->id, label->unit, &store->found, &store->log,
@@ -52,6 +52,16 @@ const struct store_entry *store_entries(const struct store *store, size_t *n)
 {
 	*n = store->found.header.count;
 	return store->found.entries;
+}
+
+uint64_t store_generation(struct store *store)
+{
+	uint64_t generation;
+
+	pthread_mutex_lock(&store->lock);
+	generation = store->manifest.generation;
+	pthread_mutex_unlock(&store->lock);
+	return generation;
 }
 
 /* ---- Replacing ---- */
@@ -178,7 +188,9 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 		return rc;
 	}
 	slots_turn(&store->slots);
+	pthread_mutex_lock(&store->lock);
 	store->manifest = *header;
+	pthread_mutex_unlock(&store->lock);
 	return 0;
 }
 
@@ -215,6 +227,8 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 
 	if (!store->keep)
 		return 0;
+	if (store->read_only)
+		return store_read_only(store, error);
 	enter(store, COMMIT_ENCODE);
 	rc = commit(store, entries, n, &why);
 	enter(store, COMMIT_IDLE);

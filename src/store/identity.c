@@ -140,7 +140,7 @@ int store_identify(const struct store *store, const struct store_options *option
 	int rc = 0;
 
 	*found = is_kept(first);
-	for (unsigned i = 0; i < store->nmembers && !options->keep; i++) {
+	for (unsigned i = 0; i < store->nmembers && !store->keep; i++) {
 		const struct member *member = &store->members[i];
 
 		if (is_kept(member) && (i == 0 || is_kept(first) || !same_store(first, member)))

@@ -37,7 +37,7 @@ struct store {
 	struct member members[NVS_PATHS_MAX];
 	uint32_t unit;
 	uint64_t stripe;
-	bool keep, direct;
+	bool keep, read_only, direct;
 	struct nvs_file *file;
 
 	pthread_mutex_t lock;
@@ -64,6 +64,8 @@ struct store {
  */
 int store_identify(const struct store *store, const struct store_options *options, bool *found,
 		   struct nvs_error *error);
+/* -EROFS */
+int store_read_only(const struct store *store, struct nvs_error *error);
 /* Writes labels that make the members one store, not kept yet. */
 int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
 /* The last step of creating a kept store: from here on it can be reopened. */

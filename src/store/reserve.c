@@ -290,6 +290,8 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 {
 	int rc;
 
+	if (store->read_only)
+		return n ? store_read_only(store, error) : 0;
 	pthread_mutex_lock(&store->lock);
 	while (store->reserving != RESERVE_IDLE)
 		pthread_cond_wait(&store->idle, &store->lock);

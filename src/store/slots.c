@@ -47,6 +47,8 @@ static int open_file(struct slot *slot, unsigned i, const struct member *member,
 		return no_memory(error);
 	}
 	rc = member_open_file(member, name, &slot->fd, error);
+	if (rc == -ENOENT && member->read_only)
+		return 0;
 	if (rc || !fresh)
 		return rc;
 	return ftruncate(slot->fd, 0) ? error_set(error, -errno, "cannot empty %s: %s", slot->path,
@@ -62,6 +64,7 @@ int slots_open(struct slots *slots, const struct member *member, bool fresh,
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		slots->slot[i] = (struct slot){.fd = -1};
 	slots->current = MANIFEST_SLOT_COUNT;
+	slots->read_only = member->read_only;
 	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++)
 		rc = member->kind == MEMBER_RAW
 			     ? open_region(&slots->slot[i], i, member, error)
@@ -104,6 +107,12 @@ static int read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE],
 {
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 	uint64_t there;
+
+	if (slot->fd < 0) {
+		*why = "it is missing";
+		return -EUCLEAN;
+	}
+
 	int rc = bytes_there(slot, &there, error);
 
 	if (!rc)
@@ -173,7 +182,7 @@ int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t un
 			log_say(log, NVS_LOG_DEBUG, "manifest %d of %s does not count: %s", !best,
 				slots->slot[!best].path, why[!best]);
 		/* Its writer may have been killed before it was durable. */
-		rc = disk_sync(slot->fd, slot->path, error);
+		rc = slots->read_only ? 0 : disk_sync(slot->fd, slot->path, error);
 	} else if (rc == -EUCLEAN) {
 		rc = error_set(error, -ENODATA, "%s: %s; the other one: %s", slots->slot[0].path,
 			       why[0], why[1]);

@@ -18,16 +18,21 @@ struct slot {
 
 struct slots {
 	struct slot slot[MANIFEST_SLOT_COUNT];
+	bool read_only;
 	unsigned current; /* the valid slot, never written; MANIFEST_SLOT_COUNT: none */
 };
 
-/* Opens or creates both, on member 0; `fresh`: empties them. After an error call slots_close. */
+/*
+ * Opens or creates both, on member 0; `fresh`: empties them. A read-only member may lack one. After
+ * an error call slots_close.
+ */
 int slots_open(struct slots *slots, const struct member *member, bool fresh,
 	       struct nvs_error *error);
 void slots_close(struct slots *slots);
 
 /*
- * Reads the store's newest intact manifest, makes it durable, and makes its slot the current one;
+ * Reads the store's newest intact manifest, makes it durable unless the slots are read-only, and
+ * makes its slot the current one;
  * logs what is wrong with the other. -ENODATA: neither is intact; the error says why. -ENOMEM;
  * errors of reading and fdatasync.
  */

@@ -34,7 +34,8 @@ static int open_members(struct store *store, const struct store_options *options
 	}
 	for (unsigned i = 0; i < options->npaths && !rc; i++) {
 		store->nmembers = i + 1;
-		rc = member_open(store->members, i, options->paths[i], name, error);
+		rc = member_open(store->members, i, options->paths[i], name, store->read_only,
+				 error);
 	}
 	return rc;
 }
@@ -83,8 +84,8 @@ static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error 
 						  .direct_fd = store->members[i].direct_fd,
 						  .base = store->members[i].base,
 						  .dio = store->members[i].dio};
-	rc = file_create(aio, members, store->nmembers, store->stripe, true, true, &store->file,
-			 error);
+	rc = file_create(aio, members, store->nmembers, store->stripe, !store->read_only, true,
+			 &store->file, error);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		store->members[i].lent = true;
 	return rc;
@@ -108,6 +109,12 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 		rc = adopt_shape(store, error);
 		if (!rc)
 			rc = store_read_manifest(store, error);
+	} else if (store->read_only) {
+		return error_set(
+			error, -ENODATA,
+			"%s holds no kept store to read: give the path and rank of one, or "
+			"leave out \"read_only\" to make one",
+			store->members[0].path);
 	} else {
 		store->stripe = round_to_unit(options->stripe_size, store->unit);
 		rc = store_begin(store, options, error);
@@ -134,7 +141,8 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 		return error_set(error, -ENOMEM, "out of memory while opening a store");
 	if (options->log)
 		store->log = *options->log;
-	store->keep = options->keep && options->npaths;
+	store->read_only = options->read_only && options->npaths;
+	store->keep = (options->keep || options->read_only) && options->npaths;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		store->slots.slot[i].fd = -1;
 	pthread_mutex_init(&store->lock, NULL);
@@ -169,6 +177,13 @@ void store_close(struct store *store)
 	pthread_mutex_destroy(&store->lock);
 	pthread_cond_destroy(&store->idle);
 	free(store);
+}
+
+int store_read_only(const struct store *store, struct nvs_error *error)
+{
+	return error_set(error, -EROFS,
+			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true})",
+			 store->members[0].path);
 }
 
 struct nvs_file *store_file(struct store *store)

@@ -22,6 +22,7 @@ struct store_options {
 	bool optimizer;		  /* the store is rank<N>-optimizer */
 	uint64_t stripe_size;	  /* bytes; rounded up to a multiple of the unit */
 	bool keep;
+	bool read_only;		   /* a kept store; nothing is written, and readers share it */
 	const struct nvs_log *log; /* must outlive the store */
 };
 
@@ -47,12 +48,15 @@ const char *store_path(const struct store *store); /* of the first member, for m
  * Reserves an extent (rounded up to the unit) and its space on the drives for each of
  * nbytes[0..n-1], side by side and in order if possible. offsets[i] receives its offset. A length
  * of 0 takes no space. All or none are reserved. -ENOSPC: the error has the need and the free
- * space.
+ * space. -EROFS: the store is read-only.
  */
 int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
 		  struct nvs_error *error);
 /* Releases an extent that was reserved or that the manifest named; also one of length 0. */
 void store_release(struct store *store, uint64_t offset, uint64_t nbytes);
+
+/* The number of the last commit; 0: none. */
+uint64_t store_generation(struct store *store);
 
 /* A tensor in the manifest. */
 struct store_entry {
@@ -73,7 +77,8 @@ const struct store_entry *store_entries(const struct store *store, size_t *n);
  * either the old or the new manifest is found. Without `keep` it does nothing; entries equal to the
  * last commit's are not written again. On an error the old manifest stays valid. If that is no
  * longer certain (the data could not be made durable, or a manifest was neither written nor
- * revoked), every later commit returns -EIO.
+ * revoked), every later commit returns -EIO. -ESTALE: its files were removed or moved. -EROFS: the
+ * store is read-only.
  *
  * Until it returns, the extents at `offset` that these entries or those of the last commit name as
  * written must not be written or released: a crash may leave either manifest. `entries` and names

@@ -215,6 +215,9 @@ int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 
 	if (!engine)
 		return error_set(error, -EINVAL, "nvs_engine_commit: the engine is NULL");
+	rc = check_writable(engine, error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->commit_lock);
 	pthread_mutex_lock(&engine->lock);
 	rc = write_all(engine, error);

@@ -80,6 +80,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.optimizer = block == NVS_OFFLOAD_OPTIMIZER,
 		.stripe_size = config->stripe_size ? config->stripe_size : config->aio.block_size,
 		.keep = config->keep,
+		.read_only = config->read_only,
 		.log = &engine->log,
 	};
 
@@ -248,7 +249,9 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 	engine->trace = config->trace;
 	engine->aio_config = config->aio;
 	engine->verify = config->verify;
-	engine->keep = config->keep && block_of(config, block)->device == NVS_DEVICE_NVME;
+	engine->keep = (config->keep || config->read_only) &&
+		       block_of(config, block)->device == NVS_DEVICE_NVME;
+	engine->read_only = config->read_only && engine->keep;
 	set_budgets(engine, config, block);
 	pthread_mutex_init(&engine->commit_lock, NULL);
 	pthread_mutex_init(&engine->lock, NULL);
@@ -283,7 +286,7 @@ int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	plan_drop(engine);
 	rc = drain_all(engine, error);
 	pthread_mutex_unlock(&engine->lock);
-	if (!rc && engine->keep && !engine->abandoned)
+	if (!rc && engine->keep && !engine->read_only && !engine->abandoned)
 		rc = nvs_engine_commit(engine, error);
 	/* The drive hangs: the kernel may still write to the memory. */
 	if (rc == -ETIMEDOUT)

@@ -53,6 +53,8 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 
 	if (!rc)
 		rc = check_data(tensors, data, n, error);
+	if (!rc)
+		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);

@@ -94,6 +94,7 @@ struct nvs_engine {
 	struct nvs_log log;
 	struct nvs_aio_config aio_config;
 	bool verify, keep;
+	bool read_only;	      /* of a kept store; nothing becomes dirty */
 	bool abandoned;	      /* to be closed without a commit */
 	char remedy[256];     /* the settings that determine the pool's size, for messages */
 	const char *pool_key; /* the one of them that counts elements */
@@ -154,6 +155,12 @@ struct nvs_engine {
 /* ---- tensor.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 void tensors_free(struct nvs_engine *engine);
+/*
+ * Gives the tensor another name, which the engine takes over and frees; the next commit has it. The
+ * old name is freed, so no commit may be using it. -EEXIST, -ENOMEM: nothing has changed.
+ */
+int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *name,
+		 struct nvs_error *error);
 /* Notes that the manifest names exactly the tensors of the snapshot, where it has them. */
 void tensors_committed(struct nvs_engine *engine);
 /* -EINVAL: the engine, the array or one of the tensors is NULL. */
@@ -171,6 +178,10 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 /* Returns the error of a failed write from external memory that no call has returned yet, once. */
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_error *error);
+
+/* ---- stored.c ---- */
+/* 0, or -EROFS if the store is read-only. */
+int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
 
 /* ---- room.c: all under the lock ---- */
 /* Releases the tensor's memory in the pool, if it has any; nothing may be in flight. */

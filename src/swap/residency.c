@@ -516,6 +516,10 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	if (how != NVS_CLEAN && how != NVS_DIRTY)
 		return error_set(error, -EINVAL, "how is %d: neither NVS_CLEAN nor NVS_DIRTY",
 				 (int)how);
+	if (how == NVS_DIRTY)
+		rc = check_writable(engine, error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	rc = check_release(engine, tensors, n, pin, how, error);
 	for (size_t i = 0; i < n && !rc; i++)

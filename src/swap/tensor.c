@@ -94,6 +94,27 @@ static void take_off_table(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tdelete(tensor, &engine->names, by_name);
 }
 
+int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *name,
+		 struct nvs_error *error)
+{
+	struct nvs_tensor key = {.name = name}, **found;
+
+	if (lookup(engine, name))
+		return error_about(error, -EEXIST, name, 0, 0,
+				   "%s: the engine or its kept store has a tensor of that name",
+				   name);
+	/* Inserting first: it is what may fail. */
+	if (!tsearch(&key, &engine->names, by_name))
+		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
+	tdelete(tensor, &engine->names, by_name);
+	free(tensor->name);
+	tensor->name = name;
+	found = tfind(&key, &engine->names, by_name);
+	assert(found && *found == &key);
+	*found = tensor;
+	return 0;
+}
+
 static void tensor_free(struct nvs_tensor *tensor)
 {
 	pins_free(tensor);
@@ -271,6 +292,12 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 	for (size_t i = 0; i < n; i++)
 		if (tensors[i]->is_new)
 			nbytes[count++] = tensors[i]->nbytes;
+	/* A tensor that the kept store does not have. */
+	rc = count ? check_writable(engine, error) : 0;
+	if (rc) {
+		free(numbers);
+		return rc;
+	}
 	/* All spare extents after all first ones, so that those in use lie side by side. */
 	memcpy(nbytes + count, nbytes, count * sizeof(*nbytes));
 	rc = store_reserve(engine->store, nbytes, engine->keep ? 2 * count : count, offsets, error);
@@ -385,6 +412,8 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 {
 	int rc = check_arguments(engine, tensors, n, error);
 
+	if (!rc)
+		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);

@@ -58,6 +58,7 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 {
 	struct member *member = &members[index];
 	uint64_t since = clock_ns();
+	const int access = member->read_only ? O_RDONLY : O_RDWR | O_EXCL;
 	struct stat opened;
 	int rc;
 
@@ -69,7 +70,7 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	if (rc)
 		return rc;
 	do
-		member->fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC | O_NOCTTY);
+		member->fd = open(path, access | O_CLOEXEC | O_NOCTTY);
 	while (member->fd < 0 && errno == EBUSY && member_owner_may_end(since));
 	if (member->fd < 0 && errno == EBUSY)
 		return error_set(error, -EBUSY,

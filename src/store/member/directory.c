@@ -62,26 +62,37 @@ static int cannot_make(int from_fd, const char *path, int code, struct nvs_error
 	return member_cannot(error, "make the directory", path, code);
 }
 
-/*
- * Opens or creates the directory `name` in a directory; `path` is the whole path, for messages.
- * *made: it was created. MEMBER_GONE: start over.
- */
-static int step_down(int from_fd, const char *name, const char *path, member_name_fn *ours, int *fd,
-		     bool *made, struct nvs_error *error)
+static int nothing_there(const char *path, struct nvs_error *error)
 {
-	int rc;
+	return error_set(error, -ENODATA,
+			 "%s does not exist, so there is no kept store to read: give the path and "
+			 "rank of one, or leave out \"read_only\" to make one",
+			 path);
+}
 
-	if (!mkdirat(from_fd, name, 0700))
-		*made = true;
-	else if (errno != EEXIST)
+static int check_directory(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
+{
+	int rc = member_check_owner(fd, path, error);
+
+	return rc ? rc : member_check_entries(fd, path, ours, error);
+}
+
+/*
+ * Opens or creates the directory `name` in a directory, which is of this member; `path` is the
+ * whole path, for messages. MEMBER_GONE: start over.
+ */
+static int step_down(struct member *member, int from_fd, const char *name, const char *path,
+		     member_name_fn *ours, int *fd, struct nvs_error *error)
+{
+	if (!member->read_only && !mkdirat(from_fd, name, 0700))
+		member->made = true;
+	else if (!member->read_only && errno != EEXIST)
 		return cannot_make(from_fd, path, -errno, error);
 	*fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (*fd >= 0) {
-		rc = member_check_owner(*fd, path, error);
-		return rc ? rc : member_check_entries(*fd, path, ours, error);
-	}
+	if (*fd >= 0)
+		return check_directory(*fd, path, ours, error);
 	if (errno == ENOENT)
-		return MEMBER_GONE;
+		return member->read_only ? nothing_there(path, error) : MEMBER_GONE;
 	if (errno == ENOTDIR || errno == ELOOP)
 		return member_refuse(error, path, "is a symbolic link or no directory");
 	if (errno == EACCES)
@@ -104,12 +115,13 @@ static int check_plain(int fd, const char *path, struct nvs_error *error)
 	return 0;
 }
 
-static int open_plain(int directory_fd, const char *name, const char *path, int *fd,
+static int open_plain(const struct member *member, const char *name, const char *path, int *fd,
 		      struct nvs_error *error)
 {
-	const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+	const int flags = (member->read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_NOFOLLOW |
+			  O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 
-	*fd = openat(directory_fd, name, flags, 0600);
+	*fd = openat(member->directory_fd, name, flags, 0600);
 	if (*fd >= 0)
 		return check_plain(*fd, path, error);
 	if (errno == ENOENT)
@@ -119,7 +131,7 @@ static int open_plain(int directory_fd, const char *name, const char *path, int 
 	if (errno == EISDIR || errno == ENXIO || errno == ENODEV)
 		return member_refuse(error, path, "is not a plain file");
 	if (errno == EACCES)
-		return member_not_permitted(directory_fd, name, path, error);
+		return member_not_permitted(member->directory_fd, name, path, error);
 	return member_cannot(error, "open", path, -errno);
 }
 
@@ -131,10 +143,10 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
 		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
-	rc = open_plain(member->directory_fd, name, path, fd, error);
+	rc = open_plain(member, name, path, fd, error);
 	if (rc == MEMBER_GONE)
 		rc = member_cannot(error, "open", path, -ENOENT);
-	if (!rc)
+	if (!rc && !member->read_only)
 		rc = member_make_fd_private(*fd, path, 0600, NULL, error);
 	free(path);
 	return rc;
@@ -171,8 +183,10 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 {
 	struct member *member = &members[index];
 	struct stat st;
-	int rc = open_plain(member->directory_fd, "data", member->path, &member->fd, error);
+	int rc = open_plain(member, "data", member->path, &member->fd, error);
 
+	if (rc == MEMBER_GONE && member->read_only)
+		return nothing_there(member->path, error);
 	if (rc)
 		return rc;
 	if (fstat(member->fd, &st))
@@ -188,7 +202,7 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 		rc = find_manifests(member, error);
 	if (rc)
 		return rc;
-	member->disposable = st.st_size == 0 && !member->has_manifests;
+	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;
 	return member_read_label(member, error);
 }
 
@@ -199,14 +213,14 @@ static int open_below(struct member *members, unsigned index, const char *path, 
 	int rc = member_compose(&member->path, error, "%s/nvswap", path);
 
 	if (!rc)
-		rc = step_down(member->parent_fd, "nvswap", member->path, member_is_store_name,
-			       &member->nvswap_fd, &member->made, error);
+		rc = step_down(member, member->parent_fd, "nvswap", member->path,
+			       member_is_store_name, &member->nvswap_fd, error);
 	if (!rc)
 		rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
 	if (rc)
 		return rc;
-	rc = step_down(member->nvswap_fd, name, member->directory, member_is_file_name,
-		       &member->directory_fd, &member->made, error);
+	rc = step_down(member, member->nvswap_fd, name, member->directory, member_is_file_name,
+		       &member->directory_fd, error);
 	if (!rc)
 		rc = member_compose(&member->path, error, "%s/nvswap/%s/data", path, name);
 	return rc ? rc : open_data(members, index, error);

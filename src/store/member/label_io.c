@@ -2,6 +2,7 @@
 /*
  * Reads and writes the label at the head of a member.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/error.h"
@@ -47,6 +48,7 @@ int member_write_label(struct member *member, struct nvs_error *error)
 	uint8_t bytes[LABEL_BYTES];
 	int rc;
 
+	assert(!member->read_only);
 	label_encode(&member->label, bytes);
 	rc = disk_write(member->fd, member->path, bytes, sizeof(bytes), 0, error);
 	if (!rc)

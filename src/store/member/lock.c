@@ -32,7 +32,7 @@ int member_lock(const struct member *member, struct nvs_error *error)
 	int rc;
 
 	do
-		rc = flock(member->fd, LOCK_EX | LOCK_NB);
+		rc = flock(member->fd, (member->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB);
 	while (rc && errno == EWOULDBLOCK && member_owner_may_end(since));
 	if (!rc)
 		return 0;

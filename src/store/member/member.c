@@ -4,6 +4,7 @@
  */
 #include "store/member/member.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,18 +36,22 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 	return 0;
 }
 
-static void start(struct member *member)
+static void start(struct member *member, bool read_only)
 {
-	*member = (struct member){
-		.parent_fd = -1, .nvswap_fd = -1, .directory_fd = -1, .fd = -1, .direct_fd = -1};
+	*member = (struct member){.parent_fd = -1,
+				  .nvswap_fd = -1,
+				  .directory_fd = -1,
+				  .fd = -1,
+				  .direct_fd = -1,
+				  .read_only = read_only};
 }
 
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		struct nvs_error *error)
+		bool read_only, struct nvs_error *error)
 {
 	struct stat st;
 
-	start(&members[index]);
+	start(&members[index], read_only);
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return member_open_device(members, index, path, &st, error);
 	return member_open_in_directory(members, index, path, name, error);
@@ -54,7 +59,7 @@ int member_open(struct member *members, unsigned index, const char *path, const 
 
 int member_open_memory(struct member *member, struct nvs_error *error)
 {
-	start(member);
+	start(member, false);
 	member->kind = MEMBER_MEMORY;
 	member->blank = true;
 	member->capacity = UINT64_MAX;
@@ -67,6 +72,7 @@ int member_open_memory(struct member *member, struct nvs_error *error)
 
 void member_dispose(struct member *member, const struct nvs_log *log)
 {
+	assert(!member->read_only || (!member->disposable && !member->made));
 	if (member->disposable && member->kind == MEMBER_FILE)
 		member_unlink_files(member, log);
 	if (member->disposable && member->kind == MEMBER_RAW)

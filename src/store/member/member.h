@@ -24,6 +24,7 @@ struct member {
 	char *directory;			/* a file's: <path>/nvswap/<name> */
 	int parent_fd, nvswap_fd, directory_fd; /* <path>, <path>/nvswap, directory; else -1 */
 	int fd, direct_fd;			/* the lock is on fd */
+	bool read_only;				/* nothing of it is ever written */
 	bool lent;				/* an nvs_file owns these two */
 	bool disposable;			/* removed on close: new, or not kept */
 	bool made;				/* one of its directories is new */
@@ -39,11 +40,12 @@ struct member {
 
 /*
  * Opens and locks member `index` of `members` (the ones before it are open, the ones after it
- * zeroed) and reads its label. Data that is not nvswap's is refused and left unchanged. Errors as
- * nvs_engine_open; call member_close after an error too.
+ * zeroed) and reads its label. Data that is not nvswap's is refused and left unchanged.
+ * `read_only`: nothing is made either, and the lock is shared with other readers; -ENODATA if
+ * nothing is there. Errors as nvs_engine_open; call member_close after an error too.
  */
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		struct nvs_error *error);
+		bool read_only, struct nvs_error *error);
 /*
  * Removes other users' permissions from a member's directories and file, and logs it. To be called
  * when all members are known to be one store's, or free for one.
@@ -71,7 +73,10 @@ int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *lo
 int member_write_label(struct member *member, struct nvs_error *error);
 /* Empties the member and makes room for a label. On a device, only the label is written. */
 int member_begin(struct member *member, struct nvs_error *error);
-/* Opens or creates a file in the member's directory; it must be a regular file of this user. */
+/*
+ * Opens a file in the member's directory, or creates it unless the member is read-only; it must be
+ * a regular file of this user. -ENOENT: a read-only member does not have it.
+ */
 int member_open_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error);
 

@@ -3,6 +3,7 @@
  * The names of a member's directories and files: which are nvswap's, whether they still lead to
  * what is open, and making them durable.
  */
+#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -83,6 +84,7 @@ int member_sync_names(const struct member *member, struct nvs_error *error)
 {
 	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
 
+	assert(!member->read_only);
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (member->kind == MEMBER_FILE && fsync(fds[i]))
 			return member_cannot(error, "make durable the name", member->path, -errno);

@@ -74,7 +74,7 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 	char *nvswap;
 	int rc;
 
-	if (member->kind != MEMBER_FILE)
+	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
 	nvswap = strndup(member->directory,
 			 (size_t)(strrchr(member->directory, '/') - member->directory));

@@ -42,7 +42,7 @@ int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *lo
 		 struct nvs_error *error)
 {
 	struct file_member probed = {.path = member->path, .fd = member->fd, .direct_fd = -1};
-	int rc = file_member_probe(&probed, true, member->kind == MEMBER_MEMORY);
+	int rc = file_member_probe(&probed, !member->read_only, member->kind == MEMBER_MEMORY);
 
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
@@ -164,6 +164,7 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 	int rc;
 
 	assert(from <= to);
+	assert(!member->read_only);
 	if (from == to || (member->kind == MEMBER_RAW && to <= member->capacity))
 		return 0;
 	if (to > member->capacity || to > INT64_MAX - member->base ||
@@ -196,7 +197,7 @@ int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_erro
 {
 	int rc;
 
-	if (member->kind != MEMBER_FILE)
+	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
 	/* Not posix_fallocate(3): its emulation would read the whole store. */
 	do

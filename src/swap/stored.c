@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A kept store as such: what it holds, the number of its last commit, closing without a commit, new
+ * names, and reading without writing.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	if (!engine->read_only)
+		return 0;
+	return error_set(error, -EROFS,
+			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true}): "
+			 "nothing can be written, registered anew, renamed, forgotten or committed",
+			 store_path(engine->store));
+}
+
+int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
+{
+	const struct store_entry *entries;
+	size_t n, size;
+
+	if (!engine || !stored || stored->size < sizeof(stored->size))
+		return -EINVAL;
+	entries = store_entries(engine->store, &n);
+	if (index >= n)
+		return -ENOENT;
+
+	const struct nvs_stored_tensor all = {.size = stored->size,
+					      .name = entries[index].name,
+					      .dtype = entries[index].dtype,
+					      .numel = entries[index].numel,
+					      .nbytes = entries[index].nbytes,
+					      .has_contents = entries[index].written,
+					      .has_checksum = entries[index].has_checksum,
+					      .checksum = entries[index].checksum};
+
+	size = stored->size < sizeof(all) ? stored->size : sizeof(all);
+	memcpy(stored, &all, size);
+	return 0;
+}
+
+uint64_t nvs_engine_generation(struct nvs_engine *engine)
+{
+	return engine ? store_generation(engine->store) : 0;
+}
+
+int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error)
+{
+	if (engine)
+		engine_abandon(engine);
+	return nvs_engine_close(engine, error);
+}
+
+static int check_new_name(const char *name, struct nvs_error *error)
+{
+	size_t length = name ? strlen(name) : 0;
+
+	if (length && length <= NVS_NAME_MAX)
+		return 0;
+	return error_set(error, -EINVAL,
+			 "a tensor's name must have 1 to %d bytes; this one has %zu", NVS_NAME_MAX,
+			 length);
+}
+
+int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
+		      struct nvs_error *error)
+{
+	char *copy;
+	int rc;
+
+	if (!engine || !tensor)
+		return error_set(error, -EINVAL, "nvs_tensor_rename needs an engine and a tensor");
+	rc = check_new_name(name, error);
+	if (!rc)
+		rc = check_writable(engine, error);
+	if (rc)
+		return rc;
+	copy = strdup(name);
+	if (!copy)
+		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
+	pthread_mutex_lock(&engine->lock);
+	rc = table_rename(engine, tensor, copy, error);
+	pthread_mutex_unlock(&engine->lock);
+	if (rc)
+		free(copy);
+	return rc;
+}

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kept stores as such: reading without writing, listing, the number of the commit, closing without
+ * a commit, and new names.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "support/sole_owner.h"
+#include "swap_fixture.h"
+
+enum { N = 3 };
+
+static const uint64_t lengths[N] = {5000, 300 * KIB, 0};
+
+/* A kept store with t0, t1 and t2, committed with these seeds. */
+static void make_store(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed)
+{
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	tensors_add(f, "t", lengths, N, t);
+	for (unsigned i = 0; i < N; i++)
+		tensor_write(f, t[i], seed + i);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+}
+
+static void find_again(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed)
+{
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", lengths, N, t);
+	for (unsigned i = 0; i < N; i++)
+		tensor_check(f, t[i], seed + i);
+}
+
+/* ---- Reading without writing ---- */
+
+static XXH3_state_t *sum;
+
+/* Names, modes, times of change and contents of all that lies under the path. */
+static int add_to_sum(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	static uint8_t bytes[MIB];
+	int fd = type == FTW_F ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t n;
+
+	(void)ftw;
+	XXH3_64bits_update(sum, path, strlen(path));
+	XXH3_64bits_update(sum, &st->st_mode, sizeof(st->st_mode));
+	XXH3_64bits_update(sum, &st->st_mtim, sizeof(st->st_mtim));
+	XXH3_64bits_update(sum, &st->st_ctim, sizeof(st->st_ctim));
+	while (fd >= 0 && (n = read(fd, bytes, sizeof(bytes))) > 0)
+		XXH3_64bits_update(sum, bytes, (size_t)n);
+	if (fd >= 0)
+		close(fd);
+	return 0;
+}
+
+static uint64_t sum_of_files(const char *path)
+{
+	uint64_t result;
+
+	sum = XXH3_createState();
+	XXH3_64bits_reset(sum);
+	assert_int_equal(nftw(path, add_to_sum, 16, FTW_PHYS), 0);
+	result = XXH3_64bits_digest(sum);
+	XXH3_freeState(sum);
+	return result;
+}
+
+static void a_read_only_store_is_read_and_nothing_of_it_changes(void **state)
+{
+	struct nvs_tensor *t[N];
+	char data[512];
+	struct fixture f;
+	uint64_t before;
+
+	(void)state;
+	make_store(&f, t, 1);
+	fixture_shut(&f);
+	fixture_store_file(&f, "data", data);
+	/* It is not even made private. */
+	assert_int_equal(chmod(data, 0644), 0);
+	before = sum_of_files(f.paths[0]);
+	f.config.keep = false;
+	f.config.read_only = true;
+	find_again(&f, t, 1);
+	assert_int_equal(sum_of_files(f.paths[0]), before);
+	fixture_shut(&f);
+	assert_int_equal(sum_of_files(f.paths[0]), before);
+	fixture_close(&f);
+}
+
+static void calls_that_would_write_to_a_read_only_store_are_refused(void **state)
+{
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "new", .dtype = NVS_U8, .numel = 10};
+	static const uint8_t bytes[5000];
+	const void *from = bytes;
+	struct nvs_tensor *t[N], *more;
+	struct fixture f;
+
+	(void)state;
+	make_store(&f, t, 1);
+	fixture_shut(&f);
+	f.config.read_only = true;
+	find_again(&f, t, 1);
+	tensors_pin(&f, t, 1);
+	expect_error(&f, sole_release(f.engine, t, 1, NVS_DIRTY, &f.error), -EROFS, "read_");
+	OK(&f, sole_release(f.engine, t, 1, NVS_CLEAN, &f.error));
+	tensors_swap_out(&f, t, N);
+	expect_error(&f, nvs_tensor_swap_out_from(f.engine, t, &from, 1, &f.error), -EROFS,
+		     "read_");
+	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &more, &f.error), -EROFS, "read_");
+	assert_null(nvs_tensor_find(f.engine, "new"));
+	expect_error(&f, nvs_tensor_forget(f.engine, t, 1, &f.error), -EROFS, "read_only");
+	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "x", &f.error), -EROFS, "read_only");
+	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EROFS, "read_only");
+	tensor_check(&f, t[0], 1);
+	fixture_shut(&f);
+	fixture_close(&f);
+}
+
+static void readers_share_a_store_and_exclude_a_writer(void **state)
+{
+	struct nvs_engine *second = NULL, *writer = NULL;
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make_store(&f, t, 1);
+	f.config.read_only = true;
+	expect_error(&f, nvs_engine_open(&second, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EBUSY,
+		     "has locked the store");
+	fixture_shut(&f);
+	find_again(&f, t, 1);
+	OK(&f, nvs_engine_open(&second, &f.config, NVS_OFFLOAD_PARAM, &f.error));
+	f.config.read_only = false;
+	expect_error(&f, nvs_engine_open(&writer, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EBUSY,
+		     "has locked the store");
+	OK(&f, nvs_engine_close(second, &f.error));
+	fixture_shut(&f);
+	find_again(&f, t, 1);
+	fixture_close(&f);
+}
+
+static void a_read_only_engine_makes_no_store(void **state)
+{
+	struct fixture f;
+	char data[512];
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	f.config.read_only = true;
+	expect_error(&f, fixture_reopen(&f), -ENODATA, "no kept store to read");
+	fixture_store_file(&f, "data", data);
+	assert_int_equal(access(data, F_OK), -1);
+	fixture_close(&f);
+}
+
+/* A store with one manifest is whole; a writer would make the other one again. */
+static void a_missing_manifest_is_not_made_by_a_reader(void **state)
+{
+	struct nvs_tensor *t[N];
+	struct fixture f;
+	char manifest[512];
+
+	(void)state;
+	make_store(&f, t, 1);
+	fixture_shut(&f);
+	fixture_store_file(&f, "manifest.1", manifest);
+	assert_int_equal(unlink(manifest), 0);
+	f.config.read_only = true;
+	find_again(&f, t, 1);
+	fixture_shut(&f);
+	assert_int_equal(access(manifest, F_OK), -1);
+	fixture_close(&f);
+}
+
+/* ---- Looking ---- */
+
+static void what_is_there_can_be_listed_before_registering(void **state)
+{
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+	struct nvs_tensor *t[N];
+	struct fixture f;
+	unsigned seen = 0;
+
+	(void)state;
+	make_store(&f, t, 1);
+	/* The list is of when the engine was opened. */
+	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), -ENOENT);
+	fixture_shut(&f);
+	OK(&f, fixture_reopen(&f));
+	for (size_t i = 0; !nvs_engine_get_stored(f.engine, i, &stored); i++) {
+		unsigned which = (unsigned)(stored.name[1] - '0');
+
+		assert_true(which < N);
+		assert_int_equal(stored.dtype, NVS_U8);
+		assert_int_equal(stored.numel, lengths[which]);
+		assert_int_equal(stored.nbytes, lengths[which]);
+		assert_true(stored.has_contents);
+		assert_int_equal(stored.has_checksum, lengths[which] > 0);
+		assert_null(nvs_tensor_find(f.engine, stored.name));
+		seen |= 1u << which;
+	}
+	assert_int_equal(seen, 7);
+	fixture_close(&f);
+}
+
+static void a_smaller_structure_is_filled_as_far_as_it_goes(void **state)
+{
+	struct nvs_stored_tensor stored;
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make_store(&f, t, 1);
+	fixture_shut(&f);
+	OK(&f, fixture_reopen(&f));
+	memset(&stored, 0xa5, sizeof(stored));
+	stored.size = offsetof(struct nvs_stored_tensor, numel);
+	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), 0);
+	assert_int_equal(stored.dtype, NVS_U8);
+	assert_int_equal(stored.numel, UINT64_C(0xa5a5a5a5a5a5a5a5));
+	stored.size = 0;
+	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), -EINVAL);
+	assert_int_equal(nvs_engine_get_stored(f.engine, 0, NULL), -EINVAL);
+	assert_int_equal(nvs_engine_get_stored(NULL, 0, &stored), -EINVAL);
+	fixture_close(&f);
+}
+
+static void the_number_of_the_commit_grows_with_each_that_changes_something(void **state)
+{
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make_store(&f, t, 1);
+	assert_int_equal(nvs_engine_generation(f.engine), 1);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	assert_int_equal(nvs_engine_generation(f.engine), 1);
+	tensor_write(&f, t[0], 9);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	assert_int_equal(nvs_engine_generation(f.engine), 2);
+	fixture_shut(&f);
+	f.config.read_only = true;
+	OK(&f, fixture_reopen(&f));
+	assert_int_equal(nvs_engine_generation(f.engine), 2);
+	assert_int_equal(nvs_engine_generation(NULL), 0);
+	fixture_close(&f);
+}
+
+/* ---- Leaving ---- */
+
+static void abandoning_leaves_the_last_commit(void **state)
+{
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make_store(&f, t, 1);
+	for (unsigned i = 0; i < N; i++)
+		tensor_store(&f, t[i], 100 + i);
+	OK(&f, nvs_engine_abandon(f.engine, &f.error));
+	f.engine = NULL;
+	OK(&f, nvs_engine_abandon(NULL, &f.error));
+	find_again(&f, t, 1);
+	assert_int_equal(nvs_engine_generation(f.engine), 1);
+	fixture_close(&f);
+}
+
+/* ---- New names ---- */
+
+static void a_renamed_tensor_is_found_under_its_new_name_after_a_commit(void **state)
+{
+	struct nvs_tensor *t[N], *again;
+	struct fixture f;
+
+	(void)state;
+	make_store(&f, t, 1);
+	tensors_pin(&f, &t[1], 1);
+	OK(&f, nvs_tensor_rename(f.engine, t[1], "other", &f.error));
+	assert_string_equal(info_of(&f, t[1]).name, "other");
+	assert_true(filled(nvs_tensor_data(t[1]), lengths[1], 2));
+	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	assert_ptr_equal(nvs_tensor_find(f.engine, "other"), t[1]);
+	assert_null(nvs_tensor_find(f.engine, "t1"));
+	/* Two that change names. */
+	OK(&f, nvs_tensor_rename(f.engine, t[0], "t1", &f.error));
+	OK(&f, nvs_tensor_rename(f.engine, t[1], "t0", &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	assert_int_equal(nvs_engine_generation(f.engine), 2);
+	/* Not committed. */
+	OK(&f, nvs_tensor_rename(f.engine, t[2], "lost", &f.error));
+	OK(&f, nvs_engine_abandon(f.engine, &f.error));
+	f.engine = NULL;
+
+	OK(&f, fixture_reopen(&f));
+	again = tensor_add(&f, "t1", lengths[0]);
+	tensor_check(&f, again, 1);
+	again = tensor_add(&f, "t0", lengths[1]);
+	tensor_check(&f, again, 2);
+	again = tensor_add(&f, "t2", lengths[2]);
+	tensor_check(&f, again, 3);
+	fixture_close(&f);
+}
+
+static void names_that_are_taken_or_invalid_are_refused(void **state)
+{
+	char longest[NVS_NAME_MAX + 2];
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make_store(&f, t, 1);
+	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "t1", &f.error), -EEXIST, "t1");
+	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "t0", &f.error), -EEXIST, "t0");
+	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "", &f.error), -EINVAL, "1 to");
+	expect_error(&f, nvs_tensor_rename(f.engine, t[0], NULL, &f.error), -EINVAL, "1 to");
+	expect_error(&f, nvs_tensor_rename(f.engine, NULL, "x", &f.error), -EINVAL, "needs");
+	expect_error(&f, nvs_tensor_rename(NULL, t[0], "x", &f.error), -EINVAL, "needs");
+	memset(longest, 'n', sizeof(longest));
+	longest[NVS_NAME_MAX + 1] = 0;
+	expect_error(&f, nvs_tensor_rename(f.engine, t[0], longest, &f.error), -EINVAL, "512");
+	longest[NVS_NAME_MAX] = 0;
+	OK(&f, nvs_tensor_rename(f.engine, t[0], longest, &f.error));
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	fixture_shut(&f);
+	/* A tensor that the store holds and nobody registered has its name, too. */
+	OK(&f, fixture_reopen(&f));
+	t[1] = tensor_add(&f, "t1", lengths[1]);
+	expect_error(&f, nvs_tensor_rename(f.engine, t[1], "t2", &f.error), -EEXIST, "t2");
+	tensor_check(&f, t[1], 2);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_read_only_store_is_read_and_nothing_of_it_changes),
+		cmocka_unit_test(calls_that_would_write_to_a_read_only_store_are_refused),
+		cmocka_unit_test(readers_share_a_store_and_exclude_a_writer),
+		cmocka_unit_test(a_read_only_engine_makes_no_store),
+		cmocka_unit_test(a_missing_manifest_is_not_made_by_a_reader),
+		cmocka_unit_test(what_is_there_can_be_listed_before_registering),
+		cmocka_unit_test(a_smaller_structure_is_filled_as_far_as_it_goes),
+		cmocka_unit_test(the_number_of_the_commit_grows_with_each_that_changes_something),
+		cmocka_unit_test(abandoning_leaves_the_last_commit),
+		cmocka_unit_test(a_renamed_tensor_is_found_under_its_new_name_after_a_commit),
+		cmocka_unit_test(names_that_are_taken_or_invalid_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
