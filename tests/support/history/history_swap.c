@@ -704,9 +704,12 @@ static void op_register_too_large(struct world *w)
 {
 	const struct nvs_tensor_spec spec = {sizeof(spec), "too large", NVS_U8, w->pool + 1};
 	struct nvs_tensor *tensor;
+	uint64_t pin;
 
 	history_tell("register too large\n");
-	HOLDS(nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error) == -E2BIG);
+	HOLDS(!nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error));
+	HOLDS(nvs_tensor_pin(w->engine, &tensor, 1, 0, &pin, &w->error) == -E2BIG);
+	HOLDS(!nvs_tensor_forget(w->engine, &tensor, 1, &w->error));
 	HOLDS(!nvs_tensor_find(w->engine, spec.name));
 }
 
@@ -765,6 +768,19 @@ static void committed(struct world *w)
 	}
 }
 
+/* A commit is refused while external memory is in flight. What is in flight after it is the plan's.
+ */
+static void externals_have_landed(struct world *w)
+{
+	for (size_t i = 0; i < TENSORS; i++)
+		if (w->t[i].external) {
+			struct nvs_tensor_info info = info_of_tensor(w, &w->t[i]);
+
+			HOLDS(w->step && info.state == NVS_READING);
+			landed(w, &w->t[i], &info);
+		}
+}
+
 static void op_commit(struct world *w)
 {
 	bool busy, may_be_busy = anywhere(w, unwaited);
@@ -781,7 +797,9 @@ static void op_commit(struct world *w)
 	if (rc)
 		HOLDS(rc == -EBUSY ? may_be_busy : caused(w, rc));
 	else
-		HOLDS(!busy && !anywhere(w, external));
+		HOLDS(!busy);
+	if (!rc)
+		externals_have_landed(w);
 	for (size_t i = 0; i < TENSORS && !rc && !w->step; i++)
 		if (w->t[i].handle && !w->t[i].uses)
 			HOLDS(!info_of_tensor(w, &w->t[i]).dirty);
