@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies structures of callers whose size differs from the library's.
+ */
+#include "base/struct_size.h"
+
+#include <errno.h>
+#include <string.h>
+
+int struct_in(void *into, size_t size, const void *from)
+{
+	const unsigned char *bytes = from;
+	size_t given;
+
+	if (!from)
+		return -EINVAL;
+	memcpy(&given, from, sizeof(given));
+	if (given <= sizeof(size_t))
+		return -EINVAL;
+	for (size_t i = size; i < given; i++)
+		if (bytes[i])
+			return -E2BIG;
+	memset(into, 0, size);
+	memcpy(into, from, given < size ? given : size);
+	memcpy(into, &size, sizeof(size));
+	return 0;
+}
+
+int struct_in_at(void *into, size_t size, const void *array, size_t i)
+{
+	const unsigned char *bytes = array;
+	size_t stride, given;
+
+	if (!array)
+		return -EINVAL;
+	memcpy(&stride, bytes, sizeof(stride));
+	if (stride <= sizeof(size_t))
+		return -EINVAL;
+	memcpy(&given, bytes + i * stride, sizeof(given));
+	return given == stride ? struct_in(into, size, bytes + i * stride) : -EINVAL;
+}
+
+int struct_out(void *into, const void *from, size_t size)
+{
+	size_t given;
+
+	if (!into)
+		return -EINVAL;
+	memcpy(&given, into, sizeof(given));
+	if (given <= sizeof(size_t))
+		return -EINVAL;
+	memcpy((unsigned char *)into + sizeof(given), (const unsigned char *)from + sizeof(given),
+	       (given < size ? given : size) - sizeof(given));
+	return 0;
+}
