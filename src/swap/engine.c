@@ -168,10 +168,9 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
-	/* The watch thread may look at the tensors until the workers have ended. */
-	pthread_mutex_lock(&engine->lock);
+	/* The last log lines are said while their handler may still ask for the tensors. */
+	events_stop(engine);
 	tensors_free(engine);
-	pthread_mutex_unlock(&engine->lock);
 	plan_free(&engine->plan);
 	/* The workers end before their registered memory is unmapped, ... */
 	if (engine->pool)

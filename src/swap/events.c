@@ -164,14 +164,19 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
-static void end_thread(struct events *events)
+void events_stop(struct nvs_engine *engine)
 {
+	struct events *events = &engine->events;
+
+	if (!events->started)
+		return;
 	pthread_mutex_lock(&events->lock);
 	events->closing = true;
 	pthread_mutex_unlock(&events->lock);
 	completions_wake(events->completions, COMPLETIONS_THREAD);
 	pthread_join(events->thread, NULL);
 	events->started = false;
+	(void)messages_say(engine);
 }
 
 void events_close(struct nvs_engine *engine)
@@ -180,9 +185,7 @@ void events_close(struct nvs_engine *engine)
 
 	if (!events->completions)
 		return;
-	assert(!events->helped && !events->followers);
-	if (events->started)
-		end_thread(events);
+	assert(!events->started && !events->helped && !events->followers);
 	(void)messages_say(engine);
 	sums_close(engine);
 	completions_close(events->completions);

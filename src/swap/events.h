@@ -65,7 +65,9 @@ struct events {
 
 /* Starts the thread; the aio is open. -ENOMEM, -EAGAIN */
 int events_open(struct nvs_engine *engine, struct nvs_error *error);
-/* Ends it when it has said all messages. Nothing is in flight. */
+/* Ends it when it has said all messages, if it was started. Nothing is in flight. */
+void events_stop(struct nvs_engine *engine);
+/* After events_stop(), and after the aio, whose threads name the queue, is closed. */
 void events_close(struct nvs_engine *engine);
 
 /* ---- Under the engine's lock ---- */
