@@ -261,14 +261,12 @@ int aio_open_with(struct nvs_aio **aio, const struct nvs_aio_config *config,
 
 void nvs_aio_close(struct nvs_aio *aio)
 {
-	struct nvs_file *file;
-
 	if (!aio)
 		return;
 	stop_workers(aio);
 	/* Their owners close them later. */
-	LIST_FOREACH(file, &aio->open_files, open)
-	{
+	for (struct nvs_file *file = LIST_FIRST(&aio->open_files); file;
+	     file = LIST_NEXT(file, open)) {
 		assert(!file->in_flight && !file->closing);
 		file->aio = NULL;
 	}

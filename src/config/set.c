@@ -16,53 +16,61 @@
 
 /* ---- Keys ---- */
 
-static int no_such_key(const char *key, enum config_block block, const char *name, size_t length,
-		       struct nvs_error *error)
+static void no_such_key(const char *key, enum config_block block, const char *name, size_t length,
+			struct nvs_error *error)
 {
 	const char *in = config_block_name(block);
 	char text[256], part[64];
 
 	snprintf(part, sizeof(part), "%.*s", (int)length, name);
-	return error_about(error, -EINVAL, key, 0, 0, "%.200s is not a key%s%s%s; %s", key,
-			   *in ? " of `" : "", in, *in ? "`" : "",
-			   config_key_suggest(block, part, strlen(part), text));
+	error_about(error, -EINVAL, key, 0, 0, "%.200s is not a key%s%s%s; %s", key,
+		    *in ? " of `" : "", in, *in ? "`" : "",
+		    config_key_suggest(block, part, strlen(part), text));
 }
 
-/* The setting that `key` names, a path of blocks and a key with dots between. */
-static int find_key(const struct config_key **found, const char *key, struct nvs_error *error)
+/* The setting that `key` names, a path of blocks and a key with dots between. NULL: -EINVAL. */
+static const struct config_key *find_key(const char *key, struct nvs_error *error)
 {
 	enum config_block block = BLOCK_ROOT;
 
 	for (const char *name = key;; name++) {
 		size_t length = strcspn(name, ".");
+		const struct config_key *found = config_key_find(block, name, length);
 
-		*found = config_key_find(block, name, length);
-		if (!*found)
-			return no_such_key(key, block, name, length, error);
+		if (!found || (found->type != KEY_BLOCK && name[length])) {
+			no_such_key(key, block, found ? name + length : name,
+				    found ? strlen(name + length) : length, error);
+			return NULL;
+		}
+		if (found->type != KEY_BLOCK)
+			return found;
 		name += length;
-		if ((*found)->type != KEY_BLOCK)
-			return *name ? no_such_key(key, block, name, strlen(name), error) : 0;
-		block = (*found)->child;
-		if (!*name)
-			return error_about(error, -EINVAL, key, 0, 0,
-					   "%.200s is a block; name one of its keys, such as "
-					   "aio.block_size",
-					   key);
+		if (!*name) {
+			error_about(error, -EINVAL, key, 0, 0,
+				    "%.200s is a block; name one of its keys, such as "
+				    "aio.block_size",
+				    key);
+			return NULL;
+		}
+		block = found->child;
 	}
 }
 
-static int find_setting(const struct config_key **found, const struct nvs_config *config,
-			const char *key, struct nvs_error *error)
+/* NULL: there is none, -EINVAL. */
+static const struct config_key *find_setting(const struct nvs_config *config, const char *key,
+					     struct nvs_error *error)
 {
-	int result;
+	const struct config_key *found = NULL;
 
 	if (!config || !key)
-		return error_set(error, -EINVAL, "the configuration or the key is NULL");
-	result = find_key(found, key, error);
-	if (!result && (*found)->type == KEY_UNUSED)
-		result = error_about(error, -EINVAL, key, 0, 0,
-				     "%.200s has no effect in nvswap: %s", key, (*found)->meaning);
-	return result;
+		error_set(error, -EINVAL, "the configuration or the key is NULL");
+	else
+		found = find_key(key, error);
+	if (!found || found->type != KEY_UNUSED)
+		return found;
+	error_about(error, -EINVAL, key, 0, 0, "%.200s has no effect in nvswap: %s", key,
+		    found->meaning);
+	return NULL;
 }
 
 /* ---- Values as JSON ---- */
@@ -164,14 +172,14 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 {
 	struct reader r = {.from_call = true, .file = key, .error = error};
 	struct json_document *document = NULL;
-	const struct config_key *setting;
+	const struct config_key *setting = find_setting(config, key, error);
 	char *text;
-	int result = find_setting(&setting, config, key, error);
+	int result;
 
-	if (!result && !value)
-		result = error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is NULL", key);
-	if (result)
-		return result;
+	if (!setting)
+		return -EINVAL;
+	if (!value)
+		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is NULL", key);
 	if (setting->type == KEY_PATHS && !is_json(setting, value))
 		return set_path(config, setting, value, error);
 	text = value_text(setting, value);
@@ -275,16 +283,16 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 int nvs_config_get(const struct nvs_config *config, const char *key, char *text, size_t nbytes,
 		   struct nvs_error *error)
 {
-	const struct config_key *setting;
+	const struct config_key *setting = find_setting(config, key, error);
 	char *full = NULL;
 	size_t length = 0;
 	FILE *file;
-	int result = find_setting(&setting, config, key, error);
+	int result = 0;
 
-	if (!result && !text)
-		result = error_set(error, -EINVAL, "text is NULL");
-	if (result)
-		return result;
+	if (!setting)
+		return -EINVAL;
+	if (!text)
+		return error_set(error, -EINVAL, "text is NULL");
 	file = open_memstream(&full, &length);
 	if (file)
 		put_value(file, config, setting);
@@ -306,14 +314,13 @@ int nvs_config_get(const struct nvs_config *config, const char *key, char *text,
 int nvs_config_get_number(const struct nvs_config *config, const char *key, uint64_t *number,
 			  struct nvs_error *error)
 {
-	const struct config_key *setting;
+	const struct config_key *setting = find_setting(config, key, error);
 	const void *place;
-	int result = find_setting(&setting, config, key, error);
 
-	if (!result && !number)
-		result = error_set(error, -EINVAL, "number is NULL");
-	if (result)
-		return result;
+	if (!setting)
+		return -EINVAL;
+	if (!number)
+		return error_set(error, -EINVAL, "number is NULL");
 	place = place_of(config, setting);
 	if (names_variable(config, setting))
 		return error_about(error, -EINVAL, key, 0, 0,

@@ -107,7 +107,7 @@ struct nvs_optimizer {
 	bool gradients_registered;
 
 	float **scratch;	     /* per thread: SLICE gradients for the caller's function */
-	char **lowered;		     /* per thread: SLICE weights that have no array */
+	uint16_t **lowered;	     /* per thread: SLICE weights that have no array */
 	float *zeros;		     /* SLICE zeros, for gradients that were never added */
 	double *sums;		     /* SUM_BLOCKS */
 	uint64_t sum_ns, sum_cpu_ns; /* all threads' time in sums since the step was called */

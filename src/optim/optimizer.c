@@ -181,7 +181,7 @@ static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 			return -ENOMEM;
 	}
 	if (optimizer->weights_final) {
-		optimizer->lowered[thread] = calloc(SLICE, sizeof(uint16_t));
+		optimizer->lowered[thread] = calloc(SLICE, sizeof(**optimizer->lowered));
 		if (!optimizer->lowered[thread])
 			return -ENOMEM;
 	}
@@ -276,10 +276,10 @@ static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec
 		       struct nvs_error *error)
 {
 	struct nvs_group_spec *own = calloc(n ? n : 1, sizeof(*own));
-	int rc = own ? 0 : -ENOMEM;
+	int rc = 0;
 
-	if (rc)
-		return error_set(error, rc, "out of memory while opening the optimizer");
+	if (!own)
+		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = struct_in_at(&own[i], sizeof(*own), groups, i);
 	if (rc) {

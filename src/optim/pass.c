@@ -291,19 +291,39 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	return *taken == numel;
 }
 
-/* Waits for a fetched tile's state and gradients. */
-static int wait_for_tile(struct pass *pass, size_t i, int timeout_ms, struct nvs_error *error)
+/* The tensors of a fetched tile, its state and gradients, with their pins. */
+struct fetched {
+	struct nvs_tensor *tensors[2];
+	uint64_t pins[2];
+	unsigned n;
+};
+
+/* Under the lock: another thread may take, finish and discard them as soon as they have landed. */
+static struct fetched fetched_of(const struct pass *pass, size_t i)
 {
-	struct nvs_engine *engine = pass->optimizer->engine;
-	struct tile *tile = &pass->optimizer->tiles[i];
-	struct gradient_tile *gradients = gradients_of(pass, i);
+	const struct tile *tile = &pass->optimizer->tiles[i];
+	const struct gradient_tile *gradients = gradients_of(pass, i);
+	struct fetched fetched = {.n = 0};
+
+	if (is_offloaded(pass, i)) {
+		fetched.tensors[fetched.n] = tile->tensor;
+		fetched.pins[fetched.n++] = tile->pin;
+	}
+	if (gradients) {
+		fetched.tensors[fetched.n] = gradients->tensor;
+		fetched.pins[fetched.n++] = gradients->pin;
+	}
+	return fetched;
+}
+
+static int wait_for_fetched(const struct pass *pass, const struct fetched *fetched, int timeout_ms,
+			    struct nvs_error *error)
+{
 	int rc = 0;
 
-	if (is_offloaded(pass, i))
-		rc = nvs_tensor_wait(engine, &tile->tensor, 1, tile->pin, timeout_ms, error);
-	if (!rc && gradients)
-		rc = nvs_tensor_wait(engine, &gradients->tensor, 1, gradients->pin, timeout_ms,
-				     error);
+	for (unsigned k = 0; k < fetched->n && !rc; k++)
+		rc = nvs_tensor_wait(pass->optimizer->engine, &fetched->tensors[k], 1,
+				     fetched->pins[k], timeout_ms, error);
 	return rc;
 }
 
@@ -312,7 +332,7 @@ static bool front_is_open(struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
 	struct nvs_error error = {.size = sizeof(error)};
-	size_t front;
+	struct fetched fetched;
 	int rc;
 
 	if (pass->front == pass->nfetched)
@@ -324,11 +344,11 @@ static bool front_is_open(struct pass *pass)
 	    (pass->nactive && !optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write))
 		return false;
 	if (!pass->front_landed) {
-		front = optimizer->queue[pass->front];
-		rc = wait_for_tile(pass, front, 0, NULL);
+		fetched = fetched_of(pass, optimizer->queue[pass->front]);
+		rc = wait_for_fetched(pass, &fetched, 0, NULL);
 		/* An overdue tile may have landed between the two calls. */
 		if (rc && rc != -EAGAIN)
-			rc = wait_for_tile(pass, front, 0, &error);
+			rc = wait_for_fetched(pass, &fetched, 0, &error);
 		if (rc && rc != -EAGAIN)
 			fail(pass, rc, &error);
 		pass->front_landed = !rc;
@@ -443,13 +463,14 @@ static void wait_for_work(struct pass *pass)
 	bool open = pass->front < pass->nfetched && !pass->front_landed && !pass->front_awaited &&
 		    (!pass->nactive ||
 		     optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write);
-	size_t front = open ? optimizer->queue[pass->front] : 0;
+	struct fetched fetched;
 
 	if (open) {
+		fetched = fetched_of(pass, optimizer->queue[pass->front]);
 		pass->front_awaited = true;
 		pthread_mutex_unlock(&pass->lock);
 		/* The thread that takes the tile checks the result. */
-		wait_for_tile(pass, front, -1, NULL);
+		wait_for_fetched(pass, &fetched, -1, NULL);
 		pthread_mutex_lock(&pass->lock);
 		pass->front_awaited = false;
 		pthread_cond_broadcast(&pass->work);

@@ -42,8 +42,9 @@ static char *weights_of(const struct nvs_optimizer *optimizer, const struct segm
 
 	if (group->weights)
 		return group->weights + segment->offset * nvs_dtype_size(group->dtype);
-	return optimizer->weights_final && group->dtype != NVS_F32 ? optimizer->lowered[thread]
-								   : NULL;
+	return optimizer->weights_final && group->dtype != NVS_F32
+		       ? (char *)optimizer->lowered[thread]
+		       : NULL;
 }
 
 /* The caller's function receives fp32 gradients; the weights are rounded afterwards. */

@@ -27,6 +27,7 @@
 /* Replaces libc's for the library under test, which is linked statically. */
 static long page_size = 4096;
 
+/* NOLINTNEXTLINE(readability-redundant-declaration) */
 long sysconf(int name);
 long sysconf(int name)
 {

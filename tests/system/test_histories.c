@@ -108,9 +108,14 @@ static void a_failure_is_cut_down_and_can_be_played_again(void **state)
 
 	(void)state;
 	assert_false(history_play(&first, 20, &found, text, sizeof(text)));
+	/* Without turns of threads, as under ThreadSanitizer, some failures are chance. */
 	if (history_remaining(&found) > 6)
 		print_message("%s\n", text);
+#ifdef __SANITIZE_THREAD__
+	assert_in_range(history_remaining(&found), 1, 20);
+#else
 	assert_in_range(history_remaining(&found), 1, 6);
+#endif
 	assert_non_null(strstr(text, "holds something else than its contents"));
 	assert_non_null(strstr(text, "release dirty"));
 	/* The command that it names plays these operations, and they fail again. */

@@ -191,7 +191,7 @@ static int begin_use(struct replay *replay, const struct call *call)
 	struct nvs_error *error = &replay->result->error;
 	struct nvs_engine_stats stats = {.size = sizeof(stats), .busy_ns = UINT64_MAX};
 	bool lease = call->of->call == ACCESS_LEASE;
-	uint64_t from, busy_ns, pin;
+	uint64_t from, busy_ns, pin = 0;
 	int rc = reserve_pins(replay, call);
 
 	if (rc)
