@@ -92,8 +92,19 @@ void events_changed(struct nvs_engine *engine)
 
 /* ---- The thread ---- */
 
-/* False: the thread must end. */
-static bool sleep_until_event(struct nvs_engine *engine)
+static uint64_t rounds_asked(struct events *events)
+{
+	uint64_t asked;
+
+	pthread_mutex_lock(&events->lock);
+	asked = events->asked;
+	pthread_mutex_unlock(&events->lock);
+	return asked;
+}
+
+/* `asked` is as at the start of the round, which found nothing more to do. False: the thread must
+ * end. */
+static bool sleep_until_event(struct nvs_engine *engine, uint64_t asked)
 {
 	struct events *events = &engine->events;
 	bool closing;
@@ -101,6 +112,7 @@ static bool sleep_until_event(struct nvs_engine *engine)
 	pthread_mutex_lock(&events->lock);
 	closing = events->closing;
 	events->idle = true;
+	events->answered = asked;
 	pthread_cond_broadcast(&events->quiet);
 	pthread_mutex_unlock(&events->lock);
 	if (!closing)
@@ -114,17 +126,19 @@ static bool sleep_until_event(struct nvs_engine *engine)
 static void *events_main(void *arg)
 {
 	struct nvs_engine *engine = arg;
+	uint64_t asked;
 
 	take_short_slices();
 	do {
 		bool busy = true;
 
+		asked = rounds_asked(&engine->events);
 		while (busy) {
 			busy = events_land_ready(engine);
 			busy |= sums_work(engine);
 			busy |= messages_say(engine);
 		}
-	} while (sleep_until_event(engine));
+	} while (sleep_until_event(engine, asked));
 	return NULL;
 }
 
@@ -197,9 +211,16 @@ void events_close(struct nvs_engine *engine)
 void events_await_idle(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
+	uint64_t asked;
 
+	/* What has happened until now is done in a round that begins later. */
 	pthread_mutex_lock(&events->lock);
-	while (!events->idle || completions_pending(events->completions, COMPLETIONS_THREAD))
+	asked = ++events->asked;
+	pthread_mutex_unlock(&events->lock);
+	completions_wake(events->completions, COMPLETIONS_THREAD);
+	pthread_mutex_lock(&events->lock);
+	while (!events->idle || events->answered < asked ||
+	       completions_pending(events->completions, COMPLETIONS_THREAD))
 		pthread_cond_wait(&events->quiet, &events->lock);
 	pthread_mutex_unlock(&events->lock);
 }

@@ -60,7 +60,8 @@ struct events {
 	struct sums sums;
 	struct messages messages;
 	bool closing;
-	bool idle; /* the thread has nothing to do */
+	bool idle;		  /* the thread has nothing to do */
+	uint64_t asked, answered; /* rounds that events_await_idle() waits for, and those done */
 };
 
 /* Starts the thread; the aio is open. -ENOMEM, -EAGAIN */
