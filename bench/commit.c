@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/config.h"
 #include "support/measure.h"
 
 #define TENSORS	     4096

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/config.h"
 #include "support/measure.h"
 
 #define GROUPS	    32

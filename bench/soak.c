@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/config.h"
 #include "nvswap.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -349,7 +350,7 @@ static void configure(struct soak *soak)
 {
 	struct nvs_config *config = &soak->config;
 
-	nvs_config_init(config);
+	config_init(config);
 	config->verify = config->keep = true;
 	config->aio.block_size = 128 * KIB;
 	config->param_dtype = NVS_F32;
@@ -361,12 +362,10 @@ static void configure(struct soak *soak)
 	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = GROUP_NUMEL;
 	config->optimizer_threads = 1;
 	must(soak,
-	     nvs_config_set_paths(&config->offload[NVS_OFFLOAD_PARAM], &soak->directory, 1,
-				  &soak->error),
+	     nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &soak->directory, 1, &soak->error),
 	     "the directory");
 	must(soak,
-	     nvs_config_set_paths(&config->offload[NVS_OFFLOAD_OPTIMIZER], &soak->directory, 1,
-				  &soak->error),
+	     nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &soak->directory, 1, &soak->error),
 	     "the directory");
 	for (size_t i = 0; i < TENSORS; i++)
 		soak->words[i] = 1 + next_random(&soak->random) % (64 * KIB);
@@ -487,6 +486,6 @@ int main(int argc, char **argv)
 		free(soak.gradients[i]);
 	free(soak.found[0]);
 	free(soak.found[1]);
-	nvs_config_free(&soak.config);
+	config_free(&soak.config);
 	return flat ? EXIT_SUCCESS : EXIT_FAILURE;
 }

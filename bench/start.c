@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/config.h"
 #include "support/measure.h"
 
 #define TENSOR_BYTES (64 * MIB)

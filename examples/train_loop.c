@@ -142,17 +142,18 @@ static int train(struct model *model)
 static int open_engine(struct model *model, const char *directory)
 {
 	struct nvs_error *error = &model->error;
-	struct nvs_config config;
+	struct nvs_config *config;
 	int status;
 
-	nvs_config_init(&config);
-	status = nvs_config_parse(&config, settings, sizeof(settings) - 1, "settings", error);
+	status = nvs_config_open(&config, error);
+	if (status)
+		return status;
+	status = nvs_config_parse(config, settings, sizeof(settings) - 1, "settings", error);
 	if (status == 0)
-		status = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], &directory, 1,
-					      error);
+		status = nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &directory, 1, error);
 	if (status == 0)
-		status = nvs_engine_open(&model->engine, &config, NVS_OFFLOAD_PARAM, error);
-	nvs_config_free(&config);
+		status = nvs_engine_open(&model->engine, config, NVS_OFFLOAD_PARAM, error);
+	nvs_config_close(config);
 	return status;
 }
 

@@ -54,21 +54,21 @@ static int open_optimizer(struct model *model, const char *directory)
 {
 	struct nvs_error *error = &model->error;
 	struct nvs_group_spec groups[GROUPS];
-	struct nvs_config config;
+	struct nvs_config *config;
 	int status;
 
 	for (unsigned g = 0; g < GROUPS; g++)
 		groups[g] = (struct nvs_group_spec){sizeof(struct nvs_group_spec), group_name[g],
 						    group_numel[g], NVS_BF16, model->weights[g]};
-	nvs_config_init(&config);
-	status = nvs_config_parse(&config, settings, sizeof(settings) - 1, "settings", error);
+	status = nvs_config_open(&config, error);
+	if (status)
+		return status;
+	status = nvs_config_parse(config, settings, sizeof(settings) - 1, "settings", error);
 	if (status == 0)
-		status = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_OPTIMIZER], &directory, 1,
-					      error);
+		status = nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, error);
 	if (status == 0)
-		status = nvs_optimizer_open(&model->optimizer, &config, groups, GROUPS, NULL,
-					    error);
-	nvs_config_free(&config);
+		status = nvs_optimizer_open(&model->optimizer, config, groups, GROUPS, NULL, error);
+	nvs_config_close(config);
 	return status;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/config.h"
 #include "config/keys.h"
 #include "config/paths.h"
 
@@ -31,7 +32,7 @@ static void check_real(double value, double max)
 	assert(isfinite(value) && value >= 0 && value <= max);
 }
 
-static void check_paths(const struct nvs_offload_config *offload)
+static void check_paths(const struct offload_config *offload)
 {
 	assert(offload->npaths <= NVS_PATHS_MAX);
 	assert(offload->npaths || offload->device != NVS_DEVICE_NVME);
@@ -147,7 +148,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
-	nvs_config_init(&config);
+	config_init(&config);
 	config.log.fn = on_log;
 	before = config;
 	rc = nvs_config_parse(&config, (const char *)data, nbytes, "input", &error);
@@ -158,13 +159,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 		struct nvs_config again;
 
 		check_accepted(&config);
-		nvs_config_init(&again);
+		config_init(&again);
 		again.log.fn = on_log;
 		assert(!nvs_config_parse(&again, (const char *)data, nbytes, "input", NULL));
 		assert(!nvs_config_parse(&again, (const char *)data, nbytes, "input", NULL));
 		check_same(&config, &again);
-		nvs_config_free(&again);
+		config_free(&again);
 	}
-	nvs_config_free(&config);
+	config_free(&config);
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "config/config.h"
 #include "measure.h"
 
 #define PAGE 4096 /* bytes between two changed words */
@@ -58,7 +59,7 @@ struct nvs_config *open_config(const char *path, struct nvs_trace *trace)
 
 	if (!config)
 		fail("no memory for the configuration");
-	nvs_config_init(config);
+	config_init(config);
 	must(nvs_config_load(config, path, &bench_error), path);
 	config->trace = trace;
 	return config;
@@ -66,7 +67,7 @@ struct nvs_config *open_config(const char *path, struct nvs_trace *trace)
 
 void close_config(struct nvs_config *config)
 {
-	nvs_config_free(config);
+	config_free(config);
 	free(config);
 }
 

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "config/config.h"
 #include "nvswap.h"
 
 #define MIB	 (UINT64_C(1) << 20)

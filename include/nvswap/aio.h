@@ -26,14 +26,15 @@ struct nvs_aio;
 enum nvs_direction { NVS_READ, NVS_WRITE };
 
 /*
- * Opens the workers. `config` may be freed after the call; `log` is copied and may be NULL.
+ * Opens the workers with the "aio" block of the configuration, its "nvswap" keys "ioengine" and
+ * "io_timeout_ms", and its log. The configuration may be closed after the call.
  * Errors:
- * -EINVAL   a setting is out of bounds
+ * -EINVAL   an argument is NULL
  * -ENOTSUP  use_gds is set, or the I/O engine does not work on this machine
  * -ENOMEM
  */
-NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
-			 const struct nvs_log *log, struct nvs_error *error);
+NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
+			 struct nvs_error *error);
 /*
  * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
  * closed before or afterwards; what is left of a file afterwards is nvs_file_close, nvs_file_sync

@@ -40,22 +40,8 @@ enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
 
 struct nvs_trace;
 
-/* The "aio" block. */
-struct nvs_aio_config {
-	uint32_t block_size;   /* bytes per I/O: a multiple of 512, up to NVS_BLOCK_SIZE_MAX */
-	uint32_t queue_depth;  /* I/Os in flight per worker: 1 to NVS_QUEUE_DEPTH_MAX */
-	uint32_t thread_count; /* workers: 1 to NVS_THREAD_COUNT_MAX; also
-				  "intra_op_parallelism" */
-	bool single_submit;    /* one I/O per submission call */
-	bool overlap_events;   /* false: fill the queue, drain it, repeat */
-	bool use_gds;	       /* not supported: opening an engine returns -ENOTSUP */
-	/* of the "nvswap" block: */
-	enum nvs_ioengine ioengine;
-	uint32_t io_timeout_ms; /* see below; up to NVS_IO_TIMEOUT_MS_MAX; 0: off */
-};
-
 /*
- * A drive that hangs. With io_timeout_ms above 0, a transfer is overdue when one of its I/Os has
+ * A drive that hangs. With "io_timeout_ms" above 0, a transfer is overdue when one of its I/Os has
  * been in the kernel for that long, or when it was submitted that long ago and no transfer of the
  * aio has made progress since. A transfer that queues behind others that progress is not overdue.
  * An I/O may wait behind queue_depth others on each worker, so the limit should be seconds.
@@ -78,83 +64,26 @@ struct nvs_aio_config {
 /* The blocks that a store belongs to. */
 enum nvs_block { NVS_OFFLOAD_PARAM, NVS_OFFLOAD_OPTIMIZER };
 
-/* An "offload_param" or "offload_optimizer" block. */
-struct nvs_offload_config {
-	enum nvs_device device;
-	unsigned npaths;		/* with device nvme: 1 to NVS_PATHS_MAX */
-	char *nvme_path[NVS_PATHS_MAX]; /* owned by the configuration */
-	bool pin_memory; /* true: lock the whole pool or fail to open; false: lock what the limits
-			    allow */
-	uint32_t buffer_count;
-	uint64_t buffer_size; /* elements per buffer; for the optimizer, sub_group_size */
-	uint64_t max_in_cpu;  /* elements that may stay in the pool unpinned */
-	/* offload_optimizer only; for nvs_optimizer_open */
-	bool fast_init;	     /* create state in the first step instead of writing it on open */
-	bool pipeline_read;  /* read tiles ahead of the computation */
-	bool pipeline_write; /* write tiles behind the computation */
-	double ratio;	     /* 0.0 to 1.0: the share of elements to offload */
-};
+/*
+ * A configuration. nvs_config_open makes one with every default, nvs_config_load and nvs_config_set
+ * change it, and whatever is opened with it copies what it needs. One thread at a time may use it.
+ */
+struct nvs_config;
 
-struct nvs_optimizer_config {
-	char type[32]; /* "" if the file has no optimizer block or no "type" */
-	double lr, beta1, beta2, eps, weight_decay;
-	bool bias_correction, adam_w_mode;
-	bool amsgrad; /* not supported: nvs_optimizer_open returns -ENOTSUP */
-};
-
-struct nvs_fp16_config {
-	bool enabled;
-	double loss_scale; /* 0: dynamic */
-	uint32_t initial_scale_power, loss_scale_window, hysteresis;
-	bool consecutive_hysteresis;
-	double min_loss_scale;
-};
-
-struct nvs_config {
-	struct nvs_log log;	 /* set it before nvs_config_load to receive its warnings;
-				    nvs_engine_open copies it */
-	struct nvs_trace *trace; /* engines and optimizers record here; NULL: no trace */
-	struct nvs_aio_config aio;
-	struct nvs_offload_config offload[2]; /* by enum nvs_block */
-
-	/* "zero_optimization", in elements */
-	uint64_t sub_group_size;
-	uint64_t prefetch_bucket_size;	      /* stage3_prefetch_bucket_size */
-	uint64_t max_live_parameters;	      /* stage3_max_live_parameters */
-	uint64_t max_reuse_distance;	      /* stage3_max_reuse_distance */
-	uint64_t param_persistence_threshold; /* stage3_param_persistence_threshold */
-
-	struct nvs_fp16_config fp16;
-	bool bf16_enabled;
-	enum nvs_dtype param_dtype;	 /* NVS_F16, NVS_BF16 or NVS_F32, from fp16 and bf16 */
-	enum nvs_dtype grad_accum_dtype; /* data_types.grad_accum_dtype; default: param_dtype */
-	double gradient_clipping;	 /* 0: none */
-	struct nvs_optimizer_config adam;
-
-	/* "nvswap" */
-	bool verify;	/* checksum each tensor and compare it at every swap-in */
-	bool keep;	/* the store survives the engine and is reopened; see nvs_engine_commit */
-	bool read_only; /* a kept store is only read, and shared with other readers */
-	uint32_t rank;	/* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
-	char rank_variable[64]; /* the environment variable that has the rank; "": `rank` is it */
-	uint64_t stripe_size;	/* bytes; 0: one block_size. Matters with several paths */
-	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
-	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
-};
-
-/* Sets every default. Free a loaded configuration with nvs_config_free first. */
-NVS_API void nvs_config_init(struct nvs_config *config);
-/* Frees the paths that the configuration owns. */
-NVS_API void nvs_config_free(struct nvs_config *config);
+/* Errors: -EINVAL, `config` is NULL; -ENOMEM. */
+NVS_API int nvs_config_open(struct nvs_config **config, struct nvs_error *error);
+/* `config` may be NULL. */
+NVS_API void nvs_config_close(struct nvs_config *config);
 
 /*
- * Reads a DeepSpeed JSON file, or one that has only the blocks that nvswap reads, over *config,
- * which must be initialised. Other blocks may hold any JSON. DeepSpeed keys that have no effect on
- * nvswap are warnings through config->log. On error *config is unchanged.
+ * Reads a DeepSpeed JSON file, or one that has only the blocks that nvswap reads, over *config.
+ * Other blocks may hold any JSON. DeepSpeed keys that have no effect on nvswap are warnings through
+ * the log. On error *config is unchanged.
  * Errors:
  * -EINVAL  not JSON; a duplicate, a wrong type, a number that is negative, fractional or out of
  *          range; an unknown key in "aio", "nvswap" or an offload block; two names of one setting
- *          with different values. The error has line, key, value and allowed range.
+ *          with different values. The error has line, key, value and allowed range. Or an argument
+ *          is NULL
  * -EFBIG   the file exceeds 64 MiB, or nests more than 512 levels
  * -ENOMEM
  * any errno of opening and reading the file, such as -ENOENT
@@ -163,20 +92,6 @@ NVS_API int nvs_config_load(struct nvs_config *config, const char *path, struct 
 /* The same from memory: `nbytes` of text. Errors name `name` as the file. */
 NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 			     const char *name, struct nvs_error *error);
-/*
- * Replaces the block's paths by copies of `n` paths (1 to NVS_PATHS_MAX) and sets device nvme.
- * Errors: -EINVAL, -ENOMEM.
- */
-NVS_API int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *paths,
-				 unsigned n, struct nvs_error *error);
-
-/*
- * A configuration on the heap, with every default, for programs that set it by keys: it may have
- * more settings in later versions. nvs_config_close frees it with its paths; `config` may be NULL.
- * Every other function takes it too. Errors: -EINVAL  `config` is NULL -ENOMEM
- */
-NVS_API int nvs_config_open(struct nvs_config **config, struct nvs_error *error);
-NVS_API void nvs_config_close(struct nvs_config *config);
 
 /*
  * Sets one setting by its key, as in the file with dots between: "aio.block_size",
@@ -186,20 +101,49 @@ NVS_API void nvs_config_close(struct nvs_config *config);
  * "nvme" may be set before nvme_path. On error *config is unchanged.
  * Errors:
  * -EINVAL  an argument is NULL; no such key, the error names the nearest; the value has a wrong
- * type or is out of range, the error has the allowed range -ENOMEM
+ *          type or is out of range, the error has the allowed range
+ * -ENOMEM
  */
 NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 			   struct nvs_error *error);
+/* The same with a whole number, or with true (1) or false (0). */
+NVS_API int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
+				  struct nvs_error *error);
+/*
+ * Replaces the block's paths by copies of `n` paths (1 to NVS_PATHS_MAX) and sets device nvme.
+ * Errors:
+ * -EINVAL  an argument is NULL, no such block, or a path is empty, too long or named twice
+ * -ENOMEM
+ */
+NVS_API int nvs_config_set_paths(struct nvs_config *config, enum nvs_block block,
+				 const char *const *paths, unsigned n, struct nvs_error *error);
+
 /*
  * Copies the value to `text`, which has room for nbytes, as nvs_config_set takes it; "" for no
- * paths. Errors: -EINVAL  an argument is NULL, or no such key -ERANGE  the value with its NUL does
- * not fit; nothing is copied -ENOMEM
+ * paths.
+ * Errors:
+ * -EINVAL  an argument is NULL, or no such key
+ * -ERANGE  the value with its NUL does not fit; nothing is copied
+ * -ENOMEM
  */
 NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, char *text,
 			   size_t nbytes, struct nvs_error *error);
 /* The same of a whole number, or of true (1) or false (0). Errors: -EINVAL, also of other types. */
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
+/* The same of any one number, such as "gradient_clipping". Errors: -EINVAL, also of other types. */
+NVS_API int nvs_config_get_real(const struct nvs_config *config, const char *key, double *number,
+				struct nvs_error *error);
+/* The block's i-th nvme_path, valid until the paths change; NULL: it has no more. */
+NVS_API const char *nvs_config_get_path(const struct nvs_config *config, enum nvs_block block,
+					unsigned i);
+/*
+ * The pool size of a block, in bytes: buffer_count x buffer_size x the size of an element; for the
+ * optimizer also 12 bytes per element of optimizer_max_in_cpu. 0: an argument is NULL or no such
+ * block; UINT64_MAX: it exceeds 64 bits.
+ */
+NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
+
 /*
  * Reads the rank from the environment variable that "nvswap": {"rank": "LOCAL_RANK"} names. Without
  * such a name the call does nothing; with one, opening an engine is -EINVAL until the call has

@@ -18,12 +18,6 @@ extern "C" {
 struct nvs_engine;
 
 /*
- * The pool size of a block, in bytes: buffer_count x buffer_size x the size of an element; for the
- * optimizer also 12 bytes per element of optimizer_max_in_cpu.
- */
-NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
-
-/*
  * Opens workers, pool and store of a configuration block. The configuration may be freed after the
  * call. Device "cpu" keeps the store in host memory instead of on a drive.
  *

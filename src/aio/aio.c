@@ -13,6 +13,7 @@
 #include "aio/requests.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "config/config.h"
 
 /* In the order that auto tries them. */
 static const struct engine_ops *const engines[] = {&engine_io_uring, &engine_libaio, &engine_posix};
@@ -38,7 +39,7 @@ int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 	return rc;
 }
 
-static int check_config(const struct nvs_aio_config *config, struct nvs_error *error)
+static int check_config(const struct aio_config *config, struct nvs_error *error)
 {
 	if (config->block_size < NVS_BLOCK_SIZE_MIN || config->block_size > NVS_BLOCK_SIZE_MAX ||
 	    config->block_size % 512)
@@ -69,7 +70,7 @@ static int check_config(const struct nvs_aio_config *config, struct nvs_error *e
 	return 0;
 }
 
-static struct nvs_aio *aio_new(const struct nvs_aio_config *config, const struct nvs_log *log)
+static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs_log *log)
 {
 	struct nvs_aio *aio = calloc(1, sizeof(*aio));
 
@@ -208,7 +209,7 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 			   ops->name, why);
 }
 
-static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
+static int open_as(struct nvs_aio **out, const struct aio_config *config,
 		   const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		   struct nvs_error *error)
 {
@@ -240,19 +241,22 @@ static int open_as(struct nvs_aio **out, const struct nvs_aio_config *config,
 	return 0;
 }
 
-int nvs_aio_open(struct nvs_aio **aio, const struct nvs_aio_config *config,
-		 const struct nvs_log *log, struct nvs_error *error)
+int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
+	     struct nvs_error *error)
 {
-	bool any;
-
-	if (!aio || !config)
-		return error_set(error, -EINVAL, "nvs_aio_open needs an aio and a configuration");
-	any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
+	bool any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
 
 	return open_as(aio, config, any ? NULL : engine_of(config->ioengine), NULL, log, error);
 }
 
-int aio_open_with(struct nvs_aio **aio, const struct nvs_aio_config *config,
+int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)
+{
+	if (!aio || !config)
+		return error_set(error, -EINVAL, "%s is NULL", aio ? "config" : "aio");
+	return aio_open(aio, &config->aio, &config->log, error);
+}
+
+int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error)
 {

@@ -8,6 +8,7 @@
 
 #include "aio/completions.h"
 #include "aio/transfer.h"
+#include "config/config.h"
 #include "nvswap.h"
 #include "topo/topo.h"
 
@@ -57,9 +58,12 @@ void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);
 /* Binds the running workers to the cores of a node. */
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node);
 
+/* nvs_aio_open() with the settings and the log by themselves. */
+int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
+	     struct nvs_error *error);
 struct engine_ops;
 /* For tests: opens with `ops` instead of the engine that the configuration names. */
-int aio_open_with(struct nvs_aio **aio, const struct nvs_aio_config *config,
+int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error);
 /* Opens and closes an engine to see if it works: 0, or a negative errno and the reason. */

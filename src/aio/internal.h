@@ -12,6 +12,7 @@
 #include "aio/aio.h"
 #include "aio/engine.h"
 #include "base/latency.h"
+#include "config/config.h"
 
 /* Retries of an I/O that returns EINTR, EAGAIN or no progress. */
 #define RETRIES_MAX 100
@@ -148,7 +149,7 @@ struct region {
 };
 
 struct nvs_aio {
-	struct nvs_aio_config config;
+	struct aio_config config;
 	struct nvs_log log;
 	const struct engine_ops *ops;
 	struct engine_options options;

@@ -13,6 +13,11 @@
 #include "config/paths.h"
 #include "config/reader.h"
 
+bool block_exists(enum nvs_block block)
+{
+	return block == NVS_OFFLOAD_PARAM || block == NVS_OFFLOAD_OPTIMIZER;
+}
+
 static const char *const ioengines[NVS_IOENGINE_COUNT] = {
 	[NVS_IOENGINE_AUTO] = "auto",
 	[NVS_IOENGINE_IO_URING] = "io_uring",
@@ -20,7 +25,7 @@ static const char *const ioengines[NVS_IOENGINE_COUNT] = {
 	[NVS_IOENGINE_POSIX] = "posix",
 };
 
-void nvs_config_init(struct nvs_config *config)
+void config_init(struct nvs_config *config)
 {
 	if (!config)
 		return;
@@ -32,7 +37,7 @@ void nvs_config_init(struct nvs_config *config)
 	config_derive(config);
 }
 
-void nvs_config_free(struct nvs_config *config)
+void config_free(struct nvs_config *config)
 {
 	if (!config)
 		return;
@@ -100,14 +105,14 @@ int nvs_config_open(struct nvs_config **config, struct nvs_error *error)
 	opened = malloc(sizeof(*opened));
 	if (!opened)
 		return error_set(error, -ENOMEM, "out of memory for the configuration");
-	nvs_config_init(opened);
+	config_init(opened);
 	*config = opened;
 	return 0;
 }
 
 void nvs_config_close(struct nvs_config *config)
 {
-	nvs_config_free(config);
+	config_free(config);
 	free(config);
 }
 

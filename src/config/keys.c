@@ -218,8 +218,8 @@ const struct config_key config_keys[] = {
 const unsigned config_key_count = sizeof(config_keys) / sizeof(config_keys[0]);
 
 _Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX, "seen[] is short");
-_Static_assert(offsetof(struct nvs_optimizer_config, beta2) ==
-		       offsetof(struct nvs_optimizer_config, beta1) + sizeof(double),
+_Static_assert(offsetof(struct optimizer_config, beta2) ==
+		       offsetof(struct optimizer_config, beta1) + sizeof(double),
 	       "KEY_BETAS writes both");
 
 static const struct {

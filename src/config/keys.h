@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "nvswap.h"
+#include "config/config.h"
 
 enum config_block {
 	BLOCK_ROOT,
@@ -39,7 +39,7 @@ enum key_type {
 	KEY_IOENGINE, /* enum nvs_ioengine */
 	KEY_GRAD,     /* enum nvs_dtype, of grad_accum_dtype */
 	KEY_NAME,     /* char[32] */
-	KEY_PATHS,    /* nvme_path of the struct nvs_offload_config at the offset */
+	KEY_PATHS,    /* nvme_path of the struct offload_config at the offset */
 	KEY_UNUSED,   /* a DeepSpeed key without effect: logs a warning with `meaning` */
 };
 

@@ -60,15 +60,12 @@ void paths_free(char **paths, unsigned n)
 	}
 }
 
-int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *paths, unsigned n,
-			 struct nvs_error *error)
+int config_set_paths(struct offload_config *offload, const char *const *paths, unsigned n,
+		     struct nvs_error *error)
 {
 	char *copies[NVS_PATHS_MAX] = {NULL};
 	int result;
 
-	if (!offload || !paths)
-		return error_about(error, -EINVAL, "nvme_path", 0, 0,
-				   "the block or its list of paths is NULL");
 	if (!n || n > NVS_PATHS_MAX)
 		return error_about(error, -EINVAL, "nvme_path", 0, 0,
 				   "nvme_path has %u paths; it must have 1 to %d", n,
@@ -89,4 +86,21 @@ int nvs_config_set_paths(struct nvs_offload_config *offload, const char *const *
 	offload->npaths = n;
 	offload->device = NVS_DEVICE_NVME;
 	return 0;
+}
+
+int nvs_config_set_paths(struct nvs_config *config, enum nvs_block block, const char *const *paths,
+			 unsigned n, struct nvs_error *error)
+{
+	if (!config || !paths)
+		return error_set(error, -EINVAL, "%s is NULL", config ? "paths" : "config");
+	if (!block_exists(block))
+		return error_set(error, -EINVAL, "block is %d: there is no such block", (int)block);
+	return config_set_paths(&config->offload[block], paths, n, error);
+}
+
+const char *nvs_config_get_path(const struct nvs_config *config, enum nvs_block block, unsigned i)
+{
+	if (!config || !block_exists(block) || i >= config->offload[block].npaths)
+		return NULL;
+	return config->offload[block].nvme_path[i];
 }

@@ -5,7 +5,7 @@
 #ifndef CONFIG_PATHS_H
 #define CONFIG_PATHS_H
 
-#include "nvswap.h"
+#include "config/config.h"
 
 #define PATH_BYTES_MAX 3840 /* leaves room below PATH_MAX for the names inside the store */
 

@@ -277,7 +277,7 @@ static int gather_paths(struct reader *r, const struct config_key *key,
 static int read_paths(struct reader *r, const struct config_key *key,
 		      const struct json_value *value, const char *name)
 {
-	struct nvs_offload_config *offload = place_of(r, key);
+	struct offload_config *offload = place_of(r, key);
 	bool *fresh = key->block == BLOCK_PARAM ? &r->new_param_paths : &r->new_optimizer_paths;
 	const char *paths[NVS_PATHS_MAX];
 	int n;

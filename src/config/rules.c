@@ -41,7 +41,7 @@ static int one_half_precision(struct reader *r)
 }
 
 static int nvme_has_path(struct reader *r, enum config_block block,
-			 const struct nvs_offload_config *offload)
+			 const struct offload_config *offload)
 {
 	size_t base = (size_t)((const char *)offload - (const char *)&r->config);
 	const struct json_value *device;
@@ -49,7 +49,7 @@ static int nvme_has_path(struct reader *r, enum config_block block,
 	/* Of single settings the path may follow; opening an engine asks for it. */
 	if (r->from_call || offload->device != NVS_DEVICE_NVME || offload->npaths)
 		return 0;
-	device = seen_at(r, base + offsetof(struct nvs_offload_config, device));
+	device = seen_at(r, base + offsetof(struct offload_config, device));
 	return reader_complain(r, device ? &device->place : NULL,
 			       block == BLOCK_PARAM ? "offload_param.nvme_path"
 						    : "offload_optimizer.nvme_path",
@@ -81,7 +81,7 @@ static uint64_t cache_bytes(const struct nvs_config *config, enum nvs_block bloc
 
 static uint64_t buffer_bytes(const struct nvs_config *config, enum nvs_block block)
 {
-	const struct nvs_offload_config *offload = &config->offload[block];
+	const struct offload_config *offload = &config->offload[block];
 	uint64_t nbytes;
 
 	if (__builtin_mul_overflow(offload->buffer_size, offload->buffer_count, &nbytes) ||
@@ -94,7 +94,7 @@ uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block b
 {
 	uint64_t nbytes;
 
-	if (!config || (block != NVS_OFFLOAD_PARAM && block != NVS_OFFLOAD_OPTIMIZER))
+	if (!config || !block_exists(block))
 		return 0;
 	if (__builtin_add_overflow(buffer_bytes(config, block), cache_bytes(config, block),
 				   &nbytes))
@@ -119,7 +119,7 @@ static int cache_is_countable(struct reader *r)
 static int buffers_are_countable(struct reader *r, enum nvs_block block)
 {
 	bool param = block == NVS_OFFLOAD_PARAM;
-	const struct nvs_offload_config *offload = &r->config.offload[block];
+	const struct offload_config *offload = &r->config.offload[block];
 	size_t size = param ? offsetof(struct nvs_config, offload[NVS_OFFLOAD_PARAM].buffer_size)
 			    : offsetof(struct nvs_config, sub_group_size);
 	const struct json_value *at = seen_at(r, size);
@@ -144,7 +144,7 @@ static int buffers_are_countable(struct reader *r, enum nvs_block block)
 
 void config_derive(struct nvs_config *config)
 {
-	struct nvs_offload_config *optimizer = &config->offload[NVS_OFFLOAD_OPTIMIZER];
+	struct offload_config *optimizer = &config->offload[NVS_OFFLOAD_OPTIMIZER];
 
 	config->param_dtype = config->bf16_enabled   ? NVS_BF16
 			      : config->fp16.enabled ? NVS_F16

@@ -5,6 +5,7 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,9 +160,9 @@ static int parse_value(struct json_document **document, const struct config_key 
 static int set_path(struct nvs_config *config, const struct config_key *key, const char *path,
 		    struct nvs_error *error)
 {
-	struct nvs_offload_config *offload = (void *)((char *)config + key->place);
+	struct offload_config *offload = (void *)((char *)config + key->place);
 	enum nvs_device device = offload->device;
-	int result = nvs_config_set_paths(offload, &path, 1, error);
+	int result = config_set_paths(offload, &path, 1, error);
 
 	offload->device = device;
 	return result;
@@ -195,6 +196,20 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	return result;
 }
 
+int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
+			  struct nvs_error *error)
+{
+	const struct config_key *setting = find_setting(config, key, error);
+	char text[32];
+
+	if (!setting)
+		return -EINVAL;
+	if (setting->type == KEY_BOOL && number <= 1)
+		return nvs_config_set(config, key, number ? "true" : "false", error);
+	snprintf(text, sizeof(text), "%" PRIu64, number);
+	return nvs_config_set(config, key, text, error);
+}
+
 /* ---- Reading ---- */
 
 static const void *place_of(const struct nvs_config *config, const struct config_key *key)
@@ -202,7 +217,7 @@ static const void *place_of(const struct nvs_config *config, const struct config
 	return (const char *)config + key->place;
 }
 
-static void put_paths(FILE *file, const struct nvs_offload_config *offload)
+static void put_paths(FILE *file, const struct offload_config *offload)
 {
 	struct json_writer json = json_to(file, 0);
 
@@ -339,6 +354,27 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 				   "nvs_config_get",
 				   key);
 	return 0;
+}
+
+int nvs_config_get_real(const struct nvs_config *config, const char *key, double *number,
+			struct nvs_error *error)
+{
+	const struct config_key *setting = find_setting(config, key, error);
+	uint64_t whole;
+	int result;
+
+	if (!setting)
+		return -EINVAL;
+	if (!number)
+		return error_set(error, -EINVAL, "number is NULL");
+	if (setting->type == KEY_REAL) {
+		*number = *(const double *)place_of(config, setting);
+		return 0;
+	}
+	result = nvs_config_get_number(config, key, &whole, error);
+	if (!result)
+		*number = (double)whole;
+	return result;
 }
 
 /* ---- The environment ---- */

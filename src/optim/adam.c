@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "config/config.h"
 #include "optim/header.h"
 #include "optim/kernels/kernel.h"
 
@@ -62,7 +63,7 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 {
 	struct nvs_adam_update update;
 	int rc = struct_in(&update, sizeof(update), given);
-	struct nvs_optimizer_config config;
+	struct optimizer_config config;
 	struct adam adam;
 
 	if (rc)
@@ -75,12 +76,12 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 		rc = check_arrays(&update, error);
 	if (rc || !update.numel)
 		return rc;
-	config = (struct nvs_optimizer_config){.beta1 = update.beta1,
-					       .beta2 = update.beta2,
-					       .eps = update.eps,
-					       .weight_decay = update.weight_decay,
-					       .adam_w_mode = update.adam_w_mode,
-					       .bias_correction = update.bias_correction};
+	config = (struct optimizer_config){.beta1 = update.beta1,
+					   .beta2 = update.beta2,
+					   .eps = update.eps,
+					   .weight_decay = update.weight_decay,
+					   .adam_w_mode = update.adam_w_mode,
+					   .bias_correction = update.bias_correction};
 	adam = adam_factors(&config, update.lr, update.step,
 			    update.grad_factor > 0 ? update.grad_factor : 1);
 	kernel_best()->adam(&adam, update.master, update.exp_avg, update.exp_avg_sq,

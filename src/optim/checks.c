@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "base/error.h"
+#include "config/config.h"
 #include "optim/internal.h"
 
 /* ---- The configuration ---- */
@@ -43,7 +44,7 @@ static bool is_scale(double scale)
 	return scale >= 0x1p-24 && scale <= 0x1p127;
 }
 
-static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *error)
+static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 {
 	if (!config->enabled)
 		return 0;
@@ -63,7 +64,7 @@ static int check_fp16(const struct nvs_fp16_config *config, struct nvs_error *er
 	return 0;
 }
 
-static int check_adam(const struct nvs_optimizer_config *adam, struct nvs_error *error)
+static int check_adam(const struct optimizer_config *adam, struct nvs_error *error)
 {
 	/* Infinity also stands for numbers that are infinite in fp32. */
 	const struct {

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 
+#include "config/config.h"
 #include "nvswap.h"
 #include "optim/header.h"
 #include "optim/kernels/kernel.h"

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "config/config.h"
 #include "optim/internal.h"
 
 static uint64_t round_up(uint64_t value, uint64_t multiple)

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "config/config.h"
 #include "optim/internal.h"
 #include "swap/swap.h"
 

@@ -5,6 +5,7 @@
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
 
+#include "config/config.h"
 #include "nvswap.h"
 
 struct engine_ops;

@@ -4,6 +4,7 @@
  * the structure, which is stored.
  */
 #include "optim/scaler.h"
+#include "config/config.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,12 +12,12 @@
 
 #define FACTOR 2.0
 
-static bool is_dynamic(const struct nvs_fp16_config *config)
+static bool is_dynamic(const struct fp16_config *config)
 {
 	return config->enabled && config->loss_scale == 0;
 }
 
-struct scaler scaler_init(const struct nvs_fp16_config *config)
+struct scaler scaler_init(const struct fp16_config *config)
 {
 	struct scaler scaler = {.scale = 1, .last_overflow = -1, .hysteresis = config->hysteresis};
 
@@ -28,7 +29,7 @@ struct scaler scaler_init(const struct nvs_fp16_config *config)
 }
 
 /* An overflow takes one unit of hysteresis, or halves the scale if none is left. */
-static int lower(struct scaler *scaler, const struct nvs_fp16_config *config)
+static int lower(struct scaler *scaler, const struct fp16_config *config)
 {
 	if (config->hysteresis > 1 && scaler->hysteresis > 1) {
 		scaler->hysteresis--;
@@ -42,7 +43,7 @@ static int lower(struct scaler *scaler, const struct nvs_fp16_config *config)
 	return 0;
 }
 
-static void raise_if_due(struct scaler *scaler, const struct nvs_fp16_config *config)
+static void raise_if_due(struct scaler *scaler, const struct fp16_config *config)
 {
 	bool due = (scaler->iteration - scaler->last_overflow) % config->loss_scale_window == 0;
 
@@ -52,7 +53,7 @@ static void raise_if_due(struct scaler *scaler, const struct nvs_fp16_config *co
 		scaler->scale *= FACTOR;
 }
 
-int scaler_update(struct scaler *scaler, const struct nvs_fp16_config *config, bool overflow)
+int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool overflow)
 {
 	int rc = 0;
 

@@ -14,6 +14,7 @@
 #ifndef OPTIM_SCALER_H
 #define OPTIM_SCALER_H
 
+#include "config/config.h"
 #include "nvswap.h"
 
 /* Stored with the optimizer's state, see header.h. */
@@ -25,11 +26,11 @@ struct scaler {
 };
 
 /* The initial loss scale. */
-struct scaler scaler_init(const struct nvs_fp16_config *config);
+struct scaler scaler_init(const struct fp16_config *config);
 /*
  * Updates the scale after a step. -ERANGE: the step overflowed at the minimum scale with no
  * hysteresis left; the scale is unchanged.
  */
-int scaler_update(struct scaler *scaler, const struct nvs_fp16_config *config, bool overflow);
+int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool overflow);
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "config/config.h"
 #include "optim/internal.h"
 
 /* ---- Updating ---- */
@@ -257,7 +258,7 @@ static bool has_any_gradients(const struct nvs_optimizer *optimizer)
 static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		     struct nvs_step_result *result, struct nvs_error *error)
 {
-	const struct nvs_fp16_config *fp16 = &optimizer->config.fp16;
+	const struct fp16_config *fp16 = &optimizer->config.fp16;
 	double sum = options->sums ? options->sums->sum_squares : 0;
 
 	if (fp16->enabled && !isfinite(sum))

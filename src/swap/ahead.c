@@ -4,6 +4,7 @@
  * dirty ones that will be evicted while no call waits, and keeping to the budgets. It never evicts
  * a tensor that is needed sooner, and never waits.
  */
+#include "config/config.h"
 #include "swap/internal.h"
 
 /* Write back at most this much at a time, so that a caller's read waits no longer. */

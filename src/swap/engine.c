@@ -16,10 +16,10 @@
 #include "base/error.h"
 #include "base/huge_map.h"
 #include "base/struct_size.h"
+#include "config/config.h"
 #include "swap/internal.h"
 
-static const struct nvs_offload_config *block_of(const struct nvs_config *config,
-						 enum nvs_block block)
+static const struct offload_config *block_of(const struct nvs_config *config, enum nvs_block block)
 {
 	return &config->offload[block];
 }
@@ -32,7 +32,7 @@ static const char *name_of(enum nvs_block block)
 static int check_config(const struct nvs_config *config, enum nvs_block block,
 			struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = block_of(config, block);
+	const struct offload_config *offload = block_of(config, block);
 
 	if (offload->device == NVS_DEVICE_NONE)
 		return error_about(error, -EINVAL, "device", 0, 0,
@@ -70,7 +70,7 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 static int open_store(struct nvs_engine *engine, const struct nvs_config *config,
 		      enum nvs_block block, struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = block_of(config, block);
+	const struct offload_config *offload = block_of(config, block);
 	const char *paths[NVS_PATHS_MAX];
 	struct store_options options = {
 		.paths = paths,
@@ -90,7 +90,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 }
 
 /* The NUMA node that the store's drives share; -1: none, or unknown. */
-static int node_of(const struct nvs_engine *engine, const struct nvs_offload_config *offload)
+static int node_of(const struct nvs_engine *engine, const struct offload_config *offload)
 {
 	static const unsigned max = NVS_PATHS_MAX * DEVICES_MAX;
 	char names[NVS_PATHS_MAX * DEVICES_MAX][64];
@@ -141,7 +141,7 @@ static void register_pool(struct nvs_engine *engine)
 static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 		     enum nvs_block block, struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = block_of(config, block);
+	const struct offload_config *offload = block_of(config, block);
 	struct pool_options options = {
 		.nbytes = nvs_config_pool_bytes(config, block),
 		.unit = store_unit(engine->store),
@@ -193,7 +193,7 @@ static int open_aio(struct nvs_engine *engine, const struct engine_ops *ops, voi
 	if (ops)
 		return aio_open_with(&engine->aio, &engine->aio_config, ops, ops_arg, &engine->log,
 				     error);
-	return nvs_aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+	return aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
 }
 
 static int open_parts(struct nvs_engine *engine, const struct nvs_config *config,

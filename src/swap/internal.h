@@ -10,6 +10,7 @@
 #include <sys/queue.h>
 
 #include "aio/aio.h"
+#include "config/config.h"
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
@@ -92,7 +93,7 @@ struct step {
 
 struct nvs_engine {
 	struct nvs_log log;
-	struct nvs_aio_config aio_config;
+	struct aio_config aio_config;
 	bool verify, keep;
 	bool read_only;	      /* of a kept store; nothing becomes dirty */
 	bool abandoned;	      /* to be closed without a commit */

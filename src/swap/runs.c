@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "config/config.h"
 #include "swap/internal.h"
 #include "trace/trace.h"
 

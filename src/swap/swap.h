@@ -5,6 +5,7 @@
 #ifndef SWAP_SWAP_H
 #define SWAP_SWAP_H
 
+#include "config/config.h"
 #include "nvswap.h"
 #include "topo/topo.h"
 

@@ -17,7 +17,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
 #include "aio/internal.h"
+#include "config/config.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
 
@@ -28,7 +30,7 @@
 static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
 					    NVS_IOENGINE_POSIX};
 
-static const struct nvs_aio_config plain = {
+static const struct aio_config plain = {
 	.block_size = 64 * KIB,
 	.queue_depth = 8,
 	.thread_count = 1,
@@ -36,16 +38,16 @@ static const struct nvs_aio_config plain = {
 };
 
 /* NULL, with the reason printed, where the engine does not work here. */
-static struct nvs_aio *open_engine(const struct nvs_aio_config *config, enum nvs_ioengine ioengine)
+static struct nvs_aio *open_engine(const struct aio_config *config, enum nvs_ioengine ioengine)
 {
-	struct nvs_aio_config this_one = *config;
+	struct aio_config this_one = *config;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio = NULL;
 	int rc;
 
 	this_one.ioengine = ioengine;
-	rc = nvs_aio_open(&aio, &this_one, NULL, &error);
+	rc = aio_open(&aio, &this_one, NULL, &error);
 	if (rc == -ENOTSUP) {
 		print_message("%s\n", error.text);
 		return NULL;
@@ -238,8 +240,8 @@ static void check_file(const struct image *image)
 }
 
 /* A device begins with other bytes in it, a file with none. */
-static void begin(struct image *image, const struct nvs_aio_config *config,
-		  enum nvs_ioengine ioengine, unsigned flags)
+static void begin(struct image *image, const struct aio_config *config, enum nvs_ioengine ioengine,
+		  unsigned flags)
 {
 	image->block = config->block_size;
 	memset(image->bytes, 0, IMAGE_BYTES);
@@ -273,7 +275,7 @@ static void round_trips(const char *path, bool device, unsigned flags, unsigned 
 	image.memory = aligned_alloc(PAGE, (size_t)BATCH * PART_BYTES);
 	assert_true(image.bytes && image.memory);
 	for (size_t i = 0; i < COUNT(engines) * COUNT(shapes); i++) {
-		struct nvs_aio_config config = plain;
+		struct aio_config config = plain;
 		size_t shape = i % COUNT(shapes);
 
 		config.block_size = shapes[shape].block;
@@ -450,7 +452,7 @@ static void neighbours_keep_their_bytes(const char *path, bool device)
 	static const uint64_t lengths[] = {1, 100, 511, 513, 3000, 4097, 9001, 20011};
 	uint64_t random = random_seed(__func__);
 	struct neighbours all = {0};
-	struct nvs_aio_config config = plain;
+	struct aio_config config = plain;
 
 	for (unsigned i = 0; i < NEIGHBOURS * RANGES; i++)
 		all.begin[i + 1] = all.begin[i] + lengths[random_below(&random, COUNT(lengths))];
@@ -782,7 +784,7 @@ static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		const struct nvs_aio_config config = {
+		const struct aio_config config = {
 			.block_size = wrong[i].block,
 			.queue_depth = wrong[i].depth,
 			.thread_count = wrong[i].threads,
@@ -791,11 +793,11 @@ static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
 		struct nvs_error error = {.size = sizeof(error)};
 		struct nvs_aio *aio = NULL;
 
-		assert_int_equal(nvs_aio_open(&aio, &config, NULL, &error), -EINVAL);
+		assert_int_equal(aio_open(&aio, &config, NULL, &error), -EINVAL);
 		assert_int_equal(error.code, -EINVAL);
 		assert_string_equal(error.subject, wrong[i].subject);
 		assert_says(error.text, wrong[i].says);
-		assert_int_equal(nvs_aio_open(&aio, &config, NULL, NULL), -EINVAL);
+		assert_int_equal(aio_open(&aio, &config, NULL, NULL), -EINVAL);
 		assert_null(aio);
 	}
 }
@@ -815,7 +817,7 @@ static void values_at_their_bounds_work(void **state)
 	memset(data, 1, 8 * PAGE);
 	for (size_t i = 0; i < COUNT(bounds) * COUNT(engines); i++) {
 		const uint32_t *values = bounds[i / COUNT(engines)];
-		struct nvs_aio_config config = plain;
+		struct aio_config config = plain;
 		struct nvs_error error = {.size = sizeof(error)};
 		struct nvs_aio *aio;
 		struct nvs_file *file;
@@ -837,13 +839,13 @@ static void values_at_their_bounds_work(void **state)
 
 static void gpu_memory_is_refused_with_what_to_do(void **state)
 {
-	struct nvs_aio_config config = plain;
+	struct aio_config config = plain;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	(void)state;
 	config.use_gds = true;
-	assert_int_equal(nvs_aio_open(&aio, &config, NULL, &error), -ENOTSUP);
+	assert_int_equal(aio_open(&aio, &config, NULL, &error), -ENOTSUP);
 	assert_string_equal(error.subject, "use_gds");
 	assert_says(error.text, "set use_gds to false");
 }
@@ -892,12 +894,12 @@ static int moves_bytes(struct nvs_aio *aio, const char *path)
 
 static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *says)
 {
-	struct nvs_aio_config config = plain;
+	struct aio_config config = plain;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	config.ioengine = ioengine;
-	EXPECT(nvs_aio_open(&aio, &config, NULL, &error) == -ENOTSUP);
+	EXPECT(aio_open(&aio, &config, NULL, &error) == -ENOTSUP);
 	EXPECT(error.code == -ENOTSUP && !strcmp(error.subject, "ioengine"));
 	EXPECT(strstr(error.text, nvs_ioengine_name(ioengine)));
 	EXPECT(strstr(error.text, says));
@@ -925,7 +927,7 @@ static int auto_where_blocked(void *arg)
 	const struct blocked *blocked = arg;
 	static struct heard heard = {.lock = PTHREAD_MUTEX_INITIALIZER};
 	const struct nvs_log log = {hear, &heard};
-	struct nvs_aio_config config = plain;
+	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
@@ -934,7 +936,7 @@ static int auto_where_blocked(void *arg)
 	    (blocked->setup && deny_syscall(SYS_io_setup, blocked->setup)))
 		return CHILD_SKIPPED;
 	config.thread_count = 2;
-	EXPECT(!nvs_aio_open(&aio, &config, &log, &error));
+	EXPECT(!aio_open(&aio, &config, &log, &error));
 	nvs_aio_get_stats(aio, &stats);
 	EXPECT(!strcmp(stats.ioengine, nvs_ioengine_name(blocked->takes)));
 	for (size_t i = 0; i < COUNT(blocked->says) && blocked->says[i]; i++) {
@@ -1031,7 +1033,7 @@ static void an_engine_that_is_named_and_blocked_is_an_error_that_says_why(void *
 
 static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 {
-	struct nvs_aio_config config = plain;
+	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
@@ -1188,7 +1190,7 @@ static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
 static int register_beyond_the_limit(void *arg)
 {
 	const char *path = arg;
-	struct nvs_aio_config config = plain;
+	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
@@ -1199,7 +1201,7 @@ static int register_beyond_the_limit(void *arg)
 		return CHILD_SKIPPED;
 	config.thread_count = 2;
 	config.ioengine = NVS_IOENGINE_IO_URING;
-	EXPECT(data && !nvs_aio_open(&aio, &config, NULL, &error));
+	EXPECT(data && !aio_open(&aio, &config, NULL, &error));
 	EXPECT(nvs_aio_register_memory(aio, data, 16 * MIB) == -ENOMEM);
 	nvs_aio_get_stats(aio, &stats);
 	EXPECT(stats.registered_bytes == stats.bounce_bytes);
@@ -1237,7 +1239,7 @@ static int open_without_locked_memory(void *arg)
 
 	if (limit_memlock(0))
 		return CHILD_SKIPPED;
-	EXPECT(!nvs_aio_open(&aio, &plain, NULL, &error));
+	EXPECT(!aio_open(&aio, &plain, NULL, &error));
 	EXPECT(moves_bytes(aio, arg) == CHILD_OK);
 	nvs_aio_close(aio);
 	return CHILD_OK;

@@ -20,6 +20,7 @@
 
 #include "aio/internal.h"
 #include "base/clock.h"
+#include "config/config.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -100,7 +101,7 @@ static int remove_file(void **state)
 
 static void open_aio(struct rig *rig, const struct options *options)
 {
-	const struct nvs_aio_config config = {
+	const struct aio_config config = {
 		.block_size = options->block_size ? options->block_size : PAGE,
 		.queue_depth = options->queue_depth ? options->queue_depth : 8,
 		.thread_count = options->thread_count ? options->thread_count : 1,

@@ -13,6 +13,7 @@
 
 #include "aio/internal.h"
 #include "base/clock.h"
+#include "config/config.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
 
@@ -33,11 +34,11 @@ struct rig {
 
 static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
 {
-	const struct nvs_aio_config config = {.block_size = PART,
-					      .queue_depth = DEPTH,
-					      .thread_count = 1,
-					      .overlap_events = true,
-					      .io_timeout_ms = io_timeout_ms};
+	const struct aio_config config = {.block_size = PART,
+					  .queue_depth = DEPTH,
+					  .thread_count = 1,
+					  .overlap_events = true,
+					  .io_timeout_ms = io_timeout_ms};
 	char path[] = "build/tmp/nvswap-test-XXXXXX";
 	int fd;
 

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
+#include "config/config.h"
 #include "nvswap.h"
 #include "support/support.h"
 
@@ -18,7 +20,7 @@ static struct nvs_error error = {.size = sizeof(error)};
 
 static struct nvs_aio *aio_of_posix(void)
 {
-	const struct nvs_aio_config config = {
+	const struct aio_config config = {
 		.block_size = 4096,
 		.queue_depth = 2,
 		.thread_count = 1,
@@ -27,7 +29,7 @@ static struct nvs_aio *aio_of_posix(void)
 	};
 	struct nvs_aio *aio;
 
-	SUCCEEDS(nvs_aio_open(&aio, &config, NULL, &error), &error);
+	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
 	return aio;
 }
 

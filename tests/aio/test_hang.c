@@ -13,6 +13,7 @@
 
 #include "aio/aio.h"
 #include "base/clock.h"
+#include "config/config.h"
 #include "optim/optimizer.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
@@ -146,11 +147,11 @@ struct rig {
 
 static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, uint64_t nbytes)
 {
-	const struct nvs_aio_config config = {.block_size = PART,
-					      .queue_depth = depth,
-					      .thread_count = 1,
-					      .overlap_events = true,
-					      .io_timeout_ms = io_timeout_ms};
+	const struct aio_config config = {.block_size = PART,
+					  .queue_depth = depth,
+					  .thread_count = 1,
+					  .overlap_events = true,
+					  .io_timeout_ms = io_timeout_ms};
 	const struct nvs_log log = {hear, &rig->hearing};
 
 	*rig = (struct rig){.hearing = HEARING, .error = {.size = sizeof(rig->error)}};
@@ -316,15 +317,15 @@ static void an_error_of_the_kernel_is_not_reported_as_in_flight(void **state)
 
 static void a_limit_of_more_than_a_day_is_refused(void **state)
 {
-	const struct nvs_aio_config config = {.block_size = 4096,
-					      .queue_depth = 1,
-					      .thread_count = 1,
-					      .io_timeout_ms = NVS_IO_TIMEOUT_MS_MAX + 1};
+	const struct aio_config config = {.block_size = 4096,
+					  .queue_depth = 1,
+					  .thread_count = 1,
+					  .io_timeout_ms = NVS_IO_TIMEOUT_MS_MAX + 1};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio = NULL;
 
 	(void)state;
-	assert_int_equal(nvs_aio_open(&aio, &config, NULL, &error), -EINVAL);
+	assert_int_equal(aio_open(&aio, &config, NULL, &error), -EINVAL);
 	assert_string_equal(error.subject, "io_timeout_ms");
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "aio/internal.h"
+#include "config/config.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
 
@@ -24,10 +25,10 @@ struct rig {
 
 static void rig_open(struct rig *rig, uint32_t depth)
 {
-	const struct nvs_aio_config config = {.block_size = PART,
-					      .queue_depth = depth,
-					      .thread_count = 1,
-					      .overlap_events = true};
+	const struct aio_config config = {.block_size = PART,
+					  .queue_depth = depth,
+					  .thread_count = 1,
+					  .overlap_events = true};
 	char path[] = "build/tmp/nvswap-test-XXXXXX";
 	int fd;
 

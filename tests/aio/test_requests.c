@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aio/aio.h"
 #include "aio/internal.h"
 #include "aio/requests.h"
 #include "base/clock.h"
+#include "config/config.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -32,7 +34,7 @@ struct rig {
 
 static void rig_open(struct rig *rig)
 {
-	const struct nvs_aio_config config = {
+	const struct aio_config config = {
 		.block_size = PAGE,
 		.queue_depth = 8,
 		.thread_count = 1,
@@ -153,7 +155,7 @@ static void a_transfer_is_not_needed_once_submitted(void **state)
 static void an_invalid_transfer_submits_nothing(void **state)
 {
 	struct nvs_transfer good, transfers[2];
-	struct nvs_aio_config config = {
+	struct aio_config config = {
 		.block_size = PAGE, .queue_depth = 1, .thread_count = 1, .overlap_events = true};
 	struct nvs_request *requests[2];
 	struct nvs_aio *other;
@@ -182,7 +184,7 @@ static void an_invalid_transfer_submits_nothing(void **state)
 				 -EINVAL);
 		assert_true(rig.error.text[0]);
 	}
-	SUCCEEDS(nvs_aio_open(&other, &config, NULL, &rig.error), &rig.error);
+	SUCCEEDS(aio_open(&other, &config, NULL, &rig.error), &rig.error);
 	assert_int_equal(nvs_aio_submit(other, &good, 1, requests, &rig.error), -EINVAL);
 	assert_says(rig.error.text, "another aio");
 	nvs_aio_close(other);

@@ -12,8 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
 #include "aio/internal.h"
 #include "base/clock.h"
+#include "config/config.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -64,11 +66,11 @@ static void open_file(struct rig *rig)
 
 static void open_aio(struct rig *rig, uint32_t io_timeout_ms, const struct nvs_log *log)
 {
-	const struct nvs_aio_config config = {.block_size = PART,
-					      .queue_depth = 4,
-					      .thread_count = 1,
-					      .overlap_events = true,
-					      .io_timeout_ms = io_timeout_ms};
+	const struct aio_config config = {.block_size = PART,
+					  .queue_depth = 4,
+					  .thread_count = 1,
+					  .overlap_events = true,
+					  .io_timeout_ms = io_timeout_ms};
 
 	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, log, &rig->error),
 		 &rig->error);
@@ -302,28 +304,28 @@ static void pages_are_as_long_as_the_kernel_says(void **state)
 
 static void a_limit_on_threads_is_named_as_such(void **state)
 {
-	const struct nvs_aio_config config = {
+	const struct aio_config config = {
 		.block_size = PART, .queue_depth = 4, .thread_count = 1, .overlap_events = true};
 	struct nvs_error error = ERROR;
 	struct nvs_aio *aio = NULL;
 
 	(void)state;
 	inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
-	assert_true(nvs_aio_open(&aio, &config, NULL, &error) < 0);
+	assert_true(aio_open(&aio, &config, NULL, &error) < 0);
 	inject_stop(NULL);
 	assert_non_null(strstr(error.text, "limit on threads"));
 }
 
 static void missing_arguments_are_refused(void **state)
 {
-	struct nvs_aio_config config = {0};
+	struct aio_config config = {0};
 	struct nvs_latency latency;
 	struct nvs_error error = ERROR;
 	struct nvs_aio *aio;
 
 	(void)state;
-	assert_int_equal(nvs_aio_open(NULL, &config, NULL, &error), -EINVAL);
-	assert_int_equal(nvs_aio_open(&aio, NULL, NULL, &error), -EINVAL);
+	assert_int_equal(aio_open(NULL, &config, NULL, &error), -EINVAL);
+	assert_int_equal(aio_open(&aio, NULL, NULL, &error), -EINVAL);
 	assert_int_equal(nvs_aio_register_memory(NULL, &error, 4096), -EINVAL);
 	nvs_aio_unregister_memory(NULL, NULL);
 	nvs_aio_get_stats(NULL, NULL);

@@ -6,7 +6,9 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "aio/aio.h"
 #include "base/stack.h"
+#include "config/config.h"
 #include "optim/threads.h"
 #include "support/support.h"
 
@@ -48,16 +50,16 @@ static void a_stack_has_its_size_beside_what_is_local_to_threads(void **state)
 
 static void threads_of_the_posix_engine_start(void **state)
 {
-	struct nvs_aio_config config = {.block_size = 64 * KIB,
-					.queue_depth = 4,
-					.thread_count = 2,
-					.overlap_events = true,
-					.ioengine = NVS_IOENGINE_POSIX};
+	struct aio_config config = {.block_size = 64 * KIB,
+				    .queue_depth = 4,
+				    .thread_count = 2,
+				    .overlap_events = true,
+				    .ioengine = NVS_IOENGINE_POSIX};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	(void)state;
-	SUCCEEDS(nvs_aio_open(&aio, &config, NULL, &error), &error);
+	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
 	nvs_aio_close(aio);
 }
 

@@ -3,6 +3,7 @@
  * The configuration layer: each key, each bound, each error with its place and text, the examples
  * in config/, and mutated files from a printed seed. Run from the root of the repository.
  */
+#include "config/config.h"
 #include "config/keys.h"
 #include "config/reader.h"
 
@@ -63,7 +64,7 @@ static void accepted(struct nvs_config *config, const char *text)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	nvs_config_init(config);
+	config_init(config);
 	if (parse(config, text, &error))
 		fail_msg("%s\n-> %s", text, error.text);
 }
@@ -78,9 +79,8 @@ static void refused(const char *text, unsigned line, const char *subject, const 
 	struct nvs_error error = {.size = sizeof(error)};
 	char place[32];
 
-	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 2, NULL),
-			 0);
+	config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 2, NULL), 0);
 	config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_CPU;
 	config.aio.queue_depth = 77;
 	memcpy(&before, &config, sizeof(config));
@@ -98,7 +98,7 @@ static void refused(const char *text, unsigned line, const char *subject, const 
 		assert_string_equal(error.subject, subject);
 	for (size_t i = 0; i < nparts; i++)
 		has(error.text, parts[i]);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 #define REFUSED(text, line, subject, ...)                                                          \
@@ -289,14 +289,14 @@ static void defaults_are_those_of_deepspeed(void **state)
 	struct nvs_config config;
 
 	(void)state;
-	nvs_config_init(&config);
+	config_init(&config);
 	check_defaults(&config);
 	for (size_t i = 0; i < LENGTH(documents); i++) {
 		accepted(&config, documents[i]);
 		check_defaults(&config);
-		nvs_config_free(&config);
+		config_free(&config);
 	}
-	nvs_config_free(NULL);
+	config_free(NULL);
 }
 
 /* ---- Keys ---- */
@@ -380,7 +380,7 @@ static void every_key_reaches_its_field(void **state)
 	assert_int_equal(c.optimizer_max_in_cpu, 3000000);
 	assert_int_equal(c.optimizer_threads, 7);
 	assert_int_equal(c.aio.io_timeout_ms, 30000);
-	nvs_config_free(&c);
+	config_free(&c);
 }
 
 static void expect_whole(const struct config_key *key, uint64_t value)
@@ -392,7 +392,7 @@ static void expect_whole(const struct config_key *key, uint64_t value)
 	document_with(key->block, key->name, digits, document);
 	accepted(&config, document);
 	assert_int_equal(whole_in(&config, key), value);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void refuse_value(const struct config_key *key, const char *value, const char *why)
@@ -561,7 +561,7 @@ static void real_numbers_have_bounds(void **state)
 		    config.gradient_clipping == 1e308);
 	assert_true(config.adam.beta1 == 0 && config.adam.beta2 == 1 - DBL_EPSILON / 2);
 	assert_true(config.adam.lr == 0 && config.adam.eps > 0);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void names_have_their_values(void **state)
@@ -589,7 +589,7 @@ static void names_have_their_values(void **state)
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_CPU);
 	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_NONE);
 	assert_string_equal(config.adam.type, "0123456789012345678901234567890");
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void the_name_adamw_asks_for_decoupled_weight_decay(void **state)
@@ -600,7 +600,7 @@ static void the_name_adamw_asks_for_decoupled_weight_decay(void **state)
 	accepted(&config, "{\"optimizer\": {\"type\": \"adamW\", \"params\": {\"adam_w_mode\": "
 			  "false}}}");
 	assert_true(config.adam.adam_w_mode);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* A locale with a decimal comma, made in `directory` where the machine has none. */
@@ -631,7 +631,7 @@ static void numbers_do_not_depend_on_the_locale(void **state)
 		skip();
 	}
 	assert_string_equal(localeconv()->decimal_point, ",");
-	nvs_config_init(&config);
+	config_init(&config);
 	result = parse(&config, "{\"gradient_clipping\": 0.5, \"aio\": {\"queue_depth\": 1.6e1}}",
 		       &error);
 	setlocale(LC_ALL, "C");
@@ -639,7 +639,7 @@ static void numbers_do_not_depend_on_the_locale(void **state)
 	assert_int_equal(result, 0);
 	assert_true(config.gradient_clipping == 0.5);
 	assert_int_equal(config.aio.queue_depth, 16);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* ---- Unknown keys, duplicates, two names ---- */
@@ -693,7 +693,7 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 		 "\"optimizer\": {\"legacy_fusion\": 1, \"params\": {\"freeze_step\": -4}},"
 		 "\"train_batch_size\": \"auto\", \"nothing\": null, \"n\": 1e99999}");
 	check_defaults(&config);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_key_may_stand_once(void **state)
@@ -745,7 +745,7 @@ static void two_names_of_one_setting_must_agree(void **state)
 		"aio.thread_count", "is 1", "`intra_op_parallelism`", "is 4", "on line 2");
 	accepted(&config, "{\"aio\": {\"thread_count\": 4, \"intra_op_parallelism\": 4.0}}");
 	assert_int_equal(config.aio.thread_count, 4);
-	nvs_config_free(&config);
+	config_free(&config);
 	for (size_t i = 0; i < LENGTH(names); i++) {
 		const char *parts[] = {names[i][0], "but its alias"};
 
@@ -760,7 +760,7 @@ static void two_names_of_one_setting_must_agree(void **state)
 		assert_int_equal(whole_in(&config, config_key_find(BLOCK_ZERO, names[i][0],
 								   strlen(names[i][0]))),
 				 21);
-		nvs_config_free(&config);
+		config_free(&config);
 	}
 }
 
@@ -771,16 +771,16 @@ static void blocks_may_stand_alone_at_the_top(void **state)
 	(void)state;
 	accepted(&config, "{\"aio\": {\"queue_depth\": 9}}");
 	assert_int_equal(config.aio.queue_depth, 9);
-	nvs_config_free(&config);
+	config_free(&config);
 	accepted(&config, "{\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"p\"},\n"
 			  "\"zero_optimization\": {\"offload_param\": null, "
 			  "\"offload_optimizer\": {\"device\": \"cpu\"}}}");
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "p");
 	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_CPU);
-	nvs_config_free(&config);
+	config_free(&config);
 	accepted(&config, "{\"bfloat16\": {\"enabled\": true}}");
 	assert_int_equal(config.param_dtype, NVS_BF16);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* ---- Messages without an error ---- */
@@ -803,7 +803,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 			continue;
 		}
 		document_with(key->block, key->name, "\"auto\"", document);
-		nvs_config_init(&config);
+		config_init(&config);
 		listen(&config, &heard);
 		assert_int_equal(parse(&config, document, NULL), 0);
 		assert_int_equal(heard.count[NVS_LOG_INFO], 1);
@@ -814,7 +814,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 			has(heard.last[NVS_LOG_INFO], key->default_text);
 		config.log = (struct nvs_log){0};
 		check_defaults(&config);
-		nvs_config_free(&config);
+		config_free(&config);
 	}
 	/* The default, not what was there before. */
 	accepted(&config,
@@ -831,7 +831,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 		      NULL),
 		0);
 	check_defaults(&config);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void keys_that_nvswap_has_no_use_for_are_warnings(void **state)
@@ -860,7 +860,7 @@ static void keys_that_nvswap_has_no_use_for_are_warnings(void **state)
 	for (size_t i = 0; i < LENGTH(keys); i++) {
 		for (size_t j = 0; j < LENGTH(values); j++) {
 			document_with(keys[i].block, keys[i].key, values[j], document);
-			nvs_config_init(&config);
+			config_init(&config);
 			listen(&config, &heard);
 			assert_int_equal(parse(&config, document, NULL), 0);
 			assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
@@ -870,7 +870,7 @@ static void keys_that_nvswap_has_no_use_for_are_warnings(void **state)
 			has(heard.last[NVS_LOG_WARNING], keys[i].text);
 			config.log = (struct nvs_log){0};
 			check_defaults(&config);
-			nvs_config_free(&config);
+			config_free(&config);
 		}
 	}
 }
@@ -881,12 +881,12 @@ static void the_old_form_of_zero_optimization_is_a_warning(void **state)
 	struct heard heard;
 
 	(void)state;
-	nvs_config_init(&config);
+	config_init(&config);
 	listen(&config, &heard);
 	assert_int_equal(parse(&config, "{\"zero_optimization\": true}", NULL), 0);
 	assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
 	has(heard.last[NVS_LOG_WARNING], "zero_optimization");
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_good_file_is_read_in_silence(void **state)
@@ -895,12 +895,12 @@ static void a_good_file_is_read_in_silence(void **state)
 	struct heard heard;
 
 	(void)state;
-	nvs_config_init(&config);
+	config_init(&config);
 	listen(&config, &heard);
 	assert_int_equal(parse(&config, whole_file, NULL), 0);
 	for (size_t i = 0; i < LENGTH(heard.count); i++)
 		assert_int_equal(heard.count[i], 0);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* ---- Devices, paths, pools, types ---- */
@@ -917,12 +917,11 @@ static void nvme_needs_a_path(void **state)
 	REFUSED("{\"zero_optimization\": {\"offload_optimizer\":\n\n{\"nvme_path\": null,\n"
 		"\"device\": \"nvme\"}}}",
 		4, "offload_optimizer.nvme_path", "nvme_path is not set");
-	nvs_config_init(&config);
+	config_init(&config);
 	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL),
 			 -EINVAL);
 	/* One that was given before will do, and one for another device does no harm. */
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 1, NULL),
-			 0);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 1, NULL), 0);
 	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL), 0);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/somewhere");
 	assert_int_equal(parse(&config,
@@ -931,7 +930,7 @@ static void nvme_needs_a_path(void **state)
 			 0);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_CPU);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/x");
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* {"offload_param": {"device": "nvme", "nvme_path": [n paths of one letter and a number]}} */
@@ -959,7 +958,7 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 		assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, n);
 		snprintf(name, sizeof(name), "p%u", n - 1);
 		assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[n - 1], name);
-		nvs_config_free(&config);
+		config_free(&config);
 	}
 	document_with_paths(NVS_PATHS_MAX + 1, document, sizeof(document));
 	REFUSED(document, 1, subject, "a list of 17", "a list of 1 to 16 paths");
@@ -982,7 +981,7 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 			  "\"\\\\ud800\"]}}");
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[1], "\xf0\x9f\x98\x80");
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[2], "\\ud800");
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_path_leaves_room_for_the_names_of_the_store(void **state)
@@ -997,14 +996,14 @@ static void a_path_leaves_room_for_the_names_of_the_store(void **state)
 	snprintf(document, sizeof(document), "{\"offload_param\": {\"nvme_path\": \"%s\"}}", path);
 	accepted(&config, document);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], path);
-	nvs_config_free(&config);
+	config_free(&config);
 	path[3840] = 'x';
 	path[3841] = '\0';
 	snprintf(document, sizeof(document), "{\"offload_param\": {\"nvme_path\": \"%s\"}}", path);
-	nvs_config_init(&config);
+	config_init(&config);
 	assert_int_equal(parse(&config, document, &error), -EINVAL);
 	has(error.text, "3840");
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void paths_can_be_set_by_hand(void **state)
@@ -1020,42 +1019,38 @@ static void paths_can_be_set_by_hand(void **state)
 		snprintf(names[i], sizeof(names[i]), "d%u", i);
 		paths[i] = names[i];
 	}
-	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths,
-					      NVS_PATHS_MAX, &error),
-			 0);
+	config_init(&config);
+	assert_int_equal(
+		nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, NVS_PATHS_MAX, &error), 0);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, NVS_PATHS_MAX);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_NVME);
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 0, &error),
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 0, &error),
 			 -EINVAL);
 	has(error.text, "0 paths");
 	assert_string_equal(error.subject, "nvme_path");
-	assert_int_equal(
-		nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 17, &error),
-		-EINVAL);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 17, &error),
+			 -EINVAL);
 	has(error.text, "1 to 16");
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], twice, 3, &error),
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, twice, 3, &error),
 			 -EINVAL);
 	has(error.text, "\"a/\" is in the list twice");
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], empty, 2, &error),
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, empty, 2, &error),
 			 -EINVAL);
 	has(error.text, "is empty");
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], none, 2, NULL),
-			 -EINVAL);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, none, 2, NULL), -EINVAL);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, NVS_PATHS_MAX);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[15], "d15");
 	/* From those that it has. */
 	own[0] = config.offload[NVS_OFFLOAD_PARAM].nvme_path[3];
 	own[1] = config.offload[NVS_OFFLOAD_PARAM].nvme_path[0];
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], own, 2, &error),
-			 0);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, own, 2, &error), 0);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, 2);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "d3");
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[1], "d0");
 	assert_null(config.offload[NVS_OFFLOAD_PARAM].nvme_path[2]);
-	nvs_config_free(&config);
+	config_free(&config);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_pool_is_count_times_size_times_element(void **state)
@@ -1063,7 +1058,7 @@ static void a_pool_is_count_times_size_times_element(void **state)
 	struct nvs_config config;
 
 	(void)state;
-	nvs_config_init(&config);
+	config_init(&config);
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), 2000000000);
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), 16000000000);
 	assert_int_equal(
@@ -1079,7 +1074,7 @@ static void a_pool_is_count_times_size_times_element(void **state)
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), UINT64_MAX);
 	config.offload[NVS_OFFLOAD_PARAM].buffer_size = UINT64_MAX / 3;
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), UINT64_MAX);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void the_pool_of_the_optimizer_has_room_for_its_cache(void **state)
@@ -1097,7 +1092,7 @@ static void the_pool_of_the_optimizer_has_room_for_its_cache(void **state)
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), UINT64_MAX);
 	config.optimizer_max_in_cpu++;
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), UINT64_MAX);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_pool_beyond_any_memory_is_refused(void **state)
@@ -1108,7 +1103,7 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 	/* 2^63 / (5 * 4) is 461168601842738790.4 */
 	accepted(&config,
 		 "{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 461168601842738790}}");
-	nvs_config_free(&config);
+	config_free(&config);
 	REFUSED("{\"offload_param\": {\"device\": \"cpu\",\n\"buffer_size\": 461168601842738791}}",
 		2, "offload_param.buffer_size", "buffer_count 5", "461168601842738791", "exceed");
 	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": {\n"
@@ -1119,7 +1114,7 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 	accepted(&config, "{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": "
 			  "{\"sub_group_size\": 10}, \"nvswap\": "
 			  "{\"optimizer_max_in_cpu\": 768614336404564637}}");
-	nvs_config_free(&config);
+	config_free(&config);
 	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": "
 		"{\"sub_group_size\": 10},\n\"nvswap\": "
 		"{\"optimizer_max_in_cpu\": 768614336404564638}}",
@@ -1127,15 +1122,15 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 		"exceed");
 	/* Of a pool that is not asked for, nothing is said. */
 	accepted(&config, "{\"nvswap\": {\"optimizer_max_in_cpu\": 1e18}}");
-	nvs_config_free(&config);
+	config_free(&config);
 	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
 	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 1000000000000000000);
-	nvs_config_free(&config);
+	config_free(&config);
 	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
 	config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	assert_int_equal(parse(&config, "{\"offload_optimizer\": {\"buffer_count\": 100}}", NULL),
 			 -EINVAL);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void element_types_follow_fp16_and_bf16(void **state)
@@ -1168,7 +1163,7 @@ static void element_types_follow_fp16_and_bf16(void **state)
 		accepted(&config, types[i].document);
 		assert_int_equal(config.param_dtype, types[i].param);
 		assert_int_equal(config.grad_accum_dtype, types[i].grad);
-		nvs_config_free(&config);
+		config_free(&config);
 	}
 	/* Over several files: the type of gradients follows until it is named. */
 	accepted(&config, types[0].document);
@@ -1177,7 +1172,7 @@ static void element_types_follow_fp16_and_bf16(void **state)
 	assert_int_equal(parse(&config, types[6].document, NULL), 0);
 	assert_int_equal(parse(&config, types[0].document, NULL), 0);
 	assert_int_equal(config.grad_accum_dtype, NVS_BF16);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void fp16_and_bf16_exclude_each_other(void **state)
@@ -1195,7 +1190,7 @@ static void fp16_and_bf16_exclude_each_other(void **state)
 	assert_int_equal(error.line, 2);
 	has(error.text, "earlier configuration");
 	assert_int_equal(config.param_dtype, NVS_F16);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_file_is_read_over_what_is_there(void **state)
@@ -1216,7 +1211,7 @@ static void a_file_is_read_over_what_is_there(void **state)
 	assert_null(config.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[1]);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, 1);
 	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 1000000);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* ---- Files ---- */
@@ -1239,7 +1234,7 @@ static void a_file_is_loaded_or_says_why_not(void **state)
 
 	snprintf(path, sizeof(path), "%s/ds.json", directory);
 	snprintf(missing, sizeof(missing), "%s/none.json", directory);
-	nvs_config_init(&config);
+	config_init(&config);
 	before = config;
 	assert_int_equal(nvs_config_load(&config, missing, &error), -ENOENT);
 	has(error.text, missing);
@@ -1256,7 +1251,7 @@ static void a_file_is_loaded_or_says_why_not(void **state)
 	write_file(path, whole_file, strlen(whole_file));
 	assert_int_equal(nvs_config_load(&config, path, &error), 0);
 	assert_int_equal(config.aio.queue_depth, 33);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_file_of_64_mib_is_the_largest(void **state)
@@ -1267,7 +1262,7 @@ static void a_file_of_64_mib_is_the_largest(void **state)
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/ds.json", (char *)*state);
-	nvs_config_init(&config);
+	config_init(&config);
 	text = malloc(CONFIG_TEXT_MAX);
 	assert_non_null(text);
 	memset(text, ' ', CONFIG_TEXT_MAX);
@@ -1280,7 +1275,7 @@ static void a_file_of_64_mib_is_the_largest(void **state)
 	close(fd);
 	assert_int_equal(nvs_config_load(&config, path, &error), -EFBIG);
 	has(error.text, "64 MiB");
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void a_pipe_can_be_loaded(void **state)
@@ -1295,10 +1290,10 @@ static void a_pipe_can_be_loaded(void **state)
 	assert_int_equal(write(ends[1], whole_file, strlen(whole_file)), strlen(whole_file));
 	close(ends[1]);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", ends[0]);
-	nvs_config_init(&config);
+	config_init(&config);
 	assert_int_equal(nvs_config_load(&config, path, &error), 0);
 	assert_int_equal(config.aio.queue_depth, 33);
-	nvs_config_free(&config);
+	config_free(&config);
 	close(ends[0]);
 }
 
@@ -1373,7 +1368,7 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 	char place[32];
 
 	(void)state;
-	nvs_config_init(&config);
+	config_init(&config);
 	for (size_t i = 0; i < LENGTH(errors); i++) {
 		snprintf(place, sizeof(place), "ds.json:%s", errors[i].place);
 		assert_int_equal(parse(&config, errors[i].document, NULL), -EINVAL);
@@ -1390,7 +1385,7 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 	assert_int_equal(nvs_config_parse(&config, "{}\0", 2, "ds.json", &error), 0);
 	assert_int_equal(nvs_config_parse(&config, NULL, 0, "ds.json", &error), -EINVAL);
 	check_defaults(&config);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static int parse_nested(struct nvs_config *config, size_t depth, struct nvs_error *error)
@@ -1410,14 +1405,14 @@ static void values_lie_up_to_512_deep(void **state)
 	struct nvs_error error = {.size = sizeof(error)};
 
 	(void)state;
-	nvs_config_init(&config);
+	config_init(&config);
 	assert_int_equal(parse_nested(&config, 511, &error), 0);
 	assert_int_equal(parse_nested(&config, 512, &error), 0);
 	assert_int_equal(parse_nested(&config, 513, &error), -EFBIG);
 	assert_int_equal(error.line, 2);
 	has(error.text, "ds.json:2:512: ");
 	has(error.text, "512 deep");
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void messages_show_what_is_safe_to_show(void **state)
@@ -1437,11 +1432,11 @@ static void messages_show_what_is_safe_to_show(void **state)
 		1, "aio.block_size", "9012345...; it must be");
 	memset(name, 'n', sizeof(name));
 	snprintf(name + sizeof(name) - 9, 9, "/ds.json");
-	nvs_config_init(&config);
+	config_init(&config);
 	assert_int_equal(nvs_config_parse(&config, "{\"aio\": 1}", 10, name, &error), -EINVAL);
 	has(error.text, "nnn/ds.json:1:9: aio is 1; it must be an object");
 	assert_memory_equal(error.text, "...nnn", 6);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* ---- The examples and the documentation ---- */
@@ -1454,7 +1449,7 @@ static void load_example(const char *path, struct nvs_config *config)
 	struct nvs_error error = {.size = sizeof(error)};
 	struct heard heard;
 
-	nvs_config_init(config);
+	config_init(config);
 	listen(config, &heard);
 	if (nvs_config_load(config, path, &error))
 		fail_msg("%s", error.text);
@@ -1510,7 +1505,7 @@ static void the_examples_load_and_hold_the_largest_tensor_of_gpt2(void **state)
 		}
 		assert_int_equal(config.aio.block_size, 1 << 20);
 		assert_int_equal(config.aio.queue_depth, 32);
-		nvs_config_free(&config);
+		config_free(&config);
 	}
 	assert_int_equal(glob("config/*.json", 0, NULL, &found), 0);
 	assert_int_equal(found.gl_pathc, LENGTH(examples));
@@ -1625,7 +1620,7 @@ static void damaged_files_are_refused_or_read_and_never_worse(void **state)
 
 	(void)state;
 	print_message("seed %" PRIu64 " (TEST_SEED sets it)\n", seed);
-	nvs_config_init(&config);
+	config_init(&config);
 	for (unsigned i = 0; i < 20000; i++) {
 		size_t n = strlen(whole_file);
 		struct nvs_error error = {.size = sizeof(error)};
@@ -1658,7 +1653,7 @@ static void damaged_files_are_refused_or_read_and_never_worse(void **state)
 	}
 	print_message("%u read, %u refused\n", good, bad);
 	assert_true(good > 500 && bad > 5000);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 int main(void)

@@ -3,6 +3,7 @@
  * Settings by their key: the values of the file, short forms of them, and errors that name the key
  * and what it allows. Public functions only. It needs nothing of the machine.
  */
+#include "config/config.h"
 #include "nvswap.h"
 
 #include <errno.h>
@@ -209,8 +210,8 @@ static void null_is_refused(void **state)
 
 	assert_int_equal(nvs_config_open(NULL, e), -EINVAL);
 	nvs_config_close(NULL);
-	nvs_config_init(NULL);
-	nvs_config_free(NULL);
+	config_init(NULL);
+	config_free(NULL);
 	assert_int_equal(nvs_config_load(NULL, "x", e), -EINVAL);
 	assert_int_equal(nvs_config_load(config, NULL, e), -EINVAL);
 	assert_int_equal(nvs_config_parse(NULL, "{}", 2, "x", e), -EINVAL);
@@ -226,7 +227,7 @@ static void null_is_refused(void **state)
 	assert_int_equal(nvs_config_get_number(none, "aio.block_size", &number, e), -EINVAL);
 	assert_int_equal(nvs_config_get_number(config, NULL, &number, e), -EINVAL);
 	assert_int_equal(nvs_config_get_number(config, "aio.block_size", NULL, e), -EINVAL);
-	assert_int_equal(nvs_config_set_paths(NULL, NULL, 1, e), -EINVAL);
+	assert_int_equal(nvs_config_set_paths(NULL, NVS_OFFLOAD_PARAM, NULL, 1, e), -EINVAL);
 	nvs_config_set_log(NULL, NULL);
 	nvs_config_set_log(config, NULL);
 	nvs_config_set_trace(NULL, NULL);

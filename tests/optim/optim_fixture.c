@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "config/config.h"
 #include "optim/optimizer.h"
 
 /* ---- Elements ---- */
@@ -119,7 +120,7 @@ static void configure(struct optim *optim, uint64_t longest)
 {
 	struct nvs_config *config = &optim->config;
 
-	nvs_config_init(config);
+	config_init(config);
 	config->aio.block_size = 32 * 1024;
 	config->sub_group_size = longest;
 	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
@@ -132,7 +133,7 @@ static void configure(struct optim *optim, uint64_t longest)
 	snprintf(config->adam.type, sizeof(config->adam.type), "AdamW");
 	config->adam.weight_decay = 0.01;
 	DONE(optim,
-	     nvs_config_set_paths(&config->offload[NVS_OFFLOAD_OPTIMIZER],
+	     nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER,
 				  (const char *const *)(uintptr_t)&optim->path, 1, &optim->error));
 }
 
@@ -209,7 +210,7 @@ void optim_close(struct optim *optim)
 		optim_shut(optim);
 	if (optim->sim)
 		sim_close(optim->sim);
-	nvs_config_free(&optim->config);
+	config_free(&optim->config);
 	for (size_t i = 0; i < optim->n; i++) {
 		free(optim->specs[i].weights);
 		free(optim->gradients[i]);

@@ -6,6 +6,7 @@
 #ifndef TESTS_OPTIM_OPTIM_FIXTURE_H
 #define TESTS_OPTIM_OPTIM_FIXTURE_H
 
+#include "config/config.h"
 #include "swap/swap_fixture.h"
 
 /* ---- Elements ---- */

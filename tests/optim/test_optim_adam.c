@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <math.h>
 
+#include "config/config.h"
 #include "support/inject.h"
 
 #define NUMEL 5003u
@@ -19,7 +20,7 @@ struct arrays {
 
 static struct nvs_adam_update update_of(const struct optim *o, struct arrays *arrays, uint64_t step)
 {
-	const struct nvs_optimizer_config *adam = &o->config.adam;
+	const struct optimizer_config *adam = &o->config.adam;
 
 	return (struct nvs_adam_update){
 		.size = sizeof(struct nvs_adam_update),

@@ -3,6 +3,7 @@
  * What the optimizer's functions refuse: NULL arguments and numbers that would spoil the weights.
  * A refused call changes nothing. Also steps that have nothing to do.
  */
+#include "config/config.h"
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
@@ -149,7 +150,7 @@ static void parameters_of_adam_out_of_range_are_refused(void **state)
 	(void)state;
 	for (size_t value = 0; value < LENGTH(wrong); value++)
 		for (size_t which = 0; which < LENGTH(words); which++) {
-			struct nvs_optimizer_config *adam = &o.config.adam;
+			struct optimizer_config *adam = &o.config.adam;
 			double *const fields[] = {&adam->lr, &adam->beta1, &adam->beta2, &adam->eps,
 						  &adam->weight_decay};
 

@@ -3,6 +3,7 @@
  * Gradients: lent or added piece by piece, also more than the pool holds; their norm, clipping and
  * loss scale. The expected numbers were computed without the library, in double arithmetic.
  */
+#include "config/config.h"
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
@@ -776,12 +777,12 @@ static void the_loss_scale_follows_the_table(void **state)
 	for (size_t i = 0; i < LENGTH(scales); i++) {
 		small_init(&o);
 		o.config.fp16 =
-			(struct nvs_fp16_config){.enabled = true,
-						 .initial_scale_power = scales[i].power,
-						 .loss_scale_window = scales[i].window,
-						 .hysteresis = scales[i].hysteresis,
-						 .consecutive_hysteresis = scales[i].consecutive,
-						 .min_loss_scale = scales[i].least};
+			(struct fp16_config){.enabled = true,
+					     .initial_scale_power = scales[i].power,
+					     .loss_scale_window = scales[i].window,
+					     .hysteresis = scales[i].hysteresis,
+					     .consecutive_hysteresis = scales[i].consecutive,
+					     .min_loss_scale = scales[i].least};
 		DONE(&o, optim_open(&o));
 		play(&o, scales[i].steps, scales[i].after, scales[i].ends);
 		assert_int_equal(o.result.step, scales[i].taken);

@@ -4,6 +4,7 @@
  * uninterrupted one, a store of other groups is refused, and after a crash the state is that of the
  * last commit.
  */
+#include "config/config.h"
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
@@ -297,11 +298,11 @@ static void the_loss_scale_is_kept(void **state)
 	for (int stop = 0; stop < 2; stop++) {
 		begin(&o);
 		o.config.keep = stop;
-		o.config.fp16 = (struct nvs_fp16_config){.enabled = true,
-							 .initial_scale_power = 8,
-							 .loss_scale_window = 3,
-							 .hysteresis = 2,
-							 .min_loss_scale = 1};
+		o.config.fp16 = (struct fp16_config){.enabled = true,
+						     .initial_scale_power = 8,
+						     .loss_scale_window = 3,
+						     .hysteresis = 2,
+						     .min_loss_scale = 1};
 		DONE(&o, optim_open(&o));
 		for (unsigned i = 0; attempts[i]; i++) {
 			scales[stop][i] = nvs_optimizer_loss_scale(o.optimizer);

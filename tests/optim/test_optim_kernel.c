@@ -4,6 +4,7 @@
  * types' definitions, and every kernel that this processor supports against the plain one, bit by
  * bit. Seeds are printed.
  */
+#include "config/config.h"
 #include "optim/kernels/kernel.h"
 
 #include <inttypes.h>
@@ -318,7 +319,7 @@ static void test_sums_of_squares_are_added_in_the_order_promised(void **state)
 #define STEPS	 1000u
 #define ELEMENTS 43u /* of no kernel's vectors a multiple */
 
-static const struct nvs_optimizer_config plain_adam = {
+static const struct optimizer_config plain_adam = {
 	.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-4};
 
 /* State in double, and the formulas as Kingma and Ba, and Loshchilov and Hutter, have them. */
@@ -327,7 +328,7 @@ struct reference {
 	double g_max[ELEMENTS], w_max[ELEMENTS];
 };
 
-static void reference_step(struct reference *r, const struct nvs_optimizer_config *config,
+static void reference_step(struct reference *r, const struct optimizer_config *config,
 			   unsigned step, const double *gradients)
 {
 	double unbias1 = config->bias_correction ? 1 - pow(config->beta1, step) : 1;
@@ -379,7 +380,7 @@ static void check_near(const struct run *run, const char *what, unsigned step, u
  * A wrong formula is off by a hundredth of lr or more in some of the elements, in the first step.
  */
 static void check_against(const struct run *run, const struct reference *r,
-			  const struct nvs_optimizer_config *config, unsigned step)
+			  const struct optimizer_config *config, unsigned step)
 {
 	const double u = 0x1p-24;
 
@@ -443,7 +444,7 @@ static void make_gradients(float *gradients, enum nvs_dtype dtype, double *unsca
 	}
 }
 
-static void follow_reference(const struct nvs_optimizer_config *config, enum nvs_dtype dtype)
+static void follow_reference(const struct optimizer_config *config, enum nvs_dtype dtype)
 {
 	const double grad_factor = 0.7 / 1024;
 	struct reference reference;
@@ -475,7 +476,7 @@ static void test_adam_follows_double_precision_for_1000_steps(void **state)
 	(void)state;
 	seed(13);
 	for (unsigned mode = 0; mode < 8; mode++) {
-		struct nvs_optimizer_config config = plain_adam;
+		struct optimizer_config config = plain_adam;
 
 		config.adam_w_mode = mode & 1;
 		config.bias_correction = mode & 2;

@@ -9,10 +9,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "config/config.h"
 #include "support/support.h"
 
-static void expect_update(struct scaler *scaler, const struct nvs_fp16_config *config,
-			  bool overflow, int rc, double scale)
+static void expect_update(struct scaler *scaler, const struct fp16_config *config, bool overflow,
+			  int rc, double scale)
 {
 	assert_int_equal(scaler_update(scaler, config, overflow), rc);
 	assert_true(scaler->scale == scale);
@@ -31,7 +32,7 @@ static void expect_update(struct scaler *scaler, const struct nvs_fp16_config *c
 
 struct pattern {
 	const char *name;
-	struct nvs_fp16_config config;
+	struct fp16_config config;
 	const char *steps; /* 'X': overflow */
 	int powers[12];	   /* log2 of the scale after each step */
 };
@@ -91,7 +92,7 @@ static void the_scale_follows_the_pattern_of_overflows(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < COUNT(patterns); i++) {
-		const struct nvs_fp16_config *config = &patterns[i].config;
+		const struct fp16_config *config = &patterns[i].config;
 		struct scaler scaler = scaler_init(config);
 
 		assert_true(scaler.scale == ldexp(1, (int)config->initial_scale_power));
@@ -110,7 +111,7 @@ static void the_scale_follows_the_pattern_of_overflows(void **state)
 
 static void min_loss_scale_need_not_be_a_power_of_two(void **state)
 {
-	struct nvs_fp16_config config = FP16(3, 1, 1, false, 3);
+	struct fp16_config config = FP16(3, 1, 1, false, 3);
 	struct scaler scaler = scaler_init(&config);
 
 	(void)state;
@@ -126,7 +127,7 @@ static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state
 	struct scaler scaler;
 
 	(void)state;
-	nvs_config_init(&config);
+	config_init(&config);
 	config.fp16.enabled = true;
 	scaler = scaler_init(&config.fp16);
 	for (unsigned i = 0; i < 999; i++) {
@@ -136,12 +137,12 @@ static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state
 	/* The first overflow spends hysteresis, the second halves the scale. */
 	expect_update(&scaler, &config.fp16, true, 0, 131072);
 	expect_update(&scaler, &config.fp16, true, 0, 65536);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 /* ---- Fixed scales ---- */
 
-static void never_changes(const struct nvs_fp16_config *config, double scale)
+static void never_changes(const struct fp16_config *config, double scale)
 {
 	struct scaler scaler = scaler_init(config), before = scaler;
 
@@ -154,7 +155,7 @@ static void never_changes(const struct nvs_fp16_config *config, double scale)
 
 static void a_fixed_scale_never_changes(void **state)
 {
-	struct nvs_fp16_config config = FP16(16, 1, 1, false, 128);
+	struct fp16_config config = FP16(16, 1, 1, false, 128);
 
 	(void)state;
 	config.loss_scale = 128;
@@ -165,7 +166,7 @@ static void a_fixed_scale_never_changes(void **state)
 
 static void without_fp16_the_scale_is_one_whatever_its_keys_say(void **state)
 {
-	struct nvs_fp16_config config = FP16(16, 1, 1, false, 1);
+	struct fp16_config config = FP16(16, 1, 1, false, 1);
 
 	(void)state;
 	config.enabled = false;
@@ -178,7 +179,7 @@ static void without_fp16_the_scale_is_one_whatever_its_keys_say(void **state)
 
 static void a_resumed_run_continues_the_pattern(void **state)
 {
-	const struct nvs_fp16_config *config = &patterns[6].config;
+	const struct fp16_config *config = &patterns[6].config;
 	const char *steps = patterns[6].steps;
 
 	(void)state;
@@ -200,7 +201,7 @@ static void a_resumed_run_continues_the_pattern(void **state)
 
 static void hysteresis_lowered_between_runs_takes_effect(void **state)
 {
-	struct nvs_fp16_config config = FP16(4, 10, 3, false, 1);
+	struct fp16_config config = FP16(4, 10, 3, false, 1);
 	struct scaler scaler = scaler_init(&config);
 
 	(void)state;

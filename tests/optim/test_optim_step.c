@@ -4,6 +4,7 @@
  * and moved, and move no more bytes than necessary. Also refusals on open, the caller's update
  * functions, and reading and writing state.
  */
+#include "config/config.h"
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
@@ -43,7 +44,7 @@ static void reference_free(struct reference *reference, const struct optim *o)
 	}
 }
 
-static bool decoupled(const struct nvs_optimizer_config *adam)
+static bool decoupled(const struct optimizer_config *adam)
 {
 	return adam->adam_w_mode || !strcmp(adam->type, "AdamW");
 }
@@ -52,7 +53,7 @@ static bool decoupled(const struct nvs_optimizer_config *adam)
 static void reference_step(struct reference *reference, const struct optim *o, size_t group,
 			   uint64_t step)
 {
-	const struct nvs_optimizer_config *adam = &o->config.adam;
+	const struct optimizer_config *adam = &o->config.adam;
 	double lr = optim_lr(step);
 	double c1 = adam->bias_correction ? 1 - pow(adam->beta1, (double)step) : 1;
 	double c2 = adam->bias_correction ? 1 - pow(adam->beta2, (double)step) : 1;
@@ -366,7 +367,7 @@ static void on_a_drive_the_bits_are_the_same(void **state)
 	if (!disk)
 		skip();
 	optim_init(&o, five, LENGTH(five));
-	DONE(&o, nvs_config_set_paths(&o.config.offload[NVS_OFFLOAD_OPTIMIZER],
+	DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER,
 				      (const char *const *)(uintptr_t)&disk, 1, &o.error));
 	is_the_same(&o);
 	place_leave(disk);
@@ -382,7 +383,7 @@ static void striped_the_bits_are_the_same(void **state)
 		skip();
 	optim_init(&o, five, LENGTH(five));
 	o.config.stripe_size = 8192;
-	DONE(&o, nvs_config_set_paths(&o.config.offload[NVS_OFFLOAD_OPTIMIZER],
+	DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER,
 				      (const char *const *)(uintptr_t)paths, 2, &o.error));
 	is_the_same(&o);
 	place_leave(paths[0]);

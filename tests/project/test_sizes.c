@@ -6,6 +6,7 @@
  */
 #include "base/struct_size.h"
 
+#include "config/config.h"
 #include "nvswap.h"
 
 #include <errno.h>
@@ -42,10 +43,10 @@ static void fail_with(struct nvs_error *error, size_t size)
 
 	memset(error, GUARD, sizeof(*error));
 	error->size = size;
-	nvs_config_init(&config);
+	config_init(&config);
 	assert_int_equal(nvs_config_load(&config, "/nonexistent/ds_config.json", error), -ENOENT);
 	assert_int_equal(error->size, size);
-	nvs_config_free(&config);
+	config_free(&config);
 }
 
 static void an_error_of_any_size_is_written_within_it(void **state)
@@ -188,7 +189,7 @@ static int start(void **state)
 	struct nvs_group_spec group = {sizeof(group), "g", 100, NVS_F32, NULL};
 	struct nvs_config config;
 
-	nvs_config_init(&config);
+	config_init(&config);
 	*state = &running;
 	if (!nvs_config_parse(&config, text, strlen(text), "test", &error) &&
 	    !nvs_engine_open(&running.engine, &config, NVS_OFFLOAD_PARAM, &error) &&

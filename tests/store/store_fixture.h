@@ -21,7 +21,9 @@
 
 #include <cmocka.h>
 
+#include "aio/aio.h"
 #include "aio/transfer.h"
+#include "config/config.h"
 #include "store/internal.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -68,14 +70,14 @@ static inline void remove_tree(const char *path)
 
 static inline int open_aio(void **state)
 {
-	const struct nvs_aio_config config = {.block_size = 1 << 20,
-					      .queue_depth = 4,
-					      .thread_count = 1,
-					      .overlap_events = true,
-					      .ioengine = NVS_IOENGINE_POSIX};
+	const struct aio_config config = {.block_size = 1 << 20,
+					  .queue_depth = 4,
+					  .thread_count = 1,
+					  .overlap_events = true,
+					  .ioengine = NVS_IOENGINE_POSIX};
 
 	(void)state;
-	return nvs_aio_open(&aio, &config, NULL, NULL);
+	return aio_open(&aio, &config, NULL, NULL);
 }
 
 static inline int close_aio(void **state)

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "aio/aio.h"
+#include "config/config.h"
 #include "support/sim/sim_drive.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
@@ -47,10 +48,10 @@ static const char *new_file(uint64_t nbytes)
 static void rig_open_as(struct rig *rig, const struct sim_drive *drive, const char *path,
 			uint64_t file_bytes, uint32_t depth, uint32_t workers)
 {
-	const struct nvs_aio_config config = {.block_size = BLOCK,
-					      .queue_depth = depth,
-					      .thread_count = workers,
-					      .overlap_events = true};
+	const struct aio_config config = {.block_size = BLOCK,
+					  .queue_depth = depth,
+					  .thread_count = workers,
+					  .overlap_events = true};
 
 	*rig = (struct rig){
 		.error = {.size = sizeof(rig->error)}, .path = path, .file_bytes = file_bytes};

@@ -4,6 +4,7 @@
  * directories and removed; mounts are in a mount namespace of this process and end with it.
  */
 #include "swap/swap_fixture.h"
+#include "config/config.h"
 #include "support/sole_owner.h"
 
 #include <errno.h>
@@ -164,7 +165,7 @@ static void configure(struct fixture *fixture)
 	const struct setup *setup = &fixture->setup;
 	struct nvs_config *config = &fixture->config;
 
-	nvs_config_init(config);
+	config_init(config);
 	config->log = (struct nvs_log){take_log, fixture};
 	config->aio.block_size = setup->block_size ? setup->block_size : 64 * KIB;
 	config->aio.queue_depth = setup->queue_depth ? setup->queue_depth : 8;
@@ -183,7 +184,7 @@ static void configure(struct fixture *fixture)
 	if (setup->device == NVS_DEVICE_CPU)
 		config->offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_CPU;
 	else
-		OK(fixture, nvs_config_set_paths(&config->offload[NVS_OFFLOAD_PARAM],
+		OK(fixture, nvs_config_set_paths(config, NVS_OFFLOAD_PARAM,
 						 (const char *const *)(uintptr_t)fixture->paths,
 						 setup->npaths, &fixture->error));
 }
@@ -254,7 +255,7 @@ void fixture_close(struct fixture *fixture)
 		fixture_shut(fixture);
 	if (fixture->sim)
 		sim_close(fixture->sim);
-	nvs_config_free(&fixture->config);
+	config_free(&fixture->config);
 	for (unsigned i = 0; i < fixture->setup.npaths; i++) {
 		if (fixture->setup.in)
 			free(fixture->paths[i]);

@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "aio/engine.h"
+#include "config/config.h"
 #include "nvswap.h"
 #include "support/sim/sim_drive.h"
 #include "swap/internal.h"

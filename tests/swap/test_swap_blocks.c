@@ -48,7 +48,7 @@ static void both_blocks_may_name_one_path(void **state)
 	INIT(&fixture, .place = PLACE_DISK, .verify = true);
 	OK(&fixture,
 	   nvs_config_set_paths(
-		   &fixture.config.offload[NVS_OFFLOAD_OPTIMIZER],
+		   &fixture.config, NVS_OFFLOAD_OPTIMIZER,
 		   (const char *const *)fixture.config.offload[NVS_OFFLOAD_PARAM].nvme_path,
 		   fixture.config.offload[NVS_OFFLOAD_PARAM].npaths, &fixture.error));
 	fixture.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = MIB / 4;

@@ -860,7 +860,7 @@ static void the_optimizer_has_its_own_pool(void **state)
 	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	path = f.paths[0];
-	OK(&f, nvs_config_set_paths(&f.config.offload[NVS_OFFLOAD_OPTIMIZER], &path, 1, &f.error));
+	OK(&f, nvs_config_set_paths(&f.config, NVS_OFFLOAD_OPTIMIZER, &path, 1, &f.error));
 	f.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
 	f.config.sub_group_size = 100000;
 	f.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = 100000;

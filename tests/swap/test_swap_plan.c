@@ -3,6 +3,7 @@
  * The plan: a step's order is recorded, followed and corrected; what is read ahead, kept, evicted
  * and written back, within which budgets; and the statistics of a step.
  */
+#include "config/config.h"
 #include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 

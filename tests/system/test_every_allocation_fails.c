@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "config/config.h"
 #include "support/nth_fixture.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
@@ -90,7 +91,7 @@ static int unchanged_unless(int rc, struct nvs_config *config)
 		assert_string_equal(config->offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/before");
 		assert_int_equal(config->offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_NONE);
 	}
-	nvs_config_free(config);
+	config_free(config);
 	return rc;
 }
 
@@ -98,10 +99,9 @@ static void with_a_path(struct nvs_config *config)
 {
 	static const char *const path = "/before";
 
-	nvs_config_init(config);
+	config_init(config);
 	inject_pause();
-	assert_int_equal(nvs_config_set_paths(&config->offload[NVS_OFFLOAD_PARAM], &path, 1, NULL),
-			 0);
+	assert_int_equal(nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &path, 1, NULL), 0);
 	inject_resume();
 }
 
@@ -131,8 +131,8 @@ static int set_paths(void *arg, struct nvs_error *error)
 
 	(void)arg;
 	with_a_path(&config);
-	return unchanged_unless(
-		nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 3, error), &config);
+	return unchanged_unless(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 3, error),
+				&config);
 }
 
 static void a_configuration_is_read_or_left(void **state)
@@ -194,7 +194,7 @@ static void looking_needs_no_memory_that_it_can_not_do_without(void **state)
 /* ---- Transfers ---- */
 
 struct aio_way {
-	struct nvs_aio_config config;
+	struct aio_config config;
 	char *path;
 	struct nvs_aio *aio; /* for open_file */
 };
@@ -226,7 +226,7 @@ static int open_aio(void *arg, struct nvs_error *error)
 {
 	struct aio_way *way = arg;
 	struct nvs_aio *aio;
-	int rc = nvs_aio_open(&aio, &way->config, NULL, error);
+	int rc = aio_open(&aio, &way->config, NULL, error);
 
 	if (rc)
 		return rc;
@@ -271,10 +271,10 @@ static void workers_are_there_or_none_is(void **state)
 	(void)state;
 	assert_non_null(directory);
 	snprintf(path, sizeof(path), "%s/file", directory);
-	way.config = (struct nvs_aio_config){.block_size = 16 * KIB,
-					     .queue_depth = 4,
-					     .thread_count = 2,
-					     .overlap_events = true};
+	way.config = (struct aio_config){.block_size = 16 * KIB,
+					 .queue_depth = 4,
+					 .thread_count = 2,
+					 .overlap_events = true};
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++) {
 		char reason[192];
 
@@ -291,7 +291,7 @@ static void workers_are_there_or_none_is(void **state)
 	way.config.ioengine = NVS_IOENGINE_AUTO;
 	every_one_fails("workers of any engine", open_aio, &way, ALLOCATIONS | INJECT_QUEUE,
 			-ENOMEM, any);
-	assert_int_equal(nvs_aio_open(&way.aio, &way.config, NULL, NULL), 0);
+	assert_int_equal(aio_open(&way.aio, &way.config, NULL, NULL), 0);
 	assert_int_equal(every_one_fails("a file", open_file, &way, ALLOCATIONS, -ENOMEM, none), 2);
 	nvs_aio_close(way.aio);
 	place_leave(directory);

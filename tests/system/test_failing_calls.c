@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/extents.h"
+#include "config/config.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "topo/topo.h"
@@ -71,15 +72,14 @@ static int load_config(void *arg, struct nvs_error *error)
 	int rc;
 
 	inject_pause();
-	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], before, 1, NULL),
-			 0);
+	config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, before, 1, NULL), 0);
 	inject_resume();
 	rc = nvs_config_load(&config, arg, error);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, rc ? 1 : 2);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], rc ? "/before" : "/a");
 	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].npaths, rc ? 0 : 1);
-	nvs_config_free(&config);
+	config_free(&config);
 	return rc;
 }
 
@@ -124,14 +124,13 @@ static int set_paths(void *arg, struct nvs_error *error)
 
 	(void)arg;
 	inject_pause();
-	nvs_config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], before, 1, NULL),
-			 0);
+	config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, before, 1, NULL), 0);
 	inject_resume();
-	rc = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], paths, 3, error);
+	rc = nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 3, error);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, rc ? 1 : 3);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], rc ? "/before" : "/a");
-	nvs_config_free(&config);
+	config_free(&config);
 	return rc;
 }
 

@@ -373,7 +373,7 @@ static void begin(struct optim *o, char **disk)
 	optim_init(o, groups, LENGTH(groups));
 	*disk = place_make(PLACE_DISK);
 	assert_non_null(*disk);
-	DONE(o, nvs_config_set_paths(&o->config.offload[NVS_OFFLOAD_OPTIMIZER],
+	DONE(o, nvs_config_set_paths(&o->config, NVS_OFFLOAD_OPTIMIZER,
 				     (const char *const *)(uintptr_t)disk, 1, &o->error));
 	o->config.keep = true;
 	o->config.optimizer_max_in_cpu = 5000;

@@ -17,6 +17,7 @@
 
 #include "aio/internal.h"
 #include "base/json/read.h"
+#include "config/config.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
 #include "trace/trace.h"
@@ -701,7 +702,7 @@ struct rig {
 
 static void rig_open(struct rig *rig, uint32_t depth, uint32_t workers)
 {
-	const struct nvs_aio_config config = {
+	const struct aio_config config = {
 		.block_size = PAGE,
 		.queue_depth = depth,
 		.thread_count = workers,

@@ -16,6 +16,7 @@
 #include "cli/modes/io/file.h"
 #include "cli/modes/pool.h"
 #include "cli/replay/replay.h"
+#include "config/config.h"
 
 /* The configuration of --rw step without --config. */
 static const char step_defaults[] =
@@ -108,7 +109,7 @@ static int load_config(const struct bench_options *options, const struct options
 {
 	int rc;
 
-	nvs_config_init(config);
+	config_init(config);
 	config->log.fn = say_log;
 	rc = read_config(options, config, error);
 	if (rc)
@@ -130,7 +131,7 @@ static bool is_missing_device(const char *filename)
 }
 
 /* The place of an absolute path is its directory, or the block device itself. */
-static int set_place_of(const char *filename, struct nvs_offload_config *offload,
+static int set_place_of(const char *filename, struct offload_config *offload,
 			struct nvs_error *error)
 {
 	char place[PATH_MAX];
@@ -147,7 +148,7 @@ static int set_place_of(const char *filename, struct nvs_offload_config *offload
 		end = strrchr(place, '/');
 		end[end == place] = '\0';
 	}
-	return nvs_config_set_paths(offload, &path, 1, error);
+	return config_set_paths(offload, &path, 1, error);
 }
 
 static int refuse_nowhere(const struct bench_options *options, struct nvs_error *error)
@@ -183,8 +184,8 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 	if (is_fio_mode(options->rw) && options->filename && *options->filename == '/')
 		return set_place_of(options->filename, pool_block(config, *block), error);
 	if (options->nvme_path.n)
-		return nvs_config_set_paths(pool_block(config, *block), options->nvme_path.items,
-					    options->nvme_path.n, error);
+		return config_set_paths(pool_block(config, *block), options->nvme_path.items,
+					options->nvme_path.n, error);
 	if (pool_block(config, *block)->device != NVS_DEVICE_NONE)
 		return 0;
 	return refuse_nowhere(options, error);
@@ -193,7 +194,7 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 /* Refuses before the first stage what a later stage, minutes away, would refuse. */
 static int foresee_file(const struct bench_job *job, struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = &job->config.offload[NVS_OFFLOAD_PARAM];
+	const struct offload_config *offload = &job->config.offload[NVS_OFFLOAD_PARAM];
 	const char *named = job->options.filename;
 	char name[NAME_MAX + 1];
 
@@ -227,7 +228,7 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 
 void bench_release(struct bench_job *job)
 {
-	nvs_config_free(&job->config);
+	config_free(&job->config);
 	model_free(&job->model);
 	replay_release(job);
 }

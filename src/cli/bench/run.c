@@ -11,6 +11,7 @@
 #include "cli/modes/modes.h"
 #include "cli/replay/replay.h"
 #include "cli/stop.h"
+#include "config/config.h"
 
 #define TRACE_SPANS ((size_t)1 << 20)
 

@@ -15,6 +15,7 @@
 #include "cli/guard.h"
 #include "cli/report/group.h"
 #include "cli/stop.h"
+#include "config/config.h"
 
 struct turns {
 	struct bench_plan *plan;
@@ -105,7 +106,7 @@ static bool huge_pages_suffice(const struct bench_plan *plan)
 	uint64_t needed = 0;
 
 	for (unsigned i = 0; i < plan->n; i++) {
-		const struct nvs_aio_config *aio = &plan->jobs[i].config.aio;
+		const struct aio_config *aio = &plan->jobs[i].config.aio;
 
 		/* Each of fio's jobs rounds up to a huge page. */
 		needed += (uint64_t)aio->thread_count *

@@ -16,6 +16,7 @@
 
 #include "cli/fio/fio.h"
 #include "cli/report/group.h"
+#include "config/config.h"
 
 unsigned fio_clones(const struct bench_plan *plan, unsigned first)
 {
@@ -117,7 +118,7 @@ static bool is_posix(const struct bench_result *result)
 
 static uint32_t fio_jobs_of(const struct bench_job *job, const struct bench_result *result)
 {
-	const struct nvs_aio_config *aio = &job->config.aio;
+	const struct aio_config *aio = &job->config.aio;
 
 	return aio->thread_count * (is_posix(result) ? aio->queue_depth : 1);
 }

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "cli/forecast/forecast.h"
+#include "config/config.h"
 
 #define SECTOR 512u
 
@@ -44,7 +45,7 @@ static int look_at(const struct bench_job *job, struct path_space *place, struct
 
 int forecast_places(const struct bench_job *job, struct path_space *places, struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = &job->config.offload[job->block];
+	const struct offload_config *offload = &job->config.offload[job->block];
 	struct forecast forecast;
 
 	if (offload->device != NVS_DEVICE_NVME)

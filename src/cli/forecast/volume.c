@@ -12,6 +12,7 @@
 #include "cli/modes/model/parameters.h"
 #include "cli/modes/pool.h"
 #include "cli/replay/accesses.h"
+#include "config/config.h"
 
 #define IO_SIZE_DEFAULT ((uint64_t)1 << 30)
 #define STATE_BYTES	12 /* master weight and two moments, of one element */

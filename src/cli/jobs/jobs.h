@@ -7,6 +7,7 @@
 #define CLI_JOBS_JOBS_H
 
 #include "cli/jobs/bench.h"
+#include "config/config.h"
 
 #define JOB_NAME_MAX 63
 #define JOBS_MAX     256

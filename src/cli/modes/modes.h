@@ -7,6 +7,7 @@
 #define CLI_MODES_MODES_H
 
 #include "cli/jobs/jobs.h"
+#include "config/config.h"
 
 struct job_watch; /* watch.h; NULL: none */
 

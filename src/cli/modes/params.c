@@ -19,6 +19,7 @@
 #include "cli/modes/steps.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
+#include "config/config.h"
 
 struct pass {
 	const struct bench_options *options;

@@ -12,6 +12,7 @@
 
 #include "cli/modes/model/layers.h"
 #include "cli/modes/model/parameters.h"
+#include "config/config.h"
 
 #define DEFAULT_BYTES (256u << 20)
 #define ROUNDING      (1u << 20) /* what rounding tensors up to whole pages may add */
@@ -36,7 +37,7 @@ static uint64_t buffer_size_for(uint64_t nbytes, uint64_t count, uint64_t elemen
 /* Keeps the number of buffers where they make up the pool exactly. */
 static void set_pool(struct nvs_config *config, enum nvs_block block, uint64_t nbytes)
 {
-	struct nvs_offload_config *offload = pool_block(config, block);
+	struct offload_config *offload = pool_block(config, block);
 	uint64_t element = element_bytes(config, block);
 
 	if (!offload->buffer_count || nbytes % (offload->buffer_count * element))
@@ -80,7 +81,7 @@ static uint64_t state_numel(const struct bench_options *options, const struct mo
 static void size_pool(const struct bench_options *options, const struct model *model,
 		      struct nvs_config *config, enum nvs_block block)
 {
-	struct nvs_offload_config *offload = pool_block(config, block);
+	struct offload_config *offload = pool_block(config, block);
 	uint64_t numel;
 
 	if (options->pool || !options->config) {
@@ -116,7 +117,7 @@ static uint64_t most_at_a_time(const struct bench_options *options, const struct
 static int check_pool(const struct bench_options *options, const struct model *model,
 		      struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {
-	const struct nvs_offload_config *offload = pool_block(config, block);
+	const struct offload_config *offload = pool_block(config, block);
 	uint64_t pool = model_pages(nvs_config_pool_bytes(config, block));
 	uint64_t need = most_at_a_time(options, model, error->subject, sizeof(error->subject));
 

@@ -7,6 +7,7 @@
 #define CLI_MODES_POOL_H
 
 #include "cli/jobs/bench.h"
+#include "config/config.h"
 
 /*
  * Sets the buffers of the block to the size of the pool. -E2BIG where the pool can't hold what must
@@ -15,7 +16,7 @@
  */
 int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error);
-static inline struct nvs_offload_config *pool_block(struct nvs_config *config, enum nvs_block block)
+static inline struct offload_config *pool_block(struct nvs_config *config, enum nvs_block block)
 {
 	return &config->offload[block];
 }

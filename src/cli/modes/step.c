@@ -13,6 +13,7 @@
 #include "cli/modes/modes.h"
 #include "cli/modes/steps.h"
 #include "cli/stop.h"
+#include "config/config.h"
 
 struct training {
 	const struct bench_options *options;

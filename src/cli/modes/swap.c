@@ -18,6 +18,7 @@
 #include "cli/modes/modes.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
+#include "config/config.h"
 
 /* A batch is a part of the pool, and no more than keeps a drive busy. */
 #define POOL_BATCHES	4u

@@ -19,6 +19,7 @@
 #include "cli/progress.h"
 #include "cli/replay/accesses.h"
 #include "cli/stop.h"
+#include "config/config.h"
 
 #define POOL_MIN     (256u << 20)
 #define ROOM_WAIT_MS 1000

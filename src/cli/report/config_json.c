@@ -4,11 +4,12 @@
  */
 #include "base/json/write.h"
 #include "cli/report/json.h"
+#include "config/config.h"
 
 static void put_block(struct json_writer *json, const struct nvs_config *config,
 		      enum nvs_block block)
 {
-	const struct nvs_offload_config *offload = &config->offload[block];
+	const struct offload_config *offload = &config->offload[block];
 
 	json_open_object(json, block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer");
 	json_text(json, "device", nvs_device_name(offload->device));
@@ -46,7 +47,7 @@ static void put_budgets(struct json_writer *json, const struct nvs_config *confi
 	json_count(json, "stage3_param_persistence_threshold", config->param_persistence_threshold);
 }
 
-static void put_adam(struct json_writer *json, const struct nvs_optimizer_config *adam)
+static void put_adam(struct json_writer *json, const struct optimizer_config *adam)
 {
 	json_open_object(json, "optimizer");
 	json_text(json, "type", *adam->type ? adam->type : "Adam");
@@ -64,7 +65,7 @@ static void put_adam(struct json_writer *json, const struct nvs_optimizer_config
 	json_close_object(json);
 }
 
-static void put_fp16(struct json_writer *json, const struct nvs_fp16_config *fp16)
+static void put_fp16(struct json_writer *json, const struct fp16_config *fp16)
 {
 	json_open_object(json, "fp16");
 	json_bool(json, "enabled", fp16->enabled);
@@ -97,7 +98,7 @@ static void put_training(struct json_writer *json, const struct nvs_config *conf
 void report_config_json(struct json_writer *json, const struct bench_job *job)
 {
 	const struct nvs_config *config = &job->config;
-	const struct nvs_aio_config *aio = &config->aio;
+	const struct aio_config *aio = &config->aio;
 	enum nvs_block block = job->block;
 
 	json_open_object(json, "config");

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "cli/report/group.h"
 #include "cli/report/report.h"
+#include "config/config.h"
 
 static struct disk_use *find(struct disk_watch *watch, const char *name)
 {
@@ -68,7 +69,7 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
 {
 	watch->n = 0;
 	for (unsigned i = 0; i < plan->n; i++) {
-		const struct nvs_offload_config *offload = job_block(&plan->jobs[i]);
+		const struct offload_config *offload = job_block(&plan->jobs[i]);
 
 		for (unsigned path = 0; path < offload->npaths; path++)
 			add_path(watch, offload->nvme_path[path]);

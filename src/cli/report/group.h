@@ -7,6 +7,7 @@
 #define CLI_REPORT_GROUP_H
 
 #include "cli/report/report.h"
+#include "config/config.h"
 
 /* Too large for a stack. */
 struct report_group {
@@ -63,7 +64,7 @@ double samples_stddev(const struct bench_samples *samples);
 
 double disk_busy_percent(const struct disk_use *disk);
 
-static inline const struct nvs_offload_config *job_block(const struct bench_job *job)
+static inline const struct offload_config *job_block(const struct bench_job *job)
 {
 	return &job->config.offload[job->block];
 }

@@ -16,6 +16,7 @@
 
 #include "base/json/write.h"
 #include "base/latency.h"
+#include "config/config.h"
 
 /* Tools that plot fio's output refuse it without fio's own version key. */
 static void put_version(struct json_writer *json)
@@ -106,7 +107,7 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 			       const struct report_group *group)
 {
 	const struct options_given *given = &report->plan->given;
-	const struct nvs_aio_config *aio = &group->job->config.aio;
+	const struct aio_config *aio = &group->job->config.aio;
 	char text[32];
 
 	json_open_object(json, "global options");

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/report/text.h"
+#include "config/config.h"
 
 #define LABEL	 "  %-13s: "
 #define SUBLABEL "     %-10s: "

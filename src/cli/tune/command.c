@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
 #include "base/clock.h"
 #include "base/huge_map.h"
 #include "cli/commands.h"
@@ -20,6 +21,7 @@
 #include "cli/tune/bounds.h"
 #include "cli/tune/drive.h"
 #include "cli/tune/scratch_file.h"
+#include "config/config.h"
 
 #define MIB		 (1u << 20)
 #define REFERENCE_NS	 UINT64_C(150000000)
@@ -46,11 +48,11 @@ static uint64_t spent_ns(const struct tuning *tuning)
 
 /* ---- What the search sees ---- */
 
-static int open_aio(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
+static int open_aio(void *arg, const struct aio_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
 {
 	(void)arg;
-	return nvs_aio_open(aio, config, NULL, error);
+	return aio_open(aio, config, NULL, error);
 }
 
 static uint64_t clock_of(void *arg)
@@ -265,10 +267,10 @@ static enum nvs_ioengine named_ioengine(const char *path)
 	enum nvs_ioengine ioengine = NVS_IOENGINE_AUTO;
 	struct nvs_config config;
 
-	nvs_config_init(&config);
+	config_init(&config);
 	if (!nvs_config_load(&config, path, NULL))
 		ioengine = config.aio.ioengine;
-	nvs_config_free(&config);
+	config_free(&config);
 	return ioengine;
 }
 

@@ -9,8 +9,10 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "aio/aio.h"
 #include "base/clock.h"
 #include "cli/progress.h"
+#include "config/config.h"
 
 #define MIB	       ((uint64_t)1 << 20)
 #define TRANSFER_BYTES (4 * MIB)
@@ -146,12 +148,12 @@ static int fill_file(struct fill *fill)
 int tune_fill(struct tune_work *work, uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error)
 {
 	struct fill fill = {.work = work, .soft_ns = soft_ns, .hard_ns = hard_ns, .error = error};
-	const struct nvs_aio_config config = {.block_size = MIB,
-					      .queue_depth = 32,
-					      .thread_count = 1,
-					      .overlap_events = true,
-					      .ioengine = work->ioengine};
-	int rc = nvs_aio_open(&fill.aio, &config, NULL, error);
+	const struct aio_config config = {.block_size = MIB,
+					  .queue_depth = 32,
+					  .thread_count = 1,
+					  .overlap_events = true,
+					  .ioengine = work->ioengine};
+	int rc = aio_open(&fill.aio, &config, NULL, error);
 
 	if (rc)
 		return rc;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/json/read.h"
+#include "config/config.h"
 
 #define SETTINGS 6
 
@@ -59,7 +60,7 @@ static struct setting flag(const char *key, bool value, bool before)
 /* An engine that the file names is replaced by the one of the choice, even where that is the one
  * that auto takes. */
 static void make_settings(struct edit *edit, const struct tune_point *point,
-			  const struct nvs_aio_config *before, bool name_ioengine)
+			  const struct aio_config *before, bool name_ioengine)
 {
 	struct setting *s = edit->settings;
 
@@ -280,17 +281,17 @@ static int verify(const struct tune_point *point, enum nvs_ioengine ioengine, co
 		  size_t nbytes, const char *name, struct nvs_error *error)
 {
 	struct nvs_config config;
-	const struct nvs_aio_config *aio = &config.aio;
+	const struct aio_config *aio = &config.aio;
 	bool good;
 	int rc;
 
-	nvs_config_init(&config);
+	config_init(&config);
 	rc = nvs_config_parse(&config, text, nbytes, name, error);
 	good = aio->block_size == point->block_size && aio->queue_depth == point->queue_depth &&
 	       aio->thread_count == point->thread_count &&
 	       aio->single_submit == point->single_submit &&
 	       aio->overlap_events == point->overlap_events && aio->ioengine == ioengine;
-	nvs_config_free(&config);
+	config_free(&config);
 	if (rc || good)
 		return rc;
 	*error = (struct nvs_error){.size = sizeof(*error), .code = -EINVAL};
@@ -307,9 +308,9 @@ int tune_edit(const char *text, size_t nbytes, const char *name, const struct tu
 	struct nvs_config before;
 	int rc;
 
-	nvs_config_init(&before);
+	config_init(&before);
 	rc = nvs_config_parse(&before, text, nbytes, name, error);
-	nvs_config_free(&before);
+	config_free(&before);
 	if (!rc)
 		rc = json_parse(&document, text, nbytes, name, SIZE_MAX, error);
 	if (rc)

@@ -4,6 +4,7 @@
  * transfers would be too coarse.
  */
 #include "cli/tune/workload.h"
+#include "config/config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -328,7 +329,7 @@ int tune_workload_measure(void *workload, const struct tune_point *point,
 			  enum tune_objective objective, uint64_t for_ns,
 			  struct tune_sample *sample, struct nvs_error *error)
 {
-	const struct nvs_aio_config config = {
+	const struct aio_config config = {
 		.block_size = point->block_size,
 		.queue_depth = point->queue_depth,
 		.thread_count = point->thread_count,

@@ -7,10 +7,11 @@
 #define CLI_TUNE_WORKLOAD_H
 
 #include "cli/tune/search/search.h"
+#include "config/config.h"
 
 struct tune_workload {
 	/* How an aio is opened and what time it is: on a drive, or on a simulated one. */
-	int (*open)(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
+	int (*open)(void *arg, const struct aio_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
 	void *arg;

@@ -5,6 +5,7 @@
  */
 #include "optim/kernels/kernel.h"
 
+#include "config/config.h"
 #include "optim/kernels/sets.h"
 
 #include <assert.h>
@@ -14,7 +15,7 @@
 #include <cpuid.h>
 #endif
 
-struct adam adam_factors(const struct nvs_optimizer_config *config, double lr, uint64_t step,
+struct adam adam_factors(const struct optimizer_config *config, double lr, uint64_t step,
 			 double grad_factor)
 {
 	struct adam adam = {

@@ -8,6 +8,7 @@
 #ifndef OPTIM_KERNELS_KERNEL_H
 #define OPTIM_KERNELS_KERNEL_H
 
+#include "config/config.h"
 #include "nvswap.h"
 
 /* The constants of an Adam update; the same for all elements of a step. */
@@ -24,7 +25,7 @@ struct adam {
 };
 
 /* The factors of step `step` (from 1) with learning rate lr; computed in double. */
-struct adam adam_factors(const struct nvs_optimizer_config *config, double lr, uint64_t step,
+struct adam adam_factors(const struct optimizer_config *config, double lr, uint64_t step,
 			 double grad_factor);
 
 #define SUM_BLOCK 1024u /* the largest n of sum_squares */

@@ -9,9 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
 #include "cli/modes/io/contents.h"
 #include "cli/modes/io/file.h"
 #include "cli/modes/io/sequence.h"
+#include "config/config.h"
 #include "support/support.h"
 
 #define KIB 1024u
@@ -270,11 +272,11 @@ static int opening_begin(void **state)
 
 	if (!o)
 		return -1;
-	nvs_config_init(&config);
+	config_init(&config);
 	o->options = (struct bench_options){.rw = RW_RANDWRITE, .size = MIB};
 	o->error.size = sizeof(o->error);
 	*state = o;
-	return nvs_aio_open(&o->aio, &config.aio, NULL, &o->error);
+	return aio_open(&o->aio, &config.aio, NULL, &o->error);
 }
 
 static int opening_end(void **state)

@@ -14,6 +14,7 @@
 #include "cli/jobs/watch.h"
 #include "cli/modes/modes.h"
 #include "cli/stop.h"
+#include "config/config.h"
 #include "support/support.h"
 
 #define KIB (1024ull)
@@ -105,7 +106,7 @@ static struct job *new_job(unsigned rw, uint64_t size)
 	memset(&watch, 0, sizeof(watch));
 	job.result.error.size = sizeof(job.result.error);
 	watch.directory = temp_directory();
-	nvs_config_init(&job.config);
+	config_init(&job.config);
 	job.config.aio.block_size = 16 * KIB;
 	job.config.aio.queue_depth = 4;
 	job.options = (struct bench_options){
@@ -117,12 +118,11 @@ static int run_job(struct job *job)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	SUCCEEDS(nvs_config_set_paths(&job->config.offload[NVS_OFFLOAD_PARAM], &watch.directory, 1,
-				      &error),
+	SUCCEEDS(nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM, &watch.directory, 1, &error),
 		 &error);
 	job->result.error.code = bench_io(&job->options, &job->config, &job->result, NULL, "a/job",
 					  0);
-	nvs_config_free(&job->config);
+	config_free(&job->config);
 	return job->result.error.code;
 }
 
@@ -421,11 +421,10 @@ static void a_signal_ends_it(void **state)
 	job->options.runtime_ms = 3600000;
 	job->options.time_based = true;
 	watch.on_measures = ask_to_end;
-	SUCCEEDS(nvs_config_set_paths(&job->config.offload[NVS_OFFLOAD_PARAM], &watch.directory, 1,
-				      &error),
+	SUCCEEDS(nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM, &watch.directory, 1, &error),
 		 &error);
 	assert_int_equal(in_child(runs_until_signal, job), CHILD_OK);
-	nvs_config_free(&job->config);
+	config_free(&job->config);
 	assert_int_equal(entries_of(watch.directory), 0);
 }
 
@@ -450,7 +449,7 @@ static void kill_leaves_nothing_behind(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	assert_int_equal(entries_of(watch.directory), 0);
-	nvs_config_free(&job->config);
+	config_free(&job->config);
 }
 
 /* ---- What is refused ---- */

@@ -16,6 +16,7 @@
 #include "cli/report/group.h"
 #include "cli/report/report.h"
 #include "cli/report/text.h"
+#include "config/config.h"
 
 #define JOBS 4
 #define MIB  (1u << 20)
@@ -88,7 +89,7 @@ static struct run *make_run(unsigned n)
 
 		snprintf(job->name, sizeof(job->name), "job%u", i);
 		job->index = i;
-		nvs_config_init(&job->config);
+		config_init(&job->config);
 		job->options.rw = RW_SWAP;
 		job->options.loops = 1;
 		job->options.seed = 1;
@@ -104,7 +105,7 @@ static struct run *make_run(unsigned n)
 static void free_run(struct run *run)
 {
 	for (unsigned i = 0; i < run->plan.n; i++)
-		nvs_config_free(&run->jobs[i].config);
+		config_free(&run->jobs[i].config);
 	free(run->output);
 	free(run);
 }
@@ -859,9 +860,9 @@ static void drives_are_those_beneath_the_paths(void **state)
 	(void)state;
 	run->jobs[0].block = NVS_OFFLOAD_PARAM;
 	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
-	SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM], paths, 2,
-				      &error),
-		 &error);
+	SUCCEEDS(
+		config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM], paths, 2, &error),
+		&error);
 	disks_begin(&watch, &run->plan);
 	assert_int_equal(watch.n, *info.device != '\0');
 	if (watch.n) {
@@ -875,8 +876,8 @@ static void drives_are_those_beneath_the_paths(void **state)
 	/* A counter below its earlier value has started again. */
 	assert_true(watch.n == 0 || watch.at[0].sectors[NVS_READ] == 0);
 	if (memory) {
-		SUCCEEDS(nvs_config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM],
-					      &memory, 1, &error),
+		SUCCEEDS(config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM], &memory,
+					  1, &error),
 			 &error);
 		disks_begin(&watch, &run->plan);
 		assert_int_equal(watch.n, 0);

@@ -12,10 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
 #include "base/clock.h"
 #include "cli/tune/bounds.h"
 #include "cli/tune/drive.h"
 #include "cli/tune/scratch_file.h"
+#include "config/config.h"
 
 #define MIB	((uint64_t)1 << 20)
 #define LONG_NS UINT64_C(3600000000000)
@@ -277,11 +279,11 @@ static uint64_t real_ns(void *arg)
 	return clock_ns();
 }
 
-static int open_real(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
+static int open_real(void *arg, const struct aio_config *config, struct nvs_aio **aio,
 		     struct nvs_error *failure)
 {
 	(void)arg;
-	return nvs_aio_open(aio, config, NULL, failure);
+	return aio_open(aio, config, NULL, failure);
 }
 
 static void a_round_that_would_write_more_than_is_allowed_ends(void **state)

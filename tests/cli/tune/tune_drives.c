@@ -15,6 +15,7 @@
 
 #include "aio/aio.h"
 #include "cli/tune/search/state.h"
+#include "config/config.h"
 #include "support/support.h"
 #include "swap/swap_fixture.h"
 
@@ -123,7 +124,7 @@ const struct drive_kind *drive_kind(const char *name)
 
 /* ---- The workload over a simulated drive ---- */
 
-static int open_aio(void *arg, const struct nvs_aio_config *config, struct nvs_aio **aio,
+static int open_aio(void *arg, const struct aio_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
 {
 	struct drive_load *load = arg;

@@ -7,6 +7,7 @@
  * file's update function.
  */
 #include "support/history/history_optim.h"
+#include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "optim/scaler.h"
@@ -742,7 +743,7 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 {
 	struct nvs_config *config = &w->config;
 
-	nvs_config_init(config);
+	config_init(config);
 	config->aio.block_size = 4096u << below(&w->random, 4);
 	config->aio.queue_depth = 1 + (uint32_t)below(&w->random, 16);
 	config->aio.thread_count = 1 + (uint32_t)below(&w->random, 3);
@@ -760,8 +761,7 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->keep = below(&w->random, 2);
 	/* Each history of a process has stores of its own. */
 	config->rank = (uint32_t)(seed % 400000);
-	HOLDS(!nvs_config_set_paths(&config->offload[NVS_OFFLOAD_OPTIMIZER], &directory, 1,
-				    &w->error));
+	HOLDS(!nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &w->error));
 }
 
 static void *begin_world(const char *directory, uint64_t seed)
@@ -811,7 +811,7 @@ static void end_world(void *world)
 	}
 	free(w->scratch);
 	free(w->typed);
-	nvs_config_free(&w->config);
+	config_free(&w->config);
 	free(w);
 }
 

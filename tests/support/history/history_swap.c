@@ -6,6 +6,7 @@
  * flight or landed.
  */
 #include "support/history/history_swap.h"
+#include "config/config.h"
 #include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
@@ -1161,7 +1162,7 @@ static void set_paths(struct world *w, const char *directory)
 		HOLDS(asprintf(&paths[i], "%s/%u", directory, i) > 0);
 		HOLDS(!mkdir(paths[i], 0700) || errno == EEXIST);
 	}
-	HOLDS(!nvs_config_set_paths(&w->config.offload[NVS_OFFLOAD_PARAM],
+	HOLDS(!nvs_config_set_paths(&w->config, NVS_OFFLOAD_PARAM,
 				    (const char *const *)(uintptr_t)paths, n, &w->error));
 	while (n)
 		free(paths[--n]);
@@ -1184,7 +1185,7 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	static const uint64_t blocks[] = {4096, 8192, 16384, 65536};
 	struct nvs_config *config = &w->config;
 
-	nvs_config_init(config);
+	config_init(config);
 	config->aio.block_size = (uint32_t)one_of(w, blocks, LENGTH(blocks));
 	config->aio.queue_depth = 1 + (uint32_t)below(&w->random, 16);
 	config->aio.thread_count = 1 + (uint32_t)below(&w->random, 3);
@@ -1244,7 +1245,7 @@ static void end_world(void *world)
 	history_drive_close(&w->drive);
 	for (size_t i = 0; i < TENSORS; i++)
 		free(w->t[i].memory);
-	nvs_config_free(&w->config);
+	config_free(&w->config);
 	free(w);
 }
 

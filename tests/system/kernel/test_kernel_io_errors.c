@@ -268,8 +268,8 @@ static void steps_on(struct optim *o, const char *path, struct kernel_drive *dri
 
 	optim_init(o, groups, LENGTH(groups));
 	if (path)
-		DONE(o, nvs_config_set_paths(&o->config.offload[NVS_OFFLOAD_OPTIMIZER], &path, 1,
-					     &o->error));
+		DONE(o,
+		     nvs_config_set_paths(&o->config, NVS_OFFLOAD_OPTIMIZER, &path, 1, &o->error));
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 2);
 	if (!drive) {

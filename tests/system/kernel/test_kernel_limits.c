@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "config/config.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
 #include "swap/swap_fixture.h"
@@ -36,7 +37,7 @@ static int open_in(struct nvs_engine **engine, const struct child *child, struct
 	struct nvs_config config;
 	int rc;
 
-	nvs_config_init(&config);
+	config_init(&config);
 	config.aio.ioengine = child->ioengine;
 	config.aio.block_size = 64 * KIB;
 	config.aio.thread_count = 2;
@@ -45,10 +46,10 @@ static int open_in(struct nvs_engine **engine, const struct child *child, struct
 	config.offload[NVS_OFFLOAD_PARAM].buffer_size = MIB;
 	config.keep = child->keep;
 	config.verify = true;
-	rc = nvs_config_set_paths(&config.offload[NVS_OFFLOAD_PARAM], &child->directory, 1, error);
+	rc = nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, &child->directory, 1, error);
 	if (!rc)
 		rc = nvs_engine_open(engine, &config, NVS_OFFLOAD_PARAM, error);
-	nvs_config_free(&config);
+	config_free(&config);
 	return rc;
 }
 

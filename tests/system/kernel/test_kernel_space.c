@@ -211,8 +211,7 @@ static void gradients_that_find_no_room_are_refused_and_added_later(void **state
 	for (size_t i = 0; i < LENGTH(gradients); i++)
 		gradients[i] = (float)element_value(1, i);
 	optim_init(&o, groups, LENGTH(groups));
-	DONE(&o, nvs_config_set_paths(&o.config.offload[NVS_OFFLOAD_OPTIMIZER], &directory, 1,
-				      &o.error));
+	DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &o.error));
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
 	fill_up(directory);

@@ -10,19 +10,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
+#include "config/config.h"
 #include "support/support.h"
 #include "swap/swap_fixture.h"
 
 static int open_with(enum nvs_ioengine ioengine, uint32_t threads, struct nvs_aio_stats *stats,
 		     struct nvs_error *error)
 {
-	const struct nvs_aio_config config = {.block_size = 64 * KIB,
-					      .queue_depth = 8,
-					      .thread_count = threads,
-					      .overlap_events = true,
-					      .ioengine = ioengine};
+	const struct aio_config config = {.block_size = 64 * KIB,
+					  .queue_depth = 8,
+					  .thread_count = threads,
+					  .overlap_events = true,
+					  .ioengine = ioengine};
 	struct nvs_aio *aio;
-	int rc = nvs_aio_open(&aio, &config, NULL, error);
+	int rc = aio_open(&aio, &config, NULL, error);
 
 	if (rc)
 		return rc;

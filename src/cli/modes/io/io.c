@@ -9,19 +9,21 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "aio/aio.h"
 #include "base/clock.h"
 #include "cli/jobs/measure.h"
 #include "cli/modes/io/load.h"
 #include "cli/modes/model/pattern.h"
 #include "cli/modes/modes.h"
 #include "cli/stop.h"
+#include "config/config.h"
 
 /* Filling and reading back use I/Os of this length, faster than small blocks. */
 #define CHUNK_BYTES ((uint64_t)1 << 20)
 
 struct run {
 	const struct bench_options *options;
-	struct nvs_aio_config aio;
+	struct aio_config aio;
 	struct option_mix blocks, chunks;
 	uint64_t longest; /* the longest block */
 	struct io_file file;
@@ -82,7 +84,7 @@ static int open_aio(struct run *run, const struct nvs_config *config)
 
 	run->aio = config->aio;
 	run->aio.block_size = (uint32_t)(run->longest > CHUNK_BYTES ? run->longest : CHUNK_BYTES);
-	rc = nvs_aio_open(&run->load.aio, &run->aio, &config->log, &run->result->error);
+	rc = aio_open(&run->load.aio, &run->aio, &config->log, &run->result->error);
 	if (rc)
 		run->load.aio = NULL;
 	return rc;
@@ -91,9 +93,9 @@ static int open_aio(struct run *run, const struct nvs_config *config)
 static int open_file(struct run *run, const struct nvs_config *config, const char *job_name,
 		     unsigned clone)
 {
-	const struct nvs_offload_config *offload =
-		config->offload[NVS_OFFLOAD_PARAM].npaths ? &config->offload[NVS_OFFLOAD_PARAM]
-							  : &config->offload[NVS_OFFLOAD_OPTIMIZER];
+	const struct offload_config *offload = config->offload[NVS_OFFLOAD_PARAM].npaths
+						       ? &config->offload[NVS_OFFLOAD_PARAM]
+						       : &config->offload[NVS_OFFLOAD_OPTIMIZER];
 	char name[NAME_MAX + 1];
 	uint64_t unit = run->blocks.n == 1 ? run->longest : run->contents.grain;
 	int rc;

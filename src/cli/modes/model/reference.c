@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "cli/modes/model/random.h"
+#include "config/config.h"
 
 #define EPSILON	     0x1p-24
 #define UNDERFLOW    0x1p-126 /* below it fp32 loses digits */
@@ -131,7 +132,7 @@ struct factors {
 
 static struct factors step_factors(const struct reference *reference, double gradient)
 {
-	const struct nvs_optimizer_config *adam = &reference->adam;
+	const struct optimizer_config *adam = &reference->adam;
 	double steps = (double)reference->steps;
 	bool correct = adam->bias_correction;
 

@@ -7,10 +7,11 @@
 #define CLI_MODES_MODEL_REFERENCE_H
 
 #include "cli/modes/model/parameters.h"
+#include "config/config.h"
 
 struct reference {
 	const struct parameters *parameters;
-	struct nvs_optimizer_config adam;
+	struct optimizer_config adam;
 	double clipping;
 	double norm; /* of the gradients as they are; where they are clipped */
 	uint64_t steps;

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The configuration's fields. The public header leaves struct nvs_config opaque; the layers above
+ * read the fields here.
+ */
+#ifndef CONFIG_CONFIG_H
+#define CONFIG_CONFIG_H
+
+#include "nvswap.h"
+
+/* The "aio" block. */
+struct aio_config {
+	uint32_t block_size;   /* bytes per I/O: a multiple of 512, up to NVS_BLOCK_SIZE_MAX */
+	uint32_t queue_depth;  /* I/Os in flight per worker: 1 to NVS_QUEUE_DEPTH_MAX */
+	uint32_t thread_count; /* workers: 1 to NVS_THREAD_COUNT_MAX; also
+				  "intra_op_parallelism" */
+	bool single_submit;    /* one I/O per submission call */
+	bool overlap_events;   /* false: fill the queue, drain it, repeat */
+	bool use_gds;	       /* not supported: opening an engine returns -ENOTSUP */
+	/* of the "nvswap" block: */
+	enum nvs_ioengine ioengine;
+	uint32_t io_timeout_ms; /* up to NVS_IO_TIMEOUT_MS_MAX; 0: off */
+};
+
+/* An "offload_param" or "offload_optimizer" block. */
+struct offload_config {
+	enum nvs_device device;
+	unsigned npaths;		/* with device nvme: 1 to NVS_PATHS_MAX */
+	char *nvme_path[NVS_PATHS_MAX]; /* owned by the configuration */
+	bool pin_memory; /* true: lock the whole pool or fail to open; false: lock what the limits
+			    allow */
+	uint32_t buffer_count;
+	uint64_t buffer_size; /* elements per buffer; for the optimizer, sub_group_size */
+	uint64_t max_in_cpu;  /* elements that may stay in the pool unpinned */
+	/* offload_optimizer only; for nvs_optimizer_open */
+	bool fast_init;	     /* create state in the first step instead of writing it on open */
+	bool pipeline_read;  /* read tiles ahead of the computation */
+	bool pipeline_write; /* write tiles behind the computation */
+	double ratio;	     /* 0.0 to 1.0: the share of elements to offload */
+};
+
+struct optimizer_config {
+	char type[32]; /* "" if the file has no optimizer block or no "type" */
+	double lr, beta1, beta2, eps, weight_decay;
+	bool bias_correction, adam_w_mode;
+	bool amsgrad; /* not supported: nvs_optimizer_open returns -ENOTSUP */
+};
+
+struct fp16_config {
+	bool enabled;
+	double loss_scale; /* 0: dynamic */
+	uint32_t initial_scale_power, loss_scale_window, hysteresis;
+	bool consecutive_hysteresis;
+	double min_loss_scale;
+};
+
+struct nvs_config {
+	struct nvs_log log;
+	struct nvs_trace *trace; /* engines and optimizers record here; NULL: no trace */
+	struct aio_config aio;
+	struct offload_config offload[2]; /* by enum nvs_block */
+
+	/* "zero_optimization", in elements */
+	uint64_t sub_group_size;
+	uint64_t prefetch_bucket_size;	      /* stage3_prefetch_bucket_size */
+	uint64_t max_live_parameters;	      /* stage3_max_live_parameters */
+	uint64_t max_reuse_distance;	      /* stage3_max_reuse_distance */
+	uint64_t param_persistence_threshold; /* stage3_param_persistence_threshold */
+
+	struct fp16_config fp16;
+	bool bf16_enabled;
+	enum nvs_dtype param_dtype;	 /* NVS_F16, NVS_BF16 or NVS_F32, from fp16 and bf16 */
+	enum nvs_dtype grad_accum_dtype; /* data_types.grad_accum_dtype; default: param_dtype */
+	double gradient_clipping;	 /* 0: none */
+	struct optimizer_config adam;
+
+	/* "nvswap" */
+	bool verify;	/* checksum each tensor and compare it at every swap-in */
+	bool keep;	/* the store survives the engine and is reopened; see nvs_engine_commit */
+	bool read_only; /* a kept store is only read, and shared with other readers */
+	uint32_t rank;	/* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
+	char rank_variable[64]; /* the environment variable that has the rank; "": `rank` is it */
+	uint64_t stripe_size;	/* bytes; 0: one block_size. Matters with several paths */
+	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
+	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
+};
+
+bool block_exists(enum nvs_block block);
+
+/* Sets every default. Free a loaded configuration with config_free() first. */
+void config_init(struct nvs_config *config);
+/* Frees the paths that the configuration owns. */
+void config_free(struct nvs_config *config);
+
+/* nvs_config_set_paths() of the block. Errors: -EINVAL, -ENOMEM. */
+int config_set_paths(struct offload_config *offload, const char *const *paths, unsigned n,
+		     struct nvs_error *error);
+
+#endif
