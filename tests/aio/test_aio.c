@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The aio layer on real files: any memory, any length, any offset on each engine and on each kind
- * of place that the machine can give; which engine is taken where some are blocked; files and their
- * errors. What is handed to an engine is test_aio_submit.c's.
+ * The aio layer on real files: memory, lengths and offsets of any alignment, on each engine and on
+ * each kind of file system; the choice of the engine where some are blocked; files and their
+ * errors. See test_aio_submit.c for what reaches an engine.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static const struct aio_config plain = {
 	.overlap_events = true,
 };
 
-/* NULL, with the reason printed, where the engine does not work here. */
+/* Returns NULL and prints the reason if the engine does not work here. */
 static struct nvs_aio *open_engine(const struct aio_config *config, enum nvs_ioengine ioengine)
 {
 	struct aio_config this_one = *config;
@@ -82,7 +82,7 @@ static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction d
 	return rc ? rc : aio_wait(aio, &one, 1, -1, error);
 }
 
-/* ---- Round trips: a file, and what it must hold ---- */
+/* ---- Round trips through a file ---- */
 
 #define IMAGE_BYTES (4u * MIB)
 #define BATCH	    6u
@@ -94,9 +94,9 @@ struct image {
 	const char *path;
 	bool device;
 	uint32_t block;
-	char *bytes;	 /* IMAGE_BYTES of what it must hold, */
-	uint64_t length; /* of which so many are there */
-	char *memory;	 /* for the transfers, in BATCH parts */
+	char *bytes;	 /* the expected contents, IMAGE_BYTES long */
+	uint64_t length; /* of the valid part of `bytes` */
+	char *memory;	 /* memory of the transfers, in BATCH parts */
 	uint64_t random;
 };
 
@@ -144,7 +144,7 @@ static uint64_t random_step(struct image *image, uint64_t max)
 	return step;
 }
 
-/* Writes become part of the image at once; memory that is read into begins as something else. */
+/* A write updates the image at once; memory of a read is filled with other bytes first. */
 static void fill_in(struct image *image, struct one *one)
 {
 	struct transfer *transfer = &one->transfer;
@@ -161,7 +161,7 @@ static void fill_in(struct image *image, struct one *one)
 	memcpy(image->bytes + transfer->offset, data, transfer->nbytes);
 }
 
-/* Transfers side by side or with gaps, none over another. */
+/* Transfers that are adjacent or have gaps, but do not overlap. */
 static unsigned make_batch(struct image *image, struct one batch[BATCH])
 {
 	uint64_t written = image->length;
@@ -221,7 +221,7 @@ static void move_batch(struct image *image)
 		check_one(image, &batch[i]);
 }
 
-/* By other means than the library's: its length, and every byte, the untouched ones too. */
+/* Compares the whole file, and its length, with the image, by pread. */
 static void check_file(const struct image *image)
 {
 	char *got = malloc(IMAGE_BYTES);
@@ -239,7 +239,7 @@ static void check_file(const struct image *image)
 	free(got);
 }
 
-/* A device begins with other bytes in it, a file with none. */
+/* A device starts with random contents, a file empty. */
 static void begin(struct image *image, const struct aio_config *config, enum nvs_ioengine ioengine,
 		  unsigned flags)
 {
@@ -347,18 +347,18 @@ static void any_bytes_make_the_round_trip_on_ext4_of_4096_byte_sectors(void **st
 	round_trips(path_in(directory, "data"), false, 0, 12);
 }
 
-/* ---- Neighbours ---- */
+/* ---- Adjacent ranges ---- */
 
 #define NEIGHBOURS 8u
 #define RANGES	   5u
 #define ROUNDS	   12u
 
-/* Each thread owns every eighth range; ranges are of odd lengths and meet within pages. */
+/* Each thread owns every eighth range. The lengths are odd, so ranges meet within pages. */
 struct neighbours {
 	struct nvs_aio *aio;
 	struct nvs_file *file;
 	uint64_t begin[NEIGHBOURS * RANGES + 1];
-	char *bytes; /* what the file must hold in the end */
+	char *bytes; /* expected contents of the file at the end */
 };
 
 struct neighbour {
@@ -495,7 +495,7 @@ static void transfers_that_share_sectors_of_a_device_keep_each_other_s_bytes(voi
 	neighbours_keep_their_bytes(device, true);
 }
 
-/* ---- Where files end ---- */
+/* ---- Ends of files ---- */
 
 static void reading_past_the_end_is_told(struct nvs_aio *aio, const char *path, unsigned flags)
 {
@@ -761,7 +761,7 @@ static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
 	nvs_aio_close(aio);
 }
 
-/* ---- What an aio is opened with ---- */
+/* ---- Options of an aio ---- */
 
 static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
 {
@@ -869,12 +869,12 @@ static void hear(void *arg, enum nvs_log_level level, const char *text)
 	pthread_mutex_unlock(&heard->lock);
 }
 
-/* What a process that may not make some system calls is to find. */
+/* The engine that a process must get if system calls are blocked, and the reasons given. */
 struct blocked {
 	const char *path;
-	int uring, setup; /* errno of io_uring_setup and io_setup; 0: they work */
+	int uring, setup; /* errno of io_uring_setup and io_setup; 0: not blocked */
 	enum nvs_ioengine takes;
-	const char *says[3]; /* in the reason */
+	const char *says[3]; /* fragments of the reason */
 };
 
 static int moves_bytes(struct nvs_aio *aio, const char *path)
@@ -998,7 +998,7 @@ static void auto_takes_posix_where_both_are_blocked(void **state)
 				     .says = {"io_uring is forbidden", "libaio: ", "no aio"}});
 }
 
-/* What io_setup answers where fs.aio-max-nr is exhausted. */
+/* io_setup fails with EAGAIN if fs.aio-max-nr is exhausted. */
 static void auto_says_that_aio_max_nr_is_exhausted(void **state)
 {
 	(void)state;
@@ -1026,9 +1026,9 @@ static void an_engine_that_is_named_and_blocked_is_an_error_that_says_why(void *
 	assert_int_equal(status, CHILD_OK);
 }
 
-/* ---- io_uring without what newer kernels have ---- */
+/* ---- io_uring on older kernels ---- */
 
-/* A ring's memory counts towards the limit of the user until a while after it is closed. */
+/* The kernel uncharges a closed ring's memory from the user's limit with a delay. */
 #define LOCKED_BY_RINGS (64ull * MIB)
 
 static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
@@ -1071,7 +1071,7 @@ static void io_uring_works_without_each_of_its_abilities_and_says_so(void **stat
 	all = stats_without(0, path);
 	for (uint32_t without = 1; without < 16; without++) {
 		struct nvs_aio_stats stats = stats_without(without, path);
-		/* The kernel takes deferred task running of a single issuer alone. */
+		/* The kernel refuses deferred task running without a single issuer. */
 		bool single = !(without & WITHOUT_SINGLE_ISSUER);
 		bool defer = !(without & WITHOUT_DEFER_TASKRUN);
 
@@ -1106,7 +1106,7 @@ static void io_uring_has_all_that_the_kernel_has(void **state)
 	assert_true(stats.single_issuer && stats.defer_taskrun);
 }
 
-/* ---- Each engine's wake ---- */
+/* ---- Waking an engine ---- */
 
 #define WAKES 50
 
@@ -1117,7 +1117,7 @@ struct sleeper {
 	int rc;
 };
 
-/* With nothing in flight, a reap that waits for one I/O can only be woken. */
+/* With nothing in flight, only a wake ends a reap that waits for one I/O. */
 static void *reap_nothing(void *arg)
 {
 	struct sleeper *sleeper = arg;
@@ -1146,7 +1146,7 @@ static void await(sem_t *sem)
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += 20;
 	if (sem_timedwait(sem, &until))
-		fail_msg("it did not wake within 20 seconds");
+		fail_msg("the engine did not wake within 20 seconds");
 }
 
 static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
@@ -1167,7 +1167,7 @@ static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
 		assert_int_equal(pthread_create(&thread, NULL, reap_nothing, sleeper), 0);
 		await(&sleeper->opened);
 		for (unsigned j = 0; j < WAKES && sleeper->queue; j++) {
-			/* Before the reap begins, or while it waits or is about to. */
+			/* Wake before the reap begins, or concurrently with it. */
 			if (j % 2)
 				sem_post(&sleeper->reaps);
 			sleeper->ops->wake(sleeper->queue);
@@ -1175,7 +1175,7 @@ static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
 				sem_post(&sleeper->reaps);
 			await(&sleeper->woken);
 		}
-		/* No wake is under way any more when the queue is closed. */
+		/* No wake is in progress when the queue is closed. */
 		sem_post(&sleeper->reaps);
 		pthread_join(thread, NULL);
 		if (!sleeper->queue)
@@ -1196,7 +1196,7 @@ static int register_beyond_the_limit(void *arg)
 	struct nvs_aio *aio;
 	char *data = aligned_alloc(PAGE, 16 * MIB);
 
-	/* Each worker's bounce buffer of 2 MiB fits, and beside it 1 MiB and some in each ring. */
+	/* The limit covers each worker's bounce buffer of 2 MiB and 1 MiB of each ring. */
 	if (limit_memlock(7 * MIB))
 		return CHILD_SKIPPED;
 	config.thread_count = 2;
@@ -1282,7 +1282,7 @@ static void check_padding(struct nvs_file *file, struct nvs_aio *aio, char *data
 		assert_int_equal(behind[i], 0);
 }
 
-/* As the store has it: whole units are the users', so what is odd is padded and goes direct too. */
+/* Like the store's files: units are whole, so an odd end is padded and written directly. */
 static void a_striped_file_is_one_run_of_bytes(void **state)
 {
 	static const char *const names[] = {"a", "b", "c"};

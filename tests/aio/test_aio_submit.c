@@ -30,7 +30,7 @@
 #define PAGE	   4096u
 #define AWAIT_MS   20000
 
-/* NULL: the fake engine does the I/O itself. */
+/* NULL: the fake engine itself performs the I/O. */
 static const struct engine_ops *const inners[] = {NULL, &engine_io_uring, &engine_libaio,
 						  &engine_posix};
 
@@ -179,7 +179,7 @@ static int move(struct rig *rig, enum nvs_direction direction, void *data, uint6
 	return finish(rig, &transfer);
 }
 
-/* Submits it while the fake engine holds all I/Os; returns when its first I/O is in flight. */
+/* Submits the transfer while the fake engine holds all I/Os; returns with its first in flight. */
 static void start_held(struct rig *rig, struct transfer *transfer)
 {
 	fake_hold(&rig->fake);
@@ -352,7 +352,7 @@ static void fill_queues(struct rig *rig)
 	assert_int_equal(stats_of(rig).inflight_max, depth);
 }
 
-static void queue_depth_bounds_what_is_in_flight(void **state)
+static void queue_depth_bounds_the_ios_in_flight(void **state)
 {
 	static const unsigned depths[] = {1, 2, 9, 128};
 
@@ -373,10 +373,10 @@ static void one_long_transfer_is_spread_over_all_workers(void **state)
 	on_each_engine(OPTIONS(.thread_count = 5, .queue_depth = 4), fill_queues_of_five);
 }
 
-/* ---- How many I/Os each system call submits: these functions shadow the libraries' ---- */
+/* ---- I/Os for each system call: these functions shadow the libraries' ---- */
 
 static unsigned handed_max;
-static int submit_status; /* what the next io_uring_submit returns instead of submitting */
+static int submit_status; /* result of the next io_uring_submit, which submits nothing */
 
 static void handed(unsigned n)
 {
@@ -442,7 +442,7 @@ static void a_submission_call_that_fails_is_made_again(void **state)
 	rig_close(&rig);
 }
 
-static void without_single_submit_ios_go_in_batches(void **state)
+static void without_single_submit_ios_are_submitted_in_batches(void **state)
 {
 	struct rig rig;
 
@@ -450,7 +450,7 @@ static void without_single_submit_ios_go_in_batches(void **state)
 	for (size_t i = 0; i < COUNT(inners); i++) {
 		if (!works(inners[i]))
 			continue;
-		/* Long ones: io_uring submits small I/Os a few at a time. */
+		/* Long ones, because io_uring submits small I/Os a few at a time. */
 		rig_open(&rig, inners[i], OPTIONS(.block_size = 16 * PAGE));
 		handed_max = 0;
 		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * 16 * PAGE, 0), &rig.error);
@@ -515,7 +515,7 @@ static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
 	rig_close(&rig);
 }
 
-static void with_overlap_events_it_is_filled_while_ios_are_in_flight(void **state)
+static void with_overlap_events_the_queue_is_filled_while_ios_are_in_flight(void **state)
 {
 	struct transfer transfer;
 	struct rig rig;
@@ -669,7 +669,7 @@ static void more_than_a_gib_is_registered_in_parts(void **state)
 	munmap(data, nbytes);
 }
 
-static void memory_the_engine_refuses_moves_unregistered(void **state)
+static void memory_refused_by_the_engine_moves_unregistered(void **state)
 {
 	struct rig rig;
 	uint64_t before;
@@ -684,7 +684,7 @@ static void memory_the_engine_refuses_moves_unregistered(void **state)
 	assert_string_not_equal(stats_of(&rig).buffers_reason, "");
 	assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
 	assert_file_holds(rig.data, 32 * PAGE, 0);
-	/* No slot keeps the refused region: else the next synchronization would register it. */
+	/* If a slot kept the refused region, the next synchronization would register it. */
 	fake_refuse_buffers(&rig.fake, 0);
 	nvs_file_close(rig.file);
 	open_file(&rig, NVS_FILE_WRITE);
@@ -800,7 +800,7 @@ static void retry_beside_another_region(struct rig *rig, char *other, size_t nby
 	nvs_aio_unregister_memory(rig->aio, other);
 }
 
-static void a_retried_io_names_no_slot_that_has_other_memory_by_now(void **state)
+static void a_retried_io_names_no_slot_reused_for_other_memory(void **state)
 {
 	struct rig rig;
 
@@ -814,7 +814,7 @@ static void a_retried_io_names_no_slot_that_has_other_memory_by_now(void **state
 	rig_close(&rig);
 }
 
-/* Each I/O is in memory that another thread registers and unregisters all the time. */
+/* Each I/O uses memory that another thread repeatedly registers and unregisters. */
 static void *register_often(void *arg)
 {
 	struct registration *one = arg;
@@ -928,7 +928,7 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 		assert_true(all[0]->status == 0 && all[2]->status == 0);
 		assert_file_holds(rig.data + PAGE, 30 * PAGE, 0);
 		assert_file_holds(rig.data + 61 * PAGE, 30 * PAGE, 60 * PAGE);
-		/* Submitted again, it succeeds. */
+		/* A second submission succeeds. */
 		start(&rig, all[1]);
 		SUCCEEDS(finish(&rig, all[1]), &rig.error);
 		assert_file_holds(rig.data + PAGE, 90 * PAGE, 0);
@@ -1495,7 +1495,7 @@ static void threads_register_and_open(struct rig *rig)
 	run_threads(rig, register_and_open);
 }
 
-/* Slots of the table are reused all the time; no I/O may use a slot's previous region or file. */
+/* Slots are reused constantly; no I/O may use a slot's previous region or file. */
 static void threads_register_memory_and_open_files_at_once(void **state)
 {
 	(void)state;
@@ -1541,7 +1541,7 @@ static void lat_is_slat_and_clat_and_earlier_tries(void **state)
 	rig_open(&rig, NULL, OPTIONS());
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 100 * PAGE, 0), &rig.error);
 	assert_true(sum_of(&rig, NVS_SLAT) > 0 && sum_of(&rig, NVS_CLAT) > 0);
-	/* The sums are of whole numbers, and so exact. */
+	/* The sums are of integers, and therefore exact. */
 	assert_true(sum_of(&rig, NVS_SLAT) + sum_of(&rig, NVS_CLAT) == sum_of(&rig, NVS_LAT));
 	nvs_aio_reset_stats(rig.aio);
 	fake_fail_at(&rig.fake, 0, RETRIES_MAX, -EAGAIN);
@@ -1727,24 +1727,24 @@ int main(void)
 		cmocka_unit_test(any_multiple_of_512_is_a_block_size_of_a_buffered_file),
 		cmocka_unit_test(a_block_below_the_unit_of_direct_io_is_one_unit),
 		cmocka_unit_test(a_file_of_units_writes_each_unit_direct),
-		cmocka_unit_test(queue_depth_bounds_what_is_in_flight),
+		cmocka_unit_test(queue_depth_bounds_the_ios_in_flight),
 		cmocka_unit_test(one_long_transfer_is_spread_over_all_workers),
 		cmocka_unit_test(single_submit_makes_one_call_per_io),
 		cmocka_unit_test(a_submission_call_that_fails_is_made_again),
-		cmocka_unit_test(without_single_submit_ios_go_in_batches),
+		cmocka_unit_test(without_single_submit_ios_are_submitted_in_batches),
 		cmocka_unit_test(io_uring_submits_small_ios_a_few_at_a_time),
 		cmocka_unit_test(without_overlap_events_the_queue_is_drained_before_it_is_filled),
 		cmocka_unit_test(without_overlap_events_nothing_joins_an_io_in_flight),
-		cmocka_unit_test(with_overlap_events_it_is_filled_while_ios_are_in_flight),
+		cmocka_unit_test(with_overlap_events_the_queue_is_filled_while_ios_are_in_flight),
 		cmocka_unit_test(reads_and_writes_share_the_queue_by_turns),
 		cmocka_unit_test(the_rest_of_a_partly_taken_batch_is_submitted),
 		cmocka_unit_test(ios_name_the_slot_of_registered_memory),
 		cmocka_unit_test(no_io_crosses_the_end_of_a_region),
 		cmocka_unit_test(more_than_a_gib_is_registered_in_parts),
-		cmocka_unit_test(memory_the_engine_refuses_moves_unregistered),
+		cmocka_unit_test(memory_refused_by_the_engine_moves_unregistered),
 		cmocka_unit_test(a_region_beyond_the_table_is_refused),
 		cmocka_unit_test(no_io_names_a_reused_slot_too_early),
-		cmocka_unit_test(a_retried_io_names_no_slot_that_has_other_memory_by_now),
+		cmocka_unit_test(a_retried_io_names_no_slot_reused_for_other_memory),
 		cmocka_unit_test(ios_name_only_slots_with_their_memory_while_others_register),
 		cmocka_unit_test(memory_to_register_must_be_aligned_and_not_empty),
 		cmocka_unit_test(files_beyond_the_table_work_without_a_slot),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion queues: what the owner of transfers may rely on, on the fake engine, which completes
- * I/Os when the test says so.
+ * Completion queues: their promises to the owner of transfers, on the fake engine, which completes
+ * I/Os on command.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 #define PART	 4096u
 #define DEPTH	 4u
 #define AWAIT_MS 20000
-#define AGES_MS	 1000000 /* a limit that passes only when the test says so */
+#define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
 
 struct rig {
 	struct fake fake;
@@ -85,7 +85,7 @@ static void submit(struct rig *rig, unsigned queue, unsigned from, unsigned to)
 	aio_submit_list(rig->aio, rig->queues[queue], &rig->transfers[from]);
 }
 
-/* Waits for these transfers, which must come in this order, and no others. */
+/* Takes these transfers and no others, in this order. */
 static void expect_each(struct rig *rig, unsigned queue, const unsigned *which, unsigned n)
 {
 	unsigned got = 0;
@@ -105,7 +105,7 @@ static void expect_each(struct rig *rig, unsigned queue, const unsigned *which, 
 	assert_null(completions_take(rig->queues[queue]));
 }
 
-/* Likewise, for `from` to `to` - 1. */
+/* The same for transfers `from` to `to` - 1. */
 static void expect(struct rig *rig, unsigned queue, unsigned from, unsigned to)
 {
 	unsigned which[COUNT(rig->transfers)], n = 0;
@@ -237,7 +237,7 @@ static void the_eventfd_is_readable_while_there_is_something_to_take(void **stat
 	fake_release(&rig.fake, 1);
 	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_THREAD, deadline_ns(AWAIT_MS)),
 			 0);
-	/* Asked for late, it is readable at once. */
+	/* An eventfd made while transfers wait to be taken is readable at once. */
 	fd = completions_eventfd(rig.queues[0]);
 	assert_true(fd >= 0);
 	assert_int_equal(completions_eventfd(rig.queues[0]), fd);
@@ -284,7 +284,7 @@ static void an_overdue_transfer_wakes_its_owner_and_no_other(void **state)
 	rig_close(&rig);
 }
 
-/* The owner frees the queue while the worker that appended may still be on its way out. */
+/* The owner frees the queue while the worker that appended to it may still hold its lock. */
 static void a_queue_may_be_closed_once_all_is_taken(void **state)
 {
 	static struct rig rig;

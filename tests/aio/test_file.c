@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What can be opened for transfers: paths, descriptors of the caller, and what is refused.
- */
+/* Files for transfers: paths, descriptors of the caller, and refused arguments. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -60,7 +58,7 @@ static void a_descriptor_stays_the_callers(void **state)
 		if (fd < 0 && kinds[i] == O_DIRECT)
 			continue;
 		assert_true(fd >= 0);
-		/* It needs no name. */
+		/* The file needs no name. */
 		assert_int_equal(unlink(path), 0);
 		SUCCEEDS(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error), &error);
 		write_and_read(aio, file, 5000);

@@ -19,21 +19,21 @@
 #include "support/inject.h"
 #include "support/sole_owner.h"
 
-#define LIMIT_MS 20	 /* a limit that really passes */
-#define AGES_MS	 1000000 /* a limit that passes only when the test says so */
+#define LIMIT_MS 20	 /* a limit that passes in real time */
+#define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
 #define AWAIT_MS 20000
 #define PART	 (64 * KIB)
 
 #define HANGS	  "the drive hangs"
 #define AFTER_ALL "completed late"
 
-/* ---- Messages of the log, and waiting for them ---- */
+/* ---- Log messages ---- */
 
 struct hearing {
 	pthread_mutex_t lock;
 	pthread_cond_t heard;
 	unsigned hangs, after_all;
-	char last[1024]; /* message of a transfer that hangs */
+	char last[1024]; /* last message about a transfer that hangs */
 };
 #define HEARING                                                                                    \
 	{                                                                                          \
@@ -225,7 +225,7 @@ static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **sta
 	assert_int_equal(hangs_heard(&rig.hearing), 2);
 }
 
-/* The time is passed to the check; nothing waits for it. */
+/* The test passes the time to the check and waits for nothing. */
 static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 {
 	static struct rig rig;
@@ -246,7 +246,7 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 	assert_int_equal(aio_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(aio_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(hangs_heard(&rig.hearing), 0);
-	/* Nothing completes from here on. */
+	/* Nothing more completes. */
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	expect_hung(&rig, 1, -1, PART);
 	expect_hung(&rig, 2, -1, 2 * PART);
@@ -374,7 +374,7 @@ static void bench_check_and_close(struct bench *b, uint64_t n)
 
 static void release_all(struct bench *b)
 {
-	/* All that hangs has been heard of. */
+	/* The messages about all overdue transfers have been logged. */
 	events_await_idle(b->f.engine);
 	sim_go(b->f.sim, SIM_READS);
 	sim_go(b->f.sim, SIM_WRITES);
@@ -440,7 +440,7 @@ static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **s
 	HUNG(&b, sole_wait(engine, b.t, 2, -1, &b.f.error), "t0");
 	HUNG(&b, sole_wait(engine, b.t, 1, 0, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
-	/* The eviction of t1 hangs, too; then nothing is left to evict. */
+	/* The eviction of t1 hangs as well; then no tensor is left to evict. */
 	HUNG(&b, sole_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
 	HUNG(&b, sole_pin(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
 	HUNG(&b, sole_pin(engine, b.t, 1, -1, &b.f.error), "t0");
@@ -472,7 +472,7 @@ static void a_read_that_hangs_is_reported_and_others_are_served(void **state)
 	STATE(&b.f, b.t[0], NVS_READING, false, 1);
 	expect_error(&b.f, sole_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY, "read");
 	tensor_check(&b.f, b.t[1], 2);
-	/* There is room for one more beside it. */
+	/* The pool has room for one more tensor. */
 	tensor_store(&b.f, b.t[2], 3);
 	HUNG(&b, sole_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
 	release_all(&b);
@@ -648,7 +648,7 @@ static void hold_up(void *arg, enum nvs_log_level level, const char *text)
 	while (!aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset))
 		sched_yield();
 	sim_go(holdup->bench.f.sim, SIM_READS);
-	/* Give up when this worker is the one that would land it. */
+	/* Give up if this worker is the one that must land the transfer. */
 	limit = clock_ns() + UINT64_C(100000000);
 	while (aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset) &&
 	       clock_ns() < limit)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which transfers go first: the order and number of the I/Os that one worker submits to the fake
- * engine, which completes them when the test says so.
+ * Priorities of transfers: the order and number of the I/Os that one worker submits to the fake
+ * engine, which completes them on command.
  */
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -73,7 +73,7 @@ static void start(struct rig *rig, struct transfer *transfer, enum nvs_direction
 	aio_submit_list(rig->aio, rig->queue, transfer);
 }
 
-/* The parts of the I/Os after the first `seen` ones, in the order of submission. */
+/* Expects these parts, in the order of submission, after the first `seen` I/Os. */
 static void expect_parts(struct rig *rig, unsigned seen, const unsigned *parts, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
@@ -97,7 +97,7 @@ static void promoted_transfers_are_served_in_the_order_of_the_waits(void **state
 	aio_promote(rig.aio, &all[3]);
 	aio_promote(rig.aio, &all[1]);
 	aio_promote(rig.aio, &all[3]);
-	/* The queue goes on where its last transfer was. */
+	/* The queue continues behind its last transfer. */
 	start(&rig, &all[4], NVS_READ, 4, 1);
 	expect_parts(&rig, 0, (unsigned[]){9, 3, 1, 0, 2, 4}, 6);
 	rig_close(&rig);
@@ -148,10 +148,13 @@ static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 	start(&rig, &read, NVS_READ, 100, 1);
 	aio_promote(rig.aio, &read);
 	assert_true(fake_await_ios(&rig.fake, 1));
-	/* Beside the read, writes take a half of the queue. */
+	/* While the read is in flight, writes get half of the queue. */
 	start(&rig, &writes, NVS_WRITE, 0, 80);
 	assert_true(fake_await_ios(&rig.fake, 5));
-	/* It completes, and another is likely: four queues of writes are restrained, but go on. */
+	/*
+	 * The read completes, and another is likely: the next four queues of writes keep to their
+	 * half.
+	 */
 	fake_release(&rig.fake, 1);
 	assert_int_equal(completions_wait(rig.queue, COMPLETIONS_THREAD, UINT64_MAX), 0);
 	assert_ptr_equal(completions_take(rig.queue), &read);
@@ -160,7 +163,7 @@ static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 		assert_true(fake_await_ios(&rig.fake, 5 + i));
 	}
 	assert_int_equal(fake_in_flight_max(&rig.fake), 5);
-	/* Then they fill the queue. */
+	/* After that, writes fill the queue. */
 	fake_release(&rig.fake, 1);
 	assert_true(fake_await_ios(&rig.fake, 5 + 4 * 8 + 4));
 	assert_int_equal(fake_in_flight_max(&rig.fake), 8);
@@ -184,7 +187,7 @@ static void write_backs_have_their_turn_among_awaited_reads(void **state)
 	rig_close(&rig);
 }
 
-static void writes_that_nobody_is_ahead_of_fill_the_queue(void **state)
+static void writes_fill_the_queue_while_no_read_waits(void **state)
 {
 	struct transfer writes, read;
 	static struct rig rig;
@@ -222,7 +225,7 @@ int main(void)
 		cmocka_unit_test(a_transfer_promoted_in_part_is_served_once),
 		cmocka_unit_test(write_backs_leave_room_for_awaited_reads_and_go_on),
 		cmocka_unit_test(write_backs_have_their_turn_among_awaited_reads),
-		cmocka_unit_test(writes_that_nobody_is_ahead_of_fill_the_queue),
+		cmocka_unit_test(writes_fill_the_queue_while_no_read_waits),
 		cmocka_unit_test(awaited_reads_and_writes_alternate),
 	};
 

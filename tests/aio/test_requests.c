@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests: submitting what a caller describes, waiting for several, any and all, taking what has
- * completed, and every misuse. The fake engine holds and fails I/Os.
+ * Requests: submitting described transfers; waiting for several, any or all; taking completed
+ * requests; every misuse. The fake engine holds and fails I/Os.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 
 #define PAGE	4096u
 #define PAGES	64u
-#define AGES_MS 60000 /* io_timeout_ms; only aio_look_for_overdue() decides */
+#define AGES_MS 60000 /* io_timeout_ms; passes only for aio_look_for_overdue() */
 #define THREADS 4
 #define ROUNDS	200
 
@@ -80,7 +80,7 @@ static struct nvs_transfer page_at(const struct rig *rig, unsigned i)
 	};
 }
 
-/* Reads page `i`, and has it in flight. */
+/* Starts a read of page `i`. */
 static struct nvs_request *start(struct rig *rig, unsigned i)
 {
 	struct nvs_request *request = NULL;
@@ -197,7 +197,7 @@ static void an_invalid_transfer_submits_nothing(void **state)
 	rig_close(&rig);
 }
 
-/* A program of an older version, or of a newer one. */
+/* The caller was built against an older or a newer header. */
 static void transfers_of_another_version_are_read_by_their_size(void **state)
 {
 	const size_t smaller = offsetof(struct nvs_transfer, user);
@@ -294,7 +294,7 @@ static void a_wait_for_several_returns_the_first_failure_in_array_order(void **s
 	assert_int_equal(nvs_request_status(requests[0], NULL), 0);
 	assert_int_equal(nvs_request_status(requests[2], &rig.error), -ENOSPC);
 	assert_int_equal(rig.error.offset, 0);
-	/* It can be waited for again. */
+	/* A completed request can be waited for again. */
 	assert_int_equal(nvs_aio_wait(rig.aio, requests, 1, 0, NULL), 0);
 	rig_close(&rig);
 }
@@ -376,7 +376,7 @@ static void a_wait_for_all_counts_what_was_submitted_since_the_last(void **state
 	assert_int_equal(nvs_request_close(waited), 0);
 	SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, &completed, &rig.error), &rig.error);
 	assert_int_equal(completed, 0);
-	/* What it closed is free again. */
+	/* The closed requests have left the list of completed ones. */
 	assert_null(rig.aio->requests->ready);
 	rig_close(&rig);
 }
@@ -468,7 +468,7 @@ static void a_failure_of_a_file_closed_since_is_still_told(void **state)
 	rig_close(&rig);
 }
 
-/* ---- Taking ---- */
+/* ---- Taking completed requests ---- */
 
 static void the_eventfd_is_readable_while_there_is_something_to_take(void **state)
 {
@@ -492,7 +492,7 @@ static void the_eventfd_is_readable_while_there_is_something_to_take(void **stat
 	assert_ptr_equal(taken[0], requests[0]);
 	assert_false(readable(fd));
 	fake_release(&rig.fake, FAKE_ALL);
-	/* What was waited for is not to be taken. */
+	/* A request that was waited for is not taken again. */
 	await_one(&rig, requests[2]);
 	await_one(&rig, requests[1]);
 	assert_false(readable(fd));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What callers of the aio layer may do with transfers, files and the aio itself, and what they are
- * refused: submitting twice, closing early and in either order, calling back from the log.
+ * Transfers, files and the aio itself in the hands of callers, and each misuse that is refused:
+ * submitting twice, closing early and in any order, calls from the log callback.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,11 +22,11 @@
 
 #define PART	 (64u * 1024)
 #define AWAIT_MS 20000
-#define AGES_MS	 1000000 /* a limit that passes only when the test says so */
+#define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
 
 #define ERROR ((struct nvs_error){.size = sizeof(struct nvs_error)})
 
-/* Replaces libc's for the library under test, which is linked statically. */
+/* Replaces libc's function; the library under test is linked statically. */
 static long page_size = 4096;
 
 /* NOLINTNEXTLINE(readability-redundant-declaration) */
@@ -171,7 +171,7 @@ static void *close_file(void *arg)
 	return NULL;
 }
 
-/* Whether the close has begun: it waits, or the file has left the rings already. */
+/* Whether the close has begun: it waits, or the file has left the rings. */
 static bool closes(struct rig *rig)
 {
 	bool closes;
@@ -229,7 +229,7 @@ struct listener {
 	unsigned messages;
 };
 
-/* Would block for ever if the message came with the aio's lock held. */
+/* Deadlocks if the library logs with the aio's lock held. */
 static void call_the_aio(void *arg, enum nvs_log_level level, const char *text)
 {
 	struct listener *listener = arg;
@@ -294,7 +294,7 @@ static void pages_are_as_long_as_the_kernel_says(void **state)
 		rig.transfers[0].nbytes = 4096;
 		SUCCEEDS(aio_submit(rig.aio, rig.all, 2, &rig.error), &rig.error);
 		SUCCEEDS(aio_wait(rig.aio, rig.all, 2, -1, &rig.error), &rig.error);
-		/* A part of a page goes through the page cache, a whole one does not. */
+		/* A partial page is written through the page cache, a whole one directly. */
 		assert_true(rig.fake.ios[0].sync);
 		assert_false(rig.fake.ios[1].sync);
 	}
