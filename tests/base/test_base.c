@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The base layer: free extents against a bitmap, latencies against sorted arrays, nearest names,
- * memory on huge pages. All random histories come from seeds that are printed. It needs nothing of
- * the machine.
+ * memory on huge pages. Random histories print their seeds.
  */
 #include "base/clock.h"
 #include "base/extents.h"
@@ -41,7 +40,7 @@ static uint64_t next_random(uint64_t *state)
 
 #define MODEL_MAX 2048
 
-/* The plain model: a flag for each unit, and every question answered by looking at all of them. */
+/* The reference model: a flag for each unit, searched linearly. */
 struct model {
 	bool taken[MODEL_MAX];
 	uint64_t size;
@@ -124,7 +123,7 @@ static void step_take(struct extents *extents, struct model *model, uint64_t *ra
 		model_set(model, offset, length, true);
 }
 
-/* Frees a part of a taken run, as likely as not one that was not taken in one piece. */
+/* Frees a part of an allocated run, which may span several allocations. */
 static void step_free(struct extents *extents, struct model *model, uint64_t *random)
 {
 	if (!model->size)
@@ -207,7 +206,7 @@ static void extents_edges_of_the_space(void **state)
 	extents_close(NULL);
 }
 
-static void extents_a_million_take_moments(void **state)
+static void extents_a_million_are_allocated_and_freed_quickly(void **state)
 {
 	enum { N = 1000000 };
 	struct extents *extents = extents_open(UINT64_C(1) << 40);
@@ -226,7 +225,7 @@ static void extents_a_million_take_moments(void **state)
 
 	uint64_t allocated = clock_ns();
 
-	/* In random order, so that close to half a million free extents stand at once. */
+	/* In random order, so that nearly half a million free extents exist at the same time. */
 	uint32_t *order = calloc(N, sizeof(*order));
 
 	assert_non_null(order);
@@ -257,7 +256,7 @@ static void extents_a_million_take_moments(void **state)
 	extents_close(extents);
 }
 
-/* What ends in an assertion is done in a child, which has to die of it. */
+/* Runs `act` in a child, which must abort. */
 static void assert_aborts(void (*act)(struct extents *))
 {
 	fflush(NULL);
@@ -328,7 +327,7 @@ static int compare_ns(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* One value in each range of magnitudes, so that all groups are met, 0 and UINT64_MAX too. */
+/* A value of a random magnitude, so that every group of buckets is used; also 0 and UINT64_MAX. */
 static uint64_t any_magnitude(uint64_t *random, size_t i)
 {
 	uint64_t value = next_random(random) >> (next_random(random) % 64);
@@ -356,7 +355,7 @@ static void latency_percentiles_are_within_a_64th(void **state)
 	assert_int_equal(latency->min_ns, 0);
 	assert_true(latency->max_ns == UINT64_MAX);
 	for (size_t i = 0; i < LENGTH(percentiles); i++) {
-		/* Hundredths of a per cent are whole numbers of the 20000. */
+		/* N is a multiple of 10000, so the rank is an integer. */
 		uint64_t rank = (uint64_t)(percentiles[i] * 100 + 0.5) * N / 10000;
 		uint64_t exact = values[rank ? rank - 1 : 0];
 		uint64_t got = nvs_latency_percentile(latency, percentiles[i]);
@@ -367,7 +366,7 @@ static void latency_percentiles_are_within_a_64th(void **state)
 	for (size_t i = 0; i < N; i++) {
 		uint64_t within = nvs_latency_within(latency, values[i]);
 
-		/* Those of its own bucket may be as much longer. */
+		/* Values in the same bucket differ by at most 1/64. */
 		assert_true(within > i);
 		assert_true(within == N || values[within] > values[i]);
 		assert_true(values[within - 1] - values[i] <= values[i] / 64);
@@ -415,7 +414,9 @@ static void latency_merged_equals_one(void **state)
 	assert_non_null(parts);
 	assert_non_null(whole);
 	for (int i = 0; i < 3000; i++) {
-		/* Whole numbers of which sums and squares are exact in a double, in any order. */
+		/*
+		 * Integers small enough that sums and squares are exact in a double, in any order.
+		 */
 		uint64_t ns = next_random(&random) % 100000;
 
 		latency_add(&parts[ns % 2], ns);
@@ -433,7 +434,7 @@ static void latency_merged_equals_one(void **state)
 
 /* ---- Names ---- */
 
-static void the_nearest_name_is_a_few_letters_away(void **state)
+static void the_nearest_name_differs_by_a_few_letters(void **state)
 {
 	static const char *const names[] = {"rw",	  "bs",
 					    "iodepth",	  "queue_depth",
@@ -496,7 +497,7 @@ static void memory_begins_with_a_huge_page_and_ends_with_a_page(void **state)
 		memset(data, 1, nbytes);
 		assert_int_equal(mincore(data + nbytes - page_bytes(), page_bytes(), &in_core), 0);
 		assert_int_equal(munmap(data, nbytes), 0);
-		/* Nothing is left of what made the mapping longer. */
+		/* The alignment slack of the mapping is unmapped as well. */
 		assert_int_equal(mincore(data, page_bytes(), &in_core), -1);
 		assert_int_equal(errno, ENOMEM);
 	}
@@ -507,12 +508,12 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(extents_agree_with_a_bitmap),
 		cmocka_unit_test(extents_edges_of_the_space),
-		cmocka_unit_test(extents_a_million_take_moments),
+		cmocka_unit_test(extents_a_million_are_allocated_and_freed_quickly),
 		cmocka_unit_test(extents_assert_against_freeing_twice),
 		cmocka_unit_test(latency_percentiles_are_within_a_64th),
 		cmocka_unit_test(latency_small_times_are_exact),
 		cmocka_unit_test(latency_merged_equals_one),
-		cmocka_unit_test(the_nearest_name_is_a_few_letters_away),
+		cmocka_unit_test(the_nearest_name_differs_by_a_few_letters),
 		cmocka_unit_test(memory_begins_with_a_huge_page_and_ends_with_a_page),
 	};
 

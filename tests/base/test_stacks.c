@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's threads in a program whose thread-local data are larger than their stacks: this
- * one's are.
+ * The library's threads in a program, this one, whose thread-local data exceed the size of their
+ * stacks.
  */
 #include <pthread.h>
 #include <string.h>
@@ -14,12 +14,12 @@
 
 #define KIB  1024u
 #define LEFT ((size_t)128 * KIB)
-/* What the frames above have taken of it, the C library's own data among them. */
+/* Used by the frames above and by the C library's thread-local data. */
 #define SLACK ((size_t)16 * KIB)
 
 static _Thread_local char of_the_program[900 * KIB];
 
-/* How far the stack goes down from here. */
+/* Bytes of stack below this frame. */
 static void *measure(void *arg)
 {
 	pthread_attr_t attr;
@@ -33,7 +33,7 @@ static void *measure(void *arg)
 	return NULL;
 }
 
-static void a_stack_has_its_size_beside_what_is_local_to_threads(void **state)
+static void a_stack_has_its_size_beside_thread_local_data(void **state)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -89,7 +89,7 @@ static void threads_that_compute_start(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		test(a_stack_has_its_size_beside_what_is_local_to_threads),
+		test(a_stack_has_its_size_beside_thread_local_data),
 		test(threads_of_the_posix_engine_start),
 		test(threads_that_compute_start),
 	};

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * JSON read and written: places, spans, escapes, duplicates, exact numbers and the bound on memory
- * of a document; the bytes that the writer makes. Errors of syntax are tested through
- * configurations (test_config.c).
+ * Reading and writing JSON: positions, spans, escapes, duplicates, exact numbers, the memory limit
+ * of a document, and the writer's output. test_config.c tests syntax errors.
  */
 #include "base/json/read.h"
 #include "base/json/write.h"
@@ -32,7 +31,7 @@ static struct json_document *read_text(const char *text)
 	return document;
 }
 
-static void a_document_knows_where_its_values_stand(void **state)
+static void each_value_has_its_line_column_and_span(void **state)
 {
 	static const char text[] =
 		"{\n  \"a\" : [1,\r\n\t\"\xc3\xa9\", null ],\"b\":{\"c\":false}\n}";
@@ -119,7 +118,7 @@ static void members_are_found_by_their_names(void **state)
 	json_free(document);
 }
 
-static void the_first_member_with_an_earlier_key_is_known(void **state)
+static void duplicate_keys_are_listed_in_order(void **state)
 {
 	struct json_document *document =
 		read_text("{\"b\": 1, \"a\": 2, \"c\": {\"d\": 1}, \"a\": 3, \"b\": 4, \"a\": 5}");
@@ -134,7 +133,7 @@ static void the_first_member_with_an_earlier_key_is_known(void **state)
 	json_free(document);
 }
 
-static void whole_numbers_are_exact_however_they_are_written(void **state)
+static void whole_numbers_are_exact_in_every_notation(void **state)
 {
 	static const struct {
 		const char *text;
@@ -194,8 +193,8 @@ static void whole_numbers_are_exact_however_they_are_written(void **state)
 	}
 }
 
-/* Every point at which memory can run out is reached, as the limit grows from nothing. */
-static void memory_may_run_out_anywhere(void **state)
+/* The memory limit grows from zero, so each allocation fails once. */
+static void parsing_survives_the_failure_of_any_allocation(void **state)
 {
 	struct json_document *document;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -204,7 +203,7 @@ static void memory_may_run_out_anywhere(void **state)
 	int result;
 
 	(void)state;
-	/* A key that has a chunk of its own, many values, and members to be sorted. */
+	/* A key with a chunk of its own, many values, and members to sort. */
 	at += sprintf(at, "{\"\\u0041");
 	memset(at, 'k', 5000);
 	at += 5000;
@@ -255,7 +254,7 @@ static void write_sample(struct json_writer *json)
 	json_close_object(json);
 }
 
-/* The bytes of the sample; the caller's to free. */
+/* The sample as written, which the caller frees. */
 static char *written(unsigned indent)
 {
 	char *text = NULL;
@@ -269,7 +268,7 @@ static char *written(unsigned indent)
 	return text;
 }
 
-static void what_is_written_on_one_line_has_no_blanks(void **state)
+static void output_on_one_line_has_no_blanks(void **state)
 {
 	char *text = written(0);
 
@@ -283,7 +282,7 @@ static void what_is_written_on_one_line_has_no_blanks(void **state)
 	free(text);
 }
 
-static void what_is_written_indented_has_the_form_of_fio(void **state)
+static void indented_output_has_the_form_of_fios_json(void **state)
 {
 	char *text = written(2);
 
@@ -296,7 +295,7 @@ static void what_is_written_indented_has_the_form_of_fio(void **state)
 	free(text);
 }
 
-static void what_is_written_reads_back(void **state)
+static void written_documents_read_back(void **state)
 {
 	static const unsigned indents[] = {0, 2, 4};
 
@@ -324,15 +323,15 @@ static void what_is_written_reads_back(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_document_knows_where_its_values_stand),
+		cmocka_unit_test(each_value_has_its_line_column_and_span),
 		cmocka_unit_test(strings_are_decoded),
 		cmocka_unit_test(members_are_found_by_their_names),
-		cmocka_unit_test(the_first_member_with_an_earlier_key_is_known),
-		cmocka_unit_test(whole_numbers_are_exact_however_they_are_written),
-		cmocka_unit_test(memory_may_run_out_anywhere),
-		cmocka_unit_test(what_is_written_on_one_line_has_no_blanks),
-		cmocka_unit_test(what_is_written_indented_has_the_form_of_fio),
-		cmocka_unit_test(what_is_written_reads_back),
+		cmocka_unit_test(duplicate_keys_are_listed_in_order),
+		cmocka_unit_test(whole_numbers_are_exact_in_every_notation),
+		cmocka_unit_test(parsing_survives_the_failure_of_any_allocation),
+		cmocka_unit_test(output_on_one_line_has_no_blanks),
+		cmocka_unit_test(indented_output_has_the_form_of_fios_json),
+		cmocka_unit_test(written_documents_read_back),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
