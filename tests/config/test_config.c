@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The configuration layer: each key, each bound, each error with its place and text, the examples
- * in config/, and mutated files from a printed seed. Run from the root of the repository.
+ * The configuration layer: each key, bound and error with its position and text; the examples in
+ * config/; mutated files from a printed seed. Runs from the root of the repository.
  */
 #include "config/config.h"
 #include "config/keys.h"
@@ -26,10 +26,10 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ---- What the tests share ---- */
+/* ---- Shared by the tests ---- */
 
 struct heard {
-	unsigned count[4]; /* by level */
+	unsigned count[4]; /* indexed by level */
 	char last[4][1024];
 };
 
@@ -69,8 +69,10 @@ static void accepted(struct nvs_config *config, const char *text)
 		fail_msg("%s\n-> %s", text, error.text);
 }
 
-/* The document is refused at that line, with these fragments in the text, by the same with and
- * without an nvs_error, and what was configured before stays to the byte. */
+/*
+ * The document is refused at this line, with these fragments in the message, with and without a
+ * struct nvs_error, and the configuration stays unchanged.
+ */
 static void refused(const char *text, unsigned line, const char *subject, const char *const *parts,
 		    size_t nparts)
 {
@@ -107,7 +109,7 @@ static void refused(const char *text, unsigned line, const char *subject, const 
 		refused(text, line, subject, parts_, LENGTH(parts_));                              \
 	} while (0)
 
-/* A document that has `key: value` in the block, and nothing else. */
+/* A document with `key: value` in the block and nothing else. */
 static void document_with(enum config_block block, const char *key, const char *value,
 			  char document[512])
 {
@@ -409,7 +411,7 @@ static void refuse_value(const struct config_key *key, const char *value, const 
 	refused(document, 2, subject, parts, LENGTH(parts));
 }
 
-static void whole_numbers_are_taken_up_to_their_bounds_and_no_further(void **state)
+static void whole_numbers_are_accepted_up_to_their_bounds(void **state)
 {
 	unsigned tried = 0;
 	char digits[32];
@@ -508,7 +510,7 @@ static void a_value_of_another_type_is_refused(void **state)
 			default:
 				break;
 			}
-			/* Half a type: the text is another one, and has its own test. */
+			/* A string for a key of paths is another error, with its own test. */
 			if (fits || (key->type == KEY_PATHS && string))
 				continue;
 			refuse_value(key, value,
@@ -603,7 +605,7 @@ static void the_name_adamw_asks_for_decoupled_weight_decay(void **state)
 	config_free(&config);
 }
 
-/* A locale with a decimal comma, made in `directory` where the machine has none. */
+/* Sets a locale with a decimal comma; makes one in `directory` if none is installed. */
 static bool set_comma_locale(const char *directory)
 {
 	static const char *const locales[] = {"de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "ru_RU.UTF-8"};
@@ -672,7 +674,7 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "its keys are");
 	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
 		"did you mean `use_gds`?");
-	REFUSED("{\"aio\": {\"" /* 60 letters */
+	REFUSED("{\"aio\": {\"" /* a key of 60 letters */
 		"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefgh\": true}}",
 		1, NULL, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuv... is not",
 		"its keys are");
@@ -696,7 +698,7 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 	config_free(&config);
 }
 
-static void a_key_may_stand_once(void **state)
+static void a_duplicate_key_is_refused(void **state)
 {
 	(void)state;
 	REFUSED("{\"aio\": {\n\"queue_depth\": 8,\n\"block_size\": 512,\n \"queue_depth\": 8}}", 4,
@@ -716,7 +718,10 @@ static void a_key_may_stand_once(void **state)
 		"remove one of them");
 	REFUSED("{\"nvswap\": {\"rank\": 1,\n\"rank\": 1}}", 2, "nvswap.rank",
 		"remove one of them");
-	/* The first that repeats, counted from the top, and against the one just before it. */
+	/*
+	 * The first key that repeats, in the order of the document, with the line of its
+	 * predecessor.
+	 */
 	REFUSED("{\"z\": 1,\n\"a\": 1,\n\"z\": 1,\n\"a\": 1,\n\"z\": 1}", 3, "z", "on line 1");
 	REFUSED("{\"aio\": {},\n\"zero_optimization\": {\"offload_param\": {}},\n"
 		"\"offload_param\": {}}",
@@ -764,7 +769,7 @@ static void two_names_of_one_setting_must_agree(void **state)
 	}
 }
 
-static void blocks_may_stand_alone_at_the_top(void **state)
+static void blocks_may_be_at_the_top_level(void **state)
 {
 	struct nvs_config config;
 
@@ -816,7 +821,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 		check_defaults(&config);
 		config_free(&config);
 	}
-	/* The default, not what was there before. */
+	/* The value is the default, not the previous setting. */
 	accepted(&config,
 		 "{\"zero_optimization\": {\"sub_group_size\": 5}, \"gradient_clipping\": 3,"
 		 "\"optimizer\": {\"type\": \"x\", \"params\": {\"betas\": [0, 0]}},"
@@ -834,7 +839,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 	config_free(&config);
 }
 
-static void keys_that_nvswap_has_no_use_for_are_warnings(void **state)
+static void unused_keys_of_deepspeed_are_warnings(void **state)
 {
 	static const struct {
 		enum config_block block;
@@ -889,7 +894,7 @@ static void the_old_form_of_zero_optimization_is_a_warning(void **state)
 	config_free(&config);
 }
 
-static void a_good_file_is_read_in_silence(void **state)
+static void a_valid_file_logs_nothing(void **state)
 {
 	struct nvs_config config;
 	struct heard heard;
@@ -903,7 +908,7 @@ static void a_good_file_is_read_in_silence(void **state)
 	config_free(&config);
 }
 
-/* ---- Devices, paths, pools, types ---- */
+/* ---- Devices, paths, pools, element types ---- */
 
 static void nvme_needs_a_path(void **state)
 {
@@ -920,7 +925,7 @@ static void nvme_needs_a_path(void **state)
 	config_init(&config);
 	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL),
 			 -EINVAL);
-	/* One that was given before will do, and one for another device does no harm. */
+	/* A path set earlier suffices; one for the other device does no harm. */
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 1, NULL), 0);
 	assert_int_equal(parse(&config, "{\"offload_param\": {\"device\": \"nvme\"}}", NULL), 0);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/somewhere");
@@ -933,7 +938,7 @@ static void nvme_needs_a_path(void **state)
 	config_free(&config);
 }
 
-/* {"offload_param": {"device": "nvme", "nvme_path": [n paths of one letter and a number]}} */
+/* {"offload_param": {"device": "nvme", "nvme_path": [n different short paths]}} */
 static void document_with_paths(unsigned n, char *document, size_t room)
 {
 	size_t used = (size_t)snprintf(
@@ -1006,7 +1011,7 @@ static void a_path_leaves_room_for_the_names_of_the_store(void **state)
 	config_free(&config);
 }
 
-static void paths_can_be_set_by_hand(void **state)
+static void paths_can_be_set_by_a_call(void **state)
 {
 	const char *paths[NVS_PATHS_MAX + 1], *twice[] = {"a", "b", "a/"}, *empty[] = {"a", ""};
 	const char *none[] = {"a", NULL}, *own[2];
@@ -1040,7 +1045,7 @@ static void paths_can_be_set_by_hand(void **state)
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, none, 2, NULL), -EINVAL);
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, NVS_PATHS_MAX);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[15], "d15");
-	/* From those that it has. */
+	/* The new paths alias the configuration's own strings. */
 	own[0] = config.offload[NVS_OFFLOAD_PARAM].nvme_path[3];
 	own[1] = config.offload[NVS_OFFLOAD_PARAM].nvme_path[0];
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, own, 2, &error), 0);
@@ -1087,7 +1092,7 @@ static void the_pool_of_the_optimizer_has_room_for_its_cache(void **state)
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER),
 			 4 * 11 * 4 + 5 * 12);
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), 2000000000);
-	/* 2^64 / 12 is 1537228672809129301.3; the sum is more, and so is the product. */
+	/* 2^64 / 12 is 1537228672809129301.3; the sum, and then the product, overflows. */
 	config.optimizer_max_in_cpu = 1537228672809129301;
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), UINT64_MAX);
 	config.optimizer_max_in_cpu++;
@@ -1120,7 +1125,7 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 		"{\"optimizer_max_in_cpu\": 768614336404564638}}",
 		2, "nvswap.optimizer_max_in_cpu", "768614336404564638 elements of 12 bytes",
 		"exceed");
-	/* Of a pool that is not asked for, nothing is said. */
+	/* A pool that is not configured is not checked. */
 	accepted(&config, "{\"nvswap\": {\"optimizer_max_in_cpu\": 1e18}}");
 	config_free(&config);
 	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
@@ -1165,7 +1170,7 @@ static void element_types_follow_fp16_and_bf16(void **state)
 		assert_int_equal(config.grad_accum_dtype, types[i].grad);
 		config_free(&config);
 	}
-	/* Over several files: the type of gradients follows until it is named. */
+	/* Over several files, the gradients' type follows the parameters' until it is set. */
 	accepted(&config, types[0].document);
 	assert_int_equal(parse(&config, types[2].document, NULL), 0);
 	assert_int_equal(config.grad_accum_dtype, NVS_F32);
@@ -1193,7 +1198,7 @@ static void fp16_and_bf16_exclude_each_other(void **state)
 	config_free(&config);
 }
 
-static void a_file_is_read_over_what_is_there(void **state)
+static void a_file_is_read_over_earlier_settings(void **state)
 {
 	struct nvs_config config;
 
@@ -1225,7 +1230,7 @@ static void write_file(const char *path, const char *text, size_t nbytes)
 	assert_int_equal(fclose(file), 0);
 }
 
-static void a_file_is_loaded_or_says_why_not(void **state)
+static void a_file_is_loaded_or_the_error_says_why(void **state)
 {
 	const char *directory = *state;
 	struct nvs_config config, before;
@@ -1379,7 +1384,7 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 				 errors[i].expected);
 		assert_int_equal(error.line, strtoul(errors[i].place, NULL, 10));
 	}
-	/* A NUL is one more character that JSON does not have. */
+	/* NUL is not a character of JSON. */
 	assert_int_equal(nvs_config_parse(&config, "{\0}", 3, "ds.json", &error), -EINVAL);
 	assert_int_equal(nvs_config_parse(&config, "{}\0", 3, "ds.json", &error), -EINVAL);
 	assert_int_equal(nvs_config_parse(&config, "{}\0", 2, "ds.json", &error), 0);
@@ -1399,7 +1404,7 @@ static int parse_nested(struct nvs_config *config, size_t depth, struct nvs_erro
 	return parse(config, document, error);
 }
 
-static void values_lie_up_to_512_deep(void **state)
+static void values_nest_up_to_512_levels(void **state)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -1415,7 +1420,7 @@ static void values_lie_up_to_512_deep(void **state)
 	config_free(&config);
 }
 
-static void messages_show_what_is_safe_to_show(void **state)
+static void messages_replace_control_characters(void **state)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -1426,7 +1431,7 @@ static void messages_show_what_is_safe_to_show(void **state)
 	REFUSED("{\"aio\": {\"a\xc2\x9b\x31\": 1}}", 1, "aio.a?1", "aio.a?1");
 	REFUSED("{\"aio\": {\"a\x7f\": 1}}", 1, "aio.a?", "aio.a?");
 	REFUSED("{\"aio\": {\"\xc3\xa9\": 1}}", 1, "aio.\xc3\xa9", "\xc3\xa9");
-	/* Cut between characters, not in one. */
+	/* Messages are cut between characters. */
 	REFUSED("{\"aio\": {\"block_size\": \"0123456789012345678901234567890123456789012345"
 		"\xe2\x82\xac\xe2\x82\xac\"}}",
 		1, "aio.block_size", "9012345...; it must be");
@@ -1441,7 +1446,7 @@ static void messages_show_what_is_safe_to_show(void **state)
 
 /* ---- The examples and the documentation ---- */
 
-#define LLAMA_LAYER_BYTES  436224000 /* of Llama-3.1-8B */
+#define LLAMA_LAYER_BYTES  436224000 /* largest layer of Llama-3.1-8B */
 #define GPT2_LARGEST_BYTES ((uint64_t)50257 * 768 * 4)
 
 static void load_example(const char *path, struct nvs_config *config)
@@ -1553,7 +1558,7 @@ static void the_documentation_has_the_table_of_keys(void **state)
 	free(text);
 }
 
-/* ---- Damage ---- */
+/* ---- Damaged files ---- */
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -1567,7 +1572,7 @@ static uint64_t next_random(uint64_t *state)
 
 #define MUTANT_MAX 4096
 
-/* One change: a byte, a piece left out, doubled or moved, or a token put in. */
+/* Mutates one byte; removes, doubles or moves a piece; or inserts a token. */
 static size_t mutate(char *text, size_t n, uint64_t *seed)
 {
 	static const char *const tokens[] = {
@@ -1610,7 +1615,7 @@ static size_t mutate(char *text, size_t n, uint64_t *seed)
 	}
 }
 
-static void damaged_files_are_refused_or_read_and_never_worse(void **state)
+static void damaged_files_are_read_or_refused(void **state)
 {
 	const char *given = getenv("TEST_SEED");
 	uint64_t seed = given ? strtoull(given, NULL, 0) : 0x6e76737761702121;
@@ -1630,7 +1635,7 @@ static void damaged_files_are_refused_or_read_and_never_worse(void **state)
 		memcpy(text, whole_file, n);
 		for (uint64_t changes = 1 + next_random(&seed) % 4; changes; changes--)
 			n = mutate(text, n, &seed);
-		/* On its own, so that a read past the end is seen. */
+		/* A copy of the exact length lets AddressSanitizer detect a read past the end. */
 		exact = malloc(n ? n : 1);
 		assert_non_null(exact);
 		memcpy(exact, text, n);
@@ -1663,7 +1668,7 @@ int main(void)
 		cmocka_unit_test(engines_and_devices_have_the_names_of_the_configuration),
 		cmocka_unit_test(defaults_are_those_of_deepspeed),
 		cmocka_unit_test(every_key_reaches_its_field),
-		cmocka_unit_test(whole_numbers_are_taken_up_to_their_bounds_and_no_further),
+		cmocka_unit_test(whole_numbers_are_accepted_up_to_their_bounds),
 		cmocka_unit_test(bounds_are_those_of_the_header),
 		cmocka_unit_test(a_value_of_another_type_is_refused),
 		cmocka_unit_test(real_numbers_have_bounds),
@@ -1673,34 +1678,34 @@ int main(void)
 						remove_directory),
 		cmocka_unit_test(an_unknown_key_is_refused_with_the_nearest_one),
 		cmocka_unit_test(keys_of_other_blocks_are_left_alone),
-		cmocka_unit_test(a_key_may_stand_once),
+		cmocka_unit_test(a_duplicate_key_is_refused),
 		cmocka_unit_test(two_names_of_one_setting_must_agree),
-		cmocka_unit_test(blocks_may_stand_alone_at_the_top),
+		cmocka_unit_test(blocks_may_be_at_the_top_level),
 		cmocka_unit_test(auto_takes_the_default_where_a_trainer_may_fill_it_in),
-		cmocka_unit_test(keys_that_nvswap_has_no_use_for_are_warnings),
+		cmocka_unit_test(unused_keys_of_deepspeed_are_warnings),
 		cmocka_unit_test(the_old_form_of_zero_optimization_is_a_warning),
-		cmocka_unit_test(a_good_file_is_read_in_silence),
+		cmocka_unit_test(a_valid_file_logs_nothing),
 		cmocka_unit_test(nvme_needs_a_path),
 		cmocka_unit_test(there_are_one_to_sixteen_different_paths),
 		cmocka_unit_test(a_path_leaves_room_for_the_names_of_the_store),
-		cmocka_unit_test(paths_can_be_set_by_hand),
+		cmocka_unit_test(paths_can_be_set_by_a_call),
 		cmocka_unit_test(a_pool_is_count_times_size_times_element),
 		cmocka_unit_test(the_pool_of_the_optimizer_has_room_for_its_cache),
 		cmocka_unit_test(a_pool_beyond_any_memory_is_refused),
 		cmocka_unit_test(element_types_follow_fp16_and_bf16),
 		cmocka_unit_test(fp16_and_bf16_exclude_each_other),
-		cmocka_unit_test(a_file_is_read_over_what_is_there),
-		cmocka_unit_test_setup_teardown(a_file_is_loaded_or_says_why_not, make_directory,
-						remove_directory),
+		cmocka_unit_test(a_file_is_read_over_earlier_settings),
+		cmocka_unit_test_setup_teardown(a_file_is_loaded_or_the_error_says_why,
+						make_directory, remove_directory),
 		cmocka_unit_test_setup_teardown(a_file_of_64_mib_is_the_largest, make_directory,
 						remove_directory),
 		cmocka_unit_test(a_pipe_can_be_loaded),
 		cmocka_unit_test(a_syntax_error_has_its_place_and_what_is_expected),
-		cmocka_unit_test(values_lie_up_to_512_deep),
-		cmocka_unit_test(messages_show_what_is_safe_to_show),
+		cmocka_unit_test(values_nest_up_to_512_levels),
+		cmocka_unit_test(messages_replace_control_characters),
 		cmocka_unit_test(the_examples_load_and_hold_the_largest_tensor_of_gpt2),
 		cmocka_unit_test(the_documentation_has_the_table_of_keys),
-		cmocka_unit_test(damaged_files_are_refused_or_read_and_never_worse),
+		cmocka_unit_test(damaged_files_are_read_or_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

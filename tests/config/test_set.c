@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings by their key: the values of the file, short forms of them, and errors that name the key
- * and what it allows. Public functions only. It needs nothing of the machine.
+ * Settings by key: the values of a file, their short forms, and errors that name the key and its
+ * valid values. Uses public functions only.
  */
 #include "config/config.h"
 #include "nvswap.h"
@@ -144,7 +144,7 @@ static void a_text_that_does_not_fit_is_not_copied(void **state)
 	assert_int_equal(nvs_config_get(*state, "aio.block_size", text, 0, &error), -ERANGE);
 }
 
-/* Settings whose value the table has as a default. */
+/* Sets each key to its default, as the table of keys prints it. */
 static void every_key_can_be_read_and_set_to_what_was_read(void **state)
 {
 	struct nvs_config *config = *state;
