@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: leases of any length against a plain model, how full it gets before a lease must wait,
- * and its memory: locked as far as the limits allow, in huge pages if available.
+ * The pool: leases of any length against a reference model, how full the pool gets before a lease
+ * must wait, and its memory: locked as far as the limits allow, on huge pages if available.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -60,7 +60,7 @@ struct lease {
 	unsigned char mark;
 };
 
-/* Which lease has each unit; 0: none. */
+/* The number of the lease that holds each unit; 0: free. */
 static unsigned owners[POOL_UNITS];
 
 static uint64_t units_of(uint64_t nbytes)
@@ -110,7 +110,7 @@ static uint64_t random_nbytes(uint64_t *random)
 	return 1 + random_below(random, 40 * (uint64_t)UNIT);
 }
 
-/* Leased if and only if a free run is long enough, and at multiples of the unit. */
+/* A lease succeeds if and only if a free run is long enough, at a multiple of the unit. */
 static bool lease_one(struct pool *pool, struct lease *lease, unsigned number, uint64_t *random)
 {
 	uint64_t nbytes = random_nbytes(random);
@@ -127,7 +127,7 @@ static bool lease_one(struct pool *pool, struct lease *lease, unsigned number, u
 	return true;
 }
 
-/* All of it, or a part from its begin or to its end: what is left stays as it was. */
+/* Releases the whole lease, or its head or tail; the rest must keep its contents. */
 static void return_some(struct pool *pool, struct lease *lease, unsigned number, uint64_t *random)
 {
 	uint64_t units = units_of(lease->nbytes), part = 1 + random_below(random, units);
@@ -153,7 +153,7 @@ static void return_some(struct pool *pool, struct lease *lease, unsigned number,
 	}
 }
 
-static void leases_of_any_length_never_overlap_and_fit_wherever_there_is_room(void **state)
+static void leases_never_overlap_and_fit_any_free_run(void **state)
 {
 	uint64_t random = random_seed(__func__), used_max = 0, refused = 0;
 	struct pool *pool = open_pool(POOL_UNITS * UNIT, UNIT);
@@ -197,7 +197,7 @@ static void the_whole_pool_is_one_lease(void **state)
 	memset(data, 1, pool_bytes(pool));
 	assert_null(pool_lease(pool, 1));
 	assert_int_equal(stats_of(pool).largest_free, 0);
-	/* Any part of it may be released by itself. */
+	/* Any part of a lease can be released separately. */
 	pool_release(pool, data + 5 * UNIT, UNIT);
 	pool_release(pool, data + 7 * UNIT, UNIT);
 	assert_int_equal(stats_of(pool).largest_free, UNIT);
@@ -209,7 +209,7 @@ static void the_whole_pool_is_one_lease(void **state)
 	pool_close(NULL);
 }
 
-static void neighbours_lie_side_by_side(void **state)
+static void successive_leases_are_adjacent(void **state)
 {
 	struct pool *pool = open_pool(MIB, UNIT);
 	char *a = pool_lease(pool, 1), *b = pool_lease(pool, UNIT), *c = pool_lease(pool, 9);
@@ -217,7 +217,7 @@ static void neighbours_lie_side_by_side(void **state)
 	(void)state;
 	assert_ptr_equal(b, a + UNIT);
 	assert_ptr_equal(c, b + UNIT);
-	/* What comes free is taken again from the lowest address. */
+	/* Free memory is reused from the lowest address. */
 	pool_release(pool, a, 1);
 	pool_release(pool, b, UNIT);
 	assert_ptr_equal(pool_lease(pool, 3 * UNIT), c + UNIT);
@@ -237,7 +237,7 @@ static void a_unit_longer_than_a_huge_page_is_backed_to_its_end(void **state)
 	pool_close(pool);
 }
 
-static void books_that_are_prepared_take_that_many_runs(void **state)
+static void prepared_bookkeeping_suffices_for_that_many_runs(void **state)
 {
 	const unsigned n = 20000;
 	struct pool *pool = open_pool(n * 2, 1);
@@ -256,7 +256,7 @@ static void books_that_are_prepared_take_that_many_runs(void **state)
 	pool_close(pool);
 }
 
-static void waits_are_counted_with_what_was_used_at_the_first(void **state)
+static void statistics_count_waits_and_the_use_at_the_first(void **state)
 {
 	struct pool *pool = open_pool(MIB, UNIT);
 	char *data = pool_lease(pool, 5 * UNIT);
@@ -278,7 +278,8 @@ static void waits_are_counted_with_what_was_used_at_the_first(void **state)
 /* ---- Llama-3.1-8B ---- */
 
 #define TENSORS 291u
-#define SCALE	512u /* of all sizes: the accounts are the same, the memory is not needed */
+/* Divides all sizes: fractions of the pool stay the same, with less memory. */
+#define SCALE 512u
 
 static uint64_t model[TENSORS];
 
@@ -303,13 +304,13 @@ static void read_model(void)
 	assert_int_equal(n, TENSORS);
 }
 
-/* Waits for tensors that are more than this part of the pool are not looked at; see below. */
+/* Waits for tensors longer than this fraction of the pool are not counted; see below. */
 #define LONG_PART 0.06
 
 struct steps {
 	char *data[TENSORS];
-	unsigned oldest;	  /* of the tensors in the pool; counted on from step to step */
-	double first, least, sum; /* the part of the pool that is used where one waits */
+	unsigned oldest;	  /* oldest tensor in the pool; keeps counting over the steps */
+	double first, least, sum; /* used fraction of the pool when a lease must wait */
 	unsigned waits;
 };
 
@@ -318,7 +319,7 @@ static void note_wait(struct steps *steps, struct pool *pool, uint64_t nbytes)
 	struct nvs_pool_stats stats = stats_of(pool);
 	double part = (double)stats.used / (double)stats.bytes;
 
-	/* Up to the first wait not a byte is lost to pieces. */
+	/* Before the first wait, no byte is lost to fragmentation. */
 	if (!stats.waits)
 		assert_true(stats.used + nbytes > stats.bytes);
 	pool_note_wait(pool);
@@ -330,7 +331,7 @@ static void note_wait(struct steps *steps, struct pool *pool, uint64_t nbytes)
 	steps->sum += part;
 }
 
-/* What was used longest ago makes room. */
+/* Evicts in the order of use. */
 static void swap_in(struct steps *steps, struct pool *pool, unsigned i)
 {
 	uint64_t nbytes = model[i % TENSORS];
@@ -360,7 +361,7 @@ static void swap_model(double times, bool print)
 			      "least, %.1f %% on average\n",
 			      (double)pool_bytes(pool) * SCALE / (1 << 30), steps.first * 100,
 			      steps.waits, steps.least * 100, steps.sum / steps.waits * 100);
-	/* The first of all to wait is one of those. */
+	/* The first wait of all is for one of the counted tensors. */
 	assert_true(fabs((double)stats_of(pool).used_at_first_wait / (double)pool_bytes(pool) -
 			 steps.first) < 1e-9);
 	assert_true(steps.first >= 0.95);
@@ -370,13 +371,12 @@ static void swap_model(double times, bool print)
 }
 
 /*
- * The tensors of three steps in order, through pools of 2.2 to 13 times the longest tensor (1002
- * MiB); the whole model is 15 times as long. Of a lease that is long against the pool no more can
- * be promised than that it does not wait while that much is free: before one of a third of the pool
- * waits, 67 % may be used. So it is the leases of the layers' tensors (112 MiB and less; 5 % and
- * less of these pools, but of the smallest) that are held to 95 %: at the first wait, and on
- * average of all. At a later wait the free memory may lie in two pieces, before and behind what is
- * used, and both be too short: 90 %.
+ * Leases the tensors of three steps in order, from pools of 2.2 to 13 times the longest tensor
+ * (1002 MiB); the whole model is 15 times as long. For a lease that is long relative to the pool,
+ * the only promise is that it does not wait while that much is free: before a lease of a third of
+ * the pool waits, 67 % may be used. The tensors of layers (112 MiB at most, 5 % of all but the
+ * smallest pools) must reach 95 % at the first wait and on average. At a later wait, the free
+ * memory may be in two pieces, before and behind the used part, each too short: 90 %.
  */
 static void llama_8b_uses_95_per_cent_of_the_pool_before_a_lease_waits(void **state)
 {
@@ -416,11 +416,11 @@ static int pin_under_a_limit(void *arg)
 	EXPECT(strstr(error.text, "limit is 5 MiB"));
 	EXPECT(strstr(error.text, "ulimit -l unlimited") && strstr(error.text, "LimitMEMLOCK="));
 	EXPECT(strstr(error.text, "set pin_memory to false"));
-	/* One byte more than the limit is too much, and just the limit is not. */
+	/* One byte over the limit fails, exactly the limit succeeds. */
 	EXPECT(open_pinned(5 * MIB + 1, &error, &stats) == -ENOMEM);
 	EXPECT(!open_pinned(5 * MIB, &error, &stats));
 	EXPECT(stats.locked == 5 * MIB && stats.bytes == 5 * MIB);
-	/* No more is locked than was asked for, whatever the length of a huge page. */
+	/* Locks no more than requested, whatever the size of a huge page. */
 	EXPECT(!open_pinned(3 * MIB + 1, &error, &stats));
 	EXPECT(stats.locked == stats.bytes && stats.bytes == 3 * MIB + UNIT);
 	EXPECT(!open_pinned(1, &error, &stats));
@@ -428,7 +428,7 @@ static int pin_under_a_limit(void *arg)
 	return CHILD_OK;
 }
 
-static void pin_memory_locks_all_or_says_limit_need_and_remedy(void **state)
+static void pin_memory_locks_the_pool_or_names_limit_need_and_remedy(void **state)
 {
 	int status;
 
@@ -468,7 +468,10 @@ static int open_under_a_limit(void *arg)
 	char *data;
 
 	(void)arg;
-	/* Others have 3 of the 6 MiB: 3 are left, but for what is not worth a call. */
+	/*
+	 * Other memory uses 3 of the 6 MiB. The pool locks the rest, except a remainder too small
+	 * for a system call.
+	 */
 	if (limit_memlock(6 * MIB) || other == MAP_FAILED || mlock(other, 3 * MIB))
 		return CHILD_SKIPPED;
 	EXPECT(!pool_open(&pool, &options, &error));
@@ -485,7 +488,7 @@ static int open_under_a_limit(void *arg)
 	return CHILD_OK;
 }
 
-static void without_pin_memory_what_the_limit_lets_is_locked_and_told(void **state)
+static void without_pin_memory_the_pool_is_locked_up_to_the_limit(void **state)
 {
 	int status;
 
@@ -533,7 +536,7 @@ static int look_at_pages(void *arg)
 	struct pool *pool;
 
 	(void)arg;
-	/* To lock them would bring them in too. */
+	/* Locking would fault the pages in, too. */
 	if (limit_memlock(0))
 		return CHILD_SKIPPED;
 	EXPECT(!pool_open(&pool, &options, NULL));
@@ -544,8 +547,8 @@ static int look_at_pages(void *arg)
 	return CHILD_OK;
 }
 
-/* The pages are there before the first use: nothing is waited for in the middle of a step. */
-static void all_of_the_pool_is_in_memory_from_the_start(void **state)
+/* No step waits for a page fault. */
+static void the_whole_pool_is_resident_from_the_start(void **state)
 {
 	int status = in_child(look_at_pages, NULL);
 
@@ -555,7 +558,7 @@ static void all_of_the_pool_is_in_memory_from_the_start(void **state)
 	assert_int_equal(status, CHILD_OK);
 }
 
-static void a_pool_that_the_machine_has_no_memory_for_is_an_error_and_not_the_end(void **state)
+static void a_pool_larger_than_memory_is_an_error_and_kills_nothing(void **state)
 {
 	const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) *
 				 (uint64_t)sysconf(_SC_PAGESIZE);
@@ -596,7 +599,7 @@ static void the_pool_is_bound_to_the_node_or_says_why_not(void **state)
 	}
 	assert_non_null(pool_lease(pool, 3 * MIB));
 	pool_close(pool);
-	/* A node that there is not is no error either. */
+	/* A node that does not exist is not an error either. */
 	options.node = 4095;
 	SUCCEEDS(pool_open(&pool, &options, &error), &error);
 	assert_int_equal(stats_of(pool).numa_node, -1);
@@ -661,7 +664,7 @@ static bool reserve_hugepages(long n)
 		if (read_long("/proc/meminfo", "HugePages_Free:") >= n)
 			return true;
 	}
-	print_message("no huge pages can be reserved here\n");
+	print_message("huge pages cannot be reserved here\n");
 	return false;
 }
 
@@ -692,7 +695,7 @@ static void explicit_huge_pages_are_used_and_count_as_locked(void **state)
 	data = pool_lease(pool, 7 * MIB);
 	assert_non_null(data);
 	memset(data, 1, 7 * MIB);
-	/* One page too few is left for another: it gets ordinary ones. */
+	/* One huge page too few is left for a second pool, which uses ordinary pages. */
 	{
 		struct pool *second = open_pool(7 * MIB, UNIT);
 
@@ -700,12 +703,12 @@ static void explicit_huge_pages_are_used_and_count_as_locked(void **state)
 		pool_close(second);
 	}
 	pool_close(pool);
-	/* They are never paged out, and the limit does not count them. */
+	/* Huge pages are never swapped and do not count towards the limit. */
 	assert_int_equal(in_child(pin_huge_pages_without_a_limit, NULL), CHILD_OK);
 	assert_true(read_long("/proc/meminfo", "HugePages_Free:") >= 4);
 }
 
-static void where_there_are_none_transparent_huge_pages_are_asked_for(void **state)
+static void without_explicit_huge_pages_transparent_ones_are_requested(void **state)
 {
 	struct pool *pool;
 
@@ -724,22 +727,22 @@ static void where_there_are_none_transparent_huge_pages_are_asked_for(void **sta
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(leases_of_any_length_never_overlap_and_fit_wherever_there_is_room),
+		test(leases_never_overlap_and_fit_any_free_run),
 		test(the_whole_pool_is_one_lease),
-		test(neighbours_lie_side_by_side),
+		test(successive_leases_are_adjacent),
 		test(a_unit_longer_than_a_huge_page_is_backed_to_its_end),
-		test(books_that_are_prepared_take_that_many_runs),
-		test(waits_are_counted_with_what_was_used_at_the_first),
+		test(prepared_bookkeeping_suffices_for_that_many_runs),
+		test(statistics_count_waits_and_the_use_at_the_first),
 		test(llama_8b_uses_95_per_cent_of_the_pool_before_a_lease_waits),
-		test(pin_memory_locks_all_or_says_limit_need_and_remedy),
-		test(without_pin_memory_what_the_limit_lets_is_locked_and_told),
+		test(pin_memory_locks_the_pool_or_names_limit_need_and_remedy),
+		test(without_pin_memory_the_pool_is_locked_up_to_the_limit),
 		test(a_limit_of_nothing_is_no_error_without_pin_memory),
-		test(all_of_the_pool_is_in_memory_from_the_start),
-		test(a_pool_that_the_machine_has_no_memory_for_is_an_error_and_not_the_end),
+		test(the_whole_pool_is_resident_from_the_start),
+		test(a_pool_larger_than_memory_is_an_error_and_kills_nothing),
 		test(the_pool_is_bound_to_the_node_or_says_why_not),
 		cmocka_unit_test_teardown(explicit_huge_pages_are_used_and_count_as_locked,
 					  restore_hugepages),
-		test(where_there_are_none_transparent_huge_pages_are_asked_for),
+		test(without_explicit_huge_pages_transparent_ones_are_requested),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
