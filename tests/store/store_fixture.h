@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests of the store share: a directory of their own under build/tmp, an aio, a log that
- * remembers, and small ways to open a store and to look at its files.
+ * Shared by the tests of the store: a directory under build/tmp, an aio, a log that records its
+ * messages, and short functions that open a store and look at its files.
  */
 #ifndef TESTS_STORE_STORE_FIXTURE_H
 #define TESTS_STORE_STORE_FIXTURE_H
@@ -31,8 +31,8 @@
 #define DATA	      "nvswap/rank0/data"
 
 static struct nvs_aio *aio;
-static char root[64];	     /* the test's own directory, relative */
-static char log_text[65536]; /* everything that was said in this test, line by line */
+static char root[64];	     /* the test's directory, relative to the working directory */
+static char log_text[65536]; /* all messages logged in this test, one a line */
 static struct nvs_error error = {.size = sizeof(error)};
 
 static inline uint64_t next_random(uint64_t *state)
@@ -87,7 +87,7 @@ static inline int close_aio(void **state)
 	return 0;
 }
 
-/* The root, and in it a, b, c and d for stores of several paths. */
+/* Makes the root and its directories a, b, c and d, for stores with several paths. */
 static inline int make_root(void **state)
 {
 	(void)state;
@@ -118,7 +118,7 @@ static inline int remove_root(void **state)
 
 #define store_test(function) cmocka_unit_test_setup_teardown(function, make_root, remove_root)
 
-/* A path in the test's directory; four are valid at a time. */
+/* Returns a path in the test's directory, valid until the fourth call after this one. */
 static inline const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static inline const char *at(const char *format, ...)
 {
@@ -133,7 +133,7 @@ static inline const char *at(const char *format, ...)
 	return path;
 }
 
-/* How a test opens a store: on `paths` in its directory, or on the directory itself. */
+/* Options of try_open(): `paths` are in the test's directory, which is the default path. */
 struct how {
 	const char *paths[4];
 	unsigned npaths;
@@ -174,7 +174,7 @@ static inline struct store *must_open(struct how how)
 	return store;
 }
 
-/* It has to fail so, and to say so. */
+/* The open must fail with this code and with `said` in the message. */
 static inline void must_not_open(struct how how, int code, const char *said)
 {
 	struct store *store;
@@ -215,7 +215,7 @@ static inline size_t read_file(const char *path, void *data, size_t nbytes, uint
 	return (size_t)n;
 }
 
-/* Creates it if need be. */
+/* Creates the file if it does not exist. */
 static inline void write_file(const char *path, const void *data, size_t nbytes, uint64_t offset)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -225,7 +225,7 @@ static inline void write_file(const char *path, const void *data, size_t nbytes,
 	close(fd);
 }
 
-/* Tensor data to or from the store, as transfers move it. */
+/* Moves tensor data to or from the store by a transfer. */
 static inline void move(struct store *store, enum nvs_direction direction, void *data,
 			uint64_t nbytes, uint64_t offset)
 {

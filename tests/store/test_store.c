@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store in directories and in host memory: files, refusals, the lock, and reserved space. For
- * kept stores see test_store_kept.c, for drives test_store_drives.c.
+ * The store in directories and in host memory: files, refused arguments, the lock, reserved space.
+ * test_store_kept.c has kept stores, test_store_drives.c devices.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "store/store_fixture.h"
 
-/* ---- System calls, as the store sees them while a test wants something to happen there ---- */
+/* ---- System calls of the store, replaced so that a test can act or fail in them ---- */
 
 static void (*before_flock)(void);
 static bool drive_is_full;
@@ -32,7 +32,7 @@ int flock(int fd, int operation)
 	return (int)syscall(SYS_flock, fd, operation);
 }
 
-/* A file system that is full has made the file longer before it noticed. */
+/* A full file system can extend the file before it reports ENOSPC. */
 int posix_fallocate(int fd, off_t offset, off_t nbytes)
 {
 	if (drive_is_full)
@@ -40,7 +40,7 @@ int posix_fallocate(int fd, off_t offset, off_t nbytes)
 	return fallocate(fd, 0, offset, nbytes) ? errno : 0;
 }
 
-/* ---- What it makes ---- */
+/* ---- Files of a store ---- */
 
 static void files_are_private(void **state)
 {
@@ -75,7 +75,10 @@ static void descriptors_close_on_exec(void **state)
 		assert_true(fcntl(atoi(entry->d_name), F_GETFD) & FD_CLOEXEC);
 	}
 	closedir(directory);
-	/* Three directories, the data, two manifests, and the data once more where it is direct. */
+	/*
+	 * Three directories, the data file, two manifests, and a second descriptor of the data for
+	 * direct I/O.
+	 */
 	assert_int_equal(seen, store_direct(store) ? 7 : 6);
 	store_close(store);
 }
@@ -112,7 +115,7 @@ static void nothing_remains_of_a_store_that_is_not_kept(void **state)
 	assert_string_equal(log_text, "");
 }
 
-static void modes_that_let_others_in_are_tightened_and_said(void **state)
+static void permissive_modes_are_tightened_and_logged(void **state)
 {
 	(void)state;
 	assert_int_equal(mkdir(at("nvswap"), 0755), 0);
@@ -125,7 +128,7 @@ static void modes_that_let_others_in_are_tightened_and_said(void **state)
 	store_close(store);
 }
 
-/* ---- What it refuses ---- */
+/* ---- Refused arguments ---- */
 
 static void links_are_refused_at_each_component(void **state)
 {
@@ -169,7 +172,7 @@ static void path_itself_may_be_a_link(void **state)
 	store_close(must_open((struct how){.paths = {"link"}}));
 }
 
-static void what_is_not_a_plain_file_of_ours_is_refused(void **state)
+static void only_own_regular_files_are_opened(void **state)
 {
 	(void)state;
 	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
@@ -192,11 +195,11 @@ static void what_is_not_a_plain_file_of_ours_is_refused(void **state)
 	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "not a plain file");
 }
 
-static void what_belongs_to_another_user_is_refused(void **state)
+static void files_of_another_user_are_refused(void **state)
 {
 	(void)state;
 	if (geteuid() != 0) {
-		print_message("only root can give a file away\n");
+		print_message("only root can change the owner of a file\n");
 		skip();
 	}
 	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
@@ -242,7 +245,7 @@ static void one_path_named_twice_is_refused(void **state)
 {
 	(void)state;
 	must_not_open((struct how){.paths = {"a", "a"}, .npaths = 2}, -EINVAL, "are the same");
-	/* Nothing of the first remains either. */
+	/* Nothing remains in the first directory either. */
 	assert_int_equal(mode_of(at("a/nvswap")), 0);
 }
 
@@ -253,7 +256,7 @@ struct rival {
 	bool wrong;
 };
 
-/* Opens and closes one store 100 times, while other threads do the same. */
+/* Opens and closes one store 100 times, concurrently with other threads. */
 static void *rival_run(void *arg)
 {
 	struct rival *rival = arg;
@@ -313,8 +316,8 @@ static void remove_all(void)
 	remove_tree(at("nvswap"));
 }
 
-/* What the previous owner may do between our opening and our locking the file. */
-static void a_file_that_goes_while_it_is_locked_is_not_taken_for_the_store(void **state)
+/* The previous owner can do this between the open and the lock of the file. */
+static void a_file_unlinked_before_it_is_locked_is_not_the_store(void **state)
 {
 	static void (*const acts[])(void) = {replace_data, remove_all};
 
@@ -334,7 +337,7 @@ static void a_file_that_goes_while_it_is_locked_is_not_taken_for_the_store(void 
 	}
 }
 
-static void what_a_crash_left_is_used_again_and_said(void **state)
+static void files_left_by_a_crash_are_reused_and_logged(void **state)
 {
 	struct store *store = must_open((struct how){.rank = 0});
 	static uint8_t label[LABEL_BYTES];
@@ -464,7 +467,7 @@ static void random_histories_never_overlap(void **state)
 	store_close(store);
 }
 
-static void more_than_any_drive_has_is_refused_with_numbers(void **state)
+static void an_impossible_size_is_refused_with_numbers(void **state)
 {
 	struct store *store = must_open((struct how){.rank = 0});
 	const uint64_t first = MIB(1);
@@ -625,7 +628,7 @@ static void memory_store_holds_data_and_leaves_no_file(void **state)
 	free(back);
 }
 
-/* ---- Many ---- */
+/* ---- Many tensors ---- */
 
 static double seconds_of(struct store *store, const uint64_t *nbytes, size_t n, size_t calls,
 			 uint64_t *offsets)
@@ -679,22 +682,22 @@ int main(void)
 		store_test(a_missing_path_is_refused_and_not_made),
 		store_test(path_that_is_a_file_is_refused),
 		store_test(nothing_remains_of_a_store_that_is_not_kept),
-		store_test(modes_that_let_others_in_are_tightened_and_said),
+		store_test(permissive_modes_are_tightened_and_logged),
 		store_test(links_are_refused_at_each_component),
 		store_test(links_to_manifests_of_a_kept_store_are_refused),
 		store_test(path_itself_may_be_a_link),
-		store_test(what_is_not_a_plain_file_of_ours_is_refused),
-		store_test(what_belongs_to_another_user_is_refused),
+		store_test(only_own_regular_files_are_opened),
+		store_test(files_of_another_user_are_refused),
 		store_test(second_process_is_locked_out),
 		store_test(one_path_named_twice_is_refused),
 		store_test(closing_and_opening_at_once_never_gives_two_owners),
-		store_test(a_file_that_goes_while_it_is_locked_is_not_taken_for_the_store),
-		store_test(what_a_crash_left_is_used_again_and_said),
+		store_test(a_file_unlinked_before_it_is_locked_is_not_the_store),
+		store_test(files_left_by_a_crash_are_reused_and_logged),
 		store_test(files_that_a_crash_left_without_a_label_are_used_again),
 		store_test(extents_lie_side_by_side_in_units),
 		store_test(space_is_really_reserved),
 		store_test(random_histories_never_overlap),
-		store_test(more_than_any_drive_has_is_refused_with_numbers),
+		store_test(an_impossible_size_is_refused_with_numbers),
 		store_test(a_limit_on_file_sizes_is_an_error_and_not_a_signal),
 		store_test(a_file_that_could_not_grow_is_as_long_as_before),
 		store_test(stripes_lie_on_members_by_turns),

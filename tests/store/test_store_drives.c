@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store on loop devices: a small ext4 that runs full, and raw block devices. Loop devices end
- * with their last descriptor and mounts with this process's mount namespace, so nothing stays
- * behind.
+ * The store on loop devices: a small ext4 that fills up, and raw block devices. Loop devices detach
+ * with their last descriptor and mounts end with the process's mount namespace, so nothing remains.
  */
 #include <linux/loop.h>
 #include <sched.h>
@@ -12,7 +11,7 @@
 #include "base/clock.h"
 #include "store/store_fixture.h"
 
-static const char *missing; /* why there can be no loop device; NULL: there can */
+static const char *missing; /* why loop devices do not work here; NULL: they do */
 static const char *missing_ext4;
 
 struct loop {
@@ -20,7 +19,7 @@ struct loop {
 	char device[32];
 };
 
-/* Attaches the image to any free loop device; others may be at the same at this moment. */
+/* Attaches the image to a free loop device; other processes may do so concurrently. */
 static bool attach(struct loop *loop, const char *image)
 {
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
@@ -93,7 +92,7 @@ static void look_for_loop_devices(void)
 		missing_ext4 = "mkfs.ext4 is not installed";
 }
 
-/* Whatever is still mounted when a test has failed goes before its directory does. */
+/* If a test failed, unmount what it left before the directory is removed. */
 static int unmount_and_remove_root(void **state)
 {
 	umount2(at("mnt"), MNT_DETACH);
@@ -103,7 +102,7 @@ static int unmount_and_remove_root(void **state)
 #define drive_test(function)                                                                       \
 	cmocka_unit_test_setup_teardown(function, make_root, unmount_and_remove_root)
 
-/* ---- A file system that runs full ---- */
+/* ---- A file system that fills up ---- */
 
 static void mount_ext4(struct loop *loop, uint64_t nbytes)
 {
@@ -139,7 +138,10 @@ static void a_full_drive_is_found_when_space_is_reserved(void **state)
 	assert_int_equal(size_of(at("mnt/" DATA)), MIB(21));
 	assert_int_equal(store_bytes(store), MIB(20));
 
-	/* Twice as much would be 20 MiB ahead, and then more: exactly what is needed is there. */
+	/*
+	 * The file grows ahead by up to its length, which fails here; then by exactly what is
+	 * needed.
+	 */
 	for (int i = 0; i < 15; i++)
 		assert_int_equal(store_reserve(store, &little, 1, &other, &error), 0);
 	for (int i = 0; i < 15 && !store_reserve(store, &little, 1, &other, &error); i++)
@@ -151,7 +153,7 @@ static void a_full_drive_is_found_when_space_is_reserved(void **state)
 	close(loop.fd);
 }
 
-/* Where neither one hole nor the drive can take a batch whole, it goes into several holes. */
+/* A batch that fits neither in one hole nor on the drive is split over several holes. */
 static void holes_are_filled_when_the_drive_is_full(void **state)
 {
 	enum { PIECES = 40, FREED = 20 };
@@ -175,7 +177,7 @@ static void holes_are_filled_when_the_drive_is_full(void **state)
 		store_release(store, offsets[2 * i], MIB(1));
 	before = store_bytes(store);
 
-	/* One more than there are holes needs a little growth; ten more can't be had. */
+	/* One extent more than there are holes needs little growth; ten more do not fit. */
 	uint64_t too_much[FREED + 1];
 
 	for (size_t i = 0; i <= FREED; i++)
@@ -194,7 +196,7 @@ static void holes_are_filled_when_the_drive_is_full(void **state)
 	close(loop.fd);
 }
 
-/* The first member has room and the second has not: both are as they were. */
+/* The second member has no room, so the first must shrink back. */
 static void members_shrink_back_when_one_is_full(void **state)
 {
 	struct loop loop;
@@ -217,7 +219,7 @@ static void members_shrink_back_when_one_is_full(void **state)
 	close(loop.fd);
 }
 
-/* The manifest has its space before the data takes the last of it. */
+/* The manifest's space is reserved before the data uses the rest. */
 static void a_full_drive_still_commits(void **state)
 {
 	struct loop loop;
@@ -292,7 +294,7 @@ static void a_raw_device_is_a_store_and_blank_afterwards(void **state)
 	read_file(loop.device, label, sizeof(label), 0);
 	store_close(store);
 
-	/* What a crash leaves is used again. */
+	/* A label that a crash left is overwritten. */
 	write_file(loop.device, label, sizeof(label), 0);
 	store_close(must_open(raw(&loop, false)));
 	assert_non_null(strstr(log_text, "left by a crashed run"));
@@ -302,7 +304,7 @@ static void a_raw_device_is_a_store_and_blank_afterwards(void **state)
 	close(loop.fd);
 }
 
-static void a_raw_device_that_holds_anything_else_is_refused(void **state)
+static void a_raw_device_with_other_contents_is_refused(void **state)
 {
 	static const uint64_t places[] = {0, 511, 4095, 4096, 65600, (1 << 20) - 1};
 	struct loop loop;
@@ -455,7 +457,7 @@ static void a_million_tensors_of_64k_reserve_in_seconds(void **state)
 	need(missing);
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = 65536;
-	/* Sparse: the device has 64 GiB, and the drive beneath it gives next to none of them. */
+	/* Sparse: the device has 64 GiB, of which the drive beneath stores almost none. */
 	make_loop(&loop, "image", MIB(64 * 1024));
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		struct store *store = must_open(raw(&loop, false));
@@ -482,7 +484,7 @@ int main(void)
 		drive_test(members_shrink_back_when_one_is_full),
 		drive_test(a_full_drive_still_commits),
 		drive_test(a_raw_device_is_a_store_and_blank_afterwards),
-		drive_test(a_raw_device_that_holds_anything_else_is_refused),
+		drive_test(a_raw_device_with_other_contents_is_refused),
 		drive_test(a_raw_device_that_is_mounted_or_too_small_is_refused),
 		drive_test(a_kept_raw_device_is_found_again),
 		drive_test(a_manifest_too_large_for_its_place_on_a_device_is_refused),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kept stores: reopened with the committed contents after crashes and flipped bits in manifest and
- * labels; refused, and left unchanged, if they are damaged or another store's.
+ * Kept stores: reopened with the committed contents after crashes and bit flips in manifests and
+ * labels; refused, and unchanged, if they are damaged or another store's.
  */
 #include <sys/syscall.h>
 #include <xxhash.h>
@@ -13,12 +13,12 @@
 
 static const struct how kept = {.keep = true};
 
-/* ---- Crashes: what lies on the drive before each write is a state that one may leave ---- */
+/* ---- Crashes: each write leaves a state that a crash can leave ---- */
 
 static bool recording;
 static unsigned recorded;
 
-/* Of the next calls that write or make durable, from the lowest bit on, those that fail. */
+/* A bit for each of the next writes and syncs, lowest first; a set bit makes it fail. */
 static uint32_t failing_calls;
 
 static bool fails(void)
@@ -49,7 +49,7 @@ ssize_t pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 	return fails() ? -1 : syscall(SYS_pwrite64, fd, data, nbytes, offset);
 }
 
-/* Nothing here loses what the kernel has. */
+/* The tests simulate crashes by copies, so nothing needs to be durable. */
 int fdatasync(int fd)
 {
 	(void)fd;
@@ -65,8 +65,8 @@ int fsync(int fd)
 /* ---- Committing ---- */
 
 /*
- * Entries of four tensors; the numbers depend on `version`, so that states can be told apart, and
- * their two extents take turns. All firsts come before all seconds.
+ * Entries of four tensors. Their numbers depend on `version`, which tells states apart, and their
+ * two extents alternate. All first extents precede all second ones.
  */
 enum { ENTRIES = 4, EXTENTS = 2 * ENTRIES };
 
@@ -117,7 +117,7 @@ static void commit_version(struct store *store, unsigned version, const uint64_t
 	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
 }
 
-/* 0: no entries; else those of that version, whole. */
+/* The version of all entries; 0: there are none. */
 static unsigned version_of(const struct store *store)
 {
 	size_t n;
@@ -153,7 +153,7 @@ static void assert_state(unsigned version)
 	store_close(store);
 }
 
-/* The same where the label knows of a newer one. */
+/* The same, if the label refers to a newer manifest. */
 static void assert_older_state(unsigned version)
 {
 	log_text[0] = 0;
@@ -161,7 +161,7 @@ static void assert_older_state(unsigned version)
 	assert_non_null(strstr(log_text, "newest manifest"));
 }
 
-/* Two commits: version 1 lies in manifest.0, version 2 in manifest.1 */
+/* Two commits: manifest.0 holds version 1, manifest.1 version 2. */
 static void make_two_versions(void)
 {
 	struct store *store = must_open(kept);
@@ -195,7 +195,7 @@ static void what_was_committed_is_found_again(void **state)
 	assert_memory_equal(again, offsets, sizeof(again));
 	move(store, NVS_READ, read, sizeof(read), entries[0].offset);
 	assert_memory_equal(read, wrote, sizeof(read));
-	/* What the manifest names is taken, both extents of each, and may be given back. */
+	/* Both extents of each entry of the manifest are allocated, and can be released. */
 	assert_int_equal(store_reserve(store, &more, 1, &offset, &error), 0);
 	assert_true(offset >= offsets[7] + store_unit(store));
 	for (size_t i = 0; i < EXTENTS; i++)
@@ -206,7 +206,7 @@ static void what_was_committed_is_found_again(void **state)
 	store_close(store);
 }
 
-static void it_does_not_grow_from_run_to_run(void **state)
+static void a_store_does_not_grow_from_run_to_run(void **state)
 {
 	uint64_t nbytes = 0;
 
@@ -226,7 +226,7 @@ static void it_does_not_grow_from_run_to_run(void **state)
 	assert_state(7);
 }
 
-static void it_is_refused_and_left_alone_without_keep(void **state)
+static void a_kept_store_is_refused_and_unchanged_without_keep(void **state)
 {
 	(void)state;
 	make_two_versions();
@@ -234,7 +234,7 @@ static void it_is_refused_and_left_alone_without_keep(void **state)
 	assert_state(2);
 }
 
-static void nothing_changed_writes_nothing(void **state)
+static void a_commit_without_changes_writes_nothing(void **state)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
@@ -259,9 +259,9 @@ static void nothing_changed_writes_nothing(void **state)
 	assert_state(2);
 }
 
-/* ---- Closing a kept store commits nothing, so it leaves what a crash would ---- */
+/* ---- Closing a kept store commits nothing, so it leaves the same state as a crash ---- */
 
-static void never_committed_is_a_new_store(void **state)
+static void a_store_without_a_commit_is_a_new_one(void **state)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
@@ -290,14 +290,14 @@ static void crash_between_manifest_and_label_is_the_new_state(void **state)
 		assert_state(version);
 		store = must_open(kept);
 	}
-	/* A commit brings the label up to date, also of nothing new. */
+	/* Any commit updates the label, even one without changes. */
 	commit_version(store, 3, offsets);
 	assert_int_equal(store->members[0].label.generation, store->manifest.generation);
 	store_close(store);
 	assert_state(3);
 }
 
-/* Each prefix of the new manifest over what was there before it, as a crash may leave it. */
+/* A crash can leave each prefix of the new manifest over its predecessor. */
 static void torn_manifest_leaves_the_old_one(void **state)
 {
 	static uint8_t before[LABEL_BYTES], after[LABEL_BYTES], old[4096], new[4096], torn[4096];
@@ -327,8 +327,10 @@ static void torn_manifest_leaves_the_old_one(void **state)
 		log_text[0] = 0;
 		assert_state(length < changed ? 2 : 3);
 		assert_null(strstr(log_text, "newest manifest"));
-		/* Cut off, after the label said that it was whole: the one before it, and that is
-		 * told. */
+		/*
+		 * The manifest is truncated after the label declared it whole: the previous one is
+		 * used, and a message says so.
+		 */
 		write_file(at(MANIFEST, 0u), new, n, 0);
 		assert_int_equal(truncate(at(MANIFEST, 0u), (off_t)length), 0);
 		write_file(at(DATA), after, sizeof(after), 0);
@@ -339,7 +341,7 @@ static void torn_manifest_leaves_the_old_one(void **state)
 	}
 }
 
-static void first_commit_torn_is_as_if_nothing_was_committed(void **state)
+static void a_torn_first_commit_counts_as_none(void **state)
 {
 	static uint8_t before[LABEL_BYTES], after[LABEL_BYTES];
 	struct store *store = must_open(kept);
@@ -433,7 +435,7 @@ static void committing_over_a_damaged_manifest_heals_the_store(void **state)
 	assert_older_state(1);
 }
 
-static void data_that_was_cut_short_is_refused(void **state)
+static void truncated_data_is_refused(void **state)
 {
 	struct store *store;
 	uint64_t offsets[EXTENTS], nbytes;
@@ -474,7 +476,7 @@ static void a_sparse_copy_is_reserved_again(void **state)
 	store_close(store);
 }
 
-/* ---- Manifests that lie: whole by their checksums, and untrue ---- */
+/* ---- Manifests with valid checksums and false contents ---- */
 
 static uint8_t *lie(const struct store_entry *lies, size_t n, struct manifest_header *header)
 {
@@ -513,7 +515,7 @@ static void assert_lie(const struct store_entry *lies, size_t n, const char *why
 		assert_string_equal(why, why_not);
 }
 
-static void manifests_that_lie_are_refused(void **state)
+static void manifests_with_false_entries_are_refused(void **state)
 {
 	const struct store_entry good = {.name = "a",
 					 .dtype = NVS_F32,
@@ -569,7 +571,7 @@ static void manifests_that_lie_are_refused(void **state)
 	assert_lie(two, 2, "an element type is unknown");
 }
 
-/* Writes a number over the body of a manifest of two entries, and decodes it. */
+/* Overwrites a number in the body of a manifest of two entries, and decodes it. */
 static void assert_patched(size_t where, uint32_t value, const char *why_not)
 {
 	const struct store_entry two[2] = {{.name = "abcdefg", .dtype = NVS_U8},
@@ -584,7 +586,7 @@ static void assert_patched(size_t where, uint32_t value, const char *why_not)
 	free(bytes);
 }
 
-static void names_that_lie_are_refused(void **state)
+static void entries_with_false_names_are_refused(void **state)
 {
 	(void)state;
 	assert_patched(48, 0, "the length of a name is out of range");
@@ -598,7 +600,7 @@ static void names_that_lie_are_refused(void **state)
 	assert_patched(44, 4, "an entry has a flag that is unknown");
 }
 
-static void what_is_to_be_zero_in_an_entry_is_zero(void **state)
+static void reserved_bytes_of_entries_must_be_zero(void **state)
 {
 	static const size_t places[] = {16, 24, 32, 52, 65};
 
@@ -609,7 +611,7 @@ static void what_is_to_be_zero_in_an_entry_is_zero(void **state)
 		uint8_t *bytes = lie(&one, 1, &header);
 		const char *why = "";
 
-		/* 512, so that an extent begins where one may. */
+		/* 512 is a valid begin of an extent. */
 		put_u32(bytes + MANIFEST_HEADER_BYTES + places[i], 512);
 		assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), -EUCLEAN);
 		assert_string_equal(why, "an entry has something where zeros are due");
@@ -617,7 +619,7 @@ static void what_is_to_be_zero_in_an_entry_is_zero(void **state)
 	}
 }
 
-static void what_is_to_be_zero_in_a_header_or_a_label_is_zero(void **state)
+static void reserved_bytes_of_headers_and_labels_must_be_zero(void **state)
 {
 	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
 	const struct label label = {.count = 1, .unit = 512};
@@ -639,7 +641,7 @@ static void what_is_to_be_zero_in_a_header_or_a_label_is_zero(void **state)
 	assert_int_equal(label_decode(block, &read), -EUCLEAN);
 }
 
-static void counts_that_lie_are_refused_without_memory_for_them(void **state)
+static void false_counts_are_refused_before_allocation(void **state)
 {
 	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
 	struct manifest_header header, read;
@@ -669,7 +671,7 @@ static void counts_that_lie_are_refused_without_memory_for_them(void **state)
 	free(bytes);
 }
 
-/* A whole manifest that says more bytes follow than its file has; both slots. */
+/* Both manifests have valid checksums and a length beyond the end of their files. */
 static void manifests_longer_than_their_file_are_refused(void **state)
 {
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
@@ -685,7 +687,7 @@ static void manifests_longer_than_their_file_are_refused(void **state)
 	must_not_open(kept, -EUCLEAN, "it is cut off");
 }
 
-static void manifests_of_another_store_do_not_count(void **state)
+static void manifests_of_another_store_are_ignored(void **state)
 {
 	static uint8_t bytes[4096];
 	size_t n;
@@ -701,7 +703,7 @@ static void manifests_of_another_store_do_not_count(void **state)
 	must_not_open(kept, -EUCLEAN, "it is another store's");
 }
 
-static void random_damage_under_good_checksums_never_harms(void **state)
+static void random_damage_with_valid_checksums_is_survived(void **state)
 {
 	struct store_entry many[12];
 	char names[LENGTH(many)][16];
@@ -774,12 +776,16 @@ static void a_manifest_of_any_length_comes_back(void **state)
 
 /* ---- Drives that fail ---- */
 
-/* A commit whose call number `call`, from 0, fails; `go_on`: and another. False: none failed. */
+/*
+ * Fails the call number `call`, from 0, of a commit; commits once more if `go_on`. Returns false if
+ * the commit made fewer calls.
+ */
 static bool fail_one_call(unsigned call, bool go_on)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
-	bool data = call == 0; /* it is made durable first, and can't be again */
+	bool data = call ==
+		    0; /* the data are synced first, and a sync that failed is not repeated */
 	int rc;
 
 	reserve_entries(store, offsets);
@@ -799,18 +805,18 @@ static bool fail_one_call(unsigned call, bool go_on)
 	return rc;
 }
 
-static void a_commit_that_fails_leaves_the_one_before(void **state)
+static void a_failed_commit_leaves_the_previous_one(void **state)
 {
 	unsigned calls = 0;
 
 	(void)state;
 	while (fail_one_call(calls, false) && fail_one_call(calls, true))
 		calls++;
-	/* Data made durable, manifest and label written and made durable. */
+	/* A sync of the data; a write and a sync each of manifest and label. */
 	assert_int_equal(calls, 5);
 }
 
-static void a_first_commit_that_fails_leaves_a_new_store(void **state)
+static void a_failed_first_commit_leaves_a_new_store(void **state)
 {
 	(void)state;
 	for (unsigned call = 0; call < 5; call++) {
@@ -828,11 +834,11 @@ static void a_first_commit_that_fails_leaves_a_new_store(void **state)
 	}
 }
 
-static void a_manifest_that_cant_be_taken_back_ends_the_commits(void **state)
+static void a_manifest_that_cant_be_revoked_ends_the_commits(void **state)
 {
 	static const struct {
-		uint32_t failing; /* 0: data durable, 1, 2: manifest, 3, 4: label, then what undoes
-				     it */
+		uint32_t failing; /* 0: sync of the data; 1, 2: manifest; 3, 4: label; then the
+				     calls that revoke the manifest */
 		unsigned found;
 		const char *first;
 	} cases[] = {
@@ -856,7 +862,7 @@ static void a_manifest_that_cant_be_taken_back_ends_the_commits(void **state)
 		assert_non_null(strstr(error.text, "the manifest could not be revoked either"));
 		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
 		assert_non_null(strstr(error.text, "an earlier commit failed"));
-		/* What is there already can be had. */
+		/* A commit that changes nothing succeeds. */
 		commit_version(store, 1, offsets);
 		store_close(store);
 		store = must_open(kept);
@@ -877,7 +883,7 @@ static void a_manifest_that_cant_be_made_durable_is_not_opened(void **state)
 	assert_state(2);
 }
 
-/* What it was called for may be lost. */
+/* A failed sync may have lost the data that it should have made durable. */
 static void after_a_failed_sync_nothing_is_committed(void **state)
 {
 	struct store *store = must_open(kept);
@@ -1016,7 +1022,7 @@ static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
 	recording = false;
 	store_close(store);
 
-	/* Two labels for each member, and for each commit a manifest and a label. */
+	/* Two labels for each member; a manifest and a label for each commit. */
 	assert_int_equal(recorded, 6 + 4 + 1);
 	for (unsigned i = 0; i < recorded; i++) {
 		char paths[3][32];
@@ -1035,8 +1041,8 @@ static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
 	assert_int_equal(version, 2);
 }
 
-/* Labels are marked as kept from the last member to the first; a crash stops anywhere in that. */
-static void crash_while_it_is_made_leaves_room_for_a_new_one(void **state)
+/* Labels are marked as kept from the last member to the first; the crash comes at any point. */
+static void a_crash_while_a_store_is_made_allows_a_new_one(void **state)
 {
 	(void)state;
 	for (unsigned marked = 0; marked < 3; marked++) {
@@ -1058,30 +1064,30 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		store_test(what_was_committed_is_found_again),
-		store_test(it_does_not_grow_from_run_to_run),
-		store_test(it_is_refused_and_left_alone_without_keep),
-		store_test(nothing_changed_writes_nothing),
-		store_test(never_committed_is_a_new_store),
+		store_test(a_store_does_not_grow_from_run_to_run),
+		store_test(a_kept_store_is_refused_and_unchanged_without_keep),
+		store_test(a_commit_without_changes_writes_nothing),
+		store_test(a_store_without_a_commit_is_a_new_one),
 		store_test(crash_between_manifest_and_label_is_the_new_state),
 		store_test(torn_manifest_leaves_the_old_one),
-		store_test(first_commit_torn_is_as_if_nothing_was_committed),
+		store_test(a_torn_first_commit_counts_as_none),
 		store_test(each_flipped_byte_of_the_label_is_refused),
 		store_test(each_flipped_byte_of_a_manifest_leaves_the_other),
 		store_test(committing_over_a_damaged_manifest_heals_the_store),
-		store_test(data_that_was_cut_short_is_refused),
+		store_test(truncated_data_is_refused),
 		store_test(a_sparse_copy_is_reserved_again),
-		store_test(manifests_that_lie_are_refused),
-		store_test(names_that_lie_are_refused),
-		store_test(what_is_to_be_zero_in_an_entry_is_zero),
-		store_test(what_is_to_be_zero_in_a_header_or_a_label_is_zero),
-		store_test(counts_that_lie_are_refused_without_memory_for_them),
+		store_test(manifests_with_false_entries_are_refused),
+		store_test(entries_with_false_names_are_refused),
+		store_test(reserved_bytes_of_entries_must_be_zero),
+		store_test(reserved_bytes_of_headers_and_labels_must_be_zero),
+		store_test(false_counts_are_refused_before_allocation),
 		store_test(manifests_longer_than_their_file_are_refused),
-		store_test(manifests_of_another_store_do_not_count),
-		store_test(random_damage_under_good_checksums_never_harms),
+		store_test(manifests_of_another_store_are_ignored),
+		store_test(random_damage_with_valid_checksums_is_survived),
 		store_test(a_manifest_of_any_length_comes_back),
-		store_test(a_commit_that_fails_leaves_the_one_before),
-		store_test(a_first_commit_that_fails_leaves_a_new_store),
-		store_test(a_manifest_that_cant_be_taken_back_ends_the_commits),
+		store_test(a_failed_commit_leaves_the_previous_one),
+		store_test(a_failed_first_commit_leaves_a_new_store),
+		store_test(a_manifest_that_cant_be_revoked_ends_the_commits),
 		store_test(a_manifest_that_cant_be_made_durable_is_not_opened),
 		store_test(after_a_failed_sync_nothing_is_committed),
 		store_test(a_store_of_another_version_is_refused),
@@ -1089,7 +1095,7 @@ int main(void)
 		store_test(ranks_are_not_mixed_up),
 		store_test(striped_data_is_found_again),
 		store_test(a_crash_before_any_write_leaves_a_store_that_opens),
-		store_test(crash_while_it_is_made_leaves_room_for_a_new_one),
+		store_test(a_crash_while_a_store_is_made_allows_a_new_one),
 	};
 
 	return cmocka_run_group_tests(tests, open_aio, close_aio);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The places that a store is given or finds: what is not nvswap's stays as it is and is named, and
- * so is its owner; and what a kept store loses while it is open is found out by the next commit.
+ * The paths of a store: files of other programs and owners stay unchanged and are named in the
+ * error; a commit detects that files of the open store have disappeared.
  */
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,7 +23,7 @@ static void make_file(const char *name, const char *text, mode_t mode)
 	assert_int_equal(chmod(at("%s", name), mode), 0);
 }
 
-/* ---- What is not nvswap's ---- */
+/* ---- Files of other programs ---- */
 
 static void a_checkout_called_nvswap_stays_as_it_is(void **state)
 {
@@ -40,7 +40,7 @@ static void a_checkout_called_nvswap_stays_as_it_is(void **state)
 	}
 }
 
-static void files_of_the_stores_names_that_are_not_nvswaps_stay_as_they_are(void **state)
+static void other_programs_files_with_the_stores_names_stay_unchanged(void **state)
 {
 	(void)state;
 	make_directory("nvswap", 0755);
@@ -58,8 +58,8 @@ static void files_of_the_stores_names_that_are_not_nvswaps_stay_as_they_are(void
 	assert_int_equal(mode_of(at(DATA)), 0);
 }
 
-/* All members are looked at before the first is changed. */
-static void a_second_path_that_is_refused_leaves_the_first_as_it_is(void **state)
+/* All members are checked before the first is changed. */
+static void a_refused_second_path_leaves_the_first_unchanged(void **state)
 {
 	(void)state;
 	make_directory("a/nvswap", 0755);
@@ -84,8 +84,8 @@ static void a_copy_with_open_modes_is_tightened(void **state)
 	assert_int_equal(mode_of(at("nvswap/rank0/manifest.1")), S_IFREG | 0600);
 }
 
-/* In a directory that all may write to, such as /tmp: 0700, so that openat(2) is not permitted. */
-static void another_users_store_is_told_with_owner_and_remedy(void **state)
+/* In a world-writable directory such as /tmp: 0700, so openat(2) fails. */
+static void another_users_store_is_refused_with_owner_and_remedy(void **state)
 {
 	int rc;
 
@@ -109,9 +109,9 @@ static void another_users_store_is_told_with_owner_and_remedy(void **state)
 	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
 }
 
-/* ---- What holds no store ---- */
+/* ---- Paths that cannot hold a store ---- */
 
-static void a_file_system_without_files_is_told_as_that(void **state)
+static void a_file_system_that_creates_no_files_is_refused(void **state)
 {
 	(void)state;
 	must_not_open((struct how){.paths = {"/proc"}, .absolute = true}, -EOPNOTSUPP,
@@ -144,7 +144,7 @@ static void fifos_and_sockets_are_refused_and_not_waited_for(void **state)
 	alarm(0);
 }
 
-/* ---- What goes while the store is open ---- */
+/* ---- Files that disappear while the store is open ---- */
 
 static struct store *must_commit_one(struct store_entry *entry)
 {
@@ -182,7 +182,7 @@ static void a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back(void **
 		struct store *store = must_commit_one(&entry);
 
 		assert_int_equal(rename(at("%s", names[i]), at("elsewhere")), 0);
-		/* Also one that has nothing to write. */
+		/* A commit without changes detects it, too. */
 		must_be_stale(store, &entry, "was removed or moved");
 		entry.written = false;
 		must_be_stale(store, &entry, "was removed or moved");
@@ -203,7 +203,7 @@ static void a_commit_to_a_store_that_was_removed_is_stale(void **state)
 	remove_tree(at("nvswap"));
 	must_be_stale(store, &entry, "rank0 was removed or moved");
 
-	/* Another store in its place is not written to, nor removed. */
+	/* Another store in its place is neither written to nor removed. */
 	struct store *other = must_open(kept);
 
 	must_be_stale(store, &entry, "rank0 was removed or moved");
@@ -216,11 +216,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		store_test(a_checkout_called_nvswap_stays_as_it_is),
-		store_test(files_of_the_stores_names_that_are_not_nvswaps_stay_as_they_are),
-		store_test(a_second_path_that_is_refused_leaves_the_first_as_it_is),
+		store_test(other_programs_files_with_the_stores_names_stay_unchanged),
+		store_test(a_refused_second_path_leaves_the_first_unchanged),
 		store_test(a_copy_with_open_modes_is_tightened),
-		store_test(another_users_store_is_told_with_owner_and_remedy),
-		store_test(a_file_system_without_files_is_told_as_that),
+		store_test(another_users_store_is_refused_with_owner_and_remedy),
+		store_test(a_file_system_that_creates_no_files_is_refused),
 		store_test(fifos_and_sockets_are_refused_and_not_waited_for),
 		store_test(a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back),
 		store_test(a_commit_to_a_store_that_was_removed_is_stale),

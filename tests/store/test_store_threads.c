@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What may run at once: a commit and a reservation that the drive holds delay nothing but a second
- * one of their kind. The calls that sleep are held here until the test lets them go on.
+ * Concurrent calls: a commit or reservation that waits for the drive delays only a second one of
+ * its kind. The tests hold the system calls that sleep.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -9,7 +9,7 @@
 
 #include "store/store_fixture.h"
 
-/* The calls of one kind: the next one says that it is held, and waits until it may go on. */
+/* Holds the next system call of one kind until the test releases it. */
 struct gate {
 	bool armed;
 	sem_t held, go_on;
@@ -51,7 +51,7 @@ int posix_fallocate(int fd, off_t offset, off_t nbytes)
 	return syscall(SYS_fallocate, fd, 0, offset, nbytes) ? errno : 0;
 }
 
-/* ---- A store with one tensor, which some thread commits or next to which one reserves ---- */
+/* ---- A store with one tensor, which one thread commits while others reserve ---- */
 
 struct work {
 	struct store *store;
@@ -78,7 +78,7 @@ static void *reserve(void *arg)
 
 static void start(pthread_t *thread, void *(*fn)(void *), struct work *work)
 {
-	/* A call that waits for what is held would wait for ever. */
+	/* A call that waits for the held one would block forever. */
 	alarm(20);
 	assert_int_equal(pthread_create(thread, NULL, fn, work), 0);
 }
@@ -106,7 +106,7 @@ static struct work begin(void)
 	return work;
 }
 
-/* Each call of another function of the store, and a transfer. */
+/* Calls every other function of the store, and moves a transfer. */
 static void use(struct store *store)
 {
 	uint64_t nbytes = MIB(2), offset;
@@ -121,7 +121,7 @@ static void use(struct store *store)
 	store_release(store, offset, nbytes);
 }
 
-/* Holds the n-th of these calls that a commit makes, and uses the store meanwhile. */
+/* Holds the n-th of these system calls of a commit, and uses the store meanwhile. */
 static void use_during_commit(struct gate *gate, unsigned n)
 {
 	struct work work = begin();
@@ -143,7 +143,7 @@ static void use_during_commit(struct gate *gate, unsigned n)
 	remove_tree(at("nvswap"));
 }
 
-/* The syncs: of the data, of the manifest, of the label. */
+/* A commit syncs the data, the manifest and the label. */
 static void a_commit_that_syncs_delays_no_other_call(void **state)
 {
 	(void)state;
@@ -151,8 +151,8 @@ static void a_commit_that_syncs_delays_no_other_call(void **state)
 		use_during_commit(&syncs, n);
 }
 
-/* A second commit begins after the first: it sees a manifest with the next number. */
-static void two_commits_at_once_come_one_after_the_other(void **state)
+/* The second commit waits for the first, and its manifest has the next number. */
+static void concurrent_commits_are_serialized(void **state)
 {
 	struct work first = begin(), second = first;
 	pthread_t threads[2];
@@ -192,8 +192,8 @@ static void a_file_that_grows_delays_no_release(void **state)
 	store_close(work.store);
 }
 
-/* The second finds what the first left: extents that do not overlap. */
-static void two_reservations_at_once_come_one_after_the_other(void **state)
+/* The second reservation sees the first one's extents: they do not overlap. */
+static void concurrent_reservations_are_serialized(void **state)
 {
 	struct work first = begin(), second = first;
 	pthread_t threads[2];
@@ -217,9 +217,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		store_test(a_commit_that_syncs_delays_no_other_call),
-		store_test(two_commits_at_once_come_one_after_the_other),
+		store_test(concurrent_commits_are_serialized),
 		store_test(a_file_that_grows_delays_no_release),
-		store_test(two_reservations_at_once_come_one_after_the_other),
+		store_test(concurrent_reservations_are_serialized),
 	};
 
 	return cmocka_run_group_tests(tests, open_aio, close_aio);
