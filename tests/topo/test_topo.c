@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The topology layer: machines that are not here (hwloc XML, a made-up /sys), and what this one
- * says of its file systems, devices and limits. Run from the top of the tree.
+ * The topology layer: other machines (hwloc XML, a fake /sys), and what this machine reports about
+ * its file systems, devices and limits. Runs from the root of the repository.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -41,7 +41,7 @@
 		skip();                                                                            \
 	} while (0)
 
-/* ---- What several tests need */
+/* ---- Shared by the tests ---- */
 
 static struct topo *open_topo(const char *xml_path)
 {
@@ -60,7 +60,7 @@ static int node_of(const struct topo *topo, const char *a, const char *b)
 	return topo_node_of_devices(topo, devices, b ? 2 : 1);
 }
 
-/* Does `work` in a process of its own, which may give up rights; returns its exit status. */
+/* Runs `work` in a child process, which may drop privileges; returns its exit status. */
 static int in_child(int (*work)(void *arg), void *arg)
 {
 	int status;
@@ -96,7 +96,7 @@ static void remove_tree(const char *path)
 	assert_int_equal(nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
 
-/* ---- The topology of machines that are not here */
+/* ---- Topologies of other machines ---- */
 
 static void a_drive_is_on_the_node_of_its_socket(void **state)
 {
@@ -128,7 +128,7 @@ static void drives_on_two_nodes_are_on_none(void **state)
 	topo_close(topo);
 }
 
-static void a_drive_that_is_not_known_or_near_no_node_is_on_none(void **state)
+static void an_unknown_drive_is_on_no_node(void **state)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 
@@ -141,7 +141,7 @@ static void a_drive_that_is_not_known_or_near_no_node_is_on_none(void **state)
 	topo_close(topo);
 }
 
-static void a_machine_of_one_node_has_nothing_to_choose(void **state)
+static void a_drive_of_a_machine_with_one_node_has_no_node(void **state)
 {
 	struct topo *topo = open_topo("tests/topo/one_node.xml");
 
@@ -150,7 +150,7 @@ static void a_machine_of_one_node_has_nothing_to_choose(void **state)
 	topo_close(topo);
 }
 
-static void the_cpus_of_a_node_are_told_in_order(void **state)
+static void the_cpus_of_a_node_are_listed_in_order(void **state)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 	const unsigned of_node_1[] = {1, 3, 5, 7};
@@ -159,7 +159,7 @@ static void the_cpus_of_a_node_are_told_in_order(void **state)
 	(void)state;
 	assert_int_equal(topo_cpus_of_node(topo, 1, cpus, COUNT(cpus)), 4);
 	assert_memory_equal(cpus, of_node_1, sizeof(of_node_1));
-	/* Where there is too little room: as many as fit, and how many there are. */
+	/* An array that is too small is filled, and the full count is returned. */
 	memset(cpus, 0, sizeof(cpus));
 	assert_int_equal(topo_cpus_of_node(topo, 1, cpus, 2), 4);
 	assert_int_equal(cpus[1], 3);
@@ -169,7 +169,7 @@ static void the_cpus_of_a_node_are_told_in_order(void **state)
 	topo_close(topo);
 }
 
-/* A machine that hwloc makes up from a description, by way of its XML. */
+/* Opens a machine that hwloc synthesizes from a description, through its XML. */
 static struct topo *open_made_up(const char *description)
 {
 	char directory[64], path[80];
@@ -195,7 +195,7 @@ static void cores_are_counted_by_node_and_not_by_hardware_thread(void **state)
 	} machines[] = {
 		{"pack:2 [numa] core:3 pu:2", 6, {3, 3}},
 		{"[numa] core:4 pu:1", 4, {4, 0}},
-		/* Some virtual machines tell of hardware threads alone. */
+		/* Some virtual machines report hardware threads without cores. */
 		{"[numa] pu:3", 3, {3, 0}},
 	};
 
@@ -211,7 +211,7 @@ static void cores_are_counted_by_node_and_not_by_hardware_thread(void **state)
 	}
 }
 
-static void nothing_is_bound_to_a_machine_that_is_not_here(void **state)
+static void nothing_is_bound_by_the_topology_of_another_machine(void **state)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 	char memory[64];
@@ -245,19 +245,19 @@ static void a_topology_that_cannot_be_read_is_an_error_that_names_it(void **stat
 	topo_close(NULL);
 }
 
-/* ---- Binding on this machine */
+/* ---- Binding on this machine ---- */
 
 static int lowest_node(void)
 {
 	char nodes[64];
 
-	/* "0" or "0-1": the first number of it. */
+	/* The file holds "0" or "0-1"; atoi reads the first number. */
 	return sysfs_text(nodes, sizeof(nodes), SYSFS "/devices/system/node/has_memory")
 		       ? -1
 		       : atoi(nodes);
 }
 
-static void memory_is_bound_where_the_kernel_lets_it_be(void **state)
+static void memory_is_bound_where_the_kernel_permits(void **state)
 {
 	struct topo *topo = open_topo(NULL);
 	const size_t nbytes = 1 << 20;
@@ -273,14 +273,17 @@ static void memory_is_bound_where_the_kernel_lets_it_be(void **state)
 	munmap(memory, nbytes);
 	topo_close(topo);
 	if (rc == -EPERM || rc == -ENOTSUP || asked)
-		SKIP("the kernel lets no memory be bound here: %s", strerror(rc ? -rc : errno));
+		SKIP("the kernel refuses to bind memory here: %s", strerror(rc ? -rc : errno));
 	assert_int_equal(rc, 0);
-	/* MPOL_PREFERRED or MPOL_PREFERRED_MANY: MPOL_BIND would kill where a node is full. */
+	/*
+	 * MPOL_PREFERRED or MPOL_PREFERRED_MANY: with MPOL_BIND, a full node would kill the
+	 * process.
+	 */
 	if (mode != 1 && mode != 5)
 		fail_msg("the policy is %d", mode);
 }
 
-/* As taskset does before a program runs: for every thread, of which a sanitizer has its own. */
+/* Like taskset, but for every thread; a sanitizer has its own. */
 static int confine_process(const cpu_set_t *set)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -295,8 +298,7 @@ static int confine_process(const cpu_set_t *set)
 	return rc;
 }
 
-/* Leaves one CPU to the process: the last, so that it is not the one that comes first anyway. -1
- * where that can't be done. */
+/* Confines the process to its last CPU, which is not the default choice. Returns -1 on failure. */
 static int confine_to_last_cpu(cpu_set_t *set)
 {
 	int cpu = CPU_SETSIZE - 1;
@@ -333,7 +335,7 @@ static int bind_within_one_cpu(void *arg)
 		       : CHILD_WRONG;
 }
 
-static void a_thread_stays_within_the_cpus_that_the_process_was_given(void **state)
+static void binding_stays_within_the_affinity_mask(void **state)
 {
 	int status = in_child(bind_within_one_cpu, NULL);
 
@@ -360,7 +362,7 @@ static int bind_to_the_one_core(void *arg)
 		       : CHILD_WRONG;
 }
 
-static void cores_that_the_process_was_not_given_do_not_count(void **state)
+static void cores_outside_the_affinity_mask_do_not_count(void **state)
 {
 	int status = in_child(bind_to_the_one_core, NULL);
 
@@ -370,7 +372,7 @@ static void cores_that_the_process_was_not_given_do_not_count(void **state)
 	assert_int_equal(status, CHILD_OK);
 }
 
-/* Every core in turn: none shares a CPU with another, and together they are all that there is. */
+/* Binds to every core in turn: the CPU sets are disjoint, and their union is the process's set. */
 static int bind_to_each_core(void *arg)
 {
 	cpu_set_t given, bound, together, both;
@@ -398,7 +400,7 @@ static int bind_to_each_core(void *arg)
 	return CPU_EQUAL(&together, &given) ? CHILD_OK : CHILD_WRONG;
 }
 
-static void a_thread_is_bound_to_any_one_core(void **state)
+static void a_thread_is_bound_to_any_core(void **state)
 {
 	int status = in_child(bind_to_each_core, NULL);
 
@@ -408,7 +410,7 @@ static void a_thread_is_bound_to_any_one_core(void **state)
 	assert_int_equal(status, CHILD_OK);
 }
 
-/* ---- Block devices of machines that are not here: /sys in a directory of its own */
+/* ---- Block devices of other machines: a fake /sys in a directory ---- */
 
 struct fake_sys {
 	char root[64];
@@ -440,7 +442,7 @@ static void fake_link(const struct fake_sys *sys, const char *from, const char *
 {
 	char path[256], target[256], keep[256];
 
-	/* The directory of the link comes into being by way of a file in it. */
+	/* fake_file() makes the parent directories of the link. */
 	snprintf(keep, sizeof(keep), "%s.d", from);
 	fake_file(sys, "", "%s", keep);
 	snprintf(path, sizeof(path), "%s/%s.d", sys->root, from);
@@ -452,7 +454,7 @@ static void fake_link(const struct fake_sys *sys, const char *from, const char *
 
 /*
  * Two drives with a partition each; md0 over both partitions; dm-0 over md0; dm-1 over a partition
- * of the first drive; dm-2 made of itself, as no kernel would have it.
+ * of the first drive; dm-2 over itself, which no kernel reports.
  */
 static void fake_drives(struct fake_sys *sys)
 {
@@ -481,7 +483,7 @@ static void the_drives_beneath_partitions_mappers_and_raids_are_found(void **sta
 
 	(void)state;
 	fake_drives(&sys);
-	/* The drive itself, its partition, and a mapper over the partition. */
+	/* The drive, its partition, and a mapper over the partition. */
 	for (unsigned i = 0; i < 3; i++) {
 		const unsigned major[] = {259, 259, 253}, minor[] = {0, 1, 1};
 
@@ -492,12 +494,12 @@ static void the_drives_beneath_partitions_mappers_and_raids_are_found(void **sta
 	assert_string_equal(names[0], "nvme0n1");
 	assert_string_equal(names[1], "nvme1n1");
 	assert_int_equal(sysfs_disks(sys.root, 8, 0, names), 0);
-	/* It ends. */
+	/* The search in a cycle ends. */
 	sysfs_disks(sys.root, 253, 2, names);
 	remove_tree(sys.root);
 }
 
-static void more_drives_than_there_is_room_for_do_not_overflow(void **state)
+static void more_drives_than_fit_do_not_overflow(void **state)
 {
 	char names[DEVICES_MAX][64], from[64], to[64];
 	struct fake_sys sys;
@@ -571,7 +573,7 @@ static void a_line_of_mountinfo_gives_type_and_source(void **state)
 		mount_parse("36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/root rw\n", &mount));
 	assert_string_equal(mount.type, "ext4");
 	assert_string_equal(mount.source, "/dev/root");
-	/* No optional fields; white space in the name. */
+	/* No optional fields; an escaped space in the name. */
 	assert_true(
 		mount_parse("40 1 0:33 /@home /home rw - btrfs /dev/my\\040disk\\134x rw", &mount));
 	assert_string_equal(mount.type, "btrfs");
@@ -580,9 +582,9 @@ static void a_line_of_mountinfo_gives_type_and_source(void **state)
 	assert_false(mount_parse("36 35 98:0 / /mnt rw - ext4", &mount));
 }
 
-/* ---- Direct I/O and devices on this machine */
+/* ---- Direct I/O and devices on this machine ---- */
 
-/* An empty file without a name, on the file system of the tree; -1 and why it is skipped. */
+/* Opens an unnamed file on the file system of the build; prints why and returns -1 on failure. */
 static int nameless_here(void)
 {
 	int fd = open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -605,7 +607,7 @@ static void assert_direct_io_works(int fd, const struct dio_caps *caps)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	direct = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
 	assert_true(direct >= 0);
-	/* Aligned to mem_align, and to no more than that. */
+	/* Aligned to mem_align, but not to more. */
 	assert_int_equal(posix_memalign((void **)&memory, around, nbytes + around), 0);
 	memset(memory + caps->mem_align, 7, nbytes);
 	assert_int_equal(pwrite(direct, memory + caps->mem_align, nbytes, (off_t)nbytes), nbytes);
@@ -614,7 +616,7 @@ static void assert_direct_io_works(int fd, const struct dio_caps *caps)
 	close(direct);
 }
 
-static void the_alignments_that_are_told_are_enough(void **state)
+static void the_reported_alignments_suffice_for_direct_io(void **state)
 {
 	int fd = nameless_here();
 	struct dio_caps caps;
@@ -633,7 +635,7 @@ static void the_alignments_that_are_told_are_enough(void **state)
 	close(fd);
 }
 
-static void memory_is_not_direct(void **state)
+static void tmpfs_is_not_direct(void **state)
 {
 	int fd = memfd_create("test", MFD_CLOEXEC);
 	struct dio_caps caps;
@@ -653,7 +655,7 @@ static void memory_is_not_direct(void **state)
 	close(fd);
 }
 
-static void what_is_no_file_is_not_direct_and_what_is_not_open_is_an_error(void **state)
+static void directories_and_pipes_are_not_direct_and_closed_descriptors_are_errors(void **state)
 {
 	int directory = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ends[2];
 	struct dio_caps caps;
@@ -679,7 +681,7 @@ static void the_drives_of_the_tree_are_in_sys_block(void **state)
 	(void)state;
 	close(fd);
 	if (!n)
-		SKIP("no drive can be told beneath this tree (a container's overlay?)");
+		SKIP("the drive beneath this tree is unknown (a container's overlay?)");
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "/sys/block/%.63s", names[i]);
 		assert_int_equal(access(path, F_OK), 0);
@@ -688,7 +690,7 @@ static void the_drives_of_the_tree_are_in_sys_block(void **state)
 	}
 }
 
-static void memory_has_no_drives(void **state)
+static void tmpfs_has_no_drives(void **state)
 {
 	char names[DEVICES_MAX][64];
 	int fd = memfd_create("test", MFD_CLOEXEC);
@@ -699,7 +701,7 @@ static void memory_has_no_drives(void **state)
 	assert_int_equal(path_devices(-1, names), 0);
 }
 
-/* ---- A loop device: a block device and a file system of our own */
+/* ---- A loop device: a block device and a file system for the tests ---- */
 
 #define LOOP_BYTES (16 << 20)
 
@@ -708,7 +710,7 @@ struct loop {
 	char path[32], name[16];
 };
 
-/* Lets go of it when the last descriptor is closed, however the test ends. */
+/* The loop device detaches when its last descriptor is closed, however the test ends. */
 static int loop_attach(int fd, int backing)
 {
 	struct loop_info64 info = {.lo_flags = LO_FLAGS_AUTOCLEAR};
@@ -734,7 +736,7 @@ static int loop_open(struct loop *loop)
 	backing = nameless_here();
 	if (backing < 0 || ftruncate(backing, LOOP_BYTES))
 		rc = -errno;
-	/* Another process may take the free one first; then there is a next. */
+	/* Another process may take the free device first; the next try gets another. */
 	for (int tries = 0; backing >= 0 && rc && tries < 8; tries++) {
 		number = ioctl(control, LOOP_CTL_GET_FREE);
 		if (number < 0)
@@ -763,7 +765,7 @@ static void a_block_device_is_direct_and_is_its_own_drive(void **state)
 
 	(void)state;
 	if (rc)
-		SKIP("no loop device can be had: %s", strerror(-rc));
+		SKIP("no loop device is available: %s", strerror(-rc));
 	assert_int_equal(dio_probe(loop.fd, &caps), 0);
 	assert_true(caps.direct);
 	assert_direct_io_works(loop.fd, &caps);
@@ -789,7 +791,7 @@ static int look_at_ext4(void *arg)
 
 	snprintf(command, sizeof(command), "mkfs.ext4 -q -F %s >/dev/null 2>&1", loop->path);
 	snprintf(directory, sizeof(directory), "/tmp/nvswap-test-XXXXXX");
-	/* A mount in a namespace of its own goes with the process. */
+	/* The mount disappears with the process's mount namespace. */
 	if (system(command) || unshare(CLONE_NEWNS) ||
 	    mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) || !mkdtemp(directory))
 		return rc;
@@ -806,14 +808,14 @@ static int look_at_ext4(void *arg)
 	return rc;
 }
 
-static void ext4_on_a_device_is_told_with_the_device(void **state)
+static void a_file_system_is_reported_with_its_device(void **state)
 {
 	struct loop loop;
 	int rc = loop_open(&loop);
 
 	(void)state;
 	if (rc)
-		SKIP("no loop device can be had: %s", strerror(-rc));
+		SKIP("no loop device is available: %s", strerror(-rc));
 	rc = in_child(look_at_ext4, &loop);
 	close(loop.fd);
 	if (rc == CHILD_SKIPPED)
@@ -821,9 +823,9 @@ static void ext4_on_a_device_is_told_with_the_device(void **state)
 	assert_int_equal(rc, CHILD_OK);
 }
 
-/* ---- What a path can do */
+/* ---- Capabilities of a path ---- */
 
-static void a_directory_is_looked_at_without_leaving_anything_in_it(void **state)
+static void inspecting_a_directory_leaves_nothing_in_it(void **state)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
@@ -839,11 +841,11 @@ static void a_directory_is_looked_at_without_leaving_anything_in_it(void **state
 	assert_true(info.total_bytes > 0 && info.free_bytes <= info.total_bytes);
 	assert_int_equal(info.direct, info.dio_mem_align != 0);
 	assert_int_equal(info.direct, info.dio_offset_align != 0);
-	/* Only an empty directory can be removed like this. */
+	/* rmdir removes only an empty directory. */
 	assert_int_equal(rmdir(directory), 0);
 }
 
-static void a_path_in_memory_says_so(void **state)
+static void a_path_on_tmpfs_is_reported_as_memory(void **state)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct mount mount;
@@ -852,7 +854,7 @@ static void a_path_in_memory_says_so(void **state)
 	(void)state;
 	if (fd < 0 || !mount_of(fd, &mount) || strcmp(mount.type, "tmpfs") != 0 ||
 	    access("/dev/shm", W_OK))
-		SKIP("/dev/shm is no tmpfs that may be written");
+		SKIP("/dev/shm is not a writable tmpfs");
 	close(fd);
 	assert_int_equal(nvs_path_get_info("/dev/shm", &info, NULL), 0);
 	assert_string_equal(info.filesystem, "tmpfs");
@@ -861,7 +863,7 @@ static void a_path_in_memory_says_so(void **state)
 	assert_int_equal(info.numa_node, -1);
 }
 
-static void a_path_that_is_missing_is_told_with_what_exists_of_it(void **state)
+static void a_missing_path_is_reported_with_its_existing_part(void **state)
 {
 	char directory[64], path[96], command[128];
 	struct nvs_path_info info = {.size = sizeof(info)};
@@ -884,7 +886,7 @@ static void a_path_that_is_missing_is_told_with_what_exists_of_it(void **state)
 	remove_tree(directory);
 }
 
-static void a_path_of_the_wrong_kind_is_refused_in_words(void **state)
+static void a_path_of_the_wrong_kind_is_refused(void **state)
 {
 	char long_path[600];
 	struct nvs_path_info info = {.size = sizeof(info)};
@@ -929,7 +931,7 @@ static void a_directory_that_may_not_be_written_is_refused(void **state)
 	status = in_child(look_without_rights, directory);
 	remove_tree(directory);
 	if (status == CHILD_SKIPPED)
-		SKIP("the rights of root can't be given up here");
+		SKIP("root's privileges can't be dropped here");
 	assert_int_equal(status, CHILD_OK);
 }
 
@@ -984,7 +986,7 @@ static int limit_with_capability(void *arg)
 	return memlock_limit() == UINT64_MAX ? CHILD_OK : CHILD_WRONG;
 }
 
-static void who_may_ignore_the_memlock_limit_has_none(void **state)
+static void cap_ipc_lock_lifts_the_memlock_limit(void **state)
 {
 	int status = in_child(limit_with_capability, NULL);
 
@@ -1005,13 +1007,13 @@ static int limit_in_user_namespace(void *arg)
 	return memlock_limit() == 1 << 20 ? CHILD_OK : CHILD_WRONG;
 }
 
-static void a_capability_made_up_by_a_user_namespace_lifts_no_limit(void **state)
+static void a_capability_in_a_user_namespace_lifts_no_limit(void **state)
 {
 	int status = in_child(limit_in_user_namespace, NULL);
 
 	(void)state;
 	if (status == CHILD_SKIPPED)
-		SKIP("no user namespace can be had here");
+		SKIP("no user namespace can be made here");
 	assert_int_equal(status, CHILD_OK);
 }
 
@@ -1037,7 +1039,7 @@ static void the_facts_of_the_machine_are_those_of_the_kernel(void **state)
 
 /* ---- Advice */
 
-/* A machine and a path on which nothing hurts. */
+/* A machine and a path without any harm. */
 static const struct nvs_machine_info good_machine = {
 	.size = sizeof(good_machine),
 	.kernel = "6.8.0",
@@ -1077,7 +1079,7 @@ static const struct nvs_path_info good_path = {
 	.numa_node = 1,
 };
 
-static void nothing_is_said_where_nothing_hurts(void **state)
+static void a_machine_without_harm_gets_no_advice(void **state)
 {
 	struct nvs_advice advice = {.size = sizeof(advice)};
 
@@ -1140,7 +1142,7 @@ static const struct {
 	{uring_too_old, "Linux 4.18.0-553.el8.x86_64 has no io_uring", "use Linux 5.11"},
 	{memlock_8m, "only 8 MiB may be locked", "ulimit -l unlimited"},
 	{no_hugepages, "0 huge pages of 2 MiB are free", "sysctl -w vm.nr_hugepages=477"},
-	/* 960 are taken by others, and 477 are needed beside them. */
+	/* Others use 960, and the pool needs 477 more. */
 	{hugepages_taken, "40 huge pages of 2 MiB are free", "sysctl -w vm.nr_hugepages=1437"},
 	{thp_never, "transparent huge pages are off",
 	 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"},
@@ -1183,7 +1185,7 @@ HARM(small_machine, machine->memory_bytes = 1 << 30; machine->hugepages_free = 1
 HARM(unknown_limits, machine->aio_max_nr = machine->aio_nr = 0; machine->hugepage_bytes = 0;
      machine->transparent_hugepages[0] = '\0')
 
-static void what_cannot_be_changed_is_not_advised(void **state)
+static void advice_omits_settings_that_cannot_be_changed(void **state)
 {
 	static harm_fn *const harmless[] = {small_hw,	   one_node,	   virtio_turns,
 					    full_device,   disk_scheduler, uring_off_but_works,
@@ -1202,7 +1204,7 @@ static void what_cannot_be_changed_is_not_advised(void **state)
 	}
 }
 
-static void advice_is_whole_even_where_everything_hurts(void **state)
+static void advice_is_complete_when_every_harm_applies(void **state)
 {
 	struct nvs_machine_info machine = good_machine;
 	struct nvs_path_info path = good_path;
@@ -1221,7 +1223,7 @@ static void advice_is_whole_even_where_everything_hurts(void **state)
 	for (int pass = 0; pass < 4; pass++) {
 		nvs_machine_advise(&machine, &path, &advice);
 		assert_in_range(advice.count, 7, COUNT(advice.line));
-		/* A line that is full was cut, and with it a command. */
+		/* A full line is a truncated one, and its command with it. */
 		for (unsigned i = 0; i < advice.count; i++)
 			if (strlen(advice.line[i]) >= sizeof(advice.line[i]) - 1)
 				fail_msg("cut: %s", advice.line[i]);
@@ -1232,7 +1234,7 @@ static void advice_is_whole_even_where_everything_hurts(void **state)
 	}
 }
 
-static void the_worst_comes_first(void **state)
+static void advice_lists_the_worst_harm_first(void **state)
 {
 	struct nvs_machine_info machine = good_machine;
 	struct nvs_path_info path = good_path;
@@ -1247,7 +1249,7 @@ static void the_worst_comes_first(void **state)
 	assert_non_null(strstr(advice.line[0], "is tmpfs"));
 	assert_non_null(strstr(advice.line[1], "may be locked"));
 	assert_non_null(strstr(advice.line[2], "fstrim"));
-	/* Without a path, what is said of the machine is the same. */
+	/* Without a path, the advice for the machine is the same. */
 	nvs_machine_advise(&machine, NULL, &advice);
 	assert_int_equal(advice.count, 1);
 	assert_non_null(strstr(advice.line[0], "may be locked"));
@@ -1259,42 +1261,43 @@ int main(void)
 		cmocka_unit_test(a_drive_is_on_the_node_of_its_socket),
 		cmocka_unit_test(drives_on_one_node_are_on_that_node),
 		cmocka_unit_test(drives_on_two_nodes_are_on_none),
-		cmocka_unit_test(a_drive_that_is_not_known_or_near_no_node_is_on_none),
-		cmocka_unit_test(a_machine_of_one_node_has_nothing_to_choose),
-		cmocka_unit_test(the_cpus_of_a_node_are_told_in_order),
+		cmocka_unit_test(an_unknown_drive_is_on_no_node),
+		cmocka_unit_test(a_drive_of_a_machine_with_one_node_has_no_node),
+		cmocka_unit_test(the_cpus_of_a_node_are_listed_in_order),
 		cmocka_unit_test(cores_are_counted_by_node_and_not_by_hardware_thread),
-		cmocka_unit_test(nothing_is_bound_to_a_machine_that_is_not_here),
+		cmocka_unit_test(nothing_is_bound_by_the_topology_of_another_machine),
 		cmocka_unit_test(a_topology_that_cannot_be_read_is_an_error_that_names_it),
-		cmocka_unit_test(memory_is_bound_where_the_kernel_lets_it_be),
-		cmocka_unit_test(a_thread_stays_within_the_cpus_that_the_process_was_given),
-		cmocka_unit_test(cores_that_the_process_was_not_given_do_not_count),
-		cmocka_unit_test(a_thread_is_bound_to_any_one_core),
+		cmocka_unit_test(memory_is_bound_where_the_kernel_permits),
+		cmocka_unit_test(binding_stays_within_the_affinity_mask),
+		cmocka_unit_test(cores_outside_the_affinity_mask_do_not_count),
+		cmocka_unit_test(a_thread_is_bound_to_any_core),
 		cmocka_unit_test(the_drives_beneath_partitions_mappers_and_raids_are_found),
-		cmocka_unit_test(more_drives_than_there_is_room_for_do_not_overflow),
+		cmocka_unit_test(more_drives_than_fit_do_not_overflow),
 		cmocka_unit_test(the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths),
 		cmocka_unit_test(small_files_are_read_as_text_numbers_and_choices),
 		cmocka_unit_test(a_line_of_mountinfo_gives_type_and_source),
-		cmocka_unit_test(the_alignments_that_are_told_are_enough),
-		cmocka_unit_test(memory_is_not_direct),
-		cmocka_unit_test(what_is_no_file_is_not_direct_and_what_is_not_open_is_an_error),
+		cmocka_unit_test(the_reported_alignments_suffice_for_direct_io),
+		cmocka_unit_test(tmpfs_is_not_direct),
+		cmocka_unit_test(
+			directories_and_pipes_are_not_direct_and_closed_descriptors_are_errors),
 		cmocka_unit_test(the_drives_of_the_tree_are_in_sys_block),
-		cmocka_unit_test(memory_has_no_drives),
+		cmocka_unit_test(tmpfs_has_no_drives),
 		cmocka_unit_test(a_block_device_is_direct_and_is_its_own_drive),
-		cmocka_unit_test(ext4_on_a_device_is_told_with_the_device),
-		cmocka_unit_test(a_directory_is_looked_at_without_leaving_anything_in_it),
-		cmocka_unit_test(a_path_in_memory_says_so),
-		cmocka_unit_test(a_path_that_is_missing_is_told_with_what_exists_of_it),
-		cmocka_unit_test(a_path_of_the_wrong_kind_is_refused_in_words),
+		cmocka_unit_test(a_file_system_is_reported_with_its_device),
+		cmocka_unit_test(inspecting_a_directory_leaves_nothing_in_it),
+		cmocka_unit_test(a_path_on_tmpfs_is_reported_as_memory),
+		cmocka_unit_test(a_missing_path_is_reported_with_its_existing_part),
+		cmocka_unit_test(a_path_of_the_wrong_kind_is_refused),
 		cmocka_unit_test(a_directory_that_may_not_be_written_is_refused),
 		cmocka_unit_test(the_memlock_limit_is_that_of_the_process),
-		cmocka_unit_test(who_may_ignore_the_memlock_limit_has_none),
-		cmocka_unit_test(a_capability_made_up_by_a_user_namespace_lifts_no_limit),
+		cmocka_unit_test(cap_ipc_lock_lifts_the_memlock_limit),
+		cmocka_unit_test(a_capability_in_a_user_namespace_lifts_no_limit),
 		cmocka_unit_test(the_facts_of_the_machine_are_those_of_the_kernel),
-		cmocka_unit_test(nothing_is_said_where_nothing_hurts),
+		cmocka_unit_test(a_machine_without_harm_gets_no_advice),
 		cmocka_unit_test(each_harm_is_named_once_with_its_remedy),
-		cmocka_unit_test(what_cannot_be_changed_is_not_advised),
-		cmocka_unit_test(advice_is_whole_even_where_everything_hurts),
-		cmocka_unit_test(the_worst_comes_first),
+		cmocka_unit_test(advice_omits_settings_that_cannot_be_changed),
+		cmocka_unit_test(advice_is_complete_when_every_harm_applies),
+		cmocka_unit_test(advice_lists_the_worst_harm_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
