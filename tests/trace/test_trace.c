@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The trace: what is recorded is in the file with its exact times, on the track of whoever did it,
- * and nothing else is; the file is what Perfetto takes.
+ * The trace: each record is in the file with its exact times, on the track of its thread, and
+ * nothing else is; the file has the format of Perfetto.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,11 +26,11 @@
 
 struct timeline {
 	struct json_document *document;
-	char *text; /* of the document */
+	char *text; /* text of `document` */
 	const struct json_value *root;
 	const struct json_value **events;
 	size_t n;
-	uint64_t dropped; /* as nvs_trace_write told it */
+	uint64_t dropped; /* as returned by nvs_trace_write */
 };
 
 static const char *text(const struct json_value *event, const char *name)
@@ -50,7 +50,7 @@ static uint64_t count(const struct json_value *event, const char *name)
 	return whole;
 }
 
-/* Of microseconds with three decimals, as they are written. */
+/* The file has microseconds with three decimals. */
 static uint64_t nanoseconds(const struct json_value *event, const char *name)
 {
 	const struct json_value *value = json_member(event, name);
@@ -115,7 +115,7 @@ static struct timeline written(struct nvs_trace *trace)
 	return timeline;
 }
 
-/* The events of that phase (and category and name, where given). */
+/* Counts the events of a phase, and of a category and name unless NULL. */
 static size_t matching(const struct timeline *timeline, const char *phase, const char *category,
 		       const char *name, const struct json_value **first)
 {
@@ -146,7 +146,7 @@ static const struct json_value *the_only(const struct timeline *timeline, const 
 	return event;
 }
 
-/* What the metadata say of a track. */
+/* The track's metadata. */
 static const struct json_value *of_track(const struct timeline *timeline, uint64_t track,
 					 const char *what)
 {
@@ -187,7 +187,7 @@ static int by_track_and_time(const void *a, const void *b)
 static void assert_nested_or_disjoint(const struct timeline *timeline)
 {
 	struct slice *slices = calloc(timeline->n, sizeof(*slices));
-	struct slice *open = calloc(timeline->n, sizeof(*open)); /* a stack */
+	struct slice *open = calloc(timeline->n, sizeof(*open)); /* stack of open slices */
 	size_t n = 0, depth = 0;
 
 	assert_true(slices && open);
@@ -354,8 +354,7 @@ static void each_event_has_a_line_of_its_own(void **state)
 		line += *line == ',';
 		n += !strncmp(line, "{\"ph\":", 6);
 	}
-	/* The span, both ends of the transfer, and three lines that name the process and a track.
-	 */
+	/* A span, both ends of a flow, and three lines of metadata for the process and a track. */
 	assert_int_equal(n, 6);
 	free(json);
 	nvs_trace_close(trace);
@@ -396,7 +395,7 @@ static void spans_without_room_are_counted_and_dropped(void **state)
 	nvs_trace_close(trace);
 }
 
-static void a_trace_is_refused_that_could_hold_nothing_or_that_no_memory_holds(void **state)
+static void a_trace_of_no_events_or_beyond_memory_is_refused(void **state)
 {
 	struct nvs_trace *trace;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -423,7 +422,7 @@ static void names_are_escaped_and_cut_between_characters(void **state)
 		{"a\"b\\c\n\x01", "a\"b\\c\n\x01"},
 		{"exactly thirty-one bytes of text", "exactly thirty-one bytes of tex"},
 		{"1234567890123456789012345678901", "1234567890123456789012345678901"},
-		/* The last would be cut in half. */
+		/* The last character is dropped, not cut in half. */
 		{UMLAUTS_15 UMLAUT, UMLAUTS_15},
 		{"not \xff UTF-8", "not ? UTF-8"},
 	};
@@ -452,7 +451,8 @@ struct named {
 	struct nvs_trace *trace;
 	const char *name;
 	enum trace_kind kind;
-	pthread_barrier_t *all_live; /* so that no two have the same number; NULL: it is alone */
+	pthread_barrier_t *all_live; /* keeps all threads alive at once, so no thread ID is reused;
+					NULL: a single thread */
 };
 
 static void *record_one(void *arg)
@@ -531,19 +531,20 @@ static void threads_beyond_the_table_share_a_track(void **state)
 	nvs_trace_close(trace);
 }
 
-/* ---- At the same time ---- */
+/* ---- Concurrent recording ---- */
 
 #define RECORDERS 4
 #define WRITES	  5
-#define EACH	  3000 /* spans of a recorder */
+#define EACH	  3000 /* spans for each recorder */
 
 struct recorder {
 	struct nvs_trace *trace;
 	unsigned index;
-	const uint64_t *allowed; /* spans so far: a part of them during each write */
+	const uint64_t
+		*allowed; /* limit on the spans so far: some are recorded during each write */
 };
 
-/* Spans whose every field follows from their beginning, so that one of two halves shows. */
+/* Every field of a span follows from its begin, so a mix of two spans is detected. */
 static void *record_many(void *arg)
 {
 	const struct recorder *recorder = arg;
@@ -582,7 +583,7 @@ static size_t assert_whole(const struct timeline *timeline)
 	return n;
 }
 
-static void what_is_written_while_others_record_is_whole(void **state)
+static void a_file_written_during_recording_is_consistent(void **state)
 {
 	struct nvs_trace *trace = open_trace(RECORDERS * EACH);
 	struct recorder recorders[RECORDERS];
@@ -668,7 +669,7 @@ static void a_file_that_can_not_be_written_is_an_error_and_leaves_nothing(void *
 			 -ENOENT);
 	assert_int_equal(error.code, -ENOENT);
 	assert_says(error.text, "none/t.json");
-	/* These would be replaced by a plain file. */
+	/* Not regular files, so they are not replaced. */
 	assert_int_equal(nvs_trace_write(trace, "/dev/null", NULL, &error), -EINVAL);
 	assert_says(error.text, "/dev/null");
 	assert_int_equal(nvs_trace_write(trace, directory, NULL, &error), -EINVAL);
@@ -791,7 +792,7 @@ static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **sta
 	rig_close(&rig);
 }
 
-static void an_io_at_a_time_stays_in_the_first_place(void **state)
+static void ios_one_at_a_time_stay_on_the_first_track(void **state)
 {
 	struct timeline timeline;
 	struct rig rig;
@@ -815,7 +816,7 @@ static void an_io_at_a_time_stays_in_the_first_place(void **state)
 	rig_close(&rig);
 }
 
-static void an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothing(void **state)
+static void a_retried_io_is_one_span_and_a_failed_one_has_no_bytes(void **state)
 {
 	struct transfer page;
 	struct transfer *one = &page;
@@ -854,16 +855,16 @@ int main(void)
 		test(each_event_has_a_line_of_its_own),
 		test(an_empty_trace_and_a_span_that_ends_before_it_begins_are_written),
 		test(spans_without_room_are_counted_and_dropped),
-		test(a_trace_is_refused_that_could_hold_nothing_or_that_no_memory_holds),
+		test(a_trace_of_no_events_or_beyond_memory_is_refused),
 		test(names_are_escaped_and_cut_between_characters),
 		test(each_thread_has_a_named_track_and_the_caller_comes_first),
 		test(threads_beyond_the_table_share_a_track),
-		test(what_is_written_while_others_record_is_whole),
+		test(a_file_written_during_recording_is_consistent),
 		test(the_file_is_private_and_replaces_what_was_there),
 		test(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing),
 		test(every_io_is_a_span_on_the_track_of_its_place_in_the_queue),
-		test(an_io_at_a_time_stays_in_the_first_place),
-		test(an_io_that_is_tried_again_is_one_span_and_one_that_fails_moves_nothing),
+		test(ios_one_at_a_time_stay_on_the_first_track),
+		test(a_retried_io_is_one_span_and_a_failed_one_has_no_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
