@@ -12,7 +12,7 @@ run() {
 	status=$?
 }
 
-# expect NAME STATUS PATTERN ARGUMENT...: searches standard error; "": it must be empty.
+# expect NAME STATUS PATTERN ARGUMENT...: PATTERN must match standard error; "" expects no output.
 expect() {
 	local name=$1 want=$2 pattern=$3
 	shift 3
@@ -39,8 +39,8 @@ bench() {
 	run bench "${SMALL[@]}" "$@"
 }
 
-# json NAME EXPRESSION ARGUMENT...: the run succeeds, and the expression holds of its JSON: j is the
-# whole; job, read and write are its parts.
+# json NAME EXPRESSION ARGUMENT...: the run must succeed, and EXPRESSION must be true of its JSON: j
+# is the document; job, read and write are its parts.
 json() {
 	local name=$1 expression=$2
 	shift 2

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tests in Python are counted: a function each, which says whether its promise holds, or why it
-can't be tested here."""
+"""Runs and counts tests in Python. Each is a function that returns whether it passes, or raises the
+reason to skip it."""
 
 
 def run(tests, *arguments):
-    """The exit status."""
+    """Returns the exit status."""
     status = 0
     for test in tests:
         result = test(*arguments)

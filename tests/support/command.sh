@@ -23,7 +23,7 @@ result() {
 	fi
 }
 
-# until_true COMMAND...: repeats it until it succeeds, for a minute at most
+# until_true COMMAND...: repeats COMMAND until it succeeds, for at most a minute
 until_true() {
 	local end=$((SECONDS + 60))
 	until "$@"; do

@@ -38,7 +38,7 @@ struct fake_batch {
 };
 
 struct fake_rule {
-	uint64_t first;	 /* the I/O's number, from 0, or, if `at`, ... */
+	uint64_t first;	 /* the number of the first such I/O, from 0, or, if `at`, ... */
 	uint64_t offset; /* ... a byte that the I/O moves */
 	bool at;
 	uint64_t times;
@@ -51,11 +51,11 @@ struct fake {
 	uint32_t without;		/* enum engine_without, for the real engine */
 	bool dry;			/* moves no bytes, and reports success */
 	bool newest_first;		/* completes I/Os in reverse order */
-	int open_status;		/* returned when a queue is opened */
+	int open_status;		/* result of opening a queue */
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	uint64_t allowed; /* completions; FAKE_ALL: any number */
+	uint64_t allowed; /* completions allowed; FAKE_ALL: no limit */
 	uint64_t refusals, take_max;
 	int refuse_status, buffer_status;
 	unsigned registering; /* workers in set_buffer */
@@ -77,9 +77,9 @@ void fake_destroy(struct fake *fake);
 /* Clears records and rules; I/Os are numbered from 0 again. */
 void fake_forget(struct fake *fake);
 
-/* Holds completions from now on; of a real engine all or none. */
+/* Holds completions from now on. Of a real engine, it releases all or none. */
 void fake_hold(struct fake *fake);
-/* Releases `n` more, or FAKE_ALL from now on. */
+/* Allows `n` more completions, or, with FAKE_ALL, all from now on. */
 void fake_release(struct fake *fake, uint64_t n);
 
 /* I/Os with numbers first to first + times - 1 complete with the result. */
@@ -95,7 +95,7 @@ void fake_refuse_buffers(struct fake *fake, int status);
 /* Blocks workers that register memory, or unblocks them. */
 void fake_hold_buffers(struct fake *fake, bool hold);
 
-/* Wait until there are so many; false after 20 seconds. */
+/* Wait until there are `n`; return false after 20 seconds. */
 bool fake_await_ios(struct fake *fake, uint64_t n);	    /* I/Os submitted */
 bool fake_await_waiting(struct fake *fake, unsigned n);	    /* workers that wait for a completion */
 bool fake_await_registering(struct fake *fake, unsigned n); /* workers that register memory */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See inject.h. Each function of WRAPPED in the Makefile has its place here; a call that is not to
- * fail costs a load and a comparison more.
+ * See inject.h. Each function of WRAPPED in the Makefile has a wrapper here. Without inject_fail(),
+ * a wrapper costs one load and one comparison.
  */
 #include "support/inject.h"
 #include "support/turns.h"
@@ -32,13 +32,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static atomic_uint armed; /* the kinds that are counted; what follows is set before it */
+static atomic_uint armed; /* kinds that are counted; set after the other variables */
 static uint64_t first, times_max;
 static int error_given;
 static atomic_uint_fast64_t calls, failures;
 enum { NONE, BEING_TOLD, TOLD };
 static atomic_int told;
-static char failed_call[256]; /* read where it is TOLD */
+static char failed_call[256]; /* complete once `failed` is FAILURE_NAMED */
 static _Thread_local unsigned paused;
 static atomic_int_fast64_t blocks, mapped_bytes;
 static _Atomic(const struct inject_observer *) heard_by;
@@ -99,7 +99,7 @@ static void tell(const char *name, const char *path)
 	atomic_store(&told, TOLD);
 }
 
-/* The errno that this call is to fail with; 0: it is not to. */
+/* Returns the errno to inject into this call, or 0. */
 static int injected_at(unsigned kind, const char *name, const char *path)
 {
 	uint64_t number;
@@ -144,7 +144,7 @@ static void *null(int error)
 	return NULL;
 }
 
-/* What the linker calls in place of a function, and calls that function itself. */
+/* Defines the wrapper that the linker calls instead of the function. */
 #define WRAP_AT(kind, path, type, name, parameters, arguments, failure)                            \
 	type __real_##name parameters;                                                             \
 	type __wrap_##name parameters;                                                             \
@@ -166,7 +166,7 @@ static void *block(void *data)
 	return data;
 }
 
-/* A function that returns a block, which free() takes. */
+/* A function that returns a block for free(). */
 #define BLOCK(type, name, parameters, arguments)                                                   \
 	type __real_##name parameters;                                                             \
 	type __wrap_##name parameters;                                                             \
@@ -247,7 +247,7 @@ int __wrap_asprintf(char **text, const char *format, ...)
 	return n;
 }
 
-/* With optimisation libc's headers call it in getline's place. */
+/* With optimization, libc's headers call this function instead of getline. */
 ssize_t __real___getdelim(char **line, size_t *room, int end, FILE *file);
 ssize_t __wrap___getdelim(char **line, size_t *room, int end, FILE *file);
 ssize_t __wrap___getdelim(char **line, size_t *room, int end, FILE *file)
@@ -310,7 +310,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 	return error ? error : turns_create(thread, attr, run, arg);
 }
 
-/* ---- Finding files ---- */
+/* ---- Opening files ---- */
 
 #define FIND(name, parameters, arguments)                                                          \
 	WRAP(INJECT_OPEN, int, name, parameters, arguments, minus_one(error))
@@ -387,7 +387,7 @@ WRAP(INJECT_READ, ssize_t, read, (int fd, void *data, size_t nbytes), (fd, data,
 WRAP(INJECT_READ, ssize_t, pread, (int fd, void *data, size_t nbytes, off_t offset),
      (fd, data, nbytes, offset), minus_one(error))
 WRAP(INJECT_WRITE, int, fflush, (FILE * file), (file), minus_one(error))
-/* Whatever it says, the descriptor is closed. */
+/* The descriptor is closed even if the wrapper reports an error. */
 WRAP(INJECT_WRITE, int, fclose, (FILE * file), (file), (__real_fclose(file), minus_one(error)))
 WRAP(INJECT_SPACE, int, posix_fallocate, (int fd, off_t offset, off_t nbytes), (fd, offset, nbytes),
      error)

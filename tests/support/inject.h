@@ -34,15 +34,20 @@ enum inject_kind {
  * errors otherwise (NULL, MAP_FAILED, a returned errno) do so.
  */
 void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error);
-/* Ends that. Returns the number of calls; *failed (may be NULL): how many of them failed. */
+/*
+ * Stops counting and failing. Returns the number of calls; *failed (may be NULL) gets the number of
+ * failures.
+ */
 uint64_t inject_stop(uint64_t *failed);
 /*
  * The first call that failed since inject_fail(), such as "open /sys/block" (with its path, if it
  * has one) or "fstat"; "" if none did. Valid until inject_fail().
  */
 const char *inject_failed_call(void);
-/* Calls of this thread between the two are the test's own: neither counted, failed nor observed.
- * They may be nested. */
+/*
+ * Calls of this thread between inject_pause() and inject_resume() are the test's own: neither
+ * counted, failed nor observed. Pairs may be nested.
+ */
 void inject_pause(void);
 void inject_resume(void);
 

@@ -21,35 +21,38 @@ bool world_told(struct world *w, int rc)
 	if (!rc)
 		return false;
 	if (rc != -w->error || w->f.error.code != rc || !names_the_place(w))
-		fail_msg("%d where %d was due, with the path: %d \"%s\" (%s failed)", rc, -w->error,
+		fail_msg("%d instead of %d with the path: %d \"%s\" (%s failed)", rc, -w->error,
 			 w->f.error.code, w->f.error.text, inject_failed_call());
 	w->f.error = (struct nvs_error){.size = sizeof(w->f.error)};
 	w->told++;
 	return true;
 }
 
-/* Without these all works, with less speed, less foresight or a file too many left behind. */
+/*
+ * Failures that the library survives, with less speed or less knowledge, or with a file left
+ * behind.
+ */
 static const char *const survived[] = {
-	"mlock",	  "mmap", /* of explicit huge pages */
+	"mlock",	  "mmap", /* mmap of explicit huge pages */
 	"madvise",		  /* huge pages; not the populating of the pool */
-	"fstatvfs",		  /* how much is free: reserving finds out */
-	"fstatfs",		  /* whether it lies in memory: direct I/O is tried */
-	"stat ",		  /* a directory that can't be looked at is opened as one */
-	"fstat",		  /* the drives beneath, for their NUMA node and physical block */
+	"fstatvfs",		  /* the space left; reserving it detects a shortage */
+	"fstatfs",		  /* the kind of file system; direct I/O is tried anyway */
+	"stat ",		  /* a directory without metadata is opened anyway */
+	"fstat",		  /* drives beneath, for their NUMA node and physical block */
 	"fopen /proc/",		  /* the same */
-	"fopen /sys/",		  /* how much memory a container leaves */
+	"fopen /sys/",		  /* memory limit of a container */
 	"realpath /sys/",	  /* the same */
 	"open /sys/",		  /* the same */
-	"read",			  /* of /sys */
-	"fclose",		  /* of what was read */
-	"unlinkat",		  /* what is left is found and used again */
+	"read",			  /* files in /sys */
+	"fclose",		  /* after reading */
+	"unlinkat",		  /* leftover files are found and reused */
 };
 
 bool world_survives(const struct world *w, const char *call)
 {
 	char node[600];
 
-	/* The second opening of the path, for the NUMA node of what it lies on. */
+	/* The second open of the path determines the NUMA node of its drive. */
 	snprintf(node, sizeof(node), "open %s", w->f.paths[0]);
 	for (size_t i = 0; i < LENGTH(survived); i++)
 		if (!strncmp(call, survived[i], strlen(survived[i])))
@@ -57,7 +60,7 @@ bool world_survives(const struct world *w, const char *call)
 	return !strcmp(call, node);
 }
 
-void same_held(const struct inject_held *before, const char *what, uint64_t n)
+void assert_same_held(const struct inject_held *before, const char *what, uint64_t n)
 {
 	struct inject_held now = inject_held();
 
@@ -125,7 +128,7 @@ bool world_has_bytes(struct world *w, unsigned i)
 	return filled(nvs_tensor_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
 }
 
-void world_look_at(struct world *w, unsigned first, unsigned n)
+void world_check(struct world *w, unsigned first, unsigned n)
 {
 	world_told(w, sole_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
 	for (unsigned i = first; i < first + n; i++)
@@ -140,7 +143,7 @@ static void read_all(struct world *w)
 	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
 		if (!world_told(w,
 				sole_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
-			world_look_at(w, i, TENSORS / 2);
+			world_check(w, i, TENSORS / 2);
 }
 
 void world_swaps(struct world *w)
@@ -168,7 +171,7 @@ void world_step(struct world *w)
 	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }
 
-void world_is_well(struct world *w)
+void world_check_all(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i++) {
 		if (w->seed[i]) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the tests share that make the n-th I/O, call or allocation fail: a store on a simulated
- * drive with more tensors than its pool holds, which knows what each must hold, and a count of what
- * is held of memory and files.
+ * Shared by the tests that make the n-th I/O, call or allocation fail: a store on a simulated drive
+ * with more tensors than its pool has room for, their expected contents, and a count of open files
+ * and memory.
  */
 #ifndef TESTS_SUPPORT_NTH_FIXTURE_H
 #define TESTS_SUPPORT_NTH_FIXTURE_H
@@ -13,57 +13,62 @@
 
 #define TENSORS 10u
 #define PART	(12 * KIB)
-#define ROOM	6u /* of the TENSORS tensors, in the pool */
+#define ROOM	6u /* tensors that fit in the pool */
 #define N_LIMIT 2000u
-/* From one n to the next where a run takes long: a sanitizer looks at every third. */
+/* Step of n in long runs, which sanitizers make slow. */
 #define N_STEP (SANITIZED ? 3u : 1u)
 
 struct world {
 	struct fixture f;
 	struct sim *drive;
 	struct nvs_tensor *t[TENSORS];
-	uint64_t seed[TENSORS]; /* of what it holds; 0: nothing */
-	uint64_t seeds;		/* given out */
-	int error;		/* what a failure answers: a positive errno */
-	unsigned told;		/* calls that returned it */
+	uint64_t seed[TENSORS]; /* seed of the expected contents; 0: none */
+	uint64_t seeds;		/* seeds used so far */
+	int error;		/* errno to inject, positive */
+	unsigned told;		/* calls that failed with it */
 };
 
-/* A pool and queues that are too small for all of it. */
+/* Pool and queues are too small for all tensors at the same time. */
 #define SMALL .pool_bytes = ROOM * PART, .block_size = 4 * KIB, .queue_depth = 4
 
-/* The place and the drive, without an engine. */
+/* Makes directory and drive, without an engine. */
 void world_make(struct world *w, const struct setup *setup);
-/* The engine on that drive: the result of nvs_engine_open. */
+/* Opens the engine on that drive; returns the result of nvs_engine_open. */
 int world_try_open(struct world *w);
 void world_add_tensors(struct world *w);
-/* All of these. */
+/* Makes everything and registers the tensors. */
 void world_open(struct world *w, const struct setup *setup);
 void world_close(struct world *w);
 
-/* Whether the call failed; then its error must have the injected errno, and the place. */
+/* Whether the call failed; then its error must have the injected errno and the path. */
 bool world_told(struct world *w, int rc);
-/* Whether a call that failed (inject_failed_call()) may be survived: without it all works, but ...
+/*
+ * Whether the library may survive a failure of `call` (inject_failed_call()) without reporting it.
  */
 bool world_survives(const struct world *w, const char *call);
 
-/* New contents, which may stay in the pool; false where no room could be had, and it has the old.
+/*
+ * Writes new contents, which may stay in the pool; false if no room was available, and then the old
+ * contents are kept.
  */
 bool world_change(struct world *w, unsigned i);
 /* Whether the resident contents of tensor i are the expected ones. */
 bool world_has_bytes(struct world *w, unsigned i);
-/* Waits for what was read, compares what was, and ends its uses. */
-void world_look_at(struct world *w, unsigned first, unsigned n);
-/* New contents for all, out to the drive and back again; any of it may fail. */
+/* Waits for the tensors, checks those that were read, and releases them. */
+void world_check(struct world *w, unsigned first, unsigned n);
+/* Swaps new contents of all tensors out and in; any call may fail. */
 void world_swaps(struct world *w);
-/* A step that reads and changes every tensor, in the order of the one before. */
+/* Reads and changes every tensor in one step, in the order of the previous one. */
 void world_step(struct world *w);
 /*
- * Nothing fails any more: every tensor has its bytes, and what has none says so and can be had
- * again. Leaves all of them on the drive, and committed where that is kept.
+ * After the faults have ended, every tensor has its contents, and one without reports it and can be
+ * written. Leaves all tensors on the drive, committed in a kept store.
  */
-void world_is_well(struct world *w);
+void world_check_all(struct world *w);
 
-/* As much is held as before, or else it is told that `what`, the n-th time, kept something. */
-void same_held(const struct inject_held *before, const char *what, uint64_t n);
+/*
+ * The same files and memory must be held as before; `what` and `n` name the failed call otherwise.
+ */
+void assert_same_held(const struct inject_held *before, const char *what, uint64_t n);
 
 #endif

@@ -15,7 +15,7 @@ static uint64_t newest_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	return pin;
 }
 
-/* How many of the tensors, from the first, have the same pin, which it stores in *pin. */
+/* The number of leading tensors with the same pin, which is stored in *pin. */
 static size_t pinned_together(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			      size_t n, uint64_t *pin)
 {
@@ -48,7 +48,7 @@ static bool must_wait_again(int rc)
 	return rc == -EAGAIN || rc == -ETIMEDOUT;
 }
 
-/* A transfer that is still in flight counts before the failure of another, as in one call. */
+/* As in one call, a transfer still in flight takes precedence over a failed one. */
 int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	      int timeout_ms, struct nvs_error *error)
 {

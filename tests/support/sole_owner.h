@@ -12,7 +12,7 @@ int sole_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		 int timeout_ms, struct nvs_error *error);
 int sole_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
 	     struct nvs_error *error);
-/* One call for each run of tensors with the same pin; timeout_ms is of each. */
+/* Makes one call for each run of tensors with the same pin, each with timeout_ms. */
 int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	      int timeout_ms, struct nvs_error *error);
 /* The same; if one tensor is not pinned, a single call, which fails. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See support.h. Relies on root's rights for devices and mounts, and says so where it has none. It
- * never changes a setting of the machine's: mounts are in a namespace of the process.
+ * See support.h. Devices and mounts need root; without it, functions return the reason. Never
+ * changes a setting of the machine: mounts are in the process's own namespace.
  */
 #include "support/support.h"
 
@@ -33,7 +33,7 @@
 struct made {
 	enum { DIRECTORY, MOUNT, LOOP, NAME } what;
 	char *path;
-	int fd; /* of a loop device: it is detached when this is closed */
+	int fd; /* of a loop device, which detaches when it is closed */
 };
 
 static struct made made[256];
@@ -123,7 +123,7 @@ void random_fill(uint64_t *state, void *data, size_t nbytes)
 	}
 }
 
-/* ---- Places to put files ---- */
+/* ---- Directories and devices ---- */
 
 static const char *new_directory(const char *parent)
 {
@@ -172,7 +172,7 @@ unsigned entries_of(const char *directory)
 	return n - 2;
 }
 
-/* In memory where that can be had, which is quick and wears nothing. */
+/* In memory if possible, which is fast and wears no drive. */
 static int backing_file(uint64_t nbytes)
 {
 	const char *directory = memory_directory();
@@ -195,7 +195,7 @@ static int configure(int fd, int backing, unsigned sector_bytes, uint32_t flags)
 	return ioctl(fd, LOOP_CONFIGURE, &config) ? -errno : 0;
 }
 
-/* Another process may be quicker to take the free one that the kernel names. */
+/* Another process may attach the free device first. */
 static int attach(int backing, unsigned sector_bytes, uint32_t flags, char path[32])
 {
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd = -1, rc = -EBUSY;
@@ -244,7 +244,7 @@ const char *loop_device_over(const char *path, const char **why)
 	return loop_on(fd, 512, LO_FLAGS_DIRECT_IO, why);
 }
 
-/* So that a mount goes with the process, however it ends. */
+/* In a mount namespace of the process, so that mounts end with it. */
 static int own_mounts(void)
 {
 	static bool done;
@@ -289,7 +289,7 @@ const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
 	return device && ext4_make(device, "", why) ? ext4_mount(device, 0, NULL, why) : NULL;
 }
 
-/* ---- Processes with fewer rights ---- */
+/* ---- Processes with fewer privileges ---- */
 
 int in_child(int (*work)(void *arg), void *arg)
 {
@@ -309,7 +309,7 @@ int in_child(int (*work)(void *arg), void *arg)
 
 int deny_syscall(long number, int error)
 {
-	/* The number alone tells the call as long as the process makes those of one machine. */
+	/* Checking the number alone suffices, since the process makes calls of one architecture. */
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 1),
@@ -335,7 +335,7 @@ int limit_memlock(uint64_t nbytes)
 	limit.rlim_cur = nbytes;
 	data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective &= ~(uint32_t)CAP_TO_MASK(CAP_IPC_LOCK);
 	data[CAP_TO_INDEX(CAP_IPC_LOCK)].permitted &= ~(uint32_t)CAP_TO_MASK(CAP_IPC_LOCK);
-	/* Lowering the hard limit too would need no right, but raising it does. */
+	/* The hard limit stays: raising it again would need a privilege. */
 	if (limit.rlim_max < nbytes)
 		limit.rlim_max = nbytes;
 	if (setrlimit(RLIMIT_MEMLOCK, &limit) || syscall(SYS_capset, &header, data))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the tests of several layers: random data, private directories, file systems and block
- * devices, processes with fewer rights. cleanup() removes at the end of a test what it created;
+ * devices, processes with fewer privileges. cleanup() removes at the end of a test what it created;
  * mounts and loop devices end with the process at the latest.
  */
 #ifndef TESTS_SUPPORT_SUPPORT_H
@@ -41,7 +41,7 @@
 			fail_msg("\"%s\" does not say \"%s\"", text, part);                        \
 	} while (0)
 
-/* A test that leaves nothing behind. */
+/* A test that calls cleanup() at its end. */
 #define test(name) cmocka_unit_test_teardown(name, cleanup)
 /* Removes what the functions below have made; a cmocka teardown. */
 int cleanup(void **state);
@@ -54,7 +54,7 @@ uint64_t random_next(uint64_t *state);
 uint64_t random_below(uint64_t *state, uint64_t n); /* n > 0 */
 void random_fill(uint64_t *state, void *data, size_t nbytes);
 
-/* ---- Places to put files ---- */
+/* ---- Directories and devices ---- */
 
 /* A new directory below build/tmp. */
 const char *temp_directory(void);
@@ -69,17 +69,19 @@ const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why
 const char *loop_device_over(const char *path, const char **why);
 /* A directory on a new ext4 on such a device. */
 const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why);
-/* The two steps of that, with options of mkfs.ext4 (may be ""), flags of mount(2) and options of
- * ext4. */
+/*
+ * The two steps of loop_ext4(), with options of mkfs.ext4 (may be ""), flags of mount(2) and
+ * options of ext4.
+ */
 bool ext4_make(const char *device, const char *options, const char **why);
 const char *ext4_mount(const char *device, unsigned long flags, const char *options,
 		       const char **why);
 /* "directory/name", until cleanup(). */
 const char *path_in(const char *directory, const char *name);
-/* The number of its entries. */
+/* The number of entries of the directory. */
 unsigned entries_of(const char *directory);
 
-/* ---- Processes with fewer rights ---- */
+/* ---- Processes with fewer privileges ---- */
 
 enum { CHILD_OK, CHILD_WRONG, CHILD_SKIPPED };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive does what its header says: each fault, each setting, the clock; and the same
- * again for the same seed. By the queue alone where it is about order, else through an aio.
+ * The simulated drive: each fault, each setting, the clock, and the same behaviour for the same
+ * seed. Tests of order use a queue of the engine directly, others an aio.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -129,7 +129,7 @@ static int read_all(struct rig *rig)
 	return move(rig, NVS_READ, 0, rig->file_bytes);
 }
 
-/* What the file holds, whatever the drive says. */
+/* Reads the file itself, past the simulated drive. */
 static void look(struct rig *rig, void *data, uint64_t nbytes, uint64_t offset)
 {
 	int fd = open(rig->path, O_RDONLY | O_CLOEXEC);
@@ -170,7 +170,7 @@ static void without_faults_it_moves_bytes(void **state)
 	rig_close(&rig);
 }
 
-static void an_error_comes_back_and_nothing_moves(void **state)
+static void an_error_is_returned_and_moves_nothing(void **state)
 {
 	static const int errors[] = {EIO, ENOSPC, ENODEV};
 	static const char zeros[BLOCK];
@@ -191,7 +191,7 @@ static void an_error_comes_back_and_nothing_moves(void **state)
 	}
 }
 
-static void the_nth_io_of_those_that_match_fails_and_no_other(void **state)
+static void only_the_nth_matching_io_fails(void **state)
 {
 	struct rig rig;
 
@@ -223,7 +223,7 @@ static void eintr_eagain_and_short_counts_are_survived(void **state)
 	rig_close(&rig);
 }
 
-static void a_short_io_moves_what_it_says(void **state)
+static void a_short_io_moves_as_much_as_it_reports(void **state)
 {
 	struct rig rig;
 	uint64_t n;
@@ -242,7 +242,7 @@ static void a_short_io_moves_what_it_says(void **state)
 	rig_close(&rig);
 }
 
-/* How many sectors of the block hold what was written. */
+/* The number of the block's sectors that hold the written contents. */
 static unsigned written_sectors(struct rig *rig, uint64_t offset)
 {
 	unsigned n = 0;
@@ -271,7 +271,7 @@ static void a_torn_write_leaves_some_of_its_sectors(void **state)
 	rig_close(&rig);
 }
 
-static void a_lost_write_leaves_nothing(void **state)
+static void a_lost_write_changes_nothing(void **state)
 {
 	static const char zeros[BLOCK];
 	struct rig rig;
@@ -286,7 +286,7 @@ static void a_lost_write_leaves_nothing(void **state)
 	rig_close(&rig);
 }
 
-static void a_misplaced_write_is_elsewhere(void **state)
+static void a_misplaced_write_goes_to_other_sectors(void **state)
 {
 	uint64_t seed = random_seed(__func__);
 	struct rig rig;
@@ -339,7 +339,7 @@ static void a_flip_changes_one_bit(void **state)
 	rig_close(&rig);
 }
 
-static void a_drive_that_is_gone_stays_so(void **state)
+static void a_drive_that_is_gone_stays_gone(void **state)
 {
 	struct rig rig;
 
@@ -356,7 +356,7 @@ static void a_drive_that_is_gone_stays_so(void **state)
 	rig_close(&rig);
 }
 
-static void a_late_io_comes_after_those_behind_it(void **state)
+static void a_late_io_completes_after_later_ones(void **state)
 {
 	struct transfer first, second;
 	struct rig rig;
@@ -379,7 +379,7 @@ static void a_late_io_comes_after_those_behind_it(void **state)
 	rig_close(&rig);
 }
 
-static void an_io_that_hangs_does_until_it_is_let_go(void **state)
+static void an_io_that_hangs_completes_on_demand(void **state)
 {
 	struct transfer first;
 	struct rig rig;
@@ -392,7 +392,7 @@ static void an_io_that_hangs_does_until_it_is_let_go(void **state)
 	assert_true(sim_await_in_flight(rig.sim, 1));
 	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
 	assert_false(transfer_completed(&first));
-	sim_let_go(rig.sim);
+	sim_complete_late(rig.sim);
 	assert_int_equal(finish(&rig, &first), 0);
 	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
 	assert_int_equal(written_sectors(&rig, 0), BLOCK / SECTOR);
@@ -420,7 +420,7 @@ static void a_held_direction_waits_while_the_other_moves(void **state)
 	}
 }
 
-static void held_it_completes_what_it_is_told(void **state)
+static void a_held_drive_completes_ios_on_demand(void **state)
 {
 	struct transfer transfer;
 	struct rig rig;
@@ -445,7 +445,7 @@ static void held_it_completes_what_it_is_told(void **state)
 
 #define SECTORS (BLOCK / SECTOR)
 
-/* Sectors of the block that hold the contents of that seed, for the file as a whole. */
+/* The number of the block's sectors that hold the contents of that seed, read from the file. */
 static unsigned sectors_of(struct rig *rig, uint64_t seed, unsigned block)
 {
 	fill(rig->data, FILE_BYTES, seed);
@@ -453,8 +453,8 @@ static unsigned sectors_of(struct rig *rig, uint64_t seed, unsigned block)
 }
 
 /*
- * All blocks are written and synced; then block 1 is written again, and block 2 is in flight when
- * the power fails.
+ * Writes and syncs all blocks; then block 1 is written again, and block 2 is in flight when the
+ * power fails.
  */
 static void lose_power(struct rig *rig, const struct sim_drive *drive, enum sim_crash how)
 {
@@ -480,7 +480,7 @@ static void lose_power(struct rig *rig, const struct sim_drive *drive, enum sim_
 	assert_false(sim_has_crashed(rig->sim));
 }
 
-static void a_power_failure_leaves_what_was_synced_and_of_the_rest_what_it_is_to(void **state)
+static void a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others(void **state)
 {
 	static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR};
 	const struct sim_drive drive = {.seed = random_seed(__func__)};
@@ -539,7 +539,7 @@ static uint64_t time_of(const struct sim_drive *drive, enum nvs_direction direct
 	return ns;
 }
 
-static void bytes_take_their_time(void **state)
+static void bandwidth_limits_the_rate_of_bytes(void **state)
 {
 	const struct sim_drive drive = {.bytes_per_s = {LONG_BYTES, 2 * LONG_BYTES}};
 
@@ -551,7 +551,7 @@ static void bytes_take_their_time(void **state)
 	assert_about(time_of(&drive, NVS_READ, 4, 3, LONG_BYTES), 1000000000);
 }
 
-/* Of one I/O after the other with latency L, 1/L are done in a second; of eight at a time, 8/L. */
+/* With latency L, one I/O after the other completes at a rate of 1/L, eight at a time at 8/L. */
 static void latencies_overlap_as_deep_as_the_queue_is(void **state)
 {
 	const struct sim_drive drive = {.latency_ns = 100000};
@@ -561,7 +561,7 @@ static void latencies_overlap_as_deep_as_the_queue_is(void **state)
 	assert_int_equal(time_of(&drive, NVS_READ, 8, 1, 64 * BLOCK), 8 * 100000);
 }
 
-static void so_many_are_served_at_a_time(void **state)
+static void parallel_limits_the_ios_in_service(void **state)
 {
 	struct sim_drive drive = {.latency_ns = 100000, .parallel = 2};
 
@@ -589,7 +589,7 @@ static uint64_t slower_with_more(void *arg, bool write, uint32_t nbytes, unsigne
 	return (uint64_t)nbytes * in_service + write;
 }
 
-static void a_test_may_say_how_long_a_service_takes(void **state)
+static void a_test_can_set_the_service_time(void **state)
 {
 	unsigned most = 0;
 	const struct sim_drive drive = {.service_ns = slower_with_more, .service_arg = &most};
@@ -605,7 +605,7 @@ static void a_test_may_say_how_long_a_service_takes(void **state)
 
 #define DEPTH 16
 
-/* A drive by its engine's table alone. */
+/* A drive accessed through its engine's functions. */
 struct raw {
 	struct sim *sim;
 	struct engine_facts facts;
@@ -637,7 +637,7 @@ static void *raw_queue(struct raw *raw)
 	return queue;
 }
 
-/* A write of the sector of that number. */
+/* A write to sector `number`. */
 static struct io raw_io(struct raw *raw, unsigned number)
 {
 	return (struct io){.data = raw->data,
@@ -683,7 +683,7 @@ static void order_of(const struct sim_drive *drive, unsigned order[DEPTH])
 	raw_close(&raw);
 }
 
-static void completions_keep_their_order_unless_they_are_not_to(void **state)
+static void completions_keep_their_order_without_reorder(void **state)
 {
 	struct sim_drive drive = {.seed = random_seed(__func__), .latency_ns = 1000};
 	unsigned order[DEPTH], again[DEPTH], in_order[DEPTH], seen = 0;
@@ -711,7 +711,7 @@ struct other {
 	void *queue;
 };
 
-/* After its first I/O, at 1000, it hands over another; one is in flight all the time. */
+/* Submits another I/O after its first one completes, at 1000 ns; one is always in flight. */
 static void *other_worker(void *arg)
 {
 	const struct other *other = arg;
@@ -723,8 +723,10 @@ static void *other_worker(void *arg)
 	return NULL;
 }
 
-/* One that waits for 5000 does not take the clock there before the other has handed over at 1000
- * what it can. */
+/*
+ * The clock must not advance to the I/O due at 5000 before the other worker has submitted its next
+ * one at 1000.
+ */
 static void the_clock_waits_for_workers_with_something_to_do(void **state)
 {
 	struct other other;
@@ -764,9 +766,9 @@ static void the_clock_waits_for_workers_with_something_to_do(void **state)
 	raw_close(&raw);
 }
 
-/* ---- The same again ---- */
+/* ---- Reproducibility ---- */
 
-/* Faults of every kind over many transfers: all that came of them, in one number. */
+/* Returns one number that combines the outcome of many transfers with every kind of fault. */
 static uint64_t history(uint64_t seed, uint32_t workers)
 {
 	const struct sim_drive drive = {.seed = seed, .latency_ns = 1000, .jitter_ns = 5000};
@@ -786,7 +788,8 @@ static uint64_t history(uint64_t seed, uint32_t workers)
 			sum = sum * 31 + (uint64_t)finish(&rig, &transfers[i]);
 	}
 	sum = sum * 31 + counts_of(&rig).faults;
-	/* Of two misplaced writes to one place the last counts, and workers decide which that is.
+	/*
+	 * The last of two misplaced writes to one place wins, and the order depends on the workers.
 	 */
 	if (workers == 1) {
 		look(&rig, rig.back, FILE_BYTES, 0);
@@ -862,7 +865,7 @@ static void silent_faults_are_found_by_verification(void **state)
 	sim_close(sim);
 }
 
-static void swaps_survive_what_passes(void **state)
+static void swaps_survive_transient_faults(void **state)
 {
 	struct sim *sim = open_sim(random_seed(__func__));
 	struct nvs_tensor *tensors[8];
@@ -886,7 +889,7 @@ static void swaps_survive_what_passes(void **state)
 	sim_close(sim);
 }
 
-static void an_engine_whose_drive_is_gone_says_so_and_closes(void **state)
+static void an_engine_without_its_drive_reports_it_and_closes(void **state)
 {
 	struct sim *sim = open_sim(1);
 	struct nvs_tensor *tensors[2];
@@ -911,8 +914,8 @@ static void an_engine_whose_drive_is_gone_says_so_and_closes(void **state)
 #define ROUNDS (SANITIZED ? 20 : 100)
 #define MANY   24
 
-/* Every tensor that is swapped in without an error holds what was last swapped out of it. */
-static void no_silent_fault_passes_unseen(void **state)
+/* A tensor that is swapped in without an error has the contents that were last swapped out. */
+static void no_silent_fault_goes_undetected(void **state)
 {
 	uint64_t seed = random_seed(__func__), nbytes[MANY], random = seed;
 	struct sim *sim = open_sim(seed);
@@ -955,33 +958,33 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(without_faults_it_moves_bytes),
-		test(an_error_comes_back_and_nothing_moves),
-		test(the_nth_io_of_those_that_match_fails_and_no_other),
+		test(an_error_is_returned_and_moves_nothing),
+		test(only_the_nth_matching_io_fails),
 		test(eintr_eagain_and_short_counts_are_survived),
-		test(a_short_io_moves_what_it_says),
+		test(a_short_io_moves_as_much_as_it_reports),
 		test(a_torn_write_leaves_some_of_its_sectors),
-		test(a_lost_write_leaves_nothing),
-		test(a_misplaced_write_is_elsewhere),
+		test(a_lost_write_changes_nothing),
+		test(a_misplaced_write_goes_to_other_sectors),
 		test(a_flip_changes_one_bit),
-		test(a_drive_that_is_gone_stays_so),
-		test(a_late_io_comes_after_those_behind_it),
-		test(an_io_that_hangs_does_until_it_is_let_go),
+		test(a_drive_that_is_gone_stays_gone),
+		test(a_late_io_completes_after_later_ones),
+		test(an_io_that_hangs_completes_on_demand),
 		test(a_held_direction_waits_while_the_other_moves),
-		test(held_it_completes_what_it_is_told),
-		test(a_power_failure_leaves_what_was_synced_and_of_the_rest_what_it_is_to),
+		test(a_held_drive_completes_ios_on_demand),
+		test(a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others),
 		test(a_drive_that_lies_loses_what_was_synced),
-		test(bytes_take_their_time),
+		test(bandwidth_limits_the_rate_of_bytes),
 		test(latencies_overlap_as_deep_as_the_queue_is),
-		test(so_many_are_served_at_a_time),
+		test(parallel_limits_the_ios_in_service),
 		test(jitter_is_within_its_bounds),
-		test(a_test_may_say_how_long_a_service_takes),
-		test(completions_keep_their_order_unless_they_are_not_to),
+		test(a_test_can_set_the_service_time),
+		test(completions_keep_their_order_without_reorder),
 		test(the_clock_waits_for_workers_with_something_to_do),
 		test(a_seed_gives_the_same_faults_again),
 		test(silent_faults_are_found_by_verification),
-		test(swaps_survive_what_passes),
-		test(an_engine_whose_drive_is_gone_says_so_and_closes),
-		test(no_silent_fault_passes_unseen),
+		test(swaps_survive_transient_faults),
+		test(an_engine_without_its_drive_reports_it_and_closes),
+		test(no_silent_fault_goes_undetected),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

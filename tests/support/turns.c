@@ -10,7 +10,7 @@
 #include <time.h>
 
 #define THREADS_MAX 256u
-/* One in so many locks lets another thread go first. */
+/* On average, every LOCKS_A_TURN-th lock yields to another thread. */
 #define LOCKS_A_TURN 16u
 
 #define MUST(condition)                                                                            \
@@ -52,9 +52,9 @@ enum thread_state { THREAD_NONE, READY, AT_MUTEX, AT_CONDITION, AT_JOIN, ENDED }
 
 struct thread {
 	enum thread_state state;
-	const void *at; /* the mutex, condition or thread that it waits for */
-	uint64_t order; /* of those that wait */
-	bool limited;	/* waits with a limit, */
+	const void *at; /* the mutex, condition or thread waited for */
+	uint64_t order; /* order of the waits */
+	bool limited;	/* the wait has a timeout */
 	uint64_t until_ns;
 	bool timed_out;
 	pthread_cond_t turn;
@@ -94,7 +94,7 @@ static struct thread *any_ready(void)
 	return found;
 }
 
-/* The first whose limit has passed, when no thread can run. */
+/* If no thread can run: the first whose timeout has passed. */
 static struct thread *first_limited(void)
 {
 	struct thread *first = NULL;
@@ -132,7 +132,7 @@ static void await_turn(void)
 		__real_pthread_cond_wait(&self->turn, &baton);
 }
 
-/* Gives the turn to a thread that can run. One that has ended does not wait for its next. */
+/* Passes the turn to a thread that can run. A thread that ends waits for no further turn. */
 static void pass_turn(void)
 {
 	struct thread *next = next_thread();
@@ -323,7 +323,7 @@ int __wrap_sched_yield(void)
 	return 0;
 }
 
-/* ---- The test ---- */
+/* ---- For tests ---- */
 
 void turns_begin(uint64_t seed)
 {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs the threads of a test in turns: one at a time, each until it blocks, and a seed decides
- * which is next. So a test that does the same calls again from the same seed sees the same order of
- * everything. Threads change at mutexes, conditions, pthread_join and sched_yield, which the linker
- * redirects to turns.c (--wrap), and at no other place. A wait with a limit ends by its limit when
- * no thread can run; when none waits with a limit either, the test hangs for good, and the process
- * is aborted at once.
+ * Runs the threads of a test in turns: one at a time, each until it blocks, in an order that a seed
+ * decides. So the same calls from the same seed run in the same order. Threads switch only at
+ * mutexes, conditions, pthread_join and sched_yield, which the linker redirects to turns.c
+ * (--wrap). A wait with a timeout times out when no thread can run; if none has a timeout, the test
+ * is deadlocked, and the process aborts.
  */
 #ifndef TESTS_SUPPORT_TURNS_H
 #define TESTS_SUPPORT_TURNS_H
@@ -13,10 +12,12 @@
 #include <pthread.h>
 #include <stdint.h>
 
-/* From here on the calling thread, and those that are created from now on, take turns.
- * ThreadSanitizer would see no races between such threads, so under it this does nothing. */
+/*
+ * From now on, the calling thread and the threads that are created later take turns. Does nothing
+ * under ThreadSanitizer, which would see no races between such threads.
+ */
 void turns_begin(uint64_t seed);
-/* All threads that were created since must have been joined. */
+/* All threads created since turns_begin() must have been joined. */
 void turns_end(void);
 
 /* pthread_create for inject.c, which can make it fail. */

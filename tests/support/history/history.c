@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plays histories in child processes, so that one that crashes or hangs is a failure like any
- * other, and cuts down what fails: operations are left out, half of them at first and at last one
- * by one, as long as what is left still fails.
+ * Plays histories in child processes, so a crash or a hang is a failure like any other, and reduces
+ * one that fails: leaves out operations, first half of them and finally single ones, as long as the
+ * rest still fails.
  */
 #include "support/history/history.h"
 #include "support/turns.h"
@@ -18,26 +18,26 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HANG_S		  (SANITIZED ? 60u : 20u) /* an operation that takes so long never ends */
+#define HANG_S		  (SANITIZED ? 60u : 20u) /* an operation that takes longer counts as a hang */
 #define HISTORIES_A_CHILD 16u
 #define RUNS_TO_CUT	  1500u
 #define SECONDS_TO_CUT	  60
-/* To see the failure again; under ThreadSanitizer threads take no turns. */
+/* ThreadSanitizer cannot replay a failure, because threads run without turns. */
 #ifdef __SANITIZE_THREAD__
 #define TRIES 20u
 #else
 #define TRIES 1u
 #endif
 
-/* What a child leaves for its parent. */
+/* Memory that a child shares with its parent. */
 struct shared {
-	_Atomic uint64_t seed; /* of the history that it is at, */
-	_Atomic uint32_t at;   /* and the operation */
+	_Atomic uint64_t seed; /* of the current history */
+	_Atomic uint32_t at;   /* number of the current operation */
 	struct history_counts counts;
 };
 static struct shared *shared;
 
-/* ---- In the child ---- */
+/* ---- The child ---- */
 
 static bool aloud;
 
@@ -50,7 +50,7 @@ static void say(const char *format, va_list args)
 	fflush(stdout);
 }
 
-void history_tell(const char *format, ...)
+void history_log(const char *format, ...)
 {
 	va_list args;
 
@@ -127,11 +127,11 @@ static _Noreturn void child(const struct history *first, uint32_t n, const char 
 	for (uint32_t i = 0; i < n; i++, history.seed++)
 		play(&history, directory);
 	fflush(stdout);
-	/* Not _exit: a sanitizer looks for leaks now. */
+	/* Not _exit: leak detection runs at exit. */
 	exit(EXIT_SUCCESS);
 }
 
-/* ---- In the parent ---- */
+/* ---- The parent ---- */
 
 static char *make_directory(void)
 {
@@ -149,7 +149,7 @@ static bool redirect(int output)
 	       dup2(output, STDOUT_FILENO) >= 0 && dup2(output, STDERR_FILENO) >= 0;
 }
 
-/* Whether all went well; what was said is in `output`, where there is one. */
+/* Returns whether the history passed; its log goes to `output`, if not negative. */
 static bool play_in_child(const struct history *first, uint32_t n, bool tell, int output)
 {
 	char *directory = make_directory();
@@ -182,7 +182,7 @@ uint32_t history_remaining(const struct history *history)
 	return n;
 }
 
-/* A history that fails, being cut down. */
+/* A failing history while it is reduced. */
 struct cutting {
 	struct history history;
 	bool *left_out;
@@ -205,7 +205,7 @@ static bool may_go_on(const struct cutting *cutting)
 	return cutting->runs < RUNS_TO_CUT && now.tv_sec - cutting->begun.tv_sec < SECONDS_TO_CUT;
 }
 
-/* Leaves out `n` of those that are still there, from `from` on, if it still fails then. */
+/* Leaves out the next `n` remaining operations from `from`, if the history still fails then. */
 static bool cut(struct cutting *cutting, uint32_t from, uint32_t n)
 {
 	uint32_t length = cutting->history.length;
@@ -235,7 +235,7 @@ static void cut_down(struct cutting *cutting)
 		for (uint32_t i = 0; i < cutting->history.length && may_go_on(cutting); i++)
 			if (!cutting->left_out[i])
 				any |= cut(cutting, i, n);
-		/* When single ones have gone, others may have become needless. */
+		/* Leaving out one operation can make others unnecessary, so try again. */
 		if (n > 1 || !any)
 			n /= 2;
 		any = false;
@@ -293,7 +293,7 @@ static void shrink(const struct history *first, int output, struct history *foun
 	cutting.history.left_out = left_out;
 	cutting.history.seed = shared->seed;
 	clock_gettime(CLOCK_MONOTONIC, &cutting.begun);
-	/* What the first run said is all there is where it does not fail again. */
+	/* If the failure does not recur, the first run's output is all there is. */
 	read_output(output, text, text_bytes);
 	used = strlen(text);
 	*found = cutting.history;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random histories: a model makes operations on the library and on a plain model of it. The seed
- * determines everything: the operations, the drive, and the order in which all threads run
- * (turns.h). An operation's randomness comes from the seed and its number, so a history without
- * some of its operations is a history too: one that fails is cut down until what is left can be
- * read.
+ * Random histories: a world calls the library and a reference model of it, and compares them. The
+ * seed determines everything: the operations, the drive, and the order in which all threads run
+ * (turns.h). An operation's randomness comes from the seed and the operation's number, so any
+ * subset of a history is a history, and one that fails can be reduced until it is readable.
  */
 #ifndef TESTS_SUPPORT_HISTORY_HISTORY_H
 #define TESTS_SUPPORT_HISTORY_HISTORY_H
@@ -17,21 +16,23 @@
 
 struct history_model {
 	const char *name; /* one word */
-	/* A world of its own from the seed, in an empty directory. */
+	/* Makes a new world from the seed, in an empty directory. */
 	void *(*begin)(const char *directory, uint64_t seed);
-	/* One operation, chosen by the seed among what the state of the world allows. */
+	/* Performs one operation, chosen by the seed among those that the state allows. */
 	void (*operation)(void *world, uint64_t seed);
-	/* Mends what can be mended, checks everything that is left, and frees it. */
+	/* Repairs the drive, checks all contents, and frees the world. */
 	void (*end)(void *world);
 };
 
-/* ---- For models: they run in a process of their own ---- */
+/* ---- For worlds, which run in a child process ---- */
 
-/* A line about the operation, which it counts as, and what came of it; said where somebody listens.
+/*
+ * Logs a line about the operation, which it also counts. The line is formatted only if it is
+ * printed.
  */
-void history_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void history_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void history_tell_more(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* The history has failed. */
+/* Fails the history and ends the process. */
 _Noreturn void history_fail(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -41,13 +42,13 @@ _Noreturn void history_fail(const char *file, int line, const char *format, ...)
 			history_fail(__FILE__, __LINE__, "%s does not hold", #condition);          \
 	} while (0)
 
-/* What all histories of a run add up to. */
+/* Totals over all histories of a run. */
 struct history_counts {
 	uint64_t histories, operations;
-	uint64_t ios, faults; /* of the drive */
-	uint64_t errors;      /* that calls returned because of the drive */
+	uint64_t ios, faults; /* I/Os and faults of the drive */
+	uint64_t errors;      /* errors returned because of the drive */
 };
-/* Those since history_play() was first called or history_forget_counts() last. */
+/* Totals since the first history_play() or the last history_forget_counts(). */
 struct history_counts *history_counts(void);
 void history_forget_counts(void);
 
@@ -57,24 +58,27 @@ struct history {
 	const struct history_model *model;
 	uint64_t seed;
 	uint32_t length;      /* operations */
-	const bool *left_out; /* of them; NULL: none */
+	const bool *left_out; /* one flag for each operation; NULL: none is left out */
 };
 
 /*
- * Plays `n` histories, of this seed and those that follow it, in child processes. False where one
- * failed: then it has been cut down, and `found` has what is left of it (its left_out is valid
- * until the next call) and `text` all about it. A hang is a failure too.
+ * Plays `n` histories, of this seed and the next ones, in child processes. If one fails or hangs,
+ * it is reduced and the function returns false; `found` is the reduced history (its left_out is
+ * valid until the next call), and `text` describes the failure.
  */
 bool history_play(const struct history *first, uint32_t n, struct history *found, char *text,
 		  size_t text_bytes);
-/* Plays one as it is, and says each operation on the standard output; false where it failed. */
+/* Plays one history and prints each operation on standard output; returns false if it fails. */
 bool history_play_aloud(const struct history *history);
-/* The same, into a text. */
+/* The same, with the output in `text`. */
 bool history_play_into(const struct history *history, char *text, size_t text_bytes);
-/* How many operations are left in it. */
+/* Returns the number of operations that are not left out. */
 uint32_t history_remaining(const struct history *history);
 
-/* Numbers of operations as "1,4-7", into and out of text; false where it can't be read. */
+/*
+ * Convert operation numbers to and from text such as "1,4-7"; history_parse returns false if the
+ * text is invalid.
+ */
 void history_format(const struct history *history, char *text, size_t text_bytes);
 bool history_parse(const char *text, uint32_t length, bool *left_out);
 
@@ -83,24 +87,27 @@ bool history_parse(const char *text, uint32_t length, bool *left_out);
 struct history_drive {
 	struct sim *sim;
 	uint64_t seed;
-	bool held;	/* nothing completes */
-	bool faulty;	/* I/Os fail */
-	bool silent[2]; /* by direction: I/Os go wrong and report success */
-	bool misplaces; /* writes damage what they are not about */
-	bool stormy;	/* one direction fails altogether */
+	bool held;	/* no I/O completes */
+	bool faulty;	/* rules of faults are in effect */
+	bool silent[2]; /* by direction: I/Os can go wrong and report success */
+	bool misplaces; /* writes can damage other sectors */
+	bool stormy;	/* all I/Os of one direction fail */
 };
 
-/* A drive of any kind; `verified`: what is wrong will be found, so it may go wrong in silence. */
+/*
+ * Opens a drive with random properties. Silent faults occur only if `verified`, so that they are
+ * found.
+ */
 void history_drive_open(struct history_drive *drive, uint64_t seed, bool verified, bool misplaces);
 void history_drive_close(struct history_drive *drive);
 void history_drive_hold(struct history_drive *drive);
 void history_drive_go(struct history_drive *drive);
-/* Everything fails in one direction from here on; and does no longer, but as it did before. */
+/* Makes all I/Os of one direction fail from now on, or ends that. */
 void history_drive_storm(struct history_drive *drive, bool writes, int error);
 void history_drive_calm(struct history_drive *drive);
-/* Nothing fails from here on. */
+/* Ends all faults. */
 void history_drive_mend(struct history_drive *drive);
-/* A negative errno that the drive may have caused. */
+/* Whether the drive can have caused the error (a negative errno). */
 bool history_drive_caused(const struct history_drive *drive, int rc);
 
 #endif

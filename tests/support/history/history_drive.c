@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The drive of a random history: how fast it is, in what order it completes, and how often which
- * fault meets an I/O, all chosen by a seed.
+ * The drive of a random history. A seed chooses its speed, the order of completions and the
+ * frequency of each fault.
  */
 #include "support/history/history.h"
 #include "swap/swap_fixture.h"
@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* About one I/O in so many. */
+/* Adds a rule with a random probability. */
 static void sometimes(struct history_drive *drive, uint64_t *random, struct sim_rule rule)
 {
 	rule.ppm = 1000 + (uint32_t)below(random, 40000);
@@ -78,11 +78,11 @@ void history_drive_open(struct history_drive *drive, uint64_t seed, bool verifie
 	drive->sim = sim_open(&how);
 	HOLDS(drive->sim);
 	add_usual(drive);
-	history_tell("a drive of %u at a time, %s%s%s%s%s\n", how.parallel,
-		     how.reorder ? "out of order, " : "", drive->faulty ? "with faults" : "sound",
-		     drive->silent[NVS_WRITE] ? ", silent ones of writes" : "",
-		     drive->silent[NVS_READ] ? ", silent ones of reads" : "",
-		     drive->misplaces ? ", misplaced writes" : "");
+	history_log("a drive of %u at a time, %s%s%s%s%s\n", how.parallel,
+		    how.reorder ? "out of order, " : "", drive->faulty ? "with faults" : "sound",
+		    drive->silent[NVS_WRITE] ? ", silent ones of writes" : "",
+		    drive->silent[NVS_READ] ? ", silent ones of reads" : "",
+		    drive->misplaces ? ", misplaced writes" : "");
 }
 
 void history_drive_close(struct history_drive *drive)
@@ -115,7 +115,7 @@ void history_drive_go(struct history_drive *drive)
 
 void history_drive_storm(struct history_drive *drive, bool writes, int error)
 {
-	history_tell("every %s fails: %s\n", writes ? "write" : "read", strerror(error));
+	history_log("every %s fails: %s\n", writes ? "write" : "read", strerror(error));
 	sim_no_faults(drive->sim);
 	add_storm(drive, writes, error);
 	add_usual(drive);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizer against plain arrays: what state, weights and gradients must be after each call,
- * bit by bit, on a drive that fails. Weights and gradients have any element type; gradients may
- * overflow, be scaled, clipped and accumulated; plain system calls of commits and openings fail
- * too. The model uses the library's loss scaler, which has tests of its own, and both use this
+ * The optimizer against plain arrays: state, weights and gradients must equal the model's after
+ * each call, bit for bit, on a drive that fails. Weights and gradients have any element type;
+ * gradients overflow, are scaled, clipped and accumulated; system calls of commits and opens fail
+ * as well. The model uses the library's loss scaler, which has its own tests, and both use this
  * file's update function.
  */
 #include "support/history/history_optim.h"
@@ -21,15 +21,15 @@
 
 #define GROUPS 4
 #define PARTS  3
-/* In a kept store a write leaves what was committed alone. */
+/* Writes to a kept store leave committed contents alone. */
 #define COPY_ON_WRITE 1
-#define TRIES	      3 /* of a call on a drive that fails, before it is mended, */
-#define TRIES_MENDED  3 /* and after that: what was in flight then may still fail */
+#define TRIES	      3 /* on a drive that fails, before it is repaired */
+#define TRIES_MENDED  3 /* after that, while I/Os that were in flight can still fail */
 
-/* What a commit keeps of a group, or what it holds now. */
+/* The present or the committed contents of a group. */
 struct contents {
 	float *part[PARTS]; /* enum nvs_optimizer_part */
-	float *sum;	    /* of the gradients that were added */
+	float *sum;	    /* sum of the gradients that were added */
 	bool added;
 };
 
@@ -37,7 +37,7 @@ struct modelled {
 	char name[24];
 	uint64_t numel;
 	struct contents now, committed;
-	enum nvs_dtype dtype; /* of `weights` */
+	enum nvs_dtype dtype; /* type of `weights` */
 	float *initial;
 	void *weights;
 	float *gradients; /* the values of `lent_data` */
@@ -53,16 +53,16 @@ struct world {
 	struct nvs_error error;
 	struct modelled g[GROUPS];
 	size_t n;
-	float *scratch; /* as long as the longest group */
-	void *typed;	/* the same length, of any element type */
+	float *scratch; /* numel of the longest group */
+	void *typed;	/* the same number of elements, of any type */
 	struct scaler scaler, committed_scaler;
 	uint64_t random, longest, series;
 	uint64_t steps, committed_steps;
-	bool touched;	/* since the last commit */
-	bool undurable; /* a sync has failed, so every commit may */
+	bool touched;	/* changed since the last commit */
+	bool undurable; /* a sync has failed, so any commit can fail */
 };
 
-/* ---- What both do ---- */
+/* ---- Shared by the operations ---- */
 
 static void update(void *arg, const struct nvs_update *u)
 {
@@ -112,7 +112,7 @@ static enum nvs_dtype any_dtype(struct world *w)
 	return dtypes[below(&w->random, LENGTH(dtypes))];
 }
 
-/* Gradients of the type, multiplied by the loss scale; with fp16, one may overflow. */
+/* Makes gradients of the type, scaled by the loss scale; with fp16, one may overflow. */
 static enum nvs_dtype make_gradients(struct world *w, float *values, void *typed, uint64_t numel)
 {
 	enum nvs_dtype dtype = any_dtype(w);
@@ -133,7 +133,7 @@ static bool caused(const struct world *w, int rc)
 	return history_drive_caused(&w->drive, rc) || (w->undurable && rc == -EIO);
 }
 
-/* The call returned 0, what `busy` demands, or an error of the drive's. */
+/* The call must return 0, -EBUSY if `busy`, or an error that the drive caused. */
 static int result(struct world *w, int rc, bool busy)
 {
 	history_tell_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok", rc ? ": " : "",
@@ -172,7 +172,7 @@ static void op_lend(struct world *w)
 
 	if (!g->now.added)
 		dtype = make_gradients(w, g->gradients, g->lent_data, g->numel);
-	history_tell("lend %s of %s", g->name, nvs_dtype_name(dtype));
+	history_log("lend %s of %s", g->name, nvs_dtype_name(dtype));
 	if (!result(w,
 		    nvs_optimizer_lend_gradients(w->optimizer, group, dtype, g->lent_data,
 						 &w->error),
@@ -180,7 +180,7 @@ static void op_lend(struct world *w)
 		g->lent = true;
 }
 
-/* The sum is rounded to fp32, and then to the type that it is kept in. */
+/* The sum is rounded to fp32, and then to the type of the accumulated gradients. */
 static void add_element(const struct world *w, float *sum, float value)
 {
 	*sum = (float)element_rounded(w->config.grad_accum_dtype, *sum + value);
@@ -194,8 +194,8 @@ static void op_add(struct world *w)
 	enum nvs_dtype dtype = make_gradients(w, w->scratch, w->typed, numel);
 	int rc;
 
-	history_tell("add %s %" PRIu64 " + %" PRIu64 " of %s", g->name, offset, numel,
-		     nvs_dtype_name(dtype));
+	history_log("add %s %" PRIu64 " + %" PRIu64 " of %s", g->name, offset, numel,
+		    nvs_dtype_name(dtype));
 	rc = nvs_optimizer_add_gradients(w->optimizer, group, offset, numel, dtype, w->typed,
 					 &added, &w->error);
 	result(w, rc, g->lent);
@@ -221,7 +221,7 @@ static void op_clear(struct world *w)
 {
 	if (below(&w->random, 4))
 		return;
-	history_tell("clear");
+	history_log("clear");
 	HOLDS(!result(w, nvs_optimizer_clear_gradients(w->optimizer, &w->error), false));
 	forget_gradients(w);
 	w->touched = true;
@@ -254,18 +254,18 @@ static void op_sum(struct world *w)
 {
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 
-	history_tell("sum");
+	history_log("sum");
 	if (!result(w, nvs_optimizer_sum_gradients(w->optimizer, &sums, &w->error), false))
 		HOLDS(is_near(sums.sum_squares, sum_squares(w)));
 }
 
 /* ---- Steps ---- */
 
-/* A step of the model. */
+/* The expected outcome of a step. */
 struct due {
 	double lr, norm;
 	bool skipped;
-	int rc; /* -ERANGE of a skipped step */
+	int rc; /* -ERANGE if the step is skipped */
 	double clip;
 };
 
@@ -294,7 +294,9 @@ static void check_step(const struct world *w, const struct due *due,
 	HOLDS(due->skipped || is_near(step->clip, due->clip));
 }
 
-/* A step that has begun keeps its rate and its factors; the model uses the library's factor. */
+/*
+ * A step that has begun keeps its learning rate and factors; the model uses the library's factor.
+ */
 static void finish_step(struct world *w, struct due *due)
 {
 	const struct nvs_step_options options = {
@@ -306,7 +308,7 @@ static void finish_step(struct world *w, struct due *due)
 
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
-		history_tell(i ? "step again" : "step");
+		history_log(i ? "step again" : "step");
 		rc = nvs_optimizer_step(w->optimizer, &options, &step, &w->error);
 		if (due->rc && rc == due->rc) {
 			history_tell_more(": %s\n", w->error.text);
@@ -373,7 +375,7 @@ static bool check_part(struct world *w, size_t group, enum nvs_optimizer_part pa
 {
 	const struct modelled *g = &w->g[group];
 
-	history_tell("get %s part %d %" PRIu64 " + %" PRIu64, g->name, (int)part, offset, numel);
+	history_log("get %s part %d %" PRIu64 " + %" PRIu64, g->name, (int)part, offset, numel);
 	if (result(w,
 		   nvs_optimizer_get(w->optimizer, group, part, offset, numel, w->scratch,
 				     &w->error),
@@ -392,7 +394,7 @@ static void op_get(struct world *w)
 	check_part(w, group, (enum nvs_optimizer_part)below(&w->random, PARTS), offset, numel);
 }
 
-/* What fails may have set a part of it: it is done again until it has all. */
+/* A failed call may have set a part; repeat it until it has set everything. */
 static void op_set(struct world *w)
 {
 	size_t group;
@@ -406,8 +408,8 @@ static void op_set(struct world *w)
 		HOLDS(i < TRIES + TRIES_MENDED);
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
-		history_tell("set %s part %d %" PRIu64 " + %" PRIu64, g->name, (int)part, offset,
-			     numel);
+		history_log("set %s part %d %" PRIu64 " + %" PRIu64, g->name, (int)part, offset,
+			    numel);
 		rc = result(w,
 			    nvs_optimizer_set(w->optimizer, group, part, offset, numel, w->scratch,
 					      &w->error),
@@ -422,7 +424,7 @@ static bool get_weights(struct world *w)
 {
 	int rc;
 
-	history_tell("get_weights");
+	history_log("get_weights");
 	rc = result(w, nvs_optimizer_get_weights(w->optimizer, &w->error), false);
 	for (size_t i = 0; i < w->n; i++) {
 		struct modelled *g = &w->g[i];
@@ -469,7 +471,7 @@ static void committed(struct world *w)
 
 static bool commit(struct world *w)
 {
-	history_tell("commit");
+	history_log("commit");
 	if (result(w, nvs_optimizer_commit(w->optimizer, &w->error), false))
 		return false;
 	committed(w);
@@ -483,13 +485,13 @@ static void op_commit(struct world *w)
 
 #define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
 
-/* One plain call fails: the commit has happened, or the last one is still in effect. */
+/* One system call fails: either the commit took effect or the previous one still holds. */
 static void op_commit_failing(struct world *w)
 {
 	uint64_t failed;
 	int rc;
 
-	history_tell("commit with a failing call");
+	history_log("commit with a failing call");
 	inject_fail(FILE_CALLS, 1 + below(&w->random, 6), 1, EIO);
 	rc = nvs_optimizer_commit(w->optimizer, &w->error);
 	inject_stop(&failed);
@@ -498,7 +500,7 @@ static void op_commit_failing(struct world *w)
 		committed(w);
 }
 
-/* As a run begins that finds nothing. */
+/* Resets the model to that of a run with an empty store. */
 static void begin_anew(struct world *w)
 {
 	for (size_t i = 0; i < w->n; i++) {
@@ -530,7 +532,7 @@ static int open_once(struct world *w)
 				   w->drive.sim, &w->error);
 }
 
-/* What was written in place since the commit is lost. */
+/* Contents written in place since the commit are lost. */
 static void lose(struct world *w)
 {
 	if (COPY_ON_WRITE || !w->touched)
@@ -539,14 +541,14 @@ static void lose(struct world *w)
 	begin_anew(w);
 }
 
-/* One plain call fails; if nothing can do without it, nothing is open and nothing has changed. */
+/* One system call fails: the open succeeds without it, or fails and changes nothing. */
 static int open_failing(struct world *w)
 {
 	const char *call;
 	uint64_t failed;
 	int rc;
 
-	history_tell("open with a failing call");
+	history_log("open with a failing call");
 	inject_fail(FILE_CALLS, 1 + below(&w->random, 60), 1, EIO);
 	rc = open_once(w);
 	inject_stop(&failed);
@@ -565,7 +567,7 @@ static void open_optimizer(struct world *w)
 		HOLDS(i < TRIES + TRIES_MENDED);
 		if (i == TRIES)
 			history_drive_mend(&w->drive);
-		history_tell("open");
+		history_log("open");
 		rc = result(w, open_once(w), false);
 	}
 	for (size_t i = 0; i < w->n; i++) {
@@ -585,18 +587,18 @@ static void close_well(struct world *w)
 	history_drive_mend(&w->drive);
 	for (int i = 0; w->drive.faulty && !w->undurable && !commit(w); i++)
 		HOLDS(i < TRIES_MENDED);
-	history_tell("close");
+	history_log("close");
 	if (result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
 		HOLDS(w->undurable);
 	else
 		committed(w);
 }
 
-/* No write succeeds any more, so that what is left is as of the last commit. */
+/* All writes fail from here on, so the store keeps the state of the last commit. */
 static void close_badly(struct world *w)
 {
 	history_drive_storm(&w->drive, true, EIO);
-	history_tell("close on a drive that writes nothing");
+	history_log("close on a drive that writes nothing");
 	if (!result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
 		committed(w);
 	lose(w);
@@ -618,21 +620,21 @@ static void op_reopen(struct world *w)
 
 static void op_storm(struct world *w)
 {
-	/* Who asks again for ever gets it no sooner. */
+	/* EAGAIN and EINTR are retried by the library, up to a bound. */
 	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
 	bool writes = below(&w->random, 2);
 
 	if (!w->drive.faulty)
 		return;
 	if (w->drive.stormy || below(&w->random, 2)) {
-		history_tell("all is well again\n");
+		history_log("no more faults\n");
 		history_drive_calm(&w->drive);
 		return;
 	}
 	history_drive_storm(&w->drive, writes, errors[below(&w->random, LENGTH(errors))]);
 }
 
-/* On a sound drive all can be had. */
+/* On a drive without faults, everything is readable. */
 static void check_all(struct world *w)
 {
 	int tries = 0;
@@ -700,7 +702,7 @@ static void free_contents(struct contents *contents)
 static void make_groups(struct world *w)
 {
 	w->n = 1 + below(&w->random, GROUPS);
-	w->longest = 8192; /* what two of the smallest tiles need */
+	w->longest = 8192; /* minimum for two tiles */
 	for (size_t i = 0; i < w->n; i++) {
 		struct modelled *g = &w->g[i];
 
@@ -723,7 +725,7 @@ static void make_groups(struct world *w)
 	w->typed = floats(w->longest);
 }
 
-/* A scale that rises and falls within a history, and may reach its minimum. */
+/* The scale rises and falls within a history, and can reach its minimum. */
 static void configure_gradients(struct world *w)
 {
 	struct nvs_config *config = &w->config;
@@ -759,7 +761,7 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	configure_gradients(w);
 	config->verify = below(&w->random, 2);
 	config->keep = below(&w->random, 2);
-	/* Each history of a process has stores of its own. */
+	/* Each history of a process has its own stores. */
 	config->rank = (uint32_t)(seed % 400000);
 	HOLDS(!nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &w->error));
 }
@@ -773,19 +775,19 @@ static void *begin_world(const char *directory, uint64_t seed)
 	w->random = w->series = seed;
 	make_groups(w);
 	configure(w, directory, seed);
-	history_tell(
-		"%zu groups, the longest of %" PRIu64 "%s%s%s%s, ratio %g, in memory %" PRIu64
-		"%s%s, %u workers, gradients of %s%s, clipped at %g\n",
-		w->n, w->longest,
-		w->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init ? ", fast_init" : "",
-		w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read ? ", pipeline_read" : "",
-		w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write ? ", pipeline_write" : "",
-		w->config.optimizer_threads > 1 ? ", two threads" : "",
-		w->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio, w->config.optimizer_max_in_cpu,
-		w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "",
-		w->config.aio.thread_count, nvs_dtype_name(w->config.grad_accum_dtype),
-		w->config.fp16.enabled ? " and scaled" : "", w->config.gradient_clipping);
-	/* What a write has lost in silence no step could be finished with. */
+	history_log("%zu groups, the longest of %" PRIu64 "%s%s%s%s, ratio %g, in memory %" PRIu64
+		    "%s%s, %u workers, gradients of %s%s, clipped at %g\n",
+		    w->n, w->longest,
+		    w->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init ? ", fast_init" : "",
+		    w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read ? ", pipeline_read" : "",
+		    w->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write ? ", pipeline_write"
+									    : "",
+		    w->config.optimizer_threads > 1 ? ", two threads" : "",
+		    w->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio, w->config.optimizer_max_in_cpu,
+		    w->config.verify ? ", verified" : "", w->config.keep ? ", kept" : "",
+		    w->config.aio.thread_count, nvs_dtype_name(w->config.grad_accum_dtype),
+		    w->config.fp16.enabled ? " and scaled" : "", w->config.gradient_clipping);
+	/* No silent faults: a lost write would make steps impossible to finish. */
 	history_drive_open(&w->drive, next_random(&w->random), false, false);
 	begin_anew(w);
 	open_optimizer(w);

@@ -4,7 +4,7 @@
 
 #include "support/history/history.h"
 
-/* All calls of the optimizer, with an update of the test's own. */
+/* All calls of the optimizer, with an update function of the test. */
 extern const struct history_model history_optim;
 
 #endif

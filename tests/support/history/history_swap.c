@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The swap engine against a plain model: what each tensor must hold, what a call may return, and
- * what nvs_tensor_get_info says of every tensor. The model holds and releases the drive. It does
- * not know how far the other threads have come, so a call that does not wait may find a transfer in
- * flight or landed.
+ * The swap engine against a reference model: the contents of each tensor, the results that each
+ * call may return, and nvs_tensor_get_info of every tensor. The model holds and releases the drive.
+ * It does not know the progress of other threads, so it allows a transfer to be in flight or landed
+ * in calls that do not wait.
  */
 #include "support/history/history_swap.h"
 #include "config/config.h"
@@ -16,10 +16,12 @@
 
 #define TENSORS 20
 #define BATCH	6
-/* In a kept store a write leaves what was committed alone. */
+/* Writes to a kept store leave committed contents alone. */
 #define COPY_ON_WRITE 1
 
-/* One of the contents from `oldest` to `newest`, or, if `none`, none; with newest 0 there are none.
+/*
+ * One of the versions from `oldest` to `newest`, or, if `none`, possibly no contents; newest 0:
+ * certainly none.
  */
 struct value {
 	uint64_t oldest, newest;
@@ -31,19 +33,19 @@ struct modelled {
 	char name[24];
 	uint64_t nbytes, extent;
 	struct nvs_tensor *handle; /* NULL: not registered */
-	uint64_t versions;	   /* of its contents that were ever made */
-	struct value value;	   /* what it holds */
-	struct value drive;	   /* what the drive may have of it, where that can differ */
-	struct value stored;	   /* what it holds once it is registered */
+	uint64_t versions;	   /* versions of its contents so far */
+	struct value value;	   /* present contents */
+	struct value drive;	   /* contents on the drive, if they can differ */
+	struct value stored;	   /* contents when it is registered */
 	struct value committed;
 	uint32_t uses;
-	bool pending;	  /* its uses began, and have not been waited for: they may have failed */
-	bool leased;	  /* in its one use with contents to be made */
-	bool changed;	  /* in use, and not yet released dirty */
+	bool pending;	  /* its pins are unconfirmed: reads can have failed */
+	bool leased;	  /* its only pin asked for new contents */
+	bool changed;	  /* pinned, written, and not yet released dirty */
 	bool external;	  /* in flight to or from `memory` */
-	bool writing;	  /* of these, from it */
-	bool asked_for;	  /* since then by a call that may have found it landed */
-	unsigned changes; /* for the mistake */
+	bool writing;	  /* with `external`: from `memory` */
+	bool asked_for;	  /* a call since then may have found it landed */
+	unsigned changes; /* for history_swap_mistaken */
 	char *memory;
 };
 
@@ -55,8 +57,8 @@ struct world {
 	struct modelled t[TENSORS];
 	uint64_t random, unit, pool;
 	bool step, crashed, mistaken;
-	bool unreported; /* a write from memory may have failed that nobody has waited for */
-	/* the batch of the present operation */
+	bool unreported; /* an external write may have failed unreported */
+	/* batch of the current operation */
 	struct nvs_tensor *batch[BATCH];
 	struct modelled *which[BATCH];
 	size_t n;
@@ -74,12 +76,12 @@ static struct value exactly(uint64_t version)
 	return (struct value){version, version, false};
 }
 
-/* `data` holds what the tensor must, by which it is known better what that is. */
+/* The data must match the tensor's possible versions; narrows these to the version found. */
 static bool agrees(const struct modelled *t, const void *data, struct value *value)
 {
 	for (uint64_t v = value->newest; v && v >= value->oldest; v--)
 		if (filled(data, t->nbytes, contents_of(t, v))) {
-			/* Contents of few bytes may be alike. */
+			/* Short contents of different versions can be equal. */
 			if (t->nbytes >= 8)
 				*value = exactly(v);
 			return true;
@@ -103,7 +105,7 @@ static void make_contents(struct world *w, struct modelled *t, void *data)
 		t->value = exactly(t->versions + 1);
 }
 
-/* Its contents are dirty in the pool, and may be written back at any time. */
+/* Dirty contents in the pool can be written back at any time. */
 static void drive_may_have(struct world *w, struct modelled *t)
 {
 	if (!t->drive.newest)
@@ -112,7 +114,7 @@ static void drive_may_have(struct world *w, struct modelled *t)
 	t->drive.none |= w->drive.faulty || w->drive.stormy;
 }
 
-/* ---- What the tensors tell ---- */
+/* ---- What nvs_tensor_get_info may report ---- */
 
 static bool caused(const struct world *w, int rc)
 {
@@ -163,7 +165,7 @@ static void look_unused(struct world *w, struct modelled *t, const struct nvs_te
 	(void)w;
 }
 
-/* A failed read has ended the uses that waited for it. */
+/* A failed read ended the pins that waited for it. */
 static void look_pending(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
 {
 	HOLDS(info->uses <= t->uses);
@@ -291,7 +293,7 @@ static bool anywhere(const struct world *w, choice *is)
 	return false;
 }
 
-/* Up to `most` different tensors of the choice, neighbours more often than not. */
+/* Chooses up to `most` different tensors, mostly neighbours. */
 static bool choose(struct world *w, choice *good, size_t most)
 {
 	size_t at = below(&w->random, TENSORS), step = below(&w->random, 2) ? 1 : 7;
@@ -306,22 +308,22 @@ static bool choose(struct world *w, choice *good, size_t most)
 	return w->n;
 }
 
-/* Says what is about to be called. */
+/* Logs a call before it is made. */
 static void tell(const struct world *w, const char *call)
 {
-	history_tell("%s", call);
+	history_log("%s", call);
 	for (size_t k = 0; k < w->n; k++)
 		history_tell_more(" %s", w->which[k]->name);
 }
 
-/* And what came of it: an error of the drive's is said in words. */
+/* Logs its result; an error must have a text. */
 static void tell_result(struct world *w, int rc)
 {
 	history_tell_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok",
 			  rc && caused(w, rc) ? ": " : "",
 			  rc && caused(w, rc) ? w->error.text : "");
 	if (rc && caused(w, rc)) {
-		/* It names what it is about, for a person too. */
+		/* The error has its code and a text. */
 		HOLDS(w->error.code == rc && w->error.text[0]);
 		history_counts()->errors++;
 	}
@@ -330,7 +332,7 @@ static void tell_result(struct world *w, int rc)
 
 /* ---- Waiting ---- */
 
-/* What a wait has brought: uses whose data may be touched now, or that have failed. */
+/* After a wait: pins are confirmed, or have failed. */
 static void finish(struct world *w, struct modelled *t)
 {
 	look_at(w, t);
@@ -389,7 +391,7 @@ static void wait_for_all(struct world *w)
 	w->unreported = false;
 }
 
-/* ---- Uses ---- */
+/* ---- Pins ---- */
 
 static bool may_have_to_wait(struct world *w)
 {
@@ -406,7 +408,7 @@ static bool may_have_to_wait(struct world *w)
 	return false;
 }
 
-/* Whether a call that begins uses may return this. */
+/* Whether a call that pins may return `rc`. */
 static bool may_begin(const struct world *w, int rc, bool contents, int timeout_ms, bool busy)
 {
 	uint64_t sum = 0;
@@ -437,7 +439,7 @@ static void ask_for(struct world *w)
 		w->which[k]->asked_for |= w->which[k]->external;
 }
 
-/* Nobody else ends uses, so only a call that finds none may wait for ever. */
+/* No other thread releases pins, so a call may wait without a limit only if the pool has room. */
 static bool begin(struct world *w, bool contents)
 {
 	int timeout_ms = limit_of(w), rc;
@@ -452,7 +454,7 @@ static bool begin(struct world *w, bool contents)
 		      : sole_pin(w->engine, w->batch, w->n, timeout_ms, &w->error);
 	tell_result(w, rc);
 	if (!may_begin(w, rc, contents, timeout_ms, busy))
-		history_fail(__FILE__, __LINE__, "it may not return %d", rc);
+		history_fail(__FILE__, __LINE__, "the call must not return %d", rc);
 	return !rc;
 }
 
@@ -534,7 +536,7 @@ static void op_release_dirty(struct world *w)
 		release(w, NVS_DIRTY);
 }
 
-/* What is not in use, or still being read. */
+/* Releases tensors that are not pinned, or are still being read. */
 static void op_release_too_soon(struct world *w)
 {
 	struct modelled *t;
@@ -554,7 +556,7 @@ static void op_release_too_soon(struct world *w)
 	look_at(w, t);
 }
 
-/* ---- The rest of the life of a tensor ---- */
+/* ---- Unpinned tensors ---- */
 
 static void op_prefetch(struct world *w)
 {
@@ -572,7 +574,7 @@ static void op_prefetch(struct world *w)
 		HOLDS(rc <= (long)w->n && !any(w, empty));
 }
 
-/* Whether a call for tensors out of use may return this. */
+/* Whether a call that needs unpinned tensors may return `rc`. */
 static void check_unused_call(struct world *w, int rc)
 {
 	if (any(w, in_use))
@@ -595,7 +597,7 @@ static void op_swap_out(struct world *w)
 	check_unused_call(w, rc);
 }
 
-/* Of calls that want tensors which are not in flight either. */
+/* For calls that also need tensors without a transfer in flight. */
 static bool any_flying(const struct world *w)
 {
 	for (size_t k = 0; k < w->n; k++) {
@@ -707,7 +709,7 @@ static void op_register_too_large(struct world *w)
 	struct nvs_tensor *tensor;
 	uint64_t pin;
 
-	history_tell("register too large\n");
+	history_log("register too large\n");
 	HOLDS(!nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error));
 	HOLDS(nvs_tensor_pin(w->engine, &tensor, 1, 0, &pin, &w->error) == -E2BIG);
 	HOLDS(!nvs_tensor_forget(w->engine, &tensor, 1, &w->error));
@@ -716,7 +718,7 @@ static void op_register_too_large(struct world *w)
 
 static void op_find(struct world *w)
 {
-	history_tell("find\n");
+	history_log("find\n");
 	for (size_t i = 0; i < TENSORS; i++)
 		HOLDS(nvs_tensor_find(w->engine, w->t[i].name) == w->t[i].handle);
 }
@@ -748,7 +750,7 @@ static void op_forget(struct world *w)
 
 /* ---- Commits ---- */
 
-/* Whether one is in use with contents that the drive does not have. */
+/* Whether a pinned tensor has contents that the drive does not have. */
 static bool unfinished(const struct world *w)
 {
 	for (size_t i = 0; i < TENSORS; i++) {
@@ -769,7 +771,9 @@ static void committed(struct world *w)
 	}
 }
 
-/* A commit is refused while external memory is in flight. What is in flight after it is the plan's.
+/*
+ * A commit is refused while external memory is in flight. A transfer in flight after it is one of
+ * the plan's.
  */
 static void externals_have_landed(struct world *w)
 {
@@ -824,7 +828,7 @@ static void open_engine(struct world *w)
 		w->t[i].extent = (w->t[i].nbytes + w->unit - 1) / w->unit * w->unit;
 }
 
-/* All uses end, and nothing is in flight. */
+/* Ends all pins; nothing stays in flight. */
 static void end_uses(struct world *w)
 {
 	wait_for_all(w);
@@ -839,7 +843,7 @@ static void end_uses(struct world *w)
 	}
 }
 
-/* The engine has gone, and all that is left is what was committed. */
+/* The engine is closed; only committed contents remain. */
 static void gone(struct world *w)
 {
 	w->engine = NULL;
@@ -859,7 +863,7 @@ static void close_well(struct world *w)
 
 	history_drive_mend(&w->drive);
 	end_uses(w);
-	history_tell("close");
+	history_log("close");
 	rc = nvs_engine_close(w->engine, &w->error);
 	tell_result(w, rc);
 	HOLDS(!rc);
@@ -871,8 +875,8 @@ static void abandon(struct world *w)
 {
 	int rc;
 
-	history_tell("crash");
-	/* Who lends memory must leave it there until the drive has let go of it. */
+	history_log("crash");
+	/* External memory must stay valid until its transfer completes. */
 	history_drive_go(&w->drive);
 	engine_abandon(w->engine);
 	rc = nvs_engine_close(w->engine, &w->error);
@@ -883,7 +887,7 @@ static void abandon(struct world *w)
 }
 
 #if COPY_ON_WRITE
-/* With whatever is in use and dirty, and on a drive that fails. */
+/* Closes with dirty pinned tensors, on a drive that fails. */
 static void close_badly(struct world *w)
 {
 	bool busy;
@@ -891,7 +895,7 @@ static void close_badly(struct world *w)
 
 	wait_for_all(w);
 	busy = unfinished(w);
-	history_tell("close");
+	history_log("close");
 	rc = nvs_engine_close(w->engine, &w->error);
 	tell_result(w, rc);
 	if (!w->config.keep)
@@ -934,7 +938,7 @@ static void op_step(struct world *w)
 	bool end = below(&w->random, 8) ? w->step : below(&w->random, 2);
 	int rc;
 
-	history_tell(end ? "step_end" : "step_begin");
+	history_log(end ? "step_end" : "step_begin");
 	rc = end ? nvs_engine_step_end(w->engine, &io, &w->error)
 		 : nvs_engine_step_begin(w->engine, &w->error);
 	tell_result(w, rc);
@@ -944,7 +948,7 @@ static void op_step(struct world *w)
 
 static void op_hold(struct world *w)
 {
-	history_tell("hold\n");
+	history_log("hold\n");
 	history_drive_hold(&w->drive);
 }
 
@@ -954,26 +958,26 @@ static void op_complete(struct world *w)
 
 	if (!w->drive.held)
 		return;
-	history_tell("complete %u", n);
+	history_log("complete %u", n);
 	history_tell_more(": %u\n", sim_complete(w->drive.sim, n));
 }
 
 static void op_go(struct world *w)
 {
-	history_tell("go\n");
+	history_log("go\n");
 	history_drive_go(&w->drive);
 }
 
 static void op_storm(struct world *w)
 {
-	/* Who asks again for ever gets it no sooner. */
+	/* EAGAIN and EINTR are retried by the library, up to a bound. */
 	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
 	bool writes = below(&w->random, 2);
 
 	if (!w->drive.faulty)
 		return;
 	if (below(&w->random, 2)) {
-		history_tell("all is well again\n");
+		history_log("no more faults\n");
 		history_drive_calm(&w->drive);
 		return;
 	}
@@ -992,7 +996,7 @@ static void op_stats(struct world *w)
 		}
 	if (!w->step)
 		wait_for_all(w);
-	history_tell("get_stats\n");
+	history_log("get_stats\n");
 	nvs_engine_get_stats(w->engine, &stats);
 	HOLDS(stats.tensors == n && stats.tensor_bytes == nbytes && stats.pool.bytes == w->pool);
 	HOLDS(!stats.verify_errors || caused(w, -EBADMSG));
@@ -1004,7 +1008,7 @@ static void op_stats(struct world *w)
 
 /* ---- Repair ---- */
 
-/* One that the drive has lost in silence is told of, and made anew. */
+/* Contents that the drive lost silently must be reported; the tensor then gets new ones. */
 static void read_back(struct world *w, struct modelled *t)
 {
 	int rc;
@@ -1023,8 +1027,9 @@ static void read_back(struct world *w, struct modelled *t)
 		return;
 	}
 	if (rc)
-		history_fail(__FILE__, __LINE__, "%s can't be read from a sound drive: %s: %s",
-			     t->name, nvs_strerror(rc), w->error.text);
+		history_fail(__FILE__, __LINE__,
+			     "%s can't be read from a drive without faults: %s: %s", t->name,
+			     nvs_strerror(rc), w->error.text);
 	check_contents(t, nvs_tensor_data(t->handle));
 	HOLDS(sole_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error) == 0);
 }
@@ -1036,7 +1041,10 @@ static void read_all_back(struct world *w)
 			read_back(w, &w->t[i]);
 }
 
-/* On a sound drive everything can be read that was not reported as lost, also from the drive. */
+/*
+ * On a drive without faults, every tensor that was not reported as lost is readable, also from the
+ * drive.
+ */
 static void repair(struct world *w)
 {
 	history_drive_mend(&w->drive);
@@ -1054,7 +1062,7 @@ static void op_repair(struct world *w)
 {
 	if (below(&w->random, 8))
 		return;
-	history_tell("the drive is repaired, and all is read back\n");
+	history_log("the drive is repaired, and every tensor is read\n");
 	repair(w);
 	history_drive_calm(&w->drive);
 }
@@ -1108,7 +1116,7 @@ static void operation(void *world, uint64_t seed)
 	uint64_t before = history_counts()->operations;
 
 	w->random = seed;
-	/* Not each is possible at any time. */
+	/* Not every operation is possible in every state. */
 	for (int i = 0; i < 8 && history_counts()->operations == before; i++)
 		operations[below(&w->random, LENGTH(operations))](w);
 	look(w);
@@ -1138,7 +1146,7 @@ static void make_tensors(struct world *w)
 	}
 }
 
-/* From what the longest needs to what all of them do. */
+/* A pool between the size of the longest tensor and that of all tensors. */
 static uint64_t choose_pool(struct world *w)
 {
 	uint64_t sum = 0, longest = 4096;
@@ -1198,7 +1206,7 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->verify = below(&w->random, 2);
 	config->keep = below(&w->random, 2);
 	config->stripe_size = 4096 * below(&w->random, 5);
-	/* Each history of a process has stores of its own. */
+	/* Each history of a process has its own stores. */
 	config->rank = (uint32_t)(seed % 1000000);
 	set_budgets(w);
 	set_paths(w, directory);
@@ -1213,11 +1221,11 @@ static void *begin_world(const char *directory, uint64_t seed)
 	w->random = seed;
 	make_tensors(w);
 	configure(w, directory, seed);
-	history_tell("a pool of %" PRIu64 " bytes, %u paths, blocks of %u, depth %u%s%s\n",
-		     w->config.offload[NVS_OFFLOAD_PARAM].buffer_size * 4,
-		     w->config.offload[NVS_OFFLOAD_PARAM].npaths, w->config.aio.block_size,
-		     w->config.aio.queue_depth, w->config.verify ? ", verified" : "",
-		     w->config.keep ? ", kept" : "");
+	history_log("a pool of %" PRIu64 " bytes, %u paths, blocks of %u, depth %u%s%s\n",
+		    w->config.offload[NVS_OFFLOAD_PARAM].buffer_size * 4,
+		    w->config.offload[NVS_OFFLOAD_PARAM].npaths, w->config.aio.block_size,
+		    w->config.aio.queue_depth, w->config.verify ? ", verified" : "",
+		    w->config.keep ? ", kept" : "");
 	history_drive_open(&w->drive, next_random(&w->random), w->config.verify, !w->config.keep);
 	open_engine(w);
 	for (size_t i = 0; i < TENSORS; i += BATCH) {

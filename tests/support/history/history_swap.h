@@ -6,7 +6,7 @@
 
 /* All calls of the swap engine. */
 extern const struct history_model history_swap;
-/* The same with a mistake in the model's own books: at the second change of a tensor. */
+/* The same with a deliberate mistake in the model, at a tensor's second change. */
 extern const struct history_model history_swap_mistaken;
 
 #endif

@@ -180,7 +180,7 @@ static bool all_wait(const struct sim *sim)
 	const struct sim_queue *queue;
 
 	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link)) {
-		if (queue->with_us && (!queue->awaited || satisfied(queue)))
+		if (queue->outstanding && (!queue->awaited || satisfied(queue)))
 			return false;
 	}
 	return true;
@@ -192,9 +192,9 @@ static bool has_room(const struct sim *sim)
 	const struct sim_queue *queue;
 
 	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link)) {
-		bool drains = queue->with_us > 1 && queue->awaited == queue->with_us;
+		bool drains = queue->outstanding > 1 && queue->awaited == queue->outstanding;
 
-		if (queue->with_us && queue->with_us < queue->options.depth && !drains)
+		if (queue->outstanding && queue->outstanding < queue->options.depth && !drains)
 			return true;
 	}
 	return false;
@@ -326,7 +326,7 @@ static void take(struct sim_queue *queue, struct io *io)
 	flight->chance = chance_of(sim, queue, io);
 	sim_decide(sim, flight);
 	TAILQ_INSERT_TAIL(&sim->flights, flight, link);
-	queue->with_us++;
+	queue->outstanding++;
 	if (++sim->counts.in_flight > sim->counts.in_flight_max)
 		sim->counts.in_flight_max = sim->counts.in_flight;
 }
@@ -338,7 +338,7 @@ static int queue_submit(void *arg, struct io *const *ios, unsigned n)
 
 	inject_pause();
 	pthread_mutex_lock(&sim->lock);
-	MUST(n && queue->with_us + n <= queue->options.depth);
+	MUST(n && queue->outstanding + n <= queue->options.depth);
 	sim->in_vain = false;
 	for (unsigned i = 0; i < n; i++)
 		take(queue, ios[i]);
@@ -357,8 +357,8 @@ static unsigned give(struct sim_queue *queue, struct io **ios, unsigned max)
 	memcpy(ios, queue->done, n * sizeof(struct io *));
 	queue->ndone -= n;
 	memmove(queue->done, queue->done + n, queue->ndone * sizeof(struct io *));
-	queue->with_us -= n;
-	if (!queue->with_us)
+	queue->outstanding -= n;
+	if (!queue->outstanding)
 		pthread_cond_broadcast(&queue->sim->changed);
 	return n;
 }
@@ -371,7 +371,7 @@ static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 
 	inject_pause();
 	pthread_mutex_lock(&sim->lock);
-	MUST(min <= queue->with_us && min <= max);
+	MUST(min <= queue->outstanding && min <= max);
 	queue->facts->reap_calls++;
 	queue->awaited = min;
 	complete_due(sim);
@@ -443,7 +443,7 @@ static void queue_close(void *arg)
 
 	inject_pause();
 	pthread_mutex_lock(&sim->lock);
-	MUST(!queue->with_us);
+	MUST(!queue->outstanding);
 	for (unsigned i = 0; i < ENGINE_FILES; i++)
 		unset_file(queue, i);
 	LIST_REMOVE(queue, link);
@@ -547,7 +547,7 @@ unsigned sim_complete(struct sim *sim, unsigned n)
 	return did;
 }
 
-void sim_let_go(struct sim *sim)
+void sim_complete_late(struct sim *sim)
 {
 	struct sim_flight *flight;
 

@@ -48,7 +48,7 @@ enum sim_fault {
 	SIM_ERROR,     /* moves nothing and completes with -error */
 	SIM_SHORT,     /* moves and reports a part, in whole units of direct I/O (512 bytes or
 			  more); an I/O of one unit or less has no fault */
-	SIM_LATE,      /* completes delay_ns later; UINT64_MAX: at sim_let_go() */
+	SIM_LATE,      /* completes delay_ns later; UINT64_MAX: at sim_complete_late() */
 	SIM_TORN,      /* write: some sectors reach the drive; reports success */
 	SIM_LOST,      /* write: no sector reaches the drive; reports success */
 	SIM_MISPLACED, /* write: goes to sectors close behind, or close before at the file's end;
@@ -101,8 +101,8 @@ void sim_go(struct sim *sim, unsigned directions);
 void sim_await_workers(struct sim *sim);
 /* While it is held: completes the next `n` I/Os that are due; returns how many there were. */
 unsigned sim_complete(struct sim *sim, unsigned n);
-/* Completes I/Os that are late without end; the rule delays no later ones. */
-void sim_let_go(struct sim *sim);
+/* Completes the I/Os of SIM_LATE without a limit; the rule delays no later ones. */
+void sim_complete_late(struct sim *sim);
 
 struct sim_counts {
 	uint64_t ios[2], bytes[2]; /* completed, by direction, including faulty ones */

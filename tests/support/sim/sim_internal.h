@@ -46,8 +46,8 @@ struct sim_queue {
 	struct sim_flight *flights; /* by io->index */
 	struct io **done;	    /* completed and not yet reaped, oldest first */
 	unsigned ndone;
-	unsigned with_us; /* I/Os submitted and not yet reaped */
-	unsigned awaited; /* completions that a reap waits for; 0: none does */
+	unsigned outstanding; /* I/Os submitted and not yet reaped */
+	unsigned awaited;     /* completions that a reap waits for; 0: none does */
 	bool woken;
 	struct {
 		int fd;
@@ -86,24 +86,24 @@ struct sim {
 	bool in_vain;  /* patience_us has passed without new I/Os */
 	LIST_HEAD(, sim_queue) queues;
 	LIST_HEAD(, sim_file) files;
-	TAILQ_HEAD(sim_flights, sim_flight) flights; /* not completed, in the order they came in */
+	TAILQ_HEAD(sim_flights, sim_flight) flights; /* not completed, in the order of submission */
 	unsigned in_service;
 	uint64_t bus_free_ns[2];
 	struct sim_counts counts;
-	uint32_t *touched; /* by place; two that share a number only count together */
+	uint32_t *touched; /* hashed by place; a collision only adds the counts */
 
 	bool remembers, crashed;
-	uint64_t crash_after; /* I/Os, plain writes and syncs until it does; 0: it does not */
-	STAILQ_HEAD(, sim_write) writes; /* that may yet be lost, in the order they were made */
+	uint64_t crash_after;		 /* I/Os and syncs left before the failure; 0: none */
+	STAILQ_HEAD(, sim_write) writes; /* writes that can still be lost, in their order */
 	struct inject_observer observer;
 };
 
-/* A hash of both. */
+/* Returns a hash of both. */
 uint64_t sim_mix(uint64_t a, uint64_t b);
 
 /* The file of a descriptor, added if it is new. */
 struct sim_file *sim_file_of(struct sim *sim, int fd);
-/* The drive's own descriptor of it, while `fd` is open. */
+/* Opens the drive's own descriptor of the file, while `fd` is open. */
 int sim_file_open(struct sim_file *file, int fd);
 /* Closes the file if it is unused. */
 void sim_file_done(struct sim_file *file);

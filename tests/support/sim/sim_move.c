@@ -79,7 +79,7 @@ static struct sim_file *file_behind(struct sim *sim, const struct sim_flight *fl
 	return slot < 0 ? sim_file_of(sim, flight->io->fd) : flight->queue->files[slot].file;
 }
 
-/* ---- Which fault ---- */
+/* ---- Choosing the fault ---- */
 
 static bool of_writes_alone(enum sim_fault fault)
 {
@@ -133,7 +133,7 @@ void sim_decide(struct sim *sim, struct sim_flight *flight)
 	flight->fault = (struct sim_rule){.fault = SIM_GONE, .error = sim->gone};
 }
 
-/* ---- Where the bytes go ---- */
+/* ---- Moving the bytes ---- */
 
 static int whole(struct sim *sim, const struct sim_flight *flight)
 {
@@ -197,7 +197,7 @@ static int misplaced(struct sim *sim, const struct sim_flight *flight)
 	else if (io->offset >= away)
 		to = io->offset - away;
 	else
-		return (int)io->nbytes; /* there is no such place: it is lost */
+		return (int)io->nbytes; /* the place is beyond the file: the write is lost */
 	rc = part(sim, flight, io->data, io->nbytes, to);
 	return rc < 0 ? rc : (int)io->nbytes;
 }

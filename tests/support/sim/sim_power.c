@@ -54,7 +54,7 @@ void sim_note_write(struct sim *sim, struct sim_file *file, int fd, const void *
 	file->writes++;
 }
 
-/* ---- The moment ---- */
+/* ---- The failure ---- */
 
 static void crash(struct sim *sim)
 {
@@ -140,7 +140,7 @@ void sim_remember(struct sim *sim, uint64_t crash_after)
 	inject_observe(&sim->observer);
 }
 
-/* ---- What is left ---- */
+/* ---- Contents after the failure ---- */
 
 static void put(const struct sim_write *one, const char *data, uint64_t from, uint64_t to)
 {
@@ -158,7 +158,7 @@ static void undo(const struct sim_write *one)
 		MUST(!ftruncate(one->file->fd, (off_t)one->file_bytes));
 }
 
-/* Sector by sector of the file, as a drive writes them. */
+/* A drive writes whole sectors of the file. */
 static void tear(const struct sim_write *one, uint64_t chance)
 {
 	uint64_t from = 0;
@@ -185,7 +185,7 @@ static void redo(const struct sim_write *one, enum sim_crash how, uint64_t chanc
 		tear(one, chance);
 }
 
-/* From the last one back, which leaves the files as they were last durable. */
+/* Undoing from the newest write back restores the last durable contents. */
 static void undo_all(struct sim *sim)
 {
 	size_t n = 0, i = 0;
