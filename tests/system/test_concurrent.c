@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads and processes that have to do with one engine, store or optimizer at a time: waits whose
- * time runs out, holders that are killed, forks and closes in the middle of transfers.
+ * Threads and processes that share an engine, a store or an optimizer: waits that time out, owners
+ * that are killed, forks and closes during transfers.
  */
 #include "optim/optim_fixture.h"
 
@@ -39,7 +39,7 @@ static void stall(struct crowd *crowd, bool stalled)
 	(stalled ? sim_hold : sim_go)(crowd->f.sim, SIM_ALL);
 }
 
-/* True where the time has run out: that means no harm, and the drive goes on. */
+/* Whether the call timed out, which is harmless; then the drive continues. */
 static bool run_out(struct member *m, int rc)
 {
 	MUST(!rc || rc == -ETIMEDOUT || rc == -EAGAIN);
@@ -67,7 +67,7 @@ static void change(struct member *m, size_t i, void *data)
 	fill(data, m->nbytes[i], m->seeds[i]);
 }
 
-/* By way of the pool: two at a time, checked and changed or made anew. */
+/* Pins two tensors through the pool, checks them, and changes or replaces their contents. */
 static void use_two(struct member *m, size_t i)
 {
 	struct nvs_engine *engine = m->crowd->f.engine;
@@ -85,14 +85,14 @@ static void use_two(struct member *m, size_t i)
 		if (how == NVS_DIRTY)
 			change(m, k, nvs_tensor_data(m->t[k]));
 	}
-	/* What another's call for room has in flight it has to have back first. */
+	/* An eviction for another thread can have the tensor in flight; it must land first. */
 	wait_in_time(m, &m->t[i], 2);
 	MUST(!nvs_tensor_release(engine, &m->t[i], 2, pin, how, NULL));
 	if (below(&m->random, 2))
 		MUST(!nvs_tensor_swap_out(engine, &m->t[i], 2, NULL));
 }
 
-/* Past the pool, and back the same way. */
+/* The same through external memory. */
 static void use_memory(struct member *m, size_t i)
 {
 	struct nvs_engine *engine = m->crowd->f.engine;
@@ -116,7 +116,7 @@ static void use_memory(struct member *m, size_t i)
 	wait_in_time(m, &m->t[i], 1);
 }
 
-/* One that comes and goes; what wrote it back for room may have it in flight. */
+/* Registers and forgets a tensor; it can be in flight if another thread evicted it. */
 static void register_and_forget(struct member *m)
 {
 	struct nvs_engine *engine = m->crowd->f.engine;
@@ -154,7 +154,7 @@ static void look_on(struct member *m)
 	MUST(!rc || rc == -EBUSY);
 }
 
-/* A stall is over with the turn that it began in, so that waits without a limit end. */
+/* A stall ends with the turn in which it began, so waits without a timeout end. */
 static void turn(struct member *m)
 {
 	uint64_t what = below(&m->random, 8);
@@ -198,7 +198,7 @@ static void add_own(struct member *m)
 	}
 }
 
-static void threads_whose_time_runs_out_lose_nothing(void **state)
+static void waits_that_time_out_lose_nothing(void **state)
 {
 	static struct crowd crowd;
 	static struct member members[THREADS];
@@ -243,7 +243,7 @@ static void register_all(struct fixture *f, struct nvs_tensor **t)
 	tensors_add(f, "t", nbytes, N, t);
 }
 
-/* Begins to write all of them, and waits for none. */
+/* Starts to write all tensors and waits for none. */
 static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
 	uint64_t pin;
@@ -281,7 +281,7 @@ static void write_for_ever(struct fixture *f, int ready)
 		begin_to_write(f, t, 1);
 }
 
-static void a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next(void **state)
+static void a_store_is_free_once_its_owner_is_killed(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -304,7 +304,7 @@ static void a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next(vo
 		assert_int_equal(kill(child, SIGKILL), 0);
 		assert_int_equal(waitpid(child, &status, 0), child);
 		OK(&f, fixture_reopen(&f));
-		/* The same bytes were written again and again, so they are those of the commit. */
+		/* Every write had the same contents, so these are the committed ones. */
 		register_all(&f, t);
 		check_all(&f, t, 1);
 		close(ready[0]);
@@ -312,7 +312,7 @@ static void a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next(vo
 	}
 }
 
-/* In the child the pool is not there, so that no page of it is copied when the parent writes. */
+/* The pool is not mapped in the child, so writes by the parent copy no page. */
 static void live_on(const struct nvs_engine *engine, int ready, int done)
 {
 	char byte;
@@ -347,7 +347,7 @@ static void fork_in_mid_flight(struct fixture *f)
 	OK(f, nvs_tensor_release(f->engine, t, N, pin, NVS_CLEAN, &f->error));
 	check_all(f, t, 1);
 	begin_to_write(f, t, 2);
-	/* The child has the descriptors, and yet the store is free when it is closed. */
+	/* Although the child has the descriptors, the store is free once the parent closes it. */
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
 	register_all(f, t);
@@ -359,7 +359,7 @@ static void fork_in_mid_flight(struct fixture *f)
 	close(ready[0]);
 }
 
-static void a_fork_in_mid_flight_disturbs_neither_the_pool_nor_the_store(void **state)
+static void a_fork_during_transfers_harms_neither_pool_nor_store(void **state)
 {
 	struct fixture f;
 
@@ -372,7 +372,7 @@ static void a_fork_in_mid_flight_disturbs_neither_the_pool_nor_the_store(void **
 	}
 }
 
-static void closing_in_mid_flight_keeps_what_was_being_written(void **state)
+static void closing_keeps_the_writes_in_flight(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -385,7 +385,7 @@ static void closing_in_mid_flight_keeps_what_was_being_written(void **state)
 		if (round > 1)
 			check_all(&f, t, (round - 1) * N);
 		begin_to_write(&f, t, round * N);
-		/* Of some it is the second transfer, and a read. */
+		/* For some tensors, this read is the second transfer. */
 		(void)nvs_tensor_prefetch(f.engine, t, N, NULL);
 		fixture_shut(&f);
 		OK(&f, fixture_reopen(&f));
@@ -400,7 +400,7 @@ static const struct group groups[] = {{"a", 20000, NVS_BF16}, {"b", 13000, NVS_F
 struct onlooker {
 	struct optim *o;
 	pthread_t thread;
-	bool end; /* by __atomic */
+	bool end; /* accessed by __atomic */
 	uint64_t calls;
 };
 
@@ -448,7 +448,7 @@ static void run_alone(struct snapshot *snapshot)
 	optim_close(&o);
 }
 
-static void calls_on_an_optimizer_take_turns(void **state)
+static void calls_on_an_optimizer_are_serialized(void **state)
 {
 	struct onlooker onlookers[3];
 	struct snapshot expected;
@@ -472,7 +472,7 @@ static void calls_on_an_optimizer_take_turns(void **state)
 		pthread_join(onlookers[i].thread, NULL);
 	}
 	IS_AS(&o, &expected);
-	/* And what was committed in between is what a run would have gone on from. */
+	/* The last commit is a state from which a run can continue. */
 	optim_shut(&o);
 	DONE(&o, optim_open(&o));
 	IS_AS(&o, &expected);
@@ -483,11 +483,11 @@ static void calls_on_an_optimizer_take_turns(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(threads_whose_time_runs_out_lose_nothing),
-		cmocka_unit_test(a_store_whose_holder_is_killed_while_it_writes_is_had_by_the_next),
-		cmocka_unit_test(a_fork_in_mid_flight_disturbs_neither_the_pool_nor_the_store),
-		cmocka_unit_test(closing_in_mid_flight_keeps_what_was_being_written),
-		cmocka_unit_test(calls_on_an_optimizer_take_turns),
+		cmocka_unit_test(waits_that_time_out_lose_nothing),
+		cmocka_unit_test(a_store_is_free_once_its_owner_is_killed),
+		cmocka_unit_test(a_fork_during_transfers_harms_neither_pool_nor_store),
+		cmocka_unit_test(closing_keeps_the_writes_in_flight),
+		cmocka_unit_test(calls_on_an_optimizer_are_serialized),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th allocation fails, for n = 1, 2, 3, ... until a call has none left: of memory, mappings
- * and threads, in every public call that takes any. Each time the call says so and leaves
- * everything as it was, or goes on with less and says that; and the hot path takes none at all.
+ * The n-th allocation of memory, mappings or threads fails, for n = 1, 2, 3, ... until a call makes
+ * no more, in every public call that allocates. Each time, the call returns an error and changes
+ * nothing, or continues with less and logs it. The hot path allocates nothing.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -18,9 +18,9 @@
 
 /* ---- Calls that leave nothing behind ---- */
 
-/* Does something and undoes it: 0, or what failed, with everything undone that was done. */
+/* Performs an operation and undoes it; returns 0 or the error, with nothing left behind. */
 typedef int attempt_fn(void *arg, struct nvs_error *error);
-/* Whether it may succeed without this call. */
+/* Whether the operation may succeed although this call fails. */
 typedef bool survives_fn(const char *call);
 
 static bool none(const char *call)
@@ -34,7 +34,7 @@ static bool says_so(int rc, const struct nvs_error *error, int due)
 	return rc == due && error->code == rc && error->text[0];
 }
 
-/* Whether there was an n-th. */
+/* Returns whether there was an n-th call. */
 static bool nth_fails(const char *what, attempt_fn *attempt, void *arg, unsigned kinds, int due,
 		      survives_fn *survives, uint64_t n)
 {
@@ -47,13 +47,13 @@ static bool nth_fails(const char *what, attempt_fn *attempt, void *arg, unsigned
 	rc = attempt(arg, &error);
 	inject_stop(&failed);
 	if (rc ? !failed || !says_so(rc, &error, due) : failed && !survives(inject_failed_call()))
-		fail_msg("%s, n %" PRIu64 ": where %s failed it returned %d: %d \"%s\"", what, n,
+		fail_msg("%s, n %" PRIu64 ": when %s failed it returned %d: %d \"%s\"", what, n,
 			 inject_failed_call(), rc, error.code, error.text);
-	same_held(&before, what, n);
+	assert_same_held(&before, what, n);
 	return failed;
 }
 
-/* How many there are; each of them fails once. */
+/* Fails each allocation once; returns their number. */
 static uint64_t every_one_fails(const char *what, attempt_fn *attempt, void *arg, unsigned kinds,
 				int due, survives_fn *survives)
 {
@@ -83,7 +83,7 @@ static const char text[] =
 	"0.75}},\n"
 	" \"other\": {\"of\": [1, 2.5, \"anything\", {\"at\": null}]}}\n";
 
-/* What it was, it still is. */
+/* A refused change leaves the configuration as it was. */
 static int unchanged_unless(int rc, struct nvs_config *config)
 {
 	if (rc) {
@@ -135,7 +135,7 @@ static int set_paths(void *arg, struct nvs_error *error)
 				&config);
 }
 
-static void a_configuration_is_read_or_left(void **state)
+static void a_configuration_is_read_or_unchanged(void **state)
 {
 	char *directory = place_make(PLACE_DISK), path[256];
 	FILE *file;
@@ -155,7 +155,7 @@ static void a_configuration_is_read_or_left(void **state)
 
 /* ---- Machine and path ---- */
 
-/* What can't be looked at is unknown, and what can't be tried does not work. */
+/* Facts that cannot be determined are unknown; features that cannot be tried are off. */
 static bool any(const char *call)
 {
 	(void)call;
@@ -180,7 +180,7 @@ static int look_at_path(void *path, struct nvs_error *error)
 	return nvs_path_get_info(path, &info, error);
 }
 
-static void looking_needs_no_memory_that_it_can_not_do_without(void **state)
+static void path_and_machine_info_survive_failed_allocations(void **state)
 {
 	char *directory = place_make(PLACE_DISK);
 
@@ -196,7 +196,7 @@ static void looking_needs_no_memory_that_it_can_not_do_without(void **state)
 struct aio_way {
 	struct aio_config config;
 	char *path;
-	struct nvs_aio *aio; /* for open_file */
+	struct nvs_aio *aio; /* used by open_file() */
 };
 
 static void moves(struct nvs_aio *aio, const char *path)
@@ -249,7 +249,7 @@ static int open_file(void *arg, struct nvs_error *error)
 }
 
 /*
- * What is not locked or registered is slower, as is what is copied for a child that forks, and a
+ * Without locking or registration, I/O is slower; so are a bounce buffer that a fork copies and a
  * queue with fewer threads.
  */
 static bool only_slower(const char *call)
@@ -263,7 +263,7 @@ static bool only_slower_or_fewer(const char *call)
 	return only_slower(call) || !strcmp(call, "pthread_create");
 }
 
-static void workers_are_there_or_none_is(void **state)
+static void all_workers_start_or_none(void **state)
 {
 	char *directory = place_make(PLACE_DISK), path[256];
 	struct aio_way way = {.path = path};
@@ -287,7 +287,7 @@ static void workers_are_there_or_none_is(void **state)
 		every_one_fails("workers", open_aio, &way, ALLOCATIONS | INJECT_QUEUE, -ENOMEM,
 				i == NVS_IOENGINE_POSIX ? only_slower_or_fewer : only_slower);
 	}
-	/* One that does not work for want of memory is passed over, and another taken. */
+	/* auto skips an engine that has no memory, and takes the next. */
 	way.config.ioengine = NVS_IOENGINE_AUTO;
 	every_one_fails("workers of any engine", open_aio, &way, ALLOCATIONS | INJECT_QUEUE,
 			-ENOMEM, any);
@@ -299,7 +299,7 @@ static void workers_are_there_or_none_is(void **state)
 
 /* ---- The engine ---- */
 
-/* Huge pages, locked pages, and where the drive's NUMA node is. */
+/* Huge pages, locked pages, and the drive's NUMA node. */
 static bool less_well_placed(const char *call)
 {
 	static const char *const calls[] = {"mlock", "madvise", "mmap", "glob", "getline"};
@@ -310,7 +310,7 @@ static bool less_well_placed(const char *call)
 	return false;
 }
 
-/* Opened, used and closed; in a kept store with a commit. */
+/* Opens, uses and closes an engine, with a commit in a kept store. */
 static bool nth_allocation_of_open_fails(struct world *w, uint64_t n)
 {
 	struct inject_held before = inject_held();
@@ -325,10 +325,10 @@ static bool nth_allocation_of_open_fails(struct world *w, uint64_t n)
 		if (!says_so(rc, &w->f.error, -ENOMEM))
 			fail_msg("n %" PRIu64 " (%s): %d \"%s\"", n, inject_failed_call(), rc,
 				 w->f.error.text);
-		same_held(&before, "a failed opening", n);
+		assert_same_held(&before, "a failed opening", n);
 		OK(&w->f, world_try_open(w));
 	} else if (failed && !less_well_placed(inject_failed_call())) {
-		fail_msg("%s failed, and nothing was said", inject_failed_call());
+		fail_msg("%s failed, but no error was reported", inject_failed_call());
 	}
 	world_add_tensors(w);
 	for (unsigned i = 0; i < TENSORS && w->f.config.keep; i++)
@@ -336,11 +336,11 @@ static bool nth_allocation_of_open_fails(struct world *w, uint64_t n)
 			tensor_check(&w->f, w->t[i], w->seed[i]);
 	world_swaps(w);
 	fixture_shut(&w->f);
-	same_held(&before, "closing", n);
+	assert_same_held(&before, "closing", n);
 	return failed;
 }
 
-static void an_engine_is_open_or_not(void **state)
+static void opening_an_engine_succeeds_or_leaves_nothing(void **state)
 {
 	static const struct setup setups[] = {
 		{.place = PLACE_TMPFS, SMALL},
@@ -363,7 +363,7 @@ static void an_engine_is_open_or_not(void **state)
 
 /* ---- Registering ---- */
 
-#define MANY 300 /* more than the tables have room for at first */
+#define MANY 300 /* more than the tables' initial room */
 
 static void add_many(struct world *w, bool *failed, uint64_t n)
 {
@@ -392,7 +392,7 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 	OK(&w->f, nvs_tensor_forget(w->f.engine, tensors, MANY, &w->f.error));
 }
 
-/* A kept one, so that the next is new. */
+/* The store is kept, so remove it before the next attempt. */
 static void remove_store(struct world *w)
 {
 	static const char *const names[] = {"data", "manifest.0", "manifest.1"};
@@ -414,7 +414,7 @@ static void all_or_none_are_registered(void **state)
 	(void)state;
 	world_make(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL});
 	before = inject_held();
-	/* Many of them are alike: some at the beginning, some in the middle, and the last. */
+	/* Most allocations are alike: fail the first ones, some in the middle, and the last. */
 	for (; failed && n < N_LIMIT; n += n < 20 || n > 3 * MANY - 5 ? 1 : 29) {
 		struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
@@ -425,11 +425,11 @@ static void all_or_none_are_registered(void **state)
 		add_many(&w, &failed, n);
 		nvs_engine_get_stats(w.f.engine, &stats);
 		assert_int_equal(stats.tensors, TENSORS);
-		world_is_well(&w);
+		world_check_all(&w);
 		engine_abandon(w.f.engine);
 		fixture_shut(&w.f);
 		remove_store(&w);
-		same_held(&before, "registering", n);
+		assert_same_held(&before, "registering", n);
 	}
 	assert_true(n > 3 * MANY && !failed);
 	world_close(&w);
@@ -437,7 +437,7 @@ static void all_or_none_are_registered(void **state)
 
 /* ---- Steps, commits and closing ---- */
 
-/* Three steps, in which a plan is recorded and followed; nothing of that is worth an error. */
+/* In three steps a plan is recorded and followed; without memory there is no plan and no error. */
 static void a_step_without_memory_for_its_plan_is_served(void **state)
 {
 	uint64_t failed = 1;
@@ -459,13 +459,13 @@ static void a_step_without_memory_for_its_plan_is_served(void **state)
 			assert_says(w.f.log, "out of memory");
 		else
 			assert_true(n > 5);
-		world_is_well(&w);
+		world_check_all(&w);
 		fixture_shut(&w.f);
 	}
 	world_close(&w);
 }
 
-static void a_commit_without_memory_leaves_the_one_before(void **state)
+static void a_commit_without_memory_leaves_the_previous_one(void **state)
 {
 	uint64_t failed = 1;
 	struct world w;
@@ -519,7 +519,7 @@ static void no_allocation_when_hot(struct world *w, const char *engine)
 {
 	uint64_t allocated;
 
-	/* The order of a step is recorded in the first. */
+	/* The first step records the plan. */
 	everything_hot(w);
 	inject_fail(ALLOCATIONS | INJECT_OPEN, 0, 0, ENOMEM);
 	for (int i = 0; i < 3; i++)
@@ -561,13 +561,13 @@ static void the_hot_path_allocates_nothing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_configuration_is_read_or_left),
-		cmocka_unit_test(looking_needs_no_memory_that_it_can_not_do_without),
-		cmocka_unit_test(workers_are_there_or_none_is),
-		cmocka_unit_test(an_engine_is_open_or_not),
+		cmocka_unit_test(a_configuration_is_read_or_unchanged),
+		cmocka_unit_test(path_and_machine_info_survive_failed_allocations),
+		cmocka_unit_test(all_workers_start_or_none),
+		cmocka_unit_test(opening_an_engine_succeeds_or_leaves_nothing),
 		cmocka_unit_test(all_or_none_are_registered),
 		cmocka_unit_test(a_step_without_memory_for_its_plan_is_served),
-		cmocka_unit_test(a_commit_without_memory_leaves_the_one_before),
+		cmocka_unit_test(a_commit_without_memory_leaves_the_previous_one),
 		cmocka_unit_test(the_hot_path_allocates_nothing),
 	};
 

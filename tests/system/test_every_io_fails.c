@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th I/O of a transfer fails, and the n-th plain call to the kernel, for n = 1, 2, 3, ...
- * until a run has none left: so every one of them fails once. Each time it is told with the place,
- * what was asked for again succeeds, every tensor has its bytes, and nothing is held that was not
- * before.
+ * The n-th I/O of a transfer fails, and the n-th plain system call, for n = 1, 2, 3, ... until a
+ * run makes no more. Each time, the error names the place, a repeated call succeeds, every tensor
+ * has its contents, and no file or memory is leaked.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,13 +14,13 @@
 #define PLAIN_CALLS                                                                                \
 	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_MMAP)
 
-/* ---- Operations that run while something fails ---- */
+/* ---- Operations with faults ---- */
 
 static void prefetches(struct world *w)
 {
 	long n;
 
-	/* Clean, so that what was read before makes way for it. */
+	/* Clean tensors, so that later reads evict earlier ones. */
 	world_told(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
 	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	n = nvs_tensor_prefetch(w->f.engine, w->t, TENSORS / 2, &w->f.error);
@@ -29,10 +28,10 @@ static void prefetches(struct world *w)
 		world_told(w, (int)n);
 	world_told(w, sole_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
 	if (!world_told(w, sole_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
-		world_look_at(w, 0, TENSORS / 2);
+		world_check(w, 0, TENSORS / 2);
 }
 
-/* More than the pool holds, dirty all of it. */
+/* More than the pool holds, all dirty. */
 static void leases_evict(struct world *w)
 {
 	for (unsigned round = 0; round < 2; round++)
@@ -40,7 +39,7 @@ static void leases_evict(struct world *w)
 			world_change(w, i);
 }
 
-/* Odd addresses and lengths, so that some of it goes by way of the bounce buffer. */
+/* Odd addresses and lengths, so some I/Os use the bounce buffer. */
 static char own_memory[TENSORS][PART + 1];
 
 static void swaps_to_and_from_own_memory(struct world *w)
@@ -59,7 +58,7 @@ static void swaps_to_and_from_own_memory(struct world *w)
 	for (unsigned i = 0; i < TENSORS; i++) {
 		struct nvs_tensor_info info = info_of(&w->f, w->t[i]);
 
-		/* What was not written has the contents of the last commit, or none. */
+		/* A tensor that was not written has the contents of the last commit, or none. */
 		if (!info.status)
 			w->seed[i] = first + i + 1;
 		else if (info.state == NVS_EMPTY && !w->f.config.keep)
@@ -76,7 +75,7 @@ static void swaps_to_and_from_own_memory(struct world *w)
 
 /* ---- The drive ---- */
 
-/* A call returned the error, or the log has it: no call waits for an eviction. */
+/* Whether a call returned the error or the log has it, since no call waits for an eviction. */
 static bool heard(const struct world *w)
 {
 	return w->told || strstr(w->f.log, "could not be written back");
@@ -92,11 +91,11 @@ static uint64_t drive_faults(const struct world *w)
 
 typedef void act_fn(struct world *w);
 
-/* The n-th alone, or all from it on: whether there was an n-th. */
+/* Fails the n-th I/O, or all from it on; returns whether there was an n-th. */
 static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direction, uint64_t n,
 			 bool alone)
 {
-	/* What a plan reads ahead is read again by the use. */
+	/* A failed read-ahead is repeated by the pin. */
 	bool may_be_unheard = act == world_step && direction == NVS_READ, failed;
 	const struct sim_rule rule = {.fault = SIM_ERROR,
 				      .error = w->error,
@@ -117,11 +116,11 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 		fail_msg("%s %" PRIu64 " %s: %u calls failed, and the log has \"%s\"",
 			 direction ? "write" : "read", n, failed ? "failed" : "did not fail",
 			 w->told, w->f.log);
-	world_is_well(w);
+	world_check_all(w);
 	return failed;
 }
 
-/* At every so many-th the drive goes on failing as well. */
+/* For every LASTING-th n, all later I/Os fail, too. */
 #define LASTING 3
 
 static void every_io_fails(act_fn *act, enum nvs_direction direction, int error,
@@ -134,14 +133,14 @@ static void every_io_fails(act_fn *act, enum nvs_direction direction, int error,
 	world_open(&w, setup);
 	w.error = error;
 	world_swaps(&w);
-	world_is_well(&w);
+	world_check_all(&w);
 	while (n < N_LIMIT && nth_io_fails(&w, act, direction, n, true) &&
 	       (n % LASTING || nth_io_fails(&w, act, direction, n, false)))
 		n++;
 	if (n <= TENSORS / 2 || n == N_LIMIT)
 		fail_msg("there were %" PRIu64 " I/Os", n - 1);
 	world_close(&w);
-	same_held(&before, "closing", n);
+	assert_same_held(&before, "closing", n);
 }
 
 static void in_all_ways(act_fn *act, enum nvs_direction direction)
@@ -190,14 +189,14 @@ static void the_nth_io_to_the_callers_memory_fails(void **state)
 
 /* ---- Plain calls: opening ---- */
 
-/* The path is in what is told, and the engine is not there; or it is, and is whole. */
+/* The open failed with the path in its error, and left nothing; or the engine works. */
 static void opened_or_told(struct world *w, int rc, const struct inject_held *before, uint64_t n)
 {
 	const char *call = inject_failed_call();
 
 	if (!rc) {
 		if (!world_survives(w, call))
-			fail_msg("%s failed, n %" PRIu64 ", and nothing was said", call, n);
+			fail_msg("%s failed, n %" PRIu64 ", but no error was reported", call, n);
 		return;
 	}
 	assert_null(w->f.engine);
@@ -207,10 +206,10 @@ static void opened_or_told(struct world *w, int rc, const struct inject_held *be
 	if (strcmp(call, "mmap") != 0 && strcmp(call, "madvise") != 0 &&
 	    strcmp(call, "memfd_create") != 0 && strcmp(call, "getrandom") != 0)
 		world_told(w, rc);
-	same_held(before, "a failed opening", n);
+	assert_same_held(before, "a failed opening", n);
 }
 
-/* In a store that is found it is as it was left; in a new one there is nothing. */
+/* A store that is found has its contents; a new one has none. */
 static void works(struct world *w)
 {
 	world_add_tensors(w);
@@ -219,7 +218,7 @@ static void works(struct world *w)
 			tensor_check(&w->f, w->t[i], w->seed[i]);
 	world_swaps(w);
 	assert_int_equal(w->told, 0);
-	world_is_well(w);
+	world_check_all(w);
 }
 
 static bool nth_call_of_open_fails(struct world *w, uint64_t n)
@@ -239,7 +238,7 @@ static bool nth_call_of_open_fails(struct world *w, uint64_t n)
 		OK(&w->f, world_try_open(w));
 	works(w);
 	fixture_shut(&w->f);
-	same_held(&before, "closing", n);
+	assert_same_held(&before, "closing", n);
 	return failed;
 }
 
@@ -282,7 +281,7 @@ static bool is_there(const struct world *w, const char *name)
 	return !access(path, F_OK);
 }
 
-/* A kept store whose data lie elsewhere is refused, and what there is of it stays. */
+/* A kept store whose data are on another path is refused, and its files stay. */
 static void the_nth_call_removes_no_manifest(void **state)
 {
 	char data[512], elsewhere[600];
@@ -306,13 +305,13 @@ static void the_nth_call_removes_no_manifest(void **state)
 	assert_int_equal(rename(elsewhere, data), 0);
 	OK(&w.f, world_try_open(&w));
 	world_add_tensors(&w);
-	world_is_well(&w);
+	world_check_all(&w);
 	world_close(&w);
 }
 
 /* ---- Plain calls: registering ---- */
 
-/* All or none: nothing of a batch that was refused is there, and no room is taken. */
+/* A refused batch registers nothing and takes no space. */
 static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 {
 	const struct nvs_tensor_spec specs[] = {
@@ -328,10 +327,10 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 	inject_fail(PLAIN_CALLS, n, 1, w->error);
 	rc = nvs_tensor_register(w->f.engine, specs, 2, t, &w->f.error);
 	inject_stop(&failed);
-	/* Space that is reserved ahead of its need can be done without. */
+	/* Space reserved ahead of need is optional. */
 	if (failed && !rc && strcmp(inject_failed_call(), "posix_fallocate") != 0 &&
 	    !world_survives(w, inject_failed_call()))
-		fail_msg("%s failed, and nothing was said", inject_failed_call());
+		fail_msg("%s failed, but no error was reported", inject_failed_call());
 	if (world_told(w, rc)) {
 		nvs_engine_get_stats(w->f.engine, &now);
 		assert_int_equal(now.tensors, before.tensors);
@@ -347,7 +346,7 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 	return failed;
 }
 
-/* A new store each time, so that registering has to reserve. */
+/* A new store each time, because registering must reserve space. */
 static void every_call_of_register_fails_once(const struct setup *setup)
 {
 	bool failed = true;
@@ -359,7 +358,7 @@ static void every_call_of_register_fails_once(const struct setup *setup)
 		w.error = n % 2 ? ENOSPC : EIO;
 		failed = nth_call_of_register_fails(&w, n);
 		world_swaps(&w);
-		world_is_well(&w);
+		world_check_all(&w);
 		world_close(&w);
 	}
 	assert_true(n > 2 && !failed);
@@ -377,12 +376,12 @@ static void the_nth_call_of_register_fails(void **state)
 
 /* ---- Commits of a kept store ---- */
 
-/* What stands in the commit before, and in the one that fails. */
+/* The contents of the previous commit, and of the one that fails. */
 struct commits {
 	uint64_t before[TENSORS], after[TENSORS];
 };
 
-/* Every second one is written again, some of them already on the drive. */
+/* Writes every second tensor again; some of it is on the drive already. */
 static void begin_anew(struct world *w, struct commits *commits)
 {
 	OK(&w->f, nvs_engine_commit(w->f.engine, &w->f.error));
@@ -400,7 +399,7 @@ static bool holds(struct world *w, unsigned i, uint64_t seed)
 	return world_has_bytes(w, i);
 }
 
-/* The next run finds one of the two commits, whole. `must`: it is the one that was asked for. */
+/* The next run finds one of the two commits complete. `must`: the newer one. */
 static void one_of_them_is_found(struct world *w, const struct commits *commits, bool must)
 {
 	bool after = must;
@@ -440,7 +439,7 @@ static bool disarm(struct world *w, uint64_t faults)
 	return failed || drive_faults(w) > faults;
 }
 
-/* It may be tried again; but what was not made durable may be lost, which that must not hide. */
+/* A commit can be repeated, unless data may have been lost; that must stay an error. */
 static bool committed_after_all(struct world *w)
 {
 	int rc = nvs_engine_commit(w->f.engine, &w->f.error);
@@ -450,7 +449,7 @@ static bool committed_after_all(struct world *w)
 	return !rc;
 }
 
-/* Whether there was an n-th. */
+/* Returns whether there was an n-th. */
 static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint64_t n)
 {
 	struct inject_held before = inject_held();
@@ -471,14 +470,15 @@ static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint6
 	assert_true(failed || !rc);
 	/* Closing the file unlocks it, even if the unlock fails. */
 	if (!world_told(w, rc) && failed && strcmp(inject_failed_call(), "flock") != 0)
-		fail_msg("%s failed, n %" PRIu64 ", and nothing was said", inject_failed_call(), n);
+		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
+			 inject_failed_call(), n);
 	done = !rc || (!closing && n % 2 && committed_after_all(w));
 	if (!closing) {
 		engine_abandon(engine);
 		OK(&w->f, nvs_engine_close(engine, &w->f.error));
 	}
 	w->f.engine = NULL;
-	same_held(&before, "closing", n);
+	assert_same_held(&before, "closing", n);
 	one_of_them_is_found(w, &commits, done);
 	fixture_shut(&w->f);
 	return failed;

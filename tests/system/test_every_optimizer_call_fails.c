@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th I/O, call or allocation of the optimizer fails, for n = 1, 2, 3, ... until there is none
- * left. A step that is called again ends with the bits of one that nothing disturbed, and a commit
- * that failed leaves the one before it.
+ * The n-th I/O, call or allocation of the optimizer fails, for n = 1, 2, 3, ... until it makes no
+ * more. A repeated step ends with the bits of an undisturbed one, and a failed commit leaves the
+ * previous one.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@ static const struct group groups[] = {
 struct run {
 	struct optim o;
 	struct sim *drive;
-	uint64_t steps; /* that its commit has */
+	uint64_t steps; /* steps in its last commit */
 };
 
 static void run_make(struct run *run)
@@ -55,7 +55,7 @@ static void run_close(struct run *run)
 	sim_close(run->drive);
 }
 
-/* The same steps, in host memory and undisturbed. */
+/* The same steps without faults, in host memory. */
 static void twin_open(struct optim *twin)
 {
 	optim_init(twin, groups, LENGTH(groups));
@@ -72,15 +72,15 @@ static void same_as_twin(struct optim *o, struct optim *twin)
 	snapshot_free(&due);
 }
 
-/* ---- What fails ---- */
+/* ---- Faults ---- */
 
-/* I/Os of a direction, or else calls of these kinds. */
+/* I/Os of one direction, or system calls of these kinds. */
 struct what {
 	bool io;
 	enum nvs_direction direction;
 	unsigned kinds;
 	int error;
-	bool lasts; /* all that follow fail too */
+	bool lasts; /* all later ones fail, too */
 };
 
 static uint64_t drive_faults(const struct run *run)
@@ -116,7 +116,10 @@ static bool disarm(struct run *run, uint64_t faults)
 	return failed || drive_faults(run) > faults;
 }
 
-/* Whether the call failed; then it told so, and of an I/O or a file where. */
+/*
+ * Whether the call failed; then its error must be the injected one, and name the place of an I/O or
+ * file.
+ */
 static bool told(struct run *run, const struct what *what, int rc)
 {
 	const struct nvs_error *error = &run->o.error;
@@ -126,8 +129,8 @@ static bool told(struct run *run, const struct what *what, int rc)
 	if (!rc)
 		return false;
 	if (rc != -what->error || error->code != rc || !error->text[0] || !place)
-		fail_msg("%d where %d was due (%s): %d \"%s\"", rc, -what->error,
-			 inject_failed_call(), error->code, error->text);
+		fail_msg("%d instead of %d (%s): %d \"%s\"", rc, -what->error, inject_failed_call(),
+			 error->code, error->text);
 	return true;
 }
 
@@ -135,7 +138,10 @@ static bool told(struct run *run, const struct what *what, int rc)
 
 typedef int step_fn(struct run *run, struct optim *twin, uint64_t step);
 
-/* The gradients of a step, and the step itself, which may fail; the twin has done it. */
+/*
+ * Lends the gradients of a step and performs it, which may fail; the twin has done the step
+ * already.
+ */
 static int lends_and_steps(struct run *run, struct optim *twin, uint64_t step)
 {
 	optim_run(twin, step, step);
@@ -156,7 +162,7 @@ static uint64_t add(struct optim *o, size_t group, uint64_t from)
 	return added;
 }
 
-/* Added piece by piece; what was not taken is given again. */
+/* Adds the gradients in pieces and repeats those that were refused. */
 static int adds_and_steps(struct run *run, struct optim *twin, uint64_t step)
 {
 	int rc = 0;
@@ -180,8 +186,8 @@ static int adds_and_steps(struct run *run, struct optim *twin, uint64_t step)
 }
 
 /*
- * Whether there was an n-th. Where the drive goes on failing the step is done when it is mended,
- * and not before, however often it is tried.
+ * Returns whether there was an n-th. If the drive keeps failing, no retry finishes the step until
+ * the drive is repaired.
  */
 static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *steps,
 			      const struct what *what, uint64_t n)
@@ -196,7 +202,7 @@ static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *step
 		rc = optim_step(&run->o, n + 1);
 	failed = disarm(run, faults);
 	if (failed && !rc && (what->lasts || what->direction == NVS_WRITE))
-		fail_msg("I/O %" PRIu64 " failed, and the step is said to be done", n);
+		fail_msg("I/O %" PRIu64 " failed, and the step is reported as done", n);
 	assert_true(failed || !rc);
 	if (told(run, what, rc))
 		DONE(&run->o, optim_step(&run->o, n + 1));
@@ -215,7 +221,7 @@ static void every_io_of_a_step_fails(step_fn *steps, enum nvs_direction directio
 
 	run_open(&run);
 	twin_open(&twin);
-	/* The first makes the state, so that it reads nothing. */
+	/* The first step makes the state and reads nothing. */
 	optim_run(&run.o, 1, 1);
 	optim_run(&twin, 1, 1);
 	while (n < N_LIMIT && nth_fails_in_step(&run, &twin, steps, &what, n))
@@ -224,7 +230,7 @@ static void every_io_of_a_step_fails(step_fn *steps, enum nvs_direction directio
 		fail_msg("there were %" PRIu64 " I/Os", n - 1);
 	run_close(&run);
 	optim_close(&twin);
-	same_held(&before, "steps", n);
+	assert_same_held(&before, "steps", n);
 }
 
 static void the_nth_io_of_a_step_fails(void **state)
@@ -272,7 +278,7 @@ static void a_step_allocates_nothing(void **state)
 	optim_close(&twin);
 }
 
-/* ---- State in and out ---- */
+/* ---- Setting and getting state ---- */
 
 static int set_then_get(struct run *run, float *data, uint64_t numel)
 {
@@ -315,7 +321,7 @@ static void the_nth_io_of_setting_and_getting_fails(void **state)
 
 /* ---- Opening ---- */
 
-/* Less of huge and of locked pages, or of knowledge where the drive is. */
+/* Without huge pages, locked pages or the drive's NUMA node. */
 static bool survived(const struct run *run)
 {
 	static const char *const calls[] = {"mlock",   "madvise",   "mmap",	   "glob",
@@ -346,14 +352,15 @@ static bool nth_fails_in_open(struct run *run, const struct what *what, const st
 	assert_true(failed || !rc);
 	if (told(run, what, rc)) {
 		assert_null(run->o.optimizer);
-		same_held(&before, "a failed opening", n);
+		assert_same_held(&before, "a failed opening", n);
 		DONE(&run->o, run_try_open(run));
 	} else if (failed && (what->io || !survived(run))) {
-		fail_msg("%s failed, n %" PRIu64 ", and nothing was said", inject_failed_call(), n);
+		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
+			 inject_failed_call(), n);
 	}
 	IS_AS(&run->o, due);
 	optim_shut(&run->o);
-	same_held(&before, "closing", n);
+	assert_same_held(&before, "closing", n);
 	return failed;
 }
 
@@ -386,7 +393,7 @@ static const struct what ways[] = {
 	{.kinds = ALLOCATIONS, .error = ENOMEM},
 };
 
-static void the_nth_fault_in_open_is_told(void **state)
+static void the_nth_fault_in_open_is_reported(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < LENGTH(ways); i++) {
@@ -397,7 +404,7 @@ static void the_nth_fault_in_open_is_told(void **state)
 
 /* ---- Commits ---- */
 
-/* After a failed commit another succeeds, but where something may not have become durable. */
+/* After a failed commit another one succeeds, unless data may not be durable. */
 static bool nth_fails_in_commit(struct run *run, const struct what *what, bool closing, uint64_t n)
 {
 	struct nvs_optimizer *optimizer = run->o.optimizer;
@@ -417,7 +424,8 @@ static bool nth_fails_in_commit(struct run *run, const struct what *what, bool c
 	assert_true(failed || !rc);
 	/* Closing the file unlocks it, even if the unlock fails. */
 	if (!told(run, what, rc) && failed && strcmp(inject_failed_call(), "flock") != 0)
-		fail_msg("%s failed, n %" PRIu64 ", and nothing was said", inject_failed_call(), n);
+		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
+			 inject_failed_call(), n);
 	if (!closing) {
 		IS_AS(&run->o, &after);
 		rc = nvs_optimizer_close(optimizer, &run->o.error);
@@ -450,10 +458,10 @@ static void every_fault_in_commit_comes_once(const struct what *what, bool closi
 		n++;
 	assert_true(n < N_LIMIT);
 	run_close(&run);
-	same_held(&before, "commits", n);
+	assert_same_held(&before, "commits", n);
 }
 
-static void the_nth_fault_in_commit_leaves_the_one_before(void **state)
+static void the_nth_fault_in_commit_leaves_the_previous_one(void **state)
 {
 	(void)state;
 	for (size_t i = 1; i < LENGTH(ways); i++)
@@ -475,8 +483,8 @@ int main(void)
 		cmocka_unit_test(the_nth_io_of_adding_gradients_fails),
 		cmocka_unit_test(a_step_allocates_nothing),
 		cmocka_unit_test(the_nth_io_of_setting_and_getting_fails),
-		cmocka_unit_test(the_nth_fault_in_open_is_told),
-		cmocka_unit_test(the_nth_fault_in_commit_leaves_the_one_before),
+		cmocka_unit_test(the_nth_fault_in_open_is_reported),
+		cmocka_unit_test(the_nth_fault_in_commit_leaves_the_previous_one),
 		cmocka_unit_test(the_nth_fault_in_close_leaves_the_last_commit),
 	};
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What can be done without an engine, with each call to libc failing in turn until none is left to
- * fail: the error is returned, names what it is about and leaves nothing behind, or the function
- * does without what it could not have.
+ * Functions that need no engine, with each of their libc calls failing in turn: the error is
+ * returned, names its object and leaves nothing behind, or the function continues without the
+ * result.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "support/support.h"
 #include "topo/topo.h"
 
-/* An operation that releases all that it acquires: 0, or its error. */
+/* An operation that releases everything it acquires; returns 0 or its error. */
 typedef int work_fn(void *arg, struct nvs_error *error);
 
 static int64_t blocks_and_files(void)
@@ -27,8 +27,10 @@ static int64_t blocks_and_files(void)
 	return held.blocks * 1000 + held.files;
 }
 
-/* Does it with the first call failing, then the second, and so on; returns how many failed it. A
- * call that it can do without is one that `may_pass`. */
+/*
+ * Runs `work` with its first call failing, then its second, and so on; returns the number of
+ * failures. If `may_pass`, it can succeed without a call.
+ */
 static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bool may_pass)
 {
 	struct nvs_error error = {.size = sizeof(error)};
@@ -36,7 +38,7 @@ static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bo
 	uint64_t failed = 1;
 	unsigned times = 0;
 
-	/* Allocate now what is allocated once and kept, such as a stream's buffer. */
+	/* Run once first: some memory, such as a stream's buffer, is allocated once and kept. */
 	assert_int_equal(work(arg, &error), 0);
 	held = blocks_and_files();
 	for (uint64_t nth = 1; failed; nth++) {
@@ -47,9 +49,9 @@ static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bo
 		rc = work(arg, &error);
 		inject_stop(&failed);
 		if (blocks_and_files() != held)
-			fail_msg("%s failed, and something was left behind", inject_failed_call());
+			fail_msg("%s failed and something leaked", inject_failed_call());
 		if (!rc && failed && !may_pass)
-			fail_msg("%s failed, and nothing was said", inject_failed_call());
+			fail_msg("%s failed, but no error was reported", inject_failed_call());
 		if (rc && (!failed || error.code != rc || !*error.text))
 			fail_msg("%s failed: %d, in the error %d: \"%s\"", inject_failed_call(), rc,
 				 error.code, error.text);
@@ -94,7 +96,7 @@ static const char *config_file(void)
 	return path;
 }
 
-static void a_configuration_is_loaded_whole_or_not_at_all(void **state)
+static void a_configuration_is_loaded_completely_or_not_at_all(void **state)
 {
 	char *path = strdup(config_file());
 
@@ -153,7 +155,7 @@ static int open_trace(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void a_trace_is_opened_whole_or_not_at_all(void **state)
+static void a_trace_is_opened_completely_or_not_at_all(void **state)
 {
 	(void)state;
 	assert_int_equal(fail_each(open_trace, NULL, INJECT_MEMORY | INJECT_MMAP, ENOMEM, false),
@@ -175,7 +177,7 @@ static void read_file(const char *path, char text[16])
 	close(fd);
 }
 
-/* Over an older file, which stays as it was or is replaced. */
+/* Writes over an older file, which stays unchanged or is replaced. */
 static int write_trace(void *arg, struct nvs_error *error)
 {
 	const struct trace_file *file = arg;
@@ -195,7 +197,7 @@ static int write_trace(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void a_trace_is_written_whole_or_the_older_file_stays(void **state)
+static void a_trace_is_written_completely_or_the_older_file_stays(void **state)
 {
 	struct trace_file file = {.path = path_in(temp_directory(), "trace.json")};
 	struct nvs_error error = {.size = sizeof(error)};
@@ -206,12 +208,12 @@ static void a_trace_is_written_whole_or_the_older_file_stays(void **state)
 		nvs_trace_span(file.trace, "span", i, i + 1);
 	assert_true(fail_each(write_trace, &file, INJECT_MEMORY, ENOMEM, false) > 0);
 	assert_true(fail_each(write_trace, &file, INJECT_WRITE, ENOSPC, false) > 0);
-	/* The first looks whether there is an older file, and takes it that there is none. */
+	/* The first open looks for an older file; a failure counts as none. */
 	assert_true(fail_each(write_trace, &file, INJECT_OPEN, EACCES, true) > 1);
 	nvs_trace_close(file.trace);
 }
 
-/* ---- What the machine and a path are like ---- */
+/* ---- Machine and path ---- */
 
 static int look_at_machine(void *arg, struct nvs_error *error)
 {
@@ -236,7 +238,7 @@ static int look_at_path(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void what_can_not_be_looked_at_is_unknown_or_an_error(void **state)
+static void unreadable_facts_are_unknown_or_an_error(void **state)
 {
 	(void)state;
 	fail_each(look_at_machine, NULL, INJECT_OPEN | INJECT_READ, EACCES, true);
@@ -260,7 +262,7 @@ static int look_at_topology(void *arg, struct nvs_error *error)
 	return 0;
 }
 
-static void a_topology_is_had_whole_or_not_at_all(void **state)
+static void a_topology_is_loaded_completely_or_not_at_all(void **state)
 {
 	(void)state;
 	assert_true(fail_each(look_at_topology, NULL, INJECT_MEMORY, ENOMEM, true) >= 2);
@@ -276,7 +278,7 @@ static int bind_to_core(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void a_thread_that_can_not_be_bound_is_told_so(void **state)
+static void a_thread_that_cannot_be_bound_gets_an_error(void **state)
 {
 	struct topo *topo;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -315,13 +317,13 @@ static int keep_books(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void books_without_memory_stay_as_they_were(void **state)
+static void extents_without_memory_stay_unchanged(void **state)
 {
 	(void)state;
 	assert_true(fail_each(keep_books, NULL, INJECT_MEMORY, ENOMEM, false) > 2);
 }
 
-/* ---- Texts ---- */
+/* ---- Error texts ---- */
 
 static void every_error_of_the_library_has_a_text_of_its_own(void **state)
 {
@@ -342,15 +344,15 @@ static void every_error_of_the_library_has_a_text_of_its_own(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(a_configuration_is_loaded_whole_or_not_at_all),
+		test(a_configuration_is_loaded_completely_or_not_at_all),
 		test(a_signal_does_not_end_the_loading_of_a_configuration),
 		test(paths_are_set_all_or_none),
-		test(a_trace_is_opened_whole_or_not_at_all),
-		test(a_trace_is_written_whole_or_the_older_file_stays),
-		test(what_can_not_be_looked_at_is_unknown_or_an_error),
-		test(a_topology_is_had_whole_or_not_at_all),
-		test(a_thread_that_can_not_be_bound_is_told_so),
-		test(books_without_memory_stay_as_they_were),
+		test(a_trace_is_opened_completely_or_not_at_all),
+		test(a_trace_is_written_completely_or_the_older_file_stays),
+		test(unreadable_facts_are_unknown_or_an_error),
+		test(a_topology_is_loaded_completely_or_not_at_all),
+		test(a_thread_that_cannot_be_bound_gets_an_error),
+		test(extents_without_memory_stay_unchanged),
 		test(every_error_of_the_library_has_a_text_of_its_own),
 	};
 

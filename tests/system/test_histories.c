@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random histories of all public calls on a simulated drive with faults, against plain models of
- * what must come of them: history.h says how. A history that fails is printed as a seed and the
- * few operations that are left of it, with the command that plays these again:
- *	test_histories MODEL SEED LENGTH [OPERATIONS]
- * and `test_histories soak [--minutes N] [--seed N]` plays new ones for a time.
+ * Random histories of all public calls on a simulated drive with faults, against reference models
+ * (see history.h). A failing history is printed as a seed and its few remaining operations, with
+ * the command that replays them: `test_histories MODEL SEED LENGTH [OPERATIONS]`. `test_histories
+ * soak [--minutes N] [--seed N]` plays new histories for that time.
  */
 #include "support/history/history_optim.h"
 #include "support/history/history_swap.h"
@@ -54,7 +53,7 @@ static void steps_agree_with_the_model(void **state)
 	play(&history_optim, SANITIZED ? 20 : 100, 100);
 }
 
-/* Directories have names of their own. */
+/* Directories have random names; mask them. */
 static void mask_directories(char *said)
 {
 	static const char prefix[] = "/nvswap-test-";
@@ -65,7 +64,7 @@ static void mask_directories(char *said)
 	}
 }
 
-/* What operations return, and how many I/Os the drive served by when, is the same each time. */
+/* The same seed gives the same results of operations and the same number of I/Os after each. */
 static void a_history_is_determined_by_its_seed(void **state)
 {
 	static char again[sizeof(text)];
@@ -87,7 +86,7 @@ static void a_history_is_determined_by_its_seed(void **state)
 	}
 }
 
-/* The exit status of the command that a failure names. */
+/* Runs the command that a failure names; returns its exit status. */
 static int play_again(const char *words)
 {
 	char program[512] = "", command[1024];
@@ -100,15 +99,15 @@ static int play_again(const char *words)
 	return WEXITSTATUS(status);
 }
 
-/* The mistake takes two leases of a tensor, each released dirty, and somebody who reads it. */
-static void a_failure_is_cut_down_and_can_be_played_again(void **state)
+/* The model's mistake needs two pins of a tensor with new contents, released dirty, and a read. */
+static void a_failure_is_reduced_and_can_be_replayed(void **state)
 {
 	struct history first = {&history_swap_mistaken, 7, 250, NULL}, found;
 	char numbers[256], words[300];
 
 	(void)state;
 	assert_false(history_play(&first, 20, &found, text, sizeof(text)));
-	/* Without turns of threads, as under ThreadSanitizer, some failures are chance. */
+	/* Without turns, as under ThreadSanitizer, some failures depend on timing. */
 	if (history_remaining(&found) > 6)
 		print_message("%s\n", text);
 #ifdef __SANITIZE_THREAD__
@@ -118,17 +117,17 @@ static void a_failure_is_cut_down_and_can_be_played_again(void **state)
 #endif
 	assert_non_null(strstr(text, "holds something else than its contents"));
 	assert_non_null(strstr(text, "release dirty"));
-	/* The command that it names plays these operations, and they fail again. */
+	/* The printed command replays these operations, which fail again. */
 	history_format(&found, numbers, sizeof(numbers));
 	snprintf(words, sizeof(words), "swap-mistaken %" PRIu64 " 250 %s", found.seed, numbers);
 	assert_non_null(strstr(text, words));
 	assert_int_equal(play_again(words), EXIT_FAILURE);
-	/* With nothing left of it, it goes well: it is these operations that fail. */
+	/* Without these operations, the history passes. */
 	snprintf(words, sizeof(words), "swap-mistaken %" PRIu64 " 250 249", found.seed);
 	assert_int_equal(play_again(words), EXIT_SUCCESS);
 }
 
-/* ---- By hand ---- */
+/* ---- The command line ---- */
 
 static const struct history_model *model_named(const char *name)
 {
@@ -205,7 +204,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(swaps_agree_with_the_model),
 		cmocka_unit_test(steps_agree_with_the_model),
 		cmocka_unit_test(a_history_is_determined_by_its_seed),
-		cmocka_unit_test(a_failure_is_cut_down_and_can_be_played_again),
+		cmocka_unit_test(a_failure_is_reduced_and_can_be_replayed),
 	};
 	int rc;
 

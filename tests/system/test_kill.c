@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes that are killed at random moments while they swap, step and commit on a kept store,
- * over and over on the same one. Each time what was committed has to be there, bit by bit and all
- * of one commit: of the last that returned, or of the one that was under way.
+ * Processes that swap, step and commit on one kept store, and are killed at random moments, many
+ * times. Each time, the contents found are those of one commit, bit for bit: the last that
+ * returned, or the one in progress.
  */
 #include "optim/optim_fixture.h"
 
@@ -21,14 +21,14 @@
 #include "support/sole_owner.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
-/* Long enough for some commits, and not for many. */
+/* enough for some commits */
 #define SWAPS_NS UINT64_C(25000000)
 #define STEPS_NS UINT64_C(60000000)
 
-/* The numbers of commits that the process reported before it was killed. */
+/* Numbers of the commits that the process reported before it was killed. */
 struct progress {
 	_Atomic uint64_t begun, finished;
-	int opened[2]; /* a pipe: it works from here on */
+	int opened[2]; /* pipe that reports the open */
 };
 
 static struct progress *progress;
@@ -63,8 +63,8 @@ static void commit_has_ended(uint64_t number)
 }
 
 /*
- * Forks a child that does `work` until it is killed, within so long after it has opened the store,
- * and now and then while it opens it.
+ * Forks a child that runs `work` and kills it within `within_ns` after it opened the store, or
+ * sometimes during the open.
  */
 static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint64_t *seed)
 {
@@ -84,7 +84,7 @@ static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint
 	}
 	close(progress->opened[1]);
 	if (!opening && read(progress->opened[0], &byte, 1) != 1)
-		moment.tv_nsec = 0; /* it has ended by itself, and that is told below */
+		moment.tv_nsec = 0; /* the child ended by itself, which is checked below */
 	nanosleep(&moment, NULL);
 	kill(pid, SIGKILL);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -93,7 +93,7 @@ static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint
 	assert_int_equal(WTERMSIG(status), SIGKILL);
 }
 
-/* The kernel may take a while to close what a killed process had open. */
+/* The kernel can take a moment to close a killed process's files. */
 #define WHEN_FREE(rc, open)                                                                        \
 	do {                                                                                       \
 		uint64_t since = clock_ns();                                                       \
@@ -105,8 +105,8 @@ static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint
 /* ---- Tensors ---- */
 
 /*
- * Commit n gives some tensors contents of n and forgets others, which those numbers alone decide,
- * so that a number tells what every tensor has to hold.
+ * Commit n gives some tensors contents of n and forgets others. The numbers alone decide which, so
+ * a commit's number determines the contents of every tensor.
  */
 #define N 16
 
@@ -135,7 +135,7 @@ static bool is_forgotten(uint64_t commit, uint64_t tensor)
 	return decide(commit, tensor, 23) == 1;
 }
 
-/* The commit whose contents a tensor has at this one; 0: it has none. */
+/* The commit that wrote the contents that the tensor has at `commit`; 0: none. */
 static uint64_t version_at(uint64_t commit, uint64_t tensor)
 {
 	for (; commit; commit--) {
@@ -180,7 +180,7 @@ static void open_store(struct round *r)
 	MUST(!nvs_tensor_register(r->f.engine, &number, 1, &r->number, NULL));
 }
 
-/* Of the commit that the store is found at; 0: none. */
+/* The number of the commit that the store holds; 0: none. */
 static uint64_t found_number(struct round *r)
 {
 	uint64_t number;
@@ -206,13 +206,13 @@ static void write_in_pool(struct round *r, uint64_t i, uint64_t contents)
 	MUST(!sole_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
 }
 
-/* From the pool or not, at once or when the pool needs the room or the commit comes. */
+/* From the pool or external memory, written back now, by an eviction or by the commit. */
 static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_t way)
 {
 	static char memory[100000];
 
 	if (way == 0) {
-		/* A write-back of the plan's or of an eviction may be in flight. */
+		/* A write-back of the plan or of an eviction can be in flight. */
 		MUST(!sole_wait(r->f.engine, &r->t[i], 1, -1, NULL));
 		fill(memory, lengths[i], contents);
 		write_from(r, r->t[i], memory);
@@ -231,7 +231,7 @@ static void make_commit(struct round *r, uint64_t number)
 			MUST(!nvs_tensor_forget(r->f.engine, &r->t[i], 1, NULL));
 			register_one(r, i);
 		}
-		/* Contents overwritten before the commit are never found. */
+		/* Contents overwritten before the commit must never be found. */
 		for (uint64_t k = decide(number, i + N, 3); k && is_written(number, i); k--)
 			write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
 	}
@@ -269,8 +269,7 @@ static void check_tensors(struct round *r, uint64_t number)
 	}
 }
 
-/* Both extents of each, once more of what was forgotten, and as much again in one step of growth.
- */
+/* Both extents of each tensor, those of forgotten tensors, and one step of growth. */
 static void check_size(const struct fixture *f)
 {
 	uint64_t units = 1;
@@ -317,7 +316,7 @@ static void kill_and_look(const struct setup *setup, unsigned rounds)
 	fixture_close(&r.f);
 }
 
-static void what_was_committed_is_found_after_a_kill(void **state)
+static void a_commit_survives_a_kill(void **state)
 {
 	(void)state;
 	kill_and_look(&(struct setup){.place = PLACE_DISK,
@@ -328,7 +327,7 @@ static void what_was_committed_is_found_after_a_kill(void **state)
 		      SANITIZED ? 6 : 24);
 }
 
-static void what_was_committed_is_found_after_a_kill_over_stripes(void **state)
+static void a_commit_survives_a_kill_over_stripes(void **state)
 {
 	(void)state;
 	kill_and_look(&(struct setup){.place = PLACE_TMPFS,
@@ -342,12 +341,13 @@ static void what_was_committed_is_found_after_a_kill_over_stripes(void **state)
 
 /* ---- The optimizer ---- */
 
-#define STEPS_MAX 120 /* of one store */
+#define STEPS_MAX 120 /* steps in one store */
 
 static const struct group groups[] = {
 	{"layers", 9999, NVS_BF16}, {"norm", 1, NVS_F32}, {"head", 4096, NVS_F32}};
 
-static uint64_t sums[STEPS_MAX + 1]; /* of the state after so many steps that nobody killed */
+static uint64_t sums[STEPS_MAX +
+		     1]; /* checksums of the state after each step, from a run that is not killed */
 
 static uint64_t sum_of_state(struct optim *o)
 {
@@ -435,7 +435,7 @@ static void step_and_commit(void *arg)
 		pause();
 }
 
-/* The number of steps of the state that is there, which one of the two must be. */
+/* The number of steps of the state found, which must be one of the two. */
 static uint64_t found_step(struct optim *o)
 {
 	uint64_t begun = atomic_load(&progress->begun), finished = atomic_load(&progress->finished);
@@ -484,8 +484,8 @@ static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(what_was_committed_is_found_after_a_kill),
-		cmocka_unit_test(what_was_committed_is_found_after_a_kill_over_stripes),
+		cmocka_unit_test(a_commit_survives_a_kill),
+		cmocka_unit_test(a_commit_survives_a_kill_over_stripes),
 		cmocka_unit_test(an_optimizer_goes_on_from_its_last_commit_after_a_kill),
 	};
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Power failures of the simulated drive: at every I/O, plain write and sync of a short run in turn,
- * and anywhere in longer ones; with what was not durable kept, lost, torn, or any of these. What is
- * found afterwards is one commit, whole: the last that was reported as done, or the one that was
- * under way.
+ * Power failures of the simulated drive: at every I/O, plain write and sync of a short run, and at
+ * random ones of longer runs; writes that were not durable are kept, lost, torn, or any of these.
+ * The contents found afterwards are those of one commit: the last that returned, or the one in
+ * progress.
  */
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
@@ -23,7 +23,7 @@
 static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY};
 static const char *const way_names[] = {"kept", "lost", "torn", "any of these"};
 
-/* Of the run that is going on, or was the last. */
+/* The current or last run, for messages. */
 static char where[128];
 
 static int say_where(void **state)
@@ -33,18 +33,18 @@ static int say_where(void **state)
 	return 0;
 }
 
-/* ---- A store of tensors, and what it must hold ---- */
+/* ---- A store of tensors and their expected contents ---- */
 
 static const uint64_t lengths[] = {100, 5000, 70 * KIB, 200 * KIB, 64 * KIB, 0};
 #define TENSORS	 LENGTH(lengths)
-#define CONTENTS (TENSORS - 1) /* those that have bytes */
+#define CONTENTS (TENSORS - 1) /* tensors with elements */
 
-/* By tensor the number of its contents; 0: it has none. */
+/* For each tensor, the number of its contents; 0: none. */
 struct versions {
 	unsigned of[TENSORS];
 };
 
-#define DAMAGED UINT_MAX /* it was reported as such */
+#define DAMAGED UINT_MAX /* reported as damaged */
 #define COMMITS 64
 
 struct run {
@@ -52,13 +52,13 @@ struct run {
 	struct sim *sim;
 	struct nvs_tensor *tensors[TENSORS];
 	struct versions present, committed;
-	struct versions begun[COMMITS]; /* every commit that was, the first of nothing */
+	struct versions begun[COMMITS]; /* all commits so far; the first is of an empty store */
 	unsigned nbegun;
-	unsigned last; /* the newest contents that were ever made */
-	char *memory;  /* the caller's own, of the longest tensor */
+	unsigned last; /* number of the newest contents */
+	char *memory;  /* external memory of the longest tensor's size */
 	uint64_t seed, random;
 	bool lies;
-	unsigned told; /* tensors that were found to be damaged */
+	unsigned told; /* tensors reported as damaged */
 };
 
 static uint64_t seed_of(size_t tensor, unsigned version)
@@ -66,7 +66,7 @@ static uint64_t seed_of(size_t tensor, unsigned version)
 	return version * UINT64_C(1000) + tensor;
 }
 
-/* In memory where that can be had: a run writes much and keeps nothing. */
+/* In memory if possible, because runs write a lot and keep nothing. */
 static enum place fast_place(void)
 {
 	char *path = place_make(PLACE_TMPFS);
@@ -75,7 +75,7 @@ static enum place fast_place(void)
 	return path ? PLACE_TMPFS : PLACE_DISK;
 }
 
-/* One for all runs of one path. */
+/* One directory for all runs. */
 static const char *directory(void)
 {
 	static char *path;
@@ -167,7 +167,7 @@ static int swap_out_one(struct run *run, size_t i)
 {
 	int rc = nvs_tensor_swap_out(run->fixture.engine, &run->tensors[i], 1, &run->fixture.error);
 
-	/* Now and then it stays in flight behind what comes next. */
+	/* Sometimes the transfer stays in flight during the next operations. */
 	return rc || below(&run->random, 3) == 0 ? rc : wait_for(run, i);
 }
 
@@ -223,7 +223,7 @@ static int read_one(struct run *run, size_t i)
 			    &run->fixture.error);
 }
 
-/* The next commit, also that of nvs_engine_close, has the present contents. */
+/* The next commit, including nvs_engine_close's, has the present contents. */
 static void begin_commit(struct run *run)
 {
 	if (sim_has_crashed(run->sim))
@@ -260,7 +260,7 @@ static int close_store(struct run *run)
 
 /* ---- Runs ---- */
 
-/* All that a store is for, once. */
+/* Uses every function of a store once. */
 static int short_run(struct run *run)
 {
 	int rc = 0;
@@ -313,7 +313,7 @@ static int long_run(struct run *run)
 
 /* ---- Contents found after the failure ---- */
 
-/* Which contents a tensor has: found by the first bytes, then compared as a whole. */
+/* The number of the tensor's contents: found by the first bytes, then compared in full. */
 static unsigned found_version(struct run *run, size_t i)
 {
 	int rc = swap_in_one(run, i);
@@ -353,7 +353,7 @@ static void print_versions(const char *what, const struct versions *versions)
 	print_error("\n");
 }
 
-/* The last or the one under way; of a drive that lies any that there was. */
+/* The last commit or the one in progress; on a drive that lies, any commit. */
 static bool may_be_found(const struct run *run, const struct versions *found)
 {
 	if (is(&run->committed, found) || is(&run->begun[run->nbegun - 1], found))
@@ -377,10 +377,10 @@ static void expect_a_commit(struct run *run)
 	print_versions("committed", &run->committed);
 	print_versions("under way", &run->begun[run->nbegun - 1]);
 	print_versions("found", &found);
-	fail_msg("what was found is neither the last commit nor the one that was under way");
+	fail_msg("the contents are neither those of the last commit nor of the one in progress");
 }
 
-/* The store does all that a new one does. */
+/* The store works like a new one. */
 static void expect_it_works(struct run *run)
 {
 	for (size_t i = 0; i < TENSORS; i += 2)
@@ -396,8 +396,8 @@ static void expect_it_works(struct run *run)
 }
 
 /*
- * One run up to the power failure, and what is there after it. Returns whether the run came to its
- * end before; 0 for `at`: it does, and the power fails after it.
+ * Runs until the power failure, and checks the contents found. Returns whether the run ended before
+ * it. `at` 0: the run ends, and then the power fails.
  */
 static bool power_fails(struct run *run, int (*calls)(struct run *), uint64_t at,
 			enum sim_crash how)
@@ -453,7 +453,7 @@ static void after_a_power_failure_anywhere_one_commit_is_found(void **state)
 }
 
 #define LONG_RUNS (SANITIZED ? 12 : 40)
-#define LONG_IOS  200 /* I/Os, writes and syncs, about as many as a long run has */
+#define LONG_IOS  200 /* I/Os, writes and syncs of a typical long run */
 
 static void at_random(bool lies, unsigned *told)
 {
@@ -481,8 +481,8 @@ static void after_every_power_failure_at_random_one_commit_is_found(void **state
 	assert_int_equal(told, 0);
 }
 
-/* Its syncs do nothing, so that anything may be lost; nothing but the checksums can tell. */
-static void a_drive_that_lies_about_syncs_is_found_out_by_checksums(void **state)
+/* Syncs do nothing, so anything can be lost; only checksums detect it. */
+static void checksums_detect_a_drive_that_lies_about_syncs(void **state)
 {
 	unsigned told = 0;
 
@@ -494,13 +494,13 @@ static void a_drive_that_lies_about_syncs_is_found_out_by_checksums(void **state
 /* ---- An optimizer ---- */
 
 #define STEPS	  4
-#define MORE	  2 /* after the power failure */
-#define NO_COMMIT 0 /* opened anew it is as after no step */
+#define MORE	  2 /* steps after the power failure */
+#define NO_COMMIT 0 /* found_steps() of a store without a commit */
 
 static const struct group groups[] = {
 	{"a", 6001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 2999, NVS_F16}, {"d", 4097, NVS_F32}};
 
-/* By steps taken, from 0: what a run without any stop or failure has. */
+/* Indexed by steps: the contents of a run without interruption. */
 static struct snapshot due[STEPS + MORE + 1];
 
 static void find_what_is_due(void)
@@ -521,7 +521,7 @@ static void find_what_is_due(void)
 struct training {
 	struct optim o;
 	struct sim *sim;
-	uint64_t begun, committed; /* steps that the last commits have */
+	uint64_t begun, committed; /* steps in the commit in progress and in the last one */
 	bool lies;
 };
 
@@ -589,7 +589,7 @@ static int close_optimizer(struct training *training)
 	return nvs_optimizer_close(optimizer, &training->o.error);
 }
 
-/* Steps, with a commit after every second one; how many of them were taken to *steps. */
+/* Performs steps, with a commit after every second one; stores the number performed in *steps. */
 static int train(struct training *training, uint64_t *steps)
 {
 	int rc = 0;
@@ -618,7 +618,7 @@ static bool same_bits(const struct snapshot *a, const struct snapshot *b)
 	return true;
 }
 
-/* How many steps the state found has taken; all of it must be of one commit. */
+/* The number of steps of the state found, all of which must be of one commit. */
 static uint64_t found_steps(struct training *training)
 {
 	struct snapshot found;
@@ -627,7 +627,7 @@ static uint64_t found_steps(struct training *training)
 	snapshot_take(&training->o, &found);
 	if (!same_bits(&found, &due[steps]))
 		steps = training->begun;
-	/* Of a drive that lies any commit may be the one that is found. */
+	/* On a drive that lies, any commit can be found. */
 	for (uint64_t i = 0; i <= STEPS && training->lies; i++)
 		if (same_bits(&found, &due[i]))
 			steps = i;
@@ -639,7 +639,7 @@ static uint64_t found_steps(struct training *training)
 	return steps;
 }
 
-/* Whether the run came to its end before. */
+/* Returns whether the run ended before the power failure. */
 static bool train_until_power_fails(struct training *training, uint64_t at, enum sim_crash how)
 {
 	uint64_t steps = 0;
@@ -712,7 +712,7 @@ static int drop_due(void **state)
 	return 0;
 }
 
-static void an_optimizer_is_that_of_a_commit(void **state)
+static void an_optimizer_has_the_state_of_one_commit(void **state)
 {
 	uint64_t seed = seed_of_run(), runs = 0;
 
@@ -734,7 +734,7 @@ static void an_optimizer_is_that_of_a_commit(void **state)
 	print_message("%" PRIu64 " runs\n", runs);
 }
 
-static void an_optimizer_whose_drive_lies_about_syncs_is_told_so(void **state)
+static void an_optimizer_detects_a_drive_that_lies_about_syncs(void **state)
 {
 	uint64_t seed = seed_of_run();
 	unsigned told = 0;
@@ -759,11 +759,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		power_test(after_a_power_failure_anywhere_one_commit_is_found),
 		power_test(after_every_power_failure_at_random_one_commit_is_found),
-		power_test(a_drive_that_lies_about_syncs_is_found_out_by_checksums),
-		cmocka_unit_test_setup_teardown(an_optimizer_is_that_of_a_commit, make_due,
+		power_test(checksums_detect_a_drive_that_lies_about_syncs),
+		cmocka_unit_test_setup_teardown(an_optimizer_has_the_state_of_one_commit, make_due,
 						drop_due),
-		cmocka_unit_test_setup_teardown(
-			an_optimizer_whose_drive_lies_about_syncs_is_told_so, make_due, drop_due),
+		cmocka_unit_test_setup_teardown(an_optimizer_detects_a_drive_that_lies_about_syncs,
+						make_due, drop_due),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

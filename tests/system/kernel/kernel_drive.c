@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A loop device over a file on an ext4 in memory. What is cut off the file can't be read, and while
- * it is immutable it can't be written either, not even through descriptors that are open: the
- * device answers with I/O errors, which then come from the block layer as a dying drive's do. It
- * goes past the page cache of the file, so that nothing is read that is not there any more.
+ * A loop device over a file on an ext4 in memory. Bytes behind a truncation cannot be read, and an
+ * immutable file cannot be written, not even through open descriptors: the device returns I/O
+ * errors, which come from the block layer like those of a dying drive. The device uses direct I/O
+ * on the file, so no stale byte comes from the page cache.
  */
 #include "system/kernel/kernel_drive.h"
 
@@ -44,8 +44,8 @@ static void set_length(const struct kernel_drive *drive, uint64_t nbytes)
 }
 
 /*
- * The kernel tells an error of writing back to whoever syncs next, and if that was a test before
- * this one, whose device had the same number, then it is told here.
+ * The kernel reports a write-back error to the next sync, which can belong to a later test whose
+ * device has the same number. So sync once here.
  */
 static void forget_errors(const char *device)
 {
@@ -121,7 +121,7 @@ uint64_t kernel_drive_place(const struct kernel_drive *drive, const char *file, 
 	return extent->fe_physical + before;
 }
 
-/* What is not a hole, from there on, to the same place. */
+/* Copies the data behind `at`, without holes, to the same offsets. */
 static void copy_data(const char *from, const char *to, off_t at)
 {
 	int in = open(from, O_RDONLY | O_CLOEXEC);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drives that fail as the kernel has them fail: I/O errors of a loop device whose bytes are gone,
- * a device that has shrunk to nothing, by each I/O engine. Nothing may be lost but what the drive
- * itself lost, and that has to be told.
+ * I/O errors from the kernel: a loop device that lost bytes, or shrank to nothing, with each I/O
+ * engine. Only bytes that the drive lost may be lost, and the loss must be reported.
  */
 #include <errno.h>
 
@@ -12,10 +11,10 @@
 
 #define RAW_BYTES  (80 * MIB)
 #define EXT4_BYTES (48 * MIB)
-#define RAW_BASE   (65 * MIB) /* what label and manifests take of a raw device */
+#define RAW_BASE   (65 * MIB) /* label and manifests of a raw device */
 #define FILE_BASE  MIB
 
-/* A store on a failing drive, with the file and the offset that errors are to name. */
+/* A store on a failing drive, with the file and base offset that its errors name. */
 struct drive_store {
 	struct kernel_drive drive;
 	char path[512];
@@ -38,7 +37,7 @@ static const char *where(const struct drive_store *on)
 	return on->drive.directory ? on->drive.directory : on->drive.device;
 }
 
-/* The drive loses what lies there in the store, and all behind it. */
+/* Removes the drive's bytes from this offset of the store on. */
 static void cut_at(struct drive_store *on, uint64_t store_offset)
 {
 	uint64_t place = on->base + store_offset;
@@ -48,7 +47,7 @@ static void cut_at(struct drive_store *on, uint64_t store_offset)
 	kernel_drive_cut(&on->drive, place);
 }
 
-/* Its transfer has failed at that place of the store or behind it, within the tensor. */
+/* Its transfer has failed at this offset of the store or behind it, within the tensor. */
 static void failed_from(struct fixture *f, const struct drive_store *on, struct nvs_tensor *tensor,
 			const char *doing, uint64_t store_offset)
 {
@@ -69,8 +68,8 @@ static void failed_from(struct fixture *f, const struct drive_store *on, struct 
 enum { A, B, C, TENSORS };
 
 /*
- * What lies before the cut is served, a write across it stays in memory and is made good, and what
- * was read in vain is there again with the drive, or is told to be lost.
+ * Reads before the cut succeed. A write across it stays in memory and succeeds later. A failed read
+ * succeeds once the drive is repaired, or the loss is reported.
  */
 static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 {
@@ -103,7 +102,7 @@ static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 	STATE(&f, t[B], NVS_ON_DRIVE, false, 0);
 	tensor_check(&f, t[B], 10);
 
-	/* The next time they do not come back. */
+	/* The second time, the bytes are not restored. */
 	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
 	cut_at(on, half);
 	kernel_drive_mend_blank(&on->drive);
@@ -128,13 +127,13 @@ static void by_each_engine(bool raw)
 		lose_and_regain(&on, engines[i]);
 }
 
-static void io_errors_of_ext4_are_named_and_lose_nothing(void **state)
+static void io_errors_of_ext4_are_reported_and_lose_nothing(void **state)
 {
 	(void)state;
 	by_each_engine(false);
 }
 
-static void io_errors_of_a_raw_device_are_named_and_lose_nothing(void **state)
+static void io_errors_of_a_raw_device_are_reported_and_lose_nothing(void **state)
 {
 	(void)state;
 	by_each_engine(true);
@@ -142,7 +141,7 @@ static void io_errors_of_a_raw_device_are_named_and_lose_nothing(void **state)
 
 /* ---- A kept store ---- */
 
-/* What is there of the last commit, whatever came after it. */
+/* The store has the contents of the last commit. */
 static void is_as_committed(struct fixture *f, const uint64_t *nbytes)
 {
 	struct nvs_tensor *t[TENSORS];
@@ -153,8 +152,8 @@ static void is_as_committed(struct fixture *f, const uint64_t *nbytes)
 		tensor_check(f, t[i], i);
 }
 
-/* All of a raw device is gone but its first page, so that not even the label can be changed. */
-static void a_commit_to_a_drive_that_is_gone_is_an_error_and_the_last_one_holds(void **state)
+/* The raw device keeps only its first page, so not even the label can be written. */
+static void a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one(void **state)
 {
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
@@ -187,8 +186,8 @@ static void a_commit_to_a_drive_that_is_gone_is_an_error_and_the_last_one_holds(
 	fixture_close(&f);
 }
 
-/* The drive is back before the process ends, which then commits all that it had. */
-static void a_commit_that_met_an_io_error_is_made_good(void **state)
+/* The drive is repaired before the process ends, which then commits everything. */
+static void a_commit_after_an_io_error_can_be_repeated(void **state)
 {
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
@@ -213,9 +212,9 @@ static void a_commit_that_met_an_io_error_is_made_good(void **state)
 	fixture_close(&f);
 }
 
-/* ---- A device that changes beneath its store ---- */
+/* ---- A device that changes under its store ---- */
 
-/* As a drive whose link is gone for good: the device is there, and has no bytes. */
+/* Like a drive that lost its link: the device exists and has no bytes. */
 static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
 {
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
@@ -277,7 +276,7 @@ static void steps_on(struct optim *o, const char *path, struct kernel_drive *dri
 		return;
 	}
 	optim_lend(o, 3, 1);
-	/* The last tiles are in memory from the step before; those behind the middle are not. */
+	/* The last tiles are in memory since the previous step; those behind the middle are not. */
 	kernel_drive_cut(drive, RAW_BASE + 2 * MIB);
 	for (int tries = 0; tries < 2; tries++) {
 		rc = optim_step(o, 3);
@@ -310,10 +309,10 @@ static void a_step_over_io_errors_is_finished_with_the_same_bits(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(io_errors_of_ext4_are_named_and_lose_nothing),
-		test(io_errors_of_a_raw_device_are_named_and_lose_nothing),
-		test(a_commit_to_a_drive_that_is_gone_is_an_error_and_the_last_one_holds),
-		test(a_commit_that_met_an_io_error_is_made_good),
+		test(io_errors_of_ext4_are_reported_and_lose_nothing),
+		test(io_errors_of_a_raw_device_are_reported_and_lose_nothing),
+		test(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one),
+		test(a_commit_after_an_io_error_can_be_repeated),
 		test(a_device_that_shrinks_to_nothing_fails_every_transfer),
 		test(a_step_over_io_errors_is_finished_with_the_same_bits),
 	};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a process may have is at its limit (open files, threads, address space, the size of a file),
- * or system calls are denied to it while it uses them. Each is an error that says so, leaves
- * nothing behind, and neither a signal nor an engine that works worse without a word.
+ * Processes at a limit (open files, threads, address space, file size), or without a permitted
+ * system call that they use already. Each is an error that names the limit, leaves nothing behind,
+ * raises no signal, and never selects a slower engine silently.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "support/support.h"
 #include "swap/swap_fixture.h"
 
-/* A child that hangs is killed by then, and the test fails. */
+/* A child that hangs is killed after that time, and the test fails. */
 #define GIVE_UP_S 20
 
 #define TENSOR_BYTES (300 * KIB + 17)
@@ -27,9 +27,9 @@ struct child {
 	const char *directory;
 	enum nvs_ioengine ioengine;
 	bool keep;
-	unsigned calls; /* that are denied; of the table of the test */
+	unsigned calls; /* index of the denied calls in the test's table */
 	int denied_with;
-	uid_t user; /* who it becomes */
+	uid_t user; /* user to run as */
 };
 
 static int open_in(struct nvs_engine **engine, const struct child *child, struct nvs_error *error)
@@ -61,7 +61,7 @@ static int add(struct nvs_engine *engine, const char *name, struct nvs_tensor **
 	return nvs_tensor_register(engine, &spec, 1, tensor, error);
 }
 
-/* Released dirty, in the pool. */
+/* Makes contents, released dirty, in the pool. */
 static int make_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
 {
 	EXPECT(!sole_pin(engine, &tensor, 1, -1, NULL));
@@ -122,11 +122,11 @@ static void run_child(int (*work)(void *arg), struct child *child)
 	assert_int_equal(status, CHILD_OK);
 }
 
-/* ---- System calls denied in the middle of it ---- */
+/* ---- System calls that are denied while in use ---- */
 
 struct denial {
 	enum nvs_ioengine ioengine;
-	long calls[2]; /* -1: none */
+	long calls[2]; /* -1: no call */
 };
 
 static const struct denial denials[] = {
@@ -181,7 +181,7 @@ static int use_what_is_denied(void *arg)
 	return CHILD_OK;
 }
 
-static void an_engine_that_is_denied_its_calls_fails_transfers_and_can_be_closed(void **state)
+static void an_engine_denied_its_calls_fails_transfers_and_can_be_closed(void **state)
 {
 	static const int errors[] = {EPERM, ENOSYS};
 	char reason[192];
@@ -194,7 +194,7 @@ static void an_engine_that_is_denied_its_calls_fails_transfers_and_can_be_closed
 					      .calls = i,
 					      .denied_with = errors[j]};
 
-			/* What is not there is tried by a call that is. */
+			/* ENOSYS makes the posix engine try another call. */
 			if (child.ioengine == NVS_IOENGINE_POSIX && errors[j] == ENOSYS)
 				continue;
 			if (!ioengine_try(child.ioengine, reason, sizeof(reason)))
@@ -231,7 +231,7 @@ static bool is_empty(const char *directory)
 	return stat(path, &st) && errno == ENOENT;
 }
 
-/* What an engine is like that had all it wanted; a kept store has a tensor from then on. */
+/* An unlimited engine, for comparison; a kept store has a tensor from then on. */
 static int open_unlimited(const struct child *child, bool *direct)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
@@ -259,7 +259,7 @@ static int is_as_good(const struct child *child, struct nvs_engine *engine, bool
 	return has_contents(engine, tensor, 1);
 }
 
-/* From none up to a few more than it takes. */
+/* From no descriptor at all to a few more than needed. */
 static int open_with_few_descriptors(void *arg)
 {
 	enum { MOST = 40, ENOUGH = 3 };
@@ -317,7 +317,7 @@ static void too_few_open_files_are_an_error_and_never_a_worse_engine(void **stat
 
 /* ---- Threads ---- */
 
-/* A user with no other process, which the limit would count. */
+/* A user without processes, because the limit counts all processes of a user. */
 static uid_t lone_user(void)
 {
 	return 20000 + (uid_t)(getpid() % 40000);
@@ -328,7 +328,7 @@ static int become(uid_t user)
 	return setresgid(user, user, user) || setresuid(user, user, user);
 }
 
-/* The kernel may have no thread for what io_uring can't do at once, which then fails. */
+/* io_uring needs a kernel thread for I/Os that would block; they fail if none can be made. */
 static int swaps_or_says_why(struct nvs_engine *engine)
 {
 	struct nvs_tensor_info info = {.size = sizeof(info)};
@@ -359,7 +359,7 @@ static int open_with_few_threads(void *arg)
 	if (become(child->user))
 		return CHILD_SKIPPED;
 	before = open_descriptors();
-	/* Threads that have ended may count for a while. */
+	/* Threads that have ended can count for a moment longer. */
 	for (uint64_t limit = 0; opened < TIMES && limit < ENOUGH; limit++) {
 		struct nvs_engine *engine = NULL;
 		struct nvs_error error = {.size = sizeof(error)};
@@ -452,13 +452,13 @@ static void too_little_address_space_is_an_error_that_leaves_nothing(void **stat
 
 	(void)state;
 	if (SANITIZED)
-		SKIP("a sanitizer needs all the addresses there are");
+		SKIP("a sanitizer needs the whole address space");
 	run_child(open_with_little_memory, &child);
 }
 
 /* ---- The size of a file ---- */
 
-/* With the default action of SIGXFSZ, which is to end the process. */
+/* With the default action of SIGXFSZ, which ends the process. */
 static int reserve_more_than_a_file_may_have(void *arg)
 {
 	const struct child *child = arg;
@@ -491,7 +491,7 @@ static int reserve_more_than_a_file_may_have(void *arg)
 	return CHILD_OK;
 }
 
-static void a_limit_on_the_size_of_files_is_an_error_with_the_remedy_and_no_signal(void **state)
+static void a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal(void **state)
 {
 	(void)state;
 	for (int keep = 0; keep < 2; keep++) {
@@ -504,11 +504,11 @@ static void a_limit_on_the_size_of_files_is_an_error_with_the_remedy_and_no_sign
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(an_engine_that_is_denied_its_calls_fails_transfers_and_can_be_closed),
+		test(an_engine_denied_its_calls_fails_transfers_and_can_be_closed),
 		test(too_few_open_files_are_an_error_and_never_a_worse_engine),
 		test(too_few_threads_are_an_error_that_leaves_nothing),
 		test(too_little_address_space_is_an_error_that_leaves_nothing),
-		test(a_limit_on_the_size_of_files_is_an_error_with_the_remedy_and_no_signal),
+		test(a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

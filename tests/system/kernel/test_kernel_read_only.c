@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * File systems that stop taking writes while a store lies on them: ext4 goes read-only when it
- * finds itself damaged, and is shut down when its device has gone. What was committed is there
- * after a remount; what could not be written stays in memory, and is told.
+ * File systems that refuse writes while a store is on them: ext4 goes read-only after corrupt
+ * metadata, and shuts down when its device disappears. Committed contents are found after a
+ * remount; data that could not be written stay in memory, with an error.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,10 +15,10 @@
 #include "system/kernel/kernel_drive.h"
 
 #define DRIVE_BYTES (64 * MIB)
-#define SHUTDOWN    _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN; of XFS first */
+#define SHUTDOWN    _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN, introduced by XFS */
 #define DATA	    "nvswap/rank0/data"
 
-/* As when the kernel meets metadata that make no sense, with errors=remount-ro. */
+/* The effect of corrupt metadata with errors=remount-ro. */
 static void damage(const struct kernel_drive *drive)
 {
 	char path[64];
@@ -33,7 +33,7 @@ static void damage(const struct kernel_drive *drive)
 	close(fd);
 }
 
-/* At once, with nothing written back. */
+/* Immediately, without writing back. */
 static void shut_down(const struct kernel_drive *drive)
 {
 	uint32_t how = 2;
@@ -53,7 +53,7 @@ static void sizes_of(uint64_t nbytes[TENSORS])
 		nbytes[i] = 200 * KIB + i * 1000;
 }
 
-/* A kept store on it, with a commit that has tensor i of seed i. */
+/* Makes a kept store with a commit in which tensor i has the contents of seed i. */
 static void commit_some(struct fixture *f, const struct kernel_drive *drive,
 			enum nvs_ioengine ioengine, struct nvs_tensor **t)
 {
@@ -75,7 +75,7 @@ static void close_in_vain(struct fixture *f, int code)
 	expect_error(f, rc, code, DATA);
 }
 
-/* A later run finds the commit, whatever was being written after it. */
+/* A later run finds the commit, whatever was in flight after it. */
 static void is_as_committed(struct fixture *f)
 {
 	struct nvs_tensor *t[TENSORS];
@@ -117,7 +117,7 @@ static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
 	(void)cleanup(NULL);
 }
 
-static void a_file_system_that_goes_read_only_still_gives_what_it_has(void **state)
+static void a_read_only_file_system_is_still_read(void **state)
 {
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
@@ -127,7 +127,7 @@ static void a_file_system_that_goes_read_only_still_gives_what_it_has(void **sta
 		ext4_that_goes_read_only(engines[i]);
 }
 
-static void a_store_that_can_not_be_removed_any_more_says_so(void **state)
+static void a_store_that_cannot_be_removed_is_logged(void **state)
 {
 	struct kernel_drive drive;
 	struct fixture f;
@@ -143,7 +143,7 @@ static void a_store_that_can_not_be_removed_any_more_says_so(void **state)
 	fixture_close(&f);
 }
 
-/* ---- Shut down in mid-flight ---- */
+/* ---- Shutdown during transfers ---- */
 
 static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 {
@@ -184,7 +184,7 @@ static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 	(void)cleanup(NULL);
 }
 
-static void a_file_system_that_is_shut_down_in_mid_flight_has_the_last_commit(void **state)
+static void a_file_system_shut_down_during_transfers_has_the_last_commit(void **state)
 {
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
@@ -196,7 +196,7 @@ static void a_file_system_that_is_shut_down_in_mid_flight_has_the_last_commit(vo
 
 /* ---- Read-only from the start ---- */
 
-static void a_store_can_not_be_made_on_what_is_mounted_read_only(void **state)
+static void no_store_is_made_on_a_read_only_mount(void **state)
 {
 	struct kernel_drive drive;
 	struct fixture f;
@@ -215,10 +215,10 @@ static void a_store_can_not_be_made_on_what_is_mounted_read_only(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(a_file_system_that_goes_read_only_still_gives_what_it_has),
-		test(a_store_that_can_not_be_removed_any_more_says_so),
-		test(a_file_system_that_is_shut_down_in_mid_flight_has_the_last_commit),
-		test(a_store_can_not_be_made_on_what_is_mounted_read_only),
+		test(a_read_only_file_system_is_still_read),
+		test(a_store_that_cannot_be_removed_is_logged),
+		test(a_file_system_shut_down_during_transfers_has_the_last_commit),
+		test(no_store_is_made_on_a_read_only_mount),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file system that others fill up while a store lies on it: what was registered has its space and
- * is written, kept and found again; what comes later is refused with the numbers, and fits when
- * there is room again.
+ * A file system that fills up under a store: registered tensors have their space and are written,
+ * kept and found again; later ones are refused with the numbers, and fit once there is room again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +13,7 @@
 
 #define DRIVE_BYTES (48 * MIB)
 
-/* Takes what is free, to the last block. */
+/* Uses all free blocks. */
 static void fill_up(const char *directory)
 {
 	char path[512];
@@ -53,7 +52,7 @@ static const char *ext4(void)
 	return directory;
 }
 
-/* ---- Registered before ---- */
+/* ---- Registered before the file system is full ---- */
 
 enum { TENSORS = 4 };
 static const uint64_t sizes[TENSORS] = {MIB, 3 * MIB + 5, 300, 2 * MIB};
@@ -71,7 +70,7 @@ static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 	OK(f, nvs_tensor_swap_out(f->engine, t, TENSORS, &f->error));
 }
 
-/* The tensor is refused, and told with what there is and what to do. */
+/* The tensor is refused with the free space and a remedy. */
 static void is_refused(struct fixture *f)
 {
 	static const struct nvs_tensor_spec specs[] = {
@@ -87,7 +86,7 @@ static void is_refused(struct fixture *f)
 	assert_null(nvs_tensor_find(f->engine, "much"));
 }
 
-/* So many that their manifest takes more than a block or two. */
+/* Enough for a manifest of several blocks. */
 static void add_others(struct fixture *f)
 {
 	for (unsigned i = 0; i < 500; i++) {
@@ -135,7 +134,7 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep)
 	(void)cleanup(NULL);
 }
 
-static void what_was_registered_is_written_though_the_file_system_is_full(void **state)
+static void registered_tensors_are_written_on_a_full_file_system(void **state)
 {
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
@@ -145,15 +144,15 @@ static void what_was_registered_is_written_though_the_file_system_is_full(void *
 		fill_behind_its_back(engines[i], false);
 }
 
-static void a_kept_store_is_committed_though_the_file_system_is_full(void **state)
+static void a_kept_store_is_committed_on_a_full_file_system(void **state)
 {
 	(void)state;
 	fill_behind_its_back(NVS_IOENGINE_AUTO, true);
 }
 
-/* ---- A copy with holes ---- */
+/* ---- A sparse copy ---- */
 
-/* As a copy has it that leaves out zeros: the length stays, the blocks are gone. */
+/* Like a copy that skips zeros: the length stays, the blocks are freed. */
 static void punch(const struct fixture *f, struct nvs_tensor *tensor)
 {
 	struct nvs_tensor_info info = {.size = sizeof(info)};
@@ -170,7 +169,7 @@ static void punch(const struct fixture *f, struct nvs_tensor *tensor)
 	close(fd);
 }
 
-static void a_kept_store_that_lost_its_space_has_it_again_before_it_is_open(void **state)
+static void a_sparse_kept_store_gets_its_space_back_when_opened(void **state)
 {
 	const char *directory = ext4();
 	struct nvs_tensor *t[TENSORS];
@@ -198,8 +197,8 @@ static void a_kept_store_that_lost_its_space_has_it_again_before_it_is_open(void
 
 /* ---- The optimizer ---- */
 
-/* Only gradients that are added take space after it was opened. */
-static void gradients_that_find_no_room_are_refused_and_added_later(void **state)
+/* Once an optimizer is open, only added gradients need more space. */
+static void gradients_without_room_are_refused_and_added_later(void **state)
 {
 	static const struct group groups[] = {{"g0", 500000, NVS_F32}, {"g1", 500000, NVS_BF16}};
 	static float gradients[1000];
@@ -232,10 +231,10 @@ static void gradients_that_find_no_room_are_refused_and_added_later(void **state
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(what_was_registered_is_written_though_the_file_system_is_full),
-		test(a_kept_store_is_committed_though_the_file_system_is_full),
-		test(a_kept_store_that_lost_its_space_has_it_again_before_it_is_open),
-		test(gradients_that_find_no_room_are_refused_and_added_later),
+		test(registered_tensors_are_written_on_a_full_file_system),
+		test(a_kept_store_is_committed_on_a_full_file_system),
+		test(a_sparse_kept_store_gets_its_space_back_when_opened),
+		test(gradients_without_room_are_refused_and_added_later),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the whole machine allows, at its limit: the contexts of aio (fs.aio-max-nr), really taken,
- * and io_uring, really forbidden by kernel.io_uring_disabled. A child takes the former, so that
- * they go with it; the latter is set back before anything is asserted.
+ * Limits of the whole machine: exhausted aio contexts (fs.aio-max-nr) and io_uring disabled by
+ * kernel.io_uring_disabled. A child takes the contexts, so its end frees them; the sysctl is
+ * restored before anything is asserted.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static int open_with(enum nvs_ioengine ioengine, uint32_t threads, struct nvs_ai
 
 /* ---- fs.aio-max-nr ---- */
 
-/* As many as there are to be had, none for more events than that; returns how many. */
+/* Takes all contexts for `events` events that the kernel grants; returns their number. */
 static size_t take_contexts(io_context_t *contexts, size_t max, int events)
 {
 	size_t n = 0;
@@ -50,7 +50,7 @@ static size_t take_contexts(io_context_t *contexts, size_t max, int events)
 	return n;
 }
 
-/* The last of them are small; 0: there is no end to them. */
+/* Takes small contexts at last; 0: there seems to be no limit. */
 static size_t take_all(io_context_t contexts[4096])
 {
 	size_t n = take_contexts(contexts, 2048, 4096);
@@ -61,7 +61,7 @@ static size_t take_all(io_context_t contexts[4096])
 	return n + take_contexts(contexts + n, 2048, 16);
 }
 
-/* Where io_uring is denied too, auto comes to libaio and past it. */
+/* With io_uring denied, auto tries libaio and goes on to the next engine. */
 static int open_without_contexts(void *arg)
 {
 	static io_context_t contexts[4096];
@@ -81,7 +81,7 @@ static int open_without_contexts(void *arg)
 	EXPECT(!open_with(NVS_IOENGINE_AUTO, 1, &stats, &error));
 	EXPECT(!strcmp(stats.ioengine, "posix") && strstr(stats.ioengine_reason, "fs.aio-max-nr"));
 
-	/* Room for some workers is no room for all of them, and is given back. */
+	/* If some workers get a context but not all, opening fails and releases those contexts. */
 	while (n && open_with(NVS_IOENGINE_LIBAIO, 1, &stats, &error))
 		EXPECT(!io_destroy(contexts[--n]));
 	EXPECT(n);
@@ -91,7 +91,7 @@ static int open_without_contexts(void *arg)
 	return CHILD_OK;
 }
 
-static void without_aio_contexts_libaio_says_so_and_auto_goes_on(void **state)
+static void without_aio_contexts_libaio_fails_and_auto_goes_on(void **state)
 {
 	int status = in_child(open_without_contexts, NULL);
 
@@ -127,7 +127,7 @@ static char disabled_now(void)
 	return value;
 }
 
-static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
+static void auto_logs_a_disabled_io_uring_and_goes_on(void **state)
 {
 	static struct nvs_machine_info info = {.size = sizeof(info)};
 	struct nvs_aio_stats stats = {.size = sizeof(stats), .ioengine = ""};
@@ -139,7 +139,7 @@ static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
 	if (!was)
 		SKIP("this kernel has no " DISABLED);
 	if (!set_disabled('2'))
-		SKIP("only root can forbid io_uring");
+		SKIP("only root can disable io_uring");
 	named_rc = open_with(NVS_IOENGINE_IO_URING, 1, &stats, &named);
 	any_rc = open_with(NVS_IOENGINE_AUTO, 1, &stats, &any);
 	info_rc = nvs_machine_get_info(&info, NULL);
@@ -160,8 +160,8 @@ static void where_io_uring_is_disabled_auto_says_so_and_goes_on(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(without_aio_contexts_libaio_says_so_and_auto_goes_on),
-		test(where_io_uring_is_disabled_auto_says_so_and_goes_on),
+		test(without_aio_contexts_libaio_fails_and_auto_goes_on),
+		test(auto_logs_a_disabled_io_uring_and_goes_on),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
