@@ -224,18 +224,3 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 	list = read_ahead(engine);
 	return list ? list : write_behind(engine);
 }
-
-int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < n && !rc; i++)
-		while (tensors[i]->by_engine) {
-			rc = check_overdue(engine, tensors[i], error);
-			if (rc)
-				break;
-			(void)events_wait(engine, UINT64_MAX);
-		}
-	return rc;
-}

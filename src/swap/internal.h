@@ -153,36 +153,43 @@ struct nvs_engine {
 	struct step step;
 };
 
-/* ---- tensor.c ---- */
-int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
-void tensors_free(struct nvs_engine *engine);
+/* ---- tensor.c: under the lock ---- */
+bool in_flight(const struct nvs_tensor *tensor);
+bool needs_memory(const struct nvs_tensor *tensor);
+
+/* ---- table.c: under the lock ---- */
+struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name);
+/* Makes room for n more tensors: 0, -ENOMEM. */
+int table_grow(struct nvs_engine *engine, size_t n);
+/* NULL: out of memory. */
+struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec);
+void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /*
  * Gives the tensor another name, which the engine takes over and frees; the next commit has it. The
  * old name is freed, so no commit may be using it. -EEXIST, -ENOMEM: nothing has changed.
  */
 int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *name,
 		 struct nvs_error *error);
+void tensor_free(struct nvs_tensor *tensor);
+void tensors_free(struct nvs_engine *engine);
+void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor);
 /* Notes that the manifest names exactly the tensors of the snapshot, where it has them. */
 void tensors_committed(struct nvs_engine *engine);
-/* -EINVAL: the engine, the array or one of the tensors is NULL. */
-int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error);
-/* -E2BIG: the tensor does not fit into the pool. */
-int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-	      struct nvs_error *error);
 /* Frees forgotten tensors, linked by run_next, and the extents that the manifest no longer names.
  */
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten);
+
+/* ---- errors.c: under the lock ---- */
 /* Describes the tensor's last transfer, which failed. */
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error);
 /* Returns the error of a failed write from external memory that no call has returned yet, once. */
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_error *error);
-
-/* ---- stored.c ---- */
-/* 0, or -EROFS if the store is read-only. */
-int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
+int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error); /* -ENODATA */
+/* -E2BIG: the tensor does not fit into the pool. */
+int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error);
 
 /* ---- room.c: all under the lock ---- */
 /* Releases the tensor's memory in the pool, if it has any; nothing may be in flight. */
@@ -192,10 +199,13 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void set_drop(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value);
 void set_prefetched(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value);
-bool needs_memory(const struct nvs_tensor *tensor);
 uint64_t free_bytes(const struct nvs_engine *engine);
 /* Leases memory for all of engine->scratch[0..n-1] or for none; runs in the store side by side. */
 bool lease_all(struct nvs_engine *engine, size_t n);
+/* Puts those of the tensors that are not in the pool into engine->scratch; stores their bytes in
+ * *need. */
+size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	       uint64_t *need);
 
 /* Evicts unpinned tensors until there is enough room. */
 struct eviction {
@@ -216,53 +226,8 @@ struct eviction {
 };
 /* Tensors outside the plan first, least recently used first; then the plan's, needed last first. */
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
-
-/* ---- residency.c: under the lock ---- */
-bool in_flight(const struct nvs_tensor *tensor);
-/* 0; -EINVAL: a tensor is named twice; -EBUSY: one is pinned, or in flight from or to external
- * memory. */
-int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		   struct nvs_error *error);
-int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error); /* -ENODATA */
-
-/* ---- ahead.c: under the lock ---- */
-/* Transfers that the plan calls for now, to be launched. */
-struct transfer *move_ahead(struct nvs_engine *engine);
-/* Evict what exceeds the budget; the latter needs a plan. */
-struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
-struct transfer *keep_to_max_live(struct nvs_engine *engine);
-/* Waits until no transfer of the tensors that the engine started on its own is in flight: 0,
- * -ETIMEDOUT. */
-int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error);
-
-/* ---- step.c: under the lock ---- */
-/* Drops the plan. */
-void plan_drop(struct nvs_engine *engine);
-/* Records an access to the tensors, before the call changes their states. */
-void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		 bool contents);
-/* Counts a call's wait since from_ns. */
-void step_stalled(struct nvs_engine *engine, uint64_t from_ns);
-/* Traces that wait: for the tensor, or for room if it is NULL. */
-void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns);
-/* Traces a successful call on these tensors. */
-void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
-		 struct nvs_tensor *const *tensors, size_t n);
-
-/* ---- overdue.c: under the lock, but for the first ---- */
-/* Marks runs that have become overdue. */
-void runs_overdue(struct nvs_engine *engine);
-/* A run lands that was perhaps overdue. */
-void landed_late(struct nvs_engine *engine, const struct transfer *run);
-/* -ETIMEDOUT if the tensor is overdue, else 0. */
-int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		  struct nvs_error *error);
-/* -ETIMEDOUT if runs are in flight and all of them are overdue, else 0. */
-int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
-/* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
-int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
-int drain_all(struct nvs_engine *engine, struct nvs_error *error);
+/* An `enough`: the goal is reached. */
+bool has_room(const struct nvs_engine *engine, const struct eviction *eviction);
 
 /* ---- runs.c ---- */
 /* Time with at least one run in flight, until `now`. */
@@ -286,12 +251,72 @@ void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction dir
 size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  uint64_t nbytes_max, uint64_t *nbytes);
 
+/* ---- sums.c ---- */
+/* Whether tensors have checksums. */
+bool keeps_sums(const struct nvs_engine *engine);
+
+/* ---- ahead.c: under the lock ---- */
+/* Transfers that the plan calls for now, to be launched. */
+struct transfer *move_ahead(struct nvs_engine *engine);
+/* Evict what exceeds the budget; the latter needs a plan. */
+struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
+struct transfer *keep_to_max_live(struct nvs_engine *engine);
+
 /* ---- landing.c ---- */
 /* Without the lock: lands completed runs, and starts what the plan calls for next. */
 void runs_land(struct nvs_engine *engine, struct transfer *list);
 
-/* ---- sums.c ---- */
-/* Whether tensors have checksums. */
-bool keeps_sums(const struct nvs_engine *engine);
+/* ---- overdue.c: under the lock, but for the first ---- */
+/* Marks runs that have become overdue. */
+void runs_overdue(struct nvs_engine *engine);
+/* A run lands that was perhaps overdue. */
+void landed_late(struct nvs_engine *engine, const struct transfer *run);
+/* -ETIMEDOUT if the tensor is overdue, else 0. */
+int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  struct nvs_error *error);
+/* -ETIMEDOUT if a write, or any run, is overdue, else 0. */
+int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
+/* -ETIMEDOUT if runs are in flight and all of them are overdue, else 0. */
+int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
+
+/* ---- checks.c ---- */
+/* -EINVAL: the engine, the array or one of the tensors is NULL. */
+int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error);
+/* 0, or -EROFS if the store is read-only. */
+int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
+/* Under the lock: makes the tensors the present batch. -EINVAL: a tensor is named twice. */
+int check_named_once(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     struct nvs_error *error);
+/* Under the lock: as check_named_once, and -EBUSY: one is pinned, or in flight from or to external
+ * memory. */
+int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   struct nvs_error *error);
+
+/* ---- step.c: under the lock ---- */
+/* Drops the plan. */
+void plan_drop(struct nvs_engine *engine);
+/* Records an access to the tensors, before the call changes their states. */
+void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 bool contents);
+/* Counts a call's wait since from_ns. */
+void step_stalled(struct nvs_engine *engine, uint64_t from_ns);
+/* Traces that wait: for the tensor, or for room if it is NULL. */
+void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns);
+/* Traces a successful call on these tensors. */
+void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
+		 struct nvs_tensor *const *tensors, size_t n);
+
+/* ---- wait.c: under the lock ---- */
+/* Waits until no transfer of the tensors that the engine started on its own is in flight: 0,
+ * -ETIMEDOUT. */
+int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error);
+/* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
+int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
+int drain_all(struct nvs_engine *engine, struct nvs_error *error);
+
+/* ---- register.c ---- */
+int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 
 #endif

@@ -65,10 +65,7 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 		tensor->overdue = false;
 }
 
-/* ---- Waiting ---- */
-
-static int first_overdue(const struct nvs_engine *engine, bool writes_alone,
-			 struct nvs_error *error)
+int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
 {
 	for (size_t i = 0; i < engine->ntensors; i++)
 		if (!writes_alone || engine->tensors[i]->state == NVS_WRITING) {
@@ -87,24 +84,4 @@ int check_hung(const struct nvs_engine *engine, struct nvs_error *error)
 	if (!hung || hung < engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE])
 		return 0;
 	return first_overdue(engine, false, error);
-}
-
-int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
-{
-	while (engine->inflight[NVS_WRITE]) {
-		if (engine->overdue[NVS_WRITE])
-			return first_overdue(engine, true, error);
-		(void)events_wait(engine, UINT64_MAX);
-	}
-	return 0;
-}
-
-int drain_all(struct nvs_engine *engine, struct nvs_error *error)
-{
-	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE]) {
-		if (engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
-			return first_overdue(engine, false, error);
-		(void)events_wait(engine, UINT64_MAX);
-	}
-	return 0;
 }

@@ -9,11 +9,6 @@
 
 /* ---- Leases ---- */
 
-bool needs_memory(const struct nvs_tensor *tensor)
-{
-	return tensor->state == NVS_EMPTY || tensor->state == NVS_ON_DRIVE;
-}
-
 uint64_t free_bytes(const struct nvs_engine *engine)
 {
 	struct nvs_pool_stats stats;
@@ -67,6 +62,21 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 		tensors[i]->data = NULL;
 	}
 	return false;
+}
+
+/* Puts those of the batch that are not in the pool into engine->scratch. */
+size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	       uint64_t *need)
+{
+	size_t count = 0;
+
+	*need = 0;
+	for (size_t i = 0; i < n; i++)
+		if (needs_memory(tensors[i])) {
+			engine->scratch[count++] = tensors[i];
+			*need += tensors[i]->extent;
+		}
+	return count;
 }
 
 /* ---- Unpinned tensors in the pool ---- */
@@ -225,4 +235,10 @@ void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
 	evict_planned(engine, PLAN_LARGE, eviction);
 	if (eviction->small)
 		evict_planned(engine, PLAN_SMALL, eviction);
+}
+
+bool has_room(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	(void)engine;
+	return eviction->reached >= eviction->goal;
 }

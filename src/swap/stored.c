@@ -10,16 +10,6 @@
 #include "base/error.h"
 #include "swap/internal.h"
 
-int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
-{
-	if (!engine->read_only)
-		return 0;
-	return error_set(error, -EROFS,
-			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true}): "
-			 "nothing can be written, registered anew, renamed, forgotten or committed",
-			 store_path(engine->store));
-}
-
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
 {
 	const struct store_entry *entries;

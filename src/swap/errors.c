@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Describes the failures of a tensor's transfers, and why a call can't have its contents.
+ */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  enum nvs_direction direction, int status, uint64_t offset,
+		  struct nvs_error *error)
+{
+	const struct transfer transfer = {.file = store_file(engine->store),
+					  .direction = direction,
+					  .status = status,
+					  .error_offset = offset};
+
+	return transfer_error(&transfer, tensor->name, error);
+}
+
+int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		 struct nvs_error *error)
+{
+	return failed(engine, tensor, tensor->status_direction, tensor->status,
+		      tensor->error_offset, error);
+}
+
+int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
+			struct nvs_error *error)
+{
+	int status = tensor->unreported;
+
+	if (!status || in_flight(tensor))
+		return 0;
+	tensor->unreported = 0;
+	return failed(engine, tensor, NVS_WRITE, status, tensor->unreported_at, error);
+}
+
+int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
+{
+	return error_about(error, -ENODATA, tensor->name, 0, 0,
+			   "%s has no contents to read: it has never been written, or its last "
+			   "write failed",
+			   tensor->name);
+}
+
+int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error)
+{
+	char need[32], have[32];
+
+	return error_about(error, -E2BIG, tensor->name, 0, 0,
+			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
+			   "set %s to %" PRIu64 " elements or more",
+			   tensor->name, size_text(tensor->nbytes, need), tensor->nbytes,
+			   size_text(pool_bytes(engine->pool), have), engine->remedy,
+			   engine->pool_key,
+			   (tensor->extent + engine->pool_step - 1) / engine->pool_step);
+}

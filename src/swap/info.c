@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a caller may ask of a tensor: its name, its state, its memory.
+ */
+#include "base/error.h"
+#include "base/struct_size.h"
+#include "swap/internal.h"
+
+const char *nvs_tensor_state_name(enum nvs_tensor_state state)
+{
+	static const char *const names[] = {[NVS_EMPTY] = "empty",
+					    [NVS_ON_DRIVE] = "on drive",
+					    [NVS_READING] = "reading",
+					    [NVS_RESIDENT] = "resident",
+					    [NVS_WRITING] = "writing"};
+
+	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "unknown";
+}
+
+int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
+			struct nvs_tensor_info *info)
+{
+	struct nvs_tensor_info full;
+
+	if (!engine || !tensor || !info)
+		return -EINVAL;
+	pthread_mutex_lock(&engine->lock);
+	full = (struct nvs_tensor_info){.size = sizeof(full),
+					.name = tensor->name,
+					.dtype = tensor->dtype,
+					.numel = tensor->numel,
+					.nbytes = tensor->nbytes,
+					.store_offset = tensor->offset,
+					.state = tensor->state,
+					.dirty = tensor->dirty,
+					.uses = tensor->uses,
+					.status = tensor->status};
+	pthread_mutex_unlock(&engine->lock);
+	return struct_out(info, &full, sizeof(full));
+}
+
+void *nvs_tensor_data(const struct nvs_tensor *tensor)
+{
+	void *data;
+
+	if (!tensor)
+		return NULL;
+	pthread_mutex_lock(&tensor->engine->lock);
+	data = tensor->external ? NULL : tensor->data;
+	pthread_mutex_unlock(&tensor->engine->lock);
+	return data;
+}
+
+struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
+{
+	struct nvs_tensor *tensor;
+
+	if (!engine || !name)
+		return NULL;
+	pthread_mutex_lock(&engine->lock);
+	tensor = table_find(engine, name);
+	if (tensor && !tensor->registered)
+		tensor = NULL;
+	pthread_mutex_unlock(&engine->lock);
+	return tensor;
+}
+
+bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *numel)
+{
+	const struct nvs_tensor *tensor;
+	bool stored;
+
+	pthread_mutex_lock(&engine->lock);
+	tensor = table_find(engine, name);
+	stored = tensor && !tensor->registered;
+	if (stored)
+		*numel = tensor->numel;
+	pthread_mutex_unlock(&engine->lock);
+	return stored;
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pinning tensors: the call gets room for all of them in one attempt, or for none. Between
+ * attempts it waits for room, or for write-backs that make some.
+ */
+#include <assert.h>
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "swap/internal.h"
+
+/* ---- Room for a batch ---- */
+
+/* A call that pins tensors, across its attempts. */
+struct attempt {
+	struct nvs_tensor *const *tensors;
+	size_t n;
+	bool contents;		/* read them; false: lease */
+	uint64_t failures;	/* write-backs that failed before the call */
+	bool waited;		/* the pool's statistics have counted the wait for room */
+	uint64_t waits_from_ns; /* when it began to wait; 0: it did not */
+	struct transfer *list;	/* to be launched: the reads, or write-backs to make room */
+	bool stuck;		/* nothing more can be started; only other calls can make room */
+	bool failed_again;	/* the write-backs that make room failed the last time */
+};
+
+/* Makes room for `need` bytes as far as possible without waiting. */
+static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt)
+{
+	struct eviction eviction = {.enough = has_room,
+				    .goal = need,
+				    .reached = free_bytes(engine) + engine->landing,
+				    .writes = true,
+				    .ahead = true,
+				    .small = true,
+				    .needed_by = PLAN_NONE};
+	bool in_pieces = need <= eviction.reached && !engine->landing;
+
+	/* Enough is free, but fragmented: one more eviction may join two free runs. */
+	if (in_pieces)
+		eviction.goal = eviction.reached + 1;
+	evict_until_enough(engine, &eviction);
+	/* Only the batch's own tensors in the pool may fragment its room. */
+	if (in_pieces && !eviction.ntaken) {
+		eviction.own = true;
+		evict_until_enough(engine, &eviction);
+	}
+	attempt->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
+	attempt->stuck = !eviction.ntaken;
+	attempt->failed_again = eviction.ntaken && eviction.nfailed == eviction.ntaken;
+	if (attempt->list || attempt->stuck) {
+		if (!attempt->waited)
+			pool_note_wait(engine->pool);
+		attempt->waited = true;
+	}
+}
+
+/* ---- Checks of a batch, before anything is changed ---- */
+
+static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     bool contents, struct nvs_error *error)
+{
+	uint64_t sum = 0;
+	char need[32], have[32];
+	int rc = check_named_once(engine, tensors, n, error);
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (tensors[i]->external)
+			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
+					   "%s is in flight from or to external memory: wait for "
+					   "it first",
+					   tensors[i]->name);
+		/* A read would return older contents than the caller has written. */
+		rc = contents ? report_failed_write(engine, tensors[i], error) : 0;
+		if (rc)
+			return rc;
+		if (contents && tensors[i]->state == NVS_EMPTY)
+			return no_contents(tensors[i], error);
+		if (contents && tensors[i]->leased)
+			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
+					   "%s is leased and its new contents are not released "
+					   "yet: release it first",
+					   tensors[i]->name);
+		if (tensors[i]->extent > pool_bytes(engine->pool))
+			return too_large(engine, tensors[i], error);
+		sum += tensors[i]->extent;
+	}
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = pins_reserve(tensors[i]);
+	if (rc == -ENOMEM)
+		return error_set(error, rc, "out of memory for the pins of a tensor");
+	if (!rc && sum > pool_bytes(engine->pool))
+		return error_set(
+			error, -ENOBUFS,
+			"a batch of %zu tensors needs %s at once, and the pool has %s (%s): "
+			"make the batch smaller or the pool larger",
+			n, size_text(sum, need), size_text(pool_bytes(engine->pool), have),
+			engine->remedy);
+	return rc;
+}
+
+/* ---- Pinning ---- */
+
+static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(!tensor->external);
+	leave_idle(engine, tensor);
+	set_drop(engine, tensor, false);
+	set_prefetched(engine, tensor, false);
+	tensor->by_engine = false;
+	pins_add(tensor, engine->last_pin);
+}
+
+static struct transfer *begin(struct nvs_engine *engine, const struct attempt *attempt,
+			      size_t nleased)
+{
+	step_access(engine, attempt->tensors, attempt->n, attempt->contents);
+	engine->last_pin++;
+	for (size_t i = 0; i < attempt->n; i++) {
+		struct nvs_tensor *tensor = attempt->tensors[i];
+
+		use(engine, tensor);
+		if (!attempt->contents)
+			tensor->leased = true;
+		if (tensor->state == NVS_RESIDENT)
+			tensor->status = 0;
+	}
+	if (attempt->contents)
+		return runs_build(engine, engine->scratch, nleased, NVS_READ);
+	for (size_t i = 0; i < nleased; i++) {
+		engine->scratch[i]->state = NVS_RESIDENT;
+		engine->scratch[i]->status = 0;
+	}
+	return NULL;
+}
+
+static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	const struct nvs_error *why = &engine->failure;
+
+	return error_about(error, why->code, why->subject, 0, why->offset,
+			   "no room in the pool: a tensor could not be written back and stays in "
+			   "it: %.800s",
+			   why->text);
+}
+
+static bool any_in_flight(const struct attempt *attempt)
+{
+	for (size_t i = 0; i < attempt->n; i++)
+		if (in_flight(attempt->tensors[i]))
+			return true;
+	return false;
+}
+
+/*
+ * A lease hands out the memory of the present contents. Contents that are released and not written
+ * yet are written first, so that a clean release finds them on the drive: 0 if there are none, or
+ * -EAGAIN with the transfers to launch, or an error.
+ */
+static int write_before_lease(struct nvs_engine *engine, struct attempt *attempt,
+			      struct nvs_error *error)
+{
+	size_t ndirty = 0, nfailed = 0;
+
+	for (size_t i = 0; i < attempt->n; i++) {
+		struct nvs_tensor *tensor = attempt->tensors[i];
+
+		if (!tensor->dirty || !tensor->extent || tensor->leased)
+			continue;
+		assert(tensor->state == NVS_RESIDENT && !tensor->external);
+		if (tensor->uses)
+			return error_about(error, -EBUSY, tensor->name, 0, 0,
+					   "%s is pinned by another call, and its contents are not "
+					   "written yet: release it and swap it out first",
+					   tensor->name);
+		if (tensor->status && engine->write_failures != attempt->failures)
+			return tensor_error(engine, tensor, error);
+		nfailed += tensor->status != 0;
+		engine->scratch[ndirty++] = tensor;
+	}
+	for (size_t i = 0; i < ndirty; i++)
+		leave_idle(engine, engine->scratch[i]);
+	attempt->list = runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
+	attempt->failed_again = ndirty && nfailed == ndirty;
+	return ndirty ? -EAGAIN : 0;
+}
+
+/* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
+static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct nvs_error *error)
+{
+	uint64_t need;
+	size_t count;
+	int rc = check_use(engine, attempt->tensors, attempt->n, attempt->contents, error);
+
+	attempt->list = NULL;
+	attempt->stuck = attempt->failed_again = false;
+	if (rc)
+		return rc;
+	/* The caller writes new contents at once, so the old ones must have landed. */
+	if (!attempt->contents && any_in_flight(attempt)) {
+		attempt->stuck = true;
+		return -EAGAIN;
+	}
+	rc = attempt->contents ? 0 : write_before_lease(engine, attempt, error);
+	if (rc)
+		return rc;
+	count = collect(engine, attempt->tensors, attempt->n, &need);
+	if (need <= free_bytes(engine) && lease_all(engine, count)) {
+		attempt->list = begin(engine, attempt, count);
+		return 0;
+	}
+	if (engine->write_failures != attempt->failures)
+		return write_back_failed(engine, error);
+	make_room(engine, need, attempt);
+	return -EAGAIN;
+}
+
+static int no_time_left(const struct attempt *attempt, int code, struct nvs_error *error)
+{
+	return error_set(error, code,
+			 "the pool has no room for a batch of %zu tensors, or one of them is in "
+			 "flight: %s",
+			 attempt->n, nvs_strerror(code));
+}
+
+/* An error if waiting is pointless, else 0. */
+static int check_attempt(const struct nvs_engine *engine, const struct attempt *attempt,
+			 struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < attempt->n && !rc && !attempt->contents; i++)
+		rc = check_overdue(engine, attempt->tensors[i], error);
+	return rc ? rc : check_hung(engine, error);
+}
+
+/* Non-blocking callers can't observe their write-back failures; report the previous one here. */
+static int end_polling(const struct nvs_engine *engine, const struct attempt *attempt,
+		       struct nvs_error *error)
+{
+	return attempt->failed_again ? write_back_failed(engine, error)
+				     : no_time_left(attempt, -EAGAIN, error);
+}
+
+static void begin_waiting(struct nvs_engine *engine, struct attempt *attempt)
+{
+	if (attempt->waits_from_ns)
+		return;
+	attempt->waits_from_ns = clock_ns();
+	engine->waiting++;
+}
+
+/* Under the lock, which it releases to launch write-backs and to wait. */
+static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uint64_t deadline,
+			 struct nvs_error *error)
+{
+	for (;;) {
+		int rc = try_begin(engine, attempt, error);
+
+		if (rc != -EAGAIN)
+			return rc;
+		if (deadline && (attempt->list || attempt->stuck))
+			begin_waiting(engine, attempt);
+		if (attempt->list) {
+			pthread_mutex_unlock(&engine->lock);
+			launch(engine, attempt->list);
+			pthread_mutex_lock(&engine->lock);
+		}
+		/* The write-backs may have landed while the lock was released. */
+		if (!attempt->stuck && (deadline || !attempt->list))
+			continue;
+		rc = check_attempt(engine, attempt, error);
+		if (rc)
+			return rc;
+		if (!deadline)
+			return end_polling(engine, attempt, error);
+		rc = events_wait(engine, deadline);
+		if (rc)
+			return no_time_left(attempt, rc, error);
+	}
+}
+
+static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     bool contents, int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	struct attempt attempt = {.tensors = tensors, .n = n, .contents = contents};
+	struct transfer *list = NULL;
+	uint64_t deadline = deadline_ns(timeout_ms);
+	int rc;
+
+	if (!pin)
+		return error_set(error, -EINVAL, "there is nowhere to store the pin: pin is NULL");
+	*pin = 0;
+	rc = check_arguments(engine, tensors, n, error);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&engine->lock);
+	attempt.failures = engine->write_failures;
+	rc = begin_in_time(engine, &attempt, deadline, error);
+	if (attempt.waits_from_ns) {
+		engine->waiting--;
+		step_stalled(engine, attempt.waits_from_ns);
+		trace_wait(engine, NULL, attempt.waits_from_ns);
+	}
+	if (!rc) {
+		*pin = engine->last_pin;
+		trace_calls(engine, contents ? TRACE_SWAP_IN : TRACE_LEASE, tensors, n);
+		list = join(attempt.list, keep_to_max_live(engine));
+		list = join(list, move_ahead(engine));
+	}
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}
+
+int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	return begin_use(engine, tensors, n, false, timeout_ms, pin, error);
+}
+
+int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	return begin_use(engine, tensors, n, true, timeout_ms, pin, error);
+}
+
+int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t *pin,
+	       struct nvs_error *error)
+{
+	int rc = nvs_tensor_swap_in(engine, &tensor, 1, -1, pin, error);
+
+	if (rc)
+		return rc;
+	rc = nvs_tensor_wait(engine, &tensor, 1, *pin, -1, error);
+	if (rc) {
+		engine_unpin(engine, tensor, *pin);
+		*pin = 0;
+	}
+	return rc;
+}

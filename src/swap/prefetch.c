@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading ahead at the request of the caller.
+ */
+#include "base/error.h"
+#include "swap/internal.h"
+
+/* How many of the tensors, from the first, fit in free or clean memory. */
+static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+{
+	uint64_t need = 0, have;
+	size_t count = 0;
+
+	for (size_t i = 0; i < n; i++)
+		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
+	if (need > free_bytes(engine)) {
+		struct eviction eviction = {.enough = has_room,
+					    .goal = need,
+					    .reached = free_bytes(engine),
+					    .needed_by = PLAN_NONE};
+
+		evict_until_enough(engine, &eviction);
+	}
+	have = free_bytes(engine);
+	for (need = 0; count < n; count++) {
+		need += needs_memory(tensors[count]) ? tensors[count]->extent : 0;
+		if (need > have)
+			break;
+	}
+	return count;
+}
+
+static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct transfer **list)
+{
+	uint64_t need;
+	size_t count;
+
+	for (n = fitting(engine, tensors, n); n; n /= 2) {
+		count = collect(engine, tensors, n, &need);
+		if (!lease_all(engine, count))
+			continue;
+		for (size_t i = 0; i < count; i++)
+			set_prefetched(engine, engine->scratch[i], true);
+		/* Cancel the eviction of tensors that are being written. */
+		for (size_t i = 0; i < n; i++)
+			set_drop(engine, tensors[i], false);
+		*list = runs_build(engine, engine->scratch, count, NVS_READ);
+		return n;
+	}
+	return 0;
+}
+
+long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct nvs_error *error)
+{
+	struct transfer *list = NULL;
+	long rc = check_arguments(engine, tensors, n, error);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&engine->lock);
+	rc = check_named_once(engine, tensors, n, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		if (tensors[i]->state == NVS_EMPTY)
+			rc = no_contents(tensors[i], error);
+	if (!rc)
+		rc = (long)read_ahead(engine, tensors, n, &list);
+	if (rc >= 0)
+		trace_calls(engine, TRACE_PREFETCH, tensors, n);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}

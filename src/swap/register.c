@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registering tensors, reserving their extents, and forgetting them. Tensors of a kept store exist
+ * from the start and become visible when they are registered.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/struct_size.h"
+#include "swap/internal.h"
+
+int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
+{
+	size_t n;
+	const struct store_entry *entries = store_entries(engine->store, &n);
+	int rc = table_grow(engine, n);
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor_spec spec = {.size = sizeof(spec),
+					       .name = entries[i].name,
+					       .dtype = entries[i].dtype,
+					       .numel = entries[i].numel};
+		struct nvs_tensor *tensor = table_add(engine, &spec);
+
+		if (!tensor) {
+			rc = -ENOMEM;
+			break;
+		}
+		tensor->offset = entries[i].offset;
+		tensor->spare = entries[i].spare;
+		tensor->checksum = entries[i].checksum;
+		tensor->has_checksum = tensor->unverified = entries[i].has_checksum;
+		tensor->has_contents = entries[i].written;
+		tensor->committed = tensor->has_contents ? tensor->offset : NOWHERE;
+		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
+	}
+	if (rc)
+		return error_set(error, rc, "out of memory while reading the manifest");
+	return 0;
+}
+
+/* ---- Registering ---- */
+
+static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *error)
+{
+	size_t size = nvs_dtype_size(spec->dtype);
+
+	if (!spec->name || !spec->name[0] || strlen(spec->name) > NVS_NAME_MAX)
+		return error_set(error, -EINVAL,
+				 "a tensor's name must have 1 to %d bytes; this one has %zu",
+				 NVS_NAME_MAX, spec->name ? strlen(spec->name) : 0);
+	if (!size)
+		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: unknown dtype %d",
+				   spec->name, (int)spec->dtype);
+	if (spec->numel > INT64_MAX / size)
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "%s: %" PRIu64 " elements are more than can be addressed",
+				   spec->name, spec->numel);
+	return 0;
+}
+
+/* A tensor that the kept store holds must match its registration. */
+static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_spec *spec,
+		       struct nvs_error *error)
+{
+	if (tensor->registered)
+		return error_about(error, -EEXIST, spec->name, 0, 0, "%s is registered already",
+				   spec->name);
+	if (tensor->dtype != spec->dtype || tensor->numel != spec->numel)
+		return error_about(error, -ESTALE, spec->name, 0, 0,
+				   "the kept store holds %s as %s x %" PRIu64
+				   ", not as %s x %" PRIu64 ": it belongs to another model "
+				   "(use another rank or nvme_path, or remove the store)",
+				   spec->name, nvs_dtype_name(tensor->dtype), tensor->numel,
+				   nvs_dtype_name(spec->dtype), spec->numel);
+	return 0;
+}
+
+static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec *spec,
+			struct nvs_tensor **out, struct nvs_error *error)
+{
+	struct nvs_tensor *tensor;
+	int rc = check_spec(spec, error);
+
+	if (rc)
+		return rc;
+	tensor = table_find(engine, spec->name);
+	if (tensor) {
+		rc = check_found(tensor, spec, error);
+		if (rc)
+			return rc;
+		tensor->registered = true;
+	} else {
+		tensor = table_add(engine, spec);
+		if (!tensor)
+			return error_set(error, -ENOMEM, "out of memory while registering tensors");
+		tensor->registered = tensor->is_new = true;
+	}
+	*out = tensor;
+	return 0;
+}
+
+static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+		   struct nvs_error *error)
+{
+	uint64_t *numbers = calloc(4 * n + 1, sizeof(*numbers));
+	uint64_t *nbytes, *offsets;
+	size_t count = 0;
+	int rc;
+
+	if (!numbers)
+		return error_set(error, -ENOMEM, "out of memory while registering tensors");
+	nbytes = numbers;
+	offsets = numbers + 2 * n;
+	for (size_t i = 0; i < n; i++)
+		if (tensors[i]->is_new)
+			nbytes[count++] = tensors[i]->nbytes;
+	/* A tensor that the kept store does not have. */
+	rc = count ? check_writable(engine, error) : 0;
+	if (rc) {
+		free(numbers);
+		return rc;
+	}
+	/* All spare extents after all first ones, so that those in use lie side by side. */
+	memcpy(nbytes + count, nbytes, count * sizeof(*nbytes));
+	rc = store_reserve(engine->store, nbytes, engine->keep ? 2 * count : count, offsets, error);
+	for (size_t i = 0, k = 0; i < n && !rc; i++)
+		if (tensors[i]->is_new) {
+			tensors[i]->offset = offsets[k];
+			tensors[i]->spare = offsets[count + k++];
+			tensors[i]->is_new = false;
+		}
+	free(numbers);
+	return rc;
+}
+
+static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	while (n--) {
+		if (tensors[n]->is_new) {
+			table_remove(engine, tensors[n]);
+			tensor_free(tensors[n]);
+		} else {
+			tensors[n]->registered = false;
+		}
+	}
+}
+
+int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+			struct nvs_tensor **tensors, struct nvs_error *error)
+{
+	struct nvs_tensor_spec spec;
+	size_t done = 0;
+	int rc;
+
+	if (!engine || (n && (!specs || !tensors)))
+		return error_set(error, -EINVAL, "%s is NULL",
+				 !engine  ? "engine"
+				 : !specs ? "specs"
+					  : "tensors");
+	pthread_mutex_lock(&engine->lock);
+	rc = table_grow(engine, n);
+	if (rc)
+		error_set(error, rc, "out of memory while registering %zu tensors", n);
+	while (done < n && !rc) {
+		tensors[done] = NULL;
+		rc = struct_in_at(&spec, sizeof(spec), specs, done);
+		rc = rc ? error_set(
+				  error, rc,
+				  "the size of specs[%zu] is not that of a struct nvs_tensor_spec",
+				  done)
+			: find_or_make(engine, &spec, &tensors[done], error);
+		done += tensors[done] != NULL;
+	}
+	if (!rc)
+		rc = reserve(engine, tensors, n, error);
+	if (rc)
+		undo_register(engine, tensors, done);
+	for (size_t i = 0; i < n && !rc; i++) {
+		engine->nregistered++;
+		engine->tensor_bytes += tensors[i]->nbytes;
+	}
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+/* ---- Forgetting ---- */
+
+static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (plan_has(&engine->plan, tensor))
+		plan_drop(engine);
+	drop(engine, tensor);
+	engine->nregistered--;
+	engine->tensor_bytes -= tensor->nbytes;
+	table_remove(engine, tensor);
+	/* After a crash the next run still finds the tensor, so its bytes stay until a commit. */
+	if (tensor->committed != NOWHERE || tensor->snapshot != NOWHERE) {
+		tensor->run_next = engine->forgotten;
+		engine->forgotten = tensor;
+		return;
+	}
+	extents_release(engine, tensor);
+	tensor_free(tensor);
+}
+
+int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		      struct nvs_error *error)
+{
+	int rc = check_arguments(engine, tensors, n, error);
+
+	if (!rc)
+		rc = check_writable(engine, error);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&engine->lock);
+	rc = wait_for_engine(engine, tensors, n, error);
+	if (!rc)
+		rc = check_unpinned(engine, tensors, n, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		if (in_flight(tensors[i]))
+			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
+					 "%s is in flight: wait for it first", tensors[i]->name);
+	for (size_t i = 0; i < n && !rc; i++)
+		forget(engine, tensors[i]);
+	if (!rc)
+		events_changed(engine);
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ending pins.
+ */
+#include <errno.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum nvs_how how,
+			     struct nvs_error *error)
+{
+	int rc = pin_check(tensor, pin, error);
+
+	if (rc || pin_failed(tensor, pin))
+		return rc;
+	if (tensor->state == NVS_READING)
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is still being read: wait for it before releasing it",
+				   tensor->name);
+	if (tensor->state == NVS_WRITING && how == NVS_DIRTY)
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is still being written: wait for it before changing it and "
+				   "releasing it dirty",
+				   tensor->name);
+	return 0;
+}
+
+static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 uint64_t pin, enum nvs_how how, struct nvs_error *error)
+{
+	int rc = check_named_once(engine, tensors, n, error);
+
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = check_release_one(tensors[i], pin, how, error);
+	return rc;
+}
+
+/* A tensor whose read failed is not pinned any more. */
+static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
+		    enum nvs_how how)
+{
+	if (pin_failed(tensor, pin))
+		return;
+	pins_remove(tensor, pin);
+	if (how == NVS_DIRTY) {
+		tensor->dirty = true;
+		tensor->leased = false;
+		tensor->unreported = 0;
+	}
+	if (tensor->uses || in_flight(tensor))
+		return;
+	if (tensor->leased)
+		drop(engine, tensor);
+	else
+		make_idle(engine, tensor);
+}
+
+/* Transfers to launch after tensors were unpinned. */
+static struct transfer *after_release(struct nvs_engine *engine)
+{
+	struct transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
+
+	list = join(list, move_ahead(engine));
+	events_changed(engine);
+	return list;
+}
+
+int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
+{
+	struct transfer *list = NULL;
+	int rc = check_arguments(engine, tensors, n, error);
+
+	if (rc)
+		return rc;
+	if (how != NVS_CLEAN && how != NVS_DIRTY)
+		return error_set(error, -EINVAL, "how is %d: neither NVS_CLEAN nor NVS_DIRTY",
+				 (int)how);
+	if (how == NVS_DIRTY)
+		rc = check_writable(engine, error);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&engine->lock);
+	rc = check_release(engine, tensors, n, pin, how, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		end_use(engine, tensors[i], pin, how);
+	if (!rc) {
+		trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN,
+			    tensors, n);
+		list = after_release(engine);
+	}
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+	return rc;
+}
+
+void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+{
+	struct transfer *list;
+
+	pthread_mutex_lock(&engine->lock);
+	if (pins_have(tensor, pin)) {
+		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
+		end_use(engine, tensor, pin, NVS_CLEAN);
+	}
+	list = after_release(engine);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+}
+
+void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+{
+	struct transfer *list;
+
+	pthread_mutex_lock(&engine->lock);
+	if (pins_have(tensor, pin)) {
+		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
+		end_use(engine, tensor, pin, NVS_CLEAN);
+	}
+	if (tensor->state == NVS_RESIDENT && !tensor->uses)
+		drop(engine, tensor);
+	list = after_release(engine);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+}

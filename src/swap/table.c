@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine's tensors: the table of all, the tree of their names, and their extents in the store.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "swap/internal.h"
+
+static int by_name(const void *a, const void *b)
+{
+	const struct nvs_tensor *left = a, *right = b;
+
+	return strcmp(left->name, right->name);
+}
+
+struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
+{
+	struct nvs_tensor key = {.name = (char *)(uintptr_t)name};
+	struct nvs_tensor **found = tfind(&key, &engine->names, by_name);
+
+	return found ? *found : NULL;
+}
+
+/* ---- Making and freeing ---- */
+
+int table_grow(struct nvs_engine *engine, size_t n)
+{
+	size_t max = engine->ntensors + n;
+	struct nvs_tensor **tensors, **scratch;
+
+	if (max <= engine->ntensors_max)
+		return 0;
+	if (max < engine->ntensors_max * 2)
+		max = engine->ntensors_max * 2;
+	tensors = realloc(engine->tensors, max * sizeof(struct nvs_tensor *));
+	if (tensors)
+		engine->tensors = tensors;
+	scratch = realloc(engine->scratch, max * sizeof(struct nvs_tensor *));
+	if (scratch)
+		engine->scratch = scratch;
+	/* Every tensor may have its own lease, with free runs between them. */
+	if (!tensors || !scratch || pool_prepare(engine->pool, max + 1))
+		return -ENOMEM;
+	engine->ntensors_max = max;
+	return 0;
+}
+
+static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
+{
+	uint32_t unit = store_unit(engine->store);
+
+	return (nbytes + unit - 1) / unit * unit;
+}
+
+struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
+{
+	struct nvs_tensor *tensor = calloc(1, sizeof(*tensor));
+
+	if (!tensor)
+		return NULL;
+	tensor->engine = engine;
+	tensor->name = strdup(spec->name);
+	tensor->dtype = spec->dtype;
+	tensor->numel = spec->numel;
+	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
+	tensor->extent = in_units(engine, tensor->nbytes);
+	tensor->state = NVS_EMPTY;
+	tensor->committed = tensor->snapshot = NOWHERE;
+	if (!tensor->name || !tsearch(tensor, &engine->names, by_name)) {
+		free(tensor->name);
+		free(tensor);
+		return NULL;
+	}
+	assert(engine->ntensors < engine->ntensors_max);
+	tensor->index = engine->ntensors;
+	engine->tensors[engine->ntensors++] = tensor;
+	return tensor;
+}
+
+void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	struct nvs_tensor *last = engine->tensors[--engine->ntensors];
+
+	engine->tensors[tensor->index] = last;
+	last->index = tensor->index;
+	tdelete(tensor, &engine->names, by_name);
+}
+
+int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *name,
+		 struct nvs_error *error)
+{
+	struct nvs_tensor key = {.name = name}, **found;
+
+	if (table_find(engine, name))
+		return error_about(error, -EEXIST, name, 0, 0,
+				   "%s: the engine or its kept store has a tensor of that name",
+				   name);
+	/* Inserting first: it is what may fail. */
+	if (!tsearch(&key, &engine->names, by_name))
+		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
+	tdelete(tensor, &engine->names, by_name);
+	free(tensor->name);
+	tensor->name = name;
+	found = tfind(&key, &engine->names, by_name);
+	assert(found && *found == &key);
+	*found = tensor;
+	return 0;
+}
+
+void tensor_free(struct nvs_tensor *tensor)
+{
+	pins_free(tensor);
+	free(tensor->name);
+	free(tensor);
+}
+
+void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	store_release(engine->store, tensor->offset, tensor->nbytes);
+	if (engine->keep)
+		store_release(engine->store, tensor->spare, tensor->nbytes);
+}
+
+void tensors_committed(struct nvs_engine *engine)
+{
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		engine->tensors[i]->committed = engine->tensors[i]->snapshot;
+		engine->tensors[i]->snapshot = NOWHERE;
+	}
+}
+
+void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
+{
+	while (forgotten) {
+		struct nvs_tensor *tensor = forgotten;
+
+		forgotten = tensor->run_next;
+		extents_release(engine, tensor);
+		tensor_free(tensor);
+	}
+}
+
+static struct nvs_tensor *pop_forgotten(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor = engine->forgotten;
+
+	if (tensor)
+		engine->forgotten = tensor->run_next;
+	return tensor;
+}
+
+void tensors_free(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor;
+
+	while (engine->ntensors) {
+		tensor = engine->tensors[engine->ntensors - 1];
+		table_remove(engine, tensor);
+		tensor_free(tensor);
+	}
+	while ((tensor = pop_forgotten(engine)))
+		tensor_free(tensor);
+	free(engine->tensors);
+	free(engine->scratch);
+}

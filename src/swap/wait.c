@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting: for the transfers of tensors, and until nothing is in flight.
+ */
+#include "base/clock.h"
+#include "base/error.h"
+#include "swap/internal.h"
+
+/* Waits until the tensor has landed or its pin has ended; *from_ns is when the call began to wait.
+ */
+static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t pin,
+		    uint64_t deadline, uint64_t *from_ns, struct nvs_error *error)
+{
+	uint64_t now;
+	int rc = 0;
+
+	if (!in_flight(tensor) || pin_failed(tensor, pin))
+		return 0;
+	now = clock_ns();
+	if (!*from_ns && deadline)
+		*from_ns = now;
+	while (in_flight(tensor) && !pin_failed(tensor, pin) && !tensor->overdue && !rc)
+		rc = events_wait(engine, deadline);
+	if (deadline)
+		trace_wait(engine, tensor, now);
+	if (pin_failed(tensor, pin))
+		return 0;
+	if (tensor->overdue)
+		return check_overdue(engine, tensor, error);
+	if (rc)
+		error_about(error, rc, tensor->name, 0, 0, "%s is still in flight: %s",
+			    tensor->name, nvs_strerror(rc));
+	return rc;
+}
+
+/* A call waits for the tensor: its transfer goes first. */
+static void promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	struct transfer *transfer;
+
+	if (!in_flight(tensor))
+		return;
+	transfer = &tensor->run_first->transfer;
+	if (transfer->priority != TRANSFER_AWAITED)
+		aio_promote(engine->aio, transfer);
+}
+
+static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			uint64_t pin, uint64_t deadline, struct nvs_error *error)
+{
+	uint64_t from_ns = 0;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && deadline; i++)
+		promote(engine, tensors[i]);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = wait_for(engine, tensors[i], pin, deadline, &from_ns, error);
+	if (from_ns)
+		step_stalled(engine, from_ns);
+	return rc;
+}
+
+/* The first failure of transfers that have landed. A pin hears of its own read alone. */
+static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 uint64_t pin, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (pin_failed(tensors[i], pin))
+			rc = pin_error(engine, tensors[i], error);
+		else if (!pin && tensors[i]->status)
+			rc = tensor_error(engine, tensors[i], error);
+		else if (!pin)
+			rc = report_failed_write(engine, tensors[i], error);
+	}
+	for (size_t i = 0; i < n && !pin; i++)
+		report_failed_write(engine, tensors[i], NULL);
+	return rc;
+}
+
+int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    uint64_t pin, int timeout_ms, struct nvs_error *error)
+{
+	uint64_t deadline = deadline_ns(timeout_ms);
+	int rc = check_arguments(engine, tensors, n, error);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < n && !rc && pin; i++)
+		rc = pin_check(tensors[i], pin, error);
+	if (!rc)
+		rc = wait_for_all(engine, tensors, n, pin, deadline, error);
+	if (!rc)
+		rc = first_failure(engine, tensors, n, pin, error);
+	if (!rc)
+		trace_calls(engine, TRACE_WAITED, tensors, n);
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       struct nvs_error *error)
+{
+	uint64_t from_ns = 0;
+	int rc = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = wait_for(engine, tensors[i], 0, UINT64_MAX, &from_ns, error);
+	if (!rc)
+		trace_calls(engine, TRACE_WAITED, tensors, n);
+	pthread_mutex_unlock(&engine->lock);
+	return rc;
+}
+
+int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++)
+		while (tensors[i]->by_engine) {
+			rc = check_overdue(engine, tensors[i], error);
+			if (rc)
+				break;
+			(void)events_wait(engine, UINT64_MAX);
+		}
+	return rc;
+}
+
+int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
+{
+	while (engine->inflight[NVS_WRITE]) {
+		if (engine->overdue[NVS_WRITE])
+			return first_overdue(engine, true, error);
+		(void)events_wait(engine, UINT64_MAX);
+	}
+	return 0;
+}
+
+int drain_all(struct nvs_engine *engine, struct nvs_error *error)
+{
+	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE]) {
+		if (engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
+			return first_overdue(engine, false, error);
+		(void)events_wait(engine, UINT64_MAX);
+	}
+	return 0;
+}
