@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error)

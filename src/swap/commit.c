@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 static bool unfinished(const struct nvs_tensor *tensor)
 {

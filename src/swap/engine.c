@@ -17,7 +17,7 @@
 #include "base/huge_map.h"
 #include "base/struct_size.h"
 #include "config/config.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 static const struct offload_config *block_of(const struct nvs_config *config, enum nvs_block block)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			  bool contents, struct nvs_error *error)

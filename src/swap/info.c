@@ -4,7 +4,7 @@
  */
 #include "base/error.h"
 #include "base/struct_size.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 const char *nvs_tensor_state_name(enum nvs_tensor_state state)
 {

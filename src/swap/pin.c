@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 /* ---- Room for a batch ---- */
 
@@ -28,7 +28,7 @@ struct attempt {
 /* Makes room for `need` bytes as far as possible without waiting. */
 static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt)
 {
-	struct eviction eviction = {.enough = has_room,
+	struct eviction eviction = {.enough = reached_goal,
 				    .goal = need,
 				    .reached = free_bytes(engine) + engine->landing,
 				    .writes = true,

@@ -3,7 +3,7 @@
  * Reading ahead at the request of the caller.
  */
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 /* How many of the tensors, from the first, fit in free or clean memory. */
 static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
@@ -14,7 +14,7 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	for (size_t i = 0; i < n; i++)
 		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
 	if (need > free_bytes(engine)) {
-		struct eviction eviction = {.enough = has_room,
+		struct eviction eviction = {.enough = reached_goal,
 					    .goal = need,
 					    .reached = free_bytes(engine),
 					    .needed_by = PLAN_NONE};

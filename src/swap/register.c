@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/struct_size.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 #include "trace/trace.h"
 
 /* ---- The plan ---- */

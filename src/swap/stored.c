@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
 {

@@ -3,7 +3,7 @@
  * Swapping out at the request of the caller.
  */
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				 size_t n)

@@ -4,7 +4,7 @@
  */
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/calls.h"
 
 /* Waits until the tensor has landed or its pin has ended; *from_ns is when the call began to wait.
  */

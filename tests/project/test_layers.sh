@@ -16,6 +16,7 @@ topo: base topo
 aio: base trace topo aio
 pool: base topo aio pool
 store: base config topo aio store
+swap/residency: base trace config topo aio pool store swap/residency
 swap: base trace config topo aio pool store swap
 optim/kernels: optim/kernels
 optim: base trace config topo pool swap optim

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 static uint64_t newest_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {

@@ -12,7 +12,7 @@
 
 #include "aio/completions.h"
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 struct message {
 	STAILQ_ENTRY(message) link;

@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  struct nvs_error *error)

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 #include "trace/trace.h"
 
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 static int by_name(const void *a, const void *b)
 {

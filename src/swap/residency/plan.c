@@ -3,13 +3,13 @@
  * Records and follows the order of a step. Positions wrap around at the end: the next step is
  * expected to repeat this one. What to do about it is decided in room.c and ahead.c.
  */
-#include "swap/plan.h"
+#include "swap/residency/plan.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 #define WORD_BITS 64
 

@@ -3,8 +3,8 @@
  * The swap engine's structures. One lock guards all of them but those of struct events. It is not
  * held while waiting for the drive or while checksums are computed.
  */
-#ifndef SWAP_INTERNAL_H
-#define SWAP_INTERNAL_H
+#ifndef RESIDENCY_INTERNAL_H
+#define RESIDENCY_INTERNAL_H
 
 #include <pthread.h>
 #include <sys/queue.h>
@@ -14,10 +14,9 @@
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
-#include "swap/events.h"
-#include "swap/pins.h"
-#include "swap/plan.h"
-#include "swap/swap.h"
+#include "swap/residency/events.h"
+#include "swap/residency/pins.h"
+#include "swap/residency/plan.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
 
@@ -227,7 +226,7 @@ struct eviction {
 /* Tensors outside the plan first, least recently used first; then the plan's, needed last first. */
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
 /* An `enough`: the goal is reached. */
-bool has_room(const struct nvs_engine *engine, const struct eviction *eviction);
+bool reached_goal(const struct nvs_engine *engine, const struct eviction *eviction);
 
 /* ---- runs.c ---- */
 /* Time with at least one run in flight, until `now`. */
@@ -278,45 +277,5 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
 /* -ETIMEDOUT if runs are in flight and all of them are overdue, else 0. */
 int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
-
-/* ---- checks.c ---- */
-/* -EINVAL: the engine, the array or one of the tensors is NULL. */
-int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error);
-/* 0, or -EROFS if the store is read-only. */
-int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
-/* Under the lock: makes the tensors the present batch. -EINVAL: a tensor is named twice. */
-int check_named_once(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		     struct nvs_error *error);
-/* Under the lock: as check_named_once, and -EBUSY: one is pinned, or in flight from or to external
- * memory. */
-int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		   struct nvs_error *error);
-
-/* ---- step.c: under the lock ---- */
-/* Drops the plan. */
-void plan_drop(struct nvs_engine *engine);
-/* Records an access to the tensors, before the call changes their states. */
-void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		 bool contents);
-/* Counts a call's wait since from_ns. */
-void step_stalled(struct nvs_engine *engine, uint64_t from_ns);
-/* Traces that wait: for the tensor, or for room if it is NULL. */
-void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns);
-/* Traces a successful call on these tensors. */
-void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
-		 struct nvs_tensor *const *tensors, size_t n);
-
-/* ---- wait.c: under the lock ---- */
-/* Waits until no transfer of the tensors that the engine started on its own is in flight: 0,
- * -ETIMEDOUT. */
-int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error);
-/* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
-int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
-int drain_all(struct nvs_engine *engine, struct nvs_error *error);
-
-/* ---- register.c ---- */
-int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 
 #endif

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  enum nvs_direction direction, int status, uint64_t offset,

@@ -5,7 +5,7 @@
  */
 #include <assert.h>
 
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 /* ---- Leases ---- */
 
@@ -237,7 +237,7 @@ void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
 		evict_planned(engine, PLAN_SMALL, eviction);
 }
 
-bool has_room(const struct nvs_engine *engine, const struct eviction *eviction)
+bool reached_goal(const struct nvs_engine *engine, const struct eviction *eviction)
 {
 	(void)engine;
 	return eviction->reached >= eviction->goal;

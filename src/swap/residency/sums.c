@@ -10,7 +10,7 @@
 
 #include "aio/completions.h"
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 /* A call that starts writes, or that helps, computes checksums of so many bytes in all. */
 #define AT_ONCE_BYTES (UINT64_C(128) << 10)

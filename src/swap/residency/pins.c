@@ -2,7 +2,7 @@
 /*
  * A set of numbers per tensor: a few inside it, and in memory of its own when it has more.
  */
-#include "swap/pins.h"
+#include "swap/residency/pins.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 static uint64_t *all_pins(struct nvs_tensor *tensor)
 {

@@ -5,7 +5,7 @@
  * waits helps with what takes microseconds, which saves it a thread switch, and with all but the
  * log while the log function blocks the thread.
  */
-#include "swap/events.h"
+#include "swap/residency/events.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/slice.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 bool events_land_ready(struct nvs_engine *engine)
 {

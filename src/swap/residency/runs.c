@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "config/config.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 #include "trace/trace.h"
 
 /* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */

@@ -2,7 +2,7 @@
 /*
  * The state of a tensor.
  */
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 bool in_flight(const struct nvs_tensor *tensor)
 {

@@ -5,7 +5,7 @@
  * a tensor that is needed sooner, and never waits.
  */
 #include "config/config.h"
-#include "swap/internal.h"
+#include "swap/residency/internal.h"
 
 /* Write back at most this much at a time, so that a caller's read waits no longer. */
 #define WRITE_BLOCKS 8

@@ -4,8 +4,8 @@
  * step in it. It knows when each tensor is needed next, at what distance, and which unpinned
  * tensor in the pool is needed last. Under the engine's lock.
  */
-#ifndef SWAP_PLAN_H
-#define SWAP_PLAN_H
+#ifndef RESIDENCY_PLAN_H
+#define RESIDENCY_PLAN_H
 
 #include <stdbool.h>
 #include <stddef.h>

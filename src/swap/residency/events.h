@@ -3,8 +3,8 @@
  * The engine's thread of events, and what waits for it. Workers only queue completed runs; this
  * thread, or a caller that waits anyway, lands them, verifies, plans and starts what follows.
  */
-#ifndef SWAP_EVENTS_H
-#define SWAP_EVENTS_H
+#ifndef RESIDENCY_EVENTS_H
+#define RESIDENCY_EVENTS_H
 
 #include <pthread.h>
 #include <stdbool.h>

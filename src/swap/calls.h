@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the calls on an engine and its tensors share. A call takes the engine's lock, checks all of
+ * its arguments, changes states, releases the lock and launches what it has started.
+ */
+#ifndef SWAP_CALLS_H
+#define SWAP_CALLS_H
+
+#include "swap/residency/internal.h"
+#include "swap/swap.h"
+
+/* ---- checks.c ---- */
+/* -EINVAL: the engine, the array or one of the tensors is NULL. */
+int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error);
+/* 0, or -EROFS if the store is read-only. */
+int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
+/* Under the lock: makes the tensors the present batch. -EINVAL: a tensor is named twice. */
+int check_named_once(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		     struct nvs_error *error);
+/* Under the lock: as check_named_once, and -EBUSY: one is pinned, or in flight from or to external
+ * memory. */
+int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   struct nvs_error *error);
+
+/* ---- step.c: under the lock ---- */
+/* Drops the plan. */
+void plan_drop(struct nvs_engine *engine);
+/* Records an access to the tensors, before the call changes their states. */
+void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 bool contents);
+/* Counts a call's wait since from_ns. */
+void step_stalled(struct nvs_engine *engine, uint64_t from_ns);
+/* Traces that wait: for the tensor, or for room if it is NULL. */
+void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns);
+/* Traces a successful call on these tensors. */
+void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
+		 struct nvs_tensor *const *tensors, size_t n);
+
+/* ---- wait.c: under the lock ---- */
+/* Waits until no transfer of the tensors that the engine started on its own is in flight: 0,
+ * -ETIMEDOUT. */
+int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error);
+/* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
+int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
+int drain_all(struct nvs_engine *engine, struct nvs_error *error);
+
+/* ---- register.c ---- */
+int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
+
+#endif
