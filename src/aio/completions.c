@@ -17,7 +17,8 @@
 struct waiter {
 	pthread_cond_t changed; /* it sleeps here */
 	bool waiting;
-	bool woken; /* its present or next wait ends */
+	bool signaled; /* while waiting: no further signal is needed */
+	bool woken;    /* its present or next wait ends */
 };
 
 struct completions {
@@ -87,15 +88,24 @@ static void set_eventfd(struct completions *queue)
 		(void)!read(queue->eventfd, &count, sizeof(count));
 }
 
-/* Under the lock. */
-static void notify(struct completions *queue)
+/*
+ * Tells the owner of a change, and releases the lock. The owner is woken after that, so that it
+ * does not wake up only to wait for the lock. The queue outlives the threads that append to it.
+ */
+static void notify_and_unlock(struct completions *queue)
 {
+	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
+	bool sleeps;
+
 	set_eventfd(queue);
 	check(queue);
-	if (queue->waiters[COMPLETIONS_CALLER].waiting)
-		pthread_cond_signal(&queue->waiters[COMPLETIONS_CALLER].changed);
-	else if (queue->waiters[COMPLETIONS_THREAD].waiting)
-		pthread_cond_signal(&queue->waiters[COMPLETIONS_THREAD].changed);
+	if (!waiter->waiting)
+		waiter = &queue->waiters[COMPLETIONS_THREAD];
+	sleeps = waiter->waiting && !waiter->signaled;
+	waiter->signaled |= sleeps;
+	pthread_mutex_unlock(&queue->lock);
+	if (sleeps)
+		pthread_cond_signal(&waiter->changed);
 }
 
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last)
@@ -105,16 +115,14 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 	pthread_mutex_lock(&queue->lock);
 	*queue->tail = first;
 	queue->tail = &last->state.next;
-	notify(queue);
-	pthread_mutex_unlock(&queue->lock);
+	notify_and_unlock(queue);
 }
 
 void completions_overdue(struct completions *queue)
 {
 	pthread_mutex_lock(&queue->lock);
 	queue->overdue = true;
-	notify(queue);
-	pthread_mutex_unlock(&queue->lock);
+	notify_and_unlock(queue);
 }
 
 struct transfer *completions_take(struct completions *queue)
@@ -158,8 +166,10 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	pthread_mutex_lock(&queue->lock);
 	assert(!waiter->waiting);
 	waiter->waiting = true;
-	while (!wait_ends(queue, waiter) && !rc)
+	while (!wait_ends(queue, waiter) && !rc) {
+		waiter->signaled = false;
 		rc = cond_wait_until(&waiter->changed, &queue->lock, deadline);
+	}
 	if (wait_ends(queue, waiter))
 		rc = 0;
 	waiter->waiting = waiter->woken = false;
@@ -170,12 +180,14 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 void completions_wake(struct completions *queue, enum completions_waiter who)
 {
 	struct waiter *waiter = &queue->waiters[who];
+	bool sleeps;
 
 	pthread_mutex_lock(&queue->lock);
 	waiter->woken = true;
-	if (waiter->waiting)
-		pthread_cond_signal(&waiter->changed);
+	sleeps = waiter->waiting;
 	pthread_mutex_unlock(&queue->lock);
+	if (sleeps)
+		pthread_cond_signal(&waiter->changed);
 }
 
 bool completions_pending(struct completions *queue, enum completions_waiter who)

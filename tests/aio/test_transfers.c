@@ -318,14 +318,16 @@ static void a_limit_on_threads_is_named_as_such(void **state)
 
 static void missing_arguments_are_refused(void **state)
 {
-	struct aio_config config = {0};
+	struct nvs_config *config;
 	struct nvs_latency latency;
 	struct nvs_error error = ERROR;
 	struct nvs_aio *aio;
 
 	(void)state;
-	assert_int_equal(aio_open(NULL, &config, NULL, &error), -EINVAL);
-	assert_int_equal(aio_open(&aio, NULL, NULL, &error), -EINVAL);
+	assert_int_equal(nvs_config_open(&config, &error), 0);
+	assert_int_equal(nvs_aio_open(NULL, config, &error), -EINVAL);
+	assert_int_equal(nvs_aio_open(&aio, NULL, &error), -EINVAL);
+	nvs_config_close(config);
 	assert_int_equal(nvs_aio_register_memory(NULL, &error, 4096), -EINVAL);
 	nvs_aio_unregister_memory(NULL, NULL);
 	nvs_aio_get_stats(NULL, NULL);
