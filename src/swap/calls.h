@@ -6,7 +6,7 @@
 #ifndef SWAP_CALLS_H
 #define SWAP_CALLS_H
 
-#include "swap/residency/internal.h"
+#include "swap/moves/moves.h"
 #include "swap/swap.h"
 
 /* ---- checks.c ---- */
@@ -24,8 +24,6 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		   struct nvs_error *error);
 
 /* ---- step.c: under the lock ---- */
-/* Drops the plan. */
-void plan_drop(struct nvs_engine *engine);
 /* Records an access to the tensors, before the call changes their states. */
 void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		 bool contents);

@@ -28,13 +28,7 @@ struct attempt {
 /* Makes room for `need` bytes as far as possible without waiting. */
 static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt)
 {
-	struct eviction eviction = {.enough = reached_goal,
-				    .goal = need,
-				    .reached = free_bytes(engine) + engine->landing,
-				    .writes = true,
-				    .ahead = true,
-				    .small = true,
-				    .needed_by = PLAN_NONE};
+	struct eviction eviction = eviction_for_batch(engine, need);
 	bool in_pieces = need <= eviction.reached && !engine->landing;
 
 	/* Enough is free, but fragmented: one more eviction may join two free runs. */

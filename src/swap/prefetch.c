@@ -14,10 +14,7 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	for (size_t i = 0; i < n; i++)
 		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
 	if (need > free_bytes(engine)) {
-		struct eviction eviction = {.enough = reached_goal,
-					    .goal = need,
-					    .reached = free_bytes(engine),
-					    .needed_by = PLAN_NONE};
+		struct eviction eviction = eviction_for_prefetch(engine, need);
 
 		evict_until_enough(engine, &eviction);
 	}

@@ -14,56 +14,6 @@
 #include "swap/calls.h"
 #include "trace/trace.h"
 
-/* ---- The plan ---- */
-
-/*
- * Moves an unpinned tensor to the list that matches its new eviction order. Without the plan, a
- * tensor that the plan read ahead is an ordinary idle one; one that the caller read ahead stays so.
- */
-static void set_planned(struct nvs_engine *engine, struct nvs_tensor *tensor, bool planned)
-{
-	bool listed = tensor->list, fetched = tensor->fetched;
-	bool prefetched = fetched ? planned : tensor->prefetched;
-
-	if (listed)
-		leave_idle(engine, tensor);
-	set_prefetched(engine, tensor, false);
-	tensor->planned = planned;
-	set_prefetched(engine, tensor, prefetched);
-	tensor->fetched = fetched;
-	if (listed)
-		make_idle(engine, tensor);
-}
-
-void plan_drop(struct nvs_engine *engine)
-{
-	struct plan *plan = &engine->plan;
-
-	for (size_t i = 0; i < plan->n; i++)
-		if (plan->order[i].tensor->planned)
-			set_planned(engine, plan->order[i].tensor, false);
-	plan_clear(plan);
-}
-
-/* Makes this step's order the plan of the next. */
-static void mend_plan(struct nvs_engine *engine)
-{
-	struct plan *plan = &engine->plan;
-
-	if (plan->same && plan->nrecorded == plan->n)
-		return;
-	plan_drop(engine);
-	if (plan->lost)
-		return;
-	if (!plan_adopt(engine))
-		say_later(engine, NVS_LOG_WARNING,
-			  "out of memory for a plan of %zu accesses: the next step has none",
-			  plan->nrecorded);
-	for (size_t i = 0; i < plan->n; i++)
-		if (!plan->order[i].tensor->planned)
-			set_planned(engine, plan->order[i].tensor, true);
-}
-
 /* ---- Figures ---- */
 
 void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -209,7 +159,7 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 		if (io)
 			rc = struct_out(io, &full, sizeof(full));
 		engine->step.begun = false;
-		mend_plan(engine);
+		plan_mend(engine);
 		trace_step(engine, TRACE_STEP_END);
 	}
 	pthread_mutex_unlock(&engine->lock);

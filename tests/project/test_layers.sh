@@ -4,6 +4,7 @@
 # Each layer of src/, and each folder of the command, includes its own headers and those of folders below
 # it, and no others. The search of `nvswap tune` knows neither drives nor the command.
 set -u
+BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
 
 # layer: the folders it may include, apart from the public header and, in a folder of the command, from the
@@ -17,6 +18,7 @@ aio: base trace topo aio
 pool: base topo aio pool
 store: base config topo aio store
 swap/residency: base trace config topo aio pool store swap/residency
+swap/moves: base trace config topo aio pool store swap/residency swap/moves
 swap: base trace config topo aio pool store swap
 optim/kernels: optim/kernels
 optim: base trace config topo pool swap optim
@@ -52,4 +54,29 @@ while IFS=': ' read -r layer allowed; do
 		status=1
 	fi
 done <<<"$layers"
+
+# The files of src/swap call only those before them in the order that its internal header gives.
+before=""
+order=$(sed -n 's/^ \*\t[a-z]*: //p' src/swap/residency/internal.h)
+objects=$(find src/swap -name '*.c' | sed "s|\(.*\)c$|$BUILD/\1o|")
+sources=$(find src/swap -name '*.c' -exec basename {} .c \;)
+wrong=$(comm -3 <(tr ' ' '\n' <<<"$order" | sort) <(sort <<<"$sources") | tr -d '\t' | tr '\n' ' ')
+[ -z "$wrong" ] || wrong="not in both the order and the folder: $wrong"
+for file in $order; do
+	object=$(grep "/$file.o$" <<<"$objects")
+	later=$(comm -12 <(nm -u "$object" | awk '{print $2}' | sort) \
+		<(for o in $objects; do
+			case " $before $file " in *" $(basename "$o" .o) "*) ;; *) nm --defined-only -g "$o" ;; esac
+		done | awk '{print $3}' | sort -u) | tr '\n' ' ')
+	[ -z "$later" ] || wrong="$wrong
+$file.c calls $later"
+	before="$before $file"
+done
+if [ -z "$wrong" ]; then
+	echo "ok swap_calls_only_files_before_in_its_order"
+else
+	echo "not ok swap_calls_only_files_before_in_its_order"
+	echo "$wrong"
+	status=1
+fi
 exit $status

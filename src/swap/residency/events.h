@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's thread of events, and what waits for it. Workers only queue completed runs; this
- * thread, or a caller that waits anyway, lands them, verifies, plans and starts what follows.
+ * What the engine's thread of events works on: completed runs, checksums and messages. Its
+ * functions are in moves/; saying something is possible from everywhere.
  */
 #ifndef RESIDENCY_EVENTS_H
 #define RESIDENCY_EVENTS_H
@@ -35,8 +35,13 @@ enum run_sum {
 struct sums {
 	struct sum_list in_flight;	   /* first tensors of runs being written */
 	struct transfer *completed, **end; /* runs that land after their checksum */
-	bool computing;			   /* a thread computes a long one */
-	struct XXH3_state_s *state;	   /* of that one */
+	/* The long one that has begun; only a thread that has set `computing` goes on with it. */
+	struct transfer *run;	   /* or NULL */
+	bool has_completed;	   /* the run */
+	struct nvs_tensor *tensor; /* the present one of the run */
+	uint64_t at;		   /* bytes of the tensor that are done */
+	bool computing;
+	struct XXH3_state_s *state;
 };
 
 struct messages {
@@ -63,39 +68,6 @@ struct events {
 	bool idle;		  /* the thread has nothing to do */
 	uint64_t asked, answered; /* rounds that events_await_idle() waits for, and those done */
 };
-
-/* Starts the thread; the aio is open. -ENOMEM, -EAGAIN */
-int events_open(struct nvs_engine *engine, struct nvs_error *error);
-/* Ends it when it has said all messages, if it was started. Nothing is in flight. */
-void events_stop(struct nvs_engine *engine);
-/* After events_stop(), and after the aio, whose threads name the queue, is closed. */
-void events_close(struct nvs_engine *engine);
-
-/* ---- Under the engine's lock ---- */
-/*
- * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned.
- * Releases the lock meanwhile. May return early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.
- */
-int events_wait(struct nvs_engine *engine, uint64_t deadline);
-/* Wakes the calls that wait for a change. */
-void events_changed(struct nvs_engine *engine);
-
-/* ---- Without the lock ---- */
-/* Lands runs that have completed, those that need a long checksum later. False: there were none. */
-bool events_land_ready(struct nvs_engine *engine);
-/* For tests: waits until every completed run has landed and every message was said. */
-void events_await_idle(struct nvs_engine *engine);
-
-/* ---- sums.c, without the lock ---- */
-int sums_open(struct nvs_engine *engine); /* -ENOMEM */
-void sums_close(struct nvs_engine *engine);
-/* Before writes of these runs are submitted: computes short checksums, and queues long ones, which
- * are computed while the runs are in flight. */
-void sums_begin(struct nvs_engine *engine, struct transfer *list);
-/* Completed runs that can land now; keeps those that need a long checksum first. */
-struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list);
-/* Computes a long checksum, and lands its run if it has completed. False: there was none. */
-bool sums_work(struct nvs_engine *engine);
 
 /* ---- messages.c ---- */
 /* Queues a message for the caller's log, with or without the engine's lock. The thread says it with

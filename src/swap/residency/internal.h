@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The swap engine's structures. One lock guards all of them but those of struct events. It is not
- * held while waiting for the drive or while checksums are computed.
+ * held while waiting for the drive, while checksums are computed or while the log is written.
+ *
+ * The order of the files, from the bottom. Each calls only those before it (test_layers):
+ *	residency: messages tensor pins table errors plan places policy room follow
+ *	moves: runs ahead sums launch overdue landing events
+ *	calls: checks info step wait release pin prefetch swap_out external register commit
+ *	engine: engine stored
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -17,6 +23,7 @@
 #include "swap/residency/events.h"
 #include "swap/residency/pins.h"
 #include "swap/residency/plan.h"
+#include "swap/residency/policy.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
 
@@ -56,10 +63,9 @@ struct nvs_tensor {
 	bool prefetched;	/* read ahead and not pinned yet; set by set_prefetched() */
 	bool fetched;		/* read ahead by the plan and not pinned yet */
 	bool by_engine;		/* in flight for the plan; no call asked for it */
-	bool bad_sum;		/* the checksum of the bytes read differs */
 	bool has_checksum;
 	bool unverified; /* written by an earlier run, and its checksum not compared since */
-	uint64_t checksum, new_checksum; /* of its contents; of the contents being written */
+	uint64_t checksum, new_checksum; /* of its contents; of the bytes in flight */
 	int status;			 /* of the last transfer */
 	enum nvs_direction status_direction;
 	uint64_t error_offset;
@@ -190,6 +196,15 @@ int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error); /* -E
 int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	      struct nvs_error *error);
 
+/* ---- places.c: under the lock ---- */
+/* Sorts by the offset of a transfer in that direction, and notes it in each tensor's `place`. */
+void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction);
+/* How many of the tensors, from the first, form one run. */
+size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  uint64_t nbytes_max, uint64_t *nbytes);
+/* The last commit and the present one name an extent each: a write waits for the present one. */
+bool must_wait(const struct nvs_tensor *tensor);
+
 /* ---- room.c: all under the lock ---- */
 /* Releases the tensor's memory in the pool, if it has any; nothing may be in flight. */
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor);
@@ -198,7 +213,6 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void set_drop(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value);
 void set_prefetched(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value);
-uint64_t free_bytes(const struct nvs_engine *engine);
 /* Leases memory for all of engine->scratch[0..n-1] or for none; runs in the store side by side. */
 bool lease_all(struct nvs_engine *engine, size_t n);
 /* Puts those of the tensors that are not in the pool into engine->scratch; stores their bytes in
@@ -206,76 +220,19 @@ bool lease_all(struct nvs_engine *engine, size_t n);
 size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	       uint64_t *need);
 
-/* Evicts unpinned tensors until there is enough room. */
-struct eviction {
-	bool (*enough)(const struct nvs_engine *engine, const struct eviction *eviction);
-	uint64_t goal;	  /* bytes to be free or being freed */
-	uint64_t reached; /* bytes that are */
-	uint64_t numel;	  /* elements that need the room */
-	/* What may be evicted besides clean tensors: */
-	bool writes;	  /* dirty ones */
-	bool own;	  /* those of the present batch */
-	bool ahead;	  /* those read ahead and not pinned yet */
-	bool small;	  /* the plan's small ones that otherwise stay */
-	bool held;	  /* evict only what counts for max_in_cpu */
-	size_t needed_by; /* evict only what the plan needs later than this access; or PLAN_NONE */
-	size_t ntaken;	  /* tensors evicted */
-	size_t ndirty;	  /* of these, in engine->scratch: to be written back first */
-	size_t nfailed;	  /* of the dirty ones: the last write-back failed */
-};
-/* Tensors outside the plan first, least recently used first; then the plan's, needed last first. */
+/* Evicts unpinned tensors until there is enough room; dirty ones are put into engine->scratch, and
+ * the caller must write them. */
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
-/* An `enough`: the goal is reached. */
-bool reached_goal(const struct nvs_engine *engine, const struct eviction *eviction);
 
-/* ---- runs.c ---- */
-/* Time with at least one run in flight, until `now`. */
-uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now);
-/* Concatenates two lists. */
-struct transfer *join(struct transfer *first, struct transfer *second);
-/*
- * Under the lock: turns tensors whose `data` is set into runs, in store order, and into transfers
- * in flight, for launch() to submit. Tensors to write are dirty. Sorts `tensors`. Empty tensors
- * land at once.
+/* ---- follow.c: under the lock ---- */
+/* Records an access to the tensor and moves the cursor. */
+void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents);
+/* Makes the recorded order of this step the plan of the next. */
+void plan_mend(struct nvs_engine *engine);
+/* Drops the plan. */
+void plan_drop(struct nvs_engine *engine);
+/* Whether the plan has the tensor, which is about to be removed. A recording that has it is lost.
  */
-struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
-			    enum nvs_direction direction);
-/* Under the lock: builds the writes that waited for the commit to end. */
-struct transfer *runs_build_held(struct nvs_engine *engine);
-/* Without the lock: submits the transfers; the checksums of writes are computed meanwhile. */
-void launch(struct nvs_engine *engine, struct transfer *list);
-/* Sorts by the offset of a transfer in that direction, and notes it in each tensor's `place`. */
-void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction);
-/* How many of the tensors, from the first, form one run. */
-size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		  uint64_t nbytes_max, uint64_t *nbytes);
-
-/* ---- sums.c ---- */
-/* Whether tensors have checksums. */
-bool keeps_sums(const struct nvs_engine *engine);
-
-/* ---- ahead.c: under the lock ---- */
-/* Transfers that the plan calls for now, to be launched. */
-struct transfer *move_ahead(struct nvs_engine *engine);
-/* Evict what exceeds the budget; the latter needs a plan. */
-struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
-struct transfer *keep_to_max_live(struct nvs_engine *engine);
-
-/* ---- landing.c ---- */
-/* Without the lock: lands completed runs, and starts what the plan calls for next. */
-void runs_land(struct nvs_engine *engine, struct transfer *list);
-
-/* ---- overdue.c: under the lock, but for the first ---- */
-/* Marks runs that have become overdue. */
-void runs_overdue(struct nvs_engine *engine);
-/* A run lands that was perhaps overdue. */
-void landed_late(struct nvs_engine *engine, const struct transfer *run);
-/* -ETIMEDOUT if the tensor is overdue, else 0. */
-int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		  struct nvs_error *error);
-/* -ETIMEDOUT if a write, or any run, is overdue, else 0. */
-int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
-/* -ETIMEDOUT if runs are in flight and all of them are overdue, else 0. */
-int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
+bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
 #endif

@@ -48,17 +48,10 @@ void plan_free(struct plan *plan);
 
 /* ---- Recording ---- */
 void plan_begin(struct plan *plan);
-/* Records an access to the tensor and moves the cursor. */
-void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents);
-/*
- * Makes the recording the plan; there must be none. Sets the tensors' next_use; plan_drop and the
- * end of a step set and clear their `planned`. False: no memory, and still no plan.
- */
-bool plan_adopt(struct nvs_engine *engine);
+/* Room for an array of n accesses, and for a plan of n; false: no memory. */
+bool plan_make_room(struct access **accesses, size_t *max, size_t n);
+bool plan_allocate(struct plan *plan, size_t n);
 void plan_clear(struct plan *plan);
-/* Whether the plan has the tensor, which is about to be removed. A recording that has it is lost.
- */
-bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
 /* ---- Asking ---- */
 /* How many accesses, and how many elements accessed, come before the position. */

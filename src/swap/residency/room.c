@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Room in the pool: leases for tensors, and the eviction of unpinned ones. The plan's tensors go in
- * the order of their next use, last needed first; the others least recently used first.
+ * Room in the pool: leases for tensors, the lists of unpinned ones, and their eviction. policy.c
+ * decides which of them goes.
  */
 #include <assert.h>
 
 #include "swap/residency/internal.h"
 
 /* ---- Leases ---- */
-
-uint64_t free_bytes(const struct nvs_engine *engine)
-{
-	struct nvs_pool_stats stats;
-
-	pool_get_stats(engine->pool, &stats);
-	return stats.bytes - stats.used;
-}
 
 static void count_in_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
@@ -81,16 +73,6 @@ size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 
 /* ---- Unpinned tensors in the pool ---- */
 
-/* Small tensors, those needed again soon and those read ahead don't count for max_in_cpu. */
-static bool counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	if (tensor->prefetched)
-		return false;
-	return !tensor->planned ||
-	       (!tensor->small &&
-		plan_distance(&engine->plan, tensor->next_use) > engine->max_reuse_distance);
-}
-
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(!tensor->uses && !tensor->list && tensor->state == NVS_RESIDENT);
@@ -101,7 +83,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	TAILQ_INSERT_TAIL(tensor->list, tensor, idle);
 	if (tensor->planned)
 		plan_mark_idle(&engine->plan, tensor, true);
-	tensor->held = counts(engine, tensor);
+	tensor->held = policy_counts(engine, tensor);
 	if (tensor->held)
 		engine->held_numel += tensor->numel;
 }
@@ -167,16 +149,6 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 /* ---- Evictions ---- */
 
-static bool may_evict(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		      const struct eviction *eviction)
-{
-	if (!eviction->own && tensor->batch == engine->batch)
-		return false;
-	if ((eviction->held && !tensor->held) || (tensor->prefetched && !eviction->ahead))
-		return false;
-	return !tensor->dirty || eviction->writes;
-}
-
 static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct eviction *eviction)
 {
 	eviction->ntaken++;
@@ -193,52 +165,11 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 	engine->scratch[eviction->ndirty++] = tensor;
 }
 
-static void evict_from(struct nvs_engine *engine, struct tensor_list *list, bool newest_first,
-		       struct eviction *eviction)
-{
-	struct nvs_tensor *tensor = newest_first ? TAILQ_LAST(list, tensor_list)
-						 : TAILQ_FIRST(list);
-
-	while (tensor && !eviction->enough(engine, eviction)) {
-		struct nvs_tensor *next = newest_first ? TAILQ_PREV(tensor, tensor_list, idle)
-						       : TAILQ_NEXT(tensor, idle);
-
-		if (may_evict(engine, tensor, eviction))
-			evict(engine, tensor, eviction);
-		tensor = next;
-	}
-}
-
-static void evict_planned(struct nvs_engine *engine, enum plan_class class,
-			  struct eviction *eviction)
-{
-	const struct plan *plan = &engine->plan;
-	size_t at = plan_last(plan, class);
-	size_t until = eviction->needed_by;
-
-	while (at != PLAN_NONE && !eviction->enough(engine, eviction)) {
-		struct nvs_tensor *tensor = plan->order[at].tensor;
-
-		if (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until))
-			break;
-		if (may_evict(engine, tensor, eviction))
-			evict(engine, tensor, eviction);
-		at = plan_last_before(plan, class, at);
-	}
-}
-
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
 {
-	evict_from(engine, &engine->idle, false, eviction);
-	if (eviction->ahead)
-		evict_from(engine, &engine->ahead, true, eviction);
-	evict_planned(engine, PLAN_LARGE, eviction);
-	if (eviction->small)
-		evict_planned(engine, PLAN_SMALL, eviction);
-}
+	struct nvs_tensor *tensor;
 
-bool reached_goal(const struct nvs_engine *engine, const struct eviction *eviction)
-{
-	(void)engine;
-	return eviction->reached >= eviction->goal;
+	eviction_restart(engine, eviction);
+	while ((tensor = eviction_next(engine, eviction)))
+		evict(engine, tensor, eviction);
 }

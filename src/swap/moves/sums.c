@@ -2,7 +2,7 @@
 /*
  * Checksums of runs. Those of writes are computed while the run is in flight, because they are only
  * needed when it lands; those of reads when it has completed. Short ones are computed at once by
- * whichever thread is there, long ones by the thread of events, which lands other runs in between.
+ * whichever thread is there, long ones in slices, between which other runs can land.
  */
 #include <assert.h>
 #include <errno.h>
@@ -10,11 +10,11 @@
 
 #include "aio/completions.h"
 #include "base/error.h"
-#include "swap/residency/internal.h"
+#include "swap/moves/moves.h"
 
 /* A call that starts writes, or that helps, computes checksums of so many bytes in all. */
 #define AT_ONCE_BYTES (UINT64_C(128) << 10)
-/* Completed runs are landed after so many bytes of a long checksum. */
+/* The bytes of a slice. */
 #define SLICE_BYTES (UINT64_C(2) << 20)
 
 /* A kept store always has checksums: only they detect committed data that the drive lost. */
@@ -24,46 +24,60 @@ bool keeps_sums(const struct nvs_engine *engine)
 }
 
 /* Contents of an earlier run are compared even if `verify` is off. */
-static bool is_compared(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	return tensor->has_checksum && (engine->verify || tensor->unverified);
 }
 
+static bool needs_its_own(const struct nvs_engine *engine, const struct transfer *run,
+			  const struct nvs_tensor *tensor)
+{
+	return run->direction == NVS_WRITE || sums_compared(engine, tensor);
+}
+
 /* ---- Computing, without a lock ---- */
-
-/* Only the thread that has set `computing` uses the state. */
-static uint64_t sum_in_slices(struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	XXH3_state_t *state = engine->events.sums.state;
-
-	assert(engine->events.sums.computing);
-	XXH3_64bits_reset(state);
-	for (uint64_t at = 0; at < tensor->nbytes; at += SLICE_BYTES) {
-		uint64_t left = tensor->nbytes - at;
-
-		XXH3_64bits_update(state, tensor->data + at,
-				   left < SLICE_BYTES ? left : SLICE_BYTES);
-		events_land_ready(engine);
-	}
-	return XXH3_64bits_digest(state);
-}
-
-static uint64_t sum_of(struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	if (tensor->nbytes > SLICE_BYTES)
-		return sum_in_slices(engine, tensor);
-	return XXH3_64bits(tensor->data, tensor->nbytes);
-}
 
 static void sum_run(struct nvs_engine *engine, const struct transfer *run)
 {
-	for (struct nvs_tensor *t = run->user; t; t = t->run_next) {
-		if (run->direction == NVS_WRITE)
-			t->new_checksum = sum_of(engine, t);
-		else if (is_compared(engine, t))
-			t->bad_sum = sum_of(engine, t) != t->checksum;
-	}
+	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
+		if (needs_its_own(engine, run, t))
+			t->new_checksum = XXH3_64bits(t->data, t->nbytes);
 }
+
+/* Goes on with the present tensor, by `max` bytes at most; returns by how many. */
+static uint64_t sum_some(struct nvs_engine *engine, struct sums *sums, uint64_t max)
+{
+	struct nvs_tensor *tensor = sums->tensor;
+	uint64_t left = tensor->nbytes - sums->at, nbytes = left < max ? left : max;
+
+	assert(sums->computing && sums->at < tensor->nbytes);
+	if (!needs_its_own(engine, sums->run, tensor)) {
+		sums->tensor = tensor->run_next;
+		return 0;
+	}
+	if (!sums->at)
+		XXH3_64bits_reset(sums->state);
+	XXH3_64bits_update(sums->state, tensor->data + sums->at, nbytes);
+	sums->at += nbytes;
+	if (nbytes == left) {
+		tensor->new_checksum = XXH3_64bits_digest(sums->state);
+		sums->tensor = tensor->run_next;
+		sums->at = 0;
+	}
+	return nbytes;
+}
+
+/* True: the run's checksums are all computed. */
+static bool sum_slice(struct nvs_engine *engine, struct sums *sums)
+{
+	uint64_t left = SLICE_BYTES;
+
+	while (sums->tensor && left)
+		left -= sum_some(engine, sums, left);
+	return !sums->tensor;
+}
+
+/* ---- Opening and closing ---- */
 
 int sums_open(struct nvs_engine *engine)
 {
@@ -79,7 +93,8 @@ void sums_close(struct nvs_engine *engine)
 {
 	struct sums *sums = &engine->events.sums;
 
-	assert(!sums->completed && TAILQ_EMPTY(&sums->in_flight) && !sums->computing);
+	assert(!sums->completed && TAILQ_EMPTY(&sums->in_flight));
+	assert(!sums->run && !sums->computing);
 	XXH3_freeState(sums->state);
 	sums->state = NULL;
 }
@@ -133,7 +148,7 @@ static bool needs_sum(const struct nvs_engine *engine, const struct transfer *ru
 	if (run->direction == NVS_WRITE)
 		return first->sum == SUM_QUEUED || first->sum == SUM_BEGUN;
 	for (const struct nvs_tensor *t = first; t && !run->status; t = t->run_next)
-		if (is_compared(engine, t))
+		if (sums_compared(engine, t))
 			return true;
 	return false;
 }
@@ -194,71 +209,75 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 	return ready;
 }
 
-/* ---- Long checksums ---- */
+/* ---- Long checksums, slice by slice ---- */
 
-/* The next run: a completed one (*landed), or one in flight. */
-static struct transfer *take(struct sums *sums, bool *landed)
+/* Begins the next run: a completed one, or one in flight. */
+static void begin(struct sums *sums)
 {
-	struct transfer *run = sums->completed;
 	struct nvs_tensor *first = TAILQ_FIRST(&sums->in_flight);
 
-	*landed = run != NULL;
-	if (run) {
-		sums->completed = run->state.next;
+	assert(!sums->run && !sums->at);
+	sums->run = sums->completed;
+	sums->has_completed = sums->run != NULL;
+	if (sums->run) {
+		sums->completed = sums->run->state.next;
 		if (!sums->completed)
 			sums->end = &sums->completed;
-		run->state.next = NULL;
-		return run;
+		sums->run->state.next = NULL;
+	} else if (first) {
+		TAILQ_REMOVE(&sums->in_flight, first, to_sum);
+		sums->run = &first->transfer;
 	}
-	if (!first)
-		return NULL;
-	TAILQ_REMOVE(&sums->in_flight, first, to_sum);
-	return &first->transfer;
+	if (!sums->run)
+		return;
+	first = sums->run->user;
+	sums->tensor = first->sum == SUM_DONE ? NULL : first;
+	if (sums->run->direction == NVS_WRITE && first->sum != SUM_DONE)
+		first->sum = SUM_BEGUN;
 }
 
-static struct transfer *begin(struct events *events, bool *landed, bool *computed)
+/* Takes the next slice; false: there is none, or another thread computes one. */
+static bool begin_slice(struct events *events)
 {
-	struct transfer *run = NULL;
-	struct nvs_tensor *first;
+	struct sums *sums = &events->sums;
+	bool any = false;
 
 	pthread_mutex_lock(&events->lock);
-	if (!events->sums.computing)
-		run = take(&events->sums, landed);
-	if (run) {
-		first = run->user;
-		*computed = first->sum == SUM_DONE;
-		if (run->direction == NVS_WRITE && !*computed)
-			first->sum = SUM_BEGUN;
-		events->sums.computing = true;
+	if (!sums->computing && !sums->run)
+		begin(sums);
+	if (!sums->computing && sums->run)
+		any = sums->computing = true;
+	pthread_mutex_unlock(&events->lock);
+	return any;
+}
+
+/* Once a run in flight is SUM_DONE, another thread may land it. Returns the run if it can land. */
+static struct transfer *end_slice(struct events *events, bool last)
+{
+	struct sums *sums = &events->sums;
+	struct transfer *run = NULL;
+
+	pthread_mutex_lock(&events->lock);
+	if (last) {
+		struct nvs_tensor *first = sums->run->user;
+
+		if (sums->run->direction == NVS_WRITE)
+			first->sum = SUM_DONE;
+		run = sums->has_completed ? sums->run : NULL;
+		sums->run = NULL;
 	}
+	sums->computing = false;
 	pthread_mutex_unlock(&events->lock);
 	return run;
 }
 
-/* Once a run in flight is SUM_DONE, another thread may land it. */
-static void end(struct events *events, const struct transfer *run)
-{
-	struct nvs_tensor *first = run->user;
-
-	pthread_mutex_lock(&events->lock);
-	if (run->direction == NVS_WRITE)
-		first->sum = SUM_DONE;
-	events->sums.computing = false;
-	pthread_mutex_unlock(&events->lock);
-}
-
-bool sums_work(struct nvs_engine *engine)
+bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 {
 	struct events *events = &engine->events;
-	bool landed, computed;
-	struct transfer *run = begin(events, &landed, &computed);
 
-	if (!run)
+	*landed = NULL;
+	if (!begin_slice(events))
 		return false;
-	if (!computed)
-		sum_run(engine, run);
-	end(events, run);
-	if (landed)
-		runs_land(engine, run);
+	*landed = end_slice(events, sum_slice(engine, &events->sums));
 	return true;
 }

@@ -7,12 +7,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/residency/internal.h"
+#include "swap/moves/moves.h"
 #include "trace/trace.h"
 
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	if (tensor->bad_sum) {
+	if (!tensor->status && sums_compared(engine, tensor) &&
+	    tensor->new_checksum != tensor->checksum) {
 		tensor->status = -EBADMSG;
 		tensor->error_offset = tensor->place;
 		engine->verify_errors++;
@@ -131,27 +132,22 @@ static void land(struct nvs_engine *engine, const struct transfer *run)
 		engine->busy_ns += clock_ns() - engine->busy_from_ns;
 }
 
-static void trace_runs(const struct nvs_engine *engine, const struct transfer *list)
+void runs_trace(const struct nvs_engine *engine, const struct transfer *list)
 {
-	uint64_t now = clock_ns();
+	uint64_t now = engine->trace ? clock_ns() : 0;
 
+	if (!engine->trace)
+		return;
 	for (const struct transfer *run = list; run; run = run->state.next)
 		trace_run(engine, run, now);
 }
 
 void runs_land(struct nvs_engine *engine, struct transfer *list)
 {
-	if (engine->trace)
-		trace_runs(engine, list);
-	pthread_mutex_lock(&engine->lock);
 	while (list) {
 		struct transfer *next = list->state.next;
 
 		land(engine, list);
 		list = next;
 	}
-	list = move_ahead(engine);
-	events_changed(engine);
-	pthread_mutex_unlock(&engine->lock);
-	launch(engine, list);
 }

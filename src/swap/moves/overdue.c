@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs in flight for longer than io_timeout_ms: marks their tensors and wakes the calls that wait
- * for them. The runs stay in flight and land like others.
+ * Runs in flight for longer than io_timeout_ms: marks their tensors. The runs stay in flight and
+ * land like others.
  */
 #include <errno.h>
 
 #include "base/error.h"
-#include "swap/residency/internal.h"
+#include "swap/moves/moves.h"
 
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  struct nvs_error *error)
@@ -40,7 +40,6 @@ void runs_overdue(struct nvs_engine *engine)
 {
 	uint64_t offset;
 
-	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
@@ -48,8 +47,6 @@ void runs_overdue(struct nvs_engine *engine)
 		    aio_is_overdue(engine->aio, &tensor->transfer, &offset))
 			mark_run(engine, tensor, offset);
 	}
-	events_changed(engine);
-	pthread_mutex_unlock(&engine->lock);
 }
 
 void landed_late(struct nvs_engine *engine, const struct transfer *run)

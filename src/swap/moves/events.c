@@ -5,8 +5,6 @@
  * waits helps with what takes microseconds, which saves it a thread switch, and with all but the
  * log while the log function blocks the thread.
  */
-#include "swap/residency/events.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +13,28 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/slice.h"
-#include "swap/residency/internal.h"
+#include "swap/moves/moves.h"
+
+/* ---- Landing ---- */
+
+static void land(struct nvs_engine *engine, struct transfer *list)
+{
+	runs_trace(engine, list);
+	pthread_mutex_lock(&engine->lock);
+	runs_land(engine, list);
+	list = move_ahead(engine);
+	events_changed(engine);
+	pthread_mutex_unlock(&engine->lock);
+	launch(engine, list);
+}
+
+static void mark_overdue(struct nvs_engine *engine)
+{
+	pthread_mutex_lock(&engine->lock);
+	runs_overdue(engine);
+	events_changed(engine);
+	pthread_mutex_unlock(&engine->lock);
+}
 
 bool events_land_ready(struct nvs_engine *engine)
 {
@@ -24,11 +43,22 @@ bool events_land_ready(struct nvs_engine *engine)
 	bool any = list;
 
 	if (completions_take_overdue(completions))
-		runs_overdue(engine);
+		mark_overdue(engine);
 	if (list)
 		list = sums_filter(engine, list);
 	if (list)
-		runs_land(engine, list);
+		land(engine, list);
+	return any;
+}
+
+/* Between the slices of a long checksum, what has completed meanwhile lands. */
+static bool compute_slice(struct nvs_engine *engine)
+{
+	struct transfer *run;
+	bool any = sums_work(engine, &run);
+
+	if (any && run)
+		land(engine, run);
 	return any;
 }
 
@@ -52,7 +82,7 @@ static int help(struct nvs_engine *engine, uint64_t deadline)
 	if (rc)
 		return rc;
 	events_land_ready(engine);
-	while (keeps_sums(engine) && thread_blocks(events) && sums_work(engine))
+	while (keeps_sums(engine) && thread_blocks(events) && compute_slice(engine))
 		completions_wake(events->completions, COMPLETIONS_THREAD);
 	return 0;
 }
@@ -135,7 +165,7 @@ static void *events_main(void *arg)
 		asked = rounds_asked(&engine->events);
 		while (busy) {
 			busy = events_land_ready(engine);
-			busy |= sums_work(engine);
+			busy |= compute_slice(engine);
 			busy |= messages_say(engine);
 		}
 	} while (sleep_until_event(engine, asked));

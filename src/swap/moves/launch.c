@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submits runs, without the lock: their checksums are computed while the drive writes.
+ */
+#include "base/clock.h"
+#include "swap/moves/moves.h"
+
+static void note_launch(struct transfer *list)
+{
+	uint64_t now = clock_ns();
+
+	for (struct transfer *run = list; run; run = run->state.next) {
+		struct nvs_tensor *first = run->user;
+
+		first->launched_ns = now;
+	}
+}
+
+void launch(struct nvs_engine *engine, struct transfer *list)
+{
+	if (!list)
+		return;
+	if (engine->trace)
+		note_launch(list);
+	sums_begin(engine, list);
+	aio_submit_list(engine->aio, engine->events.completions, list);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors on their way: runs between the pool or external memory and the drive, what the engine
+ * starts on its own, and the thread of events. It asks policy.c what to move.
+ */
+#ifndef MOVES_MOVES_H
+#define MOVES_MOVES_H
+
+#include "swap/residency/internal.h"
+
+/* ---- runs.c ---- */
+/* Time with at least one run in flight, until `now`. */
+uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now);
+/* Concatenates two lists. */
+struct transfer *join(struct transfer *first, struct transfer *second);
+/*
+ * Under the lock: turns tensors whose `data` is set into runs, in store order, and into transfers
+ * in flight, for launch() to submit. Tensors to write are dirty. Sorts `tensors`. Empty tensors
+ * land at once.
+ */
+struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+			    enum nvs_direction direction);
+/* Under the lock: builds the writes that waited for the commit to end. */
+struct transfer *runs_build_held(struct nvs_engine *engine);
+
+/* ---- ahead.c: under the lock ---- */
+/* Transfers that the plan calls for now, to be launched. */
+struct transfer *move_ahead(struct nvs_engine *engine);
+/* Evict what exceeds the budget; the latter needs a plan. */
+struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
+struct transfer *keep_to_max_live(struct nvs_engine *engine);
+
+/* ---- sums.c, without the lock ---- */
+/* Whether tensors have checksums. */
+bool keeps_sums(const struct nvs_engine *engine);
+/* Whether what is read into the tensor must have its checksum. */
+bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
+int sums_open(struct nvs_engine *engine); /* -ENOMEM */
+void sums_close(struct nvs_engine *engine);
+/* Before writes of these runs are submitted: computes short checksums, and queues long ones, which
+ * are computed while the runs are in flight. */
+void sums_begin(struct nvs_engine *engine, struct transfer *list);
+/* Completed runs that can land now; keeps those that need a long checksum first. */
+struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list);
+/* Computes a slice of a long checksum. Stores in *landed the run that can land now, or NULL. False:
+ * there was none to compute. */
+bool sums_work(struct nvs_engine *engine, struct transfer **landed);
+
+/* ---- launch.c ---- */
+/* Without the lock: submits the transfers; the checksums of writes are computed meanwhile. */
+void launch(struct nvs_engine *engine, struct transfer *list);
+
+/* ---- overdue.c: under the lock ---- */
+/* Marks runs that have become overdue. */
+void runs_overdue(struct nvs_engine *engine);
+/* A run lands that was perhaps overdue. */
+void landed_late(struct nvs_engine *engine, const struct transfer *run);
+/* -ETIMEDOUT if the tensor is overdue, else 0. */
+int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  struct nvs_error *error);
+/* -ETIMEDOUT if a write, or any run, is overdue, else 0. */
+int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
+/* -ETIMEDOUT if runs are in flight and all of them are overdue, else 0. */
+int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
+
+/* ---- landing.c ---- */
+/* Without the lock: traces completed runs. */
+void runs_trace(const struct nvs_engine *engine, const struct transfer *list);
+/* Under the lock: lands completed runs. */
+void runs_land(struct nvs_engine *engine, struct transfer *list);
+
+/* ---- events.c ---- */
+/* Starts the thread; the aio is open. -ENOMEM, -EAGAIN */
+int events_open(struct nvs_engine *engine, struct nvs_error *error);
+/* Ends it when it has said all messages, if it was started. Nothing is in flight. */
+void events_stop(struct nvs_engine *engine);
+/* After events_stop(), and after the aio, whose threads name the queue, is closed. */
+void events_close(struct nvs_engine *engine);
+
+/* ---- Under the engine's lock ---- */
+/*
+ * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned.
+ * Releases the lock meanwhile. May return early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.
+ */
+int events_wait(struct nvs_engine *engine, uint64_t deadline);
+/* Wakes the calls that wait for a change. */
+void events_changed(struct nvs_engine *engine);
+
+/* ---- Without the lock ---- */
+/* Lands runs that have completed, those that need a long checksum later. False: there were none. */
+bool events_land_ready(struct nvs_engine *engine);
+/* For tests: waits until every completed run has landed and every message was said. */
+void events_await_idle(struct nvs_engine *engine);
+
+#endif

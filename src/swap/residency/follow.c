@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Records the order of a step and follows the plan through it: moves the cursor, keeps the next use
+ * of each tensor, and makes the recording the plan of the next step.
+ */
+#include <assert.h>
+
+#include "base/error.h"
+#include "swap/residency/internal.h"
+
+/* ---- Following ---- */
+
+static void set_next(struct nvs_engine *engine, struct nvs_tensor *tensor, size_t at)
+{
+	if (tensor->list)
+		plan_mark_idle(&engine->plan, tensor, false);
+	tensor->next_use = at;
+	if (tensor->list)
+		plan_mark_idle(&engine->plan, tensor, true);
+}
+
+/* The step skipped the access: a tensor read for it is no longer ahead of a use. */
+static void skip(struct nvs_engine *engine, size_t at)
+{
+	struct nvs_tensor *tensor = engine->plan.order[at].tensor;
+	bool listed = tensor->list;
+
+	if (listed)
+		leave_idle(engine, tensor);
+	set_prefetched(engine, tensor, false);
+	tensor->next_use = engine->plan.next[at];
+	if (listed)
+		make_idle(engine, tensor);
+}
+
+static void move_to(struct nvs_engine *engine, size_t to)
+{
+	struct plan *plan = &engine->plan;
+
+	while (plan->cursor < to)
+		skip(engine, plan->cursor++);
+	while (plan->cursor > to) {
+		plan->cursor--;
+		set_next(engine, plan->order[plan->cursor].tensor, plan->cursor);
+	}
+	plan->settled = 0;
+}
+
+static size_t after(const struct plan *plan, size_t at)
+{
+	return at + 1 < plan->n ? at + 1 : 0;
+}
+
+/*
+ * One access out of order does not move the cursor; a second one in the order of the first does.
+ */
+static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	struct plan *plan = &engine->plan;
+	bool jumped = plan->resume != PLAN_NONE && plan->order[plan->resume].tensor == tensor;
+	size_t at = plan->cursor;
+
+	if (plan->order[at].tensor != tensor) {
+		if (!jumped) {
+			plan->resume = tensor->planned ? after(plan, tensor->next_use) : PLAN_NONE;
+			return;
+		}
+		at = plan->resume;
+		move_to(engine, at);
+	}
+	plan->cursor = after(plan, at);
+	plan->resume = PLAN_NONE;
+	if (plan->settled)
+		plan->settled--;
+	set_next(engine, tensor, plan->next[at]);
+}
+
+/* ---- Recording ---- */
+
+static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
+{
+	struct plan *plan = &engine->plan;
+	size_t at = plan->nrecorded;
+
+	if (plan->lost)
+		return;
+	if (!plan_make_room(&plan->recording, &plan->recording_max, at + 1)) {
+		plan->lost = true;
+		plan->same = false;
+		say_later(engine, NVS_LOG_WARNING,
+			  "out of memory while recording the order of a step: the next one has no "
+			  "plan");
+		return;
+	}
+	plan->same = plan->same && at < plan->n && plan->order[at].tensor == tensor &&
+		     plan->order[at].contents == contents;
+	plan->recording[plan->nrecorded++] = (struct access){tensor, contents};
+	tensor->recorded = plan->step;
+}
+
+void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
+{
+	record(engine, tensor, contents);
+	if (engine->plan.n)
+		follow(engine, tensor);
+}
+
+bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
+{
+	if (tensor->recorded == plan->step && plan->step)
+		plan->lost = true;
+	return tensor->planned;
+}
+
+/* ---- The plan of the next step ---- */
+
+/* From the end, so that each tensor ends up with its first use, which follows its last. */
+static void find_next_uses(struct plan *plan)
+{
+	for (size_t i = 0; i < plan->n; i++)
+		plan->order[i].tensor->next_use = PLAN_NONE;
+	for (size_t i = plan->n; i--;) {
+		struct nvs_tensor *tensor = plan->order[i].tensor;
+
+		plan->next[i] = tensor->next_use;
+		tensor->next_use = i;
+	}
+	for (size_t i = 0; i < plan->n; i++)
+		if (plan->next[i] == PLAN_NONE)
+			plan->next[i] = plan->order[i].tensor->next_use;
+}
+
+static void sum_up(struct nvs_engine *engine)
+{
+	struct plan *plan = &engine->plan;
+	uint64_t numel = 0, longest = 0;
+
+	for (size_t i = 0; i < plan->n; i++) {
+		struct nvs_tensor *tensor = plan->order[i].tensor;
+
+		plan->before[i + 1] = plan->before[i] + tensor->numel;
+		if (tensor->next_use != i)
+			continue;
+		tensor->small = tensor->numel < engine->persistence_threshold;
+		numel += tensor->numel;
+		plan->extents += tensor->extent;
+		plan->resident += tensor->data && !tensor->external ? tensor->extent : 0;
+		longest = tensor->extent > longest ? tensor->extent : longest;
+	}
+	plan->lookahead = plan->extents;
+	if (numel > engine->prefetch_bucket_size)
+		plan->lookahead = (uint64_t)((double)plan->extents / (double)numel *
+					     (double)engine->prefetch_bucket_size) +
+				  longest;
+}
+
+static bool adopt(struct nvs_engine *engine)
+{
+	struct plan *plan = &engine->plan;
+	struct access *recording = plan->recording;
+	size_t max = plan->recording_max;
+
+	assert(!plan->n);
+	if (!plan->nrecorded)
+		return true;
+	if (!plan_allocate(plan, plan->nrecorded))
+		return false;
+	plan->recording = plan->order;
+	plan->recording_max = plan->order_max;
+	plan->order = recording;
+	plan->order_max = max;
+	plan->n = plan->nrecorded;
+	find_next_uses(plan);
+	sum_up(engine);
+	return true;
+}
+
+/*
+ * Moves an unpinned tensor to the list that matches its new eviction order. Without the plan, a
+ * tensor that the plan read ahead is an ordinary idle one; one that the caller read ahead stays so.
+ */
+static void set_planned(struct nvs_engine *engine, struct nvs_tensor *tensor, bool planned)
+{
+	bool listed = tensor->list, fetched = tensor->fetched;
+	bool prefetched = fetched ? planned : tensor->prefetched;
+
+	if (listed)
+		leave_idle(engine, tensor);
+	set_prefetched(engine, tensor, false);
+	tensor->planned = planned;
+	set_prefetched(engine, tensor, prefetched);
+	tensor->fetched = fetched;
+	if (listed)
+		make_idle(engine, tensor);
+}
+
+void plan_drop(struct nvs_engine *engine)
+{
+	struct plan *plan = &engine->plan;
+
+	for (size_t i = 0; i < plan->n; i++)
+		if (plan->order[i].tensor->planned)
+			set_planned(engine, plan->order[i].tensor, false);
+	plan_clear(plan);
+}
+
+/* Makes this step's order the plan of the next. */
+void plan_mend(struct nvs_engine *engine)
+{
+	struct plan *plan = &engine->plan;
+
+	if (plan->same && plan->nrecorded == plan->n)
+		return;
+	plan_drop(engine);
+	if (plan->lost)
+		return;
+	if (!adopt(engine))
+		say_later(engine, NVS_LOG_WARNING,
+			  "out of memory for a plan of %zu accesses: the next step has none",
+			  plan->nrecorded);
+	for (size_t i = 0; i < plan->n; i++)
+		if (!plan->order[i].tensor->planned)
+			set_planned(engine, plan->order[i].tensor, true);
+}

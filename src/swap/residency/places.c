@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where in the store the next transfer of a tensor reads or writes, and the order of tensors there.
+ * An extent that a manifest names is never overwritten.
+ */
+#include "swap/residency/internal.h"
+
+/* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */
+#define RUN_BLOCKS 8
+
+/* Empty tensors come before the one at the same offset. */
+static bool lies_before(const struct nvs_tensor *left, const struct nvs_tensor *right)
+{
+	return left->place != right->place ? left->place < right->place
+					   : left->extent < right->extent;
+}
+
+static void sink(struct nvs_tensor **heap, size_t i, size_t n)
+{
+	struct nvs_tensor *tensor = heap[i];
+	size_t child;
+
+	for (; (child = 2 * i + 1) < n; i = child) {
+		if (child + 1 < n && lies_before(heap[child], heap[child + 1]))
+			child++;
+		if (!lies_before(tensor, heap[child]))
+			break;
+		heap[i] = heap[child];
+	}
+	heap[i] = tensor;
+}
+
+/* Whether a manifest, on the drive or being written, names that extent of the tensor. */
+static bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
+{
+	return tensor->committed == offset || tensor->snapshot == offset;
+}
+
+bool must_wait(const struct nvs_tensor *tensor)
+{
+	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->spare);
+}
+
+static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction direction)
+{
+	bool moves = direction == NVS_WRITE && is_frozen(tensor, tensor->offset);
+
+	return moves ? tensor->spare : tensor->offset;
+}
+
+/* A heap sort, because qsort(3) may allocate. Most batches are already sorted. */
+void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction)
+{
+	size_t i = 1;
+
+	for (size_t k = 0; k < n; k++)
+		tensors[k]->place = place_of(tensors[k], direction);
+	while (i < n && !lies_before(tensors[i], tensors[i - 1]))
+		i++;
+	if (i >= n)
+		return;
+	for (i = n / 2; i--;)
+		sink(tensors, i, n);
+	while (n > 1) {
+		struct nvs_tensor *last = tensors[0];
+
+		tensors[0] = tensors[--n];
+		tensors[n] = last;
+		sink(tensors, 0, n);
+	}
+}
+
+size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  uint64_t nbytes_max, uint64_t *nbytes)
+{
+	uint64_t limit = (uint64_t)engine->aio_config.block_size * RUN_BLOCKS;
+	uint64_t sum = tensors[0]->extent;
+	size_t i = 1;
+
+	if (limit > nbytes_max)
+		limit = nbytes_max;
+	for (; i < n && sum + tensors[i]->extent <= limit; i++) {
+		if (tensors[i]->place != tensors[i - 1]->place + tensors[i - 1]->extent)
+			break;
+		sum += tensors[i]->extent;
+	}
+	*nbytes = sum;
+	return i;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decides what is evicted, read ahead and written behind. As in DeepSpeed, small tensors, those
+ * that are needed again soon and those read ahead stay. The engine never evicts on its own what is
+ * needed sooner than the tensor that takes its place.
+ */
+#include "swap/residency/policy.h"
+
+#include <assert.h>
+
+#include "swap/residency/internal.h"
+
+/* Write behind at most this much at a time, so that a caller's read waits no longer. */
+#define WRITE_BLOCKS 8
+
+uint64_t free_bytes(const struct nvs_engine *engine)
+{
+	struct nvs_pool_stats stats;
+
+	pool_get_stats(engine->pool, &stats);
+	return stats.bytes - stats.used;
+}
+
+bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	if (tensor->prefetched)
+		return false;
+	return !tensor->planned ||
+	       (!tensor->small &&
+		plan_distance(&engine->plan, tensor->next_use) > engine->max_reuse_distance);
+}
+
+/* ---- How much is evicted ---- */
+
+static bool reached_goal(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	(void)engine;
+	return eviction->reached >= eviction->goal;
+}
+
+static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	(void)eviction;
+	return engine->held_numel <= engine->max_in_cpu;
+}
+
+static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	(void)eviction;
+	assert(engine->live_numel >= engine->landing_numel);
+	return engine->live_numel - engine->landing_numel <= engine->max_live;
+}
+
+bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	return free_bytes(engine) >= eviction->goal &&
+	       engine->live_numel + eviction->numel <= engine->max_live;
+}
+
+struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need)
+{
+	return (struct eviction){.enough = reached_goal,
+				 .goal = need,
+				 .reached = free_bytes(engine) + engine->landing,
+				 .writes = true,
+				 .ahead = true,
+				 .small = true,
+				 .needed_by = PLAN_NONE};
+}
+
+struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t need)
+{
+	return (struct eviction){.enough = reached_goal,
+				 .goal = need,
+				 .reached = free_bytes(engine),
+				 .needed_by = PLAN_NONE};
+}
+
+struct eviction eviction_for_plan(void)
+{
+	return (struct eviction){.enough = policy_may_read, .own = true, .needed_by = PLAN_NONE};
+}
+
+struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by)
+{
+	return (struct eviction){.enough = policy_may_read,
+				 .own = true,
+				 .goal = free_bytes(engine) + 1,
+				 .needed_by = needed_by};
+}
+
+struct eviction eviction_to_max_in_cpu(void)
+{
+	return (struct eviction){.enough = within_max_in_cpu,
+				 .writes = true,
+				 .own = true,
+				 .counted = true,
+				 .needed_by = PLAN_NONE};
+}
+
+struct eviction eviction_to_max_live(void)
+{
+	return (struct eviction){.enough = within_max_live,
+				 .writes = true,
+				 .own = true,
+				 .ahead = true,
+				 .needed_by = PLAN_NONE};
+}
+
+/* ---- Which tensor is evicted next ---- */
+
+static bool may_evict(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		      const struct eviction *eviction)
+{
+	assert(tensor->list && !tensor->uses && !in_flight(tensor));
+	if (!eviction->own && tensor->batch == engine->batch)
+		return false;
+	if ((eviction->counted && !tensor->held) || (tensor->prefetched && !eviction->ahead))
+		return false;
+	return !tensor->dirty || eviction->writes;
+}
+
+static void begin_turn(const struct nvs_engine *engine, struct eviction *eviction)
+{
+	switch (eviction->turn) {
+	case TURN_IDLE:
+		eviction->tensor = TAILQ_FIRST(&engine->idle);
+		break;
+	case TURN_AHEAD:
+		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->ahead, tensor_list) : NULL;
+		break;
+	case TURN_LARGE:
+		eviction->at = plan_last(&engine->plan, PLAN_LARGE);
+		break;
+	case TURN_SMALL:
+		eviction->at = eviction->small ? plan_last(&engine->plan, PLAN_SMALL) : PLAN_NONE;
+		break;
+	case TURN_NONE:
+		break;
+	}
+}
+
+void eviction_restart(const struct nvs_engine *engine, struct eviction *eviction)
+{
+	eviction->turn = TURN_IDLE;
+	begin_turn(engine, eviction);
+}
+
+static struct nvs_tensor *next_listed(struct eviction *eviction)
+{
+	struct nvs_tensor *tensor = eviction->tensor;
+
+	if (tensor)
+		eviction->tensor = eviction->turn == TURN_AHEAD
+					   ? TAILQ_PREV(tensor, tensor_list, idle)
+					   : TAILQ_NEXT(tensor, idle);
+	return tensor;
+}
+
+static struct nvs_tensor *next_planned(const struct nvs_engine *engine, struct eviction *eviction)
+{
+	const struct plan *plan = &engine->plan;
+	enum plan_class class = eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE;
+	size_t at = eviction->at, until = eviction->needed_by;
+
+	if (at == PLAN_NONE)
+		return NULL;
+	if (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until))
+		return NULL;
+	eviction->at = plan_last_before(plan, class, at);
+	return plan->order[at].tensor;
+}
+
+struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct eviction *eviction)
+{
+	while (eviction->turn != TURN_NONE && !eviction->enough(engine, eviction)) {
+		bool listed = eviction->turn < TURN_LARGE;
+		struct nvs_tensor *tensor = listed ? next_listed(eviction)
+						   : next_planned(engine, eviction);
+
+		if (!tensor) {
+			eviction->turn++;
+			begin_turn(engine, eviction);
+		} else if (may_evict(engine, tensor, eviction)) {
+			return tensor;
+		}
+	}
+	return NULL;
+}
+
+/* ---- Reading ahead ---- */
+
+/* A tensor whose last transfer failed is read again only when a call asks for it. */
+static bool wanted(const struct plan *plan, size_t at)
+{
+	const struct nvs_tensor *tensor = plan->order[at].tensor;
+
+	return plan->order[at].contents && tensor->next_use == at &&
+	       tensor->state == NVS_ON_DRIVE && !tensor->status && tensor->extent;
+}
+
+/* It is evicted as soon as its write lands. */
+static bool on_its_way_out(const struct nvs_tensor *tensor)
+{
+	return in_flight(tensor) && (tensor->drop || tensor->external);
+}
+
+struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uint64_t numel)
+{
+	struct plan *plan = &engine->plan;
+
+	for (; *rank < plan->n; (*rank)++) {
+		size_t at = (plan->cursor + *rank) % plan->n;
+		struct nvs_tensor *tensor = plan->order[at].tensor;
+
+		if (on_its_way_out(tensor))
+			return NULL;
+		if (!wanted(plan, at)) {
+			plan->settled += *rank == plan->settled;
+			continue;
+		}
+		/* As in DeepSpeed, the last one may exceed the rest of the bucket. */
+		return engine->ahead_numel + numel < engine->prefetch_bucket_size ? tensor : NULL;
+	}
+	return NULL;
+}
+
+/* ---- Writing behind ---- */
+
+/* Bytes to keep free or clean, so that the next reads find room at once. */
+static uint64_t reserve(const struct plan *plan)
+{
+	uint64_t missing = plan->extents - plan->resident;
+
+	assert(plan->extents >= plan->resident);
+	return missing < plan->lookahead ? missing : plan->lookahead;
+}
+
+struct behind {
+	uint64_t have;	/* bytes free or clean once this is written */
+	uint64_t want;	/* the goal of `have` */
+	uint64_t bytes; /* to be written */
+	size_t count;
+	bool dirty; /* consider dirty tensors; false: clean ones */
+};
+
+/* False: no more fits this time. */
+static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struct behind *behind)
+{
+	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS;
+
+	if (tensor->dirty != behind->dirty || (tensor->dirty && tensor->status))
+		return true;
+	if (tensor->dirty) {
+		if (behind->count && behind->bytes + tensor->extent > limit)
+			return false;
+		engine->scratch[behind->count++] = tensor;
+		behind->bytes += tensor->extent;
+	}
+	behind->have += tensor->extent;
+	return true;
+}
+
+/* In eviction order, down to the tensors that are needed before the next one to read. */
+static void consider_all(struct nvs_engine *engine, struct behind *behind)
+{
+	const struct plan *plan = &engine->plan;
+	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->idle);
+	size_t at = plan_last(plan, PLAN_LARGE);
+
+	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))
+		if (!consider(engine, tensor, behind))
+			return;
+	while (at != PLAN_NONE && behind->have < behind->want &&
+	       plan_rank(plan, at) >= plan->settled) {
+		if (!consider(engine, plan->order[at].tensor, behind))
+			return;
+		at = plan_last_before(plan, PLAN_LARGE, at);
+	}
+}
+
+size_t policy_choose_writes(struct nvs_engine *engine)
+{
+	struct behind behind = {.have = free_bytes(engine) + engine->landing,
+				.want = reserve(&engine->plan)};
+
+	consider_all(engine, &behind);
+	behind.dirty = true;
+	consider_all(engine, &behind);
+	return behind.count;
+}
