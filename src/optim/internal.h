@@ -12,11 +12,11 @@
 
 #include "config/config.h"
 #include "nvswap.h"
-#include "optim/header.h"
 #include "optim/kernels/kernel.h"
 #include "optim/optimizer.h"
-#include "optim/scaler.h"
-#include "optim/threads.h"
+#include "optim/pass/threads.h"
+#include "optim/state/header.h"
+#include "optim/step/scaler.h"
 #include "swap/swap.h"
 
 #define PARTS	       3u /* enum nvs_optimizer_part */
@@ -205,7 +205,7 @@ int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_e
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct pass_figures *figures, struct nvs_error *error);
 
-/* ---- state.c ---- */
+/* ---- initial.c ---- */
 /* Creates the state of a fresh tile's elements from the weights. */
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n);
 /* Copies a segment's master weights to the caller's weights, if there are any. */

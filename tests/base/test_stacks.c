@@ -9,7 +9,7 @@
 #include "aio/aio.h"
 #include "base/stack.h"
 #include "config/config.h"
-#include "optim/threads.h"
+#include "optim/pass/threads.h"
 #include "support/support.h"
 
 #define KIB  1024u

@@ -10,7 +10,7 @@
 #include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "optim/scaler.h"
+#include "optim/step/scaler.h"
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
 

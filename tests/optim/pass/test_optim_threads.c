@@ -3,7 +3,7 @@
  * The compute threads: each runs a task once, all concurrently, bound to their cores, and asleep
  * between tasks. Run from the top of the tree.
  */
-#include "optim/threads.h"
+#include "optim/pass/threads.h"
 
 #include <dirent.h>
 #include <errno.h>

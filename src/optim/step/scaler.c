@@ -3,7 +3,7 @@
  * The loss scale by DeepSpeed's rules. It computes with powers of two, and its whole state is in
  * the structure, which is stored.
  */
-#include "optim/scaler.h"
+#include "optim/step/scaler.h"
 #include "config/config.h"
 
 #include <assert.h>

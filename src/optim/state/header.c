@@ -3,7 +3,7 @@
  * Encodes and decodes the header. Every number that a later computation divides by, adds to or
  * allocates by has a bound here, so that a header whose checksum is right can't harm.
  */
-#include "optim/header.h"
+#include "optim/state/header.h"
 
 #include <float.h>
 #include <math.h>

@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "base/little_endian.h"
-#include "optim/header.h"
+#include "optim/state/header.h"
 #include "support/sole_owner.h"
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};

@@ -4,7 +4,7 @@
  * thread that has seen a lower number runs it, and the last one to return wakes the waiting caller.
  * Relies on pthreads, and on the topology only while threads start; never spins.
  */
-#include "optim/threads.h"
+#include "optim/pass/threads.h"
 
 #include <assert.h>
 #include <errno.h>

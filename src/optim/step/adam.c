@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "config/config.h"
-#include "optim/header.h"
 #include "optim/kernels/kernel.h"
+#include "optim/state/header.h"
 
 static bool is_element(enum nvs_dtype dtype)
 {
