@@ -378,7 +378,7 @@ static void one_long_transfer_is_spread_over_all_workers(void **state)
 static unsigned handed_max;
 static int submit_status; /* result of the next io_uring_submit, which submits nothing */
 
-static void handed(unsigned n)
+static void record_submitted(unsigned n)
 {
 	if (n > __atomic_load_n(&handed_max, __ATOMIC_RELAXED))
 		__atomic_store_n(&handed_max, n, __ATOMIC_RELAXED);
@@ -388,7 +388,7 @@ int io_submit(io_context_t context, long n, struct iocb **iocbs)
 {
 	int (*real)(io_context_t, long, struct iocb **) = dlsym(RTLD_NEXT, "io_submit");
 
-	handed((unsigned)n);
+	record_submitted((unsigned)n);
 	return real(context, n, iocbs);
 }
 
@@ -399,7 +399,7 @@ int io_uring_submit(struct io_uring *ring)
 
 	if (status)
 		return status;
-	handed(io_uring_sq_ready(ring));
+	record_submitted(io_uring_sq_ready(ring));
 	return real(ring);
 }
 
@@ -407,7 +407,7 @@ int io_uring_submit_and_wait(struct io_uring *ring, unsigned n)
 {
 	int (*real)(struct io_uring *, unsigned) = dlsym(RTLD_NEXT, "io_uring_submit_and_wait");
 
-	handed(io_uring_sq_ready(ring));
+	record_submitted(io_uring_sq_ready(ring));
 	return real(ring, n);
 }
 
@@ -809,7 +809,7 @@ static void a_retried_io_names_no_slot_reused_for_other_memory(void **state)
 	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EAGAIN);
 	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EINTR);
 	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, 2 * PAGE);
-	/* The same address, registered anew with another length. */
+	/* The same address, registered again with another length. */
 	retry_beside_another_region(&rig, rig.data, 4 * PAGE, -EAGAIN);
 	rig_close(&rig);
 }
