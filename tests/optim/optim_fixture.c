@@ -15,7 +15,7 @@
 /* ---- Elements ---- */
 
 struct format {
-	int mantissa, least; /* bits behind the point; exponent of the least normal number */
+	int mantissa, least; /* mantissa bits; exponent of the smallest normal number */
 	double max;
 };
 
@@ -150,7 +150,7 @@ void optim_first_weights(struct optim *optim)
 
 void optim_init(struct optim *optim, const struct group *groups, size_t n)
 {
-	uint64_t longest = 8192; /* a pool of 32 KiB, which two of the smallest tiles need */
+	uint64_t longest = 8192; /* a pool of 32 KiB, the minimum for two tiles */
 
 	assert_true(n <= OPTIM_GROUPS_MAX);
 	memset(optim, 0, sizeof(*optim));
@@ -231,7 +231,7 @@ void optim_refused(struct optim *optim, int rc, int code, const char *words, con
 	bool said = strstr(optim->error.text, words) != NULL;
 
 	if (rc != code || optim->error.code != code || !said)
-		print_error("%s where %s and \"%s\" were due: %s\n", nvs_strerror(rc),
+		print_error("%s instead of %s with \"%s\": %s\n", nvs_strerror(rc),
 			    nvs_strerror(code), words, optim->error.text);
 	_assert_int_equal(rc, code, file, line);
 	_assert_int_equal(optim->error.code, code, file, line);

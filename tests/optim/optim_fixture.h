@@ -16,7 +16,7 @@ double element_rounded(enum nvs_dtype dtype, double value);
 /* The type must be able to represent `value`. */
 void element_put(enum nvs_dtype dtype, void *array, uint64_t index, double value);
 double element_get(enum nvs_dtype dtype, const void *array, uint64_t index);
-/* Element i of n different series, between -1 and 1, of magnitudes that differ. */
+/* Element i of the series, between -1 and 1, of varying magnitude. */
 double element_value(uint64_t series, uint64_t i);
 
 /* ---- Optimizers ---- */
@@ -34,26 +34,26 @@ struct optim {
 	struct nvs_config config; /* may be changed before each open */
 	size_t n;
 	struct nvs_group_spec specs[OPTIM_GROUPS_MAX];
-	void *gradients[OPTIM_GROUPS_MAX]; /* lent; of gradients_dtype */
+	void *gradients[OPTIM_GROUPS_MAX]; /* lent gradients, of gradients_dtype */
 	enum nvs_dtype gradients_dtype;
 	struct nvs_optimizer_options options;
 	struct sim *sim; /* the simulated drive of optim_simulate(), or NULL */
 	struct nvs_optimizer *optimizer;
-	struct nvs_step_result result; /* of the last step */
+	struct nvs_step_result result; /* result of the last step */
 	struct nvs_error error;
 };
 
 /*
- * A new directory (in memory if possible), AdamW, one buffer with as many elements as the longest
- * group, and the initial weights.
+ * Makes a new directory (in memory if possible) and configures AdamW and one buffer for the longest
+ * group, with the initial weights.
  */
 void optim_init(struct optim *optim, const struct group *groups, size_t n);
-/* From now on opens it on a simulated drive. */
+/* Opens it on a simulated drive from now on. */
 void optim_simulate(struct optim *optim);
 int optim_open(struct optim *optim);
-/* Closes the optimizer; that must succeed. */
+/* Closes the optimizer, which must succeed. */
 void optim_shut(struct optim *optim);
-/* Closes it if it is open, and frees and removes everything. */
+/* Closes the optimizer if it is open, and frees and removes everything. */
 void optim_close(struct optim *optim);
 /* Resets the weights to the initial ones. */
 void optim_first_weights(struct optim *optim);
@@ -69,11 +69,11 @@ void optim_refused(struct optim *optim, int rc, int code, const char *words, con
 
 /* Makes the gradients of a step, times `scale`, and lends all of them. */
 void optim_lend(struct optim *optim, uint64_t step, double scale);
-/* The learning rate of a step: another one for each. */
+/* The learning rate of a step; each has a different one. */
 double optim_lr(uint64_t step);
-/* The step with that rate and its norm; its result is in optim->result. */
+/* Performs the step with that rate, computing the norm; the result is in optim->result. */
 int optim_step(struct optim *optim, uint64_t step);
-/* Steps first to last, with gradients that are lent. */
+/* Performs steps `first` to `last` with lent gradients. */
 void optim_run(struct optim *optim, uint64_t first, uint64_t last);
 
 /* ---- Snapshots ---- */
@@ -81,7 +81,7 @@ void optim_run(struct optim *optim, uint64_t first, uint64_t last);
 struct snapshot {
 	size_t n;
 	uint64_t numel[OPTIM_GROUPS_MAX];
-	size_t width[OPTIM_GROUPS_MAX]; /* bytes in a weight */
+	size_t width[OPTIM_GROUPS_MAX]; /* bytes of a weight */
 	float *parts[OPTIM_GROUPS_MAX][3];
 	void *weights[OPTIM_GROUPS_MAX];
 	double norm;

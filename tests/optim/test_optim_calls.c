@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the optimizer's functions refuse: NULL arguments and numbers that would spoil the weights.
- * A refused call changes nothing. Also steps that have nothing to do.
+ * Refusals of the optimizer's functions: NULL arguments, and numbers that would corrupt the
+ * weights. A refused call changes nothing. Also steps without gradients.
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
@@ -91,8 +91,8 @@ static void refused_with(struct optim *o, double lr, const double *sum, const ch
 		words);
 }
 
-/* The step that follows is what it would have been without them. */
-static void step_options_that_would_spoil_weights_are_refused(void **state)
+/* The refused calls have no effect on the next step. */
+static void step_options_that_would_corrupt_weights_are_refused(void **state)
 {
 	static const double rates[] = {NAN, INFINITY, -INFINITY, 1e39};
 	static const double sums[] = {NAN, -NAN, INFINITY, -INFINITY, -1, -1e-300};
@@ -117,7 +117,7 @@ static void step_options_that_would_spoil_weights_are_refused(void **state)
 	optim_close(&o);
 }
 
-/* With fp16, a sum that is not finite is another rank's overflow; a negative one is a mistake. */
+/* With fp16, a sum that is not finite is another rank's overflow; a negative one is an error. */
 static void with_fp16_a_negative_sum_is_refused(void **state)
 {
 	static const double sums[] = {-1, -INFINITY};
@@ -163,8 +163,8 @@ static void parameters_of_adam_out_of_range_are_refused(void **state)
 	refused_at_open(&o, "betas");
 }
 
-/* A buffer count of 0, and groups of more elements than bytes can be counted for. */
-static void sizes_that_can_not_be_counted_are_refused(void **state)
+/* A buffer count of 0, and groups whose size in bytes overflows. */
+static void sizes_that_overflow_are_refused(void **state)
 {
 	struct optim o;
 
@@ -206,7 +206,7 @@ static void a_step_without_gradients_changes_nothing(void **state)
 	optim_close(&o);
 }
 
-static void adding_no_elements_is_no_gradient(void **state)
+static void adding_no_elements_makes_no_gradient(void **state)
 {
 	float none = 1;
 	uint64_t added = 7;
@@ -219,13 +219,13 @@ static void adding_no_elements_is_no_gradient(void **state)
 	assert_int_equal(added, 0);
 	DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
 	assert_int_equal(o.result.step, 0);
-	/* The group has no gradients, so all of them may be lent. */
+	/* A group without gradients accepts all ways to give them. */
 	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 0, 0, NVS_F32, &none, NULL, &o.error));
 	optim_run(&o, 1, 1);
 	optim_close(&o);
 }
 
-/* All ranks scale the next loss alike, also one whose groups have no gradients. */
+/* All ranks must use the same next loss scale, including one whose groups have no gradients. */
 static void the_loss_scale_follows_other_ranks_without_gradients(void **state)
 {
 	struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = INFINITY};
@@ -257,12 +257,12 @@ int main(void)
 		cmocka_unit_test(null_arguments_of_open_are_refused),
 		cmocka_unit_test(a_null_optimizer_is_refused),
 		cmocka_unit_test(null_data_is_refused),
-		cmocka_unit_test(step_options_that_would_spoil_weights_are_refused),
+		cmocka_unit_test(step_options_that_would_corrupt_weights_are_refused),
 		cmocka_unit_test(with_fp16_a_negative_sum_is_refused),
 		cmocka_unit_test(parameters_of_adam_out_of_range_are_refused),
-		cmocka_unit_test(sizes_that_can_not_be_counted_are_refused),
+		cmocka_unit_test(sizes_that_overflow_are_refused),
 		cmocka_unit_test(a_step_without_gradients_changes_nothing),
-		cmocka_unit_test(adding_no_elements_is_no_gradient),
+		cmocka_unit_test(adding_no_elements_makes_no_gradient),
 		cmocka_unit_test(the_loss_scale_follows_other_ranks_without_gradients),
 	};
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What an optimizer tells about itself, also of what an earlier run has kept.
- */
+/* nvs_optimizer_get_info, also after an earlier run. */
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
@@ -36,7 +34,7 @@ static void add(struct optim *o, uint64_t offset, uint64_t numel)
 					    o->gradients[0], NULL, &o->error));
 }
 
-static void the_step_and_the_gradients_are_told(void **state)
+static void info_has_the_step_and_the_gradients(void **state)
 {
 	struct optim o;
 
@@ -60,7 +58,7 @@ static void the_step_and_the_gradients_are_told(void **state)
 	optim_close(&o);
 }
 
-static void they_are_told_of_an_earlier_run(void **state)
+static void info_has_the_state_of_an_earlier_run(void **state)
 {
 	struct optim o;
 
@@ -81,7 +79,7 @@ static void they_are_told_of_an_earlier_run(void **state)
 	optim_close(&o);
 }
 
-static void an_unfinished_step_of_an_earlier_run_is_told(void **state)
+static void an_unfinished_step_of_an_earlier_run_is_reported(void **state)
 {
 	struct optim o;
 
@@ -131,9 +129,9 @@ static void wrong_arguments_are_refused(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_step_and_the_gradients_are_told),
-		cmocka_unit_test(they_are_told_of_an_earlier_run),
-		cmocka_unit_test(an_unfinished_step_of_an_earlier_run_is_told),
+		cmocka_unit_test(info_has_the_step_and_the_gradients),
+		cmocka_unit_test(info_has_the_state_of_an_earlier_run),
+		cmocka_unit_test(an_unfinished_step_of_an_earlier_run_is_reported),
 		cmocka_unit_test(wrong_arguments_are_refused),
 	};
 

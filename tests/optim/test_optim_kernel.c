@@ -38,15 +38,15 @@ static uint64_t next_random(void)
 	return random_state;
 }
 
-/* In [-1, 1). */
+/* A random value in [-1, 1). */
 static double next_value(void)
 {
 	return (double)(next_random() >> 11) / 0x1p52 - 1;
 }
 
-/* ---- What the element types are ---- */
+/* ---- Reference of the element types ---- */
 
-/* Values are whole multiples of 2^least with at most `digits` bits. */
+/* Values are integer multiples of 2^least with at most `digits` significant bits. */
 struct format {
 	int digits, least;
 	double max;
@@ -59,7 +59,7 @@ static struct format format_of(enum nvs_dtype dtype)
 				   : (struct format){24, -149, 0x1.fffffep127};
 }
 
-/* The nearest value of the type, of two as near the even one. */
+/* Rounds to the nearest value of the type, ties to even. */
 static double nearest(double x, enum nvs_dtype dtype)
 {
 	struct format format = format_of(dtype);
@@ -92,7 +92,7 @@ static double half_value(uint16_t half, enum nvs_dtype dtype)
 	return half & 0x8000 ? -value : value;
 }
 
-/* Of a value that the type has. */
+/* `value` must be a value of the type. */
 static uint16_t half_of(double value, enum nvs_dtype dtype)
 {
 	struct format format = format_of(dtype);
@@ -126,7 +126,7 @@ static void put(void *array, enum nvs_dtype dtype, size_t i, double value)
 		((uint16_t *)array)[i] = half_of(value, dtype);
 }
 
-/* The same bits, or both not a number. */
+/* The same bits, or both NaN. */
 static bool same(double a, double b)
 {
 	return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b);
@@ -186,7 +186,7 @@ static void test_every_half_becomes_its_value_and_comes_back(void **state)
 	}
 }
 
-/* Each value of the type, the midpoint to the next, and the neighbours of the midpoint. */
+/* Each value of the type, the midpoint to the next one, and the neighbours of the midpoint. */
 static size_t make_hard_to_round(float *hard, enum nvs_dtype dtype)
 {
 	size_t n = 0;
@@ -196,7 +196,10 @@ static size_t make_hard_to_round(float *hard, enum nvs_dtype dtype)
 		double next = half_value((uint16_t)(i + 1), dtype);
 		float middle = (float)((value + next) / 2);
 
-		/* Beyond the greatest value the middle is where the next one would have been. */
+		/*
+		 * Beyond the largest value, rounding to infinity begins at the midpoint to the next
+		 * power.
+		 */
 		if (isinf(next) && isfinite(value))
 			middle = (float)(value *
 					 (1 + ldexp(1, -format_of(dtype).digits) /
@@ -317,12 +320,15 @@ static void test_sums_of_squares_are_added_in_the_order_promised(void **state)
 /* ---- Adam ---- */
 
 #define STEPS	 1000u
-#define ELEMENTS 43u /* of no kernel's vectors a multiple */
+#define ELEMENTS 43u /* not a multiple of any kernel's vector length */
 
 static const struct optimizer_config plain_adam = {
 	.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-4};
 
-/* State in double, and the formulas as Kingma and Ba, and Loshchilov and Hutter, have them. */
+/*
+ * State in double, updated by the formulas of the papers by Kingma and Ba, and Loshchilov and
+ * Hutter.
+ */
 struct reference {
 	double w[ELEMENTS], m[ELEMENTS], v[ELEMENTS];
 	double g_max[ELEMENTS], w_max[ELEMENTS];
@@ -350,7 +356,7 @@ static void reference_step(struct reference *r, const struct optimizer_config *c
 	}
 }
 
-/* State that a kernel has made, with weights of one type or none. */
+/* The state of one kernel's run, with weights of one type or none. */
 struct run {
 	const struct kernel *kernel;
 	bool has_weights;
@@ -369,15 +375,14 @@ static void check_near(const struct run *run, const char *what, unsigned step, u
 }
 
 /*
- * An operation in fp32 errs by at most 2^-24 of its result.
- * exp_avg: three roundings a step (the unscaled gradient, the product, the sum) and two factors
- *   that were rounded, of numbers no greater than the greatest gradient; they fade by beta1.
- * exp_avg_sq: a sum of positive terms, so errors are shares of it: five a step, fading by beta2.
- * master: two roundings a step of the weight itself (decay, update), which add up; and the
- *   updates, each at most about lr, whose errors are half of exp_avg_sq's and exp_avg's: together
- *   below 2^-24 * (2.5 / (1 - beta2) + 5 / (1 - beta1)) = 1.6e-4 at the worst. They do not all go
- *   the same way, and a tenth of that is what is allowed.
- * A wrong formula is off by a hundredth of lr or more in some of the elements, in the first step.
+ * An fp32 operation has a relative error of at most 2^-24. exp_avg: three roundings a step (the
+ * unscaled gradient, the product, the sum) and two rounded factors, of numbers up to the largest
+ * gradient; errors decay by beta1. exp_avg_sq: a sum of positive terms, so errors are relative:
+ * five a step, decaying by beta2. master: two roundings a step of the weight itself (decay,
+ * update), which add up; and the updates, each about lr at most, whose relative errors are half of
+ * exp_avg_sq's and exp_avg's: together below 2^-24 * (2.5 / (1 - beta2) + 5 / (1 - beta1)) = 1.6e-4
+ * in the worst case. Since errors cancel in part, the test allows a tenth of that. A wrong formula
+ * is off by lr / 100 or more in some elements of the first step.
  */
 static void check_against(const struct run *run, const struct reference *r,
 			  const struct optimizer_config *config, unsigned step)
@@ -406,7 +411,7 @@ static void check_equal(const struct run *run, const struct run *first)
 
 #define RUNS_MAX 12u
 
-/* A run with every kernel and each type of weights, and without any. */
+/* A run with every kernel and each type of weights, and one without weights. */
 static unsigned make_runs(struct run *runs, struct reference *reference)
 {
 	unsigned count = 0;
@@ -433,7 +438,10 @@ static unsigned make_runs(struct run *runs, struct reference *reference)
 	return count;
 }
 
-/* From 1 down to 1e-6, so that eps is nothing beside some and more than others; scaled up. */
+/*
+ * Magnitudes from 1 down to 1e-6, so that eps is negligible for some and dominant for others;
+ * scaled by the loss scale.
+ */
 static void make_gradients(float *gradients, enum nvs_dtype dtype, double *unscaled,
 			   double grad_factor)
 {
@@ -486,13 +494,13 @@ static void test_adam_follows_double_precision_for_1000_steps(void **state)
 	}
 }
 
-/* ---- Every kernel the same bits ---- */
+/* ---- The same bits by every kernel ---- */
 
 #define LONGEST 1003u
 
 enum { MASTER, EXP_AVG, EXP_AVG_SQ, GRADIENTS, WEIGHTS, ARRAYS };
 
-/* Each an element further than is aligned, and with room behind it. */
+/* Each array is offset by one element from its alignment, with room behind it. */
 typedef float arrays[ARRAYS][LONGEST + 2];
 
 static float any_bits(void)

@@ -19,7 +19,7 @@ static const struct group four[] = {{"layers.0", 20001, NVS_BF16},
 
 static struct snapshot undisturbed[STEPS + 1];
 
-/* What must be after so many steps. */
+/* The expected state after that many steps. */
 static const struct snapshot *due(uint64_t steps)
 {
 	struct optim o;
@@ -37,7 +37,7 @@ static const struct snapshot *due(uint64_t steps)
 	return &undisturbed[steps];
 }
 
-/* One of several ways to do the same. */
+/* Number of variants: memory, pipelines and so on. */
 #define WAYS 6
 static void begin(struct optim *o, unsigned way)
 {
@@ -51,7 +51,7 @@ static void begin(struct optim *o, unsigned way)
 	o->config.aio.queue_depth = way % 2 ? 2 : 8;
 }
 
-/* Closed whatever the drive does. */
+/* Closes the optimizer, whatever the drive returns. */
 static int end(struct optim *o)
 {
 	struct nvs_optimizer *optimizer = o->optimizer;
@@ -70,13 +70,13 @@ static void names_what_failed(struct optim *o, int rc)
 		print_error("%s: \"%s\"\n", nvs_strerror(rc), o->error.text);
 	assert_int_equal(rc, -EIO);
 	assert_int_equal(o->error.code, -EIO);
-	/* A group, or a tile by its number, and where it lies. */
+	/* The error names a group, or a tile with its number and place. */
 	assert_true(strstr(o->error.text, "layers.") || strstr(o->error.text, "tile"));
 	assert_non_null(strstr(o->error.text, o->path));
 	o->error = (struct nvs_error){.size = sizeof(o->error)};
 }
 
-/* Nothing comes between a step and its end. */
+/* An unfinished step excludes all other changes. */
 static void nothing_else_may_change(struct optim *o)
 {
 	static float data[4096];
@@ -97,7 +97,7 @@ static void nothing_else_may_change(struct optim *o)
 		"");
 }
 
-/* With another rate, which a step that has begun does not look at. */
+/* With another learning rate, which a step that has begun ignores. */
 static int step_again(struct optim *o)
 {
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 12345};
@@ -118,9 +118,9 @@ static void finishes(struct optim *o, uint64_t step)
 	IS_AS(o, due(STEPS));
 }
 
-/* ---- Once, and for long ---- */
+/* ---- Transient and lasting faults ---- */
 
-/* Whether the step was refused: what failed while it was read ahead is read again within it. */
+/* Whether the step was refused; a tile whose read-ahead failed is read again within the step. */
 static bool refused_or_done(struct optim *o, uint64_t step)
 {
 	int rc = optim_step(o, step);
@@ -154,21 +154,21 @@ static void a_step_fails_and_finishes(enum nvs_direction direction, uint64_t aft
 	assert_true(refused > 0);
 }
 
-static void a_write_that_fails_is_made_good(void **state)
+static void a_step_recovers_from_a_failed_write(void **state)
 {
 	(void)state;
 	a_step_fails_and_finishes(NVS_WRITE, 0);
 	a_step_fails_and_finishes(NVS_WRITE, 9);
 }
 
-static void a_read_that_fails_is_made_good(void **state)
+static void a_step_recovers_from_a_failed_read(void **state)
 {
 	(void)state;
 	a_step_fails_and_finishes(NVS_READ, 0);
 	a_step_fails_and_finishes(NVS_READ, 9);
 }
 
-static void what_fails_for_long_fails_until_it_is_mended(void **state)
+static void a_step_fails_until_the_drive_is_repaired(void **state)
 {
 	struct optim o;
 
@@ -193,10 +193,10 @@ static void what_fails_for_long_fails_until_it_is_mended(void **state)
 }
 
 /*
- * Of a walk that goes backwards the last tile is the first to be written again: that this fails is
- * known long before the pass begins.
+ * The walk goes backwards, so the last tile is written first: its failure is known long before the
+ * end of the pass.
  */
-static void a_step_is_not_done_as_long_as_its_last_write_fails(void **state)
+static void a_step_is_not_done_while_its_last_write_fails(void **state)
 {
 	static const struct group large[] = {{"a", 400000, NVS_F32}, {"b", 400000, NVS_F32},
 					     {"c", 400000, NVS_F32}, {"d", 400000, NVS_F32},
@@ -225,8 +225,8 @@ static void a_step_is_not_done_as_long_as_its_last_write_fails(void **state)
 	optim_close(&o);
 }
 
-/* One after the other, each at another place. */
-static void many_failures_of_one_step_are_made_good(void **state)
+/* Each failure is at a different place. */
+static void a_step_recovers_from_many_failures(void **state)
 {
 	struct optim o;
 	unsigned failed = 0;
@@ -240,7 +240,7 @@ static void many_failures_of_one_step_are_made_good(void **state)
 	do {
 		if (failed % 2)
 			sim_fail(o.sim, NVS_WRITE, 2, EIO, 2);
-		else /* the first of them are read ahead, and may fail unseen */
+		else /* these include reads ahead, whose failures can stay unreported */
 			sim_fail(o.sim, NVS_READ, 2, EIO, failed ? 1 : 64);
 		rc = failed ? step_again(&o) : optim_step(&o, 2);
 		failed += rc != 0;
@@ -254,9 +254,9 @@ static void many_failures_of_one_step_are_made_good(void **state)
 	assert_int_equal(end(&o), 0);
 }
 
-/* ---- At the beginning ---- */
+/* ---- The first step ---- */
 
-static void the_first_step_is_made_good(void **state)
+static void the_first_step_recovers_from_a_failure(void **state)
 {
 	unsigned refused = 0;
 	struct optim o;
@@ -273,7 +273,7 @@ static void the_first_step_is_made_good(void **state)
 	assert_true(refused > 0);
 }
 
-static void what_can_not_be_begun_is_not_open(void **state)
+static void an_open_that_cannot_write_the_state_fails(void **state)
 {
 	struct optim o;
 
@@ -293,7 +293,7 @@ static void what_can_not_be_begun_is_not_open(void **state)
 }
 
 /* The pool has room, so only the step itself checks the result of the write. */
-static void the_last_write_of_a_step_is_waited_for(void **state)
+static void a_step_waits_for_its_last_write(void **state)
 {
 	static const struct group one[] = {{"layers.0", 1000, NVS_F32}};
 	struct optim o;
@@ -313,7 +313,7 @@ static void the_last_write_of_a_step_is_waited_for(void **state)
 
 /* ---- Gradients that are swapped ---- */
 
-/* All of a step, from where the last one stopped; returns how often it was refused. */
+/* Adds all gradients of a step, resuming after each refusal; returns the number of refusals. */
 static unsigned add_all(struct optim *o, uint64_t step)
 {
 	unsigned refused = 0;
@@ -344,7 +344,7 @@ static unsigned add_all(struct optim *o, uint64_t step)
 	return refused;
 }
 
-static void gradients_that_can_not_be_swapped_are_added_later(void **state)
+static void gradients_that_cannot_be_swapped_are_added_later(void **state)
 {
 	struct optim o;
 	unsigned refused = 0;
@@ -366,13 +366,13 @@ static void gradients_that_can_not_be_swapped_are_added_later(void **state)
 	assert_true(refused > 0);
 }
 
-static void gradients_that_can_not_be_read_are_not_lost(void **state)
+static void gradients_that_cannot_be_read_are_not_lost(void **state)
 {
 	struct optim o;
 
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
-		/* In the pass that sums them, in the step itself, and for long. */
+		/* Faults in the pass that sums them, in the step itself, and lasting ones. */
 		static const uint64_t after[] = {0, 30, 1};
 
 		begin(&o, way);
@@ -392,9 +392,9 @@ static void gradients_that_can_not_be_read_are_not_lost(void **state)
 	}
 }
 
-/* ---- State out and in, and the end ---- */
+/* ---- Setting and getting state, and closing ---- */
 
-static void state_that_can_not_be_read_is_told(void **state)
+static void unreadable_state_is_reported(void **state)
 {
 	static float data[20001];
 	struct optim o;
@@ -411,14 +411,14 @@ static void state_that_can_not_be_read_is_told(void **state)
 			&o, nvs_optimizer_set(o.optimizer, i, NVS_EXP_AVG, 5, 17, data, &o.error));
 		sim_no_faults(o.sim);
 	}
-	/* That was no step: anything may be done. */
+	/* No step has begun, so all calls are allowed. */
 	IS_AS(&o, due(1));
 	optim_run(&o, 2, STEPS);
 	IS_AS(&o, due(STEPS));
 	assert_int_equal(end(&o), 0);
 }
 
-static void it_can_be_closed_after_a_failure(void **state)
+static void an_optimizer_can_be_closed_after_a_failure(void **state)
 {
 	struct optim o;
 
@@ -442,8 +442,8 @@ static void it_can_be_closed_after_a_failure(void **state)
 	}
 }
 
-/* Closed while the drive fails, the next run finds what was committed. */
-static void what_was_committed_outlives_a_drive_that_fails(void **state)
+/* Closed while the drive fails; the next run finds the committed state. */
+static void a_commit_survives_a_failing_drive(void **state)
 {
 	struct optim o;
 
@@ -471,8 +471,8 @@ static void what_was_committed_outlives_a_drive_that_fails(void **state)
 	}
 }
 
-/* Committed in the middle of a step, the next run finishes that one first. */
-static void a_step_that_was_not_finished_is_finished_by_the_next_run(void **state)
+/* Committed within a step, which the next run must finish first. */
+static void an_unfinished_step_is_finished_by_the_next_run(void **state)
 {
 	struct optim o;
 
@@ -488,14 +488,17 @@ static void a_step_that_was_not_finished_is_finished_by_the_next_run(void **stat
 			add_all(&o, 2);
 		else
 			optim_lend(&o, 2, 1);
-		/* Reading added gradients would fail before the step has begun. */
+		/* A failed read of added gradients would refuse the step before it begins. */
 		sim_fail(o.sim, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, EIO, SIM_ALWAYS);
 		assert_int_equal(optim_step(&o, 2), -EIO);
 		sim_no_faults(o.sim);
 		optim_shut(&o);
 		DONE(&o, optim_open(&o));
 		if (!added) {
-			/* Without gradients that were lent it can't go on, and says so. */
+			/*
+			 * Without the lent gradients the step cannot be finished, and the error
+			 * says so.
+			 */
 			assert_true(step_again(&o) < 0);
 			optim_lend(&o, 2, 1);
 		}
@@ -504,7 +507,7 @@ static void a_step_that_was_not_finished_is_finished_by_the_next_run(void **stat
 	}
 }
 
-static void a_commit_that_failed_can_be_made_again(void **state)
+static void a_failed_commit_can_be_repeated(void **state)
 {
 	struct optim o;
 
@@ -532,8 +535,8 @@ static int leave_all(void **state)
 	return places_leave_all(state);
 }
 
-/* With tiles in the cache, and others that the commit has to make first. */
-static void one_failure_in_a_commit_is_over_when_the_drive_works_again(void **state)
+/* With tiles in the cache, and tiles that the commit must initialize first. */
+static void a_commit_works_once_the_drive_is_repaired(void **state)
 {
 	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
 	struct snapshot before;
@@ -564,8 +567,10 @@ static void one_failure_in_a_commit_is_over_when_the_drive_works_again(void **st
 	assert_true(failed > LENGTH(positions));
 }
 
-/* One step of one group, and one of all, which begins with tiles that are there and ends with new
- * ones. */
+/*
+ * A step of one group, and one of all groups, which starts with existing tiles and ends with new
+ * ones.
+ */
 static void two_steps(struct optim *o, enum nvs_direction direction, uint64_t after)
 {
 	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 3, NVS_F32, due(1)->parts[3][0],
@@ -585,7 +590,7 @@ static void two_steps(struct optim *o, enum nvs_direction direction, uint64_t af
 	DONE(o, step_again(o));
 }
 
-static void a_step_that_failed_is_kept_when_it_is_closed(void **state)
+static void a_failed_step_is_kept_when_the_optimizer_is_closed(void **state)
 {
 	static const struct {
 		enum nvs_direction direction;
@@ -614,23 +619,23 @@ static void a_step_that_failed_is_kept_when_it_is_closed(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_write_that_fails_is_made_good),
-		cmocka_unit_test(a_read_that_fails_is_made_good),
-		cmocka_unit_test(what_fails_for_long_fails_until_it_is_mended),
-		cmocka_unit_test(a_step_is_not_done_as_long_as_its_last_write_fails),
-		cmocka_unit_test(many_failures_of_one_step_are_made_good),
-		cmocka_unit_test(the_first_step_is_made_good),
-		cmocka_unit_test(what_can_not_be_begun_is_not_open),
-		cmocka_unit_test(the_last_write_of_a_step_is_waited_for),
-		cmocka_unit_test(gradients_that_can_not_be_swapped_are_added_later),
-		cmocka_unit_test(gradients_that_can_not_be_read_are_not_lost),
-		cmocka_unit_test(state_that_can_not_be_read_is_told),
-		cmocka_unit_test(it_can_be_closed_after_a_failure),
-		cmocka_unit_test(what_was_committed_outlives_a_drive_that_fails),
-		cmocka_unit_test(a_step_that_was_not_finished_is_finished_by_the_next_run),
-		cmocka_unit_test(a_commit_that_failed_can_be_made_again),
-		cmocka_unit_test(one_failure_in_a_commit_is_over_when_the_drive_works_again),
-		cmocka_unit_test(a_step_that_failed_is_kept_when_it_is_closed),
+		cmocka_unit_test(a_step_recovers_from_a_failed_write),
+		cmocka_unit_test(a_step_recovers_from_a_failed_read),
+		cmocka_unit_test(a_step_fails_until_the_drive_is_repaired),
+		cmocka_unit_test(a_step_is_not_done_while_its_last_write_fails),
+		cmocka_unit_test(a_step_recovers_from_many_failures),
+		cmocka_unit_test(the_first_step_recovers_from_a_failure),
+		cmocka_unit_test(an_open_that_cannot_write_the_state_fails),
+		cmocka_unit_test(a_step_waits_for_its_last_write),
+		cmocka_unit_test(gradients_that_cannot_be_swapped_are_added_later),
+		cmocka_unit_test(gradients_that_cannot_be_read_are_not_lost),
+		cmocka_unit_test(unreadable_state_is_reported),
+		cmocka_unit_test(an_optimizer_can_be_closed_after_a_failure),
+		cmocka_unit_test(a_commit_survives_a_failing_drive),
+		cmocka_unit_test(an_unfinished_step_is_finished_by_the_next_run),
+		cmocka_unit_test(a_failed_commit_can_be_repeated),
+		cmocka_unit_test(a_commit_works_once_the_drive_is_repaired),
+		cmocka_unit_test(a_failed_step_is_kept_when_the_optimizer_is_closed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, leave_all);

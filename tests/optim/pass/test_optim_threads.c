@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The compute threads: each runs a task once, all concurrently, bound to their cores, and asleep
- * between tasks. Run from the top of the tree.
+ * between tasks. Runs from the root of the repository.
  */
 #include "optim/pass/threads.h"
 
@@ -21,7 +21,7 @@
 #include "support/support.h"
 
 #define MANY	8
-#define PATIENT 20000 /* ms; that something which must happen may take */
+#define PATIENT 20000 /* ms; the limit for events that must happen */
 
 static struct topo *open_topo(const char *xml_path)
 {
@@ -39,7 +39,7 @@ static struct threads *open_threads(unsigned count)
 	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(threads_open(&threads, count, topo, -1, &error), &error);
-	/* It is not needed any more once they have started. */
+	/* The threads do not need it once they have started. */
 	topo_close(topo);
 	return threads;
 }
@@ -62,7 +62,10 @@ static void every_thread_runs_each_task_once(void **state)
 
 		assert_int_equal(threads_count(threads), counts[i]);
 		for (unsigned round = 1; round <= 300; round++) {
-			/* Plain memory: join makes it safe to read, or a sanitizer says so. */
+			/*
+			 * Plain memory: threads_join() must order the accesses, which
+			 * ThreadSanitizer checks.
+			 */
 			threads_run(threads, count_visit, visits);
 			for (unsigned t = 0; t < MANY + 1; t++)
 				assert_int_equal(visits[t], t < counts[i] ? round : 0);
@@ -71,7 +74,7 @@ static void every_thread_runs_each_task_once(void **state)
 	}
 }
 
-/* A place where threads wait until so many are there. */
+/* A barrier at which threads wait for each other. */
 struct gate {
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
@@ -121,18 +124,18 @@ static void starting_does_not_wait_and_joining_does(void **state)
 
 	(void)state;
 	threads_start(threads, arrive, &gate);
-	/* None can be through before the caller, who is the fourth. */
+	/* No thread passes before the caller, who is the fourth. */
 	assert_int_equal(gate.through, 0);
 	arrive(&gate, 3);
 	threads_join(threads);
 	assert_int_equal(gate.late, 0);
 	assert_int_equal(gate.through, 4);
-	/* With nothing to wait for it comes back. */
+	/* Without a task, it returns at once. */
 	threads_join(threads);
 	threads_close(threads);
 }
 
-/* ---- What a thread is ---- */
+/* ---- Properties of a thread ---- */
 
 struct portrait {
 	char name[16];
@@ -167,13 +170,13 @@ static void threads_are_named_by_number_and_have_small_stacks(void **state)
 	threads_run(threads, portray, portraits);
 	assert_string_equal(portraits[0].name, "nvs-adam-0");
 	assert_string_equal(portraits[2].name, "nvs-adam-2");
-	/* A sanitizer adds to it what it needs itself. */
+	/* A sanitizer adds its own stack. */
 	for (unsigned i = 0; i < 3; i++)
 		assert_true(portraits[i].stack_bytes <= 1 << 20);
 	threads_close(threads);
 }
 
-static void signals_are_left_to_the_threads_of_the_caller(void **state)
+static void compute_threads_block_all_signals(void **state)
 {
 	struct threads *threads = open_threads(2);
 	struct portrait portraits[2];
@@ -229,7 +232,7 @@ static void threads_sleep_between_tasks(void **state)
 		}
 	for (unsigned i = 0; i < 2; i++)
 		before[i] = cpu_ns(portraits[i].cpu_clock);
-	/* The caller's own work, in which they have none. */
+	/* Work of the caller, during which the threads are idle. */
 	until = cpu_ns(CLOCK_THREAD_CPUTIME_ID) + 20000000;
 	while (cpu_ns(CLOCK_THREAD_CPUTIME_ID) < until)
 		;
@@ -238,7 +241,7 @@ static void threads_sleep_between_tasks(void **state)
 	threads_close(threads);
 }
 
-/* ---- How many, and where ---- */
+/* ---- Number and binding ---- */
 
 static void without_a_count_there_is_one_for_each_core(void **state)
 {
@@ -250,14 +253,14 @@ static void without_a_count_there_is_one_for_each_core(void **state)
 	SUCCEEDS(threads_open(&threads, 0, here, -1, &error), &error);
 	assert_int_equal(threads_count(threads), topo_cores(here, -1));
 	threads_close(threads);
-	/* Nothing can be bound to that machine: they run unbound. */
+	/* The topology is of another machine, so the threads run unbound. */
 	SUCCEEDS(threads_open(&threads, 0, other, 1, &error), &error);
 	assert_int_equal(threads_count(threads), 4);
 	threads_close(threads);
 	SUCCEEDS(threads_open(&threads, 0, other, -1, &error), &error);
 	assert_int_equal(threads_count(threads), 8);
 	threads_close(threads);
-	/* A node that the process may not run on gives way to those that it may. */
+	/* A node outside the process's affinity mask is replaced by the permitted ones. */
 	SUCCEEDS(threads_open(&threads, 0, other, 7, &error), &error);
 	assert_int_equal(threads_count(threads), 8);
 	threads_close(threads);
@@ -281,7 +284,7 @@ static void thread_i_is_on_core_i_modulo_the_cores(void **state)
 	sched_getaffinity(0, sizeof(given), &given);
 	if (cores == 1 || sched_setaffinity(0, sizeof(given), &given)) {
 		free(portraits);
-		SKIP("there is one core, or nothing can be bound");
+		SKIP("there is one core, or threads cannot be bound here");
 	}
 	for (unsigned i = 0; i < cores; i++) {
 		CPU_AND(&both, &given, &portraits[i].cpus);
@@ -295,7 +298,7 @@ static void thread_i_is_on_core_i_modulo_the_cores(void **state)
 	free(portraits);
 }
 
-/* ---- Where they can't be had ---- */
+/* ---- Threads that cannot be started ---- */
 
 static unsigned tasks_of_process(void)
 {
@@ -310,7 +313,7 @@ static unsigned tasks_of_process(void)
 	return n;
 }
 
-/* A thread that was joined may be in /proc for a moment still. */
+/* A joined thread can stay in /proc for a moment. */
 static bool tasks_become(unsigned n)
 {
 	uint64_t deadline = deadline_ns(PATIENT);
@@ -323,7 +326,7 @@ static bool tasks_become(unsigned n)
 	return true;
 }
 
-/* Under limits that let none of eight be started, then some, then all. */
+/* Limits that allow none of eight threads, then some, then all. */
 static int open_under_limits(void *arg)
 {
 	unsigned failures = 0, before = tasks_of_process();
@@ -355,7 +358,7 @@ static int open_under_limits(void *arg)
 	return failures ? CHILD_OK : CHILD_SKIPPED;
 }
 
-static void none_is_left_where_not_all_can_be_started(void **state)
+static void if_a_thread_cannot_start_none_is_left(void **state)
 {
 	int status = in_child(open_under_limits, NULL);
 
@@ -365,7 +368,7 @@ static void none_is_left_where_not_all_can_be_started(void **state)
 	assert_int_equal(status, CHILD_OK);
 }
 
-static void closing_ends_them_with_or_without_a_task(void **state)
+static void closing_ends_the_threads_with_or_without_a_task(void **state)
 {
 	unsigned before = tasks_of_process(), visits[MANY] = {0};
 
@@ -389,12 +392,12 @@ int main(void)
 		test(all_threads_run_a_task_at_the_same_time),
 		test(starting_does_not_wait_and_joining_does),
 		test(threads_are_named_by_number_and_have_small_stacks),
-		test(signals_are_left_to_the_threads_of_the_caller),
+		test(compute_threads_block_all_signals),
 		test(threads_sleep_between_tasks),
 		test(without_a_count_there_is_one_for_each_core),
 		test(thread_i_is_on_core_i_modulo_the_cores),
-		test(none_is_left_where_not_all_can_be_started),
-		test(closing_ends_them_with_or_without_a_task),
+		test(if_a_thread_cannot_start_none_is_left),
+		test(closing_ends_the_threads_with_or_without_a_task),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State exported and imported in bulk: every element once, each tile moved once, and errors of the
- * caller's function end it. Also the weights that a step hands out when they are final.
+ * State exported and imported in bulk: every element once, each tile moved once; an error of the
+ * caller's function ends the call. Also the final weights that a step passes to the caller.
  */
 #include "optim/optim_fixture.h"
 
@@ -15,11 +15,11 @@ static const struct group five[] = {{"a", 30000, NVS_F32},
 
 #define NUMEL_MAX 30000u
 
-/* All state in the caller's memory. */
+/* All state, in the caller's memory. */
 struct checkpoint {
 	float parts[LENGTH(five)][3][NUMEL_MAX];
 	unsigned seen[LENGTH(five)][NUMEL_MAX];
-	unsigned fails_at; /* the call that fails; 0: none; atomic */
+	unsigned fails_at; /* number of the call that fails; 0: none; atomic */
 	unsigned calls;
 };
 
@@ -108,7 +108,7 @@ static void an_export_has_every_element_once(void **state)
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&o, way);
-		/* Before the first step the state is the weights and zeros. */
+		/* Before the first step, the state is the initial weights and zeros. */
 		export_is(&o, &all);
 		optim_run(&o, 1, 2);
 		export_is(&o, &all);
@@ -116,7 +116,7 @@ static void an_export_has_every_element_once(void **state)
 	}
 }
 
-static void what_was_imported_goes_on_with_the_same_bits(void **state)
+static void imported_state_computes_the_same_bits(void **state)
 {
 	static struct checkpoint all;
 	struct snapshot due;
@@ -149,11 +149,11 @@ static void what_was_imported_goes_on_with_the_same_bits(void **state)
 	}
 }
 
-static void bulk_moves_the_state_once(void **state)
+static void bulk_calls_move_each_tile_once(void **state)
 {
 	static struct checkpoint all;
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
-	uint64_t nbytes = 12 * 81920; /* all groups, rounded up to 1024 elements */
+	uint64_t nbytes = 12 * 81920; /* all groups, rounded up to multiples of 1024 elements */
 	struct optim o;
 
 	(void)state;
@@ -172,7 +172,7 @@ static void bulk_moves_the_state_once(void **state)
 	optim_close(&o);
 }
 
-static void an_error_of_the_function_ends_it(void **state)
+static void an_error_of_the_callers_function_ends_the_call(void **state)
 {
 	static struct checkpoint all;
 	struct snapshot due;
@@ -187,20 +187,20 @@ static void an_error_of_the_function_ends_it(void **state)
 	REFUSED(&o, nvs_optimizer_export(o.optimizer, take, &all, &o.error), -EDQUOT, "export");
 	assert_in_range(all.calls, 3, 8);
 	IS_AS(&o, &due);
-	/* Made good, it imports what it has exported. */
+	/* Repeated, it imports what was exported. */
 	forget_counts(&all);
 	DONE(&o, nvs_optimizer_export(o.optimizer, take, &all, &o.error));
 	forget_counts(&all);
 	all.fails_at = 2;
 	REFUSED(&o, nvs_optimizer_import(o.optimizer, give, &all, &o.error), -EDQUOT, "import");
-	/* What was imported is what was there, so nothing has changed: no tile is half of each. */
+	/* The import equals the state, so even a partial import changes nothing. */
 	IS_AS(&o, &due);
 	snapshot_free(&due);
 	optim_run(&o, 2, 2);
 	optim_close(&o);
 }
 
-static void faults_of_the_drive_end_it(void **state)
+static void faults_of_the_drive_end_the_call(void **state)
 {
 	static struct checkpoint all;
 	struct snapshot due;
@@ -290,7 +290,7 @@ static void begin_finals(struct optim *o, unsigned way, struct finals *finals, b
 	DONE(o, optim_open(o));
 }
 
-/* The weights that were handed out are the master weights, rounded to the group's type. */
+/* The weights passed to the caller are the master weights, rounded to the group's type. */
 static void are_final(struct optim *o, const struct finals *finals, unsigned times)
 {
 	struct snapshot now;
@@ -307,7 +307,7 @@ static void are_final(struct optim *o, const struct finals *finals, unsigned tim
 	snapshot_free(&now);
 }
 
-static void each_updated_weight_is_handed_out_once(void **state)
+static void each_final_weight_is_passed_once(void **state)
 {
 	static struct finals finals;
 	struct optim o;
@@ -327,7 +327,7 @@ static void each_updated_weight_is_handed_out_once(void **state)
 		}
 }
 
-static void groups_without_gradients_are_not_handed_out(void **state)
+static void groups_without_gradients_are_not_passed(void **state)
 {
 	static struct finals finals;
 	struct optim o;
@@ -343,7 +343,7 @@ static void groups_without_gradients_are_not_handed_out(void **state)
 	optim_close(&o);
 }
 
-static void a_step_finished_later_hands_out_each_weight_once(void **state)
+static void a_step_finished_later_passes_each_weight_once(void **state)
 {
 	static struct finals finals;
 	struct optim o;
@@ -367,14 +367,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_export_has_every_element_once),
-		cmocka_unit_test(what_was_imported_goes_on_with_the_same_bits),
-		cmocka_unit_test(bulk_moves_the_state_once),
-		cmocka_unit_test(an_error_of_the_function_ends_it),
-		cmocka_unit_test(faults_of_the_drive_end_it),
+		cmocka_unit_test(imported_state_computes_the_same_bits),
+		cmocka_unit_test(bulk_calls_move_each_tile_once),
+		cmocka_unit_test(an_error_of_the_callers_function_ends_the_call),
+		cmocka_unit_test(faults_of_the_drive_end_the_call),
 		cmocka_unit_test(bulk_is_refused_while_a_step_is_unfinished),
-		cmocka_unit_test(each_updated_weight_is_handed_out_once),
-		cmocka_unit_test(groups_without_gradients_are_not_handed_out),
-		cmocka_unit_test(a_step_finished_later_hands_out_each_weight_once),
+		cmocka_unit_test(each_final_weight_is_passed_once),
+		cmocka_unit_test(groups_without_gradients_are_not_passed),
+		cmocka_unit_test(a_step_finished_later_passes_each_weight_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

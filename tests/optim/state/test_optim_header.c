@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Headers of kept optimizers that no run wrote, with checksums that are right: opening such a store
- * is refused or gives an optimizer that works, and never crashes. Also the bytes of the header.
+ * Invalid headers with valid checksums: opening such a store is refused or gives an optimizer that
+ * works, and never crashes. Also the bytes of the header.
  */
 #include "optim/optim_fixture.h"
 
@@ -80,7 +80,7 @@ static void read_header(struct optim *o, uint8_t *bytes, uint64_t nbytes)
 	DONE(o, nvs_engine_close(engine, &o->error));
 }
 
-/* Through an engine, which computes the checksum. */
+/* Writes through an engine, which computes the checksum. */
 static void write_header(struct optim *o, const uint8_t *bytes, uint64_t nbytes)
 {
 	struct nvs_engine *engine;
@@ -169,7 +169,7 @@ static void numbers_out_of_range_are_refused(void **state)
 	for (size_t i = 0; i < LENGTH(changes); i++)
 		opens_with(&o, good, nbytes, &changes[i]);
 	opens_with(&o, good, nbytes, &(struct change){(unsigned)nbytes - 1, 1, 3, -EUCLEAN});
-	/* A learning rate counts in an unfinished step only. */
+	/* The learning rate is ignored unless a step is unfinished. */
 	put_u64(good + AT_LR, UINT64_C(0x7ff8000000000000));
 	opens_with(&o, good, nbytes, &(struct change){AT_UNFINISHED, 4, 1, -EUCLEAN});
 	opens_with(&o, good, nbytes, &(struct change){AT_UNFINISHED, 4, 0, 0});
@@ -192,7 +192,7 @@ static void a_header_of_another_length_is_refused(void **state)
 	}
 }
 
-/* The header may say that gradients were added, of which there are none. */
+/* The header may declare added gradients that do not exist. */
 static void step_anyhow(struct optim *o)
 {
 	int rc;
@@ -204,8 +204,8 @@ static void step_anyhow(struct optim *o)
 	optim_shut(o);
 }
 
-/* Random changes of one byte: each is refused, or the optimizer can be used and closed. */
-static void any_byte_may_be_wrong(void **state)
+/* Random changes of one byte: each is refused, or the optimizer works and can be closed. */
+static void any_byte_of_the_header_can_be_wrong(void **state)
 {
 	uint64_t random = seed_of_run(), nbytes;
 	uint8_t good[HEADER_MAX], bytes[HEADER_MAX];
@@ -227,7 +227,7 @@ static void any_byte_may_be_wrong(void **state)
 
 /* ---- The bytes ---- */
 
-static void a_header_is_what_the_document_says(void **state)
+static void a_header_has_the_documented_bytes(void **state)
 {
 	uint8_t bytes[HEADER_MAX];
 	struct header header;
@@ -248,7 +248,7 @@ static void a_header_is_what_the_document_says(void **state)
 	optim_close(&o);
 }
 
-static void what_is_decoded_encodes_to_the_same_bytes(void **state)
+static void a_decoded_header_encodes_to_the_same_bytes(void **state)
 {
 	struct header in = {
 		.unfinished = true,
@@ -283,9 +283,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(numbers_out_of_range_are_refused),
 		cmocka_unit_test(a_header_of_another_length_is_refused),
-		cmocka_unit_test(any_byte_may_be_wrong),
-		cmocka_unit_test(a_header_is_what_the_document_says),
-		cmocka_unit_test(what_is_decoded_encodes_to_the_same_bytes),
+		cmocka_unit_test(any_byte_of_the_header_can_be_wrong),
+		cmocka_unit_test(a_header_has_the_documented_bytes),
+		cmocka_unit_test(a_decoded_header_encodes_to_the_same_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

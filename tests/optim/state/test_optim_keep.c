@@ -38,7 +38,7 @@ static void spoil_weights(struct optim *o)
 		       o->specs[i].numel * nvs_dtype_size(o->specs[i].dtype));
 }
 
-/* Closes it and opens it again, as another run does: with weights of no meaning. */
+/* Closes and reopens the optimizer, as another run does, with meaningless weights. */
 static void stop_and_go_on(struct optim *o)
 {
 	optim_shut(o);
@@ -48,7 +48,7 @@ static void stop_and_go_on(struct optim *o)
 
 static struct snapshot straight;
 
-/* STEPS steps without a stop. */
+/* The state after STEPS steps without interruption. */
 static const struct snapshot *due(void)
 {
 	struct optim o;
@@ -64,9 +64,9 @@ static const struct snapshot *due(void)
 	return &straight;
 }
 
-/* ---- Taken up again ---- */
+/* ---- Resumed runs ---- */
 
-/* From a state that is open and has been configured; `change` is made while it is closed. */
+/* `o` is open and configured; `change` is applied while it is closed. */
 static void goes_on_as_if_never_stopped(struct optim *o, void (*change)(struct optim *o))
 {
 	struct snapshot stopped;
@@ -86,7 +86,7 @@ static void goes_on_as_if_never_stopped(struct optim *o, void (*change)(struct o
 	optim_close(o);
 }
 
-static void a_run_goes_on_with_the_same_bits(void **state)
+static void a_resumed_run_computes_the_same_bits(void **state)
 {
 	struct optim o;
 
@@ -101,7 +101,7 @@ static void a_run_goes_on_with_the_same_bits(void **state)
 	}
 }
 
-static void what_is_not_offloaded_is_kept_too(void **state)
+static void state_that_is_not_offloaded_is_kept(void **state)
 {
 	static const double ratios[] = {0, 0.5};
 	struct optim o;
@@ -115,7 +115,7 @@ static void what_is_not_offloaded_is_kept_too(void **state)
 	}
 }
 
-static void what_is_cached_is_kept_too(void **state)
+static void cached_state_is_kept(void **state)
 {
 	static const uint64_t cached[] = {12000, 1000000};
 	struct optim o;
@@ -148,7 +148,7 @@ static void cache_some(struct optim *o)
 	o->config.optimizer_max_in_cpu = 10000;
 }
 
-static void another_pool_finds_the_same(void **state)
+static void another_pool_size_finds_the_same_state(void **state)
 {
 	void (*const changes[])(struct optim *) = {enlarge, reduce, cache_some};
 	struct optim o;
@@ -162,8 +162,8 @@ static void another_pool_finds_the_same(void **state)
 	}
 }
 
-/* Every stop, and a commit between, with nothing done in many of them. */
-static void it_may_be_stopped_often(void **state)
+/* Stops at every point, with a commit in between, often without any work. */
+static void a_run_can_be_resumed_at_every_point(void **state)
 {
 	struct optim o;
 
@@ -183,7 +183,7 @@ static void it_may_be_stopped_often(void **state)
 	optim_close(&o);
 }
 
-/* Stopped before anything was done, it has the weights that it began with. */
+/* An optimizer stopped before its first step has the initial weights. */
 static void state_that_was_never_written_is_kept(void **state)
 {
 	struct snapshot begun;
@@ -205,9 +205,9 @@ static void state_that_was_never_written_is_kept(void **state)
 	}
 }
 
-/* ---- Gradients, and the loss scale ---- */
+/* ---- Gradients and the loss scale ---- */
 
-/* The gradients of a step in halves, the second of which is one piece and a bit. */
+/* Adds half the gradients of a step; the second half is one piece and a few elements. */
 static void add_half(struct optim *o, uint64_t step, unsigned half)
 {
 	static float data[20001];
@@ -237,7 +237,7 @@ static void added_steps(struct optim *o, bool stop)
 	}
 }
 
-static void gradients_that_were_added_are_kept(void **state)
+static void added_gradients_are_kept(void **state)
 {
 	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16};
 	struct snapshot through;
@@ -248,7 +248,7 @@ static void gradients_that_were_added_are_kept(void **state)
 		begin(&o);
 		o.config.keep = i % 2;
 		o.config.grad_accum_dtype = dtypes[i / 2];
-		/* Of a pool that holds all gradients, and of one that does not. */
+		/* With a pool that holds all gradients, and with a smaller one. */
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = i < 2 ? 1 : 6;
 		o.config.gradient_clipping = 1;
 		DONE(&o, optim_open(&o));
@@ -263,8 +263,8 @@ static void gradients_that_were_added_are_kept(void **state)
 	}
 }
 
-/* What was added and has been used is not found again. */
-static void gradients_that_were_used_are_not(void **state)
+/* Added gradients that a step used are not found again. */
+static void used_gradients_are_not_kept(void **state)
 {
 	struct snapshot before;
 	struct optim o;
@@ -286,7 +286,7 @@ static void gradients_that_were_used_are_not(void **state)
 	optim_close(&o);
 }
 
-/* Doubled after three steps, halved by the second overflow. */
+/* The scale doubles after three steps; the second overflow halves it. */
 static void the_loss_scale_is_kept(void **state)
 {
 	static const char attempts[] = "..#..#...#.##..";
@@ -329,7 +329,7 @@ static void the_loss_scale_is_kept(void **state)
 	snapshot_free(&through);
 }
 
-/* ---- Told apart ---- */
+/* ---- Other groups and settings ---- */
 
 static double scale_after(struct optim *o, bool fp16, double loss_scale)
 {
@@ -344,8 +344,8 @@ static double scale_after(struct optim *o, bool fp16, double loss_scale)
 	return scale;
 }
 
-/* What was kept is of a dynamic scale, and for one. */
-static void a_loss_scale_that_is_configured_is_taken(void **state)
+/* The kept scale is dynamic; the configuration sets another. */
+static void a_configured_loss_scale_replaces_the_kept_one(void **state)
 {
 	struct optim o;
 
@@ -370,7 +370,7 @@ static off_t store_size(const struct optim *o)
 	return facts.st_size;
 }
 
-static void an_open_that_is_refused_leaves_the_store_as_it_is(void **state)
+static void a_refused_open_leaves_the_store_unchanged(void **state)
 {
 	static const struct group large[] = {{"large", 400000, NVS_BF16}};
 	struct snapshot before;
@@ -434,20 +434,20 @@ static void other_groups_are_refused(void **state)
 			-ESTALE, "");
 		assert_null(o.optimizer);
 	}
-	/* One fewer. */
+	/* One group fewer. */
 	REFUSED(&o, nvs_optimizer_open(&o.optimizer, &o.config, o.specs, 4, NULL, &o.error),
 		-ESTALE, "");
 	o.config.keep = false;
 	REFUSED(&o, optim_open(&o), -EEXIST, "keep");
 	o.config.keep = true;
-	/* Refused, all is as it was. */
+	/* The refusals changed nothing. */
 	DONE(&o, optim_open(&o));
 	optim_run(&o, STOP + 1, STEPS);
 	IS_AS(&o, due());
 	optim_close(&o);
 }
 
-/* Tiles of 8192 elements are 96 KiB; a pool of 78 KiB has no room for one. */
+/* Tiles of 8192 elements take 96 KiB; a pool of 78 KiB has no room for one. */
 static void tiles_that_do_not_fit_are_refused(void **state)
 {
 	struct optim o;
@@ -470,7 +470,7 @@ static void tiles_that_do_not_fit_are_refused(void **state)
 
 /* ---- Crashes and damage ---- */
 
-/* In a child that is killed; the parent's optimizer is closed. */
+/* Runs `what` in a child and kills it; the parent's optimizer must be closed. */
 static void killed_after(struct optim *o, void (*what)(struct optim *o))
 {
 	pid_t pid = fork();
@@ -531,7 +531,7 @@ static void committed_state(struct snapshot *snapshot)
 	optim_close(&o);
 }
 
-static void what_was_committed_outlives_the_process(void **state)
+static void a_commit_survives_the_process(void **state)
 {
 	void (*const whats[])(struct optim *) = {step_and_commit, commit_and_add, commit_and_step};
 	struct snapshot committed;
@@ -549,7 +549,7 @@ static void what_was_committed_outlives_the_process(void **state)
 		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
 		o.result.norm = committed.norm;
 		IS_AS(&o, &committed);
-		/* What was done after the commit is gone, and no part of it is left. */
+		/* Nothing of the work after the commit remains. */
 		optim_run(&o, STOP + 1, STEPS);
 		IS_AS(&o, due());
 		optim_close(&o);
@@ -557,7 +557,7 @@ static void what_was_committed_outlives_the_process(void **state)
 	snapshot_free(&committed);
 }
 
-/* Turns a bit of the master weight of that element over, where it lies in the store. */
+/* Flips a bit of that element's master weight in the store. */
 static void turn_bit(struct optim *o, const float *near)
 {
 	char path[512], *bytes, *found;
@@ -578,7 +578,7 @@ static void turn_bit(struct optim *o, const float *near)
 	close(fd);
 }
 
-static void a_bit_that_turned_over_is_found(void **state)
+static void a_flipped_bit_is_detected(void **state)
 {
 	struct snapshot snapshot;
 	struct optim o;
@@ -611,21 +611,21 @@ static int leave_all(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_run_goes_on_with_the_same_bits),
-		cmocka_unit_test(what_is_not_offloaded_is_kept_too),
-		cmocka_unit_test(what_is_cached_is_kept_too),
-		cmocka_unit_test(another_pool_finds_the_same),
-		cmocka_unit_test(it_may_be_stopped_often),
+		cmocka_unit_test(a_resumed_run_computes_the_same_bits),
+		cmocka_unit_test(state_that_is_not_offloaded_is_kept),
+		cmocka_unit_test(cached_state_is_kept),
+		cmocka_unit_test(another_pool_size_finds_the_same_state),
+		cmocka_unit_test(a_run_can_be_resumed_at_every_point),
 		cmocka_unit_test(state_that_was_never_written_is_kept),
-		cmocka_unit_test(gradients_that_were_added_are_kept),
-		cmocka_unit_test(gradients_that_were_used_are_not),
+		cmocka_unit_test(added_gradients_are_kept),
+		cmocka_unit_test(used_gradients_are_not_kept),
 		cmocka_unit_test(the_loss_scale_is_kept),
-		cmocka_unit_test(a_loss_scale_that_is_configured_is_taken),
-		cmocka_unit_test(an_open_that_is_refused_leaves_the_store_as_it_is),
+		cmocka_unit_test(a_configured_loss_scale_replaces_the_kept_one),
+		cmocka_unit_test(a_refused_open_leaves_the_store_unchanged),
 		cmocka_unit_test(other_groups_are_refused),
 		cmocka_unit_test(tiles_that_do_not_fit_are_refused),
-		cmocka_unit_test(what_was_committed_outlives_the_process),
-		cmocka_unit_test(a_bit_that_turned_over_is_found),
+		cmocka_unit_test(a_commit_survives_the_process),
+		cmocka_unit_test(a_flipped_bit_is_detected),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, leave_all);

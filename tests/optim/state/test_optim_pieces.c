@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * State read and written in pieces: each tile is read and written once, the next ones are read
- * ahead, and what is written behind is neither lost nor fails in silence.
+ * ahead, and writes behind are neither lost nor fail silently.
  */
 #include "optim/optim_fixture.h"
 
@@ -9,7 +9,7 @@
 
 #define PIECE 1000u
 
-/* Longer than a tile, and a tile's worth of short ones. */
+/* A group longer than a tile, and short ones that fill one tile. */
 static const struct group groups[] = {{"a", 30000, NVS_F32},  {"b", 300, NVS_BF16},
 				      {"c", 29999, NVS_BF16}, {"d", 512, NVS_F32},
 				      {"e", 100, NVS_F16},    {"f", 30000, NVS_F32}};
@@ -20,7 +20,7 @@ static void begin(struct optim *o)
 {
 	optim_init(o, groups, LENGTH(groups));
 	optim_simulate(o);
-	/* Two groups of 30000 elements fit in the pool. */
+	/* The pool holds two groups of 30000 elements. */
 	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 6;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
@@ -97,7 +97,7 @@ static void all_state_set_in_pieces_is_written_once(void **state)
 		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
 		before = stats_now(&o);
 		walk(&o, (enum order)order, true);
-		/* A pass ends the walk, and waits for what is written. */
+		/* Any pass ends the walk and waits for its writes. */
 		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
 		after = stats_now(&o);
 		assert_in_range(after.swapped_out - before.swapped_out, state_bytes() / 2,
@@ -145,8 +145,8 @@ static void a_step_after_a_walk_finds_the_state_that_was_set(void **state)
 	snapshot_free(&due);
 }
 
-/* The failure is told by a later call, and what was set is not lost. */
-static void a_write_that_fails_behind_a_walk_is_told(void **state)
+/* A later call returns the error, and the data are not lost. */
+static void a_failed_write_behind_a_walk_is_reported(void **state)
 {
 	static float data[20000], got[20000];
 	struct optim o;
@@ -181,7 +181,7 @@ int main(void)
 		cmocka_unit_test(all_state_set_in_pieces_is_written_once),
 		cmocka_unit_test(the_next_tiles_are_read_while_one_is_copied),
 		cmocka_unit_test(a_step_after_a_walk_finds_the_state_that_was_set),
-		cmocka_unit_test(a_write_that_fails_behind_a_walk_is_told),
+		cmocka_unit_test(a_failed_write_behind_a_walk_is_reported),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

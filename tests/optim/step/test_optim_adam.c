@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * nvs_adam_update: the same bits as the optimizer's steps, and what it refuses.
- */
+/* nvs_adam_update: the same bits as the optimizer's steps, and its refusals. */
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
@@ -73,7 +71,7 @@ static void follows(struct optim *o, double clipping)
 		optim_lend(o, step, 1);
 		DONE(o, optim_step(o, step));
 		update.grad_factor = o->result.clip;
-		/* No memory is allocated. */
+		/* The update allocates nothing. */
 		inject_fail(INJECT_MEMORY | INJECT_MMAP, 0, 0, ENOMEM);
 		DONE(o, nvs_adam_update(&update, &o->error));
 		assert_int_equal(inject_stop(NULL), 0);
@@ -139,7 +137,7 @@ static void wrong_arguments_of_an_update_are_refused(void **state)
 	update = good;
 	update.size = 0;
 	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "size");
-	/* No elements need no arrays; weights are optional. */
+	/* Without elements, arrays may be NULL; weights are always optional. */
 	update = (struct nvs_adam_update){
 		.size = sizeof(update), .step = 1, .gradients_dtype = NVS_F32};
 	DONE(&o, nvs_adam_update(&update, &o.error));
@@ -149,7 +147,7 @@ static void wrong_arguments_of_an_update_are_refused(void **state)
 	optim_close(&o);
 }
 
-/* Of an older program, which has no weights, and a newer one. */
+/* A smaller structure, without weights, and a larger one. */
 static void updates_of_other_sizes_work(void **state)
 {
 	static struct arrays arrays, before;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients: lent or added piece by piece, also more than the pool holds; their norm, clipping and
- * loss scale. The expected numbers were computed without the library, in double arithmetic.
+ * Gradients: lent, or added in pieces, also beyond the size of the pool; their norm, clipping and
+ * loss scale. The expected numbers come from double arithmetic without the library.
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
@@ -16,15 +16,15 @@ static void near(double is, double due, double tolerance, const char *what, uint
 {
 	if (fabs(is - due) <= tolerance)
 		return;
-	print_error("%s %" PRIu64 ": %.17g, and %.17g is due\n", what, i, is, due);
+	print_error("%s %" PRIu64 ": %.17g instead of %.17g\n", what, i, is, due);
 	fail();
 }
 
-/* ---- Added ---- */
+/* ---- Added gradients ---- */
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 
-/* A piece of a group, and elements that are added to it. */
+/* A range of a group to which elements are added. */
 struct piece {
 	size_t group;
 	uint64_t offset, numel;
@@ -55,7 +55,7 @@ static void add(struct optim *o, struct piece piece, enum nvs_dtype dtype, const
 	assert_int_equal(added, piece.numel);
 }
 
-/* The sum in fp32, rounded to the type that accumulates. */
+/* Sums in fp32 and rounds to the accumulating type. */
 static void accumulate(enum nvs_dtype to, void *sums, struct piece piece, enum nvs_dtype from,
 		       const void *data)
 {
@@ -67,7 +67,7 @@ static void accumulate(enum nvs_dtype to, void *sums, struct piece piece, enum n
 	}
 }
 
-/* Adds pieces here and there, one upon the other, and accumulates the same in o->gradients. */
+/* Adds random, overlapping pieces, and accumulates the same in o->gradients. */
 static void add_pieces(struct optim *o, enum nvs_dtype from, uint64_t seed, unsigned n)
 {
 	enum nvs_dtype to = o->config.grad_accum_dtype;
@@ -79,7 +79,7 @@ static void add_pieces(struct optim *o, enum nvs_dtype from, uint64_t seed, unsi
 	for (unsigned k = 0; k < n + o->n; k++) {
 		struct piece piece = random_piece(o, &seed);
 
-		if (k >= n) /* and each group once as a whole */
+		if (k >= n) /* finally each group as a whole */
 			piece = (struct piece){k - n, 0, o->specs[k - n].numel};
 		assert_true(piece.numel <= LENGTH(data));
 		make_elements(from, data, seed, piece.numel);
@@ -95,7 +95,7 @@ static void lend_again(struct optim *o)
 						     o->gradients[i], &o->error));
 }
 
-/* One step with what has been added to `o`, and one with the same lent. */
+/* Compares a step with the gradients added to `o` with a step that lends the same ones. */
 static void comes_to_the_same_as_lent(struct optim *o, const struct group *groups)
 {
 	struct snapshot snapshot;
@@ -135,7 +135,7 @@ static void pieces_are_added_with_a_rounding_each(void **state)
 		}
 }
 
-static void gradients_that_find_no_room_are_swapped(void **state)
+static void gradients_beyond_the_pool_are_swapped(void **state)
 {
 	static const struct group groups[] = {
 		{"a", 30000, NVS_BF16}, {"b", 29999, NVS_F32}, {"c", 25001, NVS_F16}};
@@ -152,7 +152,7 @@ static void gradients_that_find_no_room_are_swapped(void **state)
 		o.config.gradient_clipping = way & 2 ? 0.5 : 0;
 		o.config.verify = way == 3;
 		DONE(&o, optim_open(&o));
-		/* 120 kB of pool, and 340 kB of gradients. */
+		/* A pool of 120 kB for gradients of 340 kB. */
 		add_pieces(&o, NVS_BF16, seed + way, 20);
 		nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &stats);
 		assert_true(stats.swapped_out > 100000);
@@ -163,7 +163,7 @@ static void gradients_that_find_no_room_are_swapped(void **state)
 	}
 }
 
-/* From step to step nothing of the last gradients is left. */
+/* Gradients of one step have no effect on the next. */
 static void each_step_begins_with_no_gradients(void **state)
 {
 	struct snapshot snapshot;
@@ -195,8 +195,8 @@ static void each_step_begins_with_no_gradients(void **state)
 	optim_close(&lent);
 }
 
-/* What nothing is added to is zero. */
-static void a_part_of_a_group_may_be_added(void **state)
+/* Elements without added gradients have zeros. */
+static void gradients_of_a_part_of_a_group_can_be_added(void **state)
 {
 	static float data[100];
 	struct optim o;
@@ -207,7 +207,7 @@ static void a_part_of_a_group_may_be_added(void **state)
 		o.config.grad_accum_dtype = NVS_BF16;
 		o.config.keep = keep;
 		DONE(&o, optim_open(&o));
-		/* Both groups, so that what lay there before is not zero. */
+		/* Both groups, so that their memory is not zero. */
 		add_pieces(&o, NVS_F32, 7, 3);
 		DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
 		memset(o.gradients[0], 0, pair[0].numel * 4);
@@ -277,7 +277,7 @@ static void nothing_added(struct optim *o, struct piece piece, enum nvs_dtype dt
 	assert_int_equal(added, 0);
 }
 
-static void the_two_kinds_are_not_mixed(void **state)
+static void lent_and_added_gradients_are_not_mixed(void **state)
 {
 	static const struct piece first = {0, 5, 16};
 	static float data[16];
@@ -295,9 +295,9 @@ static void the_two_kinds_are_not_mixed(void **state)
 	add(&o, first, NVS_F32, data);
 	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, o.gradients[0], &o.error),
 		-EBUSY, "");
-	/* The other group may be. */
+	/* Gradients of the other group can be lent. */
 	DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 1, NVS_F32, o.gradients[1], &o.error));
-	/* Forgotten, a step changes nothing. */
+	/* After clearing, a step changes nothing. */
 	DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
 	DONE(&o, optim_step(&o, 2));
 	assert_int_equal(o.result.tiles, 0);
@@ -309,7 +309,7 @@ static void the_two_kinds_are_not_mixed(void **state)
 	optim_close(&o);
 }
 
-static void what_is_outside_is_refused(void **state)
+static void gradients_outside_a_group_are_refused(void **state)
 {
 	static const struct piece outside[] = {{2, 0, 1},    {SIZE_MAX, 0, 1},	 {1, 7001, 1},
 					       {1, 6999, 3}, {1, UINT64_MAX, 2}, {1, 3, UINT64_MAX},
@@ -331,7 +331,7 @@ static void what_is_outside_is_refused(void **state)
 	}
 	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 2, NVS_F32, o.gradients[0], &o.error),
 		-EINVAL, "");
-	/* None of it left anything. */
+	/* The refused calls had no effect. */
 	optim_run(&o, 1, 1);
 	optim_close(&o);
 }
@@ -428,7 +428,7 @@ static void clipping_follows_the_table(void **state)
 	struct optim o;
 
 	(void)state;
-	for (int half = 0; half < 2; half++) { /* with fp16 too, and a scale of 512 */
+	for (int half = 0; half < 2; half++) { /* also with fp16 and a scale of 512 */
 		small_init(&o);
 		o.gradients_dtype = half ? NVS_F16 : NVS_F32;
 		o.config.fp16.enabled = half;
@@ -447,7 +447,7 @@ static void clipping_follows_the_table(void **state)
 	}
 }
 
-static void the_norm_is_told_where_it_is_wanted(void **state)
+static void the_norm_is_computed_on_request(void **state)
 {
 	struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01, .norm = true};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
@@ -468,13 +468,13 @@ static void the_norm_is_told_where_it_is_wanted(void **state)
 	DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
 	assert_true(o.result.norm == -1);
 	assert_true(o.result.clip == 1);
-	/* Of no gradients. */
+	/* Without gradients. */
 	DONE(&o, nvs_optimizer_sum_gradients(o.optimizer, &sums, &o.error));
 	assert_true(sums.sum_squares == 0);
 	optim_close(&o);
 }
 
-/* Eighths: their squares add up without rounding, in any order. */
+/* Multiples of 1/8, whose squares add up exactly in any order. */
 static void lend_eighths(struct optim *o, size_t first, uint64_t step)
 {
 	for (size_t i = 0; i < o->n; i++)
@@ -571,8 +571,8 @@ static void scale_by_two_changes_no_bit(void **state)
 	snapshot_free(&unscaled);
 }
 
-/* Of one odd group and others, at its ends, where tiles and vectors meet, and at the last. */
-static void one_that_is_not_finite_skips_the_step(void **state)
+/* In an odd group and others: at the ends, at borders of tiles and vectors, at the last element. */
+static void a_gradient_that_is_not_finite_skips_the_step(void **state)
 {
 	static const struct group groups[] = {
 		{"a", 4099, NVS_F16}, {"b", 1, NVS_F32}, {"c", 2050, NVS_BF16}};
@@ -619,7 +619,7 @@ static void one_that_is_not_finite_skips_the_step(void **state)
 	optim_close(&o);
 }
 
-static void a_skipped_step_leaves_no_trace_in_the_next(void **state)
+static void a_skipped_step_has_no_effect_on_the_next(void **state)
 {
 	struct snapshot undisturbed;
 	struct optim o;
@@ -652,7 +652,7 @@ static void a_skipped_step_leaves_no_trace_in_the_next(void **state)
 	snapshot_free(&undisturbed);
 }
 
-/* 60000 and 60000 are too much for fp16, though each of them is not. */
+/* 60000 + 60000 overflows fp16, although each number fits. */
 static void a_sum_that_overflows_skips_the_step(void **state)
 {
 	struct optim o;
@@ -705,7 +705,7 @@ static void an_overflow_of_another_rank_skips_the_step(void **state)
 	optim_close(&o);
 }
 
-/* DeepSpeed's rules, played through: '#' is a step that overflows. */
+/* Traces of DeepSpeed's rules; '#' is a step that overflows. */
 static const struct {
 	const char *steps;
 	uint32_t power, window, hysteresis;
@@ -713,7 +713,7 @@ static const struct {
 	double least;
 	double after[20];
 	uint64_t taken;
-	bool ends; /* the last can't be lowered any further */
+	bool ends; /* the last step fails: the scale is at its minimum */
 } scales[] = {
 	{"...#.#...####..###",
 	 4,
@@ -786,7 +786,7 @@ static void the_loss_scale_follows_the_table(void **state)
 		DONE(&o, optim_open(&o));
 		play(&o, scales[i].steps, scales[i].after, scales[i].ends);
 		assert_int_equal(o.result.step, scales[i].taken);
-		/* Also where it ended: gradients are forgotten, and the next may be lent. */
+		/* Even after that, the gradients are forgotten, and new ones can be lent. */
 		small_lend(&o, clipped[0].gradients, nvs_optimizer_loss_scale(o.optimizer));
 		DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
 		assert_int_equal(o.result.step, scales[i].taken + 1);
@@ -798,18 +798,18 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pieces_are_added_with_a_rounding_each),
-		cmocka_unit_test(gradients_that_find_no_room_are_swapped),
+		cmocka_unit_test(gradients_beyond_the_pool_are_swapped),
 		cmocka_unit_test(each_step_begins_with_no_gradients),
-		cmocka_unit_test(a_part_of_a_group_may_be_added),
+		cmocka_unit_test(gradients_of_a_part_of_a_group_can_be_added),
 		cmocka_unit_test(threads_may_add_at_the_same_time),
-		cmocka_unit_test(the_two_kinds_are_not_mixed),
-		cmocka_unit_test(what_is_outside_is_refused),
+		cmocka_unit_test(lent_and_added_gradients_are_not_mixed),
+		cmocka_unit_test(gradients_outside_a_group_are_refused),
 		cmocka_unit_test(clipping_follows_the_table),
-		cmocka_unit_test(the_norm_is_told_where_it_is_wanted),
+		cmocka_unit_test(the_norm_is_computed_on_request),
 		cmocka_unit_test(sums_of_all_ranks_clip_as_one),
 		cmocka_unit_test(scale_by_two_changes_no_bit),
-		cmocka_unit_test(one_that_is_not_finite_skips_the_step),
-		cmocka_unit_test(a_skipped_step_leaves_no_trace_in_the_next),
+		cmocka_unit_test(a_gradient_that_is_not_finite_skips_the_step),
+		cmocka_unit_test(a_skipped_step_has_no_effect_on_the_next),
 		cmocka_unit_test(a_sum_that_overflows_skips_the_step),
 		cmocka_unit_test(an_overflow_of_another_rank_skips_the_step),
 		cmocka_unit_test(the_loss_scale_follows_the_table),

@@ -21,7 +21,7 @@ static void expect_update(struct scaler *scaler, const struct fp16_config *confi
 
 /* ---- Patterns ---- */
 
-#define REFUSED 100 /* added to a power: the step returns -ERANGE, and the scale stays */
+#define REFUSED 100 /* added to the power: the step returns -ERANGE and the scale stays */
 
 #define FP16(power, window, hysteresis_, consecutive, least)                                       \
 	{                                                                                          \
@@ -164,7 +164,7 @@ static void a_fixed_scale_never_changes(void **state)
 	never_changes(&config, 0.5);
 }
 
-static void without_fp16_the_scale_is_one_whatever_its_keys_say(void **state)
+static void without_fp16_the_scale_is_one(void **state)
 {
 	struct fp16_config config = FP16(16, 1, 1, false, 1);
 
@@ -175,7 +175,7 @@ static void without_fp16_the_scale_is_one_whatever_its_keys_say(void **state)
 	never_changes(&config, 1);
 }
 
-/* ---- From run to run ---- */
+/* ---- Resumed runs ---- */
 
 static void a_resumed_run_continues_the_pattern(void **state)
 {
@@ -216,7 +216,7 @@ int main(void)
 		test(min_loss_scale_need_not_be_a_power_of_two),
 		test(defaults_begin_at_65536_and_double_every_thousand_steps),
 		test(a_fixed_scale_never_changes),
-		test(without_fp16_the_scale_is_one_whatever_its_keys_say),
+		test(without_fp16_the_scale_is_one),
 		test(a_resumed_run_continues_the_pattern),
 		test(hysteresis_lowered_between_runs_takes_effect),
 	};

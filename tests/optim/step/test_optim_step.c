@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps of the optimizer: they follow Adam, compute the same bits however state is tiled, cached
- * and moved, and move no more bytes than necessary. Also refusals on open, the caller's update
+ * and moved, and move no more bytes than necessary. Also refused options, the caller's update
  * functions, and reading and writing state.
  */
 #include "config/config.h"
@@ -49,7 +49,7 @@ static bool decoupled(const struct optimizer_config *adam)
 	return adam->adam_w_mode || !strcmp(adam->type, "AdamW");
 }
 
-/* As the papers have it, in double. */
+/* The formulas of the papers, in double. */
 static void reference_step(struct reference *reference, const struct optim *o, size_t group,
 			   uint64_t step)
 {
@@ -78,12 +78,15 @@ static void near(double is, double due, double tolerance, const char *what, size
 {
 	if (fabs(is - due) <= tolerance)
 		return;
-	print_error("%s of group %zu, element %" PRIu64 ": %.9g, and %.9g is due\n", what, group, i,
+	print_error("%s of group %zu, element %" PRIu64 ": %.9g instead of %.9g\n", what, group, i,
 		    is, due);
 	fail();
 }
 
-/* Within the roundings of so many steps in fp32; the weights are the master's to the bit. */
+/*
+ * Compares within the rounding errors of `steps` fp32 steps; the weights must be the rounded master
+ * weights exactly.
+ */
 static void is_near(struct optim *o, const struct reference *reference, unsigned steps)
 {
 	double bits = 0x1p-23 * steps;
@@ -206,7 +209,7 @@ static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 
 static struct snapshot straight;
 
-/* What all the ways below must come to. */
+/* The state that all variants below must compute. */
 static const struct snapshot *due(void)
 {
 	struct optim o;
@@ -238,7 +241,7 @@ static void is_the_same(struct optim *o)
 	optim_close(o);
 }
 
-static void piped_or_not_the_bits_are_the_same(void **state)
+static void pipelines_compute_the_same_bits(void **state)
 {
 	struct optim o;
 
@@ -252,7 +255,7 @@ static void piped_or_not_the_bits_are_the_same(void **state)
 	}
 }
 
-static void cached_the_bits_are_the_same(void **state)
+static void a_cache_computes_the_same_bits(void **state)
 {
 	static const uint64_t cached[] = {1, 5000, 20480, 48434, 1000000};
 	struct optim o;
@@ -317,7 +320,7 @@ static void any_share_offloaded_gives_the_same_bits(void **state)
 	}
 }
 
-static void with_checksums_the_bits_are_the_same(void **state)
+static void checksums_compute_the_same_bits(void **state)
 {
 	struct optim o;
 
@@ -339,26 +342,26 @@ static void by_engine(enum nvs_ioengine ioengine)
 	is_the_same(&o);
 }
 
-static void by_io_uring_the_bits_are_the_same(void **state)
+static void io_uring_computes_the_same_bits(void **state)
 {
 	(void)state;
 	by_engine(NVS_IOENGINE_IO_URING);
 }
 
-static void by_libaio_the_bits_are_the_same(void **state)
+static void libaio_computes_the_same_bits(void **state)
 {
 	(void)state;
 	by_engine(NVS_IOENGINE_LIBAIO);
 }
 
-static void by_threads_the_bits_are_the_same(void **state)
+static void posix_computes_the_same_bits(void **state)
 {
 	(void)state;
 	by_engine(NVS_IOENGINE_POSIX);
 }
 
-/* Where files are, mostly with O_DIRECT. */
-static void on_a_drive_the_bits_are_the_same(void **state)
+/* On a file system with O_DIRECT, mostly. */
+static void a_drive_computes_the_same_bits(void **state)
 {
 	struct optim o;
 	char *disk = place_make(PLACE_DISK);
@@ -373,7 +376,7 @@ static void on_a_drive_the_bits_are_the_same(void **state)
 	place_leave(disk);
 }
 
-static void striped_the_bits_are_the_same(void **state)
+static void stripes_compute_the_same_bits(void **state)
 {
 	struct optim o;
 	char *paths[2] = {place_make(PLACE_DISK), place_make(PLACE_DISK)};
@@ -390,11 +393,11 @@ static void striped_the_bits_are_the_same(void **state)
 	place_leave(paths[1]);
 }
 
-/* ---- Bytes ---- */
+/* ---- Bytes moved ---- */
 
-#define STATE_BYTES 12 /* of an element */
+#define STATE_BYTES 12 /* of each element */
 
-/* Multiples of all tiles that the pools below make. */
+/* Multiples of all tile lengths of the pools below. */
 static const struct group even[] = {
 	{"a", 32768, NVS_BF16}, {"b", 20480, NVS_F32}, {"c", 14336, NVS_BF16}};
 #define EVEN 67584
@@ -409,7 +412,9 @@ static void moved_since(struct optim *o, const struct nvs_engine_stats *before, 
 	assert_int_equal(after.swapped_out - before->swapped_out, written);
 }
 
-/* The step with gradients of all groups of `mask` reads and writes the state of so many elements.
+/*
+ * A step with gradients of the groups in `mask` must read and write the state of that many
+ * elements.
  */
 static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t read,
 		       uint64_t written)
@@ -470,7 +475,7 @@ static void fast_init_writes_nothing_at_the_start(void **state)
 	}
 }
 
-static void what_is_resident_is_not_moved(void **state)
+static void resident_state_is_not_moved(void **state)
 {
 	static const uint64_t cached[] = {16384, 33792, EVEN, 4 * EVEN};
 	struct optim o;
@@ -495,7 +500,7 @@ static void what_is_resident_is_not_moved(void **state)
 	}
 }
 
-/* Where groups end within tiles: less than a tile is not kept, and the ends of groups move too. */
+/* Groups end within tiles: less than a tile is not cached, and the ends of groups are moved too. */
 #define SLACK (4096 + 5 * 1024)
 
 static void odd_groups_are_cached_to_the_tile(void **state)
@@ -518,7 +523,7 @@ static void odd_groups_are_cached_to_the_tile(void **state)
 	optim_close(&o);
 }
 
-static void what_is_not_offloaded_is_not_moved(void **state)
+static void state_that_is_not_offloaded_is_not_moved(void **state)
 {
 	static const struct group equal[] = {{"a", 8192, NVS_F32},
 					     {"b", 8192, NVS_F32},
@@ -563,8 +568,11 @@ static void groups_without_gradients_cost_nothing(void **state)
 	optim_close(&o);
 }
 
-/* A group that comes late has state that was never written, and the steps of all. */
-static void a_group_that_comes_late_begins_then(void **state)
+/*
+ * A group's first gradients come late: its state was never written, but it has the common step
+ * count.
+ */
+static void a_group_whose_first_gradients_come_late_starts_then(void **state)
 {
 	static const struct group groups[] = {{"a", 2048, NVS_F32}, {"b", 2048, NVS_F32}};
 	struct reference reference;
@@ -586,7 +594,7 @@ static void a_group_that_comes_late_begins_then(void **state)
 	optim_close(&o);
 }
 
-/* ---- The caller's own update ---- */
+/* ---- The caller's update function ---- */
 
 struct seen {
 	const struct optim *optim;
@@ -641,7 +649,7 @@ static void own_update_saw_all(struct optim *o, const struct seen *seen, unsigne
 	snapshot_free(&now);
 }
 
-static void an_update_of_the_callers_own_takes_its_place(void **state)
+static void the_callers_update_function_replaces_adam(void **state)
 {
 	static const struct group groups[] = {
 		{"a", 5001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 3333, NVS_F16}};
@@ -669,7 +677,7 @@ static void an_update_of_the_callers_own_takes_its_place(void **state)
 		optim_lend(&o, seen.step, 128);
 		norm = reference_norm(&o) / 128;
 		seen.factor = 2 / (norm + 1e-6) / 128;
-		/* The rate of the configuration, without options too, and one that is given. */
+		/* The configured rate, also without options, and an explicit one. */
 		seen.lr = seen.step == 3 ? 0.0625 : 0.25;
 		options.lr = seen.step == 3 ? 0.0625 : -1;
 		DONE(&o, nvs_optimizer_step(o.optimizer, seen.step == 2 ? NULL : &options,
@@ -696,8 +704,8 @@ static void take_order(void *arg, const struct nvs_update *update)
 	order->last = update->group;
 }
 
-/* The next step begins with the tiles that are resident at the end of this one. */
-static void steps_walk_to_and_fro(void **state)
+/* The next step begins with the tiles that are still resident. */
+static void steps_alternate_their_direction(void **state)
 {
 	struct order order;
 	struct optim o;
@@ -719,9 +727,9 @@ static void steps_walk_to_and_fro(void **state)
 	optim_close(&o);
 }
 
-/* ---- State out and in ---- */
+/* ---- Setting and getting state ---- */
 
-static void state_can_be_taken_out_and_put_in(void **state)
+static void state_can_be_read_and_set(void **state)
 {
 	struct snapshot taken;
 	struct optim from, to;
@@ -762,7 +770,7 @@ static void state_can_be_taken_out_and_put_in(void **state)
 }
 
 /* The first step does not reset state that was set before it. */
-static void what_was_set_before_the_first_step_stays(void **state)
+static void state_set_before_the_first_step_stays(void **state)
 {
 	static const struct group groups[] = {{"a", 5000, NVS_BF16}, {"b", 5000, NVS_F32}};
 	struct reference reference;
@@ -829,7 +837,7 @@ static void state_begins_with_the_weights_and_zeros(void **state)
 	}
 }
 
-static void weights_are_given_back_on_demand(void **state)
+static void get_weights_returns_the_weights(void **state)
 {
 	struct snapshot due_now;
 	struct optim o;
@@ -839,7 +847,7 @@ static void weights_are_given_back_on_demand(void **state)
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.7;
 	o.config.optimizer_max_in_cpu = 8000;
 	DONE(&o, optim_open(&o));
-	/* Also before any step: what they were at the start. */
+	/* Before any step, they are the initial weights. */
 	for (uint64_t step = 0; step <= 2; step++) {
 		if (step)
 			optim_run(&o, step, step);
@@ -853,7 +861,7 @@ static void weights_are_given_back_on_demand(void **state)
 	optim_close(&o);
 }
 
-static void what_is_outside_of_a_group_is_refused(void **state)
+static void state_outside_a_group_is_refused(void **state)
 {
 	static float data[4096];
 	struct optim o;
@@ -899,7 +907,7 @@ static void refused_at_open(struct optim *o, int code, const char *words)
 	optim_close(o);
 }
 
-static void what_could_not_work_is_refused(void **state)
+static void unusable_settings_are_refused(void **state)
 {
 	static const struct group two[] = {{"first", 9000, NVS_BF16}, {"second", 5000, NVS_F32}};
 	struct optim o;
@@ -933,8 +941,8 @@ static void what_could_not_work_is_refused(void **state)
 	refused_at_open(&o, -ENOTSUP, "use_gds");
 }
 
-/* A file can't say most of these, but a caller that fills in the structure can. */
-static void values_that_mean_nothing_are_refused(void **state)
+/* A file cannot contain most of these values, but the functions that set a configuration can. */
+static void meaningless_values_are_refused(void **state)
 {
 	static const struct group one[] = {{"a", 5000, NVS_F32}};
 	struct optim o;
@@ -960,7 +968,7 @@ static void values_that_mean_nothing_are_refused(void **state)
 	}
 }
 
-/* Though the tiles are a little more than the elements. */
+/* Although the tiles have slightly more elements than the groups. */
 static void a_cache_for_all_elements_holds_all_of_them(void **state)
 {
 	static const struct group odd[] = {{"a", 50001, NVS_F32}, {"b", 7, NVS_BF16}};
@@ -976,7 +984,7 @@ static void a_cache_for_all_elements_holds_all_of_them(void **state)
 	optim_close(&o);
 }
 
-/* Two tiles of 1024 elements are 24 KiB. */
+/* Two tiles of 1024 elements take 24 KiB. */
 static void a_pool_without_room_for_two_tiles_is_refused(void **state)
 {
 	static const struct group small[] = {{"a", 5000, NVS_F32}};
@@ -997,7 +1005,7 @@ static void a_pool_without_room_for_two_tiles_is_refused(void **state)
 	optim_close(&o);
 }
 
-static void two_do_not_share_a_store(void **state)
+static void two_optimizers_do_not_share_a_store(void **state)
 {
 	struct nvs_optimizer *second = NULL;
 	struct optim o;
@@ -1025,36 +1033,36 @@ int main(void)
 		cmocka_unit_test(every_type_follows_adam_in_double),
 		cmocka_unit_test(every_kind_of_adam_is_followed),
 		cmocka_unit_test(many_steps_stay_near),
-		cmocka_unit_test(piped_or_not_the_bits_are_the_same),
-		cmocka_unit_test(cached_the_bits_are_the_same),
+		cmocka_unit_test(pipelines_compute_the_same_bits),
+		cmocka_unit_test(a_cache_computes_the_same_bits),
 		cmocka_unit_test(any_pool_and_tile_give_the_same_bits),
 		cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
 		cmocka_unit_test(any_share_offloaded_gives_the_same_bits),
-		cmocka_unit_test(with_checksums_the_bits_are_the_same),
-		cmocka_unit_test(by_io_uring_the_bits_are_the_same),
-		cmocka_unit_test(by_libaio_the_bits_are_the_same),
-		cmocka_unit_test(by_threads_the_bits_are_the_same),
-		cmocka_unit_test(on_a_drive_the_bits_are_the_same),
-		cmocka_unit_test(striped_the_bits_are_the_same),
+		cmocka_unit_test(checksums_compute_the_same_bits),
+		cmocka_unit_test(io_uring_computes_the_same_bits),
+		cmocka_unit_test(libaio_computes_the_same_bits),
+		cmocka_unit_test(posix_computes_the_same_bits),
+		cmocka_unit_test(a_drive_computes_the_same_bits),
+		cmocka_unit_test(stripes_compute_the_same_bits),
 		cmocka_unit_test(a_step_moves_the_state_once),
 		cmocka_unit_test(fast_init_writes_nothing_at_the_start),
-		cmocka_unit_test(what_is_resident_is_not_moved),
+		cmocka_unit_test(resident_state_is_not_moved),
 		cmocka_unit_test(odd_groups_are_cached_to_the_tile),
-		cmocka_unit_test(what_is_not_offloaded_is_not_moved),
+		cmocka_unit_test(state_that_is_not_offloaded_is_not_moved),
 		cmocka_unit_test(groups_without_gradients_cost_nothing),
-		cmocka_unit_test(a_group_that_comes_late_begins_then),
-		cmocka_unit_test(an_update_of_the_callers_own_takes_its_place),
-		cmocka_unit_test(steps_walk_to_and_fro),
-		cmocka_unit_test(state_can_be_taken_out_and_put_in),
-		cmocka_unit_test(what_was_set_before_the_first_step_stays),
+		cmocka_unit_test(a_group_whose_first_gradients_come_late_starts_then),
+		cmocka_unit_test(the_callers_update_function_replaces_adam),
+		cmocka_unit_test(steps_alternate_their_direction),
+		cmocka_unit_test(state_can_be_read_and_set),
+		cmocka_unit_test(state_set_before_the_first_step_stays),
 		cmocka_unit_test(state_begins_with_the_weights_and_zeros),
-		cmocka_unit_test(weights_are_given_back_on_demand),
-		cmocka_unit_test(what_is_outside_of_a_group_is_refused),
-		cmocka_unit_test(what_could_not_work_is_refused),
-		cmocka_unit_test(values_that_mean_nothing_are_refused),
+		cmocka_unit_test(get_weights_returns_the_weights),
+		cmocka_unit_test(state_outside_a_group_is_refused),
+		cmocka_unit_test(unusable_settings_are_refused),
+		cmocka_unit_test(meaningless_values_are_refused),
 		cmocka_unit_test(a_cache_for_all_elements_holds_all_of_them),
 		cmocka_unit_test(a_pool_without_room_for_two_tiles_is_refused),
-		cmocka_unit_test(two_do_not_share_a_store),
+		cmocka_unit_test(two_optimizers_do_not_share_a_store),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, leave_all);
