@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-Every command line in the README, docs/, examples/ and the manual pages runs and exits with 0.
+"""Every command line in the README, docs/, examples/ and the manual pages runs and exits with 0.
 
-Each block of commands is a script of bash, run in a copy of the tree's layout under the build
-directory. The paths that a reader replaces by their own are directories and files made here. Lines
-that run for as long as an option, a default or a job file says are cut short by SHORTER; for the whole
-line of "nvswap bench", --dry-run must estimate a minute at most.
-"""
+Each block of commands is a bash script, run in a copy of the tree's layout under the build
+directory. Paths that a reader replaces are replaced by directories and files made here. Commands
+that run for as long as an option, a default or a job file says are shortened by SHORTER; for the
+complete "nvswap bench" line, --dry-run must estimate at most a minute."""
 
 import json
 import os
@@ -22,7 +20,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 READER_WAITS_S = 60
-# Ends a hang, and nothing that is slow because the machine is busy.
+# Ends a hang; long enough for a busy machine.
 LIMIT_S = 600
 
 NOT_RUN = {
@@ -34,9 +32,9 @@ SHORTER = (
     (r"(nvswap tune)\b(?!.*--time)", r"\1 --time 10s --working-set 64m --queue-depth-max 8"),
     (r"(nvswap bench)\b(?=.*\.ini)", r"\1 --runtime 1s --size 64m"),
     (r"--runtime \d\w*", "--runtime 1s"),
-    (r"--max-latency \S+", "--max-latency 10s"),  # any drive meets this one, also while others use it
+    (r"--max-latency \S+", "--max-latency 10s"),  # any drive meets this limit, even when busy
 )
-# What lies outside of the tree and is not replaced must not be written to.
+# Paths outside the tree that are not replaced must not be written to.
 OUTSIDE = r"(?<![\w./}])/(?:usr|etc|opt|var|home|root)\b"
 DRIVES = r"(?<![\w./])/(?:mnt/\w+|data|path/on/the/nvme)\b"
 COMMAND = r"(?:\$ )?(?:nvswap|build/nvswap|make|cc|python3|mkdir|export|\./\w+) "
@@ -48,7 +46,7 @@ def blocks_of_markdown(text):
             yield f"cat >job.ini <<END\n{block}END\nnvswap bench job.ini\n"
         if not re.match(COMMAND, block):
             continue
-        if block.startswith("$ "):  # a session: the other lines are output
+        if block.startswith("$ "):  # a session: lines without a prompt are output
             block = "".join(re.findall(r"^\$ (.*\n)", block, re.M))
         yield block
 
@@ -62,7 +60,7 @@ def blocks_of_manual(text):
 
 
 def documents():
-    """Each with its name, the directory to run in and its blocks. The README installs nvswap."""
+    """Yields each document's name, directory to run in, and blocks. The README installs nvswap."""
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")),
                  ROOT / "examples/README.md"):
         where = "examples" if path.parent.name == "examples" else "."
@@ -72,7 +70,7 @@ def documents():
 
 
 def make_tree(top):
-    """What a reader has in the root of a tree that was built, and the files of their own."""
+    """Makes the files of a built tree's root, and the reader's own ones."""
     for entry in ROOT.iterdir():
         if entry.name in ("docs", "examples", "config"):
             shutil.copytree(entry, top / entry.name)
@@ -127,8 +125,8 @@ def ends_well(script, where, top):
 
 
 def ends_in_time(script, where, top):
-    """By the estimate of the command, which is for a drive of 1 GB/s and not for this one. The files
-    that earlier lines of the script make are there."""
+    """Checks the command's estimate, which assumes a drive of 1 GB/s. Files made by earlier lines
+    of the script exist."""
     for line in re.findall(r"^\S*nvswap bench[^#\n]*", script, re.M):
         line = re.sub(r"--output \S+", "", line)
         plan = subprocess.run(f"{line} --dry-run --output-format json", shell=True, cwd=top / where,
@@ -163,7 +161,8 @@ def main():
     (BUILD / "tmp").mkdir(exist_ok=True)
     with (tempfile.TemporaryDirectory(prefix="documents.", dir=BUILD / "tmp") as directory,
           tempfile.TemporaryDirectory() as links):
-        # The documents quote no names: this one has no blanks, wherever the checkout is.
+        # The documents do not quote paths, so run in a path without blanks, wherever the checkout
+        # is.
         top = pathlib.Path(links) / "documents"
         top.symlink_to(directory)
         make_tree(top)

@@ -7,8 +7,8 @@ set -u
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
 
-# layer: the folders it may include, apart from the public header and, in a folder of the command, from the
-# files of the command itself, such as cli/commands.h
+# layer: the folders that it may include, besides the public header and, in a folder of the command,
+# the command's own files such as cli/commands.h
 layers="
 base: base
 trace: base trace

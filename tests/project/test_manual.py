@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-The manual pages, the README and docs/ agree with the public header and with --help: prototypes,
-commands, options and links. mandoc, where it is installed, finds nothing wrong with the pages.
-"""
+"""The manual pages, the README and docs/ agree with the public header and with --help: prototypes,
+commands, options and links. mandoc, if installed, accepts the pages."""
 
 import os
 import pathlib

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-Every block of C in the README and docs/ compiles as it stands, and one with a main function runs and
-exits with 0.
-"""
+"""Every block of C in the README and docs/ compiles unchanged, and those with a main function run
+and exit with 0."""
 
 import json
 import os
@@ -35,7 +33,7 @@ def succeeds(command, directory):
 
 
 def write_config(directory):
-    """The example configuration, for a directory here in place of the drive."""
+    """Returns the example configuration, with a directory made here instead of the drive."""
     config = json.loads((ROOT / "config/zero3_nvme.json").read_text())
     for block in ("offload_param", "offload_optimizer"):
         offload = config["zero_optimization"].get(block)

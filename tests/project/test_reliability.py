@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-docs/reliability.md names a test for every promise, and each of these tests exists and is run.
-"""
+"""docs/reliability.md names a test for every promise, and each of these tests exists and runs."""
 
 import pathlib
 import re
@@ -14,7 +12,7 @@ SOURCES = {path.name: path for path in (ROOT / "tests").rglob("test_*.*")}
 
 
 def is_run(source, name):
-    """Whether a program defines and lists the test, or a script has its name or composes it."""
+    """Whether a program defines and lists the test, or a script contains or composes its name."""
     text = source.read_text()
     if source.suffix == ".c":
         return len(re.findall(rf"\b{name}\b", text)) > 1

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Structures of callers begin with their size. Programs built against a header with smaller
- * structures go on working, and so do those built against one with larger structures as long as
- * they use nothing that this library does not know. It needs nothing of the machine.
+ * Structures of callers begin with their size. Programs built against an older header with smaller
+ * structures keep working, and so do those built against a newer one, unless they use a field that
+ * this library does not know.
  */
 #include "base/struct_size.h"
 
@@ -22,10 +22,10 @@
 
 #define GUARD 0xa5
 
-/* The end of a field: the size of the structure in a header that ended with it. */
+/* The offset behind a field: the size of the structure in a header that ended with it. */
 #define THROUGH(type, field) (offsetof(type, field) + sizeof(((type *)NULL)->field))
 
-/* The bytes from `size` on must still be the guard's. */
+/* The bytes from `size` on must be unchanged. */
 static void expect_unwritten(const void *structure, size_t size, size_t full)
 {
 	const unsigned char *bytes = structure;
@@ -36,7 +36,7 @@ static void expect_unwritten(const void *structure, size_t size, size_t full)
 
 /* ---- struct nvs_error ---- */
 
-/* A call that fails, with an error of that size. */
+/* Makes a call that fails, with an error structure of that size. */
 static void fail_with(struct nvs_error *error, size_t size)
 {
 	struct nvs_config config;
@@ -104,7 +104,7 @@ struct second {
 	uint64_t new;
 };
 
-static void what_a_smaller_structure_lacks_is_zero(void **state)
+static void fields_beyond_a_smaller_structure_are_zero(void **state)
 {
 	const struct first given = {sizeof(given), 7};
 	struct second taken;
@@ -168,7 +168,7 @@ static void a_result_is_written_within_its_size(void **state)
 	expect_unwritten(&given, sizeof(struct first), sizeof(given));
 }
 
-/* ---- Each structure, at a running engine ---- */
+/* ---- Each structure, with a running engine ---- */
 
 struct running {
 	struct nvs_engine *engine;
@@ -176,7 +176,7 @@ struct running {
 	struct nvs_optimizer *optimizer;
 };
 
-/* A store in host memory. */
+/* Opens an engine with a store in host memory. */
 static int start(void **state)
 {
 	static struct running running;
@@ -296,7 +296,7 @@ static void every_result_is_written_within_its_size(void **state)
 	}
 }
 
-static void a_tensor_spec_of_a_later_version_is_refused_if_it_uses_that(void **state)
+static void a_tensor_spec_with_unknown_fields_is_refused(void **state)
 {
 	struct {
 		struct nvs_tensor_spec known;
@@ -324,7 +324,7 @@ static void step_options_of_an_earlier_and_a_later_version(void **state)
 	} options = {{.size = THROUGH(struct nvs_step_options, lr), .lr = 0.5}, 1};
 	struct running *running = *state;
 
-	options.known.norm = true; /* beyond the size: not read */
+	options.known.norm = true; /* beyond `size`: ignored */
 	options.known.sums = (const void *)16;
 	assert_int_equal(nvs_optimizer_step(running->optimizer, &options.known, NULL, NULL), 0);
 	options.known = (struct nvs_step_options){.size = sizeof(options), .lr = 0.5};
@@ -341,13 +341,13 @@ int main(void)
 		cmocka_unit_test(an_error_of_any_size_is_written_within_it),
 		cmocka_unit_test(an_error_without_a_size_is_not_written),
 		cmocka_unit_test(an_error_larger_than_the_librarys_keeps_its_tail),
-		cmocka_unit_test(what_a_smaller_structure_lacks_is_zero),
+		cmocka_unit_test(fields_beyond_a_smaller_structure_are_zero),
 		cmocka_unit_test(a_larger_structure_must_end_in_zeros),
 		cmocka_unit_test(a_structure_without_a_size_is_refused),
 		cmocka_unit_test(the_elements_of_an_array_have_the_size_of_the_first),
 		cmocka_unit_test(a_result_is_written_within_its_size),
 		cmocka_unit_test(every_result_is_written_within_its_size),
-		cmocka_unit_test(a_tensor_spec_of_a_later_version_is_refused_if_it_uses_that),
+		cmocka_unit_test(a_tensor_spec_with_unknown_fields_is_refused),
 		cmocka_unit_test(step_options_of_an_earlier_and_a_later_version),
 	};
 
