@@ -236,7 +236,7 @@ static int fake_open(void **out, const struct engine_options *options, struct en
 
 	queue->facts = facts;
 	if (rc)
-		snprintf(reason, reason_bytes, "it was told to refuse");
+		snprintf(reason, reason_bytes, "the test made it refuse");
 	else if (fake->inner)
 		rc = fake->inner->open(&queue->inner, &queue->options, facts, reason, reason_bytes);
 	else

@@ -36,12 +36,12 @@ static atomic_uint armed; /* kinds that are counted; set after the other variabl
 static uint64_t first, times_max;
 static int error_given;
 static atomic_uint_fast64_t calls, failures;
-enum { NONE, BEING_TOLD, TOLD };
-static atomic_int told;
-static char failed_call[256]; /* complete once `failed` is FAILURE_NAMED */
+enum { NONE, BEING_NAMED, NAMED };
+static atomic_int failure;
+static char failed_call[256]; /* complete once `failure` is NAMED */
 static _Thread_local unsigned paused;
 static atomic_int_fast64_t blocks, mapped_bytes;
-static _Atomic(const struct inject_observer *) heard_by;
+static _Atomic(const struct inject_observer *) observed_by;
 
 void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error)
 {
@@ -51,7 +51,7 @@ void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error)
 	error_given = error;
 	atomic_store(&calls, 0);
 	atomic_store(&failures, 0);
-	atomic_store(&told, NONE);
+	atomic_store(&failure, NONE);
 	atomic_store(&armed, kinds);
 }
 
@@ -65,7 +65,7 @@ uint64_t inject_stop(uint64_t *failed)
 
 const char *inject_failed_call(void)
 {
-	return atomic_load(&told) == TOLD ? failed_call : "";
+	return atomic_load(&failure) == NAMED ? failed_call : "";
 }
 
 void inject_pause(void)
@@ -80,23 +80,23 @@ void inject_resume(void)
 
 void inject_observe(const struct inject_observer *observer)
 {
-	atomic_store(&heard_by, observer);
+	atomic_store(&observed_by, observer);
 }
 
 static const struct inject_observer *observer(void)
 {
-	return paused ? NULL : atomic_load(&heard_by);
+	return paused ? NULL : atomic_load(&observed_by);
 }
 
-static void tell(const char *name, const char *path)
+static void name_failure(const char *name, const char *path)
 {
 	int none = NONE;
 
-	if (!atomic_compare_exchange_strong(&told, &none, BEING_TOLD))
+	if (!atomic_compare_exchange_strong(&failure, &none, BEING_NAMED))
 		return;
 	snprintf(failed_call, sizeof(failed_call), "%s%s%s", name, path ? " " : "",
 		 path ? path : "");
-	atomic_store(&told, TOLD);
+	atomic_store(&failure, NAMED);
 }
 
 /* Returns the errno to inject into this call, or 0. */
@@ -110,7 +110,7 @@ static int injected_at(unsigned kind, const char *name, const char *path)
 	if (number < first || number - first >= times_max)
 		return 0;
 	atomic_fetch_add(&failures, 1);
-	tell(name, path);
+	name_failure(name, path);
 	return error_given;
 }
 

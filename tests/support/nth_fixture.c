@@ -16,7 +16,7 @@ static bool names_the_place(const struct world *w)
 	return w->f.setup.device == NVS_DEVICE_CPU && strstr(text, "host memory");
 }
 
-bool world_told(struct world *w, int rc)
+bool world_failed(struct world *w, int rc)
 {
 	if (!rc)
 		return false;
@@ -24,7 +24,7 @@ bool world_told(struct world *w, int rc)
 		fail_msg("%d instead of %d with the path: %d \"%s\" (%s failed)", rc, -w->error,
 			 w->f.error.code, w->f.error.text, inject_failed_call());
 	w->f.error = (struct nvs_error){.size = sizeof(w->f.error)};
-	w->told++;
+	w->failures++;
 	return true;
 }
 
@@ -67,7 +67,7 @@ void assert_same_held(const struct inject_held *before, const char *what, uint64
 	if (now.blocks != before->blocks || now.mapped_bytes != before->mapped_bytes ||
 	    now.files != before->files)
 		fail_msg("%s, n %" PRIu64 " (%s): %" PRId64 " blocks, %" PRId64
-			 " mapped bytes and %d files are not given back",
+			 " mapped bytes and %d files are leaked",
 			 what, n, inject_failed_call(), now.blocks - before->blocks,
 			 now.mapped_bytes - before->mapped_bytes,
 			 (int)now.files - (int)before->files);
@@ -115,7 +115,7 @@ void world_open(struct world *w, const struct setup *setup)
 
 bool world_change(struct world *w, unsigned i)
 {
-	if (world_told(w, sole_pin(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+	if (world_failed(w, sole_pin(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 		return false;
 	w->seed[i] = ++w->seeds;
 	fill(nvs_tensor_data(w->t[i]), info_of(&w->f, w->t[i]).nbytes, w->seed[i]);
@@ -130,7 +130,7 @@ bool world_has_bytes(struct world *w, unsigned i)
 
 void world_check(struct world *w, unsigned first, unsigned n)
 {
-	world_told(w, sole_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
+	world_failed(w, sole_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
 	for (unsigned i = first; i < first + n; i++)
 		if (info_of(&w->f, w->t[i]).uses) {
 			assert_true(world_has_bytes(w, i));
@@ -141,8 +141,8 @@ void world_check(struct world *w, unsigned first, unsigned n)
 static void read_all(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
-		if (!world_told(w,
-				sole_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
+		if (!world_failed(
+			    w, sole_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
 			world_check(w, i, TENSORS / 2);
 }
 
@@ -150,8 +150,8 @@ void world_swaps(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i++)
 		world_change(w, i);
-	world_told(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_failed(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	read_all(w);
 }
 
@@ -159,8 +159,8 @@ void world_step(struct world *w)
 {
 	OK(&w->f, nvs_engine_step_begin(w->f.engine, &w->f.error));
 	for (unsigned i = 0; i < TENSORS; i++) {
-		if (world_told(w, sole_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
-		    world_told(w, sole_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		if (world_failed(w, sole_swap_in(w->f.engine, &w->t[i], 1, -1, &w->f.error)) ||
+		    world_failed(w, sole_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			continue;
 		assert_true(world_has_bytes(w, i));
 		w->seed[i] = ++w->seeds;
@@ -168,7 +168,7 @@ void world_step(struct world *w)
 		OK(&w->f, sole_release(w->f.engine, &w->t[i], 1, NVS_DIRTY, &w->f.error));
 	}
 	OK(&w->f, nvs_engine_step_end(w->f.engine, NULL, &w->f.error));
-	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 }
 
 void world_check_all(struct world *w)

@@ -25,7 +25,7 @@ struct world {
 	uint64_t seed[TENSORS]; /* seed of the expected contents; 0: none */
 	uint64_t seeds;		/* seeds used so far */
 	int error;		/* errno to inject, positive */
-	unsigned told;		/* calls that failed with it */
+	unsigned failures;	/* calls that failed with it */
 };
 
 /* Pool and queues are too small for all tensors at the same time. */
@@ -41,7 +41,7 @@ void world_open(struct world *w, const struct setup *setup);
 void world_close(struct world *w);
 
 /* Whether the call failed; then its error must have the injected errno and the path. */
-bool world_told(struct world *w, int rc);
+bool world_failed(struct world *w, int rc);
 /*
  * Whether the library may survive a failure of `call` (inject_failed_call()) without reporting it.
  */

@@ -273,7 +273,7 @@ static void describe(struct cutting *cutting, char *text, size_t text_bytes)
 		 " %" PRIu32 " %s\n",
 		 cutting->history.model->name, cutting->history.seed,
 		 history_remaining(&cutting->history), cutting->history.length,
-		 seen ? "" : " (and went well when told)", what, cutting->history.model->name,
+		 seen ? "" : " (and passed when repeated)", what, cutting->history.model->name,
 		 cutting->history.seed, cutting->history.length, numbers);
 }
 
@@ -300,7 +300,7 @@ static void shrink(const struct history *first, int output, struct history *foun
 	if (!fails_again(&cutting)) {
 		snprintf(text + used, text_bytes - used,
 			 "\n%s, seed %" PRIu64 ", at operation %" PRIu32 " of %" PRIu32
-			 "; it went well %u times after that\n",
+			 "; it passed %u times after that\n",
 			 first->model->name, cutting.history.seed, shared->at, first->length,
 			 TRIES);
 		return;
