@@ -274,7 +274,7 @@ void fixture_store_file(const struct fixture *fixture, const char *name, char pa
 void expect_error(struct fixture *fixture, int rc, int code, const char *words)
 {
 	if (rc != code)
-		print_error("%s where %s was due: %s\n", nvs_strerror(rc), nvs_strerror(code),
+		print_error("%s instead of %s: %s\n", nvs_strerror(rc), nvs_strerror(code),
 			    fixture->error.text);
 	assert_int_equal(rc, code);
 	assert_int_equal(fixture->error.code, code);

@@ -55,9 +55,9 @@ enum place {
 };
 #define PLACE_EXT4_BYTES (192 * MIB)
 
-/* A new directory there; NULL, with the reason printed, if it can't be had. */
+/* Makes a new directory there; returns NULL and prints the reason if the place is not available. */
 char *place_make(enum place place);
-/* Frees and removes it. */
+/* Removes the directory and frees its name. */
 void place_leave(char *directory);
 /* cmocka's group teardown: removes what failed tests left, and unmounts what was mounted. */
 int places_leave_all(void **state);
@@ -92,7 +92,7 @@ struct fixture {
 	char log[8192]; /* all log messages, one a line */
 };
 
-/* Creates directories and configuration; skips the test if the place can't be had. */
+/* Creates directories and configuration; skips the test if the place is not available. */
 void fixture_init(struct fixture *fixture, const struct setup *setup);
 /* The same and opens the engine. */
 void fixture_open(struct fixture *fixture, const struct setup *setup);
@@ -123,7 +123,7 @@ struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_
 void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nbytes, size_t n,
 		 struct nvs_tensor **tensors);
 struct nvs_tensor_info info_of(struct fixture *fixture, struct nvs_tensor *tensor);
-/* Its state, dirty flag and number of pins must be these. */
+/* The tensor must have this state, dirty flag and number of pins. */
 #define STATE(fixture, tensor, state, dirty, uses)                                                 \
 	expect_state(fixture, tensor, state, dirty, uses, __FILE__, __LINE__)
 void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_tensor_state state,

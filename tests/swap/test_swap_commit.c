@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A commit and other calls at the same time: while it makes the store durable, tensors are read,
- * written, forgotten and registered, and what it commits is the state in which it found them.
+ * Commits concurrent with other calls: while a commit syncs the store, tensors are read, written,
+ * forgotten and registered, and the commit has the state at its beginning.
  */
 #include "support/inject.h"
 #include "support/sole_owner.h"
@@ -69,7 +69,7 @@ static int commit_end(struct commit *commit)
 	return commit->rc;
 }
 
-/* As after a crash. */
+/* The child process dies without closing, as in a crash. */
 static void crash_and_reopen(struct fixture *f)
 {
 	engine_abandon(f->engine);
@@ -118,7 +118,7 @@ static void tensors_are_read_while_a_commit_syncs(void **state)
 	fixture_close(&f);
 }
 
-/* Overwrites all during the commit; b and c, twice. */
+/* Overwrites all tensors during the commit; b and c twice. */
 static void overwrite_during(struct fixture *f, struct nvs_tensor *t[COUNT])
 {
 	for (uint64_t round = 1; round <= 2; round++) {
@@ -154,7 +154,7 @@ static void a_crash_after_a_commit_finds_the_state_at_its_beginning(void **state
 	fixture_close(&f);
 }
 
-static void a_crash_after_a_failed_commit_finds_the_one_before(void **state)
+static void a_crash_after_a_failed_commit_finds_the_previous_one(void **state)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
@@ -178,7 +178,7 @@ static void a_crash_after_a_failed_commit_finds_the_one_before(void **state)
 	fixture_close(&f);
 }
 
-static void a_later_commit_has_what_was_written_during_one(void **state)
+static void the_next_commit_has_writes_made_during_the_previous_one(void **state)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
@@ -227,8 +227,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tensors_are_read_while_a_commit_syncs),
 		cmocka_unit_test(a_crash_after_a_commit_finds_the_state_at_its_beginning),
-		cmocka_unit_test(a_crash_after_a_failed_commit_finds_the_one_before),
-		cmocka_unit_test(a_later_commit_has_what_was_written_during_one),
+		cmocka_unit_test(a_crash_after_a_failed_commit_finds_the_previous_one),
+		cmocka_unit_test(the_next_commit_has_writes_made_during_the_previous_one),
 		cmocka_unit_test(a_tensor_forgotten_during_a_commit_is_in_it),
 	};
 

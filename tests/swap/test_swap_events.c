@@ -19,7 +19,7 @@ struct gate {
 	bool open;
 	unsigned entered, left;
 	struct nvs_engine *asks; /* call it from the log function; or NULL */
-	uint64_t tensors;	 /* its answer */
+	uint64_t tensors;	 /* its result */
 };
 
 static void pass_gate(void *arg, enum nvs_log_level level, const char *text)
@@ -130,7 +130,7 @@ static void a_log_function_may_call_the_engine(void **state)
 	gate_close(&gate, &f);
 }
 
-/* The tensor's memory can't be read, so whatever reads it ends the test. */
+/* Access to the tensor's memory then ends the test with SIGSEGV. */
 static void forbid(struct nvs_tensor *tensor, bool forbidden)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -54,7 +54,7 @@ static void flips_are_found(enum place place)
 	assert_null(nvs_tensor_data(t[1]));
 	events_await_idle(f.engine);
 	assert_non_null(strstr(f.log, "t1: the bytes read"));
-	/* The others, read with it, are intact. */
+	/* The other tensors of the batch are intact. */
 	for (uint64_t i = 0; i < 5; i++)
 		if (i != 1) {
 			OK(&f, sole_wait(f.engine, &t[i], 1, -1, &f.error));
@@ -194,7 +194,7 @@ static void a_failed_eviction_is_an_error_of_the_lease(void **state)
 	STATE(&f, t[4], NVS_EMPTY, false, 0);
 	for (uint64_t i = 0; i < 4; i++)
 		tensor_check(&f, t[i], i);
-	/* Once the drive works again, so does the engine. */
+	/* The engine works again once the drive does. */
 	sim_no_faults(f.sim);
 	tensor_write(&f, t[4], 4);
 	tensor_write(&f, t[5], 5);

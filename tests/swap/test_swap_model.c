@@ -15,11 +15,11 @@
 struct modelled {
 	struct nvs_tensor *tensor;
 	uint64_t nbytes, extent;
-	uint64_t version; /* of its contents; 0: none */
+	uint64_t version; /* number of its contents; 0: none */
 	uint32_t uses;
-	bool leased;	 /* in its only use, with contents to come */
-	bool changed;	 /* while in use */
-	bool may_revert; /* leased, and what it had is on the drive */
+	bool leased;	 /* its only pin asked for new contents */
+	bool changed;	 /* written while pinned */
+	bool may_revert; /* leased, and its old contents are on the drive */
 };
 
 struct model {
@@ -27,7 +27,7 @@ struct model {
 	struct modelled t[N];
 	uint64_t random, seed, versions, unit, pool;
 	uint32_t uses;
-	/* the batch of the present operation */
+	/* batch of the current operation */
 	struct nvs_tensor *batch[BATCH];
 	size_t index[BATCH], n;
 	char *memory;
@@ -79,12 +79,12 @@ static bool revertible(const struct modelled *t)
 	return t->leased && t->may_revert;
 }
 
-/* Up to `most` different tensors of the choice, starting anywhere. */
+/* Chooses up to `most` different tensors, starting at a random one. */
 static void choose(struct model *m, choice *good, size_t most)
 {
 	size_t at = below(&m->random, N), step = 1 + 2 * below(&m->random, N / 2);
 
-	/* A step that has nothing in common with N meets each once. */
+	/* A step coprime to N visits every tensor once. */
 	while (step % 3 == 0)
 		step += 2;
 	m->n = 0;
@@ -212,7 +212,7 @@ static void release(struct model *m, enum nvs_how how)
 	}
 }
 
-/* Leased ones get the contents that they were leased for. */
+/* Leased tensors get their new contents. */
 static void release_dirty(struct model *m, size_t most)
 {
 	choose(m, used_any, most);
@@ -243,7 +243,7 @@ static void op_release(struct model *m)
 	}
 }
 
-/* ---- The rest ---- */
+/* ---- Other operations ---- */
 
 static void op_prefetch(struct model *m)
 {
@@ -469,7 +469,7 @@ static void agrees_over_stripes(void **state)
 	HISTORY(.place = PLACE_TMPFS, .npaths = 3, .stripe_size = 123456, .verify = true);
 }
 
-static void agrees_when_little_may_stay(void **state)
+static void agrees_with_a_small_max_in_cpu(void **state)
 {
 	(void)state;
 	HISTORY(.place = PLACE_TMPFS, .max_in_cpu = NONE_STAYS, .verify = true);
@@ -482,7 +482,7 @@ static void agrees_in_host_memory(void **state)
 	HISTORY(.device = NVS_DEVICE_CPU, .verify = true);
 }
 
-static void agrees_when_kept(void **state)
+static void agrees_with_a_kept_store(void **state)
 {
 	(void)state;
 	HISTORY(.place = PLACE_EXT4, .keep = true, .verify = true);
@@ -496,9 +496,9 @@ int main(void)
 		cmocka_unit_test(agrees_on_posix),
 		cmocka_unit_test(agrees_buffered),
 		cmocka_unit_test(agrees_over_stripes),
-		cmocka_unit_test(agrees_when_little_may_stay),
+		cmocka_unit_test(agrees_with_a_small_max_in_cpu),
 		cmocka_unit_test(agrees_in_host_memory),
-		cmocka_unit_test(agrees_when_kept),
+		cmocka_unit_test(agrees_with_a_kept_store),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

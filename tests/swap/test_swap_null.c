@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Arguments of the functions of tensors that are NULL or no enumerators: errors, and never a crash.
- */
+/* NULL arguments and invalid enumerators of the functions of tensors: errors, never a crash. */
 #include <errno.h>
 
 #include "swap/swap_fixture.h"

@@ -20,7 +20,7 @@ static void open_with_stored(struct fixture *f, struct nvs_tensor **t, size_t n)
 		tensor_store(f, t[i], i);
 }
 
-static void a_failed_read_is_heard_of_by_each_pin_and_ends_no_later_one(void **state)
+static void a_failed_read_is_reported_to_each_pin_and_ends_no_later_one(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
@@ -36,7 +36,7 @@ static void a_failed_read_is_heard_of_by_each_pin_and_ends_no_later_one(void **s
 	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, a, -1, &f.error), -EIO, "t0: reading /");
 	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &again, &f.error));
 	OK(&f, nvs_tensor_wait(f.engine, &t, 1, again, -1, &f.error));
-	/* B hears of its own read, and has nothing to release. */
+	/* B gets the error of its own read, and has nothing to release. */
 	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, b, -1, &f.error), -EIO, "t0: reading /");
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 1);
@@ -47,7 +47,7 @@ static void a_failed_read_is_heard_of_by_each_pin_and_ends_no_later_one(void **s
 	fixture_close(&f);
 }
 
-static void a_failed_read_is_heard_of_while_a_later_one_is_in_flight(void **state)
+static void a_failed_read_is_reported_while_a_later_one_is_in_flight(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
@@ -68,7 +68,7 @@ static void a_failed_read_is_heard_of_while_a_later_one_is_in_flight(void **stat
 	fixture_close(&f);
 }
 
-static void one_release_ends_what_is_left_of_a_failed_batch(void **state)
+static void one_release_unpins_the_rest_of_a_failed_batch(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[3];
@@ -220,7 +220,7 @@ static void a_lease_fails_if_the_finished_contents_cannot_be_written(void **stat
 	fixture_close(&f);
 }
 
-static void a_lease_does_not_overwrite_what_another_call_has_pinned_and_not_written(void **state)
+static void a_lease_does_not_overwrite_contents_pinned_by_another_call(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
@@ -242,17 +242,16 @@ static void a_lease_does_not_overwrite_what_another_call_has_pinned_and_not_writ
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_failed_read_is_heard_of_by_each_pin_and_ends_no_later_one),
-		cmocka_unit_test(a_failed_read_is_heard_of_while_a_later_one_is_in_flight),
-		cmocka_unit_test(one_release_ends_what_is_left_of_a_failed_batch),
+		cmocka_unit_test(a_failed_read_is_reported_to_each_pin_and_ends_no_later_one),
+		cmocka_unit_test(a_failed_read_is_reported_while_a_later_one_is_in_flight),
+		cmocka_unit_test(one_release_unpins_the_rest_of_a_failed_batch),
 		cmocka_unit_test(a_pin_is_ended_by_its_own_number_alone),
 		cmocka_unit_test(a_tensor_has_any_number_of_pins),
 		cmocka_unit_test(a_call_that_fails_makes_no_pin),
 		cmocka_unit_test(a_clean_release_of_a_lease_finds_the_last_finished_contents),
 		cmocka_unit_test(a_lease_that_may_not_wait_starts_to_write_the_finished_contents),
 		cmocka_unit_test(a_lease_fails_if_the_finished_contents_cannot_be_written),
-		cmocka_unit_test(
-			a_lease_does_not_overwrite_what_another_call_has_pinned_and_not_written),
+		cmocka_unit_test(a_lease_does_not_overwrite_contents_pinned_by_another_call),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan: a step's order is recorded, followed and corrected; what is read ahead, kept, evicted
- * and written back, within which budgets; and the statistics of a step.
+ * The plan: the order of a step is recorded, followed and corrected; the budgets for tensors that
+ * are read ahead, kept, evicted and written back; the statistics of a step.
  */
 #include "config/config.h"
 #include "support/sole_owner.h"
@@ -14,7 +14,7 @@
 #define MOST 24
 #define ANY  UINT64_MAX
 
-/* Tensors t0, t1, ... of a part each, which are on the drive, and an engine with these budgets. */
+/* Tensors t0, t1, ... of one part each, on the drive, and an engine with these budgets. */
 struct training {
 	struct fixture f;
 	struct nvs_tensor *t[MOST];
@@ -22,11 +22,11 @@ struct training {
 	size_t n;
 };
 
-/* In parts; ANY: no bound. */
+/* in parts; ANY: no limit */
 struct budgets {
 	uint64_t pool, bucket, live, reuse, in_cpu;
 	uint64_t persistent; /* elements */
-	bool half_bucket;    /* of one part, instead of bucket */
+	bool half_bucket;    /* half a part, instead of `bucket` */
 	struct nvs_trace *trace;
 	bool verify;
 };
@@ -83,8 +83,8 @@ static size_t count_in(struct training *tr, enum nvs_tensor_state state)
 	return count;
 }
 
-/* Until nothing is in flight and nothing more follows from that. */
-static void settle(struct training *tr)
+/* Waits until no transfer is in flight and the plan starts no further one. */
+static void await_idle(struct training *tr)
 {
 	do {
 		for (size_t i = 0; i < tr->n; i++)
@@ -105,11 +105,11 @@ static struct nvs_step_io step_end(struct training *tr)
 	return io;
 }
 
-/* Uses it as it is, and lets what follows from that come to rest. */
+/* Pins and releases tensor i unchanged, and waits until the engine is idle. */
 static void use(struct training *tr, size_t i)
 {
 	tensor_check(&tr->f, tr->t[i], tr->seeds[i]);
-	settle(tr);
+	await_idle(tr);
 }
 
 static void change(struct training *tr, size_t i)
@@ -122,14 +122,14 @@ static void change(struct training *tr, size_t i)
 	tr->seeds[i] += 1000;
 	fill(nvs_tensor_data(tr->t[i]), PART, tr->seeds[i]);
 	OK(&tr->f, sole_release(engine, &tr->t[i], 1, NVS_DIRTY, &tr->f.error));
-	settle(tr);
+	await_idle(tr);
 }
 
 static struct nvs_step_io step(struct training *tr, const size_t *order, size_t n,
 			       void (*with)(struct training *tr, size_t i))
 {
 	step_begin(tr);
-	settle(tr);
+	await_idle(tr);
 	for (size_t i = 0; i < n; i++)
 		with(tr, order[i]);
 	return step_end(tr);
@@ -142,9 +142,9 @@ static uint64_t ios(struct training *tr, enum nvs_direction direction)
 	return sim_ios(tr->f.sim, direction);
 }
 
-/* ---- The order ---- */
+/* ---- The order of a step ---- */
 
-static void the_first_step_is_recorded_and_the_second_fetched_ahead(void **state)
+static void the_first_step_is_recorded_and_the_second_read_ahead(void **state)
 {
 	static const size_t order[] = {3, 0, 5, 1, 7, 2, 6, 4};
 	struct training tr;
@@ -162,12 +162,12 @@ static void the_first_step_is_recorded_and_the_second_fetched_ahead(void **state
 	assert_int_equal(state_of(&tr, 0), NVS_READING);
 	assert_int_equal(count_in(&tr, NVS_READING), 2);
 	sim_go(tr.f.sim, SIM_READS);
-	settle(&tr);
+	await_idle(&tr);
 	for (size_t i = 0; i < 8; i++) {
 		assert_int_equal(state_of(&tr, order[i]), NVS_RESIDENT);
 		use(&tr, order[i]);
 	}
-	/* And on to the next step's beginning. */
+	/* The plan continues into the beginning of the next step. */
 	assert_int_equal(state_of(&tr, 3), NVS_RESIDENT);
 	io = step_end(&tr);
 	assert_int_equal(io.hits, 8);
@@ -175,7 +175,7 @@ static void the_first_step_is_recorded_and_the_second_fetched_ahead(void **state
 	fixture_close(&tr.f);
 }
 
-static void nothing_is_fetched_between_steps(void **state)
+static void nothing_is_read_ahead_between_steps(void **state)
 {
 	struct training tr;
 	uint64_t before;
@@ -192,8 +192,8 @@ static void nothing_is_fetched_between_steps(void **state)
 	fixture_close(&tr.f);
 }
 
-/* A leased tensor needs no read. */
-static void what_is_leased_is_not_fetched(void **state)
+/* A leased tensor is not read. */
+static void leased_tensors_are_not_read(void **state)
 {
 	struct training tr;
 	uint64_t before;
@@ -207,13 +207,13 @@ static void what_is_leased_is_not_fetched(void **state)
 			tensor_write(&tr.f, tr.t[i], 7 + i);
 		assert_int_equal(step_end(&tr).hits, 0);
 		OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 4, &tr.f.error));
-		settle(&tr);
+		await_idle(&tr);
 		assert_int_equal(ios(&tr, NVS_READ), before);
 	}
 	fixture_close(&tr.f);
 }
 
-static void a_step_that_departs_is_served_and_the_plan_mended(void **state)
+static void a_step_that_departs_from_the_plan_is_served_and_corrects_it(void **state)
 {
 	static const size_t other[] = {6, 1, 1, 4, 0, 7, 5, 2, 9};
 	struct training tr;
@@ -227,11 +227,11 @@ static void a_step_that_departs_is_served_and_the_plan_mended(void **state)
 	assert_int_equal(io.hits + io.misses, LENGTH(other));
 	io = step(&tr, other, LENGTH(other), use);
 	assert_int_equal(io.hits, LENGTH(other));
-	/* One that ends early is the shorter plan. */
+	/* A step that ends early shortens the plan. */
 	step(&tr, other, 3, use);
 	io = step(&tr, other, 3, use);
 	assert_int_equal(io.hits, 3);
-	/* One of nothing is no plan. */
+	/* A step without accesses leaves no plan. */
 	step(&tr, other, 0, use);
 	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 10, &tr.f.error));
 	io = step(&tr, in_turn, 8, use);
@@ -239,8 +239,8 @@ static void a_step_that_departs_is_served_and_the_plan_mended(void **state)
 	fixture_close(&tr.f);
 }
 
-/* What was fetched and skipped gives its share of the bucket to what the step has gone on to. */
-static void a_step_that_skips_is_found_again(void **state)
+/* Tensors read ahead and skipped release their share of the bucket. */
+static void a_step_that_skips_tensors_is_followed_again(void **state)
 {
 	struct training tr;
 
@@ -248,14 +248,14 @@ static void a_step_that_skips_is_found_again(void **state)
 	BEGIN(&tr, 8, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	step_begin(&tr);
-	settle(&tr);
+	await_idle(&tr);
 	use(&tr, 0);
-	/* 1 and 2 have been fetched. */
+	/* 1 and 2 are read ahead already. */
 	use(&tr, 3);
 	use(&tr, 4);
 	assert_int_equal(state_of(&tr, 5), NVS_RESIDENT);
 	assert_int_equal(state_of(&tr, 6), NVS_RESIDENT);
-	/* And back. */
+	/* The step goes back. */
 	for (size_t i = 1; i < 6; i++)
 		use(&tr, i);
 	assert_int_equal(state_of(&tr, 7), NVS_RESIDENT);
@@ -263,8 +263,8 @@ static void a_step_that_skips_is_found_again(void **state)
 	fixture_close(&tr.f);
 }
 
-/* A single use out of turn does not lose the place. */
-static void a_stray_use_changes_nothing(void **state)
+/* A single access out of order does not lose the position in the plan. */
+static void an_access_out_of_order_changes_nothing(void **state)
 {
 	struct training tr;
 
@@ -272,7 +272,7 @@ static void a_stray_use_changes_nothing(void **state)
 	BEGIN(&tr, 8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	step_begin(&tr);
-	settle(&tr);
+	await_idle(&tr);
 	use(&tr, 0);
 	use(&tr, 6);
 	for (size_t i = 1; i < 8; i++) {
@@ -297,13 +297,13 @@ static void forgetting_a_tensor_drops_the_plan(void **state)
 			use(&tr, 0);
 			use(&tr, 7);
 		}
-		/* Also one that is being fetched is not in the caller's way. */
+		/* A tensor that is being read ahead can be forgotten, too. */
 		OK(&tr.f, nvs_tensor_forget(tr.f.engine, &tr.t[7], 1, &tr.f.error));
 		tr.n = 7;
 		if (in_a_step)
 			step_end(&tr);
 		OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 7, &tr.f.error));
-		/* Of the 7 all are read when they are asked for, and then there is a plan again. */
+		/* Without a plan each of the 7 is a miss; that step makes a new plan. */
 		assert_int_equal(step(&tr, in_turn, 7, use).misses, 7);
 		assert_int_equal(step(&tr, in_turn, 7, use).misses, 0);
 		fixture_close(&tr.f);
@@ -321,7 +321,7 @@ static void steps_begin_and_end_in_turn(void **state)
 	expect_error(&tr.f, nvs_engine_step_begin(tr.f.engine, &tr.f.error), -EBUSY, "already");
 	use(&tr, 0);
 	OK(&tr.f, nvs_engine_step_end(tr.f.engine, NULL, &tr.f.error));
-	/* Closed within one. */
+	/* Close within a step. */
 	step_begin(&tr);
 	use(&tr, 0);
 	fixture_close(&tr.f);
@@ -329,7 +329,7 @@ static void steps_begin_and_end_in_turn(void **state)
 
 /* ---- Budgets ---- */
 
-static void no_more_is_ahead_than_the_bucket(void **state)
+static void reads_ahead_stay_within_the_bucket(void **state)
 {
 	static const uint64_t buckets[] = {0, 1, 3};
 	struct training tr;
@@ -342,8 +342,8 @@ static void no_more_is_ahead_than_the_bucket(void **state)
 		step_begin(&tr);
 		assert_int_equal(count_in(&tr, NVS_READING), buckets[k]);
 		sim_go(tr.f.sim, SIM_READS);
-		settle(&tr);
-		/* Landed, they are ahead still. */
+		await_idle(&tr);
+		/* Read ahead and landed, they still count towards the bucket. */
 		use(&tr, 7);
 		assert_true(ios(&tr, NVS_READ) <= 8 + buckets[k] + 1);
 		step_end(&tr);
@@ -351,8 +351,8 @@ static void no_more_is_ahead_than_the_bucket(void **state)
 	}
 }
 
-/* Else it would be waited for in every step. */
-static void one_that_is_longer_than_the_bucket_is_fetched_alone(void **state)
+/* Otherwise every step would wait for it. */
+static void a_tensor_longer_than_the_bucket_is_read_ahead_alone(void **state)
 {
 	struct training tr;
 
@@ -363,12 +363,12 @@ static void one_that_is_longer_than_the_bucket_is_fetched_alone(void **state)
 	step_begin(&tr);
 	assert_int_equal(count_in(&tr, NVS_READING), 1);
 	sim_go(tr.f.sim, SIM_READS);
-	settle(&tr);
+	await_idle(&tr);
 	step_end(&tr);
 	fixture_close(&tr.f);
 }
 
-static void no_more_is_resident_than_may_live(void **state)
+static void resident_tensors_stay_within_max_live(void **state)
 {
 	struct training tr;
 	size_t most = 0;
@@ -395,7 +395,7 @@ static void no_more_is_resident_than_may_live(void **state)
 	fixture_close(&tr.f);
 }
 
-static void what_is_needed_again_soon_stays(void **state)
+static void tensors_needed_again_soon_stay(void **state)
 {
 	static const size_t order[] = {0, 1, 2, 0, 3, 4, 5};
 	struct training tr;
@@ -406,7 +406,7 @@ static void what_is_needed_again_soon_stays(void **state)
 		step(&tr, order, LENGTH(order), use);
 		step_begin(&tr);
 		use(&tr, 0);
-		/* Two parts lie between this use and the next, three after that. */
+		/* Two parts lie between this access and the next, then three. */
 		assert_int_equal(state_of(&tr, 0), reuse == 2 ? NVS_RESIDENT : NVS_ON_DRIVE);
 		use(&tr, 1);
 		assert_int_equal(state_of(&tr, 1), NVS_ON_DRIVE);
@@ -419,7 +419,7 @@ static void what_is_needed_again_soon_stays(void **state)
 	}
 }
 
-static void what_is_small_stays(void **state)
+static void small_tensors_stay(void **state)
 {
 	struct training tr;
 	struct nvs_tensor *small, *all;
@@ -434,7 +434,7 @@ static void what_is_small_stays(void **state)
 			tensor_check(&tr.f, small, 9);
 			for (size_t i = 0; i < 4; i++)
 				use(&tr, i);
-			/* Fewer elements than the threshold, not as many; beside max_in_cpu. */
+			/* The threshold is exclusive; its tensors are in addition to max_in_cpu. */
 			if (turn)
 				STATE(&tr.f, small, longer ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
 			if (turn && longer)
@@ -448,8 +448,8 @@ static void what_is_small_stays(void **state)
 	}
 }
 
-/* By use alone the six would push each other out, and nothing would ever be found. */
-static void what_max_in_cpu_holds_is_what_is_needed_soonest(void **state)
+/* With LRU, the six would evict each other, and no access would be a hit. */
+static void max_in_cpu_holds_the_tensors_needed_soonest(void **state)
 {
 	struct training tr;
 
@@ -465,7 +465,7 @@ static void what_max_in_cpu_holds_is_what_is_needed_soonest(void **state)
 
 /* ---- Room ---- */
 
-static void what_is_needed_last_makes_way(void **state)
+static void the_tensor_needed_last_is_evicted(void **state)
 {
 	struct training tr;
 
@@ -488,14 +488,14 @@ static void what_is_needed_last_makes_way(void **state)
 	fixture_close(&tr.f);
 }
 
-static void what_the_plan_does_not_have_makes_way_first(void **state)
+static void tensors_outside_the_plan_are_evicted_first(void **state)
 {
 	struct training tr;
 
 	(void)state;
 	BEGIN(&tr, 8, .pool = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 5, use);
-	/* In the pool are 1 to 4; the plan needs 4 last. */
+	/* The pool has 1 to 4; the plan needs 4 last. */
 	use(&tr, 6);
 	assert_int_equal(state_of(&tr, 4), NVS_ON_DRIVE);
 	use(&tr, 7);
@@ -504,17 +504,17 @@ static void what_the_plan_does_not_have_makes_way_first(void **state)
 	fixture_close(&tr.f);
 }
 
-/* What is fetched takes no room from what is needed sooner, nor from what the caller fetched. */
-static void fetching_ahead_drops_only_what_is_needed_later(void **state)
+/* Reading ahead evicts no tensor needed sooner, and none prefetched by the caller. */
+static void reading_ahead_evicts_only_tensors_needed_later(void **state)
 {
 	struct training tr;
 
 	(void)state;
 	BEGIN(&tr, 8, .pool = 4, .bucket = 8, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 7, use);
-	/* In the pool are 3 to 6, and 3 is needed before 4. */
+	/* The pool has 3 to 6, and 3 is needed before 4. */
 	step_begin(&tr);
-	settle(&tr);
+	await_idle(&tr);
 	for (size_t i = 0; i < 8; i++)
 		assert_int_equal(state_of(&tr, i), i < 4 ? NVS_RESIDENT : NVS_ON_DRIVE);
 	for (size_t i = 0; i < 7; i++)
@@ -522,12 +522,12 @@ static void fetching_ahead_drops_only_what_is_needed_later(void **state)
 	step_end(&tr);
 	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
 	assert_int_equal(nvs_tensor_prefetch(tr.f.engine, &tr.t[7], 1, &tr.f.error), 1);
-	settle(&tr);
+	await_idle(&tr);
 	step_begin(&tr);
-	settle(&tr);
+	await_idle(&tr);
 	for (size_t i = 0; i < 8; i++)
 		assert_int_equal(state_of(&tr, i), i < 3 || i == 7 ? NVS_RESIDENT : NVS_ON_DRIVE);
-	/* A use may have it all. */
+	/* A pin may use the whole pool. */
 	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[3], 4, 60000, &tr.f.error));
 	OK(&tr.f, sole_wait(tr.f.engine, &tr.t[3], 4, -1, &tr.f.error));
 	OK(&tr.f, sole_release(tr.f.engine, &tr.t[3], 4, NVS_CLEAN, &tr.f.error));
@@ -555,7 +555,7 @@ static void reading_ahead_joins_pieces(void **state)
 	OK(&tr.f, sole_swap_in(tr.f.engine, tr.t, 4, -1, &tr.f.error));
 	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 4, -1, &tr.f.error));
 	OK(&tr.f, sole_release(tr.f.engine, tr.t, 4, NVS_CLEAN, &tr.f.error));
-	/* Two parts are free, and not side by side. */
+	/* Two parts are free, but not adjacent. */
 	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[0], 1, &tr.f.error));
 	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[2], 1, &tr.f.error));
 	step_begin(&tr);
@@ -567,7 +567,7 @@ static void reading_ahead_joins_pieces(void **state)
 
 /* ---- Dirty tensors ---- */
 
-static void dirty_ones_are_written_back_before_room_is_needed(void **state)
+static void dirty_tensors_are_written_back_before_room_is_needed(void **state)
 {
 	struct training tr;
 	uint64_t waits;
@@ -585,8 +585,8 @@ static void dirty_ones_are_written_back_before_room_is_needed(void **state)
 	fixture_close(&tr.f);
 }
 
-/* What is not going to make way stays dirty: a step that changes all 6 does not write all 6. */
-static void only_what_will_make_way_is_written_back(void **state)
+/* Tensors that stay in the pool stay dirty: a step that changes all 6 does not write all 6. */
+static void only_tensors_to_be_evicted_are_written_back(void **state)
 {
 	struct training tr;
 	uint64_t before;
@@ -602,7 +602,7 @@ static void only_what_will_make_way_is_written_back(void **state)
 	fixture_close(&tr.f);
 }
 
-static void where_all_fits_nothing_is_written(void **state)
+static void a_model_that_fits_the_pool_is_never_written(void **state)
 {
 	struct training tr;
 	uint64_t before;
@@ -617,7 +617,7 @@ static void where_all_fits_nothing_is_written(void **state)
 	fixture_close(&tr.f);
 }
 
-/* The write is tried once; the data stay, and who needs the room is told. */
+/* The write is tried once; the data stay, and the call that needs the room gets the error. */
 static void a_write_back_that_fails_loses_nothing(void **state)
 {
 	struct training tr;
@@ -627,7 +627,7 @@ static void a_write_back_that_fails_loses_nothing(void **state)
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	step_begin(&tr);
-	settle(&tr);
+	await_idle(&tr);
 	before = ios(&tr, NVS_WRITE);
 	sim_fail(tr.f.sim, NVS_WRITE, 0, EIO, 1);
 	change(&tr, 0);
@@ -655,9 +655,9 @@ static void a_failed_read_ahead_is_read_again_when_asked_for(void **state)
 	before = ios(&tr, NVS_READ);
 	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
 	step_begin(&tr);
-	settle(&tr);
+	await_idle(&tr);
 	assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
-	/* It is not tried again and again; what comes after it is. */
+	/* The failed read is not repeated, and reading ahead continues behind it. */
 	assert_int_equal(ios(&tr, NVS_READ), before + 2);
 	assert_int_equal(state_of(&tr, 1), NVS_RESIDENT);
 	use(&tr, 0);
@@ -667,7 +667,7 @@ static void a_failed_read_ahead_is_read_again_when_asked_for(void **state)
 	fixture_close(&tr.f);
 }
 
-static void a_read_ahead_that_fails_under_a_use_is_reported(void **state)
+static void a_read_ahead_that_fails_while_pinned_is_reported(void **state)
 {
 	struct training tr;
 
@@ -685,7 +685,7 @@ static void a_read_ahead_that_fails_under_a_use_is_reported(void **state)
 	fixture_close(&tr.f);
 }
 
-/* ---- Beside other calls ---- */
+/* ---- Concurrent calls ---- */
 
 static void *let_reads_go(void *arg)
 {
@@ -695,8 +695,8 @@ static void *let_reads_go(void *arg)
 	return NULL;
 }
 
-/* What the engine has begun by itself does not turn into -EBUSY for the caller. */
-static void moving_past_the_pool_waits_for_what_was_fetched(void **state)
+/* Transfers that the plan started never cause -EBUSY for the caller. */
+static void external_transfers_wait_for_reads_ahead(void **state)
 {
 	static char memory[PART];
 	struct training tr;
@@ -716,7 +716,7 @@ static void moving_past_the_pool_waits_for_what_was_fetched(void **state)
 	OK(&tr.f, nvs_tensor_swap_out_from(tr.f.engine, tr.t, &data, 1, &tr.f.error));
 	pthread_join(thread, NULL);
 	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
-	settle(&tr);
+	await_idle(&tr);
 	memset(memory, 0, PART);
 	OK(&tr.f, nvs_tensor_swap_in_to(tr.f.engine, tr.t, &back, 1, &tr.f.error));
 	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
@@ -727,7 +727,7 @@ static void moving_past_the_pool_waits_for_what_was_fetched(void **state)
 	fixture_close(&tr.f);
 }
 
-/* The engine's own counters are what they count. */
+/* The engine's counters must equal sums over its tensors. */
 static void counters_hold(struct training *tr)
 {
 	struct nvs_engine *engine = tr->f.engine;
@@ -791,7 +791,7 @@ static void meddle(struct training *tr, uint64_t *random)
 	}
 }
 
-/* Steps along an order that changes now and then, with all sorts of calls between. */
+/* Steps in an order that changes sometimes, with random other calls in between. */
 static void wander(struct budgets budgets, uint64_t *random)
 {
 	struct training tr;
@@ -886,7 +886,7 @@ static void threads_share_a_step(void **state)
 		io = step_end(&tr);
 		assert_int_equal(io.hits + io.misses, 120);
 	}
-	settle(&tr);
+	await_idle(&tr);
 	counters_hold(&tr);
 	for (size_t i = 0; i < 10; i++)
 		use(&tr, i);
@@ -895,7 +895,7 @@ static void threads_share_a_step(void **state)
 
 /* ---- Statistics of a step ---- */
 
-static void a_step_tells_what_the_drive_did(void **state)
+static void a_step_reports_its_io(void **state)
 {
 	struct training tr;
 
@@ -920,7 +920,7 @@ static void a_step_tells_what_the_drive_did(void **state)
 	fixture_close(&tr.f);
 }
 
-static void waits_are_stalls_and_looks_are_not(void **state)
+static void waits_are_stalls_and_polls_are_not(void **state)
 {
 	struct training tr;
 	struct nvs_step_io io = {.size = sizeof(io)};
@@ -988,35 +988,35 @@ static void transfers_and_waits_are_on_the_timeline(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_first_step_is_recorded_and_the_second_fetched_ahead),
-		cmocka_unit_test(nothing_is_fetched_between_steps),
-		cmocka_unit_test(what_is_leased_is_not_fetched),
-		cmocka_unit_test(a_step_that_departs_is_served_and_the_plan_mended),
-		cmocka_unit_test(a_step_that_skips_is_found_again),
-		cmocka_unit_test(a_stray_use_changes_nothing),
+		cmocka_unit_test(the_first_step_is_recorded_and_the_second_read_ahead),
+		cmocka_unit_test(nothing_is_read_ahead_between_steps),
+		cmocka_unit_test(leased_tensors_are_not_read),
+		cmocka_unit_test(a_step_that_departs_from_the_plan_is_served_and_corrects_it),
+		cmocka_unit_test(a_step_that_skips_tensors_is_followed_again),
+		cmocka_unit_test(an_access_out_of_order_changes_nothing),
 		cmocka_unit_test(forgetting_a_tensor_drops_the_plan),
 		cmocka_unit_test(steps_begin_and_end_in_turn),
-		cmocka_unit_test(no_more_is_ahead_than_the_bucket),
-		cmocka_unit_test(one_that_is_longer_than_the_bucket_is_fetched_alone),
-		cmocka_unit_test(no_more_is_resident_than_may_live),
-		cmocka_unit_test(what_is_needed_again_soon_stays),
-		cmocka_unit_test(what_is_small_stays),
-		cmocka_unit_test(what_max_in_cpu_holds_is_what_is_needed_soonest),
-		cmocka_unit_test(what_is_needed_last_makes_way),
-		cmocka_unit_test(what_the_plan_does_not_have_makes_way_first),
-		cmocka_unit_test(fetching_ahead_drops_only_what_is_needed_later),
+		cmocka_unit_test(reads_ahead_stay_within_the_bucket),
+		cmocka_unit_test(a_tensor_longer_than_the_bucket_is_read_ahead_alone),
+		cmocka_unit_test(resident_tensors_stay_within_max_live),
+		cmocka_unit_test(tensors_needed_again_soon_stay),
+		cmocka_unit_test(small_tensors_stay),
+		cmocka_unit_test(max_in_cpu_holds_the_tensors_needed_soonest),
+		cmocka_unit_test(the_tensor_needed_last_is_evicted),
+		cmocka_unit_test(tensors_outside_the_plan_are_evicted_first),
+		cmocka_unit_test(reading_ahead_evicts_only_tensors_needed_later),
 		cmocka_unit_test(reading_ahead_joins_pieces),
-		cmocka_unit_test(dirty_ones_are_written_back_before_room_is_needed),
-		cmocka_unit_test(only_what_will_make_way_is_written_back),
-		cmocka_unit_test(where_all_fits_nothing_is_written),
+		cmocka_unit_test(dirty_tensors_are_written_back_before_room_is_needed),
+		cmocka_unit_test(only_tensors_to_be_evicted_are_written_back),
+		cmocka_unit_test(a_model_that_fits_the_pool_is_never_written),
 		cmocka_unit_test(a_write_back_that_fails_loses_nothing),
 		cmocka_unit_test(a_failed_read_ahead_is_read_again_when_asked_for),
-		cmocka_unit_test(a_read_ahead_that_fails_under_a_use_is_reported),
-		cmocka_unit_test(moving_past_the_pool_waits_for_what_was_fetched),
+		cmocka_unit_test(a_read_ahead_that_fails_while_pinned_is_reported),
+		cmocka_unit_test(external_transfers_wait_for_reads_ahead),
 		cmocka_unit_test(any_steps_among_any_calls_keep_every_byte),
 		cmocka_unit_test(threads_share_a_step),
-		cmocka_unit_test(a_step_tells_what_the_drive_did),
-		cmocka_unit_test(waits_are_stalls_and_looks_are_not),
+		cmocka_unit_test(a_step_reports_its_io),
+		cmocka_unit_test(waits_are_stalls_and_polls_are_not),
 		cmocka_unit_test(transfers_and_waits_are_on_the_timeline),
 	};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Room in the pool: which tensors are evicted or written back to make it, which calls wait for it
- * and how long, max_in_cpu, prefetching, and tensors that lie side by side moved in few I/Os.
+ * and how long, max_in_cpu, prefetching, and adjacent tensors moved by few I/Os.
  */
 #include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
@@ -95,7 +95,7 @@ static void writes_dirty_tensors_back_before_evicting_them(void **state)
 	fixture_close(&f);
 }
 
-static void joins_free_pieces_by_evicting_the_tensor_between(void **state)
+static void evicts_the_tensor_between_two_free_pieces(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4], *large;
@@ -109,7 +109,7 @@ static void joins_free_pieces_by_evicting_the_tensor_between(void **state)
 }
 
 /* The batch needs the whole pool, and one of its tensors is resident in the middle. */
-static void a_batch_is_not_in_its_own_way(void **state)
+static void a_batch_never_evicts_its_own_tensors(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4], *batch[2];
@@ -301,7 +301,7 @@ static void resident_tensors_are_not_read_again(void **state)
 
 /* ---- Prefetching ---- */
 
-static void prefetches_what_finds_room(void **state)
+static void prefetches_as_many_tensors_as_fit(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[8];
@@ -477,15 +477,15 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(evicts_the_least_recently_used_first),
 		cmocka_unit_test(writes_dirty_tensors_back_before_evicting_them),
-		cmocka_unit_test(joins_free_pieces_by_evicting_the_tensor_between),
-		cmocka_unit_test(a_batch_is_not_in_its_own_way),
+		cmocka_unit_test(evicts_the_tensor_between_two_free_pieces),
+		cmocka_unit_test(a_batch_never_evicts_its_own_tensors),
 		cmocka_unit_test(a_full_pool_of_pinned_tensors_is_an_error),
 		cmocka_unit_test(waits_until_another_thread_releases),
 		cmocka_unit_test(refuses_a_batch_that_could_never_fit),
 		cmocka_unit_test(uses_all_of_the_pool_before_a_lease_waits),
 		cmocka_unit_test(keeps_no_more_elements_than_max_in_cpu),
 		cmocka_unit_test(resident_tensors_are_not_read_again),
-		cmocka_unit_test(prefetches_what_finds_room),
+		cmocka_unit_test(prefetches_as_many_tensors_as_fit),
 		cmocka_unit_test(prefetches_evict_nothing_dirty_or_pinned),
 		cmocka_unit_test(prefetched_tensors_are_evicted_last),
 		cmocka_unit_test(pins_evict_prefetched_tensors),

@@ -28,7 +28,7 @@ static void count(void)
 		__atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
 }
 
-/* Visible, so that the C library's own calls come here too. */
+/* Exported, so that the C library's own calls are counted as well. */
 NVS_API void *malloc(size_t nbytes)
 {
 	count();
@@ -51,7 +51,7 @@ NVS_API void *realloc(void *data, size_t nbytes)
 #define N	1024
 #define BATCHES 400
 
-/* Nothing of cmocka's in here, for that allocates. */
+/* Uses nothing of cmocka, which allocates. */
 static int swap_around(struct fixture *f, struct nvs_tensor **t, char *memory, uint64_t *seed)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kept stores as such: reading without writing, listing, the number of the commit, closing without
- * a commit, and new names.
+ * Kept stores: reading without writing, listing, the number of the commit, closing without a
+ * commit, renaming.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +39,7 @@ static void find_again(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed
 
 static XXH3_state_t *sum;
 
-/* Names, modes, times of change and contents of all that lies under the path. */
+/* Hashes names, modes, modification times and contents of all files below the path. */
 static int add_to_sum(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
 	static uint8_t bytes[MIB];
@@ -81,7 +81,7 @@ static void a_read_only_store_is_read_and_nothing_of_it_changes(void **state)
 	make_store(&f, t, 1);
 	fixture_shut(&f);
 	fixture_store_file(&f, "data", data);
-	/* It is not even made private. */
+	/* The modes are not tightened either. */
 	assert_int_equal(chmod(data, 0644), 0);
 	before = sum_of_files(f.paths[0]);
 	f.config.keep = false;
@@ -160,7 +160,7 @@ static void a_read_only_engine_makes_no_store(void **state)
 	fixture_close(&f);
 }
 
-/* A store with one manifest is whole; a writer would make the other one again. */
+/* A store with one manifest is complete; a writer would create the other one. */
 static void a_missing_manifest_is_not_made_by_a_reader(void **state)
 {
 	struct nvs_tensor *t[N];
@@ -179,9 +179,9 @@ static void a_missing_manifest_is_not_made_by_a_reader(void **state)
 	fixture_close(&f);
 }
 
-/* ---- Looking ---- */
+/* ---- Listing ---- */
 
-static void what_is_there_can_be_listed_before_registering(void **state)
+static void stored_tensors_can_be_listed_before_registering(void **state)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	struct nvs_tensor *t[N];
@@ -190,7 +190,7 @@ static void what_is_there_can_be_listed_before_registering(void **state)
 
 	(void)state;
 	make_store(&f, t, 1);
-	/* The list is of when the engine was opened. */
+	/* The list is a snapshot of the time of opening. */
 	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), -ENOENT);
 	fixture_shut(&f);
 	OK(&f, fixture_reopen(&f));
@@ -253,7 +253,7 @@ static void the_number_of_the_commit_grows_with_each_that_changes_something(void
 	fixture_close(&f);
 }
 
-/* ---- Leaving ---- */
+/* ---- Abandoning ---- */
 
 static void abandoning_leaves_the_last_commit(void **state)
 {
@@ -272,7 +272,7 @@ static void abandoning_leaves_the_last_commit(void **state)
 	fixture_close(&f);
 }
 
-/* ---- New names ---- */
+/* ---- Renaming ---- */
 
 static void a_renamed_tensor_is_found_under_its_new_name_after_a_commit(void **state)
 {
@@ -288,12 +288,12 @@ static void a_renamed_tensor_is_found_under_its_new_name_after_a_commit(void **s
 	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
 	assert_ptr_equal(nvs_tensor_find(f.engine, "other"), t[1]);
 	assert_null(nvs_tensor_find(f.engine, "t1"));
-	/* Two that change names. */
+	/* Two tensors swap names. */
 	OK(&f, nvs_tensor_rename(f.engine, t[0], "t1", &f.error));
 	OK(&f, nvs_tensor_rename(f.engine, t[1], "t0", &f.error));
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	assert_int_equal(nvs_engine_generation(f.engine), 2);
-	/* Not committed. */
+	/* Renamed, but not committed. */
 	OK(&f, nvs_tensor_rename(f.engine, t[2], "lost", &f.error));
 	OK(&f, nvs_engine_abandon(f.engine, &f.error));
 	f.engine = NULL;
@@ -329,7 +329,7 @@ static void names_that_are_taken_or_invalid_are_refused(void **state)
 	OK(&f, nvs_tensor_rename(f.engine, t[0], longest, &f.error));
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	fixture_shut(&f);
-	/* A tensor that the store holds and nobody registered has its name, too. */
+	/* A stored tensor that is not registered keeps its name. */
 	OK(&f, fixture_reopen(&f));
 	t[1] = tensor_add(&f, "t1", lengths[1]);
 	expect_error(&f, nvs_tensor_rename(f.engine, t[1], "t2", &f.error), -EEXIST, "t2");
@@ -345,7 +345,7 @@ int main(void)
 		cmocka_unit_test(readers_share_a_store_and_exclude_a_writer),
 		cmocka_unit_test(a_read_only_engine_makes_no_store),
 		cmocka_unit_test(a_missing_manifest_is_not_made_by_a_reader),
-		cmocka_unit_test(what_is_there_can_be_listed_before_registering),
+		cmocka_unit_test(stored_tensors_can_be_listed_before_registering),
 		cmocka_unit_test(a_smaller_structure_is_filled_as_far_as_it_goes),
 		cmocka_unit_test(the_number_of_the_commit_grows_with_each_that_changes_something),
 		cmocka_unit_test(abandoning_leaves_the_last_commit),

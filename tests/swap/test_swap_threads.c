@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many threads on one engine, with private and shared tensors and a pool that is too small. A
- * thread that changes a shared tensor excludes the others from its contents, as a user must; all
- * other calls come from any thread at any time.
+ * thread that changes a shared tensor locks out the others, as callers must; all other calls come
+ * from any thread at any time.
  */
 #include "swap/swap_fixture.h"
 
@@ -19,7 +19,7 @@ struct shared {
 	struct nvs_tensor *tensors[SHARED];
 	uint64_t nbytes[SHARED];
 	pthread_rwlock_t locks[SHARED];
-	uint64_t seeds[SHARED]; /* of the contents; under the lock */
+	uint64_t seeds[SHARED]; /* seeds of the contents; under the locks */
 	uint64_t seed;
 };
 
@@ -82,7 +82,7 @@ static void change_shared(struct worker *w)
 	pthread_rwlock_unlock(&s->locks[i]);
 }
 
-/* What needs no care: it is done, or refused for a reason that passes. */
+/* Calls that need no lock: each succeeds, or fails with a transient error. */
 static void meddle(struct worker *w)
 {
 	struct shared *s = w->shared;
@@ -119,7 +119,7 @@ static void meddle(struct worker *w)
 	}
 }
 
-/* Alone, for as long as it is in flight to the caller nobody else can have it. */
+/* Takes the lock, because no other thread can pin a tensor in flight to external memory. */
 static void move_shared_past_the_pool(struct worker *w)
 {
 	struct shared *s = w->shared;
@@ -196,7 +196,7 @@ static void forget_own(struct worker *w)
 {
 	struct nvs_engine *engine = w->shared->f.engine;
 
-	/* What makes room for others may put them in flight again at any time. */
+	/* Evictions for other threads can put the tensors in flight at any time, so retry. */
 	for (;;) {
 		int rc;
 
@@ -281,7 +281,7 @@ static void threads_share_an_engine(void **state)
 	all_threads(&(struct setup){.place = PLACE_EXT4, .pool_bytes = MIB, .thread_count = 2});
 }
 
-static void threads_share_a_verified_one(void **state)
+static void threads_share_a_verified_engine(void **state)
 {
 	(void)state;
 	all_threads(&(struct setup){.place = PLACE_TMPFS,
@@ -291,7 +291,7 @@ static void threads_share_a_verified_one(void **state)
 				    .ioengine = NVS_IOENGINE_POSIX});
 }
 
-static void threads_share_one_where_nothing_stays(void **state)
+static void threads_share_an_engine_that_keeps_nothing_resident(void **state)
 {
 	(void)state;
 	all_threads(&(struct setup){.place = PLACE_TMPFS,
@@ -305,8 +305,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(threads_share_an_engine),
-		cmocka_unit_test(threads_share_a_verified_one),
-		cmocka_unit_test(threads_share_one_where_nothing_stays),
+		cmocka_unit_test(threads_share_a_verified_engine),
+		cmocka_unit_test(threads_share_an_engine_that_keeps_nothing_resident),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);
