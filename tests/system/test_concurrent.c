@@ -71,17 +71,18 @@ static void change(struct member *m, size_t i, void *data)
 static void use_two(struct member *m, size_t i)
 {
 	struct nvs_engine *engine = m->crowd->f.engine;
-	bool anew = below(&m->random, 3) == 0;
-	enum nvs_how how = anew || below(&m->random, 2) ? NVS_DIRTY : NVS_CLEAN;
+	bool fresh = below(&m->random, 3) == 0;
+	enum nvs_how how = fresh || below(&m->random, 2) ? NVS_DIRTY : NVS_CLEAN;
 	uint64_t pin;
 
-	while (run_out(m, anew ? nvs_tensor_pin(engine, &m->t[i], 2, some_time(m), &pin, NULL)
-			       : nvs_tensor_swap_in(engine, &m->t[i], 2, some_time(m), &pin, NULL)))
+	while (run_out(m,
+		       fresh ? nvs_tensor_pin(engine, &m->t[i], 2, some_time(m), &pin, NULL)
+			     : nvs_tensor_swap_in(engine, &m->t[i], 2, some_time(m), &pin, NULL)))
 		sched_yield();
-	if (!anew)
+	if (!fresh)
 		wait_in_time(m, &m->t[i], 2);
 	for (size_t k = i; k < i + 2; k++) {
-		MUST(anew || filled(nvs_tensor_data(m->t[k]), m->nbytes[k], m->seeds[k]));
+		MUST(fresh || filled(nvs_tensor_data(m->t[k]), m->nbytes[k], m->seeds[k]));
 		if (how == NVS_DIRTY)
 			change(m, k, nvs_tensor_data(m->t[k]));
 	}

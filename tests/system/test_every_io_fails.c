@@ -21,13 +21,13 @@ static void prefetches(struct world *w)
 	long n;
 
 	/* Clean tensors, so that later reads evict earlier ones. */
-	world_told(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_failed(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	n = nvs_tensor_prefetch(w->f.engine, w->t, TENSORS / 2, &w->f.error);
 	if (n < 0)
-		world_told(w, (int)n);
-	world_told(w, sole_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
-	if (!world_told(w, sole_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
+		world_failed(w, (int)n);
+	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error));
+	if (!world_failed(w, sole_swap_in(w->f.engine, w->t, TENSORS / 2, -1, &w->f.error)))
 		world_check(w, 0, TENSORS / 2);
 }
 
@@ -52,9 +52,10 @@ static void swaps_to_and_from_own_memory(struct world *w)
 		from[i] = to[i] = own_memory[i] + 1;
 		fill(to[i], info_of(&w->f, w->t[i]).nbytes, ++w->seeds);
 	}
-	if (world_told(w, nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error)))
+	if (world_failed(w,
+			 nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error)))
 		return;
-	world_told(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	for (unsigned i = 0; i < TENSORS; i++) {
 		struct nvs_tensor_info info = info_of(&w->f, w->t[i]);
 
@@ -66,9 +67,9 @@ static void swaps_to_and_from_own_memory(struct world *w)
 		if (!w->seed[i])
 			continue;
 		memset(to[i], 0, PART);
-		if (!world_told(w, nvs_tensor_swap_in_to(w->f.engine, &w->t[i], &to[i], 1,
-							 &w->f.error)) &&
-		    !world_told(w, sole_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
+		if (!world_failed(w, nvs_tensor_swap_in_to(w->f.engine, &w->t[i], &to[i], 1,
+							   &w->f.error)) &&
+		    !world_failed(w, sole_wait(w->f.engine, &w->t[i], 1, -1, &w->f.error)))
 			assert_true(filled(to[i], info_of(&w->f, w->t[i]).nbytes, w->seed[i]));
 	}
 }
@@ -76,9 +77,9 @@ static void swaps_to_and_from_own_memory(struct world *w)
 /* ---- The drive ---- */
 
 /* Whether a call returned the error or the log has it, since no call waits for an eviction. */
-static bool heard(const struct world *w)
+static bool reported(const struct world *w)
 {
-	return w->told || strstr(w->f.log, "could not be written back");
+	return w->failures || strstr(w->f.log, "could not be written back");
 }
 
 static uint64_t drive_faults(const struct world *w)
@@ -96,7 +97,7 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 			 bool alone)
 {
 	/* A failed read-ahead is repeated by the pin. */
-	bool may_be_unheard = act == world_step && direction == NVS_READ, failed;
+	bool may_be_unreported = act == world_step && direction == NVS_READ, failed;
 	const struct sim_rule rule = {.fault = SIM_ERROR,
 				      .error = w->error,
 				      .reads = direction == NVS_READ,
@@ -105,17 +106,17 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 				      .times = alone};
 	uint64_t faults = drive_faults(w);
 
-	w->told = 0;
+	w->failures = 0;
 	w->f.log[0] = 0;
 	sim_fault(w->drive, &rule);
 	act(w);
 	sim_no_faults(w->drive);
 	failed = drive_faults(w) > faults;
 	events_await_idle(w->f.engine);
-	if (failed ? !heard(w) && !may_be_unheard : heard(w))
+	if (failed ? !reported(w) && !may_be_unreported : reported(w))
 		fail_msg("%s %" PRIu64 " %s: %u calls failed, and the log has \"%s\"",
 			 direction ? "write" : "read", n, failed ? "failed" : "did not fail",
-			 w->told, w->f.log);
+			 w->failures, w->f.log);
 	world_check_all(w);
 	return failed;
 }
@@ -190,7 +191,7 @@ static void the_nth_io_to_the_callers_memory_fails(void **state)
 /* ---- Plain calls: opening ---- */
 
 /* The open failed with the path in its error, and left nothing; or the engine works. */
-static void opened_or_told(struct world *w, int rc, const struct inject_held *before, uint64_t n)
+static void opened_or_failed(struct world *w, int rc, const struct inject_held *before, uint64_t n)
 {
 	const char *call = inject_failed_call();
 
@@ -205,7 +206,7 @@ static void opened_or_told(struct world *w, int rc, const struct inject_held *be
 			 w->f.error.text);
 	if (strcmp(call, "mmap") != 0 && strcmp(call, "madvise") != 0 &&
 	    strcmp(call, "memfd_create") != 0 && strcmp(call, "getrandom") != 0)
-		world_told(w, rc);
+		world_failed(w, rc);
 	assert_same_held(before, "a failed opening", n);
 }
 
@@ -217,7 +218,7 @@ static void works(struct world *w)
 		if (w->seed[i] && w->f.config.keep)
 			tensor_check(&w->f, w->t[i], w->seed[i]);
 	world_swaps(w);
-	assert_int_equal(w->told, 0);
+	assert_int_equal(w->failures, 0);
 	world_check_all(w);
 }
 
@@ -227,13 +228,13 @@ static bool nth_call_of_open_fails(struct world *w, uint64_t n)
 	uint64_t failed;
 	int rc;
 
-	w->told = 0;
+	w->failures = 0;
 	inject_fail(PLAIN_CALLS, n, 1, w->error);
 	rc = world_try_open(w);
 	inject_stop(&failed);
 	if (failed)
-		opened_or_told(w, rc, &before, n);
-	w->told = 0;
+		opened_or_failed(w, rc, &before, n);
+	w->failures = 0;
 	if (rc)
 		OK(&w->f, world_try_open(w));
 	works(w);
@@ -322,7 +323,7 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 	uint64_t failed;
 	int rc;
 
-	w->told = 0;
+	w->failures = 0;
 	nvs_engine_get_stats(w->f.engine, &before);
 	inject_fail(PLAIN_CALLS, n, 1, w->error);
 	rc = nvs_tensor_register(w->f.engine, specs, 2, t, &w->f.error);
@@ -331,7 +332,7 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 	if (failed && !rc && strcmp(inject_failed_call(), "posix_fallocate") != 0 &&
 	    !world_survives(w, inject_failed_call()))
 		fail_msg("%s failed, but no error was reported", inject_failed_call());
-	if (world_told(w, rc)) {
+	if (world_failed(w, rc)) {
 		nvs_engine_get_stats(w->f.engine, &now);
 		assert_int_equal(now.tensors, before.tensors);
 		assert_int_equal(now.tensor_bytes, before.tensor_bytes);
@@ -421,7 +422,7 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 
 static void arm(struct world *w, bool plain, uint64_t n)
 {
-	w->told = 0;
+	w->failures = 0;
 	if (plain)
 		inject_fail(PLAIN_CALLS, n, 1, w->error);
 	else
@@ -469,7 +470,7 @@ static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint6
 	failed = disarm(w, faults);
 	assert_true(failed || !rc);
 	/* Closing the file unlocks it, even if the unlock fails. */
-	if (!world_told(w, rc) && failed && strcmp(inject_failed_call(), "flock") != 0)
+	if (!world_failed(w, rc) && failed && strcmp(inject_failed_call(), "flock") != 0)
 		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
 			 inject_failed_call(), n);
 	done = !rc || (!closing && n % 2 && committed_after_all(w));

@@ -120,7 +120,7 @@ static bool disarm(struct run *run, uint64_t faults)
  * Whether the call failed; then its error must be the injected one, and name the place of an I/O or
  * file.
  */
-static bool told(struct run *run, const struct what *what, int rc)
+static bool failed_as_injected(struct run *run, const struct what *what, int rc)
 {
 	const struct nvs_error *error = &run->o.error;
 	bool place = what->kinds & ALLOCATIONS || strstr(error->text, run->o.path) ||
@@ -198,13 +198,13 @@ static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *step
 
 	arm(run, what, n);
 	rc = steps(run, twin, n + 1);
-	for (unsigned i = 0; i < 4 && what->lasts && told(run, what, rc); i++)
+	for (unsigned i = 0; i < 4 && what->lasts && failed_as_injected(run, what, rc); i++)
 		rc = optim_step(&run->o, n + 1);
 	failed = disarm(run, faults);
 	if (failed && !rc && (what->lasts || what->direction == NVS_WRITE))
 		fail_msg("I/O %" PRIu64 " failed, and the step is reported as done", n);
 	assert_true(failed || !rc);
-	if (told(run, what, rc))
+	if (failed_as_injected(run, what, rc))
 		DONE(&run->o, optim_step(&run->o, n + 1));
 	assert_int_equal(run->o.result.step, n + 1);
 	same_as_twin(&run->o, twin);
@@ -306,7 +306,7 @@ static void the_nth_io_of_setting_and_getting_fails(void **state)
 
 		fill(data, sizeof(data), n);
 		arm(&run, &what, n);
-		if (told(&run, &what, set_then_get(&run, data, LENGTH(data)))) {
+		if (failed_as_injected(&run, &what, set_then_get(&run, data, LENGTH(data)))) {
 			assert_true(disarm(&run, faults));
 			fill(data, sizeof(data), n);
 			DONE(&run.o, set_then_get(&run, data, LENGTH(data)));
@@ -350,7 +350,7 @@ static bool nth_fails_in_open(struct run *run, const struct what *what, const st
 	rc = run_try_open(run);
 	failed = disarm(run, faults);
 	assert_true(failed || !rc);
-	if (told(run, what, rc)) {
+	if (failed_as_injected(run, what, rc)) {
 		assert_null(run->o.optimizer);
 		assert_same_held(&before, "a failed opening", n);
 		DONE(&run->o, run_try_open(run));
@@ -423,7 +423,8 @@ static bool nth_fails_in_commit(struct run *run, const struct what *what, bool c
 	failed = disarm(run, faults);
 	assert_true(failed || !rc);
 	/* Closing the file unlocks it, even if the unlock fails. */
-	if (!told(run, what, rc) && failed && strcmp(inject_failed_call(), "flock") != 0)
+	if (!failed_as_injected(run, what, rc) && failed &&
+	    strcmp(inject_failed_call(), "flock") != 0)
 		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
 			 inject_failed_call(), n);
 	if (!closing) {

@@ -58,7 +58,7 @@ struct run {
 	char *memory;  /* external memory of the longest tensor's size */
 	uint64_t seed, random;
 	bool lies;
-	unsigned told; /* tensors reported as damaged */
+	unsigned damaged; /* tensors reported as damaged */
 };
 
 static uint64_t seed_of(size_t tensor, unsigned version)
@@ -322,7 +322,7 @@ static unsigned found_version(struct run *run, size_t i)
 	if (rc == -ENODATA)
 		return 0;
 	if (rc == -EBADMSG && run->lies) {
-		run->told++;
+		run->damaged++;
 		return DAMAGED;
 	}
 	OK(&run->fixture, rc);
@@ -420,7 +420,7 @@ static bool power_fails(struct run *run, int (*calls)(struct run *), uint64_t at
 	sim_crashed(run->sim, how);
 	rc = open_store(run);
 	if (run->lies && (rc == -EUCLEAN || rc == -EMEDIUMTYPE)) {
-		run->told++;
+		run->damaged++;
 		return ended;
 	}
 	OK(&run->fixture, rc);
@@ -455,7 +455,7 @@ static void after_a_power_failure_anywhere_one_commit_is_found(void **state)
 #define LONG_RUNS (SANITIZED ? 12 : 40)
 #define LONG_IOS  200 /* I/Os, writes and syncs of a typical long run */
 
-static void at_random(bool lies, unsigned *told)
+static void at_random(bool lies, unsigned *damaged)
 {
 	uint64_t seed = seed_of_run();
 
@@ -466,29 +466,29 @@ static void at_random(bool lies, unsigned *told)
 		for (unsigned failures = lies ? 1 : 3; failures; failures--)
 			power_fails(&run, long_run, 1 + below(&run.random, LONG_IOS),
 				    ways[(i + failures) % LENGTH(ways)]);
-		*told += run.told;
+		*damaged += run.damaged;
 		run_end(&run);
 	}
-	print_message("%u reported as damaged\n", *told);
+	print_message("%u reported as damaged\n", *damaged);
 }
 
 static void after_every_power_failure_at_random_one_commit_is_found(void **state)
 {
-	unsigned told = 0;
+	unsigned damaged = 0;
 
 	(void)state;
-	at_random(false, &told);
-	assert_int_equal(told, 0);
+	at_random(false, &damaged);
+	assert_int_equal(damaged, 0);
 }
 
 /* Syncs do nothing, so anything can be lost; only checksums detect it. */
 static void checksums_detect_a_drive_that_lies_about_syncs(void **state)
 {
-	unsigned told = 0;
+	unsigned damaged = 0;
 
 	(void)state;
-	at_random(true, &told);
-	assert_true(told);
+	at_random(true, &damaged);
+	assert_true(damaged);
 }
 
 /* ---- An optimizer ---- */
@@ -674,7 +674,7 @@ static void expect_trained(struct training *training)
 }
 
 /* The contents are of one commit, or reported as damaged. */
-static bool is_told_or_trained(struct training *training)
+static bool is_damaged_or_trained(struct training *training)
 {
 	struct optim *o = &training->o;
 	int rc = open_optimizer(training);
@@ -737,7 +737,7 @@ static void an_optimizer_has_the_state_of_one_commit(void **state)
 static void an_optimizer_detects_a_drive_that_lies_about_syncs(void **state)
 {
 	uint64_t seed = seed_of_run();
-	unsigned told = 0;
+	unsigned damaged = 0;
 	bool ended = false;
 
 	(void)state;
@@ -747,11 +747,11 @@ static void an_optimizer_detects_a_drive_that_lies_about_syncs(void **state)
 		say_training(seed + at, at, SIM_ANY);
 		training_begin(&training, seed + at, true);
 		ended = train_until_power_fails(&training, at, SIM_ANY);
-		told += is_told_or_trained(&training);
+		damaged += is_damaged_or_trained(&training);
 		training_end(&training);
 	}
-	print_message("%u reported as damaged\n", told);
-	assert_true(told);
+	print_message("%u reported as damaged\n", damaged);
+	assert_true(damaged);
 }
 
 int main(void)
