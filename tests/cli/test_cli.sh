@@ -147,7 +147,7 @@ json iodepth_sets_queue_depth "aio['queue_depth'] == 3 and engine['inflight_max'
 json thread_count_is_set "aio['thread_count'] == 2 and engine['workers'] == 2" --thread-count 2
 json pool_sets_the_pool "8 << 20 <= swap['pool_bytes'] < 10 << 20 and
 	0 < swap['pool_bytes_peak'] <= swap['pool_bytes']"
-json options_are_told "job['job options']['loops'] == '2' and
+json options_are_in_the_json "job['job options']['loops'] == '2' and
 	job['job options']['nvme_path'].endswith('store') and 'rw' not in job['job options']" --loops 2
 json percentiles_are_in_order "(lambda p: p == sorted(p) and len(p) == 17 and p[0] > 0 and
 	write['clat_ns']['max'] >= write['clat_ns']['mean'] >= write['clat_ns']['min'] > 0)(
@@ -209,10 +209,10 @@ holds options_override_the_config "aio['block_size'] == 4096 and aio['queue_dept
 	6 << 20 <= swap['pool_bytes'] < 8 << 20"
 run bench --config "$T/cpu.json" --tensors 1 --tensor-size 17m
 [ "$status" = 1 ] && grep -qF '"buffer_size": 1114112 (elements, in each of 4 buffers)' "$T/err"
-result pool_too_small_is_told_in_elements_of_the_key $?
+result pool_too_small_is_reported_in_elements_of_the_key $?
 sed 's/1e6/1114112/' "$T/cpu.json" >"$T/enough.json"
 run bench --config "$T/enough.json" --tensors 1 --tensor-size 17m
-result the_value_that_it_names_is_enough $status
+result the_suggested_value_suffices $status
 for config in config/*.json; do
 	run bench --config "$config" --model bench/models/llama-3.1-8b.json --scale 0.01 --rw swapout \
 		--nvme-path "$T/store"
@@ -247,7 +247,7 @@ for text in "^  read: IOPS=" "^  write: IOPS=" "MB/s" "99.90th" "^  cpu per GiB 
 	text=
 done
 [ "$status" = 0 ] && [ -z "$text" ]
-result table_has_what_was_measured $? "lacks $text"
+result table_has_the_figures $? "lacks $text"
 [ ! -s "$T/err" ]
 result no_progress_bar_without_a_terminal $?
 bench --output "$T/table"
@@ -272,7 +272,7 @@ try:
         if narrow_from is None and b"IOPS" in seen:
             resize(40)
             narrow_from = len(seen)
-        # One line may have been composed before the resizing.
+        # One line may have been composed before the terminal was resized.
         elif narrow_from is not None and seen[narrow_from:].count(b"\r") == 3:
             process.send_signal(signal.SIGTERM)
 except OSError:
@@ -290,7 +290,7 @@ assert narrow and all(width(line) < 40 and b"GB/s read" in line for line in narr
 PY
 result progress_line_is_as_wide_as_the_terminal_and_erased $?
 
-# ---- Failures while it runs
+# ---- Failures during a run
 
 DATA=$T/store/nvswap/rank0/data
 started() {
@@ -304,7 +304,7 @@ wait $pid
 [ $? = 143 ] && [ ! -e "$DATA" ] && grep -q "stopped by a signal" "$T/err"
 result signal_stops_it_cleanly $?
 holds stopped_run_has_eintr_in_json "job['error'] == 4"
-# A run that was too short to be damaged is repeated for longer.
+# A run that is too short to be damaged is repeated with a longer runtime.
 for runtime in 1 8 60; do
 	started --rw swapin --verify --runtime $runtime --time-based
 	while kill -0 $pid 2>/dev/null; do
@@ -315,7 +315,7 @@ for runtime in 1 8 60; do
 	[ $status = 0 ] || break
 done
 [ $status = 1 ] && grep -qE "tensor tensor.[01]: byte [0-9]+ of 1100000 is 0x00 and should be 0x" "$T/err"
-result verify_finds_what_was_changed_on_the_drive $?
+result verify_detects_changes_on_the_drive $?
 holds differences_are_counted_in_json "job['error'] == 74 and swap['verify_errors'] > 0"
 
 [ $failures = 0 ]

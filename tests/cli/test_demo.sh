@@ -21,7 +21,7 @@ grep -qE "148 tensors: [0-9.]+[GM]iB read" "$T/line" &&
 	grep -qE "Verified +949.4 MiB compared, every byte equal" "$T/line" &&
 	grep -qE "Drive +[0-9.]+[kMG]B/s read .* nvswap had [1-9][0-9]* % of that" "$T/line"
 result demo_has_its_figures $? "$(cat "$T/six")"
-# Apart from the paths, which are the test's.
+# Paths do not count: they are the test's.
 sed -e "s|$NVSWAP|nvswap|" -e "s|$T|DIR|" "$T/six" | awk 'length > 100' | grep -q .
 [ $? = 1 ] && [ ! -s "$T/err" ]
 result demo_is_quiet_and_short $?

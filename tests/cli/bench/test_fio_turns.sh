@@ -27,7 +27,7 @@ nothing_left() {
 	[ -z "$(ls -A "$T/store")" ]
 }
 
-# fake NAME STATUS PATTERN SCRIPT: with SCRIPT as fio, bench exits with STATUS and says PATTERN
+# fake NAME STATUS PATTERN SCRIPT: with SCRIPT as fio, bench must exit with STATUS and print PATTERN
 fake() {
 	printf '#!/bin/sh\n%s\n' "$4" >"$T/bin/fio"
 	chmod +x "$T/bin/fio"
@@ -36,13 +36,13 @@ fake() {
 	result "$1" $?
 }
 
-fake fio_that_fails_is_told_of 1 'fio exited with 3: it went wrong here' \
+fake a_failing_fio_is_reported 1 'fio exited with 3: it went wrong here' \
 	'echo it went wrong >&2; echo here >&2; exit 3'
-fake fio_that_is_killed_is_told_of 1 'fio was killed by signal 9' 'kill -9 $$'
-fake output_that_is_no_json_is_told_of 1 "fio's output:1:1: " 'echo something else'
-fake a_job_of_fios_that_failed_is_told_of 1 "fio's output:1:11: this job failed: No space left" \
+fake a_killed_fio_is_reported 1 'fio was killed by signal 9' 'kill -9 $$'
+fake output_that_is_not_json_is_reported 1 "fio's output:1:1: " 'echo something else'
+fake a_failed_job_of_fios_is_reported 1 "fio's output:1:11: this job failed: No space left" \
 	'echo "{\"jobs\": [{\"error\": 28}]}"'
-fake what_fio_left_behind_is_removed 1 'exited with 4' \
+fake files_left_by_fio_are_removed 1 'exited with 4' \
 	'd=$(sed -n "s/^directory=//p"); touch "$d/.nvswap-compare-$PPID-0.0.0"; exit 4'
 
 printf '#!/bin/sh\n%s\n' "echo \$\$ >'$T/pid'; exec sleep 1000" >"$T/bin/fio"
@@ -74,7 +74,7 @@ killed() {
 killed fio_and_its_files_go_with_nvswap ""
 killed files_of_fio_go_with_all_of_the_group -
 
-# Fast in all rounds but the first; records whether nvswap has run since its last turn.
+# Fast in all rounds but the first; records whether nvswap has run since this fio's last turn.
 cat >"$T/bin/fio" <<END
 #!/bin/sh
 bw=1000000000000
@@ -85,12 +85,12 @@ echo "{\"jobs\": [{\"error\": 0, \"write\": {\"io_bytes\": 1, \"bw_bytes\": \$bw
 END
 PATH=$T/bin:$PATH compare --rw swapout --rounds 3 --write-bw-log "$T/log" --log-avg-msec 10 --output-format json
 [ "$status" = 0 ] && [ "$(tr '\n' ' ' <"$T/turns")" = "second first second " ]
-result the_first_of_a_round_is_the_second_of_the_next $?
+result the_order_alternates_between_rounds $?
 [ "$status" = 0 ] && python3 -c 'import json, sys
 assert 0 < json.load(open(sys.argv[1]))["compare"][0]["ratio"] < 1' "$T/out" 2>>"$T/err"
 result the_ratio_is_the_median_of_those_of_the_rounds $?
 
-# Others may write to the drive meanwhile, but not always as much as this fio.
+# Other processes may write to the drive, but not always as much as this fio.
 cat >"$T/bin/fio" <<END
 #!/bin/sh
 dd if=/dev/zero of="$T/much" bs=1M count=128 oflag=direct conv=fsync 2>/dev/null
@@ -110,7 +110,7 @@ mkdir "$T/empty"
 env PATH="$T/empty" "$NVSWAP" bench --compare --nvme-path "$T/store" --size 4m --tensor-size 1m \
 	--pool 4m --rw swapout >"$T/out" 2>"$T/err"
 [ $? = 1 ] && grep -q 'apt-get install fio' "$T/err" && nothing_left
-result without_fio_it_says_what_to_install $?
+result without_fio_the_error_names_the_package $?
 
 compare --rw step
 [ "$status" = 1 ] && grep -q "fio: it has no training steps" "$T/err"
@@ -118,14 +118,15 @@ result training_steps_are_refused $?
 
 compare --rw swapout --status-interval 1
 [ "$status" = 2 ] && grep -q 'compare reports no status' "$T/err"
-result a_status_between_is_refused $?
+result a_status_interval_is_refused $?
 
 if ! command -v fio >/dev/null; then
 	echo "skip with_fio: it is not installed"
 	exit $failures
 fi
 
-# expect NAME EXPRESSION ARGUMENT...: holds of the JSON; c is the first job compared, a is nvswap, b fio
+# expect NAME EXPRESSION ARGUMENT...: EXPRESSION must be true of the JSON; c is the first job
+# compared, a is nvswap, b fio
 expect() {
 	local name=$1 expression=$2
 	shift 2

@@ -9,8 +9,8 @@ cd "$(dirname "$0")/../../.." || exit
 T=$(realpath "$T")
 mkdir "$T/drive"
 
-# Typed options hold over those of the file. Nothing that small would leave the memory by itself, and
-# the first tensor of a large model is not small.
+# Options on the command line override the file's. Small tensors would stay in memory by default,
+# and the first tensor of a large model is long.
 run_small() {
 	local smaller=(--size 8m --loops 1 --runtime 200ms --ramp-time 0 --compute-us 100 --verify
 		--max-in-cpu 0)
@@ -21,7 +21,7 @@ run_small() {
 		>"$T/out" 2>"$T/err"
 }
 
-# Each section but [global] has its jobs, in order, and each of them moved something.
+# Each section except [global] has its jobs, in order, and each job moved bytes.
 check_jobs() {
 	"${PYTHON:-python3}" - "bench/jobs/$1.ini" "$T/out" <<'EOF'
 import json, re, sys
@@ -63,9 +63,9 @@ sed -n '/^```ini/,/^```/{/^```/!p}' docs/jobs.md >"$T/example.ini"
 	--eta never >"$T/out" 2>"$T/err" && grep -q "^four: (groupid=1, jobs=4)" "$T/out"
 result "the_example_of_docs_jobs_runs" $?
 
-# The directory is a variable, and leaving it out says what to set.
+# The directory is a variable; without it, the error says to set it.
 "$NVSWAP" bench bench/jobs/fio-own.ini >"$T/out" 2>"$T/err"
 [ $? = 2 ] && grep -q 'fio-own.ini:[0-9]*: ${DIRECTORY} is not set: put DIRECTORY=' "$T/err"
-result "a_variable_that_is_not_set_is_told_with_its_line" $?
+result "an_unset_variable_is_reported_with_its_line" $?
 
 [ $failures = 0 ]

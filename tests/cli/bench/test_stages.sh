@@ -6,11 +6,11 @@
 # its own under the build directory.
 
 . tests/support/command.sh
-# What a test that failed leaves running is ended with it.
+# Ends processes that a failed test leaves running.
 trap 'kill -9 -$pid 2>/dev/null; rm -rf "$T"' EXIT
 mkdir "$T/store"
 
-# jobs: standard input becomes the job file, under what all of them have
+# jobs: makes the job file from standard input, after options common to all tests
 jobs() {
 	{
 		echo "[global]"
@@ -28,7 +28,7 @@ run() {
 	status=$?
 }
 
-# start ARGUMENT...: the same in the background, in a process group of its own; $pid
+# start ARGUMENT...: the same in the background, in its own process group; sets $pid
 start() {
 	: >"$T/err"
 	setsid "$NVSWAP" bench "$T/jobs.ini" --output-format json "$@" >"$T/out" 2>"$T/err" &
@@ -40,14 +40,14 @@ has_ended() {
 	! kill -0 "$1" 2>/dev/null
 }
 
-# ended: the exit status of what was started, in $status
+# ended: waits for the started process; sets $status
 ended() {
 	until_true has_ended "$pid" || kill -9 -"$pid"
 	wait "$pid"
 	status=$?
 }
 
-# drawn PATTERN: the line of --eta=always was so
+# drawn PATTERN: whether the line of --eta=always matched PATTERN
 drawn() {
 	tr '\r' '\n' <"$T/err" | grep -qE "$1"
 }
@@ -56,7 +56,7 @@ measures() {
 	drawn "^swap .*IOPS"
 }
 
-# process_of RANK: that of the job of $pid whose store it is
+# process_of RANK: prints the process of the job of $pid whose store has that rank
 process_of() {
 	local child
 	for child in $(cat "/proc/$pid/task/$pid/children"); do
@@ -65,8 +65,9 @@ process_of() {
 	return 1
 }
 
-# true_of EXPRESSION: of the JSON documents in $T/out: j is the last, jobs its jobs by name and
-# clone ("a.0"), docs all of them. begin and end are of the part measured, in ms, as is $before.
+# true_of EXPRESSION: is true of the JSON documents in $T/out: j is the last one, jobs its jobs by
+# name and clone ("a.0"), docs all documents. begin and end of the measurement are in ms, as is
+# $before.
 true_of() {
 	python3 - "$T/out" "$1" "$T" "${before:-0}" 2>&1 <<'PY'
 import json, os, re, sys
@@ -96,7 +97,8 @@ holds() {
 	result "$1" $? "$why"
 }
 
-# json NAME EXPRESSION ARGUMENT...: the run succeeds and says nothing, and the expression holds.
+# json NAME EXPRESSION ARGUMENT...: the run must succeed without output on standard error, and
+# EXPRESSION be true.
 json() {
 	local name=$1 expression=$2
 	shift 2
@@ -113,9 +115,9 @@ nothing_is_left() {
 	result "$1" $? "$(find "$T/store" -type f)"
 }
 
-# ---- At the same time, and not
+# ---- Jobs of one stage, and of several
 
-# Time passes for nothing but filling: so slow, that what does not wait for it begins before its end.
+# Only filling takes time, so much that a job that does not wait for it begins before its end.
 begin_and_fill="lambda job: before + 1e3 * job['swap']['first_swapout_bytes'] /
 	job['swap']['first_swapout_bw_bytes'] - 1"
 jobs <<'J'
@@ -164,7 +166,7 @@ json traces_have_the_numbers_of_the_jobs \
 	"all(json.load(open(f'{T}/t.{i}.json'))['traceEvents'] for i in (1, 2)) and
 	 not os.path.exists(f'{T}/t.json')"
 
-# ---- How long, how fast, how large
+# ---- Limits of time, rate and size
 
 jobs <<<'[a]'
 json runtime_bounds_loops "bytes_of(jobs['a.0']) == 2 * 8 * 262144" --runtime 1h
@@ -180,7 +182,7 @@ json ramp_time_is_not_in_the_figures "bytes_of(jobs['a.0']) == 8 * 262144 and
 	j['engine']['write_bytes'] == 8 * 262144 and j['swap']['store_bytes'] > 0 and
 	j['swap']['pool_bytes'] > 0" --rw swapout --ramp_time 200ms
 for rw in swapout swapin swap; do
-	# A batch is a twentieth of a second at most, here one tensor.
+	# A batch takes at most a twentieth of a second, here one tensor.
 	json "rate_bounds_$rw" "all(0 <= job[d]['io_bytes'] <=
 		rate * job['job_runtime'] / 1e3 * 1.1 + 2 * 262144 for job in jobs.values()
 		for d, rate in (('read', 4 << 20), ('write', 4 << 20))) and
@@ -195,7 +197,7 @@ for size in 1m 7m; do
 		--size $size --bssplit 8k/50:100000/50
 done
 
-# ---- When one ends early
+# ---- Jobs that end early
 
 jobs <<'J'
 [whole]
@@ -209,7 +211,7 @@ J
 run
 [ "$status" = 1 ] && grep -q "^nvswap: job none (2): .*tensor.0" "$T/err"
 result job_that_cannot_begin_ends_its_stage $? "exit status $status"
-holds those_that_did_not_run_say_so "jobs['whole.0']['error'] == 125 and
+holds jobs_that_did_not_run_are_reported "jobs['whole.0']['error'] == 125 and
 	'another job' in jobs['whole.0']['error_text'] and jobs['later.0']['error'] == 125 and
 	jobs['none.0']['error'] == 7"
 nothing_is_left no_store_stays_of_a_stage_that_did_not_begin
@@ -232,7 +234,7 @@ result killed_job_is_reported $? "exit status $status"
 holds others_go_on_when_a_job_is_killed "jobs['victim.0']['error'] == 130 and
 	jobs['other.0']['error'] == 0 and jobs['other.0']['job_runtime'] >= 1000"
 jobs <<<'[next]'
-json next_run_takes_the_place_of_a_killed_job "bytes_of(jobs['next.0']) == 2 * 8 * 262144"
+json the_next_run_reuses_the_store_of_a_killed_job "bytes_of(jobs['next.0']) == 2 * 8 * 262144"
 nothing_is_left next_run_removes_what_a_killed_job_left
 
 jobs <<'J'
@@ -250,7 +252,7 @@ ended
 [ "$status" = 143 ] && [ "$(tr '\r' '\n' <"$T/err" | grep -c "nvswap: ")" = 1 ] &&
 	grep -q "stopped by a signal" "$T/err"
 result signal_ends_all_jobs $? "exit status $status"
-holds jobs_that_were_stopped_tell_what_they_measured \
+holds stopped_jobs_report_their_measurement \
 	"all(jobs[f'a.{i}']['error'] == 4 and bytes_of(jobs[f'a.{i}']) > 0 for i in (0, 1)) and
 	 jobs['b.0']['error'] == 4 and bytes_of(jobs['b.0']) == 0 and
 	 jobs['b.0']['error_text'] == 'not run: stopped by a signal'"
@@ -258,7 +260,7 @@ holds jobs_of_a_stage_overlap "max(begin(jobs[name]) for name in ('a.0', 'a.1'))
 	min(end(jobs[name]) for name in ('a.0', 'a.1'))"
 nothing_is_left no_store_stays_after_a_signal
 
-# As a terminal sends it: to the parent and to each of the jobs.
+# Like a terminal: to the parent and to each job.
 start --eta always
 until_true measures
 kill -TERM -$pid
@@ -296,7 +298,7 @@ ended
 [ $computing = 0 ] && [ "$status" = 143 ]
 result signal_ends_computing $? "exit status $status"
 
-# ---- What is told while it runs
+# ---- Output while jobs run
 
 jobs <<'J'
 time_based
@@ -318,8 +320,8 @@ start --status-interval 100ms --runtime 1h
 until_true true_of "$told" >"$T/why"
 kill -TERM $pid
 ended
-holds status_is_told_at_intervals "$told"
-# For longer than an answer is waited for.
+holds status_is_printed_at_intervals "$told"
+# Longer than the parent waits for an answer.
 start --status-interval 100ms --runtime 1h
 until_true true_of "$told" >"$T/why"
 kill -STOP "$(process_of 1)"
@@ -330,14 +332,14 @@ until_true true_of "len(docs) >= $docs + 2" >"$T/why"
 kill -TERM $pid
 ended
 holds figures_do_not_go_back_where_a_job_does_not_answer "$told"
-told_as_text() {
+printed_as_text() {
 	[ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ]
 }
 start --status-interval 100ms --runtime 1h --output-format normal
-until_true told_as_text && kill -TERM $pid
+until_true printed_as_text && kill -TERM $pid
 ended
-told_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
-result status_is_told_as_text $? "$(cat "$T/out")"
+printed_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
+result status_is_printed_as_text $? "$(cat "$T/out")"
 run --output-format normal,json
 [ "$status" = 0 ] && python3 - "$T/out" >"$T/err" 2>&1 <<'PY'
 import json, sys
@@ -350,8 +352,8 @@ result several_formats_are_in_the_order_of_fios $?
 run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 10
 holds logs_of_each_job_are_written "sorted(f for f in os.listdir(T) if f.endswith('.log')) ==
 	sorted(f'log_{kind}.{i}.log' for kind in ('bw', 'slat', 'clat', 'lat') for i in (1, 2, 3))"
-# logs NAME EXPRESSION: of lines, those of a log of a job as numbers, and of figures, those of the
-# direction of a line and of the kind of the log.
+# logs NAME EXPRESSION: EXPRESSION must be true of lines, the numbers of a job's log, and of
+# figures, those of the line's direction and the log's kind.
 logs() {
 	python3 - "$T" "$2" >"$T/err" 2>&1 <<'PY'
 import json, re, sys
@@ -375,12 +377,13 @@ logs logs_are_in_the_order_of_time "all(early[0] < late[0] for d in (0, 1)
 logs latencies_in_logs_are_between_the_least_and_the_most "kind == 'bw' or
 	all(figures[line[2]]['min'] * 0.98 - 1 <= line[1] <= figures[line[2]]['max'] * 1.02 + 1
 	for line in lines)"
-# One line for all of it.
+# One line for the whole run.
 run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 3600000
 logs logs_come_to_what_was_measured "number == 3 or
 	all(abs(line[1] - (figures[line[2]]['bw'] if kind == 'bw' else figures[line[2]]['mean'])) <=
 	0.02 * line[1] + 1 for line in lines) and len(lines) == (1 if number == 2 else 2)"
-# logs_as_fio NAME ARGUMENT...: lines of both have the same form, numbers that differ being N.
+# logs_as_fio NAME ARGUMENT...: lines of both must have the same form, with different numbers
+# replaced by N.
 logs_as_fio() {
 	local name=$1
 	shift
@@ -395,7 +398,7 @@ logs_as_fio() {
 	result "$name" $? "$(head -n 1 "$T"/fios_*.log)"
 }
 logs_as_fio logs_have_the_form_of_fios --log_avg_msec=100
-# Into the working directory, as fio's.
+# Logs are written to the working directory, like fio's.
 cat >"$T/named.ini" <<'END'
 [global]
 directory=store
@@ -419,7 +422,7 @@ mkdir "$T/full"
 for i in 1 2 3; do ln -s /dev/full "$T/full/log_bw.$i.log"; done
 run --write_bw_log "$T/full/log" --log_avg_msec 10
 [ "$status" = 1 ] && grep -q "the log .*full/log_bw.1.log is incomplete: No space left" "$T/err"
-result log_that_is_not_whole_fails_the_job $? "exit status $status"
+result an_incomplete_log_fails_the_job $? "exit status $status"
 
 run --eta never
 [ ! -s "$T/err" ]

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-nvswap compare: results made here by hand, of nvswap's and fio's shape, and what it says of them.
-"""
+"""nvswap compare, on results made here in the shape of nvswap's and fio's."""
 
 import fcntl
 import html.parser
@@ -29,7 +27,7 @@ HOSTILE = "&<script>alert(1)</script>\x1b[31m\u202e\"'"
 
 
 def direction(bw, noise=0.01, samples=40, p50=100e3, p99=900e3, bins=None):
-    """Of a run as long as its samples take."""
+    """Makes a run that lasts as long as its samples."""
     if not bw:
         return {"io_bytes": 0, "bw_bytes": 0, "iops": 0.0, "runtime": 0, "clat_ns": {"N": 0}}
     latency = {"N": 9, "percentile": {"50.000000": p50, "99.000000": p99, "99.900000": 2 * p99}}
@@ -65,7 +63,7 @@ class Work:
         return done.returncode, json.loads(done.stdout)
 
     def verdict(self, base, other, *options, key="write_bw_bytes"):
-        """Exit status and verdict of two jobs, each in one run."""
+        """Returns the exit status and verdict of two jobs with one run each."""
         files = [self.file(f"{name}.json", what) for name, what in (("a", base), ("b", other))]
         status, report = self.json(*options, *files)
         return status, report["jobs"][0][key][1]["verdict"]
@@ -106,7 +104,7 @@ def higher_latency_of_repeated_runs_is_slower(work):
             back == 0 and reverse["jobs"][0]["write_clat_p50_ns"][1]["verdict"] == "faster")
 
 
-def cpu_is_told_and_fails_nothing(work):
+def cpu_is_reported_and_fails_nothing(work):
     dear = job() | {"usr_cpu": 90.0}
     a = [work.file(f"a{i}.json", job() | {"sys_cpu": 15.0 + i / 100}) for i in range(3)]
     b = [work.file(f"b{i}.json", dear | {"sys_cpu": 15.0 + i / 100}) for i in range(3)]
@@ -117,14 +115,14 @@ def cpu_is_told_and_fails_nothing(work):
 
 
 def samples_of_one_run_count_for_a_quarter(work):
-    """40 samples: 10 that are independent, of which 9 degrees of freedom have 2.262."""
+    """40 samples count as 10 independent ones; t of 9 degrees of freedom is 2.262."""
     _, report = work.json(work.file("a.json", job(noise=0.1)), work.file("b.json", job()))
     return math.isclose(report["jobs"][0]["write_bw_bytes"][0]["half_width"],
                         100 * 2.262 * 0.1 / math.sqrt(10), rel_tol=1e-6)
 
 
 def samples_of_jobs_at_the_same_time_are_one(work):
-    """fio adds up the samples of grouped jobs, but not their deviations: 4 jobs, 40 moments."""
+    """fio adds up the samples of grouped jobs, but not their deviations: 4 jobs, 40 samples."""
     grouped = job(noise=0.1)
     for kind in ("bw", "iops"):
         grouped["write"][f"{kind}_samples"] *= 4
@@ -139,7 +137,7 @@ def repeated_runs_have_the_interval_of_welch(work):
                       for i, bw in enumerate(values)) for name, values in (("a", a), ("b", b))]
     _, report = work.json(*files)
     found = report["jobs"][0]["write_bw_bytes"]
-    # Student's t of 2 degrees of freedom is 4.303; of 3, 3.182.
+    # Student's t of 2 degrees of freedom is 4.303, of 3 is 3.182.
     errors = [4e12 / 3 / 100e6 ** 2, 7e12 / 3 / 105e6 ** 2]
     freedom = sum(errors) ** 2 / sum(e ** 2 / 2 for e in errors)
     half = 3.182 * math.sqrt(sum(errors))
@@ -182,7 +180,7 @@ def a_file_name_in_a_list_is_not_empty(work):
     return work.refuses("the list of files has an empty name", good, f"{good},,{good}")
 
 
-def a_run_too_short_for_an_interval_is_told(work):
+def a_run_too_short_for_an_interval_is_reported(work):
     short = work.file("a.json", job(samples=2))
     _, report = work.json(short, short)
     return report["jobs"][0]["write_bw_bytes"][0]["half_width"] is None and (
@@ -341,11 +339,11 @@ TESTS = (
     a_figure_that_one_side_lacks_has_no_change,
     what_is_slower_by_more_than_the_threshold_is_the_exit_status, noise_is_no_change,
     latency_of_single_runs_has_no_verdict, higher_latency_of_repeated_runs_is_slower,
-    cpu_is_told_and_fails_nothing, samples_of_one_run_count_for_a_quarter,
+    cpu_is_reported_and_fails_nothing, samples_of_one_run_count_for_a_quarter,
     samples_of_jobs_at_the_same_time_are_one, repeated_runs_have_the_interval_of_welch,
     jobs_are_matched_by_name, jobs_of_other_names_are_matched_by_order,
     labels_are_of_the_files_or_given, a_label_is_not_empty, a_file_name_in_a_list_is_not_empty,
-    a_run_too_short_for_an_interval_is_told, lines_around_the_json_are_passed_over,
+    a_run_too_short_for_an_interval_is_reported, lines_around_the_json_are_passed_over,
     damaged_results_are_refused_with_their_place, names_drive_no_terminal,
     text_fits_eighty_columns, text_fits_a_narrow_terminal, page_is_whole_and_loads_nothing,
     histograms_have_a_line_for_each_result, drawings_have_numbers_alone,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench --compare: the job file for fio, and fio's JSON read back. test_fio_turns.sh runs the
- * whole, with fio and with programs that fail in its place.
+ * complete command, with fio and with failing programs in its place.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@ struct fixture {
 	struct bench_result *results[JOBS_MAX];
 };
 
-/* A plan of job sections, each "name" and lines; prepared, as if all had run on `ioengine`. */
+/* Plans job sections, each "name" and lines, as if all had been prepared on `ioengine`. */
 static void plan_jobs(struct fixture *fixture, const char *sections, const char *ioengine)
 {
 	char path[128], text[JOBS_FILE_BYTES];
@@ -61,7 +61,10 @@ static void free_plan(struct fixture *fixture)
 	rmdir(fixture->directory);
 }
 
-/* What fio is given for these sections, after its [global]; with the directory as DIR. */
+/*
+ * The sections must give this job file for fio, without its [global] and with DIR for the
+ * directory.
+ */
 static void expect(const char *sections, const char *ioengine, const char *expected)
 {
 	struct fixture fixture = {0};
@@ -114,7 +117,7 @@ static void modes_of_fio_stay_as_they_are(void **state)
 	       "rate=8388608\n");
 }
 
-static void as_much_is_moved_as_io_size_says(void **state)
+static void io_size_is_moved(void **state)
 {
 	(void)state;
 	expect("[a]\nrw=read\nsize=3m\nio_size=12m\nthread_count=3\n", "libaio",
@@ -122,7 +125,7 @@ static void as_much_is_moved_as_io_size_says(void **state)
 	       "unlink=1\nsize=1048576\nio_size=4194304\ndirect=1\nnumjobs=3\n");
 }
 
-static void a_file_that_is_there_is_read_and_kept(void **state)
+static void an_existing_file_is_read_and_kept(void **state)
 {
 	(void)state;
 	expect("[a]\nrw=randread\nsize=1m\nfilename=data\n", "libaio",
@@ -130,7 +133,7 @@ static void a_file_that_is_there_is_read_and_kept(void **state)
 	       "filename=data\nsize=1048576\ndirect=1\nnumjobs=1\n");
 }
 
-static void a_whole_name_is_of_its_own_directory(void **state)
+static void an_absolute_file_name_ignores_the_directory(void **state)
 {
 	struct fixture fixture = {0};
 	char *text;
@@ -152,14 +155,14 @@ static void a_file_is_read_in_parts_by_workers_and_whole_by_clones(void **state)
 	expect("[a]\nrw=read\nsize=3m\nfilename=a\nthread_count=3\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
 	       "filename=a\nsize=1048576\noffset_increment=1048576\ndirect=1\nnumjobs=3\n");
-	/* A whole path is as it is, wherever the directory of the job. */
+	/* An absolute path is unchanged, whatever the job's directory. */
 	expect("[a]\nrw=read\nsize=3m\nfilename=/var/a\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
 	       "directory=/var\nfilename=a\nsize=3145728\ndirect=1\nnumjobs=1\n");
 	expect("[a]\nrw=write\nsize=3m\nfilename=/a\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=write\nioengine=libaio\niodepth=16\nbs=65536\n"
 	       "directory=/\nunlink=1\nsize=3145728\ndirect=1\nnumjobs=1\n");
-	/* Of clones each reads all of it, in parts too. */
+	/* Each clone reads the whole file, in parts if it has several workers. */
 	expect("[a]\nrw=read\nsize=2m\nfilename=data\nnumjobs=2\nthread_count=2\n", "libaio",
 	       "[run-0]\nnew_group=1\nrw=read\nioengine=libaio\niodepth=16\nbs=65536\n"
 	       "filename=data\nsize=1048576\noffset_increment=1048576\ndirect=1\nnumjobs=2\n"
@@ -170,7 +173,7 @@ static void a_file_is_read_in_parts_by_workers_and_whole_by_clones(void **state)
 	       "filename=data\nsize=3145728\ndirect=1\nnumjobs=2\n");
 }
 
-/* Each worker has its part of the bytes and of the rate; clones are as many again. */
+/* Each worker gets its share of bytes and rate; clones multiply the jobs. */
 static void workers_and_clones_are_jobs(void **state)
 {
 	(void)state;
@@ -207,7 +210,7 @@ static void expect_refused(const char *sections, const char *why)
 	free_plan(&fixture);
 }
 
-static void what_fio_has_not_is_refused(void **state)
+static void options_that_fio_lacks_are_refused(void **state)
 {
 	(void)state;
 	expect_refused("[a]\nrw=params\n", "training steps");
@@ -218,7 +221,7 @@ static void what_fio_has_not_is_refused(void **state)
 	expect_refused("[a]\nrw=read\nfilename=a$b\n", "allow no # ; $");
 }
 
-/* ---- fio's JSON */
+/* ---- fio's JSON ---- */
 
 static const char fio_json[] =
 	"fio: something to remark\n"
@@ -241,7 +244,7 @@ static void figures_of_fio_are_read(void **state)
 	assert_true(figures.iops[NVS_READ] == 30.5 && figures.iops[NVS_WRITE] == 15.25);
 	assert_true(figures.p50_ns[NVS_READ] == 1500 && figures.p99_ns[NVS_READ] == 9000);
 	assert_true(figures.p50_ns[NVS_WRITE] == 0 && figures.p99_ns[NVS_WRITE] == 0);
-	/* 5 % of 2 s, for 2 GiB */
+	/* 5 % of 2 s for 2 GiB */
 	assert_true(figures.cpu_ms_per_gib > 49.999 && figures.cpu_ms_per_gib < 50.001);
 }
 
@@ -273,13 +276,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(modes_of_nvswap_move_the_same_bytes),
 		cmocka_unit_test(modes_of_fio_stay_as_they_are),
-		cmocka_unit_test(as_much_is_moved_as_io_size_says),
-		cmocka_unit_test(a_file_that_is_there_is_read_and_kept),
-		cmocka_unit_test(a_whole_name_is_of_its_own_directory),
+		cmocka_unit_test(io_size_is_moved),
+		cmocka_unit_test(an_existing_file_is_read_and_kept),
+		cmocka_unit_test(an_absolute_file_name_ignores_the_directory),
 		cmocka_unit_test(a_file_is_read_in_parts_by_workers_and_whole_by_clones),
 		cmocka_unit_test(workers_and_clones_are_jobs),
 		cmocka_unit_test(stages_follow_each_other),
-		cmocka_unit_test(what_fio_has_not_is_refused),
+		cmocka_unit_test(options_that_fio_lacks_are_refused),
 		cmocka_unit_test(figures_of_fio_are_read),
 		cmocka_unit_test(json_that_is_not_fios_is_refused),
 	};

@@ -5,8 +5,8 @@
 
 . tests/support/bench.sh
 
-# forecast NAME EXPRESSION ARGUMENT...: compares the dry run (f) with the run of the same (j, job, read,
-# write); a dry run leaves no file behind
+# forecast NAME EXPRESSION ARGUMENT...: compares the dry run (f) with the run itself (j, job, read,
+# write); a dry run must leave no file
 forecast() {
 	local name=$1 expression=$2
 	shift 2
@@ -30,7 +30,7 @@ forecast dry_run_knows_what_params_moves "f['write_bytes'] == M and
 	0 < read['io_bytes'] <= f['read_bytes'] <= 4 * 2 * M and f['read_bytes_are_at_most']" \
 	--rw params --pool 4m
 rm -rf "$T/store/nvswap"
-# Tiles are padded, by less than one of them.
+# Tiles are padded by less than one tile.
 forecast dry_run_knows_what_step_moves "1 <= read['io_bytes'] / f['read_bytes'] < 1.05 and
 	1 <= write['io_bytes'] / (f['write_bytes'] - f['fill_bytes']) < 1.05 and
 	1 <= swap['store_bytes'] / f['space_bytes']" --rw step
@@ -47,7 +47,7 @@ for rw in read randwrite randrw; do
 done
 bench --dry-run --time-based --runtime 1h --rate 10m
 [ "$status" = 0 ] && grep -q "time *: about 3600" "$T/out" && grep -q "read *: about 35.1[56] GiB" "$T/out"
-result dry_run_tells_time_by_runtime_and_rate $? "$(cat "$T/out")"
+result dry_run_estimates_time_by_runtime_and_rate $? "$(cat "$T/out")"
 [ -z "$(grep -v " on $T" "$T/out" | awk 'length > 80')" ]
 result dry_run_fits_80_columns_but_for_paths $?
 printf '[a]\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\n' >"$T/two.ini"
@@ -64,7 +64,7 @@ for rw in step swapout params; do
 done
 expect dry_run_fails_as_the_run_would 1 "has .* free, and this needs" bench --dry-run "${FULL[@]}" --pool 2t
 grep -q "space *: 1 PiB on" "$T/out"
-result dry_run_tells_what_it_lacks $? "$(cat "$T/out")"
+result dry_run_reports_missing_space $? "$(cat "$T/out")"
 expect dry_run_refuses_what_the_run_refuses 1 "more than the whole pool" bench --dry-run "${SMALL[@]}" \
 	--tensor-size 16m
 [ -z "$(ls "$T/store")" ]

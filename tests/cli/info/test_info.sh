@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit
 . tests/support/command.sh
 
-# The name of the promise, the exit status that it has, and the options.
+# info NAME STATUS OPTION...: runs the command, which must exit with STATUS
 info() {
 	name=$1 expected=$2
 	shift 2
@@ -20,7 +20,7 @@ info() {
 	}
 }
 
-# What the file must have; the promise is kept when the last is found.
+# has FILE TEXT...: ends the test; the file must contain each TEXT
 has() {
 	file=$1
 	shift
@@ -35,7 +35,7 @@ has() {
 	echo "ok $name"
 }
 
-# Statements of Python's that must hold of the JSON.
+# json FILE STATEMENTS: ends the test; the Python statements must hold of the JSON
 json() {
 	python3 -c 'import json, sys, textwrap
 report = json.load(open(sys.argv[1]))
@@ -49,11 +49,11 @@ exec(textwrap.dedent(sys.argv[2]))' "$T/out" "$1" || {
 	echo "ok $name"
 }
 
-info a_person_is_told_of_machine_engines_and_path 0 --nvme-path "$T" &&
+info text_describes_machine_engines_and_path 0 --nvme-path "$T" &&
 	has out "CPUs" "lockable" "io_uring" "libaio" "posix                works" \
 		"$T" "file system" "direct I/O" "what to change"
-info without_a_path_the_machine_is_told 0 && has out "memory" "what to change"
-info several_paths_are_told_in_order 0 --nvme-path "$T" --nvme-path . \
+info without_a_path_text_describes_the_machine 0 && has out "memory" "what to change"
+info several_paths_are_described_in_order 0 --nvme-path "$T" --nvme-path . \
 	--output-format json &&
 	json "assert [path['path'] for path in paths] == ['$T', '.']"
 info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
@@ -79,9 +79,9 @@ if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ -w /dev/shm ]; then
 	info a_path_in_memory_has_no_direct_io_and_no_drive 0 --nvme-path /dev/shm &&
 		has out "direct I/O           no" "drive                none"
 else
-	echo "skip a_path_in_memory_has_no_direct_io_and_no_drive: /dev/shm is no tmpfs to write to"
+	echo "skip a_path_in_memory_has_no_direct_io_and_no_drive: /dev/shm is not a writable tmpfs"
 fi
-info what_hurts_on_two_paths_is_said_once 0 --nvme-path . --nvme-path . --output-format json &&
+info harm_on_two_paths_is_reported_once 0 --nvme-path . --nvme-path . --output-format json &&
 	json 'assert len(set(report["advice"])) == len(report["advice"])'
 
 info a_missing_path_fails_with_the_way_to_make_it 1 --nvme-path "$T/a/b" &&
@@ -94,7 +94,7 @@ mkdir "$T/"$'\xff\xc3'
 info a_path_that_is_no_utf8_leaves_valid_json 0 --nvme-path "$T/"$'\xff\xc3' \
 	--output-format json && json 'assert paths[0]["path"].endswith("/??")'
 
-info output_goes_to_a_file_whole 0 --output "$T/file" --output-format json &&
+info output_is_written_completely_to_a_file 0 --output "$T/file" --output-format json &&
 	mv "$T/file" "$T/out" && json 'assert not paths'
 seq 100000 >"$T/file"
 info an_earlier_output_is_replaced 0 --output "$T/file" --output-format json &&

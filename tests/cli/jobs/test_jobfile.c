@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The form of job files: what a text means, and where each mistake in it is said to be.
- */
+/* The syntax of job files: the meaning of a text, and the line of each error in it. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,7 +19,7 @@ static void write_file(const char *path, const char *text)
 	assert_int_equal(fclose(file), 0);
 }
 
-/* The job file as "[name]key=value,bare," for each section, for comparing. */
+/* Prints the job file as "[name]key=value,bare," for each section, for comparison. */
 static const char *shown(const struct jobfile *jobfile)
 {
 	static char text[4096];
@@ -91,14 +89,14 @@ static void values_have_the_environment_in_them(void **state)
 		     "[a]bs=4k,x=14k24k3,");
 	assert_reads("[${NVSWAP_TEST}]\n${NVSWAP_TEST}=${NVSWAP_EMPTY}$ $$x $HOME$",
 		     "[${NVSWAP_TEST}]${NVSWAP_TEST}=$ $$x $HOME$,");
-	/* What a variable has is a value, whatever it looks like. */
+	/* A variable's contents are a value, whatever characters they have. */
 	setenv("NVSWAP_TEST", "${NVSWAP_EMPTY};#", 1);
 	assert_reads("[a]\nbs=${NVSWAP_TEST}", "[a]bs=${NVSWAP_EMPTY};#,");
 	unsetenv("NVSWAP_TEST");
 	unsetenv("NVSWAP_EMPTY");
 }
 
-static void mistakes_are_told_with_their_line(void **state)
+static void errors_have_their_line(void **state)
 {
 	(void)state;
 	assert_refused("\nbs=4k\n[a]\n", "x.ini:2: bs=4k is in no section");
@@ -129,7 +127,7 @@ static void assert_not_expanded(const char *value, const char *said)
 	jobfile_free(&jobfile);
 }
 
-static void a_value_that_can_not_be_expanded_is_told_with_its_line(void **state)
+static void a_value_that_cannot_be_expanded_is_reported_with_its_line(void **state)
 {
 	(void)state;
 	unsetenv("NVSWAP_TEST");
@@ -139,7 +137,7 @@ static void a_value_that_can_not_be_expanded_is_told_with_its_line(void **state)
 	assert_not_expanded("${}", "x.ini:2: ${...} takes the name of an environment variable");
 }
 
-/* The longest name of a variable, and one longer. */
+/* The longest name of a variable, and one that is too long. */
 static void names_of_variables_have_a_bound(void **state)
 {
 	char name[257], text[300];
@@ -219,7 +217,7 @@ static void assert_file_refused(const char *path, int code, const char *said)
 	assert_null(jobfile.memory);
 }
 
-static void a_file_that_cannot_be_read_says_why(void **state)
+static void an_unreadable_file_is_reported_with_the_reason(void **state)
 {
 	const char *directory = temp_directory();
 
@@ -250,8 +248,8 @@ static void standard_input_is_a_file(void **state)
 	jobfile_free(&jobfile);
 }
 
-/* Each call in turn, until a reading has no more of them: it is told, and all is given back. */
-static void a_call_that_fails_is_told(void **state)
+/* Each system call fails in turn: reading returns an error and leaks nothing. */
+static void a_failing_call_is_reported(void **state)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
 	uint64_t failed = 1;
@@ -290,15 +288,15 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(sections_and_lines_are_as_fio_reads_them),
 		test(values_have_the_environment_in_them),
-		test(mistakes_are_told_with_their_line),
-		test(a_value_that_can_not_be_expanded_is_told_with_its_line),
+		test(errors_have_their_line),
+		test(a_value_that_cannot_be_expanded_is_reported_with_its_line),
 		test(names_of_variables_have_a_bound),
 		test(values_have_a_bound),
 		test(a_mebibyte_is_read_and_no_more),
 		test(every_line_keeps_its_number),
-		test(a_file_that_cannot_be_read_says_why),
+		test(an_unreadable_file_is_reported_with_the_reason),
 		test(standard_input_is_a_file),
-		test(a_call_that_fails_is_told),
+		test(a_failing_call_is_reported),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

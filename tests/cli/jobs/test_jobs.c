@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the command line and job files to a plan: what holds over what, which jobs run together and
- * are counted together, and what is said of keys that are unknown or fio's alone.
+ * From the command line and job files to a plan: which setting overrides which, which jobs run
+ * together and are reported together, and errors about keys that are unknown or only fio's.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 #define ARGUMENTS_MAX 16
 
-static char said[8192]; /* by the last jobs_plan() */
+static char said[8192]; /* messages of the last jobs_plan() */
 
 static void write_text(const char *path, const char *text)
 {
@@ -34,7 +34,7 @@ static const char *write_file(const char *name, const char *text)
 	return path;
 }
 
-/* `typed` is cut at blanks, and a % in it stands for the next file. */
+/* `typed` is split at blanks; a % in it stands for the next file. */
 static int plan_of(struct bench_plan *plan, const char *typed, const char *const *files)
 {
 	static char line[1024];
@@ -58,7 +58,7 @@ static int plan_of(struct bench_plan *plan, const char *typed, const char *const
 	return rc;
 }
 
-/* The plan of one job file, with what is typed before its name. */
+/* Plans one job file, with the options `typed` before its name. */
 static void plan_file(struct bench_plan *plan, const char *typed, const char *text)
 {
 	const char *files[] = {write_file("x.ini", text)};
@@ -98,7 +98,7 @@ static unsigned count_said(const char *part)
 	return n;
 }
 
-/* "name/stage/groupid/clone ..." of all jobs. */
+/* Prints "name/stage/groupid/clone ..." of all jobs. */
 static const char *order_of(const struct bench_plan *plan)
 {
 	static char text[4096];
@@ -125,7 +125,7 @@ static void assert_order(const char *typed, const char *text, const char *order)
 	jobs_free(&plan);
 }
 
-/* ---- Which jobs there are ---- */
+/* ---- The jobs ---- */
 
 static void without_a_file_the_command_line_is_the_job(void **state)
 {
@@ -155,7 +155,7 @@ static void stages_and_groups_are_counted_as_fio_counts_them(void **state)
 	assert_order("", "[a]\n[b]\n[a]\n", "a/0/0/0 b/0/0/0 a/0/0/0");
 	assert_order("", "[a]\n[b]\nstonewall\n[c]\nnew_group\n[d]\nstonewall=1\n",
 		     "a/0/0/0 b/1/1/0 c/1/2/0 d/2/3/0");
-	/* The first has nothing to wait for, and clones do not wait for each other. */
+	/* The first job waits for no other, and clones do not wait for each other. */
 	assert_order("", "[global]\nstonewall\n[a]\nnumjobs=2\n[b]\n[c]\nstonewall=0\n",
 		     "a/0/0/0 a/0/0/1 b/1/1/0 c/1/1/0");
 	assert_order("", "[a]\nnew_group\nnumjobs=2\n[b]\nnew_group\nstonewall\n",
@@ -173,7 +173,7 @@ static void files_run_one_after_the_other(void **state)
 	assert_int_equal(plan_of(&plan, "% %", files), 0);
 	assert_string_equal(order_of(&plan), "a/0/0/0 b/0/0/0 c/1/1/0 d/1/1/0");
 	assert_int_equal(plan.jobs[1].options.bs, 64 << 10);
-	/* What the first says of all its jobs ends with it. */
+	/* [global] of the first file ends with that file. */
 	assert_int_equal(plan.jobs[2].options.bs, 0);
 	assert_int_equal(plan.jobs[2].options.rw, RW_SWAP);
 	assert_int_equal(plan.jobs[3].options.bs, 128 << 10);
@@ -219,9 +219,9 @@ static void a_name_has_63_bytes_at_most(void **state)
 	assert_file_refused("", text, "x.ini:2: the job's name is too long: at most 63 bytes");
 }
 
-/* ---- What they do ---- */
+/* ---- Their options ---- */
 
-static void a_section_holds_over_global_and_what_is_typed_over_both(void **state)
+static void sections_override_global_and_the_command_line_overrides_both(void **state)
 {
 	struct bench_plan plan;
 
@@ -254,8 +254,8 @@ static void a_section_holds_over_global_and_what_is_typed_over_both(void **state
 	jobs_free(&plan);
 }
 
-/* A model in [global] does not stand in the way of a job that makes tensors up. */
-static void what_is_nearer_takes_back_what_it_excludes(void **state)
+/* A model in [global] does not conflict with a job that makes up tensors. */
+static void nearer_options_clear_conflicting_ones(void **state)
 {
 	struct bench_plan plan;
 
@@ -271,7 +271,7 @@ static void what_is_nearer_takes_back_what_it_excludes(void **state)
 	jobs_free(&plan);
 }
 
-static void what_a_mode_has_no_use_for_is_refused_in_a_section_alone(void **state)
+static void options_a_mode_ignores_are_refused_only_in_its_section(void **state)
 {
 	struct bench_plan plan;
 
@@ -285,7 +285,7 @@ static void what_a_mode_has_no_use_for_is_refused_in_a_section_alone(void **stat
 			    "x.ini:2: compute-us has no effect with rw=swapin");
 }
 
-static void what_is_for_the_run_stands_in_global(void **state)
+static void options_of_the_run_are_only_in_global(void **state)
 {
 	struct bench_plan plan;
 
@@ -305,7 +305,7 @@ static void what_is_for_the_run_stands_in_global(void **state)
 			    "x.ini:2: compare is only a command-line");
 }
 
-static void a_value_that_is_wrong_is_told_with_its_line(void **state)
+static void a_wrong_value_is_reported_with_its_line(void **state)
 {
 	(void)state;
 	assert_file_refused("", "[a]\n\nbs=5001\n", "x.ini:3: bs=5001");
@@ -319,7 +319,7 @@ static void a_value_that_is_wrong_is_told_with_its_line(void **state)
 	assert_file_refused("", "[a]\nbs=${NVSWAP_UNSET}\n", "x.ini:2: ${NVSWAP_UNSET} is not set");
 }
 
-/* Each would be an error by itself. */
+/* Each value would be an error by itself. */
 static void a_value_that_the_command_line_overrides_may_be_wrong(void **state)
 {
 	struct bench_plan plan;
@@ -335,7 +335,7 @@ static void a_value_that_the_command_line_overrides_may_be_wrong(void **state)
 	assert_file_refused("--bs 64k", "[a]\niodepth=x\n", "x.ini:2: iodepth=x");
 }
 
-/* ---- Keys that there are not ---- */
+/* ---- Unknown keys ---- */
 
 static void an_unknown_key_is_an_error_with_the_nearest(void **state)
 {
@@ -352,7 +352,7 @@ static void an_unknown_key_is_an_error_with_the_nearest(void **state)
 	assert_file_refused("", "[a]\nbs=4k\nBS=4k\n", "x.ini:3: unknown key BS");
 }
 
-static void a_key_of_fios_that_changes_nothing_is_taken_in_silence(void **state)
+static void a_harmless_key_of_fios_is_accepted_silently(void **state)
 {
 	struct bench_plan plan;
 
@@ -385,8 +385,10 @@ static void a_key_of_fios_that_changes_the_load_is_refused(void **state)
 	}
 }
 
-/* The names that this fio tells by itself: none is taken that is neither listed nor an option. */
-static void no_key_of_fios_is_taken_unless_it_is_listed(void **state)
+/*
+ * The keys that the installed fio lists: nvswap accepts only options and those listed as ignored.
+ */
+static void no_key_of_fios_is_accepted_unless_listed(void **state)
 {
 	const char *files[] = {write_file("x.ini", "")};
 	char key[128], text[256];
@@ -404,7 +406,7 @@ static void no_key_of_fios_is_taken_unless_it_is_listed(void **state)
 			continue;
 		write_text(files[0], text);
 		if (plan_of(&plan, "%", files) != -EINVAL)
-			fail_msg("fio's %s is taken", key);
+			fail_msg("fio's %s is accepted", key);
 	}
 	if (pclose(fio) || !n)
 		SKIP("no fio here");
@@ -422,7 +424,7 @@ static void no_key_is_both_an_option_and_listed(void **state)
 
 /* ---- Ranks ---- */
 
-static void jobs_at_the_same_time_have_stores_of_their_own(void **state)
+static void concurrent_jobs_have_their_own_stores(void **state)
 {
 	struct bench_plan plan;
 
@@ -433,7 +435,7 @@ static void jobs_at_the_same_time_have_stores_of_their_own(void **state)
 	jobs_free(&plan);
 }
 
-static void ranks_that_are_given_are_kept(void **state)
+static void given_ranks_are_kept(void **state)
 {
 	static const unsigned expected[] = {0, 4, 1, 2, 3};
 	struct bench_plan plan;
@@ -442,7 +444,7 @@ static void ranks_that_are_given_are_kept(void **state)
 	plan_file(&plan, "",
 		  "[global]\ndirectory=/x\n[a]\n[b]\n[c]\nrank=1\n"
 		  "[d]\nrank=2\nnumjobs=2\ndirectory=/y\n");
-	/* b is told nothing of where d is, and keeps out of its way. */
+	/* Job b names no rank or store, and gets a rank that d does not use. */
 	for (unsigned i = 0; i < plan.n; i++)
 		assert_int_equal(plan.jobs[i].options.rank, expected[i]);
 	jobs_free(&plan);
@@ -466,8 +468,8 @@ static void two_jobs_of_one_rank_on_one_path_are_refused(void **state)
 	jobs_free(&plan);
 }
 
-/* Each piece of memory in turn, until a plan takes no more. */
-static void memory_that_is_not_there_is_told(void **state)
+/* Each allocation fails in turn. */
+static void failed_allocations_are_reported(void **state)
 {
 	const char *files[] = {write_file("x.ini", "[global]\nrank=0\n[a]\n[b]\nnumjobs=2\n"
 						   "rank=1\ndirectory=/x:/y\n")};
@@ -501,21 +503,21 @@ int main(void)
 		test(sections_are_chosen_by_name),
 		test(a_run_has_jobs_but_not_too_many),
 		test(a_name_has_63_bytes_at_most),
-		test(a_section_holds_over_global_and_what_is_typed_over_both),
-		test(what_is_nearer_takes_back_what_it_excludes),
-		test(what_a_mode_has_no_use_for_is_refused_in_a_section_alone),
-		test(what_is_for_the_run_stands_in_global),
-		test(a_value_that_is_wrong_is_told_with_its_line),
+		test(sections_override_global_and_the_command_line_overrides_both),
+		test(nearer_options_clear_conflicting_ones),
+		test(options_a_mode_ignores_are_refused_only_in_its_section),
+		test(options_of_the_run_are_only_in_global),
+		test(a_wrong_value_is_reported_with_its_line),
 		test(a_value_that_the_command_line_overrides_may_be_wrong),
 		test(an_unknown_key_is_an_error_with_the_nearest),
-		test(a_key_of_fios_that_changes_nothing_is_taken_in_silence),
+		test(a_harmless_key_of_fios_is_accepted_silently),
 		test(a_key_of_fios_that_changes_the_load_is_refused),
-		test(no_key_of_fios_is_taken_unless_it_is_listed),
+		test(no_key_of_fios_is_accepted_unless_listed),
 		test(no_key_is_both_an_option_and_listed),
-		test(jobs_at_the_same_time_have_stores_of_their_own),
-		test(ranks_that_are_given_are_kept),
+		test(concurrent_jobs_have_their_own_stores),
+		test(given_ranks_are_kept),
 		test(two_jobs_of_one_rank_on_one_path_are_refused),
-		test(memory_that_is_not_there_is_told),
+		test(failed_allocations_are_reported),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

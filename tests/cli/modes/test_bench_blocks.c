@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What fio's modes are made of: the order of their I/Os, the contents of blocks, and the file.
- */
+/* Parts of fio's modes: the order of I/Os, the contents of blocks, and the file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,7 +17,7 @@
 #define KIB 1024u
 #define MIB (1024u * 1024u)
 
-/* ---- The order ---- */
+/* ---- Order ---- */
 
 static const struct option_mix blocks_4k = {.nbytes = {4 * KIB}, .percent = {100}, .n = 1};
 
@@ -162,7 +160,7 @@ static void lengths_have_their_shares_and_stay_in_the_file(void **state)
 
 /* ---- Contents ---- */
 
-#define GRAIN  (96u * KIB) /* more than a block of the pattern, and not a multiple of it */
+#define GRAIN  (96u * KIB) /* longer than a block of the pattern, and not a multiple of it */
 #define NGRAIN 8u
 
 static void compares(const struct io_contents *contents, const char *data, int64_t differs_at)
@@ -177,12 +175,12 @@ static void compares(const struct io_contents *contents, const char *data, int64
 		return;
 	}
 	assert_int_equal(rc, -EBADMSG);
-	/* The first bytes may be the same by chance. */
+	/* The first bytes can be equal by chance. */
 	assert_in_range(error.offset, differs_at, differs_at + 8);
 	assert_says(error.text, "file: the byte at offset ");
 }
 
-/* `sector` of what was read is another's, or of another time. */
+/* `sector` was read with the contents of another one, or with older ones. */
 static void sector_is_found(const struct io_contents *contents, char *now, const char *from,
 			    uint64_t sector)
 {
@@ -221,7 +219,7 @@ static void a_stale_misplaced_or_torn_block_is_found(void **state)
 	free(before);
 }
 
-static void what_was_never_written_is_not_compared(void **state)
+static void unwritten_blocks_are_not_compared(void **state)
 {
 	struct io_contents contents = {.seed = 1, .grain = 512};
 	char data[8 * 512];
@@ -239,7 +237,7 @@ static void what_was_never_written_is_not_compared(void **state)
 	io_contents_close(&contents);
 }
 
-static void transfers_that_overlap_are_kept_apart(void **state)
+static void overlapping_transfers_are_serialized(void **state)
 {
 	struct io_contents contents = {.seed = 1, .grain = 512, .writes_over = true};
 
@@ -326,7 +324,7 @@ static void a_file_of_its_own_has_no_name(void **state)
 	io_file_close(&o->file);
 }
 
-static void a_file_that_is_there_is_not_written(void **state)
+static void an_existing_file_is_not_written(void **state)
 {
 	static const unsigned modes[] = {RW_WRITE, RW_RANDWRITE, RW_RW, RW_RANDRW};
 	struct opening *o = *state;
@@ -353,7 +351,7 @@ static void a_file_that_is_there_is_not_written(void **state)
 	free(path);
 }
 
-static void a_file_that_is_there_is_read_and_kept(void **state)
+static void an_existing_file_is_read_and_kept(void **state)
 {
 	struct opening *o = *state;
 	const char *directory = temp_directory();
@@ -379,7 +377,7 @@ static void a_file_that_is_there_is_read_and_kept(void **state)
 	is_refused(o, directory, "empty", -EEXIST, "this mode would overwrite it");
 }
 
-static void no_room_is_found_before_the_run(void **state)
+static void a_lack_of_space_is_detected_before_the_run(void **state)
 {
 	struct opening *o = *state;
 	const char *why = NULL, *directory;
@@ -442,12 +440,12 @@ int main(void)
 		test(reads_have_their_share),
 		test(lengths_have_their_shares_and_stay_in_the_file),
 		test(a_stale_misplaced_or_torn_block_is_found),
-		test(what_was_never_written_is_not_compared),
-		test(transfers_that_overlap_are_kept_apart),
+		test(unwritten_blocks_are_not_compared),
+		test(overlapping_transfers_are_serialized),
 		opening(a_file_of_its_own_has_no_name),
-		opening(a_file_that_is_there_is_not_written),
-		opening(a_file_that_is_there_is_read_and_kept),
-		opening(no_room_is_found_before_the_run),
+		opening(an_existing_file_is_not_written),
+		opening(an_existing_file_is_read_and_kept),
+		opening(a_lack_of_space_is_detected_before_the_run),
 		opening(a_block_device_is_read_alone),
 		opening(a_file_system_without_direct_io_is_refused),
 	};

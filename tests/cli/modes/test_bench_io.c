@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fio's modes from their opening to their end, on files of the test's own. The test itself watches
- * the job: it looks at the file, or damages it, at points where nothing is in flight.
+ * fio's modes from open to close, on files of the test, which observes the job: it reads or damages
+ * the file while nothing is in flight.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #define KIB (1024ull)
 #define MIB (1024ull * 1024)
 
-/* ---- Watching the job ---- */
+/* ---- Observing the job ---- */
 
 static struct {
 	const char *directory;
@@ -67,7 +67,7 @@ bool job_pace(struct job_watch *job, enum nvs_direction direction, uint64_t nbyt
 	return true;
 }
 
-/* The file of the job, which has no name any more: by this process's own descriptor of it. */
+/* Opens the job's file, which has no name, through this process's descriptor of it. */
 static int file_of_job(int flags)
 {
 	char path[64], target[4096];
@@ -138,7 +138,7 @@ static bool is_read(unsigned rw)
 	return rw == RW_READ || rw == RW_RANDREAD;
 }
 
-static void each_mode_moves_what_it_should(void **state)
+static void each_mode_moves_its_blocks(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++)
@@ -203,7 +203,7 @@ static void sectors_are_moved_direct_where_the_drive_can(void **state)
 	assert_int_equal(job->result.aio.bounced_bytes, 0);
 }
 
-/* ---- What is in the file ---- */
+/* ---- Contents of the file ---- */
 
 static unsigned zero_sectors;
 
@@ -232,7 +232,7 @@ static void a_pass_writes_every_block(void **state)
 	}
 }
 
-static void what_is_read_was_filled(void **state)
+static void all_read_blocks_were_filled(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++) {
@@ -249,7 +249,7 @@ static void what_is_read_was_filled(void **state)
 
 /* ---- Verification ---- */
 
-static void verified_is_what_was_moved(void **state)
+static void all_moved_bytes_are_verified(void **state)
 {
 	static const struct option_mix mix = {
 		.nbytes = {4 * KIB, 20 * KIB, 64 * KIB}, .percent = {50, 30, 20}, .n = 3};
@@ -262,7 +262,10 @@ static void verified_is_what_was_moved(void **state)
 
 			job->options.verify = true;
 			job->options.loops = 4;
-			/* More in flight than the file has blocks: they have to be kept apart. */
+			/*
+			 * More I/Os than the file has blocks: the job must keep overlapping ones
+			 * apart.
+			 */
 			job->config.aio.queue_depth = 128;
 			if (mixed)
 				job->options.bssplit = mix;
@@ -312,9 +315,9 @@ static void a_block_that_differs_is_found(void **state)
 	}
 }
 
-/* ---- Its end ---- */
+/* ---- The end of a job ---- */
 
-static void the_rate_bounds_what_is_handed_over(void **state)
+static void the_rate_bounds_submissions(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++) {
@@ -334,11 +337,11 @@ static void the_rate_bounds_what_is_handed_over(void **state)
 	}
 }
 
-/* A pass of it goes on where the last ended, and begins again at the end of the file. */
-static void io_size_bounds_what_is_moved(void **state)
+/* A run of io_size continues behind the last one, and wraps around at the file's end. */
+static void io_size_bounds_the_bytes_moved(void **state)
 {
 	static const struct {
-		uint64_t io_size, moved; /* in blocks of 16 KiB, of which the last is whole */
+		uint64_t io_size, moved; /* in blocks of 16 KiB, the last of which is whole */
 	} cases[] = {
 		{512 * KIB, 512 * KIB}, {5 * MIB, 5 * MIB}, {1, 16 * KIB}, {20 * KIB, 32 * KIB}};
 
@@ -365,13 +368,13 @@ static void io_size_bounds_what_is_moved(void **state)
 	}
 }
 
-static void time_based_goes_on_and_runtime_bounds(void **state)
+static void time_based_repeats_until_runtime_ends(void **state)
 {
 	uint64_t runtime_ms = 50, moved;
 	struct job *job;
 
 	(void)state;
-	/* A machine may stall for all of a time that is short, but not for ever longer ones. */
+	/* The machine may stall for the whole runtime, so repeat with longer ones. */
 	do {
 		job = new_job(RW_RANDREAD, MIB);
 		job->options.runtime_ms = runtime_ms;
@@ -412,7 +415,7 @@ static int runs_until_signal(void *arg)
 	return CHILD_OK;
 }
 
-static void a_signal_ends_it(void **state)
+static void a_signal_ends_the_job(void **state)
 {
 	struct job *job = new_job(RW_WRITE, MIB);
 	struct nvs_error error = {.size = sizeof(error)};
@@ -452,9 +455,9 @@ static void kill_leaves_nothing_behind(void **state)
 	config_free(&job->config);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refused options ---- */
 
-static void what_can_not_be_is_refused(void **state)
+static void impossible_accesses_are_refused(void **state)
 {
 	struct job *job;
 
@@ -483,7 +486,7 @@ static void what_can_not_be_is_refused(void **state)
 	assert_int_equal(entries_of(watch.directory), 0);
 }
 
-/* The library's posix engine and libaio do without registered memory, and move the same. */
+/* The posix engine and libaio do without registered memory and move the same bytes. */
 static void other_engines_do_the_same(void **state)
 {
 	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_POSIX, NVS_IOENGINE_LIBAIO};
@@ -502,18 +505,18 @@ static void other_engines_do_the_same(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		test(each_mode_moves_what_it_should),
+		test(each_mode_moves_its_blocks),
 		test(sectors_are_moved_direct_where_the_drive_can),
 		test(a_pass_writes_every_block),
-		test(what_is_read_was_filled),
-		test(verified_is_what_was_moved),
+		test(all_read_blocks_were_filled),
+		test(all_moved_bytes_are_verified),
 		test(a_block_that_differs_is_found),
-		test(the_rate_bounds_what_is_handed_over),
-		test(io_size_bounds_what_is_moved),
-		test(time_based_goes_on_and_runtime_bounds),
-		test(a_signal_ends_it),
+		test(the_rate_bounds_submissions),
+		test(io_size_bounds_the_bytes_moved),
+		test(time_based_repeats_until_runtime_ends),
+		test(a_signal_ends_the_job),
 		test(kill_leaves_nothing_behind),
-		test(what_can_not_be_is_refused),
+		test(impossible_accesses_are_refused),
 		test(other_engines_do_the_same),
 	};
 

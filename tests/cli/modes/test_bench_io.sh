@@ -17,7 +17,7 @@ nothing_left() {
 	[ -z "$(ls -A "$T/drive")" ]
 }
 
-# holds EXPRESSION: of the JSON, j being its jobs
+# holds EXPRESSION: is true of the JSON, j being its jobs
 holds() {
 	python3 -c '
 import json, sys
@@ -67,11 +67,11 @@ succeeds every_mode_of_a_job_file \
 succeeds lengths_of_bssplit '64 < j[0]["write"]["total_ios"] < 1024' \
 	--rw randwrite --bssplit 4k/50:64k/50 --size 4m --verify
 
-# Jobs that begin together take one name after the other.
+# Jobs that begin at the same time use one name after the other.
 succeeds jobs_share_a_name 'sum(i["write"]["io_bytes"] for i in j) == 8 << 20' \
 	--rw write --filename one --numjobs 8 --size 1m --bs 64k
 
-# Half of a second at the least, but for the first batch, which goes at once.
+# The first batch is submitted at once; the rest takes at least half a second.
 succeeds rate_is_not_exceeded 'j[0]["read"]["runtime"] >= 400 and j[0]["write"]["io_bytes"] == 0' \
 	--rw randread --rate 4m --size 2m --bs 16k
 
@@ -80,18 +80,19 @@ succeeds rates_of_both_directions \
 	     for d in ("read", "write"))' \
 	--rw randrw --rate 2m --size 2m --bs 16k
 
-# Samples are of twice a second, and blocks of once: a time without one is no sample.
+# Samples are taken twice a second and blocks complete once a second: an interval without a block is
+# not a sample.
 succeeds samples_are_of_times_with_blocks \
 	'0 < j[0]["write"]["bw_samples"] <= 3 and j[0]["write"]["bw_min"] > 0' \
 	--rw write --rate 64k --bs 64k --size 192k
-succeeds what_ends_before_the_first_sample_is_one 'j[0]["write"]["bw_samples"] >= 1' \
+succeeds a_run_shorter_than_a_sample_is_one_sample 'j[0]["write"]["bw_samples"] >= 1' \
 	--rw write --bs 64k --size 1m
 
-# At that rate the second block is due after more than an hour.
+# At that rate, the second block is due after more than an hour.
 succeeds rate_does_not_outlast_ramp_and_runtime 'j[0]["write"]["io_bytes"] <= 64 << 10' --rw write \
 	--rate 16 --bs 64k --size 1m --time-based --ramp-time 200ms --runtime 200ms
 
-# At 4 MiB a second that is 1 MiB or so, of which nothing is measured.
+# At 4 MiB/s, the ramp takes about 1 MiB, which is not measured.
 begin=$(date +%s%3N)
 run --rw randread --rate 4m --size 64k --bs 16k --ramp-time 250ms --output-format json
 [ "$status" = 0 ] && [ $(($(date +%s%3N) - begin)) -ge 250 ] &&
@@ -118,11 +119,11 @@ END
 run "$T/late.ini" --output-format json
 [ "$status" = 1 ] && grep -q "job late (2): .*mine exists" "$T/err" &&
 	holds 'not j[0]["write"]["io_bytes"] and j[0]["error_text"].startswith("not run")'
-result what_a_later_stage_would_refuse_is_refused_first $?
+result errors_of_later_stages_are_found_first $?
 run --rw randread --filename mine --bs 4k --output-format json
 [ "$status" = 0 ] && holds 'j[0]["read"]["io_bytes"] == 24 * 4096' &&
 	cmp -s "$T/drive/mine" "$T/copy"
-result a_file_that_is_there_is_read_and_kept $?
+result an_existing_file_is_read_and_kept $?
 if command -v fio >"$T/null"; then
 	for amount in --size=64k "--size=64k --io_size=32k" "--size=16k --io_size=64k" \
 		"--size=16k --io_size=8k --loops=3" "--size=16k --io_size=64k --loops=3"; do
@@ -167,7 +168,7 @@ for mode in randread write; do
 	result "${mode}_follows_no_link" $?
 done
 
-# Killed once it moves blocks, which its counters in /proc tell.
+# Kill the job once it moves blocks, which its counters in /proc show.
 "$NVSWAP" bench --nvme-path "$T/drive" --rw write --size 8m --bs 64k --time-based \
 	--runtime 1h >"$T/out" 2>"$T/err" &
 parent=$!
@@ -176,7 +177,7 @@ moves_blocks() {
 }
 until_true moves_blocks
 [ "$(find "/proc/$job/fd" -lname "$(realpath "$T/drive")/*" -exec stat -L -c %a {} + | sort -u)" = 600 ]
-result its_file_is_its_owners_alone $?
+result the_file_is_private $?
 [ -n "$job" ] && kill -KILL $parent "$job"
 wait $parent 2>"$T/null"
 [ $? = 137 ] && nothing_left

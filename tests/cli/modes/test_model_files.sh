@@ -184,7 +184,7 @@ model size_below_a_made_up_tensor_shortens_it "swap['tensors'] == 1 and swap['by
 	--size 1m --verify
 run bench --nvme-path "$T/store" --pool 8m --model "$T/models/good.json" --size 1536
 [ "$status" = 0 ] && grep -q "4 tensors, .*(of 14, " "$T/out"
-result the_table_says_what_was_left_out_of_a_model $?
+result the_table_names_the_omitted_part_of_a_model $?
 run bench --nvme-path "$T/store" --tensors 1 --tensor-size 1
 [ "$status" = 0 ] && grep -q ": 1 made-up tensor, 1 byte, 1 loop, seed 1$" "$T/out"
 result one_of_a_thing_has_no_plural $? "$(cat "$T/out")"

@@ -6,7 +6,7 @@
 . tests/support/command.sh
 mkdir "$T/store"
 
-# expect NAME STATUS PATTERN ARGUMENT...: the pattern is searched on standard error.
+# expect NAME STATUS PATTERN ARGUMENT...: PATTERN must match standard error.
 expect() {
 	local name=$1 want=$2 pattern=$3
 	shift 3
@@ -16,7 +16,8 @@ expect() {
 	result "$name" $? "exit status $status, not $want, or standard error lacks: $pattern"
 }
 
-# holds NAME EXPRESSION: of the JSON in $T/out. One interpreter evaluates all of them at the end.
+# holds NAME EXPRESSION: EXPRESSION must be true of the JSON in $T/out. One interpreter evaluates
+# all of them at the end.
 holds() {
 	mkdir -p "$T/judge"
 	cp "$T/out" "$T/judge/$((++judged)).json"
@@ -24,7 +25,7 @@ holds() {
 }
 judged=0
 
-# json NAME EXPRESSION ARGUMENT...: the run succeeds without messages, and the expression holds.
+# json NAME EXPRESSION ARGUMENT...: the run must succeed without messages, and EXPRESSION be true.
 json() {
 	local name=$1 expression=$2
 	shift 2
@@ -37,7 +38,7 @@ json() {
 	fi
 }
 
-# table NAME PATTERN ARGUMENT...: the run succeeds, and its text has the pattern.
+# table NAME PATTERN ARGUMENT...: the run must succeed, and its text match PATTERN.
 table() {
 	local name=$1 pattern=$2
 	shift 2
@@ -47,7 +48,7 @@ table() {
 	result "$name" $? "exit status $status, or standard output lacks: $pattern"
 }
 
-# Seven tensors of 300000 bytes: 1050000 elements of bf16 to train, or seven layers.
+# Seven tensors of 300000 bytes: 1050000 trainable elements of bf16, or seven layers.
 SMALL=(--nvme-path "$T/store" --tensors 7 --tensor-size 300000 --pool 8m)
 step() {
 	json "$1" "$2" --rw step "${SMALL[@]}" "${@:3}"
@@ -79,16 +80,16 @@ holds times_of_a_step_are_in_order \
 	 0 < step['io_ns'] <= step['wall_mean_ns'] and 0 < step['compute_ns'] <= step['wall_mean_ns'] and
 	 0 <= step['hidden_ns'] <= min(step['io_ns'], step['compute_ns']) and
 	 0 <= step['hidden_share'] <= 1 and 3 * step['wall_mean_ns'] / 1e6 <= job['job_runtime'] + 1"
-holds updates_are_told "step['kernel'] in ('avx512', 'avx2', 'plain') and step['threads'] >= 1 and
+holds updates_are_reported "step['kernel'] in ('avx512', 'avx2', 'plain') and step['threads'] >= 1 and
 	step['update_cpu_ns'] > 0 and
 	abs(swap['cpu_ms_for_updates'] - 3 * step['update_cpu_ns'] / 1e6) < 0.01"
-holds memory_is_what_it_is_made_of \
+holds memory_is_the_sum_of_its_parts \
 	"step['memory_own_bytes'] == 4 * E and step['memory_peak_bytes'] == step['memory_own_bytes'] +
 	 step['memory_pool_bytes'] + step['memory_rest_bytes'] and step['memory_rest_bytes'] > 0 and
 	 step['memory_host_bytes'] == step['memory_store_bytes'] == 0"
-holds gradients_that_nothing_changes_are_told "step['norm'] is None and
+holds unchanged_gradients_are_reported "step['norm'] is None and
 	step['clip'] == step['loss_scale'] == 1"
-holds configuration_of_the_optimizer_is_told \
+holds configuration_of_the_optimizer_is_reported \
 	"config['optimizer'] == {'type': 'AdamW', 'params': {'lr': 1e-3, 'betas': [0.9, 0.999],
 	 'eps': 1e-8, 'weight_decay': 0, 'bias_correction': True, 'adam_w_mode': True}} and
 	 config['gradient_clipping'] == 0 and config['bf16'] == {'enabled': True} and
@@ -101,8 +102,8 @@ holds cpu_per_gib_leaves_the_updates_out \
 step resident_state_is_neither_read_nor_written "step['read_bytes'] == step['written_bytes'] == 0 and
 	step['hits'] == step['tiles'] and step['misses'] == 0 and
 	config['nvswap']['optimizer_max_in_cpu'] == 2000000" --max-in-cpu 2000000
-# Tiles stay whole, so up to one tile less stays in memory than was asked for.
-step what_stays_in_memory_is_saved "step['read_bytes'] == step['written_bytes'] and
+# Tiles are not split, so up to one tile less than requested stays in memory.
+step state_in_memory_is_not_moved "step['read_bytes'] == step['written_bytes'] and
 	0 <= step['read_bytes'] - 12 * (E - 500000) <= 12 * 57344 * 2 and step['hits'] > 0 and
 	config['nvswap']['optimizer_max_in_cpu'] == 500000" --max-in-cpu 5.0e5 --ramp-loops 1
 step threads_are_taken "step['threads'] == 1 and config['nvswap']['optimizer_threads'] == 1" \
@@ -147,9 +148,9 @@ config '"fp16": {"enabled": true}' '"weight_decay": 0.1, "adam_w_mode": false' \
 json verify_knows_scaled_and_clipped_gradients "swap['verify_errors'] == 0 and
 	step['elements'] == 375000 and step['groups'] == 5 and zero['sub_group_size'] == 90001 and
 	whole(step['first_read_bytes'], 375000)" "${SHORT[@]}"
-holds scaled_and_clipped_gradients_are_told "step['norm'] > 0.5 and
+holds scaled_and_clipped_gradients_are_reported "step['norm'] > 0.5 and
 	abs(step['clip'] * (step['norm'] + 1e-6) / 0.5 - 1) < 1e-6 and step['loss_scale'] == 65536"
-holds configuration_of_types_and_clipping_is_told "config['gradient_clipping'] == 0.5 and
+holds configuration_of_types_and_clipping_is_reported "config['gradient_clipping'] == 0.5 and
 	config['fp16'] == {'enabled': True, 'loss_scale': 0, 'initial_scale_power': 16,
 	 'loss_scale_window': 1000, 'hysteresis': 2, 'consecutive_hysteresis': False,
 	 'min_loss_scale': 1} and config['optimizer']['params']['lr'] == 2e-3 and
@@ -181,8 +182,8 @@ params layers_are_asked_for_forward_and_backward "job['jobname'] == 'params' and
 	step['steps'] == 3 and step['hits'] + step['misses'] == 14 and
 	step['first_read_bytes'] == M and swap['first_swapout_bytes'] == M and
 	write['io_bytes'] == 0 and 'elements' not in step" --compute-us 0
-# A pool of four layers can't hold seven.
-params what_the_pool_does_not_hold_is_read "0 < step['read_bytes'] <= 2 * M and
+# A pool of four layers cannot hold seven.
+params layers_beyond_the_pool_are_read "0 < step['read_bytes'] <= 2 * M and
 	step['hits'] + step['misses'] == 14 and step['io_ns'] > 0 and
 	step['wall_mean_ns'] >= 14 * 500 * 1000 and
 	step['compute_ns'] >= 14 * 500 * 1000 and 0 <= step['hidden_share'] <= 1" \
@@ -210,7 +211,7 @@ expect layer_of_more_than_the_pool_is_refused 1 \
 
 # ---- Trace
 
-# traced NAME EXPRESSION: of the events in $T/trace
+# traced NAME EXPRESSION: EXPRESSION must be true of the events in $T/trace
 traced() {
 	python3 - "$T/trace" "$2" >"$T/err" 2>&1 <<'PY'
 import json, sys
@@ -258,9 +259,9 @@ for elements in 1e 1.e3 15e-1 1e20 1e99999999999 .5e1; do
 	usage "max_in_cpu_${elements}_is_refused" "--max-in-cpu $elements: allowed is a whole number" \
 		--rw step --max-in-cpu $elements
 done
-expect pool_too_small_for_tiles_is_told_in_elements 1 "set sub_group_size to 1536 elements or more" \
+expect pool_too_small_for_tiles_is_reported_in_elements 1 "set sub_group_size to 1536 elements or more" \
 	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool 4k
-table the_value_that_it_names_is_enough "step time" \
+table the_suggested_value_suffices "step time" \
 	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool $((1536 * 4 * 4)) --loops 1
 usage compute_us_is_a_number "--compute-us x: allowed" --rw params --compute-us x
 usage step_needs_its_block "with an offload_optimizer block" --rw step
@@ -281,7 +282,7 @@ for text in "^  read: IOPS" "^  write: IOPS" "^  step time .*I/O .*hidden" \
 	text=
 done
 [ "$status" = 0 ] && [ -z "$text" ]
-result table_of_steps_has_what_was_measured $? "lacks $text"
+result table_of_steps_has_the_figures $? "lacks $text"
 "$NVSWAP" bench --rw params "${SMALL[@]}" --pool 1250k --compute-us 7 >"$T/out" 2>"$T/err"
 status=$?
 for text in "^  step time .*I/O .*hidden" "tensors found in memory" "^  layers +: 7, .* 7 us" \
@@ -290,9 +291,9 @@ for text in "^  step time .*I/O .*hidden" "tensors found in memory" "^  layers +
 	text=
 done
 [ "$status" = 0 ] && [ -z "$text" ]
-result table_of_params_has_what_was_measured $? "lacks $text"
+result table_of_params_has_the_figures $? "lacks $text"
 
-# ---- Failures while it runs
+# ---- Failures during a run
 
 # started FILE ARGUMENT...: starts a run and waits until the store's file has contents
 started() {
@@ -301,8 +302,8 @@ started() {
 	pid=$!
 	while kill -0 $pid 2>/dev/null && [ ! -s "$DATA" ]; do :; done
 }
-# overwritten MIB FILE ARGUMENT...: overwrites the store with zeros, behind its label, until the run
-# ends; a run that was too short for it is repeated for longer
+# overwritten MIB FILE ARGUMENT...: overwrites the store behind its label with zeros until the run
+# ends; a run that is too short for that is repeated with a longer runtime
 overwritten() {
 	local mib=$1 runtime
 	shift
@@ -341,7 +342,7 @@ traced trace_is_written_after_an_error "len(spans) > 0"
 [ -z "$(find "$T/store" -type f -size +0)" ]
 result stores_are_removed_at_the_end $? "$(find "$T/store" -type f)"
 
-# ---- The figures: E is the elements, M the bytes of the seven tensors together
+# ---- Evaluation: E is the number of elements, M the bytes of the seven tensors together
 
 python3 - "$T/judge" $judged <<'PY' || failures=$((failures + 1))
 import json, sys
@@ -355,7 +356,7 @@ def judge(path):
         scope = {"j": j, "job": job, "read": job["read"], "write": job["write"], "step": step,
                  "swap": j.get("swap"), "config": j["config"], "E": 7 * 150000, "M": 7 * 300000,
                  "zero": j["config"]["zero_optimization"], "whole": lambda nbytes, elements:
-                 # State moves in tiles of one size; the last one may be padded.
+                 # State moves in tiles of equal length; the last one may be padded.
                  12 * elements <= nbytes < 12 * elements * step["tiles"] / (step["tiles"] - 1)}
         if eval(f"({expression}\n)", scope):
             print("ok", name)

@@ -11,13 +11,13 @@ mkdir "$T/store" "$T/stone"
 touch "$T/mixed swap.ini" "$T/ds_config.json"
 cd "$T" || exit
 
-# shellcheck disable=SC1090 # it is built
+# shellcheck disable=SC1090 # a generated file
 . "$completion"
-# Only bash's own call of the completion has options to set.
+# compopt only works when bash itself calls the completion.
 # shellcheck disable=SC2317
 compopt() { :; }
 
-# complete_words WORD...: what the last of these words may become, a line each.
+# complete_words WORD...: prints the completions of the last word, one a line.
 complete_words() {
 	local function
 	function=$(complete -p nvswap | sed -n 's/^complete -F \([^ ]*\) nvswap$/\1/p')
@@ -28,7 +28,8 @@ complete_words() {
 	((${#COMPREPLY[@]} == 0)) || printf '%s\n' "${COMPREPLY[@]}"
 }
 
-# completes NAME EXPECTED WORD...: exactly to these, with ; between, in any order.
+# completes NAME EXPECTED WORD...: the completions must be exactly EXPECTED, separated by ";", in
+# any order.
 completes() {
 	local name=$1 expected=$2
 	shift 2

@@ -12,7 +12,7 @@ for command in $commands; do
 	result "help_of_${command}_has_80_columns_at_most" $? "$(grep -E '.{81}' "$T/out")"
 done
 [ "$(wc -w <<<"$commands")" -ge 3 ]
-result every_command_is_looked_at $? "$commands"
+result every_command_is_checked $? "$commands"
 "$NVSWAP" bench --help | tr -s ' \n' ' ' >"$T/out"
 grep -qF -- "--size SIZE of a model, use only the first tensors up to this many bytes, at least" "$T/out"
 result wrapping_loses_no_word $?

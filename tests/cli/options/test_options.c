@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The options of the command: from text to value by each type, with its bounds and what is said
- * where they don't hold, by all spellings of a name, typed and in a job file.
+ * Options of the command: parsing each type, its bounds and error messages, all spellings of a
+ * name, on the command line and in job files.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -13,11 +13,11 @@
 #include "cli/tune/tune.h"
 #include "support/support.h"
 
-/* ---- What is said */
+/* ---- Messages ---- */
 
 static char said[4096];
 
-/* Runs fn with standard error caught in `said`; what it returns. */
+/* Runs fn with standard error redirected to `said`; returns fn's result. */
 static int heard(int (*fn)(void *arg), void *arg)
 {
 	FILE *file = tmpfile();
@@ -37,7 +37,7 @@ static int heard(int (*fn)(void *arg), void *arg)
 	return rc;
 }
 
-/* ---- A table with an option of each type */
+/* ---- A table with an option of each type ---- */
 
 struct values {
 	bool flag;
@@ -92,13 +92,13 @@ static struct options_given given;
 
 struct line {
 	const struct command_spec *command;
-	const char *words[ARGUMENTS_MAX]; /* up to a NULL */
+	const char *words[ARGUMENTS_MAX]; /* terminated by NULL */
 };
 
 static int parse_line(void *arg)
 {
 	const struct line *line = arg;
-	/* getopt orders them, and leaves the texts alone. */
+	/* getopt reorders the array, but does not change the strings. */
 	static union {
 		const char *given[ARGUMENTS_MAX + 2];
 		char *argv[ARGUMENTS_MAX + 2];
@@ -126,9 +126,9 @@ static void refused(const char *argument, const char *why)
 {
 	said[0] = '\0';
 	if (TYPED(argument) != -EINVAL)
-		fail_msg("%s is taken", argument);
+		fail_msg("%s is accepted", argument);
 	assert_says(said, why);
-	/* One thing is said, and it begins with the command's name. */
+	/* There is one message, which begins with the command's name. */
 	assert_int_equal(strncmp(said, "nvswap: ", 8), 0);
 	assert_ptr_equal(strchr(said, '\n') + 1, said + strlen(said));
 }
@@ -157,7 +157,7 @@ static void begin_file(void)
 	memset(&given, 0, sizeof(given));
 }
 
-/* ---- Types */
+/* ---- Types ---- */
 
 static void flags_are_bare_or_0_or_1(void **state)
 {
@@ -175,7 +175,7 @@ static void flags_are_bare_or_0_or_1(void **state)
 	refused("--always=0", "--always 0: only 1 is supported");
 }
 
-static void counts_are_as_json_writes_them(void **state)
+static void counts_have_the_syntax_of_json(void **state)
 {
 	(void)state;
 	accepted("--count=2");
@@ -261,7 +261,7 @@ static void shares_and_per_cent_have_their_bounds(void **state)
 	refused("--percent=2%", "from 0 to 100");
 }
 
-static void a_choice_has_a_nearest(void **state)
+static void an_unknown_choice_suggests_the_nearest(void **state)
 {
 	(void)state;
 	accepted("--choice=green");
@@ -326,7 +326,7 @@ static void mixes_come_to_100_per_cent(void **state)
 	refused("--mix=4k/50:8k/50,64k", "SIZE/PERCENT");
 }
 
-/* `n` sizes with nothing said of their shares. */
+/* `n` sizes without percentages. */
 static int parse_mix_of(unsigned n)
 {
 	char text[8 + 4 * (OPTION_MIX_MAX + 1)];
@@ -349,7 +349,7 @@ static void a_mix_has_a_limit(void **state)
 	assert_says(said, "up to 64 sizes");
 }
 
-static void percentiles_rise_however_given(void **state)
+static void percentiles_are_sorted(void **state)
 {
 	(void)state;
 	accepted("--percentile-list=99.9:50:99");
@@ -365,7 +365,7 @@ static void percentiles_rise_however_given(void **state)
 		"up to 20 numbers");
 }
 
-/* ---- Names */
+/* ---- Names ---- */
 
 static void names_have_aliases_beginnings_and_both_dashes(void **state)
 {
@@ -401,7 +401,7 @@ static void operands_stand_anywhere(void **state)
 	assert_int_equal(given.noperands, 0);
 }
 
-static void what_excludes_each_other_is_told(void **state)
+static void conflicting_options_are_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(TYPED("--count=3", "--size=4k"), -EINVAL);
@@ -409,7 +409,7 @@ static void what_excludes_each_other_is_told(void **state)
 	assert_int_equal(TYPED("--size=4k", "--count=3"), -EINVAL);
 }
 
-/* ---- Job files */
+/* ---- Job files ---- */
 
 static void keys_of_files_are_the_same_options(void **state)
 {
@@ -444,7 +444,7 @@ static void errors_of_files_begin_with_the_line(void **state)
 	assert_null(given.text[1]);
 }
 
-static void a_line_of_a_file_replaces_what_was_given(void **state)
+static void a_later_line_of_a_file_replaces_an_earlier_one(void **state)
 {
 	(void)state;
 	begin_file();
@@ -459,7 +459,7 @@ static void a_line_of_a_file_replaces_what_was_given(void **state)
 	options_forget_lists();
 }
 
-static void what_was_given_goes_over_what_was(void **state)
+static void later_values_replace_earlier_ones(void **state)
 {
 	struct values under = defaults;
 	struct options_given under_given = {.noperands = 0};
@@ -481,7 +481,7 @@ static void what_was_given_goes_over_what_was(void **state)
 	options_forget_lists();
 }
 
-/* ---- bench and tune */
+/* ---- bench and tune ---- */
 
 static struct bench_options job;
 
@@ -491,7 +491,7 @@ static int settle_and_check(void *arg)
 	return bench_options_check(&job, &given, arg);
 }
 
-/* A job of these keys and values, up to a NULL; what checking it comes to. */
+/* Checks a job with these keys and values, terminated by NULL; returns the result. */
 static int check_job(const char *const *words)
 {
 	char where[] = "b.ini:3";
@@ -506,7 +506,7 @@ static int check_job(const char *const *words)
 
 #define JOB(...) check_job((const char *const[]){__VA_ARGS__, NULL})
 
-static void defaults_follow_what_is_given(void **state)
+static void defaults_depend_on_given_options(void **state)
 {
 	(void)state;
 	assert_int_equal(JOB("rw", "swap"), 0);
@@ -523,7 +523,7 @@ static void defaults_follow_what_is_given(void **state)
 	assert_int_equal(job.rw, RW_RANDRW);
 }
 
-static void nothing_is_without_limit(void **state)
+static void runtime_and_rate_of_0_are_unlimited(void **state)
 {
 	(void)state;
 	assert_int_equal(JOB("rw", "read", "runtime", "0", "rate", "0"), 0);
@@ -532,7 +532,7 @@ static void nothing_is_without_limit(void **state)
 	assert_says(said, "time-based needs runtime");
 }
 
-static void options_that_do_nothing_are_told(void **state)
+static void options_without_effect_are_refused(void **state)
 {
 	(void)state;
 	assert_int_equal(JOB("rw", "randread", "model", "m"), -EINVAL);
@@ -571,8 +571,8 @@ static void a_job_has_one_file(void **state)
 	assert_says(said, "b.ini:3: filename=/a:/b: a job has one file, and no : in its name");
 }
 
-/* From [global] they may come: then they are not the job's own. */
-static void what_others_said_is_not_checked(void **state)
+/* Options from [global] are not the job's own, so they are not checked against its mode. */
+static void options_from_global_are_not_checked(void **state)
 {
 	struct options_given none = {.noperands = 0};
 
@@ -605,8 +605,8 @@ static void tune_takes_one_directory(void **state)
 	assert_says(said, "tune takes one directory, on the drive to tune for, but got 2");
 }
 
-/* What everything that is made of the tables relies on. */
-static void tables_are_whole(void **state)
+/* Invariants that all users of the tables rely on. */
+static void option_tables_are_complete(void **state)
 {
 	const struct command_spec *const commands[] = {&bench_command, &tune_command};
 
@@ -629,29 +629,29 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(flags_are_bare_or_0_or_1),
-		cmocka_unit_test(counts_are_as_json_writes_them),
+		cmocka_unit_test(counts_have_the_syntax_of_json),
 		cmocka_unit_test(units_of_sizes_are_of_1024),
 		cmocka_unit_test(durations_are_kept_in_milliseconds),
 		cmocka_unit_test(shares_and_per_cent_have_their_bounds),
-		cmocka_unit_test(a_choice_has_a_nearest),
+		cmocka_unit_test(an_unknown_choice_suggests_the_nearest),
 		cmocka_unit_test(lists_go_on_and_split_at_colons),
 		cmocka_unit_test(mixes_come_to_100_per_cent),
 		cmocka_unit_test(a_mix_has_a_limit),
-		cmocka_unit_test(percentiles_rise_however_given),
+		cmocka_unit_test(percentiles_are_sorted),
 		cmocka_unit_test(names_have_aliases_beginnings_and_both_dashes),
 		cmocka_unit_test(operands_stand_anywhere),
-		cmocka_unit_test(what_excludes_each_other_is_told),
+		cmocka_unit_test(conflicting_options_are_refused),
 		cmocka_unit_test(keys_of_files_are_the_same_options),
 		cmocka_unit_test(errors_of_files_begin_with_the_line),
-		cmocka_unit_test(a_line_of_a_file_replaces_what_was_given),
-		cmocka_unit_test(what_was_given_goes_over_what_was),
-		cmocka_unit_test(defaults_follow_what_is_given),
-		cmocka_unit_test(nothing_is_without_limit),
-		cmocka_unit_test(options_that_do_nothing_are_told),
+		cmocka_unit_test(a_later_line_of_a_file_replaces_an_earlier_one),
+		cmocka_unit_test(later_values_replace_earlier_ones),
+		cmocka_unit_test(defaults_depend_on_given_options),
+		cmocka_unit_test(runtime_and_rate_of_0_are_unlimited),
+		cmocka_unit_test(options_without_effect_are_refused),
 		cmocka_unit_test(a_job_has_one_file),
-		cmocka_unit_test(what_others_said_is_not_checked),
+		cmocka_unit_test(options_from_global_are_not_checked),
 		cmocka_unit_test(tune_takes_one_directory),
-		cmocka_unit_test(tables_are_whole),
+		cmocka_unit_test(option_tables_are_complete),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading the accesses of a replay: what a list comes to, when the program's clock runs, and that
- * nothing damaged gets through or further than an error.
+ * Reading the accesses of a replay: the resulting list, the program's clock, and damaged input,
+ * which must give an error.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static struct loaded load_text(const char *text)
 	return load(text, strlen(text));
 }
 
-/* "SWAP_IN 0 at 5" for each access, a letter for the call. */
+/* Prints "SWAP_IN 0 at 5" for each access, with a letter for the call. */
 static const char *listed(const struct access_list *list)
 {
 	static const char letters[] = "ILWCDPOBE";
@@ -93,7 +93,7 @@ static void verbs_become_the_calls_of_a_program(void **state)
 	unload(&loaded);
 }
 
-static void what_is_in_use_at_the_end_is_released(void **state)
+static void pinned_tensors_are_released_at_the_end(void **state)
 {
 	struct loaded loaded = load_text("swapout a 1\nstep\nswapin a\n");
 
@@ -104,7 +104,7 @@ static void what_is_in_use_at_the_end_is_released(void **state)
 	unload(&loaded);
 }
 
-static void text_that_is_no_list_is_refused_with_its_line(void **state)
+static void invalid_text_is_refused_with_its_line(void **state)
 {
 	static const struct {
 		const char *text, *says;
@@ -185,7 +185,7 @@ static void the_clock_of_a_recorded_program_stops_while_it_waits(void **state)
 
 	(void)state;
 	assert_int_equal(loaded.rc, 0);
-	/* It waits from 12 to 18 us, but for the 1.5 in which a thread computes. */
+	/* The program waits from 12 to 18 us, except 1.5 us in which a thread computes. */
 	assert_string_equal(listed(&loaded.list), " L0@0+L1@0 D0@1000+D1@1000 O1@1000 I1@5500 "
 						  "W1@6623 C1@6623");
 	assert_int_equal(loaded.list.wall_ns, 11123);
@@ -198,7 +198,7 @@ static void the_clock_of_a_recorded_program_stops_while_it_waits(void **state)
 	unload(&loaded);
 }
 
-static void transfers_of_the_programs_own_memory_go_by_way_of_the_pool(void **state)
+static void external_transfers_are_replayed_through_the_pool(void **state)
 {
 	struct loaded loaded = load_text(
 		HEAD CALL("swapout-from", "w", "1.000") "\n," CALL("wait", "w", "2.000") "\n," CALL(
@@ -296,10 +296,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(verbs_become_the_calls_of_a_program),
-		test(what_is_in_use_at_the_end_is_released),
-		test(text_that_is_no_list_is_refused_with_its_line),
+		test(pinned_tensors_are_released_at_the_end),
+		test(invalid_text_is_refused_with_its_line),
 		test(the_clock_of_a_recorded_program_stops_while_it_waits),
-		test(transfers_of_the_programs_own_memory_go_by_way_of_the_pool),
+		test(external_transfers_are_replayed_through_the_pool),
 		test(a_file_that_is_missing_or_empty_is_refused_without_a_line),
 		test(a_damaged_trace_is_refused_with_its_line),
 		test(a_trace_with_random_damage_is_read_or_refused),

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-`nvswap replay` as a user meets it: what it replays of a recorded run, with which settings, and what
-it refuses.
-"""
+"""`nvswap replay` from a user's view: the calls that it replays of a recorded run, the settings,
+and refused input."""
 
 import collections
 import json
@@ -20,7 +18,7 @@ BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
 sys.path.insert(0, str(ROOT / "tests/support"))
 import checks  # noqa: E402
 
-# Seven layers of 300000 bytes, of which the pool of a megabyte never holds all.
+# Seven layers of 300000 bytes, of which a pool of a megabyte never holds all.
 RUNS = {
     "params": ["--rw", "params", "--compute-us", "3000"],
     "swap": ["--rw", "swap", "--loops", "3"],
@@ -56,7 +54,7 @@ Call = collections.namedtuple("Call", "call tensor bytes")
 
 
 def read(trace):
-    """The calls, and the bytes that tensors' transfers moved each way."""
+    """Returns the calls, and the bytes that tensors' transfers moved in each direction."""
     calls, moved = [], collections.Counter()
     for event in json.loads(trace.read_text())["traceEvents"]:
         if event.get("cat") == "call" and event["args"]["call"] != "open":
@@ -68,7 +66,7 @@ def read(trace):
 
 
 def tensors_numbered(calls):
-    """Calls with their tensors by the order of the first."""
+    """Returns the calls, with tensors numbered in the order of their first call."""
     numbers = {}
     return [Call(call.call, numbers.setdefault(call.tensor, len(numbers)), call.bytes)
             for call in calls]
@@ -80,7 +78,7 @@ def a_replay_makes_the_recorded_calls_in_their_order(directory):
         nvswap("replay", directory, trace, "--trace", again)
         recorded = tensors_numbered(read(trace)[0])
         made = tensors_numbered(read(again)[0])
-        # At its end a replay waits for everything.
+        # At its end, a replay waits for all transfers.
         if made[:len(recorded)] != recorded or any(
                 call.call != "wait" for call in made[len(recorded):]):
             return False
@@ -122,9 +120,9 @@ def settings_of_the_replay_are_those_given(directory):
             job["engine"]["ioengine"]) == (65536, 5, 2, "posix")
 
 
-def the_program_computes_as_recorded_unless_told_otherwise(directory):
+def the_program_computes_as_recorded_by_default(directory):
     trace = record(directory, "params")
-    computed = 4 * 2 * 7 * 3_000_000  # four steps, each visiting seven layers twice
+    computed = 4 * 2 * 7 * 3_000_000  # four steps, each of which visits seven layers twice
     recorded = replayed(directory, trace)["replay"]
     fastest = replayed(directory, trace, "--pace", "max")["replay"]
     return (recorded["pace"], fastest["pace"]) == ("recorded", "max") and \
@@ -234,7 +232,7 @@ def nothing_is_left_behind(directory):
     store.mkdir()
     nvswap("replay", store, record(directory, "swap"))
     nvswap("replay", store, record(directory, "swap"), "--pool", "256k", status=1)
-    # It is stopped while it computes for an hour.
+    # Stop the replay while it computes for an hour.
     accesses = directory / "long"
     accesses.write_text("swapin a 1m\ncompute 3600s\nrelease a\n")
     with subprocess.Popen([BUILD / "nvswap", "replay", "--nvme-path", store, accesses],
@@ -242,7 +240,7 @@ def nothing_is_left_behind(directory):
         until = time.monotonic() + 60
         while not any(store.iterdir()) and time.monotonic() < until:
             time.sleep(0.01)
-        # Not SIGINT, which a test in the background inherits ignored.
+        # Not SIGINT, which a background process inherits as ignored.
         process.terminate()
         try:
             status = process.wait(60)
@@ -257,7 +255,7 @@ TESTS = [
     the_pool_is_that_of_the_recorded_run,
     a_larger_pool_saves_the_reads_that_it_makes_needless,
     settings_of_the_replay_are_those_given,
-    the_program_computes_as_recorded_unless_told_otherwise,
+    the_program_computes_as_recorded_by_default,
     verify_compares_everything_that_is_read,
     a_list_written_by_hand_is_replayed,
     a_second_replay_reads_what_the_first_recorded,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports of results made by hand: readers of fio's output find what they look for, jobs reported
- * as one add up, and no outcome is claimed that was not checked.
+ * Reports of results made here: they have the form that readers of fio's output expect, add up
+ * grouped jobs, and never report an unverified run as verified.
  */
 #include "support/support.h"
 
@@ -74,7 +74,7 @@ static void make_result(struct bench_result *result, int pid)
 	result->pool_peak = 32 * MIB;
 }
 
-/* `n` jobs that swap, without group_reporting. */
+/* Makes `n` jobs that swap, without group_reporting. */
 static struct run *make_run(unsigned n)
 {
 	struct run *run = calloc(1, sizeof(*run));
@@ -123,7 +123,7 @@ static const char *written(struct run *run, int (*report)(FILE *, const struct b
 	return run->output;
 }
 
-/* ---- Text */
+/* ---- Text ---- */
 
 static void assert_matches(const char *line, const char *pattern)
 {
@@ -133,11 +133,11 @@ static void assert_matches(const char *line, const char *pattern)
 	snprintf(whole, sizeof(whole), "^%s$", pattern);
 	assert_int_equal(regcomp(&regex, whole, REG_EXTENDED | REG_NOSUB), 0);
 	if (regexec(&regex, line, 0, NULL, 0))
-		fail_msg("\"%s\" is not as \"%s\"", line, pattern);
+		fail_msg("\"%s\" does not match \"%s\"", line, pattern);
 	regfree(&regex);
 }
 
-/* Each line matches its pattern; an empty pattern is an empty line. */
+/* Each line must match its pattern; an empty pattern means an empty line. */
 static void assert_lines(const char *text, const char *const *patterns, size_t n)
 {
 	char *copy = strdup(text), *rest = copy;
@@ -257,7 +257,7 @@ static void numbers_are_as_short_as_fios(void **state)
 	assert_string_equal(short_count(123456, text), "123k");
 }
 
-/* The first line with this beginning; "" if there is none. */
+/* Returns the first line with this beginning, or "". */
 static const char *line_of(const struct run *run, const char *beginning, char line[512])
 {
 	const char *at = run->output;
@@ -277,7 +277,7 @@ static void assert_line(const struct run *run, const char *beginning, const char
 	assert_string_equal(line_of(run, beginning, line), whole);
 }
 
-/* Reads only, with these completion latencies. */
+/* Sets these completion latencies of reads, without writes. */
 static const char *with_times(struct run *run, const uint64_t *clat, unsigned n)
 {
 	struct bench_result *result = &run->result[0];
@@ -297,10 +297,10 @@ static void units_are_chosen_as_fio_chooses_them(void **state)
 		const char *latency, *percentiles;
 	} cases[] = {
 		{{1500, 900000}, "nsec", "nsec"}, /* the minimum is too small for usec */
-		{{2500, 90000}, "nsec", "nsec"},  /* the maximum is */
+		{{2500, 90000}, "nsec", "nsec"},  /* the maximum decides */
 		{{2500, 200000}, "usec", "usec"},	  {{1900000, 900000000}, "usec", "usec"},
 		{{2500000, 90000000}, "usec", "usec"},	  {{2500000, 200000000}, "msec", "msec"},
-		{{250000, 250400}, "nsec", "usec"}, /* no spread */
+		{{250000, 250400}, "nsec", "usec"}, /* the minimum equals the maximum */
 		{{250000000, 250400000}, "usec", "msec"},
 	};
 	struct run *run = make_run(1);
@@ -324,14 +324,14 @@ static void units_are_chosen_as_fio_chooses_them(void **state)
 
 static void shares_of_latencies_fall_where_fios_do(void **state)
 {
-	/* Histograms are exact to 1/64: keep further from each bound. */
+	/* Histograms are exact to 1/64, so keep clear of the bounds. */
 	static const uint64_t clat[] = {1,	    3,		970,	    1020,    1960,
 					2040,	    730000,	1020000,    1960000, 2040000,
 					1960000000, 2040000000, 90000000000};
 	struct run *run = make_run(1);
 
 	(void)state;
-	/* 7.69 % is one of 13 */
+	/* one of 13 is 7.69 % */
 	with_times(run, clat, COUNT(clat));
 	assert_line(run, "  lat (nsec)", "   : 2=7.69%, 4=7.69%, 1000=7.69%");
 	assert_line(run, "  lat (usec)", "   : 2=15.38%, 4=7.69%, 750=7.69%");
@@ -369,14 +369,14 @@ static void sizes_of_blocks_are_those_of_the_mix(void **state)
 		    "(T) 4096B-64.0KiB, ioengine=io_uring, iodepth=8");
 	assert_says(line_of(run, "  engine ", line), ", blocks of 4.0 KiB to 64.0 KiB, ");
 	assert_null(strstr(written(run, report_json), "\"bs\""));
-	/* In nvswap's modes bssplit gives sizes of tensors. */
+	/* In nvswap's modes, bssplit gives the sizes of tensors. */
 	run->jobs[0].options.rw = RW_SWAP;
 	written(run, report_text);
 	assert_says(line_of(run, "job0: (g=0): ", line), "rw=swap, bs=(R) 1024KiB-1024KiB,");
 	free_run(run);
 }
 
-/* ---- Several jobs */
+/* ---- Several jobs ---- */
 
 static void check_union(const struct report_group *group, const struct run *run)
 {
@@ -392,7 +392,7 @@ static void check_union(const struct report_group *group, const struct run *run)
 	free(all);
 }
 
-/* fio does not generate and compare contents, nor compute an optimizer's step. */
+/* fio neither generates and compares contents nor computes an optimizer's step. */
 static void cpu_per_gib_is_of_moving_alone(void **state)
 {
 	struct run *run = make_run(1);
@@ -446,8 +446,8 @@ static void grouped_jobs_add_up(void **state)
 	free_run(run);
 }
 
-/* As in fio: a job that only writes does not lengthen the reads' window. */
-static void each_direction_is_over_the_time_of_those_that_moved_in_it(void **state)
+/* As in fio, a job that only writes does not extend the reads' time. */
+static void each_direction_is_averaged_over_its_own_time(void **state)
 {
 	struct run *run = make_run(2);
 
@@ -467,7 +467,7 @@ static void each_direction_is_over_the_time_of_those_that_moved_in_it(void **sta
 	free_run(run);
 }
 
-static void only_neighbours_that_ask_for_it_are_grouped(void **state)
+static void only_adjacent_jobs_with_group_reporting_are_grouped(void **state)
 {
 	static const struct {
 		bool asks[3];
@@ -521,7 +521,7 @@ static void status_of_a_group_is_of_all_its_jobs(void **state)
 	free_run(run);
 }
 
-/* ---- Failures */
+/* ---- Failures ---- */
 
 static void break_off(struct bench_result *result)
 {
@@ -529,7 +529,7 @@ static void break_off(struct bench_result *result)
 	snprintf(result->error.text, sizeof(result->error.text), "tensor w: the drive is gone");
 }
 
-static void failed_job_says_why(void **state)
+static void a_failed_job_has_its_reason(void **state)
 {
 	struct run *run = make_run(2);
 	char line[512];
@@ -549,7 +549,7 @@ static void failed_job_says_why(void **state)
 }
 
 /* Two jobs reported as one. */
-static void only_what_compared_equal_is_called_so(void **state)
+static void only_compared_data_is_called_verified(void **state)
 {
 	static const struct {
 		bool asked[2], failed;
@@ -635,7 +635,7 @@ static void make_steps(struct run *run)
 	run->result[0].verified_bytes = 1600;
 }
 
-static void steps_are_told_and_what_of_them_was_compared(void **state)
+static void steps_are_reported_with_their_verification(void **state)
 {
 	struct run *run = make_run(1);
 
@@ -668,11 +668,11 @@ static void steps_are_told_and_what_of_them_was_compared(void **state)
 	free_run(run);
 }
 
-/* ---- Edges */
+/* ---- Edge cases ---- */
 
 static struct json_document *document;
 
-/* The root of what was written; json_free(document) ends it. */
+/* Parses the text; `document` owns the result until json_free(). */
 static const struct json_value *parsed(const char *text)
 {
 	struct nvs_error error = {.size = sizeof(error)};
@@ -703,7 +703,7 @@ static double number(const struct json_value *object, const char *first, const c
 	return real;
 }
 
-static void nothing_moved_is_told_as_nothing(void **state)
+static void figures_without_bytes_are_zero_or_omitted(void **state)
 {
 	struct run *run = make_run(1);
 	const struct json_value *root, *job;
@@ -750,9 +750,9 @@ static void the_largest_numbers_are_whole(void **state)
 	free_run(run);
 }
 
-/* ---- JSON */
+/* ---- JSON ---- */
 
-static void own_blocks_are_at_the_top_of_one_job_alone(void **state)
+static void own_blocks_are_at_the_top_level_for_one_job(void **state)
 {
 	struct run *run = make_run(2);
 	const struct json_value *root, *jobs;
@@ -774,7 +774,7 @@ static void own_blocks_are_at_the_top_of_one_job_alone(void **state)
 	free_run(run);
 }
 
-static void comparison_is_in_the_json_where_asked_for(void **state)
+static void the_comparison_is_in_the_json(void **state)
 {
 	const struct fio_row row = {.job = "job0",
 				    .rounds = 3,
@@ -800,7 +800,10 @@ static void comparison_is_in_the_json_where_asked_for(void **state)
 
 static void json_plus_has_the_counts_of_fios_buckets(void **state)
 {
-	/* fio's plat_idx_to_val of the bucket of each; times beyond 17.2 s are in its last. */
+	/*
+	 * The values of these buckets by fio's plat_idx_to_val; times beyond 17.2 s are in the last
+	 * one.
+	 */
 	static const uint64_t times[] = {5,	  127,	      128,	   130,		100000,
 					 1500000, 8589934592, 17179869183, 20000000000, UINT64_MAX};
 	struct run *run = make_run(1);
@@ -827,9 +830,9 @@ static void json_plus_has_the_counts_of_fios_buckets(void **state)
 	free_run(run);
 }
 
-/* ---- Drives */
+/* ---- Drives ---- */
 
-static void a_drive_has_each_counter_by_its_name(void **state)
+static void drive_counters_have_fios_names(void **state)
 {
 	static const struct disk_watch disks = {
 		.n = 1, .at = {{"vda", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}}};
@@ -873,7 +876,7 @@ static void drives_are_those_beneath_the_paths(void **state)
 	watch.at[0].ios[NVS_WRITE] = 0;
 	disks_end(&watch);
 	assert_true(watch.n == 0 || watch.at[0].ios[NVS_WRITE] > 0);
-	/* A counter below its earlier value has started again. */
+	/* A counter below its earlier value has been reset. */
 	assert_true(watch.n == 0 || watch.at[0].sectors[NVS_READ] == 0);
 	if (memory) {
 		SUCCEEDS(config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM], &memory,
@@ -899,18 +902,18 @@ int main(void)
 		cmocka_unit_test(sizes_of_blocks_are_those_of_the_mix),
 		cmocka_unit_test(cpu_per_gib_is_of_moving_alone),
 		cmocka_unit_test(grouped_jobs_add_up),
-		cmocka_unit_test(each_direction_is_over_the_time_of_those_that_moved_in_it),
-		cmocka_unit_test(only_neighbours_that_ask_for_it_are_grouped),
+		cmocka_unit_test(each_direction_is_averaged_over_its_own_time),
+		cmocka_unit_test(only_adjacent_jobs_with_group_reporting_are_grouped),
 		cmocka_unit_test(status_of_a_group_is_of_all_its_jobs),
-		cmocka_unit_test(failed_job_says_why),
-		cmocka_unit_test(only_what_compared_equal_is_called_so),
-		cmocka_unit_test(steps_are_told_and_what_of_them_was_compared),
-		cmocka_unit_test(nothing_moved_is_told_as_nothing),
+		cmocka_unit_test(a_failed_job_has_its_reason),
+		cmocka_unit_test(only_compared_data_is_called_verified),
+		cmocka_unit_test(steps_are_reported_with_their_verification),
+		cmocka_unit_test(figures_without_bytes_are_zero_or_omitted),
 		cmocka_unit_test(the_largest_numbers_are_whole),
-		cmocka_unit_test(own_blocks_are_at_the_top_of_one_job_alone),
-		cmocka_unit_test(comparison_is_in_the_json_where_asked_for),
+		cmocka_unit_test(own_blocks_are_at_the_top_level_for_one_job),
+		cmocka_unit_test(the_comparison_is_in_the_json),
 		cmocka_unit_test(json_plus_has_the_counts_of_fios_buckets),
-		cmocka_unit_test(a_drive_has_each_counter_by_its_name),
+		cmocka_unit_test(drive_counters_have_fios_names),
 		test(drives_are_those_beneath_the_paths),
 	};
 

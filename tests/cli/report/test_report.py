@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-Reports of `nvswap bench` against those of fio on this machine, of similar jobs: every line and key of
-fio's is there, in the same form.
-"""
+"""Reports of `nvswap bench` against fio's on this machine, for similar jobs: every line and key of
+fio's exists in the same form."""
 
 import json
 import os
@@ -38,14 +36,14 @@ def fio(form, *options):
 
 
 def forms_of(text):
-    """The lines, with numbers, units, dates and columns replaced by placeholders."""
+    """Returns the lines with numbers, units, dates and columns replaced by placeholders."""
     forms = set()
     for line in text.splitlines():
-        # These lines depend on the run's speed, and only fio prints that it lays out files.
+        # These lines depend on the run's speed; only fio prints that it lays out files.
         if re.match(r"  lat \([num]sec\)|   bw \(|   iops  |.*: Laying out", line):
             continue
         line = re.sub(r"; 0 zone resets$|, aggr.*(?=, in_queue)", "", line)
-        line = re.sub(r"(     \|) .*", r"\1", line)  # how many fit depends on their digits
+        line = re.sub(r"(     \|) .*", r"\1", line)  # how many columns fit depends on their digits
         line = re.sub(r"\w{3} \w{3} +\d+ [\d:]+ \d{4}$", "DATE", line)
         line = re.sub(r"^(nvswap|fio)-.*", "VERSION", line)
         line = re.sub(r"\b[num]sec\b", "SEC", line)
@@ -87,7 +85,7 @@ def json_has_the_drives_that_fio_has():
     reports = [json.loads(form("json")) for form in (nvswap, fio)]
     ours, theirs = ({drive["name"]: drive for drive in report.get("disk_util", [])}
                     for report in reports)
-    # Of a device composed of others, fio has aggregate counters too.
+    # For a device composed of others, fio also has aggregate counters.
     made_of_others = {key for drive in theirs.values() for key in drive if key.startswith("aggr_")}
     missing = [line for name in ours.keys() & theirs.keys()
                for line in lacks(ours[name], theirs[name], name, made_of_others)]
@@ -102,7 +100,7 @@ def bins_of(report):
 
 
 def bucket(ns):
-    """The value of the bucket of a time, as in fio's stat.c."""
+    """Returns the value of a time's bucket, as in fio's stat.c."""
     shift = max(ns.bit_length() - 7, 0)
     return (ns >> shift << shift) + (1 << shift >> 1)
 
@@ -132,13 +130,13 @@ def fio_jsonplus_clat2csv_reads_json_plus():
     return "ours_job0.csv validated" in checked and len(rows) > 2
 
 
-def percentiles_asked_for_are_those_told():
+def requested_percentiles_are_reported():
     report = json.loads(nvswap("json", "--percentile_list", "25:50:99.5"))
     told = report["jobs"][0]["write"]["clat_ns"]["percentile"]
     return list(told) == ["25.000000", "50.000000", "99.500000"]
 
 
-def loader_finds_what_a_job_came_to():
+def a_loader_of_fios_json_finds_a_jobs_figures():
     job = json.loads(nvswap("json", "--loops", 3))["jobs"][0]
     way = job["read"]
     levels = sum(job["iodepth_level"].values())
@@ -155,7 +153,7 @@ def main():
     for check in (text_has_every_line_of_fios, json_has_every_key_of_fios,
                   json_has_the_drives_that_fio_has, json_plus_has_the_bins_of_fios,
                   json_plus_bins_add_up, fio_jsonplus_clat2csv_reads_json_plus,
-                  percentiles_asked_for_are_those_told, loader_finds_what_a_job_came_to):
+                  requested_percentiles_are_reported, a_loader_of_fios_json_finds_a_jobs_figures):
         tool = re.search("fio_jsonplus_clat2csv|fio|$", check.__name__)[0]
         if tool and not shutil.which(tool):
             print(f"skip {check.__name__}: {tool} is not installed")

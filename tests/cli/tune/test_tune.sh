@@ -13,8 +13,8 @@ mounted= loop=
 trap 'test -z "$mounted" || umount "$mounted"; test -z "$loop" || losetup -d "$loop"
 	rm -rf "$T"' EXIT
 
-# A search that is soon sure, and a space so small that it is soon measured. On a machine that is busy
-# they go on for longer, not to another end.
+# A search that is certain early, and a space that is measured quickly. On a busy machine they take
+# longer and end the same way.
 soon=(--time 10s --tolerance 50 --working-set 64m --queue-depth-max 4 --block-size-max 1m)
 small=(--time 20s --tolerance 50 --working-set 64m --block-size-min 1m --block-size-max 1m
 	--queue-depth-max 1 --thread-count-max 1 --ioengine posix)
@@ -26,7 +26,7 @@ not_ok() {
 	return 1
 }
 
-# The name of the promise, the exit status that it has, and what follows "nvswap tune".
+# tune NAME STATUS ARGUMENT...: runs nvswap tune, which must exit with STATUS
 tune() {
 	name=$1 expected=$2
 	shift 2
@@ -35,7 +35,7 @@ tune() {
 	[ $status -eq "$expected" ] || not_ok "exit status $status instead of $expected"
 }
 
-# What the file must have.
+# has FILE TEXT...: ends the test; the file must contain each TEXT
 has() {
 	file=$1
 	shift
@@ -45,7 +45,7 @@ has() {
 	echo "ok $name"
 }
 
-# Statements of Python's that must hold of the JSON on standard output.
+# json STATEMENTS: ends the test; the Python statements must hold of the JSON on standard output
 json() {
 	python3 -c 'import json, sys, textwrap
 result = json.load(open(sys.argv[1]))
@@ -94,15 +94,16 @@ tune tuning_for_reads_writes_the_file_alone 0 "${small[@]}" --objective read --r
 	assert tune["objective"] == "read" and tune["why"] and tune["machine"]["cpus"]
 	assert tune["drive"]["path"] and tune["drive"]["working_set_bytes"] == 64 << 20'
 
-# What is opened first then must not be what is written to as standard output and error.
-name=closed_standard_files_are_nobody_elses
+# The first files that it opens must not become standard output and error.
+name=closed_standard_files_are_not_reused
 if timeout 300 "$NVSWAP" tune "${small[@]}" --output "$T/out" "$dir" <&- >&- 2>&-; then
 	json 'assert aio["block_size"] == 1 << 20'
 else
 	not_ok "it fails"
 fi
 
-# Nothing is within a tolerance of nothing. A busy drive may not even have the time for a working set.
+# With a tolerance of 0 the search never becomes certain. A busy drive may not even have the time to
+# fill a working set.
 name=the_time_bounds_it
 timeout 300 "$NVSWAP" tune --time 4s --working-set 64m --tolerance 0 "$dir" \
 	>"$T/out" 2>"$T/err"
@@ -139,7 +140,7 @@ tune a_bound_that_no_setting_keeps_is_refused 1 --time 10s --working-set 512m --
 
 printf '{\n\t"train_batch_size": 1E1,\n\t"aio": {"block_size": 4096},\n\t"x": [],
  "nvswap": {"ioengine":"libaio"} }' >"$T/ds.json"
-tune output_goes_where_it_is_told 0 "${small[@]}" --output "$T/to.json" \
+tune output_is_written_to_its_file 0 "${small[@]}" --output "$T/to.json" \
 	--apply "$T/ds.json" "$dir" && {
 	if [ ! -s "$T/out" ] && grep -q block_size "$T/to.json"; then
 		echo "ok $name"
@@ -159,9 +160,9 @@ else
 	not_ok "$(cat "$T/ds.json")"
 fi
 echo '{"aio": 7}' >"$T/bad.json"
-tune what_can_not_be_applied_is_said_at_once 1 --time 1h --apply "$T/bad.json" "$dir" &&
+tune an_unusable_configuration_is_reported_at_once 1 --time 1h --apply "$T/bad.json" "$dir" &&
 	has err "bad.json:1:9: aio is 7"
-# A configuration would be lost under a result.
+# A result must not overwrite the configuration.
 cp "$T/ds.json" "$T/kept.json"
 ln -s ds.json "$T/link.json"
 for option in --output --report; do
@@ -175,30 +176,30 @@ for option in --output --report; do
 done
 tune two_results_need_two_files 2 --output "$T/none.html" --report "$T/none.html" \
 	"$dir" && has err "--output and --report are one file"
-tune a_report_that_can_not_be_written_is_said_at_once 1 --time 1h \
+tune an_unwritable_report_is_reported_at_once 1 --time 1h \
 	--report "$T/none/report.html" "$dir" && has err "can't write the report to"
 name=a_result_that_can_not_be_written_is_a_failure
 "$NVSWAP" tune "${small[@]}" "$dir" >/dev/full 2>"$T/err"
 status=$?
 if [ $status -eq 1 ]; then has err "is incomplete"; else not_ok "exit status $status"; fi
 
-# ---- What is refused
+# ---- Refused options
 
 tune a_directory_is_needed 2 && has err "one directory"
 tune only_one_directory_is_taken 2 "$dir" "$dir" && has err "one directory"
-tune a_directory_that_is_not_there_is_refused 1 "$dir/none" && has err "none"
+tune a_missing_directory_is_refused 1 "$dir/none" && has err "none"
 tune a_file_is_refused 1 "$NVSWAP" && has err "is not a directory"
 if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ]; then
 	tune tmpfs_is_refused 1 /dev/shm && has err "no direct I/O"
 else
 	echo "skip tmpfs_is_refused: /dev/shm is none"
 fi
-tune more_than_there_is_room_for_is_refused 1 --working-set 1023t "$dir" &&
+tune a_working_set_without_room_is_refused 1 --working-set 1023t "$dir" &&
 	has err "make room, or give a smaller --working-set"
 tune a_range_without_a_power_of_two_is_refused 1 --block-size-min 96k --block-size-max 100k \
 	"$dir" && has err "no power of two"
 mkdir "$dir/.nvswap-tune"
-tune a_name_that_is_taken_is_refused 1 "${small[@]}" "$dir" && has err ".nvswap-tune" "remove it"
+tune an_existing_file_of_that_name_is_refused 1 "${small[@]}" "$dir" && has err ".nvswap-tune" "remove it"
 rmdir "$dir/.nvswap-tune"
 
 full=$T/full
@@ -219,9 +220,9 @@ else
 	echo "skip a_block_device_is_refused: none can be made"
 fi
 
-# ---- However it ends
+# ---- Ends of the command
 
-# Starts one in the background that would go on for long, and waits until it is at work.
+# Starts a long search in the background, and waits until it measures.
 begin_long() {
 	env --default-signal=INT,TERM "$NVSWAP" tune --time 10m --working-set 64m "$dir" \
 		>"$T/out" 2>"$T/err" &
@@ -250,7 +251,7 @@ kill -9 $pid
 wait $pid 2>/dev/null
 if until_true eval '[ -z "$(ls -A "$dir")" ]'; then echo "ok $name"; else not_ok "something is left"; fi
 
-# Who ends all that is called nvswap ends the guard last.
+# `pkill nvswap` must not kill the guard too.
 name=signals_do_not_end_the_guard
 begin_long
 until_true eval 'guard=$(pgrep -P $pid)' || not_ok "there is no guard"
@@ -268,6 +269,6 @@ wait $pid
 nothing_left
 
 echo "left by a crash" >"$dir/.nvswap-tune"
-tune what_a_crash_has_left_is_taken_away 0 "${small[@]}" "$dir" && nothing_left
+tune files_left_by_a_crash_are_removed 0 "${small[@]}" "$dir" && nothing_left
 
 [ $failures = 0 ]

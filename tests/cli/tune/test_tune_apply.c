@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A choice put into a configuration: exactly which bytes change in texts of every make, and what
- * becomes of the file when something goes wrong in the middle.
+ * Applying a choice to a configuration: exactly the right bytes change in texts of every form, and
+ * a failure leaves the old file or the new one.
  */
 #include "support/support.h"
 
@@ -58,13 +58,13 @@ static void values_are_replaced_and_every_other_byte_stays(void **state)
 		"{ \"x\":[1 ,2],\t\"aio\" :{ \"overlap_events\":false , \"single_submit\":true,\n"
 		" \"thread_count\": 2 ,\"queue_depth\":16,\"block_size\"  :  524288 } , "
 		"\"y\":1E2}\n");
-	/* A value that is right stays as it is written, and a key may be too. */
+	/* A value that is correct already keeps its notation, and so does a key. */
 	check_edit("{\"\\u0061io\": {\"block_siz\\u0065\": 524288.0, \"queue_depth\": 1.6e1, "
 		   "\"thread_count\": 2, \"single_submit\": true, \"overlap_events\": true}}",
 		   false,
 		   "{\"\\u0061io\": {\"block_siz\\u0065\": 524288.0, \"queue_depth\": 1.6e1, "
 		   "\"thread_count\": 2, \"single_submit\": true, \"overlap_events\": false}}");
-	/* Objects of that name that are not the block. */
+	/* Objects of that name elsewhere are not the block. */
 	check_edit("{\"a\": [{\"aio\": {\"block_size\": 1}}], \"b\": {\"aio\": {\"x\": {}}}, "
 		   "\"aio\": {" FIVE "}}",
 		   false,
@@ -72,7 +72,7 @@ static void values_are_replaced_and_every_other_byte_stays(void **state)
 		   "\"aio\": {" FIVE "}}");
 }
 
-static void the_name_of_workers_that_is_there_stays(void **state)
+static void an_existing_name_of_workers_is_kept(void **state)
 {
 	(void)state;
 	check_edit("{\"aio\": {\"intra_op_parallelism\": 1, \"block_size\": 4096, "
@@ -128,7 +128,7 @@ static void a_missing_block_is_added_in_the_indentation_of_the_file(void **state
 		   "{\n  \"aio\": {" LINES("\n    ") "\n  },\n  \"b\": 2\n}");
 }
 
-static void the_engine_is_named_where_auto_would_take_another(void **state)
+static void the_engine_is_set_if_auto_would_choose_another(void **state)
 {
 	(void)state;
 	check_edit("{\"aio\": {" FIVE "}}", true,
@@ -141,7 +141,7 @@ static void the_engine_is_named_where_auto_would_take_another(void **state)
 		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
 	check_edit("{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}", false,
 		   "{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}");
-	/* Settings that were found for one engine are of no use to another. */
+	/* Settings found for one engine do not apply to another. */
 	check_edit("{\"nvswap\": {\"ioengine\": \"posix\"}, \"aio\": {" FIVE "}}", false,
 		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
 	check_edit("{\"nvswap\": {}, \"aio\": {" FIVE "}}", true,
@@ -159,7 +159,7 @@ static void check_refused(const char *old, const char *says)
 	assert_says(error.text, says);
 }
 
-static void what_is_no_configuration_is_refused(void **state)
+static void invalid_configurations_are_refused(void **state)
 {
 	(void)state;
 	check_refused("", "it:1:1");
@@ -174,9 +174,9 @@ static void what_is_no_configuration_is_refused(void **state)
 	check_refused("{\"aio\": {\"thread_count\": 1, \"intra_op_parallelism\": 2}}", "its alias");
 }
 
-/* ---- Texts at random ---- */
+/* ---- Random texts ---- */
 
-/* A text as it is and as it should become; or, where something is added, its bytes in order. */
+/* A text before and after; for additions, `after` is in fragments, in order. */
 struct texts {
 	char old[8192], due[8192];
 	size_t n, due_n;
@@ -272,7 +272,7 @@ static void put_aio(struct texts *texts)
 static void make_texts(struct texts *texts)
 {
 	unsigned n = (unsigned)random_below(&texts->random, 5);
-	unsigned aio = (unsigned)random_below(&texts->random, n + 1); /* n: there is none */
+	unsigned aio = (unsigned)random_below(&texts->random, n + 1); /* n: without one */
 	char key[16];
 
 	texts->n = texts->due_n = 0;
@@ -292,7 +292,7 @@ static void make_texts(struct texts *texts)
 	put_mark(texts, "}");
 }
 
-/* Whether `text` with some bytes taken out is `part`. */
+/* Whether `part` can be made by removing bytes from `text`. */
 static bool is_inside(const char *text, const char *part)
 {
 	for (; *text && *part; text++)
@@ -300,7 +300,7 @@ static bool is_inside(const char *text, const char *part)
 	return !*part;
 }
 
-static void what_was_there_is_there_in_order_in_texts_at_random(void **state)
+static void random_texts_keep_their_bytes_in_order(void **state)
 {
 	struct texts texts = {.random = random_seed("tune_apply")};
 	struct nvs_error error = {.size = sizeof(error)};
@@ -340,14 +340,14 @@ static void read_file(const char *path, char text[4096])
 	fclose(file);
 }
 
-/* How many names there are in the directory. */
+/* Counts the directory's entries. */
 static unsigned count_names(const char *directory)
 {
 	char command[512], text[4096];
 	FILE *list;
 
 	snprintf(command, sizeof(command), "ls -A '%s' | wc -l", directory);
-	list = popen(command, "re"); /* NOLINT(cert-env33-c): it lists a directory of its own */
+	list = popen(command, "re"); /* NOLINT(cert-env33-c): lists a directory of the test */
 	assert_non_null(list);
 	assert_non_null(fgets(text, sizeof(text), list));
 	pclose(list);
@@ -384,7 +384,7 @@ static void the_file_keeps_its_mode_and_owner_and_a_link_stays_one(void **state)
 	assert_int_equal(count_names(directory), 2);
 }
 
-static void a_file_that_has_the_choice_is_not_touched(void **state)
+static void a_file_with_the_choice_is_not_written(void **state)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
 	struct nvs_error error = {.size = sizeof(error)};
@@ -398,7 +398,7 @@ static void a_file_that_has_the_choice_is_not_touched(void **state)
 	assert_int_equal(before.st_ino, after.st_ino);
 }
 
-static void what_can_not_be_written_is_said_before(void **state)
+static void an_unwritable_output_is_reported_before_the_run(void **state)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	struct nvs_error error = {.size = sizeof(error)};
@@ -414,7 +414,7 @@ static void what_can_not_be_written_is_said_before(void **state)
 	assert_says(error.text, "ds_config.json:1:9");
 }
 
-/* In a process without root's rights. */
+/* Without root's privileges. */
 static int apply_where_nothing_may_be_made(void *path)
 {
 	struct nvs_error error = {.size = sizeof(error)};
@@ -427,7 +427,7 @@ static int apply_where_nothing_may_be_made(void *path)
 	return CHILD_OK;
 }
 
-static void a_directory_that_may_not_be_written_to_is_said(void **state)
+static void an_unwritable_directory_is_reported(void **state)
 {
 	char directory[] = "/tmp/nvswap-apply-XXXXXX", path[64], text[4096];
 	int rc;
@@ -447,7 +447,7 @@ static void a_directory_that_may_not_be_written_to_is_said(void **state)
 	assert_string_equal(text, old_text);
 }
 
-static void a_call_that_fails_leaves_the_old_file_or_the_new(void **state)
+static void a_failing_call_leaves_the_old_file_or_the_new(void **state)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	struct nvs_error error = {.size = sizeof(error)};
@@ -476,7 +476,7 @@ static void a_call_that_fails_leaves_the_old_file_or_the_new(void **state)
 	assert_true(failures > 8);
 }
 
-/* Applies one choice and the other, until it is killed. */
+/* Applies two choices alternately until it is killed. */
 static void apply_for_ever(const char *path)
 {
 	struct nvs_error error = {.size = sizeof(error)};
@@ -487,7 +487,7 @@ static void apply_for_ever(const char *path)
 			_exit(CHILD_WRONG);
 }
 
-static void a_kill_at_any_moment_leaves_a_whole_file(void **state)
+static void a_kill_at_any_moment_leaves_a_complete_file(void **state)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
 	uint64_t random = random_seed("tune_apply_kill");
@@ -522,18 +522,18 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(values_are_replaced_and_every_other_byte_stays),
-		test(the_name_of_workers_that_is_there_stays),
+		test(an_existing_name_of_workers_is_kept),
 		test(missing_keys_are_added_in_the_indentation_of_the_block),
 		test(a_missing_block_is_added_in_the_indentation_of_the_file),
-		test(the_engine_is_named_where_auto_would_take_another),
-		test(what_is_no_configuration_is_refused),
-		test(what_was_there_is_there_in_order_in_texts_at_random),
+		test(the_engine_is_set_if_auto_would_choose_another),
+		test(invalid_configurations_are_refused),
+		test(random_texts_keep_their_bytes_in_order),
 		test(the_file_keeps_its_mode_and_owner_and_a_link_stays_one),
-		test(a_file_that_has_the_choice_is_not_touched),
-		test(what_can_not_be_written_is_said_before),
-		test(a_directory_that_may_not_be_written_to_is_said),
-		test(a_call_that_fails_leaves_the_old_file_or_the_new),
-		test(a_kill_at_any_moment_leaves_a_whole_file),
+		test(a_file_with_the_choice_is_not_written),
+		test(an_unwritable_output_is_reported_before_the_run),
+		test(an_unwritable_directory_is_reported),
+		test(a_failing_call_leaves_the_old_file_or_the_new),
+		test(a_kill_at_any_moment_leaves_a_complete_file),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

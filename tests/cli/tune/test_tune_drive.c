@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tuning does to a drive beside its search: the fill that leaves no block unwritten and keeps
- * to its time, the file that one process has at a time, and the judgement on writes that slow down.
+ * Effects of tuning on a drive besides the search: filling, which leaves no block unwritten and
+ * keeps to its time; the file, which one process has at a time; and the test for writes that slow
+ * down.
  */
 #include "support/support.h"
 
@@ -91,7 +92,7 @@ static void every_block_is_written_and_no_two_are_alike(void **state)
 	end();
 }
 
-static void a_fill_that_takes_too_long_ends_with_what_there_is(void **state)
+static void a_fill_that_takes_too_long_ends_early(void **state)
 {
 	(void)state;
 	begin(512 * MIB);
@@ -113,7 +114,7 @@ static void a_fill_without_an_end_is_an_error(void **state)
 	end();
 }
 
-static void one_at_a_time_has_the_file_of_a_directory(void **state)
+static void one_process_at_a_time_owns_the_file_of_a_directory(void **state)
 {
 	struct scratch_file second;
 	char directory[PATH_MAX];
@@ -144,7 +145,7 @@ static void a_link_in_place_of_the_file_is_not_followed(void **state)
 	assert_int_equal(symlink("precious", name), 0);
 	assert_int_equal(scratch_file_make(&refused, directory, MIB, &error), -EEXIST);
 	assert_int_equal(unlink(name), 0);
-	/* Of a second name, only the name is taken away. */
+	/* Of a file with a second name, only this name is removed. */
 	assert_int_equal(link(precious, name), 0);
 	SUCCEEDS(scratch_file_make(&refused, directory, MIB, &error), &error);
 	scratch_file_remove(&refused);
@@ -164,13 +165,13 @@ static bool judge(double fill_first, double fill_last, double first, double last
 	return drive.slows_down;
 }
 
-static void writes_that_are_a_fifth_slower_are_told_with_numbers(void **state)
+static void writes_a_fifth_slower_are_reported_with_numbers(void **state)
 {
 	(void)state;
 	assert_false(judge(2e9, 2e9, 2e9, 2e9));
 	assert_false(judge(2e9, 1.7e9, 2e9, 1.7e9));
 	assert_string_equal(drive.slows_text, "");
-	assert_false(judge(0, 0, 1e9, 3e9)); /* faster, and a fill that was too short to tell */
+	assert_false(judge(0, 0, 1e9, 3e9)); /* faster, and a fill too short to decide */
 	assert_true(judge(2e9, 1e9, 2e9, 1.9e9));
 	assert_says(drive.slows_text, "from 2.00 to 1.00 GB/s (50 % less) within 0.5 GiB");
 	assert_true(judge(2e9, 1.9e9, 3e9, 0.6e9));
@@ -180,7 +181,7 @@ static void writes_that_are_a_fifth_slower_are_told_with_numbers(void **state)
 
 static struct tune_options options;
 
-static void the_space_is_what_machine_and_options_allow(void **state)
+static void the_space_follows_machine_and_options(void **state)
 {
 	struct tune_space space;
 
@@ -230,7 +231,7 @@ static void a_block_that_may_not_be_in_flight_is_refused_with_what_helps(void **
 	drive.machine.memory_bytes = 1024 * MIB;
 	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -EINVAL);
 	assert_says(error.text, "the 64 MiB that may be in flight: give a smaller --block-size");
-	/* All values that the options allow have a place. */
+	/* The options accept all values of the space. */
 	options = (struct tune_options){.block_size_min = 4096,
 					.block_size_max = TUNE_BLOCK_SIZE_MAX};
 	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
@@ -258,7 +259,7 @@ static void the_working_set_leaves_room_on_the_drive(void **state)
 	assert_says(error.text, "smaller --working-set");
 }
 
-static void the_working_set_is_a_part_of_what_may_be_written(void **state)
+static void the_working_set_is_within_the_write_limit(void **state)
 {
 	(void)state;
 	options = (struct tune_options){.directory = "here", .max_writes = 1024 * MIB};
@@ -286,7 +287,7 @@ static int open_real(void *arg, const struct aio_config *config, struct nvs_aio 
 	return aio_open(aio, config, NULL, failure);
 }
 
-static void a_round_that_would_write_more_than_is_allowed_ends(void **state)
+static void a_round_ends_before_it_exceeds_the_write_limit(void **state)
 {
 	const struct tune_point point = {NVS_IOENGINE_POSIX, MIB, 2, 1, false, true};
 	struct tune_sample sample;
@@ -300,7 +301,7 @@ static void a_round_that_would_write_more_than_is_allowed_ends(void **state)
 	work.workload.writes_max = filled + 96 * MIB;
 	assert_int_equal(tune_measure(&work, &point, TUNE_SWAP, LONG_NS, &sample, &error), -EDQUOT);
 	assert_in_range(work.workload.written, filled + 64 * MIB, filled + 96 * MIB);
-	/* Reads go on. */
+	/* Reads continue. */
 	SUCCEEDS(tune_measure(&work, &point, TUNE_READ, 1000000, &sample, &error), &error);
 	end();
 }
@@ -309,16 +310,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(every_block_is_written_and_no_two_are_alike),
-		test(a_fill_that_takes_too_long_ends_with_what_there_is),
+		test(a_fill_that_takes_too_long_ends_early),
 		test(a_fill_without_an_end_is_an_error),
-		test(one_at_a_time_has_the_file_of_a_directory),
+		test(one_process_at_a_time_owns_the_file_of_a_directory),
 		test(a_link_in_place_of_the_file_is_not_followed),
-		test(writes_that_are_a_fifth_slower_are_told_with_numbers),
-		test(the_space_is_what_machine_and_options_allow),
+		test(writes_a_fifth_slower_are_reported_with_numbers),
+		test(the_space_follows_machine_and_options),
 		test(a_block_that_may_not_be_in_flight_is_refused_with_what_helps),
 		test(the_working_set_leaves_room_on_the_drive),
-		test(the_working_set_is_a_part_of_what_may_be_written),
-		test(a_round_that_would_write_more_than_is_allowed_ends),
+		test(the_working_set_is_within_the_write_limit),
+		test(a_round_ends_before_it_exceeds_the_write_limit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

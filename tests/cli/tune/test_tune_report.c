@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of `nvswap tune` as a file, from results made by hand. What the page has in it,
- * test_tune_report.py looks at, which has this program write the page of a kind of result, or list
- * the values that must be in it:
- *	test_tune_report page KIND FILE
- *	test_tune_report values KIND
+ * The report of `nvswap tune` as a file, from results made here. test_tune_report.py checks the
+ * page's contents; it runs this program to write the page of a kind of result, or to list the
+ * values that must be in it: `test_tune_report page KIND FILE`, `test_tune_report values KIND`.
  */
 #include "support/support.h"
 
@@ -21,16 +19,16 @@
 #define TRIALS_MAX 2000
 
 enum kind {
-	SATURATING, /* levels off: the ordinary case */
+	SATURATING, /* levels off; the usual case */
 	COLLAPSE,   /* writes collapse at depth, and the drive slows down */
-	SLOW,	    /* tens of MB/s, nothing certain, and depth 32 was measured once */
+	SLOW,	    /* tens of MB/s, nothing certain, depth 32 measured once */
 	ONE,	    /* a single trial */
-	NO_CHOICE,  /* measured, but ended before choosing */
-	EMPTY,	    /* nothing was measured */
-	ZERO,	    /* nothing moved */
+	NO_CHOICE,  /* measured, but ended before the choice */
+	EMPTY,	    /* no measurement */
+	ZERO,	    /* no byte moved */
 	HUGE_VALUES,
-	WIDE,	 /* as many values as a space may have */
-	HOSTILE, /* texts that would be markup, were they not escaped */
+	WIDE,	 /* as many values as a space can have */
+	HOSTILE, /* texts that are markup unless escaped */
 	KINDS
 };
 
@@ -58,7 +56,7 @@ struct made {
 	struct tune_result result;
 	struct tune_trial trials[TRIALS_MAX];
 	enum kind kind;
-	double peak; /* bytes a second */
+	double peak; /* bytes per second */
 };
 
 static struct made made;
@@ -133,7 +131,7 @@ static void final(struct tune_trial *trial, enum tune_fate fate)
 	trial->to_best_half_width = trial == made.outcome.fastest ? 0 : 0.004;
 }
 
-/* Cells of the map, some left out as a search leaves them out, or measured with other workers. */
+/* Fills cells of the map, leaving some out like a search, or measuring with other workers. */
 static void fill_map(enum tune_objective objective, uint32_t thread_count)
 {
 	const struct tune_space *space = &made.space;
@@ -353,7 +351,7 @@ static char *contents(const char *path, size_t *nbytes)
 	return text;
 }
 
-static void a_report_takes_the_place_of_a_longer_one(void **state)
+static void a_report_replaces_a_longer_one(void **state)
 {
 	const char *path = path_in(temp_directory(), "report.html");
 	struct nvs_error error = {.size = sizeof(error)};
@@ -389,7 +387,7 @@ static void the_same_result_gives_the_same_bytes(void **state)
 	free(first);
 }
 
-static void a_report_that_can_not_be_written_says_where_and_why(void **state)
+static void an_unwritable_report_is_reported_with_path_and_reason(void **state)
 {
 	const char *path = path_in(temp_directory(), "missing/report.html");
 	struct nvs_error error = {.size = sizeof(error)};
@@ -414,7 +412,7 @@ static void a_device_is_written_to_and_not_replaced(void **state)
 	SUCCEEDS(tune_report_write("/dev/null", &made.result, &error), &error);
 }
 
-/* ---- For the script ---- */
+/* ---- For test_tune_report.py ---- */
 
 static void list_values(void)
 {
@@ -454,9 +452,9 @@ static int for_the_script(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		test(a_report_takes_the_place_of_a_longer_one),
+		test(a_report_replaces_a_longer_one),
 		test(the_same_result_gives_the_same_bytes),
-		test(a_report_that_can_not_be_written_says_where_and_why),
+		test(an_unwritable_report_is_reported_with_path_and_reason),
 		test(a_device_is_written_to_and_not_replaced),
 	};
 

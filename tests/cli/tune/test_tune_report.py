@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-What is in the report of `nvswap tune`: pages of results made by hand, of all kinds, parsed as HTML,
-and laid out by Chromium where that is installed. test_tune_report writes them.
-"""
+"""The contents of `nvswap tune`'s report: pages of all kinds of results, written by
+test_tune_report, parsed as HTML, and laid out by Chromium if it is installed."""
 
 import html.parser
 import os
@@ -27,7 +25,7 @@ OBJECTIVES = ("Swap: half reads, half writes", "Reads", "Writes")
 
 
 class Page(html.parser.HTMLParser):
-    """Elements as (path of tags, attributes, text), tables as rows; what is out of order, told."""
+    """Collects elements as (path of tags, attributes, text), tables as rows, and errors of nesting."""
 
     def __init__(self, source):
         super().__init__(convert_charrefs=True)
@@ -173,7 +171,7 @@ def texts_from_outside_are_escaped(pages):
 
 
 def expected(kind):
-    """The mean that stands for each (objective, block, depth), and that of the choice."""
+    """Returns the mean shown for each (objective, block, depth), and that of the choice."""
     all_trials = list(trials(kind))
     chosen = [trial for trial in all_trials if trial["chosen"]]
     held = chosen[0] if chosen else max((t for t in all_trials if t["objective"] == 0),
@@ -289,8 +287,8 @@ def what_must_be_known_is_warned_of(pages):
             and not warned["saturating"]) or complain("warnings", warned)
 
 
-# A cell of the map may be above the choice: it was seen once.
-def what_single_rounds_and_defaults_are_worth_is_told(pages):
+# A cell of the map, measured once, can be above the choice.
+def the_worth_of_single_rounds_and_defaults_is_explained(pages):
     text = pages["saturating"].source
     return all(said in text for said in ("for the map alone is a single round",
                                          "leave their defaults only")) or complain("text", text)
@@ -307,7 +305,7 @@ def the_command_is_the_one_that_was_given(pages):
     for kind, words in wanted.items():
         command = next(e["text"] for e in pages[kind].all("pre")
                        if e["attrs"].get("aria-label") == "the command")
-        # A shell has the last word on what is quoted right.
+        # bash itself checks the quoting.
         got = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], text=True, check=True,
                              stdout=subprocess.PIPE).stdout.split("\0")[:-1]
         if got != ["nvswap", "tune", *words]:
@@ -342,7 +340,7 @@ def what_scrolls_on_a_phone_says_so(pages):
 
 
 WIDTHS = (360, 1280)
-# A frame is as narrow as it is told to be, which a window is not. All is opened before measuring.
+# A frame can be narrower than a window's minimum. All details are opened before measuring.
 MEASURE = """<script>addEventListener("load", () => {
 for (const frame of document.querySelectorAll("iframe")) {
 	const page = frame.contentDocument;
@@ -383,7 +381,7 @@ TESTS = (each_page_is_well_formed, each_page_names_what_it_is, nothing_is_loaded
          the_choice_is_marked_once_in_each_map, the_headline_is_the_choice,
          the_knee_is_the_smallest_depth_that_is_as_good,
          every_trial_is_in_the_table_with_the_fastest_first, what_must_be_known_is_warned_of,
-         what_single_rounds_and_defaults_are_worth_is_told,
+         the_worth_of_single_rounds_and_defaults_is_explained,
          what_was_measured_once_is_hollow_and_joined_to_nothing, what_scrolls_on_a_phone_says_so,
          the_command_is_the_one_that_was_given,
          no_page_is_wider_than_a_phone_or_a_desktop)

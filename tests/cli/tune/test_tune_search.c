@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The search of `nvswap tune` on simulated drives of several kinds, in virtual time: what it
- * chooses, and in what time; ties, budgets, bounds, errors; and the workload that it measures with.
+ * The search of `nvswap tune` on simulated drives of several kinds, in virtual time: its choice and
+ * duration; ties, budgets, bounds, errors; and the workload that it measures with.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,13 +15,13 @@
 
 #define S UINT64_C(1000000000)
 
-/* Of virtual time: rounds are as long as they ever get. */
+/* virtual time in which rounds have their full length */
 #define SEARCH_NS (600 * S)
-/* Of noise. */
+/* seeds of noise */
 #define SEEDS 10u
 #define MIB   (UINT64_C(1) << 20)
 
-/* That many tests are about, and the time that it takes to get to know it is long. */
+/* Used by most tests; computing a drive's rates takes long, so it is shared. */
 static const struct drive_kind *const saturating_kind = &drive_kinds[0];
 static struct drive *saturating;
 
@@ -66,14 +66,14 @@ static void search(struct drive *drive, const struct tune_space *space, double n
 	assert_non_null(outcome->chosen);
 }
 
-/* ---- Against what is known of the drive ---- */
+/* ---- Against the known rates of the drive ---- */
 
-/* Of the fastest point, and of the time that three rounds of each point take. */
+/* A choice has at least this share of the fastest rate, ... */
 #define OF_BEST 0.97
 #define OF_TIME 0.2
-/* Well within the tolerance, so that no point at its edge decides. */
+/* well within the tolerance, so that no point at its edge decides */
 #define SURELY_WITHIN 0.015
-/* The length of a round in SEARCH_NS. */
+/* length of a round in SEARCH_NS */
 #define ROUND_NS (S / 4)
 
 static bool is_close(const struct drive *drive, const struct tune_outcome *outcome)
@@ -93,7 +93,7 @@ static void tell(const struct drive_kind *kind, const struct drive *drive, const
 		      outcome->n, outcome->certain ? "" : " not certain");
 }
 
-/* Points that are far from the best cost next to nothing. */
+/* Points far below the best one take little of the time. */
 static void assert_drops_early(const struct drive *drive, const struct tune_outcome *outcome,
 			       unsigned most)
 {
@@ -109,7 +109,7 @@ static void assert_drops_early(const struct drive *drive, const struct tune_outc
 	}
 }
 
-/* Without noise it is certain, and chooses what should be chosen. */
+/* Without noise, the search is certain and chooses the expected point. */
 static void find(struct drive *drive, const struct drive_kind *kind)
 {
 	struct tune_rules rules = rules_of(kind);
@@ -128,7 +128,7 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 	tune_outcome_free(&found);
 }
 
-/* What it says of a choice that it is certain of holds. */
+/* If the search is certain, its choice is within the tolerance. */
 static void assert_certain_is_close(const struct drive *drive, const struct tune_outcome *found)
 {
 	assert_true(found->certain == !found->unsure[0]);
@@ -139,7 +139,7 @@ static void assert_certain_is_close(const struct drive *drive, const struct tune
 		assert_true(!found->certain || found->trials[i].fate != TUNE_OPEN);
 }
 
-/* A tenth of noise in each round: now and then it is unlucky. */
+/* 10 % noise in each round, which sometimes misleads the search. */
 static void find_in_noise(struct drive *drive, const struct drive_kind *kind)
 {
 	struct tune_rules rules = rules_of(kind);
@@ -159,7 +159,7 @@ static void find_in_noise(struct drive *drive, const struct drive_kind *kind)
 	assert_true(close >= SEEDS - 1);
 }
 
-/* Stalls or drift, with little noise beside that: how often it is certain. */
+/* Stalls or drift, with little other noise; returns how often the search is certain. */
 static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kind,
 			       enum drive_temper temper)
 {
@@ -184,7 +184,7 @@ static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kin
 	return certain;
 }
 
-static void finds_a_point_that_is_as_good_as_the_best(void **state)
+static void finds_a_point_within_the_tolerance_of_the_best(void **state)
 {
 	unsigned in_stalls = 0, in_drift = 0;
 
@@ -207,7 +207,7 @@ static void finds_a_point_that_is_as_good_as_the_best(void **state)
 	assert_true(in_drift >= SEEDS * ndrive_kinds / 2);
 }
 
-/* ---- Depth ---- */
+/* ---- Repeated runs ---- */
 
 #define RUNS 30u
 
@@ -216,7 +216,7 @@ static uint64_t depth_of(const struct tune_point *point)
 	return (uint64_t)point->queue_depth * point->thread_count;
 }
 
-/* Of runs that differ only in their noise. */
+/* Outcomes of runs that differ only in their noise. */
 struct agreement {
 	unsigned same, deeper, certain;
 };
@@ -249,8 +249,8 @@ static struct agreement run_again_and_again(struct drive *drive, const struct dr
 	return of;
 }
 
-/* A minute is too short for a drive so far away that a round takes a second. */
-static void runs_agree_or_say_that_they_can_not_tell(void **state)
+/* A minute is too short for a drive with rounds of a second. */
+static void runs_agree_or_report_uncertainty(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < ndrive_kinds; i++) {
@@ -260,7 +260,7 @@ static void runs_agree_or_say_that_they_can_not_tell(void **state)
 
 		assert_true(is_far || of.same >= RUNS * 4 / 5);
 		assert_int_equal(of.deeper, 0);
-		/* Where much can't be told apart, the smallest of it is chosen. */
+		/* If many points are indistinguishable, the smallest of them is chosen. */
 		of = run_again_and_again(drive, &drive_kinds[i], 0.1);
 		assert_true(of.deeper <= RUNS / 4);
 		if (i)
@@ -304,7 +304,7 @@ static void a_bound_on_latency_is_kept(void **state)
 	}
 }
 
-static void a_bound_that_nothing_keeps_is_refused_with_the_lowest(void **state)
+static void a_bound_that_no_setting_keeps_is_refused_with_the_lowest(void **state)
 {
 	struct tune_rules rules = rules_of(saturating_kind);
 	struct tune_meter meter = drive_meter(saturating, 0, 1);
@@ -377,9 +377,9 @@ static void a_search_for_reads_writes_nothing(void **state)
 	tune_outcome_free(&outcome);
 }
 
-/* ---- What rounds say ---- */
+/* ---- Statistics of rounds ---- */
 
-/* Of values about 1: Gauss's, made worse by a stall now and then. */
+/* Draws normally distributed values about 1, reduced by occasional stalls. */
 static void draw(double *values, unsigned n, double noise, unsigned stalls_percent,
 		 uint64_t *random)
 {
@@ -390,7 +390,7 @@ static void draw(double *values, unsigned n, double noise, unsigned stalls_perce
 	}
 }
 
-/* How many of a thousand intervals have the mean in them. */
+/* Returns how many of a thousand intervals contain the mean. */
 static unsigned holding(unsigned n, double noise, unsigned stalls_percent, double known)
 {
 	uint64_t random = n;
@@ -407,7 +407,7 @@ static unsigned holding(unsigned n, double noise, unsigned stalls_percent, doubl
 	return held;
 }
 
-static void intervals_hold_what_is_true(void **state)
+static void intervals_contain_the_mean(void **state)
 {
 	static const unsigned counts[] = {1, 2, 3, 4, 5, 6, 9, 14, 25, 64};
 
@@ -421,14 +421,14 @@ static void intervals_hold_what_is_true(void **state)
 		print_message("of %u: %u, %u where noise was underrated, %u with stalls\n", n,
 			      steady, underrated, stalls);
 		assert_true(steady >= 930);
-		/* Two that agree by luck can't tell. */
+		/* Two values that agree by chance prove nothing. */
 		if (n > 2)
 			assert_true(underrated >= 800);
 		assert_true(stalls >= 900);
 	}
 }
 
-/* A steady drive, on which the first round of each point with the best block is in a stall. */
+/* A steady drive, but the first round of each point with the best block is in a stall. */
 struct stalls_first {
 	struct tune_meter meter;
 	struct tune_point seen[64];
@@ -506,7 +506,7 @@ static void a_stall_moves_a_mean_no_further_than_noise(void **state)
 	assert_true(half_width(&after, 1e-4, 2) < 2 * half_width(&before, 1e-4, 2));
 }
 
-/* Three of four that are spread alike, and one in four that is far off. */
+/* Three of four values have a common spread; one in four is an outlier. */
 static void noise_is_that_of_most_rounds(void **state)
 {
 	struct noise noise = {.variance = 0.25, .freedom = 2};
@@ -523,9 +523,9 @@ static void noise_is_that_of_most_rounds(void **state)
 	assert_true(noise.variance > 0.007 * 0.007 && noise.freedom > 8);
 }
 
-/* ---- Promises of the outcome ---- */
+/* ---- Invariants of the outcome ---- */
 
-/* One kind will do for these, in a small space, on which they agree. */
+/* One kind of drive suffices here, with a small space. */
 static struct tune_space small_space(void)
 {
 	struct tune_space space = drive_space;
@@ -607,7 +607,7 @@ static void a_seed_gives_the_same_search(void **state)
 	drive_close(drive);
 }
 
-/* Each trial's fate fits its numbers, and numbers fit the rounds that were measured. */
+/* Each trial's fate agrees with its numbers, and these with the rounds measured. */
 static void fates_fit_the_numbers(void **state)
 {
 	const struct tune_space space = small_space();
@@ -641,7 +641,7 @@ static void fates_fit_the_numbers(void **state)
 	drive_close(drive);
 }
 
-/* However little time is left for it, the choice's blocks are there at all depths before others. */
+/* However little time is left, the choice's row of the map is complete before others begin. */
 static void a_map_begins_with_the_row_of_the_choice(void **state)
 {
 	struct tune_space space = drive_space;
@@ -668,18 +668,18 @@ static void a_map_begins_with_the_row_of_the_choice(void **state)
 			others += !in_row;
 		}
 		print_message("%zu cells in the row of the choice, then %zu others\n", row, others);
-		/* The deepest may take more time than is left. */
+		/* The deepest cell may take more time than is left. */
 		assert_true(row >= 6);
 		tune_outcome_free(&outcome);
 	}
 	drive_close(drive);
 }
 
-/* ---- On a drive whose rounds tell little ---- */
+/* ---- On a drive with very noisy rounds ---- */
 
 #define LITTLE_SEEDS 30u
 
-/* The ends of what may keep up: the interval, and twice its width. */
+/* The limits within which a trial may keep up: the interval, and twice its width. */
 static bool may_keep_up(const struct tune_trial *trial)
 {
 	return trial->to_best + 2 * trial->to_best_half_width >= 0.98;
@@ -690,7 +690,7 @@ static bool surely_keeps_up(const struct tune_trial *trial)
 	return trial->to_best + trial->to_best_half_width >= 0.98;
 }
 
-/* The fate of a trial agrees with its numbers, beside those of the choice. */
+/* The trial's fate must agree with its numbers, relative to the choice's. */
 static void assert_fate_fits(const struct tune_trial *trial, const struct tune_outcome *outcome)
 {
 	const struct tune_trial *chosen = outcome->chosen;
@@ -731,7 +731,7 @@ static void assert_reason_fits(const struct tune_outcome *outcome)
 	assert_int_equal(outcome->certain, !outcome->unsure[0]);
 }
 
-/* However wide the intervals, and however soon time is up. */
+/* For any width of the intervals and any limit of time. */
 static void the_reason_agrees_with_the_table(void **state)
 {
 	static const double noises[] = {0.02, 0.1, 0.3, 1};
@@ -751,15 +751,15 @@ static void the_reason_agrees_with_the_table(void **state)
 		}
 }
 
-/* From defaults with as much in flight that are of the space. */
+/* Whether the point differs from the defaults with the same depth that are in the space. */
 static bool departs(const struct tune_point *point)
 {
 	return point->single_submit || !point->overlap_events ||
 	       (point->thread_count > 1 && point->queue_depth * point->thread_count <= 64);
 }
 
-/* One submission for each I/O is as fast here, and so are more workers with as much in flight. */
-static void defaults_stay_but_for_more_than_luck(void **state)
+/* single_submit is as fast on this drive, and so are more workers with the same total depth. */
+static void defaults_stay_unless_others_are_certainly_better(void **state)
 {
 	struct tune_rules rules = rules_of(saturating_kind);
 	unsigned departed = 0;
@@ -781,7 +781,7 @@ static void defaults_stay_but_for_more_than_luck(void **state)
 	assert_true(departed <= LITTLE_SEEDS / 10);
 }
 
-/* Where time was too short for rounds in turn, too. */
+/* Also if time was too short for rounds in turn. */
 static void a_lucky_round_moves_no_default(void **state)
 {
 	struct tune_rules rules = rules_of(saturating_kind);
@@ -821,7 +821,7 @@ static void errors_end_the_search(void **state)
 
 	(void)state;
 	rules.map = true;
-	/* In the midst of exploring, of the finals, and of the map. */
+	/* While exploring, in the finals, and in the map. */
 	for (uint64_t nth = 1; nth < 60; nth += 7)
 		for (size_t i = 0; i < COUNT(errors); i++) {
 			struct tune_meter meter = drive_meter(drive, 0.1, 1);
@@ -839,7 +839,7 @@ static void errors_end_the_search(void **state)
 	drive_close(drive);
 }
 
-/* ---- Through the workload, round by round ---- */
+/* ---- The workload ---- */
 
 static void counts_what_moves(void **state)
 {
@@ -858,7 +858,9 @@ static void counts_what_moves(void **state)
 		enum tune_objective objective = i % TUNE_OBJECTIVES;
 		double in_flight = (double)point->block_size * point->queue_depth *
 				   point->thread_count;
-		/* A full queue moves each I/O in the latency and its own time, or the bus is full.
+		/*
+		 * A full queue moves each I/O in the latency plus its transfer time, unless the bus
+		 * is the bottleneck.
 		 */
 		double most = in_flight / (3e-3 + point->block_size / 400e6);
 		double expected = most < 400e6 ? most : 400e6;
@@ -887,7 +889,7 @@ static void counts_what_moves(void **state)
 	drive_load_close(&load);
 }
 
-/* No read of a mix goes to the half that is written, and no write to the other. */
+/* In a mix, no read goes to the half that is written, and no write to the other half. */
 static void reads_and_writes_lie_apart(void **state)
 {
 	const struct tune_point point = {NVS_IOENGINE_IO_URING, 256 << 10, 32, 2, false, true};
@@ -909,7 +911,7 @@ static void reads_and_writes_lie_apart(void **state)
 			  .fault = SIM_ERROR, .error = EIO, .writes = true, .to = half - 4 * MIB});
 	SUCCEEDS(tune_workload_measure(&load.load, &point, TUNE_SWAP, 2 * S, &sample, &error),
 		 &error);
-	/* And the whole of it is read where nothing is written. */
+	/* Without writes, the whole file is read. */
 	assert_int_equal(
 		tune_workload_measure(&load.load, &point, TUNE_READ, 4 * S, &sample, &error), -EIO);
 	assert_says(error.text, load.load.path);
@@ -921,7 +923,7 @@ static bool stopped(void)
 	return true;
 }
 
-static void the_workload_says_what_ails_it(void **state)
+static void the_workload_reports_its_errors(void **state)
 {
 	struct tune_point point = {NVS_IOENGINE_IO_URING, 1 << 20, 8, 1, false, true};
 	struct drive_load load;
@@ -959,7 +961,7 @@ static uint64_t written_of_load(void *load)
 	return ((struct drive_load *)load)->load.written;
 }
 
-/* Nothing is made up: every round is run by the aio layer, one of them fails. */
+/* A search whose rounds all run in the aio layer; one of them fails. */
 static void a_search_through_the_workload(void **state)
 {
 	const struct tune_space space = small_space();
@@ -1006,9 +1008,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(counts_what_moves),
 		test(reads_and_writes_lie_apart),
-		test(the_workload_says_what_ails_it),
+		test(the_workload_reports_its_errors),
 		test(a_search_through_the_workload),
-		test(intervals_hold_what_is_true),
+		test(intervals_contain_the_mean),
 		test(one_stalled_round_drops_nothing),
 		test(a_stall_moves_a_mean_no_further_than_noise),
 		test(noise_is_that_of_most_rounds),
@@ -1018,13 +1020,13 @@ int main(void)
 		test(fates_fit_the_numbers),
 		test(a_map_begins_with_the_row_of_the_choice),
 		test(the_reason_agrees_with_the_table),
-		test(defaults_stay_but_for_more_than_luck),
+		test(defaults_stay_unless_others_are_certainly_better),
 		test(a_lucky_round_moves_no_default),
 		test(errors_end_the_search),
-		test(finds_a_point_that_is_as_good_as_the_best),
-		test(runs_agree_or_say_that_they_can_not_tell),
+		test(finds_a_point_within_the_tolerance_of_the_best),
+		test(runs_agree_or_report_uncertainty),
 		test(a_bound_on_latency_is_kept),
-		test(a_bound_that_nothing_keeps_is_refused_with_the_lowest),
+		test(a_bound_that_no_setting_keeps_is_refused_with_the_lowest),
 		test(a_limit_of_writes_is_shared_and_never_exceeded),
 		test(a_search_for_reads_writes_nothing),
 	};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kinds of drives: how long an I/O is served for, with so many in service. And what their points do
- * in virtual time, under the workload of the tuner.
+ * Kinds of drives, each a service time that depends on the I/Os in service, and the rates of all
+ * points in virtual time under the tuner's workload.
  */
 #include "cli/tune/tune_drives.h"
 
@@ -53,7 +53,7 @@ static uint64_t longer(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* As much as its bus carries, from where enough is in flight to cover the latency. */
+/* Limited by its bus, once enough is in flight to cover the latency. */
 static uint64_t saturating(void *arg, bool write, uint32_t nbytes, unsigned n)
 {
 	(void)arg;
@@ -62,7 +62,7 @@ static uint64_t saturating(void *arg, bool write, uint32_t nbytes, unsigned n)
 	return moving_at(RATE, nbytes);
 }
 
-/* Each I/O beyond the eighth makes all of them slower. */
+/* Each I/O beyond the eighth slows down all of them. */
 static uint64_t knee(void *arg, bool write, uint32_t nbytes, unsigned n)
 {
 	(void)arg;
@@ -76,7 +76,7 @@ static uint64_t writes_collapse(void *arg, bool write, uint32_t nbytes, unsigned
 	return moving_at(RATE, nbytes) * (write && n > 16 ? 3 : 1);
 }
 
-/* Each I/O costs as much time of the drive as 256 KiB do, however small. */
+/* A smaller I/O takes as much of the drive's time as one of 256 KiB. */
 static uint64_t large_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
 {
 	(void)arg;
@@ -85,7 +85,7 @@ static uint64_t large_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
 	return moving_at(RATE, nbytes + 256 * KIB);
 }
 
-/* The same, and more than 512 KiB are cut into many. */
+/* The same, and I/Os longer than 512 KiB are split. */
 static uint64_t split_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
 {
 	uint64_t ns = large_blocks(arg, write, nbytes, n);
@@ -93,7 +93,7 @@ static uint64_t split_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
 	return nbytes > 512 * KIB ? ns + ns / 2 : ns;
 }
 
-/* One at a time, and the arm has to get there first. */
+/* One I/O at a time, after a seek. */
 static uint64_t disk(void *arg, bool write, uint32_t nbytes, unsigned n)
 {
 	(void)arg;
@@ -108,7 +108,8 @@ const struct drive_kind drive_kinds[] = {
 	{"writes collapse", RATE, 3 * MS, writes_collapse, TUNE_WRITE},
 	{"large blocks", RATE, MS, large_blocks, TUNE_SWAP},
 	{"split blocks", RATE, MS, split_blocks, TUNE_SWAP},
-	{"far away", RATE, 300 * MS, saturating, TUNE_READ}, /* one queue can't cover that */
+	{"far away", RATE, 300 * MS, saturating,
+	 TUNE_READ}, /* one queue cannot cover that latency */
 	{"disk", DISK_RATE, 0, disk, TUNE_SWAP},
 };
 const size_t ndrive_kinds = COUNT(drive_kinds);
@@ -190,11 +191,11 @@ void drive_load_close(struct drive_load *load)
 	munmap(load->load.memory, load->load.memory_bytes);
 }
 
-/* ---- What its points do ---- */
+/* ---- The rates of points ---- */
 
 struct known {
 	struct tune_sample sample;
-	uint64_t beside_ns; /* of a round, besides what is counted */
+	uint64_t beside_ns; /* time of a round outside the measurement */
 };
 
 struct drive {
@@ -206,16 +207,16 @@ struct drive {
 	size_t n;
 	uint64_t random, now_ns, written, writes_max, longest_ns, measured, fails;
 	uint64_t temper_random, drift_from_ns;
-	uint64_t stall_from_ns, stall_to_ns; /* the one that is, or comes next */
-	double stalled;			     /* what is left of the rate in it */
+	uint64_t stall_from_ns, stall_to_ns; /* the current stall, or the next */
+	double stalled;			     /* the remaining share of the rate during the stall */
 	int error;
 };
 
-/* I/Os counted, besides eight times what the queues hold. */
+/* I/Os measured, besides eight times the total depth */
 #define IOS_COUNTED   96
 #define IN_FLIGHT_MAX 256
 
-/* I/Os in flight. They complete in the order of submission, since they share one bus. */
+/* The I/Os in flight, which complete in the order of submission because they share a bus. */
 struct flights {
 	const struct drive_kind *kind;
 	const struct tune_point *point;
@@ -249,8 +250,10 @@ static void submit(struct flights *flights, uint64_t now, unsigned worker)
 	flights->submitted++;
 }
 
-/* Completes n I/Os, each followed by the next of its worker: at once, or with overlap_events off
- * when all of that worker have completed. Returns the time of the last. */
+/*
+ * Completes n I/Os. Each is followed by its worker's next one: at once, or, without overlap_events,
+ * when all of that worker have completed. Returns the time of the last completion.
+ */
 static uint64_t complete(struct flights *flights, uint64_t n)
 {
 	const struct tune_point *point = flights->point;
@@ -274,7 +277,7 @@ static uint64_t complete(struct flights *flights, uint64_t n)
 	return now;
 }
 
-/* What the workload measures, computed: with threads it would depend on the scheduler. */
+/* Computes the workload's result; with threads it would depend on the scheduler. */
 static struct known know(const struct drive_kind *kind, const struct tune_point *point)
 {
 	struct flights flights = {.kind = kind, .point = point};
@@ -296,7 +299,7 @@ static struct known know(const struct drive_kind *kind, const struct tune_point 
 	return known;
 }
 
-/* By its place among the values of each setting. */
+/* Indexed by the position of each setting's value in the space. */
 static struct known *known_of(const struct drive *drive, const struct tune_point *point)
 {
 	const struct tune_space *space = &drive->space;
@@ -360,7 +363,7 @@ void drive_close(struct drive *drive)
 	free(drive);
 }
 
-/* Nearly that of Gauss: twelve even ones, added up. */
+/* Approximately normal: the sum of twelve uniform values. */
 double drive_deviation(uint64_t *random)
 {
 	double sum = -6;
@@ -370,10 +373,10 @@ double drive_deviation(uint64_t *random)
 	return sum;
 }
 
-/* ---- Its temper ---- */
+/* ---- Stalls and drift ---- */
 
-#define STALL_GAP_NS (12000 * MS) /* at most, from the end of one to the beginning of the next */
-#define STALL_NS     (600 * MS)	  /* at most, and a sixth of it at least */
+#define STALL_GAP_NS (12000 * MS) /* maximum time between two stalls */
+#define STALL_NS     (600 * MS)	  /* maximum length of a stall; the minimum is a sixth */
 #define DRIFT_NS     (90000 * MS)
 #define DRIFT_SHARE  (1.0 / 3)
 
@@ -387,7 +390,7 @@ static void next_stall(struct drive *drive)
 	drive->stalled = 0.4 + (double)random_below(random, 300) / 1e3;
 }
 
-/* What stalls leave of the rate, from now on for so long. */
+/* Returns the share of the rate that stalls leave in the next `for_ns`. */
 static double left_by_stalls(struct drive *drive, uint64_t for_ns)
 {
 	uint64_t from = drive->now_ns, to = from + for_ns;
@@ -407,7 +410,7 @@ static double left_by_stalls(struct drive *drive, uint64_t for_ns)
 	return 1 - lost / (double)for_ns;
 }
 
-/* Down by a third and up again, from where the seed has it begin. */
+/* Falls by a third and rises again, with a phase from the seed. */
 static double left_by_drift(const struct drive *drive)
 {
 	uint64_t at = (drive->now_ns + drive->drift_from_ns) % DRIFT_NS;
@@ -435,7 +438,7 @@ static int measure(void *arg, const struct tune_point *point, enum tune_objectiv
 	const struct known *known = known_of(drive, point);
 	uint64_t writes;
 
-	/* Other objectives are asked for by maps, and are taken to be as fast. */
+	/* Maps measure other objectives, at the same rate. */
 	if (++drive->measured == drive->fails) {
 		*error = (struct nvs_error){
 			.size = sizeof(*error), .code = drive->error, .text = "the drive says no"};
@@ -451,7 +454,7 @@ static int measure(void *arg, const struct tune_point *point, enum tune_objectiv
 		drive->written = drive->writes_max;
 		return -EDQUOT;
 	}
-	/* However bad the luck, something moves. */
+	/* The rate stays positive, whatever the noise. */
 	sample->bytes_per_s *= fmax(1 + drive->noise * drive_deviation(&drive->random), 0.01);
 	sample->bytes_per_s *= left_of_rate(drive, for_ns);
 	if (drive->noise > 0)
@@ -507,7 +510,7 @@ double drive_rate(const struct drive *drive, const struct tune_point *point)
 	return known_of(drive, point)->sample.bytes_per_s;
 }
 
-/* What a walk over all points looks for. */
+/* Result of a walk over all points. */
 struct wanted {
 	uint64_t p99_max, ns, round_ns;
 	double best, least;
