@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The demo: six lines of what it measured, in order, and nothing left behind but the report.
+# The demo prints six lines of figures in order and leaves nothing but the report.
 
 . tests/support/command.sh
 export LC_ALL=C

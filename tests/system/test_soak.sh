@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# A short form of `make soak`: what was swapped and stepped is what it must be, and files, threads,
-# stores and memory do not grow. Works in a directory of its own under the build directory.
+# A short `make soak`: contents are correct, and files, threads, stores and memory do not grow.
+# Works in its own directory under the build directory.
 
 BUILD=${BUILD:-build}
 mkdir -p "$BUILD/tmp"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# nvswap bench --compare, with fio if it is installed, and with programs in its place that fail as fio
-# could.
+# nvswap bench --compare with fio, if it is installed, and with programs that fail like fio in its
+# place.
 
 . tests/support/command.sh
 T=$(realpath "$T")

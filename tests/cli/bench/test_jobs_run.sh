@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The job files of bench/jobs, each as its head says it is run, only smaller: every job moves bytes
-# and ends well. What fio is to run too, it takes unchanged.
+# The job files of bench/jobs, run as their heads say but with less data: every job moves bytes and
+# succeeds. fio accepts its own files unchanged.
 set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit
 . tests/support/command.sh

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Several jobs in a run: what is at the same time and what is not, what happens to the others when
-# one fails, is killed or is asked to end, and what is told while they run. Works in a directory of
-# its own under the build directory.
+# Several jobs in a run: stages, the other jobs when one fails, is killed or is asked to end, and
+# the output while they run. Works in its own directory under the build directory.
 
 . tests/support/command.sh
 # Ends processes that a failed test leaves running.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# --dry-run: the forecast of each mode against the run itself, and what it refuses.
+# --dry-run: the forecast of each mode compared with the run itself, and its errors.
 
 . tests/support/bench.sh
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# nvswap info from outside: what it writes in both forms, where, and how it ends.
+# nvswap info: its output in both formats, its destination, and its exit status.
 set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit
 . tests/support/command.sh

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# fio's modes as a user meets them: by options and by job files. Works in a directory of its own
-# under the build directory.
+# fio's modes from a user's view: options and job files. Works in its own directory under the build
+# directory.
 
 . tests/support/command.sh
 mkdir "$T/drive"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The completion of bash gives what the command takes: its commands, options, choices, files and
-# directories, with = and : between as bash cuts them; and a person gets it by pressing Tab.
+# bash completes nvswap's commands, options, choices, files and directories, with = and : as bash
+# splits words; also by pressing Tab in a terminal.
 cd "$(dirname "$0")/../../.." || exit
 . tests/support/command.sh
 T=$(realpath "$T")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The help of every command fits a terminal, and has the whole text of each option.
+# The help of every command fits a terminal, and has the full text of each option.
 
 . tests/support/command.sh
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# nvswap tune from outside: what it chooses is a configuration, what it can't tune for it refuses,
-# and however it ends there is nothing left of it on the drive.
+# nvswap tune: its choice is a configuration, it refuses invalid options, and it leaves nothing on
+# the drive however it ends.
 set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit
 . tests/support/command.sh
