@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* stop_signal() returns this when another job of the stage failed. */
+/* returned by stop_signal() when another job of the stage failed */
 #define STOP_OTHER_FAILED (-1)
 
 /* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. */
@@ -18,11 +18,11 @@ void stop_catch_signals(void);
 /* These three signals. */
 void stop_signals(sigset_t *set);
 /*
- * In a process forked since: *told counts as a signal, and the parent's end as SIGTERM. False: the
- * parent has already ended.
+ * In a forked process: *told counts as a signal, and the parent's end as SIGTERM. Returns false if
+ * the parent has already ended.
  */
 bool stop_follow(const atomic_int *told, int parent_pid);
-/* The signal, or *told; 0: nothing asked to end. */
+/* The signal, or *told; 0: no request to end. */
 int stop_signal(void);
 
 #endif

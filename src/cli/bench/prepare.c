@@ -191,7 +191,7 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 	return refuse_nowhere(options, error);
 }
 
-/* Refuses before the first stage what a later stage, minutes away, would refuse. */
+/* Report errors of later stages before the first one begins. */
 static int foresee_file(const struct bench_job *job, struct nvs_error *error)
 {
 	const struct offload_config *offload = &job->config.offload[NVS_OFFLOAD_PARAM];

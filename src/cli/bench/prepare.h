@@ -9,7 +9,7 @@
 #include "cli/jobs/jobs.h"
 
 /*
- * Fills in job->config, block and model; bench_release undoes it. -EINVAL and others with *error;
+ * Fills in job->config, block and model; bench_release frees them. -EINVAL and others with *error;
  * -EDESTADDRREQ if no path is given.
  */
 int bench_prepare(struct bench_job *job, struct nvs_error *error);

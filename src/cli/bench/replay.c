@@ -84,7 +84,7 @@ const struct command_spec replay_command = {
 	.defaults = &defaults,
 };
 
-/* What was given, by the index in the table of bench, which a job goes by. */
+/* The options given to replay, indexed by bench's table, which jobs use. */
 static struct options_given given_to_bench(const struct options_given *typed)
 {
 	struct options_given given = {0};
@@ -99,7 +99,7 @@ static struct options_given given_to_bench(const struct options_given *typed)
 	return given;
 }
 
-/* A file that the replay would write over the one it reads. */
+/* The output, trace or log that would overwrite the file being replayed, or NULL. */
 static const char *written_over(const struct bench_options *options)
 {
 	const char *written[] = {options->trace, options->output};

@@ -35,7 +35,7 @@ static int run_mode(const struct bench_job *job, const struct nvs_config *config
 	}
 }
 
-/* The run's own error is reported in the result, and the trace's beside it. */
+/* The run's own error stays in the result; a failure to write the trace is reported separately. */
 static int write_trace(struct nvs_trace *trace, const char *path, int rc,
 		       struct bench_result *result)
 {
@@ -63,7 +63,7 @@ static int run_traced(const struct bench_job *job, struct job_watch *watch,
 
 	if (rc)
 		return rc;
-	/* Find a file that can't be written before the run. */
+	/* Detect an unwritable file before the run. */
 	rc = nvs_trace_write(traced.trace, path, NULL, &result->error);
 	if (!rc) {
 		rc = run_mode(job, &traced, watch, result);

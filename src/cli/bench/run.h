@@ -9,7 +9,10 @@
 
 /* Prepares the jobs of a plan, runs them and reports; frees the plan. Returns the exit status. */
 int bench_run_plan(struct bench_plan *plan);
-/* Runs a prepared job. Returns result->error.code. A signal to end stops it at the next batch. */
+/*
+ * Runs a prepared job and returns result->error.code. After SIGINT or SIGTERM it stops at the next
+ * batch.
+ */
 int bench_run(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
 #endif

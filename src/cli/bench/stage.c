@@ -31,7 +31,7 @@
 #define NO_TIME_DUE UINT64_MAX
 
 struct shared {
-	atomic_int told; /* the jobs' stop_signal() */
+	atomic_int told; /* read by the jobs' stop_signal() */
 	atomic_bool bar_on_line;
 	struct job_live jobs[];
 };

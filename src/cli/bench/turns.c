@@ -137,7 +137,7 @@ static int make_jobs(struct turns *turns)
 
 static int run_round(struct turns *turns, unsigned round)
 {
-	/* nvswap begins the first round: fio's job file needs to know which engine it used. */
+	/* nvswap is first in the first round: fio's job file names the engine that it used. */
 	bool ours_first = round % 2 == 0;
 	int status = ours_first ? run_ours(turns, round) : run_theirs(turns, round);
 
@@ -161,7 +161,7 @@ static double median(double *values, unsigned n)
 	return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/* Of each figure, over the rounds of a job. */
+/* The medians of one job's figures over all rounds. */
 static struct job_figures medians(const struct turns *turns, const struct job_figures *all,
 				  unsigned job, double *values)
 {

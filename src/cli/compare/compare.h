@@ -53,7 +53,7 @@ extern const struct metric metrics[METRICS];
 
 /*
  * Operands are FILE[,FILE...] or LABEL=FILE[,FILE...]; an operand that is an existing file is never
- * split. Returns STATUS_USAGE after saying what can't be read; comparison_free is needed then too.
+ * split. Returns STATUS_USAGE after reporting an unreadable file; call comparison_free even then.
  */
 int comparison_read(struct comparison *comparison, char **operands, unsigned n);
 void comparison_free(struct comparison *comparison);

@@ -81,7 +81,7 @@ static void step_volume(const struct bench_job *job, struct volume *volume)
 		volume->before[d] += volume->loop[d];
 }
 
-/* A recorded run says what it moved; a list of accesses what it can move at most. */
+/* The trace of a recorded run has the bytes moved; a list of accesses gives an upper bound. */
 static void replay_volume(const struct bench_job *job, struct volume *volume)
 {
 	const struct access_list *list = job->accesses;

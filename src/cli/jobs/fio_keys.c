@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fio's keys that are no options of nvswap, so that job files made for fio run unchanged where they
- * ask for nothing else, and are refused where they do. Any other key is unknown.
+ * fio's keys that are not options of nvswap. A key without effect on the load is accepted and
+ * ignored, so such job files run unchanged; other keys of fio's are refused. Any other key is
+ * unknown.
  */
 #include <string.h>
 
@@ -10,7 +11,7 @@
 
 #define ANY NULL
 
-/* With that value they change neither the load nor the report. */
+/* With these values, the keys change neither the load nor the report. */
 static const struct {
 	const char *key, *value;
 } harmless[] = {
@@ -55,7 +56,7 @@ static const struct {
 	{"fsync_on_close", "0"},
 	{"sync", "0"},
 	{"sync", "none"},
-	/* The order, which is another for each seed. */
+	/* The order, which differs for each seed. */
 	{"randrepeat", ANY},
 	{"allrandrepeat", ANY},
 	{"randseed", ANY},
@@ -65,7 +66,7 @@ static const struct {
 	{"norandommap", "0"},
 	{"offset", "0"},
 	{"zonemode", "none"},
-	/* Memory and the engine, of which nvswap has its own. */
+	/* Memory and engines, which nvswap chooses itself. */
 	{"mem", ANY},
 	{"iomem", ANY},
 	{"hugepage-size", ANY},
@@ -80,7 +81,7 @@ static const struct {
 	{"thinktime", "0"},
 };
 
-/* They change the load; those above do with other values. */
+/* Keys that change the load; so do the keys above with other values. */
 static const char *const refused[] = {
 	"ba",
 	"blockalign",

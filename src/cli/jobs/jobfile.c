@@ -45,7 +45,7 @@ static int fail_memory(struct nvs_error *error, const char *file)
 	return fail(error, file, 0, -ENOMEM, "out of memory");
 }
 
-/* Memory for n bytes and a 0 that lives as long as the job file; or NULL. */
+/* Memory for n bytes and a 0, freed with the job file; or NULL. */
 static char *chunk_new(struct jobfile *jobfile, size_t n)
 {
 	struct chunk *chunk = malloc(sizeof(*chunk) + n + 1);
@@ -66,7 +66,10 @@ static int fail_length(const struct jobfile_line *line, struct nvs_error *error)
 		    "the value of %s has more than %d bytes", line->key, VALUE_MAX - 1);
 }
 
-/* Copies the variable at *text, a "${", to `to`; leaves *text behind its }. Its length. */
+/*
+ * Expands the variable at *text ("${") into `to`, and moves *text behind its "}". Returns the
+ * length.
+ */
 static int expand_variable(const struct jobfile_line *line, const char **text, char to[VALUE_MAX],
 			   struct nvs_error *error)
 {
@@ -198,7 +201,7 @@ static int parse_line(struct jobfile *jobfile, const char *file, unsigned line, 
 
 /* ---- Files */
 
-/* As many of both as the text can have. */
+/* Allocates the most sections and lines that a text of this length can have. */
 static int make_room(struct jobfile *jobfile, const char *text, size_t nbytes)
 {
 	size_t n = 1;
@@ -210,7 +213,7 @@ static int make_room(struct jobfile *jobfile, const char *text, size_t nbytes)
 	return jobfile->sections && jobfile->lines ? 0 : -ENOMEM;
 }
 
-/* `text` is of the job file's own memory and ends with a 0 behind nbytes. */
+/* `text` belongs to the job file and ends with a 0 behind nbytes. */
 static int parse_text(struct jobfile *jobfile, char *text, size_t nbytes, const char *file,
 		      struct nvs_error *error)
 {

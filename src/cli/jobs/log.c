@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters only rise, so a window is what they rose by. The stream remembers a write that fails,
- * and closing it reports that.
+ * Counters never fall, so a window's figures are their increase. The stream records a failed write,
+ * and closing it reports the failure.
  */
 #include "cli/jobs/log.h"
 

@@ -14,7 +14,7 @@
 /* The counters as of the beginning of the window. */
 struct job_log {
 	struct log_file {
-		FILE *file; /* NULL: not asked for */
+		FILE *file; /* NULL: no such log */
 		char path[4096];
 	} bw, latency[NVS_LATENCY_KINDS];
 	uint64_t bytes[2];
@@ -24,15 +24,15 @@ struct job_log {
 	struct nvs_latency scratch;
 };
 
-/* Opens the logs that the job's options ask for, numbered from 1. job_log_close undoes it. */
+/* Opens the logs that the job's options name, numbered from 1; job_log_close closes them. */
 int job_log_open(struct job_log *log, const struct bench_job *job, struct nvs_error *error);
 bool job_log_wanted(const struct job_log *log);
-/* The counters of the aio have just been reset. */
+/* Call after the counters of the aio have been reset. */
 void job_log_begin(struct job_log *log, uint64_t now_ns);
-/* A window ends `msec` after the beginning: writes a line for each direction that had I/O in it. */
+/* Ends a window `msec` after the beginning: writes a line for each direction with I/O in it. */
 void job_log_window(struct job_log *log, struct nvs_aio *aio, const struct nvs_aio_stats *stats,
 		    uint64_t msec, uint64_t now_ns);
-/* 0, or the error of a write, with *error. */
+/* Returns 0, or the error of a write, with *error. */
 int job_log_close(struct job_log *log, struct nvs_error *error);
 
 #endif

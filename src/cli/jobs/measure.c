@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters are differences between the two points, but those of the aio are reset, so that
- * latencies are of the window alone.
+ * Counters are differences between both ends of the window. Those of the aio are reset instead, so
+ * that latencies are of the window alone.
  */
 #include "cli/jobs/measure.h"
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The measured window: what the process, its aio and its engine did between two points of a run.
- */
+/* The measured window: what the process, its aio and its engine did between two points of a run. */
 #ifndef CLI_JOBS_MEASURE_H
 #define CLI_JOBS_MEASURE_H
 
@@ -16,11 +14,11 @@ struct baseline {
 	struct nvs_engine_stats stats;
 };
 
-/* Nothing may be in flight. `engine` owns the aio; NULL: none does. */
+/* No transfer may be in flight. `engine` owns the aio; NULL: the aio has no engine. */
 void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseline *from);
 /*
- * Stores the figures since then, except data_us and updates_us. Bytes and transfers are those of
- * tensors, or without an engine those of I/Os.
+ * Stores the figures of the window, except data_us and updates_us. Bytes and transfers are those of
+ * tensors, or, without an engine, those of I/Os.
  */
 void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
 		 struct bench_result *result);

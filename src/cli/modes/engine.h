@@ -10,10 +10,10 @@
 #include "config/config.h"
 
 struct bench_engine {
-	struct nvs_engine *engine;   /* NULL: it did not open */
+	struct nvs_engine *engine;   /* NULL: opening failed */
 	struct nvs_tensor **tensors; /* in the order of the model */
 	uint64_t pool_bytes;
-	struct nvs_error difference; /* the first that comparing found */
+	struct nvs_error difference; /* the first difference found */
 };
 
 /* Errors are in result->error. Call bench_engine_close afterwards, whatever is returned. */
@@ -25,9 +25,10 @@ int bench_engine_open(struct bench_engine *opened, const struct nvs_config *conf
  */
 int bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern, size_t first,
 			 size_t n, uint32_t generation, struct bench_result *result);
-/* Returns rc, or if that is 0 and something differed -EBADMSG with the first difference. */
+/* Returns rc, or, if that is 0 and contents differed, -EBADMSG with the first difference. */
 int bench_engine_verdict(const struct bench_engine *opened, int rc, struct bench_result *result);
-/* Stores the engine's statistics and closes it. Returns rc, or if that is 0 the error of closing.
+/*
+ * Stores the engine's statistics and closes it. Returns rc, or, if that is 0, the error of closing.
  */
 int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result *result);
 /* Explains -EEXIST, a kept store. Returns rc. */

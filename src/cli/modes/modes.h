@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The modes of a benchmark. Each opens what it needs, runs, and closes it; it returns 0 or a
- * negative errno, with a text in result->error where the errno does not say enough.
+ * negative errno, with a text in result->error if the errno alone is unclear.
  */
 #ifndef CLI_MODES_MODES_H
 #define CLI_MODES_MODES_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rw=params: forward and backward over a model's layers, whose parameters are swapped in for each
- * visit and released clean. A visit's computation would run on a device, so here it only takes
- * time.
+ * rw=params: forward and backward passes over a model's layers. The parameters of a layer are
+ * swapped in for each visit and released clean. A device would compute during the visit; here it
+ * only takes time.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pool that holds the whole model would leave rw=params nothing to read, so its default is half
- * of the model where that is enough to read one layer while another is in use.
+ * With a pool that holds the whole model, rw=params would read nothing, so its default is half of
+ * the model if that suffices to read one layer while another is in use.
  */
 #include "cli/modes/pool.h"
 
@@ -15,9 +15,9 @@
 #include "config/config.h"
 
 #define DEFAULT_BYTES (256u << 20)
-#define ROUNDING      (1u << 20) /* what rounding tensors up to whole pages may add */
+#define ROUNDING      (1u << 20) /* rounding tensors up to whole pages adds at most this */
 
-/* Bytes of the pool for one element of the buffers. */
+/* Bytes of the pool for one element of a buffer. */
 static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block block)
 {
 	struct nvs_config one = *config;
@@ -28,13 +28,13 @@ static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block bl
 	return nvs_config_pool_bytes(&one, block);
 }
 
-/* Elements in each of the `count` buffers that have so many bytes together. */
+/* Elements in each of `count` buffers of `nbytes` together. */
 static uint64_t buffer_size_for(uint64_t nbytes, uint64_t count, uint64_t element)
 {
 	return (nbytes / count + (nbytes % count != 0) + element - 1) / element;
 }
 
-/* Keeps the number of buffers where they make up the pool exactly. */
+/* Keeps the number of buffers if they can make up the pool exactly. */
 static void set_pool(struct nvs_config *config, enum nvs_block block, uint64_t nbytes)
 {
 	struct offload_config *offload = pool_block(config, block);
@@ -58,7 +58,7 @@ static uint64_t default_pool(const struct bench_options *options, const struct m
 
 	if (options->rw == RW_STEP)
 		return DEFAULT_BYTES;
-	/* For tensors of such a size there is no memory anyway. */
+	/* No machine has memory for such a tensor; avoid an overflow. */
 	if (largest > UINT64_MAX / 4)
 		return largest;
 	nbytes = larger(2 * largest + ROUNDING, DEFAULT_BYTES);
@@ -87,7 +87,7 @@ static void size_pool(const struct bench_options *options, const struct model *m
 	if (options->pool || !options->config) {
 		set_pool(config, block,
 			 options->pool ? options->pool : default_pool(options, model));
-		/* Groups follow, for a buffer takes one. */
+		/* A group takes one buffer, so its size follows from the pool. */
 		if (options->rw == RW_STEP)
 			config->sub_group_size = offload->buffer_size;
 	} else if (block == NVS_OFFLOAD_OPTIMIZER) {
@@ -97,7 +97,7 @@ static void size_pool(const struct bench_options *options, const struct model *m
 	}
 }
 
-/* What must be in the pool at the same time: its bytes, and its name in *name. */
+/* The bytes that must be in the pool at the same time; *name is the tensor or layer. */
 static uint64_t most_at_a_time(const struct bench_options *options, const struct model *model,
 			       char *name, size_t nbytes)
 {
@@ -139,7 +139,6 @@ int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {
 	size_pool(options, model, config, block);
-	/* The optimizer cuts its own tiles, and checks itself that the pool holds enough of them.
-	 */
+	/* The optimizer cuts its own tiles, and checks that the pool holds enough of them. */
 	return options->rw == RW_STEP ? 0 : check_pool(options, model, config, block, error);
 }

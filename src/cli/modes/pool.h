@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The size of a job's pool: as --pool or the configuration has it, or else one that shows what the
- * mode is to show.
+ * The size of a job's pool: from --pool or the configuration, or else a default that suits the
+ * mode.
  */
 #ifndef CLI_MODES_POOL_H
 #define CLI_MODES_POOL_H
@@ -10,9 +10,8 @@
 #include "config/config.h"
 
 /*
- * Sets the buffers of the block to the size of the pool. -E2BIG where the pool can't hold what must
- * be in it at a time (the longest tensor, or with rw=params the longest layer), with the settings
- * that would do in *error.
+ * Sets the block's buffers to the size of the pool. -E2BIG if the pool is too small for the longest
+ * tensor, or with rw=params for the longest layer, with sufficient settings in *error.
  */
 int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error);

@@ -18,7 +18,7 @@
 struct training {
 	const struct bench_options *options;
 	struct parameters parameters;
-	struct reference reference; /* of --verify */
+	struct reference reference; /* for --verify */
 	struct nvs_optimizer *optimizer;
 	struct job_watch *watch;
 	struct bench_result *result;
@@ -75,7 +75,7 @@ static int verify(struct training *training)
 
 	result->steps.compared = reference->compared;
 	result->verify_errors = reference->differences;
-	/* Master weights, two moments, and the weights. */
+	/* Compared: master weights, two moments, and the weights. */
 	result->verified_bytes = reference->compared *
 				 (3 * sizeof(float) + nvs_dtype_size(training->parameters.dtype));
 	return rc;

@@ -51,7 +51,7 @@ static void count_step(struct step_figures *figures, const struct step_done *don
 	add_up(&figures->sum, &done->io);
 }
 
-/* Steps that are not measured: ramp_loops of them, and then for ramp_time. */
+/* Runs the steps before the measurement: ramp_loops of them, then for ramp_time. */
 static int ramp(const struct step_mode *mode, const struct bench_options *options)
 {
 	uint64_t ramp_ns = options->ramp_time_ms * 1000000u;

@@ -13,7 +13,7 @@ struct job_watch; /* watch.h */
 /* The figures of one step. */
 struct step_done {
 	struct nvs_step_io io;
-	uint64_t updates_ns, tiles; /* of an optimizer; processor time, including the norm */
+	uint64_t updates_ns, tiles; /* of an optimizer; processor time of updates and norm */
 	uint64_t data_us;	    /* processor time of comparing contents */
 	bool skipped;
 };
@@ -21,13 +21,15 @@ struct step_done {
 struct step_mode {
 	struct nvs_engine *engine;
 	int (*step)(void *arg, struct step_done *done); /* -EINTR: a signal ended it early */
-	int (*wait)(void *arg); /* for I/O that steps leave in flight; NULL: none */
+	int (*wait)(void *arg); /* waits for I/O that steps leave in flight; NULL: none */
 	void *arg;
 	struct job_watch *watch;
 };
 
-/* Measures options->loops steps, or with time_based as many as fit; no step begins after
- * options->runtime_ms. */
+/*
+ * Measures options->loops steps, or with time_based as many as fit; no step begins after
+ * options->runtime_ms.
+ */
 int steps_run(const struct step_mode *mode, const struct bench_options *options,
 	      struct bench_result *result);
 /* Stores the peak memory of the process, of which the benchmark itself uses `own_bytes`, and the

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rw=swapout, swapin and swap: passes over the model, batch by batch, with as much in flight as the
- * pool has room for. To avoid a deadlock, it waits for room without a limit only while it pins
- * nothing.
+ * pool has room for. To avoid a deadlock, it waits for room without a limit only while it has
+ * nothing pinned.
  */
 #include <assert.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 #include "cli/stop.h"
 #include "config/config.h"
 
-/* A batch is a part of the pool, and no more than keeps a drive busy. */
+/* A batch is a part of the pool, but no more than keeps a drive busy. */
 #define POOL_BATCHES	4u
 #define BATCH_BYTES_MAX (128u << 20)
 /* Batches in a second at the job's rate, so that the rate is smooth. */
@@ -31,7 +31,7 @@ struct batch {
 	size_t first, n;
 	uint64_t nbytes, room;
 	uint64_t pin;	     /* 0: not pinned */
-	uint32_t generation; /* of its contents */
+	uint32_t generation; /* generation of its contents */
 	bool written;
 };
 
@@ -42,21 +42,21 @@ struct run {
 	struct bench_engine opened;
 	struct batch *batches;
 	size_t nbatches;
-	uint64_t asked[2]; /* bytes, by enum nvs_direction */
-	uint64_t data_us;  /* processor time of generating and comparing contents */
+	uint64_t asked[2]; /* bytes requested, by enum nvs_direction */
+	uint64_t data_us;  /* processor time for generating and comparing contents */
 	struct job_watch *watch;
 	struct bench_result *result;
 };
 
-/* Some loops over all batches. */
+/* A number of loops over all batches. */
 struct pass {
 	const char *name;
-	uint64_t loops;	     /* UINT64_MAX: until the runtime is over */
-	uint64_t runtime_ns; /* at most; 0: no limit */
+	uint64_t loops;	     /* UINT64_MAX: until the runtime ends */
+	uint64_t runtime_ns; /* limit; 0: none */
 	bool fill;	     /* generate new contents before a swap-out */
-	bool compare;	     /* after a swap-in */
+	bool compare;	     /* compare after a swap-in */
 	bool change;	     /* write back what was read */
-	bool paced;	     /* at the job's rate */
+	bool paced;	     /* limited by the job's rate */
 	uint64_t started_ns, bytes;
 };
 
@@ -105,7 +105,7 @@ static bool pass_over(const struct pass *pass)
 	       (pass->runtime_ns && clock_ns() - pass->started_ns >= pass->runtime_ns);
 }
 
-/* Waits until the job's rate allows that many more bytes. False: the time is over first. */
+/* Waits until the job's rate allows that many more bytes; false if the time ends first. */
 static bool pace(const struct run *run, const struct pass *pass, enum nvs_direction direction,
 		 uint64_t nbytes)
 {
@@ -161,7 +161,7 @@ static int wait_batch(struct run *run, const struct batch *batch)
 
 static int write_batch(struct run *run, struct batch *batch, bool fill)
 {
-	/* Reports the failure of its last write, if that is still in flight. */
+	/* If its last write is still in flight, this reports the write's failure. */
 	int rc = wait_batch(run, batch);
 
 	if (!rc)
@@ -210,7 +210,7 @@ static int begin_read(struct run *run, struct batch *batch, int timeout_ms)
 	return 0;
 }
 
-/* Leaves the batch as it was read if the rate has no time left to write it. */
+/* Releases the batch unchanged if the rate leaves no time to write it. */
 static int end_read(struct run *run, struct batch *batch, const struct pass *pass)
 {
 	int rc = wait_batch(run, batch);
@@ -228,7 +228,7 @@ static int end_read(struct run *run, struct batch *batch, const struct pass *pas
 
 /*
  * Reads up to half of the pool ahead; the other half is for write-backs. A batch is read again only
- * after it was released, since a pinned one would not be read at all.
+ * after its release, because a pinned tensor is not read.
  */
 static int read_ahead(struct run *run, const struct pass *pass, struct batch *const *order,
 		      size_t n, uint64_t limit, uint64_t done, uint64_t *issued, uint64_t *held)
@@ -286,8 +286,8 @@ static int read_pass(struct run *run, struct pass *pass)
 }
 
 /*
- * Contents that are not compared are whatever the pool holds. Fill it with data once, before the
- * measuring: drives and hypervisors take shortcuts with zeros.
+ * Without comparing, contents are whatever the pool holds. Fill it with data once, before the
+ * measurement: drives and hypervisors treat zeros specially.
  */
 static int prime(struct run *run)
 {
@@ -323,7 +323,7 @@ static int wait_all(struct run *run)
 			       &run->result->error);
 }
 
-/* The engine's count of bytes moved must be what was asked for. */
+/* The engine must have moved the bytes that were requested. */
 static int check_moved(struct run *run, const uint64_t from[2])
 {
 	static const char *const names[] = {[NVS_READ] = "in", [NVS_WRITE] = "out"};
@@ -343,7 +343,9 @@ static int check_moved(struct run *run, const uint64_t from[2])
 	return 0;
 }
 
-/* Whether each swap-out gets contents: to be compared, or because the model's file has them. */
+/*
+ * Whether swap-outs need generated contents: for comparing, or because the model's file has them.
+ */
 static bool makes_contents(const struct run *run)
 {
 	return run->options->verify || run->model->fd >= 0;

@@ -7,10 +7,13 @@
 #include "cli/commands.h"
 #include "cli/options/options.h"
 
-#define COLUMN 26 /* where the text of an option begins */
-#define WIDTH  80 /* of a terminal */
+#define COLUMN 26 /* column in which an option's text begins */
+#define WIDTH  80 /* columns of a terminal */
 
-/* "  --name ARGUMENT"; a key of job files alone has no dashes. The characters written. */
+/*
+ * Writes "  --name ARGUMENT", or a key of job files without dashes. Returns the number of
+ * characters.
+ */
 static int write_heading(FILE *file, const struct option_spec *spec)
 {
 	int n = fprintf(file, "  %s%s", spec->scope == OPTION_OF_FILE ? "" : "--", spec->name);
@@ -61,7 +64,7 @@ static void write_option(FILE *file, const struct option_spec *spec)
 			spec->scope == OPTION_OF_FILE ? "" : "--", *alias);
 }
 
-/* Options of the command line, or after a title the keys of job files alone. */
+/* Writes the command-line options, or, under a title, the keys that only job files have. */
 static void write_options(FILE *file, const struct command_spec *command, bool of_file)
 {
 	bool titled = !of_file;

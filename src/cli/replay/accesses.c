@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Accesses from their file to a list that an engine can perform: tensors by name, and the checks of
- * what an engine would refuse.
+ * Turns the accesses of a file into a list that an engine can perform: finds tensors by name, and
+ * refuses what an engine would refuse.
  */
 #include "cli/replay/accesses.h"
 
@@ -173,9 +173,9 @@ void reader_add(struct reader *reader, enum access_call call, struct subject *su
 		};
 }
 
-/* ---- The whole ---- */
+/* ---- The list ---- */
 
-/* A trace may have several of one name. */
+/* A trace can have several tensors of one name. */
 static char *unique_name(const struct subject *subject)
 {
 	char *name;
@@ -195,7 +195,7 @@ static void end_subject(const void *node, VISIT visit, void *arg)
 
 	if (visit != postorder && visit != leaf)
 		return;
-	/* So that the list can be performed again. */
+	/* Release everything, so that the list can be repeated. */
 	while (subject->uses && !reader->rc)
 		reader_add(reader, ACCESS_RELEASE_CLEAN, subject);
 	reader->list->read_first[subject->index] = subject->read_first;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The accesses that a replay performs: the calls of a program on its tensors, in order, with the
- * time that the program computed before each. docs/replay.md has the two forms they are read from.
+ * The accesses that a replay performs: a program's calls on its tensors, in order, with the time
+ * that the program computed before each. docs/replay.md describes the two file formats.
  */
 #ifndef CLI_REPLAY_ACCESSES_H
 #define CLI_REPLAY_ACCESSES_H
@@ -21,7 +21,7 @@ enum access_call {
 };
 
 struct access {
-	uint64_t at_ns;	 /* on the program's clock, which stops while it waits for the drive */
+	uint64_t at_ns;	 /* program's clock, which stops while it waits for the drive */
 	uint32_t tensor; /* index in the model; 0 for steps */
 	uint8_t call;	 /* enum access_call */
 	bool joined;	 /* part of the same call as the access before */
@@ -30,8 +30,8 @@ struct access {
 struct access_list {
 	struct access *accesses;
 	size_t n, room;
-	bool *read_first;    /* by tensor: it is read before anything has written it */
-	uint64_t in_use_max; /* bytes of the pool */
+	bool *read_first;    /* by tensor: it is read before it is first written */
+	uint64_t in_use_max; /* maximum bytes of the pool in use */
 	/* Of the recorded run; 0 in a text file: */
 	uint64_t pool_bytes;
 	uint64_t wall_ns, stall_ns;
@@ -40,8 +40,8 @@ struct access_list {
 
 /*
  * Reads a trace or a text file into *list, and its tensors into *model in the order of their first
- * access. Both are to be freed also after an error. -EINVAL (damaged, incomplete, no accesses) and
- * -E2BIG with file and line in *error; -ENOMEM; errno of reading.
+ * access. Free both even after an error. -EINVAL (damaged, incomplete, no accesses) and -E2BIG with
+ * file and line in *error; -ENOMEM; errno of reading.
  */
 int accesses_load(struct access_list *list, struct model *model, const char *path,
 		  struct nvs_error *error);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One thread makes the calls of the list in its order. At the recorded pace it makes each when the
- * program's clock has come to it. That clock stops while a call waits for the drive, so a slower
- * drive delays what follows and a faster one brings it forward, as in the program.
+ * One thread makes the calls of the list in order. At the recorded pace it makes each call at its
+ * time on the program's clock. The clock stops while a call waits for the drive, so a slower drive
+ * delays later calls and a faster one advances them, as in the program.
  */
 #include "cli/replay/replay.h"
 
@@ -25,9 +25,9 @@
 #define ROOM_WAIT_MS 1000
 
 struct contents {
-	uint32_t generation;			/* of the pattern; 0: none was written yet */
-	enum { LANDED, READING, LEASED } state; /* of the last use */
-	uint64_t *pins;				/* a stack: a trace does not name pins */
+	uint32_t generation;			/* generation of the pattern; 0: not written yet */
+	enum { LANDED, READING, LEASED } state; /* state of the last pin */
+	uint64_t *pins;				/* a stack, because a trace does not number pins */
 	size_t npins, pins_max;
 };
 
@@ -37,9 +37,9 @@ struct replay {
 	const struct model *model;
 	struct pattern pattern;
 	struct bench_engine opened;
-	struct contents *contents;   /* of each tensor */
-	uint64_t asked;		     /* bytes that calls named, for the line of progress */
-	struct nvs_error difference; /* the first that --verify found */
+	struct contents *contents;   /* by tensor */
+	uint64_t asked;		     /* bytes that calls requested, for the progress */
+	struct nvs_error difference; /* the first difference that --verify found */
 	struct job_watch *watch;
 	struct bench_result *result;
 };
@@ -51,7 +51,7 @@ struct call {
 	struct nvs_tensor **tensors;
 };
 
-/* ---- Before it runs ---- */
+/* ---- Preparation ---- */
 
 int replay_load(struct bench_job *job, struct nvs_error *error)
 {
@@ -185,7 +185,7 @@ static void free_pins(struct replay *replay)
 
 /* ---- Calls ---- */
 
-/* Where a wait for room passes without any I/O, only a release later in the list could end it. */
+/* If no I/O is in flight, a wait for room could only be ended by a later release of this list. */
 static int begin_use(struct replay *replay, const struct call *call)
 {
 	struct nvs_engine *engine = replay->opened.engine;
@@ -254,7 +254,9 @@ static int end_pins(struct replay *replay, const struct call *call, enum nvs_how
 	return rc;
 }
 
-/* The program may not have waited for what had landed already, and here has not. */
+/*
+ * The program may have skipped the wait for a tensor that had landed already; here it may not have.
+ */
 static int release(struct replay *replay, const struct call *call)
 {
 	bool dirty = call->of->call == ACCESS_RELEASE_DIRTY, reading = false;
@@ -303,7 +305,7 @@ static int make_call(struct replay *replay, const struct call *call)
 
 /* ---- The run ---- */
 
-/* Of a list that begins at `since_ns` by the program's clock. */
+/* Makes a call when its time has come; the list began at `since_ns` on the program's clock. */
 static int call_in_time(struct replay *replay, const struct call *call, uint64_t since_ns)
 {
 	struct replay_figures *figures = &replay->result->replay;
@@ -392,7 +394,7 @@ static int write_tensor(struct replay *replay, size_t tensor)
 	return rc ? rc : nvs_tensor_swap_out(engine, one, 1, error);
 }
 
-/* Tensors that are read before anything writes them. */
+/* Writes the tensors that are read before they are first written. */
 static int write_read_first(struct replay *replay)
 {
 	struct bench_result *result = replay->result;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reads accesses from a text file, one a line, as docs/replay.md has them.
- */
+/* Reads accesses from a text file, one a line, in the format of docs/replay.md. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +7,7 @@
 #include "cli/replay/reader.h"
 
 #define LINE_BYTES 1024u
-#define TIME_MAX   (UINT64_C(1) << 53) /* ns, of the whole */
+#define TIME_MAX   (UINT64_C(1) << 53) /* ns; maximum of the sum */
 #define WORDS_MAX  3
 
 struct unit {

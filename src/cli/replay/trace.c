@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads accesses from a trace, an event at a time, so that the trace may be larger than memory. The
- * program's clock stops while one of its threads waits for the drive and no thread computes an
+ * Reads accesses from a trace, one event at a time, so a trace can be larger than memory. The
+ * program's clock stops while one of its threads waits for the drive and none computes an
  * optimizer's update.
  */
 #include <errno.h>
@@ -13,10 +13,10 @@
 #include "cli/replay/reader.h"
 
 #define LINE_BYTES   4096u
-#define EVENT_MEMORY ((size_t)1 << 20)	    /* that a parsed event may take */
-#define TIME_MAX     ((double)(1ull << 53)) /* ns that a double tells apart */
+#define EVENT_MEMORY ((size_t)1 << 20)	    /* memory for one parsed event */
+#define TIME_MAX     ((double)(1ull << 53)) /* ns that a double represents exactly */
 
-/* Where a wait or a computation begins or ends. */
+/* The begin or end of a wait or a computation. */
 struct edge {
 	uint64_t at_ns;
 	int waits, computes; /* 1, -1 or 0 */
@@ -26,7 +26,7 @@ struct trace {
 	struct reader *reader;
 	struct edge *edges;
 	size_t n, room;
-	bool complete; /* its end was read */
+	bool complete; /* its end has been read */
 };
 
 static const char *text_of(const struct json_value *object, const char *name)
@@ -101,7 +101,7 @@ static struct subject *subject_of(struct reader *reader, const struct json_value
 	return reader_subject(reader, name + 4, offset, nbytes, dtypes[element]);
 }
 
-/* Transfers to and from the program's own memory are replayed by way of the pool. */
+/* Transfers to and from external memory are replayed through the pool. */
 static void read_external(struct reader *reader, struct subject *subject, bool reads)
 {
 	reader_add(reader, reads ? ACCESS_SWAP_IN : ACCESS_LEASE, subject);
@@ -112,7 +112,7 @@ static void read_external(struct reader *reader, struct subject *subject, bool r
 	reader_add(reader, ACCESS_SWAP_OUT, subject);
 }
 
-/* The next call on the tensor comes after the transfer has landed. */
+/* The next call on the tensor happens after the transfer has landed. */
 static void end_external(struct reader *reader, struct subject *subject)
 {
 	if (!subject || !subject->external)
@@ -138,7 +138,7 @@ static void add_call(struct reader *reader, enum access_call call, struct subjec
 
 static void read_call(struct reader *reader, const struct json_value *event)
 {
-	/* By enum access_call, as src/trace/trace.c writes them. */
+	/* Indexed by enum access_call; the names are those of src/trace/trace.c. */
 	static const char *const names[] = {"swapin",	     "lease",	 "wait",    "release",
 					    "release-dirty", "prefetch", "swapout", "step-begin",
 					    "step-end",	     NULL};
@@ -152,7 +152,7 @@ static void read_call(struct reader *reader, const struct json_value *event)
 		reader->list->pool_bytes += count_of(reader, json_member(event, "args"), "bytes");
 		return;
 	}
-	/* The calls on two engines can be recorded in another order. */
+	/* Calls on two engines can be recorded out of order. */
 	if (at_ns > reader->now_ns)
 		reader->now_ns = at_ns;
 	while (names[i] && strcmp(names[i], call) != 0)
@@ -228,7 +228,7 @@ static void read_line(struct trace *trace, char *line)
 	} else if (*line != ']') {
 		read_json(trace, line + (*line == ','), read_event);
 	} else {
-		/* "],"otherData"...": what follows the comma is an object without its bracket. */
+		/* "],"otherData"...": behind the comma is an object without its opening brace. */
 		if (line[1] == ',')
 			line[1] = '{';
 		read_json(trace, line + 1, read_end);
@@ -242,7 +242,7 @@ static int by_time(const void *left, const void *right)
 	return (a->at_ns > b->at_ns) - (a->at_ns < b->at_ns);
 }
 
-/* Moves the accesses from recorded time to the program's clock. */
+/* Converts the accesses' recorded times to the program's clock. */
 static void take_waits_out(struct trace *trace)
 {
 	struct access_list *list = trace->reader->list;

@@ -33,7 +33,7 @@ static void put_block(struct json_writer *json, const struct nvs_config *config,
 	json_close_object(json);
 }
 
-/* Keys outside of the block that steps depend on. */
+/* Keys outside the block that affect steps. */
 static void put_budgets(struct json_writer *json, const struct nvs_config *config,
 			enum nvs_block block)
 {

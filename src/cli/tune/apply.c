@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes a choice into a configuration file: a new file beside it, with its mode and owner, takes
- * its place once it is whole and on the drive. Of a link the target is replaced.
+ * Writes a choice into a configuration file: a new file beside it, with the same mode and owner,
+ * replaces it once it is complete and durable. For a symbolic link, replaces the target.
  */
 #include "cli/tune/tune.h"
 
@@ -16,11 +16,11 @@
 
 #include "cli/commands.h"
 
-#define TEXT_MAX ((off_t)64 << 20) /* as nvs_config_load has it */
+#define TEXT_MAX ((off_t)64 << 20) /* limit of nvs_config_load */
 
 struct target {
-	char path[PATH_MAX];	  /* without links */
-	char directory[PATH_MAX]; /* of it */
+	char path[PATH_MAX];	  /* resolved */
+	char directory[PATH_MAX]; /* directory of `path` */
 	struct stat st;
 	char *text;
 	size_t nbytes;

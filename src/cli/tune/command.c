@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap tune`: checks what it may do, makes and fills a file, searches, and reports the choice.
+ * `nvswap tune`: checks its options and the drive, makes and fills a file, searches, and reports
+ * the choice.
  */
 #include "cli/tune/tune.h"
 
@@ -46,7 +47,7 @@ static uint64_t spent_ns(const struct tuning *tuning)
 	return clock_ns() - tuning->began_ns;
 }
 
-/* ---- What the search sees ---- */
+/* ---- Callbacks of the search ---- */
 
 static int open_aio(void *arg, const struct aio_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
@@ -71,7 +72,7 @@ static bool asked_to_end(void)
 	return stop_signal();
 }
 
-/* Called once a round, so not often. */
+/* Called once a round, which is rare. */
 static void show_progress(void *arg, const char *phase, double share)
 {
 	const struct tune_work *work = arg;
@@ -112,8 +113,10 @@ static int fill(struct tuning *tuning)
 	return rc;
 }
 
-/* How long a round of the reference is, a small part of the time; 0: it would cost too much of what
- * may be written. Sets aside the writes of the one that follows the search. */
+/*
+ * The length of a round of the reference, a small part of the time; 0: it would take too much of
+ * the write limit. Reserves the writes of the second reference, after the search.
+ */
 static uint64_t plan_reference(struct tuning *tuning)
 {
 	struct tune_workload *workload = &tuning->work.workload;
@@ -146,7 +149,7 @@ static int search(struct tuning *tuning, uint64_t kept_ns)
 	uint64_t time_ns = tuning->options->time_ms * 1000000, spent = spent_ns(tuning) + kept_ns;
 	int rc;
 
-	/* On a machine so busy that preparing takes longer, the search still has half. */
+	/* On a busy machine that took longer to prepare, the search still gets half of the time. */
 	tuning->rules.budget_ns = spent < time_ns / 2 ? time_ns - spent : time_ns - time_ns / 2;
 	tuning->rules.writes_max = workload->writes_max - workload->written;
 	rc = tune_search(&tuning->space, &tuning->rules, &meter, &tuning->outcome, &tuning->error);
@@ -160,7 +163,7 @@ static int measure_all(struct tuning *tuning)
 	double last = 0;
 	int rc = fill(tuning);
 
-	/* What may be in flight depends on how much was filled. */
+	/* The limit of bytes in flight depends on the size of the filled part. */
 	if (!rc)
 		rc = tune_space_make(tuning->options, &tuning->drive, &tuning->space,
 				     &tuning->error);
@@ -168,7 +171,7 @@ static int measure_all(struct tuning *tuning)
 		return rc;
 	length = plan_reference(tuning);
 	rc = reference(tuning, length, &tuning->work.reference_first);
-	/* The second reference takes its warm-up too. */
+	/* The second reference needs its warm-up, too. */
 	if (!rc)
 		rc = search(tuning, 6 * length);
 	tuning->work.workload.writes_max = tuning->options->max_writes;
@@ -178,7 +181,7 @@ static int measure_all(struct tuning *tuning)
 	return rc;
 }
 
-/* The exit status for a result of the run. */
+/* The exit status for the result of the run. */
 static int status_of(const struct tuning *tuning, int rc)
 {
 	if (!rc)
@@ -214,7 +217,7 @@ static int measure_on_file(struct tuning *tuning)
 		return rc;
 	announce_writes(tuning);
 	workload->path = tuning->file.path;
-	/* After the guard was forked, so that it does not share the memory. */
+	/* Allocated after the fork of the guard, which must not share this memory. */
 	workload->memory = make_memory(workload->memory_bytes);
 	rc = workload->memory ? measure_all(tuning) : -ENOMEM;
 	scratch_file_remove(&tuning->file);
@@ -261,7 +264,7 @@ static int write_output(struct output *output, const struct tune_result *result)
 	return 0;
 }
 
-/* The engine that a configuration names; AUTO if it can't be read. */
+/* The engine named by a configuration; AUTO if the file is unreadable. */
 static enum nvs_ioengine named_ioengine(const char *path)
 {
 	enum nvs_ioengine ioengine = NVS_IOENGINE_AUTO;
@@ -331,7 +334,7 @@ static int tell(struct tuning *tuning, struct output *output)
 
 /* ---- Checks before the run ---- */
 
-/* Found out now, rather than after a minute of tuning. */
+/* Detects an unwritable file now rather than after a minute of tuning. */
 static int check_report(const char *path)
 {
 	bool is_new = access(path, F_OK) && errno == ENOENT;
@@ -355,7 +358,7 @@ static bool is_same_file(const char *a, const char *b)
 		return false;
 	if (stat(a, &of_a) || stat(b, &of_b))
 		return !strcmp(a, b);
-	/* Several results may go to one device. */
+	/* Several results may be written to one device. */
 	return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 

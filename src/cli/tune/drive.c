@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes are compared within the fill, and between a reference before the search and one after it.
- * The fill is not compared with the references: overwriting differs from writing for the first
- * time.
+ * Detects slower writes by comparing the begin and end of the fill, and a reference measurement
+ * before the search with one after it. The fill is not compared with the references, because
+ * overwriting differs from a first write.
  */
 #include "cli/tune/drive.h"
 
@@ -17,7 +17,7 @@
 #define MIB	       ((uint64_t)1 << 20)
 #define TRANSFER_BYTES (4 * MIB)
 #define TRANSFERS      8u
-#define MOMENTS	       256u /* of the fill, whose times are noted */
+#define MOMENTS	       256u /* points of the fill with a recorded time */
 #define SLOWER	       0.8
 
 struct fill {
@@ -57,7 +57,7 @@ static int submit(struct fill *fill)
 	return rc;
 }
 
-/* Waits for the oldest transfer and notes the time. */
+/* Waits for the oldest transfer and records the time. */
 static int reap(struct fill *fill, uint64_t total)
 {
 	struct nvs_request *request = fill->requests[fill->done / TRANSFER_BYTES % TRANSFERS];
@@ -72,7 +72,7 @@ static int reap(struct fill *fill, uint64_t total)
 	return rc;
 }
 
-/* 1: there is enough; -EINTR; -ETIME: there is not, and time is up. */
+/* Returns 1 if enough is filled; -EINTR; -ETIME if not and the time is over. */
 static int look_at_time(const struct fill *fill)
 {
 	uint64_t spent = clock_ns() - fill->began_ns;
@@ -84,7 +84,7 @@ static int look_at_time(const struct fill *fill)
 	return spent > fill->hard_ns ? -ETIME : 0;
 }
 
-/* In order, so that the part that is done has no holes. All that was submitted is waited for. */
+/* Writes in order, so that the filled part has no holes. Waits for everything submitted. */
 static int write_all(struct fill *fill)
 {
 	uint64_t total = fill->work->workload.working_set;
@@ -177,7 +177,7 @@ int tune_measure(void *arg, const struct tune_point *point, enum tune_objective 
 	return rc;
 }
 
-/* The median of three rounds, which passes over one that was disturbed. */
+/* The median of three rounds, which ignores a disturbed one. */
 int tune_reference(struct tune_work *work, uint64_t for_ns, double *rate, struct nvs_error *error)
 {
 	const struct tune_point point = {work->ioengine, MIB, 8, 1, false, true};

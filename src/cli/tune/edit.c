@@ -15,31 +15,31 @@
 
 #define SETTINGS 6
 
-/* What the configuration is to say. */
+/* A setting to be written. */
 struct setting {
 	const char *block, *key;
 	const char *alias; /* another name of the key; NULL: none */
 	char value[24];
-	bool wanted; /* false: leave it alone */
-	bool is_so;  /* the file says so already, however it is written */
+	bool wanted; /* false: leave the key unchanged */
+	bool is_so;  /* the file has this value already, in any notation */
 };
 
 struct edit {
-	const char *from; /* what is copied next */
+	const char *from; /* next byte to copy */
 	FILE *out;
 	const struct json_value *root;
 	struct setting settings[SETTINGS];
 };
 
-/* How the members of an object are set apart. */
+/* Whitespace between the members of an object. */
 struct style {
-	const char *lead; /* before a key: a line end and indentation, or a blank */
+	const char *lead; /* before a key: a line end and indentation, or a space */
 	int lead_length;
-	const char *gap; /* from a key to its value */
+	const char *gap; /* between a key and its value */
 	int gap_length;
 };
 
-/* ---- What to write ---- */
+/* ---- Settings ---- */
 
 static struct setting number(const char *key, uint32_t value, uint32_t before)
 {
@@ -57,8 +57,7 @@ static struct setting flag(const char *key, bool value, bool before)
 	return setting;
 }
 
-/* An engine that the file names is replaced by the one of the choice, even where that is the one
- * that auto takes. */
+/* An engine named in the file is replaced by the choice's, even if auto would take that one. */
 static void make_settings(struct edit *edit, const struct tune_point *point,
 			  const struct aio_config *before, bool name_ioengine)
 {
@@ -134,7 +133,7 @@ static struct style style_of(const struct json_value *object)
 	while (strchr(" \t\r\n:", style.gap[-1]))
 		style.gap--;
 	style.gap_length = (int)(last->raw - style.gap);
-	/* An only member follows a brace; what follows a comma may be spaced otherwise. */
+	/* An only member follows the brace; members behind a comma can have other spacing. */
 	if (object->count == 1 && !line) {
 		style.lead = " ";
 		style.lead_length = memchr(style.gap, ' ', (size_t)style.gap_length) != NULL;
@@ -167,7 +166,7 @@ static void put_key(const struct edit *edit, const char *key, const struct style
 	fprintf(edit->out, "\"%s\"%.*s", key, style->gap_length, style->gap);
 }
 
-/* The value of a block that is not there, in the style of the object that it is a member of. */
+/* Writes a missing block, in the style of its parent object. */
 static void put_block(const struct edit *edit, const char *block, const struct style *style)
 {
 	const char *line = memrchr(style->lead, '\n', (size_t)style->lead_length);
@@ -223,7 +222,7 @@ static void edit_members(struct edit *edit, const struct json_value *object)
 	}
 }
 
-/* A block that exists: its members are edited; {} and null are replaced. */
+/* Edits the members of an existing block; replaces {} and null. */
 static void edit_block(struct edit *edit, const struct json_value *block)
 {
 	struct style style = style_of(edit->root);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The options of `nvswap tune`, and the checks among them.
- */
+/* The options of `nvswap tune`, and checks of their combinations. */
 #include <errno.h>
 #include <stddef.h>
 

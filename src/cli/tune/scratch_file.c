@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each round opens the file by name, so it keeps a name until a guard removes it. The name is
- * always the same and the file is locked: a file left by a crash of the machine is found and
- * removed, and two tunings never measure each other.
+ * Each round opens the file by name, so it keeps its name until a guard removes it. The name is
+ * constant and the file is locked: a file left by a crash of the machine is found and removed, and
+ * two processes never tune in one directory.
  */
 #include "cli/tune/scratch_file.h"
 
@@ -24,7 +24,7 @@ static int fail(struct nvs_error *error, int rc, const char *path, const char *w
 	return rc;
 }
 
-/* Whether the name still leads to the file that was opened by it. */
+/* Whether the path still names the opened file. */
 static bool is_there(const char *path, int fd)
 {
 	struct stat by_name, opened;
@@ -33,7 +33,7 @@ static bool is_there(const char *path, int fd)
 	       by_name.st_dev == opened.st_dev;
 }
 
-/* Removes the file of a run that has ended without removing it. */
+/* Removes the file of a process that ended without removing it. */
 static int remove_stale(const char *path, int fd, struct nvs_error *error)
 {
 	struct stat st;
@@ -46,13 +46,13 @@ static int remove_stale(const char *path, int fd, struct nvs_error *error)
 	if (flock(fd, LOCK_EX | LOCK_NB))
 		return fail(error, -EBUSY, path,
 			    "is in use by another nvswap tune: wait for its end");
-	/* Otherwise another run removed it meanwhile, and the name may be its own. */
+	/* Otherwise another process removed it, and the name can be that process's new file. */
 	if (is_there(path, fd) && unlink(path) && errno != ENOENT)
 		return fail(error, -errno, path, nvs_strerror(-errno));
 	return 0;
 }
 
-/* The descriptor of a new, locked file, or a negative errno. */
+/* Makes a new, locked file; returns its descriptor or a negative errno. */
 static int open_new(const char *path, struct nvs_error *error)
 {
 	for (unsigned i = 0; i < TRIES; i++) {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The result for people: the choice as a block to copy, and the table of what was tried, the
- * fastest first.
- */
+/* The result as text: the choice as a block to copy, and the table of trials, fastest first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -95,7 +92,7 @@ static void print_trial(FILE *file, const struct tune_trial *trial)
 		trial->rounds, ratio, tune_fate_name(trial));
 }
 
-/* Finalists first, because their ratios are the most exact. */
+/* Finalists first, because their ratios are the most precise. */
 static int by_rate(const void *left, const void *right)
 {
 	const struct tune_trial *a = *(const struct tune_trial *const *)left;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The options and the result of `nvswap tune`, and the forms the result is written in.
- */
+/* The options and the result of `nvswap tune`, and its output formats. */
 #ifndef CLI_TUNE_TUNE_H
 #define CLI_TUNE_TUNE_H
 
@@ -18,29 +16,29 @@ struct tune_options {
 	const char *directory; /* the operand */
 	unsigned objective;
 	double tolerance;	 /* per cent */
-	uint64_t max_latency_ms; /* of the 99th percentile; 0: no bound */
+	uint64_t max_latency_ms; /* limit of the 99th percentile; 0: none */
 	uint64_t time_ms, working_set, max_writes;
 	uint64_t block_size_min, block_size_max, queue_depth_max, thread_count_max; /* 0: default */
-	unsigned ioengine; /* AUTO: those that work here */
+	unsigned ioengine; /* AUTO: all that work here */
 	uint64_t seed;
 	const char *apply, *report, *output;
 	unsigned format; /* 0 normal, 1 json */
 };
 
-/* The drive, and what writing did to its speed. */
+/* The drive, and the effect of writing on its speed. */
 struct tune_drive {
 	struct nvs_machine_info machine;
 	struct nvs_path_info path;
-	uint64_t working_set;		/* bytes that were filled and worked on */
-	uint64_t written_bytes;		/* in all */
-	double write_first, write_last; /* rates at the beginning and at the end, bytes a second */
-	bool slows_down;		/* by a fifth or more */
+	uint64_t working_set;		/* bytes filled and used */
+	uint64_t written_bytes;		/* total */
+	double write_first, write_last; /* rates at the begin and end, bytes per second */
+	bool slows_down;		/* by 20 % or more */
 	char slows_text[256];
 };
 
 struct tune_result {
 	const struct tune_options *options;
-	const struct options_given *given; /* where the options came from */
+	const struct options_given *given; /* origin of the options */
 	const struct tune_space *space;
 	const struct tune_rules *rules;
 	const struct tune_drive *drive;
@@ -51,36 +49,36 @@ struct tune_result {
 
 extern const struct command_spec tune_command;
 
-/* As options_parse, from the defaults on. */
+/* Like options_parse, starting from the defaults. */
 int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,
 		       char **argv);
 
-/* ---- Into a configuration ---- */
+/* ---- Applying the choice ---- */
 
 /*
- * Writes the choice into a DeepSpeed configuration: replaces the values of keys that exist, adds
- * the others, and keeps every other byte. The file is replaced as a whole or not at all, with its
- * mode and owner; a link stays one. -EINVAL: it is no configuration.
+ * Writes the choice into a DeepSpeed configuration: replaces the values of existing keys, adds the
+ * others, and keeps every other byte. Replaces the file atomically, with its mode and owner; a link
+ * stays a link. -EINVAL: not a configuration.
  */
 int tune_apply(const char *path, const struct tune_point *point, bool name_ioengine,
 	       struct nvs_error *error);
-/* Whether tune_apply() could do it, found out before a long tuning. */
+/* Checks before a long tuning whether tune_apply() can succeed. */
 int tune_apply_check(const char *path, struct nvs_error *error);
-/* The edit alone: a new text, malloc'ed, into *out. */
+/* The edit alone; *out is the new text, malloc'ed. */
 int tune_edit(const char *text, size_t nbytes, const char *name, const struct tune_point *point,
 	      bool name_ioengine, char **out, size_t *out_nbytes, struct nvs_error *error);
 
-/* ---- Forms of the result ---- */
+/* ---- Output formats ---- */
 
 const char *tune_fate_name(const struct tune_trial *trial);
 const char *tune_objective_name(enum tune_objective objective);
-/* Whether the choice has to name its engine, because auto takes another. */
+/* Whether the choice must name its engine, because auto takes another one. */
 bool tune_names_ioengine(const struct tune_result *result);
-/* The choice as a configuration. Returns its length; it is cut where that is `nbytes` or more. */
+/* The choice as a configuration. Returns its length; truncated if that is `nbytes` or more. */
 size_t tune_block_text(const struct tune_result *result, char *text, size_t nbytes);
-/* The table of all trials but those of the map. */
+/* The table of all trials except the map's. */
 void tune_table(FILE *file, const struct tune_result *result);
-/* Everything in one object. A failed write is the file's error, which its owner finds. */
+/* The result as one JSON object. A failed write sets the stream's error, which its owner checks. */
 void tune_json(FILE *file, const struct tune_result *result);
 /* One self-contained page of HTML. */
 int tune_report_write(const char *path, const struct tune_result *result, struct nvs_error *error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A round counts I/Os as they complete, between two completions: where I/Os are slow, whole
+ * A round counts I/Os as they complete, between two completions: if I/Os are slow, counting
  * transfers would be too coarse.
  */
 #include "cli/tune/workload.h"
@@ -12,18 +12,20 @@
 #include <sys/resource.h>
 
 #define MIB ((uint64_t)1 << 20)
-/* Submitted beyond what the queues hold, so that they stay full until the next transfer comes. All
- * of it has to be waited for at the end. */
+/*
+ * Submitted beyond the total depth, so that queues stay full until the next transfer is submitted.
+ * All of it must complete at the end of the round.
+ */
 #define SLACK_MIN (4 * MIB)
 #define SLACK_MAX (32 * MIB)
-/* What is submitted is cut into this many transfers, where blocks are small enough. */
+/* The submitted bytes are divided into this many transfers, if blocks are small enough. */
 #define TRANSFERS 32u
-/* How long a late transfer may keep others from being followed by the next. */
+/* How long a late transfer may delay the submission of further ones. */
 #define WAIT_MS 1
 
 struct slot {
 	struct nvs_request *request; /* NULL: no transfer is in flight */
-	uint64_t turn;		     /* the number of its transfer, from 0 */
+	uint64_t turn;		     /* number of its transfer, from 0 */
 };
 
 struct counters {
@@ -40,7 +42,7 @@ struct round {
 	struct slot slots[2 * TRANSFERS];
 	unsigned nslots;
 	uint64_t transfer_bytes;
-	uint64_t region_bytes; /* what the transfers of one direction walk over */
+	uint64_t region_bytes; /* part of the file that transfers of one direction walk over */
 	uint64_t in_flight;    /* bytes that the queues hold */
 	uint64_t turns;	       /* transfers submitted */
 	uint64_t completed;    /* bytes of completed transfers */
@@ -59,7 +61,7 @@ static int fail(struct nvs_error *error, int rc, const char *text)
 
 /* ---- Transfers ---- */
 
-/* Decides how long transfers are and how many are in flight at a time. */
+/* Chooses the length of transfers and their number in flight. */
 static int plan(struct round *round, const struct tune_point *point)
 {
 	const struct tune_workload *workload = round->workload;
@@ -93,7 +95,7 @@ static enum nvs_direction direction_of(const struct round *round, uint64_t turn)
 	return round->objective == TUNE_READ ? NVS_READ : NVS_WRITE;
 }
 
-/* The number of transfers of the same direction before this one. */
+/* The number of earlier transfers of the same direction. */
 static uint64_t place_of(const struct round *round, uint64_t turn)
 {
 	return round->objective == TUNE_SWAP ? turn / 2 : turn;
@@ -178,7 +180,7 @@ static int submit(struct round *round)
 	return rc;
 }
 
-/* Waits for the oldest transfer, but not for long, and takes what has completed. */
+/* Waits briefly for the oldest transfer, and takes the completed ones. */
 static int reap(struct round *round, bool *any)
 {
 	struct nvs_request *completed[2 * TRANSFERS + 1] = {oldest(round)->request};
@@ -200,13 +202,13 @@ static int reap(struct round *round, bool *any)
 	return rc;
 }
 
-/* The kernel has the memory until all transfers have ended. */
+/* The kernel uses the memory until all transfers have completed. */
 static void drain(struct round *round)
 {
 	(void)nvs_aio_wait_all(round->aio, -1, NULL, NULL);
 }
 
-/* ---- What is counted ---- */
+/* ---- Counters ---- */
 
 static double cpu_ms(void)
 {
@@ -218,7 +220,7 @@ static double cpu_ms(void)
 	       1e-3 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-/* Time and bytes first, because they belong together; latencies take longer to add up. */
+/* Time and bytes first, because they belong together; latencies take longer to read. */
 static void read_counters(const struct round *round, struct counters *counters)
 {
 	const struct tune_workload *workload = round->workload;
@@ -237,8 +239,10 @@ static void read_counters(const struct round *round, struct counters *counters)
 		workload->hold(workload->arg, false);
 }
 
-/* Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
- * the window are moments at which a transfer has completed. */
+/*
+ * Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
+ * the window are completions of transfers.
+ */
 static int run(struct round *round, uint64_t for_ns)
 {
 	const struct tune_workload *workload = round->workload;
@@ -273,8 +277,7 @@ static uint64_t higher(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* The least and the greatest latency stay those since the beginning; percentiles do not use them.
- */
+/* The minimum and maximum stay those since the begin; percentiles do not use them. */
 static void latency_since(struct nvs_latency *latency, const struct nvs_latency *before)
 {
 	latency->count -= before->count;
@@ -314,7 +317,7 @@ static int measure_on_file(struct round *round, uint64_t for_ns, struct tune_sam
 
 	if (rc)
 		return rc;
-	/* Where limits or the ring forbid it, data moves all the same. */
+	/* If limits or the ring prevent it, transfers still work. */
 	(void)nvs_aio_register_memory(round->aio, workload->memory,
 				      round->nslots * round->transfer_bytes);
 	rc = run(round, for_ns);

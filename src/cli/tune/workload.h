@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a round of tuning does to the drive, which is what swapping tensors does: transfers of
- * several blocks walk over the file in order, with more of them submitted than the queues hold.
+ * A round of tuning: like swapping, transfers of several blocks walk over the file in order, with
+ * more of them submitted than the queues hold.
  */
 #ifndef CLI_TUNE_WORKLOAD_H
 #define CLI_TUNE_WORKLOAD_H
@@ -10,16 +10,16 @@
 #include "config/config.h"
 
 struct tune_workload {
-	/* How an aio is opened and what time it is: on a drive, or on a simulated one. */
+	/* How to open an aio and read the clock, of a real or a simulated drive. */
 	int (*open)(void *arg, const struct aio_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
 	void *arg;
-	const char *path;	      /* of the file, which exists and is filled */
-	uint64_t working_set;	      /* its bytes; 2 x in_flight_max and 128 MiB are enough */
+	const char *path;	      /* an existing, filled file */
+	uint64_t working_set;	      /* its bytes; 2 x in_flight_max and 128 MiB suffice */
 	void *memory;		      /* the data, incompressible; aligned to a huge page */
-	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB are enough */
-	uint64_t written, writes_max; /* bytes submitted to be written, and their limit */
+	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB suffice */
+	uint64_t written, writes_max; /* bytes submitted for writing, and their limit */
 	bool (*stopped)(void);	      /* may be NULL */
 	/* Stops and restarts a simulated clock while counters are read; may be NULL. */
 	void (*hold)(void *arg, bool on);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file of fio's modes: their own, which is unlinked once open and so leaves nothing behind
- * however the run ends, or an existing one, which is only read.
+ * The file of fio's modes: the job's own, which is unlinked once open and so disappears however the
+ * run ends, or an existing one, which is only read.
  */
 #ifndef CLI_MODES_IO_FILE_H
 #define CLI_MODES_IO_FILE_H
@@ -31,10 +31,10 @@ int io_file_foresee(const struct bench_options *options, const char *place, cons
 		    struct nvs_error *error);
 /* fio's name for the file of a job: JOB.N.0. */
 void io_file_name(const char *job_name, unsigned clone, char name[NAME_MAX + 1]);
-/* Makes what was written durable. */
+/* Makes written data durable. */
 int io_file_sync(const struct io_file *file, struct nvs_error *error);
 
-/* Puts rc and a text into *error. Returns rc. */
+/* Sets rc and a text in *error. Returns rc. */
 int io_refuse(struct nvs_error *error, int rc, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -44,7 +44,7 @@ static bool writes(const struct run *run)
 	return fio_mode_moves(run->options->rw, NVS_WRITE);
 }
 
-/* ---- What it works with ---- */
+/* ---- Resources ---- */
 
 static uint64_t common_divisor(uint64_t a, uint64_t b)
 {

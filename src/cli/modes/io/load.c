@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * I/Os are handed over and waited for in batches, the oldest first. One that stays behind holds up
- * no queue, for there is as much again handed over as fits into them.
+ * Submits I/Os and waits for them in batches, the oldest first. A late I/O starves no queue,
+ * because the window holds twice what the queues do.
  */
 #include "cli/modes/io/load.h"
 
@@ -18,23 +18,23 @@
 
 #define MEMORY_MIN ((uint64_t)8 << 20)
 /*
- * I/Os submitted ahead, as far as MEMORY_MIN holds them: at small depths this thread is woken once
- * a batch instead of once an I/O.
+ * I/Os in the window, as far as MEMORY_MIN allows: with small depths, this thread then wakes up
+ * once a batch instead of once an I/O.
  */
 #define WINDOW_MIN	256
-#define BATCHES		8  /* of a window; 2 if half of it fills the queues twice */
-#define RATE_PARTS_IN_S 20 /* of a rate, handed over at a time */
+#define BATCHES		8  /* batches in a window; 2 if half the window fills the queues twice */
+#define RATE_PARTS_IN_S 20 /* batches in a second at the job's rate */
 
-/* A pass on its way. */
+/* A pass in progress. */
 struct flow {
 	const struct io_pass *pass;
 	uint64_t started_ns;
 	uint64_t handed_bytes, done_bytes;
-	uint64_t handed, done; /* I/Os; those between are in the ring's places */
+	uint64_t handed, done; /* I/Os submitted and completed; those between are in the ring */
 	uint32_t window, batch;
-	struct io_step next; /* drawn, and not handed over yet */
+	struct io_step next; /* drawn from the sequence, and not submitted yet */
 	bool drawn;
-	bool over; /* the rate has no room for more before the end */
+	bool over; /* the rate allows no more before the end */
 };
 
 /* ---- Memory ---- */
@@ -71,7 +71,7 @@ void io_load_close(struct io_load *load)
 	load->slots = NULL;
 }
 
-/* ---- A pass ---- */
+/* ---- Passes ---- */
 
 static void flow_begin(struct flow *flow, const struct io_load *load, const struct io_pass *pass)
 {
@@ -85,7 +85,8 @@ static void flow_begin(struct flow *flow, const struct io_load *load, const stru
 	flow->batch = flow->window / (flow->window >= 4 * load->depth ? 2 : BATCHES);
 	if (!flow->batch)
 		flow->batch = 1;
-	flow->window -= flow->window % flow->batch; /* so that no batch goes over its end */
+	flow->window -= flow->window %
+			flow->batch; /* a multiple of batches, so that none wraps around the ring */
 	if (rate && in_part < flow->batch)
 		flow->batch = in_part ? (uint32_t)in_part : 1;
 	progress_begin(pass->name, pass->runtime_ns ? pass->runtime_ns : pass->nbytes);
@@ -111,7 +112,7 @@ static struct nvs_transfer *place_of(const struct io_load *load, const struct fl
 	return load->slots + n % flow->window;
 }
 
-/* The next I/O of the sequence, in its place of the ring; false if it has to wait for another. */
+/* Draws the next I/O of the sequence into its slot; false if it conflicts with one in flight. */
 static bool draw(struct io_load *load, struct flow *flow, uint64_t n)
 {
 	const struct io_step *step = &flow->next;
@@ -144,7 +145,7 @@ static void make_contents(struct io_load *load, const struct nvs_transfer *trans
 	load->data_us += thread_cpu_ns() / 1000 - from;
 }
 
-/* A difference is counted, and the first described; others are looked for too. */
+/* Counts differences, and describes the first one; all transfers are compared. */
 static void compare_contents(struct io_load *load, const struct nvs_transfer *transfers, uint32_t n)
 {
 	struct bench_result *result = load->result;
@@ -161,7 +162,7 @@ static void compare_contents(struct io_load *load, const struct nvs_transfer *tr
 	load->data_us += thread_cpu_ns() / 1000 - from;
 }
 
-/* What there is up to the end of the window: places that lie side by side. */
+/* The number of slots from `first` to `end` that are contiguous in the ring. */
 static uint32_t run_of(const struct flow *flow, uint64_t first, uint64_t end)
 {
 	uint64_t to_end = flow->window - first % flow->window, n = end - first;
@@ -171,7 +172,7 @@ static uint32_t run_of(const struct flow *flow, uint64_t first, uint64_t end)
 	return n < flow->batch ? (uint32_t)n : flow->batch;
 }
 
-/* As much of a batch as there is room for and the sequence gives. */
+/* Draws as much of a batch as the window and the sequence allow. */
 static uint32_t draw_batch(struct io_load *load, struct flow *flow, uint64_t nbytes[2])
 {
 	struct nvs_transfer *transfers = place_of(load, flow, flow->handed);
@@ -185,7 +186,7 @@ static uint32_t draw_batch(struct io_load *load, struct flow *flow, uint64_t nby
 	return n;
 }
 
-/* Sleeps as the job's rates want it. */
+/* Sleeps until the job's rate allows the bytes; false if the pass ends first. */
 static bool pace(struct io_load *load, const uint64_t nbytes[2])
 {
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
@@ -200,7 +201,7 @@ static void release_contents(struct io_load *load, const struct nvs_transfer *tr
 		io_contents_release(load->contents, transfers[i].offset, transfers[i].nbytes);
 }
 
-/* A batch: *n I/Os of it. */
+/* Submits a batch of *n I/Os. */
 static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 {
 	struct nvs_transfer *transfers = place_of(load, flow, flow->handed);
@@ -235,7 +236,7 @@ static int wait_for(struct io_load *load, struct flow *flow, uint32_t n, struct 
 	return rc;
 }
 
-/* The oldest batch. */
+/* Waits for the oldest batch. */
 static int complete_batch(struct io_load *load, struct flow *flow)
 {
 	struct nvs_transfer *transfers = place_of(load, flow, flow->done);
@@ -256,7 +257,7 @@ static int complete_batch(struct io_load *load, struct flow *flow)
 	return 0;
 }
 
-/* After an error, which is told; those of the others are of the same kind or say no more. */
+/* After an error was reported: ignores those of the remaining I/Os, which add no information. */
 static void drain(struct io_load *load, struct flow *flow)
 {
 	struct nvs_error error = {.size = sizeof(error)};

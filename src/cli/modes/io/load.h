@@ -27,12 +27,12 @@ struct io_load {
 	char *memory;
 	uint64_t memory_bytes;
 	struct nvs_transfer *slots;
-	struct nvs_request **requests; /* of the slots that are submitted */
-	uint64_t depth;		       /* I/Os in flight at most, of all workers */
+	struct nvs_request **requests; /* indexed by slot; requests of the submitted ones */
+	uint64_t depth; /* maximum number of I/Os in flight, of all workers together */
 	uint32_t nslots;
 };
 
-/* One run through a sequence, until a limit or a signal ends it. */
+/* One run over a sequence, until a limit or a signal ends it. */
 struct io_pass {
 	const char *name;
 	struct io_sequence *sequence;
@@ -44,10 +44,12 @@ struct io_pass {
 	bool paced;	     /* limited by the job's rate */
 };
 
-/* Makes room for `depth` I/Os of up to `longest` bytes in flight. -ENOMEM with *error. */
+/* Allocates memory for `depth` I/Os of up to `longest` bytes. -ENOMEM with *error. */
 int io_load_open(struct io_load *load, uint64_t depth, uint64_t longest, struct nvs_error *error);
 void io_load_close(struct io_load *load);
-/* Returns with nothing in flight, unless load->hangs. Differences are counted and are no error. */
+/*
+ * Returns with no I/O in flight, unless load->hangs. Differences are counted and are not an error.
+ */
 int io_load_run(struct io_load *load, const struct io_pass *pass);
 
 #endif

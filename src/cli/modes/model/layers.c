@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The order of the tensors in the file is taken for that of the layers.
- */
+/* Layers are in the order of their tensors in the file. */
 #include "cli/modes/model/layers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGITS_MAX 18 /* so that a number fits into 64 bits */
+#define DIGITS_MAX 18 /* a number of that many digits fits in 64 bits */
 
 bool layer_number(const char *name, size_t *prefix, uint64_t *number)
 {
@@ -25,7 +23,7 @@ bool layer_number(const char *name, size_t *prefix, uint64_t *number)
 	return false;
 }
 
-/* Bytes of the name up to and including its first number and the dot behind it; 0: it has none. */
+/* Bytes of the name through its first number and the dot behind it; 0: the name has no number. */
 static size_t prefix_length(const char *name)
 {
 	size_t before;

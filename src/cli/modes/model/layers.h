@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The layers of a model, told by the names of its tensors: neighbours whose names agree up to and
- * including the first number between dots ("model.layers.12.", "h.3.") are one layer, and each
- * other tensor is a layer of its own.
+ * The layers of a model, recognized by the names of its tensors: neighbours whose names agree
+ * through the first number between dots ("model.layers.12.", "h.3.") form one layer, and every
+ * other tensor is its own layer.
  */
 #ifndef CLI_MODES_MODEL_LAYERS_H
 #define CLI_MODES_MODEL_LAYERS_H
@@ -12,17 +12,20 @@
 #include "cli/modes/model/model.h"
 
 struct layer {
-	size_t first, n; /* tensors */
-	uint64_t room;	 /* bytes that it takes of the pool, at most */
+	size_t first, n; /* first tensor and number of tensors */
+	uint64_t room;	 /* maximum number of bytes that it takes in the pool */
 };
 
-/* Fills layers[], which has room for model->n of them, or is NULL. Returns how many there are. */
+/*
+ * Fills layers[], which has room for model->n layers; NULL: only counts. Returns the number of
+ * layers.
+ */
 size_t layers_cut(const struct model *model, struct layer *layers);
-/* The one that takes most of the pool; the first of several. */
+/* The layer that takes most of the pool; the first of several. */
 struct layer layers_largest(const struct model *model);
-/* The layer's name in reports, without a dot at the end; cut where `name` is too short. */
+/* Writes the layer's name for reports, without the last dot; truncated if `name` is too short. */
 void layer_name(const struct model *model, const struct layer *layer, char *name, size_t nbytes);
-/* Finds a name's first number between dots, or at either end, and the bytes before it. */
+/* Finds a name's first number between dots, or at either end, and the length before it. */
 bool layer_number(const char *name, size_t *prefix, uint64_t *number);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Generated tensors. Their sizes are drawn in order, so a larger model begins as a smaller one
- * does, except for the last tensor, which is cut to the wanted size.
+ * Generated tensors. Their sizes are drawn in order, so a smaller model is a prefix of a larger
+ * one, except for its last tensor, which is shortened to the requested size.
  */
 #include <assert.h>
 #include <errno.h>

@@ -20,13 +20,13 @@
 #include "base/error.h"
 #include "base/json/read.h"
 
-#define JSON_MEMORY_MAX ((size_t)2 << 30) /* of a header's document */
+#define JSON_MEMORY_MAX ((size_t)2 << 30) /* memory for the JSON document of a header */
 
 struct reader {
 	struct model *model;
 	struct nvs_error *error;
-	uint64_t data_start, data_bytes; /* in the file; of a .safetensors */
-	struct model_tensor *tensor;	 /* being read, the last of the model's; or NULL */
+	uint64_t data_start, data_bytes; /* of a .safetensors file: place of the data in the file */
+	struct model_tensor *tensor; /* the tensor being read, which is the model's last; or NULL */
 };
 
 /* Fails with "PATH: TEXT", or "PATH: tensor NAME: TEXT" while a tensor is read. */
@@ -64,7 +64,7 @@ static int unexpected(const struct reader *reader, const struct json_value *valu
 		      value->type >= JSON_STRING ? kinds[value->type] : raw, expected);
 }
 
-/* The format has plain digits only; up to 64 bits. */
+/* The format allows plain digits only; up to 64 bits. */
 static bool read_count(const struct json_value *value, uint64_t *count)
 {
 	if (value->type != JSON_NUMBER || memchr(value->raw, '.', value->raw_length) ||
@@ -269,7 +269,7 @@ static int by_offset(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Offsets in errors count from where the data begins, as those of the header do. */
+/* Errors name offsets from the begin of the data, as the header does. */
 static int check_sorted(const struct reader *reader, const struct model_tensor **sorted)
 {
 	const struct model *model = reader->model;
@@ -299,11 +299,11 @@ static int check_sorted(const struct reader *reader, const struct model_tensor *
 	return 0;
 }
 
-/* The format has the tensors end to end, filling the file. */
+/* The format requires tensors to be contiguous and to fill the file. */
 static int check_layout(const struct reader *reader)
 {
 	const struct model *model = reader->model;
-	/* One more, since a header may name no tensor. */
+	/* One more than needed, because calloc(0) may return NULL. */
 	const struct model_tensor **sorted = calloc(model->n + 1,
 						    sizeof(const struct model_tensor *));
 	int rc;
@@ -350,7 +350,9 @@ static bool has_suffix(const char *text, const char *suffix)
 	return length >= n && !strcmp(text + length - n, suffix);
 }
 
-/* Told by the name; else by the length before the header, whose high bytes are zero. JSON has none.
+/*
+ * By name, or else by the length before the header, whose high bytes are zero. JSON contains no
+ * zero bytes.
  */
 static bool looks_like_safetensors(const char *path, const unsigned char *first, size_t n)
 {
@@ -358,7 +360,7 @@ static bool looks_like_safetensors(const char *path, const unsigned char *first,
 	       (!has_suffix(path, ".json") && n == 8 && memchr(first, 0, n));
 }
 
-/* Finds where the JSON is in the file, and that all of it is there. */
+/* Finds the JSON in the file, and checks that it is complete. */
 static int find_header(struct reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
 		       uint64_t *nbytes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tensors that a benchmark swaps: those of a .safetensors file, with their data; those of a
- * JSON file in the form of its header, without data; or made-up ones.
+ * JSON file in the form of its header, without data; or generated ones.
  */
 #ifndef CLI_MODES_MODEL_MODEL_H
 #define CLI_MODES_MODEL_MODEL_H
@@ -11,55 +11,55 @@
 
 #include "cli/options/options.h"
 
-#define MODEL_HEADER_MAX  (100u << 20) /* as the safetensors library has it */
+#define MODEL_HEADER_MAX  (100u << 20) /* limit of the safetensors library */
 #define MODEL_TENSORS_MAX (16u << 20)
-/* Rounding up and counting in any element type can't overflow below it. */
+/* Below this limit, rounding up and counting elements of any type cannot overflow. */
 #define MODEL_BYTES_MAX (1ull << 59)
 
 struct model_tensor {
 	char *name;
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
-	uint64_t rows;	      /* the first dimension of a shape of two or more; else 0 */
-	uint64_t file_offset; /* of its data, if the model has any */
+	uint64_t rows;	      /* the first dimension, if there are two or more; else 0 */
+	uint64_t file_offset; /* offset of its data, if the model has any */
 };
 
 struct model {
-	const char *path; /* NULL: made up */
-	int fd;		  /* of the file with the data; -1: no data */
+	const char *path; /* NULL: generated */
+	int fd;		  /* the file with the data; -1: no data */
 	struct model_tensor *tensors;
 	size_t n;
 	uint64_t nbytes;
-	size_t n_whole; /* before model_limit and model_scale */
+	size_t n_whole; /* number of tensors before model_limit and model_scale */
 	uint64_t nbytes_whole;
 };
 
 /*
- * Reads and checks a model's header. The name tells a .safetensors file, else the contents do.
- * `path` stays the caller's. -EINVAL and errno of opening and reading, with the file and the tensor
- * in *error; *model needs no model_free then.
+ * Reads and checks a model's header. A .safetensors file is recognized by its name or contents.
+ * `path` stays the caller's. -EINVAL and errno of opening and reading, with file and tensor in
+ * *error; *model then needs no model_free.
  */
 int model_load(struct model *model, const char *path, struct nvs_error *error);
 /*
- * Makes up `n` tensors of dtype U8, or as many as have `nbytes` if that is not 0 (the last one is
- * shorter then), with sizes drawn by the shares of the mix. -ENOMEM; -EINVAL above MODEL_BYTES_MAX,
- * -E2BIG above MODEL_TENSORS_MAX.
+ * Generates `n` tensors of dtype U8, or, if `nbytes` is not 0, as many as have that many bytes
+ * together (the last one is shortened), with sizes drawn by the shares of the mix. -ENOMEM; -EINVAL
+ * above MODEL_BYTES_MAX, -E2BIG above MODEL_TENSORS_MAX.
  */
 int model_make(struct model *model, const struct option_mix *mix, uint64_t n, uint64_t nbytes,
 	       uint64_t seed, struct nvs_error *error);
 void model_free(struct model *model);
 
-/* Keeps the first tensors that have at most `nbytes` together, at least one. */
+/* Keeps the first tensors with at most `nbytes` together, at least one. */
 void model_limit(struct model *model, uint64_t nbytes);
 /*
- * Makes the model smaller and keeps its proportions: of each series of layers, the first ones
- * whole; of tensors outside any series, the first rows; those of one dimension whole. At least one
- * layer and one row of each stay. -ENOMEM.
+ * Shrinks the model and keeps its proportions: of each series of layers, the first ones complete;
+ * of tensors outside any series, the first rows; those of one dimension complete. At least one
+ * layer and one row remain. -ENOMEM.
  */
 int model_scale(struct model *model, double share);
 /* The longest tensor; the first of several. */
 const struct model_tensor *model_largest(const struct model *model);
-/* Bytes of the pool for so many bytes: whole pages. */
+/* Bytes that a tensor takes in the pool: whole pages. */
 static inline uint64_t model_pages(uint64_t nbytes)
 {
 	return (nbytes + 4095) & ~(uint64_t)4095;
@@ -69,8 +69,10 @@ static inline uint64_t model_room(const struct model_tensor *tensor)
 	return model_pages(tensor->nbytes);
 }
 
-/* Reads a part of a tensor's data from the model's file. -ENODATA: the file was truncated
- * meanwhile; -EIO and other errno of reading. */
+/*
+ * Reads a part of a tensor's data from the model's file. -ENODATA: the file has been truncated;
+ * -EIO and other errno of reading.
+ */
 int model_read(const struct model *model, const struct model_tensor *tensor, uint64_t offset,
 	       void *data, size_t nbytes, struct nvs_error *error);
 

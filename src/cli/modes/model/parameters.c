@@ -16,7 +16,7 @@
 #include "base/huge_map.h"
 
 #define LEAST_EXPONENT (-10)
-#define SCALE_LOG2_MAX 20 /* keeps scaled gradients within what fp16 can hold */
+#define SCALE_LOG2_MAX 20 /* keeps scaled gradients within the range of fp16 */
 
 static const struct format {
 	int bias;
@@ -142,7 +142,7 @@ double parameters_value(const struct parameters *parameters, const void *array, 
 	int exponent = (int)((bits & ((1u << format->sign_shift) - 1)) >> format->mantissa_bits);
 	double value = exponent ? fraction + (double)(1u << format->mantissa_bits) : fraction;
 
-	/* Inf and nan compare equal to nothing. */
+	/* Inf and NaN are never within a tolerance. */
 	if (exponent == 2 * format->bias + 1)
 		return NAN;
 	value = ldexp(value, (exponent ? exponent : 1) - format->bias - (int)format->mantissa_bits);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eight xorshift generators side by side, which compilers vectorize, seeded anew for each block so
- * that any block can be generated alone. Fast and incompressible; not secret.
+ * Eight xorshift generators side by side, which compilers vectorize, reseeded for each block so
+ * that any block can be generated alone. Fast and incompressible; not cryptographic.
  */
 #include "cli/modes/model/pattern.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The contents of a benchmark's tensors: pseudo-random bytes that follow from seed, tensor and
+ * The contents of a benchmark's tensors: pseudo-random bytes determined by seed, tensor and
  * generation, or the data of the model's file.
  */
 #ifndef CLI_MODES_MODEL_PATTERN_H
@@ -27,7 +27,7 @@ int pattern_compare(const struct pattern *pattern, size_t tensor, uint32_t gener
 		    const void *data, struct nvs_error *error);
 
 #define PATTERN_BLOCK_BYTES 65536u
-/* Bytes that follow from the four numbers, without a model. */
+/* Bytes determined by the four numbers, without a model. */
 void pattern_block(uint64_t seed, uint64_t subject, uint64_t generation, uint64_t block, void *data,
 		   size_t nbytes);
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Pseudo-random numbers that follow from a seed, the same on every machine.
- */
+/* Pseudo-random numbers from a seed, the same on every machine. */
 #ifndef CLI_MODES_MODEL_RANDOM_H
 #define CLI_MODES_MODEL_RANDOM_H
 

@@ -18,13 +18,14 @@
 #include "cli/modes/model/random.h"
 #include "config/config.h"
 
-#define EPSILON	     0x1p-24
-#define UNDERFLOW    0x1p-126 /* below it fp32 loses digits */
-#define RUNS	     4u	      /* of a group */
-#define RUN_NUMEL    4096u
-#define SAMPLE_NUMEL (1u << 20) /* of all groups together, or one element of each run */
+#define EPSILON	  0x1p-24
+#define UNDERFLOW 0x1p-126 /* below this, fp32 loses precision */
+#define RUNS	  4u	   /* runs in a group */
+#define RUN_NUMEL 4096u
+#define SAMPLE_NUMEL                                                                               \
+	(1u << 20) /* elements of all groups together, unless that is less than one of each run */
 
-/* A value in double, and how far the one in fp32 may be from it. */
+/* A value in double, and the maximum error of its fp32 counterpart. */
 struct bounded {
 	double is, off;
 };
@@ -124,7 +125,7 @@ static double clip(struct reference *reference, double loss_scale)
 	return norm > reference->clipping ? reference->clipping / (norm + 1e-6) : 1;
 }
 
-/* Of one step; names as in the Adam paper. */
+/* Factors of one step, named as in the Adam paper. */
 struct factors {
 	double gradient, decay, beta1, beta2, eps, step_size, root;
 	bool decoupled;
@@ -228,7 +229,7 @@ static void note_difference(struct reference *reference, const struct sample *sa
 		  (unsigned long long)reference->steps, due.is, due.off);
 }
 
-/* A nan is a difference. */
+/* A NaN is a difference. */
 static bool differs(double found, struct bounded due)
 {
 	return !(fabs(found - due.is) <= due.off);

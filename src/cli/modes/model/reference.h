@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizer state that is expected: a scalar Adam in double over a sample of the elements, with
- * a bound on the error of one that computes in fp32.
+ * The expected optimizer state: a scalar Adam in double over a sample of the elements, with an
+ * error bound for computing it in fp32.
  */
 #ifndef CLI_MODES_MODEL_REFERENCE_H
 #define CLI_MODES_MODEL_REFERENCE_H
@@ -13,27 +13,29 @@ struct reference {
 	const struct parameters *parameters;
 	struct optimizer_config adam;
 	double clipping;
-	double norm; /* of the gradients as they are; where they are clipped */
+	double norm; /* norm of the unscaled gradients, for clipping */
 	uint64_t steps;
 	struct sample *samples;
 	size_t nsamples;
-	uint64_t nbytes; /* of memory */
+	uint64_t nbytes; /* of the sample */
 	uint64_t compared, differences;
-	struct nvs_error difference; /* the first */
+	struct nvs_error difference; /* the first difference */
 };
 
 /*
- * Takes the sample from the initial weights: of each group the first elements, the last, and two
- * runs between them that the seed chooses. -ENOMEM.
+ * Samples the initial weights: the first and last elements of each group, and two runs in between
+ * that the seed chooses. -ENOMEM.
  */
 int reference_open(struct reference *reference, const struct parameters *parameters,
 		   const struct nvs_config *config, struct nvs_error *error);
-/* Takes the same step, with its loss scale. -EBADMSG: it clipped by another factor. */
+/*
+ * Performs the same step, with its loss scale. -EBADMSG: the optimizer clipped by another factor.
+ */
 int reference_step(struct reference *reference, const struct nvs_step_result *done,
 		   struct nvs_error *error);
 /*
- * Compares master weights and both moments of the sample, and the caller's weights with the master
- * weights that they were rounded from. -EBADMSG, or an error of nvs_optimizer_get.
+ * Compares master weights and both moments of the sample, and the caller's weights with the rounded
+ * master weights. -EBADMSG, or an error of nvs_optimizer_get.
  */
 int reference_compare(struct reference *reference, struct nvs_optimizer *optimizer,
 		      struct nvs_error *error);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Names alone tell which tensors belong to a row of layers, in whatever order the file has them.
- */
+/* Names alone decide which tensors belong to a series of layers, in any order of the file. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,11 +7,14 @@
 
 #include "cli/modes/model/layers.h"
 
-/* A tensor and what its name says: "model.layers.12.norm" is 12 in the series "model.layers.". */
+/*
+ * A tensor and the number in its name: "model.layers.12.norm" is number 12 of the series
+ * "model.layers.".
+ */
 struct numbered {
 	struct model_tensor *tensor;
 	bool has_number;
-	size_t prefix; /* bytes of the series' name */
+	size_t prefix; /* length of the series' name */
 	uint64_t number;
 };
 
@@ -42,7 +43,7 @@ static uint64_t share_of(uint64_t n, double share)
 	return kept < 1 ? 1 : kept < n ? kept : n;
 }
 
-/* Tensors without a name are the ones to be dropped. */
+/* Tensors without a name will be dropped. */
 static void drop(struct model_tensor *tensor)
 {
 	free(tensor->name);
@@ -61,7 +62,7 @@ static void scale_rows(struct model_tensor *tensor, double share)
 	tensor->rows = kept;
 }
 
-/* Returns how many of all[0..n) are of the first one's series. */
+/* Returns how many of all[0..n) belong to the first one's series. */
 static size_t scale_series(struct numbered *all, size_t n, double share)
 {
 	struct numbered first = all[0];

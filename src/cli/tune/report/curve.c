@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The curves of the report: bandwidth and latency over depth, at the chosen block size. A point
- * that was measured once is hollow and joined to no other, because chance may have moved it; the
- * knee is the smallest depth within the tolerance of the best, of those measured more than once.
+ * measured once is hollow and unconnected, because it can be due to chance; the knee is the
+ * smallest depth within the tolerance of the best, of the points measured more than once.
  */
 #include <math.h>
 
 #include "cli/tune/report/report.h"
 
-/* The drawing in its own units; it is scaled to the page. */
+/* Units of the drawing, which is scaled to the page. */
 #define WIDTH  400.0
 #define HEIGHT 344.0
 #define LEFT   46.0
 #define RIGHT  364.0
 
 struct panel {
-	double top, bottom; /* on the drawing */
-	double from, to;    /* values; of latencies, their logarithms */
+	double top, bottom; /* in the drawing */
+	double from, to;    /* values; logarithms of latencies */
 };
 
 struct curve {
 	const struct tune_trial *at[TUNE_VALUES_MAX]; /* by depth; NULL: not measured */
 	unsigned n, measured, last, knee, chosen;     /* indices, n for none */
 	const struct tune_trial *best;
-	bool others, once; /* some have other settings, or a single round */
+	bool others, once; /* some points have other settings, or a single round */
 	struct panel bandwidth, latency;
 };
 
@@ -136,7 +136,7 @@ static void bandwidth_axis(const struct report_page *page, const struct panel *p
 	}
 }
 
-/* Lines at 1, 2 and 5 of each power of ten, and fewer where there are many powers. */
+/* Lines at 1, 2 and 5 of each power of ten, fewer for many powers. */
 static void latency_axis(const struct report_page *page, const struct panel *panel)
 {
 	static const char *const digits[] = {"\1\2\5", "\1\3", "\1"};
@@ -172,7 +172,9 @@ static void depth_axis(const struct report_page *page, const struct curve *curve
 		(LEFT + RIGHT) / 2);
 }
 
-/* Through both panels; its name is low in the upper one, where no curve is. */
+/*
+ * A line through both panels, labelled at the bottom of the upper one, which curves rarely reach.
+ */
 static void knee(const struct report_page *page, const struct curve *curve)
 {
 	double x = x_of(curve, curve->knee);
@@ -244,7 +246,7 @@ static void point(const struct report_page *page, const struct curve *curve, uns
 	fputs("</g>\n", page->out);
 }
 
-/* Each name is at the end of its line, and not upon the other. */
+/* Each label is at the end of its line, apart from the other. */
 static void latency_names(const struct report_page *page, const struct curve *curve)
 {
 	double x = x_of(curve, curve->last) + 8;
@@ -287,7 +289,7 @@ static void drawing(const struct report_page *page, const struct curve *curve)
 	fputs("</svg>\n", page->out);
 }
 
-/* ---- Its words ---- */
+/* ---- Caption ---- */
 
 static const char *beyond_knee(const struct report_page *page, const struct curve *curve)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The figures of the report. Relies on the C locale, which the command never leaves.
- */
+/* The figures of the report. Requires the C locale, which the command never changes. */
 #include <math.h>
 
 #include "base/error.h"

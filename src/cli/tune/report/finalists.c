@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The finalists of the report: the ratio of each to the fastest, as a dot with its interval, on one
- * scale below all of them.
+ * The finalists of the report: each one's ratio to the fastest as a dot with its interval, on a
+ * common scale.
  */
 #include <math.h>
 
@@ -11,7 +11,7 @@
 #define EDGE  14.0
 
 struct scale {
-	double from, to; /* shares of the fastest */
+	double from, to; /* relative to the fastest */
 };
 
 static double x_of(const struct scale *scale, double share)

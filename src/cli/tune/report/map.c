@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The heat maps of the report: bandwidth over block size and depth, for each objective that was
- * measured. They are tables, which a screen reader can read; the colours are ten even steps of one
- * hue, from zero to the best of the map.
+ * The heat maps of the report: bandwidth over block size and depth, for each measured objective.
+ * They are tables, which screen readers can read; the colours are ten equal steps of one hue, from
+ * zero to the maximum of the map.
  */
 #include <math.h>
 
@@ -13,7 +13,7 @@
 
 struct map {
 	enum tune_objective objective;
-	const struct tune_trial *best; /* NULL: nothing was measured */
+	const struct tune_trial *best; /* NULL: no measurement */
 	bool others;		       /* some cells have other settings than the choice */
 };
 

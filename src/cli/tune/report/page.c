@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of `nvswap tune`: one page of HTML. It is made in memory, so that a file is only
- * replaced by a whole one.
+ * The report of `nvswap tune`: one page of HTML, made in memory so that a file is only ever
+ * replaced by a complete one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -137,7 +137,7 @@ static void foot(const struct report_page *page)
 
 /* ---- The page ---- */
 
-/* Equally fast ones stay in the order in which they were measured. */
+/* Equal rates keep the order of measurement. */
 static int by_rate(const void *a, const void *b, void *arg)
 {
 	const struct tune_trial *x = *(const struct tune_trial *const *)a;
@@ -181,7 +181,7 @@ static void write_page(struct report_page *page)
 	foot(page);
 }
 
-/* The page as text, malloc'ed; 0 or -ENOMEM. */
+/* Makes the page, malloc'ed; 0 or -ENOMEM. */
 static int make_page(const struct tune_result *result, char **text, size_t *nbytes)
 {
 	struct report_page page = {.result = result, .out = open_memstream(text, nbytes)};

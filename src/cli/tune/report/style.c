@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report's own style, which follows that of all pages, also for paper. The ten colours of the
- * maps are even steps of lightness in OKLCH at one hue, each with the text colour that reads best.
+ * The report's own style, added to that of all pages, also for print. The ten colours of the maps
+ * have equal steps of lightness in OKLCH at one hue; each has the text colour with the better
+ * contrast.
  */
 #include "cli/tune/report/report.h"
 
@@ -53,7 +54,7 @@ const char *const page_style =
 	" monospace;\n"
 	"}\n"
 	"figcaption p { margin: 0 0 6px; font-size: .875rem; color: var(--soft); }\n"
-	/* Shadows at the edges, covered by gradients that scroll with the content to its ends. */
+	/* Shadows at the edges, covered by gradients that scroll with the content. */
 	".scroll { overflow-x: auto; max-width: 100%; background:\n"
 	" linear-gradient(to right, var(--paper) 40%, transparent) left / 48px 100% local,\n"
 	" linear-gradient(to left, var(--paper) 40%, transparent) right / 48px 100% local,\n"

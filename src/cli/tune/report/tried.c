@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of all that was tried, and the conditions under which the result holds: the command,
- * its bounds, and what `nvswap info` says of machine and drive.
+ * The table of all trials, and the conditions of the result: the command line, its limits, and the
+ * facts of `nvswap info` about machine and drive.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ void page_tried(const struct report_page *page)
 
 /* ---- The command ---- */
 
-/* One word for bash: in $'' where it has control characters, which a page can't show. */
+/* Quotes one word for bash: as $'' if it has control characters, which a page can't show. */
 static void shell_word(const struct report_page *page, const char *word)
 {
 	static const char *const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -104,7 +104,7 @@ static void command(const struct report_page *page)
 	fputs("</pre>\n", page->out);
 }
 
-/* ---- Where it holds ---- */
+/* ---- Conditions ---- */
 
 static void bounds(const struct report_page *page)
 {

@@ -7,27 +7,27 @@
  */
 #include "cli/tune/search/state.h"
 
-/* How surely points are to be known, as shares: in the coarse grid, and when leaders are compared.
+/*
+ * Required precision, as relative half intervals: in the coarse grid, and between leading points.
  */
 #define DOUBT_COARSE 0.1
 #define DOUBT_FINE   0.03
 #define LEAST_COARSE 1u
 #define LEAST_FINE   2u
-/* Longer climbs follow noise. */
+/* longer climbs follow noise */
 #define CLIMBS	8
 #define RETURNS 3
 #define SETTLED 8
-/* Rounds of the point with the lowest latency, before the bound on it is taken to be out of reach.
- */
+/* Rounds of the point with the lowest latency before the latency limit counts as unreachable. */
 #define LEAST_OVER 5u
 
-/* A copy: trials move when others are added. */
+/* Returns a copy, because trials move when others are added. */
 static struct tune_point point_of(const struct search *search, size_t trial)
 {
 	return search->trials[trial].point;
 }
 
-/* By more than noise makes of points that are as fast. */
+/* By more than noise can explain between points of equal speed. */
 static bool clearly_faster(const struct search *search, size_t a, size_t b)
 {
 	double luck = (search_doubt(search, a) + search_doubt(search, b)) / 3;
@@ -44,7 +44,7 @@ static bool is_coarse(const struct tune_space *space, enum tune_axis axis, unsig
 	return index % 2 == 0 || index + 1 == space_count(space, axis);
 }
 
-/* A first round may be slow by chance, and only the point with the lowest latency may be left. */
+/* A first round can be slow by chance, so measure the point with the lowest latency again. */
 static int look_at_latency(struct search *search)
 {
 	size_t best = search_best(search);
@@ -72,7 +72,7 @@ static int look_around(struct search *search)
 	return rc ? rc : look_at_latency(search);
 }
 
-/* The neighbours of a point: a step on either axis, and on both with as much in flight. */
+/* Enters a point's neighbours: a step on either axis, and on both with the same bytes in flight. */
 static int enter_neighbours(struct search *search, struct race *race, struct tune_point point)
 {
 	static const int steps[][2] = {{0, 0}, {-1, 0}, {1, 0}, {0, -1}, {0, 1}, {-1, 1}, {1, -1}};
@@ -82,7 +82,7 @@ static int enter_neighbours(struct search *search, struct race *race, struct tun
 		struct tune_point beside = point;
 		bool is_there = true;
 
-		/* Down first: the point in between may have too much in flight. */
+		/* Down first: the point in between can exceed the limit of bytes in flight. */
 		for (int by = -1; by <= 1 && is_there; by += 2) {
 			if (steps[i][0] == by)
 				is_there = space_step(search->space, &beside, AXIS_BLOCK, by);
@@ -95,8 +95,10 @@ static int enter_neighbours(struct search *search, struct race *race, struct tun
 	return rc;
 }
 
-/* All blocks at its depth and all depths of its block, since there may be more than one peak: a
- * drive that splits long I/Os is slower with blocks on both sides of the best. */
+/*
+ * Enters all blocks at its depth and all depths of its block, because there can be several peaks: a
+ * drive that splits long I/Os is slower with blocks on both sides of the best.
+ */
 static int enter_cross(struct search *search, struct race *race, struct tune_point point)
 {
 	int rc = 0;
@@ -148,7 +150,9 @@ static int compare(struct search *search, struct race *race, size_t *from, bool 
 	return rc;
 }
 
-/* The next smaller depth, with this block and all larger ones, which may make up for it. */
+/*
+ * Tries the next smaller depth, with this block and all larger ones, which can compensate for it.
+ */
 static int down_a_depth(struct search *search, size_t *from, bool *moved)
 {
 	struct tune_point point = point_of(search, *from);
@@ -177,7 +181,7 @@ static int down_a_block(struct search *search, size_t *from, bool *moved)
 	return rc ? rc : compare(search, &race, from, moved);
 }
 
-/* Measures the preferred point until it is known as well as the best, or no longer preferred. */
+/* Measures the preferred point until it is as precise as the best, or no longer preferred. */
 static int measure_preferred(struct search *search, size_t *preferred)
 {
 	int rc = 0;
@@ -239,7 +243,7 @@ static int enter_variants(struct search *search, struct race *race, struct tune_
 	return rc;
 }
 
-/* Around the fastest point and around the preferred one; *moved: one of them is faster. */
+/* Around the fastest point and around the preferred one; *moved: one of these is faster. */
 static int settings(struct search *search, bool *moved)
 {
 	size_t best = search_best(search);

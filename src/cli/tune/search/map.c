@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The map of a report: bandwidth over block and depth for reads, writes and the mix, with the other
- * settings of the choice. Spends what is left of the budget: the row and the column of the choice
- * first, then a grid that gets finer. Points that the search has measured are not measured again.
+ * settings of the choice. Spends the rest of the budget: first the row and column of the choice,
+ * then an ever finer grid. Points that the search has measured are not repeated.
  */
 #include <errno.h>
 
@@ -22,11 +22,11 @@ static int cell(struct search *search, const struct tune_point *point,
 	if ((size_t)trial == known)
 		search->trials[trial].fate = TUNE_ONLY_MAP;
 	rc = search_round(search, (size_t)trial, NULL);
-	/* The budget may have room for a cell that costs less. */
+	/* Another cell can be cheaper and still fit the budget. */
 	return rc == -ETIME ? 0 : rc;
 }
 
-/* In all objectives, the one asked for first; a search for reads writes nothing. */
+/* Measures all objectives, the requested one first; a search for reads writes nothing. */
 static int all_objectives(struct search *search, const struct tune_point *point)
 {
 	unsigned n = search->rules->objective == TUNE_READ ? 1 : TUNE_OBJECTIVES;
@@ -51,7 +51,7 @@ static int in_line(struct search *search, struct tune_point chosen, enum tune_ax
 	return rc;
 }
 
-/* Every n-th value of both axes. */
+/* Measures every n-th value of both axes. */
 static int cells(struct search *search, struct tune_point point, unsigned every)
 {
 	const struct tune_space *space = search->space;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A race: points take turns in rounds, and those that are clearly slower leave early, so that time
- * goes to the ones that may yet win. The order is random in each pass, so a drive that slows down
- * favours none.
+ * goes to possible winners. The order is random in each pass, so a drive that slows down favours
+ * none.
  */
 #include <assert.h>
 #include <errno.h>
 
 #include "cli/tune/search/state.h"
 
-/* A single round may have been a stall; one with a latency of so many times the bound was not. */
+/* A single round can contain a stall, but not one that explains this multiple of the limit. */
 #define CLEARLY_OVER 2
 
 int race_enter(struct search *search, struct race *race, const struct tune_point *point)
@@ -61,7 +61,7 @@ static bool enough(const struct search *search, size_t trial, double doubt, unsi
 	return n >= search->rounds_each || (n >= least && search_doubt(search, trial) <= doubt);
 }
 
-/* One round of each trial that is not known well enough; *measured: there was one. */
+/* Runs one round of each trial that is not precise enough; *measured: there was one. */
 static int run_pass(struct search *search, struct race *race, double doubt, unsigned least,
 		    bool *measured)
 {
@@ -77,7 +77,7 @@ static int run_pass(struct search *search, struct race *race, double doubt, unsi
 		this_rc = search_round(search, race->trials[i], NULL);
 		if (this_rc && this_rc != -ETIME)
 			return this_rc;
-		/* The budget may have room for another trial that costs less. */
+		/* Another trial can be cheaper and still fit the budget. */
 		*measured |= !this_rc;
 		rc = this_rc ? this_rc : rc;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What became of each trial, and the choice in words: why it is preferred, and why it is not
- * certain where it is not.
+ * The fate of each trial, and the explanation of the choice: why it is preferred, or why it is
+ * uncertain.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,7 +21,10 @@ append(char *text, size_t nbytes, const char *format, ...)
 	va_end(args);
 }
 
-/* Finalists have their fates; some of the others seem as fast. Returns how many are open. */
+/*
+ * Sets the fates of trials that are not finalists; some may be as fast. Returns the number of
+ * these.
+ */
 static size_t judge(struct search *search, const struct choice *choice)
 {
 	const struct tune_point *chosen = &search->trials[choice->chosen].point;
@@ -66,7 +69,7 @@ static size_t count(const struct search *search, enum tune_fate fate)
 	return n;
 }
 
-/* How the choice compares with the fastest, where that is another point. */
+/* Compares the choice with the fastest point, if they differ. */
 static void say_beside(const struct search *search, const struct tune_outcome *outcome, char *text,
 		       size_t nbytes)
 {

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The search from its beginning to the choice: how the budget is shared among its phases.
- */
+/* The search from begin to choice: how its phases share the budget. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,18 +8,18 @@
 #include "base/error.h"
 #include "cli/tune/search/state.h"
 
-/* A round is a small part of the budget, within bounds in which a drive can be measured. */
+/* A round is a small part of the budget, within the limits of a sensible measurement. */
 #define ROUNDS_IN_BUDGET 600u
 #define ROUND_NS_MIN	 20000000u
 #define ROUND_NS_MAX	 250000000u
-/* Shares of the budget after which exploring ends, and the finals where a map follows. */
+/* Shares of the budget after which exploring ends, and the finals if a map follows. */
 #define EXPLORE_SHARE 0.55
 #define FINALS_SHARE  0.75
-/* Exploring looks at about so many points; a round takes half as long again as it measures. */
+/* The usual number of points explored; a round takes half as long again as its measurement. */
 #define EXPLORED_POINTS 60
 #define ROUND_OVERHEAD	1.5
 #define ROUNDS_LEAST	3u
-/* Standard deviation of a round, as a share, until rounds tell. */
+/* Relative standard deviation of a round until it is known from measurements. */
 #define NOISE_ASSUMED 0.03
 
 static uint64_t round_length(uint64_t budget_ns)
@@ -42,7 +40,7 @@ static struct cost share_of_budget(const struct search *search, double share)
 	};
 }
 
-/* How often a point may be measured while others are still to be found. */
+/* The maximum rounds of a point while others are still unexplored. */
 static unsigned rounds_each(const struct search *search)
 {
 	double rounds = EXPLORE_SHARE * (double)search->rules->budget_ns /
@@ -74,7 +72,7 @@ static int no_room_for_a_round(const struct search *search)
 	return fail(search, -ETIME, text);
 }
 
-/* Names the lowest latency that was found. */
+/* The error names the lowest latency found. */
 static int none_allowed(const struct search *search)
 {
 	size_t lowest = search_best(search);
@@ -90,7 +88,7 @@ static int none_allowed(const struct search *search)
 	return fail(search, -ERANGE, text);
 }
 
-/* -ETIME in a phase means that its share is spent, not that the search has failed. */
+/* -ETIME in a phase means that its share of the budget is spent; the search continues. */
 static int run(struct search *search, struct choice *choice)
 {
 	int rc;
@@ -115,7 +113,7 @@ static int run(struct search *search, struct choice *choice)
 	return search_map(search, search->trials[choice->chosen].point);
 }
 
-/* Trials that never had a round leave the list. */
+/* Removes trials without a round. */
 static void leave_out_unmeasured(struct search *search, struct choice *choice)
 {
 	size_t kept = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the I/O settings with which a drive is fast, by measuring as few of them as it can. The
- * search knows no drive: it sees a space of settings and a meter that measures one of them.
+ * Finds the I/O settings with which a drive is fast, with as few measurements as possible. The
+ * search knows no drive, only a space of settings and a meter that measures a point of it.
  */
 #ifndef CLI_TUNE_SEARCH_SEARCH_H
 #define CLI_TUNE_SEARCH_SEARCH_H
@@ -25,7 +25,7 @@ struct tune_point {
 /* Every combination of these values with at most in_flight_max bytes in flight. */
 struct tune_space {
 	uint32_t block_sizes[TUNE_VALUES_MAX], queue_depths[TUNE_VALUES_MAX],
-		thread_counts[TUNE_VALUES_MAX]; /* rising */
+		thread_counts[TUNE_VALUES_MAX]; /* ascending */
 	unsigned nblock_sizes, nqueue_depths, nthread_counts;
 	enum nvs_ioengine ioengines[NVS_IOENGINE_COUNT]; /* the default first */
 	unsigned nioengines;
@@ -35,23 +35,23 @@ struct tune_space {
 
 /* One measurement of a point. */
 struct tune_sample {
-	double bytes_per_s;	 /* reads and writes together */
-	uint64_t bytes[2];	 /* moved, by enum nvs_direction */
-	uint64_t ns;		 /* measured; the round as a whole takes longer */
+	double bytes_per_s; /* both directions together */
+	uint64_t bytes[2];  /* bytes moved, by enum nvs_direction */
+	uint64_t ns;	    /* duration of the measurement; the round as a whole takes longer */
 	uint64_t p50_ns, p99_ns; /* latency of an I/O; of the two directions, the higher */
 	double cpu_ms_per_gib;	 /* 0: unknown */
 };
 
 struct tune_meter {
 	/*
-	 * Measures a point for about `for_ns`. 0; -EDQUOT: the round would write more than is
-	 * allowed; -EINTR: asked to end; or another negative errno. All but -EDQUOT end the search.
+	 * Measures a point for about `for_ns`. 0; -EDQUOT: the round would exceed the write limit;
+	 * -EINTR: the user asked to end; or another negative errno. All but -EDQUOT end the search.
 	 */
 	int (*measure)(void *arg, const struct tune_point *point, enum tune_objective objective,
 		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
 	uint64_t (*written)(void *arg); /* bytes written so far, warm-ups included */
-	/* Called after each round with the share of the budget that is spent; may be NULL. */
+	/* Called after each round with the share of the budget spent; may be NULL. */
 	void (*progress)(void *arg, const char *phase, double share);
 	void *arg;
 };
@@ -59,9 +59,9 @@ struct tune_meter {
 enum tune_fate {
 	TUNE_DROPPED, /* slower by its own rounds; not a finalist */
 	TUNE_SLOWER,  /* a finalist that is clearly slower than the fastest */
-	TUNE_TIE,     /* can't be told from the fastest, and asks for more than the choice */
-	TUNE_OPEN,    /* asks for less than the choice and seems as fast; not a finalist */
-	TUNE_OVER,    /* its latency is over the bound */
+	TUNE_TIE,     /* indistinguishable from the fastest, but less preferred than the choice */
+	TUNE_OPEN,    /* preferred to the choice and seemingly as fast; not a finalist */
+	TUNE_OVER,    /* over the latency limit */
 	TUNE_CHOSEN,
 	TUNE_ONLY_MAP, /* measured for the map, in any objective */
 };
@@ -77,27 +77,27 @@ struct tune_trial {
 	double to_best, to_best_half_width; /* finalists: ratio to the fastest, of paired rounds */
 	uint64_t p50_ns, p99_ns;	    /* medians over the rounds */
 	double cpu_ms_per_gib;
-	uint64_t spent_ns, written; /* by all its rounds */
+	uint64_t spent_ns, written; /* sums over its rounds */
 };
 
 struct tune_rules {
 	enum tune_objective objective;
-	double tolerance;	 /* 0.02: points within 2 % of the fastest are as good */
-	uint64_t latency_max_ns; /* bound on the 99th percentile of an I/O's latency; 0: none */
-	uint64_t budget_ns;	 /* of the meter's clock */
-	uint64_t writes_max;	 /* bytes that may be written; UINT64_MAX: no limit */
-	bool map;		 /* spend a quarter of the budget on the map of the report */
-	uint64_t seed;		 /* of the order in which points take turns */
+	double tolerance;	 /* 0.02: points within 2 % of the fastest count as equally fast */
+	uint64_t latency_max_ns; /* limit of the 99th percentile of an I/O's latency; 0: none */
+	uint64_t budget_ns;	 /* on the meter's clock */
+	uint64_t writes_max;	 /* limit of bytes written; UINT64_MAX: none */
+	bool map;		 /* spend a quarter of the budget on the report's map */
+	uint64_t seed;		 /* seed of the order in which points take turns */
 };
 
 struct tune_outcome {
-	struct tune_trial *trials; /* in the order in which they were first measured */
+	struct tune_trial *trials; /* in the order of their first measurement */
 	size_t n;
 	const struct tune_trial *chosen, *fastest;
 	bool certain;
 	uint64_t spent_ns;
-	char why[512];	  /* the choice, in a sentence or two */
-	char unsure[320]; /* why it is not certain; "" where it is */
+	char why[512];	  /* explains the choice in a sentence or two */
+	char unsure[320]; /* why the choice is uncertain; "" if it is certain */
 };
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The space that is searched: steps along its axes, which combinations it has, and which of two
- * points is preferred where they are as fast.
+ * The space to search: steps along its axes, its valid combinations, and the order of preference
+ * among equally fast points.
  */
 #include <assert.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of the search share: steps in the space, trials and their rounds, and the budget.
- * A trial is named by its number, because the array moves as it grows.
+ * Shared by the parts of the search: steps in the space, trials and their rounds, and the budget. A
+ * trial is identified by its number, because the array moves when it grows.
  */
 #ifndef CLI_TUNE_SEARCH_STATE_H
 #define CLI_TUNE_SEARCH_STATE_H
@@ -14,14 +14,14 @@
 
 /* A trimmed mean. */
 struct middle {
-	unsigned n, of; /* values left, and all of them */
-	double mean;	/* of the values left */
+	unsigned n, of; /* number of values kept, and of all values */
+	double mean;	/* of the values kept */
 	double squares; /* summed squared deviations of all values, winsorised */
 };
 
-/* How far rounds deviate from the mean of their point, as shares of it. */
+/* The deviation of rounds from the mean of their point, relative to it. */
 struct noise {
-	double variance, freedom; /* of one round, stalls aside; degrees of freedom behind it */
+	double variance, freedom; /* variance of one round without stalls; its degrees of freedom */
 	double squares[DEVIATIONS_KEPT];
 	unsigned n;
 };
@@ -35,7 +35,7 @@ struct rounds {
 	uint64_t p50_ns[LATENCIES_KEPT], p99_ns[LATENCIES_KEPT];
 };
 
-/* What rounds cost. */
+/* The cost of rounds. */
 struct cost {
 	uint64_t ns, written;
 };
@@ -48,51 +48,51 @@ struct search {
 	const char *phase;
 
 	struct tune_trial *trials; /* estimates are filled in at the end */
-	struct rounds *rounds;	   /* of the trial of the same number */
+	struct rounds *rounds;	   /* rounds of the trial with the same number */
 	size_t n, room;
 
-	struct noise noise; /* of all points: what one round says of a point that has no more */
+	struct noise noise; /* over all points; applies to a point with a single round */
 
 	uint64_t random;
-	struct cost started; /* clock and bytes written at the beginning */
-	struct cost until;   /* spent since then, no round begins that would go beyond */
-	bool out_of_time, out_of_writes; /* a round did not begin for want of it */
-	bool explored; /* all depths and blocks that may be chosen were looked at */
+	struct cost started;		 /* clock and bytes written at the begin */
+	struct cost until;		 /* no round may begin that would exceed these costs */
+	bool out_of_time, out_of_writes; /* a round was not run for lack of it */
+	bool explored; /* all depths and blocks that are candidates have been measured */
 	uint64_t round_ns;
-	unsigned rounds_each; /* of a point in races, at most */
+	unsigned rounds_each; /* maximum for a point in races */
 };
 
-/* ---- space.c: the values of a setting, and which of two points is preferred ---- */
+/* ---- space.c: values of a setting, and the order of preference ---- */
 
 enum tune_axis { AXIS_BLOCK, AXIS_DEPTH, AXIS_WORKERS };
 
 unsigned space_count(const struct tune_space *space, enum tune_axis axis);
-/* The place of the point's value among those of the axis, and a point with the value there. */
+/* The position of the point's value on the axis, and a point with the value at a position. */
 unsigned space_index(const struct tune_space *space, const struct tune_point *point,
 		     enum tune_axis axis);
 struct tune_point space_at(const struct tune_space *space, struct tune_point point,
 			   enum tune_axis axis, unsigned index);
-/* The next point on an axis, in that direction; false where the space has none. */
+/* Moves to the next point on an axis in that direction; returns false if the space has none. */
 bool space_step(const struct tune_space *space, struct tune_point *point, enum tune_axis axis,
 		int by);
 bool space_has(const struct tune_space *space, const struct tune_point *point);
 bool space_same(const struct tune_point *a, const struct tune_point *b);
-/* Whether both have the same block size and the same depth of all workers together. */
+/* Whether both have the same block size and the same total depth. */
 bool space_as_deep(const struct tune_point *a, const struct tune_point *b);
-/* The smallest of everything, with the default settings. */
+/* The smallest values with the default settings. */
 struct tune_point space_first(const struct tune_space *space);
-/* How many points there are. */
+/* The number of points. */
 size_t space_points(const struct tune_space *space);
-/* Whether `a` is to be chosen where both are as fast. */
+/* Whether `a` is preferred to `b` if both are equally fast. */
 bool space_prefers(const struct tune_space *space, const struct tune_point *a,
 		   const struct tune_point *b);
 
-/* ---- statistics.c: what rounds say, and how surely ---- */
+/* ---- statistics.c: means of rounds and their precision ---- */
 
 void rounds_add(struct rounds *rounds, const struct tune_sample *sample);
-/* Of 1 to ROUNDS_KEPT values. */
+/* The trimmed mean of 1 to ROUNDS_KEPT values. */
 struct middle middle_of(const double *values, unsigned n);
-/* One more deviation, scaled up as if it were from the true mean. */
+/* Adds one deviation, scaled up as if it were from the true mean. */
 void noise_add(struct noise *noise, double deviation);
 /* Half the 95 % confidence interval of the mean. The variance known from other points counts as
  * `known_freedom` values, 1 or more. */
@@ -101,34 +101,36 @@ uint64_t median(const uint64_t *values, size_t n);
 
 /* ---- trials.c: trials and their rounds ---- */
 
-/* The trial of a point in an objective, made if there is none: its number or -ENOMEM. */
+/* The trial of a point in an objective, made if necessary: its number or -ENOMEM. */
 long search_trial(struct search *search, const struct tune_point *point,
 		  enum tune_objective objective);
-/* One more round. -ETIME: the budget has no room for it. Errors of the meter. */
+/* Runs one more round. -ETIME: the budget has no room for it. Errors of the meter. */
 int search_round(struct search *search, size_t trial, double *bytes_per_s);
-/* Spent since the beginning. */
+/* The costs since the begin. */
 struct cost search_spent(const struct search *search);
-/* Half of the trial's confidence interval, as a share of its mean. */
+/* Half of the trial's confidence interval, relative to its mean. */
 double search_doubt(const struct search *search, size_t trial);
 /* The ends of its interval. Rates differ by factors, so the low end is above zero. */
 double search_low(const struct search *search, size_t trial);
 double search_high(const struct search *search, size_t trial);
 /* The median over its rounds. */
 uint64_t search_p99(const struct search *search, size_t trial);
-/* Whether the trial keeps to the bound on latency; true where there is none. */
+/* Whether the trial is within the latency limit; true without a limit. */
 bool search_allowed(const struct search *search, size_t trial);
-/* Whether the trial was measured in the objective asked for, and is allowed. */
+/* Whether the trial was measured in the requested objective and is allowed. */
 bool search_counts(const struct search *search, size_t trial);
 /* Whether the trial counts and its interval reaches into the tolerance of `best`. */
 bool search_keeps_up(const struct search *search, size_t trial, size_t best);
-/* -ENOMEM, with the error set. */
+/* Returns -ENOMEM and sets the error. */
 int search_no_memory(const struct search *search);
-/* Puts numbers into random order. */
+/* Puts the numbers into random order. */
 void search_shuffle(struct search *search, size_t *numbers, size_t n);
-/* The trial that counts with the highest low end of its interval; if none counts, the one with the
- * lowest latency; search->n where nothing was measured. */
+/*
+ * The allowed trial with the highest low end of its interval; if none is allowed, the one with the
+ * lowest latency; search->n if nothing was measured.
+ */
 size_t search_best(const struct search *search);
-/* The most preferred trial that keeps up with `best`; `best` itself if there is no other. */
+/* The most preferred trial that keeps up with `best`, possibly `best` itself. */
 size_t search_preferred(const struct search *search, size_t best);
 void search_estimate(struct search *search);
 
@@ -136,18 +138,18 @@ void search_estimate(struct search *search);
 
 #define RACE_MAX 128u
 
-/* Trials that run against each other; those that lose leave it. */
+/* Trials that run against each other; losers leave. */
 struct race {
 	size_t trials[RACE_MAX];
 	size_t n;
 };
 
-/* Adds the point, if the space has it and the race does not. 0 or -ENOMEM. */
+/* Adds the point if the space has it and the race does not. 0 or -ENOMEM. */
 int race_enter(struct search *search, struct race *race, const struct tune_point *point);
 /*
  * Runs rounds in turn, in random order, until each trial is known within `doubt` and has `least`
- * rounds, or has had its share of rounds. Trials clearly slower than the best, or clearly over the
- * bound on latency, leave early.
+ * rounds, or has used its share of rounds. Trials clearly slower than the best, or clearly over the
+ * latency limit, leave early.
  */
 int race_run(struct search *search, struct race *race, double doubt, unsigned least);
 
@@ -155,18 +157,22 @@ int race_run(struct search *search, struct race *race, double doubt, unsigned le
 
 struct choice {
 	size_t chosen, fastest;
-	bool told_apart; /* the budget was enough to be sure */
+	bool told_apart; /* the budget sufficed for certainty */
 };
 
-/* explore.c: finds the points that may be chosen. */
+/* explore.c: finds the candidates. */
 int search_explore(struct search *search);
-/* finals.c: measures those against each other until they are told apart or the budget is spent,
- * and chooses, also with -ETIME. -ERANGE: none keeps to the bound. */
+/*
+ * finals.c: measures the candidates against each other until they are distinguishable or the budget
+ * is spent, and chooses, also with -ETIME. -ERANGE: none is within the limit.
+ */
 int search_finals(struct search *search, struct choice *choice);
-/* map.c: measures every block and depth in all objectives, with the other settings of the choice;
- * the row and the column of the choice first. A search for reads writes nothing here either. */
+/*
+ * map.c: measures every block and depth in all objectives, with the other settings of the choice;
+ * the row and column of the choice first. A search for reads writes nothing here either.
+ */
 int search_map(struct search *search, struct tune_point chosen);
-/* reasons.c: the fate of each trial, and the choice in words. */
+/* reasons.c: the fate of each trial, and the explanation of the choice. */
 void search_judge(struct search *search, const struct choice *choice, struct tune_outcome *outcome);
 
 #endif

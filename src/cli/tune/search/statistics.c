@@ -14,13 +14,13 @@
 
 #include "base/student.h"
 
-/* Points differ, so what is known from others counts as this many rounds at most. */
+/* Points differ, so noise known from others counts as this many rounds at most. */
 #define KNOWN_FREEDOM_MAX 8.0
-/* Values whose variance is this many times the known one count by themselves. */
+/* Values whose variance is this many times the known one are judged by themselves. */
 #define DISAGREE 4
-/* One value in this many is left out at either end. */
+/* One value in this many is trimmed at either end. */
 #define TRIMMED 5u
-/* Deviations that are needed before they replace the assumed noise. */
+/* Deviations required before they replace the assumed noise. */
 #define DEVIATIONS_LEAST 8u
 /* Of squared normal deviates: the median as a share of the mean, and how many values of n a median
  * is worth when it estimates that mean. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trials and their rounds: how long a round is, whether the budget has room for it, and what the
- * rounds say so far.
+ * Trials and their rounds: the length of a round, its expected cost, and the state of knowledge
+ * after the rounds so far.
  */
 #include <errno.h>
 #include <math.h>
@@ -10,17 +10,19 @@
 
 #include "cli/tune/search/state.h"
 
-/* A round should see so many I/Os and the queues refilled so often; on a slow drive it is made
- * longer for that, up to so many times. */
+/*
+ * A round should measure this many I/Os and this many fillings of the queues; on a slow drive it is
+ * extended for that, up to a factor.
+ */
 #define ROUND_IOS     100.0
 #define QUEUES_FULL   2.0
 #define ROUND_STRETCH 4.0
-/* Where writes are limited, so many rounds have to do with them, and none is shorter than this. */
+/* With a write limit, this many rounds must fit into it, and none is shorter than this. */
 #define ROUNDS_OF_WRITES 600.0
 #define ROUND_NS_LEAST	 20e6
-/* What a stall leaves of a round: the only round of a point may have been one. */
+/* The share of a round's rate left by a stall, which the only round of a point may have had. */
 #define STALLED 0.4
-/* Rounds are never surer than this, however well they agree. */
+/* Lower limit of a round's noise, however well rounds agree. */
 #define NOISE_LEAST 0.001
 
 int search_no_memory(const struct search *search)
@@ -54,7 +56,7 @@ static int grow(struct search *search)
 long search_trial(struct search *search, const struct tune_point *point,
 		  enum tune_objective objective)
 {
-	/* A copy: the point may be that of a trial, which moves. */
+	/* A copy, because the point can be part of a trial, which moves. */
 	struct tune_trial trial = {.point = *point, .objective = objective};
 
 	for (size_t i = 0; i < search->n; i++)
@@ -90,8 +92,7 @@ static double bytes_in_flight(const struct search *search, size_t trial)
 	return (double)point->block_size * point->queue_depth * point->thread_count;
 }
 
-/* The trial itself, or the fastest where it has no round; search->n before the first round of all.
- */
+/* The trial itself, or the fastest if it has no round; search->n before the first round of all. */
 static size_t example_of(const struct search *search, size_t trial)
 {
 	size_t fastest = search->n;
@@ -128,9 +129,8 @@ static uint64_t length_of(const struct search *search, size_t trial)
 }
 
 /*
- * What a round is likely to cost. A point without rounds is taken to be as fast as the fastest one,
- * or to be limited by latency as that is, whichever is quicker, and then to empty its queues four
- * times.
+ * The expected cost of a round. A point without rounds is assumed to be as fast as the fastest one,
+ * or limited by the same latency, whichever is quicker, and then to empty its queues four times.
  */
 static struct cost cost_of(const struct search *search, size_t trial, uint64_t for_ns)
 {
@@ -172,7 +172,7 @@ static void show_progress(const struct search *search, struct cost spent)
 					fmin(fmax(of_time, of_writes), 1));
 }
 
-/* How far the round is from those before, whose mean is not sure itself. */
+/* The round's deviation from those before it, whose mean is uncertain itself. */
 static void note_noise(struct search *search, const struct rounds *before, double bytes_per_s)
 {
 	if (before->n && before->rate.mean > 0)
@@ -224,7 +224,7 @@ void search_shuffle(struct search *search, size_t *numbers, size_t n)
 	}
 }
 
-/* ---- What the rounds say ---- */
+/* ---- Knowledge after the rounds ---- */
 
 double search_doubt(const struct search *search, size_t trial)
 {
@@ -274,8 +274,10 @@ bool search_counts(const struct search *search, size_t trial)
 	return is_measured(search, trial) && search_allowed(search, trial);
 }
 
-/* The interval is that of the ratio of both means, which has the noise of both. A default is not
- * given up where a single round may have been a stall. */
+/*
+ * The interval is that of the ratio of both means, with the noise of both. A single round, which
+ * can contain a stall, is not enough to give up a default.
+ */
 bool search_keeps_up(const struct search *search, size_t trial, size_t best)
 {
 	double ratio = search->rounds[trial].rate.mean / search->rounds[best].rate.mean;
