@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures swap-ins that the caller waits for: on an idle drive, and while a gigabyte of
- * write-backs queues. Each is as many tensors of a block as a queue holds, so the drive reads at
- * the same depth in both. Prints JSON.
+ * write-backs is queued. Each batch has as many tensors of one block as a queue holds, so the drive
+ * reads at the same depth in both cases. Prints JSON.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 struct awaited {
 	struct nvs_engine *engine;
 	struct nvs_tensor **dirty, **read;
-	size_t depth; /* tensors of a batch */
+	size_t depth; /* tensors in a batch */
 	uint64_t block;
 	struct samples idle, queued;
 	uint64_t write_ns, writes;

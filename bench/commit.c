@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures reads of 4 KiB, one at a time, from a file of the caller on the engine's aio: while
- * nothing else happens, and while the engine commits a kept store. Quiet times and commits take
- * turns. Prints JSON.
+ * Measures reads of 4 KiB, one at a time, from a file of the caller on the engine's aio: idle, and
+ * while the engine commits a kept store. Idle periods and commits alternate. Prints JSON.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -27,9 +26,9 @@ struct commit {
 	struct nvs_engine *engine;
 	struct nvs_tensor **tensors;
 	struct nvs_file *file;
-	unsigned char *data; /* of one read */
+	unsigned char *data; /* memory of one read */
 	_Atomic enum phase phase;
-	struct samples reads[2]; /* by enum phase: quiet and during commits */
+	struct samples reads[2]; /* by enum phase: idle and during commits */
 	uint64_t commits, commit_ns;
 };
 
@@ -92,7 +91,7 @@ static void stay_quiet(struct commit *commit)
 	atomic_store(&commit->phase, PHASE_BETWEEN);
 }
 
-/* The `dirty` tensors are written before, so that reads compete with the commit alone. */
+/* Writes the `dirty` tensors first, so that reads compete with the commit alone. */
 static void commit_once(struct commit *commit, size_t dirty)
 {
 	uint64_t from;

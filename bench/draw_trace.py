@@ -78,7 +78,7 @@ def clipped(slices, begin, end):
 
 
 def packed(slices):
-    """As few lanes as possible, in which no two slices overlap."""
+    """Packs slices into as few lanes as possible without overlaps."""
     lanes = []
     for each in sorted(slices, key=lambda s: s.begin):
         for lane in lanes:
@@ -174,7 +174,7 @@ class Picture:
 
 
 def slot_of(track):
-    """("worker 0", "03") of the track "worker 0, slot 03"; None of a thread's track."""
+    """Returns ("worker 0", "03") for the track "worker 0, slot 03"; None for a thread's track."""
     worker, comma, slot = track.name.partition(", slot ")
     return (worker, slot) if comma else None
 

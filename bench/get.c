@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures nvs_optimizer_get of all state in pieces of 1 MiB: the bytes that are read for it, and
- * how long it takes. The pieces come part by part (all master weights, then all exp_avg, ...), as a
- * checkpoint has them, or all three parts of each place together. Prints JSON.
+ * Measures nvs_optimizer_get of all state in pieces of 1 MiB: the bytes read and the time. The
+ * pieces come part by part (all master weights, then all exp_avg, ...), like a checkpoint, or with
+ * all three parts of each range together. Prints JSON.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Parts of `make bench` that each measure one goal of the library's: processor time (cpu), checksums
-(verify), calls that start something (start), reads during a commit (commit), reads that are waited for
-while write-backs queue (awaited), and reading the optimizer's state (get).
+"""Parts of `make bench` that each measure one goal of the library: processor time (cpu), checksums
+(verify), calls that start transfers (start), reads during a commit (commit), awaited reads while
+write-backs are queued (awaited), and reading the optimizer's state (get).
 
-The programs of the same names in bench/ take a configuration and print their figures as JSON.
-"""
+The programs of the same names in bench/ take a configuration and print their figures as JSON."""
 import json
 import os
 import shutil
@@ -14,7 +12,7 @@ from measure import (BIG, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_
                      median, nvswap, print_rows, ratio, raw, run, swap_work, write_json)
 
 MIDDLE = "1 MiB"
-CPU_GOALS = {BIG: 1.2, MIDDLE: 1.4, SMALL: 2.0}  # of the raw loop's processor time
+CPU_GOALS = {BIG: 1.2, MIDDLE: 1.4, SMALL: 2.0}  # limits relative to the raw loop's processor time
 
 START_BYTES = GIB
 START_GOAL_US = 5000
@@ -30,7 +28,7 @@ ORDERS = {"parts": "part by part", "places": "all parts of a place"}
 
 
 def config(args, name, pool, block="offload_param", zero=None, **nvswap_keys):
-    """A configuration of the blocks and depth that are measured, and a pool of `pool` bytes."""
+    """Returns a configuration with the measured blocks and depth, and a pool of `pool` bytes."""
     units = {"k": 10, "m": 20, "g": 30}
     text = args.bs.lower()
     bs = int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
@@ -115,7 +113,7 @@ def verify_goals(rounds):
 
 
 def first_ios_us(path):
-    """The time from the beginning of each recorded call to the first write after it."""
+    """The times from the begin of each recorded call to the first write after it."""
     with open(path, encoding="utf-8") as file:
         events = [event for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
     calls = [event["ts"] for event in events if event["name"] == "call"]
@@ -172,7 +170,7 @@ def commit_round(args):
 
 
 def remove_store(args):
-    """Removes the kept store, so that no other part meets it."""
+    """Removes the kept store before other parts run."""
     shutil.rmtree(f"{args.work}/nvswap")
 
 
@@ -252,7 +250,7 @@ def get_goals(rounds):
     return goals
 
 
-PARTS = {  # functions that measure a round, print and judge it; bytes needed on the drive
+PARTS = {  # functions that measure a round, print the results and check the goals; bytes needed on the drive
     "cpu": (cpu_round, cpu_print, cpu_goals, 2 * SWAP_BYTES),
     "verify": (verify_round, verify_print, verify_goals, SWAP_BYTES),
     "start": (start_round, start_print, start_goals, 2 * START_BYTES),

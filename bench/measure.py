@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The programs that are measured, their figures, and the tables and goals that are printed of them.
+"""The measured programs, their figures, and the printed tables and goals.
 
-Results of a round are a dictionary: a key is (part, fio's mode, what), and figures are by name.
-"""
+Results of a round are a dictionary: a key is (part, fio's mode, measurement), and figures are by
+name."""
 import json
 import statistics
 import subprocess
 import sys
 
 MIB, GIB = 1 << 20, 1 << 30
-MODES = {  # nvswap's mode: what fio calls it
+MODES = {  # nvswap's mode and fio's equivalent
     "swapout": "write",
     "swapin": "read",
     "swap": "rw",
@@ -21,7 +20,7 @@ TENSORS = {BIG: (16, "64M"), "1 MiB": (1024, "1M"), SMALL: (16384, "64k")}
 SWAP_BYTES = GIB
 
 
-# ---- The programs that are measured
+# ---- The measured programs
 
 
 def run(command):
@@ -34,7 +33,7 @@ def run(command):
 
 
 def figures(report):
-    """GB/s and milliseconds of processor time per GiB, from JSON of fio's shape."""
+    """Returns GB/s, and milliseconds of processor time per GiB, from JSON of fio's form."""
     job = report["jobs"][0]
     nbytes = sum(job[way]["io_bytes"] for way in ("read", "write"))
     ms = max(job[way]["runtime"] for way in ("read", "write"))
@@ -60,7 +59,7 @@ def swap_work(args, tensors, ioengine):
 
 
 def compared(args, mode, *more):
-    """nvswap's figures and fio's, of the same work in turn."""
+    """Returns nvswap's and fio's figures of the same work, run in turn."""
     row = nvswap(args, mode, "--compare", "--rounds", 1, "--ramp-time", 1, "--time-based",
                  "--runtime", args.seconds, *more)["compare"][0]
     return ({"gb_s": (row[who]["read"]["bw_bytes"] + row[who]["write"]["bw_bytes"]) / 1e9,
@@ -110,7 +109,7 @@ def print_rows(heads, rows):
 
 
 def print_speeds(rounds, part, rw, title, whats):
-    """The floors, and ratios to the better of the two."""
+    """Prints the floors, and ratios to the better of the two."""
     print_rows((title, "GB/s", "of the better floor", "CPU ms/GiB"), [
         (what, f"{median(rounds, (part, rw, what), 'gb_s'):.2f}",
          f"{of_floor(rounds, part, rw, what):.2f}",

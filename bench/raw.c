@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures a drive with a bare io_uring loop that uses nothing of nvswap: a registered file,
- * registered memory in huge pages, direct I/O, sequential offsets. `make bench` compares nvswap
- * with it and with fio. Prints JSON with fio's names.
+ * Measures a drive with a bare io_uring loop, independent of nvswap: a registered file, registered
+ * memory on huge pages, direct I/O, sequential offsets. `make bench` compares nvswap with it and
+ * with fio. Prints JSON with fio's names.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ struct loop {
 	unsigned char *memory;
 	struct slot *slots;
 	uint64_t begun;	  /* I/Os submitted */
-	uint64_t done[2]; /* bytes by direction, since the ramp */
+	uint64_t done[2]; /* bytes by direction since the ramp */
 };
 
 static _Noreturn void fail(int error, const char *format, ...)
@@ -75,7 +75,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* ---- Memory, file, ring */
+/* ---- Memory, file, ring ---- */
 
 static unsigned char *map_memory(uint64_t nbytes)
 {
@@ -91,13 +91,13 @@ static unsigned char *map_memory(uint64_t nbytes)
 		memory += HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE;
 		madvise(memory, nbytes, MADV_HUGEPAGE);
 	}
-	/* Not zeros: drives may special-case them. */
+	/* Not zeros, which drives may treat specially. */
 	for (uint64_t i = 0; i < nbytes; i++)
 		memory[i] = (unsigned char)(i * 131 >> 3);
 	return memory;
 }
 
-/* Unwritten extents cost more than written ones, so every block is written once. */
+/* Unwritten extents are slower than written ones, so write every block once. */
 static void lay_out(struct loop *loop)
 {
 	const struct options *options = loop->options;
@@ -159,9 +159,9 @@ static void close_loop(struct loop *loop)
 	close(loop->fd);
 }
 
-/* ---- The loop */
+/* ---- The loop ---- */
 
-/* With rw every other I/O is a write, half a file away from the reads. */
+/* With rw, every second I/O is a write, half a file away from the reads. */
 static void begin(struct loop *loop, struct slot *slot)
 {
 	const struct options *options = loop->options;
@@ -184,7 +184,7 @@ static void begin(struct loop *loop, struct slot *slot)
 	io_uring_sqe_set_data(sqe, slot);
 }
 
-/* Submits, waits for `least` completions and, if it goes on, begins as many I/Os again. */
+/* Submits, waits for `least` completions and, if `goes_on`, begins as many I/Os again. */
 static unsigned turn(struct loop *loop, unsigned least, bool goes_on)
 {
 	struct io_uring_cqe *cqes[REAPED_MOST];
@@ -210,7 +210,7 @@ static unsigned turn(struct loop *loop, unsigned least, bool goes_on)
 
 static void go_on_until(struct loop *loop, uint64_t end_ns)
 {
-	/* Waking up for every completion would cost processor time and gain nothing. */
+	/* Waking up for every completion would cost processor time without benefit. */
 	unsigned least = (loop->options->depth + 7) / 8;
 
 	while (now_ns() < end_ns)
@@ -223,7 +223,7 @@ static void drain(struct loop *loop)
 		left -= turn(loop, 1, false);
 }
 
-/* ---- Output */
+/* ---- Output ---- */
 
 static double seconds_of(const struct timeval *time)
 {
@@ -265,7 +265,7 @@ static void measure(struct loop *loop)
 	drain(loop);
 }
 
-/* ---- Options */
+/* ---- Options ---- */
 
 static const char *const usage =
 	"usage: raw --file FILE [--size SIZE] [--rw read|write|rw] [--bs SIZE] [--iodepth N]\n"

@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-Measures nvswap against fio and a bare io_uring loop on the same drive in the same run.
+"""Measures nvswap against fio and a bare io_uring loop on the same drive in the same run.
 
-In each round all do the same work in turn, with the same block size and depth, on files of the same
-size that were written before; nvswap bench --compare runs fio. Ratios are of figures of the same
-round, and the medians over the rounds are printed, since the machine and the drive may drift between
-rounds. A missed goal is printed and does not make this program fail.
+In each round, all do the same work in turn, with the same block size and depth, on files of the
+same size that were written before; nvswap bench --compare runs fio. Ratios are between figures
+of one round, and the medians over all rounds are printed, because machine and drive can drift
+between rounds. A missed goal is printed and does not make this program fail.
 
-The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a model's
-forward and backward pass (params), and those of goals.py.
-"""
+The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a
+model's forward and backward pass (params), and those of goals.py."""
 import argparse
 import importlib.util
 import json
@@ -39,7 +37,7 @@ CLIPPED = "all on the drive, clipped"
 IN_MEMORY = {PIPELINED: 0, CLIPPED: 0, HALF: ELEMENTS // 2, RESIDENT: ELEMENTS}
 
 MODEL = "bench/models/llama-3.1-8b.json"
-MODEL_SCALE = 4  # so many times fewer layers and words, each as wide as they are
+MODEL_SCALE = 4  # divides the layers and the vocabulary; the width stays
 PARAMS_BYTES = 4 * GIB
 PARAMS_POOL = 2 * GIB
 IDLE, BUSY = "I/O alone", "compute as long as the I/O"
@@ -156,7 +154,7 @@ def adam_goals(rounds):
 
 
 def step_figures(report):
-    """Of one step: milliseconds, bytes, and CPU time without the updates'."""
+    """Prints a step: milliseconds, bytes, and CPU time without the updates."""
     step = report["jobs"][0]["step"]
     nbytes = step["read_bytes"] + step["written_bytes"]
     return {
@@ -172,7 +170,7 @@ def step_figures(report):
 
 
 def clipped_config(args):
-    """The command's defaults, and clipping, for which it has no option."""
+    """Returns the command's defaults with clipping, for which it has no option."""
     return write_json(args, "clipped.json", {
         "bf16": {"enabled": True}, "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
@@ -193,7 +191,7 @@ def step_round(args):
 
 
 def add_step_ratios(results):
-    """The step with all state on the drive, against the drive alone and the computing alone."""
+    """Measures the step with all state on the drive, the drive alone and the computing alone."""
     pipelined, resident = (results["step", "rw", what] for what in (PIPELINED, RESIDENT))
     io_ms = pipelined["nbytes"] / best_floor(results, "step", "rw") / 1e6
     pipelined["of_longer_alone"] = pipelined["ms"] / max(io_ms, resident["ms"])
@@ -234,7 +232,7 @@ def step_goals(rounds):
 
 
 def scaled_model(args):
-    """A model of the same proportions that fits a small drive and a short time."""
+    """Returns a model of the same proportions that fits a small drive and a short time."""
     with open(MODEL, encoding="ascii") as file:
         model = json.load(file)
     numbers = {name: int(name.split(".")[2]) for name in model if name.startswith("model.layers.")}
@@ -298,10 +296,10 @@ def params_goals(rounds):
     ]
 
 
-# ---- The whole
+# ---- The program
 
 
-PARTS = {  # functions that measure a round, print and judge it; bytes needed on the drive
+PARTS = {  # functions that measure a round, print the results and check the goals; bytes needed on the drive
     "swap": (swap_round, swap_print, swap_goals, 2 * SWAP_BYTES),
     "adam": (adam_round, adam_print, adam_goals, 0),
     "step": (step_round, step_print, step_goals, 2 * STATE_BYTES),
@@ -311,7 +309,7 @@ PARTS = {  # functions that measure a round, print and judge it; bytes needed on
 
 
 def machine(args):
-    """The machine and drive, for the caption."""
+    """Describes the machine and drive, for the caption."""
     info = run([
         f"{args.build}/nvswap", "info", "--nvme-path", args.work, "--output-format", "json"])
     where = info["paths"][0]

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A long run on a real drive: swaps in steps, optimizer steps, commits, and kept stores that are
- * closed and reopened; all data is compared. Between rounds it samples the resources of the process
- * and the stores. The first quarter is the warm-up. After it, open files, threads and the stores'
- * bytes must not change, and resident memory must not exceed the warm-up's maximum by more than
- * RSS_SLACK (not checked under sanitizers, which allocate memory themselves). Prints a table; exits
- * with 1 if one of these grew.
+ * closed and reopened; all data are compared. Between rounds it samples the resources of the
+ * process and the stores. The first quarter is the warm-up. After it, open files, threads and the
+ * stores' bytes must not change, and resident memory must not exceed the warm-up's maximum by more
+ * than RSS_SLACK (not checked under sanitizers, which allocate memory themselves). Prints a table;
+ * exits with 1 if one of these grew.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -310,7 +310,7 @@ static void optimizer_step(struct soak *soak, struct nvs_optimizer *optimizer)
 	must(soak, nvs_optimizer_step(optimizer, NULL, NULL, &soak->error), "a step");
 }
 
-/* Compares bit by bit. */
+/* Compares all bits. */
 static void compare_states(struct soak *soak, size_t group, enum nvs_optimizer_part part)
 {
 	const void *found, *due;

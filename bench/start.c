@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how long nvs_tensor_release and nvs_tensor_swap_out of many dirty tensors take to
- * return. The calls are spans of a trace, which also has the I/Os: bench/run.py reads from it when
- * the first I/O of each call was submitted. The configuration decides whether a release starts
- * writing: with max_in_cpu 0 it does, and swap_out needs a larger one. Prints JSON.
+ * return. The calls are spans of a trace, which also has the I/Os; bench/run.py reads the time of
+ * each call's first I/O from it. The configuration decides whether a release starts to write: with
+ * max_in_cpu 0 it does; swap_out needs a larger value. Prints JSON.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static void release(const struct start *start)
 	     "nvs_tensor_release");
 }
 
-/* The time of the call that is measured. */
+/* The duration of the measured call. */
 static uint64_t call_ns(const struct start *start)
 {
 	uint64_t from, to;

@@ -44,7 +44,7 @@ def dense_mlp(width, inner):
 
 
 def experts_mlp(width, inner, experts):
-    """Mixtral's: a router, and experts that are dense MLPs each (w2 projects down)."""
+    """Mixtral: a router, and experts that are dense MLPs (w2 projects down)."""
     yield "block_sparse_moe.gate.weight", [experts, width]
     for expert in range(experts):
         for name, shape in (("w1", [inner, width]), ("w2", [width, inner]), ("w3", [inner, width])):
@@ -52,7 +52,7 @@ def experts_mlp(width, inner, experts):
 
 
 def llama(width, layers, vocabulary, heads, kv_heads, mlp, qkv_bias=False, tied=False):
-    """Llama and its kin: grouped-query attention, RMS norms, a gated MLP; weights (out, in)."""
+    """Llama and similar: grouped-query attention, RMS norms, a gated MLP; weights are (out, in)."""
     head = width // heads
     yield "model.embed_tokens.weight", [vocabulary, width]
     for n in range(layers):
@@ -71,7 +71,7 @@ def llama(width, layers, vocabulary, heads, kv_heads, mlp, qkv_bias=False, tied=
         yield "lm_head.weight", [vocabulary, width]
 
 
-# file, model, dtype, tensors, parameters, (name, shape) of each tensor
+# file, model, dtype, tensors, parameters, and (name, shape) of each tensor
 MODELS = (
     ("gpt2", "GPT-2 124M", "F32", 148, 124_439_808,
      gpt2(width=768, layers=12, vocabulary=50257, positions=1024)),
@@ -91,7 +91,7 @@ MODELS = (
 
 
 def header(model, dtype, tensors, parameters, shapes):
-    """The text of the file; exits if the model differs from the published one."""
+    """Returns the text of the file; exits if the model differs from the published one."""
     entries, end, numel = {"__metadata__": {"model": model}}, 0, 0
     for name, shape in shapes:
         if name in entries:
