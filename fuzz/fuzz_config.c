@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The input is a configuration. What is accepted lies in the ranges that the table of keys gives,
- * and says the same when it is read again; what is refused leaves the configuration as it was, and
- * an error that names its place.
+ * The input is a configuration. An accepted one is within the bounds of the table of keys, and
+ * reads the same again; a refused one leaves the configuration unchanged, with an error that names
+ * the place.
  */
 #include <assert.h>
 #include <math.h>
@@ -113,7 +113,7 @@ static bool same_bytes(const void *a, const void *b)
 	return !memcmp(a, b, sizeof(struct nvs_config));
 }
 
-/* Settings of both are the same; paths lie elsewhere. */
+/* Settings of both must be equal; paths are compared elsewhere. */
 static void check_same(const struct nvs_config *a, const struct nvs_config *b)
 {
 	struct nvs_config x = *a, y = *b;
@@ -135,7 +135,7 @@ static void check_same(const struct nvs_config *a, const struct nvs_config *b)
 	       sizeof(x.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path));
 	memset(y.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path, 0,
 	       sizeof(y.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path));
-	/* A name is compared up to its end: what stood behind it is left there. */
+	/* Compare the name only up to its end; the bytes behind it are left over. */
 	assert(!strcmp(x.adam.type, y.adam.type));
 	memset(x.adam.type, 0, sizeof(x.adam.type));
 	memset(y.adam.type, 0, sizeof(y.adam.type));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The input is a job file. What is read of it is whole, what is planned from it holds together, and
- * of what is refused one thing is said.
+ * The input is a job file. An accepted one gives complete sections and a consistent plan; for a
+ * refused one, exactly one message is printed.
  */
 #include <assert.h>
 #include <ctype.h>
@@ -17,12 +17,12 @@
 #include "cli/jobs/jobfile.h"
 #include "cli/jobs/jobs.h"
 
-static unsigned errors; /* said */
+static unsigned errors; /* messages */
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* In place of the command's, which would write each to standard error. */
+/* Replaces the command's function, which writes to standard error. */
 void say(const char *format, ...)
 {
 	char text[4096];
@@ -83,7 +83,7 @@ static void check_reader(const uint8_t *data, size_t nbytes)
 	jobfile_free(&jobfile);
 }
 
-/* A job after the one before it. */
+/* A job is consistent with its predecessor. */
 static void check_follows(const struct bench_job *job, const struct bench_job *before)
 {
 	assert(job->index == before->index + 1);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The first byte of the input says what the rest is: a label, the header of a manifest, or entries,
- * each as it is or with the checksum that it should have. What is accepted can be: no two extents
- * overlap, no sum wraps; and it is the very bytes that its contents are written as.
+ * The first byte of the input selects what the rest is: a label, the header of a manifest, or
+ * entries, each as it is or with a corrected checksum. Accepted input is consistent (no two extents
+ * overlap, no sum overflows), and encoding its contents gives the same bytes.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,17 +13,17 @@
 #include "store/label.h"
 #include "store/manifest.h"
 
-/* Where things lie, by docs/store-format.md. */
+/* Offsets from docs/store-format.md. */
 enum {
 	LABEL_CHECKSUM_AT = 504,
-	HEADER_COUNTS_AT = 40, /* what follows from the entries, up to ... */
+	HEADER_COUNTS_AT = 40, /* derived from the entries, up to ... */
 	HEADER_REST_AT = 64,
 	HEADER_CHECKSUM_AT = MANIFEST_HEADER_BYTES - 8,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* As much of the input as there is, and zeros. */
+/* Copies as much of the input as there is, and fills up with zeros. */
 static void fill(uint8_t *bytes, size_t n, const uint8_t *data, size_t nbytes)
 {
 	memset(bytes, 0, n);
@@ -98,7 +98,7 @@ static void check_entry(const struct manifest *manifest, const struct store_entr
 	check_extent(manifest, entry->spare, entry->nbytes, unit);
 }
 
-/* Whether the extents at two places are; of an entry's own both have its length. */
+/* Whether two extents are disjoint; both extents of an entry have the same length. */
 static bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes, uint32_t unit)
 {
 	return !a_bytes || !b_bytes || a + round_to_unit(a_bytes, unit) <= b ||
@@ -142,7 +142,7 @@ static void check_same_bytes(const struct manifest *manifest)
 	free(bytes);
 }
 
-/* Two bytes for the unit and the number of entries, then those. */
+/* Two bytes for the unit and the number of entries, followed by the entries. */
 static void try_entries(const uint8_t *data, size_t nbytes, bool repair)
 {
 	if (nbytes < 2)

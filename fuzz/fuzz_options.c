@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lines of the input are the arguments of `nvswap bench`. What is accepted lies within the
- * bounds of the table of options, and nothing is said; of what is refused one thing is said.
+ * The lines of the input are the arguments of `nvswap bench`. Accepted values are within the bounds
+ * of the table of options, and no message is printed; for a refused input, exactly one message is
+ * printed.
  */
 #include <assert.h>
 #include <errno.h>
@@ -19,7 +20,7 @@ static unsigned times_said;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
-/* In place of the command's, which would write each to standard error. */
+/* Replaces the command's function, which writes to standard error. */
 void say(const char *format, ...)
 {
 	char text[4096];
@@ -31,7 +32,7 @@ void say(const char *format, ...)
 	times_said++;
 }
 
-/* Cuts the text, which ends with a 0, at line ends. */
+/* Splits the NUL-terminated text at line ends. */
 static int cut(char *text, char **argv)
 {
 	static char name[] = "bench";
@@ -93,7 +94,7 @@ static void check_percentiles(const struct option_percentiles *list)
 		assert(list->at[i] > (i ? list->at[i - 1] : 0) && list->at[i] <= 100);
 }
 
-/* Of an option that was given as `text`. */
+/* Checks an option that was given as `text`. */
 static void check_option(const struct option_spec *spec, const void *at, const char *text)
 {
 	switch (spec->type) {
@@ -144,7 +145,7 @@ static void check_accepted(const struct bench_options *options, const struct opt
 	assert(options->tensors && options->tensor_size && options->loops);
 }
 
-/* As the command takes a job that is typed. */
+/* Parses and checks like the command does for a job on the command line. */
 static int parse_job(struct bench_options *options, struct options_given *typed, int argc,
 		     char **argv)
 {
@@ -158,7 +159,7 @@ static int parse_job(struct bench_options *options, struct options_given *typed,
 	return bench_options_check(options, typed, NULL);
 }
 
-/* Parses a copy of the input, and checks what comes of it; given: by index in the table. */
+/* Parses a copy of the input and checks the result; `given` is indexed like the table. */
 static int parse(const uint8_t *data, size_t nbytes, bool given[OPTIONS_MAX])
 {
 	char *text = strndup((const char *)data, nbytes), *argv[ARGUMENTS_MAX + 2];
@@ -184,7 +185,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
 	bool once[OPTIONS_MAX], again[OPTIONS_MAX];
 
-	/* What was parsed before makes no difference. */
+	/* Earlier parsing must have no effect. */
 	assert(parse(data, nbytes, once) == parse(data, nbytes, again));
 	assert(!memcmp(once, again, sizeof(once)));
 	return 0;

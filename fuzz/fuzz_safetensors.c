@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * After its first byte the input is a file as it is (an even one), or a header that gets the length
- * before it and the data behind it that it asks for. What is accepted is whole: tensors that fill
- * the data end to end, with a byte more or less refused; what is refused leaves nothing open.
+ * Behind its first byte, the input is a file (if the byte is even), or a header to which the length
+ * and the data it asks for are added. Accepted input is complete: tensors fill the data end to end,
+ * and one byte more or less is refused; after a refused one, no file is open.
  */
 #include <assert.h>
 #include <endian.h>
@@ -14,7 +14,7 @@
 
 #include "cli/modes/model/model.h"
 
-static int file = -1; /* in memory, and found as `path` */
+static int file = -1; /* in memory, opened through `path` */
 static char path[32];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
@@ -90,7 +90,7 @@ static void check_accepted(const struct model *model)
 	assert(sum == model->nbytes);
 }
 
-/* A header with so many bytes behind it. */
+/* Loads a header with `bytes` of data behind it. */
 static int load_header(struct model *model, const uint8_t *json, size_t nbytes, uint64_t behind)
 {
 	uint64_t length = htole64(nbytes);
@@ -105,7 +105,7 @@ static void try_header(const uint8_t *json, size_t nbytes)
 	uint64_t data_bytes = 0;
 	bool known;
 
-	/* A file that begins with a 0 in eight bytes is no JSON to the reader. */
+	/* With a 0 among its first eight bytes, the file is not JSON for the reader. */
 	if (nbytes < 8 || memchr(json, 0, 8))
 		return;
 	make_file(NULL, 0, json, nbytes, 0);

@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""
-Makes fuzz/corpus/manifest: the first byte says what the rest is and whether its checksum is put
-right, as fuzz_manifest.c has it; the layouts are those of docs/store-format.md. Checksums are left
-to the target.
-"""
+"""Makes fuzz/corpus/manifest: the first byte selects what the rest is and whether its checksum is
+corrected, as in fuzz_manifest.c; the layouts are those of docs/store-format.md. The target
+computes the checksums."""
 
 import os
 import struct
