@@ -14,7 +14,7 @@ enum { LAYERS = 12, STEPS = 3, PARTS = 2 };
 static const char *const part_name[PARTS] = {"weight", "bias"};
 static const uint64_t part_numel[PARTS] = {1024 * 1024, 1023};
 
-/* As in ds_config.json: a pool of five buffers, each of which holds a layer. */
+/* The same as in ds_config.json: a pool of five buffers, each of which holds a layer. */
 static const char settings[] =
 	"{ \"aio\": { \"block_size\": 1048576, \"queue_depth\": 8, \"thread_count\": 1 },"
 	"  \"zero_optimization\": { \"offload_param\": {"
@@ -43,7 +43,7 @@ static int register_layer(struct model *model, unsigned layer)
 				   &model->error);
 }
 
-/* Leases memory in the pool for the first contents, and releases it as dirty. */
+/* Pins memory for the first contents, and releases it as dirty. */
 static int initialise_layer(struct model *model, unsigned layer)
 {
 	struct nvs_tensor **tensors = model->layers[layer];

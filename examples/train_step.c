@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three AdamW steps over two groups of parameters whose fp32 state is on the drive. Weights and
- * gradients are bf16 in this program's memory. Prints for each step what it moved, and how much of
- * the I/O was hidden behind the arithmetic.
+ * Three AdamW steps over two groups of parameters with fp32 state on the drive. Weights and
+ * gradients are bf16 in this program's memory. Prints the bytes moved in each step, and the share
+ * of I/O hidden behind the arithmetic.
  *
- *     train_step DIRECTORY      makes its store there, and removes it
+ * train_step DIRECTORY      makes its store there, and removes it
  */
 #include <nvswap.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { GROUPS = 2, STEPS = 3 };
 static const char *const group_name[GROUPS] = {"decoder", "embedding"};
 static const uint64_t group_numel[GROUPS] = {8 * 1024 * 1024, 3 * 1024 * 1024 + 5};
 
-/* As in ds_config.json. */
+/* The same as in ds_config.json. */
 static const char settings[] =
 	"{ \"bf16\": { \"enabled\": true }, \"gradient_clipping\": 1.0,"
 	"  \"optimizer\": { \"type\": \"AdamW\", \"params\": { \"lr\": 1e-3 } },"
@@ -72,7 +72,7 @@ static int open_optimizer(struct model *model, const char *directory)
 	return status;
 }
 
-/* In place of a backward pass: the gradient is 0.5 for even elements and -0.5 for odd ones. */
+/* Instead of a backward pass: the gradient is 0.5 for even elements and -0.5 for odd ones. */
 static void backward(struct model *model)
 {
 	for (unsigned g = 0; g < GROUPS; g++)
