@@ -7,7 +7,7 @@
 
 #include "option_docs.h"
 
-/* A key or a value at the beginning of a text is not capitalised. */
+/* A key or a value at the begin of a text is not capitalized. */
 static bool begins_with_name(const char *text, const struct option_spec *spec)
 {
 	size_t length = strcspn(text, " ,:");
@@ -19,8 +19,8 @@ static bool begins_with_name(const char *text, const struct option_spec *spec)
 }
 
 /*
- * Writes plain text as mdoc: capitalised, ending in a full stop, a line for each sentence, and with
- * nothing that mdoc takes for a request.
+ * Writes plain text as mdoc: capitalized, ending in a full stop, one sentence a line, with mdoc
+ * requests escaped.
  */
 static void write_help(FILE *file, const struct option_spec *spec)
 {

@@ -6,7 +6,7 @@
 
 #include "option_docs.h"
 
-/* Writes text on one line and escapes what would end the cell. */
+/* Writes text on one line and escapes characters that would end the cell. */
 static void write_cell(FILE *file, const char *text)
 {
 	for (; *text; text++) {
