@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Monotonic time, and waiting on a condition until a deadline of it.
- */
+/* Monotonic time, and waiting on a condition until a deadline. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
@@ -18,7 +16,7 @@ static inline uint64_t clock_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The processor time of the calling thread. */
+/* Processor time of the calling thread. */
 static inline uint64_t thread_cpu_ns(void)
 {
 	struct timespec spent;
@@ -27,7 +25,9 @@ static inline uint64_t thread_cpu_ns(void)
 	return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
 }
 
-/* When a wait of timeout_ms that begins now ends; UINT64_MAX for -1, 0 for 0 (do not wait). */
+/*
+ * The deadline of a wait of timeout_ms that begins now; UINT64_MAX for -1, 0 for 0 (do not wait).
+ */
 static inline uint64_t deadline_ns(int timeout_ms)
 {
 	if (timeout_ms < 0)
@@ -35,13 +35,16 @@ static inline uint64_t deadline_ns(int timeout_ms)
 	return timeout_ms ? clock_ns() + (uint64_t)timeout_ms * 1000000u : 0;
 }
 
-/* What a function returns whose deadline has passed: -EAGAIN where it was not to wait at all. */
+/*
+ * The result of a function whose deadline has passed: -EAGAIN if it was not to wait at all, else
+ * -ETIMEDOUT.
+ */
 static inline int deadline_error(uint64_t deadline)
 {
 	return deadline ? -ETIMEDOUT : -EAGAIN;
 }
 
-/* pthread_cond_wait until the deadline: 0 or deadline_error(). */
+/* Like pthread_cond_wait, until the deadline: 0 or deadline_error(). */
 static inline int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
 {
 	if (!deadline)

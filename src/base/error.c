@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Writes what fits into the caller's size; a text that is cut still ends with a NUL. */
+/* Writes as much as the caller's size allows; a truncated text still ends with a NUL. */
 void error_copy(struct nvs_error *error, const struct nvs_error *from)
 {
 	size_t size = error ? error->size : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mmap aligns to an ordinary page, so the mapping is made longer by a huge one, and the parts
- * before and behind the wanted one are unmapped again.
+ * mmap aligns to an ordinary page, so a mapping is made longer by one huge page, and the parts
+ * before and behind the aligned one are unmapped.
  */
 #include "base/huge_map.h"
 

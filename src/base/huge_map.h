@@ -10,15 +10,16 @@
 #include <stdint.h>
 
 uint64_t page_bytes(void);
-/* Of a page that one entry of the page middle directory maps; page_bytes() where the kernel has no
- * huge pages. */
+/*
+ * Bytes mapped by one entry of the page middle directory; page_bytes() if the kernel has no huge
+ * pages.
+ */
 uint64_t huge_page_bytes(void);
-uint64_t round_to_pages(uint64_t nbytes); /* up */
+uint64_t round_to_pages(uint64_t nbytes); /* rounds up */
 
 /*
- * At least so many bytes of zeros, in whole pages, that begin at the boundary of a huge page;
- * munmap of as many releases them. `advised` (or NULL): whether the kernel took the advice to use
- * huge pages. NULL: no memory.
+ * Maps at least that many zero bytes, in whole pages, aligned to a huge page; munmap releases them.
+ * *advised (or NULL): whether the kernel accepted the advice to use huge pages. NULL: no memory.
  */
 void *huge_map(uint64_t nbytes, bool *advised);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a time is counted, and what the counts say. It never allocates and never locks: one writer
- * each, merged afterwards.
+ * Counts of latencies in buckets, and their statistics. Never allocates or locks: each writer has
+ * its own counts, which are merged afterwards.
  */
 #include "base/latency.h"
 
@@ -24,7 +24,7 @@ static unsigned bucket_of(uint64_t ns)
 	return group * STEPS + (unsigned)(ns >> (top - STEP_BITS) & (STEPS - 1));
 }
 
-/* The longest time that is counted in the bucket. */
+/* The longest time that the bucket counts. */
 static uint64_t bucket_end(unsigned bucket)
 {
 	unsigned group = bucket / STEPS, step = bucket % STEPS;
@@ -76,7 +76,7 @@ void nvs_latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
 		into->buckets[i] += from->buckets[i];
 }
 
-/* How many of the counts are `percentile` per cent of them, rounded up: 1 to count. */
+/* The number of counts that make up `percentile` per cent, rounded up: from 1 to `count`. */
 static uint64_t rank_of(uint64_t count, double percentile)
 {
 	/* 99.9 is not a binary fraction: without the slack 99.9 % of 1000 would be 1000. */
@@ -96,7 +96,7 @@ uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percen
 {
 	if (!latency || !latency->count)
 		return 0;
-	/* Not a number is taken for 0 too. */
+	/* NaN counts as 0, too. */
 	if (!(percentile > 0))
 		return latency->min_ns;
 

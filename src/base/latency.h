@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Counting into a struct nvs_latency, and what its public functions don't tell of its buckets.
- */
+/* Counting into a struct nvs_latency, and the buckets that its public functions hide. */
 #ifndef BASE_LATENCY_H
 #define BASE_LATENCY_H
 
 #include "nvswap.h"
 
 void latency_add(struct nvs_latency *latency, uint64_t ns);
-/* The middle of the times counted in a bucket: fio's value of its bucket of the same index. */
+/* The middle of a bucket's times: fio's value of its bucket with the same index. */
 uint64_t latency_bucket_ns(unsigned bucket);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The nearest name by edit distance: letters inserted, deleted, replaced, or swapped with their
- * neighbour. '-' and '_' are the same letter, since option names have the one and keys the other.
+ * neighbour. '-' and '_' are equal, because option names use one and keys the other.
  */
 #include "base/nearest.h"
 
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define LETTERS_MAX 48 /* longer texts are near nothing */
+#define LETTERS_MAX 48 /* longer texts have no nearest name */
 
 static char dashed(char letter)
 {
@@ -23,7 +23,7 @@ static unsigned least(unsigned a, unsigned b)
 
 static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb)
 {
-	unsigned rows[3][LETTERS_MAX + 1]; /* of this letter of a, and of the two before it */
+	unsigned rows[3][LETTERS_MAX + 1]; /* rows of this letter of a, and of the two before it */
 
 	for (unsigned j = 0; j <= nb; j++)
 		rows[0][j] = j;
@@ -48,7 +48,7 @@ const char *nearest_name(const char *text, const char *const *names, unsigned n)
 {
 	const char *nearest = NULL;
 	size_t length = strlen(text);
-	/* The distance that a name must stay below; short words would match anything otherwise. */
+	/* The limit of the distance; without it, short words would match anything. */
 	unsigned limit = length < 5 ? 2 : length < 12 ? 3 : (unsigned)length / 3;
 
 	for (unsigned i = 0; i < n && length <= LETTERS_MAX; i++) {

@@ -2,7 +2,7 @@
 #ifndef BASE_NEAREST_H
 #define BASE_NEAREST_H
 
-/* The name that a mistyped `text` was most likely meant to be; NULL: none is near. */
+/* The name that a mistyped `text` most likely means; NULL: none is near. */
 const char *nearest_name(const char *text, const char *const *names, unsigned n);
 
 #endif

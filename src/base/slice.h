@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Short turns on the processor for the calling thread: others that wake up need not wait for it
- * long, and it need not wait long for others. Its share of the processor stays what it is. Linux
- * 6.12 and later; before, and where it may not be asked for, nothing changes.
+ * Short time slices for the calling thread: other threads that wake up run soon, and so does it.
+ * Its share of the processor does not change. Needs Linux 6.12; otherwise, or without permission,
+ * nothing changes.
  */
 #ifndef BASE_SLICE_H
 #define BASE_SLICE_H
@@ -12,11 +12,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SLICE_NS 100000u /* the least that the kernel takes */
+#define SLICE_NS 100000u /* the minimum of the kernel */
 
 static inline void take_short_slices(void)
 {
-	/* The kernel's struct sched_attr: its header and libc's <sched.h> can't be had together. */
+	/* The kernel's struct sched_attr; its header conflicts with libc's <sched.h>. */
 	struct {
 		uint32_t size, policy;
 		uint64_t flags;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much thread-local data there is. Each module's is counted, though that of one which was
- * loaded later may lie elsewhere.
+ * The size of thread-local data. Counts every module, even one that was loaded later and has its
+ * data elsewhere.
  */
 #include "base/stack.h"
 

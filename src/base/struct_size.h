@@ -19,14 +19,16 @@
  */
 int struct_in(void *into, size_t size, const void *from);
 
-/* The same for element i of an array, whose elements all have the size of the first. -EINVAL: this
- * one has another. */
+/*
+ * The same for element i of an array, whose elements must all have the size of the first. -EINVAL:
+ * this one differs.
+ */
 int struct_in_at(void *into, size_t size, const void *array, size_t i);
 
 /*
- * Copies the fields of `from`, which has `size` bytes, that `into`, the caller's, has room for; its
- * size stays, and so does what only the caller knows. Returns -EINVAL if `into` is NULL or its size
- * is not set.
+ * Copies the fields of `from`, which has `size` bytes, that fit into the caller's `into`. Its size,
+ * and fields that only the caller knows, stay unchanged. Returns -EINVAL if `into` is NULL or its
+ * size is not set.
  */
 int struct_out(void *into, const void *from, size_t size);
 

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Student's t, for intervals of means of few values.
- */
+/* Student's t, for confidence intervals of means of few values. */
 #ifndef BASE_STUDENT_H
 #define BASE_STUDENT_H
 
 #include <stddef.h>
 
-/* What 97.5 % of its values stay below; fewer than one degree of freedom are taken for one. */
+/* The 97.5 % quantile; less than one degree of freedom counts as one. */
 static inline double student_975(double freedom)
 {
 	static const double below[] = {12.71, 12.71, 4.303, 3.182, 2.776,

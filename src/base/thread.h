@@ -7,10 +7,12 @@
 
 #include <pthread.h>
 
-/* Starts a thread that takes no signals: they are for the application's threads. 0 or a negative
- * errno. */
+/*
+ * Starts a thread with all signals blocked: they are for the application's threads. 0 or a negative
+ * errno.
+ */
 int thread_start(pthread_t *thread, void *(*main)(void *), void *arg);
-/* Why a thread could not be started: its -EAGAIN is a limit, not a request to try again. */
+/* The reason why a thread could not be started: -EAGAIN is a limit, not a request to retry. */
 const char *thread_strerror(int rc);
 
 #endif

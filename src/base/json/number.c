@@ -18,7 +18,7 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* The exponent at `text` ("e+8"), no nearer to infinity than needed to be out of any range. */
+/* Reads the exponent at `text` ("e+8"), limited to values that are out of any range. */
 static long read_exponent(const char *text, const char *end)
 {
 	long exponent = 0;
@@ -40,7 +40,8 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 {
 	const char *text = number->raw, *end = text + number->raw_length, *last = NULL, *c;
 	bool negative = *text == '-', point = false;
-	long exponent, scale = 0; /* scale: of the digit after `last`, against the last one */
+	long exponent,
+		scale = 0; /* scale: exponent of the digit after `last`, relative to the last one */
 	uint64_t value = 0;
 
 	assert(number->type == JSON_NUMBER && number->raw_length);
@@ -57,7 +58,7 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 	}
 	*whole = 0;
 	if (!last)
-		return JSON_WHOLE; /* zero, however it is written */
+		return JSON_WHOLE; /* zero, in any notation */
 	if (negative)
 		return JSON_NEGATIVE;
 	exponent = read_exponent(c, end) + scale;
@@ -79,7 +80,7 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 int json_read_real(const struct json_value *number, double *real)
 {
 	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-	char few[64], *text = few; /* with a NUL, which the raw text need not have */
+	char few[64], *text = few; /* a NUL-terminated copy; the raw text need not have a NUL */
 	int result = plain ? 0 : -ENOMEM;
 	double value = 0;
 
@@ -93,7 +94,7 @@ int json_read_real(const struct json_value *number, double *real)
 	if (!result) {
 		errno = 0;
 		value = strtod_l(text, NULL, plain);
-		/* ERANGE with another value is a subnormal number, which is near enough. */
+		/* ERANGE with another value means a subnormal number, which is precise enough. */
 		if (errno == ERANGE && (value == 0 || isinf(value)))
 			result = -ERANGE;
 	}

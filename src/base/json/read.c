@@ -37,7 +37,7 @@ struct parser {
 	const char *at;	    /* the next byte to read */
 	const char *placed; /* the byte that `place` describes; only advances */
 	struct json_place place;
-	const char *name; /* of the document, for errors */
+	const char *name; /* name of the document, for errors */
 	struct nvs_error *error;
 	unsigned depth;
 	struct {
@@ -221,7 +221,7 @@ size_t json_utf8_length(const char *text, size_t left)
 {
 	static const struct {
 		unsigned char mask, lead;
-		uint32_t first; /* what is less has a shorter form */
+		uint32_t first; /* smaller code points have a shorter encoding */
 	} forms[] = {
 		{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
 	const unsigned char *bytes = (const unsigned char *)text;

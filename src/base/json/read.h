@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * JSON text as a tree of values that know where in the text they stand. Strict (RFC 8259): no
- * comments, no trailing commas, valid UTF-8. A document never changes once it is parsed.
+ * JSON text as a tree of values with their places in the text. Strict (RFC 8259): no comments, no
+ * trailing commas, valid UTF-8. A parsed document never changes.
  */
 #ifndef BASE_JSON_READ_H
 #define BASE_JSON_READ_H
@@ -12,7 +12,7 @@
 
 #include "nvswap.h"
 
-#define JSON_DEPTH_MAX 512 /* objects and lists inside each other */
+#define JSON_DEPTH_MAX 512 /* maximum nesting of objects and lists */
 
 enum json_type {
 	JSON_NULL,
@@ -33,15 +33,15 @@ struct json_value {
 	enum json_type type;
 	uint32_t count; /* values in an array or object */
 	struct json_place place;
-	const char *raw; /* as written, in the text that was parsed; with its quotes or brackets */
+	const char *raw; /* as written in the text, with quotes or brackets */
 	size_t raw_length;
-	const char *string; /* JSON_STRING: decoded, followed by a NUL; may hold others */
+	const char *string; /* JSON_STRING: decoded, with a NUL behind it; may contain NULs */
 	size_t length;
-	bool lone_surrogate; /* JSON_STRING: has half of a \u pair, which is decoded as U+FFFD */
-	struct json_value *first; /* of an array or object, in the order of the text */
+	bool lone_surrogate;	  /* JSON_STRING: contains half of a \u pair, decoded as U+FFFD */
+	struct json_value *first; /* first value of an array or object, in the order of the text */
 	struct json_value *next;  /* in the same array or object */
 
-	/* of a member of an object, else NULL and 0 */
+	/* of a member of an object; else NULL and 0 */
 	const char *key; /* decoded, as `string` */
 	size_t key_length;
 	const char *key_raw; /* its opening quote in the text */
@@ -54,30 +54,29 @@ struct json_value {
 struct json_document;
 
 /*
- * Parses `text`, which must stay as long as the document, in linear time. The document takes at
- * most memory_max bytes beside it. `name` stands for the text in errors: -EINVAL with line and
- * column, -EFBIG (deeper than JSON_DEPTH_MAX, or 4 GiB of text), -ENOMEM (memory_max, or malloc
- * failed).
+ * Parses `text`, which must outlive the document, in linear time. The document takes at most
+ * memory_max bytes beside it. `name` stands for the text in errors: -EINVAL with line and column,
+ * -EFBIG (deeper than JSON_DEPTH_MAX, or 4 GiB of text), -ENOMEM (memory_max, or malloc failed).
  */
 int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
 	       size_t memory_max, struct nvs_error *error);
-void json_free(struct json_document *document); /* NULL is fine */
+void json_free(struct json_document *document); /* `document` may be NULL */
 const struct json_value *json_root(const struct json_document *document);
 
-/* The first member of that name; NULL: none, or `object` is NULL or no object. */
+/* The first member of that name; NULL: none, or `object` is NULL or not an object. */
 const struct json_value *json_member(const struct json_value *object, const char *key);
 bool json_is_string(const struct json_value *value, const char *text);
 
-/* A JSON_NUMBER as a whole one, exact however it is written: 1e8, 100000000, 1.0. */
+/* Reads a JSON_NUMBER as an integer, exactly, in any notation: 1e8, 100000000, 1.0. */
 enum json_whole { JSON_WHOLE, JSON_FRACTION, JSON_NEGATIVE, JSON_TOO_LARGE };
 enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole);
-/* A JSON_NUMBER as the nearest double, whatever the locale. -ERANGE: none is near. -ENOMEM. */
+/* Reads a JSON_NUMBER as the nearest double, in any locale. -ERANGE: out of range. -ENOMEM. */
 int json_read_real(const struct json_value *number, double *real);
 
-/* Length of the UTF-8 character at `text`, of which `left` bytes are there; 0: it is none. */
+/* Length of the UTF-8 character at `text`, of which `left` bytes exist; 0: invalid. */
 size_t json_utf8_length(const char *text, size_t left);
 
-/* A file's name as errors show it: the end of it where it is long. */
+/* A file's name for errors: the end of a long one. */
 const char *json_file_label(const char *name, char label[208]);
 
 #endif

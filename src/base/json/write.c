@@ -31,7 +31,7 @@ static bool is_utf8(const char *text)
 	return true;
 }
 
-/* The character as JSON has it where it may not stand as it is; NULL: it may. */
+/* Returns the escape of a character that JSON requires to be escaped; else NULL. */
 static const char *escape(unsigned char c, bool utf8, char text[8])
 {
 	static const char names[] = "bfnrt\"\\", bytes[] = "\b\f\n\r\t\"\\";
@@ -51,7 +51,7 @@ static const char *escape(unsigned char c, bool utf8, char text[8])
 static void put_string(const struct json_writer *json, const char *text)
 {
 	bool utf8 = is_utf8(text);
-	const char *plain = text; /* what may stand as it is and is not written yet */
+	const char *plain = text; /* characters that need no escape and are not written yet */
 
 	fputc('"', json->file);
 	for (; *text; text++) {
@@ -94,7 +94,7 @@ static void close_container(struct json_writer *json, char bracket)
 	assert(json->depth);
 	json->depth--;
 	if (!json->more && json->indent)
-		fputc('\n', json->file); /* as fio writes an empty one */
+		fputc('\n', json->file); /* like fio, which breaks the line in an empty list */
 	new_line(json);
 	fputc(bracket, json->file);
 	json->more = true;

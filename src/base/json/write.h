@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes JSON to a file as it goes: members of the object that is open, or with a NULL key values
- * of the list that is, or the whole. A failed write is the file's error, for its owner to find.
+ * Writes JSON to a file incrementally: members of the open object, or, with a NULL key, elements of
+ * the open list or the document. A failed write sets the stream's error, which its owner checks.
  */
 #ifndef BASE_JSON_WRITE_H
 #define BASE_JSON_WRITE_H
@@ -12,9 +12,9 @@
 
 struct json_writer {
 	FILE *file;
-	unsigned indent; /* blanks for each level; 0: all on one line */
+	unsigned indent; /* spaces for each level; 0: everything on one line */
 	unsigned depth;
-	bool more; /* a value stands before in the same object or list */
+	bool more; /* the open object or list has a value already */
 };
 
 static inline struct json_writer json_to(FILE *file, unsigned indent)
@@ -27,17 +27,20 @@ void json_close_object(struct json_writer *json);
 void json_open_list(struct json_writer *json, const char *key);
 void json_close_list(struct json_writer *json);
 
-/* Text of any bytes: where it is not UTF-8, each byte that is not ASCII becomes a '?'. */
+/* Text of any bytes: in invalid UTF-8, each byte that is not ASCII becomes a '?'. */
 void json_text(struct json_writer *json, const char *key, const char *text);
 void json_bool(struct json_writer *json, const char *key, bool value);
 void json_null(struct json_writer *json, const char *key);
 void json_count(struct json_writer *json, const char *key, uint64_t count);
 void json_signed(struct json_writer *json, const char *key, int64_t number);
-/* With six decimals, as fio writes them; 0 where JSON has no number for it. */
+/* With six decimals, like fio; 0 for values that JSON cannot represent. */
 void json_real(struct json_writer *json, const char *key, double value);
-/* In the fewest digits that read back as the same; null where JSON has no number for it. */
+/*
+ * With the fewest digits that read back as the same value; null for values that JSON cannot
+ * represent.
+ */
 void json_exact(struct json_writer *json, const char *key, double value);
-/* As printf formats it. */
+/* Formatted by printf. */
 void json_number(struct json_writer *json, const char *key, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
