@@ -17,7 +17,7 @@ struct aio_config {
 	bool single_submit;    /* one I/O per submission call */
 	bool overlap_events;   /* false: fill the queue, drain it, repeat */
 	bool use_gds;	       /* not supported: opening an engine returns -ENOTSUP */
-	/* of the "nvswap" block: */
+	/* keys of the "nvswap" block: */
 	enum nvs_ioengine ioengine;
 	uint32_t io_timeout_ms; /* up to NVS_IO_TIMEOUT_MS_MAX; 0: off */
 };
@@ -79,8 +79,8 @@ struct nvs_config {
 	bool keep;	/* the store survives the engine and is reopened; see nvs_engine_commit */
 	bool read_only; /* a kept store is only read, and shared with other readers */
 	uint32_t rank;	/* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
-	char rank_variable[64]; /* the environment variable that has the rank; "": `rank` is it */
-	uint64_t stripe_size;	/* bytes; 0: one block_size. Matters with several paths */
+	char rank_variable[64];	       /* environment variable with the rank; "": `rank` is set */
+	uint64_t stripe_size;	       /* bytes; 0: one block_size. Matters with several paths */
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
 	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
 };

@@ -17,7 +17,7 @@
 #define BUFFERS_MAX  ((uint64_t)1 << 20)
 #define STRIPE_MAX   ((uint64_t)1 << 40)
 #define THREADS_MAX  1024
-#define POWER_MAX    127 /* of two, that a float holds */
+#define POWER_MAX    127 /* power of two that a float can represent */
 
 #define AT(field) .place = offsetof(struct nvs_config, field)
 #define KEY(block_, name_, type_, meaning_)                                                        \

@@ -29,7 +29,7 @@ enum config_block {
 };
 
 enum key_type {
-	KEY_BLOCK,    /* another object, of block `child` */
+	KEY_BLOCK,    /* another object: the block `child` */
 	KEY_BOOL,     /* bool */
 	KEY_U32,      /* uint32_t, a whole number */
 	KEY_U64,      /* uint64_t, a whole number */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares paths as text, without looking at the file system. Two names of one directory are found
- * by the store, which locks what it opens.
+ * Compares paths as text, without accessing the file system. The store detects two names of one
+ * directory by its locks.
  */
 #include "config/paths.h"
 

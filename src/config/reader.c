@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "config/paths.h"
 
-#define SHOWN_BYTES 48	/* of a key or value quoted in a message */
-#define NAME_BYTES  128 /* of "zero_optimization.offload_optimizer.<key>" */
+#define SHOWN_BYTES 48	/* bytes of a key or value quoted in a message */
+#define NAME_BYTES  128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
 
 int reader_complain(struct reader *r, const struct json_place *place, const char *subject,
 		    const char *format, ...)

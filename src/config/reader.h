@@ -9,25 +9,25 @@
 #include "base/json/read.h"
 #include "config/keys.h"
 
-#define CONFIG_TEXT_MAX	  ((size_t)64 << 20)  /* bytes of a file */
-#define CONFIG_MEMORY_MAX ((size_t)256 << 20) /* bytes of the parsed document */
+#define CONFIG_TEXT_MAX	  ((size_t)64 << 20)  /* maximum bytes of a file */
+#define CONFIG_MEMORY_MAX ((size_t)256 << 20) /* maximum bytes of the parsed document */
 
 struct reader {
 	struct nvs_config
-		config;	  /* the copy; shares nvme_path with the caller unless new_*_paths */
+		config;	  /* a copy, which shares nvme_path with the caller unless new_*_paths */
 	const char *file; /* for messages */
 	struct nvs_error *error;
 	const struct json_value *seen[CONFIG_KEYS_MAX]; /* by index in config_keys */
 	const struct json_value *blocks[BLOCK_COUNT];
 	bool new_param_paths, new_optimizer_paths;
-	bool from_call;	 /* nvs_config_set: messages have no file and place */
-	bool grad_named; /* the file sets grad_accum_dtype to a type, not to "auto" */
+	bool from_call;	 /* called from nvs_config_set: messages have no file and place */
+	bool grad_named; /* the file sets grad_accum_dtype to a type rather than "auto" */
 };
 
-/* Reads the document and applies the rules. Returns 0, -EINVAL or -ENOMEM. */
+/* Reads the document and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_read(struct reader *r, const struct json_value *root);
 
-/* Sets one setting, which messages call `name`, and applies the rules. The same results. */
+/* Sets one setting, called `name` in messages, and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
 	       const char *name);
 /* Ends reading with `result`: 0 replaces the caller's `config` by the copy, an error drops the
@@ -41,7 +41,7 @@ int reader_complain(struct reader *r, const struct json_place *place, const char
 /* Checks settings against each other; `was` is param_dtype before this file. */
 int rules_apply(struct reader *r, enum nvs_dtype was);
 
-/* Computes the settings that follow from others. */
+/* Computes the settings that depend on others. */
 void config_derive(struct nvs_config *config);
 
 #endif

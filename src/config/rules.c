@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Checks between settings, whichever file set each of them, and settings that follow from others.
- */
+/* Checks between settings, whichever file set them, and computes settings that depend on others. */
 #include <errno.h>
 #include <stddef.h>
 #include <strings.h>
@@ -46,7 +44,7 @@ static int nvme_has_path(struct reader *r, enum config_block block,
 	size_t base = (size_t)((const char *)offload - (const char *)&r->config);
 	const struct json_value *device;
 
-	/* Of single settings the path may follow; opening an engine asks for it. */
+	/* After nvs_config_set the path can still follow; opening an engine checks it. */
 	if (r->from_call || offload->device != NVS_DEVICE_NVME || offload->npaths)
 		return 0;
 	device = seen_at(r, base + offsetof(struct offload_config, device));

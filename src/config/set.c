@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One setting at a time, by its key. A value is written as in the file or, where that is not
- * ambiguous, without quotes; it passes the reader's checks, and the rules that need no other key.
+ * One setting at a time, by its key. A value has the notation of the file or, if unambiguous, no
+ * quotes; it passes the reader's checks and the rules that need no other key.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -29,7 +29,7 @@ static void no_such_key(const char *key, enum config_block block, const char *na
 		    config_key_suggest(block, part, strlen(part), text));
 }
 
-/* The setting that `key` names, a path of blocks and a key with dots between. NULL: -EINVAL. */
+/* Finds the setting `key`, a path of blocks and a key separated by dots. NULL: -EINVAL. */
 static const struct config_key *find_key(const char *key, struct nvs_error *error)
 {
 	enum config_block block = BLOCK_ROOT;
@@ -57,7 +57,7 @@ static const struct config_key *find_key(const char *key, struct nvs_error *erro
 	}
 }
 
-/* NULL: there is none, -EINVAL. */
+/* NULL: not found, -EINVAL. */
 static const struct config_key *find_setting(const struct nvs_config *config, const char *key,
 					     struct nvs_error *error)
 {
@@ -81,7 +81,10 @@ static bool is_whole(const struct config_key *key)
 	return key->type == KEY_U32 || key->type == KEY_U64;
 }
 
-/* "4k", "1M", "2G": digits and a letter. Returns how many bits the letter stands for, or 0. */
+/*
+ * Returns the number of bits of the suffix in "4k", "1M" or "2G": digits and a letter; 0: no
+ * suffix.
+ */
 static unsigned suffix_bits(const char *value)
 {
 	size_t digits = strspn(value, "0123456789");
@@ -110,7 +113,7 @@ static char *quoted(const char *value)
 	return NULL;
 }
 
-/* Whether the value is meant as JSON that is not a bare word. */
+/* Whether the value is JSON other than a bare word. */
 static bool is_json(const struct config_key *key, const char *value)
 {
 	const char *first = value + strspn(value, " \t\r\n");
@@ -122,7 +125,7 @@ static bool is_json(const struct config_key *key, const char *value)
 	return (is_whole(key) || key->type == KEY_REAL) && (isdigit(*first) || *first == '-');
 }
 
-/* The text to parse; NULL without memory. */
+/* Makes the text to parse; NULL without memory. */
 static char *value_text(const struct config_key *key, const char *value)
 {
 	unsigned bits = is_whole(key) ? suffix_bits(value) : 0;
@@ -136,7 +139,7 @@ static char *value_text(const struct config_key *key, const char *value)
 	return text;
 }
 
-/* A word that is not JSON after all is refused as a string is, with what the key allows. */
+/* A word that is not JSON is refused like a string, with the values that the key allows. */
 static int parse_value(struct json_document **document, const struct config_key *key, char **text,
 		       const char *value, struct nvs_error *error)
 {
@@ -156,7 +159,7 @@ static int parse_value(struct json_document **document, const struct config_key 
 	return result;
 }
 
-/* A path may hold bytes that JSON can't. */
+/* A path can contain bytes that JSON cannot. */
 static int set_path(struct nvs_config *config, const struct config_key *key, const char *path,
 		    struct nvs_error *error)
 {
