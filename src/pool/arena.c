@@ -12,7 +12,7 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-/* Locking less than this is not worth a call. */
+/* Locking less than this is not worth a system call. */
 #define LOCK_BYTES_MIN (1ull << 20)
 
 /* Mapping explicit huge pages reserves them: it fails if there are too few. */
@@ -20,7 +20,7 @@ static bool map_explicit_huge(struct arena *arena)
 {
 	uint64_t page = huge_page_bytes();
 	uint64_t nbytes = (arena->used + page - 1) / page * page;
-	/* The size of the page is asked for by its logarithm. */
+	/* The page size is passed as its logarithm. */
 	int size = __builtin_ctzll(page) << MAP_HUGE_SHIFT;
 	void *data = MAP_FAILED;
 
@@ -58,13 +58,13 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 			nvs_strerror(rc));
 }
 
-/* Locks as many bytes from the start as the limit still allows the process. */
+/* Locks as many bytes from the start as the limit still allows. */
 static void lock_what_may_be(struct arena *arena)
 {
 	uint64_t step = arena->used;
 
 	if (arena->huge) {
-		arena->locked = arena->used; /* explicit huge pages are never paged out */
+		arena->locked = arena->used; /* explicit huge pages are never swapped */
 		return;
 	}
 	do {

@@ -9,9 +9,9 @@
 
 struct arena {
 	char *data;
-	uint64_t nbytes; /* of the mapping */
+	uint64_t nbytes; /* bytes of the mapping */
 	uint64_t used;	 /* bytes of the pool, in whole pages; the rest is never touched */
-	uint64_t locked; /* bytes locked in memory, from the start */
+	uint64_t locked; /* bytes locked, from the start */
 	bool huge;	 /* explicit huge pages */
 	bool transparent_huge;
 	int node;
