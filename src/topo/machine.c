@@ -14,7 +14,10 @@
 
 #include "topo/sysfs.h"
 
-/* The number after `key` at the start of a line, as in /proc/meminfo; `otherwise` if none. */
+/*
+ * Reads the number after `key` at the start of a line, as in /proc/meminfo; `otherwise` if not
+ * found.
+ */
 static uint64_t read_number(const char *path, const char *key, uint64_t unit, uint64_t otherwise)
 {
 	FILE *file = fopen(path, "re");

@@ -59,7 +59,7 @@ int dio_open(int fd, int flags)
 {
 	char path[32];
 
-	/* By descriptor, because the name may be gone or name another file. */
+	/* By descriptor, because the name may be gone or may name another file. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	fd = open(path, flags | O_DIRECT | O_CLOEXEC);
 	if (fd < 0)

@@ -26,7 +26,7 @@ static void skip_accelerators(hwloc_topology_t hwloc)
 						 "gl",	 "rsmi", "levelzero"};
 	const unsigned long flag = HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST;
 
-	/* Fails if this hwloc lacks the component, which is fine. */
+	/* Fails if this hwloc lacks the component, which is harmless. */
 	for (unsigned i = 0; i < sizeof(components) / sizeof(components[0]); i++)
 		(void)hwloc_topology_set_components(hwloc, flag, components[i]);
 }
