@@ -22,10 +22,10 @@
 #include "base/json/write.h"
 
 #define NAME_BYTES   31
-#define THREADS_MAX  256 /* with a track each; all others share one */
+#define THREADS_MAX  256 /* threads with a track each; all others share one */
 #define NBYTES_MAX   ((UINT64_C(1) << 56) - 1)
 #define WORKERS_MAX  NVS_THREAD_COUNT_MAX
-#define TID_WORKERS  1000 /* tracks of I/Os come behind those of threads */
+#define TID_WORKERS  1000 /* tracks of I/Os follow those of threads */
 #define TID_A_WORKER 10000
 
 struct span {

@@ -32,7 +32,7 @@ enum trace_kind {
 	TRACE_SWAP_OUT_FROM,
 	TRACE_STEP_BEGIN,
 	TRACE_STEP_END,
-	TRACE_OPEN, /* of an engine; `nbytes` is the size of its pool */
+	TRACE_OPEN, /* an engine; `nbytes` is the size of its pool */
 };
 
 /* One I/O in place `slot` of the queue of worker `worker`; `offset` is in bytes in the file. */
