@@ -72,6 +72,14 @@ struct nvs_config;
 
 /* Errors: -EINVAL, `config` is NULL; -ENOMEM. */
 NVS_API int nvs_config_open(struct nvs_config **config, struct nvs_error *error);
+/*
+ * Opens *copy with the settings, the log and the trace of `config`. Each is closed by itself.
+ * Errors:
+ * -EINVAL  `config` or `copy` is NULL
+ * -ENOMEM
+ */
+NVS_API int nvs_config_copy(const struct nvs_config *config, struct nvs_config **copy,
+			    struct nvs_error *error);
 /* `config` may be NULL. */
 NVS_API void nvs_config_close(struct nvs_config *config);
 
@@ -106,7 +114,8 @@ NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t
  */
 NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 			   struct nvs_error *error);
-/* The same with a whole number, or with true (1) or false (0). */
+/* The same with a whole number, with true (1) or false (0), or with a value of enum nvs_ioengine or
+ * enum nvs_device. */
 NVS_API int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 				  struct nvs_error *error);
 /*
@@ -128,10 +137,19 @@ NVS_API int nvs_config_set_paths(struct nvs_config *config, enum nvs_block block
  */
 NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, char *text,
 			   size_t nbytes, struct nvs_error *error);
-/* The same of a whole number, or of true (1) or false (0). Errors: -EINVAL, also of other types. */
+/*
+ * The same of a whole number, of true (1) or false (0), or as a value of enum nvs_ioengine or enum
+ * nvs_device.
+ * Errors:
+ * -EINVAL  an argument is NULL, there is no such key, or its value is of another type
+ */
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
-/* The same of any one number, such as "gradient_clipping". Errors: -EINVAL, also of other types. */
+/*
+ * The same of any one number, such as "gradient_clipping".
+ * Errors:
+ * -EINVAL  an argument is NULL, there is no such key, or its value is of another type
+ */
 NVS_API int nvs_config_get_real(const struct nvs_config *config, const char *key, double *number,
 				struct nvs_error *error);
 /* The block's i-th nvme_path, valid until the paths change; NULL: it has no more. */

@@ -25,6 +25,13 @@ static const char *const ioengines[NVS_IOENGINE_COUNT] = {
 	[NVS_IOENGINE_POSIX] = "posix",
 };
 
+static const char *const devices[] = {
+	[NVS_DEVICE_NONE] = "none",
+	[NVS_DEVICE_CPU] = "cpu",
+	[NVS_DEVICE_NVME] = "nvme",
+};
+#define DEVICES (sizeof(devices) / sizeof(devices[0]))
+
 void config_init(struct nvs_config *config)
 {
 	if (!config)
@@ -107,6 +114,37 @@ int nvs_config_open(struct nvs_config **config, struct nvs_error *error)
 		return error_set(error, -ENOMEM, "out of memory for the configuration");
 	config_init(opened);
 	*config = opened;
+	return 0;
+}
+
+static int copy_paths(struct offload_config *copy, const struct offload_config *offload)
+{
+	copy->npaths = 0;
+	if (paths_copy(copy->nvme_path, (const char *const *)offload->nvme_path, offload->npaths))
+		return -ENOMEM;
+	copy->npaths = offload->npaths;
+	return 0;
+}
+
+int nvs_config_copy(const struct nvs_config *config, struct nvs_config **copy,
+		    struct nvs_error *error)
+{
+	struct nvs_config *opened;
+
+	if (!config || !copy)
+		return error_set(error, -EINVAL, "config or copy is NULL");
+	opened = malloc(sizeof(*opened));
+	if (!opened)
+		return error_set(error, -ENOMEM, "out of memory for the configuration");
+	*opened = *config;
+	opened->offload[NVS_OFFLOAD_OPTIMIZER].npaths = 0;
+	if (copy_paths(&opened->offload[NVS_OFFLOAD_PARAM], &config->offload[NVS_OFFLOAD_PARAM]) ||
+	    copy_paths(&opened->offload[NVS_OFFLOAD_OPTIMIZER],
+		       &config->offload[NVS_OFFLOAD_OPTIMIZER])) {
+		nvs_config_close(opened);
+		return error_set(error, -ENOMEM, "out of memory for the configuration's paths");
+	}
+	*copy = opened;
 	return 0;
 }
 
@@ -210,8 +248,5 @@ int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine)
 
 const char *nvs_device_name(enum nvs_device device)
 {
-	static const char *const names[] = {
-		[NVS_DEVICE_NONE] = "none", [NVS_DEVICE_CPU] = "cpu", [NVS_DEVICE_NVME] = "nvme"};
-
-	return (unsigned)device < sizeof(names) / sizeof(names[0]) ? names[device] : "unknown";
+	return (unsigned)device < DEVICES ? devices[device] : "unknown";
 }

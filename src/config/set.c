@@ -209,6 +209,11 @@ int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t n
 		return -EINVAL;
 	if (setting->type == KEY_BOOL && number <= 1)
 		return nvs_config_set(config, key, number ? "true" : "false", error);
+	if (setting->type == KEY_IOENGINE && number < NVS_IOENGINE_COUNT)
+		return nvs_config_set(config, key, nvs_ioengine_name((enum nvs_ioengine)number),
+				      error);
+	if (setting->type == KEY_DEVICE && number <= NVS_DEVICE_NVME)
+		return nvs_config_set(config, key, nvs_device_name((enum nvs_device)number), error);
 	snprintf(text, sizeof(text), "%" PRIu64, number);
 	return nvs_config_set(config, key, text, error);
 }
@@ -349,6 +354,10 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 		*number = *(const bool *)place;
 	else if (setting->type == KEY_U32)
 		*number = *(const uint32_t *)place;
+	else if (setting->type == KEY_IOENGINE)
+		*number = *(const enum nvs_ioengine *)place;
+	else if (setting->type == KEY_DEVICE)
+		*number = *(const enum nvs_device *)place;
 	else if (setting->type == KEY_U64)
 		*number = *(const uint64_t *)place;
 	else

@@ -135,6 +135,42 @@ static void numbers_can_be_read(void **state)
 	assert_int_equal(nvs_config_get_number(config, "optimizer.type", &number, &error), -EINVAL);
 }
 
+static void enumerations_are_set_and_read_as_numbers(void **state)
+{
+	struct nvs_config *config = *state;
+	uint64_t number = 0;
+
+	assert_int_equal(
+		nvs_config_set_number(config, "nvswap.ioengine", NVS_IOENGINE_POSIX, &error), 0);
+	assert_int_equal(nvs_config_get_number(config, "nvswap.ioengine", &number, &error), 0);
+	assert_int_equal(number, NVS_IOENGINE_POSIX);
+	assert_int_equal(nvs_config_set_number(config, "nvswap.ioengine", 4, &error), -EINVAL);
+	assert_int_equal(
+		nvs_config_set_number(config, "offload_param.device", NVS_DEVICE_CPU, &error), 0);
+	assert_int_equal(nvs_config_get_number(config, "offload_param.device", &number, &error), 0);
+	assert_int_equal(number, NVS_DEVICE_CPU);
+	assert_int_equal(nvs_config_set_number(config, "offload_param.device", 3, &error), -EINVAL);
+}
+
+static void a_copy_has_the_settings_and_its_own_paths(void **state)
+{
+	static const char *const paths[] = {"/mnt/a", "/mnt/b"};
+	struct nvs_config *config = *state, *copy = NULL;
+
+	becomes(config, "aio.block_size", "64k", "65536");
+	assert_int_equal(nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, paths, 2, &error), 0);
+	assert_int_equal(nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, paths, 1, &error), 0);
+	assert_int_equal(nvs_config_copy(config, &copy, &error), 0);
+	assert_int_equal(nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, paths, 1, &error), 0);
+	becomes(copy, "aio.queue_depth", "3", "3");
+	assert_string_equal(nvs_config_get_path(copy, NVS_OFFLOAD_PARAM, 1), "/mnt/b");
+	assert_string_equal(nvs_config_get_path(copy, NVS_OFFLOAD_OPTIMIZER, 0), "/mnt/a");
+	assert_null(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 1));
+	assert_int_equal(copy->aio.block_size, 65536);
+	assert_int_equal(config->aio.queue_depth, 8);
+	nvs_config_close(copy);
+}
+
 static void a_text_that_does_not_fit_is_not_copied(void **state)
 {
 	char text[4] = "old";
@@ -210,6 +246,8 @@ static void null_is_refused(void **state)
 
 	assert_int_equal(nvs_config_open(NULL, e), -EINVAL);
 	nvs_config_close(NULL);
+	assert_int_equal(nvs_config_copy(NULL, &none, e), -EINVAL);
+	assert_int_equal(nvs_config_copy(config, NULL, e), -EINVAL);
 	config_init(NULL);
 	config_free(NULL);
 	assert_int_equal(nvs_config_load(NULL, "x", e), -EINVAL);
@@ -256,6 +294,8 @@ int main(void)
 		TEST(an_unknown_key_is_refused_with_the_nearest),
 		TEST(a_bad_value_is_refused_with_what_is_allowed),
 		TEST(numbers_can_be_read),
+		TEST(enumerations_are_set_and_read_as_numbers),
+		TEST(a_copy_has_the_settings_and_its_own_paths),
 		TEST(a_text_that_does_not_fit_is_not_copied),
 		TEST(every_key_can_be_read_and_set_to_what_was_read),
 		TEST(the_rank_is_read_from_the_environment_when_asked),
