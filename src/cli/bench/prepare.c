@@ -16,7 +16,7 @@
 #include "cli/modes/io/file.h"
 #include "cli/modes/pool.h"
 #include "cli/replay/replay.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 /* The configuration of --rw step without --config. */
 static const char step_defaults[] =
@@ -49,26 +49,37 @@ static int load_model(const struct bench_options *options, const struct options_
 	return 0;
 }
 
-static void take_options(const struct bench_options *options, const struct options_given *given,
-			 struct nvs_config *config)
+static int take_options(const struct bench_options *options, const struct options_given *given,
+			struct nvs_config *config, struct nvs_error *error)
 {
-	if (options->bs)
-		config->aio.block_size = (uint32_t)options->bs;
-	if (options->iodepth)
-		config->aio.queue_depth = (uint32_t)options->iodepth;
-	if (options->thread_count)
-		config->aio.thread_count = (uint32_t)options->thread_count;
-	if (bench_option_given(given, "ioengine"))
-		config->aio.ioengine = (enum nvs_ioengine)options->ioengine;
-	if (options->threads)
-		config->optimizer_threads = (uint32_t)options->threads;
-	/* Ranks that were not given are counted from 0 within a stage. */
-	config->rank = (uint32_t)options->rank +
-		       (bench_option_given(given, "rank") ? 0 : config->rank);
-	if (bench_option_given(given, "max-in-cpu") && options->rw == RW_STEP)
-		config->optimizer_max_in_cpu = options->max_in_cpu;
-	if (bench_option_given(given, "max-in-cpu") && options->rw == RW_PARAMS)
-		config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = options->max_in_cpu;
+	bool resident = bench_option_given(given, "max-in-cpu");
+	const struct {
+		bool given;
+		const char *key;
+		uint64_t number;
+	} settings[] = {
+		{options->bs, "aio.block_size", options->bs},
+		{options->iodepth, "aio.queue_depth", options->iodepth},
+		{options->thread_count, "aio.thread_count", options->thread_count},
+		{options->threads, "nvswap.optimizer_threads", options->threads},
+		{bench_option_given(given, "ioengine"), "nvswap.ioengine", options->ioengine},
+		/* Ranks that were not given are counted from 0 within a stage. */
+		{true, "nvswap.rank",
+		 options->rank + (bench_option_given(given, "rank")
+					  ? 0
+					  : setting_number(config, "nvswap.rank"))},
+		{resident && options->rw == RW_STEP, "nvswap.optimizer_max_in_cpu",
+		 options->max_in_cpu},
+		{resident && options->rw == RW_PARAMS, "offload_param.max_in_cpu",
+		 options->max_in_cpu},
+	};
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && !rc; i++)
+		if (settings[i].given)
+			rc = nvs_config_set_number(config, settings[i].key, settings[i].number,
+						   error);
+	return rc;
 }
 
 /* A model parses as a configuration that has none of nvswap's blocks, so it would be taken for
@@ -107,20 +118,19 @@ static int read_config(const struct bench_options *options, struct nvs_config *c
 static int load_config(const struct bench_options *options, const struct options_given *given,
 		       struct nvs_config *config, struct nvs_error *error)
 {
+	const struct nvs_log log = {.fn = say_log};
 	int rc;
 
-	config_init(config);
-	config->log.fn = say_log;
+	nvs_config_set_log(config, &log);
 	rc = read_config(options, config, error);
-	if (rc)
+	if (!rc)
+		rc = take_options(options, given, config, error);
+	if (rc || !setting_number(config, "nvswap.keep"))
 		return rc;
-	take_options(options, given, config);
 	/* A benchmark must never overwrite a kept store. */
-	if (config->keep)
-		say_log(NULL, NVS_LOG_WARNING,
-			"\"keep\" is ignored: bench neither keeps a store nor uses a kept one");
-	config->keep = false;
-	return 0;
+	say_log(NULL, NVS_LOG_WARNING,
+		"\"keep\" is ignored: bench neither keeps a store nor uses a kept one");
+	return nvs_config_set_number(config, "nvswap.keep", false, error);
 }
 
 /* Creating the file would put it into /dev, which is memory. */
@@ -131,7 +141,7 @@ static bool is_missing_device(const char *filename)
 }
 
 /* The place of an absolute path is its directory, or the block device itself. */
-static int set_place_of(const char *filename, struct offload_config *offload,
+static int set_place_of(const char *filename, struct nvs_config *config, enum nvs_block block,
 			struct nvs_error *error)
 {
 	char place[PATH_MAX];
@@ -148,7 +158,7 @@ static int set_place_of(const char *filename, struct offload_config *offload,
 		end = strrchr(place, '/');
 		end[end == place] = '\0';
 	}
-	return config_set_paths(offload, &path, 1, error);
+	return nvs_config_set_paths(config, block, &path, 1, error);
 }
 
 static int refuse_nowhere(const struct bench_options *options, struct nvs_error *error)
@@ -175,18 +185,18 @@ static int refuse_nowhere(const struct bench_options *options, struct nvs_error 
 static int choose_block(const struct bench_options *options, struct nvs_config *config,
 			enum nvs_block *block, struct nvs_error *error)
 {
-	bool optimizer = config->offload[NVS_OFFLOAD_PARAM].device == NVS_DEVICE_NONE &&
-			 config->offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE;
+	bool optimizer = setting_device(config, NVS_OFFLOAD_PARAM) == NVS_DEVICE_NONE &&
+			 setting_device(config, NVS_OFFLOAD_OPTIMIZER) != NVS_DEVICE_NONE;
 
 	if (options->rw == RW_STEP || options->rw == RW_PARAMS)
 		optimizer = options->rw == RW_STEP;
 	*block = optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM;
 	if (is_fio_mode(options->rw) && options->filename && *options->filename == '/')
-		return set_place_of(options->filename, pool_block(config, *block), error);
+		return set_place_of(options->filename, config, *block, error);
 	if (options->nvme_path.n)
-		return config_set_paths(pool_block(config, *block), options->nvme_path.items,
-					options->nvme_path.n, error);
-	if (pool_block(config, *block)->device != NVS_DEVICE_NONE)
+		return nvs_config_set_paths(config, *block, options->nvme_path.items,
+					    options->nvme_path.n, error);
+	if (setting_device(config, *block) != NVS_DEVICE_NONE)
 		return 0;
 	return refuse_nowhere(options, error);
 }
@@ -194,16 +204,14 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 /* Report errors of later stages before the first one begins. */
 static int foresee_file(const struct bench_job *job, struct nvs_error *error)
 {
-	const struct offload_config *offload = &job->config.offload[NVS_OFFLOAD_PARAM];
+	const char *place = nvs_config_get_path(job->config, job->block, 0);
 	const char *named = job->options.filename;
 	char name[NAME_MAX + 1];
 
-	if (job->block == NVS_OFFLOAD_OPTIMIZER)
-		offload = &job->config.offload[NVS_OFFLOAD_OPTIMIZER];
-	if (!offload->npaths)
+	if (!place)
 		return 0;
 	io_file_name(job->name, job->clone, name);
-	return io_file_foresee(&job->options, offload->nvme_path[0], named ? named : name, error);
+	return io_file_foresee(&job->options, place, named ? named : name, error);
 }
 
 int bench_prepare(struct bench_job *job, struct nvs_error *error)
@@ -212,9 +220,12 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 	int rc;
 
 	job->model = (struct model){.fd = -1};
-	rc = load_config(options, &job->given, &job->config, error);
+	rc = nvs_config_open(&job->config, error);
+	if (rc)
+		return rc;
+	rc = load_config(options, &job->given, job->config, error);
 	if (!rc)
-		rc = choose_block(options, &job->config, &job->block, error);
+		rc = choose_block(options, job->config, &job->block, error);
 	if (!rc && is_fio_mode(options->rw))
 		return foresee_file(job, error);
 	if (rc)
@@ -222,13 +233,14 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 	rc = options->rw == RW_REPLAY ? replay_load(job, error)
 				      : load_model(options, &job->given, &job->model, error);
 	if (!rc)
-		rc = pool_choose(options, &job->model, &job->config, job->block, error);
+		rc = pool_choose(options, &job->model, job->config, job->block, error);
 	return rc || !job->accesses ? rc : replay_check_pool(job, error);
 }
 
 void bench_release(struct bench_job *job)
 {
-	config_free(&job->config);
+	nvs_config_close(job->config);
+	job->config = NULL;
 	model_free(&job->model);
 	replay_release(job);
 }

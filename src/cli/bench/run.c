@@ -11,12 +11,12 @@
 #include "cli/modes/modes.h"
 #include "cli/replay/replay.h"
 #include "cli/stop.h"
-#include "config/config.h"
 
 #define TRACE_SPANS ((size_t)1 << 20)
 
+/* `trace` may be NULL; the configuration has it too. */
 static int run_mode(const struct bench_job *job, const struct nvs_config *config,
-		    struct job_watch *watch, struct bench_result *result)
+		    struct nvs_trace *trace, struct job_watch *watch, struct bench_result *result)
 {
 	const struct bench_options *options = &job->options;
 	const struct model *model = &job->model;
@@ -29,7 +29,7 @@ static int run_mode(const struct bench_job *job, const struct nvs_config *config
 	case RW_REPLAY:
 		return bench_replay(job, config, watch, result);
 	case RW_PARAMS:
-		return bench_params(options, config, model, result, watch);
+		return bench_params(options, config, trace, model, result, watch);
 	default:
 		return bench_swap(options, config, job->block, model, result, watch);
 	}
@@ -57,19 +57,21 @@ static int write_trace(struct nvs_trace *trace, const char *path, int rc,
 static int run_traced(const struct bench_job *job, struct job_watch *watch,
 		      struct bench_result *result)
 {
-	struct nvs_config traced = job->config;
 	const char *path = job->options.trace;
-	int rc = nvs_trace_open(&traced.trace, TRACE_SPANS, &result->error);
+	struct nvs_trace *trace;
+	int rc = nvs_trace_open(&trace, TRACE_SPANS, &result->error);
 
 	if (rc)
 		return rc;
 	/* Detect an unwritable file before the run. */
-	rc = nvs_trace_write(traced.trace, path, NULL, &result->error);
+	rc = nvs_trace_write(trace, path, NULL, &result->error);
 	if (!rc) {
-		rc = run_mode(job, &traced, watch, result);
-		rc = write_trace(traced.trace, path, rc, result);
+		nvs_config_set_trace(job->config, trace);
+		rc = run_mode(job, job->config, trace, watch, result);
+		nvs_config_set_trace(job->config, NULL);
+		rc = write_trace(trace, path, rc, result);
 	}
-	nvs_trace_close(traced.trace);
+	nvs_trace_close(trace);
 	return rc;
 }
 
@@ -91,7 +93,7 @@ int bench_run(const struct bench_job *job, struct job_watch *watch, struct bench
 
 	result->error.size = sizeof(result->error);
 	rc = job->options.trace ? run_traced(job, watch, result)
-				: run_mode(job, &job->config, watch, result);
+				: run_mode(job, job->config, NULL, watch, result);
 	if (!rc && stop_signal())
 		rc = ended_early(result);
 	result->error.code = rc;

@@ -14,8 +14,8 @@
 #include "cli/fio/fio.h"
 #include "cli/guard.h"
 #include "cli/report/group.h"
+#include "cli/settings.h"
 #include "cli/stop.h"
-#include "config/config.h"
 
 struct turns {
 	struct bench_plan *plan;
@@ -106,11 +106,13 @@ static bool huge_pages_suffice(const struct bench_plan *plan)
 	uint64_t needed = 0;
 
 	for (unsigned i = 0; i < plan->n; i++) {
-		const struct aio_config *aio = &plan->jobs[i].config.aio;
+		const struct nvs_config *config = plan->jobs[i].config;
 
 		/* Each of fio's jobs rounds up to a huge page. */
-		needed += (uint64_t)aio->thread_count *
-			  ((uint64_t)aio->queue_depth * aio->block_size + (2u << 20));
+		needed += setting_number(config, "aio.thread_count") *
+			  (setting_number(config, "aio.queue_depth") *
+				   setting_number(config, "aio.block_size") +
+			   (2u << 20));
 	}
 	return !nvs_machine_get_info(&machine, NULL) &&
 	       machine.hugepages_free * machine.hugepage_bytes >= needed;

@@ -16,7 +16,7 @@
 
 #include "cli/fio/fio.h"
 #include "cli/report/group.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 unsigned fio_clones(const struct bench_plan *plan, unsigned first)
 {
@@ -30,6 +30,11 @@ unsigned fio_clones(const struct bench_plan *plan, unsigned first)
 /* These begin a comment or a variable, even within a name. */
 #define NOT_IN_NAMES "#;$\n"
 
+static const char *job_place(const struct bench_job *job)
+{
+	return nvs_config_get_path(job->config, job->block, 0);
+}
+
 static const char *why_fio_cannot(const struct bench_job *job)
 {
 	const struct bench_options *options = &job->options;
@@ -40,9 +45,9 @@ static const char *why_fio_cannot(const struct bench_job *job)
 		return "it does not verify as nvswap does: leave out verify";
 	if (options->ramp_loops)
 		return "it has no ramp-loops: give ramp-time";
-	if (job_block(job)->npaths != 1)
+	if (setting_path_count(job->config, job->block) != 1)
 		return "it has no stores in memory or striped over several paths: give one path";
-	if (strpbrk(job_block(job)->nvme_path[0], NOT_IN_NAMES) ||
+	if (strpbrk(job_place(job), NOT_IN_NAMES) ||
 	    (options->filename && strpbrk(options->filename, NOT_IN_NAMES)))
 		return "its job files allow no # ; $ or newline in a name";
 	return NULL;
@@ -82,7 +87,7 @@ static uint64_t largest_block(const struct bench_job *job)
 
 	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++)
 		largest = mix->nbytes[i] > largest ? mix->nbytes[i] : largest;
-	return largest ? largest : job->config.aio.block_size;
+	return largest ? largest : setting_number(job->config, "aio.block_size");
 }
 
 static void put_blocks(FILE *file, const struct bench_job *job)
@@ -116,11 +121,10 @@ static bool is_posix(const struct bench_result *result)
 	return !strcmp(result->engine.aio.ioengine, nvs_ioengine_name(NVS_IOENGINE_POSIX));
 }
 
-static uint32_t fio_jobs_of(const struct bench_job *job, const struct bench_result *result)
+static uint64_t fio_jobs_of(const struct bench_job *job, const struct bench_result *result)
 {
-	const struct aio_config *aio = &job->config.aio;
-
-	return aio->thread_count * (is_posix(result) ? aio->queue_depth : 1);
+	return setting_number(job->config, "aio.thread_count") *
+	       (is_posix(result) ? setting_number(job->config, "aio.queue_depth") : 1);
 }
 
 static void put_engine(FILE *file, const struct bench_job *job, const struct bench_result *result,
@@ -130,8 +134,8 @@ static void put_engine(FILE *file, const struct bench_job *job, const struct ben
 		fputs("ioengine=psync\n", file);
 		return;
 	}
-	fprintf(file, "ioengine=%s\niodepth=%" PRIu32 "\n", result->engine.aio.ioengine,
-		job->config.aio.queue_depth);
+	fprintf(file, "ioengine=%s\niodepth=%" PRIu64 "\n", result->engine.aio.ioengine,
+		setting_number(job->config, "aio.queue_depth"));
 	if (!strcmp(result->engine.aio.ioengine, nvs_ioengine_name(NVS_IOENGINE_IO_URING)))
 		fprintf(file, "%sregisterfiles=1\n", fixed_buffers ? "fixedbufs=1\n" : "");
 }
@@ -150,7 +154,7 @@ static void put_times(FILE *file, const struct bench_options *options)
 		fprintf(file, "loops=%" PRIu64 "\n", options->loops);
 }
 
-static void put_rate(FILE *file, const struct bench_options *options, uint32_t njobs)
+static void put_rate(FILE *file, const struct bench_options *options, uint64_t njobs)
 {
 	if (options->rate)
 		fprintf(file, "rate=%" PRIu64 "\n",
@@ -176,7 +180,7 @@ static bool is_directory(const char *path)
 /* All of fio's jobs use one file: a device, or an existing file, which is only read. */
 static bool is_of_one_file(const struct bench_job *job)
 {
-	return !is_directory(job_block(job)->nvme_path[0]) ||
+	return !is_directory(job_place(job)) ||
 	       (job->options.filename &&
 		(job->options.rw == RW_READ || job->options.rw == RW_RANDREAD));
 }
@@ -187,7 +191,7 @@ static bool is_of_one_file(const struct bench_job *job)
  */
 static void put_place(FILE *file, const struct bench_job *job)
 {
-	const char *name = job->options.filename, *path = job_block(job)->nvme_path[0];
+	const char *name = job->options.filename, *path = job_place(job);
 
 	if (!is_directory(path)) {
 		put_name(file, "filename", path);
@@ -202,14 +206,14 @@ static void put_place(FILE *file, const struct bench_job *job)
 
 /* The bytes of each of `njobs` jobs. */
 static uint64_t part_of(const struct bench_job *job, const struct bench_result *result,
-			uint32_t njobs)
+			uint64_t njobs)
 {
 	uint64_t block = largest_block(job), part = job_bytes(job, result) / njobs / block * block;
 
 	return part ? part : block;
 }
 
-static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part, uint32_t njobs)
+static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part, uint64_t njobs)
 {
 	uint64_t io_size = job->options.io_size;
 
@@ -222,7 +226,7 @@ static void put_bytes(FILE *file, const struct bench_job *job, uint64_t part, ui
 }
 
 /* Each job begins at another offset of the one file. */
-static bool shares_one_file(const struct bench_job *job, uint32_t njobs)
+static bool shares_one_file(const struct bench_job *job, uint64_t njobs)
 {
 	return njobs > 1 && is_of_one_file(job);
 }
@@ -231,7 +235,7 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 		    unsigned clones, bool fixed_buffers)
 {
 	const struct bench_options *options = &job->options;
-	uint32_t njobs = fio_jobs_of(job, result);
+	uint64_t njobs = fio_jobs_of(job, result);
 	uint64_t part = part_of(job, result, njobs);
 
 	fprintf(file, "rw=%s\n", fio_mode(options->rw));
@@ -245,7 +249,7 @@ static void put_job(FILE *file, const struct bench_job *job, const struct bench_
 	put_bytes(file, job, part, njobs);
 	if (shares_one_file(job, njobs))
 		fprintf(file, "offset_increment=%" PRIu64 "\n", part);
-	fprintf(file, "direct=1\nnumjobs=%" PRIu32 "\n", njobs * clones);
+	fprintf(file, "direct=1\nnumjobs=%" PRIu64 "\n", njobs * clones);
 	put_rate(file, options, njobs);
 	put_times(file, options);
 }
@@ -302,5 +306,5 @@ static void remove_from(const char *directory, const char *run)
 void fio_remove_files(const struct bench_plan *plan, const char *run)
 {
 	for (unsigned i = 0; i < plan->n; i++)
-		remove_from(job_block(&plan->jobs[i])->nvme_path[0], run);
+		remove_from(job_place(&plan->jobs[i]), run);
 }

@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 #include "cli/jobs/jobs.h"
-#include "config/config.h"
 
 /* Assumed for estimates of time, reads and writes together: no drive is measured. */
 #define FORECAST_BYTES_PER_S 1e9
@@ -38,10 +37,6 @@ void forecast_text(FILE *file, const struct bench_plan *plan);
 void forecast_json(FILE *file, const struct bench_plan *plan);
 
 /* The block of the configuration that says where the job's store or file goes. */
-static inline const struct offload_config *job_block(const struct bench_job *job)
-{
-	return &job->config.offload[job->block];
-}
 
 /* A path of a job. */
 struct path_space {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "cli/forecast/forecast.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 #define SECTOR 512u
 
@@ -23,7 +23,8 @@ static uint64_t leftover_bytes(const struct bench_job *job, const char *path)
 
 	if (is_fio_mode(job->options.rw))
 		return 0;
-	snprintf(name, sizeof(name), "%s/nvswap/rank%" PRIu32 "%s/data", path, job->config.rank,
+	snprintf(name, sizeof(name), "%s/nvswap/rank%" PRIu64 "%s/data", path,
+		 setting_number(job->config, "nvswap.rank"),
 		 job->block == NVS_OFFLOAD_OPTIMIZER ? "-optimizer" : "");
 	return stat(name, &st) ? 0 : (uint64_t)st.st_blocks * SECTOR;
 }
@@ -45,22 +46,23 @@ static int look_at(const struct bench_job *job, struct path_space *place, struct
 
 int forecast_places(const struct bench_job *job, struct path_space *places, struct nvs_error *error)
 {
-	const struct offload_config *offload = &job->config.offload[job->block];
+	unsigned n = setting_path_count(job->config, job->block);
 	struct forecast forecast;
 
-	if (offload->device != NVS_DEVICE_NVME)
+	if (setting_device(job->config, job->block) != NVS_DEVICE_NVME)
 		return 0;
 	forecast_job(job, &forecast);
-	for (unsigned i = 0; i < offload->npaths; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		int rc;
 
-		places[i] = (struct path_space){.path = offload->nvme_path[i],
-						.need = forecast.space / offload->npaths};
+		places[i] =
+			(struct path_space){.path = nvs_config_get_path(job->config, job->block, i),
+					    .need = forecast.space / n};
 		rc = look_at(job, &places[i], error);
 		if (rc)
 			return rc;
 	}
-	return (int)offload->npaths;
+	return (int)n;
 }
 
 /* The needs of a stage's jobs of one file system. */

@@ -12,7 +12,7 @@
 #include "cli/modes/model/parameters.h"
 #include "cli/modes/pool.h"
 #include "cli/replay/accesses.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 #define IO_SIZE_DEFAULT ((uint64_t)1 << 30)
 #define STATE_BYTES	12 /* master weight and two moments, of one element */
@@ -66,15 +66,15 @@ static void params_volume(const struct bench_job *job, struct volume *volume)
 
 static void step_volume(const struct bench_job *job, struct volume *volume)
 {
-	const struct nvs_config *config = &job->config;
-	double numel = (double)parameters_numel(&job->model, config->param_dtype);
-	double offloaded = numel * config->offload[NVS_OFFLOAD_OPTIMIZER].ratio;
-	double resident = fmin((double)config->optimizer_max_in_cpu, offloaded);
+	const struct nvs_config *config = job->config;
+	double numel = (double)parameters_numel(&job->model, setting_param_dtype(config));
+	double offloaded = numel * setting_real(config, "offload_optimizer.ratio");
+	double resident = fmin(setting_real(config, "nvswap.optimizer_max_in_cpu"), offloaded);
 
 	volume->space = volume->before[NVS_WRITE] = STATE_BYTES * offloaded;
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
 		volume->loop[d] = STATE_BYTES * (offloaded - resident);
-	if (config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
+	if (setting_number(config, "offload_optimizer.fast_init"))
 		return;
 	/* Opening the optimizer writes the state; the first step then reads and writes it. */
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
@@ -107,7 +107,8 @@ static void replay_volume(const struct bench_job *job, struct volume *volume)
 /* Bytes of the existing file or block device that is read; else 0. */
 static double existing_bytes(const struct bench_job *job)
 {
-	const char *place = job_block(job)->nvme_path[0], *filename = job->options.filename;
+	const char *place = nvs_config_get_path(job->config, job->block, 0),
+		   *filename = job->options.filename;
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 	char path[PATH_MAX];
@@ -209,7 +210,7 @@ void forecast_job(const struct bench_job *job, struct forecast *forecast)
 				      .fill = whole(volume.before[NVS_WRITE]),
 				      .at_most = volume.at_most};
 	if (!is_fio_mode(options->rw))
-		forecast->pinned = nvs_config_pool_bytes(&job->config, job->block);
+		forecast->pinned = nvs_config_pool_bytes(job->config, job->block);
 	forecast->seconds = measuring_seconds(options, &volume, &loops, &forecast->by_time);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 		around += volume.before[d] + volume.after[d];

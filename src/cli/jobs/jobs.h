@@ -7,7 +7,6 @@
 #define CLI_JOBS_JOBS_H
 
 #include "cli/jobs/bench.h"
-#include "config/config.h"
 
 #define JOB_NAME_MAX 63
 #define JOBS_MAX     256
@@ -27,7 +26,7 @@ struct bench_job {
 	struct bench_options options;
 	struct options_given given; /* by the section, [global] or the command line */
 	/* Made by bench_prepare() in the parent: */
-	struct nvs_config config;
+	struct nvs_config *config; /* NULL: it was not prepared */
 	enum nvs_block block;
 	struct model model;
 	struct access_list *accesses; /* of mode replay; else NULL */

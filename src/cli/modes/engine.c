@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "config/config.h"
 
 static int register_tensors(struct bench_engine *opened, const struct model *model,
 			    struct nvs_error *error)

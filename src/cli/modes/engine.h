@@ -7,7 +7,6 @@
 
 #include "cli/jobs/bench.h"
 #include "cli/modes/model/pattern.h"
-#include "config/config.h"
 
 struct bench_engine {
 	struct nvs_engine *engine;   /* NULL: opening failed */

@@ -7,7 +7,6 @@
 #define CLI_MODES_MODES_H
 
 #include "cli/jobs/jobs.h"
-#include "config/config.h"
 
 struct job_watch; /* watch.h; NULL: none */
 
@@ -20,7 +19,9 @@ int bench_swap(const struct bench_options *options, const struct nvs_config *con
 	       struct job_watch *watch);
 int bench_step(const struct bench_options *options, const struct nvs_config *config,
 	       const struct model *model, struct bench_result *result, struct job_watch *watch);
+/* Computing in a visit is a span of `trace`, which may be NULL. */
 int bench_params(const struct bench_options *options, const struct nvs_config *config,
-		 const struct model *model, struct bench_result *result, struct job_watch *watch);
+		 struct nvs_trace *trace, const struct model *model, struct bench_result *result,
+		 struct job_watch *watch);
 
 #endif

@@ -18,8 +18,8 @@
 #include "cli/modes/modes.h"
 #include "cli/modes/steps.h"
 #include "cli/progress.h"
+#include "cli/settings.h"
 #include "cli/stop.h"
-#include "config/config.h"
 
 struct pass {
 	const struct bench_options *options;
@@ -160,11 +160,12 @@ static int run_opened(struct pass *pass)
 }
 
 int bench_params(const struct bench_options *options, const struct nvs_config *config,
-		 const struct model *model, struct bench_result *result, struct job_watch *watch)
+		 struct nvs_trace *trace, const struct model *model, struct bench_result *result,
+		 struct job_watch *watch)
 {
 	struct pass pass = {.options = options,
 			    .model = model,
-			    .trace = config->trace,
+			    .trace = trace,
 			    .pattern = {.model = model, .seed = options->seed},
 			    .layers = calloc(model->n, sizeof(struct layer)),
 			    .watch = watch,
@@ -179,7 +180,7 @@ int bench_params(const struct bench_options *options, const struct nvs_config *c
 	if (!rc)
 		rc = run_opened(&pass);
 	rc = bench_engine_close(&pass.opened, rc, result);
-	steps_note_memory(result, config->offload[NVS_OFFLOAD_PARAM].device, 0);
+	steps_note_memory(result, setting_device(config, NVS_OFFLOAD_PARAM), 0);
 	free(pass.layers);
 	return rc;
 }

@@ -12,20 +12,15 @@
 
 #include "cli/modes/model/layers.h"
 #include "cli/modes/model/parameters.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 #define DEFAULT_BYTES (256u << 20)
 #define ROUNDING      (1u << 20) /* rounding tensors up to whole pages adds at most this */
 
-/* Bytes of the pool for one element of a buffer. */
+/* Bytes of the pool for one element of a buffer. Optimizer state is fp32. */
 static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block block)
 {
-	struct nvs_config one = *config;
-
-	pool_block(&one, block)->buffer_count = 1;
-	pool_block(&one, block)->buffer_size = 1;
-	one.optimizer_max_in_cpu = 0;
-	return nvs_config_pool_bytes(&one, block);
+	return nvs_dtype_size(block == NVS_OFFLOAD_PARAM ? setting_param_dtype(config) : NVS_F32);
 }
 
 /* Elements in each of `count` buffers of `nbytes` together. */
@@ -34,15 +29,36 @@ static uint64_t buffer_size_for(uint64_t nbytes, uint64_t count, uint64_t elemen
 	return (nbytes / count + (nbytes % count != 0) + element - 1) / element;
 }
 
-/* Keeps the number of buffers if they can make up the pool exactly. */
-static void set_pool(struct nvs_config *config, enum nvs_block block, uint64_t nbytes)
+static int set_buffer_count(struct nvs_config *config, enum nvs_block block, uint64_t count,
+			    struct nvs_error *error)
 {
-	struct offload_config *offload = pool_block(config, block);
-	uint64_t element = element_bytes(config, block);
+	return nvs_config_set_number(config,
+				     block == NVS_OFFLOAD_PARAM ? "offload_param.buffer_count"
+								: "offload_optimizer.buffer_count",
+				     count, error);
+}
 
-	if (!offload->buffer_count || nbytes % (offload->buffer_count * element))
-		offload->buffer_count = 1;
-	offload->buffer_size = buffer_size_for(nbytes, offload->buffer_count, element);
+/* The optimizer's groups follow, because a buffer holds one. */
+static int set_buffer_size(struct nvs_config *config, enum nvs_block block, uint64_t numel,
+			   struct nvs_error *error)
+{
+	return nvs_config_set_number(config, setting_buffer_size_key(block), numel, error);
+}
+
+/* Keeps the number of buffers if they can make up the pool exactly. */
+static int set_pool(struct nvs_config *config, enum nvs_block block, uint64_t nbytes,
+		    struct nvs_error *error)
+{
+	uint64_t element = element_bytes(config, block);
+	uint64_t count = setting_of_block(config, block, "buffer_count");
+	int rc = 0;
+
+	if (nbytes % (count * element)) {
+		count = 1;
+		rc = set_buffer_count(config, block, count, error);
+	}
+	return rc ? rc
+		  : set_buffer_size(config, block, buffer_size_for(nbytes, count, element), error);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -74,27 +90,25 @@ static uint64_t state_numel(const struct bench_options *options, const struct mo
 {
 	uint64_t element = element_bytes(config, block);
 
-	return options->rw == RW_STEP ? parameters_numel(model, config->param_dtype)
+	return options->rw == RW_STEP ? parameters_numel(model, setting_param_dtype(config))
 				      : (model->nbytes + element - 1) / element;
 }
 
-static void size_pool(const struct bench_options *options, const struct model *model,
-		      struct nvs_config *config, enum nvs_block block)
+static int size_pool(const struct bench_options *options, const struct model *model,
+		     struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {
-	struct offload_config *offload = pool_block(config, block);
 	uint64_t numel;
 
-	if (options->pool || !options->config) {
-		set_pool(config, block,
-			 options->pool ? options->pool : default_pool(options, model));
-		/* A group takes one buffer, so its size follows from the pool. */
-		if (options->rw == RW_STEP)
-			config->sub_group_size = offload->buffer_size;
-	} else if (block == NVS_OFFLOAD_OPTIMIZER) {
-		numel = state_numel(options, model, config, block);
-		offload->buffer_size = config->sub_group_size < numel ? config->sub_group_size
-								      : numel;
-	}
+	if (options->pool || !options->config)
+		return set_pool(config, block,
+				options->pool ? options->pool : default_pool(options, model),
+				error);
+	if (block == NVS_OFFLOAD_PARAM)
+		return 0;
+	numel = state_numel(options, model, config, block);
+	return numel >= setting_number(config, setting_buffer_size_key(block))
+		       ? 0
+		       : set_buffer_size(config, block, larger(numel, 1), error);
 }
 
 /* The bytes that must be in the pool at the same time; *name is the tensor or layer. */
@@ -117,7 +131,7 @@ static uint64_t most_at_a_time(const struct bench_options *options, const struct
 static int check_pool(const struct bench_options *options, const struct model *model,
 		      struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {
-	const struct offload_config *offload = pool_block(config, block);
+	uint64_t count = setting_of_block(config, block, "buffer_count");
 	uint64_t pool = model_pages(nvs_config_pool_bytes(config, block));
 	uint64_t need = most_at_a_time(options, model, error->subject, sizeof(error->subject));
 
@@ -127,18 +141,18 @@ static int check_pool(const struct bench_options *options, const struct model *m
 	snprintf(error->text, sizeof(error->text),
 		 "%s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
 		 ": give --pool %" PRIu64 " or more, or in the configuration \"%s\": %" PRIu64
-		 " (elements, in each of %u buffers)",
+		 " (elements, in each of %" PRIu64 " buffers)",
 		 error->subject, need, pool, need,
 		 block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
-		 buffer_size_for(need, offload->buffer_count, element_bytes(config, block)),
-		 offload->buffer_count);
+		 buffer_size_for(need, count, element_bytes(config, block)), count);
 	return error->code;
 }
 
 int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {
-	size_pool(options, model, config, block);
+	int rc = size_pool(options, model, config, block, error);
+
 	/* The optimizer cuts its own tiles, and checks that the pool holds enough of them. */
-	return options->rw == RW_STEP ? 0 : check_pool(options, model, config, block, error);
+	return rc || options->rw == RW_STEP ? rc : check_pool(options, model, config, block, error);
 }

@@ -7,17 +7,13 @@
 #define CLI_MODES_POOL_H
 
 #include "cli/jobs/bench.h"
-#include "config/config.h"
 
 /*
  * Sets the block's buffers to the size of the pool. -E2BIG if the pool is too small for the longest
- * tensor, or with rw=params for the longest layer, with sufficient settings in *error.
+ * tensor, or with rw=params for the longest layer, with sufficient settings in *error. -EINVAL if
+ * the size is out of range.
  */
 int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error);
-static inline struct offload_config *pool_block(struct nvs_config *config, enum nvs_block block)
-{
-	return &config->offload[block];
-}
 
 #endif

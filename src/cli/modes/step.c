@@ -12,8 +12,8 @@
 #include "cli/modes/model/reference.h"
 #include "cli/modes/modes.h"
 #include "cli/modes/steps.h"
+#include "cli/settings.h"
 #include "cli/stop.h"
-#include "config/config.h"
 
 struct training {
 	const struct bench_options *options;
@@ -149,7 +149,8 @@ int bench_step(const struct bench_options *options, const struct nvs_config *con
 {
 	struct training training = {.options = options, .watch = watch, .result = result};
 	struct parameters *parameters = &training.parameters;
-	int rc = parameters_open(parameters, model, config->param_dtype, config->sub_group_size,
+	int rc = parameters_open(parameters, model, setting_param_dtype(config),
+				 setting_number(config, "zero_optimization.sub_group_size"),
 				 options->seed, &result->error);
 
 	result->steps.elements = parameters->numel;
@@ -158,7 +159,7 @@ int bench_step(const struct bench_options *options, const struct nvs_config *con
 		rc = reference_open(&training.reference, parameters, config, &result->error);
 	if (!rc)
 		rc = train(&training, config);
-	steps_note_memory(result, config->offload[NVS_OFFLOAD_OPTIMIZER].device,
+	steps_note_memory(result, setting_device(config, NVS_OFFLOAD_OPTIMIZER),
 			  parameters->nbytes + training.reference.nbytes);
 	reference_close(&training.reference);
 	parameters_close(parameters);

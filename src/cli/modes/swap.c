@@ -18,7 +18,6 @@
 #include "cli/modes/modes.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
-#include "config/config.h"
 
 /* A batch is a part of the pool, but no more than keeps a drive busy. */
 #define POOL_BATCHES	4u

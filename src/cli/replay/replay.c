@@ -19,7 +19,6 @@
 #include "cli/progress.h"
 #include "cli/replay/accesses.h"
 #include "cli/stop.h"
-#include "config/config.h"
 
 #define POOL_MIN     (256u << 20)
 #define ROOM_WAIT_MS 1000
@@ -81,7 +80,7 @@ void replay_release(struct bench_job *job)
 int replay_check_pool(const struct bench_job *job, struct nvs_error *error)
 {
 	uint64_t most = job->accesses->in_use_max;
-	uint64_t pool = model_pages(nvs_config_pool_bytes(&job->config, job->block));
+	uint64_t pool = model_pages(nvs_config_pool_bytes(job->config, job->block));
 
 	if (most <= pool)
 		return 0;

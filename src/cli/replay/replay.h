@@ -4,7 +4,6 @@
 #define CLI_REPLAY_REPLAY_H
 
 #include "cli/jobs/jobs.h"
-#include "config/config.h"
 
 /*
  * Reads options.replay into job->accesses and job->model, and sets options.pool if neither it nor a

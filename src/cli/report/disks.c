@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "cli/report/group.h"
 #include "cli/report/report.h"
-#include "config/config.h"
 
 static struct disk_use *find(struct disk_watch *watch, const char *name)
 {
@@ -69,10 +68,11 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
 {
 	watch->n = 0;
 	for (unsigned i = 0; i < plan->n; i++) {
-		const struct offload_config *offload = job_block(&plan->jobs[i]);
+		const struct bench_job *job = &plan->jobs[i];
+		const char *path;
 
-		for (unsigned path = 0; path < offload->npaths; path++)
-			add_path(watch, offload->nvme_path[path]);
+		for (unsigned p = 0; (path = nvs_config_get_path(job->config, job->block, p)); p++)
+			add_path(watch, path);
 	}
 	read_counters(watch);
 }

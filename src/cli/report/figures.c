@@ -24,7 +24,7 @@ void job_block_sizes(const struct bench_job *job, uint64_t *least, uint64_t *mos
 {
 	const struct option_mix *mix = &job->options.bssplit;
 
-	*least = *most = job->config.aio.block_size;
+	*least = *most = setting_number(job->config, "aio.block_size");
 	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++) {
 		*least = i && *least < mix->nbytes[i] ? *least : mix->nbytes[i];
 		*most = i && *most > mix->nbytes[i] ? *most : mix->nbytes[i];

@@ -7,7 +7,7 @@
 #define CLI_REPORT_GROUP_H
 
 #include "cli/report/report.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 /* Too large for a stack. */
 struct report_group {
@@ -64,16 +64,16 @@ double samples_stddev(const struct bench_samples *samples);
 
 double disk_busy_percent(const struct disk_use *disk);
 
-static inline const struct offload_config *job_block(const struct bench_job *job)
+static inline uint64_t job_queue_depth(const struct bench_job *job)
 {
-	return &job->config.offload[job->block];
+	return setting_number(job->config, "aio.queue_depth");
 }
 
 /* The engine in use, or the one asked for if none was opened. */
 static inline const char *group_ioengine(const struct report_group *group)
 {
 	return group->result.opened ? group->result.engine.aio.ioengine
-				    : nvs_ioengine_name(group->job->config.aio.ioengine);
+				    : nvs_ioengine_name(setting_ioengine(group->job->config));
 }
 
 /* Whether all jobs ran steps of one kind. */

@@ -16,7 +16,6 @@
 
 #include "base/json/write.h"
 #include "base/latency.h"
-#include "config/config.h"
 
 /* Tools that plot fio's output refuse it without fio's own version key. */
 static void put_version(struct json_writer *json)
@@ -98,7 +97,7 @@ static void put_block_size(struct json_writer *json, const struct options_given 
 
 	if (is_fio_mode(job->options.rw) && job->options.bssplit.n > 1)
 		return;
-	snprintf(text, sizeof(text), "%u", job->config.aio.block_size);
+	snprintf(text, sizeof(text), "%" PRIu64, setting_number(job->config, "aio.block_size"));
 	resolved(json, given, "bs", text);
 }
 
@@ -107,7 +106,6 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 			       const struct report_group *group)
 {
 	const struct options_given *given = &report->plan->given;
-	const struct aio_config *aio = &group->job->config.aio;
 	char text[32];
 
 	json_open_object(json, "global options");
@@ -116,7 +114,7 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 		resolved(json, given, "rw", bench_rw_name(group->job->options.rw));
 		resolved(json, given, "ioengine", group_ioengine(group));
 		put_block_size(json, given, group->job);
-		snprintf(text, sizeof(text), "%u", aio->queue_depth);
+		snprintf(text, sizeof(text), "%" PRIu64, job_queue_depth(group->job));
 		resolved(json, given, "iodepth", text);
 		snprintf(text, sizeof(text), "%u", group->njobs);
 		resolved(json, given, "numjobs", text);
@@ -276,7 +274,7 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 	put_shares(json, "latency_us", latency_bounds, share + LATENCY_BOUNDS, LATENCY_BOUNDS);
 	put_shares(json, "latency_ms", latency_bounds, share + 2 * LATENCY_BOUNDS,
 		   LATENCY_BOUNDS_MS);
-	json_count(json, "latency_depth", group->job->config.aio.queue_depth);
+	json_count(json, "latency_depth", job_queue_depth(group->job));
 	json_count(json, "latency_target", 0);
 	json_real(json, "latency_percentile", 100);
 	json_count(json, "latency_window", 0);
@@ -285,7 +283,7 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 static void put_own(struct json_writer *json, const struct report_group *group)
 {
 	/* A job that failed to parse has no configuration. */
-	if (group->job->config.aio.block_size)
+	if (group->job->config)
 		report_config_json(json, group->job);
 	if (group->result.opened)
 		report_swap_json(json, group);

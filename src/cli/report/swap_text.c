@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "cli/report/text.h"
-#include "config/config.h"
 
 #define LABEL	 "  %-13s: "
 #define SUBLABEL "     %-10s: "
@@ -157,17 +156,18 @@ static void print_step_moves(FILE *file, const struct report_group *group)
 
 static void print_gradients(FILE *file, const struct report_group *group)
 {
-	const struct nvs_config *config = &group->job->config;
+	double clipping = setting_real(group->job->config, "gradient_clipping");
+	bool fp16 = setting_number(group->job->config, "fp16.enabled");
 	const struct step_figures *steps = &group->result.steps;
 
-	if (!(config->gradient_clipping > 0 || config->fp16.enabled))
+	if (!(clipping > 0 || fp16))
 		return;
 	label(file, "gradient");
 	if (steps->norm >= 0)
 		fprintf(file, "norm %.4g, ", steps->norm);
-	if (config->gradient_clipping > 0)
-		fprintf(file, "clipped to %.4g by %.4g, ", config->gradient_clipping, steps->clip);
-	if (config->fp16.enabled)
+	if (clipping > 0)
+		fprintf(file, "clipped to %.4g by %.4g, ", clipping, steps->clip);
+	if (fp16)
 		fprintf(file, "loss scale %.9g, ", steps->loss_scale);
 	fputs("in the last step\n", file);
 }
@@ -233,13 +233,13 @@ static void print_engine(FILE *file, const struct report_group *group)
 {
 	const struct nvs_aio_stats *aio = &group->result.engine.aio;
 	const struct bench_job *job = group->job;
-	enum nvs_device device = job->config.offload[job->block].device;
+	enum nvs_device device = setting_device(job->config, job->block);
 	uint64_t least, most;
 	char text[SHORT_NUMBER];
 
 	label(file, "engine");
-	fprintf(file, "%s, %u worker%s x depth %u, blocks of ", aio->ioengine, aio->workers,
-		plural(aio->workers), group->job->config.aio.queue_depth);
+	fprintf(file, "%s, %u worker%s x depth %" PRIu64 ", blocks of ", aio->ioengine,
+		aio->workers, plural(aio->workers), job_queue_depth(job));
 	job_block_sizes(group->job, &least, &most);
 	if (least < most)
 		fprintf(file, "%s to ", memory(least, text));

@@ -77,10 +77,11 @@ static void print_head(FILE *file, const struct bench_report *report)
 		fprintf(file, "%s: (g=%u): rw=%s, ", job->name, job->groupid,
 			bench_rw_name(job->options.rw));
 		print_block_sizes(file, job);
-		fprintf(file, ", ioengine=%s, iodepth=%u\n",
-			report->results[i]->opened ? report->results[i]->engine.aio.ioengine
-						   : nvs_ioengine_name(job->config.aio.ioengine),
-			job->config.aio.queue_depth);
+		fprintf(file, ", ioengine=%s, iodepth=%" PRIu64 "\n",
+			report->results[i]->opened
+				? report->results[i]->engine.aio.ioengine
+				: nvs_ioengine_name(setting_ioengine(job->config)),
+			job_queue_depth(job));
 	}
 	fprintf(file, "nvswap-%s\nStarting %u process%s\n\n", nvs_version(), plan->n,
 		plan->n == 1 ? "" : "es");
@@ -251,8 +252,9 @@ static void print_depths(FILE *file, const struct report_group *group)
 		"     issued rwts: total=%" PRIu64 ",%" PRIu64 ",0,0 short=0,0,0,0 "
 		"dropped=0,0,0,0\n",
 		aio->io[NVS_READ].ios, aio->io[NVS_WRITE].ios);
-	fprintf(file, "     latency   : target=0, window=0, percentile=100.00%%, depth=%u\n",
-		group->job->config.aio.queue_depth);
+	fprintf(file,
+		"     latency   : target=0, window=0, percentile=100.00%%, depth=%" PRIu64 "\n",
+		job_queue_depth(group->job));
 }
 
 static void print_group(FILE *file, const struct report_group *group)

@@ -13,16 +13,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "aio/aio.h"
 #include "base/clock.h"
 #include "base/huge_map.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/settings.h"
 #include "cli/stop.h"
 #include "cli/tune/bounds.h"
 #include "cli/tune/drive.h"
 #include "cli/tune/scratch_file.h"
-#include "config/config.h"
 
 #define MIB		 (1u << 20)
 #define REFERENCE_NS	 UINT64_C(150000000)
@@ -49,11 +48,11 @@ static uint64_t spent_ns(const struct tuning *tuning)
 
 /* ---- Callbacks of the search ---- */
 
-static int open_aio(void *arg, const struct aio_config *config, struct nvs_aio **aio,
+static int open_aio(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
 {
 	(void)arg;
-	return aio_open(aio, config, NULL, error);
+	return nvs_aio_open(aio, config, error);
 }
 
 static uint64_t clock_of(void *arg)
@@ -268,12 +267,13 @@ static int write_output(struct output *output, const struct tune_result *result)
 static enum nvs_ioengine named_ioengine(const char *path)
 {
 	enum nvs_ioengine ioengine = NVS_IOENGINE_AUTO;
-	struct nvs_config config;
+	struct nvs_config *config;
 
-	config_init(&config);
-	if (!nvs_config_load(&config, path, NULL))
-		ioengine = config.aio.ioengine;
-	config_free(&config);
+	if (nvs_config_open(&config, NULL))
+		return ioengine;
+	if (!nvs_config_load(config, path, NULL))
+		ioengine = setting_ioengine(config);
+	nvs_config_close(config);
 	return ioengine;
 }
 

@@ -9,10 +9,8 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "aio/aio.h"
 #include "base/clock.h"
 #include "cli/progress.h"
-#include "config/config.h"
 
 #define MIB	       ((uint64_t)1 << 20)
 #define TRANSFER_BYTES (4 * MIB)
@@ -148,13 +146,14 @@ static int fill_file(struct fill *fill)
 int tune_fill(struct tune_work *work, uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error)
 {
 	struct fill fill = {.work = work, .soft_ns = soft_ns, .hard_ns = hard_ns, .error = error};
-	const struct aio_config config = {.block_size = MIB,
-					  .queue_depth = 32,
-					  .thread_count = 1,
-					  .overlap_events = true,
-					  .ioengine = work->ioengine};
-	int rc = aio_open(&fill.aio, &config, NULL, error);
+	const struct tune_point point = {work->ioengine, MIB, 32, 1, false, true};
+	struct nvs_config *config;
+	int rc = tune_config_open(&config, &point, error);
 
+	if (rc)
+		return rc;
+	rc = nvs_aio_open(&fill.aio, config, error);
+	nvs_config_close(config);
 	if (rc)
 		return rc;
 	rc = nvs_file_open(fill.aio, work->workload.path, NVS_FILE_WRITE, &fill.file, error);

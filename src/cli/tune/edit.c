@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/json/read.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 #define SETTINGS 6
 
@@ -41,17 +41,25 @@ struct style {
 
 /* ---- Settings ---- */
 
-static struct setting number(const char *key, uint32_t value, uint32_t before)
+static uint64_t aio_setting(const struct nvs_config *config, const char *key)
 {
-	struct setting setting = {"aio", key, NULL, "", true, value == before};
+	char text[64];
+
+	snprintf(text, sizeof(text), "aio.%s", key);
+	return setting_number(config, text);
+}
+
+static struct setting number(const char *key, uint32_t value, const struct nvs_config *before)
+{
+	struct setting setting = {"aio", key, NULL, "", true, value == aio_setting(before, key)};
 
 	snprintf(setting.value, sizeof(setting.value), "%u", value);
 	return setting;
 }
 
-static struct setting flag(const char *key, bool value, bool before)
+static struct setting flag(const char *key, bool value, const struct nvs_config *before)
 {
-	struct setting setting = {"aio", key, NULL, "", true, value == before};
+	struct setting setting = {"aio", key, NULL, "", true, value == aio_setting(before, key)};
 
 	strcpy(setting.value, value ? "true" : "false");
 	return setting;
@@ -59,19 +67,19 @@ static struct setting flag(const char *key, bool value, bool before)
 
 /* An engine named in the file is replaced by the choice's, even if auto would take that one. */
 static void make_settings(struct edit *edit, const struct tune_point *point,
-			  const struct aio_config *before, bool name_ioengine)
+			  const struct nvs_config *before, bool name_ioengine)
 {
+	enum nvs_ioengine named = setting_ioengine(before);
 	struct setting *s = edit->settings;
 
-	s[0] = number("block_size", point->block_size, before->block_size);
-	s[1] = number("queue_depth", point->queue_depth, before->queue_depth);
-	s[2] = number("thread_count", point->thread_count, before->thread_count);
+	s[0] = number("block_size", point->block_size, before);
+	s[1] = number("queue_depth", point->queue_depth, before);
+	s[2] = number("thread_count", point->thread_count, before);
 	s[2].alias = "intra_op_parallelism";
-	s[3] = flag("single_submit", point->single_submit, before->single_submit);
-	s[4] = flag("overlap_events", point->overlap_events, before->overlap_events);
+	s[3] = flag("single_submit", point->single_submit, before);
+	s[4] = flag("overlap_events", point->overlap_events, before);
 	s[5] = (struct setting){"nvswap", "ioengine", NULL, "", false, false};
-	s[5].wanted = before->ioengine != point->ioengine &&
-		      (name_ioengine || before->ioengine != NVS_IOENGINE_AUTO);
+	s[5].wanted = named != point->ioengine && (name_ioengine || named != NVS_IOENGINE_AUTO);
 	snprintf(s[5].value, sizeof(s[5].value), "\"%s\"", nvs_ioengine_name(point->ioengine));
 }
 
@@ -275,57 +283,86 @@ static int write_text(struct edit *edit, const char *end, char **out, size_t *ou
 
 /* ---- The edit ---- */
 
+static bool is_of_point(const struct nvs_config *config, const struct tune_point *point)
+{
+	return setting_number(config, "aio.block_size") == point->block_size &&
+	       setting_number(config, "aio.queue_depth") == point->queue_depth &&
+	       setting_number(config, "aio.thread_count") == point->thread_count &&
+	       setting_number(config, "aio.single_submit") == point->single_submit &&
+	       setting_number(config, "aio.overlap_events") == point->overlap_events;
+}
+
+static int parse(struct nvs_config **config, const char *text, size_t nbytes, const char *name,
+		 struct nvs_error *error)
+{
+	int rc = nvs_config_open(config, error);
+
+	if (rc)
+		return rc;
+	rc = nvs_config_parse(*config, text, nbytes, name, error);
+	if (rc)
+		nvs_config_close(*config);
+	return rc;
+}
+
 /* The library must read the choice from the new text. */
 static int verify(const struct tune_point *point, enum nvs_ioengine ioengine, const char *text,
 		  size_t nbytes, const char *name, struct nvs_error *error)
 {
-	struct nvs_config config;
-	const struct aio_config *aio = &config.aio;
+	struct nvs_config *config;
 	bool good;
-	int rc;
+	int rc = parse(&config, text, nbytes, name, error);
 
-	config_init(&config);
-	rc = nvs_config_parse(&config, text, nbytes, name, error);
-	good = aio->block_size == point->block_size && aio->queue_depth == point->queue_depth &&
-	       aio->thread_count == point->thread_count &&
-	       aio->single_submit == point->single_submit &&
-	       aio->overlap_events == point->overlap_events && aio->ioengine == ioengine;
-	config_free(&config);
-	if (rc || good)
+	if (rc)
 		return rc;
+	good = is_of_point(config, point) && setting_ioengine(config) == ioengine;
+	nvs_config_close(config);
+	if (good)
+		return 0;
 	*error = (struct nvs_error){.size = sizeof(*error), .code = -EINVAL};
 	snprintf(error->text, sizeof(error->text),
 		 "%.200s: can't put the settings into it; put them there by hand", name);
 	return -EINVAL;
 }
 
-int tune_edit(const char *text, size_t nbytes, const char *name, const struct tune_point *point,
-	      bool name_ioengine, char **out, size_t *out_nbytes, struct nvs_error *error)
+/* The text with the settings of `edit`, into *out. */
+static int edit_text(struct edit *edit, const char *text, size_t nbytes, const char *name,
+		     char **out, size_t *out_nbytes, struct nvs_error *error)
 {
-	struct edit edit = {.from = text};
 	struct json_document *document;
-	struct nvs_config before;
-	int rc;
+	int rc = json_parse(&document, text, nbytes, name, SIZE_MAX, error);
 
-	config_init(&before);
-	rc = nvs_config_parse(&before, text, nbytes, name, error);
-	config_free(&before);
-	if (!rc)
-		rc = json_parse(&document, text, nbytes, name, SIZE_MAX, error);
 	if (rc)
 		return rc;
-	edit.root = json_root(document);
-	make_settings(&edit, point, &before.aio, name_ioengine);
-	rc = write_text(&edit, text + nbytes, out, out_nbytes);
+	edit->root = json_root(document);
+	rc = write_text(edit, text + nbytes, out, out_nbytes);
 	json_free(document);
 	if (rc) {
 		*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
 		snprintf(error->text, sizeof(error->text), "%.200s: can't be edited: %s", name,
 			 nvs_strerror(rc));
-		return rc;
 	}
-	rc = verify(point, edit.settings[5].wanted ? point->ioengine : before.aio.ioengine, *out,
-		    *out_nbytes, name, error);
+	return rc;
+}
+
+int tune_edit(const char *text, size_t nbytes, const char *name, const struct tune_point *point,
+	      bool name_ioengine, char **out, size_t *out_nbytes, struct nvs_error *error)
+{
+	struct edit edit = {.from = text};
+	struct nvs_config *before;
+	enum nvs_ioengine named;
+	int rc = parse(&before, text, nbytes, name, error);
+
+	if (rc)
+		return rc;
+	named = setting_ioengine(before);
+	make_settings(&edit, point, before, name_ioengine);
+	nvs_config_close(before);
+	rc = edit_text(&edit, text, nbytes, name, out, out_nbytes, error);
+	if (rc)
+		return rc;
+	rc = verify(point, edit.settings[5].wanted ? point->ioengine : named, *out, *out_nbytes,
+		    name, error);
 	if (rc) {
 		free(*out);
 		*out = NULL;

@@ -4,7 +4,6 @@
  * transfers would be too coarse.
  */
 #include "cli/tune/workload.h"
-#include "config/config.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -328,18 +327,47 @@ static int measure_on_file(struct round *round, uint64_t for_ns, struct tune_sam
 	return rc;
 }
 
+int tune_config_open(struct nvs_config **config, const struct tune_point *point,
+		     struct nvs_error *error)
+{
+	const struct {
+		const char *key;
+		uint64_t number;
+	} settings[] = {
+		{"aio.block_size", point->block_size},
+		{"aio.queue_depth", point->queue_depth},
+		{"aio.thread_count", point->thread_count},
+		{"aio.single_submit", point->single_submit},
+		{"aio.overlap_events", point->overlap_events},
+		{"nvswap.ioengine", point->ioengine},
+	};
+	int rc = nvs_config_open(config, error);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && !rc; i++)
+		rc = nvs_config_set_number(*config, settings[i].key, settings[i].number, error);
+	if (rc)
+		nvs_config_close(*config);
+	return rc;
+}
+
+static int open_aio(struct round *round, const struct tune_point *point)
+{
+	struct nvs_config *config;
+	int rc = tune_config_open(&config, point, round->error);
+
+	if (rc)
+		return rc;
+	rc = round->workload->open(round->workload->arg, config, &round->aio, round->error);
+	nvs_config_close(config);
+	return rc;
+}
+
 int tune_workload_measure(void *workload, const struct tune_point *point,
 			  enum tune_objective objective, uint64_t for_ns,
 			  struct tune_sample *sample, struct nvs_error *error)
 {
-	const struct aio_config config = {
-		.block_size = point->block_size,
-		.queue_depth = point->queue_depth,
-		.thread_count = point->thread_count,
-		.single_submit = point->single_submit,
-		.overlap_events = point->overlap_events,
-		.ioengine = point->ioengine,
-	};
 	struct round *round = calloc(1, sizeof(*round));
 	int rc;
 
@@ -350,7 +378,7 @@ int tune_workload_measure(void *workload, const struct tune_point *point,
 	round->error = error;
 	rc = plan(round, point);
 	if (!rc)
-		rc = round->workload->open(round->workload->arg, &config, &round->aio, error);
+		rc = open_aio(round, point);
 	if (!rc) {
 		rc = measure_on_file(round, for_ns, sample);
 		nvs_aio_close(round->aio);

@@ -7,11 +7,10 @@
 #define CLI_TUNE_WORKLOAD_H
 
 #include "cli/tune/search/search.h"
-#include "config/config.h"
 
 struct tune_workload {
 	/* How to open an aio and read the clock, of a real or a simulated drive. */
-	int (*open)(void *arg, const struct aio_config *config, struct nvs_aio **aio,
+	int (*open)(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
 	void *arg;
@@ -25,6 +24,10 @@ struct tune_workload {
 	void (*hold)(void *arg, bool on);
 };
 
+/* A configuration whose aio is that of the point; close it. -ENOMEM, or -EINVAL for a value that is
+ * out of range. */
+int tune_config_open(struct nvs_config **config, const struct tune_point *point,
+		     struct nvs_error *error);
 /*
  * A tune_meter's measure() over a struct tune_workload. Besides what it counts, a round has a
  * warm-up of up to half its time, and waits for what is in flight at its end.

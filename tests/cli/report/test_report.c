@@ -89,7 +89,7 @@ static struct run *make_run(unsigned n)
 
 		snprintf(job->name, sizeof(job->name), "job%u", i);
 		job->index = i;
-		config_init(&job->config);
+		assert_int_equal(nvs_config_open(&job->config, NULL), 0);
 		job->options.rw = RW_SWAP;
 		job->options.loops = 1;
 		job->options.seed = 1;
@@ -105,7 +105,7 @@ static struct run *make_run(unsigned n)
 static void free_run(struct run *run)
 {
 	for (unsigned i = 0; i < run->plan.n; i++)
-		config_free(&run->jobs[i].config);
+		nvs_config_close(run->jobs[i].config);
 	free(run->output);
 	free(run);
 }
@@ -607,7 +607,7 @@ static void make_steps(struct run *run)
 	run->jobs[0].options.rw = RW_STEP;
 	run->jobs[0].options.verify = true;
 	run->jobs[0].options.loops = 2;
-	run->jobs[0].config.gradient_clipping = 1;
+	run->jobs[0].config->gradient_clipping = 1;
 	*steps = (struct step_figures){.steps = 2,
 				       .sum = {.wall_ns = 20000000,
 					       .io_ns = 12000000,
@@ -863,9 +863,8 @@ static void drives_are_those_beneath_the_paths(void **state)
 	(void)state;
 	run->jobs[0].block = NVS_OFFLOAD_PARAM;
 	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
-	SUCCEEDS(
-		config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM], paths, 2, &error),
-		&error);
+	SUCCEEDS(nvs_config_set_paths(run->jobs[0].config, NVS_OFFLOAD_PARAM, paths, 2, &error),
+		 &error);
 	disks_begin(&watch, &run->plan);
 	assert_int_equal(watch.n, *info.device != '\0');
 	if (watch.n) {
@@ -879,8 +878,8 @@ static void drives_are_those_beneath_the_paths(void **state)
 	/* A counter below its earlier value has been reset. */
 	assert_true(watch.n == 0 || watch.at[0].sectors[NVS_READ] == 0);
 	if (memory) {
-		SUCCEEDS(config_set_paths(&run->jobs[0].config.offload[NVS_OFFLOAD_PARAM], &memory,
-					  1, &error),
+		SUCCEEDS(nvs_config_set_paths(run->jobs[0].config, NVS_OFFLOAD_PARAM, &memory, 1,
+					      &error),
 			 &error);
 		disks_begin(&watch, &run->plan);
 		assert_int_equal(watch.n, 0);

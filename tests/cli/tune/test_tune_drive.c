@@ -280,11 +280,11 @@ static uint64_t real_ns(void *arg)
 	return clock_ns();
 }
 
-static int open_real(void *arg, const struct aio_config *config, struct nvs_aio **aio,
+static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		     struct nvs_error *failure)
 {
 	(void)arg;
-	return aio_open(aio, config, NULL, failure);
+	return nvs_aio_open(aio, config, failure);
 }
 
 static void a_round_ends_before_it_exceeds_the_write_limit(void **state)

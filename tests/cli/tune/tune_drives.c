@@ -125,12 +125,12 @@ const struct drive_kind *drive_kind(const char *name)
 
 /* ---- The workload over a simulated drive ---- */
 
-static int open_aio(void *arg, const struct aio_config *config, struct nvs_aio **aio,
+static int open_aio(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
 {
 	struct drive_load *load = arg;
 
-	return aio_open_with(aio, config, &engine_sim, load->sim, NULL, error);
+	return aio_open_with(aio, &config->aio, &engine_sim, load->sim, NULL, error);
 }
 
 static uint64_t virtual_ns(void *arg)

@@ -9,23 +9,22 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "aio/aio.h"
 #include "base/clock.h"
 #include "cli/jobs/measure.h"
 #include "cli/modes/io/load.h"
 #include "cli/modes/model/pattern.h"
 #include "cli/modes/modes.h"
+#include "cli/settings.h"
 #include "cli/stop.h"
-#include "config/config.h"
 
 /* Filling and reading back use I/Os of this length, faster than small blocks. */
 #define CHUNK_BYTES ((uint64_t)1 << 20)
 
 struct run {
 	const struct bench_options *options;
-	struct aio_config aio;
 	struct option_mix blocks, chunks;
 	uint64_t longest; /* the longest block */
+	uint64_t depth;	  /* I/Os in flight of all workers together */
 	struct io_file file;
 	struct io_contents contents;
 	struct io_sequence sequence;
@@ -56,7 +55,7 @@ static int take_blocks(struct run *run, const struct nvs_config *config)
 	struct nvs_error *error = &run->result->error;
 	uint64_t grain = 0;
 
-	bench_blocks(run->options, config->aio.block_size, &run->blocks);
+	bench_blocks(run->options, setting_number(config, "aio.block_size"), &run->blocks);
 	for (unsigned i = 0; i < run->blocks.n; i++) {
 		uint64_t nbytes = run->blocks.nbytes[i];
 
@@ -80,31 +79,39 @@ static int take_blocks(struct run *run, const struct nvs_config *config)
 /* Each block is one I/O. */
 static int open_aio(struct run *run, const struct nvs_config *config)
 {
-	int rc;
+	struct nvs_error *error = &run->result->error;
+	struct nvs_config *own = NULL;
+	int rc = nvs_config_copy(config, &own, error);
 
-	run->aio = config->aio;
-	run->aio.block_size = (uint32_t)(run->longest > CHUNK_BYTES ? run->longest : CHUNK_BYTES);
-	rc = aio_open(&run->load.aio, &run->aio, &config->log, &run->result->error);
+	run->depth = setting_number(config, "aio.queue_depth") *
+		     setting_number(config, "aio.thread_count");
+	if (!rc)
+		rc = nvs_config_set_number(own, "aio.block_size",
+					   run->longest > CHUNK_BYTES ? run->longest : CHUNK_BYTES,
+					   error);
+	if (!rc)
+		rc = nvs_aio_open(&run->load.aio, own, error);
 	if (rc)
 		run->load.aio = NULL;
+	nvs_config_close(own);
 	return rc;
 }
 
 static int open_file(struct run *run, const struct nvs_config *config, const char *job_name,
 		     unsigned clone)
 {
-	const struct offload_config *offload = config->offload[NVS_OFFLOAD_PARAM].npaths
-						       ? &config->offload[NVS_OFFLOAD_PARAM]
-						       : &config->offload[NVS_OFFLOAD_OPTIMIZER];
+	const char *place = nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0);
 	char name[NAME_MAX + 1];
 	uint64_t unit = run->blocks.n == 1 ? run->longest : run->contents.grain;
 	int rc;
 
-	if (!offload->npaths)
+	if (!place)
+		place = nvs_config_get_path(config, NVS_OFFLOAD_OPTIMIZER, 0);
+	if (!place)
 		return io_refuse(&run->result->error, -EDESTADDRREQ,
 				 "there is no place for the file: give --directory");
 	io_file_name(job_name, clone, name);
-	rc = io_file_open(&run->file, run->load.aio, run->options, offload->nvme_path[0],
+	rc = io_file_open(&run->file, run->load.aio, run->options, place,
 			  run->options->filename ? run->options->filename : name,
 			  &run->result->error);
 	if (rc)
@@ -129,8 +136,7 @@ static int open_file(struct run *run, const struct nvs_config *config, const cha
 static int open_load(struct run *run)
 {
 	struct io_load *load = &run->load;
-	uint64_t depth = (uint64_t)run->aio.queue_depth * run->aio.thread_count;
-	int rc = io_load_open(load, depth, run->longest, &run->result->error);
+	int rc = io_load_open(load, run->depth, run->longest, &run->result->error);
 
 	if (!rc)
 		rc = io_contents_open(&run->contents, run->file.nbytes, run->options->verify);

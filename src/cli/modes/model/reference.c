@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "cli/modes/model/random.h"
-#include "config/config.h"
+#include "cli/settings.h"
 
 #define EPSILON	  0x1p-24
 #define UNDERFLOW 0x1p-126 /* below this, fp32 loses precision */
@@ -69,16 +69,32 @@ static int take_samples(struct reference *reference, size_t group, uint64_t run_
 	return 0;
 }
 
+static struct reference_adam adam_of(const struct nvs_config *config, const double betas[2])
+{
+	return (struct reference_adam){
+		.lr = setting_real(config, "optimizer.params.lr"),
+		.beta1 = betas[0],
+		.beta2 = betas[1],
+		.eps = setting_real(config, "optimizer.params.eps"),
+		.weight_decay = setting_real(config, "optimizer.params.weight_decay"),
+		.bias_correction = setting_number(config, "optimizer.params.bias_correction"),
+		.adam_w_mode = setting_number(config, "optimizer.params.adam_w_mode")};
+}
+
 int reference_open(struct reference *reference, const struct parameters *parameters,
 		   const struct nvs_config *config, struct nvs_error *error)
 {
 	uint64_t run_numel = SAMPLE_NUMEL / RUNS / parameters->ngroups;
-	int rc = 0;
+	double betas[2];
+	int rc = setting_betas(config, betas, error);
 
+	*reference = (struct reference){0};
+	if (rc)
+		return rc;
 	*reference = (struct reference){
 		.parameters = parameters,
-		.adam = config->adam,
-		.clipping = config->gradient_clipping,
+		.adam = adam_of(config, betas),
+		.clipping = setting_real(config, "gradient_clipping"),
 		.norm = -1,
 		.difference = {.size = sizeof(reference->difference)},
 		.samples = calloc(RUNS * parameters->ngroups, sizeof(struct sample))};
@@ -133,7 +149,7 @@ struct factors {
 
 static struct factors step_factors(const struct reference *reference, double gradient)
 {
-	const struct optimizer_config *adam = &reference->adam;
+	const struct reference_adam *adam = &reference->adam;
 	double steps = (double)reference->steps;
 	bool correct = adam->bias_correction;
 

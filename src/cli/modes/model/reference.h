@@ -7,11 +7,16 @@
 #define CLI_MODES_MODEL_REFERENCE_H
 
 #include "cli/modes/model/parameters.h"
-#include "config/config.h"
+
+/* The optimizer's settings. */
+struct reference_adam {
+	double lr, beta1, beta2, eps, weight_decay;
+	bool bias_correction, adam_w_mode;
+};
 
 struct reference {
 	const struct parameters *parameters;
-	struct optimizer_config adam;
+	struct reference_adam adam;
 	double clipping;
 	double norm; /* norm of the unscaled gradients, for clipping */
 	uint64_t steps;
