@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "config/config.h"
 #include "support/measure.h"
 
 #define DIRTY	    16
@@ -110,6 +109,6 @@ int main(int argc, char **argv)
 	free(awaited.queued.ns);
 	free(awaited.dirty);
 	free(awaited.read);
-	close_config(config);
+	nvs_config_close(config);
 	return 0;
 }

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/config.h"
 #include "support/measure.h"
 
 #define TENSORS	     4096
@@ -158,6 +157,6 @@ int main(int argc, char **argv)
 	free(commit.reads[1].ns);
 	free(commit.data);
 	free(commit.tensors);
-	close_config(config);
+	nvs_config_close(config);
 	return 0;
 }

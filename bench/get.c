@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/config.h"
 #include "support/measure.h"
 
 #define GROUPS	    32
@@ -103,6 +102,6 @@ int main(int argc, char **argv)
 	measure(&get, argv[2]);
 	must(nvs_optimizer_close(get.optimizer, &bench_error), "nvs_optimizer_close");
 	free(get.piece);
-	close_config(config);
+	nvs_config_close(config);
 	return 0;
 }

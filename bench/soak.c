@@ -21,7 +21,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "config/config.h"
 #include "nvswap.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -51,7 +50,7 @@ struct soak {
 	const char *directory;
 	double seconds;
 	uint64_t random;
-	struct nvs_config config;
+	struct nvs_config *config;
 	struct nvs_error error;
 	uint64_t rounds, moved;
 
@@ -202,7 +201,7 @@ static void open_engine(struct soak *soak)
 	struct nvs_tensor_spec specs[TENSORS];
 	char names[TENSORS][16];
 
-	must(soak, nvs_engine_open(&soak->engine, &soak->config, NVS_OFFLOAD_PARAM, &soak->error),
+	must(soak, nvs_engine_open(&soak->engine, soak->config, NVS_OFFLOAD_PARAM, &soak->error),
 	     "opening the engine");
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
@@ -274,20 +273,25 @@ static void swap_round(struct soak *soak)
 
 static struct nvs_optimizer *open_optimizer(struct soak *soak, enum nvs_device device)
 {
-	struct nvs_config config = soak->config;
+	struct nvs_config *config;
 	struct nvs_group_spec specs[GROUPS];
 	struct nvs_optimizer *optimizer;
 	char names[GROUPS][16];
 
-	config.offload[NVS_OFFLOAD_OPTIMIZER].device = device;
-	config.keep = device == NVS_DEVICE_NVME;
+	must(soak, nvs_config_copy(soak->config, &config, &soak->error), "copying the settings");
+	must(soak, nvs_config_set_number(config, "offload_optimizer.device", device, &soak->error),
+	     "the device");
+	must(soak,
+	     nvs_config_set_number(config, "nvswap.keep", device == NVS_DEVICE_NVME, &soak->error),
+	     "keep");
 	for (size_t i = 0; i < GROUPS; i++) {
 		snprintf(names[i], sizeof(names[i]), "g%zu", i);
 		specs[i] = (struct nvs_group_spec){sizeof(struct nvs_group_spec), names[i],
 						   GROUP_NUMEL, NVS_F32, NULL};
 	}
-	must(soak, nvs_optimizer_open(&optimizer, &config, specs, GROUPS, NULL, &soak->error),
+	must(soak, nvs_optimizer_open(&optimizer, config, specs, GROUPS, NULL, &soak->error),
 	     "opening the optimizer");
+	nvs_config_close(config);
 	return optimizer;
 }
 
@@ -348,25 +352,35 @@ static void optimizer_round(struct soak *soak)
 
 static void configure(struct soak *soak)
 {
-	struct nvs_config *config = &soak->config;
+	static const struct {
+		const char *key;
+		uint64_t number;
+	} settings[] = {
+		{"nvswap.verify", true},
+		{"nvswap.keep", true},
+		{"aio.block_size", 128 * KIB},
+		{"offload_param.buffer_count", 1},
+		{"offload_param.buffer_size", POOL_NUMEL},
+		{"offload_param.max_in_cpu", POOL_NUMEL / 2},
+		{"zero_optimization.sub_group_size", GROUP_NUMEL},
+		{"offload_optimizer.buffer_count", 1},
+		{"nvswap.optimizer_threads", 1},
+	};
 
-	config_init(config);
-	config->verify = config->keep = true;
-	config->aio.block_size = 128 * KIB;
-	config->param_dtype = NVS_F32;
-	config->offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
-	config->offload[NVS_OFFLOAD_PARAM].buffer_size = POOL_NUMEL;
-	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = POOL_NUMEL / 2;
-	config->sub_group_size = GROUP_NUMEL;
-	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
-	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = GROUP_NUMEL;
-	config->optimizer_threads = 1;
-	must(soak,
-	     nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &soak->directory, 1, &soak->error),
-	     "the directory");
-	must(soak,
-	     nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &soak->directory, 1, &soak->error),
-	     "the directory");
+	must(soak, nvs_config_open(&soak->config, &soak->error), "the configuration");
+	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+		must(soak,
+		     nvs_config_set_number(soak->config, settings[i].key, settings[i].number,
+					   &soak->error),
+		     settings[i].key);
+	for (enum nvs_block block = NVS_OFFLOAD_PARAM; block <= NVS_OFFLOAD_OPTIMIZER; block++)
+		must(soak,
+		     nvs_config_set_paths(soak->config, block, &soak->directory, 1, &soak->error),
+		     "the directory");
+}
+
+static void make_data(struct soak *soak)
+{
 	for (size_t i = 0; i < TENSORS; i++)
 		soak->words[i] = 1 + next_random(&soak->random) % (64 * KIB);
 	for (size_t i = 0; i < GROUPS + 2; i++) {
@@ -478,6 +492,7 @@ int main(int argc, char **argv)
 	printf("seed %" PRIu64 "\n", seed);
 	soak.random = seed;
 	configure(&soak);
+	make_data(&soak);
 	soak_for(&soak);
 	print_table(&soak);
 	flat = is_flat(&soak);
@@ -486,6 +501,6 @@ int main(int argc, char **argv)
 		free(soak.gradients[i]);
 	free(soak.found[0]);
 	free(soak.found[1]);
-	config_free(&soak.config);
+	nvs_config_close(soak.config);
 	return flat ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/config.h"
 #include "support/measure.h"
 
 #define TENSOR_BYTES (64 * MIB)
@@ -92,6 +91,6 @@ int main(int argc, char **argv)
 	       samples_percentile_us(&samples, 0.5));
 	free(samples.ns);
 	free(start.tensors);
-	close_config(config);
+	nvs_config_close(config);
 	return 0;
 }

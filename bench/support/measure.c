@@ -7,7 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "config/config.h"
 #include "measure.h"
 
 #define PAGE 4096 /* bytes between two changed words */
@@ -55,30 +54,30 @@ uint64_t number_argument(const char *text)
 
 struct nvs_config *open_config(const char *path, struct nvs_trace *trace)
 {
-	struct nvs_config *config = calloc(1, sizeof(*config));
+	struct nvs_config *config;
 
-	if (!config)
-		fail("no memory for the configuration");
-	config_init(config);
+	must(nvs_config_open(&config, &bench_error), path);
 	must(nvs_config_load(config, path, &bench_error), path);
-	config->trace = trace;
+	nvs_config_set_trace(config, trace);
 	return config;
 }
 
-void close_config(struct nvs_config *config)
+static uint64_t setting(const struct nvs_config *config, const char *key)
 {
-	config_free(config);
-	free(config);
+	uint64_t number;
+
+	must(nvs_config_get_number(config, key, &number, &bench_error), key);
+	return number;
 }
 
 uint64_t block_bytes(const struct nvs_config *config)
 {
-	return config->aio.block_size;
+	return setting(config, "aio.block_size");
 }
 
 uint64_t queue_depth(const struct nvs_config *config)
 {
-	return config->aio.queue_depth;
+	return setting(config, "aio.queue_depth");
 }
 
 /* ---- Tensors ---- */

@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/config.h"
 #include "nvswap.h"
 
 #define MIB	 (UINT64_C(1) << 20)
@@ -28,7 +27,6 @@ uint64_t number_argument(const char *text);
 
 /* Opens a DeepSpeed JSON file. The engine or optimizer records in `trace`, which may be NULL. */
 struct nvs_config *open_config(const char *path, struct nvs_trace *trace);
-void close_config(struct nvs_config *config);
 uint64_t block_bytes(const struct nvs_config *config);
 uint64_t queue_depth(const struct nvs_config *config);
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Each layer of src/, and each folder of the command, includes its own headers and those of folders below
-# it, and no others. The search of `nvswap tune` knows neither drives nor the command.
+# it, and no others. The search of `nvswap tune` knows neither drives nor the command. Programs of bench/ use
+# the public interface alone, but for the one that measures the kernels.
 set -u
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
@@ -14,13 +15,13 @@ base: base
 trace: base trace
 config: base config
 topo: base topo
-aio: base trace topo aio
+aio: base trace config topo aio
 pool: base topo aio pool
 store: base config topo aio store
 swap/residency: base trace config topo aio pool store swap/residency
 swap/moves: base trace config topo aio pool store swap/residency swap/moves
 swap: base trace config topo aio pool store swap
-optim/kernels: optim/kernels
+optim/kernels: config optim/kernels
 optim: base trace config topo pool swap optim
 cli: base cli
 cli/options: base cli/options
@@ -77,6 +78,15 @@ if [ -z "$wrong" ]; then
 else
 	echo "not ok swap_calls_only_files_before_in_its_order"
 	echo "$wrong"
+	status=1
+fi
+
+found=$(grep -HE '^#include "' bench/*.c bench/*/*.[ch] | grep -vE '"(nvswap.h|measure.h|support/measure.h)"|^bench/adam.c:')
+if [ -z "$found" ]; then
+	echo "ok bench_uses_the_public_interface"
+else
+	echo "not ok bench_uses_the_public_interface"
+	echo "$found"
 	status=1
 fi
 exit $status
