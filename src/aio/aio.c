@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "aio/internal.h"
-#include "aio/requests.h"
+#include "aio/requests/requests.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "config/config.h"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "aio/internal.h"
-#include "aio/requests.h"
+#include "aio/requests/requests.h"
 #include "base/error.h"
 #include "base/huge_map.h"
 

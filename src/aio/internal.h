@@ -10,7 +10,7 @@
 #include <sys/queue.h>
 
 #include "aio/aio.h"
-#include "aio/engine.h"
+#include "aio/engines/engine.h"
 #include "base/latency.h"
 #include "config/config.h"
 

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 
 #include "aio/internal.h"
-#include "aio/requests.h"
+#include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
 

@@ -11,7 +11,7 @@
 
 #include "aio/aio.h"
 #include "aio/internal.h"
-#include "aio/requests.h"
+#include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "config/config.h"
 #include "support/fake_engine.h"

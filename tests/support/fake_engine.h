@@ -2,8 +2,8 @@
 /*
  * An I/O engine for aio_open_with() that records what workers submit, holds completions, and fails
  * I/Os and calls on demand. It does the I/Os itself, in order and without threads, or passes them
- * to a real engine. A breach of the contract in aio/engine.h aborts the process. For time, drives
- * and silent faults see sim/sim_drive.h.
+ * to a real engine. A breach of the contract in aio/engines/engine.h aborts the process. For time,
+ * drives and silent faults see sim/sim_drive.h.
  */
 #ifndef TESTS_SUPPORT_FAKE_ENGINE_H
 #define TESTS_SUPPORT_FAKE_ENGINE_H
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "aio/engine.h"
+#include "aio/engines/engine.h"
 
 extern const struct engine_ops engine_fake;
 

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "aio/engine.h"
+#include "aio/engines/engine.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/sim/sim_drive.h"

@@ -3,7 +3,8 @@
  * A simulated drive: an I/O engine for aio_open_with(), engine_open_with() and
  * optimizer_open_with() with virtual time and chosen faults; one seed determines all randomness.
  * Bytes lie in the store's files, so every layer above aio runs on it unchanged; the drive decides
- * when, and whether, they get there. A breach of the contract in aio/engine.h aborts the process.
+ * when, and whether, they get there. A breach of the contract in aio/engines/engine.h aborts the
+ * process.
  */
 #ifndef TESTS_SUPPORT_SIM_SIM_DRIVE_H
 #define TESTS_SUPPORT_SIM_SIM_DRIVE_H
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "aio/engine.h"
+#include "aio/engines/engine.h"
 
 extern const struct engine_ops engine_sim; /* takes a struct sim * */
 

@@ -13,7 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "aio/engine.h"
+#include "aio/engines/engine.h"
 
 struct queue {
 	io_context_t context;

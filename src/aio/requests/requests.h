@@ -4,8 +4,8 @@
  * freed before the aio, so a closed request can be told. All is under the aio's lock, which a
  * worker holds anyway when a transfer completes, except that nvs_request_close() takes none.
  */
-#ifndef AIO_REQUESTS_H
-#define AIO_REQUESTS_H
+#ifndef AIO_REQUESTS_REQUESTS_H
+#define AIO_REQUESTS_REQUESTS_H
 
 #include "aio/transfer.h"
 

@@ -4,8 +4,8 @@
  * from the worker's thread, except wake(). The worker splits, retries and checks I/Os; the engine
  * only performs them.
  */
-#ifndef AIO_ENGINE_H
-#define AIO_ENGINE_H
+#ifndef AIO_ENGINES_ENGINE_H
+#define AIO_ENGINES_ENGINE_H
 
 #include "nvswap.h"
 

@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "aio/internal.h"
-#include "aio/requests.h"
+#include "aio/requests/requests.h"
 #include "base/error.h"
 #include "base/struct_size.h"
 

@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "aio/engine.h"
+#include "aio/engines/engine.h"
 
 /*
  * The block layer plugs the I/Os of one io_uring_enter() until all are built. That saves processor

@@ -3,7 +3,7 @@
  * The life of a request: free, in flight, ready, seen, and free again. Chunks grow ahead, so
  * nothing is allocated once as many requests exist as a program ever has.
  */
-#include "aio/requests.h"
+#include "aio/requests/requests.h"
 
 #include <assert.h>
 #include <errno.h>

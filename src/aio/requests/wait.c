@@ -8,7 +8,7 @@
 #include <sys/eventfd.h>
 
 #include "aio/internal.h"
-#include "aio/requests.h"
+#include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
 

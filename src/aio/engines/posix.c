@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "aio/engine.h"
+#include "aio/engines/engine.h"
 #include "base/stack.h"
 
 #define STACK_BYTES (128 * 1024)
