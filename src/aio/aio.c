@@ -15,30 +15,6 @@
 #include "base/thread.h"
 #include "config/config.h"
 
-/* In the order that auto tries them. */
-static const struct engine_ops *const engines[] = {&engine_io_uring, &engine_libaio, &engine_posix};
-#define NENGINES (sizeof(engines) / sizeof(engines[0]))
-
-static const struct engine_ops *engine_of(enum nvs_ioengine ioengine)
-{
-	return engines[ioengine - NVS_IOENGINE_IO_URING];
-}
-
-int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
-{
-	struct engine_options options = {.depth = 1};
-	struct engine_facts facts = {0};
-	void *queue;
-	int rc;
-
-	assert(ioengine > NVS_IOENGINE_AUTO && ioengine < NVS_IOENGINE_COUNT);
-	reason[0] = 0;
-	rc = engine_of(ioengine)->open(&queue, &options, &facts, reason, nbytes);
-	if (!rc)
-		engine_of(ioengine)->close(queue);
-	return rc;
-}
-
 static int check_config(const struct aio_config *config, struct nvs_error *error)
 {
 	if (config->block_size < NVS_BLOCK_SIZE_MIN || config->block_size > NVS_BLOCK_SIZE_MAX ||
@@ -179,17 +155,19 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 	size_t used = 0;
 	int rc = 0;
 
-	for (size_t i = 0; i < NENGINES; i++) {
-		rc = start_workers(aio, engines[i], why, sizeof(why));
+	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++) {
+		const struct engine_ops *ops = ioengine_ops((enum nvs_ioengine)i);
+
+		rc = start_workers(aio, ops, why, sizeof(why));
 		if (!rc) {
 			snprintf(aio->engine_reason, sizeof(aio->engine_reason), "%s", all);
-			if (i)
+			if (used)
 				log_say(&aio->log, NVS_LOG_INFO, "ioengine auto chose %s (%s)",
-					engines[i]->name, all);
+					ops->name, all);
 			return 0;
 		}
 		used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s: %s",
-					 used ? "; " : "", engines[i]->name, why);
+					 used ? "; " : "", ops->name, why);
 		if (used >= sizeof(all))
 			used = sizeof(all) - 1;
 	}
@@ -246,7 +224,7 @@ int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct
 {
 	bool any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
 
-	return open_as(aio, config, any ? NULL : engine_of(config->ioengine), NULL, log, error);
+	return open_as(aio, config, any ? NULL : ioengine_ops(config->ioengine), NULL, log, error);
 }
 
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)

@@ -66,7 +66,5 @@ struct engine_ops;
 int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error);
-/* Opens and closes an engine to see if it works: 0, or a negative errno and the reason. */
-int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes);
 
 #endif

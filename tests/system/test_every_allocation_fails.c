@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "aio/engines/engine.h"
 #include "config/config.h"
 #include "support/nth_fixture.h"
 #include "support/sole_owner.h"

@@ -77,4 +77,9 @@ struct engine_ops {
 
 extern const struct engine_ops engine_io_uring, engine_libaio, engine_posix;
 
+/* Of any but NVS_IOENGINE_AUTO. */
+const struct engine_ops *ioengine_ops(enum nvs_ioengine ioengine);
+/* Opens and closes a queue to see if the engine works: 0, or a negative errno and the reason. */
+int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes);
+
 #endif

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "aio/engines/engine.h"
 
 #define PAGE UINT64_C(4096)
 

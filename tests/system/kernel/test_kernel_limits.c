@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "aio/engines/engine.h"
 #include "config/config.h"
 #include "support/sole_owner.h"
 #include "support/support.h"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "aio/aio.h"
+#include "aio/engines/engine.h"
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "topo/topo.h"
