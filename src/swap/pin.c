@@ -23,6 +23,7 @@ struct attempt {
 	struct transfer *list;	/* to be launched: the reads, or write-backs to make room */
 	bool stuck;		/* nothing more can be started; only other calls can make room */
 	bool failed_again;	/* the write-backs that make room failed the last time */
+	uint64_t need;		/* bytes that had no room; 0: room is not what was missing */
 };
 
 /* Makes room for `need` bytes as far as possible without waiting. */
@@ -189,6 +190,7 @@ static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct 
 
 	attempt->list = NULL;
 	attempt->stuck = attempt->failed_again = false;
+	attempt->need = 0;
 	if (rc)
 		return rc;
 	/* The caller writes new contents at once, so the old ones must have landed. */
@@ -207,6 +209,7 @@ static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct 
 	if (engine->write_failures != attempt->failures)
 		return write_back_failed(engine, error);
 	make_room(engine, need, attempt);
+	attempt->need = need;
 	return -EAGAIN;
 }
 
@@ -218,12 +221,31 @@ static int no_time_left(const struct attempt *attempt, int code, struct nvs_erro
 			 attempt->n, nvs_strerror(code));
 }
 
+static bool any_overdue(const struct nvs_engine *engine)
+{
+	return engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE];
+}
+
+/*
+ * Whether the write-backs in flight will make the room. Until they have, another attempt would
+ * fail, and each attempt visits every tensor of the batch.
+ */
+static bool room_is_coming(const struct nvs_engine *engine, const struct attempt *attempt)
+{
+	uint64_t free = free_bytes(engine);
+
+	return attempt->need > free && attempt->need <= free + engine->landing &&
+	       engine->write_failures == attempt->failures && !any_overdue(engine);
+}
+
 /* An error if waiting is pointless, else 0. */
 static int check_attempt(const struct nvs_engine *engine, const struct attempt *attempt,
 			 struct nvs_error *error)
 {
 	int rc = 0;
 
+	if (!any_overdue(engine))
+		return 0;
 	for (size_t i = 0; i < attempt->n && !rc && !attempt->contents; i++)
 		rc = check_overdue(engine, attempt->tensors[i], error);
 	return rc ? rc : check_hung(engine, error);
@@ -269,7 +291,9 @@ static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uin
 			return rc;
 		if (!deadline)
 			return end_polling(engine, attempt, error);
-		rc = events_wait(engine, deadline);
+		do {
+			rc = events_wait(engine, deadline);
+		} while (!rc && room_is_coming(engine, attempt));
 		if (rc)
 			return no_time_left(attempt, rc, error);
 	}
