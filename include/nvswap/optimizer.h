@@ -224,14 +224,13 @@ NVS_API int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t
 enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
 /*
  * Read and write state: numel elements from the group's element `offset` on. `data` has numel
- * elements of the caller's. Calls that walk through a group find the next tiles read ahead; a tile
- * is read once if all three parts of an element are asked for before the next element, or if the
- * pool holds the group's state. nvs_optimizer_set writes behind: a failed write is reported by the
- * next nvs_optimizer_set, pass or commit, and what was set stays in the pool.
- * Errors:
- * -EBUSY   nvs_optimizer_set: a step has failed and is not finished
- * -EINVAL  no such group or part, elements beyond the group's end, or a NULL argument
- * errors of nvs_tensor_swap_in
+ * elements of the caller's. Only the part that is asked for is read. Calls that walk through a part
+ * from one element to the next, in pieces of any length, read each byte once and find the next ones
+ * read ahead; walks through all three parts may alternate. nvs_optimizer_set writes behind: a
+ * failed write is reported by this or a later nvs_optimizer_set, by the next pass or by the next
+ * commit, and what was set stays in the pool. Errors: -EBUSY   nvs_optimizer_set: a step has failed
+ * and is not finished -EINVAL  no such group or part, elements beyond the group's end, or a NULL
+ * argument errors of nvs_tensor_swap_in
  */
 NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
 			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The optimizer's structures. All groups lie in one flat space of elements, which is divided into
- * tiles of equal length. A tile is one tensor of the swap engine: the master weights of its
- * elements, then their exp_avg, then their exp_avg_sq. Added gradients lie in tensors of the same
- * size, so the pool never fragments.
+ * tiles of equal length. The master weights of a tile's elements, their exp_avg and their
+ * exp_avg_sq are three tensors of the swap engine, side by side in the store, so a tile moves as
+ * one run and a part by itself. Added gradients lie in tensors of the same size, so the pool never
+ * fragments.
  */
 #ifndef OPTIM_INTERNAL_H
 #define OPTIM_INTERNAL_H
@@ -29,6 +30,7 @@
 #define TILES_MAX      65536u	     /* tiles, if POOL_TILES_MIN allows it */
 #define TILE_NUMEL     (256u * 1024) /* elements; tiles are longer only if there would be more */
 #define TILES_WANTED   256u	     /* than so many */
+#define TILES_AHEAD    16u	     /* read ahead by nvs_optimizer_get, at most */
 
 struct group {
 	char *name;
@@ -44,18 +46,17 @@ struct group {
 };
 
 struct tile {
-	struct nvs_tensor *tensor; /* NULL: in host memory, in a store that is not kept */
-	uint64_t pin;		   /* while it is fetched or held */
-	uint32_t slices;	   /* slices that the pass has yet to compute */
-	bool fresh;		   /* has no state yet */
-	bool held;		   /* stays pinned between steps: the host cache */
-	bool changed;		   /* held, and newer than the drive's */
-	bool done;		   /* updated in the current step */
-	bool ahead;		   /* read before its pass began */
-	bool fetched;		   /* in a pass: not offloaded, but its gradients are */
-	bool released;		   /* was held, and will be again after the commit */
-	bool walked;		   /* left in the pool, or read ahead, by a walk */
-	bool failed;		   /* in a pass: one of its slices */
+	struct nvs_tensor *parts[PARTS]; /* NULL: in host memory, in a store that is not kept */
+	uint64_t pin;			 /* of all parts, while they are fetched or held */
+	uint32_t slices;		 /* slices that the pass has yet to compute */
+	bool fresh;			 /* has no state yet */
+	bool held;			 /* stays pinned between steps: the host cache */
+	bool changed;			 /* held, and newer than the drive's */
+	bool done;			 /* updated in the current step */
+	bool ahead;			 /* read before its pass began */
+	bool fetched;			 /* in a pass: not offloaded, but its gradients are */
+	bool released;			 /* was held, and will be again after the commit */
+	bool failed;			 /* in a pass: one of its slices */
 };
 
 struct gradient_tile {
@@ -67,12 +68,10 @@ struct gradient_tile {
 	uint32_t sharers; /* of these, the fetched ones, which share one pin of the tensor */
 };
 
-/* A walk through the state by nvs_optimizer_get and nvs_optimizer_set. */
+/* A walk through one part of the state by nvs_optimizer_get and nvs_optimizer_set: that part of the
+ * tiles [from, end) is in the pool or being read. The tile `at` was visited last. */
 struct walk {
-	bool active;
-	size_t first, tile; /* the group's first tile; the tile that was visited last */
-	size_t ahead;	    /* the tile behind which tiles were read ahead; SIZE_MAX: none */
-	uint64_t failures;  /* the engine's failed writes that were told */
+	size_t from, at, end;
 };
 
 struct nvs_optimizer {
@@ -95,11 +94,14 @@ struct nvs_optimizer {
 	size_t ntiles, noffloaded; /* the other tiles are in host memory */
 	char *host;
 	size_t host_bytes;
-	struct nvs_tensor **offloaded; /* the offloaded tiles' tensors, for waiting */
+	struct nvs_tensor **offloaded; /* the tensors of the offloaded tiles, for waiting */
 	size_t *queue;		       /* the tiles of a pass */
 	size_t ncached;		       /* tiles held between steps */
 	uint64_t walks;		       /* passes that wrote; their direction alternates */
-	struct walk walk;
+	struct walk walks_of[PARTS];   /* of nvs_optimizer_get and nvs_optimizer_set */
+	size_t tiles_ahead;	       /* that a walk reads ahead */
+	bool walking;		       /* there are such walks */
+	uint64_t walk_failures;	       /* the engine's failed writes that were reported to them */
 
 	enum nvs_dtype gradient_dtype;
 	uint64_t gradient_numel; /* of a gradient tile */
@@ -169,6 +171,11 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 		  struct segment *segment);
 /* A part of a tile's state, which must be in memory. */
 float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_optimizer_part part);
+/* The bytes of each tensor: a part of a tile, or gradients. */
+static inline uint64_t part_bytes(const struct nvs_optimizer *optimizer)
+{
+	return optimizer->tile_numel * sizeof(float);
+}
 static inline uint64_t least(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
@@ -183,9 +190,10 @@ static inline bool has_gradients(const struct group *group)
 struct pass;
 /* What a pass does with every tile that it wants. */
 struct pass_kind {
-	bool writes;	 /* it changes the tiles */
-	bool gradients;	 /* it needs the tiles' added gradients */
-	bool overwrites; /* it changes every element, so nothing is read */
+	bool writes;	  /* it changes the tiles */
+	bool gradients;	  /* it needs the tiles' added gradients */
+	bool overwrites;  /* it changes every element, so nothing is read */
+	bool master_only; /* it reads the master weights alone, and writes nothing */
 	bool (*wants)(const struct nvs_optimizer *optimizer, size_t tile);
 	/* Works on elements [from, from + n) of the tile; called by several threads. An error
 	 * ends the pass, and a tile that is overwritten keeps its contents on the drive. */
@@ -215,8 +223,8 @@ void give_weights(const struct nvs_optimizer *optimizer, const struct segment *s
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
 /* ---- pieces.c ---- */
-/* Ends a walk of get and set, and evicts what it has left in the pool. */
-void walk_end(struct nvs_optimizer *optimizer);
+/* Ends the walks of get and set, and evicts what they have left in the pool. */
+void walks_end(struct nvs_optimizer *optimizer);
 
 /* ---- gradients.c ---- */
 /* The gradients of a segment of a tile, possibly zeros, and their type. */

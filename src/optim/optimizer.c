@@ -66,35 +66,45 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 
 /* ---- Tensors ---- */
 
-/* Names a tile by its first group, for errors. */
-static void name_tile(const struct nvs_optimizer *optimizer, const char *what, size_t i,
-		      uint64_t numel, char name[NVS_NAME_MAX + 1])
+/* A kind of tensors: `each` of them for every `numel` elements of the flat space. */
+struct tensor_kind {
+	const char *const *what;
+	size_t each;
+	uint64_t numel;
+	enum nvs_dtype dtype;
+};
+
+/* Names a tensor by its first group, for errors. */
+static void name_tensor(const struct nvs_optimizer *optimizer, const struct tensor_kind *kind,
+			size_t i, char name[NVS_NAME_MAX + 1])
 {
-	uint64_t from = i * numel;
+	size_t place = i / kind->each;
+	uint64_t from = place * kind->numel;
 	struct segment segment = {0};
 
-	next_segment(optimizer, &from, from + numel, &segment);
+	next_segment(optimizer, &from, from + kind->numel, &segment);
 	/* Its number last: a trace keeps the end of a long name. */
 	snprintf(name, NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
-		 optimizer->groups[segment.group].name, segment.offset, what, i);
+		 optimizer->groups[segment.group].name, segment.offset, kind->what[i % kind->each],
+		 place);
 }
 
 /* Registers tensors side by side, in walk order. */
-static int register_some(struct nvs_optimizer *optimizer, const char *what, uint64_t elements,
-			 enum nvs_dtype dtype, size_t first, size_t n, struct nvs_tensor **tensors,
+static int register_some(struct nvs_optimizer *optimizer, const struct tensor_kind *kind,
+			 size_t first, size_t n, struct nvs_tensor **tensors,
 			 struct nvs_error *error)
 {
 	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
 	char(*names)[NVS_NAME_MAX + 1] = calloc(n, sizeof(*names));
-	uint64_t nbytes = optimizer->tile_numel * STATE_BYTES;
 	int rc = -ENOMEM;
 
 	for (size_t i = 0; i < n && specs && names; i++) {
-		name_tile(optimizer, what, first + i, elements, names[i]);
+		name_tensor(optimizer, kind, first + i, names[i]);
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 						    .name = names[i],
-						    .dtype = dtype,
-						    .numel = nbytes / nvs_dtype_size(dtype)};
+						    .dtype = kind->dtype,
+						    .numel = part_bytes(optimizer) /
+							     nvs_dtype_size(kind->dtype)};
 	}
 	if (specs && names)
 		rc = nvs_tensor_register(optimizer->engine, specs, n, tensors, error);
@@ -105,38 +115,41 @@ static int register_some(struct nvs_optimizer *optimizer, const char *what, uint
 	return rc;
 }
 
-#define REGISTERED_AT_ONCE 256u
+#define REGISTERED_AT_ONCE (PARTS * 128u)
 
 static int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	size_t n = optimizer->keep ? optimizer->ntiles : optimizer->noffloaded;
+	static const char *const parts[PARTS] = {"master", "exp_avg", "exp_avg_sq"};
+	const struct tensor_kind kind = {parts, PARTS, optimizer->tile_numel, NVS_F32};
+	size_t n = PARTS * (optimizer->keep ? optimizer->ntiles : optimizer->noffloaded);
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
-		size_t count = n - i < REGISTERED_AT_ONCE ? n - i : REGISTERED_AT_ONCE;
+		size_t count = least(n - i, REGISTERED_AT_ONCE);
 
-		rc = register_some(optimizer, "state", optimizer->tile_numel, NVS_F32, i, count,
-				   tensors, error);
+		rc = register_some(optimizer, &kind, i, count, tensors, error);
 		for (size_t k = 0; k < count && !rc; k++)
-			optimizer->tiles[i + k].tensor = tensors[k];
+			optimizer->tiles[(i + k) / PARTS].parts[(i + k) % PARTS] = tensors[k];
 	}
-	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++)
-		optimizer->offloaded[i] = optimizer->tiles[i].tensor;
+	for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
+		optimizer->offloaded[i] = optimizer->tiles[i / PARTS].parts[i % PARTS];
 	return rc;
 }
 
 int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	static const char *const what[] = {"gradients"};
+	const struct tensor_kind kind = {what, 1, optimizer->gradient_numel,
+					 optimizer->gradient_dtype};
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	size_t n = optimizer->gradients_registered ? 0 : optimizer->ngradients;
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
-		size_t count = n - i < REGISTERED_AT_ONCE ? n - i : REGISTERED_AT_ONCE;
+		size_t count = least(n - i, REGISTERED_AT_ONCE);
 
-		rc = register_some(optimizer, "gradients", optimizer->gradient_numel,
-				   optimizer->gradient_dtype, i, count, tensors, error);
+		rc = register_some(optimizer, &kind, i, count, tensors, error);
 		for (size_t k = 0; k < count && !rc; k++)
 			optimizer->gradients[i + k].tensor = tensors[k];
 	}
@@ -170,6 +183,9 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		optimizer->ncached = optimizer->noffloaded;
 	if (room < optimizer->ncached + 2)
 		return too_small(optimizer, optimizer->tile_numel, code, error);
+	/* The walks through all parts find room beside each other. */
+	room -= optimizer->ncached;
+	optimizer->tiles_ahead = room > 3 ? least(room - 3, TILES_AHEAD) : 0;
 	return 0;
 }
 

@@ -344,17 +344,18 @@ int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	return begin_use(engine, tensors, n, true, timeout_ms, pin, error);
 }
 
-int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t *pin,
-	       struct nvs_error *error)
+int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	       uint64_t *pin, struct nvs_error *error)
 {
-	int rc = nvs_tensor_swap_in(engine, &tensor, 1, -1, pin, error);
+	int rc = nvs_tensor_swap_in(engine, tensors, n, -1, pin, error);
 
 	if (rc)
 		return rc;
-	rc = nvs_tensor_wait(engine, &tensor, 1, *pin, -1, error);
-	if (rc) {
-		engine_unpin(engine, tensor, *pin);
-		*pin = 0;
-	}
+	rc = nvs_tensor_wait(engine, tensors, n, *pin, -1, error);
+	if (!rc)
+		return 0;
+	for (size_t i = 0; i < n; i++)
+		engine_unpin(engine, tensors[i], *pin);
+	*pin = 0;
 	return rc;
 }

@@ -22,9 +22,9 @@ void engine_abandon(struct nvs_engine *engine);
 const struct topo *engine_topo(const struct nvs_engine *engine);
 int engine_node(const struct nvs_engine *engine);
 
-/* Pins a tensor and waits for its contents. On an error it is not pinned, and *pin is 0. */
-int engine_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t *pin,
-	       struct nvs_error *error);
+/* Pins tensors and waits for their contents. On an error none is pinned, and *pin is 0. */
+int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	       uint64_t *pin, struct nvs_error *error);
 /* Ends a pin, clean, unless a failed read has done so; also while the tensor is being read. */
 void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
 /* Ends a pin, if the tensor has it, and gives up contents in the pool that nobody will read again,

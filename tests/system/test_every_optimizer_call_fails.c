@@ -312,7 +312,7 @@ static void the_nth_io_of_setting_and_getting_fails(void **state)
 			DONE(&run.o, set_then_get(&run, data, LENGTH(data)));
 		} else {
 			failed = disarm(&run, faults);
-			assert_true(failed || n > 10);
+			assert_true(failed || n > 4);
 		}
 		assert_true(filled(data, sizeof(data), n));
 	}

@@ -83,25 +83,41 @@ static bool is_offloaded(const struct pass *pass, size_t tile)
 	return tile < pass->optimizer->noffloaded;
 }
 
-/* The tensors that a tile needs: its state if it is offloaded, and gradients if some were added. */
-static unsigned tensors_of(const struct pass *pass, size_t tile, struct nvs_tensor *tensors[2])
+/* The parts of a tile that the pass needs in the pool, the first ones: 0 if it is not offloaded. */
+static unsigned parts_of(const struct pass *pass, size_t tile)
+{
+	if (!is_offloaded(pass, tile))
+		return 0;
+	return pass->kind->master_only ? 1 : PARTS;
+}
+
+#define TENSORS (PARTS + 1)
+
+/* The tensors that a tile needs: its parts if it is offloaded, and gradients if some were added. */
+static unsigned tensors_of(const struct pass *pass, size_t tile,
+			   struct nvs_tensor *tensors[TENSORS])
 {
 	const struct gradient_tile *gradients = gradients_of(pass, tile);
 	unsigned n = 0;
 
-	if (is_offloaded(pass, tile))
-		tensors[n++] = pass->optimizer->tiles[tile].tensor;
+	for (; n < parts_of(pass, tile); n++)
+		tensors[n] = pass->optimizer->tiles[tile].parts[n];
 	if (gradients)
 		tensors[n++] = gradients->tensor;
 	return n;
 }
 
-static bool is_resident(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor)
+static bool is_resident(const struct pass *pass, size_t tile)
 {
+	struct nvs_optimizer *optimizer = pass->optimizer;
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 
-	nvs_tensor_get_info(optimizer->engine, tensor, &info);
-	return info.state == NVS_RESIDENT || info.state == NVS_WRITING;
+	for (unsigned part = 0; part < parts_of(pass, tile); part++) {
+		nvs_tensor_get_info(optimizer->engine, optimizer->tiles[tile].parts[part], &info);
+		if (info.state != NVS_RESIDENT && info.state != NVS_WRITING)
+			return false;
+	}
+	return true;
 }
 
 /* Tiles that need the same gradients share one pin of them. False: there is none yet. */
@@ -145,9 +161,11 @@ static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
 	stop_sharing(pass, gradients);
 }
 
-static void count_hit(struct pass *pass, struct tile *tile)
+static void count_hit(struct pass *pass, size_t i)
 {
-	if (tile->held || (!tile->ahead && is_resident(pass->optimizer, tile->tensor)))
+	struct tile *tile = &pass->optimizer->tiles[i];
+
+	if (tile->held || (!tile->ahead && is_resident(pass, i)))
 		pass->figures.hits++;
 	else if (!tile->fresh)
 		pass->figures.misses++;
@@ -160,24 +178,24 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
 	struct tile *tile = &pass->optimizer->tiles[i];
-	unsigned first = 0;
+	unsigned parts = parts_of(pass, i), first = 0;
 	uint64_t pin;
 	int rc = 0;
 
-	if (is_offloaded(pass, i)) {
-		count_hit(pass, tile);
-		first = tile->held || tile->fresh || pass->kind->overwrites;
+	if (parts) {
+		count_hit(pass, i);
+		first = tile->held || tile->fresh || pass->kind->overwrites ? parts : 0;
 		if (first && !tile->held)
-			rc = nvs_tensor_pin(engine, tensors, 1, -1, &tile->pin, error);
+			rc = nvs_tensor_pin(engine, tensors, parts, -1, &tile->pin, error);
 	}
 	if (rc || first == n)
 		return rc;
 	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, &pin, error);
 	if (rc && first && !tile->held)
-		nvs_tensor_release(engine, tensors, 1, tile->pin, NVS_CLEAN, NULL);
-	if (!rc && is_offloaded(pass, i) && !first)
+		nvs_tensor_release(engine, tensors, parts, tile->pin, NVS_CLEAN, NULL);
+	if (!rc && parts && !first)
 		tile->pin = pin;
-	if (!rc && n > is_offloaded(pass, i))
+	if (!rc && n > parts)
 		gradients_of(pass, i)->pin = pin;
 	return rc;
 }
@@ -185,7 +203,7 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 static int fetch(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct gradient_tile *gradients = gradients_of(pass, i);
-	struct nvs_tensor *tensors[2];
+	struct nvs_tensor *tensors[TENSORS];
 	unsigned n = tensors_of(pass, i, tensors);
 	bool shared = gradients && share(pass, gradients);
 	int rc = pin_tensors(pass, i, tensors, n - shared, error);
@@ -219,21 +237,23 @@ static void drop_gradients(struct pass *pass, size_t tile)
 static int write_tile(struct pass *pass, struct tile *tile, struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
-	int rc = nvs_tensor_release(engine, &tile->tensor, 1, tile->pin, NVS_DIRTY, error);
+	int rc = nvs_tensor_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
 
 	tile->held = tile->changed = false;
 	if (!rc)
-		rc = nvs_tensor_swap_out(engine, &tile->tensor, 1, error);
+		rc = nvs_tensor_swap_out(engine, tile->parts, PARTS, error);
 	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
-		rc = nvs_tensor_wait(engine, &tile->tensor, 1, 0, -1, error);
+		rc = nvs_tensor_wait(engine, tile->parts, PARTS, 0, -1, error);
 	return rc;
 }
 
 /* Unpins a tile, unchanged. */
-static int give_up(struct pass *pass, struct tile *tile, struct nvs_error *error)
+static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
 {
-	return nvs_tensor_release(pass->optimizer->engine, &tile->tensor, 1, tile->pin, NVS_CLEAN,
-				  error);
+	struct tile *tile = &pass->optimizer->tiles[i];
+
+	return nvs_tensor_release(pass->optimizer->engine, tile->parts, parts_of(pass, i),
+				  tile->pin, NVS_CLEAN, error);
 }
 
 static int finish(struct pass *pass, size_t i, struct nvs_error *error)
@@ -248,13 +268,13 @@ static int finish(struct pass *pass, size_t i, struct nvs_error *error)
 	if (!is_offloaded(pass, i))
 		return 0;
 	if (tile->failed)
-		return tile->held ? 0 : give_up(pass, tile, error);
+		return tile->held ? 0 : give_up(pass, i, error);
 	if (pass->kind->writes && !stays(pass, i))
 		return write_tile(pass, tile, error);
 	if (pass->kind->writes)
 		tile->held = tile->changed = true;
 	else if (!tile->held)
-		return give_up(pass, tile, error);
+		return give_up(pass, i, error);
 	return 0;
 }
 
@@ -267,8 +287,9 @@ static void abandon(struct pass *pass, size_t i)
 
 	if (is_offloaded(pass, i) && !tile->held) {
 		/* If the drive hangs, the tile lands later. */
-		engine_wait_landed(engine, &tile->tensor, 1, NULL);
-		engine_unpin(engine, tile->tensor, tile->pin);
+		engine_wait_landed(engine, tile->parts, parts_of(pass, i), NULL);
+		for (unsigned part = 0; part < parts_of(pass, i); part++)
+			engine_unpin(engine, tile->parts[part], tile->pin);
 	}
 	if (gradients)
 		leave_unread(pass, gradients);
@@ -293,8 +314,8 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 
 /* The tensors of a fetched tile, its state and gradients, with their pins. */
 struct fetched {
-	struct nvs_tensor *tensors[2];
-	uint64_t pins[2];
+	struct nvs_tensor *tensors[TENSORS];
+	uint64_t pins[TENSORS];
 	unsigned n;
 };
 
@@ -303,16 +324,13 @@ static struct fetched fetched_of(const struct pass *pass, size_t i)
 {
 	const struct tile *tile = &pass->optimizer->tiles[i];
 	const struct gradient_tile *gradients = gradients_of(pass, i);
-	struct fetched fetched = {.n = 0};
+	struct fetched fetched;
 
-	if (is_offloaded(pass, i)) {
-		fetched.tensors[fetched.n] = tile->tensor;
-		fetched.pins[fetched.n++] = tile->pin;
-	}
-	if (gradients) {
-		fetched.tensors[fetched.n] = gradients->tensor;
-		fetched.pins[fetched.n++] = gradients->pin;
-	}
+	fetched.n = tensors_of(pass, i, fetched.tensors);
+	for (unsigned k = 0; k < fetched.n; k++)
+		fetched.pins[k] = tile->pin;
+	if (gradients)
+		fetched.pins[fetched.n - 1] = gradients->pin;
 	return fetched;
 }
 
@@ -544,8 +562,8 @@ static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures
 
 int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
 {
-	int rc = engine_wait_landed(optimizer->engine, optimizer->offloaded, optimizer->noffloaded,
-				    error);
+	int rc = engine_wait_landed(optimizer->engine, optimizer->offloaded,
+				    PARTS * optimizer->noffloaded, error);
 
 	return rc ? rc : check_writes(optimizer, failures, error);
 }
@@ -623,7 +641,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 
 	count_users(&pass);
 	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
-	walk_end(optimizer);
+	walks_end(optimizer);
 	threads_start(optimizer->threads, run_thread, &pass);
 	fetch_all(&pass);
 	threads_join(optimizer->threads);

@@ -13,7 +13,7 @@
 static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
 
 enum {
-	VERSION = 3,
+	VERSION = 4,
 	AT_VERSION = 8,
 	AT_UNFINISHED = 12,
 	AT_LAYOUT = 16,

@@ -197,12 +197,14 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	int rc = 0;
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++) {
-		struct nvs_tensor *tensor = optimizer->tiles[i].tensor;
-		void *state = tile_part(optimizer, i, NVS_MASTER);
+		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
+		void *state[PARTS];
 
-		rc = nvs_tensor_swap_in_to(optimizer->engine, &tensor, &state, 1, error);
+		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
+			state[part] = tile_part(optimizer, i, part);
+		rc = nvs_tensor_swap_in_to(optimizer->engine, parts, state, PARTS, error);
 		if (!rc)
-			rc = nvs_tensor_wait(optimizer->engine, &tensor, 1, 0, -1, error);
+			rc = nvs_tensor_wait(optimizer->engine, parts, PARTS, 0, -1, error);
 	}
 	return rc;
 }
@@ -255,26 +257,36 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 	assert(mark == optimizer->header + optimizer->header_bytes);
 }
 
-static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, const void *data,
-		      struct nvs_error *error)
+static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *const *tensors,
+		      const void *const *data, size_t n, struct nvs_error *error)
 {
-	int rc = nvs_tensor_swap_out_from(optimizer->engine, &tensor, &data, 1, error);
+	int rc = nvs_tensor_swap_out_from(optimizer->engine, tensors, data, n, error);
 
-	return rc ? rc : nvs_tensor_wait(optimizer->engine, &tensor, 1, 0, -1, error);
+	return rc ? rc : nvs_tensor_wait(optimizer->engine, tensors, n, 0, -1, error);
+}
+
+/* Writes a tile that is in host memory. */
+static int write_host(struct nvs_optimizer *optimizer, size_t i, struct nvs_error *error)
+{
+	const void *state[PARTS];
+
+	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
+		state[part] = tile_part(optimizer, i, part);
+	return write_from(optimizer, optimizer->tiles[i].parts, state, PARTS, error);
 }
 
 static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	const void *header = optimizer->header;
 	int rc = 0;
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		if (!optimizer->tiles[i].fresh)
-			rc = write_from(optimizer, optimizer->tiles[i].tensor,
-					tile_part(optimizer, i, NVS_MASTER), error);
+			rc = write_host(optimizer, i, error);
 	if (rc)
 		return rc;
 	fill_header(optimizer);
-	return write_from(optimizer, optimizer->header_tensor, optimizer->header, error);
+	return write_from(optimizer, &optimizer->header_tensor, &header, 1, error);
 }
 
 /* A commit writes unpinned tensors, so held tiles are released for it; they stay in the pool. */
@@ -287,7 +299,7 @@ static int release_held(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 		if (!tile->held)
 			continue;
-		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin,
+		rc = nvs_tensor_release(optimizer->engine, tile->parts, PARTS, tile->pin,
 					tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
 		tile->held = rc;
 		tile->released = !rc;
@@ -304,7 +316,7 @@ static void hold_again(struct nvs_optimizer *optimizer, bool written)
 		if (!tile->released)
 			continue;
 		tile->released = false;
-		tile->held = !engine_pin(optimizer->engine, tile->tensor, &tile->pin, NULL);
+		tile->held = !engine_pin(optimizer->engine, tile->parts, PARTS, &tile->pin, NULL);
 		tile->changed &= !written;
 	}
 }
@@ -323,7 +335,7 @@ static int wait_for_writes(struct nvs_optimizer *optimizer, struct nvs_error *er
 	int rc = 0;
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
-		rc = engine_wait_landed(optimizer->engine, &optimizer->tiles[i].tensor, 1, error);
+		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts, PARTS, error);
 	return rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
 }
 

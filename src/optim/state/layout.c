@@ -195,7 +195,7 @@ static int map_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
 {
 	optimizer->tile_numel = tile_numel;
-	optimizer->gradient_numel = tile_numel * STATE_BYTES /
+	optimizer->gradient_numel = part_bytes(optimizer) /
 				    nvs_dtype_size(optimizer->gradient_dtype);
 	place_groups(optimizer);
 	optimizer->ngradients = round_up(optimizer->flat, optimizer->gradient_numel) /
@@ -205,7 +205,8 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 		optimizer->ncached = optimizer->noffloaded;
 	optimizer->tiles = calloc(optimizer->ntiles, sizeof(*optimizer->tiles));
 	optimizer->queue = calloc(optimizer->ntiles, sizeof(*optimizer->queue));
-	optimizer->offloaded = calloc(optimizer->noffloaded + 1, sizeof(struct nvs_tensor *));
+	optimizer->offloaded = calloc(PARTS * optimizer->noffloaded + 1,
+				      sizeof(struct nvs_tensor *));
 	optimizer->gradients = calloc(optimizer->ngradients, sizeof(*optimizer->gradients));
 	if (!optimizer->tiles || !optimizer->queue || !optimizer->offloaded ||
 	    !optimizer->gradients)
@@ -271,11 +272,12 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 
 float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_optimizer_part part)
 {
-	uint64_t nbytes = optimizer->tile_numel * STATE_BYTES;
-	char *state = tile < optimizer->noffloaded
-			      ? nvs_tensor_data(optimizer->tiles[tile].tensor)
-			      : optimizer->host + (tile - optimizer->noffloaded) * nbytes;
+	uint64_t nbytes = part_bytes(optimizer);
+	size_t host = (tile - optimizer->noffloaded) * PARTS + part;
+	void *state = tile < optimizer->noffloaded
+			      ? nvs_tensor_data(optimizer->tiles[tile].parts[part])
+			      : optimizer->host + host * nbytes;
 
 	assert(state);
-	return (float *)(void *)state + (uint64_t)part * optimizer->tile_numel;
+	return state;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State read and written piece by piece, as nvs_optimizer_get and nvs_optimizer_set do. Calls
- * mostly walk through a group, so a tile stays in the pool, unpinned, until the walk comes to
- * another group or a pass begins, and the tiles behind it are read ahead.
+ * State read and written piece by piece, as nvs_optimizer_get and nvs_optimizer_set do. Only the
+ * part that is asked for moves. Calls mostly walk through a part from one tile to the next: the
+ * tile that was visited last stays in the pool, unpinned, and those behind it are read ahead, until
+ * the part's next call is elsewhere or a pass begins.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -11,140 +13,141 @@
 #include "base/error.h"
 #include "optim/internal.h"
 
-/* ---- The walk ---- */
+/* ---- The walks ---- */
 
-#define TILES_AHEAD 4u
+static void walk_check(const struct nvs_optimizer *optimizer, const struct walk *walk)
+{
+	assert(walk->from <= walk->at && walk->at <= walk->end);
+	assert(walk->end <= optimizer->noffloaded);
+}
 
-/* Gives up the pool memory of the tiles [from, end) that the walk has left there. */
-static void leave(struct nvs_optimizer *optimizer, size_t from, size_t end)
+/* Gives up the pool memory of a part of the tiles [from, end). */
+static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, size_t end)
 {
 	for (size_t i = from; i < end; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 
-		/* A tile that can't be evicted now is evicted when its room is needed. */
-		if (tile->walked)
-			nvs_tensor_swap_out(optimizer->engine, &tile->tensor, 1, NULL);
-		tile->walked = false;
+		/* A tensor that can't be evicted now is evicted when its room is needed. */
+		if (!tile->held && !tile->fresh)
+			nvs_tensor_swap_out(optimizer->engine, &tile->parts[part], 1, NULL);
 	}
 }
 
-void walk_end(struct nvs_optimizer *optimizer)
+void walks_end(struct nvs_optimizer *optimizer)
 {
-	if (optimizer->walk.active)
-		leave(optimizer, 0, optimizer->noffloaded);
-	optimizer->walk.active = false;
+	for (unsigned part = 0; part < PARTS; part++) {
+		struct walk *walk = &optimizer->walks_of[part];
+
+		leave(optimizer, part, walk->from, walk->end);
+		*walk = (struct walk){0};
+	}
+	optimizer->walking = false;
 }
 
-static bool has_room(struct nvs_optimizer *optimizer)
+static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct walk *walk)
 {
-	struct nvs_engine_stats stats = {.size = sizeof(stats)};
+	size_t end = least(walk->at + 1 + optimizer->tiles_ahead, optimizer->noffloaded);
 
-	nvs_engine_get_stats(optimizer->engine, &stats);
-	return stats.pool.bytes - stats.pool.used >= optimizer->tile_numel * STATE_BYTES;
-}
+	for (; walk->end < end; walk->end++) {
+		struct tile *tile = &optimizer->tiles[walk->end];
 
-/*
- * Reads the tiles behind `tile` ahead. Beyond the group only into free room: the group's other
- * parts may be asked for next, in the tiles that would have to go.
- */
-static void walk_ahead(struct nvs_optimizer *optimizer, const struct group *group, size_t tile)
-{
-	size_t last = (group->at + group->numel - 1) / optimizer->tile_numel;
-
-	for (size_t i = tile + 1; i <= tile + TILES_AHEAD && i < optimizer->noffloaded; i++) {
-		struct tile *ahead = &optimizer->tiles[i];
-
-		if (ahead->held || ahead->fresh)
+		if (tile->held || tile->fresh)
 			continue;
-		if (i > last && !has_room(optimizer))
+		if (nvs_tensor_prefetch(optimizer->engine, &tile->parts[part], 1, NULL) != 1)
 			break;
-		if (nvs_tensor_prefetch(optimizer->engine, &ahead->tensor, 1, NULL) != 1)
-			break;
-		ahead->walked = true;
 	}
 }
 
-/* The walk comes to a tile of the group, which is pinned. */
-static void walk_to(struct nvs_optimizer *optimizer, const struct group *group, size_t tile)
+/* The walk through a part comes to a tile. A piece may be set after it was read and end in the next
+ * tile, so the tile before stays. */
+static void walk_to(struct nvs_optimizer *optimizer, unsigned part, size_t tile)
 {
-	struct walk *walk = &optimizer->walk;
-	bool onward = walk->active && (tile == walk->tile || tile == walk->tile + 1);
+	struct walk *walk = &optimizer->walks_of[part];
+	bool onward = walk->end && (tile == walk->at || tile == walk->at + 1);
+	size_t keep = tile > walk->from ? tile - 1 : tile;
 
-	if (onward && walk->ahead != tile) {
-		walk_ahead(optimizer, group, tile);
-		walk->ahead = tile;
+	walk_check(optimizer, walk);
+	if (tile < walk->from || tile > walk->end) {
+		leave(optimizer, part, walk->from, walk->end);
+		walk->from = walk->end = tile;
+	} else {
+		leave(optimizer, part, walk->from, keep);
+		walk->from = keep;
 	}
-	if (tile < optimizer->noffloaded && !optimizer->tiles[tile].held)
-		optimizer->tiles[tile].walked = true;
-	if (!walk->active)
-		walk->ahead = SIZE_MAX;
-	walk->active = true;
-	walk->tile = tile;
+	walk->at = tile;
+	if (walk->end == tile)
+		walk->end++;
+	if (onward)
+		read_ahead(optimizer, part, walk);
+	walk_check(optimizer, walk);
 }
 
-/* The walk comes to a group: what it has left of the groups before makes room. */
-static void walk_begin(struct nvs_optimizer *optimizer, const struct group *group)
+/* The walks of a call: from here on, failed writes are reported to them. */
+static void walks_begin(struct nvs_optimizer *optimizer)
 {
-	struct walk *walk = &optimizer->walk;
-	size_t first = group->at / optimizer->tile_numel;
 	struct nvs_error last = {.size = sizeof(last)};
 
-	if (!walk->active)
-		walk->failures = engine_write_failures(optimizer->engine, &last);
-	if (walk->active && first > walk->first)
-		leave(optimizer, walk->first, least(first, optimizer->noffloaded));
-	walk->first = first;
+	if (!optimizer->walking)
+		optimizer->walk_failures = engine_write_failures(optimizer->engine, &last);
+	optimizer->walking = true;
 }
 
-/* Whether what was set and written behind has failed since it was told last. */
+/* Whether what was set and written behind has failed since the last report. */
 static int check_written(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	struct nvs_error last = {.size = sizeof(last)};
 	uint64_t failures = engine_write_failures(optimizer->engine, &last);
 
-	if (failures == optimizer->walk.failures)
+	if (failures == optimizer->walk_failures)
 		return 0;
-	optimizer->walk.failures = failures;
+	optimizer->walk_failures = failures;
 	error_copy(error, &last);
 	return last.code;
 }
 
 /* ---- Tiles ---- */
 
-/* Pins one tile's state; creates that of a fresh tile. */
-static int pin_tile(struct nvs_optimizer *optimizer, size_t i, struct nvs_error *error)
+/* The tensors of a tile that hold a part, to be pinned: of a fresh tile all. */
+struct pinned {
+	struct nvs_tensor *const *tensors;
+	unsigned n; /* 0: the tile is in memory anyway */
+	uint64_t pin;
+};
+
+/* Pins a part of a tile's state; creates all of a fresh tile's. */
+static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimizer_part part,
+		    struct pinned *pinned, struct nvs_error *error)
 {
 	struct tile *tile = &optimizer->tiles[i];
 	int rc = 0;
 
-	if (i >= optimizer->noffloaded || tile->held) {
-		if (tile->fresh)
-			init_slice(optimizer, i, 0, optimizer->tile_numel);
-		return 0;
+	*pinned = (struct pinned){.tensors = tile->parts};
+	if (i < optimizer->noffloaded && !tile->held && !tile->fresh) {
+		pinned->tensors += part;
+		pinned->n = 1;
+		return engine_pin(optimizer->engine, pinned->tensors, 1, &pinned->pin, error);
 	}
-	if (tile->fresh) {
-		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
-		if (!rc)
-			init_slice(optimizer, i, 0, optimizer->tile_numel);
-		return rc;
+	if (i < optimizer->noffloaded && !tile->held) {
+		pinned->n = PARTS;
+		rc = nvs_tensor_pin(optimizer->engine, tile->parts, PARTS, -1, &pinned->pin, error);
 	}
-	return engine_pin(optimizer->engine, tile->tensor, &tile->pin, error);
+	if (!rc && tile->fresh)
+		init_slice(optimizer, i, 0, optimizer->tile_numel);
+	return rc;
 }
 
-static int end_tile(struct nvs_optimizer *optimizer, size_t i, bool changed,
-		    struct nvs_error *error)
+static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pinned *pinned,
+		      bool changed, struct nvs_error *error)
 {
 	struct tile *tile = &optimizer->tiles[i];
 
 	if (changed)
 		tile->fresh = false;
-	if (i >= optimizer->noffloaded)
-		return 0;
-	if (tile->held) {
+	if (tile->held)
 		tile->changed |= changed;
+	if (!pinned->n)
 		return 0;
-	}
-	return nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin,
+	return nvs_tensor_release(optimizer->engine, pinned->tensors, pinned->n, pinned->pin,
 				  changed ? NVS_DIRTY : NVS_CLEAN, error);
 }
 
@@ -175,6 +178,7 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct piece *piece,
 {
 	uint64_t at = piece->group->at + piece->offset + done;
 	size_t i = at / optimizer->tile_numel;
+	struct pinned pinned;
 	float *state;
 	int rc;
 
@@ -183,16 +187,17 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct piece *piece,
 			   piece->to + done);
 		return 0;
 	}
-	rc = pin_tile(optimizer, i, error);
+	rc = pin_part(optimizer, i, piece->part, &pinned, error);
 	if (rc)
 		return rc;
-	walk_to(optimizer, piece->group, i);
+	if (i < optimizer->noffloaded)
+		walk_to(optimizer, piece->part, i);
 	state = tile_part(optimizer, i, piece->part) + at % optimizer->tile_numel;
 	if (piece->to)
 		memcpy(piece->to + done, state, n * sizeof(float));
 	else
 		memcpy(state, piece->from + done, n * sizeof(float));
-	return end_tile(optimizer, i, !piece->to, error);
+	return unpin_part(optimizer, i, &pinned, !piece->to, error);
 }
 
 static int copy(struct nvs_optimizer *optimizer, const struct piece *piece, struct nvs_error *error)
@@ -200,66 +205,60 @@ static int copy(struct nvs_optimizer *optimizer, const struct piece *piece, stru
 	uint64_t at = piece->group->at + piece->offset, n;
 	int rc = 0;
 
-	walk_begin(optimizer, piece->group);
+	walks_begin(optimizer);
 	for (uint64_t done = 0; done < piece->numel && !rc; done += n) {
 		n = least(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
 			  piece->numel - done);
 		rc = copy_some(optimizer, piece, done, n, error);
 	}
-	return rc;
+	return !rc && piece->from ? check_written(optimizer, error) : rc;
 }
 
 /* ---- The calls ---- */
 
-static int check_part(const struct nvs_optimizer *optimizer, size_t group,
-		      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
-		      struct nvs_error *error)
+static int check_piece(const struct nvs_optimizer *optimizer, size_t group,
+		       const struct piece *piece, struct nvs_error *error)
 {
-	if ((unsigned)part >= PARTS)
-		return error_set(error, -EINVAL, "there is no part %d of the state", (int)part);
-	return check_range(optimizer, group, offset, numel, error);
+	int rc;
+
+	if ((unsigned)piece->part >= PARTS)
+		return error_set(error, -EINVAL, "there is no part %d of the state",
+				 (int)piece->part);
+	rc = check_range(optimizer, group, piece->offset, piece->numel, error);
+	return !rc && piece->from ? refuse_unfinished(optimizer, error) : rc;
+}
+
+static int move(struct nvs_optimizer *optimizer, size_t group, struct piece *piece,
+		struct nvs_error *error)
+{
+	int rc = check_given(optimizer, "optimizer", error);
+
+	if (!rc)
+		rc = check_given(piece->to ? piece->to : piece->from, "data", error);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&optimizer->lock);
+	rc = check_piece(optimizer, group, piece, error);
+	if (!rc) {
+		piece->group = &optimizer->groups[group];
+		rc = copy(optimizer, piece, error);
+	}
+	pthread_mutex_unlock(&optimizer->lock);
+	return rc;
 }
 
 int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, float *data, struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	struct piece piece = {.part = part, .offset = offset, .numel = numel, .to = data};
 
-	if (!rc)
-		rc = check_given(data, "data", error);
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&optimizer->lock);
-	rc = check_part(optimizer, group, part, offset, numel, error);
-	if (!rc)
-		rc = copy(
-			optimizer,
-			&(struct piece){&optimizer->groups[group], part, offset, numel, data, NULL},
-			error);
-	pthread_mutex_unlock(&optimizer->lock);
-	return rc;
+	return move(optimizer, group, &piece, error);
 }
 
 int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, const float *data, struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	struct piece piece = {.part = part, .offset = offset, .numel = numel, .from = data};
 
-	if (!rc)
-		rc = check_given(data, "data", error);
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&optimizer->lock);
-	rc = check_part(optimizer, group, part, offset, numel, error);
-	if (!rc)
-		rc = refuse_unfinished(optimizer, error);
-	if (!rc)
-		rc = copy(
-			optimizer,
-			&(struct piece){&optimizer->groups[group], part, offset, numel, NULL, data},
-			error);
-	if (!rc)
-		rc = check_written(optimizer, error);
-	pthread_mutex_unlock(&optimizer->lock);
-	return rc;
+	return move(optimizer, group, &piece, error);
 }

@@ -76,11 +76,10 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	if (!tile->valid) {
 		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
 		if (!rc)
-			memset(nvs_tensor_data(tile->tensor), 0,
-			       optimizer->tile_numel * STATE_BYTES);
+			memset(nvs_tensor_data(tile->tensor), 0, part_bytes(optimizer));
 		return rc;
 	}
-	return engine_pin(optimizer->engine, tile->tensor, &tile->pin, error);
+	return engine_pin(optimizer->engine, &tile->tensor, 1, &tile->pin, error);
 }
 
 static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enum nvs_dtype dtype,

@@ -141,16 +141,16 @@ static void make_room(struct nvs_optimizer *optimizer)
 	bool reverse = optimizer->walks & 1, dirty;
 	size_t n = optimizer->ngradients;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
+	uint64_t tensor = part_bytes(optimizer), room;
 
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes - stats.pool.used;
-	for (size_t i = 0; i < n && room < POOL_TILES * tile; i++) {
+	for (size_t i = 0; i < n && room < POOL_TILES * PARTS * tensor; i++) {
 		struct gradient_tile *last = &optimizer->gradients[reverse ? i : n - 1 - i];
 
 		if (last->valid && is_idle(optimizer, last->tensor, &dirty) &&
 		    !nvs_tensor_swap_out(optimizer->engine, &last->tensor, 1, NULL))
-			room += tile;
+			room += tensor;
 	}
 }
 
@@ -160,7 +160,7 @@ static int write_again(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	bool dirty;
 	int rc = 0;
 
-	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++)
+	for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
 		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
 			rc = nvs_tensor_swap_out(optimizer->engine, &optimizer->offloaded[i], 1,
 						 error);
@@ -195,7 +195,7 @@ static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_res
 	return 0;
 }
 
-#define READ_AHEAD 32u
+#define READ_AHEAD (PARTS * 32u)
 
 /* The drive reads the step's first tiles while the gradients are summed. */
 static void read_ahead(struct nvs_optimizer *optimizer)
@@ -205,13 +205,13 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 
 	if (!optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read)
 		return;
-	for (size_t i = 0; i < optimizer->noffloaded && n < READ_AHEAD; i++) {
+	for (size_t i = 0; i < optimizer->noffloaded && n + PARTS <= READ_AHEAD; i++) {
 		size_t at = optimizer->walks & 1 ? last - i : i;
 		struct tile *tile = &optimizer->tiles[at];
 
 		tile->ahead = !tile->held && !tile->fresh && wants_update(optimizer, at);
-		if (tile->ahead)
-			tensors[n++] = tile->tensor;
+		for (unsigned part = 0; part < PARTS && tile->ahead; part++)
+			tensors[n++] = tile->parts[part];
 	}
 	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
 	nvs_tensor_prefetch(optimizer->engine, tensors, n, NULL);

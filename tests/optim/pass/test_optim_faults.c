@@ -373,7 +373,7 @@ static void gradients_that_cannot_be_read_are_not_lost(void **state)
 	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		/* Faults in the pass that sums them, in the step itself, and lasting ones. */
-		static const uint64_t after[] = {0, 30, 1};
+		static const uint64_t after[] = {0, 60, 1};
 
 		begin(&o, way);
 		DONE(&o, optim_open(&o));

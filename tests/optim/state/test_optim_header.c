@@ -125,7 +125,7 @@ static void numbers_out_of_range_are_refused(void **state)
 {
 	const struct change changes[] = {
 		{0, 1, 'x', -EUCLEAN},
-		{AT_VERSION, 4, 4, -EUCLEAN},
+		{AT_VERSION, 4, 5, -EUCLEAN},
 		{AT_UNFINISHED, 4, 2, -EUCLEAN},
 		{AT_DYNAMIC, 4, UINT32_MAX, -EUCLEAN},
 		{AT_TILE_NUMEL, 8, 0, -EUCLEAN},
@@ -236,7 +236,7 @@ static void a_header_has_the_documented_bytes(void **state)
 	(void)state;
 	begin(&o);
 	read_header(&o, bytes, nbytes_of(&o));
-	assert_memory_equal(bytes, "nvsoptim\3\0\0\0\0\0\0\0", 16);
+	assert_memory_equal(bytes, "nvsoptim\4\0\0\0\0\0\0\0", 16);
 	assert_memory_equal(bytes + AT_STEP, "\2\0\0\0\0\0\0\0", 8);
 	/* 1.0 */
 	assert_memory_equal(bytes + AT_SCALE, "\0\0\0\0\0\0\xf0\x3f", 8);
