@@ -78,7 +78,8 @@ struct nvs_optimizer {
 	struct nvs_config config; /* a copy without paths */
 	bool keep;
 	struct nvs_engine *engine;
-	struct threads *threads;
+	struct threads *threads; /* compute */
+	struct threads *landing; /* one, which waits for the tiles of a pass */
 	const struct kernel *kernel;
 	nvs_update_fn *update; /* NULL: the kernel's Adam */
 	void *update_arg;

@@ -212,6 +212,8 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 			      error);
 	unsigned n;
 
+	if (!rc)
+		rc = threads_open(&optimizer->landing, 1, NULL, -1, error);
 	if (rc)
 		return rc;
 	n = threads_count(optimizer->threads);
@@ -273,6 +275,7 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	if (rc == -ETIMEDOUT)
 		return rc;
 	threads_close(optimizer->threads);
+	threads_close(optimizer->landing);
 	for (unsigned i = 0; i < n && optimizer->scratch; i++)
 		free(optimizer->scratch[i]);
 	for (unsigned i = 0; i < n && optimizer->lowered; i++)

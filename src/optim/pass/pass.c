@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pass over the tiles: the calling thread fetches them in order, as room comes free. Compute
- * threads take slices of the oldest tile that has landed; the thread that computes a tile's last
- * slice starts its write. Tiles in host memory are computed while the drive is busy. A tile that
- * was begun is finished even if the pass fails: every tile is either done or unchanged.
+ * A pass over the tiles: the calling thread fetches them in order, as room comes free. The landing
+ * thread waits for the oldest one in flight. Compute threads take slices of the oldest tile that
+ * has landed; the thread that computes a tile's last slice starts its write. Tiles in host memory
+ * are computed while the drive is busy. A tile that was begun is finished even if the pass fails:
+ * every tile is either done or unchanged.
  */
 #include <assert.h>
 #include <errno.h>
@@ -12,52 +13,14 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "optim/internal.h"
+#include "optim/pass/pass.h"
 #include "trace/trace.h"
-
-struct pass {
-	struct nvs_optimizer *optimizer;
-	const struct pass_kind *kind;
-	void *arg;
-	bool reverse;
-
-	pthread_mutex_t lock;
-	pthread_cond_t work;	 /* for the threads: a tile was fetched or landed, or the end */
-	pthread_cond_t progress; /* for the fetcher: a tile is finished */
-	size_t nfetched;	 /* tiles in optimizer->queue, in walk order */
-	bool all_fetched;
-	size_t front;	      /* the first of them with elements that no thread has taken */
-	uint64_t front_taken; /* elements of it that were taken */
-	bool front_landed, front_awaited;
-	size_t nactive; /* tiles begun and not finished */
-	size_t host;	/* the next tile in host memory */
-	uint64_t host_taken;
-
-	uint64_t write_failures; /* the engine's, when the pass began */
-	int rc;
-	struct nvs_error error;
-	struct pass_figures figures;
-};
 
 /* Elements [from, from + n) of a tile. */
 struct slice {
 	size_t tile;
 	uint64_t from, n;
 };
-
-/* Maps an offloaded tile to its position in the walk, and a position to its tile. */
-static size_t mirrored(const struct pass *pass, size_t i)
-{
-	return pass->reverse ? pass->optimizer->noffloaded - 1 - i : i;
-}
-
-/* The last tiles of this walk are the first of the next. */
-static bool stays(const struct pass *pass, size_t tile)
-{
-	const struct nvs_optimizer *optimizer = pass->optimizer;
-
-	return mirrored(pass, tile) + optimizer->ncached >= optimizer->noffloaded;
-}
 
 static void fail(struct pass *pass, int rc, const struct nvs_error *error)
 {
@@ -67,235 +30,49 @@ static void fail(struct pass *pass, int rc, const struct nvs_error *error)
 	}
 }
 
-/* ---- One tile ---- */
+/* ---- Landing ---- */
 
-static struct gradient_tile *gradients_of(const struct pass *pass, size_t tile)
+static void land_all(void *arg, unsigned thread)
 {
-	struct nvs_optimizer *optimizer = pass->optimizer;
-	struct gradient_tile *gradients =
-		&optimizer->gradients[tile * optimizer->tile_numel / optimizer->gradient_numel];
+	struct pass *pass = arg;
+	struct nvs_error error = {.size = sizeof(error)};
+	size_t tile;
+	int rc;
 
-	return pass->kind->gradients && gradients->valid ? gradients : NULL;
-}
-
-static bool is_offloaded(const struct pass *pass, size_t tile)
-{
-	return tile < pass->optimizer->noffloaded;
-}
-
-/* The parts of a tile that the pass needs in the pool, the first ones: 0 if it is not offloaded. */
-static unsigned parts_of(const struct pass *pass, size_t tile)
-{
-	if (!is_offloaded(pass, tile))
-		return 0;
-	return pass->kind->master_only ? 1 : PARTS;
-}
-
-#define TENSORS (PARTS + 1)
-
-/* The tensors that a tile needs: its parts if it is offloaded, and gradients if some were added. */
-static unsigned tensors_of(const struct pass *pass, size_t tile,
-			   struct nvs_tensor *tensors[TENSORS])
-{
-	const struct gradient_tile *gradients = gradients_of(pass, tile);
-	unsigned n = 0;
-
-	for (; n < parts_of(pass, tile); n++)
-		tensors[n] = pass->optimizer->tiles[tile].parts[n];
-	if (gradients)
-		tensors[n++] = gradients->tensor;
-	return n;
-}
-
-static bool is_resident(const struct pass *pass, size_t tile)
-{
-	struct nvs_optimizer *optimizer = pass->optimizer;
-	struct nvs_tensor_info info = {.size = sizeof(info)};
-
-	for (unsigned part = 0; part < parts_of(pass, tile); part++) {
-		nvs_tensor_get_info(optimizer->engine, optimizer->tiles[tile].parts[part], &info);
-		if (info.state != NVS_RESIDENT && info.state != NVS_WRITING)
-			return false;
+	(void)thread;
+	pthread_mutex_lock(&pass->lock);
+	for (;;) {
+		while (pass->nlanded == pass->nfetched && !pass->all_fetched)
+			pthread_cond_wait(&pass->fetched, &pass->lock);
+		if (pass->nlanded == pass->nfetched)
+			break;
+		tile = pass->optimizer->queue[pass->nlanded];
+		pthread_mutex_unlock(&pass->lock);
+		rc = tile_wait(pass, tile, &error);
+		pthread_mutex_lock(&pass->lock);
+		if (rc)
+			fail(pass, rc, &error);
+		pass->nlanded++;
+		pthread_cond_broadcast(&pass->work);
 	}
-	return true;
-}
-
-/* Tiles that need the same gradients share one pin of them. False: there is none yet. */
-static bool share(struct pass *pass, struct gradient_tile *gradients)
-{
-	bool shared;
-
-	pthread_mutex_lock(&pass->lock);
-	shared = gradients->sharers;
-	gradients->sharers += shared;
-	pthread_mutex_unlock(&pass->lock);
-	return shared;
-}
-
-static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
-{
-	pthread_mutex_lock(&pass->lock);
-	gradients->sharers = 1;
 	pthread_mutex_unlock(&pass->lock);
 }
 
-/* The last one to leave ends the pin, unless a failed read has done so. */
-static void stop_sharing(struct pass *pass, struct gradient_tile *gradients)
+/* ---- Computing ---- */
+
+/* Whether the front tile may be computed now. */
+static bool front_is_open(const struct pass *pass)
 {
-	uint64_t pin;
-	bool last;
+	const struct nvs_config *config = &pass->optimizer->config;
 
-	pthread_mutex_lock(&pass->lock);
-	pin = gradients->pin;
-	last = !--gradients->sharers;
-	pthread_mutex_unlock(&pass->lock);
-	if (last)
-		engine_unpin(pass->optimizer->engine, gradients->tensor, pin);
+	assert(pass->front <= pass->nlanded && pass->nlanded <= pass->nfetched);
+	if (pass->front_taken)
+		return true;
+	if (pass->front == pass->nlanded || pass->rc)
+		return false;
+	/* Without pipeline_write, each tile is computed and written before the next. */
+	return !pass->nactive || config->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write;
 }
-
-/* Leaves gradients whose read may have failed, under the lock, so that no other reads them again.
- */
-static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
-{
-	nvs_tensor_wait(pass->optimizer->engine, &gradients->tensor, 1, gradients->pin, -1, NULL);
-	stop_sharing(pass, gradients);
-}
-
-static void count_hit(struct pass *pass, size_t i)
-{
-	struct tile *tile = &pass->optimizer->tiles[i];
-
-	if (tile->held || (!tile->ahead && is_resident(pass, i)))
-		pass->figures.hits++;
-	else if (!tile->fresh)
-		pass->figures.misses++;
-	tile->ahead = false;
-}
-
-/* Pins the first n of a tile's tensors, of which the last may be gradients; waits for room. */
-static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
-		       struct nvs_error *error)
-{
-	struct nvs_engine *engine = pass->optimizer->engine;
-	struct tile *tile = &pass->optimizer->tiles[i];
-	unsigned parts = parts_of(pass, i), first = 0;
-	uint64_t pin;
-	int rc = 0;
-
-	if (parts) {
-		count_hit(pass, i);
-		first = tile->held || tile->fresh || pass->kind->overwrites ? parts : 0;
-		if (first && !tile->held)
-			rc = nvs_tensor_pin(engine, tensors, parts, -1, &tile->pin, error);
-	}
-	if (rc || first == n)
-		return rc;
-	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, &pin, error);
-	if (rc && first && !tile->held)
-		nvs_tensor_release(engine, tensors, parts, tile->pin, NVS_CLEAN, NULL);
-	if (!rc && parts && !first)
-		tile->pin = pin;
-	if (!rc && n > parts)
-		gradients_of(pass, i)->pin = pin;
-	return rc;
-}
-
-static int fetch(struct pass *pass, size_t i, struct nvs_error *error)
-{
-	struct gradient_tile *gradients = gradients_of(pass, i);
-	struct nvs_tensor *tensors[TENSORS];
-	unsigned n = tensors_of(pass, i, tensors);
-	bool shared = gradients && share(pass, gradients);
-	int rc = pin_tensors(pass, i, tensors, n - shared, error);
-
-	if (rc && shared)
-		leave_unread(pass, gradients);
-	else if (!rc && gradients && !shared)
-		begin_sharing(pass, gradients);
-	return rc;
-}
-
-static void drop_gradients(struct pass *pass, size_t tile)
-{
-	struct gradient_tile *gradients = gradients_of(pass, tile);
-	bool done;
-
-	if (!gradients)
-		return;
-	pthread_mutex_lock(&pass->lock);
-	done = !--gradients->users;
-	gradients->sharers -= done;
-	pthread_mutex_unlock(&pass->lock);
-	/* The last one discards them before they can be written back. */
-	if (done)
-		gradients_discard(pass->optimizer, gradients);
-	else
-		stop_sharing(pass, gradients);
-}
-
-/* Unpins a changed tile and starts to write it. */
-static int write_tile(struct pass *pass, struct tile *tile, struct nvs_error *error)
-{
-	struct nvs_engine *engine = pass->optimizer->engine;
-	int rc = nvs_tensor_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
-
-	tile->held = tile->changed = false;
-	if (!rc)
-		rc = nvs_tensor_swap_out(engine, tile->parts, PARTS, error);
-	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
-		rc = nvs_tensor_wait(engine, tile->parts, PARTS, 0, -1, error);
-	return rc;
-}
-
-/* Unpins a tile, unchanged. */
-static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
-{
-	struct tile *tile = &pass->optimizer->tiles[i];
-
-	return nvs_tensor_release(pass->optimizer->engine, tile->parts, parts_of(pass, i),
-				  tile->pin, NVS_CLEAN, error);
-}
-
-static int finish(struct pass *pass, size_t i, struct nvs_error *error)
-{
-	struct tile *tile = &pass->optimizer->tiles[i];
-
-	drop_gradients(pass, i);
-	if (pass->kind->gradients)
-		tile->done = true;
-	if (pass->kind->writes && !tile->failed)
-		tile->fresh = false;
-	if (!is_offloaded(pass, i))
-		return 0;
-	if (tile->failed)
-		return tile->held ? 0 : give_up(pass, i, error);
-	if (pass->kind->writes && !stays(pass, i))
-		return write_tile(pass, tile, error);
-	if (pass->kind->writes)
-		tile->held = tile->changed = true;
-	else if (!tile->held)
-		return give_up(pass, i, error);
-	return 0;
-}
-
-/* Releases a fetched tile that will not be computed. A failed read has unpinned it already. */
-static void abandon(struct pass *pass, size_t i)
-{
-	struct nvs_engine *engine = pass->optimizer->engine;
-	struct tile *tile = &pass->optimizer->tiles[i];
-	struct gradient_tile *gradients = gradients_of(pass, i);
-
-	if (is_offloaded(pass, i) && !tile->held) {
-		/* If the drive hangs, the tile lands later. */
-		engine_wait_landed(engine, tile->parts, parts_of(pass, i), NULL);
-		for (unsigned part = 0; part < parts_of(pass, i); part++)
-			engine_unpin(engine, tile->parts[part], tile->pin);
-	}
-	if (gradients)
-		leave_unread(pass, gradients);
-}
-
-/* ---- Threads ---- */
 
 static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct slice *slice)
 {
@@ -310,68 +87,6 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	}
 	*taken += slice->n;
 	return *taken == numel;
-}
-
-/* The tensors of a fetched tile, its state and gradients, with their pins. */
-struct fetched {
-	struct nvs_tensor *tensors[TENSORS];
-	uint64_t pins[TENSORS];
-	unsigned n;
-};
-
-/* Under the lock: another thread may take, finish and discard them as soon as they have landed. */
-static struct fetched fetched_of(const struct pass *pass, size_t i)
-{
-	const struct tile *tile = &pass->optimizer->tiles[i];
-	const struct gradient_tile *gradients = gradients_of(pass, i);
-	struct fetched fetched;
-
-	fetched.n = tensors_of(pass, i, fetched.tensors);
-	for (unsigned k = 0; k < fetched.n; k++)
-		fetched.pins[k] = tile->pin;
-	if (gradients)
-		fetched.pins[fetched.n - 1] = gradients->pin;
-	return fetched;
-}
-
-static int wait_for_fetched(const struct pass *pass, const struct fetched *fetched, int timeout_ms,
-			    struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (unsigned k = 0; k < fetched->n && !rc; k++)
-		rc = nvs_tensor_wait(pass->optimizer->engine, &fetched->tensors[k], 1,
-				     fetched->pins[k], timeout_ms, error);
-	return rc;
-}
-
-/* Whether the front tile may be computed now. */
-static bool front_is_open(struct pass *pass)
-{
-	struct nvs_optimizer *optimizer = pass->optimizer;
-	struct nvs_error error = {.size = sizeof(error)};
-	struct fetched fetched;
-	int rc;
-
-	if (pass->front == pass->nfetched)
-		return false;
-	if (pass->front_taken)
-		return true;
-	/* Without pipeline_write, each tile is computed and written before the next. */
-	if (pass->rc ||
-	    (pass->nactive && !optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write))
-		return false;
-	if (!pass->front_landed) {
-		fetched = fetched_of(pass, optimizer->queue[pass->front]);
-		rc = wait_for_fetched(pass, &fetched, 0, NULL);
-		/* An overdue tile may have landed between the two calls. */
-		if (rc && rc != -EAGAIN)
-			rc = wait_for_fetched(pass, &fetched, 0, &error);
-		if (rc && rc != -EAGAIN)
-			fail(pass, rc, &error);
-		pass->front_landed = !rc;
-	}
-	return pass->front_landed;
 }
 
 /* Tiles in host memory that need no tensors. */
@@ -405,7 +120,6 @@ static bool take(struct pass *pass, struct slice *slice)
 	if (take_from(pass, tile, &pass->front_taken, slice)) {
 		pass->front++;
 		pass->front_taken = 0;
-		pass->front_landed = false;
 	}
 	return true;
 }
@@ -442,7 +156,7 @@ static void ended(struct pass *pass, const struct slice *slice, int rc)
 	if (--pass->optimizer->tiles[slice->tile].slices)
 		return;
 	pthread_mutex_unlock(&pass->lock);
-	rc = finish(pass, slice->tile, &error);
+	rc = tile_finish(pass, slice->tile, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
 		fail(pass, rc, &error);
@@ -457,12 +171,11 @@ static bool clear_front(struct pass *pass)
 {
 	size_t tile;
 
-	if (!pass->rc || pass->front == pass->nfetched || pass->front_taken || pass->front_awaited)
+	if (!pass->rc || pass->front == pass->nlanded || pass->front_taken)
 		return false;
 	tile = pass->optimizer->queue[pass->front++];
-	pass->front_landed = false;
 	pthread_mutex_unlock(&pass->lock);
-	abandon(pass, tile);
+	tile_abandon(pass, tile);
 	pthread_mutex_lock(&pass->lock);
 	pthread_cond_signal(&pass->progress);
 	return true;
@@ -473,33 +186,16 @@ static bool is_over(const struct pass *pass)
 	return pass->all_fetched && pass->front == pass->nfetched;
 }
 
-/* Waits for the front tile to land, or for the thread that already does. */
+/* Waits until a tile has landed or ended. */
 static void wait_for_work(struct pass *pass)
 {
-	struct nvs_optimizer *optimizer = pass->optimizer;
 	uint64_t from = clock_ns(), to;
-	bool open = pass->front < pass->nfetched && !pass->front_landed && !pass->front_awaited &&
-		    (!pass->nactive ||
-		     optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write);
-	struct fetched fetched;
 
-	if (open) {
-		fetched = fetched_of(pass, optimizer->queue[pass->front]);
-		pass->front_awaited = true;
-		pthread_mutex_unlock(&pass->lock);
-		/* The thread that takes the tile checks the result. */
-		wait_for_fetched(pass, &fetched, -1, NULL);
-		pthread_mutex_lock(&pass->lock);
-		pass->front_awaited = false;
-		pthread_cond_broadcast(&pass->work);
-	} else {
-		pthread_cond_wait(&pass->work, &pass->lock);
-	}
+	pthread_cond_wait(&pass->work, &pass->lock);
 	to = clock_ns();
 	pass->figures.stalls++;
 	pass->figures.stall_ns += to - from;
-	if (!open)
-		trace_thread(optimizer->config.trace, TRACE_WAIT, "wait for a tile", from, to);
+	trace_thread(pass->optimizer->config.trace, TRACE_WAIT, "wait for a tile", from, to);
 }
 
 static void run_thread(void *arg, unsigned thread)
@@ -544,7 +240,7 @@ static void push(struct pass *pass, size_t tile)
 {
 	pthread_mutex_lock(&pass->lock);
 	pass->optimizer->queue[pass->nfetched++] = tile;
-	pthread_cond_broadcast(&pass->work);
+	pthread_cond_signal(&pass->fetched);
 	pthread_mutex_unlock(&pass->lock);
 }
 
@@ -577,10 +273,10 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 		return rc;
 	if (!pass->kind->wants(pass->optimizer, i)) {
 		if (pass->kind->writes && tile->held && !stays(pass, i))
-			return write_tile(pass, tile, error);
+			return tile_write(pass, tile, error);
 		return 0;
 	}
-	rc = fetch(pass, i, error);
+	rc = tile_fetch(pass, i, error);
 	if (!rc)
 		push(pass, i);
 	return rc;
@@ -601,6 +297,7 @@ static void fetch_all(struct pass *pass)
 	if (rc)
 		fail(pass, rc, &error);
 	pass->all_fetched = true;
+	pthread_cond_signal(&pass->fetched);
 	pthread_cond_broadcast(&pass->work);
 	pthread_mutex_unlock(&pass->lock);
 }
@@ -613,7 +310,7 @@ static void count_users(const struct pass *pass)
 	for (size_t i = 0; i < optimizer->ngradients; i++)
 		optimizer->gradients[i].users = 0;
 	for (size_t i = 0; i < optimizer->ntiles; i++) {
-		struct gradient_tile *gradients = gradients_of(pass, i);
+		struct gradient_tile *gradients = tile_gradients(pass, i);
 		bool used = gradients && pass->kind->wants(optimizer, i);
 
 		if (used)
@@ -632,6 +329,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 		.arg = arg,
 		.reverse = optimizer->walks & 1,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.fetched = PTHREAD_COND_INITIALIZER,
 		.work = PTHREAD_COND_INITIALIZER,
 		.progress = PTHREAD_COND_INITIALIZER,
 		.host = optimizer->noffloaded,
@@ -642,8 +340,10 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	count_users(&pass);
 	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
 	walks_end(optimizer);
+	threads_start(optimizer->landing, land_all, &pass);
 	threads_start(optimizer->threads, run_thread, &pass);
 	fetch_all(&pass);
+	threads_join(optimizer->landing);
 	threads_join(optimizer->threads);
 	rc = wait_landed(optimizer, pass.write_failures, &failure);
 	if (rc)

@@ -110,7 +110,7 @@ static void name_and_bind(void *arg, unsigned thread)
 	const struct core_set *set = arg;
 	char name[16];
 
-	snprintf(name, sizeof(name), "nvs-adam-%u", thread);
+	snprintf(name, sizeof(name), set->topo ? "nvs-adam-%u" : "nvs-landing-%u", thread);
 	pthread_setname_np(pthread_self(), name);
 	if (set->cores)
 		(void)topo_bind_thread_to_core(set->topo, set->node, thread % set->cores);
@@ -129,7 +129,7 @@ static struct core_set cores_near(const struct topo *topo, int node)
 int threads_open(struct threads **out, unsigned count, const struct topo *topo, int node,
 		 struct nvs_error *error)
 {
-	struct core_set set = cores_near(topo, node);
+	struct core_set set = topo ? cores_near(topo, node) : (struct core_set){.node = -1};
 	struct threads *threads;
 	int rc;
 

@@ -14,7 +14,8 @@ typedef void threads_fn(void *arg, unsigned thread); /* thread: 0 to count - 1 *
 
 /*
  * Starts `count` threads; 0: one per core of the node (of the machine if node is -1) that the
- * process may run on. Thread i is bound to core i modulo the cores, or runs unbound if that fails.
+ * process may run on. Thread i is bound to core i modulo the cores, or runs unbound if that fails,
+ * or if `topo` is NULL.
  * -ENOMEM, -EAGAIN: no thread is left running.
  */
 int threads_open(struct threads **threads, unsigned count, const struct topo *topo, int node,

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One tile in a pass: its tensors are pinned and waited for before it is computed, and released,
+ * written or kept afterwards. Tiles that need the same gradients share one pin of them.
+ */
+#include "optim/pass/pass.h"
+
+size_t mirrored(const struct pass *pass, size_t i)
+{
+	return pass->reverse ? pass->optimizer->noffloaded - 1 - i : i;
+}
+
+bool stays(const struct pass *pass, size_t tile)
+{
+	const struct nvs_optimizer *optimizer = pass->optimizer;
+
+	return mirrored(pass, tile) + optimizer->ncached >= optimizer->noffloaded;
+}
+
+struct gradient_tile *tile_gradients(const struct pass *pass, size_t tile)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+	struct gradient_tile *gradients =
+		&optimizer->gradients[tile * optimizer->tile_numel / optimizer->gradient_numel];
+
+	return pass->kind->gradients && gradients->valid ? gradients : NULL;
+}
+
+bool is_offloaded(const struct pass *pass, size_t tile)
+{
+	return tile < pass->optimizer->noffloaded;
+}
+
+/* The parts of a tile that the pass needs in the pool, the first ones: 0 if it is not offloaded. */
+static unsigned parts_of(const struct pass *pass, size_t tile)
+{
+	if (!is_offloaded(pass, tile))
+		return 0;
+	return pass->kind->master_only ? 1 : PARTS;
+}
+
+#define TENSORS (PARTS + 1)
+
+/* The tensors that a tile needs: its parts if it is offloaded, and gradients if some were added. */
+static unsigned tensors_of(const struct pass *pass, size_t tile,
+			   struct nvs_tensor *tensors[TENSORS])
+{
+	const struct gradient_tile *gradients = tile_gradients(pass, tile);
+	unsigned n = 0;
+
+	for (; n < parts_of(pass, tile); n++)
+		tensors[n] = pass->optimizer->tiles[tile].parts[n];
+	if (gradients)
+		tensors[n++] = gradients->tensor;
+	return n;
+}
+
+static bool is_resident(const struct pass *pass, size_t tile)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
+
+	for (unsigned part = 0; part < parts_of(pass, tile); part++) {
+		nvs_tensor_get_info(optimizer->engine, optimizer->tiles[tile].parts[part], &info);
+		if (info.state != NVS_RESIDENT && info.state != NVS_WRITING)
+			return false;
+	}
+	return true;
+}
+
+/* Tiles that need the same gradients share one pin of them. False: there is none yet. */
+static bool share(struct pass *pass, struct gradient_tile *gradients)
+{
+	bool shared;
+
+	pthread_mutex_lock(&pass->lock);
+	shared = gradients->sharers;
+	gradients->sharers += shared;
+	pthread_mutex_unlock(&pass->lock);
+	return shared;
+}
+
+static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
+{
+	pthread_mutex_lock(&pass->lock);
+	gradients->sharers = 1;
+	pthread_mutex_unlock(&pass->lock);
+}
+
+/* The last one to leave ends the pin, unless a failed read has done so. */
+static void stop_sharing(struct pass *pass, struct gradient_tile *gradients)
+{
+	uint64_t pin;
+	bool last;
+
+	pthread_mutex_lock(&pass->lock);
+	pin = gradients->pin;
+	last = !--gradients->sharers;
+	pthread_mutex_unlock(&pass->lock);
+	if (last)
+		engine_unpin(pass->optimizer->engine, gradients->tensor, pin);
+}
+
+/* Leaves gradients whose read may have failed, under the lock, so that no other reads them again.
+ */
+static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
+{
+	nvs_tensor_wait(pass->optimizer->engine, &gradients->tensor, 1, gradients->pin, -1, NULL);
+	stop_sharing(pass, gradients);
+}
+
+static void count_hit(struct pass *pass, size_t i)
+{
+	struct tile *tile = &pass->optimizer->tiles[i];
+
+	if (tile->held || (!tile->ahead && is_resident(pass, i)))
+		pass->figures.hits++;
+	else if (!tile->fresh)
+		pass->figures.misses++;
+	tile->ahead = false;
+}
+
+/* Pins the first n of a tile's tensors, of which the last may be gradients; waits for room. */
+static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
+		       struct nvs_error *error)
+{
+	struct nvs_engine *engine = pass->optimizer->engine;
+	struct tile *tile = &pass->optimizer->tiles[i];
+	unsigned parts = parts_of(pass, i), first = 0;
+	uint64_t pin;
+	int rc = 0;
+
+	if (parts) {
+		count_hit(pass, i);
+		first = tile->held || tile->fresh || pass->kind->overwrites ? parts : 0;
+		if (first && !tile->held)
+			rc = nvs_tensor_pin(engine, tensors, parts, -1, &tile->pin, error);
+	}
+	if (rc || first == n)
+		return rc;
+	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, &pin, error);
+	if (rc && first && !tile->held)
+		nvs_tensor_release(engine, tensors, parts, tile->pin, NVS_CLEAN, NULL);
+	if (!rc && parts && !first)
+		tile->pin = pin;
+	if (!rc && n > parts)
+		tile_gradients(pass, i)->pin = pin;
+	return rc;
+}
+
+int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct gradient_tile *gradients = tile_gradients(pass, i);
+	struct nvs_tensor *tensors[TENSORS];
+	unsigned n = tensors_of(pass, i, tensors);
+	bool shared = gradients && share(pass, gradients);
+	int rc = pin_tensors(pass, i, tensors, n - shared, error);
+
+	if (rc && shared)
+		leave_unread(pass, gradients);
+	else if (!rc && gradients && !shared)
+		begin_sharing(pass, gradients);
+	return rc;
+}
+
+static void drop_gradients(struct pass *pass, size_t tile)
+{
+	struct gradient_tile *gradients = tile_gradients(pass, tile);
+	bool done;
+
+	if (!gradients)
+		return;
+	pthread_mutex_lock(&pass->lock);
+	done = !--gradients->users;
+	gradients->sharers -= done;
+	pthread_mutex_unlock(&pass->lock);
+	/* The last one discards them before they can be written back. */
+	if (done)
+		gradients_discard(pass->optimizer, gradients);
+	else
+		stop_sharing(pass, gradients);
+}
+
+int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
+{
+	struct nvs_engine *engine = pass->optimizer->engine;
+	int rc = nvs_tensor_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
+
+	tile->held = tile->changed = false;
+	if (!rc)
+		rc = nvs_tensor_swap_out(engine, tile->parts, PARTS, error);
+	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
+		rc = nvs_tensor_wait(engine, tile->parts, PARTS, 0, -1, error);
+	return rc;
+}
+
+/* Unpins a tile, unchanged. */
+static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct tile *tile = &pass->optimizer->tiles[i];
+
+	return nvs_tensor_release(pass->optimizer->engine, tile->parts, parts_of(pass, i),
+				  tile->pin, NVS_CLEAN, error);
+}
+
+int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct tile *tile = &pass->optimizer->tiles[i];
+
+	drop_gradients(pass, i);
+	if (pass->kind->gradients)
+		tile->done = true;
+	if (pass->kind->writes && !tile->failed)
+		tile->fresh = false;
+	if (!is_offloaded(pass, i))
+		return 0;
+	if (tile->failed)
+		return tile->held ? 0 : give_up(pass, i, error);
+	if (pass->kind->writes && !stays(pass, i))
+		return tile_write(pass, tile, error);
+	if (pass->kind->writes)
+		tile->held = tile->changed = true;
+	else if (!tile->held)
+		return give_up(pass, i, error);
+	return 0;
+}
+
+void tile_abandon(struct pass *pass, size_t i)
+{
+	struct nvs_engine *engine = pass->optimizer->engine;
+	struct tile *tile = &pass->optimizer->tiles[i];
+	struct gradient_tile *gradients = tile_gradients(pass, i);
+
+	if (is_offloaded(pass, i) && !tile->held) {
+		/* If the drive hangs, the tile lands later. */
+		engine_wait_landed(engine, tile->parts, parts_of(pass, i), NULL);
+		for (unsigned part = 0; part < parts_of(pass, i); part++)
+			engine_unpin(engine, tile->parts[part], tile->pin);
+	}
+	if (gradients)
+		leave_unread(pass, gradients);
+}
+
+int tile_wait(const struct pass *pass, size_t i, struct nvs_error *error)
+{
+	struct nvs_engine *engine = pass->optimizer->engine;
+	const struct tile *tile = &pass->optimizer->tiles[i];
+	const struct gradient_tile *gradients = tile_gradients(pass, i);
+	unsigned n = parts_of(pass, i);
+	int rc = 0;
+
+	if (n)
+		rc = nvs_tensor_wait(engine, tile->parts, n, tile->pin, -1, error);
+	if (!rc && gradients)
+		rc = nvs_tensor_wait(engine, &gradients->tensor, 1, gradients->pin, -1, error);
+	return rc;
+}
