@@ -17,10 +17,10 @@ static const struct subcommand {
 	const char *help;
 } subcommands[] = {
 	{"bench", cmd_bench, "swap a model's tensors, measure it and verify it"},
-	{"compare", cmd_compare, "tell what changed between results, and what is noise"},
+	{"compare", cmd_compare, "distinguish changes between results from noise"},
 	{"tune", cmd_tune, "find the aio settings that suit a drive and this machine"},
 	{"replay", cmd_replay, "make the calls of a recorded run again, on another drive"},
-	{"info", cmd_info, "what this machine and a path can do, and what to change"},
+	{"info", cmd_info, "report the abilities of this machine and a path, with advice"},
 };
 
 #define NSUBCOMMANDS (sizeof(subcommands) / sizeof(*subcommands))

@@ -34,7 +34,7 @@ static const struct option_spec option_specs[] = {
 	{"thread-count", "N", OPTION_COUNT, FIELD(thread_count), .min = 1,
 	 .max = NVS_THREAD_COUNT_MAX, .help = "aio.thread_count: workers"},
 	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = bench_ioengine_names,
-	 .help = "how I/O is done; auto takes the first of the others that works here (auto)"},
+	 .help = "the I/O engine; auto takes the first of the others that works here (auto)"},
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
 	 .help = "bytes of the pool. Without it and --config: that of the recorded run; of a "
 		 "list, 256m, or a quarter more than is ever in use if that is more"},
@@ -45,8 +45,7 @@ static const struct option_spec option_specs[] = {
 	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
 	 .help = "which store under the directory: rank<N> (0)"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run),
-	 .help = "print what the replay would need and move, and about how long it would take; "
-		 "run nothing"},
+	 .help = "print the space, bytes and estimated time of the replay, and run nothing"},
 	{"trace", "FILE", OPTION_STRING, FIELD(trace),
 	 .help = "a timeline of the replay, which can be replayed in turn"},
 	{"eta", "WHEN", OPTION_CHOICE, FIELD(eta), .choices = bench_eta_names,

@@ -23,8 +23,8 @@ static const struct option_spec options[] = {
 	 .argument = "PERCENT",
 	 .type = OPTION_PERCENT,
 	 .offset = offsetof(struct values, threshold),
-	 .help = "what changes by less is the same; what gets slower by more is the exit\n"
-		 "status (5)"},
+	 .help = "smaller changes count as the same; a larger slowdown makes the exit\n"
+		 "status 1 (5)"},
 	{.name = "html",
 	 .argument = "FILE",
 	 .type = OPTION_STRING,

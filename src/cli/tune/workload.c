@@ -77,13 +77,12 @@ static int plan(struct round *round, const struct tune_point *point)
 		round->nslots = (unsigned)fits;
 	if (round->nslots * round->transfer_bytes <= in_flight)
 		return fail(round->error, -EINVAL,
-			    "the memory to move data to and from holds no more than what is to be "
-			    "in flight");
+			    "the memory for transfers is too small for the bytes in flight");
 	round->region_bytes = workload->working_set / (round->objective == TUNE_SWAP ? 2 : 1) /
 			      round->transfer_bytes * round->transfer_bytes;
 	if (round->region_bytes < round->nslots * round->transfer_bytes)
 		return fail(round->error, -EINVAL,
-			    "the working set is too small for what is to be in flight");
+			    "the working set is too small for the bytes in flight");
 	return 0;
 }
 

@@ -132,7 +132,7 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 static void assert_certain_is_close(const struct drive *drive, const struct tune_outcome *found)
 {
 	assert_true(found->certain == !found->unsure[0]);
-	assert_true(found->certain || !strstr(found->why, "nothing that asks for less"));
+	assert_true(found->certain || !strstr(found->why, "no preferred setting"));
 	assert_true(!found->certain ||
 		    drive_rate(drive, &found->chosen->point) >= 0.95 * drive_best_rate(drive, 0));
 	for (size_t i = 0; i < found->n; i++)

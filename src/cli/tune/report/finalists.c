@@ -114,8 +114,9 @@ void page_finalists(const struct report_page *page)
 	fprintf(page->out,
 		"<section aria-labelledby=\"finalists\">\n<h2 id=\"finalists\">Finalists</h2>\n"
 		"<p>Measured in turn against the fastest, with 95 %% intervals. The band is the "
-		"tolerance, %g %%. The choice is the one with the least in flight that can't be "
-		"told from it; settings leave their defaults only where that is surely "
+		"tolerance, %g %%. The choice is the point with the fewest bytes in flight that is "
+		"indistinguishable from it; settings leave their defaults only if that is "
+		"certainly "
 		"faster.</p>\n<ul class=\"finalists\">\n",
 		page->result->rules->tolerance * 100);
 	for (size_t i = 0; i < outcome->n; i++)

@@ -115,8 +115,8 @@ static void headline(const struct report_page *page)
 		choice(page);
 	else
 		fprintf(page->out, "<p>The run ended before %s.</p>\n",
-			outcome->n ? "it could choose; what it measured until then follows"
-				   : "anything was measured");
+			outcome->n ? "the choice; its measurements follow"
+				   : "the first measurement");
 	fputs("</header>\n<main>\n", page->out);
 }
 

@@ -59,7 +59,7 @@ void page_tried(const struct report_page *page)
 		"<th scope=\"col\" class=\"word\">overlap<br>events</th>"
 		"<th scope=\"col\">p50</th><th scope=\"col\">p99</th>"
 		"<th scope=\"col\">CPU,<br>ms/GiB</th><th scope=\"col\">rounds</th>"
-		"<th scope=\"col\" class=\"word\">what came of it</th></tr></thead>\n<tbody>\n",
+		"<th scope=\"col\" class=\"word\">fate</th></tr></thead>\n<tbody>\n",
 		n);
 	for (size_t i = 0; i < n; i++)
 		tried(page, page->sorted[i]);

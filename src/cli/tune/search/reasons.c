@@ -85,7 +85,7 @@ static void say_beside(const struct search *search, const struct tune_outcome *o
 	append(text, nbytes, "), %s.",
 	       space_as_deep(&chosen->point, &fastest->point)
 		       ? "whose settings are not the defaults"
-		       : "which asks for more");
+		       : "which is less preferred");
 }
 
 static void say_why(const struct search *search, const struct tune_outcome *outcome, char *text,
@@ -99,14 +99,14 @@ static void say_why(const struct search *search, const struct tune_outcome *outc
 		say_beside(search, outcome, text, nbytes);
 	else if (outcome->chosen->finalist && outcome->certain)
 		append(text, nbytes,
-		       ", the fastest of %zu finalist%s; nothing that asks for less is within "
+		       ", the fastest of %zu finalist%s; no preferred setting is within "
 		       "%.3g %% of it.",
 		       finalists, plural(finalists), 100 * search->rules->tolerance);
 	else if (outcome->chosen->finalist)
 		append(text, nbytes, ", the fastest of %zu finalist%s.", finalists,
 		       plural(finalists));
 	else
-		append(text, nbytes, ", the most that there was time to see.");
+		append(text, nbytes, ", the fastest point that there was time to measure.");
 	for (size_t i = 0; i < search->n; i++)
 		measured += search->trials[i].objective == search->rules->objective &&
 			    search->trials[i].fate != TUNE_ONLY_MAP;
@@ -122,16 +122,17 @@ static void say_unsure(const struct search *search, const struct choice *choice,
 
 	if (!choice->told_apart && equals > 1)
 		append(text, nbytes,
-		       "The rounds can't tell %zu finalists apart for sure, and the one that asks "
-		       "for least of these is chosen. More %s may tell them apart. ",
+		       "The rounds can't distinguish %zu finalists with certainty, and the most "
+		       "preferred of these is chosen. More %s may distinguish them. ",
 		       equals, lacking);
 	else if (!choice->told_apart)
-		append(text, nbytes, "The search ended before it could be sure. More %s may help. ",
+		append(text, nbytes,
+		       "The search ended before the choice was certain. More %s may help. ",
 		       lacking);
 	if (open)
 		append(text, nbytes,
-		       "%zu setting%s for less seem%s as fast and %s not measured against it. ",
-		       open, open == 1 ? " that asks" : "s that ask", open == 1 ? "s" : "",
+		       "%zu preferred setting%s seem%s as fast and %s not measured against it. ",
+		       open, open == 1 ? "" : "s", open == 1 ? "s" : "",
 		       open == 1 ? "was" : "were");
 	if (*text)
 		text[strlen(text) - 1] = '\0';
