@@ -23,7 +23,7 @@ static struct {
 	uint64_t total, started_ns, drawn_ns;
 	bool active;
 } phase_here;
-static struct progress *told;
+static struct progress *stored_in;
 static atomic_bool on_line_here;
 static atomic_bool *on_line = &on_line_here;
 
@@ -37,25 +37,25 @@ void progress_share(atomic_bool *shared)
 	on_line = shared ? shared : &on_line_here;
 }
 
-void progress_tell(struct progress *progress)
+void progress_store_in(struct progress *progress)
 {
-	told = progress;
+	stored_in = progress;
 }
 
-static void tell_begin(const char *phase, uint64_t total)
+static void store_begin(const char *phase, uint64_t total)
 {
-	atomic_store(&told->phase, NULL);
-	atomic_store(&told->since_ns, clock_ns());
-	atomic_store(&told->total, total);
-	atomic_store(&told->done, 0);
-	atomic_store(&told->bytes, 0);
-	atomic_store(&told->phase, phase);
+	atomic_store(&stored_in->phase, NULL);
+	atomic_store(&stored_in->since_ns, clock_ns());
+	atomic_store(&stored_in->total, total);
+	atomic_store(&stored_in->done, 0);
+	atomic_store(&stored_in->bytes, 0);
+	atomic_store(&stored_in->phase, phase);
 }
 
 void progress_begin(const char *phase, uint64_t total)
 {
-	if (told) {
-		tell_begin(phase, total);
+	if (stored_in) {
+		store_begin(phase, total);
 		return;
 	}
 	phase_here.active = isatty(STDERR_FILENO) == 1;
@@ -121,9 +121,9 @@ void progress_update(uint64_t done, uint64_t bytes)
 	double share, seconds;
 	char rates[32];
 
-	if (told) {
-		atomic_store(&told->bytes, bytes);
-		atomic_store(&told->done, done);
+	if (stored_in) {
+		atomic_store(&stored_in->bytes, bytes);
+		atomic_store(&stored_in->done, done);
 		return;
 	}
 	if (!phase_here.active)
@@ -144,8 +144,8 @@ void progress_update(uint64_t done, uint64_t bytes)
 
 void progress_end(void)
 {
-	if (told) {
-		atomic_store(&told->phase, NULL);
+	if (stored_in) {
+		atomic_store(&stored_in->phase, NULL);
 		return;
 	}
 	fputs(progress_erase(), stderr);

@@ -23,7 +23,7 @@ void progress_update(uint64_t done, uint64_t bytes);
 void progress_end(void);
 
 /* From now on phases are stored in *progress instead of drawn. */
-void progress_tell(struct progress *progress);
+void progress_store_in(struct progress *progress);
 /* Processes that share a terminal note in *on_line whether the line is drawn. NULL: this process
  * alone. */
 void progress_share(atomic_bool *on_line);

@@ -17,7 +17,7 @@ static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 /* The handler runs in any thread. */
 static atomic_int caught;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "signal handlers may use it");
-static const atomic_int *also;
+static const atomic_int *parents_request;
 
 static void on_signal(int number)
 {
@@ -52,11 +52,11 @@ void stop_signals(sigset_t *set)
 		sigaddset(set, numbers[i]);
 }
 
-bool stop_follow(const atomic_int *told, int parent_pid)
+bool stop_follow(const atomic_int *requested, int parent_pid)
 {
 	struct sigaction action = {.sa_handler = on_parents_end, .sa_flags = SA_RESTART};
 
-	also = told;
+	parents_request = requested;
 	sigaction(SIGUSR1, &action, NULL);
 	prctl(PR_SET_PDEATHSIG, SIGUSR1);
 	return getppid() == parent_pid;
@@ -66,5 +66,5 @@ int stop_signal(void)
 {
 	int number = caught;
 
-	return number || !also ? number : atomic_load(also);
+	return number || !parents_request ? number : atomic_load(parents_request);
 }

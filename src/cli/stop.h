@@ -18,11 +18,11 @@ void stop_catch_signals(void);
 /* These three signals. */
 void stop_signals(sigset_t *set);
 /*
- * In a forked process: *told counts as a signal, and the parent's end as SIGTERM. Returns false if
- * the parent has already ended.
+ * In a forked process: *requested counts as a signal, and the parent's end as SIGTERM. Returns
+ * false if the parent has already ended.
  */
-bool stop_follow(const atomic_int *told, int parent_pid);
-/* The signal, or *told; 0: no request to end. */
+bool stop_follow(const atomic_int *requested, int parent_pid);
+/* The signal, or *requested; 0: no request to end. */
 int stop_signal(void);
 
 #endif

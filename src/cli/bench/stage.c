@@ -31,7 +31,7 @@
 #define NO_TIME_DUE UINT64_MAX
 
 struct shared {
-	atomic_int told; /* read by the jobs' stop_signal() */
+	atomic_int stop_request; /* read by the jobs' stop_signal() */
 	atomic_bool bar_on_line;
 	struct job_live jobs[];
 };
@@ -133,8 +133,8 @@ static _Noreturn void run_job(const struct stages *stages, unsigned index, int c
 			close(stages->processes[i].channel);
 	live->result.pid = getpid();
 	atomic_store(&live->phase, JOB_PREPARING);
-	progress_tell(&live->progress);
-	if (!stop_follow(&stages->shared->told, parent))
+	progress_store_in(&live->progress);
+	if (!stop_follow(&stages->shared->stop_request, parent))
 		_exit(STATUS_FAILED);
 	sigprocmask(SIG_SETMASK, &stages->waiting, NULL);
 	watched_run(stages, index, channel);
@@ -168,11 +168,11 @@ static int start_job(struct stages *stages, unsigned index)
 	return 0;
 }
 
-static void tell_all(struct stages *stages, int what)
+static void request_stop(struct stages *stages, int what)
 {
-	int untold = 0;
+	int none = 0;
 
-	atomic_compare_exchange_strong(&stages->shared->told, &untold, what);
+	atomic_compare_exchange_strong(&stages->shared->stop_request, &none, what);
 }
 
 /* A process that was killed could not record the reason itself. */
@@ -195,9 +195,9 @@ static void note_death(struct stages *stages, unsigned index, int status)
 }
 
 /* Whether the job ended early on request. */
-static bool was_told(const struct stages *stages, int code)
+static bool stopped_on_request(const struct stages *stages, int code)
 {
-	return atomic_load(&stages->shared->told) && (code == -EINTR || code == -ECANCELED);
+	return atomic_load(&stages->shared->stop_request) && (code == -EINTR || code == -ECANCELED);
 }
 
 static void note_end(struct stages *stages, unsigned index)
@@ -213,7 +213,7 @@ static void note_end(struct stages *stages, unsigned index)
 	if (!WIFEXITED(status) || WEXITSTATUS(status) ||
 	    atomic_load(&live_of(stages, index)->phase) != JOB_ENDED)
 		note_death(stages, index, status);
-	else if (result->error.code && !was_told(stages, result->error.code))
+	else if (result->error.code && !stopped_on_request(stages, result->error.code))
 		say_of_job(stages->plan, index, result->error.text);
 	if (result->error.code && !stages->begun)
 		stages->failed_to_begin = true;
@@ -305,11 +305,11 @@ static const struct bench_result *status_of(const struct stages *stages, unsigne
 {
 	static const struct bench_result nothing_yet;
 	struct job_live *live = live_of(stages, index);
-	bool told = atomic_load(&live->status_told) == atomic_load(&live->status_asked);
+	bool answered = atomic_load(&live->status_answered) == atomic_load(&live->status_asked);
 
 	switch (atomic_load(&live->phase)) {
 	case JOB_MEASURING:
-		return !told ? NULL : live->status.measured ? &live->status : &nothing_yet;
+		return !answered ? NULL : live->status.measured ? &live->status : &nothing_yet;
 	case JOB_MEASURED:
 		return &live->measured;
 	case JOB_ENDED:
@@ -373,9 +373,9 @@ static void run_stage(struct stages *stages, unsigned stage)
 	start_stage(stages, stage);
 	do {
 		if (stop_signal())
-			tell_all(stages, stop_signal());
+			request_stop(stages, stop_signal());
 		else if (stages->failed_to_begin)
-			tell_all(stages, STOP_OTHER_FAILED);
+			request_stop(stages, STOP_OTHER_FAILED);
 		if (!stages->begun)
 			let_begin(stages);
 		show(stages);

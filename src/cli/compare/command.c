@@ -46,8 +46,8 @@ static const struct option_spec options[] = {
 
 const struct command_spec compare_command = {
 	.name = "compare",
-	.summary = "Puts results of nvswap bench or fio, in JSON, beside the first of them, and "
-		   "tells\nchanges from noise.",
+	.summary = "Shows JSON results of nvswap bench or fio beside the first of them, and "
+		   "distinguishes\nchanges from noise.",
 	.notes = "RESULT is a file, or several of repeated runs: A1.json,A2.json. before=A1.json "
 		 "names\nit in the output.\n\nExit status: 0; 1 if bandwidth, IOPS or latency "
 		 "of any job got worse by more than\nthe threshold and beyond noise; 2 for bad "

@@ -17,7 +17,7 @@
 #define SAMPLE_MS 500
 /*
  * Neighbouring samples are correlated, since a drive is fast or slow for seconds at a time: this
- * many tell as much about the mean as an independent one.
+ * many are worth one independent sample.
  */
 #define SAMPLES_PER_INDEPENDENT 4
 

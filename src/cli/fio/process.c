@@ -73,13 +73,13 @@ static _Noreturn void become_fio(const int fds[STREAMS], pid_t parent)
 static int wait_for(pid_t pid)
 {
 	struct pollfd ended = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-	bool told = false;
+	bool forwarded = false;
 	int status = 0;
 
 	while (ended.fd >= 0 && poll(&ended, 1, LOOK_MS) <= 0)
-		if (stop_signal() && !told) {
+		if (stop_signal() && !forwarded) {
 			kill(pid, SIGTERM);
-			told = true;
+			forwarded = true;
 		}
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;

@@ -190,10 +190,10 @@ static void tell_counters(struct job_watch *watch)
 		atomic_store(&live->bytes[d], watch->stats.io[d].bytes);
 		atomic_store(&live->ios[d], watch->stats.io[d].ios);
 	}
-	if (asked == atomic_load(&live->status_told))
+	if (asked == atomic_load(&live->status_answered))
 		return;
 	put_status(watch, &live->status);
-	atomic_store(&live->status_told, asked);
+	atomic_store(&live->status_answered, asked);
 }
 
 /* The measurement may end in the millisecond of the last window, or before a late one; that has its

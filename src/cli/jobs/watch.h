@@ -30,7 +30,7 @@ struct job_live {
 	struct bench_result result;	  /* written by the job until JOB_ENDED */
 	/* Figures so far: written only once per request, because the parent reads them then. */
 	struct bench_result status;
-	atomic_uint status_asked, status_told;
+	atomic_uint status_asked, status_answered;
 	struct bench_result measured; /* of the whole measurement, valid from JOB_MEASURED on */
 };
 

@@ -305,7 +305,7 @@ static int report(const struct tune_result *result)
 	return STATUS_FAILED;
 }
 
-static int tell(struct tuning *tuning, struct output *output)
+static int write_results(struct tuning *tuning, struct output *output)
 {
 	const struct tune_options *options = tuning->options;
 	const struct tune_result result = {.options = options,
@@ -411,7 +411,7 @@ static int tune(struct tuning *tuning)
 	stop_catch_signals();
 	status = run(tuning);
 	if (!status)
-		status = tell(tuning, &output);
+		status = write_results(tuning, &output);
 	closed = output_close(&output);
 	tune_outcome_free(&tuning->outcome);
 	return status ? status : closed;

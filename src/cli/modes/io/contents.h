@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The contents of a file's blocks: a pattern of seed, offset and number of writes, which tells a
- * misplaced, stale or torn block from the right one.
+ * The contents of a file's blocks: a pattern of seed, offset and number of writes, which
+ * distinguishes a misplaced, stale or torn block from the right one.
  */
 #ifndef CLI_MODES_IO_CONTENTS_H
 #define CLI_MODES_IO_CONTENTS_H

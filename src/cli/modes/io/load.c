@@ -29,8 +29,8 @@
 struct flow {
 	const struct io_pass *pass;
 	uint64_t started_ns;
-	uint64_t handed_bytes, done_bytes;
-	uint64_t handed, done; /* I/Os submitted and completed; those between are in the ring */
+	uint64_t submitted_bytes, done_bytes;
+	uint64_t submitted, done; /* I/Os submitted and completed; those between are in the ring */
 	uint32_t window, batch;
 	struct io_step next; /* drawn from the sequence, and not submitted yet */
 	bool drawn;
@@ -102,7 +102,7 @@ static bool flow_over(const struct flow *flow)
 {
 	const struct io_pass *pass = flow->pass;
 
-	return flow->over || stop_signal() || flow->handed_bytes >= pass->nbytes ||
+	return flow->over || stop_signal() || flow->submitted_bytes >= pass->nbytes ||
 	       (pass->runtime_ns && clock_ns() - flow->started_ns >= pass->runtime_ns);
 }
 
@@ -175,13 +175,13 @@ static uint32_t run_of(const struct flow *flow, uint64_t first, uint64_t end)
 /* Draws as much of a batch as the window and the sequence allow. */
 static uint32_t draw_batch(struct io_load *load, struct flow *flow, uint64_t nbytes[2])
 {
-	struct nvs_transfer *transfers = place_of(load, flow, flow->handed);
-	uint32_t room = run_of(flow, flow->handed, flow->done + flow->window), n = 0;
+	struct nvs_transfer *transfers = place_of(load, flow, flow->submitted);
+	uint32_t room = run_of(flow, flow->submitted, flow->done + flow->window), n = 0;
 
-	while (n < room && flow->handed_bytes < flow->pass->nbytes &&
-	       draw(load, flow, flow->handed + n)) {
+	while (n < room && flow->submitted_bytes < flow->pass->nbytes &&
+	       draw(load, flow, flow->submitted + n)) {
 		nbytes[transfers[n].direction] += transfers[n].nbytes;
-		flow->handed_bytes += transfers[n++].nbytes;
+		flow->submitted_bytes += transfers[n++].nbytes;
 	}
 	return n;
 }
@@ -204,7 +204,7 @@ static void release_contents(struct io_load *load, const struct nvs_transfer *tr
 /* Submits a batch of *n I/Os. */
 static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 {
-	struct nvs_transfer *transfers = place_of(load, flow, flow->handed);
+	struct nvs_transfer *transfers = place_of(load, flow, flow->submitted);
 	uint64_t nbytes[2] = {0};
 	int rc;
 
@@ -218,10 +218,10 @@ static int submit_batch(struct io_load *load, struct flow *flow, uint32_t *n)
 		return 0;
 	if (flow->pass->make)
 		make_contents(load, transfers, *n);
-	rc = nvs_aio_submit(load->aio, transfers, *n, load->requests + flow->handed % flow->window,
-			    &load->result->error);
+	rc = nvs_aio_submit(load->aio, transfers, *n,
+			    load->requests + flow->submitted % flow->window, &load->result->error);
 	if (!rc)
-		flow->handed += *n;
+		flow->submitted += *n;
 	return rc;
 }
 
@@ -240,7 +240,7 @@ static int wait_for(struct io_load *load, struct flow *flow, uint32_t n, struct 
 static int complete_batch(struct io_load *load, struct flow *flow)
 {
 	struct nvs_transfer *transfers = place_of(load, flow, flow->done);
-	uint32_t n = run_of(flow, flow->done, flow->handed);
+	uint32_t n = run_of(flow, flow->done, flow->submitted);
 	int rc = wait_for(load, flow, n, &load->result->error);
 
 	if (rc)
@@ -262,8 +262,8 @@ static void drain(struct io_load *load, struct flow *flow)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	while (flow->done < flow->handed && !load->hangs) {
-		uint32_t n = run_of(flow, flow->done, flow->handed);
+	while (flow->done < flow->submitted && !load->hangs) {
+		uint32_t n = run_of(flow, flow->done, flow->submitted);
 
 		wait_for(load, flow, n, &error);
 		flow->done += n;
@@ -282,8 +282,8 @@ int io_load_run(struct io_load *load, const struct io_pass *pass)
 			n = 0;
 			if (!flow_over(&flow))
 				rc = submit_batch(load, &flow, &n);
-		} while (n && !rc && flow.handed - flow.done + flow.batch <= flow.window);
-		if (rc || flow.done == flow.handed)
+		} while (n && !rc && flow.submitted - flow.done + flow.batch <= flow.window);
+		if (rc || flow.done == flow.submitted)
 			break;
 		rc = complete_batch(load, &flow);
 		if (rc)

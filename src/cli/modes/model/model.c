@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads and checks safetensors headers. A file may be damaged or hostile, so every value is checked
- * before it is used; data is read with pread, never mapped, so a file that is truncated meanwhile
- * is an error and not a signal.
+ * before it is used; data is read with pread, never mapped, so a file that is truncated during a
+ * read is an error and not a signal.
  */
 #include "cli/modes/model/model.h"
 

@@ -101,12 +101,12 @@ struct tune_outcome {
 };
 
 /*
- * Chooses, among the points that can't be told from the fastest, the one with the smallest depth
- * (of all workers together), then the smallest block, then the fewest workers, then the default
+ * Chooses, among the points statistically indistinguishable from the fastest, the one with the
+ * smallest total depth, then the smallest block, then the fewest workers, then the default
  * settings. The smallest values of the space must be a point of it. Errors, with no choice and
- * *outcome having what was measured:
+ * the measurements in *outcome:
  *	-ETIME	 the budget is too small for a single round
- *	-ERANGE	 no point that was measured keeps to latency_max_ns
+ *	-ERANGE	 no measured point is within latency_max_ns
  *	-EINTR, -ENOMEM and errors of the meter
  */
 int tune_search(const struct tune_space *space, const struct tune_rules *rules,
