@@ -65,7 +65,7 @@ int fsync(int fd)
 /* ---- Committing ---- */
 
 /*
- * Entries of four tensors. Their numbers depend on `version`, which tells states apart, and their
+ * Entries of four tensors. Their numbers depend on `version`, which distinguishes states, and their
  * two extents alternate. All first extents precede all second ones.
  */
 enum { ENTRIES = 4, EXTENTS = 2 * ENTRIES };

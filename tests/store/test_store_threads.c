@@ -121,7 +121,7 @@ static void use(struct store *store)
 	store_release(store, offset, nbytes);
 }
 
-/* Holds the n-th of these system calls of a commit, and uses the store meanwhile. */
+/* Holds the n-th of these system calls of a commit, and uses the store during it. */
 static void use_during_commit(struct gate *gate, unsigned n)
 {
 	struct work work = begin();

@@ -399,22 +399,22 @@ ssize_t __real_pwrite(int fd, const void *data, size_t nbytes, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *data, size_t nbytes, off_t offset);
 ssize_t __wrap_pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 {
-	const struct inject_observer *who = observer();
+	const struct inject_observer *hooks = observer();
 	int error = injected(INJECT_WRITE, "pwrite");
 
 	if (error)
 		return minus_one(error);
-	if (who && who->before_write)
-		who->before_write(who->arg, fd, data, nbytes, (uint64_t)offset);
+	if (hooks && hooks->before_write)
+		hooks->before_write(hooks->arg, fd, data, nbytes, (uint64_t)offset);
 	return __real_pwrite(fd, data, nbytes, offset);
 }
 
 static int synced(int rc, int fd)
 {
-	const struct inject_observer *who = observer();
+	const struct inject_observer *hooks = observer();
 
-	if (!rc && who && who->synced)
-		who->synced(who->arg, fd);
+	if (!rc && hooks && hooks->synced)
+		hooks->synced(hooks->arg, fd);
 	return rc;
 }
 

@@ -27,8 +27,8 @@ check_jobs() {
 import json, re, sys
 names = [n for n in re.findall(r"^\[(.+)\]$", open(sys.argv[1]).read(), re.M) if n != "global"]
 jobs = json.load(open(sys.argv[2]))["jobs"]
-told = list(dict.fromkeys(job["jobname"] for job in jobs))
-assert told == names, (told, names)
+reported = list(dict.fromkeys(job["jobname"] for job in jobs))
+assert reported == names, (reported, names)
 for job in jobs:
     assert job["error"] == 0, job
     assert job["read"]["io_bytes"] + job["write"]["io_bytes"], job

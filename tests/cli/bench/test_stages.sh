@@ -309,20 +309,20 @@ rw=swapout
 stonewall
 loops=1
 J
-told="len(docs) >= 3 and
+printed="len(docs) >= 3 and
 	all(len(doc['jobs']) == 3 for doc in docs) and
 	all(bytes_of(by_name(early)[name]) <= bytes_of(by_name(late)[name])
 	    for early, late in zip(docs, docs[1:]) for name in jobs) and
 	any(0 < bytes_of(by_name(doc)['a.0']) < bytes_of(jobs['a.0']) and
 	    by_name(doc)['a.0']['read']['clat_ns']['N'] > 0 for doc in docs[:-1])"
 start --status-interval 100ms --runtime 1h
-until_true true_of "$told" >"$T/why"
+until_true true_of "$printed" >"$T/why"
 kill -TERM $pid
 ended
-holds status_is_printed_at_intervals "$told"
+holds status_is_printed_at_intervals "$printed"
 # Longer than the parent waits for an answer.
 start --status-interval 100ms --runtime 1h
-until_true true_of "$told" >"$T/why"
+until_true true_of "$printed" >"$T/why"
 kill -STOP "$(process_of 1)"
 sleep 1.5
 kill -CONT "$(process_of 1)"
@@ -330,7 +330,7 @@ docs=$(grep -c '^{' "$T/out")
 until_true true_of "len(docs) >= $docs + 2" >"$T/why"
 kill -TERM $pid
 ended
-holds figures_do_not_go_back_where_a_job_does_not_answer "$told"
+holds figures_do_not_go_back_where_a_job_does_not_answer "$printed"
 printed_as_text() {
 	[ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ]
 }

@@ -132,8 +132,8 @@ def fio_jsonplus_clat2csv_reads_json_plus():
 
 def requested_percentiles_are_reported():
     report = json.loads(nvswap("json", "--percentile_list", "25:50:99.5"))
-    told = report["jobs"][0]["write"]["clat_ns"]["percentile"]
-    return list(told) == ["25.000000", "50.000000", "99.500000"]
+    reported = report["jobs"][0]["write"]["clat_ns"]["percentile"]
+    return list(reported) == ["25.000000", "50.000000", "99.500000"]
 
 
 def a_loader_of_fios_json_finds_a_jobs_figures():

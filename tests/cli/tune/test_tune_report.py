@@ -241,7 +241,7 @@ def the_headline_is_the_choice(pages):
         heading = page.all("h1")[0]["text"]
         if not chosen:
             if heading != "No choice was made" or page.all("pre")[0]["text"].startswith("{"):
-                good = complain(kind, "tells a choice that was not made:", heading)
+                good = complain(kind, "names a choice that was not made:", heading)
             continue
         block, depth = re.fullmatch(r"Blocks of (.*), depth (\d+), \d+ workers", heading).groups()
         if (size(block), int(depth)) != (chosen["block"], chosen["depth"]):

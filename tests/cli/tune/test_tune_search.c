@@ -81,8 +81,8 @@ static bool is_close(const struct drive *drive, const struct tune_outcome *outco
 	return drive_rate(drive, &outcome->chosen->point) >= OF_BEST * drive_best_rate(drive, 0);
 }
 
-static void tell(const struct drive_kind *kind, const struct drive *drive, const char *how,
-		 const struct tune_outcome *outcome)
+static void print_outcome(const struct drive_kind *kind, const struct drive *drive, const char *how,
+			  const struct tune_outcome *outcome)
 {
 	char text[64];
 
@@ -117,7 +117,7 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 	struct tune_outcome found;
 
 	search(drive, &drive_space, 0, &rules, &found);
-	tell(kind, drive, "no noise", &found);
+	print_outcome(kind, drive, "no noise", &found);
 	assert_true(is_close(drive, &found));
 	assert_true((double)found.spent_ns <= OF_TIME * (double)drive_sweep_ns(drive, ROUND_NS));
 	assert_true(found.certain);
@@ -150,7 +150,7 @@ static void find_in_noise(struct drive *drive, const struct drive_kind *kind)
 	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
 		search(drive, &drive_space, 0.1, &rules, &found);
 		snprintf(how, sizeof(how), "seed %" PRIu64, rules.seed);
-		tell(kind, drive, how, &found);
+		print_outcome(kind, drive, how, &found);
 		close += is_close(drive, &found);
 		assert_certain_is_close(drive, &found);
 		assert_drops_early(drive, &found, 6);
@@ -173,7 +173,7 @@ static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kin
 		search(drive, &drive_space, 0.01, &rules, &found);
 		snprintf(how, sizeof(how), "%s %" PRIu64,
 			 temper == DRIVE_STALLS ? "stalls" : "drifts", rules.seed);
-		tell(kind, drive, how, &found);
+		print_outcome(kind, drive, how, &found);
 		close += is_close(drive, &found);
 		certain += found.certain;
 		assert_certain_is_close(drive, &found);

@@ -150,7 +150,7 @@ static bool redirect(int output)
 }
 
 /* Returns whether the history passed; its log goes to `output`, if not negative. */
-static bool play_in_child(const struct history *first, uint32_t n, bool tell, int output)
+static bool play_in_child(const struct history *first, uint32_t n, bool print, int output)
 {
 	char *directory = make_directory();
 	int status;
@@ -160,7 +160,7 @@ static bool play_in_child(const struct history *first, uint32_t n, bool tell, in
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid) {
-		aloud = tell;
+		aloud = print;
 		if (output >= 0 && !redirect(output))
 			_exit(EXIT_FAILURE);
 		child(first, n, directory);

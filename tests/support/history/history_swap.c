@@ -309,7 +309,7 @@ static bool choose(struct world *w, choice *good, size_t most)
 }
 
 /* Logs a call before it is made. */
-static void tell(const struct world *w, const char *call)
+static void log_call(const struct world *w, const char *call)
 {
 	history_log("%s", call);
 	for (size_t k = 0; k < w->n; k++)
@@ -317,7 +317,7 @@ static void tell(const struct world *w, const char *call)
 }
 
 /* Logs its result; an error must have a text. */
-static void tell_result(struct world *w, int rc)
+static void log_result(struct world *w, int rc)
 {
 	history_tell_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok",
 			  rc && caused(w, rc) ? ": " : "",
@@ -362,10 +362,10 @@ static void op_wait(struct world *w)
 
 	if (!choose(w, below(&w->random, 4) ? unwaited : registered, BATCH))
 		return;
-	tell(w, "wait");
+	log_call(w, "wait");
 	history_tell_more(", %d ms", timeout_ms);
 	rc = sole_wait(w->engine, w->batch, w->n, timeout_ms, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	if (rc == -EAGAIN || rc == -ETIMEDOUT) {
 		HOLDS(rc == (timeout_ms ? -ETIMEDOUT : -EAGAIN) && timeout_ms >= 0);
 		return;
@@ -448,11 +448,11 @@ static bool begin(struct world *w, bool contents)
 	if (timeout_ms < 0 && (anywhere(w, in_use) || anywhere(w, unwaited)))
 		timeout_ms = 0;
 	ask_for(w);
-	tell(w, contents ? "swap_in" : "lease");
+	log_call(w, contents ? "swap_in" : "lease");
 	history_tell_more(", %d ms", timeout_ms);
 	rc = contents ? sole_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
 		      : sole_pin(w->engine, w->batch, w->n, timeout_ms, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	if (!may_begin(w, rc, contents, timeout_ms, busy))
 		history_fail(__FILE__, __LINE__, "the call must not return %d", rc);
 	return !rc;
@@ -489,7 +489,7 @@ static void op_change(struct world *w)
 {
 	if (!choose(w, has_changes, 2))
 		return;
-	tell(w, "change");
+	log_call(w, "change");
 	history_tell_more("\n");
 	for (size_t k = 0; k < w->n; k++) {
 		make_contents(w, w->which[k], nvs_tensor_data(w->which[k]->handle));
@@ -516,9 +516,9 @@ static void release(struct world *w, enum nvs_how how)
 	for (size_t k = 0; k < w->n && how == NVS_DIRTY; k++)
 		if (w->which[k]->leased)
 			make_contents(w, w->which[k], nvs_tensor_data(w->batch[k]));
-	tell(w, how == NVS_DIRTY ? "release dirty" : "release clean");
+	log_call(w, how == NVS_DIRTY ? "release dirty" : "release clean");
 	rc = sole_release(w->engine, w->batch, w->n, how, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(!rc);
 	for (size_t k = 0; k < w->n; k++)
 		release_one(w, w->which[k], how);
@@ -545,9 +545,9 @@ static void op_release_too_soon(struct world *w)
 	if (!choose(w, below(&w->random, 2) ? unused : unwaited, 1) || any(w, external))
 		return;
 	t = w->which[0];
-	tell(w, "release too soon");
+	log_call(w, "release too soon");
 	rc = sole_release(w->engine, w->batch, 1, NVS_CLEAN, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(rc == -EINVAL || (t->pending && (rc == -EBUSY || !rc)));
 	if (!rc)
 		t->uses--;
@@ -565,9 +565,9 @@ static void op_prefetch(struct world *w)
 	if (!choose(w, below(&w->random, 8) ? has_contents : registered, BATCH))
 		return;
 	ask_for(w);
-	tell(w, "prefetch");
+	log_call(w, "prefetch");
 	rc = nvs_tensor_prefetch(w->engine, w->batch, w->n, &w->error);
-	tell_result(w, rc < 0 ? (int)rc : 0);
+	log_result(w, rc < 0 ? (int)rc : 0);
 	if (rc < 0)
 		HOLDS(rc == -ENODATA && any(w, maybe_empty));
 	else
@@ -591,9 +591,9 @@ static void op_swap_out(struct world *w)
 
 	if (!choose(w, below(&w->random, 8) ? unused : registered, BATCH))
 		return;
-	tell(w, "swap_out");
+	log_call(w, "swap_out");
 	rc = nvs_tensor_swap_out(w->engine, w->batch, w->n, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	check_unused_call(w, rc);
 }
 
@@ -625,9 +625,9 @@ static void op_swap_out_from(struct world *w)
 		fill(t->memory, t->nbytes, contents_of(t, t->versions + 1));
 	}
 	may_fly = any_flying(w);
-	tell(w, "swap_out_from");
+	log_call(w, "swap_out_from");
 	rc = nvs_tensor_swap_out_from(w->engine, w->batch, data, w->n, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && may_fly));
 	for (size_t k = 0; k < w->n && !rc; k++) {
 		struct modelled *t = w->which[k];
@@ -654,9 +654,9 @@ static void op_swap_in_to(struct world *w)
 		fill(data[k], w->which[k]->nbytes, 54321);
 	}
 	may_fly = any_flying(w);
-	tell(w, "swap_in_to");
+	log_call(w, "swap_in_to");
 	rc = nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	if (rc)
 		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
 		      (rc == -ENODATA && any(w, maybe_empty)) || (w->unreported && caused(w, rc)));
@@ -678,9 +678,9 @@ static void add(struct world *w)
 	for (size_t k = 0; k < w->n; k++)
 		specs[k] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec),
 						    w->which[k]->name, NVS_U8, w->which[k]->nbytes};
-	tell(w, "register");
+	log_call(w, "register");
 	rc = nvs_tensor_register(w->engine, specs, w->n, w->batch, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(rc == (any(w, registered) ? -EEXIST : 0));
 	for (size_t k = 0; k < w->n && !rc; k++) {
 		struct modelled *t = w->which[k];
@@ -740,9 +740,9 @@ static void op_forget(struct world *w)
 	if (!choose(w, below(&w->random, 8) ? unused : registered, 2) || any(w, unwaited))
 		return;
 	may_fly = any_flying(w);
-	tell(w, "forget");
+	log_call(w, "forget");
 	rc = nvs_tensor_forget(w->engine, w->batch, w->n, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && may_fly));
 	for (size_t k = 0; k < w->n && !rc; k++)
 		forgotten(w->which[k]);
@@ -795,9 +795,9 @@ static void op_commit(struct world *w)
 	busy = unfinished(w) && !may_be_busy;
 	may_be_busy |= busy;
 	w->n = 0;
-	tell(w, "commit");
+	log_call(w, "commit");
 	rc = nvs_engine_commit(w->engine, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	look(w);
 	if (rc)
 		HOLDS(rc == -EBUSY ? may_be_busy : caused(w, rc));
@@ -865,7 +865,7 @@ static void close_well(struct world *w)
 	end_uses(w);
 	history_log("close");
 	rc = nvs_engine_close(w->engine, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(!rc);
 	committed(w);
 	gone(w);
@@ -880,7 +880,7 @@ static void abandon(struct world *w)
 	history_drive_go(&w->drive);
 	engine_abandon(w->engine);
 	rc = nvs_engine_close(w->engine, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(!rc);
 	w->crashed = !COPY_ON_WRITE;
 	gone(w);
@@ -897,7 +897,7 @@ static void close_badly(struct world *w)
 	busy = unfinished(w);
 	history_log("close");
 	rc = nvs_engine_close(w->engine, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	if (!w->config.keep)
 		HOLDS(!rc);
 	else if (rc)
@@ -941,7 +941,7 @@ static void op_step(struct world *w)
 	history_log(end ? "step_end" : "step_begin");
 	rc = end ? nvs_engine_step_end(w->engine, &io, &w->error)
 		 : nvs_engine_step_begin(w->engine, &w->error);
-	tell_result(w, rc);
+	log_result(w, rc);
 	HOLDS(rc == (end == w->step ? 0 : -EBUSY));
 	w->step = !end;
 }
