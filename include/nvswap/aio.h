@@ -27,7 +27,7 @@ enum nvs_direction { NVS_READ, NVS_WRITE };
 
 /*
  * Opens the workers with the "aio" block of the configuration, its "nvswap" keys "ioengine" and
- * "io_timeout_ms", and its log. The configuration may be closed after the call.
+ * "io_timeout_ms", its log and its trace. The configuration may be closed after the call.
  * Errors:
  * -EINVAL   an argument is NULL
  * -ENOTSUP  use_gds is set, or the I/O engine does not work on this machine
@@ -39,7 +39,8 @@ NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
  * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
  * closed before or afterwards; what is left of a file afterwards is nvs_file_close, nvs_file_sync
  * and its properties. No other call with the aio or its files may run meanwhile. Ends
- * all requests of the aio, closed or not. `aio` may be NULL.
+ * all requests of the aio, closed or not. Engines and optimizers that were opened on the aio must
+ * have been closed. `aio` may be NULL.
  */
 NVS_API void nvs_aio_close(struct nvs_aio *aio);
 

@@ -47,10 +47,28 @@ struct nvs_engine;
 NVS_API int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
 			    enum nvs_block block, struct nvs_error *error);
 /*
+ * nvs_engine_open on an aio of the caller, whose workers and rings all engines and optimizers on it
+ * share, with each other and with the caller's own files. So parameters and optimizer state of one
+ * drive wait in one queue, in which a read that a call waits for goes first, instead of competing.
+ *
+ * The aio must outlive the engine: nvs_engine_close leaves it open, and nvs_engine_get_stats has
+ * its statistics, of all that share it. Engines on it may be opened and closed in any order, also
+ * while transfers of others are in flight. What the aio does is as it was opened: block_size,
+ * queue_depth, ioengine, io_timeout_ms, and the log and trace of its I/Os. The first engine on it
+ * that knows the NUMA node of its drive binds the workers there. Errors: those of nvs_engine_open,
+ * and -EINVAL  `aio` is NULL; or the configuration has another value for a setting of the aio than
+ * the aio was opened with: open both with one configuration
+ */
+NVS_API int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
+			       const struct nvs_config *config, enum nvs_block block,
+			       struct nvs_error *error);
+/*
  * Waits for transfers in flight, commits a kept store (see nvs_engine_commit) or unlinks one that
- * is not kept, and frees the engine and its tensors. `engine` may be NULL. Errors: -ETIMEDOUT  a
- * transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the process any
- * error of nvs_engine_commit: the engine is closed, and a kept store is as last committed
+ * is not kept, and frees the engine and its tensors. `engine` may be NULL.
+ * Errors:
+ * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
+ *             process
+ * any error of nvs_engine_commit: the engine is closed, and a kept store is as last committed
  */
 NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error);
 
@@ -90,8 +108,28 @@ NVS_API int nvs_engine_get_stored(struct nvs_engine *engine, size_t index,
  */
 NVS_API uint64_t nvs_engine_generation(struct nvs_engine *engine);
 
-/* The engine's aio, for the caller's own files; closed with the engine. */
+/* The engine's aio, for the caller's own files; closed with the engine, unless the engine was
+ * opened on it (nvs_engine_open_on). NULL if `engine` is NULL. */
 NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
+
+/*
+ * The engine's pool: *data is its base, aligned to a page, and *nbytes its length in whole pages.
+ * They are the same from nvs_engine_open until nvs_engine_close, which unmaps the memory. A program
+ * with a GPU registers it once, after opening, so that copies between pool and GPU need no bounce
+ * buffer and run asynchronously:
+ *
+ *	nvs_engine_pool(engine, &data, &nbytes);
+ *	cudaHostRegister(data, nbytes, cudaHostRegisterPortable);
+ *	...
+ *	cudaHostUnregister(data);
+ *	nvs_engine_close(engine, &error);
+ *
+ * It must end the registration before nvs_engine_close. The memory belongs to the engine: only that
+ * of pinned tensors (nvs_tensor_data) may be accessed. Any thread may call it.
+ * Errors:
+ * -EINVAL  an argument is NULL
+ */
+NVS_API int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbytes);
 
 /*
  * Writes back every dirty unpinned tensor, makes the data durable and replaces the manifest of a
@@ -141,7 +179,9 @@ struct nvs_engine_stats {
 	uint64_t verify_errors;
 	uint64_t reserved[8];	    /* 0; for fields to come */
 	struct nvs_pool_stats pool; /* does not grow */
-	struct nvs_aio_stats aio;   /* last, so that it can grow */
+	/* of the engine's aio, with the I/Os of all that share it (nvs_engine_open_on); last, so
+	 * that it can grow */
+	struct nvs_aio_stats aio;
 };
 
 /* Errors: -EINVAL, an argument is NULL or stats->size is not set. */

@@ -69,6 +69,9 @@ struct nvs_optimizer_options {
 	 */
 	nvs_weights_final_fn *weights_final;
 	void *weights_final_arg;
+	/* Share the workers and rings of this aio, which must outlive the optimizer, as
+	 * nvs_engine_open_on does. NULL: open others. */
+	struct nvs_aio *aio;
 };
 
 /*
@@ -77,7 +80,8 @@ struct nvs_optimizer_options {
  * others stay in host memory. State that was never written is created in the first step
  * (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored, and
  * nvs_optimizer_get_weights fills them. `options` may be NULL.
- * Errors: those of nvs_engine_open and nvs_tensor_register, and
+ * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
+ * nvs_engine_open_on, and
  * -E2BIG      a group has more than sub_group_size elements
  * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are

@@ -18,8 +18,9 @@ struct nvs_trace;
 
 /*
  * Allocates a trace of `max_spans` (64 bytes each); it never grows. Spans without room are counted
- * and dropped. An engine or optimizer that is opened with it in the configuration's `trace` records
- * until it is closed; the trace must be closed after it.
+ * and dropped. An aio, engine or optimizer that is opened with it in the configuration's `trace`
+ * records until it is closed; the trace must be closed after it. The I/Os of an engine on an aio of
+ * the caller are in the trace of that aio.
  */
 NVS_API int nvs_trace_open(struct nvs_trace **trace, size_t max_spans, struct nvs_error *error);
 NVS_API void nvs_trace_close(struct nvs_trace *trace);

@@ -229,9 +229,19 @@ int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct
 
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)
 {
+	int rc;
+
 	if (!aio || !config)
 		return error_set(error, -EINVAL, "%s is NULL", aio ? "config" : "aio");
-	return aio_open(aio, &config->aio, &config->log, error);
+	rc = aio_open(aio, &config->aio, &config->log, error);
+	if (!rc)
+		aio_trace(*aio, config->trace);
+	return rc;
+}
+
+const struct aio_config *aio_settings(const struct nvs_aio *aio)
+{
+	return &aio->config;
 }
 
 int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,

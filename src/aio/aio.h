@@ -55,8 +55,11 @@ void aio_promote(struct nvs_aio *aio, struct transfer *transfer);
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);
 
-/* Binds the running workers to the cores of a node. */
+/* Binds the running workers to the cores of a node, unless they are bound to one already. */
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node);
+
+/* What the aio was opened with; constant. */
+const struct aio_config *aio_settings(const struct nvs_aio *aio);
 
 /* nvs_aio_open() with the settings and the log by themselves. */
 int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,

@@ -90,7 +90,7 @@ static void set_eventfd(struct completions *queue)
 
 /*
  * Tells the owner of a change, and releases the lock. The owner is woken after that, so that it
- * does not wake up only to wait for the lock. The queue outlives the threads that append to it.
+ * does not wake up only to wait for the lock. The queue is closed after the workers' round.
  */
 static void notify_and_unlock(struct completions *queue)
 {

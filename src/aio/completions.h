@@ -15,7 +15,11 @@ struct transfer;
 
 /* -ENOMEM */
 int completions_open(struct completions **queue);
-/* No transfer that names the queue may be in flight or on it. `queue` may be NULL. */
+/*
+ * No transfer that names the queue may be in flight or on it, and the workers must have ended or
+ * begun another round since the last one was: nvs_aio_unregister_memory() and nvs_file_close() wait
+ * for that. `queue` may be NULL.
+ */
 void completions_close(struct completions *queue);
 
 /*
@@ -50,7 +54,8 @@ int completions_eventfd(struct completions *queue);
 
 /* ---- For the aio's threads ---- */
 
-/* Appends the list from `first` to `last`. The owner may close the queue once it has taken them. */
+/* Appends the list from `first` to `last`, and wakes the owner. The queue must stay open until this
+ * returns, also if the owner has taken them by then. */
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last);
 /* A transfer in flight is overdue. */
 void completions_overdue(struct completions *queue);

@@ -4,6 +4,7 @@
  * binding to a NUMA node. A change raises the epoch, and aio_sync() waits until every worker has
  * applied it.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "aio/internal.h"
@@ -91,10 +92,15 @@ void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 {
+	assert(topo && node >= 0);
 	pthread_mutex_lock(&aio->lock);
-	aio->topo = topo;
-	aio->node = node;
-	aio_sync(aio);
+	if (aio->node < 0) {
+		aio->topo = topo;
+		aio->node = node;
+		aio_sync(aio);
+		/* All workers are bound; the topology may be closed before the aio. */
+		aio->topo = NULL;
+	}
 	pthread_mutex_unlock(&aio->lock);
 }
 

@@ -96,4 +96,8 @@ void config_free(struct nvs_config *config);
 int config_set_paths(struct offload_config *offload, const char *const *paths, unsigned n,
 		     struct nvs_error *error);
 
+/* -EINVAL: the settings of an aio are others than those that one was opened with. -ENOMEM */
+int config_same_aio(const struct nvs_config *config, const struct aio_config *opened,
+		    struct nvs_error *error);
+
 #endif

@@ -85,6 +85,7 @@ struct nvs_optimizer {
 	void *update_arg;
 	nvs_weights_final_fn *weights_final; /* or NULL */
 	void *weights_final_arg;
+	struct nvs_aio *aio;  /* of the caller, to share; NULL: the engine opens one */
 	pthread_mutex_t lock; /* serializes calls */
 
 	struct group *groups;

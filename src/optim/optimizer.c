@@ -60,6 +60,9 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
 	limit_pool(optimizer, &config);
+	if (optimizer->aio)
+		return nvs_engine_open_on(&optimizer->engine, optimizer->aio, &config,
+					  NVS_OFFLOAD_OPTIMIZER, error);
 	return engine_open_with(&optimizer->engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg,
 				error);
 }
@@ -336,6 +339,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->update_arg = options->update_arg;
 		optimizer->weights_final = options->weights_final;
 		optimizer->weights_final_arg = options->weights_final_arg;
+		optimizer->aio = options->aio;
 	}
 	pthread_mutex_init(&optimizer->lock, NULL);
 	rc = open_parts(optimizer, config, groups, n, ops, ops_arg, error);

@@ -5,12 +5,10 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -92,28 +90,13 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 /* The NUMA node that the store's drives share; -1: none, or unknown. */
 static int node_of(const struct nvs_engine *engine, const struct offload_config *offload)
 {
-	static const unsigned max = NVS_PATHS_MAX * DEVICES_MAX;
-	char names[NVS_PATHS_MAX * DEVICES_MAX][64];
-	const char *devices[NVS_PATHS_MAX * DEVICES_MAX];
-	unsigned n = 0;
+	const char *paths[NVS_PATHS_MAX];
 
 	if (offload->device != NVS_DEVICE_NVME)
 		return -1;
-	for (unsigned i = 0; i < offload->npaths && n + DEVICES_MAX <= max; i++) {
-		int fd = open(offload->nvme_path[i], O_RDONLY | O_CLOEXEC);
-		unsigned found;
-
-		if (fd < 0)
-			return -1;
-		found = path_devices(fd, &names[n]);
-		close(fd);
-		if (!found)
-			return -1;
-		n += found;
-	}
-	for (unsigned i = 0; i < n; i++)
-		devices[i] = names[i];
-	return topo_node_of_devices(engine->topo, devices, n);
+	for (unsigned i = 0; i < offload->npaths; i++)
+		paths[i] = offload->nvme_path[i];
+	return topo_node_of_paths(engine->topo, paths, offload->npaths);
 }
 
 /* Memory that can't be registered still works; the kernel pins its pages for each I/O. */
@@ -172,12 +155,16 @@ static void engine_free(struct nvs_engine *engine)
 	events_stop(engine);
 	tensors_free(engine);
 	plan_free(&engine->plan);
-	/* The workers end before their registered memory is unmapped, ... */
+	/*
+	 * No ring has the memory any more when it is unmapped. Unregistering it waits for a new
+	 * round of every worker, so none still wakes the engine's queue of completions either.
+	 */
 	if (engine->pool)
 		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
 	if (engine->store)
 		store_close(engine->store);
-	nvs_aio_close(engine->aio);
+	if (!engine->shares_aio)
+		nvs_aio_close(engine->aio);
 	events_close(engine);
 	pool_close(engine->pool);
 	topo_close(engine->topo);
@@ -187,29 +174,54 @@ static void engine_free(struct nvs_engine *engine)
 	free(engine);
 }
 
-static int open_aio(struct nvs_engine *engine, const struct engine_ops *ops, void *ops_arg,
-		    struct nvs_error *error)
+/* Where an engine's transfers go: an aio of the caller, or one that is opened with this I/O engine
+ * or, without one, with the configured one. */
+struct workers {
+	struct nvs_aio *aio;
+	const struct engine_ops *ops;
+	void *ops_arg;
+};
+
+static int share_aio(struct nvs_engine *engine, const struct nvs_config *config,
+		     struct nvs_aio *aio, struct nvs_error *error)
 {
-	if (ops)
-		return aio_open_with(&engine->aio, &engine->aio_config, ops, ops_arg, &engine->log,
-				     error);
-	return aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+	int rc = config_same_aio(config, aio_settings(aio), error);
+
+	if (rc)
+		return rc;
+	engine->aio = aio;
+	engine->shares_aio = true;
+	return 0;
+}
+
+static int open_aio(struct nvs_engine *engine, const struct nvs_config *config,
+		    const struct workers *workers, struct nvs_error *error)
+{
+	int rc;
+
+	if (workers->aio)
+		return share_aio(engine, config, workers->aio, error);
+	if (workers->ops)
+		rc = aio_open_with(&engine->aio, &engine->aio_config, workers->ops,
+				   workers->ops_arg, &engine->log, error);
+	else
+		rc = aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+	if (!rc)
+		aio_trace(engine->aio, engine->trace);
+	return rc;
 }
 
 static int open_parts(struct nvs_engine *engine, const struct nvs_config *config,
-		      enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
-		      struct nvs_error *error)
+		      enum nvs_block block, const struct workers *workers, struct nvs_error *error)
 {
 	int rc = topo_open(&engine->topo, NULL, error);
 
 	if (!rc)
-		rc = open_aio(engine, ops, ops_arg, error);
+		rc = open_aio(engine, config, workers, error);
 	if (!rc)
 		rc = events_open(engine, error);
-	if (!rc) {
-		aio_trace(engine->aio, engine->trace);
+	if (!rc)
 		rc = open_store(engine, config, block, error);
-	}
 	if (!rc) {
 		engine->node = node_of(engine, block_of(config, block));
 		rc = open_pool(engine, config, block, error);
@@ -232,17 +244,12 @@ static void set_budgets(struct nvs_engine *engine, const struct nvs_config *conf
 	engine->persistence_threshold = param ? config->param_persistence_threshold : 0;
 }
 
-int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, enum nvs_block block,
-		     const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
+static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_block block)
 {
-	struct nvs_engine *engine;
-	int rc = check_config(config, block, error);
+	struct nvs_engine *engine = calloc(1, sizeof(*engine));
 
-	if (rc)
-		return rc;
-	engine = calloc(1, sizeof(*engine));
 	if (!engine)
-		return error_set(error, -ENOMEM, "out of memory while opening the engine");
+		return NULL;
 	engine->failure.size = sizeof(engine->failure);
 	engine->log = config->log;
 	engine->trace = config->trace;
@@ -258,7 +265,31 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 	TAILQ_INIT(&engine->idle);
 	TAILQ_INIT(&engine->ahead);
 	TAILQ_INIT(&engine->planned);
-	rc = open_parts(engine, config, block, ops, ops_arg, error);
+	return engine;
+}
+
+static int check_arguments_of_open(struct nvs_engine **out, const struct nvs_config *config,
+				   enum nvs_block block, struct nvs_error *error)
+{
+	if (!out || !config)
+		return error_set(error, -EINVAL, "%s is NULL", out ? "config" : "engine");
+	if (!block_exists(block))
+		return error_set(error, -EINVAL, "block is %d: there is no such block", (int)block);
+	return check_config(config, block, error);
+}
+
+static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
+		       enum nvs_block block, const struct workers *workers, struct nvs_error *error)
+{
+	struct nvs_engine *engine;
+	int rc = check_arguments_of_open(out, config, block, error);
+
+	if (rc)
+		return rc;
+	engine = engine_new(config, block);
+	if (!engine)
+		return error_set(error, -ENOMEM, "out of memory while opening the engine");
+	rc = open_parts(engine, config, block, workers, error);
 	if (rc) {
 		engine_free(engine);
 		return rc;
@@ -269,10 +300,27 @@ int engine_open_with(struct nvs_engine **out, const struct nvs_config *config, e
 	return 0;
 }
 
+int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config,
+		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
+		     struct nvs_error *error)
+{
+	return open_engine(engine, config, block, &(struct workers){.ops = ops, .ops_arg = ops_arg},
+			   error);
+}
+
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
 		    enum nvs_block block, struct nvs_error *error)
 {
 	return engine_open_with(engine, config, block, NULL, NULL, error);
+}
+
+int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
+		       const struct nvs_config *config, enum nvs_block block,
+		       struct nvs_error *error)
+{
+	if (!aio)
+		return error_set(error, -EINVAL, "aio is NULL");
+	return open_engine(engine, config, block, &(struct workers){.aio = aio}, error);
 }
 
 int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
@@ -322,7 +370,17 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 
 struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine)
 {
-	return engine->aio;
+	return engine ? engine->aio : NULL;
+}
+
+int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbytes)
+{
+	if (!engine || !data || !nbytes)
+		return -EINVAL;
+	*data = pool_data(engine->pool);
+	/* The arena is whole pages. */
+	*nbytes = round_to_pages(pool_bytes(engine->pool));
+	return 0;
 }
 
 static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)

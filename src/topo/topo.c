@@ -7,9 +7,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <hwloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "topo/sysfs.h"
@@ -143,6 +145,30 @@ int topo_node_of_devices(const struct topo *topo, const char *const *devices, un
 		node = its;
 	}
 	return node;
+}
+
+int topo_node_of_paths(const struct topo *topo, const char *const *paths, unsigned n)
+{
+	static const unsigned max = NVS_PATHS_MAX * DEVICES_MAX;
+	char names[NVS_PATHS_MAX * DEVICES_MAX][64];
+	const char *devices[NVS_PATHS_MAX * DEVICES_MAX];
+	unsigned ndevices = 0;
+
+	for (unsigned i = 0; i < n && ndevices + DEVICES_MAX <= max; i++) {
+		int fd = open(paths[i], O_RDONLY | O_CLOEXEC);
+		unsigned found;
+
+		if (fd < 0)
+			return -1;
+		found = path_devices(fd, &names[ndevices]);
+		close(fd);
+		if (!found)
+			return -1;
+		ndevices += found;
+	}
+	for (unsigned i = 0; i < ndevices; i++)
+		devices[i] = names[i];
+	return topo_node_of_devices(topo, devices, ndevices);
 }
 
 static hwloc_obj_t find_node(const struct topo *topo, int node)

@@ -20,6 +20,9 @@ void topo_close(struct topo *topo);
  * are local to; -1 if it is unknown, they differ, or the machine has only one node.
  */
 int topo_node_of_devices(const struct topo *topo, const char *const *devices, unsigned n);
+/* The node of the drives below n paths, which are directories, files or block devices; -1 also if
+ * one can't be opened. */
+int topo_node_of_paths(const struct topo *topo, const char *const *paths, unsigned n);
 /* Stores up to max CPUs (OS indices, ascending) of the node; returns how many the node has. */
 unsigned topo_cpus_of_node(const struct topo *topo, int node, unsigned *cpus, unsigned max);
 

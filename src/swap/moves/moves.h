@@ -74,7 +74,7 @@ void runs_land(struct nvs_engine *engine, struct transfer *list);
 int events_open(struct nvs_engine *engine, struct nvs_error *error);
 /* Ends it when it has said all messages, if it was started. Nothing is in flight. */
 void events_stop(struct nvs_engine *engine);
-/* After events_stop(), and after the aio, whose threads name the queue, is closed. */
+/* After events_stop(); every transfer that names the queue has been taken. */
 void events_close(struct nvs_engine *engine);
 
 /* ---- Under the engine's lock ---- */

@@ -116,6 +116,7 @@ struct nvs_engine {
 	struct topo *topo;
 	int node; /* the pool is bound to it; -1: none */
 	struct nvs_aio *aio;
+	bool shares_aio; /* the aio is the caller's */
 	struct store *store;
 	struct pool *pool;
 

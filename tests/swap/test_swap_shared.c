@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines on an aio of the caller: they share its workers and statistics, close in any order while
+ * others have transfers in flight, and leave the aio as it is.
+ */
+#include "aio/aio.h"
+#include "base/clock.h"
+#include "base/huge_map.h"
+#include "support/sole_owner.h"
+#include "swap/swap_fixture.h"
+
+#include <errno.h>
+#include <sched.h>
+
+#define NBYTES (300 * KIB)
+
+/* Two engines on one aio; the first fixture has the simulated drive. */
+struct pair {
+	struct nvs_aio *aio;
+	struct fixture f[2];
+	struct nvs_tensor *tensor[2];
+};
+
+/* Swaps it in, compares and releases. */
+static void expect_contents(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
+{
+	uint64_t pin;
+
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, -1, &pin, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t, 1, pin, -1, &f->error));
+	assert_true(filled(nvs_tensor_data(t), info_of(f, t).nbytes, seed));
+	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
+}
+
+static void aio_on_sim(struct fixture *f, struct nvs_aio **aio)
+{
+	OK(f, aio_open_with(aio, &f->config.aio, &engine_sim, f->sim, &f->config.log, &f->error));
+}
+
+static void open_on(struct fixture *f, struct nvs_aio *aio)
+{
+	OK(f, nvs_engine_open_on(&f->engine, aio, &f->config, NVS_OFFLOAD_PARAM, &f->error));
+}
+
+static void pair_open(struct pair *pair, uint32_t io_timeout_ms)
+{
+	INIT(&pair->f[0], .place = PLACE_DISK, .simulated = true, .thread_count = 2,
+	     .verify = true);
+	INIT(&pair->f[1], .place = PLACE_DISK, .thread_count = 2, .verify = true);
+	pair->f[0].config.aio.io_timeout_ms = pair->f[1].config.aio.io_timeout_ms = io_timeout_ms;
+	aio_on_sim(&pair->f[0], &pair->aio);
+	for (int i = 0; i < 2; i++) {
+		open_on(&pair->f[i], pair->aio);
+		pair->tensor[i] = tensor_add(&pair->f[i], "t", NBYTES);
+		tensor_store(&pair->f[i], pair->tensor[i], (uint64_t)i + 1);
+	}
+}
+
+static void pair_close(struct pair *pair)
+{
+	for (int i = 0; i < 2; i++)
+		if (pair->f[i].engine)
+			fixture_shut(&pair->f[i]);
+	nvs_aio_close(pair->aio);
+	fixture_close(&pair->f[1]);
+	fixture_close(&pair->f[0]);
+}
+
+static void engines_share_the_workers_and_statistics_of_an_aio(void **state)
+{
+	struct nvs_engine_stats stats[2];
+	struct pair p;
+
+	(void)state;
+	pair_open(&p, 0);
+	for (int i = 0; i < 2; i++)
+		expect_contents(&p.f[i], p.tensor[i], (uint64_t)i + 1);
+	for (int i = 0; i < 2; i++) {
+		assert_ptr_equal(nvs_engine_aio(p.f[i].engine), p.aio);
+		stats[i] = stats_of(&p.f[i]);
+		assert_int_equal(stats[i].aio.workers, 2);
+		assert_int_equal(stats[i].swapped_out, NBYTES);
+		assert_true(stats[i].aio.io[NVS_WRITE].bytes >= 2 * NBYTES);
+	}
+	assert_int_equal(stats[0].aio.io[NVS_READ].bytes, stats[1].aio.io[NVS_READ].bytes);
+	pair_close(&p);
+}
+
+static void closing_an_engine_leaves_the_aio_and_others_in_flight(void **state)
+{
+	struct pair p;
+	uint64_t pin;
+
+	(void)state;
+	pair_open(&p, 0);
+	sim_hold(p.f[0].sim, SIM_READS);
+	OK(&p.f[1], nvs_tensor_swap_in(p.f[1].engine, &p.tensor[1], 1, 0, &pin, &p.f[1].error));
+	assert_true(sim_await_in_flight(p.f[0].sim, 1));
+	/* Unregisters the first pool and closes its files while the second engine's reads stay in
+	 * flight. */
+	fixture_shut(&p.f[0]);
+	STATE(&p.f[1], p.tensor[1], NVS_READING, false, 1);
+	sim_go(p.f[0].sim, SIM_READS);
+	OK(&p.f[1], nvs_tensor_wait(p.f[1].engine, &p.tensor[1], 1, pin, -1, &p.f[1].error));
+	assert_true(filled(nvs_tensor_data(p.tensor[1]), NBYTES, 2));
+	OK(&p.f[1],
+	   nvs_tensor_release(p.f[1].engine, &p.tensor[1], 1, pin, NVS_CLEAN, &p.f[1].error));
+	/* Another engine takes its place. */
+	open_on(&p.f[0], p.aio);
+	p.tensor[0] = tensor_add(&p.f[0], "u", NBYTES);
+	tensor_store(&p.f[0], p.tensor[0], 3);
+	fixture_shut(&p.f[1]);
+	expect_contents(&p.f[0], p.tensor[0], 3);
+	pair_close(&p);
+}
+
+static void close_drains_its_own_transfers_alone(void **state)
+{
+	struct pair p;
+
+	(void)state;
+	pair_open(&p, 0);
+	sim_hold(p.f[0].sim, SIM_READS);
+	assert_int_equal(nvs_tensor_prefetch(p.f[0].engine, &p.tensor[0], 1, &p.f[0].error), 1);
+	assert_true(sim_await_in_flight(p.f[0].sim, 1));
+	fixture_shut(&p.f[1]);
+	STATE(&p.f[0], p.tensor[0], NVS_READING, false, 0);
+	sim_go(p.f[0].sim, SIM_READS);
+	expect_contents(&p.f[0], p.tensor[0], 1);
+	pair_close(&p);
+}
+
+static void an_overdue_transfer_is_that_of_its_engine_alone(void **state)
+{
+	struct pair p;
+	uint64_t pin;
+	int rc;
+
+	(void)state;
+	pair_open(&p, 1000000);
+	sim_hold(p.f[0].sim, SIM_READS);
+	OK(&p.f[0], nvs_tensor_swap_in(p.f[0].engine, &p.tensor[0], 1, 0, &pin, &p.f[0].error));
+	assert_true(sim_await_in_flight(p.f[0].sim, 1));
+	aio_look_for_overdue(p.aio, clock_ns() + UINT64_C(2000000000000));
+	expect_error(&p.f[0],
+		     nvs_tensor_wait(p.f[0].engine, &p.tensor[0], 1, pin, -1, &p.f[0].error),
+		     -ETIMEDOUT, "hangs");
+	expect_error(&p.f[0], nvs_engine_close(p.f[0].engine, &p.f[0].error), -ETIMEDOUT, "hangs");
+	/* The second engine's writes go on. */
+	tensor_store(&p.f[1], p.tensor[1], 7);
+	fixture_shut(&p.f[1]);
+	assert_null(strstr(p.f[1].log, "hangs"));
+	assert_non_null(strstr(p.f[0].log, "hangs"));
+	sim_go(p.f[0].sim, SIM_READS);
+	/* Its mark goes when the engine's thread lands it. */
+	while ((rc = nvs_tensor_wait(p.f[0].engine, &p.tensor[0], 1, pin, -1, &p.f[0].error)) ==
+	       -ETIMEDOUT)
+		sched_yield();
+	OK(&p.f[0], rc);
+	OK(&p.f[0],
+	   nvs_tensor_release(p.f[0].engine, &p.tensor[0], 1, pin, NVS_CLEAN, &p.f[0].error));
+	pair_close(&p);
+}
+
+static void a_configuration_that_contradicts_the_aio_is_refused(void **state)
+{
+	struct nvs_aio *aio;
+	struct fixture f;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	OK(&f, nvs_aio_open(&aio, &f.config, &f.error));
+	f.config.aio.block_size *= 2;
+	expect_error(&f, nvs_engine_open_on(&f.engine, aio, &f.config, NVS_OFFLOAD_PARAM, &f.error),
+		     -EINVAL,
+		     "aio.block_size is 131072, but the aio to share was opened with 65536");
+	f.config.aio.block_size /= 2;
+	f.config.aio.io_timeout_ms = 5;
+	expect_error(&f, nvs_engine_open_on(&f.engine, aio, &f.config, NVS_OFFLOAD_PARAM, &f.error),
+		     -EINVAL, "nvswap.io_timeout_ms is 5");
+	f.config.aio.io_timeout_ms = 0;
+	open_on(&f, aio);
+	fixture_shut(&f);
+	nvs_aio_close(aio);
+	fixture_close(&f);
+}
+
+static void arguments_that_are_null_are_refused(void **state)
+{
+	struct nvs_engine *engine = NULL;
+	struct fixture f;
+	size_t nbytes;
+	void *data;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	expect_error(&f, nvs_engine_open(NULL, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EINVAL,
+		     "engine");
+	expect_error(&f, nvs_engine_open(&engine, NULL, NVS_OFFLOAD_PARAM, &f.error), -EINVAL,
+		     "config");
+	expect_error(&f, nvs_engine_open(&engine, &f.config, (enum nvs_block)7, &f.error), -EINVAL,
+		     "block");
+	expect_error(&f, nvs_engine_open_on(&engine, NULL, &f.config, NVS_OFFLOAD_PARAM, &f.error),
+		     -EINVAL, "aio");
+	assert_null(engine);
+	assert_null(nvs_engine_aio(NULL));
+	assert_int_equal(nvs_engine_pool(NULL, &data, &nbytes), -EINVAL);
+	assert_int_equal(nvs_engine_pool(f.engine, NULL, &nbytes), -EINVAL);
+	assert_int_equal(nvs_engine_pool(f.engine, &data, NULL), -EINVAL);
+	fixture_close(&f);
+}
+
+static void the_pool_is_one_run_of_pages_that_has_every_tensor(void **state)
+{
+	struct nvs_tensor *t;
+	struct fixture f;
+	uint64_t pin;
+	size_t nbytes;
+	char *data;
+	void *base;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = MIB + 4);
+	assert_int_equal(nvs_engine_pool(f.engine, &base, &nbytes), 0);
+	assert_int_equal((uintptr_t)base % page_bytes(), 0);
+	assert_int_equal(nbytes % page_bytes(), 0);
+	assert_true(nbytes >= stats_of(&f).pool.bytes);
+	/* All of it is mapped. */
+	assert_non_null(memchr((char *)base + nbytes - 1, 0, 1));
+	t = tensor_add(&f, "t", MIB);
+	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &pin, &f.error));
+	data = nvs_tensor_data(t);
+	assert_true(data >= (char *)base && data + MIB <= (char *)base + nbytes);
+	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
+/* ---- Threads ---- */
+
+struct worker {
+	struct pair *pair;
+	int i;
+};
+
+static void *swap_often(void *arg)
+{
+	struct worker *worker = arg;
+	struct fixture *f = &worker->pair->f[worker->i];
+	struct nvs_tensor *t = worker->pair->tensor[worker->i];
+	uint64_t pin;
+
+	for (int i = 0; i < 50; i++) {
+		MUST(!nvs_tensor_swap_in(f->engine, &t, 1, -1, &pin, NULL));
+		MUST(!nvs_tensor_wait(f->engine, &t, 1, pin, -1, NULL));
+		MUST(!nvs_tensor_release(f->engine, &t, 1, pin, NVS_DIRTY, NULL));
+		MUST(!nvs_tensor_swap_out(f->engine, &t, 1, NULL));
+		MUST(!nvs_tensor_wait(f->engine, &t, 1, 0, -1, NULL));
+	}
+	return NULL;
+}
+
+static void engines_open_and_close_beside_the_transfers_of_another(void **state)
+{
+	struct worker worker;
+	pthread_t thread;
+	struct pair p;
+
+	(void)state;
+	pair_open(&p, 0);
+	worker = (struct worker){&p, 0};
+	MUST(!pthread_create(&thread, NULL, swap_often, &worker));
+	for (uint64_t i = 0; i < 10; i++) {
+		fixture_shut(&p.f[1]);
+		open_on(&p.f[1], p.aio);
+		p.tensor[1] = tensor_add(&p.f[1], "t", NBYTES);
+		tensor_write(&p.f[1], p.tensor[1], i);
+		expect_contents(&p.f[1], p.tensor[1], i);
+	}
+	pthread_join(thread, NULL);
+	expect_contents(&p.f[0], p.tensor[0], 1);
+	pair_close(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(engines_share_the_workers_and_statistics_of_an_aio),
+		cmocka_unit_test(closing_an_engine_leaves_the_aio_and_others_in_flight),
+		cmocka_unit_test(close_drains_its_own_transfers_alone),
+		cmocka_unit_test(an_overdue_transfer_is_that_of_its_engine_alone),
+		cmocka_unit_test(a_configuration_that_contradicts_the_aio_is_refused),
+		cmocka_unit_test(arguments_that_are_null_are_refused),
+		cmocka_unit_test(the_pool_is_one_run_of_pages_that_has_every_tensor),
+		cmocka_unit_test(engines_open_and_close_beside_the_transfers_of_another),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
