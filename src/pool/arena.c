@@ -24,7 +24,8 @@ static bool map_explicit_huge(struct arena *arena)
 	int size = __builtin_ctzll(page) << MAP_HUGE_SHIFT;
 	void *data = MAP_FAILED;
 
-	if (page > page_bytes())
+	/* A short arena would waste most of a page that others need. */
+	if (page > page_bytes() && arena->used >= page / 2)
 		data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | size, -1, 0);
 	if (data == MAP_FAILED)
@@ -54,8 +55,8 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 		arena->node = options->node;
 	else
 		log_say(options->log, NVS_LOG_INFO,
-			"the pool can't be bound to the drive's NUMA node %d: %s", options->node,
-			nvs_strerror(rc));
+			"%s can't be bound to the drive's NUMA node %d: %s",
+			options->words->subject, options->node, nvs_strerror(rc));
 }
 
 /* Locks as many bytes from the start as the limit still allows. */
@@ -99,26 +100,27 @@ static int lock_refused(const struct arena *arena, const struct pool_options *op
 
 	size_text(options->nbytes, need);
 	size_text(limit, have);
-	return error_about(error, -ENOMEM, "pin_memory", 0, 0,
-			   "pin_memory needs %s (%llu bytes) of locked memory, of which %llu bytes "
+	return error_about(error, -ENOMEM, options->words->lock_key, 0, 0,
+			   "%s needs %s (%llu bytes) of locked memory, of which %llu bytes "
 			   "could be locked: the limit is %s (ulimit -l). Raise it (`ulimit -l "
 			   "unlimited`, memlock in /etc/security/limits.conf, LimitMEMLOCK= of the "
-			   "systemd unit, --ulimit memlock=-1 of the container), or lower "
-			   "buffer_count x buffer_size, or set pin_memory to false",
-			   need, (unsigned long long)options->nbytes,
+			   "systemd unit, --ulimit memlock=-1 of the container), or %s",
+			   options->words->lock_subject, need, (unsigned long long)options->nbytes,
 			   (unsigned long long)arena->locked,
-			   limit == UINT64_MAX ? "none, so the machine lacks memory" : have);
+			   limit == UINT64_MAX ? "none, so the machine lacks memory" : have,
+			   options->words->lock_remedy);
 }
 
 static int no_memory(const struct pool_options *options, int rc, struct nvs_error *error)
 {
 	char need[32];
 
-	return error_about(error, -ENOMEM, "buffer_size", 0, 0,
-			   "the pool needs %s (%llu bytes) of memory, more than the machine or the "
-			   "container has free (%s): lower buffer_count x buffer_size",
-			   size_text(options->nbytes, need), (unsigned long long)options->nbytes,
-			   nvs_strerror(rc));
+	return error_about(error, -ENOMEM, options->words->size_key, 0, 0,
+			   "%s needs %s (%llu bytes) of memory, more than the machine or the "
+			   "container has free (%s): %s",
+			   options->words->subject, size_text(options->nbytes, need),
+			   (unsigned long long)options->nbytes, nvs_strerror(rc),
+			   options->words->size_remedy);
 }
 
 int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error)

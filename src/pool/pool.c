@@ -25,6 +25,15 @@ static uint64_t units(const struct pool *pool, uint64_t nbytes)
 	return (nbytes + pool->unit - 1) / pool->unit;
 }
 
+static const struct arena_words words = {
+	.subject = "the pool",
+	.size_key = "buffer_size",
+	.size_remedy = "lower buffer_count x buffer_size",
+	.lock_key = "pin_memory",
+	.lock_subject = "pin_memory",
+	.lock_remedy = "lower buffer_count x buffer_size, or set pin_memory to false",
+};
+
 int pool_open(struct pool **out, const struct pool_options *options, struct nvs_error *error)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
@@ -36,6 +45,7 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 		return error_set(error, -ENOMEM, "out of memory while opening the pool");
 	pool->unit = options->unit;
 	pool->nbytes = whole.nbytes = units(pool, options->nbytes) * options->unit;
+	whole.words = &words;
 	rc = arena_open(&pool->arena, &whole, error);
 	if (rc) {
 		free(pool);

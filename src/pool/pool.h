@@ -13,6 +13,13 @@
 
 struct pool;
 
+/* The words of errors and messages about an arena: what it is for, and what to change. */
+struct arena_words {
+	const char *subject;				   /* "the pool" */
+	const char *size_key, *size_remedy;		   /* if there is too little memory */
+	const char *lock_key, *lock_subject, *lock_remedy; /* if it can't be locked */
+};
+
 struct pool_options {
 	uint64_t nbytes; /* rounded up to whole units */
 	uint32_t unit;	 /* bytes; leases begin and end at multiples of it; a power of two */
@@ -20,6 +27,7 @@ struct pool_options {
 	const struct topo *topo;
 	int node; /* the NUMA node to bind it to; -1: none */
 	const struct nvs_log *log;
+	const struct arena_words *words; /* for arena_open(); pool_open() sets it */
 };
 
 /* -ENOMEM: the error has the need, the limit and how to raise it. */
