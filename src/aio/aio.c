@@ -71,6 +71,7 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 		aio->todo[i / 2][i % 2].tail = &aio->todo[i / 2][i % 2].head;
 	aio->late.tail = &aio->late.head;
 	LIST_INIT(&aio->open_files);
+	LIST_INIT(&aio->memories);
 	memset(aio->files, -1, sizeof(aio->files));
 	aio->node = -1;
 	return aio;
@@ -239,6 +240,11 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 	return rc;
 }
 
+const struct nvs_log *aio_log(const struct nvs_aio *aio)
+{
+	return &aio->log;
+}
+
 const struct aio_config *aio_settings(const struct nvs_aio *aio)
 {
 	return &aio->config;
@@ -253,6 +259,8 @@ int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 
 void nvs_aio_close(struct nvs_aio *aio)
 {
+	struct aio_memory *memory;
+
 	if (!aio)
 		return;
 	stop_workers(aio);
@@ -262,5 +270,7 @@ void nvs_aio_close(struct nvs_aio *aio)
 		assert(!file->in_flight && !file->closing);
 		file->aio = NULL;
 	}
+	LIST_FOREACH(memory, &aio->memories, link)
+	memory->aio = NULL;
 	aio_free(aio);
 }

@@ -6,6 +6,8 @@
 #ifndef AIO_AIO_H
 #define AIO_AIO_H
 
+#include <sys/queue.h>
+
 #include "aio/completions.h"
 #include "aio/transfer.h"
 #include "config/config.h"
@@ -58,6 +60,24 @@ void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);
 /* Binds the running workers to the cores of a node, unless they are bound to one already. */
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node);
 
+/*
+ * nvs_aio_register_memory of as much of the beginning as the limits allow; *done is how many bytes.
+ * Returns 0, or the error for which it is not all.
+ */
+int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *done);
+/* Memory whose owner may unregister it after the aio was closed. */
+struct aio_memory {
+	struct nvs_aio *aio; /* NULL: there is none, or it is closed */
+	void *data;
+	LIST_ENTRY(aio_memory) link;
+};
+/* Notes where the memory is registered. */
+void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data);
+/* Unregisters it, if the aio is still open; no thread may be closing that. */
+void aio_memory_remove(struct aio_memory *memory);
+
+/* The log of the aio's messages. */
+const struct nvs_log *aio_log(const struct nvs_aio *aio);
 /* What the aio was opened with; constant. */
 const struct aio_config *aio_settings(const struct nvs_aio *aio);
 

@@ -90,6 +90,43 @@ void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 	pthread_mutex_unlock(&aio->lock);
 }
 
+/* Registering less than this is not worth a call. */
+#define REGISTERED_BYTES_MIN (1u << 20)
+
+int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *done)
+{
+	int first = nvs_aio_register_memory(aio, data, nbytes), rc = first;
+
+	while (rc == -ENOMEM && nbytes / 2 >= REGISTERED_BYTES_MIN) {
+		nbytes = nbytes / 2 / page_bytes() * page_bytes();
+		rc = nvs_aio_register_memory(aio, data, nbytes);
+	}
+	*done = rc ? 0 : nbytes;
+	return rc ? rc : first;
+}
+
+void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)
+{
+	assert(!memory->aio);
+	*memory = (struct aio_memory){.aio = aio, .data = data};
+	pthread_mutex_lock(&aio->lock);
+	LIST_INSERT_HEAD(&aio->memories, memory, link);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+void aio_memory_remove(struct aio_memory *memory)
+{
+	struct nvs_aio *aio = memory->aio;
+
+	if (!aio)
+		return;
+	nvs_aio_unregister_memory(aio, memory->data);
+	pthread_mutex_lock(&aio->lock);
+	LIST_REMOVE(memory, link);
+	pthread_mutex_unlock(&aio->lock);
+	*memory = (struct aio_memory){0};
+}
+
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 {
 	assert(topo && node >= 0);

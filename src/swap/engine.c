@@ -100,25 +100,18 @@ static int node_of(const struct nvs_engine *engine, const struct offload_config 
 }
 
 /* Memory that can't be registered still works; the kernel pins its pages for each I/O. */
-#define REGISTERED_BYTES_MIN (1u << 20)
-
 static void register_pool(struct nvs_engine *engine)
 {
 	uint64_t nbytes = pool_bytes(engine->pool);
 	char all[32], part[32];
-	int rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
+	size_t done;
+	int rc = aio_register_most(engine->aio, pool_data(engine->pool), nbytes, &done);
 
-	if (!rc)
-		return;
-	while (rc == -ENOMEM && nbytes / 2 >= REGISTERED_BYTES_MIN) {
-		nbytes = nbytes / 2 / page_bytes() * page_bytes();
-		rc = nvs_aio_register_memory(engine->aio, pool_data(engine->pool), nbytes);
-	}
-	log_say(&engine->log, NVS_LOG_INFO,
-		"of the pool's %s, only %s could be registered with the rings: %s (registered "
-		"memory counts against the memlock limit once per worker)",
-		size_text(pool_bytes(engine->pool), all), size_text(rc ? 0 : nbytes, part),
-		nvs_strerror(rc ? rc : -ENOMEM));
+	if (rc)
+		log_say(&engine->log, NVS_LOG_INFO,
+			"of the pool's %s, only %s could be registered with the rings: %s "
+			"(registered memory counts against the memlock limit once per worker)",
+			size_text(nbytes, all), size_text(done, part), nvs_strerror(rc));
 }
 
 static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
