@@ -38,7 +38,7 @@ MAKEFLAGS += --no-builtin-rules
 
 # The files $2 in the folder $1 and in its folders, three deep at most.
 below = $(wildcard $(foreach depth,/ /*/ /*/*/ /*/*/*/,$(addprefix $1$(depth),$2)))
-LIB_SOURCES := $(foreach layer,base trace config topo aio pool store swap optim,$(call below,src/$(layer),*.c))
+LIB_SOURCES := $(foreach layer,base trace config topo aio pool memory store swap optim,$(call below,src/$(layer),*.c))
 CLI_SOURCES := $(call below,src/cli,*.c)
 TEST_SOURCES := $(call below,tests,test_*.c)
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(call below,tests,*.c))

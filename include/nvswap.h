@@ -30,6 +30,7 @@
 #include "nvswap/file.h"
 #include "nvswap/latency.h"
 #include "nvswap/machine.h"
+#include "nvswap/memory.h"
 #include "nvswap/optimizer.h"
 #include "nvswap/request.h"
 #include "nvswap/step.h"

@@ -17,6 +17,7 @@ config: base config
 topo: base topo
 aio: base trace config topo aio
 pool: base topo aio pool
+memory: base topo aio pool memory
 store: base config topo aio store
 swap/residency: base trace config topo aio pool store swap/residency
 swap/moves: base trace config topo aio pool store swap/residency swap/moves

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pinned memory of callers: the process's list of allocations, each an arena like that of a pool
+ * and registered with an aio. The list's lock is not held while memory is mapped or registered.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/queue.h>
+#include <sys/stat.h>
+
+#include "aio/aio.h"
+#include "base/error.h"
+#include "pool/arena.h"
+#include "topo/topo.h"
+
+struct memory {
+	LIST_ENTRY(memory) link;
+	struct arena arena;
+	struct aio_memory registered;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD(, memory) all = LIST_HEAD_INITIALIZER(all);
+
+static const struct arena_words words = {
+	.lock_key = "nbytes",
+	.lock_subject = "nvs_memory_alloc",
+	.lock_remedy = "allocate less",
+	.size_key = "nbytes",
+	.subject = "nvs_memory_alloc",
+	.size_remedy = "allocate less",
+};
+
+static int check_path(const char *path, struct nvs_error *error)
+{
+	struct stat st;
+
+	if (!path || !stat(path, &st))
+		return 0;
+	return error_about(error, -errno, path, 0, 0, "%s: %s", path, nvs_strerror(-errno));
+}
+
+static int map(struct memory *memory, size_t nbytes, const char *path, const struct nvs_log *log,
+	       struct nvs_error *error)
+{
+	struct pool_options options = {
+		.nbytes = nbytes, .pin = true, .node = -1, .log = log, .words = &words};
+	struct topo *topo = NULL;
+	int rc = path ? topo_open(&topo, NULL, error) : 0;
+
+	if (rc)
+		return rc;
+	if (path)
+		options.node = topo_node_of_paths(topo, &path, 1);
+	options.topo = topo;
+	rc = arena_open(&memory->arena, &options, error);
+	topo_close(topo);
+	return rc;
+}
+
+static void register_with(struct memory *memory, struct nvs_aio *aio)
+{
+	struct arena *arena = &memory->arena;
+	char whole[32], part[32];
+	size_t done;
+	int rc = aio_register_most(aio, arena->data, arena->used, &done);
+
+	aio_memory_add(aio, &memory->registered, arena->data);
+	if (rc)
+		log_say(aio_log(aio), NVS_LOG_INFO,
+			"of %s of pinned memory, only %s could be registered with the rings: %s",
+			size_text(arena->used, whole), size_text(done, part), nvs_strerror(rc));
+}
+
+int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void **data,
+		     struct nvs_error *error)
+{
+	struct memory *memory;
+	int rc;
+
+	if (!data || !nbytes)
+		return error_set(error, -EINVAL, data ? "nbytes is 0" : "data is NULL");
+	*data = NULL;
+	rc = check_path(path, error);
+	if (rc)
+		return rc;
+	memory = calloc(1, sizeof(*memory));
+	if (!memory)
+		return error_set(error, -ENOMEM, "out of memory for the list of pinned memory");
+	rc = map(memory, nbytes, path, aio ? aio_log(aio) : NULL, error);
+	if (rc) {
+		free(memory);
+		return rc;
+	}
+	assert(memory->arena.locked >= nbytes);
+	if (aio)
+		register_with(memory, aio);
+	pthread_mutex_lock(&lock);
+	LIST_INSERT_HEAD(&all, memory, link);
+	pthread_mutex_unlock(&lock);
+	*data = memory->arena.data;
+	return 0;
+}
+
+/* Takes the allocation that begins at `data` off the list; NULL: there is none. */
+static struct memory *take(const void *data)
+{
+	struct memory *memory;
+
+	pthread_mutex_lock(&lock);
+	LIST_FOREACH(memory, &all, link)
+	if (memory->arena.data == data)
+		break;
+	if (memory)
+		LIST_REMOVE(memory, link);
+	pthread_mutex_unlock(&lock);
+	return memory;
+}
+
+int nvs_memory_free(void *data)
+{
+	struct memory *memory;
+
+	if (!data)
+		return 0;
+	memory = take(data);
+	if (!memory)
+		return -EINVAL;
+	aio_memory_remove(&memory->registered);
+	arena_close(&memory->arena);
+	free(memory);
+	return 0;
+}
+
+static bool holds(const struct memory *memory, const char *data, size_t nbytes)
+{
+	const char *begin = memory->arena.data;
+	uint64_t used = memory->arena.used;
+
+	return data >= begin && data < begin + used && nbytes <= used - (uint64_t)(data - begin);
+}
+
+bool nvs_memory_is_pinned(const void *data, size_t nbytes)
+{
+	const struct memory *memory;
+	bool found = false;
+
+	pthread_mutex_lock(&lock);
+	LIST_FOREACH(memory, &all, link)
+	found |= holds(memory, data, nbytes);
+	pthread_mutex_unlock(&lock);
+	return found;
+}
