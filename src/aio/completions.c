@@ -17,13 +17,15 @@
 struct waiter {
 	pthread_cond_t changed; /* it sleeps here */
 	bool waiting;
-	bool signaled; /* while waiting: no further signal is needed */
-	bool woken;    /* its present or next wait ends */
+	bool signaled;	/* while waiting: no further signal is needed */
+	bool woken;	/* its present or next wait ends */
+	uint64_t least; /* transfers that it waits for; 1 while it does not wait */
 };
 
 struct completions {
 	pthread_mutex_t lock;
 	struct transfer *head, **tail;
+	uint64_t n;   /* transfers in the list */
 	bool overdue; /* a transfer became overdue since completions_take_overdue() */
 	struct waiter waiters[COMPLETIONS_WAITERS];
 	int eventfd; /* -1: nobody has asked for it */
@@ -34,9 +36,15 @@ struct completions {
 static void check(const struct completions *queue)
 {
 	assert(queue->head ? queue->tail != &queue->head : queue->tail == &queue->head);
-	assert(!*queue->tail);
+	assert(!*queue->tail && !queue->head == !queue->n);
 	assert(queue->eventfd < 0 ? !queue->readable
 				  : queue->readable == (queue->head || queue->overdue));
+}
+
+static void waiter_init(struct waiter *waiter)
+{
+	pthread_cond_init(&waiter->changed, NULL);
+	waiter->least = 1;
 }
 
 int completions_open(struct completions **out)
@@ -47,7 +55,7 @@ int completions_open(struct completions **out)
 		return -ENOMEM;
 	pthread_mutex_init(&queue->lock, NULL);
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
-		pthread_cond_init(&queue->waiters[i].changed, NULL);
+		waiter_init(&queue->waiters[i]);
 	queue->tail = &queue->head;
 	queue->eventfd = -1;
 	*out = queue;
@@ -88,6 +96,13 @@ static void set_eventfd(struct completions *queue)
 		(void)!read(queue->eventfd, &count, sizeof(count));
 }
 
+/* Under the lock. */
+static bool wait_ends(const struct completions *queue, const struct waiter *waiter)
+{
+	assert(waiter->least && (waiter->waiting || waiter->least == 1));
+	return queue->n >= waiter->least || queue->overdue || waiter->woken;
+}
+
 /*
  * Tells the owner of a change, and releases the lock. The owner is woken after that, so that it
  * does not wake up only to wait for the lock. The queue is closed after the workers' round.
@@ -101,7 +116,7 @@ static void notify_and_unlock(struct completions *queue)
 	check(queue);
 	if (!waiter->waiting)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
-	sleeps = waiter->waiting && !waiter->signaled;
+	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
 	waiter->signaled |= sleeps;
 	pthread_mutex_unlock(&queue->lock);
 	if (sleeps)
@@ -110,11 +125,16 @@ static void notify_and_unlock(struct completions *queue)
 
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last)
 {
+	uint64_t n = 0;
+
 	assert(first && last);
 	last->state.next = NULL;
+	for (const struct transfer *transfer = first; transfer; transfer = transfer->state.next)
+		n++;
 	pthread_mutex_lock(&queue->lock);
 	*queue->tail = first;
 	queue->tail = &last->state.next;
+	queue->n += n;
 	notify_and_unlock(queue);
 }
 
@@ -133,6 +153,7 @@ struct transfer *completions_take(struct completions *queue)
 	list = queue->head;
 	queue->head = NULL;
 	queue->tail = &queue->head;
+	queue->n = 0;
 	set_eventfd(queue);
 	check(queue);
 	pthread_mutex_unlock(&queue->lock);
@@ -152,20 +173,17 @@ bool completions_take_overdue(struct completions *queue)
 	return overdue;
 }
 
-/* Under the lock. */
-static bool wait_ends(const struct completions *queue, const struct waiter *waiter)
-{
-	return queue->head || queue->overdue || waiter->woken;
-}
-
-int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t deadline)
+int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
+		     uint64_t deadline)
 {
 	struct waiter *waiter = &queue->waiters[who];
 	int rc = 0;
 
+	assert(least);
 	pthread_mutex_lock(&queue->lock);
 	assert(!waiter->waiting);
 	waiter->waiting = true;
+	waiter->least = least;
 	while (!wait_ends(queue, waiter) && !rc) {
 		waiter->signaled = false;
 		rc = cond_wait_until(&waiter->changed, &queue->lock, deadline);
@@ -173,6 +191,7 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	if (wait_ends(queue, waiter))
 		rc = 0;
 	waiter->waiting = waiter->woken = false;
+	waiter->least = 1;
 	pthread_mutex_unlock(&queue->lock);
 	return rc;
 }

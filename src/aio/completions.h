@@ -36,13 +36,14 @@ bool completions_take_overdue(struct completions *queue);
 enum completions_waiter { COMPLETIONS_THREAD, COMPLETIONS_CALLER, COMPLETIONS_WAITERS };
 
 /*
- * Waits until there is something to take, or completions_wake() was called for this waiter. Returns
- * 0 or deadline_error().
+ * Waits until there are `least` transfers to take, at least 1, or one in flight is overdue, or
+ * completions_wake() was called for this waiter. Returns 0 or deadline_error().
  */
-int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t deadline);
+int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
+		     uint64_t deadline);
 /* Ends the waiter's present wait or, if there is none, its next. Any thread. */
 void completions_wake(struct completions *queue, enum completions_waiter who);
-/* Whether a wait of this waiter would return at once. Any thread. */
+/* Whether a wait of this waiter for one transfer would return at once. Any thread. */
 bool completions_pending(struct completions *queue, enum completions_waiter who);
 
 /*

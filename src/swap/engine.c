@@ -383,6 +383,7 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 					   .aio.size = sizeof(stats->aio)};
 	nvs_aio_get_stats(engine->aio, &stats->aio);
 	pthread_mutex_lock(&engine->lock);
+	events_hurry(engine);
 	pool_get_stats(engine->pool, &stats->pool);
 	stats->tensors = engine->nregistered;
 	stats->tensor_bytes = engine->tensor_bytes;

@@ -25,6 +25,7 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	if (!engine || !tensor || !info)
 		return -EINVAL;
 	pthread_mutex_lock(&engine->lock);
+	events_hurry(engine);
 	full = (struct nvs_tensor_info){.size = sizeof(full),
 					.name = tensor->name,
 					.dtype = tensor->dtype,

@@ -238,6 +238,16 @@ static bool room_is_coming(const struct nvs_engine *engine, const struct attempt
 	       engine->write_failures == attempt->failures && !any_overdue(engine);
 }
 
+/* About how many of the writes in flight make the room, if they are of one length. */
+static uint64_t runs_to_wait_for(const struct nvs_engine *engine, const struct attempt *attempt)
+{
+	double missing = (double)(attempt->need - free_bytes(engine));
+
+	if (!room_is_coming(engine, attempt))
+		return 1;
+	return (uint64_t)(missing / (double)engine->landing * (double)engine->inflight[NVS_WRITE]);
+}
+
 /* An error if waiting is pointless, else 0. */
 static int check_attempt(const struct nvs_engine *engine, const struct attempt *attempt,
 			 struct nvs_error *error)
@@ -292,7 +302,7 @@ static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uin
 		if (!deadline)
 			return end_polling(engine, attempt, error);
 		do {
-			rc = events_wait(engine, deadline);
+			rc = events_wait_for(engine, runs_to_wait_for(engine, attempt), deadline);
 		} while (!rc && room_is_coming(engine, attempt));
 		if (rc)
 			return no_time_left(attempt, rc, error);

@@ -6,11 +6,23 @@
 #include "base/error.h"
 #include "swap/calls.h"
 
-/* Waits until the tensor has landed or its pin has ended; *from_ns is when the call began to wait.
- */
-static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t pin,
-		    uint64_t deadline, uint64_t *from_ns, struct nvs_error *error)
+static uint64_t count_runs(struct nvs_tensor *const *tensors, size_t n)
 {
+	uint64_t runs = 0;
+
+	for (size_t i = 0; i < n; i++)
+		runs += in_flight(tensors[i]) && tensors[i]->run_first == tensors[i];
+	return runs;
+}
+
+/*
+ * Waits until the first of the tensors, all of which the call waits for, has landed or its pin has
+ * ended; *from_ns is when the call began to wait.
+ */
+static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    uint64_t pin, uint64_t deadline, uint64_t *from_ns, struct nvs_error *error)
+{
+	const struct nvs_tensor *tensor = tensors[0];
 	uint64_t now;
 	int rc = 0;
 
@@ -20,7 +32,7 @@ static int wait_for(struct nvs_engine *engine, const struct nvs_tensor *tensor, 
 	if (!*from_ns && deadline)
 		*from_ns = now;
 	while (in_flight(tensor) && !pin_failed(tensor, pin) && !tensor->overdue && !rc)
-		rc = events_wait(engine, deadline);
+		rc = events_wait_for(engine, count_runs(tensors, n), deadline);
 	if (deadline)
 		trace_wait(engine, tensor, now);
 	if (pin_failed(tensor, pin))
@@ -54,7 +66,7 @@ static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	for (size_t i = 0; i < n && deadline; i++)
 		promote(engine, tensors[i]);
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = wait_for(engine, tensors[i], pin, deadline, &from_ns, error);
+		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
 	if (from_ns)
 		step_stalled(engine, from_ns);
 	return rc;
@@ -108,7 +120,7 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = wait_for(engine, tensors[i], 0, UINT64_MAX, &from_ns, error);
+		rc = wait_for(engine, tensors + i, n - i, 0, UINT64_MAX, &from_ns, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	pthread_mutex_unlock(&engine->lock);

@@ -1123,9 +1123,9 @@ static void submit_many(struct rig *rig, struct counts *counts, enum nvs_directi
 	counts->completed = 0;
 	aio_submit_list(rig->aio, counts->queue, list);
 	while (counts->completed < MANY) {
-		assert_int_equal(
-			completions_wait(counts->queue, COMPLETIONS_THREAD, deadline_ns(AWAIT_MS)),
-			0);
+		assert_int_equal(completions_wait(counts->queue, COMPLETIONS_THREAD, 1,
+						  deadline_ns(AWAIT_MS)),
+				 0);
 		count_completed(counts);
 	}
 }

@@ -93,7 +93,7 @@ static void expect_each(struct rig *rig, unsigned queue, const unsigned *which, 
 	while (got < n) {
 		struct transfer *list;
 
-		assert_int_equal(completions_wait(rig->queues[queue], COMPLETIONS_THREAD,
+		assert_int_equal(completions_wait(rig->queues[queue], COMPLETIONS_THREAD, 1,
 						  deadline_ns(AWAIT_MS)),
 				 0);
 		list = completions_take(rig->queues[queue]);
@@ -181,8 +181,8 @@ static void a_wait_is_bounded_in_time(void **state)
 
 	(void)state;
 	assert_int_equal(completions_open(&queue), 0);
-	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 0), -EAGAIN);
-	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1), -ETIMEDOUT);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1, 0), -EAGAIN);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1, 1), -ETIMEDOUT);
 	completions_close(queue);
 }
 
@@ -193,8 +193,8 @@ static void a_wake_before_the_wait_is_not_lost_and_ends_one_wait(void **state)
 	(void)state;
 	assert_int_equal(completions_open(&queue), 0);
 	completions_wake(queue, COMPLETIONS_THREAD);
-	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, UINT64_MAX), 0);
-	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 0), -EAGAIN);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1, 0), -EAGAIN);
 	completions_close(queue);
 }
 
@@ -208,14 +208,37 @@ static void a_wake_is_for_one_waiter_and_a_completion_for_any(void **state)
 	completions_wake(rig.queues[0], COMPLETIONS_THREAD);
 	assert_true(completions_pending(rig.queues[0], COMPLETIONS_THREAD));
 	assert_false(completions_pending(rig.queues[0], COMPLETIONS_CALLER));
-	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_CALLER, 0), -EAGAIN);
-	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_THREAD, UINT64_MAX), 0);
+	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_CALLER, 1, 0), -EAGAIN);
+	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
 	submit(&rig, 0, 0, 1);
 	fake_release(&rig.fake, FAKE_ALL);
-	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_CALLER, deadline_ns(AWAIT_MS)),
-			 0);
+	assert_int_equal(
+		completions_wait(rig.queues[0], COMPLETIONS_CALLER, 1, deadline_ns(AWAIT_MS)), 0);
 	assert_true(completions_pending(rig.queues[0], COMPLETIONS_THREAD));
 	expect(&rig, 0, 0, 1);
+	rig_close(&rig);
+}
+
+static void a_wait_for_several_ends_when_as_many_can_be_taken(void **state)
+{
+	static struct rig rig;
+	struct completions *queue;
+
+	(void)state;
+	rig_open(&rig, 0);
+	queue = rig.queues[0];
+	submit(&rig, 0, 0, 3);
+	fake_release(&rig.fake, 2);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 2, deadline_ns(AWAIT_MS)), 0);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, 0), -EAGAIN);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, 1), -ETIMEDOUT);
+	/* The next wait is for one again, and a wake ends any. */
+	assert_true(completions_pending(queue, COMPLETIONS_CALLER));
+	completions_wake(queue, COMPLETIONS_CALLER);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, UINT64_MAX), 0);
+	fake_release(&rig.fake, FAKE_ALL);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, deadline_ns(AWAIT_MS)), 0);
+	expect(&rig, 0, 0, 3);
 	rig_close(&rig);
 }
 
@@ -235,8 +258,8 @@ static void the_eventfd_is_readable_while_there_is_something_to_take(void **stat
 	rig_open(&rig, 0);
 	submit(&rig, 0, 0, 1);
 	fake_release(&rig.fake, 1);
-	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_THREAD, deadline_ns(AWAIT_MS)),
-			 0);
+	assert_int_equal(
+		completions_wait(rig.queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
 	/* An eventfd made while transfers wait to be taken is readable at once. */
 	fd = completions_eventfd(rig.queues[0]);
 	assert_true(fd >= 0);
@@ -270,15 +293,15 @@ static void an_overdue_transfer_wakes_its_owner_and_no_other(void **state)
 	assert_true(fake_await_ios(&rig.fake, 1));
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	assert_true(readable(fd));
-	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_THREAD, deadline_ns(AWAIT_MS)),
-			 0);
+	assert_int_equal(
+		completions_wait(rig.queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
 	assert_true(completions_take_overdue(rig.queues[0]));
 	assert_true(aio_is_overdue(rig.aio, &rig.transfers[0], &offset));
 	assert_int_equal(offset, 0);
 	assert_false(completions_take_overdue(rig.queues[0]));
 	assert_false(readable(fd));
 	assert_null(completions_take(rig.queues[0]));
-	assert_int_equal(completions_wait(rig.queues[1], COMPLETIONS_THREAD, 0), -EAGAIN);
+	assert_int_equal(completions_wait(rig.queues[1], COMPLETIONS_THREAD, 1, 0), -EAGAIN);
 	fake_release(&rig.fake, FAKE_ALL);
 	expect(&rig, 0, 0, 1);
 	rig_close(&rig);
@@ -311,6 +334,7 @@ int main(void)
 		cmocka_unit_test(a_wait_is_bounded_in_time),
 		cmocka_unit_test(a_wake_before_the_wait_is_not_lost_and_ends_one_wait),
 		cmocka_unit_test(a_wake_is_for_one_waiter_and_a_completion_for_any),
+		cmocka_unit_test(a_wait_for_several_ends_when_as_many_can_be_taken),
 		cmocka_unit_test(the_eventfd_is_readable_while_there_is_something_to_take),
 		cmocka_unit_test(an_overdue_transfer_wakes_its_owner_and_no_other),
 		cmocka_unit_test(a_queue_may_be_closed_once_all_is_taken),

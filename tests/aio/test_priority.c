@@ -156,7 +156,7 @@ static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 	 * half.
 	 */
 	fake_release(&rig.fake, 1);
-	assert_int_equal(completions_wait(rig.queue, COMPLETIONS_THREAD, UINT64_MAX), 0);
+	assert_int_equal(completions_wait(rig.queue, COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
 	assert_ptr_equal(completions_take(rig.queue), &read);
 	for (unsigned i = 1; i < 4 * 8; i++) {
 		fake_release(&rig.fake, 1);

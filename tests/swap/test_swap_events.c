@@ -7,6 +7,7 @@
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -190,6 +191,65 @@ static void checksums_of_many_lengths_are_right(void **state)
 	fixture_close(&f);
 }
 
+struct several {
+	struct fixture *f;
+	struct nvs_tensor **tensors;
+	size_t n;
+	int rc;
+};
+
+static void *wait_for_several(void *arg)
+{
+	struct several *several = arg;
+
+	several->rc = nvs_tensor_wait(several->f->engine, several->tensors, several->n, 0, -1,
+				      NULL);
+	return NULL;
+}
+
+/* Waits until a call sleeps for several runs. */
+static void await_patience(struct nvs_engine *engine)
+{
+	bool patient = false;
+
+	while (!patient) {
+		pthread_mutex_lock(&engine->lock);
+		patient = engine->events.patient;
+		pthread_mutex_unlock(&engine->lock);
+		sched_yield();
+	}
+}
+
+static void a_wait_for_several_tensors_delays_no_other_call(void **state)
+{
+	struct several several;
+	struct fixture f;
+	struct nvs_tensor *t[2];
+	pthread_t thread;
+	uint64_t pin;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	tensors_add(&f, "t", (uint64_t[]){LARGE, LARGE}, 2, t);
+	several = (struct several){.f = &f, .tensors = t, .n = 2};
+	tensor_store(&f, t[0], 0);
+	tensor_write(&f, t[1], 1);
+	sim_hold(f.sim, SIM_ALL);
+	OK(&f, nvs_tensor_swap_in(f.engine, &t[0], 1, -1, &pin, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
+	assert_int_equal(pthread_create(&thread, NULL, wait_for_several, &several), 0);
+	await_patience(f.engine);
+	sim_go(f.sim, SIM_READS);
+	/* The write is still held. */
+	OK(&f, nvs_tensor_wait(f.engine, &t[0], 1, pin, 20000, &f.error));
+	STATE(&f, t[1], NVS_WRITING, false, 0);
+	sim_go(f.sim, SIM_WRITES);
+	pthread_join(thread, NULL);
+	assert_int_equal(several.rc, 0);
+	OK(&f, nvs_tensor_release(f.engine, &t[0], 1, pin, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -197,6 +257,7 @@ int main(void)
 		cmocka_unit_test(a_log_function_may_call_the_engine),
 		cmocka_unit_test(a_swap_out_starts_writing_before_any_checksum),
 		cmocka_unit_test(checksums_of_many_lengths_are_right),
+		cmocka_unit_test(a_wait_for_several_tensors_delays_no_other_call),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

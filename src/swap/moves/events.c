@@ -74,10 +74,10 @@ static bool thread_blocks(struct events *events)
 	return blocks;
 }
 
-static int help(struct nvs_engine *engine, uint64_t deadline)
+static int help(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 {
 	struct events *events = &engine->events;
-	int rc = completions_wait(events->completions, COMPLETIONS_CALLER, deadline);
+	int rc = completions_wait(events->completions, COMPLETIONS_CALLER, runs, deadline);
 
 	if (rc)
 		return rc;
@@ -87,27 +87,58 @@ static int help(struct nvs_engine *engine, uint64_t deadline)
 	return 0;
 }
 
-int events_wait(struct nvs_engine *engine, uint64_t deadline)
+/*
+ * How many runs a call may sleep for that needs `wanted` of those in flight. One if others wait,
+ * if the plan or a checksum goes on with each run that lands, or if a run may be held up for long:
+ * by a commit or a drive that hangs.
+ */
+static uint64_t worth_waiting_for(const struct nvs_engine *engine, uint64_t wanted)
+{
+	uint64_t inflight = engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE];
+
+	if (engine->events.followers || engine->step.begun || keeps_sums(engine) ||
+	    engine->committing || engine->aio_config.io_timeout_ms || engine->trace)
+		return 1;
+	if (wanted > inflight)
+		wanted = inflight;
+	return wanted ? wanted : 1;
+}
+
+void events_hurry(struct nvs_engine *engine)
+{
+	if (engine->events.helped && engine->events.patient)
+		completions_wake(engine->events.completions, COMPLETIONS_CALLER);
+}
+
+int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 {
 	struct events *events = &engine->events;
 	int rc;
 
 	if (events->helped || !deadline) {
+		events_hurry(engine);
 		events->followers++;
 		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
 		events->followers--;
 		return rc;
 	}
+	runs = worth_waiting_for(engine, runs);
 	events->helped = true;
 	events->helper = pthread_self();
+	events->patient = runs > 1;
 	pthread_mutex_unlock(&engine->lock);
-	rc = help(engine, deadline);
+	rc = help(engine, runs, deadline);
 	pthread_mutex_lock(&engine->lock);
-	events->helped = false;
+	events->helped = events->patient = false;
 	/* One of them may help next. */
 	if (events->followers)
 		pthread_cond_signal(&engine->changed);
 	return rc;
+}
+
+int events_wait(struct nvs_engine *engine, uint64_t deadline)
+{
+	return events_wait_for(engine, 1, deadline);
 }
 
 void events_changed(struct nvs_engine *engine)
@@ -146,7 +177,7 @@ static bool sleep_until_event(struct nvs_engine *engine, uint64_t asked)
 	pthread_cond_broadcast(&events->quiet);
 	pthread_mutex_unlock(&events->lock);
 	if (!closing)
-		(void)completions_wait(events->completions, COMPLETIONS_THREAD, UINT64_MAX);
+		(void)completions_wait(events->completions, COMPLETIONS_THREAD, 1, UINT64_MAX);
 	pthread_mutex_lock(&events->lock);
 	events->idle = false;
 	pthread_mutex_unlock(&events->lock);

@@ -58,6 +58,7 @@ struct events {
 	/* Under the engine's lock: */
 	bool helped;	    /* a waiting caller takes completions */
 	pthread_t helper;   /* that caller */
+	bool patient;	    /* it sleeps until several runs have completed */
 	unsigned followers; /* other waiting callers, on engine->changed */
 
 	pthread_mutex_t lock; /* of the following */
