@@ -45,18 +45,25 @@ struct group {
 	bool owed;	/* lent to the unfinished step of an earlier run; must be lent again */
 };
 
+/* Whether a tile stays pinned between steps: the host cache. */
+enum tile_hold {
+	TILE_LOOSE,		/* unpinned between passes */
+	TILE_HELD,		/* pinned, and equal to what the drive has */
+	TILE_HELD_CHANGED,	/* pinned, and newer than what the drive has */
+	TILE_SUSPENDED,		/* held until the present commit and pinned again after it */
+	TILE_SUSPENDED_CHANGED, /* the same, and changed since the last commit */
+};
+
 struct tile {
 	struct nvs_tensor *parts[PARTS]; /* NULL: in host memory, in a store that is not kept */
 	uint64_t pin;			 /* of all parts, while they are fetched or held */
 	uint32_t slices;		 /* slices that the pass has yet to compute */
 	bool fresh;			 /* has no state yet */
-	bool held;			 /* stays pinned between steps: the host cache */
-	bool changed;			 /* held, and newer than the drive's */
-	bool done;			 /* updated in the current step */
-	bool ahead;			 /* read before its pass began */
-	bool fetched;			 /* in a pass: not offloaded, but its gradients are */
-	bool released;			 /* was held, and will be again after the commit */
-	bool failed;			 /* in a pass: one of its slices */
+	enum tile_hold hold;
+	bool done;    /* updated in the current step */
+	bool ahead;   /* read before its pass began */
+	bool fetched; /* in a pass: not offloaded, but its gradients are */
+	bool failed;  /* in a pass: one of its slices */
 };
 
 struct gradient_tile {
@@ -187,6 +194,19 @@ static inline bool has_gradients(const struct group *group)
 {
 	return group->lent || group->added;
 }
+
+/* ---- hold.c ---- */
+static inline bool is_held(const struct tile *tile)
+{
+	return tile->hold == TILE_HELD || tile->hold == TILE_HELD_CHANGED;
+}
+/* Asserts what must hold of a tile that no pass works on. */
+void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile);
+void tile_set_hold(const struct nvs_optimizer *optimizer, struct tile *tile, enum tile_hold hold);
+/* A commit writes unpinned tensors, so held tiles are unpinned for it; they stay in the pool. */
+int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* Pins them again; `written`: the commit succeeded. */
+void tiles_resume(struct nvs_optimizer *optimizer, bool written);
 
 /* ---- pass.c ---- */
 struct pass;

@@ -272,7 +272,7 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 	if (rc)
 		return rc;
 	if (!pass->kind->wants(pass->optimizer, i)) {
-		if (pass->kind->writes && tile->held && !stays(pass, i))
+		if (pass->kind->writes && is_held(tile) && !stays(pass, i))
 			return tile_write(pass, tile, error);
 		return 0;
 	}

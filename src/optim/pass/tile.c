@@ -113,7 +113,7 @@ static void count_hit(struct pass *pass, size_t i)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 
-	if (tile->held || (!tile->ahead && is_resident(pass, i)))
+	if (is_held(tile) || (!tile->ahead && is_resident(pass, i)))
 		pass->figures.hits++;
 	else if (!tile->fresh)
 		pass->figures.misses++;
@@ -132,14 +132,14 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 
 	if (parts) {
 		count_hit(pass, i);
-		first = tile->held || tile->fresh || pass->kind->overwrites ? parts : 0;
-		if (first && !tile->held)
+		first = is_held(tile) || tile->fresh || pass->kind->overwrites ? parts : 0;
+		if (first && !is_held(tile))
 			rc = nvs_tensor_pin(engine, tensors, parts, -1, &tile->pin, error);
 	}
 	if (rc || first == n)
 		return rc;
 	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, &pin, error);
-	if (rc && first && !tile->held)
+	if (rc && first && !is_held(tile))
 		nvs_tensor_release(engine, tensors, parts, tile->pin, NVS_CLEAN, NULL);
 	if (!rc && parts && !first)
 		tile->pin = pin;
@@ -186,7 +186,7 @@ int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 	struct nvs_engine *engine = pass->optimizer->engine;
 	int rc = nvs_tensor_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
 
-	tile->held = tile->changed = false;
+	tile_set_hold(pass->optimizer, tile, TILE_LOOSE);
 	if (!rc)
 		rc = nvs_tensor_swap_out(engine, tile->parts, PARTS, error);
 	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
@@ -215,12 +215,12 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 	if (!is_offloaded(pass, i))
 		return 0;
 	if (tile->failed)
-		return tile->held ? 0 : give_up(pass, i, error);
+		return is_held(tile) ? 0 : give_up(pass, i, error);
 	if (pass->kind->writes && !stays(pass, i))
 		return tile_write(pass, tile, error);
 	if (pass->kind->writes)
-		tile->held = tile->changed = true;
-	else if (!tile->held)
+		tile_set_hold(pass->optimizer, tile, TILE_HELD_CHANGED);
+	else if (!is_held(tile))
 		return give_up(pass, i, error);
 	return 0;
 }
@@ -231,7 +231,7 @@ void tile_abandon(struct pass *pass, size_t i)
 	struct tile *tile = &pass->optimizer->tiles[i];
 	struct gradient_tile *gradients = tile_gradients(pass, i);
 
-	if (is_offloaded(pass, i) && !tile->held) {
+	if (is_offloaded(pass, i) && !is_held(tile)) {
 		/* If the drive hangs, the tile lands later. */
 		engine_wait_landed(engine, tile->parts, parts_of(pass, i), NULL);
 		for (unsigned part = 0; part < parts_of(pass, i); part++)

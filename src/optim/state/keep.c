@@ -289,38 +289,6 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	return write_from(optimizer, &optimizer->header_tensor, &header, 1, error);
 }
 
-/* A commit writes unpinned tensors, so held tiles are released for it; they stay in the pool. */
-static int release_held(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
-		struct tile *tile = &optimizer->tiles[i];
-
-		if (!tile->held)
-			continue;
-		rc = nvs_tensor_release(optimizer->engine, tile->parts, PARTS, tile->pin,
-					tile->changed ? NVS_DIRTY : NVS_CLEAN, error);
-		tile->held = rc;
-		tile->released = !rc;
-	}
-	return rc;
-}
-
-/* A tile that can't be pinned again is fetched like any other when its turn comes. */
-static void hold_again(struct nvs_optimizer *optimizer, bool written)
-{
-	for (size_t i = 0; i < optimizer->noffloaded; i++) {
-		struct tile *tile = &optimizer->tiles[i];
-
-		if (!tile->released)
-			continue;
-		tile->released = false;
-		tile->held = !engine_pin(optimizer->engine, tile->parts, PARTS, &tile->pin, NULL);
-		tile->changed &= !written;
-	}
-}
-
 static bool any_fresh(const struct nvs_optimizer *optimizer)
 {
 	for (size_t i = 0; i < optimizer->ntiles; i++)
@@ -350,12 +318,12 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	if (!rc && any_fresh(optimizer))
 		rc = init_tiles(optimizer, error);
 	if (!rc)
-		rc = release_held(optimizer, error);
+		rc = tiles_suspend(optimizer, error);
 	if (!rc)
 		rc = write_outside(optimizer, error);
 	if (!rc)
 		rc = nvs_engine_commit(optimizer->engine, error);
-	hold_again(optimizer, !rc);
+	tiles_resume(optimizer, !rc);
 	return rc;
 }
 

@@ -28,7 +28,7 @@ static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, s
 		struct tile *tile = &optimizer->tiles[i];
 
 		/* A tensor that can't be evicted now is evicted when its room is needed. */
-		if (!tile->held && !tile->fresh)
+		if (!is_held(tile) && !tile->fresh)
 			nvs_tensor_swap_out(optimizer->engine, &tile->parts[part], 1, NULL);
 	}
 }
@@ -51,7 +51,7 @@ static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct wa
 	for (; walk->end < end; walk->end++) {
 		struct tile *tile = &optimizer->tiles[walk->end];
 
-		if (tile->held || tile->fresh)
+		if (is_held(tile) || tile->fresh)
 			continue;
 		if (nvs_tensor_prefetch(optimizer->engine, &tile->parts[part], 1, NULL) != 1)
 			break;
@@ -122,12 +122,12 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 	int rc = 0;
 
 	*pinned = (struct pinned){.tensors = tile->parts};
-	if (i < optimizer->noffloaded && !tile->held && !tile->fresh) {
+	if (i < optimizer->noffloaded && !is_held(tile) && !tile->fresh) {
 		pinned->tensors += part;
 		pinned->n = 1;
 		return engine_pin(optimizer->engine, pinned->tensors, 1, &pinned->pin, error);
 	}
-	if (i < optimizer->noffloaded && !tile->held) {
+	if (i < optimizer->noffloaded && !is_held(tile)) {
 		pinned->n = PARTS;
 		rc = nvs_tensor_pin(optimizer->engine, tile->parts, PARTS, -1, &pinned->pin, error);
 	}
@@ -143,8 +143,8 @@ static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pi
 
 	if (changed)
 		tile->fresh = false;
-	if (tile->held)
-		tile->changed |= changed;
+	if (is_held(tile) && changed)
+		tile_set_hold(optimizer, tile, TILE_HELD_CHANGED);
 	if (!pinned->n)
 		return 0;
 	return nvs_tensor_release(optimizer->engine, pinned->tensors, pinned->n, pinned->pin,

@@ -209,7 +209,7 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 		size_t at = optimizer->walks & 1 ? last - i : i;
 		struct tile *tile = &optimizer->tiles[at];
 
-		tile->ahead = !tile->held && !tile->fresh && wants_update(optimizer, at);
+		tile->ahead = !is_held(tile) && !tile->fresh && wants_update(optimizer, at);
 		for (unsigned part = 0; part < PARTS && tile->ahead; part++)
 			tensors[n++] = tile->parts[part];
 	}
