@@ -85,7 +85,9 @@ struct nvs_optimizer_options {
  * -E2BIG      a group has more than sub_group_size elements
  * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
- *             no groups or more than 2^56 elements
+ *             no groups or more than 2^56 elements; a group has no name, no elements, another dtype
+ *             or weights that are not aligned to an element
+ * -EEXIST     two groups have the same name
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
  *             optimizer.params.amsgrad is true; or nvswap.read_only is
  * -ESTALE     the kept store has other groups, another ratio or grad_accum_dtype, or its tiles do

@@ -48,6 +48,11 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "group %s: weights are F32, BF16 or F16, not %s", spec->name,
 				   nvs_dtype_name(spec->dtype));
+	if ((uintptr_t)spec->weights % nvs_dtype_size(spec->dtype))
+		return error_about(
+			error, -EINVAL, spec->name, 0, 0,
+			"group %s: the weights are not aligned to an element of %zu bytes",
+			spec->name, nvs_dtype_size(spec->dtype));
 	return 0;
 }
 

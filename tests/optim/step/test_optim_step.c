@@ -941,6 +941,19 @@ static void unusable_settings_are_refused(void **state)
 	refused_at_open(&o, -ENOTSUP, "use_gds");
 }
 
+static void weights_that_are_not_aligned_are_refused(void **state)
+{
+	static const struct group two[] = {{"first", 9000, NVS_F32}, {"second", 5000, NVS_BF16}};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, two, 2);
+	o.specs[1].weights = (char *)o.specs[1].weights + 1;
+	REFUSED(&o, optim_open(&o), -EINVAL, "second");
+	o.specs[1].weights = (char *)o.specs[1].weights - 1;
+	optim_close(&o);
+}
+
 /* A file cannot contain most of these values, but the functions that set a configuration can. */
 static void meaningless_values_are_refused(void **state)
 {
@@ -1059,6 +1072,7 @@ int main(void)
 		cmocka_unit_test(get_weights_returns_the_weights),
 		cmocka_unit_test(state_outside_a_group_is_refused),
 		cmocka_unit_test(unusable_settings_are_refused),
+		cmocka_unit_test(weights_that_are_not_aligned_are_refused),
 		cmocka_unit_test(meaningless_values_are_refused),
 		cmocka_unit_test(a_cache_for_all_elements_holds_all_of_them),
 		cmocka_unit_test(a_pool_without_room_for_two_tiles_is_refused),
