@@ -41,7 +41,7 @@ void swap_out_tensors(struct nvs_engine *engine, struct nvs_tensor **tensors, si
 /* Waits for transfers of tensors that are not pinned. */
 void wait_for_tensors(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n);
 
-/* durations */
+/* Durations of calls or I/Os. */
 struct samples {
 	uint64_t *ns;
 	size_t n, room;

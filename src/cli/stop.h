@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* returned by stop_signal() when another job of the stage failed */
+/* The result of stop_signal() when another job of the stage failed. */
 #define STOP_OTHER_FAILED (-1)
 
 /* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. */

@@ -69,7 +69,7 @@ static int commit_end(struct commit *commit)
 	return commit->rc;
 }
 
-/* The child process dies without closing, as in a crash. */
+/* Abandoning the engine leaves the store in the state of a crash. */
 static void crash_and_reopen(struct fixture *f)
 {
 	engine_abandon(f->engine);

@@ -27,7 +27,7 @@ struct model {
 	struct modelled t[N];
 	uint64_t random, seed, versions, unit, pool;
 	uint32_t uses;
-	/* batch of the current operation */
+	/* The batch of the current operation. */
 	struct nvs_tensor *batch[BATCH];
 	size_t index[BATCH], n;
 	char *memory;

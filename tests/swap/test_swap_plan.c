@@ -22,7 +22,7 @@ struct training {
 	size_t n;
 };
 
-/* in parts; ANY: no limit */
+/* In parts; ANY: no limit. */
 struct budgets {
 	uint64_t pool, bucket, live, reuse, in_cpu;
 	uint64_t persistent; /* elements */

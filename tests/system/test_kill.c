@@ -21,7 +21,7 @@
 #include "support/sole_owner.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
-/* enough for some commits */
+/* Enough for some commits. */
 #define SWAPS_NS UINT64_C(25000000)
 #define STEPS_NS UINT64_C(60000000)
 

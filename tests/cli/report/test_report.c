@@ -331,7 +331,7 @@ static void shares_of_latencies_fall_where_fios_do(void **state)
 	struct run *run = make_run(1);
 
 	(void)state;
-	/* one of 13 is 7.69 % */
+	/* One of 13 is 7.69 %. */
 	with_times(run, clat, COUNT(clat));
 	assert_line(run, "  lat (nsec)", "   : 2=7.69%, 4=7.69%, 1000=7.69%");
 	assert_line(run, "  lat (usec)", "   : 2=15.38%, 4=7.69%, 750=7.69%");

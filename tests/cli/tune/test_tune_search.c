@@ -15,9 +15,9 @@
 
 #define S UINT64_C(1000000000)
 
-/* virtual time in which rounds have their full length */
+/* Virtual time; long enough for rounds of the maximum length. */
 #define SEARCH_NS (600 * S)
-/* seeds of noise */
+/* Number of seeds of noise. */
 #define SEEDS 10u
 #define MIB   (UINT64_C(1) << 20)
 
@@ -68,12 +68,12 @@ static void search(struct drive *drive, const struct tune_space *space, double n
 
 /* ---- Against the known rates of the drive ---- */
 
-/* A choice has at least this share of the fastest rate, ... */
+/* Required share of the fastest rate; limit on the share of the time of a full sweep. */
 #define OF_BEST 0.97
 #define OF_TIME 0.2
-/* well within the tolerance, so that no point at its edge decides */
+/* Well within the tolerance, so that no point at its edge decides. */
 #define SURELY_WITHIN 0.015
-/* length of a round in SEARCH_NS */
+/* Length of a round with the budget SEARCH_NS. */
 #define ROUND_NS (S / 4)
 
 static bool is_close(const struct drive *drive, const struct tune_outcome *outcome)

@@ -62,7 +62,7 @@ void history_log(const char *format, ...)
 	va_end(args);
 }
 
-void history_tell_more(const char *format, ...)
+void history_log_more(const char *format, ...)
 {
 	va_list args;
 
@@ -149,7 +149,7 @@ static bool redirect(int output)
 	       dup2(output, STDOUT_FILENO) >= 0 && dup2(output, STDERR_FILENO) >= 0;
 }
 
-/* Returns whether the history passed; its log goes to `output`, if not negative. */
+/* Returns whether the history passed; its log goes to `output`; -1: standard output. */
 static bool play_in_child(const struct history *first, uint32_t n, bool print, int output)
 {
 	char *directory = make_directory();

@@ -27,11 +27,11 @@ struct history_model {
 /* ---- For worlds, which run in a child process ---- */
 
 /*
- * Logs a line about the operation, which it also counts. The line is formatted only if it is
- * printed.
+ * Logs a line about the operation and counts it; history_log_more() continues the line. Nothing is
+ * formatted unless the log is printed.
  */
 void history_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void history_tell_more(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void history_log_more(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Fails the history and ends the process. */
 _Noreturn void history_fail(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

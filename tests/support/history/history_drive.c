@@ -93,10 +93,10 @@ void history_drive_close(struct history_drive *drive)
 	sim_get(drive->sim, &of_drive);
 	counts->ios += of_drive.ios[NVS_READ] + of_drive.ios[NVS_WRITE];
 	counts->faults += of_drive.faults;
-	history_tell_more("%" PRIu64 " reads and %" PRIu64 " writes, %" PRIu64
-			  " faults, at most %" PRIu64 " in flight, in %" PRIu64 " ns\n",
-			  of_drive.ios[NVS_READ], of_drive.ios[NVS_WRITE], of_drive.faults,
-			  of_drive.in_flight_max, of_drive.now_ns);
+	history_log_more("%" PRIu64 " reads and %" PRIu64 " writes, %" PRIu64
+			 " faults, at most %" PRIu64 " in flight, in %" PRIu64 " ns\n",
+			 of_drive.ios[NVS_READ], of_drive.ios[NVS_WRITE], of_drive.faults,
+			 of_drive.in_flight_max, of_drive.now_ns);
 	sim_close(drive->sim);
 	drive->sim = NULL;
 }

@@ -136,8 +136,8 @@ static bool caused(const struct world *w, int rc)
 /* The call must return 0, -EBUSY if `busy`, or an error that the drive caused. */
 static int result(struct world *w, int rc, bool busy)
 {
-	history_tell_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok", rc ? ": " : "",
-			  rc ? w->error.text : "");
+	history_log_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok", rc ? ": " : "",
+			 rc ? w->error.text : "");
 	if (busy)
 		HOLDS(rc == -EBUSY);
 	else
@@ -311,7 +311,7 @@ static void finish_step(struct world *w, struct due *due)
 		history_log(i ? "step again" : "step");
 		rc = nvs_optimizer_step(w->optimizer, &options, &step, &w->error);
 		if (due->rc && rc == due->rc) {
-			history_tell_more(": %s\n", w->error.text);
+			history_log_more(": %s\n", w->error.text);
 			w->error = (struct nvs_error){.size = sizeof(w->error)};
 			check_step(w, due, &step);
 			return;
@@ -553,7 +553,7 @@ static int open_failing(struct world *w)
 	rc = open_once(w);
 	inject_stop(&failed);
 	call = inject_failed_call();
-	history_tell_more(" (%s): %s\n", failed ? call : "none failed", rc ? w->error.text : "ok");
+	history_log_more(" (%s): %s\n", failed ? call : "none failed", rc ? w->error.text : "ok");
 	HOLDS(!rc || failed || caused(w, rc));
 	w->error = (struct nvs_error){.size = sizeof(w->error)};
 	return rc;

@@ -58,7 +58,7 @@ struct world {
 	uint64_t random, unit, pool;
 	bool step, crashed, mistaken;
 	bool unreported; /* an external write may have failed unreported */
-	/* batch of the current operation */
+	/* The batch of the current operation. */
 	struct nvs_tensor *batch[BATCH];
 	struct modelled *which[BATCH];
 	size_t n;
@@ -313,15 +313,14 @@ static void log_call(const struct world *w, const char *call)
 {
 	history_log("%s", call);
 	for (size_t k = 0; k < w->n; k++)
-		history_tell_more(" %s", w->which[k]->name);
+		history_log_more(" %s", w->which[k]->name);
 }
 
 /* Logs its result; an error must have a text. */
 static void log_result(struct world *w, int rc)
 {
-	history_tell_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok",
-			  rc && caused(w, rc) ? ": " : "",
-			  rc && caused(w, rc) ? w->error.text : "");
+	history_log_more(": %s%s%s\n", rc ? nvs_strerror(rc) : "ok",
+			 rc && caused(w, rc) ? ": " : "", rc && caused(w, rc) ? w->error.text : "");
 	if (rc && caused(w, rc)) {
 		/* The error has its code and a text. */
 		HOLDS(w->error.code == rc && w->error.text[0]);
@@ -363,7 +362,7 @@ static void op_wait(struct world *w)
 	if (!choose(w, below(&w->random, 4) ? unwaited : registered, BATCH))
 		return;
 	log_call(w, "wait");
-	history_tell_more(", %d ms", timeout_ms);
+	history_log_more(", %d ms", timeout_ms);
 	rc = sole_wait(w->engine, w->batch, w->n, timeout_ms, &w->error);
 	log_result(w, rc);
 	if (rc == -EAGAIN || rc == -ETIMEDOUT) {
@@ -449,7 +448,7 @@ static bool begin(struct world *w, bool contents)
 		timeout_ms = 0;
 	ask_for(w);
 	log_call(w, contents ? "swap_in" : "lease");
-	history_tell_more(", %d ms", timeout_ms);
+	history_log_more(", %d ms", timeout_ms);
 	rc = contents ? sole_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
 		      : sole_pin(w->engine, w->batch, w->n, timeout_ms, &w->error);
 	log_result(w, rc);
@@ -490,7 +489,7 @@ static void op_change(struct world *w)
 	if (!choose(w, has_changes, 2))
 		return;
 	log_call(w, "change");
-	history_tell_more("\n");
+	history_log_more("\n");
 	for (size_t k = 0; k < w->n; k++) {
 		make_contents(w, w->which[k], nvs_tensor_data(w->which[k]->handle));
 		w->which[k]->changed = true;
@@ -959,7 +958,7 @@ static void op_complete(struct world *w)
 	if (!w->drive.held)
 		return;
 	history_log("complete %u", n);
-	history_tell_more(": %u\n", sim_complete(w->drive.sim, n));
+	history_log_more(": %u\n", sim_complete(w->drive.sim, n));
 }
 
 static void op_go(struct world *w)

@@ -15,7 +15,7 @@ struct report_page {
 	 * NULL: no measurement.
 	 */
 	const struct tune_trial *fixed;
-	/* all trials: the requested objective first, each objective by falling rate */
+	/* All trials: the requested objective first, each objective by falling rate */
 	const struct tune_trial **sorted;
 	double unit_bytes_per_s; /* unit of all rates on the page, so that they are comparable */
 	const char *unit;

@@ -14,7 +14,7 @@
 #define DOUBT_FINE   0.03
 #define LEAST_COARSE 1u
 #define LEAST_FINE   2u
-/* longer climbs follow noise */
+/* Longer climbs follow noise. */
 #define CLIMBS	8
 #define RETURNS 3
 #define SETTLED 8
