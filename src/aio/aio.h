@@ -49,8 +49,9 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list);
 
 /*
- * A wait for the transfer begins: what is queued of it goes before all transfers that nobody waits
- * for. It may be submitted or not, but not be submitted by another thread meanwhile.
+ * Call when a wait for the transfer begins: its queued part then precedes all transfers that are
+ * not awaited. The transfer may be submitted or not, but no other thread may submit it at the same
+ * time.
  */
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer);
 

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 
 struct waiter {
-	pthread_cond_t changed; /* it sleeps here */
+	pthread_cond_t changed; /* the waiter sleeps here */
 	bool waiting;
 	bool signaled;	/* while waiting: no further signal is needed */
 	bool woken;	/* its present or next wait ends */
@@ -28,7 +28,7 @@ struct completions {
 	uint64_t n;   /* transfers in the list */
 	bool overdue; /* a transfer became overdue since completions_take_overdue() */
 	struct waiter waiters[COMPLETIONS_WAITERS];
-	int eventfd; /* -1: nobody has asked for it */
+	int eventfd; /* -1: no eventfd was requested */
 	bool readable;
 };
 

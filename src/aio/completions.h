@@ -41,7 +41,7 @@ enum completions_waiter { COMPLETIONS_THREAD, COMPLETIONS_CALLER, COMPLETIONS_WA
  */
 int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
 		     uint64_t deadline);
-/* Ends the waiter's present wait or, if there is none, its next. Any thread. */
+/* Ends the waiter's current wait or, without one, its next. Any thread. */
 void completions_wake(struct completions *queue, enum completions_waiter who);
 /* Whether a wait of this waiter for one transfer would return at once. Any thread. */
 bool completions_pending(struct completions *queue, enum completions_waiter who);

@@ -228,9 +228,9 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 }
 
 /*
- * A description of its own for the caller's file, without O_APPEND and O_DIRECT, which would change
- * what offsets mean or what must be aligned. Without the permission to reopen it, a duplicate if
- * the caller's has neither. Returns a descriptor or a negative errno.
+ * Opens a new description of the caller's file, without O_APPEND and O_DIRECT, which would change
+ * the meaning of offsets or require alignment. Without permission to reopen the file, duplicates
+ * the descriptor if it has neither flag. Returns a descriptor or a negative errno.
  */
 static int reopen(int fd, int oflags)
 {

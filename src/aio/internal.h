@@ -191,7 +191,7 @@ struct nvs_aio {
 };
 
 /* ---- transfer.c: under the lock ---- */
-/* Asserts what holds of a transfer between submission and completion. */
+/* Asserts the invariants of a transfer between submission and completion. */
 void transfer_check(const struct transfer *transfer);
 /* Whether a transfer is queued. */
 bool transfers_queued(const struct nvs_aio *aio);

@@ -70,8 +70,8 @@ static uint64_t bytes_in(const struct ring_buffer *buffer, const char *data)
 }
 
 /*
- * Slot of the worker's ring with the byte at `data`, and the bytes from there to its end; -1: none.
- * The aio's regions don't tell, because the ring may not have caught up with them.
+ * The slot of the worker's ring that contains `data`, and the bytes from there to the slot's end;
+ * -1: none. The aio's table does not decide this, because the ring may lag behind it.
  */
 static int slot_of(const struct worker *worker, const char *data, uint64_t *nbytes)
 {

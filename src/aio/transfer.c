@@ -11,8 +11,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* After the last awaited read, so many queues full of write-backs are restrained: another such read
- * is likely. A count and not a time, so that what is submitted depends on nothing but the I/Os. */
+/*
+ * Write-backs stay restrained for this many queues of I/Os after the last awaited read, because
+ * another such read is likely. A count rather than a time makes the order of I/Os depend on I/Os
+ * alone.
+ */
 #define RESTRAINED_QUEUES 4
 
 int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct nvs_error *error)

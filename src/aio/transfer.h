@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transfer: a direction, a run of memory, a run of a file. Its owner allocates it, submits it and
- * hears of its completion exactly once.
+ * A transfer: a direction, a range of memory, a range of a file. Its owner allocates it, submits it
+ * and is notified of its completion exactly once.
  */
 #ifndef AIO_TRANSFER_H
 #define AIO_TRANSFER_H
@@ -12,13 +12,13 @@ struct completions;
 struct requests;
 
 /*
- * What goes first. A transfer that somebody waits for goes before all others; aio_promote() makes
- * one such. Among transfers of one priority, reads and writes alternate, which keeps both
- * directions of the drive busy.
+ * The priority of a transfer. Awaited transfers precede all others; aio_promote() makes a transfer
+ * awaited. Among transfers of one priority, reads and writes alternate, which keeps both directions
+ * of the drive busy.
  */
 enum transfer_priority { TRANSFER_USUAL, TRANSFER_AWAITED, TRANSFER_PRIORITIES };
 
-/* Where a transfer is. The owner may touch it in the first and the last phase alone. */
+/* The phase of a transfer. The owner may access it only in the first and the last phase. */
 enum transfer_phase {
 	TRANSFER_NEW,	  /* never submitted */
 	TRANSFER_QUEUED,  /* some of its bytes are in no I/O yet */
@@ -39,7 +39,7 @@ struct transfer {
 	uint64_t offset; /* in bytes from the start of the file; any alignment */
 	void *user;	 /* for the owner */
 	enum transfer_priority priority;
-	struct requests *requests; /* it is one of these; NULL: it is no request */
+	struct requests *requests; /* the requests that it belongs to; NULL: not a request */
 
 	/* Valid after completion: */
 	int status; /* 0 or a negative errno. -ENODATA: a read past the end of the file. -EIO also:
@@ -47,7 +47,8 @@ struct transfer {
 	uint64_t error_offset; /* file offset of the failed I/O */
 
 	struct transfer_state {
-		struct transfer *next, **link; /* in a queue; and what points to it there */
+		struct transfer *next,
+			**link; /* in a queue: the next transfer, and the pointer to this one */
 		struct completions *queue;
 		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t phase; /* enum transfer_phase, written under the aio's lock */

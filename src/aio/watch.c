@@ -136,7 +136,7 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 
 /* ---- The thread ---- */
 
-/* Completes the first of `late` and reports it; drops the lock meanwhile. */
+/* Completes the first of `late` and reports it, releasing the lock for that. */
 static void complete_late(struct nvs_aio *aio)
 {
 	struct transfer *transfer = aio->late.head;

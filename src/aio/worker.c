@@ -27,8 +27,10 @@ static void add_completed(struct transfer_list *completed, struct transfer *tran
 	completed->tail = &transfer->state.next;
 }
 
-/* Write-backs fill at most this part of the queue beside reads that somebody waits for, a half:
- * less unbalances the mix of reads and writes that a drive moves fastest. */
+/*
+ * While reads are awaited, write-backs fill at most half of the queue: a smaller part would
+ * unbalance the mix of reads and writes that a drive moves fastest.
+ */
 #define RESTRAINED_PART 2
 
 static uint32_t pieces_in_flight(const struct worker *worker)
@@ -73,9 +75,9 @@ static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t
 }
 
 /*
- * Whether the worker may claim an I/O that nobody waits for. While there are reads that somebody
- * waits for, and for a while after them, writes fill only a part of the queue, so that such a read
- * finds room in it and the drive not busy. That part is at least one I/O: writes go on.
+ * Whether the worker may claim an I/O that is not awaited. While reads are awaited, and for some
+ * I/Os after them, writes fill only a part of the queue, so an awaited read finds room in it and a
+ * drive that is not saturated. That part is at least one I/O, so writes always progress.
  */
 static bool may_claim(struct worker *worker, int direction)
 {
@@ -117,7 +119,7 @@ static bool claim_next(struct worker *worker, enum transfer_priority priority, u
 	return false;
 }
 
-/* An awaited I/O, then a write-back in turn if there is one, and what is read ahead last. */
+/* First an awaited I/O, then a write-back if it is its turn, and reads ahead last. */
 static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
 	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE, now, completed)) {
@@ -417,7 +419,7 @@ static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
 	}
 }
 
-/* Notes what came of registering the region, unless its slot has another one by now. */
+/* Records the result of registering the region, unless its slot has been reused. */
 static void note_registered(struct nvs_aio *aio, unsigned slot, uint64_t generation, int rc)
 {
 	struct region *region = &aio->regions[slot];
