@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks of what callers pass: the configuration on open, ranges of groups, and whether an
- * unfinished step forbids a call. None changes anything.
+ * Checks of arguments: the configuration on open, ranges of groups, and whether an unfinished step
+ * forbids a call. No check changes anything.
  */
 #include <errno.h>
 #include <float.h>
@@ -66,7 +66,7 @@ static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 
 static int check_adam(const struct optimizer_config *adam, struct nvs_error *error)
 {
-	/* Infinity also stands for numbers that are infinite in fp32. */
+	/* Infinity also stands for values that overflow fp32. */
 	const struct {
 		const char *key;
 		double value, below;

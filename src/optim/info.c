@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What an optimizer tells about itself: how far it is, and which gradients it has.
- */
+/* nvs_optimizer_get_info: the progress of an optimizer, and which gradients it has. */
 #include <errno.h>
 #include <inttypes.h>
 

@@ -244,7 +244,10 @@ static void push(struct pass *pass, size_t tile)
 	pthread_mutex_unlock(&pass->lock);
 }
 
-/* Also a write that a later attempt made good: the caller must learn of the failure. */
+/*
+ * Also fails for a write that a later attempt repeated successfully: the caller must learn of the
+ * failure.
+ */
 static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures,
 			struct nvs_error *error)
 {

@@ -38,7 +38,7 @@ static inline uint64_t header_nbytes(const struct header *header)
 
 /* Writes the first HEADER_BYTES; the marks are the caller's. */
 void header_encode(const struct header *header, uint8_t *bytes);
-/* Decodes and checks a header with its marks. Returns what is wrong with it, or NULL. */
+/* Decodes and checks a header with its marks. Returns the reason if it is invalid, else NULL. */
 const char *header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header);
 
 #endif

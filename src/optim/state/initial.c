@@ -88,7 +88,7 @@ static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile
 
 int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	/* A fresh tile's weights are what its state would be created from. */
+	/* A fresh tile's state would be made from the weights, so they are unchanged. */
 	static const struct pass_kind kind = {
 		.master_only = true, .wants = has_state, .slice = weights_slice};
 	int rc = check_given(optimizer, "optimizer", error);

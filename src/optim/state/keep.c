@@ -101,7 +101,7 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 			   why);
 }
 
-/* Both lengths are bounded by the layout: before the tiles are made, refuse what no run made. */
+/* The layout bounds both lengths; refuse a header that no run wrote before tiles are allocated. */
 static int check_tile(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	uint64_t most = layout_tile_numel_max(optimizer);
