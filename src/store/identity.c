@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decides whether the members make up a kept store or a new one. Members that are mixed up, missing
- * or foreign to nvswap are refused before any of them is changed.
+ * Decides whether the members form a kept store or a new one. Members that are exchanged, missing
+ * or another program's are refused before any of them is changed.
  */
 #include <errno.h>
 #include <inttypes.h>

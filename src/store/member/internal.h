@@ -29,10 +29,10 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 int member_open_device(struct member *members, unsigned index, const char *path,
 		       const struct stat *st, struct nvs_error *error);
 
-/* owner.c: -EMEDIUMTYPE with the owner's name and what to do. */
+/* owner.c: -EMEDIUMTYPE, with the owner's name and a remedy. */
 int member_other_user(const char *path, uid_t uid, struct nvs_error *error);
 int member_check_owner(int fd, const char *path, struct nvs_error *error);
-/* After openat(2) of `name` was not permitted: tells if another user owns it. */
+/* After openat(2) of `name` failed with EPERM or EACCES: whether another user owns it. */
 int member_not_permitted(int from_fd, const char *name, const char *path, struct nvs_error *error);
 int member_make_fd_private(int fd, const char *path, mode_t mode, const struct nvs_log *log,
 			   struct nvs_error *error);
