@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A kept store as such: what it holds, the number of its last commit, closing without a commit, new
- * names, and reading without writing.
+ * Kept stores: listing, the number of the last commit, closing without a commit, renaming, and
+ * reading without writing.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -27,16 +27,20 @@ int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	       uint64_t *pin, struct nvs_error *error);
 /* Ends a pin, clean, unless a failed read has done so; also while the tensor is being read. */
 void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
-/* Ends a pin, if the tensor has it, and gives up contents in the pool that nobody will read again,
- * unless the tensor is pinned otherwise or in flight. */
+/*
+ * Ends a pin, if the tensor has it, and discards contents in the pool that will not be read again,
+ * unless the tensor has other pins or is in flight.
+ */
 void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
 /* Waits until the tensors' transfers have landed, failed or not: 0, or -ETIMEDOUT if the drive
  * hangs. */
 int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       struct nvs_error *error);
 
-/* The number of write-backs that failed since the engine was opened, and the error of the last one;
- * counts failures that a later attempt made good. */
+/*
+ * The number of write-backs that failed since the engine was opened, and the error of the last one;
+ * includes failures that a later attempt repeated successfully.
+ */
 uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last);
 
 /* Whether the kept store holds an unregistered tensor of that name; stores its numel in *numel. */

@@ -51,7 +51,7 @@ bool events_land_ready(struct nvs_engine *engine)
 	return any;
 }
 
-/* Between the slices of a long checksum, what has completed meanwhile lands. */
+/* Between the slices of a long checksum, completed runs land. */
 static bool compute_slice(struct nvs_engine *engine)
 {
 	struct transfer *run;

@@ -33,7 +33,7 @@ struct transfer *keep_to_max_live(struct nvs_engine *engine);
 /* ---- sums.c, without the lock ---- */
 /* Whether tensors have checksums. */
 bool keeps_sums(const struct nvs_engine *engine);
-/* Whether what is read into the tensor must have its checksum. */
+/* Whether data read into the tensor must match its checksum. */
 bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 int sums_open(struct nvs_engine *engine); /* -ENOMEM */
 void sums_close(struct nvs_engine *engine);
@@ -47,7 +47,10 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list);
 bool sums_work(struct nvs_engine *engine, struct transfer **landed);
 
 /* ---- launch.c ---- */
-/* Without the lock: submits the transfers; the checksums of writes are computed meanwhile. */
+/*
+ * Without the lock: submits the transfers, and computes the checksums of writes while they are in
+ * flight.
+ */
 void launch(struct nvs_engine *engine, struct transfer *list);
 
 /* ---- overdue.c: under the lock ---- */

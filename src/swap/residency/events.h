@@ -35,7 +35,7 @@ enum run_sum {
 struct sums {
 	struct sum_list in_flight;	   /* first tensors of runs being written */
 	struct transfer *completed, **end; /* runs that land after their checksum */
-	/* The long one that has begun; only a thread that has set `computing` goes on with it. */
+	/* A long checksum in progress; only the thread that set `computing` continues it. */
 	struct transfer *run;	   /* or NULL */
 	bool has_completed;	   /* the run */
 	struct nvs_tensor *tensor; /* the present one of the run */
@@ -75,7 +75,7 @@ struct events {
  * no lock held. */
 void say_later(struct nvs_engine *engine, enum nvs_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* On the thread: says what is queued. False: there was nothing. */
+/* On the thread: logs the queued messages. Returns false if there were none. */
 bool messages_say(struct nvs_engine *engine);
 
 #endif

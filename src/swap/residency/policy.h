@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes first and what stays: which unpinned tensor is evicted next, which one is read ahead
- * next, which ones are written behind, and which count for max_in_cpu. It decides and changes no
- * tensor. Under the engine's lock.
+ * The order of eviction and of reading ahead: which unpinned tensor is evicted next, which one is
+ * read ahead next, which ones are written behind, and which ones count towards max_in_cpu. Decides
+ * only, and changes no tensor. Under the engine's lock.
  */
 #ifndef RESIDENCY_POLICY_H
 #define RESIDENCY_POLICY_H
@@ -47,8 +47,9 @@ struct eviction {
 	bool own;	  /* those of the present batch */
 	bool ahead;	  /* those read ahead and not pinned yet */
 	bool small;	  /* the plan's small ones that otherwise stay */
-	bool counted;	  /* evict only what counts for max_in_cpu */
-	size_t needed_by; /* evict only what the plan needs later than this access; or PLAN_NONE */
+	bool counted;	  /* evict only tensors that count towards max_in_cpu */
+	size_t needed_by; /* evict only tensors that the plan needs after this access; or PLAN_NONE
+			   */
 	size_t ntaken;	  /* tensors evicted */
 	size_t ndirty;	  /* of these, in engine->scratch: to be written back first */
 	size_t nfailed;	  /* of the dirty ones: the last write-back failed */
@@ -60,9 +61,9 @@ struct eviction {
 
 /* Room for a batch that a call pins: anything may go. */
 struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need);
-/* Room for what the caller reads ahead: clean tensors alone. */
+/* Room for the caller's prefetches: evicts clean tensors only. */
 struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t need);
-/* Room for what the plan reads ahead: clean tensors that are needed later. */
+/* Room for reading ahead by the plan: evicts clean tensors that are needed later. */
 struct eviction eviction_for_plan(void);
 /* Enough is free, but fragmented: one more tensor that is needed later than the access. */
 struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by);
