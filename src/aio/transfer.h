@@ -47,8 +47,7 @@ struct transfer {
 	uint64_t error_offset; /* file offset of the failed I/O */
 
 	struct transfer_state {
-		struct transfer *next,
-			**link; /* in a queue: the next transfer, and the pointer to this one */
+		struct transfer *next, **link; /* in a queue; *link points to this one */
 		struct completions *queue;
 		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t phase; /* enum transfer_phase, written under the aio's lock */

@@ -48,8 +48,7 @@ struct eviction {
 	bool ahead;	  /* those read ahead and not pinned yet */
 	bool small;	  /* the plan's small ones that otherwise stay */
 	bool counted;	  /* evict only tensors that count towards max_in_cpu */
-	size_t needed_by; /* evict only tensors that the plan needs after this access; or PLAN_NONE
-			   */
+	size_t needed_by; /* evict only tensors needed after this access; or PLAN_NONE */
 	size_t ntaken;	  /* tensors evicted */
 	size_t ndirty;	  /* of these, in engine->scratch: to be written back first */
 	size_t nfailed;	  /* of the dirty ones: the last write-back failed */
