@@ -197,6 +197,8 @@ void transfer_check(const struct transfer *transfer);
 bool transfers_queued(const struct nvs_aio *aio);
 /* Takes a transfer off its queue. */
 void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer);
+/* aio_promote() under the lock. */
+void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
 /* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
 void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
 

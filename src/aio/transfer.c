@@ -119,19 +119,25 @@ bool transfers_queued(const struct nvs_aio *aio)
 	return false;
 }
 
+void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
+{
+	bool queued = transfer->state.phase == TRANSFER_QUEUED;
+
+	if (transfer->priority == TRANSFER_AWAITED)
+		return;
+	if (queued)
+		transfer_unlink(aio, transfer);
+	transfer->priority = TRANSFER_AWAITED;
+	if (queued)
+		append(aio, transfer);
+	if (in_flight(transfer))
+		aio->awaited_reads += is_awaited_read(transfer);
+}
+
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	pthread_mutex_lock(&aio->lock);
-	if (transfer->priority != TRANSFER_AWAITED && transfer->state.phase == TRANSFER_QUEUED) {
-		transfer_unlink(aio, transfer);
-		transfer->priority = TRANSFER_AWAITED;
-		append(aio, transfer);
-		aio->awaited_reads += is_awaited_read(transfer);
-	} else if (transfer->priority != TRANSFER_AWAITED) {
-		transfer->priority = TRANSFER_AWAITED;
-		if (transfer->state.phase == TRANSFER_CLAIMED)
-			aio->awaited_reads += is_awaited_read(transfer);
-	}
+	transfer_promote(aio, transfer);
 	pthread_mutex_unlock(&aio->lock);
 }
 

@@ -3,6 +3,7 @@
  * Priorities of transfers: the order and number of the I/Os that one worker submits to the fake
  * engine, which completes them on command.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -138,6 +139,40 @@ static void a_transfer_promoted_in_part_is_served_once(void **state)
 	assert_true(transfer_completed(&partly));
 }
 
+static struct nvs_request *request(struct rig *rig, unsigned part)
+{
+	struct nvs_request *request;
+
+	SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data, PART, part * (uint64_t)PART,
+			       &request, &rig->error),
+		 &rig->error);
+	return request;
+}
+
+static void requests_that_a_call_waits_for_go_first(void **state)
+{
+	struct nvs_request *requests[5];
+	static struct rig rig;
+	size_t index;
+
+	(void)state;
+	rig_open(&rig, 1);
+	for (unsigned i = 0; i < 5; i++) {
+		requests[i] = request(&rig, i);
+		assert_true(fake_await_ios(&rig.fake, 1));
+	}
+	/* A call that may not wait changes nothing. */
+	assert_int_equal(nvs_aio_wait(rig.aio, &requests[2], 1, 0, &rig.error), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig.aio, &requests[4], 1, 1, &rig.error), -ETIMEDOUT);
+	assert_int_equal(nvs_aio_wait_any(rig.aio, &requests[3], 1, 1, &index, &rig.error),
+			 -ETIMEDOUT);
+	expect_parts(&rig, 0, (unsigned[]){0, 4, 3, 1, 2}, 5);
+	SUCCEEDS(nvs_aio_wait(rig.aio, requests, 5, -1, &rig.error), &rig.error);
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(nvs_request_close(requests[i]), 0);
+	rig_close(&rig);
+}
+
 static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 {
 	struct transfer writes, read;
@@ -223,6 +258,7 @@ int main(void)
 		cmocka_unit_test(promoted_transfers_are_served_in_the_order_of_the_waits),
 		cmocka_unit_test(a_transfer_promoted_before_it_is_submitted_goes_first),
 		cmocka_unit_test(a_transfer_promoted_in_part_is_served_once),
+		cmocka_unit_test(requests_that_a_call_waits_for_go_first),
 		cmocka_unit_test(write_backs_leave_room_for_awaited_reads_and_go_on),
 		cmocka_unit_test(write_backs_have_their_turn_among_awaited_reads),
 		cmocka_unit_test(writes_fill_the_queue_while_no_read_waits),

@@ -58,6 +58,15 @@ static bool in_flight(const struct nvs_request *request)
 	return request->state == REQUEST_IN_FLIGHT;
 }
 
+/* Under the lock: what a call waits for goes first. A call that may not wait changes no order. */
+static void promote(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
+		    uint64_t deadline)
+{
+	for (size_t i = 0; i < n && deadline; i++)
+		if (array[i] && in_flight(array[i]))
+			transfer_promote(aio, &array[i]->transfer);
+}
+
 /* Under the lock; the caller formats the error without it, while the request stays in flight. */
 static const struct transfer *overdue_of(const struct nvs_aio *aio,
 					 struct nvs_request *const *array, size_t n)
@@ -97,6 +106,7 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
+	promote(aio, requests, n, deadline);
 	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
 	for (size_t left = n; left && !rc; left--)
 		rc = wait_for_last(aio, requests, left, deadline, error);
@@ -150,6 +160,7 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
+	promote(aio, requests, n, deadline);
 	rc = wait_for_first(aio, requests, n, deadline, index, error);
 	if (!rc)
 		request_see(requests[*index]);
