@@ -277,6 +277,15 @@ static void begin_waiting(struct nvs_engine *engine, struct attempt *attempt)
 	engine->waiting++;
 }
 
+/* The call waits for these write-backs, so they go before reading ahead. */
+static void promote_all(struct transfer *list)
+{
+	for (struct transfer *run = list; run; run = run->state.next) {
+		assert(run->direction == NVS_WRITE);
+		run->priority = TRANSFER_AWAITED;
+	}
+}
+
 /* Under the lock, which it releases to launch write-backs and to wait. */
 static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uint64_t deadline,
 			 struct nvs_error *error)
@@ -289,6 +298,8 @@ static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uin
 		if (deadline && (attempt->list || attempt->stuck))
 			begin_waiting(engine, attempt);
 		if (attempt->list) {
+			if (deadline)
+				promote_all(attempt->list);
 			pthread_mutex_unlock(&engine->lock);
 			launch(engine, attempt->list);
 			pthread_mutex_lock(&engine->lock);

@@ -391,6 +391,26 @@ static void pins_evict_prefetched_tensors(void **state)
 	fixture_close(&f);
 }
 
+static void a_wait_for_room_promotes_the_write_backs_that_make_it(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[2];
+	uint64_t pin;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 4 * PART);
+	tensors_add(&f, "t", (uint64_t[]){3 * PART, 3 * PART}, 2, t);
+	tensor_write(&f, t[0], 1);
+	sim_hold(f.sim, SIM_WRITES);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 1, 1, &pin, &f.error), -ETIMEDOUT, "room");
+	STATE(&f, t[0], NVS_WRITING, false, 0);
+	assert_int_equal(t[0]->run_first->transfer.priority, TRANSFER_AWAITED);
+	sim_go(f.sim, SIM_WRITES);
+	tensor_store(&f, t[1], 2);
+	tensor_check(&f, t[0], 1);
+	fixture_close(&f);
+}
+
 static void a_prefetch_keeps_a_tensor_that_is_being_swapped_out(void **state)
 {
 	struct fixture f;
@@ -489,6 +509,7 @@ int main(void)
 		cmocka_unit_test(prefetches_evict_nothing_dirty_or_pinned),
 		cmocka_unit_test(prefetched_tensors_are_evicted_last),
 		cmocka_unit_test(pins_evict_prefetched_tensors),
+		cmocka_unit_test(a_wait_for_room_promotes_the_write_backs_that_make_it),
 		cmocka_unit_test(a_prefetch_keeps_a_tensor_that_is_being_swapped_out),
 		cmocka_unit_test(swapping_out_cancels_a_prefetch),
 		cmocka_unit_test(neighbours_move_in_few_long_ios),
