@@ -206,6 +206,8 @@ void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
 bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece);
 /* Before each submission: names only slots that the worker's ring has registered now. */
 void piece_choose_slots(const struct worker *worker, struct piece *piece);
+/* Asserts what holds of a piece before each submission and after each completion. */
+void piece_check(const struct worker *worker, const struct piece *piece);
 /* Fills the bounce buffer of a bounced write. */
 void piece_begin(struct piece *piece);
 /* Evaluates the result of the I/O; false if it must be submitted again. */

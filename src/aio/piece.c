@@ -240,6 +240,29 @@ void piece_begin(struct piece *piece)
 	memset((char *)piece->io.data + piece->useful, 0, piece->io.nbytes - piece->useful);
 }
 
+/* Without the lock, so it reads what is constant while the transfer is in flight. */
+void piece_check(const struct worker *worker, const struct piece *piece)
+{
+	const struct transfer *transfer = piece->transfer;
+	const struct io *io = &piece->io;
+	const char *bounce = worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
+
+	assert(io->owner == piece && io->index < worker->aio->config.queue_depth);
+	assert(io->nbytes && io->write == (transfer->direction == NVS_WRITE));
+	assert(piece->useful && piece->position >= transfer->offset);
+	assert(piece->position + piece->useful <= transfer->offset + transfer->nbytes);
+	assert(piece->user == (char *)transfer->data + (piece->position - transfer->offset));
+	/* The memory under DMA is the caller's useful bytes, or the piece's own bounce slot. */
+	if (piece->bounce < 0) {
+		assert(!piece->skip && piece->done + io->nbytes == piece->useful);
+		assert(io->data == piece->user + piece->done);
+	} else {
+		assert((uint32_t)piece->bounce < worker->bounce.slots);
+		assert(io->data == bounce + piece->done);
+		assert(piece->done + io->nbytes <= BOUNCE_SLOT_BYTES);
+	}
+}
+
 static bool complete(const struct piece *piece, uint32_t done)
 {
 	return piece->io.write ? done == piece->done + piece->io.nbytes
@@ -296,6 +319,8 @@ static void give_bounce(struct worker *worker, struct piece *piece)
 
 bool piece_finish(struct worker *worker, struct piece *piece)
 {
+	piece_check(worker, piece);
+	assert(piece->io.result <= (int64_t)piece->io.nbytes);
 	if (!has_ended(piece))
 		return false;
 	if (piece->bounce >= 0 && !piece->status && !piece->io.write)

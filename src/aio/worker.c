@@ -296,6 +296,7 @@ static void submit(struct worker *worker)
 		}
 		piece->handed_ns = now;
 		piece_choose_slots(worker, piece);
+		piece_check(worker, piece);
 		worker->ios[i] = &piece->io;
 	}
 	submit_batch(worker);
