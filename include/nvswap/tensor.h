@@ -167,6 +167,32 @@ NVS_API int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tenso
 NVS_API int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				  void *const *data, size_t n, struct nvs_error *error);
 
+/* Bytes of a tensor, and the caller's memory for them. */
+struct nvs_tensor_range {
+	size_t size; /* of this structure in bytes; all of an array have the same */
+	struct nvs_tensor *tensor;
+	uint64_t offset, nbytes; /* within the tensor's bytes; any alignment; 0 bytes are allowed */
+	void *data;		 /* nbytes at any alignment, valid until nvs_tensor_wait */
+};
+
+/*
+ * Starts to read parts of tensors into external memory, without the pool, as nvs_tensor_swap_in_to
+ * reads whole ones: of a tensor that is in the pool, the bytes there are copied, newer ones than on
+ * the drive included. An array must not name a tensor twice. Little more than the bytes asked for
+ * is read. A checksum is that of all bytes of a tensor, so a range of fewer is not verified, not
+ * even in a kept store; one of all bytes is, as by nvs_tensor_swap_in_to. nvs_tensor_wait, with pin
+ * 0, waits for the reads. After an error nothing is started.
+ * Errors:
+ * -EINVAL   an argument, a tensor or its data is NULL; a range exceeds its tensor; a tensor is in
+ *           the array twice; a size is not set, or differs
+ * -E2BIG    fields of a later version are set, which this library does not know
+ * -EBUSY    a tensor is pinned or in flight
+ * -ENODATA  a tensor was never written, or its last write from external memory failed
+ * Others    a failed write from external memory that no call returned, as nvs_tensor_swap_in
+ */
+NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
+			    size_t n, struct nvs_error *error);
+
 enum nvs_tensor_state {
 	NVS_EMPTY,    /* never written */
 	NVS_ON_DRIVE, /* only on the drive */

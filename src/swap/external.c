@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Swapping to and from external memory, without the pool.
+ * Swapping to and from external memory, without the pool: whole tensors, and reading parts of them.
  */
+#include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "swap/calls.h"
 
-static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			  bool contents, struct nvs_error *error)
+static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		      bool contents, struct nvs_error *error)
 {
-	int rc = wait_for_engine(engine, tensors, n, error);
+	int rc = check_unpinned(engine, tensors, n, error);
 
-	if (!rc)
-		rc = check_unpinned(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
@@ -25,6 +26,14 @@ static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *t
 			rc = no_contents(tensors[i], error);
 	}
 	return rc;
+}
+
+static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			  bool contents, struct nvs_error *error)
+{
+	int rc = wait_for_engine(engine, tensors, n, error);
+
+	return rc ? rc : check_idle(engine, tensors, n, contents, error);
 }
 
 static int check_data(struct nvs_tensor *const *tensors, const void *const *data, size_t n,
@@ -39,10 +48,13 @@ static int check_data(struct nvs_tensor *const *tensors, const void *const *data
 	return 0;
 }
 
-static void lend(struct nvs_tensor *tensor, const void *data)
+static void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes)
 {
+	assert(offset <= tensor->nbytes && nbytes <= tensor->nbytes - offset);
 	tensor->external = true;
 	tensor->data = (char *)(uintptr_t)data;
+	tensor->part_offset = offset;
+	tensor->part_nbytes = nbytes;
 }
 
 int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
@@ -64,7 +76,7 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 		for (size_t i = 0; i < n; i++) {
 			/* The caller's data supersedes the copy in the pool. */
 			drop(engine, tensors[i]);
-			lend(tensors[i], data[i]);
+			lend(tensors[i], data[i], 0, tensors[i]->nbytes);
 			engine->scratch[i] = tensors[i];
 		}
 		list = runs_build(engine, engine->scratch, n, NVS_WRITE);
@@ -75,22 +87,40 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 	return rc;
 }
 
-/* Pins those that are in the pool while they are copied without the lock. */
+/* Pins a tensor that is in the pool while it is copied without the lock. False: it is not. */
+static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	tensor->status = 0;
+	if (tensor->state != NVS_RESIDENT)
+		return false;
+	leave_idle(engine, tensor);
+	tensor->copy_pin = ++engine->last_pin;
+	pins_add(tensor, tensor->copy_pin);
+	return true;
+}
+
+static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	uint64_t pin = tensor->copy_pin;
+
+	if (!pin)
+		return;
+	tensor->copy_pin = 0;
+	pins_remove(tensor, pin);
+	if (!tensor->uses && tensor->state == NVS_RESIDENT)
+		make_idle(engine, tensor);
+}
+
 static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			  void *const *data, size_t n)
 {
 	size_t count = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		tensors[i]->status = 0;
-		if (tensors[i]->state == NVS_RESIDENT) {
-			leave_idle(engine, tensors[i]);
-			tensors[i]->copy_pin = ++engine->last_pin;
-			pins_add(tensors[i], tensors[i]->copy_pin);
-		} else {
-			lend(tensors[i], data[i]);
-			engine->scratch[count++] = tensors[i];
-		}
+		if (begin_copy(engine, tensors[i]))
+			continue;
+		lend(tensors[i], data[i], 0, tensors[i]->nbytes);
+		engine->scratch[count++] = tensors[i];
 	}
 	return count;
 }
@@ -102,14 +132,8 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 		if (tensors[i]->copy_pin && tensors[i]->nbytes)
 			memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
 	pthread_mutex_lock(&engine->lock);
-	for (size_t i = 0; i < n; i++) {
-		if (!tensors[i]->copy_pin)
-			continue;
-		pins_remove(tensors[i], tensors[i]->copy_pin);
-		tensors[i]->copy_pin = 0;
-		if (!tensors[i]->uses && tensors[i]->state == NVS_RESIDENT)
-			make_idle(engine, tensors[i]);
-	}
+	for (size_t i = 0; i < n; i++)
+		end_copy(engine, tensors[i]);
 	events_changed(engine);
 	pthread_mutex_unlock(&engine->lock);
 }
@@ -136,6 +160,131 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 		return rc;
 	/* Until the others are launched, only this call looks at `copy_pin`. */
 	copy_resident(engine, tensors, data, n);
+	launch(engine, list);
+	return 0;
+}
+
+/* ---- Parts ---- */
+
+/* One of the caller's ranges, which check_ranges() has checked. */
+static struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i)
+{
+	struct nvs_tensor_range range;
+	int rc = struct_in_at(&range, sizeof(range), ranges, i);
+
+	assert(!rc);
+	(void)rc;
+	return range;
+}
+
+static int check_range(const struct nvs_tensor_range *range, size_t i, struct nvs_error *error)
+{
+	const struct nvs_tensor *tensor = range->tensor;
+
+	if (!tensor)
+		return error_set(error, -EINVAL, "the tensor of ranges[%zu] is NULL", i);
+	if (range->offset > tensor->nbytes || range->nbytes > tensor->nbytes - range->offset)
+		return error_about(error, -EINVAL, tensor->name, 0, range->offset,
+				   "%s: %" PRIu64 " bytes from offset %" PRIu64
+				   " are not within its %" PRIu64 " bytes",
+				   tensor->name, range->nbytes, range->offset, tensor->nbytes);
+	if (range->nbytes && !range->data)
+		return error_about(error, -EINVAL, tensor->name, 0, 0,
+				   "%s: the data of ranges[%zu] is NULL", tensor->name, i);
+	return 0;
+}
+
+static int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
+			size_t n, struct nvs_error *error)
+{
+	struct nvs_tensor_range range;
+	int rc = 0;
+
+	if (!engine || (n && !ranges))
+		return error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = struct_in_at(&range, sizeof(range), ranges, i);
+		if (rc)
+			return error_set(error, rc,
+					 "the size of ranges[%zu] is not that of a struct "
+					 "nvs_tensor_range",
+					 i);
+		rc = check_range(&range, i, error);
+	}
+	return rc;
+}
+
+/* Under the lock. */
+static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		       struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
+
+		rc = wait_for_engine(engine, &tensor, 1, error);
+	}
+	if (rc)
+		return rc;
+	if (n > engine->ntensors)
+		return error_set(error, -EINVAL, "%zu ranges name a tensor twice: there are %zu", n,
+				 engine->ntensors);
+	/* From here on the lock is held, so nothing else uses `scratch`. */
+	for (size_t i = 0; i < n; i++)
+		engine->scratch[i] = range_at(ranges, i).tensor;
+	return check_idle(engine, engine->scratch, n, true, error);
+}
+
+static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
+			  size_t n)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (begin_copy(engine, range.tensor) || !range.nbytes)
+			continue;
+		lend(range.tensor, range.data, range.offset, range.nbytes);
+		engine->scratch[count++] = range.tensor;
+	}
+	return count;
+}
+
+static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (range.tensor->copy_pin && range.nbytes)
+			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
+	}
+	pthread_mutex_lock(&engine->lock);
+	for (size_t i = 0; i < n; i++)
+		end_copy(engine, range_at(ranges, i).tensor);
+	events_changed(engine);
+	pthread_mutex_unlock(&engine->lock);
+}
+
+int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		    struct nvs_error *error)
+{
+	struct transfer *list = NULL;
+	int rc = check_ranges(engine, ranges, n, error);
+
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&engine->lock);
+	rc = check_parts(engine, ranges, n, error);
+	if (!rc)
+		list = runs_build(engine, engine->scratch, begin_parts(engine, ranges, n),
+				  NVS_READ);
+	pthread_mutex_unlock(&engine->lock);
+	if (rc)
+		return rc;
+	/* Until the others are launched, only this call looks at `copy_pin`. */
+	copy_parts(engine, ranges, n);
 	launch(engine, list);
 	return 0;
 }

@@ -22,8 +22,10 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 			  tensor->name);
 	}
 	if (!tensor->status) {
-		engine->swapped[NVS_READ] += tensor->nbytes;
-		tensor->unverified = false;
+		engine->swapped[NVS_READ] += tensor->external ? tensor->part_nbytes
+							      : tensor->nbytes;
+		if (!is_part(tensor))
+			tensor->unverified = false;
 	}
 	if (tensor->external) {
 		tensor->external = false;
@@ -103,7 +105,8 @@ static void trace_run(const struct nvs_engine *engine, const struct transfer *ru
 
 	for (const struct nvs_tensor *t = first; t; t = t->run_next)
 		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->name,
-			     first->launched_ns, now, t->place, t->nbytes);
+			     first->launched_ns, now, t->place + (t->external ? t->part_offset : 0),
+			     t->external ? t->part_nbytes : t->nbytes);
 }
 
 static void land(struct nvs_engine *engine, const struct transfer *run)

@@ -11,13 +11,19 @@
 /* The bytes that a tensor's transfer moves: whole units in the pool. */
 static uint64_t bytes_moved(const struct nvs_tensor *tensor)
 {
-	return tensor->external ? tensor->nbytes : tensor->extent;
+	return tensor->external ? tensor->part_nbytes : tensor->extent;
+}
+
+/* Where they begin in the tensor. */
+static uint64_t first_moved(const struct nvs_tensor *tensor)
+{
+	return tensor->external ? tensor->part_offset : 0;
 }
 
 static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
 {
 	return tensor->external == before->external && bytes_moved(before) == before->extent &&
-	       tensor->place == before->place + before->extent &&
+	       !first_moved(tensor) && tensor->place == before->place + before->extent &&
 	       tensor->data == before->data + before->extent;
 }
 
@@ -78,7 +84,7 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 					    .direction = direction,
 					    .data = first->data,
 					    .nbytes = nbytes,
-					    .offset = first->place,
+					    .offset = first->place + first_moved(first),
 					    .user = first};
 	begin_busy(engine, direction);
 	engine->transfers++;

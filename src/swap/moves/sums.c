@@ -26,7 +26,8 @@ bool keeps_sums(const struct nvs_engine *engine)
 /* Contents of an earlier run are compared even if `verify` is off. */
 bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	return tensor->has_checksum && (engine->verify || tensor->unverified);
+	/* A checksum is that of all bytes. */
+	return !is_part(tensor) && tensor->has_checksum && (engine->verify || tensor->unverified);
 }
 
 static bool needs_its_own(const struct nvs_engine *engine, const struct transfer *run,

@@ -47,7 +47,9 @@ struct nvs_tensor {
 	uint64_t place;	    /* the one that its transfer reads or writes */
 
 	enum nvs_tensor_state state;
-	char *data;    /* in the pool, or external memory being read or written; else NULL */
+	char *data; /* in the pool, or external memory being read or written; else NULL */
+	/* External: the bytes of the tensor that `data` has. */
+	uint64_t part_offset, part_nbytes;
 	uint32_t uses; /* pins */
 	struct pins pins;
 	bool dirty;	   /* the pool's contents are newer than the drive's */
@@ -161,6 +163,8 @@ struct nvs_engine {
 
 /* ---- tensor.c: under the lock ---- */
 bool in_flight(const struct nvs_tensor *tensor);
+/* Less than all of it is read into external memory. */
+bool is_part(const struct nvs_tensor *tensor);
 bool needs_memory(const struct nvs_tensor *tensor);
 
 /* ---- table.c: under the lock ---- */

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parts of tensors read into external memory: any range at any alignment, from the drive or the
+ * pool, and no byte of the caller's memory beyond it is touched.
+ */
+#include "store/member/member.h"
+#include "support/sole_owner.h"
+#include "swap/swap_fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#define N	3
+#define GUARD	64
+#define OUTSIDE 0x5a
+
+static const uint64_t lengths[N] = {1, 70001, 700001};
+
+/* What each tensor has, and memory for a part of it. */
+struct contents {
+	char *whole[N], *part[N];
+};
+
+static void contents_make(struct contents *c)
+{
+	for (size_t i = 0; i < N; i++) {
+		c->whole[i] = malloc(lengths[i]);
+		c->part[i] = malloc(lengths[i] + 2 * GUARD);
+		assert_true(c->whole[i] && c->part[i]);
+		fill(c->whole[i], lengths[i], i + 1);
+	}
+}
+
+static void contents_free(struct contents *c)
+{
+	for (size_t i = 0; i < N; i++) {
+		free(c->whole[i]);
+		free(c->part[i]);
+	}
+}
+
+static struct nvs_tensor_range range_of(struct contents *c, struct nvs_tensor **t, size_t i,
+					uint64_t offset, uint64_t nbytes)
+{
+	memset(c->part[i], OUTSIDE, lengths[i] + 2 * GUARD);
+	return (struct nvs_tensor_range){.size = sizeof(struct nvs_tensor_range),
+					 .tensor = t[i],
+					 .offset = offset,
+					 .nbytes = nbytes,
+					 .data = c->part[i] + GUARD};
+}
+
+static void expect_part(const struct contents *c, size_t i, const struct nvs_tensor_range *range)
+{
+	const char *part = c->part[i];
+
+	assert_memory_equal(part + GUARD, c->whole[i] + range->offset, range->nbytes);
+	for (uint64_t k = 0; k < GUARD; k++)
+		assert_true(part[k] == OUTSIDE && part[GUARD + range->nbytes + k] == OUTSIDE);
+}
+
+static uint64_t file_offset(struct fixture *f, struct nvs_tensor *t)
+{
+	return LABEL_AREA_BYTES + info_of(f, t).store_offset;
+}
+
+static void store_all(struct fixture *f, struct contents *c, struct nvs_tensor **t)
+{
+	tensors_add(f, "t", lengths, N, t);
+	contents_make(c);
+	OK(f, nvs_tensor_swap_out_from(f->engine, t, (const void *const *)c->whole, N, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, N, 0, -1, &f->error));
+}
+
+/* Ranges of random length and place, and those at the ends, of all tensors in one call. */
+static void read_parts(const struct setup *setup, bool resident)
+{
+	struct nvs_tensor_range ranges[N];
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+	uint64_t seed = seed_of_run();
+
+	fixture_open(&f, setup);
+	store_all(&f, &c, t);
+	if (resident) {
+		OK(&f, sole_swap_in(f.engine, t, N, -1, &f.error));
+		OK(&f, sole_wait(f.engine, t, N, -1, &f.error));
+		OK(&f, sole_release(f.engine, t, N, NVS_CLEAN, &f.error));
+	}
+	for (int round = 0; round < 60; round++) {
+		for (size_t i = 0; i < N; i++) {
+			uint64_t offset = round == 0 ? 0 : below(&seed, lengths[i] + 1);
+			uint64_t left = lengths[i] - offset;
+
+			ranges[i] = range_of(&c, t, i, offset,
+					     round % 3 ? below(&seed, left + 1) : left);
+		}
+		OK(&f, nvs_tensor_read(f.engine, ranges, N, &f.error));
+		OK(&f, nvs_tensor_wait(f.engine, t, N, 0, -1, &f.error));
+		for (size_t i = 0; i < N; i++) {
+			expect_part(&c, i, &ranges[i]);
+			STATE(&f, t[i], resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
+		}
+	}
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void reads_any_range_at_any_alignment(void **state)
+{
+	(void)state;
+	read_parts(&(struct setup){.place = PLACE_DISK, .verify = true}, false);
+}
+
+static void reads_any_range_over_stripes(void **state)
+{
+	(void)state;
+	read_parts(&(struct setup){.place = PLACE_DISK,
+				   .npaths = 3,
+				   .stripe_size = 5 * 4096,
+				   .thread_count = 2},
+		   false);
+}
+
+static void reads_any_range_of_resident_tensors(void **state)
+{
+	(void)state;
+	read_parts(&(struct setup){.place = PLACE_DISK, .keep = true}, true);
+}
+
+static void a_part_of_a_dirty_tensor_has_its_newest_bytes(void **state)
+{
+	struct nvs_tensor_range range;
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	store_all(&f, &c, t);
+	tensor_write(&f, t[1], 77);
+	fill(c.whole[1], lengths[1], 77);
+	range = range_of(&c, t, 1, 12345, 4321);
+	sim_forget_counts(f.sim);
+	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, 0, &f.error));
+	expect_part(&c, 1, &range);
+	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
+	STATE(&f, t[1], NVS_RESIDENT, true, 0);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void reads_little_more_than_the_part_and_needs_no_pool(void **state)
+{
+	struct nvs_tensor_range range;
+	struct nvs_tensor *t[N];
+	struct sim_counts counts;
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 64 * KIB, .simulated = true);
+	store_all(&f, &c, t);
+	sim_forget_counts(f.sim);
+	range = range_of(&c, t, 2, 300001, 5000);
+	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t[2], 1, 0, -1, &f.error));
+	expect_part(&c, 2, &range);
+	sim_get(f.sim, &counts);
+	assert_true(counts.bytes[NVS_READ] >= 5000 && counts.bytes[NVS_READ] <= 5000 + 2 * 4096);
+	assert_int_equal(stats_of(&f).pool.used_max, 0);
+	assert_int_equal(stats_of(&f).swapped_in, 5000);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void a_part_in_flight_keeps_the_tensor_busy(void **state)
+{
+	struct nvs_tensor_range range;
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	store_all(&f, &c, t);
+	range = range_of(&c, t, 1, 5, 600);
+	sim_hold(f.sim, SIM_READS);
+	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
+	STATE(&f, t[1], NVS_READING, false, 0);
+	expect_error(&f, nvs_tensor_read(f.engine, &range, 1, &f.error), -EBUSY, "t1");
+	expect_error(&f, nvs_tensor_forget(f.engine, &t[1], 1, &f.error), -EBUSY, "t1");
+	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, 0, &f.error), -EAGAIN, "t1");
+	sim_go(f.sim, SIM_READS);
+	/* Closing would wait, too. */
+	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	expect_part(&c, 1, &range);
+	OK(&f, sole_pin(f.engine, &t[1], 1, 0, &f.error));
+	expect_error(&f, nvs_tensor_read(f.engine, &range, 1, &f.error), -EBUSY, "t1 is pinned");
+	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void a_failed_read_is_that_of_its_tensor_alone(void **state)
+{
+	struct nvs_tensor_range ranges[N];
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	store_all(&f, &c, t);
+	for (size_t i = 0; i < N; i++)
+		ranges[i] = range_of(&c, t, i, lengths[i] / 2, lengths[i] - lengths[i] / 2);
+	sim_fault(f.sim, &(const struct sim_rule){.fault = SIM_ERROR,
+						  .error = EIO,
+						  .reads = true,
+						  .from = file_offset(&f, t[1]) + 40000,
+						  .to = file_offset(&f, t[1]) + 40001});
+	OK(&f, nvs_tensor_read(f.engine, ranges, N, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, t, N, 0, -1, &f.error), -EIO, "t1: reading /");
+	expect_part(&c, 0, &ranges[0]);
+	expect_part(&c, 2, &ranges[2]);
+	sim_no_faults(f.sim);
+	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
+	ranges[1] = range_of(&c, t, 1, 0, lengths[1]);
+	OK(&f, nvs_tensor_read(f.engine, &ranges[1], 1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	expect_part(&c, 1, &ranges[1]);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+/* Flips a bit of a tensor in the store's file. */
+static void damage(const struct fixture *f, uint64_t offset)
+{
+	char path[512], byte;
+	int fd;
+
+	fixture_store_file(f, "data", path);
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+static void only_a_range_of_all_bytes_is_verified(void **state)
+{
+	struct nvs_tensor_range range;
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true);
+	store_all(&f, &c, t);
+	damage(&f, file_offset(&f, t[1]) + 100);
+	range = range_of(&c, t, 1, 200, lengths[1] - 200);
+	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	expect_part(&c, 1, &range);
+	range = range_of(&c, t, 1, 0, lengths[1]);
+	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error), -EBADMSG, "t1");
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void ranges_that_are_wrong_are_refused(void **state)
+{
+	struct nvs_tensor_range good, bad;
+	struct nvs_tensor *t[N], *empty;
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	store_all(&f, &c, t);
+	good = range_of(&c, t, 1, 0, lengths[1]);
+	OK(&f, nvs_tensor_read(f.engine, NULL, 0, &f.error));
+	expect_error(&f, nvs_tensor_read(NULL, &good, 1, &f.error), -EINVAL, "engine");
+	expect_error(&f, nvs_tensor_read(f.engine, NULL, 1, &f.error), -EINVAL, "ranges");
+	bad = good;
+	bad.size = 0;
+	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "size");
+	bad = good;
+	bad.tensor = NULL;
+	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "NULL");
+	bad = good;
+	bad.data = NULL;
+	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "data");
+	bad = good;
+	bad.offset = 1;
+	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "70001 bytes");
+	bad.offset = UINT64_MAX;
+	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "t1");
+	bad.offset = lengths[1];
+	bad.nbytes = UINT64_MAX;
+	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "t1");
+	expect_error(&f,
+		     nvs_tensor_read(f.engine, (const struct nvs_tensor_range[]){good, good}, 2,
+				     &f.error),
+		     -EINVAL, "twice");
+	empty = tensor_add(&f, "empty", 10);
+	bad = good;
+	bad.tensor = empty;
+	bad.nbytes = 5;
+	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -ENODATA, "empty");
+	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reads_any_range_at_any_alignment),
+		cmocka_unit_test(reads_any_range_over_stripes),
+		cmocka_unit_test(reads_any_range_of_resident_tensors),
+		cmocka_unit_test(a_part_of_a_dirty_tensor_has_its_newest_bytes),
+		cmocka_unit_test(reads_little_more_than_the_part_and_needs_no_pool),
+		cmocka_unit_test(a_part_in_flight_keeps_the_tensor_busy),
+		cmocka_unit_test(a_failed_read_is_that_of_its_tensor_alone),
+		cmocka_unit_test(only_a_range_of_all_bytes_is_verified),
+		cmocka_unit_test(ranges_that_are_wrong_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
