@@ -368,7 +368,7 @@ static struct nvs_engine *bench_open_dirty(struct bench *b)
 static void bench_check_and_close(struct bench *b, uint64_t n)
 {
 	for (uint64_t i = 0; i < n; i++)
-		tensor_check(&b->f, b->t[i], i + 1);
+		tensor_compare(&b->f, b->t[i], i + 1);
 	fixture_close(&b->f);
 }
 
@@ -471,7 +471,7 @@ static void a_read_that_hangs_is_reported_and_others_are_served(void **state)
 	HUNG(&b, sole_wait(engine, b.t, 1, -1, &b.f.error), "t0");
 	STATE(&b.f, b.t[0], NVS_READING, false, 1);
 	expect_error(&b.f, sole_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY, "read");
-	tensor_check(&b.f, b.t[1], 2);
+	tensor_compare(&b.f, b.t[1], 2);
 	/* The pool has room for one more tensor. */
 	tensor_store(&b.f, b.t[2], 3);
 	HUNG(&b, sole_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
@@ -513,7 +513,7 @@ static void transfers_complete_beside_one_that_hangs(void **state)
 	sim_go(b.f.sim, SIM_READS);
 	OK(&b.f, sole_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
 	OK(&b.f, sole_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
-	tensor_check(&b.f, moves[1], 3);
+	tensor_compare(&b.f, moves[1], 3);
 	fixture_close(&b.f);
 }
 
@@ -580,7 +580,7 @@ static void calls_return_while_a_read_of_the_plan_hangs(void **state)
 		tensor_store(&b.f, b.t[i], i);
 	OK(&b.f, nvs_engine_step_begin(engine, &b.f.error));
 	for (uint64_t i = 0; i < 3; i++)
-		tensor_check(&b.f, b.t[i], i);
+		tensor_compare(&b.f, b.t[i], i);
 	OK(&b.f, nvs_engine_step_end(engine, NULL, &b.f.error));
 	OK(&b.f, nvs_tensor_swap_out(engine, b.t, 3, &b.f.error));
 	sim_hold(b.f.sim, SIM_READS);
@@ -591,7 +591,7 @@ static void calls_return_while_a_read_of_the_plan_hangs(void **state)
 	OK(&b.f, nvs_engine_step_end(engine, NULL, &b.f.error));
 	release_all(&b);
 	for (uint64_t i = 0; i < 3; i++)
-		tensor_check(&b.f, b.t[i], i);
+		tensor_compare(&b.f, b.t[i], i);
 	OK(&b.f, nvs_tensor_forget(engine, b.t, 1, &b.f.error));
 	fixture_close(&b.f);
 }

@@ -856,11 +856,11 @@ static void silent_faults_are_found_by_verification(void **state)
 		sim_no_faults(sim);
 		expect_error(&fixture, swap_in(&fixture, tensor), -EBADMSG, "t");
 		tensor_store(&fixture, tensor, 1);
-		tensor_check(&fixture, tensor, 1);
+		tensor_compare(&fixture, tensor, 1);
 	}
 	sim_fault(sim, &(struct sim_rule){.fault = SIM_FLIP, .reads = true, .times = 1});
 	expect_error(&fixture, swap_in(&fixture, tensor), -EBADMSG, "t");
-	tensor_check(&fixture, tensor, 1);
+	tensor_compare(&fixture, tensor, 1);
 	fixture_close(&fixture);
 	sim_close(sim);
 }
@@ -884,7 +884,7 @@ static void swaps_survive_transient_faults(void **state)
 	for (unsigned i = 0; i < 8; i++)
 		tensor_store(&fixture, tensors[i], i);
 	for (unsigned i = 0; i < 8; i++)
-		tensor_check(&fixture, tensors[i], i);
+		tensor_compare(&fixture, tensors[i], i);
 	fixture_close(&fixture);
 	sim_close(sim);
 }

@@ -365,7 +365,7 @@ void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 	tensors_swap_out(fixture, &tensor, 1);
 }
 
-void tensor_check(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
+void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
 {
 	uint64_t nbytes = info_of(fixture, tensor).nbytes;
 

@@ -139,7 +139,7 @@ void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 /* The same, on the drive and out of the pool. */
 void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
 /* Swaps it in, compares and releases. */
-void tensor_check(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
+void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
 
 /* ---- Contents ---- */
 

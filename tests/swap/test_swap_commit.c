@@ -110,9 +110,9 @@ static void tensors_are_read_while_a_commit_syncs(void **state)
 	(void)state;
 	open_and_write(&f, t);
 	commit_begin(&commit, &f);
-	tensor_check(&f, t[A], 11);
-	tensor_check(&f, t[B], 2);
-	tensor_check(&f, t[C], 13);
+	tensor_compare(&f, t[A], 11);
+	tensor_compare(&f, t[B], 2);
+	tensor_compare(&f, t[C], 13);
 	STATE(&f, t[A], NVS_RESIDENT, false, 0);
 	OK(&f, commit_end(&commit));
 	fixture_close(&f);
@@ -145,12 +145,12 @@ static void a_crash_after_a_commit_finds_the_state_at_its_beginning(void **state
 	OK(&f, commit_end(&commit));
 	OK(&f, sole_wait(f.engine, &t[A], 1, -1, &f.error));
 	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_check(&f, t[i], 200 + i);
+		tensor_compare(&f, t[i], 200 + i);
 	crash_and_reopen(&f);
 	register_again(&f, t, COUNT);
-	tensor_check(&f, t[A], 11);
-	tensor_check(&f, t[B], 2);
-	tensor_check(&f, t[C], 13);
+	tensor_compare(&f, t[A], 11);
+	tensor_compare(&f, t[B], 2);
+	tensor_compare(&f, t[C], 13);
 	fixture_close(&f);
 }
 
@@ -170,11 +170,11 @@ static void a_crash_after_a_failed_commit_finds_the_previous_one(void **state)
 	inject_stop(NULL);
 	OK(&f, sole_wait(f.engine, &t[A], 1, -1, &f.error));
 	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_check(&f, t[i], 200 + i);
+		tensor_compare(&f, t[i], 200 + i);
 	crash_and_reopen(&f);
 	register_again(&f, t, 2);
-	tensor_check(&f, t[A], 1);
-	tensor_check(&f, t[B], 2);
+	tensor_compare(&f, t[A], 1);
+	tensor_compare(&f, t[B], 2);
 	fixture_close(&f);
 }
 
@@ -193,7 +193,7 @@ static void the_next_commit_has_writes_made_during_the_previous_one(void **state
 	crash_and_reopen(&f);
 	register_again(&f, t, COUNT);
 	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_check(&f, t[i], 200 + i);
+		tensor_compare(&f, t[i], 200 + i);
 	fixture_close(&f);
 }
 
@@ -216,9 +216,9 @@ static void a_tensor_forgotten_during_a_commit_is_in_it(void **state)
 		tensor_store(&f, more[i], 60 + i);
 	crash_and_reopen(&f);
 	register_again(&f, t, COUNT);
-	tensor_check(&f, t[A], 11);
-	tensor_check(&f, t[B], 2);
-	tensor_check(&f, t[C], 13);
+	tensor_compare(&f, t[A], 11);
+	tensor_compare(&f, t[B], 2);
+	tensor_compare(&f, t[C], 13);
 	fixture_close(&f);
 }
 

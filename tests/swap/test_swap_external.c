@@ -87,7 +87,7 @@ static void there_and_back(const struct setup *setup)
 	assert_guarded(&in, nbytes, n);
 	/* Read through the pool, the contents are the same. */
 	for (size_t i = 0; i < n; i++)
-		tensor_check(&f, t[i], i);
+		tensor_compare(&f, t[i], i);
 	free(out.memory);
 	free(in.memory);
 	fixture_close(&f);
@@ -154,7 +154,7 @@ static void reads_of_resident_tensors_copy_from_the_pool(void **state)
 	tensors_add(&f, "t", nbytes, 3, t);
 	callers_make(&c, nbytes, 3, &seed);
 	tensor_store(&f, t[0], 0);
-	tensor_check(&f, t[0], 0); /* clean and resident */
+	tensor_compare(&f, t[0], 0); /* clean and resident */
 	tensor_store(&f, t[1], 7);
 	tensor_write(&f, t[1], 1); /* dirty; older contents on the drive */
 	tensor_store(&f, t[2], 2); /* only on the drive */
@@ -169,7 +169,7 @@ static void reads_of_resident_tensors_copy_from_the_pool(void **state)
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
 	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
 	tensors_swap_out(&f, t, 3);
-	tensor_check(&f, t[1], 1);
+	tensor_compare(&f, t[1], 1);
 	free(c.memory);
 	fixture_close(&f);
 }
@@ -192,7 +192,7 @@ static void an_external_write_replaces_the_resident_copy(void **state)
 	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(&f).pool.used, 0);
-	tensor_check(&f, t, 2);
+	tensor_compare(&f, t, 2);
 	free(c.memory);
 	fixture_close(&f);
 }
@@ -246,7 +246,7 @@ static void refuses_tensors_pinned_or_in_flight(void **state)
 	expect_error(&f, sole_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
 	sim_go(f.sim, SIM_WRITES);
 	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
-	tensor_check(&f, t[0], 0);
+	tensor_compare(&f, t[0], 0);
 	free(c.memory);
 	fixture_close(&f);
 }
@@ -273,7 +273,7 @@ static void a_failed_write_leaves_no_contents(void **state)
 	assert_true(filled(c.data[0], nbytes, 2));
 	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
 	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	tensor_check(&f, t, 2);
+	tensor_compare(&f, t, 2);
 	free(c.memory);
 	fixture_close(&f);
 }

@@ -65,11 +65,11 @@ static void flips_are_found(enum place place)
 	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
 	assert_int_equal(stats_of(&f).verify_errors, 2);
 	flip(&f, t[1], 299999);
-	tensor_check(&f, t[1], 1);
+	tensor_compare(&f, t[1], 1);
 	/* Bytes beyond the tensor's end are not checked. */
 	OK(&f, nvs_tensor_swap_out(f.engine, t, 5, &f.error));
 	flip(&f, t[0], 5000);
-	tensor_check(&f, t[0], 0);
+	tensor_compare(&f, t[0], 0);
 	fixture_close(&f);
 }
 
@@ -93,7 +93,7 @@ static void verifying_covers_writes_from_external_memory(void **state)
 	fill(memory, 30000, 4);
 	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, &data, 1, &f.error));
 	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	tensor_check(&f, t, 4);
+	tensor_compare(&f, t, 4);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	flip(&f, t, 0);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
@@ -101,7 +101,7 @@ static void verifying_covers_writes_from_external_memory(void **state)
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	/* New contents have a new checksum. */
 	tensor_store(&f, t, 5);
-	tensor_check(&f, t, 5);
+	tensor_compare(&f, t, 5);
 	fixture_close(&f);
 }
 
@@ -141,11 +141,11 @@ static void a_failed_write_leaves_the_tensor_in_the_pool(void **state)
 	assert_non_null(strstr(f.log, "t could not be written back and stays in the pool"));
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 	assert_int_equal(info_of(&f, t).status, -ENOSPC);
-	tensor_check(&f, t, 2);
+	tensor_compare(&f, t, 2);
 	STATE(&f, t, NVS_RESIDENT, true, 0);
 	tensors_swap_out(&f, &t, 1);
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, t, 2);
+	tensor_compare(&f, t, 2);
 	fixture_close(&f);
 }
 
@@ -193,13 +193,13 @@ static void a_failed_eviction_is_an_error_of_the_lease(void **state)
 	assert_true(sim_ios(f.sim, NVS_WRITE) <= ios + 2);
 	STATE(&f, t[4], NVS_EMPTY, false, 0);
 	for (uint64_t i = 0; i < 4; i++)
-		tensor_check(&f, t[i], i);
+		tensor_compare(&f, t[i], i);
 	/* The engine works again once the drive does. */
 	sim_no_faults(f.sim);
 	tensor_write(&f, t[4], 4);
 	tensor_write(&f, t[5], 5);
 	for (uint64_t i = 0; i < 6; i++)
-		tensor_check(&f, t[i], i);
+		tensor_compare(&f, t[i], i);
 	fixture_close(&f);
 }
 
@@ -222,7 +222,7 @@ static void a_failed_write_of_a_repinned_tensor_is_not_reported(void **state)
 	assert_true(filled(nvs_tensor_data(t), PART, 1));
 	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	tensors_swap_out(&f, &t, 1);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	fixture_close(&f);
 }
 
@@ -253,7 +253,7 @@ static void transient_errors_are_retried(void **state)
 	sim_fail(f.sim, NVS_WRITE, 0, EINTR, 20);
 	tensor_store(&f, t, 1);
 	sim_fail(f.sim, NVS_READ, 0, EAGAIN, 20);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	fixture_close(&f);
 }
 
@@ -269,7 +269,7 @@ static void a_failed_read_unpins_and_can_be_retried(void **state)
 	tensors_add(&f, "t", (uint64_t[]){PART, PART}, 2, t);
 	tensor_store(&f, t[0], 0);
 	tensor_store(&f, t[1], 1);
-	tensor_check(&f, t[0], 0);
+	tensor_compare(&f, t[0], 0);
 	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
 	OK(&f, sole_swap_in(f.engine, t, 2, 0, &f.error));
 	expect_error(&f, sole_wait(f.engine, t, 2, -1, &f.error), -EIO, "t1: reading /");
@@ -278,7 +278,7 @@ static void a_failed_read_unpins_and_can_be_retried(void **state)
 	expect_error(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL, "t1");
 	OK(&f, sole_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
 	assert_int_equal(stats_of(&f).pool.used, PART);
-	tensor_check(&f, t[1], 1);
+	tensor_compare(&f, t[1], 1);
 	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
 	fixture_close(&f);
 }
@@ -296,7 +296,7 @@ static void a_failed_prefetch_is_retried_by_the_pin(void **state)
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
 	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t");
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	fixture_close(&f);
 }
 
@@ -388,12 +388,12 @@ static void a_failed_external_write_is_reported_before_a_read(void **state)
 
 	fail_unwaited(&f, tensor, data);
 	expect_error(&f, sole_swap_in(f.engine, &tensor, 1, -1, &f.error), -EIO, "t: writing");
-	tensor_check(&f, tensor, 1);
+	tensor_compare(&f, tensor, 1);
 
 	fail_unwaited(&f, tensor, data);
 	expect_error(&f, nvs_tensor_swap_in_to(f.engine, &tensor, &to, 1, &f.error), -EIO,
 		     "t: writing");
-	tensor_check(&f, tensor, 1);
+	tensor_compare(&f, tensor, 1);
 
 	/* A lease released clean keeps the error for the commit. */
 	fail_unwaited(&f, tensor, data);
@@ -405,7 +405,7 @@ static void a_failed_external_write_is_reported_before_a_read(void **state)
 	fail_unwaited(&f, tensor, data);
 	tensor_write(&f, tensor, 2);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	tensor_check(&f, tensor, 2);
+	tensor_compare(&f, tensor, 2);
 	fixture_close(&f);
 }
 

@@ -38,7 +38,7 @@ static void write_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
-		tensor_check(f, t[i], seed + i);
+		tensor_compare(f, t[i], seed + i);
 }
 
 static void register_and_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
@@ -131,7 +131,7 @@ static void tensors_are_found_in_any_order_of_registration(void **state)
 		if (i == 5)
 			STATE(&f, again, NVS_EMPTY, false, 0);
 		else
-			tensor_check(&f, again, 9 + i);
+			tensor_compare(&f, again, 9 + i);
 	}
 	fixture_close(&f);
 }
@@ -346,7 +346,7 @@ static void unregistered_tensors_stay_as_committed(void **state)
 	crash_after(&f, rewrite_two_of_all);
 	reopen(&f, t);
 	for (uint64_t i = 0; i < N; i++)
-		tensor_check(&f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
+		tensor_compare(&f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
 	fixture_close(&f);
 }
 
@@ -486,9 +486,9 @@ static void writes_fail_after_a_commit(bool verify)
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	write_from(&f, t[6], 50, -EIO);
 	STATE(&f, t[6], NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, t[6], 1 + 6);
+	tensor_compare(&f, t[6], 1 + 6);
 	write_from(&f, t[6], 51, 0);
-	tensor_check(&f, t[6], 51);
+	tensor_compare(&f, t[6], 51);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t[6], 1, &f.error));
 	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
 	write_from(&f, t[6], 52, -EIO);
@@ -501,13 +501,13 @@ static void writes_fail_after_a_commit(bool verify)
 	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
 	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EIO, "t1: writing");
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
-	tensor_check(&f, t[1], 60);
+	tensor_compare(&f, t[1], 60);
 	OK(&f, sole_pin(f.engine, &t[1], 1, -1, &f.error));
 	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
-	tensor_check(&f, t[1], 60);
+	tensor_compare(&f, t[1], 60);
 	tensor_write(&f, t[1], 61);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	tensor_check(&f, t[1], 61);
+	tensor_compare(&f, t[1], 61);
 	fixture_close(&f);
 }
 
@@ -555,7 +555,7 @@ static void damage_on_the_drive_is_detected_when_read(void **state)
 	reopen(&f, t);
 	for (uint64_t i = 0; i < N; i++)
 		if (i != 1)
-			tensor_check(&f, t[i], 1 + i);
+			tensor_compare(&f, t[i], 1 + i);
 	OK(&f, sole_swap_in(f.engine, &t[1], 1, 0, &f.error));
 	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
 	fixture_close(&f);
@@ -843,7 +843,7 @@ static void refuses_a_pool_beyond_the_memlock_limit(void **state)
 	f.config.offload[NVS_OFFLOAD_PARAM].pin_memory = false;
 	OK(&f, fixture_reopen(&f));
 	tensor_store(&f, tensor_add(&f, "t", 100000), 1);
-	tensor_check(&f, nvs_tensor_find(f.engine, "t"), 1);
+	tensor_compare(&f, nvs_tensor_find(f.engine, "t"), 1);
 	fixture_shut(&f);
 	assert_int_equal(seteuid(user), 0);
 	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
@@ -869,7 +869,7 @@ static void the_optimizer_has_its_own_pool(void **state)
 	assert_true(stats.pool.bytes >= nvs_config_pool_bytes(&f.config, NVS_OFFLOAD_OPTIMIZER));
 	t = tensor_add(&f, "exp_avg", 300000);
 	tensor_store(&f, t, 1);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	t = tensor_add(&f, "big", 16 * MIB);
 	expect_error(&f, sole_pin(f.engine, &t, 1, 0, &f.error), -E2BIG,
 		     "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements");

@@ -33,7 +33,7 @@ static void registers_every_element_type(void **state)
 		assert_int_equal(info.status, 0);
 		STATE(&f, tensor, NVS_EMPTY, false, 0);
 		tensor_store(&f, tensor, (uint64_t)dtype);
-		tensor_check(&f, tensor, (uint64_t)dtype);
+		tensor_compare(&f, tensor, (uint64_t)dtype);
 	}
 	fixture_close(&f);
 }
@@ -114,7 +114,7 @@ static void a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_
 		     "set buffer_size to 104");
 	fits = tensor_add(&f, "fits", 4 * MIB);
 	tensor_store(&f, fits, 5);
-	tensor_check(&f, fits, 5);
+	tensor_compare(&f, fits, 5);
 	fixture_close(&f);
 }
 
@@ -218,13 +218,13 @@ static void a_full_drive_is_detected_when_registering(void **state)
 	assert_int_equal(after.tensors, 1);
 	assert_null(nvs_tensor_find(f.engine, "t0"));
 	assert_true(free_space(f.paths[0]) >= space);
-	tensor_check(&f, known, 1);
+	tensor_compare(&f, known, 1);
 	/* Tensors that fit are still registered, and can be written. */
 	tensors_add(&f, "t", nbytes, 40, tensors);
 	for (uint64_t i = 0; i < 40; i++)
 		tensor_store(&f, tensors[i], i);
 	for (uint64_t i = 0; i < 40; i++)
-		tensor_check(&f, tensors[i], i);
+		tensor_compare(&f, tensors[i], i);
 	fixture_close(&f);
 }
 
@@ -323,7 +323,7 @@ static void forgets_nothing_pinned_or_in_flight(void **state)
 	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
 
 	assert_non_null(nvs_tensor_find(f.engine, "t0"));
-	tensor_check(&f, tensors[0], 1);
+	tensor_compare(&f, tensors[0], 1);
 	OK(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error));
 	assert_null(nvs_tensor_find(f.engine, "t0"));
 	fixture_close(&f);
@@ -366,7 +366,7 @@ static void round_trip(const struct setup *setup)
 			assert_null(nvs_tensor_data(tensors[i]));
 		}
 		for (size_t i = n; i--;)
-			tensor_check(&f, tensors[i], seed + turn * 1000 + i);
+			tensor_compare(&f, tensors[i], seed + turn * 1000 + i);
 	}
 	fixture_close(&f);
 }
@@ -484,7 +484,7 @@ static void a_clean_tensor_is_evicted_without_a_write(void **state)
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 1);
@@ -511,7 +511,7 @@ static void pins_overlap(void **state)
 	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, t, 2);
+	tensor_compare(&f, t, 2);
 	fixture_close(&f);
 }
 
@@ -544,13 +544,13 @@ static void a_lease_released_clean_keeps_the_contents_on_the_drive(void **state)
 	tensor_store(&f, t, 1);
 	for (int resident = 0; resident < 2; resident++) {
 		if (resident)
-			tensor_check(&f, t, 1);
+			tensor_compare(&f, t, 1);
 		STATE(&f, t, resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
 		OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
 		fill(nvs_tensor_data(t), 10000, 2);
 		OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
 		STATE(&f, t, NVS_ON_DRIVE, false, 0);
-		tensor_check(&f, t, 1);
+		tensor_compare(&f, t, 1);
 	}
 	fixture_close(&f);
 }
@@ -580,7 +580,7 @@ static void a_lease_waits_for_ios_of_the_tensor(void **state)
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	fill(nvs_tensor_data(t), 10000, 3);
 	OK(&f, sole_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
-	tensor_check(&f, t, 3);
+	tensor_compare(&f, t, 3);
 	fixture_close(&f);
 }
 
@@ -603,7 +603,7 @@ static void refuses_to_read_a_tensor_never_written(void **state)
 	expect_error(&f, nvs_tensor_swap_in_to(f.engine, tensors, data, 2, &f.error), -ENODATA,
 		     "t1");
 	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, tensors[0], 1);
+	tensor_compare(&f, tensors[0], 1);
 	fixture_close(&f);
 }
 
@@ -619,7 +619,7 @@ static void refuses_to_read_an_empty_tensor_of_no_bytes(void **state)
 	tensor_store(&f, t, 1);
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	OK(&f, nvs_tensor_forget(f.engine, &t, 1, &f.error));
 	fixture_close(&f);
 }
@@ -702,7 +702,7 @@ static void refuses_a_tensor_named_twice(void **state)
 	expect_error(&f, sole_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL, "twice");
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	fixture_close(&f);
 }
 

@@ -406,7 +406,7 @@ static void end_history(struct model *m)
 		release_dirty(m, BATCH);
 	for (size_t i = 0; i < N; i++)
 		if (m->t[i].version)
-			tensor_check(&m->f, m->t[i].tensor, contents_of(m, i, m->t[i].version));
+			tensor_compare(&m->f, m->t[i].tensor, contents_of(m, i, m->t[i].version));
 	op_look(m);
 	for (size_t i = 0; i < N; i++)
 		OK(&m->f, nvs_tensor_swap_out(m->f.engine, &m->t[i].tensor, 1, &m->f.error));

@@ -76,8 +76,8 @@ static void one_release_unpins_the_rest_of_a_failed_batch(void **state)
 
 	(void)state;
 	open_with_stored(&f, t, 3);
-	tensor_check(&f, t[0], 0);
-	tensor_check(&f, t[2], 2);
+	tensor_compare(&f, t[0], 0);
+	tensor_compare(&f, t[2], 2);
 	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
 	OK(&f, nvs_tensor_swap_in(f.engine, t, 3, 0, &pin, &f.error));
 	expect_error(&f, nvs_tensor_wait(f.engine, t, 3, pin, -1, &f.error), -EIO, "t1: reading /");
@@ -178,7 +178,7 @@ static void a_clean_release_of_a_lease_finds_the_last_finished_contents(void **s
 	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
 	fill(nvs_tensor_data(t), PART, 8);
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
-	tensor_check(&f, t, 7);
+	tensor_compare(&f, t, 7);
 	fixture_close(&f);
 }
 
@@ -197,7 +197,7 @@ static void a_lease_that_may_not_wait_starts_to_write_the_finished_contents(void
 	sim_go(f.sim, SIM_WRITES);
 	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
-	tensor_check(&f, t, 7);
+	tensor_compare(&f, t, 7);
 	fixture_close(&f);
 }
 
@@ -213,10 +213,10 @@ static void a_lease_fails_if_the_finished_contents_cannot_be_written(void **stat
 	sim_fail(f.sim, NVS_WRITE, 0, ENOSPC, 1);
 	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error), -ENOSPC,
 		     "t0: writing /");
-	tensor_check(&f, t, 7);
+	tensor_compare(&f, t, 7);
 	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
-	tensor_check(&f, t, 7);
+	tensor_compare(&f, t, 7);
 	fixture_close(&f);
 }
 
@@ -235,7 +235,7 @@ static void a_lease_does_not_overwrite_contents_pinned_by_another_call(void **st
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, a, NVS_DIRTY, &f.error));
 	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &lease, &f.error), -EBUSY, "t0");
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
-	tensor_check(&f, t, 7);
+	tensor_compare(&f, t, 7);
 	fixture_close(&f);
 }
 

@@ -108,7 +108,7 @@ static struct nvs_step_io step_end(struct training *tr)
 /* Pins and releases tensor i unchanged, and waits until the engine is idle. */
 static void use(struct training *tr, size_t i)
 {
-	tensor_check(&tr->f, tr->t[i], tr->seeds[i]);
+	tensor_compare(&tr->f, tr->t[i], tr->seeds[i]);
 	await_idle(tr);
 }
 
@@ -431,7 +431,7 @@ static void small_tensors_stay(void **state)
 		tensor_store(&tr.f, small, 9);
 		for (int turn = 0; turn < 3; turn++) {
 			step_begin(&tr);
-			tensor_check(&tr.f, small, 9);
+			tensor_compare(&tr.f, small, 9);
 			for (size_t i = 0; i < 4; i++)
 				use(&tr, i);
 			/* The threshold is exclusive; its tensors are in addition to max_in_cpu. */
@@ -545,7 +545,7 @@ static void reading_ahead_joins_pieces(void **state)
 	wide = tensor_add(&tr.f, "wide", 2 * PART);
 	tensor_store(&tr.f, wide, 50);
 	step_begin(&tr);
-	tensor_check(&tr.f, wide, 50);
+	tensor_compare(&tr.f, wide, 50);
 	use(&tr, 0);
 	use(&tr, 1);
 	use(&tr, 2);
@@ -778,7 +778,7 @@ static void meddle(struct training *tr, uint64_t *random)
 		tensor_write(&tr->f, tr->t[i], tr->seeds[i]);
 		break;
 	case 4:
-		tensor_check(&tr->f, tr->t[i], tr->seeds[i]);
+		tensor_compare(&tr->f, tr->t[i], tr->seeds[i]);
 		break;
 	default:
 		if (below(random, 4))
@@ -812,7 +812,7 @@ static void wander(struct budgets budgets, uint64_t *random)
 			if (what == 2)
 				meddle(&tr, random);
 			if (k < LENGTH(order) && what < 8)
-				tensor_check(&tr.f, tr.t[order[k]], tr.seeds[order[k]]);
+				tensor_compare(&tr.f, tr.t[order[k]], tr.seeds[order[k]]);
 			else if (k < LENGTH(order))
 				change(&tr, order[k]);
 			counters_hold(&tr);

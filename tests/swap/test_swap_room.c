@@ -35,7 +35,7 @@ static void open_parts(struct fixture *f, bool simulated, struct nvs_tensor **te
 static void check_parts(struct fixture *f, struct nvs_tensor **tensors, uint64_t n, uint64_t seed)
 {
 	for (uint64_t i = 0; i < n; i++)
-		tensor_check(f, tensors[i], seed + i);
+		tensor_compare(f, tensors[i], seed + i);
 }
 
 /*
@@ -67,11 +67,11 @@ static void evicts_the_least_recently_used_first(void **state)
 	(void)state;
 	open_parts(&f, false, t, 6);
 	check_parts(&f, t, 4, 0);
-	tensor_check(&f, t[0], 0);
+	tensor_compare(&f, t[0], 0);
 	assert_int_equal(stats_of(&f).evictions, 0);
-	tensor_check(&f, t[4], 4);
+	tensor_compare(&f, t[4], 4);
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, t[5], 5);
+	tensor_compare(&f, t[5], 5);
 	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
 	STATE(&f, t[0], NVS_RESIDENT, false, 0);
 	STATE(&f, t[3], NVS_RESIDENT, false, 0);
@@ -104,7 +104,7 @@ static void evicts_the_tensor_between_two_free_pieces(void **state)
 	large = open_in_pieces(&f, t);
 	OK(&f, sole_pin(f.engine, &large, 1, 60000, &f.error));
 	OK(&f, sole_release(f.engine, &large, 1, NVS_CLEAN, &f.error));
-	tensor_check(&f, t[1], 7);
+	tensor_compare(&f, t[1], 7);
 	fixture_close(&f);
 }
 
@@ -268,7 +268,7 @@ static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 		if (turn < 20 || below(&seed, 2))
 			tensor_write(&f, t[i], i);
 		else
-			tensor_check(&f, t[i], i);
+			tensor_compare(&f, t[i], i);
 		OK(&f, sole_wait(f.engine, t, 20, -1, &f.error));
 		idle = elements_unpinned(&f, t, 20);
 		most = idle > most ? idle : most;
@@ -347,8 +347,8 @@ static void prefetches_evict_nothing_dirty_or_pinned(void **state)
 	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
 	STATE(&f, t[0], NVS_RESIDENT, true, 0);
 	STATE(&f, t[1], NVS_RESIDENT, true, 0);
-	tensor_check(&f, t[0], 20);
-	tensor_check(&f, t[1], 21);
+	tensor_compare(&f, t[0], 20);
+	tensor_compare(&f, t[1], 21);
 	fixture_close(&f);
 }
 
@@ -361,10 +361,10 @@ static void prefetched_tensors_are_evicted_last(void **state)
 	open_parts(&f, false, t, 8);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 2, &f.error), 2);
 	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
-	tensor_check(&f, t[4], 4);
-	tensor_check(&f, t[5], 5);
+	tensor_compare(&f, t[4], 4);
+	tensor_compare(&f, t[5], 5);
 	/* A tensor that was used is evicted first, though it was used after they were read. */
-	tensor_check(&f, t[6], 6);
+	tensor_compare(&f, t[6], 6);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[7], 1, &f.error), 1);
 	OK(&f, sole_wait(f.engine, &t[7], 1, -1, &f.error));
 	STATE(&f, t[0], NVS_RESIDENT, false, 0);
@@ -426,7 +426,7 @@ static void a_prefetch_keeps_a_tensor_that_is_being_swapped_out(void **state)
 	sim_go(f.sim, SIM_WRITES);
 	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	STATE(&f, t, NVS_RESIDENT, false, 0);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
 	fixture_close(&f);
 }

@@ -32,7 +32,7 @@ static void find_again(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", lengths, N, t);
 	for (unsigned i = 0; i < N; i++)
-		tensor_check(f, t[i], seed + i);
+		tensor_compare(f, t[i], seed + i);
 }
 
 /* ---- Reading without writing ---- */
@@ -118,7 +118,7 @@ static void calls_that_would_write_to_a_read_only_store_are_refused(void **state
 	expect_error(&f, nvs_tensor_forget(f.engine, t, 1, &f.error), -EROFS, "read_only");
 	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "x", &f.error), -EROFS, "read_only");
 	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EROFS, "read_only");
-	tensor_check(&f, t[0], 1);
+	tensor_compare(&f, t[0], 1);
 	fixture_shut(&f);
 	fixture_close(&f);
 }
@@ -300,11 +300,11 @@ static void a_renamed_tensor_is_found_under_its_new_name_after_a_commit(void **s
 
 	OK(&f, fixture_reopen(&f));
 	again = tensor_add(&f, "t1", lengths[0]);
-	tensor_check(&f, again, 1);
+	tensor_compare(&f, again, 1);
 	again = tensor_add(&f, "t0", lengths[1]);
-	tensor_check(&f, again, 2);
+	tensor_compare(&f, again, 2);
 	again = tensor_add(&f, "t2", lengths[2]);
-	tensor_check(&f, again, 3);
+	tensor_compare(&f, again, 3);
 	fixture_close(&f);
 }
 
@@ -333,7 +333,7 @@ static void names_that_are_taken_or_invalid_are_refused(void **state)
 	OK(&f, fixture_reopen(&f));
 	t[1] = tensor_add(&f, "t1", lengths[1]);
 	expect_error(&f, nvs_tensor_rename(f.engine, t[1], "t2", &f.error), -EEXIST, "t2");
-	tensor_check(&f, t[1], 2);
+	tensor_compare(&f, t[1], 2);
 	fixture_close(&f);
 }
 

@@ -266,12 +266,12 @@ static void all_threads(const struct setup *setup)
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(workers[i].thread, NULL);
 	for (size_t i = 0; i < SHARED; i++) {
-		tensor_check(&s.f, s.tensors[i], s.seeds[i]);
+		tensor_compare(&s.f, s.tensors[i], s.seeds[i]);
 		pthread_rwlock_destroy(&s.locks[i]);
 	}
 	for (unsigned k = 0; k < THREADS; k++)
 		for (size_t i = 0; i < OWN; i++)
-			tensor_check(&s.f, workers[k].own[i], workers[k].seeds[i]);
+			tensor_compare(&s.f, workers[k].own[i], workers[k].seeds[i]);
 	fixture_close(&s.f);
 }
 

@@ -224,7 +224,7 @@ static void waits_that_time_out_lose_nothing(void **state)
 	print_message("time ran out %" PRIu64 " times\n", times);
 	for (unsigned i = 0; i < THREADS; i++) {
 		for (size_t k = 0; k < OWN; k++)
-			tensor_check(&crowd.f, members[i].t[k], members[i].seeds[k]);
+			tensor_compare(&crowd.f, members[i].t[k], members[i].seeds[k]);
 		free(members[i].memory);
 	}
 	fixture_close(&crowd.f);
@@ -259,7 +259,7 @@ static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t se
 static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
-		tensor_check(f, t[i], seed + i);
+		tensor_compare(f, t[i], seed + i);
 }
 
 static void write_for_ever(struct fixture *f, int ready)

@@ -334,7 +334,7 @@ static bool nth_allocation_of_open_fails(struct world *w, uint64_t n)
 	world_add_tensors(w);
 	for (unsigned i = 0; i < TENSORS && w->f.config.keep; i++)
 		if (w->seed[i])
-			tensor_check(&w->f, w->t[i], w->seed[i]);
+			tensor_compare(&w->f, w->t[i], w->seed[i]);
 	world_swaps(w);
 	fixture_shut(&w->f);
 	assert_same_held(&before, "closing", n);
@@ -389,7 +389,7 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 	if (rc)
 		OK(&w->f, nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error));
 	tensor_store(&w->f, tensors[MANY - 1], n);
-	tensor_check(&w->f, tensors[MANY - 1], n);
+	tensor_compare(&w->f, tensors[MANY - 1], n);
 	OK(&w->f, nvs_tensor_forget(w->f.engine, tensors, MANY, &w->f.error));
 }
 

@@ -216,7 +216,7 @@ static void works(struct world *w)
 	world_add_tensors(w);
 	for (unsigned i = 0; i < TENSORS; i++)
 		if (w->seed[i] && w->f.config.keep)
-			tensor_check(&w->f, w->t[i], w->seed[i]);
+			tensor_compare(&w->f, w->t[i], w->seed[i]);
 	world_swaps(w);
 	assert_int_equal(w->failures, 0);
 	world_check_all(w);
@@ -342,7 +342,7 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 		OK(&w->f, nvs_tensor_register(w->f.engine, specs, 2, t, &w->f.error));
 	}
 	tensor_store(&w->f, t[1], n);
-	tensor_check(&w->f, t[1], n);
+	tensor_compare(&w->f, t[1], n);
 	OK(&w->f, nvs_tensor_forget(w->f.engine, t, 2, &w->f.error));
 	return failed;
 }

@@ -260,7 +260,7 @@ static void check_tensors(struct round *r, uint64_t number)
 		uint64_t version = version_at(number, i);
 
 		if (version) {
-			tensor_check(&r->f, r->t[i], contents_of(version, i));
+			tensor_compare(&r->f, r->t[i], contents_of(version, i));
 			continue;
 		}
 		STATE(&r->f, r->t[i], NVS_EMPTY, false, 0);

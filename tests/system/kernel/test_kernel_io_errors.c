@@ -93,25 +93,25 @@ static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 	OK(&f, sole_swap_in(f.engine, &t[C], 1, -1, &f.error));
 	failed_from(&f, on, t[C], "reading", info_of(&f, t[C]).store_offset);
 	STATE(&f, t[C], NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, t[A], A);
+	tensor_compare(&f, t[A], A);
 
 	kernel_drive_mend(&on->drive);
-	tensor_check(&f, t[C], C);
+	tensor_compare(&f, t[C], C);
 	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
 	OK(&f, sole_wait(f.engine, t, TENSORS, -1, &f.error));
 	STATE(&f, t[B], NVS_ON_DRIVE, false, 0);
-	tensor_check(&f, t[B], 10);
+	tensor_compare(&f, t[B], 10);
 
 	/* The second time, the bytes are not restored. */
 	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
 	cut_at(on, half);
 	kernel_drive_mend_blank(&on->drive);
-	tensor_check(&f, t[A], A);
+	tensor_compare(&f, t[A], A);
 	for (size_t i = B; i < TENSORS; i++) {
 		OK(&f, sole_swap_in(f.engine, &t[i], 1, -1, &f.error));
 		expect_error(&f, sole_wait(f.engine, &t[i], 1, -1, &f.error), -EBADMSG, "t");
 		tensor_store(&f, t[i], 20 + i);
-		tensor_check(&f, t[i], 20 + i);
+		tensor_compare(&f, t[i], 20 + i);
 	}
 	fixture_close(&f);
 }
@@ -149,7 +149,7 @@ static void is_as_committed(struct fixture *f, const uint64_t *nbytes)
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_check(f, t[i], i);
+		tensor_compare(f, t[i], i);
 }
 
 /* The raw device keeps only its first page, so not even the label can be written. */
@@ -249,11 +249,11 @@ static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
 
 		kernel_drive_mend(&on.drive);
 		kernel_drive_resize(&on.drive);
-		tensor_check(&f, t[A], A);
-		tensor_check(&f, t[B], B);
+		tensor_compare(&f, t[A], A);
+		tensor_compare(&f, t[B], B);
 		OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
 		OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
-		tensor_check(&f, t[B], B);
+		tensor_compare(&f, t[B], B);
 		fixture_close(&f);
 	}
 }

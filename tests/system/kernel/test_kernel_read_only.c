@@ -85,9 +85,9 @@ static void is_as_committed(struct fixture *f)
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_check(f, t[i], i);
+		tensor_compare(f, t[i], i);
 	tensor_store(f, t[0], 1000);
-	tensor_check(f, t[0], 1000);
+	tensor_compare(f, t[0], 1000);
 }
 
 static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
@@ -106,7 +106,7 @@ static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
 	STATE(&f, t[0], NVS_RESIDENT, true, 0);
 	assert_true(filled(nvs_tensor_data(t[0]), 200 * KIB, 100));
 	for (size_t i = 1; i < TENSORS; i++)
-		tensor_check(&f, t[i], i);
+		tensor_compare(&f, t[i], i);
 	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EROFS, DATA);
 	close_in_vain(&f, -EROFS);
 	expect_error(&f, fixture_reopen(&f), -EROFS, DATA);

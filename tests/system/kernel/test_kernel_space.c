@@ -66,7 +66,7 @@ static void write_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 {
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_check(f, t[i], seed + i);
+		tensor_compare(f, t[i], seed + i);
 	OK(f, nvs_tensor_swap_out(f->engine, t, TENSORS, &f->error));
 }
 
@@ -128,7 +128,7 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep)
 	make_room(directory);
 	late = tensor_add(&f, "much", 4 * MIB);
 	tensor_store(&f, late, 7);
-	tensor_check(&f, late, 7);
+	tensor_compare(&f, late, 7);
 	check_all(&f, t, 20);
 	fixture_close(&f);
 	(void)cleanup(NULL);
@@ -189,8 +189,8 @@ static void a_sparse_kept_store_gets_its_space_back_when_opened(void **state)
 	fill_up(directory);
 	tensors_add(&f, "t", sizes, TENSORS, t);
 	tensor_store(&f, t[1], 2);
-	tensor_check(&f, t[1], 2);
-	tensor_check(&f, t[0], 1);
+	tensor_compare(&f, t[1], 2);
+	tensor_compare(&f, t[0], 1);
 	make_room(directory);
 	fixture_close(&f);
 }
