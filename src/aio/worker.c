@@ -304,7 +304,7 @@ static void submit(struct worker *worker)
 
 /*
  * The number of completions to wait for: usually one. If the queue is full and more work is
- * waiting, a quarter of the queue, which saves most rounds and still keeps the drive busy. With
+ * waiting, an eighth of the queue, which saves most rounds and still keeps the drive busy. With
  * io_timeout_ms always one, so that a hanging I/O does not delay those that completed.
  */
 static unsigned worth_waiting_for(const struct worker *worker, bool more)
@@ -316,7 +316,7 @@ static unsigned worth_waiting_for(const struct worker *worker, bool more)
 	if (!worker->aio->config.overlap_events)
 		return worker->submitted;
 	if (more && !worker->nfree && worker->submitted >= 8)
-		return worker->submitted / 4;
+		return worker->submitted / 8;
 	return 1;
 }
 
