@@ -209,7 +209,7 @@ struct nvs_tensor_info {
 	uint64_t store_offset;
 	enum nvs_tensor_state state;
 	bool dirty;
-	uint32_t uses; /* how many times it is pinned */
+	uint32_t pins; /* how many it has */
 	int status;    /* of the last transfer: 0 or a negative errno */
 };
 

@@ -50,10 +50,10 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	int rc = check_named_once(engine, tensors, n, error);
 
 	for (size_t i = 0; i < n && !rc; i++)
-		if (tensors[i]->uses || tensors[i]->external)
+		if (tensors[i]->pins.count || is_external(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0, "%s is pinned: %s",
 					 tensors[i]->name,
-					 tensors[i]->external ? "wait for its transfer first"
-							      : "release it first");
+					 is_external(tensors[i]) ? "wait for its transfer first"
+								 : "release it first");
 	return rc;
 }

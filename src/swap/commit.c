@@ -14,7 +14,8 @@
 
 static bool unfinished(const struct nvs_tensor *tensor)
 {
-	return tensor->external || (tensor->uses && (tensor->dirty || tensor->leased));
+	return is_external(tensor) ||
+	       (tensor->pins.count && (is_dirty(tensor) || is_unwritten(tensor)));
 }
 
 static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
@@ -43,29 +44,23 @@ static int check_reported(const struct nvs_engine *engine, struct nvs_error *err
 /* Starts to write back dirty unpinned tensors. */
 static struct transfer *write_back(struct nvs_engine *engine)
 {
-	struct transfer *list;
 	size_t n = 0;
 
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
-		if (tensor->state == NVS_RESIDENT && tensor->dirty && !tensor->uses)
+		if (tensor_state(tensor) == NVS_RESIDENT && is_dirty(tensor) && !tensor->pins.count)
 			engine->scratch[n++] = tensor;
 	}
 	for (size_t i = 0; i < n; i++)
 		leave_idle(engine, engine->scratch[i]);
-	list = runs_build(engine, engine->scratch, n, NVS_WRITE);
-	/* Empty tensors have landed already and keep their place. */
-	for (size_t i = 0; i < n; i++)
-		if (!engine->scratch[i]->extent)
-			make_idle(engine, engine->scratch[i]);
-	return list;
+	return runs_build(engine, engine->scratch, n, NVS_WRITE);
 }
 
 static bool anything_dirty(const struct nvs_engine *engine)
 {
 	for (size_t i = 0; i < engine->ntensors; i++)
-		if (engine->tensors[i]->dirty && !engine->tensors[i]->uses)
+		if (is_dirty(engine->tensors[i]) && !engine->tensors[i]->pins.count)
 			return true;
 	return false;
 }
@@ -140,19 +135,21 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 	char *name = snapshot->names;
 
 	assert(!engine->committing && !engine->held_writes && !engine->inflight[NVS_WRITE]);
+	engine_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
-		tensor->snapshot = tensor->has_contents ? tensor->offset : NOWHERE;
-		snapshot->entries[i] = (struct store_entry){.name = name,
-							    .dtype = tensor->dtype,
-							    .numel = tensor->numel,
-							    .nbytes = tensor->nbytes,
-							    .offset = tensor->offset,
-							    .spare = tensor->spare,
-							    .written = tensor->has_contents,
-							    .has_checksum = tensor->has_checksum,
-							    .checksum = tensor->checksum};
+		tensor->snapshot = on_drive(tensor->content) ? tensor->offset : NOWHERE;
+		snapshot->entries[i] = (struct store_entry){
+			.name = name,
+			.dtype = tensor->dtype,
+			.numel = tensor->numel,
+			.nbytes = tensor->nbytes,
+			.offset = tensor->offset,
+			.spare = tensor->spare,
+			.written = on_drive(tensor->content),
+			.has_checksum = tensor->checksum_state != CHECKSUM_NONE,
+			.checksum = tensor->checksum};
 		name = stpcpy(name, tensor->name) + 1;
 	}
 	snapshot->n = engine->ntensors;

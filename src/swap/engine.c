@@ -65,6 +65,17 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 	return 0;
 }
 
+/* The store may be called under the engine's lock, except while it is opened. */
+static void say_for_store(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct nvs_engine *engine = arg;
+
+	if (engine->opened)
+		say_later(engine, level, "%s", text);
+	else
+		log_say(&engine->log, level, "%s", text);
+}
+
 static int open_store(struct nvs_engine *engine, const struct nvs_config *config,
 		      enum nvs_block block, struct nvs_error *error)
 {
@@ -79,7 +90,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.stripe_size = config->stripe_size ? config->stripe_size : config->aio.block_size,
 		.keep = config->keep,
 		.read_only = config->read_only,
-		.log = &engine->log,
+		.log = &engine->store_log,
 	};
 
 	for (unsigned i = 0; i < offload->npaths; i++)
@@ -245,6 +256,8 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 		return NULL;
 	engine->failure.size = sizeof(engine->failure);
 	engine->log = config->log;
+	if (config->log.fn)
+		engine->store_log = (struct nvs_log){say_for_store, engine};
 	engine->trace = config->trace;
 	engine->aio_config = config->aio;
 	engine->verify = config->verify;
@@ -289,6 +302,7 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 	}
 	trace_call(engine->trace, TRACE_OPEN, clock_ns(),
 		   &(struct trace_subject){.name = "", .nbytes = pool_bytes(engine->pool)});
+	engine->opened = true;
 	*out = engine;
 	return 0;
 }
@@ -325,6 +339,7 @@ int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	pthread_mutex_lock(&engine->lock);
 	plan_drop(engine);
 	rc = drain_all(engine, error);
+	engine_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc && engine->keep && !engine->read_only && !engine->abandoned)
 		rc = nvs_engine_commit(engine, error);

@@ -22,7 +22,7 @@ static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 					 "%s is in flight: wait for it first", tensors[i]->name);
 		else if (contents)
 			rc = report_failed_write(engine, tensors[i], error);
-		if (!rc && contents && tensors[i]->state == NVS_EMPTY)
+		if (!rc && contents && tensor_state(tensors[i]) == NVS_EMPTY)
 			rc = no_contents(tensors[i], error);
 	}
 	return rc;
@@ -51,7 +51,8 @@ static int check_data(struct nvs_tensor *const *tensors, const void *const *data
 static void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes)
 {
 	assert(offset <= tensor->nbytes && nbytes <= tensor->nbytes - offset);
-	tensor->external = true;
+	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
+	tensor->memory = MEMORY_EXTERNAL;
 	tensor->data = (char *)(uintptr_t)data;
 	tensor->part_offset = offset;
 	tensor->part_nbytes = nbytes;
@@ -91,11 +92,11 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	tensor->status = 0;
-	if (tensor->state != NVS_RESIDENT)
+	if (tensor_state(tensor) != NVS_RESIDENT)
 		return false;
-	leave_idle(engine, tensor);
-	tensor->copy_pin = ++engine->last_pin;
-	pins_add(tensor, tensor->copy_pin);
+	tensor_pin(engine, tensor, ++engine->last_pin);
+	tensor->copy_pin = engine->last_pin;
+	tensor_check(tensor);
 	return true;
 }
 
@@ -103,12 +104,9 @@ static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	uint64_t pin = tensor->copy_pin;
 
-	if (!pin)
-		return;
 	tensor->copy_pin = 0;
-	pins_remove(tensor, pin);
-	if (!tensor->uses && tensor->state == NVS_RESIDENT)
-		make_idle(engine, tensor);
+	if (pin)
+		tensor_unpin(engine, tensor, pin);
 }
 
 static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *tensors,

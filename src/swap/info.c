@@ -32,9 +32,9 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 					.numel = tensor->numel,
 					.nbytes = tensor->nbytes,
 					.store_offset = tensor->offset,
-					.state = tensor->state,
-					.dirty = tensor->dirty,
-					.uses = tensor->uses,
+					.state = tensor_state(tensor),
+					.dirty = is_dirty(tensor),
+					.pins = tensor->pins.count,
 					.status = tensor->status};
 	pthread_mutex_unlock(&engine->lock);
 	return struct_out(info, &full, sizeof(full));
@@ -47,7 +47,7 @@ void *nvs_tensor_data(const struct nvs_tensor *tensor)
 	if (!tensor)
 		return NULL;
 	pthread_mutex_lock(&tensor->engine->lock);
-	data = tensor->external ? NULL : tensor->data;
+	data = is_external(tensor) ? NULL : tensor->data;
 	pthread_mutex_unlock(&tensor->engine->lock);
 	return data;
 }
@@ -60,7 +60,7 @@ struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 		return NULL;
 	pthread_mutex_lock(&engine->lock);
 	tensor = table_find(engine, name);
-	if (tensor && !tensor->registered)
+	if (tensor && tensor->registration != REGISTRATION_DONE)
 		tensor = NULL;
 	pthread_mutex_unlock(&engine->lock);
 	return tensor;
@@ -73,7 +73,7 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 
 	pthread_mutex_lock(&engine->lock);
 	tensor = table_find(engine, name);
-	stored = tensor && !tensor->registered;
+	stored = tensor && tensor->registration != REGISTRATION_DONE;
 	if (stored)
 		*numel = tensor->numel;
 	pthread_mutex_unlock(&engine->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pinning tensors: the call gets room for all of them in one attempt, or for none. Between
+ * Pinning tensors: the call gets room for all of them in one pinning, or for none. Between
  * attempts it waits for room, or for write-backs that make some.
  */
 #include <assert.h>
@@ -13,10 +13,10 @@
 /* ---- Room for a batch ---- */
 
 /* A call that pins tensors, across its attempts. */
-struct attempt {
+struct pinning {
 	struct nvs_tensor *const *tensors;
 	size_t n;
-	bool contents;		/* read them; false: lease */
+	bool contents;		/* read them; false: for new ones */
 	uint64_t failures;	/* write-backs that failed before the call */
 	bool waited;		/* the pool's statistics have counted the wait for room */
 	uint64_t waits_from_ns; /* when it began to wait; 0: it did not */
@@ -27,7 +27,7 @@ struct attempt {
 };
 
 /* Makes room for `need` bytes as far as possible without waiting. */
-static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *attempt)
+static void make_room(struct nvs_engine *engine, uint64_t need, struct pinning *pinning)
 {
 	struct eviction eviction = eviction_for_batch(engine, need);
 	bool in_pieces = need <= eviction.reached && !engine->landing;
@@ -41,19 +41,19 @@ static void make_room(struct nvs_engine *engine, uint64_t need, struct attempt *
 		eviction.own = true;
 		evict_until_enough(engine, &eviction);
 	}
-	attempt->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
-	attempt->stuck = !eviction.ntaken;
-	attempt->failed_again = eviction.ntaken && eviction.nfailed == eviction.ntaken;
-	if (attempt->list || attempt->stuck) {
-		if (!attempt->waited)
+	pinning->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
+	pinning->stuck = !eviction.ntaken;
+	pinning->failed_again = eviction.ntaken && eviction.nfailed == eviction.ntaken;
+	if (pinning->list || pinning->stuck) {
+		if (!pinning->waited)
 			pool_note_wait(engine->pool);
-		attempt->waited = true;
+		pinning->waited = true;
 	}
 }
 
 /* ---- Checks of a batch, before anything is changed ---- */
 
-static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+static int check_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		     bool contents, struct nvs_error *error)
 {
 	uint64_t sum = 0;
@@ -61,7 +61,7 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	int rc = check_named_once(engine, tensors, n, error);
 
 	for (size_t i = 0; i < n && !rc; i++) {
-		if (tensors[i]->external)
+		if (is_external(tensors[i]))
 			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
 					   "%s is in flight from or to external memory: wait for "
 					   "it first",
@@ -70,11 +70,11 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 		rc = contents ? report_failed_write(engine, tensors[i], error) : 0;
 		if (rc)
 			return rc;
-		if (contents && tensors[i]->state == NVS_EMPTY)
+		if (contents && tensor_state(tensors[i]) == NVS_EMPTY)
 			return no_contents(tensors[i], error);
-		if (contents && tensors[i]->leased)
+		if (contents && is_unwritten(tensors[i]))
 			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
-					   "%s is leased and its new contents are not released "
+					   "%s is pinned for new contents, which are not released "
 					   "yet: release it first",
 					   tensors[i]->name);
 		if (tensors[i]->extent > pool_bytes(engine->pool))
@@ -97,37 +97,36 @@ static int check_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 
 /* ---- Pinning ---- */
 
-static void use(struct nvs_engine *engine, struct nvs_tensor *tensor)
+static void add_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(!tensor->external);
-	leave_idle(engine, tensor);
-	set_drop(engine, tensor, false);
-	set_prefetched(engine, tensor, false);
-	tensor->by_engine = false;
-	pins_add(tensor, engine->last_pin);
+	assert(!is_external(tensor));
+	tensor_pin(engine, tensor, engine->last_pin);
+	set_on_landing(engine, tensor, LANDING_STAYS);
+	set_ahead(engine, tensor, AHEAD_NOT);
+	tensor->origin = ORIGIN_CALL;
 }
 
-static struct transfer *begin(struct nvs_engine *engine, const struct attempt *attempt,
-			      size_t nleased)
+static struct transfer *begin(struct nvs_engine *engine, const struct pinning *pinning,
+			      size_t nread)
 {
-	step_access(engine, attempt->tensors, attempt->n, attempt->contents);
-	engine->last_pin++;
-	for (size_t i = 0; i < attempt->n; i++) {
-		struct nvs_tensor *tensor = attempt->tensors[i];
+	struct transfer *list = NULL;
 
-		use(engine, tensor);
-		if (!attempt->contents)
-			tensor->leased = true;
-		if (tensor->state == NVS_RESIDENT)
+	step_access(engine, pinning->tensors, pinning->n, pinning->contents);
+	engine->last_pin++;
+	for (size_t i = 0; i < pinning->n; i++) {
+		struct nvs_tensor *tensor = pinning->tensors[i];
+
+		add_pin(engine, tensor);
+		if (!pinning->contents)
+			forget_pool(tensor);
+		if (tensor->io == IO_IDLE)
 			tensor->status = 0;
 	}
-	if (attempt->contents)
-		return runs_build(engine, engine->scratch, nleased, NVS_READ);
-	for (size_t i = 0; i < nleased; i++) {
-		engine->scratch[i]->state = NVS_RESIDENT;
-		engine->scratch[i]->status = 0;
-	}
-	return NULL;
+	if (pinning->contents)
+		list = runs_build(engine, engine->scratch, nread, NVS_READ);
+	for (size_t i = 0; i < pinning->n; i++)
+		tensor_check(pinning->tensors[i]);
+	return list;
 }
 
 static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *error)
@@ -140,85 +139,85 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 			   why->text);
 }
 
-static bool any_in_flight(const struct attempt *attempt)
+static bool any_in_flight(const struct pinning *pinning)
 {
-	for (size_t i = 0; i < attempt->n; i++)
-		if (in_flight(attempt->tensors[i]))
+	for (size_t i = 0; i < pinning->n; i++)
+		if (in_flight(pinning->tensors[i]))
 			return true;
 	return false;
 }
 
 /*
- * A lease hands out the memory of the present contents. Contents that are released and not written
- * yet are written first, so that a clean release finds them on the drive: 0 if there are none, or
- * -EAGAIN with the transfers to launch, or an error.
+ * A pin for new contents hands out the memory of the present ones. Contents that are released and
+ * not written yet are written first, so that a clean release finds them on the drive: 0 if there
+ * are none, or -EAGAIN with the transfers to launch, or an error.
  */
-static int write_before_lease(struct nvs_engine *engine, struct attempt *attempt,
-			      struct nvs_error *error)
+static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
+			    struct nvs_error *error)
 {
 	size_t ndirty = 0, nfailed = 0;
 
-	for (size_t i = 0; i < attempt->n; i++) {
-		struct nvs_tensor *tensor = attempt->tensors[i];
+	for (size_t i = 0; i < pinning->n; i++) {
+		struct nvs_tensor *tensor = pinning->tensors[i];
 
-		if (!tensor->dirty || !tensor->extent || tensor->leased)
+		if (!is_dirty(tensor) || !tensor->extent)
 			continue;
-		assert(tensor->state == NVS_RESIDENT && !tensor->external);
-		if (tensor->uses)
+		assert(tensor_state(tensor) == NVS_RESIDENT && !is_external(tensor));
+		if (tensor->pins.count)
 			return error_about(error, -EBUSY, tensor->name, 0, 0,
 					   "%s is pinned by another call, and its contents are not "
 					   "written yet: release it and swap it out first",
 					   tensor->name);
-		if (tensor->status && engine->write_failures != attempt->failures)
+		if (tensor->status && engine->write_failures != pinning->failures)
 			return tensor_error(engine, tensor, error);
 		nfailed += tensor->status != 0;
 		engine->scratch[ndirty++] = tensor;
 	}
 	for (size_t i = 0; i < ndirty; i++)
 		leave_idle(engine, engine->scratch[i]);
-	attempt->list = runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
-	attempt->failed_again = ndirty && nfailed == ndirty;
+	pinning->list = runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
+	pinning->failed_again = ndirty && nfailed == ndirty;
 	return ndirty ? -EAGAIN : 0;
 }
 
-/* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
-static int try_begin(struct nvs_engine *engine, struct attempt *attempt, struct nvs_error *error)
+/* One pinning, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
+static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
 {
 	uint64_t need;
 	size_t count;
-	int rc = check_use(engine, attempt->tensors, attempt->n, attempt->contents, error);
+	int rc = check_pin(engine, pinning->tensors, pinning->n, pinning->contents, error);
 
-	attempt->list = NULL;
-	attempt->stuck = attempt->failed_again = false;
-	attempt->need = 0;
+	pinning->list = NULL;
+	pinning->stuck = pinning->failed_again = false;
+	pinning->need = 0;
 	if (rc)
 		return rc;
 	/* The caller writes new contents at once, so the old ones must have landed. */
-	if (!attempt->contents && any_in_flight(attempt)) {
-		attempt->stuck = true;
+	if (!pinning->contents && any_in_flight(pinning)) {
+		pinning->stuck = true;
 		return -EAGAIN;
 	}
-	rc = attempt->contents ? 0 : write_before_lease(engine, attempt, error);
+	rc = pinning->contents ? 0 : write_before_pin(engine, pinning, error);
 	if (rc)
 		return rc;
-	count = collect(engine, attempt->tensors, attempt->n, &need);
+	count = collect(engine, pinning->tensors, pinning->n, &need);
 	if (need <= free_bytes(engine) && lease_all(engine, count)) {
-		attempt->list = begin(engine, attempt, count);
+		pinning->list = begin(engine, pinning, count);
 		return 0;
 	}
-	if (engine->write_failures != attempt->failures)
+	if (engine->write_failures != pinning->failures)
 		return write_back_failed(engine, error);
-	make_room(engine, need, attempt);
-	attempt->need = need;
+	make_room(engine, need, pinning);
+	pinning->need = need;
 	return -EAGAIN;
 }
 
-static int no_time_left(const struct attempt *attempt, int code, struct nvs_error *error)
+static int no_time_left(const struct pinning *pinning, int code, struct nvs_error *error)
 {
 	return error_set(error, code,
 			 "the pool has no room for a batch of %zu tensors, or one of them is in "
 			 "flight: %s",
-			 attempt->n, nvs_strerror(code));
+			 pinning->n, nvs_strerror(code));
 }
 
 static bool any_overdue(const struct nvs_engine *engine)
@@ -230,50 +229,50 @@ static bool any_overdue(const struct nvs_engine *engine)
  * Whether the write-backs in flight will make the room. Until they have, another attempt would
  * fail, and each attempt visits every tensor of the batch.
  */
-static bool room_is_coming(const struct nvs_engine *engine, const struct attempt *attempt)
+static bool room_is_coming(const struct nvs_engine *engine, const struct pinning *pinning)
 {
 	uint64_t free = free_bytes(engine);
 
-	return attempt->need > free && attempt->need <= free + engine->landing &&
-	       engine->write_failures == attempt->failures && !any_overdue(engine);
+	return pinning->need > free && pinning->need <= free + engine->landing &&
+	       engine->write_failures == pinning->failures && !any_overdue(engine);
 }
 
 /* About how many of the writes in flight make the room, if they are of one length. */
-static uint64_t runs_to_wait_for(const struct nvs_engine *engine, const struct attempt *attempt)
+static uint64_t runs_to_wait_for(const struct nvs_engine *engine, const struct pinning *pinning)
 {
-	double missing = (double)(attempt->need - free_bytes(engine));
+	double missing = (double)(pinning->need - free_bytes(engine));
 
-	if (!room_is_coming(engine, attempt))
+	if (!room_is_coming(engine, pinning))
 		return 1;
 	return (uint64_t)(missing / (double)engine->landing * (double)engine->inflight[NVS_WRITE]);
 }
 
 /* An error if waiting is pointless, else 0. */
-static int check_attempt(const struct nvs_engine *engine, const struct attempt *attempt,
+static int check_waiting(const struct nvs_engine *engine, const struct pinning *pinning,
 			 struct nvs_error *error)
 {
 	int rc = 0;
 
 	if (!any_overdue(engine))
 		return 0;
-	for (size_t i = 0; i < attempt->n && !rc && !attempt->contents; i++)
-		rc = check_overdue(engine, attempt->tensors[i], error);
+	for (size_t i = 0; i < pinning->n && !rc && !pinning->contents; i++)
+		rc = check_overdue(engine, pinning->tensors[i], error);
 	return rc ? rc : check_hung(engine, error);
 }
 
 /* Non-blocking callers can't observe their write-back failures; report the previous one here. */
-static int end_polling(const struct nvs_engine *engine, const struct attempt *attempt,
+static int end_polling(const struct nvs_engine *engine, const struct pinning *pinning,
 		       struct nvs_error *error)
 {
-	return attempt->failed_again ? write_back_failed(engine, error)
-				     : no_time_left(attempt, -EAGAIN, error);
+	return pinning->failed_again ? write_back_failed(engine, error)
+				     : no_time_left(pinning, -EAGAIN, error);
 }
 
-static void begin_waiting(struct nvs_engine *engine, struct attempt *attempt)
+static void begin_waiting(struct nvs_engine *engine, struct pinning *pinning)
 {
-	if (attempt->waits_from_ns)
+	if (pinning->waits_from_ns)
 		return;
-	attempt->waits_from_ns = clock_ns();
+	pinning->waits_from_ns = clock_ns();
 	engine->waiting++;
 }
 
@@ -287,43 +286,43 @@ static void promote_all(struct transfer *list)
 }
 
 /* Under the lock, which it releases to launch write-backs and to wait. */
-static int begin_in_time(struct nvs_engine *engine, struct attempt *attempt, uint64_t deadline,
+static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uint64_t deadline,
 			 struct nvs_error *error)
 {
 	for (;;) {
-		int rc = try_begin(engine, attempt, error);
+		int rc = try_begin(engine, pinning, error);
 
 		if (rc != -EAGAIN)
 			return rc;
-		if (deadline && (attempt->list || attempt->stuck))
-			begin_waiting(engine, attempt);
-		if (attempt->list) {
+		if (deadline && (pinning->list || pinning->stuck))
+			begin_waiting(engine, pinning);
+		if (pinning->list) {
 			if (deadline)
-				promote_all(attempt->list);
+				promote_all(pinning->list);
 			pthread_mutex_unlock(&engine->lock);
-			launch(engine, attempt->list);
+			launch(engine, pinning->list);
 			pthread_mutex_lock(&engine->lock);
 		}
 		/* The write-backs may have landed while the lock was released. */
-		if (!attempt->stuck && (deadline || !attempt->list))
+		if (!pinning->stuck && (deadline || !pinning->list))
 			continue;
-		rc = check_attempt(engine, attempt, error);
+		rc = check_waiting(engine, pinning, error);
 		if (rc)
 			return rc;
 		if (!deadline)
-			return end_polling(engine, attempt, error);
+			return end_polling(engine, pinning, error);
 		do {
-			rc = events_wait_for(engine, runs_to_wait_for(engine, attempt), deadline);
-		} while (!rc && room_is_coming(engine, attempt));
+			rc = events_wait_for(engine, runs_to_wait_for(engine, pinning), deadline);
+		} while (!rc && room_is_coming(engine, pinning));
 		if (rc)
-			return no_time_left(attempt, rc, error);
+			return no_time_left(pinning, rc, error);
 	}
 }
 
-static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		     bool contents, int timeout_ms, uint64_t *pin, struct nvs_error *error)
+static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   bool contents, int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	struct attempt attempt = {.tensors = tensors, .n = n, .contents = contents};
+	struct pinning pinning = {.tensors = tensors, .n = n, .contents = contents};
 	struct transfer *list = NULL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
@@ -335,17 +334,17 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
-	attempt.failures = engine->write_failures;
-	rc = begin_in_time(engine, &attempt, deadline, error);
-	if (attempt.waits_from_ns) {
+	pinning.failures = engine->write_failures;
+	rc = begin_in_time(engine, &pinning, deadline, error);
+	if (pinning.waits_from_ns) {
 		engine->waiting--;
-		step_stalled(engine, attempt.waits_from_ns);
-		trace_wait(engine, NULL, attempt.waits_from_ns);
+		step_stalled(engine, pinning.waits_from_ns);
+		trace_wait(engine, NULL, pinning.waits_from_ns);
 	}
 	if (!rc) {
 		*pin = engine->last_pin;
 		trace_calls(engine, contents ? TRACE_SWAP_IN : TRACE_LEASE, tensors, n);
-		list = join(attempt.list, keep_to_max_live(engine));
+		list = join(pinning.list, keep_to_max_live(engine));
 		list = join(list, move_ahead(engine));
 	}
 	pthread_mutex_unlock(&engine->lock);
@@ -356,13 +355,13 @@ static int begin_use(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	return begin_use(engine, tensors, n, false, timeout_ms, pin, error);
+	return pin_all(engine, tensors, n, false, timeout_ms, pin, error);
 }
 
 int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	return begin_use(engine, tensors, n, true, timeout_ms, pin, error);
+	return pin_all(engine, tensors, n, true, timeout_ms, pin, error);
 }
 
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

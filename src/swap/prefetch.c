@@ -38,10 +38,10 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 		if (!lease_all(engine, count))
 			continue;
 		for (size_t i = 0; i < count; i++)
-			set_prefetched(engine, engine->scratch[i], true);
+			set_ahead(engine, engine->scratch[i], AHEAD_FOR_CALLER);
 		/* Cancel the eviction of tensors that are being written. */
 		for (size_t i = 0; i < n; i++)
-			set_drop(engine, tensors[i], false);
+			set_on_landing(engine, tensors[i], LANDING_STAYS);
 		*list = runs_build(engine, engine->scratch, count, NVS_READ);
 		return n;
 	}
@@ -59,7 +59,7 @@ long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *te
 	pthread_mutex_lock(&engine->lock);
 	rc = check_named_once(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++)
-		if (tensors[i]->state == NVS_EMPTY)
+		if (tensor_state(tensors[i]) == NVS_EMPTY)
 			rc = no_contents(tensors[i], error);
 	if (!rc)
 		rc = (long)read_ahead(engine, tensors, n, &list);

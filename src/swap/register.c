@@ -32,10 +32,11 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		tensor->offset = entries[i].offset;
 		tensor->spare = entries[i].spare;
 		tensor->checksum = entries[i].checksum;
-		tensor->has_checksum = tensor->unverified = entries[i].has_checksum;
-		tensor->has_contents = entries[i].written;
-		tensor->committed = tensor->has_contents ? tensor->offset : NOWHERE;
-		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
+		if (entries[i].has_checksum && entries[i].written)
+			tensor->checksum_state = CHECKSUM_UNVERIFIED;
+		tensor->content = entries[i].written ? CONTENT_DRIVE : CONTENT_NONE;
+		tensor->committed = on_drive(tensor->content) ? tensor->offset : NOWHERE;
+		tensor_check(tensor);
 	}
 	if (rc)
 		return error_set(error, rc, "out of memory while reading the manifest");
@@ -66,7 +67,7 @@ static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *erro
 static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_spec *spec,
 		       struct nvs_error *error)
 {
-	if (tensor->registered)
+	if (tensor->registration != REGISTRATION_NONE)
 		return error_about(error, -EEXIST, spec->name, 0, 0, "%s is registered already",
 				   spec->name);
 	if (tensor->dtype != spec->dtype || tensor->numel != spec->numel)
@@ -92,12 +93,12 @@ static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec 
 		rc = check_found(tensor, spec, error);
 		if (rc)
 			return rc;
-		tensor->registered = true;
+		tensor->registration = REGISTRATION_DONE;
 	} else {
 		tensor = table_add(engine, spec);
 		if (!tensor)
 			return error_set(error, -ENOMEM, "out of memory while registering tensors");
-		tensor->registered = tensor->is_new = true;
+		tensor->registration = REGISTRATION_NEW;
 	}
 	*out = tensor;
 	return 0;
@@ -116,7 +117,7 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 	nbytes = numbers;
 	offsets = numbers + 2 * n;
 	for (size_t i = 0; i < n; i++)
-		if (tensors[i]->is_new)
+		if (tensors[i]->registration == REGISTRATION_NEW)
 			nbytes[count++] = tensors[i]->nbytes;
 	/* A tensor that the kept store does not have. */
 	rc = count ? check_writable(engine, error) : 0;
@@ -128,10 +129,11 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 	memcpy(nbytes + count, nbytes, count * sizeof(*nbytes));
 	rc = store_reserve(engine->store, nbytes, engine->keep ? 2 * count : count, offsets, error);
 	for (size_t i = 0, k = 0; i < n && !rc; i++)
-		if (tensors[i]->is_new) {
+		if (tensors[i]->registration == REGISTRATION_NEW) {
 			tensors[i]->offset = offsets[k];
 			tensors[i]->spare = offsets[count + k++];
-			tensors[i]->is_new = false;
+			tensors[i]->registration = REGISTRATION_DONE;
+			tensor_check(tensors[i]);
 		}
 	free(numbers);
 	return rc;
@@ -140,11 +142,11 @@ static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_
 static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
 {
 	while (n--) {
-		if (tensors[n]->is_new) {
+		if (tensors[n]->registration == REGISTRATION_NEW) {
 			table_remove(engine, tensors[n]);
 			tensor_free(tensors[n]);
 		} else {
-			tensors[n]->registered = false;
+			tensors[n]->registration = REGISTRATION_NONE;
 		}
 	}
 }

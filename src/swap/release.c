@@ -14,11 +14,11 @@ static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum
 
 	if (rc || pin_failed(tensor, pin))
 		return rc;
-	if (tensor->state == NVS_READING)
+	if (tensor_state(tensor) == NVS_READING)
 		return error_about(error, -EBUSY, tensor->name, 0, 0,
 				   "%s is still being read: wait for it before releasing it",
 				   tensor->name);
-	if (tensor->state == NVS_WRITING && how == NVS_DIRTY)
+	if (tensor_state(tensor) == NVS_WRITING && how == NVS_DIRTY)
 		return error_about(error, -EBUSY, tensor->name, 0, 0,
 				   "%s is still being written: wait for it before changing it and "
 				   "releasing it dirty",
@@ -37,23 +37,16 @@ static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *te
 }
 
 /* A tensor whose read failed is not pinned any more. */
-static void end_use(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
+static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
 		    enum nvs_how how)
 {
 	if (pin_failed(tensor, pin))
 		return;
-	pins_remove(tensor, pin);
 	if (how == NVS_DIRTY) {
-		tensor->dirty = true;
-		tensor->leased = false;
+		set_dirty(tensor);
 		tensor->unreported = 0;
 	}
-	if (tensor->uses || in_flight(tensor))
-		return;
-	if (tensor->leased)
-		drop(engine, tensor);
-	else
-		make_idle(engine, tensor);
+	tensor_unpin(engine, tensor, pin);
 }
 
 /* Transfers to launch after tensors were unpinned. */
@@ -84,7 +77,7 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	pthread_mutex_lock(&engine->lock);
 	rc = check_release(engine, tensors, n, pin, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
-		end_use(engine, tensors[i], pin, how);
+		end_pin(engine, tensors[i], pin, how);
 	if (!rc) {
 		trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN,
 			    tensors, n);
@@ -102,7 +95,7 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 	pthread_mutex_lock(&engine->lock);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
-		end_use(engine, tensor, pin, NVS_CLEAN);
+		end_pin(engine, tensor, pin, NVS_CLEAN);
 	}
 	list = after_release(engine);
 	pthread_mutex_unlock(&engine->lock);
@@ -116,9 +109,9 @@ void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 	pthread_mutex_lock(&engine->lock);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
-		end_use(engine, tensor, pin, NVS_CLEAN);
+		end_pin(engine, tensor, pin, NVS_CLEAN);
 	}
-	if (tensor->state == NVS_RESIDENT && !tensor->uses)
+	if (tensor_state(tensor) == NVS_RESIDENT && !tensor->pins.count)
 		drop(engine, tensor);
 	list = after_release(engine);
 	pthread_mutex_unlock(&engine->lock);

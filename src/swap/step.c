@@ -24,8 +24,7 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 	if (!step->begun)
 		return;
 	for (size_t i = 0; i < n; i++) {
-		enum nvs_tensor_state state = tensors[i]->state;
-		bool found = state == NVS_RESIDENT || state == NVS_WRITING;
+		bool found = in_pool(tensors[i]->content);
 
 		plan_access(engine, tensors[i], contents);
 		step->hits += contents && found;
@@ -124,10 +123,12 @@ static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 
 int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
-	struct step *step = &engine->step;
+	struct step *step = engine ? &engine->step : NULL;
 	struct transfer *list = NULL;
 	int rc = 0;
 
+	if (!engine)
+		return error_set(error, -EINVAL, "engine is NULL");
 	pthread_mutex_lock(&engine->lock);
 	if (step->begun) {
 		rc = error_set(error, -EBUSY, "a step has begun already: end it first");
@@ -150,6 +151,10 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 	struct nvs_step_io full;
 	int rc = 0;
 
+	if (!engine)
+		return error_set(error, -EINVAL, "engine is NULL");
+	if (io && !io->size)
+		return error_set(error, -EINVAL, "the size of *io is not set");
 	pthread_mutex_lock(&engine->lock);
 	if (!engine->step.begun) {
 		rc = error_set(error, -EBUSY,

@@ -16,11 +16,11 @@ static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *c
 		if (needs_memory(tensor))
 			continue;
 		if (in_flight(tensor)) {
-			set_drop(engine, tensor, true);
-		} else if (tensor->dirty) {
+			set_on_landing(engine, tensor, LANDING_EVICTS);
+		} else if (is_dirty(tensor)) {
 			leave_idle(engine, tensor);
-			set_prefetched(engine, tensor, false);
-			set_drop(engine, tensor, true);
+			set_ahead(engine, tensor, AHEAD_NOT);
+			set_on_landing(engine, tensor, LANDING_EVICTS);
 			engine->scratch[ndirty++] = tensor;
 		} else {
 			drop(engine, tensor);

@@ -31,13 +31,13 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	now = clock_ns();
 	if (!*from_ns && deadline)
 		*from_ns = now;
-	while (in_flight(tensor) && !pin_failed(tensor, pin) && !tensor->overdue && !rc)
+	while (in_flight(tensor) && !pin_failed(tensor, pin) && !is_overdue(tensor) && !rc)
 		rc = events_wait_for(engine, count_runs(tensors, n), deadline);
 	if (deadline)
 		trace_wait(engine, tensor, now);
 	if (pin_failed(tensor, pin))
 		return 0;
-	if (tensor->overdue)
+	if (is_overdue(tensor))
 		return check_overdue(engine, tensor, error);
 	if (rc)
 		error_about(error, rc, tensor->name, 0, 0, "%s is still in flight: %s",
@@ -133,7 +133,7 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i++)
-		while (tensors[i]->by_engine) {
+		while (tensors[i]->origin == ORIGIN_PLAN) {
 			rc = check_overdue(engine, tensors[i], error);
 			if (rc)
 				break;

@@ -247,8 +247,13 @@ static int get_advice(struct running *running, void *advice)
 
 static int get_step_io(struct running *running, void *io)
 {
+	int rc;
+
 	assert_int_equal(nvs_engine_step_begin(running->engine, NULL), 0);
-	return nvs_engine_step_end(running->engine, io, NULL);
+	rc = nvs_engine_step_end(running->engine, io, NULL);
+	if (rc)
+		assert_int_equal(nvs_engine_step_end(running->engine, NULL, NULL), 0);
+	return rc;
 }
 
 static int get_sums(struct running *running, void *sums)

@@ -132,7 +132,7 @@ void world_check(struct world *w, unsigned first, unsigned n)
 {
 	world_failed(w, sole_wait(w->f.engine, w->t + first, n, -1, &w->f.error));
 	for (unsigned i = first; i < first + n; i++)
-		if (info_of(&w->f, w->t[i]).uses) {
+		if (info_of(&w->f, w->t[i]).pins) {
 			assert_true(world_has_bytes(w, i));
 			OK(&w->f, sole_release(w->f.engine, &w->t[i], 1, NVS_CLEAN, &w->f.error));
 		}

@@ -335,7 +335,7 @@ void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_t
 	_assert_string_equal(nvs_tensor_state_name(info.state), nvs_tensor_state_name(state), file,
 			     line);
 	_assert_int_equal(info.dirty, dirty, file, line);
-	_assert_int_equal(info.uses, uses, file, line);
+	_assert_int_equal(info.pins, uses, file, line);
 }
 
 void tensors_pin(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)

@@ -669,7 +669,7 @@ static void refuses_to_swap_out_a_pinned_tensor(void **state)
 	expect_error(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
 	STATE(&f, tensors[0], NVS_RESIDENT, true, 0);
 	expect_error(&f, sole_swap_in(f.engine, &tensors[1], 1, 0, &f.error), -EBUSY,
-		     "t1 is leased");
+		     "t1 is pinned for new contents");
 	OK(&f, sole_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
 	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error));
 	fixture_close(&f);

@@ -353,7 +353,7 @@ static void op_look(struct model *m)
 	for (size_t i = 0; i < N; i++) {
 		struct nvs_tensor_info info = info_of(&m->f, m->t[i].tensor);
 
-		assert_int_equal(info.uses, m->t[i].uses);
+		assert_int_equal(info.pins, m->t[i].uses);
 		assert_int_equal(info.status, 0);
 		assert_true(info.state == NVS_EMPTY || info.state == NVS_ON_DRIVE ||
 			    info.state == NVS_RESIDENT);

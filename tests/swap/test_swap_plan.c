@@ -310,6 +310,22 @@ static void forgetting_a_tensor_drops_the_plan(void **state)
 	}
 }
 
+static void a_step_end_without_a_size_changes_nothing(void **state)
+{
+	struct nvs_step_io io = {0};
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 2, .pool = 2);
+	step_begin(&tr);
+	use(&tr, 0);
+	expect_error(&tr.f, nvs_engine_step_end(tr.f.engine, &io, &tr.f.error), -EINVAL, "size");
+	/* The step goes on. */
+	use(&tr, 1);
+	assert_int_equal(step_end(&tr).misses, 2);
+	fixture_close(&tr.f);
+}
+
 static void steps_begin_and_end_in_turn(void **state)
 {
 	struct training tr;
@@ -730,32 +746,9 @@ static void external_transfers_wait_for_reads_ahead(void **state)
 /* The engine's counters must equal sums over its tensors. */
 static void counters_hold(struct training *tr)
 {
-	struct nvs_engine *engine = tr->f.engine;
-	uint64_t live = 0, ahead = 0, held = 0, resident = 0;
-
-	pthread_mutex_lock(&engine->lock);
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		const struct nvs_tensor *t = engine->tensors[i];
-		bool in_pool = t->data && !t->external;
-
-		live += in_pool ? t->numel : 0;
-		ahead += t->planned && t->prefetched ? t->numel : 0;
-		held += t->list && t->held ? t->numel : 0;
-		resident += t->planned && in_pool ? t->extent : 0;
-		if (t->planned) {
-			const uint64_t *bits = engine->plan.idle[t->small];
-			bool bit = bits[t->next_use / 64] >> (t->next_use % 64) & 1;
-
-			assert_ptr_equal(engine->plan.order[t->next_use].tensor, t);
-			assert_int_equal(bit, t->list != NULL);
-			assert_true(!t->list || t->list == &engine->planned);
-		}
-	}
-	assert_int_equal(engine->live_numel, live);
-	assert_int_equal(engine->ahead_numel, ahead);
-	assert_int_equal(engine->held_numel, held);
-	assert_int_equal(engine->plan.resident, resident);
-	pthread_mutex_unlock(&engine->lock);
+	pthread_mutex_lock(&tr->f.engine->lock);
+	engine_check(tr->f.engine);
+	pthread_mutex_unlock(&tr->f.engine->lock);
 }
 
 static void meddle(struct training *tr, uint64_t *random)
@@ -995,6 +988,7 @@ int main(void)
 		cmocka_unit_test(a_step_that_skips_tensors_is_followed_again),
 		cmocka_unit_test(an_access_out_of_order_changes_nothing),
 		cmocka_unit_test(forgetting_a_tensor_drops_the_plan),
+		cmocka_unit_test(a_step_end_without_a_size_changes_nothing),
 		cmocka_unit_test(steps_begin_and_end_in_turn),
 		cmocka_unit_test(reads_ahead_stay_within_the_bucket),
 		cmocka_unit_test(a_tensor_longer_than_the_bucket_is_read_ahead_alone),

@@ -246,7 +246,7 @@ static uint64_t elements_unpinned(struct fixture *f, struct nvs_tensor **t, size
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor_info info = info_of(f, t[i]);
 
-		if (info.state == NVS_RESIDENT && !info.uses)
+		if (info.state == NVS_RESIDENT && !info.pins)
 			sum += info.numel;
 	}
 	return sum;
@@ -407,7 +407,7 @@ static void a_wait_for_room_promotes_the_write_backs_that_make_it(void **state)
 	assert_int_equal(t[0]->run_first->transfer.priority, TRANSFER_AWAITED);
 	sim_go(f.sim, SIM_WRITES);
 	tensor_store(&f, t[1], 2);
-	tensor_check(&f, t[0], 1);
+	tensor_compare(&f, t[0], 1);
 	fixture_close(&f);
 }
 

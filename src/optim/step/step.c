@@ -128,7 +128,7 @@ static bool is_idle(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, 
 
 	nvs_tensor_get_info(optimizer->engine, tensor, &info);
 	*dirty = info.dirty;
-	return info.state == NVS_RESIDENT && !info.uses;
+	return info.state == NVS_RESIDENT && !info.pins;
 }
 
 /*

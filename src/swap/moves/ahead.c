@@ -31,7 +31,7 @@ struct transfer *keep_to_max_live(struct nvs_engine *engine)
 static size_t choose(struct nvs_engine *engine, size_t max)
 {
 	struct eviction eviction = eviction_for_plan();
-	size_t rank = engine->plan.settled, count = 0;
+	size_t rank = engine->plan.ready, count = 0;
 	struct nvs_tensor *tensor;
 
 	while (count < max && (tensor = policy_next_read(engine, &rank, eviction.numel))) {
@@ -68,8 +68,8 @@ static struct transfer *read_ahead(struct nvs_engine *engine)
 			count = 0;
 	}
 	for (size_t i = 0; i < count; i++) {
-		set_prefetched(engine, engine->scratch[i], true);
-		engine->scratch[i]->fetched = engine->scratch[i]->by_engine = true;
+		set_ahead(engine, engine->scratch[i], AHEAD_FOR_PLAN);
+		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}
 	return runs_build(engine, engine->scratch, count, NVS_READ);
 }
@@ -78,7 +78,6 @@ static struct transfer *read_ahead(struct nvs_engine *engine)
 
 static struct transfer *write_behind(struct nvs_engine *engine)
 {
-	struct transfer *list;
 	size_t count;
 
 	if (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
@@ -88,14 +87,9 @@ static struct transfer *write_behind(struct nvs_engine *engine)
 		return NULL;
 	for (size_t i = 0; i < count; i++) {
 		leave_idle(engine, engine->scratch[i]);
-		engine->scratch[i]->by_engine = true;
+		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}
-	list = runs_build(engine, engine->scratch, count, NVS_WRITE);
-	/* Empty tensors have landed already and keep their place. */
-	for (size_t i = 0; i < count; i++)
-		if (!engine->scratch[i]->extent)
-			make_idle(engine, engine->scratch[i]);
-	return list;
+	return runs_build(engine, engine->scratch, count, NVS_WRITE);
 }
 
 struct transfer *move_ahead(struct nvs_engine *engine)

@@ -3,6 +3,7 @@
  * Landing: what becomes of the tensors of a run whose transfer has completed. A read or a write
  * that failed leaves the contents where they were.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/clock.h"
@@ -10,56 +11,54 @@
 #include "swap/moves/moves.h"
 #include "trace/trace.h"
 
-static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
+static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	if (!tensor->status && sums_compared(engine, tensor) &&
-	    tensor->new_checksum != tensor->checksum) {
-		tensor->status = -EBADMSG;
-		tensor->error_offset = tensor->place;
-		engine->verify_errors++;
-		say_later(engine, NVS_LOG_ERROR,
-			  "%s: the bytes read from the store are not those that were written",
-			  tensor->name);
-	}
-	if (!tensor->status) {
-		engine->swapped[NVS_READ] += tensor->external ? tensor->part_nbytes
-							      : tensor->nbytes;
-		if (!is_part(tensor))
-			tensor->unverified = false;
-	}
-	if (tensor->external) {
-		tensor->external = false;
-		tensor->data = NULL;
-		tensor->state = NVS_ON_DRIVE;
+	if (!sums_compared(engine, tensor))
+		return;
+	assert(tensor->checksum_state != CHECKSUM_NONE);
+	if (tensor->new_checksum == tensor->checksum) {
+		tensor->checksum_state = CHECKSUM_KNOWN;
 		return;
 	}
-	tensor->state = NVS_RESIDENT;
-	if (tensor->status) {
+	tensor->status = -EBADMSG;
+	tensor->error_offset = tensor->place;
+	engine->verify_errors++;
+	say_later(engine, NVS_LOG_ERROR,
+		  "%s: the bytes read from the store are not those that were written",
+		  tensor->name);
+}
+
+static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(tensor->content == CONTENT_DRIVE && tensor->place == tensor->offset);
+	if (!tensor->status)
+		compare_checksum(engine, tensor);
+	if (!tensor->status)
+		engine->swapped[NVS_READ] += is_external(tensor) ? tensor->part_nbytes
+								 : tensor->nbytes;
+	if (is_external(tensor)) {
+		return_external(tensor);
+	} else if (tensor->status) {
 		pins_fail(engine, tensor);
 		drop(engine, tensor);
-	} else if (tensor->drop && !tensor->uses) {
-		drop(engine, tensor);
-	} else if (!tensor->uses) {
-		make_idle(engine, tensor);
+	} else {
+		set_clean(tensor);
+		stay_or_leave(engine, tensor);
 	}
 }
 
 static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	/* The other extent still has the old contents. */
-	if (tensor->place == tensor->offset)
-		tensor->has_contents = tensor->has_checksum = false;
-	if (tensor->external)
+	if (is_external(tensor))
 		return;
-	tensor->dirty = true;
-	set_drop(engine, tensor, false);
+	set_on_landing(engine, tensor, LANDING_STAYS);
 	engine->write_failures++;
 	tensor_error(engine, tensor, &engine->failure);
 	say_later(engine, NVS_LOG_ERROR, "%s could not be written back and stays in the pool: %s",
 		  tensor->name, nvs_strerror(tensor->status));
 	/* A caller that pinned the tensor again has valid data; don't report the failed write-back
 	 * to it. */
-	if (tensor->uses)
+	if (tensor->pins.count)
 		tensor->status = 0;
 }
 
@@ -69,34 +68,37 @@ static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor
 		tensor->spare = tensor->offset;
 		tensor->offset = tensor->place;
 	}
-	tensor->has_contents = true;
-	tensor->has_checksum = keeps_sums(engine);
+	tensor->content = is_external(tensor) ? CONTENT_DRIVE : CONTENT_BOTH;
+	tensor->checksum_state = keeps_sums(engine) ? CHECKSUM_KNOWN : CHECKSUM_NONE;
 	tensor->checksum = tensor->new_checksum;
-	tensor->unverified = false;
 	engine->swapped[NVS_WRITE] += tensor->nbytes;
 }
 
 static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
+	assert(tensor->place == tensor->offset || tensor->place == tensor->spare);
+	assert(tensor->place != tensor->committed && tensor->place != tensor->snapshot);
 	if (tensor->status)
 		write_failed(engine, tensor);
 	else
 		write_succeeded(engine, tensor);
-	if (tensor->external) {
+	if (is_external(tensor)) {
 		tensor->unreported = tensor->status;
 		tensor->unreported_at = tensor->error_offset;
-		tensor->external = false;
-		tensor->data = NULL;
-		tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
+		return_external(tensor);
 		return;
 	}
-	tensor->state = NVS_RESIDENT;
-	if (tensor->uses)
-		return;
-	if (tensor->drop && !tensor->dirty)
-		drop(engine, tensor);
-	else
-		make_idle(engine, tensor);
+	stay_or_leave(engine, tensor);
+}
+
+/* A write that failed has spoilt the extent; the other one still has its contents. */
+static void end_io(struct nvs_tensor *tensor, int status)
+{
+	tensor_check(tensor);
+	if (tensor->io == IO_WRITING && status && tensor->place == tensor->offset)
+		forget_drive(tensor);
+	tensor->io = IO_IDLE;
+	tensor->origin = ORIGIN_CALL;
 }
 
 static void trace_run(const struct nvs_engine *engine, const struct transfer *run, uint64_t now)
@@ -105,8 +107,9 @@ static void trace_run(const struct nvs_engine *engine, const struct transfer *ru
 
 	for (const struct nvs_tensor *t = first; t; t = t->run_next)
 		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->name,
-			     first->launched_ns, now, t->place + (t->external ? t->part_offset : 0),
-			     t->external ? t->part_nbytes : t->nbytes);
+			     first->launched_ns, now,
+			     t->place + (is_external(t) ? t->part_offset : 0),
+			     is_external(t) ? t->part_nbytes : t->nbytes);
 }
 
 static void land(struct nvs_engine *engine, const struct transfer *run)
@@ -123,11 +126,12 @@ static void land(struct nvs_engine *engine, const struct transfer *run)
 		tensor->status = status;
 		tensor->status_direction = direction;
 		tensor->error_offset = error_offset;
-		tensor->by_engine = false;
+		end_io(tensor, status);
 		if (direction == NVS_READ)
 			landed_read(engine, tensor);
 		else
 			landed_write(engine, tensor);
+		tensor_check(tensor);
 		tensor = next;
 	}
 	engine->inflight[direction]--;

@@ -13,10 +13,10 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 {
 	const struct transfer transfer = {
 		.file = store_file(engine->store),
-		.direction = tensor->state == NVS_READING ? NVS_READ : NVS_WRITE,
+		.direction = tensor_state(tensor) == NVS_READING ? NVS_READ : NVS_WRITE,
 	};
 
-	if (!tensor->overdue)
+	if (!is_overdue(tensor))
 		return 0;
 	return aio_overdue_error(&transfer, tensor->hangs_at, tensor->name, error);
 }
@@ -28,7 +28,6 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 	struct nvs_error error = {.size = sizeof(error)};
 
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
-		tensor->overdue = true;
 		tensor->hangs_at = offset;
 	}
 	engine->overdue[first->transfer.direction]++;
@@ -43,7 +42,7 @@ void runs_overdue(struct nvs_engine *engine)
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
-		if (in_flight(tensor) && tensor->run_first == tensor && !tensor->overdue &&
+		if (in_flight(tensor) && tensor->run_first == tensor && !is_overdue(tensor) &&
 		    aio_is_overdue(engine->aio, &tensor->transfer, &offset))
 			mark_run(engine, tensor, offset);
 	}
@@ -53,19 +52,19 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 {
 	struct nvs_tensor *first = run->user;
 
-	if (!first->overdue)
+	if (!is_overdue(first))
 		return;
 	engine->overdue[run->direction]--;
 	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
-		tensor->overdue = false;
+		tensor->hangs_at = NOWHERE;
 }
 
 int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
 {
 	for (size_t i = 0; i < engine->ntensors; i++)
-		if (!writes_alone || engine->tensors[i]->state == NVS_WRITING) {
+		if (!writes_alone || tensor_state(engine->tensors[i]) == NVS_WRITING) {
 			int rc = check_overdue(engine, engine->tensors[i], error);
 
 			if (rc)

@@ -11,45 +11,44 @@
 /* The bytes that a tensor's transfer moves: whole units in the pool. */
 static uint64_t bytes_moved(const struct nvs_tensor *tensor)
 {
-	return tensor->external ? tensor->part_nbytes : tensor->extent;
+	return is_external(tensor) ? tensor->part_nbytes : tensor->extent;
 }
 
 /* Where they begin in the tensor. */
 static uint64_t first_moved(const struct nvs_tensor *tensor)
 {
-	return tensor->external ? tensor->part_offset : 0;
+	return is_external(tensor) ? tensor->part_offset : 0;
 }
 
 static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
 {
-	return tensor->external == before->external && bytes_moved(before) == before->extent &&
-	       !first_moved(tensor) && tensor->place == before->place + before->extent &&
+	return is_external(tensor) == is_external(before) &&
+	       bytes_moved(before) == before->extent && !first_moved(tensor) &&
+	       tensor->place == before->place + before->extent &&
 	       tensor->data == before->data + before->extent;
 }
 
 /* An empty tensor lands without a transfer. */
 static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	tensor->dirty = tensor->by_engine = false;
-	tensor->has_contents = true;
-	if (tensor->external) {
-		tensor->external = false;
-		tensor->data = NULL;
-		tensor->state = NVS_ON_DRIVE;
-	} else if (tensor->drop && !tensor->uses) {
-		drop(engine, tensor);
+	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE);
+	tensor->origin = ORIGIN_CALL;
+	if (is_external(tensor)) {
+		tensor->content = CONTENT_DRIVE;
+		return_external(tensor);
 	} else {
-		tensor->state = NVS_RESIDENT;
+		set_clean(tensor);
+		stay_or_leave(engine, tensor);
 	}
+	tensor_check(tensor);
 }
 
-static void set_flying(struct nvs_tensor *tensor, enum nvs_direction direction)
+static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 {
-	tensor->state = direction == NVS_READ ? NVS_READING : NVS_WRITING;
+	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE && !is_listed(tensor));
+	tensor->io = direction == NVS_READ ? IO_READING : IO_WRITING;
 	tensor->status = 0;
 	tensor->run_next = NULL;
-	if (direction == NVS_WRITE)
-		tensor->dirty = false;
 }
 
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
@@ -73,7 +72,9 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 	uint64_t nbytes = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		set_flying(tensors[i], direction);
+		if (tensors[i]->io == IO_IDLE)
+			begin_io(tensors[i], direction);
+		tensors[i]->run_next = NULL;
 		tensors[i]->run_first = first;
 		if (i)
 			tensors[i - 1]->run_next = tensors[i];
@@ -88,6 +89,8 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 					    .user = first};
 	begin_busy(engine, direction);
 	engine->transfers++;
+	for (size_t i = 0; i < n; i++)
+		tensor_check(tensors[i]);
 	return &first->transfer;
 }
 
@@ -129,7 +132,7 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 			i++;
 			continue;
 		}
-		set_flying(tensor, NVS_WRITE);
+		begin_io(tensor, NVS_WRITE);
 		tensor->run_first = tensor;
 		tensor->sum = SUM_NONE;
 		tensor->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};

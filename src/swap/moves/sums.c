@@ -27,7 +27,10 @@ bool keeps_sums(const struct nvs_engine *engine)
 bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	/* A checksum is that of all bytes. */
-	return !is_part(tensor) && tensor->has_checksum && (engine->verify || tensor->unverified);
+	if (is_part(tensor))
+		return false;
+	return tensor->checksum_state == CHECKSUM_UNVERIFIED ||
+	       (engine->verify && tensor->checksum_state == CHECKSUM_KNOWN);
 }
 
 static bool needs_its_own(const struct nvs_engine *engine, const struct transfer *run,
@@ -84,7 +87,7 @@ int sums_open(struct nvs_engine *engine)
 {
 	struct sums *sums = &engine->events.sums;
 
-	TAILQ_INIT(&sums->in_flight);
+	TAILQ_INIT(&sums->writing);
 	sums->end = &sums->completed;
 	sums->state = XXH3_createState();
 	return sums->state ? 0 : -ENOMEM;
@@ -94,7 +97,7 @@ void sums_close(struct nvs_engine *engine)
 {
 	struct sums *sums = &engine->events.sums;
 
-	assert(!sums->completed && TAILQ_EMPTY(&sums->in_flight));
+	assert(!sums->completed && TAILQ_EMPTY(&sums->writing));
 	assert(!sums->run && !sums->computing);
 	XXH3_freeState(sums->state);
 	sums->state = NULL;
@@ -115,7 +118,7 @@ static bool queue_writes(struct events *events, struct transfer *list)
 			continue;
 		assert(first->sum == SUM_NONE);
 		first->sum = SUM_QUEUED;
-		TAILQ_INSERT_TAIL(&events->sums.in_flight, first, to_sum);
+		TAILQ_INSERT_TAIL(&events->sums.writing, first, to_sum);
 		any = true;
 	}
 	pthread_mutex_unlock(&events->lock);
@@ -155,12 +158,12 @@ static bool needs_sum(const struct nvs_engine *engine, const struct transfer *ru
 }
 
 /* A write that completed before its turn. */
-static void leave_in_flight(struct sums *sums, const struct transfer *run)
+static void leave_writing(struct sums *sums, const struct transfer *run)
 {
 	struct nvs_tensor *first = run->user;
 
 	if (run->direction == NVS_WRITE && first->sum == SUM_QUEUED)
-		TAILQ_REMOVE(&sums->in_flight, first, to_sum);
+		TAILQ_REMOVE(&sums->writing, first, to_sum);
 }
 
 static void keep_for_later(struct sums *sums, struct transfer *run)
@@ -191,7 +194,7 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 			tail = &run->state.next;
 			continue;
 		}
-		leave_in_flight(&events->sums, run);
+		leave_writing(&events->sums, run);
 		if (run->nbytes <= budget && first->sum != SUM_BEGUN) {
 			budget -= run->nbytes;
 			*short_tail = run;
@@ -215,7 +218,7 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 /* Begins the next run: a completed one, or one in flight. */
 static void begin(struct sums *sums)
 {
-	struct nvs_tensor *first = TAILQ_FIRST(&sums->in_flight);
+	struct nvs_tensor *first = TAILQ_FIRST(&sums->writing);
 
 	assert(!sums->run && !sums->at);
 	sums->run = sums->completed;
@@ -226,7 +229,7 @@ static void begin(struct sums *sums)
 			sums->end = &sums->completed;
 		sums->run->state.next = NULL;
 	} else if (first) {
-		TAILQ_REMOVE(&sums->in_flight, first, to_sum);
+		TAILQ_REMOVE(&sums->writing, first, to_sum);
 		sums->run = &first->transfer;
 	}
 	if (!sums->run)

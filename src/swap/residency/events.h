@@ -26,14 +26,14 @@ STAILQ_HEAD(message_list, message);
 /* The checksum of a run that is being written, kept in its first tensor. */
 enum run_sum {
 	SUM_NONE,   /* none is needed, or the run is being read */
-	SUM_QUEUED, /* in sums->in_flight or sums->completed */
+	SUM_QUEUED, /* in sums->writing or sums->completed */
 	SUM_BEGUN,  /* a thread computes it */
 	SUM_DONE,
 };
 
 /* Checksums to be computed, and messages to be said. One lock, taken last. */
 struct sums {
-	struct sum_list in_flight;	   /* first tensors of runs being written */
+	struct sum_list writing;	   /* first tensors of runs being written */
 	struct transfer *completed, **end; /* runs that land after their checksum */
 	/* A long checksum in progress; only the thread that set `computing` continues it. */
 	struct transfer *run;	   /* or NULL */

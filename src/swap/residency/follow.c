@@ -12,10 +12,10 @@
 
 static void set_next(struct nvs_engine *engine, struct nvs_tensor *tensor, size_t at)
 {
-	if (tensor->list)
+	if (is_listed(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
 	tensor->next_use = at;
-	if (tensor->list)
+	if (is_listed(tensor))
 		plan_mark_idle(&engine->plan, tensor, true);
 }
 
@@ -23,11 +23,11 @@ static void set_next(struct nvs_engine *engine, struct nvs_tensor *tensor, size_
 static void skip(struct nvs_engine *engine, size_t at)
 {
 	struct nvs_tensor *tensor = engine->plan.order[at].tensor;
-	bool listed = tensor->list;
+	bool listed = is_listed(tensor);
 
 	if (listed)
 		leave_idle(engine, tensor);
-	set_prefetched(engine, tensor, false);
+	set_ahead(engine, tensor, AHEAD_NOT);
 	tensor->next_use = engine->plan.next[at];
 	if (listed)
 		make_idle(engine, tensor);
@@ -43,7 +43,7 @@ static void move_to(struct nvs_engine *engine, size_t to)
 		plan->cursor--;
 		set_next(engine, plan->order[plan->cursor].tensor, plan->cursor);
 	}
-	plan->settled = 0;
+	plan->ready = 0;
 }
 
 static size_t after(const struct plan *plan, size_t at)
@@ -62,7 +62,7 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 	if (plan->order[at].tensor != tensor) {
 		if (!jumped) {
-			plan->resume = tensor->planned ? after(plan, tensor->next_use) : PLAN_NONE;
+			plan->resume = in_plan(tensor) ? after(plan, tensor->next_use) : PLAN_NONE;
 			return;
 		}
 		at = plan->resume;
@@ -70,8 +70,8 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	}
 	plan->cursor = after(plan, at);
 	plan->resume = PLAN_NONE;
-	if (plan->settled)
-		plan->settled--;
+	if (plan->ready)
+		plan->ready--;
 	set_next(engine, tensor, plan->next[at]);
 }
 
@@ -109,7 +109,7 @@ bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
 {
 	if (tensor->recorded == plan->step && plan->step)
 		plan->lost = true;
-	return tensor->planned;
+	return in_plan(tensor);
 }
 
 /* ---- The plan of the next step ---- */
@@ -141,10 +141,9 @@ static void sum_up(struct nvs_engine *engine)
 		plan->before[i + 1] = plan->before[i] + tensor->numel;
 		if (tensor->next_use != i)
 			continue;
-		tensor->small = tensor->numel < engine->persistence_threshold;
 		numel += tensor->numel;
 		plan->extents += tensor->extent;
-		plan->resident += tensor->data && !tensor->external ? tensor->extent : 0;
+		plan->resident += tensor->memory == MEMORY_POOL ? tensor->extent : 0;
 		longest = tensor->extent > longest ? tensor->extent : longest;
 	}
 	plan->lookahead = plan->extents;
@@ -176,22 +175,26 @@ static bool adopt(struct nvs_engine *engine)
 }
 
 /*
- * Moves an unpinned tensor to the list that matches its new eviction order. Without the plan, a
+ * Moves an unpinned tensor to the list that matches its new eviction order. Outside the plan, a
  * tensor that the plan read ahead is an ordinary idle one; one that the caller read ahead stays so.
  */
-static void set_planned(struct nvs_engine *engine, struct nvs_tensor *tensor, bool planned)
+static void set_class(struct nvs_engine *engine, struct nvs_tensor *tensor, enum plan_class class)
 {
-	bool listed = tensor->list, fetched = tensor->fetched;
-	bool prefetched = fetched ? planned : tensor->prefetched;
+	bool listed = is_listed(tensor);
+	enum read_ahead ahead = tensor->ahead;
 
 	if (listed)
 		leave_idle(engine, tensor);
-	set_prefetched(engine, tensor, false);
-	tensor->planned = planned;
-	set_prefetched(engine, tensor, prefetched);
-	tensor->fetched = fetched;
+	set_ahead(engine, tensor, AHEAD_NOT);
+	tensor->class = class;
+	set_ahead(engine, tensor, ahead);
 	if (listed)
 		make_idle(engine, tensor);
+}
+
+static enum plan_class class_of(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	return tensor->numel < engine->persistence_threshold ? PLAN_SMALL : PLAN_LARGE;
 }
 
 void plan_drop(struct nvs_engine *engine)
@@ -199,8 +202,8 @@ void plan_drop(struct nvs_engine *engine)
 	struct plan *plan = &engine->plan;
 
 	for (size_t i = 0; i < plan->n; i++)
-		if (plan->order[i].tensor->planned)
-			set_planned(engine, plan->order[i].tensor, false);
+		if (in_plan(plan->order[i].tensor))
+			set_class(engine, plan->order[i].tensor, PLAN_OUTSIDE);
 	plan_clear(plan);
 }
 
@@ -219,6 +222,7 @@ void plan_mend(struct nvs_engine *engine)
 			  "out of memory for a plan of %zu accesses: the next step has none",
 			  plan->nrecorded);
 	for (size_t i = 0; i < plan->n; i++)
-		if (!plan->order[i].tensor->planned)
-			set_planned(engine, plan->order[i].tensor, true);
+		if (!in_plan(plan->order[i].tensor))
+			set_class(engine, plan->order[i].tensor,
+				  class_of(engine, plan->order[i].tensor));
 }

@@ -4,7 +4,7 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: messages tensor pins table errors plan places policy room follow
+ *	residency: messages tensor pins table errors plan places invariants policy room follow
  *	moves: runs ahead sums launch overdue landing events
  *	calls: checks info step wait release pin prefetch swap_out external register commit
  *	engine: engine stored
@@ -21,75 +21,13 @@
 #include "pool/pool.h"
 #include "store/store.h"
 #include "swap/residency/events.h"
-#include "swap/residency/pins.h"
 #include "swap/residency/plan.h"
 #include "swap/residency/policy.h"
+#include "swap/residency/tensor.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
 
 TAILQ_HEAD(tensor_list, nvs_tensor);
-
-#define NOWHERE UINT64_MAX
-
-struct nvs_tensor {
-	struct nvs_engine *engine;
-	char *name;
-	enum nvs_dtype dtype;
-	bool registered; /* false: known only from the kept store's manifest */
-	bool is_new;	 /* being registered; has no extent yet */
-	size_t index;	 /* in engine->tensors */
-	uint64_t numel, nbytes;
-	uint64_t extent;    /* length in the store and in the pool: nbytes in whole units */
-	uint64_t offset;    /* of its contents in the store */
-	uint64_t spare;	    /* kept store: offset of the extent for the next version */
-	uint64_t committed; /* the one of the two that the manifest names; or NOWHERE */
-	uint64_t snapshot;  /* the one that the manifest being written names; or NOWHERE */
-	uint64_t place;	    /* the one that its transfer reads or writes */
-
-	enum nvs_tensor_state state;
-	char *data; /* in the pool, or external memory being read or written; else NULL */
-	/* External: the bytes of the tensor that `data` has. */
-	uint64_t part_offset, part_nbytes;
-	uint32_t uses; /* pins */
-	struct pins pins;
-	bool dirty;	   /* the pool's contents are newer than the drive's */
-	bool has_contents; /* the drive has contents */
-	bool leased;	   /* pinned by nvs_tensor_pin, contents not released yet */
-	bool external;	   /* in flight from or to external memory */
-	int unreported; /* error of a failed write from external memory that no call returned; or 0
-			 */
-	uint64_t unreported_at; /* its offset in the store */
-	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
-	bool drop;		/* evict it as soon as it has landed; set by set_drop() */
-	bool held;		/* unpinned, and counted for max_in_cpu */
-	bool prefetched;	/* read ahead and not pinned yet; set by set_prefetched() */
-	bool fetched;		/* read ahead by the plan and not pinned yet */
-	bool by_engine;		/* in flight for the plan; no call asked for it */
-	bool has_checksum;
-	bool unverified; /* written by an earlier run, and its checksum not compared since */
-	uint64_t checksum, new_checksum; /* of its contents; of the bytes in flight */
-	int status;			 /* of the last transfer */
-	enum nvs_direction status_direction;
-	uint64_t error_offset;
-	uint64_t batch; /* the last call that named it */
-
-	bool planned;	   /* is in the plan */
-	bool small;	   /* planned, and always stays in the pool */
-	size_t next_use;   /* planned: its next access */
-	uint64_t recorded; /* the last step that accessed it */
-
-	struct tensor_list
-		*list; /* the list of unpinned tensors in the pool that has it; or NULL */
-	TAILQ_ENTRY(nvs_tensor) idle;
-	/* The first tensor of a run has the run's transfer. */
-	struct transfer transfer;
-	struct nvs_tensor *run_first, *run_next;
-	enum run_sum sum; /* of the run */
-	TAILQ_ENTRY(nvs_tensor) to_sum;
-	bool overdue;	      /* in flight for longer than io_timeout_ms */
-	uint64_t hangs_at;    /* overdue: the offset in the store */
-	uint64_t launched_ns; /* for the trace; of a run's first tensor */
-};
 
 /* The current step, and the statistics at its beginning. */
 struct step {
@@ -100,6 +38,8 @@ struct step {
 
 struct nvs_engine {
 	struct nvs_log log;
+	struct nvs_log store_log; /* of the store: says messages later */
+	bool opened;
 	struct aio_config aio_config;
 	bool verify, keep;
 	bool read_only;	      /* of a kept store; nothing becomes dirty */
@@ -140,7 +80,7 @@ struct nvs_engine {
 	struct tensor_list idle;
 	struct tensor_list ahead;   /* read ahead by the caller and not pinned yet */
 	struct tensor_list planned; /* in the plan, read ahead or not */
-	uint64_t held_numel;	    /* elements that count for max_in_cpu */
+	uint64_t counted_numel;	    /* elements that count for max_in_cpu */
 	uint64_t live_numel;	    /* elements with memory in the pool */
 	uint64_t ahead_numel; /* elements that the plan read ahead and that are not pinned yet */
 	uint64_t batch;	      /* counts the calls that named tensors */
@@ -160,12 +100,6 @@ struct nvs_engine {
 	struct plan plan;
 	struct step step;
 };
-
-/* ---- tensor.c: under the lock ---- */
-bool in_flight(const struct nvs_tensor *tensor);
-/* Less than all of it is read into external memory. */
-bool is_part(const struct nvs_tensor *tensor);
-bool needs_memory(const struct nvs_tensor *tensor);
 
 /* ---- table.c: under the lock ---- */
 struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name);
@@ -216,8 +150,17 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /* Puts an unpinned tensor that is in the pool on the list to evict from; and takes it off. */
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
-void set_drop(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value);
-void set_prefetched(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value);
+/* Its memory counts as coming free while it is to be evicted. */
+void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value);
+void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value);
+/* A transfer has landed: an unpinned tensor in the pool leaves it or goes to its list; external
+ * memory is the caller's alone again. */
+void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor);
+void return_external(struct nvs_tensor *tensor);
+/* Pins a tensor that is in the pool or will be; and ends a pin, after which the tensor goes to its
+ * list if nothing else keeps it, or out of the pool if it is unwritten. */
+void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
+void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
 /* Leases memory for all of engine->scratch[0..n-1] or for none; runs in the store side by side. */
 bool lease_all(struct nvs_engine *engine, size_t n);
 /* Puts those of the tensors that are not in the pool into engine->scratch; stores their bytes in

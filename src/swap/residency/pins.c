@@ -27,7 +27,7 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 {
 	const uint64_t *pins = pins_of(tensor);
 
-	for (uint32_t i = 0; i < tensor->uses; i++)
+	for (uint32_t i = 0; i < tensor->pins.count; i++)
 		if (pins[i] == pin)
 			return &pins[i];
 	return NULL;
@@ -39,7 +39,7 @@ int pins_reserve(struct nvs_tensor *tensor)
 	uint32_t max = pins->max ? pins->max : PINS_FEW;
 	uint64_t *many;
 
-	if (tensor->uses < max)
+	if (tensor->pins.count < max)
 		return 0;
 	many = realloc(pins->many, 2 * (size_t)max * sizeof(*many));
 	if (!many)
@@ -54,8 +54,8 @@ int pins_reserve(struct nvs_tensor *tensor)
 void pins_add(struct nvs_tensor *tensor, uint64_t pin)
 {
 	assert(pin > tensor->pins.failed && !pins_have(tensor, pin));
-	assert(tensor->uses < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
-	all_pins(tensor)[tensor->uses++] = pin;
+	assert(tensor->pins.count < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
+	all_pins(tensor)[tensor->pins.count++] = pin;
 }
 
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
@@ -64,7 +64,7 @@ void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
 	const uint64_t *found = find_pin(tensor, pin);
 
 	assert(found);
-	pins[found - pins] = pins[--tensor->uses];
+	pins[found - pins] = pins[--tensor->pins.count];
 }
 
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin)
@@ -76,7 +76,7 @@ uint64_t pins_newest(const struct nvs_tensor *tensor)
 {
 	uint64_t newest = 0;
 
-	for (uint32_t i = 0; i < tensor->uses; i++)
+	for (uint32_t i = 0; i < tensor->pins.count; i++)
 		if (pins_of(tensor)[i] > newest)
 			newest = pins_of(tensor)[i];
 	return newest;
@@ -85,9 +85,10 @@ uint64_t pins_newest(const struct nvs_tensor *tensor)
 void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->status < 0 && tensor->pins.failed <= engine->last_pin);
-	if (!tensor->uses)
+	if (!tensor->pins.count)
 		return;
-	tensor->uses = 0;
+	tensor->pins.count = 0;
+	tensor->placement = PLACED_NOWHERE;
 	tensor->pins.failed = engine->last_pin;
 	tensor->pins.status = tensor->status;
 	tensor->pins.error_offset = tensor->error_offset;
@@ -113,7 +114,7 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 {
 	if (pin_failed(tensor, pin) || pins_have(tensor, pin))
 		return 0;
-	if (!tensor->uses)
+	if (!tensor->pins.count)
 		return error_about(error, -EINVAL, tensor->name, 0, 0, "%s is not pinned",
 				   tensor->name);
 	return error_about(error, -EINVAL, tensor->name, 0, 0,

@@ -14,6 +14,7 @@
 #define PINS_FEW 3
 
 struct pins {
+	uint32_t count;
 	uint32_t max; /* entries in `many` */
 	uint64_t few[PINS_FEW];
 	uint64_t *many;	 /* all of them if `max` is not 0 */

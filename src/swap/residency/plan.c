@@ -26,7 +26,7 @@ void plan_clear(struct plan *plan)
 	free(plan->idle[PLAN_SMALL]);
 	plan->next = NULL;
 	plan->before = plan->idle[PLAN_LARGE] = plan->idle[PLAN_SMALL] = NULL;
-	plan->n = plan->cursor = plan->settled = 0;
+	plan->n = plan->cursor = plan->ready = 0;
 	plan->extents = plan->resident = plan->lookahead = 0;
 	plan->resume = PLAN_NONE;
 }
@@ -92,24 +92,32 @@ size_t plan_last(const struct plan *plan, enum plan_class class)
 
 /* ---- Telling ---- */
 
+bool plan_is_idle(const struct plan *plan, const struct nvs_tensor *tensor)
+{
+	const uint64_t *bits = plan->idle[tensor->class];
+
+	assert(in_plan(tensor) && tensor->next_use < plan->n);
+	return bits[tensor->next_use / WORD_BITS] >> (tensor->next_use % WORD_BITS) & 1;
+}
+
 void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idle)
 {
-	uint64_t *word = &plan->idle[tensor->small][tensor->next_use / WORD_BITS];
+	uint64_t *word = &plan->idle[tensor->class][tensor->next_use / WORD_BITS];
 	uint64_t bit = UINT64_C(1) << (tensor->next_use % WORD_BITS);
 
-	assert(tensor->planned && tensor->next_use < plan->n);
+	assert(plan_is_idle(plan, tensor) != idle);
 	if (idle)
 		*word |= bit;
 	else
 		*word &= ~bit;
 }
 
-void plan_unsettle(struct plan *plan, const struct nvs_tensor *tensor)
+void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
 {
 	size_t rank = plan_rank(plan, tensor->next_use);
 
-	if (rank < plan->settled)
-		plan->settled = rank;
+	if (rank < plan->ready)
+		plan->ready = rank;
 }
 
 /* ---- Recording ---- */

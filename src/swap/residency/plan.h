@@ -18,11 +18,15 @@ struct nvs_tensor;
 
 struct access {
 	struct nvs_tensor *tensor;
-	bool contents; /* swapped in; false: leased */
+	bool contents; /* swapped in; false: pinned for new contents */
 };
 
 /* Small tensors always stay in the pool (stage3_param_persistence_threshold). */
-enum plan_class { PLAN_LARGE, PLAN_SMALL };
+enum plan_class {
+	PLAN_LARGE,
+	PLAN_SMALL,
+	PLAN_OUTSIDE, /* not in the plan */
+};
 
 struct plan {
 	struct access *order; /* the plan, a ring */
@@ -32,7 +36,7 @@ struct plan {
 	uint64_t *idle[2];  /* by class; bit i: the tensor of access i is unpinned in the pool */
 	size_t cursor;	    /* the next access */
 	size_t resume;	    /* the next access if the last departure was a jump */
-	size_t settled;	    /* accesses from the cursor on whose tensors need no read */
+	size_t ready;	    /* accesses from the cursor on whose tensors need no read */
 	uint64_t extents;   /* bytes of all tensors in the plan */
 	uint64_t resident;  /* of these, bytes in the pool */
 	uint64_t lookahead; /* bytes that may be read ahead, plus one tensor */
@@ -62,8 +66,9 @@ size_t plan_last(const struct plan *plan, enum plan_class class);
 size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t at);
 
 /* ---- Telling: of tensors in the plan ---- */
+bool plan_is_idle(const struct plan *plan, const struct nvs_tensor *tensor);
 void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idle);
 /* The tensor has left the pool. */
-void plan_unsettle(struct plan *plan, const struct nvs_tensor *tensor);
+void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor);
 
 #endif

@@ -23,10 +23,10 @@ uint64_t free_bytes(const struct nvs_engine *engine)
 
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	if (tensor->prefetched)
+	if (is_ahead(tensor))
 		return false;
-	return !tensor->planned ||
-	       (!tensor->small &&
+	return !in_plan(tensor) ||
+	       (tensor->class != PLAN_SMALL &&
 		plan_distance(&engine->plan, tensor->next_use) > engine->max_reuse_distance);
 }
 
@@ -41,7 +41,7 @@ static bool reached_goal(const struct nvs_engine *engine, const struct eviction 
 static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
 {
 	(void)eviction;
-	return engine->held_numel <= engine->max_in_cpu;
+	return engine->counted_numel <= engine->max_in_cpu;
 }
 
 static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
@@ -112,12 +112,12 @@ struct eviction eviction_to_max_live(void)
 static bool may_evict(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		      const struct eviction *eviction)
 {
-	assert(tensor->list && !tensor->uses && !in_flight(tensor));
+	assert(is_listed(tensor) && !tensor->pins.count && !in_flight(tensor));
 	if (!eviction->own && tensor->batch == engine->batch)
 		return false;
-	if ((eviction->counted && !tensor->held) || (tensor->prefetched && !eviction->ahead))
+	if ((eviction->counted && !tensor->counted) || (is_ahead(tensor) && !eviction->ahead))
 		return false;
-	return !tensor->dirty || eviction->writes;
+	return !is_dirty(tensor) || eviction->writes;
 }
 
 static void begin_turn(const struct nvs_engine *engine, struct eviction *eviction)
@@ -196,13 +196,13 @@ static bool wanted(const struct plan *plan, size_t at)
 	const struct nvs_tensor *tensor = plan->order[at].tensor;
 
 	return plan->order[at].contents && tensor->next_use == at &&
-	       tensor->state == NVS_ON_DRIVE && !tensor->status && tensor->extent;
+	       tensor_state(tensor) == NVS_ON_DRIVE && !tensor->status && tensor->extent;
 }
 
 /* It is evicted as soon as its write lands. */
 static bool on_its_way_out(const struct nvs_tensor *tensor)
 {
-	return in_flight(tensor) && (tensor->drop || tensor->external);
+	return in_flight(tensor) && (tensor->on_landing == LANDING_EVICTS || is_external(tensor));
 }
 
 struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uint64_t numel)
@@ -216,7 +216,7 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 		if (on_its_way_out(tensor))
 			return NULL;
 		if (!wanted(plan, at)) {
-			plan->settled += *rank == plan->settled;
+			plan->ready += *rank == plan->ready;
 			continue;
 		}
 		/* As in DeepSpeed, the last one may exceed the rest of the bucket. */
@@ -249,9 +249,9 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 {
 	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS;
 
-	if (tensor->dirty != behind->dirty || (tensor->dirty && tensor->status))
+	if (is_dirty(tensor) != behind->dirty || (is_dirty(tensor) && tensor->status))
 		return true;
-	if (tensor->dirty) {
+	if (is_dirty(tensor)) {
 		if (behind->count && behind->bytes + tensor->extent > limit)
 			return false;
 		engine->scratch[behind->count++] = tensor;
@@ -272,7 +272,7 @@ static void consider_all(struct nvs_engine *engine, struct behind *behind)
 		if (!consider(engine, tensor, behind))
 			return;
 	while (at != PLAN_NONE && behind->have < behind->want &&
-	       plan_rank(plan, at) >= plan->settled) {
+	       plan_rank(plan, at) >= plan->ready) {
 		if (!consider(engine, plan->order[at].tensor, behind))
 			return;
 		at = plan_last_before(plan, PLAN_LARGE, at);

@@ -12,14 +12,14 @@
 static void count_in_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	engine->live_numel += tensor->numel;
-	if (tensor->planned)
+	if (in_plan(tensor))
 		engine->plan.resident += tensor->extent;
 }
 
 static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	engine->live_numel -= tensor->numel;
-	if (tensor->planned)
+	if (in_plan(tensor))
 		engine->plan.resident -= tensor->extent;
 }
 
@@ -39,6 +39,8 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 		if (!data)
 			break;
 		for (; k; k--, i++) {
+			assert(tensors[i]->memory == MEMORY_NONE);
+			tensors[i]->memory = MEMORY_POOL;
 			tensors[i]->data = data;
 			data += tensors[i]->extent;
 		}
@@ -52,6 +54,8 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 		if (tensors[i]->extent)
 			pool_release(engine->pool, tensors[i]->data, tensors[i]->extent);
 		tensors[i]->data = NULL;
+		tensors[i]->memory = MEMORY_NONE;
+		tensor_check(tensors[i]);
 	}
 	return false;
 }
@@ -73,78 +77,151 @@ size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 
 /* ---- Unpinned tensors in the pool ---- */
 
+static struct tensor_list *list_of(struct nvs_engine *engine, enum placement placement)
+{
+	switch (placement) {
+	case PLACED_IDLE:
+		return &engine->idle;
+	case PLACED_AHEAD:
+		return &engine->ahead;
+	case PLACED_PLANNED:
+		return &engine->planned;
+	case PLACED_NOWHERE:
+	case PLACED_PINNED:
+		break;
+	}
+	return NULL;
+}
+
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(!tensor->uses && !tensor->list && tensor->state == NVS_RESIDENT);
-	if (tensor->planned)
-		tensor->list = &engine->planned;
+	assert(tensor->placement == PLACED_NOWHERE && tensor->memory == MEMORY_POOL);
+	assert(tensor->io == IO_IDLE && in_pool(tensor->content));
+	if (in_plan(tensor))
+		tensor->placement = PLACED_PLANNED;
 	else
-		tensor->list = tensor->prefetched ? &engine->ahead : &engine->idle;
-	TAILQ_INSERT_TAIL(tensor->list, tensor, idle);
-	if (tensor->planned)
+		tensor->placement = is_ahead(tensor) ? PLACED_AHEAD : PLACED_IDLE;
+	TAILQ_INSERT_TAIL(list_of(engine, tensor->placement), tensor, idle);
+	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, true);
-	tensor->held = policy_counts(engine, tensor);
-	if (tensor->held)
-		engine->held_numel += tensor->numel;
+	tensor->counted = policy_counts(engine, tensor);
+	if (tensor->counted)
+		engine->counted_numel += tensor->numel;
+	tensor_check(tensor);
 }
 
 void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	if (!tensor->list)
+	if (!is_listed(tensor))
 		return;
-	TAILQ_REMOVE(tensor->list, tensor, idle);
-	tensor->list = NULL;
-	if (tensor->planned)
+	tensor_check(tensor);
+	TAILQ_REMOVE(list_of(engine, tensor->placement), tensor, idle);
+	tensor->placement = PLACED_NOWHERE;
+	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
-	if (tensor->held)
-		engine->held_numel -= tensor->numel;
-	tensor->held = false;
+	if (tensor->counted)
+		engine->counted_numel -= tensor->numel;
+	tensor->counted = false;
 }
 
-/* The memory of a tensor that is evicted after its write will come free. */
-void set_drop(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value)
+void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
 {
-	if (tensor->drop == value)
+	if (tensor->on_landing == value)
 		return;
-	tensor->drop = value;
-	if (value) {
+	tensor->on_landing = value;
+	if (value == LANDING_EVICTS) {
+		assert(tensor->memory == MEMORY_POOL);
 		engine->landing += tensor->extent;
 		engine->landing_numel += tensor->numel;
 	} else {
+		assert(engine->landing >= tensor->extent);
 		engine->landing -= tensor->extent;
 		engine->landing_numel -= tensor->numel;
 	}
 }
 
-void set_prefetched(struct nvs_engine *engine, struct nvs_tensor *tensor, bool value)
+void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value)
 {
-	tensor->fetched = tensor->fetched && value;
-	if (tensor->prefetched == value)
+	bool before = is_ahead(tensor);
+
+	assert(value == AHEAD_NOT || tensor->memory == MEMORY_POOL);
+	tensor->ahead = value;
+	if (!in_plan(tensor) || is_ahead(tensor) == before)
 		return;
-	tensor->prefetched = value;
-	if (!tensor->planned)
-		return;
-	if (value)
-		engine->ahead_numel += tensor->numel;
-	else
+	if (before)
 		engine->ahead_numel -= tensor->numel;
+	else
+		engine->ahead_numel += tensor->numel;
+}
+
+static void give_up_lease(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(tensor->memory == MEMORY_POOL && tensor->data);
+	count_out_of_pool(engine, tensor);
+	if (tensor->extent)
+		pool_release(engine->pool, tensor->data, tensor->extent);
+	tensor->data = NULL;
+	tensor->memory = MEMORY_NONE;
 }
 
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(!in_flight(tensor) && !tensor->uses);
+	assert(tensor->io == IO_IDLE && !tensor->pins.count);
 	leave_idle(engine, tensor);
-	set_drop(engine, tensor, false);
-	set_prefetched(engine, tensor, false);
-	if (tensor->data)
-		count_out_of_pool(engine, tensor);
-	if (tensor->data && tensor->extent)
-		pool_release(engine->pool, tensor->data, tensor->extent);
+	set_on_landing(engine, tensor, LANDING_STAYS);
+	set_ahead(engine, tensor, AHEAD_NOT);
+	if (tensor->memory == MEMORY_POOL)
+		give_up_lease(engine, tensor);
+	forget_pool(tensor);
+	if (in_plan(tensor))
+		plan_needs_read(&engine->plan, tensor);
+	tensor_check(tensor);
+}
+
+/* ---- Landing ---- */
+
+void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	bool evicts = tensor->on_landing == LANDING_EVICTS;
+
+	assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
+	if (tensor->pins.count)
+		return;
+	if (evicts && !is_dirty(tensor))
+		drop(engine, tensor);
+	else
+		make_idle(engine, tensor);
+}
+
+void return_external(struct nvs_tensor *tensor)
+{
+	assert(tensor->memory == MEMORY_EXTERNAL);
+	tensor->memory = MEMORY_NONE;
 	tensor->data = NULL;
-	tensor->dirty = tensor->leased = false;
-	tensor->state = tensor->has_contents ? NVS_ON_DRIVE : NVS_EMPTY;
-	if (tensor->planned)
-		plan_unsettle(&engine->plan, tensor);
+}
+
+/* ---- Pins ---- */
+
+void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+{
+	assert(tensor->memory == MEMORY_POOL && pin <= engine->last_pin);
+	leave_idle(engine, tensor);
+	pins_add(tensor, pin);
+	tensor->placement = PLACED_PINNED;
+}
+
+void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+{
+	assert(tensor->memory == MEMORY_POOL && tensor->placement == PLACED_PINNED);
+	pins_remove(tensor, pin);
+	if (!tensor->pins.count) {
+		tensor->placement = PLACED_NOWHERE;
+		if (is_unwritten(tensor))
+			drop(engine, tensor);
+		else if (!in_flight(tensor))
+			make_idle(engine, tensor);
+	}
+	tensor_check(tensor);
 }
 
 /* ---- Evictions ---- */
@@ -154,14 +231,14 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 	eviction->ntaken++;
 	eviction->reached += tensor->extent;
 	engine->evictions++;
-	if (!tensor->dirty) {
+	if (!is_dirty(tensor)) {
 		drop(engine, tensor);
 		return;
 	}
 	eviction->nfailed += tensor->status != 0;
 	leave_idle(engine, tensor);
-	set_prefetched(engine, tensor, false);
-	set_drop(engine, tensor, true);
+	set_ahead(engine, tensor, AHEAD_NOT);
+	set_on_landing(engine, tensor, LANDING_EVICTS);
 	engine->scratch[eviction->ndirty++] = tensor;
 }
 

@@ -69,7 +69,9 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 	tensor->numel = spec->numel;
 	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
 	tensor->extent = in_units(engine, tensor->nbytes);
-	tensor->state = NVS_EMPTY;
+	tensor->content = CONTENT_NONE;
+	tensor->class = PLAN_OUTSIDE;
+	tensor->hangs_at = NOWHERE;
 	tensor->committed = tensor->snapshot = NOWHERE;
 	if (!tensor->name || !tsearch(tensor, &engine->names, by_name)) {
 		free(tensor->name);

@@ -168,11 +168,11 @@ static void look_unused(struct world *w, struct modelled *t, const struct nvs_te
 /* A failed read ended the pins that waited for it. */
 static void look_pending(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
 {
-	HOLDS(info->uses <= t->uses);
-	HOLDS(info->uses == t->uses || w->drive.faulty || w->drive.stormy || w->crashed);
-	if (info->uses && info->state != NVS_READING)
-		t->uses = info->uses;
-	if (info->uses)
+	HOLDS(info->pins <= t->uses);
+	HOLDS(info->pins == t->uses || w->drive.faulty || w->drive.stormy || w->crashed);
+	if (info->pins && info->state != NVS_READING)
+		t->uses = info->pins;
+	if (info->pins)
 		return;
 	t->uses = 0;
 	t->pending = false;
@@ -186,15 +186,15 @@ static void look_at(struct world *w, struct modelled *t)
 	HOLDS(!info.dirty || info.state == NVS_RESIDENT);
 	HOLDS(!info.status || caused(w, info.status));
 	if (t->external) {
-		HOLDS(!info.uses || t->asked_for);
-		if (flying(&info) && !info.uses)
+		HOLDS(!info.pins || t->asked_for);
+		if (flying(&info) && !info.pins)
 			return;
 		landed(w, t, &info);
 	}
 	if (t->pending)
 		look_pending(w, t, &info);
 	else
-		HOLDS(info.uses == t->uses);
+		HOLDS(info.pins == t->uses);
 	if (!t->uses)
 		look_unused(w, t, &info);
 	else if (!t->pending)
@@ -401,7 +401,7 @@ static bool may_have_to_wait(struct world *w)
 		if (!t->handle)
 			continue;
 		info = info_of_tensor(w, t);
-		if (info.uses || info.dirty || flying(&info))
+		if (info.pins || info.dirty || flying(&info))
 			return true;
 	}
 	return false;

@@ -176,7 +176,7 @@ static int use_what_is_denied(void *arg)
 		EXPECT(sole_wait(engine, &stored, 1, -1, &error) == -child->denied_with);
 		EXPECT(!strcmp(error.subject, "stored") && strstr(error.text, "reading"));
 		nvs_tensor_get_info(engine, stored, &info);
-		EXPECT(info.state == NVS_ON_DRIVE && !info.uses);
+		EXPECT(info.state == NVS_ON_DRIVE && !info.pins);
 	}
 	EXPECT(!nvs_engine_close(engine, &error));
 	return CHILD_OK;

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What must hold of a tensor between two changes, and of the engine's sums. It has assertions
+ * alone.
+ */
+#include <assert.h>
+
+#include "swap/residency/internal.h"
+
+static void check_memory(const struct nvs_tensor *tensor)
+{
+	const struct pool *pool = tensor->engine->pool;
+	const char *base = pool_data(pool);
+
+	switch (tensor->memory) {
+	case MEMORY_NONE:
+		assert(!tensor->data && tensor->io == IO_IDLE);
+		assert(tensor->placement == PLACED_NOWHERE && tensor->ahead == AHEAD_NOT);
+		assert(!in_pool(tensor->content));
+		break;
+	case MEMORY_EXTERNAL:
+		assert(tensor->data && tensor->io != IO_IDLE);
+		assert(tensor->placement == PLACED_NOWHERE && tensor->ahead == AHEAD_NOT);
+		assert(!in_pool(tensor->content));
+		break;
+	case MEMORY_POOL:
+		assert(tensor->data >= base);
+		assert(tensor->data + tensor->extent <= base + pool_bytes(pool));
+		assert(in_flight(tensor) || tensor->placement != PLACED_NOWHERE);
+		break;
+	}
+}
+
+/* Of a write that waits for the commit, the transfer has no file yet. */
+static bool is_held(const struct nvs_tensor *tensor)
+{
+	return !tensor->run_first->transfer.file;
+}
+
+static void check_io(const struct nvs_tensor *tensor)
+{
+	bool pool = tensor->memory == MEMORY_POOL;
+
+	switch (tensor->io) {
+	case IO_IDLE:
+		assert(tensor->origin == ORIGIN_CALL && !is_overdue(tensor));
+		assert(tensor->on_landing == LANDING_STAYS);
+		break;
+	case IO_READING:
+		assert(tensor->content == CONTENT_DRIVE && tensor->place == tensor->offset);
+		assert(tensor->run_first->transfer.direction == NVS_READ);
+		break;
+	case IO_WRITING:
+		assert(pool ? tensor->content >= CONTENT_NEWER : !in_pool(tensor->content));
+		assert(tensor->run_first->transfer.direction == NVS_WRITE);
+		assert(is_held(tensor) ||
+		       (tensor->place != tensor->committed && tensor->place != tensor->snapshot));
+		break;
+	}
+	if (in_flight(tensor))
+		assert(tensor->extent && tensor->nbytes && !is_listed(tensor));
+}
+
+static void check_placement(const struct nvs_tensor *tensor)
+{
+	assert((tensor->pins.count > 0) == (tensor->placement == PLACED_PINNED));
+	assert(!tensor->copy_pin || tensor->pins.count);
+	if (is_listed(tensor)) {
+		assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
+		assert((tensor->placement == PLACED_PLANNED) == in_plan(tensor));
+		assert(in_plan(tensor) || (tensor->placement == PLACED_AHEAD) == is_ahead(tensor));
+	} else {
+		assert(!tensor->counted);
+	}
+	/* Memory without contents is the caller's that pinned it. */
+	assert(!is_unwritten(tensor) || tensor->placement == PLACED_PINNED);
+}
+
+static void check_plan(const struct nvs_tensor *tensor)
+{
+	const struct plan *plan = &tensor->engine->plan;
+
+	if (!in_plan(tensor))
+		return;
+	assert(tensor->next_use < plan->n);
+	assert(plan->order[tensor->next_use].tensor == tensor);
+	assert(plan_is_idle(plan, tensor) == is_listed(tensor));
+}
+
+static void check_store(const struct nvs_tensor *tensor)
+{
+	bool keep = tensor->engine->keep;
+
+	assert(on_drive(tensor->content) || tensor->checksum_state == CHECKSUM_NONE);
+	assert(tensor->checksum_state != CHECKSUM_UNVERIFIED || keep);
+	assert(tensor->committed == NOWHERE || tensor->committed == tensor->offset ||
+	       tensor->committed == tensor->spare);
+	assert(tensor->snapshot == NOWHERE || tensor->engine->committing);
+	assert(tensor->registration != REGISTRATION_NEW);
+}
+
+void tensor_check(const struct nvs_tensor *tensor)
+{
+	check_memory(tensor);
+	check_io(tensor);
+	check_placement(tensor);
+	check_plan(tensor);
+	check_store(tensor);
+}
+
+void engine_check(const struct nvs_engine *engine)
+{
+	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0;
+
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		const struct nvs_tensor *tensor = engine->tensors[i];
+
+		tensor_check(tensor);
+		assert(tensor->index == i);
+		live += tensor->memory == MEMORY_POOL ? tensor->numel : 0;
+		counted += tensor->counted ? tensor->numel : 0;
+		ahead += in_plan(tensor) && is_ahead(tensor) ? tensor->numel : 0;
+		landing += tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+		if (in_plan(tensor) && tensor->memory == MEMORY_POOL)
+			resident += tensor->extent;
+	}
+	assert(live == engine->live_numel && counted == engine->counted_numel);
+	assert(ahead == engine->ahead_numel && landing == engine->landing);
+	assert(resident == engine->plan.resident);
+}

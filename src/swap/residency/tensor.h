@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tensor and its state: where its contents and its memory are, what moves between them, and what
+ * keeps it in the pool or lets it go. tensor_check() asserts what must hold among these, after each
+ * change. Under the engine's lock.
+ */
+#ifndef RESIDENCY_TENSOR_H
+#define RESIDENCY_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "aio/aio.h"
+#include "nvswap.h"
+#include "swap/residency/events.h"
+#include "swap/residency/pins.h"
+#include "swap/residency/plan.h"
+
+#define NOWHERE UINT64_MAX
+
+/* Where the contents are. A transfer changes it when it lands. */
+enum content {
+	CONTENT_NONE,  /* nowhere: never written, or a write to the drive failed */
+	CONTENT_DRIVE, /* on the drive alone */
+	CONTENT_BOTH,  /* in the pool, and the same on the drive: clean */
+	CONTENT_NEWER, /* in the pool, and older contents on the drive: dirty */
+	CONTENT_POOL,  /* in the pool alone: dirty */
+};
+
+/*
+ * What `data` points to. A tensor that is pinned for new contents has memory in the pool, and its
+ * contents stay NONE or DRIVE until it is released dirty: it is *unwritten*.
+ */
+enum memory {
+	MEMORY_NONE,
+	MEMORY_POOL,	 /* a lease */
+	MEMORY_EXTERNAL, /* the caller's, while it is read or written */
+};
+
+/* What is in flight between that memory and the drive. */
+enum tensor_io {
+	IO_IDLE,
+	IO_READING,
+	IO_WRITING,
+};
+
+/* What started the transfer in flight. */
+enum origin {
+	ORIGIN_CALL,
+	ORIGIN_PLAN, /* no call has asked for it */
+};
+
+/* What becomes of the tensor's memory in the pool when its transfer lands and it is not pinned. */
+enum on_landing {
+	LANDING_STAYS,
+	LANDING_EVICTS, /* counts for engine->landing */
+};
+
+/* What keeps it in the pool; of a tensor that is not pinned, the list that has it. */
+enum placement {
+	PLACED_NOWHERE, /* not in the pool, or in flight */
+	PLACED_PINNED,
+	PLACED_IDLE,	/* engine->idle: outside the plan, least recently used first */
+	PLACED_AHEAD,	/* engine->ahead: read ahead by the caller, outside the plan */
+	PLACED_PLANNED, /* engine->planned */
+};
+
+/* Read ahead and not pinned since. */
+enum read_ahead {
+	AHEAD_NOT,
+	AHEAD_FOR_CALLER,
+	AHEAD_FOR_PLAN, /* means nothing while the tensor is outside the plan */
+};
+
+/* The checksum of the contents on the drive. */
+enum checksum_state {
+	CHECKSUM_NONE,
+	CHECKSUM_KNOWN,
+	CHECKSUM_UNVERIFIED, /* of an earlier run, and not compared since */
+};
+
+enum registration {
+	REGISTRATION_NONE, /* known only from the kept store's manifest */
+	REGISTRATION_NEW,  /* being registered; has no extent yet */
+	REGISTRATION_DONE,
+};
+
+struct nvs_tensor {
+	struct nvs_engine *engine;
+	char *name;
+	enum nvs_dtype dtype;
+	enum registration registration;
+	size_t index; /* in engine->tensors */
+	uint64_t numel, nbytes;
+	uint64_t extent;    /* length in the store and in the pool: nbytes in whole units */
+	uint64_t offset;    /* of its contents in the store */
+	uint64_t spare;	    /* kept store: offset of the extent for the next version */
+	uint64_t committed; /* the one of the two that the manifest names; or NOWHERE */
+	uint64_t snapshot;  /* the one that the manifest being written names; or NOWHERE */
+	uint64_t place;	    /* the one that its transfer reads or writes */
+
+	enum content content;
+	enum memory memory;
+	enum tensor_io io;
+	enum origin origin;
+	enum on_landing on_landing; /* set by set_on_landing() */
+	enum placement placement;
+	enum read_ahead ahead; /* set by set_ahead() */
+	enum plan_class class;
+	enum checksum_state checksum_state;
+	char *data; /* or NULL */
+	/* With external memory: the bytes of the tensor that `data` has. */
+	uint64_t part_offset, part_nbytes;
+	struct pins pins;
+	uint64_t copy_pin; /* pins it while it is copied to external memory; or 0 */
+	bool counted;	   /* in a list, and counted for max_in_cpu */
+
+	uint64_t checksum, new_checksum; /* of its contents; of the bytes in flight */
+	int status;			 /* of the last transfer */
+	enum nvs_direction status_direction;
+	uint64_t error_offset;
+	int unreported; /* error of a failed write from external memory that no call returned; or 0
+			 */
+	uint64_t unreported_at; /* its offset in the store */
+	uint64_t batch;		/* the last call that named it */
+
+	size_t next_use;   /* in the plan: its next access */
+	uint64_t recorded; /* the last step that accessed it */
+
+	TAILQ_ENTRY(nvs_tensor) idle;
+	/* The first tensor of a run has the run's transfer. */
+	struct transfer transfer;
+	struct nvs_tensor *run_first, *run_next;
+	enum run_sum sum; /* of the run */
+	TAILQ_ENTRY(nvs_tensor) to_sum;
+	uint64_t hangs_at;    /* overdue: the offset in the store; else NOWHERE */
+	uint64_t launched_ns; /* for the trace; of a run's first tensor */
+};
+
+/* ---- tensor.c ---- */
+enum nvs_tensor_state tensor_state(const struct nvs_tensor *tensor);
+bool in_flight(const struct nvs_tensor *tensor);
+bool is_external(const struct nvs_tensor *tensor);
+/* Less than all of it is read into external memory. */
+bool is_part(const struct nvs_tensor *tensor);
+/* It has no memory, and none is moved. */
+bool needs_memory(const struct nvs_tensor *tensor);
+bool in_pool(enum content content);
+bool on_drive(enum content content);
+/* The drive lacks its contents, and no write is on the way. */
+bool is_dirty(const struct nvs_tensor *tensor);
+/* Pinned for new contents, and not released yet. */
+bool is_unwritten(const struct nvs_tensor *tensor);
+/* In one of the lists of unpinned tensors. */
+bool is_listed(const struct nvs_tensor *tensor);
+bool in_plan(const struct nvs_tensor *tensor);
+bool is_ahead(const struct nvs_tensor *tensor);
+bool is_overdue(const struct nvs_tensor *tensor);
+/* Its memory in the pool has new contents; or the same as the drive. */
+void set_dirty(struct nvs_tensor *tensor);
+void set_clean(struct nvs_tensor *tensor);
+/* What it has in the pool is no longer its contents. */
+void forget_pool(struct nvs_tensor *tensor);
+/* The extent that was to be overwritten has no contents any more. */
+void forget_drive(struct nvs_tensor *tensor);
+
+/* ---- invariants.c ---- */
+/* Asserts what must hold of the tensor between two changes. */
+void tensor_check(const struct nvs_tensor *tensor);
+/* Asserts what must hold of all tensors together: the sums in the engine. Takes as long as there
+ * are tensors. */
+void engine_check(const struct nvs_engine *engine);
+
+#endif
