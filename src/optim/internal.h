@@ -248,6 +248,18 @@ int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Ends the walks of get and set, and evicts what they have left in the pool. */
 void walks_end(struct nvs_optimizer *optimizer);
 
+/* ---- update.c ---- */
+/* The factors of a step. */
+struct update {
+	struct adam adam;
+	double lr;
+};
+/* Whether the step updates the tile: it has gradients and is not done. */
+bool wants_update(const struct nvs_optimizer *optimizer, size_t tile);
+/* Updates a slice of a tile; `arg` is a struct update. See pass_kind. */
+int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from, uint64_t n,
+		 unsigned thread);
+
 /* ---- gradients.c ---- */
 /* The gradients of a segment of a tile, possibly zeros, and their type. */
 const char *gradients_at(const struct nvs_optimizer *optimizer, const struct segment *segment,

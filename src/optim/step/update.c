@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The update of a tile's elements by the configured Adam or the caller's function, and where the
+ * new weights go. Called by the compute threads of a pass.
+ */
+#include "optim/internal.h"
+
+bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
+	struct segment segment;
+
+	if (optimizer->tiles[tile].done)
+		return false;
+	while (next_segment(optimizer, &at, end, &segment))
+		if (has_gradients(&optimizer->groups[segment.group]))
+			return true;
+	return false;
+}
+
+/* Where a segment's new weights go in the group's type; NULL: to the master weights only. */
+static char *weights_of(const struct nvs_optimizer *optimizer, const struct segment *segment,
+			unsigned thread)
+{
+	const struct group *group = &optimizer->groups[segment->group];
+
+	if (group->weights)
+		return group->weights + segment->offset * nvs_dtype_size(group->dtype);
+	return optimizer->weights_final && group->dtype != NVS_F32
+		       ? (char *)optimizer->lowered[thread]
+		       : NULL;
+}
+
+/* The caller's function receives fp32 gradients; the weights are rounded afterwards. */
+static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
+			     const struct segment *segment, const struct nvs_update *run,
+			     float *scratch, char *weights)
+{
+	enum nvs_dtype dtype;
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
+
+	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
+				   segment->numel);
+	optimizer->update(optimizer->update_arg, run);
+	if (weights)
+		optimizer->kernel->convert(weights, optimizer->groups[segment->group].dtype,
+					   run->master, NVS_F32, 1, segment->numel);
+}
+
+static void update_by_kernel(struct nvs_optimizer *optimizer, const struct update *update,
+			     const struct segment *segment, const struct nvs_update *run,
+			     char *weights)
+{
+	enum nvs_dtype dtype;
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
+
+	optimizer->kernel->adam(&update->adam, run->master, run->exp_avg, run->exp_avg_sq,
+				gradients, dtype, weights, optimizer->groups[segment->group].dtype,
+				segment->numel);
+}
+
+static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
+			   size_t tile, const struct segment *segment, unsigned thread)
+{
+	uint64_t within = segment->at - tile * optimizer->tile_numel;
+	char *weights = weights_of(optimizer, segment, thread);
+	const struct nvs_update run = {
+		.group = segment->group,
+		.offset = segment->offset,
+		.numel = segment->numel,
+		.step = optimizer->step + 1,
+		.lr = update->lr,
+		.gradients = optimizer->scratch[thread],
+		.master = tile_part(optimizer, tile, NVS_MASTER) + within,
+		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
+		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
+	};
+
+	if (optimizer->update)
+		update_by_caller(optimizer, update, segment, &run, optimizer->scratch[thread],
+				 weights);
+	else
+		update_by_kernel(optimizer, update, segment, &run, weights);
+	if (optimizer->weights_final)
+		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
+					 segment->offset, segment->numel,
+					 optimizer->groups[segment->group].dtype,
+					 weights ? (const void *)weights : run.master);
+}
+
+int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from, uint64_t n,
+		 unsigned thread)
+{
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	struct segment segment;
+
+	if (optimizer->tiles[tile].fresh)
+		init_slice(optimizer, tile, from, n);
+	while (next_segment(optimizer, &at, end, &segment)) {
+		if (has_gradients(&optimizer->groups[segment.group]))
+			update_segment(optimizer, arg, tile, &segment, thread);
+	}
+	return 0;
+}
