@@ -86,9 +86,10 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * of the tensors themselves. Contents that were released dirty and are not on the drive yet are
  * written first, so that releasing the pin clean loses nothing. The data may be accessed as soon as
  * the call returns 0. Pinned memory is never evicted: with timeout -1 the call waits for other
- * tensors to be released, including the caller's own. Errors: -EINVAL     pin is NULL, or a tensor
- * is named twice -ENOMEM -ENOBUFS    the tensors together exceed the pool -EBUSY      one is in
- * flight from or to external memory; or another call has pinned it, and its contents are not
+ * tensors to be released, including the caller's own, and after five seconds in which nothing in
+ * flight would make room the log names the pinned tensors. Errors: -EINVAL     pin is NULL, or a
+ * tensor is named twice -ENOMEM -ENOBUFS    the tensors together exceed the pool -EBUSY      one is
+ * in flight from or to external memory; or another call has pinned it, and its contents are not
  * written yet (nvs_tensor_pin) -ETIMEDOUT  timeout_ms has passed, or the call would wait and
  * everything in flight is overdue (io_timeout_ms) -EAGAIN     timeout_ms is 0 and there is no room
  * yet -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its

@@ -16,6 +16,7 @@
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "swap/calls.h"
+#include "swap/residency/shortage.h"
 
 static const struct offload_config *block_of(const struct nvs_config *config, enum nvs_block block)
 {
@@ -267,6 +268,7 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	set_budgets(engine, config, block);
 	pthread_mutex_init(&engine->commit_lock, NULL);
 	pthread_mutex_init(&engine->lock, NULL);
+	engine->shortage_after_ns = SHORTAGE_AFTER_NS;
 	pthread_cond_init(&engine->changed, NULL);
 	TAILQ_INIT(&engine->idle);
 	TAILQ_INIT(&engine->ahead);

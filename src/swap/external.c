@@ -94,7 +94,8 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->status = 0;
 	if (tensor_state(tensor) != NVS_RESIDENT)
 		return false;
-	tensor_pin(engine, tensor, ++engine->last_pin);
+	number_pin(engine);
+	tensor_pin(engine, tensor);
 	tensor->copy_pin = engine->last_pin;
 	tensor_check(tensor);
 	return true;

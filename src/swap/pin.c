@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "swap/calls.h"
+#include "swap/residency/shortage.h"
 
 /* ---- Room for a batch ---- */
 
@@ -24,6 +25,7 @@ struct pinning {
 	bool stuck;		/* nothing more can be started; only other calls can make room */
 	bool failed_again;	/* the write-backs that make room failed the last time */
 	uint64_t need;		/* bytes that had no room; 0: room is not what was missing */
+	struct shortage shortage;
 };
 
 /* Makes room for `need` bytes as far as possible without waiting. */
@@ -100,7 +102,7 @@ static int check_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 static void add_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(!is_external(tensor));
-	tensor_pin(engine, tensor, engine->last_pin);
+	tensor_pin(engine, tensor);
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	set_ahead(engine, tensor, AHEAD_NOT);
 	tensor->origin = ORIGIN_CALL;
@@ -112,7 +114,7 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 	struct transfer *list = NULL;
 
 	step_access(engine, pinning->tensors, pinning->n, pinning->contents);
-	engine->last_pin++;
+	number_pin(engine);
 	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
@@ -212,8 +214,18 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	return -EAGAIN;
 }
 
-static int no_time_left(const struct pinning *pinning, int code, struct nvs_error *error)
+static int no_time_left(const struct nvs_engine *engine, const struct pinning *pinning, int code,
+			struct nvs_error *error)
 {
+	char text[SHORTAGE_TEXT_BYTES];
+
+	if (code == -ETIMEDOUT && pinning->need) {
+		shortage_text(engine, text);
+		return error_set(error, code,
+				 "the time limit ran out, and the pool has no room for a batch of "
+				 "%zu tensors: %s",
+				 pinning->n, text);
+	}
 	return error_set(error, code,
 			 "the pool has no room for a batch of %zu tensors, or one of them is in "
 			 "flight: %s",
@@ -265,7 +277,7 @@ static int end_polling(const struct nvs_engine *engine, const struct pinning *pi
 		       struct nvs_error *error)
 {
 	return pinning->failed_again ? write_back_failed(engine, error)
-				     : no_time_left(pinning, -EAGAIN, error);
+				     : no_time_left(engine, pinning, -EAGAIN, error);
 }
 
 static void begin_waiting(struct nvs_engine *engine, struct pinning *pinning)
@@ -283,6 +295,24 @@ static void promote_all(struct transfer *list)
 		assert(run->direction == NVS_WRITE);
 		run->priority = TRANSFER_AWAITED;
 	}
+}
+
+static int wait_for_room(struct nvs_engine *engine, struct pinning *pinning, uint64_t deadline,
+			 struct nvs_error *error)
+{
+	uint64_t until = deadline;
+	int rc;
+
+	if (pinning->need)
+		until = shortage_deadline(engine, &pinning->shortage, deadline);
+	do {
+		rc = events_wait_for(engine, runs_to_wait_for(engine, pinning), until);
+	} while (!rc && room_is_coming(engine, pinning));
+	if (rc == -ETIMEDOUT && until != deadline) {
+		shortage_tell(engine, &pinning->shortage, pinning->n);
+		rc = 0;
+	}
+	return rc ? no_time_left(engine, pinning, rc, error) : 0;
 }
 
 /* Under the lock, which it releases to launch write-backs and to wait. */
@@ -311,11 +341,9 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 			return rc;
 		if (!deadline)
 			return end_polling(engine, pinning, error);
-		do {
-			rc = events_wait_for(engine, runs_to_wait_for(engine, pinning), deadline);
-		} while (!rc && room_is_coming(engine, pinning));
+		rc = wait_for_room(engine, pinning, deadline, error);
 		if (rc)
-			return no_time_left(pinning, rc, error);
+			return rc;
 	}
 }
 

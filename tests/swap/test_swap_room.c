@@ -195,6 +195,94 @@ static void waits_until_another_thread_releases(void **state)
 	}
 }
 
+/* A call that waits for room without a limit of time. */
+struct waiter {
+	struct fixture *fixture;
+	struct nvs_tensor **tensors;
+	size_t n;
+	int rc;
+};
+
+static void *pin_and_release(void *arg)
+{
+	struct waiter *w = arg;
+
+	w->rc = sole_pin(w->fixture->engine, w->tensors, w->n, -1, NULL);
+	if (!w->rc)
+		w->rc = sole_release(w->fixture->engine, w->tensors, w->n, NVS_CLEAN, NULL);
+	return NULL;
+}
+
+static unsigned times_logged(struct fixture *f, const char *text)
+{
+	unsigned n = 0;
+
+	pthread_mutex_lock(&f->log_lock);
+	for (const char *at = f->log; (at = strstr(at, text)); at++)
+		n++;
+	pthread_mutex_unlock(&f->log_lock);
+	return n;
+}
+
+static void an_endless_wait_for_room_logs_once_which_tensors_are_pinned(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[6];
+	struct waiter waiter = {&f, &t[4], 2, -1};
+	pthread_t thread;
+	char pins[64];
+	uint64_t pin;
+
+	(void)state;
+	open_parts(&f, false, t, 6);
+	f.engine->shortage_after_ns = 1;
+	OK(&f, sole_pin(f.engine, t, 3, 0, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &t[3], 1, 0, &pin, &f.error));
+	snprintf(pins, sizeof(pins), "s by pin %" PRIu64 ")", pin);
+	assert_int_equal(pthread_create(&thread, NULL, pin_and_release, &waiter), 0);
+	while (!times_logged(&f, "waits for room"))
+		sched_yield();
+	assert_int_equal(times_logged(&f, "256 KiB of the pool's 256 KiB are pinned by 4 tensors: "
+					  "t0 (64 KiB, for "),
+			 1);
+	assert_int_equal(times_logged(&f, " and 1 more; 0 bytes are free"), 1);
+	/* Not room enough yet. */
+	OK(&f, sole_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &t[3], 1, pin, NVS_CLEAN, &f.error));
+	pthread_join(thread, NULL);
+	assert_int_equal(waiter.rc, 0);
+	assert_int_equal(times_logged(&f, "waits for room"), 1);
+	OK(&f, sole_release(f.engine, &t[1], 2, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
+static void a_wait_for_room_that_runs_out_names_the_pinned_tensors(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[6], *large;
+	uint64_t pin, again;
+	char text[64];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 6 * PART);
+	parts_store(&f, t, 4);
+	large = tensor_add(&f, "a large one", 2 * PART);
+	OK(&f, sole_pin(f.engine, t, 4, 0, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &large, 1, 0, &pin, &f.error));
+	OK(&f, nvs_tensor_pin(f.engine, &large, 1, 0, &again, &f.error));
+	t[4] = tensor_add(&f, "another", PART);
+	assert_int_equal(sole_pin(f.engine, &t[4], 1, 3, &f.error), -ETIMEDOUT);
+	assert_non_null(strstr(f.error.text, "384 KiB of the pool's 384 KiB are pinned by 5 "
+					     "tensors: a large one (128 KiB, for "));
+	snprintf(text, sizeof(text), "s by pins %" PRIu64 ", %" PRIu64 "), t", pin, again);
+	assert_non_null(strstr(f.error.text, text));
+	assert_non_null(strstr(f.error.text, " and 2 more"));
+	OK(&f, nvs_tensor_release(f.engine, &large, 1, again, NVS_CLEAN, &f.error));
+	OK(&f, nvs_tensor_release(f.engine, &large, 1, pin, NVS_CLEAN, &f.error));
+	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+}
+
 static void refuses_a_batch_that_could_never_fit(void **state)
 {
 	struct fixture f;
@@ -501,6 +589,8 @@ int main(void)
 		cmocka_unit_test(a_batch_never_evicts_its_own_tensors),
 		cmocka_unit_test(a_full_pool_of_pinned_tensors_is_an_error),
 		cmocka_unit_test(waits_until_another_thread_releases),
+		cmocka_unit_test(an_endless_wait_for_room_logs_once_which_tensors_are_pinned),
+		cmocka_unit_test(a_wait_for_room_that_runs_out_names_the_pinned_tensors),
 		cmocka_unit_test(refuses_a_batch_that_could_never_fit),
 		cmocka_unit_test(uses_all_of_the_pool_before_a_lease_waits),
 		cmocka_unit_test(keeps_no_more_elements_than_max_in_cpu),

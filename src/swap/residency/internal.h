@@ -4,7 +4,7 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: messages tensor pins table errors plan places invariants policy room follow
+ *	residency: messages tensor pins table errors plan places invariants policy room shortage follow
  *	moves: runs ahead sums launch overdue landing events
  *	calls: checks info step wait release pin prefetch swap_out external register commit
  *	engine: engine stored
@@ -84,14 +84,15 @@ struct nvs_engine {
 	uint64_t live_numel;	    /* elements with memory in the pool */
 	uint64_t ahead_numel; /* elements that the plan read ahead and that are not pinned yet */
 	uint64_t batch;	      /* counts the calls that named tensors */
-	uint64_t last_pin;
+	uint64_t last_pin, last_pin_ns; /* its number, and when it was made */
 	uint64_t inflight[2];  /* runs, by direction */
 	uint64_t overdue[2];   /* overdue runs, by direction */
 	uint64_t busy_ns;      /* time with a run in flight, up to the last idle moment */
 	uint64_t busy_from_ns; /* when the current busy time began */
 	uint64_t landing;      /* bytes of the pool that come free as writes complete */
 	uint64_t landing_numel;
-	unsigned waiting; /* calls waiting for room */
+	unsigned waiting;	    /* calls waiting for room */
+	uint64_t shortage_after_ns; /* such a call says by then which tensors are pinned */
 	uint64_t write_failures;
 	struct nvs_error failure; /* of the last failed write-back */
 
@@ -157,9 +158,11 @@ void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_a
  * memory is the caller's alone again. */
 void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void return_external(struct nvs_tensor *tensor);
+/* Numbers a new pin, which the tensors get that are pinned next. */
+void number_pin(struct nvs_engine *engine);
 /* Pins a tensor that is in the pool or will be; and ends a pin, after which the tensor goes to its
  * list if nothing else keeps it, or out of the pool if it is unwritten. */
-void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
+void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
 /* Leases memory for all of engine->scratch[0..n-1] or for none; runs in the store side by side. */
 bool lease_all(struct nvs_engine *engine, size_t n);

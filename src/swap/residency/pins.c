@@ -51,10 +51,12 @@ int pins_reserve(struct nvs_tensor *tensor)
 	return 0;
 }
 
-void pins_add(struct nvs_tensor *tensor, uint64_t pin)
+void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns)
 {
 	assert(pin > tensor->pins.failed && !pins_have(tensor, pin));
 	assert(tensor->pins.count < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
+	if (!tensor->pins.count)
+		tensor->pins.since_ns = now_ns;
 	all_pins(tensor)[tensor->pins.count++] = pin;
 }
 
@@ -80,6 +82,24 @@ uint64_t pins_newest(const struct nvs_tensor *tensor)
 		if (pins_of(tensor)[i] > newest)
 			newest = pins_of(tensor)[i];
 	return newest;
+}
+
+size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
+{
+	uint64_t after = 0;
+	size_t n = 0;
+
+	for (; n < max && n < tensor->pins.count; n++) {
+		list[n] = UINT64_MAX;
+		for (uint32_t i = 0; i < tensor->pins.count; i++) {
+			uint64_t pin = pins_of(tensor)[i];
+
+			if (pin > after && pin < list[n])
+				list[n] = pin;
+		}
+		after = list[n];
+	}
+	return n;
 }
 
 void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor)

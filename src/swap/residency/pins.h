@@ -8,6 +8,7 @@
 #define RESIDENCY_PINS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Memory for more pins of one tensor is allocated, and stays until the tensor is freed. */
@@ -17,9 +18,10 @@ struct pins {
 	uint32_t count;
 	uint32_t max; /* entries in `many` */
 	uint64_t few[PINS_FEW];
-	uint64_t *many;	 /* all of them if `max` is not 0 */
-	uint64_t failed; /* the highest pin that a failed read may have ended; or 0 */
-	int status;	 /* of that read */
+	uint64_t *many;	   /* all of them if `max` is not 0 */
+	uint64_t since_ns; /* when the present pins began: the first of them, if any was released */
+	uint64_t failed;   /* the highest pin that a failed read may have ended; or 0 */
+	int status;	   /* of that read */
 	uint64_t error_offset;
 };
 
@@ -29,11 +31,14 @@ struct nvs_error;
 
 /* Makes room for one more pin: 0 or -ENOMEM. */
 int pins_reserve(struct nvs_tensor *tensor);
-void pins_add(struct nvs_tensor *tensor, uint64_t pin);
+/* `now_ns` is the time of clock_ns(). */
+void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns);
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin);
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin);
 /* The pin made last of those that the tensor has; 0: it has none. */
 uint64_t pins_newest(const struct nvs_tensor *tensor);
+/* Stores up to `max` pins, the oldest first, and returns how many. */
+size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max);
 /* Ends all pins: the read whose status the tensor has failed. */
 void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor);
 /* Whether a failed read ended the pin. */

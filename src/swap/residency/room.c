@@ -5,6 +5,7 @@
  */
 #include <assert.h>
 
+#include "base/clock.h"
 #include "swap/residency/internal.h"
 
 /* ---- Leases ---- */
@@ -202,11 +203,17 @@ void return_external(struct nvs_tensor *tensor)
 
 /* ---- Pins ---- */
 
-void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+void number_pin(struct nvs_engine *engine)
 {
-	assert(tensor->memory == MEMORY_POOL && pin <= engine->last_pin);
+	engine->last_pin++;
+	engine->last_pin_ns = clock_ns();
+}
+
+void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(tensor->memory == MEMORY_POOL);
 	leave_idle(engine, tensor);
-	pins_add(tensor, pin);
+	pins_add(tensor, engine->last_pin, engine->last_pin_ns);
 	tensor->placement = PLACED_PINNED;
 }
 
