@@ -45,14 +45,14 @@ static int probe_members(struct store *store, struct nvs_error *error)
 	store->direct = true;
 	store->unit = UNIT_MIN;
 	for (unsigned i = 0; i < store->nmembers; i++) {
-		uint32_t unit;
-		int rc = member_probe(&store->members[i], &unit, &store->log, error);
+		struct member *member = &store->members[i];
+		int rc = member_probe(member, &store->log, error);
 
 		if (rc)
 			return rc;
-		if (unit > store->unit)
-			store->unit = unit;
-		store->direct &= store->members[i].direct_fd >= 0;
+		if (member->unit > store->unit)
+			store->unit = member->unit;
+		store->direct &= member->direct_fd >= 0;
 	}
 	return 0;
 }
@@ -62,12 +62,14 @@ static int adopt_shape(struct store *store, struct nvs_error *error)
 {
 	const struct label *label = &store->members[0].label;
 
-	if (label->unit % store->unit)
-		return error_set(error, -EMEDIUMTYPE,
-				 "the kept store at %s was made in units of %" PRIu32
-				 " bytes, but direct I/O at its present place needs %" PRIu32
-				 ": move it back, or remove it to create a new one",
-				 store->members[0].path, label->unit, store->unit);
+	for (unsigned i = 0; i < store->nmembers; i++)
+		if (label->unit % store->members[i].unit_needed)
+			return error_set(error, -EMEDIUMTYPE,
+					 "the kept store at %s was made in units of %" PRIu32
+					 " bytes, but direct I/O to %s needs %" PRIu32
+					 ": move it back, or remove it to create a new one",
+					 store->members[0].path, label->unit,
+					 store->members[i].path, store->members[i].unit_needed);
 	store->unit = label->unit;
 	store->stripe = label->stripe;
 	return 0;

@@ -88,6 +88,7 @@ int dio_probe(int fd, struct dio_caps *caps)
 	memset(&stx, 0, sizeof(stx));
 	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_DIOALIGN, &stx))
 		return -errno;
+	caps->block_bytes = stx.stx_blksize;
 	block_device = S_ISBLK(stx.stx_mode);
 	caps->from_statx = stx.stx_mask & STATX_DIOALIGN;
 	if (caps->from_statx) {

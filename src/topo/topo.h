@@ -47,6 +47,8 @@ struct dio_caps {
 	bool from_statx;    /* the alignments are from statx, not guessed */
 	uint32_t mem_align; /* bytes, a power of two; 0 if not direct */
 	uint32_t offset_align;
+	uint32_t block_bytes; /* the file system's or device's preferred I/O size; also if not
+				 direct */
 };
 
 /*

@@ -31,7 +31,9 @@ struct member {
 	bool blank;				/* has no label yet */
 	bool has_manifests;
 	struct dio_caps dio;
-	dev_t dev; /* the file's device, or the device itself */
+	uint32_t unit_needed; /* a store's unit must be a multiple of it, for direct I/O */
+	uint32_t unit;	      /* best for a new store; bytes, powers of two */
+	dev_t dev;	      /* the file's device, or the device itself */
 	ino_t ino;
 	uint64_t base;	   /* bytes; where the data begins */
 	uint64_t capacity; /* of a device: bytes from base; of a file: UINT64_MAX */
@@ -66,9 +68,8 @@ bool member_owner_may_end(uint64_t since);
 void member_dispose(struct member *member, const struct nvs_log *log);
 void member_close(struct member *member);
 
-/* Probes direct I/O. *unit: the unit that the member needs, in bytes. */
-int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *log,
-		 struct nvs_error *error);
+/* Probes direct I/O, and sets the units. */
+int member_probe(struct member *member, const struct nvs_log *log, struct nvs_error *error);
 
 int member_write_label(struct member *member, struct nvs_error *error);
 /* Empties the member and makes room for a label. On a device, only the label is written. */

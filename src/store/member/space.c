@@ -13,10 +13,9 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
+#include "base/huge_map.h"
 #include "store/disk.h"
 #include "store/member/member.h"
-
-#define BUFFERED_UNIT 4096u
 
 /* ---- Direct I/O ---- */
 
@@ -38,8 +37,39 @@ static void raise_to_physical_blocks(const struct member *member, uint32_t *unit
 		raise_to(unit, device_attribute(names[i], "queue/physical_block_size", 0));
 }
 
-int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *log,
-		 struct nvs_error *error)
+/* An extent's writes must not reach into the next one. */
+static void buffer_if_coarse(const struct member *member, struct file_member *probed,
+			     const struct nvs_log *log)
+{
+	if (probed->direct_fd < 0 || probed->dio.offset_align <= UNIT_MAX)
+		return;
+	log_say(log, NVS_LOG_WARNING,
+		"direct I/O to %s is in units of %" PRIu32 " bytes, more than nvswap's %u: I/O is "
+		"buffered",
+		member->path, probed->dio.offset_align, UNIT_MAX);
+	close(probed->direct_fd);
+	probed->direct_fd = -1;
+	probed->dio.direct = false;
+}
+
+static void set_units(struct member *member)
+{
+	member->unit_needed = member->unit = UNIT_MIN;
+	if (member->direct_fd < 0) {
+		/* The page cache reads the rest of a page that is written in part. */
+		raise_to(&member->unit, page_bytes());
+		raise_to(&member->unit, member->dio.block_bytes);
+	} else {
+		raise_to(&member->unit_needed, member->dio.offset_align);
+		raise_to(&member->unit, member->dio.offset_align);
+		raise_to(&member->unit, member->dio.mem_align);
+		raise_to_physical_blocks(member, &member->unit);
+	}
+	assert(member->unit % member->unit_needed == 0);
+	assert(member->unit <= UNIT_MAX);
+}
+
+int member_probe(struct member *member, const struct nvs_log *log, struct nvs_error *error)
 {
 	struct file_member probed = {.path = member->path, .fd = member->fd, .direct_fd = -1};
 	int rc = file_member_probe(&probed, !member->read_only, member->kind == MEMBER_MEMORY);
@@ -47,26 +77,10 @@ int member_probe(struct member *member, uint32_t *unit, const struct nvs_log *lo
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
 				 nvs_strerror(rc));
-	/* Larger than any extent's alignment: a write would reach into the next extent. */
-	if (probed.direct_fd >= 0 && probed.dio.offset_align > UNIT_MAX) {
-		log_say(log, NVS_LOG_WARNING,
-			"direct I/O to %s is in units of %" PRIu32
-			" bytes, more than nvswap's %u: I/O is buffered",
-			member->path, probed.dio.offset_align, UNIT_MAX);
-		close(probed.direct_fd);
-		probed.direct_fd = -1;
-		probed.dio.direct = false;
-	}
+	buffer_if_coarse(member, &probed, log);
 	member->direct_fd = probed.direct_fd;
 	member->dio = probed.dio;
-	*unit = UNIT_MIN;
-	if (probed.direct_fd < 0) {
-		*unit = BUFFERED_UNIT;
-		return 0;
-	}
-	raise_to(unit, probed.dio.offset_align);
-	raise_to(unit, probed.dio.mem_align);
-	raise_to_physical_blocks(member, unit);
+	set_units(member);
 	return 0;
 }
 

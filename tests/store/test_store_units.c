@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The unit of a store where pages and blocks have other sizes than here: sysconf(3) and statx(2)
+ * return what a test asks for. A kept store opens on machines of either kind.
+ */
+#include <sys/syscall.h>
+
+#include "store/store_fixture.h"
+
+static long said_page;		 /* 0: the machine's */
+static uint32_t said_block;	 /* preferred I/O size of regular files; 0: as it is */
+static uint32_t said_direct = 1; /* their direct-I/O alignment; 0: none; 1: as it is */
+
+long __sysconf(int name);
+
+long sysconf(int name)
+{
+	return name == _SC_PAGESIZE && said_page ? said_page : __sysconf(name);
+}
+
+int statx(int from, const char *path, int flags, unsigned mask, struct statx *st)
+{
+	int rc = (int)syscall(SYS_statx, from, path, flags, mask, st);
+
+	if (rc || !S_ISREG(st->stx_mode))
+		return rc;
+	if (said_block)
+		st->stx_blksize = said_block;
+	if (said_direct != 1) {
+		st->stx_mask |= STATX_DIOALIGN;
+		st->stx_dio_mem_align = st->stx_dio_offset_align = said_direct;
+	}
+	return 0;
+}
+
+static int as_it_is(void **state)
+{
+	said_page = 0;
+	said_block = 0;
+	said_direct = 1;
+	return remove_root(state);
+}
+
+#define size_test(function) cmocka_unit_test_setup_teardown(function, make_root, as_it_is)
+
+enum { NBYTES = 200000 };
+
+static struct store *must_open_kept(void)
+{
+	return must_open((struct how){.keep = true});
+}
+
+/* A kept store with one tensor, which has the bytes of seed 1. */
+static void keep_one(uint32_t unit)
+{
+	static uint8_t data[1 << 18];
+	struct store *store = must_open_kept();
+	const uint64_t nbytes[2] = {NBYTES, NBYTES};
+	uint64_t offsets[2];
+
+	assert_int_equal(store_unit(store), unit);
+	assert_int_equal(store_reserve(store, nbytes, 2, offsets, &error), 0);
+	assert_int_equal(offsets[0] % unit, 0);
+	assert_int_equal(offsets[1] % unit, 0);
+	fill(data, NBYTES, 1);
+	move(store, NVS_WRITE, data, round_to_unit(NBYTES, unit), offsets[0]);
+
+	const struct store_entry entry = {.name = "weight",
+					  .dtype = NVS_U8,
+					  .numel = NBYTES,
+					  .nbytes = NBYTES,
+					  .offset = offsets[0],
+					  .spare = offsets[1],
+					  .written = true};
+
+	assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+	store_close(store);
+}
+
+/* Opens it, finds the bytes, writes the other extent and commits that. */
+static void find_one(uint32_t unit)
+{
+	static uint8_t read[1 << 18], wrote[1 << 18];
+	struct store *store = must_open_kept();
+	size_t n;
+	struct store_entry entry = store_entries(store, &n)[0];
+	uint64_t spare = entry.spare;
+
+	assert_int_equal(n, 1);
+	assert_int_equal(store_unit(store), unit);
+	fill(wrote, NBYTES, 1);
+	move(store, NVS_READ, read, round_to_unit(NBYTES, unit), entry.offset);
+	assert_memory_equal(read, wrote, NBYTES);
+	move(store, NVS_WRITE, read, round_to_unit(NBYTES, unit), spare);
+	entry.spare = entry.offset;
+	entry.offset = spare;
+	assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+	store_close(store);
+}
+
+static void extents_of_a_buffered_store_are_whole_pages_and_blocks(void **state)
+{
+	(void)state;
+	said_direct = 0;
+	for (uint32_t page = 4096; page <= 65536; page *= 4)
+		for (uint32_t block = 4096; block <= 65536; block *= 4) {
+			struct store *store;
+
+			said_page = (long)page;
+			said_block = block;
+			store = must_open((struct how){.rank = 0});
+			assert_int_equal(store_unit(store), page > block ? page : block);
+			store_close(store);
+		}
+	/* NFS prefers a megabyte, which no extent needs. */
+	said_page = 4096;
+	said_block = 1 << 20;
+	store_close(must_open((struct how){.rank = 0}));
+}
+
+static void extents_in_host_memory_are_whole_pages(void **state)
+{
+	struct store *store;
+
+	(void)state;
+	said_page = 65536;
+	store = must_open((struct how){.in_memory = true});
+	assert_int_equal(store_unit(store), 65536);
+	store_close(store);
+}
+
+static void a_kept_store_opens_on_machines_of_other_page_sizes(void **state)
+{
+	(void)state;
+	said_direct = 0;
+	said_page = 4096;
+	said_block = 4096;
+	keep_one(4096);
+	said_page = 65536;
+	said_block = 65536;
+	find_one(4096);
+	find_one(4096);
+	remove_tree(at("nvswap"));
+	keep_one(65536);
+	said_page = 4096;
+	said_block = 4096;
+	find_one(65536);
+	find_one(65536);
+}
+
+/* As on a drive with sectors of 512 bytes, copied to a file system without direct I/O. */
+static void a_kept_store_of_small_units_opens_with_buffered_io(void **state)
+{
+	struct label label;
+	uint8_t bytes[LABEL_BYTES];
+
+	(void)state;
+	said_direct = 0;
+	said_page = said_block = 4096;
+	store_close(must_open_kept());
+	assert_int_equal(read_file(at(DATA), bytes, sizeof(bytes), 0), sizeof(bytes));
+	assert_int_equal(label_decode(bytes, &label), 0);
+	label.unit = 512;
+	label_encode(&label, bytes);
+	write_file(at(DATA), bytes, sizeof(bytes), 0);
+	keep_one(512);
+	find_one(512);
+	find_one(512);
+}
+
+static void a_kept_store_whose_unit_direct_io_cannot_use_is_refused(void **state)
+{
+	struct store *store;
+
+	(void)state;
+	said_direct = 0;
+	said_page = said_block = 4096;
+	keep_one(4096);
+	said_direct = 16384;
+	must_not_open((struct how){.keep = true}, -EMEDIUMTYPE,
+		      "was made in units of 4096 bytes, but direct I/O to ");
+	assert_non_null(strstr(error.text, " needs 16384"));
+	said_direct = 0;
+	find_one(4096);
+	remove_tree(at("nvswap"));
+	said_page = said_block = 65536;
+	keep_one(65536);
+	said_direct = 4096;
+	store = must_open_kept();
+	assert_int_equal(store_unit(store), 65536);
+	store_close(store);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		size_test(extents_of_a_buffered_store_are_whole_pages_and_blocks),
+		size_test(extents_in_host_memory_are_whole_pages),
+		size_test(a_kept_store_opens_on_machines_of_other_page_sizes),
+		size_test(a_kept_store_of_small_units_opens_with_buffered_io),
+		size_test(a_kept_store_whose_unit_direct_io_cannot_use_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, open_aio, close_aio);
+}
