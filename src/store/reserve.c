@@ -94,21 +94,32 @@ int store_open_space(struct store *store, struct nvs_error *error)
 
 /* ---- Growing ---- */
 
+/*
+ * After a failure: the first `n` members have the space that they had before. What could not be
+ * undone is told in the error and not logged, because callers may hold locks.
+ */
+static int shrink_back(struct store *store, unsigned n, const struct nvs_error *why,
+		       struct nvs_error *error)
+{
+	struct nvs_error shrinking = {.size = sizeof(shrinking)};
+
+	while (n-- > 0)
+		if (member_shrink(&store->members[n], store->share, &shrinking))
+			return error_set(error, why->code, "%.500s; then %.400s", why->text,
+					 shrinking.text);
+	error_copy(error, why);
+	return why->code;
+}
+
 static int grow_members(struct store *store, uint64_t share, struct nvs_error *error)
 {
-	for (unsigned i = 0; i < store->nmembers; i++) {
-		int rc = member_grow(&store->members[i], store->share, share, error);
+	struct nvs_error why = {.size = sizeof(why)};
 
-		if (!rc)
-			continue;
-		while (i-- > 0) {
-			struct nvs_error shrinking = {.size = sizeof(shrinking)};
-
-			if (member_shrink(&store->members[i], store->share, &shrinking))
-				log_say(&store->log, NVS_LOG_WARNING, "%s", shrinking.text);
-		}
-		return rc;
-	}
+	assert(store->reserving == RESERVE_BUSY);
+	assert(share > store->share);
+	for (unsigned i = 0; i < store->nmembers; i++)
+		if (member_grow(&store->members[i], store->share, share, &why))
+			return shrink_back(store, i, &why, error);
 	return 0;
 }
 

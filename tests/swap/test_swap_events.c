@@ -3,6 +3,7 @@
  * The engine's thread of events: a call that starts something leaves checksums to it, and the log
  * function is called with no lock held.
  */
+#include "support/inject.h"
 #include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
@@ -131,6 +132,35 @@ static void a_log_function_may_call_the_engine(void **state)
 	gate_close(&gate, &f);
 }
 
+/* The space of one path is reserved, that of the other is not, and the former can't be undone. */
+static void a_log_function_may_call_the_engine_while_tensors_are_registered(void **state)
+{
+	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_U8, LARGE};
+	struct fixture f;
+	struct gate gate;
+	struct nvs_tensor *t;
+	int rc;
+
+	(void)state;
+	gate_init(&gate, &f,
+		  &(const struct setup){.place = PLACE_DISK, .npaths = 2, .stripe_size = 64 * KIB});
+	gate.asks = f.engine;
+	gate_open(&gate);
+	/* A call of the engine that waits for the lock of the registering call never returns. */
+	alarm(20);
+	inject_fail(INJECT_SPACE, 2, INJECT_ALWAYS, EIO);
+	rc = nvs_tensor_register(f.engine, &spec, 1, &t, &f.error);
+	inject_stop(NULL);
+	alarm(0);
+	assert_int_equal(rc, -EIO);
+	assert_non_null(strstr(f.error.text, "cannot set the size of"));
+	assert_non_null(strstr(f.error.text, "; then cannot set the size of"));
+	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &t, &f.error));
+	tensor_store(&f, t, 1);
+	tensor_check(&f, t, 1);
+	gate_close(&gate, &f);
+}
+
 /* Access to the tensor's memory then ends the test with SIGSEGV. */
 static void forbid(struct nvs_tensor *tensor, bool forbidden)
 {
@@ -255,6 +285,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds),
 		cmocka_unit_test(a_log_function_may_call_the_engine),
+		cmocka_unit_test(a_log_function_may_call_the_engine_while_tensors_are_registered),
 		cmocka_unit_test(a_swap_out_starts_writing_before_any_checksum),
 		cmocka_unit_test(checksums_of_many_lengths_are_right),
 		cmocka_unit_test(a_wait_for_several_tensors_delays_no_other_call),
