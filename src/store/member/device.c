@@ -53,6 +53,24 @@ static int measure_device(struct member *member, unsigned index, struct nvs_erro
 	return 0;
 }
 
+/* The kernel opens such a device for writing, and refuses each write. */
+static int check_writable(const struct member *member, struct nvs_error *error)
+{
+	int read_only = 0;
+
+	if (member->read_only)
+		return 0;
+	if (ioctl(member->fd, BLKROGET, &read_only))
+		return member_cannot(error, "learn whether writes are allowed to", member->path,
+				     -errno);
+	if (!read_only)
+		return 0;
+	return error_set(error, -EROFS,
+			 "%s is read-only: allow writes (blockdev --setrw %s), or open the kept "
+			 "store on it with \"nvswap\": {\"read_only\": true}",
+			 member->path, member->path);
+}
+
 int member_open_device(struct member *members, unsigned index, const char *path,
 		       const struct stat *st, struct nvs_error *error)
 {
@@ -84,7 +102,9 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	if (!S_ISBLK(opened.st_mode) || opened.st_rdev != member->dev)
 		return error_set(error, -EBUSY, "%s became something else while it was opened",
 				 path);
-	rc = member_lock(member, error);
+	rc = check_writable(member, error);
+	if (!rc)
+		rc = member_lock(member, error);
 	if (!rc)
 		rc = measure_device(member, index, error);
 	if (!rc)

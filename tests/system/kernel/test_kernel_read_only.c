@@ -6,10 +6,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/ioctl.h>
+#include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "support/sole_owner.h"
 #include "system/kernel/kernel_drive.h"
@@ -212,6 +213,148 @@ static void no_store_is_made_on_a_read_only_mount(void **state)
 	fixture_close(&f);
 }
 
+/* ---- A raw device ---- */
+
+/* Space for label and manifests, and for two extents of each tensor. */
+#define RAW_BYTES (96 * MIB)
+
+static uint64_t checksum_of_device(const struct kernel_drive *drive)
+{
+	XXH3_state_t *state = XXH3_createState();
+	char *part = malloc(MIB);
+	int fd = open(drive->device, O_RDONLY | O_CLOEXEC);
+	uint64_t sum;
+
+	assert_true(fd >= 0 && state && part);
+	XXH3_64bits_reset(state);
+	for (uint64_t at = 0; at < RAW_BYTES; at += MIB) {
+		assert_int_equal(pread(fd, part, MIB, (off_t)at), MIB);
+		XXH3_64bits_update(state, part, MIB);
+	}
+	sum = XXH3_64bits_digest(state);
+	XXH3_freeState(state);
+	free(part);
+	close(fd);
+	return sum;
+}
+
+static char refusing[64]; /* the device to which the kernel refuses every write; or "" */
+
+static void refuse_writes(const struct kernel_drive *drive)
+{
+	int fd = open(drive->device, O_RDONLY | O_CLOEXEC), yes = 1;
+
+	assert_true(fd >= 0);
+	snprintf(refusing, sizeof(refusing), "%s", drive->device);
+	assert_int_equal(ioctl(fd, BLKROSET, &yes), 0);
+	close(fd);
+}
+
+/* The flag outlives the file behind a loop device. */
+static void allow_writes(void)
+{
+	int fd = *refusing ? open(refusing, O_RDONLY | O_CLOEXEC) : -1, no = 0;
+
+	if (fd >= 0) {
+		(void)ioctl(fd, BLKROSET, &no);
+		close(fd);
+	}
+	*refusing = 0;
+}
+
+static int allow_writes_and_clean_up(void **state)
+{
+	allow_writes();
+	return cleanup(state);
+}
+
+static void expect_listed(struct fixture *f)
+{
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+	uint64_t nbytes[TENSORS];
+	char name[16];
+
+	sizes_of(nbytes);
+	assert_int_equal(nvs_engine_generation(f->engine), 1);
+	for (size_t i = 0; i < TENSORS; i++) {
+		assert_int_equal(nvs_engine_get_stored(f->engine, i, &stored), 0);
+		snprintf(name, sizeof(name), "t%zu", i);
+		assert_string_equal(stored.name, name);
+		assert_int_equal(stored.nbytes, nbytes[i]);
+		assert_true(stored.has_contents);
+	}
+	assert_int_equal(nvs_engine_get_stored(f->engine, TENSORS, &stored), -ENOENT);
+}
+
+static void raw_store_is_read(struct fixture *f)
+{
+	struct nvs_tensor *t[TENSORS];
+	struct nvs_engine *second;
+	uint64_t nbytes[TENSORS];
+
+	sizes_of(nbytes);
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
+	expect_listed(f);
+	tensors_add(f, "t", nbytes, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_check(f, t[i], i);
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EROFS, "read_only");
+	/* Readers share the device. */
+	OK(f, nvs_engine_open(&second, &f->config, NVS_OFFLOAD_PARAM, &f->error));
+	OK(f, nvs_engine_close(second, &f->error));
+	fixture_shut(f);
+}
+
+static void a_raw_device_is_read_and_no_byte_of_it_changes(void **state)
+{
+	struct kernel_drive drive;
+	struct nvs_tensor *t[TENSORS];
+	struct fixture f;
+	enum nvs_ioengine engines[3];
+	size_t n = kernel_engines(engines);
+	uint64_t sum;
+
+	(void)state;
+	kernel_drive_make(&drive, RAW_BYTES);
+	/* The device in place of a directory. */
+	drive.directory = drive.device;
+	commit_some(&f, &drive, engines[0], t);
+	fixture_shut(&f);
+	sum = checksum_of_device(&drive);
+	for (size_t i = 0; i < 2 * n; i++) {
+		if (i == n)
+			refuse_writes(&drive);
+		f.config.aio.ioengine = engines[i % n];
+		raw_store_is_read(&f);
+		assert_true(checksum_of_device(&drive) == sum);
+	}
+	f.config.read_only = false;
+	expect_error(&f, fixture_reopen(&f), -EROFS, "blockdev --setrw /dev/loop");
+	allow_writes();
+	OK(&f, fixture_reopen(&f));
+	fixture_shut(&f);
+	f.config.read_only = true;
+	OK(&f, fixture_reopen(&f));
+	fixture_close(&f);
+}
+
+static void a_raw_device_without_a_store_stays_as_it_is(void **state)
+{
+	struct kernel_drive drive;
+	struct fixture f;
+	uint64_t sum;
+
+	(void)state;
+	kernel_drive_make(&drive, RAW_BYTES);
+	sum = checksum_of_device(&drive);
+	INIT(&f, .in = drive.device);
+	f.config.read_only = true;
+	expect_error(&f, fixture_reopen(&f), -ENODATA, "holds no kept store to read");
+	assert_true(checksum_of_device(&drive) == sum);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -219,6 +362,9 @@ int main(void)
 		test(a_store_that_cannot_be_removed_is_logged),
 		test(a_file_system_shut_down_during_transfers_has_the_last_commit),
 		test(no_store_is_made_on_a_read_only_mount),
+		cmocka_unit_test_teardown(a_raw_device_is_read_and_no_byte_of_it_changes,
+					  allow_writes_and_clean_up),
+		test(a_raw_device_without_a_store_stays_as_it_is),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);
