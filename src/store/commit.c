@@ -84,6 +84,8 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
 {
 	struct label *label = &store->members[0].label, was = *label;
 
+	assert(store->committing >= COMMIT_WRITE_LABEL);
+	assert(generation || store->committing == COMMIT_REVOKE);
 	label->generation = generation;
 
 	int rc = member_write_label(&store->members[0], error);
@@ -116,6 +118,8 @@ static int sync_data(struct store *store, struct nvs_error *error)
 {
 	int rc = nvs_file_sync(store->file, error);
 
+	assert(store->committing == COMMIT_SYNC_DATA);
+	assert(!store->no_commits);
 	if (rc)
 		store->no_commits = "an earlier attempt to make its data durable failed, so it is "
 				    "unknown which data was written: the next run finds the last "
@@ -191,6 +195,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	pthread_mutex_lock(&store->lock);
 	store->manifest = *header;
 	pthread_mutex_unlock(&store->lock);
+	assert(store->manifest.generation == store->members[0].label.generation);
 	return 0;
 }
 
@@ -230,7 +235,10 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 	if (store->read_only)
 		return store_read_only(store, error);
 	enter(store, COMMIT_ENCODE);
+	store_check_commit(store);
+	store_check_entries(store, store_bytes(store), entries, n);
 	rc = commit(store, entries, n, &why);
+	store_check_commit(store);
 	enter(store, COMMIT_IDLE);
 	if (rc)
 		error_copy(error, &why);

@@ -5,6 +5,7 @@
  */
 #include "store/disk.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <sys/resource.h>
@@ -15,6 +16,8 @@
 static int failed(const char *what, const char *path, uint64_t offset, int code,
 		  struct nvs_error *error)
 {
+	assert(path && *path);
+	assert(code < 0);
 	code = ended_with(code);
 	return error_about(error, code, "", 0, offset, "%s %s at offset %" PRIu64 " failed: %s",
 			   what, path, offset, nvs_strerror(code));
@@ -25,6 +28,8 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 {
 	size_t done = 0;
 
+	assert(fd >= 0 && data && nbytes <= INT64_MAX);
+	assert(offset <= INT64_MAX - nbytes);
 	while (done < nbytes) {
 		ssize_t n = pread(fd, (uint8_t *)data + done, nbytes - done,
 				  (off_t)(offset + done));
@@ -35,6 +40,7 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 			break;
 		done += n > 0 ? (size_t)n : 0;
 	}
+	assert(done <= nbytes);
 	memset((uint8_t *)data + done, 0, nbytes - done);
 	return 0;
 }
@@ -44,6 +50,8 @@ int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64
 {
 	size_t done = 0;
 
+	assert(fd >= 0 && data && nbytes && nbytes <= INT64_MAX);
+	assert(offset <= INT64_MAX - nbytes);
 	while (done < nbytes) {
 		ssize_t n = pwrite(fd, (const uint8_t *)data + done, nbytes - done,
 				   (off_t)(offset + done));
@@ -52,6 +60,7 @@ int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64
 			return failed("writing", path, offset + done, n ? -errno : -EIO, error);
 		done += n > 0 ? (size_t)n : 0;
 	}
+	assert(done == nbytes);
 	return 0;
 }
 
@@ -60,6 +69,8 @@ int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error)
 	struct rlimit limit;
 	char need[32], most[32];
 
+	assert(path && *path);
+	assert(nbytes && nbytes <= INT64_MAX);
 	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
 	    nbytes <= limit.rlim_cur)
 		return 0;
@@ -71,6 +82,8 @@ int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error)
 
 int disk_sync(int fd, const char *path, struct nvs_error *error)
 {
+	assert(fd >= 0);
+	assert(path && *path);
 	if (!fdatasync(fd))
 		return 0;
 

@@ -73,6 +73,17 @@ int store_begin_keeping(struct store *store, struct nvs_error *error);
 /* Reads the manifest of a reopened store. */
 int store_read_manifest(struct store *store, struct nvs_error *error);
 
+/* check.c: assert what must hold. The first: of what is constant once the store is open. */
+void store_check(const struct store *store);
+/* Under the lock: of the extents, and of one that is reserved. */
+void store_check_space(const struct store *store);
+void store_check_extent(const struct store *store, uint64_t offset, uint64_t nbytes);
+/* Of a kept store, by the thread that opens it or commits. */
+void store_check_commit(const struct store *store);
+/* Of the entries of a commit; `size` is store_bytes(). */
+void store_check_entries(const struct store *store, uint64_t size,
+			 const struct store_entry *entries, size_t n);
+
 /* Sets up the allocator over the members' space, without the manifest's extents. */
 int store_open_space(struct store *store, struct nvs_error *error);
 

@@ -43,6 +43,7 @@ static uint64_t checksum_of(const uint8_t bytes[LABEL_BYTES])
 
 static bool all_zeros(const uint8_t *bytes, size_t n)
 {
+	assert(bytes && n);
 	return bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1);
 }
 
@@ -73,6 +74,7 @@ void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
 	put_u64(bytes + AT_STRIPE, label->stripe);
 	put_u64(bytes + AT_GENERATION, label->generation);
 	put_u64(bytes + AT_CHECKSUM, checksum_of(bytes));
+	assert(get_u64(bytes + AT_CHECKSUM) == checksum_of(bytes));
 }
 
 int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
@@ -102,6 +104,8 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 	memcpy(label->id, bytes + AT_ID, STORE_ID_SIZE);
 	if (!sensible(label, flags))
 		return -EUCLEAN;
+	assert(label->count && label->index < label->count);
+	assert(label->unit && label->stripe % label->unit == 0);
 	label_encode(label, written);
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }

@@ -50,10 +50,26 @@ static uint64_t entry_bytes(size_t name_length)
 	return AT_NAME + ((name_length + 8) & ~(uint64_t)7);
 }
 
+void entry_check(const struct store_entry *entry, uint32_t unit)
+{
+	assert(entry->name && *entry->name && strlen(entry->name) <= NVS_NAME_MAX);
+	assert(entry->dtype < NVS_DTYPE_COUNT);
+	assert(entry->nbytes == entry->numel * nvs_dtype_size(entry->dtype));
+	assert(entry->nbytes <= RANGE_MAX);
+	if (!entry->nbytes)
+		return;
+	assert(entry->offset % unit == 0 && entry->offset <= RANGE_MAX);
+	assert(entry->spare % unit == 0 && entry->spare <= RANGE_MAX);
+	assert(entry->offset + round_to_unit(entry->nbytes, unit) <= entry->spare ||
+	       entry->spare + round_to_unit(entry->nbytes, unit) <= entry->offset);
+}
+
 /* ---- Encoding ---- */
 
 static void encode_header(const struct manifest_header *header, uint8_t *bytes)
 {
+	assert(header->generation && header->generation != UINT64_MAX);
+	assert(header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
 	memset(bytes, 0, MANIFEST_HEADER_BYTES);
 	memcpy(bytes, magic, sizeof(magic));
 	put_u32(bytes + AT_VERSION, VERSION);
@@ -71,6 +87,7 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 	uint32_t flags = (entry->written ? FLAG_WRITTEN : 0) |
 			 (entry->has_checksum ? FLAG_CHECKSUM : 0);
 
+	assert(length && length <= NVS_NAME_MAX);
 	put_u64(at + AT_NUMEL, entry->numel);
 	put_u64(at + AT_NBYTES, entry->nbytes);
 	put_u64(at + AT_OFFSET, entry->nbytes ? entry->offset : 0);
@@ -108,6 +125,7 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	for (size_t i = 0; i < n; i++)
 		at = encode_entry(&entries[i], at);
 	assert(at == body + body_bytes);
+	assert(generation && generation != UINT64_MAX);
 	*header = (struct manifest_header){.generation = generation,
 					   .count = n,
 					   .body_bytes = body_bytes,
@@ -238,7 +256,9 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 	}
 	qsort(ranges, n, sizeof(*ranges), by_place);
 	manifest->end = 0;
+	assert(n <= 2 * manifest->header.count);
 	for (size_t i = 0; i < n; i++) {
+		assert(ranges[i].from < ranges[i].end);
 		if (ranges[i].from < manifest->end)
 			return "two extents overlap";
 		manifest->end = ranges[i].end;
@@ -255,6 +275,8 @@ static uint64_t hash_of(const struct manifest *manifest, const char *name)
 static const char *check_duplicates(const struct manifest *manifest,
 				    const struct store_entry **table, size_t size)
 {
+	assert(size && !(size & (size - 1)));
+	assert(manifest->header.count <= size / 2);
 	memset(table, 0, size * sizeof(*table));
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const struct store_entry *entry = &manifest->entries[i];
@@ -288,6 +310,8 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 	uint64_t count = manifest->header.count;
 	size_t size = 2;
 
+	assert(manifest->body && !manifest->entries);
+	assert(unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1)));
 	if (XXH3_64bits(manifest->body, manifest->header.body_bytes) !=
 	    manifest->header.body_checksum) {
 		*why = "its checksum differs";
@@ -309,6 +333,8 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 			*why = check_overlaps(manifest, ranges, unit);
 		if (!*why)
 			*why = check_duplicates(manifest, table, size);
+		for (size_t i = 0; i < count && !*why; i++)
+			entry_check(&manifest->entries[i], unit);
 		rc = *why ? -EUCLEAN : 0;
 	}
 	free(table);

@@ -38,6 +38,8 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
  * inconsistent; *why says how. -ENOMEM. After an error call manifest_free.
  */
 int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why);
+/* Asserts what must hold of an entry, but for the bounds of the store. */
+void entry_check(const struct store_entry *entry, uint32_t unit);
 void manifest_free(struct manifest *manifest);
 
 /* The length of an extent: nbytes, up to RANGE_MAX, in whole units. */

@@ -16,6 +16,8 @@
 /* The space grows in multiples of this: whole rows of stripes. */
 static uint64_t row_bytes(const struct store *store)
 {
+	assert(store->unit && store->nmembers);
+	assert(store->nmembers == 1 || store->stripe % store->unit == 0);
 	return store->nmembers == 1 ? store->unit : store->stripe * store->nmembers;
 }
 
@@ -46,6 +48,7 @@ static int measure(struct store *store, struct nvs_error *error)
 			store->share = nbytes;
 	}
 	store->share -= store->share % row;
+	assert(store->share <= INT64_MAX && store->share % store->unit == 0);
 	return 0;
 }
 
@@ -154,6 +157,8 @@ static int grow(struct store *store, uint64_t nbytes, struct nvs_error *error)
 {
 	uint64_t ahead = size_bytes(store) < GROWTH_MAX ? size_bytes(store) : GROWTH_MAX;
 
+	assert(nbytes && nbytes % store->unit == 0);
+	assert(store->reserving == RESERVE_BUSY);
 	/* In host memory, save memory rather than calls. */
 	if (ahead > nbytes && store->members[0].kind != MEMBER_MEMORY &&
 	    !grow_by(store, ahead, NULL))
@@ -181,6 +186,7 @@ static uint64_t total_units(const struct store *store, const uint64_t *nbytes, s
 
 static uint64_t tail_units(const struct store *store)
 {
+	assert(extents_tail(store->extents) <= extents_size(store->extents));
 	return extents_size(store->extents) - extents_tail(store->extents);
 }
 
@@ -254,6 +260,8 @@ static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, 
 /* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
+	assert(store->reserving == RESERVE_BUSY);
+	assert(!store->read_only);
 	/* Each tensor of a kept store has two extents. */
 	uint64_t entries = (store->live + n + 1) / 2;
 
@@ -308,6 +316,9 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 		pthread_cond_wait(&store->idle, &store->lock);
 	store->reserving = RESERVE_BUSY;
 	rc = reserve(store, nbytes, n, offsets, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		store_check_extent(store, offsets[i], nbytes[i]);
+	store_check_space(store);
 	store->reserving = RESERVE_IDLE;
 	pthread_cond_broadcast(&store->idle);
 	pthread_mutex_unlock(&store->lock);
@@ -319,8 +330,10 @@ void store_release(struct store *store, uint64_t offset, uint64_t nbytes)
 	assert(offset % store->unit == 0);
 	pthread_mutex_lock(&store->lock);
 	assert(store->live > 0);
+	store_check_extent(store, nbytes ? offset : 0, nbytes);
 	give_back(store, offset, nbytes);
 	store->live--;
+	store_check_space(store);
 	pthread_mutex_unlock(&store->lock);
 }
 

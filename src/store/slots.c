@@ -26,6 +26,8 @@ static int no_memory(struct nvs_error *error)
 static int open_region(struct slot *slot, unsigned i, const struct member *member,
 		       struct nvs_error *error)
 {
+	assert(i < MANIFEST_SLOT_COUNT);
+	assert(member->kind == MEMBER_RAW && member->fd >= 0);
 	slot->fd = member->fd;
 	slot->base = LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
 	slot->capacity = RAW_MANIFEST_BYTES;
@@ -39,6 +41,9 @@ static int open_file(struct slot *slot, unsigned i, const struct member *member,
 	char name[32];
 	int rc;
 
+	assert(i < MANIFEST_SLOT_COUNT);
+	assert(member->kind == MEMBER_FILE);
+	assert(!(fresh && member->read_only));
 	snprintf(name, sizeof(name), "manifest.%u", i);
 	slot->owned = true;
 	slot->capacity = MANIFEST_BYTES_MAX;
@@ -69,6 +74,8 @@ int slots_open(struct slots *slots, const struct member *member, bool fresh,
 		rc = member->kind == MEMBER_RAW
 			     ? open_region(&slots->slot[i], i, member, error)
 			     : open_file(&slots->slot[i], i, member, fresh, error);
+	if (!rc)
+		slots_check(slots);
 	return rc;
 }
 
@@ -82,6 +89,24 @@ void slots_close(struct slots *slots)
 	}
 }
 
+void slots_check(const struct slots *slots)
+{
+	assert(slots->current <= MANIFEST_SLOT_COUNT);
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+		const struct slot *slot = &slots->slot[i];
+
+		assert(slot->path && (slot->fd >= 0 || slots->read_only));
+		assert(slot->owned ? !slot->base && slot->capacity == MANIFEST_BYTES_MAX
+				   : slot->base >= LABEL_AREA_BYTES);
+		assert(slot->owned == slots->slot[0].owned);
+		assert(slot->owned || slot->capacity == RAW_MANIFEST_BYTES);
+		/* Regions follow each other. */
+		assert(slot->owned || !i ||
+		       slots->slot[i - 1].base + RAW_MANIFEST_BYTES == slot->base);
+	}
+	assert(slots->current == MANIFEST_SLOT_COUNT || slots->slot[slots->current].fd >= 0);
+}
+
 /* ---- Reading ---- */
 
 /* The bytes that can be read from the slot; a manifest that claims more is not read. */
@@ -89,6 +114,8 @@ static int bytes_there(const struct slot *slot, uint64_t *nbytes, struct nvs_err
 {
 	struct stat st;
 
+	assert(slot->fd >= 0);
+	assert(slot->capacity);
 	*nbytes = slot->capacity;
 	if (!slot->owned)
 		return 0;
@@ -124,6 +151,7 @@ static int read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE],
 	       : memcmp(header->id, id, STORE_ID_SIZE) != 0 ? "it is another store's"
 	       : header->body_bytes > there - sizeof(bytes) ? "it is cut off"
 							    : NULL;
+	assert(*why || MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
 	return *why ? -EUCLEAN : 0;
 }
 
@@ -143,6 +171,7 @@ static int read_slot(const struct slot *slot, const uint8_t id[STORE_ID_SIZE], u
 	if (rc)
 		return rc;
 	rc = manifest_decode_body(manifest, unit, why);
+	assert((rc == -EUCLEAN) == (*why != NULL));
 	return rc == -ENOMEM ? no_memory(error) : rc;
 }
 
@@ -178,6 +207,8 @@ int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t un
 		*manifest = found[best];
 		found[best] = (struct manifest){0};
 		slots->current = (unsigned)best;
+		assert(manifest->header.generation);
+		slots_check(slots);
 		if (!whole[!best])
 			log_say(log, NVS_LOG_DEBUG, "manifest %d of %s does not count: %s", !best,
 				slots->slot[!best].path, why[!best]);
@@ -196,6 +227,8 @@ int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t un
 
 static unsigned not_current(const struct slots *slots)
 {
+	assert(slots->current <= MANIFEST_SLOT_COUNT);
+	assert(!slots->read_only);
 	return slots->current == 0 ? 1 : 0;
 }
 
@@ -204,6 +237,8 @@ int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_erro
 	const struct slot *slot = &slots->slot[not_current(slots)];
 	char need[32], have[32];
 
+	assert(nbytes >= MANIFEST_HEADER_BYTES);
+	assert(slot->capacity >= MANIFEST_HEADER_BYTES);
 	if (nbytes <= slot->capacity)
 		return 0;
 	return error_set(error, -ENOSPC,
@@ -216,6 +251,8 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 {
 	const struct slot *slot = &slots->slot[not_current(slots)];
 
+	assert(slot != &slots->slot[slots->current]);
+	assert(nbytes >= MANIFEST_HEADER_BYTES && nbytes <= slot->capacity);
 	return disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
 }
 
@@ -223,6 +260,8 @@ int slots_sync(struct slots *slots, struct nvs_error *error)
 {
 	const struct slot *slot = &slots->slot[not_current(slots)];
 
+	assert(slot != &slots->slot[slots->current]);
+	assert(slot->fd >= 0);
 	return disk_sync(slot->fd, slot->path, error);
 }
 
@@ -240,6 +279,8 @@ int slots_check_places(const struct slots *slots, const struct member *member,
 {
 	int rc = 0;
 
+	assert(!slots->read_only);
+	assert(member->fd >= 0);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		const struct slot *slot = &slots->slot[i];
 
@@ -253,6 +294,8 @@ int slots_check_places(const struct slots *slots, const struct member *member,
 void slots_turn(struct slots *slots)
 {
 	slots->current = not_current(slots);
+	assert(slots->current < MANIFEST_SLOT_COUNT);
+	slots_check(slots);
 }
 
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
@@ -260,6 +303,8 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + count * MANIFEST_ENTRY_MAX;
 	char need[32];
 
+	assert(!slots->read_only);
+	assert(count <= (INT64_MAX - MANIFEST_HEADER_BYTES) / MANIFEST_ENTRY_MAX);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
 		int rc = slot->owned ? disk_may_grow(slot->path, nbytes, error) : 0;

@@ -29,6 +29,8 @@ struct slots {
 int slots_open(struct slots *slots, const struct member *member, bool fresh,
 	       struct nvs_error *error);
 void slots_close(struct slots *slots);
+/* Asserts what must hold of open slots. */
+void slots_check(const struct slots *slots);
 
 /*
  * Reads the store's newest intact manifest, makes it durable unless the slots are read-only, and

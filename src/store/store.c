@@ -127,7 +127,13 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 		rc = store_open_space(store, error);
 	if (!rc && !found && store->keep)
 		rc = store_begin_keeping(store, error);
-	return rc;
+	if (rc)
+		return rc;
+	store_check(store);
+	store_check_space(store);
+	if (store->keep)
+		store_check_commit(store);
+	return 0;
 }
 
 int store_open(struct store **out, struct nvs_aio *aio, const struct store_options *options,
@@ -164,6 +170,8 @@ void store_close(struct store *store)
 		return;
 	assert(store->reserving == RESERVE_IDLE);
 	assert(store->committing == COMMIT_IDLE);
+	if (store->extents)
+		store_check(store);
 	/* While the locks are held, so that the next owner finds nothing half removed. */
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_dispose(&store->members[i], &store->log);

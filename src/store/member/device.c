@@ -2,6 +2,7 @@
 /*
  * A member that is a raw block device. One that holds anything but zeros or a label is refused.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -22,6 +23,8 @@ static int check_wiped(struct member *member, struct nvs_error *error)
 	uint8_t *bytes = malloc(LABEL_AREA_BYTES);
 	int rc;
 
+	assert(member->kind == MEMBER_RAW);
+	assert(member->blank);
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
 	rc = disk_read(member->fd, member->path, bytes, LABEL_AREA_BYTES, 0, error);
@@ -40,6 +43,8 @@ static int measure_device(struct member *member, unsigned index, struct nvs_erro
 	uint64_t nbytes;
 	char have[32], need[32];
 
+	assert(member->fd >= 0);
+	assert(index < NVS_PATHS_MAX);
 	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
 		return member_cannot(error, "learn the size of", member->path, -errno);
 	member->base = LABEL_AREA_BYTES;
@@ -117,6 +122,8 @@ void member_clear_device(struct member *member, const struct nvs_log *log)
 	static const uint8_t zeros[LABEL_BYTES];
 	struct nvs_error error = {.size = sizeof(error)};
 
+	assert(member->kind == MEMBER_RAW && !member->read_only);
+	assert(member->fd >= 0);
 	if (disk_write(member->fd, member->path, zeros, sizeof(zeros), 0, &error) ||
 	    disk_sync(member->fd, member->path, &error))
 		log_say(log, NVS_LOG_WARNING, "the label stays on the device: %s", error.text);

@@ -4,6 +4,7 @@
  * followed. What belongs to another user, or is not nvswap's, is found out before anything is
  * changed, and stays as it is.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
+	assert(member->parent_fd < 0);
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (member->parent_fd >= 0)
 		return 0;
@@ -47,6 +49,8 @@ static int cannot_make(int from_fd, const char *path, int code, struct nvs_error
 {
 	struct stat st;
 
+	assert(from_fd >= 0);
+	assert(code < 0);
 	if (code == -ENOENT && !fstat(from_fd, &st) && st.st_nlink == 0)
 		return MEMBER_GONE;
 	if (code == -ENOENT)
@@ -74,6 +78,7 @@ static int check_directory(int fd, const char *path, member_name_fn *ours, struc
 {
 	int rc = member_check_owner(fd, path, error);
 
+	assert(fd >= 0);
 	return rc ? rc : member_check_entries(fd, path, ours, error);
 }
 
@@ -84,6 +89,8 @@ static int check_directory(int fd, const char *path, member_name_fn *ours, struc
 static int step_down(struct member *member, int from_fd, const char *name, const char *path,
 		     member_name_fn *ours, int *fd, struct nvs_error *error)
 {
+	assert(from_fd >= 0);
+	assert(*fd < 0);
 	if (!member->read_only && !mkdirat(from_fd, name, 0700))
 		member->made = true;
 	else if (!member->read_only && errno != EEXIST)
@@ -104,6 +111,7 @@ static int check_plain(int fd, const char *path, struct nvs_error *error)
 {
 	struct stat st;
 
+	assert(fd >= 0);
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	if (!S_ISREG(st.st_mode))
@@ -121,6 +129,8 @@ static int open_plain(const struct member *member, const char *name, const char 
 	const int flags = (member->read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_NOFOLLOW |
 			  O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 
+	assert(member->directory_fd >= 0);
+	assert(strchr(name, '/') == NULL);
 	*fd = openat(member->directory_fd, name, flags, 0600);
 	if (*fd >= 0)
 		return check_plain(*fd, path, error);
@@ -141,6 +151,8 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 	char *path = NULL;
 	int rc;
 
+	assert(member->kind == MEMBER_FILE);
+	assert(member->directory);
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
 		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
 	rc = open_plain(member, name, path, fd, error);
@@ -157,6 +169,7 @@ static int check_name_still_there(const struct member *member, struct nvs_error 
 {
 	int rc = member_leads_to(member->directory_fd, "data", member->fd);
 
+	assert(member->fd >= 0 && member->directory_fd >= 0);
 	if (!rc || rc == -ENOENT)
 		return rc ? MEMBER_GONE : 0;
 	return member_cannot(error, "look at", member->path, rc);
@@ -168,6 +181,7 @@ static int find_manifests(struct member *member, struct nvs_error *error)
 	struct stat st;
 	char name[32];
 
+	assert(member->directory_fd >= 0);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		if (!fstatat(member->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW))
@@ -185,6 +199,7 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	struct stat st;
 	int rc = open_plain(member, "data", member->path, &member->fd, error);
 
+	assert(index < NVS_PATHS_MAX);
 	if (rc == MEMBER_GONE && member->read_only)
 		return nothing_there(member->path, error);
 	if (rc)
@@ -256,6 +271,8 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 
 static void unlink_from(const struct member *member, const char *name, const struct nvs_log *log)
 {
+	assert(member->directory_fd >= 0);
+	assert(!member->read_only);
 	if (unlinkat(member->directory_fd, name, 0) && errno != ENOENT)
 		log_say(log, NVS_LOG_WARNING, "cannot remove %s/%s: %s", member->directory, name,
 			nvs_strerror(-errno));
@@ -265,6 +282,8 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 {
 	char name[32];
 
+	assert(member->kind == MEMBER_FILE);
+	assert(member->disposable);
 	unlink_from(member, "data", log);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
@@ -274,6 +293,8 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 
 void member_remove_directories(const struct member *member)
 {
+	assert(member->kind == MEMBER_FILE);
+	assert(!member->read_only);
 	if (member->nvswap_fd >= 0 && member->directory)
 		unlinkat(member->nvswap_fd, strrchr(member->directory, '/') + 1, AT_REMOVEDIR);
 	if (member->parent_fd >= 0)

@@ -14,6 +14,7 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	uint8_t bytes[LABEL_BYTES];
 	int rc = disk_read(member->fd, member->path, bytes, sizeof(bytes), 0, error);
 
+	assert(member->fd >= 0 && member->path);
 	if (rc)
 		return rc;
 	rc = label_decode(bytes, &member->label);
@@ -48,6 +49,7 @@ int member_write_label(struct member *member, struct nvs_error *error)
 	uint8_t bytes[LABEL_BYTES];
 	int rc;
 
+	assert(member->fd >= 0);
 	assert(!member->read_only);
 	label_encode(&member->label, bytes);
 	rc = disk_write(member->fd, member->path, bytes, sizeof(bytes), 0, error);

@@ -3,6 +3,7 @@
  * The lock that keeps two engines from using one store. It is on the member's file or device, so
  * the kernel releases it when the process ends.
  */
+#include <assert.h>
 #include <errno.h>
 #include <sys/file.h>
 #include <time.h>
@@ -31,6 +32,7 @@ int member_lock(const struct member *member, struct nvs_error *error)
 	uint64_t since = clock_ns();
 	int rc;
 
+	assert(member->fd >= 0);
 	do
 		rc = flock(member->fd, (member->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB);
 	while (rc && errno == EWOULDBLOCK && member_owner_may_end(since));

@@ -17,6 +17,8 @@
 
 void member_close_fd(int *fd)
 {
+	assert(fd);
+	assert(*fd >= -1);
 	if (*fd >= 0)
 		close(*fd);
 	*fd = -1;
@@ -26,6 +28,8 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 {
 	const struct member *member = &members[index];
 
+	assert(index < NVS_PATHS_MAX);
+	assert(member->path);
 	for (unsigned i = 0; i < index; i++)
 		if (members[i].kind == member->kind && members[i].dev == member->dev &&
 		    members[i].ino == member->ino)
@@ -51,6 +55,8 @@ int member_open(struct member *members, unsigned index, const char *path, const 
 {
 	struct stat st;
 
+	assert(index < NVS_PATHS_MAX);
+	assert(path && name);
 	start(&members[index], read_only);
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return member_open_device(members, index, path, &st, error);
@@ -93,4 +99,39 @@ void member_close(struct member *member)
 	member_close_fd(&member->parent_fd);
 	free(member->path);
 	free(member->directory);
+}
+
+/* ---- Checking ---- */
+
+static void check_place(const struct member *member)
+{
+	switch (member->kind) {
+	case MEMBER_FILE:
+		assert(member->base == LABEL_AREA_BYTES && member->capacity == UINT64_MAX);
+		assert(member->directory && member->directory_fd >= 0);
+		assert(member->parent_fd >= 0 && member->nvswap_fd >= 0);
+		break;
+	case MEMBER_RAW:
+		assert(member->base == LABEL_AREA_BYTES ||
+		       member->base == LABEL_AREA_BYTES + MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES);
+		assert(member->capacity >= UNIT_MAX && member->capacity <= INT64_MAX);
+		assert(!member->directory && member->directory_fd < 0);
+		break;
+	case MEMBER_MEMORY:
+		assert(!member->base && member->capacity == UINT64_MAX);
+		assert(!member->directory && member->direct_fd < 0);
+		break;
+	}
+}
+
+void member_check(const struct member *member)
+{
+	assert(member->path && member->fd >= 0);
+	assert(member->dio.direct == (member->direct_fd >= 0));
+	assert(member->unit >= UNIT_MIN && member->unit <= UNIT_MAX);
+	assert(member->unit_needed && member->unit % member->unit_needed == 0);
+	assert(!member->dio.direct || member->unit_needed % member->dio.offset_align == 0);
+	assert(member->blank || member->label.index < member->label.count);
+	assert(!member->read_only || (!member->disposable && !member->made));
+	check_place(member);
 }

@@ -71,6 +71,9 @@ void member_close(struct member *member);
 /* Probes direct I/O, and sets the units. */
 int member_probe(struct member *member, const struct nvs_log *log, struct nvs_error *error);
 
+/* Asserts what must hold of a member that was opened and probed. */
+void member_check(const struct member *member);
+
 int member_write_label(struct member *member, struct nvs_error *error);
 /* Empties the member and makes room for a label. On a device, only the label is written. */
 int member_begin(struct member *member, struct nvs_error *error);

@@ -20,6 +20,7 @@
 /* rank<N> or rank<N>-optimizer */
 bool member_is_store_name(const char *name)
 {
+	assert(name);
 	if (strncmp(name, "rank", 4) != 0 || !isdigit((unsigned char)name[4]))
 		return false;
 	name += 4 + strspn(name + 4, "0123456789");
@@ -42,6 +43,7 @@ static int look_through(DIR *directory, member_name_fn *ours, char foreign[NAME_
 {
 	struct dirent *entry;
 
+	assert(directory && ours);
 	foreign[0] = 0;
 	*any = false;
 	errno = 0;
@@ -97,6 +99,8 @@ int member_leads_to(int from_fd, const char *name, int fd)
 {
 	struct stat there, opened;
 
+	assert(from_fd >= 0 && fd >= 0);
+	assert(strchr(name, '/') == NULL);
 	if (fstat(fd, &opened))
 		return -errno;
 	if (fstatat(from_fd, name, &there, AT_SYMLINK_NOFOLLOW))
@@ -109,6 +113,8 @@ int member_check_name(const struct member *member, const char *name, int fd,
 {
 	int rc = member_leads_to(member->directory_fd, name, fd);
 
+	assert(member->kind == MEMBER_FILE);
+	assert(fd >= 0);
 	if (rc == -ENOENT)
 		return error_set(error, -ESTALE,
 				 "%s/%s was removed or moved while the kept store was open: what "

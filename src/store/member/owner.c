@@ -21,6 +21,7 @@ int member_other_user(const char *path, uid_t uid, struct nvs_error *error)
 	struct passwd entry, *found = NULL;
 	char text[1024];
 
+	assert(path);
 	if (getpwuid_r(uid, &entry, text, sizeof(text), &found))
 		found = NULL;
 	return error_set(error, -EMEDIUMTYPE,
@@ -54,6 +55,8 @@ int member_make_fd_private(int fd, const char *path, mode_t mode, const struct n
 {
 	struct stat st;
 
+	assert(fd >= 0);
+	assert(!(mode & 077));
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	assert(st.st_uid == geteuid());

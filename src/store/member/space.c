@@ -23,6 +23,7 @@ static void raise_to(uint32_t *unit, uint64_t wanted)
 {
 	bool power = wanted && !(wanted & (wanted - 1));
 
+	assert(unit && *unit);
 	if (power && wanted <= UNIT_MAX && wanted > *unit)
 		*unit = (uint32_t)wanted;
 }
@@ -106,6 +107,7 @@ static int no_space(const struct member *member, uint64_t has, uint64_t more,
 	uint64_t nbytes = raw ? member->capacity - has : available(member, true);
 	char more_text[32], has_text[32], free_text[32];
 
+	assert(has <= UINT64_MAX - more);
 	return error_set(error, -ENOSPC,
 			 "%s has no room for another %s: %s is free, and the store has %s already; "
 			 "%s another nvme_path",
@@ -119,6 +121,8 @@ static int allocate(int fd, uint64_t offset, uint64_t nbytes)
 {
 	int rc;
 
+	assert(fd >= 0);
+	assert(nbytes && offset <= INT64_MAX - nbytes);
 	do
 		rc = posix_fallocate(fd, (off_t)offset, (off_t)nbytes);
 	while (rc == EINTR);
@@ -129,6 +133,8 @@ static int set_size(const struct member *member, uint64_t nbytes, struct nvs_err
 {
 	int rc;
 
+	assert(!member->read_only && member->kind != MEMBER_RAW);
+	assert(nbytes <= INT64_MAX);
 	do
 		rc = ftruncate(member->fd, (off_t)nbytes) ? -errno : 0;
 	while (rc == -EINTR);
@@ -141,6 +147,8 @@ int member_begin(struct member *member, struct nvs_error *error)
 {
 	int rc;
 
+	assert(!member->read_only);
+	assert(member->fd >= 0);
 	if (member->kind != MEMBER_FILE)
 		return 0;
 	rc = set_size(member, 0, error);
@@ -160,6 +168,7 @@ int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error
 {
 	struct stat st;
 
+	assert(member->fd >= 0);
 	*nbytes = member->capacity;
 	if (member->kind == MEMBER_RAW)
 		return 0;
@@ -204,6 +213,8 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 
 int member_shrink(struct member *member, uint64_t to, struct nvs_error *error)
 {
+	assert(!member->read_only);
+	assert(to <= INT64_MAX - member->base);
 	return member->kind == MEMBER_RAW ? 0 : set_size(member, member->base + to, error);
 }
 
@@ -211,6 +222,7 @@ int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_erro
 {
 	int rc;
 
+	assert(nbytes <= INT64_MAX - member->base);
 	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
 	/* Not posix_fallocate(3): its emulation would read the whole store. */
