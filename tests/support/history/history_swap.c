@@ -7,6 +7,7 @@
  */
 #include "support/history/history_swap.h"
 #include "config/config.h"
+#include "support/inject.h"
 #include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
@@ -57,6 +58,7 @@ struct world {
 	struct modelled t[TENSORS];
 	uint64_t random, unit, pool;
 	bool step, crashed, mistaken;
+	bool undurable;	 /* a call of a commit has failed, so every later one may */
 	bool unreported; /* an external write may have failed unreported */
 	/* The batch of the current operation. */
 	struct nvs_tensor *batch[BATCH];
@@ -669,6 +671,44 @@ static void op_swap_in_to(struct world *w)
 
 /* ---- Names ---- */
 
+#define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
+
+/* One of the next calls on files will fail. */
+static void call_fails(struct world *w, uint64_t among)
+{
+	inject_fail(FILE_CALLS, 1 + below(&w->random, among), 1, EIO);
+}
+
+/* Ends that, and logs the call. False: the call in question made fewer calls. */
+static bool call_failed(void)
+{
+	uint64_t failed;
+
+	inject_stop(&failed);
+	history_tell_more(" (%s)", failed ? inject_failed_call() : "no call failed");
+	return failed;
+}
+
+/* The space of a batch of new tensors can't be reserved: none of them is registered. */
+static void op_register_failing(struct world *w)
+{
+	struct nvs_tensor_spec spec = {sizeof(spec), "failing", NVS_U8, UINT64_C(1) << 21};
+	struct nvs_tensor *tensor;
+	bool failed;
+	int rc;
+
+	history_log("register with a failing call");
+	call_fails(w, 4);
+	rc = nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error);
+	failed = call_failed();
+	log_result(w, rc);
+	/* Growing ahead of need may fail, and growing by the need succeed. */
+	HOLDS(!rc || (failed && rc == -EIO));
+	HOLDS((nvs_tensor_find(w->engine, spec.name) != NULL) == !rc);
+	if (!rc)
+		HOLDS(!nvs_tensor_forget(w->engine, &tensor, 1, &w->error));
+}
+
 static void add(struct world *w)
 {
 	struct nvs_tensor_spec specs[BATCH];
@@ -785,21 +825,28 @@ static void externals_have_landed(struct world *w)
 		}
 }
 
-static void op_commit(struct world *w)
+/* With `failing`, one call on the store's files fails: the previous commit still holds, or this
+ * one. */
+static void commit(struct world *w, bool failing)
 {
-	bool busy, may_be_busy = anywhere(w, unwaited);
+	bool busy, failed = false, may_be_busy = anywhere(w, unwaited);
 	int rc;
 
 	history_drive_go(&w->drive);
 	busy = unfinished(w) && !may_be_busy;
 	may_be_busy |= busy;
 	w->n = 0;
-	log_call(w, "commit");
+	log_call(w, failing ? "commit with a failing call" : "commit");
+	if (failing)
+		call_fails(w, 8);
 	rc = nvs_engine_commit(w->engine, &w->error);
+	if (failing)
+		failed = call_failed();
+	w->undurable |= failed && rc == -EIO;
 	log_result(w, rc);
 	look(w);
 	if (rc)
-		HOLDS(rc == -EBUSY ? may_be_busy : caused(w, rc));
+		HOLDS(rc == -EBUSY ? may_be_busy : caused(w, rc) || (w->undurable && rc == -EIO));
 	else
 		HOLDS(!busy);
 	if (!rc)
@@ -811,18 +858,47 @@ static void op_commit(struct world *w)
 		committed(w);
 }
 
+static void op_commit(struct world *w)
+{
+	commit(w, false);
+}
+
+static void op_commit_failing(struct world *w)
+{
+	commit(w, true);
+}
+
 /* ---- Opening and closing ---- */
+
+/* One call fails: the engine opens without it, or not at all, and the store stays as it is. */
+static int open_failing(struct world *w)
+{
+	bool failed;
+	int rc;
+
+	history_log("open with a failing call");
+	call_fails(w, 60);
+	rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim, w->drive.sim,
+			      &w->error);
+	failed = call_failed();
+	history_tell_more(": %s\n", rc ? w->error.text : "ok");
+	HOLDS(!rc || (failed && w->error.code == rc && w->error.text[0]));
+	w->error = (struct nvs_error){.size = sizeof(w->error)};
+	return rc;
+}
 
 static void open_engine(struct world *w)
 {
-	int rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
-				  w->drive.sim, &w->error);
+	int rc = below(&w->random, 4) ? -1 : open_failing(w);
 
+	if (rc)
+		rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
+				      w->drive.sim, &w->error);
 	if (rc)
 		history_fail(__FILE__, __LINE__, "open: %s: %s", nvs_strerror(rc), w->error.text);
 	w->unit = store_unit(w->engine->store);
 	w->pool = pool_bytes(w->engine->pool);
-	w->step = false;
+	w->step = w->undurable = false;
 	for (size_t i = 0; i < TENSORS; i++)
 		w->t[i].extent = (w->t[i].nbytes + w->unit - 1) / w->unit * w->unit;
 }
@@ -865,8 +941,9 @@ static void close_well(struct world *w)
 	history_log("close");
 	rc = nvs_engine_close(w->engine, &w->error);
 	log_result(w, rc);
-	HOLDS(!rc);
-	committed(w);
+	HOLDS(!rc || (w->undurable && rc == -EIO));
+	if (!rc)
+		committed(w);
 	gone(w);
 }
 
@@ -900,7 +977,7 @@ static void close_badly(struct world *w)
 	if (!w->config.keep)
 		HOLDS(!rc);
 	else if (rc)
-		HOLDS(rc == -EBUSY ? busy : caused(w, rc));
+		HOLDS(rc == -EBUSY ? busy : caused(w, rc) || (w->undurable && rc == -EIO));
 	else
 		HOLDS(!busy);
 	if (!rc)
@@ -1094,6 +1171,8 @@ static void (*const operations[])(struct world *w) = {
 	op_register,
 	op_forget,
 	op_commit,
+	op_commit_failing,
+	op_register_failing,
 	op_reopen,
 	op_step,
 	op_hold,
