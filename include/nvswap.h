@@ -8,14 +8,15 @@
  * - A function returns 0 or a negative errno. The `error` argument receives the message for a
  *   person; it may be NULL.
  * - A structure that the caller fills or reads begins with its size in bytes, which the caller
- * sets; 0 is refused with -EINVAL. The structures of a later version have more fields at their end.
- * What the library reads beyond a smaller structure is 0, and it writes nothing beyond it. A larger
- *   structure is -E2BIG if a field that the library does not know is not 0; such a field of a
- * result stays as it is. A structure within another either has its last place or does not grow.
+ *   sets; 0 is refused with -EINVAL. The structures of a later version have more fields at their
+ *   end. What the library reads beyond a smaller structure is 0, and it writes nothing beyond it. A
+ *   larger structure is -E2BIG if a field that the library does not know is not 0; such a field of
+ *   a result stays as it is. A structure within another either has its last place or does not grow.
  * - Every function may be called from any thread, concurrently with any other. No function may be
  *   called on an object that another thread is closing, or that is closed.
  * - `timeout_ms` is in milliseconds; -1 waits without a limit, 0 does not wait. A wait that times
- *   out returns -ETIMEDOUT; a call with timeout 0 that would have to wait returns -EAGAIN.
+ *   out returns -ETIMEDOUT;
+ *   a call with timeout 0 that would have to wait returns -EAGAIN.
  * - The library never prints, exits or installs signal handlers, and reads the environment in
  *   nvs_config_read_rank only.
  */

@@ -38,9 +38,9 @@ NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
 /*
  * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
  * closed before or afterwards; what is left of a file afterwards is nvs_file_close, nvs_file_sync
- * and its properties. No other call with the aio or its files may run meanwhile. Ends
- * all requests of the aio, closed or not. Engines and optimizers that were opened on the aio must
- * have been closed. `aio` may be NULL.
+ * and its properties. No other call with the aio or its files may run meanwhile. Ends all requests
+ * of the aio, closed or not. Engines and optimizers that were opened on the aio must have been
+ * closed. `aio` may be NULL.
  */
 NVS_API void nvs_aio_close(struct nvs_aio *aio);
 
@@ -89,7 +89,10 @@ struct nvs_aio_stats {
 	struct nvs_io_stats io[2]; /* by enum nvs_direction */
 };
 
-/* Errors: -EINVAL, an argument is NULL or stats->size is not set. */
+/*
+ * Errors:
+ * -EINVAL  an argument is NULL or stats->size is not set
+ */
 NVS_API int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats);
 
 /* Latencies of an I/O, by fio's names. */

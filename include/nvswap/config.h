@@ -70,7 +70,11 @@ enum nvs_block { NVS_OFFLOAD_PARAM, NVS_OFFLOAD_OPTIMIZER };
  */
 struct nvs_config;
 
-/* Errors: -EINVAL, `config` is NULL; -ENOMEM. */
+/*
+ * Errors:
+ * -EINVAL  `config` is NULL
+ * -ENOMEM
+ */
 NVS_API int nvs_config_open(struct nvs_config **config, struct nvs_error *error);
 /*
  * Opens *copy with the settings, the log and the trace of `config`. Each is closed by itself.
@@ -166,8 +170,8 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
  * Reads the rank from the environment variable that "nvswap": {"rank": "LOCAL_RANK"} names. Without
  * such a name the call does nothing; with one, opening an engine is -EINVAL until the call has
  * returned 0. The only function that reads the environment: no thread may change it meanwhile.
- * Errors: -EINVAL, the variable is not set or is no whole number from 0 to 4294967295, or `config`
- * is NULL.
+ * Errors:
+ * -EINVAL  the variable is not set or is no whole number from 0 to 4294967295, or `config` is NULL
  */
 NVS_API int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error);
 /* Messages go to `log`, which is copied, in the calls on the configuration and in engines that are

@@ -55,9 +55,10 @@ NVS_API int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config 
  * its statistics, of all that share it. Engines on it may be opened and closed in any order, also
  * while transfers of others are in flight. What the aio does is as it was opened: block_size,
  * queue_depth, ioengine, io_timeout_ms, and the log and trace of its I/Os. The first engine on it
- * that knows the NUMA node of its drive binds the workers there. Errors: those of nvs_engine_open,
- * and -EINVAL  `aio` is NULL; or the configuration has another value for a setting of the aio than
- * the aio was opened with: open both with one configuration
+ * that knows the NUMA node of its drive binds the workers there.
+ * Errors: those of nvs_engine_open, and
+ * -EINVAL  `aio` is NULL; or the configuration has another value for a setting of the aio than the
+ *          aio was opened with: open both with one configuration
  */
 NVS_API int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 			       const struct nvs_config *config, enum nvs_block block,
@@ -184,7 +185,10 @@ struct nvs_engine_stats {
 	struct nvs_aio_stats aio;
 };
 
-/* Errors: -EINVAL, an argument is NULL or stats->size is not set. */
+/*
+ * Errors:
+ * -EINVAL  an argument is NULL or stats->size is not set
+ */
 NVS_API int nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats);
 
 #ifdef __cplusplus

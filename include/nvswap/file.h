@@ -61,7 +61,11 @@ NVS_API bool nvs_file_direct(const struct nvs_file *file);
 /* The direct-I/O alignment of offsets and lengths in bytes, 512 for many drives; 1 without
  * O_DIRECT, 0 if `file` is NULL. */
 NVS_API uint32_t nvs_file_unit(const struct nvs_file *file);
-/* Makes completed writes durable. Errors: -EINVAL if `file` is NULL, and those of fdatasync(2). */
+/*
+ * Makes completed writes durable.
+ * Errors: those of fdatasync(2), and
+ * -EINVAL  `file` is NULL
+ */
 NVS_API int nvs_file_sync(struct nvs_file *file, struct nvs_error *error);
 
 #ifdef __cplusplus

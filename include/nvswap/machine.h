@@ -64,15 +64,27 @@ struct nvs_advice {
 	char line[16][256];
 };
 
-/* Describes the machine and tries each I/O engine. A property that can't be read has the field's
- * value for "unknown". */
+/*
+ * Describes the machine and tries each I/O engine. A property that can't be read has the field's
+ * value for "unknown".
+ * Errors:
+ * -EINVAL  `info` is NULL or its size is not set
+ */
 NVS_API int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error);
-/* Describes a directory, file or block device. Errors: -ENOENT and any other errno of opening it.
+/*
+ * Describes a directory, file or block device.
+ * Errors:
+ * -EINVAL  `path` or `info` is NULL, or its size is not set
+ * -ENOENT  and any other errno of opening it
  */
 NVS_API int nvs_path_get_info(const char *path, struct nvs_path_info *info,
 			      struct nvs_error *error);
-/* Lists what an operator should change, most useful first. `path` may be NULL. Errors: -EINVAL,
- * another argument is NULL or a size is not set; -E2BIG, see nvswap.h. */
+/*
+ * Lists what an operator should change, most useful first. `path` may be NULL.
+ * Errors:
+ * -EINVAL  another argument is NULL or a size is not set
+ * -E2BIG   see nvswap.h
+ */
 NVS_API int nvs_machine_advise(const struct nvs_machine_info *machine,
 			       const struct nvs_path_info *path, struct nvs_advice *advice);
 

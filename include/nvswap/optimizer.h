@@ -122,10 +122,12 @@ NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
  * with those added since the last step, in data_types.grad_accum_dtype, and kept in the pool, and
  * in the store if the pool has no room. Elements that are never added are zero. *added (may be
  * NULL) is the number of elements that were added, also on an error. Adding 0 elements does
- * nothing. Errors: -EBUSY   the group has gradients of the other kind, or a step has failed and is
- * not finished -EINVAL  no such group or dtype, or elements beyond the group's end errors of
- * nvs_tensor_pin and nvs_tensor_swap_in; the first addition also -ENOSPC and others of
- * nvs_tensor_register
+ * nothing.
+ * Errors:
+ * -EBUSY   the group has gradients of the other kind, or a step has failed and is not finished
+ * -EINVAL  no such group or dtype, or elements beyond the group's end
+ * errors of nvs_tensor_pin and nvs_tensor_swap_in; of the first addition also those of
+ * nvs_tensor_register, such as -ENOSPC
  */
 NVS_API int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 					 enum nvs_dtype dtype, const void *data,
@@ -133,8 +135,12 @@ NVS_API int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t
 NVS_API int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group,
 					uint64_t offset, uint64_t numel, enum nvs_dtype dtype,
 					const void *data, uint64_t *added, struct nvs_error *error);
-/* Discards all gradients, as a step does at its end. Errors: -EBUSY, a step has failed and is not
- * finished. */
+/*
+ * Discards all gradients, as a step does at its end.
+ * Errors:
+ * -EBUSY   a step has failed and is not finished
+ * -EINVAL  `optimizer` is NULL
+ */
 NVS_API int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
 /* Sums over the gradients of one rank; the caller adds them up over all ranks. */
@@ -142,8 +148,13 @@ struct nvs_gradient_sums {
 	size_t size;	    /* of this structure in bytes; the caller sets it, see nvs_error */
 	double sum_squares; /* of the scaled gradients, 0 or more; inf or nan if one of them is */
 };
-/* Computes the sums in one pass over this optimizer's gradients. The result does not depend on
- * tiles, threads or kernels. Errors: -EBUSY, a step has failed and is not finished. */
+/*
+ * Computes the sums in one pass over this optimizer's gradients. The result does not depend on
+ * tiles, threads or kernels.
+ * Errors:
+ * -EBUSY   a step has failed and is not finished
+ * -EINVAL  an argument is NULL, or the structure's size is not set
+ */
 NVS_API int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer,
 					struct nvs_gradient_sums *sums, struct nvs_error *error);
 
@@ -184,10 +195,12 @@ struct nvs_step_result {
  * -EINVAL  lr is not finite in fp32; sum_squares is negative, or not finite without fp16; nothing
  *          was changed
  * -ERANGE  the step was skipped and the loss scale is at its minimum
- * -EIO and other errors of the drive, -ETIMEDOUT, -EBADMSG: the step is not finished, and nothing
- *          that was computed is lost. Call it again to finish it, with the first call's lr and
- *          scale; gradients must still be there. Until then every other call that would change
- *          gradients or state returns -EBUSY
+ * -EIO and other errors of the drive
+ * -ETIMEDOUT
+ * -EBADMSG
+ * With one of the last three the step is not finished, and nothing that was computed is lost. Call
+ * it again to finish it, with the first call's lr and scale; gradients must still be there. Until
+ * then every other call that would change gradients or state returns -EBUSY.
  */
 NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
 			       const struct nvs_step_options *options,
@@ -220,7 +233,8 @@ struct nvs_group_info {
 };
 /*
  * What is known of the optimizer, and of one of its groups.
- * Errors: -EINVAL, no such group, an argument is NULL, or the structure's size is not set.
+ * Errors:
+ * -EINVAL  no such group, an argument is NULL, or the structure's size is not set
  */
 NVS_API int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer_info *info,
 				   struct nvs_error *error);
@@ -234,9 +248,11 @@ enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
  * from one element to the next, in pieces of any length, read each byte once and find the next ones
  * read ahead; walks through all three parts may alternate. nvs_optimizer_set writes behind: a
  * failed write is reported by this or a later nvs_optimizer_set, by the next pass or by the next
- * commit, and what was set stays in the pool. Errors: -EBUSY   nvs_optimizer_set: a step has failed
- * and is not finished -EINVAL  no such group or part, elements beyond the group's end, or a NULL
- * argument errors of nvs_tensor_swap_in
+ * commit, and what was set stays in the pool.
+ * Errors:
+ * -EBUSY   nvs_optimizer_set: a step has failed and is not finished
+ * -EINVAL  no such group or part, elements beyond the group's end, or a NULL argument
+ * errors of nvs_tensor_swap_in
  */
 NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
 			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,

@@ -43,10 +43,13 @@ struct nvs_request;
  * `requests`, an array of `n` pointers. NULL: the caller takes the requests from nvs_aio_take, or
  * nvs_aio_wait_all closes them. Until a transfer completes, its memory must not be touched.
  * Transfers in flight are not ordered: transfers of overlapping bytes must not be in flight
- * together. After an error nothing is submitted. Errors: -EINVAL  a file, memory, direction, offset
- * or size is invalid; the file belongs to another aio; a write to a file that is open for reading
- * only, or not of whole units (NVS_FILE_UNITS) -E2BIG   fields of a later version are set, which
- * this library does not know -ENOMEM  only if more requests exist at the same time than ever before
+ * together. After an error nothing is submitted.
+ * Errors:
+ * -EINVAL  an argument is NULL; a file, memory, direction, offset or size is invalid; the file
+ *          belongs to another aio; a write to a file that is open for reading only, or not of whole
+ *          units (NVS_FILE_UNITS)
+ * -E2BIG   fields of a later version are set, which this library does not know
+ * -ENOMEM  only if more requests exist at the same time than ever before
  */
 NVS_API int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
 			   struct nvs_request **requests, struct nvs_error *error);
@@ -71,7 +74,7 @@ NVS_API int nvs_request_close(struct nvs_request *request);
  * -EINVAL       `request` is NULL or closed
  * -ENODATA      a read past the end of the file
  * -EIO          the drive failed, or an I/O returned EAGAIN or EINTR too often
- * Others        those of the I/O: -ENOSPC, -EFAULT and so on
+ * Others        those of the I/O, such as -ENOSPC
  */
 NVS_API int nvs_request_status(const struct nvs_request *request, struct nvs_error *error);
 /* The transfer's `user`; NULL if `request` is NULL. */
@@ -100,7 +103,8 @@ NVS_API int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *req
  * *completed (may be NULL) how many were submitted since the last nvs_aio_wait_all that succeeded
  * or returned the status of a request. Returns 0, or the status of the first of them that failed,
  * in the order of completion. Closes requests that were submitted without an array and not taken.
- * It is wait() of DeepSpeed's aio_handle. After -ETIMEDOUT or -EAGAIN the count goes on.
+ * It is wait() of DeepSpeed's aio_handle. The count goes on after a wait that
+ * timed out.
  * Errors: those of nvs_aio_wait.
  */
 NVS_API int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
@@ -111,8 +115,10 @@ NVS_API int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *comp
  * nvs_aio_take has requests to return, or if a request became overdue since it was last called. It
  * belongs to the aio and is closed with it. Returns the descriptor.
  * Errors:
- * -EINVAL                   `aio` is NULL
- * -EMFILE, -ENFILE, -ENOMEM
+ * -EINVAL  `aio` is NULL
+ * -EMFILE
+ * -ENFILE
+ * -ENOMEM
  */
 NVS_API int nvs_aio_eventfd(struct nvs_aio *aio);
 /*

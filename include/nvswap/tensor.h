@@ -46,7 +46,8 @@ NVS_API struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char
 /*
  * Removes tensors with their data and space. In a kept store, the next commit removes what was
  * committed of them and frees its space.
- * Errors: -EBUSY, one is pinned or in flight; none is removed.
+ * Errors:
+ * -EBUSY  one is pinned or in flight; none is removed
  */
 NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			      size_t n, struct nvs_error *error);
@@ -87,14 +88,19 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * written first, so that releasing the pin clean loses nothing. The data may be accessed as soon as
  * the call returns 0. Pinned memory is never evicted: with timeout -1 the call waits for other
  * tensors to be released, including the caller's own, and after five seconds in which nothing in
- * flight would make room the log names the pinned tensors. Errors: -EINVAL     pin is NULL, or a
- * tensor is named twice -ENOMEM -ENOBUFS    the tensors together exceed the pool -EBUSY      one is
- * in flight from or to external memory; or another call has pinned it, and its contents are not
- * written yet (nvs_tensor_pin) -ETIMEDOUT  timeout_ms has passed, or the call would wait and
- * everything in flight is overdue (io_timeout_ms) -EAGAIN     timeout_ms is 0 and there is no room
- * yet -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its
- * data. With timeout_ms 0: only tensors whose last write-back failed could make room; they are
- * being written again
+ * flight would make room the log names the pinned tensors.
+ * Errors:
+ * -EINVAL     `pin` or a tensor is NULL, or a tensor is named twice
+ * -ENOMEM
+ * -ENOBUFS    the tensors together exceed the pool
+ * -EBUSY      one is in flight from or to external memory; or another call has pinned it, and its
+ *             contents are not written yet (nvs_tensor_pin)
+ * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
+ *             (io_timeout_ms)
+ * -EAGAIN     timeout_ms is 0 and there is no room yet
+ * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
+ *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
+ *             are being written again
  */
 NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			   int timeout_ms, uint64_t *pin, struct nvs_error *error);
@@ -138,8 +144,7 @@ enum nvs_how { NVS_CLEAN, NVS_DIRTY };
 /*
  * Ends the pin of these tensors. NVS_DIRTY: the contents were changed. NVS_CLEAN after
  * nvs_tensor_pin discards the new contents: the tensor has the last contents again that were
- * released dirty. A
- * tensor whose read failed is skipped: its pin has ended. So one call with all tensors of a
+ * released dirty. A tensor whose read failed is skipped: its pin has ended. So one call with all tensors of a
  * swap-in ends what is left of it.
  * Errors, with which nothing is released:
  * -EINVAL  the pin is not one of a tensor, an argument is NULL, or `how` is none of the two
@@ -150,7 +155,8 @@ NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *con
 /*
  * Starts to write back the dirty ones of the tensors, and evicts each as its write completes. A
  * tensor whose write fails stays in the pool, dirty, and can be swapped out or in again.
- * Errors: -EBUSY, one is pinned.
+ * Errors:
+ * -EBUSY  one is pinned
  */
 NVS_API int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				size_t n, struct nvs_error *error);
@@ -160,8 +166,9 @@ NVS_API int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *co
  * tensors[i], at any alignment, and must stay valid until nvs_tensor_wait. A failed write leaves
  * the tensor without contents (-ENODATA) or, if it was the first write after a commit of a kept
  * store, with the committed contents. If no nvs_tensor_wait reports the failure, the tensor's next
- * swap-in, which then starts nothing, or the next commit returns it. Errors: -EBUSY, one is pinned
- * or in flight.
+ * swap-in, which then starts nothing, or the next commit returns it.
+ * Errors:
+ * -EBUSY  one is pinned or in flight
  */
 NVS_API int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				     const void *const *data, size_t n, struct nvs_error *error);
@@ -214,7 +221,10 @@ struct nvs_tensor_info {
 	int status;    /* of the last transfer: 0 or a negative errno */
 };
 
-/* Errors: -EINVAL, an argument is NULL or info->size is not set. */
+/*
+ * Errors:
+ * -EINVAL  an argument is NULL or info->size is not set
+ */
 NVS_API int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 				struct nvs_tensor_info *info);
 NVS_API const char *nvs_tensor_state_name(enum nvs_tensor_state state);

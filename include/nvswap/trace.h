@@ -31,7 +31,8 @@ NVS_API void nvs_trace_span(struct nvs_trace *trace, const char *name, uint64_t 
 /*
  * Writes the spans so far as JSON in the Chrome trace event format, for Perfetto and
  * chrome://tracing. An existing file is overwritten. *dropped (may be NULL): spans dropped for want
- * of room. Errors: those of opening and writing the file.
+ * of room.
+ * Errors: those of opening and writing the file.
  */
 NVS_API int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped,
 			    struct nvs_error *error);

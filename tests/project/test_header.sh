@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The public header, and each header of include/nvswap/ alone, compile as strict C11 and C++17 with
-# each compiler that is installed.
+# each compiler that is installed. The errors of a function are a list, one a line.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 status=0
@@ -29,8 +29,19 @@ compiles() {
 	fi
 }
 
+# A comment that is filled to the line runs a list of errors together.
+errors_are_a_list() {
+	! grep -nE -- '-E[A-Z0-9]{2,}.*-E[A-Z0-9]{2,}|Errors:.* -E[A-Z0-9]{2,}' include/*.h include/nvswap/*.h
+}
+
 compiles header_is_c11_gcc c gcc -std=c11 -Wstrict-prototypes
 compiles header_is_c11_clang c clang -std=c11 -Wstrict-prototypes
 compiles header_is_cxx17_gcc c++ g++ -std=c++17
 compiles header_is_cxx17_clang c++ clang++ -std=c++17
+if errors_are_a_list; then
+	echo "ok errors_are_a_list_one_a_line"
+else
+	echo "not ok errors_are_a_list_one_a_line"
+	status=1
+fi
 exit $status
