@@ -105,9 +105,13 @@ enum nvs_latency_kind {
 	NVS_LATENCY_KINDS
 };
 
-/* Copies the histogram of one direction since the aio was opened or its statistics reset. */
-NVS_API void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
-				 enum nvs_latency_kind kind, struct nvs_latency *latency);
+/*
+ * Copies the histogram of one direction since the aio was opened or its statistics reset.
+ * Errors:
+ * -EINVAL  an argument is NULL, latency->size is not set, or no such direction or kind
+ */
+NVS_API int nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
+				enum nvs_latency_kind kind, struct nvs_latency *latency);
 
 /* Resets counters and latencies, for a benchmark after its warm-up. No transfer may be in flight.
  */

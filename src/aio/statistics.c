@@ -2,6 +2,7 @@
 /*
  * Counters and latencies of the workers, added up.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -65,11 +66,23 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 	pthread_mutex_unlock(&worker->stats_lock);
 }
 
+static void gather_latency(struct nvs_aio *aio, enum nvs_direction direction,
+			   enum nvs_latency_kind kind, struct nvs_latency *latency)
+{
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		latency_merge(latency, &worker->latency[direction][kind]);
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+}
+
 static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struct nvs_io_stats *io)
 {
-	struct nvs_latency latency;
+	struct nvs_latency latency = {.size = sizeof(latency)};
 
-	nvs_aio_get_latency(aio, direction, NVS_LAT, &latency);
+	gather_latency(aio, direction, NVS_LAT, &latency);
 	io->latency_min_ns = latency.min_ns;
 	io->latency_max_ns = latency.max_ns;
 	io->latency_mean_ns = nvs_latency_mean(&latency);
@@ -104,21 +117,16 @@ int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	return struct_out(stats, &full, sizeof(full));
 }
 
-void nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
-			 enum nvs_latency_kind kind, struct nvs_latency *latency)
+int nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
+			enum nvs_latency_kind kind, struct nvs_latency *latency)
 {
-	if (!latency)
-		return;
-	memset(latency, 0, sizeof(*latency));
-	if (!aio || (unsigned)direction > NVS_WRITE || (unsigned)kind >= NVS_LATENCY_KINDS)
-		return;
-	for (unsigned i = 0; i < aio->nworkers; i++) {
-		struct worker *worker = &aio->workers[i];
+	struct nvs_latency full = {.size = sizeof(full)};
 
-		pthread_mutex_lock(&worker->stats_lock);
-		nvs_latency_merge(latency, &worker->latency[direction][kind]);
-		pthread_mutex_unlock(&worker->stats_lock);
-	}
+	if (!aio || !latency || (unsigned)direction > NVS_WRITE ||
+	    (unsigned)kind >= NVS_LATENCY_KINDS)
+		return -EINVAL;
+	gather_latency(aio, direction, kind, &full);
+	return struct_out(latency, &full, sizeof(full));
 }
 
 void nvs_aio_reset_stats(struct nvs_aio *aio)

@@ -6,7 +6,10 @@
 #include "base/latency.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #define STEP_BITS 6
 #define STEPS	  (1u << STEP_BITS)
@@ -61,9 +64,31 @@ void latency_add(struct nvs_latency *latency, uint64_t ns)
 	latency->sum_squares += (double)ns * (double)ns;
 }
 
-void nvs_latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
+/* What the field and those before it take. A smaller structure of a caller ends before it. */
+#define THROUGH(field)                                                                             \
+	(offsetof(struct nvs_latency, field) + sizeof(((struct nvs_latency *)0)->field))
+
+static bool has_sums(const struct nvs_latency *latency)
 {
-	if (!into || !from || !from->count)
+	return latency && latency->size >= THROUGH(sum_squares) && latency->count;
+}
+
+static bool has_buckets(const struct nvs_latency *latency)
+{
+	return latency && latency->size >= THROUGH(buckets);
+}
+
+int nvs_latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
+{
+	if (!has_buckets(into) || !has_buckets(from))
+		return -EINVAL;
+	latency_merge(into, from);
+	return 0;
+}
+
+void latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
+{
+	if (!from->count)
 		return;
 	if (!into->count || from->min_ns < into->min_ns)
 		into->min_ns = from->min_ns;
@@ -94,7 +119,7 @@ static uint64_t rank_of(uint64_t count, double percentile)
 
 uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percentile)
 {
-	if (!latency || !latency->count)
+	if (!has_buckets(latency) || !latency->count)
 		return 0;
 	/* NaN counts as 0, too. */
 	if (!(percentile > 0))
@@ -115,12 +140,12 @@ uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percen
 
 double nvs_latency_mean(const struct nvs_latency *latency)
 {
-	return latency && latency->count ? latency->sum_ns / (double)latency->count : 0;
+	return has_sums(latency) ? latency->sum_ns / (double)latency->count : 0;
 }
 
 double nvs_latency_stddev(const struct nvs_latency *latency)
 {
-	if (!latency || !latency->count)
+	if (!has_sums(latency))
 		return 0;
 
 	double mean = nvs_latency_mean(latency);
@@ -134,7 +159,7 @@ uint64_t nvs_latency_within(const struct nvs_latency *latency, uint64_t ns)
 	unsigned last = bucket_of(ns);
 	uint64_t n = 0;
 
-	for (unsigned i = 0; latency && i <= last; i++)
+	for (unsigned i = 0; has_buckets(latency) && i <= last; i++)
 		n += latency->buckets[i];
 	return n;
 }

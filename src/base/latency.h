@@ -5,7 +5,9 @@
 
 #include "nvswap.h"
 
+/* These two don't look at sizes: histograms of the library's own have none. */
 void latency_add(struct nvs_latency *latency, uint64_t ns);
+void latency_merge(struct nvs_latency *into, const struct nvs_latency *from);
 /* The middle of a bucket's times: fio's value of its bucket with the same index. */
 uint64_t latency_bucket_ns(unsigned bucket);
 

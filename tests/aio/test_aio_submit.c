@@ -1508,9 +1508,9 @@ static void threads_register_memory_and_open_files_at_once(void **state)
 static const struct nvs_latency *latency_of(struct rig *rig, enum nvs_direction direction,
 					    enum nvs_latency_kind kind)
 {
-	static struct nvs_latency latency;
+	static struct nvs_latency latency = {.size = sizeof(latency)};
 
-	nvs_aio_get_latency(rig->aio, direction, kind, &latency);
+	assert_int_equal(nvs_aio_get_latency(rig->aio, direction, kind, &latency), 0);
 	return &latency;
 }
 

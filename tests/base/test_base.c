@@ -335,17 +335,26 @@ static uint64_t any_magnitude(uint64_t *random, size_t i)
 	return i == 0 ? 0 : i == 1 ? UINT64_MAX : value;
 }
 
+static struct nvs_latency *empty_latencies(size_t n)
+{
+	struct nvs_latency *latencies = calloc(n, sizeof(*latencies));
+
+	assert_non_null(latencies);
+	for (size_t i = 0; i < n; i++)
+		latencies[i].size = sizeof(*latencies);
+	return latencies;
+}
+
 static void latency_percentiles_are_within_a_64th(void **state)
 {
 	enum { N = 20000 };
 	static const double percentiles[] = {0, 0.01, 1, 5, 25, 50, 75, 90, 99, 99.9, 99.99, 100};
 	static uint64_t values[N];
-	struct nvs_latency *latency = calloc(1, sizeof(*latency));
+	struct nvs_latency *latency = empty_latencies(1);
 	uint64_t random = 7;
 
 	(void)state;
 	print_message("seed 7\n");
-	assert_non_null(latency);
 	for (size_t i = 0; i < N; i++) {
 		values[i] = any_magnitude(&random, i);
 		latency_add(latency, values[i]);
@@ -376,10 +385,9 @@ static void latency_percentiles_are_within_a_64th(void **state)
 
 static void latency_small_times_are_exact(void **state)
 {
-	struct nvs_latency *latency = calloc(1, sizeof(*latency));
+	struct nvs_latency *latency = empty_latencies(1);
 
 	(void)state;
-	assert_non_null(latency);
 	assert_int_equal(nvs_latency_percentile(latency, 50), 0);
 	assert_int_equal(nvs_latency_within(latency, UINT64_MAX), 0);
 	assert_true(nvs_latency_mean(latency) == 0 && nvs_latency_stddev(latency) == 0);
@@ -406,13 +414,11 @@ static void latency_small_times_are_exact(void **state)
 
 static void latency_merged_equals_one(void **state)
 {
-	struct nvs_latency *parts = calloc(4, sizeof(*parts)), *whole = calloc(1, sizeof(*whole));
+	struct nvs_latency *parts = empty_latencies(4), *whole = empty_latencies(1);
 	uint64_t random = 99;
 
 	(void)state;
 	print_message("seed 99\n");
-	assert_non_null(parts);
-	assert_non_null(whole);
 	for (int i = 0; i < 3000; i++) {
 		/*
 		 * Integers small enough that sums and squares are exact in a double, in any order.
@@ -422,7 +428,7 @@ static void latency_merged_equals_one(void **state)
 		latency_add(&parts[ns % 2], ns);
 		latency_add(whole, ns);
 	}
-	nvs_latency_merge(&parts[2], &parts[3]);
+	assert_int_equal(nvs_latency_merge(&parts[2], &parts[3]), 0);
 	assert_int_equal(parts[2].count, 0);
 	nvs_latency_merge(&parts[2], &parts[0]);
 	nvs_latency_merge(&parts[2], &parts[1]);
@@ -430,6 +436,24 @@ static void latency_merged_equals_one(void **state)
 	assert_memory_equal(&parts[2], whole, sizeof(*whole));
 	free(parts);
 	free(whole);
+}
+
+static void a_latency_is_read_within_its_size(void **state)
+{
+	struct nvs_latency *latency = empty_latencies(2);
+
+	(void)state;
+	latency_add(&latency[0], 7);
+	latency_add(&latency[0], 9);
+	latency->size = offsetof(struct nvs_latency, buckets);
+	assert_true(nvs_latency_mean(latency) == 8);
+	assert_int_equal(nvs_latency_percentile(latency, 50), 0);
+	assert_int_equal(nvs_latency_within(latency, 9), 0);
+	assert_int_equal(nvs_latency_merge(&latency[1], latency), -EINVAL);
+	assert_int_equal(nvs_latency_merge(latency, &latency[1]), -EINVAL);
+	latency->size = 0;
+	assert_true(nvs_latency_mean(latency) == 0 && nvs_latency_stddev(latency) == 0);
+	free(latency);
 }
 
 /* ---- Names ---- */
@@ -513,6 +537,7 @@ int main(void)
 		cmocka_unit_test(latency_percentiles_are_within_a_64th),
 		cmocka_unit_test(latency_small_times_are_exact),
 		cmocka_unit_test(latency_merged_equals_one),
+		cmocka_unit_test(a_latency_is_read_within_its_size),
 		cmocka_unit_test(the_nearest_name_differs_by_a_few_letters),
 		cmocka_unit_test(memory_begins_with_a_huge_page_and_ends_with_a_page),
 	};

@@ -75,6 +75,7 @@ static void log_latency(struct job_log *log, struct nvs_aio *aio, int kind, uint
 {
 	struct nvs_latency *latency = &log->scratch;
 
+	latency->size = sizeof(*latency);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 		uint64_t *ios = &log->ios[kind][d];
 		double *sum_ns = &log->sum_ns[kind][d];

@@ -71,8 +71,10 @@ void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct ba
 	else
 		block_figures(result);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+		for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++) {
+			result->latency[d][kind].size = sizeof(struct nvs_latency);
 			nvs_aio_get_latency(aio, d, kind, &result->latency[d][kind]);
+		}
 	result->measured = true;
 }
 

@@ -140,8 +140,10 @@ static void add_measured(struct bench_result *into, const struct bench_result *f
 		into->bytes[d] += from->bytes[d];
 		add_samples(&into->bw_bytes[d], &from->bw_bytes[d]);
 		add_samples(&into->iops[d], &from->iops[d]);
-		for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+		for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++) {
+			into->latency[d][kind].size = sizeof(struct nvs_latency);
 			nvs_latency_merge(&into->latency[d][kind], &from->latency[d][kind]);
+		}
 	}
 }
 

@@ -231,6 +231,7 @@ static void read_counters(const struct round *round, struct counters *counters)
 	nvs_aio_get_stats(round->aio, &stats);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 		counters->bytes[d] = stats.io[d].bytes;
+		counters->latency[d].size = sizeof(struct nvs_latency);
 		nvs_aio_get_latency(round->aio, d, NVS_LAT, &counters->latency[d]);
 	}
 	if (workload->hold)

@@ -33,6 +33,8 @@ struct run {
 
 static void add_ios(struct bench_result *result, int d, unsigned n, uint64_t slat, uint64_t clat)
 {
+	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
+		result->latency[d][kind].size = sizeof(struct nvs_latency);
 	for (unsigned i = 0; i < n; i++) {
 		latency_add(&result->latency[d][NVS_SLAT], slat);
 		latency_add(&result->latency[d][NVS_CLAT], clat);
@@ -384,6 +386,7 @@ static void check_union(const struct report_group *group, const struct run *run)
 	const struct nvs_latency *merged = &group->result.latency[NVS_READ][NVS_CLAT];
 
 	assert_non_null(all);
+	all->size = sizeof(*all);
 	for (int i = 0; i < 2; i++)
 		nvs_latency_merge(all, &run->result[i].latency[NVS_READ][NVS_CLAT]);
 	assert_memory_equal(all, merged, sizeof(*all));
