@@ -320,6 +320,8 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
 		    enum nvs_block block, struct nvs_error *error)
 {
+	if (!engine || !config)
+		return error_set(error, -EINVAL, "the engine or the configuration is NULL");
 	return engine_open_with(engine, config, block, NULL, NULL, error);
 }
 

@@ -123,12 +123,13 @@ static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 
 int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
-	struct step *step = engine ? &engine->step : NULL;
 	struct transfer *list = NULL;
+	struct step *step;
 	int rc = 0;
 
 	if (!engine)
 		return error_set(error, -EINVAL, "engine is NULL");
+	step = &engine->step;
 	pthread_mutex_lock(&engine->lock);
 	if (step->begun) {
 		rc = error_set(error, -EBUSY, "a step has begun already: end it first");

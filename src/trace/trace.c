@@ -67,6 +67,8 @@ int nvs_trace_open(struct nvs_trace **out, size_t max_spans, struct nvs_error *e
 {
 	struct nvs_trace *trace;
 
+	if (!out)
+		return error_set(error, -EINVAL, "trace is NULL");
 	*out = NULL;
 	if (!max_spans || max_spans > SIZE_MAX / sizeof(struct span))
 		return error_set(error, -EINVAL,
@@ -545,9 +547,10 @@ int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped
 	char *beside;
 	int fd, rc;
 
-	if (!trace)
-		return error_set(error, -EINVAL,
-				 "the trace can't be written to %s: no trace was opened", path);
+	if (!trace || !path)
+		return error_set(error, -EINVAL, "the trace can't be written to %s: %s",
+				 path ? path : "a file",
+				 trace ? "path is NULL" : "no trace was opened");
 	/* rename() would replace a device or a pipe. */
 	if (!lstat(path, &there) && !S_ISREG(there.st_mode))
 		return error_set(error, -EINVAL,

@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every public function refuses NULL and unknown enumerators: -EINVAL, or NULL, 0 or "unknown" where
+ * the type has no errno. The table has every function of include/nvswap/.
+ */
+#include "nvswap.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/support.h"
+
+#define BAD	     99 /* of no enumeration */
+#define REFUSES(x)   assert_int_equal(x, -EINVAL)
+#define RETURNS_0(x) assert_true((x) == 0)
+
+static struct nvs_config *config;
+static struct nvs_engine *engine;
+static struct nvs_tensor *tensor;
+static struct nvs_optimizer *optimizer;
+static struct nvs_aio *aio;
+static struct nvs_file *file;
+static struct nvs_trace *trace;
+static struct nvs_error error = {.size = sizeof(error)};
+static _Alignas(4096) char page[4096];
+
+static void aio_functions(void)
+{
+	static struct nvs_latency latency = {.size = sizeof(latency)};
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
+	struct nvs_aio *opened;
+
+	REFUSES(nvs_aio_open(NULL, config, &error));
+	REFUSES(nvs_aio_open(&opened, NULL, &error));
+	nvs_aio_close(NULL);
+	REFUSES(nvs_aio_register_memory(NULL, page, sizeof(page)));
+	REFUSES(nvs_aio_register_memory(aio, NULL, sizeof(page)));
+	nvs_aio_unregister_memory(NULL, page);
+	nvs_aio_unregister_memory(aio, NULL);
+	nvs_aio_unregister_memory(aio, page);
+	REFUSES(nvs_aio_get_stats(NULL, &stats));
+	REFUSES(nvs_aio_get_stats(aio, NULL));
+	REFUSES(nvs_aio_get_latency(NULL, NVS_READ, NVS_LAT, &latency));
+	REFUSES(nvs_aio_get_latency(aio, NVS_READ, NVS_LAT, NULL));
+	REFUSES(nvs_aio_get_latency(aio, BAD, NVS_LAT, &latency));
+	REFUSES(nvs_aio_get_latency(aio, NVS_READ, BAD, &latency));
+	latency.size = 0;
+	REFUSES(nvs_aio_get_latency(aio, NVS_READ, NVS_LAT, &latency));
+	nvs_aio_reset_stats(NULL);
+}
+
+static void file_functions(void)
+{
+	struct nvs_file *opened;
+
+	REFUSES(nvs_file_open(NULL, "x", 0, &opened, &error));
+	REFUSES(nvs_file_open(aio, NULL, 0, &opened, &error));
+	REFUSES(nvs_file_open(aio, "x", 0, NULL, &error));
+	REFUSES(nvs_file_open(aio, "x", 1u << 30, &opened, &error));
+	REFUSES(nvs_file_from_fd(NULL, 0, 0, &opened, &error));
+	REFUSES(nvs_file_from_fd(aio, 0, 0, NULL, &error));
+	REFUSES(nvs_file_from_fd(aio, 0, 1u << 30, &opened, &error));
+	nvs_file_close(NULL);
+	RETURNS_0(nvs_file_direct(NULL));
+	RETURNS_0(nvs_file_unit(NULL));
+	REFUSES(nvs_file_sync(NULL, &error));
+}
+
+static void request_functions(void)
+{
+	struct nvs_transfer transfer = {sizeof(transfer), file, NVS_WRITE, page, 512, 0, NULL};
+	struct nvs_request *request = NULL;
+	size_t index;
+
+	REFUSES(nvs_aio_submit(NULL, &transfer, 1, &request, &error));
+	REFUSES(nvs_aio_submit(aio, NULL, 1, &request, &error));
+	transfer.direction = BAD;
+	REFUSES(nvs_aio_submit(aio, &transfer, 1, &request, &error));
+	transfer = (struct nvs_transfer){sizeof(transfer), NULL, NVS_WRITE, page, 512, 0, NULL};
+	REFUSES(nvs_aio_submit(aio, &transfer, 1, &request, &error));
+	REFUSES(nvs_aio_pread(NULL, file, page, 512, 0, &request, &error));
+	REFUSES(nvs_aio_pread(aio, NULL, page, 512, 0, &request, &error));
+	REFUSES(nvs_aio_pread(aio, file, NULL, 512, 0, &request, &error));
+	REFUSES(nvs_aio_pwrite(NULL, file, page, 512, 0, &request, &error));
+	REFUSES(nvs_aio_pwrite(aio, NULL, page, 512, 0, &request, &error));
+	REFUSES(nvs_aio_pwrite(aio, file, NULL, 512, 0, &request, &error));
+	RETURNS_0(nvs_request_close(NULL));
+	REFUSES(nvs_request_status(NULL, &error));
+	assert_null(nvs_request_user(NULL));
+	REFUSES(nvs_aio_wait(NULL, &request, 1, 0, &error));
+	REFUSES(nvs_aio_wait(aio, NULL, 1, 0, &error));
+	REFUSES(nvs_aio_wait(aio, &request, 1, 0, &error));
+	REFUSES(nvs_aio_wait_any(NULL, &request, 1, 0, &index, &error));
+	REFUSES(nvs_aio_wait_any(aio, NULL, 1, 0, &index, &error));
+	REFUSES(nvs_aio_wait_any(aio, &request, 1, 0, NULL, &error));
+	REFUSES(nvs_aio_wait_all(NULL, 0, NULL, &error));
+	RETURNS_0(nvs_aio_wait_all(aio, 0, NULL, NULL));
+	REFUSES(nvs_aio_eventfd(NULL));
+	RETURNS_0(nvs_aio_take(NULL, &request, 1));
+	RETURNS_0(nvs_aio_take(aio, NULL, 1));
+}
+
+static void config_functions(void)
+{
+	struct nvs_config *none = NULL;
+	const char *path = NULL;
+	uint64_t number;
+	double real;
+	char text[8];
+
+	REFUSES(nvs_config_open(NULL, &error));
+	REFUSES(nvs_config_copy(NULL, &none, &error));
+	REFUSES(nvs_config_copy(config, NULL, &error));
+	nvs_config_close(NULL);
+	REFUSES(nvs_config_load(NULL, "x", &error));
+	REFUSES(nvs_config_load(config, NULL, &error));
+	REFUSES(nvs_config_parse(NULL, "{}", 2, "x", &error));
+	REFUSES(nvs_config_parse(config, NULL, 2, "x", &error));
+	REFUSES(nvs_config_parse(config, "{}", 2, NULL, &error));
+	REFUSES(nvs_config_set(NULL, "aio.block_size", "1M", &error));
+	REFUSES(nvs_config_set(config, NULL, "1M", &error));
+	REFUSES(nvs_config_set(config, "aio.block_size", NULL, &error));
+	REFUSES(nvs_config_set_number(NULL, "aio.block_size", 512, &error));
+	REFUSES(nvs_config_set_number(config, NULL, 512, &error));
+	REFUSES(nvs_config_set_paths(NULL, NVS_OFFLOAD_PARAM, &path, 1, &error));
+	REFUSES(nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, NULL, 1, &error));
+	REFUSES(nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &path, 1, &error));
+	path = "/mnt";
+	REFUSES(nvs_config_set_paths(config, BAD, &path, 1, &error));
+	REFUSES(nvs_config_get(NULL, "aio.block_size", text, sizeof(text), &error));
+	REFUSES(nvs_config_get(config, NULL, text, sizeof(text), &error));
+	REFUSES(nvs_config_get(config, "aio.block_size", NULL, sizeof(text), &error));
+	REFUSES(nvs_config_get_number(NULL, "aio.block_size", &number, &error));
+	REFUSES(nvs_config_get_number(config, NULL, &number, &error));
+	REFUSES(nvs_config_get_number(config, "aio.block_size", NULL, &error));
+	REFUSES(nvs_config_get_real(NULL, "aio.block_size", &real, &error));
+	REFUSES(nvs_config_get_real(config, NULL, &real, &error));
+	REFUSES(nvs_config_get_real(config, "gradient_clipping", NULL, &error));
+	assert_null(nvs_config_get_path(NULL, NVS_OFFLOAD_PARAM, 0));
+	assert_null(nvs_config_get_path(config, BAD, 0));
+	RETURNS_0(nvs_config_pool_bytes(NULL, NVS_OFFLOAD_PARAM));
+	RETURNS_0(nvs_config_pool_bytes(config, BAD));
+	REFUSES(nvs_config_read_rank(NULL, &error));
+	nvs_config_set_log(NULL, NULL);
+	nvs_config_set_log(config, NULL);
+	nvs_config_set_trace(NULL, NULL);
+	nvs_config_set_trace(config, NULL);
+}
+
+static void names(void)
+{
+	enum nvs_ioengine ioengine;
+	enum nvs_dtype dtype;
+
+	assert_string_equal(nvs_ioengine_name(BAD), "unknown");
+	assert_string_equal(nvs_device_name(BAD), "unknown");
+	assert_string_equal(nvs_dtype_name(BAD), "unknown");
+	assert_string_equal(nvs_tensor_state_name(BAD), "unknown");
+	RETURNS_0(nvs_dtype_size(BAD));
+	REFUSES(nvs_ioengine_parse(NULL, &ioengine));
+	REFUSES(nvs_ioengine_parse("auto", NULL));
+	REFUSES(nvs_dtype_parse(NULL, &dtype));
+	REFUSES(nvs_dtype_parse("F32", NULL));
+	assert_non_null(nvs_strerror(12345));
+	assert_non_null(nvs_version());
+}
+
+static void engine_functions(void)
+{
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+	struct nvs_step_io io = {.size = sizeof(io)};
+	struct nvs_engine *opened;
+
+	REFUSES(nvs_engine_open(NULL, config, NVS_OFFLOAD_PARAM, &error));
+	REFUSES(nvs_engine_open(&opened, NULL, NVS_OFFLOAD_PARAM, &error));
+	REFUSES(nvs_engine_open(&opened, config, BAD, &error));
+	RETURNS_0(nvs_engine_close(NULL, &error));
+	RETURNS_0(nvs_engine_abandon(NULL, &error));
+	REFUSES(nvs_engine_get_stored(NULL, 0, &stored));
+	REFUSES(nvs_engine_get_stored(engine, 0, NULL));
+	RETURNS_0(nvs_engine_generation(NULL));
+	assert_null(nvs_engine_aio(NULL));
+	REFUSES(nvs_engine_commit(NULL, &error));
+	REFUSES(nvs_engine_get_stats(NULL, &stats));
+	REFUSES(nvs_engine_get_stats(engine, NULL));
+	REFUSES(nvs_engine_step_begin(NULL, &error));
+	REFUSES(nvs_engine_step_end(NULL, &io, &error));
+}
+
+static void tensor_functions(void)
+{
+	struct nvs_tensor_spec spec = {sizeof(spec), "u", NVS_F32, 4};
+	struct nvs_tensor *none = NULL, *registered;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
+	const void *from = page;
+	void *to = page, *nowhere = NULL;
+	uint64_t pin;
+
+	REFUSES(nvs_tensor_register(NULL, &spec, 1, &registered, &error));
+	REFUSES(nvs_tensor_register(engine, NULL, 1, &registered, &error));
+	REFUSES(nvs_tensor_register(engine, &spec, 1, NULL, &error));
+	spec.dtype = BAD;
+	REFUSES(nvs_tensor_register(engine, &spec, 1, &registered, &error));
+	spec = (struct nvs_tensor_spec){sizeof(spec), NULL, NVS_F32, 4};
+	REFUSES(nvs_tensor_register(engine, &spec, 1, &registered, &error));
+	assert_null(nvs_tensor_find(NULL, "t"));
+	assert_null(nvs_tensor_find(engine, NULL));
+	REFUSES(nvs_tensor_rename(NULL, tensor, "u", &error));
+	REFUSES(nvs_tensor_rename(engine, NULL, "u", &error));
+	REFUSES(nvs_tensor_rename(engine, tensor, NULL, &error));
+#define REFUSES_TENSORS(function, ...)                                                             \
+	do {                                                                                       \
+		REFUSES(function(NULL, &tensor, 1, __VA_ARGS__));                                  \
+		REFUSES(function(engine, NULL, 1, __VA_ARGS__));                                   \
+		REFUSES(function(engine, &none, 1, __VA_ARGS__));                                  \
+	} while (0)
+	REFUSES_TENSORS(nvs_tensor_forget, &error);
+	REFUSES_TENSORS(nvs_tensor_pin, 0, &pin, &error);
+	REFUSES(nvs_tensor_pin(engine, &tensor, 1, 0, NULL, &error));
+	REFUSES_TENSORS(nvs_tensor_swap_in, 0, &pin, &error);
+	REFUSES(nvs_tensor_swap_in(engine, &tensor, 1, 0, NULL, &error));
+	REFUSES_TENSORS(nvs_tensor_prefetch, &error);
+	REFUSES_TENSORS(nvs_tensor_wait, 0, 0, &error);
+	REFUSES_TENSORS(nvs_tensor_swap_out, &error);
+	REFUSES_TENSORS(nvs_tensor_release, 1, NVS_CLEAN, &error);
+	assert_int_equal(nvs_tensor_pin(engine, &tensor, 1, 0, &pin, &error), 0);
+	REFUSES(nvs_tensor_release(engine, &tensor, 1, pin, BAD, &error));
+	assert_int_equal(nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, &error), 0);
+	REFUSES(nvs_tensor_swap_out_from(NULL, &tensor, &from, 1, &error));
+	REFUSES(nvs_tensor_swap_out_from(engine, NULL, &from, 1, &error));
+	REFUSES(nvs_tensor_swap_out_from(engine, &tensor, NULL, 1, &error));
+	from = NULL;
+	REFUSES(nvs_tensor_swap_out_from(engine, &tensor, &from, 1, &error));
+	REFUSES(nvs_tensor_swap_in_to(NULL, &tensor, &to, 1, &error));
+	REFUSES(nvs_tensor_swap_in_to(engine, NULL, &to, 1, &error));
+	REFUSES(nvs_tensor_swap_in_to(engine, &tensor, NULL, 1, &error));
+	REFUSES(nvs_tensor_swap_in_to(engine, &tensor, &nowhere, 1, &error));
+	assert_null(nvs_tensor_data(NULL));
+	REFUSES(nvs_tensor_get_info(NULL, tensor, &info));
+	REFUSES(nvs_tensor_get_info(engine, NULL, &info));
+	REFUSES(nvs_tensor_get_info(engine, tensor, NULL));
+}
+
+static void latency_functions(void)
+{
+	static struct nvs_latency latency = {.size = sizeof(latency)};
+
+	REFUSES(nvs_latency_merge(NULL, &latency));
+	REFUSES(nvs_latency_merge(&latency, NULL));
+	RETURNS_0(nvs_latency_percentile(NULL, 50));
+	RETURNS_0(nvs_latency_mean(NULL));
+	RETURNS_0(nvs_latency_stddev(NULL));
+	RETURNS_0(nvs_latency_within(NULL, 1));
+}
+
+static void machine_functions(void)
+{
+	static struct nvs_machine_info machine = {.size = sizeof(machine)};
+	static struct nvs_path_info path = {.size = sizeof(path)};
+	static struct nvs_advice advice = {.size = sizeof(advice)};
+
+	REFUSES(nvs_machine_get_info(NULL, &error));
+	REFUSES(nvs_path_get_info(NULL, &path, &error));
+	REFUSES(nvs_path_get_info("/", NULL, &error));
+	REFUSES(nvs_machine_advise(NULL, &path, &advice));
+	REFUSES(nvs_machine_advise(&machine, &path, NULL));
+	RETURNS_0(nvs_machine_advise(&machine, NULL, &advice));
+}
+
+static void trace_functions(void)
+{
+	struct nvs_trace *opened;
+
+	REFUSES(nvs_trace_open(NULL, 1, &error));
+	REFUSES(nvs_trace_open(&opened, 0, &error));
+	nvs_trace_close(NULL);
+	nvs_trace_span(NULL, "x", 1, 2);
+	nvs_trace_span(trace, NULL, 1, 2);
+	REFUSES(nvs_trace_write(NULL, "x", NULL, &error));
+	REFUSES(nvs_trace_write(trace, NULL, NULL, &error));
+}
+
+static void gradient_functions(void)
+{
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
+	float data[4] = {0};
+
+	REFUSES(nvs_optimizer_lend_gradients(NULL, 0, NVS_F32, data, &error));
+	REFUSES(nvs_optimizer_lend_gradients(optimizer, 0, NVS_F32, NULL, &error));
+	REFUSES(nvs_optimizer_lend_gradients(optimizer, 0, BAD, data, &error));
+	REFUSES(nvs_optimizer_lend_gradients(optimizer, BAD, NVS_F32, data, &error));
+	REFUSES(nvs_optimizer_add_gradients(NULL, 0, 0, 4, NVS_F32, data, NULL, &error));
+	REFUSES(nvs_optimizer_add_gradients(optimizer, 0, 0, 4, NVS_F32, NULL, NULL, &error));
+	REFUSES(nvs_optimizer_add_gradients(optimizer, 0, 0, 4, BAD, data, NULL, &error));
+	REFUSES(nvs_optimizer_clear_gradients(NULL, &error));
+	REFUSES(nvs_optimizer_sum_gradients(NULL, &sums, &error));
+	REFUSES(nvs_optimizer_sum_gradients(optimizer, NULL, &error));
+}
+
+static void state_functions(void)
+{
+	float data[4] = {0};
+
+	REFUSES(nvs_optimizer_get(NULL, 0, NVS_MASTER, 0, 4, data, &error));
+	REFUSES(nvs_optimizer_get(optimizer, 0, NVS_MASTER, 0, 4, NULL, &error));
+	REFUSES(nvs_optimizer_get(optimizer, 0, BAD, 0, 4, data, &error));
+	REFUSES(nvs_optimizer_set(NULL, 0, NVS_MASTER, 0, 4, data, &error));
+	REFUSES(nvs_optimizer_set(optimizer, 0, NVS_MASTER, 0, 4, NULL, &error));
+	REFUSES(nvs_optimizer_set(optimizer, 0, BAD, 0, 4, data, &error));
+	REFUSES(nvs_optimizer_export(NULL, NULL, NULL, &error));
+	REFUSES(nvs_optimizer_export(optimizer, NULL, NULL, &error));
+	REFUSES(nvs_optimizer_import(NULL, NULL, NULL, &error));
+	REFUSES(nvs_optimizer_import(optimizer, NULL, NULL, &error));
+	REFUSES(nvs_optimizer_set_step(NULL, 1, &error));
+	REFUSES(nvs_optimizer_get_weights(NULL, &error));
+	REFUSES(nvs_optimizer_commit(NULL, &error));
+}
+
+static void optimizer_functions(void)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_group_info group_info = {.size = sizeof(group_info)};
+	struct nvs_group_spec group = {sizeof(group), "h", 4, NVS_F32, NULL};
+	struct nvs_adam_update update = {.size = sizeof(update), .numel = 4, .step = 1};
+	struct nvs_optimizer *opened;
+
+	REFUSES(nvs_optimizer_open(NULL, config, &group, 1, NULL, &error));
+	REFUSES(nvs_optimizer_open(&opened, NULL, &group, 1, NULL, &error));
+	REFUSES(nvs_optimizer_open(&opened, config, NULL, 1, NULL, &error));
+	group.name = NULL;
+	REFUSES(nvs_optimizer_open(&opened, config, &group, 1, NULL, &error));
+	group = (struct nvs_group_spec){sizeof(group), "h", 4, BAD, NULL};
+	REFUSES(nvs_optimizer_open(&opened, config, &group, 1, NULL, &error));
+	RETURNS_0(nvs_optimizer_close(NULL, &error));
+	assert_null(nvs_optimizer_engine(NULL));
+	REFUSES(nvs_optimizer_step(NULL, NULL, NULL, &error));
+	RETURNS_0(nvs_optimizer_loss_scale(NULL));
+	REFUSES(nvs_optimizer_get_info(NULL, &info, &error));
+	REFUSES(nvs_optimizer_get_info(optimizer, NULL, &error));
+	REFUSES(nvs_optimizer_get_group_info(NULL, 0, &group_info, &error));
+	REFUSES(nvs_optimizer_get_group_info(optimizer, 0, NULL, &error));
+	REFUSES(nvs_optimizer_get_group_info(optimizer, BAD, &group_info, &error));
+	REFUSES(nvs_adam_update(NULL, &error));
+	REFUSES(nvs_adam_update(&update, &error));
+}
+
+static void every_function_refuses_null_and_unknown_enumerators(void **state)
+{
+	static void (*const objects[])(void) = {aio_functions,
+						file_functions,
+						request_functions,
+						config_functions,
+						names,
+						engine_functions,
+						tensor_functions,
+						latency_functions,
+						machine_functions,
+						trace_functions,
+						gradient_functions,
+						state_functions,
+						optimizer_functions};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++)
+		objects[i]();
+}
+
+/* ---- None is left out ---- */
+
+static char *text_of(const char *path)
+{
+	char *text = calloc(1, 1 << 17);
+	FILE *from = fopen(path, "r");
+
+	assert_non_null(text);
+	if (!from)
+		fail_msg("%s: %s; tests run from the root of the repository", path,
+			 strerror(errno));
+	assert_true(fread(text, 1, (1 << 17) - 1, from) > 0);
+	fclose(from);
+	return text;
+}
+
+/* A function's first call here is the beginning of "REFUSES(nvs_x(" or the like, or an argument of
+ * REFUSES_TENSORS. */
+static bool is_called(const char *test, const char *name)
+{
+	char call[96];
+
+	snprintf(call, sizeof(call), "%s(", name);
+	if (strstr(test, call))
+		return true;
+	snprintf(call, sizeof(call), "REFUSES_TENSORS(%s,", name);
+	return strstr(test, call) != NULL;
+}
+
+static unsigned check_header(const char *test, const char *header)
+{
+	unsigned n = 0;
+
+	for (const char *at = header; (at = strstr(at, "\nNVS_API ")); at++) {
+		const char *end = strchr(at, '('), *name = end;
+		char text[64];
+
+		assert_non_null(end);
+		while (name[-1] != ' ' && name[-1] != '*')
+			name--;
+		snprintf(text, sizeof(text), "%.*s", (int)(end - name), name);
+		if (!is_called(test, text))
+			fail_msg("%s is not tested here", text);
+		n++;
+	}
+	return n;
+}
+
+static void no_function_of_the_headers_is_left_out(void **state)
+{
+	char *test = text_of("tests/project/test_null.c");
+	unsigned n = 0;
+	glob_t found;
+
+	(void)state;
+	assert_int_equal(glob("include/nvswap/*.h", 0, NULL, &found), 0);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		char *header = text_of(found.gl_pathv[i]);
+
+		n += check_header(test, header);
+		free(header);
+	}
+	assert_true(n > 90);
+	globfree(&found);
+	free(test);
+}
+
+/* ---- The objects ---- */
+
+static int start(void **state)
+{
+	static const char text[] =
+		"{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 65536},"
+		" \"offload_optimizer\": {\"device\": \"cpu\"},"
+		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
+	struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, 4};
+	struct nvs_group_spec group = {sizeof(group), "g", 4, NVS_F32, NULL};
+
+	(void)state;
+	if (!nvs_config_open(&config, &error) &&
+	    !nvs_config_parse(config, text, strlen(text), "test", &error) &&
+	    !nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error) &&
+	    !nvs_tensor_register(engine, &spec, 1, &tensor, &error) &&
+	    !nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error) &&
+	    !nvs_aio_open(&aio, config, &error) &&
+	    !nvs_file_open(aio, path_in(temp_directory(), "file"), NVS_FILE_WRITE | NVS_FILE_CREATE,
+			   &file, &error) &&
+	    !nvs_trace_open(&trace, 8, &error))
+		return 0;
+	print_error("%s\n", error.text);
+	return -1;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	nvs_trace_close(trace);
+	nvs_file_close(file);
+	nvs_aio_close(aio);
+	nvs_config_close(config);
+	return nvs_optimizer_close(optimizer, NULL) || nvs_engine_close(engine, NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_function_refuses_null_and_unknown_enumerators),
+		cmocka_unit_test(no_function_of_the_headers_is_left_out),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}
