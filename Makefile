@@ -41,7 +41,9 @@ below = $(wildcard $(foreach depth,/ /*/ /*/*/ /*/*/*/,$(addprefix $1$(depth),$2
 LIB_SOURCES := $(foreach layer,base trace config topo aio pool memory store swap optim,$(call below,src/$(layer),*.c))
 CLI_SOURCES := $(call below,src/cli,*.c)
 TEST_SOURCES := $(call below,tests,test_*.c)
-TEST_SUPPORT := $(filter-out $(TEST_SOURCES),$(call below,tests,*.c))
+# A test compiles it itself.
+TEST_COMPILED := $(wildcard tests/project/smaller/*.c)
+TEST_SUPPORT := $(filter-out $(TEST_SOURCES) $(TEST_COMPILED),$(call below,tests,*.c))
 TEST_SCRIPTS := $(call below,tests,test_*.sh test_*.py)
 EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
@@ -49,7 +51,7 @@ BENCH_SUPPORT := $(wildcard bench/support/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
 DOCS_SOURCES := $(wildcard scripts/*.c)
 HEADERS := $(wildcard include/*.h include/nvswap/*.h bench/support/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
-C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(BENCH_SOURCES) \
+C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(TEST_COMPILED) $(BENCH_SOURCES) \
 	$(BENCH_SUPPORT) $(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
 
 # The version is written in the public header alone.
