@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # `make install` installs what a user needs: both libraries export the public functions and nothing
-# else, every function has a manual page, and the example builds through pkg-config, dynamic and
-# static, and runs. Everything is staged by DESTDIR under $BUILD. test_documents.py installs into a
+# else, every function has a manual page, and the examples build through pkg-config, dynamic
+# and one static, and run. Everything is staged by DESTDIR under $BUILD. test_documents.py installs into a
 # prefix without DESTDIR, and links as the README says.
 # shellcheck disable=SC2317 # check() calls the functions
 set -uo pipefail
@@ -58,10 +58,12 @@ pc() {
 }
 
 build_dynamic() {
-	local flags
+	local flags example
 	read -ra flags < <(pc --cflags --libs)
-	"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -O2 "${sanitize[@]}" \
-		-o "$work/train_loop" examples/train_loop.c "${flags[@]}"
+	for example in examples/*.c; do
+		"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -O2 "${sanitize[@]}" \
+			-o "$work/$(basename "$example" .c)" "$example" "${flags[@]}" || return
+	done
 }
 
 build_static() {
@@ -108,8 +110,10 @@ check archive_exports_the_header exports_the_header "$stage/lib/libnvswap.a"
 check soname_and_version_are_the_headers has_soname
 check manual_pages_are_installed pages_are_there
 check page_and_completion_are_those_built page_and_completion_are_those_built
-check example_builds_dynamic build_dynamic
-check example_runs_dynamic run_example train_loop
+check examples_build_dynamic build_dynamic
+for example in train_loop train_step read_requests; do
+	check "${example}_runs_dynamic" run_example "$example"
+done
 check example_builds_static build_static
 check example_runs_static run_example train_loop_static
 check uninstall_leaves_nothing uninstalled
