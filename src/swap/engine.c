@@ -329,8 +329,9 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 		       const struct nvs_config *config, enum nvs_block block,
 		       struct nvs_error *error)
 {
-	if (!aio)
-		return error_set(error, -EINVAL, "aio is NULL");
+	if (!engine || !aio || !config)
+		return error_set(error, -EINVAL,
+				 "the engine, the aio or the configuration is NULL");
 	return open_engine(engine, config, block, &(struct workers){.aio = aio}, error);
 }
 

@@ -179,10 +179,19 @@ static void engine_functions(void)
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	struct nvs_step_io io = {.size = sizeof(io)};
 	struct nvs_engine *opened;
+	size_t nbytes;
+	void *data;
 
 	REFUSES(nvs_engine_open(NULL, config, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open(&opened, NULL, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open(&opened, config, BAD, &error));
+	REFUSES(nvs_engine_open_on(NULL, aio, config, NVS_OFFLOAD_PARAM, &error));
+	REFUSES(nvs_engine_open_on(&opened, NULL, config, NVS_OFFLOAD_PARAM, &error));
+	REFUSES(nvs_engine_open_on(&opened, aio, NULL, NVS_OFFLOAD_PARAM, &error));
+	REFUSES(nvs_engine_open_on(&opened, aio, config, BAD, &error));
+	REFUSES(nvs_engine_pool(NULL, &data, &nbytes));
+	REFUSES(nvs_engine_pool(engine, NULL, &nbytes));
+	REFUSES(nvs_engine_pool(engine, &data, NULL));
 	RETURNS_0(nvs_engine_close(NULL, &error));
 	RETURNS_0(nvs_engine_abandon(NULL, &error));
 	REFUSES(nvs_engine_get_stored(NULL, 0, &stored));
@@ -276,6 +285,13 @@ static void machine_functions(void)
 	RETURNS_0(nvs_machine_advise(&machine, NULL, &advice));
 }
 
+static void memory_functions(void)
+{
+	REFUSES(nvs_memory_alloc(NULL, 4096, NULL, NULL, &error));
+	RETURNS_0(nvs_memory_free(NULL));
+	RETURNS_0(nvs_memory_is_pinned(NULL, 1));
+}
+
 static void trace_functions(void)
 {
 	struct nvs_trace *opened;
@@ -364,6 +380,7 @@ static void every_function_refuses_null_and_unknown_enumerators(void **state)
 						tensor_functions,
 						latency_functions,
 						machine_functions,
+						memory_functions,
 						trace_functions,
 						gradient_functions,
 						state_functions,
