@@ -9,8 +9,6 @@
 extern "C" {
 #endif
 
-#define NVS_API __attribute__((visibility("default")))
-
 #define NVS_VERSION_MAJOR 0
 #define NVS_VERSION_MINOR 2
 #define NVS_VERSION_PATCH 0

@@ -259,8 +259,6 @@ int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 
 void nvs_aio_close(struct nvs_aio *aio)
 {
-	struct aio_memory *memory;
-
 	if (!aio)
 		return;
 	stop_workers(aio);
@@ -270,7 +268,8 @@ void nvs_aio_close(struct nvs_aio *aio)
 		assert(!file->in_flight && !file->closing);
 		file->aio = NULL;
 	}
-	LIST_FOREACH(memory, &aio->memories, link)
-	memory->aio = NULL;
+	for (struct aio_memory *memory = LIST_FIRST(&aio->memories); memory;
+	     memory = LIST_NEXT(memory, link))
+		memory->aio = NULL;
 	aio_free(aio);
 }

@@ -176,7 +176,7 @@ struct nvs_aio {
 
 	uint64_t epoch; /* incremented when the files, regions or binding below change */
 	LIST_HEAD(open_files, nvs_file) open_files;
-	LIST_HEAD(, aio_memory) memories; /* of aio_memory_add() */
+	LIST_HEAD(aio_memories, aio_memory) memories; /* of aio_memory_add() */
 	int files[ENGINE_FILES];
 	struct region regions[ENGINE_BUFFERS];
 	uint64_t generation; /* of the last region */

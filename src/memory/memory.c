@@ -22,7 +22,7 @@ struct memory {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static LIST_HEAD(, memory) all = LIST_HEAD_INITIALIZER(all);
+static LIST_HEAD(memories, memory) all = LIST_HEAD_INITIALIZER(all);
 
 static const struct arena_words words = {
 	.lock_key = "nbytes",
@@ -110,9 +110,9 @@ static struct memory *take(const void *data)
 	struct memory *memory;
 
 	pthread_mutex_lock(&lock);
-	LIST_FOREACH(memory, &all, link)
-	if (memory->arena.data == data)
-		break;
+	memory = LIST_FIRST(&all);
+	while (memory && memory->arena.data != data)
+		memory = LIST_NEXT(memory, link);
 	if (memory)
 		LIST_REMOVE(memory, link);
 	pthread_mutex_unlock(&lock);
@@ -144,12 +144,12 @@ static bool holds(const struct memory *memory, const char *data, size_t nbytes)
 
 bool nvs_memory_is_pinned(const void *data, size_t nbytes)
 {
-	const struct memory *memory;
 	bool found = false;
 
 	pthread_mutex_lock(&lock);
-	LIST_FOREACH(memory, &all, link)
-	found |= holds(memory, data, nbytes);
+	for (const struct memory *memory = LIST_FIRST(&all); memory && !found;
+	     memory = LIST_NEXT(memory, link))
+		found = holds(memory, data, nbytes);
 	pthread_mutex_unlock(&lock);
 	return found;
 }
