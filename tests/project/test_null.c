@@ -210,6 +210,7 @@ static void tensor_functions(void)
 	struct nvs_tensor_spec spec = {sizeof(spec), "u", NVS_F32, 4};
 	struct nvs_tensor *none = NULL, *registered;
 	struct nvs_tensor_info info = {.size = sizeof(info)};
+	struct nvs_tensor_range range = {sizeof(range), tensor, 0, 1, NULL};
 	const void *from = page;
 	void *to = page, *nowhere = NULL;
 	uint64_t pin;
@@ -253,6 +254,14 @@ static void tensor_functions(void)
 	REFUSES(nvs_tensor_swap_in_to(engine, NULL, &to, 1, &error));
 	REFUSES(nvs_tensor_swap_in_to(engine, &tensor, NULL, 1, &error));
 	REFUSES(nvs_tensor_swap_in_to(engine, &tensor, &nowhere, 1, &error));
+	REFUSES(nvs_tensor_read(NULL, &range, 1, &error));
+	REFUSES(nvs_tensor_read(engine, NULL, 1, &error));
+	REFUSES(nvs_tensor_read(engine, &range, 1, &error));
+	range.data = to;
+	range.tensor = NULL;
+	REFUSES(nvs_tensor_read(engine, &range, 1, &error));
+	range = (struct nvs_tensor_range){.tensor = tensor};
+	REFUSES(nvs_tensor_read(engine, &range, 1, &error));
 	assert_null(nvs_tensor_data(NULL));
 	REFUSES(nvs_tensor_get_info(NULL, tensor, &info));
 	REFUSES(nvs_tensor_get_info(engine, NULL, &info));

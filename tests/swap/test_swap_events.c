@@ -157,7 +157,7 @@ static void a_log_function_may_call_the_engine_while_tensors_are_registered(void
 	assert_non_null(strstr(f.error.text, "; then cannot set the size of"));
 	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &t, &f.error));
 	tensor_store(&f, t, 1);
-	tensor_check(&f, t, 1);
+	tensor_compare(&f, t, 1);
 	gate_close(&gate, &f);
 }
 

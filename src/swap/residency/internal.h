@@ -85,11 +85,11 @@ struct nvs_engine {
 	uint64_t ahead_numel; /* elements that the plan read ahead and that are not pinned yet */
 	uint64_t batch;	      /* counts the calls that named tensors */
 	uint64_t last_pin, last_pin_ns; /* its number, and when it was made */
-	uint64_t inflight[2];  /* runs, by direction */
-	uint64_t overdue[2];   /* overdue runs, by direction */
-	uint64_t busy_ns;      /* time with a run in flight, up to the last idle moment */
-	uint64_t busy_from_ns; /* when the current busy time began */
-	uint64_t landing;      /* bytes of the pool that come free as writes complete */
+	uint64_t inflight[2];		/* runs, by direction */
+	uint64_t overdue[2];		/* overdue runs, by direction */
+	uint64_t busy_ns;		/* time with a run in flight, up to the last idle moment */
+	uint64_t busy_from_ns;		/* when the current busy time began */
+	uint64_t landing;		/* bytes of the pool that come free as writes complete */
 	uint64_t landing_numel;
 	unsigned waiting;	    /* calls waiting for room */
 	uint64_t shortage_after_ns; /* such a call says by then which tensors are pinned */

@@ -685,7 +685,7 @@ static bool call_failed(void)
 	uint64_t failed;
 
 	inject_stop(&failed);
-	history_tell_more(" (%s)", failed ? inject_failed_call() : "no call failed");
+	history_log_more(" (%s)", failed ? inject_failed_call() : "no call failed");
 	return failed;
 }
 
@@ -881,7 +881,7 @@ static int open_failing(struct world *w)
 	rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim, w->drive.sim,
 			      &w->error);
 	failed = call_failed();
-	history_tell_more(": %s\n", rc ? w->error.text : "ok");
+	history_log_more(": %s\n", rc ? w->error.text : "ok");
 	HOLDS(!rc || (failed && w->error.code == rc && w->error.text[0]));
 	w->error = (struct nvs_error){.size = sizeof(w->error)};
 	return rc;

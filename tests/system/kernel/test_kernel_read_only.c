@@ -298,7 +298,7 @@ static void raw_store_is_read(struct fixture *f)
 	expect_listed(f);
 	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_check(f, t[i], i);
+		tensor_compare(f, t[i], i);
 	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EROFS, "read_only");
 	/* Readers share the device. */
 	OK(f, nvs_engine_open(&second, &f->config, NVS_OFFLOAD_PARAM, &f->error));
