@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/little_endian.h"
-#include "optim/header.h"
+#include "optim/state/header.h"
 
 /* Where things lie, by docs/store-format.md. */
 enum {

@@ -59,52 +59,52 @@ static struct holders find_holders(const struct nvs_engine *engine)
 
 /* ---- As text ---- */
 
-/* Returns where the text goes on. */
-static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *end,
+/* Writes up to the byte `last`, which is the terminating NUL at most. Returns the end of the text. */
+static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *last,
 						       const char *format, ...)
 {
 	va_list args;
 	int n;
 
 	va_start(args, format);
-	n = vsnprintf(at, (size_t)(end - at), format, args);
+	n = vsnprintf(at, (size_t)(last - at) + 1, format, args);
 	va_end(args);
-	return n < end - at ? at + n : at + strlen(at);
+	return n <= last - at ? at + n : at + strlen(at);
 }
 
-static char *put_holder(char *at, const char *end, const struct nvs_tensor *tensor, uint64_t now)
+static char *put_holder(char *at, const char *last, const struct nvs_tensor *tensor, uint64_t now)
 {
 	uint64_t ms = (now - tensor->pins.since_ns) / 1000000;
 	uint64_t pins[LARGEST_NAMED];
 	size_t n = pins_list(tensor, pins, LARGEST_NAMED);
 	char nbytes[32];
 
-	at = put(at, end, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->name,
+	at = put(at, last, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->name,
 		 size_text(tensor->extent, nbytes), ms / 1000, (unsigned)(ms % 1000), plural(n));
 	for (size_t i = 0; i < n; i++)
-		at = put(at, end, "%s%" PRIu64, i ? ", " : "", pins[i]);
+		at = put(at, last, "%s%" PRIu64, i ? ", " : "", pins[i]);
 	if (tensor->pins.count > n)
-		at = put(at, end, " and %" PRIu64 " more", (uint64_t)tensor->pins.count - n);
-	return put(at, end, ")");
+		at = put(at, last, " and %" PRIu64 " more", (uint64_t)tensor->pins.count - n);
+	return put(at, last, ")");
 }
 
 void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTES])
 {
 	struct holders holders = find_holders(engine);
-	const char *end = text + SHORTAGE_TEXT_BYTES;
+	const char *last = &text[SHORTAGE_TEXT_BYTES - 1];
 	uint64_t now = clock_ns(), unnamed = holders.tensors - holders.nlargest;
 	char pinned[32], all[32], free_text[32], longest[32];
 
-	text = put(text, end, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
+	text = put(text, last, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
 		   size_text(holders.nbytes, pinned), size_text(pool_bytes(engine->pool), all),
 		   holders.tensors, plural(holders.tensors));
 	for (unsigned i = 0; i < holders.nlargest; i++) {
-		text = put(text, end, "%s", i ? ", " : ": ");
-		text = put_holder(text, end, holders.largest[i], now);
+		text = put(text, last, "%s", i ? ", " : ": ");
+		text = put_holder(text, last, holders.largest[i], now);
 	}
 	if (unnamed)
-		text = put(text, end, " and %" PRIu64 " more", unnamed);
-	put(text, end, "; %s are free, at most %s of it in one piece",
+		text = put(text, last, " and %" PRIu64 " more", unnamed);
+	put(text, last, "; %s are free, at most %s of it in one piece",
 	    size_text(free_bytes(engine), free_text),
 	    size_text(pool_largest_free(engine->pool), longest));
 }
