@@ -5,6 +5,7 @@
  * the command that replays them: `test_histories MODEL SEED LENGTH [OPERATIONS]`. `test_histories
  * soak [--minutes N] [--seed N]` plays new histories for that time.
  */
+#include "support/history/history_aio.h"
 #include "support/history/history_optim.h"
 #include "support/history/history_swap.h"
 #include "swap/swap_fixture.h"
@@ -14,7 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct history_model *const models[] = {&history_swap, &history_optim,
+#define MODELS 3
+static const struct history_model *const models[] = {&history_swap, &history_optim, &history_aio,
 						     &history_swap_mistaken};
 
 static char text[65536];
@@ -53,6 +55,12 @@ static void steps_agree_with_the_model(void **state)
 	play(&history_optim, SANITIZED ? 20 : 100, 100);
 }
 
+static void requests_agree_with_the_model(void **state)
+{
+	(void)state;
+	play(&history_aio, SANITIZED ? 40 : 300, 200);
+}
+
 /* Directories have random names; mask them. */
 static void mask_directories(char *said)
 {
@@ -76,7 +84,7 @@ static void a_history_is_determined_by_its_seed(void **state)
 	skip();
 #endif
 	for (uint64_t i = 0; i < (SANITIZED ? 4 : 20); i++) {
-		history.model = i % 2 ? &history_optim : &history_swap;
+		history.model = models[i % MODELS];
 		history.seed = seed + i;
 		assert_true(history_play_into(&history, text, sizeof(text)));
 		assert_true(history_play_into(&history, again, sizeof(again)));
@@ -162,7 +170,7 @@ static int soak(double minutes, uint64_t seed)
 
 	print_message("seed %" PRIu64 "\n", seed);
 	do {
-		struct history first = {models[i % 2], (seed + i) * 1000003, 1000, NULL};
+		struct history first = {models[i % MODELS], (seed + i) * 1000003, 1000, NULL};
 
 		if (!history_play(&first, SOAK_HISTORIES, &found, text, sizeof(text))) {
 			fputs(text, stdout);
@@ -203,6 +211,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(swaps_agree_with_the_model),
 		cmocka_unit_test(steps_agree_with_the_model),
+		cmocka_unit_test(requests_agree_with_the_model),
 		cmocka_unit_test(a_history_is_determined_by_its_seed),
 		cmocka_unit_test(a_failure_is_reduced_and_can_be_replayed),
 	};
