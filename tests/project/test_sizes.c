@@ -247,13 +247,8 @@ static int get_advice(struct running *running, void *advice)
 
 static int get_step_io(struct running *running, void *io)
 {
-	int rc;
-
 	assert_int_equal(nvs_engine_step_begin(running->engine, NULL), 0);
-	rc = nvs_engine_step_end(running->engine, io, NULL);
-	if (rc)
-		assert_int_equal(nvs_engine_step_end(running->engine, NULL, NULL), 0);
-	return rc;
+	return nvs_engine_step_end(running->engine, io, NULL);
 }
 
 static int get_sums(struct running *running, void *sums)
@@ -264,6 +259,21 @@ static int get_sums(struct running *running, void *sums)
 static int get_step_result(struct running *running, void *result)
 {
 	return nvs_optimizer_step(running->optimizer, NULL, result, NULL);
+}
+
+static int get_optimizer_info(struct running *running, void *info)
+{
+	return nvs_optimizer_get_info(running->optimizer, info, NULL);
+}
+
+static int get_group_info(struct running *running, void *info)
+{
+	return nvs_optimizer_get_group_info(running->optimizer, 0, info, NULL);
+}
+
+static int get_latency(struct running *running, void *latency)
+{
+	return nvs_aio_get_latency(nvs_engine_aio(running->engine), NVS_READ, NVS_LAT, latency);
 }
 
 static void every_result_is_written_within_its_size(void **state)
@@ -281,8 +291,11 @@ static void every_result_is_written_within_its_size(void **state)
 		{get_step_io, sizeof(struct nvs_step_io)},
 		{get_sums, sizeof(struct nvs_gradient_sums)},
 		{get_step_result, sizeof(struct nvs_step_result)},
+		{get_optimizer_info, sizeof(struct nvs_optimizer_info)},
+		{get_group_info, sizeof(struct nvs_group_info)},
+		{get_latency, sizeof(struct nvs_latency)},
 	};
-	static _Alignas(16) unsigned char bytes[16384];
+	static _Alignas(16) unsigned char bytes[65536];
 
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
 		const size_t sizes[] = {calls[i].size / 2, calls[i].size - 1, calls[i].size,
@@ -340,6 +353,98 @@ static void step_options_of_an_earlier_and_a_later_version(void **state)
 			 -EINVAL);
 }
 
+/* Opens an optimizer with one group and these options. */
+static int open_optimizer(const struct nvs_group_spec *group,
+			  const struct nvs_optimizer_options *options)
+{
+	struct nvs_optimizer *optimizer;
+	struct nvs_config config;
+	int rc;
+
+	config_init(&config);
+	config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	config.sub_group_size = 65536;
+	rc = nvs_optimizer_open(&optimizer, &config, group, 1, options, NULL);
+	if (!rc)
+		assert_int_equal(nvs_optimizer_close(optimizer, NULL), 0);
+	return rc;
+}
+
+static void a_group_spec_of_an_earlier_and_a_later_version(void **state)
+{
+	struct {
+		struct nvs_group_spec known;
+		uint64_t unknown;
+	} group = {{sizeof(group), "g", 100, NVS_F32, NULL}, 1};
+
+	(void)state;
+	assert_int_equal(open_optimizer(&group.known, NULL), -E2BIG);
+	group.unknown = 0;
+	assert_int_equal(open_optimizer(&group.known, NULL), 0);
+	group.known.size = THROUGH(struct nvs_group_spec, dtype);
+	group.known.weights = (void *)16; /* beyond `size`: ignored */
+	assert_int_equal(open_optimizer(&group.known, NULL), 0);
+	group.known.size = 0;
+	assert_int_equal(open_optimizer(&group.known, NULL), -EINVAL);
+}
+
+static void optimizer_options_of_an_earlier_and_a_later_version(void **state)
+{
+	const struct nvs_group_spec group = {sizeof(group), "g", 100, NVS_F32, NULL};
+	struct {
+		struct nvs_optimizer_options known;
+		uint64_t unknown;
+	} options = {{.size = sizeof(options)}, 1};
+
+	(void)state;
+	assert_int_equal(open_optimizer(&group, &options.known), -E2BIG);
+	options.unknown = 0;
+	assert_int_equal(open_optimizer(&group, &options.known), 0);
+	options.known.size = THROUGH(struct nvs_optimizer_options, update_arg);
+	options.known.aio = (void *)16; /* beyond `size`: ignored */
+	assert_int_equal(open_optimizer(&group, &options.known), 0);
+	options.known.size = 0;
+	assert_int_equal(open_optimizer(&group, &options.known), -EINVAL);
+}
+
+static void sums_of_a_later_version(void **state)
+{
+	struct {
+		struct nvs_gradient_sums known;
+		uint64_t unknown;
+	} sums = {{.size = sizeof(sums)}, 1};
+	struct nvs_step_options options = {.size = sizeof(options), .lr = 0.5, .sums = &sums.known};
+	struct running *running = *state;
+
+	assert_int_equal(nvs_optimizer_step(running->optimizer, &options, NULL, NULL), -E2BIG);
+	sums.unknown = 0;
+	assert_int_equal(nvs_optimizer_step(running->optimizer, &options, NULL, NULL), 0);
+	sums.known.size = 0;
+	assert_int_equal(nvs_optimizer_step(running->optimizer, &options, NULL, NULL), -EINVAL);
+}
+
+static void advice_for_descriptions_of_a_later_version(void **state)
+{
+	struct {
+		struct nvs_path_info known;
+		uint64_t unknown;
+	} path = {{.size = sizeof(path)}, 1};
+	struct {
+		struct nvs_machine_info known;
+		uint64_t unknown;
+	} machine = {{.size = sizeof(machine)}, 0};
+	struct nvs_advice advice = {.size = sizeof(advice)};
+
+	(void)state;
+	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -E2BIG);
+	path.unknown = 0;
+	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), 0);
+	machine.unknown = 1;
+	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -E2BIG);
+	machine.known.size = 0;
+	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -EINVAL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -354,6 +459,10 @@ int main(void)
 		cmocka_unit_test(every_result_is_written_within_its_size),
 		cmocka_unit_test(a_tensor_spec_with_unknown_fields_is_refused),
 		cmocka_unit_test(step_options_of_an_earlier_and_a_later_version),
+		cmocka_unit_test(a_group_spec_of_an_earlier_and_a_later_version),
+		cmocka_unit_test(optimizer_options_of_an_earlier_and_a_later_version),
+		cmocka_unit_test(sums_of_a_later_version),
+		cmocka_unit_test(advice_for_descriptions_of_a_later_version),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);
