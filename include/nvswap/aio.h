@@ -37,10 +37,10 @@ NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
 			 struct nvs_error *error);
 /*
  * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
- * closed before or afterwards; what is left of a file afterwards is nvs_file_close, nvs_file_sync
- * and its properties. No other call with the aio or its files may run meanwhile. Ends all requests
- * of the aio, closed or not. Engines and optimizers that were opened on the aio must have been
- * closed. `aio` may be NULL.
+ * closed before or afterwards; afterwards only nvs_file_close, nvs_file_sync, nvs_file_direct and
+ * nvs_file_unit work on them. No other call may use the aio or its files at the same time. Ends all
+ * requests of the aio, closed or not. Engines and optimizers that were opened on the aio must have
+ * been closed. `aio` may be NULL.
  */
 NVS_API void nvs_aio_close(struct nvs_aio *aio);
 

@@ -169,7 +169,7 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
 /*
  * Reads the rank from the environment variable that "nvswap": {"rank": "LOCAL_RANK"} names. Without
  * such a name the call does nothing; with one, opening an engine is -EINVAL until the call has
- * returned 0. The only function that reads the environment: no thread may change it meanwhile.
+ * returned 0. No other function reads the environment. No thread may change it during the call.
  * Errors:
  * -EINVAL  the variable is not set or is no whole number from 0 to 4294967295, or `config` is NULL
  */

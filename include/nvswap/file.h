@@ -41,7 +41,7 @@ NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
 			  struct nvs_file **file, struct nvs_error *error);
 /*
  * The same for a descriptor of the caller, which stays the caller's and may be closed at once. The
- * file is reopened through /proc/self/fd, for direct I/O where possible: nvs_file_direct tells.
+ * file is reopened through /proc/self/fd, for direct I/O where possible; see nvs_file_direct.
  * O_APPEND of the descriptor does not count. `flags` are NVS_FILE_WRITE, for which the descriptor
  * must be open for reading and writing, NVS_FILE_BUFFERED and NVS_FILE_UNITS.
  * Errors:
@@ -53,8 +53,8 @@ NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
  */
 NVS_API int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **file,
 			     struct nvs_error *error);
-/* Waits for the file's transfers in flight, including overdue ones. None may be submitted meanwhile
- * or afterwards. `file` may be NULL. */
+/* Waits for the file's transfers in flight, including overdue ones. None may be submitted during
+ * the call or afterwards. `file` may be NULL. */
 NVS_API void nvs_file_close(struct nvs_file *file);
 /* Whether the file was opened with O_DIRECT; false if `file` is NULL. */
 NVS_API bool nvs_file_direct(const struct nvs_file *file);

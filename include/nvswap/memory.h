@@ -24,8 +24,8 @@ extern "C" {
  * runs, before it needs them.
  *
  * `aio`: registers the memory with its rings, as nvs_aio_register_memory does; NULL: none. If not
- * all of it can be registered, as much as possible is, the log tells so, and transfers still work.
- * nvs_aio_close ends that; the memory stays valid until nvs_memory_free.
+ * all of it can be registered, as much as possible is, with a message in the log, and transfers
+ * still work. nvs_aio_close ends that; the memory stays valid until nvs_memory_free.
  * `path`: a directory, file or block device on the drive whose NUMA node the memory is bound to;
  * NULL: none. If the node is unknown, the drives of the path are on several, or the kernel refuses,
  * the memory is not bound.

@@ -144,8 +144,8 @@ enum nvs_how { NVS_CLEAN, NVS_DIRTY };
 /*
  * Ends the pin of these tensors. NVS_DIRTY: the contents were changed. NVS_CLEAN after
  * nvs_tensor_pin discards the new contents: the tensor has the last contents again that were
- * released dirty. A tensor whose read failed is skipped: its pin has ended. So one call with all tensors of a
- * swap-in ends what is left of it.
+ * released dirty. A tensor whose read failed is skipped: its pin has ended. So one call with all
+ * tensors of a swap-in ends the remaining pins.
  * Errors, with which nothing is released:
  * -EINVAL  the pin is not one of a tensor, an argument is NULL, or `how` is none of the two
  * -EBUSY   one is being read, or is released dirty while being written; call nvs_tensor_wait first
