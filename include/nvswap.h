@@ -14,9 +14,10 @@
  *   a result stays as it is. A structure within another either has its last place or does not grow.
  * - Every function may be called from any thread, concurrently with any other. No function may be
  *   called on an object that another thread is closing, or that is closed.
- * - `timeout_ms` is in milliseconds; -1 waits without a limit, 0 does not wait. A wait that times
- *   out returns -ETIMEDOUT;
- *   a call with timeout 0 that would have to wait returns -EAGAIN.
+ * - A function that opens an object stores NULL in the caller's pointer if it fails.
+ * - `timeout_ms` is in milliseconds; a negative one waits without a limit, as in poll(2), 0 does
+ *   not wait. A wait that times out returns -ETIMEDOUT; a call with timeout 0 that would have to
+ *   wait returns -EAGAIN.
  * - The library never prints, exits or installs signal handlers, and reads the environment in
  *   nvs_config_read_rank only.
  */

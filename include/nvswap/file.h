@@ -19,8 +19,8 @@ struct nvs_file;
 
 enum nvs_file_flags {
 	NVS_FILE_WRITE = 1,    /* open for reading and writing; otherwise for reading only */
-	NVS_FILE_CREATE = 2,   /* create it with mode 0600 if it does not exist */
-	NVS_FILE_TRUNCATE = 4, /* truncate it to length 0 */
+	NVS_FILE_CREATE = 2,   /* with NVS_FILE_WRITE: create it with mode 0600 if there is none */
+	NVS_FILE_TRUNCATE = 4, /* with NVS_FILE_WRITE: truncate it to length 0 */
 	NVS_FILE_BUFFERED = 8, /* use the page cache even if O_DIRECT works */
 	/*
 	 * Every write begins and ends at a multiple of nvs_file_unit(), others are -EINVAL. Then

@@ -86,18 +86,22 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * to timeout_ms for room, evicting and writing back unpinned tensors, and for transfers in flight
  * of the tensors themselves. Contents that were released dirty and are not on the drive yet are
  * written first, so that releasing the pin clean loses nothing. The data may be accessed as soon as
- * the call returns 0. Pinned memory is never evicted: with timeout -1 the call waits for other
- * tensors to be released, including the caller's own, and after five seconds in which nothing in
- * flight would make room the log names the pinned tensors.
+ * the call returns 0. Several calls of nvs_tensor_pin may pin a tensor: they share its memory, and
+ * one release with NVS_DIRTY keeps the contents. Pinned memory is never evicted: with timeout -1
+ * the call waits for other tensors to be released, including the caller's own, and after five
+ * seconds in which nothing in flight would make room the log names the pinned tensors.
  * Errors:
- * -EINVAL     `pin` or a tensor is NULL, or a tensor is named twice
+ * -EINVAL     `pin` or a tensor is NULL, or a tensor is named twice or belongs to another engine
  * -ENOMEM
+ * -E2BIG      one of them exceeds the pool
  * -ENOBUFS    the tensors together exceed the pool
- * -EBUSY      one is in flight from or to external memory; or another call has pinned it, and its
- *             contents are not written yet (nvs_tensor_pin)
+ * -EBUSY      one is in flight from or to external memory; nvs_tensor_pin: it is pinned with
+ *             contents that were released dirty and are not written yet; nvs_tensor_swap_in: it is
+ *             pinned by nvs_tensor_pin, and new contents are not released yet
  * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
  *             (io_timeout_ms)
  * -EAGAIN     timeout_ms is 0 and there is no room yet
+ * -EROFS      the store is open read-only (nvs_tensor_pin)
  * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
  *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
  *             are being written again

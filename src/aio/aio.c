@@ -232,6 +232,8 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 {
 	int rc;
 
+	if (aio)
+		*aio = NULL;
 	if (!aio || !config)
 		return error_set(error, -EINVAL, "%s is NULL", aio ? "config" : "aio");
 	rc = aio_open(aio, &config->aio, &config->log, error);

@@ -103,11 +103,9 @@ static bool wait_ends(const struct completions *queue, const struct waiter *wait
 	return queue->n >= waiter->least || queue->overdue || waiter->woken;
 }
 
-/*
- * Tells the owner of a change, and releases the lock. The owner is woken after that, so that it
- * does not wake up only to wait for the lock. The queue is closed after the workers' round.
- */
-static void notify_and_unlock(struct completions *queue)
+/* Tells the owner of a change. Under the lock, so that the owner may close the queue once it has
+ * taken the last transfer. */
+static void notify(struct completions *queue)
 {
 	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
 	bool sleeps;
@@ -118,7 +116,6 @@ static void notify_and_unlock(struct completions *queue)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
 	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
 	waiter->signaled |= sleeps;
-	pthread_mutex_unlock(&queue->lock);
 	if (sleeps)
 		pthread_cond_signal(&waiter->changed);
 }
@@ -135,14 +132,16 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 	*queue->tail = first;
 	queue->tail = &last->state.next;
 	queue->n += n;
-	notify_and_unlock(queue);
+	notify(queue);
+	pthread_mutex_unlock(&queue->lock);
 }
 
 void completions_overdue(struct completions *queue)
 {
 	pthread_mutex_lock(&queue->lock);
 	queue->overdue = true;
-	notify_and_unlock(queue);
+	notify(queue);
+	pthread_mutex_unlock(&queue->lock);
 }
 
 struct transfer *completions_take(struct completions *queue)
@@ -199,14 +198,12 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 void completions_wake(struct completions *queue, enum completions_waiter who)
 {
 	struct waiter *waiter = &queue->waiters[who];
-	bool sleeps;
 
 	pthread_mutex_lock(&queue->lock);
 	waiter->woken = true;
-	sleeps = waiter->waiting;
-	pthread_mutex_unlock(&queue->lock);
-	if (sleeps)
+	if (waiter->waiting)
 		pthread_cond_signal(&waiter->changed);
+	pthread_mutex_unlock(&queue->lock);
 }
 
 bool completions_pending(struct completions *queue, enum completions_waiter who)

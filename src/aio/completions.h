@@ -15,11 +15,7 @@ struct transfer;
 
 /* -ENOMEM */
 int completions_open(struct completions **queue);
-/*
- * No transfer that names the queue may be in flight or on it, and the workers must have ended or
- * begun another round since the last one was: nvs_aio_unregister_memory() and nvs_file_close() wait
- * for that. `queue` may be NULL.
- */
+/* No transfer that names the queue may be in flight or on it. `queue` may be NULL. */
 void completions_close(struct completions *queue);
 
 /*

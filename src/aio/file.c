@@ -216,6 +216,8 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 	struct file_member member = {.path = (char *)(uintptr_t)path, .direct_fd = -1};
 	int rc;
 
+	if (out)
+		*out = NULL;
 	if (!aio || !path || !out)
 		return error_set(error, -EINVAL, "the aio, path or place for the file is NULL");
 	rc = check_flags(path, flags,
@@ -255,6 +257,8 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 	int oflags = fcntl(fd, F_GETFL), rc;
 
 	snprintf(name, sizeof(name), "descriptor %d", fd);
+	if (out)
+		*out = NULL;
 	if (!aio || !out)
 		return error_set(error, -EINVAL, "the aio or the place for the file is NULL");
 	if (oflags < 0)

@@ -109,6 +109,7 @@ int nvs_config_open(struct nvs_config **config, struct nvs_error *error)
 
 	if (!config)
 		return error_set(error, -EINVAL, "config is NULL");
+	*config = NULL;
 	opened = malloc(sizeof(*opened));
 	if (!opened)
 		return error_set(error, -ENOMEM, "out of memory for the configuration");

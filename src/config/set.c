@@ -171,6 +171,14 @@ static int set_path(struct nvs_config *config, const struct config_key *key, con
 	return result;
 }
 
+static void clear_paths(struct nvs_config *config, const struct config_key *key)
+{
+	struct offload_config *offload = (void *)((char *)config + key->place);
+
+	paths_free(offload->nvme_path, offload->npaths);
+	offload->npaths = 0;
+}
+
 int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 		   struct nvs_error *error)
 {
@@ -186,6 +194,10 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is NULL", key);
 	if (setting->type == KEY_PATHS && !is_json(setting, value))
 		return set_path(config, setting, value, error);
+	if (setting->type == KEY_PATHS && !strcmp(value, "null")) {
+		clear_paths(config, setting);
+		return 0;
+	}
 	text = value_text(setting, value);
 	if (!text)
 		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);

@@ -80,9 +80,10 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 	struct memory *memory;
 	int rc;
 
+	if (data)
+		*data = NULL;
 	if (!data || !nbytes)
 		return error_set(error, -EINVAL, data ? "nbytes is 0" : "data is NULL");
-	*data = NULL;
 	rc = check_path(path, error);
 	if (rc)
 		return rc;

@@ -360,8 +360,10 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	struct nvs_group_spec *specs = NULL;
 	int rc = check_given(out, "optimizer", error);
 
-	if (!rc)
+	if (!rc) {
+		*out = NULL;
 		rc = check_given(config, "config", error);
+	}
 	if (!rc && n)
 		rc = check_given(groups, "groups", error);
 	if (!rc && options) {

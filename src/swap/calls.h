@@ -10,7 +10,10 @@
 #include "swap/swap.h"
 
 /* ---- checks.c ---- */
-/* -EINVAL: the engine, the array or one of the tensors is NULL. */
+/* -EINVAL: the i-th tensor of a call is NULL or another engine's. */
+int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor, size_t i,
+		 struct nvs_error *error);
+/* -EINVAL: the engine or the array is NULL, or one of the tensors is NULL or another engine's. */
 int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error);
 /* 0, or -EROFS if the store is read-only. */

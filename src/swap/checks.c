@@ -7,17 +7,30 @@
 #include "base/error.h"
 #include "swap/calls.h"
 
+int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor, size_t i,
+		 struct nvs_error *error)
+{
+	if (!tensor)
+		return error_set(error, -EINVAL,
+				 "tensor %zu is NULL: nvs_tensor_find returns NULL for a name "
+				 "that is not registered",
+				 i);
+	if (tensor->engine != engine)
+		return error_set(error, -EINVAL, "tensor %zu belongs to another engine", i);
+	return 0;
+}
+
 int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error)
 {
 	if (!engine || (n && !tensors))
 		return error_set(error, -EINVAL, "%s is NULL", engine ? "tensors" : "engine");
-	for (size_t i = 0; i < n; i++)
-		if (!tensors[i])
-			return error_set(error, -EINVAL,
-					 "tensors[%zu] is NULL: nvs_tensor_find returns NULL for "
-					 "a name that is not registered",
-					 i);
+	for (size_t i = 0; i < n; i++) {
+		int rc = check_tensor(engine, tensors[i], i, error);
+
+		if (rc)
+			return rc;
+	}
 	return 0;
 }
 

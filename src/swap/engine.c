@@ -160,10 +160,7 @@ static void engine_free(struct nvs_engine *engine)
 	events_stop(engine);
 	tensors_free(engine);
 	plan_free(&engine->plan);
-	/*
-	 * No ring has the memory any more when it is unmapped. Unregistering it waits for a new
-	 * round of every worker, so none still wakes the engine's queue of completions either.
-	 */
+	/* No ring has the memory any more when it is unmapped. */
 	if (engine->pool)
 		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
 	if (engine->store)
@@ -320,6 +317,8 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
 		    enum nvs_block block, struct nvs_error *error)
 {
+	if (engine)
+		*engine = NULL;
 	if (!engine || !config)
 		return error_set(error, -EINVAL, "the engine or the configuration is NULL");
 	return engine_open_with(engine, config, block, NULL, NULL, error);
@@ -329,6 +328,8 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 		       const struct nvs_config *config, enum nvs_block block,
 		       struct nvs_error *error)
 {
+	if (engine)
+		*engine = NULL;
 	if (!engine || !aio || !config)
 		return error_set(error, -EINVAL,
 				 "the engine, the aio or the configuration is NULL");

@@ -176,12 +176,15 @@ static struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, s
 	return range;
 }
 
-static int check_range(const struct nvs_tensor_range *range, size_t i, struct nvs_error *error)
+static int check_range(const struct nvs_engine *engine, const struct nvs_tensor_range *range,
+		       size_t i, struct nvs_error *error)
 {
 	const struct nvs_tensor *tensor = range->tensor;
 
-	if (!tensor)
-		return error_set(error, -EINVAL, "the tensor of ranges[%zu] is NULL", i);
+	int rc = check_tensor(engine, tensor, i, error);
+
+	if (rc)
+		return rc;
 	if (range->offset > tensor->nbytes || range->nbytes > tensor->nbytes - range->offset)
 		return error_about(error, -EINVAL, tensor->name, 0, range->offset,
 				   "%s: %" PRIu64 " bytes from offset %" PRIu64
@@ -208,7 +211,7 @@ static int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor
 					 "the size of ranges[%zu] is not that of a struct "
 					 "nvs_tensor_range",
 					 i);
-		rc = check_range(&range, i, error);
+		rc = check_range(engine, &range, i, error);
 	}
 	return rc;
 }

@@ -22,7 +22,7 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 {
 	struct nvs_tensor_info full;
 
-	if (!engine || !tensor || !info)
+	if (!info || check_arguments(engine, &tensor, 1, NULL))
 		return -EINVAL;
 	pthread_mutex_lock(&engine->lock);
 	events_hurry(engine);

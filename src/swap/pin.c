@@ -359,6 +359,9 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		return error_set(error, -EINVAL, "there is nowhere to store the pin: pin is NULL");
 	*pin = 0;
 	rc = check_arguments(engine, tensors, n, error);
+	/* New contents could not be written. */
+	if (!rc && !contents)
+		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);

@@ -64,9 +64,9 @@ int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, cons
 	char *copy;
 	int rc;
 
-	if (!engine || !tensor)
-		return error_set(error, -EINVAL, "nvs_tensor_rename needs an engine and a tensor");
-	rc = check_new_name(name, error);
+	rc = check_arguments(engine, &tensor, 1, error);
+	if (!rc)
+		rc = check_new_name(name, error);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc)

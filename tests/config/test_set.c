@@ -265,6 +265,9 @@ static void null_is_refused(void **state)
 	assert_int_equal(nvs_config_get_number(none, "aio.block_size", &number, e), -EINVAL);
 	assert_int_equal(nvs_config_get_number(config, NULL, &number, e), -EINVAL);
 	assert_int_equal(nvs_config_get_number(config, "aio.block_size", NULL, e), -EINVAL);
+	assert_int_equal(nvs_config_set(config, "offload_param.nvme_path", "/a", e), 0);
+	assert_int_equal(nvs_config_set(config, "offload_param.nvme_path", "null", e), 0);
+	assert_null(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0));
 	assert_int_equal(nvs_config_set_paths(NULL, NVS_OFFLOAD_PARAM, NULL, 1, e), -EINVAL);
 	nvs_config_set_log(NULL, NULL);
 	nvs_config_set_log(config, NULL);

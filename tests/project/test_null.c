@@ -57,6 +57,38 @@ static void aio_functions(void)
 	nvs_aio_reset_stats(NULL);
 }
 
+/* The pointer of the caller may hold what was closed; a second close must not find it. */
+static void a_function_that_fails_to_open_stores_null(void **state)
+{
+	struct nvs_group_spec group = {sizeof(group), "g", 0, NVS_F32, NULL};
+	struct nvs_engine *no_engine = (void *)page;
+	struct nvs_optimizer *no_optimizer = (void *)page;
+	struct nvs_aio *no_aio = (void *)page;
+	struct nvs_file *no_file = (void *)page;
+	struct nvs_trace *no_trace = (void *)page;
+	void *no_memory = page;
+
+	(void)state;
+	REFUSES(nvs_engine_open(&no_engine, config, BAD, &error));
+	assert_null(no_engine);
+	no_engine = (void *)page;
+	REFUSES(nvs_engine_open_on(&no_engine, NULL, config, NVS_OFFLOAD_PARAM, &error));
+	assert_null(no_engine);
+	REFUSES(nvs_optimizer_open(&no_optimizer, config, &group, 1, NULL, &error));
+	assert_null(no_optimizer);
+	REFUSES(nvs_aio_open(&no_aio, NULL, &error));
+	assert_null(no_aio);
+	assert_int_equal(nvs_file_open(aio, "/nonexistent", 0, &no_file, &error), -ENOENT);
+	assert_null(no_file);
+	no_file = (void *)page;
+	assert_int_equal(nvs_file_from_fd(aio, -1, 0, &no_file, &error), -EBADF);
+	assert_null(no_file);
+	REFUSES(nvs_trace_open(&no_trace, 0, &error));
+	assert_null(no_trace);
+	REFUSES(nvs_memory_alloc(aio, 0, NULL, &no_memory, &error));
+	assert_null(no_memory);
+}
+
 static void file_functions(void)
 {
 	struct nvs_file *opened;
@@ -507,6 +539,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_function_refuses_null_and_unknown_enumerators),
+		cmocka_unit_test(a_function_that_fails_to_open_stores_null),
 		cmocka_unit_test(no_function_of_the_headers_is_left_out),
 	};
 

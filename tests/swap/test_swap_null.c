@@ -93,6 +93,32 @@ static void null_arguments_are_refused(void **state)
 	fixture_close(&f);
 }
 
+static void tensors_of_another_engine_are_refused(void **state)
+{
+	struct fixture f, other;
+	struct nvs_tensor *tensors[2];
+	struct nvs_tensor_info info = {.size = sizeof(info)};
+	struct nvs_tensor_range range = {sizeof(range), NULL, 0, 1, memory};
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	OPEN(&other, .place = PLACE_DISK);
+	tensors[0] = tensor_add(&f, "t", PART);
+	tensors[1] = range.tensor = tensor_add(&other, "u", PART);
+	tensor_store(&f, tensors[0], 1);
+	tensor_store(&other, tensors[1], 2);
+	for (size_t i = 0; i < LENGTH(calls); i++)
+		assert_int_equal(calls[i](f.engine, tensors, 2), -EINVAL);
+	assert_int_equal(nvs_tensor_get_info(f.engine, tensors[1], &info), -EINVAL);
+	expect_error(&f, nvs_tensor_rename(f.engine, tensors[1], "v", &f.error), -EINVAL,
+		     "another engine");
+	expect_error(&f, nvs_tensor_read(f.engine, &range, 1, &f.error), -EINVAL, "another engine");
+	tensor_compare(&f, tensors[0], 1);
+	tensor_compare(&other, tensors[1], 2);
+	fixture_close(&other);
+	fixture_close(&f);
+}
+
 static void external_memory_that_is_null_is_refused(void **state)
 {
 	struct fixture f;
@@ -133,6 +159,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(null_arguments_are_refused),
+		cmocka_unit_test(tensors_of_another_engine_are_refused),
 		cmocka_unit_test(external_memory_that_is_null_is_refused),
 		cmocka_unit_test(a_release_that_is_neither_clean_nor_dirty_is_refused),
 	};

@@ -106,7 +106,8 @@ static struct run *make_run(unsigned n)
 
 static void free_run(struct run *run)
 {
-	for (unsigned i = 0; i < run->plan.n; i++)
+	/* A test may have made the plan shorter. */
+	for (unsigned i = 0; i < sizeof(run->jobs) / sizeof(run->jobs[0]); i++)
 		nvs_config_close(run->jobs[i].config);
 	free(run->output);
 	free(run);
