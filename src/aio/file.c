@@ -198,6 +198,7 @@ static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned
 			  nvs_strerror(rc));
 	else
 		rc = file_create(aio, member, 1, 0, writable, false, out, error);
+	assert(rc || *out);
 	if (!rc && flags & NVS_FILE_UNITS) {
 		(*out)->units = true;
 		set_alignment(*out);

@@ -384,7 +384,7 @@ int nvs_config_get_real(const struct nvs_config *config, const char *key, double
 			struct nvs_error *error)
 {
 	const struct config_key *setting = find_setting(config, key, error);
-	uint64_t whole;
+	uint64_t whole = 0;
 	int result;
 
 	if (!setting)

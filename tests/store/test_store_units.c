@@ -11,11 +11,12 @@ static long said_page;		 /* 0: the machine's */
 static uint32_t said_block;	 /* preferred I/O size of regular files; 0: as it is */
 static uint32_t said_direct = 1; /* their direct-I/O alignment; 0: none; 1: as it is */
 
-long __sysconf(int name);
+/* The C library's own; its header may declare it. */
+long real_sysconf(int name) __asm__("__sysconf");
 
 long sysconf(int name)
 {
-	return name == _SC_PAGESIZE && said_page ? said_page : __sysconf(name);
+	return name == _SC_PAGESIZE && said_page ? said_page : real_sysconf(name);
 }
 
 int statx(int from, const char *path, int flags, unsigned mask, struct statx *st)
