@@ -139,7 +139,7 @@ int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_opti
 
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	if (!optimizer->unfinished)
+	if (!is_unfinished(optimizer))
 		return 0;
 	return error_set(error, -EBUSY,
 			 "step %" PRIu64 " has failed and is not finished: call "

@@ -28,18 +28,10 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 		.loss_scale = optimizer->scaler.scale,
 		.ngroups = optimizer->ngroups,
 		.kept = optimizer->keep,
-		.unfinished = optimizer->unfinished,
+		.unfinished = is_unfinished(optimizer),
 	};
 	pthread_mutex_unlock(&optimizer->lock);
 	return give(info, &full, sizeof(full), error);
-}
-
-static enum nvs_gradients gradients_of(const struct group *group)
-{
-	return group->owed    ? NVS_GRADIENTS_OWED
-	       : group->lent  ? NVS_GRADIENTS_LENT
-	       : group->added ? NVS_GRADIENTS_ADDED
-			      : NVS_GRADIENTS_NONE;
 }
 
 int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
@@ -59,8 +51,9 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 		.name = which->name,
 		.numel = which->numel,
 		.dtype = which->dtype,
-		.gradients = gradients_of(which),
-		.gradients_numel = which->lent ? which->numel : which->added,
+		.gradients = which->gradients,
+		.gradients_numel = which->gradients == NVS_GRADIENTS_LENT ? which->numel
+									  : which->added,
 	};
 	pthread_mutex_unlock(&optimizer->lock);
 	return give(info, &full, sizeof(full), error);
@@ -79,6 +72,7 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		optimizer->step = step;
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }

@@ -38,32 +38,48 @@ struct group {
 	enum nvs_dtype dtype;
 	char *weights; /* the caller's, or NULL */
 
-	/* Gradients of the next step: lent, added or none. */
+	enum nvs_gradients gradients; /* of the next step */
 	const char *lent;
 	enum nvs_dtype lent_dtype;
 	uint64_t added; /* elements, counted each time */
-	bool owed;	/* lent to the unfinished step of an earlier run; must be lent again */
 };
 
-/* Whether a tile stays pinned between steps: the host cache. */
-enum tile_hold {
-	TILE_LOOSE,		/* unpinned between passes */
+/* Where a tile's state is between passes. Held tiles are the host cache. */
+enum tile_place {
+	TILE_FRESH,		/* nowhere: it is made from the weights when it is first needed */
+	TILE_LOOSE,		/* on the drive, unpinned; or in host memory */
 	TILE_HELD,		/* pinned, and equal to what the drive has */
 	TILE_HELD_CHANGED,	/* pinned, and newer than what the drive has */
 	TILE_SUSPENDED,		/* held until the present commit and pinned again after it */
 	TILE_SUSPENDED_CHANGED, /* the same, and changed since the last commit */
 };
 
+/* What a step has done with a tile. A step may take several calls, and passes of other kinds may
+ * run between them. */
+enum tile_progress {
+	TILE_PENDING,
+	TILE_AHEAD, /* not updated, but read before the pass that updates it */
+	TILE_UPDATED,
+};
+
+/* What a pass does with a tile. */
+enum tile_task {
+	TASK_NONE,    /* it is not wanted, or it is finished */
+	TASK_AT_HAND, /* wanted; in host memory, as its gradients are */
+	TASK_QUEUED,  /* wanted; it or its gradients must be fetched */
+	TASK_FETCHED, /* pinned, and maybe being read */
+	TASK_LANDED,  /* its reads have ended */
+	TASK_COMPUTED,
+	TASK_FAILED, /* computed, and one of its slices has failed */
+};
+
 struct tile {
 	struct nvs_tensor *parts[PARTS]; /* NULL: in host memory, in a store that is not kept */
 	uint64_t pin;			 /* of all parts, while they are fetched or held */
 	uint32_t slices;		 /* slices that the pass has yet to compute */
-	bool fresh;			 /* has no state yet */
-	enum tile_hold hold;
-	bool done;    /* updated in the current step */
-	bool ahead;   /* read before its pass began */
-	bool fetched; /* in a pass: not offloaded, but its gradients are */
-	bool failed;  /* in a pass: one of its slices */
+	enum tile_place place;
+	enum tile_progress progress;
+	enum tile_task task; /* under the lock of the pass */
 };
 
 struct gradient_tile {
@@ -73,6 +89,13 @@ struct gradient_tile {
 	/* In a pass, under its lock: */
 	uint32_t users;	  /* tiles that still need it */
 	uint32_t sharers; /* of these, the fetched ones, which share one pin of the tensor */
+};
+
+/* A step that has begun and failed is finished by a later call, maybe of a later run. */
+enum step_state {
+	STEP_NONE,
+	STEP_UNFINISHED,
+	STEP_INHERITED, /* unfinished, and begun by an earlier run */
 };
 
 /* A walk through one part of the state by nvs_optimizer_get and nvs_optimizer_set: that part of the
@@ -127,7 +150,8 @@ struct nvs_optimizer {
 	/* Kept with the state. */
 	uint64_t step; /* steps so far */
 	struct scaler scaler;
-	bool unfinished; /* a step failed and must be finished, with these factors: */
+	enum step_state step_state;
+	/* of an unfinished step: */
 	double step_lr, step_factor, step_norm, step_clip;
 	uint8_t *header;      /* as last read or written; NULL: the store is not kept */
 	struct header stored; /* the decoded header that the optimizer was opened with */
@@ -190,19 +214,36 @@ static inline uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* ---- state.c ---- */
 static inline bool has_gradients(const struct group *group)
 {
-	return group->lent || group->added;
+	return group->gradients == NVS_GRADIENTS_LENT || group->gradients == NVS_GRADIENTS_ADDED;
 }
-
-/* ---- hold.c ---- */
+static inline bool is_fresh(const struct tile *tile)
+{
+	return tile->place == TILE_FRESH;
+}
 static inline bool is_held(const struct tile *tile)
 {
-	return tile->hold == TILE_HELD || tile->hold == TILE_HELD_CHANGED;
+	return tile->place == TILE_HELD || tile->place == TILE_HELD_CHANGED;
 }
-/* Asserts what must hold of a tile that no pass works on. */
+static inline bool is_unfinished(const struct nvs_optimizer *optimizer)
+{
+	return optimizer->step_state != STEP_NONE;
+}
+/* These assert what must hold; of a tile that no thread of a pass works on. */
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile);
-void tile_set_hold(const struct nvs_optimizer *optimizer, struct tile *tile, enum tile_hold hold);
+void group_check(const struct nvs_optimizer *optimizer, const struct group *group);
+void gradient_tile_check(const struct nvs_optimizer *optimizer, const struct gradient_tile *tile);
+void layout_check(const struct nvs_optimizer *optimizer);
+/* All of these, between calls. */
+void optimizer_check(const struct nvs_optimizer *optimizer);
+void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile,
+		    enum tile_place place);
+void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *group,
+			 enum nvs_gradients gradients);
+
+/* ---- hold.c ---- */
 /* A commit writes unpinned tensors, so held tiles are unpinned for it; they stay in the pool. */
 int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Pins them again; `written`: the commit succeeded. */

@@ -347,6 +347,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		free_all(optimizer, NULL);
 		return rc;
 	}
+	optimizer_check(optimizer);
 	*out = optimizer;
 	return 0;
 }

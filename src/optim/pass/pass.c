@@ -52,6 +52,7 @@ static void land_all(void *arg, unsigned thread)
 		pthread_mutex_lock(&pass->lock);
 		if (rc)
 			fail(pass, rc, &error);
+		task_set(pass, tile, TASK_LANDED);
 		pass->nlanded++;
 		pthread_cond_broadcast(&pass->work);
 	}
@@ -82,6 +83,7 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	if (slice->n > SLICE)
 		slice->n = SLICE;
 	if (!*taken) {
+		task_set(pass, tile, TASK_COMPUTED);
 		pass->optimizer->tiles[tile].slices = (uint32_t)((numel + SLICE - 1) / SLICE);
 		pass->nactive++;
 	}
@@ -89,17 +91,12 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	return *taken == numel;
 }
 
-/* Tiles in host memory that need no tensors. */
-static bool is_at_hand(const struct pass *pass, size_t tile)
-{
-	return !pass->optimizer->tiles[tile].fetched && pass->kind->wants(pass->optimizer, tile);
-}
-
 static bool take_host(struct pass *pass, struct slice *slice)
 {
 	const struct nvs_optimizer *optimizer = pass->optimizer;
 
-	while (!pass->host_taken && pass->host < optimizer->ntiles && !is_at_hand(pass, pass->host))
+	while (!pass->host_taken && pass->host < optimizer->ntiles &&
+	       optimizer->tiles[pass->host].task != TASK_AT_HAND)
 		pass->host++;
 	if (pass->host == optimizer->ntiles || (pass->rc && !pass->host_taken))
 		return false;
@@ -150,7 +147,7 @@ static void ended(struct pass *pass, const struct slice *slice, int rc)
 
 	if (rc) {
 		error_set(&error, rc, "the computation has failed: %s", nvs_strerror(rc));
-		pass->optimizer->tiles[slice->tile].failed = true;
+		task_set(pass, slice->tile, TASK_FAILED);
 		fail(pass, rc, &error);
 	}
 	if (--pass->optimizer->tiles[slice->tile].slices)
@@ -160,6 +157,7 @@ static void ended(struct pass *pass, const struct slice *slice, int rc)
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
 		fail(pass, rc, &error);
+	task_set(pass, slice->tile, TASK_NONE);
 	pass->figures.tiles++;
 	pass->nactive--;
 	pthread_cond_signal(&pass->progress);
@@ -177,6 +175,7 @@ static bool clear_front(struct pass *pass)
 	pthread_mutex_unlock(&pass->lock);
 	tile_abandon(pass, tile);
 	pthread_mutex_lock(&pass->lock);
+	task_set(pass, tile, TASK_NONE);
 	pthread_cond_signal(&pass->progress);
 	return true;
 }
@@ -236,9 +235,20 @@ static bool may_fetch(struct pass *pass)
 	return may;
 }
 
+static bool is_queued(struct pass *pass, size_t tile)
+{
+	bool queued;
+
+	pthread_mutex_lock(&pass->lock);
+	queued = pass->optimizer->tiles[tile].task == TASK_QUEUED;
+	pthread_mutex_unlock(&pass->lock);
+	return queued;
+}
+
 static void push(struct pass *pass, size_t tile)
 {
 	pthread_mutex_lock(&pass->lock);
+	task_set(pass, tile, TASK_FETCHED);
 	pass->optimizer->queue[pass->nfetched++] = tile;
 	pthread_cond_signal(&pass->fetched);
 	pthread_mutex_unlock(&pass->lock);
@@ -274,7 +284,7 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 
 	if (rc)
 		return rc;
-	if (!pass->kind->wants(pass->optimizer, i)) {
+	if (!is_queued(pass, i)) {
 		if (pass->kind->writes && is_held(tile) && !stays(pass, i))
 			return tile_write(pass, tile, error);
 		return 0;
@@ -294,7 +304,7 @@ static void fetch_all(struct pass *pass)
 	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(pass); i++)
 		rc = fetch_or_write(pass, mirrored(pass, i), &error);
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(pass); i++)
-		if (optimizer->tiles[i].fetched)
+		if (is_queued(pass, i))
 			rc = fetch_or_write(pass, i, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
@@ -303,24 +313,6 @@ static void fetch_all(struct pass *pass)
 	pthread_cond_signal(&pass->fetched);
 	pthread_cond_broadcast(&pass->work);
 	pthread_mutex_unlock(&pass->lock);
-}
-
-/* Counts the users of gradients before the threads start and change the counts. */
-static void count_users(const struct pass *pass)
-{
-	struct nvs_optimizer *optimizer = pass->optimizer;
-
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		optimizer->gradients[i].users = 0;
-	for (size_t i = 0; i < optimizer->ntiles; i++) {
-		struct gradient_tile *gradients = tile_gradients(pass, i);
-		bool used = gradients && pass->kind->wants(optimizer, i);
-
-		if (used)
-			gradients->users++;
-		optimizer->tiles[i].fetched = used && !is_offloaded(pass, i);
-		optimizer->tiles[i].failed = false;
-	}
 }
 
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
@@ -340,7 +332,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	struct nvs_error failure = {.size = sizeof(failure)};
 	int rc;
 
-	count_users(&pass);
+	tasks_begin(&pass);
 	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
 	walks_end(optimizer);
 	threads_start(optimizer->landing, land_all, &pass);
@@ -351,6 +343,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	rc = wait_landed(optimizer, pass.write_failures, &failure);
 	if (rc)
 		fail(&pass, rc, &failure);
+	tasks_end(&pass);
 	if (figures)
 		*figures = pass.figures;
 	if (pass.rc)

@@ -3,6 +3,8 @@
  * One tile in a pass: its tensors are pinned and waited for before it is computed, and released,
  * written or kept afterwards. Tiles that need the same gradients share one pin of them.
  */
+#include <assert.h>
+
 #include "optim/pass/pass.h"
 
 size_t mirrored(const struct pass *pass, size_t i)
@@ -94,6 +96,7 @@ static void stop_sharing(struct pass *pass, struct gradient_tile *gradients)
 	bool last;
 
 	pthread_mutex_lock(&pass->lock);
+	assert(gradients->sharers);
 	pin = gradients->pin;
 	last = !--gradients->sharers;
 	pthread_mutex_unlock(&pass->lock);
@@ -113,11 +116,12 @@ static void count_hit(struct pass *pass, size_t i)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 
-	if (is_held(tile) || (!tile->ahead && is_resident(pass, i)))
+	if (is_held(tile) || (tile->progress != TILE_AHEAD && is_resident(pass, i)))
 		pass->figures.hits++;
-	else if (!tile->fresh)
+	else if (!is_fresh(tile))
 		pass->figures.misses++;
-	tile->ahead = false;
+	if (tile->progress == TILE_AHEAD)
+		tile->progress = TILE_PENDING;
 }
 
 /* Pins the first n of a tile's tensors, of which the last may be gradients; waits for room. */
@@ -132,7 +136,7 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 
 	if (parts) {
 		count_hit(pass, i);
-		first = is_held(tile) || tile->fresh || pass->kind->overwrites ? parts : 0;
+		first = is_held(tile) || is_fresh(tile) || pass->kind->overwrites ? parts : 0;
 		if (first && !is_held(tile))
 			rc = nvs_tensor_pin(engine, tensors, parts, -1, &tile->pin, error);
 	}
@@ -171,6 +175,7 @@ static void drop_gradients(struct pass *pass, size_t tile)
 	if (!gradients)
 		return;
 	pthread_mutex_lock(&pass->lock);
+	assert(gradients->users && gradients->sharers);
 	done = !--gradients->users;
 	gradients->sharers -= done;
 	pthread_mutex_unlock(&pass->lock);
@@ -186,7 +191,7 @@ int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 	struct nvs_engine *engine = pass->optimizer->engine;
 	int rc = nvs_tensor_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
 
-	tile_set_hold(pass->optimizer, tile, TILE_LOOSE);
+	tile_set_place(pass->optimizer, tile, TILE_LOOSE);
 	if (!rc)
 		rc = nvs_tensor_swap_out(engine, tile->parts, PARTS, error);
 	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
@@ -207,21 +212,23 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 
+	bool changed = pass->kind->writes && tile->task != TASK_FAILED;
+
+	assert(tile->task == TASK_COMPUTED || tile->task == TASK_FAILED);
+	assert(!tile->slices);
 	drop_gradients(pass, i);
 	if (pass->kind->gradients)
-		tile->done = true;
-	if (pass->kind->writes && !tile->failed)
-		tile->fresh = false;
-	if (!is_offloaded(pass, i))
+		tile->progress = TILE_UPDATED;
+	if (!is_offloaded(pass, i)) {
+		if (changed)
+			tile_set_place(pass->optimizer, tile, TILE_LOOSE);
 		return 0;
-	if (tile->failed)
+	}
+	if (!changed)
 		return is_held(tile) ? 0 : give_up(pass, i, error);
-	if (pass->kind->writes && !stays(pass, i))
+	if (!stays(pass, i))
 		return tile_write(pass, tile, error);
-	if (pass->kind->writes)
-		tile_set_hold(pass->optimizer, tile, TILE_HELD_CHANGED);
-	else if (!is_held(tile))
-		return give_up(pass, i, error);
+	tile_set_place(pass->optimizer, tile, TILE_HELD_CHANGED);
 	return 0;
 }
 

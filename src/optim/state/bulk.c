@@ -61,7 +61,7 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	int rc = 0;
 
 	(void)thread;
-	if (optimizer->tiles[tile].fresh)
+	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment))
 		rc = call(optimizer, bulk, tile, &segment);
@@ -103,6 +103,7 @@ int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = run(optimizer, &kind, &bulk, error);
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }
@@ -120,6 +121,7 @@ int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 	pthread_mutex_lock(&optimizer->lock);
 	rc = run(optimizer, &kind, &bulk, error);
 	optimizer->walks += !rc;
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }

@@ -30,9 +30,9 @@ void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uin
 	}
 }
 
-static bool is_fresh(const struct nvs_optimizer *optimizer, size_t tile)
+static bool has_none(const struct nvs_optimizer *optimizer, size_t tile)
 {
-	return optimizer->tiles[tile].fresh;
+	return is_fresh(&optimizer->tiles[tile]);
 }
 
 static int make_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
@@ -47,7 +47,7 @@ static int make_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	static const struct pass_kind kind = {
-		.writes = true, .wants = is_fresh, .slice = make_slice};
+		.writes = true, .wants = has_none, .slice = make_slice};
 	int rc = pass_run(optimizer, &kind, NULL, NULL, error);
 
 	optimizer->walks += !rc;
@@ -58,7 +58,7 @@ int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 static bool has_state(const struct nvs_optimizer *optimizer, size_t tile)
 {
-	return !optimizer->tiles[tile].fresh;
+	return !is_fresh(&optimizer->tiles[tile]);
 }
 
 void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
@@ -97,6 +97,7 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = pass_run(optimizer, &kind, NULL, NULL, error);
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }

@@ -23,7 +23,7 @@ static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
 static struct header describe(const struct nvs_optimizer *optimizer)
 {
 	return (struct header){
-		.unfinished = optimizer->unfinished,
+		.unfinished = is_unfinished(optimizer),
 		.layout = optimizer->layout_sum,
 		.tile_numel = optimizer->tile_numel,
 		.ntiles = optimizer->ntiles,
@@ -160,21 +160,30 @@ int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 			 stored->ngroups, stored->ntiles, optimizer->ngroups, optimizer->ntiles);
 }
 
+static void adopt_gradients(struct nvs_optimizer *optimizer, struct group *group, uint64_t mark)
+{
+	bool lent = mark == GROUP_LENT;
+
+	group->added = lent ? 0 : mark;
+	if (group->added)
+		group_set_gradients(optimizer, group, NVS_GRADIENTS_ADDED);
+	else if (lent && is_unfinished(optimizer))
+		group_set_gradients(optimizer, group, NVS_GRADIENTS_OWED);
+}
+
 static void adopt_marks(struct nvs_optimizer *optimizer, const uint8_t *mark)
 {
 	/* A commit leaves no tile without state: one that has none has lost it. */
 	for (size_t i = 0; i < optimizer->ntiles; i++) {
-		optimizer->tiles[i].fresh = false;
-		optimizer->tiles[i].done = *mark++;
+		bool updated = *mark++ && is_unfinished(optimizer);
+
+		optimizer->tiles[i].progress = updated ? TILE_UPDATED : TILE_PENDING;
+		tile_set_place(optimizer, &optimizer->tiles[i], TILE_LOOSE);
 	}
 	for (size_t i = 0; i < optimizer->ngradients; i++)
 		optimizer->gradients[i].valid = *mark++;
-	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES) {
-		uint64_t added = get_u64(mark);
-
-		optimizer->groups[i].added = added == GROUP_LENT ? 0 : added;
-		optimizer->groups[i].owed = optimizer->unfinished && added == GROUP_LENT;
-	}
+	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES)
+		adopt_gradients(optimizer, &optimizer->groups[i], get_u64(mark));
 }
 
 static void adopt(struct nvs_optimizer *optimizer, const struct header *stored)
@@ -183,7 +192,7 @@ static void adopt(struct nvs_optimizer *optimizer, const struct header *stored)
 	/* A fixed loss scale, or none, is as configured now. */
 	if (stored->dynamic && has_dynamic_scale(optimizer))
 		optimizer->scaler = stored->scaler;
-	optimizer->unfinished = stored->unfinished;
+	optimizer->step_state = stored->unfinished ? STEP_INHERITED : STEP_NONE;
 	optimizer->step_lr = stored->lr;
 	optimizer->step_factor = stored->factor;
 	optimizer->step_norm = stored->norm;
@@ -245,13 +254,16 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 	assert(header_nbytes(&header) == optimizer->header_bytes);
 	header_encode(&header, optimizer->header);
 	for (size_t i = 0; i < optimizer->ntiles; i++)
-		*mark++ = optimizer->tiles[i].done;
+		*mark++ = optimizer->tiles[i].progress == TILE_UPDATED;
 	for (size_t i = 0; i < optimizer->ngradients; i++)
 		*mark++ = optimizer->gradients[i].valid;
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		const struct group *group = &optimizer->groups[i];
 
-		put_u64(mark, group->lent || group->owed ? GROUP_LENT : group->added);
+		bool lent = group->gradients == NVS_GRADIENTS_LENT ||
+			    group->gradients == NVS_GRADIENTS_OWED;
+
+		put_u64(mark, lent ? GROUP_LENT : group->added);
 		mark += GROUP_BYTES;
 	}
 	assert(mark == optimizer->header + optimizer->header_bytes);
@@ -281,7 +293,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	int rc = 0;
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
-		if (!optimizer->tiles[i].fresh)
+		if (!is_fresh(&optimizer->tiles[i]))
 			rc = write_host(optimizer, i, error);
 	if (rc)
 		return rc;
@@ -292,7 +304,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 static bool any_fresh(const struct nvs_optimizer *optimizer)
 {
 	for (size_t i = 0; i < optimizer->ntiles; i++)
-		if (optimizer->tiles[i].fresh)
+		if (is_fresh(&optimizer->tiles[i]))
 			return true;
 	return false;
 }
@@ -335,6 +347,7 @@ int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *erro
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = keep_commit(optimizer, error);
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }

@@ -216,8 +216,7 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	if (!optimizer->tiles || !optimizer->queue || !optimizer->offloaded ||
 	    !optimizer->gradients)
 		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		optimizer->tiles[i].fresh = true;
+	layout_check(optimizer);
 	return map_host(optimizer, error);
 }
 

@@ -28,7 +28,7 @@ static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, s
 		struct tile *tile = &optimizer->tiles[i];
 
 		/* A tensor that can't be evicted now is evicted when its room is needed. */
-		if (!is_held(tile) && !tile->fresh)
+		if (!is_held(tile) && !is_fresh(tile))
 			nvs_tensor_swap_out(optimizer->engine, &tile->parts[part], 1, NULL);
 	}
 }
@@ -51,7 +51,7 @@ static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct wa
 	for (; walk->end < end; walk->end++) {
 		struct tile *tile = &optimizer->tiles[walk->end];
 
-		if (is_held(tile) || tile->fresh)
+		if (is_held(tile) || is_fresh(tile))
 			continue;
 		if (nvs_tensor_prefetch(optimizer->engine, &tile->parts[part], 1, NULL) != 1)
 			break;
@@ -122,7 +122,7 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 	int rc = 0;
 
 	*pinned = (struct pinned){.tensors = tile->parts};
-	if (i < optimizer->noffloaded && !is_held(tile) && !tile->fresh) {
+	if (i < optimizer->noffloaded && !is_held(tile) && !is_fresh(tile)) {
 		pinned->tensors += part;
 		pinned->n = 1;
 		return engine_pin(optimizer->engine, pinned->tensors, 1, &pinned->pin, error);
@@ -131,7 +131,7 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 		pinned->n = PARTS;
 		rc = nvs_tensor_pin(optimizer->engine, tile->parts, PARTS, -1, &pinned->pin, error);
 	}
-	if (!rc && tile->fresh)
+	if (!rc && is_fresh(tile))
 		init_slice(optimizer, i, 0, optimizer->tile_numel);
 	return rc;
 }
@@ -142,9 +142,7 @@ static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pi
 	struct tile *tile = &optimizer->tiles[i];
 
 	if (changed)
-		tile->fresh = false;
-	if (is_held(tile) && changed)
-		tile_set_hold(optimizer, tile, TILE_HELD_CHANGED);
+		tile_set_place(optimizer, tile, is_held(tile) ? TILE_HELD_CHANGED : TILE_LOOSE);
 	if (!pinned->n)
 		return 0;
 	return nvs_tensor_release(optimizer->engine, pinned->tensors, pinned->n, pinned->pin,
@@ -182,7 +180,7 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct piece *piece,
 	float *state;
 	int rc;
 
-	if (piece->to && optimizer->tiles[i].fresh) {
+	if (piece->to && is_fresh(&optimizer->tiles[i])) {
 		copy_fresh(optimizer, piece->group, piece->offset + done, n, piece->part,
 			   piece->to + done);
 		return 0;

@@ -36,7 +36,7 @@ static int other_kind(const struct group *group, struct nvs_error *error)
 	return error_about(error, -EBUSY, group->name, 0, 0,
 			   "gradients of group %s have been %s already: a group's gradients are "
 			   "either lent or added between two steps",
-			   group->name, group->lent ? "lent" : "added");
+			   group->name, group->gradients == NVS_GRADIENTS_LENT ? "lent" : "added");
 }
 
 /* ---- Lending ---- */
@@ -52,14 +52,14 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
 	pthread_mutex_lock(&optimizer->lock);
 	rc = check_gradients(optimizer, group, 0, 0, dtype, data, error);
-	if (!rc && !which->owed)
+	if (!rc && which->gradients != NVS_GRADIENTS_OWED)
 		rc = refuse_unfinished(optimizer, error);
-	if (!rc && which->added)
+	if (!rc && which->gradients == NVS_GRADIENTS_ADDED)
 		rc = other_kind(which, error);
 	if (!rc) {
 		which->lent = data;
 		which->lent_dtype = dtype;
-		which->owed = false;
+		group_set_gradients(optimizer, which, NVS_GRADIENTS_LENT);
 	}
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
@@ -126,13 +126,15 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 	rc = check_gradients(optimizer, group, offset, numel, dtype, data, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
-	if (!rc && which->lent)
+	if (!rc && which->gradients == NVS_GRADIENTS_LENT)
 		rc = other_kind(which, error);
 	if (!rc && numel)
 		rc = register_gradients(optimizer, error);
 	if (!rc) {
 		rc = add(optimizer, which->at + offset, numel, dtype, data, &done, error);
 		which->added = least(which->added + done, HEADER_COUNTS_MAX);
+		if (done)
+			group_set_gradients(optimizer, which, NVS_GRADIENTS_ADDED);
 	}
 	pthread_mutex_unlock(&optimizer->lock);
 	if (added)
@@ -162,7 +164,8 @@ void gradients_clear(struct nvs_optimizer *optimizer)
 		forget_tile(optimizer, &optimizer->gradients[i]);
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		optimizer->groups[i].lent = NULL;
-		optimizer->groups[i].added = optimizer->groups[i].owed = false;
+		optimizer->groups[i].added = 0;
+		group_set_gradients(optimizer, &optimizer->groups[i], NVS_GRADIENTS_NONE);
 	}
 }
 
@@ -176,6 +179,7 @@ int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_er
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		gradients_clear(optimizer);
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }
@@ -188,7 +192,7 @@ const char *gradients_at(const struct nvs_optimizer *optimizer, const struct seg
 	const struct group *group = &optimizer->groups[segment->group];
 	const struct gradient_tile *tile;
 
-	if (group->lent) {
+	if (group->gradients == NVS_GRADIENTS_LENT) {
 		*dtype = group->lent_dtype;
 		return group->lent + segment->offset * nvs_dtype_size(*dtype);
 	}
@@ -311,6 +315,7 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		rc = gradients_sum(optimizer, &full.sum_squares, error);
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	if (!rc && struct_out(sums, &full, sizeof(full)))
 		rc = error_set(error, -EINVAL, "sums->size is not set");

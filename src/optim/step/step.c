@@ -72,6 +72,12 @@ static double clip_factor(double norm, double clipping)
 	return clipping > 0 && over > 1 ? 1 / over : 1;
 }
 
+static void await_update(struct nvs_optimizer *optimizer)
+{
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		optimizer->tiles[i].progress = TILE_PENDING;
+}
+
 static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_result *result,
 		struct nvs_error *error)
 {
@@ -104,8 +110,10 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 		size_t at = optimizer->walks & 1 ? last - i : i;
 		struct tile *tile = &optimizer->tiles[at];
 
-		tile->ahead = !is_held(tile) && !tile->fresh && wants_update(optimizer, at);
-		for (unsigned part = 0; part < PARTS && tile->ahead; part++)
+		if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
+			continue;
+		tile->progress = TILE_AHEAD;
+		for (unsigned part = 0; part < PARTS; part++)
 			tensors[n++] = tile->parts[part];
 	}
 	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
@@ -121,8 +129,7 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	bool needed = config->fp16.enabled || config->gradient_clipping > 0 || options->norm;
 	int rc = 0;
 
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		optimizer->tiles[i].done = false;
+	await_update(optimizer);
 	if (needed)
 		read_ahead(optimizer);
 	if (options->sums)
@@ -137,7 +144,7 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	optimizer->step_clip = clip_factor(optimizer->step_norm, config->gradient_clipping);
 	optimizer->step_factor = optimizer->step_clip / scale;
 	optimizer->step_lr = options->lr < 0 ? config->adam.lr : options->lr;
-	optimizer->unfinished = true;
+	optimizer->step_state = STEP_UNFINISHED;
 	return 0;
 }
 
@@ -168,7 +175,7 @@ static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 static int check_owed(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	for (size_t i = 0; i < optimizer->ngroups; i++)
-		if (optimizer->groups[i].owed)
+		if (optimizer->groups[i].gradients == NVS_GRADIENTS_OWED)
 			return error_about(
 				error, -EINVAL, optimizer->groups[i].name, 0, 0,
 				"step %" PRIu64
@@ -204,7 +211,8 @@ static int end(struct nvs_optimizer *optimizer)
 {
 	optimizer->step++;
 	optimizer->walks++;
-	optimizer->unfinished = false;
+	optimizer->step_state = STEP_NONE;
+	await_update(optimizer);
 	gradients_clear(optimizer);
 	return scaler_update(&optimizer->scaler, &optimizer->config.fp16, false);
 }
@@ -250,10 +258,10 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	optimizer->sum_ns = optimizer->sum_cpu_ns = 0;
 	nvs_engine_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
-	if (!optimizer->unfinished)
+	if (!is_unfinished(optimizer))
 		rc = has_any_gradients(optimizer) ? begin(optimizer, options, result, error)
 						  : pass_over(optimizer, options, result, error);
-	if (!rc && optimizer->unfinished)
+	if (!rc && is_unfinished(optimizer))
 		rc = finish(optimizer, result, &figures, error);
 	nvs_engine_get_stats(optimizer->engine, &to);
 	result->step = optimizer->step;
@@ -307,6 +315,7 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
 	rc = step(optimizer, &given, &full, error);
+	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	if (result)
 		struct_out(result, &full, sizeof(full));

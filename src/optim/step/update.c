@@ -10,7 +10,7 @@ bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
 	struct segment segment;
 
-	if (optimizer->tiles[tile].done)
+	if (optimizer->tiles[tile].progress == TILE_UPDATED)
 		return false;
 	while (next_segment(optimizer, &at, end, &segment))
 		if (has_gradients(&optimizer->groups[segment.group]))
@@ -94,7 +94,7 @@ int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
 	struct segment segment;
 
-	if (optimizer->tiles[tile].fresh)
+	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (next_segment(optimizer, &at, end, &segment)) {
 		if (has_gradients(&optimizer->groups[segment.group]))

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The states of tiles and of groups' gradients, and what must hold of them between the calls of an
+ * optimizer. Nothing here is for bad input, which is refused before.
+ */
+#include <assert.h>
+#include <math.h>
+
+#include "optim/internal.h"
+
+/* ---- Tiles ---- */
+
+void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
+{
+	size_t i = (size_t)(tile - optimizer->tiles);
+	bool offloaded = i < optimizer->noffloaded;
+
+	assert(i < optimizer->ntiles);
+	assert(tile->place <= TILE_SUSPENDED_CHANGED && tile->progress <= TILE_UPDATED);
+	if (tile->place > TILE_LOOSE)
+		assert(offloaded && tile->pin);
+	if (tile->place != TILE_FRESH && offloaded)
+		assert(tile->parts[NVS_MASTER] && tile->parts[NVS_EXP_AVG] &&
+		       tile->parts[NVS_EXP_AVG_SQ]);
+	/* Only offloaded tiles that have state are read ahead. */
+	if (tile->progress == TILE_AHEAD)
+		assert(offloaded && tile->place != TILE_FRESH);
+	if (tile->progress == TILE_UPDATED)
+		assert(is_unfinished(optimizer));
+}
+
+void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile, enum tile_place place)
+{
+	bool suspends = place == TILE_SUSPENDED || place == TILE_SUSPENDED_CHANGED;
+
+	assert(place != TILE_FRESH);
+	assert(!suspends || is_held(tile));
+	tile->place = place;
+	tile_check(optimizer, tile);
+}
+
+static void tiles_check(const struct nvs_optimizer *optimizer)
+{
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		tile_check(optimizer, &optimizer->tiles[i]);
+		assert(optimizer->tiles[i].task == TASK_NONE);
+		assert(optimizer->tiles[i].place < TILE_SUSPENDED);
+	}
+}
+
+/* ---- Gradients ---- */
+
+void group_check(const struct nvs_optimizer *optimizer, const struct group *group)
+{
+	assert(group->name && group->numel && group->numel <= HEADER_NUMEL_MAX);
+	assert(group->at % TILE_UNIT == 0 && group->at + group->numel <= optimizer->flat);
+	assert((group->gradients == NVS_GRADIENTS_LENT) == (group->lent != NULL));
+	assert((group->gradients == NVS_GRADIENTS_ADDED) == (group->added != 0));
+	if (group->gradients == NVS_GRADIENTS_OWED)
+		assert(optimizer->step_state == STEP_INHERITED);
+}
+
+void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *group,
+			 enum nvs_gradients gradients)
+{
+	/* Lent and added gradients never replace each other. */
+	assert(group->gradients == NVS_GRADIENTS_NONE || group->gradients == gradients ||
+	       gradients == NVS_GRADIENTS_NONE || group->gradients == NVS_GRADIENTS_OWED);
+	group->gradients = gradients;
+	group_check(optimizer, group);
+}
+
+void gradient_tile_check(const struct nvs_optimizer *optimizer, const struct gradient_tile *tile)
+{
+	assert(tile >= optimizer->gradients);
+	assert(tile < optimizer->gradients + optimizer->ngradients);
+	assert(!tile->valid || tile->tensor);
+	assert(!tile->sharers);
+}
+
+/* ---- The optimizer ---- */
+
+void layout_check(const struct nvs_optimizer *optimizer)
+{
+	uint64_t end = 0;
+
+	assert(optimizer->tile_numel && optimizer->tile_numel % TILE_UNIT == 0);
+	assert(optimizer->tile_numel <= HEADER_NUMEL_MAX);
+	assert(optimizer->ntiles && optimizer->noffloaded <= optimizer->ntiles);
+	assert(optimizer->ncached <= optimizer->noffloaded);
+	assert((optimizer->ntiles - 1) * optimizer->tile_numel < optimizer->flat);
+	assert(optimizer->ntiles * optimizer->tile_numel >= optimizer->flat);
+	assert(optimizer->gradient_numel % optimizer->tile_numel == 0);
+	assert(optimizer->ngradients * optimizer->gradient_numel >= optimizer->flat);
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		assert(group->at >= end);
+		end = group->at + group->numel;
+		group_check(optimizer, group);
+	}
+}
+
+static void step_check(const struct nvs_optimizer *optimizer)
+{
+	assert(optimizer->step <= HEADER_COUNTS_MAX);
+	assert(optimizer->scaler.scale >= 0);
+	if (is_unfinished(optimizer))
+		assert(optimizer->step_lr >= 0 && isfinite(optimizer->step_lr));
+}
+
+void optimizer_check(const struct nvs_optimizer *optimizer)
+{
+	assert(optimizer->engine && optimizer->threads && optimizer->landing && optimizer->kernel);
+	assert(optimizer->keep == (optimizer->header != NULL));
+	step_check(optimizer);
+	layout_check(optimizer);
+	tiles_check(optimizer);
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		gradient_tile_check(optimizer, &optimizer->gradients[i]);
+}
