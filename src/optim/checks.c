@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "config/config.h"
 #include "optim/internal.h"
+#include "optim/step/numbers.h"
 
 /* ---- The configuration ---- */
 
@@ -38,12 +39,6 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 			   type);
 }
 
-/* Gradients are divided by the scale in fp32. */
-static bool is_scale(double scale)
-{
-	return scale >= 0x1p-24 && scale <= 0x1p127;
-}
-
 static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 {
 	if (!config->enabled)
@@ -61,28 +56,6 @@ static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 		return error_about(error, -EINVAL, "fp16", 0, 0,
 				   "fp16.loss_scale_window and fp16.hysteresis must be at least 1, "
 				   "fp16.initial_scale_power at most 127");
-	return 0;
-}
-
-static int check_adam(const struct optimizer_config *adam, struct nvs_error *error)
-{
-	/* Infinity also stands for values that overflow fp32. */
-	const struct {
-		const char *key;
-		double value, below;
-	} numbers[] = {
-		{"optimizer.params.lr", adam->lr, FLT_MAX},
-		{"optimizer.params.betas", adam->beta1, 1},
-		{"optimizer.params.betas", adam->beta2, 1},
-		{"optimizer.params.eps", adam->eps, FLT_MAX},
-		{"optimizer.params.weight_decay", adam->weight_decay, FLT_MAX},
-	};
-
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
-			return error_about(error, -EINVAL, numbers[i].key, 0, 0,
-					   "%s is %g: allowed are 0 and above, below %g",
-					   numbers[i].key, numbers[i].value, numbers[i].below);
 	return 0;
 }
 
@@ -108,7 +81,7 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 		return error_about(error, -EINVAL, "offload_optimizer.buffer_count", 0, 0,
 				   "offload_optimizer.buffer_count is 0: a pool needs at least one "
 				   "buffer");
-	rc = check_adam(&config->adam, error);
+	rc = check_adam(&config->adam, NAMED_AS_KEYS, error);
 	return rc ? rc : check_fp16(&config->fp16, error);
 }
 

@@ -6,42 +6,17 @@
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
-#include <math.h>
 
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "optim/kernels/kernel.h"
 #include "optim/state/header.h"
+#include "optim/step/numbers.h"
 
 static bool is_element(enum nvs_dtype dtype)
 {
 	return dtype == NVS_F32 || dtype == NVS_BF16 || dtype == NVS_F16;
-}
-
-static int check_numbers(const struct nvs_adam_update *update, struct nvs_error *error)
-{
-	const struct {
-		const char *name;
-		double value, below;
-	} numbers[] = {
-		{"lr", update->lr, FLT_MAX},
-		{"beta1", update->beta1, 1},
-		{"beta2", update->beta2, 1},
-		{"eps", update->eps, FLT_MAX},
-		{"weight_decay", update->weight_decay, FLT_MAX},
-		{"grad_factor", update->grad_factor, FLT_MAX},
-	};
-
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
-			return error_about(error, -EINVAL, numbers[i].name, 0, 0,
-					   "%s is %g: allowed are 0 and above, below %g",
-					   numbers[i].name, numbers[i].value, numbers[i].below);
-	if (!update->step || update->step > HEADER_COUNTS_MAX)
-		return error_about(error, -EINVAL, "step", 0, 0,
-				   "step is %" PRIu64 ": allowed are 1 to 2^53", update->step);
-	return 0;
 }
 
 static int check_arrays(const struct nvs_adam_update *update, struct nvs_error *error)
@@ -71,17 +46,23 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 				 given ? "the size of the update is not that of a struct "
 					 "nvs_adam_update"
 				       : "the update is NULL");
-	rc = check_numbers(&update, error);
-	if (!rc)
-		rc = check_arrays(&update, error);
-	if (rc || !update.numel)
-		return rc;
-	config = (struct optimizer_config){.beta1 = update.beta1,
+	config = (struct optimizer_config){.lr = update.lr,
+					   .beta1 = update.beta1,
 					   .beta2 = update.beta2,
 					   .eps = update.eps,
 					   .weight_decay = update.weight_decay,
 					   .adam_w_mode = update.adam_w_mode,
 					   .bias_correction = update.bias_correction};
+	rc = check_adam(&config, NAMED_AS_FIELDS, error);
+	if (!rc)
+		rc = check_number("grad_factor", update.grad_factor, FLT_MAX, error);
+	if (!rc && (!update.step || update.step > HEADER_COUNTS_MAX))
+		rc = error_about(error, -EINVAL, "step", 0, 0,
+				 "step is %" PRIu64 ": allowed are 1 to 2^53", update.step);
+	if (!rc)
+		rc = check_arrays(&update, error);
+	if (rc || !update.numel)
+		return rc;
 	adam = adam_factors(&config, update.lr, update.step,
 			    update.grad_factor > 0 ? update.grad_factor : 1);
 	kernel_best()->adam(&adam, update.master, update.exp_avg, update.exp_avg_sq,

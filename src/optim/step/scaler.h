@@ -17,6 +17,15 @@
 #include "config/config.h"
 #include "nvswap.h"
 
+/* Gradients are divided by the scale in fp32. */
+#define SCALE_MIN 0x1p-24
+#define SCALE_MAX 0x1p127
+
+static inline bool is_scale(double scale)
+{
+	return scale >= SCALE_MIN && scale <= SCALE_MAX;
+}
+
 /* Stored with the optimizer's state, see header.h. */
 struct scaler {
 	double scale;

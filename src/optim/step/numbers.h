@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bounds of Adam's numbers, which are the same in the configuration, in a call and in a kept
+ * store.
+ */
+#ifndef OPTIM_NUMBERS_H
+#define OPTIM_NUMBERS_H
+
+#include "config/config.h"
+#include "nvswap.h"
+
+#define STEPS_MAX ((UINT64_C(1) << 53) - 1) /* whole numbers that a double has all of */
+
+/* What an error calls a number. */
+enum number_names {
+	NAMED_AS_KEYS,	 /* by its key of the configuration */
+	NAMED_AS_FIELDS, /* by its field of struct nvs_adam_update */
+};
+
+/* -EINVAL unless lr, betas, eps and weight_decay are within their bounds. */
+int check_adam(const struct optimizer_config *adam, enum number_names names,
+	       struct nvs_error *error);
+/* -EINVAL unless the value is 0 or above, and below the bound. */
+int check_number(const char *name, double value, double below, struct nvs_error *error);
+
+#endif
