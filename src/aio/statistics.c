@@ -80,13 +80,20 @@ static void gather_latency(struct nvs_aio *aio, enum nvs_direction direction,
 
 static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struct nvs_io_stats *io)
 {
-	struct nvs_latency latency = {.size = sizeof(latency)};
+	struct nvs_latency sums;
 
-	gather_latency(aio, direction, NVS_LAT, &latency);
-	io->latency_min_ns = latency.min_ns;
-	io->latency_max_ns = latency.max_ns;
-	io->latency_mean_ns = nvs_latency_mean(&latency);
-	io->latency_stddev_ns = nvs_latency_stddev(&latency);
+	latency_begin_sums(&sums);
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		latency_merge_sums(&sums, &worker->latency[direction][NVS_LAT]);
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+	io->latency_min_ns = sums.min_ns;
+	io->latency_max_ns = sums.max_ns;
+	io->latency_mean_ns = nvs_latency_mean(&sums);
+	io->latency_stddev_ns = nvs_latency_stddev(&sums);
 }
 
 static void gather(struct nvs_aio *aio, struct nvs_aio_stats *stats)

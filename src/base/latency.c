@@ -86,7 +86,14 @@ int nvs_latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
 	return 0;
 }
 
-void latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
+void latency_begin_sums(struct nvs_latency *latency)
+{
+	latency->size = offsetof(struct nvs_latency, buckets);
+	latency->count = latency->min_ns = latency->max_ns = 0;
+	latency->sum_ns = latency->sum_squares = 0;
+}
+
+void latency_merge_sums(struct nvs_latency *into, const struct nvs_latency *from)
 {
 	if (!from->count)
 		return;
@@ -97,6 +104,13 @@ void latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
 	into->count += from->count;
 	into->sum_ns += from->sum_ns;
 	into->sum_squares += from->sum_squares;
+}
+
+void latency_merge(struct nvs_latency *into, const struct nvs_latency *from)
+{
+	if (!from->count)
+		return;
+	latency_merge_sums(into, from);
 	for (unsigned i = 0; i < NVS_LATENCY_BUCKETS; i++)
 		into->buckets[i] += from->buckets[i];
 }

@@ -93,6 +93,7 @@ int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result 
 	if (opened->engine) {
 		result->engine.size = sizeof(result->engine);
 		nvs_engine_get_stats(opened->engine, &result->engine);
+		result->pool_peak = result->engine.pool.used_max;
 		result->opened = true;
 		closed = nvs_engine_close(opened->engine, &closing);
 	}

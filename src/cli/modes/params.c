@@ -149,13 +149,10 @@ static int run_opened(struct pass *pass)
 				 .wait = wait_all,
 				 .arg = pass,
 				 .watch = pass->watch};
-	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	int rc = swap_out_all(pass);
 
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode, pass->options, pass->result);
-	nvs_engine_get_stats(pass->opened.engine, &stats);
-	pass->result->pool_peak = stats.pool.used_max;
 	return bench_engine_verdict(&pass->opened, rc, pass->result);
 }
 

@@ -64,15 +64,6 @@ static struct nvs_tensor **batch_tensors(const struct run *run, const struct bat
 	return run->opened.tensors + batch->first;
 }
 
-static void note_pool_use(struct run *run)
-{
-	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-
-	nvs_engine_get_stats(run->opened.engine, &stats);
-	if (stats.pool.used > run->result->pool_peak)
-		run->result->pool_peak = stats.pool.used;
-}
-
 static bool by_time(const struct pass *pass)
 {
 	return pass->loops == UINT64_MAX;
@@ -168,7 +159,6 @@ static int write_batch(struct run *run, struct batch *batch, bool fill)
 				    &batch->pin, &run->result->error);
 	if (rc)
 		return rc;
-	note_pool_use(run);
 	if (fill) {
 		batch->generation += batch->written && run->options->verify;
 		rc = fill_batch(run, batch);
@@ -205,7 +195,6 @@ static int begin_read(struct run *run, struct batch *batch, int timeout_ms)
 	if (rc)
 		return rc;
 	run->asked[NVS_READ] += batch->nbytes;
-	note_pool_use(run);
 	return 0;
 }
 
