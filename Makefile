@@ -60,7 +60,7 @@ SONAME := libnvswap.so.$(firstword $(subst ., ,$(VERSION)))
 SOFILE := libnvswap.so.$(VERSION)
 
 # Calls that tests make fail; tests/support/inject.c defines a wrapper for each.
-WRAPPED := malloc calloc realloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
+WRAPPED := malloc calloc realloc aligned_alloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
 	newlocale glob XXH3_createState hwloc_topology_init hwloc_topology_load hwloc_bitmap_alloc \
 	mmap munmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
 	mkdir mkdirat mkostemp rename unlinkat flock fchmod stat lstat fstat fstatat statx fstatfs \

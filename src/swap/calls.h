@@ -13,16 +13,23 @@
 /* -EINVAL: the i-th tensor of a call is NULL or another engine's. */
 int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor, size_t i,
 		 struct nvs_error *error);
-/* -EINVAL: the engine or the array is NULL, or one of the tensors is NULL or another engine's. */
+/* -EINVAL: the engine or the array is NULL. */
+int check_array(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		struct nvs_error *error);
+/* -EINVAL: as check_array(), or one of the tensors is NULL or another engine's. */
 int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error);
 /* 0, or -EROFS if the store is read-only. */
 int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
-/* Under the lock: makes the tensors the present batch. -EINVAL: a tensor is named twice. */
-int check_named_once(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		     struct nvs_error *error);
-/* Under the lock: as check_named_once, and -EBUSY: one is pinned, or in flight from or to external
- * memory. */
+/*
+ * Under the lock: begins a batch, to which check_in_batch() adds the i-th tensor of the call.
+ * -EINVAL: it is NULL, another engine's, or in the batch already.
+ */
+void begin_batch(struct nvs_engine *engine);
+int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,
+		   struct nvs_error *error);
+/* Under the lock: makes the tensors a batch. -EINVAL as above. -EBUSY: one is pinned, or in flight
+ * from or to external memory. */
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   struct nvs_error *error);
 

@@ -20,18 +20,22 @@ int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 	return 0;
 }
 
-int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error)
+int check_array(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		struct nvs_error *error)
 {
 	if (!engine || (n && !tensors))
 		return error_set(error, -EINVAL, "%s is NULL", engine ? "tensors" : "engine");
-	for (size_t i = 0; i < n; i++) {
-		int rc = check_tensor(engine, tensors[i], i, error);
-
-		if (rc)
-			return rc;
-	}
 	return 0;
+}
+
+int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error)
+{
+	int rc = check_array(engine, tensors, n, error);
+
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = check_tensor(engine, tensors[i], i, error);
+	return rc;
 }
 
 int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
@@ -44,29 +48,38 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 			 store_path(engine->store));
 }
 
-int check_named_once(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		     struct nvs_error *error)
+void begin_batch(struct nvs_engine *engine)
 {
 	engine->batch++;
-	for (size_t i = 0; i < n; i++) {
-		if (tensors[i]->batch == engine->batch)
-			return error_about(error, -EINVAL, tensors[i]->name, 0, 0,
-					   "%s is named twice in one batch", tensors[i]->name);
-		tensors[i]->batch = engine->batch;
-	}
+}
+
+int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,
+		   struct nvs_error *error)
+{
+	int rc = check_tensor(engine, tensor, i, error);
+
+	if (rc)
+		return rc;
+	if (tensor->batch == engine->batch)
+		return error_about(error, -EINVAL, tensor->name, 0, 0,
+				   "%s is named twice in one batch", tensor->name);
+	tensor->batch = engine->batch;
 	return 0;
 }
 
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   struct nvs_error *error)
 {
-	int rc = check_named_once(engine, tensors, n, error);
+	int rc = 0;
 
-	for (size_t i = 0; i < n && !rc; i++)
-		if (tensors[i]->pins.count || is_external(tensors[i]))
+	begin_batch(engine);
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = check_in_batch(engine, tensors[i], i, error);
+		if (!rc && (tensors[i]->pins.count || is_external(tensors[i])))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0, "%s is pinned: %s",
 					 tensors[i]->name,
 					 is_external(tensors[i]) ? "wait for its transfer first"
 								 : "release it first");
+	}
 	return rc;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pinning tensors: the call gets room for all of them in one pinning, or for none. Between
+ * Pinning tensors: the call gets room for all of them in one attempt, or for none. Between
  * attempts it waits for room, or for write-backs that make some.
  */
 #include <assert.h>
@@ -55,46 +55,64 @@ static void make_room(struct nvs_engine *engine, uint64_t need, struct pinning *
 
 /* ---- Checks of a batch, before anything is changed ---- */
 
+static int check_contents(struct nvs_engine *engine, struct nvs_tensor *tensor,
+			  struct nvs_error *error)
+{
+	/* A read would return older contents than the caller has written. */
+	int rc = tensor->unreported ? report_failed_write(engine, tensor, error) : 0;
+
+	if (rc)
+		return rc;
+	if (tensor_state(tensor) == NVS_EMPTY)
+		return no_contents(tensor, error);
+	if (is_unwritten(tensor))
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is pinned for new contents, which are not released yet: "
+				   "release it first",
+				   tensor->name);
+	return 0;
+}
+
+static int check_pin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents,
+			 struct nvs_error *error)
+{
+	int rc;
+
+	if (is_external(tensor))
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is in flight from or to external memory: wait for it first",
+				   tensor->name);
+	rc = contents ? check_contents(engine, tensor, error) : 0;
+	if (rc)
+		return rc;
+	if (tensor->extent > pool_bytes(engine->pool))
+		return too_large(engine, tensor, error);
+	if (!pins_reserve(&tensor->pins))
+		return error_set(error, -ENOMEM, "out of memory for the pins of a tensor");
+	return 0;
+}
+
 static int check_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		     bool contents, struct nvs_error *error)
 {
 	uint64_t sum = 0;
 	char need[32], have[32];
-	int rc = check_named_once(engine, tensors, n, error);
+	int rc = 0;
 
+	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
-		if (is_external(tensors[i]))
-			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
-					   "%s is in flight from or to external memory: wait for "
-					   "it first",
-					   tensors[i]->name);
-		/* A read would return older contents than the caller has written. */
-		rc = contents ? report_failed_write(engine, tensors[i], error) : 0;
-		if (rc)
-			return rc;
-		if (contents && tensor_state(tensors[i]) == NVS_EMPTY)
-			return no_contents(tensors[i], error);
-		if (contents && is_unwritten(tensors[i]))
-			return error_about(error, -EBUSY, tensors[i]->name, 0, 0,
-					   "%s is pinned for new contents, which are not released "
-					   "yet: release it first",
-					   tensors[i]->name);
-		if (tensors[i]->extent > pool_bytes(engine->pool))
-			return too_large(engine, tensors[i], error);
-		sum += tensors[i]->extent;
+		rc = check_in_batch(engine, tensors[i], i, error);
+		if (!rc)
+			rc = check_pin_one(engine, tensors[i], contents, error);
+		sum += rc ? 0 : tensors[i]->extent;
 	}
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = pins_reserve(tensors[i]);
-	if (rc == -ENOMEM)
-		return error_set(error, rc, "out of memory for the pins of a tensor");
-	if (!rc && sum > pool_bytes(engine->pool))
-		return error_set(
-			error, -ENOBUFS,
-			"a batch of %zu tensors needs %s at once, and the pool has %s (%s): "
-			"make the batch smaller or the pool larger",
-			n, size_text(sum, need), size_text(pool_bytes(engine->pool), have),
-			engine->remedy);
-	return rc;
+	if (rc || sum <= pool_bytes(engine->pool))
+		return rc;
+	return error_set(error, -ENOBUFS,
+			 "a batch of %zu tensors needs %s at once, and the pool has %s (%s): make "
+			 "the batch smaller or the pool larger",
+			 n, size_text(sum, need), size_text(pool_bytes(engine->pool), have),
+			 engine->remedy);
 }
 
 /* ---- Pinning ---- */
@@ -123,11 +141,10 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 			forget_pool(tensor);
 		if (tensor->io == IO_IDLE)
 			tensor->status = 0;
+		tensor_check(tensor);
 	}
 	if (pinning->contents)
 		list = runs_build(engine, engine->scratch, nread, NVS_READ);
-	for (size_t i = 0; i < pinning->n; i++)
-		tensor_check(pinning->tensors[i]);
 	return list;
 }
 
@@ -182,7 +199,7 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 	return ndirty ? -EAGAIN : 0;
 }
 
-/* One pinning, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
+/* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
 static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
 {
 	uint64_t need;
@@ -252,10 +269,11 @@ static bool room_is_coming(const struct nvs_engine *engine, const struct pinning
 /* About how many of the writes in flight make the room, if they are of one length. */
 static uint64_t runs_to_wait_for(const struct nvs_engine *engine, const struct pinning *pinning)
 {
-	double missing = (double)(pinning->need - free_bytes(engine));
+	double missing;
 
 	if (!room_is_coming(engine, pinning))
 		return 1;
+	missing = (double)(pinning->need - free_bytes(engine));
 	return (uint64_t)(missing / (double)engine->landing * (double)engine->inflight[NVS_WRITE]);
 }
 
@@ -358,7 +376,7 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	if (!pin)
 		return error_set(error, -EINVAL, "there is nowhere to store the pin: pin is NULL");
 	*pin = 0;
-	rc = check_arguments(engine, tensors, n, error);
+	rc = check_array(engine, tensors, n, error);
 	/* New contents could not be written. */
 	if (!rc && !contents)
 		rc = check_writable(engine, error);

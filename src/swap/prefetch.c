@@ -52,15 +52,17 @@ long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *te
 			 struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	long rc = check_arguments(engine, tensors, n, error);
+	long rc = check_array(engine, tensors, n, error);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
-	rc = check_named_once(engine, tensors, n, error);
-	for (size_t i = 0; i < n && !rc; i++)
-		if (tensor_state(tensors[i]) == NVS_EMPTY)
+	begin_batch(engine);
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = check_in_batch(engine, tensors[i], i, error);
+		if (!rc && tensor_state(tensors[i]) == NVS_EMPTY)
 			rc = no_contents(tensors[i], error);
+	}
 	if (!rc)
 		rc = (long)read_ahead(engine, tensors, n, &list);
 	if (rc >= 0)

@@ -29,10 +29,14 @@ static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum
 static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
-	int rc = check_named_once(engine, tensors, n, error);
+	int rc = 0;
 
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = check_release_one(tensors[i], pin, how, error);
+	begin_batch(engine);
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = check_in_batch(engine, tensors[i], i, error);
+		if (!rc)
+			rc = check_release_one(tensors[i], pin, how, error);
+	}
 	return rc;
 }
 
@@ -63,7 +67,7 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc = check_arguments(engine, tensors, n, error);
+	int rc = check_array(engine, tensors, n, error);
 
 	if (rc)
 		return rc;
@@ -113,6 +117,7 @@ void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 	}
 	if (tensor_state(tensor) == NVS_RESIDENT && !tensor->pins.count)
 		drop(engine, tensor);
+	tensor_check(tensor);
 	list = after_release(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);

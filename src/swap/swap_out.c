@@ -25,6 +25,7 @@ static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *c
 		} else {
 			drop(engine, tensor);
 			tensor->status = 0;
+			tensor_check(tensor);
 		}
 	}
 	return runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
@@ -34,7 +35,7 @@ int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *ten
 			struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc = check_arguments(engine, tensors, n, error);
+	int rc = check_array(engine, tensors, n, error);
 
 	if (rc)
 		return rc;

@@ -78,16 +78,17 @@ static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *te
 {
 	int rc = 0;
 
-	for (size_t i = 0; i < n && !rc; i++) {
-		if (pin_failed(tensors[i], pin))
+	for (size_t i = 0; i < n; i++) {
+		if (!rc && pin_failed(tensors[i], pin))
 			rc = pin_error(engine, tensors[i], error);
-		else if (!pin && tensors[i]->status)
+		else if (!rc && !pin && tensors[i]->status)
 			rc = tensor_error(engine, tensors[i], error);
-		else if (!pin)
-			rc = report_failed_write(engine, tensors[i], error);
+		if (!pin && tensors[i]->unreported) {
+			int failed = report_failed_write(engine, tensors[i], rc ? NULL : error);
+
+			rc = rc ? rc : failed;
+		}
 	}
-	for (size_t i = 0; i < n && !pin; i++)
-		report_failed_write(engine, tensors[i], NULL);
 	return rc;
 }
 
@@ -95,13 +96,16 @@ int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 		    uint64_t pin, int timeout_ms, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
-	int rc = check_arguments(engine, tensors, n, error);
+	int rc = check_array(engine, tensors, n, error);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
-	for (size_t i = 0; i < n && !rc && pin; i++)
-		rc = pin_check(tensors[i], pin, error);
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = check_tensor(engine, tensors[i], i, error);
+		if (!rc && pin)
+			rc = pin_check(tensors[i], pin, error);
+	}
 	if (!rc)
 		rc = wait_for_all(engine, tensors, n, pin, deadline, error);
 	if (!rc)

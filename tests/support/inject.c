@@ -182,6 +182,7 @@ static void *block(void *data)
 BLOCK(void *, malloc, (size_t nbytes), (nbytes))
 BLOCK(void *, calloc, (size_t n, size_t nbytes), (n, nbytes))
 BLOCK(char *, strdup, (const char *text), (text))
+BLOCK(void *, aligned_alloc, (size_t alignment, size_t nbytes), (alignment, nbytes))
 BLOCK(char *, strndup, (const char *text, size_t nbytes), (text, nbytes))
 MEMORY(void *, tsearch, (const void *key, void **root, comparison_fn_t compare),
        (key, root, compare), null(error))

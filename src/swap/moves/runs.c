@@ -69,28 +69,23 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 				  enum nvs_direction direction)
 {
 	struct nvs_tensor *first = tensors[0];
-	uint64_t nbytes = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		if (tensors[i]->io == IO_IDLE)
-			begin_io(tensors[i], direction);
-		tensors[i]->run_next = NULL;
-		tensors[i]->run_first = first;
-		if (i)
-			tensors[i - 1]->run_next = tensors[i];
-		nbytes += bytes_moved(tensors[i]);
-	}
 	first->sum = SUM_NONE;
 	first->transfer = (struct transfer){.file = store_file(engine->store),
 					    .direction = direction,
 					    .data = first->data,
-					    .nbytes = nbytes,
 					    .offset = first->place + first_moved(first),
 					    .user = first};
+	for (size_t i = 0; i < n; i++) {
+		if (tensors[i]->io == IO_IDLE)
+			begin_io(tensors[i], direction);
+		tensors[i]->run_next = i + 1 < n ? tensors[i + 1] : NULL;
+		tensors[i]->run_first = first;
+		first->transfer.nbytes += bytes_moved(tensors[i]);
+		tensor_check(tensors[i]);
+	}
 	begin_busy(engine, direction);
 	engine->transfers++;
-	for (size_t i = 0; i < n; i++)
-		tensor_check(tensors[i]);
 	return &first->transfer;
 }
 

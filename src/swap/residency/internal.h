@@ -142,10 +142,15 @@ void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction dir
 /* How many of the tensors, from the first, form one run. */
 size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  uint64_t nbytes_max, uint64_t *nbytes);
+/* Whether a manifest, on the drive or being written, names that extent of the tensor. */
+bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset);
 /* The last commit and the present one name an extent each: a write waits for the present one. */
 bool must_wait(const struct nvs_tensor *tensor);
 
 /* ---- room.c: all under the lock ---- */
+/*
+ * These change a tensor in part; the caller checks it (tensor_check) when the whole change is made.
+ */
 /* Releases the tensor's memory in the pool, if it has any; nothing may be in flight. */
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /* Puts an unpinned tensor that is in the pool on the list to evict from; and takes it off. */

@@ -53,8 +53,7 @@ static void check_io(const struct nvs_tensor *tensor)
 	case IO_WRITING:
 		assert(pool ? tensor->content >= CONTENT_NEWER : !in_pool(tensor->content));
 		assert(tensor->run_first->transfer.direction == NVS_WRITE);
-		assert(is_held(tensor) ||
-		       (tensor->place != tensor->committed && tensor->place != tensor->snapshot));
+		assert(is_held(tensor) || !is_frozen(tensor, tensor->place));
 		break;
 	}
 	if (in_flight(tensor))
@@ -64,7 +63,6 @@ static void check_io(const struct nvs_tensor *tensor)
 static void check_placement(const struct nvs_tensor *tensor)
 {
 	assert((tensor->pins.count > 0) == (tensor->placement == PLACED_PINNED));
-	assert(!tensor->copy_pin || tensor->pins.count);
 	if (is_listed(tensor)) {
 		assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
 		assert((tensor->placement == PLACED_PLANNED) == in_plan(tensor));
@@ -89,14 +87,15 @@ static void check_plan(const struct nvs_tensor *tensor)
 
 static void check_store(const struct nvs_tensor *tensor)
 {
-	bool keep = tensor->engine->keep;
-
+	assert(tensor->registration != REGISTRATION_NEW);
 	assert(on_drive(tensor->content) || tensor->checksum_state == CHECKSUM_NONE);
-	assert(tensor->checksum_state != CHECKSUM_UNVERIFIED || keep);
+	if (!tensor->engine->keep) {
+		assert(tensor->checksum_state != CHECKSUM_UNVERIFIED);
+		return;
+	}
 	assert(tensor->committed == NOWHERE || tensor->committed == tensor->offset ||
 	       tensor->committed == tensor->spare);
 	assert(tensor->snapshot == NOWHERE || tensor->engine->committing);
-	assert(tensor->registration != REGISTRATION_NEW);
 }
 
 void tensor_check(const struct nvs_tensor *tensor)

@@ -33,22 +33,18 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 	return NULL;
 }
 
-int pins_reserve(struct nvs_tensor *tensor)
+bool pins_grow(struct pins *pins)
 {
-	struct pins *pins = &tensor->pins;
 	uint32_t max = pins->max ? pins->max : PINS_FEW;
-	uint64_t *many;
+	uint64_t *many = realloc(pins->many, 2 * (size_t)max * sizeof(*many));
 
-	if (tensor->pins.count < max)
-		return 0;
-	many = realloc(pins->many, 2 * (size_t)max * sizeof(*many));
 	if (!many)
-		return -ENOMEM;
+		return false;
 	if (!pins->max)
 		memcpy(many, pins->few, sizeof(pins->few));
 	pins->many = many;
 	pins->max = 2 * max;
-	return 0;
+	return true;
 }
 
 void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns)
@@ -112,11 +108,6 @@ void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->pins.failed = engine->last_pin;
 	tensor->pins.status = tensor->status;
 	tensor->pins.error_offset = tensor->error_offset;
-}
-
-bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin)
-{
-	return pin && pin <= tensor->pins.failed;
 }
 
 int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,

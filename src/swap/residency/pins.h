@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* Memory for more pins of one tensor is allocated, and stays until the tensor is freed. */
-#define PINS_FEW 3
+#define PINS_FEW 2
 
 struct pins {
 	uint32_t count;
@@ -29,8 +29,13 @@ struct nvs_engine;
 struct nvs_tensor;
 struct nvs_error;
 
-/* Makes room for one more pin: 0 or -ENOMEM. */
-int pins_reserve(struct nvs_tensor *tensor);
+/* Doubles the room; false: out of memory. */
+bool pins_grow(struct pins *pins);
+/* Makes room for one more pin; false: out of memory. */
+static inline bool pins_reserve(struct pins *pins)
+{
+	return pins->count < (pins->max ? pins->max : PINS_FEW) || pins_grow(pins);
+}
 /* `now_ns` is the time of clock_ns(). */
 void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns);
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin);
@@ -41,8 +46,6 @@ uint64_t pins_newest(const struct nvs_tensor *tensor);
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max);
 /* Ends all pins: the read whose status the tensor has failed. */
 void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor);
-/* Whether a failed read ended the pin. */
-bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin);
 /* Describes that read, and returns its status. */
 int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	      struct nvs_error *error);

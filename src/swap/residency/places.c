@@ -30,10 +30,9 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 	heap[i] = tensor;
 }
 
-/* Whether a manifest, on the drive or being written, names that extent of the tensor. */
-static bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
+bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
 {
-	return tensor->committed == offset || tensor->snapshot == offset;
+	return tensor->engine->keep && (tensor->committed == offset || tensor->snapshot == offset);
 }
 
 bool must_wait(const struct nvs_tensor *tensor)
@@ -51,15 +50,15 @@ static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction dir
 /* A heap sort, because qsort(3) may allocate. Most batches are already sorted. */
 void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction)
 {
-	size_t i = 1;
+	bool sorted = true;
 
-	for (size_t k = 0; k < n; k++)
-		tensors[k]->place = place_of(tensors[k], direction);
-	while (i < n && !lies_before(tensors[i], tensors[i - 1]))
-		i++;
-	if (i >= n)
+	for (size_t i = 0; i < n; i++) {
+		tensors[i]->place = place_of(tensors[i], direction);
+		sorted = sorted && (!i || !lies_before(tensors[i], tensors[i - 1]));
+	}
+	if (sorted)
 		return;
-	for (i = n / 2; i--;)
+	for (size_t i = n / 2; i--;)
 		sink(tensors, i, n);
 	while (n > 1) {
 		struct nvs_tensor *last = tensors[0];

@@ -26,7 +26,7 @@ enum plan_class {
 	PLAN_LARGE,
 	PLAN_SMALL,
 	PLAN_OUTSIDE, /* not in the plan */
-};
+} __attribute__((packed));
 
 struct plan {
 	struct access *order; /* the plan, a ring */

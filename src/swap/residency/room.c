@@ -44,14 +44,13 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 			tensors[i]->memory = MEMORY_POOL;
 			tensors[i]->data = data;
 			data += tensors[i]->extent;
+			count_in_pool(engine, tensors[i]);
 		}
 	}
-	if (i == n) {
-		for (i = 0; i < n; i++)
-			count_in_pool(engine, tensors[i]);
+	if (i == n)
 		return true;
-	}
 	while (i--) {
+		count_out_of_pool(engine, tensors[i]);
 		if (tensors[i]->extent)
 			pool_release(engine->pool, tensors[i]->data, tensors[i]->extent);
 		tensors[i]->data = NULL;
@@ -108,14 +107,12 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->counted = policy_counts(engine, tensor);
 	if (tensor->counted)
 		engine->counted_numel += tensor->numel;
-	tensor_check(tensor);
 }
 
 void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	if (!is_listed(tensor))
 		return;
-	tensor_check(tensor);
 	TAILQ_REMOVE(list_of(engine, tensor->placement), tensor, idle);
 	tensor->placement = PLACED_NOWHERE;
 	if (in_plan(tensor))
@@ -176,7 +173,6 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	forget_pool(tensor);
 	if (in_plan(tensor))
 		plan_needs_read(&engine->plan, tensor);
-	tensor_check(tensor);
 }
 
 /* ---- Landing ---- */
@@ -240,6 +236,7 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 	engine->evictions++;
 	if (!is_dirty(tensor)) {
 		drop(engine, tensor);
+		tensor_check(tensor);
 		return;
 	}
 	eviction->nfailed += tensor->status != 0;

@@ -59,10 +59,11 @@ static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
 
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
 {
-	struct nvs_tensor *tensor = calloc(1, sizeof(*tensor));
+	struct nvs_tensor *tensor = aligned_alloc(_Alignof(struct nvs_tensor), sizeof(*tensor));
 
 	if (!tensor)
 		return NULL;
+	memset(tensor, 0, sizeof(*tensor));
 	tensor->engine = engine;
 	tensor->name = strdup(spec->name);
 	tensor->dtype = spec->dtype;

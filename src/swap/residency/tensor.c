@@ -1,71 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What follows from a tensor's state, and the changes of its contents.
+ * A tensor's state as the caller sees it, and the changes of its contents.
  */
 #include "swap/residency/tensor.h"
 
 #include <assert.h>
-
-bool in_flight(const struct nvs_tensor *tensor)
-{
-	return tensor->io != IO_IDLE;
-}
-
-bool is_external(const struct nvs_tensor *tensor)
-{
-	return tensor->memory == MEMORY_EXTERNAL;
-}
-
-bool is_part(const struct nvs_tensor *tensor)
-{
-	return is_external(tensor) && tensor->part_nbytes != tensor->nbytes;
-}
-
-bool needs_memory(const struct nvs_tensor *tensor)
-{
-	return tensor->memory == MEMORY_NONE;
-}
-
-bool in_pool(enum content content)
-{
-	return content >= CONTENT_BOTH;
-}
-
-bool on_drive(enum content content)
-{
-	return content != CONTENT_NONE && content != CONTENT_POOL;
-}
-
-bool is_dirty(const struct nvs_tensor *tensor)
-{
-	return tensor->content >= CONTENT_NEWER && tensor->io != IO_WRITING;
-}
-
-bool is_unwritten(const struct nvs_tensor *tensor)
-{
-	return tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE && !in_pool(tensor->content);
-}
-
-bool is_listed(const struct nvs_tensor *tensor)
-{
-	return tensor->placement >= PLACED_IDLE;
-}
-
-bool in_plan(const struct nvs_tensor *tensor)
-{
-	return tensor->class != PLAN_OUTSIDE;
-}
-
-bool is_ahead(const struct nvs_tensor *tensor)
-{
-	return tensor->ahead == AHEAD_FOR_CALLER ||
-	       (tensor->ahead == AHEAD_FOR_PLAN && in_plan(tensor));
-}
-
-bool is_overdue(const struct nvs_tensor *tensor)
-{
-	return tensor->hangs_at != NOWHERE;
-}
 
 enum nvs_tensor_state tensor_state(const struct nvs_tensor *tensor)
 {

@@ -27,7 +27,7 @@ enum content {
 	CONTENT_BOTH,  /* in the pool, and the same on the drive: clean */
 	CONTENT_NEWER, /* in the pool, and older contents on the drive: dirty */
 	CONTENT_POOL,  /* in the pool alone: dirty */
-};
+} __attribute__((packed));
 
 /*
  * What `data` points to. A tensor that is pinned for new contents has memory in the pool, and its
@@ -37,26 +37,26 @@ enum memory {
 	MEMORY_NONE,
 	MEMORY_POOL,	 /* a lease */
 	MEMORY_EXTERNAL, /* the caller's, while it is read or written */
-};
+} __attribute__((packed));
 
 /* What is in flight between that memory and the drive. */
 enum tensor_io {
 	IO_IDLE,
 	IO_READING,
 	IO_WRITING,
-};
+} __attribute__((packed));
 
 /* What started the transfer in flight. */
 enum origin {
 	ORIGIN_CALL,
 	ORIGIN_PLAN, /* no call has asked for it */
-};
+} __attribute__((packed));
 
 /* What becomes of the tensor's memory in the pool when its transfer lands and it is not pinned. */
 enum on_landing {
 	LANDING_STAYS,
 	LANDING_EVICTS, /* counts for engine->landing */
-};
+} __attribute__((packed));
 
 /* What keeps it in the pool; of a tensor that is not pinned, the list that has it. */
 enum placement {
@@ -65,42 +65,41 @@ enum placement {
 	PLACED_IDLE,	/* engine->idle: outside the plan, least recently used first */
 	PLACED_AHEAD,	/* engine->ahead: read ahead by the caller, outside the plan */
 	PLACED_PLANNED, /* engine->planned */
-};
+} __attribute__((packed));
 
 /* Read ahead and not pinned since. */
 enum read_ahead {
 	AHEAD_NOT,
 	AHEAD_FOR_CALLER,
 	AHEAD_FOR_PLAN, /* means nothing while the tensor is outside the plan */
-};
+} __attribute__((packed));
 
 /* The checksum of the contents on the drive. */
 enum checksum_state {
 	CHECKSUM_NONE,
 	CHECKSUM_KNOWN,
 	CHECKSUM_UNVERIFIED, /* of an earlier run, and not compared since */
-};
+} __attribute__((packed));
 
 enum registration {
 	REGISTRATION_NONE, /* known only from the kept store's manifest */
 	REGISTRATION_NEW,  /* being registered; has no extent yet */
 	REGISTRATION_DONE,
-};
+} __attribute__((packed));
 
+#define CACHE_LINE 64
+
+/*
+ * A call may name thousands of tensors, so what calls and landings need is in as few cache lines as
+ * possible: three, and one more for kept stores and checksums.
+ */
 struct nvs_tensor {
-	struct nvs_engine *engine;
-	char *name;
-	enum nvs_dtype dtype;
-	enum registration registration;
-	size_t index; /* in engine->tensors */
-	uint64_t numel, nbytes;
-	uint64_t extent;    /* length in the store and in the pool: nbytes in whole units */
-	uint64_t offset;    /* of its contents in the store */
-	uint64_t spare;	    /* kept store: offset of the extent for the next version */
-	uint64_t committed; /* the one of the two that the manifest names; or NOWHERE */
-	uint64_t snapshot;  /* the one that the manifest being written names; or NOWHERE */
-	uint64_t place;	    /* the one that its transfer reads or writes */
-
+	_Alignas(CACHE_LINE) struct nvs_engine *engine;
+	char *data;	 /* or NULL */
+	uint64_t extent; /* length in the store and in the pool: nbytes in whole units */
+	uint64_t offset; /* of its contents in the store */
+	uint64_t place;	 /* the offset that its transfer reads or writes */
+	uint64_t batch;	 /* the last call that named it */
 	enum content content;
 	enum memory memory;
 	enum tensor_io io;
@@ -110,54 +109,124 @@ struct nvs_tensor {
 	enum read_ahead ahead; /* set by set_ahead() */
 	enum plan_class class;
 	enum checksum_state checksum_state;
-	char *data; /* or NULL */
-	/* With external memory: the bytes of the tensor that `data` has. */
-	uint64_t part_offset, part_nbytes;
-	struct pins pins;
-	uint64_t copy_pin; /* pins it while it is copied to external memory; or 0 */
-	bool counted;	   /* in a list, and counted for max_in_cpu */
+	enum registration registration;
+	bool counted; /* in a list, and counted for max_in_cpu */
+	int status;   /* of the last transfer */
 
-	uint64_t checksum, new_checksum; /* of its contents; of the bytes in flight */
-	int status;			 /* of the last transfer */
+	uint64_t numel, nbytes;
+	uint64_t hangs_at; /* overdue: the offset in the store; else NOWHERE */
+	struct nvs_tensor *run_first, *run_next;
+	TAILQ_ENTRY(nvs_tensor) idle;
 	enum nvs_direction status_direction;
-	uint64_t error_offset;
 	int unreported; /* error of a failed write from external memory that no call returned; or 0
 			 */
-	uint64_t unreported_at; /* its offset in the store */
-	uint64_t batch;		/* the last call that named it */
 
-	size_t next_use;   /* in the plan: its next access */
-	uint64_t recorded; /* the last step that accessed it */
+	struct pins pins;
 
-	TAILQ_ENTRY(nvs_tensor) idle;
+	/* The other extent of a tensor in a kept store, and those that manifests name. */
+	uint64_t spare;	    /* offset of the extent for the next version */
+	uint64_t committed; /* the one of the two that the manifest names; or NOWHERE */
+	uint64_t snapshot;  /* the one that the manifest being written names; or NOWHERE */
+	uint64_t checksum, new_checksum; /* of its contents; of the bytes in flight */
+	size_t next_use;		 /* in the plan: its next access */
+	uint64_t recorded;		 /* the last step that accessed it */
+	uint64_t error_offset;		 /* of the last transfer that failed */
+
+	uint64_t unreported_at; /* the offset in the store of the failed write */
+	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
+	char *name;
+	enum nvs_dtype dtype;
+	size_t index; /* in engine->tensors */
+	/* With external memory: the bytes of the tensor that `data` has. */
+	uint64_t part_offset, part_nbytes;
+
 	/* The first tensor of a run has the run's transfer. */
 	struct transfer transfer;
-	struct nvs_tensor *run_first, *run_next;
 	enum run_sum sum; /* of the run */
 	TAILQ_ENTRY(nvs_tensor) to_sum;
-	uint64_t hangs_at;    /* overdue: the offset in the store; else NOWHERE */
 	uint64_t launched_ns; /* for the trace; of a run's first tensor */
 };
 
+_Static_assert(offsetof(struct nvs_tensor, numel) == CACHE_LINE, "the state fills one line");
+_Static_assert(offsetof(struct nvs_tensor, pins) == 2 * CACHE_LINE, "the run fills one line");
+_Static_assert(offsetof(struct nvs_tensor, spare) == 3 * CACHE_LINE, "pins fill one line");
+
+/* ---- What follows from the state ---- */
+
+static inline bool in_flight(const struct nvs_tensor *tensor)
+{
+	return tensor->io != IO_IDLE;
+}
+
+static inline bool is_external(const struct nvs_tensor *tensor)
+{
+	return tensor->memory == MEMORY_EXTERNAL;
+}
+
+/* Less than all of it is read into external memory. */
+static inline bool is_part(const struct nvs_tensor *tensor)
+{
+	return is_external(tensor) && tensor->part_nbytes != tensor->nbytes;
+}
+
+/* It has no memory, and none is moved. */
+static inline bool needs_memory(const struct nvs_tensor *tensor)
+{
+	return tensor->memory == MEMORY_NONE;
+}
+
+static inline bool in_pool(enum content content)
+{
+	return content >= CONTENT_BOTH;
+}
+
+static inline bool on_drive(enum content content)
+{
+	return content != CONTENT_NONE && content != CONTENT_POOL;
+}
+
+/* The drive lacks its contents, and no write is on the way. */
+static inline bool is_dirty(const struct nvs_tensor *tensor)
+{
+	return tensor->content >= CONTENT_NEWER && tensor->io != IO_WRITING;
+}
+
+/* Pinned for new contents, and not released yet. */
+static inline bool is_unwritten(const struct nvs_tensor *tensor)
+{
+	return tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE && !in_pool(tensor->content);
+}
+
+/* In one of the lists of unpinned tensors. */
+static inline bool is_listed(const struct nvs_tensor *tensor)
+{
+	return tensor->placement >= PLACED_IDLE;
+}
+
+static inline bool in_plan(const struct nvs_tensor *tensor)
+{
+	return tensor->class != PLAN_OUTSIDE;
+}
+
+static inline bool is_ahead(const struct nvs_tensor *tensor)
+{
+	return tensor->ahead == AHEAD_FOR_CALLER ||
+	       (tensor->ahead == AHEAD_FOR_PLAN && in_plan(tensor));
+}
+
+static inline bool is_overdue(const struct nvs_tensor *tensor)
+{
+	return tensor->hangs_at != NOWHERE;
+}
+
+/* Whether a failed read ended the pin. */
+static inline bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin)
+{
+	return pin && pin <= tensor->pins.failed;
+}
+
 /* ---- tensor.c ---- */
 enum nvs_tensor_state tensor_state(const struct nvs_tensor *tensor);
-bool in_flight(const struct nvs_tensor *tensor);
-bool is_external(const struct nvs_tensor *tensor);
-/* Less than all of it is read into external memory. */
-bool is_part(const struct nvs_tensor *tensor);
-/* It has no memory, and none is moved. */
-bool needs_memory(const struct nvs_tensor *tensor);
-bool in_pool(enum content content);
-bool on_drive(enum content content);
-/* The drive lacks its contents, and no write is on the way. */
-bool is_dirty(const struct nvs_tensor *tensor);
-/* Pinned for new contents, and not released yet. */
-bool is_unwritten(const struct nvs_tensor *tensor);
-/* In one of the lists of unpinned tensors. */
-bool is_listed(const struct nvs_tensor *tensor);
-bool in_plan(const struct nvs_tensor *tensor);
-bool is_ahead(const struct nvs_tensor *tensor);
-bool is_overdue(const struct nvs_tensor *tensor);
 /* Its memory in the pool has new contents; or the same as the drive. */
 void set_dirty(struct nvs_tensor *tensor);
 void set_clean(struct nvs_tensor *tensor);
