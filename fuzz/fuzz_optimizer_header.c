@@ -6,12 +6,12 @@
  */
 #include <assert.h>
 #include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/little_endian.h"
 #include "optim/state/header.h"
+#include "optim/step/numbers.h"
 
 /* Where things lie, by docs/store-format.md. */
 enum {
@@ -51,7 +51,7 @@ static void check_marks(const struct header *header, const uint8_t *mark)
 
 static void check_scaler(const struct scaler *scaler)
 {
-	assert(isfinite(scaler->scale) && scaler->scale >= 0);
+	assert(is_scale(scaler->scale));
 	assert(scaler->iteration >= 0 && (uint64_t)scaler->iteration <= HEADER_COUNTS_MAX);
 	assert(scaler->last_overflow >= -1 && scaler->last_overflow <= scaler->iteration);
 	assert(scaler->hysteresis && scaler->hysteresis <= UINT32_MAX);
@@ -68,7 +68,7 @@ static void check_accepted(const struct header *header, const uint8_t *bytes, si
 	assert(header->ngroups && header->ngroups <= nbytes && header->ngradients <= nbytes);
 	assert(header->gradient_dtype == NVS_F32 || header->gradient_dtype == NVS_BF16 ||
 	       header->gradient_dtype == NVS_F16);
-	assert(header->step <= HEADER_COUNTS_MAX);
+	assert(header->step <= STEPS_MAX - header->unfinished);
 	assert(!header->unfinished || (header->lr >= 0 && header->lr <= (double)FLT_MAX));
 	check_scaler(&header->scaler);
 	check_marks(header, bytes + HEADER_BYTES);

@@ -194,6 +194,7 @@ struct nvs_step_result {
  * Errors:
  * -EINVAL  lr is not finite in fp32; sum_squares is negative, or not finite without fp16; nothing
  *          was changed
+ * -EOVERFLOW  2^53 - 1 steps have been taken, the most that are counted; nothing was changed
  * -ERANGE  the step was skipped and the loss scale is at its minimum
  * -EIO and other errors of the drive
  * -ETIMEDOUT

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "optim/internal.h"
+#include "optim/step/numbers.h"
 
 static int give(void *info, const void *full, size_t nbytes, struct nvs_error *error)
 {
@@ -65,7 +66,7 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 
 	if (rc)
 		return rc;
-	if (step >= HEADER_COUNTS_MAX)
+	if (step > STEPS_MAX)
 		return error_about(error, -EINVAL, "step", 0, 0,
 				   "step is %" PRIu64 ": allowed are 0 to 2^53 - 1", step);
 	pthread_mutex_lock(&optimizer->lock);

@@ -126,6 +126,39 @@ static void wrong_arguments_are_refused(void **state)
 	optim_close(&o);
 }
 
+#define STEPS_MAX ((UINT64_C(1) << 53) - 1)
+
+/* The count is at most what nvs_optimizer_set_step accepts, also in a kept store. */
+static void a_step_beyond_the_largest_count_is_refused(void **state)
+{
+	struct snapshot before;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.keep = true;
+	DONE(&o, optim_open(&o));
+	REFUSED(&o, nvs_optimizer_set_step(o.optimizer, STEPS_MAX + 1, &o.error), -EINVAL, "step");
+	DONE(&o, nvs_optimizer_set_step(o.optimizer, STEPS_MAX - 1, &o.error));
+	optim_lend(&o, 1, 1);
+	DONE(&o, optim_step(&o, 1));
+	assert_true(progress_of(&o).step == STEPS_MAX);
+	o.result = (struct nvs_step_result){.size = sizeof(o.result)};
+	snapshot_take(&o, &before);
+	optim_lend(&o, 2, 1);
+	REFUSED(&o, optim_step(&o, 2), -EOVERFLOW, "9007199254740991 steps");
+	assert_true(progress_of(&o).step == STEPS_MAX && !progress_of(&o).unfinished);
+	has_gradients_of(&o, 0, NVS_GRADIENTS_LENT, pair[0].numel);
+	o.result = (struct nvs_step_result){.size = sizeof(o.result)};
+	IS_AS(&o, &before);
+	snapshot_free(&before);
+	optim_shut(&o);
+	DONE(&o, optim_open(&o));
+	assert_true(progress_of(&o).step == STEPS_MAX);
+	DONE(&o, nvs_optimizer_set_step(o.optimizer, STEPS_MAX, &o.error));
+	optim_close(&o);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -133,6 +166,7 @@ int main(void)
 		cmocka_unit_test(info_has_the_state_of_an_earlier_run),
 		cmocka_unit_test(an_unfinished_step_of_an_earlier_run_is_reported),
 		cmocka_unit_test(wrong_arguments_are_refused),
+		cmocka_unit_test(a_step_beyond_the_largest_count_is_refused),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

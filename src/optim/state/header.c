@@ -6,9 +6,9 @@
 #include "optim/state/header.h"
 
 #include <float.h>
-#include <math.h>
 
 #include "base/little_endian.h"
+#include "optim/step/numbers.h"
 
 static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
 
@@ -94,16 +94,16 @@ static const char *check_counts(const struct header *header, uint64_t nbytes)
 		return "its counts do not match its length";
 	if (header->noffloaded > header->ntiles)
 		return "more tiles are offloaded than there are";
-	if (header->step > HEADER_COUNTS_MAX)
+	if (header->step > STEPS_MAX - header->unfinished)
 		return "the step count is out of range";
 	return NULL;
 }
 
 static const char *check_scaler(const struct scaler *scaler)
 {
-	if (!(scaler->scale >= 0 && isfinite(scaler->scale)))
+	if (!is_scale(scaler->scale))
 		return "the loss scale is out of range";
-	if (scaler->iteration < 0 || scaler->iteration > (int64_t)HEADER_COUNTS_MAX ||
+	if (scaler->iteration < 0 || scaler->iteration > UPDATES_MAX ||
 	    scaler->last_overflow < -1 || scaler->last_overflow > scaler->iteration)
 		return "the count of updates of the loss scale is out of range";
 	if (!scaler->hysteresis || scaler->hysteresis > UINT32_MAX)

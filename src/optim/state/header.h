@@ -8,10 +8,11 @@
 
 #include "optim/step/scaler.h"
 
-#define HEADER_BYTES	  144u
-#define HEADER_UNIT	  1024u		      /* tiles are a multiple of it, in elements */
-#define HEADER_NUMEL_MAX  (UINT64_C(1) << 56) /* elements of a tile */
-#define HEADER_COUNTS_MAX (UINT64_C(1) << 53) /* steps, and updates of the loss scale */
+#define HEADER_BYTES	 144u
+#define HEADER_UNIT	 1024u		     /* tiles are a multiple of it, in elements */
+#define HEADER_NUMEL_MAX (UINT64_C(1) << 56) /* elements of a tile */
+#define HEADER_COUNTS_MAX                                                                          \
+	(UINT64_C(1) << 53) /* elements that were added, updates of the loss scale */
 
 /* What a header holds before the marks. */
 struct header {

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "optim/internal.h"
+#include "optim/step/numbers.h"
 
 /* ---- Tiles ---- */
 
@@ -103,8 +104,8 @@ void layout_check(const struct nvs_optimizer *optimizer)
 
 static void step_check(const struct nvs_optimizer *optimizer)
 {
-	assert(optimizer->step <= HEADER_COUNTS_MAX);
-	assert(optimizer->scaler.scale >= 0);
+	assert(optimizer->step <= STEPS_MAX - is_unfinished(optimizer));
+	assert(is_scale(optimizer->scaler.scale));
 	if (is_unfinished(optimizer))
 		assert(optimizer->step_lr >= 0 && isfinite(optimizer->step_lr));
 }

@@ -34,10 +34,12 @@ static int lower(struct scaler *scaler, const struct fp16_config *config)
 	if (config->hysteresis > 1 && scaler->hysteresis > 1) {
 		scaler->hysteresis--;
 	} else {
+		double least = fmax(config->min_loss_scale, SCALE_MIN);
+
 		/* Only the exact minimum is an error; a scale that began below it is raised. */
-		if (scaler->scale == config->min_loss_scale)
+		if (scaler->scale == least)
 			return -ERANGE;
-		scaler->scale = fmax(scaler->scale / FACTOR, config->min_loss_scale);
+		scaler->scale = fmax(scaler->scale / FACTOR, least);
 	}
 	scaler->last_overflow = scaler->iteration;
 	return 0;
@@ -50,7 +52,26 @@ static void raise_if_due(struct scaler *scaler, const struct fp16_config *config
 	if (config->consecutive_hysteresis || due)
 		scaler->hysteresis = config->hysteresis;
 	if (due)
-		scaler->scale *= FACTOR;
+		scaler->scale = fmin(scaler->scale * FACTOR, SCALE_MAX);
+}
+
+/* Counts from the last overflow on, when the count has become too large for a header. The scale
+ * depends on the updates since then alone, modulo the window. */
+static void count_anew(struct scaler *scaler, const struct fp16_config *config)
+{
+	int64_t window = config->loss_scale_window;
+	int64_t since = (scaler->iteration - scaler->last_overflow) % window;
+
+	scaler->last_overflow = -1;
+	scaler->iteration = (since ? since : window) - 1;
+}
+
+static void scaler_check(const struct scaler *scaler)
+{
+	assert(is_scale(scaler->scale));
+	assert(scaler->iteration >= 0 && scaler->iteration <= UPDATES_MAX);
+	assert(scaler->last_overflow >= -1 && scaler->last_overflow <= scaler->iteration);
+	assert(scaler->hysteresis);
 }
 
 int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool overflow)
@@ -59,12 +80,16 @@ int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool 
 
 	if (!is_dynamic(config))
 		return 0;
-	assert(config->loss_scale_window && scaler->hysteresis);
+	assert(config->loss_scale_window);
+	scaler_check(scaler);
+	if (scaler->iteration == UPDATES_MAX)
+		count_anew(scaler, config);
 	if (overflow)
 		rc = lower(scaler, config);
 	else
 		raise_if_due(scaler, config);
 	if (!rc)
 		scaler->iteration++;
+	scaler_check(scaler);
 	return rc;
 }

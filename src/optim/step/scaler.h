@@ -18,8 +18,9 @@
 #include "nvswap.h"
 
 /* Gradients are divided by the scale in fp32. */
-#define SCALE_MIN 0x1p-24
-#define SCALE_MAX 0x1p127
+#define SCALE_MIN   0x1p-24
+#define SCALE_MAX   0x1p127
+#define UPDATES_MAX (INT64_C(1) << 53)
 
 static inline bool is_scale(double scale)
 {
@@ -29,7 +30,7 @@ static inline bool is_scale(double scale)
 /* Stored with the optimizer's state, see header.h. */
 struct scaler {
 	double scale;
-	int64_t iteration;     /* updates so far */
+	int64_t iteration;     /* updates so far, up to UPDATES_MAX */
 	int64_t last_overflow; /* the iteration of the last overflow; -1: none */
 	uint64_t hysteresis;   /* overflows until the scale halves */
 };

@@ -14,6 +14,7 @@
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "optim/internal.h"
+#include "optim/step/numbers.h"
 
 /* ---- Making room ---- */
 
@@ -120,6 +121,16 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 	nvs_tensor_prefetch(optimizer->engine, tensors, n, NULL);
 }
 
+static int check_count(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	if (optimizer->step < STEPS_MAX)
+		return 0;
+	return error_about(error, -EOVERFLOW, "step", 0, 0,
+			   "%" PRIu64 " steps have been taken, as many as are counted: set the "
+			   "count with nvs_optimizer_set_step",
+			   optimizer->step);
+}
+
 /* Computes the norm and the factor for gradients. */
 static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		 struct nvs_step_result *result, struct nvs_error *error)
@@ -127,8 +138,10 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	const struct nvs_config *config = &optimizer->config;
 	double scale = optimizer->scaler.scale, sum = 0;
 	bool needed = config->fp16.enabled || config->gradient_clipping > 0 || options->norm;
-	int rc = 0;
+	int rc = check_count(optimizer, error);
 
+	if (rc)
+		return rc;
 	await_update(optimizer);
 	if (needed)
 		read_ahead(optimizer);

@@ -140,6 +140,44 @@ static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state
 	config_free(&config);
 }
 
+/* Gradients are divided by it in fp32: 1 / scale is finite and not 0. */
+static void the_scale_stays_within_fp32(void **state)
+{
+	struct fp16_config config = FP16(126, 1, 1, false, 0);
+	struct scaler scaler = scaler_init(&config);
+
+	(void)state;
+	expect_update(&scaler, &config, false, 0, 0x1p127);
+	expect_update(&scaler, &config, false, 0, 0x1p127);
+	config.initial_scale_power = 1;
+	scaler = scaler_init(&config);
+	for (int power = 0; power >= -24; power--)
+		expect_update(&scaler, &config, true, 0, ldexp(1, power));
+	expect_update(&scaler, &config, true, -ERANGE, 0x1p-24);
+}
+
+/* Only the updates since the last overflow matter. */
+static void the_largest_count_of_updates_changes_no_window(void **state)
+{
+	struct fp16_config config = FP16(4, 3, 1, false, 1);
+
+	(void)state;
+	for (int64_t since = 1; since <= 4; since++) {
+		struct scaler scaler = scaler_init(&config), early = scaler;
+
+		scaler.iteration = INT64_C(1) << 53;
+		scaler.last_overflow = scaler.iteration - since;
+		early.iteration = since - 1;
+		for (unsigned i = 0; i < 10; i++) {
+			assert_int_equal(scaler_update(&scaler, &config, i == 5), 0);
+			assert_int_equal(scaler_update(&early, &config, i == 5), 0);
+			assert_true(scaler.scale == early.scale);
+			assert_true(scaler.iteration <= INT64_C(1) << 53);
+			assert_true(scaler.last_overflow < scaler.iteration);
+		}
+	}
+}
+
 /* ---- Fixed scales ---- */
 
 static void never_changes(const struct fp16_config *config, double scale)
@@ -215,6 +253,8 @@ int main(void)
 		test(the_scale_follows_the_pattern_of_overflows),
 		test(min_loss_scale_need_not_be_a_power_of_two),
 		test(defaults_begin_at_65536_and_double_every_thousand_steps),
+		test(the_scale_stays_within_fp32),
+		test(the_largest_count_of_updates_changes_no_window),
 		test(a_fixed_scale_never_changes),
 		test(without_fp16_the_scale_is_one),
 		test(a_resumed_run_continues_the_pattern),
