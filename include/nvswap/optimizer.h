@@ -113,8 +113,8 @@ NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
 
 /*
  * Gradients of the next step, scaled by nvs_optimizer_loss_scale. `dtype` is NVS_F32, NVS_BF16 or
- * NVS_F16. The step leaves a group without gradients unchanged, and reads and writes only the tile
- * that it shares with a neighbour.
+ * NVS_F16; `data` is aligned to an element. The step leaves a group without gradients unchanged, and
+ * reads and writes only the tile that it shares with a neighbour.
  *
  * nvs_optimizer_lend_gradients: all gradients of a group, in the caller's memory, which must not
  * change until a step or nvs_optimizer_clear_gradients has returned 0.
@@ -122,10 +122,11 @@ NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
  * with those added since the last step, in data_types.grad_accum_dtype, and kept in the pool, and
  * in the store if the pool has no room. Elements that are never added are zero. *added (may be
  * NULL) is the number of elements that were added, also on an error. Adding 0 elements does
- * nothing.
+ * nothing, and `data` may be NULL.
  * Errors:
  * -EBUSY   the group has gradients of the other kind, or a step has failed and is not finished
- * -EINVAL  no such group or dtype, or elements beyond the group's end
+ * -EINVAL  no such group or dtype, elements beyond the group's end, or `data` is NULL or not
+ *          aligned
  * errors of nvs_tensor_pin and nvs_tensor_swap_in; of the first addition also those of
  * nvs_tensor_register, such as -ENOSPC
  */
@@ -314,7 +315,7 @@ NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_err
 struct nvs_adam_update {
 	size_t size;	/* of this structure in bytes, set by the caller */
 	uint64_t numel; /* up to 2^56; 0: nothing is done */
-	uint64_t step;	/* from 1 to 2^53 */
+	uint64_t step;	/* from 1 to 2^53 - 1 */
 	double lr, beta1, beta2, eps, weight_decay; /* 0 and above, finite; betas below 1 */
 	bool adam_w_mode, bias_correction;
 	const void *gradients;
@@ -330,7 +331,8 @@ struct nvs_adam_update {
  * nvs_optimizer_step. It is done on the calling thread, allocates nothing and keeps nothing, so any
  * number of threads may call it for different arrays.
  * Errors, with which nothing is changed:
- * -EINVAL  an array is NULL, a type is no other than named above, or a number is out of bounds
+ * -EINVAL  an array is NULL or not aligned to an element, a type is other than named above, or a
+ *          number is out of bounds
  * -E2BIG   `size` is larger than this version's, and a field that it does not know is not zero
  */
 NVS_API int nvs_adam_update(const struct nvs_adam_update *update, struct nvs_error *error);

@@ -19,19 +19,50 @@ static bool is_element(enum nvs_dtype dtype)
 	return dtype == NVS_F32 || dtype == NVS_BF16 || dtype == NVS_F16;
 }
 
+/* An array must be there, and aligned to an element. */
+static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
+{
+	if (!array)
+		return error_about(error, -EINVAL, name, 0, 0, "%s is NULL", name);
+	if ((uintptr_t)array % size)
+		return error_about(error, -EINVAL, name, 0, 0,
+				   "%s is not aligned to an element of %zu bytes", name, size);
+	return 0;
+}
+
 static int check_arrays(const struct nvs_adam_update *update, struct nvs_error *error)
 {
+	size_t gradient = nvs_dtype_size(update->gradients_dtype);
+	int rc = check_array("master", update->master, sizeof(float), error);
+
+	if (!rc)
+		rc = check_array("exp_avg", update->exp_avg, sizeof(float), error);
+	if (!rc)
+		rc = check_array("exp_avg_sq", update->exp_avg_sq, sizeof(float), error);
+	if (!rc)
+		rc = check_array("gradients", update->gradients, gradient, error);
+	if (!rc && update->weights)
+		rc = check_array("weights", update->weights, nvs_dtype_size(update->weights_dtype),
+				 error);
+	return rc;
+}
+
+static int check_update(const struct nvs_adam_update *update, struct nvs_error *error)
+{
+	int rc = check_number("grad_factor", update->grad_factor, FLT_MAX, error);
+
+	if (rc)
+		return rc;
+	if (!update->step || update->step > STEPS_MAX)
+		return error_about(error, -EINVAL, "step", 0, 0,
+				   "step is %" PRIu64 ": allowed are 1 to 2^53 - 1", update->step);
 	if (!is_element(update->gradients_dtype) ||
 	    (update->weights && !is_element(update->weights_dtype)))
 		return error_set(error, -EINVAL, "gradients and weights are F32, BF16 or F16");
 	if (update->numel > HEADER_NUMEL_MAX)
 		return error_about(error, -EINVAL, "numel", 0, 0,
 				   "numel is %" PRIu64 ": allowed are up to 2^56", update->numel);
-	if (update->numel &&
-	    (!update->gradients || !update->master || !update->exp_avg || !update->exp_avg_sq))
-		return error_set(error, -EINVAL,
-				 "gradients, master, exp_avg or exp_avg_sq is NULL");
-	return 0;
+	return update->numel ? check_arrays(update, error) : 0;
 }
 
 int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error)
@@ -55,12 +86,7 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 					   .bias_correction = update.bias_correction};
 	rc = check_adam(&config, NAMED_AS_FIELDS, error);
 	if (!rc)
-		rc = check_number("grad_factor", update.grad_factor, FLT_MAX, error);
-	if (!rc && (!update.step || update.step > HEADER_COUNTS_MAX))
-		rc = error_about(error, -EINVAL, "step", 0, 0,
-				 "step is %" PRIu64 ": allowed are 1 to 2^53", update.step);
-	if (!rc)
-		rc = check_arrays(&update, error);
+		rc = check_update(&update, error);
 	if (rc || !update.numel)
 		return rc;
 	adam = adam_factors(&config, update.lr, update.step,

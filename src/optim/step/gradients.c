@@ -24,11 +24,18 @@ static int check_gradients(const struct nvs_optimizer *optimizer, size_t group, 
 	if (!rc && dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
 		rc = error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
 				 "gradients are F32, BF16 or F16, not %s", nvs_dtype_name(dtype));
-	if (!rc && !data)
-		rc = error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
-				 "no gradients are given for group %s",
-				 optimizer->groups[group].name);
-	return rc;
+	if (rc || !numel)
+		return rc;
+	if (!data)
+		return error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
+				   "no gradients are given for group %s",
+				   optimizer->groups[group].name);
+	if ((uintptr_t)data % nvs_dtype_size(dtype))
+		return error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
+				   "the gradients for group %s are not aligned to an element of "
+				   "%zu bytes",
+				   optimizer->groups[group].name, nvs_dtype_size(dtype));
+	return 0;
 }
 
 static int other_kind(const struct group *group, struct nvs_error *error)
@@ -51,7 +58,7 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 		return rc;
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
 	pthread_mutex_lock(&optimizer->lock);
-	rc = check_gradients(optimizer, group, 0, 0, dtype, data, error);
+	rc = check_gradients(optimizer, group, 0, 1, dtype, data, error);
 	if (!rc && which->gradients != NVS_GRADIENTS_OWED)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc && which->gradients == NVS_GRADIENTS_ADDED)

@@ -125,6 +125,10 @@ static void wrong_arguments_of_an_update_are_refused(void **state)
 	update = good;
 	update.step = 0;
 	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "step");
+	update.step = UINT64_C(1) << 53;
+	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "step");
+	update.step--;
+	DONE(&o, nvs_adam_update(&update, &o.error));
 	update = good;
 	update.gradients_dtype = (enum nvs_dtype)99;
 	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "F32");
@@ -144,6 +148,36 @@ static void wrong_arguments_of_an_update_are_refused(void **state)
 	update = good;
 	update.weights = NULL;
 	DONE(&o, nvs_adam_update(&update, &o.error));
+	optim_close(&o);
+}
+
+/* One array at a time begins a byte behind an element. */
+static void arrays_that_are_not_aligned_are_refused(void **state)
+{
+	static struct arrays arrays, before;
+	static const char *const names[] = {"master is", "exp_avg is", "exp_avg_sq is",
+					    "gradients is", "weights is"};
+	const struct group group = {"a", NUMEL, NVS_BF16};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, &group, 1);
+	o.gradients_dtype = NVS_F16;
+	for (unsigned i = 0; i < LENGTH(names); i++) {
+		struct nvs_adam_update update = update_of(&o, &arrays, 1);
+		char *arrays_of[] = {(char *)update.master, (char *)update.exp_avg,
+				     (char *)update.exp_avg_sq, o.gradients[0], update.weights};
+
+		arrays_of[i]++;
+		update.numel--;
+		update.master = (float *)(uintptr_t)arrays_of[0];
+		update.exp_avg = (float *)(uintptr_t)arrays_of[1];
+		update.exp_avg_sq = (float *)(uintptr_t)arrays_of[2];
+		update.gradients = arrays_of[3];
+		update.weights = arrays_of[4];
+		REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, names[i]);
+	}
+	assert_memory_equal(&before, &arrays, sizeof(arrays));
 	optim_close(&o);
 }
 
@@ -180,6 +214,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_update_gives_the_bits_of_the_optimizer),
 		cmocka_unit_test(wrong_arguments_of_an_update_are_refused),
+		cmocka_unit_test(arrays_that_are_not_aligned_are_refused),
 		cmocka_unit_test(updates_of_other_sizes_work),
 	};
 

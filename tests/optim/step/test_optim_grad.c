@@ -336,6 +336,49 @@ static void gradients_outside_a_group_are_refused(void **state)
 	optim_close(&o);
 }
 
+static void adding_nothing_needs_no_data(void **state)
+{
+	struct nvs_group_info info = {.size = sizeof(info)};
+	uint64_t added = 99;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, 2);
+	DONE(&o, optim_open(&o));
+	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 12345, 0, NVS_F32, NULL, &added,
+					     &o.error));
+	assert_int_equal(added, 0);
+	DONE(&o, nvs_optimizer_get_group_info(o.optimizer, 0, &info, &o.error));
+	assert_int_equal(info.gradients, NVS_GRADIENTS_NONE);
+	DONE(&o, optim_step(&o, 1));
+	assert_int_equal(o.result.step, 0);
+	/* Elements and the lent array are still needed. */
+	REFUSED(&o,
+		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 1, NVS_F32, NULL, NULL, &o.error),
+		-EINVAL, "no gradients");
+	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, NULL, &o.error), -EINVAL,
+		"no gradients");
+	nothing_added(&o, (struct piece){0, 12346, 0}, NVS_F32, -EINVAL);
+	optim_close(&o);
+}
+
+static void gradients_that_are_not_aligned_are_refused(void **state)
+{
+	const char *odd;
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, 2);
+	DONE(&o, optim_open(&o));
+	odd = (const char *)o.gradients[0] + 1;
+	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_BF16, odd, &o.error), -EINVAL,
+		"aligned");
+	REFUSED(&o,
+		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 1, NVS_F32, odd + 1, NULL, &o.error),
+		-EINVAL, "aligned");
+	optim_close(&o);
+}
+
 /* ---- Norm and clipping ---- */
 
 static const struct group small[] = {{"a", 3, NVS_F32}, {"b", 5, NVS_F32}};
@@ -804,6 +847,8 @@ int main(void)
 		cmocka_unit_test(threads_may_add_at_the_same_time),
 		cmocka_unit_test(lent_and_added_gradients_are_not_mixed),
 		cmocka_unit_test(gradients_outside_a_group_are_refused),
+		cmocka_unit_test(adding_nothing_needs_no_data),
+		cmocka_unit_test(gradients_that_are_not_aligned_are_refused),
 		cmocka_unit_test(clipping_follows_the_table),
 		cmocka_unit_test(the_norm_is_computed_on_request),
 		cmocka_unit_test(sums_of_all_ranks_clip_as_one),
