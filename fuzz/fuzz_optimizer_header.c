@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 	memcpy(bytes, data + 1, --nbytes);
 	if (data[0] % 2 && nbytes > HEADER_BYTES)
 		match_counts(bytes, nbytes);
-	if (!header_decode(bytes, nbytes, &header))
+	if (!header_decode(bytes, nbytes, &header, NULL))
 		check_accepted(&header, bytes, nbytes);
 	free(bytes);
 	return 0;

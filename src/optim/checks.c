@@ -64,7 +64,7 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 	enum nvs_dtype dtype = config->grad_accum_dtype;
 	int rc;
 
-	if (dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
+	if (!is_element(dtype))
 		return error_about(error, -EINVAL, "data_types.grad_accum_dtype", 0, 0,
 				   "gradients are accumulated in F32, BF16 or F16, not %s",
 				   nvs_dtype_name(dtype));

@@ -5,8 +5,12 @@
  */
 #include "optim/state/header.h"
 
+#include <errno.h>
 #include <float.h>
+#include <inttypes.h>
+#include <string.h>
 
+#include "base/error.h"
 #include "base/little_endian.h"
 #include "optim/step/numbers.h"
 
@@ -83,69 +87,140 @@ static void decode(const uint8_t *bytes, struct header *header)
 	};
 }
 
-/* Each count is compared by itself first, since their sum may wrap. */
-static const char *check_counts(const struct header *header, uint64_t nbytes)
+/* ---- Checks ---- */
+
+static int out_of_bounds(const char *name, uint64_t value, uint64_t least, uint64_t most,
+			 struct nvs_error *error)
 {
-	if (!header->tile_numel || header->tile_numel % HEADER_UNIT ||
-	    header->tile_numel > HEADER_NUMEL_MAX)
-		return "the length of a tile is out of range";
-	if (!header->ntiles || header->ntiles > nbytes || header->ngradients > nbytes ||
-	    !header->ngroups || header->ngroups > nbytes || header_nbytes(header) != nbytes)
-		return "its counts do not match its length";
+	return error_set(error, -EUCLEAN, "%s is %" PRIu64 ": allowed are %" PRIu64 " to %" PRIu64,
+			 name, value, least, most);
+}
+
+/* Counts are bounded here, so that adding them up does not wrap. */
+static int check_whole(const uint8_t *bytes, struct nvs_error *error)
+{
+	static const struct {
+		const char *name;
+		unsigned at, nbytes;
+		uint64_t least, most;
+	} numbers[] = {
+		{"its version", AT_VERSION, 4, VERSION, VERSION},
+		{"the flag of an unfinished step", AT_UNFINISHED, 4, 0, 1},
+		{"the length of a tile", AT_TILE_NUMEL, 8, HEADER_UNIT, HEADER_NUMEL_MAX},
+		{"the number of tiles", AT_NTILES, 8, 1, HEADER_COUNTS_MAX},
+		{"the number of offloaded tiles", AT_NOFFLOADED, 8, 0, HEADER_COUNTS_MAX},
+		{"the number of gradient tensors", AT_NGRADIENTS, 8, 0, HEADER_COUNTS_MAX},
+		{"the number of groups", AT_NGROUPS, 8, 1, HEADER_COUNTS_MAX},
+		{"the flag of a dynamic loss scale", AT_DYNAMIC, 4, 0, 1},
+		{"the number of steps taken", AT_STEP, 8, 0, STEPS_MAX},
+		{"the number of updates of the loss scale", AT_ITERATION, 8, 0, UPDATES_MAX},
+		{"the remaining hysteresis", AT_HYSTERESIS, 8, 1, UINT32_MAX},
+	};
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		const uint8_t *at = bytes + numbers[i].at;
+		uint64_t value = numbers[i].nbytes == 4 ? get_u32(at) : get_u64(at);
+
+		if (value < numbers[i].least || value > numbers[i].most)
+			return out_of_bounds(numbers[i].name, value, numbers[i].least,
+					     numbers[i].most, error);
+	}
+	return 0;
+}
+
+/* Numbers whose bounds depend on others. */
+static int check_related(const struct header *header, uint64_t nbytes, struct nvs_error *error)
+{
+	const struct scaler *scaler = &header->scaler;
+
+	if (header->tile_numel % HEADER_UNIT)
+		return error_set(error, -EUCLEAN,
+				 "the length of a tile is %" PRIu64 ": allowed are multiples of %u",
+				 header->tile_numel, HEADER_UNIT);
+	if (header_nbytes(header) != nbytes)
+		return error_set(error, -EUCLEAN,
+				 "it has %" PRIu64 " bytes, but the marks of %" PRIu64
+				 " tiles, %" PRIu64 " gradient tensors and %" PRIu64
+				 " groups make it %" PRIu64,
+				 nbytes, header->ntiles, header->ngradients, header->ngroups,
+				 header_nbytes(header));
 	if (header->noffloaded > header->ntiles)
-		return "more tiles are offloaded than there are";
-	if (header->step > STEPS_MAX - header->unfinished)
-		return "the step count is out of range";
-	return NULL;
+		return out_of_bounds("the number of offloaded tiles", header->noffloaded, 0,
+				     header->ntiles, error);
+	if (header->unfinished && header->step == STEPS_MAX)
+		return out_of_bounds("the number of steps before the unfinished one", header->step,
+				     0, STEPS_MAX - 1, error);
+	if (scaler->last_overflow < -1 || scaler->last_overflow > scaler->iteration)
+		return error_set(error, -EUCLEAN,
+				 "the update with the last overflow is %" PRId64
+				 ": allowed are -1 to %" PRId64,
+				 scaler->last_overflow, scaler->iteration);
+	if (!is_element(header->gradient_dtype))
+		return error_set(error, -EUCLEAN,
+				 "the element type of the gradients is %d: allowed are F32, BF16 "
+				 "and F16",
+				 (int)header->gradient_dtype);
+	return 0;
 }
 
-static const char *check_scaler(const struct scaler *scaler)
+static int check_reals(const struct header *header, struct nvs_error *error)
 {
-	if (!is_scale(scaler->scale))
-		return "the loss scale is out of range";
-	if (scaler->iteration < 0 || scaler->iteration > UPDATES_MAX ||
-	    scaler->last_overflow < -1 || scaler->last_overflow > scaler->iteration)
-		return "the count of updates of the loss scale is out of range";
-	if (!scaler->hysteresis || scaler->hysteresis > UINT32_MAX)
-		return "the hysteresis of the loss scale is out of range";
-	return NULL;
+	const struct {
+		const char *name;
+		double value, least, most;
+	} numbers[] = {
+		{"the loss scale", header->scaler.scale, SCALE_MIN, SCALE_MAX},
+		/* of an unfinished step: */
+		{"the learning rate of the unfinished step", header->lr, 0, (double)FLT_MAX},
+		{"the factor of the gradients", header->factor, 0, 1 / SCALE_MIN},
+		{"the factor of clipping", header->clip, 0, 1},
+	};
+	size_t n = header->unfinished ? sizeof(numbers) / sizeof(numbers[0]) : 1;
+
+	for (size_t i = 0; i < n; i++)
+		if (!(numbers[i].value >= numbers[i].least && numbers[i].value <= numbers[i].most))
+			return error_set(error, -EUCLEAN, "%s is %g: allowed are %g to %g",
+					 numbers[i].name, numbers[i].value, numbers[i].least,
+					 numbers[i].most);
+	/* The norm may be inf or nan, as the gradients were; -1 if it was not computed. */
+	if (header->unfinished && header->norm < 0 && header->norm != -1)
+		return error_set(error, -EUCLEAN,
+				 "the norm of the gradients is %g: allowed are -1, and 0 and above",
+				 header->norm);
+	return 0;
 }
 
-static const char *check_marks(const struct header *header, const uint8_t *mark)
+static int check_marks(const struct header *header, const uint8_t *mark, struct nvs_error *error)
 {
 	for (uint64_t i = 0; i < header->ntiles + header->ngradients; i++)
-		if (*mark++ > 1)
-			return "the mark of a tile is out of range";
-	for (uint64_t i = 0; i < header->ngroups; i++)
-		if (get_u64(mark + i * GROUP_BYTES) > HEADER_COUNTS_MAX &&
-		    get_u64(mark + i * GROUP_BYTES) != GROUP_LENT)
-			return "the mark of a group is out of range";
-	return NULL;
+		if (mark[i] > 1)
+			return out_of_bounds(i < header->ntiles ? "the mark of a tile"
+								: "the mark of a gradient tensor",
+					     mark[i], 0, 1, error);
+	mark += header->ntiles + header->ngradients;
+	for (uint64_t i = 0; i < header->ngroups; i++) {
+		uint64_t added = get_u64(mark + i * GROUP_BYTES);
+
+		if (added > HEADER_COUNTS_MAX && added != GROUP_LENT)
+			return out_of_bounds("the number of a group's added gradients", added, 0,
+					     HEADER_COUNTS_MAX, error);
+	}
+	return 0;
 }
 
-static bool is_gradient_dtype(enum nvs_dtype dtype)
+int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
+		  struct nvs_error *error)
 {
-	return dtype == NVS_F32 || dtype == NVS_BF16 || dtype == NVS_F16;
-}
-
-const char *header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header)
-{
-	const char *why;
+	int rc;
 
 	if (nbytes < HEADER_BYTES || memcmp(bytes, magic, sizeof(magic)) != 0)
-		return "it is no header of an optimizer";
-	if (get_u32(bytes + AT_VERSION) != VERSION)
-		return "its version is unknown";
-	if (get_u32(bytes + AT_UNFINISHED) > 1 || get_u32(bytes + AT_DYNAMIC) > 1)
-		return "a flag is unknown";
+		return error_set(error, -EUCLEAN, "it is no header of an optimizer");
+	rc = check_whole(bytes, error);
+	if (rc)
+		return rc;
 	decode(bytes, header);
-	if (!is_gradient_dtype(header->gradient_dtype))
-		return "the type of the gradients is unknown";
-	/* The factor and the norm of a step may be inf or nan, as its gradients were. */
-	if (header->unfinished && !(header->lr >= 0 && header->lr <= (double)FLT_MAX))
-		return "the learning rate of the unfinished step is out of range";
-	why = check_counts(header, nbytes);
-	if (!why)
-		why = check_scaler(&header->scaler);
-	return why ? why : check_marks(header, bytes + HEADER_BYTES);
+	rc = check_related(header, nbytes, error);
+	if (!rc)
+		rc = check_reals(header, error);
+	return rc ? rc : check_marks(header, bytes + HEADER_BYTES, error);
 }

@@ -39,7 +39,9 @@ static inline uint64_t header_nbytes(const struct header *header)
 
 /* Writes the first HEADER_BYTES; the marks are the caller's. */
 void header_encode(const struct header *header, uint8_t *bytes);
-/* Decodes and checks a header with its marks. Returns the reason if it is invalid, else NULL. */
-const char *header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header);
+/* Decodes and checks a header with its marks. -EUCLEAN: it is invalid; the error says which number
+ * is wrong, and its bounds. */
+int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
+		  struct nvs_error *error);
 
 #endif

@@ -84,7 +84,7 @@ static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, stru
 static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	void *data = optimizer->header;
-	const char *why;
+	struct nvs_error why = {.size = sizeof(why)};
 	int rc = nvs_tensor_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1,
 				       error);
 
@@ -92,13 +92,13 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = nvs_tensor_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
 	if (rc)
 		return rc;
-	why = header_decode(optimizer->header, optimizer->header_bytes, &optimizer->stored);
-	if (!why)
+	rc = header_decode(optimizer->header, optimizer->header_bytes, &optimizer->stored, &why);
+	if (!rc)
 		return 0;
-	return error_about(error, -EUCLEAN, NAME, 0, 0,
+	return error_about(error, rc, NAME, 0, 0,
 			   "the optimizer's header in the kept store is invalid: %s. Restore the "
 			   "store from a copy, or remove it if it is not needed",
-			   why);
+			   why.text);
 }
 
 /* The layout bounds both lengths; refuse a header that no run wrote before tiles are allocated. */
@@ -250,6 +250,7 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 {
 	const struct header header = describe(optimizer);
 	uint8_t *mark = optimizer->header + HEADER_BYTES;
+	struct header again;
 
 	assert(header_nbytes(&header) == optimizer->header_bytes);
 	header_encode(&header, optimizer->header);
@@ -267,6 +268,8 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 		mark += GROUP_BYTES;
 	}
 	assert(mark == optimizer->header + optimizer->header_bytes);
+	/* The next run accepts what this one writes. */
+	assert(!header_decode(optimizer->header, optimizer->header_bytes, &again, NULL));
 }
 
 static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *const *tensors,

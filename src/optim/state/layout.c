@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "config/config.h"
 #include "optim/internal.h"
+#include "optim/step/numbers.h"
 
 static uint64_t round_up(uint64_t value, uint64_t multiple)
 {
@@ -44,7 +45,7 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 				   " elements, more than zero_optimization.sub_group_size %" PRIu64
 				   ": split it, or raise that",
 				   spec->name, spec->numel, optimizer->config.sub_group_size);
-	if (spec->dtype != NVS_F32 && spec->dtype != NVS_BF16 && spec->dtype != NVS_F16)
+	if (!is_element(spec->dtype))
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "group %s: weights are F32, BF16 or F16, not %s", spec->name,
 				   nvs_dtype_name(spec->dtype));

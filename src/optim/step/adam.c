@@ -14,11 +14,6 @@
 #include "optim/state/header.h"
 #include "optim/step/numbers.h"
 
-static bool is_element(enum nvs_dtype dtype)
-{
-	return dtype == NVS_F32 || dtype == NVS_BF16 || dtype == NVS_F16;
-}
-
 /* An array must be there, and aligned to an element. */
 static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
 {

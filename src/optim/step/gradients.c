@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "optim/internal.h"
+#include "optim/step/numbers.h"
 
 /* ---- Checks ---- */
 
@@ -21,7 +22,7 @@ static int check_gradients(const struct nvs_optimizer *optimizer, size_t group, 
 {
 	int rc = check_range(optimizer, group, offset, numel, error);
 
-	if (!rc && dtype != NVS_F32 && dtype != NVS_BF16 && dtype != NVS_F16)
+	if (!rc && !is_element(dtype))
 		rc = error_about(error, -EINVAL, optimizer->groups[group].name, 0, 0,
 				 "gradients are F32, BF16 or F16, not %s", nvs_dtype_name(dtype));
 	if (rc || !numel)

@@ -9,6 +9,12 @@
 #include "config/config.h"
 #include "nvswap.h"
 
+/* Whether gradients and weights may have this type. */
+static inline bool is_element(enum nvs_dtype dtype)
+{
+	return dtype == NVS_F32 || dtype == NVS_BF16 || dtype == NVS_F16;
+}
+
 #define STEPS_MAX ((UINT64_C(1) << 53) - 1) /* whole numbers that a double has all of */
 
 /* What an error calls a number. */

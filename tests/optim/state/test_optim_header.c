@@ -31,6 +31,9 @@ enum {
 	AT_LAST_OVERFLOW = 96,
 	AT_HYSTERESIS = 104,
 	AT_LR = 112,
+	AT_FACTOR = 120,
+	AT_NORM = 128,
+	AT_CLIP = 136,
 	AT_MARKS = 144,
 };
 
@@ -98,6 +101,7 @@ struct change {
 	unsigned at, width;
 	uint64_t value;
 	int code;
+	const char *words; /* in the error: the field and its value */
 };
 
 static void opens_with(struct optim *o, const uint8_t *good, uint64_t nbytes,
@@ -118,45 +122,55 @@ static void opens_with(struct optim *o, const uint8_t *good, uint64_t nbytes,
 	if (rc != change->code)
 		print_error("%u = %#llx: %d, %s\n", change->at, (unsigned long long)change->value,
 			    rc, o->error.text);
+	if (change->words && !strstr(o->error.text, change->words))
+		fail_msg("\"%s\" is not in \"%s\"", change->words, o->error.text);
 	assert_int_equal(rc, change->code);
 }
 
 static void numbers_out_of_range_are_refused(void **state)
 {
 	const struct change changes[] = {
-		{0, 1, 'x', -EUCLEAN},
-		{AT_VERSION, 4, 5, -EUCLEAN},
-		{AT_UNFINISHED, 4, 2, -EUCLEAN},
-		{AT_DYNAMIC, 4, UINT32_MAX, -EUCLEAN},
-		{AT_TILE_NUMEL, 8, 0, -EUCLEAN},
-		{AT_TILE_NUMEL, 8, 1000, -EUCLEAN},
-		{AT_TILE_NUMEL, 8, UINT64_C(1) << 62, -EUCLEAN},
-		{AT_TILE_NUMEL, 8, UINT64_C(1) << 63, -EUCLEAN},
-		{AT_TILE_NUMEL, 8, UINT64_MAX - 1023, -EUCLEAN},
-		{AT_TILE_NUMEL, 8, UINT64_C(1) << 56, -ESTALE},
-		{AT_TILE_NUMEL, 8, UINT64_C(1) << 40, -ESTALE},
-		{AT_TILE_NUMEL, 8, 2048, -ESTALE},
-		{AT_NTILES, 8, 0, -EUCLEAN},
-		{AT_NTILES, 8, UINT64_MAX, -EUCLEAN},
-		{AT_NOFFLOADED, 8, UINT64_MAX, -EUCLEAN},
-		{AT_NOFFLOADED, 8, 0, -ESTALE},
-		{AT_NGRADIENTS, 8, UINT64_MAX, -EUCLEAN},
-		{AT_NGROUPS, 8, UINT64_C(1) << 63, -EUCLEAN},
-		{AT_GRADIENT_DTYPE, 4, UINT32_MAX, -EUCLEAN},
-		{AT_GRADIENT_DTYPE, 4, NVS_F64, -EUCLEAN},
-		{AT_GRADIENT_DTYPE, 4, NVS_BF16, -ESTALE},
-		{AT_STEP, 8, UINT64_MAX, -EUCLEAN},
-		{AT_STEP, 8, UINT64_C(1) << 62, -EUCLEAN},
-		{AT_SCALE, 8, UINT64_C(0x7ff0000000000000), -EUCLEAN}, /* inf */
-		{AT_SCALE, 8, UINT64_C(0x7ff8000000000000), -EUCLEAN}, /* nan */
-		{AT_SCALE, 8, UINT64_C(0xbff0000000000000), -EUCLEAN}, /* -1 */
-		{AT_ITERATION, 8, INT64_MAX, -EUCLEAN},
-		{AT_ITERATION, 8, UINT64_MAX, -EUCLEAN},
-		{AT_LAST_OVERFLOW, 8, UINT64_C(1) << 63, -EUCLEAN},
-		{AT_LAST_OVERFLOW, 8, INT64_MAX, -EUCLEAN},
-		{AT_HYSTERESIS, 8, 0, -EUCLEAN},
-		{AT_HYSTERESIS, 8, UINT64_MAX, -EUCLEAN},
-		{AT_MARKS, 1, 2, -EUCLEAN},
+		{0, 1, 'x', -EUCLEAN, "no header"},
+		{AT_VERSION, 4, 5, -EUCLEAN, "version is 5"},
+		{AT_UNFINISHED, 4, 2, -EUCLEAN, "unfinished step is 2"},
+		{AT_DYNAMIC, 4, UINT32_MAX, -EUCLEAN, "dynamic loss scale is 4294967295"},
+		{AT_TILE_NUMEL, 8, 0, -EUCLEAN, "length of a tile is 0"},
+		{AT_TILE_NUMEL, 8, 1500, -EUCLEAN, "length of a tile is 1500"},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 62, -EUCLEAN, "tile is 4611686018427387904"},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 63, -EUCLEAN, "tile is 9223372036854775808"},
+		{AT_TILE_NUMEL, 8, UINT64_MAX - 1023, -EUCLEAN, "tile is 18446744073709550592"},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 56, -ESTALE, "72057594037927936 elements"},
+		{AT_TILE_NUMEL, 8, UINT64_C(1) << 40, -ESTALE, "1099511627776 elements"},
+		{AT_TILE_NUMEL, 8, 2048, -ESTALE, "tiles"},
+		{AT_NTILES, 8, 0, -EUCLEAN, "number of tiles is 0"},
+		{AT_NTILES, 8, UINT64_MAX, -EUCLEAN, "number of tiles is 18446744073709551615"},
+		{AT_NTILES, 8, UINT64_C(1) << 53, -EUCLEAN, "marks of 9007199254740992 tiles"},
+		{AT_NOFFLOADED, 8, UINT64_MAX, -EUCLEAN, "offloaded tiles is 184467440737"},
+		{AT_NOFFLOADED, 8, 1000, -EUCLEAN, "offloaded tiles is 1000"},
+		{AT_NOFFLOADED, 8, 0, -ESTALE, "another ratio"},
+		{AT_NGRADIENTS, 8, UINT64_MAX, -EUCLEAN, "gradient tensors is 184467440737"},
+		{AT_NGROUPS, 8, 0, -EUCLEAN, "number of groups is 0"},
+		{AT_NGROUPS, 8, UINT64_C(1) << 61, -EUCLEAN, "groups is 2305843009213693952"},
+		{AT_NGROUPS, 8, UINT64_C(1) << 63, -EUCLEAN, "groups is 9223372036854775808"},
+		{AT_GRADIENT_DTYPE, 4, UINT32_MAX, -EUCLEAN, "type of the gradients is -1"},
+		{AT_GRADIENT_DTYPE, 4, NVS_F64, -EUCLEAN, "type of the gradients is"},
+		{AT_GRADIENT_DTYPE, 4, NVS_BF16, -ESTALE, "grad_accum_dtype"},
+		{AT_STEP, 8, UINT64_MAX, -EUCLEAN, "steps taken is 18446744073709551615"},
+		{AT_STEP, 8, UINT64_C(1) << 53, -EUCLEAN, "steps taken is 9007199254740992"},
+		{AT_SCALE, 8, UINT64_C(0x7ff0000000000000), -EUCLEAN, "loss scale is inf"},
+		{AT_SCALE, 8, UINT64_C(0x7ff8000000000000), -EUCLEAN, "loss scale is nan"},
+		{AT_SCALE, 8, UINT64_C(0xbff0000000000000), -EUCLEAN, "loss scale is -1"},
+		{AT_SCALE, 8, UINT64_C(0x8000000000000000), -EUCLEAN, "loss scale is -0"},
+		{AT_SCALE, 8, 0, -EUCLEAN, "loss scale is 0"},
+		{AT_SCALE, 8, 1, -EUCLEAN, "loss scale is 4.94"},
+		{AT_SCALE, 8, UINT64_C(0x7fefffffffffffff), -EUCLEAN, "loss scale is 1.79"},
+		{AT_ITERATION, 8, INT64_MAX, -EUCLEAN, "updates of the loss scale is 92233"},
+		{AT_ITERATION, 8, UINT64_MAX, -EUCLEAN, "updates of the loss scale is 184467"},
+		{AT_LAST_OVERFLOW, 8, UINT64_C(1) << 63, -EUCLEAN, "overflow is -9223372"},
+		{AT_LAST_OVERFLOW, 8, INT64_MAX, -EUCLEAN, "overflow is 9223372"},
+		{AT_HYSTERESIS, 8, 0, -EUCLEAN, "hysteresis is 0"},
+		{AT_HYSTERESIS, 8, UINT64_MAX, -EUCLEAN, "hysteresis is 18446744073709551615"},
+		{AT_MARKS, 1, 2, -EUCLEAN, "mark of a tile is 2"},
 	};
 	uint8_t good[HEADER_MAX];
 	uint64_t nbytes;
@@ -168,11 +182,45 @@ static void numbers_out_of_range_are_refused(void **state)
 	read_header(&o, good, nbytes);
 	for (size_t i = 0; i < LENGTH(changes); i++)
 		opens_with(&o, good, nbytes, &changes[i]);
-	opens_with(&o, good, nbytes, &(struct change){(unsigned)nbytes - 1, 1, 3, -EUCLEAN});
-	/* The learning rate is ignored unless a step is unfinished. */
-	put_u64(good + AT_LR, UINT64_C(0x7ff8000000000000));
-	opens_with(&o, good, nbytes, &(struct change){AT_UNFINISHED, 4, 1, -EUCLEAN});
-	opens_with(&o, good, nbytes, &(struct change){AT_UNFINISHED, 4, 0, 0});
+	opens_with(&o, good, nbytes,
+		   &(struct change){(unsigned)nbytes - 1, 1, 3, -EUCLEAN, "added gradients is 2"});
+	optim_close(&o);
+}
+
+/* They have no meaning in the header of a finished step. */
+static void numbers_of_an_unfinished_step_have_bounds(void **state)
+{
+	static const struct {
+		unsigned at;
+		uint64_t value;
+		const char *words;
+	} changes[] = {
+		{AT_LR, UINT64_C(0x7ff8000000000000),
+		 "learning rate of the unfinished step is nan"},
+		{AT_LR, UINT64_C(0x47f0000000000000), "step is 3.40282e+38: allowed"}, /* 2^128 */
+		{AT_FACTOR, UINT64_C(0x7ff0000000000000), "factor of the gradients is inf"},
+		{AT_FACTOR, UINT64_C(0xbff0000000000000), "factor of the gradients is -1"},
+		{AT_CLIP, UINT64_C(0x4000000000000000), "factor of clipping is 2"},
+		{AT_CLIP, UINT64_C(0x7ff8000000000000), "factor of clipping is nan"},
+		{AT_NORM, UINT64_C(0xc000000000000000), "norm of the gradients is -2"},
+		{AT_STEP, (UINT64_C(1) << 53) - 1, "before the unfinished one is 900719925474"},
+	};
+	uint8_t good[HEADER_MAX], bytes[HEADER_MAX];
+	uint64_t nbytes;
+	struct optim o;
+
+	(void)state;
+	begin(&o);
+	nbytes = nbytes_of(&o);
+	read_header(&o, good, nbytes);
+	for (size_t i = 0; i < LENGTH(changes); i++) {
+		memcpy(bytes, good, nbytes);
+		put_u64(bytes + changes[i].at, changes[i].value);
+		opens_with(&o, bytes, nbytes,
+			   &(struct change){AT_UNFINISHED, 4, 1, -EUCLEAN, changes[i].words});
+		opens_with(&o, bytes, nbytes, &(struct change){AT_UNFINISHED, 4, 0, 0, NULL});
+		optim_shut(&o);
+	}
 	optim_close(&o);
 }
 
@@ -243,7 +291,7 @@ static void a_header_has_the_documented_bytes(void **state)
 	assert_memory_equal(bytes + AT_ITERATION, "\2\0\0\0\0\0\0\0", 8);
 	assert_memory_equal(bytes + AT_LAST_OVERFLOW, "\xff\xff\xff\xff\xff\xff\xff\xff", 8);
 	assert_memory_equal(bytes + AT_NGROUPS, "\2\0\0\0\0\0\0\0", 8);
-	assert_null(header_decode(bytes, nbytes_of(&o), &header));
+	DONE(&o, header_decode(bytes, nbytes_of(&o), &header, &o.error));
 	assert_true(header.step == 2 && header.dynamic && !header.unfinished);
 	optim_close(&o);
 }
@@ -263,7 +311,7 @@ static void a_decoded_header_encodes_to_the_same_bytes(void **state)
 		.step = 77,
 		.scaler = {.scale = 512, .iteration = 80, .last_overflow = 5, .hysteresis = 2},
 		.lr = 0.125,
-		.factor = NAN,
+		.factor = 0.25,
 		.norm = INFINITY,
 		.clip = 0.5};
 	uint8_t bytes[HEADER_BYTES + 5 + GROUP_BYTES] = {0}, again[HEADER_BYTES];
@@ -272,7 +320,7 @@ static void a_decoded_header_encodes_to_the_same_bytes(void **state)
 	(void)state;
 	header_encode(&in, bytes);
 	put_u64(bytes + HEADER_BYTES + 5, GROUP_LENT);
-	assert_null(header_decode(bytes, sizeof(bytes), &out));
+	assert_int_equal(header_decode(bytes, sizeof(bytes), &out, NULL), 0);
 	header_encode(&out, again);
 	assert_memory_equal(bytes, again, HEADER_BYTES);
 	assert_true(out.layout == in.layout && out.scaler.last_overflow == 5 && out.step == 77);
@@ -282,6 +330,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(numbers_out_of_range_are_refused),
+		cmocka_unit_test(numbers_of_an_unfinished_step_have_bounds),
 		cmocka_unit_test(a_header_of_another_length_is_refused),
 		cmocka_unit_test(any_byte_of_the_header_can_be_wrong),
 		cmocka_unit_test(a_header_has_the_documented_bytes),
