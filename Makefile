@@ -196,7 +196,7 @@ FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c op
 	src/base/nearest.c
 FUZZED_jobfile := $(FUZZED_options) $(addprefix src/cli/jobs/,fio_keys.c jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
-FUZZED_optimizer_header := src/optim/state/header.c
+FUZZED_optimizer_header := src/base/error.c src/optim/state/header.c
 FUZZED_safetensors := src/cli/modes/model/model.c src/config/dtype.c \
 	$(wildcard src/base/json/*.c) src/base/error.c
 

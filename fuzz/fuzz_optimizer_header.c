@@ -69,7 +69,11 @@ static void check_accepted(const struct header *header, const uint8_t *bytes, si
 	assert(header->gradient_dtype == NVS_F32 || header->gradient_dtype == NVS_BF16 ||
 	       header->gradient_dtype == NVS_F16);
 	assert(header->step <= STEPS_MAX - header->unfinished);
-	assert(!header->unfinished || (header->lr >= 0 && header->lr <= (double)FLT_MAX));
+	if (header->unfinished) {
+		assert(header->lr >= 0 && header->lr <= (double)FLT_MAX);
+		assert(header->factor >= 0 && header->factor <= 0x1p24);
+		assert(header->clip >= 0 && header->clip <= 1);
+	}
 	check_scaler(&header->scaler);
 	check_marks(header, bytes + HEADER_BYTES);
 	header_encode(header, again);
