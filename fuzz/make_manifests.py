@@ -4,8 +4,9 @@
 corrected, as in fuzz_manifest.c; the layouts are those of docs/store-format.md. The target
 computes the checksums."""
 
-import os
 import struct
+
+import seeds
 
 LABEL, LABEL_REPAIRED, HEADER, HEADER_REPAIRED, ENTRIES, ENTRIES_REPAIRED = range(6)
 ID = bytes(range(16))
@@ -61,13 +62,5 @@ SEEDS = {
 }
 
 
-def main():
-    directory = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus", "manifest")
-    os.makedirs(directory, exist_ok=True)
-    for name, (kind, data) in SEEDS.items():
-        with open(os.path.join(directory, name), "wb") as file:
-            file.write(bytes([kind]) + data)
-
-
 if __name__ == "__main__":
-    main()
+    seeds.write("manifest", SEEDS)
