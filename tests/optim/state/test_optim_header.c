@@ -326,6 +326,32 @@ static void a_decoded_header_encodes_to_the_same_bytes(void **state)
 	assert_true(out.layout == in.layout && out.scaler.last_overflow == 5 && out.step == 77);
 }
 
+/* The fuzz target's seeds, by fuzz/make_optimizer_headers.py: otherwise it fuzzes the first check
+ * alone. */
+static void seeds_of_the_fuzz_target_are_accepted(void **state)
+{
+	static const char *const seeds[] = {"finished", "unfinished", "half", "lent", "layout_max"};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(seeds); i++) {
+		struct nvs_error error = {.size = sizeof(error)};
+		uint8_t bytes[HEADER_MAX];
+		struct header header;
+		char path[128];
+		size_t nbytes;
+		FILE *file;
+
+		snprintf(path, sizeof(path), "fuzz/corpus/optimizer_header/%s", seeds[i]);
+		file = fopen(path, "rb");
+		assert_non_null(file);
+		nbytes = fread(bytes, 1, sizeof(bytes), file);
+		fclose(file);
+		assert_true(nbytes > 1);
+		if (header_decode(bytes + 1, nbytes - 1, &header, &error))
+			fail_msg("%s: %s", path, error.text);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -334,6 +360,7 @@ int main(void)
 		cmocka_unit_test(a_header_of_another_length_is_refused),
 		cmocka_unit_test(any_byte_of_the_header_can_be_wrong),
 		cmocka_unit_test(a_header_has_the_documented_bytes),
+		cmocka_unit_test(seeds_of_the_fuzz_target_are_accepted),
 		cmocka_unit_test(a_decoded_header_encodes_to_the_same_bytes),
 	};
 
