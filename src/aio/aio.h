@@ -45,7 +45,7 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
 /* aio_submit_list() under the aio's lock. Without a queue for transfers that are requests. */
 void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list);
 /* Submits valid transfers linked by state.next, which complete on `queue`. The queue must stay open
- * until its owner has taken all of them. aio_wait() can't wait for them. */
+ * until its owner has taken all of them. */
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list);
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion queues. A queue has a lock of its own, held for a few instructions or for the one
+ * Completion queues. A queue has a lock of its own, held for a few instructions or for the
  * system call that wakes the owner, so no owner delays a worker.
  */
 #include "aio/completions.h"
@@ -8,8 +8,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "aio/internal.h"
 #include "base/clock.h"
@@ -28,8 +26,6 @@ struct completions {
 	uint64_t n;   /* transfers in the list */
 	bool overdue; /* a transfer became overdue since completions_take_overdue() */
 	struct waiter waiters[COMPLETIONS_WAITERS];
-	int eventfd; /* -1: no eventfd was requested */
-	bool readable;
 };
 
 /* Under the lock. */
@@ -37,8 +33,6 @@ static void check(const struct completions *queue)
 {
 	assert(queue->head ? queue->tail != &queue->head : queue->tail == &queue->head);
 	assert(!*queue->tail && !queue->head == !queue->n);
-	assert(queue->eventfd < 0 ? !queue->readable
-				  : queue->readable == (queue->head || queue->overdue));
 }
 
 static void waiter_init(struct waiter *waiter)
@@ -57,7 +51,6 @@ int completions_open(struct completions **out)
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
 		waiter_init(&queue->waiters[i]);
 	queue->tail = &queue->head;
-	queue->eventfd = -1;
 	*out = queue;
 	return 0;
 }
@@ -72,28 +65,10 @@ void completions_close(struct completions *queue)
 	assert(!queue->waiters[COMPLETIONS_THREAD].waiting);
 	assert(!queue->waiters[COMPLETIONS_CALLER].waiting);
 	pthread_mutex_unlock(&queue->lock);
-	if (queue->eventfd >= 0)
-		close(queue->eventfd);
 	pthread_mutex_destroy(&queue->lock);
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
 		pthread_cond_destroy(&queue->waiters[i].changed);
 	free(queue);
-}
-
-/* Makes the eventfd readable exactly while there is something to take; under the lock. */
-static void set_eventfd(struct completions *queue)
-{
-	bool readable = queue->head || queue->overdue;
-	uint64_t count = 1;
-
-	if (queue->eventfd < 0 || readable == queue->readable)
-		return;
-	queue->readable = readable;
-	/* Neither can fail or block: the count is 0 or 1. */
-	if (readable)
-		(void)!write(queue->eventfd, &count, sizeof(count));
-	else
-		(void)!read(queue->eventfd, &count, sizeof(count));
 }
 
 /* Under the lock. */
@@ -110,7 +85,6 @@ static void notify(struct completions *queue)
 	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
 	bool sleeps;
 
-	set_eventfd(queue);
 	check(queue);
 	if (!waiter->waiting)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
@@ -153,7 +127,6 @@ struct transfer *completions_take(struct completions *queue)
 	queue->head = NULL;
 	queue->tail = &queue->head;
 	queue->n = 0;
-	set_eventfd(queue);
 	check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return list;
@@ -166,7 +139,6 @@ bool completions_take_overdue(struct completions *queue)
 	pthread_mutex_lock(&queue->lock);
 	overdue = queue->overdue;
 	queue->overdue = false;
-	set_eventfd(queue);
 	check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return overdue;
@@ -214,23 +186,4 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 	pending = wait_ends(queue, &queue->waiters[who]);
 	pthread_mutex_unlock(&queue->lock);
 	return pending;
-}
-
-int completions_eventfd(struct completions *queue)
-{
-	int fd;
-
-	pthread_mutex_lock(&queue->lock);
-	if (queue->eventfd < 0) {
-		queue->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-		if (queue->eventfd < 0) {
-			fd = -errno;
-			goto out;
-		}
-		set_eventfd(queue);
-	}
-	fd = queue->eventfd;
-out:
-	pthread_mutex_unlock(&queue->lock);
-	return fd;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A completion queue: the completed transfers of one owner, in the order of completion. The workers
- * of an aio only append; the owner takes them on a thread of its own, or through an eventfd.
+ * of an aio only append; the owner takes them on a thread of its own.
  * Several queues can share one aio.
  */
 #ifndef AIO_COMPLETIONS_H
@@ -41,13 +41,6 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 void completions_wake(struct completions *queue, enum completions_waiter who);
 /* Whether a wait of this waiter for one transfer would return at once. Any thread. */
 bool completions_pending(struct completions *queue, enum completions_waiter who);
-
-/*
- * A descriptor that is readable while there is something to take, for the owner's event loop; it
- * belongs to the queue. The owner only polls it. Returns the descriptor or a negative errno:
- * -EMFILE, -ENFILE, -ENOMEM.
- */
-int completions_eventfd(struct completions *queue);
 
 /* ---- For the aio's threads ---- */
 

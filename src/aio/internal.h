@@ -157,7 +157,7 @@ struct nvs_aio {
 
 	pthread_mutex_t lock;
 	pthread_cond_t work;   /* idle workers wait here */
-	pthread_cond_t done;   /* aio_wait() and nvs_file_close() wait here */
+	pthread_cond_t done;   /* waits for requests and nvs_file_close() sleep here */
 	pthread_cond_t synced; /* a worker has reached the epoch or opened its queue */
 	/* Transfers with unclaimed bytes, by direction. */
 	struct transfer_list todo[TRANSFER_PRIORITIES][2];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers: checking, submitting and awaiting them.
+ * Transfers: checking, queueing, promoting and completing them.
  */
 #include <assert.h>
 #include <errno.h>
@@ -141,32 +141,6 @@ void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 	pthread_mutex_unlock(&aio->lock);
 }
 
-/* Takes back the first `n` of a submission. */
-static void forget(struct nvs_aio *aio, struct transfer *const *transfers, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		transfers[i]->state.phase = TRANSFER_NEW;
-		transfers[i]->file->in_flight--;
-		aio->awaited_reads -= is_awaited_read(transfers[i]);
-	}
-}
-
-/* Prepares all transfers or none: a transfer named twice is in flight when its turn comes again. */
-static int prepare_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
-		       uint64_t now, struct nvs_error *error)
-{
-	for (size_t i = 0; i < n; i++) {
-		if (in_flight(transfers[i])) {
-			forget(aio, transfers, i);
-			return error_set(error, -EINVAL,
-					 "transfer %zu of %zu is in flight already, or named twice",
-					 i + 1, n);
-		}
-		prepare(aio, transfers[i], NULL, now);
-	}
-	return 0;
-}
-
 void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
 {
 	struct nvs_file *file = transfer->file;
@@ -211,31 +185,6 @@ static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 		}
 }
 
-int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
-	       struct nvs_error *error)
-{
-	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
-	int rc = 0;
-
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = aio_check(aio, transfers[i], error);
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&aio->lock);
-	rc = prepare_all(aio, transfers, n, now, error);
-	for (size_t i = 0; i < n && !rc; i++) {
-		if (transfers[i]->nbytes) {
-			append(aio, transfers[i]);
-			blocks += blocks_of(aio, transfers[i]);
-		} else {
-			transfer_complete(aio, transfers[i]);
-		}
-	}
-	wake_for(aio, blocks);
-	pthread_mutex_unlock(&aio->lock);
-	return rc;
-}
-
 void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
 	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
@@ -264,55 +213,4 @@ void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct tran
 	pthread_mutex_lock(&aio->lock);
 	aio_queue_list(aio, queue, list);
 	pthread_mutex_unlock(&aio->lock);
-}
-
-bool transfer_completed(const struct transfer *transfer)
-{
-	return __atomic_load_n(&transfer->state.phase, __ATOMIC_ACQUIRE) == TRANSFER_COMPLETED;
-}
-
-static const struct transfer *first_overdue(const struct nvs_aio *aio,
-					    struct transfer *const *transfers, size_t n)
-{
-	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
-		if (transfers[i]->state.overdue)
-			return transfers[i];
-	return NULL;
-}
-
-/* Waits for the last of `n` transfers; drops the lock while it sleeps. */
-static int wait_for_last(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
-			 uint64_t deadline, struct nvs_error *error)
-{
-	struct transfer *last = transfers[n - 1];
-	int rc = 0;
-
-	while (!transfer_completed(last) && !rc) {
-		const struct transfer *overdue = first_overdue(aio, transfers, n);
-
-		if (overdue)
-			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
-		last->state.awaited = true;
-		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
-	}
-	return rc ? error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc)) : 0;
-}
-
-int aio_wait(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
-	     struct nvs_error *error)
-{
-	uint64_t deadline = deadline_ns(timeout_ms);
-	int rc = 0;
-
-	pthread_mutex_lock(&aio->lock);
-	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
-	for (size_t left = n; left && !rc; left--)
-		rc = wait_for_last(aio, transfers, left, deadline, error);
-	pthread_mutex_unlock(&aio->lock);
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < n; i++)
-		if (transfers[i]->status)
-			return transfer_error(transfers[i], NULL, error);
-	return 0;
 }

@@ -57,22 +57,6 @@ struct transfer {
 
 /* -EINVAL: the aio could not submit it. */
 int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct nvs_error *error);
-/*
- * Submits `n` transfers. -EINVAL: a transfer is invalid, in flight already or named twice, a write
- * to a file opened for reading, or of another aio's file; nothing is submitted.
- */
-int aio_submit(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
-	       struct nvs_error *error);
-/*
- * Waits until all `n` transfers have completed. Returns 0, or the status of the first failed one in
- * array order; *error names path and offset.
- * Errors besides a transfer's status:
- * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms); wait again
- * -EAGAIN     timeout_ms is 0 and a transfer is in flight
- */
-int aio_wait(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
-	     struct nvs_error *error);
-bool transfer_completed(const struct transfer *transfer);
 /* Describes a failed transfer: path and offset of the failed I/O, and its errno. */
 int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error);
 

@@ -21,6 +21,7 @@
 #include "aio/internal.h"
 #include "config/config.h"
 #include "support/fake_engine.h"
+#include "support/submit.h"
 #include "support/support.h"
 
 #define KIB  1024u
@@ -77,9 +78,9 @@ static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction d
 				    .nbytes = nbytes,
 				    .offset = offset};
 	struct transfer *one = &transfer;
-	int rc = aio_submit(aio, &one, 1, error);
+	int rc = submit_all(aio, &one, 1, error);
 
-	return rc ? rc : aio_wait(aio, &one, 1, -1, error);
+	return rc ? rc : await_all(aio, &one, 1, -1, error);
 }
 
 /* ---- Round trips through a file ---- */
@@ -215,8 +216,8 @@ static void move_batch(struct image *image)
 
 	for (unsigned i = 0; i < n; i++)
 		transfers[i] = &batch[i].transfer;
-	SUCCEEDS(aio_submit(image->aio, transfers, n, &error), &error);
-	SUCCEEDS(aio_wait(image->aio, transfers, n, -1, &error), &error);
+	SUCCEEDS(submit_all(image->aio, transfers, n, &error), &error);
+	SUCCEEDS(await_all(image->aio, transfers, n, -1, &error), &error);
 	for (unsigned i = 0; i < n; i++)
 		check_one(image, &batch[i]);
 }
@@ -385,9 +386,9 @@ static int move_ranges(struct neighbour *me, enum nvs_direction direction, char 
 						 .offset = from};
 		list[i] = &transfers[i];
 	}
-	rc = aio_submit(all->aio, list, RANGES, &error);
+	rc = submit_all(all->aio, list, RANGES, &error);
 	if (!rc)
-		rc = aio_wait(all->aio, list, RANGES, -1, &error);
+		rc = await_all(all->aio, list, RANGES, -1, &error);
 	if (rc)
 		snprintf(me->wrong, sizeof(me->wrong), "%.120s", error.text);
 	return rc;
@@ -726,7 +727,7 @@ static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **
 			.file = file, .direction = NVS_WRITE, .data = &byte, .nbytes = 1};
 		struct transfer bad = wrong[i], *both[] = {&right, &bad};
 
-		assert_int_equal(aio_submit(aio, both, 2, &error), -EINVAL);
+		assert_int_equal(submit_all(aio, both, 2, &error), -EINVAL);
 		assert_int_equal(error.code, -EINVAL);
 		assert_true(error.text[0]);
 		if (i == 0)
@@ -750,10 +751,10 @@ static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
 	struct stat st;
 
 	(void)state;
-	SUCCEEDS(aio_submit(aio, &one, 1, &error), &error);
-	assert_true(transfer_completed(one));
-	SUCCEEDS(aio_wait(aio, &one, 1, 0, &error), &error);
-	SUCCEEDS(aio_submit(aio, NULL, 0, &error), &error);
+	SUCCEEDS(submit_all(aio, &one, 1, &error), &error);
+	assert_true(is_completed(one));
+	SUCCEEDS(await_all(aio, &one, 1, 0, &error), &error);
+	SUCCEEDS(submit_all(aio, NULL, 0, &error), &error);
 	SUCCEEDS(nvs_file_sync(file, &error), &error);
 	assert_int_equal(fstat(file->members[0].fd, &st), 0);
 	assert_int_equal(st.st_size, 0);

@@ -19,10 +19,13 @@
 #include <unistd.h>
 
 #include "aio/internal.h"
+#include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "config/config.h"
+#include "support/fake_aio.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
+#include "support/submit.h"
 #include "support/support.h"
 
 #define FILE_BYTES (4u << 20)
@@ -109,8 +112,7 @@ static void open_aio(struct rig *rig, const struct options *options)
 		.overlap_events = !options->drain,
 	};
 
-	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &rig->error),
-		 &rig->error);
+	rig->aio = fake_aio_open(&rig->fake, &config, NULL);
 }
 
 static void open_file(struct rig *rig, unsigned flags)
@@ -162,12 +164,12 @@ static struct transfer transfer_of(const struct rig *rig, enum nvs_direction dir
 
 static void start(struct rig *rig, struct transfer *transfer)
 {
-	SUCCEEDS(aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	SUCCEEDS(submit_all(rig->aio, &transfer, 1, &rig->error), &rig->error);
 }
 
 static int finish(struct rig *rig, struct transfer *transfer)
 {
-	return aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
+	return await_all(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
 static int move(struct rig *rig, enum nvs_direction direction, void *data, uint64_t nbytes,
@@ -200,7 +202,7 @@ static void submit_adjacent(struct rig *rig, enum nvs_direction direction, char 
 {
 	for (unsigned i = 0; i < n; i++)
 		*all[i] = transfer_of(rig, direction, data + i * nbytes, nbytes, i * nbytes);
-	SUCCEEDS(aio_submit(rig->aio, all, n, &rig->error), &rig->error);
+	SUCCEEDS(submit_all(rig->aio, all, n, &rig->error), &rig->error);
 }
 
 static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
@@ -321,7 +323,7 @@ static void a_file_of_units_writes_each_unit_direct(void **state)
 	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data, unit, 1);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(
-			aio_submit(rig.aio, &(struct transfer *){&transfers[i]}, 1, &rig.error),
+			submit_all(rig.aio, &(struct transfer *){&transfers[i]}, 1, &rig.error),
 			-EINVAL);
 	assert_int_equal(rig.fake.nios, 3);
 	SUCCEEDS(move(&rig, NVS_READ, rig.data, unit - 1, 1), &rig.error);
@@ -552,8 +554,8 @@ static void reads_and_writes_share_the_queue_by_turns(void **state)
 					   8ull * i * PAGE);
 		all[i] = &transfers[i];
 	}
-	SUCCEEDS(aio_submit(rig.aio, all, 4, &rig.error), &rig.error);
-	SUCCEEDS(aio_wait(rig.aio, all, 4, -1, &rig.error), &rig.error);
+	SUCCEEDS(submit_all(rig.aio, all, 4, &rig.error), &rig.error);
+	SUCCEEDS(await_all(rig.aio, all, 4, -1, &rig.error), &rig.error);
 	assert_int_equal(rig.fake.nios, 32);
 	for (unsigned i = 1; i < 32; i++)
 		assert_int_equal(rig.fake.ios[i].write, !rig.fake.ios[i - 1].write);
@@ -923,7 +925,7 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 		rig_open(&rig, inners[i / 2], OPTIONS(.queue_depth = 4));
 		fake_fail_at(&rig.fake, 37 * PAGE, 1, status);
 		submit_adjacent(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, all, 3);
-		assert_failed(&rig, all[1], aio_wait(rig.aio, all, 3, -1, &rig.error), status,
+		assert_failed(&rig, all[1], await_all(rig.aio, all, 3, -1, &rig.error), status,
 			      37 * PAGE);
 		assert_true(all[0]->status == 0 && all[2]->status == 0);
 		assert_file_holds(rig.data + PAGE, 30 * PAGE, 0);
@@ -1201,19 +1203,19 @@ static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, 20 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_READ, rig.data + 20 * PAGE, PAGE, 20 * PAGE);
 	fake_hold(&rig.fake);
-	SUCCEEDS(aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
-	assert_int_equal(aio_wait(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
-	assert_int_equal(aio_wait(rig.aio, all, 1, 0, NULL), -EAGAIN);
-	assert_int_equal(aio_wait(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
+	SUCCEEDS(submit_all(rig.aio, all, 2, &rig.error), &rig.error);
+	assert_int_equal(await_all(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
+	assert_int_equal(await_all(rig.aio, all, 1, 0, NULL), -EAGAIN);
+	assert_int_equal(await_all(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
 	assert_int_equal(rig.error.code, -ETIMEDOUT);
 	assert_says(rig.error.text, "in flight");
-	assert_false(transfer_completed(all[0]));
+	assert_false(is_completed(all[0]));
 	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(aio_wait(rig.aio, all, 2, 20000, &rig.error), &rig.error);
-	assert_true(transfer_completed(all[0]) && transfer_completed(all[1]));
+	SUCCEEDS(await_all(rig.aio, all, 2, 20000, &rig.error), &rig.error);
+	assert_true(is_completed(all[0]) && is_completed(all[1]));
 	/* A wait for completed transfers returns at once. */
-	SUCCEEDS(aio_wait(rig.aio, all, 2, 0, &rig.error), &rig.error);
-	SUCCEEDS(aio_wait(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
+	SUCCEEDS(await_all(rig.aio, all, 2, 0, &rig.error), &rig.error);
+	SUCCEEDS(await_all(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
 	rig_close(&rig);
 }
 
@@ -1231,9 +1233,9 @@ static void a_wait_for_one_ignores_others_in_flight(void **state)
 		fake_release(&rig.fake, 1);
 		SUCCEEDS(finish(&rig, all[i]), &rig.error);
 		if (i < 7)
-			assert_int_equal(aio_wait(rig.aio, all, 8, 0, NULL), -EAGAIN);
+			assert_int_equal(await_all(rig.aio, all, 8, 0, NULL), -EAGAIN);
 	}
-	SUCCEEDS(aio_wait(rig.aio, all, 8, 0, &rig.error), &rig.error);
+	SUCCEEDS(await_all(rig.aio, all, 8, 0, &rig.error), &rig.error);
 	rig_close(&rig);
 }
 
@@ -1248,7 +1250,7 @@ static void a_batch_reports_its_first_failed_transfer(void **state)
 	fake_fail_at(&rig.fake, PAGE, 1, -ENOSPC);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
 	submit_pages(&rig, NVS_WRITE, transfers, all, 3);
-	assert_failed(&rig, all[1], aio_wait(rig.aio, all, 3, -1, &rig.error), -ENOSPC, PAGE);
+	assert_failed(&rig, all[1], await_all(rig.aio, all, 3, -1, &rig.error), -ENOSPC, PAGE);
 	rig_close(&rig);
 }
 
@@ -1273,17 +1275,18 @@ static void *sleep_until_completed(void *arg)
 	struct sleeper *sleeper = arg;
 	long before = own_sleeps();
 
-	aio_wait(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
+	await_all(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
 	sleeper->sleeps = own_sleeps() - before;
 	return NULL;
 }
 
 static bool is_awaited(struct rig *rig, const struct transfer *transfer)
 {
+	const struct nvs_request *request = transfer->user;
 	bool awaited;
 
 	pthread_mutex_lock(&rig->aio->lock);
-	awaited = transfer->state.awaited;
+	awaited = request->transfer.state.awaited;
 	pthread_mutex_unlock(&rig->aio->lock);
 	return awaited;
 }
@@ -1305,7 +1308,7 @@ static void a_wait_for_a_batch_sleeps_once(void **state)
 		sched_yield();
 	for (unsigned i = 0; i < SLEPT_FOR; i++) {
 		fake_release(&rig.fake, 1);
-		while (!transfer_completed(all[i]))
+		while (!is_completed(all[i]))
 			sched_yield();
 	}
 	pthread_join(thread, NULL);
@@ -1346,7 +1349,7 @@ static void a_file_is_opened_and_closed_while_ios_are_in_flight(void **state)
 	assert_true(fake_await_ios(&rig.fake, 3));
 	SUCCEEDS(nvs_file_open(rig.aio, path, 0, &file, &rig.error), &rig.error);
 	nvs_file_close(file);
-	assert_false(transfer_completed(&transfer));
+	assert_false(is_completed(&transfer));
 	fake_release(&rig.fake, FAKE_ALL);
 	SUCCEEDS(finish(&rig, &transfer), &rig.error);
 	rig_close(&rig);
@@ -1362,7 +1365,8 @@ static void *close_aio(void *arg)
 
 static void closing_waits_for_ios_in_flight(void **state)
 {
-	struct transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
+	struct completions *queue;
+	struct transfer transfers[2];
 	pthread_t thread;
 	struct rig rig;
 
@@ -1372,7 +1376,9 @@ static void closing_waits_for_ios_in_flight(void **state)
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data + 31 * PAGE, PAGE, 30 * PAGE);
 	fake_hold(&rig.fake);
-	SUCCEEDS(aio_submit(rig.aio, all, 2, &rig.error), &rig.error);
+	assert_int_equal(completions_open(&queue), 0);
+	transfers[0].state.next = &transfers[1];
+	aio_submit_list(rig.aio, queue, &transfers[0]);
 	assert_true(fake_await_ios(&rig.fake, 16));
 	assert_int_equal(pthread_create(&thread, NULL, close_aio, &rig), 0);
 	fake_release(&rig.fake, 3);
@@ -1382,18 +1388,13 @@ static void closing_waits_for_ios_in_flight(void **state)
 	pthread_join(thread, NULL);
 	assert_int_equal(rig.fake.closed, 2);
 	for (unsigned i = 0; i < 2; i++) {
-		assert_true(transfer_completed(all[i]));
-		assert_int_equal(all[i]->status, 0);
+		assert_true(is_completed(&transfers[i]));
+		assert_int_equal(transfers[i].status, 0);
 	}
+	(void)completions_take(queue);
+	completions_close(queue);
 	assert_file_holds(rig.data + PAGE, 31 * PAGE, 0);
-	/* The aio is gone, so release the file's descriptors and memory by hand. */
 	rig.aio = NULL;
-	close(rig.file->members[0].fd);
-	if (rig.file->members[0].direct_fd >= 0)
-		close(rig.file->members[0].direct_fd);
-	free(rig.file->members[0].path);
-	free(rig.file);
-	rig.file = NULL;
 	rig_close(&rig);
 }
 
@@ -1427,10 +1428,10 @@ static void *move_own(void *arg)
 						   base + at);
 			all[i] = &transfers[i];
 		}
-		own->wrong |= aio_submit(own->rig->aio, all, n, NULL) != 0;
+		own->wrong |= submit_all(own->rig->aio, all, n, NULL) != 0;
 		for (unsigned i = 0; i < n; i += 2)
-			own->wrong |= aio_wait(own->rig->aio, all + i, n - i < 2 ? n - i : 2, -1,
-					       NULL) != 0;
+			own->wrong |= await_all(own->rig->aio, all + i, n - i < 2 ? n - i : 2, -1,
+						NULL) != 0;
 		if (direction == NVS_READ)
 			own->wrong |= memcmp(back, data, n * (size_t)THREAD_BYTES / 4) != 0;
 	}
@@ -1479,8 +1480,8 @@ static void *register_and_open(void *arg)
 			break;
 		}
 		transfer = (struct transfer){.file = file, .data = data, .nbytes = 16 * PAGE};
-		own->wrong |= aio_submit(own->rig->aio, &one, 1, NULL) != 0;
-		own->wrong |= aio_wait(own->rig->aio, &one, 1, -1, NULL) != 0;
+		own->wrong |= submit_all(own->rig->aio, &one, 1, NULL) != 0;
+		own->wrong |= await_all(own->rig->aio, &one, 1, -1, NULL) != 0;
 		own->wrong |= memcmp(data, own->rig->data, 16 * PAGE) != 0;
 		nvs_file_close(file);
 		nvs_aio_unregister_memory(own->rig->aio, data);

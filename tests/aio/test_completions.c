@@ -4,16 +4,12 @@
  * I/Os on command.
  */
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "config/config.h"
+#include "support/fake_aio.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
 
@@ -34,27 +30,14 @@ struct rig {
 
 static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
 {
-	const struct aio_config config = {.block_size = PART,
-					  .queue_depth = DEPTH,
-					  .thread_count = 1,
-					  .overlap_events = true,
-					  .io_timeout_ms = io_timeout_ms};
-	char path[] = "build/tmp/nvswap-test-XXXXXX";
-	int fd;
-
 	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
 	fake_init(&rig->fake, NULL);
 	rig->fake.dry = true;
-	(void)mkdir("build", 0755);
-	(void)mkdir("build/tmp", 0755);
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &rig->error),
-		 &rig->error);
-	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &rig->error),
-		 &rig->error);
-	close(fd);
-	unlink(path);
+	rig->aio = fake_aio_open(&rig->fake,
+				 FAKE_CONFIG(.block_size = PART, .queue_depth = DEPTH,
+					     .io_timeout_ms = io_timeout_ms),
+				 NULL);
+	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(completions_open(&rig->queues[i]), 0);
 	for (unsigned i = 0; i < COUNT(rig->transfers); i++)
@@ -242,64 +225,22 @@ static void a_wait_for_several_ends_when_as_many_can_be_taken(void **state)
 	rig_close(&rig);
 }
 
-static bool readable(int fd)
-{
-	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-
-	return poll(&poll_fd, 1, 0) == 1;
-}
-
-static void the_eventfd_is_readable_while_there_is_something_to_take(void **state)
-{
-	static struct rig rig;
-	int fd;
-
-	(void)state;
-	rig_open(&rig, 0);
-	submit(&rig, 0, 0, 1);
-	fake_release(&rig.fake, 1);
-	assert_int_equal(
-		completions_wait(rig.queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
-	/* An eventfd made while transfers wait to be taken is readable at once. */
-	fd = completions_eventfd(rig.queues[0]);
-	assert_true(fd >= 0);
-	assert_int_equal(completions_eventfd(rig.queues[0]), fd);
-	assert_true(readable(fd));
-	assert_true(readable(fd));
-	expect(&rig, 0, 0, 1);
-	assert_false(readable(fd));
-
-	submit(&rig, 0, 1, 3);
-	assert_false(readable(fd));
-	fake_release(&rig.fake, 1);
-	assert_int_equal(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, AWAIT_MS), 1);
-	expect(&rig, 0, 1, 2);
-	assert_false(readable(fd));
-	fake_release(&rig.fake, 1);
-	expect(&rig, 0, 2, 3);
-	rig_close(&rig);
-}
-
 static void an_overdue_transfer_wakes_its_owner_and_no_other(void **state)
 {
 	static struct rig rig;
 	uint64_t offset;
-	int fd;
 
 	(void)state;
 	rig_open(&rig, AGES_MS);
-	fd = completions_eventfd(rig.queues[0]);
 	submit(&rig, 0, 0, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
-	assert_true(readable(fd));
 	assert_int_equal(
 		completions_wait(rig.queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
 	assert_true(completions_take_overdue(rig.queues[0]));
 	assert_true(aio_is_overdue(rig.aio, &rig.transfers[0], &offset));
 	assert_int_equal(offset, 0);
 	assert_false(completions_take_overdue(rig.queues[0]));
-	assert_false(readable(fd));
 	assert_null(completions_take(rig.queues[0]));
 	assert_int_equal(completions_wait(rig.queues[1], COMPLETIONS_THREAD, 1, 0), -EAGAIN);
 	fake_release(&rig.fake, FAKE_ALL);
@@ -335,7 +276,6 @@ int main(void)
 		cmocka_unit_test(a_wake_before_the_wait_is_not_lost_and_ends_one_wait),
 		cmocka_unit_test(a_wake_is_for_one_waiter_and_a_completion_for_any),
 		cmocka_unit_test(a_wait_for_several_ends_when_as_many_can_be_taken),
-		cmocka_unit_test(the_eventfd_is_readable_while_there_is_something_to_take),
 		cmocka_unit_test(an_overdue_transfer_wakes_its_owner_and_no_other),
 		cmocka_unit_test(a_queue_may_be_closed_once_all_is_taken),
 	};

@@ -15,9 +15,11 @@
 #include "base/clock.h"
 #include "config/config.h"
 #include "optim/optimizer.h"
+#include "support/fake_aio.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
 #include "support/sole_owner.h"
+#include "support/submit.h"
 
 #define LIMIT_MS 20	 /* a limit that passes in real time */
 #define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
@@ -147,11 +149,6 @@ struct rig {
 
 static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, uint64_t nbytes)
 {
-	const struct aio_config config = {.block_size = PART,
-					  .queue_depth = depth,
-					  .thread_count = 1,
-					  .overlap_events = true,
-					  .io_timeout_ms = io_timeout_ms};
 	const struct nvs_log log = {hear, &rig->hearing};
 
 	*rig = (struct rig){.hearing = HEARING, .error = {.size = sizeof(rig->error)}};
@@ -160,8 +157,10 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, ui
 	rig->directory = place_make(PLACE_DISK);
 	assert_non_null(rig->directory);
 	snprintf(rig->path, sizeof(rig->path), "%s/file", rig->directory);
-	assert_int_equal(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, &log, NULL),
-			 0);
+	rig->aio = fake_aio_open(&rig->fake,
+				 FAKE_CONFIG(.block_size = PART, .queue_depth = depth,
+					     .io_timeout_ms = io_timeout_ms),
+				 &log);
 	assert_int_equal(nvs_file_open(rig->aio, rig->path, NVS_FILE_WRITE | NVS_FILE_CREATE,
 				       &rig->file, NULL),
 			 0);
@@ -190,7 +189,7 @@ static void rig_end(struct rig *rig, size_t n, int status)
 {
 	fake_release(&rig->fake, FAKE_ALL);
 	await_after_all(&rig->hearing);
-	assert_int_equal(aio_wait(rig->aio, rig->all, n, -1, &rig->error), status);
+	assert_int_equal(await_all(rig->aio, rig->all, n, -1, &rig->error), status);
 	rig_close(rig);
 }
 
@@ -198,7 +197,7 @@ static void rig_end(struct rig *rig, size_t n, int status)
 static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_t offset)
 {
 	rig->error = (struct nvs_error){.size = sizeof(rig->error)};
-	assert_int_equal(aio_wait(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
+	assert_int_equal(await_all(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
 			 -ETIMEDOUT);
 	assert_int_equal(rig->error.code, -ETIMEDOUT);
 	assert_int_equal(rig->error.offset, offset);
@@ -212,13 +211,13 @@ static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **sta
 
 	(void)state;
 	rig_open(&rig, LIMIT_MS, 1, PART);
-	assert_int_equal(aio_submit(rig.aio, rig.all, 2, NULL), 0);
+	assert_int_equal(submit_all(rig.aio, rig.all, 2, NULL), 0);
 	expect_hung(&rig, 0, -1, 0);
 	/* The transfer queued behind it is overdue, too. */
 	expect_hung(&rig, 1, -1, PART);
 	expect_hung(&rig, 1, 0, PART);
 	expect_hung(&rig, 0, AWAIT_MS, 0);
-	assert_false(transfer_completed(rig.all[0]));
+	assert_false(is_completed(rig.all[0]));
 	await_hangs(&rig.hearing, 2);
 	assert_non_null(strstr(rig.hearing.last, rig.path));
 	rig_end(&rig, 2, 0);
@@ -233,7 +232,7 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 
 	(void)state;
 	rig_open(&rig, AGES_MS, 1, PART);
-	assert_int_equal(aio_submit(rig.aio, rig.all, 3, NULL), 0);
+	assert_int_equal(submit_all(rig.aio, rig.all, 3, NULL), 0);
 	submitted = clock_ns();
 	assert_true(fake_await_ios(&rig.fake, 1));
 	while (clock_ns() == submitted)
@@ -242,9 +241,9 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 	assert_true(fake_await_ios(&rig.fake, 2));
 	/* All three are as old as the limit, but the first has completed since. */
 	aio_look_for_overdue(rig.aio, submitted + AGES_MS * UINT64_C(1000000));
-	assert_int_equal(aio_wait(rig.aio, &rig.all[0], 1, -1, NULL), 0);
-	assert_int_equal(aio_wait(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
-	assert_int_equal(aio_wait(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(await_all(rig.aio, &rig.all[0], 1, -1, NULL), 0);
+	assert_int_equal(await_all(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(await_all(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(hangs_heard(&rig.hearing), 0);
 	/* Nothing more completes. */
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
@@ -260,19 +259,19 @@ static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
 
 	(void)state;
 	rig_open(&rig, AGES_MS, 2, PART);
-	assert_int_equal(aio_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 1));
 	taken = clock_ns();
 	while (clock_ns() == taken)
 		;
-	assert_int_equal(aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	assert_int_equal(submit_all(rig.aio, &rig.all[1], 1, NULL), 0);
 	aio_look_for_overdue(rig.aio, taken + AGES_MS * UINT64_C(1000000));
 	assert_int_equal(hangs_heard(&rig.hearing), 1);
 	for (unsigned i = 0; i < 2; i++) {
 		struct transfer *both[] = {rig.all[i], rig.all[!i]};
 
 		rig.error = (struct nvs_error){.size = sizeof(rig.error)};
-		assert_int_equal(aio_wait(rig.aio, both, 2, AWAIT_MS, &rig.error), -ETIMEDOUT);
+		assert_int_equal(await_all(rig.aio, both, 2, AWAIT_MS, &rig.error), -ETIMEDOUT);
 		assert_int_equal(rig.error.offset, 0);
 		assert_non_null(strstr(rig.error.text, rig.path));
 	}
@@ -286,11 +285,11 @@ static void a_transfer_that_hangs_and_fails_reports_both(void **state)
 	(void)state;
 	rig_open(&rig, AGES_MS, 2, 2 * PART);
 	fake_fail_nth(&rig.fake, 0, 1, -ENOSPC);
-	assert_int_equal(aio_submit(rig.aio, rig.all, 1, NULL), 0);
+	assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 2));
 	fake_release(&rig.fake, 1);
 	/* The worker takes this one after it has processed the failure. */
-	assert_int_equal(aio_submit(rig.aio, &rig.all[1], 1, NULL), 0);
+	assert_int_equal(submit_all(rig.aio, &rig.all[1], 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 3));
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	expect_hung(&rig, 0, AWAIT_MS, rig.fake.ios[1].offset);
@@ -308,9 +307,9 @@ static void an_error_of_the_kernel_is_not_reported_as_in_flight(void **state)
 		rig_open(&rig, 0, 1, PART);
 		fake_release(&rig.fake, FAKE_ALL);
 		fake_fail_nth(&rig.fake, 0, 1000, results[i]);
-		assert_int_equal(aio_submit(rig.aio, rig.all, 1, NULL), 0);
-		assert_int_equal(aio_wait(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
-		assert_true(transfer_completed(rig.all[0]));
+		assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
+		assert_int_equal(await_all(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
+		assert_true(is_completed(rig.all[0]));
 		rig_close(&rig);
 	}
 }

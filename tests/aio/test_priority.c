@@ -4,13 +4,12 @@
  * engine, which completes them on command.
  */
 #include <errno.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/internal.h"
 #include "config/config.h"
+#include "support/fake_aio.h"
 #include "support/fake_engine.h"
+#include "support/submit.h"
 #include "support/support.h"
 
 #define PART 4096u
@@ -26,27 +25,12 @@ struct rig {
 
 static void rig_open(struct rig *rig, uint32_t depth)
 {
-	const struct aio_config config = {.block_size = PART,
-					  .queue_depth = depth,
-					  .thread_count = 1,
-					  .overlap_events = true};
-	char path[] = "build/tmp/nvswap-test-XXXXXX";
-	int fd;
-
 	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
 	fake_init(&rig->fake, NULL);
 	rig->fake.dry = true;
-	(void)mkdir("build", 0755);
-	(void)mkdir("build/tmp", 0755);
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	close(fd);
-	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &rig->error),
-		 &rig->error);
-	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE | NVS_FILE_BUFFERED, &rig->file,
-			       &rig->error),
-		 &rig->error);
-	unlink(path);
+	rig->aio = fake_aio_open(&rig->fake, FAKE_CONFIG(.block_size = PART, .queue_depth = depth),
+				 NULL);
+	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
 	assert_int_equal(completions_open(&rig->queue), 0);
 	fake_forget(&rig->fake);
 	fake_hold(&rig->fake);
@@ -136,7 +120,7 @@ static void a_transfer_promoted_in_part_is_served_once(void **state)
 	expect_parts(&rig, 0, (unsigned[]){0, 1, 2, 3, 8}, 5);
 	assert_int_equal(rig.fake.nios, 5);
 	rig_close(&rig);
-	assert_true(transfer_completed(&partly));
+	assert_true(is_completed(&partly));
 }
 
 static struct nvs_request *request(struct rig *rig, unsigned part)

@@ -14,6 +14,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "config/config.h"
+#include "support/fake_aio.h"
 #include "support/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -34,25 +35,15 @@ struct rig {
 
 static void rig_open(struct rig *rig)
 {
-	const struct aio_config config = {
-		.block_size = PAGE,
-		.queue_depth = 8,
-		.thread_count = 1,
-		.overlap_events = true,
-		.io_timeout_ms = AGES_MS,
-	};
-	const char *path = path_in(temp_directory(), "file");
-
 	*rig = (struct rig){.error.size = sizeof(rig->error)};
 	rig->data = aligned_alloc(PAGE, (size_t)PAGES * PAGE);
 	assert_non_null(rig->data);
 	memset(rig->data, 7, (size_t)PAGES * PAGE);
 	fake_init(&rig->fake, NULL);
-	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &rig->error),
-		 &rig->error);
-	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &rig->file,
-			       &rig->error),
-		 &rig->error);
+	rig->aio = fake_aio_open(
+		&rig->fake,
+		FAKE_CONFIG(.block_size = PAGE, .queue_depth = 8, .io_timeout_ms = AGES_MS), NULL);
+	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
 	SUCCEEDS(nvs_aio_pwrite(rig->aio, rig->file, rig->data, (uint64_t)PAGES * PAGE, 0, NULL,
 				&rig->error),
 		 &rig->error);

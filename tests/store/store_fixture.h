@@ -25,6 +25,7 @@
 #include "aio/transfer.h"
 #include "config/config.h"
 #include "store/internal.h"
+#include "support/submit.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define MIB(n)	      ((uint64_t)(n) << 20)
@@ -236,8 +237,8 @@ static inline void move(struct store *store, enum nvs_direction direction, void 
 				    .offset = offset},
 			*one = &transfer;
 
-	assert_int_equal(aio_submit(aio, &one, 1, &error), 0);
-	assert_int_equal(aio_wait(aio, &one, 1, -1, &error), 0);
+	assert_int_equal(submit_all(aio, &one, 1, &error), 0);
+	assert_int_equal(await_all(aio, &one, 1, -1, &error), 0);
 }
 
 static inline void fill(uint8_t *data, size_t nbytes, uint64_t seed)

@@ -16,6 +16,7 @@
 #include "config/config.h"
 #include "support/sim/sim_drive.h"
 #include "support/sole_owner.h"
+#include "support/submit.h"
 #include "support/support.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
@@ -102,13 +103,13 @@ static struct transfer start(struct rig *rig, struct transfer *transfer,
 				      .data = data + offset,
 				      .nbytes = nbytes,
 				      .offset = offset};
-	SUCCEEDS(aio_submit(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	SUCCEEDS(submit_all(rig->aio, &transfer, 1, &rig->error), &rig->error);
 	return *transfer;
 }
 
 static int finish(struct rig *rig, struct transfer *transfer)
 {
-	return aio_wait(rig->aio, &transfer, 1, -1, &rig->error);
+	return await_all(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
 static int move(struct rig *rig, enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
@@ -371,7 +372,7 @@ static void a_late_io_completes_after_later_ones(void **state)
 	assert_true(sim_await_in_flight(rig.sim, 2));
 	assert_int_equal(sim_complete(rig.sim, 1), 1);
 	assert_int_equal(finish(&rig, &second), 0);
-	assert_false(transfer_completed(&first));
+	assert_false(is_completed(&first));
 	assert_int_equal(counts_of(&rig).now_ns, 1000);
 	sim_go(rig.sim, SIM_ALL);
 	assert_int_equal(finish(&rig, &first), 0);
@@ -391,7 +392,7 @@ static void an_io_that_hangs_completes_on_demand(void **state)
 	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
 	assert_true(sim_await_in_flight(rig.sim, 1));
 	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
-	assert_false(transfer_completed(&first));
+	assert_false(is_completed(&first));
 	sim_complete_late(rig.sim);
 	assert_int_equal(finish(&rig, &first), 0);
 	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
@@ -411,7 +412,7 @@ static void a_held_direction_waits_while_the_other_moves(void **state)
 		start(&rig, &held, (enum nvs_direction)direction, 0, BLOCK);
 		assert_true(sim_await_in_flight(rig.sim, 1));
 		assert_int_equal(move(&rig, (enum nvs_direction) !direction, BLOCK, BLOCK), 0);
-		assert_false(transfer_completed(&held));
+		assert_false(is_completed(&held));
 		assert_int_equal(sim_ios(rig.sim, (enum nvs_direction)direction), 0);
 		sim_go(rig.sim, 1u << direction);
 		assert_int_equal(finish(&rig, &held), 0);
@@ -434,7 +435,7 @@ static void a_held_drive_completes_ios_on_demand(void **state)
 	assert_int_equal(sim_complete(rig.sim, 3), 3);
 	assert_int_equal(counts_of(&rig).in_flight, 1);
 	assert_int_equal(counts_of(&rig).ios[1], 3);
-	assert_false(transfer_completed(&transfer));
+	assert_false(is_completed(&transfer));
 	assert_int_equal(sim_complete(rig.sim, 3), 1);
 	assert_int_equal(finish(&rig, &transfer), 0);
 	assert_int_equal(counts_of(&rig).in_flight_max, 4);

@@ -205,16 +205,18 @@ static void moves(struct nvs_aio *aio, const char *path)
 	static _Alignas(4096) char data[64 * KIB];
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_file *file;
-	struct transfer transfer = {.direction = NVS_WRITE, .data = data, .nbytes = sizeof(data)};
-	struct transfer *one = &transfer;
+	struct nvs_transfer transfer = {.size = sizeof(transfer),
+					.direction = NVS_WRITE,
+					.data = data,
+					.nbytes = sizeof(data)};
 
 	assert_int_equal(nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error),
 			 0);
 	transfer.file = file;
 	fill(data, sizeof(data), 1);
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(aio_submit(aio, &one, 1, &error), 0);
-		assert_int_equal(aio_wait(aio, &one, 1, -1, &error), 0);
+		assert_int_equal(nvs_aio_submit(aio, &transfer, 1, NULL, &error), 0);
+		assert_int_equal(nvs_aio_wait_all(aio, -1, NULL, &error), 0);
 		if (!i)
 			memset(data, 0, sizeof(data));
 		transfer.direction = NVS_READ;

@@ -18,7 +18,9 @@
 #include "aio/internal.h"
 #include "base/json/read.h"
 #include "config/config.h"
+#include "support/fake_aio.h"
 #include "support/fake_engine.h"
+#include "support/submit.h"
 #include "support/support.h"
 #include "trace/trace.h"
 
@@ -720,7 +722,7 @@ static void rig_open(struct rig *rig, uint32_t depth, uint32_t workers)
 	assert_int_equal(posix_memalign((void **)&rig->data, PAGE, FILE_PAGES * PAGE), 0);
 	memset(rig->data, 1, FILE_PAGES * PAGE);
 	fake_init(&rig->fake, NULL);
-	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_fake, &rig->fake, NULL, &error), &error);
+	rig->aio = fake_aio_open(&rig->fake, &config, NULL);
 	aio_trace(rig->aio, rig->trace);
 	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &error), &error);
 }
@@ -752,8 +754,8 @@ static int move_all(struct rig *rig)
 	struct transfer *both[] = {&in, &out};
 	struct nvs_error error = {.size = sizeof(error)};
 
-	SUCCEEDS(aio_submit(rig->aio, both, 2, &error), &error);
-	return aio_wait(rig->aio, both, 2, -1, &error);
+	SUCCEEDS(submit_all(rig->aio, both, 2, &error), &error);
+	return await_all(rig->aio, both, 2, -1, &error);
 }
 
 static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **state)
@@ -804,8 +806,8 @@ static void ios_one_at_a_time_stay_on_the_first_track(void **state)
 		struct transfer *one = &page;
 		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(aio_submit(rig.aio, &one, 1, &error), &error);
-		SUCCEEDS(aio_wait(rig.aio, &one, 1, -1, &error), &error);
+		SUCCEEDS(submit_all(rig.aio, &one, 1, &error), &error);
+		SUCCEEDS(await_all(rig.aio, &one, 1, -1, &error), &error);
 	}
 	timeline = written(rig.trace);
 	for (size_t i = 0; i < timeline.n; i++)
@@ -829,12 +831,12 @@ static void a_retried_io_is_one_span_and_a_failed_one_has_no_bytes(void **state)
 	rig_open(&rig, 4, 1);
 	fake_fail_nth(&rig.fake, 0, 2, -EAGAIN);
 	page = transfer_of(&rig, NVS_READ, 1, 1);
-	SUCCEEDS(aio_submit(rig.aio, &one, 1, &error), &error);
-	SUCCEEDS(aio_wait(rig.aio, &one, 1, -1, &error), &error);
+	SUCCEEDS(submit_all(rig.aio, &one, 1, &error), &error);
+	SUCCEEDS(await_all(rig.aio, &one, 1, -1, &error), &error);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
 	page = transfer_of(&rig, NVS_WRITE, 2, 1);
-	SUCCEEDS(aio_submit(rig.aio, &one, 1, &error), &error);
-	assert_int_equal(aio_wait(rig.aio, &one, 1, -1, &error), -EIO);
+	SUCCEEDS(submit_all(rig.aio, &one, 1, &error), &error);
+	assert_int_equal(await_all(rig.aio, &one, 1, -1, &error), -EIO);
 
 	timeline = written(rig.trace);
 	event = the_only(&timeline, "X", "io", "read");

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/submit.h"
+
+#include <assert.h>
+
+#include "aio/requests/requests.h"
+
+int submit_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
+	       struct nvs_error *error)
+{
+	static _Thread_local struct nvs_transfer described[SUBMIT_MAX];
+	static _Thread_local struct nvs_request *requests[SUBMIT_MAX];
+	int rc;
+
+	assert(n <= SUBMIT_MAX);
+	for (size_t i = 0; i < n; i++)
+		described[i] = (struct nvs_transfer){.size = sizeof(described[i]),
+						     .file = transfers[i]->file,
+						     .direction = transfers[i]->direction,
+						     .data = transfers[i]->data,
+						     .nbytes = transfers[i]->nbytes,
+						     .offset = transfers[i]->offset};
+	rc = nvs_aio_submit(aio, described, n, requests, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		transfers[i]->user = requests[i];
+	return rc;
+}
+
+static void settle(struct transfer *transfer)
+{
+	struct nvs_request *request = transfer->user;
+
+	if (request_state(request) != REQUEST_SEEN)
+		return;
+	transfer->status = request->transfer.status;
+	transfer->error_offset = request->transfer.error_offset;
+	transfer->state.phase = TRANSFER_COMPLETED;
+	transfer->user = NULL;
+	if (nvs_request_close(request))
+		assert(!"the request can be closed");
+}
+
+int await_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
+	      struct nvs_error *error)
+{
+	static _Thread_local struct nvs_request *requests[SUBMIT_MAX];
+	size_t left = 0;
+	int rc;
+
+	assert(n <= SUBMIT_MAX);
+	for (size_t i = 0; i < n; i++)
+		if (transfers[i]->user)
+			requests[left++] = transfers[i]->user;
+	rc = nvs_aio_wait(aio, requests, left, timeout_ms, error);
+	for (size_t i = 0; i < n; i++)
+		if (transfers[i]->user)
+			settle(transfers[i]);
+	return rc;
+}
+
+bool is_completed(const struct transfer *transfer)
+{
+	if (transfer->user)
+		return request_state(transfer->user) != REQUEST_IN_FLIGHT;
+	return __atomic_load_n(&transfer->state.phase, __ATOMIC_ACQUIRE) == TRANSFER_COMPLETED;
+}
