@@ -269,11 +269,12 @@ static bool complete(const struct piece *piece, uint32_t done)
 			       : done >= piece->skip + piece->useful;
 }
 
-static bool try_again(struct piece *piece)
+/* False: this was tried too often, and the piece fails with `status`. */
+static bool try_again(struct piece *piece, int status)
 {
 	if (++piece->retries <= RETRIES_MAX)
 		return true;
-	piece->status = -EIO;
+	piece->status = status;
 	return false;
 }
 
@@ -282,12 +283,13 @@ static bool continue_short(struct piece *piece, uint32_t result)
 {
 	uint32_t progress = (uint32_t)round_down(result, piece->align);
 
-	if (!progress && !piece->io.write) {
+	if (!result && !piece->io.write) {
 		piece->status = -ENODATA;
 		return false;
 	}
+	/* Less than a unit: the file ends there, or its unit is smaller than the one known. */
 	if (!progress)
-		return try_again(piece);
+		return try_again(piece, piece->io.write ? -EIO : -ENODATA);
 	piece->retries = 0;
 	piece->done += progress;
 	piece->io.data = (char *)piece->io.data + progress;
@@ -301,7 +303,7 @@ static bool has_ended(struct piece *piece)
 	int result = piece->io.result;
 
 	if (result == -EINTR || result == -EAGAIN)
-		return !try_again(piece);
+		return !try_again(piece, -EIO);
 	if (result < 0) {
 		piece->status = ended_with(result);
 		return true;
