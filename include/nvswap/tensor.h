@@ -184,7 +184,7 @@ struct nvs_tensor_range {
 	size_t size; /* of this structure in bytes; all of an array have the same */
 	struct nvs_tensor *tensor;
 	uint64_t offset, nbytes; /* within the tensor's bytes; any alignment; 0 bytes are allowed */
-	void *data;		 /* nbytes at any alignment, valid until nvs_tensor_wait */
+	void *data; /* nbytes at any alignment; for reading, valid until nvs_tensor_wait */
 };
 
 /*
@@ -204,6 +204,32 @@ struct nvs_tensor_range {
  */
 NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 			    size_t n, struct nvs_error *error);
+
+/*
+ * Writes parts of tensors; later ranges win over earlier ones that overlap them, and an array may
+ * name a tensor more than once. All tensors of the call are in the pool together while their bytes
+ * are copied: those that are not there are read first, which the call waits for, for timeout_ms at
+ * most (-1: without limit; 0: not at all, so that only tensors in the pool can be written). Then
+ * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
+ * again. After an error no byte has changed. A whole tensor is written faster, and without the
+ * pool, by nvs_tensor_swap_out_from.
+ * Errors:
+ * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not
+ *             set, or differs
+ * -E2BIG      fields of a later version are set, which this library does not know; or a tensor is
+ *             larger than the pool
+ * -EBUSY      a tensor is pinned, or in flight from or to external memory
+ * -ENODATA    a tensor was never written, or its last write from external memory failed: the bytes
+ *             beside the range don't exist
+ * -EROFS      the store is open read-only
+ * -ENOBUFS    the tensors together are larger than the pool
+ * -EAGAIN     timeout_ms is 0, and a tensor is not in the pool or is in flight
+ * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms)
+ * -ENOMEM     out of memory
+ * Others      a read or a write-back failed, as nvs_tensor_swap_in and nvs_tensor_wait
+ */
+NVS_API int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
+			     size_t n, int timeout_ms, struct nvs_error *error);
 
 enum nvs_tensor_state {
 	NVS_EMPTY,    /* never written */

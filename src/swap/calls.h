@@ -28,10 +28,18 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
 void begin_batch(struct nvs_engine *engine);
 int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,
 		   struct nvs_error *error);
-/* Under the lock: makes the tensors a batch. -EINVAL as above. -EBUSY: one is pinned, or in flight
- * from or to external memory. */
+/* Under the lock: -EBUSY: it is pinned, or in flight from or to external memory. */
+int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error);
+/* Under the lock: makes the tensors a batch. -EINVAL and -EBUSY as above. */
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   struct nvs_error *error);
+
+/* -EINVAL: the engine or the array is NULL, or a range is not one of its tensor; -E2BIG: it has
+ * fields of a later version. */
+int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		 struct nvs_error *error);
+/* One of the ranges that check_ranges() has checked. */
+struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i);
 
 /* ---- step.c: under the lock ---- */
 /* Records an access to the tensors, before the call changes their states. */

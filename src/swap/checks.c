@@ -2,9 +2,12 @@
 /*
  * What the calls on tensors check before they change anything.
  */
+#include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "swap/calls.h"
 
 int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor, size_t i,
@@ -67,6 +70,18 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 	return 0;
 }
 
+int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
+{
+	if (is_external(tensor))
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is in flight from or to external memory: wait for it first",
+				   tensor->name);
+	if (tensor->pins.count)
+		return error_about(error, -EBUSY, tensor->name, 0, 0,
+				   "%s is pinned: release it first", tensor->name);
+	return 0;
+}
+
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   struct nvs_error *error)
 {
@@ -75,11 +90,59 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		rc = check_in_batch(engine, tensors[i], i, error);
-		if (!rc && (tensors[i]->pins.count || is_external(tensors[i])))
-			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0, "%s is pinned: %s",
-					 tensors[i]->name,
-					 is_external(tensors[i]) ? "wait for its transfer first"
-								 : "release it first");
+		if (!rc)
+			rc = check_unpinned_one(tensors[i], error);
+	}
+	return rc;
+}
+
+/* ---- Ranges ---- */
+
+struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i)
+{
+	struct nvs_tensor_range range;
+	int rc = struct_in_at(&range, sizeof(range), ranges, i);
+
+	assert(!rc);
+	(void)rc;
+	return range;
+}
+
+static int check_range(const struct nvs_engine *engine, const struct nvs_tensor_range *range,
+		       size_t i, struct nvs_error *error)
+{
+	const struct nvs_tensor *tensor = range->tensor;
+	int rc = check_tensor(engine, tensor, i, error);
+
+	if (rc)
+		return rc;
+	if (range->offset > tensor->nbytes || range->nbytes > tensor->nbytes - range->offset)
+		return error_about(error, -EINVAL, tensor->name, 0, range->offset,
+				   "%s: %" PRIu64 " bytes from offset %" PRIu64
+				   " are not within its %" PRIu64 " bytes",
+				   tensor->name, range->nbytes, range->offset, tensor->nbytes);
+	if (range->nbytes && !range->data)
+		return error_about(error, -EINVAL, tensor->name, 0, 0,
+				   "%s: the data of ranges[%zu] is NULL", tensor->name, i);
+	return 0;
+}
+
+int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		 struct nvs_error *error)
+{
+	struct nvs_tensor_range range;
+	int rc = 0;
+
+	if (!engine || (n && !ranges))
+		return error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = struct_in_at(&range, sizeof(range), ranges, i);
+		if (rc)
+			return error_set(error, rc,
+					 "the size of ranges[%zu] is not that of a struct "
+					 "nvs_tensor_range",
+					 i);
+		rc = check_range(engine, &range, i, error);
 	}
 	return rc;
 }

@@ -4,11 +4,9 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/struct_size.h"
 #include "swap/calls.h"
 
 static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -164,57 +162,6 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 }
 
 /* ---- Parts ---- */
-
-/* One of the caller's ranges, which check_ranges() has checked. */
-static struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i)
-{
-	struct nvs_tensor_range range;
-	int rc = struct_in_at(&range, sizeof(range), ranges, i);
-
-	assert(!rc);
-	(void)rc;
-	return range;
-}
-
-static int check_range(const struct nvs_engine *engine, const struct nvs_tensor_range *range,
-		       size_t i, struct nvs_error *error)
-{
-	const struct nvs_tensor *tensor = range->tensor;
-
-	int rc = check_tensor(engine, tensor, i, error);
-
-	if (rc)
-		return rc;
-	if (range->offset > tensor->nbytes || range->nbytes > tensor->nbytes - range->offset)
-		return error_about(error, -EINVAL, tensor->name, 0, range->offset,
-				   "%s: %" PRIu64 " bytes from offset %" PRIu64
-				   " are not within its %" PRIu64 " bytes",
-				   tensor->name, range->nbytes, range->offset, tensor->nbytes);
-	if (range->nbytes && !range->data)
-		return error_about(error, -EINVAL, tensor->name, 0, 0,
-				   "%s: the data of ranges[%zu] is NULL", tensor->name, i);
-	return 0;
-}
-
-static int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
-			size_t n, struct nvs_error *error)
-{
-	struct nvs_tensor_range range;
-	int rc = 0;
-
-	if (!engine || (n && !ranges))
-		return error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
-	for (size_t i = 0; i < n && !rc; i++) {
-		rc = struct_in_at(&range, sizeof(range), ranges, i);
-		if (rc)
-			return error_set(error, rc,
-					 "the size of ranges[%zu] is not that of a struct "
-					 "nvs_tensor_range",
-					 i);
-		rc = check_range(engine, &range, i, error);
-	}
-	return rc;
-}
 
 /* Under the lock. */
 static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,

@@ -289,11 +289,16 @@ static void tensor_functions(void)
 	REFUSES(nvs_tensor_read(NULL, &range, 1, &error));
 	REFUSES(nvs_tensor_read(engine, NULL, 1, &error));
 	REFUSES(nvs_tensor_read(engine, &range, 1, &error));
+	REFUSES(nvs_tensor_write(NULL, &range, 1, -1, &error));
+	REFUSES(nvs_tensor_write(engine, NULL, 1, -1, &error));
+	REFUSES(nvs_tensor_write(engine, &range, 1, -1, &error));
 	range.data = to;
 	range.tensor = NULL;
 	REFUSES(nvs_tensor_read(engine, &range, 1, &error));
+	REFUSES(nvs_tensor_write(engine, &range, 1, -1, &error));
 	range = (struct nvs_tensor_range){.tensor = tensor};
 	REFUSES(nvs_tensor_read(engine, &range, 1, &error));
+	REFUSES(nvs_tensor_write(engine, &range, 1, -1, &error));
 	assert_null(nvs_tensor_data(NULL));
 	REFUSES(nvs_tensor_get_info(NULL, tensor, &info));
 	REFUSES(nvs_tensor_get_info(engine, NULL, &info));

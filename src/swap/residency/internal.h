@@ -6,7 +6,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	residency: messages tensor pins table errors plan places invariants policy room shortage follow
  *	moves: runs ahead sums launch overdue landing events
- *	calls: checks info step wait release pin prefetch swap_out external register commit
+ *	calls: checks info step wait release pin prefetch swap_out external write register commit
  *	engine: engine stored
  */
 #ifndef RESIDENCY_INTERNAL_H

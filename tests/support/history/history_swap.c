@@ -669,6 +669,64 @@ static void op_swap_in_to(struct world *w)
 	}
 }
 
+static bool has_bytes(const struct modelled *t)
+{
+	return registered(t) && t->nbytes;
+}
+
+static bool has_bytes_and_contents(const struct modelled *t)
+{
+	return has_contents(t) && t->nbytes;
+}
+
+/*
+ * Gives the tensors new contents in three ranges: one whose bytes the next ones replace, and two
+ * that meet at a random place.
+ */
+static int write_ranges(struct world *w, int timeout_ms)
+{
+	struct nvs_tensor_range ranges[3 * BATCH], *range = ranges;
+
+	for (size_t k = 0; k < w->n; k++) {
+		struct modelled *t = w->which[k];
+		uint64_t at = below(&w->random, t->nbytes + 1);
+
+		fill(t->memory, t->nbytes, contents_of(t, t->versions + 1));
+		*range++ = (struct nvs_tensor_range){sizeof(*range), t->handle, 0, at,
+						     t->memory + (t->nbytes - at)};
+		*range++ = (struct nvs_tensor_range){sizeof(*range), t->handle, at, t->nbytes - at,
+						     t->memory + at};
+		*range++ = (struct nvs_tensor_range){sizeof(*range), t->handle, 0, at, t->memory};
+	}
+	return nvs_tensor_write(w->engine, ranges, 3 * w->n, timeout_ms, &w->error);
+}
+
+static void op_write(struct world *w)
+{
+	int timeout_ms = limit_of(w), rc;
+	bool used;
+
+	history_drive_go(&w->drive);
+	if (!choose(w, below(&w->random, 8) ? has_bytes_and_contents : has_bytes, BATCH) ||
+	    any(w, unwaited) || any(w, external))
+		return;
+	if (timeout_ms < 0 && (anywhere(w, in_use) || anywhere(w, unwaited)))
+		timeout_ms = 0;
+	used = any(w, in_use);
+	log_call(w, "write");
+	history_log_more(", %d ms", timeout_ms);
+	rc = write_ranges(w, timeout_ms);
+	log_result(w, rc);
+	if (used ? rc != -EBUSY : !may_begin(w, rc, true, timeout_ms, true))
+		history_fail(__FILE__, __LINE__, "the call must not return %d", rc);
+	for (size_t k = 0; k < w->n && !rc; k++) {
+		struct modelled *t = w->which[k];
+
+		t->value = exactly(++t->versions);
+		drive_may_have(w, t);
+	}
+}
+
 /* ---- Names ---- */
 
 #define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
@@ -1167,6 +1225,7 @@ static void (*const operations[])(struct world *w) = {
 	op_swap_out,
 	op_swap_out_from,
 	op_swap_in_to,
+	op_write,
 	op_register,
 	op_register,
 	op_forget,

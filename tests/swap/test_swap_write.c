@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parts of tensors written from the caller's memory: any range at any alignment, all or none of a
+ * call, with the copy-on-write of a kept store and its checksums.
+ */
+#include "store/member/member.h"
+#include "support/sole_owner.h"
+#include "swap/swap_fixture.h"
+
+#include <errno.h>
+
+#define N 3
+
+static const uint64_t lengths[N] = {1, 70001, 700001};
+
+/* What each tensor must have. */
+struct contents {
+	char *whole[N];
+};
+
+static void contents_free(struct contents *c)
+{
+	for (size_t i = 0; i < N; i++)
+		free(c->whole[i]);
+}
+
+static void store_all(struct fixture *f, struct contents *c, struct nvs_tensor **t)
+{
+	tensors_add(f, "t", lengths, N, t);
+	for (size_t i = 0; i < N; i++) {
+		c->whole[i] = malloc(lengths[i]);
+		assert_non_null(c->whole[i]);
+		fill(c->whole[i], lengths[i], i + 1);
+	}
+	OK(f, nvs_tensor_swap_out_from(f->engine, t, (const void *const *)c->whole, N, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, N, 0, -1, &f->error));
+}
+
+/* What the drive has, read without the pool. */
+static void expect_on_drive(struct fixture *f, const struct contents *c, struct nvs_tensor **t)
+{
+	for (size_t i = 0; i < N; i++) {
+		char *data = malloc(lengths[i]);
+
+		assert_non_null(data);
+		if (info_of(f, t[i]).state == NVS_RESIDENT)
+			tensors_swap_out(f, &t[i], 1);
+		OK(f, nvs_tensor_swap_in_to(f->engine, &t[i], (void *const *)&data, 1, &f->error));
+		OK(f, nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error));
+		assert_memory_equal(data, c->whole[i], lengths[i]);
+		free(data);
+	}
+}
+
+static struct nvs_tensor_range range_of(struct contents *c, struct nvs_tensor **t, size_t i,
+					uint64_t offset, uint64_t nbytes)
+{
+	return (struct nvs_tensor_range){.size = sizeof(struct nvs_tensor_range),
+					 .tensor = t[i],
+					 .offset = offset,
+					 .nbytes = nbytes,
+					 .data = c->whole[i] + offset};
+}
+
+static void write_parts(const struct setup *setup)
+{
+	struct nvs_tensor_range ranges[2 * N];
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+	uint64_t seed = seed_of_run();
+
+	fixture_open(&f, setup);
+	store_all(&f, &c, t);
+	for (int round = 0; round < 40; round++) {
+		for (size_t i = 0; i < 2 * N; i++) {
+			uint64_t length = lengths[i / 2], offset = below(&seed, length + 1);
+			uint64_t nbytes = below(&seed, length - offset + 1);
+
+			ranges[i] = range_of(&c, t, i / 2, offset, nbytes);
+			fill(ranges[i].data, nbytes, next_random(&seed));
+		}
+		OK(&f, nvs_tensor_write(f.engine, ranges, 2 * N, -1, &f.error));
+		if (round % 4 == 3)
+			expect_on_drive(&f, &c, t);
+	}
+	expect_on_drive(&f, &c, t);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void writes_any_range_at_any_alignment(void **state)
+{
+	(void)state;
+	write_parts(&(struct setup){.place = PLACE_DISK});
+}
+
+static void writes_any_range_of_a_verified_store_over_stripes(void **state)
+{
+	(void)state;
+	write_parts(&(struct setup){.place = PLACE_EXT4,
+				    .npaths = 3,
+				    .stripe_size = 3 * 4096,
+				    .keep = true,
+				    .verify = true});
+}
+
+static void a_later_range_wins(void **state)
+{
+	struct nvs_tensor_range ranges[2];
+	struct nvs_tensor *t[N];
+	char first[400], second[300];
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	store_all(&f, &c, t);
+	memset(first, 'a', sizeof(first));
+	memset(second, 'b', sizeof(second));
+	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1000, 400, first};
+	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1100, 300, second};
+	OK(&f, nvs_tensor_write(f.engine, ranges, 2, -1, &f.error));
+	memset(c.whole[1] + 1000, 'a', 100);
+	memset(c.whole[1] + 1100, 'b', 300);
+	STATE(&f, t[1], NVS_RESIDENT, true, 0);
+	expect_on_drive(&f, &c, t);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+/* A commit names the new bytes; without one, the next run finds the old. */
+static void a_kept_store_has_a_part_with_the_next_commit(void **state)
+{
+	struct nvs_tensor_range range;
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+	char old[5000];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	store_all(&f, &c, t);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	memcpy(old, c.whole[2] + 300001, sizeof(old));
+	range = range_of(&c, t, 2, 300001, sizeof(old));
+	for (int run = 0; run < 2; run++) {
+		fill(range.data, sizeof(old), 99);
+		OK(&f, nvs_tensor_write(f.engine, &range, 1, -1, &f.error));
+		tensors_swap_out(&f, &t[2], 1);
+		if (run)
+			OK(&f, nvs_engine_commit(f.engine, &f.error));
+		else
+			memcpy(range.data, old, sizeof(old));
+		OK(&f, nvs_engine_abandon(f.engine, &f.error));
+		f.engine = NULL;
+		OK(&f, fixture_reopen(&f));
+		tensors_add(&f, "t", lengths, N, t);
+		expect_on_drive(&f, &c, t);
+		range.tensor = t[2];
+	}
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void after_an_error_no_byte_has_changed(void **state)
+{
+	struct nvs_tensor_range ranges[2];
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+	char other[100];
+	uint64_t from;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	store_all(&f, &c, t);
+	memset(other, 'x', sizeof(other));
+	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 10, 100, other};
+	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[2], 10, 100, other};
+	from = LABEL_AREA_BYTES + info_of(&f, t[2]).store_offset;
+	sim_fault(f.sim, &(const struct sim_rule){.fault = SIM_ERROR,
+						  .error = EIO,
+						  .reads = true,
+						  .from = from + 600000,
+						  .to = from + 600001});
+	expect_error(&f, nvs_tensor_write(f.engine, ranges, 2, -1, &f.error), -EIO,
+		     "t2: reading /");
+	STATE(&f, t[1], NVS_RESIDENT, false, 0);
+	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
+	sim_no_faults(f.sim);
+	expect_on_drive(&f, &c, t);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void a_time_limit_bounds_the_wait_for_reads(void **state)
+{
+	struct nvs_tensor_range range;
+	struct nvs_tensor *t[N];
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	store_all(&f, &c, t);
+	range = range_of(&c, t, 1, 500, 600);
+	fill(range.data, 600, 42);
+	sim_hold(f.sim, SIM_READS);
+	expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN, "t1");
+	expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 1, &f.error), -ETIMEDOUT, "t1");
+	STATE(&f, t[1], NVS_READING, false, 0);
+	sim_go(f.sim, SIM_READS);
+	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	/* The read goes on after the limit, so the call can be made again. */
+	OK(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error));
+	expect_on_drive(&f, &c, t);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+static void what_can_not_be_written_is_refused(void **state)
+{
+	struct nvs_tensor_range ranges[N], bad;
+	struct nvs_tensor *t[N], *empty;
+	struct contents c;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
+	store_all(&f, &c, t);
+	empty = tensor_add(&f, "empty", 100);
+	for (size_t i = 0; i < N; i++)
+		ranges[i] = range_of(&c, t, i, 0, 1);
+	OK(&f, nvs_tensor_write(f.engine, NULL, 0, 0, &f.error));
+	expect_error(&f, nvs_tensor_write(f.engine, &ranges[2], 1, -1, &f.error), -E2BIG, "t2");
+	bad = ranges[1];
+	bad.tensor = empty;
+	expect_error(&f, nvs_tensor_write(f.engine, &bad, 1, -1, &f.error), -ENODATA, "empty");
+	bad.nbytes = 0;
+	OK(&f, nvs_tensor_write(f.engine, &bad, 1, 0, &f.error));
+	bad = ranges[1];
+	bad.offset = lengths[1];
+	expect_error(&f, nvs_tensor_write(f.engine, &bad, 1, -1, &f.error), -EINVAL, "not within");
+	OK(&f, sole_swap_in(f.engine, &t[1], 1, -1, &f.error));
+	expect_error(&f, nvs_tensor_write(f.engine, ranges, 2, -1, &f.error), -EBUSY,
+		     "t1 is pinned");
+	OK(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error));
+	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	fixture_shut(&f);
+	f.config.read_only = true;
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, N, t);
+	ranges[1].tensor = t[1];
+	expect_error(&f, nvs_tensor_write(f.engine, &ranges[1], 1, -1, &f.error), -EROFS, "read");
+	expect_on_drive(&f, &c, t);
+	contents_free(&c);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(writes_any_range_at_any_alignment),
+		cmocka_unit_test(writes_any_range_of_a_verified_store_over_stripes),
+		cmocka_unit_test(a_later_range_wins),
+		cmocka_unit_test(a_kept_store_has_a_part_with_the_next_commit),
+		cmocka_unit_test(after_an_error_no_byte_has_changed),
+		cmocka_unit_test(a_time_limit_bounds_the_wait_for_reads),
+		cmocka_unit_test(what_can_not_be_written_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
