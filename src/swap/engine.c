@@ -172,6 +172,7 @@ static void engine_free(struct nvs_engine *engine)
 	topo_close(engine->topo);
 	pthread_mutex_destroy(&engine->lock);
 	pthread_mutex_destroy(&engine->commit_lock);
+	pthread_mutex_destroy(&engine->naming);
 	pthread_cond_destroy(&engine->changed);
 	free(engine);
 }
@@ -264,6 +265,7 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	engine->read_only = config->read_only && engine->keep;
 	set_budgets(engine, config, block);
 	pthread_mutex_init(&engine->commit_lock, NULL);
+	pthread_mutex_init(&engine->naming, NULL);
 	pthread_mutex_init(&engine->lock, NULL);
 	engine->shortage_after_ns = SHORTAGE_AFTER_NS;
 	pthread_cond_init(&engine->changed, NULL);

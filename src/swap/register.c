@@ -3,8 +3,10 @@
  * Registering tensors, reserving their extents, and forgetting them. Tensors of a kept store exist
  * from the start and become visible when they are registered.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,14 +85,11 @@ static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_
 static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec *spec,
 			struct nvs_tensor **out, struct nvs_error *error)
 {
-	struct nvs_tensor *tensor;
-	int rc = check_spec(spec, error);
+	struct nvs_tensor *tensor = table_find(engine, spec->name);
 
-	if (rc)
-		return rc;
-	tensor = table_find(engine, spec->name);
 	if (tensor) {
-		rc = check_found(tensor, spec, error);
+		int rc = check_found(tensor, spec, error);
+
 		if (rc)
 			return rc;
 		tensor->registration = REGISTRATION_DONE;
@@ -104,39 +103,97 @@ static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	return 0;
 }
 
-static int reserve(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
-		   struct nvs_error *error)
-{
-	uint64_t *numbers = calloc(4 * n + 1, sizeof(*numbers));
-	uint64_t *nbytes, *offsets;
-	size_t count = 0;
-	int rc;
+/* Extents for the tensors that are new to the engine: all first ones, then all spare ones. */
+struct reserved {
+	uint64_t *nbytes, *offsets; /* one block of memory */
+	size_t count;		    /* new tensors */
+	size_t extents;
+};
 
-	if (!numbers)
-		return error_set(error, -ENOMEM, "out of memory while registering tensors");
-	nbytes = numbers;
-	offsets = numbers + 2 * n;
-	for (size_t i = 0; i < n; i++)
-		if (tensors[i]->registration == REGISTRATION_NEW)
-			nbytes[count++] = tensors[i]->nbytes;
-	/* A tensor that the kept store does not have. */
-	rc = count ? check_writable(engine, error) : 0;
-	if (rc) {
-		free(numbers);
-		return rc;
+static int reserved_alloc(struct reserved *reserved, size_t n)
+{
+	*reserved = (struct reserved){.nbytes = calloc(4 * n + 1, sizeof(*reserved->nbytes))};
+	reserved->offsets = reserved->nbytes ? reserved->nbytes + 2 * n : NULL;
+	return reserved->nbytes ? 0 : -ENOMEM;
+}
+
+static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_tensor_spec *specs, size_t i,
+		     struct nvs_error *error)
+{
+	int rc = struct_in_at(spec, sizeof(*spec), specs, i);
+
+	return rc ? error_set(error, rc,
+			      "the size of specs[%zu] is not that of a struct nvs_tensor_spec", i)
+		  : check_spec(spec, error);
+}
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(a, b);
+}
+
+/* A name that the same call gives twice must not reserve space. */
+static int note_name(void **names, const char *name, struct nvs_error *error)
+{
+	if (tfind(name, names, by_text))
+		return error_about(error, -EEXIST, name, 0, 0, "%s is registered already", name);
+	return tsearch(name, names, by_text)
+		       ? 0
+		       : error_set(error, -ENOMEM, "out of memory while registering tensors");
+}
+
+static void keep_name(void *name)
+{
+	(void)name;
+}
+
+/* Under the lock: checks all specs, and notes the lengths of the new tensors. */
+static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+		    struct reserved *reserved, struct nvs_error *error)
+{
+	void *names = NULL;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor_spec spec;
+		struct nvs_tensor *tensor;
+
+		rc = read_spec(&spec, specs, i, error);
+		if (rc)
+			break;
+		rc = note_name(&names, spec.name, error);
+		tensor = table_find(engine, spec.name);
+		if (tensor && !rc)
+			rc = check_found(tensor, &spec, error);
+		else if (!rc)
+			reserved->nbytes[reserved->count++] = spec.numel *
+							      nvs_dtype_size(spec.dtype);
 	}
-	/* All spare extents after all first ones, so that those in use lie side by side. */
-	memcpy(nbytes + count, nbytes, count * sizeof(*nbytes));
-	rc = store_reserve(engine->store, nbytes, engine->keep ? 2 * count : count, offsets, error);
-	for (size_t i = 0, k = 0; i < n && !rc; i++)
-		if (tensors[i]->registration == REGISTRATION_NEW) {
-			tensors[i]->offset = offsets[k];
-			tensors[i]->spare = offsets[count + k++];
-			tensors[i]->registration = REGISTRATION_DONE;
-			tensor_check(tensors[i]);
-		}
-	free(numbers);
+	tdestroy(names, keep_name);
 	return rc;
+}
+
+/* Without the lock: files grow, which may take seconds. */
+static int reserve(struct nvs_engine *engine, struct reserved *reserved, struct nvs_error *error)
+{
+	size_t count = reserved->count, extents = engine->keep ? 2 * count : count;
+	int rc = count ? check_writable(engine, error) : 0;
+
+	/* All spare extents after all first ones, so that those in use lie side by side. */
+	memcpy(reserved->nbytes + count, reserved->nbytes, count * sizeof(*reserved->nbytes));
+	if (!rc && count)
+		rc = store_reserve(engine->store, reserved->nbytes, extents, reserved->offsets,
+				   error);
+	if (!rc)
+		reserved->extents = extents;
+	return rc;
+}
+
+static void release_reserved(struct nvs_engine *engine, struct reserved *reserved)
+{
+	for (size_t i = 0; i < reserved->extents; i++)
+		store_release(engine->store, reserved->offsets[i], reserved->nbytes[i]);
+	reserved->extents = 0;
 }
 
 static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
@@ -151,11 +208,69 @@ static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors
 	}
 }
 
+/* Under the lock, which the tensors' extents, if any, were reserved without. */
+static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+		   const struct reserved *reserved, struct nvs_tensor **tensors,
+		   struct nvs_error *error)
+{
+	struct nvs_tensor_spec spec;
+	size_t done = 0, k = 0;
+	int rc = table_grow(engine, n);
+
+	if (rc)
+		error_set(error, rc, "out of memory while registering %zu tensors", n);
+	while (done < n && !rc) {
+		rc = read_spec(&spec, specs, done, error);
+		if (!rc)
+			rc = find_or_make(engine, &spec, &tensors[done], error);
+		done += !rc;
+	}
+	if (rc) {
+		undo_register(engine, tensors, done);
+		return rc;
+	}
+	for (size_t i = 0; i < n; i++) {
+		engine->nregistered++;
+		engine->tensor_bytes += tensors[i]->nbytes;
+		if (tensors[i]->registration != REGISTRATION_NEW)
+			continue;
+		tensors[i]->offset = reserved->offsets[k];
+		tensors[i]->spare = reserved->offsets[reserved->count + k++];
+		tensors[i]->registration = REGISTRATION_DONE;
+		tensor_check(tensors[i]);
+	}
+	assert(k == reserved->count);
+	return 0;
+}
+
+/* With `names` locked, so that a name that is new stays new while its extents are reserved. */
+static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+			struct nvs_tensor **tensors, struct nvs_error *error)
+{
+	struct reserved reserved;
+	int rc = reserved_alloc(&reserved, n);
+
+	if (rc)
+		return error_set(error, rc, "out of memory while registering tensors");
+	pthread_mutex_lock(&engine->lock);
+	rc = find_new(engine, specs, n, &reserved, error);
+	pthread_mutex_unlock(&engine->lock);
+	if (!rc)
+		rc = reserve(engine, &reserved, error);
+	if (!rc) {
+		pthread_mutex_lock(&engine->lock);
+		rc = add_all(engine, specs, n, &reserved, tensors, error);
+		pthread_mutex_unlock(&engine->lock);
+		if (rc)
+			release_reserved(engine, &reserved);
+	}
+	free(reserved.nbytes);
+	return rc;
+}
+
 int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 			struct nvs_tensor **tensors, struct nvs_error *error)
 {
-	struct nvs_tensor_spec spec;
-	size_t done = 0;
 	int rc;
 
 	if (!engine || (n && (!specs || !tensors)))
@@ -163,29 +278,9 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 				 !engine  ? "engine"
 				 : !specs ? "specs"
 					  : "tensors");
-	pthread_mutex_lock(&engine->lock);
-	rc = table_grow(engine, n);
-	if (rc)
-		error_set(error, rc, "out of memory while registering %zu tensors", n);
-	while (done < n && !rc) {
-		tensors[done] = NULL;
-		rc = struct_in_at(&spec, sizeof(spec), specs, done);
-		rc = rc ? error_set(
-				  error, rc,
-				  "the size of specs[%zu] is not that of a struct nvs_tensor_spec",
-				  done)
-			: find_or_make(engine, &spec, &tensors[done], error);
-		done += tensors[done] != NULL;
-	}
-	if (!rc)
-		rc = reserve(engine, tensors, n, error);
-	if (rc)
-		undo_register(engine, tensors, done);
-	for (size_t i = 0; i < n && !rc; i++) {
-		engine->nregistered++;
-		engine->tensor_bytes += tensors[i]->nbytes;
-	}
-	pthread_mutex_unlock(&engine->lock);
+	pthread_mutex_lock(&engine->naming);
+	rc = register_all(engine, specs, n, tensors, error);
+	pthread_mutex_unlock(&engine->naming);
 	return rc;
 }
 

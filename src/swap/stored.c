@@ -74,9 +74,11 @@ int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, cons
 	copy = strdup(name);
 	if (!copy)
 		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
+	pthread_mutex_lock(&engine->naming);
 	pthread_mutex_lock(&engine->lock);
 	rc = table_rename(engine, tensor, copy, error);
 	pthread_mutex_unlock(&engine->lock);
+	pthread_mutex_unlock(&engine->naming);
 	if (rc)
 		free(copy);
 	return rc;

@@ -63,6 +63,8 @@ struct nvs_engine {
 	struct pool *pool;
 
 	pthread_mutex_t commit_lock; /* of a commit; taken before `lock` */
+	/* Of calls that add names to the table; taken before `lock`, and held while files grow. */
+	pthread_mutex_t naming;
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* waiting calls sleep here, in events_wait() */
 	struct events events;
