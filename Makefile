@@ -59,7 +59,9 @@ VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/
 SONAME := libnvswap.so.$(firstword $(subst ., ,$(VERSION)))
 SOFILE := libnvswap.so.$(VERSION)
 
-# Calls that tests make fail; tests/support/inject.c defines a wrapper for each.
+# Calls that tests make fail; tests/support/inject.c defines a wrapper for each. With FORTIFY, libc's
+# headers call checking functions instead (__asprintf_chk): these are wrapped too, so that the tests run
+# the objects that are installed.
 WRAPPED := malloc calloc realloc aligned_alloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
 	newlocale glob XXH3_createState hwloc_topology_init hwloc_topology_load hwloc_bitmap_alloc \
 	mmap munmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
@@ -68,6 +70,7 @@ WRAPPED := malloc calloc realloc aligned_alloc free strdup strndup asprintf vasp
 	fsync eventfd io_setup io_uring_queue_init io_uring_register_files \
 	io_uring_register_files_update io_uring_register_buffers_sparse \
 	io_uring_register_buffers_update_tag
+WRAPPED += __asprintf_chk __vasprintf_chk __open_2 __openat_2 __realpath_chk __read_chk __pread_chk
 # Where threads block; tests/support/turns.c lets them take turns there.
 WRAPPED += pthread_join pthread_mutex_lock pthread_mutex_unlock pthread_cond_wait pthread_cond_timedwait \
 	pthread_cond_clockwait pthread_cond_signal pthread_cond_broadcast sched_yield
@@ -109,9 +112,21 @@ FLAGS_src/optim/kernels/avx2.c = $(KERNEL_FLAGS) $(call on_x86,-mavx2 -mf16c)
 FLAGS_src/optim/kernels/avx512.c = $(KERNEL_FLAGS) $(call on_x86,-mavx512f)
 FLAGS_bench/adam.c = -O3
 
-COMPILE = $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(CPPFLAGS) -fPIC \
+# Hardening, as far as the compiler has it for this machine; test_hardening reads it back. Libc's
+# headers check buffers only where the compiler optimises, and sanitizers replace those checks.
+accepts = $(shell printf '\043include <stdio.h>\n' | \
+	$(CC) -O2 -Werror -U_FORTIFY_SOURCE $1 -x c -c -o /dev/null - 2>/dev/null && echo '$1')
+FORTIFY = $(call once,FORTIFY,$(if $(SANITIZE)$(filter -O0,$(CFLAGS))$(findstring \
+	_FORTIFY_SOURCE,$(CPPFLAGS)$(CFLAGS)),,$(and $(filter -O%,$(CFLAGS)),-U_FORTIFY_SOURCE \
+	$(or $(call accepts,-D_FORTIFY_SOURCE=3),-D_FORTIFY_SOURCE=2))))
+HARDENED = $(call once,HARDENED,$(foreach flag,-fstack-protector-strong -fstack-clash-protection \
+	-fcf-protection -mbranch-protection=standard,$(call accepts,$(flag))))
+HARDENED_LINK := -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
+
+COMPILE = $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FORTIFY) $(HARDENED) $(CPPFLAGS) -fPIC \
 	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(FLAGS_$<) -MMD -MP
-LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(LDFLAGS)
+LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(HARDENED_LINK) $(LDFLAGS)
+LINK_PROGRAM = $(LINK) -pie
 
 # ---- Build
 
@@ -122,8 +137,8 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@$(PKG_CONFIG) --exists $(PACKAGES) || \
 		{ echo "A library is missing; run 'make setup' to install it." >&2; exit 1; }
-	@echo '$(subst ','\'',$(CC) $(LANGUAGE) $(PACKAGE_CFLAGS) $(PACKAGE_LIBS) $(CPPFLAGS) \
-		$(SANITIZE_FLAGS) $(CFLAGS) $(KERNEL_FLAGS) $(LDFLAGS))' >$@.new
+	@echo '$(subst ','\'',$(CC) $(LANGUAGE) $(PACKAGE_CFLAGS) $(PACKAGE_LIBS) $(FORTIFY) \
+		$(HARDENED) $(CPPFLAGS) $(SANITIZE_FLAGS) $(CFLAGS) $(KERNEL_FLAGS) $(HARDENED_LINK) $(LDFLAGS))' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -153,7 +168,7 @@ $(BUILD)/libnvswap.so: $(BUILD)/$(SOFILE)
 # The command uses src/base beside the public interface, so it gets the library's objects too.
 $(BUILD)/nvswap: $(CLI_OBJECTS) $(LIB_OBJECTS)
 	$(call say,LD)
-	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
+	$(Q)$(LINK_PROGRAM) -o $@ $^ $(PACKAGE_LIBS)
 
 # An archive, so that a test program links only the modules of the command that it uses.
 $(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJECTS))
@@ -164,16 +179,16 @@ $(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJECTS))
 # Tests use internal symbols, which the library's archive hides, so they link its objects.
 $(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
 	$(call say,LD)
-	$(Q)$(LINK) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
+	$(Q)$(LINK_PROGRAM) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
 
 $(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) $(LIB_OBJECTS)
 	$(call say,LD)
-	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
+	$(Q)$(LINK_PROGRAM) -o $@ $^ $(PACKAGE_LIBS)
 
 # The manual page, the completion and tables in documents are generated from the tables of options.
 $(BUILD)/option-docs: $(DOCS_OBJECTS) $(BUILD)/cli.a $(LIB_OBJECTS)
 	$(call say,LD)
-	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
+	$(Q)$(LINK_PROGRAM) -o $@ $^ $(PACKAGE_LIBS)
 
 $(BUILD)/nvswap.1: man/nvswap.1.in $(BUILD)/option-docs
 	$(call say,DOCS)
@@ -203,7 +218,7 @@ FUZZED_safetensors := src/cli/modes/model/model.c src/config/dtype.c \
 define fuzz_program
 $$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))
 	$$(call say,LD)
-	$$(Q)$$(LINK) -fsanitize=fuzzer -o $$@ $$^ $$(PACKAGE_LIBS)
+	$$(Q)$$(LINK_PROGRAM) -fsanitize=fuzzer -o $$@ $$^ $$(PACKAGE_LIBS)
 endef
 $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
 

@@ -144,16 +144,18 @@ static void *null(int error)
 	return NULL;
 }
 
-/* Defines the wrapper that the linker calls instead of the function. */
-#define WRAP_AT(kind, path, type, name, parameters, arguments, failure)                            \
+/* Defines the wrapper that the linker calls instead of the function; `shown` names its failures. */
+#define WRAP_AS(kind, shown, path, type, name, parameters, arguments, failure)                     \
 	type __real_##name parameters;                                                             \
 	type __wrap_##name parameters;                                                             \
 	type __wrap_##name parameters                                                              \
 	{                                                                                          \
-		int error = injected_at(kind, #name, path);                                        \
+		int error = injected_at(kind, shown, path);                                        \
                                                                                                    \
 		return error ? (failure) : __real_##name arguments;                                \
 	}
+#define WRAP_AT(kind, path, type, name, parameters, arguments, failure)                            \
+	WRAP_AS(kind, #name, path, type, name, parameters, arguments, failure)
 #define WRAP(kind, type, name, parameters, arguments, failure)                                     \
 	WRAP_AT(kind, NULL, type, name, parameters, arguments, failure)
 
@@ -245,6 +247,29 @@ int __wrap_asprintf(char **text, const char *format, ...)
 	va_end(args);
 	if (n >= 0)
 		block(*text);
+	return n;
+}
+
+/* With FORTIFY, libc's headers call these instead. */
+int __wrap___vasprintf_chk(char **text, int flag, const char *format, va_list args)
+	__attribute__((format(printf, 3, 0)));
+int __wrap___vasprintf_chk(char **text, int flag, const char *format, va_list args)
+{
+	(void)flag;
+	return __wrap_vasprintf(text, format, args);
+}
+
+int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	(void)flag;
+	va_start(args, format);
+	n = __wrap_vasprintf(text, format, args);
+	va_end(args);
 	return n;
 }
 
@@ -355,6 +380,19 @@ int __wrap_openat(int from, const char *path, int flags, ...)
 	return error ? minus_one(error) : __real_openat(from, path, flags, mode);
 }
 
+/* FORTIFY's forms of the calls without a mode. */
+int __wrap___open_2(const char *path, int flags);
+int __wrap___open_2(const char *path, int flags)
+{
+	return __wrap_open(path, flags);
+}
+
+int __wrap___openat_2(int from, const char *path, int flags);
+int __wrap___openat_2(int from, const char *path, int flags)
+{
+	return __wrap_openat(from, path, flags);
+}
+
 #define FIND_AT(name, parameters, arguments)                                                       \
 	WRAP_AT(INJECT_OPEN, path, int, name, parameters, arguments, minus_one(error))
 
@@ -363,6 +401,8 @@ WRAP_AT(INJECT_OPEN, path, FILE *, fopen, (const char *path, const char *mode), 
 WRAP(INJECT_OPEN, FILE *, fdopen, (int fd, const char *mode), (fd, mode), null(error))
 WRAP_AT(INJECT_OPEN, path, char *, realpath, (const char *path, char *real), (path, real),
 	null(error))
+WRAP_AS(INJECT_OPEN, "realpath", path, char *, __realpath_chk,
+	(const char *path, char *real, size_t room), (path, real, room), null(error))
 WRAP(INJECT_OPEN, ssize_t, getrandom, (void *data, size_t nbytes, unsigned flags),
      (data, nbytes, flags), minus_one(error))
 FIND_AT(mkdir, (const char *path, mode_t mode), (path, mode))
@@ -387,6 +427,12 @@ WRAP(INJECT_READ, ssize_t, read, (int fd, void *data, size_t nbytes), (fd, data,
      minus_one(error))
 WRAP(INJECT_READ, ssize_t, pread, (int fd, void *data, size_t nbytes, off_t offset),
      (fd, data, nbytes, offset), minus_one(error))
+WRAP_AS(INJECT_READ, "read", NULL, ssize_t, __read_chk,
+	(int fd, void *data, size_t nbytes, size_t room), (fd, data, nbytes, room),
+	minus_one(error))
+WRAP_AS(INJECT_READ, "pread", NULL, ssize_t, __pread_chk,
+	(int fd, void *data, size_t nbytes, off_t offset, size_t room),
+	(fd, data, nbytes, offset, room), minus_one(error))
 WRAP(INJECT_WRITE, int, fflush, (FILE * file), (file), minus_one(error))
 /* The descriptor is closed even if the wrapper reports an error. */
 WRAP(INJECT_WRITE, int, fclose, (FILE * file), (file), (__real_fclose(file), minus_one(error)))
