@@ -17,6 +17,9 @@ int struct_in(void *into, size_t size, const void *from)
 	memcpy(&given, from, sizeof(given));
 	if (given <= sizeof(size_t))
 		return -EINVAL;
+	/* No version has such a structure, so the size is not set: don't read what it claims. */
+	if (given > STRUCT_SIZE_MAX)
+		return -E2BIG;
 	for (size_t i = size; i < given; i++)
 		if (bytes[i])
 			return -E2BIG;

@@ -9,13 +9,15 @@
 
 #include <stddef.h>
 
+#define STRUCT_SIZE_MAX ((size_t)1 << 16) /* bytes of a structure of any version */
+
 /*
  * Copies the structure `from` of the caller into `into`, which has `size` bytes and is larger than
  * a size_t. Fields that the caller does not know become 0, the default. Fields that only the caller
  * knows must be 0.
  * Errors:
  * -EINVAL  `from` is NULL, or its size is not set
- * -E2BIG   a field that this library does not know is not 0
+ * -E2BIG   a field that this library does not know is not 0, or the size exceeds STRUCT_SIZE_MAX
  */
 int struct_in(void *into, size_t size, const void *from);
 
