@@ -1,0 +1,1108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The extremes of every field of every structure that a caller fills in, and of every key of the
+ * configuration: a call accepts the value or refuses it as documented, and neither crashes nor
+ * allocates for a value that is nonsense. A field that the tables here leave out fails the test.
+ */
+#include "nvswap.h"
+
+#include <errno.h>
+#include <float.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/keys.h"
+#include "support/support.h"
+
+#define NUMEL 256
+
+static struct nvs_config *config;
+static struct nvs_engine *engine;
+static struct nvs_tensor *tensor;
+static struct nvs_optimizer *optimizer;
+static struct nvs_aio *aio;
+static struct nvs_file *file;
+static struct nvs_error error = {.size = sizeof(error)};
+static float gradients[NUMEL], state_of[3][NUMEL];
+static uint16_t weights[1 << 16];
+static _Alignas(4096) char page[1 << 21];
+
+/* ---- Calls: each gets a structure, and undoes what it has done ---- */
+
+static int register_tensor(const void *spec)
+{
+	struct nvs_tensor *registered;
+	int rc = nvs_tensor_register(engine, spec, 1, &registered, &error);
+
+	if (!rc)
+		SUCCEEDS(nvs_tensor_forget(engine, &registered, 1, &error), &error);
+	return rc;
+}
+
+static int open_groups(const void *spec)
+{
+	struct nvs_optimizer *opened;
+	int rc = nvs_optimizer_open(&opened, config, spec, 1, NULL, &error);
+
+	return rc ? rc : nvs_optimizer_close(opened, &error);
+}
+
+static int open_with_options(const void *options)
+{
+	static const struct nvs_group_spec group = {sizeof(group), "g", NUMEL, NVS_F32, NULL};
+	struct nvs_optimizer *opened;
+	int rc = nvs_optimizer_open(&opened, config, &group, 1, options, &error);
+
+	return rc ? rc : nvs_optimizer_close(opened, &error);
+}
+
+static int take_step(const void *options)
+{
+	int rc;
+
+	SUCCEEDS(nvs_optimizer_lend_gradients(optimizer, 0, NVS_F32, gradients, &error), &error);
+	rc = nvs_optimizer_step(optimizer, options, NULL, &error);
+	SUCCEEDS(nvs_optimizer_clear_gradients(optimizer, &error), &error);
+	return rc;
+}
+
+static int take_step_by_sums(const void *sums)
+{
+	const struct nvs_step_options options = {.size = sizeof(options), .lr = 0, .sums = sums};
+
+	return take_step(&options);
+}
+
+static int update_arrays(const void *update)
+{
+	return nvs_adam_update(update, &error);
+}
+
+static int transfer(const void *transfer)
+{
+	struct nvs_request *request = NULL;
+	int rc = nvs_aio_submit(aio, transfer, 1, &request, &error);
+
+	if (rc)
+		return rc;
+	rc = nvs_aio_wait(aio, &request, 1, 60000, &error);
+	SUCCEEDS(nvs_request_close(request), &error);
+	return rc;
+}
+
+static int read_range(const void *range)
+{
+	int rc = nvs_tensor_read(engine, range, 1, &error);
+
+	return rc ? rc : nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error);
+}
+
+static int advise_machine(const void *machine)
+{
+	struct nvs_advice advice = {.size = sizeof(advice)};
+
+	return nvs_machine_advise(machine, NULL, &advice);
+}
+
+static int advise_path(const void *path)
+{
+	static struct nvs_machine_info machine = {.size = sizeof(machine)};
+	struct nvs_advice advice = {.size = sizeof(advice)};
+
+	return nvs_machine_advise(&machine, path, &advice);
+}
+
+static int merge_latency(const void *latency)
+{
+	static const double percentiles[] = {0,	  -0.0,	   -1,	     50,	100, 5e-324,
+					     101, DBL_MAX, INFINITY, -INFINITY, NAN};
+	struct nvs_latency into = {.size = sizeof(into)};
+	int rc = nvs_latency_merge(&into, latency);
+
+	for (size_t i = 0; !rc && i < COUNT(percentiles); i++)
+		(void)nvs_latency_percentile(&into, percentiles[i]);
+	(void)nvs_latency_mean(&into);
+	(void)nvs_latency_stddev(&into);
+	(void)nvs_latency_within(&into, UINT64_MAX);
+	return rc;
+}
+
+static int set_log(const void *log)
+{
+	nvs_config_set_log(config, log);
+	nvs_config_set_log(config, NULL);
+	return 0;
+}
+
+/* The call fails, and writes its error. */
+static int fail_with_error(const void *given)
+{
+	struct nvs_error *why = (struct nvs_error *)(uintptr_t)given;
+
+	assert_int_equal(nvs_config_load(config, "/nonexistent", why), -ENOENT);
+	return 0;
+}
+
+/* ---- Structures, with values that are accepted ---- */
+
+static struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = 1};
+
+static const struct nvs_tensor_spec good_tensor = {sizeof(good_tensor), "extreme", NVS_F32, 4};
+static const struct nvs_group_spec good_group = {sizeof(good_group), "g", NUMEL, NVS_BF16, weights};
+static const struct nvs_optimizer_options good_options = {.size = sizeof(good_options)};
+static const struct nvs_step_options good_step = {
+	.size = sizeof(good_step), .lr = 0, .sums = &sums, .norm = true};
+static const struct nvs_adam_update good_update = {
+	.size = sizeof(good_update),
+	.numel = NUMEL,
+	.step = 1,
+	.lr = 1e-3,
+	.beta1 = 0.9,
+	.beta2 = 0.999,
+	.eps = 1e-8,
+	.gradients = gradients,
+	.gradients_dtype = NVS_F32,
+	.master = state_of[0],
+	.exp_avg = state_of[1],
+	.exp_avg_sq = state_of[2],
+	.weights_dtype = NVS_BF16,
+	.weights = weights,
+};
+static struct nvs_transfer good_transfer = {
+	sizeof(good_transfer), NULL, NVS_READ, page, 4096, 0, NULL};
+static struct nvs_tensor_range good_range = {sizeof(good_range), NULL, 0, 16, page};
+static const struct nvs_machine_info good_machine = {.size = sizeof(good_machine)};
+static const struct nvs_path_info good_path = {.size = sizeof(good_path)};
+static const struct nvs_latency good_latency = {.size = sizeof(good_latency)};
+static const struct nvs_log good_log;
+static const struct nvs_error good_error = {.size = sizeof(good_error)};
+
+/* ---- Fields ---- */
+
+enum kind {
+	SIZE,	 /* the structure's */
+	POINTER, /* NULL is tried; what else points nowhere is undefined */
+	NAME,	 /* a string */
+	TEXT,	 /* an array of char, which no NUL may end */
+	WHOLE,	 /* unsigned, an enumeration or a flag */
+	REAL,
+	ANY, /* bytes of any value, such as an array of structures */
+};
+
+struct field {
+	const char *name;
+	size_t at, nbytes;
+	enum kind kind;
+	/* Values within are accepted; others are refused with -EINVAL, and up to `maybe` with
+	 * any errno of the call. Those up to `untried` would exceed the arrays here. */
+	uint64_t least, most, maybe, untried;
+	double real_least, real_most;
+	bool null_is_refused;
+};
+
+#define FIELD_OF(structure, field, ...)                                                            \
+	{                                                                                          \
+		.name = #field, .at = offsetof(struct structure, field),                           \
+		.nbytes = sizeof(((struct structure *)NULL)->field), __VA_ARGS__                   \
+	}
+#define WHOLE_FIELD(structure, field, least_, most_, maybe_)                                       \
+	FIELD_OF(structure, field, .kind = WHOLE, .least = (least_), .most = (most_),              \
+		 .maybe = (maybe_))
+#define ANY_WHOLE(structure, field) WHOLE_FIELD(structure, field, 0, UINT64_MAX, UINT64_MAX)
+#define REAL_FIELD(structure, field, least_, most_)                                                \
+	FIELD_OF(structure, field, .kind = REAL, .real_least = (least_), .real_most = (most_))
+#define SIZE_FIELD(structure)	     FIELD_OF(structure, size, .kind = SIZE)
+#define GIVEN(structure, field)	     FIELD_OF(structure, field, .kind = POINTER, .null_is_refused = true)
+#define OPTIONAL(structure, field)   FIELD_OF(structure, field, .kind = POINTER)
+#define NAME_FIELD(structure, field) FIELD_OF(structure, field, .kind = NAME)
+#define TEXT_FIELD(structure, field) FIELD_OF(structure, field, .kind = TEXT)
+#define ANY_FIELD(structure, field)  FIELD_OF(structure, field, .kind = ANY)
+
+#define BELOW_1	   0x1.fffffffffffffp-1
+#define BELOW_FP32 0x1.fffffdffffffp127 /* below FLT_MAX */
+
+static const struct field tensor_fields[] = {
+	SIZE_FIELD(nvs_tensor_spec),
+	NAME_FIELD(nvs_tensor_spec, name),
+	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_DTYPE_COUNT - 1, 0),
+	/* More than fit the machine are refused for want of memory. */
+	WHOLE_FIELD(nvs_tensor_spec, numel, 0, 1 << 20, UINT64_MAX),
+};
+static const struct field group_fields[] = {
+	SIZE_FIELD(nvs_group_spec),
+	NAME_FIELD(nvs_group_spec, name),
+	/* -E2BIG: more than sub_group_size */
+	WHOLE_FIELD(nvs_group_spec, numel, 1, 1, UINT64_MAX),
+	WHOLE_FIELD(nvs_group_spec, dtype, NVS_F32, NVS_BF16, 0),
+	OPTIONAL(nvs_group_spec, weights),
+};
+static const struct field options_fields[] = {
+	SIZE_FIELD(nvs_optimizer_options),
+	OPTIONAL(nvs_optimizer_options, update),
+	OPTIONAL(nvs_optimizer_options, update_arg),
+	OPTIONAL(nvs_optimizer_options, weights_final),
+	OPTIONAL(nvs_optimizer_options, weights_final_arg),
+	OPTIONAL(nvs_optimizer_options, aio),
+};
+static const struct field sums_fields[] = {
+	SIZE_FIELD(nvs_gradient_sums),
+	REAL_FIELD(nvs_gradient_sums, sum_squares, 0, DBL_MAX),
+};
+static const struct field step_fields[] = {
+	SIZE_FIELD(nvs_step_options),
+	REAL_FIELD(nvs_step_options, lr, -DBL_MAX, (double)FLT_MAX),
+	OPTIONAL(nvs_step_options, sums),
+	WHOLE_FIELD(nvs_step_options, norm, 0, 1, 0),
+};
+static const struct field update_fields[] = {
+	SIZE_FIELD(nvs_adam_update),
+	FIELD_OF(nvs_adam_update, numel, .kind = WHOLE, .most = NUMEL,
+		 .untried = UINT64_C(1) << 56),
+	WHOLE_FIELD(nvs_adam_update, step, 1, (UINT64_C(1) << 53) - 1, 0),
+	REAL_FIELD(nvs_adam_update, lr, 0, BELOW_FP32),
+	REAL_FIELD(nvs_adam_update, beta1, 0, BELOW_1),
+	REAL_FIELD(nvs_adam_update, beta2, 0, BELOW_1),
+	REAL_FIELD(nvs_adam_update, eps, 0, BELOW_FP32),
+	REAL_FIELD(nvs_adam_update, weight_decay, 0, BELOW_FP32),
+	WHOLE_FIELD(nvs_adam_update, adam_w_mode, 0, 1, 0),
+	WHOLE_FIELD(nvs_adam_update, bias_correction, 0, 1, 0),
+	GIVEN(nvs_adam_update, gradients),
+	WHOLE_FIELD(nvs_adam_update, gradients_dtype, NVS_F32, NVS_BF16, 0),
+	REAL_FIELD(nvs_adam_update, grad_factor, 0, BELOW_FP32),
+	GIVEN(nvs_adam_update, master),
+	GIVEN(nvs_adam_update, exp_avg),
+	GIVEN(nvs_adam_update, exp_avg_sq),
+	WHOLE_FIELD(nvs_adam_update, weights_dtype, NVS_F32, NVS_BF16, 0),
+	OPTIONAL(nvs_adam_update, weights),
+};
+static const struct field transfer_fields[] = {
+	SIZE_FIELD(nvs_transfer),
+	GIVEN(nvs_transfer, file),
+	WHOLE_FIELD(nvs_transfer, direction, NVS_READ, NVS_WRITE, 0),
+	GIVEN(nvs_transfer, data),
+	/* A read beyond the end of the file is -ENODATA. */
+	WHOLE_FIELD(nvs_transfer, nbytes, 0, 4096, INT64_MAX),
+	WHOLE_FIELD(nvs_transfer, offset, 0, 0, INT64_MAX),
+	OPTIONAL(nvs_transfer, user),
+};
+static const struct field range_fields[] = {
+	SIZE_FIELD(nvs_tensor_range),
+	GIVEN(nvs_tensor_range, tensor),
+	WHOLE_FIELD(nvs_tensor_range, offset, 0, NUMEL * 4 - 16, 0),
+	WHOLE_FIELD(nvs_tensor_range, nbytes, 0, NUMEL * 4, 0),
+	GIVEN(nvs_tensor_range, data),
+};
+static const struct field machine_fields[] = {
+	SIZE_FIELD(nvs_machine_info),
+	TEXT_FIELD(nvs_machine_info, kernel),
+	ANY_WHOLE(nvs_machine_info, cpus),
+	ANY_WHOLE(nvs_machine_info, numa_nodes),
+	ANY_WHOLE(nvs_machine_info, memory_bytes),
+	ANY_WHOLE(nvs_machine_info, memlock_bytes),
+	ANY_WHOLE(nvs_machine_info, hugepage_bytes),
+	ANY_WHOLE(nvs_machine_info, hugepages_total),
+	ANY_WHOLE(nvs_machine_info, hugepages_free),
+	TEXT_FIELD(nvs_machine_info, transparent_hugepages),
+	ANY_WHOLE(nvs_machine_info, aio_nr),
+	ANY_WHOLE(nvs_machine_info, aio_max_nr),
+	ANY_WHOLE(nvs_machine_info, io_uring_disabled),
+	ANY_FIELD(nvs_machine_info, ioengine),
+	ANY_WHOLE(nvs_machine_info, auto_ioengine),
+};
+static const struct field path_fields[] = {
+	SIZE_FIELD(nvs_path_info),
+	TEXT_FIELD(nvs_path_info, path),
+	TEXT_FIELD(nvs_path_info, filesystem),
+	WHOLE_FIELD(nvs_path_info, block_device, 0, 1, 0),
+	WHOLE_FIELD(nvs_path_info, direct, 0, 1, 0),
+	ANY_WHOLE(nvs_path_info, dio_mem_align),
+	ANY_WHOLE(nvs_path_info, dio_offset_align),
+	WHOLE_FIELD(nvs_path_info, dio_from_statx, 0, 1, 0),
+	ANY_WHOLE(nvs_path_info, free_bytes),
+	ANY_WHOLE(nvs_path_info, total_bytes),
+	TEXT_FIELD(nvs_path_info, device),
+	TEXT_FIELD(nvs_path_info, model),
+	TEXT_FIELD(nvs_path_info, scheduler),
+	WHOLE_FIELD(nvs_path_info, rotational, 0, 1, 0),
+	ANY_WHOLE(nvs_path_info, logical_block_bytes),
+	ANY_WHOLE(nvs_path_info, physical_block_bytes),
+	ANY_WHOLE(nvs_path_info, max_io_bytes),
+	ANY_WHOLE(nvs_path_info, max_hw_io_bytes),
+	ANY_WHOLE(nvs_path_info, nr_requests),
+	ANY_WHOLE(nvs_path_info, max_segments),
+	ANY_WHOLE(nvs_path_info, numa_node),
+};
+static const struct field latency_fields[] = {
+	SIZE_FIELD(nvs_latency),
+	ANY_WHOLE(nvs_latency, count),
+	ANY_WHOLE(nvs_latency, min_ns),
+	ANY_WHOLE(nvs_latency, max_ns),
+	REAL_FIELD(nvs_latency, sum_ns, -INFINITY, INFINITY),
+	REAL_FIELD(nvs_latency, sum_squares, -INFINITY, INFINITY),
+	ANY_FIELD(nvs_latency, buckets),
+};
+static const struct field log_fields[] = {
+	OPTIONAL(nvs_log, fn),
+	OPTIONAL(nvs_log, arg),
+};
+static const struct field error_fields[] = {
+	SIZE_FIELD(nvs_error),	      ANY_WHOLE(nvs_error, code),     ANY_WHOLE(nvs_error, line),
+	ANY_WHOLE(nvs_error, offset), TEXT_FIELD(nvs_error, subject), TEXT_FIELD(nvs_error, text),
+};
+
+#define S(structure, call_, good_, fields_)                                                        \
+	{                                                                                          \
+#structure, sizeof(struct structure), call_, good_, fields_, COUNT(fields_)        \
+	}
+
+static const struct structure {
+	const char *name;
+	size_t nbytes;
+	int (*call)(const void *structure);
+	const void *good;
+	const struct field *fields;
+	size_t nfields;
+} structures[] = {
+	S(nvs_tensor_spec, register_tensor, &good_tensor, tensor_fields),
+	S(nvs_group_spec, open_groups, &good_group, group_fields),
+	S(nvs_optimizer_options, open_with_options, &good_options, options_fields),
+	S(nvs_gradient_sums, take_step_by_sums, &sums, sums_fields),
+	S(nvs_step_options, take_step, &good_step, step_fields),
+	S(nvs_adam_update, update_arrays, &good_update, update_fields),
+	S(nvs_transfer, transfer, &good_transfer, transfer_fields),
+	S(nvs_tensor_range, read_range, &good_range, range_fields),
+	S(nvs_machine_info, advise_machine, &good_machine, machine_fields),
+	S(nvs_path_info, advise_path, &good_path, path_fields),
+	S(nvs_latency, merge_latency, &good_latency, latency_fields),
+	S(nvs_log, set_log, &good_log, log_fields),
+	S(nvs_error, fail_with_error, &good_error, error_fields),
+};
+
+/* The library fills these in; it reads no field but the size (test_sizes). */
+static const char *const results[] = {
+	"nvs_io_stats",	    "nvs_aio_stats",	  "nvs_stored_tensor", "nvs_pool_stats",
+	"nvs_engine_stats", "nvs_advice",	  "nvs_update",	       "nvs_step_result",
+	"nvs_state_run",    "nvs_optimizer_info", "nvs_group_info",    "nvs_step_io",
+	"nvs_tensor_info",
+};
+
+/* ---- Values ---- */
+
+/* The structure under test, with zeros behind it that a larger size may count in. */
+static _Alignas(64) unsigned char given[1 << 17];
+
+static void expect(const struct structure *structure, const struct field *field, const char *value,
+		   bool accepted, bool maybe)
+{
+	int rc = structure->call(given);
+
+	if (accepted ? !rc : (maybe ? rc <= 0 : rc == -EINVAL))
+		return;
+	fail_msg("struct %s with %s = %s: %d, %s", structure->name, field->name, value, rc,
+		 error.text);
+}
+
+static void reset(const struct structure *structure)
+{
+	memset(given, 0, sizeof(given));
+	memcpy(given, structure->good, structure->nbytes);
+}
+
+static void try_size(const struct structure *structure)
+{
+	static const uint64_t values[] = {0,
+					  1,
+					  8,
+					  sizeof(given),
+					  1 << 20,
+					  UINT64_C(1) << 32,
+					  UINT64_C(1) << 62,
+					  UINT64_C(1) << 63,
+					  UINT64_MAX - 7,
+					  UINT64_MAX - 1,
+					  UINT64_MAX};
+	char text[32];
+
+	for (size_t i = 0; i < COUNT(values); i++) {
+		bool writes = structure->call == fail_with_error;
+		int rc;
+
+		reset(structure);
+		memcpy(given, &values[i], sizeof(values[i]));
+		snprintf(text, sizeof(text), "%" PRIu64, values[i]);
+		rc = structure->call(given);
+		if (writes	     ? rc
+		    : values[i] <= 8 ? rc != -EINVAL
+				     : rc && rc != -E2BIG && rc != -EINVAL)
+			fail_msg("struct %s of size %s: %d, %s", structure->name, text, rc,
+				 error.text);
+		/* The bytes that it claims are not read. */
+		if (!rc && values[i] >= sizeof(given) && !writes &&
+		    structure->call != merge_latency)
+			fail_msg("struct %s of size %s is accepted", structure->name, text);
+	}
+}
+
+static void try_pointer(const struct structure *structure, const struct field *field)
+{
+	reset(structure);
+	memset(given + field->at, 0, field->nbytes);
+	expect(structure, field, "NULL", !field->null_is_refused, false);
+}
+
+static void try_names(const struct structure *structure, const struct field *field)
+{
+	static const size_t lengths[] = {0, 1, NVS_NAME_MAX, NVS_NAME_MAX + 1, 100000};
+	const char *name;
+
+	reset(structure);
+	memset(given + field->at, 0, field->nbytes);
+	expect(structure, field, "NULL", false, false);
+	for (size_t i = 0; i < COUNT(lengths); i++) {
+		char *text = calloc(1, lengths[i] + 1);
+
+		assert_non_null(text);
+		memset(text, 0xff, lengths[i]);
+		name = text;
+		memcpy(given + field->at, &name, sizeof(name));
+		expect(structure, field, "bytes of 0xff",
+		       lengths[i] >= 1 && lengths[i] <= NVS_NAME_MAX, false);
+		free(text);
+	}
+}
+
+static void try_bytes(const struct structure *structure, const struct field *field)
+{
+	static const unsigned char values[] = {0, 1, 'x', 0x7f, 0x80, 0xff};
+
+	for (size_t i = 0; i < COUNT(values); i++) {
+		/* A flag has no other values than 0 and 1. */
+		if (field->kind == ANY && structure->call == advise_machine && values[i] > 1)
+			break;
+		reset(structure);
+		memset(given + field->at, values[i], field->nbytes);
+		expect(structure, field, "any bytes", true, false);
+	}
+}
+
+/* 0 and up, powers of two and their neighbours, and down from the largest number. */
+static uint64_t extreme(unsigned i)
+{
+	uint64_t power = UINT64_C(1) << (i / 3 % 64);
+
+	return i < 192 ? power - 1 + i % 3 : UINT64_MAX - (i - 192);
+}
+
+static void try_whole(const struct structure *structure, const struct field *field)
+{
+	uint64_t top = field->nbytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * field->nbytes) - 1;
+	char text[32];
+
+	for (unsigned i = 0; i < 195; i++) {
+		uint64_t value = extreme(i);
+
+		/* A flag has no other values than 0 and 1. */
+		if (value > top || (field->nbytes == 1 && value > 1) ||
+		    (value > field->most && value <= field->untried))
+			continue;
+		reset(structure);
+		memcpy(given + field->at, &value, field->nbytes);
+		snprintf(text, sizeof(text), "%" PRIu64, value);
+		expect(structure, field, text, value >= field->least && value <= field->most,
+		       value <= field->maybe);
+	}
+}
+
+static const double reals[] = {0,	 -0.0,	    5e-324,  -5e-324, DBL_MIN,	  BELOW_1,
+			       1,	 0x1p-24,   0x1p24,  0x1p53,  BELOW_FP32, FLT_MAX,
+			       0x1p128,	 0x1p1023,  DBL_MAX, -1,      -FLT_MAX,	  -DBL_MAX,
+			       INFINITY, -INFINITY, NAN,     -NAN};
+
+static void try_real(const struct structure *structure, const struct field *field)
+{
+	char text[32];
+
+	for (size_t i = 0; i < COUNT(reals); i++) {
+		bool any = field->real_most == (double)INFINITY;
+		bool accepted = any ||
+				(reals[i] >= field->real_least && reals[i] <= field->real_most);
+
+		reset(structure);
+		memcpy(given + field->at, &reals[i], sizeof(reals[i]));
+		snprintf(text, sizeof(text), "%g", reals[i]);
+		expect(structure, field, text, accepted, false);
+	}
+}
+
+static void try_field(const struct structure *structure, const struct field *field)
+{
+	switch (field->kind) {
+	case SIZE:
+		return try_size(structure);
+	case POINTER:
+		return try_pointer(structure, field);
+	case NAME:
+		return try_names(structure, field);
+	case TEXT:
+	case ANY:
+		return try_bytes(structure, field);
+	case WHOLE:
+		return try_whole(structure, field);
+	case REAL:
+		return try_real(structure, field);
+	}
+}
+
+/* The most address space that the process has had, in KiB. */
+static uint64_t peak_kib(void)
+{
+	FILE *status = fopen("/proc/self/status", "r");
+	uint64_t kib = 0;
+	char line[256];
+
+	assert_non_null(status);
+	while (fgets(line, sizeof(line), status))
+		if (!strncmp(line, "VmPeak:", 7))
+			kib = strtoull(line + 7, NULL, 10);
+	fclose(status);
+	assert_true(kib);
+	return kib;
+}
+
+#define GROWTH_KIB (UINT64_C(4) << 20)
+
+static void every_field_is_accepted_or_refused(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(structures); i++) {
+		const struct structure *structure = &structures[i];
+
+		reset(structure);
+		if (structure->call(given))
+			fail_msg("struct %s as it should be: %s", structure->name, error.text);
+		for (size_t k = 0; k < structure->nfields; k++) {
+			uint64_t before = peak_kib();
+
+			try_field(structure, &structure->fields[k]);
+			if (peak_kib() > before + GROWTH_KIB)
+				fail_msg("%s of struct %s: %" PRIu64 " KiB are mapped",
+					 structure->fields[k].name, structure->name,
+					 peak_kib() - before);
+		}
+	}
+}
+
+/* ---- The tables against the headers ---- */
+
+static char *text_of(const char *path)
+{
+	char *text = calloc(1, 1 << 17);
+	FILE *from = fopen(path, "r");
+
+	assert_non_null(text);
+	if (!from)
+		fail_msg("%s: %s; tests run from the root of the repository", path,
+			 strerror(errno));
+	assert_true(fread(text, 1, (1 << 17) - 1, from) > 0);
+	fclose(from);
+	return text;
+}
+
+static void blank_comments(char *text)
+{
+	for (char *at = text; (at = strstr(at, "/*"));) {
+		char *end = strstr(at, "*/");
+
+		assert_non_null(end);
+		memset(at, ' ', (size_t)(end + 2 - at));
+	}
+}
+
+static const struct structure *structure_of(const char *name)
+{
+	for (size_t i = 0; i < COUNT(structures); i++)
+		if (!strcmp(structures[i].name, name))
+			return &structures[i];
+	return NULL;
+}
+
+static bool is_result(const char *name)
+{
+	for (size_t i = 0; i < COUNT(results); i++)
+		if (!strcmp(results[i], name))
+			return true;
+	return false;
+}
+
+/* A declarator: its last identifier is the field, maybe with the length of an array behind it. */
+static void check_declarator(const struct structure *structure, const char *text, size_t length)
+{
+	const char *bracket = memrchr(text, '[', length), *inner = memrchr(text, '}', length);
+	const char *end = bracket && bracket > inner ? bracket : text + length, *begin;
+	char name[64];
+
+	begin = end;
+	while (begin > text && (begin[-1] == '_' || (begin[-1] >= 'a' && begin[-1] <= 'z') ||
+				(begin[-1] >= '0' && begin[-1] <= '9')))
+		begin--;
+	snprintf(name, sizeof(name), "%.*s", (int)(end - begin), begin);
+	assert_true(*name);
+	for (size_t i = 0; i < structure->nfields; i++)
+		if (!strcmp(structure->fields[i].name, name))
+			return;
+	fail_msg("field %s of struct %s is not tried here", name, structure->name);
+}
+
+/* Returns the number of fields; those of a structure within count as one. */
+static size_t check_body(const struct structure *structure, const char *body)
+{
+	const char *from = body;
+	unsigned depth = 0;
+	size_t n = 0;
+
+	for (const char *at = body; *at != '}' || depth; at++) {
+		assert_true(*at);
+		depth += *at == '{';
+		depth -= *at == '}';
+		if (depth || (*at != ',' && *at != ';'))
+			continue;
+		check_declarator(structure, from, (size_t)(at - from));
+		from = at + 1;
+		n++;
+	}
+	return n;
+}
+
+static unsigned check_header(const char *header)
+{
+	unsigned n = 0;
+
+	for (const char *at = header; (at = strstr(at, "\nstruct nvs_")); at++) {
+		const char *name = at + strlen("\nstruct "), *end = name + strcspn(name, " ;\n");
+		const struct structure *structure;
+		char text[64];
+
+		if (end[0] != ' ' || end[1] != '{')
+			continue;
+		snprintf(text, sizeof(text), "%.*s", (int)(end - name), name);
+		structure = structure_of(text);
+		if (!structure == !is_result(text))
+			fail_msg("struct %s must be in one of the tables here", text);
+		if (structure)
+			assert_int_equal(check_body(structure, end + 2), structure->nfields);
+		n++;
+	}
+	return n;
+}
+
+static void no_field_of_the_headers_is_left_out(void **state)
+{
+	unsigned n = 0;
+	glob_t found;
+
+	(void)state;
+	assert_int_equal(glob("include/nvswap/*.h", 0, NULL, &found), 0);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		char *header = text_of(found.gl_pathv[i]);
+
+		blank_comments(header);
+		n += check_header(header);
+		free(header);
+	}
+	assert_int_equal(n, COUNT(structures) + COUNT(results));
+	globfree(&found);
+}
+
+/* ---- Keys of the configuration ---- */
+
+/* A small engine and optimizer with fp16: in two directories for the keys that concern stores,
+ * otherwise in host memory. */
+static struct nvs_config *small_config(const struct config_key *key)
+{
+	static const char *const keys[][2] = {
+		{"offload_param.buffer_size", "65536"},
+		{"offload_param.max_in_cpu", "0"},
+		{"zero_optimization.sub_group_size", "65536"},
+		{"fp16.enabled", "true"},
+		{"nvswap.optimizer_threads", "1"},
+	};
+	bool drive = key->block == BLOCK_NVSWAP;
+	struct nvs_config *small;
+
+	SUCCEEDS(nvs_config_open(&small, &error), &error);
+	for (size_t i = 0; i < COUNT(keys); i++)
+		SUCCEEDS(nvs_config_set(small, keys[i][0], keys[i][1], &error), &error);
+	for (int block = NVS_OFFLOAD_PARAM; block <= NVS_OFFLOAD_OPTIMIZER; block++) {
+		const char *name = block ? "offload_optimizer.device" : "offload_param.device";
+		const char *paths[] = {drive ? temp_directory() : "",
+				       drive ? temp_directory() : ""};
+
+		SUCCEEDS(
+			drive ? nvs_config_set_paths(small, (enum nvs_block)block, paths, 2, &error)
+			      : nvs_config_set(small, name, "cpu", &error),
+			&error);
+	}
+	return small;
+}
+
+/* What an engine and an optimizer may refuse of a value that the configuration accepts. */
+static void refused_well(const char *what, int rc)
+{
+	static const int codes[] = {0,	      -EINVAL, -ENOMEM, -ENOTSUP, -E2BIG,
+				    -ENODATA, -EAGAIN, -ENOSPC, -ERANGE,  -ENOENT};
+
+	for (size_t i = 0; i < COUNT(codes); i++)
+		if (rc == codes[i])
+			return;
+	fail_msg("%s: %d, %s", what, rc, error.text);
+}
+
+/* Opens both, swaps a tensor and takes a step. */
+static void use(const struct nvs_config *with, const char *what)
+{
+	static const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, NUMEL};
+	static const struct nvs_group_spec group = {sizeof(group), "g", NUMEL, NVS_F16, NULL};
+	struct nvs_optimizer *stepped = NULL;
+	struct nvs_engine *opened = NULL;
+	struct nvs_tensor *swapped;
+	uint64_t pin;
+	int rc = nvs_engine_open(&opened, with, NVS_OFFLOAD_PARAM, &error);
+
+	if (!rc)
+		rc = nvs_tensor_register(opened, &spec, 1, &swapped, &error);
+	if (!rc)
+		rc = nvs_tensor_pin(opened, &swapped, 1, 0, &pin, &error);
+	if (!rc)
+		rc = nvs_tensor_release(opened, &swapped, 1, pin, NVS_DIRTY, &error);
+	refused_well(what, rc);
+	SUCCEEDS(nvs_engine_abandon(opened, &error), &error);
+	rc = nvs_optimizer_open(&stepped, with, &group, 1, NULL, &error);
+	if (!rc)
+		rc = nvs_optimizer_lend_gradients(stepped, 0, NVS_F32, gradients, &error);
+	if (!rc)
+		rc = nvs_optimizer_step(stepped, NULL, NULL, &error);
+	refused_well(what, rc);
+	SUCCEEDS(nvs_optimizer_close(stepped, &error), &error);
+}
+
+static void name_of(const struct config_key *key, char name[96])
+{
+	const char *block = config_block_name(key->block);
+
+	snprintf(name, 96, "%s%s%s", block, *block ? "." : "", key->name);
+}
+
+/* Sets the value, as text and in a file: it is accepted, and maybe used, or -EINVAL. */
+static void set_text(const struct config_key *key, const char *value, bool accepted, bool used)
+{
+	static const char *const ends[] = {"", "}", "}}"};
+	const char *block = config_block_name(key->block);
+	bool deep = strchr(block, '.') != NULL;
+	char name[96], text[256], what[192];
+	struct nvs_config *set = small_config(key);
+	int rc, parsed;
+
+	name_of(key, name);
+	snprintf(what, sizeof(what), "%s = %s", name, value);
+	rc = nvs_config_set(set, name, value, &error);
+	/* A pool may be too large by two keys together, and fp16 and bf16 exclude each other. */
+	if (rc != (accepted ? 0 : -EINVAL) &&
+	    !(rc == -EINVAL && (strstr(error.text, "2^63 bytes") || key->block == BLOCK_BF16)))
+		fail_msg("%s: %d, %s", what, rc, error.text);
+	snprintf(text, sizeof(text), "%s%s%s{\"%s\": %s}%s", *block ? "{\"" : "",
+		 deep ? "optimizer\": {\"params" : block, *block ? "\": " : "", key->name, value,
+		 ends[deep     ? 2
+		      : *block ? 1
+			       : 0]);
+	parsed = nvs_config_parse(set, text, strlen(text), "extreme", &error);
+	if (parsed != rc)
+		fail_msg("%s: %d as text, %d in a file: %s", what, rc, parsed, error.text);
+	/* A short limit on an I/O depends on the drive. */
+	if (!rc && used && strcmp(key->name, "io_timeout_ms") != 0)
+		use(set, what);
+	nvs_config_close(set);
+	cleanup(NULL);
+}
+
+static void try_text(const struct config_key *key, const char *value, bool accepted)
+{
+	set_text(key, value, accepted, true);
+}
+
+static bool allows(const struct config_key *key, uint64_t value)
+{
+	return value >= key->min && value <= key->max &&
+	       (!key->multiple_of || value % key->multiple_of == 0);
+}
+
+/* Both ends of the range, what lies beside them, and numbers of other ranges. */
+static void try_whole_key(const struct config_key *key)
+{
+	const uint64_t values[] = {0,
+				   1,
+				   key->min,
+				   key->max,
+				   key->max - 1,
+				   key->max + 1,
+				   key->max - (key->multiple_of ? key->multiple_of : 1),
+				   INT32_MAX,
+				   UINT32_MAX,
+				   UINT64_C(1) << 32,
+				   UINT64_C(1) << 41,
+				   UINT64_C(1000000000000000000),
+				   (UINT64_C(1) << 62) - 1,
+				   UINT64_C(1) << 62,
+				   UINT64_C(1) << 63,
+				   UINT64_MAX - 1,
+				   UINT64_MAX};
+	static const char *const texts[] = {"-1", "1.5", "1e19", "1e400", "-0.5", "1e-400"};
+	char text[32];
+
+	for (size_t i = 0; i < COUNT(values); i++) {
+		size_t first = 0;
+
+		while (values[first] != values[i])
+			first++;
+		snprintf(text, sizeof(text), "%" PRIu64, values[i]);
+		if (first == i)
+			set_text(key, text, allows(key, values[i]), values[i] != key->max - 1);
+	}
+	for (size_t i = 0; i < COUNT(texts); i++)
+		try_text(key, texts[i], false);
+}
+
+static void try_real_key(const struct config_key *key)
+{
+	static const struct {
+		const char *text;
+		double value;
+	} values[] = {
+		{"0", 0},
+		{"1", 1},
+		{"5e-324", 5e-324},
+		{"1e-30", 1e-30},
+		{"0.9999999999999999", BELOW_1},
+		{"1.0000000000000002", 0x1.0000000000001p0},
+		{"3.4e38", 3.4e38},
+		{"1.7e38", 1.7e38},
+		{"1.7976931348623157e308", DBL_MAX},
+		{"1e400", NAN},
+		{"-1", NAN},
+		{"-5e-324", NAN},
+		{"-1e308", NAN},
+		{"NaN", NAN},
+		{"Infinity", NAN},
+		{"nan", NAN},
+	};
+
+	for (size_t i = 0; i < COUNT(values); i++)
+		try_text(key, values[i].text, values[i].value <= key->real_max);
+}
+
+static void try_texts(const struct config_key *key, const char *const *accepted,
+		      const char *const *refused)
+{
+	for (; *accepted; accepted++)
+		try_text(key, *accepted, true);
+	for (; *refused; refused++)
+		try_text(key, *refused, false);
+}
+
+#define TEXTS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void try_numbers_of_names(const struct config_key *key, uint64_t names)
+{
+	static const uint64_t values[] = {0, 1, 2, 3, 4, 5, 99, INT32_MAX, UINT32_MAX, UINT64_MAX};
+	struct nvs_config *set = small_config(key);
+	char name[96];
+
+	name_of(key, name);
+	for (size_t i = 0; i < COUNT(values); i++) {
+		int rc = nvs_config_set_number(set, name, values[i], &error);
+
+		/* fp16 and bf16 exclude each other. */
+		if (rc != (values[i] < names ? 0 : -EINVAL) && key->block != BLOCK_BF16)
+			fail_msg("%s = %" PRIu64 ": %d, %s", name, values[i], rc, error.text);
+	}
+	nvs_config_close(set);
+	cleanup(NULL);
+}
+
+static void try_key(const struct config_key *key)
+{
+	switch (key->type) {
+	case KEY_BOOL:
+		try_numbers_of_names(key, 2);
+		return try_texts(key, TEXTS("false", "true"), TEXTS("0.5", "\"\"", "[]", "{}"));
+	case KEY_U32:
+	case KEY_U64:
+		return try_whole_key(key);
+	case KEY_REAL:
+		return try_real_key(key);
+	case KEY_BETAS:
+		return try_texts(key, TEXTS("[0, 0]", "[0.9999999999999999, 5e-324]"),
+				 TEXTS("[0, 1]", "[1, 0]", "[-1, 0]", "[0, -5e-324]", "[0, 1e400]",
+				       "[0]", "[0, 0, 0]", "[]", "0"));
+	case KEY_DEVICE:
+		try_numbers_of_names(key, NVS_DEVICE_NVME + 1);
+		return try_texts(key, TEXTS("\"none\"", "\"cpu\""),
+				 TEXTS("\"\"", "[]", "\"CPU \""));
+	case KEY_IOENGINE:
+		try_numbers_of_names(key, NVS_IOENGINE_COUNT);
+		return try_texts(key, TEXTS("\"auto\"", "\"posix\""), TEXTS("\"\"", "[]"));
+	case KEY_GRAD:
+		return try_texts(key, TEXTS("\"fp32\"", "\"bf16\""),
+				 TEXTS("\"\"", "\"fp64\"", "99"));
+	case KEY_NAME:
+		return try_texts(key, TEXTS("\"Adam\"", "\"0123456789012345678901234567890\""),
+				 TEXTS("\"01234567890123456789012345678901\"", "[]"));
+	case KEY_PATHS:
+		return try_texts(key, TEXTS("\"/nonexistent\""), TEXTS("\"\"", "[]", "[\"\"]"));
+	case KEY_BLOCK:
+	case KEY_UNUSED:
+		return;
+	}
+}
+
+static void every_key_is_accepted_or_refused(void **state)
+{
+	uint64_t before = peak_kib();
+
+	(void)state;
+	for (unsigned i = 0; i < config_key_count; i++)
+		try_key(&config_keys[i]);
+	/* Threads and their stacks, and buffers of a block each. */
+	assert_true(peak_kib() < before + 16 * GROWTH_KIB);
+}
+
+static void a_block_has_1_to_16_paths(void **state)
+{
+	static const unsigned counts[] = {0, NVS_PATHS_MAX + 1, INT32_MAX, 1u << 31, UINT32_MAX};
+	const char *paths[NVS_PATHS_MAX];
+	char names[NVS_PATHS_MAX][16];
+
+	(void)state;
+	for (unsigned i = 0; i < NVS_PATHS_MAX; i++) {
+		snprintf(names[i], sizeof(names[i]), "/path/%u", i);
+		paths[i] = names[i];
+	}
+	for (size_t i = 0; i < COUNT(counts); i++)
+		assert_int_equal(
+			nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, paths, counts[i], &error),
+			-EINVAL);
+	for (unsigned n = 1; n <= NVS_PATHS_MAX; n += NVS_PATHS_MAX - 1) {
+		struct nvs_config *set;
+
+		SUCCEEDS(nvs_config_open(&set, &error), &error);
+		SUCCEEDS(nvs_config_set_paths(set, NVS_OFFLOAD_PARAM, paths, n, &error), &error);
+		nvs_config_close(set);
+	}
+}
+
+/* ---- Several at once ---- */
+
+/* Each group is within sub_group_size, their sum is not within 64 bits. */
+static void elements_that_sum_to_2_to_the_64_are_refused(void **state)
+{
+	static struct nvs_group_spec groups[512];
+	static char names[COUNT(groups)][8];
+	struct nvs_optimizer *opened;
+	struct nvs_config *large;
+
+	(void)state;
+	SUCCEEDS(nvs_config_copy(config, &large, &error), &error);
+	SUCCEEDS(nvs_config_set(large, "offload_optimizer.buffer_count", "1", &error), &error);
+	SUCCEEDS(nvs_config_set(large, "zero_optimization.sub_group_size", "1e18", &error), &error);
+	for (size_t i = 0; i < COUNT(groups); i++) {
+		snprintf(names[i], sizeof(names[i]), "g%zu", i);
+		groups[i] = (struct nvs_group_spec){sizeof(groups[i]), names[i], UINT64_C(1) << 56,
+						    NVS_F32, NULL};
+	}
+	for (size_t n = 2; n <= COUNT(groups); n *= 2) {
+		assert_int_equal(nvs_optimizer_open(&opened, large, groups, n, NULL, &error),
+				 -EINVAL);
+		assert_says(error.text, "2^56");
+	}
+	nvs_config_close(large);
+}
+
+static void tensors_that_sum_to_2_to_the_64_are_refused(void **state)
+{
+	struct nvs_tensor_spec specs[16];
+	struct nvs_tensor *registered[COUNT(specs)];
+	char names[COUNT(specs)][8];
+	int rc;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(specs); i++) {
+		snprintf(names[i], sizeof(names[i]), "s%zu", i);
+		specs[i] = (struct nvs_tensor_spec){sizeof(specs[i]), names[i], NVS_U8,
+						    UINT64_C(1) << 60};
+	}
+	for (size_t n = 1; n <= COUNT(specs); n++) {
+		rc = nvs_tensor_register(engine, specs, n, registered, &error);
+		if (rc != -EINVAL && rc != -ENOMEM && rc != -ENOSPC && rc != -E2BIG)
+			fail_msg("%zu tensors of 2^60 bytes: %d", n, rc);
+		assert_null(nvs_tensor_find(engine, "s0"));
+	}
+}
+
+/* ---- The objects ---- */
+
+static int start(void **state)
+{
+	static const char text[] =
+		"{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 65536},"
+		" \"offload_optimizer\": {\"device\": \"cpu\"},"
+		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
+	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, NUMEL};
+	const struct nvs_group_spec group = {sizeof(group), "g", NUMEL, NVS_F32, NULL};
+	const void *data = page;
+	struct nvs_request *request = NULL;
+
+	(void)state;
+	SUCCEEDS(nvs_config_open(&config, &error), &error);
+	SUCCEEDS(nvs_config_parse(config, text, strlen(text), "test", &error), &error);
+	SUCCEEDS(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error), &error);
+	SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
+	SUCCEEDS(nvs_tensor_swap_out_from(engine, &tensor, &data, 1, &error), &error);
+	SUCCEEDS(nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error), &error);
+	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error), &error);
+	SUCCEEDS(nvs_aio_open(&aio, config, &error), &error);
+	SUCCEEDS(nvs_file_open(aio, path_in(temp_directory(), "file"),
+			       NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error),
+		 &error);
+	SUCCEEDS(nvs_aio_pwrite(aio, file, page, 4096, 0, &request, &error), &error);
+	SUCCEEDS(nvs_aio_wait(aio, &request, 1, -1, &error), &error);
+	good_transfer.file = file;
+	good_range.tensor = tensor;
+	return nvs_request_close(request);
+}
+
+static int stop(void **state)
+{
+	nvs_file_close(file);
+	nvs_aio_close(aio);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	nvs_config_close(config);
+	return cleanup(state);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(no_field_of_the_headers_is_left_out),
+		cmocka_unit_test(every_field_is_accepted_or_refused),
+		cmocka_unit_test(a_block_has_1_to_16_paths),
+		cmocka_unit_test(elements_that_sum_to_2_to_the_64_are_refused),
+		cmocka_unit_test(tensors_that_sum_to_2_to_the_64_are_refused),
+		cmocka_unit_test(every_key_is_accepted_or_refused),
+	};
+
+	return cmocka_run_group_tests(tests, start, stop);
+}
