@@ -74,11 +74,14 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	LIST_INIT(&aio->memories);
 	memset(aio->files, -1, sizeof(aio->files));
 	aio->node = -1;
+	assert(!transfers_queued(aio) && !aio->running);
 	return aio;
 }
 
 static void aio_free(struct nvs_aio *aio)
 {
+	assert(!aio->nworkers && !aio->late.head);
+	assert(!transfers_queued(aio) && !aio->awaited_reads);
 	free(aio->workers);
 	requests_close(aio->requests);
 	pthread_mutex_destroy(&aio->lock);
@@ -92,6 +95,7 @@ static void aio_free(struct nvs_aio *aio)
 static void stop_workers(struct nvs_aio *aio)
 {
 	pthread_mutex_lock(&aio->lock);
+	assert(!aio->closing);
 	aio->closing = true;
 	pthread_cond_broadcast(&aio->work);
 	pthread_mutex_unlock(&aio->lock);
@@ -111,6 +115,7 @@ static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nb
 {
 	int rc = 0;
 
+	assert(started <= aio->nworkers);
 	pthread_mutex_lock(&aio->lock);
 	while (aio->running < started)
 		pthread_cond_wait(&aio->synced, &aio->lock);
@@ -129,6 +134,7 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 	unsigned started = 0;
 	int rc = 0, open_rc;
 
+	assert(ops && !aio->nworkers && !aio->running);
 	aio->ops = ops;
 	while (aio->nworkers < aio->config.thread_count && !rc) {
 		struct worker *worker = &aio->workers[aio->nworkers];

@@ -33,6 +33,8 @@ static void check(const struct completions *queue)
 {
 	assert(queue->head ? queue->tail != &queue->head : queue->tail == &queue->head);
 	assert(!*queue->tail && !queue->head == !queue->n);
+	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
+		assert(queue->waiters[i].waiting || queue->waiters[i].least == 1);
 }
 
 static void waiter_init(struct waiter *waiter)
@@ -51,6 +53,7 @@ int completions_open(struct completions **out)
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
 		waiter_init(&queue->waiters[i]);
 	queue->tail = &queue->head;
+	check(queue);
 	*out = queue;
 	return 0;
 }
@@ -102,7 +105,9 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 	last->state.next = NULL;
 	for (const struct transfer *transfer = first; transfer; transfer = transfer->state.next)
 		n++;
+	assert(n);
 	pthread_mutex_lock(&queue->lock);
+	check(queue);
 	*queue->tail = first;
 	queue->tail = &last->state.next;
 	queue->n += n;
@@ -113,6 +118,7 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 void completions_overdue(struct completions *queue)
 {
 	pthread_mutex_lock(&queue->lock);
+	check(queue);
 	queue->overdue = true;
 	notify(queue);
 	pthread_mutex_unlock(&queue->lock);
@@ -123,6 +129,7 @@ struct transfer *completions_take(struct completions *queue)
 	struct transfer *list;
 
 	pthread_mutex_lock(&queue->lock);
+	check(queue);
 	list = queue->head;
 	queue->head = NULL;
 	queue->tail = &queue->head;
@@ -150,7 +157,7 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	struct waiter *waiter = &queue->waiters[who];
 	int rc = 0;
 
-	assert(least);
+	assert(least && who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
 	assert(!waiter->waiting);
 	waiter->waiting = true;
@@ -171,7 +178,9 @@ void completions_wake(struct completions *queue, enum completions_waiter who)
 {
 	struct waiter *waiter = &queue->waiters[who];
 
+	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
+	check(queue);
 	waiter->woken = true;
 	if (waiter->waiting)
 		pthread_cond_signal(&waiter->changed);
@@ -182,6 +191,7 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 {
 	bool pending;
 
+	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
 	pending = wait_ends(queue, &queue->waiters[who]);
 	pthread_mutex_unlock(&queue->lock);

@@ -20,6 +20,7 @@
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {
+	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
 	if (file->nmembers == 1)
 		return (struct place){.member = &file->members[0],
 				      .offset = file->members[0].base + offset,
@@ -33,6 +34,17 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 			      .offset = member->base + stripe / file->nmembers * file->stripe +
 					within,
 			      .nbytes = file->stripe - within};
+}
+
+void file_check(const struct nvs_file *file)
+{
+	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
+	assert(file->offset_align && file->mem_align);
+	assert(file->write_unit && file->write_unit % file->offset_align == 0);
+	assert(file->direct || (file->offset_align == 1 && file->mem_align == 1));
+	assert(!file->units || file->write_unit == file->offset_align);
+	assert(file->members[0].path && file->members[0].fd >= 0);
+	assert(!file->direct || file->members[0].direct_fd >= 0);
 }
 
 int file_member_probe(struct file_member *member, bool writable, bool buffered)
@@ -49,6 +61,7 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered)
 	if (rc < 0)
 		return rc;
 	member->direct_fd = rc;
+	assert(member->dio.direct && member->dio.offset_align && member->dio.mem_align);
 	return 0;
 }
 
@@ -56,6 +69,8 @@ static int slot_take(struct nvs_aio *aio, int fd)
 {
 	if (fd < 0)
 		return -1;
+	for (int slot = 0; slot < ENGINE_FILES; slot++)
+		assert(aio->files[slot] != fd);
 	for (int slot = 0; slot < ENGINE_FILES; slot++)
 		if (aio->files[slot] < 0) {
 			aio->files[slot] = fd;
@@ -66,6 +81,7 @@ static int slot_take(struct nvs_aio *aio, int fd)
 
 static void slot_give(struct nvs_aio *aio, int slot)
 {
+	assert(slot < ENGINE_FILES && (slot < 0 || aio->files[slot] >= 0));
 	if (slot >= 0)
 		aio->files[slot] = -1;
 }
@@ -90,6 +106,7 @@ static void set_alignment(struct nvs_file *file)
 	 */
 	if (file->direct && !file->padded && !file->units && file->write_unit < page_bytes())
 		file->write_unit = (uint32_t)page_bytes();
+	file_check(file);
 }
 
 int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned n, uint64_t stripe,
@@ -123,6 +140,7 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 		file->members[i].direct_slot = slot_take(aio, file->members[i].direct_fd);
 	}
 	LIST_INSERT_HEAD(&aio->open_files, file, open);
+	assert(file->aio == aio && !file->in_flight);
 	aio_sync(aio);
 	pthread_mutex_unlock(&aio->lock);
 	*out = file;
@@ -284,6 +302,7 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 static void leave_aio(struct nvs_aio *aio, struct nvs_file *file)
 {
 	pthread_mutex_lock(&aio->lock);
+	file_check(file);
 	assert(!file->closing);
 	file->closing = true;
 	while (file->in_flight)
@@ -292,6 +311,7 @@ static void leave_aio(struct nvs_aio *aio, struct nvs_file *file)
 		slot_give(aio, file->members[i].slot);
 		slot_give(aio, file->members[i].direct_slot);
 	}
+	assert(!file->in_flight);
 	LIST_REMOVE(file, open);
 	aio_sync(aio);
 	requests_forget_file(aio, file);

@@ -55,6 +55,8 @@ struct place {
 };
 
 struct place file_place(const struct nvs_file *file, uint64_t offset);
+/* Asserts what holds of a file from opening until closing: its members, alignments and units. */
+void file_check(const struct nvs_file *file);
 
 struct piece {
 	struct io io;
@@ -193,6 +195,8 @@ struct nvs_aio {
 /* ---- transfer.c: under the lock ---- */
 /* Asserts the invariants of a transfer between submission and completion. */
 void transfer_check(const struct transfer *transfer);
+/* Asserts the links at both ends of a list of queued transfers. */
+void list_check(const struct transfer_list *list);
 /* Whether a transfer is queued. */
 bool transfers_queued(const struct nvs_aio *aio);
 /* Takes a transfer off its queue. */
@@ -226,9 +230,13 @@ int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
+/* Asserts that the free slots are slots. */
+void bounce_check(const struct bounce *bounce);
 uint64_t bounce_bytes(const struct bounce *bounce);
 
 /* ---- registration.c ---- */
+/* Asserts what holds of a slot of the table of regions, used or not. */
+void region_check(const struct nvs_aio *aio, const struct region *region);
 /* Registers each bounce buffer with its own worker. */
 void register_bounce(struct nvs_aio *aio);
 /* Under the lock, which it drops: waits until every worker has applied the present files, regions

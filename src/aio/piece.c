@@ -16,11 +16,13 @@
 
 static uint64_t round_down(uint64_t n, uint32_t unit)
 {
+	assert(unit);
 	return n - n % unit;
 }
 
 static uint64_t round_up(uint64_t n, uint32_t unit)
 {
+	assert(unit && n <= UINT64_MAX - unit);
 	return round_down(n + unit - 1, unit);
 }
 
@@ -29,10 +31,18 @@ static uint64_t lesser(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+void bounce_check(const struct bounce *bounce)
+{
+	assert(bounce->slots <= BOUNCE_SLOTS_MAX && bounce->nfree <= bounce->slots);
+	assert(!bounce->data || bounce->slots);
+	assert(!bounce->nfree || bounce->free[bounce->nfree - 1] < bounce->slots);
+}
+
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 {
 	uint32_t share = BOUNCE_SLOTS_ALL / nworkers;
 
+	assert(queue_depth && nworkers);
 	bounce->slots = (uint32_t)lesser(lesser(queue_depth, BOUNCE_SLOTS_MAX), share ? share : 1);
 	bounce->data = mmap(NULL, bounce_bytes(bounce), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,11 +56,15 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 	(void)mlock(bounce->data, bounce_bytes(bounce));
 	for (bounce->nfree = 0; bounce->nfree < bounce->slots; bounce->nfree++)
 		bounce->free[bounce->nfree] = bounce->nfree;
+	bounce_check(bounce);
+	assert(bounce->nfree == bounce->slots);
 	return 0;
 }
 
 void bounce_close(struct bounce *bounce)
 {
+	bounce_check(bounce);
+	assert(!bounce->data || bounce->nfree == bounce->slots);
 	if (bounce->data)
 		munmap(bounce->data, bounce_bytes(bounce));
 	bounce->data = NULL;
@@ -87,6 +101,8 @@ static void use_buffered(struct piece *piece, const struct place *place, uint64_
 {
 	const struct open_member *member = place->member;
 
+	assert(nbytes && nbytes <= place->nbytes && nbytes <= UINT32_MAX);
+	assert(member->fd >= 0);
 	piece->io.fd = member->fd;
 	piece->io.file_slot = member->slot;
 	piece->io.offset = place->offset;
@@ -98,6 +114,7 @@ static void use_buffered(struct piece *piece, const struct place *place, uint64_
 
 static void use_direct(struct piece *piece, const struct place *place, uint64_t nbytes)
 {
+	assert(place->member->direct_fd >= 0);
 	use_buffered(piece, place, nbytes);
 	piece->io.fd = place->member->direct_fd;
 	piece->io.file_slot = place->member->direct_slot;
@@ -109,6 +126,8 @@ static void use_direct_memory(struct worker *worker, struct piece *piece, const 
 	uint64_t in_region = 0;
 	int slot = slot_of(worker, piece->user, &in_region);
 
+	assert(nbytes % unit == 0 && place->offset % unit == 0);
+	assert(slot < ENGINE_BUFFERS);
 	if (slot >= 0 && round_down(in_region, unit)) {
 		nbytes = lesser(nbytes, round_down(in_region, unit));
 		piece->io.buffer_slot = slot;
@@ -126,6 +145,7 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	uint64_t end = lesser(round_up(place->offset + nbytes, unit), first + BOUNCE_SLOT_BYTES);
 	uint64_t in_region;
 
+	bounce_check(bounce);
 	if (!bounce->nfree)
 		return false;
 	piece->bounce = (int)bounce->free[--bounce->nfree];
@@ -136,6 +156,8 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	piece->io.offset = first;
 	piece->io.nbytes = (uint32_t)(end - first);
 	piece->io.buffer_slot = slot_of(worker, piece->io.data, &in_region);
+	assert(end > first && end - first <= BOUNCE_SLOT_BYTES && (end - first) % unit == 0);
+	bounce_check(bounce);
 	return true;
 }
 
@@ -145,6 +167,7 @@ static bool cut_read(struct worker *worker, struct piece *piece, const struct pl
 	uint32_t unit = file->offset_align;
 	uint64_t odd = place->offset % unit;
 
+	assert(file->direct && !piece->io.write);
 	if ((uintptr_t)piece->user % file->mem_align)
 		return use_bounce(worker, piece, place, nbytes, unit);
 	if (odd)
@@ -162,6 +185,8 @@ static bool cut_write(struct worker *worker, struct piece *piece, const struct p
 	uint64_t odd = place->offset % unit;
 	bool tail = nbytes < unit;
 
+	assert(file->direct && file->writable && piece->io.write);
+	assert(!file->units || (!odd && !tail));
 	if (odd || (tail && !file->padded)) {
 		assert(!file->padded || !odd);
 		use_buffered(piece, place, lesser(nbytes, unit - odd));
@@ -188,6 +213,8 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 	uint32_t block = worker->aio->config.block_size;
 	bool cut = true;
 
+	assert(left && transfer->state.phase == TRANSFER_QUEUED && !transfer->status);
+	file_check(file);
 	block = block < unit ? unit : (uint32_t)round_down(block, unit);
 	left = lesser(lesser(left, place.nbytes), block);
 	*piece = (struct piece){
@@ -221,6 +248,8 @@ void piece_choose_slots(const struct worker *worker, struct piece *piece)
 	struct io *io = &piece->io;
 	uint64_t left;
 
+	assert(io->file_slot < ENGINE_FILES && io->buffer_slot < ENGINE_BUFFERS);
+	assert(io->fd >= 0);
 	if (io->file_slot >= 0 && worker->files[io->file_slot] != io->fd)
 		io->file_slot = -1;
 	if (io->buffer_slot < 0 ||
@@ -235,7 +264,8 @@ void piece_begin(struct piece *piece)
 {
 	if (piece->bounce < 0 || !piece->io.write)
 		return;
-	assert(!piece->skip);
+	assert(!piece->skip && !piece->done);
+	assert(piece->useful <= piece->io.nbytes);
 	memcpy(piece->io.data, piece->user, piece->useful);
 	memset((char *)piece->io.data + piece->useful, 0, piece->io.nbytes - piece->useful);
 }
@@ -265,6 +295,7 @@ void piece_check(const struct worker *worker, const struct piece *piece)
 
 static bool complete(const struct piece *piece, uint32_t done)
 {
+	assert(done >= piece->done && done <= piece->done + piece->io.nbytes);
 	return piece->io.write ? done == piece->done + piece->io.nbytes
 			       : done >= piece->skip + piece->useful;
 }
@@ -272,6 +303,7 @@ static bool complete(const struct piece *piece, uint32_t done)
 /* False: this was tried too often, and the piece fails with `status`. */
 static bool try_again(struct piece *piece, int status)
 {
+	assert(!piece->status && piece->retries <= RETRIES_MAX);
 	if (++piece->retries <= RETRIES_MAX)
 		return true;
 	piece->status = status;
@@ -290,6 +322,7 @@ static bool continue_short(struct piece *piece, uint32_t result)
 	/* Less than a unit: the file ends there, or its unit is smaller than the one known. */
 	if (!progress)
 		return try_again(piece, piece->io.write ? -EIO : -ENODATA);
+	assert(progress < piece->io.nbytes);
 	piece->retries = 0;
 	piece->done += progress;
 	piece->io.data = (char *)piece->io.data + progress;
@@ -302,6 +335,7 @@ static bool has_ended(struct piece *piece)
 {
 	int result = piece->io.result;
 
+	assert(!piece->status);
 	if (result == -EINTR || result == -EAGAIN)
 		return !try_again(piece, -EIO);
 	if (result < 0) {
@@ -315,8 +349,11 @@ static bool has_ended(struct piece *piece)
 
 static void give_bounce(struct worker *worker, struct piece *piece)
 {
+	assert(piece->bounce < (int)worker->bounce.slots);
+	assert(piece->bounce < 0 || worker->bounce.nfree < worker->bounce.slots);
 	if (piece->bounce >= 0)
 		worker->bounce.free[worker->bounce.nfree++] = (uint32_t)piece->bounce;
+	bounce_check(&worker->bounce);
 }
 
 bool piece_finish(struct worker *worker, struct piece *piece)
@@ -336,6 +373,9 @@ bool piece_finish(struct worker *worker, struct piece *piece)
 
 void piece_fail(struct worker *worker, struct piece *piece, int status)
 {
+	assert(status < 0);
+	piece_check(worker, piece);
 	piece->status = ended_with(status);
+	assert(piece->status);
 	give_bounce(worker, piece);
 }

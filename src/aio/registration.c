@@ -13,9 +13,17 @@
 /* Maximum size of a registered buffer in the kernel. */
 #define REGION_BYTES (1ull << 30)
 
+void region_check(const struct nvs_aio *aio, const struct region *region)
+{
+	assert(!region->data == !region->nbytes && !region->data == !region->generation);
+	assert(region->nbytes <= REGION_BYTES && region->generation <= aio->generation);
+	assert(region->registered <= (region->only ? 1 : aio->nworkers) && region->status <= 0);
+}
+
 /* Wakes idle workers and those in reap; under the lock. */
 static void wake_everyone(struct nvs_aio *aio)
 {
+	assert(aio->nworkers && aio->nworkers == aio->running);
 	pthread_cond_broadcast(&aio->work);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		aio->ops->wake(aio->workers[i].queue);
@@ -29,6 +37,7 @@ void aio_sync(struct nvs_aio *aio)
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		while (aio->workers[i].epoch < epoch)
 			pthread_cond_wait(&aio->synced, &aio->lock);
+	assert(aio->epoch >= epoch && aio->nregions <= ENGINE_BUFFERS);
 }
 
 static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_t nbytes)
@@ -36,6 +45,7 @@ static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_
 	for (int slot = 0; slot < ENGINE_BUFFERS; slot++) {
 		struct region *region = &aio->regions[slot];
 
+		region_check(aio, region);
 		if (region->data)
 			continue;
 		*region = (struct region){.data = data,
@@ -44,6 +54,7 @@ static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_
 					  .owner = owner};
 		if ((unsigned)slot >= aio->nregions)
 			aio->nregions = (unsigned)slot + 1;
+		region_check(aio, region);
 		return slot;
 	}
 	return -ENOSPC;
@@ -101,13 +112,14 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 		nbytes = nbytes / 2 / page_bytes() * page_bytes();
 		rc = nvs_aio_register_memory(aio, data, nbytes);
 	}
+	assert(rc <= 0 && first <= 0);
 	*done = rc ? 0 : nbytes;
 	return rc ? rc : first;
 }
 
 void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)
 {
-	assert(!memory->aio);
+	assert(!memory->aio && data);
 	*memory = (struct aio_memory){.aio = aio, .data = data};
 	pthread_mutex_lock(&aio->lock);
 	LIST_INSERT_HEAD(&aio->memories, memory, link);
@@ -122,6 +134,7 @@ void aio_memory_remove(struct aio_memory *memory)
 		return;
 	nvs_aio_unregister_memory(aio, memory->data);
 	pthread_mutex_lock(&aio->lock);
+	assert(memory->aio == aio);
 	LIST_REMOVE(memory, link);
 	pthread_mutex_unlock(&aio->lock);
 	*memory = (struct aio_memory){0};
@@ -156,6 +169,7 @@ void register_bounce(struct nvs_aio *aio)
 			.owner = worker->bounce.data,
 			.only = worker,
 		};
+		region_check(aio, &aio->regions[aio->nregions - 1]);
 	}
 	aio_sync(aio);
 	pthread_mutex_unlock(&aio->lock);

@@ -51,6 +51,8 @@ int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct
 
 static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
 {
+	assert(transfer->priority < TRANSFER_PRIORITIES);
+	assert(transfer->direction == NVS_READ || transfer->direction == NVS_WRITE);
 	return &aio->todo[transfer->priority][transfer->direction];
 }
 
@@ -68,10 +70,20 @@ static bool in_flight(const struct transfer *transfer)
 void transfer_check(const struct transfer *transfer)
 {
 	assert(in_flight(transfer));
-	assert(transfer->file->in_flight);
+	assert(transfer->file->aio && transfer->file->in_flight);
+	assert(transfer->status <= 0 && !(transfer->state.queue && transfer->requests));
 	assert(transfer->state.claimed <= transfer->nbytes);
 	if (transfer->state.phase == TRANSFER_CLAIMED)
 		assert(transfer->state.claimed == transfer->nbytes || transfer->status);
+}
+
+void list_check(const struct transfer_list *list)
+{
+	assert(list->tail && !*list->tail && !list->head == (list->tail == &list->head));
+	if (!list->head)
+		return;
+	assert(list->head->state.link == &list->head);
+	assert(list->head->state.phase == TRANSFER_QUEUED);
 }
 
 static void prepare(struct nvs_aio *aio, struct transfer *transfer, struct completions *queue,
@@ -84,6 +96,7 @@ static void prepare(struct nvs_aio *aio, struct transfer *transfer, struct compl
 		(struct transfer_state){.queue = queue, .phase = TRANSFER_QUEUED, .since_ns = now};
 	transfer->file->in_flight++;
 	aio->awaited_reads += is_awaited_read(transfer);
+	transfer_check(transfer);
 }
 
 static void append(struct nvs_aio *aio, struct transfer *transfer)
@@ -96,12 +109,14 @@ static void append(struct nvs_aio *aio, struct transfer *transfer)
 	transfer->state.link = todo->tail;
 	*todo->tail = transfer;
 	todo->tail = &transfer->state.next;
+	list_check(todo);
 }
 
 void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer)
 {
 	struct transfer *next = transfer->state.next;
 
+	transfer_check(transfer);
 	assert(*transfer->state.link == transfer);
 	*transfer->state.link = next;
 	if (next)
@@ -109,6 +124,7 @@ void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer)
 	else
 		queue_of(aio, transfer)->tail = transfer->state.link;
 	transfer->state.next = NULL;
+	list_check(queue_of(aio, transfer));
 }
 
 bool transfers_queued(const struct nvs_aio *aio)
@@ -123,6 +139,7 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	bool queued = transfer->state.phase == TRANSFER_QUEUED;
 
+	assert(transfer->priority < TRANSFER_PRIORITIES);
 	if (transfer->priority == TRANSFER_AWAITED)
 		return;
 	if (queued)
@@ -132,6 +149,7 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 		append(aio, transfer);
 	if (in_flight(transfer))
 		aio->awaited_reads += is_awaited_read(transfer);
+	assert(transfer->priority == TRANSFER_AWAITED);
 }
 
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
@@ -164,6 +182,7 @@ void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
 
 static uint64_t blocks_of(const struct nvs_aio *aio, const struct transfer *transfer)
 {
+	assert(aio->config.block_size);
 	return transfer->nbytes / aio->config.block_size + 1;
 }
 
@@ -172,6 +191,7 @@ static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 {
 	uint64_t idle = aio->idle;
 
+	assert(idle <= aio->nworkers);
 	for (; idle && blocks; idle--) {
 		pthread_cond_signal(&aio->work);
 		blocks -= blocks < aio->config.queue_depth ? blocks : aio->config.queue_depth;

@@ -23,6 +23,7 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
 	const struct nvs_file *file = transfer->file;
 	struct place place = file_place(file, offset);
 
+	assert(file->aio && file->aio->config.io_timeout_ms);
 	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
 			   "%s%s%s %s at offset %" PRIu64
 			   " by %s has not completed within io_timeout_ms %u and is still in "
@@ -37,6 +38,7 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 {
 	bool overdue;
 
+	assert(transfer->file->aio == aio);
 	pthread_mutex_lock(&aio->lock);
 	overdue = transfer->state.overdue;
 	*offset = transfer->state.hangs_at;
@@ -51,7 +53,8 @@ bool watch_takes(struct nvs_aio *aio, struct transfer *transfer)
 	transfer->state.overdue = false;
 	if (!overdue || transfer->state.queue)
 		return false;
-	assert(aio->watched);
+	assert(aio->watched && !transfer->state.pending);
+	assert(aio->late.tail && !*aio->late.tail);
 	transfer->state.next = NULL;
 	*aio->late.tail = transfer;
 	aio->late.tail = &transfer->state.next;
@@ -74,6 +77,7 @@ static void mark(struct look *look, struct transfer *transfer, uint64_t offset)
 {
 	struct nvs_error *report;
 
+	assert(look->nreports <= REPORTS_MAX);
 	if (transfer->state.overdue || look->nreports == REPORTS_MAX)
 		return;
 	transfer_check(transfer);
@@ -95,6 +99,7 @@ static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, st
 	for (uint32_t i = 0; i < aio->config.queue_depth; i++) {
 		struct piece *piece = &worker->pieces[i];
 
+		assert(!piece->claimed_ns || piece->transfer->state.pending);
 		if (piece->claimed_ns && piece->claimed_ns <= look->before_ns)
 			mark(look, piece->transfer, piece->position);
 	}
@@ -104,13 +109,16 @@ static void look_at_queued(struct nvs_aio *aio, struct transfer *transfer, struc
 {
 	if (aio->moved_ns > look->before_ns)
 		return;
-	for (; transfer; transfer = transfer->state.next)
+	for (; transfer; transfer = transfer->state.next) {
+		assert(transfer->state.phase == TRANSFER_QUEUED);
 		if (transfer->state.since_ns <= look->before_ns)
 			mark(look, transfer, transfer->offset + transfer->state.claimed);
+	}
 }
 
 static void look_once(struct nvs_aio *aio, struct look *look)
 {
+	assert(aio->config.io_timeout_ms);
 	look->nreports = 0;
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nworkers; i++)
@@ -143,12 +151,15 @@ static void complete_late(struct nvs_aio *aio)
 	struct place place = file_place(transfer->file, transfer->state.hangs_at);
 	struct nvs_error report = {.size = sizeof(report)};
 
+	transfer_check(transfer);
+	assert(!transfer->state.overdue && !transfer->state.pending);
 	error_set(&report, -ETIMEDOUT, "%s %s at offset %" PRIu64 " completed late: %s",
 		  transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
 		  place.offset, nvs_strerror(transfer->status));
 	aio->late.head = transfer->state.next;
 	if (!aio->late.head)
 		aio->late.tail = &aio->late.head;
+	assert(!*aio->late.tail);
 	transfer_complete(aio, transfer);
 	pthread_mutex_unlock(&aio->lock);
 	log_say(&aio->log, NVS_LOG_WARNING, "%s", report.text);
@@ -184,6 +195,7 @@ int watch_start(struct nvs_aio *aio)
 
 	if (!aio->config.io_timeout_ms)
 		return 0;
+	assert(!aio->watched && !aio->late.head);
 	aio->watched = true;
 	rc = thread_start(&aio->watch, watch_main, aio);
 	if (rc)
@@ -200,4 +212,5 @@ void watch_stop(struct nvs_aio *aio)
 	pthread_cond_signal(&aio->unwatch);
 	pthread_mutex_unlock(&aio->lock);
 	pthread_join(aio->watch, NULL);
+	assert(!aio->late.head);
 }

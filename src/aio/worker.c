@@ -19,8 +19,24 @@
 #include "base/thread.h"
 #include "trace/trace.h"
 
+/*
+ * On the worker's thread, after each step: every piece is free, to be submitted, with the engine, or
+ * finished.
+ */
+static void worker_check(const struct worker *worker)
+{
+	uint32_t depth = worker->aio->config.queue_depth;
+
+	assert(worker->nfree + worker->nbatch + worker->submitted + worker->nreaped == depth);
+	assert(worker->writes <= depth - worker->nfree);
+	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
+	assert(worker->nbuffers <= ENGINE_BUFFERS);
+	bounce_check(&worker->bounce);
+}
+
 static void add_completed(struct transfer_list *completed, struct transfer *transfer)
 {
+	assert(completed->tail && !*completed->tail);
 	assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
 	transfer->state.next = NULL;
 	*completed->tail = transfer;
@@ -35,6 +51,8 @@ static void add_completed(struct transfer_list *completed, struct transfer *tran
 
 static uint32_t pieces_in_flight(const struct worker *worker)
 {
+	assert(worker->nfree <= worker->aio->config.queue_depth);
+	assert(worker->submitted <= worker->aio->config.queue_depth - worker->nfree);
 	return worker->aio->config.queue_depth - worker->nfree;
 }
 
@@ -44,6 +62,7 @@ static uint32_t pieces_in_flight(const struct worker *worker)
 static void pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 			struct transfer_list *completed)
 {
+	list_check(todo);
 	while (todo->head) {
 		struct transfer *transfer = todo->head;
 
@@ -55,6 +74,7 @@ static void pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 		if (!transfer->state.pending)
 			add_completed(completed, transfer);
 	}
+	list_check(todo);
 }
 
 static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t now)
@@ -71,6 +91,9 @@ static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t
 	worker->nfree--;
 	worker->writes += piece->io.write;
 	worker->batch[worker->nbatch++] = piece;
+	piece_check(worker, piece);
+	transfer_check(transfer);
+	worker_check(worker);
 	return true;
 }
 
@@ -84,6 +107,8 @@ static bool may_claim(struct worker *worker, int direction)
 	struct nvs_aio *aio = worker->aio;
 	uint32_t part = aio->config.queue_depth / RESTRAINED_PART;
 
+	assert(direction == NVS_READ || direction == NVS_WRITE);
+	assert(part <= aio->config.queue_depth);
 	if (direction == NVS_READ || (!aio->awaited_reads && !aio->restrained))
 		return true;
 	if (worker->writes && worker->writes >= part)
@@ -97,6 +122,8 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 {
 	struct transfer_list *todo = &worker->aio->todo[priority][direction];
 
+	assert(priority < TRANSFER_PRIORITIES && worker->nfree);
+	list_check(todo);
 	if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
 	    !claim_one(worker, todo->head, now))
 		return false;
@@ -108,6 +135,8 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 static bool claim_next(struct worker *worker, enum transfer_priority priority, uint64_t now,
 		       struct transfer_list *completed)
 {
+	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
+	assert(worker->nfree);
 	for (int i = 0; i < 2; i++) {
 		int direction = i ? !worker->turn : worker->turn;
 
@@ -122,6 +151,8 @@ static bool claim_next(struct worker *worker, enum transfer_priority priority, u
 /* First an awaited I/O, then a write-back if it is its turn, and reads ahead last. */
 static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
+	assert(worker->nfree);
+	assert(worker->aio->config.overlap_events || !worker->submitted);
 	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE, now, completed)) {
 		worker->write_next = false;
 		return true;
@@ -135,6 +166,7 @@ static void claim(struct worker *worker, uint64_t now, struct transfer_list *com
 {
 	struct nvs_aio *aio = worker->aio;
 
+	worker_check(worker);
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
 		pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
 	if (!aio->config.overlap_events && pieces_in_flight(worker))
@@ -142,10 +174,12 @@ static void claim(struct worker *worker, uint64_t now, struct transfer_list *com
 	while (worker->nfree && claim_any(worker, now, completed))
 		;
 	assert(pieces_in_flight(worker) || !transfers_queued(aio));
+	worker_check(worker);
 }
 
 static void account_pieces(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
+	worker_check(worker);
 	if (worker->nreaped)
 		worker->aio->moved_ns = now;
 	for (uint32_t i = 0; i < worker->nreaped; i++) {
@@ -156,6 +190,7 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 			transfer->status = piece->status;
 			transfer->error_offset = piece->position;
 		}
+		transfer_check(transfer);
 		assert(transfer->state.pending);
 		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
 			add_completed(completed, transfer);
@@ -165,6 +200,7 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 		worker->free[worker->nfree++] = piece;
 	}
 	worker->nreaped = 0;
+	worker_check(worker);
 }
 
 /* Completes transfers. Those with a queue stay in the list, to be appended to it. */
@@ -177,6 +213,8 @@ static void publish(struct nvs_aio *aio, struct transfer_list *completed)
 		struct transfer *transfer = list;
 
 		list = transfer->state.next;
+		transfer_check(transfer);
+		assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
 		if (watch_takes(aio, transfer))
 			continue;
 		if (transfer->state.queue)
@@ -193,6 +231,8 @@ static void refused(struct worker *worker, int rc)
 {
 	uint32_t kept = 0;
 
+	assert(rc < 0 && worker->nbatch);
+	worker_check(worker);
 	for (uint32_t i = 0; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
 
@@ -204,6 +244,7 @@ static void refused(struct worker *worker, int rc)
 		worker->reaped[worker->nreaped++] = piece;
 	}
 	worker->nbatch = kept;
+	worker_check(worker);
 	if (kept && !worker->submitted)
 		sched_yield();
 }
@@ -213,6 +254,7 @@ static unsigned depth_group(uint32_t n)
 {
 	unsigned group = 31 - (unsigned)__builtin_clz(n);
 
+	assert(n);
 	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
 }
 
@@ -229,7 +271,9 @@ static void note_submitted(struct worker *worker, uint32_t n)
 {
 	struct tally *tally = &worker->tally;
 
+	assert(n && n <= worker->nbatch);
 	worker->submitted += n;
+	assert(worker->submitted <= worker->aio->config.queue_depth);
 	tally->depth_ios[depth_group(worker->submitted)] += n;
 	if (worker->aio->config.single_submit)
 		tally->submit_sizes[size_group(1)] += n;
@@ -241,6 +285,7 @@ static void note_taken(struct worker *worker, uint32_t n)
 {
 	uint64_t now = n ? clock_ns() : 0;
 
+	assert(n <= worker->aio->config.queue_depth);
 	for (uint32_t i = 0; i < n; i++)
 		worker->batch[i]->taken_ns = now;
 }
@@ -255,6 +300,8 @@ static void deliver(struct transfer *list)
 		while (last->state.next && last->state.next->state.queue == queue)
 			last = last->state.next;
 		list = last->state.next;
+		assert(queue && first->state.phase == TRANSFER_COMPLETED);
+		assert(last->state.phase == TRANSFER_COMPLETED);
 		completions_append(queue, first, last);
 	}
 }
@@ -267,7 +314,7 @@ static void submit_batch(struct worker *worker)
 	while (taken < worker->nbatch) {
 		rc = worker->aio->ops->submit(worker->queue, worker->ios + taken,
 					      worker->nbatch - taken);
-		assert(rc != 0);
+		assert(rc != 0 && rc <= (int)(worker->nbatch - taken));
 		if (rc < 0) {
 			worker->tally.submit_sizes[0]++;
 			break;
@@ -287,6 +334,7 @@ static void submit(struct worker *worker)
 {
 	uint64_t now = clock_ns();
 
+	worker_check(worker);
 	for (uint32_t i = 0; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
 
@@ -300,6 +348,7 @@ static void submit(struct worker *worker)
 		worker->ios[i] = &piece->io;
 	}
 	submit_batch(worker);
+	worker_check(worker);
 }
 
 /*
@@ -309,6 +358,7 @@ static void submit(struct worker *worker)
  */
 static unsigned worth_waiting_for(const struct worker *worker, bool more)
 {
+	worker_check(worker);
 	if (!worker->submitted)
 		return 0;
 	if (worker->aio->config.io_timeout_ms)
@@ -331,6 +381,8 @@ static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 	};
 	uint32_t nbytes = (uint32_t)piece->io.result;
 
+	assert(now >= piece->taken_ns && piece->taken_ns >= piece->handed_ns);
+	assert(piece->handed_ns >= piece->begun_ns && piece->begun_ns);
 	if (piece->io.result < 0)
 		return;
 	worker->bytes[direction] += nbytes;
@@ -352,6 +404,7 @@ static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
 /* The kernel may still write to the memory of these I/Os, so they stay in flight. */
 static void reap_failed(struct worker *worker, int rc)
 {
+	assert(rc < 0 && worker->submitted);
 	if (worker->reap_status != rc)
 		log_say(&worker->aio->log, NVS_LOG_ERROR,
 			"%s: can't retrieve completions from the kernel: %s; retrying every %d ms",
@@ -367,6 +420,7 @@ static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *t
 	for (unsigned i = 0; i < n; i++) {
 		struct piece *piece = worker->ios[i]->owner;
 
+		assert(piece->io.index < worker->aio->config.queue_depth);
 		if (piece_finish(worker, piece)) {
 			trace_piece(trace, worker, piece, now);
 			worker->reaped[worker->nreaped++] = piece;
@@ -384,6 +438,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	int n = worker->aio->ops->reap(worker->queue, worker->ios, depth, min);
 	uint64_t now;
 
+	assert(n <= (int)worker->submitted && (n < 0 || min <= depth));
 	worker->tally.reap_sizes[size_group(n > 0 ? (uint32_t)n : 0)]++;
 	if (n < 0) {
 		reap_failed(worker, n);
@@ -400,6 +455,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 	worker->submitted -= (uint32_t)n;
+	worker_check(worker);
 }
 
 /* ---- Registration and binding ---- */
@@ -416,6 +472,7 @@ static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
 		if (worker->files[slot] == wanted[slot])
 			continue;
 		rc = worker->aio->ops->set_file(worker->queue, slot, wanted[slot]);
+		assert(rc <= 0 && wanted[slot] >= -1);
 		worker->files[slot] = rc ? FILE_UNKNOWN : wanted[slot];
 	}
 }
@@ -425,11 +482,13 @@ static void note_registered(struct nvs_aio *aio, unsigned slot, uint64_t generat
 {
 	struct region *region = &aio->regions[slot];
 
+	assert(slot < ENGINE_BUFFERS && rc <= 0);
 	pthread_mutex_lock(&aio->lock);
 	if (region->generation == generation) {
 		region->registered += !rc;
 		if (rc && rc != -ENOTSUP)
 			region->status = rc;
+		region_check(aio, region);
 	}
 	pthread_mutex_unlock(&aio->lock);
 }
@@ -441,6 +500,8 @@ static void sync_buffer(struct worker *worker, unsigned slot, const struct regio
 	struct ring_buffer *buffer = &worker->buffers[slot];
 	int rc;
 
+	assert(slot < ENGINE_BUFFERS && ops->set_buffer);
+	assert(!wanted->data == !wanted->nbytes);
 	if (buffer->data) {
 		*buffer = (struct ring_buffer){.data = NULL};
 		(void)ops->set_buffer(worker->queue, slot, NULL, 0);
@@ -455,6 +516,7 @@ static void sync_buffer(struct worker *worker, unsigned slot, const struct regio
 		if (worker->nbuffers <= slot)
 			worker->nbuffers = slot + 1;
 	}
+	assert(worker->nbuffers <= ENGINE_BUFFERS);
 	note_registered(worker->aio, slot, wanted->generation, rc);
 }
 
@@ -462,7 +524,7 @@ static void sync_buffers(struct worker *worker, unsigned n)
 {
 	struct nvs_aio *aio = worker->aio;
 
-	assert(n >= worker->nbuffers);
+	assert(n >= worker->nbuffers && n <= ENGINE_BUFFERS);
 	for (unsigned slot = 0; slot < n && aio->ops->set_buffer; slot++) {
 		struct region region;
 
@@ -500,6 +562,7 @@ static void catch_up(struct worker *worker)
 	int node = aio->node;
 	int wanted[ENGINE_FILES];
 
+	assert(worker->epoch < epoch);
 	memcpy(wanted, aio->files, sizeof(wanted));
 	pthread_mutex_unlock(&aio->lock);
 	sync_files(worker, wanted);
@@ -507,6 +570,7 @@ static void catch_up(struct worker *worker)
 	bind_to_node(worker, topo, node);
 	pthread_mutex_lock(&aio->lock);
 	worker->epoch = epoch;
+	worker_check(worker);
 	pthread_cond_broadcast(&aio->synced);
 }
 
@@ -537,8 +601,11 @@ static void idle(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
 
+	assert(!pieces_in_flight(worker) && !worker->waits_for_room);
+	assert(aio->idle < aio->nworkers);
 	aio->idle++;
 	pthread_cond_wait(&aio->work, &aio->lock);
+	assert(aio->idle);
 	aio->idle--;
 }
 
@@ -550,6 +617,8 @@ static void round_of_io(struct worker *worker)
 	uint64_t now = aio->config.io_timeout_ms ? clock_ns() : 0;
 	bool more;
 
+	assert(!worker->waits_for_room && worker->epoch == aio->epoch);
+	worker_check(worker);
 	account_pieces(worker, now, &completed);
 	claim(worker, now, &completed);
 	publish(aio, &completed);
@@ -565,12 +634,15 @@ static void round_of_io(struct worker *worker)
 
 	pthread_mutex_lock(&aio->lock);
 	worker->waits_for_room = false;
+	worker_check(worker);
 }
 
 static void serve(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
 
+	worker_check(worker);
+	assert(worker->queue);
 	for (;;) {
 		/* catch_up() drops the lock: repeat until no I/O can name a stale slot. */
 		while (worker->epoch != aio->epoch)
@@ -582,6 +654,8 @@ static void serve(struct worker *worker)
 		else
 			idle(worker);
 	}
+	worker_check(worker);
+	assert(worker->nfree == aio->config.queue_depth);
 }
 
 static void *worker_main(void *arg)
@@ -598,6 +672,7 @@ static void *worker_main(void *arg)
 	pthread_mutex_lock(&aio->lock);
 	worker->open_status = status;
 	aio->running++;
+	assert(aio->running <= aio->config.thread_count && status <= 0);
 	pthread_cond_broadcast(&aio->synced);
 	if (!status)
 		serve(worker);
@@ -612,6 +687,7 @@ int worker_start(struct worker *worker)
 	uint32_t depth = worker->aio->config.queue_depth;
 	int rc;
 
+	assert(depth && !worker->pieces && !worker->started);
 	pthread_mutex_init(&worker->stats_lock, NULL);
 	memset(worker->files, -1, sizeof(worker->files));
 	worker->bound_node = -1;
@@ -629,6 +705,7 @@ int worker_start(struct worker *worker)
 		piece->io.index = depth - 1 - worker->nfree;
 		worker->free[worker->nfree] = piece;
 	}
+	worker_check(worker);
 	rc = thread_start(&worker->thread, worker_main, worker);
 	worker->started = !rc;
 	return rc;

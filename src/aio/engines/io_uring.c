@@ -4,6 +4,7 @@
  * deferred task running. It does without each of these on older kernels (fixed files 5.1, sparse
  * buffers 5.19, single issuer 6.0, deferred task running 6.1).
  */
+#include <assert.h>
 #include <errno.h>
 #include <liburing.h>
 #include <sched.h>
@@ -34,6 +35,14 @@ struct uring {
 	unsigned unsubmitted;	  /* entries in the submission queue */
 	unsigned unsubmitted_ios; /* the same without the read for wake() */
 };
+
+/* After each step: what the submission queue holds is counted. */
+static void uring_check(const struct uring *uring)
+{
+	assert(uring->unsubmitted_ios <= uring->unsubmitted);
+	assert(uring->unsubmitted == io_uring_sq_ready(&uring->ring));
+	assert(uring->wake_fd >= 0 && uring->facts);
+}
 
 /* Tries the setup flags from the newest kernel's to the oldest's. */
 static int setup(struct uring *uring, const struct engine_options *options)
@@ -124,6 +133,8 @@ static int uring_open(void **queue, const struct engine_options *options,
 	if (rc)
 		goto fail;
 	register_tables(uring, options->without);
+	uring_check(uring);
+	assert(!uring->unsubmitted);
 	*queue = uring;
 	return 0;
 
@@ -139,6 +150,7 @@ static void uring_close(void *queue)
 {
 	struct uring *uring = queue;
 
+	assert(!uring->unsubmitted_ios);
 	io_uring_queue_exit(&uring->ring);
 	close(uring->wake_fd);
 	free(uring);
@@ -149,6 +161,8 @@ static void prepare(struct uring *uring, struct io_uring_sqe *sqe, struct io *io
 	bool fixed = io->buffer_slot >= 0 && uring->facts->fixed_buffers;
 	int fd = io->fd;
 
+	assert(fd >= 0 && io->data && io->nbytes);
+	assert(io->buffer_slot < ENGINE_BUFFERS && io->file_slot < ENGINE_FILES);
 	if (fixed && io->write)
 		io_uring_prep_write_fixed(sqe, fd, io->data, io->nbytes, io->offset,
 					  io->buffer_slot);
@@ -180,6 +194,7 @@ static int flush(struct uring *uring, unsigned wait_for)
 		if (rc > 0)
 			uring->unsubmitted -= (unsigned)rc;
 	} while (rc == -EINTR || (rc > 0 && !wait_for && uring->unsubmitted));
+	uring_check(uring);
 	if (rc == -EAGAIN)
 		sched_yield();
 	/* Out of memory, or completions must be reaped first: reap retries the rest. */
@@ -191,6 +206,8 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 	struct uring *uring = queue;
 	unsigned taken = 0;
 
+	assert(n);
+	uring_check(uring);
 	if (ios[0]->nbytes < SMALL_IO_BYTES) {
 		/* On failure the entries stay in the queue, and the reap reports the error. */
 		if (uring->unsubmitted_ios)
@@ -210,6 +227,8 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 		if (uring->single_submit && flush(uring, 0))
 			return (int)taken + 1;
 	}
+	uring_check(uring);
+	assert(taken <= n);
 	return taken ? (int)taken : -EAGAIN;
 }
 
@@ -217,12 +236,14 @@ static void arm_wake(struct uring *uring)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
 
+	assert(!uring->wake_armed);
 	if (!sqe)
 		return;
 	io_uring_prep_read(sqe, uring->wake_fd, &uring->wake_count, sizeof(uring->wake_count), 0);
 	io_uring_sqe_set_data(sqe, NULL);
 	uring->unsubmitted++;
 	uring->wake_armed = true;
+	uring_check(uring);
 }
 
 /* Takes the entries of the completion queue; sets *woken if one is from wake(). */
@@ -239,6 +260,7 @@ static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *w
 			struct io *io = io_uring_cqe_get_data(cqes[i]);
 
 			if (!io) {
+				assert(uring->wake_armed);
 				uring->wake_armed = false;
 				*woken = true;
 				continue;
@@ -250,6 +272,7 @@ static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *w
 		if (!got)
 			break;
 	}
+	assert(n <= max);
 	return n;
 }
 
@@ -276,6 +299,7 @@ static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsig
 	}
 	sq->sqe_head = sq->sqe_tail;
 	__atomic_store_n(sq->ktail, sq->sqe_tail, __ATOMIC_RELEASE);
+	assert(n <= max && rc < 0);
 	return n;
 }
 
@@ -285,6 +309,8 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	bool woken = false;
 	unsigned n = 0;
 
+	assert(min <= max);
+	uring_check(uring);
 	uring->facts->reap_calls++;
 	for (;;) {
 		int rc;
@@ -320,6 +346,7 @@ static int uring_set_file(void *queue, unsigned slot, int fd)
 	struct uring *uring = queue;
 	int rc;
 
+	assert(slot < ENGINE_FILES && fd >= -1);
 	if (!uring->facts->fixed_files)
 		return -ENOTSUP;
 	rc = io_uring_register_files_update(&uring->ring, slot, &fd, 1);
@@ -333,6 +360,7 @@ static int uring_set_buffer(void *queue, unsigned slot, void *data, size_t nbyte
 	__u64 tag = 0;
 	int rc;
 
+	assert(slot < ENGINE_BUFFERS && !data == !region.iov_len);
 	if (!uring->facts->fixed_buffers)
 		return -ENOTSUP;
 	rc = io_uring_register_buffers_update_tag(&uring->ring, slot, &region, &tag, 1);

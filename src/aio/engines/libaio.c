@@ -3,6 +3,7 @@
  * The libaio engine: the kernel's older asynchronous I/O, for systems that block io_uring. Buffered
  * I/O completes within io_submit(), and nothing can be registered.
  */
+#include <assert.h>
 #include <errno.h>
 #include <libaio.h>
 #include <poll.h>
@@ -29,6 +30,12 @@ struct queue {
 	struct io **refused;	 /* refused by io_submit(); the next reap returns them */
 	uint32_t nrefused;
 };
+
+static void queue_check(const struct queue *queue)
+{
+	assert(queue->depth && queue->nrefused <= queue->depth);
+	assert(queue->wake_fd >= 0 && queue->facts);
+}
 
 static void queue_free(struct queue *queue)
 {
@@ -82,6 +89,7 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	rc = io_setup((int)options->depth + 1, &queue->context);
 	if (rc)
 		goto fail;
+	queue_check(queue);
 	*out = queue;
 	return 0;
 
@@ -96,12 +104,15 @@ static void libaio_close(void *arg)
 {
 	struct queue *queue = arg;
 
+	queue_check(queue);
+	assert(!queue->nrefused);
 	io_destroy(queue->context);
 	queue_free(queue);
 }
 
 static void prepare(struct iocb *iocb, struct io *io)
 {
+	assert(io->fd >= 0 && io->data && io->nbytes);
 	if (io->write)
 		io_prep_pwrite(iocb, io->fd, io->data, io->nbytes, (long long)io->offset);
 	else
@@ -115,10 +126,12 @@ static int submit_iocbs(struct queue *queue, long n, struct iocb **iocbs)
 {
 	int rc;
 
+	assert(n > 0 && n <= (long)queue->depth);
 	do {
 		queue->facts->submit_calls++;
 		rc = io_submit(queue->context, n, iocbs);
 	} while (rc == -EINTR);
+	assert(rc <= n);
 	return rc;
 }
 
@@ -128,7 +141,10 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 	unsigned step = queue->single_submit ? 1 : n;
 	unsigned taken = 0;
 
+	assert(n && n <= queue->depth);
+	queue_check(queue);
 	for (unsigned i = 0; i < n; i++) {
+		assert(ios[i]->index < queue->depth);
 		prepare(&queue->iocbs[ios[i]->index], ios[i]);
 		queue->batch[i] = &queue->iocbs[ios[i]->index];
 	}
@@ -144,6 +160,7 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 			rc = 1;
 		}
 		taken += (unsigned)rc;
+		queue_check(queue);
 	}
 	return (int)taken;
 }
@@ -152,6 +169,7 @@ static void arm_wake(struct queue *queue)
 {
 	struct iocb *wake = &queue->wake;
 
+	assert(!queue->wake_armed);
 	io_prep_poll(wake, queue->wake_fd, POLLIN);
 	wake->data = NULL;
 	queue->wake_armed = io_submit(queue->context, 1, &wake) == 1;
@@ -163,6 +181,8 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	bool woken = false;
 	unsigned n = 0;
 
+	assert(min <= max);
+	queue_check(queue);
 	if (max > queue->depth)
 		max = queue->depth;
 	while (queue->nrefused && n < max)
@@ -191,6 +211,8 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 			woken = true;
 		}
 	} while (n < min && !(woken && min == 1));
+	assert(n <= max);
+	queue_check(queue);
 	return (int)n;
 }
 

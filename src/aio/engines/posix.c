@@ -3,6 +3,7 @@
  * The posix engine: a thread pool with preadv2 and pwritev2, which work everywhere. One thread per
  * I/O of the queue depth, or as many as the system allows.
  */
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -31,8 +32,16 @@ struct thread_pool {
 	struct engine_facts *facts;
 };
 
+/* Under the lock. */
+static void pool_check(const struct thread_pool *pool)
+{
+	assert(pool->todo.count + pool->completed.count <= pool->todo.size);
+	assert(pool->todo.size == pool->completed.size && pool->nthreads <= pool->todo.size);
+}
+
 static void push(struct io_ring *ring, struct io *io)
 {
+	assert(ring->count < ring->size && ring->head < ring->size);
 	ring->ios[(ring->head + ring->count++) % ring->size] = io;
 }
 
@@ -40,6 +49,8 @@ static struct io *pop(struct io_ring *ring)
 {
 	struct io *io = ring->ios[ring->head];
 
+	assert(ring->count && ring->head < ring->size);
+	assert(io);
 	ring->head = (ring->head + 1) % ring->size;
 	ring->count--;
 	return io;
@@ -72,6 +83,7 @@ static void *serve(void *arg)
 		io->result = perform(io);
 		pthread_mutex_lock(&pool->lock);
 		push(&pool->completed, io);
+		pool_check(pool);
 		pthread_cond_signal(&pool->done);
 	}
 	pthread_mutex_unlock(&pool->lock);
@@ -88,6 +100,7 @@ static int start_thread(struct thread_pool *pool)
 	rc = -pthread_create(&pool->threads[pool->nthreads], &attr, serve, pool);
 	pthread_attr_destroy(&attr);
 	pool->nthreads += !rc;
+	assert(rc <= 0 && pool->nthreads <= pool->todo.size);
 	return rc;
 }
 
@@ -128,6 +141,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 		snprintf(reason, reason_bytes, "can't start a thread: %s", strerror(-rc));
 		return rc;
 	}
+	assert(pool->nthreads && !pool->closing);
 	*queue = pool;
 	return 0;
 
@@ -143,6 +157,8 @@ static void posix_close(void *queue)
 	struct thread_pool *pool = queue;
 
 	pthread_mutex_lock(&pool->lock);
+	pool_check(pool);
+	assert(!pool->todo.count && !pool->closing);
 	pool->closing = true;
 	pthread_cond_broadcast(&pool->work);
 	pthread_mutex_unlock(&pool->lock);
@@ -156,6 +172,7 @@ static void queue_ios(struct thread_pool *pool, struct io *const *ios, unsigned 
 	pthread_mutex_lock(&pool->lock);
 	for (unsigned i = 0; i < n; i++)
 		push(&pool->todo, ios[i]);
+	pool_check(pool);
 	if (n > 1)
 		pthread_cond_broadcast(&pool->work);
 	else
@@ -179,6 +196,7 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	struct thread_pool *pool = queue;
 	unsigned n = 0;
 
+	assert(min <= max && max <= pool->todo.size);
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
 	while (pool->completed.count < min && !(pool->woken && min == 1))
@@ -187,6 +205,8 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 		pool->woken = false;
 	while (n < max && pool->completed.count)
 		ios[n++] = pop(&pool->completed);
+	pool_check(pool);
+	assert(n <= max);
 	pthread_mutex_unlock(&pool->lock);
 	return (int)n;
 }

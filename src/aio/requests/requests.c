@@ -33,6 +33,34 @@ static void set_state(struct nvs_request *request, enum request_state state)
 	__atomic_store_n(&request->state, state, __ATOMIC_RELEASE);
 }
 
+void request_check(const struct nvs_request *request)
+{
+	const struct requests *requests = request->transfer.requests;
+
+	assert(requests);
+	if (request->state == REQUEST_READY) {
+		assert(request->previous ? request->previous->next == request
+					 : requests->ready == request);
+		assert(request->next ? request->next->previous == request
+				     : requests->last_ready == request);
+	} else if (request->state != REQUEST_FREE) {
+		assert(!request->next && !request->previous);
+	}
+	assert(request->state != REQUEST_IN_FLIGHT || requests->in_flight);
+}
+
+void requests_check(const struct requests *requests)
+{
+	assert(requests->in_flight <= requests->total && requests->chunks);
+	assert(!requests->ready == !requests->last_ready);
+	assert(!requests->ready || requests->ready->state == REQUEST_READY);
+	assert(!requests->ready || requests->last_ready->state == REQUEST_READY);
+	assert(requests->failed.status <= 0);
+	assert(requests->eventfd < 0
+		       ? !requests->readable
+		       : requests->readable == (requests->ready || requests->overdue));
+}
+
 /* ---- Memory ---- */
 
 static struct request_chunk *chunk_new(size_t n)
@@ -55,6 +83,7 @@ static void chunk_add(struct requests *requests, struct request_chunk *chunk)
 	chunk->next = requests->chunks;
 	requests->chunks = chunk;
 	requests->total += chunk->n;
+	assert(requests->total >= chunk->n && requests->free->state == REQUEST_FREE);
 }
 
 int requests_open(struct requests **out, struct nvs_aio *aio)
@@ -70,6 +99,7 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	requests->aio = aio;
 	requests->eventfd = -1;
 	chunk_add(requests, chunk);
+	requests_check(requests);
 	*out = requests;
 	return 0;
 }
@@ -79,6 +109,7 @@ void requests_close(struct requests *requests)
 	if (!requests)
 		return;
 	assert(!requests->in_flight && !requests->awaiting_all);
+	requests_check(requests);
 	while (requests->chunks) {
 		struct request_chunk *chunk = requests->chunks;
 
@@ -127,6 +158,7 @@ static size_t pop_many(struct requests *requests, size_t n, struct nvs_request *
 		*list = request;
 		taken++;
 	}
+	assert(taken <= n && (taken == n || !requests->free));
 	return taken;
 }
 
@@ -135,6 +167,8 @@ int requests_reserve(struct requests *requests, size_t n, struct nvs_request **l
 	struct nvs_aio *aio = requests->aio;
 	size_t taken = 0;
 
+	assert(n);
+	requests_check(requests);
 	*list = NULL;
 	while ((taken += pop_many(requests, n - taken, list)) < n) {
 		size_t left = n - taken, more = requests->total > left ? requests->total : left;
@@ -150,6 +184,7 @@ int requests_reserve(struct requests *requests, size_t n, struct nvs_request **l
 	if (taken == n) {
 		requests->in_flight += n;
 		requests->submitted += n;
+		requests_check(requests);
 		return 0;
 	}
 	while (*list) {
@@ -176,6 +211,8 @@ void requests_set_eventfd(struct requests *requests)
 		(void)!write(requests->eventfd, &count, sizeof(count));
 	else
 		(void)!read(requests->eventfd, &count, sizeof(count));
+	assert(count == 1);
+	requests_check(requests);
 }
 
 bool requests_completed(struct transfer *transfer)
@@ -185,7 +222,8 @@ bool requests_completed(struct transfer *transfer)
 
 	_Static_assert(!offsetof(struct nvs_request, transfer), "the cast finds the request");
 	assert(request->state == REQUEST_IN_FLIGHT && requests->in_flight);
-	assert(!request->next && !request->previous);
+	request_check(request);
+	requests_check(requests);
 	requests->in_flight--;
 	if (transfer->status && !requests->failed.status)
 		requests->failed = *transfer;
@@ -197,11 +235,14 @@ bool requests_completed(struct transfer *transfer)
 	requests->last_ready = request;
 	set_state(request, REQUEST_READY);
 	requests_set_eventfd(requests);
+	request_check(request);
+	requests_check(requests);
 	return transfer->state.awaited || (requests->awaiting_all && !requests->in_flight);
 }
 
 void requests_overdue(struct requests *requests)
 {
+	assert(requests->in_flight);
 	requests->overdue = true;
 	requests_set_eventfd(requests);
 }
@@ -225,6 +266,7 @@ void request_see(struct nvs_request *request)
 	struct requests *requests = request->transfer.requests;
 
 	assert(request->state == REQUEST_READY || request->state == REQUEST_SEEN);
+	request_check(request);
 	if (request->state == REQUEST_SEEN)
 		return;
 	assert(requests->ready && requests->last_ready);
@@ -239,11 +281,14 @@ void request_see(struct nvs_request *request)
 	request->next = request->previous = NULL;
 	set_state(request, REQUEST_SEEN);
 	requests_set_eventfd(requests);
+	request_check(request);
+	requests_check(requests);
 }
 
 void request_free(struct nvs_request *request)
 {
 	assert(request->state == REQUEST_SEEN);
+	request_check(request);
 	set_state(request, REQUEST_FREE);
 	push_freed(request->transfer.requests, request);
 }
@@ -259,6 +304,7 @@ void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
 			if (request->transfer.file == file && request->state != REQUEST_IN_FLIGHT)
 				request->transfer.file = NULL;
 		}
+	assert(!file->in_flight);
 	if (requests->failed.file == file)
 		requests->failed.file = NULL;
 }

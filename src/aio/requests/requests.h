@@ -51,6 +51,11 @@ enum request_state request_state(const struct nvs_request *request);
 
 /* ---- Under the aio's lock ---- */
 
+/* Asserts that the request is in the list of completed ones exactly while it is ready. */
+void request_check(const struct nvs_request *request);
+/* Asserts the counts, the ends of the list and the eventfd's state. */
+void requests_check(const struct requests *requests);
+
 /* Removes `n` free requests, linked by next, and counts them as in flight. Drops the lock while it
  * allocates. -ENOMEM. */
 int requests_reserve(struct requests *requests, size_t n, struct nvs_request **list);

@@ -64,14 +64,16 @@ static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfer
 		*request = (struct nvs_request){.state = REQUEST_IN_FLIGHT, .detached = !requests};
 		rc = describe(aio, transfers, i, &request->transfer, NULL);
 		assert(!rc);
+		request_check(request);
 		if (requests)
 			requests[i] = request;
 		*tail = &request->transfer;
 		tail = &request->transfer.state.next;
 	}
-	assert(!list);
+	assert(!list && first);
 	(void)rc;
 	aio_queue_list(aio, NULL, first);
+	requests_check(aio->requests);
 }
 
 int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,

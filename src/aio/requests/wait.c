@@ -24,6 +24,7 @@ static int check_named(struct requests *requests, struct nvs_request *const *arr
 	uint64_t visit = ++requests->visit;
 	size_t named = 0;
 
+	requests_check(requests);
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_request *request = array[i];
 
@@ -32,6 +33,7 @@ static int check_named(struct requests *requests, struct nvs_request *const *arr
 		if (!request || request_state(request) == REQUEST_FREE ||
 		    request->transfer.requests != requests || request->visit == visit)
 			return -EINVAL;
+		request_check(request);
 		request->visit = visit;
 		named++;
 	}
@@ -62,6 +64,7 @@ static bool in_flight(const struct nvs_request *request)
 static void promote(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
 		    uint64_t deadline)
 {
+	assert(array || !n);
 	for (size_t i = 0; i < n && deadline; i++)
 		if (array[i] && in_flight(array[i]))
 			transfer_promote(aio, &array[i]->transfer);
@@ -86,6 +89,8 @@ static int wait_for_last(struct nvs_aio *aio, struct nvs_request *const *array, 
 	struct nvs_request *last = array[n - 1];
 	int rc = 0;
 
+	assert(n);
+	request_check(last);
 	while (in_flight(last) && !rc) {
 		const struct transfer *overdue = overdue_of(aio, array, n);
 
@@ -134,6 +139,7 @@ static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array,
 {
 	int rc = 0;
 
+	assert(n);
 	while ((*index = first_completed(array, n)) == n && !rc) {
 		const struct transfer *overdue = overdue_of(aio, array, n);
 
@@ -182,6 +188,8 @@ static void see_all(struct requests *requests)
 		if (request->detached)
 			request_free(request);
 	}
+	requests_check(requests);
+	assert(!requests->ready);
 }
 
 static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs_error *error)
@@ -194,9 +202,12 @@ static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs
 
 		if (overdue)
 			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
+		requests_check(requests);
 		requests->awaiting_all++;
 		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		assert(requests->awaiting_all);
 		requests->awaiting_all--;
+		requests_check(requests);
 	}
 	return requests->in_flight ? still_in_flight(rc, error) : 0;
 }
@@ -242,6 +253,8 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 		request_see(requests[taken++]);
 	}
 	requests_set_eventfd(aio->requests);
+	requests_check(aio->requests);
+	assert(taken <= n);
 	pthread_mutex_unlock(&aio->lock);
 	return taken;
 }
