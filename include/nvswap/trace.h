@@ -18,7 +18,7 @@ struct nvs_trace;
 
 /*
  * Allocates a trace of `max_spans` (64 bytes each); it never grows. Spans without room are counted
- * and dropped. An aio, engine or optimizer that is opened with it in the configuration's `trace`
+ * and dropped. An aio, engine or optimizer whose configuration has it (nvs_config_set_trace)
  * records until it is closed; the trace must be closed after it. The I/Os of an engine on an aio of
  * the caller are in the trace of that aio.
  */
