@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step that clips or has a loss scale, and is interrupted by a failure, a kill or a power failure:
+ * whoever finishes it uses the learning rate, factor, norm and clip that it began with.
+ */
+#include "optim/optim_fixture.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "optim/optimizer.h"
+#include "swap/swap.h"
+
+static const struct group groups[] = {
+	{"layers.0", 20001, NVS_BF16}, {"layers.1", 9999, NVS_F16}, {"layers.2", 14337, NVS_F32}};
+
+/* What a step's factors depend on. */
+static const struct way {
+	double clipping;
+	bool fp16;
+	double loss_scale; /* 0: dynamic */
+	bool added;	   /* gradients are added, otherwise lent */
+} ways[] = {
+	{0.5, false, 0, false}, {0.5, false, 0, true},	{0, true, 0, false},
+	{0, true, 128, true},	{0.25, true, 0, false}, {0.25, true, 0, true},
+};
+
+#define STEPS	  3
+#define LOST_STEP 2 /* the one that is interrupted */
+#define SCALE	  16
+
+/* What happens when the first weights of a step are final, so that the step has begun. */
+static struct {
+	struct sim *sim;
+	atomic_int then;
+} interruption;
+
+enum { GO_ON, FAIL_WRITES, KILL };
+
+static void interrupt_step(void *arg, size_t group, uint64_t offset, uint64_t numel,
+			   enum nvs_dtype dtype, const void *data)
+{
+	(void)arg;
+	(void)group;
+	(void)offset;
+	(void)numel;
+	(void)dtype;
+	(void)data;
+	switch (atomic_exchange(&interruption.then, GO_ON)) {
+	case FAIL_WRITES:
+		sim_fail(interruption.sim, NVS_WRITE, 3, EIO, SIM_ALWAYS);
+		break;
+	case KILL:
+		kill(getpid(), SIGKILL);
+	}
+}
+
+static void begin(struct optim *o, const struct way *way)
+{
+	optim_init(o, groups, LENGTH(groups));
+	o->options.weights_final = interrupt_step;
+	o->config.keep = true;
+	o->config.gradient_clipping = way->clipping;
+	o->config.fp16.enabled = way->fp16;
+	o->config.fp16.loss_scale = way->loss_scale;
+	o->config.fp16.initial_scale_power = 4;
+	/* The dynamic scale doubles at the step before the interrupted one, and at that itself. */
+	o->config.fp16.loss_scale_window = 1;
+}
+
+/* The gradients of a step, times the loss scale. */
+static void give_gradients(struct optim *o, const struct way *way, uint64_t step)
+{
+	double scale = nvs_optimizer_loss_scale(o->optimizer);
+
+	if (!way->added) {
+		optim_lend(o, step, scale);
+		return;
+	}
+	for (size_t i = 0; i < o->n; i++) {
+		float *data = o->gradients[i];
+
+		for (uint64_t j = 0; j < o->specs[i].numel; j++)
+			data[j] = (float)(scale * element_value(16 * step + i, j));
+		DONE(o, nvs_optimizer_add_gradients(o->optimizer, i, 0, o->specs[i].numel, NVS_F32,
+						    data, NULL, &o->error));
+	}
+}
+
+static void steps(struct optim *o, const struct way *way, uint64_t first, uint64_t last)
+{
+	for (uint64_t step = first; step <= last; step++) {
+		give_gradients(o, way, step);
+		DONE(o, optim_step(o, step));
+		assert_int_equal(o->result.step, step);
+	}
+}
+
+/* After the interrupted step and after the last, of a run that nothing interrupts. */
+struct course {
+	struct snapshot finished, last;
+	double clip, scale;
+};
+
+static void run_undisturbed(const struct way *way, struct course *course)
+{
+	struct optim o;
+
+	begin(&o, way);
+	DONE(&o, optim_open(&o));
+	steps(&o, way, 1, LOST_STEP);
+	course->clip = o.result.clip;
+	course->scale = nvs_optimizer_loss_scale(o.optimizer);
+	assert_true(!way->clipping == (course->clip == 1));
+	assert_true(course->scale == (!way->fp16 ? 1 : way->loss_scale > 0 ? 128 : 4 * SCALE));
+	snapshot_take(&o, &course->finished);
+	steps(&o, way, LOST_STEP + 1, STEPS);
+	snapshot_take(&o, &course->last);
+	optim_close(&o);
+}
+
+/* A step that fails between two tiles. */
+static void fail_step(struct optim *o)
+{
+	interruption.sim = o->sim;
+	interruption.then = FAIL_WRITES;
+	assert_int_equal(optim_step(o, LOST_STEP), -EIO);
+	sim_no_faults(o->sim);
+}
+
+static void fail_midway(struct optim *o, const struct way *way)
+{
+	steps(o, way, 1, LOST_STEP - 1);
+	give_gradients(o, way, LOST_STEP);
+	fail_step(o);
+}
+
+/* Finishes the step with another learning rate, which it ignores, and goes on. */
+static void finish(struct optim *o, const struct way *way, const struct course *course)
+{
+	const struct nvs_step_options options = {.size = sizeof(options), .lr = 12345};
+
+	DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+	assert_int_equal(o->result.step, LOST_STEP);
+	assert_true(o->result.tiles > 0);
+	assert_true(o->result.clip == course->clip);
+	assert_true(nvs_optimizer_loss_scale(o->optimizer) == course->scale);
+	/* With the norm. */
+	IS_AS(o, &course->finished);
+	steps(o, way, LOST_STEP + 1, STEPS);
+	IS_AS(o, &course->last);
+}
+
+/* The next run, which must lend gradients again. */
+static void finish_in_the_next_run(struct optim *o, const struct way *way,
+				   const struct course *course)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+
+	memset(&o->result, 0, sizeof(o->result));
+	o->result.size = sizeof(o->result);
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	assert_true(info.unfinished && info.step == LOST_STEP - 1);
+	if (!way->added)
+		give_gradients(o, way, LOST_STEP);
+	finish(o, way, course);
+}
+
+static void for_every_way(void (*interrupt)(struct optim *o, const struct way *way,
+					    const struct course *course))
+{
+	for (size_t i = 0; i < LENGTH(ways); i++) {
+		struct course course;
+		struct optim o;
+
+		run_undisturbed(&ways[i], &course);
+		begin(&o, &ways[i]);
+		interrupt(&o, &ways[i], &course);
+		optim_close(&o);
+		snapshot_free(&course.finished);
+		snapshot_free(&course.last);
+	}
+}
+
+static void by_failure(struct optim *o, const struct way *way, const struct course *course)
+{
+	optim_simulate(o);
+	DONE(o, optim_open(o));
+	fail_midway(o, way);
+	finish(o, way, course);
+}
+
+static void a_failed_step_keeps_its_factors(void **state)
+{
+	(void)state;
+	for_every_way(by_failure);
+}
+
+static void by_closing(struct optim *o, const struct way *way, const struct course *course)
+{
+	optim_simulate(o);
+	DONE(o, optim_open(o));
+	fail_midway(o, way);
+	optim_shut(o);
+	finish_in_the_next_run(o, way, course);
+}
+
+static void the_next_run_keeps_the_factors_of_a_failed_step(void **state)
+{
+	(void)state;
+	for_every_way(by_closing);
+}
+
+/* The child commits the unfinished step, and is killed while it finishes it. */
+static void by_kill(struct optim *o, const struct way *way, const struct course *course)
+{
+	pid_t pid = fork();
+	int status;
+
+	assert_true(pid >= 0);
+	if (!pid) {
+		optim_simulate(o);
+		DONE(o, optim_open(o));
+		fail_midway(o, way);
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		interruption.then = KILL;
+		(void)optim_step(o, LOST_STEP);
+		_exit(1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	finish_in_the_next_run(o, way, course);
+}
+
+static void a_kill_leaves_the_factors_of_a_committed_step(void **state)
+{
+	(void)state;
+	for_every_way(by_kill);
+}
+
+static void by_power(struct optim *o, const struct way *way, const struct course *course)
+{
+	static const enum sim_crash hows[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY};
+	struct nvs_optimizer *optimizer;
+
+	optim_simulate(o);
+	sim_remember(o->sim, 0);
+	DONE(o, optim_open(o));
+	fail_midway(o, way);
+	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	/* More of the step is done and written, and not committed. */
+	fail_step(o);
+	sim_crash(o->sim);
+	optimizer = o->optimizer;
+	o->optimizer = NULL;
+	assert_true(nvs_optimizer_close(optimizer, &o->error) < 0);
+	sim_crashed(o->sim, hows[(size_t)(way - ways) % LENGTH(hows)]);
+	finish_in_the_next_run(o, way, course);
+}
+
+static void a_power_failure_leaves_the_factors_of_a_committed_step(void **state)
+{
+	(void)state;
+	for_every_way(by_power);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_failed_step_keeps_its_factors),
+		cmocka_unit_test(the_next_run_keeps_the_factors_of_a_failed_step),
+		cmocka_unit_test(a_kill_leaves_the_factors_of_a_committed_step),
+		cmocka_unit_test(a_power_failure_leaves_the_factors_of_a_committed_step),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
