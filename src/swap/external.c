@@ -227,6 +227,8 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 	pthread_mutex_lock(&engine->lock);
 	rc = check_parts(engine, ranges, n, error);
 	if (!rc)
+		trace_calls(engine, TRACE_READ_PART, engine->scratch, n);
+	if (!rc)
 		list = runs_build(engine, engine->scratch, begin_parts(engine, ranges, n),
 				  NVS_READ);
 	pthread_mutex_unlock(&engine->lock);

@@ -363,6 +363,7 @@ static void put_call(struct writing *writing, const struct span *span, enum trac
 		[TRACE_SWAP_OUT] = {"n", "swapout", "use"},
 		[TRACE_SWAP_IN_TO] = {"n", "swapin-to", "use"},
 		[TRACE_SWAP_OUT_FROM] = {"n", "swapout-from", "use"},
+		[TRACE_READ_PART] = {"n", "read-part", "use"},
 		[TRACE_STEP_BEGIN] = {"b", "step-begin", "step"},
 		[TRACE_STEP_END] = {"e", "step-end", "step"},
 		[TRACE_OPEN] = {"n", "open", "engine"},

@@ -30,6 +30,7 @@ enum trace_kind {
 	TRACE_SWAP_OUT,
 	TRACE_SWAP_IN_TO,
 	TRACE_SWAP_OUT_FROM,
+	TRACE_READ_PART,
 	TRACE_STEP_BEGIN,
 	TRACE_STEP_END,
 	TRACE_OPEN, /* an engine; `nbytes` is the size of its pool */

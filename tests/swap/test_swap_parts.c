@@ -236,6 +236,38 @@ static void a_failed_read_is_that_of_its_tensor_alone(void **state)
 	fixture_close(&f);
 }
 
+static void reading_a_part_is_in_the_trace(void **state)
+{
+	struct nvs_tensor_range range;
+	struct nvs_tensor *t[N];
+	struct nvs_trace *trace;
+	char path[512], text[16384] = "";
+	struct contents c;
+	struct fixture f;
+	FILE *file;
+
+	(void)state;
+	assert_int_equal(nvs_trace_open(&trace, 100, NULL), 0);
+	INIT(&f, .place = PLACE_DISK);
+	f.config.trace = trace;
+	OK(&f, fixture_reopen(&f));
+	store_all(&f, &c, t);
+	range = range_of(&c, t, 2, 5, 10);
+	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, &t[2], 1, 0, -1, &f.error));
+	snprintf(path, sizeof(path), "%s/trace.json", f.paths[0]);
+	assert_int_equal(nvs_trace_write(trace, path, NULL, NULL), 0);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	assert_true(fread(text, 1, sizeof(text) - 1, file) > 0);
+	fclose(file);
+	unlink(path);
+	assert_non_null(strstr(text, "\"call\":\"read-part\""));
+	contents_free(&c);
+	fixture_close(&f);
+	nvs_trace_close(trace);
+}
+
 /* Flips a bit of a tensor in the store's file. */
 static void damage(const struct fixture *f, uint64_t offset)
 {
@@ -329,6 +361,7 @@ int main(void)
 		cmocka_unit_test(reads_little_more_than_the_part_and_needs_no_pool),
 		cmocka_unit_test(a_part_in_flight_keeps_the_tensor_busy),
 		cmocka_unit_test(a_failed_read_is_that_of_its_tensor_alone),
+		cmocka_unit_test(reading_a_part_is_in_the_trace),
 		cmocka_unit_test(only_a_range_of_all_bytes_is_verified),
 		cmocka_unit_test(ranges_that_are_wrong_are_refused),
 	};

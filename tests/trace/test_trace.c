@@ -311,12 +311,13 @@ static void calls_are_events_in_the_row_of_their_tensor(void **state)
 		[TRACE_SWAP_OUT] = {"n", "swapout"},
 		[TRACE_SWAP_IN_TO] = {"n", "swapin-to"},
 		[TRACE_SWAP_OUT_FROM] = {"n", "swapout-from"},
+		[TRACE_READ_PART] = {"n", "read-part"},
 	};
 	struct timeline timeline;
 	const struct json_value *event;
 
 	(void)state;
-	for (enum trace_kind call = TRACE_SWAP_IN; call <= TRACE_SWAP_OUT_FROM; call++) {
+	for (enum trace_kind call = TRACE_SWAP_IN; call <= TRACE_READ_PART; call++) {
 		struct nvs_trace *trace = open_trace(4);
 
 		trace_call(trace, TRACE_OPEN, 1000, &pool);

@@ -165,6 +165,9 @@ static void read_call(struct reader *reader, const struct json_value *event)
 		add_call(reader, (enum access_call)i, subject);
 	else if (reads || !strcmp(call, "swapout-from"))
 		read_external(reader, subject, reads);
+	else if (!strcmp(call, "read-part"))
+		reader_fail(reader, -ENOTSUP,
+			    "the run read parts of tensors (nvs_tensor_read), which replay can't");
 	else
 		fail_member(reader, "call");
 }

@@ -214,6 +214,17 @@ static void external_transfers_are_replayed_through_the_pool(void **state)
 	unload(&loaded);
 }
 
+static void a_run_that_read_parts_of_tensors_is_refused(void **state)
+{
+	struct loaded loaded = load_text(
+		HEAD CALL("swapin", "w", "1.000") "\n," CALL("read-part", "w", "2.000") TAIL);
+
+	(void)state;
+	assert_int_equal(loaded.rc, -ENOTSUP);
+	assert_non_null(strstr(loaded.error.text, "nvs_tensor_read"));
+	unload(&loaded);
+}
+
 static void a_file_that_is_missing_or_empty_is_refused_without_a_line(void **state)
 {
 	struct loaded loaded = load_text("");
@@ -300,6 +311,7 @@ int main(void)
 		test(invalid_text_is_refused_with_its_line),
 		test(the_clock_of_a_recorded_program_stops_while_it_waits),
 		test(external_transfers_are_replayed_through_the_pool),
+		test(a_run_that_read_parts_of_tensors_is_refused),
 		test(a_file_that_is_missing_or_empty_is_refused_without_a_line),
 		test(a_damaged_trace_is_refused_with_its_line),
 		test(a_trace_with_random_damage_is_read_or_refused),
