@@ -115,8 +115,9 @@ struct worker {
 	uint32_t submitted; /* I/Os in flight in the engine */
 	int reap_status;    /* of the last reap: 0 or the logged negative errno */
 	struct bounce bounce;
-	int turn;	 /* direction to claim from next */
-	bool write_next; /* an awaited I/O was claimed: a write-back's turn */
+	int turn;	      /* direction to claim the next awaited I/O from */
+	unsigned reads_ahead; /* I/Os of reads ahead claimed since the last write-back */
+	bool write_next;      /* an awaited I/O was claimed: a write-back's turn */
 	int files[ENGINE_FILES];
 	struct ring_buffer buffers[ENGINE_BUFFERS];
 	unsigned nbuffers; /* upper bound of the slots in use */

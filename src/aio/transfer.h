@@ -13,8 +13,8 @@ struct requests;
 
 /*
  * The priority of a transfer. Awaited transfers precede all others; aio_promote() makes a transfer
- * awaited. Among transfers of one priority, reads and writes alternate, which keeps both directions
- * of the drive busy.
+ * awaited. Awaited reads and writes alternate. Of the others, reads precede writes, of which every
+ * fourth I/O is one, which keeps both directions of the drive busy.
  */
 enum transfer_priority { TRANSFER_USUAL, TRANSFER_AWAITED, TRANSFER_PRIORITIES };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker: one thread with one engine queue. It claims I/Os from the shared transfers, alternating
+ * A worker: one thread with one engine queue. It claims I/Os from the shared transfers, a mix of
  * reads and writes, keeps up to queue_depth of them in flight, and accounts their completions. It
  * takes the aio's lock once per round, whatever the number of I/Os. It runs no code of the owners
  * of transfers: it appends completed ones to their queues.
@@ -48,6 +48,9 @@ static void add_completed(struct transfer_list *completed, struct transfer *tran
  * unbalance the mix of reads and writes that a drive moves fastest.
  */
 #define RESTRAINED_PART 2
+
+/* While reads ahead are queued, a write-back takes the turn after so many of them. */
+#define READS_PER_WRITE 3
 
 static uint32_t pieces_in_flight(const struct worker *worker)
 {
@@ -131,18 +134,36 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 	return true;
 }
 
-/* Claims an I/O of this priority, of the direction whose turn it is if there is one. */
-static bool claim_next(struct worker *worker, enum transfer_priority priority, uint64_t now,
-		       struct transfer_list *completed)
+/* Claims an awaited I/O, of the direction whose turn it is if there is one. */
+static bool claim_awaited(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
 	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
 	assert(worker->nfree);
 	for (int i = 0; i < 2; i++) {
 		int direction = i ? !worker->turn : worker->turn;
 
-		if (!claim_from(worker, priority, direction, now, completed))
+		if (!claim_from(worker, TRANSFER_AWAITED, direction, now, completed))
 			continue;
 		worker->turn = !direction;
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Claims an I/O that is not awaited: reads before write-backs, but one write-back after every few
+ * reads, so that writing back goes on and both directions of the drive are busy.
+ */
+static bool claim_usual(struct worker *worker, uint64_t now, struct transfer_list *completed)
+{
+	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
+
+	for (int i = 0; i < 2; i++) {
+		int direction = i ? !first : first;
+
+		if (!claim_from(worker, TRANSFER_USUAL, direction, now, completed))
+			continue;
+		worker->reads_ahead = direction == NVS_READ ? worker->reads_ahead + 1 : 0;
 		return true;
 	}
 	return false;
@@ -157,8 +178,8 @@ static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list 
 		worker->write_next = false;
 		return true;
 	}
-	worker->write_next = claim_next(worker, TRANSFER_AWAITED, now, completed);
-	return worker->write_next || claim_next(worker, TRANSFER_USUAL, now, completed);
+	worker->write_next = claim_awaited(worker, now, completed);
+	return worker->write_next || claim_usual(worker, now, completed);
 }
 
 /* Fills the queue with I/Os. */

@@ -232,7 +232,22 @@ static void awaited_reads_and_writes_alternate(void **state)
 	start(&rig, &writes, NVS_WRITE, 10, 3);
 	aio_promote(rig.aio, &reads);
 	aio_promote(rig.aio, &writes);
-	expect_parts(&rig, 0, (unsigned[]){99, 10, 0, 11, 1, 12, 2}, 7);
+	expect_parts(&rig, 0, (unsigned[]){99, 0, 10, 1, 11, 2, 12}, 7);
+	rig_close(&rig);
+}
+
+static void reads_ahead_precede_write_backs_which_have_a_turn_in_four(void **state)
+{
+	struct transfer busy, reads, writes;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 1);
+	start(&rig, &busy, NVS_WRITE, 99, 1);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	start(&rig, &writes, NVS_WRITE, 20, 4);
+	start(&rig, &reads, NVS_READ, 0, 7);
+	expect_parts(&rig, 0, (unsigned[]){99, 0, 1, 2, 20, 3, 4, 5, 21, 6, 22, 23}, 12);
 	rig_close(&rig);
 }
 
@@ -247,6 +262,7 @@ int main(void)
 		cmocka_unit_test(write_backs_have_their_turn_among_awaited_reads),
 		cmocka_unit_test(writes_fill_the_queue_while_no_read_waits),
 		cmocka_unit_test(awaited_reads_and_writes_alternate),
+		cmocka_unit_test(reads_ahead_precede_write_backs_which_have_a_turn_in_four),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
