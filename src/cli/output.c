@@ -6,11 +6,11 @@
 #include "commands.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/result_file.h"
 #include "progress.h"
 
 void say(const char *format, ...)
@@ -37,12 +37,12 @@ void say_log(void *arg, enum nvs_log_level level, const char *text)
 
 static FILE *open_file(const char *path)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	int fd = result_open(path, 0);
 	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
 
 	if (file)
 		return file;
-	say("can't write the output to %s: %s", path, strerror(errno));
+	say("can't write the output to %s: %s", path, result_strerror(fd < 0 ? fd : -errno));
 	if (fd >= 0)
 		close(fd);
 	return NULL;

@@ -8,6 +8,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "cli/result_file.h"
 
 static const char *const latency_names[] = {
 	[NVS_SLAT] = "slat", [NVS_CLAT] = "clat", [NVS_LAT] = "lat"};
@@ -16,14 +19,16 @@ static int open_file(struct log_file *log, const char *prefix, const char *name,
 		     struct nvs_error *error)
 {
 	int length = snprintf(log->path, sizeof(log->path), "%s_%s.%u.log", prefix, name, number);
+	int fd = (size_t)length < sizeof(log->path) ? result_open(log->path, 0) : -ENAMETOOLONG;
 
-	errno = ENAMETOOLONG;
-	log->file = (size_t)length < sizeof(log->path) ? fopen(log->path, "we") : NULL;
+	log->file = fd < 0 || (ftruncate(fd, 0) && errno != EINVAL) ? NULL : fdopen(fd, "w");
 	if (log->file)
 		return 0;
-	*error = (struct nvs_error){.size = sizeof(*error), .code = -errno};
+	*error = (struct nvs_error){.size = sizeof(*error), .code = fd < 0 ? fd : -errno};
+	if (fd >= 0)
+		close(fd);
 	snprintf(error->text, sizeof(error->text), "cannot write the log %.256s: %s", log->path,
-		 strerror(errno));
+		 result_strerror(error->code));
 	return error->code;
 }
 

@@ -17,6 +17,7 @@
 #include "base/huge_map.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/result_file.h"
 #include "cli/settings.h"
 #include "cli/stop.h"
 #include "cli/tune/bounds.h"
@@ -338,10 +339,10 @@ static int write_results(struct tuning *tuning, struct output *output)
 static int check_report(const char *path)
 {
 	bool is_new = access(path, F_OK) && errno == ENOENT;
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+	int fd = result_open(path, O_NONBLOCK);
 
 	if (fd < 0) {
-		say("can't write the report to %s: %s", path, strerror(errno));
+		say("can't write the report to %s: %s", path, result_strerror(fd));
 		return STATUS_FAILED;
 	}
 	close(fd);

@@ -4,15 +4,14 @@
  * replaced by a complete one.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/html.h"
+#include "cli/result_file.h"
 #include "cli/tune/report/report.h"
 
 #define BLOCK_BYTES 1024
@@ -198,25 +197,6 @@ static int make_page(const struct tune_result *result, char **text, size_t *nbyt
 	return fclose(page.out) ? -ENOMEM : rc;
 }
 
-static int write_file(const char *path, const char *text, size_t nbytes)
-{
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), rc = 0;
-	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
-
-	if (!file) {
-		rc = -errno;
-		if (fd >= 0)
-			close(fd);
-		return rc;
-	}
-	/* EINVAL: a pipe or a device, which can't be truncated. */
-	if ((ftruncate(fd, 0) && errno != EINVAL) || fwrite(text, 1, nbytes, file) < nbytes)
-		rc = -errno;
-	if (fclose(file) && !rc)
-		rc = -errno;
-	return rc;
-}
-
 int tune_report_write(const char *path, const struct tune_result *result, struct nvs_error *error)
 {
 	char *text = NULL;
@@ -224,13 +204,13 @@ int tune_report_write(const char *path, const struct tune_result *result, struct
 	int rc = make_page(result, &text, &nbytes);
 
 	if (!rc)
-		rc = write_file(path, text, nbytes);
+		rc = result_replace(path, text, nbytes);
 	free(text);
 	if (rc) {
 		*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
 		snprintf(error->subject, sizeof(error->subject), "report");
 		snprintf(error->text, sizeof(error->text), "can't write the report to %s: %s", path,
-			 rc == -ENOMEM ? "no memory for it" : strerror(-rc));
+			 rc == -ENOMEM ? "no memory for it" : result_strerror(rc));
 	}
 	return rc;
 }

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks the directories of a path one by one, because O_NOFOLLOW is about the last part alone. Each
+ * step is relative to an open directory, so a directory that is renamed meanwhile changes nothing.
+ */
+#include "cli/result_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <linux/magic.h>
+
+#define DIRECTORY (O_PATH | O_DIRECTORY | O_CLOEXEC)
+
+static bool is_ours(uid_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
+/* Whether nobody else can have made or replaced this link in the directory. */
+static bool is_trusted(int directory, const char *name)
+{
+	struct stat link, in;
+
+	if (fstatat(directory, name, &link, AT_SYMLINK_NOFOLLOW) || fstat(directory, &in))
+		return false;
+	if (!is_ours(link.st_uid) || !is_ours(in.st_uid))
+		return false;
+	return !(in.st_mode & (S_IWGRP | S_IWOTH)) || in.st_mode & S_ISVTX;
+}
+
+/* Closes `from` and returns the directory `name` in it. */
+static int enter(int from, const char *name)
+{
+	int directory = openat(from, name, DIRECTORY | O_NOFOLLOW), rc = 0;
+
+	if (directory < 0)
+		rc = -errno;
+	/* O_DIRECTORY makes a link ENOTDIR. */
+	if (rc == -ELOOP || rc == -ENOTDIR) {
+		struct stat st;
+		bool is_link = !fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) &&
+			       S_ISLNK(st.st_mode);
+
+		rc = is_link ? -ELOOP : rc;
+		if (is_link && is_trusted(from, name)) {
+			directory = openat(from, name, DIRECTORY);
+			rc = directory < 0 ? -errno : 0;
+		}
+	}
+	close(from);
+	return rc ? rc : directory;
+}
+
+/*
+ * Opens the directory of the path's last part, and copies that part to `name`.
+ */
+static int open_directory(const char *path, char name[NAME_MAX + 1])
+{
+	int directory = open(*path == '/' ? "/" : ".", DIRECTORY);
+	size_t length;
+
+	if (directory < 0)
+		return -errno;
+	for (;; path += length) {
+		path += strspn(path, "/");
+		length = strcspn(path, "/");
+		if (length > NAME_MAX) {
+			close(directory);
+			return -ENAMETOOLONG;
+		}
+		memcpy(name, path, length);
+		name[length] = '\0';
+		if (!path[length])
+			return directory;
+		directory = enter(directory, name);
+		if (directory < 0)
+			return directory;
+	}
+}
+
+/* A descriptor of a process in /proc: the kernel's own link. */
+static bool is_descriptor(int directory)
+{
+	struct statfs fs;
+
+	return !fstatfs(directory, &fs) && fs.f_type == PROC_SUPER_MAGIC;
+}
+
+/* /dev/stdout and its like are links of root to descriptors. */
+static bool is_device_link(int directory, const char *name)
+{
+	char target[PATH_MAX];
+	ssize_t length = readlinkat(directory, name, target, sizeof(target) - 1);
+
+	if (length <= 0 || !is_trusted(directory, name))
+		return false;
+	target[length] = '\0';
+	return !strncmp(target, "/proc/self/fd/", 14);
+}
+
+int result_open(const char *path, int flags)
+{
+	char name[NAME_MAX + 1];
+	int directory = open_directory(path, name), fd;
+
+	if (directory < 0)
+		return directory;
+	if (!is_descriptor(directory) && !is_device_link(directory, name))
+		flags |= O_NOFOLLOW;
+	fd = openat(directory, name, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+	if (fd < 0)
+		fd = -errno;
+	close(directory);
+	return fd;
+}
+
+static int write_all(int fd, const char *text, size_t nbytes)
+{
+	while (nbytes) {
+		ssize_t n = write(fd, text, nbytes);
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		text += n > 0 ? n : 0;
+		nbytes -= n > 0 ? (size_t)n : 0;
+	}
+	return 0;
+}
+
+/* Writes a new file beside the old one, with its mode, and renames it. */
+static int replace_in(int directory, const char *name, const char *text, size_t nbytes, mode_t mode)
+{
+	char beside[NAME_MAX + 1];
+	int fd, rc;
+
+	snprintf(beside, sizeof(beside), ".nvswap.%d", (int)getpid());
+	unlinkat(directory, beside, 0);
+	fd = openat(directory, beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	rc = fchmod(fd, mode) ? -errno : write_all(fd, text, nbytes);
+	if (close(fd) && !rc)
+		rc = -errno;
+	if (!rc && renameat(directory, beside, directory, name))
+		rc = -errno;
+	if (rc)
+		unlinkat(directory, beside, 0);
+	return rc;
+}
+
+int result_replace(const char *path, const char *text, size_t nbytes)
+{
+	int fd = result_open(path, 0), directory, rc;
+	char name[NAME_MAX + 1];
+	struct stat st;
+
+	if (fd < 0)
+		return fd;
+	rc = fstat(fd, &st) ? -errno : 0;
+	if (!rc && !S_ISREG(st.st_mode)) {
+		rc = write_all(fd, text, nbytes);
+	} else if (!rc) {
+		directory = open_directory(path, name);
+		rc = directory < 0 ? directory
+				   : replace_in(directory, name, text, nbytes, st.st_mode & 0777);
+		if (directory >= 0)
+			close(directory);
+	}
+	close(fd);
+	return rc;
+}
+
+const char *result_strerror(int rc)
+{
+	return rc == -ELOOP
+		       ? "it is, or lies behind, a symbolic link, which is not followed; name the "
+			 "file itself"
+		       : strerror(-rc);
+}
