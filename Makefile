@@ -206,14 +206,14 @@ docs: $(BUILD)/option-docs ## update the tables of options in README.md and docs
 		$(BUILD)/option-docs $$file >$(BUILD)/document && cp $(BUILD)/document $$file || exit; done
 
 # The sources of each fuzz target, as few as possible: all are instrumented for the fuzzer.
-FUZZED_config := $(wildcard src/config/*.c src/base/json/*.c) src/base/error.c src/base/nearest.c
+FUZZED_config := $(wildcard src/config/*.c src/base/json/*.c) $(addprefix src/base/,error.c text.c nearest.c)
 FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c options/line.c options/values.c) \
-	src/base/nearest.c
+	src/base/nearest.c src/base/text.c
 FUZZED_jobfile := $(FUZZED_options) $(addprefix src/cli/jobs/,fio_keys.c jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
-FUZZED_optimizer_header := src/base/error.c src/optim/state/header.c
+FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
 FUZZED_safetensors := src/cli/modes/model/model.c src/config/dtype.c \
-	$(wildcard src/base/json/*.c) src/base/error.c
+	$(wildcard src/base/json/*.c) $(addprefix src/base/,error.c text.c)
 
 define fuzz_program
 $$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 /* Writes as much as the caller's size allows; a truncated text still ends with a NUL. */
 void error_copy(struct nvs_error *error, const struct nvs_error *from)
 {
@@ -28,13 +30,15 @@ __attribute__((format(printf, 6, 0))) static int set(struct nvs_error *error, in
 						     va_list args)
 {
 	struct nvs_error full = {.code = code, .line = line, .offset = offset};
+	char text[sizeof(full.text)];
 
 	assert(code < 0);
 	if (!error)
 		return code;
 	if (subject)
 		snprintf(full.subject, sizeof(full.subject), "%s", subject);
-	vsnprintf(full.text, sizeof(full.text), format, args);
+	vsnprintf(text, sizeof(text), format, args);
+	visible_text(text, strlen(text), full.text, sizeof(full.text));
 	error_copy(error, &full);
 	return code;
 }
@@ -79,7 +83,7 @@ const char *size_text(uint64_t nbytes, char buffer[32])
 
 void log_say(const struct nvs_log *log, enum nvs_log_level level, const char *format, ...)
 {
-	char text[1024];
+	char text[1024], visible[sizeof(text)];
 	va_list args;
 
 	if (!log || !log->fn)
@@ -87,7 +91,7 @@ void log_say(const struct nvs_log *log, enum nvs_log_level level, const char *fo
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	log->fn(log->arg, level, text);
+	log->fn(log->arg, level, visible_text(text, strlen(text), visible, sizeof(visible)));
 }
 
 const char *nvs_version(void)

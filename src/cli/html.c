@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/text.h"
+
 static const char shared_style[] =
 	":root { color-scheme: light dark; --paper: #fff; --card: #f5f7fa; --rule: #d3dae3;\n"
 	" --ink: #0b1220; --soft: #56606e; }\n"
@@ -22,15 +24,18 @@ static const char shared_style[] =
 
 void html_text(FILE *file, const char *text)
 {
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
+	size_t left = strlen(text), length;
 
-		if (strchr("&<>\"'", c))
-			fprintf(file, "&#%u;", c);
-		else if ((c < ' ' && c != '\n') || c == 0x7f)
+	for (; left; text += length, left -= length) {
+		size_t valid = utf8_length(text, left);
+
+		length = valid ? valid : 1;
+		if (strchr("&<>\"'", *text))
+			fprintf(file, "&#%d;", *text);
+		else if (!valid || (*text != '\n' && utf8_is_control(text, valid)))
 			fputs("&#xfffd;", file);
 		else
-			fputc(c, file);
+			fwrite(text, 1, length, file);
 	}
 }
 

@@ -10,22 +10,20 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "cli/result_file.h"
 #include "progress.h"
 
 void say(const char *format, ...)
 {
-	char text[2048];
+	char text[2048], visible[2 * sizeof(text)];
 	va_list args;
 
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	/* Names from a file may contain escape sequences of the terminal. */
-	for (char *c = text; *c; c++)
-		if ((unsigned char)*c < ' ' || *c == 0x7f)
-			*c = '?';
-	fprintf(stderr, "%snvswap: %s\n", progress_erase(), text);
+	fprintf(stderr, "%snvswap: %s\n", progress_erase(),
+		visible_text(text, strlen(text), visible, sizeof(visible)));
 }
 
 void say_log(void *arg, enum nvs_log_level level, const char *text)

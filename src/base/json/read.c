@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 #define CHUNK_BYTES ((size_t)16 << 10)
 
@@ -216,32 +217,6 @@ static int unexpected(struct parser *p, const char *expected)
 }
 
 /* ---- Strings ---- */
-
-size_t json_utf8_length(const char *text, size_t left)
-{
-	static const struct {
-		unsigned char mask, lead;
-		uint32_t first; /* smaller code points have a shorter encoding */
-	} forms[] = {
-		{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
-	const unsigned char *bytes = (const unsigned char *)text;
-
-	for (size_t n = 0; n < 4; n++) {
-		uint32_t point = bytes[0] & (unsigned char)~forms[n].mask;
-
-		if ((bytes[0] & forms[n].mask) != forms[n].lead)
-			continue;
-		for (size_t i = 1; i <= n; i++) {
-			if (i >= left || (bytes[i] & 0xc0) != 0x80)
-				return 0;
-			point = point << 6 | (bytes[i] & 0x3f);
-		}
-		if (point < forms[n].first || point > 0x10ffff || (point >> 11) == 0x1b)
-			return 0;
-		return n + 1;
-	}
-	return 0;
-}
 
 static char *put_utf8(char *to, uint32_t point)
 {
@@ -600,9 +575,8 @@ static int check_text(struct parser *p)
 			      "the text begins with a byte order mark, which JSON does not have; "
 			      "save it as plain UTF-8");
 	while (at < p->end) {
-		size_t length = (unsigned char)*at < 0x80
-					? 1
-					: json_utf8_length(at, (size_t)(p->end - at));
+		size_t length = (unsigned char)*at < 0x80 ? 1
+							  : utf8_length(at, (size_t)(p->end - at));
 
 		if (!length) {
 			snprintf(text, sizeof(text), "byte 0x%02x is not UTF-8; save it as UTF-8",

@@ -73,9 +73,6 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 /* Reads a JSON_NUMBER as the nearest double, in any locale. -ERANGE: out of range. -ENOMEM. */
 int json_read_real(const struct json_value *number, double *real);
 
-/* Length of the UTF-8 character at `text`, of which `left` bytes exist; 0: invalid. */
-size_t json_utf8_length(const char *text, size_t left);
-
 /* A file's name for errors: the end of a long one. */
 const char *json_file_label(const char *name, char label[208]);
 

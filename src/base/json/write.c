@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json/read.h"
+#include "base/text.h"
 
 static void new_line(const struct json_writer *json)
 {
@@ -24,47 +24,50 @@ static bool is_utf8(const char *text)
 	size_t left = strlen(text), length;
 
 	for (; left; text += length, left -= length) {
-		length = json_utf8_length(text, left);
+		length = utf8_length(text, left);
 		if (!length)
 			return false;
 	}
 	return true;
 }
 
-/* Returns the escape of a character that JSON requires to be escaped; else NULL. */
-static const char *escape(unsigned char c, bool utf8, char text[8])
+/*
+ * Returns the escape of a character that JSON requires to be escaped, or that a terminal would obey;
+ * else NULL.
+ */
+static const char *escape(const char *text, size_t length, char buffer[8])
 {
 	static const char names[] = "bfnrt\"\\", bytes[] = "\b\f\n\r\t\"\\";
-	const char *special = strchr(bytes, c);
+	const char *special = strchr(bytes, *text);
 
-	if (c >= 0x80)
-		return utf8 ? NULL : "?";
+	if (length == 1 && (unsigned char)*text >= 0x80)
+		return "?";
 	if (special)
-		snprintf(text, 8, "\\%c", names[special - bytes]);
-	else if (c < ' ')
-		snprintf(text, 8, "\\u%04X", c);
+		snprintf(buffer, 8, "\\%c", names[special - bytes]);
+	else if (utf8_is_control(text, length))
+		snprintf(buffer, 8, "\\u%04X", utf8_point(text, length) & 0xffff);
 	else
 		return NULL;
-	return text;
+	return buffer;
 }
 
 static void put_string(const struct json_writer *json, const char *text)
 {
 	bool utf8 = is_utf8(text);
-	const char *plain = text; /* characters that need no escape and are not written yet */
+	size_t left = strlen(text), length;
 
 	fputc('"', json->file);
-	for (; *text; text++) {
+	for (; left; text += length, left -= length) {
 		char buffer[8];
-		const char *escaped = escape((unsigned char)*text, utf8, buffer);
+		const char *escaped;
 
-		if (!escaped)
-			continue;
-		fwrite(plain, 1, (size_t)(text - plain), json->file);
-		fputs(escaped, json->file);
-		plain = text + 1;
+		length = utf8 ? utf8_length(text, left) : 1;
+		escaped = escape(text, length, buffer);
+		if (escaped)
+			fputs(escaped, json->file);
+		else
+			fwrite(text, 1, length, json->file);
 	}
-	fwrite(plain, 1, (size_t)(text - plain), json->file);
 	fputc('"', json->file);
 }
 

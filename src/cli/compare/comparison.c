@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
 
@@ -28,31 +29,12 @@ const struct metric metrics[METRICS] = {
 
 /* ---- Names */
 
-/* Bytes of the printable character at `text`; 0: escape its first byte. */
-static size_t printable_length(const char *text, size_t left)
-{
-	const unsigned char *bytes = (const unsigned char *)text;
-	size_t n = json_utf8_length(text, left);
-
-	if (*bytes < ' ' || *bytes == 0x7f || (n == 2 && *bytes == 0xc2 && bytes[1] < 0xa0))
-		return 0;
-	return n;
-}
-
-/* Escapes control characters and invalid UTF-8 as \xNN, to protect terminals. */
 static char *printable(const char *text, size_t nbytes)
 {
-	char *copy = malloc(4 * nbytes + 1), *to = copy;
+	char *copy = malloc(4 * nbytes + 1);
 
-	for (size_t i = 0, n; copy && i < nbytes; i += n ? n : 1) {
-		n = printable_length(text + i, nbytes - i);
-		if (n)
-			to = mempcpy(to, text + i, n);
-		else
-			to += sprintf(to, "\\x%02x", (unsigned char)text[i]);
-	}
 	if (copy)
-		*to = '\0';
+		visible_text(text, nbytes, copy, 4 * nbytes + 1);
 	return copy;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file is read whole and cut in place: keys, values and names point into its text.
+ * A file is read whole and cut in place: keys, values and names point into its text. Errors quote
+ * nothing of a line that has not the form of a job file, because the file may be another one.
  */
 #include "cli/jobs/jobfile.h"
 
@@ -13,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/text.h"
 
 #define BYTES_MAX ((size_t)1 << 20)
 #define VALUE_MAX 4096 /* bytes of an expanded value, with the 0 at its end */
@@ -150,10 +153,9 @@ static int begin_section(struct jobfile *jobfile, const char *file, unsigned lin
 	char *end = strchr(text, ']');
 
 	if (!end)
-		return fail(error, file, line, -EINVAL, "%s has no ]", text);
+		return fail(error, file, line, -EINVAL, "a [ has no ]");
 	if (end[1])
-		return fail(error, file, line, -EINVAL,
-			    "nothing may follow [...] on its line, and %s does", end + 1);
+		return fail(error, file, line, -EINVAL, "nothing may follow [...] on its line");
 	*end = '\0';
 	text = trim(text + 1);
 	if (!*text)
@@ -174,18 +176,33 @@ static int add_line(struct jobfile *jobfile, const char *file, unsigned line, ch
 
 	if (!jobfile->n)
 		return fail(error, file, line, -EINVAL,
-			    "%s is in no section: put [global] or the [name] of a job above it",
-			    text);
+			    "this line is in no section: put [global] or the [name] of a job "
+			    "above it");
 	if (value)
 		*value++ = '\0';
 	text = trim(text);
 	if (!*text || text[strcspn(text, " \t\v\f\r")])
 		return fail(error, file, line, -EINVAL,
-			    "\"%s\" is no key: a line is key=value, a key alone, or [name]", text);
+			    "a line is key=value, a key alone, or [name], and this is none");
 	jobfile->lines[jobfile->nlines++] = (struct jobfile_line){
 		.file = file, .line = line, .key = text, .value = value ? trim(value) : NULL};
 	jobfile->sections[jobfile->n - 1].n++;
 	return 0;
+}
+
+/* Names and values go to terminals and reports. */
+static bool has_control(const char *text)
+{
+	size_t left = strlen(text), length;
+
+	for (; left; text += length, left -= length) {
+		length = utf8_length(text, left);
+		if (length ? *text != '\t' && utf8_is_control(text, length)
+			   : ((unsigned char)*text & 0xe0) == 0x80)
+			return true;
+		length = length ? length : 1;
+	}
+	return false;
 }
 
 static int parse_line(struct jobfile *jobfile, const char *file, unsigned line, char *text,
@@ -195,6 +212,8 @@ static int parse_line(struct jobfile *jobfile, const char *file, unsigned line, 
 	text = trim(text);
 	if (!*text)
 		return 0;
+	if (has_control(text))
+		return fail(error, file, line, -EINVAL, "a control character: this is no text");
 	return *text == '[' ? begin_section(jobfile, file, line, text, error)
 			    : add_line(jobfile, file, line, text, error);
 }

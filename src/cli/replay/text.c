@@ -67,9 +67,8 @@ static void read_verb(struct reader *reader, char *const *words, unsigned n)
 		subject = reader_subject(reader, words[1], 0, nbytes, NVS_U8);
 	else
 		reader_fail(reader, -EINVAL,
-			    "%s: a line is swapin, swapout, release or prefetch NAME [BYTES], "
-			    "compute TIME, or step",
-			    verb);
+			    "a line is swapin, swapout, release or prefetch NAME [BYTES], "
+			    "compute TIME, or step");
 	if (!subject)
 		return;
 	if (!strcmp(verb, "swapin"))
@@ -90,7 +89,7 @@ static void read_line(struct reader *reader, char *line)
 	     word = strtok_r(NULL, " \t\r", &rest))
 		words[n++] = word;
 	if (n > WORDS_MAX) {
-		reader_fail(reader, -EINVAL, "%s: more than three words", words[0]);
+		reader_fail(reader, -EINVAL, "more than three words");
 	} else if (n == 1 && !strcmp(words[0], "step")) {
 		if (reader->in_step)
 			reader_add(reader, ACCESS_STEP_END, NULL);

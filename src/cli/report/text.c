@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/text.h"
 #include "cli/report/group.h"
 
 static const char *const direction_names[] = {[NVS_READ] = "read", [NVS_WRITE] = "write"};
@@ -94,14 +95,16 @@ static void print_name(FILE *file, const struct report_group *group)
 	const struct bench_result *result = &group->result;
 	time_t now = time(NULL);
 	struct tm local;
-	char date[64] = "";
+	char date[64] = "", why[sizeof(result->error.text)];
 
 	if (localtime_r(&now, &local))
 		strftime(date, sizeof(date), "%a %b %e %H:%M:%S %Y", &local);
 	fprintf(file, "%s: (groupid=%u, jobs=%u): err=%2d", group->job->name, group->job->groupid,
 		group->njobs, -result->error.code);
 	if (result->error.code)
-		fprintf(file, " (%s)", result->error.text);
+		fprintf(file, " (%s)",
+			visible_text(result->error.text, strlen(result->error.text), why,
+				     sizeof(why)));
 	fprintf(file, ": pid=%d: %s\n", result->pid, date);
 	if (group->job->options.description)
 		fprintf(file, "  Description  : [%s]\n", group->job->options.description);

@@ -274,7 +274,7 @@ static void output_on_one_line_has_no_blanks(void **state)
 
 	(void)state;
 	assert_string_equal(
-		text, "{\"text\":\"a\\\"\\\\/\\b\\f\\n\\r\\t\\u001B\x7f\xc3\xa9\","
+		text, "{\"text\":\"a\\\"\\\\/\\b\\f\\n\\r\\t\\u001B\\u007F\xc3\xa9\","
 		      "\"no utf-8\":\"a???\\n\",\"count\":18446744073709551615,"
 		      "\"signed\":-9223372036854775808,\"exact\":[0.1,0.3333333333333333,null],"
 		      "\"real\":0.666667,\"infinite\":0.000000,\"number\":1.005,"

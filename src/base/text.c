@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names and values from files and drives may hold escape sequences. Nothing here depends on the
+ * locale.
+ */
+#include "base/text.h"
+
+#include <stdint.h>
+#include <string.h>
+
+size_t utf8_length(const char *text, size_t left)
+{
+	static const struct {
+		unsigned char mask, lead;
+		uint32_t first; /* smaller code points have a shorter encoding */
+	} forms[] = {
+		{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+	const unsigned char *bytes = (const unsigned char *)text;
+
+	for (size_t n = 0; n < 4; n++) {
+		uint32_t point = bytes[0] & (unsigned char)~forms[n].mask;
+
+		if ((bytes[0] & forms[n].mask) != forms[n].lead)
+			continue;
+		for (size_t i = 1; i <= n; i++) {
+			if (i >= left || (bytes[i] & 0xc0) != 0x80)
+				return 0;
+			point = point << 6 | (bytes[i] & 0x3f);
+		}
+		if (point < forms[n].first || point > 0x10ffff || (point >> 11) == 0x1b)
+			return 0;
+		return n + 1;
+	}
+	return 0;
+}
+
+uint32_t utf8_point(const char *text, size_t length)
+{
+	uint32_t point = (unsigned char)text[0];
+
+	if (length > 1)
+		point &= 0xffu >> (length + 1);
+	for (size_t i = 1; i < length; i++)
+		point = point << 6 | ((unsigned char)text[i] & 0x3f);
+	return point;
+}
+
+bool utf8_is_control(const char *text, size_t length)
+{
+	static const struct {
+		uint32_t first, last;
+	} controls[] = {
+		{0, 0x1f},	  {0x7f, 0x9f},	    {0x61c, 0x61c},
+		{0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069},
+	};
+	uint32_t point = utf8_point(text, length);
+
+	for (size_t i = 0; i < sizeof(controls) / sizeof(*controls); i++)
+		if (point >= controls[i].first && point <= controls[i].last)
+			return true;
+	return false;
+}
+
+/* Writes each byte as \xHH. */
+static void put_escaped(char *to, const char *text, size_t length)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < length; i++) {
+		unsigned char byte = (unsigned char)text[i];
+
+		*to++ = '\\';
+		*to++ = 'x';
+		*to++ = digits[byte >> 4];
+		*to++ = digits[byte & 15];
+	}
+}
+
+const char *visible_text(const char *text, size_t left, char *buffer, size_t nbytes)
+{
+	size_t n = 0;
+
+	while (left) {
+		size_t length = utf8_length(text, left);
+		bool shown = length && !utf8_is_control(text, length);
+		size_t taken = length ? length : 1, room = shown ? taken : 4 * taken;
+
+		if (n + room >= nbytes)
+			break;
+		if (shown)
+			memcpy(buffer + n, text, taken);
+		else
+			put_escaped(buffer + n, text, taken);
+		n += room;
+		text += taken;
+		left -= taken;
+	}
+	buffer[n] = '\0';
+	return buffer;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Characters of UTF-8, and text from outside in a form that a terminal only shows. */
+#ifndef BASE_TEXT_H
+#define BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes of the first character of `left` > 0 bytes of text; 0 if they are not UTF-8. */
+size_t utf8_length(const char *text, size_t left);
+/* The code point of a character of `length` bytes. */
+uint32_t utf8_point(const char *text, size_t length);
+/*
+ * Whether a character of `length` bytes is obeyed rather than shown: the control characters C0 and
+ * C1, line separators, and those that change the direction of writing.
+ */
+bool utf8_is_control(const char *text, size_t length);
+
+/*
+ * Copies `length` bytes of text into nbytes > 0 at `buffer`, with each byte of a control character, and
+ * each that is not UTF-8, as \xHH. What does not fit is left out; 4 * length + 1 bytes always do.
+ * Returns `buffer`.
+ */
+const char *visible_text(const char *text, size_t length, char *buffer, size_t nbytes);
+
+#endif
