@@ -12,6 +12,7 @@
 static struct transfer *keep_to(struct nvs_engine *engine, struct eviction eviction)
 {
 	evict_until_enough(engine, &eviction);
+	assert(eviction.writes && eviction.own);
 	return runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
 }
 
@@ -42,9 +43,11 @@ static size_t choose(struct nvs_engine *engine, size_t max)
 		assert(!eviction.ndirty);
 		if (!policy_may_read(engine, &eviction))
 			break;
+		assert(count < engine->ntensors && needs_memory(tensor));
 		engine->scratch[count++] = tensor;
 		rank++;
 	}
+	assert(rank <= engine->plan.n);
 	return count;
 }
 
@@ -53,7 +56,9 @@ static bool join_pieces(struct nvs_engine *engine, const struct nvs_tensor *tens
 {
 	struct eviction eviction = eviction_to_join(engine, tensor->next_use);
 
+	assert(needs_memory(tensor));
 	evict_until_enough(engine, &eviction);
+	assert(!eviction.ndirty);
 	return eviction.ntaken;
 }
 
@@ -68,6 +73,7 @@ static struct transfer *read_ahead(struct nvs_engine *engine)
 			count = 0;
 	}
 	for (size_t i = 0; i < count; i++) {
+		assert(in_plan(engine->scratch[i]) && !engine->scratch[i]->pins.count);
 		set_ahead(engine, engine->scratch[i], AHEAD_FOR_PLAN);
 		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}
@@ -86,6 +92,7 @@ static struct transfer *write_behind(struct nvs_engine *engine)
 	if (!count)
 		return NULL;
 	for (size_t i = 0; i < count; i++) {
+		assert(is_dirty(engine->scratch[i]) && is_listed(engine->scratch[i]));
 		leave_idle(engine, engine->scratch[i]);
 		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}

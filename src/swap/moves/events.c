@@ -15,15 +15,25 @@
 #include "base/slice.h"
 #include "swap/moves/moves.h"
 
+void events_check(const struct nvs_engine *engine)
+{
+	const struct events *events = &engine->events;
+
+	assert(events->completions);
+	assert(events->helped || !events->patient);
+}
+
 /* ---- Landing ---- */
 
 static void land(struct nvs_engine *engine, struct transfer *list)
 {
 	runs_trace(engine, list);
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	runs_land(engine, list);
 	list = move_ahead(engine);
 	events_changed(engine);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 }
@@ -33,6 +43,7 @@ static void mark_overdue(struct nvs_engine *engine)
 	pthread_mutex_lock(&engine->lock);
 	runs_overdue(engine);
 	events_changed(engine);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 }
 
@@ -42,6 +53,7 @@ bool events_land_ready(struct nvs_engine *engine)
 	struct transfer *list = completions_take(completions);
 	bool any = list;
 
+	runs_check(list);
 	if (completions_take_overdue(completions))
 		mark_overdue(engine);
 	if (list)
@@ -99,6 +111,7 @@ static uint64_t worth_waiting_for(const struct nvs_engine *engine, uint64_t want
 	if (engine->events.followers || engine->step.begun || keeps_sums(engine) ||
 	    engine->committing || engine->aio_config.io_timeout_ms || engine->trace)
 		return 1;
+	assert(!engine->held_writes);
 	if (wanted > inflight)
 		wanted = inflight;
 	return wanted ? wanted : 1;
@@ -115,10 +128,12 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	struct events *events = &engine->events;
 	int rc;
 
+	events_check(engine);
 	if (events->helped || !deadline) {
 		events_hurry(engine);
 		events->followers++;
 		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+		assert(events->followers);
 		events->followers--;
 		return rc;
 	}
@@ -126,9 +141,11 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	events->helped = true;
 	events->helper = pthread_self();
 	events->patient = runs > 1;
+	events_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	rc = help(engine, runs, deadline);
 	pthread_mutex_lock(&engine->lock);
+	assert(events->helped && pthread_equal(events->helper, pthread_self()));
 	events->helped = events->patient = false;
 	/* One of them may help next. */
 	if (events->followers)
@@ -145,6 +162,7 @@ void events_changed(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
 
+	events_check(engine);
 	if (events->followers)
 		pthread_cond_broadcast(&engine->changed);
 	if (events->helped && !pthread_equal(events->helper, pthread_self()))
@@ -171,6 +189,7 @@ static bool sleep_until_event(struct nvs_engine *engine, uint64_t asked)
 	bool closing;
 
 	pthread_mutex_lock(&events->lock);
+	assert(!events->idle && asked >= events->answered && asked <= events->asked);
 	closing = events->closing;
 	events->idle = true;
 	events->answered = asked;

@@ -15,7 +15,7 @@ static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tenso
 {
 	if (!sums_compared(engine, tensor))
 		return;
-	assert(tensor->checksum_state != CHECKSUM_NONE);
+	assert(tensor->checksum_state != CHECKSUM_NONE && !is_part(tensor));
 	if (tensor->new_checksum == tensor->checksum) {
 		tensor->checksum_state = CHECKSUM_KNOWN;
 		return;
@@ -45,12 +45,15 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		set_clean(tensor);
 		stay_or_leave(engine, tensor);
 	}
+	assert(!is_dirty(tensor) && on_drive(tensor->content));
 }
 
 static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
+	assert(tensor->status < 0 && tensor->io == IO_IDLE);
 	if (is_external(tensor))
 		return;
+	assert(is_dirty(tensor));
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	engine->write_failures++;
 	tensor_error(engine, tensor, &engine->failure);
@@ -73,6 +76,7 @@ static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor
 		tensor->checksum_state = CHECKSUM_KNOWN;
 		tensor->checksum = tensor->new_checksum;
 	}
+	assert(on_drive(tensor->content) && tensor->offset == tensor->place);
 	engine->swapped[NVS_WRITE] += tensor->nbytes;
 }
 
@@ -101,6 +105,7 @@ static void end_io(struct nvs_tensor *tensor, int status)
 		forget_drive(tensor);
 	tensor->io = IO_IDLE;
 	tensor->origin = ORIGIN_CALL;
+	assert(!is_overdue(tensor) && !is_listed(tensor));
 }
 
 static void trace_run(const struct nvs_engine *engine, const struct transfer *run, uint64_t now)
@@ -126,15 +131,16 @@ static void land(struct nvs_engine *engine, const struct transfer *run)
 	struct nvs_tensor *tensor = run->user;
 	enum nvs_direction direction = run->direction;
 	int status = run->status;
-	uint64_t error_offset = run->error_offset;
+	uint64_t error_offset = run->error_offset, end = 0;
 
+	run_check(run);
+	assert(engine->inflight[direction] && run->state.phase == TRANSFER_COMPLETED);
 	landed_late(engine, run);
 	while (tensor) {
 		struct nvs_tensor *next = tensor->run_next;
 
 		prefetch(next);
-		assert(tensor->io == (direction == NVS_READ ? IO_READING : IO_WRITING));
-		assert(tensor->run_first == run->user && tensor->data);
+		end = run_member_check(run, tensor, end);
 		tensor->status = status;
 		tensor->status_direction = direction;
 		if (status)
@@ -147,6 +153,7 @@ static void land(struct nvs_engine *engine, const struct transfer *run)
 		tensor_check(tensor);
 		tensor = next;
 	}
+	assert(end == run->nbytes);
 	engine->inflight[direction]--;
 	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
 		engine->busy_ns += clock_ns() - engine->busy_from_ns;

@@ -2,6 +2,8 @@
 /*
  * Submits runs, without the lock: their checksums are computed while the drive writes.
  */
+#include <assert.h>
+
 #include "base/clock.h"
 #include "swap/moves/moves.h"
 
@@ -12,6 +14,7 @@ static void note_launch(struct transfer *list)
 	for (struct transfer *run = list; run; run = run->state.next) {
 		struct nvs_tensor *first = run->user;
 
+		assert(first->run_first == first);
 		first->launched_ns = now;
 	}
 }
@@ -22,6 +25,7 @@ void launch(struct nvs_engine *engine, struct transfer *list)
 		return;
 	if (engine->trace)
 		note_launch(list);
+	runs_check(list);
 	sums_begin(engine, list);
 	aio_submit_list(engine->aio, engine->events.completions, list);
 }

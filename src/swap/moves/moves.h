@@ -23,6 +23,16 @@ struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tenso
 /* Under the lock: builds the writes that waited for the commit to end. */
 struct transfer *runs_build_held(struct nvs_engine *engine);
 
+/*
+ * On both sides of the drive: when a run is built, launched, completed and landed. Asserts that its
+ * transfer moves what its first tensor says, which nothing changes while the run is in flight; of
+ * each run of a list; and of the run's tensor that begins `at` bytes into the run, that it lies
+ * there in the store and in memory. Returns where in the run that tensor ends.
+ */
+void run_check(const struct transfer *run);
+void runs_check(const struct transfer *list);
+uint64_t run_member_check(const struct transfer *run, const struct nvs_tensor *tensor, uint64_t at);
+
 /* ---- ahead.c: under the lock ---- */
 /* Transfers that the plan calls for now, to be launched. */
 struct transfer *move_ahead(struct nvs_engine *engine);
@@ -31,6 +41,8 @@ struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
 struct transfer *keep_to_max_live(struct nvs_engine *engine);
 
 /* ---- sums.c, without the lock ---- */
+/* Under events->lock: asserts what must hold of the queue of checksums. */
+void sums_check(const struct sums *sums);
 /* Whether tensors have checksums. */
 bool keeps_sums(const struct nvs_engine *engine);
 /* Whether data read into the tensor must match its checksum. */
@@ -81,6 +93,8 @@ void events_stop(struct nvs_engine *engine);
 void events_close(struct nvs_engine *engine);
 
 /* ---- Under the engine's lock ---- */
+/* Asserts what must hold of the calls that wait. */
+void events_check(const struct nvs_engine *engine);
 /*
  * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned.
  * Releases the lock meanwhile. May return early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.

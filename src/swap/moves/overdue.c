@@ -3,6 +3,7 @@
  * Runs in flight for longer than io_timeout_ms: marks their tensors. The runs stay in flight and
  * land like others.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/error.h"
@@ -18,6 +19,7 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 
 	if (!is_overdue(tensor))
 		return 0;
+	assert(in_flight(tensor));
 	return aio_overdue_error(&transfer, tensor->hangs_at, tensor->name, error);
 }
 
@@ -27,10 +29,14 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
+	assert(first->run_first == first);
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
+		assert(in_flight(tensor) && !is_overdue(tensor));
 		tensor->hangs_at = offset;
 	}
 	engine->overdue[first->transfer.direction]++;
+	assert(engine->overdue[first->transfer.direction] <=
+	       engine->inflight[first->transfer.direction]);
 	check_overdue(engine, first, &error);
 	say_later(engine, NVS_LOG_ERROR, "%s", error.text);
 }
@@ -54,6 +60,7 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 
 	if (!is_overdue(first))
 		return;
+	assert(engine->overdue[run->direction]);
 	engine->overdue[run->direction]--;
 	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));

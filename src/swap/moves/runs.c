@@ -20,6 +20,43 @@ static uint64_t first_moved(const struct nvs_tensor *tensor)
 	return is_external(tensor) ? tensor->part_offset : 0;
 }
 
+static enum tensor_io io_of(enum nvs_direction direction)
+{
+	return direction == NVS_READ ? IO_READING : IO_WRITING;
+}
+
+void run_check(const struct transfer *run)
+{
+	const struct nvs_tensor *first = run->user;
+	const struct store *store = first->engine->store;
+
+	assert(run == &first->transfer && first->run_first == first);
+	assert(first->io == io_of(run->direction));
+	assert(run->file == store_file(first->engine->store));
+	assert(run->data == first->data && run->nbytes && run->status <= 0);
+	assert(run->offset == first->place + first_moved(first));
+	assert(is_external(first) || run->nbytes % store_unit(store) == 0);
+	assert(is_part(first) || run->offset % store_unit(store) == 0);
+}
+
+void runs_check(const struct transfer *list)
+{
+	for (const struct transfer *run = list; run; run = run->state.next)
+		run_check(run);
+}
+
+uint64_t run_member_check(const struct transfer *run, const struct nvs_tensor *tensor, uint64_t at)
+{
+	uint64_t end = at + bytes_moved(tensor);
+
+	assert(tensor->run_first == run->user && tensor->io == io_of(run->direction));
+	assert(tensor->memory != MEMORY_NONE && !tensor->status);
+	assert(tensor->data == (const char *)run->data + at);
+	assert(tensor->place + first_moved(tensor) == run->offset + at);
+	assert(tensor->run_next ? end < run->nbytes : end == run->nbytes);
+	return end;
+}
+
 static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
 {
 	return is_external(tensor) == is_external(before) &&
@@ -32,6 +69,7 @@ static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *be
 static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE);
+	assert(!tensor->extent && !tensor->nbytes);
 	tensor->origin = ORIGIN_CALL;
 	if (is_external(tensor)) {
 		tensor->content = CONTENT_DRIVE;
@@ -46,9 +84,10 @@ static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 {
 	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE && !is_listed(tensor));
-	tensor->io = direction == NVS_READ ? IO_READING : IO_WRITING;
+	tensor->io = io_of(direction);
 	tensor->status = 0;
 	tensor->run_next = NULL;
+	assert(tensor->extent && (direction == NVS_READ || !tensor->engine->read_only));
 }
 
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
@@ -63,13 +102,16 @@ static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
 	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
 		engine->busy_from_ns = clock_ns();
 	engine->inflight[direction]++;
+	assert(engine->busy_from_ns && engine->inflight[direction]);
 }
 
 static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 				  enum nvs_direction direction)
 {
 	struct nvs_tensor *first = tensors[0];
+	uint64_t end = 0;
 
+	assert(n && first->extent);
 	first->sum = SUM_NONE;
 	first->transfer = (struct transfer){.file = store_file(engine->store),
 					    .direction = direction,
@@ -84,6 +126,10 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 		first->transfer.nbytes += bytes_moved(tensors[i]);
 		tensor_check(tensors[i]);
 	}
+	for (size_t i = 0; i < n; i++)
+		end = run_member_check(&first->transfer, tensors[i], end);
+	assert(end == first->transfer.nbytes);
+	run_check(&first->transfer);
 	begin_busy(engine, direction);
 	engine->transfers++;
 	return &first->transfer;
@@ -95,6 +141,7 @@ static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor *
 	struct transfer *list = NULL, **tail = &list;
 	size_t i = 0;
 
+	assert(n <= engine->ntensors);
 	sort_by_place(tensors, n, direction);
 	while (i < n) {
 		uint64_t nbytes;
@@ -120,6 +167,7 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 {
 	size_t i = 0;
 
+	assert(engine->committing && engine->keep);
 	while (i < n) {
 		struct nvs_tensor *tensor = tensors[i];
 
@@ -162,6 +210,7 @@ struct transfer *runs_build_held(struct nvs_engine *engine)
 	}
 	list = build_all(engine, engine->scratch, n, NVS_WRITE);
 	/* They have counted as in flight since they were held, each as a run. */
+	assert(engine->inflight[NVS_WRITE] >= n);
 	engine->inflight[NVS_WRITE] -= n;
 	return list;
 }
@@ -172,6 +221,7 @@ struct transfer *join(struct transfer *first, struct transfer *second)
 
 	if (!first)
 		return second;
+	assert(first != second);
 	while (last->state.next)
 		last = last->state.next;
 	last->state.next = second;

@@ -39,13 +39,27 @@ static bool needs_its_own(const struct nvs_engine *engine, const struct transfer
 	return run->direction == NVS_WRITE || sums_compared(engine, tensor);
 }
 
+/* How far a run is may be read by the thread alone that computes it. */
+void sums_check(const struct sums *sums)
+{
+	const struct nvs_tensor *first = sums->run ? sums->run->user : NULL;
+
+	assert((sums->completed == NULL) == (sums->end == &sums->completed) && !*sums->end);
+	assert(sums->run || (!sums->computing && !sums->tensor && !sums->at));
+	if (!first || sums->run->direction == NVS_READ)
+		return;
+	assert(first->sum == SUM_BEGUN || (first->sum == SUM_DONE && sums->has_completed));
+}
+
 /* ---- Computing, without a lock ---- */
 
 static void sum_run(struct nvs_engine *engine, const struct transfer *run)
 {
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
-		if (needs_its_own(engine, run, t))
+		if (needs_its_own(engine, run, t)) {
+			assert(t->run_first == run->user && !is_part(t));
 			t->new_checksum = XXH3_64bits(t->data, t->nbytes);
+		}
 }
 
 /* Goes on with the present tensor, by `max` bytes at most; returns by how many. */
@@ -63,6 +77,7 @@ static uint64_t sum_some(struct nvs_engine *engine, struct sums *sums, uint64_t 
 		XXH3_64bits_reset(sums->state);
 	XXH3_64bits_update(sums->state, tensor->data + sums->at, nbytes);
 	sums->at += nbytes;
+	assert(sums->at <= tensor->nbytes && sums->run->user == tensor->run_first);
 	if (nbytes == left) {
 		tensor->new_checksum = XXH3_64bits_digest(sums->state);
 		sums->tensor = tensor->run_next;
@@ -78,6 +93,7 @@ static bool sum_slice(struct nvs_engine *engine, struct sums *sums)
 
 	while (sums->tensor && left)
 		left -= sum_some(engine, sums, left);
+	assert(sums->computing && sums->run);
 	return !sums->tensor;
 }
 
@@ -99,6 +115,7 @@ void sums_close(struct nvs_engine *engine)
 
 	assert(!sums->completed && TAILQ_EMPTY(&sums->writing));
 	assert(!sums->run && !sums->computing);
+	sums_check(sums);
 	XXH3_freeState(sums->state);
 	sums->state = NULL;
 }
@@ -121,6 +138,7 @@ static bool queue_writes(struct events *events, struct transfer *list)
 		TAILQ_INSERT_TAIL(&events->sums.writing, first, to_sum);
 		any = true;
 	}
+	sums_check(&events->sums);
 	pthread_mutex_unlock(&events->lock);
 	return any;
 }
@@ -162,15 +180,18 @@ static void leave_writing(struct sums *sums, const struct transfer *run)
 {
 	struct nvs_tensor *first = run->user;
 
+	assert(run->state.phase == TRANSFER_COMPLETED);
 	if (run->direction == NVS_WRITE && first->sum == SUM_QUEUED)
 		TAILQ_REMOVE(&sums->writing, first, to_sum);
 }
 
 static void keep_for_later(struct sums *sums, struct transfer *run)
 {
+	assert(!*sums->end);
 	run->state.next = NULL;
 	*sums->end = run;
 	sums->end = &run->state.next;
+	sums_check(sums);
 }
 
 struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
@@ -251,6 +272,7 @@ static bool begin_slice(struct events *events)
 		begin(sums);
 	if (!sums->computing && sums->run)
 		any = sums->computing = true;
+	sums_check(sums);
 	pthread_mutex_unlock(&events->lock);
 	return any;
 }
@@ -262,6 +284,8 @@ static struct transfer *end_slice(struct events *events, bool last)
 	struct transfer *run = NULL;
 
 	pthread_mutex_lock(&events->lock);
+	assert(sums->computing);
+	sums_check(sums);
 	if (last) {
 		struct nvs_tensor *first = sums->run->user;
 
@@ -271,6 +295,7 @@ static struct transfer *end_slice(struct events *events, bool last)
 		sums->run = NULL;
 	}
 	sums->computing = false;
+	sums_check(sums);
 	pthread_mutex_unlock(&events->lock);
 	return run;
 }

@@ -2,6 +2,7 @@
 /*
  * Describes the failures of a tensor's transfers, and why a call can't have its contents.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
@@ -17,6 +18,7 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 					  .status = status,
 					  .error_offset = offset};
 
+	assert(status < 0 && tensor->engine == engine);
 	return transfer_error(&transfer, tensor->name, error);
 }
 
@@ -40,6 +42,7 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 
 int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
+	assert(tensor_state(tensor) == NVS_EMPTY);
 	return error_about(error, -ENODATA, tensor->name, 0, 0,
 			   "%s has no contents to read: it has never been written, or its last "
 			   "write failed",
@@ -51,6 +54,7 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 {
 	char need[32], have[32];
 
+	assert(tensor->extent > pool_bytes(engine->pool) && engine->pool_step);
 	return error_about(error, -E2BIG, tensor->name, 0, 0,
 			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
 			   "set %s to %" PRIu64 " elements or more",

@@ -12,6 +12,7 @@
 
 static void set_next(struct nvs_engine *engine, struct nvs_tensor *tensor, size_t at)
 {
+	assert(engine->plan.order[at].tensor == tensor);
 	if (is_listed(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
 	tensor->next_use = at;
@@ -25,6 +26,7 @@ static void skip(struct nvs_engine *engine, size_t at)
 	struct nvs_tensor *tensor = engine->plan.order[at].tensor;
 	bool listed = is_listed(tensor);
 
+	assert(tensor->next_use == at);
 	if (listed)
 		leave_idle(engine, tensor);
 	set_ahead(engine, tensor, AHEAD_NOT);
@@ -37,6 +39,7 @@ static void move_to(struct nvs_engine *engine, size_t to)
 {
 	struct plan *plan = &engine->plan;
 
+	assert(to < plan->n);
 	while (plan->cursor < to)
 		skip(engine, plan->cursor++);
 	while (plan->cursor > to) {
@@ -73,6 +76,7 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	if (plan->ready)
 		plan->ready--;
 	set_next(engine, tensor, plan->next[at]);
+	assert(plan->order[plan->cursor].tensor->next_use == plan->cursor);
 }
 
 /* ---- Recording ---- */
@@ -94,6 +98,7 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 	}
 	plan->same = plan->same && at < plan->n && plan->order[at].tensor == tensor &&
 		     plan->order[at].contents == contents;
+	assert(plan->step && plan->nrecorded < plan->recording_max);
 	plan->recording[plan->nrecorded++] = (struct access){tensor, contents};
 	tensor->recorded = plan->step;
 }
@@ -103,6 +108,7 @@ void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool cont
 	record(engine, tensor, contents);
 	if (engine->plan.n)
 		follow(engine, tensor);
+	plan_check(&engine->plan);
 }
 
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
@@ -171,6 +177,7 @@ static bool adopt(struct nvs_engine *engine)
 	plan->n = plan->nrecorded;
 	find_next_uses(plan);
 	sum_up(engine);
+	plan_made_check(plan);
 	return true;
 }
 
@@ -190,6 +197,7 @@ static void set_class(struct nvs_engine *engine, struct nvs_tensor *tensor, enum
 	set_ahead(engine, tensor, ahead);
 	if (listed)
 		make_idle(engine, tensor);
+	assert(is_listed(tensor) == listed && tensor->ahead == ahead);
 }
 
 static enum plan_class class_of(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
@@ -204,7 +212,9 @@ void plan_drop(struct nvs_engine *engine)
 	for (size_t i = 0; i < plan->n; i++)
 		if (in_plan(plan->order[i].tensor))
 			set_class(engine, plan->order[i].tensor, PLAN_OUTSIDE);
+	assert(!engine->ahead_numel);
 	plan_clear(plan);
+	plan_check(plan);
 }
 
 /* Makes this step's order the plan of the next. */
@@ -225,4 +235,5 @@ void plan_mend(struct nvs_engine *engine)
 		if (!in_plan(plan->order[i].tensor))
 			set_class(engine, plan->order[i].tensor,
 				  class_of(engine, plan->order[i].tensor));
+	plan_check(plan);
 }

@@ -29,6 +29,8 @@
 
 TAILQ_HEAD(tensor_list, nvs_tensor);
 
+_Static_assert(NVS_READ == 0 && NVS_WRITE == 1, "directions index pairs of counters");
+
 /* The current step, and the statistics at its beginning. */
 struct step {
 	bool begun;
@@ -110,6 +112,8 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 int table_grow(struct nvs_engine *engine, size_t n);
 /* NULL: out of memory. */
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec);
+/* Asserts that the table has the tensor at its index. */
+void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /*
  * Gives the tensor another name, which the engine takes over and frees; the next commit has it. The

@@ -20,6 +20,8 @@ static void check_memory(const struct nvs_tensor *tensor)
 		break;
 	case MEMORY_EXTERNAL:
 		assert(tensor->data && tensor->io != IO_IDLE);
+		assert(tensor->part_offset <= tensor->nbytes);
+		assert(tensor->part_nbytes <= tensor->nbytes - tensor->part_offset);
 		assert(tensor->placement == PLACED_NOWHERE && tensor->ahead == AHEAD_NOT);
 		assert(!in_pool(tensor->content));
 		break;
@@ -56,12 +58,15 @@ static void check_io(const struct nvs_tensor *tensor)
 		assert(is_held(tensor) || !is_frozen(tensor, tensor->place));
 		break;
 	}
-	if (in_flight(tensor))
-		assert(tensor->extent && tensor->nbytes && !is_listed(tensor));
+	if (!in_flight(tensor))
+		return;
+	assert(tensor->nbytes && tensor->extent >= tensor->nbytes && !is_listed(tensor));
+	assert(!tensor->status && tensor->run_first->transfer.user == tensor->run_first);
 }
 
 static void check_placement(const struct nvs_tensor *tensor)
 {
+	pins_check(tensor);
 	assert((tensor->pins.count > 0) == (tensor->placement == PLACED_PINNED));
 	if (is_listed(tensor)) {
 		assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
@@ -126,4 +131,48 @@ void engine_check(const struct nvs_engine *engine)
 	assert(live == engine->live_numel && counted == engine->counted_numel);
 	assert(ahead == engine->ahead_numel && landing == engine->landing);
 	assert(resident == engine->plan.resident);
+	engine_sums_check(engine);
+}
+
+/* ---- Sums ---- */
+
+static void room_check(const struct nvs_engine *engine)
+{
+	assert(engine->counted_numel <= engine->live_numel);
+	assert(engine->ahead_numel <= engine->live_numel);
+	assert(engine->landing_numel <= engine->live_numel);
+	assert(engine->landing <= pool_bytes(engine->pool));
+	assert((engine->landing == 0) == (engine->landing_numel == 0));
+	assert(engine->plan.resident <= pool_bytes(engine->pool));
+}
+
+static void inflight_check(const struct nvs_engine *engine)
+{
+	bool any = engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE];
+
+	assert(engine->overdue[NVS_READ] <= engine->inflight[NVS_READ]);
+	assert(engine->overdue[NVS_WRITE] <= engine->inflight[NVS_WRITE]);
+	assert(any || !engine->landing);
+	assert(!any || engine->busy_from_ns);
+	assert(!engine->held_writes || (engine->committing && engine->inflight[NVS_WRITE]));
+	assert(!engine->read_only || !engine->inflight[NVS_WRITE]);
+}
+
+static void kept_check(const struct nvs_engine *engine)
+{
+	assert(engine->nregistered <= engine->ntensors);
+	assert(engine->ntensors <= engine->ntensors_max);
+	assert(engine->keep || (!engine->committing && !engine->forgotten));
+	assert(engine->keep || !engine->read_only);
+}
+
+void engine_sums_check(const struct nvs_engine *engine)
+{
+	room_check(engine);
+	inflight_check(engine);
+	kept_check(engine);
+	plan_check(&engine->plan);
+	assert((engine->last_pin == 0) == (engine->last_pin_ns == 0));
+	assert((engine->write_failures == 0) == (engine->failure.code == 0));
+	assert(engine->transfers >= engine->inflight[NVS_READ]);
 }

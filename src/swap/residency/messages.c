@@ -4,6 +4,7 @@
  * said by the thread of events with none held: a log function may wait for a lock of the caller's
  * whose owner is in a call of this engine.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,6 +64,7 @@ static uint64_t take(struct events *events, struct message_list *list)
 	uint64_t lost;
 
 	pthread_mutex_lock(&events->lock);
+	assert(!messages->saying && STAILQ_EMPTY(list));
 	STAILQ_CONCAT(list, &messages->list);
 	lost = messages->lost;
 	messages->lost = 0;
@@ -91,6 +93,7 @@ bool messages_say(struct nvs_engine *engine)
 		log_say(&engine->log, NVS_LOG_WARNING,
 			"%" PRIu64 " messages were lost: out of memory", lost);
 	pthread_mutex_lock(&events->lock);
+	assert(events->messages.saying);
 	events->messages.saying = false;
 	pthread_mutex_unlock(&events->lock);
 	return true;

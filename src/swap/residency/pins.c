@@ -33,11 +33,24 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 	return NULL;
 }
 
+void pins_check(const struct nvs_tensor *tensor)
+{
+	const struct pins *pins = &tensor->pins;
+
+	assert(pins->count <= (pins->max ? pins->max : PINS_FEW));
+	assert(!pins->max || (pins->many && pins->max > PINS_FEW));
+	assert((pins->failed != 0) == (pins->status < 0));
+	assert(pins->failed <= tensor->engine->last_pin);
+	assert(!pins->count || pins_of(tensor)[0] > pins->failed);
+	assert(!pins->count || pins_of(tensor)[0] <= tensor->engine->last_pin);
+}
+
 bool pins_grow(struct pins *pins)
 {
 	uint32_t max = pins->max ? pins->max : PINS_FEW;
 	uint64_t *many = realloc(pins->many, 2 * (size_t)max * sizeof(*many));
 
+	assert(pins->count == max && max <= UINT32_MAX / 2);
 	if (!many)
 		return false;
 	if (!pins->max)
@@ -54,6 +67,7 @@ void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns)
 	if (!tensor->pins.count)
 		tensor->pins.since_ns = now_ns;
 	all_pins(tensor)[tensor->pins.count++] = pin;
+	pins_check(tensor);
 }
 
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
@@ -61,8 +75,10 @@ void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
 	uint64_t *pins = all_pins(tensor);
 	const uint64_t *found = find_pin(tensor, pin);
 
-	assert(found);
+	assert(found && tensor->pins.count);
 	pins[found - pins] = pins[--tensor->pins.count];
+	assert(!pins_have(tensor, pin));
+	pins_check(tensor);
 }
 
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin)
@@ -77,6 +93,8 @@ uint64_t pins_newest(const struct nvs_tensor *tensor)
 	for (uint32_t i = 0; i < tensor->pins.count; i++)
 		if (pins_of(tensor)[i] > newest)
 			newest = pins_of(tensor)[i];
+	assert((newest == 0) == (tensor->pins.count == 0));
+	assert(!newest || newest > tensor->pins.failed);
 	return newest;
 }
 
@@ -93,6 +111,7 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 			if (pin > after && pin < list[n])
 				list[n] = pin;
 		}
+		assert(list[n] != UINT64_MAX);
 		after = list[n];
 	}
 	return n;
@@ -108,6 +127,7 @@ void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->pins.failed = engine->last_pin;
 	tensor->pins.status = tensor->status;
 	tensor->pins.error_offset = tensor->error_offset;
+	pins_check(tensor);
 }
 
 int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
@@ -118,6 +138,7 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 					  .status = tensor->pins.status,
 					  .error_offset = tensor->pins.error_offset};
 
+	assert(tensor->pins.failed && tensor->pins.status < 0);
 	return transfer_error(&transfer, tensor->name, error);
 }
 

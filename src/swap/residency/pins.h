@@ -51,6 +51,8 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	      struct nvs_error *error);
 /* -EINVAL: the pin is not one of the tensor, and no failed read ended it. */
 int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error);
+/* Asserts what must hold of the tensor's pins. */
+void pins_check(const struct nvs_tensor *tensor);
 void pins_free(struct nvs_tensor *tensor);
 
 #endif

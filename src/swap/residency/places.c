@@ -3,6 +3,8 @@
  * Where in the store the next transfer of a tensor reads or writes, and the order of tensors there.
  * An extent that a manifest names is never overwritten.
  */
+#include <assert.h>
+
 #include "swap/residency/internal.h"
 
 /* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */
@@ -44,6 +46,7 @@ static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction dir
 {
 	bool moves = direction == NVS_WRITE && is_frozen(tensor, tensor->offset);
 
+	assert(!moves || !tensor->extent || !is_frozen(tensor, tensor->spare));
 	return moves ? tensor->spare : tensor->offset;
 }
 
@@ -76,6 +79,7 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 	uint64_t sum = tensors[0]->extent;
 	size_t i = 1;
 
+	assert(n && limit);
 	if (limit > nbytes_max)
 		limit = nbytes_max;
 	for (; i < n && sum + tensors[i]->extent <= limit; i++) {
@@ -84,5 +88,6 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 		sum += tensors[i]->extent;
 	}
 	*nbytes = sum;
+	assert(i <= n && (i == 1 || sum <= limit));
 	return i;
 }

@@ -38,6 +38,32 @@ void plan_free(struct plan *plan)
 	free(plan->recording);
 }
 
+/* ---- What must hold ---- */
+
+void plan_check(const struct plan *plan)
+{
+	assert(plan->n <= plan->order_max && plan->nrecorded <= plan->recording_max);
+	assert((plan->n == 0) == (plan->next == NULL));
+	assert(plan->resident <= plan->extents);
+	assert(plan->n ? plan->cursor < plan->n : !plan->cursor && !plan->extents);
+	assert(plan->ready <= plan->n);
+	assert(!plan->n || plan->resume == PLAN_NONE || plan->resume < plan->n);
+}
+
+void plan_made_check(const struct plan *plan)
+{
+	assert(!plan->cursor && !plan->ready && !plan->before[0]);
+	for (size_t i = 0; i < plan->n; i++) {
+		const struct nvs_tensor *tensor = plan->order[i].tensor;
+
+		assert(tensor->next_use <= i && plan->order[tensor->next_use].tensor == tensor);
+		assert(plan->next[i] < plan->n && plan->order[plan->next[i]].tensor == tensor);
+		assert(plan->next[i] > i || plan->next[i] == tensor->next_use);
+		assert(plan->before[i + 1] - plan->before[i] == tensor->numel);
+	}
+	plan_check(plan);
+}
+
 /* ---- Asking ---- */
 
 size_t plan_rank(const struct plan *plan, size_t at)
@@ -50,6 +76,7 @@ uint64_t plan_distance(const struct plan *plan, size_t at)
 {
 	uint64_t here = plan->before[plan->cursor], there = plan->before[at];
 
+	assert(at < plan->n && plan->before[plan->n] >= here);
 	return at >= plan->cursor ? there - here : plan->before[plan->n] - here + there;
 }
 
@@ -74,12 +101,14 @@ static size_t highest(const uint64_t *bits, size_t low, size_t high)
 size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t at)
 {
 	const uint64_t *bits = plan->idle[class];
-	size_t found;
+	bool wraps = at < plan->cursor;
+	size_t found = highest(bits, wraps ? 0 : plan->cursor, at);
 
-	if (at >= plan->cursor)
-		return highest(bits, plan->cursor, at);
-	found = highest(bits, 0, at);
-	return found != PLAN_NONE ? found : highest(bits, plan->cursor, plan->n);
+	assert(class < PLAN_OUTSIDE && at < plan->n);
+	if (wraps && found == PLAN_NONE)
+		found = highest(bits, plan->cursor, plan->n);
+	assert(found == PLAN_NONE || plan_rank(plan, found) < plan_rank(plan, at));
+	return found;
 }
 
 size_t plan_last(const struct plan *plan, enum plan_class class)
@@ -87,7 +116,11 @@ size_t plan_last(const struct plan *plan, enum plan_class class)
 	const uint64_t *bits = plan->idle[class];
 	size_t found = plan->n ? highest(bits, 0, plan->cursor) : PLAN_NONE;
 
-	return found != PLAN_NONE || !plan->n ? found : highest(bits, plan->cursor, plan->n);
+	assert(class < PLAN_OUTSIDE);
+	if (plan->n && found == PLAN_NONE)
+		found = highest(bits, plan->cursor, plan->n);
+	assert(found == PLAN_NONE || plan->order[found].tensor);
+	return found;
 }
 
 /* ---- Telling ---- */
@@ -110,6 +143,7 @@ void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idl
 		*word |= bit;
 	else
 		*word &= ~bit;
+	assert(plan_is_idle(plan, tensor) == idle);
 }
 
 void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
@@ -118,6 +152,7 @@ void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
 
 	if (rank < plan->ready)
 		plan->ready = rank;
+	assert(plan->order[tensor->next_use].tensor == tensor && plan->ready <= rank);
 }
 
 /* ---- Recording ---- */
@@ -129,6 +164,7 @@ void plan_begin(struct plan *plan)
 	plan->same = true;
 	plan->lost = false;
 	assert(!plan->cursor);
+	plan_check(plan);
 }
 
 bool plan_make_room(struct access **accesses, size_t *max, size_t n)
@@ -145,11 +181,13 @@ bool plan_make_room(struct access **accesses, size_t *max, size_t n)
 		return false;
 	*accesses = grown;
 	*max = wanted;
+	assert(*max >= n);
 	return true;
 }
 
 bool plan_allocate(struct plan *plan, size_t n)
 {
+	assert(n && !plan->n && !plan->next && !plan->before);
 	plan->next = calloc(n, sizeof(*plan->next));
 	plan->before = calloc(n + 1, sizeof(*plan->before));
 	plan->idle[PLAN_LARGE] = calloc(words(n), sizeof(uint64_t));

@@ -28,6 +28,8 @@ enum plan_class {
 	PLAN_OUTSIDE, /* not in the plan */
 } __attribute__((packed));
 
+_Static_assert(PLAN_LARGE == 0 && PLAN_SMALL == 1, "classes index plan->idle");
+
 struct plan {
 	struct access *order; /* the plan, a ring */
 	size_t n, order_max;
@@ -49,6 +51,10 @@ struct plan {
 };
 
 void plan_free(struct plan *plan);
+
+/* Asserts what must hold of the positions and sums; and, of a plan just made, of each access. */
+void plan_check(const struct plan *plan);
+void plan_made_check(const struct plan *plan);
 
 /* ---- Recording ---- */
 void plan_begin(struct plan *plan);

@@ -18,6 +18,7 @@ uint64_t free_bytes(const struct nvs_engine *engine)
 	struct nvs_pool_stats stats;
 
 	pool_get_stats(engine->pool, &stats);
+	assert(stats.used <= stats.bytes && stats.largest_free <= stats.bytes - stats.used);
 	return stats.bytes - stats.used;
 }
 
@@ -57,8 +58,19 @@ bool policy_may_read(const struct nvs_engine *engine, const struct eviction *evi
 	       engine->live_numel + eviction->numel <= engine->max_live;
 }
 
+void eviction_check(const struct nvs_engine *engine, const struct eviction *eviction)
+{
+	assert(eviction->enough && eviction->turn <= TURN_NONE);
+	assert(eviction->ntaken <= engine->ntensors && eviction->ndirty <= eviction->ntaken);
+	assert(eviction->nfailed <= eviction->ndirty);
+	assert(eviction->writes || !eviction->ndirty);
+	assert(eviction->needed_by == PLAN_NONE || eviction->needed_by < engine->plan.n);
+	assert(!eviction->small || eviction->ahead);
+}
+
 struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need)
 {
+	assert(need <= pool_bytes(engine->pool));
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
 				 .reached = free_bytes(engine) + engine->landing,
@@ -83,6 +95,7 @@ struct eviction eviction_for_plan(void)
 
 struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by)
 {
+	assert(needed_by < engine->plan.n);
 	return (struct eviction){.enough = policy_may_read,
 				 .own = true,
 				 .goal = free_bytes(engine) + 1,
@@ -144,12 +157,15 @@ void eviction_restart(const struct nvs_engine *engine, struct eviction *eviction
 {
 	eviction->turn = TURN_IDLE;
 	begin_turn(engine, eviction);
+	eviction_check(engine, eviction);
 }
 
 static struct nvs_tensor *next_listed(struct eviction *eviction)
 {
 	struct nvs_tensor *tensor = eviction->tensor;
 
+	assert(eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD);
+	assert(!tensor || !in_plan(tensor));
 	if (tensor)
 		eviction->tensor = eviction->turn == TURN_AHEAD
 					   ? TAILQ_PREV(tensor, tensor_list, idle)
@@ -168,6 +184,7 @@ static struct nvs_tensor *next_planned(const struct nvs_engine *engine, struct e
 	if (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until))
 		return NULL;
 	eviction->at = plan_last_before(plan, class, at);
+	assert(plan->order[at].tensor->next_use == at && plan->order[at].tensor->class == class);
 	return plan->order[at].tensor;
 }
 
@@ -209,6 +226,7 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 {
 	struct plan *plan = &engine->plan;
 
+	assert(*rank >= plan->ready && plan->ready <= plan->n);
 	for (; *rank < plan->n; (*rank)++) {
 		size_t at = (plan->cursor + *rank) % plan->n;
 		struct nvs_tensor *tensor = plan->order[at].tensor;
@@ -254,6 +272,7 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 	if (is_dirty(tensor)) {
 		if (behind->count && behind->bytes + tensor->extent > limit)
 			return false;
+		assert(behind->count < engine->ntensors && !tensor->pins.count);
 		engine->scratch[behind->count++] = tensor;
 		behind->bytes += tensor->extent;
 	}
@@ -287,5 +306,6 @@ size_t policy_choose_writes(struct nvs_engine *engine)
 	consider_all(engine, &behind);
 	behind.dirty = true;
 	consider_all(engine, &behind);
+	assert(behind.count || !behind.bytes);
 	return behind.count;
 }

@@ -36,6 +36,8 @@ enum eviction_turn {
 	TURN_NONE,
 };
 
+_Static_assert(TURN_IDLE < TURN_AHEAD && TURN_AHEAD < TURN_LARGE, "lists precede the plan");
+
 /* Evicts unpinned tensors until there is enough room. */
 struct eviction {
 	bool (*enough)(const struct nvs_engine *engine, const struct eviction *eviction);
@@ -69,6 +71,8 @@ struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_
 /* What exceeds the budgets. */
 struct eviction eviction_to_max_in_cpu(void);
 struct eviction eviction_to_max_live(void);
+/* Asserts what must hold of an eviction in progress. */
+void eviction_check(const struct nvs_engine *engine, const struct eviction *eviction);
 /* Begins with the first candidate again. */
 void eviction_restart(const struct nvs_engine *engine, struct eviction *eviction);
 /* The next tensor to evict; NULL: there is enough room, or nothing more may be evicted. */

@@ -15,10 +15,13 @@ static void count_in_pool(struct nvs_engine *engine, const struct nvs_tensor *te
 	engine->live_numel += tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident += tensor->extent;
+	assert(engine->plan.resident <= engine->plan.extents);
 }
 
 static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
+	assert(engine->live_numel >= tensor->numel);
+	assert(!in_plan(tensor) || engine->plan.resident >= tensor->extent);
 	engine->live_numel -= tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident -= tensor->extent;
@@ -29,6 +32,7 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 	struct nvs_tensor **tensors = engine->scratch;
 	size_t i = 0;
 
+	assert(n <= engine->ntensors);
 	sort_by_place(tensors, n, NVS_READ);
 	while (i < n) {
 		uint64_t nbytes, longest = pool_largest_free(engine->pool);
@@ -39,6 +43,7 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 			data = pool_lease(engine->pool, nbytes);
 		if (!data)
 			break;
+		assert(nbytes <= longest && k <= n - i);
 		for (; k; k--, i++) {
 			assert(tensors[i]->memory == MEMORY_NONE);
 			tensors[i]->memory = MEMORY_POOL;
@@ -72,6 +77,7 @@ size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 			engine->scratch[count++] = tensors[i];
 			*need += tensors[i]->extent;
 		}
+	assert(count <= engine->ntensors);
 	return count;
 }
 
@@ -107,6 +113,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->counted = policy_counts(engine, tensor);
 	if (tensor->counted)
 		engine->counted_numel += tensor->numel;
+	assert(is_listed(tensor) && engine->counted_numel <= engine->live_numel);
 }
 
 void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -117,9 +124,11 @@ void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->placement = PLACED_NOWHERE;
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
+	assert(!tensor->counted || engine->counted_numel >= tensor->numel);
 	if (tensor->counted)
 		engine->counted_numel -= tensor->numel;
 	tensor->counted = false;
+	assert(!is_listed(tensor));
 }
 
 void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
@@ -131,8 +140,10 @@ void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum o
 		assert(tensor->memory == MEMORY_POOL);
 		engine->landing += tensor->extent;
 		engine->landing_numel += tensor->numel;
+		assert(engine->landing <= pool_bytes(engine->pool));
 	} else {
 		assert(engine->landing >= tensor->extent);
+		assert(engine->landing_numel >= tensor->numel);
 		engine->landing -= tensor->extent;
 		engine->landing_numel -= tensor->numel;
 	}
@@ -146,6 +157,7 @@ void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_a
 	tensor->ahead = value;
 	if (!in_plan(tensor) || is_ahead(tensor) == before)
 		return;
+	assert(!before || engine->ahead_numel >= tensor->numel);
 	if (before)
 		engine->ahead_numel -= tensor->numel;
 	else
@@ -173,6 +185,7 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	forget_pool(tensor);
 	if (in_plan(tensor))
 		plan_needs_read(&engine->plan, tensor);
+	assert(needs_memory(tensor) && !tensor->data && !in_pool(tensor->content));
 }
 
 /* ---- Landing ---- */
@@ -192,7 +205,8 @@ void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 void return_external(struct nvs_tensor *tensor)
 {
-	assert(tensor->memory == MEMORY_EXTERNAL);
+	assert(tensor->memory == MEMORY_EXTERNAL && tensor->io == IO_IDLE);
+	assert(!tensor->pins.count && !in_pool(tensor->content));
 	tensor->memory = MEMORY_NONE;
 	tensor->data = NULL;
 }
@@ -203,6 +217,7 @@ void number_pin(struct nvs_engine *engine)
 {
 	engine->last_pin++;
 	engine->last_pin_ns = clock_ns();
+	assert(engine->last_pin && engine->last_pin_ns);
 }
 
 void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -211,6 +226,7 @@ void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	leave_idle(engine, tensor);
 	pins_add(tensor, engine->last_pin, engine->last_pin_ns);
 	tensor->placement = PLACED_PINNED;
+	assert(tensor->pins.count && !tensor->counted);
 }
 
 void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
@@ -244,6 +260,7 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 	set_ahead(engine, tensor, AHEAD_NOT);
 	set_on_landing(engine, tensor, LANDING_EVICTS);
 	engine->scratch[eviction->ndirty++] = tensor;
+	eviction_check(engine, eviction);
 }
 
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
@@ -253,4 +270,5 @@ void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
 	eviction_restart(engine, eviction);
 	while ((tensor = eviction_next(engine, eviction)))
 		evict(engine, tensor, eviction);
+	eviction_check(engine, eviction);
 }

@@ -24,6 +24,13 @@ struct holders {
 	unsigned nlargest;
 };
 
+static void holders_check(const struct holders *holders)
+{
+	assert(holders->nlargest <= LARGEST_NAMED && holders->nlargest <= holders->tensors);
+	for (unsigned i = 1; i < holders->nlargest; i++)
+		assert(holders->largest[i - 1]->extent >= holders->largest[i]->extent);
+}
+
 static void note_largest(struct holders *holders, const struct nvs_tensor *tensor)
 {
 	unsigned at = holders->nlargest;
@@ -37,6 +44,7 @@ static void note_largest(struct holders *holders, const struct nvs_tensor *tenso
 	for (unsigned i = holders->nlargest - 1; i > at; i--)
 		holders->largest[i] = holders->largest[i - 1];
 	holders->largest[at] = tensor;
+	holders_check(holders);
 }
 
 static struct holders find_holders(const struct nvs_engine *engine)
@@ -66,6 +74,7 @@ static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *las
 	va_list args;
 	int n;
 
+	assert(at <= last);
 	va_start(args, format);
 	n = vsnprintf(at, (size_t)(last - at) + 1, format, args);
 	va_end(args);
@@ -79,6 +88,7 @@ static char *put_holder(char *at, const char *last, const struct nvs_tensor *ten
 	size_t n = pins_list(tensor, pins, LARGEST_NAMED);
 	char nbytes[32];
 
+	assert(n && tensor->pins.since_ns && tensor->pins.since_ns <= now);
 	at = put(at, last, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->name,
 		 size_text(tensor->extent, nbytes), ms / 1000, (unsigned)(ms % 1000), plural(n));
 	for (size_t i = 0; i < n; i++)
@@ -122,9 +132,15 @@ static bool room_will_come(const struct nvs_engine *engine)
 	return false;
 }
 
+static void shortage_check(const struct shortage *shortage)
+{
+	assert(!shortage->told || !shortage->tell_at_ns);
+}
+
 uint64_t shortage_deadline(const struct nvs_engine *engine, struct shortage *shortage,
 			   uint64_t deadline)
 {
+	shortage_check(shortage);
 	if (shortage->told)
 		return deadline;
 	if (!shortage->tell_at_ns)
@@ -141,6 +157,7 @@ void shortage_tell(struct nvs_engine *engine, struct shortage *shortage, size_t 
 	if (room_will_come(engine))
 		return;
 	shortage->told = true;
+	shortage_check(shortage);
 	shortage_text(engine, text);
 	say_later(engine, NVS_LOG_WARNING,
 		  "a call waits for room in the pool for %zu tensor%s, until others are released: "

@@ -26,6 +26,14 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 	return found ? *found : NULL;
 }
 
+void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	assert(tensor->engine == engine && tensor->name);
+	assert(engine->ntensors <= engine->ntensors_max);
+	assert(tensor->index < engine->ntensors);
+	assert(engine->tensors[tensor->index] == tensor);
+}
+
 /* ---- Making and freeing ---- */
 
 int table_grow(struct nvs_engine *engine, size_t n)
@@ -33,6 +41,7 @@ int table_grow(struct nvs_engine *engine, size_t n)
 	size_t max = engine->ntensors + n;
 	struct nvs_tensor **tensors, **scratch;
 
+	assert(max >= n && engine->ntensors <= engine->ntensors_max);
 	if (max <= engine->ntensors_max)
 		return 0;
 	if (max < engine->ntensors_max * 2)
@@ -47,6 +56,7 @@ int table_grow(struct nvs_engine *engine, size_t n)
 	if (!tensors || !scratch || pool_prepare(engine->pool, max + 1))
 		return -ENOMEM;
 	engine->ntensors_max = max;
+	assert(engine->ntensors + n <= max);
 	return 0;
 }
 
@@ -54,6 +64,7 @@ static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
 {
 	uint32_t unit = store_unit(engine->store);
 
+	assert(unit && nbytes <= UINT64_MAX - unit);
 	return (nbytes + unit - 1) / unit * unit;
 }
 
@@ -82,15 +93,21 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 	assert(engine->ntensors < engine->ntensors_max);
 	tensor->index = engine->ntensors;
 	engine->tensors[engine->ntensors++] = tensor;
+	assert(tensor->extent >= tensor->nbytes && (tensor->extent == 0) == (tensor->nbytes == 0));
+	table_check(engine, tensor);
 	return tensor;
 }
 
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	struct nvs_tensor *last = engine->tensors[--engine->ntensors];
+	struct nvs_tensor *last;
 
+	table_check(engine, tensor);
+	last = engine->tensors[--engine->ntensors];
 	engine->tensors[tensor->index] = last;
 	last->index = tensor->index;
+	if (last != tensor)
+		table_check(engine, last);
 	tdelete(tensor, &engine->names, by_name);
 }
 
@@ -99,6 +116,7 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *nam
 {
 	struct nvs_tensor key = {.name = name}, **found;
 
+	table_check(engine, tensor);
 	if (table_find(engine, name))
 		return error_about(error, -EEXIST, name, 0, 0,
 				   "%s: the engine or its kept store has a tensor of that name",
@@ -112,11 +130,13 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *nam
 	found = tfind(&key, &engine->names, by_name);
 	assert(found && *found == &key);
 	*found = tensor;
+	assert(table_find(engine, name) == tensor);
 	return 0;
 }
 
 void tensor_free(struct nvs_tensor *tensor)
 {
+	assert(tensor->io == IO_IDLE && tensor->memory != MEMORY_EXTERNAL);
 	pins_free(tensor);
 	free(tensor->name);
 	free(tensor);
@@ -124,6 +144,8 @@ void tensor_free(struct nvs_tensor *tensor)
 
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
+	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
+	assert(!engine->keep || !tensor->nbytes || tensor->spare != tensor->offset);
 	store_release(engine->store, tensor->offset, tensor->nbytes);
 	if (engine->keep)
 		store_release(engine->store, tensor->spare, tensor->nbytes);
@@ -131,9 +153,14 @@ void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 
 void tensors_committed(struct nvs_engine *engine)
 {
+	assert(engine->keep && !engine->committing);
 	for (size_t i = 0; i < engine->ntensors; i++) {
-		engine->tensors[i]->committed = engine->tensors[i]->snapshot;
-		engine->tensors[i]->snapshot = NOWHERE;
+		struct nvs_tensor *tensor = engine->tensors[i];
+
+		assert(tensor->snapshot == NOWHERE || tensor->snapshot == tensor->offset ||
+		       tensor->snapshot == tensor->spare);
+		tensor->committed = tensor->snapshot;
+		tensor->snapshot = NOWHERE;
 	}
 }
 
@@ -142,6 +169,7 @@ void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *for
 	while (forgotten) {
 		struct nvs_tensor *tensor = forgotten;
 
+		assert(tensor->engine == engine && !tensor->pins.count);
 		forgotten = tensor->run_next;
 		extents_release(engine, tensor);
 		tensor_free(tensor);
@@ -168,6 +196,7 @@ void tensors_free(struct nvs_engine *engine)
 	}
 	while ((tensor = pop_forgotten(engine)))
 		tensor_free(tensor);
+	assert(!engine->held_writes && !engine->names);
 	free(engine->tensors);
 	free(engine->scratch);
 }

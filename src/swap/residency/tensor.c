@@ -6,6 +6,8 @@
 
 #include <assert.h>
 
+#include "swap/residency/internal.h"
+
 enum nvs_tensor_state tensor_state(const struct nvs_tensor *tensor)
 {
 	switch (tensor->io) {
@@ -27,19 +29,23 @@ enum nvs_tensor_state tensor_state(const struct nvs_tensor *tensor)
 void set_dirty(struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE);
+	assert(!tensor->engine->read_only);
 	tensor->content = on_drive(tensor->content) ? CONTENT_NEWER : CONTENT_POOL;
+	assert(is_dirty(tensor) && !is_unwritten(tensor));
 }
 
 void set_clean(struct nvs_tensor *tensor)
 {
-	assert(tensor->memory == MEMORY_POOL);
+	assert(tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE);
 	tensor->content = CONTENT_BOTH;
+	assert(!is_dirty(tensor));
 }
 
 void forget_pool(struct nvs_tensor *tensor)
 {
 	assert(tensor->io == IO_IDLE);
 	tensor->content = on_drive(tensor->content) ? CONTENT_DRIVE : CONTENT_NONE;
+	assert(!in_pool(tensor->content) && !is_dirty(tensor));
 }
 
 void forget_drive(struct nvs_tensor *tensor)
@@ -47,4 +53,5 @@ void forget_drive(struct nvs_tensor *tensor)
 	assert(tensor->io == IO_WRITING && tensor->content != CONTENT_BOTH);
 	tensor->content = in_pool(tensor->content) ? CONTENT_POOL : CONTENT_NONE;
 	tensor->checksum_state = CHECKSUM_NONE;
+	assert(!on_drive(tensor->content));
 }

@@ -29,6 +29,10 @@ enum content {
 	CONTENT_POOL,  /* in the pool alone: dirty */
 } __attribute__((packed));
 
+_Static_assert(CONTENT_DRIVE < CONTENT_BOTH && CONTENT_BOTH < CONTENT_NEWER &&
+		       CONTENT_NEWER < CONTENT_POOL,
+	       "in_pool() and is_dirty() compare");
+
 /*
  * What `data` points to. A tensor that is pinned for new contents has memory in the pool, and its
  * contents stay NONE or DRIVE until it is released dirty: it is *unwritten*.
@@ -66,6 +70,9 @@ enum placement {
 	PLACED_AHEAD,	/* engine->ahead: read ahead by the caller, outside the plan */
 	PLACED_PLANNED, /* engine->planned */
 } __attribute__((packed));
+
+_Static_assert(PLACED_PINNED < PLACED_IDLE && PLACED_AHEAD < PLACED_PLANNED,
+	       "is_listed() compares");
 
 /* Read ahead and not pinned since. */
 enum read_ahead {
@@ -241,5 +248,11 @@ void tensor_check(const struct nvs_tensor *tensor);
 /* Asserts what must hold of all tensors together: the sums in the engine. Takes as long as there
  * are tensors. */
 void engine_check(const struct nvs_engine *engine);
+
+/*
+ * Asserts what holds among those sums whatever the tensors are. Calls make it when they have taken
+ * the lock, and before they release it.
+ */
+void engine_sums_check(const struct nvs_engine *engine);
 
 #endif
