@@ -18,6 +18,8 @@
 #include "cli/jobs/jobs.h"
 
 static unsigned errors; /* messages */
+static int file;	/* holds each input in turn */
+static char path[64];
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
@@ -39,6 +41,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	(void)argc;
 	(void)argv;
 	assert(!setenv("A", "4k", 1) && !setenv("EMPTY", "", 1));
+	file = memfd_create("job file", MFD_CLOEXEC);
+	assert(file >= 0);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
 	return 0;
 }
 
@@ -112,14 +117,13 @@ static void check_planned(const struct bench_plan *plan)
 	}
 }
 
-static void check_plan(const char *path)
+static void check_plan(void)
 {
 	static char name[] = "bench";
-	char file[64], *argv[] = {name, file, NULL};
+	char *argv[] = {name, path, NULL};
 	struct bench_plan plan;
 	int rc;
 
-	snprintf(file, sizeof(file), "%s", path);
 	errors = 0;
 	rc = jobs_plan(&plan, 2, argv);
 	assert(rc <= 0 && errors == (rc < 0));
@@ -131,13 +135,8 @@ static void check_plan(const char *path)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-	int fd = memfd_create("job file", MFD_CLOEXEC);
-	char path[64];
-
 	check_reader(data, nbytes);
-	assert(fd >= 0 && write(fd, data, nbytes) == (ssize_t)nbytes);
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	check_plan(path);
-	close(fd);
+	assert(!ftruncate(file, 0) && pwrite(file, data, nbytes, 0) == (ssize_t)nbytes);
+	check_plan();
 	return 0;
 }

@@ -21,15 +21,20 @@ static unsigned least(unsigned a, unsigned b)
 	return a < b ? a : b;
 }
 
-static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb)
+/* Returns `limit` where the distance is that or more; most names are seen to be far in a few letters. */
+static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb, unsigned limit)
 {
 	unsigned rows[3][LETTERS_MAX + 1]; /* rows of this letter of a, and of the two before it */
 
+	if ((na > nb ? na - nb : nb - na) >= limit)
+		return limit;
 	for (unsigned j = 0; j <= nb; j++)
 		rows[0][j] = j;
 	for (unsigned i = 1; i <= na; i++) {
 		unsigned *row = rows[i % 3];
 		const unsigned *before = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
+
+		unsigned best = i;
 
 		row[0] = i;
 		for (unsigned j = 1; j <= nb; j++) {
@@ -39,7 +44,11 @@ static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb
 			if (i > 1 && j > 1 && dashed(a[i - 1]) == dashed(b[j - 2]) &&
 			    dashed(a[i - 2]) == dashed(b[j - 1]))
 				row[j] = least(row[j], second[j - 2] + 1);
+			best = least(best, row[j]);
 		}
+		/* A swap of neighbours reaches back over one row. */
+		if (best > limit)
+			return limit;
 	}
 	return rows[na % 3][nb];
 }
@@ -57,7 +66,7 @@ const char *nearest_name(const char *text, const char *const *names, unsigned n)
 
 		if (name_length > LETTERS_MAX)
 			continue;
-		distance = edit_distance(text, length, names[i], name_length);
+		distance = edit_distance(text, length, names[i], name_length, limit);
 		if (distance < limit) {
 			limit = distance;
 			nearest = names[i];

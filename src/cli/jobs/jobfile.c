@@ -17,8 +17,9 @@
 
 #include "base/text.h"
 
-#define BYTES_MAX ((size_t)1 << 20)
-#define VALUE_MAX 4096 /* bytes of an expanded value, with the 0 at its end */
+#define BYTES_MAX  ((size_t)1 << 20)
+#define FILE_BYTES ((size_t)8 << 10) /* of most job files */
+#define VALUE_MAX  4096		     /* bytes of an expanded value, with the 0 at its end */
 
 struct chunk {
 	struct chunk *next;
@@ -259,17 +260,28 @@ static int parse_text(struct jobfile *jobfile, char *text, size_t nbytes, const 
 	return rc;
 }
 
+/* A copy of nbytes of text with more room, at first FILE_BYTES and BYTES_MAX + 1 at most; or NULL. */
+static char *chunk_grow(struct jobfile *jobfile, const char *text, size_t nbytes, size_t *room)
+{
+	char *grown;
+
+	*room = nbytes ? 16 * nbytes : FILE_BYTES;
+	*room = *room < BYTES_MAX + 1 ? *room : BYTES_MAX + 1;
+	grown = chunk_new(jobfile, *room);
+	return grown && nbytes ? memcpy(grown, text, nbytes) : grown;
+}
+
 static int read_and_parse(struct jobfile *jobfile, int fd, const char *name,
 			  struct nvs_error *error)
 {
-	char *text = chunk_new(jobfile, BYTES_MAX + 1);
-	size_t nbytes = 0;
+	size_t nbytes = 0, room = 0;
+	char *text = NULL;
 	ssize_t got = 1;
 
-	if (!text)
-		return fail_memory(error, name);
 	while (got && nbytes <= BYTES_MAX) {
-		got = read(fd, text + nbytes, BYTES_MAX + 1 - nbytes);
+		if (nbytes == room && !(text = chunk_grow(jobfile, text, nbytes, &room)))
+			return fail_memory(error, name);
+		got = read(fd, text + nbytes, room - nbytes);
 		if (got < 0 && errno != EINTR)
 			return fail(error, name, 0, -errno, "%s", strerror(errno));
 		nbytes += got > 0 ? (size_t)got : 0;

@@ -76,16 +76,18 @@ static const char *nearest_key(const char *key)
 static int take_fio_key(const struct jobfile_line *line, const char *where)
 {
 	enum fio_key found = fio_key_find(line->key, line->value);
-	const char *nearest = nearest_key(line->key);
+	const char *nearest;
 
 	if (found == FIO_KEY_HARMLESS)
 		return 0;
-	if (found == FIO_KEY_REFUSED)
+	if (found == FIO_KEY_REFUSED) {
 		say("%s: %s%s%s changes the load and is not supported", where, line->key,
 		    line->value ? "=" : "", line->value ? line->value : "");
-	else
-		say("%s: unknown key %s%s%s%s", where, line->key, nearest ? "; did you mean " : "",
-		    nearest ? nearest : "", nearest ? "?" : "");
+		return -EINVAL;
+	}
+	nearest = nearest_key(line->key);
+	say("%s: unknown key %s%s%s%s", where, line->key, nearest ? "; did you mean " : "",
+	    nearest ? nearest : "", nearest ? "?" : "");
 	return -EINVAL;
 }
 
@@ -314,8 +316,8 @@ static int check_ranks(struct bench_plan *plan)
 			continue;
 		job->options.rank += job->clone;
 		for (; other < job; other++)
-			if (other->stage == job->stage && has_rank(other) &&
-			    other->options.rank == job->options.rank &&
+			if (other->stage == job->stage &&
+			    other->options.rank == job->options.rank && has_rank(other) &&
 			    share_directory(other, job)) {
 				say("jobs %s and %s run at the same time on the same path, and "
 				    "both have rank %llu: give them different ranks, or none",
@@ -330,8 +332,8 @@ static int check_ranks(struct bench_plan *plan)
 static bool is_taken(const struct bench_plan *plan, unsigned stage, uint64_t rank)
 {
 	for (unsigned i = 0; i < plan->n; i++)
-		if (plan->jobs[i].stage == stage && has_rank(&plan->jobs[i]) &&
-		    plan->jobs[i].options.rank == rank)
+		if (plan->jobs[i].stage == stage && plan->jobs[i].options.rank == rank &&
+		    has_rank(&plan->jobs[i]))
 			return true;
 	return false;
 }

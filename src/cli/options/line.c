@@ -62,6 +62,18 @@ static void fill_names(const struct command_spec *command, struct line_names *na
 	add_name(names, "help", no_argument, 'h');
 }
 
+/* The names of the last command that was asked for: a process has one. */
+static const struct line_names *names_of(const struct command_spec *command)
+{
+	static const struct command_spec *filled;
+	static struct line_names cache;
+
+	if (filled != command)
+		fill_names(command, &cache);
+	filled = command;
+	return &cache;
+}
+
 /* Writes the names that begin with `start` as "--a, --b". Returns their number. */
 static unsigned begin_with(const struct line_names *names, const char *start, char *text,
 			   size_t nbytes)
@@ -134,18 +146,17 @@ static int take_operands(const struct command_spec *command, int argc, char **ar
 int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
 		  struct options_given *given)
 {
-	struct line_names names;
+	const struct line_names *names = names_of(command);
 	int value, rc = 0;
 
 	memset(given, 0, sizeof(*given));
-	fill_names(command, &names);
 	opterr = 0;
 	optind = 0; /* also resets getopt's place within an argument */
-	while (!rc && (value = getopt_long(argc, argv, ":h", names.options, NULL)) != -1) {
+	while (!rc && (value = getopt_long(argc, argv, ":h", names->options, NULL)) != -1) {
 		if (value == 'h')
 			return OPTIONS_HELP;
 		if (value == '?') {
-			rc = say_unknown(command, &names, argv[optind - 1]);
+			rc = say_unknown(command, names, argv[optind - 1]);
 		} else if (value == ':') {
 			say("%s needs a value; see nvswap %s --help", argv[optind - 1],
 			    command->name);
