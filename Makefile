@@ -305,6 +305,12 @@ soak: all test-programs ## random histories, and swaps and steps on a drive, at 
 	$(BUILD)/bench/soak --directory $(BUILD)/tmp/soak $(SOAK)
 	@rm -rf $(BUILD)/tmp/soak
 
+# MUTATE="--only store --count 10 --seed 2" changes ten places of src/store.
+MUTATE ?=
+
+mutate: ## change the code place by place, and list the changes that no test of the layer sees
+	@BUILD='$(BUILD)' $(PYTHON) tests/support/mutate.py $(MUTATE)
+
 # BENCH="--only step --rounds 3" measures only the optimizer step.
 BENCH ?=
 
@@ -384,6 +390,6 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:
-.PHONY: all setup demo check test test-programs asan tsan soak fuzz fuzz-build fuzz-programs bench \
+.PHONY: all setup demo check test test-programs asan tsan soak mutate fuzz fuzz-build fuzz-programs bench \
 	bench-programs coverage docs format tidy \
 	cppcheck install uninstall clean help FORCE

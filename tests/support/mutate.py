@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Changes the code in one place at a time, builds it, runs the tests of the changed layer, and lists the
+changes that no test saw. It works in a copy below the build directory and never writes to the tree.
+The seed determines the changes: the same seed, count, layers and sources give the same list.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
+LAYERS = ("base", "trace", "config", "topo", "aio", "pool", "memory", "store", "swap", "optim", "cli")
+BUILD_S = 600
+
+# A change, and what it applies to: each match on a line of a function's body is one place.
+CHANGES = (
+    ("negate", re.compile(r"\b(if|while) \((?P<at>.+)\)(?= \{$|$)"), lambda text: f"!({text})"),
+    ("off by one", re.compile(r"(?P<at> [+-] 1)\b(?!\.)"), lambda text: ""),
+    ("boundary", re.compile(r" (?P<at><=|>=|<|>) "),
+     lambda text: text[:-1] if text.endswith("=") else text + "="),
+    ("equality", re.compile(r" (?P<at>==|!=) "), lambda text: "!=" if text == "==" else "=="),
+    ("and, or", re.compile(r" (?P<at>&&|\|\|) (?!$)"), lambda text: "||" if text == "&&" else "&&"),
+    ("no call", re.compile(r"^\t+(?P<at>[a-z]\w+\(.*\);)$"), lambda text: ";"),
+    ("no result", re.compile(r"\breturn (?P<at>[a-z]\w*);$"), lambda text: "0"),
+    ("constant", re.compile(r"(?<![\w.\"])(?P<at>[1-9]\d*)u?\b(?![\w.\"])"),
+     lambda text: str(int(text) + 1)),
+)
+# What must hold, messages, and the release of memory at a failure change nothing that a test can see.
+SKIPPED = re.compile(r"assert|_error|error_|fail\(|say\(|log_|printf|strerror|check\(|/\*|^\t+\*|case |#|\"")
+
+
+def body_lines(text):
+    """Yields (index, line) of the lines in functions' bodies, without comments and initializers."""
+    in_function = in_comment = False
+    for index, line in enumerate(text.splitlines()):
+        if line.startswith("{"):
+            in_function = True
+        elif line.startswith("}"):
+            in_function = False
+        elif "/*" in line or in_comment:
+            in_comment = "*/" not in line
+        elif in_function and line.startswith("\t") and not SKIPPED.search(line):
+            yield index, line
+
+
+def is_balanced(text):
+    depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def places_in(path):
+    for index, line in body_lines((ROOT / path).read_text()):
+        for name, pattern, change in CHANGES:
+            for match in pattern.finditer(line):
+                if name in ("negate", "no call") and not is_balanced(match["at"]):
+                    continue
+                changed = line[:match.start("at")] + change(match["at"]) + line[match.end("at"):]
+                yield path, index, name, line, changed
+
+
+def places(layers):
+    for layer in layers:
+        for path in sorted((ROOT / "src" / layer).rglob("*.c")):
+            yield from places_in(path.relative_to(ROOT))
+
+
+def copy_tree(tree):
+    """Copies what git tracks, and new files that it does not ignore."""
+    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                           cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    for name in filter(None, names.decode().split("\0")):
+        source, target = ROOT / name, tree / name
+        if not source.is_file():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            shutil.copy2(source, target)
+
+
+def tests_of(layer, tree):
+    programs = sorted((tree / "tests" / layer).rglob("test_*.c"))
+    return ["build/" + str(path.relative_to(tree).with_suffix("")) for path in programs]
+
+
+def build(tree, programs):
+    """Warnings are no errors: a change may leave a variable unused."""
+    make = ["make", f"-j{os.cpu_count()}", "BUILD=build", "WERROR=", *programs]
+    return subprocess.run(make, cwd=tree, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          timeout=BUILD_S, check=False).returncode == 0
+
+
+def passes(tree, programs, seconds):
+    environment = dict(os.environ, BUILD="build", TEST_TIMEOUT=str(seconds))
+    return subprocess.run(["tests/run", *programs], cwd=tree, env=environment, check=False,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def fate(tree, place, seconds):
+    """Makes the change in the copy, and takes it back whatever happens."""
+    path, index, _, _, changed = place
+    original = (tree / path).read_text()
+    lines = original.splitlines()
+    lines[index] = changed
+    programs = tests_of(path.parts[1], tree)
+    try:
+        (tree / path).write_text("\n".join(lines) + "\n")
+        if not build(tree, programs):
+            return "does not build"
+        return "UNSEEN" if passes(tree, programs, seconds) else "seen"
+    finally:
+        (tree / path).write_text(original)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
+    parser.add_argument("--only", metavar="LAYER[,LAYER]", default=",".join(LAYERS),
+                        help="folders of src/ (all)")
+    parser.add_argument("--count", type=int, default=100, help="places to change (100)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=int, default=120, help="limit of a test program (120)")
+    parser.add_argument("--list", action="store_true", help="print the changes and make none")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    for layer in options.only:
+        if layer not in LAYERS:
+            parser.error(f"no layer {layer}; there are {', '.join(LAYERS)}")
+    return options
+
+
+def choose(options):
+    found = [place for layer in options.only for place in places([layer])]
+    return random.Random(options.seed).sample(found, min(options.count, len(found)))
+
+
+def show(place, what):
+    path, index, name, line, changed = place
+    print(f"{what:<14} {path}:{index + 1}: {name}", flush=True)
+    if what in ("UNSEEN", "listed"):
+        print(f"    - {line.strip()}\n    + {changed.strip()}", flush=True)
+
+
+def main():
+    options = parse()
+    chosen = choose(options)
+    if options.list:
+        for place in chosen:
+            show(place, "listed")
+        return 0
+    tree = ROOT / BUILD / "mutate"
+    copy_tree(tree)
+    for layer in sorted({place[0].parts[1] for place in chosen}):
+        programs = tests_of(layer, tree)
+        if not build(tree, programs) or not passes(tree, programs, options.seconds):
+            sys.exit(f"the tests of {layer} fail without a change")
+    fates = []
+    for place in chosen:
+        fates.append(fate(tree, place, options.seconds))
+        show(place, fates[-1])
+    print(f"seed {options.seed}: {len(fates)} changes, {fates.count('seen')} seen, "
+          f"{fates.count('UNSEEN')} unseen, {fates.count('does not build')} do not build")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
