@@ -372,22 +372,28 @@ static void submit(struct worker *worker)
 	worker_check(worker);
 }
 
+/* A drive is busy for longer with a queue of such I/Os, so a larger part of it may complete. */
+#define LARGE_IO_BYTES (256u * 1024)
+
 /*
  * The number of completions to wait for: usually one. If the queue is full and more work is
- * waiting, an eighth of the queue, which saves most rounds and still keeps the drive busy. With
- * io_timeout_ms always one, so that a hanging I/O does not delay those that completed.
+ * waiting, an eighth of the queue, or a quarter if I/Os are large, which saves most rounds and
+ * still keeps the drive busy. With io_timeout_ms always one, so that a hanging I/O does not delay
+ * those that completed.
  */
 static unsigned worth_waiting_for(const struct worker *worker, bool more)
 {
 	worker_check(worker);
+	const struct aio_config *config = &worker->aio->config;
+
 	if (!worker->submitted)
 		return 0;
-	if (worker->aio->config.io_timeout_ms)
+	if (config->io_timeout_ms)
 		return 1;
-	if (!worker->aio->config.overlap_events)
+	if (!config->overlap_events)
 		return worker->submitted;
 	if (more && !worker->nfree && worker->submitted >= 8)
-		return worker->submitted / 8;
+		return worker->submitted / (config->block_size >= LARGE_IO_BYTES ? 4 : 8);
 	return 1;
 }
 
