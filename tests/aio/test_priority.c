@@ -23,17 +23,22 @@ struct rig {
 	char data[PART];
 };
 
-static void rig_open(struct rig *rig, uint32_t depth)
+static void rig_open_with(struct rig *rig, uint32_t depth, uint32_t block_size)
 {
 	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
 	fake_init(&rig->fake, NULL);
 	rig->fake.dry = true;
-	rig->aio = fake_aio_open(&rig->fake, FAKE_CONFIG(.block_size = PART, .queue_depth = depth),
-				 NULL);
+	rig->aio = fake_aio_open(&rig->fake,
+				 FAKE_CONFIG(.block_size = block_size, .queue_depth = depth), NULL);
 	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
 	assert_int_equal(completions_open(&rig->queue), 0);
 	fake_forget(&rig->fake);
 	fake_hold(&rig->fake);
+}
+
+static void rig_open(struct rig *rig, uint32_t depth)
+{
+	rig_open_with(rig, depth, PART);
 }
 
 static void rig_close(struct rig *rig)
@@ -251,6 +256,33 @@ static void reads_ahead_precede_write_backs_which_have_a_turn_in_four(void **sta
 	rig_close(&rig);
 }
 
+/* Waits for that many completions while more is queued, and for one at the end. */
+static void expect_wait(uint32_t block_size, unsigned least)
+{
+	struct transfer more;
+	static struct rig rig;
+
+	rig_open_with(&rig, 32, block_size);
+	start(&rig, &more, NVS_WRITE, 0, 40 * (block_size / PART));
+	assert_true(fake_await_ios(&rig.fake, 32));
+	assert_true(fake_await_waiting(&rig.fake, 1));
+	assert_int_equal(rig.fake.least, least);
+	fake_release(&rig.fake, least);
+	assert_true(fake_await_ios(&rig.fake, 32 + least));
+	fake_release(&rig.fake, 8);
+	assert_true(fake_await_ios(&rig.fake, 40));
+	assert_true(fake_await_waiting(&rig.fake, 1));
+	assert_int_equal(rig.fake.least, 1);
+	rig_close(&rig);
+}
+
+static void a_full_queue_waits_for_an_eighth_of_it_or_a_quarter_of_large_ios(void **state)
+{
+	(void)state;
+	expect_wait(PART, 4);
+	expect_wait(64 * PART, 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -261,6 +293,7 @@ int main(void)
 		cmocka_unit_test(write_backs_leave_room_for_awaited_reads_and_go_on),
 		cmocka_unit_test(write_backs_have_their_turn_among_awaited_reads),
 		cmocka_unit_test(writes_fill_the_queue_while_no_read_waits),
+		cmocka_unit_test(a_full_queue_waits_for_an_eighth_of_it_or_a_quarter_of_large_ios),
 		cmocka_unit_test(awaited_reads_and_writes_alternate),
 		cmocka_unit_test(reads_ahead_precede_write_backs_which_have_a_turn_in_four),
 	};

@@ -450,6 +450,7 @@ static bool wait_for(struct fake_queue *queue, unsigned min)
 	struct fake *fake = queue->fake;
 
 	queue->waits = true;
+	fake->least = min;
 	pthread_cond_broadcast(&fake->changed);
 	while (ready(queue) < min && !(queue->woken && min == 1))
 		pthread_cond_wait(&fake->changed, &fake->lock);

@@ -69,6 +69,7 @@ struct fake {
 	uint64_t nios, nbatches;
 	struct fake_queue *queues[FAKE_QUEUES_MAX];
 	unsigned nqueues, closed;
+	unsigned least; /* completions that the last wait was for */
 };
 
 void fake_init(struct fake *fake, const struct engine_ops *inner);
