@@ -37,7 +37,8 @@ struct nvs_engine;
  * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
  *               or a store of another version; none of it is changed
  * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc
- * -EUCLEAN      the store is damaged
+ * -EUCLEAN      the store is damaged, and its last commit is lost: the error has what is there, and
+ *               "nvswap": {"rollback": true} goes back to the commit before
  *
  * A process may fork while an engine is open. The child has neither the engine's threads nor its
  * pool: it must not call functions on the engine, and should exec or _exit. If the parent is
@@ -148,9 +149,9 @@ NVS_API int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbyt
  *             until they are back
  * -EROFS      the store is open read-only
  * -EIO and other errors of the drive: a write failed; another commit may succeed. If the data could
- *             not be made durable, or a failed manifest could not be revoked, as the error says,
- *             every later commit of this engine returns -EIO. In the second case the next run
- *             after a crash may find that manifest, and -EBADMSG for tensors written since.
+ *             not be made durable, as the error says, every later commit of this engine returns
+ *             -EIO. If the failed commit could not be taken back either, the next one tries that
+ *             first; until then the drive may have either of the two.
  *             Also, once: the failure of a write from external memory that no other call reported
  */
 NVS_API int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error);

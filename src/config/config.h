@@ -78,6 +78,7 @@ struct nvs_config {
 	bool verify;	/* checksum each tensor and compare it at every swap-in */
 	bool keep;	/* the store survives the engine and is reopened; see nvs_engine_commit */
 	bool read_only; /* a kept store is only read, and shared with other readers */
+	bool rollback;	/* a kept store whose last commit is lost opens as of the one before */
 	uint32_t rank;	/* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
 	char rank_variable[64];	       /* environment variable with the rank; "": `rank` is set */
 	uint64_t stripe_size;	       /* bytes; 0: one block_size. Matters with several paths */

@@ -204,6 +204,8 @@ const struct config_key config_keys[] = {
 	     "keep the store for the next engine; it takes twice the space of its tensors"),
 	BOOL(NVSWAP, "read_only", read_only, false,
 	     "open a kept store for reading: several engines may, and nothing is written"),
+	BOOL(NVSWAP, "rollback", rollback, false,
+	     "open a kept store whose last commit is lost to damage as of the commit before it"),
 	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0,
 	      "number of the store under the paths, or the name of the environment variable that "
 	      "has it; see nvs_config_read_rank"),

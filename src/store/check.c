@@ -63,7 +63,7 @@ void store_check_commit(const struct store *store)
 	assert(label->kept && !label->index && label->count == store->nmembers);
 	assert(label->unit == store->unit);
 	assert(generation || !store->manifest.count);
-	assert((generation == 0) == (store->slots.current == MANIFEST_SLOT_COUNT));
+	assert((generation == 0) == (store->slots.current == MANIFEST_TURN_COUNT));
 	slots_check(&store->slots);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads and replaces the manifest. The valid manifest's extents are never overwritten, so the run
- * after a crash finds what it names. A commit is atomic: a failed one revokes its manifest.
- * docs/store-format.md goes through the crashes one by one. One thread commits at a time, without
- * the store's lock.
+ * Reads and replaces the manifest. The newest label says which manifest counts, and its extents are
+ * never overwritten, so the run after a crash finds what it names. A commit is atomic: it counts
+ * once a label names it, and a failed one takes its label back. docs/store-format.md goes through
+ * the crashes one by one. One thread commits at a time, without the store's lock.
  */
 #include <assert.h>
 #include <errno.h>
@@ -11,41 +11,68 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "store/disk.h"
 #include "store/internal.h"
 
 /* ---- Reading ---- */
 
-int store_read_manifest(struct store *store, struct nvs_error *error)
+/* Damage that cost nothing; the next commit mends it. */
+static void report_labels(struct store *store)
 {
-	struct label *label = &store->members[0].label;
-	struct nvs_error why = {.size = sizeof(why)};
-	int rc = slots_open(&store->slots, &store->members[0], false, error);
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		if (!member_has_copy(&store->members[i], LABEL_DAMAGED))
+			continue;
+		store->damaged = true;
+		log_say(&store->log, NVS_LOG_WARNING,
+			"a copy of the label of %s is damaged or can't be read: the other copy is "
+			"used, and the next commit writes both anew",
+			store->members[i].path);
+	}
+}
+
+/*
+ * The writer of the newest label may have been killed before it was durable on both places. Nothing
+ * is written before that, since an older label would lead to extents that are about to change.
+ */
+static int settle_labels(struct store *store, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
+		struct member *member = &store->members[i];
+
+		rc = member_has_copy(member, LABEL_STALE)
+			     ? member_write_label(member, error)
+			     : disk_sync(member->fd, member->path, error);
+	}
+	return rc;
+}
+
+int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error)
+{
+	struct member *first = &store->members[0];
+	const struct slots_wanted wanted = {.id = first->label.id,
+					    .unit = first->label.unit,
+					    .generation = first->label.generation,
+					    .rollback = rollback};
+	int rc = slots_open(&store->slots, first, false, error);
 
 	/* A missing manifest file was just created again. */
 	if (!rc && !store->read_only)
-		rc = member_sync_names(&store->members[0], error);
-	if (!rc) {
-		rc = slots_read(&store->slots, label->id, label->unit, &store->found, &store->log,
-				&why);
-		if (rc)
-			error_copy(error, &why);
-	}
-	if (rc == -ENODATA && label->generation)
-		return error_set(error, -EUCLEAN,
-				 "the manifests of the kept store at %s are damaged (%s): restore "
-				 "the store from a copy, or remove it if it is not needed",
-				 store->members[0].path, why.text);
-	if (rc && rc != -ENODATA)
+		rc = member_sync_names(first, error);
+	if (!rc)
+		rc = slots_read(&store->slots, &wanted, &store->found, &store->log, error);
+	if (rc)
 		return rc;
 	store->manifest = store->found.header;
-	if (label->generation > store->manifest.generation)
+	if (store->manifest.generation < wanted.generation)
 		log_say(&store->log, NVS_LOG_WARNING,
-			"the newest manifest of the kept store at %s is damaged: using the "
-			"previous "
-			"one, number %" PRIu64 "; checksums detect tensors written after it when "
-			"they are read",
-			store->members[0].path, store->manifest.generation);
-	return 0;
+			"the last commit of the kept store at %s, number %" PRIu64 ", is lost: as "
+			"\"rollback\" asks, number %" PRIu64 " is used; checksums detect tensors "
+			"written after it when they are read",
+			first->path, wanted.generation, store->manifest.generation);
+	report_labels(store);
+	return store->read_only ? 0 : settle_labels(store, error);
 }
 
 const struct store_entry *store_entries(const struct store *store, size_t *n)
@@ -85,7 +112,7 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
 	struct label *label = &store->members[0].label, was = *label;
 
 	assert(store->committing >= COMMIT_WRITE_LABEL);
-	assert(generation || store->committing == COMMIT_REVOKE);
+	assert(generation || store->committing == COMMIT_TAKE_BACK);
 	label->generation = generation;
 
 	int rc = member_write_label(&store->members[0], error);
@@ -95,22 +122,36 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
 	return rc;
 }
 
+/* The other members' labels have no number; one of them may have a damaged copy. */
+static int relabel_all(struct store *store, uint64_t generation, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
+		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
+			rc = member_write_label(&store->members[i], error);
+	return rc ? rc : relabel(store, generation, error);
+}
+
 /* A write always moves the tensor's contents, so equal entries have equal contents. */
 static bool nothing_changed(const struct store *store, const struct manifest_header *header)
 {
 	return store->manifest.generation &&
 	       store->manifest.generation == store->members[0].label.generation &&
-	       header->count == store->manifest.count &&
+	       !store->damaged && !store->slots.damaged && header->count == store->manifest.count &&
 	       header->body_bytes == store->manifest.body_bytes &&
 	       header->body_checksum == store->manifest.body_checksum;
 }
 
+/* Above every number that a label or a manifest has, also those of commits that were cut off. */
 static uint64_t next_generation(const struct store *store)
 {
-	uint64_t label = store->members[0].label.generation;
-	uint64_t manifest = store->manifest.generation;
+	uint64_t highest = store->slots.highest;
 
-	return (label > manifest ? label : manifest) + 1;
+	if (store->members[0].label.generation > highest)
+		highest = store->members[0].label.generation;
+	assert(highest >= store->manifest.generation);
+	return highest + 1;
 }
 
 /* The kernel reports a failed write-back once and then marks the pages clean. */
@@ -127,28 +168,64 @@ static int sync_data(struct store *store, struct nvs_error *error)
 	return rc;
 }
 
-/* After a write that failed at an unknown point, in the present phase. */
-static void revoke(struct store *store, struct nvs_error *error)
+/*
+ * After a label that may be on the drive or not, so that either manifest may count. Until this has
+ * succeeded no extent that either names may be written (store_unsettled).
+ */
+static int take_back(struct store *store, struct nvs_error *error)
+{
+	int rc = relabel(store, store->members[0].label.generation, error);
+
+	assert(store->committing == COMMIT_TAKE_BACK);
+	pthread_mutex_lock(&store->lock);
+	store->unsettled = rc != 0;
+	pthread_mutex_unlock(&store->lock);
+	return rc;
+}
+
+/* The commit has failed while it wrote the label; *error says how. */
+static void label_failed(struct store *store, struct nvs_error *error)
 {
 	struct nvs_error first = *error, second = {.size = sizeof(second)};
-	bool labelled = store->committing == COMMIT_WRITE_LABEL;
 
-	assert(store->committing >= COMMIT_WRITE_MANIFEST);
-	enter(store, COMMIT_REVOKE);
+	assert(store->committing == COMMIT_WRITE_LABEL);
+	enter(store, COMMIT_TAKE_BACK);
+	if (take_back(store, &second))
+		error_about(error, first.code, first.subject, 0, first.offset,
+			    "%.400s; the commit could not be taken back either (%.400s): the next "
+			    "commit tries again, and until then tensors written since the last "
+			    "commit are not written again",
+			    first.text, second.text);
+}
 
-	int rc = labelled ? relabel(store, store->members[0].label.generation, &second) : 0;
+/* Before the next commit. */
+static int settle(struct store *store, struct nvs_error *error)
+{
+	struct nvs_error why = {.size = sizeof(why)};
+	int rc;
 
-	if (!rc)
-		rc = slots_revoke(&store->slots, &second);
-	if (!rc)
-		return;
-	store->no_commits = "an earlier commit failed, and its manifest could not be revoked: the "
-			    "next run may find it instead of the last commit, with damaged tensors "
-			    "where they were written since";
-	error_about(error, first.code, first.subject, 0, first.offset,
-		    "%.400s; the manifest could not be revoked either (%.400s), so no further "
-		    "commit is possible",
-		    first.text, second.text);
+	if (!store->unsettled)
+		return 0;
+	enter(store, COMMIT_TAKE_BACK);
+	rc = take_back(store, &why);
+	pthread_mutex_lock(&store->lock);
+	store->committing = COMMIT_ENCODE;
+	pthread_mutex_unlock(&store->lock);
+	return rc ? error_set(error, rc,
+			      "an earlier commit failed and can't be taken back: %.600s; commit "
+			      "again when the drive is well",
+			      why.text)
+		  : 0;
+}
+
+bool store_unsettled(struct store *store)
+{
+	bool unsettled;
+
+	pthread_mutex_lock(&store->lock);
+	unsettled = store->unsettled;
+	pthread_mutex_unlock(&store->lock);
+	return unsettled;
 }
 
 /* A commit into files that are gone would be lost in silence. */
@@ -170,6 +247,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	assert(header->generation > store->manifest.generation);
 	if (rc)
 		return rc;
+	store->slots.highest = header->generation;
 	enter(store, COMMIT_SYNC_DATA);
 	rc = sync_data(store, error);
 	if (rc)
@@ -183,15 +261,21 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	/* Again, since syncing may have taken long. */
 	if (!rc)
 		rc = check_places(store, error);
-	if (!rc) {
-		enter(store, COMMIT_WRITE_LABEL);
-		rc = relabel(store, header->generation, error);
-	}
+	/* Until a label names it, the manifest does not count. */
+	if (rc)
+		return rc;
+	enter(store, COMMIT_WRITE_LABEL);
+	rc = relabel_all(store, header->generation, error);
 	if (rc) {
-		revoke(store, error);
+		label_failed(store, error);
 		return rc;
 	}
 	slots_turn(&store->slots);
+	if (store->damaged)
+		log_say(&store->log, NVS_LOG_INFO,
+			"damaged labels of the store at %s are whole again",
+			store->members[0].path);
+	store->damaged = false;
 	pthread_mutex_lock(&store->lock);
 	store->manifest = *header;
 	pthread_mutex_unlock(&store->lock);
@@ -205,6 +289,8 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 	struct manifest_header header;
 	int rc = check_places(store, error);
 
+	if (!rc)
+		rc = settle(store, error);
 	if (rc)
 		return rc;
 

@@ -28,7 +28,7 @@ enum commit_phase {
 	COMMIT_WRITE_MANIFEST,
 	COMMIT_SYNC_MANIFEST,
 	COMMIT_WRITE_LABEL, /* and make it durable */
-	COMMIT_REVOKE,	    /* a phase from COMMIT_WRITE_MANIFEST on has failed */
+	COMMIT_TAKE_BACK,   /* the label is written as it was, because writing it has failed */
 };
 
 struct store {
@@ -56,6 +56,8 @@ struct store {
 	struct manifest found;		 /* as read on open */
 	struct manifest_header manifest; /* the current one */
 	const char *no_commits;		 /* why no commit is possible any more; or NULL */
+	bool damaged;			 /* a copy of a label must be written anew */
+	bool unsettled; /* under the lock: the drive may name either of two manifests */
 };
 
 /*
@@ -70,8 +72,8 @@ int store_read_only(const struct store *store, struct nvs_error *error);
 int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
 /* The last step of creating a kept store: from here on it can be reopened. */
 int store_begin_keeping(struct store *store, struct nvs_error *error);
-/* Reads the manifest of a reopened store. */
-int store_read_manifest(struct store *store, struct nvs_error *error);
+/* Reads the manifest of a reopened store; `rollback`: the one before it will do. */
+int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
 
 /* check.c: assert what must hold. The first: of what is constant once the store is open. */
 void store_check(const struct store *store);

@@ -14,7 +14,7 @@
 static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'L'};
 
 enum {
-	VERSION = 2,
+	VERSION = 3,
 	AT_VERSION = 8,
 	AT_FLAGS = 12,
 	AT_ID = 16,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The label at the beginning of every member: its store, and the newest manifest.
+ * The label of a member, of which each has two copies: its store, and the newest manifest.
  * docs/store-format.md has the layout.
  */
 #ifndef STORE_LABEL_H

@@ -18,7 +18,7 @@
 static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'M'};
 
 enum {
-	VERSION = 2,
+	VERSION = 3,
 	AT_VERSION = 8,
 	AT_ID = 16,
 	AT_GENERATION = 32,

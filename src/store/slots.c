@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads and replaces the manifest. A slot is overwritten in place and made durable before it
- * counts; checksums detect a torn one. The current slot is never written.
+ * Reads and replaces the manifest. Both copies of a turn are overwritten in place and made durable
+ * before the label names them; checksums detect a torn one. The current turn's are never written.
  */
 #include "store/slots.h"
 
@@ -68,7 +68,7 @@ int slots_open(struct slots *slots, const struct member *member, bool fresh,
 
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		slots->slot[i] = (struct slot){.fd = -1};
-	slots->current = MANIFEST_SLOT_COUNT;
+	slots->current = MANIFEST_TURN_COUNT;
 	slots->read_only = member->read_only;
 	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++)
 		rc = member->kind == MEMBER_RAW
@@ -91,7 +91,7 @@ void slots_close(struct slots *slots)
 
 void slots_check(const struct slots *slots)
 {
-	assert(slots->current <= MANIFEST_SLOT_COUNT);
+	assert(slots->current <= MANIFEST_TURN_COUNT);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		const struct slot *slot = &slots->slot[i];
 
@@ -104,7 +104,8 @@ void slots_check(const struct slots *slots)
 		assert(slot->owned || !i ||
 		       slots->slot[i - 1].base + RAW_MANIFEST_BYTES == slot->base);
 	}
-	assert(slots->current == MANIFEST_SLOT_COUNT || slots->slot[slots->current].fd >= 0);
+	assert(slots->current == MANIFEST_TURN_COUNT || slots->slot[slots->current].fd >= 0 ||
+	       slots->slot[slots->current + MANIFEST_TURN_COUNT].fd >= 0);
 }
 
 /* ---- Reading ---- */
@@ -129,105 +130,225 @@ static int bytes_there(const struct slot *slot, uint64_t *nbytes, struct nvs_err
 	return 0;
 }
 
-static int read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE],
-		       struct manifest_header *header, const char **why, struct nvs_error *error)
+/* What a slot holds, and why it does not count. */
+struct found_slot {
+	struct manifest manifest;
+	bool headed, whole; /* the header is valid; all of it is */
+	char why[96];
+};
+
+static void refuse(struct found_slot *found, const char *why)
 {
+	assert(why && !found->whole);
+	snprintf(found->why, sizeof(found->why), "%s", why);
+}
+
+/* An unreadable sector is damage like any other. */
+static void cannot_read(struct found_slot *found, const struct nvs_error *error)
+{
+	assert(error->code < 0);
+	snprintf(found->why, sizeof(found->why), "it can't be read (%s)",
+		 nvs_strerror(error->code));
+}
+
+static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE],
+			struct found_slot *found)
+{
+	struct manifest_header *header = &found->manifest.header;
+	struct nvs_error error = {.size = sizeof(error)};
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 	uint64_t there;
 
 	if (slot->fd < 0) {
-		*why = "it is missing";
-		return -EUCLEAN;
+		refuse(found, "it is missing");
+		return;
+	}
+	if (bytes_there(slot, &there, &error) ||
+	    disk_read(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error)) {
+		cannot_read(found, &error);
+		return;
 	}
 
-	int rc = bytes_there(slot, &there, error);
+	const char *why = there < sizeof(bytes)			       ? "it is empty or cut off"
+			  : manifest_decode_header(bytes, header)      ? "its header is damaged"
+			  : memcmp(header->id, id, STORE_ID_SIZE)      ? "it is another store's"
+			  : header->body_bytes > there - sizeof(bytes) ? "it is cut off"
+								       : NULL;
 
-	if (!rc)
-		rc = disk_read(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, error);
-	if (rc)
-		return rc;
-	*why = there < sizeof(bytes)			    ? "it is empty or cut off"
-	       : manifest_decode_header(bytes, header)	    ? "its header is damaged"
-	       : memcmp(header->id, id, STORE_ID_SIZE) != 0 ? "it is another store's"
-	       : header->body_bytes > there - sizeof(bytes) ? "it is cut off"
-							    : NULL;
-	assert(*why || MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
-	return *why ? -EUCLEAN : 0;
+	assert(why || MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
+	found->headed = !why;
+	if (why)
+		refuse(found, why);
 }
 
-/* -EUCLEAN: the slot does not count; *why says why. Anything else is an error. */
-static int read_slot(const struct slot *slot, const uint8_t id[STORE_ID_SIZE], uint32_t unit,
-		     struct manifest *manifest, const char **why, struct nvs_error *error)
+/* -ENOMEM; damage is in *found. */
+static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *found)
 {
-	int rc = read_header(slot, id, &manifest->header, why, error);
+	struct manifest *manifest = &found->manifest;
+	struct nvs_error error = {.size = sizeof(error)};
+	const char *why = NULL;
+	int rc;
 
-	if (rc)
-		return rc;
+	assert(found->headed && !manifest->body);
 	manifest->body = malloc(manifest->header.body_bytes ? manifest->header.body_bytes : 1);
 	if (!manifest->body)
-		return no_memory(error);
-	rc = disk_read(slot->fd, slot->path, manifest->body, manifest->header.body_bytes,
-		       slot->base + MANIFEST_HEADER_BYTES, error);
-	if (rc)
+		return -ENOMEM;
+	if (disk_read(slot->fd, slot->path, manifest->body, manifest->header.body_bytes,
+		      slot->base + MANIFEST_HEADER_BYTES, &error)) {
+		cannot_read(found, &error);
+		return 0;
+	}
+	rc = manifest_decode_body(manifest, unit, &why);
+	if (rc == -ENOMEM)
 		return rc;
-	rc = manifest_decode_body(manifest, unit, why);
-	assert((rc == -EUCLEAN) == (*why != NULL));
-	return rc == -ENOMEM ? no_memory(error) : rc;
+	assert((rc == -EUCLEAN) == (why != NULL));
+	found->whole = !rc;
+	if (why)
+		refuse(found, why);
+	return 0;
 }
 
-static int newest(const struct manifest *found, const bool *whole)
+/* Reads the slots with manifest number `generation`; *slot is the first that is whole, or none. */
+static int find_generation(const struct slots *slots, uint64_t generation, uint32_t unit,
+			   struct found_slot *found, unsigned *slot)
 {
-	int best = -1;
-
-	for (int i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		if (whole[i] &&
-		    (best < 0 || found[i].header.generation > found[best].header.generation))
-			best = i;
-	return best;
-}
-
-int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t unit,
-	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error)
-{
-	struct manifest found[MANIFEST_SLOT_COUNT] = {{.end = 0}};
-	const char *why[MANIFEST_SLOT_COUNT] = {NULL};
-	bool whole[MANIFEST_SLOT_COUNT] = {false};
 	int rc = 0;
 
-	for (unsigned i = 0; (!rc || rc == -EUCLEAN) && i < MANIFEST_SLOT_COUNT; i++) {
-		rc = read_slot(&slots->slot[i], id, unit, &found[i], &why[i], error);
-		whole[i] = !rc;
+	*slot = MANIFEST_SLOT_COUNT;
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
+		if (!found[i].headed || found[i].manifest.header.generation != generation)
+			continue;
+		rc = read_body(&slots->slot[i], unit, &found[i]);
+		if (found[i].whole && *slot == MANIFEST_SLOT_COUNT)
+			*slot = i;
 	}
+	return rc;
+}
 
-	int best = !rc || rc == -EUCLEAN ? newest(found, whole) : -1;
+/* The highest number below `generation` that a header has; 0: none. */
+static uint64_t next_older(const struct found_slot *found, uint64_t generation)
+{
+	uint64_t older = 0;
 
-	if (best >= 0) {
-		const struct slot *slot = &slots->slot[best];
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+		uint64_t number = found[i].manifest.header.generation;
 
-		*manifest = found[best];
-		found[best] = (struct manifest){0};
-		slots->current = (unsigned)best;
-		assert(manifest->header.generation);
-		slots_check(slots);
-		if (!whole[!best])
-			log_say(log, NVS_LOG_DEBUG, "manifest %d of %s does not count: %s", !best,
-				slots->slot[!best].path, why[!best]);
-		/* Its writer may have been killed before it was durable. */
-		rc = slots->read_only ? 0 : disk_sync(slot->fd, slot->path, error);
-	} else if (rc == -EUCLEAN) {
-		rc = error_set(error, -ENODATA, "%s: %s; the other one: %s", slots->slot[0].path,
-			       why[0], why[1]);
+		if (found[i].headed && number < generation && number > older)
+			older = number;
+	}
+	return older;
+}
+
+/* What is there of each, for the error. */
+static void describe(const struct slots *slots, const struct found_slot *found, char text[512])
+{
+	size_t used = 0;
+
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && used < 512; i++) {
+		const char *name = strrchr(slots->slot[i].path, '/');
+		int n = found[i].headed
+				? snprintf(text + used, 512 - used,
+					   "%s%s %u: number %" PRIu64 "%s%s", i ? "; " : "",
+					   slots->slot[i].owned ? name + 1 : "slot", i,
+					   found[i].manifest.header.generation,
+					   found[i].why[0] ? ", " : "", found[i].why)
+				: snprintf(text + used, 512 - used, "%s%s %u: %s", i ? "; " : "",
+					   slots->slot[i].owned ? name + 1 : "slot", i,
+					   found[i].why);
+
+		used += n > 0 ? (size_t)n : 0;
+	}
+}
+
+static int newest_is_lost(const struct slots *slots, const struct found_slot *found,
+			  uint64_t newest, uint64_t older, struct nvs_error *error)
+{
+	char text[512], remedy[128] = "restore the store from a copy";
+
+	describe(slots, found, text);
+	if (older)
+		snprintf(remedy, sizeof(remedy),
+			 "\"nvswap\": {\"rollback\": true} goes back to number %" PRIu64, older);
+	return error_set(error, -EUCLEAN,
+			 "the manifests of the kept store at %s are damaged: the last commit is "
+			 "number %" PRIu64 ", and no copy of it is valid (%s); %s, or remove the "
+			 "store if it is not needed",
+			 slots->slot[0].path, newest, text, remedy);
+}
+
+/* Takes the manifest out of *found, and says which copies are damaged. */
+static void adopt(struct slots *slots, struct found_slot *found, unsigned slot,
+		  struct manifest *manifest, const struct nvs_log *log)
+{
+	unsigned turn = slot % MANIFEST_TURN_COUNT;
+
+	*manifest = found[slot].manifest;
+	found[slot].manifest = (struct manifest){.end = 0};
+	slots->current = turn;
+	for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
+		if (i == slot || (found[i].whole && found[i].manifest.header.generation ==
+							    manifest->header.generation))
+			continue;
+		slots->damaged = true;
+		log_say(log, NVS_LOG_WARNING,
+			"a copy of the manifest, %s%s, is damaged (%s): the other copy is used, "
+			"and "
+			"the next commit writes both anew",
+			slots->slot[i].path, slots->slot[i].owned ? "" : " at its own place",
+			found[i].why[0] ? found[i].why : "it is of another commit");
+	}
+	assert(manifest->header.generation);
+	slots_check(slots);
+}
+
+static int find(struct slots *slots, const struct slots_wanted *wanted, struct found_slot *found,
+		unsigned *slot, struct nvs_error *error)
+{
+	uint64_t generation = wanted->generation, older;
+	int rc = find_generation(slots, generation, wanted->unit, found, slot);
+
+	if (rc || *slot < MANIFEST_SLOT_COUNT)
+		return rc ? no_memory(error) : 0;
+	older = next_older(found, generation);
+	if (older && !rc)
+		rc = find_generation(slots, older, wanted->unit, found, slot);
+	if (rc)
+		return no_memory(error);
+	if (*slot == MANIFEST_SLOT_COUNT || !wanted->rollback)
+		return newest_is_lost(slots, found, generation,
+				      *slot < MANIFEST_SLOT_COUNT ? older : 0, error);
+	slots->damaged = true;
+	return 0;
+}
+
+int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct manifest *manifest,
+	       const struct nvs_log *log, struct nvs_error *error)
+{
+	struct found_slot found[MANIFEST_SLOT_COUNT] = {{.headed = false}};
+	unsigned slot;
+	int rc = 0;
+
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+		read_header(&slots->slot[i], wanted->id, &found[i]);
+		if (found[i].headed && found[i].manifest.header.generation > slots->highest)
+			slots->highest = found[i].manifest.header.generation;
+	}
+	if (wanted->generation) {
+		rc = find(slots, wanted, found, &slot, error);
+		if (!rc)
+			adopt(slots, found, slot, manifest, log);
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		manifest_free(&found[i]);
+		manifest_free(&found[i].manifest);
 	return rc;
 }
 
 /* ---- Writing ---- */
 
+/* The turn that is written next: its slots are this one and the one MANIFEST_TURN_COUNT later. */
 static unsigned not_current(const struct slots *slots)
 {
-	assert(slots->current <= MANIFEST_SLOT_COUNT);
+	assert(slots->current <= MANIFEST_TURN_COUNT);
 	assert(!slots->read_only);
 	return slots->current == 0 ? 1 : 0;
 }
@@ -249,29 +370,34 @@ int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_erro
 
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, struct nvs_error *error)
 {
-	const struct slot *slot = &slots->slot[not_current(slots)];
+	int rc = 0;
 
-	assert(slot != &slots->slot[slots->current]);
-	assert(nbytes >= MANIFEST_HEADER_BYTES && nbytes <= slot->capacity);
-	return disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
+	for (unsigned i = not_current(slots); i < MANIFEST_SLOT_COUNT && !rc;
+	     i += MANIFEST_TURN_COUNT) {
+		const struct slot *slot = &slots->slot[i];
+
+		assert(i % MANIFEST_TURN_COUNT != slots->current);
+		assert(nbytes >= MANIFEST_HEADER_BYTES && nbytes <= slot->capacity);
+		rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
+	}
+	return rc;
 }
 
 int slots_sync(struct slots *slots, struct nvs_error *error)
 {
-	const struct slot *slot = &slots->slot[not_current(slots)];
+	int rc = 0;
 
-	assert(slot != &slots->slot[slots->current]);
-	assert(slot->fd >= 0);
-	return disk_sync(slot->fd, slot->path, error);
-}
+	for (unsigned i = not_current(slots); i < MANIFEST_SLOT_COUNT && !rc;
+	     i += MANIFEST_TURN_COUNT) {
+		const struct slot *slot = &slots->slot[i];
 
-int slots_revoke(struct slots *slots, struct nvs_error *error)
-{
-	static const uint8_t none[MANIFEST_HEADER_BYTES];
-
-	int rc = slots_write(slots, none, sizeof(none), error);
-
-	return rc ? rc : slots_sync(slots, error);
+		assert(i % MANIFEST_TURN_COUNT != slots->current);
+		assert(slot->fd >= 0);
+		/* On a device all slots are one file. */
+		if (slot->owned || i < MANIFEST_TURN_COUNT)
+			rc = disk_sync(slot->fd, slot->path, error);
+	}
+	return rc;
 }
 
 int slots_check_places(const struct slots *slots, const struct member *member,
@@ -294,7 +420,8 @@ int slots_check_places(const struct slots *slots, const struct member *member,
 void slots_turn(struct slots *slots)
 {
 	slots->current = not_current(slots);
-	assert(slots->current < MANIFEST_SLOT_COUNT);
+	slots->damaged = false;
+	assert(slots->current < MANIFEST_TURN_COUNT);
 	slots_check(slots);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two slots of the manifest, written alternately: while one is replaced, the other is valid. In
- * a directory they are files, on a raw device two regions behind the label.
+ * The slots of the manifest. Two manifests take turns: while one is replaced, the other is valid.
+ * Each has two copies, so that a bad sector in one costs nothing. In a directory the slots are
+ * files, on a raw device regions behind the labels.
  */
 #ifndef STORE_SLOTS_H
 #define STORE_SLOTS_H
@@ -19,11 +20,22 @@ struct slot {
 struct slots {
 	struct slot slot[MANIFEST_SLOT_COUNT];
 	bool read_only;
-	unsigned current; /* the valid slot, never written; MANIFEST_SLOT_COUNT: none */
+	unsigned
+		current; /* the turn of the valid manifest, never written; MANIFEST_TURN_COUNT: none */
+	bool damaged;	 /* a copy of it must be written anew */
+	uint64_t highest; /* number of any manifest there, also of commits that were cut off */
+};
+
+/* Which manifest slots_read() looks for. */
+struct slots_wanted {
+	const uint8_t *id;   /* the store's */
+	uint32_t unit;	     /* bytes */
+	uint64_t generation; /* that the newest label names; 0: there is none */
+	bool rollback;	     /* if it is lost, the one before it will do */
 };
 
 /*
- * Opens or creates both, on member 0; `fresh`: empties them. A read-only member may lack one. After
+ * Opens or creates all, on member 0; `fresh`: empties them. A read-only member may lack one. After
  * an error call slots_close.
  */
 int slots_open(struct slots *slots, const struct member *member, bool fresh,
@@ -33,24 +45,21 @@ void slots_close(struct slots *slots);
 void slots_check(const struct slots *slots);
 
 /*
- * Reads the store's newest intact manifest, makes it durable unless the slots are read-only, and
- * makes its slot the current one;
- * logs what is wrong with the other. -ENODATA: neither is intact; the error says why. -ENOMEM;
- * errors of reading and fdatasync.
+ * Reads the wanted manifest from any copy that is whole, and makes its turn the current one; a copy
+ * that is damaged, or can't be read, is logged. Nothing is read if the generation is 0. -EUCLEAN:
+ * no copy is valid; the error has what is there. -ENOMEM.
  */
-int slots_read(struct slots *slots, const uint8_t id[STORE_ID_SIZE], uint32_t unit,
-	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error);
+int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct manifest *manifest,
+	       const struct nvs_log *log, struct nvs_error *error);
 /* -ENOSPC if a manifest of `nbytes` does not fit. */
 int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error);
 /*
- * slots_write writes the slot that is not current, slots_sync makes it durable, and slots_turn
- * makes it current. From slots_write on, even a failed one, a reader of the slots may find the new
- * manifest. slots_revoke invalidates it durably.
+ * slots_write writes both copies of the turn that is not current, slots_sync makes them durable,
+ * and slots_turn makes it current, once a label names it.
  */
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes,
 		struct nvs_error *error);
 int slots_sync(struct slots *slots, struct nvs_error *error);
-int slots_revoke(struct slots *slots, struct nvs_error *error);
 void slots_turn(struct slots *slots);
 /* -ESTALE: a manifest's file was removed or moved. */
 int slots_check_places(const struct slots *slots, const struct member *member,

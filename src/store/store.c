@@ -110,7 +110,7 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 	if (found) {
 		rc = adopt_shape(store, error);
 		if (!rc)
-			rc = store_read_manifest(store, error);
+			rc = store_read_manifest(store, options->rollback, error);
 	} else if (store->read_only) {
 		return error_set(
 			error, -ENODATA,

@@ -23,12 +23,13 @@ struct store_options {
 	uint64_t stripe_size;	  /* bytes; rounded up to a multiple of the unit */
 	bool keep;
 	bool read_only;		   /* a kept store; nothing is written, and readers share it */
+	bool rollback;		   /* where the last commit is lost, the one before it will do */
 	const struct nvs_log *log; /* must outlive the store */
 };
 
 /*
  * Creates or reopens the store and locks it. A directory gets nvswap/rank<N>/ (mode 0700) with the
- * file `data` and, if kept, two manifests (mode 0600). Symbolic links are not followed. Errors as
+ * file `data` and, if kept, two manifests in two copies each (mode 0600). Symbolic links are not followed. Errors as
  * nvs_engine_open.
  */
 int store_open(struct store **store, struct nvs_aio *aio, const struct store_options *options,
@@ -75,10 +76,12 @@ const struct store_entry *store_entries(const struct store *store, size_t *n);
 /*
  * Makes all completed writes durable, then replaces the manifest by these entries. After a crash
  * either the old or the new manifest is found. Without `keep` it does nothing; entries equal to the
- * last commit's are not written again. On an error the old manifest stays valid. If that is no
- * longer certain (the data could not be made durable, or a manifest was neither written nor
- * revoked), every later commit returns -EIO. -ESTALE: its files were removed or moved. -EROFS: the
- * store is read-only.
+ * last commit's are not written again, unless a copy of the metadata is damaged. On an error the
+ * old manifest stays valid. If the data could not be made durable, every later commit returns -EIO.
+ * -ESTALE: its files were removed or moved. -EROFS: the store is read-only.
+ *
+ * If a label could be neither written nor taken back, store_unsettled() is true until a later
+ * commit has taken it back: a crash may leave either of the two manifests.
  *
  * Until it returns, the extents at `offset` that these entries or those of the last commit name as
  * written must not be written or released: a crash may leave either manifest. `entries` and names
@@ -87,5 +90,10 @@ const struct store_entry *store_entries(const struct store *store, size_t *n);
  */
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 struct nvs_error *error);
+/*
+ * Whether the extents that the entries of the failed commit name must not be written or released
+ * either.
+ */
+bool store_unsettled(struct store *store);
 
 #endif

@@ -91,6 +91,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.stripe_size = config->stripe_size ? config->stripe_size : config->aio.block_size,
 		.keep = config->keep,
 		.read_only = config->read_only,
+		.rollback = config->rollback,
 		.log = &engine->store_log,
 	};
 

@@ -669,8 +669,8 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 	REFUSED("{\"offload_param\": {\"fast_init\": true}}", 1, NULL,
 		"it is a key of `offload_optimizer`");
 	REFUSED("{\"nvswap\": {\"color\": 1}}", 1, NULL,
-		"its keys are `ioengine` `io_timeout_ms` `verify` `keep` `read_only` `rank` "
-		"`stripe_size`");
+		"its keys are `ioengine` `io_timeout_ms` `verify` `keep` `read_only` `rollback` "
+		"`rank` `stripe_size`");
 	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "its keys are");
 	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
 		"did you mean `use_gds`?");

@@ -140,7 +140,7 @@ struct how {
 	unsigned npaths;
 	uint32_t rank;
 	uint64_t stripe_size;
-	bool keep, in_memory, absolute, optimizer;
+	bool keep, rollback, in_memory, absolute, optimizer;
 };
 
 static inline int try_open(struct how how, struct store **store)
@@ -153,6 +153,7 @@ static inline int try_open(struct how how, struct store **store)
 					.optimizer = how.optimizer,
 					.stripe_size = how.stripe_size ? how.stripe_size : 65536,
 					.keep = how.keep,
+					.rollback = how.rollback,
 					.log = &test_log};
 
 	for (unsigned i = 0; i < 4; i++) {

@@ -76,10 +76,10 @@ static void descriptors_close_on_exec(void **state)
 	}
 	closedir(directory);
 	/*
-	 * Three directories, the data file, two manifests, and a second descriptor of the data for
+	 * Three directories, the data file, two manifests in two copies, and a second descriptor of the data for
 	 * direct I/O.
 	 */
-	assert_int_equal(seen, store_direct(store) ? 7 : 6);
+	assert_int_equal(seen, store_direct(store) ? 9 : 8);
 	store_close(store);
 }
 
@@ -354,7 +354,7 @@ static void files_left_by_a_crash_are_reused_and_logged(void **state)
 		log_text[0] = 0;
 		store = must_open((struct how){.keep = keep});
 		assert_non_null(strstr(log_text, "left by a crashed run"));
-		assert_int_equal(size_of(at(DATA)), MIB(1));
+		assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES);
 		assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 		assert_int_equal(offset, 0);
 		store_close(store);
@@ -368,7 +368,7 @@ static void files_that_a_crash_left_without_a_label_are_used_again(void **state)
 	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
 	assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
 	write_file(at(DATA), "", 0, 0);
-	assert_int_equal(truncate(at(DATA), (off_t)MIB(2)), 0);
+	assert_int_equal(truncate(at(DATA), (off_t)MIB(3)), 0);
 	write_file(at("nvswap/rank0/manifest.0"), "", 0, 0);
 	store_close(must_open((struct how){.keep = true}));
 }
@@ -390,7 +390,7 @@ static void extents_lie_side_by_side_in_units(void **state)
 		next += round_to_unit(nbytes[i], unit);
 	}
 	assert_int_equal(store_bytes(store), next);
-	assert_int_equal(size_of(at(DATA)), MIB(1) + next);
+	assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES + next);
 	for (size_t i = 0; i < LENGTH(nbytes); i++)
 		store_release(store, offsets[i], nbytes[i]);
 	assert_int_equal(extents_free_units(store->extents) * unit, next);
@@ -408,7 +408,7 @@ static void space_is_really_reserved(void **state)
 	(void)state;
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(stat(at(DATA), &st), 0);
-	assert_true((uint64_t)st.st_blocks * 512 >= MIB(6));
+	assert_true((uint64_t)st.st_blocks * 512 >= MIB(7));
 	store_close(store);
 }
 
@@ -482,7 +482,7 @@ static void an_impossible_size_is_refused_with_numbers(void **state)
 	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
 	for (size_t i = 0; i < LENGTH(batches); i++) {
 		assert_int_equal(store_reserve(store, batches[i], 2, offsets, &error), -ENOSPC);
-		assert_int_equal(size_of(at(DATA)), MIB(2));
+		assert_int_equal(size_of(at(DATA)), MIB(3));
 		assert_int_equal(store_bytes(store), MIB(1));
 		assert_int_equal(extents_free_units(store->extents), 0);
 	}
@@ -500,7 +500,7 @@ static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
 	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
 	limit = was;
-	limit.rlim_cur = MIB(2);
+	limit.rlim_cur = MIB(3);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 
 	int rc = store_reserve(store, &nbytes, 1, &offset, &error);
@@ -508,7 +508,7 @@ static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
 	assert_int_equal(rc, -ENOSPC);
 	assert_non_null(strstr(error.text, "ulimit -f"));
-	assert_int_equal(size_of(at(DATA)), MIB(1));
+	assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES);
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	store_close(store);
 }
@@ -526,8 +526,8 @@ static void a_file_that_could_not_grow_is_as_long_as_before(void **state)
 
 	drive_is_full = false;
 	assert_int_equal(rc, -ENOSPC);
-	assert_int_equal(size_of(at("a/" DATA)), MIB(3));
-	assert_int_equal(size_of(at("b/" DATA)), MIB(3));
+	assert_int_equal(size_of(at("a/" DATA)), MIB(4));
+	assert_int_equal(size_of(at("b/" DATA)), MIB(4));
 	assert_int_equal(store_bytes(store), MIB(4));
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(offset, MIB(4));
@@ -557,10 +557,11 @@ static void stripes_lie_on_members_by_turns(void **state)
 	fill(data, nbytes, 5);
 	move(store, NVS_WRITE, data, nbytes, offset);
 	for (unsigned i = 0; i < N; i++)
-		assert_int_equal(size_of(at("%c/" DATA, 'a' + (int)i)), MIB(1) + STRIPE * ROWS);
+		assert_int_equal(size_of(at("%c/" DATA, 'a' + (int)i)),
+				 LABEL_AREA_BYTES + STRIPE * ROWS);
 	for (unsigned i = 0; i < nbytes / STRIPE; i++) {
 		read_file(at("%c/" DATA, 'a' + (int)(i % N)), stripe, STRIPE,
-			  MIB(1) + (uint64_t)(i / N) * STRIPE);
+			  LABEL_AREA_BYTES + (uint64_t)(i / N) * STRIPE);
 		assert_memory_equal(stripe, data + (size_t)i * STRIPE, STRIPE);
 	}
 	store_close(store);

@@ -131,11 +131,11 @@ static void a_full_drive_is_found_when_space_is_reserved(void **state)
 	mount_ext4(&loop, MIB(64));
 	store = must_open(mounted);
 	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
-	assert_int_equal(size_of(at("mnt/" DATA)), MIB(21));
+	assert_int_equal(size_of(at("mnt/" DATA)), MIB(22));
 	assert_int_equal(store_reserve(store, &much, 1, &other, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "mnt/" DATA " has no room for another 60 MiB"));
 	assert_non_null(strstr(error.text, "the store has 20 MiB already"));
-	assert_int_equal(size_of(at("mnt/" DATA)), MIB(21));
+	assert_int_equal(size_of(at("mnt/" DATA)), MIB(22));
 	assert_int_equal(store_bytes(store), MIB(20));
 
 	/*
@@ -147,7 +147,7 @@ static void a_full_drive_is_found_when_space_is_reserved(void **state)
 	for (int i = 0; i < 15 && !store_reserve(store, &little, 1, &other, &error); i++)
 		;
 	assert_int_equal(error.code, -ENOSPC);
-	assert_true(store_bytes(store) >= MIB(56));
+	assert_true(store_bytes(store) >= MIB(54));
 	store_close(store);
 	assert_int_equal(umount2(at("mnt"), 0), 0);
 	close(loop.fd);
@@ -212,8 +212,8 @@ static void members_shrink_back_when_one_is_full(void **state)
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "mnt/" DATA " has no room"));
-	assert_int_equal(size_of(at("plain/" DATA)), MIB(5));
-	assert_int_equal(size_of(at("mnt/" DATA)), MIB(5));
+	assert_int_equal(size_of(at("plain/" DATA)), MIB(6));
+	assert_int_equal(size_of(at("mnt/" DATA)), MIB(6));
 	store_close(store);
 	assert_int_equal(umount2(at("mnt"), 0), 0);
 	close(loop.fd);
@@ -306,7 +306,7 @@ static void a_raw_device_is_a_store_and_blank_afterwards(void **state)
 
 static void a_raw_device_with_other_contents_is_refused(void **state)
 {
-	static const uint64_t places[] = {0, 511, 4095, 4096, 65600, (1 << 20) - 1};
+	static const uint64_t places[] = {0, 511, 4095, 4096, 65600, LABEL_AREA_BYTES - 1};
 	struct loop loop;
 	uint8_t byte = 1, zero = 0;
 
@@ -318,7 +318,7 @@ static void a_raw_device_with_other_contents_is_refused(void **state)
 		must_not_open(raw(&loop, i % 2), -EMEDIUMTYPE, "wipe it first: wipefs -a");
 		write_file(loop.device, &zero, 1, places[i]);
 	}
-	write_file(loop.device, &byte, 1, 1 << 20);
+	write_file(loop.device, &byte, 1, LABEL_AREA_BYTES);
 	store_close(must_open(raw(&loop, false)));
 	close(loop.fd);
 }
@@ -329,8 +329,8 @@ static void a_raw_device_that_is_mounted_or_too_small_is_refused(void **state)
 
 	(void)state;
 	need(missing);
-	make_loop(&small, "small", MIB(65));
-	must_not_open(raw(&small, false), -ENOSPC, "has 65 MiB, and a store needs more");
+	make_loop(&small, "small", MIB(66));
+	must_not_open(raw(&small, false), -ENOSPC, "has 66 MiB, and a store needs more");
 	close(small.fd);
 	need(missing_ext4);
 	mount_ext4(&loop, MIB(80));
@@ -388,7 +388,7 @@ static void a_kept_raw_device_is_found_again(void **state)
 
 static void a_manifest_too_large_for_its_place_on_a_device_is_refused(void **state)
 {
-	enum { N = 60000 };
+	enum { N = 30000 };
 	struct loop loop;
 	struct store *store;
 	static struct store_entry entries[N];
@@ -437,7 +437,7 @@ static void a_directory_and_a_device_make_one_store(void **state)
 			assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 			move(store, NVS_WRITE, wrote, nbytes, offset);
 			assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
-			assert_int_equal(size_of(at(DATA)), MIB(6));
+			assert_int_equal(size_of(at(DATA)), MIB(7));
 		}
 		move(store, NVS_READ, read, nbytes, 0);
 		assert_memory_equal(read, wrote, nbytes);

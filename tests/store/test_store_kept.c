@@ -7,11 +7,7 @@
 #include <xxhash.h>
 
 #include "store/disk.h"
-#include "store/store_fixture.h"
-
-#define MANIFEST "nvswap/rank0/manifest.%u"
-
-static const struct how kept = {.keep = true};
+#include "store/kept_fixture.h"
 
 /* ---- Crashes: each write leaves a state that a crash can leave ---- */
 
@@ -60,117 +56,6 @@ int fsync(int fd)
 {
 	(void)fd;
 	return 0;
-}
-
-/* ---- Committing ---- */
-
-/*
- * Entries of four tensors. Their numbers depend on `version`, which distinguishes states, and their
- * two extents alternate. All first extents precede all second ones.
- */
-enum { ENTRIES = 4, EXTENTS = 2 * ENTRIES };
-
-static struct store_entry entries[ENTRIES];
-
-static void make_entries(unsigned version, const uint64_t offsets[EXTENTS])
-{
-	unsigned turn = version % 2;
-
-	const struct store_entry made[ENTRIES] = {
-		{.name = "a", .dtype = NVS_F32, .numel = 1000, .nbytes = 4000},
-		{.name = "model.layers.0.weight", .dtype = NVS_BF16, .numel = 5, .nbytes = 10},
-		{.name = "empty", .dtype = NVS_U8, .numel = 0, .nbytes = 0},
-		{.name = "\xc3\xa9t\xc3\xa9", .dtype = NVS_F64, .numel = 2, .nbytes = 16},
-	};
-
-	for (unsigned i = 0; i < ENTRIES; i++) {
-		entries[i] = made[i];
-		entries[i].offset = offsets[turn * ENTRIES + i];
-		entries[i].spare = offsets[!turn * ENTRIES + i];
-		entries[i].written = i != 2;
-		entries[i].has_checksum = i != 1;
-		entries[i].checksum = i != 1 ? version * 1000 + i : 0;
-	}
-}
-
-static void reserve_entries(struct store *store, uint64_t offsets[EXTENTS])
-{
-	const uint64_t nbytes[EXTENTS] = {4000, 10, 0, 16, 4000, 10, 0, 16};
-
-	assert_int_equal(store_reserve(store, nbytes, EXTENTS, offsets, &error), 0);
-}
-
-static void found_offsets(const struct store *store, uint64_t offsets[EXTENTS])
-{
-	const struct store_entry *found = store->found.entries;
-	unsigned turn = found[0].checksum / 1000 % 2;
-
-	for (unsigned i = 0; i < ENTRIES; i++) {
-		offsets[turn * ENTRIES + i] = found[i].offset;
-		offsets[!turn * ENTRIES + i] = found[i].spare;
-	}
-}
-
-static void commit_version(struct store *store, unsigned version, const uint64_t *offsets)
-{
-	make_entries(version, offsets);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
-}
-
-/* The version of all entries; 0: there are none. */
-static unsigned version_of(const struct store *store)
-{
-	size_t n;
-	const struct store_entry *found = store_entries(store, &n);
-	uint64_t offsets[EXTENTS];
-	unsigned version;
-
-	if (!n)
-		return 0;
-	assert_int_equal(n, ENTRIES);
-	version = (unsigned)(found[0].checksum / 1000);
-	found_offsets(store, offsets);
-	make_entries(version, offsets);
-	for (size_t i = 0; i < n; i++) {
-		assert_string_equal(found[i].name, entries[i].name);
-		assert_int_equal(found[i].dtype, entries[i].dtype);
-		assert_int_equal(found[i].numel, entries[i].numel);
-		assert_int_equal(found[i].nbytes, entries[i].nbytes);
-		assert_int_equal(found[i].offset, entries[i].offset);
-		assert_int_equal(found[i].spare, entries[i].spare);
-		assert_int_equal(found[i].written, entries[i].written);
-		assert_int_equal(found[i].has_checksum, entries[i].has_checksum);
-		assert_int_equal(found[i].checksum, entries[i].checksum);
-	}
-	return version;
-}
-
-static void assert_state(unsigned version)
-{
-	struct store *store = must_open(kept);
-
-	assert_int_equal(version_of(store), version);
-	store_close(store);
-}
-
-/* The same, if the label refers to a newer manifest. */
-static void assert_older_state(unsigned version)
-{
-	log_text[0] = 0;
-	assert_state(version);
-	assert_non_null(strstr(log_text, "newest manifest"));
-}
-
-/* Two commits: manifest.0 holds version 1, manifest.1 version 2. */
-static void make_two_versions(void)
-{
-	struct store *store = must_open(kept);
-	uint64_t offsets[EXTENTS];
-
-	reserve_entries(store, offsets);
-	commit_version(store, 1, offsets);
-	commit_version(store, 2, offsets);
-	store_close(store);
 }
 
 static void what_was_committed_is_found_again(void **state)
@@ -273,69 +158,104 @@ static void a_store_without_a_commit_is_a_new_one(void **state)
 	must_not_open((struct how){.keep = false}, -EEXIST, "kept store");
 }
 
-static void crash_between_manifest_and_label_is_the_new_state(void **state)
+/* The label decides: it names the new manifest on both places, on one of them, or on none. */
+static void a_commit_counts_once_a_label_names_it(void **state)
 {
-	struct store *store;
+	struct store *store = must_open(kept);
+	struct labels before, after, one;
 	uint64_t offsets[EXTENTS];
-	uint8_t label[LABEL_BYTES];
 
 	(void)state;
-	store = must_open(kept);
 	reserve_entries(store, offsets);
 	for (unsigned version = 1; version <= 3; version++) {
-		read_file(at(DATA), label, sizeof(label), 0);
+		read_labels(&before);
 		commit_version(store, version, offsets);
 		store_close(store);
-		write_file(at(DATA), label, sizeof(label), 0);
-		assert_state(version);
+		read_labels(&after);
+		write_labels(&before);
+		assert_state(version - 1);
+		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
+			one = before;
+			memcpy(one.bytes[i], after.bytes[i], LABEL_BYTES);
+			write_labels(&one);
+			assert_state(version);
+			/* Opening has settled it, so no single damage leads back. */
+			read_labels(&one);
+			assert_memory_equal(&one, &after, sizeof(one));
+		}
 		store = must_open(kept);
 	}
-	/* Any commit updates the label, even one without changes. */
-	commit_version(store, 3, offsets);
-	assert_int_equal(store->members[0].label.generation, store->manifest.generation);
 	store_close(store);
 	assert_state(3);
+}
+
+/* The number of a commit that was cut off is not used again. */
+static void the_next_commit_has_a_number_above_all_that_the_drive_has(void **state)
+{
+	struct store *store;
+	struct labels before;
+	uint64_t offsets[EXTENTS];
+
+	(void)state;
+	make_two_versions();
+	read_labels(&before);
+	store = must_open(kept);
+	found_offsets(store, offsets);
+	commit_version(store, 3, offsets);
+	assert_int_equal(store_generation(store), 3);
+	store_close(store);
+	write_labels(&before);
+	store = must_open(kept);
+	assert_int_equal(store_generation(store), 2);
+	commit_version(store, 4, offsets);
+	assert_int_equal(store_generation(store), 4);
+	store_close(store);
+	/* Also above that of a commit that was lost. */
+	truncate_manifests(0, 0);
+	assert_lost(2);
+	store = must_open((struct how){.keep = true, .rollback = true});
+	assert_int_equal(store_generation(store), 2);
+	commit_version(store, 5, offsets);
+	assert_int_equal(store_generation(store), 5);
+	store_close(store);
+	assert_state(5);
 }
 
 /* A crash can leave each prefix of the new manifest over its predecessor. */
 static void torn_manifest_leaves_the_old_one(void **state)
 {
-	static uint8_t before[LABEL_BYTES], after[LABEL_BYTES], old[4096], new[4096], torn[4096];
+	static uint8_t old[4096], new[4096], torn[4096];
 	struct store *store = must_open(kept);
+	struct labels before, after;
 	uint64_t offsets[EXTENTS];
-	size_t n, changed = 0;
+	size_t n;
 
 	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	commit_version(store, 2, offsets);
 	n = read_file(at(MANIFEST, 0u), old, sizeof(old), 0);
-	read_file(at(DATA), before, sizeof(before), 0);
+	read_labels(&before);
 	commit_version(store, 3, offsets);
 	store_close(store);
-	read_file(at(DATA), after, sizeof(after), 0);
+	read_labels(&after);
 	assert_int_equal(read_file(at(MANIFEST, 0u), new, sizeof(new), 0), n);
 	assert_state(3);
 
-	for (size_t i = 0; i < n; i++)
-		changed = old[i] != new[i] ? i + 1 : changed;
 	for (size_t length = 0; length <= n; length++) {
 		memcpy(torn, old, n);
 		memcpy(torn, new, length);
-		write_file(at(MANIFEST, 0u), torn, n, 0);
-		write_file(at(DATA), before, sizeof(before), 0);
+		write_manifests(0, torn, n);
+		write_labels(&before);
 		log_text[0] = 0;
-		assert_state(length < changed ? 2 : 3);
-		assert_null(strstr(log_text, "newest manifest"));
-		/*
-		 * The manifest is truncated after the label declared it whole: the previous one is
-		 * used, and a message says so.
-		 */
-		write_file(at(MANIFEST, 0u), new, n, 0);
-		assert_int_equal(truncate(at(MANIFEST, 0u), (off_t)length), 0);
-		write_file(at(DATA), after, sizeof(after), 0);
+		assert_state(2);
+		assert_null(strstr(log_text, "damaged"));
+		/* Damage of a manifest that a label names is not a crash. */
+		write_manifests(0, new, n);
+		write_labels(&after);
+		truncate_manifests(0, length);
 		if (length < n)
-			assert_older_state(2);
+			assert_lost(2);
 		else
 			assert_state(3);
 	}
@@ -343,96 +263,29 @@ static void torn_manifest_leaves_the_old_one(void **state)
 
 static void a_torn_first_commit_counts_as_none(void **state)
 {
-	static uint8_t before[LABEL_BYTES], after[LABEL_BYTES];
 	struct store *store = must_open(kept);
+	struct labels before, after;
 	uint64_t offsets[EXTENTS];
 
 	(void)state;
 	reserve_entries(store, offsets);
-	read_file(at(DATA), before, sizeof(before), 0);
+	read_labels(&before);
 	commit_version(store, 1, offsets);
 	store_close(store);
-	read_file(at(DATA), after, sizeof(after), 0);
+	read_labels(&after);
 
 	uint64_t n = size_of(at(MANIFEST, 0u));
 
 	for (uint64_t length = n; length-- > 0;) {
-		assert_int_equal(truncate(at(MANIFEST, 0u), (off_t)length), 0);
-		write_file(at(DATA), before, sizeof(before), 0);
+		truncate_manifests(0, length);
+		write_labels(&before);
 		assert_state(0);
-		write_file(at(DATA), after, sizeof(after), 0);
+		write_labels(&after);
 		must_not_open(kept, -EUCLEAN, "are damaged");
 	}
 	assert_int_equal(unlink(at(MANIFEST, 0u)), 0);
+	assert_int_equal(unlink(at(MANIFEST, 2u)), 0);
 	must_not_open(kept, -EUCLEAN, "are damaged");
-}
-
-/* ---- Damage ---- */
-
-static void each_flipped_byte_of_the_label_is_refused(void **state)
-{
-	uint8_t label[LABEL_BYTES];
-
-	(void)state;
-	make_two_versions();
-	read_file(at(DATA), label, sizeof(label), 0);
-	for (size_t i = 0; i < sizeof(label); i++) {
-		struct store *store;
-		uint8_t byte = label[i] ^ (uint8_t)(1u << i % 8);
-		int rc;
-
-		write_file(at(DATA), &byte, 1, i);
-		rc = try_open(kept, &store);
-		assert_int_equal(rc, i < 8 ? -EMEDIUMTYPE : -EUCLEAN);
-		must_not_open((struct how){.keep = false}, rc, i < 8 ? "label" : "is damaged");
-		write_file(at(DATA), &label[i], 1, i);
-	}
-	assert_state(2);
-}
-
-static void each_flipped_byte_of_a_manifest_leaves_the_other(void **state)
-{
-	static uint8_t bytes[2][4096];
-	size_t n[2];
-
-	(void)state;
-	make_two_versions();
-	for (unsigned slot = 0; slot < 2; slot++)
-		n[slot] = read_file(at(MANIFEST, slot), bytes[slot], 4096, 0);
-	assert_int_equal(n[0], n[1]);
-	for (size_t i = 0; i < n[0]; i++) {
-		uint8_t flipped[2] = {bytes[0][i] ^ (uint8_t)(1u << i % 8),
-				      bytes[1][i] ^ (uint8_t)(128u >> i % 8)};
-
-		write_file(at(MANIFEST, 0u), &flipped[0], 1, i);
-		assert_state(2);
-		write_file(at(MANIFEST, 1u), &flipped[1], 1, i);
-		must_not_open(kept, -EUCLEAN, "are damaged");
-		write_file(at(MANIFEST, 0u), &bytes[0][i], 1, i);
-		assert_older_state(1);
-		write_file(at(MANIFEST, 1u), &bytes[1][i], 1, i);
-	}
-	assert_state(2);
-}
-
-static void committing_over_a_damaged_manifest_heals_the_store(void **state)
-{
-	struct store *store;
-	uint64_t offsets[EXTENTS];
-
-	(void)state;
-	make_two_versions();
-	assert_int_equal(truncate(at(MANIFEST, 1u), 100), 0);
-	store = must_open(kept);
-	assert_int_equal(version_of(store), 1);
-	found_offsets(store, offsets);
-	commit_version(store, 3, offsets);
-	store_close(store);
-	log_text[0] = 0;
-	assert_state(3);
-	assert_null(strstr(log_text, "newest manifest"));
-	assert_int_equal(truncate(at(MANIFEST, 1u), 0), 0);
-	assert_older_state(1);
 }
 
 static void truncated_data_is_refused(void **state)
@@ -678,7 +531,7 @@ static void manifests_longer_than_their_file_are_refused(void **state)
 
 	(void)state;
 	make_two_versions();
-	for (unsigned slot = 0; slot < 2; slot++) {
+	for (unsigned slot = 0; slot < MANIFEST_SLOT_COUNT; slot++) {
 		read_file(at(MANIFEST, slot), bytes, sizeof(bytes), 0);
 		put_u64(bytes + 48, MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
 		put_u64(bytes + 120, XXH3_64bits(bytes, 120));
@@ -698,8 +551,10 @@ static void manifests_of_another_store_are_ignored(void **state)
 	remove_tree(at("nvswap"));
 	make_two_versions();
 	write_file(at(MANIFEST, 1u), bytes, n, 0);
-	assert_older_state(1);
-	write_file(at(MANIFEST, 0u), bytes, n, 0);
+	assert_state(2);
+	write_manifests(1, bytes, n);
+	assert_lost(1);
+	write_manifests(0, bytes, n);
 	must_not_open(kept, -EUCLEAN, "it is another store's");
 }
 
@@ -812,14 +667,14 @@ static void a_failed_commit_leaves_the_previous_one(void **state)
 	(void)state;
 	while (fail_one_call(calls, false) && fail_one_call(calls, true))
 		calls++;
-	/* A sync of the data; a write and a sync each of manifest and label. */
-	assert_int_equal(calls, 5);
+	/* A sync of the data; two writes and two syncs each of manifest and label. */
+	assert_int_equal(calls, 9);
 }
 
 static void a_failed_first_commit_leaves_a_new_store(void **state)
 {
 	(void)state;
-	for (unsigned call = 0; call < 5; call++) {
+	for (unsigned call = 0; call < 9; call++) {
 		struct store *store = must_open(kept);
 		uint64_t offsets[EXTENTS];
 
@@ -834,20 +689,51 @@ static void a_failed_first_commit_leaves_a_new_store(void **state)
 	}
 }
 
-static void a_manifest_that_cant_be_revoked_ends_the_commits(void **state)
+/*
+ * The label can be neither written nor taken back: the drive may name either manifest. The next
+ * commit takes it back first.
+ */
+static void a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit(void **state)
 {
-	static const struct {
-		uint32_t failing; /* 0: sync of the data; 1, 2: manifest; 3, 4: label; then the
-				     calls that revoke the manifest */
-		unsigned found;
-		const char *first;
-	} cases[] = {
-		{1 << 1 | 1 << 2, 1, "writing"},	  {1 << 2 | 1 << 3, 2, "durable"},
-		{1 << 3 | 1 << 4, 2, "data at offset 0"}, {1 << 3 | 1 << 6, 2, "data at offset 0"},
-		{1 << 4 | 1 << 5, 2, "durable"},	  {1 << 4 | 1 << 7, 2, "durable"}};
+	static const uint32_t cases[] = {
+		/* From bit 5: writes and syncs of the two copies; then those that take them back. */
+		1 << 5 | 1 << 6, 1 << 6 | 1 << 7, 1 << 7 | 1 << 8, 1 << 8 | 1 << 9,
+		1 << 8 | 1 << 11};
 
 	(void)state;
 	for (size_t i = 0; i < LENGTH(cases); i++) {
+		struct store *store = must_open(kept);
+		uint64_t offsets[EXTENTS];
+
+		reserve_entries(store, offsets);
+		commit_version(store, 1, offsets);
+		make_entries(2, offsets);
+		failing_calls = cases[i];
+		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		assert_non_null(strstr(error.text, "could not be taken back either"));
+		assert_true(store_unsettled(store));
+		/* As long as that fails, nothing else is tried. */
+		failing_calls = 1;
+		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		assert_non_null(strstr(error.text, "can't be taken back"));
+		assert_int_equal(failing_calls, 0);
+		assert_true(store_unsettled(store));
+		if (i % 2)
+			commit_version(store, 1, offsets);
+		else
+			commit_version(store, 3, offsets);
+		assert_false(store_unsettled(store));
+		store_close(store);
+		assert_state(i % 2 ? 1 : 3);
+		remove_tree(at("nvswap"));
+	}
+}
+
+/* Without a later commit the drive has either of the two, and both are whole. */
+static void a_label_that_was_not_taken_back_names_a_whole_manifest(void **state)
+{
+	(void)state;
+	for (unsigned bit = 5; bit < 9; bit++) {
 		struct store *store = must_open(kept);
 		uint64_t offsets[EXTENTS];
 		unsigned found;
@@ -855,25 +741,19 @@ static void a_manifest_that_cant_be_revoked_ends_the_commits(void **state)
 		reserve_entries(store, offsets);
 		commit_version(store, 1, offsets);
 		make_entries(2, offsets);
-		failing_calls = cases[i].failing;
+		failing_calls = UINT32_C(3) << bit;
 		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
 		failing_calls = 0;
-		assert_non_null(strstr(error.text, cases[i].first));
-		assert_non_null(strstr(error.text, "the manifest could not be revoked either"));
-		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
-		assert_non_null(strstr(error.text, "an earlier commit failed"));
-		/* A commit that changes nothing succeeds. */
-		commit_version(store, 1, offsets);
 		store_close(store);
 		store = must_open(kept);
 		found = version_of(store);
-		assert_int_equal(found, cases[i].found);
+		assert_true(found == 1 || found == 2);
 		store_close(store);
 		remove_tree(at("nvswap"));
 	}
 }
 
-static void a_manifest_that_cant_be_made_durable_is_not_opened(void **state)
+static void a_label_that_cant_be_made_durable_is_not_opened(void **state)
 {
 	(void)state;
 	make_two_versions();
@@ -1022,8 +902,8 @@ static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
 	recording = false;
 	store_close(store);
 
-	/* Two labels for each member; a manifest and a label for each commit. */
-	assert_int_equal(recorded, 6 + 4 + 1);
+	/* Two labels for each member; a manifest and a label for each commit; all twice. */
+	assert_int_equal(recorded, 2 * (6 + 4) + 1);
 	for (unsigned i = 0; i < recorded; i++) {
 		char paths[3][32];
 		struct how how = {.npaths = 3, .keep = true};
@@ -1068,12 +948,10 @@ int main(void)
 		store_test(a_kept_store_is_refused_and_unchanged_without_keep),
 		store_test(a_commit_without_changes_writes_nothing),
 		store_test(a_store_without_a_commit_is_a_new_one),
-		store_test(crash_between_manifest_and_label_is_the_new_state),
+		store_test(a_commit_counts_once_a_label_names_it),
+		store_test(the_next_commit_has_a_number_above_all_that_the_drive_has),
 		store_test(torn_manifest_leaves_the_old_one),
 		store_test(a_torn_first_commit_counts_as_none),
-		store_test(each_flipped_byte_of_the_label_is_refused),
-		store_test(each_flipped_byte_of_a_manifest_leaves_the_other),
-		store_test(committing_over_a_damaged_manifest_heals_the_store),
 		store_test(truncated_data_is_refused),
 		store_test(a_sparse_copy_is_reserved_again),
 		store_test(manifests_with_false_entries_are_refused),
@@ -1087,8 +965,9 @@ int main(void)
 		store_test(a_manifest_of_any_length_comes_back),
 		store_test(a_failed_commit_leaves_the_previous_one),
 		store_test(a_failed_first_commit_leaves_a_new_store),
-		store_test(a_manifest_that_cant_be_revoked_ends_the_commits),
-		store_test(a_manifest_that_cant_be_made_durable_is_not_opened),
+		store_test(a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit),
+		store_test(a_label_that_was_not_taken_back_names_a_whole_manifest),
+		store_test(a_label_that_cant_be_made_durable_is_not_opened),
 		store_test(after_a_failed_sync_nothing_is_committed),
 		store_test(a_store_of_another_version_is_refused),
 		store_test(members_are_one_store_in_one_order),

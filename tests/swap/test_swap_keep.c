@@ -3,6 +3,7 @@
  * Kept and temporary stores: what the next run finds after a clean close, after a crash, and if the
  * path holds another store; and opening an engine, with its refusals.
  */
+#include "store/member/member.h"
 #include "support/inject.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
@@ -528,9 +529,9 @@ static void damage(const struct fixture *f, uint64_t store_offset)
 	fixture_store_file(f, "data", path);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &byte, 1, (off_t)(MIB + store_offset)), 1);
+	assert_int_equal(pread(fd, &byte, 1, (off_t)(LABEL_AREA_BYTES + store_offset)), 1);
 	byte ^= 4;
-	assert_int_equal(pwrite(fd, &byte, 1, (off_t)(MIB + store_offset)), 1);
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)(LABEL_AREA_BYTES + store_offset)), 1);
 	close(fd);
 }
 

@@ -398,7 +398,8 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 /* The store is kept, so remove it before the next attempt. */
 static void remove_store(struct world *w)
 {
-	static const char *const names[] = {"data", "manifest.0", "manifest.1"};
+	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
+					    "manifest.3"};
 	char path[512];
 
 	for (size_t i = 0; i < LENGTH(names); i++) {

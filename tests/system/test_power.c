@@ -88,7 +88,8 @@ static const char *directory(void)
 
 static void remove_store(const struct run *run)
 {
-	static const char *const names[] = {"data", "manifest.0", "manifest.1"};
+	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
+					    "manifest.3"};
 	char path[512];
 
 	for (size_t i = 0; i < LENGTH(names); i++) {

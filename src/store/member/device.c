@@ -30,9 +30,9 @@ static int check_wiped(struct member *member, struct nvs_error *error)
 	rc = disk_read(member->fd, member->path, bytes, LABEL_AREA_BYTES, 0, error);
 	if (!rc && (bytes[0] || memcmp(bytes, bytes + 1, LABEL_AREA_BYTES - 1) != 0))
 		rc = error_set(error, -EMEDIUMTYPE,
-			       "%s holds something that is not nvswap's (its first 1 MiB is not "
+			       "%s holds something that is not nvswap's (its first 2 MiB is not "
 			       "empty): if nothing on it is needed, wipe it first: wipefs -a %s && "
-			       "dd if=/dev/zero of=%s bs=1M count=1",
+			       "dd if=/dev/zero of=%s bs=1M count=2",
 			       member->path, member->path, member->path);
 	free(bytes);
 	return rc;
@@ -124,7 +124,10 @@ void member_clear_device(struct member *member, const struct nvs_log *log)
 
 	assert(member->kind == MEMBER_RAW && !member->read_only);
 	assert(member->fd >= 0);
-	if (disk_write(member->fd, member->path, zeros, sizeof(zeros), 0, &error) ||
-	    disk_sync(member->fd, member->path, &error))
-		log_say(log, NVS_LOG_WARNING, "the label stays on the device: %s", error.text);
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		if (disk_write(member->fd, member->path, zeros, sizeof(zeros), i * LABEL_DISTANCE,
+			       &error) ||
+		    disk_sync(member->fd, member->path, &error))
+			log_say(log, NVS_LOG_WARNING, "a label stays on the device: %s",
+				error.text);
 }

@@ -39,7 +39,7 @@ int member_make_fd_private(int fd, const char *path, mode_t mode, const struct n
 
 typedef bool member_name_fn(const char *name);
 bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
-bool member_is_file_name(const char *name);  /* data, manifest.0 or manifest.1 */
+bool member_is_file_name(const char *name);  /* data, or manifest.0 to manifest.3 */
 /* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
  */
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error);
@@ -49,7 +49,7 @@ int member_leads_to(int from_fd, const char *name, int fd);
 void member_unlink_files(struct member *member, const struct nvs_log *log);
 /* Directories that are not empty stay. */
 void member_remove_directories(const struct member *member);
-/* Writes zeros over the label. */
+/* Writes zeros over the labels. */
 void member_clear_device(struct member *member, const struct nvs_log *log);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads and writes the label at the head of a member.
+ * Reads and writes the copies of a member's label. The newest valid copy counts: one that is
+ * damaged or unreadable costs nothing.
  */
 #include <assert.h>
 #include <errno.h>
@@ -9,52 +10,198 @@
 #include "store/disk.h"
 #include "store/member/internal.h"
 
-int member_read_label(struct member *member, struct nvs_error *error)
-{
+/* What the drive has in place of one copy. */
+struct found_label {
 	uint8_t bytes[LABEL_BYTES];
-	int rc = disk_read(member->fd, member->path, bytes, sizeof(bytes), 0, error);
+	struct label label;
+	int rc; /* of label_decode(), or the error of reading */
+	struct nvs_error why;
+};
 
+static void read_copy(const struct member *member, unsigned copy, struct found_label *found)
+{
+	assert(copy < LABEL_COPY_COUNT);
 	assert(member->fd >= 0 && member->path);
-	if (rc)
-		return rc;
-	rc = label_decode(bytes, &member->label);
-	member->blank = rc == -ENODATA;
-	if (rc == 0 || rc == -ENODATA)
-		return 0;
-	if (rc == -EUCLEAN)
-		return error_set(error, rc,
-				 "the label of the store at %s is damaged: restore the store from "
-				 "a copy, or remove it if it is not needed",
+	found->why = (struct nvs_error){.size = sizeof(found->why)};
+	found->rc = disk_read(member->fd, member->path, found->bytes, LABEL_BYTES,
+			      copy * LABEL_DISTANCE, &found->why);
+	if (!found->rc)
+		found->rc = label_decode(found->bytes, &found->label);
+}
+
+/* Of two valid copies the later one was written by a commit that was cut off. */
+static bool newer(const struct label *label, const struct label *than)
+{
+	return label->generation != than->generation ? label->generation > than->generation
+						     : label->kept && !than->kept;
+}
+
+/*
+ * Whether the bytes in place of a copy can be a damaged label, and not another program's, which may
+ * leave a later copy in place: most of what identifies the store must be there.
+ */
+static bool resembles(const uint8_t bytes[LABEL_BYTES], const struct label *label)
+{
+	uint8_t whole[LABEL_BYTES];
+	unsigned set = 0, same = 0;
+
+	label_encode(label, whole);
+	for (unsigned i = 0; i < 64; i++) {
+		set += whole[i] != 0;
+		same += whole[i] && whole[i] == bytes[i];
+	}
+	return 2 * same >= set;
+}
+
+/* The copy that counts; LABEL_COPY_COUNT: none. */
+static unsigned choose(const struct member *member, const struct found_label *found)
+{
+	unsigned best = LABEL_COPY_COUNT;
+
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		if (!found[i].rc &&
+		    (best == LABEL_COPY_COUNT || newer(&found[i].label, &found[best].label)))
+			best = i;
+	/* An older version knows only the first place. */
+	if (found[0].rc == -EPROTONOSUPPORT)
+		return LABEL_COPY_COUNT;
+	if (best < LABEL_COPY_COUNT && found[0].rc == -EMEDIUMTYPE && member->kind == MEMBER_RAW &&
+	    !resembles(found[0].bytes, &found[best].label))
+		return LABEL_COPY_COUNT;
+	return best;
+}
+
+static int refuse(const struct member *member, const struct found_label *found,
+		  struct nvs_error *error)
+{
+	assert(found->rc);
+	if (found->rc == -EUCLEAN)
+		return error_set(error, -EUCLEAN,
+				 "the label of the store at %s is damaged, and so is its copy: "
+				 "restore the store from a copy, or remove it if it is not needed",
 				 member->path);
-	if (rc == -EPROTONOSUPPORT)
+	if (found->rc == -EPROTONOSUPPORT)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the store at %s was made by another version of nvswap, in a "
 				 "format unknown to this one: use that version, or, if the "
 				 "store is not needed, remove %s",
 				 member->path,
-				 member->kind == MEMBER_RAW ? "its label (wipe the first 1 MiB)"
+				 member->kind == MEMBER_RAW ? "its labels (wipe the first 2 MiB)"
 							    : member->directory);
+	if (found->rc != -EMEDIUMTYPE) {
+		error_copy(error, &found->why);
+		return found->rc;
+	}
 	if (member->kind == MEMBER_FILE)
 		return member_refuse(error, member->path,
 				     "does not begin with a label of nvswap's");
 	return error_set(
-		error, rc,
+		error, -EMEDIUMTYPE,
 		"%s holds something that is not nvswap's: if nothing on it is needed, wipe "
-		"it first: wipefs -a %s && dd if=/dev/zero of=%s bs=1M count=1",
+		"it first: wipefs -a %s && dd if=/dev/zero of=%s bs=1M count=2",
 		member->path, member->path, member->path);
+}
+
+/* How well each finding explains why no copy is valid; the highest is told. */
+static unsigned explains(const struct member *member, const struct found_label *found,
+			 unsigned copy)
+{
+	switch (found->rc) {
+	case -ENODATA:
+		return 0;
+	case -EPROTONOSUPPORT:
+		return copy ? 1 : 4;
+	case -EMEDIUMTYPE:
+		/* A device without a label is looked at as a whole. */
+		return copy && member->kind == MEMBER_RAW ? 0 : 1;
+	case -EUCLEAN:
+		return 3;
+	default:
+		return 2;
+	}
+}
+
+static int without_label(struct member *member, const struct found_label *found,
+			 struct nvs_error *error)
+{
+	unsigned most = 0, rank = 0;
+
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
+		unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
+
+		member->copies[i] = LABEL_ABSENT;
+		if (mine > rank)
+			most = i;
+		rank = mine > rank ? mine : rank;
+	}
+	if (rank)
+		return refuse(member, &found[most], error);
+	member->blank = true;
+	return 0;
+}
+
+int member_read_label(struct member *member, struct nvs_error *error)
+{
+	struct found_label found[LABEL_COPY_COUNT];
+	unsigned best;
+
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		read_copy(member, i, &found[i]);
+	best = choose(member, found);
+	if (best == LABEL_COPY_COUNT)
+		return without_label(member, found, error);
+	member->label = found[best].label;
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		member->copies[i] = found[i].rc ? LABEL_DAMAGED
+				    : memcmp(found[i].bytes, found[best].bytes, LABEL_BYTES) != 0
+					    ? LABEL_STALE
+					    : LABEL_WHOLE;
+	member->blank = false;
+	assert(member_has_copy(member, LABEL_WHOLE));
+	return 0;
+}
+
+bool member_has_copy(const struct member *member, enum label_copy state)
+{
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		if (member->copies[i] == state)
+			return true;
+	return false;
+}
+
+/* ---- Writing ---- */
+
+static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes,
+		      struct nvs_error *error)
+{
+	int rc = disk_write(member->fd, member->path, bytes, LABEL_BYTES, copy * LABEL_DISTANCE,
+			    error);
+
+	assert(copy < LABEL_COPY_COUNT);
+	if (!rc)
+		rc = disk_sync(member->fd, member->path, error);
+	/* After an error it is unknown what the drive has. */
+	member->copies[copy] = rc ? LABEL_DAMAGED : LABEL_WHOLE;
+	return rc;
 }
 
 int member_write_label(struct member *member, struct nvs_error *error)
 {
 	uint8_t bytes[LABEL_BYTES];
-	int rc;
+	int rc = 0;
 
 	assert(member->fd >= 0);
 	assert(!member->read_only);
 	label_encode(&member->label, bytes);
-	rc = disk_write(member->fd, member->path, bytes, sizeof(bytes), 0, error);
-	if (!rc)
-		rc = disk_sync(member->fd, member->path, error);
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		if (member->copies[i] == LABEL_WHOLE)
+			member->copies[i] = LABEL_STALE;
+	for (unsigned i = 0; i < LABEL_COPY_COUNT && !rc; i++)
+		if (member->copies[i] == LABEL_DAMAGED)
+			rc = write_copy(member, i, bytes, error);
+	for (unsigned i = 0; i < LABEL_COPY_COUNT && !rc; i++)
+		if (member->copies[i] != LABEL_WHOLE)
+			rc = write_copy(member, i, bytes, error);
 	if (!rc)
 		member->blank = false;
 	return rc;

@@ -11,10 +11,22 @@
 #include "store/label.h"
 #include "topo/topo.h"
 
-#define LABEL_AREA_BYTES                                                                           \
-	(UINT64_C(1) << 20) /* before the data; on a raw device all zeros or a store's label */
-#define RAW_MANIFEST_BYTES  (UINT64_C(32) << 20) /* two of these follow on a raw member 0 */
-#define MANIFEST_SLOT_COUNT 2
+/* Each member has two copies of its label, which no bad sector has in common. */
+#define LABEL_COPY_COUNT 2
+#define LABEL_DISTANCE	 (UINT64_C(1) << 20) /* bytes from one copy to the next */
+/* Before the data; on a raw device all zeros or a store's labels. */
+#define LABEL_AREA_BYTES (LABEL_COPY_COUNT * LABEL_DISTANCE)
+/* Two manifests take turns, and each has two copies. Manifest i is in the slots i and i + 2. */
+#define MANIFEST_TURN_COUNT 2
+#define MANIFEST_SLOT_COUNT 4
+#define RAW_MANIFEST_BYTES  (UINT64_C(16) << 20) /* of a slot; they follow on a raw member 0 */
+
+enum label_copy {
+	LABEL_ABSENT,  /* there is none yet */
+	LABEL_WHOLE,   /* the newest */
+	LABEL_STALE,   /* an older one: a commit was cut off between the copies */
+	LABEL_DAMAGED, /* or unreadable */
+};
 
 enum member_kind { MEMBER_FILE, MEMBER_RAW, MEMBER_MEMORY };
 
@@ -35,9 +47,10 @@ struct member {
 	uint32_t unit;	      /* best for a new store; bytes, powers of two */
 	dev_t dev;	      /* the file's device, or the device itself */
 	ino_t ino;
-	uint64_t base;	   /* bytes; where the data begins */
-	uint64_t capacity; /* of a device: bytes from base; of a file: UINT64_MAX */
-	struct label label;
+	uint64_t base;	    /* bytes; where the data begins */
+	uint64_t capacity;  /* of a device: bytes from base; of a file: UINT64_MAX */
+	struct label label; /* the newest valid copy */
+	enum label_copy copies[LABEL_COPY_COUNT]; /* what the drive has */
 };
 
 /*
@@ -74,7 +87,13 @@ int member_probe(struct member *member, const struct nvs_log *log, struct nvs_er
 /* Asserts what must hold of a member that was opened and probed. */
 void member_check(const struct member *member);
 
+/*
+ * Writes all copies of the label, one durable before the next is begun, so that a crash damages at
+ * most one of them. Damaged ones come first.
+ */
 int member_write_label(struct member *member, struct nvs_error *error);
+/* Whether any copy is in this state. */
+bool member_has_copy(const struct member *member, enum label_copy state);
 /* Empties the member and makes room for a label. On a device, only the label is written. */
 int member_begin(struct member *member, struct nvs_error *error);
 /*

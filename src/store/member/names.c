@@ -29,7 +29,8 @@ bool member_is_store_name(const char *name)
 
 bool member_is_file_name(const char *name)
 {
-	return !strcmp(name, "data") || !strcmp(name, "manifest.0") || !strcmp(name, "manifest.1");
+	return !strcmp(name, "data") || (!strncmp(name, "manifest.", 9) && name[9] >= '0' &&
+					 name[9] < '0' + MANIFEST_SLOT_COUNT && !name[10]);
 }
 
 /* NFS keeps a removed file that is still open under such a name. */

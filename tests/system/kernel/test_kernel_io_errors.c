@@ -11,7 +11,7 @@
 
 #define RAW_BYTES  (80 * MIB)
 #define EXT4_BYTES (48 * MIB)
-#define RAW_BASE   (65 * MIB) /* label and manifests of a raw device */
+#define RAW_BASE   (66 * MIB) /* label and manifests of a raw device */
 #define FILE_BASE  MIB
 
 /* A store on a failing drive, with the file and base offset that its errors name. */

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Damage of labels and manifests: a bad byte or an unreadable sector anywhere costs nothing, and
+ * whatever is damaged, an opening gives the last commit or an error, never an older commit in
+ * silence.
+ */
+#include <sys/syscall.h>
+
+#include "store/kept_fixture.h"
+
+/* ---- Sectors that can't be read ---- */
+
+static struct {
+	ino_t ino;
+	uint64_t from, end;
+} unreadable;
+
+ssize_t pread(int fd, void *data, size_t nbytes, off_t offset)
+{
+	uint64_t from = (uint64_t)offset, end = from + nbytes;
+	struct stat st;
+
+	if (unreadable.end > from && unreadable.from < end && !fstat(fd, &st) &&
+	    st.st_ino == unreadable.ino) {
+		errno = EIO;
+		return -1;
+	}
+	return syscall(SYS_pread64, fd, data, nbytes, offset);
+}
+
+/* ---- Where the metadata lie ---- */
+
+enum { LABELS = LABEL_COPY_COUNT, PLACES = LABELS + MANIFEST_SLOT_COUNT };
+
+struct place_of {
+	char path[512];
+	uint64_t offset, nbytes;
+	uint8_t bytes[LABEL_BYTES];
+};
+
+static struct place_of places[PLACES];
+
+static bool is_label(unsigned place)
+{
+	return place < LABELS;
+}
+
+/* Whether the last of three commits is there. */
+static bool is_current(unsigned place)
+{
+	return is_label(place) || (place - LABELS) % MANIFEST_TURN_COUNT == 0;
+}
+
+static void find_places(void)
+{
+	for (unsigned i = 0; i < PLACES; i++) {
+		struct place_of *place = &places[i];
+
+		snprintf(place->path, sizeof(place->path), "%s",
+			 is_label(i) ? at(DATA) : at(MANIFEST, i - LABELS));
+		place->offset = is_label(i) ? i * LABEL_DISTANCE : 0;
+		place->nbytes = is_label(i) ? LABEL_BYTES : size_of(place->path);
+		assert_true(place->nbytes && place->nbytes <= sizeof(place->bytes));
+		read_file(place->path, place->bytes, place->nbytes, place->offset);
+	}
+}
+
+static void mend(unsigned i)
+{
+	write_file(places[i].path, places[i].bytes, places[i].nbytes, places[i].offset);
+}
+
+static void make_three_versions(void)
+{
+	struct store *store = must_open(kept);
+	uint64_t offsets[EXTENTS];
+
+	reserve_entries(store, offsets);
+	for (unsigned version = 1; version <= 3; version++)
+		commit_version(store, version, offsets);
+	store_close(store);
+	find_places();
+}
+
+static void assert_last_commit(unsigned place)
+{
+	struct store *store = must_open(kept);
+
+	assert_int_equal(version_of(store), 3);
+	assert_int_equal(store_generation(store), 3);
+	store_close(store);
+	assert_int_equal(strstr(log_text, "damaged") != NULL, is_current(place));
+	log_text[0] = 0;
+}
+
+/* ---- One damage ---- */
+
+static void a_flipped_bit_anywhere_in_the_metadata_costs_nothing(void **state)
+{
+	unsigned opened = 0;
+
+	(void)state;
+	make_three_versions();
+	for (unsigned i = 0; i < PLACES; i++) {
+		for (uint64_t at_byte = 0; at_byte < places[i].nbytes;
+		     at_byte += at_byte < 512 ? 1 : 5) {
+			/* All bits of the fields, and one of each byte behind them. */
+			for (unsigned bit = 0; bit < (at_byte < 64 ? 8 : 1); bit++) {
+				uint8_t byte = places[i].bytes[at_byte] ^
+					       (uint8_t)(1u << (bit + at_byte) % 8);
+
+				write_file(places[i].path, &byte, 1, places[i].offset + at_byte);
+				assert_last_commit(i);
+				opened++;
+			}
+			write_file(places[i].path, &places[i].bytes[at_byte], 1,
+				   places[i].offset + at_byte);
+		}
+	}
+	print_message("%u damages\n", opened);
+	assert_state(3);
+	assert_string_equal(log_text, "");
+}
+
+static void a_lost_sector_of_the_metadata_costs_nothing(void **state)
+{
+	static const uint64_t sizes[] = {512, 4096};
+	uint8_t sector[4096];
+
+	(void)state;
+	make_three_versions();
+	for (unsigned i = 0; i < PLACES; i++)
+		for (size_t k = 0; k < 2 * LENGTH(sizes); k++)
+			for (uint64_t from = 0; from < places[i].nbytes; from += sizes[k / 2]) {
+				uint64_t n = places[i].nbytes - from;
+
+				n = n < sizes[k / 2] ? n : sizes[k / 2];
+				memset(sector, 0, sizeof(sector));
+				if (k % 2)
+					fill(sector, sizeof(sector), from + i);
+				/* Sectors behind the label's fields are zeros anyway. */
+				if (!memcmp(sector, places[i].bytes + from, n))
+					continue;
+				write_file(places[i].path, sector, n, places[i].offset + from);
+				assert_last_commit(i);
+				mend(i);
+			}
+	assert_state(3);
+}
+
+static void an_unreadable_sector_of_the_metadata_costs_nothing(void **state)
+{
+	static const uint64_t sizes[] = {512, 4096};
+
+	(void)state;
+	make_three_versions();
+	for (unsigned i = 0; i < PLACES; i++)
+		for (size_t k = 0; k < LENGTH(sizes); k++)
+			for (uint64_t from = 0; from < places[i].nbytes; from += sizes[k]) {
+				struct stat st;
+
+				assert_int_equal(stat(places[i].path, &st), 0);
+				unreadable.ino = st.st_ino;
+				unreadable.from = places[i].offset + from;
+				unreadable.end = unreadable.from + sizes[k];
+				assert_last_commit(i);
+				unreadable.end = 0;
+			}
+	assert_state(3);
+}
+
+/* The other copy is damaged next, so only the one that was written anew is left. */
+static void the_next_commit_writes_damaged_copies_anew(void **state)
+{
+	static const unsigned pairs[][2] = {{0, 1}, {1, 0}, {2, 4}, {4, 2}};
+
+	(void)state;
+	for (size_t k = 0; k < LENGTH(pairs); k++) {
+		unsigned first = pairs[k][0];
+		struct store *store;
+		uint64_t offsets[EXTENTS];
+		uint8_t byte;
+
+		make_three_versions();
+		byte = places[first].bytes[17] ^ 1;
+		write_file(places[first].path, &byte, 1, places[first].offset + 17);
+		store = must_open(kept);
+		assert_non_null(strstr(log_text, "the next commit writes both anew"));
+		assert_int_equal(version_of(store), 3);
+		found_offsets(store, offsets);
+		/* Nothing has changed but for the damage. */
+		commit_version(store, 3, offsets);
+		store_close(store);
+		log_text[0] = 0;
+		assert_state(3);
+		assert_null(strstr(log_text, "damaged"));
+		find_places();
+		byte = places[pairs[k][1]].bytes[17] ^ 1;
+		write_file(places[pairs[k][1]].path, &byte, 1, places[pairs[k][1]].offset + 17);
+		assert_state(3);
+		remove_tree(at("nvswap"));
+		log_text[0] = 0;
+	}
+}
+
+/* ---- Several ---- */
+
+static void several_damages_never_lead_to_an_older_commit_in_silence(void **state)
+{
+	uint64_t random = 20240229;
+	unsigned refused = 0, opened = 0;
+
+	(void)state;
+	print_message("seed %" PRIu64 "\n", random);
+	make_three_versions();
+	for (int turn = 0; turn < 3000; turn++) {
+		unsigned damages = 2 + (unsigned)(next_random(&random) % 3);
+		struct store *store;
+		int rc;
+
+		for (unsigned k = 0; k < damages; k++) {
+			unsigned i = (unsigned)(next_random(&random) % PLACES);
+			uint64_t where = next_random(&random) %
+					 (is_label(i) ? 512 : places[i].nbytes);
+			uint8_t byte = places[i].bytes[where] ^
+				       (uint8_t)(1 + next_random(&random) % 255);
+
+			write_file(places[i].path, &byte, 1, places[i].offset + where);
+		}
+		rc = try_open(kept, &store);
+		if (!rc) {
+			assert_int_equal(version_of(store), 3);
+			store_close(store);
+			opened++;
+		} else {
+			/* Neither magic number is left. */
+			assert_true(rc == -EUCLEAN || rc == -EMEDIUMTYPE);
+			refused++;
+		}
+		for (unsigned i = 0; i < PLACES; i++)
+			mend(i);
+	}
+	print_message("%u opened, %u refused\n", opened, refused);
+	assert_true(opened && refused);
+	assert_state(3);
+}
+
+static void a_lost_commit_is_named_and_rolled_back_only_when_asked(void **state)
+{
+	(void)state;
+	make_three_versions();
+	truncate_manifests(0, 100);
+	must_not_open(kept, -EUCLEAN, "the last commit is number 3");
+	must_not_open(kept, -EUCLEAN, "manifest.0 0: it is empty or cut off");
+	must_not_open(kept, -EUCLEAN, "\"nvswap\": {\"rollback\": true} goes back to number 2");
+	assert_lost(2);
+	/* Opening alone decides nothing. */
+	must_not_open(kept, -EUCLEAN, "the last commit is number 3");
+	truncate_manifests(1, 100);
+	must_not_open((struct how){.keep = true, .rollback = true}, -EUCLEAN, "restore the store");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		store_test(a_flipped_bit_anywhere_in_the_metadata_costs_nothing),
+		store_test(a_lost_sector_of_the_metadata_costs_nothing),
+		store_test(an_unreadable_sector_of_the_metadata_costs_nothing),
+		store_test(the_next_commit_writes_damaged_copies_anew),
+		store_test(several_damages_never_lead_to_an_older_commit_in_silence),
+		store_test(a_lost_commit_is_named_and_rolled_back_only_when_asked),
+	};
+
+	return cmocka_run_group_tests(tests, open_aio, close_aio);
+}
