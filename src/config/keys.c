@@ -171,7 +171,8 @@ const struct config_key config_keys[] = {
 	     "a step without overflow resets the hysteresis; false: only a doubling of the loss "
 	     "scale does"),
 	REAL(FP16, "min_loss_scale", fp16.min_loss_scale, 1, DBL_MAX,
-	     "lower bound of the dynamic loss scale; an overflow at the bound is an error"),
+	     "lower bound of the dynamic loss scale, which is 2^-24 at least; an overflow at the "
+	     "bound is an error"),
 	BOOL(BF16, "enabled", bf16_enabled, false, "bfloat16 parameters"),
 	ENUM(DATA_TYPES, "grad_accum_dtype", GRAD, grad_accum_dtype, 0, "the parameters' type",
 	     "element type in which gradients are accumulated"),
