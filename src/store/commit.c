@@ -330,3 +330,15 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		error_copy(error, &why);
 	return rc;
 }
+
+int store_settle(struct store *store, struct nvs_error *error)
+{
+	int rc;
+
+	assert(store->keep && !store->read_only);
+	enter(store, COMMIT_ENCODE);
+	rc = settle(store, error);
+	assert(rc || !store->unsettled);
+	enter(store, COMMIT_IDLE);
+	return rc;
+}

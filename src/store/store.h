@@ -95,5 +95,7 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
  * either.
  */
 bool store_unsettled(struct store *store);
+/* Takes the failed commit back, if there is one; store_commit() does so too. Errors of the drive. */
+int store_settle(struct store *store, struct nvs_error *error);
 
 #endif

@@ -166,13 +166,20 @@ static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *sna
 	tensors_release_forgotten(engine, snapshot->forgotten);
 }
 
-/* Under the lock: the previous manifest stays in effect. */
+static void unfreeze(struct nvs_engine *engine)
+{
+	for (size_t i = 0; i < engine->ntensors; i++)
+		engine->tensors[i]->snapshot = NOWHERE;
+}
+
+/* Under the lock: the previous manifest stays in effect, unless the drive may name the new one. */
 static void snapshot_drop(struct nvs_engine *engine, const struct snapshot *snapshot)
 {
 	struct nvs_tensor **last = &engine->forgotten;
 
-	for (size_t i = 0; i < engine->ntensors; i++)
-		engine->tensors[i]->snapshot = NOWHERE;
+	engine->unsettled = store_unsettled(engine->store);
+	if (!engine->unsettled)
+		unfreeze(engine);
 	while (*last)
 		last = &(*last)->run_next;
 	*last = snapshot->forgotten;
@@ -206,6 +213,22 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
+/* Under the lock, which it releases: what is dirty may need the extents of the failed commit. */
+static int settle(struct nvs_engine *engine, struct nvs_error *error)
+{
+	int rc;
+
+	if (!engine->unsettled)
+		return 0;
+	pthread_mutex_unlock(&engine->lock);
+	rc = store_settle(engine->store, error);
+	pthread_mutex_lock(&engine->lock);
+	engine->unsettled = rc != 0;
+	if (!rc)
+		unfreeze(engine);
+	return rc;
+}
+
 int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
@@ -217,7 +240,9 @@ int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 		return rc;
 	pthread_mutex_lock(&engine->commit_lock);
 	pthread_mutex_lock(&engine->lock);
-	rc = write_all(engine, error);
+	rc = settle(engine, error);
+	if (!rc)
+		rc = write_all(engine, error);
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
 	pthread_mutex_unlock(&engine->lock);

@@ -222,6 +222,44 @@ static void a_tensor_forgotten_during_a_commit_is_in_it(void **state)
 	fixture_close(&f);
 }
 
+/*
+ * The label of a commit reaches the drive without being durable, and can't be taken back: the drive
+ * has the commit, though it failed. No extent of it or of the one before is written until the next
+ * commit has settled which of the two counts.
+ */
+static void after_two_failed_writes_in_a_commit_both_values_stay_whole(void **state)
+{
+	for (unsigned settles = 0; settles < 2; settles++) {
+		struct nvs_tensor *t;
+		struct fixture f;
+
+		(void)state;
+		OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true);
+		t = tensor_add(&f, "a", 100000);
+		tensor_store(&f, t, 1);
+		OK(&f, nvs_engine_commit(f.engine, &f.error));
+		tensor_store(&f, t, 2);
+		/* A sync of the data, two writes and two syncs of manifests, the write of a label;
+		 * its sync fails, and then the write that takes it back. */
+		inject_fail(INJECT_WRITE | INJECT_SYNC, 7, 2, EIO);
+		expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO,
+			     "could not be taken back either");
+		inject_stop(NULL);
+		tensor_write(&f, t, 3);
+		OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
+		assert_int_equal(sole_wait(f.engine, &t, 1, -1, &f.error), -EIO);
+		tensor_compare(&f, t, 3);
+		if (settles) {
+			OK(&f, nvs_engine_commit(f.engine, &f.error));
+			tensor_compare(&f, t, 3);
+		}
+		crash_and_reopen(&f);
+		t = tensor_add(&f, "a", 100000);
+		tensor_compare(&f, t, settles ? 3 : 2);
+		fixture_close(&f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,6 +268,7 @@ int main(void)
 		cmocka_unit_test(a_crash_after_a_failed_commit_finds_the_previous_one),
 		cmocka_unit_test(the_next_commit_has_writes_made_during_the_previous_one),
 		cmocka_unit_test(a_tensor_forgotten_during_a_commit_is_in_it),
+		cmocka_unit_test(after_two_failed_writes_in_a_commit_both_values_stay_whole),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -83,7 +83,7 @@ static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor
 static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->place == tensor->offset || tensor->place == tensor->spare);
-	assert(!is_frozen(tensor, tensor->place));
+	assert(tensor->status || !is_frozen(tensor, tensor->place));
 	if (tensor->status)
 		write_failed(engine, tensor);
 	else

@@ -4,7 +4,9 @@
  * layer of small tensors takes a few long I/Os. Builds them; launch.c submits them.
  */
 #include <assert.h>
+#include <errno.h>
 
+#include "aio/completions.h"
 #include "base/clock.h"
 #include "swap/moves/moves.h"
 
@@ -167,7 +169,7 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 {
 	size_t i = 0;
 
-	assert(engine->committing && engine->keep);
+	assert((engine->committing || engine->unsettled) && engine->keep);
 	while (i < n) {
 		struct nvs_tensor *tensor = tensors[i];
 
@@ -188,11 +190,37 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 	return n;
 }
 
+/* Ends held writes that have no place until a commit has settled the one that failed. */
+static void refuse_held(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor;
+
+	assert(engine->unsettled && !engine->committing);
+	while ((tensor = engine->held_writes)) {
+		engine->held_writes = tensor->run_next;
+		tensor->run_next = NULL;
+		/* Nothing was written there. */
+		tensor->place = tensor->spare;
+		tensor->transfer = (struct transfer){.file = store_file(engine->store),
+						     .direction = NVS_WRITE,
+						     .data = tensor->data,
+						     .nbytes = bytes_moved(tensor),
+						     .offset = tensor->place,
+						     .user = tensor,
+						     .status = -EIO,
+						     .state.phase = TRANSFER_COMPLETED};
+		completions_append(engine->events.completions, &tensor->transfer,
+				   &tensor->transfer);
+	}
+}
+
 struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 			    enum nvs_direction direction)
 {
-	if (engine->committing && direction == NVS_WRITE)
+	if ((engine->committing || engine->unsettled) && direction == NVS_WRITE)
 		n = hold_frozen(engine, tensors, n);
+	if (engine->unsettled && !engine->committing)
+		refuse_held(engine);
 	return build_all(engine, tensors, n, direction);
 }
 
@@ -203,6 +231,8 @@ struct transfer *runs_build_held(struct nvs_engine *engine)
 	size_t n = 0;
 
 	assert(!engine->committing);
+	if (engine->unsettled)
+		refuse_held(engine);
 	while ((tensor = engine->held_writes)) {
 		assert(!must_wait(tensor));
 		engine->held_writes = tensor->run_next;

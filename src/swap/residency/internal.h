@@ -77,6 +77,9 @@ struct nvs_engine {
 	/* Writes that begin when the present commit ends, by run_next; they count as in flight. */
 	struct nvs_tensor *held_writes;
 	bool committing; /* a manifest is being written */
+	/* A commit failed, and the drive may name its snapshot: neither that nor the one before is
+	 * written to until a commit has settled it. */
+	bool unsettled;
 	/* Forgotten, but the manifest names them, so their extents stay reserved; by run_next. */
 	struct nvs_tensor *forgotten;
 	struct nvs_tensor **scratch; /* room for all tensors: a batch in store order */

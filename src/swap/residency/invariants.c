@@ -100,7 +100,8 @@ static void check_store(const struct nvs_tensor *tensor)
 	}
 	assert(tensor->committed == NOWHERE || tensor->committed == tensor->offset ||
 	       tensor->committed == tensor->spare);
-	assert(tensor->snapshot == NOWHERE || tensor->engine->committing);
+	assert(tensor->snapshot == NOWHERE || tensor->engine->committing ||
+	       tensor->engine->unsettled);
 }
 
 void tensor_check(const struct nvs_tensor *tensor)
