@@ -14,12 +14,12 @@ F32, BF16, U8 = 1, 3, 13
 
 
 def label(index=0, count=1, unit=4096, stripe=0, flags=1, generation=5):
-    return struct.pack("<8sII16sIIIIQQ", b"NVSWAP\0L", 2, flags, ID, index, count, 2, unit, stripe,
+    return struct.pack("<8sII16sIIIIQQ", b"NVSWAP\0L", 3, flags, ID, index, count, 2, unit, stripe,
                        generation)
 
 
 def header(count, body_bytes, generation=1):
-    return struct.pack("<8sI4x16sQQQQ", b"NVSWAP\0M", 2, ID, generation, count, body_bytes, 77)
+    return struct.pack("<8sI4x16sQQQQ", b"NVSWAP\0M", 3, ID, generation, count, body_bytes, 77)
 
 
 def entry(name, numel, nbytes, offset, spare, dtype=F32, flags=1, checksum=0):
