@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Errors and log lines are formatted in memory of the stack, so they need no allocation. Texts come
+ * with names from files and drives: base/text.h makes them visible.
+ */
 #include "base/error.h"
 
 #include <assert.h>

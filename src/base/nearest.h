@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The name that a person meant, for errors about unknown keys, options and names. */
 #ifndef BASE_NEAREST_H
 #define BASE_NEAREST_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A thread inherits the signal mask of its creator, so signals are blocked while it is created. */
 #include "base/thread.h"
 
 #include <errno.h>

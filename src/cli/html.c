@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes text and the frame of a page; the caller checks the stream for errors when closing it. */
 #include "cli/html.h"
 
 #include <string.h>
