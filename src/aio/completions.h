@@ -27,8 +27,8 @@ struct transfer *completions_take(struct completions *queue);
  * identifies it, unless it has completed since. Any thread. */
 bool completions_take_overdue(struct completions *queue);
 
-/* Who waits at a queue, one of each at a time. New completions wake the caller if one waits, else
- * the thread: a caller that waits for a transfer anyway needs no other thread to take it. */
+/* The waiters of a queue, one of each kind at a time. New completions wake the caller if it waits,
+ * else the thread: a caller that waits for a transfer anyway needs no other thread to take it. */
 enum completions_waiter { COMPLETIONS_THREAD, COMPLETIONS_CALLER, COMPLETIONS_WAITERS };
 
 /*

@@ -39,21 +39,21 @@ static bool counts_not(const char *name)
 	return !strcmp(name, ".") || !strcmp(name, "..") || !strncmp(name, ".nfs", 4);
 }
 
-/* *foreign: the first entry of another name, or empty; *any: whether there is one of nvswap's. */
-static int look_through(DIR *directory, member_name_fn *ours, char foreign[NAME_MAX + 1], bool *any)
+/* *other: the first entry of another name, or empty; *any: whether there is one of nvswap's. */
+static int look_through(DIR *directory, member_name_fn *ours, char other[NAME_MAX + 1], bool *any)
 {
 	struct dirent *entry;
 
 	assert(directory && ours);
-	foreign[0] = 0;
+	other[0] = 0;
 	*any = false;
 	errno = 0;
 	while (!*any && (entry = readdir(directory))) {
 		if (counts_not(entry->d_name))
 			continue;
 		*any = ours(entry->d_name);
-		if (!*any && !foreign[0])
-			snprintf(foreign, NAME_MAX + 1, "%s", entry->d_name);
+		if (!*any && !other[0])
+			snprintf(other, NAME_MAX + 1, "%s", entry->d_name);
 		errno = 0;
 	}
 	return errno == ENOENT ? 0 : -errno;
@@ -64,7 +64,7 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 {
 	int listed = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
 	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
-	char foreign[NAME_MAX + 1], why[NAME_MAX + 64];
+	char other[NAME_MAX + 1], why[NAME_MAX + 64];
 	bool any;
 
 	if (!directory) {
@@ -73,13 +73,13 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 			close(listed);
 		return rc == -ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, rc);
 	}
-	rc = look_through(directory, ours, foreign, &any);
+	rc = look_through(directory, ours, other, &any);
 	closedir(directory);
 	if (rc)
 		return member_cannot(error, "list", path, rc);
-	if (any || !foreign[0])
+	if (any || !other[0])
 		return 0;
-	snprintf(why, sizeof(why), "has an entry \"%s\" and none of nvswap's", foreign);
+	snprintf(why, sizeof(why), "has an entry \"%s\" and none of nvswap's", other);
 	return member_refuse(error, path, why);
 }
 
