@@ -37,27 +37,32 @@ static bool is_trusted(int directory, const char *name)
 	return !(in.st_mode & (S_IWGRP | S_IWOTH)) || in.st_mode & S_ISVTX;
 }
 
+static bool is_link(int directory, const char *name)
+{
+	struct stat st;
+
+	return !fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
+}
+
+static int open_in(int from, const char *name, int flags)
+{
+	int directory = openat(from, name, DIRECTORY | flags);
+
+	if (directory >= 0)
+		return directory;
+	return -errno;
+}
+
 /* Closes `from` and returns the directory `name` in it. */
 static int enter(int from, const char *name)
 {
-	int directory = openat(from, name, DIRECTORY | O_NOFOLLOW), rc = 0;
+	int directory = open_in(from, name, O_NOFOLLOW);
 
-	if (directory < 0)
-		rc = -errno;
 	/* O_DIRECTORY makes a link ENOTDIR. */
-	if (rc == -ELOOP || rc == -ENOTDIR) {
-		struct stat st;
-		bool is_link = !fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) &&
-			       S_ISLNK(st.st_mode);
-
-		rc = is_link ? -ELOOP : rc;
-		if (is_link && is_trusted(from, name)) {
-			directory = openat(from, name, DIRECTORY);
-			rc = directory < 0 ? -errno : 0;
-		}
-	}
+	if (directory < 0 && is_link(from, name))
+		directory = is_trusted(from, name) ? open_in(from, name, 0) : -ELOOP;
 	close(from);
-	return rc ? rc : directory;
+	return directory;
 }
 
 /*

@@ -274,18 +274,20 @@ static char *chunk_grow(struct jobfile *jobfile, const char *text, size_t nbytes
 static int read_and_parse(struct jobfile *jobfile, int fd, const char *name,
 			  struct nvs_error *error)
 {
-	size_t nbytes = 0, room = 0;
-	char *text = NULL;
+	size_t nbytes = 0, room;
+	char *text = chunk_grow(jobfile, NULL, 0, &room);
 	ssize_t got = 1;
 
-	while (got && nbytes <= BYTES_MAX) {
-		if (nbytes == room && !(text = chunk_grow(jobfile, text, nbytes, &room)))
-			return fail_memory(error, name);
+	while (text && got && nbytes <= BYTES_MAX) {
 		got = read(fd, text + nbytes, room - nbytes);
 		if (got < 0 && errno != EINTR)
 			return fail(error, name, 0, -errno, "%s", strerror(errno));
 		nbytes += got > 0 ? (size_t)got : 0;
+		if (nbytes == room && room <= BYTES_MAX)
+			text = chunk_grow(jobfile, text, nbytes, &room);
 	}
+	if (!text)
+		return fail_memory(error, name);
 	text[nbytes] = '\0';
 	return parse_text(jobfile, text, nbytes, name, error);
 }
