@@ -54,6 +54,7 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 void begin_batch(struct nvs_engine *engine)
 {
 	engine->batch++;
+	assert(engine->batch);
 }
 
 int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,

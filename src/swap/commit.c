@@ -52,6 +52,7 @@ static struct transfer *write_back(struct nvs_engine *engine)
 		if (tensor_state(tensor) == NVS_RESIDENT && is_dirty(tensor) && !tensor->pins.count)
 			engine->scratch[n++] = tensor;
 	}
+	assert(n <= engine->ntensors && !engine->committing);
 	for (size_t i = 0; i < n; i++)
 		leave_idle(engine, engine->scratch[i]);
 	return runs_build(engine, engine->scratch, n, NVS_WRITE);
@@ -67,6 +68,7 @@ static bool anything_dirty(const struct nvs_engine *engine)
 
 static int failure_of(const struct nvs_engine *engine, struct nvs_error *error)
 {
+	assert(engine->failure.code < 0 && engine->write_failures);
 	error_copy(error, &engine->failure);
 	return engine->failure.code;
 }
@@ -90,9 +92,11 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		if (!anything_dirty(engine) && !engine->inflight[NVS_WRITE])
 			return 0;
 		list = write_back(engine);
+		engine_sums_check(engine);
 		pthread_mutex_unlock(&engine->lock);
 		launch(engine, list);
 		pthread_mutex_lock(&engine->lock);
+		engine_sums_check(engine);
 		rc = drain_writes(engine, error);
 		if (rc)
 			return rc;
@@ -152,6 +156,7 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 			.checksum = tensor->checksum};
 		name = stpcpy(name, tensor->name) + 1;
 	}
+	assert(!snapshot->forgotten);
 	snapshot->n = engine->ntensors;
 	snapshot->forgotten = engine->forgotten;
 	engine->forgotten = NULL;
@@ -162,6 +167,7 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
  * names them. */
 static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *snapshot)
 {
+	assert(!engine->committing && snapshot->entries);
 	tensors_committed(engine);
 	tensors_release_forgotten(engine, snapshot->forgotten);
 }
@@ -177,6 +183,7 @@ static void snapshot_drop(struct nvs_engine *engine, const struct snapshot *snap
 {
 	struct nvs_tensor **last = &engine->forgotten;
 
+	assert(!engine->committing && engine->keep);
 	engine->unsettled = store_unsettled(engine->store);
 	if (!engine->unsettled)
 		unfreeze(engine);
@@ -200,12 +207,15 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	pthread_mutex_unlock(&engine->lock);
 	rc = store_commit(engine->store, snapshot.entries, snapshot.n, error);
 	pthread_mutex_lock(&engine->lock);
+	assert(engine->committing);
+	engine_sums_check(engine);
 	engine->committing = false;
 	if (rc)
 		snapshot_drop(engine, &snapshot);
 	else
 		snapshot_apply(engine, &snapshot);
 	list = runs_build_held(engine);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	snapshot_free(&snapshot);
 	launch(engine, list);
@@ -240,11 +250,13 @@ int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 		return rc;
 	pthread_mutex_lock(&engine->commit_lock);
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = settle(engine, error);
 	if (!rc)
 		rc = write_all(engine, error);
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	pthread_mutex_unlock(&engine->commit_lock);
 	return rc;

@@ -120,6 +120,7 @@ static void register_pool(struct nvs_engine *engine)
 	size_t done;
 	int rc = aio_register_most(engine->aio, pool_data(engine->pool), nbytes, &done);
 
+	assert(done <= nbytes && (rc || done == nbytes));
 	if (rc)
 		log_say(&engine->log, NVS_LOG_INFO,
 			"of the pool's %s, only %s could be registered with the rings: %s "
@@ -145,6 +146,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 		return rc;
 	engine->pool_key = block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size";
 	engine->pool_step = options.nbytes / offload->buffer_size;
+	assert(engine->pool_step && pool_bytes(engine->pool) >= options.nbytes);
 	snprintf(engine->remedy, sizeof(engine->remedy),
 		 "%s: buffer_count %u x %s %" PRIu64 " elements x %" PRIu64 " bytes",
 		 name_of(block), offload->buffer_count, engine->pool_key, offload->buffer_size,
@@ -157,6 +159,8 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
+	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
+	assert(!engine->held_writes && !engine->committing && !engine->waiting);
 	/* The last log lines are said while their handler may still ask for the tensors. */
 	events_stop(engine);
 	tensors_free(engine);
@@ -193,6 +197,7 @@ static int share_aio(struct nvs_engine *engine, const struct nvs_config *config,
 
 	if (rc)
 		return rc;
+	assert(!engine->aio);
 	engine->aio = aio;
 	engine->shares_aio = true;
 	return 0;
@@ -304,6 +309,7 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 	}
 	trace_call(engine->trace, TRACE_OPEN, clock_ns(),
 		   &(struct trace_subject){.name = "", .nbytes = pool_bytes(engine->pool)});
+	engine_check(engine);
 	engine->opened = true;
 	*out = engine;
 	return 0;
@@ -346,6 +352,7 @@ int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	if (!engine)
 		return 0;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	plan_drop(engine);
 	rc = drain_all(engine, error);
 	engine_check(engine);
@@ -381,6 +388,7 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 	pthread_mutex_lock(&engine->lock);
 	n = engine->write_failures;
 	*last = engine->failure;
+	assert((n == 0) == (last->code == 0));
 	pthread_mutex_unlock(&engine->lock);
 	return n;
 }
@@ -407,6 +415,7 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 					   .aio.size = sizeof(stats->aio)};
 	nvs_aio_get_stats(engine->aio, &stats->aio);
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	events_hurry(engine);
 	pool_get_stats(engine->pool, &stats->pool);
 	stats->tensors = engine->nregistered;

@@ -54,6 +54,7 @@ static void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, u
 	tensor->data = (char *)(uintptr_t)data;
 	tensor->part_offset = offset;
 	tensor->part_nbytes = nbytes;
+	assert(is_external(tensor) && (data || !nbytes));
 }
 
 int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
@@ -69,6 +70,7 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = check_external(engine, tensors, n, false, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_OUT_FROM, tensors, n);
@@ -81,6 +83,7 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 		list = runs_build(engine, engine->scratch, n, NVS_WRITE);
 		events_changed(engine);
 	}
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;
@@ -92,6 +95,7 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->status = 0;
 	if (tensor_state(tensor) != NVS_RESIDENT)
 		return false;
+	assert(!tensor->copy_pin && !tensor->pins.count);
 	number_pin(engine);
 	tensor_pin(engine, tensor);
 	tensor->copy_pin = engine->last_pin;
@@ -146,12 +150,14 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = check_external(engine, tensors, n, true, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_IN_TO, tensors, n);
 		list = runs_build(engine, engine->scratch, begin_reads(engine, tensors, data, n),
 				  NVS_READ);
 	}
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	if (rc)
 		return rc;
@@ -225,12 +231,14 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = check_parts(engine, ranges, n, error);
 	if (!rc)
 		trace_calls(engine, TRACE_READ_PART, engine->scratch, n);
 	if (!rc)
 		list = runs_build(engine, engine->scratch, begin_parts(engine, ranges, n),
 				  NVS_READ);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	if (rc)
 		return rc;

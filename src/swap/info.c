@@ -2,6 +2,8 @@
 /*
  * What a caller may ask of a tensor: its name, its state, its memory.
  */
+#include <assert.h>
+
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "swap/calls.h"
@@ -25,6 +27,8 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	if (!info || check_arguments(engine, &tensor, 1, NULL))
 		return -EINVAL;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
+	tensor_check(tensor);
 	events_hurry(engine);
 	full = (struct nvs_tensor_info){.size = sizeof(full),
 					.name = tensor->name,
@@ -48,6 +52,7 @@ void *nvs_tensor_data(const struct nvs_tensor *tensor)
 		return NULL;
 	pthread_mutex_lock(&tensor->engine->lock);
 	data = is_external(tensor) ? NULL : tensor->data;
+	assert(!data || tensor->memory == MEMORY_POOL);
 	pthread_mutex_unlock(&tensor->engine->lock);
 	return data;
 }
@@ -60,6 +65,8 @@ struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 		return NULL;
 	pthread_mutex_lock(&engine->lock);
 	tensor = table_find(engine, name);
+	if (tensor)
+		table_check(engine, tensor);
 	if (tensor && tensor->registration != REGISTRATION_DONE)
 		tensor = NULL;
 	pthread_mutex_unlock(&engine->lock);
@@ -74,6 +81,7 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 	pthread_mutex_lock(&engine->lock);
 	tensor = table_find(engine, name);
 	stored = tensor && tensor->registration != REGISTRATION_DONE;
+	assert(!stored || engine->keep);
 	if (stored)
 		*numel = tensor->numel;
 	pthread_mutex_unlock(&engine->lock);

@@ -28,6 +28,15 @@ struct pinning {
 	struct shortage shortage;
 };
 
+static void pinning_check(const struct nvs_engine *engine, const struct pinning *pinning)
+{
+	assert(pinning->tensors || !pinning->n);
+	assert(!pinning->stuck || (!pinning->list && !pinning->failed_again));
+	assert(pinning->failures <= engine->write_failures);
+	assert(!pinning->waits_from_ns || engine->waiting);
+	assert(pinning->need <= pool_bytes(engine->pool));
+}
+
 /* Makes room for `need` bytes as far as possible without waiting. */
 static void make_room(struct nvs_engine *engine, uint64_t need, struct pinning *pinning)
 {
@@ -51,6 +60,7 @@ static void make_room(struct nvs_engine *engine, uint64_t need, struct pinning *
 			pool_note_wait(engine->pool);
 		pinning->waited = true;
 	}
+	assert(pinning->stuck || eviction.ntaken);
 }
 
 /* ---- Checks of a batch, before anything is changed ---- */
@@ -124,6 +134,7 @@ static void add_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	set_ahead(engine, tensor, AHEAD_NOT);
 	tensor->origin = ORIGIN_CALL;
+	assert(tensor->placement == PLACED_PINNED && tensor->on_landing == LANDING_STAYS);
 }
 
 static struct transfer *begin(struct nvs_engine *engine, const struct pinning *pinning,
@@ -132,6 +143,7 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 	struct transfer *list = NULL;
 
 	step_access(engine, pinning->tensors, pinning->n, pinning->contents);
+	pinning_check(engine, pinning);
 	number_pin(engine);
 	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
@@ -152,6 +164,7 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 {
 	const struct nvs_error *why = &engine->failure;
 
+	assert(engine->write_failures && why->code < 0);
 	return error_about(error, why->code, why->subject, 0, why->offset,
 			   "no room in the pool: a tensor could not be written back and stays in "
 			   "it: %.800s",
@@ -228,6 +241,7 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 		return write_back_failed(engine, error);
 	make_room(engine, need, pinning);
 	pinning->need = need;
+	pinning_check(engine, pinning);
 	return -EAGAIN;
 }
 
@@ -273,6 +287,7 @@ static uint64_t runs_to_wait_for(const struct nvs_engine *engine, const struct p
 
 	if (!room_is_coming(engine, pinning))
 		return 1;
+	assert(engine->landing && pinning->need > free_bytes(engine));
 	missing = (double)(pinning->need - free_bytes(engine));
 	return (uint64_t)(missing / (double)engine->landing * (double)engine->inflight[NVS_WRITE]);
 }
@@ -304,6 +319,7 @@ static void begin_waiting(struct nvs_engine *engine, struct pinning *pinning)
 		return;
 	pinning->waits_from_ns = clock_ns();
 	engine->waiting++;
+	assert(engine->waiting);
 }
 
 /* The call waits for these write-backs, so they go before reading ahead. */
@@ -321,6 +337,8 @@ static int wait_for_room(struct nvs_engine *engine, struct pinning *pinning, uin
 	uint64_t until = deadline;
 	int rc;
 
+	pinning_check(engine, pinning);
+	assert(deadline && pinning->stuck);
 	if (pinning->need)
 		until = shortage_deadline(engine, &pinning->shortage, deadline);
 	do {
@@ -347,9 +365,11 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 		if (pinning->list) {
 			if (deadline)
 				promote_all(pinning->list);
+			engine_sums_check(engine);
 			pthread_mutex_unlock(&engine->lock);
 			launch(engine, pinning->list);
 			pthread_mutex_lock(&engine->lock);
+			engine_sums_check(engine);
 		}
 		/* The write-backs may have landed while the lock was released. */
 		if (!pinning->stuck && (deadline || !pinning->list))
@@ -383,9 +403,11 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	pinning.failures = engine->write_failures;
 	rc = begin_in_time(engine, &pinning, deadline, error);
 	if (pinning.waits_from_ns) {
+		assert(engine->waiting);
 		engine->waiting--;
 		step_stalled(engine, pinning.waits_from_ns);
 		trace_wait(engine, NULL, pinning.waits_from_ns);
@@ -396,6 +418,7 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		list = join(pinning.list, keep_to_max_live(engine));
 		list = join(list, move_ahead(engine));
 	}
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;

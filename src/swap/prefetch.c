@@ -2,6 +2,8 @@
 /*
  * Reading ahead at the request of the caller.
  */
+#include <assert.h>
+
 #include "base/error.h"
 #include "swap/calls.h"
 
@@ -17,6 +19,7 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		struct eviction eviction = eviction_for_prefetch(engine, need);
 
 		evict_until_enough(engine, &eviction);
+		assert(!eviction.ndirty);
 	}
 	have = free_bytes(engine);
 	for (need = 0; count < n; count++) {
@@ -24,6 +27,7 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		if (need > have)
 			break;
 	}
+	assert(count <= n);
 	return count;
 }
 
@@ -39,6 +43,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 			continue;
 		for (size_t i = 0; i < count; i++)
 			set_ahead(engine, engine->scratch[i], AHEAD_FOR_CALLER);
+		assert(count <= n && need <= pool_bytes(engine->pool));
 		/* Cancel the eviction of tensors that are being written. */
 		for (size_t i = 0; i < n; i++)
 			set_on_landing(engine, tensors[i], LANDING_STAYS);
@@ -57,6 +62,7 @@ long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *te
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		rc = check_in_batch(engine, tensors[i], i, error);
@@ -67,6 +73,7 @@ long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *te
 		rc = (long)read_ahead(engine, tensors, n, &list);
 	if (rc >= 0)
 		trace_calls(engine, TRACE_PREFETCH, tensors, n);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;

@@ -186,6 +186,7 @@ static int reserve(struct nvs_engine *engine, struct reserved *reserved, struct 
 				   error);
 	if (!rc)
 		reserved->extents = extents;
+	assert(rc || !count || !engine->read_only);
 	return rc;
 }
 
@@ -199,6 +200,7 @@ static void release_reserved(struct nvs_engine *engine, struct reserved *reserve
 static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
 {
 	while (n--) {
+		assert(tensors[n]->memory == MEMORY_NONE);
 		if (tensors[n]->registration == REGISTRATION_NEW) {
 			table_remove(engine, tensors[n]);
 			tensor_free(tensors[n]);
@@ -236,6 +238,8 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 			continue;
 		tensors[i]->offset = reserved->offsets[k];
 		tensors[i]->spare = reserved->offsets[reserved->count + k++];
+		assert(tensors[i]->offset % store_unit(engine->store) == 0);
+		assert(!engine->keep || tensors[i]->spare % store_unit(engine->store) == 0);
 		tensors[i]->registration = REGISTRATION_DONE;
 		tensor_check(tensors[i]);
 	}
@@ -253,13 +257,17 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	if (rc)
 		return error_set(error, rc, "out of memory while registering tensors");
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = find_new(engine, specs, n, &reserved, error);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc)
 		rc = reserve(engine, &reserved, error);
 	if (!rc) {
 		pthread_mutex_lock(&engine->lock);
+		engine_sums_check(engine);
 		rc = add_all(engine, specs, n, &reserved, tensors, error);
+		engine_sums_check(engine);
 		pthread_mutex_unlock(&engine->lock);
 		if (rc)
 			release_reserved(engine, &reserved);
@@ -288,6 +296,8 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 
 static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
+	assert(!in_flight(tensor) && !tensor->pins.count);
+	assert(engine->nregistered && engine->tensor_bytes >= tensor->nbytes);
 	if (plan_has(&engine->plan, tensor))
 		plan_drop(engine);
 	drop(engine, tensor);
@@ -314,6 +324,7 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = wait_for_engine(engine, tensors, n, error);
 	if (!rc)
 		rc = check_unpinned(engine, tensors, n, error);
@@ -325,6 +336,7 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		forget(engine, tensors[i]);
 	if (!rc)
 		events_changed(engine);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }

@@ -2,6 +2,7 @@
 /*
  * Ending pins.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/error.h"
@@ -46,7 +47,9 @@ static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 {
 	if (pin_failed(tensor, pin))
 		return;
+	assert(pins_have(tensor, pin));
 	if (how == NVS_DIRTY) {
+		assert(!engine->read_only && tensor->io == IO_IDLE);
 		set_dirty(tensor);
 		tensor->unreported = 0;
 	}
@@ -79,6 +82,7 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = check_release(engine, tensors, n, pin, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		end_pin(engine, tensors[i], pin, how);
@@ -87,6 +91,7 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 			    tensors, n);
 		list = after_release(engine);
 	}
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;
@@ -97,11 +102,13 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 	struct transfer *list;
 
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_pin(engine, tensor, pin, NVS_CLEAN);
 	}
 	list = after_release(engine);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 }
@@ -111,6 +118,7 @@ void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 	struct transfer *list;
 
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_pin(engine, tensor, pin, NVS_CLEAN);
@@ -119,6 +127,7 @@ void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 		drop(engine, tensor);
 	tensor_check(tensor);
 	list = after_release(engine);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 }

@@ -3,6 +3,7 @@
  * Steps: beginning and ending one, its statistics, and turning its recorded order into the plan of
  * the next.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,6 +16,18 @@
 #include "trace/trace.h"
 
 /* ---- Figures ---- */
+
+static void step_check(const struct nvs_engine *engine)
+{
+	const struct step *step = &engine->step;
+
+	assert(!step->begun || (step->from_ns && engine->plan.step));
+	assert(step->stalls || !step->stall_ns);
+	assert(step->swapped[NVS_READ] <= engine->swapped[NVS_READ]);
+	assert(step->swapped[NVS_WRITE] <= engine->swapped[NVS_WRITE]);
+	assert(!step->begun || engine->plan.lost ||
+	       step->hits + step->misses <= engine->plan.nrecorded);
+}
 
 void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		 bool contents)
@@ -30,6 +43,7 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		step->hits += contents && found;
 		step->misses += contents && !found;
 	}
+	step_check(engine);
 }
 
 void step_stalled(struct nvs_engine *engine, uint64_t from_ns)
@@ -42,6 +56,7 @@ void step_stalled(struct nvs_engine *engine, uint64_t from_ns)
 		from_ns = step->from_ns;
 	step->stalls++;
 	step->stall_ns += clock_ns() - from_ns;
+	step_check(engine);
 }
 
 void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns)
@@ -109,6 +124,7 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 		.misses = step->misses,
 		.stalls = step->stalls,
 		.stall_ns = step->stall_ns};
+	assert(step->begun && now >= step->from_ns && io->io_ns <= io->wall_ns);
 	io->compute_ns = above(io->wall_ns, io->stall_ns);
 	io->hidden_ns = least(above(io->io_ns + io->compute_ns, io->wall_ns),
 			      least(io->io_ns, io->compute_ns));
@@ -131,6 +147,7 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		return error_set(error, -EINVAL, "engine is NULL");
 	step = &engine->step;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	if (step->begun) {
 		rc = error_set(error, -EBUSY, "a step has begun already: end it first");
 	} else {
@@ -139,9 +156,11 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		step->swapped[NVS_READ] = engine->swapped[NVS_READ];
 		step->swapped[NVS_WRITE] = engine->swapped[NVS_WRITE];
 		plan_begin(&engine->plan);
+		step_check(engine);
 		list = move_ahead(engine);
 		trace_step(engine, TRACE_STEP_BEGIN);
 	}
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;
@@ -157,10 +176,12 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 	if (io && !io->size)
 		return error_set(error, -EINVAL, "the size of *io is not set");
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	if (!engine->step.begun) {
 		rc = error_set(error, -EBUSY,
 			       "no step has begun: call nvs_engine_step_begin first");
 	} else {
+		step_check(engine);
 		report(engine, &full);
 		if (io)
 			rc = struct_out(io, &full, sizeof(full));
@@ -168,6 +189,7 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 		plan_mend(engine);
 		trace_step(engine, TRACE_STEP_END);
 	}
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }

@@ -76,7 +76,9 @@ int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, cons
 		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
 	pthread_mutex_lock(&engine->naming);
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = table_rename(engine, tensor, copy, error);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	pthread_mutex_unlock(&engine->naming);
 	if (rc)

@@ -2,6 +2,8 @@
 /*
  * Swapping out at the request of the caller.
  */
+#include <assert.h>
+
 #include "base/error.h"
 #include "swap/calls.h"
 
@@ -13,6 +15,7 @@ static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *c
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor *tensor = tensors[i];
 
+		assert(!tensor->pins.count && !is_external(tensor));
 		if (needs_memory(tensor))
 			continue;
 		if (in_flight(tensor)) {
@@ -28,6 +31,7 @@ static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *c
 			tensor_check(tensor);
 		}
 	}
+	assert(ndirty <= n);
 	return runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
 }
 
@@ -40,12 +44,14 @@ int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	rc = check_unpinned(engine, tensors, n, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_OUT, tensors, n);
 		list = swap_out(engine, tensors, n);
 		events_changed(engine);
 	}
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	launch(engine, list);
 	return rc;

@@ -2,6 +2,8 @@
 /*
  * Waiting: for the transfers of tensors, and until nothing is in flight.
  */
+#include <assert.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "swap/calls.h"
@@ -26,6 +28,7 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	uint64_t now;
 	int rc = 0;
 
+	assert(n && tensor->engine == engine);
 	if (!in_flight(tensor) || pin_failed(tensor, pin))
 		return 0;
 	now = clock_ns();
@@ -53,6 +56,7 @@ static void promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 	if (!in_flight(tensor))
 		return;
 	transfer = &tensor->run_first->transfer;
+	assert(transfer->user == tensor->run_first);
 	if (transfer->priority != TRANSFER_AWAITED)
 		aio_promote(engine->aio, transfer);
 }
@@ -101,6 +105,7 @@ int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		rc = check_tensor(engine, tensors[i], i, error);
 		if (!rc && pin)
@@ -112,6 +117,7 @@ int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 		rc = first_failure(engine, tensors, n, pin, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }
@@ -123,10 +129,12 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	int rc = 0;
 
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors + i, n - i, 0, UINT64_MAX, &from_ns, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }
@@ -153,6 +161,7 @@ int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
 			return first_overdue(engine, true, error);
 		(void)events_wait(engine, UINT64_MAX);
 	}
+	assert(!engine->held_writes && !engine->overdue[NVS_WRITE]);
 	return 0;
 }
 
@@ -163,5 +172,6 @@ int drain_all(struct nvs_engine *engine, struct nvs_error *error)
 			return first_overdue(engine, false, error);
 		(void)events_wait(engine, UINT64_MAX);
 	}
+	assert(!engine->held_writes && !engine->landing);
 	return 0;
 }

@@ -3,6 +3,7 @@
  * Writing parts of tensors. The bytes go into the pool, and from there to the drive with the rest
  * of the tensor, so a kept store stays copy-on-write and a checksum that of all bytes.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 
 	*ntensors = 0;
 	pthread_mutex_lock(&engine->lock);
+	engine_sums_check(engine);
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
@@ -31,6 +33,8 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 			rc = check_unpinned_one(range.tensor, error);
 		tensors[(*ntensors)++] = range.tensor;
 	}
+	assert(*ntensors <= n);
+	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	return rc;
 }
