@@ -292,8 +292,7 @@ static void adopt(struct slots *slots, struct found_slot *found, unsigned slot,
 		slots->damaged = true;
 		log_say(log, NVS_LOG_WARNING,
 			"a copy of the manifest, %s%s, is damaged (%s): the other copy is used, "
-			"and "
-			"the next commit writes both anew",
+			"and the next commit writes both anew",
 			slots->slot[i].path, slots->slot[i].owned ? "" : " at its own place",
 			found[i].why[0] ? found[i].why : "it is of another commit");
 	}
