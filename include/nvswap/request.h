@@ -103,6 +103,7 @@ NVS_API int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *req
  * *completed (may be NULL) how many were submitted since the last nvs_aio_wait_all that succeeded
  * or returned the status of a request. Returns 0, or the status of the first of them that failed,
  * in the order of completion. Closes requests that were submitted without an array and not taken.
+ * Like nvs_aio_wait, it lets the requests in flight go before transfers that no call waits for.
  * It is wait() of DeepSpeed's aio_handle. A wait that times out does not reset
  * the count.
  * Errors: those of nvs_aio_wait.

@@ -46,6 +46,16 @@ static int check_config(const struct aio_config *config, struct nvs_error *error
 	return 0;
 }
 
+/* Most completions that a worker waits for at once, see worth_waiting_for(). */
+static uint32_t wait_max(const struct aio_config *config)
+{
+	if (config->io_timeout_ms)
+		return 1;
+	if (!config->overlap_events)
+		return config->queue_depth;
+	return config->queue_depth < 8 ? 1 : config->queue_depth / 4;
+}
+
 static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs_log *log)
 {
 	struct nvs_aio *aio = calloc(1, sizeof(*aio));
@@ -61,7 +71,8 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	aio->config = *config;
 	aio->log = log ? *log : (struct nvs_log){0};
 	aio->options = (struct engine_options){.depth = config->queue_depth,
-					       .single_submit = config->single_submit};
+					       .single_submit = config->single_submit,
+					       .wait_max = wait_max(config)};
 	pthread_mutex_init(&aio->lock, NULL);
 	pthread_cond_init(&aio->work, NULL);
 	pthread_cond_init(&aio->done, NULL);

@@ -204,6 +204,8 @@ bool transfers_queued(const struct nvs_aio *aio);
 void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer);
 /* aio_promote() under the lock. */
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
+/* Promotes all requests with unclaimed bytes, in the order of their submission. */
+void transfers_promote_requests(struct nvs_aio *aio);
 /* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
 void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
 

@@ -26,7 +26,7 @@ static void wake_everyone(struct nvs_aio *aio)
 	assert(aio->nworkers && aio->nworkers == aio->running);
 	pthread_cond_broadcast(&aio->work);
 	for (unsigned i = 0; i < aio->nworkers; i++)
-		aio->ops->wake(aio->workers[i].queue);
+		aio->ops->interrupt(aio->workers[i].queue);
 }
 
 void aio_sync(struct nvs_aio *aio)

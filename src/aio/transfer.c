@@ -152,6 +152,22 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 	assert(transfer->priority == TRANSFER_AWAITED);
 }
 
+void transfers_promote_requests(struct nvs_aio *aio)
+{
+	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
+		struct transfer *next = aio->todo[TRANSFER_USUAL][direction].head;
+
+		while (next) {
+			struct transfer *transfer = next;
+
+			next = transfer->state.next;
+			if (transfer->requests)
+				transfer_promote(aio, transfer);
+		}
+		list_check(&aio->todo[TRANSFER_USUAL][direction]);
+	}
+}
+
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	pthread_mutex_lock(&aio->lock);

@@ -379,7 +379,7 @@ static void submit(struct worker *worker)
  * The number of completions to wait for: usually one. If the queue is full and more work is
  * waiting, an eighth of the queue, or a quarter if I/Os are large, which saves most rounds and
  * still keeps the drive busy. With io_timeout_ms always one, so that a hanging I/O does not delay
- * those that completed.
+ * those that completed. At most options.wait_max.
  */
 static unsigned worth_waiting_for(const struct worker *worker, bool more)
 {
@@ -465,7 +465,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	int n = worker->aio->ops->reap(worker->queue, worker->ios, depth, min);
 	uint64_t now;
 
-	assert(n <= (int)worker->submitted && (n < 0 || min <= depth));
+	assert(n <= (int)worker->submitted && min <= worker->aio->options.wait_max);
 	worker->tally.reap_sizes[size_group(n > 0 ? (uint32_t)n : 0)]++;
 	if (n < 0) {
 		reap_failed(worker, n);

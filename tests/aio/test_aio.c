@@ -1114,16 +1114,17 @@ static void io_uring_has_all_that_the_kernel_has(void **state)
 struct sleeper {
 	const struct engine_ops *ops;
 	void *queue;
+	unsigned min;
 	sem_t opened, reaps, woken;
 	int rc;
 };
 
-/* With nothing in flight, only a wake ends a reap that waits for one I/O. */
+/* With nothing in flight, only a call ends a reap that waits. */
 static void *reap_nothing(void *arg)
 {
 	struct sleeper *sleeper = arg;
 	struct engine_facts facts = {0};
-	struct engine_options options = {.depth = 4};
+	struct engine_options options = {.depth = 4, .wait_max = 4};
 	char reason[192];
 	struct io *ios[4];
 
@@ -1131,7 +1132,7 @@ static void *reap_nothing(void *arg)
 	sem_post(&sleeper->opened);
 	for (unsigned i = 0; i < WAKES && !sleeper->rc; i++) {
 		sem_wait(&sleeper->reaps);
-		sleeper->rc = sleeper->ops->reap(sleeper->queue, ios, 4, 1);
+		sleeper->rc = sleeper->ops->reap(sleeper->queue, ios, 4, sleeper->min);
 		sem_post(&sleeper->woken);
 	}
 	sem_wait(&sleeper->reaps);
@@ -1150,18 +1151,27 @@ static void await(sem_t *sem)
 		fail_msg("the engine did not wake within 20 seconds");
 }
 
-static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
+static void wake(const struct sleeper *sleeper)
+{
+	sleeper->ops->wake(sleeper->queue);
+}
+
+static void interrupt(const struct sleeper *sleeper)
+{
+	sleeper->ops->interrupt(sleeper->queue);
+}
+
+static void end_waits(unsigned min, void (*end)(const struct sleeper *sleeper))
 {
 	static const struct engine_ops *const tables[] = {&engine_io_uring, &engine_libaio,
 							  &engine_posix};
 	static struct sleeper sleepers[COUNT(tables)];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(tables); i++) {
 		struct sleeper *sleeper = &sleepers[i];
 		pthread_t thread;
 
-		*sleeper = (struct sleeper){.ops = tables[i]};
+		*sleeper = (struct sleeper){.ops = tables[i], .min = min};
 		sem_init(&sleeper->opened, 0, 0);
 		sem_init(&sleeper->reaps, 0, 0);
 		sem_init(&sleeper->woken, 0, 0);
@@ -1171,7 +1181,7 @@ static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
 			/* Wake before the reap begins, or concurrently with it. */
 			if (j % 2)
 				sem_post(&sleeper->reaps);
-			sleeper->ops->wake(sleeper->queue);
+			end(sleeper);
 			if (j % 2 == 0)
 				sem_post(&sleeper->reaps);
 			await(&sleeper->woken);
@@ -1184,6 +1194,19 @@ static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
 		else
 			assert_int_equal(sleeper->rc, 0);
 	}
+}
+
+static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
+{
+	(void)state;
+	end_waits(1, wake);
+}
+
+static void an_interrupt_ends_any_wait_or_the_next(void **state)
+{
+	(void)state;
+	for (unsigned min = 1; min <= 4; min++)
+		end_waits(min, interrupt);
 }
 
 /* ---- The memlock limit ---- */
@@ -1356,6 +1379,7 @@ int main(void)
 		test(io_uring_works_without_each_of_its_abilities_and_says_so),
 		test(io_uring_has_all_that_the_kernel_has),
 		test(a_wake_ends_the_wait_for_one_io_or_the_next),
+		test(an_interrupt_ends_any_wait_or_the_next),
 		test(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same),
 		test(without_any_locked_memory_transfers_work),
 		test(a_striped_file_is_one_run_of_bytes),

@@ -1355,6 +1355,35 @@ static void a_file_is_opened_and_closed_while_ios_are_in_flight(void **state)
 	rig_close(&rig);
 }
 
+/* The workers wait for several of 32 I/Os each, none of which completes. */
+static void register_and_open_beside(struct rig *rig)
+{
+	const uint64_t ios = rig->options->drain ? 16 : 64;
+	char *memory = map_pages(PAGE, PROT_READ | PROT_WRITE);
+	struct nvs_file *file;
+	struct transfer transfer = transfer_of(rig, NVS_WRITE, rig->data, 3 * ios * PAGE, 0);
+
+	fake_hold(&rig->fake);
+	start(rig, &transfer);
+	assert_true(fake_await_ios(&rig->fake, ios));
+	assert_true(fake_await_waiting(&rig->fake, 2));
+	assert_int_equal(nvs_aio_register_memory(rig->aio, memory, PAGE), 0);
+	SUCCEEDS(nvs_file_open(rig->aio, path, 0, &file, &rig->error), &rig->error);
+	nvs_file_close(file);
+	nvs_aio_unregister_memory(rig->aio, memory);
+	assert_int_equal(rig->fake.allowed, 0);
+	fake_release(&rig->fake, FAKE_ALL);
+	SUCCEEDS(finish(rig, &transfer), &rig->error);
+	munmap(memory, PAGE);
+}
+
+static void memory_is_registered_and_files_are_opened_while_a_drive_hangs(void **state)
+{
+	(void)state;
+	on_each_engine(OPTIONS(.thread_count = 2, .queue_depth = 32), register_and_open_beside);
+	on_each_engine(OPTIONS(.thread_count = 2, .drain = true), register_and_open_beside);
+}
+
 static void *close_aio(void *arg)
 {
 	struct rig *rig = arg;
@@ -1763,6 +1792,7 @@ int main(void)
 		cmocka_unit_test(a_wait_for_a_batch_sleeps_once),
 		cmocka_unit_test(a_worker_that_waits_with_room_takes_more),
 		cmocka_unit_test(a_file_is_opened_and_closed_while_ios_are_in_flight),
+		cmocka_unit_test(memory_is_registered_and_files_are_opened_while_a_drive_hangs),
 		cmocka_unit_test(closing_waits_for_ios_in_flight),
 		cmocka_unit_test(threads_submit_and_wait_at_once),
 		cmocka_unit_test(threads_register_memory_and_open_files_at_once),

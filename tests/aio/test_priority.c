@@ -162,6 +162,31 @@ static void requests_that_a_call_waits_for_go_first(void **state)
 	rig_close(&rig);
 }
 
+static void requests_go_first_when_a_call_waits_for_all(void **state)
+{
+	struct transfer busy, others[2];
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 1);
+	start(&rig, &busy, NVS_READ, 9, 1);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	for (unsigned i = 0; i < 2; i++) {
+		start(&rig, &others[i], NVS_READ, 5 + i, 1);
+		SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, PART, i * (uint64_t)PART, NULL,
+				       &rig.error),
+			 &rig.error);
+	}
+	/* A call that may not wait changes nothing. */
+	assert_int_equal(nvs_aio_wait_all(rig.aio, 0, NULL, &rig.error), -EAGAIN);
+	expect_parts(&rig, 0, (unsigned[]){9, 5}, 2);
+	assert_true(fake_await_ios(&rig.fake, 3));
+	assert_int_equal(nvs_aio_wait_all(rig.aio, 1, NULL, &rig.error), -ETIMEDOUT);
+	expect_parts(&rig, 2, (unsigned[]){0, 1, 6}, 3);
+	SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, NULL, &rig.error), &rig.error);
+	rig_close(&rig);
+}
+
 static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 {
 	struct transfer writes, read;
@@ -290,6 +315,7 @@ int main(void)
 		cmocka_unit_test(a_transfer_promoted_before_it_is_submitted_goes_first),
 		cmocka_unit_test(a_transfer_promoted_in_part_is_served_once),
 		cmocka_unit_test(requests_that_a_call_waits_for_go_first),
+		cmocka_unit_test(requests_go_first_when_a_call_waits_for_all),
 		cmocka_unit_test(write_backs_leave_room_for_awaited_reads_and_go_on),
 		cmocka_unit_test(write_backs_have_their_turn_among_awaited_reads),
 		cmocka_unit_test(writes_fill_the_queue_while_no_read_waits),

@@ -35,7 +35,7 @@ struct fake_queue {
 	void *inner;
 	struct engine_facts *facts;
 	unsigned number, in_flight, in_flight_max;
-	bool woken, waits, open;
+	bool woken, interrupted, waits, open;
 	struct io **ios;		/* in flight, oldest first */
 	const struct fake_rule **rules; /* by io->index: its rule, or NULL */
 	bool *busy;			/* by io->index */
@@ -444,7 +444,7 @@ static unsigned give(struct fake_queue *queue, struct io **ios, unsigned max)
 	return n;
 }
 
-/* Waits until `min` I/Os may complete or, if that is 1, until wake(), which returns false. */
+/* Waits until `min` I/Os may complete, interrupt() or, if that is 1, wake(): then false. */
 static bool wait_for(struct fake_queue *queue, unsigned min)
 {
 	struct fake *fake = queue->fake;
@@ -452,9 +452,11 @@ static bool wait_for(struct fake_queue *queue, unsigned min)
 	queue->waits = true;
 	fake->least = min;
 	pthread_cond_broadcast(&fake->changed);
-	while (ready(queue) < min && !(queue->woken && min == 1))
+	while (ready(queue) < min && !queue->interrupted && !(queue->woken && min == 1))
 		pthread_cond_wait(&fake->changed, &fake->lock);
 	queue->waits = false;
+	if (min)
+		queue->interrupted = false;
 	if (min == 1)
 		queue->woken = false;
 	return ready(queue) >= min;
@@ -516,6 +518,18 @@ static void fake_wake(void *arg)
 		queue->fake->inner->wake(queue->inner);
 }
 
+static void fake_interrupt(void *arg)
+{
+	struct fake_queue *queue = arg;
+
+	pthread_mutex_lock(&queue->fake->lock);
+	queue->interrupted = true;
+	pthread_cond_broadcast(&queue->fake->changed);
+	pthread_mutex_unlock(&queue->fake->lock);
+	if (queue->fake->inner)
+		queue->fake->inner->interrupt(queue->inner);
+}
+
 /* ---- Registering ---- */
 
 static int fake_set_file(void *arg, unsigned slot, int fd)
@@ -567,6 +581,7 @@ const struct engine_ops engine_fake = {
 	.submit = fake_submit,
 	.reap = fake_reap,
 	.wake = fake_wake,
+	.interrupt = fake_interrupt,
 	.set_file = fake_set_file,
 	.set_buffer = fake_set_buffer,
 	.close = fake_close,

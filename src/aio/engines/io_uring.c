@@ -31,6 +31,10 @@ struct uring {
 	int wake_fd;
 	uint64_t wake_count; /* buffer of the armed read of wake_fd */
 	bool wake_armed;
+	int stop_fd;	     /* of interrupt(); -1: no reap waits for several */
+	uint64_t stop_count; /* buffer of its read */
+	unsigned stops;	     /* operations that interrupt() completes */
+	bool stop_armed;     /* the first of them is in flight */
 	bool single_submit;
 	unsigned unsubmitted;	  /* entries in the submission queue */
 	unsigned unsubmitted_ios; /* the same without the read for wake() */
@@ -42,6 +46,7 @@ static void uring_check(const struct uring *uring)
 	assert(uring->unsubmitted_ios <= uring->unsubmitted);
 	assert(uring->unsubmitted == io_uring_sq_ready(&uring->ring));
 	assert(uring->wake_fd >= 0 && uring->facts);
+	assert(!uring->stop_armed || uring->stops > 1);
 }
 
 /* Tries the setup flags from the newest kernel's to the oldest's. */
@@ -65,8 +70,8 @@ static int setup(struct uring *uring, const struct engine_options *options)
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && rc == -EINVAL; i++) {
 		if (steps[i] & avoid)
 			continue;
-		/* One entry more than the depth for the read that wake() completes. */
-		rc = io_uring_queue_init(options->depth + 1, &uring->ring, steps[i]);
+		/* More entries than the depth for what wake() and interrupt() complete. */
+		rc = io_uring_queue_init(options->depth + 1 + uring->stops, &uring->ring, steps[i]);
 		uring->facts->single_issuer = steps[i] & IORING_SETUP_SINGLE_ISSUER;
 		uring->facts->defer_taskrun = steps[i] & IORING_SETUP_DEFER_TASKRUN;
 	}
@@ -118,6 +123,24 @@ static const char *why_not(int rc)
 	}
 }
 
+static int open_eventfds(struct uring *uring, uint32_t wait_max)
+{
+	uring->stop_fd = -1;
+	uring->stops = wait_max > 1 ? wait_max : 0;
+	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (uring->wake_fd >= 0 && uring->stops)
+		uring->stop_fd = eventfd(0, EFD_CLOEXEC);
+	return uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
+}
+
+static void close_eventfds(struct uring *uring)
+{
+	if (uring->wake_fd >= 0)
+		close(uring->wake_fd);
+	if (uring->stop_fd >= 0)
+		close(uring->stop_fd);
+}
+
 static int uring_open(void **queue, const struct engine_options *options,
 		      struct engine_facts *facts, char *reason, size_t reason_bytes)
 {
@@ -128,8 +151,9 @@ static int uring_open(void **queue, const struct engine_options *options,
 		goto fail;
 	uring->facts = facts;
 	uring->single_submit = options->single_submit;
-	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
-	rc = uring->wake_fd < 0 ? -errno : setup(uring, options);
+	rc = open_eventfds(uring, options->wait_max);
+	if (!rc)
+		rc = setup(uring, options);
 	if (rc)
 		goto fail;
 	register_tables(uring, options->without);
@@ -140,8 +164,8 @@ static int uring_open(void **queue, const struct engine_options *options,
 
 fail:
 	snprintf(reason, reason_bytes, "%s", why_not(rc));
-	if (uring && uring->wake_fd >= 0)
-		close(uring->wake_fd);
+	if (uring)
+		close_eventfds(uring);
 	free(uring);
 	return rc;
 }
@@ -152,7 +176,7 @@ static void uring_close(void *queue)
 
 	assert(!uring->unsubmitted_ios);
 	io_uring_queue_exit(&uring->ring);
-	close(uring->wake_fd);
+	close_eventfds(uring);
 	free(uring);
 }
 
@@ -246,8 +270,57 @@ static void arm_wake(struct uring *uring)
 	uring_check(uring);
 }
 
-/* Takes the entries of the completion queue; sets *woken if one is from wake(). */
-static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *woken)
+/*
+ * A reap that waits for several completions ends when there are as many. So interrupt() completes as
+ * many: a read of its eventfd, and empty operations linked to that. They stay in flight over any
+ * number of reaps, so they cost nothing until an interrupt.
+ */
+static void arm_stops(struct uring *uring)
+{
+	assert(!uring->stop_armed && uring->stops);
+	if (io_uring_sq_space_left(&uring->ring) < uring->stops)
+		return;
+	for (unsigned i = 0; i < uring->stops; i++) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+
+		if (i)
+			io_uring_prep_nop(sqe);
+		else
+			io_uring_prep_read(sqe, uring->stop_fd, &uring->stop_count,
+					   sizeof(uring->stop_count), 0);
+		if (i + 1 < uring->stops)
+			sqe->flags |= IOSQE_IO_LINK;
+		io_uring_sqe_set_data(sqe, i ? &uring->stops : (void *)&uring->stop_fd);
+		uring->unsubmitted++;
+	}
+	uring->stop_armed = true;
+	uring_check(uring);
+}
+
+struct woken {
+	bool wake, interrupt;
+};
+
+/*
+ * Whether the entry is of wake() or interrupt(), which *woken then notes. Of the operations of
+ * interrupt(), the first tells; the others end the kernel's wait.
+ */
+static bool is_call(struct uring *uring, const void *data, struct woken *woken)
+{
+	if (!data) {
+		uring->wake_armed = false;
+		woken->wake = true;
+	} else if (data == &uring->stop_fd) {
+		uring->stop_armed = false;
+		woken->interrupt = true;
+	} else {
+		return data == &uring->stops;
+	}
+	return true;
+}
+
+/* Takes the entries of the completion queue; notes in *woken which calls they are from. */
+static unsigned take(struct uring *uring, struct io **ios, unsigned max, struct woken *woken)
 {
 	struct io_uring_cqe *cqes[64];
 	unsigned n = 0;
@@ -259,12 +332,8 @@ static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *w
 		for (unsigned i = 0; i < got; i++) {
 			struct io *io = io_uring_cqe_get_data(cqes[i]);
 
-			if (!io) {
-				assert(uring->wake_armed);
-				uring->wake_armed = false;
-				*woken = true;
+			if (is_call(uring, io, woken))
 				continue;
-			}
 			io->result = cqes[i]->res;
 			ios[n++] = io;
 		}
@@ -283,6 +352,7 @@ static unsigned take(struct uring *uring, struct io **ios, unsigned max, bool *w
 static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsigned max, int rc)
 {
 	struct io_uring_sq *sq = &uring->ring.sq;
+	struct woken ignored;
 	unsigned n = 0;
 
 	while (n < max && sq->sqe_tail != __atomic_load_n(sq->khead, __ATOMIC_ACQUIRE)) {
@@ -290,12 +360,10 @@ static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsig
 			(void *)(uintptr_t)sq->sqes[--sq->sqe_tail & *sq->kring_mask].user_data;
 
 		uring->unsubmitted--;
-		if (io) {
-			io->result = rc;
-			ios[n++] = io;
-		} else {
-			uring->wake_armed = false;
-		}
+		if (is_call(uring, io, &ignored))
+			continue;
+		io->result = rc;
+		ios[n++] = io;
 	}
 	sq->sqe_head = sq->sqe_tail;
 	__atomic_store_n(sq->ktail, sq->sqe_tail, __ATOMIC_RELEASE);
@@ -306,7 +374,7 @@ static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsig
 static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 {
 	struct uring *uring = queue;
-	bool woken = false;
+	struct woken woken = {0};
 	unsigned n = 0;
 
 	assert(min <= max);
@@ -317,6 +385,8 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 
 		if (min == 1 && !uring->wake_armed)
 			arm_wake(uring);
+		if (min > 1 && !uring->stop_armed)
+			arm_stops(uring);
 		if (uring->unsubmitted || n < min) {
 			rc = flush(uring, n < min ? min - n : 0);
 			if (rc) {
@@ -328,7 +398,7 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 		if (!min)
 			io_uring_get_events(&uring->ring);
 		n += take(uring, ios + n, max - n, &woken);
-		if (n >= min || (woken && min == 1))
+		if (n >= min || woken.interrupt || (woken.wake && min == 1))
 			return (int)n;
 	}
 }
@@ -339,6 +409,15 @@ static void uring_wake(void *queue)
 
 	/* Fails only if the counter is full, and then the read completes anyway. */
 	(void)!write(uring->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
+}
+
+static void uring_interrupt(void *queue)
+{
+	struct uring *uring = queue;
+
+	uring_wake(queue);
+	if (uring->stop_fd >= 0)
+		(void)!write(uring->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 static int uring_set_file(void *queue, unsigned slot, int fd)
@@ -373,6 +452,7 @@ const struct engine_ops engine_io_uring = {
 	.submit = uring_submit,
 	.reap = uring_reap,
 	.wake = uring_wake,
+	.interrupt = uring_interrupt,
 	.set_file = uring_set_file,
 	.set_buffer = uring_set_buffer,
 	.close = uring_close,

@@ -24,10 +24,13 @@ struct queue {
 	int wake_fd;
 	bool wake_armed;
 	struct iocb wake;
-	struct iocb *iocbs;	 /* by io.index */
-	struct iocb **batch;	 /* arguments of one io_submit() */
-	struct io_event *events; /* results of one io_getevents() */
-	struct io **refused;	 /* refused by io_submit(); the next reap returns them */
+	int stop_fd;	    /* of interrupt() */
+	struct iocb *stops; /* polls of it, as many as a reap may wait for; data NULL: not armed */
+	uint32_t stops_max, nstops; /* nstops of them are armed */
+	struct iocb *iocbs;	    /* by io.index */
+	struct iocb **batch;	    /* arguments of one io_submit() */
+	struct io_event *events;    /* results of one io_getevents() */
+	struct io **refused;	    /* refused by io_submit(); the next reap returns them */
 	uint32_t nrefused;
 };
 
@@ -35,12 +38,16 @@ static void queue_check(const struct queue *queue)
 {
 	assert(queue->depth && queue->nrefused <= queue->depth);
 	assert(queue->wake_fd >= 0 && queue->facts);
+	assert(queue->nstops <= queue->stops_max);
 }
 
 static void queue_free(struct queue *queue)
 {
 	if (queue->wake_fd >= 0)
 		close(queue->wake_fd);
+	if (queue->stop_fd >= 0)
+		close(queue->stop_fd);
+	free(queue->stops);
 	free(queue->iocbs);
 	free(queue->batch);
 	free(queue->events);
@@ -48,13 +55,13 @@ static void queue_free(struct queue *queue)
 	free(queue);
 }
 
-static void why_not(int rc, uint32_t depth, char *reason, size_t reason_bytes)
+static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
 {
 	if (rc == -EAGAIN)
 		snprintf(reason, reason_bytes,
 			 "%u more events exceed sysctl fs.aio-max-nr (fs.aio-nr are in use); raise "
 			 "it or lower queue_depth x thread_count",
-			 depth + 1);
+			 events);
 	else if (rc == -ENOSYS || rc == -EPERM)
 		snprintf(reason, reason_bytes,
 			 "this kernel has no aio, or a seccomp filter hides it");
@@ -74,19 +81,22 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	queue->facts = facts;
 	queue->depth = options->depth;
 	queue->single_submit = options->single_submit;
+	queue->stops_max = options->wait_max > 1 ? options->wait_max : 0;
 	queue->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (queue->wake_fd < 0) {
+	queue->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (queue->wake_fd < 0 || queue->stop_fd < 0) {
 		rc = -errno;
 		goto fail;
 	}
+	queue->stops = calloc(queue->stops_max + 1, sizeof(*queue->stops));
 	queue->iocbs = calloc(options->depth, sizeof(*queue->iocbs));
 	queue->batch = calloc(options->depth, sizeof(struct iocb *));
-	queue->events = calloc(options->depth + 1, sizeof(*queue->events));
+	queue->events = calloc(options->depth + 1 + queue->stops_max, sizeof(*queue->events));
 	queue->refused = calloc(options->depth, sizeof(struct io *));
-	if (!queue->iocbs || !queue->batch || !queue->events || !queue->refused)
+	if (!queue->stops || !queue->iocbs || !queue->batch || !queue->events || !queue->refused)
 		goto fail;
-	/* One event more than the depth for the poll that wake() completes. */
-	rc = io_setup((int)options->depth + 1, &queue->context);
+	/* More events than the depth for the polls that wake() and interrupt() complete. */
+	rc = io_setup((int)(options->depth + 1 + queue->stops_max), &queue->context);
 	if (rc)
 		goto fail;
 	queue_check(queue);
@@ -94,7 +104,7 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	return 0;
 
 fail:
-	why_not(rc, options->depth, reason, reason_bytes);
+	why_not(rc, options->depth + 1 + (queue ? queue->stops_max : 0), reason, reason_bytes);
 	if (queue)
 		queue_free(queue);
 	return rc;
@@ -175,10 +185,75 @@ static void arm_wake(struct queue *queue)
 	queue->wake_armed = io_submit(queue->context, 1, &wake) == 1;
 }
 
+/*
+ * A reap that waits for several events ends when there are as many. So interrupt() completes as
+ * many polls. They stay in flight over any number of reaps.
+ */
+static void arm_stops(struct queue *queue)
+{
+	for (uint32_t i = 0; i < queue->stops_max; i++) {
+		struct iocb *stop = &queue->stops[i];
+
+		if (stop->data)
+			continue;
+		io_prep_poll(stop, queue->stop_fd, POLLIN);
+		stop->data = queue;
+		if (io_submit(queue->context, 1, &stop) != 1) {
+			stop->data = NULL;
+			return;
+		}
+		queue->nstops++;
+	}
+	queue_check(queue);
+}
+
+struct woken {
+	bool wake, interrupt;
+};
+
+/* Whether the event is of wake() or interrupt(), which *woken then notes. */
+static bool is_call(struct queue *queue, const struct io_event *event, struct woken *woken)
+{
+	const void *data = event->data;
+
+	if (data && data != queue)
+		return false;
+	(void)!read(data ? queue->stop_fd : queue->wake_fd, &(uint64_t){0}, sizeof(uint64_t));
+	if (data) {
+		assert(queue->nstops);
+		queue->nstops--;
+		event->obj->data = NULL;
+		woken->interrupt = true;
+	} else {
+		queue->wake_armed = false;
+		woken->wake = true;
+	}
+	return true;
+}
+
+/* Waits for events and sorts them; returns the number of I/Os, or a negative errno. */
+static int get_events(struct queue *queue, struct io **ios, unsigned max, unsigned min,
+		      struct woken *woken)
+{
+	int got, n = 0;
+
+	queue->facts->reap_calls++;
+	got = io_getevents(queue->context, min, max, queue->events, NULL);
+	for (int i = 0; i < got; i++) {
+		struct io *io = queue->events[i].data;
+
+		if (is_call(queue, &queue->events[i], woken))
+			continue;
+		io->result = (int)(long)queue->events[i].res;
+		ios[n++] = io;
+	}
+	return got < 0 && got != -EINTR ? got : n;
+}
+
 static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 {
 	struct queue *queue = arg;
-	bool woken = false;
+	struct woken woken = {0};
 	unsigned n = 0;
 
 	assert(min <= max);
@@ -192,25 +267,16 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 
 		if (min == 1 && !queue->wake_armed)
 			arm_wake(queue);
-		queue->facts->reap_calls++;
-		got = io_getevents(queue->context, min > n ? min - n : 0, max - n + 1,
-				   queue->events, NULL);
+		if (min > 1 && queue->nstops < queue->stops_max)
+			arm_stops(queue);
+		/* No more than `max` of the events are I/Os, since no more are in flight. */
+		got = get_events(queue, ios + n, max - n + 1 + queue->stops_max,
+				 min > n ? min - n : 0, &woken);
 		/* Refused I/Os are already in ios[]: return them first. */
-		if (got < 0 && got != -EINTR)
+		if (got < 0)
 			return n ? (int)n : got;
-		for (int i = 0; i < got; i++) {
-			struct io *io = queue->events[i].data;
-
-			if (io) {
-				io->result = (int)(long)queue->events[i].res;
-				ios[n++] = io;
-				continue;
-			}
-			(void)!read(queue->wake_fd, &(uint64_t){0}, sizeof(uint64_t));
-			queue->wake_armed = false;
-			woken = true;
-		}
-	} while (n < min && !(woken && min == 1));
+		n += (unsigned)got;
+	} while (n < min && !woken.interrupt && !(woken.wake && min == 1));
 	assert(n <= max);
 	queue_check(queue);
 	return (int)n;
@@ -224,11 +290,20 @@ static void libaio_wake(void *arg)
 	(void)!write(queue->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
+static void libaio_interrupt(void *arg)
+{
+	struct queue *queue = arg;
+
+	libaio_wake(arg);
+	(void)!write(queue->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
+}
+
 const struct engine_ops engine_libaio = {
 	.name = "libaio",
 	.open = libaio_open,
 	.submit = libaio_submit,
 	.reap = libaio_reap,
 	.wake = libaio_wake,
+	.interrupt = libaio_interrupt,
 	.close = libaio_close,
 };

@@ -28,7 +28,7 @@ struct thread_pool {
 	struct io_ring todo, completed;
 	pthread_t *threads;
 	uint32_t nthreads;
-	bool single_submit, woken, closing;
+	bool single_submit, woken, interrupted, closing;
 	struct engine_facts *facts;
 };
 
@@ -199,8 +199,10 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	assert(min <= max && max <= pool->todo.size);
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
-	while (pool->completed.count < min && !(pool->woken && min == 1))
+	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1))
 		pthread_cond_wait(&pool->done, &pool->lock);
+	if (min)
+		pool->interrupted = false;
 	if (min == 1)
 		pool->woken = false;
 	while (n < max && pool->completed.count)
@@ -221,11 +223,22 @@ static void posix_wake(void *queue)
 	pthread_mutex_unlock(&pool->lock);
 }
 
+static void posix_interrupt(void *queue)
+{
+	struct thread_pool *pool = queue;
+
+	pthread_mutex_lock(&pool->lock);
+	pool->interrupted = true;
+	pthread_cond_signal(&pool->done);
+	pthread_mutex_unlock(&pool->lock);
+}
+
 const struct engine_ops engine_posix = {
 	.name = "posix",
 	.open = posix_open,
 	.submit = posix_submit,
 	.reap = posix_reap,
 	.wake = posix_wake,
+	.interrupt = posix_interrupt,
 	.close = posix_close,
 };

@@ -223,6 +223,8 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 	if (!aio)
 		return error_set(error, -EINVAL, "the aio is NULL");
 	pthread_mutex_lock(&aio->lock);
+	if (deadline)
+		transfers_promote_requests(aio);
 	rc = wait_for_all(requests, deadline, error);
 	if (!rc) {
 		if (completed)

@@ -171,7 +171,8 @@ static void complete_due(struct sim *sim)
 
 static bool satisfied(const struct sim_queue *queue)
 {
-	return queue->ndone >= queue->awaited || (queue->woken && queue->awaited == 1);
+	return queue->ndone >= queue->awaited || queue->interrupted ||
+	       (queue->woken && queue->awaited == 1);
 }
 
 /* Whether every worker with I/Os in flight waits for a completion. */
@@ -378,6 +379,8 @@ static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	while (!satisfied(queue))
 		pass_time(sim);
 	queue->awaited = 0;
+	if (min)
+		queue->interrupted = false;
 	if (min == 1)
 		queue->woken = false;
 	n = give(queue, ios, max);
@@ -392,6 +395,16 @@ static void queue_wake(void *arg)
 
 	pthread_mutex_lock(&queue->sim->lock);
 	queue->woken = true;
+	pthread_cond_broadcast(&queue->sim->changed);
+	pthread_mutex_unlock(&queue->sim->lock);
+}
+
+static void queue_interrupt(void *arg)
+{
+	struct sim_queue *queue = arg;
+
+	pthread_mutex_lock(&queue->sim->lock);
+	queue->interrupted = true;
 	pthread_cond_broadcast(&queue->sim->changed);
 	pthread_mutex_unlock(&queue->sim->lock);
 }
@@ -458,6 +471,7 @@ const struct engine_ops engine_sim = {
 	.submit = queue_submit,
 	.reap = queue_reap,
 	.wake = queue_wake,
+	.interrupt = queue_interrupt,
 	.set_file = queue_set_file,
 	.set_buffer = queue_set_buffer,
 	.close = queue_close,

@@ -48,7 +48,7 @@ struct sim_queue {
 	unsigned ndone;
 	unsigned outstanding; /* I/Os submitted and not yet reaped */
 	unsigned awaited;     /* completions that a reap waits for; 0: none does */
-	bool woken;
+	bool woken, interrupted;
 	struct {
 		int fd;
 		struct sim_file *file;
