@@ -39,10 +39,11 @@ NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
  * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
  * closed before or afterwards; afterwards only nvs_file_close, nvs_file_sync, nvs_file_direct and
  * nvs_file_unit work on them. No other call may use the aio or its files at the same time. Ends all
- * requests of the aio, closed or not. Engines and optimizers that were opened on the aio must have
- * been closed. `aio` may be NULL.
+ * requests of the aio, closed or not. `aio` may be NULL. Returns 0, or, with the aio as it was:
+ * Errors:
+ * -EBUSY  an engine or optimizer that uses the aio is open, its own (nvs_engine_aio) included
  */
-NVS_API void nvs_aio_close(struct nvs_aio *aio);
+NVS_API int nvs_aio_close(struct nvs_aio *aio);
 
 /*
  * Registers the caller's memory with the workers' rings, which saves pinning its pages for every

@@ -5,6 +5,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,10 +277,33 @@ int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 	return open_as(aio, config, ops, ops_arg, log, error);
 }
 
-void nvs_aio_close(struct nvs_aio *aio)
+void aio_hold(struct nvs_aio *aio)
 {
+	pthread_mutex_lock(&aio->lock);
+	assert(aio->holders < UINT_MAX && !aio->closing);
+	aio->holders++;
+	pthread_mutex_unlock(&aio->lock);
+}
+
+void aio_release(struct nvs_aio *aio)
+{
+	pthread_mutex_lock(&aio->lock);
+	assert(aio->holders);
+	aio->holders--;
+	pthread_mutex_unlock(&aio->lock);
+}
+
+int nvs_aio_close(struct nvs_aio *aio)
+{
+	bool held;
+
 	if (!aio)
-		return;
+		return 0;
+	pthread_mutex_lock(&aio->lock);
+	held = aio->holders;
+	pthread_mutex_unlock(&aio->lock);
+	if (held)
+		return -EBUSY;
 	stop_workers(aio);
 	/* Their owners close them later. */
 	for (struct nvs_file *file = LIST_FIRST(&aio->open_files); file;
@@ -291,4 +315,5 @@ void nvs_aio_close(struct nvs_aio *aio)
 	     memory = LIST_NEXT(memory, link))
 		memory->aio = NULL;
 	aio_free(aio);
+	return 0;
 }

@@ -55,6 +55,10 @@ void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct tran
  */
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer);
 
+/* While an engine uses the aio, nvs_aio_close() refuses to close it. */
+void aio_hold(struct nvs_aio *aio);
+void aio_release(struct nvs_aio *aio);
+
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);
 

@@ -7,10 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "aio/internal.h"
@@ -165,9 +168,24 @@ static int check_flags(const char *name, unsigned flags, unsigned allowed, struc
 	return 0;
 }
 
+/* Files that the kernel makes up when they are read: sizes and offsets mean nothing there. */
+static const char *made_up_by(int fd)
+{
+	struct statfs fs;
+
+	if (fstatfs(fd, &fs))
+		return NULL;
+	if (fs.f_type == PROC_SUPER_MAGIC)
+		return "proc";
+	if (fs.f_type == SYSFS_MAGIC)
+		return "sysfs";
+	return NULL;
+}
+
 /* Only files and block devices have offsets. */
 static int check_kind(int fd, const char *name, struct nvs_error *error)
 {
+	const char *made_up = made_up_by(fd);
 	struct stat st;
 
 	if (fstat(fd, &st))
@@ -180,6 +198,11 @@ static int check_kind(int fd, const char *name, struct nvs_error *error)
 		return error_set(error, -EINVAL,
 				 "%s is neither a file nor a block device, so it has no offsets",
 				 name);
+	if (made_up)
+		return error_set(error, -EINVAL,
+				 "%s is on %s, where the kernel makes the contents up when they "
+				 "are read: use read(2), or name a file or block device on a drive",
+				 name, made_up);
 	return 0;
 }
 
@@ -268,14 +291,27 @@ static int reopen(int fd, int oflags)
 	return own < 0 ? -errno : own;
 }
 
+/* "descriptor 5 (/mnt/nvme/file)": the kernel's name of it, if /proc is mounted. */
+static void name_of(int fd, char *name, size_t nbytes)
+{
+	char link[32], path[PATH_MAX];
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = fd < 0 ? -1 : readlink(link, path, sizeof(path) - 1);
+	path[n < 0 ? 0 : n] = '\0';
+	snprintf(name, nbytes, "descriptor %d%s%s%s", fd, n < 0 ? "" : " (", path,
+		 n < 0 ? "" : ")");
+}
+
 int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **out,
 		     struct nvs_error *error)
 {
-	char name[32];
+	char name[PATH_MAX + 32];
 	struct file_member member = {.path = name, .direct_fd = -1};
 	int oflags = fcntl(fd, F_GETFL), rc;
 
-	snprintf(name, sizeof(name), "descriptor %d", fd);
+	name_of(fd, name, sizeof(name));
 	if (out)
 		*out = NULL;
 	if (!aio || !out)

@@ -168,6 +168,7 @@ struct nvs_aio {
 	uint32_t restrained;	/* write-backs yet to be restrained after the last of them */
 	struct requests *requests;
 	unsigned idle;
+	unsigned holders; /* engines that use the aio, of aio_hold() */
 	bool closing;
 
 	/* With io_timeout_ms: */

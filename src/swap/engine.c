@@ -170,8 +170,10 @@ static void engine_free(struct nvs_engine *engine)
 		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
 	if (engine->store)
 		store_close(engine->store);
+	if (engine->aio)
+		aio_release(engine->aio);
 	if (!engine->shares_aio)
-		nvs_aio_close(engine->aio);
+		(void)nvs_aio_close(engine->aio);
 	events_close(engine);
 	pool_close(engine->pool);
 	topo_close(engine->topo);
@@ -200,6 +202,7 @@ static int share_aio(struct nvs_engine *engine, const struct nvs_config *config,
 	assert(!engine->aio);
 	engine->aio = aio;
 	engine->shares_aio = true;
+	aio_hold(aio);
 	return 0;
 }
 
@@ -215,9 +218,11 @@ static int open_aio(struct nvs_engine *engine, const struct nvs_config *config,
 				   workers->ops_arg, &engine->log, error);
 	else
 		rc = aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
-	if (!rc)
-		aio_trace(engine->aio, engine->trace);
-	return rc;
+	if (rc)
+		return rc;
+	aio_trace(engine->aio, engine->trace);
+	aio_hold(engine->aio);
+	return 0;
 }
 
 static int open_parts(struct nvs_engine *engine, const struct nvs_config *config,

@@ -88,6 +88,7 @@ static void a_descriptor_that_cannot_be_used_is_refused(void **state)
 	(void)state;
 	assert_int_equal(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error), -EINVAL);
 	assert_says(error.text, "must be open for reading and writing");
+	assert_says(error.text, path);
 	assert_int_equal(nvs_file_from_fd(aio, fd, NVS_FILE_CREATE, &file, &error), -EINVAL);
 	SUCCEEDS(nvs_file_from_fd(aio, fd, 0, &file, &error), &error);
 	nvs_file_close(file);
@@ -121,6 +122,30 @@ static void a_fifo_is_refused_without_blocking(void **state)
 	nvs_aio_close(aio);
 }
 
+static void a_file_that_the_kernel_makes_up_is_refused(void **state)
+{
+	static const char *const paths[] = {"/proc/self/stat", "/sys/kernel/mm/transparent_hugepage"
+							       "/enabled"};
+	struct nvs_aio *aio = aio_of_posix();
+	struct nvs_file *file;
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(paths); i++) {
+		int fd = open(paths[i], O_RDONLY | O_CLOEXEC);
+
+		if (fd < 0)
+			continue;
+		assert_int_equal(nvs_file_open(aio, paths[i], 0, &file, &error), -EINVAL);
+		assert_says(error.text, paths[i]);
+		assert_says(error.text, i ? "sysfs" : "proc");
+		assert_says(error.text, "use read(2)");
+		assert_int_equal(nvs_file_from_fd(aio, fd, 0, &file, &error), -EINVAL);
+		assert_says(error.text, i ? "enabled" : "/stat");
+		close(fd);
+	}
+	nvs_aio_close(aio);
+}
+
 static void null_arguments_are_refused(void **state)
 {
 	struct nvs_aio *aio = aio_of_posix();
@@ -143,6 +168,7 @@ int main(void)
 		test(a_descriptor_stays_the_callers),
 		test(a_descriptor_that_cannot_be_used_is_refused),
 		test(a_fifo_is_refused_without_blocking),
+		test(a_file_that_the_kernel_makes_up_is_refused),
 		test(null_arguments_are_refused),
 	};
 

@@ -66,6 +66,23 @@ static void pair_close(struct pair *pair)
 	fixture_close(&pair->f[0]);
 }
 
+static void an_aio_is_not_closed_while_engines_use_it(void **state)
+{
+	struct pair p;
+
+	(void)state;
+	pair_open(&p, 0);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(nvs_aio_close(p.aio), -EBUSY);
+		fixture_shut(&p.f[i]);
+		if (!i)
+			expect_contents(&p.f[1], p.tensor[1], 2);
+	}
+	assert_int_equal(nvs_aio_close(p.aio), 0);
+	p.aio = NULL;
+	pair_close(&p);
+}
+
 static void engines_share_the_workers_and_statistics_of_an_aio(void **state)
 {
 	struct nvs_engine_stats stats[2];
@@ -284,6 +301,7 @@ static void engines_open_and_close_beside_the_transfers_of_another(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_aio_is_not_closed_while_engines_use_it),
 		cmocka_unit_test(engines_share_the_workers_and_statistics_of_an_aio),
 		cmocka_unit_test(closing_an_engine_leaves_the_aio_and_others_in_flight),
 		cmocka_unit_test(close_drains_its_own_transfers_alone),
