@@ -12,6 +12,7 @@
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "config/config.h"
@@ -122,6 +123,22 @@ static void stop_workers(struct nvs_aio *aio)
 	aio->closing = false;
 }
 
+/* How often to look whether a worker that opens its queue still lives. */
+#define LOOK_MS 50
+
+/* Under the lock. A seccomp filter may kill a thread for a system call; the process goes on. */
+static void note_if_killed(struct worker *worker)
+{
+	if (!worker->started || worker->opened || pthread_tryjoin_np(worker->thread, NULL))
+		return;
+	worker->started = false;
+	worker->opened = true;
+	worker->open_status = -EPERM;
+	snprintf(worker->open_reason, sizeof(worker->open_reason), "%s", ENGINE_KILLED);
+	worker->aio->running++;
+	assert(worker->aio->running <= worker->aio->nworkers);
+}
+
 /* Waits until the started workers have opened their queues; returns the first error. */
 static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nbytes)
 {
@@ -130,7 +147,9 @@ static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nb
 	assert(started <= aio->nworkers);
 	pthread_mutex_lock(&aio->lock);
 	while (aio->running < started)
-		pthread_cond_wait(&aio->synced, &aio->lock);
+		if (cond_wait_until(&aio->synced, &aio->lock, deadline_ns(LOOK_MS)))
+			for (unsigned i = 0; i < aio->nworkers; i++)
+				note_if_killed(&aio->workers[i]);
 	for (unsigned i = 0; i < started && !rc; i++) {
 		rc = aio->workers[i].open_status;
 		if (rc)

@@ -39,6 +39,11 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered);
 bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t *offset);
 /* Marks the transfers that are overdue at `now_ns` (CLOCK_MONOTONIC). */
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
+/*
+ * The same, as the watching thread does. A gap between two looks that is much longer than its period
+ * does not count: the process did not run, so it could not see what completed.
+ */
+void aio_watch(struct nvs_aio *aio, uint64_t now_ns);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. */
 int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error);

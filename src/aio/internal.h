@@ -126,6 +126,7 @@ struct worker {
 	/* under the aio's lock */
 	uint64_t epoch;
 	bool waits_for_room; /* in reap with free queue slots: wake() it for new work */
+	bool opened;	     /* open_status and open_reason are set */
 	int open_status;
 	char open_reason[192];
 
@@ -177,6 +178,7 @@ struct nvs_aio {
 	pthread_cond_t unwatch;	   /* signaled when `watched` is cleared or `late` has grown */
 	struct transfer_list late; /* all bytes moved after they were overdue, not completed yet */
 	uint64_t moved_ns;	   /* time of the last completion */
+	uint64_t looked_ns;	   /* time of the last look of aio_watch() */
 
 	uint64_t epoch; /* incremented when the files, regions or binding below change */
 	LIST_HEAD(open_files, nvs_file) open_files;

@@ -142,6 +142,49 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 	while (look.nreports == REPORTS_MAX);
 }
 
+/* ---- Time in which the thread did not run ---- */
+
+static uint64_t pause_ns(const struct nvs_aio *aio)
+{
+	uint64_t pause = aio->config.io_timeout_ms * UINT64_C(250000);
+
+	return pause < LOOK_NS_MIN ? LOOK_NS_MIN : pause;
+}
+
+static void postpone(uint64_t *time_ns, uint64_t gap_ns, uint64_t now_ns)
+{
+	if (*time_ns)
+		*time_ns = *time_ns + gap_ns < now_ns ? *time_ns + gap_ns : now_ns;
+}
+
+/* Under the lock: nothing in flight ages by the gap. */
+static void skip_time(struct nvs_aio *aio, uint64_t gap_ns, uint64_t now_ns)
+{
+	assert(gap_ns < now_ns);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		for (uint32_t j = 0; j < aio->config.queue_depth; j++)
+			postpone(&aio->workers[i].pieces[j].claimed_ns, gap_ns, now_ns);
+	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+		for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
+		     transfer = transfer->state.next)
+			postpone(&transfer->state.since_ns, gap_ns, now_ns);
+	postpone(&aio->moved_ns, gap_ns, now_ns);
+}
+
+void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
+{
+	uint64_t pause = pause_ns(aio), since_ns;
+
+	pthread_mutex_lock(&aio->lock);
+	since_ns = now_ns > aio->looked_ns ? now_ns - aio->looked_ns : 0;
+	/* The process was stopped or its cgroup frozen, so completions could not be reaped. */
+	if (since_ns > 2 * pause)
+		skip_time(aio, since_ns - pause, now_ns);
+	aio->looked_ns = now_ns;
+	pthread_mutex_unlock(&aio->lock);
+	aio_look_for_overdue(aio, now_ns);
+}
+
 /* ---- The thread ---- */
 
 /* Completes the first of `late` and reports it, releasing the lock for that. */
@@ -169,10 +212,7 @@ static void complete_late(struct nvs_aio *aio)
 static void *watch_main(void *arg)
 {
 	struct nvs_aio *aio = arg;
-	uint64_t pause_ns = aio->config.io_timeout_ms * UINT64_C(250000);
 
-	if (pause_ns < LOOK_NS_MIN)
-		pause_ns = LOOK_NS_MIN;
 	pthread_mutex_lock(&aio->lock);
 	while (aio->watched || aio->late.head) {
 		if (aio->late.head) {
@@ -180,9 +220,9 @@ static void *watch_main(void *arg)
 			continue;
 		}
 		/* Waking early is harmless. */
-		(void)cond_wait_until(&aio->unwatch, &aio->lock, clock_ns() + pause_ns);
+		(void)cond_wait_until(&aio->unwatch, &aio->lock, clock_ns() + pause_ns(aio));
 		pthread_mutex_unlock(&aio->lock);
-		aio_look_for_overdue(aio, clock_ns());
+		aio_watch(aio, clock_ns());
 		pthread_mutex_lock(&aio->lock);
 	}
 	pthread_mutex_unlock(&aio->lock);
@@ -197,6 +237,7 @@ int watch_start(struct nvs_aio *aio)
 		return 0;
 	assert(!aio->watched && !aio->late.head);
 	aio->watched = true;
+	aio->looked_ns = clock_ns();
 	rc = thread_start(&aio->watch, watch_main, aio);
 	if (rc)
 		aio->watched = false;

@@ -698,6 +698,7 @@ static void *worker_main(void *arg)
 	pthread_mutex_unlock(&worker->stats_lock);
 	pthread_mutex_lock(&aio->lock);
 	worker->open_status = status;
+	worker->opened = true;
 	aio->running++;
 	assert(aio->running <= aio->config.thread_count && status <= 0);
 	pthread_cond_broadcast(&aio->synced);

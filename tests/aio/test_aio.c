@@ -876,6 +876,8 @@ struct blocked {
 	int uring, setup; /* errno of io_uring_setup and io_setup; 0: not blocked */
 	enum nvs_ioengine takes;
 	const char *says[3]; /* fragments of the reason */
+	bool only_enter;     /* io_uring_enter rather than io_uring_setup fails */
+	bool kills;	     /* or kills the thread */
 };
 
 static int moves_bytes(struct nvs_aio *aio, const char *path)
@@ -923,6 +925,13 @@ static int info_agrees(const struct blocked *blocked)
 	return CHILD_OK;
 }
 
+static int block_io_uring(const struct blocked *blocked)
+{
+	long call = blocked->only_enter ? SYS_io_uring_enter : SYS_io_uring_setup;
+
+	return blocked->kills ? kill_on_syscall(call) : deny_syscall(call, blocked->uring);
+}
+
 static int auto_where_blocked(void *arg)
 {
 	const struct blocked *blocked = arg;
@@ -933,7 +942,7 @@ static int auto_where_blocked(void *arg)
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
-	if ((blocked->uring && deny_syscall(SYS_io_uring_setup, blocked->uring)) ||
+	if ((blocked->uring && block_io_uring(blocked)) ||
 	    (blocked->setup && deny_syscall(SYS_io_setup, blocked->setup)))
 		return CHILD_SKIPPED;
 	config.thread_count = 2;
@@ -980,6 +989,26 @@ static void auto_takes_libaio_where_io_uring_is_forbidden(void **state)
 	run_blocked((struct blocked){.uring = EPERM,
 				     .takes = NVS_IOENGINE_LIBAIO,
 				     .says = {"io_uring is forbidden", "seccomp"}});
+}
+
+static void auto_takes_libaio_where_only_io_uring_enter_is_forbidden(void **state)
+{
+	(void)state;
+	run_blocked((struct blocked){.uring = EPERM,
+				     .only_enter = true,
+				     .takes = NVS_IOENGINE_LIBAIO,
+				     .says = {"io_uring is forbidden", "seccomp"}});
+}
+
+static void auto_takes_libaio_where_io_uring_kills_the_thread(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		run_blocked((struct blocked){.uring = EPERM,
+					     .only_enter = i,
+					     .kills = true,
+					     .takes = NVS_IOENGINE_LIBAIO,
+					     .says = {"kills threads"}});
 }
 
 static void auto_takes_libaio_where_there_is_no_io_uring(void **state)
@@ -1373,6 +1402,8 @@ int main(void)
 		test(auto_takes_io_uring_where_nothing_is_blocked),
 		test(auto_takes_libaio_where_io_uring_is_forbidden),
 		test(auto_takes_libaio_where_there_is_no_io_uring),
+		test(auto_takes_libaio_where_only_io_uring_enter_is_forbidden),
+		test(auto_takes_libaio_where_io_uring_kills_the_thread),
 		test(auto_takes_posix_where_both_are_blocked),
 		test(auto_says_that_aio_max_nr_is_exhausted),
 		test(an_engine_that_is_named_and_blocked_is_an_error_that_says_why),

@@ -307,13 +307,13 @@ int in_child(int (*work)(void *arg), void *arg)
 	return WEXITSTATUS(status);
 }
 
-int deny_syscall(long number, int error)
+static int filter_syscall(long number, uint32_t action)
 {
 	/* Checking the number alone suffices, since the process makes calls of one architecture. */
 	struct sock_filter filter[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+		BPF_STMT(BPF_RET | BPF_K, action),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = {.len = COUNT(filter), .filter = filter};
@@ -322,6 +322,16 @@ int deny_syscall(long number, int error)
 	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
 		return -errno;
 	return 0;
+}
+
+int deny_syscall(long number, int error)
+{
+	return filter_syscall(number, SECCOMP_RET_ERRNO | (uint32_t)error);
+}
+
+int kill_on_syscall(long number)
+{
+	return filter_syscall(number, SECCOMP_RET_KILL_THREAD);
 }
 
 int limit_memlock(uint64_t nbytes)

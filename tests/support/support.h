@@ -104,6 +104,8 @@ int in_child(int (*work)(void *arg), void *arg);
  * Returns 0 or a negative errno.
  */
 int deny_syscall(long number, int error);
+/* Makes system call `number` kill the thread that makes it. Returns 0 or a negative errno. */
+int kill_on_syscall(long number);
 /* Limits locked memory to `nbytes` and drops CAP_IPC_LOCK. Returns 0 or a negative errno. */
 int limit_memlock(uint64_t nbytes);
 /* Whether mlock(2) works; a sanitizer may have replaced it. */

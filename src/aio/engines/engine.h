@@ -79,11 +79,15 @@ struct engine_ops {
 	void (*close)(void *queue); /* with nothing in flight */
 };
 
+/* Why an engine does not work, if its thread did not survive opening a queue. */
+#define ENGINE_KILLED "a seccomp filter kills threads that use it"
+
 extern const struct engine_ops engine_io_uring, engine_libaio, engine_posix;
 
 /* Of any but NVS_IOENGINE_AUTO. */
 const struct engine_ops *ioengine_ops(enum nvs_ioengine ioengine);
-/* Opens and closes a queue to see if the engine works: 0, or a negative errno and the reason. */
+/* Opens and closes a queue, on a thread of its own, to see if the engine works: 0, or a negative
+ * errno and the reason. */
 int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes);
 
 #endif

@@ -105,6 +105,18 @@ static void register_tables(struct uring *uring, uint32_t without)
 	uring->facts->fixed_buffers = !uring->facts->buffers_status;
 }
 
+/* A filter may forbid io_uring_enter() alone, which else only the first I/O would show. */
+static int probe_enter(struct uring *uring)
+{
+	long rc = syscall(SYS_io_uring_enter, uring->ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS,
+			  NULL, 0);
+
+	rc = rc < 0 ? -errno : 0;
+	if (rc)
+		io_uring_queue_exit(&uring->ring);
+	return (int)rc;
+}
+
 static const char *why_not(int rc)
 {
 	switch (rc) {
@@ -154,6 +166,8 @@ static int uring_open(void **queue, const struct engine_options *options,
 	rc = open_eventfds(uring, options->wait_max);
 	if (!rc)
 		rc = setup(uring, options);
+	if (!rc)
+		rc = probe_enter(uring);
 	if (rc)
 		goto fail;
 	register_tables(uring, options->without);
