@@ -654,7 +654,9 @@ static void round_of_io(struct worker *worker)
 	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
 	pthread_mutex_unlock(&aio->lock);
 
-	submit(worker);
+	/* Without overlap_events, retries wait for the I/Os in flight like any other. */
+	if (aio->config.overlap_events || !worker->submitted)
+		submit(worker);
 	deliver(completed.head);
 	if (worker->submitted)
 		reap(worker, worker->nreaped ? 0 : worth_waiting_for(worker, more), trace);
