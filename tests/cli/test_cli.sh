@@ -308,7 +308,7 @@ holds stopped_run_has_eintr_in_json "job['error'] == 4"
 for runtime in 1 8 60; do
 	started --rw swapin --verify --runtime $runtime --time-based
 	while kill -0 $pid 2>/dev/null; do
-		dd if=/dev/zero of="$DATA" bs=1M seek=1 count=1 conv=notrunc,nocreat status=none 2>/dev/null
+		dd if=/dev/zero of="$DATA" bs=1M seek=2 count=1 conv=notrunc,nocreat status=none 2>/dev/null
 	done
 	wait $pid
 	status=$?

@@ -144,12 +144,24 @@ static void copy_data(const char *from, const char *to, off_t at)
 	close(out);
 }
 
+/* Reads of a raw device must not find in the page cache what the drive has lost. */
+static void drop_cache(const struct kernel_drive *drive)
+{
+	int fd = open(drive->device, O_RDONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ioctl(fd, BLKFLSBUF), 0);
+	close(fd);
+}
+
 void kernel_drive_cut(struct kernel_drive *drive, uint64_t from)
 {
 	assert_true(from && from % PAGE == 0 && from < drive->nbytes);
 	copy_data(drive->backing, drive->gone, (off_t)from);
 	set_length(drive, from);
 	set_immutable(drive, true);
+	if (!drive->directory)
+		drop_cache(drive);
 }
 
 void kernel_drive_mend_blank(struct kernel_drive *drive)

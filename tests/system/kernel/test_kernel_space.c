@@ -164,7 +164,7 @@ static void punch(const struct fixture *f, struct nvs_tensor *tensor)
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				   (off_t)(MIB + info.store_offset), (off_t)info.nbytes),
+				   (off_t)(2 * MIB + info.store_offset), (off_t)info.nbytes),
 			 0);
 	close(fd);
 }
