@@ -55,7 +55,7 @@ uint64_t run_member_check(const struct transfer *run, const struct nvs_tensor *t
 	assert(tensor->memory != MEMORY_NONE && !tensor->status);
 	assert(tensor->data == (const char *)run->data + at);
 	assert(tensor->place + first_moved(tensor) == run->offset + at);
-	assert(tensor->run_next ? end < run->nbytes : end == run->nbytes);
+	assert(end <= run->nbytes);
 	return end;
 }
 
@@ -126,10 +126,9 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 		tensors[i]->run_next = i + 1 < n ? tensors[i + 1] : NULL;
 		tensors[i]->run_first = first;
 		first->transfer.nbytes += bytes_moved(tensors[i]);
+		end = run_member_check(&first->transfer, tensors[i], end);
 		tensor_check(tensors[i]);
 	}
-	for (size_t i = 0; i < n; i++)
-		end = run_member_check(&first->transfer, tensors[i], end);
 	assert(end == first->transfer.nbytes);
 	run_check(&first->transfer);
 	begin_busy(engine, direction);

@@ -66,7 +66,6 @@ static void check_io(const struct nvs_tensor *tensor)
 
 static void check_placement(const struct nvs_tensor *tensor)
 {
-	pins_check(tensor);
 	assert((tensor->pins.count > 0) == (tensor->placement == PLACED_PINNED));
 	if (is_listed(tensor)) {
 		assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
