@@ -110,7 +110,7 @@ static int play_again(const char *words)
 /* The model's mistake needs two pins of a tensor with new contents, released dirty, and a read. */
 static void a_failure_is_reduced_and_can_be_replayed(void **state)
 {
-	struct history first = {&history_swap_mistaken, 7, 250, NULL}, found;
+	struct history first = {&history_swap_mistaken, 8, 250, NULL}, found;
 	char numbers[256], words[300];
 
 	(void)state;

@@ -31,7 +31,7 @@ struct value {
 static const struct value nothing = {0, 0, true};
 
 struct modelled {
-	char name[24];
+	char name[24], committed_name[24];
 	uint64_t nbytes, extent;
 	struct nvs_tensor *handle; /* NULL: not registered */
 	uint64_t versions;	   /* versions of its contents so far */
@@ -328,6 +328,7 @@ static void log_result(struct world *w, int rc)
 		HOLDS(w->error.code == rc && w->error.text[0]);
 		history_counts()->errors++;
 	}
+	HOLDS(rc != -ENOMEM || (w->error.code == rc && w->error.text[0]));
 	w->error = (struct nvs_error){.size = sizeof(w->error)};
 }
 
@@ -392,6 +393,51 @@ static void wait_for_all(struct world *w)
 	w->unreported = false;
 }
 
+/* ---- Calls that fail ---- */
+
+#define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
+
+/* One of the next calls on files will fail, or one for memory or a thread. Returns its errno. */
+static int call_fails(struct world *w, uint64_t among)
+{
+	bool file = below(&w->random, 2);
+
+	inject_fail(file ? FILE_CALLS : INJECT_MEMORY | INJECT_THREAD, 1 + below(&w->random, among),
+		    1, file ? EIO : ENOMEM);
+	return file ? EIO : ENOMEM;
+}
+
+/* Ends that, and logs the call. False: the call in question made fewer calls. */
+static bool call_failed(void)
+{
+	uint64_t failed;
+
+	inject_stop(&failed);
+	history_log_more(" (%s)", failed ? inject_failed_call() : "no call failed");
+	return failed;
+}
+
+/* In one call of eight, one of its first requests for memory will fail. */
+static bool memory_fails(struct world *w)
+{
+	if (below(&w->random, 8))
+		return false;
+	inject_fail(INJECT_MEMORY, 1 + below(&w->random, 3), 1, ENOMEM);
+	return true;
+}
+
+/*
+ * Ends that. Whether the call returned -ENOMEM, which only such a failure causes. Nothing has changed
+ * then, as look() finds: its caller leaves the model as it is.
+ */
+static bool out_of_memory(bool fails, int rc)
+{
+	bool failed = fails && call_failed();
+
+	HOLDS(rc != -ENOMEM || failed);
+	return rc == -ENOMEM;
+}
+
 /* ---- Pins ---- */
 
 static bool may_have_to_wait(struct world *w)
@@ -444,17 +490,19 @@ static void ask_for(struct world *w)
 static bool begin(struct world *w, bool contents)
 {
 	int timeout_ms = limit_of(w), rc;
-	bool busy = may_have_to_wait(w);
+	bool busy = may_have_to_wait(w), fails, without;
 
 	if (timeout_ms < 0 && (anywhere(w, in_use) || anywhere(w, unwaited)))
 		timeout_ms = 0;
 	ask_for(w);
 	log_call(w, contents ? "swap_in" : "lease");
 	history_log_more(", %d ms", timeout_ms);
+	fails = memory_fails(w);
 	rc = contents ? sole_swap_in(w->engine, w->batch, w->n, timeout_ms, &w->error)
 		      : sole_pin(w->engine, w->batch, w->n, timeout_ms, &w->error);
+	without = out_of_memory(fails, rc);
 	log_result(w, rc);
-	if (!may_begin(w, rc, contents, timeout_ms, busy))
+	if (!without && !may_begin(w, rc, contents, timeout_ms, busy))
 		history_fail(__FILE__, __LINE__, "the call must not return %d", rc);
 	return !rc;
 }
@@ -588,12 +636,15 @@ static void check_unused_call(struct world *w, int rc)
 
 static void op_swap_out(struct world *w)
 {
+	bool fails;
 	int rc;
 
 	if (!choose(w, below(&w->random, 8) ? unused : registered, BATCH))
 		return;
 	log_call(w, "swap_out");
+	fails = memory_fails(w);
 	rc = nvs_tensor_swap_out(w->engine, w->batch, w->n, &w->error);
+	(void)out_of_memory(fails, rc);
 	log_result(w, rc);
 	check_unused_call(w, rc);
 }
@@ -613,7 +664,7 @@ static bool any_flying(const struct world *w)
 static void op_swap_out_from(struct world *w)
 {
 	const void *data[BATCH];
-	bool may_fly;
+	bool may_fly, fails;
 	int rc;
 
 	history_drive_go(&w->drive);
@@ -627,7 +678,9 @@ static void op_swap_out_from(struct world *w)
 	}
 	may_fly = any_flying(w);
 	log_call(w, "swap_out_from");
+	fails = memory_fails(w);
 	rc = nvs_tensor_swap_out_from(w->engine, w->batch, data, w->n, &w->error);
+	(void)out_of_memory(fails, rc);
 	log_result(w, rc);
 	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && may_fly));
 	for (size_t k = 0; k < w->n && !rc; k++) {
@@ -644,7 +697,7 @@ static void op_swap_out_from(struct world *w)
 static void op_swap_in_to(struct world *w)
 {
 	void *data[BATCH];
-	bool may_fly;
+	bool may_fly, fails;
 	int rc;
 
 	history_drive_go(&w->drive);
@@ -656,7 +709,9 @@ static void op_swap_in_to(struct world *w)
 	}
 	may_fly = any_flying(w);
 	log_call(w, "swap_in_to");
+	fails = memory_fails(w);
 	rc = nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
+	(void)out_of_memory(fails, rc);
 	log_result(w, rc);
 	if (rc)
 		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
@@ -704,7 +759,7 @@ static int write_ranges(struct world *w, int timeout_ms)
 static void op_write(struct world *w)
 {
 	int timeout_ms = limit_of(w), rc;
-	bool used;
+	bool used, fails;
 
 	history_drive_go(&w->drive);
 	if (!choose(w, below(&w->random, 8) ? has_bytes_and_contents : has_bytes, BATCH) ||
@@ -715,7 +770,12 @@ static void op_write(struct world *w)
 	used = any(w, in_use);
 	log_call(w, "write");
 	history_log_more(", %d ms", timeout_ms);
+	fails = memory_fails(w);
 	rc = write_ranges(w, timeout_ms);
+	if (out_of_memory(fails, rc)) {
+		log_result(w, rc);
+		return;
+	}
 	log_result(w, rc);
 	if (used ? rc != -EBUSY : !may_begin(w, rc, true, timeout_ms, true))
 		history_fail(__FILE__, __LINE__, "the call must not return %d", rc);
@@ -729,39 +789,21 @@ static void op_write(struct world *w)
 
 /* ---- Names ---- */
 
-#define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
-
-/* One of the next calls on files will fail. */
-static void call_fails(struct world *w, uint64_t among)
-{
-	inject_fail(FILE_CALLS, 1 + below(&w->random, among), 1, EIO);
-}
-
-/* Ends that, and logs the call. False: the call in question made fewer calls. */
-static bool call_failed(void)
-{
-	uint64_t failed;
-
-	inject_stop(&failed);
-	history_log_more(" (%s)", failed ? inject_failed_call() : "no call failed");
-	return failed;
-}
-
 /* The space of a batch of new tensors can't be reserved: none of them is registered. */
 static void op_register_failing(struct world *w)
 {
 	struct nvs_tensor_spec spec = {sizeof(spec), "failing", NVS_U8, UINT64_C(1) << 21};
 	struct nvs_tensor *tensor;
 	bool failed;
-	int rc;
+	int rc, error;
 
 	history_log("register with a failing call");
-	call_fails(w, 4);
+	error = call_fails(w, 6);
 	rc = nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error);
 	failed = call_failed();
 	log_result(w, rc);
 	/* Growing ahead of need may fail, and growing by the need succeed. */
-	HOLDS(!rc || (failed && rc == -EIO));
+	HOLDS(!rc || (failed && rc == -error));
 	HOLDS((nvs_tensor_find(w->engine, spec.name) != NULL) == !rc);
 	if (!rc)
 		HOLDS(!nvs_tensor_forget(w->engine, &tensor, 1, &w->error));
@@ -811,6 +853,35 @@ static void op_register_too_large(struct world *w)
 	HOLDS(nvs_tensor_pin(w->engine, &tensor, 1, 0, &pin, &w->error) == -E2BIG);
 	HOLDS(!nvs_tensor_forget(w->engine, &tensor, 1, &w->error));
 	HOLDS(!nvs_tensor_find(w->engine, spec.name));
+}
+
+/* A name of a registered tensor is refused, its own included. */
+static void op_rename(struct world *w)
+{
+	const struct modelled *other = &w->t[below(&w->random, TENSORS)];
+	char name[sizeof(other->name)];
+	bool taken, fails, without;
+	int rc;
+
+	if (!choose(w, registered, 1))
+		return;
+	taken = other->handle && !below(&w->random, 4);
+	if (taken)
+		memcpy(name, other->name, sizeof(name));
+	else
+		snprintf(name, sizeof(name), "t%td.%u", w->which[0] - w->t,
+			 (unsigned)below(&w->random, 1000000000));
+	log_call(w, "rename");
+	history_log_more(" to %s", name);
+	fails = memory_fails(w);
+	rc = nvs_tensor_rename(w->engine, w->batch[0], name, &w->error);
+	without = out_of_memory(fails, rc);
+	log_result(w, rc);
+	HOLDS(without || rc == (taken ? -EEXIST : 0));
+	if (!rc)
+		memcpy(w->which[0]->name, name, sizeof(name));
+	HOLDS(nvs_tensor_find(w->engine, w->which[0]->name) == w->batch[0]);
+	HOLDS(!rc || taken || !nvs_tensor_find(w->engine, name));
 }
 
 static void op_find(struct world *w)
@@ -865,6 +936,7 @@ static void committed(struct world *w)
 		struct modelled *t = &w->t[i];
 
 		t->committed = !t->handle ? t->stored : t->changed ? t->drive : t->value;
+		memcpy(t->committed_name, t->name, sizeof(t->name));
 	}
 }
 
@@ -904,7 +976,9 @@ static void commit(struct world *w, bool failing)
 	log_result(w, rc);
 	look(w);
 	if (rc)
-		HOLDS(rc == -EBUSY ? may_be_busy : caused(w, rc) || (w->undurable && rc == -EIO));
+		HOLDS(rc == -EBUSY ? may_be_busy
+				   : caused(w, rc) || (w->undurable && rc == -EIO) ||
+					     (failed && rc == -ENOMEM));
 	else
 		HOLDS(!busy);
 	if (!rc)
@@ -985,6 +1059,8 @@ static void gone(struct world *w)
 
 		forgotten(t);
 		t->stored = w->config.keep ? t->committed : nothing;
+		if (w->config.keep)
+			memcpy(t->name, t->committed_name, sizeof(t->name));
 		if (w->crashed)
 			t->stored.none = true;
 	}
@@ -1229,6 +1305,7 @@ static void (*const operations[])(struct world *w) = {
 	op_register,
 	op_register,
 	op_forget,
+	op_rename,
 	op_commit,
 	op_commit_failing,
 	op_register_failing,
@@ -1274,6 +1351,7 @@ static void make_tensors(struct world *w)
 		struct modelled *t = &w->t[i];
 
 		snprintf(t->name, sizeof(t->name), "t%zu", i);
+		memcpy(t->committed_name, t->name, sizeof(t->name));
 		t->nbytes = below(&w->random, 2)
 				    ? one_of(w, edges, LENGTH(edges))
 				    : below(&w->random, UINT64_C(1) << below(&w->random, 18));
