@@ -629,7 +629,7 @@ static void idle(struct worker *worker)
 	struct nvs_aio *aio = worker->aio;
 
 	assert(!pieces_in_flight(worker) && !worker->waits_for_room);
-	assert(aio->idle < aio->nworkers);
+	assert(aio->idle < aio->running);
 	aio->idle++;
 	pthread_cond_wait(&aio->work, &aio->lock);
 	assert(aio->idle);

@@ -73,8 +73,14 @@ static void rig_close(struct rig *rig)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
+	int rc;
+
 	fake_release(&rig->fake, FAKE_ALL);
-	SUCCEEDS(nvs_aio_wait_all(rig->aio, -1, NULL, NULL), &error);
+	/* They may still be overdue. */
+	do {
+		rc = nvs_aio_wait_all(rig->aio, -1, NULL, &error);
+	} while (rc == -ETIMEDOUT);
+	SUCCEEDS(rc, &error);
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);

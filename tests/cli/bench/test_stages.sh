@@ -417,11 +417,16 @@ result logs_without_a_name_have_the_jobs $?
 run --write_bw_log "$T/nothere/log" --log_avg_msec 10
 [ "$status" = 1 ] && grep -q "cannot write the log .*nothere/log_bw.1.log: No such file" "$T/err"
 result log_that_cannot_be_written_fails_before_the_run $? "exit status $status"
+# Links are not followed, so the log itself must be short of space: one of /dev/full, as root.
 mkdir "$T/full"
-for i in 1 2 3; do ln -s /dev/full "$T/full/log_bw.$i.log"; done
-run --write_bw_log "$T/full/log" --log_avg_msec 10
-[ "$status" = 1 ] && grep -q "the log .*full/log_bw.1.log is incomplete: No space left" "$T/err"
-result an_incomplete_log_fails_the_job $? "exit status $status"
+for i in 1 2 3; do mknod "$T/full/log_bw.$i.log" c 1 7 2>/dev/null; done
+if [ -c "$T/full/log_bw.1.log" ]; then
+	run --write_bw_log "$T/full/log" --log_avg_msec 10
+	[ "$status" = 1 ] && grep -q "the log .*full/log_bw.1.log is incomplete: No space left" "$T/err"
+	result an_incomplete_log_fails_the_job $? "exit status $status"
+else
+	echo "skip an_incomplete_log_fails_the_job: making a device needs root"
+fi
 
 run --eta never
 [ ! -s "$T/err" ]

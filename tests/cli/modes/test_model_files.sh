@@ -143,7 +143,7 @@ refused unknown_key 'tensor a: unknown key strides'
 refused long_name 'has 512 bytes; allowed are 1 to 511'
 refused no_name 'has 0 bytes'
 refused nul_name 'with a NUL'
-refused escape_name 'tensor a\?\[2Jb'
+refused escape_name 'tensor a\\x1b\[2Jb'
 refused bad_utf8 'byte 0xff is not UTF-8'
 expect model_error_has_the_line 1 "lines.json:3:22: a ',' or '}' is expected after a value in an object" bench \
 	--nvme-path "$T/store" --model "$T/models/lines.json"
