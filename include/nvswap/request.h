@@ -94,7 +94,8 @@ NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *request
 /*
  * Waits until any of `n` requests has completed, and stores the index of the first such in array
  * order in *index. NULL entries are skipped, so that a caller can clear those it is done with.
- * Returns the status of that request; or, with *index = n, the errors of nvs_aio_wait.
+ * Returns the status of that request; or, with *index = n, the errors of nvs_aio_wait, -EINVAL also
+ * if every entry is NULL.
  */
 NVS_API int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
 			     int timeout_ms, size_t *index, struct nvs_error *error);
@@ -102,7 +103,7 @@ NVS_API int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *req
  * Waits until no request of the aio is in flight, by whichever thread it was submitted. Stores in
  * *completed (may be NULL) how many were submitted since the last nvs_aio_wait_all that succeeded
  * or returned the status of a request. Returns 0, or the status of the first of them that failed,
- * in the order of completion. Closes requests that were submitted without an array and not taken.
+ * in the order of completion, also if it was waited for and closed meanwhile. Closes requests that were submitted without an array and not taken.
  * Like nvs_aio_wait, it lets the requests in flight go before transfers that no call waits for.
  * It is wait() of DeepSpeed's aio_handle. A wait that times out does not reset
  * the count.

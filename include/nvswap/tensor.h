@@ -37,6 +37,7 @@ struct nvs_tensor_spec {
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
  * -ENOSPC  the drive has no room
  * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown
+ * -EROFS   the store is open read-only, and has no such tensor
  * -ENOMEM
  */
 NVS_API int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs,
@@ -48,6 +49,7 @@ NVS_API struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char
  * committed of them and frees its space.
  * Errors:
  * -EBUSY  one is pinned or in flight; none is removed
+ * -EROFS  the store is open read-only
  */
 NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			      size_t n, struct nvs_error *error);
@@ -118,7 +120,10 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
 			       size_t n, int timeout_ms, uint64_t *pin, struct nvs_error *error);
 /*
  * Reads ahead without pinning: as many of the tensors, in order, as fit without waiting. Returns
- * how many are in the pool or being read, or a negative errno.
+ * how many are in the pool or being read, or an error.
+ * Errors:
+ * -EINVAL   an argument or a tensor is NULL, another engine's, or named twice
+ * -ENODATA  one was never written, or its last write from external memory failed
  */
 NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				 size_t n, struct nvs_error *error);
@@ -153,6 +158,7 @@ enum nvs_how { NVS_CLEAN, NVS_DIRTY };
  * Errors, with which nothing is released:
  * -EINVAL  the pin is not one of a tensor, an argument is NULL, or `how` is none of the two
  * -EBUSY   one is being read, or is released dirty while being written; call nvs_tensor_wait first
+ * -EROFS   NVS_DIRTY, and the store is open read-only
  */
 NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			       size_t n, uint64_t pin, enum nvs_how how, struct nvs_error *error);
@@ -172,7 +178,9 @@ NVS_API int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *co
  * store, with the committed contents. If no nvs_tensor_wait reports the failure, the tensor's next
  * swap-in, which then starts nothing, or the next commit returns it.
  * Errors:
- * -EBUSY  one is pinned or in flight
+ * -EBUSY    one is pinned or in flight
+ * -ENODATA  nvs_tensor_swap_in_to: one was never written
+ * -EROFS    nvs_tensor_swap_out_from: the store is open read-only
  */
 NVS_API int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				     const void *const *data, size_t n, struct nvs_error *error);
@@ -212,7 +220,7 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * most (-1: without limit; 0: not at all, so that only tensors in the pool can be written). Then
  * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
  * again. After an error no byte has changed. A whole tensor is written faster, and without the
- * pool, by nvs_tensor_swap_out_from.
+ * pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks nothing of its tensor.
  * Errors:
  * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not
  *             set, or differs

@@ -21,6 +21,9 @@ struct nvs_trace;
  * and dropped. An aio, engine or optimizer whose configuration has it (nvs_config_set_trace)
  * records until it is closed; the trace must be closed after it. The I/Os of an engine on an aio of
  * the caller are in the trace of that aio.
+ * Errors:
+ * -EINVAL  `trace` is NULL, or max_spans is 0 or too many
+ * -ENOMEM
  */
 NVS_API int nvs_trace_open(struct nvs_trace **trace, size_t max_spans, struct nvs_error *error);
 NVS_API void nvs_trace_close(struct nvs_trace *trace);

@@ -70,7 +70,8 @@ static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_
 		       struct nvs_error *error)
 {
 	if (tensor->registration != REGISTRATION_NONE)
-		return error_about(error, -EEXIST, spec->name, 0, 0, "%s is registered already",
+		return error_about(error, -EEXIST, spec->name, 0, 0,
+				   "%s is registered already: nvs_tensor_find returns it",
 				   spec->name);
 	if (tensor->dtype != spec->dtype || tensor->numel != spec->numel)
 		return error_about(error, -ESTALE, spec->name, 0, 0,
@@ -136,7 +137,8 @@ static int by_text(const void *a, const void *b)
 static int note_name(void **names, const char *name, struct nvs_error *error)
 {
 	if (tfind(name, names, by_text))
-		return error_about(error, -EEXIST, name, 0, 0, "%s is registered already", name);
+		return error_about(error, -EEXIST, name, 0, 0,
+				   "%s is registered already: nvs_tensor_find returns it", name);
 	return tsearch(name, names, by_text)
 		       ? 0
 		       : error_set(error, -ENOMEM, "out of memory while registering tensors");

@@ -17,9 +17,10 @@ static int still_in_flight(int rc, struct nvs_error *error)
 	return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
 }
 
-/* Under the lock. Each request exists, is of this aio, and is named once. */
+/* Under the lock. Each request exists, is of this aio, and is named once; -EINVAL: *wrong is the
+ * index of one that is not, or `n` if the array has NULL alone. */
 static int check_named(struct requests *requests, struct nvs_request *const *array, size_t n,
-		       bool skip_null)
+		       bool skip_null, size_t *wrong)
 {
 	uint64_t visit = ++requests->visit;
 	size_t named = 0;
@@ -28,6 +29,7 @@ static int check_named(struct requests *requests, struct nvs_request *const *arr
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_request *request = array[i];
 
+		*wrong = i;
 		if (!request && skip_null)
 			continue;
 		if (!request || request_state(request) == REQUEST_FREE ||
@@ -37,21 +39,26 @@ static int check_named(struct requests *requests, struct nvs_request *const *arr
 		request->visit = visit;
 		named++;
 	}
+	*wrong = n;
 	return n && !named ? -EINVAL : 0;
 }
 
 static int check(struct nvs_aio *aio, struct nvs_request *const *array, size_t n, bool skip_null,
 		 struct nvs_error *error)
 {
-	int rc = -EINVAL;
+	size_t wrong;
+	int rc;
 
-	if (aio && (array || !n)) {
-		pthread_mutex_lock(&aio->lock);
-		rc = check_named(aio->requests, array, n, skip_null);
-		pthread_mutex_unlock(&aio->lock);
-	}
+	if (!aio || (!array && n))
+		return error_set(error, -EINVAL, "%s is NULL", aio ? "requests" : "the aio");
+	pthread_mutex_lock(&aio->lock);
+	rc = check_named(aio->requests, array, n, skip_null, &wrong);
+	pthread_mutex_unlock(&aio->lock);
+	if (rc && wrong == n)
+		return error_set(error, rc, "every entry is NULL: no request is left to wait for");
 	return rc ? error_set(error, rc,
-			      "a request is NULL, closed, of another aio, or named twice")
+			      "requests[%zu] is NULL, closed, of another aio, or named twice",
+			      wrong)
 		  : 0;
 }
 

@@ -77,9 +77,8 @@ static int run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, st
 		rc = pass_run(optimizer, kind, bulk, NULL, error);
 	if (bulk->rc)
 		rc = error_set(error, bulk->rc,
-			       "the caller's function ended the %s of the optimizer's state: it "
-			       "returned %d",
-			       bulk->import ? "import" : "export", bulk->rc);
+			       "the caller's function ended the %s of the optimizer's state: %s",
+			       bulk->import ? "import" : "export", nvs_strerror(bulk->rc));
 	return rc;
 }
 

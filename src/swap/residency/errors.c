@@ -45,7 +45,7 @@ int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 	assert(tensor_state(tensor) == NVS_EMPTY);
 	return error_about(error, -ENODATA, tensor->name, 0, 0,
 			   "%s has no contents to read: it has never been written, or its last "
-			   "write failed",
+			   "write failed; pin it with nvs_tensor_pin and write it first",
 			   tensor->name);
 }
 
