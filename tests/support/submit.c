@@ -34,8 +34,8 @@ static void settle(struct transfer *transfer)
 		return;
 	transfer->status = request->transfer.status;
 	transfer->error_offset = request->transfer.error_offset;
-	transfer->state.phase = TRANSFER_COMPLETED;
-	transfer->user = NULL;
+	__atomic_store_n(&transfer->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
+	__atomic_store_n(&transfer->user, NULL, __ATOMIC_RELEASE);
 	if (nvs_request_close(request))
 		assert(!"the request can be closed");
 }
@@ -60,7 +60,9 @@ int await_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, 
 
 bool is_completed(const struct transfer *transfer)
 {
-	if (transfer->user)
-		return request_state(transfer->user) != REQUEST_IN_FLIGHT;
+	const struct nvs_request *request = __atomic_load_n(&transfer->user, __ATOMIC_ACQUIRE);
+
+	if (request)
+		return request_state(request) != REQUEST_IN_FLIGHT;
 	return __atomic_load_n(&transfer->state.phase, __ATOMIC_ACQUIRE) == TRANSFER_COMPLETED;
 }

@@ -38,23 +38,23 @@ void request_check(const struct nvs_request *request)
 	const struct requests *requests = request->transfer.requests;
 
 	assert(requests);
-	if (request->state == REQUEST_READY) {
+	if (request_state(request) == REQUEST_READY) {
 		assert(request->previous ? request->previous->next == request
 					 : requests->ready == request);
 		assert(request->next ? request->next->previous == request
 				     : requests->last_ready == request);
-	} else if (request->state != REQUEST_FREE) {
+	} else if (request_state(request) != REQUEST_FREE) {
 		assert(!request->next && !request->previous);
 	}
-	assert(request->state != REQUEST_IN_FLIGHT || requests->in_flight);
+	assert(request_state(request) != REQUEST_IN_FLIGHT || requests->in_flight);
 }
 
 void requests_check(const struct requests *requests)
 {
 	assert(requests->in_flight <= requests->total && requests->chunks);
 	assert(!requests->ready == !requests->last_ready);
-	assert(!requests->ready || requests->ready->state == REQUEST_READY);
-	assert(!requests->ready || requests->last_ready->state == REQUEST_READY);
+	assert(!requests->ready || request_state(requests->ready) == REQUEST_READY);
+	assert(!requests->ready || request_state(requests->last_ready) == REQUEST_READY);
 	assert(requests->failed.status <= 0);
 	assert(requests->eventfd < 0
 		       ? !requests->readable
@@ -83,7 +83,7 @@ static void chunk_add(struct requests *requests, struct request_chunk *chunk)
 	chunk->next = requests->chunks;
 	requests->chunks = chunk;
 	requests->total += chunk->n;
-	assert(requests->total >= chunk->n && requests->free->state == REQUEST_FREE);
+	assert(requests->total >= chunk->n && request_state(requests->free) == REQUEST_FREE);
 }
 
 int requests_open(struct requests **out, struct nvs_aio *aio)
@@ -126,7 +126,7 @@ static void push_freed(struct requests *requests, struct nvs_request *request)
 {
 	struct nvs_request *top = __atomic_load_n(&requests->freed, __ATOMIC_RELAXED);
 
-	assert(request->state == REQUEST_FREE);
+	assert(request_state(request) == REQUEST_FREE);
 	do
 		request->next = top;
 	while (!__atomic_compare_exchange_n(&requests->freed, &top, request, true, __ATOMIC_RELEASE,
@@ -141,7 +141,7 @@ static struct nvs_request *pop_free(struct requests *requests)
 		requests->free = __atomic_exchange_n(&requests->freed, NULL, __ATOMIC_ACQUIRE);
 	request = requests->free;
 	if (request) {
-		assert(request->state == REQUEST_FREE);
+		assert(request_state(request) == REQUEST_FREE);
 		requests->free = request->next;
 	}
 	return request;
@@ -221,7 +221,7 @@ bool requests_completed(struct transfer *transfer)
 	struct requests *requests = transfer->requests;
 
 	_Static_assert(!offsetof(struct nvs_request, transfer), "the cast finds the request");
-	assert(request->state == REQUEST_IN_FLIGHT && requests->in_flight);
+	assert(request_state(request) == REQUEST_IN_FLIGHT && requests->in_flight);
 	request_check(request);
 	requests_check(requests);
 	requests->in_flight--;
@@ -255,7 +255,8 @@ const struct transfer *requests_find_overdue(const struct requests *requests)
 		for (size_t i = 0; i < chunk->n; i++) {
 			const struct nvs_request *request = &chunk->requests[i];
 
-			if (request->state == REQUEST_IN_FLIGHT && request->transfer.state.overdue)
+			if (request_state(request) == REQUEST_IN_FLIGHT &&
+			    request->transfer.state.overdue)
 				return &request->transfer;
 		}
 	return NULL;
@@ -265,9 +266,9 @@ void request_see(struct nvs_request *request)
 {
 	struct requests *requests = request->transfer.requests;
 
-	assert(request->state == REQUEST_READY || request->state == REQUEST_SEEN);
+	assert(request_state(request) == REQUEST_READY || request_state(request) == REQUEST_SEEN);
 	request_check(request);
-	if (request->state == REQUEST_SEEN)
+	if (request_state(request) == REQUEST_SEEN)
 		return;
 	assert(requests->ready && requests->last_ready);
 	if (request->previous)
@@ -287,7 +288,7 @@ void request_see(struct nvs_request *request)
 
 void request_free(struct nvs_request *request)
 {
-	assert(request->state == REQUEST_SEEN);
+	assert(request_state(request) == REQUEST_SEEN);
 	request_check(request);
 	set_state(request, REQUEST_FREE);
 	push_freed(request->transfer.requests, request);
@@ -301,7 +302,8 @@ void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
 		for (size_t i = 0; i < chunk->n; i++) {
 			struct nvs_request *request = &chunk->requests[i];
 
-			if (request->transfer.file == file && request->state != REQUEST_IN_FLIGHT)
+			if (request->transfer.file == file &&
+			    request_state(request) != REQUEST_IN_FLIGHT)
 				request->transfer.file = NULL;
 		}
 	assert(!file->in_flight);
@@ -328,7 +330,7 @@ int nvs_request_close(struct nvs_request *request)
 		return -EINVAL;
 	aio = request->transfer.requests->aio;
 	pthread_mutex_lock(&aio->lock);
-	if (request->state == REQUEST_READY || request->state == REQUEST_SEEN) {
+	if (request_state(request) == REQUEST_READY || request_state(request) == REQUEST_SEEN) {
 		request_see(request);
 		request_free(request);
 	} else {

@@ -59,7 +59,7 @@ static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfer
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_request *request = list;
 
-		assert(request && request->state == REQUEST_FREE);
+		assert(request && request_state(request) == REQUEST_FREE);
 		list = request->next;
 		*request = (struct nvs_request){.state = REQUEST_IN_FLIGHT, .detached = !requests};
 		rc = describe(aio, transfers, i, &request->transfer, NULL);

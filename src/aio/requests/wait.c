@@ -64,7 +64,7 @@ static int check(struct nvs_aio *aio, struct nvs_request *const *array, size_t n
 
 static bool in_flight(const struct nvs_request *request)
 {
-	return request->state == REQUEST_IN_FLIGHT;
+	return request_state(request) == REQUEST_IN_FLIGHT;
 }
 
 /* Under the lock: what a call waits for goes first. A call that may not wait changes no order. */
