@@ -8,8 +8,8 @@
 int submit_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 	       struct nvs_error *error)
 {
-	static _Thread_local struct nvs_transfer described[SUBMIT_MAX];
-	static _Thread_local struct nvs_request *requests[SUBMIT_MAX];
+	struct nvs_transfer described[SUBMIT_MAX] = {{0}};
+	struct nvs_request *requests[SUBMIT_MAX] = {NULL};
 	int rc;
 
 	assert(n <= SUBMIT_MAX);
@@ -43,7 +43,7 @@ static void settle(struct transfer *transfer)
 int await_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
 	      struct nvs_error *error)
 {
-	static _Thread_local struct nvs_request *requests[SUBMIT_MAX];
+	struct nvs_request *requests[SUBMIT_MAX] = {NULL};
 	size_t left = 0;
 	int rc;
 
