@@ -40,9 +40,10 @@ void bounce_check(const struct bounce *bounce)
 
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 {
-	uint32_t share = BOUNCE_SLOTS_ALL / nworkers;
+	uint32_t share;
 
 	assert(queue_depth && nworkers);
+	share = BOUNCE_SLOTS_ALL / nworkers;
 	bounce->slots = (uint32_t)lesser(lesser(queue_depth, BOUNCE_SLOTS_MAX), share ? share : 1);
 	bounce->data = mmap(NULL, bounce_bytes(bounce), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
