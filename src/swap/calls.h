@@ -28,7 +28,8 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
 void begin_batch(struct nvs_engine *engine);
 int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,
 		   struct nvs_error *error);
-/* Under the lock: -EBUSY: it is pinned, or in flight from or to external memory. */
+/* Under the lock: -EBUSY: it is in flight from or to external memory; or that, or pinned. */
+int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error);
 int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error);
 /* Under the lock: makes the tensors a batch. -EINVAL and -EBUSY as above. */
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

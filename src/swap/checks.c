@@ -71,12 +71,21 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 	return 0;
 }
 
+int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error)
+{
+	if (!is_external(tensor))
+		return 0;
+	return error_about(error, -EBUSY, tensor->name, 0, 0,
+			   "%s is in flight from or to external memory: wait for it first",
+			   tensor->name);
+}
+
 int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
-	if (is_external(tensor))
-		return error_about(error, -EBUSY, tensor->name, 0, 0,
-				   "%s is in flight from or to external memory: wait for it first",
-				   tensor->name);
+	int rc = check_not_external(tensor, error);
+
+	if (rc)
+		return rc;
 	if (tensor->pins.count)
 		return error_about(error, -EBUSY, tensor->name, 0, 0,
 				   "%s is pinned: release it first", tensor->name);

@@ -86,13 +86,10 @@ static int check_contents(struct nvs_engine *engine, struct nvs_tensor *tensor,
 static int check_pin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents,
 			 struct nvs_error *error)
 {
-	int rc;
+	int rc = check_not_external(tensor, error);
 
-	if (is_external(tensor))
-		return error_about(error, -EBUSY, tensor->name, 0, 0,
-				   "%s is in flight from or to external memory: wait for it first",
-				   tensor->name);
-	rc = contents ? check_contents(engine, tensor, error) : 0;
+	if (!rc && contents)
+		rc = check_contents(engine, tensor, error);
 	if (rc)
 		return rc;
 	if (tensor->extent > pool_bytes(engine->pool))
