@@ -67,9 +67,15 @@ static void check_key(const struct nvs_config *config, const struct config_key *
 	case KEY_IOENGINE:
 		assert(*(const enum nvs_ioengine *)at < NVS_IOENGINE_COUNT);
 		break;
+	case KEY_VERIFY:
+		assert(*(const enum verify *)at <= VERIFY_OFF);
+		break;
 	case KEY_GRAD:
 		assert(*(const enum nvs_dtype *)at >= NVS_F32 &&
 		       *(const enum nvs_dtype *)at <= NVS_BF16);
+		break;
+	case KEY_DEPTH:
+		assert(deepspeed_depth_name(*(const enum deepspeed_depth *)at));
 		break;
 	case KEY_NAME:
 		assert(memchr(at, 0, sizeof(config->adam.type)));

@@ -4,8 +4,13 @@
  */
 #include "base/struct_size.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "base/error.h"
 
 int struct_in(void *into, size_t size, const void *from)
 {
@@ -19,7 +24,7 @@ int struct_in(void *into, size_t size, const void *from)
 		return -EINVAL;
 	/* No version has such a structure, so the size is not set: don't read what it claims. */
 	if (given > STRUCT_SIZE_MAX)
-		return -E2BIG;
+		return -EINVAL;
 	for (size_t i = size; i < given; i++)
 		if (bytes[i])
 			return -E2BIG;
@@ -41,6 +46,24 @@ int struct_in_at(void *into, size_t size, const void *array, size_t i)
 		return -EINVAL;
 	memcpy(&given, bytes + i * stride, sizeof(given));
 	return given == stride ? struct_in(into, size, bytes + i * stride) : -EINVAL;
+}
+
+int struct_refused(struct nvs_error *error, int rc, const char *type, const char *format, ...)
+{
+	char what[128];
+	va_list args;
+
+	assert(rc == -EINVAL || rc == -E2BIG);
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	if (rc == -E2BIG)
+		return error_set(error, rc,
+				 "%s: a field of struct %s is set that this version of the library "
+				 "does not know; set it to 0, or use the version that has it",
+				 what, type);
+	return error_set(error, rc, "%s: NULL, or the size is not set to sizeof(struct %s)", what,
+			 type);
 }
 
 int struct_out(void *into, const void *from, size_t size)

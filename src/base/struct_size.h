@@ -9,6 +9,8 @@
 
 #include <stddef.h>
 
+struct nvs_error;
+
 #define STRUCT_SIZE_MAX ((size_t)1 << 16) /* bytes of a structure of any version */
 
 /*
@@ -16,8 +18,8 @@
  * a size_t. Fields that the caller does not know become 0, the default. Fields that only the caller
  * knows must be 0.
  * Errors:
- * -EINVAL  `from` is NULL, or its size is not set
- * -E2BIG   a field that this library does not know is not 0, or the size exceeds STRUCT_SIZE_MAX
+ * -EINVAL  `from` is NULL, or its size is not set: too small, or beyond STRUCT_SIZE_MAX
+ * -E2BIG   a field that this library does not know is not 0
  */
 int struct_in(void *into, size_t size, const void *from);
 
@@ -26,6 +28,13 @@ int struct_in(void *into, size_t size, const void *from);
  * this one differs.
  */
 int struct_in_at(void *into, size_t size, const void *array, size_t i);
+
+/*
+ * Sets the error of one of these functions and returns `rc`, its code. The caller's structure is
+ * named by `type` (such as "nvs_step_options") and a format ("the options").
+ */
+int struct_refused(struct nvs_error *error, int rc, const char *type, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
 
 /*
  * Copies the fields of `from`, which has `size` bytes, that fit into the caller's `into`. Its size,

@@ -13,6 +13,12 @@
 #include "config/paths.h"
 #include "config/reader.h"
 
+bool config_verifies(const struct nvs_config *config)
+{
+	return config->verify == VERIFY_ON ||
+	       (config->verify == VERIFY_IF_KEPT && (config->keep || config->read_only));
+}
+
 bool block_exists(enum nvs_block block)
 {
 	return block == NVS_OFFLOAD_PARAM || block == NVS_OFFLOAD_OPTIMIZER;

@@ -39,6 +39,9 @@ struct offload_config {
 	double ratio;	     /* 0.0 to 1.0: the share of elements to offload */
 };
 
+/* What of DeepSpeed the Python package replaces; the library itself does not use it. */
+enum deepspeed_depth { DEEPSPEED_OPS, DEEPSPEED_SWAPPERS, DEEPSPEED_STEP };
+
 struct optimizer_config {
 	char type[32]; /* "" if the file has no optimizer block or no "type" */
 	double lr, beta1, beta2, eps, weight_decay;
@@ -52,6 +55,13 @@ struct fp16_config {
 	uint32_t initial_scale_power, loss_scale_window, hysteresis;
 	bool consecutive_hysteresis;
 	double min_loss_scale;
+};
+
+/* Whether each tensor has a checksum that is compared at every swap-in. */
+enum verify {
+	VERIFY_IF_KEPT, /* in kept stores */
+	VERIFY_ON,
+	VERIFY_OFF, /* kept stores have checksums all the same, for the first read of a later run */
 };
 
 struct nvs_config {
@@ -75,18 +85,22 @@ struct nvs_config {
 	struct optimizer_config adam;
 
 	/* "nvswap" */
-	bool verify;	/* checksum each tensor and compare it at every swap-in */
+	enum verify verify;
 	bool keep;	/* the store survives the engine and is reopened; see nvs_engine_commit */
 	bool read_only; /* a kept store is only read, and shared with other readers */
+	bool scrub;	/* read what is on the drive alone, and compare checksums, while idle */
 	bool rollback;	/* a kept store whose last commit is lost opens as of the one before */
 	uint32_t rank;	/* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
 	char rank_variable[64];	       /* environment variable with the rank; "": `rank` is set */
 	uint64_t stripe_size;	       /* bytes; 0: one block_size. Matters with several paths */
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
 	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
+	enum deepspeed_depth deepspeed;
 };
 
 bool block_exists(enum nvs_block block);
+/* Whether a store of the configuration is verified, if it is on a drive. */
+bool config_verifies(const struct nvs_config *config);
 
 /* Sets every default. Free a loaded configuration with config_free() first. */
 void config_init(struct nvs_config *config);

@@ -199,12 +199,14 @@ const struct config_key config_keys[] = {
 	     "I/O engine"),
 	WHOLE(NVSWAP, "io_timeout_ms", 32, aio.io_timeout_ms, 0, 0, NVS_IO_TIMEOUT_MS_MAX, 0,
 	      "milliseconds after which an I/O that has not completed is reported; 0: never"),
-	BOOL(NVSWAP, "verify", verify, false,
+	ENUM(NVSWAP, "verify", VERIFY, verify, VERIFY_IF_KEPT, "`keep`",
 	     "checksum every tensor, and check it at each swap-in"),
 	BOOL(NVSWAP, "keep", keep, false,
 	     "keep the store for the next engine; it takes twice the space of its tensors"),
 	BOOL(NVSWAP, "read_only", read_only, false,
 	     "open a kept store for reading: several engines may, and nothing is written"),
+	BOOL(NVSWAP, "scrub", scrub, false,
+	     "while nothing moves, read what is on the drive alone and compare its checksums"),
 	BOOL(NVSWAP, "rollback", rollback, false,
 	     "open a kept store whose last commit is lost to damage as of the commit before it"),
 	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0,
@@ -216,6 +218,8 @@ const struct config_key config_keys[] = {
 	      "elements whose optimizer state stays in the pool between steps"),
 	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,
 	      "threads that compute optimizer steps; 0: one per core near the drive"),
+	ENUM(NVSWAP, "deepspeed", DEPTH, deepspeed, DEEPSPEED_STEP, "\"step\"",
+	     "what the Python package replaces in DeepSpeed"),
 };
 
 const unsigned config_key_count = sizeof(config_keys) / sizeof(config_keys[0]);
@@ -259,6 +263,13 @@ const struct config_key *config_key_find(enum config_block block, const char *na
 		    !memcmp(config_keys[i].name, name, length))
 			return &config_keys[i];
 	return NULL;
+}
+
+const char *deepspeed_depth_name(unsigned depth)
+{
+	static const char *const names[] = {"ops", "swappers", "step"};
+
+	return depth < sizeof(names) / sizeof(names[0]) ? names[depth] : NULL;
 }
 
 static const char *nearest_key(enum config_block block, const char *name)
@@ -324,6 +335,7 @@ static const char *other_values(const struct config_key *key)
 	case KEY_BLOCK:
 		return "an object";
 	case KEY_BOOL:
+	case KEY_VERIFY:
 		return "true or false";
 	case KEY_REAL:
 		return key->real_max < DBL_MAX ? "a number from 0 to 1" : "a number, 0 or more";
@@ -335,6 +347,8 @@ static const char *other_values(const struct config_key *key)
 		return "\"auto\", \"io_uring\", \"libaio\" or \"posix\"";
 	case KEY_GRAD:
 		return "\"fp32\", \"fp16\" or \"bf16\"";
+	case KEY_DEPTH:
+		return "\"ops\", \"swappers\" or \"step\"";
 	case KEY_NAME:
 		return "a string of up to 31 bytes";
 	case KEY_PATHS:
@@ -361,6 +375,9 @@ void config_key_set_default(const struct config_key *key, struct nvs_config *con
 	case KEY_BOOL:
 		*(bool *)at = key->whole;
 		break;
+	case KEY_VERIFY:
+		*(enum verify *)(void *)at = (enum verify)key->whole;
+		break;
 	case KEY_U32:
 		*(uint32_t *)(void *)at = (uint32_t)key->whole;
 		break;
@@ -382,6 +399,9 @@ void config_key_set_default(const struct config_key *key, struct nvs_config *con
 		break;
 	case KEY_GRAD:
 		*(enum nvs_dtype *)(void *)at = config->param_dtype;
+		break;
+	case KEY_DEPTH:
+		*(enum deepspeed_depth *)(void *)at = (enum deepspeed_depth)key->whole;
 		break;
 	case KEY_NAME:
 		*at = '\0';

@@ -31,6 +31,7 @@ enum config_block {
 enum key_type {
 	KEY_BLOCK,    /* another object: the block `child` */
 	KEY_BOOL,     /* bool */
+	KEY_VERIFY,   /* enum verify, as true or false */
 	KEY_U32,      /* uint32_t, a whole number */
 	KEY_U64,      /* uint64_t, a whole number */
 	KEY_REAL,     /* double */
@@ -38,6 +39,7 @@ enum key_type {
 	KEY_DEVICE,   /* enum nvs_device */
 	KEY_IOENGINE, /* enum nvs_ioengine */
 	KEY_GRAD,     /* enum nvs_dtype, of grad_accum_dtype */
+	KEY_DEPTH,    /* enum deepspeed_depth */
 	KEY_NAME,     /* char[32] */
 	KEY_PATHS,    /* nvme_path of the struct offload_config at the offset */
 	KEY_UNUSED,   /* a DeepSpeed key without effect: logs a warning with `meaning` */
@@ -73,6 +75,9 @@ const struct config_key *config_key_find(enum config_block block, const char *na
 /* Advice on a name that is not a key of the strict block: "did you mean ...". */
 const char *config_key_suggest(enum config_block block, const char *name, size_t length,
 			       char text[256]);
+
+/* The name in the file, such as "swappers"; NULL: no such depth. */
+const char *deepspeed_depth_name(unsigned depth);
 
 /* Describes the allowed values: "a whole number from 1 to 4096". */
 const char *config_key_allows(const struct config_key *key, char text[160]);

@@ -234,6 +234,18 @@ static int read_grad(struct reader *r, const struct config_key *key, const struc
 	return refuse(r, key, value, name, "");
 }
 
+static int read_depth(struct reader *r, const struct config_key *key,
+		      const struct json_value *value, const char *name)
+{
+	for (unsigned i = 0; deepspeed_depth_name(i); i++) {
+		if (json_is_string(value, deepspeed_depth_name(i))) {
+			*(enum deepspeed_depth *)place_of(r, key) = (enum deepspeed_depth)i;
+			return 0;
+		}
+	}
+	return refuse(r, key, value, name, "");
+}
+
 static int read_name(struct reader *r, const struct config_key *key, const struct json_value *value,
 		     const char *name)
 {
@@ -306,6 +318,12 @@ static int read_value(struct reader *r, const struct config_key *key,
 			return refuse(r, key, value, name, "");
 		*(bool *)place_of(r, key) = value->type == JSON_TRUE;
 		return 0;
+	case KEY_VERIFY:
+		if (value->type != JSON_TRUE && value->type != JSON_FALSE)
+			return refuse(r, key, value, name, "");
+		*(enum verify *)place_of(r, key) = value->type == JSON_TRUE ? VERIFY_ON
+									    : VERIFY_OFF;
+		return 0;
 	case KEY_U32:
 	case KEY_U64:
 		return key->place == offsetof(struct nvs_config, rank)
@@ -321,6 +339,8 @@ static int read_value(struct reader *r, const struct config_key *key,
 		return read_ioengine(r, key, value, name);
 	case KEY_GRAD:
 		return read_grad(r, key, value, name);
+	case KEY_DEPTH:
+		return read_depth(r, key, value, name);
 	case KEY_NAME:
 		return read_name(r, key, value, name);
 	case KEY_PATHS:

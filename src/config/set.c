@@ -34,6 +34,12 @@ static const struct config_key *find_key(const char *key, struct nvs_error *erro
 {
 	enum config_block block = BLOCK_ROOT;
 
+	if (!*key) {
+		error_about(error, -EINVAL, key, 0, 0,
+			    "the key is empty; name a setting, such as aio.block_size");
+		return NULL;
+	}
+
 	for (const char *name = key;; name++) {
 		size_t length = strcspn(name, ".");
 		const struct config_key *found = config_key_find(block, name, length);
@@ -120,7 +126,7 @@ static bool is_json(const struct config_key *key, const char *value)
 
 	if (*first == '"' || *first == '[' || !strcmp(first, "null"))
 		return true;
-	if (key->type == KEY_BOOL)
+	if (key->type == KEY_BOOL || key->type == KEY_VERIFY)
 		return !strcmp(first, "true") || !strcmp(first, "false");
 	return (is_whole(key) || key->type == KEY_REAL) && (isdigit(*first) || *first == '-');
 }
@@ -219,7 +225,7 @@ int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t n
 
 	if (!setting)
 		return -EINVAL;
-	if (setting->type == KEY_BOOL && number <= 1)
+	if ((setting->type == KEY_BOOL || setting->type == KEY_VERIFY) && number <= 1)
 		return nvs_config_set(config, key, number ? "true" : "false", error);
 	if (setting->type == KEY_IOENGINE && number < NVS_IOENGINE_COUNT)
 		return nvs_config_set(config, key, nvs_ioengine_name((enum nvs_ioengine)number),
@@ -281,6 +287,9 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 	case KEY_BOOL:
 		fputs(*(const bool *)place ? "true" : "false", file);
 		break;
+	case KEY_VERIFY:
+		fputs(config_verifies(config) ? "true" : "false", file);
+		break;
 	case KEY_U32:
 		if (names_variable(config, key))
 			fputs(config->rank_variable, file);
@@ -302,6 +311,9 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 		break;
 	case KEY_GRAD:
 		fputs(grad_name(*(const enum nvs_dtype *)place), file);
+		break;
+	case KEY_DEPTH:
+		fputs(deepspeed_depth_name(*(const enum deepspeed_depth *)place), file);
 		break;
 	case KEY_NAME:
 		fputs(place, file);
@@ -364,6 +376,8 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 				   key, config->rank_variable);
 	if (setting->type == KEY_BOOL)
 		*number = *(const bool *)place;
+	else if (setting->type == KEY_VERIFY)
+		*number = config_verifies(config);
 	else if (setting->type == KEY_U32)
 		*number = *(const uint32_t *)place;
 	else if (setting->type == KEY_IOENGINE)

@@ -8,7 +8,9 @@
 #include "base/huge_map.h"
 #include "base/latency.h"
 #include "base/nearest.h"
+#include "support/inject.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
@@ -204,6 +206,25 @@ static void extents_edges_of_the_space(void **state)
 	assert_int_equal(extents_free_units(extents), 0);
 	extents_close(extents);
 	extents_close(NULL);
+}
+
+/* More than the doubled memory is reserved at once. */
+static void extents_prepared_are_allocated_without_memory(void **state)
+{
+	enum { N = 1000 };
+	struct extents *extents = extents_open(2 * N);
+	uint64_t offset;
+
+	(void)state;
+	assert_non_null(extents);
+	assert_int_equal(extents_prepare(extents, N), 0);
+	assert_int_equal(extents_alloc(extents, 2 * N, &offset), 0);
+	inject_fail(INJECT_MEMORY, 1, INJECT_ALWAYS, ENOMEM);
+	for (uint64_t i = 0; i < N; i++)
+		assert_int_equal(extents_free(extents, 2 * i, 1), 0);
+	assert_int_equal(inject_stop(NULL), 0);
+	assert_int_equal(extents_count(extents), N);
+	extents_close(extents);
 }
 
 static void extents_a_million_are_allocated_and_freed_quickly(void **state)
@@ -473,6 +494,7 @@ static void the_nearest_name_differs_by_a_few_letters(void **state)
 		{"que_dept", NULL},
 		{"block_sise", "block-size"},
 		{"stage3_parameter_persistence_threshold", "stage3_param_persistence_threshold"},
+		{"iodep", "iodepth"},
 		{"xy", NULL},
 		{"", NULL},
 		{"a_name_that_is_longer_than_any_of_the_known_names_is", NULL},
@@ -532,6 +554,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(extents_agree_with_a_bitmap),
 		cmocka_unit_test(extents_edges_of_the_space),
+		cmocka_unit_test(extents_prepared_are_allocated_without_memory),
 		cmocka_unit_test(extents_a_million_are_allocated_and_freed_quickly),
 		cmocka_unit_test(extents_assert_against_freeing_twice),
 		cmocka_unit_test(latency_percentiles_are_within_a_64th),

@@ -274,6 +274,7 @@ static void check_defaults(const struct nvs_config *c)
 	assert_int_equal(c->stripe_size, 0);
 	assert_int_equal(c->optimizer_max_in_cpu, 0);
 	assert_int_equal(c->optimizer_threads, 0);
+	assert_int_equal(c->deepspeed, DEEPSPEED_STEP);
 	assert_int_equal(c->aio.io_timeout_ms, 0);
 }
 
@@ -328,7 +329,7 @@ static const char whole_file[] =
 	"  \"adam_w_mode\": false, \"torch_adam\": 7}},\n"
 	" \"nvswap\": {\"ioengine\": \"libaio\", \"verify\": true, \"keep\": true, \"rank\": 5,\n"
 	"  \"stripe_size\": 65536, \"optimizer_max_in_cpu\": 3e6, \"optimizer_threads\": 7,\n"
-	"  \"io_timeout_ms\": 30000}}\n";
+	"  \"io_timeout_ms\": 30000, \"deepspeed\": \"swappers\"}}\n";
 
 static void every_key_reaches_its_field(void **state)
 {
@@ -381,6 +382,7 @@ static void every_key_reaches_its_field(void **state)
 	assert_int_equal(c.stripe_size, 65536);
 	assert_int_equal(c.optimizer_max_in_cpu, 3000000);
 	assert_int_equal(c.optimizer_threads, 7);
+	assert_int_equal(c.deepspeed, DEEPSPEED_SWAPPERS);
 	assert_int_equal(c.aio.io_timeout_ms, 30000);
 	config_free(&c);
 }
@@ -491,6 +493,7 @@ static void a_value_of_another_type_is_refused(void **state)
 				       (*value == 't' && key->child == BLOCK_ZERO);
 				break;
 			case KEY_BOOL:
+			case KEY_VERIFY:
 				fits = *value == 't';
 				break;
 			case KEY_U32:
@@ -669,8 +672,8 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 	REFUSED("{\"offload_param\": {\"fast_init\": true}}", 1, NULL,
 		"it is a key of `offload_optimizer`");
 	REFUSED("{\"nvswap\": {\"color\": 1}}", 1, NULL,
-		"its keys are `ioengine` `io_timeout_ms` `verify` `keep` `read_only` `rollback` "
-		"`rank` `stripe_size`");
+		"its keys are `ioengine` `io_timeout_ms` `verify` `keep` `read_only` `scrub` "
+		"`rollback` `rank` `stripe_size`");
 	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "its keys are");
 	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
 		"did you mean `use_gds`?");

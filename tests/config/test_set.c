@@ -94,7 +94,7 @@ static void an_unknown_key_is_refused_with_the_nearest(void **state)
 	is_refused(config, "aio", "1", "is a block");
 	is_refused(config, "aio.", "1", "is not a key");
 	is_refused(config, "aio.block_size.x", "1", "is not a key");
-	is_refused(config, "", "1", "is not a key");
+	is_refused(config, "", "1", "the key is empty");
 	is_refused(config, "offload_optimizer.pipeline", "true", "has no effect");
 }
 
@@ -133,6 +133,28 @@ static void numbers_can_be_read(void **state)
 	assert_int_equal(nvs_config_get_number(config, "nvswap.keep", &number, &error), 0);
 	assert_true(number == 1);
 	assert_int_equal(nvs_config_get_number(config, "optimizer.type", &number, &error), -EINVAL);
+}
+
+static void verify_is_as_keep_until_it_is_set(void **state)
+{
+	struct nvs_config *config = *state;
+	char text[8];
+	uint64_t number;
+
+	assert_int_equal(nvs_config_get(config, "nvswap.verify", text, sizeof(text), &error), 0);
+	assert_string_equal(text, "false");
+	becomes(config, "nvswap.keep", "true", "true");
+	assert_int_equal(nvs_config_get(config, "nvswap.verify", text, sizeof(text), &error), 0);
+	assert_string_equal(text, "true");
+	becomes(config, "nvswap.verify", "false", "false");
+	assert_int_equal(nvs_config_get_number(config, "nvswap.verify", &number, &error), 0);
+	assert_true(number == 0);
+	becomes(config, "nvswap.keep", "false", "false");
+	assert_int_equal(nvs_config_set_number(config, "nvswap.verify", 1, &error), 0);
+	assert_int_equal(nvs_config_get_number(config, "nvswap.verify", &number, &error), 0);
+	assert_true(number == 1);
+	is_refused(config, "nvswap.verify", "2", "true or false");
+	is_refused(config, "nvswap.verify", "auto", "true or false");
 }
 
 static void enumerations_are_set_and_read_as_numbers(void **state)
@@ -297,6 +319,7 @@ int main(void)
 		TEST(an_unknown_key_is_refused_with_the_nearest),
 		TEST(a_bad_value_is_refused_with_what_is_allowed),
 		TEST(numbers_can_be_read),
+		TEST(verify_is_as_keep_until_it_is_set),
 		TEST(enumerations_are_set_and_read_as_numbers),
 		TEST(a_copy_has_the_settings_and_its_own_paths),
 		TEST(a_text_that_does_not_fit_is_not_copied),

@@ -83,6 +83,8 @@ static void strings_are_decoded(void **state)
 		{"\"\\u0041\\u00e9\\u20AC\\uD83D\\uDE00\"", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80",
 		 10, false},
 		{"\"a\\u0000b\"", "a\0b", 3, false},
+		{"\"\\ud800\\udc00\"", "\xf0\x90\x80\x80", 4, false},
+		{"\"\\udbff\\udfff\"", "\xf4\x8f\xbf\xbf", 4, false},
 		{"\"\\ud800\"", "\xef\xbf\xbd", 3, true},
 		{"\"\\udc00\\ud800\"", "\xef\xbf\xbd\xef\xbf\xbd", 6, true},
 		{"\"\\ud800\\u0041\"", "\xef\xbf\xbd\x41", 4, true},
@@ -225,6 +227,38 @@ static void parsing_survives_the_failure_of_any_allocation(void **state)
 	assert_in_range(failures, 100, 100000);
 }
 
+/* Parses a list of five strings that takes `nbytes` of a document's memory. */
+static int parse_strings(size_t nbytes, size_t max)
+{
+	enum { STRINGS = 5, STRING_BYTES = 3072 };
+	const size_t first = (STRINGS - 1) * STRING_BYTES,
+		     values = (STRINGS + 1) * sizeof(struct json_value);
+	struct json_document *document = NULL;
+	char text[20000], *at = text;
+	int result;
+
+	*at++ = '[';
+	for (size_t i = 0; i < STRINGS; i++) {
+		size_t length = i < STRINGS - 1 ? STRING_BYTES : nbytes - first - values;
+
+		/* A NUL is behind each decoded string. */
+		at += sprintf(at, "%s\"%0*d\"", i ? "," : "", (int)length - 1, 0);
+	}
+	*at++ = ']';
+	result = json_parse(&document, text, (size_t)(at - text), "ds.json", max, NULL);
+	json_free(document);
+	return result;
+}
+
+static void memory_is_used_to_its_last_byte(void **state)
+{
+	const size_t chunk = 16 << 10, max = chunk + 64;
+
+	(void)state;
+	assert_int_equal(parse_strings(chunk, max), 0);
+	assert_int_equal(parse_strings(chunk + sizeof(void *), max), -ENOMEM);
+}
+
 /* ---- Writing ---- */
 
 static void write_sample(struct json_writer *json)
@@ -329,6 +363,7 @@ int main(void)
 		cmocka_unit_test(duplicate_keys_are_listed_in_order),
 		cmocka_unit_test(whole_numbers_are_exact_in_every_notation),
 		cmocka_unit_test(parsing_survives_the_failure_of_any_allocation),
+		cmocka_unit_test(memory_is_used_to_its_last_byte),
 		cmocka_unit_test(output_on_one_line_has_no_blanks),
 		cmocka_unit_test(indented_output_has_the_form_of_fios_json),
 		cmocka_unit_test(written_documents_read_back),
