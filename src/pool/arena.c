@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Maps the pool's memory on explicit huge pages if enough are free, else on transparent ones, binds
+ * it to a node before it is touched, and locks and populates it. Leases are in pool.c.
+ */
 #include "pool/arena.h"
 
 #include <errno.h>

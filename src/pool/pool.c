@@ -110,6 +110,14 @@ void *pool_data(const struct pool *pool)
 	return pool->arena.data;
 }
 
+bool pool_has(const struct pool *pool, const char *data, uint64_t nbytes)
+{
+	const char *base = pool->arena.data;
+
+	return data >= base && nbytes <= pool->nbytes &&
+	       (uint64_t)(data - base) <= pool->nbytes - nbytes;
+}
+
 uint64_t pool_bytes(const struct pool *pool)
 {
 	return pool->nbytes;
