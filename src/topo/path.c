@@ -55,6 +55,13 @@ static bool lies_in_memory(int fd)
 	return magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC;
 }
 
+bool is_sysfs(int fd)
+{
+	struct statfs fs;
+
+	return !fstatfs(fd, &fs) && fs.f_type == SYSFS_MAGIC;
+}
+
 int dio_open(int fd, int flags)
 {
 	char path[32];

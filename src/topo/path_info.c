@@ -61,23 +61,36 @@ static int unreachable(const char *path, int code, struct nvs_error *error)
 			   remedy);
 }
 
+/* The directory exists: ENOENT means a file system that can't create files, such as /proc. Sysfs
+ * answers as if rights were missing. */
+static int cannot_create(const char *directory, int code)
+{
+	int fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	bool sysfs = fd >= 0 && is_sysfs(fd);
+
+	if (fd >= 0)
+		close(fd);
+	return code == -ENOENT || sysfs ? -EOPNOTSUPP : code;
+}
+
 /* Direct I/O is a property of files, so probe a directory with an unnamed file in it. */
 static int open_unnamed(const char *directory)
 {
 	char path[sizeof(((struct nvs_path_info *)0)->path) + 16];
 	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 
-	if (fd >= 0)
+	if (fd >= 0) {
+		/* As the store does for its files. */
+		cow_turn_off(fd);
 		return fd;
+	}
 	/* A kernel without O_TMPFILE returns EISDIR. */
 	if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)
 		return -errno;
 	snprintf(path, sizeof(path), "%s/.nvswap-XXXXXX", directory);
 	fd = mkostemp(path, O_CLOEXEC);
-	/* The directory exists: ENOENT means a file system that can't create files, such as /proc.
-	 */
 	if (fd < 0)
-		return errno == ENOENT ? -EOPNOTSUPP : -errno;
+		return cannot_create(directory, -errno);
 	unlink(path);
 	return fd;
 }
@@ -141,6 +154,9 @@ static int look_at_file(int fd, struct nvs_path_info *info)
 	rc = dio_probe(fd, &caps);
 	if (rc)
 		return rc;
+	if (space_not_held(fd))
+		snprintf(info->reserve_fails, sizeof(info->reserve_fails), "%s",
+			 space_not_held(fd));
 	info->direct = caps.direct;
 	info->dio_from_statx = caps.from_statx;
 	info->dio_mem_align = caps.mem_align;

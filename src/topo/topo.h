@@ -60,6 +60,8 @@ struct dio_caps {
 int dio_probe(int fd, struct dio_caps *caps);
 /* Opens the same file again with these flags and O_DIRECT. Returns it or a negative errno. */
 int dio_open(int fd, int flags);
+/* Whether it lies in sysfs, where nobody can create a file. */
+bool is_sysfs(int fd);
 
 #define DEVICES_MAX 16
 /*
@@ -77,5 +79,16 @@ uint64_t memory_available(void);
 
 /* Fills in *info except for the I/O engines, which the aio layer tries. */
 void machine_facts(struct nvs_machine_info *info);
+
+/* ---- cow.c ---- */
+/*
+ * Why space that is reserved for the open file may not suffice to write it; NULL: it does, or nothing
+ * is known against it.
+ */
+const char *space_not_held(int fd);
+/* The same of a file's properties: magic number of its file system, FS_NOCOW_FL, shared extents. */
+const char *cow_reason(uint32_t magic, bool no_cow, bool shared);
+/* On btrfs, lets the file, which must be empty, be overwritten in place. */
+void cow_turn_off(int fd);
 
 #endif
