@@ -32,14 +32,18 @@ enum nvs_direction { NVS_READ, NVS_WRITE };
  * -EINVAL   an argument is NULL
  * -ENOTSUP  use_gds is set, or the I/O engine does not work on this machine
  * -ENOMEM
+ * -EAGAIN   with io_timeout_ms: no thread can be started for it
+ * Others    with ioengine auto, which tries all: why the last one, posix, does not work
  */
 NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
 			 struct nvs_error *error);
 /*
  * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
  * closed before or afterwards; afterwards only nvs_file_close, nvs_file_sync, nvs_file_direct and
- * nvs_file_unit work on them. No other call may use the aio or its files at the same time. Ends all
- * requests of the aio, closed or not. `aio` may be NULL. Returns 0, or, with the aio as it was:
+ * nvs_file_unit work on them. No other call may use the aio or its files at the same time, not even
+ * nvs_engine_open_on or nvs_optimizer_open with it: an engine counts once the call that opens it
+ * has returned. Ends all requests of the aio, closed or not. `aio` may be NULL. Returns 0, or, with
+ * the aio as it was:
  * Errors:
  * -EBUSY  an engine or optimizer that uses the aio is open, its own (nvs_engine_aio) included
  */
@@ -49,13 +53,19 @@ NVS_API int nvs_aio_close(struct nvs_aio *aio);
  * Registers the caller's memory with the workers' rings, which saves pinning its pages for every
  * I/O. `data` must be aligned to a page and stay mapped until nvs_aio_unregister_memory. An
  * engine without registered buffers ignores the call and returns 0. After an error nothing is
- * registered, and transfers still work.
+ * registered, and transfers still work. Any thread may call it, while transfers are in flight: it
+ * interrupts the waits of all workers and returns when each has registered the memory with its
+ * ring, so a program registers few and long runs, not each transfer's.
  * Errors:
- * -ENOMEM  the memlock limit is too low
- * -ENOSPC  all 1024 regions are taken: one per GiB or part thereof, one per bounce buffer
+ * -EINVAL      `aio` or `data` is NULL, `data` is not aligned to a page, or `nbytes` is 0
+ * -ENOMEM      the memlock limit is too low
+ * -ENOSPC      all 1024 regions are taken: one per GiB or part thereof, one per bounce buffer
+ * -EFAULT      the memory is not mapped
+ * -EOPNOTSUPP  it is a mapping of a file
  */
 NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
-/* Ends that. Transfers from or to the memory may be in flight; they go on. */
+/* Ends that, and interrupts the waits of all workers as well. Transfers from or to the memory may
+ * be in flight; they go on. Both arguments may be NULL. Any thread may call it. */
 NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);
 
 /* I/Os of one direction since the aio was opened or its statistics reset. */
@@ -115,7 +125,7 @@ NVS_API int nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction directio
 				enum nvs_latency_kind kind, struct nvs_latency *latency);
 
 /* Resets counters and latencies, for a benchmark after its warm-up. No transfer may be in flight.
- */
+ * `aio` may be NULL. */
 NVS_API void nvs_aio_reset_stats(struct nvs_aio *aio);
 
 #ifdef __cplusplus

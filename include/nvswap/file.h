@@ -33,8 +33,11 @@ enum nvs_file_flags {
  * Opens a file or block device for transfers, with O_DIRECT if the file system supports it (see
  * nvs_file_direct). A symbolic link as the last component is not followed. Never blocks on a FIFO.
  * Errors:
- * -EINVAL  an argument is NULL, a flag is unknown, or the path is neither a file nor a block device
+ * -EINVAL  an argument is NULL, a flag is unknown or needs NVS_FILE_WRITE, or the path is neither a
+ *          file nor a block device, or a file of proc or sysfs
  * -EISDIR  the path is a directory
+ * -ELOOP   its last component is a symbolic link
+ * -ENOMEM
  * Others   those of open(2)
  */
 NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
@@ -49,12 +52,14 @@ NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
  *          of a block device, or is not open for what the flags ask
  * -EISDIR  it is a directory
  * -EBADF   it is not open
+ * -ENOMEM
  * Others   those of open(2)
  */
 NVS_API int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **file,
 			     struct nvs_error *error);
 /* Waits for the file's transfers in flight, including overdue ones. None may be submitted during
- * the call or afterwards. `file` may be NULL. */
+ * the call or afterwards. `file` may be NULL. Like opening a file, it interrupts the waits of all
+ * workers. */
 NVS_API void nvs_file_close(struct nvs_file *file);
 /* Whether the file was opened with O_DIRECT; false if `file` is NULL. */
 NVS_API bool nvs_file_direct(const struct nvs_file *file);
@@ -62,7 +67,7 @@ NVS_API bool nvs_file_direct(const struct nvs_file *file);
  * O_DIRECT, 0 if `file` is NULL. */
 NVS_API uint32_t nvs_file_unit(const struct nvs_file *file);
 /*
- * Makes completed writes durable.
+ * Makes completed writes durable. Any thread may call it, while transfers are in flight.
  * Errors: those of fdatasync(2), and
  * -EINVAL  `file` is NULL
  */

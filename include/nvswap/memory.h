@@ -25,7 +25,8 @@ extern "C" {
  *
  * `aio`: registers the memory with its rings, as nvs_aio_register_memory does; NULL: none. If not
  * all of it can be registered, as much as possible is, with a message in the log, and transfers
- * still work. nvs_aio_close ends that; the memory stays valid until nvs_memory_free.
+ * still work. nvs_aio_close ends that; the memory stays valid until nvs_memory_free. Registering
+ * it, and ending that, interrupts the waits of all workers.
  * `path`: a directory, file or block device on the drive whose NUMA node the memory is bound to;
  * NULL: none. If the node is unknown, the drives of the path are on several, or the kernel refuses,
  * the memory is not bound.

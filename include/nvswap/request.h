@@ -43,11 +43,12 @@ struct nvs_request;
  * `requests`, an array of `n` pointers. NULL: the caller takes the requests from nvs_aio_take, or
  * nvs_aio_wait_all closes them. Until a transfer completes, its memory must not be touched.
  * Transfers in flight are not ordered: transfers of overlapping bytes must not be in flight
- * together. After an error nothing is submitted.
+ * together. After an error nothing is submitted. With `n` 0 nothing is submitted either, and both
+ * arrays may be NULL.
  * Errors:
- * -EINVAL  an argument is NULL; a file, memory, direction, offset or size is invalid; the file
- *          belongs to another aio; a write to a file that is open for reading only, or not of whole
- *          units (NVS_FILE_UNITS)
+ * -EINVAL  `aio` is NULL, or `transfers` is; a file, memory, direction, offset or size is invalid;
+ *          the file belongs to another aio; a write to a file that is open for reading only, or
+ *          not of whole units (NVS_FILE_UNITS)
  * -E2BIG   fields of a later version are set, which this library does not know
  * -ENOMEM  only if more requests exist at the same time than ever before
  */
@@ -74,6 +75,8 @@ NVS_API int nvs_request_close(struct nvs_request *request);
  * -EINVAL       `request` is NULL or closed
  * -ENODATA      a read past the end of the file
  * -EIO          the drive failed, or an I/O returned EAGAIN or EINTR too often
+ * -EOWNERDEAD   a seccomp filter killed the thread that moved the bytes; calls that wait notice
+ *               that, and nvs_aio_take
  * Others        those of the I/O, such as -ENOSPC
  */
 NVS_API int nvs_request_status(const struct nvs_request *request, struct nvs_error *error);
@@ -83,9 +86,11 @@ NVS_API void *nvs_request_user(const struct nvs_request *request);
 /*
  * Waits until all `n` requests have completed. Returns 0, or the status of the first failed one in
  * array order; *error names path and offset. Requests that have completed already are no error, and
- * nvs_aio_take does not return those that were waited for.
+ * nvs_aio_take does not return those that were waited for. With `n` 0, for which `requests` may be
+ * NULL, it returns 0.
  * Errors besides a request's status:
- * -EINVAL     a request is NULL, closed, of another aio, or in the array twice
+ * -EINVAL     `aio` is NULL, or `requests` is; a request is NULL, closed, of another aio, or in
+ *             the array twice
  * -ETIMEDOUT  timeout_ms has passed, or a request is overdue (io_timeout_ms); wait again
  * -EAGAIN     timeout_ms is 0 and a request is in flight
  */
@@ -95,7 +100,7 @@ NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *request
  * Waits until any of `n` requests has completed, and stores the index of the first such in array
  * order in *index. NULL entries are skipped, so that a caller can clear those it is done with.
  * Returns the status of that request; or, with *index = n, the errors of nvs_aio_wait, -EINVAL also
- * if every entry is NULL.
+ * if every entry or `index` is NULL, or `n` is 0.
  */
 NVS_API int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
 			     int timeout_ms, size_t *index, struct nvs_error *error);
@@ -103,10 +108,10 @@ NVS_API int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *req
  * Waits until no request of the aio is in flight, by whichever thread it was submitted. Stores in
  * *completed (may be NULL) how many were submitted since the last nvs_aio_wait_all that succeeded
  * or returned the status of a request. Returns 0, or the status of the first of them that failed,
- * in the order of completion, also if it was waited for and closed meanwhile. Closes requests that were submitted without an array and not taken.
- * Like nvs_aio_wait, it lets the requests in flight go before transfers that no call waits for.
- * It is wait() of DeepSpeed's aio_handle. A wait that times out does not reset
- * the count.
+ * in the order of completion, also if it was waited for and closed meanwhile. Closes requests that
+ * were submitted without an array and not taken. Like nvs_aio_wait, it lets the requests in flight
+ * go before transfers that no call waits for. It is wait() of DeepSpeed's aio_handle. A wait that
+ * times out does not reset the count.
  * Errors: those of nvs_aio_wait.
  */
 NVS_API int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
@@ -125,7 +130,8 @@ NVS_API int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *comp
 NVS_API int nvs_aio_eventfd(struct nvs_aio *aio);
 /*
  * Takes up to `n` completed requests, in the order of completion, that no call has waited for or
- * taken. Does not wait. The caller looks at their status and closes them. Returns their number.
+ * taken. Does not wait. The caller looks at their status and closes them. Returns their number: 0
+ * also if `aio` or `requests` is NULL.
  */
 NVS_API size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n);
 

@@ -48,20 +48,20 @@ static int check_config(const struct aio_config *config, struct nvs_error *error
 	return 0;
 }
 
-/* Most completions that a worker waits for at once, see worth_waiting_for(). */
-static uint32_t wait_max(const struct aio_config *config)
+void workers_check(const struct nvs_aio *aio)
 {
-	if (config->io_timeout_ms)
-		return 1;
-	if (!config->overlap_events)
-		return config->queue_depth;
-	return config->queue_depth < 8 ? 1 : config->queue_depth / 4;
+	assert(aio->nworkers <= aio->config.thread_count && aio->running <= aio->nworkers);
+	assert(aio->alive <= aio->nworkers && aio->idle <= aio->nworkers);
+	assert(aio->ops && aio->options.depth == aio->config.queue_depth);
+	assert(aio->nregions <= ENGINE_BUFFERS && aio->buffers_status <= 0);
+	assert(aio->node >= -1 && aio->restrained <= UINT32_MAX / 2);
 }
 
 static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs_log *log)
 {
 	struct nvs_aio *aio = calloc(1, sizeof(*aio));
 
+	assert(config->thread_count && config->queue_depth);
 	if (!aio)
 		return NULL;
 	aio->workers = calloc(config->thread_count, sizeof(*aio->workers));
@@ -72,9 +72,10 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	}
 	aio->config = *config;
 	aio->log = log ? *log : (struct nvs_log){0};
-	aio->options = (struct engine_options){.depth = config->queue_depth,
-					       .single_submit = config->single_submit,
-					       .wait_max = wait_max(config)};
+	aio->options = (struct engine_options){
+		.depth = config->queue_depth,
+		.single_submit = config->single_submit,
+		.wait_max = worker_wait_for(config, config->queue_depth, true)};
 	pthread_mutex_init(&aio->lock, NULL);
 	pthread_cond_init(&aio->work, NULL);
 	pthread_cond_init(&aio->done, NULL);
@@ -88,6 +89,7 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	memset(aio->files, -1, sizeof(aio->files));
 	aio->node = -1;
 	assert(!transfers_queued(aio) && !aio->running);
+	assert(aio->options.wait_max && aio->options.wait_max <= config->queue_depth);
 	return aio;
 }
 
@@ -107,20 +109,20 @@ static void aio_free(struct nvs_aio *aio)
 
 static void stop_workers(struct nvs_aio *aio)
 {
+	assert(aio->ops && aio->nworkers <= aio->config.thread_count);
 	pthread_mutex_lock(&aio->lock);
 	assert(!aio->closing);
 	aio->closing = true;
 	pthread_cond_broadcast(&aio->work);
 	pthread_mutex_unlock(&aio->lock);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		if (aio->workers[i].started)
-			pthread_join(aio->workers[i].thread, NULL);
+	workers_join(aio);
 	watch_stop(aio);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		worker_free(&aio->workers[i]);
 	memset(aio->workers, 0, aio->config.thread_count * sizeof(*aio->workers));
-	aio->nworkers = aio->running = 0;
+	aio->nworkers = aio->running = aio->alive = 0;
 	aio->closing = false;
+	assert(!aio->idle && !transfers_queued(aio));
 }
 
 /* How often to look whether a worker that opens its queue still lives. */
@@ -129,9 +131,12 @@ static void stop_workers(struct nvs_aio *aio)
 /* Under the lock. A seccomp filter may kill a thread for a system call; the process goes on. */
 static void note_if_killed(struct worker *worker)
 {
-	if (!worker->started || worker->opened || pthread_tryjoin_np(worker->thread, NULL))
+	if (worker->life != WORKER_STARTED || worker->opened ||
+	    pthread_tryjoin_np(worker->thread, NULL))
 		return;
-	worker->started = false;
+	worker->life = WORKER_KILLED;
+	assert(worker->aio->alive);
+	worker->aio->alive--;
 	worker->opened = true;
 	worker->open_status = -EPERM;
 	snprintf(worker->open_reason, sizeof(worker->open_reason), "%s", ENGINE_KILLED);
@@ -150,12 +155,14 @@ static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nb
 		if (cond_wait_until(&aio->synced, &aio->lock, deadline_ns(LOOK_MS)))
 			for (unsigned i = 0; i < aio->nworkers; i++)
 				note_if_killed(&aio->workers[i]);
+	assert(aio->running <= aio->nworkers);
 	for (unsigned i = 0; i < started && !rc; i++) {
 		rc = aio->workers[i].open_status;
 		if (rc)
 			snprintf(reason, nbytes, "%s", aio->workers[i].open_reason);
 	}
 	pthread_mutex_unlock(&aio->lock);
+	assert(rc <= 0);
 	return rc;
 }
 
@@ -183,6 +190,7 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 	rc = open_rc ? open_rc : rc;
 	if (rc)
 		stop_workers(aio);
+	assert(rc ? !aio->nworkers : aio->running == aio->nworkers);
 	return rc;
 }
 
@@ -193,6 +201,7 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 	size_t used = 0;
 	int rc = 0;
 
+	assert(!aio->engine_reason[0]);
 	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++) {
 		const struct engine_ops *ops = ioengine_ops((enum nvs_ioengine)i);
 
@@ -204,6 +213,7 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 					ops->name, all);
 			return 0;
 		}
+		assert(rc < 0);
 		used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s: %s",
 					 used ? "; " : "", ops->name, why);
 		if (used >= sizeof(all))
@@ -217,6 +227,7 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 	char why[256];
 	int rc = start_workers(aio, ops, why, sizeof(why));
 
+	assert(ops->name && rc <= 0);
 	if (!rc)
 		return 0;
 	return error_about(error, rc == -ENOMEM ? rc : -ENOTSUP, "ioengine", 0, 0,
@@ -252,6 +263,7 @@ static int open_as(struct nvs_aio **out, const struct aio_config *config,
 		aio_free(aio);
 		return rc;
 	}
+	assert(aio->nworkers == config->thread_count && aio->alive <= aio->nworkers);
 	register_bounce(aio);
 	*out = aio;
 	return 0;
@@ -260,8 +272,10 @@ static int open_as(struct nvs_aio **out, const struct aio_config *config,
 int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
 	     struct nvs_error *error)
 {
-	bool any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
+	bool any;
 
+	assert(aio && config);
+	any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
 	return open_as(aio, config, any ? NULL : ioengine_ops(config->ioengine), NULL, log, error);
 }
 
@@ -281,11 +295,13 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 
 const struct nvs_log *aio_log(const struct nvs_aio *aio)
 {
+	assert(aio);
 	return &aio->log;
 }
 
 const struct aio_config *aio_settings(const struct nvs_aio *aio)
 {
+	assert(aio->config.queue_depth);
 	return &aio->config;
 }
 
@@ -293,6 +309,7 @@ int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error)
 {
+	assert(config && ops);
 	return open_as(aio, config, ops, ops_arg, log, error);
 }
 
@@ -301,6 +318,7 @@ void aio_hold(struct nvs_aio *aio)
 	pthread_mutex_lock(&aio->lock);
 	assert(aio->holders < UINT_MAX && !aio->closing);
 	aio->holders++;
+	workers_check(aio);
 	pthread_mutex_unlock(&aio->lock);
 }
 
@@ -309,6 +327,7 @@ void aio_release(struct nvs_aio *aio)
 	pthread_mutex_lock(&aio->lock);
 	assert(aio->holders);
 	aio->holders--;
+	workers_check(aio);
 	pthread_mutex_unlock(&aio->lock);
 }
 
@@ -319,6 +338,7 @@ int nvs_aio_close(struct nvs_aio *aio)
 	if (!aio)
 		return 0;
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	held = aio->holders;
 	pthread_mutex_unlock(&aio->lock);
 	if (held)

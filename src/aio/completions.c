@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "aio/internal.h"
@@ -26,10 +27,11 @@ struct completions {
 	uint64_t n;   /* transfers in the list */
 	bool overdue; /* a transfer became overdue since completions_take_overdue() */
 	struct waiter waiters[COMPLETIONS_WAITERS];
+	_Atomic(struct nvs_aio *) aio; /* of the last transfers; NULL: there were none */
 };
 
 /* Under the lock. */
-static void check(const struct completions *queue)
+static void queue_check(const struct completions *queue)
 {
 	assert(queue->head ? queue->tail != &queue->head : queue->tail == &queue->head);
 	assert(!*queue->tail && !queue->head == !queue->n);
@@ -39,6 +41,7 @@ static void check(const struct completions *queue)
 
 static void waiter_init(struct waiter *waiter)
 {
+	assert(!waiter->waiting && !waiter->woken);
 	pthread_cond_init(&waiter->changed, NULL);
 	waiter->least = 1;
 }
@@ -53,7 +56,7 @@ int completions_open(struct completions **out)
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
 		waiter_init(&queue->waiters[i]);
 	queue->tail = &queue->head;
-	check(queue);
+	queue_check(queue);
 	*out = queue;
 	return 0;
 }
@@ -88,7 +91,7 @@ static void notify(struct completions *queue)
 	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
 	bool sleeps;
 
-	check(queue);
+	queue_check(queue);
 	if (!waiter->waiting)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
 	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
@@ -107,7 +110,7 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 		n++;
 	assert(n);
 	pthread_mutex_lock(&queue->lock);
-	check(queue);
+	queue_check(queue);
 	*queue->tail = first;
 	queue->tail = &last->state.next;
 	queue->n += n;
@@ -118,7 +121,7 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 void completions_overdue(struct completions *queue)
 {
 	pthread_mutex_lock(&queue->lock);
-	check(queue);
+	queue_check(queue);
 	queue->overdue = true;
 	notify(queue);
 	pthread_mutex_unlock(&queue->lock);
@@ -129,12 +132,12 @@ struct transfer *completions_take(struct completions *queue)
 	struct transfer *list;
 
 	pthread_mutex_lock(&queue->lock);
-	check(queue);
+	queue_check(queue);
 	list = queue->head;
 	queue->head = NULL;
 	queue->tail = &queue->head;
 	queue->n = 0;
-	check(queue);
+	queue_check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return list;
 }
@@ -144,11 +147,38 @@ bool completions_take_overdue(struct completions *queue)
 	bool overdue;
 
 	pthread_mutex_lock(&queue->lock);
+	queue_check(queue);
 	overdue = queue->overdue;
 	queue->overdue = false;
-	check(queue);
+	queue_check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return overdue;
+}
+
+void completions_of(struct completions *queue, struct nvs_aio *aio)
+{
+	assert(aio);
+	if (atomic_load_explicit(&queue->aio, memory_order_relaxed) != aio)
+		atomic_store_explicit(&queue->aio, aio, memory_order_relaxed);
+}
+
+/* Under the queue's lock, which it drops to look for killed workers. */
+static int sleep_until(struct completions *queue, struct waiter *waiter, uint64_t deadline)
+{
+	struct nvs_aio *aio = atomic_load_explicit(&queue->aio, memory_order_relaxed);
+	uint64_t until = aio ? look_deadline(aio, deadline) : deadline;
+	int rc = cond_wait_until(&waiter->changed, &queue->lock, until);
+
+	assert(waiter->waiting && waiter->least);
+	if (!rc || rc == -EAGAIN || !aio)
+		return rc;
+	pthread_mutex_unlock(&queue->lock);
+	pthread_mutex_lock(&aio->lock);
+	workers_look(aio);
+	pthread_mutex_unlock(&aio->lock);
+	pthread_mutex_lock(&queue->lock);
+	queue_check(queue);
+	return until == deadline ? rc : 0;
 }
 
 int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
@@ -164,12 +194,13 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	waiter->least = least;
 	while (!wait_ends(queue, waiter) && !rc) {
 		waiter->signaled = false;
-		rc = cond_wait_until(&waiter->changed, &queue->lock, deadline);
+		rc = sleep_until(queue, waiter, deadline);
 	}
 	if (wait_ends(queue, waiter))
 		rc = 0;
 	waiter->waiting = waiter->woken = false;
 	waiter->least = 1;
+	queue_check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return rc;
 }
@@ -180,7 +211,7 @@ void completions_wake(struct completions *queue, enum completions_waiter who)
 
 	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
-	check(queue);
+	queue_check(queue);
 	waiter->woken = true;
 	if (waiter->waiting)
 		pthread_cond_signal(&waiter->changed);
@@ -193,6 +224,7 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 
 	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
+	queue_check(queue);
 	pending = wait_ends(queue, &queue->waiters[who]);
 	pthread_mutex_unlock(&queue->lock);
 	return pending;

@@ -12,6 +12,7 @@
 
 struct completions;
 struct transfer;
+struct nvs_aio;
 
 /* -ENOMEM */
 int completions_open(struct completions **queue);
@@ -44,6 +45,8 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 
 /* ---- For the aio's threads ---- */
 
+/* The queue gets transfers of this aio from now on, and its waits look for killed workers. */
+void completions_of(struct completions *queue, struct nvs_aio *aio);
 /* Appends the list from `first` to `last`, and wakes the owner. The queue must stay open until this
  * returns, also if the owner has taken them by then. */
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last);

@@ -23,6 +23,7 @@
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {
+	assert(offset <= INT64_MAX);
 	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
 	if (file->nmembers == 1)
 		return (struct place){.member = &file->members[0],
@@ -54,6 +55,7 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered)
 {
 	int rc = dio_probe(member->fd, &member->dio);
 
+	assert(rc <= 0);
 	member->direct_fd = -1;
 	if (rc || buffered || !member->dio.direct) {
 		member->dio.direct = false;
@@ -70,6 +72,7 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered)
 
 static int slot_take(struct nvs_aio *aio, int fd)
 {
+	assert(fd >= -1);
 	if (fd < 0)
 		return -1;
 	for (int slot = 0; slot < ENGINE_FILES; slot++)
@@ -84,6 +87,7 @@ static int slot_take(struct nvs_aio *aio, int fd)
 
 static void slot_give(struct nvs_aio *aio, int slot)
 {
+	assert(slot >= -1);
 	assert(slot < ENGINE_FILES && (slot < 0 || aio->files[slot] >= 0));
 	if (slot >= 0)
 		aio->files[slot] = -1;
@@ -91,6 +95,7 @@ static void slot_give(struct nvs_aio *aio, int slot)
 
 static void set_alignment(struct nvs_file *file)
 {
+	assert(file->nmembers);
 	file->direct = true;
 	file->offset_align = file->mem_align = 1;
 	for (unsigned i = 0; i < file->nmembers; i++) {
@@ -158,6 +163,7 @@ no_memory:
 
 static int check_flags(const char *name, unsigned flags, unsigned allowed, struct nvs_error *error)
 {
+	assert(allowed & NVS_FILE_WRITE);
 	if (flags & ~allowed ||
 	    (!(flags & NVS_FILE_WRITE) && flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)))
 		return error_set(error, -EINVAL,
@@ -173,6 +179,7 @@ static const char *made_up_by(int fd)
 {
 	struct statfs fs;
 
+	assert(fd >= 0);
 	if (fstatfs(fd, &fs))
 		return NULL;
 	if (fs.f_type == PROC_SUPER_MAGIC)
@@ -188,6 +195,7 @@ static int check_kind(int fd, const char *name, struct nvs_error *error)
 	const char *made_up = made_up_by(fd);
 	struct stat st;
 
+	assert(fd >= 0 && name);
 	if (fstat(fd, &st))
 		return error_set(error, -errno, "cannot look at %s: %s", name,
 				 nvs_strerror(-errno));
@@ -211,6 +219,7 @@ static int open_path(const char *path, unsigned flags, int *fd, struct nvs_error
 {
 	int oflags = flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY, rc;
 
+	assert(path);
 	oflags |= O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
 	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
@@ -234,6 +243,7 @@ static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned
 	bool writable = flags & NVS_FILE_WRITE;
 	int rc = file_member_probe(member, writable, flags & NVS_FILE_BUFFERED);
 
+	assert(member->fd >= 0 && member->path);
 	if (rc)
 		error_set(error, rc, "cannot determine the alignment of %s: %s", member->path,
 			  nvs_strerror(rc));
@@ -281,6 +291,7 @@ static int reopen(int fd, int oflags)
 	char path[32];
 	int own;
 
+	assert(fd >= 0 && oflags >= 0);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	own = open(path, (oflags & O_ACCMODE) | O_CLOEXEC);
 	if (own >= 0)
@@ -297,6 +308,7 @@ static void name_of(int fd, char *name, size_t nbytes)
 	char link[32], path[PATH_MAX];
 	ssize_t n;
 
+	assert(nbytes);
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	n = fd < 0 ? -1 : readlink(link, path, sizeof(path) - 1);
 	path[n < 0 ? 0 : n] = '\0';
@@ -309,15 +321,15 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 {
 	char name[PATH_MAX + 32];
 	struct file_member member = {.path = name, .direct_fd = -1};
-	int oflags = fcntl(fd, F_GETFL), rc;
+	int oflags = fcntl(fd, F_GETFL), rc = oflags < 0 ? -errno : 0;
 
 	name_of(fd, name, sizeof(name));
 	if (out)
 		*out = NULL;
 	if (!aio || !out)
 		return error_set(error, -EINVAL, "the aio or the place for the file is NULL");
-	if (oflags < 0)
-		return error_set(error, -errno, "%s: %s", name, nvs_strerror(-errno));
+	if (rc)
+		return error_set(error, rc, "%s: %s", name, nvs_strerror(rc));
 	rc = check_flags(name, flags, NVS_FILE_WRITE | NVS_FILE_BUFFERED | NVS_FILE_UNITS, error);
 	if (!rc)
 		rc = check_kind(fd, name, error);
@@ -342,13 +354,14 @@ static void leave_aio(struct nvs_aio *aio, struct nvs_file *file)
 	assert(!file->closing);
 	file->closing = true;
 	while (file->in_flight)
-		pthread_cond_wait(&aio->done, &aio->lock);
+		(void)aio_cond_wait(aio, &aio->done, UINT64_MAX);
 	for (unsigned i = 0; i < file->nmembers; i++) {
 		slot_give(aio, file->members[i].slot);
 		slot_give(aio, file->members[i].direct_slot);
 	}
 	assert(!file->in_flight);
 	LIST_REMOVE(file, open);
+	workers_check(aio);
 	aio_sync(aio);
 	requests_forget_file(aio, file);
 	pthread_mutex_unlock(&aio->lock);
@@ -360,6 +373,8 @@ void nvs_file_close(struct nvs_file *file)
 		return;
 	if (file->aio)
 		leave_aio(file->aio, file);
+	assert(!file->in_flight);
+	file_check(file);
 	for (unsigned i = 0; i < file->nmembers; i++) {
 		close(file->members[i].fd);
 		if (file->members[i].direct_fd >= 0)
@@ -383,6 +398,7 @@ int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 {
 	if (!file)
 		return error_set(error, -EINVAL, "the file is NULL");
+	file_check(file);
 	for (unsigned i = 0; i < file->nmembers; i++)
 		if (fdatasync(file->members[i].fd)) {
 			int rc = ended_with(-errno);
@@ -399,6 +415,7 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	const char *advice = "";
 	struct place place;
 
+	assert(transfer->status < 0);
 	if (!transfer->file)
 		return error_about(error, transfer->status, subject, 0, transfer->error_offset,
 				   "%s at offset %" PRIu64 " of a file closed since failed: %s",
@@ -411,6 +428,8 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 		advice = ": the drive failed, see the kernel's log";
 	else if (transfer->status == -ECANCELED)
 		advice = ": io_uring could not start a worker thread, see ulimit -u";
+	else if (transfer->status == -EOWNERDEAD)
+		advice = ": a seccomp filter killed the thread that moves it";
 	return error_about(error, transfer->status, subject, 0, place.offset,
 			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
 			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,

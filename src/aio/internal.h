@@ -96,10 +96,18 @@ struct ring_buffer {
 	uint64_t generation; /* of the region */
 };
 
+/* Of a worker's thread. */
+enum worker_life {
+	WORKER_NONE,	/* it was not started */
+	WORKER_STARTED, /* under the aio's lock from here on */
+	WORKER_ENDED,	/* by itself; it must be joined */
+	WORKER_KILLED,	/* by a seccomp filter; it was joined */
+};
+
 struct worker {
 	struct nvs_aio *aio;
 	pthread_t thread;
-	bool started;
+	enum worker_life life;
 	unsigned index;
 
 	/* private to the thread */
@@ -193,6 +201,7 @@ struct nvs_aio {
 	struct nvs_trace *trace;
 
 	unsigned nworkers, running;
+	unsigned alive; /* workers that were started and not killed */
 	struct worker *workers;
 };
 
@@ -201,6 +210,14 @@ struct nvs_aio {
 void transfer_check(const struct transfer *transfer);
 /* Asserts the links at both ends of a list of queued transfers. */
 void list_check(const struct transfer_list *list);
+/* Removes fully claimed and failed transfers from the head of a list of queued ones. */
+void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
+		      struct transfer_list *completed);
+void list_add_completed(struct transfer_list *completed, struct transfer *transfer);
+/* Completes transfers. Those with a queue stay in the list. */
+void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
+/* Appends published transfers to their queues, with or without the lock. */
+void list_deliver(struct transfer *list);
 /* Whether a transfer is queued. */
 bool transfers_queued(const struct nvs_aio *aio);
 /* Takes a transfer off its queue. */
@@ -225,6 +242,10 @@ bool piece_finish(struct worker *worker, struct piece *piece);
 /* Fails an I/O that the engine refused. */
 void piece_fail(struct worker *worker, struct piece *piece, int status);
 
+/* ---- aio.c ---- */
+/* Under the lock, once the workers run: asserts their counts, and the bounds of the tables. */
+void workers_check(const struct nvs_aio *aio);
+
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
@@ -232,6 +253,19 @@ void watch_stop(struct nvs_aio *aio);
  * and those with a queue, whose owners report them. */
 bool watch_takes(struct nvs_aio *aio, struct transfer *transfer);
 
+/* ---- killed.c ---- */
+/* Under the lock: fails the transfers of workers whose thread was killed. */
+void workers_look(struct nvs_aio *aio);
+/* Until when a wait may sleep before it must look. */
+uint64_t look_deadline(const struct nvs_aio *aio, uint64_t deadline);
+/* cond_wait_until() with the aio's lock, which looks, and then returns before the deadline, too. */
+int aio_cond_wait(struct nvs_aio *aio, pthread_cond_t *cond, uint64_t deadline);
+/* Waits until the workers, told to end, have ended, and all transfers have completed. */
+void workers_join(struct nvs_aio *aio);
+
+/* The number of completions that a worker waits for with so many I/Os in flight, at least one;
+ * `full`: its queue has no room, and there is more to submit. */
+uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bool full);
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);

@@ -73,6 +73,7 @@ void bounce_close(struct bounce *bounce)
 
 uint64_t bounce_bytes(const struct bounce *bounce)
 {
+	assert(bounce->slots <= BOUNCE_SLOTS_MAX);
 	return (uint64_t)bounce->slots * BOUNCE_SLOT_BYTES;
 }
 
@@ -90,6 +91,7 @@ static uint64_t bytes_in(const struct ring_buffer *buffer, const char *data)
  */
 static int slot_of(const struct worker *worker, const char *data, uint64_t *nbytes)
 {
+	assert(worker->nbuffers <= ENGINE_BUFFERS);
 	for (unsigned i = 0; i < worker->nbuffers; i++) {
 		*nbytes = bytes_in(&worker->buffers[i], data);
 		if (*nbytes)
@@ -166,9 +168,11 @@ static bool cut_read(struct worker *worker, struct piece *piece, const struct pl
 		     uint64_t nbytes, const struct nvs_file *file)
 {
 	uint32_t unit = file->offset_align;
-	uint64_t odd = place->offset % unit;
+	uint64_t odd;
 
+	assert(unit && nbytes);
 	assert(file->direct && !piece->io.write);
+	odd = place->offset % unit;
 	if ((uintptr_t)piece->user % file->mem_align)
 		return use_bounce(worker, piece, place, nbytes, unit);
 	if (odd)
@@ -296,6 +300,7 @@ void piece_check(const struct worker *worker, const struct piece *piece)
 
 static bool complete(const struct piece *piece, uint32_t done)
 {
+	assert(piece->useful);
 	assert(done >= piece->done && done <= piece->done + piece->io.nbytes);
 	return piece->io.write ? done == piece->done + piece->io.nbytes
 			       : done >= piece->skip + piece->useful;
@@ -304,6 +309,7 @@ static bool complete(const struct piece *piece, uint32_t done)
 /* False: this was tried too often, and the piece fails with `status`. */
 static bool try_again(struct piece *piece, int status)
 {
+	assert(status < 0);
 	assert(!piece->status && piece->retries <= RETRIES_MAX);
 	if (++piece->retries <= RETRIES_MAX)
 		return true;
@@ -316,6 +322,7 @@ static bool continue_short(struct piece *piece, uint32_t result)
 {
 	uint32_t progress = (uint32_t)round_down(result, piece->align);
 
+	assert(result < piece->io.nbytes);
 	if (!result && !piece->io.write) {
 		piece->status = -ENODATA;
 		return false;
@@ -336,6 +343,7 @@ static bool has_ended(struct piece *piece)
 {
 	int result = piece->io.result;
 
+	assert(piece->io.nbytes && piece->useful);
 	assert(!piece->status);
 	if (result == -EINTR || result == -EAGAIN)
 		return !try_again(piece, -EIO);

@@ -23,6 +23,7 @@ void region_check(const struct nvs_aio *aio, const struct region *region)
 /* Wakes idle workers and those in reap; under the lock. */
 static void wake_everyone(struct nvs_aio *aio)
 {
+	assert(aio->ops->interrupt);
 	assert(aio->nworkers && aio->nworkers == aio->running);
 	pthread_cond_broadcast(&aio->work);
 	for (unsigned i = 0; i < aio->nworkers; i++)
@@ -33,10 +34,11 @@ void aio_sync(struct nvs_aio *aio)
 {
 	uint64_t epoch = ++aio->epoch;
 
+	workers_check(aio);
 	wake_everyone(aio);
 	for (unsigned i = 0; i < aio->nworkers; i++)
-		while (aio->workers[i].epoch < epoch)
-			pthread_cond_wait(&aio->synced, &aio->lock);
+		while (aio->workers[i].epoch < epoch && aio->workers[i].life == WORKER_STARTED)
+			(void)aio_cond_wait(aio, &aio->synced, UINT64_MAX);
 	assert(aio->epoch >= epoch && aio->nregions <= ENGINE_BUFFERS);
 }
 
@@ -86,6 +88,7 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	/* Rings that did register the pages must not use them after the caller frees them. */
 	if (rc)
 		nvs_aio_unregister_memory(aio, data);
+	assert(rc <= 0);
 	return rc;
 }
 
@@ -94,6 +97,7 @@ void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 	if (!aio || !data)
 		return;
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].owner == data)
 			aio->regions[i] = (struct region){0};
@@ -114,6 +118,7 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 	}
 	assert(rc <= 0 && first <= 0);
 	*done = rc ? 0 : nbytes;
+	assert(rc ? !*done : *done == nbytes);
 	return rc ? rc : first;
 }
 
@@ -124,6 +129,7 @@ void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)
 	pthread_mutex_lock(&aio->lock);
 	LIST_INSERT_HEAD(&aio->memories, memory, link);
 	pthread_mutex_unlock(&aio->lock);
+	assert(memory->aio == aio && memory->data == data);
 }
 
 void aio_memory_remove(struct aio_memory *memory)
@@ -138,12 +144,14 @@ void aio_memory_remove(struct aio_memory *memory)
 	LIST_REMOVE(memory, link);
 	pthread_mutex_unlock(&aio->lock);
 	*memory = (struct aio_memory){0};
+	assert(!memory->aio);
 }
 
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 {
 	assert(topo && node >= 0);
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	if (aio->node < 0) {
 		aio->topo = topo;
 		aio->node = node;
@@ -171,6 +179,7 @@ void register_bounce(struct nvs_aio *aio)
 		};
 		region_check(aio, &aio->regions[aio->nregions - 1]);
 	}
+	assert(aio->nregions == aio->nworkers);
 	aio_sync(aio);
 	pthread_mutex_unlock(&aio->lock);
 }
@@ -178,6 +187,7 @@ void register_bounce(struct nvs_aio *aio)
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
 {
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	aio->trace = trace;
 	pthread_mutex_unlock(&aio->lock);
 }

@@ -2,6 +2,7 @@
 /*
  * Counters and latencies of the workers, added up.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,10 +12,21 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 
+/* Counters only grow. */
+static void tally_check(const struct tally *seen, const struct tally *at_reset)
+{
+	assert(seen->retries >= at_reset->retries);
+	assert(seen->facts.submit_calls >= at_reset->facts.submit_calls);
+	assert(seen->facts.reap_calls >= at_reset->facts.reap_calls);
+	assert(seen->facts.buffers_status <= 0);
+}
+
 static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)
 {
-	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+	for (unsigned i = 0; i < NVS_DEPTHS; i++) {
+		assert(seen[i] >= at_reset[i]);
 		into[i] += seen[i] - at_reset[i];
+	}
 }
 
 static void explain_buffers(struct nvs_aio_stats *stats, int status)
@@ -22,6 +34,7 @@ static void explain_buffers(struct nvs_aio_stats *stats, int status)
 	struct rlimit limit;
 	char text[32];
 
+	assert(status <= 0);
 	if (status == -ENOMEM && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
 	    limit.rlim_cur != RLIM_INFINITY)
 		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason),
@@ -38,6 +51,7 @@ static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
 {
 	const struct engine_facts *facts = &seen->facts;
 
+	tally_check(seen, at_reset);
 	stats->fixed_buffers = facts->fixed_buffers;
 	stats->fixed_files = facts->fixed_files;
 	explain_buffers(stats, facts->buffers_status);
@@ -55,6 +69,7 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 {
 	pthread_mutex_lock(&worker->stats_lock);
 	add_tally(stats, &worker->tally_seen, &worker->tally_at_reset);
+	assert(worker->inflight_max <= worker->aio->config.queue_depth);
 	if (worker->inflight_max > stats->inflight_max)
 		stats->inflight_max = worker->inflight_max;
 	stats->bounced_bytes += worker->bounced_bytes;
@@ -69,6 +84,7 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 static void gather_latency(struct nvs_aio *aio, enum nvs_direction direction,
 			   enum nvs_latency_kind kind, struct nvs_latency *latency)
 {
+	assert((unsigned)direction <= NVS_WRITE && (unsigned)kind < NVS_LATENCY_KINDS);
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
 
@@ -82,6 +98,7 @@ static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struc
 {
 	struct nvs_latency sums;
 
+	assert((unsigned)direction <= NVS_WRITE);
 	latency_begin_sums(&sums);
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
@@ -106,12 +123,14 @@ static void gather(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	for (int i = 0; i < 2; i++)
 		add_latency(aio, i, &stats->io[i]);
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	explain_buffers(stats, aio->buffers_status);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
 			stats->registered_bytes += aio->regions[i].nbytes;
 	pthread_mutex_unlock(&aio->lock);
 	stats->fixed_buffers &= stats->registered_bytes > 0;
+	assert(stats->workers && stats->inflight_max <= aio->config.queue_depth);
 }
 
 int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
@@ -144,12 +163,14 @@ void nvs_aio_reset_stats(struct nvs_aio *aio)
 		struct worker *worker = &aio->workers[i];
 
 		pthread_mutex_lock(&worker->stats_lock);
+		assert(worker->aio == aio);
 		memset(worker->latency, 0, sizeof(worker->latency));
 		memset(worker->bytes, 0, sizeof(worker->bytes));
 		memset(worker->ios_done, 0, sizeof(worker->ios_done));
 		worker->bounced_bytes = 0;
 		worker->inflight_max = 0;
 		worker->tally_at_reset = worker->tally_seen;
+		tally_check(&worker->tally_seen, &worker->tally_at_reset);
 		pthread_mutex_unlock(&worker->stats_lock);
 	}
 }

@@ -157,6 +157,7 @@ void transfers_promote_requests(struct nvs_aio *aio)
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
 		struct transfer *next = aio->todo[TRANSFER_USUAL][direction].head;
 
+		list_check(&aio->todo[TRANSFER_USUAL][direction]);
 		while (next) {
 			struct transfer *transfer = next;
 
@@ -171,6 +172,7 @@ void transfers_promote_requests(struct nvs_aio *aio)
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	transfer_promote(aio, transfer);
 	pthread_mutex_unlock(&aio->lock);
 }
@@ -198,6 +200,7 @@ void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
 
 static uint64_t blocks_of(const struct nvs_aio *aio, const struct transfer *transfer)
 {
+	assert(transfer->nbytes);
 	assert(aio->config.block_size);
 	return transfer->nbytes / aio->config.block_size + 1;
 }
@@ -219,6 +222,7 @@ static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 			blocks -= blocks < aio->config.queue_depth ? blocks
 								   : aio->config.queue_depth;
 		}
+	assert(idle <= aio->idle);
 }
 
 void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
@@ -240,13 +244,18 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 		append(aio, transfer);
 		blocks += blocks_of(aio, transfer);
 	}
+	workers_check(aio);
 	wake_for(aio, blocks);
+	if (!aio->alive)
+		workers_look(aio);
 }
 
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
 	assert(queue);
+	completions_of(queue, aio);
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	aio_queue_list(aio, queue, list);
 	pthread_mutex_unlock(&aio->lock);
 }

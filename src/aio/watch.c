@@ -17,6 +17,14 @@
 /* The thread looks four times per io_timeout_ms, but no more often than this. */
 #define LOOK_NS_MIN 2000000u
 
+/* Under the lock. */
+static void watch_check(const struct nvs_aio *aio)
+{
+	assert(aio->late.tail && !*aio->late.tail);
+	assert(!aio->late.head == (aio->late.tail == &aio->late.head));
+	assert(!aio->watched || aio->config.io_timeout_ms);
+}
+
 int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error)
 {
@@ -41,6 +49,7 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 	assert(transfer->file->aio == aio);
 	pthread_mutex_lock(&aio->lock);
 	overdue = transfer->state.overdue;
+	assert(!overdue || aio->config.io_timeout_ms);
 	*offset = transfer->state.hangs_at;
 	pthread_mutex_unlock(&aio->lock);
 	return overdue;
@@ -53,12 +62,14 @@ bool watch_takes(struct nvs_aio *aio, struct transfer *transfer)
 	transfer->state.overdue = false;
 	if (!overdue || transfer->state.queue)
 		return false;
+	watch_check(aio);
 	assert(aio->watched && !transfer->state.pending);
 	assert(aio->late.tail && !*aio->late.tail);
 	transfer->state.next = NULL;
 	*aio->late.tail = transfer;
 	aio->late.tail = &transfer->state.next;
 	pthread_cond_signal(&aio->unwatch);
+	watch_check(aio);
 	return true;
 }
 
@@ -96,6 +107,7 @@ static void mark(struct look *look, struct transfer *transfer, uint64_t offset)
 
 static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, struct look *look)
 {
+	assert(worker->aio == aio);
 	for (uint32_t i = 0; i < aio->config.queue_depth; i++) {
 		struct piece *piece = &worker->pieces[i];
 
@@ -111,6 +123,7 @@ static void look_at_queued(struct nvs_aio *aio, struct transfer *transfer, struc
 		return;
 	for (; transfer; transfer = transfer->state.next) {
 		assert(transfer->state.phase == TRANSFER_QUEUED);
+		transfer_check(transfer);
 		if (transfer->state.since_ns <= look->before_ns)
 			mark(look, transfer, transfer->offset + transfer->state.claimed);
 	}
@@ -121,6 +134,8 @@ static void look_once(struct nvs_aio *aio, struct look *look)
 	assert(aio->config.io_timeout_ms);
 	look->nreports = 0;
 	pthread_mutex_lock(&aio->lock);
+	watch_check(aio);
+	workers_check(aio);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		look_at_claimed(aio, &aio->workers[i], look);
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
@@ -130,6 +145,7 @@ static void look_once(struct nvs_aio *aio, struct look *look)
 	pthread_mutex_unlock(&aio->lock);
 	for (unsigned i = 0; i < look->nreports; i++)
 		log_say(&aio->log, NVS_LOG_ERROR, "%s", look->reports[i].text);
+	assert(look->nreports <= REPORTS_MAX);
 }
 
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
@@ -137,6 +153,7 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
 
+	assert(limit_ns);
 	do
 		look_once(aio, &look);
 	while (look.nreports == REPORTS_MAX);
@@ -148,6 +165,7 @@ static uint64_t pause_ns(const struct nvs_aio *aio)
 {
 	uint64_t pause = aio->config.io_timeout_ms * UINT64_C(250000);
 
+	assert(aio->config.io_timeout_ms);
 	return pause < LOOK_NS_MIN ? LOOK_NS_MIN : pause;
 }
 
@@ -155,11 +173,13 @@ static void postpone(uint64_t *time_ns, uint64_t gap_ns, uint64_t now_ns)
 {
 	if (*time_ns)
 		*time_ns = *time_ns + gap_ns < now_ns ? *time_ns + gap_ns : now_ns;
+	assert(*time_ns <= now_ns);
 }
 
 /* Under the lock: nothing in flight ages by the gap. */
 static void skip_time(struct nvs_aio *aio, uint64_t gap_ns, uint64_t now_ns)
 {
+	watch_check(aio);
 	assert(gap_ns < now_ns);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		for (uint32_t j = 0; j < aio->config.queue_depth; j++)
@@ -180,6 +200,7 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 	/* The process was stopped or its cgroup frozen, so completions could not be reaped. */
 	if (since_ns > 2 * pause)
 		skip_time(aio, since_ns - pause, now_ns);
+	watch_check(aio);
 	aio->looked_ns = now_ns;
 	pthread_mutex_unlock(&aio->lock);
 	aio_look_for_overdue(aio, now_ns);
@@ -203,6 +224,7 @@ static void complete_late(struct nvs_aio *aio)
 	if (!aio->late.head)
 		aio->late.tail = &aio->late.head;
 	assert(!*aio->late.tail);
+	watch_check(aio);
 	transfer_complete(aio, transfer);
 	pthread_mutex_unlock(&aio->lock);
 	log_say(&aio->log, NVS_LOG_WARNING, "%s", report.text);
@@ -215,6 +237,7 @@ static void *watch_main(void *arg)
 
 	pthread_mutex_lock(&aio->lock);
 	while (aio->watched || aio->late.head) {
+		watch_check(aio);
 		if (aio->late.head) {
 			complete_late(aio);
 			continue;
@@ -241,6 +264,7 @@ int watch_start(struct nvs_aio *aio)
 	rc = thread_start(&aio->watch, watch_main, aio);
 	if (rc)
 		aio->watched = false;
+	assert(!rc == aio->watched);
 	return rc;
 }
 
@@ -249,6 +273,7 @@ void watch_stop(struct nvs_aio *aio)
 	if (!aio->watched)
 		return;
 	pthread_mutex_lock(&aio->lock);
+	watch_check(aio);
 	aio->watched = false;
 	pthread_cond_signal(&aio->unwatch);
 	pthread_mutex_unlock(&aio->lock);

@@ -34,7 +34,7 @@ static void worker_check(const struct worker *worker)
 	bounce_check(&worker->bounce);
 }
 
-static void add_completed(struct transfer_list *completed, struct transfer *transfer)
+void list_add_completed(struct transfer_list *completed, struct transfer *transfer)
 {
 	assert(completed->tail && !*completed->tail);
 	assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
@@ -61,9 +61,8 @@ static uint32_t pieces_in_flight(const struct worker *worker)
 
 /* ---- Under the lock: claiming pieces and accounting completions ---- */
 
-/* Removes fully claimed and failed transfers from the head of a queue. */
-static void pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
-			struct transfer_list *completed)
+void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
+		      struct transfer_list *completed)
 {
 	list_check(todo);
 	while (todo->head) {
@@ -75,7 +74,7 @@ static void pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 		transfer->state.phase = TRANSFER_CLAIMED;
 		transfer_check(transfer);
 		if (!transfer->state.pending)
-			add_completed(completed, transfer);
+			list_add_completed(completed, transfer);
 	}
 	list_check(todo);
 }
@@ -130,7 +129,7 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 	if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
 	    !claim_one(worker, todo->head, now))
 		return false;
-	pop_claimed(worker->aio, todo, completed);
+	list_pop_claimed(worker->aio, todo, completed);
 	return true;
 }
 
@@ -158,6 +157,7 @@ static bool claim_usual(struct worker *worker, uint64_t now, struct transfer_lis
 {
 	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
 
+	assert(worker->nfree);
 	for (int i = 0; i < 2; i++) {
 		int direction = i ? !first : first;
 
@@ -189,7 +189,7 @@ static void claim(struct worker *worker, uint64_t now, struct transfer_list *com
 
 	worker_check(worker);
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
+		list_pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
 	if (!aio->config.overlap_events && pieces_in_flight(worker))
 		return;
 	while (worker->nfree && claim_any(worker, now, completed))
@@ -214,7 +214,7 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 		transfer_check(transfer);
 		assert(transfer->state.pending);
 		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
-			add_completed(completed, transfer);
+			list_add_completed(completed, transfer);
 		piece->claimed_ns = 0;
 		assert(worker->writes >= piece->io.write);
 		worker->writes -= piece->io.write;
@@ -224,8 +224,7 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 	worker_check(worker);
 }
 
-/* Completes transfers. Those with a queue stay in the list, to be appended to it. */
-static void publish(struct nvs_aio *aio, struct transfer_list *completed)
+void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
 {
 	struct transfer *list = completed->head;
 
@@ -239,7 +238,7 @@ static void publish(struct nvs_aio *aio, struct transfer_list *completed)
 		if (watch_takes(aio, transfer))
 			continue;
 		if (transfer->state.queue)
-			add_completed(completed, transfer);
+			list_add_completed(completed, transfer);
 		transfer_complete(aio, transfer);
 	}
 }
@@ -284,6 +283,7 @@ static unsigned size_group(uint32_t n)
 {
 	unsigned group = n <= 4 ? n > 0 : 31 - (unsigned)__builtin_clz(n - 1);
 
+	assert(n || !group);
 	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
 }
 
@@ -309,10 +309,11 @@ static void note_taken(struct worker *worker, uint32_t n)
 	assert(n <= worker->aio->config.queue_depth);
 	for (uint32_t i = 0; i < n; i++)
 		worker->batch[i]->taken_ns = now;
+	assert(!n || worker->batch[n - 1]->taken_ns == now);
 }
 
-/* Appends completed transfers to their queues, neighbours of one queue together. */
-static void deliver(struct transfer *list)
+/* Neighbours of one queue are appended together. */
+void list_deliver(struct transfer *list)
 {
 	while (list) {
 		struct transfer *first = list, *last = list;
@@ -332,6 +333,7 @@ static void submit_batch(struct worker *worker)
 	uint32_t taken = 0;
 	int rc = 0;
 
+	assert(worker->nbatch <= worker->aio->config.queue_depth);
 	while (taken < worker->nbatch) {
 		rc = worker->aio->ops->submit(worker->queue, worker->ios + taken,
 					      worker->nbatch - taken);
@@ -376,24 +378,19 @@ static void submit(struct worker *worker)
 #define LARGE_IO_BYTES (256u * 1024)
 
 /*
- * The number of completions to wait for: usually one. If the queue is full and more work is
- * waiting, an eighth of the queue, or a quarter if I/Os are large, which saves most rounds and
- * still keeps the drive busy. With io_timeout_ms always one, so that a hanging I/O does not delay
- * those that completed. At most options.wait_max.
+ * Usually one. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
+ * if I/Os are large, which saves most rounds and still keeps the drive busy. With io_timeout_ms
+ * always one, so that a hanging I/O does not delay those that completed.
  */
-static unsigned worth_waiting_for(const struct worker *worker, bool more)
+uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bool full)
 {
-	worker_check(worker);
-	const struct aio_config *config = &worker->aio->config;
-
-	if (!worker->submitted)
-		return 0;
+	assert(submitted && submitted <= config->queue_depth);
 	if (config->io_timeout_ms)
 		return 1;
 	if (!config->overlap_events)
-		return worker->submitted;
-	if (more && !worker->nfree && worker->submitted >= 8)
-		return worker->submitted / (config->block_size >= LARGE_IO_BYTES ? 4 : 8);
+		return submitted;
+	if (full && submitted >= 8)
+		return submitted / (config->block_size >= LARGE_IO_BYTES ? 4 : 8);
 	return 1;
 }
 
@@ -424,6 +421,7 @@ static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
 			const struct piece *piece, uint64_t now)
 {
+	assert(piece->begun_ns && now >= piece->begun_ns);
 	trace_io(trace, piece->io.write, worker->index, piece->io.index, piece->begun_ns, now,
 		 piece->position, piece->status ? 0 : piece->useful);
 }
@@ -431,6 +429,7 @@ static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
 /* The kernel may still write to the memory of these I/Os, so they stay in flight. */
 static void reap_failed(struct worker *worker, int rc)
 {
+	worker_check(worker);
 	assert(rc < 0 && worker->submitted);
 	if (worker->reap_status != rc)
 		log_say(&worker->aio->log, NVS_LOG_ERROR,
@@ -493,6 +492,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 
 static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
 {
+	assert(worker->queue);
 	for (unsigned slot = 0; slot < ENGINE_FILES && worker->aio->ops->set_file; slot++) {
 		int rc;
 
@@ -563,6 +563,7 @@ static void sync_buffers(struct worker *worker, unsigned n)
 		if (worker->buffers[slot].generation != region.generation)
 			sync_buffer(worker, slot, &region);
 	}
+	assert(worker->nbuffers <= ENGINE_BUFFERS);
 }
 
 static void bind_to_node(struct worker *worker, const struct topo *topo, int node)
@@ -571,6 +572,7 @@ static void bind_to_node(struct worker *worker, const struct topo *topo, int nod
 
 	if (!topo || worker->bound_node == node)
 		return;
+	assert(node >= 0);
 	worker->bound_node = node;
 	rc = topo_bind_thread(topo, node);
 	if (rc)
@@ -608,6 +610,7 @@ static int open_queue(struct worker *worker)
 	struct nvs_aio *aio = worker->aio;
 	int rc = bounce_open(&worker->bounce, aio->config.queue_depth, aio->config.thread_count);
 
+	assert(!worker->queue && !worker->opened);
 	if (rc) {
 		snprintf(worker->open_reason, sizeof(worker->open_reason), "%s",
 			 "no memory for the bounce buffer");
@@ -636,6 +639,17 @@ static void idle(struct worker *worker)
 	aio->idle--;
 }
 
+/* None if pieces have ended already: their transfers are not delayed. */
+static unsigned to_wait_for(const struct worker *worker, bool more)
+{
+	const struct aio_config *config = &worker->aio->config;
+
+	assert(worker->submitted && config->queue_depth);
+	worker_check(worker);
+	return worker->nreaped ? 0
+			       : worker_wait_for(config, worker->submitted, more && !worker->nfree);
+}
+
 static void round_of_io(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
@@ -648,7 +662,7 @@ static void round_of_io(struct worker *worker)
 	worker_check(worker);
 	account_pieces(worker, now, &completed);
 	claim(worker, now, &completed);
-	publish(aio, &completed);
+	list_publish(aio, &completed);
 	trace = aio->trace;
 	more = transfers_queued(aio);
 	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
@@ -657,9 +671,9 @@ static void round_of_io(struct worker *worker)
 	/* Without overlap_events, retries wait for the I/Os in flight like any other. */
 	if (aio->config.overlap_events || !worker->submitted)
 		submit(worker);
-	deliver(completed.head);
+	list_deliver(completed.head);
 	if (worker->submitted)
-		reap(worker, worker->nreaped ? 0 : worth_waiting_for(worker, more), trace);
+		reap(worker, to_wait_for(worker, more), trace);
 
 	pthread_mutex_lock(&aio->lock);
 	worker->waits_for_room = false;
@@ -699,6 +713,7 @@ static void *worker_main(void *arg)
 	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 	pthread_mutex_lock(&aio->lock);
+	assert(!worker->opened && worker->life == WORKER_STARTED);
 	worker->open_status = status;
 	worker->opened = true;
 	aio->running++;
@@ -706,6 +721,7 @@ static void *worker_main(void *arg)
 	pthread_cond_broadcast(&aio->synced);
 	if (!status)
 		serve(worker);
+	worker->life = WORKER_ENDED;
 	pthread_mutex_unlock(&aio->lock);
 	if (!status)
 		aio->ops->close(worker->queue);
@@ -717,7 +733,7 @@ int worker_start(struct worker *worker)
 	uint32_t depth = worker->aio->config.queue_depth;
 	int rc;
 
-	assert(depth && !worker->pieces && !worker->started);
+	assert(depth && !worker->pieces && worker->life == WORKER_NONE);
 	pthread_mutex_init(&worker->stats_lock, NULL);
 	memset(worker->files, -1, sizeof(worker->files));
 	worker->bound_node = -1;
@@ -736,13 +752,17 @@ int worker_start(struct worker *worker)
 		worker->free[worker->nfree] = piece;
 	}
 	worker_check(worker);
+	worker->life = WORKER_STARTED;
 	rc = thread_start(&worker->thread, worker_main, worker);
-	worker->started = !rc;
+	if (rc)
+		worker->life = WORKER_NONE;
+	worker->aio->alive += !rc;
 	return rc;
 }
 
 void worker_free(struct worker *worker)
 {
+	assert(worker->life != WORKER_STARTED);
 	bounce_close(&worker->bounce);
 	free(worker->pieces);
 	free(worker->ios);

@@ -2,6 +2,7 @@
 /* Files for transfers: paths, descriptors of the caller, and refused arguments. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -96,6 +97,7 @@ static void a_descriptor_that_cannot_be_used_is_refused(void **state)
 	assert_int_equal(nvs_file_from_fd(aio, fd, 0, NULL, &error), -EINVAL);
 	close(fd);
 	assert_int_equal(nvs_file_from_fd(aio, -1, 0, &file, &error), -EBADF);
+	assert_int_equal(nvs_file_from_fd(aio, INT_MAX, 0, &file, &error), -EBADF);
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	assert_int_equal(nvs_file_from_fd(aio, pipes[0], 0, &file, &error), -EINVAL);
 	assert_says(error.text, "neither a file nor a block device");

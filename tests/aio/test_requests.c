@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,58 @@ static void a_transfer_is_not_needed_once_submitted(void **state)
 		assert_ptr_equal(nvs_request_user(requests[i]), &transfers[i]);
 		assert_int_equal(nvs_request_close(requests[i]), 0);
 	}
+	rig_close(&rig);
+}
+
+static void waiting_for_all_closes_only_requests_without_an_array(void **state)
+{
+	struct nvs_request *request;
+	struct rig rig;
+	int64_t blocks;
+
+	(void)state;
+	rig_open(&rig);
+	request = start(&rig, 0);
+	blocks = inject_held().blocks;
+	for (unsigned i = 0; i < 1000; i++) {
+		SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, PAGE, 0, NULL, &rig.error),
+			 &rig.error);
+		SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, NULL, &rig.error), &rig.error);
+	}
+	assert_int_equal(inject_held().blocks, blocks);
+	assert_int_equal(nvs_request_status(request, &rig.error), 0);
+	assert_int_equal(nvs_request_close(request), 0);
+	rig_close(&rig);
+}
+
+static void an_eventfd_is_readable_for_what_completed_before(void **state)
+{
+	struct nvs_request *request;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig);
+	request = start(&rig, 0);
+	while (nvs_request_status(request, NULL) == -EINPROGRESS)
+		sched_yield();
+	assert_true(readable(nvs_aio_eventfd(rig.aio)));
+	assert_int_equal(nvs_aio_take(rig.aio, &request, 1), 1);
+	assert_false(readable(nvs_aio_eventfd(rig.aio)));
+	assert_int_equal(nvs_request_close(request), 0);
+	rig_close(&rig);
+}
+
+static void with_n_of_0_arrays_may_be_null(void **state)
+{
+	struct rig rig;
+	size_t index = 7;
+
+	(void)state;
+	rig_open(&rig);
+	assert_int_equal(nvs_aio_submit(rig.aio, NULL, 0, NULL, &rig.error), 0);
+	assert_int_equal(nvs_aio_wait(rig.aio, NULL, 0, -1, &rig.error), 0);
+	assert_int_equal(nvs_aio_wait_any(rig.aio, NULL, 0, -1, &index, &rig.error), -EINVAL);
+	assert_int_equal(nvs_aio_take(rig.aio, NULL, 0), 0);
 	rig_close(&rig);
 }
 
@@ -601,6 +654,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(what_pwrite_writes_pread_reads),
 		test(a_transfer_is_not_needed_once_submitted),
+		test(waiting_for_all_closes_only_requests_without_an_array),
+		test(an_eventfd_is_readable_for_what_completed_before),
+		test(with_n_of_0_arrays_may_be_null),
 		test(an_invalid_transfer_submits_nothing),
 		test(transfers_of_another_version_are_read_by_their_size),
 		test(no_memory_is_allocated_for_as_many_requests_as_before),

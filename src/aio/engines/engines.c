@@ -35,8 +35,10 @@ static void *try_to_open(void *arg)
 	struct attempt *attempt = arg;
 	struct engine_facts facts = {0};
 	void *queue;
-	int rc = attempt->ops->open(&queue, &options, &facts, attempt->reason, attempt->nbytes);
+	int rc;
 
+	assert(attempt->ops && attempt->nbytes);
+	rc = attempt->ops->open(&queue, &options, &facts, attempt->reason, attempt->nbytes);
 	assert(rc <= 0);
 	if (!rc)
 		attempt->ops->close(queue);
@@ -46,6 +48,7 @@ static void *try_to_open(void *arg)
 
 int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 {
+	assert(reason && nbytes);
 	/* The result, unless the thread is killed. */
 	struct attempt attempt = {
 		.ops = ioengine_ops(ioengine), .reason = reason, .nbytes = nbytes, .rc = -EPERM};
@@ -61,5 +64,6 @@ int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 	pthread_join(thread, NULL);
 	if (!attempt.rc)
 		reason[0] = '\0';
+	assert(attempt.rc <= 0);
 	return attempt.rc;
 }

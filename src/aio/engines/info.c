@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nvs_machine_get_info(): the topology layer's facts, and which I/O engines work. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ static void choose(struct nvs_machine_info *info)
 			info->ioengine[NVS_IOENGINE_AUTO].works = true;
 			return;
 		}
+		assert(info->ioengine[i].reason[0] && used < nbytes);
 		snprintf(reason + used, nbytes - used, "%s%s: %s", used ? "; " : "",
 			 nvs_ioengine_name((enum nvs_ioengine)i), info->ioengine[i].reason);
 	}
@@ -40,6 +42,8 @@ static void describe(struct nvs_machine_info *info)
 			reason[0] = '\0';
 	}
 	choose(info);
+	assert(!info->ioengine[NVS_IOENGINE_AUTO].works ||
+	       info->ioengine[info->auto_ioengine].works);
 }
 
 int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)

@@ -62,6 +62,7 @@ static int setup(struct uring *uring, const struct engine_options *options)
 	unsigned avoid = 0;
 	int rc = -EINVAL;
 
+	assert(options->depth && uring->stops <= options->depth);
 	if (options->without & WITHOUT_DEFER_TASKRUN)
 		avoid |= IORING_SETUP_DEFER_TASKRUN;
 	if (options->without & WITHOUT_SINGLE_ISSUER)
@@ -75,6 +76,7 @@ static int setup(struct uring *uring, const struct engine_options *options)
 		uring->facts->single_issuer = steps[i] & IORING_SETUP_SINGLE_ISSUER;
 		uring->facts->defer_taskrun = steps[i] & IORING_SETUP_DEFER_TASKRUN;
 	}
+	assert(rc <= 0);
 	return rc;
 }
 
@@ -88,6 +90,7 @@ static bool register_files(struct uring *uring)
 	struct rlimit limit;
 	unsigned n = ENGINE_FILES;
 
+	assert(uring->ring.ring_fd >= 0);
 	memset(none, -1, sizeof(none));
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
 		n = (unsigned)limit.rlim_cur;
@@ -103,6 +106,7 @@ static void register_tables(struct uring *uring, uint32_t without)
 	uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
 									ENGINE_BUFFERS);
 	uring->facts->fixed_buffers = !uring->facts->buffers_status;
+	assert(uring->facts->buffers_status <= 0);
 }
 
 /* A filter may forbid io_uring_enter() alone, which else only the first I/O would show. */
@@ -111,14 +115,17 @@ static int probe_enter(struct uring *uring)
 	long rc = syscall(SYS_io_uring_enter, uring->ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS,
 			  NULL, 0);
 
+	assert(uring->ring.ring_fd >= 0);
 	rc = rc < 0 ? -errno : 0;
 	if (rc)
 		io_uring_queue_exit(&uring->ring);
+	assert(rc <= 0);
 	return (int)rc;
 }
 
 static const char *why_not(int rc)
 {
+	assert(rc < 0);
 	switch (rc) {
 	case -ENOSYS:
 		return "this kernel has no io_uring, or a seccomp filter hides it";
@@ -137,6 +144,7 @@ static const char *why_not(int rc)
 
 static int open_eventfds(struct uring *uring, uint32_t wait_max)
 {
+	assert(!uring->wake_armed && !uring->stop_armed);
 	uring->stop_fd = -1;
 	uring->stops = wait_max > 1 ? wait_max : 0;
 	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -147,6 +155,7 @@ static int open_eventfds(struct uring *uring, uint32_t wait_max)
 
 static void close_eventfds(struct uring *uring)
 {
+	assert(uring->stops || uring->stop_fd < 0);
 	if (uring->wake_fd >= 0)
 		close(uring->wake_fd);
 	if (uring->stop_fd >= 0)
@@ -188,6 +197,7 @@ static void uring_close(void *queue)
 {
 	struct uring *uring = queue;
 
+	uring_check(uring);
 	assert(!uring->unsubmitted_ios);
 	io_uring_queue_exit(&uring->ring);
 	close_eventfds(uring);
@@ -224,6 +234,7 @@ static int flush(struct uring *uring, unsigned wait_for)
 {
 	int rc;
 
+	assert(uring->unsubmitted || wait_for);
 	uring->facts->submit_calls += uring->unsubmitted_ios > 0;
 	uring->unsubmitted_ios = 0;
 	do {
@@ -309,6 +320,7 @@ static void arm_stops(struct uring *uring)
 	}
 	uring->stop_armed = true;
 	uring_check(uring);
+	assert(uring->unsubmitted >= uring->stops);
 }
 
 struct woken {
@@ -322,9 +334,11 @@ struct woken {
 static bool is_call(struct uring *uring, const void *data, struct woken *woken)
 {
 	if (!data) {
+		assert(uring->wake_armed);
 		uring->wake_armed = false;
 		woken->wake = true;
 	} else if (data == &uring->stop_fd) {
+		assert(uring->stop_armed);
 		uring->stop_armed = false;
 		woken->interrupt = true;
 	} else {
@@ -382,6 +396,7 @@ static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsig
 	sq->sqe_head = sq->sqe_tail;
 	__atomic_store_n(sq->ktail, sq->sqe_tail, __ATOMIC_RELEASE);
 	assert(n <= max && rc < 0);
+	assert(!uring->unsubmitted || n == max);
 	return n;
 }
 
@@ -421,6 +436,7 @@ static void uring_wake(void *queue)
 {
 	struct uring *uring = queue;
 
+	assert(uring->wake_fd >= 0);
 	/* Fails only if the counter is full, and then the read completes anyway. */
 	(void)!write(uring->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
@@ -429,6 +445,7 @@ static void uring_interrupt(void *queue)
 {
 	struct uring *uring = queue;
 
+	assert(!uring->stops == (uring->stop_fd < 0));
 	uring_wake(queue);
 	if (uring->stop_fd >= 0)
 		(void)!write(uring->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
@@ -443,6 +460,7 @@ static int uring_set_file(void *queue, unsigned slot, int fd)
 	if (!uring->facts->fixed_files)
 		return -ENOTSUP;
 	rc = io_uring_register_files_update(&uring->ring, slot, &fd, 1);
+	assert(rc <= 1);
 	return rc < 0 ? rc : 0;
 }
 
@@ -457,11 +475,13 @@ static int uring_set_buffer(void *queue, unsigned slot, void *data, size_t nbyte
 	if (!uring->facts->fixed_buffers)
 		return -ENOTSUP;
 	rc = io_uring_register_buffers_update_tag(&uring->ring, slot, &region, &tag, 1);
+	assert(rc <= 1);
 	return rc < 0 ? rc : 0;
 }
 
 const struct engine_ops engine_io_uring = {
 	.name = "io_uring",
+	.killable = true,
 	.open = uring_open,
 	.submit = uring_submit,
 	.reap = uring_reap,

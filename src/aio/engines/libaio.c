@@ -16,6 +16,9 @@
 
 #include "aio/engines/engine.h"
 
+/* The result of an I/O that the kernel has accepted, until it is reaped. */
+#define IN_KERNEL (-EINPROGRESS)
+
 struct queue {
 	io_context_t context;
 	struct engine_facts *facts;
@@ -43,6 +46,7 @@ static void queue_check(const struct queue *queue)
 
 static void queue_free(struct queue *queue)
 {
+	assert(!queue->nrefused);
 	if (queue->wake_fd >= 0)
 		close(queue->wake_fd);
 	if (queue->stop_fd >= 0)
@@ -57,6 +61,7 @@ static void queue_free(struct queue *queue)
 
 static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
 {
+	assert(rc < 0);
 	if (rc == -EAGAIN)
 		snprintf(reason, reason_bytes,
 			 "%u more events exceed sysctl fs.aio-max-nr (fs.aio-nr are in use); raise "
@@ -114,6 +119,7 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	if (rc)
 		goto fail;
 	queue_check(queue);
+	assert(!queue->nrefused && !queue->nstops);
 	*out = queue;
 	return 0;
 
@@ -136,6 +142,7 @@ static void libaio_close(void *arg)
 
 static void prepare(struct iocb *iocb, struct io *io)
 {
+	assert(io->result != IN_KERNEL);
 	assert(io->fd >= 0 && io->data && io->nbytes);
 	if (io->write)
 		io_prep_pwrite(iocb, io->fd, io->data, io->nbytes, (long long)io->offset);
@@ -144,6 +151,7 @@ static void prepare(struct iocb *iocb, struct io *io)
 	if (io->sync)
 		iocb->aio_rw_flags = RWF_DSYNC;
 	iocb->data = io;
+	io->result = 0;
 }
 
 static int submit_iocbs(struct queue *queue, long n, struct iocb **iocbs)
@@ -183,9 +191,12 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 			queue->refused[queue->nrefused++] = ios[taken];
 			rc = 1;
 		}
+		for (int i = 0; i < rc && ios[taken + (unsigned)i]->result >= 0; i++)
+			ios[taken + (unsigned)i]->result = IN_KERNEL;
 		taken += (unsigned)rc;
 		queue_check(queue);
 	}
+	assert(taken == n);
 	return (int)taken;
 }
 
@@ -193,6 +204,7 @@ static void arm_wake(struct queue *queue)
 {
 	struct iocb *wake = &queue->wake;
 
+	queue_check(queue);
 	assert(!queue->wake_armed);
 	io_prep_poll(wake, queue->wake_fd, POLLIN);
 	wake->data = NULL;
@@ -205,6 +217,7 @@ static void arm_wake(struct queue *queue)
  */
 static void arm_stops(struct queue *queue)
 {
+	assert(queue->stops_max && queue->stop_fd >= 0);
 	for (uint32_t i = 0; i < queue->stops_max; i++) {
 		struct iocb *stop = &queue->stops[i];
 
@@ -230,6 +243,7 @@ static bool is_call(struct queue *queue, const struct io_event *event, struct wo
 {
 	const void *data = event->data;
 
+	assert(event->obj);
 	if (data && data != queue)
 		return false;
 	(void)!read(data ? queue->stop_fd : queue->wake_fd, &(uint64_t){0}, sizeof(uint64_t));
@@ -251,6 +265,7 @@ static int get_events(struct queue *queue, struct io **ios, unsigned max, unsign
 {
 	int got, n = 0;
 
+	assert(min <= max && max <= queue->depth + 1 + queue->stops_max);
 	queue->facts->reap_calls++;
 	got = io_getevents(queue->context, min, max, queue->events, NULL);
 	for (int i = 0; i < got; i++) {
@@ -258,6 +273,7 @@ static int get_events(struct queue *queue, struct io **ios, unsigned max, unsign
 
 		if (is_call(queue, &queue->events[i], woken))
 			continue;
+		assert(io->result == IN_KERNEL);
 		io->result = (int)(long)queue->events[i].res;
 		ios[n++] = io;
 	}
@@ -300,6 +316,7 @@ static void libaio_wake(void *arg)
 {
 	struct queue *queue = arg;
 
+	assert(queue->wake_fd >= 0);
 	/* Fails only if the counter is full, and then the poll completes anyway. */
 	(void)!write(queue->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
@@ -308,16 +325,45 @@ static void libaio_interrupt(void *arg)
 {
 	struct queue *queue = arg;
 
+	assert(queue->stop_fd >= 0);
 	libaio_wake(arg);
 	(void)!write(queue->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
+/* The ring of events that the kernel maps for the process; io_getevents(2) reads it, too. */
+struct event_ring {
+	unsigned id, nr, head, tail, magic, compat_features, incompat_features, header_length;
+	struct io_event events[];
+};
+
+#define RING_MAGIC 0xa10a10a1u
+
+static bool libaio_ended(void *arg, const struct io *io)
+{
+	const struct queue *queue = arg;
+	const struct event_ring *ring = (const void *)queue->context;
+	unsigned tail;
+
+	assert(io->index < queue->depth);
+	/* A ring of another form can't be read, and its I/Os have had their time. */
+	if (io->result != IN_KERNEL || ring->magic != RING_MAGIC || ring->incompat_features)
+		return true;
+	tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
+	assert(tail < ring->nr && ring->head < ring->nr);
+	for (unsigned i = ring->head; i != tail; i = (i + 1) % ring->nr)
+		if (ring->events[i].data == io)
+			return true;
+	return false;
+}
+
 const struct engine_ops engine_libaio = {
 	.name = "libaio",
+	.killable = true,
 	.open = libaio_open,
 	.submit = libaio_submit,
 	.reap = libaio_reap,
 	.wake = libaio_wake,
 	.interrupt = libaio_interrupt,
 	.close = libaio_close,
+	.ended = libaio_ended,
 };

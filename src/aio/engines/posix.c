@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 
 #include "aio/engines/engine.h"
+#include "base/clock.h"
 #include "base/stack.h"
 
 #define STACK_BYTES (128 * 1024)
@@ -22,12 +23,25 @@ struct io_ring {
 	uint32_t head, count, size;
 };
 
+/* How long a reap sleeps before it looks for killed threads. */
+#define LOOK_MS 250
+
+enum thread_life { THREAD_WAITS, THREAD_MOVES, THREAD_KILLED };
+
+/* A thread of the pool; `io` is what it moves. */
+struct pool_thread {
+	struct thread_pool *pool;
+	pthread_t id;
+	enum thread_life life;
+	struct io *io;
+};
+
 struct thread_pool {
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
 	struct io_ring todo, completed;
-	pthread_t *threads;
-	uint32_t nthreads;
+	struct pool_thread *threads;
+	uint32_t nthreads, nkilled;
 	bool single_submit, woken, interrupted, closing;
 	struct engine_facts *facts;
 };
@@ -37,6 +51,7 @@ static void pool_check(const struct thread_pool *pool)
 {
 	assert(pool->todo.count + pool->completed.count <= pool->todo.size);
 	assert(pool->todo.size == pool->completed.size && pool->nthreads <= pool->todo.size);
+	assert(pool->nkilled <= pool->nthreads);
 }
 
 static void push(struct io_ring *ring, struct io *io)
@@ -63,12 +78,14 @@ static int perform(const struct io *io)
 					  io->sync ? RWF_DSYNC : 0)
 			       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
 
+	assert(io->fd >= 0 && io->nbytes);
 	return rc < 0 ? -errno : (int)rc;
 }
 
 static void *serve(void *arg)
 {
-	struct thread_pool *pool = arg;
+	struct pool_thread *self = arg;
+	struct thread_pool *pool = self->pool;
 
 	pthread_mutex_lock(&pool->lock);
 	for (;;) {
@@ -78,10 +95,13 @@ static void *serve(void *arg)
 			pthread_cond_wait(&pool->work, &pool->lock);
 		if (!pool->todo.count)
 			break;
-		io = pop(&pool->todo);
+		io = self->io = pop(&pool->todo);
+		self->life = THREAD_MOVES;
 		pthread_mutex_unlock(&pool->lock);
 		io->result = perform(io);
 		pthread_mutex_lock(&pool->lock);
+		assert(self->io == io && self->life == THREAD_MOVES);
+		self->life = THREAD_WAITS;
 		push(&pool->completed, io);
 		pool_check(pool);
 		pthread_cond_signal(&pool->done);
@@ -92,12 +112,15 @@ static void *serve(void *arg)
 
 static int start_thread(struct thread_pool *pool)
 {
+	struct pool_thread *thread = &pool->threads[pool->nthreads];
 	pthread_attr_t attr;
 	int rc;
 
+	assert(pool->nthreads < pool->todo.size);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
-	rc = -pthread_create(&pool->threads[pool->nthreads], &attr, serve, pool);
+	*thread = (struct pool_thread){.pool = pool};
+	rc = -pthread_create(&thread->id, &attr, serve, thread);
 	pthread_attr_destroy(&attr);
 	pool->nthreads += !rc;
 	assert(rc <= 0 && pool->nthreads <= pool->todo.size);
@@ -106,6 +129,7 @@ static int start_thread(struct thread_pool *pool)
 
 static void pool_free(struct thread_pool *pool)
 {
+	assert(!pool->todo.count && !pool->completed.count);
 	free(pool->todo.ios);
 	free(pool->completed.ios);
 	free(pool->threads);
@@ -131,7 +155,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 	pool->todo.size = pool->completed.size = options->depth;
 	pool->todo.ios = calloc(options->depth, sizeof(struct io *));
 	pool->completed.ios = calloc(options->depth, sizeof(struct io *));
-	pool->threads = calloc(options->depth, sizeof(pthread_t));
+	pool->threads = calloc(options->depth, sizeof(*pool->threads));
 	if (!pool->todo.ios || !pool->completed.ios || !pool->threads)
 		goto no_memory;
 	while (!rc && pool->nthreads < options->depth)
@@ -142,6 +166,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 		return rc;
 	}
 	assert(pool->nthreads && !pool->closing);
+	pool_check(pool);
 	*queue = pool;
 	return 0;
 
@@ -163,12 +188,14 @@ static void posix_close(void *queue)
 	pthread_cond_broadcast(&pool->work);
 	pthread_mutex_unlock(&pool->lock);
 	for (uint32_t i = 0; i < pool->nthreads; i++)
-		pthread_join(pool->threads[i], NULL);
+		if (pool->threads[i].life != THREAD_KILLED)
+			pthread_join(pool->threads[i].id, NULL);
 	pool_free(pool);
 }
 
 static void queue_ios(struct thread_pool *pool, struct io *const *ios, unsigned n)
 {
+	assert(n);
 	pthread_mutex_lock(&pool->lock);
 	for (unsigned i = 0; i < n; i++)
 		push(&pool->todo, ios[i]);
@@ -186,9 +213,44 @@ static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 	struct thread_pool *pool = queue;
 	unsigned step = pool->single_submit ? 1 : n;
 
+	assert(n && n <= pool->todo.size);
 	for (unsigned i = 0; i < n; i += step)
 		queue_ios(pool, ios + i, step);
 	return (int)n;
+}
+
+static void fail(struct thread_pool *pool, struct io *io)
+{
+	assert(pool->nkilled && io);
+	io->result = -EOWNERDEAD;
+	push(&pool->completed, io);
+}
+
+/* Under the lock: a seccomp filter may have killed threads for the call that moves their I/O. */
+static void look_for_killed(struct thread_pool *pool)
+{
+	for (uint32_t i = 0; i < pool->nthreads; i++) {
+		struct pool_thread *thread = &pool->threads[i];
+
+		if (thread->life != THREAD_MOVES || pthread_tryjoin_np(thread->id, NULL))
+			continue;
+		assert(thread->io);
+		thread->life = THREAD_KILLED;
+		pool->nkilled++;
+		fail(pool, thread->io);
+	}
+	while (pool->nkilled == pool->nthreads && pool->todo.count)
+		fail(pool, pop(&pool->todo));
+	pool_check(pool);
+}
+
+/* Under the lock: waits for any change. */
+static void wait_for_threads(struct thread_pool *pool)
+{
+	pool_check(pool);
+	if ((pool->nkilled == pool->nthreads && pool->todo.count) ||
+	    cond_wait_until(&pool->done, &pool->lock, deadline_ns(LOOK_MS)))
+		look_for_killed(pool);
 }
 
 static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
@@ -200,7 +262,7 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
 	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1))
-		pthread_cond_wait(&pool->done, &pool->lock);
+		wait_for_threads(pool);
 	if (min)
 		pool->interrupted = false;
 	if (min == 1)
@@ -219,6 +281,7 @@ static void posix_wake(void *queue)
 
 	pthread_mutex_lock(&pool->lock);
 	pool->woken = true;
+	pool_check(pool);
 	pthread_cond_signal(&pool->done);
 	pthread_mutex_unlock(&pool->lock);
 }
@@ -229,6 +292,7 @@ static void posix_interrupt(void *queue)
 
 	pthread_mutex_lock(&pool->lock);
 	pool->interrupted = true;
+	pool_check(pool);
 	pthread_cond_signal(&pool->done);
 	pthread_mutex_unlock(&pool->lock);
 }

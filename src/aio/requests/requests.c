@@ -67,6 +67,7 @@ static struct request_chunk *chunk_new(size_t n)
 {
 	struct request_chunk *chunk = calloc(1, sizeof(*chunk) + n * sizeof(chunk->requests[0]));
 
+	assert(n);
 	if (!chunk)
 		return NULL;
 	chunk->n = n;
@@ -91,6 +92,7 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	struct requests *requests = calloc(1, sizeof(*requests));
 	struct request_chunk *chunk = chunk_new(CHUNK_MIN);
 
+	assert(aio);
 	if (!requests || !chunk) {
 		free(requests);
 		free(chunk);
@@ -245,12 +247,14 @@ void requests_overdue(struct requests *requests)
 	assert(requests->in_flight);
 	requests->overdue = true;
 	requests_set_eventfd(requests);
+	requests_check(requests);
 }
 
 const struct transfer *requests_find_overdue(const struct requests *requests)
 {
 	const struct request_chunk *chunk = requests->chunks;
 
+	requests_check(requests);
 	for (; chunk && requests->aio->config.io_timeout_ms; chunk = chunk->next)
 		for (size_t i = 0; i < chunk->n; i++) {
 			const struct nvs_request *request = &chunk->requests[i];
@@ -309,6 +313,7 @@ void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
 	assert(!file->in_flight);
 	if (requests->failed.file == file)
 		requests->failed.file = NULL;
+	requests_check(requests);
 }
 
 /* ---- One request ---- */
@@ -330,6 +335,7 @@ int nvs_request_close(struct nvs_request *request)
 		return -EINVAL;
 	aio = request->transfer.requests->aio;
 	pthread_mutex_lock(&aio->lock);
+	requests_check(request->transfer.requests);
 	if (request_state(request) == REQUEST_READY || request_state(request) == REQUEST_SEEN) {
 		request_see(request);
 		request_free(request);

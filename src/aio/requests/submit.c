@@ -17,13 +17,8 @@ static int describe(const struct nvs_aio *aio, const struct nvs_transfer *transf
 	struct nvs_transfer theirs;
 	int rc = struct_in_at(&theirs, sizeof(theirs), transfers, i);
 
-	if (rc == -E2BIG)
-		return error_set(error, rc,
-				 "transfer %zu has fields that this library does not know", i);
 	if (rc)
-		return error_set(error, rc,
-				 "size of transfer %zu is not set to sizeof(struct nvs_transfer)",
-				 i);
+		return struct_refused(error, rc, "nvs_transfer", "transfers[%zu]", i);
 	*transfer = (struct transfer){
 		.file = theirs.file,
 		.direction = theirs.direction,
@@ -36,8 +31,8 @@ static int describe(const struct nvs_aio *aio, const struct nvs_transfer *transf
 	return aio_check(aio, transfer, error);
 }
 
-static int check(const struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
-		 struct nvs_error *error)
+static int check_transfers(const struct nvs_aio *aio, const struct nvs_transfer *transfers,
+			   size_t n, struct nvs_error *error)
 {
 	struct transfer transfer;
 	int rc = 0;
@@ -80,12 +75,13 @@ int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, si
 		   struct nvs_request **requests, struct nvs_error *error)
 {
 	struct nvs_request *list;
-	int rc = check(aio, transfers, n, error);
+	int rc = check_transfers(aio, transfers, n, error);
 
 	if (rc || !n)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
 	rc = requests_reserve(aio->requests, n, &list);
+	assert(rc || list);
 	if (!rc)
 		submit_list(aio, transfers, n, list, requests);
 	pthread_mutex_unlock(&aio->lock);

@@ -14,6 +14,7 @@
 
 static int still_in_flight(int rc, struct nvs_error *error)
 {
+	assert(rc < 0);
 	return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
 }
 
@@ -43,8 +44,8 @@ static int check_named(struct requests *requests, struct nvs_request *const *arr
 	return n && !named ? -EINVAL : 0;
 }
 
-static int check(struct nvs_aio *aio, struct nvs_request *const *array, size_t n, bool skip_null,
-		 struct nvs_error *error)
+static int check_requests(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
+			  bool skip_null, struct nvs_error *error)
 {
 	size_t wrong;
 	int rc;
@@ -81,6 +82,7 @@ static void promote(struct nvs_aio *aio, struct nvs_request *const *array, size_
 static const struct transfer *overdue_of(const struct nvs_aio *aio,
 					 struct nvs_request *const *array, size_t n)
 {
+	assert(array || !n);
 	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
 		if (array[i] && array[i]->transfer.state.overdue)
 			return &array[i]->transfer;
@@ -104,7 +106,7 @@ static int wait_for_last(struct nvs_aio *aio, struct nvs_request *const *array, 
 		if (overdue)
 			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
 		last->transfer.state.awaited = true;
-		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		rc = aio_cond_wait(aio, &aio->done, deadline);
 	}
 	return in_flight(last) ? still_in_flight(rc, error) : 0;
 }
@@ -113,11 +115,12 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 		 struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
-	int rc = check(aio, requests, n, false, error);
+	int rc = check_requests(aio, requests, n, false, error);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
+	requests_check(aio->requests);
 	promote(aio, requests, n, deadline);
 	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
 	for (size_t left = n; left && !rc; left--)
@@ -135,6 +138,7 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 
 static size_t first_completed(struct nvs_request *const *array, size_t n)
 {
+	assert(array && n);
 	for (size_t i = 0; i < n; i++)
 		if (array[i] && !in_flight(array[i]))
 			return i;
@@ -155,8 +159,9 @@ static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array,
 		for (size_t i = 0; i < n; i++)
 			if (array[i])
 				array[i]->transfer.state.awaited = true;
-		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		rc = aio_cond_wait(aio, &aio->done, deadline);
 	}
+	assert(*index <= n);
 	return *index == n ? still_in_flight(rc, error) : 0;
 }
 
@@ -169,14 +174,16 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 	if (!index || !n)
 		return error_set(error, -EINVAL, "no requests to wait for, or no index");
 	*index = n;
-	rc = check(aio, requests, n, true, error);
+	rc = check_requests(aio, requests, n, true, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
+	requests_check(aio->requests);
 	promote(aio, requests, n, deadline);
 	rc = wait_for_first(aio, requests, n, deadline, index, error);
 	if (!rc)
 		request_see(requests[*index]);
+	assert(rc || *index < n);
 	pthread_mutex_unlock(&aio->lock);
 	if (!rc && requests[*index]->transfer.status)
 		rc = transfer_error(&requests[*index]->transfer, NULL, error);
@@ -211,7 +218,7 @@ static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs
 			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
 		requests_check(requests);
 		requests->awaiting_all++;
-		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		rc = aio_cond_wait(aio, &aio->done, deadline);
 		assert(requests->awaiting_all);
 		requests->awaiting_all--;
 		requests_check(requests);
@@ -241,6 +248,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		requests->failed = (struct transfer){0};
 		see_all(requests);
 	}
+	requests_check(requests);
 	pthread_mutex_unlock(&aio->lock);
 	if (rc)
 		return rc;
@@ -257,6 +265,8 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 		return 0;
 	pthread_mutex_lock(&aio->lock);
 	aio->requests->overdue = false;
+	if (!aio->requests->ready)
+		workers_look(aio);
 	while (taken < n && aio->requests->ready) {
 		requests[taken] = aio->requests->ready;
 		request_see(requests[taken++]);
@@ -276,6 +286,7 @@ int nvs_aio_eventfd(struct nvs_aio *aio)
 	if (!aio)
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
+	requests_check(requests);
 	if (requests->eventfd < 0) {
 		fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 		requests->eventfd = fd < 0 ? -1 : fd;

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The choice of an I/O engine, and its threads that a seccomp filter kills: their transfers come
+ * back to their owner with an error.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "aio/completions.h"
+#include "aio/engines/engine.h"
+#include "aio/internal.h"
+#include "config/config.h"
+#include "nvswap.h"
+#include "support/inject.h"
+#include "support/support.h"
+
+#define BLOCK	  65536u
+#define GIVE_UP_S 20
+
+static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
+					    NVS_IOENGINE_POSIX};
+
+static bool works(enum nvs_ioengine ioengine)
+{
+	char reason[192];
+
+	return !ioengine_try(ioengine, reason, sizeof(reason));
+}
+
+static int open_with(struct nvs_aio **aio, enum nvs_ioengine ioengine, const struct nvs_log *log,
+		     struct nvs_error *error)
+{
+	const struct aio_config config = {.block_size = BLOCK,
+					  .queue_depth = 4,
+					  .thread_count = 1,
+					  .overlap_events = true,
+					  .ioengine = ioengine};
+
+	return aio_open(aio, &config, log, error);
+}
+
+/* ---- The choice ---- */
+
+static void trying_an_engine_leaves_nothing_open(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		struct inject_held before = inject_held(), after;
+
+		(void)works(engines[i]);
+		after = inject_held();
+		assert_int_equal(after.files, before.files);
+		assert_int_equal(after.blocks, before.blocks);
+	}
+}
+
+static void the_machine_has_the_first_engine_that_works(void **state)
+{
+	struct nvs_machine_info info = {.size = sizeof(info)};
+	enum nvs_ioengine first = NVS_IOENGINE_AUTO;
+
+	(void)state;
+	assert_int_equal(nvs_machine_get_info(&info, NULL), 0);
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		bool it_works = works(engines[i]);
+
+		assert_int_equal(info.ioengine[engines[i]].works, it_works);
+		assert_int_equal(!info.ioengine[engines[i]].reason[0], it_works);
+		if (it_works && first == NVS_IOENGINE_AUTO)
+			first = engines[i];
+	}
+	assert_int_equal(info.auto_ioengine, first);
+}
+
+static void count_choices(void *arg, enum nvs_log_level level, const char *text)
+{
+	(void)level;
+	*(unsigned *)arg += strstr(text, "ioengine auto chose libaio (io_uring: ") != NULL;
+}
+
+static unsigned choices_of_auto(void)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	unsigned choices = 0;
+	const struct nvs_log log = {count_choices, &choices};
+	struct nvs_aio *aio;
+
+	if (open_with(&aio, NVS_IOENGINE_AUTO, &log, &error))
+		return UINT32_MAX;
+	nvs_aio_close(aio);
+	return choices;
+}
+
+static int auto_without_io_uring(void *arg)
+{
+	struct nvs_machine_info info = {.size = sizeof(info)};
+
+	(void)arg;
+	if (deny_syscall(SYS_io_uring_setup, EPERM))
+		return CHILD_SKIPPED;
+	EXPECT(choices_of_auto() == 1);
+	EXPECT(!nvs_machine_get_info(&info, NULL) && info.auto_ioengine == NVS_IOENGINE_LIBAIO);
+	EXPECT(!info.ioengine[NVS_IOENGINE_IO_URING].works);
+	EXPECT(strstr(info.ioengine[NVS_IOENGINE_IO_URING].reason, "forbidden"));
+	return CHILD_OK;
+}
+
+static void auto_logs_its_choice_only_if_it_passed_over_an_engine(void **state)
+{
+	int status;
+
+	(void)state;
+	if (!works(NVS_IOENGINE_IO_URING) || !works(NVS_IOENGINE_LIBAIO))
+		SKIP("io_uring and libaio do not both work here");
+	assert_int_equal(choices_of_auto(), 0);
+	status = in_child(auto_without_io_uring, NULL);
+	if (status == CHILD_SKIPPED)
+		SKIP("no seccomp filter can be set here");
+	assert_int_equal(status, CHILD_OK);
+}
+
+/* ---- Killed threads ---- */
+
+static int submit_and_be_killed(void *arg)
+{
+	static const long calls[NVS_IOENGINE_COUNT] = {
+		[NVS_IOENGINE_IO_URING] = SYS_io_uring_enter,
+		[NVS_IOENGINE_LIBAIO] = SYS_io_submit,
+		[NVS_IOENGINE_POSIX] = SYS_pwritev2,
+	};
+	enum nvs_ioengine ioengine = *(enum nvs_ioengine *)arg;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct transfer transfer = {.direction = NVS_WRITE, .nbytes = BLOCK};
+	const char *path = path_in(temp_directory(), "file");
+	struct completions *queue;
+	struct nvs_aio *aio;
+
+	alarm(GIVE_UP_S);
+	transfer.data = aligned_alloc(BLOCK, BLOCK);
+	EXPECT(transfer.data && !completions_open(&queue));
+	memset(transfer.data, 1, BLOCK);
+	EXPECT(!open_with(&aio, ioengine, NULL, &error));
+	EXPECT(!nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &transfer.file, &error));
+	if (kill_on_syscall(calls[ioengine]))
+		return CHILD_SKIPPED;
+	aio_submit_list(aio, queue, &transfer);
+	EXPECT(!completions_wait(queue, COMPLETIONS_CALLER, 1, UINT64_MAX));
+	EXPECT(completions_take(queue) == &transfer);
+	EXPECT(transfer.status == -EOWNERDEAD && transfer.error_offset == 0);
+	EXPECT(transfer_error(&transfer, "t", &error) == -EOWNERDEAD);
+	nvs_file_close(transfer.file);
+	EXPECT(!nvs_aio_close(aio));
+	completions_close(queue);
+	free(transfer.data);
+	return CHILD_OK;
+}
+
+static void a_transfer_of_a_killed_thread_comes_back_to_its_queue(void **state)
+{
+	(void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	SKIP("the sanitizers can't go on after a thread was killed");
+#endif
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		enum nvs_ioengine ioengine = engines[i];
+		int status;
+
+		if (!works(ioengine))
+			continue;
+		status = in_child(submit_and_be_killed, &ioengine);
+		if (status == CHILD_SKIPPED)
+			SKIP("no seccomp filter can be set here");
+		assert_int_equal(status, CHILD_OK);
+	}
+}
+
+static void a_closed_queue_leaves_no_memory(void **state)
+{
+	int64_t before = inject_held().blocks;
+	struct completions *queue;
+
+	(void)state;
+	assert_int_equal(completions_open(&queue), 0);
+	completions_close(queue);
+	assert_int_equal(inject_held().blocks, before);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(trying_an_engine_leaves_nothing_open),
+		cmocka_unit_test(the_machine_has_the_first_engine_that_works),
+		cmocka_unit_test(auto_logs_its_choice_only_if_it_passed_over_an_engine),
+		cmocka_unit_test(a_transfer_of_a_killed_thread_comes_back_to_its_queue),
+		cmocka_unit_test(a_closed_queue_leaves_no_memory),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
