@@ -16,8 +16,6 @@
 /* Offsets from docs/store-format.md. */
 enum {
 	LABEL_CHECKSUM_AT = 504,
-	HEADER_COUNTS_AT = 40, /* derived from the entries, up to ... */
-	HEADER_REST_AT = 64,
 	HEADER_CHECKSUM_AT = MANIFEST_HEADER_BYTES - 8,
 };
 
@@ -54,8 +52,8 @@ static void try_label(const uint8_t *data, size_t nbytes, bool repair)
 
 static void try_header(const uint8_t *data, size_t nbytes, bool repair)
 {
-	uint8_t bytes[MANIFEST_HEADER_BYTES], *again;
-	struct manifest_header header, empty;
+	uint8_t bytes[MANIFEST_HEADER_BYTES], again[MANIFEST_HEADER_BYTES];
+	struct manifest_header header;
 	int rc;
 
 	fill(bytes, sizeof(bytes), data, nbytes);
@@ -68,12 +66,9 @@ static void try_header(const uint8_t *data, size_t nbytes, bool repair)
 	assert(header.generation && header.generation + 1);
 	assert(header.body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
 	assert(header.count <= header.body_bytes);
-	again = manifest_encode(header.id, header.generation, NULL, 0, &empty);
-	assert(again);
-	assert(!memcmp(bytes, again, HEADER_COUNTS_AT));
-	assert(!memcmp(bytes + HEADER_REST_AT, again + HEADER_REST_AT,
-		       HEADER_CHECKSUM_AT - HEADER_REST_AT));
-	free(again);
+	assert(header.note_bytes <= NVS_NOTE_MAX && header.note_bytes <= header.body_bytes);
+	manifest_encode_header(&header, again);
+	assert(!memcmp(bytes, again, sizeof(bytes)));
 }
 
 static void check_extent(const struct manifest *manifest, uint64_t offset, uint64_t nbytes,
@@ -130,31 +125,38 @@ static void check_same_bytes(const struct manifest *manifest)
 {
 	const struct manifest_header *header = &manifest->header;
 	struct manifest_header again, decoded;
+	const struct store_note note = {.data = manifest->body + header->body_bytes -
+						note_room(header->note_bytes),
+					.nbytes = (uint32_t)header->note_bytes};
 	uint8_t *bytes = manifest_encode(header->id, header->generation, manifest->entries,
-					 header->count, &again);
+					 header->count, &note, &again);
 
 	assert(bytes && again.body_bytes == header->body_bytes);
 	assert(!memcmp(bytes + MANIFEST_HEADER_BYTES, manifest->body, header->body_bytes));
 	assert(!manifest_decode_header(bytes, &decoded));
 	assert(decoded.count == header->count && decoded.generation == header->generation &&
 	       decoded.body_bytes == header->body_bytes &&
+	       decoded.note_bytes == header->note_bytes &&
 	       decoded.body_checksum == header->body_checksum);
 	free(bytes);
 }
 
-/* Two bytes for the unit and the number of entries, followed by the entries. */
+/* Two bytes for unit and length of the note, and for the number of entries; the entries, the note. */
 static void try_entries(const uint8_t *data, size_t nbytes, bool repair)
 {
 	if (nbytes < 2)
 		return;
 
 	uint32_t unit = UNIT_MIN << data[0] % 8;
-	struct manifest manifest = {
-		.header = {.generation = 1, .count = data[1], .body_bytes = nbytes - 2}};
+	struct manifest manifest = {.header = {.generation = 1,
+					       .count = data[1],
+					       .body_bytes = nbytes - 2,
+					       .note_bytes = data[0] / 8}};
 	const char *why = NULL;
 	int rc;
 
-	if (manifest.header.count > manifest.header.body_bytes)
+	if (manifest.header.count > manifest.header.body_bytes ||
+	    note_room(manifest.header.note_bytes) > manifest.header.body_bytes)
 		return;
 	manifest.body = malloc(nbytes - 1);
 	assert(manifest.body);

@@ -18,8 +18,9 @@ def label(index=0, count=1, unit=4096, stripe=0, flags=1, generation=5):
                        generation)
 
 
-def header(count, body_bytes, generation=1):
-    return struct.pack("<8sI4x16sQQQQ", b"NVSWAP\0M", 3, ID, generation, count, body_bytes, 77)
+def header(count, body_bytes, generation=1, note_bytes=0):
+    return struct.pack("<8sI4x16sQQQQQ", b"NVSWAP\0M", 3, ID, generation, count, body_bytes, 77,
+                       note_bytes)
 
 
 def entry(name, numel, nbytes, offset, spare, dtype=F32, flags=1, checksum=0):
@@ -29,8 +30,8 @@ def entry(name, numel, nbytes, offset, spare, dtype=F32, flags=1, checksum=0):
                        len(name)) + text
 
 
-def entries(*made, count=None, unit=3):
-    return bytes([unit, len(made) if count is None else count]) + b"".join(made)
+def entries(*made, count=None, unit=3, note=0):
+    return bytes([unit + 8 * note, len(made) if count is None else count]) + b"".join(made)
 
 
 SEEDS = {
@@ -43,6 +44,9 @@ SEEDS = {
     "header": (HEADER_REPAIRED, header(2, 128)),
     "header_many": (HEADER_REPAIRED, header(1 << 40, 128)),
     "header_long": (HEADER_REPAIRED, header(1, 1 << 40)),
+    "header_note": (HEADER_REPAIRED, header(1, 72, note_bytes=5)),
+    "header_long_note": (HEADER_REPAIRED, header(1, 1 << 20, note_bytes=(1 << 16) + 1)),
+    "header_note_beyond": (HEADER_REPAIRED, header(0, 8, note_bytes=9)),
     "header_damaged": (HEADER, header(2, 128)),
     "none": (ENTRIES_REPAIRED, entries()),
     "two": (ENTRIES_REPAIRED, entries(entry("w", 1024, 4096, 4096, 8192),
@@ -58,6 +62,8 @@ SEEDS = {
     "far": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, (1 << 64) - 4096, 0))),
     "count": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096), count=9)),
     "behind": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096), bytes(8), count=1)),
+    "note": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096), b"step5\0\0\0", count=1, note=5)),
+    "note_padding": (ENTRIES_REPAIRED, entries(b"step5\0\0x", count=0, note=5)),
     "damaged": (ENTRIES, entries(entry("w", 1, 4, 0, 4096))),
 }
 

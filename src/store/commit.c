@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "store/disk.h"
@@ -19,14 +20,18 @@
 /* Damage that cost nothing; the next commit mends it. */
 static void report_labels(struct store *store)
 {
-	for (unsigned i = 0; i < store->nmembers; i++) {
-		if (!member_has_copy(&store->members[i], LABEL_DAMAGED))
+	for (unsigned i = 0; i < store->nmembers * LABEL_COPY_COUNT; i++) {
+		const struct member *member = &store->members[i / LABEL_COPY_COUNT];
+		unsigned copy = i % LABEL_COPY_COUNT;
+
+		if (member->copies[copy] != LABEL_DAMAGED)
 			continue;
 		store->damaged = true;
 		log_say(&store->log, NVS_LOG_WARNING,
-			"a copy of the label of %s is damaged or can't be read: the other copy is "
-			"used, and the next commit writes both anew",
-			store->members[i].path);
+			"a copy of the label, %s at offset %" PRIu64
+			", is damaged or can't be read: the other copy is used, and the next "
+			"commit writes both anew",
+			member->path, copy * LABEL_DISTANCE);
 	}
 }
 
@@ -79,6 +84,11 @@ const struct store_entry *store_entries(const struct store *store, size_t *n)
 {
 	*n = store->found.header.count;
 	return store->found.entries;
+}
+
+struct store_note store_found_note(const struct store *store)
+{
+	return manifest_note(&store->found);
 }
 
 uint64_t store_generation(struct store *store)
@@ -140,6 +150,7 @@ static bool nothing_changed(const struct store *store, const struct manifest_hea
 	       store->manifest.generation == store->members[0].label.generation &&
 	       !store->damaged && !store->slots.damaged && header->count == store->manifest.count &&
 	       header->body_bytes == store->manifest.body_bytes &&
+	       header->note_bytes == store->manifest.note_bytes &&
 	       header->body_checksum == store->manifest.body_checksum;
 }
 
@@ -284,7 +295,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 }
 
 static int commit(struct store *store, const struct store_entry *entries, size_t n,
-		  struct nvs_error *error)
+		  const struct store_note *note, struct nvs_error *error)
 {
 	struct manifest_header header;
 	int rc = check_places(store, error);
@@ -295,10 +306,11 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 		return rc;
 
 	uint8_t *bytes = manifest_encode(store->members[0].label.id, next_generation(store),
-					 entries, n, &header);
+					 entries, n, note, &header);
 
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
+	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
 	if (nothing_changed(store, &header))
 		rc = 0;
 	else if (store->no_commits)
@@ -311,7 +323,7 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 }
 
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
-		 struct nvs_error *error)
+		 const struct store_note *note, struct nvs_error *error)
 {
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc;
@@ -323,7 +335,7 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 	enter(store, COMMIT_ENCODE);
 	store_check_commit(store);
 	store_check_entries(store, store_bytes(store), entries, n);
-	rc = commit(store, entries, n, &why);
+	rc = commit(store, entries, n, note, &why);
 	store_check_commit(store);
 	enter(store, COMMIT_IDLE);
 	if (rc)

@@ -25,6 +25,9 @@ enum {
 	AT_COUNT = 40,
 	AT_BODY_BYTES = 48,
 	AT_BODY_CHECKSUM = 56,
+	AT_NOTE_BYTES = 64,
+	AT_MADE = 72,
+	AT_WRITER = 80,
 	AT_HEADER_CHECKSUM = MANIFEST_HEADER_BYTES - 8,
 
 	/* Offsets in an entry. The name and its 0 follow, padded with zeros to a multiple of 8. */
@@ -66,10 +69,13 @@ void entry_check(const struct store_entry *entry, uint32_t unit)
 
 /* ---- Encoding ---- */
 
-static void encode_header(const struct manifest_header *header, uint8_t *bytes)
+void manifest_encode_header(const struct manifest_header *header,
+			    uint8_t bytes[MANIFEST_HEADER_BYTES])
 {
 	assert(header->generation && header->generation != UINT64_MAX);
 	assert(header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
+	assert(header->note_bytes <= NVS_NOTE_MAX);
+	assert(note_room(header->note_bytes) <= header->body_bytes);
 	memset(bytes, 0, MANIFEST_HEADER_BYTES);
 	memcpy(bytes, magic, sizeof(magic));
 	put_u32(bytes + AT_VERSION, VERSION);
@@ -78,6 +84,9 @@ static void encode_header(const struct manifest_header *header, uint8_t *bytes)
 	put_u64(bytes + AT_COUNT, header->count);
 	put_u64(bytes + AT_BODY_BYTES, header->body_bytes);
 	put_u64(bytes + AT_BODY_CHECKSUM, header->body_checksum);
+	put_u64(bytes + AT_NOTE_BYTES, header->note_bytes);
+	put_u64(bytes + AT_MADE, header->made);
+	put_u32(bytes + AT_WRITER, header->writer);
 	put_u64(bytes + AT_HEADER_CHECKSUM, XXH3_64bits(bytes, AT_HEADER_CHECKSUM));
 }
 
@@ -100,18 +109,31 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 	return at + entry_bytes(length);
 }
 
-uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
-			 const struct store_entry *entries, size_t n,
-			 struct manifest_header *header)
+static uint64_t body_bytes_of(const struct store_entry *entries, size_t n,
+			      const struct store_note *note)
 {
-	uint64_t body_bytes = 0;
+	uint64_t nbytes = note_room(note->nbytes);
 
+	assert(note->nbytes <= NVS_NOTE_MAX);
 	for (size_t i = 0; i < n; i++) {
 		size_t length = strlen(entries[i].name);
 
 		assert(length > 0 && length <= NVS_NAME_MAX);
-		body_bytes += entry_bytes(length);
+		nbytes += entry_bytes(length);
 	}
+	return nbytes;
+}
+
+uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
+			 const struct store_entry *entries, size_t n, const struct store_note *note,
+			 struct manifest_header *header)
+{
+	const struct store_note none = {.nbytes = 0};
+	uint64_t body_bytes;
+
+	if (!note)
+		note = &none;
+	body_bytes = body_bytes_of(entries, n, note);
 	if (body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES)
 		return NULL;
 
@@ -124,15 +146,27 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 
 	for (size_t i = 0; i < n; i++)
 		at = encode_entry(&entries[i], at);
-	assert(at == body + body_bytes);
+	assert(at + note_room(note->nbytes) == body + body_bytes);
+	if (note->nbytes)
+		memcpy(at, note->data, note->nbytes);
 	assert(generation && generation != UINT64_MAX);
 	*header = (struct manifest_header){.generation = generation,
 					   .count = n,
 					   .body_bytes = body_bytes,
-					   .body_checksum = XXH3_64bits(body, body_bytes)};
+					   .body_checksum = XXH3_64bits(body, body_bytes),
+					   .note_bytes = note->nbytes};
 	memcpy(header->id, id, STORE_ID_SIZE);
-	encode_header(header, bytes);
+	manifest_encode_header(header, bytes);
 	return bytes;
+}
+
+void manifest_stamp(uint8_t *bytes, uint64_t made, struct manifest_header *header)
+{
+	assert(get_u64(bytes + AT_GENERATION) == header->generation);
+	assert(get_u64(bytes + AT_BODY_CHECKSUM) == header->body_checksum);
+	header->made = made;
+	header->writer = NVS_VERSION_MAJOR << 16 | NVS_VERSION_MINOR << 8 | NVS_VERSION_PATCH;
+	manifest_encode_header(header, bytes);
 }
 
 /* ---- Decoding ---- */
@@ -150,11 +184,16 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	header->count = get_u64(bytes + AT_COUNT);
 	header->body_bytes = get_u64(bytes + AT_BODY_BYTES);
 	header->body_checksum = get_u64(bytes + AT_BODY_CHECKSUM);
+	header->note_bytes = get_u64(bytes + AT_NOTE_BYTES);
+	header->made = get_u64(bytes + AT_MADE);
+	header->writer = get_u32(bytes + AT_WRITER);
 	if (!header->generation || header->generation == UINT64_MAX ||
 	    header->body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES ||
-	    header->count > header->body_bytes / entry_bytes(1))
+	    header->note_bytes > NVS_NOTE_MAX ||
+	    note_room(header->note_bytes) > header->body_bytes ||
+	    header->count > (header->body_bytes - note_room(header->note_bytes)) / entry_bytes(1))
 		return -EUCLEAN;
-	encode_header(header, written);
+	manifest_encode_header(header, written);
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }
 
@@ -291,9 +330,20 @@ static const char *check_duplicates(const struct manifest *manifest,
 	return NULL;
 }
 
+/* Bytes of the padding must be zero. */
+static const char *check_note(const uint8_t *note, uint64_t nbytes)
+{
+	for (uint64_t i = nbytes; i < note_room(nbytes); i++)
+		if (note[i])
+			return "the note has something where zeros are due";
+	return NULL;
+}
+
 static const char *decode_entries(struct manifest *manifest, uint32_t unit)
 {
-	uint8_t *at = manifest->body, *end = at + manifest->header.body_bytes;
+	uint64_t note_bytes = manifest->header.note_bytes;
+	uint8_t *at = manifest->body;
+	uint8_t *end = at + manifest->header.body_bytes - note_room(note_bytes);
 
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const char *why = decode_entry(&at, (uint64_t)(end - at), unit,
@@ -302,7 +352,7 @@ static const char *decode_entries(struct manifest *manifest, uint32_t unit)
 		if (why)
 			return why;
 	}
-	return at == end ? NULL : "something stands behind its entries";
+	return at == end ? check_note(end, note_bytes) : "something stands behind its entries";
 }
 
 int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why)
@@ -312,6 +362,7 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 
 	assert(manifest->body && !manifest->entries);
 	assert(unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1)));
+	assert(note_room(manifest->header.note_bytes) <= manifest->header.body_bytes);
 	if (XXH3_64bits(manifest->body, manifest->header.body_bytes) !=
 	    manifest->header.body_checksum) {
 		*why = "its checksum differs";
@@ -340,6 +391,19 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 	free(table);
 	free(ranges);
 	return rc;
+}
+
+struct store_note manifest_note(const struct manifest *manifest)
+{
+	const struct manifest_header *header = &manifest->header;
+
+	assert(!header->note_bytes || manifest->body);
+	assert(note_room(header->note_bytes) <= header->body_bytes);
+	if (!header->note_bytes)
+		return (struct store_note){.nbytes = 0};
+	return (struct store_note){.data = manifest->body + header->body_bytes -
+					   note_room(header->note_bytes),
+				   .nbytes = (uint32_t)header->note_bytes};
 }
 
 void manifest_free(struct manifest *manifest)

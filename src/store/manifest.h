@@ -15,20 +15,27 @@
 
 struct manifest_header {
 	uint8_t id[STORE_ID_SIZE];
-	uint64_t generation, count, body_bytes, body_checksum;
+	uint64_t generation, count, body_bytes, body_checksum, note_bytes;
+	uint64_t made;	 /* seconds since 1970; 0: unknown */
+	uint32_t writer; /* version of the library, one byte each: 0x000200 is 0.2.0 */
 };
 
 struct manifest {
 	struct manifest_header header;
-	uint8_t *body; /* holds the names */
+	uint8_t *body; /* holds the names, and behind the entries the note */
 	struct store_entry *entries;
 	uint64_t end; /* bytes; where the last extent ends */
 };
 
-/* The encoded manifest, to be freed by the caller. NULL: out of memory, or too large. */
+/* The encoded manifest, to be freed by the caller. `note` may be NULL. NULL: out of memory, or too large. */
 uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
-			 const struct store_entry *entries, size_t n,
+			 const struct store_entry *entries, size_t n, const struct store_note *note,
 			 struct manifest_header *header);
+/* Writes into encoded bytes when the commit is made, and by which version of the library. */
+void manifest_stamp(uint8_t *bytes, uint64_t made, struct manifest_header *header);
+/* Writes the header's bytes; they are those that were decoded. */
+void manifest_encode_header(const struct manifest_header *header,
+			    uint8_t bytes[MANIFEST_HEADER_BYTES]);
 
 /* -EUCLEAN: not a manifest's header, or damaged. */
 int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
@@ -40,7 +47,15 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why);
 /* Asserts what must hold of an entry, but for the bounds of the store. */
 void entry_check(const struct store_entry *entry, uint32_t unit);
+/* The note, in the body. */
+struct store_note manifest_note(const struct manifest *manifest);
 void manifest_free(struct manifest *manifest);
+
+/* The bytes that a note takes: it is padded like an entry. */
+static inline uint64_t note_room(uint64_t nbytes)
+{
+	return (nbytes + 7) & ~(uint64_t)7;
+}
 
 /* The length of an extent: nbytes, up to RANGE_MAX, in whole units. */
 static inline uint64_t round_to_unit(uint64_t nbytes, uint32_t unit)

@@ -54,11 +54,16 @@ static int open_file(struct slot *slot, unsigned i, const struct member *member,
 	rc = member_open_file(member, name, &slot->fd, error);
 	if (rc == -ENOENT && member->read_only)
 		return 0;
-	if (rc || !fresh)
+	if (rc)
 		return rc;
-	return ftruncate(slot->fd, 0) ? error_set(error, -errno, "cannot empty %s: %s", slot->path,
-						  nvs_strerror(-errno))
-				      : 0;
+	if (fresh && ftruncate(slot->fd, 0)) {
+		rc = -errno;
+		return error_set(error, rc, "cannot empty %s: %s", slot->path, nvs_strerror(rc));
+	}
+	/* Of no effect unless the file is empty. */
+	if (!member->read_only)
+		cow_turn_off(slot->fd);
+	return 0;
 }
 
 int slots_open(struct slots *slots, const struct member *member, bool fresh,
@@ -133,7 +138,8 @@ static int bytes_there(const struct slot *slot, uint64_t *nbytes, struct nvs_err
 /* What a slot holds, and why it does not count. */
 struct found_slot {
 	struct manifest manifest;
-	bool headed, whole; /* the header is valid; all of it is */
+	bool headed, whole;  /* the header is valid; all of it is */
+	uint64_t generation; /* of the header */
 	char why[96];
 };
 
@@ -177,6 +183,7 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 
 	assert(why || MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
 	found->headed = !why;
+	found->generation = why ? 0 : header->generation;
 	if (why)
 		refuse(found, why);
 }
@@ -291,9 +298,9 @@ static void adopt(struct slots *slots, struct found_slot *found, unsigned slot,
 			continue;
 		slots->damaged = true;
 		log_say(log, NVS_LOG_WARNING,
-			"a copy of the manifest, %s%s, is damaged (%s): the other copy is used, "
-			"and the next commit writes both anew",
-			slots->slot[i].path, slots->slot[i].owned ? "" : " at its own place",
+			"a copy of the manifest, %s at offset %" PRIu64 ", is damaged (%s): the "
+			"other copy is used, and the next commit writes both anew",
+			slots->slot[i].path, slots->slot[i].base,
 			found[i].why[0] ? found[i].why : "it is of another commit");
 	}
 	assert(manifest->header.generation);
@@ -320,6 +327,14 @@ static int find(struct slots *slots, const struct slots_wanted *wanted, struct f
 	return 0;
 }
 
+static void note(struct slot *slot, const struct found_slot *found)
+{
+	assert(found->headed == (found->generation != 0));
+	static_assert(sizeof(slot->why) == sizeof(found->why), "one reason fits the other");
+	slot->generation = found->generation;
+	memcpy(slot->why, found->why, sizeof(slot->why));
+}
+
 int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct manifest *manifest,
 	       const struct nvs_log *log, struct nvs_error *error)
 {
@@ -337,8 +352,10 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 		if (!rc)
 			adopt(slots, found, slot, manifest, log);
 	}
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+		note(&slots->slot[i], &found[i]);
 		manifest_free(&found[i].manifest);
+	}
 	return rc;
 }
 
@@ -426,11 +443,11 @@ void slots_turn(struct slots *slots)
 
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 {
-	uint64_t nbytes = MANIFEST_HEADER_BYTES + count * MANIFEST_ENTRY_MAX;
+	uint64_t nbytes = MANIFEST_HEADER_BYTES + NVS_NOTE_MAX + count * MANIFEST_ENTRY_MAX;
 	char need[32];
 
 	assert(!slots->read_only);
-	assert(count <= (INT64_MAX - MANIFEST_HEADER_BYTES) / MANIFEST_ENTRY_MAX);
+	assert(count <= (INT64_MAX - MANIFEST_HEADER_BYTES - NVS_NOTE_MAX) / MANIFEST_ENTRY_MAX);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
 		int rc = slot->owned ? disk_may_grow(slot->path, nbytes, error) : 0;

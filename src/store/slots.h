@@ -15,6 +15,9 @@ struct slot {
 	char *path;
 	uint64_t base, capacity; /* bytes */
 	bool owned;		 /* the slot closes fd */
+	/* What slots_read found: */
+	uint64_t generation; /* of its header; 0: it has no valid one */
+	char why[96];	     /* why it does not count; "" if it does, or was not needed */
 };
 
 struct slots {
@@ -64,7 +67,7 @@ void slots_turn(struct slots *slots);
 /* -ESTALE: a manifest's file was removed or moved. */
 int slots_check_places(const struct slots *slots, const struct member *member,
 		       struct nvs_error *error);
-/* Reserves space on the drive for a manifest of `count` entries, whatever their names. */
+/* Reserves space on the drive for a manifest of `count` entries, whatever their names and the note. */
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error);
 
 #endif

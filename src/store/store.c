@@ -129,6 +129,8 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 		rc = store_begin_keeping(store, error);
 	if (rc)
 		return rc;
+	for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
+		member_report_space(&store->members[i], &store->log);
 	store_check(store);
 	store_check_space(store);
 	if (store->keep)

@@ -71,12 +71,20 @@ struct store_entry {
 	uint64_t checksum; /* XXH3 (64 bits) of its nbytes */
 };
 
+/* Bytes of the caller that a commit carries. */
+struct store_note {
+	const void *data;
+	uint32_t nbytes; /* at most NVS_NOTE_MAX */
+};
+
 /* The kept store's entries when it was opened; none in a new one. Valid until store_close. */
 const struct store_entry *store_entries(const struct store *store, size_t *n);
+/* The note of its last commit then, likewise. */
+struct store_note store_found_note(const struct store *store);
 /*
- * Makes all completed writes durable, then replaces the manifest by these entries. After a crash
- * either the old or the new manifest is found. Without `keep` it does nothing; entries equal to the
- * last commit's are not written again, unless a copy of the metadata is damaged. On an error the
+ * Makes all completed writes durable, then replaces the manifest by these entries and the note. After
+ * a crash either the old or the new manifest is found. Without `keep` it does nothing; entries and a
+ * note equal to the last commit's are not written again, unless a copy of the metadata is damaged. On an error the
  * old manifest stays valid. If the data could not be made durable, every later commit returns -EIO.
  * -ESTALE: its files were removed or moved. -EROFS: the store is read-only.
  *
@@ -89,7 +97,7 @@ const struct store_entry *store_entries(const struct store *store, size_t *n);
  * flight.
  */
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
-		 struct nvs_error *error);
+		 const struct store_note *note, struct nvs_error *error);
 /*
  * Whether the extents that the entries of the failed commit name must not be written or released
  * either.

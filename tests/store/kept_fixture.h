@@ -59,10 +59,34 @@ static inline void found_offsets(const struct store *store, uint64_t offsets[EXT
 	}
 }
 
+/* Each version has a note of another length, and all of them carry the version. */
+static uint8_t note_bytes[64];
+
+static inline struct store_note make_note(unsigned version)
+{
+	memset(note_bytes, (int)version, sizeof(note_bytes));
+	return (struct store_note){.data = note_bytes, .nbytes = 40 + version % 16};
+}
+
+static inline int try_commit(struct store *store, unsigned version, const uint64_t *offsets)
+{
+	struct store_note note = make_note(version);
+
+	make_entries(version, offsets);
+	return store_commit(store, entries, ENTRIES, &note, &error);
+}
+
 static inline void commit_version(struct store *store, unsigned version, const uint64_t *offsets)
 {
-	make_entries(version, offsets);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	assert_int_equal(try_commit(store, version, offsets), 0);
+}
+
+static inline void assert_note(const struct store *store, unsigned version)
+{
+	struct store_note found = store_found_note(store), wanted = make_note(version);
+
+	assert_int_equal(found.nbytes, wanted.nbytes);
+	assert_memory_equal(found.data, wanted.data, wanted.nbytes);
 }
 
 /* The version of all entries; 0: there are none. */
@@ -79,6 +103,7 @@ static inline unsigned version_of(const struct store *store)
 	version = (unsigned)(found[0].checksum / 1000);
 	found_offsets(store, offsets);
 	make_entries(version, offsets);
+	assert_note(store, version);
 	for (size_t i = 0; i < n; i++) {
 		assert_string_equal(found[i].name, entries[i].name);
 		assert_int_equal(found[i].dtype, entries[i].dtype);

@@ -615,7 +615,7 @@ static void memory_store_holds_data_and_leaves_no_file(void **state)
 	move(store, NVS_WRITE, data, nbytes, offset);
 	move(store, NVS_READ, back, nbytes, offset);
 	assert_memory_equal(data, back, nbytes);
-	assert_int_equal(store_commit(store, NULL, 0, &error), 0);
+	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
 	assert_int_equal(store_unit(store), 4096);
 	store_entries(store, &n);
 	assert_int_equal(n, 0);

@@ -260,12 +260,31 @@ static void a_lost_commit_is_named_and_rolled_back_only_when_asked(void **state)
 	must_not_open((struct how){.keep = true, .rollback = true}, -EUCLEAN, "restore the store");
 }
 
+static void a_damaged_copy_is_logged_with_its_offset(void **state)
+{
+	static const uint8_t junk[16] = {1, 2, 3};
+	char text[128];
+
+	(void)state;
+	make_two_versions();
+	write_file(at(DATA), junk, sizeof(junk), LABEL_DISTANCE + 100);
+	write_file(at(MANIFEST, 3u), junk, sizeof(junk), 20);
+	log_text[0] = 0;
+	assert_state(2);
+	snprintf(text, sizeof(text), "%s at offset %" PRIu64 ", is damaged", DATA, LABEL_DISTANCE);
+	assert_non_null(strstr(log_text, text));
+	assert_null(strstr(log_text, DATA " at offset 0"));
+	assert_non_null(strstr(log_text, "manifest.3 at offset 0, is damaged"));
+	assert_null(strstr(log_text, "manifest.1 at"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		store_test(a_flipped_bit_anywhere_in_the_metadata_costs_nothing),
 		store_test(a_lost_sector_of_the_metadata_costs_nothing),
 		store_test(an_unreadable_sector_of_the_metadata_costs_nothing),
+		store_test(a_damaged_copy_is_logged_with_its_offset),
 		store_test(the_next_commit_writes_damaged_copies_anew),
 		store_test(several_damages_never_lead_to_an_older_commit_in_silence),
 		store_test(a_lost_commit_is_named_and_rolled_back_only_when_asked),

@@ -254,7 +254,7 @@ static void a_full_drive_still_commits(void **state)
 	}
 	for (int i = 0; i < 3; i++) {
 		entries[0].written = i % 2;
-		assert_int_equal(store_commit(store, entries, n, &error), 0);
+		assert_int_equal(store_commit(store, entries, n, NULL, &error), 0);
 	}
 	store_close(store);
 	store = must_open(how);
@@ -364,7 +364,7 @@ static void a_kept_raw_device_is_found_again(void **state)
 		move(store, NVS_WRITE, wrote, sizeof(wrote), entry.offset);
 		entry.checksum = (uint64_t)i;
 		entry.has_checksum = true;
-		assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	}
 	store_close(store);
 	must_not_open(raw(&loop, false), -EEXIST, "kept store");
@@ -404,8 +404,8 @@ static void a_manifest_too_large_for_its_place_on_a_device_is_refused(void **sta
 		names[i][snprintf(names[i], NVS_NAME_MAX, "%zu", i)] = 'n';
 		entries[i] = (struct store_entry){.name = names[i], .dtype = NVS_U8};
 	}
-	assert_int_equal(store_commit(store, entries, N / 2, &error), 0);
-	assert_int_equal(store_commit(store, entries, N, &error), -ENOSPC);
+	assert_int_equal(store_commit(store, entries, N / 2, NULL, &error), 0);
+	assert_int_equal(store_commit(store, entries, N, NULL, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "for it: keep the store in a directory"));
 	store_close(store);
 	store = must_open(raw(&loop, true));

@@ -166,17 +166,66 @@ static void a_commit_without_changes_writes_nothing(void **state)
 	commit_version(store, 2, offsets);
 	for (int i = 0; i < 2; i++)
 		read_file(at(MANIFEST, (unsigned)i), before[i], 4096, 0);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	assert_int_equal(try_commit(store, 2, offsets), 0);
 	store_close(store);
 	store = must_open(kept);
-	make_entries(2, offsets);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), 0);
+	assert_int_equal(try_commit(store, 2, offsets), 0);
 	for (int i = 0; i < 2; i++)
 		read_file(at(MANIFEST, (unsigned)i), after[i], 4096, 0);
 	assert_memory_equal(before, after, sizeof(before));
 	assert_int_equal(store->manifest.generation, 2);
 	store_close(store);
 	assert_state(2);
+}
+
+static void a_note_alone_is_a_change(void **state)
+{
+	struct store *store = must_open(kept);
+	struct store_note note = make_note(7);
+	uint64_t offsets[EXTENTS];
+
+	(void)state;
+	reserve_entries(store, offsets);
+	commit_version(store, 1, offsets);
+	for (uint32_t nbytes = 0; nbytes <= 9; nbytes++) {
+		note.nbytes = nbytes;
+		assert_int_equal(store_commit(store, entries, ENTRIES, &note, &error), 0);
+		assert_int_equal(store->manifest.generation, 2 + nbytes);
+		assert_int_equal(store_commit(store, entries, ENTRIES, &note, &error), 0);
+		assert_int_equal(store->manifest.generation, 2 + nbytes);
+	}
+	note.data = (const uint8_t[9]){7, 7, 7, 7, 7, 7, 7, 7, 8};
+	assert_int_equal(store_commit(store, entries, ENTRIES, &note, &error), 0);
+	assert_int_equal(store->manifest.generation, 12);
+	store_close(store);
+	store = must_open(kept);
+	assert_int_equal(store_found_note(store).nbytes, 9);
+	assert_memory_equal(store_found_note(store).data, note.data, 9);
+	store_close(store);
+}
+
+static void the_longest_note_fits_beside_no_entry_and_many(void **state)
+{
+	static uint8_t bytes[NVS_NOTE_MAX];
+	const struct store_note note = {.data = bytes, .nbytes = sizeof(bytes)};
+
+	(void)state;
+	fill(bytes, sizeof(bytes), 5);
+	for (unsigned version = 0; version <= 1; version++) {
+		struct store *store = must_open(kept);
+		uint64_t offsets[EXTENTS];
+
+		reserve_entries(store, offsets);
+		make_entries(version, offsets);
+		assert_int_equal(store_commit(store, entries, version ? ENTRIES : 0, &note, &error),
+				 0);
+		store_close(store);
+		store = must_open(kept);
+		assert_int_equal(store->found.header.count, version ? ENTRIES : 0);
+		assert_int_equal(store_found_note(store).nbytes, sizeof(bytes));
+		assert_memory_equal(store_found_note(store).data, bytes, sizeof(bytes));
+		store_close(store);
+	}
 }
 
 /* ---- Closing a kept store commits nothing, so it leaves the same state as a crash ---- */
@@ -352,7 +401,7 @@ static void a_sparse_copy_is_reserved_again(void **state)
 
 	(void)state;
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
-	assert_int_equal(store_commit(store, NULL, 0, &error), 0);
+	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
 	store_close(store);
 	read_file(at(DATA), label, sizeof(label), 0);
 	assert_int_equal(truncate(at(DATA), 0), 0);
@@ -369,7 +418,7 @@ static void a_sparse_copy_is_reserved_again(void **state)
 static uint8_t *lie(const struct store_entry *lies, size_t n, struct manifest_header *header)
 {
 	static const uint8_t id[STORE_ID_SIZE] = {1, 2, 3};
-	uint8_t *bytes = manifest_encode(id, 1, lies, n, header);
+	uint8_t *bytes = manifest_encode(id, 1, lies, n, NULL, header);
 
 	assert_non_null(bytes);
 	return bytes;
@@ -516,7 +565,7 @@ static void reserved_bytes_of_headers_and_labels_must_be_zero(void **state)
 	struct label read;
 
 	(void)state;
-	bytes[64] = 1;
+	bytes[88] = 1;
 	put_u64(bytes + 120, XXH3_64bits(bytes, 120));
 	assert_int_equal(manifest_decode_header(bytes, &header), -EUCLEAN);
 	free(bytes);
@@ -527,6 +576,41 @@ static void reserved_bytes_of_headers_and_labels_must_be_zero(void **state)
 	put_u64(block + 504, 0);
 	put_u64(block + 504, XXH3_64bits(block, sizeof(block)));
 	assert_int_equal(label_decode(block, &read), -EUCLEAN);
+}
+
+static void notes_with_false_lengths_or_padding_are_refused(void **state)
+{
+	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
+	static const uint8_t id[STORE_ID_SIZE] = {1};
+	const struct store_note note = make_note(2);
+	const uint64_t lengths[] = {65, NVS_NOTE_MAX + 1, UINT64_MAX - 6, UINT64_MAX};
+	struct manifest_header header, read;
+	uint8_t *bytes = manifest_encode(id, 1, &one, 1, &note, &header);
+	const char *why = "";
+
+	(void)state;
+	assert_non_null(bytes);
+	assert_int_equal(note.nbytes, 42);
+	assert_int_equal(header.body_bytes, 64 + 48);
+	assert_int_equal(manifest_decode_header(bytes, &read), 0);
+	assert_int_equal(read.note_bytes, 42);
+	assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), 0);
+	/* The bytes of an entry taken for the note, or of the note for an entry. */
+	header.note_bytes = 50;
+	assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), -EUCLEAN);
+	header.note_bytes = 40;
+	assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), -EUCLEAN);
+	assert_string_equal(why, "something stands behind its entries");
+	header.note_bytes = 42;
+	bytes[MANIFEST_HEADER_BYTES + header.body_bytes - 1] = 1;
+	assert_int_equal(decode(bytes + MANIFEST_HEADER_BYTES, header, &why), -EUCLEAN);
+	assert_string_equal(why, "the note has something where zeros are due");
+	for (size_t i = 0; i < LENGTH(lengths); i++) {
+		put_u64(bytes + 64, lengths[i]);
+		put_u64(bytes + 120, XXH3_64bits(bytes, 120));
+		assert_int_equal(manifest_decode_header(bytes, &read), -EUCLEAN);
+	}
+	free(bytes);
 }
 
 static void false_counts_are_refused_before_allocation(void **state)
@@ -652,7 +736,7 @@ static void a_manifest_of_any_length_comes_back(void **state)
 			names[i][i % 7 ? NVS_NAME_MAX - i % 9 : 2] = 0;
 			many[i] = (struct store_entry){.name = names[i], .dtype = NVS_I8};
 		}
-		assert_int_equal(store_commit(store, many, n, &error), 0);
+		assert_int_equal(store_commit(store, many, n, NULL, &error), 0);
 		store_close(store);
 		store = must_open(kept);
 		back = store_entries(store, &found);
@@ -680,13 +764,11 @@ static bool fail_one_call(unsigned call, bool go_on)
 
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
-	make_entries(2, offsets);
 	failing_calls = UINT32_C(1) << call;
-	rc = store_commit(store, entries, ENTRIES, &error);
+	rc = try_commit(store, 2, offsets);
 	failing_calls = 0;
 	if (go_on) {
-		make_entries(3, offsets);
-		assert_int_equal(store_commit(store, entries, ENTRIES, &error), data ? -EIO : 0);
+		assert_int_equal(try_commit(store, 3, offsets), data ? -EIO : 0);
 	}
 	store_close(store);
 	assert_true(rc == 0 || rc == -EIO);
@@ -714,9 +796,8 @@ static void a_failed_first_commit_leaves_a_new_store(void **state)
 		uint64_t offsets[EXTENTS];
 
 		reserve_entries(store, offsets);
-		make_entries(1, offsets);
 		failing_calls = UINT32_C(1) << call;
-		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		assert_int_equal(try_commit(store, 1, offsets), -EIO);
 		failing_calls = 0;
 		store_close(store);
 		assert_state(0);
@@ -742,14 +823,13 @@ static void a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit(voi
 
 		reserve_entries(store, offsets);
 		commit_version(store, 1, offsets);
-		make_entries(2, offsets);
 		failing_calls = cases[i];
-		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		assert_int_equal(try_commit(store, 2, offsets), -EIO);
 		assert_non_null(strstr(error.text, "could not be taken back either"));
 		assert_true(store_unsettled(store));
 		/* As long as that fails, nothing else is tried. */
 		failing_calls = 1;
-		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		assert_int_equal(try_commit(store, 2, offsets), -EIO);
 		assert_non_null(strstr(error.text, "can't be taken back"));
 		assert_int_equal(failing_calls, 0);
 		assert_true(store_unsettled(store));
@@ -775,9 +855,8 @@ static void a_label_that_was_not_taken_back_names_a_whole_manifest(void **state)
 
 		reserve_entries(store, offsets);
 		commit_version(store, 1, offsets);
-		make_entries(2, offsets);
 		failing_calls = UINT32_C(3) << bit;
-		assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+		assert_int_equal(try_commit(store, 2, offsets), -EIO);
 		failing_calls = 0;
 		store_close(store);
 		store = must_open(kept);
@@ -807,11 +886,10 @@ static void after_a_failed_sync_nothing_is_committed(void **state)
 	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
-	make_entries(2, offsets);
 	failing_calls = 1;
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+	assert_int_equal(try_commit(store, 2, offsets), -EIO);
 	assert_int_equal(failing_calls, 0);
-	assert_int_equal(store_commit(store, entries, ENTRIES, &error), -EIO);
+	assert_int_equal(try_commit(store, 2, offsets), -EIO);
 	assert_non_null(strstr(error.text, "earlier attempt"));
 	store_close(store);
 	assert_state(1);
@@ -907,7 +985,7 @@ static void striped_data_is_found_again(void **state)
 	entry.offset = offsets[0];
 	entry.spare = offsets[1];
 	move(store, NVS_WRITE, wrote, nbytes, entry.offset);
-	assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	store_close(store);
 	store = must_open(three);
 	assert_int_equal(store_entries(store, &n)[0].offset, entry.offset);
@@ -993,6 +1071,8 @@ int main(void)
 		store_test(a_store_does_not_grow_from_run_to_run),
 		store_test(a_kept_store_is_refused_and_unchanged_without_keep),
 		store_test(a_commit_without_changes_writes_nothing),
+		store_test(a_note_alone_is_a_change),
+		store_test(the_longest_note_fits_beside_no_entry_and_many),
 		store_test(a_store_without_a_commit_is_a_new_one),
 		store_test(a_commit_counts_once_a_label_names_it),
 		store_test(the_next_commit_has_a_number_above_all_that_the_drive_has),
@@ -1004,6 +1084,7 @@ int main(void)
 		store_test(entries_with_false_names_are_refused),
 		store_test(reserved_bytes_of_entries_must_be_zero),
 		store_test(reserved_bytes_of_headers_and_labels_must_be_zero),
+		store_test(notes_with_false_lengths_or_padding_are_refused),
 		store_test(false_counts_are_refused_before_allocation),
 		store_test(manifests_longer_than_their_file_are_refused),
 		store_test(manifests_of_another_store_are_ignored),

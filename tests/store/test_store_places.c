@@ -116,6 +116,8 @@ static void a_file_system_that_creates_no_files_is_refused(void **state)
 	(void)state;
 	must_not_open((struct how){.paths = {"/proc"}, .absolute = true}, -EOPNOTSUPP,
 		      "/proc/nvswap: its file system holds no files");
+	must_not_open((struct how){.paths = {"/sys"}, .absolute = true}, -EOPNOTSUPP,
+		      "/sys/nvswap: its file system holds no files");
 }
 
 static void fifos_and_sockets_are_refused_and_not_waited_for(void **state)
@@ -160,13 +162,13 @@ static struct store *must_commit_one(struct store_entry *entry)
 				      .offset = offsets[0],
 				      .spare = offsets[1],
 				      .written = true};
-	assert_int_equal(store_commit(store, entry, 1, &error), 0);
+	assert_int_equal(store_commit(store, entry, 1, NULL, &error), 0);
 	return store;
 }
 
 static void must_be_stale(struct store *store, const struct store_entry *entry, const char *said)
 {
-	assert_int_equal(store_commit(store, entry, 1, &error), -ESTALE);
+	assert_int_equal(store_commit(store, entry, 1, NULL, &error), -ESTALE);
 	assert_int_equal(error.code, -ESTALE);
 	assert_non_null(strstr(error.text, said));
 }
@@ -187,7 +189,7 @@ static void a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back(void **
 		entry.written = false;
 		must_be_stale(store, &entry, "was removed or moved");
 		assert_int_equal(rename(at("elsewhere"), at("%s", names[i])), 0);
-		assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 		assert_int_equal(store->manifest.generation, 2);
 		store_close(store);
 		remove_tree(at("nvswap"));

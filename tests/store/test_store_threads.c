@@ -64,7 +64,7 @@ static void *commit(void *arg)
 {
 	struct work *work = arg;
 
-	work->rc = store_commit(work->store, &work->entry, 1, NULL);
+	work->rc = store_commit(work->store, &work->entry, 1, NULL, NULL);
 	return NULL;
 }
 
@@ -184,7 +184,7 @@ static void a_file_that_grows_delays_no_release(void **state)
 	wait_until_held(&growths);
 	store_release(work.store, work.entry.spare, 4096);
 	assert_true(store_bytes(work.store) > 0);
-	assert_int_equal(store_commit(work.store, NULL, 0, &error), 0);
+	assert_int_equal(store_commit(work.store, NULL, 0, NULL, &error), 0);
 	sem_post(&growths.go_on);
 	finish(thread);
 	assert_int_equal(work.rc, 0);

@@ -74,7 +74,7 @@ static void keep_one(uint32_t unit)
 					  .spare = offsets[1],
 					  .written = true};
 
-	assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	store_close(store);
 }
 
@@ -95,7 +95,7 @@ static void find_one(uint32_t unit)
 	move(store, NVS_WRITE, read, round_to_unit(NBYTES, unit), spare);
 	entry.spare = entry.offset;
 	entry.offset = spare;
-	assert_int_equal(store_commit(store, &entry, 1, &error), 0);
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	store_close(store);
 }
 

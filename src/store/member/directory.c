@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "store/member/internal.h"
+#include "topo/topo.h"
 
 /* A closing owner unlinks the names; start over each time that happens meanwhile. */
 #define TRIES 1000
@@ -44,7 +45,8 @@ static int open_parent(struct member *member, const char *path, struct nvs_error
 
 /* ---- Going down ---- */
 
-/* mkdirat(2) fails with ENOENT in a removed directory, and in /proc and the like. */
+/* mkdirat(2) fails with ENOENT in a removed directory, and in /proc and the like; in sysfs as if
+ * rights were missing. */
 static int cannot_make(int from_fd, const char *path, int code, struct nvs_error *error)
 {
 	struct stat st;
@@ -53,7 +55,7 @@ static int cannot_make(int from_fd, const char *path, int code, struct nvs_error
 	assert(code < 0);
 	if (code == -ENOENT && !fstat(from_fd, &st) && st.st_nlink == 0)
 		return MEMBER_GONE;
-	if (code == -ENOENT)
+	if (code == -ENOENT || is_sysfs(from_fd))
 		return error_set(error, -EOPNOTSUPP,
 				 "cannot make the directory %s: its file system holds no files of "
 				 "users; give an nvme_path on a drive",

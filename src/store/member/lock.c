@@ -27,7 +27,7 @@ bool member_owner_may_end(uint64_t since)
 	return true;
 }
 
-int member_lock(const struct member *member, struct nvs_error *error)
+int member_lock(struct member *member, struct nvs_error *error)
 {
 	uint64_t since = clock_ns();
 	int rc;
@@ -35,8 +35,12 @@ int member_lock(const struct member *member, struct nvs_error *error)
 	assert(member->fd >= 0);
 	do
 		rc = flock(member->fd, (member->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB);
-	while (rc && errno == EWOULDBLOCK && member_owner_may_end(since));
+	while (rc && errno == EWOULDBLOCK && !member->beside && member_owner_may_end(since));
 	if (!rc)
+		return 0;
+	assert(!member->beside || member->read_only);
+	member->in_use = member->beside && errno == EWOULDBLOCK;
+	if (member->in_use)
 		return 0;
 	if (errno != EWOULDBLOCK)
 		return error_set(error, -errno, "cannot lock %s: %s", member->path,

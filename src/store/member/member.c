@@ -50,17 +50,31 @@ static void start(struct member *member, bool read_only)
 				  .read_only = read_only};
 }
 
-int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		bool read_only, struct nvs_error *error)
+static int open_started(struct member *members, unsigned index, const char *path, const char *name,
+			struct nvs_error *error)
 {
 	struct stat st;
 
 	assert(index < NVS_PATHS_MAX);
 	assert(path && name);
-	start(&members[index], read_only);
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return member_open_device(members, index, path, &st, error);
 	return member_open_in_directory(members, index, path, name, error);
+}
+
+int member_open(struct member *members, unsigned index, const char *path, const char *name,
+		bool read_only, struct nvs_error *error)
+{
+	start(&members[index], read_only);
+	return open_started(members, index, path, name, error);
+}
+
+int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
+		       struct nvs_error *error)
+{
+	start(&members[index], true);
+	members[index].beside = true;
+	return open_started(members, index, path, name, error);
 }
 
 int member_open_memory(struct member *member, struct nvs_error *error)

@@ -37,10 +37,12 @@ struct member {
 	int parent_fd, nvswap_fd, directory_fd; /* <path>, <path>/nvswap, directory; else -1 */
 	int fd, direct_fd;			/* the lock is on fd */
 	bool read_only;				/* nothing of it is ever written */
-	bool lent;				/* an nvs_file owns these two */
-	bool disposable;			/* removed on close: new, or not kept */
-	bool made;				/* one of its directories is new */
-	bool blank;				/* has no label yet */
+	bool beside;	 /* read-only: a lock of another process is no error */
+	bool in_use;	 /* `beside`, and another process has locked it */
+	bool lent;	 /* an nvs_file owns these two */
+	bool disposable; /* removed on close: new, or not kept */
+	bool made;	 /* one of its directories is new */
+	bool blank;	 /* has no label yet */
 	bool has_manifests;
 	struct dio_caps dio;
 	uint32_t unit_needed; /* a store's unit must be a multiple of it, for direct I/O */
@@ -61,6 +63,9 @@ struct member {
  */
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		bool read_only, struct nvs_error *error);
+/* The same, read-only, if the store may be in use: only its labels and manifests may be read then. */
+int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
+		       struct nvs_error *error);
 /*
  * Removes other users' permissions from a member's directories and file, and logs it. To be called
  * when all members are known to be one store's, or free for one.
@@ -70,7 +75,7 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 /* A member in host memory. */
 int member_open_memory(struct member *member, struct nvs_error *error);
 /* lock.c: waits a second for a process that was just killed, then -EBUSY. */
-int member_lock(const struct member *member, struct nvs_error *error);
+int member_lock(struct member *member, struct nvs_error *error);
 void member_unlock(const struct member *member);
 /* Sleeps a little; false once a second has passed since `since`, a time of clock_ns(). */
 bool member_owner_may_end(uint64_t since);
@@ -83,6 +88,9 @@ void member_close(struct member *member);
 
 /* Probes direct I/O, and sets the units. */
 int member_probe(struct member *member, const struct nvs_log *log, struct nvs_error *error);
+
+/* Logs why the member's reserved space may not suffice, if so. */
+void member_report_space(const struct member *member, const struct nvs_log *log);
 
 /* Asserts what must hold of a member that was opened and probed. */
 void member_check(const struct member *member);

@@ -119,7 +119,8 @@ int member_check_name(const struct member *member, const char *name, int fd,
 	if (rc == -ENOENT)
 		return error_set(error, -ESTALE,
 				 "%s/%s was removed or moved while the kept store was open: what "
-				 "is committed could not be found there; put it back",
+				 "is committed could not be found there; put it back, or close the "
+				 "engine without a commit (nvs_engine_abandon)",
 				 member->directory, name);
 	return rc ? member_cannot(error, "look at", member->directory, rc) : 0;
 }
@@ -137,7 +138,8 @@ int member_check_place(const struct member *member, struct nvs_error *error)
 	if (rc == -ENOENT)
 		return error_set(error, -ESTALE,
 				 "%s was removed or moved while the kept store was open: what is "
-				 "committed could not be found there; put it back",
+				 "committed could not be found there; put it back, or close the "
+				 "engine without a commit (nvs_engine_abandon)",
 				 member->directory);
 	if (rc)
 		return member_cannot(error, "look at", member->directory, rc);

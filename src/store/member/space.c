@@ -153,6 +153,8 @@ int member_begin(struct member *member, struct nvs_error *error)
 		return 0;
 	rc = set_size(member, 0, error);
 	if (!rc)
+		cow_turn_off(member->fd);
+	if (!rc)
 		rc = disk_may_grow(member->path, member->base, error);
 	if (rc)
 		return rc;
@@ -162,6 +164,18 @@ int member_begin(struct member *member, struct nvs_error *error)
 	return rc ? error_set(error, rc, "cannot reserve space for %s: %s", member->path,
 			      nvs_strerror(rc))
 		  : 0;
+}
+
+void member_report_space(const struct member *member, const struct nvs_log *log)
+{
+	const char *why = member->kind == MEMBER_FILE ? space_not_held(member->fd) : NULL;
+
+	assert(member->fd >= 0);
+	if (why)
+		log_say(log, NVS_LOG_WARNING,
+			"the space reserved in %s may not suffice: %s, so writing a registered "
+			"tensor can fail when the file system is full",
+			member->path, why);
 }
 
 int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error *error)

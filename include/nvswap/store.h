@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stores as they lie on the drives, for looking at them without an engine. Labels and manifests
+ * exist in several copies; what is damaged is described, and refused only by what needs it.
+ */
+#ifndef NVSWAP_STORE_H
+#define NVSWAP_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap/dtype.h"
+#include "nvswap/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct nvs_aio;
+
+/* A store that was opened for a look. */
+struct nvs_store;
+
+/* Where a store lies. A raw device holds one store, whichever rank the place has. */
+struct nvs_store_place {
+	size_t size;		  /* of this structure in bytes; the caller sets it */
+	const char *const *paths; /* as nvme_path has them, in their order; the caller's */
+	unsigned npaths;	  /* 1 to NVS_PATHS_MAX */
+	uint32_t rank;
+	bool optimizer; /* the store of offload_optimizer, not of offload_param */
+};
+
+enum nvs_store_state {
+	NVS_STORE_KEPT,	     /* a kept store that an engine can open */
+	NVS_STORE_TEMPORARY, /* not kept: of a running engine, or left by a crash */
+	NVS_STORE_PARTIAL,   /* some of its paths are missing, or out of order */
+	NVS_STORE_DAMAGED,   /* no copy of a label, or of the last commit's manifest, is valid */
+};
+
+enum nvs_store_flags {
+	/* Nobody may write to it until nvs_store_close: a lock that other readers share. */
+	NVS_STORE_LOCK = 1,
+};
+
+struct nvs_store_info {
+	size_t size; /* of this structure in bytes; the caller sets it */
+	enum nvs_store_state state;
+	uint32_t rank;
+	bool optimizer;
+	unsigned member, nmembers; /* index of the first path in the store; paths of the store */
+	char id[33];		   /* the store's random id in hexadecimal digits */
+	uint32_t unit;		   /* bytes; extents begin and end at multiples of it */
+	uint64_t stripe_size;	   /* bytes */
+	uint64_t commit;	   /* number of the last commit; 0: none */
+	uint64_t commit_time;	   /* when it was made, seconds since 1970; 0: unknown */
+	char writer[16];	   /* version of nvswap that made it: "0.2.0"; "" if unknown */
+	uint64_t tensors;	   /* in the last commit */
+	uint64_t tensor_bytes;	   /* their bytes together */
+	uint64_t note_bytes;	   /* of the note that it carries (nvs_engine_set_note) */
+	const void *note;	   /* valid until nvs_store_close; NULL: none */
+	uint64_t data_bytes;	   /* space for data on the drives */
+	uint64_t free_bytes;	   /* of it, in no extent of the last commit */
+	unsigned copies;	   /* of labels and manifests, see nvs_store_get_copy */
+	unsigned damaged_copies;
+	bool in_use;	     /* an engine had it open for writing */
+	int owner;	     /* process id of that engine; 0: unknown */
+	char owner_name[64]; /* name of that process; "" if unknown */
+	char problem[1024];  /* why an engine can't open it, and what to do; "" if it can */
+};
+
+enum nvs_store_copy_kind { NVS_STORE_LABEL, NVS_STORE_MANIFEST };
+
+enum nvs_store_copy_state {
+	NVS_STORE_COPY_CURRENT, /* of the last commit */
+	NVS_STORE_COPY_OLDER,	/* of the commit before, or cut off between two copies: no damage */
+	NVS_STORE_COPY_UNUSED,	/* nothing was written there yet */
+	NVS_STORE_COPY_DAMAGED, /* or unreadable */
+};
+
+/* A copy of a label or a manifest. */
+struct nvs_store_copy {
+	size_t size; /* of this structure in bytes; the caller sets it */
+	enum nvs_store_copy_kind kind;
+	enum nvs_store_copy_state state;
+	const char *path; /* of its file or device; valid until nvs_store_close */
+	uint64_t offset;  /* bytes */
+	uint64_t commit;  /* number of the commit that it has; 0: none, or unknown */
+	char problem[96]; /* what is wrong with it; "" if nothing */
+};
+
+/* A tensor of the last commit. */
+struct nvs_store_tensor {
+	size_t size;	  /* of this structure in bytes; the caller sets it */
+	const char *name; /* valid until nvs_store_close */
+	enum nvs_dtype dtype;
+	uint64_t numel, nbytes;
+	bool written;	   /* it has contents */
+	bool has_checksum; /* its contents have a checksum: */
+	uint64_t checksum; /* XXH3, 64 bits */
+	const char *
+		path; /* of the file or device with its first byte, valid until close; NULL: not given */
+	uint64_t offset; /* of its first byte in that file, bytes */
+};
+
+/*
+ * Finds the stores below one path in the order of their ranks: *place receives rank and kind of
+ * number `index`, from 0; its `paths` and `npaths` stay unchanged.
+ * Errors:
+ * -EINVAL       an argument is NULL, or the size is not set
+ * -ENODATA      there are no more
+ * -EMEDIUMTYPE  something else is there, or another user's
+ * Others        those of open(2)
+ */
+NVS_API int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *place,
+			   struct nvs_error *error);
+/*
+ * Reads the labels and the manifest of a store. Nothing is written. Without NVS_STORE_LOCK this may
+ * happen beside a running engine, whose last commit is seen. `*store` is the caller's until
+ * nvs_store_close. A damaged or partial store is no error: nvs_store_get_info describes it.
+ * Errors:
+ * -EINVAL       an argument is NULL or out of its bounds, or a flag is unknown
+ * -E2BIG        see nvswap.h
+ * -ENODATA      no store is there
+ * -EMEDIUMTYPE  something else is there, another user's, or a format of another version
+ * -EBUSY        with NVS_STORE_LOCK: a process has it open for writing, which the error names
+ * -ENOMEM
+ * Others        those of open(2)
+ */
+NVS_API int nvs_store_open(const struct nvs_store_place *place, unsigned flags,
+			   struct nvs_store **store, struct nvs_error *error);
+/* `store` may be NULL. */
+NVS_API void nvs_store_close(struct nvs_store *store);
+/*
+ * Describes the store as it was opened.
+ * Errors:
+ * -EINVAL  an argument is NULL, or the size is not set
+ */
+NVS_API int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_info *info);
+/*
+ * Describes copy number `index` of the metadata, from 0: the labels of each member, then the
+ * manifests.
+ * Errors:
+ * -EINVAL   an argument is NULL, or the size is not set
+ * -ENODATA  there are no more
+ */
+NVS_API int nvs_store_get_copy(const struct nvs_store *store, unsigned index,
+			       struct nvs_store_copy *copy);
+/*
+ * Describes tensor number `index` of the last commit, from 0 in the order of registration.
+ * Errors:
+ * -EINVAL   an argument is NULL, or the size is not set
+ * -ENODATA  there are no more
+ */
+NVS_API int nvs_store_get_tensor(const struct nvs_store *store, uint64_t index,
+				 struct nvs_store_tensor *tensor);
+
+enum nvs_store_finding {
+	NVS_STORE_INTACT,     /* every byte was read, and the checksum matches */
+	NVS_STORE_UNCHECKED,  /* every byte was read; there is no checksum */
+	NVS_STORE_EMPTY,      /* it has no contents */
+	NVS_STORE_CORRUPT,    /* its bytes do not match its checksum */
+	NVS_STORE_UNREADABLE, /* the drive failed */
+};
+
+/* What nvs_store_verify found of a tensor. */
+struct nvs_store_verdict {
+	size_t size; /* of this structure in bytes; all of an array have the same */
+	enum nvs_store_finding finding;
+	char problem[512]; /* with the tensor, path and offset; "" if nothing is wrong */
+};
+
+/*
+ * Reads the contents of tensors `first` to `first` + `n` - 1 and compares them with their
+ * checksums. It goes on after damage: verdicts[0] to verdicts[n - 1] say what was found. It uses 32
+ * MiB of memory. The store must be NVS_STORE_KEPT and open with NVS_STORE_LOCK; `aio` must be the
+ * same in each call, and stay open until nvs_store_close. One thread at a time for each store.
+ * Errors:
+ * -EINVAL   an argument is NULL or out of its bounds, the store is not locked, or another aio
+ * -EUCLEAN  the store is not NVS_STORE_KEPT
+ * -ENOMEM
+ */
+NVS_API int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
+			     struct nvs_store_verdict *verdicts, struct nvs_error *error);
+/*
+ * Removes a store that no process holds, with all its tensors: of a raw device, its labels. Parts
+ * that are missing already are no error.
+ * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads it, and
+ * -EUCLEAN  the store lies on other paths than these, or on more of them
+ * Others    those of unlink(2) and write(2)
+ */
+NVS_API int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *error);
+
+enum nvs_store_repair_flags {
+	/* Go back to the commit before if no copy of the last one is valid. */
+	NVS_STORE_ROLLBACK = 1,
+};
+
+/* What nvs_store_repair has done. */
+struct nvs_store_repairs {
+	size_t size;		    /* of this structure in bytes; the caller sets it */
+	unsigned labels, manifests; /* copies written anew */
+	uint64_t commit;	    /* the last commit now */
+	uint64_t lost;		    /* the number that it had before a rollback; 0: none */
+};
+
+/*
+ * Writes damaged copies of labels and of the last commit's manifest anew from valid ones. No tensor
+ * is touched. `repairs` may be NULL.
+ * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads it, and
+ * -EINVAL   a flag is unknown
+ * -EUCLEAN  no valid copy is left, or the store is not kept or partial; nothing was written
+ * Others    those of write(2)
+ */
+NVS_API int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
+			     struct nvs_store_repairs *repairs, struct nvs_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tells what was read of a store: as a whole, each copy of its metadata, each tensor. No I/O here.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/struct_size.h"
+#include "store/inspect/internal.h"
+
+/* ---- Copies ---- */
+
+static void put_state(struct nvs_store_copy *copy, enum nvs_store_copy_state state, const char *why)
+{
+	copy->state = state;
+	snprintf(copy->problem, sizeof(copy->problem), "%s", why);
+}
+
+static void describe_label(const struct nvs_store *store, unsigned member, unsigned i,
+			   struct nvs_store_copy *copy)
+{
+	const struct member *of = &store->members[member];
+
+	*copy = (struct nvs_store_copy){
+		.kind = NVS_STORE_LABEL, .path = of->path, .offset = i * LABEL_DISTANCE};
+	if (store->looks[member].rc) {
+		put_state(copy, NVS_STORE_COPY_DAMAGED, "it is damaged, or can't be read");
+		return;
+	}
+	switch (of->copies[i]) {
+	case LABEL_WHOLE:
+		put_state(copy, NVS_STORE_COPY_CURRENT, "");
+		copy->commit = of->label.generation;
+		break;
+	case LABEL_STALE:
+		put_state(copy, NVS_STORE_COPY_OLDER, "");
+		break;
+	case LABEL_ABSENT:
+		put_state(copy, NVS_STORE_COPY_UNUSED, "");
+		break;
+	case LABEL_DAMAGED:
+		put_state(copy, NVS_STORE_COPY_DAMAGED, "it is damaged, or can't be read");
+		break;
+	}
+}
+
+/* Those of the older manifest are read by nobody, so damage there is none. */
+static void describe_slot(const struct nvs_store *store, unsigned i, struct nvs_store_copy *copy)
+{
+	const struct slots *slots = &store->slots;
+	const struct slot *slot = &slots->slot[i];
+	uint64_t commit = store->members[0].label.generation;
+	bool lost = slots->current == MANIFEST_TURN_COUNT;
+	bool mine = commit && (lost ? slot->generation == commit || !slot->generation
+				    : i % MANIFEST_TURN_COUNT == slots->current);
+
+	*copy = (struct nvs_store_copy){.kind = NVS_STORE_MANIFEST,
+					.path = slot->path,
+					.offset = slot->base,
+					.commit = slot->generation};
+	if (!mine)
+		put_state(copy, slot->generation ? NVS_STORE_COPY_OLDER : NVS_STORE_COPY_UNUSED,
+			  "");
+	else if (slot->generation == commit && !slot->why[0])
+		put_state(copy, NVS_STORE_COPY_CURRENT, "");
+	else
+		put_state(copy, NVS_STORE_COPY_DAMAGED,
+			  slot->why[0] ? slot->why : "it is of another commit");
+}
+
+/* -ENODATA: there are no more. */
+static int describe_copy(const struct nvs_store *store, unsigned index, struct nvs_store_copy *copy)
+{
+	for (unsigned member = 0; member < store->npaths; member++) {
+		if (!look_opened(store, member))
+			continue;
+		if (index < LABEL_COPY_COUNT) {
+			describe_label(store, member, index, copy);
+			return 0;
+		}
+		index -= LABEL_COPY_COUNT;
+	}
+	if (!store->has_slots || index >= MANIFEST_SLOT_COUNT)
+		return -ENODATA;
+	describe_slot(store, index, copy);
+	return 0;
+}
+
+int nvs_store_get_copy(const struct nvs_store *store, unsigned index, struct nvs_store_copy *copy)
+{
+	struct nvs_store_copy full;
+	int rc;
+
+	if (!store || !copy || !copy->size)
+		return -EINVAL;
+	rc = describe_copy(store, index, &full);
+	assert(!rc || rc == -ENODATA);
+	return rc ? rc : struct_out(copy, &full, sizeof(full));
+}
+
+/* ---- The whole, and tensors ---- */
+
+int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_info *info)
+{
+	struct nvs_store_info full;
+	struct nvs_store_copy copy;
+
+	if (!store || !info || !info->size)
+		return -EINVAL;
+	full = store->info;
+	assert((full.state == NVS_STORE_KEPT || full.state == NVS_STORE_TEMPORARY) ==
+	       !full.problem[0]);
+	while (!describe_copy(store, full.copies, &copy)) {
+		full.copies++;
+		full.damaged_copies += copy.state == NVS_STORE_COPY_DAMAGED;
+	}
+	assert(full.damaged_copies <= full.copies);
+	return struct_out(info, &full, sizeof(full));
+}
+
+int nvs_store_get_tensor(const struct nvs_store *store, uint64_t index,
+			 struct nvs_store_tensor *tensor)
+{
+	struct nvs_store_tensor full;
+	const struct store_entry *entry;
+	unsigned member;
+
+	if (!store || !tensor || !tensor->size)
+		return -EINVAL;
+	if (index >= store->found.header.count)
+		return -ENODATA;
+	entry = &store->found.entries[index];
+	full = (struct nvs_store_tensor){.name = entry->name,
+					 .dtype = entry->dtype,
+					 .numel = entry->numel,
+					 .nbytes = entry->nbytes,
+					 .written = entry->written,
+					 .has_checksum = entry->has_checksum,
+					 .checksum = entry->checksum};
+	member = member_of(store, entry->offset, &full.offset);
+	full.path = member < store->npaths ? store->members[member].path : NULL;
+	return struct_out(tensor, &full, sizeof(full));
+}

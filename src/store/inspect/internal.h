@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A store that is looked at: its members, read-only, and what they say. The files in order, each
+ * calls only those before it: owner, find, read, open, describe, verify, sole, remove, repair.
+ */
+#ifndef STORE_INSPECT_INTERNAL_H
+#define STORE_INSPECT_INTERNAL_H
+
+#include "store/manifest.h"
+#include "store/member/member.h"
+#include "store/slots.h"
+
+/* A member's part in the store; those that could not be opened have `why`. */
+struct look {
+	int rc; /* of opening it */
+	struct nvs_error why;
+};
+
+struct nvs_store {
+	unsigned npaths;
+	struct member members[NVS_PATHS_MAX];
+	struct look looks[NVS_PATHS_MAX];
+	struct slots slots;
+	bool has_slots;	       /* they are open */
+	struct manifest found; /* of the last commit; no entries: none */
+	struct nvs_store_info info;
+	bool locked;
+	struct nvs_aio *aio; /* of `file`, for reading the data */
+	struct nvs_file *file;
+};
+
+/* A place of the caller with its paths checked. -EINVAL, -E2BIG. */
+int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
+	     struct nvs_error *error);
+/* The name of the place's directory below each path. */
+void place_name(const struct nvs_store_place *place, char name[64]);
+
+/* The process that has locked the open file; 0: unknown. `name` gets its name. */
+int owner_of(int fd, char name[64]);
+
+/* Names the process behind -EBUSY, if it can be found; returns rc. */
+int inspect_busy(const struct member *member, int rc, struct nvs_error *error);
+/* Reads labels and manifests of the open members, and says in store->info what they are. */
+int inspect_read(struct nvs_store *store, struct nvs_error *error);
+
+/*
+ * Opens a store as nvs_store_open with NVS_STORE_LOCK, and locks it against readers, too.
+ */
+int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
+	      struct nvs_error *error);
+
+/* Whether the member was opened, so that its label was at least looked for. */
+static inline bool look_opened(const struct nvs_store *store, unsigned i)
+{
+	return store->members[i].fd >= 0;
+}
+
+/* Where a byte of the data lies. */
+static inline unsigned member_of(const struct nvs_store *store, uint64_t offset, uint64_t *at)
+{
+	const struct label *label = &store->members[0].label;
+	uint64_t stripe = label->count > 1 ? offset / label->stripe : 0;
+	unsigned member = (unsigned)(stripe % label->count);
+
+	*at = label->count > 1 ? stripe / label->count * label->stripe + offset % label->stripe
+			       : offset;
+	*at += member < store->npaths ? store->members[member].base : LABEL_AREA_BYTES;
+	return member;
+}
+
+#endif

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads labels and manifests of a store, and decides what state it is in. Beside a running engine
+ * this is safe because no engine writes to the manifest that the newest label names, and every copy
+ * has a checksum: what changes between two reads is read again.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "store/inspect/internal.h"
+#include "store/member/internal.h"
+
+/* Commits that may come between while a store in use is read; each takes milliseconds at least. */
+#define TRIES 100
+
+static void __attribute__((format(printf, 3, 4)))
+refuse(struct nvs_store *store, enum nvs_store_state state, const char *format, ...)
+{
+	va_list args;
+
+	assert(state != NVS_STORE_KEPT);
+	store->info.state = state;
+	va_start(args, format);
+	vsnprintf(store->info.problem, sizeof(store->info.problem), format, args);
+	va_end(args);
+}
+
+/* ---- Manifests ---- */
+
+static int read_slots(struct nvs_store *store, struct nvs_error *why)
+{
+	const struct label *label = &store->members[0].label;
+	const struct slots_wanted wanted = {
+		.id = label->id, .unit = label->unit, .generation = label->generation};
+	const struct nvs_log silent = {.fn = NULL};
+
+	manifest_free(&store->found);
+	return slots_read(&store->slots, &wanted, &store->found, &silent, why);
+}
+
+/* Reads until no commit came between the label and the manifest. */
+static int read_manifest(struct nvs_store *store, struct nvs_error *why)
+{
+	struct member *first = &store->members[0];
+	int rc = slots_open(&store->slots, first, false, why);
+
+	store->has_slots = true;
+	for (int i = 0; i < TRIES && !rc; i++) {
+		uint64_t generation = first->label.generation;
+
+		rc = read_slots(store, why);
+		if (!first->in_use || rc == -ENOMEM)
+			break;
+		if (member_read_label(first, why) || first->blank)
+			return error_set(why, -ENODATA, "%s is being removed", first->path);
+		if (first->label.generation == generation)
+			break;
+		rc = 0;
+	}
+	return rc;
+}
+
+/* ---- Members ---- */
+
+static bool belongs(const struct nvs_store *store, unsigned i)
+{
+	const struct label *first = &store->members[0].label, *label = &store->members[i].label;
+
+	return !store->looks[i].rc && !store->members[i].blank &&
+	       !memcmp(label->id, first->id, STORE_ID_SIZE) && label->index == i &&
+	       label->count == first->count;
+}
+
+static void check_members(struct nvs_store *store)
+{
+	const struct label *first = &store->members[0].label;
+	const char *path = store->members[0].path;
+
+	if (first->index)
+		refuse(store, NVS_STORE_PARTIAL,
+		       "%s is member %" PRIu32 " (counted from 0) of a store of %" PRIu32
+		       " paths: give all of them, in their order",
+		       path, first->index, first->count);
+	else if (first->count != store->npaths)
+		refuse(store, NVS_STORE_PARTIAL,
+		       "the store at %s lies on %" PRIu32 " paths, and %u %s given: give all of "
+		       "them, in their order",
+		       path, first->count, store->npaths, store->npaths == 1 ? "is" : "are");
+	for (unsigned i = 1; i < store->npaths && !store->info.problem[0]; i++) {
+		const struct look *look = &store->looks[i];
+
+		if (look->rc == -EUCLEAN || look->rc == -EIO)
+			refuse(store, NVS_STORE_DAMAGED, "%s", look->why.text);
+		else if (look->rc)
+			refuse(store, NVS_STORE_PARTIAL, "%s", look->why.text);
+		else if (!belongs(store, i))
+			refuse(store, NVS_STORE_PARTIAL,
+			       "%s is not member %u of the store at %s: give the paths of one "
+			       "store, in their order",
+			       store->members[i].path, i, path);
+	}
+}
+
+/* ---- The whole ---- */
+
+static void put_label(struct nvs_store_info *info, const struct label *label)
+{
+	info->rank = label->rank;
+	info->optimizer = label->optimizer;
+	info->member = label->index;
+	info->nmembers = label->count;
+	info->unit = label->unit;
+	info->stripe_size = label->stripe;
+	info->commit = label->generation;
+	for (unsigned i = 0; i < STORE_ID_SIZE; i++)
+		snprintf(info->id + 2 * i, 3, "%02x", label->id[i]);
+}
+
+static void put_manifest(struct nvs_store *store)
+{
+	const struct manifest_header *header = &store->found.header;
+	struct nvs_store_info *info = &store->info;
+	const struct store_note note = manifest_note(&store->found);
+	uint64_t used = 0;
+
+	info->commit_time = header->made;
+	info->tensors = header->count;
+	info->note = note.nbytes ? note.data : NULL;
+	info->note_bytes = note.nbytes;
+	if (header->writer)
+		snprintf(info->writer, sizeof(info->writer), "%u.%u.%u", header->writer >> 16 & 255,
+			 header->writer >> 8 & 255, header->writer & 255);
+	for (uint64_t i = 0; i < header->count; i++) {
+		info->tensor_bytes += store->found.entries[i].nbytes;
+		used += 2 * round_to_unit(store->found.entries[i].nbytes, info->unit);
+	}
+	info->free_bytes = used < info->data_bytes ? info->data_bytes - used : 0;
+}
+
+static int measure(struct nvs_store *store, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < store->npaths && !rc; i++) {
+		uint64_t nbytes = 0;
+
+		if (look_opened(store, i))
+			rc = member_space(&store->members[i], &nbytes, error);
+		store->info.data_bytes += nbytes;
+	}
+	store->info.free_bytes = store->info.data_bytes;
+	return rc;
+}
+
+static void read_without_label(struct nvs_store *store)
+{
+	const struct member *first = &store->members[0];
+
+	if (store->looks[0].rc)
+		refuse(store, NVS_STORE_DAMAGED, "%s", store->looks[0].why.text);
+	else if (first->has_manifests)
+		refuse(store, NVS_STORE_DAMAGED,
+		       "%s has manifests, but %s is empty: put the file back, or remove the store",
+		       first->directory, first->path);
+	else
+		store->info.state = NVS_STORE_TEMPORARY;
+}
+
+int inspect_read(struct nvs_store *store, struct nvs_error *error)
+{
+	const struct member *first = &store->members[0];
+	struct nvs_error why = {.size = sizeof(why)};
+	int rc = measure(store, error);
+
+	if (rc)
+		return rc;
+	if (store->looks[0].rc || first->blank) {
+		read_without_label(store);
+		return 0;
+	}
+	put_label(&store->info, &first->label);
+	if (!first->label.kept) {
+		store->info.state = NVS_STORE_TEMPORARY;
+		return 0;
+	}
+	check_members(store);
+	if (first->label.index)
+		return 0;
+	rc = read_manifest(store, &why);
+	if (rc && rc != -EUCLEAN && rc != -EIO) {
+		error_copy(error, &why);
+		return rc;
+	}
+	put_label(&store->info, &first->label);
+	if (rc)
+		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
+	else
+		put_manifest(store);
+	return 0;
+}

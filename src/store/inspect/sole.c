@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A store for a process that changes it without an engine: locked against readers as well, and still
+ * below its path.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <sys/file.h>
+
+#include "base/error.h"
+#include "store/inspect/internal.h"
+#include "store/member/internal.h"
+
+/* Between the shared lock and this one another process may have removed the store. */
+static int lock_alone(struct nvs_store *store, struct member *member, struct nvs_error *error)
+{
+	int rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
+
+	assert(member->fd >= 0);
+	assert(store->locked);
+	if (rc == -EWOULDBLOCK)
+		return error_set(error, -EBUSY,
+				 "a process reads the store at %s: wait until it ends",
+				 member->path);
+	if (rc)
+		return member_cannot(error, "lock", member->path, rc);
+	return member_check_place(member, error);
+}
+
+int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
+	      struct nvs_error *error)
+{
+	int rc = nvs_store_open(place, NVS_STORE_LOCK, store, error);
+
+	for (unsigned i = 0; !rc && i < (*store)->npaths; i++)
+		if (look_opened(*store, i))
+			rc = lock_alone(*store, &(*store)->members[i], error);
+	if (rc) {
+		nvs_store_close(*store);
+		*store = NULL;
+	}
+	return rc;
+}
