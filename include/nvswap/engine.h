@@ -18,7 +18,12 @@ extern "C" {
 struct nvs_engine;
 
 /*
- * Opens workers, pool and store of a configuration block. The configuration may be freed after the
+ * The engine of an optimizer (nvs_optimizer_engine) can only be looked at: calls that would change
+ * it, register tensors or move, pin or await them are -EBUSY.
+ */
+
+/*
+ * Opens workers, pool and store of a configuration block. The configuration may be closed after the
  * call. Device "cpu" keeps the store in host memory instead of on a drive.
  *
  * With "nvswap": {"read_only": true} the kept store is only read, and any number of engines may
@@ -26,8 +31,10 @@ struct nvs_engine;
  * write, register a tensor that the store does not have, forget, rename or commit are -EROFS, and
  * nvs_engine_close commits nothing.
  * Errors:
- * -EINVAL       device "none", or a value out of bounds
+ * -EINVAL       an argument is NULL, no such block, device "none", a value out of bounds, or the
+ *               rank is an environment variable that was not read (nvs_config_read_rank)
  * -ENOENT       an nvme_path does not exist: it is never created
+ * -ENOTDIR      an nvme_path is neither a directory nor a block device
  * -ENOTSUP      use_gds is set, or the I/O engine does not work on this machine
  * -ENOMEM       the pool can't be mapped or locked; the error has limit, need and remedy
  * -EBUSY        another engine, of this or another process, has locked the store for more than a
@@ -36,9 +43,11 @@ struct nvs_engine;
  * -ENODATA      `read_only` is set, and the path holds no kept store
  * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
  *               or a store of another version; none of it is changed
- * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc
+ * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc or /sys
  * -EUCLEAN      the store is damaged, and its last commit is lost: the error has what is there, and
  *               "nvswap": {"rollback": true} goes back to the commit before
+ * -EACCES       the caller may not open or create the store's files
+ * -EIO          the store's files cannot be read; other errors of open(2) and pread(2) alike
  *
  * A process may fork while an engine is open. The child has neither the engine's threads nor its
  * pool: it must not call functions on the engine, and should exec or _exit. If the parent is
@@ -110,6 +119,31 @@ NVS_API int nvs_engine_get_stored(struct nvs_engine *engine, size_t index,
  */
 NVS_API uint64_t nvs_engine_generation(struct nvs_engine *engine);
 
+#define NVS_NOTE_MAX 65536u /* bytes of a note, at most */
+/*
+ * Gives the following commits of a kept store a note: bytes of the caller's own, such as the step
+ * number and the position in the data set, which become durable together with the tensors, or not
+ * at all. The bytes are copied, and nothing in them is interpreted. A commit has the note that was
+ * last set before it began; without one since opening, that of the commit before. nbytes 0: no
+ * note; `note` may then be NULL. Without `keep` the call has no effect. Any thread may call it.
+ * Errors:
+ * -E2BIG   `nbytes` is more than NVS_NOTE_MAX
+ * -EINVAL  the engine or the note is NULL
+ * -ENOMEM
+ * -EROFS   the store is open read-only
+ */
+NVS_API int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
+				struct nvs_error *error);
+/*
+ * The note of the last successful commit, by this engine or an earlier one, also of a store that is
+ * open read-only: copies it to `note`, which has room for *nbytes bytes, and stores its length in
+ * *nbytes; 0: none. `note` may be NULL: then only the length is stored. Any thread may call it.
+ * Errors:
+ * -EINVAL  `engine` or `nbytes` is NULL
+ * -ERANGE  the note is longer than the room: *nbytes is its length, and nothing was copied
+ */
+NVS_API int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes);
+
 /* The engine's aio, for the caller's own files; closed with the engine, unless the engine was
  * opened on it (nvs_engine_open_on). NULL if `engine` is NULL. */
 NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
@@ -179,8 +213,10 @@ struct nvs_engine_stats {
 	uint64_t evictions;		  /* tensors evicted from the pool to make room */
 	uint64_t busy_ns;		  /* time with at least one transfer in flight */
 	uint64_t verify_errors;
-	uint64_t reserved[8];	    /* 0; for fields to come */
-	struct nvs_pool_stats pool; /* does not grow */
+	uint64_t scrub_rounds, scrub_bytes; /* what "nvswap": {"scrub": true} has read */
+	uint64_t scrub_errors;		    /* tensors that it found damaged or unreadable */
+	uint64_t reserved[5];		    /* 0; for fields to come */
+	struct nvs_pool_stats pool;	    /* does not grow */
 	/* of the engine's aio, with the I/Os of all that share it (nvs_engine_open_on); last, so
 	 * that it can grow */
 	struct nvs_aio_stats aio;

@@ -46,10 +46,13 @@ NVS_API int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tens
 NVS_API struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name);
 /*
  * Removes tensors with their data and space. In a kept store, the next commit removes what was
- * committed of them and frees its space.
- * Errors:
- * -EBUSY  one is pinned or in flight; none is removed
- * -EROFS  the store is open read-only
+ * committed of them and frees its space. Waits for what the engine itself reads ahead or writes
+ * back of them.
+ * Errors, with which none is removed:
+ * -EINVAL     an argument or a tensor is NULL, another engine's, or named twice
+ * -EBUSY      one is pinned, or in flight by a call of the caller's
+ * -EROFS      the store is open read-only
+ * -ETIMEDOUT  the call would wait for a transfer that is overdue (io_timeout_ms)
  */
 NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			      size_t n, struct nvs_error *error);
@@ -77,7 +80,8 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * and unique in the engine, or 0 with an error; nvs_tensor_wait and nvs_tensor_release take it, for
  * all tensors of that call or for some of them. A failed read ends the pins that wait for it, and
  * no pin that is made later: another caller that reads the tensor again neither hides the failure
- * nor keeps this caller's pin.
+ * nor keeps this caller's pin. Tensors that lie side by side are read in one transfer, and fail
+ * together.
  *
  * Calls take an array of tensors, which must not name one twice. They start transfers for all of
  * the array or for none, and return; nvs_tensor_wait waits for the transfers.
@@ -92,6 +96,17 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * one release with NVS_DIRTY keeps the contents. Pinned memory is never evicted: with timeout -1
  * the call waits for other tensors to be released, including the caller's own, and after five
  * seconds in which nothing in flight would make room the log names the pinned tensors.
+ *
+ * Calls of nvs_tensor_pin and nvs_tensor_swap_in that wait for room are served in the order in
+ * which they came. A later batch that fits may pass a waiting call, but all that pass it have
+ * together at most as many bytes as the pool. Beyond that, a batch passes it only if the call can't
+ * be served before another one that waits: because that one's thread has pinned what is in the way;
+ * or because nothing was released and no transfer landed for 10 ms, then 20 ms, 40 ms and so on,
+ * since a thread with pins may wait for another thread. So the call is served after a bounded
+ * number of others' batches, unless threads that wait for room hold too much for it. Bytes count
+ * whether or not they are in the pool already; batches of 0 bytes never wait. With timeout_ms 0 a
+ * call has no place in the order, and returns -EAGAIN if it may not pass. nvs_tensor_prefetch and
+ * reading ahead by the plan take no room while a call waits.
  * Errors:
  * -EINVAL     `pin` or a tensor is NULL, or a tensor is named twice or belongs to another engine
  * -ENOMEM
@@ -102,7 +117,7 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  *             pinned by nvs_tensor_pin, and new contents are not released yet
  * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
  *             (io_timeout_ms)
- * -EAGAIN     timeout_ms is 0 and there is no room yet
+ * -EAGAIN     timeout_ms is 0, and there is no room yet or calls that came earlier wait for it
  * -EROFS      the store is open read-only (nvs_tensor_pin)
  * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
  *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
@@ -119,8 +134,8 @@ NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *
 NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			       size_t n, int timeout_ms, uint64_t *pin, struct nvs_error *error);
 /*
- * Reads ahead without pinning: as many of the tensors, in order, as fit without waiting. Returns
- * how many are in the pool or being read, or an error.
+ * Reads ahead without pinning: as many of the tensors, in order, as fit without waiting; none while
+ * a call waits for room. Returns how many are in the pool or being read, or an error.
  * Errors:
  * -EINVAL   an argument or a tensor is NULL, another engine's, or named twice
  * -ENODATA  one was never written, or its last write from external memory failed
@@ -133,7 +148,8 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
  * that this pin waited for, even if another caller has read the tensor since; the tensor is not
  * pinned any more, the others of the call still are. With pin 0: the failure of each tensor's last
  * transfer, for transfers that pin nothing: nvs_tensor_prefetch, nvs_tensor_swap_out and those of
- * external memory.
+ * external memory. Reads that no call has asked for, because the plan started them, are not among
+ * them: the log has their failures, and the tensor is read again when a call asks for it.
  * Errors:
  * -EINVAL     the pin is not one of a tensor, or an argument is NULL
  * -EIO and other errors of the drive
@@ -165,8 +181,9 @@ NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *con
 /*
  * Starts to write back the dirty ones of the tensors, and evicts each as its write completes. A
  * tensor whose write fails stays in the pool, dirty, and can be swapped out or in again.
- * Errors:
- * -EBUSY  one is pinned
+ * Errors, with which nothing is started:
+ * -EINVAL  an argument or a tensor is NULL, another engine's, or named twice
+ * -EBUSY   one is pinned
  */
 NVS_API int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				size_t n, struct nvs_error *error);
@@ -177,10 +194,15 @@ NVS_API int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *co
  * the tensor without contents (-ENODATA) or, if it was the first write after a commit of a kept
  * store, with the committed contents. If no nvs_tensor_wait reports the failure, the tensor's next
  * swap-in, which then starts nothing, or the next commit returns it.
- * Errors:
- * -EBUSY    one is pinned or in flight
- * -ENODATA  nvs_tensor_swap_in_to: one was never written
- * -EROFS    nvs_tensor_swap_out_from: the store is open read-only
+ * Errors, with which nothing is started:
+ * -EINVAL     an argument, a tensor or its data is NULL; a tensor is another engine's, or named
+ *             twice
+ * -EBUSY      one is pinned, or in flight by a call of the caller's; the calls wait for what the
+ *             engine itself reads ahead or writes back
+ * -ENODATA    nvs_tensor_swap_in_to: one was never written, or its last write failed
+ * -EROFS      nvs_tensor_swap_out_from: the store is open read-only
+ * -ETIMEDOUT  the call would wait for a transfer that is overdue (io_timeout_ms)
+ * Others      nvs_tensor_swap_in_to: a failed write that no call returned
  */
 NVS_API int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				     const void *const *data, size_t n, struct nvs_error *error);
@@ -198,16 +220,19 @@ struct nvs_tensor_range {
 /*
  * Starts to read parts of tensors into external memory, without the pool, as nvs_tensor_swap_in_to
  * reads whole ones: of a tensor that is in the pool, the bytes there are copied, newer ones than on
- * the drive included. An array must not name a tensor twice. Little more than the bytes asked for
- * is read. A checksum is that of all bytes of a tensor, so a range of fewer is not verified, not
- * even in a kept store; one of all bytes is, as by nvs_tensor_swap_in_to. nvs_tensor_wait, with pin
- * 0, waits for the reads. After an error nothing is started.
+ * the drive included. An array may name a tensor more than once: parts of one tensor are read one
+ * after another, in the order of the array, and if one fails, those behind it are not read. Little
+ * more than the bytes asked for is read. A checksum is that of all bytes of a tensor, so a range of
+ * fewer is not verified, not even in a kept store; one of all bytes is, as by
+ * nvs_tensor_swap_in_to. nvs_tensor_wait, with pin 0, waits for the reads. After an error nothing
+ * is started.
  * Errors:
- * -EINVAL   an argument, a tensor or its data is NULL; a range exceeds its tensor; a tensor is in
- *           the array twice; a size is not set, or differs
+ * -EINVAL   an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is
+ *           not set, or differs
  * -E2BIG    fields of a later version are set, which this library does not know
  * -EBUSY    a tensor is pinned or in flight
  * -ENODATA  a tensor was never written, or its last write from external memory failed
+ * -ENOMEM   out of memory for several parts of one tensor
  * Others    a failed write from external memory that no call returned, as nvs_tensor_swap_in
  */
 NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,

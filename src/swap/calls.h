@@ -63,6 +63,19 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
 int drain_all(struct nvs_engine *engine, struct nvs_error *error);
 
+/* ---- note.c ---- */
+struct note;
+/* Takes the note of the last commit over from the store; and frees it. */
+int note_open(struct nvs_engine *engine, struct nvs_error *error);
+void note_close(struct nvs_engine *engine);
+/* Under the lock: add a reference, and drop one; `note` of the latter may be NULL. */
+struct note *note_hold(struct note *note);
+void note_release(struct note *note);
+/* Under the lock: a commit with that note has succeeded. */
+void note_committed(struct nvs_engine *engine, struct note *note);
+/* Valid as long as the caller's reference. */
+struct store_note note_contents(const struct note *note);
+
 /* ---- register.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 

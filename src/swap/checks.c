@@ -148,10 +148,7 @@ int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range 
 	for (size_t i = 0; i < n && !rc; i++) {
 		rc = struct_in_at(&range, sizeof(range), ranges, i);
 		if (rc)
-			return error_set(error, rc,
-					 "the size of ranges[%zu] is not that of a struct "
-					 "nvs_tensor_range",
-					 i);
+			return struct_refused(error, rc, "nvs_tensor_range", "ranges[%zu]", i);
 		rc = check_range(engine, &range, i, error);
 	}
 	return rc;

@@ -12,22 +12,28 @@
 #include "base/error.h"
 #include "swap/calls.h"
 
-static bool unfinished(const struct nvs_tensor *tensor)
+/* Why the tensor can't be committed, and what to do; NULL: it can. */
+static const char *unfinished(const struct nvs_tensor *tensor)
 {
-	return is_external(tensor) ||
-	       (tensor->pins.count && (is_dirty(tensor) || is_unwritten(tensor)));
+	if (is_external(tensor))
+		return "in flight from or to external memory: wait for its transfer";
+	if (tensor->pins.count && is_unwritten(tensor))
+		return "pinned for new contents, which are not released yet: release it";
+	if (tensor->pins.count && is_dirty(tensor))
+		return "pinned and dirty: release it";
+	return NULL;
 }
 
 static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	for (size_t i = 0; i < engine->ntensors; i++)
-		if (unfinished(engine->tensors[i]))
-			return error_about(
-				error, -EBUSY, engine->tensors[i]->name, 0, 0,
-				"%s is pinned and dirty, or in flight from or to external "
-				"memory: release it, or wait for its transfer, before the "
-				"commit",
-				engine->tensors[i]->name);
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		const struct nvs_tensor *tensor = engine->tensors[i];
+		const char *why = unfinished(tensor);
+
+		if (why)
+			return error_about(error, -EBUSY, tensor->name, 0, 0,
+					   "%s is %s before the commit", tensor->name, why);
+	}
 	return 0;
 }
 
@@ -89,6 +95,7 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 			rc = check_reported(engine, error);
 		if (rc)
 			return rc;
+		assert(!engine->committing);
 		if (!anything_dirty(engine) && !engine->inflight[NVS_WRITE])
 			return 0;
 		list = write_back(engine);
@@ -114,12 +121,14 @@ struct snapshot {
 	char *names;
 	size_t n;
 	struct nvs_tensor *forgotten; /* since the last commit */
+	struct note *note;
 };
 
 static int snapshot_alloc(const struct nvs_engine *engine, struct snapshot *snapshot)
 {
 	size_t nbytes = 0;
 
+	assert(!snapshot->entries && !snapshot->names);
 	for (size_t i = 0; i < engine->ntensors; i++)
 		nbytes += strlen(engine->tensors[i]->name) + 1;
 	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
@@ -160,6 +169,7 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 	snapshot->n = engine->ntensors;
 	snapshot->forgotten = engine->forgotten;
 	engine->forgotten = NULL;
+	snapshot->note = note_hold(engine->note);
 	engine->committing = true;
 }
 
@@ -169,11 +179,13 @@ static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *sna
 {
 	assert(!engine->committing && snapshot->entries);
 	tensors_committed(engine);
+	note_committed(engine, snapshot->note);
 	tensors_release_forgotten(engine, snapshot->forgotten);
 }
 
 static void unfreeze(struct nvs_engine *engine)
 {
+	assert(engine->keep && !engine->committing);
 	for (size_t i = 0; i < engine->ntensors; i++)
 		engine->tensors[i]->snapshot = NOWHERE;
 }
@@ -196,6 +208,7 @@ static void snapshot_drop(struct nvs_engine *engine, const struct snapshot *snap
 static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct snapshot snapshot = {0};
+	struct store_note note;
 	struct transfer *list;
 	int rc = snapshot_alloc(engine, &snapshot);
 
@@ -204,8 +217,9 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		return error_set(error, rc, "out of memory while writing the manifest");
 	}
 	snapshot_take(engine, &snapshot);
+	note = note_contents(snapshot.note);
 	pthread_mutex_unlock(&engine->lock);
-	rc = store_commit(engine->store, snapshot.entries, snapshot.n, error);
+	rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
 	pthread_mutex_lock(&engine->lock);
 	assert(engine->committing);
 	engine_sums_check(engine);
@@ -214,6 +228,7 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		snapshot_drop(engine, &snapshot);
 	else
 		snapshot_apply(engine, &snapshot);
+	note_release(snapshot.note);
 	list = runs_build_held(engine);
 	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
@@ -230,6 +245,7 @@ static int settle(struct nvs_engine *engine, struct nvs_error *error)
 
 	if (!engine->unsettled)
 		return 0;
+	assert(engine->keep && !engine->committing);
 	pthread_mutex_unlock(&engine->lock);
 	rc = store_settle(engine->store, error);
 	pthread_mutex_lock(&engine->lock);
@@ -239,7 +255,7 @@ static int settle(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
-int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
+int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
 
@@ -256,6 +272,7 @@ int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 		rc = write_all(engine, error);
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
+	assert(!engine->committing);
 	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	pthread_mutex_unlock(&engine->commit_lock);

@@ -20,11 +20,13 @@
 
 static const struct offload_config *block_of(const struct nvs_config *config, enum nvs_block block)
 {
+	assert(block_exists(block));
 	return &config->offload[block];
 }
 
 static const char *name_of(enum nvs_block block)
 {
+	assert(block_exists(block));
 	return block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer";
 }
 
@@ -50,6 +52,11 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 			"nvswap.rank is the environment variable %s, which was not read: "
 			"call nvs_config_read_rank before opening",
 			config->rank_variable);
+	if (config->scrub && offload->device == NVS_DEVICE_NVME && config->verify != VERIFY_ON &&
+	    !config->keep && !config->read_only)
+		return error_about(error, -EINVAL, "nvswap.scrub", 0, 0,
+				   "nvswap.scrub compares checksums, and there are none: set "
+				   "nvswap.verify too");
 	if (!offload->buffer_count || !offload->buffer_size)
 		return error_about(error, -EINVAL, "buffer_size", 0, 0,
 				   "%s: buffer_count %u x buffer_size %" PRIu64
@@ -95,6 +102,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.log = &engine->store_log,
 	};
 
+	assert(offload->npaths <= NVS_PATHS_MAX && engine->aio && !engine->store);
 	for (unsigned i = 0; i < offload->npaths; i++)
 		paths[i] = offload->nvme_path[i];
 	return store_open(&engine->store, engine->aio, &options, error);
@@ -105,6 +113,7 @@ static int node_of(const struct nvs_engine *engine, const struct offload_config 
 {
 	const char *paths[NVS_PATHS_MAX];
 
+	assert(offload->npaths <= NVS_PATHS_MAX && engine->topo);
 	if (offload->device != NVS_DEVICE_NVME)
 		return -1;
 	for (unsigned i = 0; i < offload->npaths; i++)
@@ -142,6 +151,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 	};
 	int rc = pool_open(&engine->pool, &options, error);
 
+	assert(options.nbytes && options.unit && (rc == 0) == (engine->pool != NULL));
 	if (rc)
 		return rc;
 	engine->pool_key = block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size";
@@ -161,9 +171,12 @@ static void engine_free(struct nvs_engine *engine)
 {
 	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
 	assert(!engine->held_writes && !engine->committing && !engine->waiting);
+	assert(queue_empty(engine));
 	/* The last log lines are said while their handler may still ask for the tensors. */
 	events_stop(engine);
+	scrub_close(engine);
 	tensors_free(engine);
+	note_close(engine);
 	plan_free(&engine->plan);
 	/* No ring has the memory any more when it is unmapped. */
 	if (engine->pool)
@@ -199,7 +212,7 @@ static int share_aio(struct nvs_engine *engine, const struct nvs_config *config,
 
 	if (rc)
 		return rc;
-	assert(!engine->aio);
+	assert(!engine->aio && !engine->shares_aio);
 	engine->aio = aio;
 	engine->shares_aio = true;
 	aio_hold(aio);
@@ -211,6 +224,7 @@ static int open_aio(struct nvs_engine *engine, const struct nvs_config *config,
 {
 	int rc;
 
+	assert(!engine->aio && (!workers->aio || !workers->ops));
 	if (workers->aio)
 		return share_aio(engine, config, workers->aio, error);
 	if (workers->ops)
@@ -220,6 +234,7 @@ static int open_aio(struct nvs_engine *engine, const struct nvs_config *config,
 		rc = aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
 	if (rc)
 		return rc;
+	assert(engine->aio && !engine->shares_aio);
 	aio_trace(engine->aio, engine->trace);
 	aio_hold(engine->aio);
 	return 0;
@@ -228,8 +243,10 @@ static int open_aio(struct nvs_engine *engine, const struct nvs_config *config,
 static int open_parts(struct nvs_engine *engine, const struct nvs_config *config,
 		      enum nvs_block block, const struct workers *workers, struct nvs_error *error)
 {
-	int rc = topo_open(&engine->topo, NULL, error);
+	int rc;
 
+	assert(!engine->topo && !engine->store && !engine->pool);
+	rc = topo_open(&engine->topo, NULL, error);
 	if (!rc)
 		rc = open_aio(engine, config, workers, error);
 	if (!rc)
@@ -242,6 +259,9 @@ static int open_parts(struct nvs_engine *engine, const struct nvs_config *config
 	}
 	if (!rc)
 		rc = tensors_from_manifest(engine, error);
+	if (!rc)
+		rc = note_open(engine, error);
+	assert(rc || (engine->store && engine->pool && engine->committed_note));
 	return rc;
 }
 
@@ -251,6 +271,7 @@ static void set_budgets(struct nvs_engine *engine, const struct nvs_config *conf
 {
 	bool param = block == NVS_OFFLOAD_PARAM;
 
+	assert(!engine->opened && block_exists(block));
 	engine->max_in_cpu = param ? config->offload[NVS_OFFLOAD_PARAM].max_in_cpu : UINT64_MAX;
 	engine->prefetch_bucket_size = param ? config->prefetch_bucket_size : UINT64_MAX;
 	engine->max_live = param ? config->max_live_parameters : UINT64_MAX;
@@ -270,19 +291,27 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 		engine->store_log = (struct nvs_log){say_for_store, engine};
 	engine->trace = config->trace;
 	engine->aio_config = config->aio;
-	engine->verify = config->verify;
 	engine->keep = (config->keep || config->read_only) &&
 		       block_of(config, block)->device == NVS_DEVICE_NVME;
 	engine->read_only = config->read_only && engine->keep;
+	engine->verify = config->verify == VERIFY_ON ||
+			 (config->verify == VERIFY_IF_KEPT && engine->keep);
+	/* A store in host memory has no drive that could lose it. */
+	scrub_init(&engine->scrub,
+		   config->scrub && block_of(config, block)->device == NVS_DEVICE_NVME);
 	set_budgets(engine, config, block);
 	pthread_mutex_init(&engine->commit_lock, NULL);
 	pthread_mutex_init(&engine->naming, NULL);
 	pthread_mutex_init(&engine->lock, NULL);
 	engine->shortage_after_ns = SHORTAGE_AFTER_NS;
+	queue_init(&engine->queue);
 	pthread_cond_init(&engine->changed, NULL);
 	TAILQ_INIT(&engine->idle);
 	TAILQ_INIT(&engine->ahead);
 	TAILQ_INIT(&engine->planned);
+	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++)
+		TAILQ_INIT(&engine->runs[i % 2][i / 2]);
+	assert(queue_empty(engine) && (engine->keep || !engine->read_only));
 	return engine;
 }
 
@@ -308,13 +337,17 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 	if (!engine)
 		return error_set(error, -ENOMEM, "out of memory while opening the engine");
 	rc = open_parts(engine, config, block, workers, error);
+	if (!rc)
+		engine_check(engine);
+	if (!rc)
+		rc = scrub_start(engine, error);
 	if (rc) {
 		engine_free(engine);
 		return rc;
 	}
 	trace_call(engine->trace, TRACE_OPEN, clock_ns(),
 		   &(struct trace_subject){.name = "", .nbytes = pool_bytes(engine->pool)});
-	engine_check(engine);
+	assert(engine->events.started && !engine->opened);
 	engine->opened = true;
 	*out = engine;
 	return 0;
@@ -350,20 +383,24 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 	return open_engine(engine, config, block, &(struct workers){.aio = aio}, error);
 }
 
-int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
+int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
 
 	if (!engine)
 		return 0;
+	rc = scrub_stop(engine, error);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&engine->lock);
 	engine_sums_check(engine);
+	assert(engine->opened && !engine->committing && !engine->waiting);
 	plan_drop(engine);
 	rc = drain_all(engine, error);
 	engine_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc && engine->keep && !engine->read_only && !engine->abandoned)
-		rc = nvs_engine_commit(engine, error);
+		rc = engine_commit(engine, error);
 	/* The drive hangs: the kernel may still write to the memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;
@@ -373,16 +410,25 @@ int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 
 void engine_abandon(struct nvs_engine *engine)
 {
+	assert(engine->opened);
 	engine->abandoned = true;
+}
+
+void engine_set_owned(struct nvs_engine *engine)
+{
+	assert(engine->opened && !engine->owned);
+	engine->owned = true;
 }
 
 const struct topo *engine_topo(const struct nvs_engine *engine)
 {
+	assert(engine->opened && engine->topo);
 	return engine->topo;
 }
 
 int engine_node(const struct nvs_engine *engine)
 {
+	assert(engine->opened && engine->node >= -1);
 	return engine->node;
 }
 
@@ -410,11 +456,13 @@ int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbytes)
 	*data = pool_data(engine->pool);
 	/* The arena is whole pages. */
 	*nbytes = round_to_pages(pool_bytes(engine->pool));
+	assert(*data && *nbytes >= pool_bytes(engine->pool));
 	return 0;
 }
 
 static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)
 {
+	assert(engine->opened && engine->store && engine->pool);
 	*stats = (struct nvs_engine_stats){.size = sizeof(*stats),
 					   .direct = store_direct(engine->store),
 					   .aio.size = sizeof(stats->aio)};
@@ -432,6 +480,9 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 	stats->evictions = engine->evictions;
 	stats->busy_ns = busy_ns(engine, clock_ns());
 	stats->verify_errors = engine->verify_errors;
+	stats->scrub_rounds = engine->scrub.rounds;
+	stats->scrub_bytes = engine->scrub.nbytes;
+	stats->scrub_errors = engine->scrub.errors;
 	pthread_mutex_unlock(&engine->lock);
 }
 

@@ -46,19 +46,8 @@ static int check_data(struct nvs_tensor *const *tensors, const void *const *data
 	return 0;
 }
 
-static void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes)
-{
-	assert(offset <= tensor->nbytes && nbytes <= tensor->nbytes - offset);
-	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
-	tensor->memory = MEMORY_EXTERNAL;
-	tensor->data = (char *)(uintptr_t)data;
-	tensor->part_offset = offset;
-	tensor->part_nbytes = nbytes;
-	assert(is_external(tensor) && (data || !nbytes));
-}
-
-int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-			     const void *const *data, size_t n, struct nvs_error *error)
+int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			const void *const *data, size_t n, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	int rc = check_arguments(engine, tensors, n, error);
@@ -77,6 +66,7 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 		for (size_t i = 0; i < n; i++) {
 			/* The caller's data supersedes the copy in the pool. */
 			drop(engine, tensors[i]);
+			assert(needs_memory(tensors[i]) && !engine->read_only);
 			lend(tensors[i], data[i], 0, tensors[i]->nbytes);
 			engine->scratch[i] = tensors[i];
 		}
@@ -107,6 +97,7 @@ static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	uint64_t pin = tensor->copy_pin;
 
+	assert(!pin || (pins_have(tensor, pin) && tensor->memory == MEMORY_POOL));
 	tensor->copy_pin = 0;
 	if (pin)
 		tensor_unpin(engine, tensor, pin);
@@ -123,6 +114,7 @@ static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *t
 		lend(tensors[i], data[i], 0, tensors[i]->nbytes);
 		engine->scratch[count++] = tensors[i];
 	}
+	assert(count <= n && count <= engine->ntensors);
 	return count;
 }
 
@@ -139,8 +131,8 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 	pthread_mutex_unlock(&engine->lock);
 }
 
-int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-			  void *const *data, size_t n, struct nvs_error *error)
+int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+		     void *const *data, size_t n, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	int rc = check_arguments(engine, tensors, n, error);
@@ -169,9 +161,29 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 
 /* ---- Parts ---- */
 
-/* Under the lock. */
+/* Puts the tensors of the ranges into engine->scratch, each once; returns how many. */
+static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
+{
+	size_t count = 0;
+
+	begin_batch(engine);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
+
+		if (tensor->batch != engine->batch)
+			engine->scratch[count++] = tensor;
+		tensor->batch = engine->batch;
+	}
+	assert(count <= n && count <= engine->ntensors);
+	return count;
+}
+
+/*
+ * Under the lock: stores in *spare the parts that follow others of the same tensor, and in *count
+ * how many tensors engine->scratch has.
+ */
 static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		       struct nvs_error *error)
+		       struct part **spare, size_t *count, struct nvs_error *error)
 {
 	int rc = 0;
 
@@ -182,27 +194,35 @@ static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	}
 	if (rc)
 		return rc;
-	if (n > engine->ntensors)
-		return error_set(error, -EINVAL, "%zu ranges name a tensor twice: there are %zu", n,
-				 engine->ntensors);
 	/* From here on the lock is held, so nothing else uses `scratch`. */
-	for (size_t i = 0; i < n; i++)
-		engine->scratch[i] = range_at(ranges, i).tensor;
-	return check_idle(engine, engine->scratch, n, true, error);
+	*count = tensors_of(engine, ranges, n);
+	assert(*count || !n);
+	rc = check_idle(engine, engine->scratch, *count, true, error);
+	if (!rc && !parts_alloc(spare, n - *count))
+		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
+	return rc;
 }
 
+/* Backwards, so that the first part of each tensor is read first. */
 static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
-			  size_t n)
+			  size_t n, struct part **spare)
 {
 	size_t count = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
+	while (n--) {
+		struct nvs_tensor_range range = range_at(ranges, n);
+		struct nvs_tensor *tensor = range.tensor;
 
-		if (begin_copy(engine, range.tensor) || !range.nbytes)
+		if (is_external(tensor) && range.nbytes) {
+			lend_before(tensor, range.data, range.offset, range.nbytes, spare);
 			continue;
-		lend(range.tensor, range.data, range.offset, range.nbytes);
-		engine->scratch[count++] = range.tensor;
+		}
+		if (is_external(tensor) || tensor->copy_pin || begin_copy(engine, tensor) ||
+		    !range.nbytes)
+			continue;
+		lend(tensor, range.data, range.offset, range.nbytes);
+		assert(count < engine->ntensors);
+		engine->scratch[count++] = tensor;
 	}
 	return count;
 }
@@ -222,24 +242,27 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	pthread_mutex_unlock(&engine->lock);
 }
 
-int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		    struct nvs_error *error)
+int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+	       struct nvs_error *error)
 {
 	struct transfer *list = NULL;
+	struct part *spare = NULL;
+	size_t count;
 	int rc = check_ranges(engine, ranges, n, error);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->lock);
 	engine_sums_check(engine);
-	rc = check_parts(engine, ranges, n, error);
-	if (!rc)
-		trace_calls(engine, TRACE_READ_PART, engine->scratch, n);
-	if (!rc)
-		list = runs_build(engine, engine->scratch, begin_parts(engine, ranges, n),
-				  NVS_READ);
+	rc = check_parts(engine, ranges, n, &spare, &count, error);
+	if (!rc) {
+		trace_calls(engine, TRACE_READ_PART, engine->scratch, count);
+		count = begin_parts(engine, ranges, n, &spare);
+		list = runs_build(engine, engine->scratch, count, NVS_READ);
+	}
 	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
+	parts_free(spare);
 	if (rc)
 		return rc;
 	/* Until the others are launched, only this call looks at `copy_pin`. */

@@ -13,18 +13,30 @@
 
 /* ---- Room for a batch ---- */
 
+/* Why the call can't pin its tensors yet. */
+enum lack {
+	LACKS_NOTHING,
+	LACKS_LANDING, /* one of them is in flight */
+	LACKS_TURN,    /* other calls wait for room, and came earlier */
+	LACKS_ROOM,
+};
+
 /* A call that pins tensors, across its attempts. */
 struct pinning {
 	struct nvs_tensor *const *tensors;
 	size_t n;
+	uint64_t nbytes;	/* of all of them in the pool */
 	bool contents;		/* read them; false: for new ones */
 	uint64_t failures;	/* write-backs that failed before the call */
 	bool waited;		/* the pool's statistics have counted the wait for room */
 	uint64_t waits_from_ns; /* when it began to wait; 0: it did not */
 	struct transfer *list;	/* to be launched: the reads, or write-backs to make room */
 	bool stuck;		/* nothing more can be started; only other calls can make room */
+	enum lack lack;		/* after an attempt that failed */
 	bool failed_again;	/* the write-backs that make room failed the last time */
-	uint64_t need;		/* bytes that had no room; 0: room is not what was missing */
+	uint64_t need;		/* bytes that are not in the pool */
+	uint64_t turn_ns;	/* LACKS_TURN: when to look again, if nothing changes */
+	struct ticket ticket;
 	struct shortage shortage;
 };
 
@@ -34,14 +46,23 @@ static void pinning_check(const struct nvs_engine *engine, const struct pinning 
 	assert(!pinning->stuck || (!pinning->list && !pinning->failed_again));
 	assert(pinning->failures <= engine->write_failures);
 	assert(!pinning->waits_from_ns || engine->waiting);
+	assert(!pinning->ticket.queued || pinning->waits_from_ns);
+	assert(pinning->need <= pinning->nbytes && pinning->nbytes <= pool_bytes(engine->pool));
+}
+
+static void note_wait(struct nvs_engine *engine, struct pinning *pinning)
+{
+	if (!pinning->waited)
+		pool_note_wait(engine->pool);
+	pinning->waited = true;
 	assert(pinning->need <= pool_bytes(engine->pool));
 }
 
-/* Makes room for `need` bytes as far as possible without waiting. */
-static void make_room(struct nvs_engine *engine, uint64_t need, struct pinning *pinning)
+/* Makes room for the bytes needed as far as possible without waiting. */
+static void make_room(struct nvs_engine *engine, struct pinning *pinning)
 {
-	struct eviction eviction = eviction_for_batch(engine, need);
-	bool in_pieces = need <= eviction.reached && !engine->landing;
+	struct eviction eviction = eviction_for_batch(engine, pinning->need);
+	bool in_pieces = pinning->need <= eviction.reached && !engine->landing;
 
 	/* Enough is free, but fragmented: one more eviction may join two free runs. */
 	if (in_pieces)
@@ -55,11 +76,8 @@ static void make_room(struct nvs_engine *engine, uint64_t need, struct pinning *
 	pinning->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
 	pinning->stuck = !eviction.ntaken;
 	pinning->failed_again = eviction.ntaken && eviction.nfailed == eviction.ntaken;
-	if (pinning->list || pinning->stuck) {
-		if (!pinning->waited)
-			pool_note_wait(engine->pool);
-		pinning->waited = true;
-	}
+	if (pinning->list || pinning->stuck)
+		note_wait(engine, pinning);
 	assert(pinning->stuck || eviction.ntaken);
 }
 
@@ -99,27 +117,33 @@ static int check_pin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, b
 	return 0;
 }
 
-static int check_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		     bool contents, struct nvs_error *error)
+static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
 {
 	uint64_t sum = 0;
 	char need[32], have[32];
+	size_t n = pinning->n;
 	int rc = 0;
 
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
-		rc = check_in_batch(engine, tensors[i], i, error);
+		struct nvs_tensor *tensor = pinning->tensors[i];
+
+		rc = check_in_batch(engine, tensor, i, error);
 		if (!rc)
-			rc = check_pin_one(engine, tensors[i], contents, error);
-		sum += rc ? 0 : tensors[i]->extent;
+			rc = check_pin_one(engine, tensor, pinning->contents, error);
+		sum += rc ? 0 : tensor->extent;
 	}
-	if (rc || sum <= pool_bytes(engine->pool))
+	if (rc)
 		return rc;
+	assert(sum || !n || !pinning->tensors[0]->extent);
+	pinning->nbytes = sum;
+	if (sum <= pool_bytes(engine->pool))
+		return 0;
 	return error_set(error, -ENOBUFS,
-			 "a batch of %zu tensors needs %s at once, and the pool has %s (%s): make "
+			 "a batch of %zu tensor%s needs %s at once, and the pool has %s (%s): make "
 			 "the batch smaller or the pool larger",
-			 n, size_text(sum, need), size_text(pool_bytes(engine->pool), have),
-			 engine->remedy);
+			 n, plural(n), size_text(sum, need),
+			 size_text(pool_bytes(engine->pool), have), engine->remedy);
 }
 
 /* ---- Pinning ---- */
@@ -150,7 +174,9 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 			forget_pool(tensor);
 		if (tensor->io == IO_IDLE)
 			tensor->status = 0;
-		tensor_check(tensor);
+		/* A tensor to be read is checked when its run is built. */
+		if (!pinning->contents || in_flight(tensor) || in_pool(tensor->content))
+			tensor_check(tensor);
 	}
 	if (pinning->contents)
 		list = runs_build(engine, engine->scratch, nread, NVS_READ);
@@ -209,16 +235,25 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 	return ndirty ? -EAGAIN : 0;
 }
 
+/* Calls that came earlier get room first. */
+static int await_turn(struct nvs_engine *engine, struct pinning *pinning)
+{
+	assert(!pinning->list && !queue_empty(engine));
+	pinning->stuck = true;
+	pinning->lack = LACKS_TURN;
+	note_wait(engine, pinning);
+	return -EAGAIN;
+}
+
 /* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
 static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
 {
-	uint64_t need;
 	size_t count;
-	int rc = check_pin(engine, pinning->tensors, pinning->n, pinning->contents, error);
+	int rc = check_pin(engine, pinning, error);
 
 	pinning->list = NULL;
 	pinning->stuck = pinning->failed_again = false;
-	pinning->need = 0;
+	pinning->lack = LACKS_LANDING;
 	if (rc)
 		return rc;
 	/* The caller writes new contents at once, so the old ones must have landed. */
@@ -229,15 +264,19 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	rc = pinning->contents ? 0 : write_before_pin(engine, pinning, error);
 	if (rc)
 		return rc;
-	count = collect(engine, pinning->tensors, pinning->n, &need);
-	if (need <= free_bytes(engine) && lease_all(engine, count)) {
+	count = collect(engine, pinning->tensors, pinning->n, &pinning->need);
+	if (!queue_lets_pass(engine, &pinning->ticket, pinning->nbytes, &pinning->turn_ns))
+		return await_turn(engine, pinning);
+	if (pinning->need <= free_bytes(engine) && lease_all(engine, count)) {
+		queue_passed(engine, &pinning->ticket, pinning->nbytes);
 		pinning->list = begin(engine, pinning, count);
+		pinning->lack = LACKS_NOTHING;
 		return 0;
 	}
 	if (engine->write_failures != pinning->failures)
 		return write_back_failed(engine, error);
-	make_room(engine, need, pinning);
-	pinning->need = need;
+	make_room(engine, pinning);
+	pinning->lack = LACKS_ROOM;
 	pinning_check(engine, pinning);
 	return -EAGAIN;
 }
@@ -247,17 +286,23 @@ static int no_time_left(const struct nvs_engine *engine, const struct pinning *p
 {
 	char text[SHORTAGE_TEXT_BYTES];
 
-	if (code == -ETIMEDOUT && pinning->need) {
+	assert(code == -ETIMEDOUT || code == -EAGAIN);
+	if (code == -ETIMEDOUT && pinning->lack == LACKS_ROOM) {
 		shortage_text(engine, text);
 		return error_set(error, code,
 				 "the time limit ran out, and the pool has no room for a batch of "
-				 "%zu tensors: %s",
-				 pinning->n, text);
+				 "%zu tensor%s: %s",
+				 pinning->n, plural(pinning->n), text);
 	}
+	if (pinning->lack == LACKS_TURN)
+		return error_set(error, code,
+				 "the pool has no room for a batch of %zu tensor%s before calls "
+				 "that came earlier have theirs: %s",
+				 pinning->n, plural(pinning->n), nvs_strerror(code));
 	return error_set(error, code,
-			 "the pool has no room for a batch of %zu tensors, or one of them is in "
+			 "the pool has no room for a batch of %zu tensor%s, or one of them is in "
 			 "flight: %s",
-			 pinning->n, nvs_strerror(code));
+			 pinning->n, plural(pinning->n), nvs_strerror(code));
 }
 
 static bool any_overdue(const struct nvs_engine *engine)
@@ -273,7 +318,8 @@ static bool room_is_coming(const struct nvs_engine *engine, const struct pinning
 {
 	uint64_t free = free_bytes(engine);
 
-	return pinning->need > free && pinning->need <= free + engine->landing &&
+	return pinning->lack == LACKS_ROOM && pinning->need > free &&
+	       pinning->need <= free + engine->landing &&
 	       engine->write_failures == pinning->failures && !any_overdue(engine);
 }
 
@@ -295,6 +341,7 @@ static int check_waiting(const struct nvs_engine *engine, const struct pinning *
 {
 	int rc = 0;
 
+	assert(pinning->lack != LACKS_NOTHING);
 	if (!any_overdue(engine))
 		return 0;
 	for (size_t i = 0; i < pinning->n && !rc && !pinning->contents; i++)
@@ -312,37 +359,67 @@ static int end_polling(const struct nvs_engine *engine, const struct pinning *pi
 
 static void begin_waiting(struct nvs_engine *engine, struct pinning *pinning)
 {
-	if (pinning->waits_from_ns)
-		return;
-	pinning->waits_from_ns = clock_ns();
-	engine->waiting++;
-	assert(engine->waiting);
+	if (!pinning->waits_from_ns) {
+		pinning->waits_from_ns = clock_ns();
+		engine->waiting++;
+	}
+	assert(engine->waiting && pinning->lack != LACKS_NOTHING);
+	if ((pinning->lack != LACKS_LANDING || pinning->ticket.queued) &&
+	    queue_join(engine, &pinning->ticket, pinning->need))
+		events_wake(engine);
 }
 
-/* The call waits for these write-backs, so they go before reading ahead. */
-static void promote_all(struct transfer *list)
+static void end_waiting(struct nvs_engine *engine, struct pinning *pinning)
 {
-	for (struct transfer *run = list; run; run = run->state.next) {
-		assert(run->direction == NVS_WRITE);
-		run->priority = TRANSFER_AWAITED;
-	}
+	if (!pinning->waits_from_ns)
+		return;
+	assert(engine->waiting && !(pinning->ticket.queued && queue_empty(engine)));
+	engine->waiting--;
+	step_stalled(engine, pinning->waits_from_ns);
+	trace_wait(engine, NULL, pinning->waits_from_ns);
+	if (!pinning->ticket.queued)
+		return;
+	queue_leave(engine, &pinning->ticket);
+	events_wake(engine);
+}
+
+/* What the call waits for goes before reading ahead. */
+static void promote(struct nvs_engine *engine, const struct pinning *pinning)
+{
+	assert(pinning->lack != LACKS_NOTHING && !pinning->list);
+	if (pinning->lack == LACKS_ROOM)
+		room_promote(engine, pinning->need);
+	for (size_t i = 0; i < pinning->n && pinning->lack == LACKS_LANDING; i++)
+		tensor_promote(engine, pinning->tensors[i]);
+}
+
+/* Until when the call sleeps if nothing changes: its deadline, or earlier to look again or to log. */
+static uint64_t sleep_until(const struct nvs_engine *engine, struct pinning *pinning,
+			    uint64_t deadline)
+{
+	assert(pinning->lack != LACKS_NOTHING);
+	if (pinning->lack == LACKS_ROOM)
+		return shortage_deadline(engine, &pinning->shortage, deadline);
+	if (pinning->lack == LACKS_TURN && pinning->turn_ns < deadline)
+		return pinning->turn_ns;
+	return deadline;
 }
 
 static int wait_for_room(struct nvs_engine *engine, struct pinning *pinning, uint64_t deadline,
 			 struct nvs_error *error)
 {
-	uint64_t until = deadline;
+	uint64_t until = sleep_until(engine, pinning, deadline);
 	int rc;
 
 	pinning_check(engine, pinning);
 	assert(deadline && pinning->stuck);
-	if (pinning->need)
-		until = shortage_deadline(engine, &pinning->shortage, deadline);
+	promote(engine, pinning);
 	do {
 		rc = events_wait_for(engine, runs_to_wait_for(engine, pinning), until);
 	} while (!rc && room_is_coming(engine, pinning));
 	if (rc == -ETIMEDOUT && until != deadline) {
-		shortage_tell(engine, &pinning->shortage, pinning->n);
+		if (pinning->lack == LACKS_ROOM)
+			shortage_tell(engine, &pinning->shortage, pinning->n);
 		rc = 0;
 	}
 	return rc ? no_time_left(engine, pinning, rc, error) : 0;
@@ -361,7 +438,7 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 			begin_waiting(engine, pinning);
 		if (pinning->list) {
 			if (deadline)
-				promote_all(pinning->list);
+				runs_promote_new(engine, pinning->list);
 			engine_sums_check(engine);
 			pthread_mutex_unlock(&engine->lock);
 			launch(engine, pinning->list);
@@ -385,7 +462,8 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   bool contents, int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	struct pinning pinning = {.tensors = tensors, .n = n, .contents = contents};
+	struct pinning pinning = {
+		.tensors = tensors, .n = n, .contents = contents, .ticket.pinner = pinner_self()};
 	struct transfer *list = NULL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
@@ -403,12 +481,7 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	engine_sums_check(engine);
 	pinning.failures = engine->write_failures;
 	rc = begin_in_time(engine, &pinning, deadline, error);
-	if (pinning.waits_from_ns) {
-		assert(engine->waiting);
-		engine->waiting--;
-		step_stalled(engine, pinning.waits_from_ns);
-		trace_wait(engine, NULL, pinning.waits_from_ns);
-	}
+	end_waiting(engine, &pinning);
 	if (!rc) {
 		*pin = engine->last_pin;
 		trace_calls(engine, contents ? TRACE_SWAP_IN : TRACE_LEASE, tensors, n);
@@ -421,14 +494,14 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	return rc;
 }
 
-int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		   int timeout_ms, uint64_t *pin, struct nvs_error *error)
+int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	      int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
 	return pin_all(engine, tensors, n, false, timeout_ms, pin, error);
 }
 
-int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		       int timeout_ms, uint64_t *pin, struct nvs_error *error)
+int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
 	return pin_all(engine, tensors, n, true, timeout_ms, pin, error);
 }
@@ -436,13 +509,14 @@ int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tens
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	       uint64_t *pin, struct nvs_error *error)
 {
-	int rc = nvs_tensor_swap_in(engine, tensors, n, -1, pin, error);
+	int rc = batch_swap_in(engine, tensors, n, -1, pin, error);
 
 	if (rc)
 		return rc;
-	rc = nvs_tensor_wait(engine, tensors, n, *pin, -1, error);
+	rc = batch_wait(engine, tensors, n, *pin, -1, error);
 	if (!rc)
 		return 0;
+	assert(*pin);
 	for (size_t i = 0; i < n; i++)
 		engine_unpin(engine, tensors[i], *pin);
 	*pin = 0;

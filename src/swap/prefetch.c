@@ -31,12 +31,34 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	return count;
 }
 
+/* What the plan reads becomes the caller's, who hears of its failure. */
+static void claim(struct nvs_tensor *tensor)
+{
+	if (tensor->io == IO_READING)
+		tensor->origin = ORIGIN_CALL;
+	assert(tensor->io == IO_IDLE || !needs_memory(tensor));
+}
+
+/* How many of them, from the first, are in the pool and stay there. A call waits for room, so nothing
+ * else gets any. */
+static size_t staying(struct nvs_tensor *const *tensors, size_t n)
+{
+	size_t count = 0;
+
+	while (count < n && tensors[count]->memory == MEMORY_POOL &&
+	       tensors[count]->on_landing == LANDING_STAYS)
+		claim(tensors[count++]);
+	return count;
+}
+
 static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 struct transfer **list)
 {
 	uint64_t need;
 	size_t count;
 
+	if (!queue_empty(engine))
+		return staying(tensors, n);
 	for (n = fitting(engine, tensors, n); n; n /= 2) {
 		count = collect(engine, tensors, n, &need);
 		if (!lease_all(engine, count))
@@ -45,16 +67,18 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 			set_ahead(engine, engine->scratch[i], AHEAD_FOR_CALLER);
 		assert(count <= n && need <= pool_bytes(engine->pool));
 		/* Cancel the eviction of tensors that are being written. */
-		for (size_t i = 0; i < n; i++)
+		for (size_t i = 0; i < n; i++) {
 			set_on_landing(engine, tensors[i], LANDING_STAYS);
+			claim(tensors[i]);
+		}
 		*list = runs_build(engine, engine->scratch, count, NVS_READ);
 		return n;
 	}
 	return 0;
 }
 
-long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			 struct nvs_error *error)
+long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	long rc = check_array(engine, tensors, n, error);

@@ -20,6 +20,7 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	const struct store_entry *entries = store_entries(engine->store, &n);
 	int rc = table_grow(engine, n);
 
+	assert(!engine->opened && !engine->ntensors && (!n || (engine->keep && entries)));
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor_spec spec = {.size = sizeof(spec),
 					       .name = entries[i].name,
@@ -100,6 +101,7 @@ static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec 
 			return error_set(error, -ENOMEM, "out of memory while registering tensors");
 		tensor->registration = REGISTRATION_NEW;
 	}
+	assert(tensor->registration != REGISTRATION_NONE && tensor->numel == spec->numel);
 	*out = tensor;
 	return 0;
 }
@@ -123,8 +125,7 @@ static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_tensor_spec 
 {
 	int rc = struct_in_at(spec, sizeof(*spec), specs, i);
 
-	return rc ? error_set(error, rc,
-			      "the size of specs[%zu] is not that of a struct nvs_tensor_spec", i)
+	return rc ? struct_refused(error, rc, "nvs_tensor_spec", "specs[%zu]", i)
 		  : check_spec(spec, error);
 }
 
@@ -171,6 +172,7 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 			reserved->nbytes[reserved->count++] = spec.numel *
 							      nvs_dtype_size(spec.dtype);
 	}
+	assert(reserved->count <= n);
 	tdestroy(names, keep_name);
 	return rc;
 }
@@ -196,6 +198,7 @@ static void release_reserved(struct nvs_engine *engine, struct reserved *reserve
 {
 	for (size_t i = 0; i < reserved->extents; i++)
 		store_release(engine->store, reserved->offsets[i], reserved->nbytes[i]);
+	assert(reserved->extents <= 2 * reserved->count);
 	reserved->extents = 0;
 }
 
@@ -222,7 +225,7 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	int rc = table_grow(engine, n);
 
 	if (rc)
-		error_set(error, rc, "out of memory while registering %zu tensors", n);
+		error_set(error, rc, "out of memory while registering %zu tensor%s", n, plural(n));
 	while (done < n && !rc) {
 		rc = read_spec(&spec, specs, done, error);
 		if (!rc)
@@ -261,6 +264,7 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	pthread_mutex_lock(&engine->lock);
 	engine_sums_check(engine);
 	rc = find_new(engine, specs, n, &reserved, error);
+	assert(reserved.count <= n && !reserved.extents);
 	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc)
@@ -278,8 +282,8 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	return rc;
 }
 
-int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
-			struct nvs_tensor **tensors, struct nvs_error *error)
+int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+		   struct nvs_tensor **tensors, struct nvs_error *error)
 {
 	int rc;
 
@@ -305,6 +309,7 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	drop(engine, tensor);
 	engine->nregistered--;
 	engine->tensor_bytes -= tensor->nbytes;
+	assert(needs_memory(tensor) && !in_plan(tensor));
 	table_remove(engine, tensor);
 	/* After a crash the next run still finds the tensor, so its bytes stay until a commit. */
 	if (tensor->committed != NOWHERE || tensor->snapshot != NOWHERE) {
@@ -316,8 +321,8 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor_free(tensor);
 }
 
-int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		      struct nvs_error *error)
+int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 struct nvs_error *error)
 {
 	int rc = check_arguments(engine, tensors, n, error);
 

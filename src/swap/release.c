@@ -66,8 +66,8 @@ static struct transfer *after_release(struct nvs_engine *engine)
 	return list;
 }
 
-int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
+int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	int rc = check_array(engine, tensors, n, error);

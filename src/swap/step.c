@@ -49,13 +49,16 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 void step_stalled(struct nvs_engine *engine, uint64_t from_ns)
 {
 	struct step *step = &engine->step;
+	uint64_t now;
 
 	if (!step->begun)
 		return;
+	now = clock_ns();
 	if (from_ns < step->from_ns)
 		from_ns = step->from_ns;
+	assert(from_ns && from_ns <= now);
 	step->stalls++;
-	step->stall_ns += clock_ns() - from_ns;
+	step->stall_ns += now - from_ns;
 	step_check(engine);
 }
 
@@ -67,6 +70,7 @@ void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor
 
 	if (!engine->trace)
 		return;
+	assert(from_ns);
 	if (tensor) {
 		/* Names differ at their ends. */
 		length = strlen(tensor->name);
@@ -89,6 +93,7 @@ static uint64_t above(uint64_t a, uint64_t b)
 /* The two extents of a kept store swap roles; the lower offset identifies the tensor. */
 static uint64_t lower_offset(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
+	assert(tensor->engine == engine);
 	return engine->keep ? least(tensor->offset, tensor->spare) : tensor->offset;
 }
 
@@ -128,6 +133,7 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 	io->compute_ns = above(io->wall_ns, io->stall_ns);
 	io->hidden_ns = least(above(io->io_ns + io->compute_ns, io->wall_ns),
 			      least(io->io_ns, io->compute_ns));
+	assert(io->compute_ns <= io->wall_ns && io->hidden_ns <= io->io_ns);
 }
 
 /* ---- Beginning and ending a step ---- */
@@ -137,7 +143,7 @@ static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 	trace_call(engine->trace, call, clock_ns(), &(struct trace_subject){.name = ""});
 }
 
-int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
+int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	struct step *step;
@@ -166,7 +172,7 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
-int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
+int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
 {
 	struct nvs_step_io full;
 	int rc = 0;
@@ -185,6 +191,7 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 		report(engine, &full);
 		if (io)
 			rc = struct_out(io, &full, sizeof(full));
+		assert(full.size == sizeof(full) && full.io_ns <= full.wall_ns);
 		engine->step.begun = false;
 		plan_mend(engine);
 		trace_step(engine, TRACE_STEP_END);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kept stores: listing, the number of the last commit, closing without a commit, renaming, and
- * reading without writing.
+ * Kept stores: listing, the number of the last commit, and renaming.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -40,13 +39,6 @@ uint64_t nvs_engine_generation(struct nvs_engine *engine)
 	return engine ? store_generation(engine->store) : 0;
 }
 
-int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error)
-{
-	if (engine)
-		engine_abandon(engine);
-	return nvs_engine_close(engine, error);
-}
-
 static int check_new_name(const char *name, struct nvs_error *error)
 {
 	size_t length = name ? strlen(name) : 0;
@@ -58,8 +50,8 @@ static int check_new_name(const char *name, struct nvs_error *error)
 			 length);
 }
 
-int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
-		      struct nvs_error *error)
+int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
+		  struct nvs_error *error)
 {
 	char *copy;
 	int rc;

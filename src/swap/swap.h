@@ -15,8 +15,51 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
 		     struct nvs_error *error);
 
-/* Makes nvs_engine_close skip the commit, which leaves a kept store as a crash would. */
+/* Makes engine_close() skip the commit, which leaves a kept store as a crash would. */
 void engine_abandon(struct nvs_engine *engine);
+
+/*
+ * Marks the engine as an optimizer's, before anything else can call it. From then on public calls
+ * that would change it are -EBUSY, and the optimizer makes them by the functions below.
+ */
+void engine_set_owned(struct nvs_engine *engine);
+
+/* ---- The public calls of the same names, also on an engine that belongs to an optimizer ---- */
+int engine_close(struct nvs_engine *engine, struct nvs_error *error);
+int engine_commit(struct nvs_engine *engine, struct nvs_error *error);
+int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
+		    struct nvs_error *error);
+int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error);
+int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error);
+int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
+		  struct nvs_error *error);
+/* nvs_tensor_register, and so on. */
+int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+		   struct nvs_tensor **tensors, struct nvs_error *error);
+int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 struct nvs_error *error);
+int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	      int timeout_ms, uint64_t *pin, struct nvs_error *error);
+int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  int timeout_ms, uint64_t *pin, struct nvs_error *error);
+long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    struct nvs_error *error);
+int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, uint64_t pin,
+	       int timeout_ms, struct nvs_error *error);
+int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		  uint64_t pin, enum nvs_how how, struct nvs_error *error);
+int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   struct nvs_error *error);
+int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			const void *const *data, size_t n, struct nvs_error *error);
+int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+		     void *const *data, size_t n, struct nvs_error *error);
+int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+	       struct nvs_error *error);
+int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		int timeout_ms, struct nvs_error *error);
+
+/* ---- Calls that the public interface does not have ---- */
 
 /* The machine's topology, and the NUMA node of the pool (-1: none). */
 const struct topo *engine_topo(const struct nvs_engine *engine);

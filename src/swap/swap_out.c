@@ -35,8 +35,8 @@ static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *c
 	return runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
 }
 
-int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			struct nvs_error *error)
+int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	int rc = check_array(engine, tensors, n, error);

@@ -12,6 +12,7 @@ static uint64_t count_runs(struct nvs_tensor *const *tensors, size_t n)
 {
 	uint64_t runs = 0;
 
+	assert(n);
 	for (size_t i = 0; i < n; i++)
 		runs += in_flight(tensors[i]) && tensors[i]->run_first == tensors[i];
 	return runs;
@@ -34,6 +35,7 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	now = clock_ns();
 	if (!*from_ns && deadline)
 		*from_ns = now;
+	assert(!deadline || *from_ns);
 	while (in_flight(tensor) && !pin_failed(tensor, pin) && !is_overdue(tensor) && !rc)
 		rc = events_wait_for(engine, count_runs(tensors, n), deadline);
 	if (deadline)
@@ -48,19 +50,6 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	return rc;
 }
 
-/* A call waits for the tensor: its transfer goes first. */
-static void promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	struct transfer *transfer;
-
-	if (!in_flight(tensor))
-		return;
-	transfer = &tensor->run_first->transfer;
-	assert(transfer->user == tensor->run_first);
-	if (transfer->priority != TRANSFER_AWAITED)
-		aio_promote(engine->aio, transfer);
-}
-
 static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			uint64_t pin, uint64_t deadline, struct nvs_error *error)
 {
@@ -68,7 +57,7 @@ static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	int rc = 0;
 
 	for (size_t i = 0; i < n && deadline; i++)
-		promote(engine, tensors[i]);
+		tensor_promote(engine, tensors[i]);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
 	if (from_ns)
@@ -96,8 +85,8 @@ static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *te
 	return rc;
 }
 
-int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    uint64_t pin, int timeout_ms, struct nvs_error *error)
+int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, uint64_t pin,
+	       int timeout_ms, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc = check_array(engine, tensors, n, error);
@@ -149,6 +138,7 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 			rc = check_overdue(engine, tensors[i], error);
 			if (rc)
 				break;
+			assert(in_flight(tensors[i]));
 			(void)events_wait(engine, UINT64_MAX);
 		}
 	return rc;

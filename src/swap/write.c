@@ -54,18 +54,18 @@ static int pin_landed(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		      int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
-	int rc = nvs_tensor_swap_in(engine, tensors, n, timeout_ms, pin, error);
+	int rc = batch_swap_in(engine, tensors, n, timeout_ms, pin, error);
 
 	if (rc)
 		return rc;
-	rc = nvs_tensor_wait(engine, tensors, n, *pin, remaining_ms(deadline), error);
+	rc = batch_wait(engine, tensors, n, *pin, remaining_ms(deadline), error);
 	for (size_t i = 0; i < n && rc; i++)
 		engine_unpin(engine, tensors[i], *pin);
 	return rc;
 }
 
-int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		     int timeout_ms, struct nvs_error *error)
+int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		int timeout_ms, struct nvs_error *error)
 {
 	struct nvs_tensor **tensors = NULL;
 	uint64_t pin;
@@ -86,11 +86,10 @@ int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *r
 		struct nvs_tensor_range range = range_at(ranges, i);
 
 		if (range.nbytes)
-			memcpy((char *)nvs_tensor_data(range.tensor) + range.offset, range.data,
-			       range.nbytes);
+			memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
 	}
 	if (!rc)
-		rc = nvs_tensor_release(engine, tensors, ntensors, pin, NVS_DIRTY, error);
+		rc = batch_release(engine, tensors, ntensors, pin, NVS_DIRTY, error);
 	free(tensors);
 	return rc;
 }

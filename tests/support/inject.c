@@ -346,11 +346,33 @@ static bool has_mode(int flags)
 	return flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE;
 }
 
+/* Makes the call between the observer's two functions; keeps errno. */
+#define OBSERVED(name, call)                                                                       \
+	({                                                                                         \
+		const struct inject_observer *hooks = observer();                                  \
+		int result, code;                                                                  \
+                                                                                                   \
+		if (hooks && hooks->before_name)                                                   \
+			hooks->before_name(hooks->arg, name);                                      \
+		result = (call);                                                                   \
+		code = errno;                                                                      \
+		if (hooks && hooks->after_name)                                                    \
+			hooks->after_name(hooks->arg, name, result >= 0);                          \
+		errno = code;                                                                      \
+		result;                                                                            \
+	})
+
+static unsigned kind_of_open(int flags)
+{
+	return flags & O_CREAT ? INJECT_OPEN | INJECT_NAME : INJECT_OPEN;
+}
+
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...)
 {
-	int error = injected_at(INJECT_OPEN, "open", path);
+	int error = injected_at(kind_of_open(flags), "open", path);
+	struct inject_name name = {.change = INJECT_MAKES, .from = AT_FDCWD, .path = path};
 	mode_t mode = 0;
 
 	if (has_mode(flags)) {
@@ -360,14 +382,18 @@ int __wrap_open(const char *path, int flags, ...)
 		mode = va_arg(args, mode_t);
 		va_end(args);
 	}
-	return error ? minus_one(error) : __real_open(path, flags, mode);
+	if (error)
+		return minus_one(error);
+	return flags & O_CREAT ? OBSERVED(&name, __real_open(path, flags, mode))
+			       : __real_open(path, flags, mode);
 }
 
 int __real_openat(int from, const char *path, int flags, ...);
 int __wrap_openat(int from, const char *path, int flags, ...);
 int __wrap_openat(int from, const char *path, int flags, ...)
 {
-	int error = injected_at(INJECT_OPEN, "openat", path);
+	int error = injected_at(kind_of_open(flags), "openat", path);
+	struct inject_name name = {.change = INJECT_MAKES, .from = from, .path = path};
 	mode_t mode = 0;
 
 	if (has_mode(flags)) {
@@ -377,7 +403,10 @@ int __wrap_openat(int from, const char *path, int flags, ...)
 		mode = va_arg(args, mode_t);
 		va_end(args);
 	}
-	return error ? minus_one(error) : __real_openat(from, path, flags, mode);
+	if (error)
+		return minus_one(error);
+	return flags & O_CREAT ? OBSERVED(&name, __real_openat(from, path, flags, mode))
+			       : __real_openat(from, path, flags, mode);
 }
 
 /* FORTIFY's forms of the calls without a mode. */
@@ -405,11 +434,29 @@ WRAP_AS(INJECT_OPEN, "realpath", path, char *, __realpath_chk,
 	(const char *path, char *real, size_t room), (path, real, room), null(error))
 WRAP(INJECT_OPEN, ssize_t, getrandom, (void *data, size_t nbytes, unsigned flags),
      (data, nbytes, flags), minus_one(error))
-FIND_AT(mkdir, (const char *path, mode_t mode), (path, mode))
-FIND_AT(mkdirat, (int from, const char *path, mode_t mode), (from, path, mode))
-FIND_AT(mkostemp, (char *path, int flags), (path, flags))
-FIND_AT(rename, (const char *path, const char *to), (path, to))
-FIND_AT(unlinkat, (int from, const char *path, int flags), (from, path, flags))
+
+/* Defines the wrapper of a function that changes names; the last arguments are its inject_name. */
+#define CHANGE(function, parameters, arguments, ...)                                               \
+	int __real_##function parameters;                                                          \
+	int __wrap_##function parameters;                                                          \
+	int __wrap_##function parameters                                                           \
+	{                                                                                          \
+		int error = injected_at(INJECT_OPEN | INJECT_NAME, #function, path);               \
+		struct inject_name name = {__VA_ARGS__};                                           \
+                                                                                                   \
+		return error ? minus_one(error) : OBSERVED(&name, __real_##function arguments);    \
+	}
+
+CHANGE(mkdir, (const char *path, mode_t mode), (path, mode), .change = INJECT_MAKES,
+       .from = AT_FDCWD, .path = path)
+CHANGE(mkdirat, (int from, const char *path, mode_t mode), (from, path, mode),
+       .change = INJECT_MAKES, .from = from, .path = path)
+CHANGE(rename, (const char *path, const char *to), (path, to), .change = INJECT_RENAMES,
+       .from = AT_FDCWD, .path = path, .to = to)
+CHANGE(unlinkat, (int from, const char *path, int flags), (from, path, flags),
+       .change = INJECT_REMOVES, .from = from, .path = path)
+WRAP_AT(INJECT_OPEN | INJECT_NAME, path, int, mkostemp, (char *path, int flags), (path, flags),
+	minus_one(error))
 FIND_AT(stat, (const char *path, struct stat *st), (path, st))
 FIND_AT(lstat, (const char *path, struct stat *st), (path, st))
 FIND_AT(fstatat, (int from, const char *path, struct stat *st, int flags), (from, path, st, flags))

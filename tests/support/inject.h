@@ -8,6 +8,7 @@
 #ifndef TESTS_SUPPORT_INJECT_H
 #define TESTS_SUPPORT_INJECT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,7 +24,9 @@ enum inject_kind {
 	INJECT_SYNC = 64,   /* fdatasync, fsync */
 	INJECT_SPACE = 128, /* posix_fallocate, fallocate, ftruncate */
 	INJECT_QUEUE = 256, /* creating rings and contexts, and registering with them */
-	INJECT_ANY = 511
+	INJECT_NAME = 512,  /* of INJECT_OPEN: mkdir, rename, unlinkat, open with O_CREAT and others
+			       that change the names in a directory */
+	INJECT_ANY = 1023
 };
 
 #define INJECT_ALWAYS UINT64_MAX
@@ -58,14 +61,28 @@ struct inject_held {
 };
 struct inject_held inject_held(void);
 
+/* A call that makes, removes or renames a file or directory. */
+enum inject_change { INJECT_MAKES, INJECT_REMOVES, INJECT_RENAMES };
+struct inject_name {
+	enum inject_change change;
+	int from;	  /* the directory from which the paths lead */
+	const char *path; /* the name to make or remove, or the old name */
+	const char *to;	  /* the new name; NULL: not a renaming */
+	void *note;	  /* the observer's own */
+};
+
 /*
- * Observes plain writes (labels, manifests) before they are made, and syncs after they succeeded,
- * in the calling thread. Injected failures are not observed.
+ * Observes plain writes (labels, manifests) before they are made, syncs after they succeeded, and
+ * changes of names before and after (mkostemp's excepted), in the calling thread. Injected failures
+ * are not observed.
  */
 struct inject_observer {
 	void *arg;
 	void (*before_write)(void *arg, int fd, const void *data, size_t nbytes, uint64_t offset);
 	void (*synced)(void *arg, int fd);
+	/* A name to make may exist already, and one to remove may be missing. */
+	void (*before_name)(void *arg, struct inject_name *name);
+	void (*after_name)(void *arg, struct inject_name *name, bool done);
 };
 /* NULL ends it. Its functions may be NULL. The structure must stay valid until no call is in
  * progress. */

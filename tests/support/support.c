@@ -289,6 +289,27 @@ const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
 	return device && ext4_make(device, "", why) ? ext4_mount(device, 0, NULL, why) : NULL;
 }
 
+const char *loop_file_system(const char *type, uint64_t nbytes, const char **why)
+{
+	const char *device = loop_device(nbytes, 4096, why), *directory;
+	static char reason[64];
+	char command[256];
+
+	if (!device)
+		return NULL;
+	snprintf(command, sizeof(command),
+		 "PATH=$PATH:/usr/sbin:/sbin mkfs.%s -q -f %s >/dev/null 2>&1", type, device);
+	snprintf(reason, sizeof(reason), "there is no mkfs.%s, or it fails", type);
+	*why = reason;
+	if (system(command))
+		return NULL;
+	directory = temp_directory();
+	snprintf(reason, sizeof(reason), "%s can't be mounted here", type);
+	if (own_mounts() || mount(device, directory, type, 0, NULL))
+		return NULL;
+	return remember(MOUNT, directory, -1);
+}
+
 /* ---- Processes with fewer privileges ---- */
 
 int in_child(int (*work)(void *arg), void *arg)

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -520,6 +521,167 @@ static void a_drive_that_lies_loses_what_was_synced(void **state)
 
 /* ---- The clock ---- */
 
+/* ---- Names ---- */
+
+static void make_file(int from, const char *name, const char *text)
+{
+	int fd = openat(from, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0 && pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text));
+	assert_false(fsync(fd));
+	close(fd);
+}
+
+/* The file's text, or "" if there is none. */
+static const char *text_of(int from, const char *name)
+{
+	static char text[16];
+	int fd = openat(from, name, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? pread(fd, text, sizeof(text) - 1, 0) : 0;
+
+	assert_true(n >= 0);
+	text[n] = 0;
+	if (fd >= 0)
+		close(fd);
+	return text;
+}
+
+static int new_directory(const char **path)
+{
+	const char *memory = memory_directory();
+	int fd;
+
+	*path = memory ? memory : temp_directory();
+	fd = open(*path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	return fd;
+}
+
+/* A change of each kind; all of them are in `path`, except for d/inner. */
+static void change_names(struct sim *sim, int root, const char *path, bool sync)
+{
+	char from[512], to[512];
+
+	make_file(root, "kept", "kept");
+	make_file(root, "gone", "gone");
+	make_file(root, "over", "over");
+	assert_false(mkdirat(root, "old", 0700));
+	sim_remember(sim, 0);
+	make_file(root, "new", "new");
+	assert_false(mkdirat(root, "d", 0700));
+	make_file(root, "d/inner", "inner");
+	assert_false(unlinkat(root, "gone", 0));
+	assert_false(unlinkat(root, "old", AT_REMOVEDIR));
+	snprintf(from, sizeof(from), "%s/kept", path);
+	snprintf(to, sizeof(to), "%s/over", path);
+	assert_false(rename(from, to));
+	if (sync)
+		assert_false(fsync(root));
+}
+
+static void a_power_failure_takes_back_names_without_a_sync_of_their_directory(void **state)
+{
+	static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE};
+
+	(void)state;
+	for (size_t i = 0; i < 2 * COUNT(ways); i++) {
+		struct sim *sim = sim_open(&(struct sim_drive){0});
+		bool kept = ways[i / 2] == SIM_KEEP, sync = i % 2;
+		const char *path;
+		int root = new_directory(&path);
+
+		change_names(sim, root, path, sync);
+		sim_crashed(sim, ways[i / 2]);
+		assert_string_equal(text_of(root, "new"), kept || sync ? "new" : "");
+		assert_string_equal(text_of(root, "gone"), kept || sync ? "" : "gone");
+		assert_string_equal(text_of(root, "kept"), kept || sync ? "" : "kept");
+		assert_string_equal(text_of(root, "over"), kept || sync ? "kept" : "over");
+		assert_int_equal(faccessat(root, "old", F_OK, 0), kept || sync ? -1 : 0);
+		assert_int_equal(faccessat(root, "d", F_OK, 0), kept || sync ? 0 : -1);
+		/* The sync of a directory says nothing of the names below. */
+		assert_string_equal(text_of(root, "d/inner"), kept ? "inner" : "");
+		close(root);
+		sim_close(sim);
+	}
+}
+
+/* A directory that is lost takes along what was durable in it. */
+static void a_lost_directory_is_lost_with_its_durable_files(void **state)
+{
+	struct sim *sim = sim_open(&(struct sim_drive){0});
+	const char *path;
+	int root = new_directory(&path), inner;
+
+	(void)state;
+	sim_remember(sim, 0);
+	assert_false(mkdirat(root, "d", 0700));
+	make_file(root, "d/inner", "inner");
+	inner = openat(root, "d", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(inner >= 0 && !fsync(inner));
+	close(inner);
+	sim_crashed(sim, SIM_LOSE);
+	assert_int_equal(faccessat(root, "d", F_OK, 0), -1);
+	close(root);
+	sim_close(sim);
+}
+
+/* A bit for each of 16 new files: whether it is there after the failure. */
+static unsigned names_left(uint64_t seed)
+{
+	struct sim *sim = sim_open(&(struct sim_drive){.seed = seed});
+	unsigned left = 0;
+	const char *path;
+	int root = new_directory(&path);
+	char name[8];
+
+	sim_remember(sim, 0);
+	for (unsigned i = 0; i < 16; i++) {
+		snprintf(name, sizeof(name), "f%u", i);
+		make_file(root, name, "x");
+	}
+	sim_crashed(sim, SIM_ANY);
+	for (unsigned i = 0; i < 16; i++) {
+		snprintf(name, sizeof(name), "f%u", i);
+		left |= (unsigned)!faccessat(root, name, F_OK, 0) << i;
+	}
+	close(root);
+	sim_close(sim);
+	return left;
+}
+
+static void the_seed_decides_which_names_are_lost(void **state)
+{
+	(void)state;
+	assert_in_range(names_left(1), 1, 0xfffe);
+	assert_int_equal(names_left(1), names_left(1));
+	assert_int_not_equal(names_left(1), names_left(2));
+}
+
+/* The files must stay as the failure left them. */
+static void no_name_changes_after_the_power_has_failed(void **state)
+{
+	struct sim *sim = sim_open(&(struct sim_drive){0});
+	const char *path;
+	int root = new_directory(&path);
+
+	(void)state;
+	make_file(root, "kept", "kept");
+	sim_remember(sim, 2);
+	assert_false(mkdirat(root, "first", 0700));
+	assert_false(sim_has_crashed(sim));
+	assert_false(mkdirat(root, "second", 0700));
+	assert_true(sim_has_crashed(sim));
+	assert_int_equal(mkdirat(root, "third", 0700), -1);
+	assert_int_equal(errno, EIO);
+	assert_int_equal(unlinkat(root, "kept", 0), -1);
+	assert_int_equal(openat(root, "new", O_RDWR | O_CREAT | O_CLOEXEC, 0600), -1);
+	assert_string_equal(text_of(root, "kept"), "kept");
+	sim_crashed(sim, SIM_KEEP);
+	assert_int_equal(faccessat(root, "second", F_OK, 0), 0);
+	close(root);
+	sim_close(sim);
+}
+
 static void assert_about(uint64_t is, uint64_t wanted)
 {
 	assert_in_range(is, wanted - wanted / 100, wanted + wanted / 100);
@@ -974,6 +1136,10 @@ int main(void)
 		test(a_held_drive_completes_ios_on_demand),
 		test(a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others),
 		test(a_drive_that_lies_loses_what_was_synced),
+		test(a_power_failure_takes_back_names_without_a_sync_of_their_directory),
+		test(a_lost_directory_is_lost_with_its_durable_files),
+		test(the_seed_decides_which_names_are_lost),
+		test(no_name_changes_after_the_power_has_failed),
 		test(bandwidth_limits_the_rate_of_bytes),
 		test(latencies_overlap_as_deep_as_the_queue_is),
 		test(parallel_limits_the_ios_in_service),

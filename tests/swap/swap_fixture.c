@@ -5,9 +5,11 @@
  */
 #include "swap/swap_fixture.h"
 #include "config/config.h"
+#include "store/member/member.h"
 #include "support/sole_owner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <sched.h>
@@ -269,6 +271,27 @@ void fixture_store_file(const struct fixture *fixture, const char *name, char pa
 {
 	snprintf(path, 512, "%s/nvswap/rank%" PRIu32 "/%s", fixture->paths[0], fixture->config.rank,
 		 name);
+}
+
+void store_flip(const struct fixture *fixture, uint64_t store_offset)
+{
+	off_t offset = (off_t)(LABEL_AREA_BYTES + store_offset);
+	char path[512], byte;
+	int fd;
+
+	fixture_store_file(fixture, "data", path);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, offset), 1);
+	byte ^= 0x10;
+	assert_int_equal(pwrite(fd, &byte, 1, offset), 1);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+void tensor_flip(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t at)
+{
+	store_flip(fixture, info_of(fixture, tensor).store_offset + at);
 }
 
 void expect_error(struct fixture *fixture, int rc, int code, const char *words)

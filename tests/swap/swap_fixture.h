@@ -105,6 +105,10 @@ void fixture_close(struct fixture *fixture);
 struct nvs_engine_stats stats_of(struct fixture *fixture);
 /* <path>/nvswap/rank0/<name> of the first path. */
 void fixture_store_file(const struct fixture *fixture, const char *name, char path[512]);
+/* Flips a bit of a byte on the drive, by its offset in the store; the store has one path. */
+void store_flip(const struct fixture *fixture, uint64_t store_offset);
+/* The same at that byte of a tensor. */
+void tensor_flip(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t at);
 
 #define OPEN(fixture, ...) fixture_open(fixture, &(const struct setup){__VA_ARGS__})
 #define INIT(fixture, ...) fixture_init(fixture, &(const struct setup){__VA_ARGS__})

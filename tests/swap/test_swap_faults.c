@@ -17,23 +17,6 @@
 
 /* ---- Checksums ---- */
 
-/* Changes a byte of a tensor on the drive; the store has one path. */
-static void flip(struct fixture *f, struct nvs_tensor *tensor, uint64_t at)
-{
-	off_t offset = (off_t)(LABEL_AREA_BYTES + info_of(f, tensor).store_offset + at);
-	char path[512], byte;
-	int fd;
-
-	fixture_store_file(f, "data", path);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &byte, 1, offset), 1);
-	byte ^= 0x10;
-	assert_int_equal(pwrite(fd, &byte, 1, offset), 1);
-	assert_int_equal(fsync(fd), 0);
-	close(fd);
-}
-
 static void flips_are_found(enum place place)
 {
 	struct fixture f;
@@ -46,7 +29,7 @@ static void flips_are_found(enum place place)
 	for (uint64_t i = 0; i < 5; i++)
 		tensor_write(&f, t[i], i);
 	tensors_swap_out(&f, t, 5);
-	flip(&f, t[1], 299999);
+	tensor_flip(&f, t[1], 299999);
 	OK(&f, sole_swap_in(f.engine, t, 5, 0, &f.error));
 	expect_error(&f, sole_wait(f.engine, t, 5, -1, &f.error), -EBADMSG, "t1: reading /");
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
@@ -64,11 +47,11 @@ static void flips_are_found(enum place place)
 	OK(&f, nvs_tensor_swap_in_to(f.engine, &t[1], &data, 1, &f.error));
 	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
 	assert_int_equal(stats_of(&f).verify_errors, 2);
-	flip(&f, t[1], 299999);
+	tensor_flip(&f, t[1], 299999);
 	tensor_compare(&f, t[1], 1);
 	/* Bytes beyond the tensor's end are not checked. */
 	OK(&f, nvs_tensor_swap_out(f.engine, t, 5, &f.error));
-	flip(&f, t[0], 5000);
+	tensor_flip(&f, t[0], 5000);
 	tensor_compare(&f, t[0], 0);
 	fixture_close(&f);
 }
@@ -95,7 +78,7 @@ static void verifying_covers_writes_from_external_memory(void **state)
 	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
 	tensor_compare(&f, t, 4);
 	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	flip(&f, t, 0);
+	tensor_flip(&f, t, 0);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
 	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EBADMSG, "t");
 	STATE(&f, t, NVS_ON_DRIVE, false, 0);
@@ -114,7 +97,7 @@ static void without_verify_a_changed_byte_goes_unnoticed(void **state)
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 30000);
 	tensor_store(&f, t, 4);
-	flip(&f, t, 77);
+	tensor_flip(&f, t, 77);
 	tensors_pin(&f, &t, 1);
 	assert_false(filled(nvs_tensor_data(t), 30000, 4));
 	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));

@@ -198,6 +198,10 @@ static void a_failed_close_leaves_the_last_commit(void **state)
 	tensors_pin(&f, &t[4], 1);
 	OK(&f, sole_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
 	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY, "t4 is pinned and dirty");
+	OK(&f, sole_pin(f.engine, &t[3], 1, 0, &f.error));
+	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY,
+		     "t3 is pinned for new contents");
+	OK(&f, sole_release(f.engine, &t[3], 1, NVS_CLEAN, &f.error));
 	expect_close_error(&f, -EBUSY, "t4");
 	reopen_and_check(&f, t, 1);
 	fixture_close(&f);
@@ -521,20 +525,6 @@ static void a_failed_write_leaves_committed_data(void **state)
 
 /* ---- Damage on the drive ---- */
 
-static void damage(const struct fixture *f, uint64_t store_offset)
-{
-	char path[512], byte;
-	int fd;
-
-	fixture_store_file(f, "data", path);
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &byte, 1, (off_t)(LABEL_AREA_BYTES + store_offset)), 1);
-	byte ^= 4;
-	assert_int_equal(pwrite(fd, &byte, 1, (off_t)(LABEL_AREA_BYTES + store_offset)), 1);
-	close(fd);
-}
-
 /* A kept store has checksums without `verify`, too. */
 static void damage_on_the_drive_is_detected_when_read(void **state)
 {
@@ -548,7 +538,7 @@ static void damage_on_the_drive_is_detected_when_read(void **state)
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	offset = info_of(&f, t[1]).store_offset;
 	fixture_shut(&f);
-	damage(&f, offset + 50000);
+	store_flip(&f, offset + 50000);
 	/* A run that does not read the tensor keeps its checksum. */
 	reopen(&f, t);
 	tensor_write(&f, t[0], 1);
@@ -877,9 +867,42 @@ static void the_optimizer_has_its_own_pool(void **state)
 	fixture_close(&f);
 }
 
+/* Changes the tensor's first byte on the drive and tells whether reading it finds that. */
+static bool a_flip_within_the_run_is_found(enum verify verify, bool keep)
+{
+	struct nvs_tensor *t;
+	struct fixture f;
+	int rc;
+
+	INIT(&f, .place = PLACE_TMPFS, .keep = keep);
+	f.config.verify = verify;
+	OK(&f, fixture_reopen(&f));
+	t = tensor_add(&f, "t", 70000);
+	tensor_store(&f, t, 1);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	tensor_flip(&f, t, 0);
+	OK(&f, sole_swap_in(f.engine, &t, 1, -1, &f.error));
+	rc = sole_wait(f.engine, &t, 1, -1, &f.error);
+	assert_true(!rc || rc == -EBADMSG);
+	if (!rc)
+		OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
+	fixture_close(&f);
+	return rc;
+}
+
+static void a_kept_store_is_verified_unless_told_otherwise(void **state)
+{
+	(void)state;
+	assert_true(a_flip_within_the_run_is_found(VERIFY_IF_KEPT, true));
+	assert_false(a_flip_within_the_run_is_found(VERIFY_IF_KEPT, false));
+	assert_true(a_flip_within_the_run_is_found(VERIFY_ON, false));
+	assert_false(a_flip_within_the_run_is_found(VERIFY_OFF, true));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_kept_store_is_verified_unless_told_otherwise),
 		cmocka_unit_test(is_found_again_with_its_data),
 		cmocka_unit_test(is_found_again_buffered_and_verified),
 		cmocka_unit_test(is_found_again_over_stripes),

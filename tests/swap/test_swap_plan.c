@@ -683,6 +683,59 @@ static void a_failed_read_ahead_is_read_again_when_asked_for(void **state)
 	fixture_close(&tr.f);
 }
 
+/* The write has succeeded; what the plan read behind it is nobody's error. */
+static void a_failed_read_ahead_is_no_error_of_the_write_before_it(void **state)
+{
+	static char memory[PART];
+	const void *data = memory;
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, use);
+	step_begin(&tr);
+	await_idle(&tr);
+	use(&tr, 0);
+	/* The next tensor of the plan has been read ahead; its new contents come from elsewhere. */
+	assert_int_equal(state_of(&tr, 1), NVS_RESIDENT);
+	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
+	tr.seeds[1] = 78;
+	fill(memory, PART, 78);
+	OK(&tr.f, nvs_tensor_swap_out_from(tr.f.engine, &tr.t[1], &data, 1, &tr.f.error));
+	/* The write lands, the thread of events reads ahead, and logs the failure. */
+	for (int round = 0; round < 2; round++) {
+		await_idle(&tr);
+		events_await_idle(tr.f.engine);
+	}
+	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[1], 1, 0, -1, &tr.f.error));
+	assert_int_equal(info_of(&tr.f, tr.t[1]).status, 0);
+	assert_non_null(strstr(tr.f.log, "t1 could not be read ahead: "));
+	use(&tr, 1);
+	for (size_t i = 2; i < 6; i++)
+		use(&tr, i);
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
+/* The caller has asked for the tensor, so it hears of the failure. */
+static void a_read_ahead_that_fails_while_prefetched_is_reported(void **state)
+{
+	struct training tr;
+
+	(void)state;
+	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(&tr, in_turn, 6, use);
+	sim_hold(tr.f.sim, SIM_READS);
+	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
+	step_begin(&tr);
+	assert_int_equal(nvs_tensor_prefetch(tr.f.engine, tr.t, 1, &tr.f.error), 1);
+	sim_go(tr.f.sim, SIM_READS);
+	expect_error(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 1, 0, -1, &tr.f.error), -EIO, "t0");
+	use(&tr, 0);
+	step_end(&tr);
+	fixture_close(&tr.f);
+}
+
 static void a_read_ahead_that_fails_while_pinned_is_reported(void **state)
 {
 	struct training tr;
@@ -1005,6 +1058,8 @@ int main(void)
 		cmocka_unit_test(a_model_that_fits_the_pool_is_never_written),
 		cmocka_unit_test(a_write_back_that_fails_loses_nothing),
 		cmocka_unit_test(a_failed_read_ahead_is_read_again_when_asked_for),
+		cmocka_unit_test(a_failed_read_ahead_is_no_error_of_the_write_before_it),
+		cmocka_unit_test(a_read_ahead_that_fails_while_prefetched_is_reported),
 		cmocka_unit_test(a_read_ahead_that_fails_while_pinned_is_reported),
 		cmocka_unit_test(external_transfers_wait_for_reads_ahead),
 		cmocka_unit_test(any_steps_among_any_calls_keep_every_byte),

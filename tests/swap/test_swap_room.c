@@ -149,6 +149,7 @@ static void a_full_pool_of_pinned_tensors_is_an_error(void **state)
 	OK(&f, sole_swap_in(f.engine, &t[3], 1, 0, &f.error));
 	assert_int_equal(stats_of(&f).pool.used_max, 4 * PART);
 	OK(&f, sole_wait(f.engine, &t[3], 1, -1, &f.error));
+	expect_error(&f, sole_pin(f.engine, &t[4], 1, 0, &f.error), -EAGAIN, "batch of 1 tensor,");
 	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
@@ -499,6 +500,146 @@ static void a_wait_for_room_promotes_the_write_backs_that_make_it(void **state)
 	fixture_close(&f);
 }
 
+/*
+ * A drive that serves one I/O at a time has read ahead t[0] in hand and t[1] queued behind it, and
+ * the write-back of t[2] behind both. The pool has no room but theirs.
+ */
+static void open_queued_write_back(struct fixture *f, struct nvs_tensor *t[4])
+{
+	OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 3 * PART, .queue_depth = 1,
+	     .thread_count = 1);
+	parts_store(f, t, 4);
+	tensor_write(f, t[2], 7);
+	sim_hold(f->sim, SIM_ALL);
+	sim_forget_counts(f->sim);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[0], 2, &f->error), 2);
+	assert_true(sim_await_in_flight(f->sim, 1));
+	OK(f, nvs_tensor_swap_out(f->engine, &t[2], 1, &f->error));
+	sim_await_workers(f->sim);
+}
+
+static void a_wait_for_room_promotes_write_backs_that_are_queued_already(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[4];
+	uint64_t pin;
+
+	(void)state;
+	open_queued_write_back(&f, t);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 1, 1, &pin, &f.error), -ETIMEDOUT, "room");
+	assert_int_equal(sim_complete(f.sim, 1), 1);
+	assert_true(sim_await_in_flight(f.sim, 1));
+	assert_int_equal(sim_complete(f.sim, 1), 1);
+	assert_int_equal(sim_ios(f.sim, NVS_READ), 1);
+	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 1);
+	sim_go(f.sim, SIM_ALL);
+	tensor_compare(&f, t[2], 7);
+	fixture_close(&f);
+}
+
+static void a_call_that_does_not_wait_promotes_nothing(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[4];
+	uint64_t pin;
+
+	(void)state;
+	open_queued_write_back(&f, t);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 1, 0, &pin, &f.error), -EAGAIN, "room");
+	assert_int_equal(t[2]->run_first->transfer.priority, TRANSFER_USUAL);
+	sim_go(f.sim, SIM_ALL);
+	tensor_compare(&f, t[2], 7);
+	fixture_close(&f);
+}
+
+/* The stored tensors are not side by side in the pool, so each is written by itself. */
+static void a_wait_for_room_promotes_no_more_write_backs_than_make_it(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[6];
+	uint64_t pin;
+
+	(void)state;
+	open_parts(&f, true, t, 6);
+	for (uint64_t i = 4; i; i--)
+		tensor_write(&f, t[i - 1], i);
+	sim_hold(f.sim, SIM_WRITES);
+	for (size_t i = 0; i < 4; i++)
+		OK(&f, nvs_tensor_swap_out(f.engine, &t[i], 1, &f.error));
+	expect_error(&f, nvs_tensor_pin(f.engine, &t[4], 2, 1, &pin, &f.error), -ETIMEDOUT, "room");
+	for (size_t i = 0; i < 4; i++)
+		assert_int_equal(t[i]->run_first->transfer.priority,
+				 i < 2 ? TRANSFER_AWAITED : TRANSFER_USUAL);
+	pthread_mutex_lock(&f.engine->lock);
+	engine_check(f.engine);
+	pthread_mutex_unlock(&f.engine->lock);
+	sim_go(f.sim, SIM_WRITES);
+	for (uint64_t i = 0; i < 4; i++)
+		tensor_compare(&f, t[i], i + 1);
+	fixture_close(&f);
+}
+
+/* A pin for new contents waits until the old ones have landed. */
+static void a_pin_for_new_contents_promotes_what_its_tensors_wait_for(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[4];
+	uint64_t pin;
+
+	(void)state;
+	open_queued_write_back(&f, t);
+	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 2, 1, &pin, &f.error), -ETIMEDOUT, "room");
+	assert_int_equal(t[1]->run_first->transfer.priority, TRANSFER_AWAITED);
+	assert_int_equal(t[2]->run_first->transfer.priority, TRANSFER_AWAITED);
+	sim_go(f.sim, SIM_ALL);
+	tensor_compare(&f, t[2], 7);
+	fixture_close(&f);
+}
+
+/* As during a commit, and after it. */
+static struct transfer *set_committing(struct fixture *f, struct nvs_tensor *tensor, bool value)
+{
+	struct transfer *list = NULL;
+
+	pthread_mutex_lock(&f->engine->lock);
+	f->engine->committing = value;
+	tensor->snapshot = value ? tensor->offset : NOWHERE;
+	if (!value)
+		list = runs_build_held(f->engine);
+	engine_check(f->engine);
+	pthread_mutex_unlock(&f->engine->lock);
+	launch(f->engine, list);
+	return list;
+}
+
+static void a_write_that_waits_for_a_commit_is_promoted_when_it_begins(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[2];
+	uint64_t pin;
+
+	(void)state;
+	for (int room = 0; room < 2; room++) {
+		OPEN(&f, .place = PLACE_DISK, .simulated = true, .pool_bytes = PART, .keep = true);
+		parts_store(&f, t, 2);
+		OK(&f, nvs_engine_commit(f.engine, &f.error));
+		tensor_store(&f, t[0], 5);
+		tensor_write(&f, t[0], 7);
+		assert_null(set_committing(&f, t[0], true));
+		OK(&f, nvs_tensor_swap_out(f.engine, &t[0], 1, &f.error));
+		assert_ptr_equal(f.engine->held_writes, t[0]);
+		assert_int_equal(room ? nvs_tensor_pin(f.engine, &t[1], 1, 1, &pin, &f.error)
+				      : sole_wait(f.engine, t, 1, 1, &f.error),
+				 -ETIMEDOUT);
+		sim_hold(f.sim, SIM_WRITES);
+		assert_ptr_equal(set_committing(&f, t[0], false), &t[0]->transfer);
+		assert_int_equal(t[0]->transfer.priority, TRANSFER_AWAITED);
+		sim_go(f.sim, SIM_WRITES);
+		tensor_compare(&f, t[0], 7);
+		fixture_close(&f);
+	}
+}
+
 static void a_prefetch_keeps_a_tensor_that_is_being_swapped_out(void **state)
 {
 	struct fixture f;
@@ -600,6 +741,11 @@ int main(void)
 		cmocka_unit_test(prefetched_tensors_are_evicted_last),
 		cmocka_unit_test(pins_evict_prefetched_tensors),
 		cmocka_unit_test(a_wait_for_room_promotes_the_write_backs_that_make_it),
+		cmocka_unit_test(a_wait_for_room_promotes_write_backs_that_are_queued_already),
+		cmocka_unit_test(a_call_that_does_not_wait_promotes_nothing),
+		cmocka_unit_test(a_wait_for_room_promotes_no_more_write_backs_than_make_it),
+		cmocka_unit_test(a_pin_for_new_contents_promotes_what_its_tensors_wait_for),
+		cmocka_unit_test(a_write_that_waits_for_a_commit_is_promoted_when_it_begins),
 		cmocka_unit_test(a_prefetch_keeps_a_tensor_that_is_being_swapped_out),
 		cmocka_unit_test(swapping_out_cancels_a_prefetch),
 		cmocka_unit_test(neighbours_move_in_few_long_ios),

@@ -4,12 +4,10 @@
  * commit, renaming.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
+#include "support/file_sum.h"
 #include "support/sole_owner.h"
 #include "swap_fixture.h"
 
@@ -36,39 +34,6 @@ static void find_again(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed
 }
 
 /* ---- Reading without writing ---- */
-
-static XXH3_state_t *sum;
-
-/* Hashes names, modes, modification times and contents of all files below the path. */
-static int add_to_sum(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	static uint8_t bytes[MIB];
-	int fd = type == FTW_F ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	ssize_t n;
-
-	(void)ftw;
-	XXH3_64bits_update(sum, path, strlen(path));
-	XXH3_64bits_update(sum, &st->st_mode, sizeof(st->st_mode));
-	XXH3_64bits_update(sum, &st->st_mtim, sizeof(st->st_mtim));
-	XXH3_64bits_update(sum, &st->st_ctim, sizeof(st->st_ctim));
-	while (fd >= 0 && (n = read(fd, bytes, sizeof(bytes))) > 0)
-		XXH3_64bits_update(sum, bytes, (size_t)n);
-	if (fd >= 0)
-		close(fd);
-	return 0;
-}
-
-static uint64_t sum_of_files(const char *path)
-{
-	uint64_t result;
-
-	sum = XXH3_createState();
-	XXH3_64bits_reset(sum);
-	assert_int_equal(nftw(path, add_to_sum, 16, FTW_PHYS), 0);
-	result = XXH3_64bits_digest(sum);
-	XXH3_freeState(sum);
-	return result;
-}
 
 static void a_read_only_store_is_read_and_nothing_of_it_changes(void **state)
 {

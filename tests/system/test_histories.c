@@ -7,7 +7,9 @@
  */
 #include "support/history/history_aio.h"
 #include "support/history/history_optim.h"
+#include "support/history/history_room.h"
 #include "support/history/history_swap.h"
+#include "support/soak.h"
 #include "swap/swap_fixture.h"
 
 #include <inttypes.h>
@@ -15,9 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MODELS 3
+#define MODELS 4
 static const struct history_model *const models[] = {&history_swap, &history_optim, &history_aio,
-						     &history_swap_mistaken};
+						     &history_room, &history_swap_mistaken};
 
 static char text[65536];
 
@@ -59,6 +61,12 @@ static void requests_agree_with_the_model(void **state)
 {
 	(void)state;
 	play(&history_aio, SANITIZED ? 40 : 300, 200);
+}
+
+static void calls_that_wait_for_room_end_within_a_bound_of_work_by_others(void **state)
+{
+	(void)state;
+	play(&history_room, SANITIZED ? 20 : 100, 20);
 }
 
 /* Directories have random names; mask them. */
@@ -159,7 +167,6 @@ static int play_one(int argc, char **argv)
 }
 
 #define SOAK_HISTORIES 64u
-#define MINUTES_MAX    100000.0
 
 static int soak(double minutes, uint64_t seed)
 {
@@ -184,25 +191,11 @@ static int soak(double minutes, uint64_t seed)
 
 static int by_hand(int argc, char **argv)
 {
-	uint64_t seed = (uint64_t)time(NULL);
-	double minutes = 3;
-	char none = 0, *end = &none;
+	struct soak_options options;
 
 	if (strcmp(argv[1], "soak") != 0)
 		return argc == 4 || argc == 5 ? play_one(argc, argv) : -1;
-	for (int i = 2; i < argc; i += 2) {
-		if (i + 1 == argc)
-			return -1;
-		if (!strcmp(argv[i], "--minutes"))
-			minutes = strtod(argv[i + 1], &end);
-		else if (!strcmp(argv[i], "--seed"))
-			seed = strtoull(argv[i + 1], &end, 10);
-		else
-			return -1;
-		if (*end || !(minutes <= MINUTES_MAX))
-			return -1;
-	}
-	return soak(minutes, seed);
+	return soak_parse(argc, argv, &options) ? soak(options.minutes, options.seed) : -1;
 }
 
 int main(int argc, char **argv)
@@ -211,6 +204,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(swaps_agree_with_the_model),
 		cmocka_unit_test(steps_agree_with_the_model),
 		cmocka_unit_test(requests_agree_with_the_model),
+		cmocka_unit_test(calls_that_wait_for_room_end_within_a_bound_of_work_by_others),
 		cmocka_unit_test(a_history_is_determined_by_its_seed),
 		cmocka_unit_test(a_failure_is_reduced_and_can_be_replayed),
 	};

@@ -2,7 +2,7 @@
 /*
  * Processes that swap, step and commit on one kept store, and are killed at random moments, many
  * times. Each time, the contents found are those of one commit, bit for bit: the last that
- * returned, or the one in progress.
+ * returned, or the one in progress. `test_kill soak [--minutes N] [--seed N]` kills for that time.
  */
 #include "optim/optim_fixture.h"
 
@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "support/soak.h"
 #include "support/sole_owner.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
@@ -32,6 +33,21 @@ struct progress {
 };
 
 static struct progress *progress;
+
+static uint64_t kills;
+static unsigned soak_rounds; /* 0: as many as a test has */
+static uint64_t soak_seed;
+
+static unsigned rounds_of(unsigned of_test)
+{
+	return soak_rounds ? soak_rounds : of_test;
+}
+
+/* The seed of a test, or of the soak's next test. */
+static uint64_t next_seed(void)
+{
+	return soak_rounds ? ++soak_seed : seed_of_run();
+}
 
 static int open_progress(void **state)
 {
@@ -87,6 +103,7 @@ static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint
 		moment.tv_nsec = 0; /* the child ended by itself, which is checked below */
 	nanosleep(&moment, NULL);
 	kill(pid, SIGKILL);
+	kills++;
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	close(progress->opened[0]);
 	assert_true(WIFSIGNALED(status));
@@ -269,7 +286,10 @@ static void check_tensors(struct round *r, uint64_t number)
 	}
 }
 
-/* Both extents of each tensor, those of forgotten tensors, and one step of growth. */
+/*
+ * The data begin at 2 MiB. A tensor has two extents, and one that was forgotten and registered anew
+ * two more until the next commit; growing doubles the space.
+ */
 static void check_size(const struct fixture *f)
 {
 	uint64_t units = 1;
@@ -280,12 +300,12 @@ static void check_size(const struct fixture *f)
 		units += (lengths[i] + 4095) / 4096;
 	fixture_store_file(f, "data", path);
 	assert_int_equal(stat(path, &st), 0);
-	assert_true((uint64_t)st.st_size <= MIB + 8 * 4096 * units);
+	assert_true((uint64_t)st.st_size <= 2 * MIB + 2 * 4 * 4096 * units);
 }
 
 static void kill_and_look(const struct setup *setup, unsigned rounds)
 {
-	uint64_t seed = seed_of_run(), last = 0, during = 0;
+	uint64_t seed = next_seed(), last = 0, during = 0;
 	struct round r;
 
 	atomic_store(&progress->begun, 0);
@@ -324,7 +344,7 @@ static void a_commit_survives_a_kill(void **state)
 				      .pool_bytes = 200 * KIB,
 				      .block_size = 16 * KIB,
 				      .thread_count = 2},
-		      SANITIZED ? 6 : 24);
+		      rounds_of(SANITIZED ? 6 : 24));
 }
 
 static void a_commit_survives_a_kill_over_stripes(void **state)
@@ -336,7 +356,7 @@ static void a_commit_survives_a_kill_over_stripes(void **state)
 				      .npaths = 2,
 				      .stripe_size = 12 * KIB,
 				      .ioengine = NVS_IOENGINE_POSIX},
-		      SANITIZED ? 4 : 15);
+		      rounds_of(SANITIZED ? 4 : 15));
 }
 
 /* ---- The optimizer ---- */
@@ -456,8 +476,8 @@ static uint64_t found_step(struct optim *o)
 
 static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
 {
-	unsigned rounds = SANITIZED ? 5 : 16, during = 0, stores = 0;
-	uint64_t seed = seed_of_run(), steps = 0;
+	unsigned rounds = rounds_of(SANITIZED ? 5 : 16), during = 0, stores = 0;
+	uint64_t seed = next_seed(), steps = 0;
 	struct optim o;
 	char *disk;
 
@@ -481,13 +501,35 @@ static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
 		      stores, rounds, during);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_commit_survives_a_kill),
-		cmocka_unit_test(a_commit_survives_a_kill_over_stripes),
-		cmocka_unit_test(an_optimizer_goes_on_from_its_last_commit_after_a_kill),
-	};
+static const struct CMUnitTest tests[] = {
+	cmocka_unit_test(a_commit_survives_a_kill),
+	cmocka_unit_test(a_commit_survives_a_kill_over_stripes),
+	cmocka_unit_test(an_optimizer_goes_on_from_its_last_commit_after_a_kill),
+};
 
-	return cmocka_run_group_tests(tests, open_progress, close_progress);
+static int soak(double minutes, uint64_t seed)
+{
+	time_t end = time(NULL) + (time_t)(minutes * 60);
+	int rc;
+
+	soak_rounds = 50;
+	soak_seed = seed;
+	do {
+		print_message("seed %" PRIu64 "\n", soak_seed);
+		rc = cmocka_run_group_tests(tests, open_progress, close_progress);
+		print_message("%" PRIu64 " kills\n", kills);
+	} while (!rc && time(NULL) < end);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct soak_options options;
+
+	if (argc == 1)
+		return cmocka_run_group_tests(tests, open_progress, close_progress);
+	if (soak_parse(argc, argv, &options))
+		return soak(options.minutes, options.seed);
+	fprintf(stderr, "test_kill [soak [--minutes N] [--seed N]]\n");
+	return 2;
 }

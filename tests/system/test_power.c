@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Power failures of the simulated drive: at every I/O, plain write and sync of a short run, and at
- * random ones of longer runs; writes that were not durable are kept, lost, torn, or any of these.
+ * Power failures of the simulated drive: at every I/O, plain write, sync and change of a name of a
+ * short run, and at random ones of longer runs; writes and names that were not durable are kept,
+ * lost, torn, or any of these.
  * The contents found afterwards are those of one commit: the last that returned, or the one in
  * progress.
  */
@@ -95,6 +96,10 @@ static void remove_store(const struct run *run)
 	for (size_t i = 0; i < LENGTH(names); i++) {
 		fixture_store_file(&run->fixture, names[i], path);
 		assert_true(!unlink(path) || errno == ENOENT);
+	}
+	for (int up = 0; up < 2; up++) {
+		*strrchr(path, '/') = 0;
+		assert_true(!rmdir(path) || errno == ENOENT);
 	}
 }
 
@@ -224,11 +229,13 @@ static int read_one(struct run *run, size_t i)
 			    &run->fixture.error);
 }
 
-/* The next commit, including nvs_engine_close's, has the present contents. */
+/* The next commit, including nvs_engine_close's, has the present contents, and says so in its note. */
 static void begin_commit(struct run *run)
 {
 	if (sim_has_crashed(run->sim))
 		return;
+	OK(&run->fixture, nvs_engine_set_note(run->fixture.engine, &run->present,
+					      sizeof(run->present), &run->fixture.error));
 	assert_true(run->nbegun < COMMITS);
 	run->begun[run->nbegun++] = run->present;
 }
@@ -249,10 +256,10 @@ static int close_store(struct run *run)
 	struct nvs_engine *engine = run->fixture.engine;
 	int rc;
 
-	run->fixture.engine = NULL;
 	if (!engine)
 		return 0;
 	begin_commit(run);
+	run->fixture.engine = NULL;
 	rc = nvs_engine_close(engine, &run->fixture.error);
 	if (!rc)
 		run->committed = run->begun[run->nbegun - 1];
@@ -365,12 +372,28 @@ static bool may_be_found(const struct run *run, const struct versions *found)
 	return false;
 }
 
+/* Without a commit there is no note. */
+static struct versions found_note(struct run *run)
+{
+	struct versions note = {{0}};
+	size_t nbytes = sizeof(note);
+
+	assert_int_equal(nvs_engine_get_note(run->fixture.engine, &note, &nbytes), 0);
+	assert_true(nbytes == sizeof(note) || !nbytes);
+	return note;
+}
+
 static void expect_a_commit(struct run *run)
 {
-	struct versions found = {{0}};
+	struct versions found = {{0}}, note = found_note(run);
 
 	for (size_t i = 0; i < CONTENTS; i++)
 		found.of[i] = found_version(run, i);
+	if (!is(&note, &found)) {
+		print_versions("note", &note);
+		print_versions("found", &found);
+		fail_msg("the note is not of the same commit as the contents");
+	}
 	if (may_be_found(run, &found)) {
 		run->present = found;
 		return;
@@ -451,6 +474,63 @@ static void after_a_power_failure_anywhere_one_commit_is_found(void **state)
 		}
 	}
 	print_message("%" PRIu64 " runs\n", runs);
+}
+
+/* The power fails after everything was durable that a commit makes so: all else is lost. */
+static void expect_the_commit_after_a_failure(struct run *run)
+{
+	OK(&run->fixture, commit_all(run));
+	sim_crash(run->sim);
+	(void)close_store(run);
+	sim_crashed(run->sim, SIM_LOSE);
+	OK(&run->fixture, open_store(run));
+	expect_a_commit(run);
+	OK(&run->fixture, close_store(run));
+}
+
+static void a_commit_of_a_new_store_has_durable_names(void **state)
+{
+	(void)state;
+	for (unsigned npaths = 1; npaths <= 2; npaths++) {
+		struct run run;
+
+		run_begin(&run, 1, npaths, false);
+		sim_remember(run.sim, 0);
+		OK(&run.fixture, open_store(&run));
+		OK(&run.fixture, write_one(&run, 0));
+		expect_the_commit_after_a_failure(&run);
+		assert_int_equal(run.present.of[0], 1);
+		run_end(&run);
+	}
+}
+
+/* Both copies of the manifest that the next commit replaces are missing. */
+static void a_manifest_that_is_made_again_has_a_durable_name(void **state)
+{
+	(void)state;
+	for (unsigned turn = 0; turn < 2; turn++) {
+		char path[512], name[16];
+		struct run run;
+
+		run_begin(&run, 1, 1, false);
+		OK(&run.fixture, open_store(&run));
+		for (unsigned commits = 0; commits < 2 + turn; commits++) {
+			OK(&run.fixture, write_one(&run, 0));
+			OK(&run.fixture, commit_all(&run));
+		}
+		OK(&run.fixture, close_store(&run));
+		for (unsigned i = turn; i < 4; i += 2) {
+			snprintf(name, sizeof(name), "manifest.%u", i);
+			fixture_store_file(&run.fixture, name, path);
+			assert_false(unlink(path));
+		}
+		sim_remember(run.sim, 0);
+		OK(&run.fixture, open_store(&run));
+		OK(&run.fixture, write_one(&run, 0));
+		expect_the_commit_after_a_failure(&run);
+		assert_int_equal(run.present.of[0], 3 + turn);
+		run_end(&run);
+	}
 }
 
 #define LONG_RUNS (SANITIZED ? 12 : 40)
@@ -759,6 +839,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		power_test(after_a_power_failure_anywhere_one_commit_is_found),
+		power_test(a_commit_of_a_new_store_has_durable_names),
+		power_test(a_manifest_that_is_made_again_has_a_durable_name),
 		power_test(after_every_power_failure_at_random_one_commit_is_found),
 		power_test(checksums_detect_a_drive_that_lies_about_syncs),
 		cmocka_unit_test_setup_teardown(an_optimizer_has_the_state_of_one_commit, make_due,

@@ -18,9 +18,13 @@ else
 fi
 rm -f "$T.out"
 
-# `make soak` gives both programs the same options.
-"$BUILD/tests/system/test_histories" soak --minutes soon >/dev/null 2>&1
-if [ $? -eq 2 ]; then
+# `make soak` gives all programs the same options.
+refused=0
+for program in test_histories test_kill; do
+	"$BUILD/tests/system/$program" soak --minutes soon >/dev/null 2>&1
+	[ $? -eq 2 ] && refused=$((refused + 1))
+done
+if [ "$refused" -eq 2 ]; then
 	echo "ok a_soak_refuses_a_time_that_is_no_number"
 else
 	echo "not ok a_soak_refuses_a_time_that_is_no_number"

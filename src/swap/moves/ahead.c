@@ -35,6 +35,7 @@ static size_t choose(struct nvs_engine *engine, size_t max)
 	size_t rank = engine->plan.ready, count = 0;
 	struct nvs_tensor *tensor;
 
+	assert(max && rank <= engine->plan.n);
 	while (count < max && (tensor = policy_next_read(engine, &rank, eviction.numel))) {
 		eviction.goal += tensor->extent;
 		eviction.numel += tensor->numel;
@@ -86,6 +87,7 @@ static struct transfer *write_behind(struct nvs_engine *engine)
 {
 	size_t count;
 
+	assert(engine->step.begun && !engine->waiting);
 	if (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
 		return NULL;
 	count = policy_choose_writes(engine);

@@ -27,11 +27,12 @@ void events_check(const struct nvs_engine *engine)
 
 static void land(struct nvs_engine *engine, struct transfer *list)
 {
+	assert(list);
 	runs_trace(engine, list);
 	pthread_mutex_lock(&engine->lock);
 	engine_sums_check(engine);
-	runs_land(engine, list);
-	list = move_ahead(engine);
+	list = runs_land(engine, list);
+	list = join(list, move_ahead(engine));
 	events_changed(engine);
 	engine_sums_check(engine);
 	pthread_mutex_unlock(&engine->lock);
@@ -69,6 +70,7 @@ static bool compute_slice(struct nvs_engine *engine)
 	struct transfer *run;
 	bool any = sums_work(engine, &run);
 
+	assert(any || !run);
 	if (any && run)
 		land(engine, run);
 	return any;
@@ -91,6 +93,7 @@ static int help(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	struct events *events = &engine->events;
 	int rc = completions_wait(events->completions, COMPLETIONS_CALLER, runs, deadline);
 
+	assert(runs);
 	if (rc)
 		return rc;
 	events_land_ready(engine);
@@ -119,6 +122,7 @@ static uint64_t worth_waiting_for(const struct nvs_engine *engine, uint64_t want
 
 void events_hurry(struct nvs_engine *engine)
 {
+	events_check(engine);
 	if (engine->events.helped && engine->events.patient)
 		completions_wake(engine->events.completions, COMPLETIONS_CALLER);
 }
@@ -138,6 +142,7 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 		return rc;
 	}
 	runs = worth_waiting_for(engine, runs);
+	assert(runs && !events->helped);
 	events->helped = true;
 	events->helper = pthread_self();
 	events->patient = runs > 1;
@@ -158,15 +163,22 @@ int events_wait(struct nvs_engine *engine, uint64_t deadline)
 	return events_wait_for(engine, 1, deadline);
 }
 
-void events_changed(struct nvs_engine *engine)
+void events_wake(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
 
+	assert(events->completions);
 	events_check(engine);
 	if (events->followers)
 		pthread_cond_broadcast(&engine->changed);
 	if (events->helped && !pthread_equal(events->helper, pthread_self()))
 		completions_wake(events->completions, COMPLETIONS_CALLER);
+}
+
+void events_changed(struct nvs_engine *engine)
+{
+	queue_changed(engine);
+	events_wake(engine);
 }
 
 /* ---- The thread ---- */
@@ -177,6 +189,7 @@ static uint64_t rounds_asked(struct events *events)
 
 	pthread_mutex_lock(&events->lock);
 	asked = events->asked;
+	assert(events->answered <= asked);
 	pthread_mutex_unlock(&events->lock);
 	return asked;
 }
@@ -198,6 +211,7 @@ static bool sleep_until_event(struct nvs_engine *engine, uint64_t asked)
 	if (!closing)
 		(void)completions_wait(events->completions, COMPLETIONS_THREAD, 1, UINT64_MAX);
 	pthread_mutex_lock(&events->lock);
+	assert(events->idle);
 	events->idle = false;
 	pthread_mutex_unlock(&events->lock);
 	return !closing;
@@ -208,6 +222,7 @@ static void *events_main(void *arg)
 	struct nvs_engine *engine = arg;
 	uint64_t asked;
 
+	assert(engine->events.completions);
 	take_short_slices();
 	do {
 		bool busy = true;
@@ -228,6 +243,7 @@ static int start_without_signals(struct nvs_engine *engine)
 	sigset_t all, before;
 	int rc;
 
+	assert(!engine->events.started && !engine->events.closing);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = -pthread_create(&engine->events.thread, NULL, events_main, engine);
@@ -239,8 +255,10 @@ static int start_without_signals(struct nvs_engine *engine)
 int events_open(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct events *events = &engine->events;
-	int rc = completions_open(&events->completions);
+	int rc;
 
+	assert(!events->completions && !events->started);
+	rc = completions_open(&events->completions);
 	if (rc)
 		return error_set(error, rc, "out of memory while opening the engine");
 	pthread_mutex_init(&events->lock, NULL);
@@ -265,6 +283,7 @@ void events_stop(struct nvs_engine *engine)
 	if (!events->started)
 		return;
 	pthread_mutex_lock(&events->lock);
+	assert(!events->closing);
 	events->closing = true;
 	pthread_mutex_unlock(&events->lock);
 	completions_wake(events->completions, COMPLETIONS_THREAD);
@@ -293,6 +312,7 @@ void events_await_idle(struct nvs_engine *engine)
 	struct events *events = &engine->events;
 	uint64_t asked;
 
+	assert(events->started);
 	/* What has happened until now is done in a round that begins later. */
 	pthread_mutex_lock(&events->lock);
 	asked = ++events->asked;
@@ -302,5 +322,6 @@ void events_await_idle(struct nvs_engine *engine)
 	while (!events->idle || events->answered < asked ||
 	       completions_pending(events->completions, COMPLETIONS_THREAD))
 		pthread_cond_wait(&events->quiet, &events->lock);
+	assert(events->asked >= asked);
 	pthread_mutex_unlock(&events->lock);
 }

@@ -16,6 +16,7 @@ static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tenso
 	if (!sums_compared(engine, tensor))
 		return;
 	assert(tensor->checksum_state != CHECKSUM_NONE && !is_part(tensor));
+	assert(tensor->io == IO_IDLE && !tensor->status);
 	if (tensor->new_checksum == tensor->checksum) {
 		tensor->checksum_state = CHECKSUM_KNOWN;
 		return;
@@ -28,7 +29,18 @@ static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tenso
 		  tensor->name);
 }
 
-static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
+/* No call has asked for the read, so no call reports its failure. */
+static void read_ahead_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	assert(tensor->status < 0 && !tensor->pins.count && needs_memory(tensor));
+	say_later(engine, NVS_LOG_WARNING,
+		  "%s could not be read ahead: %s; it is read again when a call asks for it",
+		  tensor->name, nvs_strerror(tensor->status));
+	tensor->status = 0;
+	tensor->unread = true;
+}
+
+static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, enum origin origin)
 {
 	assert(tensor->content == CONTENT_DRIVE && tensor->place == tensor->offset);
 	if (!tensor->status)
@@ -41,6 +53,8 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	} else if (tensor->status) {
 		pins_fail(engine, tensor);
 		drop(engine, tensor);
+		if (origin == ORIGIN_PLAN)
+			read_ahead_failed(engine, tensor);
 	} else {
 		set_clean(tensor);
 		stay_or_leave(engine, tensor);
@@ -84,6 +98,7 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->place == tensor->offset || tensor->place == tensor->spare);
 	assert(tensor->status || !is_frozen(tensor, tensor->place));
+	assert(!engine->read_only);
 	if (tensor->status)
 		write_failed(engine, tensor);
 	else
@@ -101,6 +116,7 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 /* A write that failed has spoilt the extent; the other one still has its contents. */
 static void end_io(struct nvs_tensor *tensor, int status)
 {
+	assert(in_flight(tensor) && status <= 0);
 	if (tensor->io == IO_WRITING && status && tensor->place == tensor->offset)
 		forget_drive(tensor);
 	tensor->io = IO_IDLE;
@@ -126,18 +142,32 @@ static void prefetch(const struct nvs_tensor *tensor)
 		__builtin_prefetch((const char *)tensor + (ptrdiff_t)line * CACHE_LINE);
 }
 
-static void land(struct nvs_engine *engine, const struct transfer *run)
+/* The rest of a tensor's parts, if one failed, is left out. Returns whether there is one to read. */
+static bool parts_follow(struct nvs_tensor *tensor)
+{
+	if (tensor->parts && tensor->status) {
+		parts_free(tensor->parts);
+		tensor->parts = NULL;
+	}
+	assert(!tensor->parts || needs_memory(tensor));
+	return tensor->parts;
+}
+
+/* Puts tensors of which more is to be read into engine->scratch; returns how many. */
+static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t nparts)
 {
 	struct nvs_tensor *tensor = run->user;
 	enum nvs_direction direction = run->direction;
 	int status = run->status;
-	uint64_t error_offset = run->error_offset, end = 0;
+	uint64_t error_offset = run->error_offset, nbytes = run->nbytes, end = 0;
 
 	run_check(run);
 	assert(engine->inflight[direction] && run->state.phase == TRANSFER_COMPLETED);
 	landed_late(engine, run);
+	run_ends(engine, tensor);
 	while (tensor) {
 		struct nvs_tensor *next = tensor->run_next;
+		enum origin origin = tensor->origin;
 
 		prefetch(next);
 		end = run_member_check(run, tensor, end);
@@ -147,16 +177,20 @@ static void land(struct nvs_engine *engine, const struct transfer *run)
 			tensor->error_offset = error_offset;
 		end_io(tensor, status);
 		if (direction == NVS_READ)
-			landed_read(engine, tensor);
+			landed_read(engine, tensor, origin);
 		else
 			landed_write(engine, tensor);
-		tensor_check(tensor);
+		if (parts_follow(tensor))
+			engine->scratch[nparts++] = tensor;
+		else
+			tensor_check(tensor);
 		tensor = next;
 	}
-	assert(end == run->nbytes);
+	assert(end == nbytes);
 	engine->inflight[direction]--;
 	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
 		engine->busy_ns += clock_ns() - engine->busy_from_ns;
+	return nparts;
 }
 
 void runs_trace(const struct nvs_engine *engine, const struct transfer *list)
@@ -169,12 +203,33 @@ void runs_trace(const struct nvs_engine *engine, const struct transfer *list)
 		trace_run(engine, run, now);
 }
 
-void runs_land(struct nvs_engine *engine, struct transfer *list)
+static struct transfer *read_next_parts(struct nvs_engine *engine, size_t n, bool awaited)
 {
+	struct transfer *list;
+
+	assert(n <= engine->ntensors);
+	for (size_t i = 0; i < n; i++)
+		lend_next(engine->scratch[i]);
+	list = runs_build(engine, engine->scratch, n, NVS_READ);
+	if (awaited)
+		runs_promote_new(engine, list);
+	return list;
+}
+
+struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list)
+{
+	size_t nparts = 0;
+	bool awaited = false;
+
 	while (list) {
 		struct transfer *next = list->state.next;
+		bool waited_for = list->priority == TRANSFER_AWAITED;
+		size_t before = nparts;
 
-		land(engine, list);
+		nparts = land(engine, list, nparts);
+		awaited = awaited || (waited_for && nparts > before);
 		list = next;
 	}
+	assert(nparts <= engine->ntensors);
+	return nparts ? read_next_parts(engine, nparts, awaited) : NULL;
 }

@@ -22,6 +22,10 @@ struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tenso
 			    enum nvs_direction direction);
 /* Under the lock: builds the writes that waited for the commit to end. */
 struct transfer *runs_build_held(struct nvs_engine *engine);
+/* Under the lock: the run in flight is now among those of that priority; and it has landed. */
+void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
+		  enum transfer_priority priority);
+void run_ends(struct nvs_engine *engine, struct nvs_tensor *first);
 
 /*
  * On both sides of the drive: when a run is built, launched, completed and landed. Asserts that its
@@ -32,6 +36,14 @@ struct transfer *runs_build_held(struct nvs_engine *engine);
 void run_check(const struct transfer *run);
 void runs_check(const struct transfer *list);
 uint64_t run_member_check(const struct transfer *run, const struct nvs_tensor *tensor, uint64_t at);
+
+/* ---- promote.c: under the lock ---- */
+/* A call waits for the tensor: its run goes before those that no call waits for. */
+void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor);
+/* The same for runs that are built and not launched yet. */
+void runs_promote_new(struct nvs_engine *engine, struct transfer *list);
+/* The same for runs in flight that make room for a call that waits for `need` bytes of the pool. */
+void room_promote(struct nvs_engine *engine, uint64_t need);
 
 /* ---- ahead.c: under the lock ---- */
 /* Transfers that the plan calls for now, to be launched. */
@@ -81,8 +93,9 @@ int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
 /* ---- landing.c ---- */
 /* Without the lock: traces completed runs. */
 void runs_trace(const struct nvs_engine *engine, const struct transfer *list);
-/* Under the lock: lands completed runs. */
-void runs_land(struct nvs_engine *engine, struct transfer *list);
+/* Under the lock: lands completed runs. Returns those that read the next parts of their tensors, to
+ * be launched. */
+struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list);
 
 /* ---- events.c ---- */
 /* Starts the thread; the aio is open. -ENOMEM, -EAGAIN */
@@ -107,7 +120,9 @@ int events_wait(struct nvs_engine *engine, uint64_t deadline);
 int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline);
 /* Another call asks what has landed: ends the sleep of one in events_wait_for(). */
 void events_hurry(struct nvs_engine *engine);
-/* Wakes the calls that wait for a change. */
+/* Wakes the calls that wait, so that they look again; the latter because of a change that may have
+ * made room. */
+void events_wake(struct nvs_engine *engine);
 void events_changed(struct nvs_engine *engine);
 
 /* ---- Without the lock ---- */
@@ -115,5 +130,14 @@ void events_changed(struct nvs_engine *engine);
 bool events_land_ready(struct nvs_engine *engine);
 /* For tests: waits until every completed run has landed and every message was said. */
 void events_await_idle(struct nvs_engine *engine);
+
+/* ---- scrub.c, without the lock ---- */
+void scrub_init(struct scrub *scrub, bool wanted);
+/* Starts the thread if a scrub is wanted; the engine is open. -ENOMEM, -EAGAIN */
+int scrub_start(struct nvs_engine *engine, struct nvs_error *error);
+/* Ends it, if it was started. -ETIMEDOUT: its read is overdue, and it ends when that completes. */
+int scrub_stop(struct nvs_engine *engine, struct nvs_error *error);
+/* After scrub_stop(), or without a start. */
+void scrub_close(struct nvs_engine *engine);
 
 #endif

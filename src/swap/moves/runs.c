@@ -86,8 +86,11 @@ static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 {
 	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE && !is_listed(tensor));
+	if (direction == NVS_WRITE)
+		scrub_forgets(&tensor->engine->scrub, tensor);
 	tensor->io = io_of(direction);
 	tensor->status = 0;
+	tensor->unread = false;
 	tensor->run_next = NULL;
 	assert(tensor->extent && (direction == NVS_READ || !tensor->engine->read_only));
 }
@@ -107,6 +110,48 @@ static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
 	assert(engine->busy_from_ns && engine->inflight[direction]);
 }
 
+/* ---- Those in flight ---- */
+
+static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_tensor *first)
+{
+	const struct transfer *run = &first->transfer;
+
+	assert(run->user == first && run->priority < TRANSFER_PRIORITIES);
+	return &engine->runs[run->direction][run->priority];
+}
+
+static void run_begins(struct nvs_engine *engine, struct nvs_tensor *first)
+{
+	assert(in_flight(first) && first->run_first == first);
+	TAILQ_INSERT_TAIL(list_of(engine, first), first, launched);
+}
+
+void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
+		  enum transfer_priority priority)
+{
+	assert(first->transfer.priority != priority && first->run_first == first);
+	assert(in_flight(first));
+	TAILQ_REMOVE(list_of(engine, first), first, launched);
+	TAILQ_INSERT_TAIL(&engine->runs[first->transfer.direction][priority], first, launched);
+}
+
+void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
+{
+	assert(!TAILQ_EMPTY(list_of(engine, first)) && first->run_first == first);
+	TAILQ_REMOVE(list_of(engine, first), first, launched);
+}
+
+/* ---- Building ---- */
+
+/* A call may wait for a tensor whose write is held. */
+static enum transfer_priority priority_of(struct nvs_tensor *const *tensors, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (in_flight(tensors[i]) && tensors[i]->transfer.priority == TRANSFER_AWAITED)
+			return TRANSFER_AWAITED;
+	return TRANSFER_USUAL;
+}
+
 static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 				  enum nvs_direction direction)
 {
@@ -119,7 +164,8 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 					    .direction = direction,
 					    .data = first->data,
 					    .offset = first->place + first_moved(first),
-					    .user = first};
+					    .user = first,
+					    .priority = priority_of(tensors, n)};
 	for (size_t i = 0; i < n; i++) {
 		if (tensors[i]->io == IO_IDLE)
 			begin_io(tensors[i], direction);
@@ -132,6 +178,7 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 	assert(end == first->transfer.nbytes);
 	run_check(&first->transfer);
 	begin_busy(engine, direction);
+	run_begins(engine, first);
 	engine->transfers++;
 	return &first->transfer;
 }
@@ -196,6 +243,7 @@ static void refuse_held(struct nvs_engine *engine)
 
 	assert(engine->unsettled && !engine->committing);
 	while ((tensor = engine->held_writes)) {
+		assert(tensor->io == IO_WRITING && tensor->run_first == tensor);
 		engine->held_writes = tensor->run_next;
 		tensor->run_next = NULL;
 		/* Nothing was written there. */
@@ -208,6 +256,7 @@ static void refuse_held(struct nvs_engine *engine)
 						     .user = tensor,
 						     .status = -EIO,
 						     .state.phase = TRANSFER_COMPLETED};
+		run_begins(engine, tensor);
 		completions_append(engine->events.completions, &tensor->transfer,
 				   &tensor->transfer);
 	}

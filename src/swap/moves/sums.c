@@ -36,6 +36,7 @@ bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *ten
 static bool needs_its_own(const struct nvs_engine *engine, const struct transfer *run,
 			  const struct nvs_tensor *tensor)
 {
+	assert(tensor->run_first == run->user);
 	return run->direction == NVS_WRITE || sums_compared(engine, tensor);
 }
 
@@ -93,7 +94,7 @@ static bool sum_slice(struct nvs_engine *engine, struct sums *sums)
 
 	while (sums->tensor && left)
 		left -= sum_some(engine, sums, left);
-	assert(sums->computing && sums->run);
+	assert(sums->computing && sums->run && left <= SLICE_BYTES);
 	return !sums->tensor;
 }
 
@@ -103,6 +104,7 @@ int sums_open(struct nvs_engine *engine)
 {
 	struct sums *sums = &engine->events.sums;
 
+	assert(!sums->state && !sums->run && !sums->completed);
 	TAILQ_INIT(&sums->writing);
 	sums->end = &sums->completed;
 	sums->state = XXH3_createState();
@@ -210,6 +212,7 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 
 		list = run->state.next;
 		run->state.next = NULL;
+		assert(first->run_first == first);
 		if (!needs_sum(engine, run)) {
 			*tail = run;
 			tail = &run->state.next;
@@ -241,7 +244,7 @@ static void begin(struct sums *sums)
 {
 	struct nvs_tensor *first = TAILQ_FIRST(&sums->writing);
 
-	assert(!sums->run && !sums->at);
+	assert(!sums->run && !sums->at && !sums->computing);
 	sums->run = sums->completed;
 	sums->has_completed = sums->run != NULL;
 	if (sums->run) {
@@ -289,6 +292,7 @@ static struct transfer *end_slice(struct events *events, bool last)
 	if (last) {
 		struct nvs_tensor *first = sums->run->user;
 
+		assert(first->run_first == first && !sums->tensor);
 		if (sums->run->direction == NVS_WRITE)
 			first->sum = SUM_DONE;
 		run = sums->has_completed ? sums->run : NULL;
@@ -307,6 +311,7 @@ bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 	*landed = NULL;
 	if (!begin_slice(events))
 		return false;
+	assert(keeps_sums(engine));
 	*landed = end_slice(events, sum_slice(engine, &events->sums));
 	return true;
 }

@@ -29,11 +29,18 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 		      tensor->error_offset, error);
 }
 
+int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
+	       uint64_t offset, struct nvs_error *error)
+{
+	return failed(engine, tensor, NVS_READ, status, offset, error);
+}
+
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_error *error)
 {
 	int status = tensor->unreported;
 
+	assert(status <= 0 && tensor->engine == engine);
 	if (!status || in_flight(tensor))
 		return 0;
 	tensor->unreported = 0;

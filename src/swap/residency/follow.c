@@ -12,7 +12,8 @@
 
 static void set_next(struct nvs_engine *engine, struct nvs_tensor *tensor, size_t at)
 {
-	assert(engine->plan.order[at].tensor == tensor);
+	assert(at < engine->plan.n && engine->plan.order[at].tensor == tensor);
+	assert(in_plan(tensor));
 	if (is_listed(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
 	tensor->next_use = at;
@@ -26,7 +27,8 @@ static void skip(struct nvs_engine *engine, size_t at)
 	struct nvs_tensor *tensor = engine->plan.order[at].tensor;
 	bool listed = is_listed(tensor);
 
-	assert(tensor->next_use == at);
+	assert(tensor->next_use == at && engine->plan.next[at] < engine->plan.n);
+	assert(in_plan(tensor));
 	if (listed)
 		leave_idle(engine, tensor);
 	set_ahead(engine, tensor, AHEAD_NOT);
@@ -47,10 +49,12 @@ static void move_to(struct nvs_engine *engine, size_t to)
 		set_next(engine, plan->order[plan->cursor].tensor, plan->cursor);
 	}
 	plan->ready = 0;
+	assert(plan->cursor == to);
 }
 
 static size_t after(const struct plan *plan, size_t at)
 {
+	assert(at < plan->n);
 	return at + 1 < plan->n ? at + 1 : 0;
 }
 
@@ -105,6 +109,7 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
 {
+	assert(tensor->engine == engine);
 	record(engine, tensor, contents);
 	if (engine->plan.n)
 		follow(engine, tensor);
@@ -128,12 +133,14 @@ static void find_next_uses(struct plan *plan)
 	for (size_t i = plan->n; i--;) {
 		struct nvs_tensor *tensor = plan->order[i].tensor;
 
+		assert(tensor->next_use == PLAN_NONE || tensor->next_use > i);
 		plan->next[i] = tensor->next_use;
 		tensor->next_use = i;
 	}
 	for (size_t i = 0; i < plan->n; i++)
 		if (plan->next[i] == PLAN_NONE)
 			plan->next[i] = plan->order[i].tensor->next_use;
+	assert(!plan->n || plan->next[plan->n - 1] < plan->n);
 }
 
 static void sum_up(struct nvs_engine *engine)
@@ -141,6 +148,7 @@ static void sum_up(struct nvs_engine *engine)
 	struct plan *plan = &engine->plan;
 	uint64_t numel = 0, longest = 0;
 
+	assert(plan->n && !plan->extents && !plan->resident);
 	for (size_t i = 0; i < plan->n; i++) {
 		struct nvs_tensor *tensor = plan->order[i].tensor;
 
@@ -152,6 +160,7 @@ static void sum_up(struct nvs_engine *engine)
 		plan->resident += tensor->memory == MEMORY_POOL ? tensor->extent : 0;
 		longest = tensor->extent > longest ? tensor->extent : longest;
 	}
+	assert(plan->resident <= plan->extents && longest <= plan->extents);
 	plan->lookahead = plan->extents;
 	if (numel > engine->prefetch_bucket_size)
 		plan->lookahead = (uint64_t)((double)plan->extents / (double)numel *
@@ -202,6 +211,7 @@ static void set_class(struct nvs_engine *engine, struct nvs_tensor *tensor, enum
 
 static enum plan_class class_of(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
+	assert(tensor->engine == engine);
 	return tensor->numel < engine->persistence_threshold ? PLAN_SMALL : PLAN_LARGE;
 }
 
@@ -222,6 +232,7 @@ void plan_mend(struct nvs_engine *engine)
 {
 	struct plan *plan = &engine->plan;
 
+	assert(plan->nrecorded <= plan->recording_max);
 	if (plan->same && plan->nrecorded == plan->n)
 		return;
 	plan_drop(engine);

@@ -4,10 +4,11 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: messages tensor pins table errors plan places invariants policy room shortage follow
- *	moves: runs ahead sums launch overdue landing events
- *	calls: checks info step wait release pin prefetch swap_out external write register commit
- *	engine: engine stored
+ *	residency: messages pinners tensor parts pins table errors plan places invariants
+ *	residency: policy queue room shortage follow
+ *	moves: runs promote ahead sums launch overdue landing events scrub
+ *	calls: checks info step wait release pin prefetch swap_out external write register note commit
+ *	engine: engine stored public
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -21,8 +22,11 @@
 #include "pool/pool.h"
 #include "store/store.h"
 #include "swap/residency/events.h"
+#include "swap/residency/pinners.h"
 #include "swap/residency/plan.h"
 #include "swap/residency/policy.h"
+#include "swap/residency/queue.h"
+#include "swap/residency/scrub.h"
 #include "swap/residency/tensor.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
@@ -46,6 +50,7 @@ struct nvs_engine {
 	bool verify, keep;
 	bool read_only;	      /* of a kept store; nothing becomes dirty */
 	bool abandoned;	      /* to be closed without a commit */
+	bool owned;	      /* by an optimizer, which alone changes it (public.c) */
 	char remedy[256];     /* the settings that determine the pool's size, for messages */
 	const char *pool_key; /* the one of them that counts elements */
 	uint64_t pool_step;   /* bytes of the pool for each of those */
@@ -80,6 +85,7 @@ struct nvs_engine {
 	/* A commit failed, and the drive may name its snapshot: neither that nor the one before is
 	 * written to until a commit has settled it. */
 	bool unsettled;
+	struct note *note, *committed_note; /* of the next commits; of the last one */
 	/* Forgotten, but the manifest names them, so their extents stay reserved; by run_next. */
 	struct nvs_tensor *forgotten;
 	struct nvs_tensor **scratch; /* room for all tensors: a batch in store order */
@@ -93,12 +99,16 @@ struct nvs_engine {
 	uint64_t batch;	      /* counts the calls that named tensors */
 	uint64_t last_pin, last_pin_ns; /* its number, and when it was made */
 	uint64_t inflight[2];		/* runs, by direction */
-	uint64_t overdue[2];		/* overdue runs, by direction */
-	uint64_t busy_ns;		/* time with a run in flight, up to the last idle moment */
-	uint64_t busy_from_ns;		/* when the current busy time began */
-	uint64_t landing;		/* bytes of the pool that come free as writes complete */
+	/* The same by priority, the oldest first: each one's first tensor. Without held writes. */
+	struct tensor_list runs[2][TRANSFER_PRIORITIES];
+	uint64_t overdue[2];   /* overdue runs, by direction */
+	uint64_t busy_ns;      /* time with a run in flight, up to the last idle moment */
+	uint64_t busy_from_ns; /* when the current busy time began */
+	uint64_t landing;      /* bytes of the pool that come free as writes complete */
 	uint64_t landing_numel;
-	unsigned waiting;	    /* calls waiting for room */
+	unsigned waiting;   /* calls waiting for room, or for tensors in flight to pin them */
+	struct queue queue; /* of those that wait for room */
+	struct pinners pinners;
 	uint64_t shortage_after_ns; /* such a call says by then which tensors are pinned */
 	uint64_t write_failures;
 	struct nvs_error failure; /* of the last failed write-back */
@@ -107,6 +117,7 @@ struct nvs_engine {
 
 	struct plan plan;
 	struct step step;
+	struct scrub scrub;
 };
 
 /* ---- table.c: under the lock ---- */
@@ -137,6 +148,9 @@ void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *for
 /* Describes the tensor's last transfer, which failed. */
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error);
+/* Describes a read of the tensor that no call has asked for. */
+int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
+	       uint64_t offset, struct nvs_error *error);
 /* Returns the error of a failed write from external memory that no call has returned yet, once. */
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_error *error);
@@ -155,6 +169,18 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset);
 /* The last commit and the present one name an extent each: a write waits for the present one. */
 bool must_wait(const struct nvs_tensor *tensor);
+
+/* ---- parts.c ---- */
+/* Under the lock: lends a tensor without memory so many of its bytes from `offset` on. */
+void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes);
+/* The same before what it has been lent, for which it takes a part of the list `spare`. */
+void lend_before(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes,
+		 struct part **spare);
+/* Lends the next of its parts, when the one before has landed. */
+void lend_next(struct nvs_tensor *tensor);
+/* Makes a list of n parts; false: out of memory. */
+bool parts_alloc(struct part **list, size_t n);
+void parts_free(struct part *part);
 
 /* ---- room.c: all under the lock ---- */
 /*

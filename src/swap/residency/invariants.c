@@ -9,11 +9,9 @@
 
 static void check_memory(const struct nvs_tensor *tensor)
 {
-	const struct pool *pool = tensor->engine->pool;
-	const char *base = pool_data(pool);
-
 	switch (tensor->memory) {
 	case MEMORY_NONE:
+		assert(!tensor->parts);
 		assert(!tensor->data && tensor->io == IO_IDLE);
 		assert(tensor->placement == PLACED_NOWHERE && tensor->ahead == AHEAD_NOT);
 		assert(!in_pool(tensor->content));
@@ -26,9 +24,9 @@ static void check_memory(const struct nvs_tensor *tensor)
 		assert(!in_pool(tensor->content));
 		break;
 	case MEMORY_POOL:
-		assert(tensor->data >= base);
-		assert(tensor->data + tensor->extent <= base + pool_bytes(pool));
+		assert(pool_has(tensor->engine->pool, tensor->data, tensor->extent));
 		assert(in_flight(tensor) || tensor->placement != PLACED_NOWHERE);
+		assert(!tensor->parts);
 		break;
 	}
 }
@@ -112,9 +110,30 @@ void tensor_check(const struct nvs_tensor *tensor)
 	check_store(tensor);
 }
 
+static void runs_check_lists(const struct nvs_engine *engine)
+{
+	uint64_t n[2] = {0};
+	const struct nvs_tensor *tensor = NULL;
+
+	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++) {
+		tensor = TAILQ_FIRST(&engine->runs[i % 2][i / 2]);
+		for (; tensor; tensor = TAILQ_NEXT(tensor, launched)) {
+			assert(tensor->run_first == tensor && !is_held(tensor));
+			assert((int)tensor->transfer.direction == i % 2);
+			assert((int)tensor->transfer.priority == i / 2);
+			n[i % 2]++;
+		}
+	}
+	for (tensor = engine->held_writes; tensor; tensor = tensor->run_next)
+		n[NVS_WRITE]++;
+	assert(n[NVS_READ] == engine->inflight[NVS_READ]);
+	assert(n[NVS_WRITE] == engine->inflight[NVS_WRITE]);
+}
+
 void engine_check(const struct nvs_engine *engine)
 {
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0;
+	uint64_t pinned = 0;
 
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
@@ -127,10 +146,13 @@ void engine_check(const struct nvs_engine *engine)
 		landing += tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
 		if (in_plan(tensor) && tensor->memory == MEMORY_POOL)
 			resident += tensor->extent;
+		pinned += tensor->pins.count ? tensor->extent : 0;
 	}
 	assert(live == engine->live_numel && counted == engine->counted_numel);
 	assert(ahead == engine->ahead_numel && landing == engine->landing);
-	assert(resident == engine->plan.resident);
+	assert(resident == engine->plan.resident && pinned == engine->pinners.all);
+	pinners_check(&engine->pinners);
+	runs_check_lists(engine);
 	engine_sums_check(engine);
 }
 
@@ -144,6 +166,7 @@ static void room_check(const struct nvs_engine *engine)
 	assert(engine->landing <= pool_bytes(engine->pool));
 	assert((engine->landing == 0) == (engine->landing_numel == 0));
 	assert(engine->plan.resident <= pool_bytes(engine->pool));
+	assert(engine->pinners.all <= pool_bytes(engine->pool));
 }
 
 static void inflight_check(const struct nvs_engine *engine)

@@ -29,6 +29,7 @@ static struct message *message_new(enum nvs_log_level level, const char *format,
 
 	vsnprintf(text, sizeof(text), format, args);
 	nbytes = strlen(text) + 1;
+	assert(nbytes <= sizeof(text));
 	message = malloc(sizeof(*message) + nbytes);
 	if (!message)
 		return NULL;
@@ -45,6 +46,7 @@ void say_later(struct nvs_engine *engine, enum nvs_log_level level, const char *
 
 	if (!engine->log.fn)
 		return;
+	assert(events->completions);
 	va_start(args, format);
 	message = message_new(level, format, args);
 	va_end(args);
@@ -89,6 +91,7 @@ bool messages_say(struct nvs_engine *engine)
 		log_say(&engine->log, message->level, "%s", message->text);
 		free(message);
 	}
+	assert(STAILQ_EMPTY(&list));
 	if (lost)
 		log_say(&engine->log, NVS_LOG_WARNING,
 			"%" PRIu64 " messages were lost: out of memory", lost);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A set of numbers per tensor: a few inside it, and in memory of its own when it has more.
+ * A set of entries per tensor: a few inside it, and in memory of its own when it has more.
  */
 #include "swap/residency/pins.h"
 
@@ -12,6 +12,21 @@
 
 #include "base/error.h"
 #include "swap/residency/internal.h"
+
+/* Of an entry, whose order is that of the numbers. */
+#define PINNER_BITS 8
+_Static_assert(PINNERS == 1u << PINNER_BITS, "a thread's entry has that many bits");
+
+static uint64_t entry_of(uint64_t pin, uint32_t pinner)
+{
+	assert(pinner < PINNERS && pin <= UINT64_MAX >> PINNER_BITS);
+	return pin << PINNER_BITS | pinner;
+}
+
+static uint64_t number_of(uint64_t entry)
+{
+	return entry >> PINNER_BITS;
+}
 
 static uint64_t *all_pins(struct nvs_tensor *tensor)
 {
@@ -28,7 +43,7 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 	const uint64_t *pins = pins_of(tensor);
 
 	for (uint32_t i = 0; i < tensor->pins.count; i++)
-		if (pins[i] == pin)
+		if (number_of(pins[i]) == pin)
 			return &pins[i];
 	return NULL;
 }
@@ -41,8 +56,10 @@ void pins_check(const struct nvs_tensor *tensor)
 	assert(!pins->max || (pins->many && pins->max > PINS_FEW));
 	assert((pins->failed != 0) == (pins->status < 0));
 	assert(pins->failed <= tensor->engine->last_pin);
-	assert(!pins->count || pins_of(tensor)[0] > pins->failed);
-	assert(!pins->count || pins_of(tensor)[0] <= tensor->engine->last_pin);
+	if (!pins->count)
+		return;
+	assert(number_of(pins_of(tensor)[0]) > pins->failed);
+	assert(number_of(pins_of(tensor)[0]) <= tensor->engine->last_pin);
 }
 
 bool pins_grow(struct pins *pins)
@@ -66,7 +83,7 @@ void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns)
 	assert(tensor->pins.count < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
 	if (!tensor->pins.count)
 		tensor->pins.since_ns = now_ns;
-	all_pins(tensor)[tensor->pins.count++] = pin;
+	all_pins(tensor)[tensor->pins.count++] = entry_of(pin, tensor->pins.pinner);
 	pins_check(tensor);
 }
 
@@ -86,7 +103,7 @@ bool pins_have(const struct nvs_tensor *tensor, uint64_t pin)
 	return find_pin(tensor, pin);
 }
 
-uint64_t pins_newest(const struct nvs_tensor *tensor)
+static uint64_t newest_entry(const struct nvs_tensor *tensor)
 {
 	uint64_t newest = 0;
 
@@ -94,8 +111,21 @@ uint64_t pins_newest(const struct nvs_tensor *tensor)
 		if (pins_of(tensor)[i] > newest)
 			newest = pins_of(tensor)[i];
 	assert((newest == 0) == (tensor->pins.count == 0));
+	return newest;
+}
+
+uint64_t pins_newest(const struct nvs_tensor *tensor)
+{
+	uint64_t newest = number_of(newest_entry(tensor));
+
 	assert(!newest || newest > tensor->pins.failed);
 	return newest;
+}
+
+uint32_t pins_newest_pinner(const struct nvs_tensor *tensor)
+{
+	assert(tensor->pins.count);
+	return newest_entry(tensor) % PINNERS;
 }
 
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
@@ -106,7 +136,7 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 	for (; n < max && n < tensor->pins.count; n++) {
 		list[n] = UINT64_MAX;
 		for (uint32_t i = 0; i < tensor->pins.count; i++) {
-			uint64_t pin = pins_of(tensor)[i];
+			uint64_t pin = number_of(pins_of(tensor)[i]);
 
 			if (pin > after && pin < list[n])
 				list[n] = pin;
@@ -117,12 +147,13 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 	return n;
 }
 
-void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor)
+void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->status < 0 && tensor->pins.failed <= engine->last_pin);
 	if (!tensor->pins.count)
 		return;
 	tensor->pins.count = 0;
+	pinner_ends(engine, tensor);
 	tensor->placement = PLACED_NOWHERE;
 	tensor->pins.failed = engine->last_pin;
 	tensor->pins.status = tensor->status;

@@ -17,11 +17,13 @@
 struct pins {
 	uint32_t count;
 	uint32_t max; /* entries in `many` */
+	/* Each is a pin's number and the thread that made it; `many` has all if `max` is not 0: */
 	uint64_t few[PINS_FEW];
-	uint64_t *many;	   /* all of them if `max` is not 0 */
+	uint64_t *many;
 	uint64_t since_ns; /* when the present pins began: the first of them, if any was released */
 	uint64_t failed;   /* the highest pin that a failed read may have ended; or 0 */
 	int status;	   /* of that read */
+	uint32_t pinner;   /* the thread that it counts for; see pinners.h */
 	uint64_t error_offset;
 };
 
@@ -36,16 +38,18 @@ static inline bool pins_reserve(struct pins *pins)
 {
 	return pins->count < (pins->max ? pins->max : PINS_FEW) || pins_grow(pins);
 }
-/* `now_ns` is the time of clock_ns(). */
+/* Of the thread that the tensor counts for; `now_ns` is the time of clock_ns(). */
 void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns);
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin);
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin);
 /* The pin made last of those that the tensor has; 0: it has none. */
 uint64_t pins_newest(const struct nvs_tensor *tensor);
+/* The thread that made it. */
+uint32_t pins_newest_pinner(const struct nvs_tensor *tensor);
 /* Stores up to `max` pins, the oldest first, and returns how many. */
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max);
 /* Ends all pins: the read whose status the tensor has failed. */
-void pins_fail(const struct nvs_engine *engine, struct nvs_tensor *tensor);
+void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /* Describes that read, and returns its status. */
 int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	      struct nvs_error *error);

@@ -22,6 +22,7 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 	struct nvs_tensor *tensor = heap[i];
 	size_t child;
 
+	assert(i < n && tensor);
 	for (; (child = 2 * i + 1) < n; i = child) {
 		if (child + 1 < n && lies_before(heap[child], heap[child + 1]))
 			child++;
@@ -29,6 +30,7 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 			break;
 		heap[i] = heap[child];
 	}
+	assert(i < n);
 	heap[i] = tensor;
 }
 
@@ -39,6 +41,7 @@ bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
 
 bool must_wait(const struct nvs_tensor *tensor)
 {
+	assert(tensor->engine->keep && tensor->extent);
 	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->spare);
 }
 
@@ -55,6 +58,7 @@ void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction dir
 {
 	bool sorted = true;
 
+	assert(direction == NVS_READ || direction == NVS_WRITE);
 	for (size_t i = 0; i < n; i++) {
 		tensors[i]->place = place_of(tensors[i], direction);
 		sorted = sorted && (!i || !lies_before(tensors[i], tensors[i - 1]));

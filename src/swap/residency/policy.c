@@ -24,6 +24,7 @@ uint64_t free_bytes(const struct nvs_engine *engine)
 
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
+	assert(!in_plan(tensor) || tensor->next_use < engine->plan.n);
 	if (is_ahead(tensor))
 		return false;
 	return !in_plan(tensor) ||
@@ -35,20 +36,19 @@ bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *ten
 
 static bool reached_goal(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	(void)engine;
+	assert(eviction->reached <= pool_bytes(engine->pool));
 	return eviction->reached >= eviction->goal;
 }
 
 static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	(void)eviction;
+	assert(eviction->counted && engine->counted_numel <= engine->live_numel);
 	return engine->counted_numel <= engine->max_in_cpu;
 }
 
 static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	(void)eviction;
-	assert(engine->live_numel >= engine->landing_numel);
+	assert(!eviction->counted && engine->live_numel >= engine->landing_numel);
 	return engine->live_numel - engine->landing_numel <= engine->max_live;
 }
 
@@ -82,6 +82,7 @@ struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t nee
 
 struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t need)
 {
+	assert(need > free_bytes(engine));
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
 				 .reached = free_bytes(engine),
@@ -181,6 +182,7 @@ static struct nvs_tensor *next_planned(const struct nvs_engine *engine, struct e
 
 	if (at == PLAN_NONE)
 		return NULL;
+	assert(at < plan->n);
 	if (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until))
 		return NULL;
 	eviction->at = plan_last_before(plan, class, at);
@@ -212,8 +214,10 @@ static bool wanted(const struct plan *plan, size_t at)
 {
 	const struct nvs_tensor *tensor = plan->order[at].tensor;
 
+	assert(at < plan->n && in_plan(tensor));
 	return plan->order[at].contents && tensor->next_use == at &&
-	       tensor_state(tensor) == NVS_ON_DRIVE && !tensor->status && tensor->extent;
+	       tensor_state(tensor) == NVS_ON_DRIVE && !tensor->status && !tensor->unread &&
+	       tensor->extent;
 }
 
 /* It is evicted as soon as its write lands. */
@@ -226,7 +230,7 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 {
 	struct plan *plan = &engine->plan;
 
-	assert(*rank >= plan->ready && plan->ready <= plan->n);
+	assert(*rank >= plan->ready && plan->ready <= plan->n && plan->cursor < plan->n);
 	for (; *rank < plan->n; (*rank)++) {
 		size_t at = (plan->cursor + *rank) % plan->n;
 		struct nvs_tensor *tensor = plan->order[at].tensor;
@@ -240,6 +244,7 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 		/* As in DeepSpeed, the last one may exceed the rest of the bucket. */
 		return engine->ahead_numel + numel < engine->prefetch_bucket_size ? tensor : NULL;
 	}
+	assert(*rank == plan->n);
 	return NULL;
 }
 
@@ -277,6 +282,7 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 		behind->bytes += tensor->extent;
 	}
 	behind->have += tensor->extent;
+	assert(is_listed(tensor) && behind->bytes <= behind->have);
 	return true;
 }
 
@@ -303,9 +309,10 @@ size_t policy_choose_writes(struct nvs_engine *engine)
 	struct behind behind = {.have = free_bytes(engine) + engine->landing,
 				.want = reserve(&engine->plan)};
 
+	assert(engine->plan.n && !engine->waiting);
 	consider_all(engine, &behind);
 	behind.dirty = true;
 	consider_all(engine, &behind);
-	assert(behind.count || !behind.bytes);
+	assert(behind.count <= engine->ntensors && (behind.count || !behind.bytes));
 	return behind.count;
 }

@@ -224,6 +224,7 @@ void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_POOL);
 	leave_idle(engine, tensor);
+	pinner_takes(engine, tensor, !tensor->pins.count);
 	pins_add(tensor, engine->last_pin, engine->last_pin_ns);
 	tensor->placement = PLACED_PINNED;
 	assert(tensor->pins.count && !tensor->counted);
@@ -233,7 +234,10 @@ void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 {
 	assert(tensor->memory == MEMORY_POOL && tensor->placement == PLACED_PINNED);
 	pins_remove(tensor, pin);
-	if (!tensor->pins.count) {
+	if (tensor->pins.count) {
+		pinner_stays(engine, tensor, pins_newest_pinner(tensor));
+	} else {
+		pinner_ends(engine, tensor);
 		tensor->placement = PLACED_NOWHERE;
 		if (is_unwritten(tensor))
 			drop(engine, tensor);

@@ -105,6 +105,8 @@ void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTE
 	uint64_t now = clock_ns(), unnamed = holders.tensors - holders.nlargest;
 	char pinned[32], all[32], free_text[32], longest[32];
 
+	assert(holders.nlargest <= holders.tensors);
+	assert(holders.nbytes <= pool_bytes(engine->pool));
 	text = put(text, last, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
 		   size_text(holders.nbytes, pinned), size_text(pool_bytes(engine->pool), all),
 		   holders.tensors, plural(holders.tensors));

@@ -23,6 +23,7 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 	struct nvs_tensor key = {.name = (char *)(uintptr_t)name};
 	struct nvs_tensor **found = tfind(&key, &engine->names, by_name);
 
+	assert(!found || (*found)->engine == engine);
 	return found ? *found : NULL;
 }
 
@@ -103,12 +104,14 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	struct nvs_tensor *last;
 
 	table_check(engine, tensor);
+	scrub_forgets(&engine->scrub, tensor);
 	last = engine->tensors[--engine->ntensors];
 	engine->tensors[tensor->index] = last;
 	last->index = tensor->index;
 	if (last != tensor)
 		table_check(engine, last);
 	tdelete(tensor, &engine->names, by_name);
+	assert(!engine->ntensors || engine->names);
 }
 
 int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *name,
@@ -117,6 +120,7 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *nam
 	struct nvs_tensor key = {.name = name}, **found;
 
 	table_check(engine, tensor);
+	assert(name && name[0]);
 	if (table_find(engine, name))
 		return error_about(error, -EEXIST, name, 0, 0,
 				   "%s: the engine or its kept store has a tensor of that name",
@@ -137,6 +141,7 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *nam
 void tensor_free(struct nvs_tensor *tensor)
 {
 	assert(tensor->io == IO_IDLE && tensor->memory != MEMORY_EXTERNAL);
+	assert(!tensor->parts);
 	pins_free(tensor);
 	free(tensor->name);
 	free(tensor);
@@ -180,6 +185,7 @@ static struct nvs_tensor *pop_forgotten(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor = engine->forgotten;
 
+	assert(!tensor || (tensor->engine == engine && engine->keep));
 	if (tensor)
 		engine->forgotten = tensor->run_next;
 	return tensor;

@@ -85,7 +85,8 @@ enum read_ahead {
 enum checksum_state {
 	CHECKSUM_NONE,
 	CHECKSUM_KNOWN,
-	CHECKSUM_UNVERIFIED, /* of an earlier run, and not compared since */
+	CHECKSUM_UNVERIFIED, /* of an earlier run and not compared since, or the scrub found other
+				bytes: the next read compares it */
 } __attribute__((packed));
 
 enum registration {
@@ -93,6 +94,13 @@ enum registration {
 	REGISTRATION_NEW,  /* being registered; has no extent yet */
 	REGISTRATION_DONE,
 } __attribute__((packed));
+
+/* Bytes of a tensor to be read into external memory. */
+struct part {
+	struct part *next;
+	void *data;
+	uint64_t offset, nbytes;
+};
 
 #define CACHE_LINE 64
 
@@ -118,6 +126,7 @@ struct nvs_tensor {
 	enum checksum_state checksum_state;
 	enum registration registration;
 	bool counted; /* in a list, and counted for max_in_cpu */
+	bool unread;  /* the plan failed to read it ahead, and nothing was moved since */
 	int status;   /* of the last transfer */
 
 	uint64_t numel, nbytes;
@@ -146,10 +155,12 @@ struct nvs_tensor {
 	size_t index; /* in engine->tensors */
 	/* With external memory: the bytes of the tensor that `data` has. */
 	uint64_t part_offset, part_nbytes;
+	struct part *parts; /* read after that one */
 
 	/* The first tensor of a run has the run's transfer. */
 	struct transfer transfer;
-	enum run_sum sum; /* of the run */
+	TAILQ_ENTRY(nvs_tensor) launched; /* in engine->runs */
+	enum run_sum sum;		  /* of the run */
 	TAILQ_ENTRY(nvs_tensor) to_sum;
 	uint64_t launched_ns; /* for the trace; of a run's first tensor */
 };

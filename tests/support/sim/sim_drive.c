@@ -38,13 +38,15 @@ struct sim *sim_open(const struct sim_drive *drive)
 	LIST_INIT(&sim->files);
 	TAILQ_INIT(&sim->flights);
 	STAILQ_INIT(&sim->writes);
+	LIST_INIT(&sim->directories);
+	TAILQ_INIT(&sim->names);
 	return sim;
 }
 
 void sim_close(struct sim *sim)
 {
 	MUST(LIST_EMPTY(&sim->queues) && TAILQ_EMPTY(&sim->flights));
-	MUST(STAILQ_EMPTY(&sim->writes));
+	MUST(STAILQ_EMPTY(&sim->writes) && TAILQ_EMPTY(&sim->names));
 	sim_forget_files(sim);
 	pthread_mutex_destroy(&sim->lock);
 	pthread_cond_destroy(&sim->changed);

@@ -31,7 +31,7 @@ struct sim_drive {
 	uint64_t bytes_per_s[2]; /* by direction, of the whole drive; 0: unlimited */
 	unsigned parallel;	 /* I/Os served at a time; 0: all */
 	bool reorder;		 /* I/Os that are due at the same time complete in random order */
-	bool lies;		 /* a sync makes nothing durable, and reports success */
+	bool lies;		 /* a sync of a file makes nothing durable, and reports success */
 	/* Replaces the above: the service time of an I/O, with so many in service. */
 	uint64_t (*service_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
 	void *service_arg;
@@ -124,18 +124,23 @@ bool sim_await_in_flight(struct sim *sim, uint64_t n);
  * A power failure: what happens to writes that were not durable, that is, those in flight and those
  * completed since the last sync of their file, including plain writes of labels and manifests (see
  * inject.h). SIM_ANY: chance decides for each of them; otherwise all are treated alike.
+ *
+ * A name that was made, removed or changed is durable once its directory was synced. Until then
+ * SIM_KEEP keeps the change, SIM_LOSE takes it back, and otherwise chance decides for each name. A
+ * directory whose name is lost is lost with all that it holds.
  */
 enum sim_crash { SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY };
 
 /*
- * From now on writes are remembered, with the bytes that they replaced, until they are durable. The
- * power fails at the `crash_after`-th I/O of a transfer, plain write or sync (while the write is in
- * flight, or after the sync succeeded); 0: never. Uses inject_observe().
+ * From now on writes are remembered, with the bytes that they replaced, and changes of names, until
+ * they are durable. The power fails at the `crash_after`-th I/O of a transfer, plain write, sync or
+ * change of a name (while the write is in flight, or after the sync or change succeeded); 0: never.
+ * Uses inject_observe().
  */
 void sim_remember(struct sim *sim, uint64_t crash_after);
 /*
  * The crash: from now on every I/O, those in flight included, fails with -EIO, and so do plain
- * writes and syncs (by inject_fail()), so an engine can be closed (engine_abandon) without changing
+ * writes, syncs and changes of names (by inject_fail()), so an engine can be closed (engine_abandon) without changing
  * the files.
  */
 void sim_crash(struct sim *sim);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive's structures: an I/O in flight, a queue, a file, and a write that is not
- * durable yet. All of them are under the drive's lock.
+ * The simulated drive's structures: an I/O in flight, a queue, a file, and a write or the
+ * change of a name that is not durable yet. All of them are under the drive's lock.
  */
 #ifndef TESTS_SUPPORT_SIM_SIM_INTERNAL_H
 #define TESTS_SUPPORT_SIM_SIM_INTERNAL_H
 
+#include <limits.h>
 #include <pthread.h>
 #include <sys/queue.h>
 #include <sys/types.h>
@@ -70,6 +71,27 @@ struct sim_write {
 	char bytes[];
 };
 
+/* A directory in which names have changed that are not durable. */
+struct sim_directory {
+	LIST_ENTRY(sim_directory) link;
+	dev_t dev;
+	ino_t ino;
+	int fd;	       /* the drive's own descriptor */
+	unsigned uses; /* changes that name it */
+};
+
+/* A name that was made, removed or replaced, and is not durable. */
+struct sim_name {
+	TAILQ_ENTRY(sim_name) link;
+	enum inject_change change;
+	struct sim_directory *in;
+	struct sim_directory *removed; /* the directory that had the name; NULL: a file had it */
+	int fd;			       /* the file that was removed or replaced; -1: none */
+	bool lost;		       /* the power failure takes it back */
+	char name[NAME_MAX + 1];
+	char to[NAME_MAX + 1]; /* of a renaming */
+};
+
 struct sim_active_rule {
 	struct sim_rule rule;
 	uint64_t matched;
@@ -95,6 +117,8 @@ struct sim {
 	bool remembers, crashed;
 	uint64_t crash_after;		 /* I/Os and syncs left before the failure; 0: none */
 	STAILQ_HEAD(, sim_write) writes; /* writes that can still be lost, in their order */
+	LIST_HEAD(, sim_directory) directories;
+	TAILQ_HEAD(sim_names, sim_name) names; /* changes that can still be lost, in their order */
 	struct inject_observer observer;
 };
 
@@ -118,7 +142,14 @@ int sim_move(struct sim *sim, const struct sim_flight *flight);
 /* Saves the bytes about to be overwritten, if writes are remembered. */
 void sim_note_write(struct sim *sim, struct sim_file *file, int fd, const void *data,
 		    uint64_t nbytes, uint64_t offset, bool durable);
-/* Counts an I/O, plain write or sync; the power may fail at it. */
+/* Around a change of a name: the observer's functions. */
+void sim_before_name(void *arg, struct inject_name *name);
+void sim_after_name(void *arg, struct inject_name *name, bool done);
+/* The changes of names in the directory are durable. */
+void sim_names_synced(struct sim *sim, dev_t dev, ino_t ino);
+/* Takes back the changes of names that the power failure loses, and forgets all. */
+void sim_names_crashed(struct sim *sim, enum sim_crash how, uint64_t chance);
+/* Counts an I/O, plain write, sync or change of a name; the power may fail at it. */
 void sim_count_down(struct sim *sim);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulated drive's power failures: which writes can be lost, and what is left of them. A write
- * can be lost until a later sync of its file, unless it was durable by itself. The file system's
- * metadata (names, sizes, reserved space) is not lost.
+ * can be lost until a later sync of its file, unless it was durable by itself. Names
+ * are lost by sim_names.c; other metadata of the file system (sizes, reserved space) is not lost.
  */
 #include "support/sim/sim_internal.h"
 
@@ -72,7 +72,7 @@ static void crash(struct sim *sim)
 				       io->offset, false);
 		flight->due_ns = sim->counts.now_ns;
 	}
-	inject_fail(INJECT_WRITE | INJECT_SYNC | INJECT_SPACE, 1, INJECT_ALWAYS, EIO);
+	inject_fail(INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_NAME, 1, INJECT_ALWAYS, EIO);
 	pthread_cond_broadcast(&sim->changed);
 }
 
@@ -115,6 +115,17 @@ static void before_write(void *arg, int fd, const void *data, size_t nbytes, uin
 	inject_resume();
 }
 
+static void make_durable(struct sim *sim, int fd)
+{
+	struct stat st;
+
+	MUST(!fstat(fd, &st));
+	if (S_ISDIR(st.st_mode))
+		sim_names_synced(sim, st.st_dev, st.st_ino);
+	else if (!sim->drive.lies)
+		forget(sim, sim_file_of(sim, fd));
+}
+
 static void synced(void *arg, int fd)
 {
 	struct sim *sim = arg;
@@ -122,8 +133,7 @@ static void synced(void *arg, int fd)
 	inject_pause();
 	pthread_mutex_lock(&sim->lock);
 	if (!sim->crashed) {
-		if (!sim->drive.lies)
-			forget(sim, sim_file_of(sim, fd));
+		make_durable(sim, fd);
 		sim_count_down(sim);
 	}
 	pthread_mutex_unlock(&sim->lock);
@@ -135,7 +145,8 @@ void sim_remember(struct sim *sim, uint64_t crash_after)
 	pthread_mutex_lock(&sim->lock);
 	sim->remembers = true;
 	sim->crash_after = crash_after;
-	sim->observer = (struct inject_observer){sim, before_write, synced};
+	sim->observer = (struct inject_observer){sim, before_write, synced, sim_before_name,
+						 sim_after_name};
 	pthread_mutex_unlock(&sim->lock);
 	inject_observe(&sim->observer);
 }
@@ -217,6 +228,7 @@ void sim_crashed(struct sim *sim, enum sim_crash how)
 		chance = sim_mix(chance, one->offset);
 		redo(one, how, chance);
 	}
+	sim_names_crashed(sim, how, sim_mix(chance, 'n'));
 	forget(sim, NULL);
 	sim_forget_files(sim);
 	sim->remembers = sim->crashed = false;

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promotes runs in flight that a call waits for, because they move its tensors or make its room.
+ * What the kernel has of a run already can't be promoted; the aio layer serves the rest first.
+ */
+#include <assert.h>
+
+#include "swap/moves/moves.h"
+
+/* A write that waits for a commit is no run yet: its run will have the priority. */
+static void promote(struct nvs_engine *engine, struct nvs_tensor *first)
+{
+	struct transfer *run = &first->transfer;
+
+	assert(run->user == first && first->run_first == first && in_flight(first));
+	if (run->priority == TRANSFER_AWAITED)
+		return;
+	if (run->file)
+		run_moves_to(engine, first, TRANSFER_AWAITED);
+	aio_promote(engine->aio, run);
+	assert(run->priority == TRANSFER_AWAITED);
+}
+
+void runs_promote_new(struct nvs_engine *engine, struct transfer *list)
+{
+	for (struct transfer *run = list; run; run = run->state.next) {
+		if (run->priority == TRANSFER_AWAITED)
+			continue;
+		run_check(run);
+		run_moves_to(engine, run->user, TRANSFER_AWAITED);
+		run->priority = TRANSFER_AWAITED;
+	}
+}
+
+void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	assert(tensor->engine == engine);
+	if (in_flight(tensor))
+		promote(engine, tensor->run_first);
+}
+
+/* ---- Room ---- */
+
+/* What a call that waits for room lacks, and what is promoted for it. */
+struct promotion {
+	uint64_t missing; /* bytes of the pool */
+	uint64_t covered; /* bytes that come free as promoted runs land */
+	bool evicted;	  /* evictions in flight suffice; false: what may be evicted later counts */
+};
+
+static uint64_t room_in(const struct promotion *promotion, const struct nvs_tensor *tensor)
+{
+	assert(in_flight(tensor));
+	if (tensor->memory != MEMORY_POOL || tensor->pins.count)
+		return 0;
+	return !promotion->evicted || tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+}
+
+/* Promotes the runs of one list that make room, from the oldest on, as many as are needed. */
+static void promote_listed(struct nvs_engine *engine, struct promotion *promotion,
+			   const struct tensor_list *list)
+{
+	struct nvs_tensor *first = TAILQ_FIRST(list), *next;
+
+	assert(promotion->missing);
+	for (; first && promotion->covered < promotion->missing; first = next) {
+		uint64_t nbytes = 0;
+
+		next = TAILQ_NEXT(first, launched);
+		for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
+			nbytes += room_in(promotion, tensor);
+		if (nbytes)
+			promote(engine, first);
+		promotion->covered += nbytes;
+	}
+}
+
+static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
+{
+	struct nvs_tensor *tensor = engine->held_writes;
+
+	for (; tensor && promotion->covered < promotion->missing; tensor = tensor->run_next) {
+		uint64_t nbytes = room_in(promotion, tensor);
+
+		assert(tensor->run_first == tensor && !tensor->transfer.file);
+		if (nbytes)
+			promote(engine, tensor);
+		promotion->covered += nbytes;
+	}
+}
+
+void room_promote(struct nvs_engine *engine, uint64_t need)
+{
+	uint64_t free = free_bytes(engine);
+	struct promotion promotion = {
+		/* If enough is free, but in pieces: whatever joins some. */
+		.missing = need > free ? need - free : need,
+		.evicted = need <= free + engine->landing,
+	};
+
+	assert(need && need <= pool_bytes(engine->pool));
+	for (int direction = NVS_WRITE; direction >= NVS_READ; direction--) {
+		struct tensor_list *runs = engine->runs[direction];
+
+		promote_listed(engine, &promotion, &runs[TRANSFER_AWAITED]);
+		promote_listed(engine, &promotion, &runs[TRANSFER_USUAL]);
+	}
+	promote_held(engine, &promotion);
+}

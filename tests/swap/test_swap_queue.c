@@ -1,0 +1,643 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls that wait for room in the pool: in which order they get it, which calls may pass them, and
+ * how often. Work is counted in bytes that other calls pin, never in time.
+ */
+#include "support/sole_owner.h"
+#include "support/turns.h"
+#include "swap/swap_fixture.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+#define PART  (64 * KIB)
+#define PARTS 16 /* of the pool */
+#define LARGE 12
+
+/* An engine whose calls are never passed because they wait for long. */
+struct room {
+	struct fixture f;
+	struct nvs_tensor *parts[PARTS + 4], *large, *larger;
+};
+
+static void room_open(struct room *room, bool simulated)
+{
+	uint64_t nbytes[LENGTH(room->parts)];
+	struct fixture *f = &room->f;
+
+	for (size_t i = 0; i < LENGTH(nbytes); i++)
+		nbytes[i] = PART;
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = PARTS * PART, .simulated = simulated);
+	f->engine->queue.patience_ns = UINT64_MAX;
+	tensors_add(f, "t", nbytes, LENGTH(nbytes), room->parts);
+	room->large = tensor_add(f, "large", LARGE * PART);
+	room->larger = tensor_add(f, "larger", (LARGE + 1) * PART);
+	for (size_t i = 0; i < LENGTH(nbytes); i++)
+		tensor_store(f, room->parts[i], i);
+	tensor_store(f, room->large, 100);
+	tensor_store(f, room->larger, 101);
+	assert_int_equal(stats_of(f).pool.used, 0);
+}
+
+static size_t calls_waiting(struct room *room)
+{
+	struct nvs_engine *engine = room->f.engine;
+	const struct ticket *ticket;
+	size_t n = 0;
+
+	pthread_mutex_lock(&engine->lock);
+	TAILQ_FOREACH(ticket, &engine->queue.tickets, link)
+	n++;
+	pthread_mutex_unlock(&engine->lock);
+	return n;
+}
+
+static void await_waiting(struct room *room, size_t n)
+{
+	while (calls_waiting(room) != n)
+		sched_yield();
+}
+
+/* ---- Other threads ---- */
+
+/* A thread that pins some tensors, then waits for room for one more, and releases all. */
+struct caller {
+	struct room *room;
+	struct nvs_tensor **held;
+	size_t n;
+	struct nvs_tensor *wanted;
+	atomic_bool go;
+	uint64_t pin; /* pins are numbered in the order in which they are made */
+	pthread_t thread;
+};
+
+static void *call(void *arg)
+{
+	struct caller *c = arg;
+	struct nvs_engine *engine = c->room->f.engine;
+	uint64_t held;
+
+	MUST(!nvs_tensor_swap_in(engine, c->held, c->n, -1, &held, NULL));
+	MUST(!nvs_tensor_wait(engine, c->held, c->n, held, -1, NULL));
+	while (!c->go)
+		sched_yield();
+	MUST(!nvs_tensor_swap_in(engine, &c->wanted, 1, -1, &c->pin, NULL));
+	MUST(!nvs_tensor_wait(engine, &c->wanted, 1, c->pin, -1, NULL));
+	MUST(!nvs_tensor_release(engine, &c->wanted, 1, c->pin, NVS_CLEAN, NULL));
+	MUST(!nvs_tensor_release(engine, c->held, c->n, held, NVS_CLEAN, NULL));
+	return NULL;
+}
+
+static void caller_start(struct caller *c, struct room *room, struct nvs_tensor *wanted, bool go)
+{
+	c->room = room;
+	c->wanted = wanted;
+	c->go = go;
+	assert_int_equal(pthread_create(&c->thread, NULL, call, c), 0);
+}
+
+/* Starts a call that waits for room. */
+static void caller_wait(struct caller *c, struct room *room, struct nvs_tensor *wanted)
+{
+	size_t before = calls_waiting(room);
+
+	caller_start(c, room, wanted, true);
+	await_waiting(room, before + 1);
+}
+
+struct pinning_thread {
+	struct room *room;
+	size_t n;
+};
+
+static void *pin_parts(void *arg)
+{
+	struct pinning_thread *p = arg;
+
+	MUST(!sole_swap_in(p->room->f.engine, p->room->parts, p->n, -1, NULL));
+	MUST(!sole_wait(p->room->f.engine, p->room->parts, p->n, -1, NULL));
+	return NULL;
+}
+
+/* Another thread, which doesn't wait, pins the first n parts. */
+static void pin_elsewhere(struct room *room, size_t n)
+{
+	struct pinning_thread p = {room, n};
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, pin_parts, &p), 0);
+	pthread_join(thread, NULL);
+}
+
+static void release_parts(struct room *room, size_t n)
+{
+	OK(&room->f, sole_release(room->f.engine, room->parts, n, NVS_CLEAN, &room->f.error));
+}
+
+/* After each change, the first call in the queue looks first. */
+static void await_first(struct room *room)
+{
+	struct nvs_engine *engine = room->f.engine;
+	const struct ticket *first;
+	bool looked = false;
+
+	while (!looked) {
+		pthread_mutex_lock(&engine->lock);
+		first = TAILQ_FIRST(&engine->queue.tickets);
+		looked = !first || first->tried == engine->queue.changes;
+		pthread_mutex_unlock(&engine->lock);
+		if (!looked)
+			sched_yield();
+	}
+}
+
+/* Pins and releases the last part until a call that waits is not passed any more: how often. */
+static unsigned pass_while_possible(struct room *room)
+{
+	struct nvs_tensor **last = &room->parts[LENGTH(room->parts) - 1];
+	struct nvs_engine *engine = room->f.engine;
+	unsigned n = 0;
+	int rc;
+
+	while (!(rc = sole_swap_in(engine, last, 1, 0, &room->f.error))) {
+		assert_true(++n < 10000);
+		OK(&room->f, sole_wait(engine, last, 1, -1, &room->f.error));
+		OK(&room->f, sole_release(engine, last, 1, NVS_CLEAN, &room->f.error));
+		await_first(room);
+	}
+	assert_int_equal(rc, -EAGAIN);
+	return n;
+}
+
+/* ---- The order ---- */
+
+static void calls_that_wait_for_room_are_served_in_their_order(void **state)
+{
+	struct room room;
+	struct caller first = {0}, second = {0}, third = {0};
+
+	(void)state;
+	room_open(&room, false);
+	pin_elsewhere(&room, PARTS);
+	caller_wait(&first, &room, room.large);
+	caller_wait(&second, &room, room.larger);
+	caller_wait(&third, &room, room.parts[PARTS]);
+	release_parts(&room, PARTS);
+	pthread_join(first.thread, NULL);
+	pthread_join(second.thread, NULL);
+	pthread_join(third.thread, NULL);
+	assert_true(first.pin < second.pin && first.pin < third.pin);
+	assert_true(queue_empty(room.f.engine) && !room.f.engine->pinners.all);
+	fixture_close(&room.f);
+}
+
+static void a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most(void **state)
+{
+	struct room room;
+	struct caller waiting = {0};
+	struct nvs_tensor **another = &room.parts[PARTS];
+
+	(void)state;
+	room_open(&room, false);
+	pin_elsewhere(&room, PARTS - LARGE + 1);
+	caller_wait(&waiting, &room, room.large);
+	assert_int_equal(pass_while_possible(&room), PARTS);
+	expect_error(&room.f, sole_swap_in(room.f.engine, another, 1, 0, &room.f.error), -EAGAIN,
+		     "before calls that came earlier");
+	expect_error(&room.f, sole_pin(room.f.engine, another, 1, 3, &room.f.error), -ETIMEDOUT,
+		     "before calls that came earlier");
+	/* Tensors that are pinned already count as well: pinning them again keeps them. */
+	expect_error(&room.f, sole_swap_in(room.f.engine, room.parts, 1, 0, &room.f.error), -EAGAIN,
+		     "before calls that came earlier");
+	STATE(&room.f, *another, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(calls_waiting(&room), 1);
+	release_parts(&room, PARTS - LARGE + 1);
+	pthread_join(waiting.thread, NULL);
+	OK(&room.f, sole_swap_in(room.f.engine, another, 1, 0, &room.f.error));
+	OK(&room.f, sole_wait(room.f.engine, another, 1, -1, &room.f.error));
+	OK(&room.f, sole_release(room.f.engine, another, 1, NVS_CLEAN, &room.f.error));
+	fixture_close(&room.f);
+}
+
+static void a_call_that_takes_no_room_never_waits_for_others(void **state)
+{
+	struct room room;
+	struct caller waiting = {0};
+	struct nvs_tensor *empty;
+
+	(void)state;
+	room_open(&room, false);
+	empty = tensor_add(&room.f, "empty", 0);
+	pin_elsewhere(&room, PARTS - LARGE + 1);
+	caller_wait(&waiting, &room, room.large);
+	(void)pass_while_possible(&room);
+	OK(&room.f, sole_pin(room.f.engine, &empty, 1, 0, &room.f.error));
+	OK(&room.f, sole_release(room.f.engine, &empty, 1, NVS_DIRTY, &room.f.error));
+	release_parts(&room, PARTS - LARGE + 1);
+	pthread_join(waiting.thread, NULL);
+	fixture_close(&room.f);
+}
+
+static void *give_up(void *arg)
+{
+	struct room *room = arg;
+	int rc = sole_pin(room->f.engine, &room->large, 1, 100, NULL);
+
+	MUST(rc == -ETIMEDOUT);
+	return NULL;
+}
+
+static void a_call_that_gives_up_makes_way_for_those_behind_it(void **state)
+{
+	struct room room;
+	struct nvs_tensor **behind = &room.parts[PARTS];
+	struct ticket *first;
+	pthread_t thread;
+
+	(void)state;
+	room_open(&room, false);
+	pin_elsewhere(&room, PARTS - LARGE + 1);
+	assert_int_equal(pthread_create(&thread, NULL, give_up, &room), 0);
+	await_waiting(&room, 1);
+	pthread_mutex_lock(&room.f.engine->lock);
+	first = TAILQ_FIRST(&room.f.engine->queue.tickets);
+	if (first)
+		first->passed = PARTS * PART;
+	pthread_mutex_unlock(&room.f.engine->lock);
+	OK(&room.f, sole_swap_in(room.f.engine, behind, 1, -1, &room.f.error));
+	pthread_join(thread, NULL);
+	OK(&room.f, sole_wait(room.f.engine, behind, 1, -1, &room.f.error));
+	OK(&room.f, sole_release(room.f.engine, behind, 1, NVS_CLEAN, &room.f.error));
+	release_parts(&room, PARTS - LARGE + 1);
+	fixture_close(&room.f);
+}
+
+/* ---- Pins that stand in the way ---- */
+
+static uint64_t pinned_bytes(const struct room *room)
+{
+	struct nvs_engine *engine = room->f.engine;
+	uint64_t nbytes;
+
+	pthread_mutex_lock(&engine->lock);
+	nbytes = engine->pinners.all;
+	pthread_mutex_unlock(&engine->lock);
+	return nbytes;
+}
+
+/* The first call lacks a part that the second one's thread has pinned. */
+static void a_call_passes_one_that_waits_for_its_own_pins(void **state)
+{
+	struct room room;
+	struct caller waiting = {0}, holder = {.held = room.parts, .n = PARTS - LARGE + 1};
+
+	(void)state;
+	room_open(&room, false);
+	caller_start(&holder, &room, room.parts[PARTS], false);
+	while (pinned_bytes(&room) < holder.n * PART)
+		sched_yield();
+	caller_wait(&waiting, &room, room.large);
+	(void)pass_while_possible(&room);
+	holder.go = true;
+	pthread_join(holder.thread, NULL);
+	pthread_join(waiting.thread, NULL);
+	assert_true(holder.pin < waiting.pin);
+	fixture_close(&room.f);
+}
+
+static uint64_t oldest_pin(const struct nvs_tensor *tensor)
+{
+	uint64_t pin = 0;
+
+	assert_int_equal(pins_list(tensor, &pin, 1), 1);
+	return pin;
+}
+
+/* There are bytes enough beside the one part that the second one's thread has pinned, but not in
+ * one piece. */
+static void a_call_passes_one_whose_room_its_own_pins_divide(void **state)
+{
+	struct room room;
+	struct caller waiting = {0}, holder = {.held = &room.parts[PARTS / 2], .n = 1};
+
+	(void)state;
+	room_open(&room, false);
+	pin_elsewhere(&room, PARTS);
+	caller_start(&holder, &room, room.parts[PARTS], false);
+	while (pinned_bytes(&room) != PARTS * PART || info_of(&room.f, *holder.held).pins != 2)
+		sched_yield();
+	release_parts(&room, PARTS / 2);
+	OK(&room.f, sole_release(room.f.engine, &room.parts[PARTS / 2 + 1], PARTS / 2 - 1,
+				 NVS_CLEAN, &room.f.error));
+	/* The newest pin is the other thread's. */
+	pthread_mutex_lock(&room.f.engine->lock);
+	assert_int_equal(room.f.engine->pinners.all, PART);
+	pthread_mutex_unlock(&room.f.engine->lock);
+	OK(&room.f, nvs_tensor_release(room.f.engine, holder.held, 1, oldest_pin(*holder.held),
+				       NVS_CLEAN, &room.f.error));
+	caller_wait(&waiting, &room, room.large);
+	(void)pass_while_possible(&room);
+	holder.go = true;
+	pthread_join(holder.thread, NULL);
+	pthread_join(waiting.thread, NULL);
+	assert_true(holder.pin < waiting.pin);
+	fixture_close(&room.f);
+}
+
+/*
+ * A thread that waits has ended its pin of a tensor, which another one has pinned before and still
+ * has. So the one that waits holds nothing, and the call before it is passed no more than usual.
+ */
+static void a_tensor_counts_for_a_thread_that_still_has_it_pinned(void **state)
+{
+	struct room room;
+	struct caller waiting = {0};
+	uint64_t bytes, pin;
+
+	(void)state;
+	room_open(&room, false);
+	pin_elsewhere(&room, PARTS - LARGE + 1);
+	OK(&room.f, nvs_tensor_swap_in(room.f.engine, room.parts, 1, -1, &pin, &room.f.error));
+	OK(&room.f,
+	   nvs_tensor_release(room.f.engine, room.parts, 1, pin, NVS_CLEAN, &room.f.error));
+	pthread_mutex_lock(&room.f.engine->lock);
+	bytes = room.f.engine->pinners.held[pinner_self()];
+	pinners_check(&room.f.engine->pinners);
+	pthread_mutex_unlock(&room.f.engine->lock);
+	assert_int_equal(bytes, 0);
+	caller_wait(&waiting, &room, room.large);
+	assert_int_equal(pass_while_possible(&room), PARTS);
+	release_parts(&room, PARTS - LARGE + 1);
+	pthread_join(waiting.thread, NULL);
+	fixture_close(&room.f);
+}
+
+/* The engine can't know that the thread which has the pins waits for another. */
+static void a_call_is_passed_once_more_when_nothing_changes_for_long(void **state)
+{
+	struct room room;
+	struct caller waiting = {0};
+	struct nvs_tensor **another = &room.parts[PARTS];
+	struct ticket *ticket;
+
+	(void)state;
+	room_open(&room, false);
+	pin_elsewhere(&room, PARTS - LARGE + 1);
+	caller_wait(&waiting, &room, room.large);
+	(void)pass_while_possible(&room);
+	ticket = TAILQ_FIRST(&room.f.engine->queue.tickets);
+	ticket->patience_ns = 1000;
+	OK(&room.f, sole_swap_in(room.f.engine, another, 1, -1, &room.f.error));
+	/* The next one has to wait longer. */
+	assert_int_equal(ticket->patience_ns, 2000);
+	OK(&room.f, sole_wait(room.f.engine, another, 1, -1, &room.f.error));
+	OK(&room.f, sole_release(room.f.engine, another, 1, NVS_CLEAN, &room.f.error));
+	release_parts(&room, PARTS - LARGE + 1);
+	pthread_join(waiting.thread, NULL);
+	fixture_close(&room.f);
+}
+
+/* ---- What does not wait takes nothing ---- */
+
+static void a_prefetch_takes_no_room_while_a_call_waits(void **state)
+{
+	struct room room;
+	struct caller waiting = {0};
+	struct nvs_tensor *list[2];
+
+	(void)state;
+	room_open(&room, false);
+	list[0] = room.parts[0];
+	list[1] = room.parts[PARTS];
+	pin_elsewhere(&room, PARTS - LARGE + 1);
+	caller_wait(&waiting, &room, room.large);
+	assert_int_equal(nvs_tensor_prefetch(room.f.engine, list, 2, &room.f.error), 1);
+	assert_int_equal(nvs_tensor_prefetch(room.f.engine, list + 1, 1, &room.f.error), 0);
+	STATE(&room.f, list[1], NVS_ON_DRIVE, false, 0);
+	release_parts(&room, PARTS - LARGE + 1);
+	pthread_join(waiting.thread, NULL);
+	assert_int_equal(nvs_tensor_prefetch(room.f.engine, list + 1, 1, &room.f.error), 1);
+	OK(&room.f, nvs_tensor_wait(room.f.engine, list + 1, 1, 0, -1, &room.f.error));
+	fixture_close(&room.f);
+}
+
+/* The dirty part is being written to make the room. */
+static void a_prefetch_keeps_nothing_that_makes_room_for_a_call(void **state)
+{
+	struct room room;
+	struct caller waiting = {0};
+
+	(void)state;
+	room_open(&room, true);
+	pin_elsewhere(&room, PARTS - LARGE);
+	tensor_write(&room.f, room.parts[PARTS], 7);
+	sim_hold(room.f.sim, 1U << NVS_WRITE);
+	caller_wait(&waiting, &room, room.large);
+	assert_true(sim_await_in_flight(room.f.sim, 1));
+	assert_int_equal(nvs_tensor_prefetch(room.f.engine, &room.parts[PARTS], 1, &room.f.error),
+			 0);
+	/* Nobody passes a call whose room is coming. */
+	expect_error(&room.f,
+		     sole_swap_in(room.f.engine, &room.parts[PARTS + 1], 1, 0, &room.f.error),
+		     -EAGAIN, "before calls that came earlier");
+	sim_go(room.f.sim, 1U << NVS_WRITE);
+	pthread_join(waiting.thread, NULL);
+	release_parts(&room, PARTS - LARGE);
+	tensor_compare(&room.f, room.parts[PARTS], 7);
+	fixture_close(&room.f);
+}
+
+/* ---- Progress ---- */
+
+#define THREADS	   8
+#define MANY	   100000
+#define SMALL_PART (256 * KIB)
+
+struct crowd {
+	struct fixture f;
+	struct nvs_tensor *large;
+	atomic_bool end;
+	atomic_uint begun, passes;
+};
+
+struct one_of_crowd {
+	struct crowd *crowd;
+	struct nvs_tensor *tensor;
+	pthread_t thread;
+};
+
+static bool large_waits(struct nvs_engine *engine)
+{
+	const struct ticket *first;
+	bool waits;
+
+	pthread_mutex_lock(&engine->lock);
+	first = TAILQ_FIRST(&engine->queue.tickets);
+	waits = first && first->need == 3 * MIB;
+	pthread_mutex_unlock(&engine->lock);
+	return waits;
+}
+
+static void *swap_small(void *arg)
+{
+	struct one_of_crowd *one = arg;
+	struct crowd *crowd = one->crowd;
+	struct nvs_engine *engine = crowd->f.engine;
+	uint64_t pin;
+
+	crowd->begun++;
+	while (!crowd->end && crowd->passes < MANY) {
+		MUST(!nvs_tensor_swap_in(engine, &one->tensor, 1, -1, &pin, NULL));
+		if (large_waits(engine))
+			crowd->passes++;
+		MUST(!nvs_tensor_wait(engine, &one->tensor, 1, pin, -1, NULL));
+		MUST(!nvs_tensor_release(engine, &one->tensor, 1, pin, NVS_CLEAN, NULL));
+	}
+	return NULL;
+}
+
+static void a_large_tensor_gets_room_while_small_ones_swap_without_end(void **state)
+{
+	static struct crowd crowd;
+	struct one_of_crowd ones[THREADS];
+	uint64_t nbytes = SMALL_PART, pin;
+
+	(void)state;
+	memset(&crowd, 0, sizeof(crowd));
+	OPEN(&crowd.f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	crowd.large = tensor_add(&crowd.f, "large", 3 * MIB);
+	tensor_store(&crowd.f, crowd.large, 3);
+	for (unsigned i = 0; i < THREADS; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "small%u", i);
+		ones[i].crowd = &crowd;
+		ones[i].tensor = tensor_add(&crowd.f, name, nbytes);
+		tensor_store(&crowd.f, ones[i].tensor, i);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&ones[i].thread, NULL, swap_small, &ones[i]), 0);
+	while (crowd.begun < THREADS)
+		sched_yield();
+	for (int round = 0; round < 20; round++) {
+		OK(&crowd.f,
+		   nvs_tensor_swap_in(crowd.f.engine, &crowd.large, 1, -1, &pin, &crowd.f.error));
+		OK(&crowd.f,
+		   nvs_tensor_wait(crowd.f.engine, &crowd.large, 1, pin, -1, &crowd.f.error));
+		OK(&crowd.f, nvs_tensor_release(crowd.f.engine, &crowd.large, 1, pin, NVS_CLEAN,
+						&crowd.f.error));
+	}
+	crowd.end = true;
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(ones[i].thread, NULL);
+	/* A pool of bytes, and what each thread had pinned before and looked at after. */
+	assert_in_range(crowd.passes, 0, 20 * (4 * MIB / SMALL_PART + THREADS));
+	fixture_close(&crowd.f);
+}
+
+/* ---- Random calls, in turns ---- */
+
+#define CALLERS	  5
+#define TENSORS	  12
+#define CALLS	  30
+#define BATCH_MAX 3
+
+struct load {
+	struct fixture f;
+	struct nvs_tensor *tensors[CALLERS * TENSORS];
+	uint64_t nbytes[CALLERS * TENSORS];
+	/* Threads take turns at their locks and here; atomic for ThreadSanitizer, which sees no turns. */
+	_Atomic uint64_t pinned; /* bytes pinned so far */
+	_Atomic uint64_t longest;
+};
+
+struct load_thread {
+	struct load *load;
+	unsigned number;
+	uint64_t random;
+	pthread_t thread;
+};
+
+static void *call_at_random(void *arg)
+{
+	struct load_thread *t = arg;
+	struct load *load = t->load;
+	struct nvs_engine *engine = load->f.engine;
+
+	for (int i = 0; i < CALLS; i++) {
+		size_t n = 1 + below(&t->random, BATCH_MAX);
+		size_t at = t->number * TENSORS + below(&t->random, TENSORS - n);
+		enum nvs_how how = below(&t->random, 2) ? NVS_DIRTY : NVS_CLEAN;
+		uint64_t before = load->pinned, own = 0, pin;
+
+		MUST(!nvs_tensor_swap_in(engine, &load->tensors[at], n, -1, &pin, NULL));
+		if (load->pinned - before > load->longest)
+			load->longest = load->pinned - before;
+		for (size_t k = at; k < at + n; k++)
+			own += load->nbytes[k];
+		load->pinned += own;
+		MUST(!nvs_tensor_wait(engine, &load->tensors[at], n, pin, -1, NULL));
+		sched_yield();
+		MUST(!nvs_tensor_release(engine, &load->tensors[at], n, pin, how, NULL));
+	}
+	return NULL;
+}
+
+/* Those before it in the queue, a pool of bytes that pass it, and what runs before it is there. */
+#define WORK_OF_OTHERS ((CALLERS + 2) * MIB)
+
+static void play_load(uint64_t seed)
+{
+	static struct load load;
+	struct load_thread threads[CALLERS];
+
+	memset(&load, 0, sizeof(load));
+	turns_begin(seed);
+	OPEN(&load.f, .place = PLACE_DISK, .pool_bytes = MIB, .simulated = true);
+	for (size_t i = 0; i < LENGTH(load.tensors); i++)
+		load.nbytes[i] = (1 + below(&seed, 5)) * PART;
+	tensors_add(&load.f, "t", load.nbytes, LENGTH(load.tensors), load.tensors);
+	for (size_t i = 0; i < LENGTH(load.tensors); i++)
+		tensor_store(&load.f, load.tensors[i], i);
+	for (unsigned i = 0; i < CALLERS; i++) {
+		threads[i] = (struct load_thread){&load, i, next_random(&seed), 0};
+		MUST(!pthread_create(&threads[i].thread, NULL, call_at_random, &threads[i]));
+	}
+	for (unsigned i = 0; i < CALLERS; i++)
+		pthread_join(threads[i].thread, NULL);
+	assert_true(queue_empty(load.f.engine) && !load.f.engine->pinners.all);
+	fixture_close(&load.f);
+	turns_end();
+	assert_in_range(load.longest, 0, WORK_OF_OTHERS);
+}
+
+static void every_call_that_waits_ends_within_a_bound_of_work_by_others(void **state)
+{
+	uint64_t seed = seed_of_run();
+
+	(void)state;
+	for (int i = 0; i < (SANITIZED ? 3 : 12); i++)
+		play_load(seed + (uint64_t)i);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(calls_that_wait_for_room_are_served_in_their_order),
+		cmocka_unit_test(
+			a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most),
+		cmocka_unit_test(a_call_that_takes_no_room_never_waits_for_others),
+		cmocka_unit_test(a_call_that_gives_up_makes_way_for_those_behind_it),
+		cmocka_unit_test(a_call_passes_one_that_waits_for_its_own_pins),
+		cmocka_unit_test(a_call_passes_one_whose_room_its_own_pins_divide),
+		cmocka_unit_test(a_tensor_counts_for_a_thread_that_still_has_it_pinned),
+		cmocka_unit_test(a_call_is_passed_once_more_when_nothing_changes_for_long),
+		cmocka_unit_test(a_prefetch_takes_no_room_while_a_call_waits),
+		cmocka_unit_test(a_prefetch_keeps_nothing_that_makes_room_for_a_call),
+		cmocka_unit_test(a_large_tensor_gets_room_while_small_ones_swap_without_end),
+		cmocka_unit_test(every_call_that_waits_ends_within_a_bound_of_work_by_others),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}

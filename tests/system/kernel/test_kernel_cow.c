@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stores on file systems that can copy on write: btrfs, and xfs after a reflink copy. What is
+ * promised of reserved space there, and what the log and nvs_path_get_info say.
+ */
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "system/kernel/kernel_drive.h"
+
+static const char *mounted(const char *type, uint64_t nbytes)
+{
+	const char *why = NULL, *directory;
+
+	if (geteuid())
+		SKIP("a file system on a loop device needs root");
+	directory = loop_file_system(type, nbytes, &why);
+	if (!directory)
+		SKIP("%s", why);
+	return directory;
+}
+
+static bool is_no_cow(const struct fixture *f, const char *name)
+{
+	char path[512];
+	int flags = 0, fd;
+
+	fixture_store_file(f, name, path);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(ioctl(fd, FS_IOC_GETFLAGS, &flags), 0);
+	close(fd);
+	return flags & FS_NOCOW_FL;
+}
+
+static void expect_reserve(const char *path, const char *word)
+{
+	struct nvs_path_info info = {.size = sizeof(info)};
+	struct nvs_error error = {.size = sizeof(error)};
+
+	assert_int_equal(nvs_path_get_info(path, &info, &error), 0);
+	if (word)
+		assert_says(info.reserve_fails, word);
+	else
+		assert_string_equal(info.reserve_fails, "");
+}
+
+/* Copies `from` to a new file `to`, with the same blocks. */
+static void reflink(const char *from, const char *to)
+{
+	int in = open(from, O_RDONLY | O_CLOEXEC);
+	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	assert_true(in >= 0 && out >= 0);
+	assert_int_equal(ioctl(out, FICLONE, in), 0);
+	close(in);
+	close(out);
+}
+
+static void a_new_store_on_btrfs_is_overwritten_in_place(void **state)
+{
+	const char *directory = mounted("btrfs", 256 * MIB);
+	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
+					    "manifest.3"};
+	struct nvs_tensor *t;
+	struct fixture f;
+	char path[512];
+
+	(void)state;
+	OPEN(&f, .in = directory, .keep = true);
+	for (size_t i = 0; i < LENGTH(names); i++)
+		assert_true(is_no_cow(&f, names[i]));
+	assert_null(strstr(f.log, "may not suffice"));
+	t = tensor_add(&f, "t", MIB);
+	tensor_store(&f, t, 1);
+	fixture_shut(&f);
+	fixture_store_file(&f, "data", path);
+	expect_reserve(path, NULL);
+	expect_reserve(directory, NULL);
+	OK(&f, fixture_reopen(&f));
+	t = tensor_add(&f, "t", MIB);
+	tensor_compare(&f, t, 1);
+	assert_null(strstr(f.log, "may not suffice"));
+	fixture_close(&f);
+}
+
+/* As one that cp --reflink=always makes, or the file system's snapshots. */
+static void a_store_copied_by_reflink_is_reported(void **state)
+{
+	const char *directory = mounted("xfs", 400 * MIB);
+	char path[512], copy[512];
+	struct nvs_tensor *t;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .in = directory, .keep = true);
+	t = tensor_add(&f, "t", MIB);
+	tensor_store(&f, t, 1);
+	assert_null(strstr(f.log, "may not suffice"));
+	fixture_shut(&f);
+	fixture_store_file(&f, "data", path);
+	expect_reserve(path, NULL);
+	snprintf(copy, sizeof(copy), "%s/copy", directory);
+	reflink(path, copy);
+	expect_reserve(path, "shares blocks");
+	OK(&f, fixture_reopen(&f));
+	assert_says(f.log, "may not suffice: the file shares blocks");
+	t = tensor_add(&f, "t", MIB);
+	tensor_compare(&f, t, 1);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(a_new_store_on_btrfs_is_overwritten_in_place, cleanup),
+		cmocka_unit_test_teardown(a_store_copied_by_reflink_is_reported, cleanup),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
