@@ -21,6 +21,8 @@ extern "C" {
  * tile, all three concurrently. The caller owns weights and gradients; a caller that accumulates
  * gradients, or has no room for them, adds them piece by piece instead.
  * Calls on one optimizer are serialized: a second thread's call waits for the first.
+ * Calls that change the state, gradients or the store of an optimizer that is open read-only are
+ * -EROFS.
  * An argument that is NULL where that is not allowed is -EINVAL.
  */
 
@@ -80,16 +82,24 @@ struct nvs_optimizer_options {
  * others stay in host memory. State that was never written is created in the first step
  * (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored, and
  * nvs_optimizer_get_weights fills them. `options` may be NULL.
+ *
+ * With "nvswap": {"read_only": true} the state of a kept store is only read, by any number of
+ * optimizers at once, and nothing of the store changes. nvs_optimizer_get, nvs_optimizer_export,
+ * nvs_optimizer_get_weights, nvs_optimizer_sum_gradients and calls that return information work;
+ * the others are -EROFS, and nvs_optimizer_close commits nothing. The groups, `ratio` and
+ * grad_accum_dtype must be those of the store; optimizer.type may be any.
  * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
  * nvs_engine_open_on, and
  * -E2BIG      a group has more than sub_group_size elements
  * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
  *             no groups or more than 2^56 elements; a group has no name, no elements, another dtype
- *             or weights that are not aligned to an element
+ *             or weights that are not aligned to an element; the pool (buffer_count x
+ *             sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
- *             optimizer.params.amsgrad is true; or nvswap.read_only is
+ *             optimizer.params.amsgrad is true
+ * -ENODATA    nvswap.read_only is true, and there is no kept store or no optimizer's state in it
  * -ESTALE     the kept store has other groups, another ratio or grad_accum_dtype, or its tiles do
  *             not fit the pool
  * -EBADMSG    the drive lost bytes of the state that is read here
@@ -108,13 +118,26 @@ NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nv
  * any error of nvs_optimizer_commit: the optimizer is closed, and a kept store is as last committed
  */
 NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
-/* The optimizer's engine, for its statistics only; closed with the optimizer. */
+/*
+ * nvs_optimizer_close without the commit: a kept store stays as last committed, and steps since are
+ * lost. `optimizer` may be NULL.
+ * Errors:
+ * -ETIMEDOUT  as nvs_optimizer_close: nothing is closed
+ */
+NVS_API int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/*
+ * The optimizer's engine, to look at: its statistics, its pool and aio, the note and number of the
+ * last commit, what the store held, and the state of tensors (nvs_tensor_find,
+ * nvs_tensor_get_info). It is closed with the optimizer. NULL if `optimizer` is NULL. Calls that
+ * would change it, register tensors or move, pin or await them are -EBUSY, with an error that names
+ * the optimizer's own call.
+ */
 NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer);
 
 /*
  * Gradients of the next step, scaled by nvs_optimizer_loss_scale. `dtype` is NVS_F32, NVS_BF16 or
- * NVS_F16; `data` is aligned to an element. The step leaves a group without gradients unchanged, and
- * reads and writes only the tile that it shares with a neighbour.
+ * NVS_F16; `data` is aligned to an element. The step leaves a group without gradients unchanged,
+ * and reads and writes only the tile that it shares with a neighbour.
  *
  * nvs_optimizer_lend_gradients: all gradients of a group, in the caller's memory, which must not
  * change until a step or nvs_optimizer_clear_gradients has returned 0.
@@ -215,8 +238,9 @@ struct nvs_optimizer_info {
 	uint64_t step;	   /* steps so far, also of the runs before; without skipped ones */
 	double loss_scale; /* the factor to multiply the next step's loss by; 1 without fp16 */
 	size_t ngroups;
-	bool kept;	 /* the store outlives the optimizer */
-	bool unfinished; /* a step has failed, maybe of a run before: call nvs_optimizer_step */
+	bool kept;	     /* the store outlives the optimizer */
+	bool unfinished;     /* a step has failed, maybe of a run before: call nvs_optimizer_step */
+	uint64_t generation; /* number of the store's last commit (nvs_engine_generation) */
 };
 enum nvs_gradients {
 	NVS_GRADIENTS_NONE,
@@ -310,6 +334,13 @@ NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nv
  * Without `keep` the call does nothing. Errors: those of nvs_engine_commit.
  */
 NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/*
+ * nvs_engine_set_note and nvs_engine_get_note for the commits of the optimizer, with the same
+ * errors; `optimizer` NULL is -EINVAL.
+ */
+NVS_API int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, size_t nbytes,
+				   struct nvs_error *error);
+NVS_API int nvs_optimizer_get_note(struct nvs_optimizer *optimizer, void *note, size_t *nbytes);
 
 /* One Adam update of the caller's arrays, which have numel elements and do not overlap. */
 struct nvs_adam_update {

@@ -40,6 +40,7 @@ struct nvs_step_io {
  * A step that departs from the plan is served correctly, and the next step follows the new order.
  * nvs_tensor_prefetch is unaffected. One step at a time.
  * Errors:
+ * -EINVAL  `engine` is NULL, or the size of `io` is not set
  * -EBUSY   begin: a step has begun already; end: none has
  * -ENOMEM
  */

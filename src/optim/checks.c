@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checks of arguments: the configuration on open, ranges of groups, and whether an unfinished step
- * forbids a call. No check changes anything.
+ * or a store that is only read forbids a call. No check changes anything.
  */
+#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
@@ -20,11 +21,8 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const char *type = optimizer->config.adam.type;
 
-	if (optimizer->config.read_only)
-		return error_about(error, -ENOTSUP, "read_only", 0, 0,
-				   "nvswap.read_only is true, but an optimizer writes its state: "
-				   "open the store with nvs_engine_open to read it");
-	if (optimizer->update)
+	/* Nothing is updated. */
+	if (optimizer->update || optimizer->read_only)
 		return 0;
 	if (optimizer->config.adam.amsgrad)
 		return error_about(error, -ENOTSUP, "optimizer.params.amsgrad", 0, 0,
@@ -59,6 +57,15 @@ static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 	return 0;
 }
 
+static int check_read_only(const struct nvs_config *config, struct nvs_error *error)
+{
+	if (!config->read_only || config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME)
+		return 0;
+	return error_about(error, -ENODATA, "read_only", 0, 0,
+			   "nvswap.read_only is true, but offload_optimizer.device is not nvme: "
+			   "there is no kept store to read");
+}
+
 int check_values(const struct nvs_config *config, struct nvs_error *error)
 {
 	enum nvs_dtype dtype = config->grad_accum_dtype;
@@ -82,7 +89,9 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 				   "offload_optimizer.buffer_count is 0: a pool needs at least one "
 				   "buffer");
 	rc = check_adam(&config->adam, NAMED_AS_KEYS, error);
-	return rc ? rc : check_fp16(&config->fp16, error);
+	if (!rc)
+		rc = check_fp16(&config->fp16, error);
+	return rc ? rc : check_read_only(config, error);
 }
 
 /* ---- Calls ---- */
@@ -108,6 +117,17 @@ int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_opti
 				   "skip the step",
 				   sum);
 	return 0;
+}
+
+int refuse_read_only(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	if (!optimizer->read_only)
+		return 0;
+	assert(optimizer->keep && optimizer->header);
+	return error_about(
+		error, -EROFS, "read_only", 0, 0,
+		"the optimizer is open read-only (\"nvswap\": {\"read_only\": true}): its "
+		"state can be read and exported, but not changed, stepped or committed");
 }
 
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error)

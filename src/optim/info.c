@@ -30,6 +30,7 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 		.ngroups = optimizer->ngroups,
 		.kept = optimizer->keep,
 		.unfinished = is_unfinished(optimizer),
+		.generation = nvs_engine_generation(optimizer->engine),
 	};
 	pthread_mutex_unlock(&optimizer->lock);
 	return give(info, &full, sizeof(full), error);
@@ -70,7 +71,9 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 		return error_about(error, -EINVAL, "step", 0, 0,
 				   "step is %" PRIu64 ": allowed are 0 to 2^53 - 1", step);
 	pthread_mutex_lock(&optimizer->lock);
-	rc = refuse_unfinished(optimizer, error);
+	rc = refuse_read_only(optimizer, error);
+	if (!rc)
+		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		optimizer->step = step;
 	optimizer_check(optimizer);

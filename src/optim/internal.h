@@ -107,6 +107,7 @@ struct walk {
 struct nvs_optimizer {
 	struct nvs_config config; /* a copy without paths */
 	bool keep;
+	bool read_only; /* of a kept store; no state changes */
 	struct nvs_engine *engine;
 	struct threads *threads; /* compute */
 	struct threads *landing; /* one, which waits for the tiles of a pass */
@@ -169,7 +170,8 @@ struct segment {
 };
 
 /* ---- checks.c ---- */
-/* -ENOTSUP unless the configured optimizer is one of the kernels', or the caller's function. */
+/* -ENOTSUP unless the configured optimizer is one of the kernels', or the caller's function, or
+ * nothing is updated. */
 int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Includes values that the parser refuses but a caller may set. */
 int check_values(const struct nvs_config *config, struct nvs_error *error);
@@ -178,6 +180,8 @@ int check_given(const void *argument, const char *name, struct nvs_error *error)
 /* -EINVAL if the learning rate or the sums would make weights nan. */
 int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 	       struct nvs_error *error);
+/* -EROFS if the store is only read. */
+int refuse_read_only(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* -EBUSY while a step is unfinished. */
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* -EINVAL unless the elements lie in the group. */
@@ -262,6 +266,12 @@ struct pass_kind {
 	 * ends the pass, and a tile that is overwritten keeps its contents on the drive. */
 	int (*slice)(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 		     uint64_t n, unsigned thread);
+	/*
+	 * NULL, or: `slice` begins transfers of a whole tile and returns 0, and this waits for them
+	 * and returns their error. The thread begins the next tile in between. In both calls
+	 * `thread` is the tile's flight, 0 to pass_flights() - 1.
+	 */
+	int (*complete)(struct nvs_optimizer *optimizer, void *arg, size_t tile, unsigned flight);
 };
 
 struct pass_figures {
@@ -272,9 +282,20 @@ struct pass_figures {
 /* Waits for all transfers. Returns the error of a write that failed since there were `failures`
  * failures, or 0. */
 int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error);
+/* Tiles that the threads of a pass have in flight at once, at most, if the kind completes them. */
+unsigned pass_flights(const struct nvs_optimizer *optimizer);
 /* Runs a pass. On an error, tiles that were begun are finished and kept. */
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct pass_figures *figures, struct nvs_error *error);
+
+/* ---- bulk.c ---- */
+bool every_tile(const struct nvs_optimizer *optimizer, size_t tile);
+/* The segment of a tile, whose state is in memory, as callers see it. */
+struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t tile,
+			       const struct segment *segment);
+/* Runs a pass over every tile, unless a step is unfinished or the store is only read. */
+int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
+	     struct nvs_error *error);
 
 /* ---- initial.c ---- */
 /* Creates the state of a fresh tile's elements from the weights. */
@@ -282,6 +303,9 @@ void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uin
 /* Copies a segment's master weights to the caller's weights, if there are any. */
 void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
 		  const float *master);
+/* The same for elements [from, from + n) of a tile. */
+void give_tile_weights(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from,
+		       uint64_t n);
 /* Creates and writes the state of all fresh tiles. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 

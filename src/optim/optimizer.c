@@ -55,16 +55,22 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 		       const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_config config = *given;
+	int rc;
 
 	if (!layout_tile_numel(optimizer) &&
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
 	limit_pool(optimizer, &config);
 	if (optimizer->aio)
-		return nvs_engine_open_on(&optimizer->engine, optimizer->aio, &config,
-					  NVS_OFFLOAD_OPTIMIZER, error);
-	return engine_open_with(&optimizer->engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg,
-				error);
+		rc = nvs_engine_open_on(&optimizer->engine, optimizer->aio, &config,
+					NVS_OFFLOAD_OPTIMIZER, error);
+	else
+		rc = engine_open_with(&optimizer->engine, &config, NVS_OFFLOAD_OPTIMIZER, ops,
+				      ops_arg, error);
+	if (!rc)
+		engine_set_owned(optimizer->engine);
+	assert(!rc == !!optimizer->engine);
+	return rc;
 }
 
 /* ---- Tensors ---- */
@@ -110,7 +116,7 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 							     nvs_dtype_size(kind->dtype)};
 	}
 	if (specs && names)
-		rc = nvs_tensor_register(optimizer->engine, specs, n, tensors, error);
+		rc = batch_register(optimizer->engine, specs, n, tensors, error);
 	else
 		error_set(error, rc, "out of memory for %zu tiles", optimizer->ntiles);
 	free(specs);
@@ -273,7 +279,7 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	/* The state was committed already; don't commit a part of a later step. */
 	if (optimizer->engine)
 		engine_abandon(optimizer->engine);
-	rc = nvs_engine_close(optimizer->engine, error);
+	rc = engine_close(optimizer->engine, error);
 	/* The drive hangs and may still access our memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;
@@ -303,15 +309,16 @@ static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec
 
 	if (!own)
 		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
-	for (size_t i = 0; i < n && !rc; i++)
+	for (size_t i = 0; i < n && !rc; i++) {
 		rc = struct_in_at(&own[i], sizeof(*own), groups, i);
-	if (rc) {
-		free(own);
-		return error_set(error, rc,
-				 "the size of a group is not that of a struct nvs_group_spec");
+		if (rc)
+			struct_refused(error, rc, "nvs_group_spec", "groups[%zu]", i);
 	}
-	*copy = own;
-	return 0;
+	if (rc)
+		free(own);
+	else
+		*copy = own;
+	return rc;
 }
 
 static int open_with(struct nvs_optimizer **out, const struct nvs_config *config,
@@ -329,7 +336,8 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].npaths =
 		optimizer->config.offload[NVS_OFFLOAD_PARAM].npaths = 0;
 	optimizer->config.adam.adam_w_mode |= !strcasecmp(config->adam.type, "AdamW");
-	optimizer->keep = config->keep &&
+	optimizer->read_only = config->read_only;
+	optimizer->keep = (config->keep || config->read_only) &&
 			  config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME;
 	optimizer->gradient_dtype = config->grad_accum_dtype;
 	optimizer->kernel = kernel_best();
@@ -370,9 +378,7 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	if (!rc && options) {
 		rc = struct_in(&given, sizeof(given), options);
 		if (rc)
-			error_set(error, rc,
-				  "the size of the options is not that of a struct "
-				  "nvs_optimizer_options");
+			struct_refused(error, rc, "nvs_optimizer_options", "the options");
 	}
 	if (!rc)
 		rc = take_groups(&specs, groups, n, error);
@@ -405,6 +411,11 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 		return rc;
 	error_copy(error, &why);
 	return closed;
+}
+
+int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	return optimizer ? free_all(optimizer, error) : 0;
 }
 
 struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)

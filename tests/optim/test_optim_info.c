@@ -58,6 +58,31 @@ static void info_has_the_step_and_the_gradients(void **state)
 	optim_close(&o);
 }
 
+/* A program pairs the stores of parameters and optimizer by them. */
+static void commits_have_a_number_and_the_callers_note(void **state)
+{
+	char found[16] = "";
+	size_t nbytes = sizeof(found);
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	o.config.keep = true;
+	DONE(&o, optim_open(&o));
+	assert_true(progress_of(&o).generation == 0);
+	optim_run(&o, 1, 1);
+	DONE(&o, nvs_optimizer_set_note(o.optimizer, "step 1", 6, &o.error));
+	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+	assert_true(progress_of(&o).generation == 1);
+	optim_shut(&o);
+	DONE(&o, optim_open(&o));
+	assert_true(progress_of(&o).generation >= 1 && progress_of(&o).step == 1);
+	assert_int_equal(nvs_optimizer_get_note(o.optimizer, found, &nbytes), 0);
+	assert_string_equal(found, "step 1");
+	assert_int_equal(nbytes, 6);
+	optim_close(&o);
+}
+
 static void info_has_the_state_of_an_earlier_run(void **state)
 {
 	struct optim o;
@@ -163,6 +188,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(info_has_the_step_and_the_gradients),
+		cmocka_unit_test(commits_have_a_number_and_the_callers_note),
 		cmocka_unit_test(info_has_the_state_of_an_earlier_run),
 		cmocka_unit_test(an_unfinished_step_of_an_earlier_run_is_reported),
 		cmocka_unit_test(wrong_arguments_are_refused),

@@ -3,7 +3,8 @@
  * A pass over the tiles: the calling thread fetches them in order, as room comes free. The landing
  * thread waits for the oldest one in flight. Compute threads take slices of the oldest tile that
  * has landed; the thread that computes a tile's last slice starts its write. Tiles in host memory
- * are computed while the drive is busy. A tile that was begun is finished even if the pass fails:
+ * are computed while the drive is busy. If the kind moves tiles elsewhere, a thread begins the next
+ * tile before it waits for the one before. A tile that was begun is finished even if the pass fails:
  * every tile is either done or unchanged.
  */
 #include <assert.h>
@@ -16,10 +17,20 @@
 #include "optim/pass/pass.h"
 #include "trace/trace.h"
 
+#define FLIGHTS 2u /* of a thread: tiles begun and not completed */
+
 /* Elements [from, from + n) of a tile. */
 struct slice {
 	size_t tile;
 	uint64_t from, n;
+};
+
+/* A compute thread in a pass. */
+struct worker {
+	struct pass *pass;
+	unsigned thread;
+	unsigned turn;		/* which of its flights the next tile has */
+	struct slice in_flight; /* the tile that it has begun; n is 0: none */
 };
 
 static void fail(struct pass *pass, int rc, const struct nvs_error *error)
@@ -77,14 +88,12 @@ static bool front_is_open(const struct pass *pass)
 
 static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct slice *slice)
 {
-	uint64_t numel = pass->optimizer->tile_numel;
+	uint64_t numel = pass->optimizer->tile_numel, most = pass->kind->complete ? numel : SLICE;
 
-	*slice = (struct slice){.tile = tile, .from = *taken, .n = numel - *taken};
-	if (slice->n > SLICE)
-		slice->n = SLICE;
+	*slice = (struct slice){.tile = tile, .from = *taken, .n = least(numel - *taken, most)};
 	if (!*taken) {
 		task_set(pass, tile, TASK_COMPUTED);
-		pass->optimizer->tiles[tile].slices = (uint32_t)((numel + SLICE - 1) / SLICE);
+		pass->optimizer->tiles[tile].slices = (uint32_t)((numel + most - 1) / most);
 		pass->nactive++;
 	}
 	*taken += slice->n;
@@ -197,20 +206,59 @@ static void wait_for_work(struct pass *pass)
 	trace_thread(pass->optimizer->config.trace, TRACE_WAIT, "wait for a tile", from, to);
 }
 
+static unsigned flight_of(const struct worker *worker, unsigned turn)
+{
+	return worker->pass->kind->complete ? worker->thread * FLIGHTS + turn : worker->thread;
+}
+
+/* Waits for the transfers of the tile that the thread has in flight. False: it has none. */
+static bool complete(struct worker *worker)
+{
+	struct pass *pass = worker->pass;
+	struct slice slice = worker->in_flight;
+	int rc;
+
+	if (!slice.n)
+		return false;
+	assert(!slice.from && slice.n == pass->optimizer->tile_numel);
+	pthread_mutex_unlock(&pass->lock);
+	rc = pass->kind->complete(pass->optimizer, pass->arg, slice.tile,
+				  flight_of(worker, worker->turn ^ 1));
+	pthread_mutex_lock(&pass->lock);
+	worker->in_flight.n = 0;
+	ended(pass, &slice, rc);
+	return true;
+}
+
+static void work_on(struct worker *worker, const struct slice *slice)
+{
+	struct pass *pass = worker->pass;
+	int rc;
+
+	pthread_mutex_unlock(&pass->lock);
+	rc = compute(pass, slice, flight_of(worker, worker->turn));
+	pthread_mutex_lock(&pass->lock);
+	if (!pass->kind->complete) {
+		ended(pass, slice, rc);
+		return;
+	}
+	assert(!rc);
+	complete(worker);
+	worker->in_flight = *slice;
+	worker->turn ^= 1;
+}
+
 static void run_thread(void *arg, unsigned thread)
 {
 	struct pass *pass = arg;
+	struct worker worker = {.pass = pass, .thread = thread};
 	struct slice slice;
-	int rc;
 
 	pthread_mutex_lock(&pass->lock);
 	for (;;) {
 		if (take(pass, &slice)) {
-			pthread_mutex_unlock(&pass->lock);
-			rc = compute(pass, &slice, thread);
-			pthread_mutex_lock(&pass->lock);
-			ended(pass, &slice, rc);
-		} else if (!clear_front(pass)) {
+			work_on(&worker, &slice);
+		} else if (!complete(&worker) && !clear_front(pass)) {
 			if (is_over(pass))
 				break;
 			wait_for_work(pass);
@@ -313,6 +361,11 @@ static void fetch_all(struct pass *pass)
 	pthread_cond_signal(&pass->fetched);
 	pthread_cond_broadcast(&pass->work);
 	pthread_mutex_unlock(&pass->lock);
+}
+
+unsigned pass_flights(const struct nvs_optimizer *optimizer)
+{
+	return FLIGHTS * threads_count(optimizer->threads);
 }
 
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,

@@ -108,7 +108,7 @@ static void stop_sharing(struct pass *pass, struct gradient_tile *gradients)
  */
 static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
 {
-	nvs_tensor_wait(pass->optimizer->engine, &gradients->tensor, 1, gradients->pin, -1, NULL);
+	batch_wait(pass->optimizer->engine, &gradients->tensor, 1, gradients->pin, -1, NULL);
 	stop_sharing(pass, gradients);
 }
 
@@ -138,13 +138,13 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 		count_hit(pass, i);
 		first = is_held(tile) || is_fresh(tile) || pass->kind->overwrites ? parts : 0;
 		if (first && !is_held(tile))
-			rc = nvs_tensor_pin(engine, tensors, parts, -1, &tile->pin, error);
+			rc = batch_pin(engine, tensors, parts, -1, &tile->pin, error);
 	}
 	if (rc || first == n)
 		return rc;
-	rc = nvs_tensor_swap_in(engine, tensors + first, n - first, -1, &pin, error);
+	rc = batch_swap_in(engine, tensors + first, n - first, -1, &pin, error);
 	if (rc && first && !is_held(tile))
-		nvs_tensor_release(engine, tensors, parts, tile->pin, NVS_CLEAN, NULL);
+		batch_release(engine, tensors, parts, tile->pin, NVS_CLEAN, NULL);
 	if (!rc && parts && !first)
 		tile->pin = pin;
 	if (!rc && n > parts)
@@ -189,13 +189,13 @@ static void drop_gradients(struct pass *pass, size_t tile)
 int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
-	int rc = nvs_tensor_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
+	int rc = batch_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
 
 	tile_set_place(pass->optimizer, tile, TILE_LOOSE);
 	if (!rc)
-		rc = nvs_tensor_swap_out(engine, tile->parts, PARTS, error);
+		rc = batch_swap_out(engine, tile->parts, PARTS, error);
 	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
-		rc = nvs_tensor_wait(engine, tile->parts, PARTS, 0, -1, error);
+		rc = batch_wait(engine, tile->parts, PARTS, 0, -1, error);
 	return rc;
 }
 
@@ -204,8 +204,8 @@ static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 
-	return nvs_tensor_release(pass->optimizer->engine, tile->parts, parts_of(pass, i),
-				  tile->pin, NVS_CLEAN, error);
+	return batch_release(pass->optimizer->engine, tile->parts, parts_of(pass, i), tile->pin,
+			     NVS_CLEAN, error);
 }
 
 int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
@@ -257,8 +257,8 @@ int tile_wait(const struct pass *pass, size_t i, struct nvs_error *error)
 	int rc = 0;
 
 	if (n)
-		rc = nvs_tensor_wait(engine, tile->parts, n, tile->pin, -1, error);
+		rc = batch_wait(engine, tile->parts, n, tile->pin, -1, error);
 	if (!rc && gradients)
-		rc = nvs_tensor_wait(engine, &gradients->tensor, 1, gradients->pin, -1, error);
+		rc = batch_wait(engine, &gradients->tensor, 1, gradients->pin, -1, error);
 	return rc;
 }

@@ -3,6 +3,7 @@
  * All state out or in, in one pass: each tile is read or written once, all three parts together,
  * while the threads call the caller's function with the runs of the tiles before it.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -17,20 +18,22 @@ struct bulk {
 	int rc; /* the first error of the caller's function; atomic */
 };
 
-static bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
+bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	(void)optimizer;
 	(void)tile;
 	return true;
 }
 
-/* Calls the caller's function with one run, unless an earlier call has failed. */
-static int call(struct nvs_optimizer *optimizer, struct bulk *bulk, size_t tile,
-		const struct segment *segment)
+struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t tile,
+			       const struct segment *segment)
 {
 	uint64_t within = segment->at - tile * optimizer->tile_numel;
-	const struct nvs_state_run run = {
-		.size = sizeof(run),
+
+	assert(segment->at >= tile * optimizer->tile_numel && segment->numel);
+	assert(within + segment->numel <= optimizer->tile_numel);
+	return (struct nvs_state_run){
+		.size = sizeof(struct nvs_state_run),
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,
@@ -38,6 +41,13 @@ static int call(struct nvs_optimizer *optimizer, struct bulk *bulk, size_t tile,
 		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
 		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
 	};
+}
+
+/* Calls the caller's function with one run, unless an earlier call has failed. */
+static int call(struct nvs_optimizer *optimizer, struct bulk *bulk, size_t tile,
+		const struct segment *segment)
+{
+	const struct nvs_state_run run = state_run(optimizer, tile, segment);
 	int expected = 0, rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED);
 
 	if (!rc)
@@ -68,27 +78,38 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	return rc;
 }
 
-static int run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, struct bulk *bulk,
-	       struct nvs_error *error)
+int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
+	     struct nvs_error *error)
 {
-	int rc = refuse_unfinished(optimizer, error);
+	int rc;
 
+	assert(kind->wants == every_tile && kind->writes == kind->overwrites);
+	pthread_mutex_lock(&optimizer->lock);
+	rc = kind->writes ? refuse_read_only(optimizer, error) : 0;
 	if (!rc)
-		rc = pass_run(optimizer, kind, bulk, NULL, error);
-	if (bulk->rc)
-		rc = error_set(error, bulk->rc,
-			       "the caller's function ended the %s of the optimizer's state: %s",
-			       bulk->import ? "import" : "export", nvs_strerror(bulk->rc));
+		rc = refuse_unfinished(optimizer, error);
+	if (!rc)
+		rc = pass_run(optimizer, kind, arg, NULL, error);
+	optimizer->walks += !rc && kind->writes;
+	optimizer_check(optimizer);
+	pthread_mutex_unlock(&optimizer->lock);
 	return rc;
 }
 
-static int begin(struct nvs_optimizer *optimizer, nvs_state_fn *fn, struct nvs_error *error)
+static int run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, struct bulk *bulk,
+	       struct nvs_error *error)
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
-	if (rc)
-		return rc;
-	return fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
+	if (!rc)
+		rc = bulk->fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
+	if (!rc)
+		rc = bulk_run(optimizer, kind, bulk, error);
+	if (bulk->rc)
+		rc = error_set(error, bulk->rc,
+			       "the caller's function ended the %s of the optimizer's state: %s",
+			       kind->writes ? "import" : "export", nvs_strerror(bulk->rc));
+	return rc;
 }
 
 int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
@@ -96,15 +117,8 @@ int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 {
 	static const struct pass_kind kind = {.wants = every_tile, .slice = bulk_slice};
 	struct bulk bulk = {.fn = fn, .arg = arg};
-	int rc = begin(optimizer, fn, error);
 
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&optimizer->lock);
-	rc = run(optimizer, &kind, &bulk, error);
-	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
-	return rc;
+	return run(optimizer, &kind, &bulk, error);
 }
 
 int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
@@ -113,14 +127,6 @@ int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 	static const struct pass_kind kind = {
 		.writes = true, .overwrites = true, .wants = every_tile, .slice = bulk_slice};
 	struct bulk bulk = {.fn = fn, .arg = arg, .import = true};
-	int rc = begin(optimizer, fn, error);
 
-	if (rc)
-		return rc;
-	pthread_mutex_lock(&optimizer->lock);
-	rc = run(optimizer, &kind, &bulk, error);
-	optimizer->walks += !rc;
-	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
-	return rc;
+	return run(optimizer, &kind, &bulk, error);
 }

@@ -14,8 +14,8 @@ int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 		if (!is_held(tile))
 			continue;
-		rc = nvs_tensor_release(optimizer->engine, tile->parts, PARTS, tile->pin,
-					changed ? NVS_DIRTY : NVS_CLEAN, error);
+		rc = batch_release(optimizer->engine, tile->parts, PARTS, tile->pin,
+				   changed ? NVS_DIRTY : NVS_CLEAN, error);
 		if (!rc)
 			tile_set_place(optimizer, tile,
 				       changed ? TILE_SUSPENDED_CHANGED : TILE_SUSPENDED);

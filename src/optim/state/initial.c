@@ -2,6 +2,7 @@
 /*
  * State is created from the caller's weights, and copied back to them.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -72,17 +73,24 @@ void give_weights(const struct nvs_optimizer *optimizer, const struct segment *s
 					   group->dtype, master, NVS_F32, 1, segment->numel);
 }
 
-static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-			 uint64_t n, unsigned thread)
+void give_tile_weights(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from,
+		       uint64_t n)
 {
 	uint64_t begin = tile * optimizer->tile_numel, at = begin + from, end = at + n;
 	struct segment segment;
 
-	(void)arg;
-	(void)thread;
+	assert(from + n <= optimizer->tile_numel);
 	while (next_segment(optimizer, &at, end, &segment))
 		give_weights(optimizer, &segment,
 			     tile_part(optimizer, tile, NVS_MASTER) + (segment.at - begin));
+}
+
+static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			 uint64_t n, unsigned thread)
+{
+	(void)arg;
+	(void)thread;
+	give_tile_weights(optimizer, tile, from, n);
 	return 0;
 }
 

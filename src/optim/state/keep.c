@@ -78,18 +78,17 @@ static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, stru
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = NAME, .dtype = NVS_U8, .numel = numel};
 
-	return nvs_tensor_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
+	return batch_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
 }
 
 static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	void *data = optimizer->header;
 	struct nvs_error why = {.size = sizeof(why)};
-	int rc = nvs_tensor_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1,
-				       error);
+	int rc = batch_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
 
 	if (!rc)
-		rc = nvs_tensor_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
+		rc = batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
 	if (rc)
 		return rc;
 	rc = header_decode(optimizer->header, optimizer->header_bytes, &optimizer->stored, &why);
@@ -121,8 +120,13 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	int rc;
 
 	*tile_numel = 0;
-	if (!optimizer->keep || !engine_has_stored(optimizer->engine, NAME, &nbytes))
+	if (!optimizer->keep)
 		return 0;
+	if (!engine_has_stored(optimizer->engine, NAME, &nbytes))
+		return optimizer->read_only
+			       ? error_set(error, -ENODATA,
+					   "the kept store holds no state of an optimizer to read")
+			       : 0;
 	rc = register_header(optimizer, nbytes, error);
 	if (rc)
 		return rc;
@@ -211,9 +215,9 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
 			state[part] = tile_part(optimizer, i, part);
-		rc = nvs_tensor_swap_in_to(optimizer->engine, parts, state, PARTS, error);
+		rc = batch_swap_in_to(optimizer->engine, parts, state, PARTS, error);
 		if (!rc)
-			rc = nvs_tensor_wait(optimizer->engine, parts, PARTS, 0, -1, error);
+			rc = batch_wait(optimizer->engine, parts, PARTS, 0, -1, error);
 	}
 	return rc;
 }
@@ -275,9 +279,9 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *const *tensors,
 		      const void *const *data, size_t n, struct nvs_error *error)
 {
-	int rc = nvs_tensor_swap_out_from(optimizer->engine, tensors, data, n, error);
+	int rc = batch_swap_out_from(optimizer->engine, tensors, data, n, error);
 
-	return rc ? rc : nvs_tensor_wait(optimizer->engine, tensors, n, 0, -1, error);
+	return rc ? rc : batch_wait(optimizer->engine, tensors, n, 0, -1, error);
 }
 
 /* Writes a tile that is in host memory. */
@@ -326,7 +330,7 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc;
 
-	if (!optimizer->keep)
+	if (!optimizer->keep || optimizer->read_only)
 		return 0;
 	rc = wait_for_writes(optimizer, error);
 	/* The weights that state is created from are the caller's, and gone with the run. */
@@ -337,7 +341,7 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	if (!rc)
 		rc = write_outside(optimizer, error);
 	if (!rc)
-		rc = nvs_engine_commit(optimizer->engine, error);
+		rc = engine_commit(optimizer->engine, error);
 	tiles_resume(optimizer, !rc);
 	return rc;
 }
@@ -349,7 +353,9 @@ int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
-	rc = keep_commit(optimizer, error);
+	rc = refuse_read_only(optimizer, error);
+	if (!rc)
+		rc = keep_commit(optimizer, error);
 	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	return rc;

@@ -29,7 +29,7 @@ static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, s
 
 		/* A tensor that can't be evicted now is evicted when its room is needed. */
 		if (!is_held(tile) && !is_fresh(tile))
-			nvs_tensor_swap_out(optimizer->engine, &tile->parts[part], 1, NULL);
+			batch_swap_out(optimizer->engine, &tile->parts[part], 1, NULL);
 	}
 }
 
@@ -53,7 +53,7 @@ static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct wa
 
 		if (is_held(tile) || is_fresh(tile))
 			continue;
-		if (nvs_tensor_prefetch(optimizer->engine, &tile->parts[part], 1, NULL) != 1)
+		if (batch_prefetch(optimizer->engine, &tile->parts[part], 1, NULL) != 1)
 			break;
 	}
 }
@@ -129,7 +129,7 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 	}
 	if (i < optimizer->noffloaded && !is_held(tile)) {
 		pinned->n = PARTS;
-		rc = nvs_tensor_pin(optimizer->engine, tile->parts, PARTS, -1, &pinned->pin, error);
+		rc = batch_pin(optimizer->engine, tile->parts, PARTS, -1, &pinned->pin, error);
 	}
 	if (!rc && is_fresh(tile))
 		init_slice(optimizer, i, 0, optimizer->tile_numel);
@@ -145,8 +145,8 @@ static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pi
 		tile_set_place(optimizer, tile, is_held(tile) ? TILE_HELD_CHANGED : TILE_LOOSE);
 	if (!pinned->n)
 		return 0;
-	return nvs_tensor_release(optimizer->engine, pinned->tensors, pinned->n, pinned->pin,
-				  changed ? NVS_DIRTY : NVS_CLEAN, error);
+	return batch_release(optimizer->engine, pinned->tensors, pinned->n, pinned->pin,
+			     changed ? NVS_DIRTY : NVS_CLEAN, error);
 }
 
 /* Fills `to` with a part of a fresh tile's state, which needs no memory of the pool. */
@@ -223,6 +223,8 @@ static int check_piece(const struct nvs_optimizer *optimizer, size_t group,
 		return error_set(error, -EINVAL, "there is no part %d of the state",
 				 (int)piece->part);
 	rc = check_range(optimizer, group, piece->offset, piece->numel, error);
+	if (!rc && piece->from)
+		rc = refuse_read_only(optimizer, error);
 	return !rc && piece->from ? refuse_unfinished(optimizer, error) : rc;
 }
 

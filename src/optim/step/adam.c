@@ -68,10 +68,7 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 	struct adam adam;
 
 	if (rc)
-		return error_set(error, rc,
-				 given ? "the size of the update is not that of a struct "
-					 "nvs_adam_update"
-				       : "the update is NULL");
+		return struct_refused(error, rc, "nvs_adam_update", "the update");
 	config = (struct optimizer_config){.lr = update.lr,
 					   .beta1 = update.beta1,
 					   .beta2 = update.beta2,

@@ -60,6 +60,8 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
 	pthread_mutex_lock(&optimizer->lock);
 	rc = check_gradients(optimizer, group, 0, 1, dtype, data, error);
+	if (!rc)
+		rc = refuse_read_only(optimizer, error);
 	if (!rc && which->gradients != NVS_GRADIENTS_OWED)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc && which->gradients == NVS_GRADIENTS_ADDED)
@@ -82,7 +84,7 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	int rc;
 
 	if (!tile->valid) {
-		rc = nvs_tensor_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
+		rc = batch_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
 		if (!rc)
 			memset(nvs_tensor_data(tile->tensor), 0, part_bytes(optimizer));
 		return rc;
@@ -111,8 +113,8 @@ static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enu
 				       data + *added * nvs_dtype_size(dtype), dtype, n);
 		tile->valid = true;
 		*added += n;
-		rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin, NVS_DIRTY,
-					error);
+		rc = batch_release(optimizer->engine, &tile->tensor, 1, tile->pin, NVS_DIRTY,
+				   error);
 		if (rc)
 			return rc;
 	}
@@ -132,6 +134,8 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
 	pthread_mutex_lock(&optimizer->lock);
 	rc = check_gradients(optimizer, group, offset, numel, dtype, data, error);
+	if (!rc)
+		rc = refuse_read_only(optimizer, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc && which->gradients == NVS_GRADIENTS_LENT)
@@ -184,7 +188,9 @@ int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_er
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
-	rc = refuse_unfinished(optimizer, error);
+	rc = refuse_read_only(optimizer, error);
+	if (!rc)
+		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		gradients_clear(optimizer);
 	optimizer_check(optimizer);
@@ -274,7 +280,7 @@ static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t e
 static void read_ahead(struct nvs_optimizer *optimizer, size_t i)
 {
 	if (i < optimizer->ngradients && optimizer->gradients[i].valid)
-		nvs_tensor_prefetch(optimizer->engine, &optimizer->gradients[i].tensor, 1, NULL);
+		batch_prefetch(optimizer->engine, &optimizer->gradients[i].tensor, 1, NULL);
 }
 
 int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error *error)
@@ -301,8 +307,8 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 		read_ahead(optimizer, i + 1);
 		sum_range(optimizer, from, end < optimizer->flat ? end : optimizer->flat, sum);
 		if (valid)
-			rc = nvs_tensor_release(optimizer->engine, &tile->tensor, 1, tile->pin,
-						NVS_CLEAN, error);
+			rc = batch_release(optimizer->engine, &tile->tensor, 1, tile->pin,
+					   NVS_CLEAN, error);
 		if (rc)
 			return rc;
 	}

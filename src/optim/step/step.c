@@ -45,7 +45,7 @@ static void make_room(struct nvs_optimizer *optimizer)
 		struct gradient_tile *last = &optimizer->gradients[reverse ? i : n - 1 - i];
 
 		if (last->valid && is_idle(optimizer, last->tensor, &dirty) &&
-		    !nvs_tensor_swap_out(optimizer->engine, &last->tensor, 1, NULL))
+		    !batch_swap_out(optimizer->engine, &last->tensor, 1, NULL))
 			room += tensor;
 	}
 }
@@ -58,8 +58,7 @@ static int write_again(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
 		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
-			rc = nvs_tensor_swap_out(optimizer->engine, &optimizer->offloaded[i], 1,
-						 error);
+			rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1, error);
 	return rc;
 }
 
@@ -118,7 +117,7 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 			tensors[n++] = tile->parts[part];
 	}
 	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
-	nvs_tensor_prefetch(optimizer->engine, tensors, n, NULL);
+	batch_prefetch(optimizer->engine, tensors, n, NULL);
 }
 
 static int check_count(const struct nvs_optimizer *optimizer, struct nvs_error *error)
@@ -291,18 +290,20 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 
 /* Copies the caller's structures in; NULL options are the defaults. */
 static int take_options(const struct nvs_step_options *options, struct nvs_step_options *into,
-			struct nvs_gradient_sums *sums)
+			struct nvs_gradient_sums *sums, struct nvs_error *error)
 {
 	int rc = 0;
 
 	*into = (struct nvs_step_options){.size = sizeof(*into), .lr = -1};
 	if (options)
 		rc = struct_in(into, sizeof(*into), options);
-	if (!rc && into->sums) {
-		rc = struct_in(sums, sizeof(*sums), into->sums);
-		into->sums = sums;
-	}
-	return rc;
+	if (rc)
+		return struct_refused(error, rc, "nvs_step_options", "the options");
+	if (!into->sums)
+		return 0;
+	rc = struct_in(sums, sizeof(*sums), into->sums);
+	into->sums = sums;
+	return rc ? struct_refused(error, rc, "nvs_gradient_sums", "the sums") : 0;
 }
 
 int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
@@ -312,22 +313,21 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 		.size = sizeof(full), .norm = -1, .clip = 1, .io = {.size = sizeof(full.io)}};
 	struct nvs_step_options given;
 	struct nvs_gradient_sums sums;
-	int rc = check_given(optimizer, "optimizer", error), refused;
+	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = take_options(options, &given, &sums, error);
 	if (rc)
 		return rc;
-	refused = take_options(options, &given, &sums);
-	if (!refused && result)
-		refused = struct_out(result, &full, sizeof(full));
-	if (refused)
-		return error_set(error, refused,
-				 "the size of the options, the sums or the result is not set, or a "
-				 "field is of a later version");
+	if (result && struct_out(result, &full, sizeof(full)))
+		return struct_refused(error, -EINVAL, "nvs_step_result", "the result");
 	rc = check_step(optimizer, &given, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&optimizer->lock);
-	rc = step(optimizer, &given, &full, error);
+	rc = refuse_read_only(optimizer, error);
+	if (!rc)
+		rc = step(optimizer, &given, &full, error);
 	optimizer_check(optimizer);
 	pthread_mutex_unlock(&optimizer->lock);
 	if (result)

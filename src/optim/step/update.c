@@ -65,6 +65,7 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 	uint64_t within = segment->at - tile * optimizer->tile_numel;
 	char *weights = weights_of(optimizer, segment, thread);
 	const struct nvs_update run = {
+		.size = sizeof(run),
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,

@@ -200,7 +200,8 @@ static void updates_of_other_sizes_work(void **state)
 	newer.update.size = sizeof(newer);
 	DONE(&o, nvs_adam_update(&newer.update, &o.error));
 	newer.later = 1;
-	REFUSED(&o, nvs_adam_update(&newer.update, &o.error), -E2BIG, "size");
+	REFUSED(&o, nvs_adam_update(&newer.update, &o.error), -E2BIG,
+		"a field of struct nvs_adam_update");
 	older = update_of(&o, &arrays, 1);
 	older.size = offsetof(struct nvs_adam_update, weights_dtype);
 	before = arrays;

@@ -608,7 +608,8 @@ static void count_and_add(void *arg, const struct nvs_update *update)
 {
 	struct seen *seen = arg;
 
-	if (update->step != seen->step || update->lr != seen->lr || update->group >= 3) {
+	if (update->size != sizeof(*update) || update->step != seen->step ||
+	    update->lr != seen->lr || update->group >= 3) {
 		seen->wrong = true;
 		return;
 	}

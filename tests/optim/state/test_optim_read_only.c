@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizers that are open read-only: the state of a kept store can be read, by several at once;
+ * nothing changes it or the files.
+ */
+#include "config/config.h"
+#include "optim/optim_fixture.h"
+#include "support/file_sum.h"
+
+#include <errno.h>
+
+static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
+				    {"layers.1", 9999, NVS_F16},
+				    {"norm", 1, NVS_F32},
+				    {"layers.2", 14337, NVS_BF16},
+				    {"head", 4096, NVS_F32}};
+
+static void spoil_weights(struct optim *o)
+{
+	for (size_t i = 0; i < o->n; i++)
+		memset(o->specs[i].weights, 0x33,
+		       o->specs[i].numel * nvs_dtype_size(o->specs[i].dtype));
+}
+
+/* Leaves a kept store with the state after two steps, closed; the next open only reads. */
+static void make_store(struct optim *o, double ratio, uint64_t cached, struct snapshot *snapshot)
+{
+	optim_init(o, five, LENGTH(five));
+	o->config.keep = true;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratio;
+	o->config.optimizer_max_in_cpu = cached;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 2);
+	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
+	if (snapshot)
+		snapshot_take(o, snapshot);
+	optim_shut(o);
+	spoil_weights(o);
+	o->config.keep = false;
+	o->config.read_only = true;
+}
+
+/* ---- What can be read ---- */
+
+/* Counts the elements of a group that are handed out, by group; atomic. */
+static int count_run(void *arg, const struct nvs_state_run *run)
+{
+	uint64_t *counts = arg;
+
+	__atomic_add_fetch(&counts[run->group], run->numel, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static void exports_all(struct optim *o)
+{
+	uint64_t counts[LENGTH(five)] = {0};
+
+	DONE(o, nvs_optimizer_export(o->optimizer, count_run, counts, &o->error));
+	for (size_t i = 0; i < o->n; i++)
+		assert_true(counts[i] == five[i].numel);
+}
+
+static void is_read_without_changes(double ratio, uint64_t cached)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct snapshot snapshot;
+	struct optim o;
+	uint64_t before;
+
+	make_store(&o, ratio, cached, &snapshot);
+	before = sum_of_files(o.path);
+	DONE(&o, optim_open(&o));
+	DONE(&o, nvs_optimizer_get_info(o.optimizer, &info, &o.error));
+	assert_true(info.step == 2 && info.kept && info.generation == 1);
+	exports_all(&o);
+	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+	IS_AS(&o, &snapshot);
+	exports_all(&o);
+	assert_true(sum_of_files(o.path) == before);
+	optim_shut(&o);
+	assert_true(sum_of_files(o.path) == before);
+	snapshot_free(&snapshot);
+	optim_close(&o);
+}
+
+static void the_state_is_read_and_nothing_of_the_store_changes(void **state)
+{
+	(void)state;
+	is_read_without_changes(1, 0);
+	is_read_without_changes(0.5, 0);
+	is_read_without_changes(0, 0);
+	is_read_without_changes(1, 10000);
+}
+
+static void several_optimizers_read_a_store_at_once(void **state)
+{
+	struct nvs_optimizer *first;
+	struct snapshot snapshot;
+	struct optim o;
+
+	(void)state;
+	make_store(&o, 1, 0, &snapshot);
+	DONE(&o, optim_open(&o));
+	first = o.optimizer;
+	DONE(&o, optim_open(&o));
+	assert_ptr_not_equal(o.optimizer, first);
+	DONE(&o, nvs_optimizer_get_weights(first, &o.error));
+	IS_AS(&o, &snapshot);
+	DONE(&o, nvs_optimizer_close(first, &o.error));
+	snapshot_free(&snapshot);
+	optim_close(&o);
+}
+
+/* The type says how state is updated, which no reader does. */
+static void an_optimizer_of_any_type_can_be_read(void **state)
+{
+	struct optim o;
+
+	(void)state;
+	make_store(&o, 1, 0, NULL);
+	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
+	DONE(&o, optim_open(&o));
+	exports_all(&o);
+	optim_close(&o);
+}
+
+static void added_gradients_of_a_kept_store_are_summed(void **state)
+{
+	static const float ones[100] = {[0 ... 99] = 1};
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
+	struct optim o;
+
+	(void)state;
+	optim_init(&o, five, LENGTH(five));
+	o.config.keep = true;
+	DONE(&o, optim_open(&o));
+	DONE(&o,
+	     nvs_optimizer_add_gradients(o.optimizer, 1, 7, 100, NVS_F32, ones, NULL, &o.error));
+	optim_shut(&o);
+	o.config.read_only = true;
+	DONE(&o, optim_open(&o));
+	DONE(&o, nvs_optimizer_sum_gradients(o.optimizer, &sums, &o.error));
+	assert_true(sums.sum_squares == 100);
+	optim_close(&o);
+}
+
+/* ---- What is refused ---- */
+
+static int fill_zeros(void *arg, const struct nvs_state_run *run)
+{
+	(void)arg;
+	memset(run->master, 0, run->numel * sizeof(float));
+	return 0;
+}
+
+static void calls_that_would_change_the_state_are_refused(void **state)
+{
+	static const float data[20001];
+	struct snapshot snapshot;
+	struct optim o;
+	uint64_t before;
+
+	(void)state;
+	make_store(&o, 1, 0, &snapshot);
+	before = sum_of_files(o.path);
+	DONE(&o, optim_open(&o));
+	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, data, &o.error), -EROFS,
+		"read_only");
+	REFUSED(&o,
+		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 10, NVS_F32, data, NULL, &o.error),
+		-EROFS, "read_only");
+	REFUSED(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error), -EROFS, "read_only");
+	REFUSED(&o, nvs_optimizer_step(o.optimizer, NULL, NULL, &o.error), -EROFS, "read_only");
+	REFUSED(&o, nvs_optimizer_set(o.optimizer, 0, NVS_MASTER, 0, 10, data, &o.error), -EROFS,
+		"read_only");
+	REFUSED(&o, nvs_optimizer_import(o.optimizer, fill_zeros, NULL, &o.error), -EROFS,
+		"read_only");
+	REFUSED(&o, nvs_optimizer_set_step(o.optimizer, 7, &o.error), -EROFS, "read_only");
+	REFUSED(&o, nvs_optimizer_commit(o.optimizer, &o.error), -EROFS, "read_only");
+	REFUSED(&o, nvs_optimizer_set_note(o.optimizer, "n", 1, &o.error), -EROFS, "read_only");
+	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+	IS_AS(&o, &snapshot);
+	DONE(&o, nvs_optimizer_abandon(o.optimizer, &o.error));
+	o.optimizer = NULL;
+	assert_true(sum_of_files(o.path) == before);
+	snapshot_free(&snapshot);
+	optim_close(&o);
+}
+
+/* A store with tensors of a caller and no optimizer's header. */
+static void make_other_store(struct optim *o)
+{
+	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, 100};
+	struct nvs_tensor *tensor;
+	struct nvs_engine *engine;
+
+	o->config.keep = true;
+	o->config.read_only = false;
+	DONE(o, nvs_engine_open(&engine, &o->config, NVS_OFFLOAD_OPTIMIZER, &o->error));
+	DONE(o, nvs_tensor_register(engine, &spec, 1, &tensor, &o->error));
+	DONE(o, nvs_engine_close(engine, &o->error));
+	o->config.read_only = true;
+}
+
+static void a_path_without_an_optimizers_state_is_refused(void **state)
+{
+	struct optim o;
+	uint64_t before;
+
+	(void)state;
+	optim_init(&o, five, LENGTH(five));
+	o.config.read_only = true;
+	REFUSED(&o, optim_open(&o), -ENODATA, "");
+	make_other_store(&o);
+	before = sum_of_files(o.path);
+	REFUSED(&o, optim_open(&o), -ENODATA, "no state of an optimizer");
+	assert_true(sum_of_files(o.path) == before);
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	REFUSED(&o, optim_open(&o), -ENODATA, "no kept store");
+	optim_close(&o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_state_is_read_and_nothing_of_the_store_changes),
+		cmocka_unit_test(several_optimizers_read_a_store_at_once),
+		cmocka_unit_test(an_optimizer_of_any_type_can_be_read),
+		cmocka_unit_test(added_gradients_of_a_kept_store_are_summed),
+		cmocka_unit_test(calls_that_would_change_the_state_are_refused),
+		cmocka_unit_test(a_path_without_an_optimizers_state_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
