@@ -25,6 +25,7 @@
 #define NVSWAP_H
 
 #include "nvswap/aio.h"
+#include "nvswap/checkpoint.h"
 #include "nvswap/config.h"
 #include "nvswap/dtype.h"
 #include "nvswap/engine.h"
@@ -36,6 +37,7 @@
 #include "nvswap/optimizer.h"
 #include "nvswap/request.h"
 #include "nvswap/step.h"
+#include "nvswap/store.h"
 #include "nvswap/tensor.h"
 #include "nvswap/trace.h"
 #include "nvswap/version.h"

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints: tensors and optimizer state in files that other programs read and write. Data goes
+ * through the pool and the aio of the engine, in several transfers at a time, direct where the file
+ * system allows it.
+ */
+#ifndef NVSWAP_CHECKPOINT_H
+#define NVSWAP_CHECKPOINT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap/optimizer.h"
+#include "nvswap/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A checkpoint open for reading: what its headers say. It does not change after it is opened. */
+struct nvs_checkpoint;
+
+/* A tensor of a checkpoint. */
+struct nvs_checkpoint_tensor {
+	size_t size;	  /* set by the caller: sizeof(struct nvs_checkpoint_tensor) */
+	const char *name; /* names, shapes and paths are valid until nvs_checkpoint_close */
+	enum nvs_dtype dtype;
+	uint64_t numel, nbytes;
+	size_t ndim; /* dimensions; 0: a scalar */
+	const uint64_t *shape;
+	const char *path; /* the file with its data; NULL: the checkpoint has no data */
+	uint64_t offset;  /* of its data in that file, in bytes */
+};
+
+/*
+ * Reads and checks the header of a .safetensors file or those of all files that a
+ * .safetensors.index.json names, in its directory; if there is no file `path`, of those that
+ * `path`.index.json names. Also reads a .safetensors header alone, as JSON without data. Files may
+ * be damaged or hostile: every value is checked before it is used. An index names files in its own
+ * directory only; symbolic links are followed.
+ * Errors:
+ * -EINVAL   an argument is NULL, or a header is wrong: the error has file, tensor and reason
+ * -ENODATA  a file was truncated while it was read
+ * -ENOMEM
+ * Others    those of open(2) and read(2)
+ */
+NVS_API int nvs_checkpoint_open(struct nvs_checkpoint **checkpoint, const char *path,
+				struct nvs_error *error);
+/* `checkpoint` may be NULL. */
+NVS_API void nvs_checkpoint_close(struct nvs_checkpoint *checkpoint);
+/* The number of tensors; 0 if `checkpoint` is NULL. */
+NVS_API size_t nvs_checkpoint_count(const struct nvs_checkpoint *checkpoint);
+/*
+ * Fills *tensor for the tensors with index 0, 1 and so on, in the order of the headers.
+ * Errors:
+ * -ENOENT  `index` is not less than the number of tensors
+ * -EINVAL  `checkpoint` or `tensor` is NULL, or its size is not set
+ */
+NVS_API int nvs_checkpoint_get(const struct nvs_checkpoint *checkpoint, size_t index,
+			       struct nvs_checkpoint_tensor *tensor);
+
+/* A tensor to export or import. */
+struct nvs_checkpoint_item {
+	size_t size; /* of this structure in bytes; all of an array have the same */
+	struct nvs_tensor *tensor;
+	const char *name; /* in the checkpoint, 1 to NVS_NAME_MAX bytes; NULL: the tensor's own */
+	/* for exporting: `ndim` dimensions whose product is the tensor's numel; NULL: one dimension */
+	const uint64_t *shape;
+	size_t ndim; /* up to 64 */
+};
+
+struct nvs_checkpoint_options {
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
+	/*
+	 * At most that many bytes of data in a file, unless one tensor has more: for "model.safetensors"
+	 * the files are model-00001-of-00003.safetensors and so on, and the index
+	 * model.safetensors.index.json. 0, or all data fits into one: the file `path` alone.
+	 */
+	uint64_t shard_bytes;
+};
+
+/*
+ * Writes tensors of an engine, including contents that are in the pool only, to a .safetensors file
+ * or files. They are written under temporary names with mode 0600, made durable, and renamed: after
+ * a crash `path` is what it was before, or complete. Files of an index take effect together, by the
+ * name of the index; the files of an index that is replaced are removed. A call that is killed
+ * leaves files `*.partial`, which the next one with that path replaces. `options` may be NULL.
+ * Tensors are read in turn into the pool, where each needs room, and may be read by other threads
+ * at the same time.
+ * A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
+ * torch.load reads with weights_only=True. It is one file, which nvs_checkpoint_open does not read.
+ * Errors:
+ * -EINVAL  an argument is NULL; two names are equal, or no UTF-8; a shape is not the tensor's;
+ *          `path` ends otherwise, or with ".pt" and shard_bytes is set; a size is not set, or
+ *          differs
+ * -ENOTSUP a path with ".pt": torch.save has no such elements
+ * -E2BIG   a tensor exceeds the pool, or the header 100 MB; fields of a later version are set
+ * -EBUSY   another process writes to that path
+ * -ENOSPC  the file system has no room
+ * -ENOMEM
+ * Others   those of nvs_tensor_swap_in and nvs_tensor_wait; those of creating, writing and renaming
+ *          a file. With all of them `path` is what it was, unless the error says that only the
+ *          directory could not be made durable
+ */
+NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
+				  const struct nvs_checkpoint_item *items, size_t n,
+				  const char *path, const struct nvs_checkpoint_options *options,
+				  struct nvs_error *error);
+/*
+ * Reads the contents of tensors, which are released dirty; the checkpoint may have others too.
+ * Errors:
+ * -EINVAL   an argument is NULL; a size is not set, or differs; the checkpoint has no data
+ * -ENOENT   the checkpoint has no tensor of that name; nothing was read
+ * -ESTALE   it has another dtype or number of elements; nothing was read
+ * -ENODATA  a file was truncated since the checkpoint was opened
+ * Others    those of nvs_tensor_pin, and of opening and reading a file. Some tensors then have
+ *           their new contents and the others those of before
+ */
+NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
+				  const struct nvs_checkpoint *checkpoint,
+				  const struct nvs_checkpoint_item *items, size_t n,
+				  struct nvs_error *error);
+
+/*
+ * The same for the state of an optimizer: of each group G, fp32 tensors "G.fp32" (the master
+ * weights), "G.exp_avg" and "G.exp_avg_sq", and the number of steps as a U64 tensor "step" of one
+ * element. All three parts of a tile are read or written once.
+ * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
+ * and nvs_optimizer_import, after which some tiles are imported and the others are not; and
+ * -ERANGE  importing: the number of steps is above 2^53 - 1
+ */
+NVS_API int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char *path,
+					    const struct nvs_checkpoint_options *options,
+					    struct nvs_error *error);
+NVS_API int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
+					    const struct nvs_checkpoint *checkpoint,
+					    struct nvs_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens checkpoints, lists their tensors and finds them by name. Reads headers only.
+ */
+#include "checkpoint/checkpoint.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/struct_size.h"
+
+void checkpoint_free(struct nvs_checkpoint *checkpoint)
+{
+	for (size_t i = 0; checkpoint->entries && i < checkpoint->n; i++) {
+		free(checkpoint->entries[i].name);
+		free(checkpoint->entries[i].shape);
+	}
+	for (size_t i = 0; i < checkpoint->nfiles; i++)
+		free(checkpoint->paths[i]);
+	free(checkpoint->entries);
+	free(checkpoint->paths);
+	free(checkpoint->sorted);
+	*checkpoint = (struct nvs_checkpoint){0};
+}
+
+static int by_name(const void *a, const void *b, void *arg)
+{
+	const struct entry *entries = arg;
+
+	return strcmp(entries[*(const size_t *)a].name, entries[*(const size_t *)b].name);
+}
+
+int checkpoint_sort(struct nvs_checkpoint *checkpoint, const char *what, struct nvs_error *error)
+{
+	size_t n = checkpoint->n, *sorted = calloc(n + 1, sizeof(*sorted));
+
+	if (!sorted)
+		return error_set(error, -ENOMEM, "no memory for the names of %s", what);
+	for (size_t i = 0; i < n; i++)
+		sorted[i] = i;
+	qsort_r(sorted, n, sizeof(*sorted), by_name, checkpoint->entries);
+	free(checkpoint->sorted);
+	checkpoint->sorted = sorted;
+	for (size_t i = 1; i < n; i++) {
+		const char *name = checkpoint->entries[sorted[i]].name;
+
+		if (!strcmp(checkpoint->entries[sorted[i - 1]].name, name))
+			return error_about(error, -EINVAL, name, 0, 0,
+					   "%s: two tensors have the name %s", what, name);
+	}
+	return 0;
+}
+
+const struct entry *checkpoint_find(const struct nvs_checkpoint *checkpoint, const char *name)
+{
+	size_t low = 0, high = checkpoint->n;
+
+	assert(checkpoint->sorted);
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct entry *entry = &checkpoint->entries[checkpoint->sorted[middle]];
+		int order = strcmp(name, entry->name);
+
+		if (!order)
+			return entry;
+		if (order < 0)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return NULL;
+}
+
+int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
+	       const uint64_t *shape, size_t ndim)
+{
+	*entry = (struct entry){.name = strdup(name),
+				.dtype = dtype,
+				.numel = numel,
+				.nbytes = numel * nvs_dtype_size(dtype),
+				.shape = calloc(ndim + 1, sizeof(uint64_t)),
+				.ndim = shape ? ndim : 1};
+	if (!entry->name || !entry->shape) {
+		free(entry->name);
+		free(entry->shape);
+		return -ENOMEM;
+	}
+	if (shape)
+		memcpy(entry->shape, shape, ndim * sizeof(*shape));
+	else
+		entry->shape[0] = numel;
+	return 0;
+}
+
+static bool ends_with(const char *text, const char *suffix)
+{
+	size_t length = strlen(text), n = strlen(suffix);
+
+	return length >= n && !strcmp(text + length - n, suffix);
+}
+
+/* The file `path`, or the files of its index. */
+static int load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
+{
+	char *index = NULL;
+	int rc;
+
+	if (ends_with(path, INDEX_SUFFIX))
+		return index_load(checkpoint, path, error);
+	rc = safetensors_load(checkpoint, path, error);
+	if (rc != -ENOENT)
+		return rc;
+	if (asprintf(&index, "%s" INDEX_SUFFIX, path) < 0)
+		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
+	if (!access(index, F_OK))
+		rc = index_load(checkpoint, index, error);
+	free(index);
+	return rc;
+}
+
+int nvs_checkpoint_open(struct nvs_checkpoint **checkpoint, const char *path,
+			struct nvs_error *error)
+{
+	int rc;
+
+	if (!checkpoint)
+		return error_set(error, -EINVAL, "checkpoint is NULL");
+	*checkpoint = NULL;
+	if (!path)
+		return error_set(error, -EINVAL, "path is NULL");
+	*checkpoint = calloc(1, sizeof(**checkpoint));
+	if (!*checkpoint)
+		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
+	rc = load(*checkpoint, path, error);
+	if (!rc)
+		rc = checkpoint_sort(*checkpoint, path, error);
+	if (!rc)
+		return 0;
+	nvs_checkpoint_close(*checkpoint);
+	*checkpoint = NULL;
+	return rc;
+}
+
+void nvs_checkpoint_close(struct nvs_checkpoint *checkpoint)
+{
+	if (!checkpoint)
+		return;
+	checkpoint_free(checkpoint);
+	free(checkpoint);
+}
+
+size_t nvs_checkpoint_count(const struct nvs_checkpoint *checkpoint)
+{
+	return checkpoint ? checkpoint->n : 0;
+}
+
+int nvs_checkpoint_get(const struct nvs_checkpoint *checkpoint, size_t index,
+		       struct nvs_checkpoint_tensor *tensor)
+{
+	const struct entry *entry;
+
+	if (!checkpoint || !tensor)
+		return -EINVAL;
+	if (index >= checkpoint->n)
+		return -ENOENT;
+	entry = &checkpoint->entries[index];
+	return struct_out(
+		tensor,
+		&(const struct nvs_checkpoint_tensor){
+			.size = sizeof(*tensor),
+			.name = entry->name,
+			.dtype = entry->dtype,
+			.numel = entry->numel,
+			.nbytes = entry->nbytes,
+			.ndim = entry->ndim,
+			.shape = entry->shape,
+			.path = checkpoint->has_data ? checkpoint->paths[entry->file] : NULL,
+			.offset = entry->offset},
+		sizeof(*tensor));
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a checkpoint consists of, for reading and for writing: tensors, and their places in files.
+ * The layer uses the public interface of the layers below it; all data goes through nvs_aio_submit.
+ */
+#ifndef CHECKPOINT_CHECKPOINT_H
+#define CHECKPOINT_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nvswap.h"
+
+#define HEADER_MAX  (100u << 20) /* limit of the safetensors library */
+#define ENTRIES_MAX (16u << 20)
+#define NDIM_MAX    64u
+/* Below this limit, rounding up and counting elements of any type cannot overflow. */
+#define DATA_MAX (1ull << 59)
+
+/* A tensor in a file. */
+struct entry {
+	char *name;
+	enum nvs_dtype dtype;
+	uint64_t numel, nbytes;
+	uint64_t *shape; /* `ndim` dimensions; NULL: none */
+	size_t ndim;
+	size_t file;	 /* index in `paths` */
+	uint64_t offset; /* of its data in the file */
+};
+
+struct nvs_checkpoint {
+	char **paths; /* of the files with data */
+	size_t nfiles;
+	bool has_data; /* false: a header alone */
+	struct entry *entries;
+	size_t n;
+	uint64_t nbytes;
+	size_t *sorted; /* indices of the entries, by name; NULL: not sorted yet */
+};
+
+/* Frees all that *checkpoint owns, and zeroes it. */
+void checkpoint_free(struct nvs_checkpoint *checkpoint);
+/* Sorts by name. -ENOMEM; -EINVAL: two have the same name. `what` stands for it in errors. */
+int checkpoint_sort(struct nvs_checkpoint *checkpoint, const char *what, struct nvs_error *error);
+/* The entry of that name; NULL: none. It must have been sorted. */
+const struct entry *checkpoint_find(const struct nvs_checkpoint *checkpoint, const char *name);
+/* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
+int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
+	       const uint64_t *shape, size_t ndim);
+
+/*
+ * Reads and checks the header of one file into an empty checkpoint. A file is taken for safetensors
+ * by its name or contents, else for a header alone. -EINVAL and errno of opening and
+ * reading.
+ */
+int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error);
+/* Reads `nbytes` at the offset: 0, -ENODATA if the file ends before, or errno. */
+int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
+	    struct nvs_error *error);
+
+/* ---- index.c: several files ---- */
+
+#define INDEX_SUFFIX ".index.json"
+
+/* Reads an index and the headers of all its files, as safetensors_load. */
+int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error);
+
+/* ---- torch.c: see torch.h ---- */
+
+struct torch {
+	char *lead; /* the records before the data */
+	size_t lead_bytes;
+	uint64_t lead_at[3], lead_data_at[3], lead_nbytes[3];
+	uint32_t lead_crc[3];
+	uint32_t *crcs; /* of the entries' data */
+	uint64_t directory_at, file_bytes;
+};
+
+/* ---- placement.c: a checkpoint to be written ---- */
+
+/*
+ * Distributes the entries over files of at most `shard_bytes` of data (0: one file) and gives them
+ * their offsets. headers[i] and header_bytes[i], which the caller frees, are the first bytes of
+ * file i. -EINVAL, -E2BIG, -ENOMEM.
+ */
+struct placement {
+	char **headers;
+	size_t *header_bytes;
+	uint64_t *file_bytes;
+	char *index_path; /* NULL: a single file */
+	char *index;
+	size_t index_bytes;
+};
+int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoint, const char *path,
+		   uint64_t shard_bytes, struct nvs_error *error);
+/* One file `path` without headers and offsets, for another format. */
+int placement_make_single(struct placement *placement, struct nvs_checkpoint *checkpoint,
+			  const char *path, struct nvs_error *error);
+void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint);
+
+/* ---- index.c ---- */
+
+/* Removes the files that the index named before, and that `checkpoint` does not consist of. */
+void index_remove_files(const struct nvs_checkpoint *before,
+			const struct nvs_checkpoint *checkpoint);
+
+/* ---- draft.c: files that appear when they are complete ---- */
+
+#define PARTIAL_SUFFIX ".partial"
+#define WRITES_MAX     3 /* requests of one draft_write */
+
+struct draft {
+	char *path, *partial;
+	struct nvs_file *direct, *buffered;
+	int fd; /* holds the lock of `partial` */
+	bool renamed;
+};
+
+/* Creates and locks the temporary file, with room for `nbytes`. -EBUSY: another one has it. */
+int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint64_t nbytes,
+	       struct nvs_error *error);
+/*
+ * Submits the writing of data at any offset: whole pages directly, the ends through the page cache,
+ * so that neighbours need no page of their own. Stores up to WRITES_MAX requests; after an error
+ * those already submitted.
+ */
+int draft_write(const struct draft *draft, struct nvs_aio *aio, const void *data, uint64_t nbytes,
+		uint64_t offset, struct nvs_request **requests, size_t *n, struct nvs_error *error);
+/* draft_write, and waits. */
+int draft_write_now(const struct draft *draft, struct nvs_aio *aio, const void *data,
+		    uint64_t nbytes, uint64_t offset, struct nvs_error *error);
+/* Waits for the requests and closes them; the first error. */
+int requests_finish(struct nvs_aio *aio, struct nvs_request **requests, size_t n,
+		    struct nvs_error *error);
+int draft_sync(struct draft *draft, struct nvs_error *error);
+int draft_rename(struct draft *draft, struct nvs_error *error);
+/* Makes the names in the directory of `path` durable. */
+int sync_directory(const char *path, struct nvs_error *error);
+/* Waits for its transfers; removes the temporary file unless it was renamed. */
+void draft_close(struct draft *draft);
+
+/* ---- writing.c: all files of a checkpoint, from creating to renaming them ---- */
+
+/* Copies the caller's options, or the defaults for NULL. -EINVAL, -E2BIG. */
+int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_options *options,
+	       struct nvs_error *error);
+
+struct writing {
+	struct nvs_checkpoint plan;
+	struct placement placement;
+	struct torch torch; /* with `crcs` NULL: a .safetensors file */
+	struct draft *drafts;
+	struct nvs_aio *aio;
+	bool torch_allowed; /* set by the caller of writing_begin */
+	bool complete;	    /* the index has its name */
+};
+
+/* Lays the plan out and creates its files with their headers. writing_end follows in any case. */
+int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path,
+		  const struct nvs_checkpoint_options *options, struct nvs_error *error);
+/* Makes all data durable, and the files known by their names. */
+int writing_commit(struct writing *writing, struct nvs_error *error);
+/* Ends it, with all transfers in flight; without a commit, nothing has changed. */
+void writing_end(struct writing *writing);
+
+/* ---- reading.c ---- */
+
+struct reading {
+	const struct nvs_checkpoint *checkpoint;
+	struct nvs_file **files; /* opened when they are first needed */
+	struct nvs_aio *aio;
+};
+
+int reading_begin(struct reading *reading, struct nvs_aio *aio,
+		  const struct nvs_checkpoint *checkpoint, struct nvs_error *error);
+void reading_end(struct reading *reading);
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A file that appears when it is complete: written under a temporary name, which a lock protects
+ * from a second writer, made durable and renamed.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/huge_map.h"
+#include "checkpoint/checkpoint.h"
+
+static int failed(struct nvs_error *error, const char *what, const char *path)
+{
+	int rc = ended_with(-errno);
+
+	return error_set(error, rc, "can't %s %s: %s", what, path, nvs_strerror(rc));
+}
+
+/* The locked file must still have its name: the owner of the lock before may have renamed it. */
+static int check_named(const struct draft *draft, struct nvs_error *error)
+{
+	struct stat named, opened;
+
+	if (fstat(draft->fd, &opened))
+		return failed(error, "look at", draft->partial);
+	if (!S_ISREG(opened.st_mode) || opened.st_uid != geteuid() || opened.st_nlink > 1)
+		return error_set(error, -EEXIST, "%s is not a file that this call made",
+				 draft->partial);
+	if (lstat(draft->partial, &named) || named.st_ino != opened.st_ino ||
+	    named.st_dev != opened.st_dev)
+		return error_set(error, -EBUSY, "another process writes %s", draft->path);
+	return 0;
+}
+
+static int create(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
+{
+	int rc;
+
+	draft->fd = open(draft->partial,
+			 O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+	if (draft->fd < 0)
+		return failed(error, "create", draft->partial);
+	if (flock(draft->fd, LOCK_EX | LOCK_NB)) {
+		rc = errno == EWOULDBLOCK
+			     ? error_set(error, -EBUSY, "another process writes %s", draft->path)
+			     : failed(error, "lock", draft->partial);
+		close(draft->fd);
+		draft->fd = -1;
+		return rc;
+	}
+	rc = check_named(draft, error);
+	if (rc) {
+		close(draft->fd);
+		draft->fd = -1;
+		return rc;
+	}
+	if (ftruncate(draft->fd, 0) || fchmod(draft->fd, 0600))
+		return failed(error, "empty", draft->partial);
+	if (fallocate(draft->fd, 0, 0, (off_t)nbytes) && errno != EOPNOTSUPP)
+		return failed(error, "reserve space for", draft->partial);
+	return ftruncate(draft->fd, (off_t)nbytes) ? failed(error, "extend", draft->partial) : 0;
+}
+
+int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint64_t nbytes,
+	       struct nvs_error *error)
+{
+	int rc;
+
+	assert(nbytes);
+	*draft = (struct draft){.fd = -1, .path = strdup(path)};
+	if (asprintf(&draft->partial, "%s" PARTIAL_SUFFIX, path) < 0)
+		draft->partial = NULL;
+	if (!draft->path || !draft->partial)
+		return error_set(error, -ENOMEM, "no memory for the name of %s", path);
+	rc = create(draft, nbytes, error);
+	if (!rc)
+		rc = nvs_file_from_fd(aio, draft->fd, NVS_FILE_WRITE, &draft->direct, error);
+	if (!rc)
+		rc = nvs_file_from_fd(aio, draft->fd, NVS_FILE_WRITE | NVS_FILE_BUFFERED,
+				      &draft->buffered, error);
+	return rc;
+}
+
+static int submit(struct nvs_aio *aio, struct nvs_file *file, const char *data, uint64_t nbytes,
+		  uint64_t offset, struct nvs_request **requests, size_t *n,
+		  struct nvs_error *error)
+{
+	int rc = nbytes ? nvs_aio_pwrite(aio, file, data, nbytes, offset, &requests[*n], error) : 0;
+
+	*n += nbytes && !rc;
+	assert(*n <= WRITES_MAX);
+	return rc;
+}
+
+int draft_write(const struct draft *draft, struct nvs_aio *aio, const void *data, uint64_t nbytes,
+		uint64_t offset, struct nvs_request **requests, size_t *n, struct nvs_error *error)
+{
+	uint64_t page = page_bytes(), end = offset + nbytes;
+	uint64_t from = (offset + page - 1) / page * page, to = end / page * page;
+	const char *bytes = data;
+	int rc;
+
+	*n = 0;
+	if (from >= to || !nvs_file_direct(draft->direct))
+		return submit(aio, draft->buffered, bytes, nbytes, offset, requests, n, error);
+	rc = submit(aio, draft->direct, bytes + (from - offset), to - from, from, requests, n,
+		    error);
+	if (!rc)
+		rc = submit(aio, draft->buffered, bytes, from - offset, offset, requests, n, error);
+	if (!rc)
+		rc = submit(aio, draft->buffered, bytes + (to - offset), end - to, to, requests, n,
+			    error);
+	return rc;
+}
+
+int requests_finish(struct nvs_aio *aio, struct nvs_request **requests, size_t n,
+		    struct nvs_error *error)
+{
+	int rc = n ? nvs_aio_wait(aio, requests, n, -1, error) : 0;
+
+	/* An overdue one stays open: the owner of its memory waits in nvs_file_close. */
+	for (size_t i = 0; i < n; i++)
+		nvs_request_close(requests[i]);
+	return rc;
+}
+
+int draft_write_now(const struct draft *draft, struct nvs_aio *aio, const void *data,
+		    uint64_t nbytes, uint64_t offset, struct nvs_error *error)
+{
+	struct nvs_request *requests[WRITES_MAX];
+	size_t n;
+	int rc = draft_write(draft, aio, data, nbytes, offset, requests, &n, error);
+	int waited = requests_finish(aio, requests, n, rc ? NULL : error);
+
+	return rc ? rc : waited;
+}
+
+int draft_sync(struct draft *draft, struct nvs_error *error)
+{
+	return fsync(draft->fd) ? failed(error, "make durable", draft->partial) : 0;
+}
+
+int draft_rename(struct draft *draft, struct nvs_error *error)
+{
+	if (rename(draft->partial, draft->path))
+		return failed(error, "rename to its name", draft->partial);
+	draft->renamed = true;
+	return 0;
+}
+
+int sync_directory(const char *path, struct nvs_error *error)
+{
+	const char *slash = strrchr(path, '/');
+	char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+	int rc = 0, fd;
+
+	if (!directory)
+		return error_set(error, -ENOMEM, "no memory for the directory of %s", path);
+	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 || fsync(fd))
+		rc = failed(error, "make the new names durable in", directory);
+	if (fd >= 0)
+		close(fd);
+	free(directory);
+	return rc;
+}
+
+void draft_close(struct draft *draft)
+{
+	nvs_file_close(draft->direct);
+	nvs_file_close(draft->buffered);
+	if (draft->fd >= 0 && !draft->renamed)
+		unlink(draft->partial);
+	if (draft->fd >= 0)
+		close(draft->fd);
+	free(draft->path);
+	free(draft->partial);
+	*draft = (struct draft){.fd = -1};
+}

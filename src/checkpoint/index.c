@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several files with an index, as the Hugging Face tools have them: a JSON object whose
+ * "weight_map" names the file of each tensor. Files lie in the directory of the index, so an
+ * index names no files elsewhere.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json/read.h"
+#include "checkpoint/checkpoint.h"
+
+#define JSON_MEMORY_MAX ((size_t)2 << 30)
+
+static int no_memory(const char *path, struct nvs_error *error)
+{
+	return error_set(error, -ENOMEM, "no memory for the index %s", path);
+}
+
+static int read_text(const char *path, char **text, size_t *nbytes, struct nvs_error *error)
+{
+	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat status = {0};
+
+	*text = NULL;
+	if (fd < 0 || fstat(fd, &status))
+		rc = error_set(error, -errno, "can't open the index %s: %s", path, strerror(errno));
+	else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size > HEADER_MAX)
+		rc = error_set(error, -EINVAL,
+			       "the index %s is not a regular file of at most %u bytes", path,
+			       HEADER_MAX);
+	if (!rc) {
+		*nbytes = (size_t)status.st_size;
+		*text = malloc(*nbytes + 1);
+		rc = *text ? read_at(fd, path, 0, *text, *nbytes, error) : no_memory(path, error);
+	}
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+/* A file name, without a directory. */
+static int check_name(const char *path, const struct json_value *value, struct nvs_error *error)
+{
+	if (value->type == JSON_STRING && value->length && value->length <= 255 &&
+	    strlen(value->string) == value->length && !strchr(value->string, '/') &&
+	    *value->string != '.')
+		return 0;
+	return error_about(error, -EINVAL, value->key, 0, 0,
+			   "%s: the file of tensor %s must be a name without a directory", path,
+			   value->key);
+}
+
+static int join(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *shard)
+{
+	struct entry *entries = realloc(checkpoint->entries,
+					(checkpoint->n + shard->n + 1) * sizeof(*entries));
+	char **paths;
+
+	if (!entries)
+		return -ENOMEM;
+	checkpoint->entries = entries;
+	paths = realloc(checkpoint->paths, (checkpoint->nfiles + 1) * sizeof(*paths));
+	if (!paths)
+		return -ENOMEM;
+	checkpoint->paths = paths;
+	for (size_t i = 0; i < shard->n; i++) {
+		shard->entries[i].file = checkpoint->nfiles;
+		entries[checkpoint->n++] = shard->entries[i];
+	}
+	paths[checkpoint->nfiles++] = shard->paths[0];
+	checkpoint->nbytes += shard->nbytes;
+	shard->n = shard->nfiles = 0;
+	return 0;
+}
+
+static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const char *name,
+		     struct nvs_error *error)
+{
+	const char *slash = strrchr(path, '/');
+	int directory = slash ? (int)(slash - path) + 1 : 0, rc;
+	struct nvs_checkpoint shard;
+	char *full;
+
+	if (asprintf(&full, "%.*s%s", directory, path, name) < 0)
+		return no_memory(path, error);
+	rc = safetensors_load(&shard, full, error);
+	free(full);
+	if (rc)
+		return rc;
+	if (!shard.has_data)
+		rc = error_set(error, -EINVAL, "%s: %s is not a .safetensors file", path, name);
+	else if (shard.nbytes > DATA_MAX - checkpoint->nbytes)
+		rc = error_set(error, -EINVAL, "%s: its files have more than %llu bytes", path,
+			       DATA_MAX);
+	else if (join(checkpoint, &shard))
+		rc = no_memory(path, error);
+	checkpoint_free(&shard);
+	return rc;
+}
+
+static int compare_strings(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Loads each file that the map names once. */
+static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
+		      const struct json_value *map, struct nvs_error *error)
+{
+	const char **names = calloc(map->count + 1u, sizeof(*names));
+	size_t n = 0;
+	int rc = 0;
+
+	if (!names)
+		return no_memory(path, error);
+	for (const struct json_value *item = map->first; item && !rc; item = item->next) {
+		rc = check_name(path, item, error);
+		names[n++] = item->string;
+	}
+	if (!rc)
+		qsort(names, n, sizeof(*names), compare_strings);
+	for (size_t i = 0; i < n && !rc; i++)
+		if (!i || strcmp(names[i], names[i - 1]) != 0)
+			rc = add_shard(checkpoint, path, names[i], error);
+	free(names);
+	return rc;
+}
+
+/* The map and the headers must name the same tensors, each in the same file. */
+static int check_map(const struct nvs_checkpoint *checkpoint, const char *path,
+		     const struct json_value *map, struct nvs_error *error)
+{
+	if (map->duplicate)
+		return error_set(error, -EINVAL, "%s: tensor %s appears twice", path,
+				 map->duplicate->key);
+	if (map->count != checkpoint->n)
+		return error_set(
+			error, -EINVAL,
+			"%s: names %u tensors, but its files have %zu: they are not of one "
+			"checkpoint",
+			path, map->count, checkpoint->n);
+	for (const struct json_value *item = map->first; item; item = item->next) {
+		const struct entry *entry = checkpoint_find(checkpoint, item->key);
+		const char *file = entry ? checkpoint->paths[entry->file] : "";
+		const char *slash = strrchr(file, '/');
+
+		if (!entry || strlen(item->key) != item->key_length ||
+		    strcmp(slash ? slash + 1 : file, item->string) != 0)
+			return error_about(error, -EINVAL, item->key, 0, 0,
+					   "%s: tensor %s is not in %s", path, item->key,
+					   item->string);
+	}
+	return 0;
+}
+
+static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
+		    const struct json_value *root, struct nvs_error *error)
+{
+	const struct json_value *map = json_member(root, "weight_map");
+	int rc;
+
+	if (!map || map->type != JSON_OBJECT || !map->count)
+		return error_set(error, -EINVAL,
+				 "%s: has no object \"weight_map\" with the file of each tensor",
+				 path);
+	rc = add_shards(checkpoint, path, map, error);
+	if (!rc)
+		rc = checkpoint_sort(checkpoint, path, error);
+	return rc ? rc : check_map(checkpoint, path, map, error);
+}
+
+int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
+{
+	struct json_document *document = NULL;
+	size_t nbytes = 0;
+	char *text;
+	int rc = read_text(path, &text, &nbytes, error);
+
+	*checkpoint = (struct nvs_checkpoint){.has_data = true};
+	if (!rc)
+		rc = json_parse(&document, text, nbytes, path, JSON_MEMORY_MAX, error);
+	if (!rc)
+		rc = load_map(checkpoint, path, json_root(document), error);
+	json_free(document);
+	free(text);
+	if (rc)
+		checkpoint_free(checkpoint);
+	return rc;
+}
+
+void index_remove_files(const struct nvs_checkpoint *before,
+			const struct nvs_checkpoint *checkpoint)
+{
+	for (size_t i = 0; i < before->nfiles; i++) {
+		size_t j = 0;
+
+		while (j < checkpoint->nfiles &&
+		       strcmp(before->paths[i], checkpoint->paths[j]) != 0)
+			j++;
+		if (j == checkpoint->nfiles)
+			unlink(before->paths[i]);
+	}
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A window of tensors slides over all of them. Each has a place in the pool, is filled by one
+ * transfer and emptied by another; as many tensors as there is room for are on their way, half of
+ * them in each direction. Pinned memory is all that data passes through.
+ */
+#include "checkpoint/move.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <zlib.h>
+
+#include "base/error.h"
+#include "swap/swap.h"
+
+#define WINDOW 64u
+
+struct slot {
+	uint64_t pin;
+	struct nvs_request *requests[WRITES_MAX];
+	size_t n;
+};
+
+/* Tensors before `done` are finished; up to `filled` they are being emptied; up to `begun`, filled. */
+struct move {
+	struct nvs_engine *engine;
+	struct nvs_aio *aio;
+	const struct pair *pairs;
+	size_t n, done, filled, begun;
+	uint64_t filling_bytes, emptying_bytes;
+	struct writing *writing;       /* out */
+	const struct reading *reading; /* in */
+	struct slot slots[WINDOW];
+};
+
+static struct slot *slot_of(struct move *move, size_t i)
+{
+	return &move->slots[i % WINDOW];
+}
+
+static void check_move(const struct move *move)
+{
+	assert(move->done <= move->filled && move->filled <= move->begun);
+	assert(move->begun <= move->n && move->begun - move->done <= WINDOW);
+}
+
+/* Begins to fill the next tensor. -EAGAIN: no room while others are on their way. */
+static int begin(struct move *move, struct nvs_error *error)
+{
+	const struct pair *pair = &move->pairs[move->begun];
+	struct slot *slot = slot_of(move, move->begun);
+	int timeout_ms = move->begun == move->done ? -1 : 0, rc;
+
+	slot->n = 0;
+	if (move->writing)
+		rc = nvs_tensor_swap_in(move->engine, &pair->tensor, 1, timeout_ms, &slot->pin,
+					error);
+	else
+		rc = nvs_tensor_pin(move->engine, &pair->tensor, 1, timeout_ms, &slot->pin, error);
+	if (rc)
+		return rc;
+	move->begun++;
+	move->filling_bytes += pair->entry->nbytes;
+	if (move->writing || !pair->entry->nbytes)
+		return 0;
+	rc = nvs_aio_pread(move->aio, move->reading->files[pair->entry->file],
+			   nvs_tensor_data(pair->tensor), pair->entry->nbytes, pair->entry->offset,
+			   &slot->requests[0], error);
+	slot->n = !rc;
+	return rc;
+}
+
+static int begin_all(struct move *move, struct nvs_error *error)
+{
+	int rc = 0;
+
+	while (!rc && move->begun < move->n && move->begun - move->done < WINDOW)
+		rc = begin(move, error);
+	check_move(move);
+	return rc == -EAGAIN && move->begun > move->done ? 0 : rc;
+}
+
+/* The oldest tensor that is being filled: waits for it, and writes it to its file. */
+static int empty_to_file(struct move *move, struct nvs_error *error)
+{
+	const struct pair *pair = &move->pairs[move->filled];
+	struct slot *slot = slot_of(move, move->filled);
+	int rc = nvs_tensor_wait(move->engine, &pair->tensor, 1, slot->pin, -1, error);
+
+	if (rc || !pair->entry->nbytes)
+		return rc;
+	if (move->writing->torch.crcs)
+		move->writing->torch.crcs[pair->entry - move->writing->plan.entries] =
+			(uint32_t)crc32_z(0, nvs_tensor_data(pair->tensor), pair->entry->nbytes);
+	return draft_write(&move->writing->drafts[pair->entry->file], move->aio,
+			   nvs_tensor_data(pair->tensor), pair->entry->nbytes, pair->entry->offset,
+			   slot->requests, &slot->n, error);
+}
+
+/* The same in the other direction. The engine writes the tensor; move_in waits for that. */
+static int empty_to_store(struct move *move, struct nvs_error *error)
+{
+	const struct pair *pair = &move->pairs[move->filled];
+	struct slot *slot = slot_of(move, move->filled);
+	size_t n = slot->n;
+	int rc;
+
+	slot->n = 0;
+	rc = requests_finish(move->aio, slot->requests, n, error);
+	if (!rc)
+		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, slot->pin, NVS_DIRTY,
+					error);
+	if (rc)
+		return rc;
+	slot->pin = 0;
+	rc = nvs_tensor_swap_out(move->engine, &pair->tensor, 1, error);
+	return rc == -EBUSY ? 0 : rc; /* another caller has pinned it */
+}
+
+static int empty(struct move *move, struct nvs_error *error)
+{
+	uint64_t nbytes = move->pairs[move->filled].entry->nbytes;
+	int rc = move->writing ? empty_to_file(move, error) : empty_to_store(move, error);
+
+	if (rc)
+		return rc;
+	move->filled++;
+	move->filling_bytes -= nbytes;
+	move->emptying_bytes += nbytes;
+	return 0;
+}
+
+/* Waits for the oldest tensor that is being emptied. */
+static int finish(struct move *move, struct nvs_error *error)
+{
+	const struct pair *pair = &move->pairs[move->done];
+	struct slot *slot = slot_of(move, move->done);
+	size_t n = slot->n;
+	int rc;
+
+	slot->n = 0;
+	rc = requests_finish(move->aio, slot->requests, n, error);
+	if (!rc && slot->pin)
+		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, slot->pin, NVS_CLEAN,
+					error);
+	if (!rc && !move->writing)
+		rc = nvs_tensor_wait(move->engine, &pair->tensor, 1, 0, -1, error);
+	if (rc)
+		return rc;
+	slot->pin = 0;
+	move->done++;
+	move->emptying_bytes -= pair->entry->nbytes;
+	return 0;
+}
+
+/* Empties a tensor while at least half of what is on its way is being filled. */
+static int advance(struct move *move, struct nvs_error *error)
+{
+	bool full = move->emptying_bytes > move->filling_bytes || move->filled == move->begun;
+
+	return move->done < move->filled && full ? finish(move, error) : empty(move, error);
+}
+
+static int run(struct move *move, struct nvs_error *error)
+{
+	int rc = 0;
+
+	while (!rc && move->done < move->n) {
+		rc = begin_all(move, error);
+		if (!rc)
+			rc = advance(move, error);
+		check_move(move);
+	}
+	return rc;
+}
+
+/* Unpins what an error has left. No transfer of a file is in flight any more. */
+static void unpin_all(struct move *move)
+{
+	for (size_t i = move->done; i < move->begun; i++) {
+		struct slot *slot = slot_of(move, i);
+
+		for (size_t j = 0; j < slot->n; j++)
+			nvs_request_close(slot->requests[j]);
+		if (slot->pin)
+			engine_unpin(move->engine, move->pairs[i].tensor, slot->pin);
+	}
+}
+
+int move_out(struct nvs_engine *engine, const struct pair *pairs, size_t n, struct writing *writing,
+	     struct nvs_error *error)
+{
+	struct move move = {
+		.engine = engine, .aio = writing->aio, .pairs = pairs, .n = n, .writing = writing};
+	int rc = run(&move, error);
+
+	if (rc) {
+		writing_end(writing);
+		unpin_all(&move);
+	}
+	return rc;
+}
+
+int move_in(struct nvs_engine *engine, const struct pair *pairs, size_t n, struct reading *reading,
+	    struct nvs_error *error)
+{
+	struct move move = {
+		.engine = engine, .aio = reading->aio, .pairs = pairs, .n = n, .reading = reading};
+	int rc = run(&move, error);
+
+	if (rc) {
+		reading_end(reading);
+		unpin_all(&move);
+	}
+	return rc;
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where each tensor of a checkpoint to be written lies, and the headers that say so. Data begins at
+ * a multiple of DATA_ALIGN in its file, and tensors of such sizes precede the others, so that most
+ * data is written directly. Files have only what the safetensors format asks for: no holes, nothing
+ * behind the last tensor.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json/write.h"
+#include "base/little_endian.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+
+#define DATA_ALIGN 4096u /* bytes within a file */
+#define SUFFIX	   ".safetensors"
+#define PATHS_MAX  99999u
+
+static int no_memory(const char *path, struct nvs_error *error)
+{
+	return error_set(error, -ENOMEM, "no memory for the header of %s", path);
+}
+
+static int check_name(const struct entry *entry, const char *path, struct nvs_error *error)
+{
+	size_t left = strlen(entry->name), length;
+	const char *at = entry->name;
+
+	if (!left || left > NVS_NAME_MAX || !strcmp(at, "__metadata__"))
+		return error_about(error, -EINVAL, entry->name, 0, 0,
+				   "%s: a tensor can't be named \"%s\"", path, entry->name);
+	for (; left; at += length, left -= length) {
+		length = utf8_length(at, left);
+		if (!length)
+			return error_about(error, -EINVAL, entry->name, 0, 0,
+					   "%s: the name of a tensor is not UTF-8", path);
+	}
+	return 0;
+}
+
+/* Numbers the files that the entries go to, in their order; returns how many. */
+static size_t distribute(struct nvs_checkpoint *plan, uint64_t shard_bytes)
+{
+	uint64_t filled = 0;
+	size_t file = 0;
+
+	for (size_t i = 0; i < plan->n; i++) {
+		struct entry *entry = &plan->entries[i];
+
+		if (shard_bytes && filled &&
+		    (filled > shard_bytes || entry->nbytes > shard_bytes - filled)) {
+			file++;
+			filled = 0;
+		}
+		entry->file = file;
+		filled += entry->nbytes;
+	}
+	return file + 1;
+}
+
+/* Places a file's data from 0 on: the entries of multiples of DATA_ALIGN, then the others. */
+static uint64_t place(struct nvs_checkpoint *plan, size_t file)
+{
+	uint64_t at = 0;
+
+	for (unsigned ragged = 0; ragged < 2; ragged++) {
+		for (size_t i = 0; i < plan->n; i++) {
+			struct entry *entry = &plan->entries[i];
+
+			if (entry->file != file || (entry->nbytes % DATA_ALIGN != 0) != ragged)
+				continue;
+			entry->offset = at;
+			at += entry->nbytes;
+		}
+	}
+	return at;
+}
+
+static void write_entry(struct json_writer *json, const struct entry *entry)
+{
+	json_open_object(json, entry->name);
+	json_text(json, "dtype", nvs_dtype_name(entry->dtype));
+	json_open_list(json, "shape");
+	for (size_t i = 0; i < entry->ndim; i++)
+		json_count(json, NULL, entry->shape[i]);
+	json_close_list(json);
+	json_open_list(json, "data_offsets");
+	json_count(json, NULL, entry->offset);
+	json_count(json, NULL, entry->offset + entry->nbytes);
+	json_close_list(json);
+	json_close_object(json);
+}
+
+/* Pads the header to a multiple of DATA_ALIGN, with its length before it. */
+static int pad(char **header, size_t *nbytes, const char *text, size_t length)
+{
+	*nbytes = (sizeof(uint64_t) + length + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
+	*header = malloc(*nbytes);
+	if (!*header)
+		return -ENOMEM;
+	memset(*header, ' ', *nbytes);
+	put_u64((uint8_t *)*header, *nbytes - sizeof(uint64_t));
+	memcpy(*header + sizeof(uint64_t), text, length);
+	return 0;
+}
+
+static int make_header(struct placement *placement, struct nvs_checkpoint *plan, size_t file)
+{
+	char *text = NULL;
+	size_t length = 0;
+	FILE *stream = open_memstream(&text, &length);
+	struct json_writer json;
+	int rc;
+
+	if (!stream)
+		return -ENOMEM;
+	placement->file_bytes[file] = place(plan, file);
+	json = json_to(stream, 0);
+	json_open_object(&json, NULL);
+	json_open_object(&json, "__metadata__");
+	json_text(&json, "format", "pt");
+	json_close_object(&json);
+	for (size_t i = 0; i < plan->n; i++)
+		if (plan->entries[i].file == file)
+			write_entry(&json, &plan->entries[i]);
+	json_close_object(&json);
+	rc = fclose(stream) ? -ENOMEM : 0;
+	if (!rc)
+		rc = length > HEADER_MAX - 2 * DATA_ALIGN
+			     ? -E2BIG
+			     : pad(&placement->headers[file], &placement->header_bytes[file], text,
+				   length);
+	free(text);
+	return rc;
+}
+
+/* Names the files: `path`, or BASE-00001-of-00003.safetensors, with `series` behind BASE. */
+static int name_files(struct nvs_checkpoint *plan, const char *path, const char *series)
+{
+	size_t length = strlen(path) - (plan->nfiles > 1 ? strlen(SUFFIX) : 0);
+
+	for (size_t i = 0; i < plan->nfiles; i++) {
+		free(plan->paths[i]);
+		plan->paths[i] = NULL;
+		if (plan->nfiles == 1)
+			plan->paths[i] = strdup(path);
+		else if (asprintf(&plan->paths[i], "%.*s%s-%05zu-of-%05zu" SUFFIX, (int)length,
+				  path, series, i + 1, plan->nfiles) < 0)
+			plan->paths[i] = NULL;
+		if (!plan->paths[i])
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static bool any_exists(const struct nvs_checkpoint *plan)
+{
+	for (size_t i = 0; i < plan->nfiles; i++)
+		if (!access(plan->paths[i], F_OK))
+			return true;
+	return false;
+}
+
+/* Files of an index must not replace those of the index that is valid until the new one is. */
+static int name_apart(struct nvs_checkpoint *plan, const char *path)
+{
+	uint32_t number;
+	char series[16];
+	int rc = name_files(plan, path, "");
+
+	if (rc || plan->nfiles == 1 || !any_exists(plan))
+		return rc;
+	if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+		return -errno;
+	snprintf(series, sizeof(series), "-%08x", number);
+	return name_files(plan, path, series);
+}
+
+static int make_index(struct placement *placement, const struct nvs_checkpoint *plan,
+		      const char *path)
+{
+	FILE *stream;
+	struct json_writer json;
+
+	if (asprintf(&placement->index_path, "%s" INDEX_SUFFIX, path) < 0) {
+		placement->index_path = NULL;
+		return -ENOMEM;
+	}
+	stream = open_memstream(&placement->index, &placement->index_bytes);
+	if (!stream)
+		return -ENOMEM;
+	json = json_to(stream, 2);
+	json_open_object(&json, NULL);
+	json_open_object(&json, "metadata");
+	json_count(&json, "total_size", plan->nbytes);
+	json_close_object(&json);
+	json_open_object(&json, "weight_map");
+	for (size_t i = 0; i < plan->n; i++) {
+		const char *file = plan->paths[plan->entries[i].file];
+		const char *slash = strrchr(file, '/');
+
+		json_text(&json, plan->entries[i].name, slash ? slash + 1 : file);
+	}
+	json_close_object(&json);
+	json_close_object(&json);
+	return fclose(stream) ? -ENOMEM : 0;
+}
+
+static int make_headers(struct placement *placement, struct nvs_checkpoint *plan)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < plan->nfiles && !rc; i++) {
+		rc = make_header(placement, plan, i);
+		placement->file_bytes[i] += placement->header_bytes[i];
+	}
+	for (size_t i = 0; i < plan->n && !rc; i++)
+		plan->entries[i].offset += placement->header_bytes[plan->entries[i].file];
+	return rc;
+}
+
+static int allocate(struct placement *placement, struct nvs_checkpoint *plan, size_t nfiles)
+{
+	plan->paths = calloc(nfiles, sizeof(*plan->paths));
+	placement->headers = calloc(nfiles, sizeof(*placement->headers));
+	placement->header_bytes = calloc(nfiles, sizeof(*placement->header_bytes));
+	placement->file_bytes = calloc(nfiles, sizeof(*placement->file_bytes));
+	if (!plan->paths || !placement->headers || !placement->header_bytes ||
+	    !placement->file_bytes)
+		return -ENOMEM;
+	plan->nfiles = nfiles;
+	return 0;
+}
+
+static int check_plan(struct nvs_checkpoint *plan, const char *path, struct nvs_error *error)
+{
+	int rc = 0;
+
+	if (!plan->n)
+		return error_set(error, -EINVAL, "%s: there is no tensor to write", path);
+	for (size_t i = 0; i < plan->n && !rc; i++)
+		rc = check_name(&plan->entries[i], path, error);
+	return rc ? rc : checkpoint_sort(plan, path, error);
+}
+
+int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoint, const char *path,
+		   uint64_t shard_bytes, struct nvs_error *error)
+{
+	size_t length = strlen(path), suffix = strlen(SUFFIX), nfiles;
+	int rc;
+
+	*placement = (struct placement){0};
+	if (length <= suffix || strcmp(path + length - suffix, SUFFIX) != 0)
+		return error_set(error, -EINVAL, "%s: the name must end with " SUFFIX " or .pt",
+				 path);
+	rc = check_plan(checkpoint, path, error);
+	if (rc)
+		return rc;
+	nfiles = distribute(checkpoint, shard_bytes);
+	if (nfiles > PATHS_MAX)
+		return error_set(error, -EINVAL, "%s: shards of %llu bytes make %zu files", path,
+				 (unsigned long long)shard_bytes, nfiles);
+	rc = allocate(placement, checkpoint, nfiles);
+	if (!rc)
+		rc = name_apart(checkpoint, path);
+	if (!rc)
+		rc = make_headers(placement, checkpoint);
+	if (!rc && nfiles > 1)
+		rc = make_index(placement, checkpoint, path);
+	if (rc == -E2BIG)
+		return error_set(error, rc, "%s: the header exceeds %u bytes", path, HEADER_MAX);
+	return rc ? no_memory(path, error) : 0;
+}
+
+int placement_make_single(struct placement *placement, struct nvs_checkpoint *checkpoint,
+			  const char *path, struct nvs_error *error)
+{
+	int rc = check_plan(checkpoint, path, error);
+
+	*placement = (struct placement){0};
+	if (rc)
+		return rc;
+	rc = allocate(placement, checkpoint, 1);
+	if (!rc)
+		rc = name_files(checkpoint, path, "");
+	return rc ? no_memory(path, error) : 0;
+}
+
+void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint)
+{
+	for (size_t i = 0; placement->headers && i < checkpoint->nfiles; i++)
+		free(placement->headers[i]);
+	free(placement->headers);
+	free(placement->header_bytes);
+	free(placement->file_bytes);
+	free(placement->index_path);
+	free(placement->index);
+	*placement = (struct placement){0};
+}

@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads and checks safetensors headers. A file may be damaged or hostile, so every value is checked
+ * before it is used; data is read with pread, never mapped, so a file that is truncated during a
+ * read is an error and not a signal.
+ */
+#include "checkpoint/checkpoint.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json/read.h"
+
+#define JSON_MEMORY_MAX ((size_t)2 << 30) /* memory for the JSON document of a header */
+
+struct reader {
+	struct nvs_checkpoint *checkpoint;
+	const char *path;
+	struct nvs_error *error;
+	uint64_t data_start, data_bytes; /* of a .safetensors file: place of the data in the file */
+	struct entry *tensor; /* the tensor being read, which is the model's last; or NULL */
+};
+
+/* Fails with "PATH: TEXT", or "PATH: tensor NAME: TEXT" while a tensor is read. */
+static int reject(const struct reader *reader, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int reject(const struct reader *reader, const char *format, ...)
+{
+	const char *name = reader->tensor ? reader->tensor->name : "";
+	char text[sizeof(reader->error->text)];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return error_about(reader->error, -EINVAL, name, 0, 0, "%s:%s%s%s %s", reader->path,
+			   *name ? " tensor " : "", name, *name ? ":" : "", text);
+}
+
+static int no_memory(const struct reader *reader)
+{
+	return error_set(reader->error, -ENOMEM, "no memory for the header of %s", reader->path);
+}
+
+static int unexpected(const struct reader *reader, const struct json_value *value,
+		      const char *expected)
+{
+	static const char *const kinds[] = {
+		[JSON_STRING] = "a string", [JSON_ARRAY] = "an array", [JSON_OBJECT] = "an object"};
+	char raw[48];
+
+	snprintf(raw, sizeof(raw), "%.*s", (int)(value->raw_length < 40 ? value->raw_length : 40),
+		 value->raw);
+	return reject(reader, "found %s where %s is expected",
+		      value->type >= JSON_STRING ? kinds[value->type] : raw, expected);
+}
+
+/* The format allows plain digits only; up to 64 bits. */
+static bool read_count(const struct json_value *value, uint64_t *count)
+{
+	if (value->type != JSON_NUMBER || memchr(value->raw, '.', value->raw_length) ||
+	    memchr(value->raw, 'e', value->raw_length) ||
+	    memchr(value->raw, 'E', value->raw_length) || *value->raw == '-')
+		return false;
+	return json_read_whole(value, count) == JSON_WHOLE;
+}
+
+static int read_dtype(const struct reader *reader, const struct json_value *value)
+{
+	if (value->type != JSON_STRING)
+		return unexpected(reader, value, "dtype as a string such as \"BF16\"");
+	if (strlen(value->string) != value->length ||
+	    nvs_dtype_parse(value->string, &reader->tensor->dtype))
+		return reject(reader,
+			      "dtype %.15s is not one of safetensors's, such as F32, F16, BF16, "
+			      "I64 or U8",
+			      value->string);
+	return 0;
+}
+
+static int read_shape(const struct reader *reader, const struct json_value *value)
+{
+	struct entry *tensor = reader->tensor;
+	uint64_t size;
+
+	if (value->type != JSON_ARRAY)
+		return unexpected(reader, value, "shape as an array of whole numbers");
+	if (value->count > NDIM_MAX)
+		return reject(reader, "shape has %u dimensions; allowed are up to %u", value->count,
+			      NDIM_MAX);
+	tensor->numel = 1;
+	tensor->shape = calloc(value->count + 1u, sizeof(*tensor->shape));
+	if (!tensor->shape)
+		return no_memory(reader);
+	for (const struct json_value *item = value->first; item; item = item->next) {
+		if (!read_count(item, &size))
+			return unexpected(reader, item, "a whole number of 0 or more in shape");
+		tensor->shape[tensor->ndim++] = size;
+		if (__builtin_mul_overflow(tensor->numel, size, &tensor->numel))
+			return reject(reader, "its shape has more elements than 64 bits can count");
+	}
+	return 0;
+}
+
+/* The tensor's range in the file must fit its shape and the file. */
+static int check_offsets(const struct reader *reader, unsigned long long begin,
+			 unsigned long long end)
+{
+	struct entry *tensor = reader->tensor;
+
+	if (end < begin)
+		return reject(
+			reader,
+			"data_offsets must be two numbers, the second not less than the first");
+	if (end - begin != tensor->nbytes)
+		return reject(reader, "data_offsets span %llu bytes, but dtype and shape need %llu",
+			      end - begin, (unsigned long long)tensor->nbytes);
+	if (reader->checkpoint->has_data && end > reader->data_bytes)
+		return reject(reader,
+			      "its data ends %llu bytes behind the header, but the file has only "
+			      "%llu: it is truncated, or its header is wrong",
+			      end, (unsigned long long)reader->data_bytes);
+	tensor->offset = reader->data_start + begin;
+	return 0;
+}
+
+static int read_offsets(const struct reader *reader, const struct json_value *value)
+{
+	uint64_t offsets[2];
+	const struct json_value *item = value->first;
+
+	if (value->type != JSON_ARRAY)
+		return unexpected(reader, value, "data_offsets as an array of two whole numbers");
+	if (value->count != 2)
+		return reject(reader, "data_offsets has %u numbers, and needs two", value->count);
+	for (int i = 0; i < 2; i++, item = item->next)
+		if (!read_count(item, &offsets[i]))
+			return unexpected(reader, item,
+					  "a whole number of 0 or more in data_offsets");
+	return check_offsets(reader, offsets[0], offsets[1]);
+}
+
+static int check_keys(const struct reader *reader, const struct json_value *object)
+{
+	static const char *const keys[] = {"dtype", "shape", "data_offsets"};
+
+	for (const struct json_value *member = object->first; member; member = member->next) {
+		size_t i = 0;
+
+		while (i < 3 &&
+		       (strlen(keys[i]) != member->key_length || strcmp(keys[i], member->key) != 0))
+			i++;
+		if (i == 3)
+			return reject(
+				reader,
+				"unknown key %.100s; allowed are dtype, shape and data_offsets",
+				member->key);
+	}
+	if (object->duplicate)
+		return reject(reader, "%s appears twice", object->duplicate->key);
+	for (size_t i = 0; i < 2; i++)
+		if (!json_member(object, keys[i]))
+			return reject(reader, "has no %s", keys[i]);
+	return 0;
+}
+
+static int read_tensor(const struct reader *reader, const struct json_value *value)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	struct entry *tensor = reader->tensor;
+	const struct json_value *offsets = json_member(value, "data_offsets");
+	int rc;
+
+	if (value->type != JSON_OBJECT)
+		return unexpected(reader, value, "an object with dtype and shape");
+	rc = check_keys(reader, value);
+	if (!rc)
+		rc = read_dtype(reader, json_member(value, "dtype"));
+	if (!rc)
+		rc = read_shape(reader, json_member(value, "shape"));
+	if (rc)
+		return rc;
+	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
+	    tensor->nbytes > DATA_MAX - checkpoint->nbytes)
+		return reject(reader, "the model has more than the %llu bytes that are allowed",
+			      DATA_MAX);
+	checkpoint->nbytes += tensor->nbytes;
+	if (offsets)
+		return read_offsets(reader, offsets);
+	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
+}
+
+static int add_tensor(struct reader *reader, const struct json_value *member)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	bool nul = memchr(member->key, '\0', member->key_length);
+
+	if (!member->key_length || member->key_length > NVS_NAME_MAX || nul)
+		return reject(
+			reader,
+			"the name of tensor %zu has %zu bytes%s; allowed are 1 to %d, and no NUL",
+			checkpoint->n, member->key_length, nul ? " with a NUL" : "", NVS_NAME_MAX);
+	if (member->earlier)
+		return reject(reader, "tensor %s appears twice", member->key);
+	reader->tensor = &checkpoint->entries[checkpoint->n];
+	reader->tensor->name = strdup(member->key);
+	if (!reader->tensor->name)
+		return no_memory(reader);
+	checkpoint->n++;
+	return read_tensor(reader, member);
+}
+
+static int check_metadata(const struct reader *reader, const struct json_value *metadata)
+{
+	if (metadata->earlier)
+		return reject(reader, "__metadata__ appears twice");
+	if (metadata->type != JSON_OBJECT)
+		return unexpected(reader, metadata, "__metadata__ as an object of strings");
+	for (const struct json_value *item = metadata->first; item; item = item->next)
+		if (item->type != JSON_STRING)
+			return unexpected(reader, item, "a string in __metadata__");
+	return 0;
+}
+
+static int read_tensors(struct reader *reader, const struct json_value *root)
+{
+	int rc = 0;
+
+	if (root->type != JSON_OBJECT)
+		return unexpected(reader, root, "an object of tensors");
+	reader->checkpoint->entries = calloc(root->count + 1u, sizeof(struct entry));
+	if (!reader->checkpoint->entries)
+		return no_memory(reader);
+	for (const struct json_value *member = root->first; member && !rc; member = member->next) {
+		reader->tensor = NULL;
+		rc = strcmp(member->key, "__metadata__") ? add_tensor(reader, member)
+							 : check_metadata(reader, member);
+	}
+	return rc;
+}
+
+static int parse(struct reader *reader, const char *json, size_t nbytes)
+{
+	struct json_document *document;
+	int rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX, reader->error);
+
+	if (rc)
+		return rc;
+	rc = read_tensors(reader, json_root(document));
+	json_free(document);
+	return rc;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct entry *const *left = a, *const *right = b;
+	uint64_t x = (*left)->offset, y = (*right)->offset;
+
+	/* An empty tensor precedes one at the same offset, and overlaps nothing. */
+	if (x == y) {
+		x = (*left)->nbytes;
+		y = (*right)->nbytes;
+	}
+	return (x > y) - (x < y);
+}
+
+/* Errors name offsets from the begin of the data, as the header does. */
+static int check_sorted(const struct reader *reader, const struct entry **sorted)
+{
+	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	const char *before = "the header";
+	unsigned long long end = 0;
+
+	for (size_t i = 0; i < checkpoint->n; i++) {
+		const struct entry *tensor = sorted[i];
+		unsigned long long begin = tensor->offset - reader->data_start;
+
+		if (begin != end)
+			return error_about(reader->error, -EINVAL, tensor->name, 0, 0,
+					   "%s: tensor %s: its data begins at %llu, and must begin "
+					   "at %llu, where %s ends: %s",
+					   reader->path, tensor->name, begin, end, before,
+					   begin < end ? "the two overlap"
+						       : "there may be no hole between tensors");
+		end = begin + tensor->nbytes;
+		before = tensor->name;
+	}
+	if (end != reader->data_bytes)
+		return error_about(reader->error, -EINVAL, before, 0, 0,
+				   "%s: the data ends at %llu with tensor %s, but the file has "
+				   "%llu bytes of data: nothing may follow the last tensor",
+				   reader->path, end, before,
+				   (unsigned long long)reader->data_bytes);
+	return 0;
+}
+
+/* The format requires tensors to be contiguous and to fill the file. */
+static int check_layout(const struct reader *reader)
+{
+	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	/* One more than needed, because calloc(0) may return NULL. */
+	const struct entry **sorted = calloc(checkpoint->n + 1, sizeof(const struct entry *));
+	int rc;
+
+	if (!sorted)
+		return no_memory(reader);
+	for (size_t i = 0; i < checkpoint->n; i++)
+		sorted[i] = &checkpoint->entries[i];
+	qsort(sorted, checkpoint->n, sizeof(const struct entry *), by_offset);
+	rc = check_sorted(reader, sorted);
+	free(sorted);
+	return rc;
+}
+
+int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
+	    struct nvs_error *error)
+{
+	char *to = data;
+
+	while (nbytes) {
+		ssize_t got = pread(fd, to, nbytes, (off_t)offset);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return error_set(error, -errno, "%s: reading at byte %llu: %s", path,
+					 (unsigned long long)offset, strerror(errno));
+		if (!got)
+			return error_set(
+				error, -ENODATA,
+				"%s: ends at byte %llu: it was truncated while it was read", path,
+				(unsigned long long)offset);
+		to += got;
+		offset += (uint64_t)got;
+		nbytes -= (size_t)got;
+	}
+	return 0;
+}
+
+static bool has_suffix(const char *text, const char *suffix)
+{
+	size_t length = strlen(text), n = strlen(suffix);
+
+	return length >= n && !strcmp(text + length - n, suffix);
+}
+
+/*
+ * By name, or else by the length before the header, whose high bytes are zero. JSON contains no
+ * zero bytes.
+ */
+static bool looks_like_safetensors(const char *path, const unsigned char *first, size_t n)
+{
+	return has_suffix(path, ".safetensors") ||
+	       (!has_suffix(path, ".json") && n == 8 && memchr(first, 0, n));
+}
+
+/* Finds the JSON in the file, and checks that it is complete. */
+static int find_header(struct reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
+		       uint64_t *nbytes)
+{
+	const char *path = reader->path;
+	unsigned char first[8] = {0};
+	size_t n = file_bytes < sizeof(first) ? (size_t)file_bytes : sizeof(first);
+	uint64_t length;
+	int rc = read_at(fd, path, 0, first, n, reader->error);
+
+	if (rc)
+		return rc;
+	*offset = 0;
+	*nbytes = file_bytes;
+	if (looks_like_safetensors(path, first, n)) {
+		memcpy(&length, first, sizeof(length));
+		*nbytes = le64toh(length);
+		*offset = sizeof(length);
+		if (file_bytes < *offset || *nbytes > file_bytes - *offset)
+			return error_set(reader->error, -EINVAL,
+					 "%s: its header should have %llu bytes, but the file has "
+					 "only %llu: it is truncated, or not a .safetensors file",
+					 path, (unsigned long long)*nbytes,
+					 (unsigned long long)file_bytes);
+		reader->checkpoint->has_data = true;
+		reader->data_start = *offset + *nbytes;
+		reader->data_bytes = file_bytes - reader->data_start;
+	}
+	if (*nbytes > HEADER_MAX)
+		return error_set(reader->error, -EINVAL,
+				 "%s: a header of %llu bytes; allowed are up to %u", path,
+				 (unsigned long long)*nbytes, HEADER_MAX);
+	return 0;
+}
+
+static int read_header(struct reader *reader, int fd, uint64_t file_bytes)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	uint64_t offset, nbytes;
+	char *json;
+	int rc = find_header(reader, fd, file_bytes, &offset, &nbytes);
+
+	if (rc)
+		return rc;
+	json = malloc(nbytes ? nbytes : 1);
+	if (!json)
+		return no_memory(reader);
+	rc = read_at(fd, reader->path, offset, json, nbytes, reader->error);
+	if (!rc)
+		rc = parse(reader, json, nbytes);
+	free(json);
+	if (!rc && !checkpoint->n)
+		rc = error_set(reader->error, -EINVAL, "%s: holds no tensor", reader->path);
+	return rc || !checkpoint->has_data ? rc : check_layout(reader);
+}
+
+static int begin(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
+{
+	*checkpoint = (struct nvs_checkpoint){.paths = calloc(1, sizeof(char *))};
+	if (checkpoint->paths)
+		checkpoint->paths[0] = strdup(path);
+	if (!checkpoint->paths || !checkpoint->paths[0])
+		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
+	checkpoint->nfiles = 1;
+	return 0;
+}
+
+int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
+{
+	struct reader reader = {.checkpoint = checkpoint, .path = path, .error = error};
+	struct stat status = {0};
+	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+	*checkpoint = (struct nvs_checkpoint){0};
+	if (fd < 0 || fstat(fd, &status))
+		rc = error_set(error, -errno, "can't open the model %s: %s", path, strerror(errno));
+	else if (!S_ISREG(status.st_mode))
+		rc = error_set(error, -EINVAL, "the model %s is not a regular file", path);
+	else
+		rc = begin(checkpoint, path, error);
+	if (!rc)
+		rc = read_header(&reader, fd, (uint64_t)status.st_size);
+	if (fd >= 0)
+		close(fd);
+	if (rc)
+		checkpoint_free(checkpoint);
+	return rc;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exports and imports tensors of an engine: checks what the caller asks for, and moves it. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/struct_size.h"
+#include "checkpoint/move.h"
+
+static int read_item(struct nvs_checkpoint_item *item, const struct nvs_checkpoint_item *items,
+		     size_t i, struct nvs_tensor_info *info, struct nvs_engine *engine,
+		     struct nvs_error *error)
+{
+	int rc = struct_in_at(item, sizeof(*item), items, i);
+
+	if (rc)
+		return struct_refused(error, rc, "nvs_checkpoint_item", "items[%zu]", i);
+	if (!item->tensor || nvs_tensor_get_info(engine, item->tensor, info))
+		return error_set(error, -EINVAL, "items[%zu]: the tensor is NULL", i);
+	if (!item->name)
+		item->name = info->name;
+	return 0;
+}
+
+static int check_shape(const struct nvs_checkpoint_item *item, const struct nvs_tensor_info *info,
+		       struct nvs_error *error)
+{
+	uint64_t numel = 1;
+
+	if (!item->shape)
+		return 0;
+	for (size_t i = 0; i < item->ndim && item->ndim <= NDIM_MAX; i++)
+		if (__builtin_mul_overflow(numel, item->shape[i], &numel))
+			return error_about(error, -EINVAL, item->name, 0, 0,
+					   "%s: its shape has more elements than 64 bits can count",
+					   item->name);
+	if (item->ndim > NDIM_MAX || numel != info->numel)
+		return error_about(error, -EINVAL, item->name, 0, 0,
+				   "%s: its shape has %zu dimensions and %llu elements, the tensor "
+				   "has %llu; allowed are up to %u dimensions",
+				   item->name, item->ndim, (unsigned long long)numel,
+				   (unsigned long long)info->numel, NDIM_MAX);
+	return 0;
+}
+
+static int plan_item(struct nvs_checkpoint *plan, struct nvs_engine *engine,
+		     const struct nvs_checkpoint_item *items, size_t i, struct pair *pair,
+		     struct nvs_error *error)
+{
+	struct nvs_checkpoint_item item;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
+	int rc = read_item(&item, items, i, &info, engine, error);
+
+	if (!rc)
+		rc = check_shape(&item, &info, error);
+	if (rc)
+		return rc;
+	if (info.nbytes > DATA_MAX - plan->nbytes)
+		return error_set(error, -EINVAL, "the tensors have more than %llu bytes", DATA_MAX);
+	pair->tensor = item.tensor;
+	pair->entry = &plan->entries[i];
+	if (entry_make(&plan->entries[i], item.name, info.dtype, info.numel, item.shape, item.ndim))
+		return error_set(error, -ENOMEM, "no memory for the names of tensors");
+	plan->nbytes += info.nbytes;
+	plan->n++;
+	return 0;
+}
+
+static int check_call(const void *engine, const void *items, size_t n, struct nvs_error *error)
+{
+	if (!engine)
+		return error_set(error, -EINVAL, "engine is NULL");
+	if (!items && n)
+		return error_set(error, -EINVAL, "items is NULL");
+	return n <= ENTRIES_MAX ? 0
+				: error_set(error, -EINVAL, "%zu tensors; allowed are up to %u", n,
+					    ENTRIES_MAX);
+}
+
+static int export(struct nvs_engine *engine, const struct nvs_checkpoint_item *items, size_t n,
+		  const char *path, const struct nvs_checkpoint_options *options,
+		  struct writing *writing, struct pair *pairs, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = plan_item(&writing->plan, engine, items, i, &pairs[i], error);
+	writing->torch_allowed = true;
+	if (!rc)
+		rc = writing_begin(writing, nvs_engine_aio(engine), path, options, error);
+	if (!rc)
+		rc = move_out(engine, pairs, n, writing, error);
+	return rc ? rc : writing_commit(writing, error);
+}
+
+int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint_item *items,
+			  size_t n, const char *path, const struct nvs_checkpoint_options *options,
+			  struct nvs_error *error)
+{
+	struct nvs_checkpoint_options chosen;
+	struct writing writing = {0};
+	struct pair *pairs;
+	int rc = check_call(engine, items, n, error);
+
+	if (!rc && !path)
+		rc = error_set(error, -EINVAL, "path is NULL");
+	if (!rc)
+		rc = options_in(&chosen, options, error);
+	if (rc)
+		return rc;
+	pairs = calloc(n + 1, sizeof(*pairs));
+	writing.plan.entries = calloc(n + 1, sizeof(struct entry));
+	if (!pairs || !writing.plan.entries)
+		rc = error_set(error, -ENOMEM, "no memory for the names of %zu tensors", n);
+	else
+		rc = export(engine, items, n, path, &chosen, &writing, pairs, error);
+	writing_end(&writing);
+	free(pairs);
+	return rc;
+}
+
+static int find_item(struct pair *pair, struct nvs_engine *engine,
+		     const struct nvs_checkpoint *checkpoint,
+		     const struct nvs_checkpoint_item *items, size_t i, struct nvs_error *error)
+{
+	struct nvs_checkpoint_item item;
+	struct nvs_tensor_info info = {.size = sizeof(info)};
+	int rc = read_item(&item, items, i, &info, engine, error);
+
+	if (rc)
+		return rc;
+	pair->tensor = item.tensor;
+	pair->entry = checkpoint_find(checkpoint, item.name);
+	if (!pair->entry)
+		return error_about(error, -ENOENT, item.name, 0, 0,
+				   "the checkpoint has no tensor %s", item.name);
+	if (pair->entry->dtype != info.dtype || pair->entry->numel != info.numel)
+		return error_about(error, -ESTALE, item.name, 0, 0,
+				   "%s: the checkpoint has %llu elements of %s, the tensor has "
+				   "%llu of %s",
+				   item.name, (unsigned long long)pair->entry->numel,
+				   nvs_dtype_name(pair->entry->dtype),
+				   (unsigned long long)info.numel, nvs_dtype_name(info.dtype));
+	return 0;
+}
+
+int nvs_checkpoint_import(struct nvs_engine *engine, const struct nvs_checkpoint *checkpoint,
+			  const struct nvs_checkpoint_item *items, size_t n,
+			  struct nvs_error *error)
+{
+	struct reading reading = {0};
+	struct pair *pairs;
+	int rc = check_call(engine, items, n, error);
+
+	if (!rc && !checkpoint)
+		rc = error_set(error, -EINVAL, "checkpoint is NULL");
+	if (rc)
+		return rc;
+	pairs = calloc(n + 1, sizeof(*pairs));
+	if (!pairs)
+		return error_set(error, -ENOMEM, "no memory for the names of %zu tensors", n);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = find_item(&pairs[i], engine, checkpoint, items, i, error);
+	if (!rc)
+		rc = reading_begin(&reading, nvs_engine_aio(engine), checkpoint, error);
+	if (!rc)
+		rc = move_in(engine, pairs, n, &reading, error);
+	if (reading.checkpoint)
+		reading_end(&reading);
+	free(pairs);
+	return rc;
+}

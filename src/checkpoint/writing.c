@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All files of a checkpoint that is written, from creating to renaming them. Files of an index take
+ * effect when the index has its name, which is last.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/struct_size.h"
+#include "checkpoint/torch.h"
+
+int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_options *options,
+	       struct nvs_error *error)
+{
+	int rc = 0;
+
+	*into = (struct nvs_checkpoint_options){.size = sizeof(*into)};
+	if (options)
+		rc = struct_in(into, sizeof(*into), options);
+	return rc ? struct_refused(error, rc, "nvs_checkpoint_options", "the options") : 0;
+}
+
+static int begin_files(struct writing *writing, struct nvs_error *error)
+{
+	const struct nvs_checkpoint *plan = &writing->plan;
+	int rc = 0;
+
+	writing->drafts = calloc(plan->nfiles, sizeof(*writing->drafts));
+	if (!writing->drafts)
+		return error_set(error, -ENOMEM, "no memory for the files of %s", plan->paths[0]);
+	for (size_t i = 0; i < plan->nfiles; i++)
+		writing->drafts[i].fd = -1;
+	for (size_t i = 0; i < plan->nfiles && !rc; i++) {
+		rc = draft_open(&writing->drafts[i], writing->aio, plan->paths[i],
+				writing->placement.file_bytes[i], error);
+		if (!rc)
+			rc = draft_write_now(&writing->drafts[i], writing->aio,
+					     writing->placement.headers[i],
+					     writing->placement.header_bytes[i], 0, error);
+	}
+	return rc;
+}
+
+static int begin_torch(struct writing *writing, const char *path, uint64_t shard_bytes,
+		       struct nvs_error *error)
+{
+	int rc = placement_make_single(&writing->placement, &writing->plan, path, error);
+
+	if (!rc && shard_bytes)
+		rc = error_set(error, -EINVAL, "%s: a file of torch.save has no shards", path);
+	if (!rc)
+		rc = torch_place(&writing->torch, &writing->plan, path, error);
+	if (rc)
+		return rc;
+	writing->placement.headers[0] = writing->torch.lead;
+	writing->torch.lead = NULL;
+	writing->placement.header_bytes[0] = writing->torch.lead_bytes;
+	writing->placement.file_bytes[0] = writing->torch.file_bytes;
+	return 0;
+}
+
+int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path,
+		  const struct nvs_checkpoint_options *options, struct nvs_error *error)
+{
+	size_t length = strlen(path);
+	int rc;
+
+	writing->aio = aio;
+	if (writing->torch_allowed && length > 3 && !strcmp(path + length - 3, ".pt"))
+		rc = begin_torch(writing, path, options->shard_bytes, error);
+	else
+		rc = placement_make(&writing->placement, &writing->plan, path, options->shard_bytes,
+				    error);
+	return rc ? rc : begin_files(writing, error);
+}
+
+/* The index that is replaced. A damaged one names no files. */
+static int load_before(struct nvs_checkpoint *before, const char *path, struct nvs_error *error)
+{
+	int rc = access(path, F_OK) ? 0 : index_load(before, path, error);
+
+	return rc == -EINVAL || rc == -ENOENT || rc == -ENODATA ? 0 : rc;
+}
+
+/* Writes the index and removes the files of the one that it replaces. */
+static int commit_index(struct writing *writing, struct nvs_error *error)
+{
+	const struct placement *placement = &writing->placement;
+	struct nvs_checkpoint before = {0};
+	struct draft draft = {.fd = -1};
+	int rc = load_before(&before, placement->index_path, error);
+
+	if (!rc)
+		rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
+				error);
+	if (!rc)
+		rc = draft_write_now(&draft, writing->aio, placement->index, placement->index_bytes,
+				     0, error);
+	if (!rc)
+		rc = draft_sync(&draft, error);
+	if (!rc)
+		rc = draft_rename(&draft, error);
+	writing->complete = !rc;
+	if (!rc)
+		rc = sync_directory(placement->index_path, error);
+	if (!rc)
+		index_remove_files(&before, &writing->plan);
+	draft_close(&draft);
+	checkpoint_free(&before);
+	return rc;
+}
+
+int writing_commit(struct writing *writing, struct nvs_error *error)
+{
+	size_t n = writing->plan.nfiles;
+	int rc = 0;
+
+	if (writing->torch.crcs)
+		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0],
+				  writing->aio, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = draft_sync(&writing->drafts[i], error);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = draft_rename(&writing->drafts[i], error);
+	if (!rc)
+		rc = sync_directory(writing->plan.paths[0], error);
+	return rc || n == 1 ? rc : commit_index(writing, error);
+}
+
+/* Files that no index names are removed. */
+static void remove_files(struct writing *writing)
+{
+	for (size_t i = 0; i < writing->plan.nfiles; i++)
+		if (writing->drafts[i].renamed)
+			unlink(writing->plan.paths[i]);
+}
+
+void writing_end(struct writing *writing)
+{
+	if (writing->drafts && writing->plan.nfiles > 1 && !writing->complete)
+		remove_files(writing);
+	for (size_t i = 0; writing->drafts && i < writing->plan.nfiles; i++)
+		draft_close(&writing->drafts[i]);
+	free(writing->drafts);
+	placement_free(&writing->placement, &writing->plan);
+	torch_free(&writing->torch);
+	checkpoint_free(&writing->plan);
+	*writing = (struct writing){0};
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors of an engine to .safetensors files and back; python reads the files in
+ * test_safetensors_files.py.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/inject.h"
+#include "support/support.h"
+#include "swap/swap_fixture.h"
+
+#define N 12u
+
+static const uint64_t sizes[N] = {4096, 1,	0,	65536, 4097,  1048576,
+				  511,	131072, 300000, 8192,  12288, 2 * MIB};
+
+struct world {
+	struct fixture f;
+	const char *directory, *path;
+	struct nvs_tensor *t[N];
+	struct nvs_checkpoint_item items[N];
+};
+
+static void world_begin(struct world *w)
+{
+	*w = (struct world){0};
+	OPEN(&w->f, .pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
+	tensors_add(&w->f, "layer.", sizes, N, w->t);
+	for (unsigned i = 0; i < N; i++) {
+		tensor_write(&w->f, w->t[i], i + 1);
+		w->items[i] = (struct nvs_checkpoint_item){.size = sizeof(w->items[i]),
+							   .tensor = w->t[i]};
+	}
+	w->directory = temp_directory();
+	w->path = path_in(w->directory, "model.safetensors");
+}
+
+static void world_end(struct world *w)
+{
+	fixture_close(&w->f);
+}
+
+static void write_all(struct world *w, uint64_t seed)
+{
+	for (unsigned i = 0; i < N; i++)
+		tensor_write(&w->f, w->t[i], i + seed);
+}
+
+static void change_all(struct world *w)
+{
+	write_all(w, 100);
+}
+
+static void compare_all(struct world *w, uint64_t seed)
+{
+	for (unsigned i = 0; i < N; i++)
+		tensor_compare(&w->f, w->t[i], i + seed);
+}
+
+static int import_from(struct world *w, const char *path)
+{
+	struct nvs_checkpoint *checkpoint;
+	int rc = nvs_checkpoint_open(&checkpoint, path, &w->f.error);
+
+	if (!rc)
+		rc = nvs_checkpoint_import(w->f.engine, checkpoint, w->items, N, &w->f.error);
+	nvs_checkpoint_close(checkpoint);
+	return rc;
+}
+
+static int export_to(struct world *w, uint64_t shard_bytes)
+{
+	const struct nvs_checkpoint_options options = {.size = sizeof(options),
+						       .shard_bytes = shard_bytes};
+
+	return nvs_checkpoint_export(w->f.engine, w->items, N, w->path, &options, &w->f.error);
+}
+
+static void what_was_exported_is_imported(void **state)
+{
+	struct world w;
+	struct stat status;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, 0));
+	assert_int_equal(entries_of(w.directory), 1);
+	assert_int_equal(stat(w.path, &status), 0);
+	assert_int_equal(status.st_mode & 0777, 0600);
+	change_all(&w);
+	OK(&w.f, import_from(&w, w.path));
+	compare_all(&w, 1);
+	world_end(&w);
+}
+
+static void shards_have_at_most_their_bytes_and_an_index(void **state)
+{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, MIB));
+	assert_int_equal(entries_of(w.directory), 5);
+	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	assert_int_equal(nvs_checkpoint_count(checkpoint), N);
+	OK(&w.f, nvs_checkpoint_get(checkpoint, 0, &tensor));
+	assert_says(tensor.path, "model-00001-of-00004.safetensors");
+	nvs_checkpoint_close(checkpoint);
+	change_all(&w);
+	OK(&w.f, import_from(&w, path_in(w.directory, "model.safetensors.index.json")));
+	compare_all(&w, 1);
+	world_end(&w);
+}
+
+static void the_files_of_a_replaced_index_are_removed(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, MIB));
+	change_all(&w);
+	OK(&w.f, export_to(&w, MIB));
+	assert_int_equal(entries_of(w.directory), 5);
+	OK(&w.f, import_from(&w, w.path));
+	compare_all(&w, 100);
+	world_end(&w);
+}
+
+static void a_shape_must_be_that_of_the_tensor(void **state)
+{
+	const uint64_t shape[] = {64, 64}, wrong[] = {64, 63}, huge[] = {UINT64_MAX, 2};
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	w.items[0].ndim = 2;
+	w.items[0].shape = wrong;
+	expect_error(&w.f, export_to(&w, 0), -EINVAL, "4032 elements");
+	w.items[0].shape = huge;
+	expect_error(&w.f, export_to(&w, 0), -EINVAL, "64 bits");
+	w.items[0].shape = shape;
+	OK(&w.f, export_to(&w, 0));
+	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	OK(&w.f, nvs_checkpoint_get(checkpoint, 0, &tensor));
+	assert_int_equal(tensor.ndim, 2);
+	assert_int_equal(tensor.shape[1], 64);
+	assert_int_equal(nvs_checkpoint_get(checkpoint, N, &tensor), -ENOENT);
+	nvs_checkpoint_close(checkpoint);
+	world_end(&w);
+}
+
+static void names_are_unique_and_utf8(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	w.items[3].name = "layer.5";
+	expect_error(&w.f, export_to(&w, 0), -EINVAL, "two tensors have the name layer.5");
+	w.items[3].name = "\xff";
+	expect_error(&w.f, export_to(&w, 0), -EINVAL, "not UTF-8");
+	w.items[3].name = "__metadata__";
+	expect_error(&w.f, export_to(&w, 0), -EINVAL, "can't be named");
+	assert_int_equal(entries_of(w.directory), 0);
+	world_end(&w);
+}
+
+static void what_the_checkpoint_lacks_is_refused_before_anything_is_read(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, 0));
+	change_all(&w);
+	w.items[N - 1].name = "other";
+	expect_error(&w.f, import_from(&w, w.path), -ENOENT, "other");
+	w.items[N - 1].name = "layer.0";
+	expect_error(&w.f, import_from(&w, w.path), -ESTALE, "layer.0");
+	w.items[N - 1].name = NULL;
+	compare_all(&w, 100);
+	world_end(&w);
+}
+
+static void a_second_writer_is_refused(void **state)
+{
+	struct world w;
+	int fd;
+
+	(void)state;
+	world_begin(&w);
+	fd = open(path_in(w.directory, "model.safetensors.partial"), O_RDWR | O_CREAT, 0600);
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	expect_error(&w.f, export_to(&w, 0), -EBUSY, "another process");
+	close(fd);
+	OK(&w.f, export_to(&w, 0));
+	assert_int_equal(entries_of(w.directory), 1);
+	world_end(&w);
+}
+
+static void a_planted_link_is_not_followed(void **state)
+{
+	const char *victim;
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	victim = path_in(w.directory, "victim");
+	close(open(victim, O_RDWR | O_CREAT, 0600));
+	assert_int_equal(symlink(victim, path_in(w.directory, "model.safetensors.partial")), 0);
+	expect_error(&w.f, export_to(&w, 0), -ELOOP, "model.safetensors.partial");
+	world_end(&w);
+}
+
+/* Whether the first tensor is as that seed's. */
+static bool filled_as(struct world *w, uint64_t seed)
+{
+	uint64_t pin;
+	bool is;
+
+	OK(&w->f, nvs_tensor_swap_in(w->f.engine, &w->t[0], 1, -1, &pin, &w->f.error));
+	OK(&w->f, nvs_tensor_wait(w->f.engine, &w->t[0], 1, pin, -1, &w->f.error));
+	is = filled(nvs_tensor_data(w->t[0]), sizes[0], seed);
+	OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[0], 1, pin, NVS_CLEAN, &w->f.error));
+	return is;
+}
+
+/* Every call that can fail does so once: the files are the old ones or the new ones, without a rest. */
+static void each_failing_call_leaves_the_old_files_or_the_new(void **state)
+{
+	uint64_t failed = 1, stored = 1, seed = 100;
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, MIB));
+	for (uint64_t nth = 1; failed; nth++, seed = seed == 1 ? 100 : 1) {
+		unsigned files = inject_held().files;
+		int rc;
+
+		write_all(&w, seed);
+		inject_fail(INJECT_MEMORY | INJECT_OPEN | INJECT_SYNC | INJECT_SPACE | INJECT_NAME,
+			    nth, 1, ENOSPC);
+		rc = export_to(&w, MIB);
+		inject_stop(&failed);
+		assert_int_equal(inject_held().files, files);
+		if (!rc)
+			stored = seed;
+		OK(&w.f, import_from(&w, w.path));
+		if (rc && seed != stored && filled_as(&w, seed))
+			stored = seed; /* only the directory could not be synced */
+		compare_all(&w, stored);
+		assert_true(rc || !failed || nth < 2000);
+	}
+	/* Replaced files stay if the directory could not be opened and synced, and an empty draft
+	 * if it could not be looked at. */
+	assert_in_range(entries_of(w.directory), 5, 30);
+	world_end(&w);
+}
+
+static void a_failed_import_leaves_nothing_pinned(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, 0));
+	struct nvs_checkpoint *checkpoint;
+
+	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	assert_int_equal(truncate(w.path, 100000), 0);
+	expect_error(&w.f, nvs_checkpoint_import(w.f.engine, checkpoint, w.items, N, &w.f.error),
+		     -ENODATA, "model.safetensors");
+	nvs_checkpoint_close(checkpoint);
+	for (unsigned i = 0; i < N; i++)
+		assert_int_equal(info_of(&w.f, w.t[i]).pins, 0);
+	world_end(&w);
+}
+
+static void null_arguments_are_refused(void **state)
+{
+	struct nvs_checkpoint *checkpoint = NULL;
+	struct nvs_checkpoint_item bare = {.size = sizeof(bare)};
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	assert_int_equal(nvs_checkpoint_open(NULL, w.path, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_open(&checkpoint, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_count(NULL), 0);
+	assert_int_equal(nvs_checkpoint_get(NULL, 0, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_export(NULL, w.items, N, w.path, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_export(w.f.engine, NULL, N, w.path, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_export(w.f.engine, w.items, N, NULL, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_export(w.f.engine, &bare, 1, w.path, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_export(w.f.engine, w.items, 0, w.path, NULL, NULL),
+			 -EINVAL);
+	assert_int_equal(nvs_checkpoint_import(w.f.engine, NULL, w.items, N, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_export_optimizer(NULL, w.path, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_import_optimizer(NULL, NULL, NULL), -EINVAL);
+	nvs_checkpoint_close(NULL);
+	world_end(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(what_was_exported_is_imported),
+		test(shards_have_at_most_their_bytes_and_an_index),
+		test(the_files_of_a_replaced_index_are_removed),
+		test(a_shape_must_be_that_of_the_tensor),
+		test(names_are_unique_and_utf8),
+		test(what_the_checkpoint_lacks_is_refused_before_anything_is_read),
+		test(a_second_writer_is_refused),
+		test(a_planted_link_is_not_followed),
+		test(each_failing_call_leaves_the_old_files_or_the_new),
+		test(a_failed_import_leaves_nothing_pinned),
+		test(null_arguments_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files in the form of torch.save. Python's zipfile checks their records and CRCs, and its pickle
+ * reads the dictionary with the names that torch.load permits.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "support/support.h"
+#include "swap/swap_fixture.h"
+
+#define N 5u
+
+/* Prints a name, storage, shape and the sum of the bytes for each tensor. */
+static const char reader[] =
+	"import pickle, sys, zipfile\n"
+	"z = zipfile.ZipFile(sys.argv[1])\n"
+	"assert z.testzip() is None\n"
+	"assert z.read('archive/byteorder') == b'little' and z.read('archive/version') == b'3\\n'\n"
+	"class Names(pickle.Unpickler):\n"
+	"    def find_class(self, module, name):\n"
+	"        if (module, name) == ('collections', 'OrderedDict'):\n"
+	"            return dict\n"
+	"        if (module, name) == ('torch._utils', '_rebuild_tensor_v2'):\n"
+	"            return lambda storage, offset, shape, stride, grad, hooks: (storage, shape, "
+	"stride)\n"
+	"        assert module == 'torch' and name.endswith('Storage'), (module, name)\n"
+	"        return name\n"
+	"    def persistent_load(self, saved):\n"
+	"        kind, storage, key, place, numel = saved\n"
+	"        assert kind == 'storage' and place == 'cpu'\n"
+	"        return storage, numel, z.read('archive/data/' + key)\n"
+	"tensors = Names(z.open('archive/data.pkl')).load()\n"
+	"assert list(tensors) == ['t0', 't1', 't2', 't3', 't4'], list(tensors)\n"
+	"sizes = [4096, 1, 0, 70000, 1 << 20]\n"
+	"for i, ((storage, numel, data), shape, stride) in enumerate(tensors.values()):\n"
+	"    assert storage == 'ByteStorage' and numel == len(data) == sizes[i]\n"
+	"    assert data == bytes((k * 7 + i) % 256 for k in range(numel))\n"
+	"    assert (shape, stride) == (((64, 64), (64, 1)) if i == 0 else ((numel,), (1,)))\n"
+	"    header = z.getinfo(f'archive/data/{i}').header_offset\n"
+	"    raw = open(sys.argv[1], 'rb').read()[header:header + 30]\n"
+	"    at = header + 30 + int.from_bytes(raw[26:28], 'little') + int.from_bytes(raw[28:30], "
+	"'little')\n"
+	"    assert at % 64 == 0, at\n";
+
+static void make(struct fixture *f, struct nvs_tensor **t, const char *prefix)
+{
+	const uint64_t sizes[N] = {4096, 1, 0, 70000, MIB};
+	uint64_t pin;
+
+	OPEN(f, .pool_bytes = 2 * MIB, .max_in_cpu = NONE_STAYS);
+	tensors_add(f, prefix, sizes, N, t);
+	for (unsigned i = 0; i < N; i++) {
+		unsigned char *data;
+
+		OK(f, nvs_tensor_pin(f->engine, &t[i], 1, -1, &pin, &f->error));
+		data = nvs_tensor_data(t[i]);
+		for (uint64_t k = 0; k < sizes[i]; k++)
+			data[k] = (unsigned char)(k * 7 + i);
+		OK(f, nvs_tensor_release(f->engine, &t[i], 1, pin, NVS_DIRTY, &f->error));
+	}
+}
+
+static void zip_and_pickle_are_those_of_torch_save(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
+	const char *script = path_in(directory, "read.py");
+	const uint64_t shape[] = {64, 64};
+	struct nvs_checkpoint_item items[N];
+	struct nvs_tensor *t[N];
+	char command[1024];
+	struct fixture f;
+	FILE *file;
+
+	(void)state;
+	make(&f, t, "t");
+	for (unsigned i = 0; i < N; i++)
+		items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]), .tensor = t[i]};
+	items[0].shape = shape;
+	items[0].ndim = 2;
+	OK(&f, nvs_checkpoint_export(f.engine, items, N, path, NULL, &f.error));
+	file = fopen(script, "w");
+	assert_non_null(file);
+	fputs(reader, file);
+	assert_int_equal(fclose(file), 0);
+	snprintf(command, sizeof(command), "python3 %s %s", script, path);
+	assert_int_equal(system(command), 0);
+	fixture_close(&f);
+}
+
+static void what_torch_save_lacks_is_refused(void **state)
+{
+	const struct nvs_checkpoint_options shards = {.size = sizeof(shards), .shard_bytes = 4096};
+	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
+	struct nvs_tensor_spec spec = {sizeof(spec), "u", NVS_U64, 4};
+	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make(&f, t, "t");
+	item.tensor = t[0];
+	expect_error(&f, nvs_checkpoint_export(f.engine, &item, 1, path, &shards, &f.error),
+		     -EINVAL, "no shards");
+	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &item.tensor, &f.error));
+	expect_error(&f, nvs_checkpoint_export(f.engine, &item, 1, path, NULL, &f.error), -ENOTSUP,
+		     "U64");
+	assert_int_equal(entries_of(directory), 0);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(zip_and_pickle_are_those_of_torch_save),
+		test(what_torch_save_lacks_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
