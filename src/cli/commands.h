@@ -16,6 +16,7 @@ enum { STATUS_FAILED = 1, STATUS_USAGE = 2 };
 /* argv[0] is the subcommand's name. They return the exit status. */
 int cmd_bench(int argc, char **argv);
 int cmd_info(int argc, char **argv);
+int cmd_store(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_compare(int argc, char **argv);

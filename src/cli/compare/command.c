@@ -6,16 +6,14 @@
 
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
-
-enum format { FORMAT_NORMAL, FORMAT_JSON };
+#include "cli/options/report_options.h"
 
 struct values {
 	double threshold;
-	const char *html, *output;
-	unsigned format;
+	const char *html;
+	struct report_options report;
 };
 
-static const char *const formats[] = {"normal", "json", NULL};
 static const struct values defaults = {.threshold = 5};
 
 static const struct option_spec options[] = {
@@ -31,17 +29,7 @@ static const struct option_spec options[] = {
 	 .offset = offsetof(struct values, html),
 	 .help = "also write a page with the tables, and with plots of latencies where the\n"
 		 "results have histograms (bench --output-format json+)"},
-	{.name = "output-format",
-	 .argument = "FORMAT",
-	 .type = OPTION_CHOICE,
-	 .offset = offsetof(struct values, format),
-	 .choices = formats,
-	 .help = "normal (the default) or json"},
-	{.name = "output",
-	 .argument = "FILE",
-	 .type = OPTION_STRING,
-	 .offset = offsetof(struct values, output),
-	 .help = "write there instead of to standard output"},
+	REPORT_OPTIONS(offsetof(struct values, report)),
 };
 
 const struct command_spec compare_command = {
@@ -97,8 +85,9 @@ static int compare(const struct values *values, const struct options_given *give
 	if (!status && values->html)
 		status = write_to(values->html, compare_page, &comparison);
 	if (!status)
-		status = write_to(values->output,
-				  values->format == FORMAT_JSON ? compare_json : compare_text,
+		status = write_to(values->report.output,
+				  values->report.format == REPORT_JSON ? compare_json
+								       : compare_text,
 				  &comparison);
 	if (!status && got_slower(&comparison))
 		status = STATUS_FAILED;

@@ -9,19 +9,15 @@
 
 #include "cli/commands.h"
 #include "cli/info/info.h"
-#include "cli/options/options.h"
-
-enum format { FORMAT_NORMAL, FORMAT_JSON };
+#include "cli/options/report_options.h"
 
 struct values {
 	struct option_list paths;
-	unsigned format;
-	const char *output;
+	struct report_options report;
 };
 
-static const char *const formats[] = {"normal", "json", NULL};
 static const char *const directory[] = {"directory", NULL};
-static const struct values defaults = {.format = FORMAT_NORMAL};
+static const struct values defaults;
 
 static const struct option_spec options[] = {
 	{.name = "nvme-path",
@@ -30,17 +26,7 @@ static const struct option_spec options[] = {
 	 .offset = offsetof(struct values, paths),
 	 .aliases = directory,
 	 .help = "a directory, file or block device to examine; may be repeated"},
-	{.name = "output-format",
-	 .argument = "FORMAT",
-	 .type = OPTION_CHOICE,
-	 .offset = offsetof(struct values, format),
-	 .choices = formats,
-	 .help = "normal (the default) or json"},
-	{.name = "output",
-	 .argument = "FILE",
-	 .type = OPTION_STRING,
-	 .offset = offsetof(struct values, output),
-	 .help = "write the report to FILE instead of standard output"},
+	REPORT_OPTIONS(offsetof(struct values, report)),
 };
 
 const struct command_spec info_command = {
@@ -121,10 +107,10 @@ static int write_report(const struct values *values, const struct report *report
 	struct output output;
 	int status, closed;
 
-	if (output_open(&output, values->output))
+	if (output_open(&output, values->report.output))
 		return STATUS_FAILED;
 	status = output_begin(&output);
-	if (!status && values->format == FORMAT_JSON)
+	if (!status && values->report.format == REPORT_JSON)
 		info_json(output.file, report);
 	else if (!status)
 		info_text(output.file, report);

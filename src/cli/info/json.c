@@ -76,6 +76,7 @@ static void put_path(struct json_writer *json, const struct nvs_path_info *path)
 	json_bool(json, "dio_from_statx", path->dio_from_statx);
 	json_count(json, "free_bytes", path->free_bytes);
 	json_count(json, "total_bytes", path->total_bytes);
+	json_text(json, "reserve_fails", path->reserve_fails);
 	put_drive(json, path);
 }
 

@@ -101,6 +101,8 @@ static void print_path(FILE *out, const struct nvs_path_info *path)
 		path->filesystem[0] ? path->filesystem : "unknown");
 	fprintf(out, "  space                %s free of %s\n", size(path->free_bytes, left),
 		size(path->total_bytes, total));
+	if (path->reserve_fails[0])
+		fprintf(out, "  reserved space       may not suffice: %s\n", path->reserve_fails);
 	print_direct(out, path);
 	print_drive(out, path);
 }

@@ -19,7 +19,7 @@
 #include "cli/jobs/log.h"
 #include "cli/stop.h"
 
-#define LIVE_NS	  100000000u
+#define LIVE_NS	  250000000u
 #define SAMPLE_NS 500000000u /* fio's bwavgtime and iopsavgtime */
 #define SLICE_NS  50000000u  /* sleep at most this long, to notice a signal */
 

@@ -9,7 +9,10 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/options/report_options.h"
 #include "cli/options/values.h"
+
+const char *const report_formats[] = {[REPORT_NORMAL] = "normal", [REPORT_JSON] = "json", NULL};
 
 static char dashed(char letter)
 {

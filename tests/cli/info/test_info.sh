@@ -71,7 +71,7 @@ info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
 			    "dio_offset_align", "dio_from_statx", "free_bytes", "total_bytes",
 			    "device", "model", "scheduler", "rotational", "logical_block_bytes",
 			    "physical_block_bytes", "max_io_bytes", "max_hw_io_bytes",
-			    "nr_requests", "max_segments", "numa_node"):
+			    "nr_requests", "max_segments", "numa_node", "reserve_fails"):
 			assert key in paths[0], key
 		assert all(isinstance(line, str) for line in report["advice"])
 		assert len(set(report["advice"])) == len(report["advice"])'

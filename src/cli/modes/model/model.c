@@ -1,441 +1,108 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads and checks safetensors headers. A file may be damaged or hostile, so every value is checked
- * before it is used; data is read with pread, never mapped, so a file that is truncated during a
- * read is an error and not a signal.
+ * The tensors of a model's file, as the library finds them in its header. Data is read with pread,
+ * never mapped, so a file that is truncated during a read is an error and not a signal.
  */
 #include "cli/modes/model/model.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/json/read.h"
 
-#define JSON_MEMORY_MAX ((size_t)2 << 30) /* memory for the JSON document of a header */
-
-struct reader {
-	struct model *model;
-	struct nvs_error *error;
-	uint64_t data_start, data_bytes; /* of a .safetensors file: place of the data in the file */
-	struct model_tensor *tensor; /* the tensor being read, which is the model's last; or NULL */
-};
-
-/* Fails with "PATH: TEXT", or "PATH: tensor NAME: TEXT" while a tensor is read. */
-static int reject(const struct reader *reader, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int reject(const struct reader *reader, const char *format, ...)
+static int no_memory(const char *path, struct nvs_error *error)
 {
-	const char *name = reader->tensor ? reader->tensor->name : "";
-	char text[sizeof(reader->error->text)];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	return error_about(reader->error, -EINVAL, name, 0, 0, "%s:%s%s%s %s", reader->model->path,
-			   *name ? " tensor " : "", name, *name ? ":" : "", text);
+	return error_set(error, -ENOMEM, "no memory for the header of %s", path);
 }
 
-static int no_memory(const struct model *model, struct nvs_error *error)
+static int add_tensor(struct model *model, const struct nvs_checkpoint_tensor *from)
 {
-	return error_set(error, -ENOMEM, "no memory for the header of %s", model->path);
-}
+	struct model_tensor *tensor = &model->tensors[model->n];
 
-static int unexpected(const struct reader *reader, const struct json_value *value,
-		      const char *expected)
-{
-	static const char *const kinds[] = {
-		[JSON_STRING] = "a string", [JSON_ARRAY] = "an array", [JSON_OBJECT] = "an object"};
-	char raw[48];
-
-	snprintf(raw, sizeof(raw), "%.*s", (int)(value->raw_length < 40 ? value->raw_length : 40),
-		 value->raw);
-	return reject(reader, "found %s where %s is expected",
-		      value->type >= JSON_STRING ? kinds[value->type] : raw, expected);
-}
-
-/* The format allows plain digits only; up to 64 bits. */
-static bool read_count(const struct json_value *value, uint64_t *count)
-{
-	if (value->type != JSON_NUMBER || memchr(value->raw, '.', value->raw_length) ||
-	    memchr(value->raw, 'e', value->raw_length) ||
-	    memchr(value->raw, 'E', value->raw_length) || *value->raw == '-')
-		return false;
-	return json_read_whole(value, count) == JSON_WHOLE;
-}
-
-static int read_dtype(const struct reader *reader, const struct json_value *value)
-{
-	if (value->type != JSON_STRING)
-		return unexpected(reader, value, "dtype as a string such as \"BF16\"");
-	if (strlen(value->string) != value->length ||
-	    nvs_dtype_parse(value->string, &reader->tensor->dtype))
-		return reject(reader,
-			      "dtype %.15s is not one of safetensors's, such as F32, F16, BF16, "
-			      "I64 or U8",
-			      value->string);
-	return 0;
-}
-
-static int read_shape(const struct reader *reader, const struct json_value *value)
-{
-	struct model_tensor *tensor = reader->tensor;
-	uint64_t size;
-
-	if (value->type != JSON_ARRAY)
-		return unexpected(reader, value, "shape as an array of whole numbers");
-	tensor->numel = 1;
-	for (const struct json_value *item = value->first; item; item = item->next) {
-		if (!read_count(item, &size))
-			return unexpected(reader, item, "a whole number of 0 or more in shape");
-		if (item == value->first && value->count > 1)
-			tensor->rows = size;
-		if (__builtin_mul_overflow(tensor->numel, size, &tensor->numel))
-			return reject(reader, "its shape has more elements than 64 bits can count");
-	}
-	return 0;
-}
-
-/* The tensor's range in the file must fit its shape and the file. */
-static int check_offsets(const struct reader *reader, unsigned long long begin,
-			 unsigned long long end)
-{
-	struct model_tensor *tensor = reader->tensor;
-
-	if (end < begin)
-		return reject(
-			reader,
-			"data_offsets must be two numbers, the second not less than the first");
-	if (end - begin != tensor->nbytes)
-		return reject(reader, "data_offsets span %llu bytes, but dtype and shape need %llu",
-			      end - begin, (unsigned long long)tensor->nbytes);
-	if (reader->model->fd >= 0 && end > reader->data_bytes)
-		return reject(reader,
-			      "its data ends %llu bytes behind the header, but the file has only "
-			      "%llu: it is truncated, or its header is wrong",
-			      end, (unsigned long long)reader->data_bytes);
-	tensor->file_offset = reader->data_start + begin;
-	return 0;
-}
-
-static int read_offsets(const struct reader *reader, const struct json_value *value)
-{
-	uint64_t offsets[2];
-	const struct json_value *item = value->first;
-
-	if (value->type != JSON_ARRAY)
-		return unexpected(reader, value, "data_offsets as an array of two whole numbers");
-	if (value->count != 2)
-		return reject(reader, "data_offsets has %u numbers, and needs two", value->count);
-	for (int i = 0; i < 2; i++, item = item->next)
-		if (!read_count(item, &offsets[i]))
-			return unexpected(reader, item,
-					  "a whole number of 0 or more in data_offsets");
-	return check_offsets(reader, offsets[0], offsets[1]);
-}
-
-static int check_keys(const struct reader *reader, const struct json_value *object)
-{
-	static const char *const keys[] = {"dtype", "shape", "data_offsets"};
-
-	for (const struct json_value *member = object->first; member; member = member->next) {
-		size_t i = 0;
-
-		while (i < 3 &&
-		       (strlen(keys[i]) != member->key_length || strcmp(keys[i], member->key) != 0))
-			i++;
-		if (i == 3)
-			return reject(
-				reader,
-				"unknown key %.100s; allowed are dtype, shape and data_offsets",
-				member->key);
-	}
-	if (object->duplicate)
-		return reject(reader, "%s appears twice", object->duplicate->key);
-	for (size_t i = 0; i < 2; i++)
-		if (!json_member(object, keys[i]))
-			return reject(reader, "has no %s", keys[i]);
-	return 0;
-}
-
-static int read_tensor(const struct reader *reader, const struct json_value *value)
-{
-	struct model *model = reader->model;
-	struct model_tensor *tensor = reader->tensor;
-	const struct json_value *offsets = json_member(value, "data_offsets");
-	int rc;
-
-	if (value->type != JSON_OBJECT)
-		return unexpected(reader, value, "an object with dtype and shape");
-	rc = check_keys(reader, value);
-	if (!rc)
-		rc = read_dtype(reader, json_member(value, "dtype"));
-	if (!rc)
-		rc = read_shape(reader, json_member(value, "shape"));
-	if (rc)
-		return rc;
-	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
-	    tensor->nbytes > MODEL_BYTES_MAX - model->nbytes)
-		return reject(reader, "the model has more than the %llu bytes that are allowed",
-			      MODEL_BYTES_MAX);
-	model->nbytes += tensor->nbytes;
-	if (offsets)
-		return read_offsets(reader, offsets);
-	return model->fd < 0 ? 0 : reject(reader, "has no data_offsets");
-}
-
-static int add_tensor(struct reader *reader, const struct json_value *member)
-{
-	struct model *model = reader->model;
-	bool nul = memchr(member->key, '\0', member->key_length);
-
-	if (!member->key_length || member->key_length > NVS_NAME_MAX || nul)
-		return reject(
-			reader,
-			"the name of tensor %zu has %zu bytes%s; allowed are 1 to %d, and no NUL",
-			model->n, member->key_length, nul ? " with a NUL" : "", NVS_NAME_MAX);
-	if (member->earlier)
-		return reject(reader, "tensor %s appears twice", member->key);
-	reader->tensor = &model->tensors[model->n];
-	reader->tensor->name = strdup(member->key);
-	if (!reader->tensor->name)
-		return no_memory(model, reader->error);
+	*tensor = (struct model_tensor){.name = strdup(from->name),
+					.dtype = from->dtype,
+					.numel = from->numel,
+					.nbytes = from->nbytes,
+					.rows = from->ndim > 1 ? from->shape[0] : 0,
+					.file_offset = from->offset};
+	if (!tensor->name)
+		return -ENOMEM;
 	model->n++;
-	return read_tensor(reader, member);
-}
-
-static int check_metadata(const struct reader *reader, const struct json_value *metadata)
-{
-	if (metadata->earlier)
-		return reject(reader, "__metadata__ appears twice");
-	if (metadata->type != JSON_OBJECT)
-		return unexpected(reader, metadata, "__metadata__ as an object of strings");
-	for (const struct json_value *item = metadata->first; item; item = item->next)
-		if (item->type != JSON_STRING)
-			return unexpected(reader, item, "a string in __metadata__");
+	model->nbytes += from->nbytes;
 	return 0;
 }
 
-static int read_tensors(struct reader *reader, const struct json_value *root)
+static int open_data(struct model *model, struct nvs_error *error)
 {
+	model->fd = open(model->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	return model->fd >= 0 ? 0
+			      : error_set(error, -errno, "can't open the model %s: %s", model->path,
+					  strerror(errno));
+}
+
+static int take(struct model *model, const struct nvs_checkpoint *checkpoint,
+		struct nvs_error *error)
+{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	int rc = 0;
 
-	if (root->type != JSON_OBJECT)
-		return unexpected(reader, root, "an object of tensors");
-	reader->model->tensors = calloc(root->count + 1u, sizeof(struct model_tensor));
-	if (!reader->model->tensors)
-		return no_memory(reader->model, reader->error);
-	for (const struct json_value *member = root->first; member && !rc; member = member->next) {
-		reader->tensor = NULL;
-		rc = strcmp(member->key, "__metadata__") ? add_tensor(reader, member)
-							 : check_metadata(reader, member);
-	}
-	return rc;
-}
-
-static int parse(struct reader *reader, const char *json, size_t nbytes)
-{
-	struct json_document *document;
-	int rc = json_parse(&document, json, nbytes, reader->model->path, JSON_MEMORY_MAX,
-			    reader->error);
-
+	model->tensors = calloc(nvs_checkpoint_count(checkpoint) + 1, sizeof(*model->tensors));
+	if (!model->tensors)
+		return no_memory(model->path, error);
+	for (size_t i = 0; !rc && !nvs_checkpoint_get(checkpoint, i, &tensor); i++)
+		rc = add_tensor(model, &tensor);
 	if (rc)
-		return rc;
-	rc = read_tensors(reader, json_root(document));
-	json_free(document);
+		return no_memory(model->path, error);
+	if (tensor.path && strcmp(tensor.path, model->path) != 0)
+		return error_set(error, -EINVAL, "%s: an index of several files; name one of them",
+				 model->path);
+	return tensor.path ? open_data(model, error) : 0;
+}
+
+/* One file: the command reads no index. */
+int model_load(struct model *model, const char *path, struct nvs_error *error)
+{
+	struct nvs_checkpoint *checkpoint;
+	int rc = nvs_checkpoint_open(&checkpoint, path, error);
+
+	*model = (struct model){.path = path, .fd = -1};
+	if (!rc)
+		rc = take(model, checkpoint, error);
+	nvs_checkpoint_close(checkpoint);
+	model->n_whole = model->n;
+	model->nbytes_whole = model->nbytes;
+	if (rc)
+		model_free(model);
 	return rc;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-	const struct model_tensor *const *left = a, *const *right = b;
-	uint64_t x = (*left)->file_offset, y = (*right)->file_offset;
-
-	/* An empty tensor precedes one at the same offset, and overlaps nothing. */
-	if (x == y) {
-		x = (*left)->nbytes;
-		y = (*right)->nbytes;
-	}
-	return (x > y) - (x < y);
-}
-
-/* Errors name offsets from the begin of the data, as the header does. */
-static int check_sorted(const struct reader *reader, const struct model_tensor **sorted)
-{
-	const struct model *model = reader->model;
-	const char *before = "the header";
-	unsigned long long end = 0;
-
-	for (size_t i = 0; i < model->n; i++) {
-		const struct model_tensor *tensor = sorted[i];
-		unsigned long long begin = tensor->file_offset - reader->data_start;
-
-		if (begin != end)
-			return error_about(reader->error, -EINVAL, tensor->name, 0, 0,
-					   "%s: tensor %s: its data begins at %llu, and must begin "
-					   "at %llu, where %s ends: %s",
-					   model->path, tensor->name, begin, end, before,
-					   begin < end ? "the two overlap"
-						       : "there may be no hole between tensors");
-		end = begin + tensor->nbytes;
-		before = tensor->name;
-	}
-	if (end != reader->data_bytes)
-		return error_about(reader->error, -EINVAL, before, 0, 0,
-				   "%s: the data ends at %llu with tensor %s, but the file has "
-				   "%llu bytes of data: nothing may follow the last tensor",
-				   model->path, end, before,
-				   (unsigned long long)reader->data_bytes);
-	return 0;
-}
-
-/* The format requires tensors to be contiguous and to fill the file. */
-static int check_layout(const struct reader *reader)
-{
-	const struct model *model = reader->model;
-	/* One more than needed, because calloc(0) may return NULL. */
-	const struct model_tensor **sorted = calloc(model->n + 1,
-						    sizeof(const struct model_tensor *));
-	int rc;
-
-	if (!sorted)
-		return no_memory(model, reader->error);
-	for (size_t i = 0; i < model->n; i++)
-		sorted[i] = &model->tensors[i];
-	qsort(sorted, model->n, sizeof(const struct model_tensor *), by_offset);
-	rc = check_sorted(reader, sorted);
-	free(sorted);
-	return rc;
-}
-
-static int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
+static int read_at(const struct model *model, uint64_t offset, void *data, size_t nbytes,
 		   struct nvs_error *error)
 {
 	char *to = data;
 
 	while (nbytes) {
-		ssize_t got = pread(fd, to, nbytes, (off_t)offset);
+		ssize_t got = pread(model->fd, to, nbytes, (off_t)offset);
 
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			return error_set(error, -errno, "%s: reading at byte %llu: %s", path,
+			return error_set(error, -errno, "%s: reading at byte %llu: %s", model->path,
 					 (unsigned long long)offset, strerror(errno));
 		if (!got)
 			return error_set(
 				error, -ENODATA,
-				"%s: ends at byte %llu: it was truncated while it was read", path,
-				(unsigned long long)offset);
+				"%s: ends at byte %llu: it was truncated while it was read",
+				model->path, (unsigned long long)offset);
 		to += got;
 		offset += (uint64_t)got;
 		nbytes -= (size_t)got;
 	}
 	return 0;
-}
-
-static bool has_suffix(const char *text, const char *suffix)
-{
-	size_t length = strlen(text), n = strlen(suffix);
-
-	return length >= n && !strcmp(text + length - n, suffix);
-}
-
-/*
- * By name, or else by the length before the header, whose high bytes are zero. JSON contains no
- * zero bytes.
- */
-static bool looks_like_safetensors(const char *path, const unsigned char *first, size_t n)
-{
-	return has_suffix(path, ".safetensors") ||
-	       (!has_suffix(path, ".json") && n == 8 && memchr(first, 0, n));
-}
-
-/* Finds the JSON in the file, and checks that it is complete. */
-static int find_header(struct reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
-		       uint64_t *nbytes)
-{
-	const char *path = reader->model->path;
-	unsigned char first[8] = {0};
-	size_t n = file_bytes < sizeof(first) ? (size_t)file_bytes : sizeof(first);
-	uint64_t length;
-	int rc = read_at(fd, path, 0, first, n, reader->error);
-
-	if (rc)
-		return rc;
-	*offset = 0;
-	*nbytes = file_bytes;
-	if (looks_like_safetensors(path, first, n)) {
-		memcpy(&length, first, sizeof(length));
-		*nbytes = le64toh(length);
-		*offset = sizeof(length);
-		if (file_bytes < *offset || *nbytes > file_bytes - *offset)
-			return error_set(reader->error, -EINVAL,
-					 "%s: its header should have %llu bytes, but the file has "
-					 "only %llu: it is truncated, or not a .safetensors file",
-					 path, (unsigned long long)*nbytes,
-					 (unsigned long long)file_bytes);
-		reader->model->fd = fd;
-		reader->data_start = *offset + *nbytes;
-		reader->data_bytes = file_bytes - reader->data_start;
-	}
-	if (*nbytes > MODEL_HEADER_MAX)
-		return error_set(reader->error, -EINVAL,
-				 "%s: a header of %llu bytes; allowed are up to %u", path,
-				 (unsigned long long)*nbytes, MODEL_HEADER_MAX);
-	return 0;
-}
-
-static int read_header(struct reader *reader, int fd, uint64_t file_bytes)
-{
-	struct model *model = reader->model;
-	uint64_t offset, nbytes;
-	char *json;
-	int rc = find_header(reader, fd, file_bytes, &offset, &nbytes);
-
-	if (rc)
-		return rc;
-	json = malloc(nbytes ? nbytes : 1);
-	if (!json)
-		return no_memory(model, reader->error);
-	rc = read_at(fd, model->path, offset, json, nbytes, reader->error);
-	if (!rc)
-		rc = parse(reader, json, nbytes);
-	free(json);
-	if (!rc && !model->n)
-		rc = error_set(reader->error, -EINVAL, "%s: holds no tensor", model->path);
-	return rc || model->fd < 0 ? rc : check_layout(reader);
-}
-
-int model_load(struct model *model, const char *path, struct nvs_error *error)
-{
-	struct reader reader = {.model = model, .error = error};
-	struct stat status;
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-
-	*model = (struct model){.path = path, .fd = -1};
-	if (fd < 0 || fstat(fd, &status))
-		rc = error_set(error, -errno, "can't open the model %s: %s", path, strerror(errno));
-	else if (!S_ISREG(status.st_mode))
-		rc = error_set(error, -EINVAL, "the model %s is not a regular file", path);
-	else
-		rc = read_header(&reader, fd, (uint64_t)status.st_size);
-	model->n_whole = model->n;
-	model->nbytes_whole = model->nbytes;
-	if (fd >= 0 && model->fd < 0)
-		close(fd);
-	if (rc)
-		model_free(model);
-	return rc;
 }
 
 void model_free(struct model *model)
@@ -476,5 +143,5 @@ int model_read(const struct model *model, const struct model_tensor *tensor, uin
 	       void *data, size_t nbytes, struct nvs_error *error)
 {
 	assert(model->fd >= 0 && offset + nbytes <= tensor->nbytes);
-	return read_at(model->fd, model->path, tensor->file_offset + offset, data, nbytes, error);
+	return read_at(model, tensor->file_offset + offset, data, nbytes, error);
 }

@@ -11,7 +11,6 @@
 
 #include "cli/options/options.h"
 
-#define MODEL_HEADER_MAX  (100u << 20) /* limit of the safetensors library */
 #define MODEL_TENSORS_MAX (16u << 20)
 /* Below this limit, rounding up and counting elements of any type cannot overflow. */
 #define MODEL_BYTES_MAX (1ull << 59)

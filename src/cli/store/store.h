@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The actions of `nvswap store`, and what they share: the stores that the options choose, and the
+ * report, as text or JSON. Failed writes set the stream's error, which the command checks.
+ */
+#ifndef CLI_STORE_STORE_H
+#define CLI_STORE_STORE_H
+
+#include "base/json/write.h"
+#include "cli/commands.h"
+#include "cli/options/options.h"
+
+extern const struct command_spec store_command;
+
+enum store_kind { KIND_PARAMETERS, KIND_OPTIMIZER, KIND_ANY };
+
+struct store_job {
+	const char *const *paths;
+	unsigned npaths;
+	bool any_rank;
+	uint32_t rank;
+	enum store_kind kind;
+	bool rollback;
+	const char *to, *from; /* files of export and import; NULL: none */
+	uint64_t shard_bytes;
+	FILE *out;
+	struct json_writer *json; /* NULL: text */
+};
+
+/* An action on one store; returns the exit status. */
+typedef int store_fn(struct store_job *job, const struct nvs_store_place *place);
+/*
+ * Calls `fn` for each store that the options choose below the first path, as one of all paths.
+ * Returns the highest exit status; STATUS_FAILED after saying so if there is none, or a path can't
+ * be read.
+ */
+int store_each(struct store_job *job, store_fn *fn);
+/* How many stores the options choose. */
+unsigned store_count(const struct store_job *job);
+
+/* Opens a store, or says why not and returns NULL. */
+struct nvs_store *store_look(const struct nvs_store_place *place, unsigned flags,
+			     struct nvs_store_info *info);
+
+/* The actions; each returns the exit status. */
+int store_list(struct store_job *job);
+int store_show(struct store_job *job);
+int store_verify(struct store_job *job);
+int store_remove(struct store_job *job);
+int store_repair(struct store_job *job);
+int store_export(struct store_job *job);
+int store_import(struct store_job *job);
+
+/* "rank 0" or "rank 0, optimizer". */
+const char *store_rank_text(const struct nvs_store_info *info, char text[48]);
+const char *store_state_name(enum nvs_store_state state);
+/* Local time, or "unknown". */
+const char *store_time_text(uint64_t seconds, char text[48]);
+/* A name or path for a terminal. */
+void store_print_text(FILE *out, const char *text);
+/* The members of an open object that describe a store. */
+void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
+		     const struct nvs_store_info *info);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap store verify`: reads every byte of the last commit and names each damaged tensor. It goes
+ * on after damage.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "cli/progress.h"
+#include "cli/stop.h"
+#include "cli/store/store.h"
+
+#define BATCH 256u /* tensors; between two batches a signal ends the command */
+
+struct tally {
+	uint64_t tensors, nbytes, unchecked, damaged;
+};
+
+/* An aio at the drive's speed; or says why there is none. */
+static struct nvs_aio *open_aio(void)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_config *config = NULL;
+	struct nvs_aio *aio = NULL;
+	int rc = nvs_config_open(&config, &error);
+
+	if (!rc)
+		rc = nvs_config_set(config, "aio.block_size", "1M", &error);
+	if (!rc)
+		rc = nvs_config_set(config, "aio.queue_depth", "32", &error);
+	if (!rc)
+		rc = nvs_aio_open(&aio, config, &error);
+	if (rc)
+		say("%s", error.text);
+	nvs_config_close(config);
+	return aio;
+}
+
+static void report(struct store_job *job, const struct nvs_store_tensor *tensor,
+		   const struct nvs_store_verdict *verdict)
+{
+	if (!verdict->problem[0])
+		return;
+	if (!job->json) {
+		fputs("  damaged: ", job->out);
+		store_print_text(job->out, verdict->problem);
+		fputs("\n", job->out);
+		return;
+	}
+	json_open_object(job->json, NULL);
+	json_text(job->json, "tensor", tensor->name);
+	json_text(job->json, "path", tensor->path);
+	json_count(job->json, "offset", tensor->offset);
+	json_text(job->json, "problem", verdict->problem);
+	json_close_object(job->json);
+}
+
+static void count(struct store_job *job, const struct nvs_store *store, uint64_t index,
+		  const struct nvs_store_verdict *verdict, struct tally *tally)
+{
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+
+	nvs_store_get_tensor(store, index, &tensor);
+	tally->tensors++;
+	tally->nbytes += verdict->finding == NVS_STORE_EMPTY ? 0 : tensor.nbytes;
+	tally->unchecked += verdict->finding == NVS_STORE_UNCHECKED;
+	tally->damaged += verdict->problem[0] != 0;
+	report(job, &tensor, verdict);
+}
+
+static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_aio *aio,
+		    const struct nvs_store_info *info, struct tally *tally)
+{
+	static struct nvs_store_verdict verdicts[BATCH];
+	struct nvs_error error = {.size = sizeof(error)};
+
+	progress_begin("verifying", info->tensor_bytes);
+	for (uint64_t at = 0; at < info->tensors && !stop_signal(); at += BATCH) {
+		size_t n = info->tensors - at < BATCH ? (size_t)(info->tensors - at) : BATCH;
+
+		for (size_t i = 0; i < n; i++)
+			verdicts[i] = (struct nvs_store_verdict){.size = sizeof(verdicts[i])};
+		if (nvs_store_verify(store, aio, at, n, verdicts, &error)) {
+			progress_end();
+			say("%s", error.text);
+			return STATUS_FAILED;
+		}
+		for (size_t i = 0; i < n; i++)
+			count(job, store, at + i, &verdicts[i], tally);
+		progress_update(tally->nbytes, tally->nbytes);
+	}
+	progress_end();
+	return stop_signal() ? 128 + stop_signal() : 0;
+}
+
+static int verify(struct store_job *job, const struct nvs_store_place *place,
+		  struct nvs_store *store, struct nvs_aio *aio, const struct nvs_store_info *info)
+{
+	struct tally tally = {.tensors = 0};
+	char rank[48], size[32];
+	int status;
+
+	if (job->json) {
+		json_open_object(job->json, NULL);
+		store_info_json(job->json, place, info);
+		json_open_list(job->json, "damaged");
+	} else {
+		store_print_text(job->out, place->paths[0]);
+		fprintf(job->out, "  %s\n", store_rank_text(info, rank));
+	}
+	if (info->damaged_copies && !job->json)
+		fprintf(job->out,
+			"  %u of %u copies of the metadata are damaged; nvswap store repair writes "
+			"them anew\n",
+			info->damaged_copies, info->copies);
+	status = read_all(job, store, aio, info, &tally);
+	if (job->json) {
+		json_close_list(job->json);
+		json_count(job->json, "verified_tensors", tally.tensors);
+		json_count(job->json, "verified_bytes", tally.nbytes);
+		json_count(job->json, "without_checksum", tally.unchecked);
+		json_close_object(job->json);
+	} else {
+		fprintf(job->out,
+			"  %" PRIu64 " tensor%s of %s read: %" PRIu64 " damaged, %" PRIu64
+			" without a checksum\n",
+			tally.tensors, plural(tally.tensors), size_text(tally.nbytes, size),
+			tally.damaged, tally.unchecked);
+	}
+	return status ? status : tally.damaged || info->damaged_copies ? STATUS_FAILED : 0;
+}
+
+static int verify_one(struct store_job *job, const struct nvs_store_place *place)
+{
+	struct nvs_store_info info;
+	struct nvs_store *store = store_look(place, NVS_STORE_LOCK, &info);
+	struct nvs_aio *aio = NULL;
+	int status = STATUS_FAILED;
+
+	if (!store)
+		return status;
+	if (info.state == NVS_STORE_KEPT)
+		aio = open_aio();
+	else
+		say("%s", info.problem[0] ? info.problem : "the store is not kept");
+	if (aio)
+		status = verify(job, place, store, aio, &info);
+	nvs_store_close(store);
+	nvs_aio_close(aio);
+	return status;
+}
+
+int store_verify(struct store_job *job)
+{
+	stop_catch_signals();
+	return store_each(job, verify_one);
+}

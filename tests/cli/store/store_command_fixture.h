@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared by the tests of `nvswap store`: kept stores made with the public interface, the command's
+ * exit status and output, and bytes changed on the drive.
+ */
+#ifndef TESTS_CLI_STORE_COMMAND_FIXTURE_H
+#define TESTS_CLI_STORE_COMMAND_FIXTURE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "nvswap.h"
+#include "support/support.h"
+
+#define NUMEL 5000 /* of each tensor */
+
+static struct nvs_error error = {.size = sizeof(error)};
+static char output[65536]; /* of the last command, standard error included */
+
+/* The paths of a store as the elements of a JSON list. */
+static inline struct nvs_engine *open_engine(const char *paths, unsigned rank, bool keep)
+{
+	struct nvs_config *config;
+	struct nvs_engine *engine = NULL;
+	char text[2048];
+
+	snprintf(text, sizeof(text),
+		 "{\"offload_param\": {\"device\": \"nvme\", \"buffer_size\": 65536, "
+		 "\"nvme_path\": [%s]},"
+		 " \"aio\": {\"block_size\": 4096, \"queue_depth\": 4},"
+		 " \"nvswap\": {\"keep\": %s, \"rank\": %u, \"stripe_size\": 8192}}",
+		 paths, keep ? "true" : "false", rank);
+	SUCCEEDS(nvs_config_open(&config, &error), &error);
+	SUCCEEDS(nvs_config_parse(config, text, strlen(text), "test", &error), &error);
+	SUCCEEDS(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error), &error);
+	nvs_config_close(config);
+	return engine;
+}
+
+/* Registers the tensors t0, t1, ... unless they are there, and changes all of them. */
+static inline void write_tensors(struct nvs_engine *engine, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		char name[16];
+		struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_F32, NUMEL};
+		struct nvs_tensor *tensor;
+		uint64_t pin;
+
+		snprintf(name, sizeof(name), "t%u", i);
+		tensor = nvs_tensor_find(engine, name);
+		if (!tensor)
+			SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
+		SUCCEEDS(nvs_tensor_pin(engine, &tensor, 1, -1, &pin, &error), &error);
+		memset(nvs_tensor_data(tensor), (int)(i + 1), NUMEL * 4);
+		SUCCEEDS(nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, &error), &error);
+		SUCCEEDS(nvs_tensor_swap_out(engine, &tensor, 1, &error), &error);
+	}
+}
+
+/* A store of `n` tensors with one commit. */
+static inline void make_store(const char *paths, unsigned rank, unsigned n)
+{
+	struct nvs_engine *engine = open_engine(paths, rank, true);
+
+	write_tensors(engine, n);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+}
+
+static inline const char *quoted(const char *path)
+{
+	static char text[4][512];
+	static unsigned next;
+	char *into = text[next++ % 4];
+
+	snprintf(into, 512, "\"%s\"", path);
+	return into;
+}
+
+/* Runs "nvswap store ARGUMENTS"; returns its exit status. */
+static inline int store_command(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline int store_command(const char *format, ...)
+{
+	char arguments[2048], line[4096], self[1024], *end;
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	va_list args;
+	FILE *pipe;
+	size_t got;
+
+	assert_true(n > 0);
+	self[n] = 0;
+	end = strstr(self, "/tests/cli/store/");
+	assert_non_null(end);
+	*end = 0;
+	va_start(args, format);
+	vsnprintf(arguments, sizeof(arguments), format, args);
+	va_end(args);
+	snprintf(line, sizeof(line), "'%s/nvswap' store %s 2>&1", self, arguments);
+	pipe = popen(line, "r");
+	assert_non_null(pipe);
+	got = fread(output, 1, sizeof(output) - 1, pipe);
+	output[got] = 0;
+	return WEXITSTATUS(pclose(pipe));
+}
+
+#define EXITS(status, ...)                                                                         \
+	do {                                                                                       \
+		int exits_with = store_command(__VA_ARGS__);                                       \
+		if (exits_with != (status))                                                        \
+			fail_msg("exit status %d: %s", exits_with, output);                        \
+	} while (0)
+
+/* Changes a byte of a file. */
+static inline void damage(const char *path, uint64_t offset)
+{
+	int fd = open(path, O_RDWR);
+	char byte;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+	byte ^= 0x55;
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+	assert_int_equal(fsync(fd), 0);
+	close(fd);
+}
+
+/* How often the output has a text. */
+static inline unsigned count_of(const char *text)
+{
+	unsigned n = 0;
+
+	for (const char *at = output; (at = strstr(at, text)); at += strlen(text))
+		n++;
+	return n;
+}
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap store verify`, `repair` and `remove`: damage of tensors and of the metadata, and stores in
+ * use.
+ */
+#include "cli/store/store_command_fixture.h"
+
+/* Where a tensor's bytes are. */
+static uint64_t place_of(const char *path, uint64_t index)
+{
+	const char *const paths[] = {path};
+	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_store *store;
+
+	SUCCEEDS(nvs_store_open(&place, 0, &store, &error), &error);
+	assert_int_equal(nvs_store_get_tensor(store, index, &tensor), 0);
+	nvs_store_close(store);
+	return tensor.offset;
+}
+
+static void each_damaged_tensor_is_named(void **state)
+{
+	const char *path = temp_directory(), *data = path_in(path, "nvswap/rank0/data");
+	char says[64];
+
+	(void)state;
+	make_store(quoted(path), 0, 100);
+	EXITS(0, "verify %s", path);
+	assert_says(output, "100 tensors of 1.91 MiB read: 0 damaged, 0 without a checksum");
+	damage(data, place_of(path, 7));
+	damage(data, place_of(path, 99) + NUMEL * 4 - 1);
+	EXITS(1, "verify %s", path);
+	snprintf(says, sizeof(says), "from offset %" PRIu64 " on", place_of(path, 7));
+	assert_says(output, "tensor t7: its 20000 bytes in ");
+	assert_says(output, says);
+	assert_says(output, "tensor t99:");
+	assert_says(output, "read: 2 damaged");
+	EXITS(1, "verify %s --output-format json", path);
+	assert_says(output, "\"tensor\": \"t7\"");
+	assert_says(output, "\"verified_tensors\": 100");
+	damage(data, place_of(path, 7));
+	damage(data, place_of(path, 99) + NUMEL * 4 - 1);
+	EXITS(0, "verify %s", path);
+}
+
+static void a_tensor_behind_the_end_is_unreadable(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 3);
+	assert_int_equal(truncate(path_in(path, "nvswap/rank0/data"), (off_t)place_of(path, 2)), 0);
+	EXITS(1, "verify %s", path);
+	assert_says(output, "tensor t2: ");
+	assert_says(output, "read: 1 damaged");
+}
+
+static void a_striped_store_is_verified(void **state)
+{
+	const char *a = temp_directory(), *b = temp_directory();
+	char paths[512];
+
+	(void)state;
+	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
+	make_store(paths, 0, 3);
+	EXITS(0, "verify %s %s", a, b);
+	EXITS(1, "verify %s", a);
+	assert_says(output, "lies on 2 paths");
+	/* The second stripe of t0. */
+	damage(path_in(b, "nvswap/rank0/data"), 2 << 20);
+	EXITS(1, "verify %s %s", a, b);
+	assert_says(output, "tensor t0:");
+	EXITS(1, "remove %s", a);
+	assert_says(output, "lies on 2 paths");
+	EXITS(0, "remove %s %s", a, b);
+	assert_int_equal(entries_of(a) + entries_of(b), 0);
+}
+
+static void damaged_copies_are_repaired(void **state)
+{
+	static const struct {
+		const char *file;
+		uint64_t offset;
+		const char *says;
+	} damages[] = {
+		{"nvswap/rank0/data", 60, "1 of labels, 0 of the manifest"},
+		{"nvswap/rank0/data", (1 << 20) + 60, "1 of labels, 0 of the manifest"},
+		{"nvswap/rank0/manifest.0", 30, "0 of labels, 1 of the manifest"},
+		{"nvswap/rank0/manifest.2", 200, "0 of labels, 1 of the manifest"},
+	};
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 2);
+	EXITS(0, "repair %s", path);
+	assert_says(output, "nothing is damaged");
+	for (size_t i = 0; i < COUNT(damages); i++) {
+		damage(path_in(path, damages[i].file), damages[i].offset);
+		EXITS(1, "list %s", path);
+		EXITS(0, "repair %s", path);
+		assert_says(output, damages[i].says);
+		EXITS(0, "show %s", path);
+	}
+	assert_int_equal(unlink(path_in(path, "nvswap/rank0/manifest.0")), 0);
+	EXITS(0, "repair %s", path);
+	EXITS(0, "verify %s", path);
+	SUCCEEDS(nvs_engine_close(open_engine(quoted(path), 0, true), &error), &error);
+}
+
+static void a_lost_commit_is_rolled_back_only_when_asked(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+
+	(void)state;
+	write_tensors(engine, 1);
+	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	write_tensors(engine, 2);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
+	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
+	EXITS(1, "repair %s", path);
+	assert_says(output, "no copy of it is valid");
+	EXITS(0, "repair %s --rollback", path);
+	assert_says(output, "commit 2 is lost, went back to commit 1");
+	EXITS(0, "verify %s", path);
+	assert_says(output, "1 tensor of");
+	engine = open_engine(quoted(path), 0, true);
+	assert_int_equal(nvs_engine_generation(engine), 1);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+}
+
+static void a_store_in_use_is_neither_verified_nor_changed(void **state)
+{
+	static const char *const actions[] = {"verify", "repair", "remove"};
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+	char who[64];
+
+	(void)state;
+	snprintf(who, sizeof(who), "in use by process %d (test_store_chan)", (int)getpid());
+	write_tensors(engine, 1);
+	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	for (size_t i = 0; i < COUNT(actions); i++) {
+		EXITS(1, "%s %s", actions[i], path);
+		assert_says(output, who);
+	}
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	EXITS(0, "verify %s", path);
+}
+
+static void one_store_is_removed_and_others_stay(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 1);
+	make_store(quoted(path), 1, 1);
+	EXITS(1, "remove %s", path);
+	assert_says(output, "holds several stores");
+	EXITS(1, "remove %s --rank 2", path);
+	EXITS(0, "remove %s --rank 0", path);
+	assert_says(output, "rank 0: removed");
+	EXITS(0, "list %s", path);
+	assert_null(strstr(output, "rank 0"));
+	assert_says(output, "rank 1");
+	/* A damaged one can be removed, too. */
+	damage(path_in(path, "nvswap/rank1/data"), 60);
+	damage(path_in(path, "nvswap/rank1/data"), (1 << 20) + 60);
+	EXITS(0, "remove %s", path);
+	assert_int_equal(entries_of(path), 0);
+}
+
+static void a_link_is_not_followed(void **state)
+{
+	const char *path = temp_directory(), *other = temp_directory();
+
+	(void)state;
+	make_store(quoted(other), 0, 1);
+	assert_int_equal(mkdir(path_in(path, "nvswap"), 0700), 0);
+	assert_int_equal(symlink(path_in(other, "nvswap/rank0"), path_in(path, "nvswap/rank0")), 0);
+	EXITS(1, "remove %s", path);
+	assert_says(output, "symbolic link");
+	EXITS(0, "verify %s", other);
+}
+
+static void a_raw_device_is_repaired_and_removed(void **state)
+{
+	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+
+	(void)state;
+	if (!device)
+		SKIP("%s", why);
+	make_store(quoted(device), 0, 2);
+	damage(device, 60);
+	damage(device, (2 << 20) + 30);
+	EXITS(0, "repair %s", device);
+	assert_says(output, "1 of labels, 1 of the manifest");
+	EXITS(0, "verify %s", device);
+	EXITS(0, "remove %s", device);
+	EXITS(1, "list %s", device);
+	assert_says(output, "holds no store");
+	make_store(quoted(device), 0, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(each_damaged_tensor_is_named),
+		test(a_tensor_behind_the_end_is_unreadable),
+		test(a_striped_store_is_verified),
+		test(damaged_copies_are_repaired),
+		test(a_lost_commit_is_rolled_back_only_when_asked),
+		test(a_store_in_use_is_neither_verified_nor_changed),
+		test(one_store_is_removed_and_others_stay),
+		test(a_link_is_not_followed),
+		test(a_raw_device_is_repaired_and_removed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

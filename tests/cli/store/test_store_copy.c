@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap store export` and `import`: tensors leave a store for a file and come back, and what is
+ * refused changes neither.
+ */
+#include "cli/store/store_command_fixture.h"
+
+#define TENSORS 40
+
+/* Bytes of the tensors t0, t1, ... as write_tensors() left them. */
+static void holds(const char *paths, unsigned rank, unsigned n)
+{
+	struct nvs_engine *engine = open_engine(paths, rank, true);
+
+	for (unsigned i = 0; i < n; i++) {
+		char name[16];
+		struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_F32, NUMEL};
+		struct nvs_tensor *tensor;
+		uint64_t pin;
+
+		snprintf(name, sizeof(name), "t%u", i);
+		SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
+		SUCCEEDS(nvs_tensor_swap_in(engine, &tensor, 1, -1, &pin, &error), &error);
+		SUCCEEDS(nvs_tensor_wait(engine, &tensor, 1, pin, -1, &error), &error);
+		for (unsigned k = 0; k < NUMEL * 4; k++)
+			assert_int_equal(((const uint8_t *)nvs_tensor_data(tensor))[k], i + 1);
+		SUCCEEDS(nvs_tensor_release(engine, &tensor, 1, pin, NVS_CLEAN, &error), &error);
+	}
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+}
+
+static bool exists(const char *path)
+{
+	struct stat status;
+
+	return !stat(path, &status);
+}
+
+static void tensors_leave_a_store_and_come_back(void **state)
+{
+	const char *from = temp_directory(), *to = temp_directory();
+
+	(void)state;
+	make_store(quoted(from), 0, TENSORS);
+	EXITS(0, "export --to %s/all.safetensors %s", to, from);
+	assert_says(output, "commit 1: 40 tensors of 781.25 KiB written to ");
+	EXITS(0, "import --from %s/all.safetensors --rank 2 %s", to, to);
+	assert_says(output, "rank 2, commit 1: 40 tensors of 781.25 KiB read from ");
+	holds(quoted(to), 2, TENSORS);
+	EXITS(0, "verify %s", from);
+}
+
+static void a_striped_store_is_exported_in_shards(void **state)
+{
+	const char *a = temp_directory(), *b = temp_directory(), *to = temp_directory();
+	char paths[512];
+
+	(void)state;
+	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
+	make_store(paths, 1, TENSORS);
+	EXITS(1, "export --to %s/m.safetensors %s", to, a);
+	assert_says(output, "lies on 2 paths");
+	EXITS(0, "export --to %s/m.safetensors --shard-size 400k %s %s", to, a, b);
+	assert_true(exists(path_in(to, "m.safetensors.index.json")));
+	assert_true(exists(path_in(to, "m-00002-of-00002.safetensors")));
+	EXITS(0, "remove %s %s", a, b);
+	make_store(paths, 1, 1);
+	EXITS(0, "import --from %s/m.safetensors.index.json --rank 1 %s %s", to, a, b);
+	holds(paths, 1, TENSORS);
+}
+
+static void a_file_for_torch_is_written(void **state)
+{
+	const char *path = temp_directory();
+	char magic[4] = "";
+	FILE *file;
+
+	(void)state;
+	make_store(quoted(path), 0, 2);
+	EXITS(0, "export --to %s/t.pt %s", path, path);
+	file = fopen(path_in(path, "t.pt"), "rb");
+	assert_non_null(file);
+	assert_int_equal(fread(magic, 1, 4, file), 4);
+	fclose(file);
+	assert_memory_equal(magic, "PK\3\4", 4);
+	EXITS(1, "export --to %s/t.pt --shard-size 1m %s", path, path);
+}
+
+static void tensors_that_the_file_lacks_stay(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 2);
+	EXITS(0, "export --to %s/two.safetensors %s", path, path);
+	make_store(quoted(path), 0, 5);
+	EXITS(0, "import --from %s/two.safetensors %s", path, path);
+	assert_says(output, "2 tensors");
+	holds(quoted(path), 0, 5);
+}
+
+static void the_report_is_json_if_asked(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 3);
+	EXITS(0, "export --to %s/a.safetensors --output-format json %s", path, path);
+	assert_says(output, "\"commit\": 1");
+	assert_says(output, "\"tensors\": 3");
+	assert_says(output, "\"bytes\": 60000");
+}
+
+static void a_failed_export_leaves_the_file_of_before(void **state)
+{
+	const char *path = temp_directory(), *file = path_in(path, "a.safetensors");
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+	const char *const paths[] = {path};
+	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	struct nvs_store *store;
+	struct stat before, after;
+
+	(void)state;
+	make_store(quoted(path), 0, 3);
+	EXITS(0, "export --to %s %s", file, path);
+	assert_int_equal(stat(file, &before), 0);
+	SUCCEEDS(nvs_store_open(&place, 0, &store, &error), &error);
+	assert_int_equal(nvs_store_get_tensor(store, 1, &tensor), 0);
+	nvs_store_close(store);
+	damage(path_in(path, "nvswap/rank0/data"), tensor.offset);
+	EXITS(1, "export --to %s %s", file, path);
+	assert_says(output, "t1");
+	assert_int_equal(stat(file, &after), 0);
+	assert_true(before.st_ino == after.st_ino && before.st_size == after.st_size);
+	assert_false(exists(path_in(path, "a.safetensors.partial")));
+}
+
+static void a_failed_import_leaves_the_commit_of_before(void **state)
+{
+	const char *path = temp_directory(), *file = path_in(path, "a.safetensors");
+	struct stat status;
+
+	(void)state;
+	make_store(quoted(path), 0, 3);
+	EXITS(0, "export --to %s %s", file, path);
+	assert_int_equal(stat(file, &status), 0);
+	assert_int_equal(truncate(file, status.st_size - 1), 0);
+	EXITS(1, "import --from %s %s", file, path);
+	EXITS(1, "import --from %s/none.safetensors %s", path, path);
+	EXITS(0, "list %s", path);
+	assert_says(output, "commit 1 of");
+	holds(quoted(path), 0, 3);
+}
+
+static void a_store_in_use_is_not_filled(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_engine *engine;
+
+	(void)state;
+	make_store(quoted(path), 0, 2);
+	EXITS(0, "export --to %s/a.safetensors %s", path, path);
+	engine = open_engine(quoted(path), 0, true);
+	EXITS(1, "import --from %s/a.safetensors %s", path, path);
+	assert_says(output, "has locked the store");
+	EXITS(1, "export --to %s/b.safetensors %s", path, path);
+	assert_says(output, "has locked the store");
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+}
+
+static void what_cannot_be_done_is_refused(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 1);
+	make_store(quoted(path), 1, 1);
+	EXITS(2, "export %s", path);
+	assert_says(output, "needs --to");
+	EXITS(2, "import %s", path);
+	assert_says(output, "needs --from");
+	EXITS(2, "import --from a --kind optimizer %s", path);
+	EXITS(2, "list --to a.safetensors %s", path);
+	assert_says(output, "--to is an option of nvswap store export");
+	EXITS(2, "verify --rollback %s", path);
+	EXITS(2, "import --from a --shard-size 1m %s", path);
+	EXITS(1, "export --to %s/a.safetensors %s", path, path);
+	assert_says(output, "several stores");
+	EXITS(1, "export --rank 1 --to %s/a.bin %s", path, path);
+	assert_says(output, "must end with .safetensors or .pt");
+	EXITS(0, "export --rank 1 --to %s/a.safetensors %s", path, path);
+}
+
+static void an_optimizers_store_is_left_to_its_program(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_group_spec group = {
+		.size = sizeof(group), .name = "g", .dtype = NVS_F32, .numel = 100};
+	struct nvs_optimizer *optimizer;
+	struct nvs_config *config;
+
+	(void)state;
+	SUCCEEDS(nvs_config_open(&config, &error), &error);
+	SUCCEEDS(nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &path, 1, &error), &error);
+	SUCCEEDS(nvs_config_set(config, "nvswap.keep", "true", &error), &error);
+	SUCCEEDS(nvs_config_set(config, "zero_optimization.sub_group_size", "4096", &error),
+		 &error);
+	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error), &error);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	nvs_config_close(config);
+	EXITS(1, "export --to %s/a.safetensors %s", path, path);
+	assert_says(output, "nvs_checkpoint_export_optimizer");
+	assert_false(exists(path_in(path, "a.safetensors")));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(tensors_leave_a_store_and_come_back),
+		test(a_striped_store_is_exported_in_shards),
+		test(a_file_for_torch_is_written),
+		test(tensors_that_the_file_lacks_stay),
+		test(the_report_is_json_if_asked),
+		test(a_failed_export_leaves_the_file_of_before),
+		test(a_failed_import_leaves_the_commit_of_before),
+		test(a_store_in_use_is_not_filled),
+		test(what_cannot_be_done_is_refused),
+		test(an_optimizers_store_is_left_to_its_program),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap store list` and `show`: what lies below a path, its damage, and who uses it. Both only
+ * read.
+ */
+#include "cli/store/store_command_fixture.h"
+
+static void list_and_show_describe_a_kept_store(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 3);
+	EXITS(0, "list %s", path);
+	assert_says(output, "rank 0                kept, commit 1 of 20");
+	assert_says(output, "3 tensors of 58.59 KiB");
+	EXITS(0, "show %s", path);
+	assert_says(output, "by nvswap " NVS_VERSION);
+	assert_int_equal(count_of("label     current  commit 1 "), 2);
+	assert_int_equal(count_of("manifest  current  commit 1 "), 2);
+	assert_says(output, "/nvswap/rank0/data at 1048576");
+	assert_int_equal(count_of("  checksum "), 3);
+	assert_says(output, "t2 at ");
+	EXITS(0, "show %s --output-format json", path);
+	assert_says(output, "\"state\": \"kept\"");
+	assert_says(output, "\"numel\": 5000");
+}
+
+static void stores_are_listed_by_rank(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 10, 1);
+	make_store(quoted(path), 9, 1);
+	EXITS(0, "list %s", path);
+	assert_true(strstr(output, "rank 9") < strstr(output, "rank 10"));
+	EXITS(0, "list %s --rank 10", path);
+	assert_null(strstr(output, "rank 9"));
+	EXITS(1, "list %s --rank 1", path);
+	assert_says(output, "holds no store of that rank");
+	EXITS(1, "list %s --kind optimizer", path);
+}
+
+static void an_optimizer_store_is_shown(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_group_spec group = {sizeof(group), "g", 2000, NVS_F32, NULL};
+	struct nvs_optimizer *optimizer;
+	struct nvs_config *config;
+	char text[1024];
+
+	(void)state;
+	snprintf(
+		text, sizeof(text),
+		"{\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
+		" \"zero_optimization\": {\"sub_group_size\": 4096}, \"nvswap\": {\"keep\": true}}",
+		path);
+	SUCCEEDS(nvs_config_open(&config, &error), &error);
+	SUCCEEDS(nvs_config_parse(config, text, strlen(text), "test", &error), &error);
+	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error), &error);
+	SUCCEEDS(nvs_optimizer_commit(optimizer, &error), &error);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	nvs_config_close(config);
+	EXITS(0, "show %s --kind optimizer", path);
+	assert_says(output, "rank 0, optimizer");
+	assert_says(output, "g+0 exp_avg 0");
+}
+
+static void a_running_engine_is_named_and_its_commits_are_seen(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+	char who[64];
+
+	(void)state;
+	snprintf(who, sizeof(who), "in use by process %d (test_store_show)", (int)getpid());
+	EXITS(0, "list %s", path);
+	for (unsigned i = 1; i <= 3; i++) {
+		char commit[32];
+
+		write_tensors(engine, i);
+		SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+		EXITS(0, "list %s", path);
+		assert_says(output, who);
+		snprintf(commit, sizeof(commit), "commit %u ", i);
+		assert_says(output, commit);
+	}
+	EXITS(0, "show %s", path);
+	assert_int_equal(count_of("manifest  older "), 2);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+}
+
+static void the_note_of_the_commit_is_shown(void **state)
+{
+	static const char note[] = "step 17\33[2J";
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+
+	(void)state;
+	write_tensors(engine, 1);
+	SUCCEEDS(nvs_engine_set_note(engine, note, sizeof(note) - 1, &error), &error);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	EXITS(0, "show %s", path);
+	assert_says(output, "note          11 bytes: step 17\\x1b[2J");
+	EXITS(0, "list %s --output-format json", path);
+	assert_says(output, "\"note\": \"737465702031371b5b324a\"");
+}
+
+static void a_store_that_is_not_kept_is_temporary(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 3, false);
+
+	(void)state;
+	EXITS(0, "list %s", path);
+	assert_says(output, "rank 3                temporary, in use by process");
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	EXITS(1, "list %s", path);
+	assert_says(output, "holds no store");
+}
+
+static void a_damaged_copy_is_named(void **state)
+{
+	static const struct {
+		const char *file;
+		uint64_t offset;
+		const char *says;
+	} damages[] = {
+		{"nvswap/rank0/data", 60, "data at 0: it is damaged"},
+		{"nvswap/rank0/data", (1 << 20) + 60, "data at 1048576: it is damaged"},
+		{"nvswap/rank0/manifest.0", 30, "manifest.0 at 0: its header is damaged"},
+		{"nvswap/rank0/manifest.2", 200, "manifest.2 at 0: its checksum differs"},
+	};
+	const char *path = temp_directory();
+
+	(void)state;
+	make_store(quoted(path), 0, 2);
+	EXITS(0, "show %s", path);
+	/* Commit 1 is in the slots 0 and 2. */
+	assert_says(output, "manifest.2 at 0\n");
+	for (size_t i = 0; i < COUNT(damages); i++) {
+		const char *file = path_in(path, damages[i].file);
+
+		damage(file, damages[i].offset);
+		EXITS(1, "show %s", path);
+		assert_says(output, damages[i].says);
+		assert_int_equal(count_of("damaged  "), 1);
+		assert_says(output, "state         kept");
+		EXITS(1, "list %s", path);
+		assert_says(output, "1 of 6 copies of the metadata damaged");
+		damage(file, damages[i].offset);
+	}
+	EXITS(0, "list %s", path);
+}
+
+static void a_lost_commit_is_described(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+
+	(void)state;
+	write_tensors(engine, 1);
+	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	write_tensors(engine, 2);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
+	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
+	EXITS(1, "show %s", path);
+	assert_says(output, "state         damaged");
+	assert_says(output, "the last commit is number 2, and no copy of it is valid");
+	assert_int_equal(count_of("manifest  damaged"), 2);
+	assert_int_equal(count_of("manifest  older    commit 1 "), 2);
+	damage(path_in(path, "nvswap/rank0/data"), 60);
+	damage(path_in(path, "nvswap/rank0/data"), (1 << 20) + 60);
+	EXITS(1, "show %s", path);
+	assert_says(output, "the label of the store");
+	assert_int_equal(count_of("label     damaged"), 2);
+}
+
+static void a_striped_store_needs_all_paths_in_their_order(void **state)
+{
+	const char *a = temp_directory(), *b = temp_directory();
+	char paths[512];
+
+	(void)state;
+	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
+	make_store(paths, 0, 3);
+	EXITS(0, "show %s %s", a, b);
+	assert_says(output, "state         kept");
+	assert_says(output, "paths         2, ");
+	assert_int_equal(count_of("label     current"), 4);
+	EXITS(0, "show %s", a);
+	assert_says(output, "state         partial");
+	assert_says(output, "lies on 2 paths, and 1 is given");
+	assert_says(output, "a path that was not given");
+	EXITS(0, "show %s %s", b, a);
+	assert_says(output, "is member 1 (counted from 0) of a store of 2 paths");
+	EXITS(0, "list %s %s", a, b);
+	assert_says(output, "path 1 of 2");
+	assert_says(output, "path 2 of 2");
+}
+
+static void looking_changes_nothing(void **state)
+{
+	static const char *const files[] = {"nvswap/rank0/data", "nvswap/rank0/manifest.0",
+					    "nvswap/rank0/manifest.1"};
+	const char *path = temp_directory();
+	struct stat before[COUNT(files)], after;
+
+	(void)state;
+	make_store(quoted(path), 0, 2);
+	damage(path_in(path, files[0]), 60);
+	for (size_t i = 0; i < COUNT(files); i++)
+		assert_int_equal(stat(path_in(path, files[i]), &before[i]), 0);
+	EXITS(1, "show %s", path);
+	EXITS(1, "list %s", path);
+	for (size_t i = 0; i < COUNT(files); i++) {
+		assert_int_equal(stat(path_in(path, files[i]), &after), 0);
+		assert_memory_equal(&after.st_mtim, &before[i].st_mtim, sizeof(after.st_mtim));
+		assert_memory_equal(&after.st_ctim, &before[i].st_ctim, sizeof(after.st_ctim));
+	}
+	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 5);
+}
+
+static void what_is_not_nvswaps_is_refused(void **state)
+{
+	const char *path = temp_directory(), *other = temp_directory();
+
+	(void)state;
+	EXITS(1, "list %s", path);
+	assert_says(output, "holds no store");
+	assert_int_equal(entries_of(path), 0);
+	make_store(quoted(other), 0, 1);
+	assert_int_equal(symlink(path_in(other, "nvswap"), path_in(path, "nvswap")), 0);
+	EXITS(1, "list %s", path);
+	assert_says(output, "symbolic link");
+	EXITS(1, "list %s/none", path);
+	assert_says(output, "No such file");
+	EXITS(2, "lsit %s", path);
+	assert_says(output, "did you mean list?");
+	EXITS(2, "list");
+	if (geteuid())
+		return;
+	assert_int_equal(chown(path_in(other, "nvswap"), 65534, 65534), 0);
+	EXITS(1, "list %s", other);
+	assert_says(output, "belongs to another user");
+}
+
+static void a_raw_device_is_shown(void **state)
+{
+	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+
+	(void)state;
+	if (!device)
+		SKIP("%s", why);
+	EXITS(1, "list %s", device);
+	assert_says(output, "holds no store");
+	make_store(quoted(device), 0, 2);
+	EXITS(0, "show %s", device);
+	assert_says(output, "state         kept");
+	assert_int_equal(count_of("manifest  current  commit 1 "), 2);
+	damage(device, 60);
+	EXITS(1, "list %s", device);
+	assert_says(output, "1 of 6 copies of the metadata damaged");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(list_and_show_describe_a_kept_store),
+		test(stores_are_listed_by_rank),
+		test(an_optimizer_store_is_shown),
+		test(a_running_engine_is_named_and_its_commits_are_seen),
+		test(the_note_of_the_commit_is_shown),
+		test(a_store_that_is_not_kept_is_temporary),
+		test(a_damaged_copy_is_named),
+		test(a_lost_commit_is_described),
+		test(a_striped_store_needs_all_paths_in_their_order),
+		test(looking_changes_nothing),
+		test(what_is_not_nvswaps_is_refused),
+		test(a_raw_device_is_shown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
