@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Describes nvswap._native to cffi: the declarations of the public headers, so that they are written
+once, and the static library, whose symbols stay inside the extension. cffi releases the GIL in
+every call, and builds one extension for all Python 3 from 3.9 on.
+"""
+
+import os
+import re
+import subprocess
+
+from cffi import FFI
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HEADERS = ("version dtype error config latency aio file memory request engine tensor step "
+           "optimizer trace").split()
+PACKAGES = ["liburing", "hwloc", "libxxhash", "zlib"]
+
+# What Python implements. The C functions before them stop the log once the interpreter exits.
+CALLBACKS = """
+extern "Python" void nvswap_log(void *arg, enum nvs_log_level level, const char *text);
+extern "Python" void nvswap_update(void *arg, const struct nvs_update *update);
+extern "Python" void nvswap_weights_final(void *arg, size_t group, uint64_t offset,
+    uint64_t numel, enum nvs_dtype dtype, const void *data);
+extern "Python" int nvswap_state(void *arg, const struct nvs_state_run *run);
+void nvswap_log_unless_ended(void *arg, enum nvs_log_level level, const char *text);
+void nvswap_end_log(void);
+struct nvswap_adam {
+    double lr, beta1, beta2, eps, weight_decay, grad_factor;
+    bool adam_w_mode, bias_correction;
+};
+void nvswap_update_adam(void *arg, const struct nvs_update *update);
+"""
+SOURCE = """
+#include <stdatomic.h>
+#include "nvswap.h"
+
+static atomic_bool ended;
+static void nvswap_log(void *arg, enum nvs_log_level level, const char *text);
+
+static void nvswap_log_unless_ended(void *arg, enum nvs_log_level level, const char *text)
+{
+    if (!atomic_load(&ended))
+        nvswap_log(arg, level, text);
+}
+
+static void nvswap_end_log(void)
+{
+    atomic_store(&ended, true);
+}
+
+/* Adam's numbers for one group; see nvs_adam_update. */
+struct nvswap_adam {
+    double lr, beta1, beta2, eps, weight_decay, grad_factor;
+    bool adam_w_mode, bias_correction;
+};
+
+/* The update function with an array of numbers, one for each group, which Python has checked. */
+static void nvswap_update_adam(void *arg, const struct nvs_update *update)
+{
+    const struct nvswap_adam *adam = (const struct nvswap_adam *)arg + update->group;
+    const struct nvs_adam_update run = {
+        .size = sizeof(run), .numel = update->numel, .step = update->step,
+        .lr = adam->lr, .beta1 = adam->beta1, .beta2 = adam->beta2, .eps = adam->eps,
+        .weight_decay = adam->weight_decay, .grad_factor = adam->grad_factor,
+        .adam_w_mode = adam->adam_w_mode, .bias_correction = adam->bias_correction,
+        .gradients = update->gradients, .gradients_dtype = NVS_F32,
+        .master = update->master, .exp_avg = update->exp_avg, .exp_avg_sq = update->exp_avg_sq,
+        .weights_dtype = NVS_F32,
+    };
+
+    nvs_adam_update(&run, NULL);
+}
+"""
+
+
+def declarations(name):
+    """The declarations of a public header, in the part of C that cffi reads."""
+    with open(os.path.join(TOP, "include/nvswap", name + ".h"), encoding="utf-8") as file:
+        text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
+    text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text, flags=re.S)
+    constants = re.findall(r"^#define (NVS_\w+)[ \t]+\(?(\d\w*)", text, flags=re.M)
+    text = re.sub(r"^#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
+    lines = [f"#define {key} {value if value.isdigit() else '...'}" for key, value in constants]
+    return "\n".join(lines) + text.replace("NVS_API ", "")
+
+
+def pkg_config(*options):
+    return subprocess.check_output(["pkg-config", *options, *PACKAGES], text=True).split()
+
+
+def library():
+    """The static library: NVSWAP_LIBRARY, or the one that make builds now."""
+    path = os.environ.get("NVSWAP_LIBRARY")
+    if not path:
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith(("MAKE", "MFLAGS", "CFLAGS", "LDFLAGS"))}
+        subprocess.check_call(["make", "-C", TOP, f"-j{os.cpu_count()}", "--no-print-directory",
+                               "BUILD=build", "build/libnvswap.a"], env=environment)
+        path = os.path.join(TOP, "build/libnvswap.a")
+    return os.path.abspath(path)
+
+
+ffi = FFI()
+for header in HEADERS:
+    ffi.cdef(declarations(header))
+ffi.cdef(CALLBACKS)
+ffi.set_source(
+    "nvswap._native", SOURCE, py_limited_api=True, include_dirs=[os.path.join(TOP, "include")],
+    extra_compile_args=["-std=gnu11", *pkg_config("--cflags")],
+    extra_objects=[library()],
+    extra_link_args=["-Wl,--exclude-libs,ALL", *pkg_config("--libs"), "-laio", "-lm", "-pthread"])

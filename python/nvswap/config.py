@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The configuration: a DeepSpeed JSON file, a dictionary, or single settings by their key.
+docs/configuration.md has the keys, their units and defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+from nvswap._native import ffi, lib
+from nvswap.errors import check, invalid, new_error
+from nvswap.handle import Handle
+
+LogFunction = Callable[[int, str], None]
+
+_BLOCKS = {"param": lib.NVS_OFFLOAD_PARAM, "optimizer": lib.NVS_OFFLOAD_OPTIMIZER}
+_LEVELS = {lib.NVS_LOG_ERROR: logging.ERROR, lib.NVS_LOG_WARNING: logging.WARNING,
+           lib.NVS_LOG_INFO: logging.INFO, lib.NVS_LOG_DEBUG: logging.DEBUG}
+
+
+def block_number(block: str) -> int:
+    """The number of a block: "param" or "optimizer"."""
+    if block not in _BLOCKS:
+        raise invalid(f'a block is "param" or "optimizer", not {block!r}')
+    return int(_BLOCKS[block])
+
+
+@ffi.def_extern()
+def nvswap_log(arg: Any, level: int, text: Any) -> None:
+    ffi.from_handle(arg)(_LEVELS.get(level, logging.DEBUG),
+                         ffi.string(text).decode(errors="replace"))
+
+
+class Config(Handle):
+    """
+    Settings of engines, optimizers and aios, which copy what they need when they are opened.
+
+    Parameters
+    ----------
+    source : str, os.PathLike, dict or Config, optional
+        A DeepSpeed JSON file, its contents as a dictionary, or another configuration to copy.
+    log : callable, optional
+        Gets ``(level, text)``, with the levels of `logging`, from any thread. Without one,
+        messages go to the logger ``"nvswap"``.
+
+    Raises
+    ------
+    Error
+        EINVAL with key and line: an unknown key or a value of a wrong type or out of range; any
+        errno of opening and reading the file.
+    """
+
+    _what = "configuration"
+
+    def __init__(self, source: Union[None, str, "os.PathLike[str]", Dict[str, Any], "Config"] = None,
+                 *, log: Optional[LogFunction] = None) -> None:
+        config, error = ffi.new("struct nvs_config **"), new_error()
+        if isinstance(source, Config):
+            with source._open() as pointer:
+                check(lib.nvs_config_copy(pointer, config, error), error)
+            log = log or source._log
+        else:
+            check(lib.nvs_config_open(config, error), error)
+        super().__init__(config[0])
+        self._log: LogFunction = log or logging.getLogger("nvswap").log
+        self._log_handle = ffi.new_handle(self._log)
+        settings = ffi.new("struct nvs_log *", (
+            ffi.addressof(lib, "nvswap_log_unless_ended"), self._log_handle))
+        lib.nvs_config_set_log(config[0], settings)
+        if isinstance(source, dict):
+            self.parse(json.dumps(source), "the dictionary")
+        elif source is not None and not isinstance(source, Config):
+            self.load(source)
+
+    def _free(self, pointer: Any, at_exit: bool) -> None:
+        lib.nvs_config_close(pointer)
+
+    def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Reads a DeepSpeed JSON file over the settings; on an error none has changed."""
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_config_load(pointer, os.fsencode(path), error), error, os.fspath(path))
+
+    def parse(self, text: str, name: str = "the text") -> None:
+        """Reads JSON over the settings; errors name `name` as the file."""
+        data, error = text.encode(), new_error()
+        with self._open() as pointer:
+            check(lib.nvs_config_parse(pointer, data, len(data), name.encode(), error), error)
+
+    def set(self, key: str, value: Any) -> None:
+        """
+        Sets one setting.
+
+        Parameters
+        ----------
+        key : str
+            With dots, as in ``"aio.block_size"`` or ``"offload_param.nvme_path"``.
+        value : int, float, bool, str, None or list of str
+            As in the file; a string may be a size such as ``"1M"``. A list is for ``nvme_path``.
+
+        Raises
+        ------
+        Error
+            EINVAL: no such key (the nearest is named), a wrong type, or out of range.
+        """
+        if isinstance(value, (list, tuple)):
+            if key.endswith("nvme_path"):
+                return self.set_paths("optimizer" if "optimizer" in key else "param", value)
+            text = json.dumps(list(value))
+        elif isinstance(value, os.PathLike):
+            text = os.fspath(value)
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_config_set(pointer, key.encode(), os.fsencode(text), error), error)
+
+    def get(self, key: str) -> Any:
+        """The value of a setting: an int, float, bool or str; None for no path."""
+        error, nbytes = new_error(), 1 << 17
+        text = ffi.new("char[]", nbytes)
+        with self._open() as pointer:
+            check(lib.nvs_config_get(pointer, key.encode(), text, nbytes, error), error)
+        value = os.fsdecode(ffi.string(text))
+        if key.endswith("nvme_path"):
+            return value or None
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+
+    __setitem__ = set
+    __getitem__ = get
+
+    def set_paths(self, block: str, paths: Sequence[Union[str, "os.PathLike[str]"]]) -> None:
+        """Sets the directories or block devices of block "param" or "optimizer", 1 to 16."""
+        names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_config_set_paths(pointer, block_number(block),
+                                           ffi.new("char *[]", names), len(names), error), error)
+
+    def paths(self, block: str) -> List[str]:
+        """The paths of block "param" or "optimizer"."""
+        number, result = block_number(block), []
+        with self._open() as pointer:
+            while True:
+                path = lib.nvs_config_get_path(pointer, number, len(result))
+                if not path:
+                    return result
+                result.append(os.fsdecode(ffi.string(path)))
+
+    def pool_bytes(self, block: str) -> int:
+        """The size in bytes of the pool of an engine on this block."""
+        with self._open() as pointer:
+            return int(lib.nvs_config_pool_bytes(pointer, block_number(block)))
+
+    def read_rank(self) -> None:
+        """Reads the rank from the environment variable that "nvswap.rank" names."""
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_config_read_rank(pointer, error), error)
+
+
+def config_of(source: Any) -> Config:
+    """A configuration as it is, or one of a file or dictionary."""
+    return source if isinstance(source, Config) else Config(source)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+How much of DeepSpeed is replaced: "nvswap": {"deepspeed": "ops", "swappers" or "step"} in its JSON
+file, "step" without it. DeepSpeed reads that file after install(), so each configuration that it reads
+puts the classes of its depth into the modules that look them up, or DeepSpeed's own ones back.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from nvswap.config import Config
+
+_PARAMETER_SWAPPER = ("deepspeed.runtime.zero.partition_parameters",
+                      "AsyncPartitionedParameterSwapper",
+                      "nvswap.deepspeed.swappers.parameters.parameter_swapper")
+# Of each depth, the replaced names: the module that looks a name up, the name, and where its
+# replacement is.
+_PLACES: Dict[str, List[Tuple[str, str, str]]] = {
+    "ops": [],
+    "swappers": [
+        _PARAMETER_SWAPPER,
+        ("deepspeed.runtime.zero.stage3", "PartitionedOptimizerSwapper",
+         "nvswap.deepspeed.swappers.optimizer.PartitionedOptimizerSwapper"),
+        ("deepspeed.runtime.zero.stage3", "PipelinedOptimizerSwapper",
+         "nvswap.deepspeed.swappers.optimizer.PipelinedOptimizerSwapper"),
+    ],
+    "step": [
+        _PARAMETER_SWAPPER,
+        ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3",
+         "nvswap.deepspeed.step.stage3.Stage3"),
+    ],
+}
+
+
+class Choice(NamedTuple):
+    """The configuration that DeepSpeed read last."""
+
+    depth: str
+    document: Dict[str, Any]
+
+
+_choice = Choice("ops", {})
+_theirs: Dict[Tuple[str, str], Any] = {}
+
+
+def choice() -> Choice:
+    """What the last configuration asks for. DeepSpeed makes its optimizer right after it has read
+    one, and gives it only some blocks."""
+    return _choice
+
+
+def watch_configurations() -> None:
+    """Has every DeepSpeedConfig of this process choose the depth; calling it again changes nothing."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    read = DeepSpeedConfig.__init__
+    if hasattr(read, "nvswap_watches"):
+        return
+
+    @functools.wraps(read)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+        read(self, *args, **kwargs)
+        choose(self._param_dict)
+
+    watched.nvswap_watches = True  # type: ignore[attr-defined]
+    DeepSpeedConfig.__init__ = watched
+
+
+def choose(document: Dict[str, Any]) -> None:
+    """
+    Puts the depth of a DeepSpeed configuration in place.
+
+    Raises
+    ------
+    Error
+        EINVAL: a key or value of the "nvswap" block is wrong.
+    """
+    global _choice  # pylint: disable=global-statement
+    with Config({"nvswap": document.get("nvswap") or {}}) as config:
+        depth = config["nvswap.deepspeed"]
+    _restore()
+    for module, name, replacement in _PLACES[depth]:
+        _replace(module, name, replacement)
+    _choice = Choice(depth, document)
+
+
+def _replace(module: str, name: str, replacement: str) -> None:
+    place = importlib.import_module(module)
+    _theirs[module, name] = getattr(place, name)
+    home, _, attribute = replacement.rpartition(".")
+    setattr(place, name, getattr(importlib.import_module(home), attribute))
+
+
+def _restore() -> None:
+    while _theirs:
+        (module, name), theirs = _theirs.popitem()
+        setattr(importlib.import_module(module), name, theirs)

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+DeepSpeed's op `async_io` on nvswap's aio layer: any length, alignment and number of threads, file
+systems without O_DIRECT, and every result checked. What fails is raised as nvswap.Error, an OSError
+with path and offset, by the call itself or by wait(), where DeepSpeed's op aborts or says nothing.
+
+Handles of the same settings share one Aio, so those of one drive do not compete.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import torch
+
+from nvswap.aio import Aio, File
+from nvswap.config import Config
+from nvswap.deepspeed.pinned import PINNED, is_pinned
+from nvswap.deepspeed.transfers import Pending, Transfers
+from nvswap.errors import Error, invalid
+
+Name = Union[str, "os.PathLike[str]", int]
+
+_ALIGNMENT = 512
+_FILES_MAX = 2048
+_LOOKS = 8
+
+
+def files_max() -> int:
+    """How many files an Aio keeps open; each has two descriptors, and most are left to others."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _FILES_MAX if soft == resource.RLIM_INFINITY else max(8, min(_FILES_MAX, soft // 8))
+
+
+class _Files:
+    """
+    The open files of an Aio, by device and inode: opening one for each of many small transfers
+    would cost more than the transfers. The least recently used is closed first.
+    """
+
+    def __init__(self, aio: Aio, transfers: Transfers) -> None:
+        self._aio = aio
+        self._transfers = transfers
+        self._files: "OrderedDict[Tuple[int, int], Tuple[File, bool]]" = OrderedDict()
+        self._max = files_max()
+        self._to_look_at: List[Any] = []  # keys of files that may have been deleted
+
+    def get(self, name: Name, write: bool) -> File:
+        """The file, opened if it is not; created with mode 0600 if it is missing and written. With
+        the lock of the transfers held."""
+        try:
+            key = _key_of(name)
+        except FileNotFoundError:
+            if not write:
+                raise
+            key = None
+        file, writable = self._files.get(key, (None, False)) if key else (None, False)
+        if file is not None and (writable or not write):
+            self._files.move_to_end(key)
+            return file
+        if file is not None:
+            self._close(key)
+        self._make_room()
+        file, key, writable = self._open(name, write, key)
+        self._files[key] = (file, writable)
+        return file
+
+    def _close(self, key: Any) -> None:
+        """Gathered transfers of the file start before it is closed, which waits for them."""
+        self._transfers.submit()
+        self._files.pop(key)[0].close()
+
+    def _open(self, name: Name, write: bool, key: Any) -> Tuple[File, Any, bool]:
+        if isinstance(name, int):
+            return self._open_descriptor(name, write, key), key, write
+        if write:
+            file = self._aio.open_file(name, "a")
+            return file, _key_of(name), True
+        if os.access(name, os.W_OK):
+            return self._aio.open_file(name, "r+"), key, True
+        return self._aio.open_file(name, "r"), key, False
+
+    def _open_descriptor(self, number: int, write: bool, key: Any) -> File:
+        """A descriptor that is open for writing alone is opened anew by its path: writing parts of
+        a page reads the rest."""
+        mode = "r+" if write else "r"
+        if not write or fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
+            return self._aio.open_file(number, mode)
+        path = os.readlink(f"/proc/self/fd/{number}")
+        if not os.path.exists(path) or _key_of(path) != key:
+            raise invalid(f"descriptor {number} is open for writing alone and its file was renamed "
+                          "or deleted: open it for reading and writing")
+        return self._aio.open_file(path, mode)
+
+    def _make_room(self) -> None:
+        """Closes the oldest, and some of the files that were deleted or replaced, whose space stays
+        in use: each call looks at the next few."""
+        if not self._to_look_at:
+            self._to_look_at = list(self._files)
+        for key in self._to_look_at[:_LOOKS]:
+            if key in self._files and not _is_still(self._files[key][0], key):
+                self._close(key)
+        del self._to_look_at[:_LOOKS]
+        while len(self._files) >= self._max:
+            self._close(next(iter(self._files)))
+
+
+def _is_still(file: File, key: Any) -> bool:
+    """Whether the file's name still leads to it."""
+    try:
+        return file.path.startswith("descriptor ") or _key_of(file.path) == key
+    except OSError:
+        return False
+
+
+def _key_of(name: Name) -> Tuple[int, int]:
+    status = os.fstat(name) if isinstance(name, int) else os.stat(name)
+    return status.st_dev, status.st_ino
+
+
+class _Shared:
+    """An Aio and its open files, for all handles of the same settings in this process."""
+
+    def __init__(self, settings: Dict[str, Any]) -> None:
+        self.aio = Aio(Config({"aio": settings}))
+        self.transfers = Transfers(self.aio)
+        self.files = _Files(self.aio, self.transfers)
+
+
+_shared: "weakref.WeakValueDictionary[Any, _Shared]" = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
+
+
+def _shared_of(settings: Dict[str, Any]) -> _Shared:
+    key = (os.getpid(), *settings.values())
+    with _shared_lock:
+        shared = _shared.get(key)
+        if shared is None:
+            shared = _shared[key] = _Shared(settings)
+        return shared
+
+
+class aio_handle:  # pylint: disable=invalid-name
+    """
+    DeepSpeed's handle. Tensors may lie anywhere: those in host memory and contiguous are transferred
+    in place, others by a copy. They are kept alive until wait(). Any thread may call. Tensors of less
+    than 1 MiB start together with up to 31 others, or in wait().
+
+    Parameters
+    ----------
+    block_size : int
+        Bytes of an I/O.
+    queue_depth : int
+        I/Os in flight on each thread.
+    single_submit, overlap_events : bool
+        As the keys of the "aio" block.
+    intra_op_parallelism : int
+        I/O threads.
+
+    Raises
+    ------
+    Error
+        EINVAL: a value is out of bounds; the message names the key.
+    """
+
+    def __init__(self, block_size: int = 1 << 20, queue_depth: int = 128,
+                 single_submit: bool = False, overlap_events: bool = False,
+                 intra_op_parallelism: int = 1) -> None:
+        self._settings = {"block_size": int(block_size), "queue_depth": int(queue_depth),
+                          "single_submit": bool(single_submit),
+                          "overlap_events": bool(overlap_events),
+                          "intra_op_parallelism": int(intra_op_parallelism)}
+        self._pending: List[Pending] = []
+        self._lock = threading.Lock()
+        self._shared = _shared_of(self._settings)
+
+    def get_block_size(self) -> int:
+        return self._settings["block_size"]
+
+    def get_queue_depth(self) -> int:
+        return self._settings["queue_depth"]
+
+    def get_single_submit(self) -> bool:
+        return self._settings["single_submit"]
+
+    def get_overlap_events(self) -> bool:
+        return self._settings["overlap_events"]
+
+    def get_intra_op_parallelism(self) -> int:
+        return self._settings["intra_op_parallelism"]
+
+    def get_alignment(self) -> int:
+        """What DeepSpeed's op needs of lengths; this one takes any."""
+        return _ALIGNMENT * self._settings["intra_op_parallelism"]
+
+    # ---- Transfers ----
+
+    def read(self, buffer: torch.Tensor, filename: Name, validate: bool = False,
+             file_offset: int = 0) -> int:
+        """Reads the whole tensor, and compares it with the file if `validate`; returns 0."""
+        self._now(buffer, filename, file_offset, False)
+        return _validated(buffer, filename, file_offset) if validate else 0
+
+    def write(self, buffer: torch.Tensor, filename: Name, validate: bool = False,
+              file_offset: int = 0) -> int:
+        """Writes the whole tensor, and compares the file with it if `validate`; returns 0."""
+        self._now(buffer, filename, file_offset, True)
+        return _validated(buffer, filename, file_offset) if validate else 0
+
+    def pread(self, buffer: torch.Tensor, filename: Name, validate: bool, async_op: bool,
+              file_offset: int = 0) -> int:
+        """Returns 0 once it has begun if `async_op`, else 1 when it is done."""
+        if async_op:
+            return self._begin(buffer, filename, file_offset, False)
+        self.read(buffer, filename, validate, file_offset)
+        return 1
+
+    def pwrite(self, buffer: torch.Tensor, filename: Name, validate: bool, async_op: bool,
+               file_offset: int = 0) -> int:
+        """Returns 0 once it has begun if `async_op`, else 1 when it is done."""
+        if async_op:
+            return self._begin(buffer, filename, file_offset, True)
+        self.write(buffer, filename, validate, file_offset)
+        return 1
+
+    def sync_pread(self, buffer: torch.Tensor, filename: Name, file_offset: int = 0) -> int:
+        return self.pread(buffer, filename, False, False, file_offset)
+
+    def sync_pwrite(self, buffer: torch.Tensor, filename: Name, file_offset: int = 0) -> int:
+        return self.pwrite(buffer, filename, False, False, file_offset)
+
+    def async_pread(self, buffer: torch.Tensor, filename: Name, file_offset: int = 0) -> int:
+        return self._begin(buffer, filename, file_offset, False)
+
+    def async_pwrite(self, buffer: torch.Tensor, filename: Name, file_offset: int = 0) -> int:
+        return self._begin(buffer, filename, file_offset, True)
+
+    def wait(self) -> int:
+        """
+        Waits for all transfers of this handle, by whichever thread they were begun.
+
+        Returns
+        -------
+        int
+            How many were begun since the last wait.
+
+        Raises
+        ------
+        Error
+            Of the first transfer that failed, with path and offset. All of them have ended.
+        """
+        with self._lock:
+            pending, self._pending = self._pending, []
+        try:
+            failed = self._shared.transfers.wait(pending)
+        except BaseException:
+            with self._lock:
+                self._pending = pending + self._pending
+            raise
+        for each in pending:
+            _finish(each)
+        if failed is not None:
+            raise failed
+        return len(pending)
+
+    def _now(self, buffer: torch.Tensor, name: Name, offset: int, write: bool) -> None:
+        pending = self._started(buffer, name, offset, write)
+        try:
+            failed = self._shared.transfers.wait([pending])
+        except BaseException:
+            with self._lock:
+                self._pending.append(pending)
+            raise
+        _finish(pending)
+        if failed is not None:
+            raise failed
+
+    def _begin(self, buffer: torch.Tensor, name: Name, offset: int, write: bool) -> int:
+        pending = self._started(buffer, name, offset, write)
+        with self._lock:
+            self._pending.append(pending)
+        return 0
+
+    def _started(self, buffer: torch.Tensor, name: Name, offset: int, write: bool) -> Pending:
+        if not isinstance(buffer, torch.Tensor):
+            raise invalid(f"a buffer is a tensor, not {type(buffer).__name__}")
+        into = None
+        if not buffer.is_cpu or not buffer.is_contiguous():
+            into, buffer = buffer, torch.empty(buffer.shape, dtype=buffer.dtype)
+            if write:
+                buffer.copy_(into.detach())
+                into = None
+        shared = self._shared
+        with shared.transfers.lock:
+            return shared.transfers.start(shared.files.get(name, write), write, buffer.data_ptr(),
+                                          buffer.nbytes, offset, (buffer, into))
+
+    # ---- Pinned memory ----
+
+    def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: torch.Tensor) -> torch.Tensor:
+        """A flat, page-locked tensor of the example's type, registered with the handle's rings."""
+        return PINNED.allocate(num_elem, example_tenosr, self._shared.aio)
+
+    def free_cpu_locked_tensor(self, locked_tensor: torch.Tensor) -> bool:
+        return PINNED.free(locked_tensor.data_ptr())
+
+    def is_pinned(self, buffer: torch.Tensor) -> bool:
+        return is_pinned(buffer)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_pending", None):
+            return
+        try:
+            self.wait()
+        except Error as error:
+            warnings.warn(f"a transfer of an aio_handle that was dropped without wait(): {error}",
+                          ResourceWarning, stacklevel=2)
+
+
+def _finish(pending: Pending) -> None:
+    """Copies what was read to the tensor that it is for, and lets go of both."""
+    staged, into = pending.owner
+    pending.owner = None
+    if into is not None and pending.failure is None:
+        into.detach().copy_(staged)
+
+
+def _validated(buffer: torch.Tensor, name: Name, offset: int) -> int:
+    """Compares with the file's contents through the page cache."""
+    expected = buffer.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    found = bytearray(expected.numel())
+    path = name if not isinstance(name, int) else f"/proc/self/fd/{name}"
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        nread = file.readinto(found)
+    if nread == len(found) and (not found or
+                                torch.equal(torch.frombuffer(found, dtype=torch.uint8), expected)):
+        return 0
+    raise Error(errno.EIO, f"{path} at offset {offset} differs from the tensor that was "
+                "transferred", path=str(path), offset=offset)
+
+
+def aio_read(buffer: torch.Tensor, filename: Name, block_size: int, queue_depth: int,
+             single_submit: bool, overlap_events: bool, validate: bool) -> int:
+    """Reads the whole tensor from the beginning of the file; returns 0."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).read(
+        buffer, filename, validate)
+
+
+def aio_write(buffer: torch.Tensor, filename: Name, block_size: int, queue_depth: int,
+              single_submit: bool, overlap_events: bool, validate: bool) -> int:
+    """Writes the whole tensor to the beginning of the file; returns 0."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).write(
+        buffer, filename, validate)
+
+
+def deepspeed_memcpy(dest: torch.Tensor, src: torch.Tensor) -> int:
+    """Copies a tensor onto another of the same number of elements; returns 0."""
+    dest.view(-1).copy_(src.reshape(-1))
+    return 0

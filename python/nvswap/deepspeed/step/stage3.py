@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+DeepSpeed's ZeRO-3 optimizer whose state lies in the store of an nvswap.Optimizer.
+
+With "offload_optimizer": {"device": "nvme"} it takes DeepSpeed's path for state in host memory and
+replaces the methods that touch the state, so norm, clipping, overflow, loss scale and gradient
+accumulation are DeepSpeed's own code. With any other device it is DeepSpeed's class. Replaced are:
+
+_configure_offloading                 no optimizer swapper is made
+_create_fp32_partitions               the store is opened; stand-ins take the partitions' place
+initialize_optimizer_states           the store does it
+_offload_grad_partition_at_boundary   gradients stay in the flat buffer, and only the norm is taken
+_pre_step                             gradients of parameters that the window did not use are zeroed
+_optimizer_step                       collects a sub-group; the last one's call makes the whole step
+_reassign_or_swap_out_partitioned_parameters   the step has done it
+_get_fp32_grad_state_partition, get_fp32_grad_partitions, update_fp32_grad_for_param_vectorized,
+_get_fp32_opt_state_partition, set_full_hp_param, set_local_hp_param
+                                      safe_get_* and safe_set_*: the flat buffer and the store
+_rigid_state_dict, _rigid_load_state_dict, _restore_from_bit16_weights,
+load_hp_checkpoint_state_from_checkpoint_dir_stage3     checkpoints, from and to the store
+destroy                               closes the store
+
+A stand-in has one element and a gradient of 1. DeepSpeed's unscale_and_clip_grads multiplies that
+by the factor of the step, which is so computed by its own code, to the last bit.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Tuple
+
+import torch
+from deepspeed import comm as dist
+from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+
+from nvswap.deepspeed.depth import choice
+from nvswap.deepspeed.step.state import open_optimizer
+from nvswap.deepspeed.step.weights import NewWeights
+from nvswap.errors import Error
+from nvswap.optimizer import Group, GroupAdam
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Stage3(DeepSpeedZeroOptimizer_Stage3):
+    """Takes the arguments of DeepSpeed's class, and stands in its place."""
+
+    def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
+        if offload_optimizer_config is None or \
+                offload_optimizer_config.device != OffloadDeviceEnum.nvme:
+            self.__class__ = DeepSpeedZeroOptimizer_Stage3
+        super().__init__(*args, offload_optimizer_config=offload_optimizer_config, **kwargs)
+
+    # ---- Setup
+
+    def _configure_offloading(self, *args: Any) -> None:
+        super()._configure_offloading(*args)
+        self.swap_optimizer = False
+
+    def _refuse_what_is_not_done(self) -> None:
+        adam = self.optimizer
+        reason = None
+        if type(adam) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
+            reason = f"the optimizer is {type(adam).__name__}, and nvswap's is DeepSpeedCPUAdam"
+        elif self.master_weights_and_grads_dtype != torch.float32 or not adam.fp32_optimizer_states:
+            reason = "master weights or optimizer states are not float32"
+        elif self.torch_autocast_gradscaler is not None:
+            reason = "torch_autocast with float16 has a gradient scaler of its own"
+        elif self.zenflow:
+            reason = "zenflow has an optimizer of its own"
+        if reason:
+            raise Error(errno.ENOTSUP, f'{reason}: use "nvswap": {{"deepspeed": "ops"}}',
+                        "nvswap.deepspeed")
+
+    def _create_fp32_partitions(self) -> None:
+        self._refuse_what_is_not_done()
+        numels = [int(numel) for numel in self.fp16_partitioned_groups_flat_numel]
+        starts = torch.tensor([0] + numels).cumsum(0).tolist()
+        self._gradient_starts: List[int] = starts[:-1]
+        self._adam = GroupAdam(len(numels))
+        # Flat partitions of offload_param stay where they are; others move with offload_states.
+        flats = [flat if self.offload_param else None for flat in self.fp16_partitioned_groups_flat]
+        self._new_weights = NewWeights(
+            {group: numel for group, numel in enumerate(numels) if flats[group] is None},
+            self.dtype, self._put_weights)
+        groups = [Group(f"group{group}", flats[group], numel, self.dtype)
+                  for group, numel in enumerate(numels)]
+        self._store = open_optimizer(choice().document, dist.get_rank(), groups, self._adam,
+                                     self._new_weights.add)
+        self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
+        for group, _ in enumerate(numels):
+            if flats[group] is None:
+                self._set_master_from_parameters(group)
+            self.fp32_partitioned_groups_flat.append(self._stand_in(group))
+        for param_group in self.optimizer.param_groups:
+            param_group["params"] = []
+
+    def _stand_in(self, group: int) -> torch.Tensor:
+        stand_in = torch.ones(1, requires_grad=True)
+        stand_in.grad = torch.ones(1)
+        names = self.fp16_partitioned_groups_flat_id[group]
+        stand_in.ds_id = f"{names[0]}_{names[-1]}"  # type: ignore[attr-defined]
+        return stand_in
+
+    def _set_master_from_parameters(self, group: int) -> None:
+        master = torch.empty(self._store.groups[group].numel or 0)
+        self._swap_in_sub_group_to_flat_buffer(master, group)
+        self._store.set_state(group, "master", master)
+
+    def initialize_optimizer_states(self) -> None:
+        """The store has them."""
+
+    def destroy(self) -> None:
+        super().destroy()
+        self._new_weights.close()
+        self._store.close()
+
+    # ---- Gradients
+
+    def _offload_grad_partition_at_boundary(self, param: Any, grad_buffer: torch.Tensor,
+                                            *_: Any) -> None:
+        self.norm_for_param_grads[self.get_param_id(param)] = \
+            self._constant_buffered_norm2(grad_buffer)
+
+    def _gradients_of_group(self, group: int) -> torch.Tensor:
+        return self.grad_partitions_flat_buffer.narrow(
+            0, self._gradient_starts[group], self._store.groups[group].numel)
+
+    def _gradient_of(self, param: Any) -> Tuple[torch.Tensor, int]:
+        group, offset, numel = self.grad_position[self.get_param_id(param)]
+        return self._gradients_of_group(group).narrow(0, offset, numel), group
+
+    def _pre_step(self) -> None:
+        used = self._offload_boundary_param_ids
+        for group in self.fp16_groups:
+            for param in group:
+                if param.ds_id not in used:
+                    self._gradient_of(param)[0].zero_()
+        super()._pre_step()
+
+    # ---- The step
+
+    def _optimizer_step(self, sub_group_id: int) -> None:
+        stand_in = self.fp32_partitioned_groups_flat[sub_group_id]
+        numbers = self.optimizer.param_groups[self.sub_group_to_group_id[sub_group_id]]
+        self._adam.set(
+            sub_group_id, lr=float(numbers["lr"]), betas=tuple(map(float, numbers["betas"])),
+            eps=numbers["eps"], weight_decay=numbers["weight_decay"],
+            adam_w_mode=self.optimizer.adam_w_mode,
+            bias_correction=bool(numbers["bias_correction"]), grad_factor=stand_in.grad.item())
+        stand_in.grad.fill_(1)
+        self._store.lend_gradients(sub_group_id, self._gradients_of_group(sub_group_id))
+        if sub_group_id == len(self.fp16_groups) - 1:
+            self._step_all()
+
+    def _step_all(self) -> None:
+        try:
+            self._store.step()
+        finally:
+            self._new_weights.wait()
+
+    def _put_weights(self, group: int, weights: torch.Tensor) -> None:
+        """Gives new weights to a sub-group's parameters, some of which may be in memory."""
+        stand_in = self.fp32_partitioned_groups_flat[group]
+        try:
+            self.fp32_partitioned_groups_flat[group] = weights
+            self._partitioned_params_swap_out(group)
+        finally:
+            self.fp32_partitioned_groups_flat[group] = stand_in
+
+    def _reassign_or_swap_out_partitioned_parameters(self, sub_group_id: int) -> None:
+        """The step writes new weights where they belong."""
+
+    # ---- safe_get_* and safe_set_*
+
+    def get_fp32_grad_partitions(self) -> Any:
+        result: Any = {}
+        for group, params in enumerate(self.fp16_groups):
+            result[group] = {index: self._gradient_of(param)[0].float()
+                             for index, param in enumerate(params)}
+        return result
+
+    def _get_fp32_grad_state_partition(self, param: Any, release_swap_buffers: bool) -> Any:
+        del release_swap_buffers
+        return self._gradient_of(param)
+
+    def update_fp32_grad_for_param_vectorized(self, update_func: Any, param_list: Any) -> None:
+        for param in param_list:
+            if param.requires_grad:
+                gradient = self.get_fp32_grad_for_param(param)
+                self.set_fp32_grad_for_param(update_func(gradient, param), param)
+
+    def _get_fp32_opt_state_partition(self, param: Any, release_swap_buffers: bool,
+                                      optim_state_key: Any = None) -> Any:
+        group, offset, numel = self.grad_position[self.get_param_id(param)]
+        part = self._store.get_state(group, optim_state_key or "master", offset,
+                                     out=torch.empty(numel))
+        if not release_swap_buffers:
+            self._changing = (group, optim_state_key or "master", offset, part)
+        return part, group
+
+    def set_full_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
+        with self._changes():
+            super().set_full_hp_param(value, param, optim_state_key)
+
+    def set_local_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
+        with self._changes():
+            super().set_local_hp_param(value, param, optim_state_key)
+
+    @contextmanager
+    def _changes(self) -> Iterator[None]:
+        """Writes back the partition that DeepSpeed's code changes within the block."""
+        self._changing: Any = None
+        yield
+        if self._changing:
+            group, part, offset, data = self._changing
+            self._store.set_state(group, part, data, offset)
+            self._changing = None
+
+    # ---- Checkpoints
+
+    @contextmanager
+    def _state_in_memory(self) -> Iterator[List[torch.Tensor]]:
+        """Within the block, partitions and moments are where DeepSpeed keeps them on the host."""
+        stand_ins = self.fp32_partitioned_groups_flat
+        flats = []
+        for group, spec in enumerate(self._store.groups):
+            master, *moments = (
+                self._store.get_state(group, part, out=torch.empty(spec.numel or 0))
+                for part in ("master", *_MOMENTS))
+            master.ds_id = stand_ins[group].ds_id  # type: ignore[attr-defined]
+            flats.append(master)
+            self.optimizer.state[master] = {"step": self._store.step_count,
+                                            **dict(zip(_MOMENTS, moments))}
+        self.fp32_partitioned_groups_flat = flats
+        try:
+            yield flats
+        finally:
+            self.fp32_partitioned_groups_flat = stand_ins
+            self.optimizer.state.clear()
+            self._clear_fp32_optimizer_param_groups()
+
+    def _store_state(self, flats: List[torch.Tensor]) -> None:
+        """The way back from _state_in_memory."""
+        for group, flat in enumerate(flats):
+            # A checkpoint from before the first step has none.
+            state = self.optimizer.state.get(flat) or {}
+            self._store.set_state(group, "master", flat)
+            for part in _MOMENTS:
+                moment = state[part].float().contiguous() if state else torch.zeros_like(flat)
+                self._store.set_state(group, part, moment)
+            self._store.step_count = int(state.get("step", 0))
+
+    def _rigid_state_dict(self) -> Any:
+        with self._state_in_memory():
+            return super()._rigid_state_dict()
+
+    def _rigid_load_state_dict(self, state_dict: Any, load_optimizer_states: bool = True) -> None:
+        self.loss_scaler = state_dict[LOSS_SCALER]
+        self.dynamic_loss_scale = state_dict["dynamic_loss_scale"]
+        self.overflow = state_dict["overflow"]
+        with self._state_in_memory() as flats:
+            if load_optimizer_states:
+                self._set_fp32_optimizer_param_groups()
+                self.optimizer.load_state_dict(state_dict[OPTIMIZER_STATE_DICT])
+                self._clear_fp32_optimizer_param_groups()
+            for flat, saved in zip(flats, state_dict[FP32_FLAT_GROUPS]):
+                flat.copy_(saved.data)
+            self._store_state(flats)
+            self._partition_all_parameters()
+            for group, flat in enumerate(flats):
+                self._put_master(group, flat)
+
+    def _put_master(self, group: int, master: torch.Tensor) -> None:
+        if self.fp16_partitioned_groups_flat[group] is None:
+            self._put_weights(group, master.to(self.dtype))
+        else:
+            self.fp16_partitioned_groups_flat[group].copy_(master)
+            self._unflatten_partitioned_parameters(group)
+
+    def _restore_from_bit16_weights(self) -> None:
+        for group, _ in enumerate(self.fp16_groups):
+            self._set_master_from_parameters(group)
+
+    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self, checkpoint_dir: str) -> None:
+        if any(flat is None for flat in self.fp16_partitioned_groups_flat):
+            raise Error(errno.ENOTSUP, "DeepSpeed loads universal checkpoints into parameters in "
+                        'memory only: load it with "offload_param": {"device": "cpu"}, or with '
+                        "max_in_cpu for all parameters", "offload_param.device")
+        with self._state_in_memory() as flats:
+            super().load_hp_checkpoint_state_from_checkpoint_dir_stage3(checkpoint_dir)
+            self._store_state(flats)

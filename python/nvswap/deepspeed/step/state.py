@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The optimizer of a rank: one group for each of DeepSpeed's sub-groups, in a store that no other rank or
+job has. Relies on the document that DeepSpeed read; optimizer and fp16 settings come from DeepSpeed's
+own objects at each step, so none of them are taken from the document.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+from nvswap.config import Config
+from nvswap.deepspeed.swappers.store import on_own_store
+from nvswap.optimizer import Group, GroupAdam, Optimizer
+
+
+def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], adam: GroupAdam,
+                   weights_final: Callable[[int, int, Any], None]) -> Optimizer:
+    """
+    Parameters
+    ----------
+    document : dict
+        DeepSpeed's configuration.
+    rank : int
+        Of this process in the job; "nvswap.rank" in the document goes before it.
+    """
+    config = _config_of(document, max(int(group.numel or 0) for group in groups))
+    return on_own_store(
+        config, document, "optimizer", rank,
+        lambda: Optimizer(config, groups, update=adam, weights_final=weights_final))
+
+
+def _config_of(document: Dict[str, Any], largest_numel: int) -> Config:
+    zero = document["zero_optimization"]
+    blocks = {"zero_optimization": {"offload_optimizer": zero["offload_optimizer"]}}
+    blocks.update({key: document[key] for key in ("aio", "nvswap") if document.get(key)})
+    config = Config(blocks)
+    # State outlives the job in DeepSpeed's checkpoints alone.
+    config["nvswap.keep"] = False
+    # DeepSpeed ends a sub-group with the parameter that passes sub_group_size.
+    config["zero_optimization.sub_group_size"] = largest_numel
+    return config

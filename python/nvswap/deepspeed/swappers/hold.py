@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Tensors of an engine in memory, for callers that can't wait for each other: in the pool if it has
+room for them, in other memory if not, so that a small pool is slower and never an error. Relies on
+arrays over the pool keeping their pin: a view that outlives its hold stays valid.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Dict, Iterable, List, Mapping, Optional
+
+import torch
+
+from nvswap.engine import Engine, Pinned
+from nvswap.errors import Error
+
+# Seconds to wait for room that write-backs will make.
+_PATIENCE_S = 1.0
+_NO_ROOM = (errno.E2BIG, errno.ENOBUFS, errno.EAGAIN, errno.ETIMEDOUT)
+
+
+class Hold:
+    """A tensor in memory until end()."""
+
+    def __init__(self, holds: "Holds", name: str, pinned: Optional[Pinned],
+                 outside: Optional[torch.Tensor]) -> None:
+        self.name = name
+        self._holds = holds
+        self._pinned = pinned
+        self._outside = outside
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The contents, once they are read."""
+        if self._pinned is not None:
+            found: torch.Tensor = self._pinned[self.name]
+            return found
+        assert self._outside is not None
+        return self._outside
+
+    def end(self, changed: bool) -> None:
+        """Gives the memory up, with the contents to the store if they were changed."""
+        self._holds.ended(self.name)
+        if self._pinned is not None:
+            self._pinned.keep_contents(changed)
+            self._pinned.release()
+        elif changed:
+            assert self._outside is not None
+            self._holds.engine.store_from({self.name: self._outside})
+        self._pinned = self._outside = None
+
+
+class Holds:
+    """The tensors of an engine that are held now."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.pool_bytes = engine.pool()[1]
+        self._held: Dict[str, int] = {}  # bytes
+
+    def register(self, specs: Mapping[str, torch.Tensor], numel: int) -> None:
+        """Registers those tensors that are not, each with `numel` elements of its example's type."""
+        new = {name: (example.dtype, numel) for name, example in specs.items()
+               if name not in self.engine}
+        self.engine.register_all(new)
+
+    def free_bytes(self) -> int:
+        """Bytes of the pool that nothing holds."""
+        return max(0, self.pool_bytes - sum(self._held.values()))
+
+    def read(self, names: Iterable[str]) -> List[Hold]:
+        """Holds tensors with their contents, which are read together and awaited one by one."""
+        wanted = list(names)
+        self.engine.prefetch(wanted)
+        return [self._take(name, "r") for name in wanted]
+
+    def new(self, name: str) -> Hold:
+        """Holds a tensor for new contents."""
+        return self._take(name, "w")
+
+    def scratch(self, name: str) -> Hold:
+        """Holds a tensor for contents that never go to the store. While a caller still has a view of
+        the last ones, it is other memory."""
+        return self._take(name, "w", self.engine.info(name)["pins"] == 0)
+
+    def ended(self, name: str) -> None:
+        del self._held[name]
+
+    def _take(self, name: str, mode: str, in_pool: bool = True) -> Hold:
+        assert name not in self._held, f"{name} is held already"
+        pinned = self._pinned(name, mode) if in_pool else None
+        outside = None
+        if pinned is None:
+            tensor = self.engine[name]
+            outside = torch.empty(tensor.shape, dtype=getattr(torch, _TORCH[tensor.dtype]))
+            if mode == "r":
+                self.engine.load_to({name: outside})
+        self._held[name] = self.engine[name].nbytes if pinned else 0
+        return Hold(self, name, pinned, outside)
+
+    def _pinned(self, name: str, mode: str) -> Optional[Pinned]:
+        """None if there is no room, and waiting would not make any."""
+        room = self.free_bytes() >= self.engine[name].nbytes
+        for timeout in (0, _PATIENCE_S) if room else (0,):
+            try:
+                return self.engine.swap_in(name, mode, timeout=timeout)
+            except Error as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+        return None
+
+
+_TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Opens the engines of this rank, on one aio, each on a store that no other job has. Relies on the
+document that DeepSpeed read; the ranks come from its process group.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import weakref
+from typing import Any, Callable, Dict, TypeVar
+
+from nvswap.aio import Aio
+from nvswap.config import Config
+from nvswap.engine import Engine
+from nvswap.errors import Error
+
+# A job takes the next number for its store when another job has the one before.
+_RANKS_MAX = 1 << 16
+_JOBS_MAX = 1 << 8
+
+_aios: "weakref.WeakValueDictionary[Any, Aio]" = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+Opened = TypeVar("Opened")
+
+
+def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any) -> Engine:
+    """
+    The engine of a rank.
+
+    Parameters
+    ----------
+    document : dict
+        DeepSpeed's configuration.
+    block : {"param", "optimizer"}
+    rank : int
+        Of this process in the job; "nvswap.rank" in the document goes before it.
+    settings
+        Keys that are not the document's, with two underscores for the dot.
+    """
+    config = Config(document)
+    for key, value in settings.items():
+        config[key.replace("__", ".")] = value
+    aio = _aio_of(config)
+    return on_own_store(config, document, block, rank,
+                        lambda: Engine(config, block, aio=aio, arrays="torch"))
+
+
+def on_own_store(config: Config, document: Dict[str, Any], block: str, rank: int,
+                 opening: Callable[[], Opened]) -> Opened:
+    """
+    Opens what lies in a store, with "nvswap.rank" set to the first number whose store no other job
+    has: other jobs' stores are deleted with them. A kept store has its rank's number alone. `rank`
+    is that of a document which names none.
+    """
+    if "rank" in (document.get("nvswap") or {}):
+        config.read_rank()
+        rank = int(config["nvswap.rank"])
+    last = None
+    for job in range(1 if config["nvswap.keep"] else _JOBS_MAX):
+        config["nvswap.rank"] = _number(rank, block, job)
+        try:
+            return opening()
+        except Error as error:
+            if config["nvswap.keep"] or error.errno not in (errno.EBUSY, errno.EEXIST):
+                raise
+            last = error
+    assert last is not None
+    raise last
+
+
+def _number(rank: int, block: str, job: int) -> int:
+    return rank + _RANKS_MAX * (2 * job + (block == "optimizer"))
+
+
+def _aio_of(config: Config) -> Aio:
+    """One for all engines of the same settings: what they move waits in one queue."""
+    keys = ("block_size", "queue_depth", "thread_count", "single_submit", "overlap_events")
+    key = (*(config[f"aio.{name}"] for name in keys), config["nvswap.ioengine"],
+           config["nvswap.io_timeout_ms"])
+    with _lock:
+        aio = _aios.get(key)
+        if aio is None or aio.closed:
+            aio = _aios[key] = Aio(config)
+        return aio

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Transfers for DeepSpeed's op, which starts one small tensor per call: they are gathered and submitted
+together, so that a tensor costs a few microseconds. Gathered transfers wait for at most GATHERED
+others or GATHERED_BYTES, until a wait or until a file is closed, whichever comes first; those of more
+bytes start at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import Any, List, Optional
+
+from nvswap._native import ffi, lib
+from nvswap.aio import Aio, File
+from nvswap.errors import Error, error_of, new_error
+from nvswap.handle import wait_sliced
+
+GATHERED = 32
+GATHERED_BYTES = 1 << 20
+
+_SIZE = ffi.sizeof("struct nvs_transfer")
+
+
+class Pending:
+    """A transfer from its start until it was waited for; it keeps its memory alive."""
+
+    __slots__ = ("owner", "path", "request", "failure")
+
+    def __init__(self, owner: Any, path: str) -> None:
+        self.owner = owner
+        self.path = path
+        self.request: Any = None  # None: it is gathered, or failed
+        self.failure: Optional[Error] = None
+
+
+class Transfers:
+    """The transfers of an aio, started by any thread."""
+
+    def __init__(self, aio: Aio) -> None:
+        self._aio = aio
+        # Held by callers that choose a file, so that no other thread closes it before the transfer
+        # has been submitted. Reentrant: closing a file submits what is gathered.
+        self.lock = threading.RLock()
+        self._array = ffi.new("struct nvs_transfer[]", GATHERED)
+        self._requests = ffi.new("struct nvs_request *[]", GATHERED)
+        for each in self._array:
+            each.size = _SIZE
+        self._gathered: List[Pending] = []
+        self._files: List[File] = []
+        self._nbytes = 0
+
+    def start(self, file: File, write: bool, address: int, nbytes: int, offset: int,
+              owner: Any) -> Pending:
+        """
+        Starts a transfer, or gathers it with others. With `lock` held.
+
+        Raises
+        ------
+        Error
+            EINVAL: the offset is negative.
+        """
+        if offset < 0:
+            raise Error(errno.EINVAL, f"an offset is not negative: {offset}")
+        pending = Pending(owner, file.path)
+        each = self._array[len(self._gathered)]
+        each.file = file._pointer
+        each.direction = lib.NVS_WRITE if write else lib.NVS_READ
+        each.data = ffi.cast("void *", address)
+        each.nbytes = nbytes
+        each.offset = offset
+        self._gathered.append(pending)
+        self._files.append(file)
+        self._nbytes += nbytes
+        if len(self._gathered) == GATHERED or self._nbytes >= GATHERED_BYTES:
+            self.submit()
+        return pending
+
+    def submit(self) -> None:
+        """Submits what is gathered. What can't be submitted fails in its wait."""
+        with self.lock:
+            n = len(self._gathered)
+            if not n:
+                return
+            gathered, self._gathered, self._nbytes = self._gathered, [], 0
+            files, self._files = self._files, []
+            try:
+                with self._aio._open() as pointer:
+                    self._submit(pointer, gathered)
+            except Error as error:
+                for pending in gathered:
+                    pending.failure = error
+            del files  # They were kept open until here.
+
+    def _submit(self, pointer: Any, gathered: List[Pending]) -> None:
+        n, error = len(gathered), new_error()
+        if lib.nvs_aio_submit(pointer, self._array, n, self._requests, error) == 0:
+            for pending, request in zip(gathered, self._requests):
+                pending.request = request
+            return
+        # None was started: one at a time, each hears of its own error.
+        for index, pending in enumerate(gathered):
+            code = lib.nvs_aio_submit(pointer, self._array + index, 1, self._requests, error)
+            if code == 0:
+                pending.request = self._requests[0]
+            else:
+                pending.failure = error_of(code, error, pending.path)
+
+    def wait(self, pending: List[Pending]) -> Optional[Error]:
+        """
+        Waits for all of the transfers, and ends them; returns the first failure. Interrupted by an
+        exception, such as KeyboardInterrupt, all of them stay to be waited for.
+        """
+        self.submit()
+        array = ffi.new("struct nvs_request *[]", [each.request for each in pending
+                                                   if each.request is not None])
+        if len(array):
+            error = new_error()
+            with self._aio._open() as pointer:
+                code = wait_sliced(self._aio, lambda ms, error: lib.nvs_aio_wait(
+                    pointer, array, len(array), ms, error), None, error)
+                if code == -errno.ETIMEDOUT:  # overdue, and still in flight
+                    raise error_of(code, error)
+                for each in pending:
+                    self._end(each, error)
+        return next((each.failure for each in pending if each.failure is not None), None)
+
+    def _end(self, pending: Pending, error: Any) -> None:
+        if pending.request is None:
+            return
+        error.code = 0
+        code = lib.nvs_request_status(pending.request, error)
+        if code < 0:
+            pending.failure = error_of(code, error, pending.path)
+        lib.nvs_request_close(pending.request)
+        pending.request = None

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Element types: the safetensors names of the library beside those of numpy and torch. numpy is
+imported when an array is asked for, torch never: whoever has torch tensors has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from nvswap._native import ffi, lib
+from nvswap.errors import invalid
+
+# Types that numpy lacks are unsigned integers of their size there.
+_NUMPY = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "F8_E4M3": "u1", "F8_E5M2": "u1",
+          "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8", "U32": "u4", "U16": "u2",
+          "U8": "u1", "BOOL": "?"}
+_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+          "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32",
+          "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16",
+          "U8": "uint8", "BOOL": "bool"}
+_NAMES = {name.lower(): name for name in _NUMPY}
+_NAMES.update({other: name for name, other in _TORCH.items()})
+_NAMES.update({"|b1": "BOOL", "b1": "BOOL"})
+for _name, _code in _NUMPY.items():
+    if _name not in ("BF16", "F8_E4M3", "F8_E5M2", "BOOL"):
+        _NAMES.update({"<" + _code: _name, "|" + _code: _name, "=" + _code: _name})
+
+
+def dtype_name(dtype: Any) -> str:
+    """
+    The safetensors name of an element type.
+
+    Parameters
+    ----------
+    dtype : str, numpy.dtype, numpy type or torch.dtype
+        ``"BF16"``, ``"bfloat16"``, ``numpy.float32``, ``torch.bfloat16``.
+    """
+    text = dtype if isinstance(dtype, str) else None
+    if text is None and str(dtype).startswith("torch."):
+        text = str(dtype)[len("torch."):]
+    if text is None:
+        text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    try:
+        return _NAMES[text.lower()]
+    except KeyError:
+        raise invalid(f"no element type {dtype!r}; there are {', '.join(_NUMPY)}") from None
+
+
+def dtype_number(dtype: Any) -> int:
+    number = ffi.new("enum nvs_dtype *")
+    if lib.nvs_dtype_parse(dtype_name(dtype).encode(), number):
+        raise invalid(f"no element type {dtype!r}")
+    return int(number[0])
+
+
+def number_name(number: int) -> str:
+    return ffi.string(lib.nvs_dtype_name(number)).decode()
+
+
+def itemsize(name: str) -> int:
+    return int(lib.nvs_dtype_size(dtype_number(name)))
+
+
+def loaded_torch() -> Any:
+    """torch if the program has imported it, or None."""
+    return sys.modules.get("torch")
+
+
+def is_tensor(value: Any) -> bool:
+    torch = loaded_torch()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def array_over(buffer: Any, dtype: str, shape: Any, kind: str, writable: bool = True) -> Any:
+    """An array of `kind` ("numpy", "torch", "memoryview") over a buffer, which it keeps."""
+    if kind == "torch":
+        return _tensor_over(buffer, dtype, shape)
+    view = memoryview(buffer)
+    view = view if writable else view.toreadonly()
+    if kind == "memoryview":
+        return view
+    if kind != "numpy":
+        raise invalid(f'arrays are "numpy", "torch" or "memoryview", not {kind!r}')
+    import numpy
+
+    return numpy.frombuffer(view, dtype=_NUMPY[dtype]).reshape(shape)
+
+
+def _tensor_over(buffer: Any, dtype: str, shape: Any) -> Any:
+    torch = loaded_torch()
+    if torch is None:
+        raise invalid("import torch before asking for tensors of it")
+    kind = getattr(torch, _TORCH[dtype])
+    if len(buffer) == 0:
+        return torch.empty(shape, dtype=kind)
+    return torch.frombuffer(buffer, dtype=kind).reshape(shape)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Exceptions: the library's negative errno and its struct nvs_error as an OSError. Relies on nothing
+but the extension, so that every other module can raise them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import Any, Optional
+
+from nvswap._native import ffi, lib
+
+# The library's text of a failed or overdue I/O has the path before the offset.
+_PATH = re.compile(r"(?:reading|writing) (.+?) at offset \d+")
+
+
+class Error(OSError):
+    """
+    A call of nvswap failed.
+
+    Attributes
+    ----------
+    errno : int
+        The positive errno, such as ``errno.ENOSPC``.
+    strerror : str
+        The library's message for a person.
+    tensor : str or None
+        The tensor, key or option concerned.
+    path : str or None
+        The file of a failed I/O.
+    offset : int or None
+        The byte offset of a failed I/O in that file.
+    line : int or None
+        The line in the configuration file, from 1.
+    """
+
+    def __init__(self, code: int, text: str, tensor: Optional[str] = None,
+                 path: Optional[str] = None, offset: Optional[int] = None,
+                 line: Optional[int] = None) -> None:
+        super().__init__(code, text)
+        self.tensor = tensor
+        self.path = path
+        self.offset = offset
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"{self.strerror} [{errno.errorcode.get(self.errno, self.errno)}]"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.errno, self.strerror, self.tensor, self.path, self.offset,
+                            self.line)
+
+
+class Timeout(Error, TimeoutError):
+    """A wait ended before what it waits for: its timeout has passed, or an I/O is overdue."""
+
+
+class ClosedError(Error, ValueError):
+    """The object was closed, or was opened by the parent of this process."""
+
+
+def new_error() -> Any:
+    """A struct nvs_error for one call."""
+    error = ffi.new("struct nvs_error *")
+    error.size = ffi.sizeof("struct nvs_error")
+    return error
+
+
+def error_of(code: int, error: Any = None, path: Optional[str] = None) -> Error:
+    """The exception of a negative errno, with what the library said about it."""
+    code = -code
+    if error is None or error.code != -code:
+        text = ffi.string(lib.nvs_strerror(-code)).decode()
+        return (Timeout if code == errno.ETIMEDOUT else Error)(code, text, path=path)
+    text = ffi.string(error.text).decode(errors="replace")
+    match = _PATH.search(text)
+    offset = int(error.offset) if match else None
+    return (Timeout if code == errno.ETIMEDOUT else Error)(
+        code, text, ffi.string(error.subject).decode(errors="replace") or None,
+        path or (match[1] if match else None), offset, error.line or None)
+
+
+def check(code: int, error: Any = None, path: Optional[str] = None) -> int:
+    """Raises the exception of a negative errno; returns other values."""
+    if code < 0:
+        raise error_of(code, error, path)
+    return code
+
+
+def invalid(text: str) -> Error:
+    return Error(errno.EINVAL, text)
+
+
+def closed(what: str) -> ClosedError:
+    return ClosedError(errno.EBADF, f"the {what} is closed")
+
+
+def forked(what: str) -> ClosedError:
+    return ClosedError(errno.EBADF, f"the {what} was opened before a fork, in process "
+                       f"{os.getppid()} or above; a child opens its own")

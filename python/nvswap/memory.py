@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Memory: where the caller's arrays lie, and pinned memory for transfers. An array is anything with
+the buffer protocol (bytes, bytearray, memoryview, numpy) or a torch tensor in host memory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
+
+from nvswap._native import ffi, lib
+from nvswap.dtypes import _NUMPY, array_over, dtype_name, is_tensor, itemsize
+from nvswap.errors import check, invalid, new_error
+
+Shape = Union[int, Sequence[int]]
+
+
+class Span(NamedTuple):
+    """The memory of an array, which `owner` keeps alive."""
+
+    address: int
+    nbytes: int
+    owner: Any
+
+    @property
+    def pointer(self) -> Any:
+        return ffi.cast("char *", self.address)
+
+
+def shape_of(shape: Shape) -> Tuple[int, ...]:
+    """A shape as a tuple of lengths, none of them negative."""
+    result = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    if any(n < 0 for n in result):
+        raise invalid(f"a shape has no negative lengths: {result}")
+    return result
+
+
+def span_of(array: Any, writable: bool) -> Span:
+    """
+    The memory of an array.
+
+    Raises
+    ------
+    ValueError, BufferError, TypeError
+        The array is not contiguous, is on another device, is read-only and must be written, or is
+        no array.
+    """
+    if is_tensor(array):
+        return _span_of_tensor(array)
+    owner = ffi.from_buffer("char[]", _viewed(array), require_writable=writable)
+    return Span(int(ffi.cast("uintptr_t", owner)), len(owner), (owner, array))
+
+
+def _viewed(array: Any) -> Any:
+    """ffi.from_buffer also takes Fortran order, in which offsets mean something else."""
+    view = memoryview(array)
+    if not view.c_contiguous:
+        raise ValueError("the array is not contiguous in C order")
+    return array
+
+
+def _span_of_tensor(tensor: Any) -> Span:
+    if tensor.device.type != "cpu":
+        raise ValueError(f"the tensor is on {tensor.device}; transfers are from and to host memory")
+    if not str(tensor.layout).endswith("strided") or not tensor.is_contiguous():
+        raise ValueError("the tensor is not contiguous")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError("the tensor is a lazy conjugate or negative; resolve it first")
+    return Span(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
+
+
+def array_dtype(array: Any) -> str:
+    """The element type of an array, by its name in the library."""
+    if hasattr(array, "dtype"):
+        return dtype_name(array.dtype)
+    view = memoryview(array)
+    codes = {"b": "i1", "B": "u1", "c": "u1", "h": "i2", "H": "u2", "i": "i4", "I": "u4",
+             "q": "i8", "Q": "u8", "l": "i8", "L": "u8", "e": "f2", "f": "f4", "d": "f8", "?": "?"}
+    code = codes.get(view.format)
+    names = [name for name, numpy_code in _NUMPY.items()
+             if numpy_code == code and name not in ("BF16", "F8_E4M3", "F8_E5M2")]
+    if not names:
+        raise invalid(f"no element type for elements of format {view.format!r}")
+    return names[0]
+
+
+def array_numel(array: Any) -> int:
+    if is_tensor(array):
+        return int(array.numel())
+    view = memoryview(array)
+    return view.nbytes // view.itemsize
+
+
+def pinned_buffer(nbytes: int, aio: Any = None, path: Optional[str] = None) -> Any:
+    """A buffer of `nbytes` over pinned memory, freed with the last reference to it."""
+    data, error = ffi.new("void **"), new_error()
+    name = ffi.NULL if path is None else os.fsencode(path)
+    if aio is None:
+        check(lib.nvs_memory_alloc(ffi.NULL, nbytes, name, data, error), error)
+    else:
+        with aio._open() as pointer:
+            check(lib.nvs_memory_alloc(pointer, nbytes, name, data, error), error)
+    pid = os.getpid()
+    # The memory is not mapped in a child.
+    owner = ffi.gc(ffi.cast("char *", data[0]),
+                   lambda memory: os.getpid() == pid and lib.nvs_memory_free(memory), nbytes)
+    return ffi.buffer(owner, nbytes)
+
+
+def empty(shape: Shape, dtype: Any = None, *, aio: Any = None, path: Optional[str] = None,
+          arrays: str = "numpy") -> Any:
+    """
+    Allocates pinned memory for transfers: locked, on huge pages where there are some, and zero.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Elements, or bytes without a `dtype`; at least 1 in all.
+    dtype : optional
+        As for :func:`nvswap.dtype_name`. Without one, a memoryview of bytes is returned.
+    aio : Aio, optional
+        Registers the memory with this aio's rings, which saves work for every I/O.
+    path : str, optional
+        Binds the memory to the NUMA node of the drive of this path.
+    arrays : {"numpy", "torch", "memoryview"}
+        What to return. BF16 and the F8 types are unsigned integers in numpy.
+
+    Returns
+    -------
+    array
+        Freed when it and all views of it are gone, and no transfer uses it any more.
+
+    Raises
+    ------
+    Error
+        ENOMEM: the memory can't be locked; EINVAL: no elements or no such type.
+    """
+    lengths = shape_of(shape)
+    if dtype is None:
+        return memoryview(pinned_buffer(math.prod(lengths), aio, path))
+    name = dtype_name(dtype)
+    buffer = pinned_buffer(math.prod(lengths) * itemsize(name), aio, path)
+    return array_over(buffer, name, lengths, arrays)
+
+
+def is_pinned(array: Any) -> bool:
+    """Whether all of an array lies in memory of :func:`empty`, of any thread or aio."""
+    span = span_of(array, False)
+    return bool(lib.nvs_memory_is_pinned(span.pointer, span.nbytes))

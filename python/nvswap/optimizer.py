@@ -1,0 +1,575 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Optimizer: Adam over state on the drive, by groups; and one Adam update of arrays in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+
+from nvswap._native import ffi, lib
+from nvswap.aio import Aio
+from nvswap.config import config_of
+from nvswap.dtypes import array_over, dtype_name, dtype_number, itemsize
+from nvswap.engine import engine_stats
+from nvswap.errors import check, invalid, new_error
+from nvswap.handle import Handle
+from nvswap.memory import Span, array_dtype, array_numel, span_of
+from nvswap.statistics import fields_of
+
+_NULL = ffi.NULL
+_PARTS = {"master": lib.NVS_MASTER, "exp_avg": lib.NVS_EXP_AVG, "exp_avg_sq": lib.NVS_EXP_AVG_SQ}
+_GRADIENTS = {lib.NVS_GRADIENTS_NONE: "none", lib.NVS_GRADIENTS_LENT: "lent",
+              lib.NVS_GRADIENTS_ADDED: "added", lib.NVS_GRADIENTS_OWED: "owed"}
+
+
+class Group(NamedTuple):
+    """
+    Parameters with state in the store.
+
+    Parameters
+    ----------
+    name : str
+        Unique.
+    weights : array, optional
+        F32, BF16 or F16 in host memory; its contents are the initial master weights, and each step
+        writes the new weights into it. It is kept alive.
+    numel : int, optional
+        The elements of a group without `weights`.
+    dtype : optional
+        The type of the weights, where the array can't say ("BF16" of a numpy array of uint16) or
+        where there are none.
+    """
+
+    name: str
+    weights: Any = None
+    numel: Optional[int] = None
+    dtype: Any = None
+
+
+class Update(NamedTuple):
+    """A run of a group's elements to update; arrays are valid during the call."""
+
+    group: int
+    offset: int
+    step: int
+    lr: float
+    gradients: Any
+    master: Any
+    exp_avg: Any
+    exp_avg_sq: Any
+
+
+class StateRun(NamedTuple):
+    """A run of a group's state; arrays are valid during the call."""
+
+    group: int
+    offset: int
+    master: Any
+    exp_avg: Any
+    exp_avg_sq: Any
+
+
+class GroupAdam:
+    """
+    Adam with numbers of its own for each group, and for each step: an `update` of
+    :class:`Optimizer` that runs without the GIL. Its kernels are those of :func:`adam_update`.
+
+    Parameters
+    ----------
+    ngroups : int
+        Groups of the optimizer; each has the defaults of :meth:`set` first.
+    """
+
+    def __init__(self, ngroups: int) -> None:
+        self._table = ffi.new("struct nvswap_adam[]", max(1, ngroups))
+        self.ngroups = ngroups
+        for group in range(ngroups):
+            self.set(group)
+
+    def set(self, group: int, *, lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999),
+            eps: float = 1e-8, weight_decay: float = 0.0, adam_w_mode: bool = True,
+            bias_correction: bool = True, grad_factor: float = 1.0) -> None:
+        """
+        Sets the numbers of a group, between steps.
+
+        Raises
+        ------
+        Error
+            EINVAL: no such group, or a number is out of bounds; nothing has changed.
+        """
+        if not 0 <= group < self.ngroups:
+            raise invalid(f"no group {group}")
+        if not math.isfinite(grad_factor) or grad_factor == 0:
+            raise invalid(f"a gradient's factor is finite and not 0: {grad_factor}")
+        numbers = dict(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
+                       grad_factor=grad_factor, adam_w_mode=adam_w_mode,
+                       bias_correction=bias_correction)
+        _check_adam(numbers)
+        self._table[group] = numbers
+
+
+def _check_adam(numbers: Dict[str, Any]) -> None:
+    """Has the library check the numbers, by an update of no elements."""
+    error, none = new_error(), ffi.new("float[1]")
+    arrays = {name: none for name in ("gradients", "master", "exp_avg", "exp_avg_sq")}
+    update = ffi.new("struct nvs_adam_update *", dict(
+        numbers, size=ffi.sizeof("struct nvs_adam_update"), step=1, **arrays,
+        gradients_dtype=lib.NVS_F32, weights_dtype=lib.NVS_F32))
+    check(lib.nvs_adam_update(update, error), error)
+
+
+class _Calls:
+    """What the library calls back, and the first exception of a call, which C can't pass on."""
+
+    def __init__(self, update: Any, weights_final: Any) -> None:
+        self.update = update
+        self.weights_final = weights_final
+        self.state: Any = None
+        self.failure: Optional[BaseException] = None
+
+    def raise_failure(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+
+def _floats(data: Any, numel: int) -> Any:
+    return array_over(ffi.buffer(ffi.cast("char *", data), numel * 4), "F32", (numel,), "numpy")
+
+
+@ffi.def_extern()
+def nvswap_update(arg: Any, update: Any) -> None:
+    calls = ffi.from_handle(arg)
+    try:
+        arrays = [_floats(each, update.numel) for each in (
+            update.gradients, update.master, update.exp_avg, update.exp_avg_sq)]
+        calls.update(Update(update.group, update.offset, update.step, update.lr, *arrays))
+    except BaseException as failure:
+        calls.failure = calls.failure or failure
+
+
+@ffi.def_extern()
+def nvswap_weights_final(arg: Any, group: int, offset: int, numel: int, dtype: int,
+                         data: Any) -> None:
+    calls = ffi.from_handle(arg)
+    try:
+        name = ffi.string(lib.nvs_dtype_name(dtype)).decode()
+        buffer = ffi.buffer(ffi.cast("char *", data), numel * lib.nvs_dtype_size(dtype))
+        calls.weights_final(group, offset, array_over(buffer, name, (numel,), "numpy", False))
+    except BaseException as failure:
+        calls.failure = calls.failure or failure
+
+
+@ffi.def_extern(error=-5)
+def nvswap_state(arg: Any, run: Any) -> int:
+    calls = ffi.from_handle(arg)
+    try:
+        arrays = [_floats(each, run.numel) for each in (run.master, run.exp_avg, run.exp_avg_sq)]
+        calls.state(StateRun(run.group, run.offset, *arrays))
+        return 0
+    except BaseException as failure:
+        calls.failure = calls.failure or failure
+        return -5
+
+
+class Optimizer(Handle):
+    """
+    Opens the state of groups in the store of the offload_optimizer block.
+
+    Parameters
+    ----------
+    config : Config, str or dict
+        optimizer.type Adam or AdamW with its params, gradient_clipping, fp16, sub_group_size.
+    groups : sequence of Group or mapping of str to array
+    update : callable or GroupAdam, optional
+        Gets an :class:`Update` instead of the configured optimizer; of several threads.
+    weights_final : callable, optional
+        Gets ``(group, offset, array)`` once for each run of new weights, of several threads.
+    aio : Aio, optional
+        Whose workers to share.
+
+    Raises
+    ------
+    Error
+        Those of nvs_optimizer_open, such as ENOSPC, EBUSY, ESTALE (a kept store has other groups).
+    """
+
+    _what = "optimizer"
+
+    def __init__(self, config: Any, groups: Any, *, update: Union[None, GroupAdam, Callable[[Update], None]] = None,
+                 weights_final: Optional[Callable[[int, int, Any], None]] = None,
+                 aio: Optional[Aio] = None) -> None:
+        optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
+        self._config = config_of(config)
+        self.groups: List[Group] = _groups_of(groups)
+        self._numbers = {group.name: i for i, group in enumerate(self.groups)}
+        self._calls_back = _Calls(update, weights_final)
+        self._arg = ffi.new_handle(self._calls_back)
+        self._weights, specs, keep = _specs_of(self.groups)
+        options = ffi.new("struct nvs_optimizer_options *")
+        options.size = ffi.sizeof("struct nvs_optimizer_options")
+        if isinstance(update, GroupAdam) and update.ngroups != len(self.groups):
+            raise invalid(f"{len(self.groups)} groups, and numbers of Adam for {update.ngroups}")
+        options.update = lib.nvswap_update if update else _NULL
+        options.weights_final = lib.nvswap_weights_final if weights_final else _NULL
+        options.update_arg = options.weights_final_arg = self._arg
+        if isinstance(update, GroupAdam):
+            options.update = ffi.addressof(lib, "nvswap_update_adam")
+            options.update_arg = update._table
+        with self._config._open() as pointer:
+            if aio is None:
+                code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups), options,
+                                              error)
+            else:
+                with aio._open() as shared:
+                    options.aio = shared
+                    code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups),
+                                                  options, error)
+            check(code, error)
+        del keep
+        # Gradients that are lent, by group: kept until a step or clear_gradients.
+        self._lent: Dict[int, Any] = {}
+        super().__init__(optimizer[0], *([aio] if aio else []))
+
+    def _free(self, pointer: Any, at_exit: bool) -> None:
+        error = new_error()
+        check(lib.nvs_optimizer_close(pointer, error), error)
+
+    def abandon(self) -> None:
+        """Closes the optimizer without a commit: a kept store stays as last committed."""
+        def free(pointer: Any) -> None:
+            error = new_error()
+            check(lib.nvs_optimizer_abandon(pointer, error), error)
+
+        self._close(free)
+
+    def _number(self, group: Union[int, str]) -> int:
+        if isinstance(group, str):
+            if group not in self._numbers:
+                raise invalid(f"no group {group!r}")
+            return self._numbers[group]
+        if not 0 <= group < len(self.groups):
+            raise invalid(f"no group {group}")
+        return group
+
+    # ---- Gradients
+
+    def lend_gradients(self, group: Union[int, str], gradients: Any, dtype: Any = None) -> None:
+        """
+        Gives all gradients of a group for the next step, without a copy.
+
+        Parameters
+        ----------
+        gradients : array
+            F32, BF16 or F16, scaled by :attr:`loss_scale`; kept alive, and not to be changed before
+            the step.
+        dtype : optional
+            Where the array can't say: "BF16" of a numpy array of uint16.
+        """
+        number, span, error = self._number(group), span_of(gradients, False), new_error()
+        kind = dtype_name(dtype) if dtype else array_dtype(gradients)
+        numel = self._group_numel(number)
+        if span.nbytes != numel * itemsize(kind):
+            raise invalid(f"group {self.groups[number].name} has {numel} elements, the gradients "
+                          f"{span.nbytes // itemsize(kind)}")
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_lend_gradients(pointer, number, dtype_number(kind),
+                                                   span.pointer, error), error)
+            self._lent[number] = span.owner
+
+    def add_gradients(self, group: Union[int, str], gradients: Any, offset: int = 0,
+                      dtype: Any = None) -> None:
+        """Adds gradients to those since the last step, from element `offset` of the group on; they
+        are copied."""
+        number, span, error = self._number(group), span_of(gradients, False), new_error()
+        kind = dtype_name(dtype) if dtype else array_dtype(gradients)
+        if offset < 0:
+            raise invalid(f"an offset is not negative: {offset}")
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_add_gradients(
+                pointer, number, offset, span.nbytes // itemsize(kind), dtype_number(kind),
+                span.pointer, _NULL, error), error)
+
+    def clear_gradients(self) -> None:
+        """Discards all gradients, as a step does at its end."""
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_clear_gradients(pointer, error), error)
+            self._lent.clear()
+
+    def sum_squares(self) -> float:
+        """The sum of the squares of this optimizer's scaled gradients, to be summed over ranks."""
+        sums, error = ffi.new("struct nvs_gradient_sums *"), new_error()
+        sums.size = ffi.sizeof("struct nvs_gradient_sums")
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_sum_gradients(pointer, sums, error), error)
+        return float(sums.sum_squares)
+
+    # ---- Steps
+
+    def step(self, lr: Optional[float] = None, *, sum_squares: Optional[float] = None,
+             norm: bool = False) -> Dict[str, Any]:
+        """
+        Steps all groups that have gradients, and discards these.
+
+        Parameters
+        ----------
+        lr : float, optional
+            The learning rate instead of the configured one; not negative.
+        sum_squares : float, optional
+            Of the gradients of all ranks, for clipping and overflow.
+        norm : bool
+            Compute the norm even without clipping.
+
+        Returns
+        -------
+        dict
+            The fields of struct nvs_step_result: step, skipped, norm, clip, loss_scale, and times.
+
+        Raises
+        ------
+        Error
+            EIO and others of the drive, Timeout: the step isn't finished; call it again with the
+            same gradients. ERANGE: skipped at the smallest loss scale.
+        """
+        if lr is not None and not lr >= 0:
+            raise invalid(f"a learning rate is not negative: {lr}")
+        options, result = ffi.new("struct nvs_step_options *"), ffi.new("struct nvs_step_result *")
+        options.size, result.size = (ffi.sizeof("struct nvs_step_options"),
+                                     ffi.sizeof("struct nvs_step_result"))
+        options.lr, options.norm, error = -1.0 if lr is None else lr, norm, new_error()
+        sums = ffi.new("struct nvs_gradient_sums *")
+        if sum_squares is not None:
+            sums.size, sums.sum_squares = ffi.sizeof("struct nvs_gradient_sums"), sum_squares
+            options.sums = sums
+        with self._open() as pointer:
+            code = lib.nvs_optimizer_step(pointer, options, result, error)
+            self._calls_back.raise_failure()
+            check(code, error)
+            self._lent.clear()
+        return fields_of(result)
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor to multiply the next step's loss by; 1 without fp16."""
+        with self._open() as pointer:
+            return float(lib.nvs_optimizer_loss_scale(pointer))
+
+    def info(self) -> Dict[str, Any]:
+        """The fields of struct nvs_optimizer_info: step, loss_scale, ngroups, kept, unfinished."""
+        info, error = ffi.new("struct nvs_optimizer_info *"), new_error()
+        info.size = ffi.sizeof("struct nvs_optimizer_info")
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_get_info(pointer, info, error), error)
+        return fields_of(info)
+
+    def group_info(self, group: Union[int, str]) -> Dict[str, Any]:
+        """The fields of struct nvs_group_info; `gradients` is none, lent, added or owed."""
+        info, error = ffi.new("struct nvs_group_info *"), new_error()
+        info.size = ffi.sizeof("struct nvs_group_info")
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_get_group_info(pointer, self._number(group), info, error), error)
+            fields = fields_of(info)
+        fields["dtype"] = ffi.string(lib.nvs_dtype_name(info.dtype)).decode()
+        fields["gradients"] = _GRADIENTS[info.gradients]
+        return fields
+
+    @property
+    def step_count(self) -> int:
+        """Steps taken, without skipped ones, also of the runs before; can be set for an imported
+        state."""
+        return int(self.info()["step"])
+
+    @step_count.setter
+    def step_count(self, step: int) -> None:
+        error = new_error()
+        if step < 0:
+            raise invalid(f"a step count is not negative: {step}")
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_set_step(pointer, step, error), error)
+
+    # ---- State
+
+    def _group_numel(self, number: int) -> int:
+        numel = self.groups[number].numel
+        assert numel is not None
+        return numel
+
+    def get_state(self, group: Union[int, str], part: str, offset: int = 0,
+                  numel: Optional[int] = None, out: Any = None) -> Any:
+        """
+        Reads state.
+
+        Parameters
+        ----------
+        part : {"master", "exp_avg", "exp_avg_sq"}
+        offset, numel : int
+            Elements of the group; to its end by default.
+        out : array, optional
+            F32 elements to read into, as many as it has; otherwise a numpy array is made.
+        """
+        number, error = self._number(group), new_error()
+        if out is None:
+            import numpy
+
+            left = max(0, self._group_numel(number) - offset)
+            out = numpy.empty(left if numel is None else numel, numpy.float32)
+        span = _float_span(out, True)
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_get(pointer, number, _part(part), _offset(offset),
+                                        span.nbytes // 4, ffi.cast("float *", span.address), error),
+                  error)
+        return out
+
+    def set_state(self, group: Union[int, str], part: str, data: Any, offset: int = 0) -> None:
+        """Writes F32 state, from element `offset` of the group on; a failed write is reported by a
+        later call."""
+        number, error, span = self._number(group), new_error(), _float_span(data, False)
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_set(pointer, number, _part(part), _offset(offset),
+                                        span.nbytes // 4, ffi.cast("float *", span.address), error),
+                  error)
+
+    def export_state(self, function: Callable[[StateRun], None]) -> None:
+        """Calls `function` with every run of state once, of several threads; an exception ends the
+        export and is raised."""
+        self._pass(lib.nvs_optimizer_export, function)
+
+    def import_state(self, function: Callable[[StateRun], None]) -> None:
+        """Has `function` fill the arrays of every run of state; the new master weights go to the
+        groups' weights."""
+        self._pass(lib.nvs_optimizer_import, function)
+
+    def _pass(self, call: Any, function: Callable[[StateRun], None]) -> None:
+        calls, error = _Calls(None, None), new_error()
+        calls.state, arg = function, ffi.new_handle(calls)
+        with self._open() as pointer:
+            code = call(pointer, lib.nvswap_state, arg, error)
+            calls.raise_failure()
+            check(code, error)
+
+    def get_weights(self) -> None:
+        """Copies the master weights to the groups' weights, as a step does."""
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_get_weights(pointer, error), error)
+
+    def commit(self) -> None:
+        """Makes the state of a kept store durable, with step count and loss scale."""
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_commit(pointer, error), error)
+
+    def stats(self) -> Dict[str, Any]:
+        """The statistics of the optimizer's engine."""
+        with self._open() as pointer:
+            return engine_stats(lib.nvs_optimizer_engine(pointer))
+
+
+def _part(part: str) -> int:
+    if part not in _PARTS:
+        raise invalid(f'a part is one of {", ".join(_PARTS)}, not {part!r}')
+    return int(_PARTS[part])
+
+
+def _offset(offset: int) -> int:
+    if offset < 0:
+        raise invalid(f"an offset is not negative: {offset}")
+    return offset
+
+
+def _float_span(array: Any, writable: bool) -> Span:
+    if array_dtype(array) != "F32":
+        raise invalid(f"state is F32, not {array_dtype(array)}")
+    return span_of(array, writable)
+
+
+def _groups_of(groups: Any) -> List[Group]:
+    pairs: Sequence[Any] = list(groups.items()) if hasattr(groups, "items") else list(groups)
+    result = []
+    for pair in pairs:
+        group = pair if isinstance(pair, Group) else Group(*pair)
+        if group.weights is not None:
+            numel = array_numel(group.weights)
+            dtype = group.dtype or array_dtype(group.weights)
+        elif group.numel is None:
+            raise invalid(f"group {group.name} has neither weights nor numel")
+        else:
+            numel, dtype = int(group.numel), group.dtype or "F32"
+        result.append(Group(group.name, group.weights, numel, dtype_name(dtype)))
+    return result
+
+
+def _specs_of(groups: List[Group]) -> Any:
+    """What keeps the weights alive, the groups for the library, and their names."""
+    names = [ffi.new("char[]", group.name.encode()) for group in groups]
+    specs, spans = ffi.new("struct nvs_group_spec[]", max(1, len(groups))), []
+    for spec, name, group in zip(specs, names, groups):
+        assert group.numel is not None
+        if group.numel < 0:
+            raise invalid(f"group {group.name} has {group.numel} elements")
+        spec.size, spec.name, spec.numel = ffi.sizeof("struct nvs_group_spec"), name, group.numel
+        spec.dtype = dtype_number(group.dtype)
+        if group.weights is not None:
+            span = span_of(group.weights, True)
+            if span.nbytes != group.numel * itemsize(group.dtype):
+                raise invalid(f"the weights of group {group.name} are not {group.dtype}")
+            spans.append(span)
+            spec.weights = span.pointer
+    return spans, specs, names
+
+
+def adam_update(master: Any, gradients: Any, exp_avg: Any, exp_avg_sq: Any, *, step: int,
+                lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8,
+                weight_decay: float = 0.0, adam_w_mode: bool = True, bias_correction: bool = True,
+                grad_factor: float = 1.0, gradients_dtype: Any = None, weights: Any = None,
+                weights_dtype: Any = None) -> None:
+    """
+    Updates arrays in memory by one Adam step, on the calling thread and without the GIL.
+
+    Parameters
+    ----------
+    master, exp_avg, exp_avg_sq : arrays of F32
+        Read and updated; they don't overlap.
+    gradients : array of F32, BF16 or F16
+        Multiplied by `grad_factor` first.
+    step : int
+        From 1.
+    weights : array of F32, BF16 or F16, optional
+        Receives the new master weights.
+    gradients_dtype, weights_dtype : optional
+        Where the array can't say: "BF16" of a numpy array of uint16.
+
+    Raises
+    ------
+    Error
+        EINVAL: lengths differ, a type or a number is out of bounds; nothing has changed.
+    """
+    update, error = ffi.new("struct nvs_adam_update *"), new_error()
+    numel = array_numel(master)
+    spans = [_float_span(each, True) for each in (master, exp_avg, exp_avg_sq)]
+    update.size, update.numel = ffi.sizeof("struct nvs_adam_update"), numel
+    kind = dtype_name(gradients_dtype) if gradients_dtype else array_dtype(gradients)
+    span = span_of(gradients, False)
+    lengths = [each.nbytes // 4 for each in spans] + [span.nbytes / itemsize(kind)]
+    update.gradients, update.gradients_dtype = span.pointer, dtype_number(kind)
+    update.master, update.exp_avg, update.exp_avg_sq = (
+        ffi.cast("float *", each.address) for each in spans)
+    if weights is not None:
+        kind = dtype_name(weights_dtype) if weights_dtype else array_dtype(weights)
+        span = span_of(weights, True)
+        lengths.append(span.nbytes / itemsize(kind))
+        update.weights, update.weights_dtype = span.pointer, dtype_number(kind)
+    else:
+        update.weights_dtype = lib.NVS_F32
+    if any(length != numel for length in lengths) or step < 0:
+        raise invalid(f"the arrays have {lengths} elements, at step {step}")
+    if not math.isfinite(grad_factor) or grad_factor == 0:
+        raise invalid(f"a gradient's factor is finite and not 0: {grad_factor}")
+    update.step, update.lr, update.eps, update.weight_decay = step, lr, eps, weight_decay
+    update.beta1, update.beta2 = betas
+    update.adam_w_mode, update.bias_correction = adam_w_mode, bias_correction
+    update.grad_factor = grad_factor
+    check(lib.nvs_adam_update(update, error), error)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Statistics: a structure that the library has filled in, as a dictionary of its fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from nvswap._native import ffi
+
+_HIDDEN = ("size", "reserved")
+
+
+def _value_of(kind: Any, value: Any) -> Any:
+    if kind.kind == "struct":
+        return fields_of(value)
+    if kind.kind == "array" and kind.item.cname == "char":
+        return ffi.string(value).decode(errors="replace")
+    if kind.kind == "array":
+        return [_value_of(kind.item, each) for each in value]
+    if kind.kind == "pointer":
+        return ffi.string(value).decode(errors="replace") if value else None
+    return value
+
+
+def fields_of(structure: Any) -> Dict[str, Any]:
+    """The fields of a structure; arrays of I/O by direction become "read" and "write"."""
+    kind = ffi.typeof(structure)
+    kind = kind.item if kind.kind == "pointer" else kind
+    result = {name: _value_of(field.type, getattr(structure, name))
+              for name, field in kind.fields if name not in _HIDDEN}
+    if "io" in result and isinstance(result["io"], list):
+        result["read"], result["write"] = result.pop("io")
+    return result

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+AdamW with its state on the drive. Gradients are lent to the step; those of offloaded parameters are
+added to the optimizer's as the backward makes them, so that they are never in memory together.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+import torch
+
+from nvswap.config import Config
+from nvswap.errors import invalid
+from nvswap.optimizer import Group, Optimizer
+from nvswap.torch.offload import Offloaded
+
+
+class AdamW(torch.optim.Optimizer):
+    """
+    AdamW whose master weights and moments lie in the offload_optimizer block's store.
+
+    Parameters
+    ----------
+    params : iterable of torch.nn.Parameter
+        In host memory and contiguous: F32, BF16 or F16; or those of `offloaded`. One group.
+    config : Config, str or dict
+    lr, betas, eps, weight_decay : optional
+        As in torch.optim.AdamW; they replace those of the configuration.
+    offloaded : Offloaded, optional
+        The module whose parameters are on the drive; new weights are written there.
+
+    Raises
+    ------
+    nvswap.Error
+        EINVAL: several groups, or parameters that are elsewhere; and those of nvswap.Optimizer.
+
+    Notes
+    -----
+    Settings of the one group but the learning rate are fixed. The state is not in state_dict():
+    `commit()` of a kept store makes it durable.
+    """
+
+    def __init__(self, params: Iterable[torch.nn.Parameter], config: Any, *, lr: float = 1e-3,
+                 betas: Tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2, offloaded: Optional[Offloaded] = None) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
+        if len(self.param_groups) != 1:
+            raise invalid("nvswap.torch.AdamW has one group of parameters")
+        own = Config(config)
+        own.parse(json.dumps({"optimizer": {"type": "AdamW", "params": dict(
+            defaults, betas=list(betas))}}))
+        self._offloaded = offloaded
+        self._writing = threading.Lock()
+        # Each parameter is cut into groups of sub_group_size elements at most.
+        self._pieces: List[Tuple[torch.nn.Parameter, int, int]] = []
+        limit = int(own["zero_optimization.sub_group_size"])
+        groups = []
+        for index, parameter in enumerate(self.param_groups[0]["params"]):
+            for offset in range(0, parameter.numel(), limit):
+                numel = min(limit, parameter.numel() - offset)
+                self._pieces.append((parameter, offset, numel))
+                groups.append(self._group(f"{index}.{offset}", parameter, offset, numel))
+        self.optimizer = Optimizer(own, groups,
+                                   weights_final=self._write_weights if offloaded else None)
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._add_gradient)
+                       for parameter in self._offloaded_parameters()]
+        self._start_offloaded()
+
+    def _offloaded_parameters(self) -> List[torch.nn.Parameter]:
+        return [parameter for parameter in self.param_groups[0]["params"]
+                if self._tensor_of(parameter) is not None]
+
+    def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
+        return self._offloaded.name_of(parameter) if self._offloaded else None
+
+    def _group(self, name: str, parameter: torch.nn.Parameter, offset: int, numel: int) -> Group:
+        if self._tensor_of(parameter) is not None:
+            return Group(name, None, numel, parameter.dtype)
+        if parameter.device.type != "cpu" or not parameter.is_contiguous():
+            raise invalid("a parameter is not contiguous in host memory, and not of `offloaded`")
+        return Group(name, parameter.data.view(-1)[offset:offset + numel])
+
+    def _start_offloaded(self) -> None:
+        """The master weights of offloaded parameters begin as these, unless the store kept some."""
+        assert self.optimizer is not None
+        if self.optimizer.step_count:
+            return
+        for group, (parameter, offset, numel) in enumerate(self._pieces):
+            name = self._tensor_of(parameter)
+            if name is None:
+                continue
+            piece = torch.empty(numel, dtype=parameter.dtype)
+            assert self._offloaded is not None
+            self._offloaded.engine.read_range(name, piece, offset * piece.element_size())
+            self.optimizer.set_state(group, "master", piece.float())
+
+    def _write_weights(self, group: int, offset: int, weights: Any) -> None:
+        parameter, start, _ = self._pieces[group]
+        name = self._tensor_of(parameter)
+        if name is not None:
+            assert self._offloaded is not None
+            # The library pins a tensor while it writes to it, and refuses a second writer.
+            with self._writing:
+                self._offloaded.engine.write_range(name, weights,
+                                                   (start + offset) * weights.itemsize)
+
+    def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        flat = gradient.contiguous().view(-1)
+        for group, (owner, offset, numel) in enumerate(self._pieces):
+            if owner is parameter:
+                self.optimizer.add_gradients(group, flat[offset:offset + numel])
+
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """Takes a step of all parameters that have gradients."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group, (parameter, offset, numel) in enumerate(self._pieces):
+            if parameter.grad is not None:
+                flat = parameter.grad.contiguous().view(-1)
+                self.optimizer.lend_gradients(group, flat[offset:offset + numel])
+        self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients, those that were added included."""
+        super().zero_grad(set_to_none)
+        self.optimizer.clear_gradients()
+
+    def commit(self) -> None:
+        """Makes the state of a kept store durable."""
+        self.optimizer.commit()
+
+    def close(self) -> None:
+        """Closes the state's store; the parameters keep their weights."""
+        for hook in self._hooks:
+            hook.remove()
+        self.optimizer.close()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A training job: a small GPT on the text of this repository's documents, with DeepSpeed's ZeRO-3.
+Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
+functions say of gradients, weights and states, some of which it changes in between. Run by the tests with RANK, WORLD_SIZE
+and so on in the environment; it installs nvswap itself if JOB's "nvswap" says so.
+"""
+
+import glob
+import json
+import os
+import sys
+import time
+
+JOB = json.loads(sys.argv[1])
+
+if JOB.get("nvswap"):
+    import nvswap.deepspeed
+    nvswap.deepspeed.install()
+
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from deepspeed.utils import (  # noqa: E402
+    safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state,
+    safe_set_full_fp32_param, safe_set_full_grad, safe_set_full_optimizer_state)
+from torch import nn  # noqa: E402
+
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
+LENGTH = 64
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.first = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.second = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2)
+                   for part in self.qkv(self.first(x)).chunk(3, dim=-1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, width, layers, heads):
+        super().__init__()
+        self.tokens = nn.Embedding(256, width)
+        self.places = nn.Embedding(LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 256)
+
+    def forward(self, text):
+        inputs, targets = text[:, :-1], text[:, 1:]
+        x = self.tokens(inputs) + self.places(torch.arange(inputs.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(),
+                                           targets.flatten())
+
+
+def text_of_documents():
+    names = sorted(glob.glob(os.path.join(TOP, "docs/*.md")))
+    data = b"".join(open(name, "rb").read() for name in names)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
+
+
+def inspected(model, what):
+    """A number for each parameter that depends on all elements and their order."""
+    numbers = []
+    for parameter in model.parameters():
+        value = what(parameter).double().flatten()
+        numbers.append((value * torch.arange(1, len(value) + 1)).sum().item().hex())
+    return numbers
+
+
+def halve(parameter):
+    """Changes weights, a state and the gradient, from all ranks."""
+    for key in ("exp_avg", "exp_avg_sq"):
+        value = safe_get_full_optimizer_state(parameter, key)
+        safe_set_full_optimizer_state(parameter, value / 2, key)
+    safe_set_full_fp32_param(parameter, safe_get_full_fp32_param(parameter) / 2)
+    safe_set_full_grad(parameter, safe_get_full_grad(parameter) / 2)
+
+
+def groups_of(model):
+    """Parameters in one group, or with "decay" the biases in one of their own."""
+    if not JOB.get("decay"):
+        return list(model.parameters())
+    vectors = [each for each in model.parameters() if len(each.ds_shape) < 2]
+    matrices = [each for each in model.parameters() if len(each.ds_shape) > 1]
+    return [{"params": matrices, "lr": 2e-3}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def moved_bytes():
+    """Bytes that this process has read from and written to drives."""
+    with open("/proc/self/io", encoding="ascii") as file:
+        counts = dict(line.split(": ") for line in file)
+    return int(counts["read_bytes"]) + int(counts["write_bytes"])
+
+
+def main():
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    deepspeed.init_distributed("gloo")
+    if JOB.get("fp16_by_torch"):
+        # Slow on processors without float16, which DeepSpeed refuses.
+        type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
+    with deepspeed.zero.Init(config_dict_or_path=JOB["config"]):
+        model = GPT(JOB["width"], JOB["layers"], JOB["heads"])
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(model),
+                                           config=JOB["config"])
+    rank, text = torch.distributed.get_rank(), text_of_documents()
+    random = torch.Generator().manual_seed(100 + rank)
+    losses, seconds, seen = [], [], []
+    first = JOB.get("load_step", 0)
+    if first:
+        engine.load_checkpoint(JOB["checkpoint"], tag=f"step{first}")
+        for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
+            torch.randint(len(text) - LENGTH - 1, (2,), generator=random)
+    torch.distributed.barrier()
+    moved, times, begun = moved_bytes(), os.times(), time.perf_counter()
+    for step in range(first, JOB["steps"]):
+        for _ in range(JOB["config"]["gradient_accumulation_steps"]):
+            begins = torch.randint(len(text) - LENGTH - 1, (2,), generator=random)
+            batch = torch.stack([text[i:i + LENGTH + 1] for i in begins])
+            loss = engine(batch)
+            engine.backward(loss)
+            if JOB.get("inspect") and step > 0 and engine.is_gradient_accumulation_boundary():
+                halve(next(model.parameters()))
+                halve(model.blocks[0].up.weight)
+                for what in (safe_get_full_grad, safe_get_full_fp32_param, lambda parameter:
+                             safe_get_full_optimizer_state(parameter, "exp_avg")):
+                    seen.append(inspected(model, what))
+            begin = time.perf_counter()
+            engine.step()
+            seconds.append(time.perf_counter() - begin)
+            losses.append(loss.item().hex())
+        print(f"STEP {step}", flush=True)
+        if JOB.get("save_step") == step + 1:
+            engine.save_checkpoint(JOB["checkpoint"], tag=f"step{step + 1}")
+    ended, after = time.perf_counter(), os.times()
+    print("RESULT " + json.dumps({
+        "rank": rank, "losses": losses, "seen": seen, "step_s": sum(seconds),
+        "train_s": ended - begun,
+        "cpu_s": after.user + after.system - times.user - times.system,
+        "moved_bytes": moved_bytes() - moved}), flush=True)
+    torch.distributed.barrier()
+
+
+main()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs job.py, a ZeRO-3 job of DeepSpeed as released, in a process for each rank."""
+
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+from promises import BUILD  # noqa: E402
+
+
+def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=None, optimizer=None,
+                  zero=None, nvswap=None):
+    """A ds_config with everything that can be offloaded on the device. `param`, `optimizer`, `zero`
+    and `nvswap` are keys to change in their blocks."""
+    block = {"device": device, "pin_memory": True}
+    if device == "nvme":
+        block["nvme_path"] = directory
+    result = {
+        "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}},
+        "zero_optimization": {
+            "stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 300000,
+            "offload_param": dict(block, buffer_count=8, buffer_size=1000000, max_in_cpu=0)
+            if device == "nvme" else dict(block),
+            "offload_optimizer": dict(block, buffer_count=8) if device == "nvme" else dict(block)},
+        "nvswap": {"deepspeed": depth, **(nvswap or {})},
+        "aio": {"block_size": 262144, "queue_depth": 16, "intra_op_parallelism": 1,
+                "single_submit": False, "overlap_events": True}}
+    result["zero_optimization"].update(zero or {})
+    result["zero_optimization"]["offload_param"].update(param or {})
+    result["zero_optimization"]["offload_optimizer"].update(optimizer or {})
+    if dtype == "bf16":
+        result["bf16"] = {"enabled": True}
+    return result
+
+
+def start(config, ranks=2, width=128, steps=6, **more):
+    """Starts the processes; `more` goes to job.py."""
+    setting = json.dumps({"nvswap": True, "width": width, "layers": 2, "heads": 4, "steps": steps,
+                          "config": config, **more})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(ranks):
+        environment = dict(
+            os.environ, PYTHONPATH=os.path.join(BUILD, "python"), RANK=str(rank),
+            LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
+            DS_ACCELERATOR="cpu")
+        processes.append(subprocess.Popen(
+            [sys.executable, os.path.join(HERE, "job.py"), setting], env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    return processes
+
+
+def await_step(process):
+    """Waits until a job has taken its second step."""
+    while not process.stdout.readline().startswith("STEP 1"):
+        assert process.poll() is None
+
+
+def outputs_of(processes):
+    """What each process printed, once all have ended."""
+    try:
+        return [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def results_of(processes):
+    """What each rank reports."""
+    results = []
+    for output in outputs_of(processes):
+        lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
+        assert lines, output[-3000:]
+        results.append(json.loads(lines[0][len("RESULT "):]))
+    return results
+
+
+def job(config, **settings):
+    """The losses of each rank, all digits; with `inspect`, what the job has seen too."""
+    return [(result["losses"], result["seen"]) if settings.get("inspect") else result["losses"]
+            for result in results_of(start(config, **settings))]
+
+
+@functools.lru_cache(maxsize=None)
+def in_memory(dtype="bf16", zero=(), **settings):
+    """The losses of the same job with device cpu; `zero` is pairs of keys and values."""
+    return job(configuration(None, "cpu", dtype, zero=dict(zero)), **settings)
+
+
+def left_behind(directory):
+    """Files of stores; DeepSpeed makes empty folders beside them."""
+    return [os.path.join(folder, name) for folder, _, names in os.walk(directory)
+            for name in names]

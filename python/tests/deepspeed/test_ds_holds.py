@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the swappers rely on: tensors of an engine that are held in the pool or beside it, and the
+optimizer's swapper, called as DeepSpeed does, in one process."""
+
+import os
+import socket
+import sys
+import types
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from promises import main, promise, settings  # noqa: E402
+
+os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1",
+                  MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+
+import nvswap.deepspeed  # noqa: E402
+
+nvswap.deepspeed.install()
+deepspeed.init_distributed("gloo")
+
+from nvswap.deepspeed import depth  # noqa: E402
+from nvswap.deepspeed.swappers.hold import Holds  # noqa: E402
+from nvswap.deepspeed.swappers.optimizer import PipelinedOptimizerSwapper  # noqa: E402
+from nvswap.deepspeed.swappers.store import open_engine  # noqa: E402
+
+NUMEL = 100000
+
+
+def filled(holds, count):
+    """Tensors 0, 1 ... whose elements are their number."""
+    for i in range(count):
+        holds.register({str(i): torch.empty(0)}, NUMEL)
+        hold = holds.new(str(i))
+        hold.tensor.fill_(i)
+        hold.end(True)
+
+
+@promise
+def more_than_the_pool_can_be_held_and_changed(directory):
+    holds = Holds(open_engine(settings(directory), "param", 0))
+    count = holds.pool_bytes // (4 * NUMEL) + 4
+    filled(holds, count)
+    held = holds.read(map(str, range(count)))
+    assert all((hold.tensor == i).all() for i, hold in enumerate(held))
+    for hold in held:
+        hold.tensor.add_(1)
+        hold.end(True)
+    for i, hold in enumerate(holds.read(map(str, range(count)))):
+        assert (hold.tensor == i + 1).all()
+        hold.end(False)
+    assert holds.free_bytes() == holds.pool_bytes
+
+
+@promise
+def a_tensor_that_was_not_changed_keeps_its_contents(directory):
+    holds = Holds(open_engine(settings(directory), "param", 0))
+    filled(holds, 2)
+    hold = holds.new("1")
+    hold.tensor.fill_(7)
+    hold.end(False)
+    hold, = holds.read(["1"])
+    assert (hold.tensor == 1).all()
+    hold.end(False)
+
+
+@promise
+def a_view_stays_valid_when_its_hold_ends(directory):
+    holds = Holds(open_engine(settings(directory), "param", 0))
+    count = holds.pool_bytes // (4 * NUMEL) + 4
+    filled(holds, count)
+    hold, = holds.read(["3"])
+    view = hold.tensor.narrow(0, 10, 10)
+    hold.end(False)
+    for i in range(4, count):
+        hold, = holds.read([str(i)])
+        hold.end(False)
+    assert (view == 3).all()
+
+
+def swapper_of(directory, parameters):
+    """An optimizer's swapper for sub-groups of 1, 2 ... times NUMEL elements."""
+    depth.choose(dict(settings(directory), nvswap={"deepspeed": "swappers"}))
+    for i, parameter in enumerate(parameters):
+        parameter.ds_id = str(i)
+    optimizer = torch.optim.AdamW(parameters, lr=0.01)
+    keys = types.SimpleNamespace(pipeline_read=True, pipeline_write=True)
+    swapper = PipelinedOptimizerSwapper(keys, {}, directory, optimizer, len(parameters) * NUMEL,
+                                        "cpu", torch.float32, None)
+    swapper.initialize_parameters(parameters, [torch.full(((i + 1) * NUMEL,), float(i))
+                                               for i in range(len(parameters))])
+    return swapper, optimizer
+
+
+def step(swapper, optimizer, parameters):
+    for i, parameter in enumerate(parameters):
+        gradient = torch.arange(float((i + 1) * NUMEL))
+        swapper.swap_out_gradients(parameter, [0, NUMEL // 3],
+                                   [gradient[:NUMEL // 3], gradient[NUMEL // 3:]])
+    for parameter, following in zip(parameters, [*parameters[1:], None]):
+        swapper.swap_in_optimizer_state(parameter, following)
+        optimizer.param_groups[0]["params"] = [parameter]
+        optimizer.step()
+        swapper.swap_out_optimizer_state(parameter, following is not None)
+
+
+@promise
+def sub_groups_are_stepped_as_in_memory(directory):
+    parameters = [torch.nn.Parameter(torch.empty(0)) for _ in range(3)]
+    swapper, optimizer = swapper_of(directory, parameters)
+    expected = [torch.nn.Parameter(torch.full(((i + 1) * NUMEL,), float(i))) for i in range(3)]
+    reference = torch.optim.AdamW(expected, lr=0.01)
+    for _ in range(3):
+        step(swapper, optimizer, parameters)
+        for i, parameter in enumerate(expected):
+            parameter.grad = torch.arange(float((i + 1) * NUMEL))
+        reference.step()
+    for parameter, wanted in zip(parameters, expected):
+        assert parameter.numel() == 0
+        swapper.swap_in_optimizer_state(parameter)
+        assert torch.equal(parameter, wanted)
+        assert torch.equal(optimizer.state[parameter]["exp_avg"], reference.state[wanted]["exp_avg"])
+        swapper.release_swap_buffers(parameter)
+
+
+@promise
+def purged_states_are_replaced_by_those_of_a_checkpoint(directory):
+    parameters = [torch.nn.Parameter(torch.empty(0)) for _ in range(2)]
+    swapper, optimizer = swapper_of(directory, parameters)
+    swapper.purge_state()
+    step(swapper, optimizer, parameters)
+    swapper.purge_state()
+    for parameter in parameters:
+        swapper.swap_in_optimizer_state(parameter)
+        optimizer.state[parameter]["exp_avg"] = torch.full_like(parameter.data, 5)
+        optimizer.state[parameter]["exp_avg_sq"] = torch.full_like(parameter.data, 6)
+        swapper.swap_out_optimizer_state(parameter)
+    for parameter in parameters:
+        swapper.swap_in_optimizer_state(parameter)
+        assert (optimizer.state[parameter]["exp_avg"] == 5).all()
+        assert (optimizer.state[parameter]["exp_avg_sq"] == 6).all()
+        swapper.release_swap_buffers(parameter)
+
+
+main()

@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A ZeRO-3 job of DeepSpeed as released (job.py), with parameters and optimizer on NVMe."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from jobs import configuration, in_memory, job  # noqa: E402
+from promises import main, promise  # noqa: E402
+
+
+@promise
+def losses_of_two_ranks_in_bf16_are_those_in_memory(directory):
+    losses = job(configuration(directory))
+    assert float.fromhex(losses[0][-1]) < float.fromhex(losses[0][0]) - 0.3
+    assert losses == in_memory()
+
+
+@promise
+def losses_of_two_ranks_in_fp32_are_those_in_memory(directory):
+    assert job(configuration(directory, dtype="fp32")) == in_memory("fp32")
+
+
+@promise
+def losses_of_three_ranks_whose_sizes_do_not_divide_are_those_in_memory(directory):
+    assert job(configuration(directory), ranks=3, width=116, steps=3) == \
+        in_memory(ranks=3, width=116, steps=3)
+
+
+main()

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeed's ops async_io, pin_memory and cpu_adam in nvswap's place, called as DeepSpeed does."""
+
+import errno
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from promises import Skip, child, main, promise, raises  # noqa: E402
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+import torch  # noqa: E402
+
+import nvswap.deepspeed  # noqa: E402
+
+nvswap.deepspeed.install()
+
+import deepspeed  # noqa: E402
+from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder, PinMemoryBuilder  # noqa: E402
+
+aio = AsyncIOBuilder().load()
+
+
+def handle():
+    return aio.aio_handle(block_size=65536, queue_depth=8, single_submit=False, overlap_events=True,
+                          intra_op_parallelism=2)
+
+
+@promise
+def a_handle_tells_its_settings(_):
+    it = aio.aio_handle()
+    assert (it.get_block_size(), it.get_queue_depth(), it.get_single_submit(),
+            it.get_overlap_events(), it.get_intra_op_parallelism()) == (1 << 20, 128, False, False, 1)
+    assert handle().get_alignment() == 1024
+    assert "queue_depth" in str(raises(OSError, lambda: aio.aio_handle(queue_depth=0), errno.EINVAL))
+
+
+@promise
+def any_tensor_is_read_back_at_any_length_and_offset(directory):
+    it, path = handle(), directory + "/f"
+    for numel, offset in ((1, 0), (511, 3), (4096, 4096), (300001, 1)):
+        for dtype in (torch.uint8, torch.bfloat16, torch.float32):
+            data = torch.randint(0, 200, (numel,)).to(dtype)
+            found = torch.empty_like(data)
+            assert it.async_pwrite(data, path, offset) == 0 and it.wait() == 1
+            assert it.async_pread(found, path, offset) == 0 and it.wait() == 1
+            assert torch.equal(data, found)
+
+
+@promise
+def tensors_that_are_not_contiguous_are_copied(directory):
+    it, data = handle(), torch.arange(1200.0).view(30, 40)
+    assert it.sync_pwrite(data.t(), directory + "/f") == 1
+    found = torch.zeros(30, 40)
+    assert it.async_pread(found.t(), directory + "/f") == 0 and it.wait() == 1
+    assert torch.equal(found, data)
+
+
+@promise
+def each_call_returns_what_deepspeeds_does(directory):
+    it, data, path = handle(), torch.rand(1000), directory + "/f"
+    assert it.write(data, path, True) == 0 and it.read(data, path, True) == 0
+    assert it.pwrite(data, path, False, True) == 0 and it.pread(data, path, False, True) == 0
+    assert it.wait() == 2 and it.wait() == 0
+    assert it.pwrite(data, path, True, False) == 1 and it.pread(data, path, True, False) == 1
+    assert it.sync_pwrite(data, path, 4096) == 1 and it.sync_pread(data, path, 4096) == 1
+    assert aio.aio_write(data, path, 65536, 8, False, False, True) == 0
+    assert aio.aio_read(data, path, 65536, 8, False, False, True) == 0
+    copy = torch.empty(10, 100)
+    assert aio.deepspeed_memcpy(copy, data) == 0 and torch.equal(copy.view(-1), data)
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+@promise
+def a_wait_counts_what_all_threads_began(directory):
+    it, data = handle(), torch.rand(1000)
+    threads = [threading.Thread(target=it.async_pwrite, args=(data, f"{directory}/{i}"))
+               for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert it.wait() == 8
+
+
+@promise
+def an_error_names_path_and_offset_and_leaves_the_handle_usable(directory):
+    it, path = handle(), directory + "/f"
+    it.sync_pwrite(torch.zeros(100000, dtype=torch.uint8), path)
+    assert it.async_pread(torch.empty(200000, dtype=torch.uint8), path) == 0
+    assert it.async_pread(torch.empty(10, dtype=torch.uint8), path) == 0
+    error = raises(OSError, it.wait, errno.ENODATA)
+    assert error.path == path and error.offset >= 65536
+    assert it.wait() == 0 and it.sync_pread(torch.empty(10, dtype=torch.uint8), path) == 1
+    raises(OSError, lambda: it.async_pread(torch.empty(1), directory + "/none"), errno.ENOENT)
+
+
+@promise
+def a_full_drive_is_an_error(directory):
+    if os.geteuid():
+        raise Skip("mounting a small file system needs root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", directory], check=True)
+    try:
+        it = handle()
+        assert it.async_pwrite(torch.zeros(3 << 20, dtype=torch.uint8), directory + "/f") == 0
+        error = raises(OSError, it.wait, errno.ENOSPC)
+        assert error.path == directory + "/f"
+        del it
+        gc.collect()
+    finally:
+        subprocess.run(["umount", "-l", directory], check=True)
+
+
+@promise
+def a_replaced_file_is_opened_anew(directory):
+    it, path = handle(), directory + "/f"
+    it.sync_pwrite(torch.ones(1000), path)
+    os.rename(path, directory + "/old")
+    it.sync_pwrite(torch.zeros(1000), path)
+    found = torch.empty(1000)
+    it.sync_pread(found, path)
+    assert not found.any()
+    it.sync_pread(found, directory + "/old")
+    assert found.all()
+
+
+@promise
+def small_transfers_that_start_together_fail_alone(directory):
+    it, data = handle(), torch.ones(1000)
+    for index, offset in enumerate((0, 2 ** 63 - 100, 0)):
+        assert it.async_pwrite(data, f"{directory}/{index}", offset) == 0
+    assert raises(OSError, it.wait, errno.EINVAL).path == directory + "/1"
+    assert it.wait() == 0
+    for index in (0, 2):
+        found = torch.empty(1000)
+        assert it.sync_pread(found, f"{directory}/{index}") == 1 and torch.equal(found, data)
+    raises(OSError, lambda: it.async_pwrite(data, directory + "/0", -1), errno.EINVAL)
+
+
+@promise
+def small_transfers_precede_the_closing_of_their_file(directory):
+    it, path = handle(), directory + "/f"
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    assert it.async_pwrite(torch.ones(1000, dtype=torch.uint8), path) == 0
+    os.unlink(path)
+    for index in range(20):  # closes the deleted file
+        assert it.async_pwrite(torch.zeros(10), f"{directory}/{index}") == 0
+    assert it.wait() == 21
+    assert os.pread(descriptor, 2000, 0) == b"\1" * 1000
+    os.close(descriptor)
+
+
+@promise
+def deleted_files_do_not_stay_open(directory):
+    it = handle()
+    it.sync_pwrite(torch.ones(1000), directory + "/f")
+    os.unlink(directory + "/f")
+    for index in range(20):  # each opening looks at some of the open files
+        it.sync_pwrite(torch.ones(1000), f"{directory}/g{index}")
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+             if os.path.lexists(f"/proc/self/fd/{fd}")]
+    assert not [link for link in links if link.startswith(directory + "/f")], links
+
+
+@promise
+def a_descriptor_for_writing_alone_is_written(directory):
+    it, path = handle(), directory + "/f"
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    try:
+        assert it.async_pwrite(torch.ones(1000, dtype=torch.uint8), fd, 512) == 0 and it.wait() == 1
+    finally:
+        os.close(fd)
+    assert open(path, "rb").read() == bytes(512) + b"\1" * 1000
+
+
+@promise
+def a_dropped_handle_finishes_its_transfers(directory):
+    it = handle()
+    for i in range(20):
+        it.async_pwrite(torch.full((100000,), i, dtype=torch.uint8), f"{directory}/{i}")
+    del it
+    gc.collect()
+    for i in range(20):
+        assert open(f"{directory}/{i}", "rb").read() == bytes([i]) * 100000
+
+
+@promise
+def a_process_that_ends_with_transfers_in_flight_ends(directory):
+    child("""
+import os, torch, nvswap.deepspeed
+from nvswap.deepspeed.ops import aio_handle
+it = aio_handle()
+for i in range(50):
+    it.async_pwrite(torch.zeros(1 << 20, dtype=torch.uint8), os.environ["DIRECTORY"] + f"/{i}")
+""", directory)
+
+
+@promise
+def pinned_memory_is_one_for_the_process(_):
+    it, pins = handle(), PinMemoryBuilder().load().pin_handle()
+    one = it.new_cpu_locked_tensor(1000, torch.zeros(1, dtype=torch.bfloat16))
+    two = pins.new_cpu_locked_tensor(10, torch.zeros(1))
+    assert one.shape == (1000,) and one.dtype == torch.bfloat16
+    assert pins.is_pinned(one) and it.is_pinned(two) and it.is_pinned(one[10:20])
+    assert not it.is_pinned(torch.zeros(10))
+    assert not it.free_cpu_locked_tensor(one[1:]) and pins.free_cpu_locked_tensor(one)
+    assert not it.is_pinned(one) and not it.free_cpu_locked_tensor(one)
+    assert it.new_cpu_locked_tensor(0, one).numel() == 0
+    assert pins.free_cpu_locked_tensor_by_ptr(two.data_ptr())
+    one.fill_(1)  # Valid as long as it is referenced.
+    assert one.float().sum() == 1000
+
+
+@promise
+def adam_is_torchs_within_the_rounding_of_fp32(_):
+    op, numel = CPUAdamBuilder().load(), 2500001
+    op.create_adam(7, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, False)
+    weights = torch.randn(numel)
+    expected = torch.nn.Parameter(weights.clone())
+    reference = torch.optim.AdamW([expected], lr=1e-3, weight_decay=0.01)
+    moments = torch.zeros(numel), torch.zeros(numel)
+    for step in range(1, 5):
+        expected.grad = torch.randn(numel)
+        reference.step()
+        op.adam_update(7, step, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, weights, expected.grad, *moments)
+    assert torch.allclose(weights, expected.data, rtol=1e-5, atol=1e-6)
+    op.destroy_adam(7)
+    raises(OSError, lambda: op.adam_update(7, 5, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, weights,
+                                           weights, *moments), errno.EINVAL)
+
+
+@promise
+def adam_has_the_same_bits_on_any_number_of_threads(_):
+    op, numel, threads = CPUAdamBuilder().load(), 2500001, torch.get_num_threads()
+    op.create_adam(8, 1e-3, 0.9, 0.999, 1e-8, 0.01, False, False)
+    first, gradients, results = torch.randn(numel), torch.randn(numel), []
+    for n in (1, 3):
+        torch.set_num_threads(n)
+        weights, moments = first.bfloat16(), (torch.zeros(numel), torch.zeros(numel))
+        op.adam_update(8, 1, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, weights, gradients, *moments)
+        results.append((weights, *moments))
+    torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    op.destroy_adam(8)
+
+
+@promise
+def a_deepspeed_of_another_version_is_refused_with_both_versions(_):
+    for version in ("0.19.4", "0.20.0", "1.0"):
+        error = raises(ImportError, lambda: nvswap.deepspeed._check_version(version, "0.2.0"))
+        assert version in str(error) and "0.2.0" in str(error)
+    nvswap.deepspeed._check_version(deepspeed.__version__, "0.2.0")
+
+
+@promise
+def an_op_that_deepspeed_has_loaded_already_is_an_error(directory):
+    assert "refused" in child("""
+import types, nvswap.deepspeed
+from deepspeed.ops.op_builder.builder import OpBuilder
+OpBuilder._loaded_ops["async_io"] = types.ModuleType("async_io")
+try:
+    nvswap.deepspeed.install()
+except OSError:
+    print("refused")
+""", directory)
+
+
+main()

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Depth "step": the ZeRO-3 step of DeepSpeed by nvswap's optimizer."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from jobs import (  # noqa: E402
+    await_step, configuration, in_memory, job, left_behind, outputs_of, results_of, start)
+from promises import Skip, main, promise  # noqa: E402
+
+
+DEPTH = {"depth": "step"}
+
+
+@promise
+def losses_of_two_ranks_in_bf16_are_those_in_memory(directory):
+    losses = job(configuration(directory, **DEPTH))
+    assert float.fromhex(losses[0][-1]) < float.fromhex(losses[0][0]) - 0.3
+    assert losses == in_memory()
+
+
+@promise
+def losses_of_two_ranks_in_fp32_are_those_in_memory(directory):
+    """The default depth, too: the configuration names none."""
+    config = configuration(directory, dtype="fp32")
+    del config["nvswap"]
+    assert job(config) == in_memory("fp32")
+
+
+@promise
+def losses_of_three_ranks_whose_sizes_do_not_divide_are_those_in_memory(directory):
+    assert job(configuration(directory, **DEPTH), ranks=3, width=116, steps=3) == \
+        in_memory(ranks=3, width=116, steps=3)
+
+
+@promise
+def losses_with_parameters_on_the_host_are_those_in_memory(directory):
+    assert job(configuration(directory, param={"device": "cpu"}, **DEPTH)) == in_memory()
+
+
+@promise
+def losses_with_some_parameters_on_the_host_are_those_in_memory(directory):
+    zero = {"stage3_param_persistence_threshold": 30000, "stage3_model_persistence_threshold": 10**9}
+    config = configuration(directory, param={"max_in_cpu": 60000}, zero=zero, **DEPTH)
+    assert job(config) == in_memory(zero=tuple(zero.items()))
+
+
+@promise
+def losses_in_fp16_with_overflows_are_those_in_memory(directory):
+    def half(config):
+        config["fp16"] = {"enabled": True, "initial_scale_power": 22, "hysteresis": 1,
+                          "loss_scale_window": 2}
+        return config
+
+    settings = {"steps": 8, "fp16_by_torch": True}
+    losses = job(half(configuration(directory, dtype="fp16", **DEPTH)), **settings)
+    assert losses == job(half(configuration(None, "cpu", "fp16")), **settings)
+
+
+@promise
+def each_group_of_parameters_has_its_own_learning_rate_and_decay(directory):
+    assert job(configuration(directory, **DEPTH), steps=3, decay=True) == \
+        in_memory(steps=3, decay=True)
+
+
+@promise
+def gradients_weights_and_states_are_read_and_changed_as_in_memory(directory):
+    def seen(config):
+        return [(result["losses"], result["seen"])
+                for result in results_of(start(config, steps=3, inspect=True))]
+
+    assert seen(configuration(directory, **DEPTH)) == seen(configuration(None, "cpu"))
+
+
+@promise
+def a_job_goes_on_from_its_checkpoint_also_with_state_in_memory(directory):
+    checkpoint = os.path.join(directory, "checkpoint")
+    config = configuration(directory, **DEPTH)
+    whole = job(config, steps=4, save_step=2, checkpoint=checkpoint)
+    for resumed in (config, configuration(None, "cpu")):
+        assert job(resumed, steps=4, load_step=2, checkpoint=checkpoint) == \
+            [losses[4:] for losses in whole]
+
+
+@promise
+def an_optimizer_that_is_not_adam_is_refused(directory):
+    config = configuration(directory, **DEPTH)
+    config["optimizer"] = {"type": "SGD", "params": {"lr": 1e-3}}
+    config.update(zero_force_ds_cpu_optimizer=False, zero_allow_untested_optimizer=True)
+    for output in outputs_of(start(config, ranks=1, steps=1)):
+        assert "the optimizer is SGD, and nvswap's is DeepSpeedCPUAdam" in output, output[-3000:]
+
+
+@promise
+def a_drive_too_small_for_the_state_ends_all_ranks_with_an_error_that_names_the_path(directory):
+    if os.geteuid():
+        raise Skip("mounting a small file system needs root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", directory], check=True)
+    try:
+        processes = start(configuration(directory, param={"device": "cpu"}, **DEPTH))
+        outputs = outputs_of(processes)
+        assert all(process.returncode for process in processes)
+        errors = [line for output in outputs for line in output.splitlines() if "ENOSPC" in line]
+        assert errors and all(directory in line for line in errors), outputs[0][-3000:]
+        assert not left_behind(directory)
+    finally:
+        subprocess.run(["umount", "-l", directory], check=True)
+
+
+@promise
+def a_failed_write_of_state_ends_all_ranks_with_an_error_that_names_path_and_offset(directory):
+    processes = start(configuration(directory, param={"device": "cpu"}, **DEPTH), steps=1000)
+    await_step(processes[1])
+    resource.prlimit(processes[1].pid, resource.RLIMIT_FSIZE, (8192, 8192))
+    output = outputs_of(processes)[1]
+    assert all(process.returncode for process in processes)
+    found = re.search(r"writing (.+?) at offset \d+ failed: .*EFBIG", output)
+    assert found and found[1].startswith(f"{directory}/nvswap/rank"), output[-3000:]
+
+
+@promise
+def when_one_rank_is_killed_all_end_and_the_next_job_takes_its_store(directory):
+    processes = start(configuration(directory, **DEPTH), steps=1000)
+    await_step(processes[1])
+    processes[1].kill()
+    outputs_of(processes)
+    assert processes[0].returncode not in (0, -signal.SIGKILL), processes[0].returncode
+    assert not [path for path in left_behind(directory) if "rank0" in path]
+    job(configuration(directory, **DEPTH), steps=1)
+    assert not left_behind(directory), left_behind(directory)
+
+
+main()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Runs the tests of a file: functions that are called after the promise each checks, registered by
+@promise. Prints "ok NAME", "not ok NAME" or "skip NAME: REASON", as tests/run reads them. The
+package is the one that make built; files lie below the build directory, which has direct I/O.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(TOP, os.environ.get("BUILD", "build"))
+PACKAGE = os.path.join(BUILD, "python")
+sys.path.insert(0, PACKAGE)
+
+_tests = []
+
+
+class Skip(Exception):
+    """The test can't run here; says why."""
+
+
+def promise(test):
+    """Registers a test, which gets a directory of its own."""
+    _tests.append(test)
+    return test
+
+
+def settings(path, **more):
+    """A configuration with both blocks on a path; `more` is the "nvswap" block."""
+    block = {"device": "nvme", "nvme_path": path, "buffer_count": 4, "buffer_size": 262144}
+    optimizer = {"device": "nvme", "nvme_path": path}
+    return {"zero_optimization": {"offload_param": block, "offload_optimizer": optimizer,
+                                  "sub_group_size": 262144},
+            "aio": {"block_size": 131072, "queue_depth": 8, "thread_count": 1},
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}, "nvswap": more}
+
+
+def raises(kind, call, errno=None):
+    """Calls and returns the exception, which must be of this kind and errno."""
+    try:
+        call()
+    except kind as error:
+        assert errno is None or error.errno == errno, f"errno {error.errno}: {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def child(script, directory, timeout=60):
+    """Runs a script in another interpreter and returns its output; it must end by itself."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(
+        [PACKAGE, os.path.dirname(os.path.abspath(__file__))]), DIRECTORY=directory)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, timeout=timeout,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, f"exit status {done.returncode}: {done.stdout}"
+    return done.stdout
+
+
+def _run(test):
+    directory = os.path.join(BUILD, "tmp")
+    os.makedirs(directory, exist_ok=True)
+    directory = tempfile.mkdtemp(prefix=test.__name__[:40], dir=directory)
+    try:
+        test(directory)
+        print(f"ok {test.__name__}", flush=True)
+        return True
+    except Skip as reason:
+        print(f"skip {test.__name__}: {reason}", flush=True)
+        return True
+    except BaseException:
+        traceback.print_exc()
+        print(f"not ok {test.__name__}", flush=True)
+        return False
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def main():
+    """Runs all tests, or those that the arguments name."""
+    wanted = sys.argv[1:]
+    results = [_run(test) for test in _tests if not wanted or test.__name__ in wanted]
+    sys.stdout.flush()
+    sys.exit(0 if results and all(results) else 1)

@@ -1,0 +1,198 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""nvswap.Aio, its files and requests, and pinned memory."""
+
+import asyncio
+import concurrent.futures
+import errno
+import gc
+import os
+import threading
+
+import numpy
+
+from promises import main, promise, raises
+import nvswap
+
+
+@promise
+def a_write_is_read_back_at_any_length_and_offset(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        for nbytes, offset in ((0, 0), (1, 0), (513, 7), (1 << 20, 4096), (100001, 3)):
+            data = os.urandom(nbytes)
+            assert file.pwrite(data, offset).wait() == nbytes
+            read = bytearray(nbytes)
+            assert file.pread(read, offset).wait() == nbytes
+            assert read == data
+
+
+@promise
+def a_request_can_be_awaited(directory):
+    async def run(file, array):
+        written = [file.pwrite(array[i:i + 1000], i * 8) for i in range(0, 10000, 1000)]
+        return await asyncio.gather(*written)
+
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        array = numpy.arange(10000, dtype=numpy.int64)
+        assert asyncio.run(run(file, array)) == [8000] * 10
+        # A second loop, after the first was closed.
+        assert asyncio.run(run(file, array)) == [8000] * 10
+
+
+@promise
+def an_awaited_failure_is_raised(directory):
+    async def run(file):
+        await file.pread(bytearray(10), 1 << 20)
+
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        error = raises(nvswap.Error, lambda: asyncio.run(run(file)), errno.ENODATA)
+        assert error.path == directory + "/f" and error.offset == 1 << 20
+
+
+@promise
+def a_request_becomes_a_future(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        futures = [file.pwrite(bytes(4096), i * 4096).future() for i in range(20)]
+        done, left = concurrent.futures.wait(futures, 60)
+        assert len(done) == 20 and not left and futures[0].result() == 4096
+        failed = file.pread(bytearray(1), 1 << 30).future()
+        assert isinstance(failed.exception(60), nvswap.Error)
+
+
+@promise
+def wait_all_counts_requests_and_raises_what_failed(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        requests = [file.pwrite(bytes(100), i * 100) for i in range(5)]
+        assert aio.wait_all() == 5 and all(request.done() for request in requests)
+        assert aio.wait_all() == 0
+        file.pread(bytearray(1), 1 << 30)
+        raises(nvswap.Error, aio.wait_all, errno.ENODATA)
+        assert aio.wait_all() == 0
+
+
+@promise
+def wait_any_returns_a_completed_request(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        requests = [file.pwrite(bytes(100), i * 100) for i in range(5)]
+        left = set(requests)
+        while left:
+            request = aio.wait_any(left)
+            assert request.done() and request.wait() == 100
+            left.remove(request)
+        raises(nvswap.Error, lambda: aio.wait_any([]), errno.EINVAL)
+
+
+@promise
+def the_memory_of_a_transfer_is_kept_alive(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        request = file.pwrite(numpy.full(1 << 20, 7, numpy.uint8))
+        gc.collect()
+        # An exported bytearray can't be resized, so its memory stays where it is.
+        array = bytearray(b"8" * 4096)
+        held = file.pwrite(array, 1 << 20)
+        if not held.done():
+            raises(BufferError, lambda: array.extend(bytes(1 << 20)))
+        aio.wait([request, held])
+        array.extend(b"x")
+        read = bytearray(1 << 20)
+        file.pread(read).wait()
+        assert read == b"\7" * (1 << 20)
+
+
+@promise
+def a_request_may_be_dropped_in_flight(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        for i in range(50):
+            file.pwrite(bytes(65536), i * 65536)
+        gc.collect()
+        assert aio.wait_all() == 50 and not aio._in_flight
+
+
+@promise
+def several_threads_wait_for_one_request(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        for _ in range(30):
+            requests = [file.pwrite(bytes(65536), i * 65536) for i in range(4)]
+            counts = []
+            threads = [threading.Thread(target=lambda: counts.append(
+                sum(request.wait() for request in requests))) for _ in range(3)]
+            threads += [threading.Thread(target=aio.take), threading.Thread(target=aio.wait_all)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert counts == [4 * 65536] * 3
+
+
+@promise
+def a_full_or_missing_file_is_an_os_error(directory):
+    with nvswap.Aio() as aio:
+        error = raises(OSError, lambda: aio.open_file(directory + "/none"), errno.ENOENT)
+        assert error.path == directory + "/none"
+        raises(OSError, lambda: aio.open_file(directory), errno.EISDIR)
+        raises(OSError, lambda: aio.open_file(directory, "x"), errno.EINVAL)
+        with aio.open_file(directory + "/f", "w"):
+            pass
+        with aio.open_file(directory + "/f") as file:
+            raises(OSError, lambda: file.pwrite(b"x"), errno.EINVAL)
+
+
+@promise
+def bad_arrays_are_exceptions(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        array = numpy.zeros((100, 100))
+        raises(ValueError, lambda: file.pwrite(array[:, ::2]))
+        raises(ValueError, lambda: file.pwrite(array.T))
+        raises((BufferError, ValueError, TypeError), lambda: file.pread(b"read only"))
+        raises(TypeError, lambda: file.pwrite("text"))
+        raises(TypeError, lambda: file.pwrite(None))
+        raises(nvswap.Error, lambda: file.pwrite(b"x", -1), errno.EINVAL)
+        raises(nvswap.Error, lambda: file.pwrite(b"x", 0, 2), errno.EINVAL)
+        raises(nvswap.Error, lambda: aio.submit([nvswap.Transfer(file, "copy", b"x")]),
+               errno.EINVAL)
+
+
+@promise
+def use_after_close_is_an_exception(directory):
+    aio = nvswap.Aio()
+    file = aio.open_file(directory + "/f", "w")
+    request = file.pwrite(bytes(1000))
+    aio.close()
+    aio.close()
+    assert request.done() and request.wait() == 1000
+    raises(nvswap.ClosedError, lambda: file.pwrite(b"x"), errno.EBADF)
+    raises(ValueError, aio.wait_all)
+    raises(nvswap.ClosedError, lambda: aio.open_file(directory + "/f"))
+    raises(nvswap.ClosedError, aio.stats)
+    file.close()
+    raises(nvswap.ClosedError, lambda: file.unit)
+
+
+@promise
+def pinned_memory_lives_as_long_as_its_arrays(directory):
+    with nvswap.Aio() as aio:
+        array = nvswap.empty((100, 1000), "F32", aio=aio, path=directory)
+        assert array.shape == (100, 1000) and not array.any() and nvswap.is_pinned(array)
+        view = array[50:]
+        del array
+        gc.collect()
+        assert nvswap.is_pinned(view)
+        view[:] = 1
+    assert view.sum() == 50 * 1000
+    assert not nvswap.is_pinned(numpy.zeros(10))
+    memory = nvswap.empty(4096)
+    assert isinstance(memory, memoryview) and memory.nbytes == 4096
+    raises(nvswap.Error, lambda: nvswap.empty(0), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.empty(-1), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.empty(1, "F128"), errno.EINVAL)
+
+
+@promise
+def statistics_count_what_was_transferred(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        file.pwrite(bytes(1 << 20)).wait()
+        stats = aio.stats()
+        assert stats["write"]["bytes"] == 1 << 20 and stats["ioengine"]
+
+
+main()

@@ -1,0 +1,238 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""nvswap.Engine: tensors by name, pins, steps, kept stores."""
+
+import errno
+import gc
+import threading
+
+import numpy
+
+from promises import main, promise, raises, settings
+import nvswap
+
+
+def opened(directory, **more):
+    return nvswap.Engine(settings(directory, **more))
+
+
+@promise
+def contents_survive_the_drive(directory):
+    with opened(directory) as engine:
+        engine.register_all({f"t{i}": ("F32", (100, 257)) for i in range(8)})
+        for i, name in enumerate(engine):
+            with engine.pinned(name, "w") as tensors:
+                tensors[name][:] = i
+        engine.swap_out(list(engine))
+        engine.wait(list(engine))
+        assert engine.info("t3")["state"] == "on_drive" or engine.info("t3")["pins"] == 0
+        with engine.pinned(["t3", "t5"]) as tensors:
+            assert (tensors["t3"] == 3).all() and tensors["t5"].shape == (100, 257)
+
+
+@promise
+def an_array_keeps_its_pin(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        with engine.pinned("a", "w") as tensors:
+            tensors["a"][:] = 5
+            kept = tensors["a"][10:]
+        assert engine.info("a")["pins"] == 1
+        raises(nvswap.Error, engine.close, errno.EBUSY)
+        raises(nvswap.Error, lambda: engine.swap_out("a"), errno.EBUSY)
+        assert (kept == 5).all()
+        del kept
+        gc.collect()
+        assert engine.info("a")["pins"] == 0 and engine.info("a")["dirty"]
+
+
+@promise
+def a_pin_for_reading_gives_read_only_arrays(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        engine.store_from({"a": numpy.ones(1000, numpy.float32)})
+        with engine.pinned("a") as tensors:
+            assert not tensors["a"].flags.writeable
+        with engine.pinned("a", "r+") as tensors:
+            tensors["a"][0] = 9
+        with engine.pinned("a") as tensors:
+            assert tensors["a"][0] == 9 and tensors["a"][1] == 1
+
+
+@promise
+def new_contents_are_discarded_after_an_exception(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        engine.store_from({"a": numpy.ones(1000, numpy.float32)})
+
+        def fill():
+            with engine.pinned("a", "w") as tensors:
+                tensors["a"][:] = 2
+                raise KeyError("in the middle")
+
+        raises(KeyError, fill)
+        gc.collect()
+        with engine.pinned("a") as tensors:
+            assert (tensors["a"] == 1).all()
+
+
+@promise
+def reading_what_was_never_written_is_an_error(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        raises(nvswap.Error, lambda: engine.swap_in("a"), errno.ENODATA)
+        error = raises(nvswap.Error, lambda: engine.swap_in("b"), errno.ENOENT)
+        assert error.tensor == "b"
+        raises(nvswap.Error, lambda: engine.register("a", "F32", 1), errno.EEXIST)
+        raises(nvswap.Error, lambda: engine.register("", "F32", 1), errno.EINVAL)
+        raises(nvswap.Error, lambda: engine.register("c", "complex", 1), errno.EINVAL)
+        raises(nvswap.Error, lambda: engine.swap_in("a", "rw"), errno.EINVAL)
+        raises(nvswap.Error, lambda: engine.store_from({"a": bytes(3)}), errno.EINVAL)
+
+
+@promise
+def a_wait_for_room_ends_at_its_timeout(directory):
+    with opened(directory) as engine:
+        engine.register_all({name: ("F32", 600000) for name in "ab"})
+        with engine.pinned("a", "w"):
+            raises(nvswap.Timeout, lambda: engine.swap_in("b", "w", timeout=0.01))
+            raises(TimeoutError, lambda: engine.swap_in("b", "w", timeout=0.3))
+        raises(nvswap.Error, lambda: engine.swap_in(["a", "b"], "w"), errno.ENOBUFS)
+
+
+@promise
+def a_thread_that_waits_for_room_gets_it(directory):
+    with opened(directory) as engine:
+        engine.register_all({name: ("F32", 600000) for name in "ab"})
+        waiting, got = threading.Event(), []
+
+        def wait():
+            waiting.set()
+            with engine.pinned("b", "w") as tensors:
+                got.append(tensors["b"].size)
+
+        thread = threading.Thread(target=wait)
+        with engine.pinned("a", "w"):
+            thread.start()
+            waiting.wait()
+        thread.join()
+        assert got == [600000]
+
+
+@promise
+def close_ends_a_wait_of_another_thread(directory):
+    engine = opened(directory)
+    engine.register_all({name: ("F32", 600000) for name in "ab"})
+    pinned = engine.swap_in("a", "w")
+    failures = []
+
+    def wait():
+        try:
+            engine.swap_in("b", "w")
+        except nvswap.Error as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while engine._calls == 0 and thread.is_alive():
+        pass
+    raises(nvswap.Error, engine.close, errno.EBUSY)
+    thread.join()
+    assert isinstance(failures[0], nvswap.ClosedError)
+    pinned.release()
+    engine.close()
+
+
+@promise
+def a_kept_store_has_what_was_committed(directory):
+    config = settings(directory, keep=True)
+    with nvswap.Engine(config) as engine:
+        engine.register("a", "BF16", (10, 20))
+        engine.store_from({"a": numpy.arange(200, dtype=numpy.uint16)})
+        engine.commit()
+        generation = engine.generation
+        engine.store_from({"a": numpy.zeros(200, numpy.uint16)})
+        engine.abandon()
+        assert engine.closed
+    with nvswap.Engine(config) as engine:
+        assert engine.generation == generation > 0
+        assert [(each.name, each.dtype, each.numel) for each in engine.stored()] == \
+            [("a", "BF16", 200)]
+        raises(nvswap.Error, lambda: engine.register("a", "F32", 200), errno.ESTALE)
+        engine.register("a", "BF16", (10, 20))
+        with engine.pinned("a") as tensors:
+            assert (tensors["a"].ravel() == numpy.arange(200)).all()
+    with nvswap.Engine(settings(directory, keep=True, read_only=True)) as engine:
+        engine.register("a", "BF16", (10, 20))
+        raises(nvswap.Error, lambda: engine.swap_in("a", "w"), errno.EROFS)
+
+
+@promise
+def ranges_are_read_and_written(directory):
+    with opened(directory) as engine:
+        engine.register("a", "U8", 100)
+        engine.store_from({"a": bytes(range(100))})
+        engine.write_range("a", b"xyz", 50)
+        read = bytearray(5)
+        engine.read_range("a", read, 49)
+        assert read == b"\x31xyz\x35"
+        raises(nvswap.Error, lambda: engine.read_range("a", read, 99), errno.EINVAL)
+
+
+@promise
+def steps_are_measured(directory):
+    with opened(directory) as engine:
+        engine.register_all({f"t{i}": ("F32", 200000) for i in range(10)})
+        for name in engine:
+            engine.store_from({name: numpy.zeros(200000, numpy.float32)})
+        for _ in range(3):
+            with engine.step() as io:
+                for name in engine:
+                    with engine.pinned(name):
+                        pass
+        assert io["hits"] + io["misses"] == 10 and io["wall_ns"] > 0
+        raises(nvswap.Error, engine.step_end, errno.EBUSY)
+        assert engine.stats()["tensors"] == 10 and engine.stats()["pool"]["bytes"] > 0
+
+
+@promise
+def an_aio_is_shared(directory):
+    config = nvswap.Config(settings(directory))
+    with nvswap.Aio(config) as aio:
+        with nvswap.Engine(config, aio=aio) as engine:
+            engine.register("a", "U8", 1000)
+            engine.store_from({"a": bytes(1000)})
+            raises(nvswap.Error, aio.close, errno.EBUSY)
+            assert not aio.closed and aio.stats()["write"]["bytes"] >= 1000
+
+
+@promise
+def tensors_are_renamed_and_forgotten(directory):
+    with opened(directory) as engine:
+        tensor = engine.register("a", "U8", 10)
+        engine.store_from({"a": b"0123456789"})
+        engine.rename("a", "b")
+        assert list(engine) == ["b"] and tensor.name == "b"
+        with engine.pinned("b", arrays="memoryview") as tensors:
+            assert bytes(tensors["b"]) == b"0123456789"
+            raises(nvswap.Error, lambda: engine.forget("b"), errno.EBUSY)
+        engine.forget("b")
+        assert len(engine) == 0
+        raises(nvswap.Error, lambda: engine.swap_in(tensor), errno.EINVAL)
+
+
+@promise
+def a_closed_engine_is_an_exception(directory):
+    engine = opened(directory)
+    engine.register("a", "U8", 10)
+    pinned = engine.swap_in("a", "w")
+    pinned.release()
+    engine.close()
+    for call in (engine.commit, engine.stats, engine.step_begin, engine.stored, engine.pool,
+                 lambda: engine.swap_in("a"), lambda: engine.info("a"), lambda: engine.generation,
+                 lambda: engine.register("b", "U8", 1)):
+        raises(nvswap.ClosedError, call, errno.EBADF)
+    raises(nvswap.Error, lambda: pinned["a"], errno.EINVAL)
+
+
+main()

@@ -1,0 +1,145 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Objects at fork, at interpreter exit, and the configuration and its log."""
+
+import errno
+import gc
+import json
+import logging
+import os
+import pickle
+
+import numpy
+
+from promises import child, main, promise, raises, settings
+import nvswap
+
+OPENED = """
+import os, nvswap, numpy
+from promises import settings
+directory = os.environ["DIRECTORY"]
+engine = nvswap.Engine(settings(directory, keep=KEEP))
+engine.register("a", "F32", 1000)
+aio = nvswap.Aio()
+file = aio.open_file(directory + "/f", "w")
+"""
+
+
+@promise
+def a_child_after_fork_gets_exceptions(directory):
+    engine = nvswap.Engine(settings(directory))
+    engine.register("a", "F32", 1000)
+    aio = nvswap.Aio()
+    file = aio.open_file(directory + "/f", "w")
+    pinned = engine.swap_in("a", "w")
+    memory = nvswap.empty(4096)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            for call in (engine.stats, aio.wait_all, lambda: file.pwrite(b"x"),
+                         lambda: pinned.wait()):
+                raises(nvswap.ClosedError, call, errno.EBADF)
+            engine.close()
+            pinned.release()
+            del memory
+            gc.collect()
+            status = 0
+        finally:
+            os.write(write, bytes([status]))
+            os._exit(status)
+    os.close(write)
+    assert os.read(read, 1) == b"\0" and os.waitpid(pid, 0)[1] == 0
+    os.close(read)
+    pinned["a"][:] = 1
+    pinned.release()
+    engine.close()
+    aio.close()
+
+
+@promise
+def the_exit_of_the_interpreter_commits_and_closes(directory):
+    child(OPENED.replace("KEEP", "True") + """
+engine.store_from({"a": numpy.full(1000, 4, numpy.float32)})
+file.pwrite(bytes(100000))
+print("end")
+""", directory)
+    assert os.path.getsize(directory + "/f") == 100000
+    with nvswap.Engine(settings(directory, keep=True)) as engine:
+        engine.register("a", "F32", 1000)
+        with engine.pinned("a") as tensors:
+            assert (tensors["a"] == 4).all()
+
+
+@promise
+def the_exit_with_pins_and_futures_neither_hangs_nor_crashes(directory):
+    child(OPENED.replace("KEEP", "False") + """
+pinned = engine.swap_in("a", "w")
+array = pinned["a"]
+future = file.pwrite(bytes(100000)).future()
+array[:] = 3
+import threading
+threading.Thread(target=lambda: [aio.stats() for _ in range(100000)], daemon=True).start()
+""", directory)
+    assert not os.path.exists(directory + "/nvswap")
+
+
+@promise
+def the_log_goes_to_logging_or_a_function(directory):
+    text = json.dumps({"zero_optimization": {"stage": 3, "offload_param": {"buffer_count": 5}},
+                       "aio": {}, "nvswap": {}})
+    config, said = nvswap.Config({"aio": {"block_size": 1 << 20}}), []
+    assert config["aio.block_size"] == 1 << 20
+    with nvswap.Config(log=lambda level, line: said.append((level, line))) as config:
+        config.parse(text)
+        config.parse('{"zero_optimization": {"offload_optimizer": {"buffer_size": 8}}}')
+        assert config["offload_param.buffer_count"] == 5
+    assert said and said[0][0] == logging.WARNING
+
+
+@promise
+def settings_are_read_and_set_by_key(directory):
+    config = nvswap.Config()
+    config["aio.block_size"] = "1M"
+    assert config["aio.block_size"] == 1 << 20
+    config["offload_param.nvme_path"] = [directory, directory + "/other"]
+    assert config.paths("param") == [directory, directory + "/other"]
+    config["offload_param.nvme_path"] = None
+    assert config["offload_param.nvme_path"] is None and config.paths("param") == []
+    config.set("nvswap.keep", True)
+    assert config["nvswap.keep"] is True
+    error = raises(nvswap.Error, lambda: config.set("aio.blok_size", 1), errno.EINVAL)
+    assert "block_size" in str(error)
+    error = raises(nvswap.Error, lambda: nvswap.Config({"aio": {"queue_depth": -1}}), errno.EINVAL)
+    assert error.tensor and error.line == 1
+    raises(nvswap.Error, lambda: nvswap.Config(directory + "/none.json"), errno.ENOENT)
+    copy = nvswap.Config(config)
+    config.close()
+    assert copy["aio.block_size"] == 1 << 20
+    raises(nvswap.ClosedError, lambda: config["aio.block_size"], errno.EBADF)
+    assert copy.pool_bytes("param") > 0
+    raises(nvswap.Error, lambda: copy.pool_bytes("both"), errno.EINVAL)
+
+
+@promise
+def objects_are_not_pickled_but_errors_are(directory):
+    raises(TypeError, lambda: pickle.dumps(nvswap.Config()))
+    error = raises(nvswap.Error, lambda: nvswap.Config(directory + "/none"))
+    same = pickle.loads(pickle.dumps(error))
+    assert (same.errno, same.path, str(same)) == (error.errno, error.path, str(error))
+
+
+@promise
+def neither_numpy_nor_torch_is_imported_unasked(directory):
+    output = child("""
+import os, sys, nvswap
+with nvswap.Aio() as aio, aio.open_file(os.environ["DIRECTORY"] + "/f", "w") as file:
+    file.pwrite(nvswap.empty(4096)).wait()
+print([name for name in ("numpy", "torch", "asyncio.events") if name in sys.modules][:2])
+""", directory)
+    assert "numpy" not in output and "torch" not in output
+    assert numpy is not None
+
+
+main()

@@ -1,0 +1,225 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""nvswap.Optimizer and nvswap.adam_update."""
+
+import errno
+
+import numpy
+
+from promises import main, promise, raises, settings
+import nvswap
+
+
+def adam(master, gradients, mean, square, step, lr=0.01):
+    """AdamW of PyTorch in float64."""
+    mean[:] = 0.9 * mean + 0.1 * gradients
+    square[:] = 0.999 * square + 0.001 * gradients ** 2
+    denominator = numpy.sqrt(square / (1 - 0.999 ** step)) + 1e-8
+    master[:] = master - lr * (mean / (1 - 0.9 ** step)) / denominator
+
+
+@promise
+def a_step_is_adams(directory):
+    random = numpy.random.default_rng(1)
+    weights = random.normal(size=200000).astype(numpy.float32)
+    expected = [weights.astype(float), numpy.zeros(200000), numpy.zeros(200000)]
+    with nvswap.Optimizer(settings(directory), {"g": weights}) as optimizer:
+        for step in range(1, 4):
+            gradients = random.normal(size=200000).astype(numpy.float32)
+            optimizer.lend_gradients("g", gradients)
+            result = optimizer.step(norm=True)
+            assert result["step"] == step and not result["skipped"]
+            norm = numpy.linalg.norm(gradients.astype(float))
+            assert abs(result["norm"] - norm) < 1e-3, (result["norm"], norm)
+            adam(*expected[:1], gradients, *expected[1:], step)
+        assert numpy.allclose(weights, expected[0], atol=1e-5)
+        assert numpy.array_equal(optimizer.get_state("g", "master"), weights)
+        assert numpy.allclose(optimizer.get_state(0, "exp_avg", 5, 10), expected[1][5:15], atol=1e-5)
+        assert optimizer.step_count == 3
+
+
+@promise
+def adam_update_gives_the_bits_of_a_step(directory):
+    random = numpy.random.default_rng(2)
+    weights = random.normal(size=5000).astype(numpy.float32)
+    master, state = weights.copy(), [numpy.zeros(5000, numpy.float32) for _ in range(2)]
+    with nvswap.Optimizer(settings(directory), {"g": weights}) as optimizer:
+        for step in range(1, 4):
+            gradients = random.normal(size=5000).astype(numpy.float32)
+            optimizer.lend_gradients("g", gradients)
+            optimizer.step()
+            nvswap.adam_update(master, gradients, *state, step=step, lr=0.01)
+        assert numpy.array_equal(master, weights)
+
+
+@promise
+def gradients_are_added_piece_by_piece(directory):
+    weights = [numpy.ones(1000, numpy.float32) for _ in range(2)]
+    gradients = numpy.arange(1000, dtype=numpy.float32)
+    with nvswap.Optimizer(settings(directory), [("a", weights[0]), ("b", weights[1])]) as optimizer:
+        optimizer.lend_gradients("a", gradients)
+        optimizer.add_gradients("b", gradients[:300])
+        optimizer.add_gradients("b", gradients[300:], 300)
+        assert optimizer.group_info("a")["gradients"] == "lent"
+        assert optimizer.group_info("b")["gradients_numel"] == 1000
+        assert optimizer.sum_squares() == 2 * float((gradients.astype(float) ** 2).sum())
+        optimizer.step()
+        assert numpy.array_equal(weights[0], weights[1])
+        raises(nvswap.Error, lambda: optimizer.add_gradients("b", gradients, 1), errno.EINVAL)
+        raises(nvswap.Error, lambda: optimizer.lend_gradients("b", gradients[1:]), errno.EINVAL)
+        raises(nvswap.Error, lambda: optimizer.lend_gradients("c", gradients), errno.EINVAL)
+        raises(nvswap.Error, lambda: optimizer.lend_gradients(2, gradients), errno.EINVAL)
+
+
+@promise
+def a_kept_optimizer_goes_on_where_it_was(directory):
+    config = settings(directory, keep=True)
+    weights = numpy.ones(1000, numpy.float32)
+    with nvswap.Optimizer(config, {"g": weights}) as optimizer:
+        optimizer.lend_gradients("g", numpy.ones(1000, numpy.float32))
+        optimizer.step()
+        optimizer.commit()
+        committed = weights.copy()
+        optimizer.lend_gradients("g", numpy.ones(1000, numpy.float32))
+        optimizer.step()
+        optimizer.abandon()
+        assert optimizer.closed
+    other = numpy.zeros(1000, numpy.float32)
+    with nvswap.Optimizer(config, {"g": other}) as optimizer:
+        optimizer.get_weights()
+        assert numpy.array_equal(other, committed) and optimizer.step_count == 1
+
+
+@promise
+def state_is_exported_and_imported(directory):
+    arrays = {part: numpy.arange(70000, dtype=numpy.float32) + i
+              for i, part in enumerate(("master", "exp_avg", "exp_avg_sq"))}
+    weights = numpy.zeros(70000, numpy.float32)
+
+    def fill(run):
+        for part, array in arrays.items():
+            getattr(run, part)[:] = array[run.offset:run.offset + len(run.master)]
+
+    with nvswap.Optimizer(settings(directory), {"g": weights}) as optimizer:
+        optimizer.import_state(fill)
+        optimizer.step_count = 17
+        assert numpy.array_equal(weights, arrays["master"]) and optimizer.step_count == 17
+        seen = {part: numpy.zeros(70000, numpy.float32) for part in arrays}
+
+        def copy(run):
+            for part, array in seen.items():
+                array[run.offset:run.offset + len(run.master)] = getattr(run, part)
+
+        optimizer.export_state(copy)
+        assert all(numpy.array_equal(seen[part], arrays[part]) for part in arrays)
+        optimizer.set_state("g", "exp_avg", numpy.full(10, 3, numpy.float32), 5)
+        assert (optimizer.get_state("g", "exp_avg", 5, 10) == 3).all()
+
+
+@promise
+def an_exception_of_a_callback_is_raised(directory):
+    def fail(_run):
+        raise KeyError("callback")
+
+    weights = numpy.zeros(1000, numpy.float32)
+    with nvswap.Optimizer(settings(directory), {"g": weights}) as optimizer:
+        raises(KeyError, lambda: optimizer.export_state(fail))
+        optimizer.export_state(lambda run: None)
+
+
+@promise
+def new_weights_are_given_once(directory):
+    seen = numpy.zeros(300000, int)
+
+    def final(_group, offset, array):
+        seen[offset:offset + len(array)] += 1
+        assert array.dtype == numpy.uint16
+
+    config = settings(directory)
+    groups = [nvswap.Group("a", None, 200000, "BF16"), nvswap.Group("b", None, 100000, "BF16")]
+
+    def both(group, offset, array):
+        final(group, offset + 200000 * group, array)
+
+    with nvswap.Optimizer(config, groups, weights_final=both) as optimizer:
+        optimizer.lend_gradients("a", numpy.ones(200000, numpy.float32))
+        optimizer.lend_gradients("b", numpy.ones(100000, numpy.float32))
+        optimizer.step()
+        assert (seen == 1).all()
+
+
+@promise
+def an_update_of_the_callers_replaces_adam(directory):
+    def descend(update):
+        update.master[:] -= update.gradients
+
+    weights = numpy.ones(100000, numpy.float32)
+    with nvswap.Optimizer(settings(directory), {"g": weights}, update=descend) as optimizer:
+        optimizer.lend_gradients("g", numpy.full(100000, 3, numpy.float32))
+        assert optimizer.step()["kernel"] == "caller"
+        assert (weights == -2).all()
+
+
+@promise
+def each_group_has_its_own_numbers_of_adam(directory):
+    random = numpy.random.default_rng(3)
+    weights = [random.normal(size=5000).astype(numpy.float32) for _ in range(2)]
+    masters = [each.copy() for each in weights]
+    states = [[numpy.zeros(5000, numpy.float32) for _ in range(2)] for _ in range(2)]
+    numbers = [{"lr": 0.01, "betas": (0.8, 0.9), "grad_factor": 0.25},
+               {"lr": 0.1, "eps": 1e-6, "weight_decay": 0.1, "adam_w_mode": False,
+                "bias_correction": False}]
+    adam_of_groups = nvswap.GroupAdam(2)
+    with nvswap.Optimizer(settings(directory), list(zip("ab", weights)),
+                          update=adam_of_groups) as optimizer:
+        for step in range(1, 4):
+            for group in range(2):
+                gradients = random.normal(size=5000).astype(numpy.float32)
+                adam_of_groups.set(group, **numbers[group])
+                optimizer.lend_gradients(group, gradients)
+                nvswap.adam_update(masters[group], gradients, *states[group], step=step,
+                                   **numbers[group])
+            optimizer.step()
+        for group in range(2):
+            assert numpy.array_equal(masters[group], weights[group])
+            for part, state in zip(("exp_avg", "exp_avg_sq"), states[group]):
+                assert numpy.array_equal(optimizer.get_state(group, part), state)
+
+
+@promise
+def numbers_of_adam_out_of_bounds_are_errors(directory):
+    adam_of_groups = nvswap.GroupAdam(1)
+    for numbers in ({"lr": -1}, {"lr": float("nan")}, {"betas": (1, 0.9)}, {"grad_factor": 0}):
+        raises(nvswap.Error, lambda: adam_of_groups.set(0, **numbers), errno.EINVAL)
+    raises(nvswap.Error, lambda: adam_of_groups.set(1), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(settings(directory), {
+        "a": numpy.zeros(3, "f4"), "b": numpy.zeros(3, "f4")}, update=adam_of_groups), errno.EINVAL)
+
+
+@promise
+def a_closed_optimizer_is_an_exception(directory):
+    weights = numpy.ones(100, numpy.float32)
+    optimizer = nvswap.Optimizer(settings(directory), {"g": weights})
+    optimizer.close()
+    for call in (optimizer.step, optimizer.info, optimizer.commit, optimizer.stats,
+                 optimizer.clear_gradients, lambda: optimizer.loss_scale,
+                 lambda: optimizer.get_state("g", "master")):
+        raises(nvswap.ClosedError, call, errno.EBADF)
+
+
+@promise
+def bad_groups_and_updates_are_errors(directory):
+    config = settings(directory)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(config, {}), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(config, [("a",)]), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(config, {"a": numpy.zeros(3)}), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(config, {"a": numpy.zeros(300000, "f4")}),
+           errno.E2BIG)
+    arrays = [numpy.zeros(10, numpy.float32) for _ in range(4)]
+    raises(nvswap.Error, lambda: nvswap.adam_update(*arrays, step=0), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.adam_update(*arrays, step=1, lr=-1), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.adam_update(arrays[0], arrays[1][1:], *arrays[2:], step=1),
+           errno.EINVAL)
+
+
+main()

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""nvswap.torch: training with parameters and optimizer state on the drive. Needs torch."""
+
+import errno
+import gc
+
+import torch
+
+from promises import main, promise, raises, settings
+import nvswap
+import nvswap.torch
+
+
+def model():
+    torch.manual_seed(1)
+    layers = [torch.nn.Embedding(100, 256)]
+    for _ in range(8):
+        layers += [torch.nn.Linear(256, 256), torch.nn.LayerNorm(256), torch.nn.GELU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(256, 100))
+
+
+def losses(module, optimizer, steps=5):
+    generator = torch.Generator().manual_seed(2)
+    result = []
+    for _ in range(steps):
+        for _ in range(2):
+            tokens = torch.randint(100, (8, 16), generator=generator)
+            output = module(tokens)
+            loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), tokens.flatten()) / 2
+            loss.backward()
+            result.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return result
+
+
+def in_memory(directory):
+    module = model()
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory + "/"), lr=0.01)
+    result = losses(module, optimizer)
+    optimizer.close()
+    return result, module
+
+
+@promise
+def adamw_gives_the_losses_of_torch_within_rounding(directory):
+    ours, _ = in_memory(directory)
+    module = model()
+    theirs = losses(module, torch.optim.AdamW(module.parameters(), lr=0.01))
+    assert all(abs(a - b) < 1e-4 for a, b in zip(ours, theirs)), (ours, theirs)
+    assert ours[-1] < ours[0]
+
+
+@promise
+def a_model_larger_than_its_pool_trains_with_the_losses_of_memory(directory):
+    expected, reference = in_memory(directory)
+    module = model()
+    size = sum(parameter.numel() for parameter in module.parameters())
+    config = settings(directory)
+    config["zero_optimization"]["offload_param"].update(buffer_count=2, buffer_size=131072)
+    config["zero_optimization"]["stage3_max_live_parameters"] = 200000
+    config["zero_optimization"]["offload_param"]["max_in_cpu"] = 0
+    offloaded = nvswap.torch.offload(module, config)
+    assert offloaded.engine.pool()[1] < 2 * size
+    optimizer = nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+    assert losses(module, optimizer) == expected
+    assert offloaded.engine.stats()["pool"]["used_max"] < 2 * size
+    assert offloaded.engine.stats()["swapped_in"] > 8 * size
+    optimizer.close()
+    offloaded.load()
+    gc.collect()
+    offloaded.engine.close()
+    for ours, theirs in zip(module.parameters(), reference.parameters()):
+        assert torch.equal(ours, theirs)
+
+
+@promise
+def several_threads_finish_the_weights_of_one_tensor(directory):
+    module = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), offloaded=offloaded)
+    data = torch.randn(8, 512)
+    for _ in range(3):
+        torch.nn.functional.mse_loss(module(data), data).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.close()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def parameters_on_the_meta_device_are_made_in_the_pool(directory):
+    with torch.device("meta"):
+        module = model()
+
+    def initialize(_name, tensor):
+        tensor.fill_(0.01)
+
+    offloaded = nvswap.torch.offload(module, settings(directory), initialize=initialize)
+    output = module(torch.zeros(1, 4, dtype=torch.long))
+    assert output.isfinite().all()
+    del output
+    offloaded.load()
+    assert all((parameter == 0.01).all() for parameter in module.parameters())
+    offloaded.engine.close()
+
+
+@promise
+def what_can_not_work_is_refused(directory):
+    class Returns(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(10))
+
+        def forward(self):
+            return self.weight[2:]
+
+    module = Returns()
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    raises(nvswap.Error, module, errno.EINVAL)
+    assert module.weight.isnan().all() and module.weight.shape == (10,)
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    with torch.device("meta"):
+        meta = torch.nn.Linear(3, 3)
+    raises(nvswap.Error, lambda: nvswap.torch.offload(meta, settings(directory)), errno.EINVAL)
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        raises(ValueError, lambda: file.pwrite(torch.zeros(4, 4).t()[1:]))
+        raises(ValueError, lambda: file.pwrite(torch.zeros(4, device="meta")))
+        assert file.pwrite(torch.ones(100, dtype=torch.bfloat16)).wait() == 200
+
+
+main()
