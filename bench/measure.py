@@ -23,10 +23,11 @@ SWAP_BYTES = GIB
 # ---- The measured programs
 
 
-def run(command):
+def run(command, env=None):
+    """Runs a program, in this environment unless another is given, and returns its JSON."""
     command = [str(word) for word in command]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          check=False)
+                          env=env, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nfailed with {done.returncode}:\n{done.stderr}")
     return json.loads(done.stdout[done.stdout.index("{"):])
@@ -98,7 +99,7 @@ def at_least(text, bound, value):
 
 
 def at_most(text, bound, value):
-    return text + f", at most {bound}", value, value <= bound
+    return text + f", at most {bound:.3g}", value, value <= bound
 
 
 def print_rows(heads, rows):

@@ -301,6 +301,35 @@ static enum mode mode_of(const char *text)
 	fail(0, "%s: --rw must be read, write or rw", text);
 }
 
+static void set(struct options *options, int name, const char *value)
+{
+	switch (name) {
+	case 'f':
+		options->file = value;
+		break;
+	case 'z':
+		options->nbytes = number(value, 1, UINT64_C(1) << 50);
+		break;
+	case 'm':
+		options->mode = mode_of(value);
+		break;
+	case 'b':
+		options->block = number(value, 512, MEMORY_MAX);
+		break;
+	case 'd':
+		options->depth = (unsigned)number(value, 1, 4096);
+		break;
+	case 's':
+		options->seconds = number(value, 1, 86400);
+		break;
+	case 'r':
+		options->ramp = number(value, 0, 86400);
+		break;
+	default:
+		fail(0, "%s", usage);
+	}
+}
+
 static struct options parse(int argc, char **argv)
 {
 	static const struct option names[] = {
@@ -315,35 +344,10 @@ static struct options parse(int argc, char **argv)
 	};
 	struct options options = {
 		.nbytes = UINT64_C(1) << 30, .block = UINT64_C(1) << 20, .depth = 32, .seconds = 2};
-	int c;
+	int name;
 
-	while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
-		switch (c) {
-		case 'f':
-			options.file = optarg;
-			break;
-		case 'z':
-			options.nbytes = number(optarg, 1, UINT64_C(1) << 50);
-			break;
-		case 'm':
-			options.mode = mode_of(optarg);
-			break;
-		case 'b':
-			options.block = number(optarg, 512, MEMORY_MAX);
-			break;
-		case 'd':
-			options.depth = (unsigned)number(optarg, 1, 4096);
-			break;
-		case 's':
-			options.seconds = number(optarg, 1, 86400);
-			break;
-		case 'r':
-			options.ramp = number(optarg, 0, 86400);
-			break;
-		default:
-			fail(0, "%s", usage);
-		}
-	}
+	while ((name = getopt_long(argc, argv, "", names, NULL)) != -1)
+		set(&options, name, optarg);
 	if (!options.file || optind < argc || options.block * options.depth > MEMORY_MAX ||
 	    options.nbytes < options.block)
 		fail(0, "%sAt most 1 GiB of memory, at least one block of file.", usage);

@@ -8,9 +8,9 @@ of one round, and the medians over all rounds are printed, because machine and d
 between rounds. A missed goal is printed and does not make this program fail.
 
 The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a
-model's forward and backward pass (params), and those of goals.py."""
+model's forward and backward pass (params), and those of goals.py. DeepSpeed's ops (deepspeed) are
+measured only if named, because they need a virtual environment and minutes to compile."""
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -25,6 +25,7 @@ from goals import PARTS as GOAL_PARTS
 from measure import (BIG, FIO, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_most, best_floor,
                      compared, figures, floors, median, nvswap, of_floor, print_rows, print_speeds,
                      ratio, raw, run, swap_work, write_json)
+from with_deepspeed import PART as DEEPSPEED
 
 ADAM_ELEMENTS = 16 << 20  # 448 MiB, more than caches hold
 
@@ -55,8 +56,8 @@ def options():
     parser.add_argument("--dir", default="build/bench",
                         help="a directory on the drive (%(default)s)")
     parser.add_argument("--build", default="build", help="where nvswap was built (%(default)s)")
-    parser.add_argument("--only", metavar="PART[,PART]", default=",".join(PARTS),
-                        help="measure these (%(default)s)")
+    parser.add_argument("--only", metavar="PART[,PART]", default=",".join(BY_DEFAULT),
+                        help="measure these (%(default)s), or deepspeed")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--seconds", type=positive, default=1,
                         help="of each measurement (%(default)s)")
@@ -306,6 +307,8 @@ PARTS = {  # functions that measure a round, print the results and check the goa
     "params": (params_round, params_print, params_goals, 2 * PARAMS_BYTES),
     **GOAL_PARTS,
 }
+BY_DEFAULT = list(PARTS)
+PARTS["deepspeed"] = DEEPSPEED
 
 
 def machine(args):
@@ -317,13 +320,9 @@ def machine(args):
     return f"{os.cpu_count()} CPUs, Linux {platform.release()}, {where['filesystem']} on {drive}"
 
 
-def peers():
-    version = subprocess.run(["fio", "--version"], stdout=subprocess.PIPE, text=True, check=True)
-    others = [name for name in ("deepspeed", "tensornvme") if importlib.util.find_spec(name)]
-    return (f"Peers: {version.stdout.strip()} and the raw loop; " + (
-        f"{' and '.join(others)} can be imported here, but there is no measurement of it" if others
-        else "neither DeepSpeed nor TensorNVMe can be imported here, so they are not measured"
-    ) + ".")
+def fio_version():
+    return subprocess.run(["fio", "--version"], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout.strip()
 
 
 def print_goals(judged):
@@ -361,7 +360,7 @@ def measure(args):
 
 def print_report(args, rounds):
     print(f"{machine(args)}; blocks of {args.bs}, depth {args.iodepth}, {args.rounds} rounds of "
-          f"{args.seconds} s each, medians. {peers()}")
+          f"{args.seconds} s each, medians, {fio_version()}.")
     for part in args.only:
         PARTS[part][1](rounds)
     print_goals([goal for part in args.only for goal in PARTS[part][2](rounds)])
