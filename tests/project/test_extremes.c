@@ -23,6 +23,7 @@
 static struct nvs_config *config;
 static struct nvs_engine *engine;
 static struct nvs_tensor *tensor;
+static char checkpoint_path[512];
 static struct nvs_optimizer *optimizer;
 static struct nvs_aio *aio;
 static struct nvs_file *file;
@@ -147,7 +148,35 @@ static int fail_with_error(const void *given)
 	return 0;
 }
 
+static int look_for_store(const void *place)
+{
+	struct nvs_store *store;
+	int rc = nvs_store_open(place, 0, &store, &error);
+
+	nvs_store_close(store);
+	return rc == -ENODATA ? 0 : rc;
+}
+
+static const uint64_t whole_shape[] = {NUMEL};
+
+static int export_item(const void *item)
+{
+	return nvs_checkpoint_export(engine, item, 1, checkpoint_path, NULL, &error);
+}
+
+static int export_in_files(const void *options)
+{
+	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = tensor};
+
+	return nvs_checkpoint_export(engine, &item, 1, checkpoint_path, options, &error);
+}
+
 /* ---- Structures, with values that are accepted ---- */
+
+/* Directories without a store. */
+static const char *const places[NVS_PATHS_MAX] = {"/", "/", "/", "/", "/", "/", "/", "/",
+						  "/", "/", "/", "/", "/", "/", "/", "/"};
+static const struct nvs_store_place good_place = {sizeof(good_place), places, 1, 0, false};
 
 static struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = 1};
 
@@ -175,6 +204,8 @@ static const struct nvs_adam_update good_update = {
 static struct nvs_transfer good_transfer = {
 	sizeof(good_transfer), NULL, NVS_READ, page, 4096, 0, NULL};
 static struct nvs_tensor_range good_range = {sizeof(good_range), NULL, 0, 16, page};
+static struct nvs_checkpoint_item good_item = {sizeof(good_item), NULL, "t", whole_shape, 1};
+static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
 static const struct nvs_machine_info good_machine = {.size = sizeof(good_machine)};
 static const struct nvs_path_info good_path = {.size = sizeof(good_path)};
 static const struct nvs_latency good_latency = {.size = sizeof(good_latency)};
@@ -296,6 +327,24 @@ static const struct field range_fields[] = {
 	WHOLE_FIELD(nvs_tensor_range, nbytes, 0, NUMEL * 4, 0),
 	GIVEN(nvs_tensor_range, data),
 };
+static const struct field item_fields[] = {
+	SIZE_FIELD(nvs_checkpoint_item),
+	GIVEN(nvs_checkpoint_item, tensor),
+	OPTIONAL(nvs_checkpoint_item, name),
+	OPTIONAL(nvs_checkpoint_item, shape),
+	FIELD_OF(nvs_checkpoint_item, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
+};
+static const struct field files_fields[] = {
+	SIZE_FIELD(nvs_checkpoint_options),
+	ANY_WHOLE(nvs_checkpoint_options, shard_bytes),
+};
+static const struct field place_fields[] = {
+	SIZE_FIELD(nvs_store_place),
+	GIVEN(nvs_store_place, paths),
+	WHOLE_FIELD(nvs_store_place, npaths, 1, NVS_PATHS_MAX, 0),
+	ANY_WHOLE(nvs_store_place, rank),
+	WHOLE_FIELD(nvs_store_place, optimizer, 0, 1, 0),
+};
 static const struct field machine_fields[] = {
 	SIZE_FIELD(nvs_machine_info),
 	TEXT_FIELD(nvs_machine_info, kernel),
@@ -335,6 +384,7 @@ static const struct field path_fields[] = {
 	ANY_WHOLE(nvs_path_info, nr_requests),
 	ANY_WHOLE(nvs_path_info, max_segments),
 	ANY_WHOLE(nvs_path_info, numa_node),
+	TEXT_FIELD(nvs_path_info, reserve_fails),
 };
 static const struct field latency_fields[] = {
 	SIZE_FIELD(nvs_latency),
@@ -375,6 +425,9 @@ static const struct structure {
 	S(nvs_adam_update, update_arrays, &good_update, update_fields),
 	S(nvs_transfer, transfer, &good_transfer, transfer_fields),
 	S(nvs_tensor_range, read_range, &good_range, range_fields),
+	S(nvs_checkpoint_item, export_item, &good_item, item_fields),
+	S(nvs_checkpoint_options, export_in_files, &good_files, files_fields),
+	S(nvs_store_place, look_for_store, &good_place, place_fields),
 	S(nvs_machine_info, advise_machine, &good_machine, machine_fields),
 	S(nvs_path_info, advise_path, &good_path, path_fields),
 	S(nvs_latency, merge_latency, &good_latency, latency_fields),
@@ -384,10 +437,25 @@ static const struct structure {
 
 /* The library fills these in; it reads no field but the size (test_sizes). */
 static const char *const results[] = {
-	"nvs_io_stats",	    "nvs_aio_stats",	  "nvs_stored_tensor", "nvs_pool_stats",
-	"nvs_engine_stats", "nvs_advice",	  "nvs_update",	       "nvs_step_result",
-	"nvs_state_run",    "nvs_optimizer_info", "nvs_group_info",    "nvs_step_io",
+	"nvs_io_stats",
+	"nvs_aio_stats",
+	"nvs_stored_tensor",
+	"nvs_pool_stats",
+	"nvs_engine_stats",
+	"nvs_advice",
+	"nvs_update",
+	"nvs_step_result",
+	"nvs_state_run",
+	"nvs_optimizer_info",
+	"nvs_group_info",
+	"nvs_step_io",
 	"nvs_tensor_info",
+	"nvs_store_info",
+	"nvs_store_copy",
+	"nvs_store_tensor",
+	"nvs_store_verdict",
+	"nvs_store_repairs",
+	"nvs_checkpoint_tensor",
 };
 
 /* ---- Values ---- */
@@ -936,6 +1004,7 @@ static void try_key(const struct config_key *key)
 {
 	switch (key->type) {
 	case KEY_BOOL:
+	case KEY_VERIFY:
 		try_numbers_of_names(key, 2);
 		return try_texts(key, TEXTS("false", "true"), TEXTS("0.5", "\"\"", "[]", "{}"));
 	case KEY_U32:
@@ -957,6 +1026,8 @@ static void try_key(const struct config_key *key)
 	case KEY_GRAD:
 		return try_texts(key, TEXTS("\"fp32\"", "\"bf16\""),
 				 TEXTS("\"\"", "\"fp64\"", "99"));
+	case KEY_DEPTH:
+		return try_texts(key, TEXTS("\"ops\"", "\"step\""), TEXTS("\"\"", "\"op\"", "1"));
 	case KEY_NAME:
 		return try_texts(key, TEXTS("\"Adam\"", "\"0123456789012345678901234567890\""),
 				 TEXTS("\"01234567890123456789012345678901\"", "[]"));
@@ -1079,7 +1150,9 @@ static int start(void **state)
 	SUCCEEDS(nvs_aio_pwrite(aio, file, page, 4096, 0, &request, &error), &error);
 	SUCCEEDS(nvs_aio_wait(aio, &request, 1, -1, &error), &error);
 	good_transfer.file = file;
-	good_range.tensor = tensor;
+	good_range.tensor = good_item.tensor = tensor;
+	snprintf(checkpoint_path, sizeof(checkpoint_path), "%s",
+		 path_in(temp_directory(), "extreme.safetensors"));
 	return nvs_request_close(request);
 }
 

@@ -24,6 +24,7 @@ swap/moves: base trace config topo aio pool store swap/residency swap/moves
 swap: base trace config topo aio pool store swap
 optim/kernels: config optim/kernels
 optim: base trace config topo pool swap optim
+checkpoint: base swap optim config topo checkpoint
 cli: base cli
 cli/options: base cli/options
 cli/modes/model: base cli/options cli/modes/model
@@ -35,6 +36,7 @@ cli/report: base cli/options cli/modes/model cli/jobs cli/compare cli/report
 cli/fio: base cli/options cli/modes/model cli/jobs cli/compare cli/report cli/fio
 cli/forecast: base cli/options cli/jobs cli/modes cli/replay cli/forecast
 cli/info: base cli/options cli/info
+cli/store: base cli/options cli/store
 cli/tune: base cli/options cli/info cli/tune
 cli/tune/search: base cli/tune/search
 "

@@ -110,7 +110,7 @@ def links_in_documents_lead_to_files():
 
 def sources_named_in_documents_exist():
     sources = {str(path.relative_to(ROOT)) for folder in ("src", "include", "tests", "bench", "fuzz",
-               "scripts", "examples") for path in (ROOT / folder).rglob("*")}
+               "scripts", "examples", "python") for path in (ROOT / folder).rglob("*")}
     agree, seen = True, 0
     for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for name in re.findall(r"`([a-z][a-z0-9_/-]*\.(?:[ch]|sh|py|ini|json))`", document.read_text()):

@@ -229,6 +229,10 @@ static void engine_functions(void)
 	REFUSES(nvs_engine_get_stored(NULL, 0, &stored));
 	REFUSES(nvs_engine_get_stored(engine, 0, NULL));
 	RETURNS_0(nvs_engine_generation(NULL));
+	REFUSES(nvs_engine_set_note(NULL, "x", 1, &error));
+	REFUSES(nvs_engine_set_note(engine, NULL, 1, &error));
+	REFUSES(nvs_engine_get_note(NULL, NULL, &nbytes));
+	REFUSES(nvs_engine_get_note(engine, &data, NULL));
 	assert_null(nvs_engine_aio(NULL));
 	REFUSES(nvs_engine_commit(NULL, &error));
 	REFUSES(nvs_engine_get_stats(NULL, &stats));
@@ -331,6 +335,33 @@ static void machine_functions(void)
 	RETURNS_0(nvs_machine_advise(&machine, NULL, &advice));
 }
 
+static void store_functions(void)
+{
+	const char *const paths[] = {"/"};
+	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	static struct nvs_store_info info = {.size = sizeof(info)};
+	static struct nvs_store_verdict verdict = {.size = sizeof(verdict)};
+	static struct nvs_store_copy copy = {.size = sizeof(copy)};
+	static struct nvs_store_tensor stored = {.size = sizeof(stored)};
+	struct nvs_store *store;
+
+	REFUSES(nvs_store_find(NULL, 0, &place, &error));
+	REFUSES(nvs_store_find("/", 0, NULL, &error));
+	REFUSES(nvs_store_open(NULL, 0, &store, &error));
+	REFUSES(nvs_store_open(&place, 0, NULL, &error));
+	REFUSES(nvs_store_open(&place, 1u << 30, &store, &error));
+	place.paths = NULL;
+	REFUSES(nvs_store_open(&place, 0, &store, &error));
+	nvs_store_close(NULL);
+	REFUSES(nvs_store_get_info(NULL, &info));
+	REFUSES(nvs_store_get_copy(NULL, 0, &copy));
+	REFUSES(nvs_store_get_tensor(NULL, 0, &stored));
+	REFUSES(nvs_store_verify(NULL, aio, 0, 1, &verdict, &error));
+	REFUSES(nvs_store_remove(NULL, &error));
+	REFUSES(nvs_store_repair(NULL, 0, NULL, &error));
+	REFUSES(nvs_store_repair(&place, 1u << 30, NULL, &error));
+}
+
 static void memory_functions(void)
 {
 	REFUSES(nvs_memory_alloc(NULL, 4096, NULL, NULL, &error));
@@ -385,6 +416,26 @@ static void state_functions(void)
 	REFUSES(nvs_optimizer_set_step(NULL, 1, &error));
 	REFUSES(nvs_optimizer_get_weights(NULL, &error));
 	REFUSES(nvs_optimizer_commit(NULL, &error));
+	REFUSES(nvs_optimizer_set_note(NULL, "x", 1, &error));
+	REFUSES(nvs_optimizer_get_note(NULL, NULL, NULL));
+}
+
+static void checkpoint_functions(void)
+{
+	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct nvs_checkpoint *checkpoint;
+
+	REFUSES(nvs_checkpoint_open(NULL, "/nonexistent", &error));
+	REFUSES(nvs_checkpoint_open(&checkpoint, NULL, &error));
+	nvs_checkpoint_close(NULL);
+	RETURNS_0(nvs_checkpoint_count(NULL));
+	assert_int_equal(nvs_checkpoint_get(NULL, 0, NULL), -EINVAL);
+	REFUSES(nvs_checkpoint_export(NULL, &item, 1, "a.safetensors", NULL, &error));
+	REFUSES(nvs_checkpoint_import(NULL, NULL, &item, 1, &error));
+	REFUSES(nvs_checkpoint_export_optimizer(NULL, "a.safetensors", NULL, &error));
+	REFUSES(nvs_checkpoint_export_optimizer(optimizer, NULL, NULL, &error));
+	REFUSES(nvs_checkpoint_import_optimizer(NULL, NULL, &error));
+	REFUSES(nvs_checkpoint_import_optimizer(optimizer, NULL, &error));
 }
 
 static void optimizer_functions(void)
@@ -403,6 +454,7 @@ static void optimizer_functions(void)
 	group = (struct nvs_group_spec){sizeof(group), "h", 4, BAD, NULL};
 	REFUSES(nvs_optimizer_open(&opened, config, &group, 1, NULL, &error));
 	RETURNS_0(nvs_optimizer_close(NULL, &error));
+	RETURNS_0(nvs_optimizer_abandon(NULL, &error));
 	assert_null(nvs_optimizer_engine(NULL));
 	REFUSES(nvs_optimizer_step(NULL, NULL, NULL, &error));
 	RETURNS_0(nvs_optimizer_loss_scale(NULL));
@@ -427,10 +479,12 @@ static void every_function_refuses_null_and_unknown_enumerators(void **state)
 						latency_functions,
 						machine_functions,
 						memory_functions,
+						store_functions,
 						trace_functions,
 						gradient_functions,
 						state_functions,
-						optimizer_functions};
+						optimizer_functions,
+						checkpoint_functions};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++)

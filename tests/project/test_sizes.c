@@ -20,6 +20,8 @@
 
 #include <cmocka.h>
 
+#include "support/support.h"
+
 #define GUARD 0xa5
 
 /* The offset behind a field: the size of the structure in a header that ended with it. */
@@ -127,6 +129,34 @@ static void a_larger_structure_must_end_in_zeros(void **state)
 	assert_int_equal(taken.old, 7);
 	given.new = 1;
 	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -E2BIG);
+}
+
+/* No version has such a structure. Nothing is read by that size. */
+static void a_size_beyond_any_versions_is_refused_as_not_set(void **state)
+{
+	const struct first given = {STRUCT_SIZE_MAX + 1, 7};
+	struct first taken = {0};
+
+	(void)state;
+	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -EINVAL);
+	assert_int_equal(taken.old, 0);
+}
+
+static void the_error_says_whether_a_size_or_a_field_is_wrong(void **state)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+
+	(void)state;
+	assert_int_equal(struct_refused(&error, -E2BIG, "nvs_tensor_spec", "specs[%d]", 3), -E2BIG);
+	assert_int_equal(error.code, -E2BIG);
+	assert_string_equal(error.text,
+			    "specs[3]: a field of struct nvs_tensor_spec is set that this version "
+			    "of the library does not know; set it to 0, or use the version that "
+			    "has it");
+	assert_int_equal(struct_refused(&error, -EINVAL, "nvs_tensor_spec", "specs[%d]", 3),
+			 -EINVAL);
+	assert_string_equal(error.text, "specs[3]: NULL, or the size is not set to sizeof(struct "
+					"nvs_tensor_spec)");
 }
 
 static void a_structure_without_a_size_is_refused(void **state)
@@ -271,6 +301,125 @@ static int get_group_info(struct running *running, void *info)
 	return nvs_optimizer_get_group_info(running->optimizer, 0, info, NULL);
 }
 
+/* Leaves a kept store with a tensor. */
+static void keep_store(const char *const *paths)
+{
+	struct nvs_config config;
+	struct nvs_engine *engine;
+	struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, 4};
+	struct nvs_tensor *tensor;
+
+	config_init(&config);
+	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 1, NULL), 0);
+	assert_int_equal(nvs_config_set(&config, "nvswap.keep", "true", NULL), 0);
+	assert_int_equal(nvs_config_set(&config, "offload_param.buffer_size", "4096", NULL), 0);
+	assert_int_equal(nvs_engine_open(&engine, &config, NVS_OFFLOAD_PARAM, NULL), 0);
+	assert_int_equal(nvs_tensor_register(engine, &spec, 1, &tensor, NULL), 0);
+	assert_int_equal(nvs_engine_close(engine, NULL), 0);
+	config_free(&config);
+}
+
+typedef int of_store_fn(struct nvs_store *store, struct nvs_aio *aio, void *into);
+
+static int of_store(of_store_fn *get, struct running *running, void *into)
+{
+	const char *const paths[] = {temp_directory()};
+	const struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	struct nvs_store *store;
+	int rc;
+
+	keep_store(paths);
+	assert_int_equal(nvs_store_open(&place, NVS_STORE_LOCK, &store, NULL), 0);
+	rc = get(store, nvs_engine_aio(running->engine), into);
+	nvs_store_close(store);
+	cleanup(NULL);
+	return rc;
+}
+
+static int info_of(struct nvs_store *store, struct nvs_aio *aio, void *info)
+{
+	(void)aio;
+	return nvs_store_get_info(store, info);
+}
+
+static int copy_of(struct nvs_store *store, struct nvs_aio *aio, void *copy)
+{
+	(void)aio;
+	return nvs_store_get_copy(store, 0, copy);
+}
+
+static int tensor_of(struct nvs_store *store, struct nvs_aio *aio, void *tensor)
+{
+	(void)aio;
+	return nvs_store_get_tensor(store, 0, tensor);
+}
+
+static int verdict_of(struct nvs_store *store, struct nvs_aio *aio, void *verdict)
+{
+	return nvs_store_verify(store, aio, 0, 1, verdict, NULL);
+}
+
+static int get_store_info(struct running *running, void *info)
+{
+	return of_store(info_of, running, info);
+}
+
+static int get_store_copy(struct running *running, void *copy)
+{
+	return of_store(copy_of, running, copy);
+}
+
+static int get_store_tensor(struct running *running, void *tensor)
+{
+	return of_store(tensor_of, running, tensor);
+}
+
+static int get_store_verdict(struct running *running, void *verdict)
+{
+	return of_store(verdict_of, running, verdict);
+}
+
+static int get_store_repairs(struct running *running, void *repairs)
+{
+	const char *const paths[] = {temp_directory()};
+	const struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	int rc;
+
+	(void)running;
+	keep_store(paths);
+	rc = nvs_store_repair(&place, 0, repairs, NULL);
+	cleanup(NULL);
+	return rc;
+}
+
+/* Leaves a checkpoint of the engine's tensor. */
+static void export_checkpoint(struct running *running, char *path, size_t size)
+{
+	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = running->tensor};
+
+	uint64_t pin;
+
+	snprintf(path, size, "%s/t.safetensors", temp_directory());
+	assert_int_equal(nvs_tensor_pin(running->engine, &running->tensor, 1, -1, &pin, NULL), 0);
+	assert_int_equal(
+		nvs_tensor_release(running->engine, &running->tensor, 1, pin, NVS_DIRTY, NULL), 0);
+	assert_int_equal(nvs_checkpoint_export(running->engine, &item, 1, path, NULL, NULL), 0);
+}
+
+static int get_checkpoint_tensor(struct running *running, void *tensor)
+{
+	struct nvs_checkpoint *checkpoint;
+	char path[4096];
+	int rc;
+
+	export_checkpoint(running, path, sizeof(path));
+	assert_int_equal(nvs_checkpoint_open(&checkpoint, path, NULL), 0);
+	rc = nvs_checkpoint_get(checkpoint, 0, tensor);
+	nvs_checkpoint_close(checkpoint);
+	cleanup(NULL);
+	return rc;
+}
+
 static int get_latency(struct running *running, void *latency)
 {
 	return nvs_aio_get_latency(nvs_engine_aio(running->engine), NVS_READ, NVS_LAT, latency);
@@ -294,6 +443,12 @@ static void every_result_is_written_within_its_size(void **state)
 		{get_optimizer_info, sizeof(struct nvs_optimizer_info)},
 		{get_group_info, sizeof(struct nvs_group_info)},
 		{get_latency, sizeof(struct nvs_latency)},
+		{get_checkpoint_tensor, sizeof(struct nvs_checkpoint_tensor)},
+		{get_store_info, sizeof(struct nvs_store_info)},
+		{get_store_copy, sizeof(struct nvs_store_copy)},
+		{get_store_tensor, sizeof(struct nvs_store_tensor)},
+		{get_store_verdict, sizeof(struct nvs_store_verdict)},
+		{get_store_repairs, sizeof(struct nvs_store_repairs)},
 	};
 	static _Alignas(16) unsigned char bytes[65536];
 
@@ -445,6 +600,66 @@ static void advice_for_descriptions_of_a_later_version(void **state)
 	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -EINVAL);
 }
 
+static void checkpoint_items_of_an_earlier_and_a_later_version(void **state)
+{
+	struct {
+		struct nvs_checkpoint_item known;
+		uint64_t unknown;
+	} item = {{.size = sizeof(item)}, 1};
+	struct running *running = *state;
+	struct nvs_engine *engine = running->engine;
+	char path[4096];
+
+	export_checkpoint(running, path, sizeof(path));
+	item.known.tensor = running->tensor;
+	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), -E2BIG);
+	item.unknown = 0;
+	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), 0);
+	item.known.size = THROUGH(struct nvs_checkpoint_item, name);
+	item.known.shape = (const void *)16; /* beyond `size`: ignored */
+	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), 0);
+	item.known.size = 0;
+	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), -EINVAL);
+	cleanup(NULL);
+}
+
+static void checkpoint_options_of_a_later_version(void **state)
+{
+	struct {
+		struct nvs_checkpoint_options known;
+		uint64_t unknown;
+	} options = {{.size = sizeof(options)}, 1};
+	struct running *running = *state;
+	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = running->tensor};
+	char path[4096];
+
+	export_checkpoint(running, path, sizeof(path));
+	assert_int_equal(
+		nvs_checkpoint_export(running->engine, &item, 1, path, &options.known, NULL),
+		-E2BIG);
+	options.unknown = 0;
+	assert_int_equal(
+		nvs_checkpoint_export(running->engine, &item, 1, path, &options.known, NULL), 0);
+	cleanup(NULL);
+}
+
+static void a_store_place_of_a_later_version(void **state)
+{
+	const char *const paths[] = {temp_directory()};
+	struct {
+		struct nvs_store_place known;
+		uint64_t unknown;
+	} place = {{sizeof(place), paths, 1, 0, false}, 1};
+
+	(void)state;
+	keep_store(paths);
+	assert_int_equal(nvs_store_repair(&place.known, 0, NULL, NULL), -E2BIG);
+	place.unknown = 0;
+	assert_int_equal(nvs_store_repair(&place.known, 0, NULL, NULL), 0);
+	assert_int_equal(nvs_store_remove(&place.known, NULL), 0);
+	cleanup(NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -453,6 +668,8 @@ int main(void)
 		cmocka_unit_test(an_error_larger_than_the_librarys_keeps_its_tail),
 		cmocka_unit_test(fields_beyond_a_smaller_structure_are_zero),
 		cmocka_unit_test(a_larger_structure_must_end_in_zeros),
+		cmocka_unit_test(a_size_beyond_any_versions_is_refused_as_not_set),
+		cmocka_unit_test(the_error_says_whether_a_size_or_a_field_is_wrong),
 		cmocka_unit_test(a_structure_without_a_size_is_refused),
 		cmocka_unit_test(the_elements_of_an_array_have_the_size_of_the_first),
 		cmocka_unit_test(a_result_is_written_within_its_size),
@@ -463,6 +680,9 @@ int main(void)
 		cmocka_unit_test(optimizer_options_of_an_earlier_and_a_later_version),
 		cmocka_unit_test(sums_of_a_later_version),
 		cmocka_unit_test(advice_for_descriptions_of_a_later_version),
+		cmocka_unit_test(checkpoint_items_of_an_earlier_and_a_later_version),
+		cmocka_unit_test(checkpoint_options_of_a_later_version),
+		cmocka_unit_test(a_store_place_of_a_later_version),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

@@ -102,6 +102,78 @@ static void swap(void)
 	CHECK(nvs_engine_close(engine, NULL) == 0);
 }
 
+static void keep(const char *directory)
+{
+	const char *const paths[] = {directory};
+	struct nvs_tensor_spec spec = {.size = sizeof(spec), .name = "a", .dtype = NVS_F32};
+	struct nvs_engine *engine;
+	struct nvs_tensor *tensor;
+	struct nvs_config *kept;
+
+	CHECK(nvs_config_open(&kept, NULL) == 0);
+	CHECK(nvs_config_set_paths(kept, NVS_OFFLOAD_PARAM, paths, 1, NULL) == 0);
+	CHECK(nvs_config_set(kept, "nvswap.keep", "true", NULL) == 0);
+	CHECK(nvs_config_set(kept, "offload_param.buffer_size", "65536", NULL) == 0);
+	CHECK(nvs_engine_open(&engine, kept, NVS_OFFLOAD_PARAM, NULL) == 0);
+	CHECK(nvs_tensor_register(engine, &spec, 1, &tensor, NULL) == 0);
+	CHECK(nvs_engine_close(engine, NULL) == 0);
+	nvs_config_close(kept);
+}
+
+static void look(const char *directory)
+{
+	const char *const paths[] = {directory};
+	struct nvs_store_place store_place = {
+		.size = sizeof(store_place), .paths = paths, .npaths = 1};
+	struct nvs_store *store;
+	struct nvs_aio *aio;
+
+	keep(directory);
+	FILLS(nvs_store_place, nvs_store_find(directory, 0, it, NULL), it->rank == 0);
+	CHECK(nvs_store_open(&store_place, NVS_STORE_LOCK, &store, NULL) == 0);
+	CHECK(nvs_aio_open(&aio, config, NULL) == 0);
+	FILLS(nvs_store_info, nvs_store_get_info(store, it), it->tensors == 1);
+	FILLS(nvs_store_copy, nvs_store_get_copy(store, 0, it), it->path);
+	FILLS(nvs_store_tensor, nvs_store_get_tensor(store, 0, it), strcmp(it->name, "a") == 0);
+	FILLS(nvs_store_verdict, nvs_store_verify(store, aio, 0, 1, it, NULL),
+	      it->finding != NVS_STORE_CORRUPT);
+	nvs_store_close(store);
+	nvs_aio_close(aio);
+	FILLS(nvs_store_repairs, nvs_store_repair(&store_place, 0, it, NULL), it->commit > 0);
+	CHECK(nvs_store_remove(&store_place, NULL) == 0);
+}
+
+/* The tensors have no elements, as those of swap(). */
+static void save(const char *directory)
+{
+	struct nvs_tensor_spec specs[2] = {
+		{.size = sizeof(specs[0]), .name = "a", .dtype = NVS_F32},
+		{.size = sizeof(specs[0]), .name = "b", .dtype = NVS_F16}};
+	struct nvs_checkpoint_item items[2] = {{.size = sizeof(items[0])},
+					       {.size = sizeof(items[0]), .name = "c"}};
+	struct nvs_checkpoint *checkpoint;
+	struct nvs_tensor *tensors[2];
+	struct nvs_engine *engine;
+	char path[4096];
+	uint64_t pin;
+
+	snprintf(path, sizeof(path), "%s/model.safetensors", directory);
+	CHECK(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, NULL) == 0);
+	CHECK(nvs_tensor_register(engine, specs, 2, tensors, NULL) == 0);
+	for (unsigned i = 0; i < 2; i++)
+		items[i].tensor = tensors[i];
+	CHECK(nvs_tensor_pin(engine, tensors, 2, -1, &pin, NULL) == 0);
+	CHECK(nvs_tensor_release(engine, tensors, 2, pin, NVS_DIRTY, NULL) == 0);
+	CHECK(nvs_checkpoint_export(engine, items, 2, path, NULL, NULL) == 0);
+	CHECK(nvs_checkpoint_open(&checkpoint, path, NULL) == 0);
+	FILLS(nvs_checkpoint_tensor, nvs_checkpoint_get(checkpoint, 1, it),
+	      strcmp(it->name, "c") == 0);
+	CHECK(nvs_checkpoint_import(engine, checkpoint, items, 2, NULL) == 0);
+	nvs_checkpoint_close(checkpoint);
+	CHECK(nvs_engine_close(engine, NULL) == 0);
+	remove(path);
+}
+
 static void optimize(void)
 {
 	static float gradients[NUMEL] = {1}, master[NUMEL], means[NUMEL], squares[NUMEL];
@@ -143,6 +215,8 @@ int main(int argc, char **argv)
 	describe();
 	move(argv[1]);
 	swap();
+	look(argv[1]);
+	save(argv[1]);
 	optimize();
 	nvs_config_close(config);
 	return EXIT_SUCCESS;
