@@ -12,6 +12,8 @@ endif
 OBJCOPY ?= objcopy
 PKG_CONFIG ?= pkg-config
 PYTHON ?= python3
+# The tests of the Python package use numpy and cffi of Debian's Python.
+DEBIAN_PYTHON ?= /usr/bin/python3
 BUILD ?= build
 SANITIZE ?=
 CFLAGS ?= -O2 -g
@@ -38,13 +40,14 @@ MAKEFLAGS += --no-builtin-rules
 
 # The files $2 in the folder $1 and in its folders, three deep at most.
 below = $(wildcard $(foreach depth,/ /*/ /*/*/ /*/*/*/,$(addprefix $1$(depth),$2)))
-LIB_SOURCES := $(foreach layer,base trace config topo aio pool memory store swap optim,$(call below,src/$(layer),*.c))
+LIB_SOURCES := $(foreach layer,base trace config topo aio pool memory store swap optim checkpoint,$(call below,src/$(layer),*.c))
 CLI_SOURCES := $(call below,src/cli,*.c)
 TEST_SOURCES := $(call below,tests,test_*.c)
 # A test compiles it itself.
 TEST_COMPILED := $(wildcard tests/project/smaller/*.c)
 TEST_SUPPORT := $(filter-out $(TEST_SOURCES) $(TEST_COMPILED),$(call below,tests,*.c))
 TEST_SCRIPTS := $(call below,tests,test_*.sh test_*.py)
+PYTHON_TESTS := $(wildcard python/tests/test_py_*.py)
 EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
 BENCH_SUPPORT := $(wildcard bench/support/*.c)
@@ -83,6 +86,8 @@ BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/%)
 FUZZ_PROGRAMS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
 DOCS_OBJECTS := $(DOCS_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
+# The Python package, for Debian's Python. An interpreter without sanitizers can't load it with them.
+PYTHON_PACKAGE = $(if $(SANITIZE)$(SANITIZE_FLAGS),,$(BUILD)/python/nvswap/_native.abi3.so)
 
 # ---- Flags
 
@@ -96,7 +101,7 @@ INCLUDES_tests := -Iinclude -Isrc -Itests
 includes = $(INCLUDES_$(if $(filter tests/%,$1),tests,src))
 
 # pkg-config runs when a variable is first used, because `make setup` must work without it.
-PACKAGES := liburing hwloc libxxhash
+PACKAGES := liburing hwloc libxxhash zlib
 once = $(eval $1 := $2)$($1)
 PACKAGE_CFLAGS = $(call once,PACKAGE_CFLAGS,$(shell $(PKG_CONFIG) --cflags $(PACKAGES)))
 PACKAGE_LIBS = $(call once,PACKAGE_LIBS,$(shell $(PKG_CONFIG) --libs $(PACKAGES)) -laio -lm)
@@ -172,6 +177,17 @@ $(BUILD)/nvswap: $(CLI_OBJECTS) $(LIB_OBJECTS)
 	$(call say,LD)
 	$(Q)$(LINK_PROGRAM) -o $@ $^ $(PACKAGE_LIBS)
 
+$(BUILD)/python/nvswap/_native.abi3.so: $(BUILD)/libnvswap.a $(wildcard python/*.py python/*.toml python/nvswap/*.py \
+		python/nvswap/*/*.py python/nvswap/*/*/*.py include/nvswap/*.h)
+	$(call say,PYTHON)
+	@# setuptools does not look at the library.
+	$(Q)rm -f $@ && mkdir -p $(BUILD)/python-build
+	$(Q)cd python && NVSWAP_LIBRARY='$(abspath $<)' CC='$(CC)' CFLAGS= LDFLAGS= $(DEBIAN_PYTHON) -W ignore setup.py -q \
+		egg_info -e '$(abspath $(BUILD))/python-build' build -b '$(abspath $(BUILD))/python-build' \
+		--build-lib '$(abspath $(BUILD))/python' 2>'$(abspath $(BUILD))/python-build/log' || \
+		{ cat '$(abspath $(BUILD))/python-build/log' >&2; exit 1; }
+	$(Q)touch $@
+
 # An archive, so that a test program links only the modules of the command that it uses.
 $(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJECTS))
 	$(call say,AR)
@@ -214,7 +230,8 @@ FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c op
 FUZZED_jobfile := $(FUZZED_options) $(addprefix src/cli/jobs/,fio_keys.c jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
 FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
-FUZZED_safetensors := src/cli/modes/model/model.c src/config/dtype.c \
+FUZZED_safetensors := src/cli/modes/model/model.c src/checkpoint/checkpoint.c src/checkpoint/index.c src/checkpoint/safetensors.c \
+	src/config/dtype.c src/base/struct_size.c \
 	$(wildcard src/base/json/*.c) $(addprefix src/base/,error.c text.c)
 
 define fuzz_program
@@ -245,7 +262,7 @@ check: setup ## build everything and run all tests
 	@$(MAKE) -j$(JOBS) --no-print-directory all test-programs
 	@$(MAKE) --no-print-directory test
 
-test-programs: $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
+test-programs: $(TEST_PROGRAMS) $(BENCH_PROGRAMS) $(PYTHON_PACKAGE)
 
 # TESTS="pool aio" runs test_pool.* and test_aio.* only.
 TESTS ?=
@@ -255,7 +272,22 @@ test: all test-programs ## run the tests, without installing packages (TESTS="po
 	@BUILD='$(BUILD)' CC='$(CC)' CFLAGS='$(CFLAGS)' CPPFLAGS='$(CPPFLAGS)' \
 		LDFLAGS='$(LDFLAGS)' WERROR='$(WERROR)' SANITIZE='$(SANITIZE)' \
 		SANITIZE_FLAGS='$(SANITIZE_FLAGS)' \
-		tests/run $(call chosen,$(TEST_PROGRAMS) $(TEST_SCRIPTS))
+		tests/run $(call chosen,$(TEST_PROGRAMS) $(TEST_SCRIPTS) $(if $(PYTHON_PACKAGE),$(PYTHON_TESTS)))
+
+# A virtual environment with the versions that python/tests/requirements.txt names. Building DeepSpeed's
+# package imports torch.
+$(BUILD)/venv/ready: python/tests/requirements.txt
+	$(Q)rm -rf $(@D) && $(DEBIAN_PYTHON) -m venv $(@D)
+	$(Q)grep -v deepspeed $< >$(@D)/first.txt
+	$(Q)$(@D)/bin/pip install -q --disable-pip-version-check -r $(@D)/first.txt
+	$(Q)DS_BUILD_OPS=0 $(@D)/bin/pip install -q --disable-pip-version-check --no-build-isolation -r $<
+	$(Q)touch $@
+
+check-deepspeed: ## the tests of the Python package that need torch or DeepSpeed, in a virtual environment
+	@scripts/setup build test deepspeed
+	@$(MAKE) -j$(JOBS) --no-print-directory all $(PYTHON_PACKAGE) $(BUILD)/venv/ready
+	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' tests/run \
+		$(wildcard python/tests/test_torch_*.py python/tests/deepspeed/test_*.py)
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined \
@@ -299,8 +331,9 @@ fuzz-programs: $(FUZZ_PROGRAMS)
 # SOAK="--minutes 10 --seed 7" sets the time of each program and repeats a run.
 SOAK ?= --minutes 5
 
-soak: all test-programs ## random histories, and swaps and steps on a drive, at length
+soak: all test-programs ## random histories, kills, and swaps and steps on a drive, at length
 	$(BUILD)/tests/system/test_histories soak $(SOAK)
+	$(BUILD)/tests/system/test_kill soak $(SOAK)
 	@rm -rf $(BUILD)/tmp/soak && mkdir -p $(BUILD)/tmp/soak
 	$(BUILD)/bench/soak --directory $(BUILD)/tmp/soak $(SOAK)
 	@rm -rf $(BUILD)/tmp/soak
@@ -315,8 +348,9 @@ mutate: ## change the code place by place, and list the changes that no test of 
 BENCH ?=
 
 bench: ## measure in turn with fio and a bare io_uring loop
-	@scripts/setup build bench
-	@$(MAKE) -j$(JOBS) --no-print-directory all bench-programs
+	@scripts/setup build bench $(if $(findstring deepspeed,$(BENCH)),test deepspeed)
+	@$(MAKE) -j$(JOBS) --no-print-directory all bench-programs \
+		$(if $(findstring deepspeed,$(BENCH)),$(PYTHON_PACKAGE) $(BUILD)/venv/ready)
 	$(PYTHON) bench/run.py $(BENCH)
 
 bench-programs: $(BENCH_PROGRAMS)
@@ -390,6 +424,6 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:
-.PHONY: all setup demo check test test-programs asan tsan soak mutate fuzz fuzz-build fuzz-programs bench \
+.PHONY: all setup demo check check-deepspeed test test-programs asan tsan soak mutate fuzz fuzz-build fuzz-programs bench \
 	bench-programs coverage docs format tidy \
 	cppcheck install uninstall clean help FORCE

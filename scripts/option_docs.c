@@ -14,10 +14,16 @@
 #include "cli/compare/compare.h"
 #include "cli/info/info.h"
 #include "cli/jobs/bench.h"
+#include "cli/store/store.h"
 #include "cli/tune/tune.h"
 
-const struct command_spec *const documented_commands[] = {
-	&bench_command, &compare_command, &replay_command, &tune_command, &info_command, NULL};
+const struct command_spec *const documented_commands[] = {&bench_command,
+							  &compare_command,
+							  &replay_command,
+							  &tune_command,
+							  &info_command,
+							  &store_command,
+							  NULL};
 
 static const struct {
 	const char *what;
