@@ -17,7 +17,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
-LAYERS = ("base", "trace", "config", "topo", "aio", "pool", "memory", "store", "swap", "optim", "cli")
+LAYERS = ("base", "trace", "config", "topo", "aio", "pool", "memory", "store", "swap", "optim",
+          "checkpoint", "cli")
 BUILD_S = 600
 
 # A change, and what it applies to: each match on a line of a function's body is one place.
