@@ -253,11 +253,9 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 			    const struct manifest_header *header, struct nvs_error *error)
 {
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + header->body_bytes;
-	int rc = slots_check_size(&store->slots, nbytes, error);
+	int rc;
 
 	assert(header->generation > store->manifest.generation);
-	if (rc)
-		return rc;
 	store->slots.highest = header->generation;
 	enter(store, COMMIT_SYNC_DATA);
 	rc = sync_data(store, error);
@@ -302,6 +300,8 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 
 	if (!rc)
 		rc = settle(store, error);
+	if (!rc)
+		rc = slots_check_size(&store->slots, manifest_bytes(entries, n, note), error);
 	if (rc)
 		return rc;
 

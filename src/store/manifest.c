@@ -109,12 +109,11 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 	return at + entry_bytes(length);
 }
 
-static uint64_t body_bytes_of(const struct store_entry *entries, size_t n,
-			      const struct store_note *note)
+uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struct store_note *note)
 {
-	uint64_t nbytes = note_room(note->nbytes);
+	uint64_t nbytes = MANIFEST_HEADER_BYTES + (note ? note_room(note->nbytes) : 0);
 
-	assert(note->nbytes <= NVS_NOTE_MAX);
+	assert(!note || note->nbytes <= NVS_NOTE_MAX);
 	for (size_t i = 0; i < n; i++) {
 		size_t length = strlen(entries[i].name);
 
@@ -128,16 +127,10 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 			 const struct store_entry *entries, size_t n, const struct store_note *note,
 			 struct manifest_header *header)
 {
-	const struct store_note none = {.nbytes = 0};
-	uint64_t body_bytes;
-
-	if (!note)
-		note = &none;
-	body_bytes = body_bytes_of(entries, n, note);
-	if (body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES)
-		return NULL;
-
-	uint8_t *bytes = calloc(1, MANIFEST_HEADER_BYTES + body_bytes);
+	const uint64_t nbytes = manifest_bytes(entries, n, note);
+	const uint64_t body_bytes = nbytes - MANIFEST_HEADER_BYTES;
+	const uint64_t note_bytes = note ? note->nbytes : 0;
+	uint8_t *bytes = calloc(1, nbytes);
 
 	if (!bytes)
 		return NULL;
@@ -146,15 +139,15 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 
 	for (size_t i = 0; i < n; i++)
 		at = encode_entry(&entries[i], at);
-	assert(at + note_room(note->nbytes) == body + body_bytes);
-	if (note->nbytes)
-		memcpy(at, note->data, note->nbytes);
+	assert(at + note_room(note_bytes) == bytes + nbytes);
+	if (note_bytes)
+		memcpy(at, note->data, note_bytes);
 	assert(generation && generation != UINT64_MAX);
 	*header = (struct manifest_header){.generation = generation,
 					   .count = n,
 					   .body_bytes = body_bytes,
 					   .body_checksum = XXH3_64bits(body, body_bytes),
-					   .note_bytes = note->nbytes};
+					   .note_bytes = note_bytes};
 	memcpy(header->id, id, STORE_ID_SIZE);
 	manifest_encode_header(header, bytes);
 	return bytes;

@@ -27,7 +27,9 @@ struct manifest {
 	uint64_t end; /* bytes; where the last extent ends */
 };
 
-/* The encoded manifest, to be freed by the caller. `note` may be NULL. NULL: out of memory, or too large. */
+/* The size of the encoded manifest; slots_check_size says whether it fits. `note` may be NULL. */
+uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struct store_note *note);
+/* The encoded manifest, to be freed by the caller. `note` may be NULL. NULL: out of memory. */
 uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 			 const struct store_entry *entries, size_t n, const struct store_note *note,
 			 struct manifest_header *header);
