@@ -289,6 +289,12 @@ check-deepspeed: ## the tests of the Python package that need torch or DeepSpeed
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' tests/run \
 		$(wildcard python/tests/test_torch_*.py python/tests/deepspeed/test_*.py)
 
+soak-deepspeed: ## a job of DeepSpeed with 20 million parameters for 50 steps, at each depth, some 15 minutes
+	@scripts/setup build test deepspeed
+	@$(MAKE) -j$(JOBS) --no-print-directory all $(PYTHON_PACKAGE) $(BUILD)/venv/ready
+	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' \
+		python3 python/tests/deepspeed/soak_job.py
+
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined \
 		all test-programs
@@ -424,6 +430,6 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:
-.PHONY: all setup demo check check-deepspeed test test-programs asan tsan soak mutate fuzz fuzz-build fuzz-programs bench \
+.PHONY: all setup demo check check-deepspeed soak-deepspeed test test-programs asan tsan soak mutate fuzz fuzz-build fuzz-programs bench \
 	bench-programs coverage docs format tidy \
 	cppcheck install uninstall clean help FORCE

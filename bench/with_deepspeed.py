@@ -113,6 +113,7 @@ def job(args, depth):
         "train_s": max(rank["train_s"] for rank in ranks) / STEPS,
         "cpu_s": sum(rank["cpu_s"] for rank in ranks) / STEPS,
         "moved_mib": sum(rank["moved_bytes"] for rank in ranks) / STEPS / 2**20,
+        "peak_mib": max(rank["peak_mib"] for rank in ranks),
         "loss": float.fromhex(ranks[0]["losses"][-1])}
 
 
@@ -141,9 +142,10 @@ def deepspeed_print(rounds):
         for key in keys if key[1] != "job"])
     own = ("deepspeed", "job", OWN)
     print_rows((f"a job of {RANKS} ranks, one step", "optimizer s", "of its own", "all s",
-                "of its own", "CPU s", "of its own", "MiB moved", "of its own"), [
+                "of its own", "CPU s", "of its own", "MiB moved", "of its own",
+                "resident MiB of a rank", "of its own"), [
         (key[2], *(text for figure, digits in (("step_s", 2), ("train_s", 2), ("cpu_s", 2),
-                                              ("moved_mib", 0))
+                                              ("moved_mib", 0), ("peak_mib", 0))
                    for text in (f"{median(rounds, key, figure):.{digits}f}",
                                 f"{ratio(rounds, key, own, figure):.2f}")))
         for key in keys if key[1] == "job"])
@@ -168,6 +170,9 @@ def deepspeed_goals(rounds):
         at_most("job, step: bytes of those with its own ops", 0.8,
                 ratio(rounds, step, own, "moved_mib")),
     ]
+    goals += [at_most(f"job, {depth}: resident memory of that with its own ops", 1,
+                      ratio(rounds, ("deepspeed", "job", what), own, "peak_mib"))
+              for what, depth in DEPTHS.items()]
     return goals
 
 

@@ -9,6 +9,7 @@ and so on in the environment; it installs nvswap itself if JOB's "nvswap" says s
 import glob
 import json
 import os
+import resource
 import sys
 import time
 
@@ -151,6 +152,7 @@ def main():
     print("RESULT " + json.dumps({
         "rank": rank, "losses": losses, "seen": seen, "step_s": sum(seconds),
         "train_s": ended - begun,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "cpu_s": after.user + after.system - times.user - times.system,
         "moved_bytes": moved_bytes() - moved}), flush=True)
     torch.distributed.barrier()

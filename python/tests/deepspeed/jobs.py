@@ -66,19 +66,19 @@ def await_step(process):
         assert process.poll() is None
 
 
-def outputs_of(processes):
+def outputs_of(processes, timeout=300):
     """What each process printed, once all have ended."""
     try:
-        return [process.communicate(timeout=300)[0] for process in processes]
+        return [process.communicate(timeout=timeout)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
 
 
-def results_of(processes):
+def results_of(processes, timeout=300):
     """What each rank reports."""
     results = []
-    for output in outputs_of(processes):
+    for output in outputs_of(processes, timeout):
         lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
         assert lines, output[-3000:]
         results.append(json.loads(lines[0][len("RESULT "):]))
