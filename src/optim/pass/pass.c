@@ -35,6 +35,7 @@ struct worker {
 
 static void fail(struct pass *pass, int rc, const struct nvs_error *error)
 {
+	assert(rc < 0);
 	if (!pass->rc) {
 		pass->rc = rc;
 		pass->error = *error;
@@ -57,6 +58,7 @@ static void land_all(void *arg, unsigned thread)
 			pthread_cond_wait(&pass->fetched, &pass->lock);
 		if (pass->nlanded == pass->nfetched)
 			break;
+		assert(pass->nlanded < pass->nfetched);
 		tile = pass->optimizer->queue[pass->nlanded];
 		pthread_mutex_unlock(&pass->lock);
 		rc = tile_wait(pass, tile, &error);
@@ -90,6 +92,7 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 {
 	uint64_t numel = pass->optimizer->tile_numel, most = pass->kind->complete ? numel : SLICE;
 
+	assert(*taken < numel);
 	*slice = (struct slice){.tile = tile, .from = *taken, .n = least(numel - *taken, most)};
 	if (!*taken) {
 		task_set(pass, tile, TASK_COMPUTED);
@@ -97,6 +100,7 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 		pass->nactive++;
 	}
 	*taken += slice->n;
+	assert(*taken == numel || *taken % most == 0);
 	return *taken == numel;
 }
 
@@ -104,6 +108,7 @@ static bool take_host(struct pass *pass, struct slice *slice)
 {
 	const struct nvs_optimizer *optimizer = pass->optimizer;
 
+	assert(pass->host >= optimizer->noffloaded && pass->host <= optimizer->ntiles);
 	while (!pass->host_taken && pass->host < optimizer->ntiles &&
 	       optimizer->tiles[pass->host].task != TASK_AT_HAND)
 		pass->host++;
@@ -122,6 +127,7 @@ static bool take(struct pass *pass, struct slice *slice)
 
 	if (!front_is_open(pass))
 		return take_host(pass, slice);
+	assert(pass->front < pass->nlanded);
 	tile = pass->optimizer->queue[pass->front];
 	if (take_from(pass, tile, &pass->front_taken, slice)) {
 		pass->front++;
@@ -137,6 +143,7 @@ static int compute(struct pass *pass, const struct slice *slice, unsigned thread
 	char name[32];
 	int rc;
 
+	assert(slice->n && slice->from + slice->n <= pass->optimizer->tile_numel);
 	rc = pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n,
 			       thread);
 	to = clock_ns();
@@ -159,6 +166,7 @@ static void ended(struct pass *pass, const struct slice *slice, int rc)
 		task_set(pass, slice->tile, TASK_FAILED);
 		fail(pass, rc, &error);
 	}
+	assert(pass->nactive && pass->optimizer->tiles[slice->tile].slices);
 	if (--pass->optimizer->tiles[slice->tile].slices)
 		return;
 	pthread_mutex_unlock(&pass->lock);
@@ -181,6 +189,7 @@ static bool clear_front(struct pass *pass)
 	if (!pass->rc || pass->front == pass->nlanded || pass->front_taken)
 		return false;
 	tile = pass->optimizer->queue[pass->front++];
+	assert(pass->optimizer->tiles[tile].task == TASK_LANDED);
 	pthread_mutex_unlock(&pass->lock);
 	tile_abandon(pass, tile);
 	pthread_mutex_lock(&pass->lock);
@@ -199,6 +208,8 @@ static void wait_for_work(struct pass *pass)
 {
 	uint64_t from = clock_ns(), to;
 
+	/* Nothing wakes a thread after the end. */
+	assert(!is_over(pass));
 	pthread_cond_wait(&pass->work, &pass->lock);
 	to = clock_ns();
 	pass->figures.stalls++;
@@ -208,6 +219,7 @@ static void wait_for_work(struct pass *pass)
 
 static unsigned flight_of(const struct worker *worker, unsigned turn)
 {
+	assert(turn < FLIGHTS && worker->thread < threads_count(worker->pass->optimizer->threads));
 	return worker->pass->kind->complete ? worker->thread * FLIGHTS + turn : worker->thread;
 }
 
@@ -220,7 +232,7 @@ static bool complete(struct worker *worker)
 
 	if (!slice.n)
 		return false;
-	assert(!slice.from && slice.n == pass->optimizer->tile_numel);
+	assert(pass->kind->complete && !slice.from && slice.n == pass->optimizer->tile_numel);
 	pthread_mutex_unlock(&pass->lock);
 	rc = pass->kind->complete(pass->optimizer, pass->arg, slice.tile,
 				  flight_of(worker, worker->turn ^ 1));
@@ -235,6 +247,8 @@ static void work_on(struct worker *worker, const struct slice *slice)
 	struct pass *pass = worker->pass;
 	int rc;
 
+	assert(pass->optimizer->tiles[slice->tile].task == TASK_COMPUTED ||
+	       pass->optimizer->tiles[slice->tile].task == TASK_FAILED);
 	pthread_mutex_unlock(&pass->lock);
 	rc = compute(pass, slice, flight_of(worker, worker->turn));
 	pthread_mutex_lock(&pass->lock);
@@ -264,6 +278,7 @@ static void run_thread(void *arg, unsigned thread)
 			wait_for_work(pass);
 		}
 	}
+	assert(!worker.in_flight.n);
 	pthread_mutex_unlock(&pass->lock);
 }
 
@@ -275,6 +290,7 @@ static bool may_fetch(struct pass *pass)
 	bool may;
 
 	pthread_mutex_lock(&pass->lock);
+	assert(!pass->all_fetched);
 	while (!pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read && !pass->rc &&
 	       (pass->front < pass->nfetched || pass->nactive))
 		pthread_cond_wait(&pass->progress, &pass->lock);
@@ -296,6 +312,7 @@ static bool is_queued(struct pass *pass, size_t tile)
 static void push(struct pass *pass, size_t tile)
 {
 	pthread_mutex_lock(&pass->lock);
+	assert(pass->nfetched < pass->optimizer->ntiles);
 	task_set(pass, tile, TASK_FETCHED);
 	pass->optimizer->queue[pass->nfetched++] = tile;
 	pthread_cond_signal(&pass->fetched);
@@ -313,6 +330,7 @@ static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures
 
 	if (engine_write_failures(optimizer->engine, &last) == failures)
 		return 0;
+	assert(last.code < 0);
 	error_copy(error, &last);
 	return last.code;
 }
@@ -330,6 +348,7 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 	struct tile *tile = &pass->optimizer->tiles[i];
 	int rc = check_writes(pass->optimizer, pass->write_failures, error);
 
+	assert(i < pass->optimizer->ntiles);
 	if (rc)
 		return rc;
 	if (!is_queued(pass, i)) {
@@ -368,6 +387,16 @@ unsigned pass_flights(const struct nvs_optimizer *optimizer)
 	return FLIGHTS * threads_count(optimizer->threads);
 }
 
+static void kind_check(const struct nvs_optimizer *optimizer, const struct pass_kind *kind)
+{
+	assert(kind->wants && kind->slice);
+	/* A part alone is never written, so that the parts of a tile are of one step. */
+	assert(!kind->master_only || !kind->writes);
+	assert(!kind->overwrites || kind->writes);
+	/* Added gradients are used up by the step that has begun. */
+	assert(!kind->gradients || (kind->writes && is_unfinished(optimizer)));
+}
+
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct pass_figures *figures, struct nvs_error *error)
 {
@@ -385,6 +414,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	struct nvs_error failure = {.size = sizeof(failure)};
 	int rc;
 
+	kind_check(optimizer, kind);
 	tasks_begin(&pass);
 	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
 	walks_end(optimizer);

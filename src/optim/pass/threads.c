@@ -66,6 +66,8 @@ static void *thread_main(void *arg)
 		pthread_mutex_unlock(&threads->lock);
 		fn(fn_arg, thread->index);
 		pthread_mutex_lock(&threads->lock);
+		/* No task begins before every thread has returned from this one. */
+		assert(threads->task == seen && threads->running);
 		if (--threads->running == 0)
 			pthread_cond_broadcast(&threads->done);
 	}
@@ -80,6 +82,7 @@ static int start_all(struct threads *threads, unsigned count)
 	sigset_t all, before;
 	int rc = 0;
 
+	assert(count && !threads->count);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
 	/* Signals are handled by the caller's threads. */
@@ -151,6 +154,7 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 		threads_close(threads);
 		return rc;
 	}
+	assert(threads->count == count);
 	threads_run(threads, name_and_bind, &set);
 	*out = threads;
 	return 0;
@@ -175,13 +179,14 @@ void threads_close(struct threads *threads)
 
 unsigned threads_count(const struct threads *threads)
 {
+	assert(threads->count);
 	return threads->count;
 }
 
 void threads_start(struct threads *threads, threads_fn *fn, void *arg)
 {
 	pthread_mutex_lock(&threads->lock);
-	assert(!threads->running);
+	assert(fn && !threads->running && !threads->closing);
 	threads->fn = fn;
 	threads->arg = arg;
 	threads->running = threads->count;
@@ -193,6 +198,7 @@ void threads_start(struct threads *threads, threads_fn *fn, void *arg)
 void threads_join(struct threads *threads)
 {
 	pthread_mutex_lock(&threads->lock);
+	assert(threads->task);
 	while (threads->running)
 		pthread_cond_wait(&threads->done, &threads->lock);
 	pthread_mutex_unlock(&threads->lock);

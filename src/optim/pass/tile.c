@@ -9,6 +9,7 @@
 
 size_t mirrored(const struct pass *pass, size_t i)
 {
+	assert(i < pass->optimizer->noffloaded);
 	return pass->reverse ? pass->optimizer->noffloaded - 1 - i : i;
 }
 
@@ -25,11 +26,13 @@ struct gradient_tile *tile_gradients(const struct pass *pass, size_t tile)
 	struct gradient_tile *gradients =
 		&optimizer->gradients[tile * optimizer->tile_numel / optimizer->gradient_numel];
 
+	assert(gradients < optimizer->gradients + optimizer->ngradients);
 	return pass->kind->gradients && gradients->valid ? gradients : NULL;
 }
 
 bool is_offloaded(const struct pass *pass, size_t tile)
 {
+	assert(tile < pass->optimizer->ntiles);
 	return tile < pass->optimizer->noffloaded;
 }
 
@@ -54,6 +57,8 @@ static unsigned tensors_of(const struct pass *pass, size_t tile,
 		tensors[n] = pass->optimizer->tiles[tile].parts[n];
 	if (gradients)
 		tensors[n++] = gradients->tensor;
+	/* A tile that needs no tensor is at hand and never fetched. */
+	assert(n && tensors[0] && tensors[n - 1]);
 	return n;
 }
 
@@ -76,6 +81,7 @@ static bool share(struct pass *pass, struct gradient_tile *gradients)
 	bool shared;
 
 	pthread_mutex_lock(&pass->lock);
+	assert(gradients->valid && gradients->users);
 	shared = gradients->sharers;
 	gradients->sharers += shared;
 	pthread_mutex_unlock(&pass->lock);
@@ -85,6 +91,7 @@ static bool share(struct pass *pass, struct gradient_tile *gradients)
 static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
 {
 	pthread_mutex_lock(&pass->lock);
+	assert(!gradients->sharers && gradients->users && gradients->pin);
 	gradients->sharers = 1;
 	pthread_mutex_unlock(&pass->lock);
 }
@@ -116,6 +123,8 @@ static void count_hit(struct pass *pass, size_t i)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 
+	/* An update ends a tile's part in the step: it is not fetched again. */
+	assert(!pass->kind->gradients || tile->progress != TILE_UPDATED);
 	if (is_held(tile) || (tile->progress != TILE_AHEAD && is_resident(pass, i)))
 		pass->figures.hits++;
 	else if (!is_fresh(tile))
@@ -134,6 +143,7 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 	uint64_t pin;
 	int rc = 0;
 
+	assert(n >= parts && n - parts <= 1);
 	if (parts) {
 		count_hit(pass, i);
 		first = is_held(tile) || is_fresh(tile) || pass->kind->overwrites ? parts : 0;
@@ -149,6 +159,7 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 		tile->pin = pin;
 	if (!rc && n > parts)
 		tile_gradients(pass, i)->pin = pin;
+	assert(rc || !parts || tile->pin);
 	return rc;
 }
 
@@ -191,6 +202,8 @@ int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 	struct nvs_engine *engine = pass->optimizer->engine;
 	int rc = batch_release(engine, tile->parts, PARTS, tile->pin, NVS_DIRTY, error);
 
+	assert(pass->kind->writes && !pass->optimizer->read_only);
+	assert(is_offloaded(pass, (size_t)(tile - pass->optimizer->tiles)));
 	tile_set_place(pass->optimizer, tile, TILE_LOOSE);
 	if (!rc)
 		rc = batch_swap_out(engine, tile->parts, PARTS, error);
@@ -204,6 +217,8 @@ static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 
+	/* The cache keeps its pin. */
+	assert(tile->pin && !is_held(tile));
 	return batch_release(pass->optimizer->engine, tile->parts, parts_of(pass, i), tile->pin,
 			     NVS_CLEAN, error);
 }
@@ -211,11 +226,11 @@ static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
 int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
-
 	bool changed = pass->kind->writes && tile->task != TASK_FAILED;
 
 	assert(tile->task == TASK_COMPUTED || tile->task == TASK_FAILED);
 	assert(!tile->slices);
+	assert(!changed || !pass->optimizer->read_only);
 	drop_gradients(pass, i);
 	if (pass->kind->gradients)
 		tile->progress = TILE_UPDATED;
@@ -238,6 +253,7 @@ void tile_abandon(struct pass *pass, size_t i)
 	struct tile *tile = &pass->optimizer->tiles[i];
 	struct gradient_tile *gradients = tile_gradients(pass, i);
 
+	assert(pass->rc && !tile->slices);
 	if (is_offloaded(pass, i) && !is_held(tile)) {
 		/* If the drive hangs, the tile lands later. */
 		engine_wait_landed(engine, tile->parts, parts_of(pass, i), NULL);
@@ -256,6 +272,7 @@ int tile_wait(const struct pass *pass, size_t i, struct nvs_error *error)
 	unsigned n = parts_of(pass, i);
 	int rc = 0;
 
+	assert(n || gradients);
 	if (n)
 		rc = batch_wait(engine, tile->parts, n, tile->pin, -1, error);
 	if (!rc && gradients)

@@ -3,6 +3,7 @@
  * The kernels' Adam on the caller's arrays. It keeps nothing, allocates nothing and needs no
  * optimizer.
  */
+#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 /* An array must be there, and aligned to an element. */
 static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
 {
+	assert(size == sizeof(float) || size == sizeof(uint16_t));
 	if (!array)
 		return error_about(error, -EINVAL, name, 0, 0, "%s is NULL", name);
 	if ((uintptr_t)array % size)

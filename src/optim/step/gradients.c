@@ -4,6 +4,7 @@
  * tensors of the engine, which keeps them in the pool while it has room. Also the pass over the
  * gradients that computes their norm.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -83,6 +84,8 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 {
 	int rc;
 
+	/* No pass is under way, whose tiles would share another pin. */
+	assert(tile->tensor && !tile->sharers);
 	if (!tile->valid) {
 		rc = batch_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
 		if (!rc)
@@ -108,6 +111,7 @@ static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enu
 			return rc;
 		if (n > numel - *added)
 			n = numel - *added;
+		assert(n && within + n <= optimizer->gradient_numel);
 		optimizer->kernel->add((char *)nvs_tensor_data(tile->tensor) + within * size,
 				       optimizer->gradient_dtype,
 				       data + *added * nvs_dtype_size(dtype), dtype, n);
@@ -118,6 +122,7 @@ static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enu
 		if (rc)
 			return rc;
 	}
+	assert(*added == numel);
 	return 0;
 }
 
@@ -144,6 +149,7 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 		rc = register_gradients(optimizer, error);
 	if (!rc) {
 		rc = add(optimizer, which->at + offset, numel, dtype, data, &done, error);
+		assert(done <= numel);
 		which->added = least(which->added + done, HEADER_COUNTS_MAX);
 		if (done)
 			group_set_gradients(optimizer, which, NVS_GRADIENTS_ADDED);
@@ -158,12 +164,15 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 
 void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients)
 {
+	assert(gradients->valid && gradients->pin);
+	assert(!gradients->users);
 	engine_discard(optimizer->engine, gradients->tensor, gradients->pin);
 	gradients->valid = false;
 }
 
 static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile)
 {
+	assert(!tile->sharers);
 	if (!tile->valid)
 		return;
 	tile->valid = false;
@@ -205,17 +214,22 @@ const char *gradients_at(const struct nvs_optimizer *optimizer, const struct seg
 {
 	const struct group *group = &optimizer->groups[segment->group];
 	const struct gradient_tile *tile;
+	uint64_t within = segment->at % optimizer->gradient_numel;
+	const char *added;
 
+	assert(has_gradients(group) && segment->offset + segment->numel <= group->numel);
 	if (group->gradients == NVS_GRADIENTS_LENT) {
 		*dtype = group->lent_dtype;
 		return group->lent + segment->offset * nvs_dtype_size(*dtype);
 	}
 	*dtype = optimizer->gradient_dtype;
 	tile = &optimizer->gradients[segment->at / optimizer->gradient_numel];
+	assert(within + segment->numel <= optimizer->gradient_numel);
 	if (!tile->valid)
 		return (const char *)optimizer->zeros;
-	return (const char *)nvs_tensor_data(tile->tensor) +
-	       segment->at % optimizer->gradient_numel * nvs_dtype_size(*dtype);
+	added = nvs_tensor_data(tile->tensor);
+	assert(added);
+	return added + within * nvs_dtype_size(*dtype);
 }
 
 /* The threads sum blocks [first, first + n) of the flat space into optimizer->sums. */
@@ -239,6 +253,7 @@ static double sum_block(const struct nvs_optimizer *optimizer, uint64_t block)
 	if (!next_segment(optimizer, &from, end, &segment) ||
 	    !has_gradients(&optimizer->groups[segment.group]))
 		return 0;
+	assert(segment.numel <= SUM_BLOCK);
 	gradients = gradients_at(optimizer, &segment, &dtype);
 	return gradients == (const char *)optimizer->zeros
 		       ? 0
@@ -251,6 +266,7 @@ static void sum_blocks(void *arg, unsigned thread)
 	uint64_t begun = clock_ns(), cpu_begun = thread_cpu_ns(), from;
 
 	(void)thread;
+	assert(task->n && task->n <= SUM_BLOCKS);
 	while ((from = __atomic_fetch_add(&task->taken, BLOCKS_TAKEN, __ATOMIC_RELAXED)) < task->n)
 		for (uint64_t i = from; i < from + BLOCKS_TAKEN && i < task->n; i++)
 			task->optimizer->sums[i] = sum_block(task->optimizer, task->first + i);
@@ -260,6 +276,7 @@ static void sum_blocks(void *arg, unsigned thread)
 
 static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t end, double *sum)
 {
+	assert(from % SUM_BLOCK == 0 && from < end && end <= optimizer->flat);
 	while (from < end) {
 		struct sum_task task = {.optimizer = optimizer,
 					.first = from / SUM_BLOCK,
@@ -312,6 +329,7 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 		if (rc)
 			return rc;
 	}
+	assert(!(*sum < 0));
 	return 0;
 }
 

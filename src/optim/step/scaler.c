@@ -40,6 +40,7 @@ static int lower(struct scaler *scaler, const struct fp16_config *config)
 		if (scaler->scale == least)
 			return -ERANGE;
 		scaler->scale = fmax(scaler->scale / FACTOR, least);
+		assert(scaler->scale >= least);
 	}
 	scaler->last_overflow = scaler->iteration;
 	return 0;
@@ -64,6 +65,7 @@ static void count_anew(struct scaler *scaler, const struct fp16_config *config)
 
 	scaler->last_overflow = -1;
 	scaler->iteration = (since ? since : window) - 1;
+	assert((scaler->iteration - scaler->last_overflow) % window == since);
 }
 
 static void scaler_check(const struct scaler *scaler)

@@ -69,6 +69,7 @@ static double clip_factor(double norm, double clipping)
 {
 	double over = (norm + 1e-6) / clipping;
 
+	assert(clipping >= 0);
 	return clipping > 0 && over > 1 ? 1 / over : 1;
 }
 
@@ -84,6 +85,7 @@ static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_res
 	double scale = optimizer->scaler.scale;
 	int rc = scaler_update(&optimizer->scaler, &optimizer->config.fp16, true);
 
+	assert(optimizer->config.fp16.enabled && !is_unfinished(optimizer));
 	gradients_clear(optimizer);
 	result->skipped = true;
 	result->norm = sqrt(sum) / scale;
@@ -116,6 +118,7 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 		for (unsigned part = 0; part < PARTS; part++)
 			tensors[n++] = tile->parts[part];
 	}
+	assert(n <= READ_AHEAD);
 	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
 	batch_prefetch(optimizer->engine, tensors, n, NULL);
 }
@@ -139,6 +142,7 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	bool needed = config->fp16.enabled || config->gradient_clipping > 0 || options->norm;
 	int rc = check_count(optimizer, error);
 
+	assert(!is_unfinished(optimizer));
 	if (rc)
 		return rc;
 	await_update(optimizer);
@@ -156,6 +160,9 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	optimizer->step_clip = clip_factor(optimizer->step_norm, config->gradient_clipping);
 	optimizer->step_factor = optimizer->step_clip / scale;
 	optimizer->step_lr = options->lr < 0 ? config->adam.lr : options->lr;
+	/* The bounds of a header, for a commit before the step is finished. */
+	assert(optimizer->step_clip >= 0 && optimizer->step_clip <= 1);
+	assert(optimizer->step_factor >= 0 && optimizer->step_factor <= 1 / SCALE_MIN);
 	optimizer->step_state = STEP_UNFINISHED;
 	return 0;
 }
@@ -175,6 +182,7 @@ static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	const struct fp16_config *fp16 = &optimizer->config.fp16;
 	double sum = options->sums ? options->sums->sum_squares : 0;
 
+	assert(!is_unfinished(optimizer));
 	if (fp16->enabled && !isfinite(sum))
 		return skip(optimizer, sum, result, error);
 	if (options->sums || options->norm)
@@ -209,6 +217,7 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	uint64_t failures = engine_write_failures(optimizer->engine, &last);
 	int rc = check_owed(optimizer, error);
 
+	assert(is_unfinished(optimizer) && optimizer->step < STEPS_MAX);
 	if (!rc)
 		rc = write_again(optimizer, error);
 	if (rc)
@@ -221,6 +230,8 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 
 static int end(struct nvs_optimizer *optimizer)
 {
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		assert(!wants_update(optimizer, i));
 	optimizer->step++;
 	optimizer->walks++;
 	optimizer->step_state = STEP_NONE;
@@ -246,6 +257,8 @@ static void fill_io(struct nvs_step_io *io, const struct nvs_engine_stats *from,
 		    const struct nvs_engine_stats *to, const struct pass_figures *figures,
 		    unsigned threads)
 {
+	assert(threads && to->busy_ns >= from->busy_ns);
+	assert(to->swapped_in >= from->swapped_in && to->swapped_out >= from->swapped_out);
 	io->io_ns = to->busy_ns - from->busy_ns;
 	io->read_bytes = to->swapped_in - from->swapped_in;
 	io->written_bytes = to->swapped_out - from->swapped_out;

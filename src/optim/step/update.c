@@ -3,6 +3,8 @@
  * The update of a tile's elements by the configured Adam or the caller's function, and where the
  * new weights go. Called by the compute threads of a pass.
  */
+#include <assert.h>
+
 #include "optim/internal.h"
 
 bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
@@ -10,6 +12,7 @@ bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
 	struct segment segment;
 
+	assert(tile < optimizer->ntiles);
 	if (optimizer->tiles[tile].progress == TILE_UPDATED)
 		return false;
 	while (next_segment(optimizer, &at, end, &segment))
@@ -24,6 +27,7 @@ static char *weights_of(const struct nvs_optimizer *optimizer, const struct segm
 {
 	const struct group *group = &optimizer->groups[segment->group];
 
+	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
 	if (group->weights)
 		return group->weights + segment->offset * nvs_dtype_size(group->dtype);
 	return optimizer->weights_final && group->dtype != NVS_F32
@@ -39,6 +43,7 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 	enum nvs_dtype dtype;
 	const char *gradients = gradients_at(optimizer, segment, &dtype);
 
+	assert(optimizer->update && scratch && segment->numel <= SLICE);
 	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
 				   segment->numel);
 	optimizer->update(optimizer->update_arg, run);
@@ -95,6 +100,7 @@ int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
 	struct segment segment;
 
+	assert(is_unfinished(optimizer) && n <= SLICE && from + n <= optimizer->tile_numel);
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (next_segment(optimizer, &at, end, &segment)) {
