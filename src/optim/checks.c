@@ -106,6 +106,9 @@ int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_opti
 {
 	double sum = options->sums ? options->sums->sum_squares : 0;
 
+	/* Both are copies of the caller's structures, in the library's size. */
+	assert(options->size == sizeof(*options));
+	assert(!options->sums || options->sums->size == sizeof(*options->sums));
 	if (!isfinite(options->lr) || options->lr > (double)FLT_MAX)
 		return error_about(error, -EINVAL, "lr", 0, 0,
 				   "lr is %g: a learning rate is finite in fp32", options->lr);
@@ -134,6 +137,7 @@ int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *e
 {
 	if (!is_unfinished(optimizer))
 		return 0;
+	assert(optimizer->step < STEPS_MAX);
 	return error_set(error, -EBUSY,
 			 "step %" PRIu64 " has failed and is not finished: call "
 			 "nvs_optimizer_step again to finish it",
@@ -153,5 +157,6 @@ int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t of
 				   "%" PRIu64 " elements from %" PRIu64
 				   " on go beyond the end of group %s, which has %" PRIu64,
 				   numel, offset, which->name, which->numel);
+	assert(which->at + offset + numel <= optimizer->flat);
 	return 0;
 }

@@ -49,6 +49,7 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 		return rc;
 	which = &optimizer->groups[group];
 	pthread_mutex_lock(&optimizer->lock);
+	group_check(optimizer, which);
 	full = (struct nvs_group_info){
 		.name = which->name,
 		.numel = which->numel,

@@ -9,6 +9,7 @@
 #ifndef OPTIM_INTERNAL_H
 #define OPTIM_INTERNAL_H
 
+#include <assert.h>
 #include <pthread.h>
 
 #include "config/config.h"
@@ -211,6 +212,7 @@ float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_op
 /* The bytes of each tensor: a part of a tile, or gradients. */
 static inline uint64_t part_bytes(const struct nvs_optimizer *optimizer)
 {
+	assert(optimizer->tile_numel);
 	return optimizer->tile_numel * sizeof(float);
 }
 static inline uint64_t least(uint64_t a, uint64_t b)

@@ -26,6 +26,7 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 	uint64_t need = (optimizer->ncached + 2) * tile_numel * STATE_BYTES;
 	uint64_t step = config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count * sizeof(float);
 
+	assert(step && tile_numel);
 	return error_about(error, code, "buffer_count", 0, 0,
 			   "a pool of offload_optimizer.buffer_count %u x "
 			   "zero_optimization.sub_group_size %" PRIu64
@@ -49,6 +50,7 @@ static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config 
 	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
 	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = most / sizeof(float);
 	config->optimizer_max_in_cpu = 0;
+	assert(nvs_config_pool_bytes(config, NVS_OFFLOAD_OPTIMIZER) <= most);
 }
 
 static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config *given,
@@ -57,6 +59,7 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	struct nvs_config config = *given;
 	int rc;
 
+	assert(!optimizer->engine && optimizer->flat);
 	if (!layout_tile_numel(optimizer) &&
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
@@ -90,8 +93,9 @@ static void name_tensor(const struct nvs_optimizer *optimizer, const struct tens
 	size_t place = i / kind->each;
 	uint64_t from = place * kind->numel;
 	struct segment segment = {0};
+	bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
 
-	next_segment(optimizer, &from, from + kind->numel, &segment);
+	assert(found && segment.numel);
 	/* Its number last: a trace keeps the end of a long name. */
 	snprintf(name, NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
 		 optimizer->groups[segment.group].name, segment.offset, kind->what[i % kind->each],
@@ -107,6 +111,7 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 	char(*names)[NVS_NAME_MAX + 1] = calloc(n, sizeof(*names));
 	int rc = -ENOMEM;
 
+	assert(n && part_bytes(optimizer) == kind->numel * nvs_dtype_size(kind->dtype));
 	for (size_t i = 0; i < n && specs && names; i++) {
 		name_tensor(optimizer, kind, first + i, names[i]);
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
@@ -175,6 +180,7 @@ static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 	for (size_t i = 0; i < optimizer->ngroups; i++)
 		if (optimizer->groups[i].at < optimizer->noffloaded * optimizer->tile_numel)
 			numel += optimizer->groups[i].numel;
+	assert(numel <= optimizer->noffloaded * optimizer->tile_numel);
 	return numel;
 }
 
@@ -184,6 +190,7 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
+	assert(tile && optimizer->ncached <= optimizer->noffloaded);
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
@@ -192,6 +199,7 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		optimizer->ncached = optimizer->noffloaded;
 	if (room < optimizer->ncached + 2)
 		return too_small(optimizer, optimizer->tile_numel, code, error);
+	assert(room >= optimizer->ncached + 2);
 	/* The walks through all parts find room beside each other. */
 	room -= optimizer->ncached;
 	optimizer->tiles_ahead = room > 3 ? least(room - 3, TILES_AHEAD) : 0;
@@ -201,6 +209,8 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 /* The memory of a thread for the caller's functions, if there are any. */
 static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 {
+	assert(thread < threads_count(optimizer->threads));
+	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
 	if (optimizer->update) {
 		optimizer->scratch[thread] = calloc(SLICE, sizeof(float));
 		if (!optimizer->scratch[thread])
@@ -329,6 +339,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	struct nvs_optimizer *optimizer;
 	int rc;
 
+	assert(!*out);
 	optimizer = calloc(1, sizeof(*optimizer));
 	if (!optimizer)
 		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");

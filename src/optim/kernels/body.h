@@ -168,11 +168,19 @@ static bool known(enum nvs_dtype dtype)
 	return dtype == NVS_F32 || dtype == NVS_BF16 || dtype == NVS_F16;
 }
 
+static bool is_aligned(const void *array, enum nvs_dtype dtype)
+{
+	return (uintptr_t)array % size_of(dtype) == 0;
+}
+
 static void adam_all(const struct adam *adam, float *master, float *exp_avg, float *exp_avg_sq,
 		     const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
 		     enum nvs_dtype weights_dtype, size_t n)
 {
 	assert(known(gradients_dtype) && (!weights || known(weights_dtype)));
+	assert(is_aligned(master, NVS_F32) && is_aligned(exp_avg, NVS_F32));
+	assert(is_aligned(exp_avg_sq, NVS_F32) && is_aligned(gradients, gradients_dtype));
+	assert(!weights || is_aligned(weights, weights_dtype));
 	if (gradients_dtype == NVS_F32)
 		adam_from(adam, master, exp_avg, exp_avg_sq, gradients, NVS_F32, weights,
 			  weights_dtype, n);
@@ -234,6 +242,9 @@ SPECIALISED void combine_all(void *to, enum nvs_dtype to_dtype, const void *from
 			     size_t n)
 {
 	assert(known(to_dtype) && known(from_dtype));
+	assert(is_aligned(to, to_dtype) && is_aligned(from, from_dtype));
+	/* In place, an element is read before anything is written over it. */
+	assert(to != from || !n || size_of(to_dtype) == size_of(from_dtype));
 	if (from_dtype == NVS_F32)
 		combine_from(to, to_dtype, from, NVS_F32, operation, factor, n);
 	else if (from_dtype == NVS_BF16)
@@ -266,7 +277,7 @@ static double sum_squares(const void *from, enum nvs_dtype dtype, size_t n)
 	float block[SUM_BLOCK];
 	size_t end = (n + SUMS - 1) / SUMS * SUMS;
 
-	assert(n <= SUM_BLOCK);
+	assert(n <= SUM_BLOCK && end <= SUM_BLOCK);
 	convert(block, NVS_F32, from, dtype, 1, n);
 	for (size_t i = n; i < end; i++)
 		block[i] = 0;

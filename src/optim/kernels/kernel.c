@@ -31,13 +31,15 @@ struct adam adam_factors(const struct optimizer_config *config, double lr, uint6
 		.grad_factor = (float)grad_factor,
 	};
 
-	assert(step > 0);
+	/* The bias correction divides by 1 - beta^step. */
+	assert(step > 0 && config->beta1 < 1 && config->beta2 < 1);
 	if (config->bias_correction) {
 		adam.step_size = (float)(lr / (1 - pow(config->beta1, (double)step)));
 		adam.root_factor = (float)(1 / sqrt(1 - pow(config->beta2, (double)step)));
 	}
 	if (config->adam_w_mode)
 		adam.decay = (float)(lr * config->weight_decay);
+	assert(adam.root_factor > 0 && isfinite(adam.root_factor));
 	return adam;
 }
 
@@ -88,6 +90,7 @@ const struct kernel *kernel_best(void)
 
 	if (!kernel) {
 		kernel = kernel_at(0);
+		assert(kernel);
 		__atomic_store_n(&best, kernel, __ATOMIC_RELAXED);
 	}
 	return kernel;

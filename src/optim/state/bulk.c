@@ -32,6 +32,7 @@ struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t til
 
 	assert(segment->at >= tile * optimizer->tile_numel && segment->numel);
 	assert(within + segment->numel <= optimizer->tile_numel);
+	assert(segment->group < optimizer->ngroups);
 	return (struct nvs_state_run){
 		.size = sizeof(struct nvs_state_run),
 		.group = segment->group,
@@ -71,6 +72,7 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	int rc = 0;
 
 	(void)thread;
+	assert(from + n <= optimizer->tile_numel);
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment))
@@ -101,6 +103,7 @@ static int run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, st
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
+	assert(bulk->import == kind->writes);
 	if (!rc)
 		rc = bulk->fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
 	if (!rc)

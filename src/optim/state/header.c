@@ -5,6 +5,7 @@
  */
 #include "optim/state/header.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
@@ -39,8 +40,11 @@ enum {
 	AT_CLIP = 136,
 };
 
+_Static_assert(AT_CLIP + sizeof(uint64_t) == HEADER_BYTES, "the marks follow the last number");
+
 void header_encode(const struct header *header, uint8_t *bytes)
 {
+	assert(header->tile_numel % HEADER_UNIT == 0 && header->noffloaded <= header->ntiles);
 	memcpy(bytes, magic, sizeof(magic));
 	put_u32(bytes + AT_VERSION, VERSION);
 	put_u32(bytes + AT_UNFINISHED, header->unfinished);
@@ -65,6 +69,7 @@ void header_encode(const struct header *header, uint8_t *bytes)
 
 static void decode(const uint8_t *bytes, struct header *header)
 {
+	assert(get_u32(bytes + AT_VERSION) == VERSION);
 	*header = (struct header){
 		.unfinished = get_u32(bytes + AT_UNFINISHED),
 		.layout = get_u64(bytes + AT_LAYOUT),
@@ -92,6 +97,7 @@ static void decode(const uint8_t *bytes, struct header *header)
 static int out_of_bounds(const char *name, uint64_t value, uint64_t least, uint64_t most,
 			 struct nvs_error *error)
 {
+	assert(value < least || value > most);
 	return error_set(error, -EUCLEAN, "%s is %" PRIu64 ": allowed are %" PRIu64 " to %" PRIu64,
 			 name, value, least, most);
 }
@@ -133,6 +139,9 @@ static int check_related(const struct header *header, uint64_t nbytes, struct nv
 {
 	const struct scaler *scaler = &header->scaler;
 
+	/* Bounded before, so that the bytes of the marks add up. */
+	assert(header->ntiles <= HEADER_COUNTS_MAX && header->ngradients <= HEADER_COUNTS_MAX);
+	assert(header->ngroups <= HEADER_COUNTS_MAX);
 	if (header->tile_numel % HEADER_UNIT)
 		return error_set(error, -EUCLEAN,
 				 "the length of a tile is %" PRIu64 ": allowed are multiples of %u",
@@ -222,5 +231,7 @@ int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
 	rc = check_related(header, nbytes, error);
 	if (!rc)
 		rc = check_reals(header, error);
+	/* The marks end where the bytes do. */
+	assert(rc || header_nbytes(header) == nbytes);
 	return rc ? rc : check_marks(header, bytes + HEADER_BYTES, error);
 }

@@ -2,12 +2,15 @@
 /*
  * Tiles that stay pinned between steps: the host cache. A commit unpins them for a moment.
  */
+#include <assert.h>
+
 #include "optim/internal.h"
 
 int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
 
+	assert(optimizer->keep && !optimizer->read_only);
 	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 		bool changed = tile->place == TILE_HELD_CHANGED;

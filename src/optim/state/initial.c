@@ -18,6 +18,7 @@ void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uin
 	float *master = tile_part(optimizer, tile, NVS_MASTER);
 	struct segment segment;
 
+	assert(is_fresh(&optimizer->tiles[tile]) && from + n <= optimizer->tile_numel);
 	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
 		memset(tile_part(optimizer, tile, part) + from, 0, n * sizeof(float));
 	while (next_segment(optimizer, &at, end, &segment)) {
@@ -67,6 +68,7 @@ void give_weights(const struct nvs_optimizer *optimizer, const struct segment *s
 {
 	const struct group *group = &optimizer->groups[segment->group];
 
+	assert(segment->offset + segment->numel <= group->numel);
 	if (group->weights)
 		optimizer->kernel->convert(group->weights +
 						   segment->offset * nvs_dtype_size(group->dtype),
@@ -90,6 +92,7 @@ static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile
 {
 	(void)arg;
 	(void)thread;
+	assert(has_state(optimizer, tile));
 	give_tile_weights(optimizer, tile, from, n);
 	return 0;
 }

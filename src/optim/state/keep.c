@@ -15,6 +15,8 @@
 #include "base/little_endian.h"
 #include "optim/internal.h"
 
+_Static_assert(HEADER_UNIT == TILE_UNIT, "a stored tile is as aligned as a new one");
+
 static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
 {
 	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
@@ -78,6 +80,7 @@ static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, stru
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = NAME, .dtype = NVS_U8, .numel = numel};
 
+	assert(!optimizer->header_tensor);
 	return batch_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
 }
 
@@ -87,6 +90,7 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc = batch_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
 
+	assert(data);
 	if (!rc)
 		rc = batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
 	if (rc)
@@ -105,6 +109,7 @@ static int check_tile(const struct nvs_optimizer *optimizer, struct nvs_error *e
 {
 	uint64_t most = layout_tile_numel_max(optimizer);
 
+	assert(optimizer->stored.tile_numel % TILE_UNIT == 0);
 	if (optimizer->stored.tile_numel <= most)
 		return 0;
 	return error_set(error, -ESTALE,
@@ -119,6 +124,7 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	uint64_t nbytes;
 	int rc;
 
+	assert(!optimizer->header && !optimizer->tiles);
 	*tile_numel = 0;
 	if (!optimizer->keep)
 		return 0;
@@ -151,6 +157,8 @@ int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	if (rc || !optimizer->header)
 		return rc;
+	assert(header_nbytes(stored) == optimizer->header_bytes);
+	assert(stored->tile_numel == optimizer->tile_numel);
 	if (stored->layout == optimizer->layout_sum && stored->ntiles == optimizer->ntiles &&
 	    stored->noffloaded == optimizer->noffloaded &&
 	    stored->ngradients == optimizer->ngradients && stored->ngroups == optimizer->ngroups &&
@@ -168,6 +176,7 @@ static void adopt_gradients(struct nvs_optimizer *optimizer, struct group *group
 {
 	bool lent = mark == GROUP_LENT;
 
+	assert(group->gradients == NVS_GRADIENTS_NONE && (lent || mark <= HEADER_COUNTS_MAX));
 	group->added = lent ? 0 : mark;
 	if (group->added)
 		group_set_gradients(optimizer, group, NVS_GRADIENTS_ADDED);
@@ -188,10 +197,12 @@ static void adopt_marks(struct nvs_optimizer *optimizer, const uint8_t *mark)
 		optimizer->gradients[i].valid = *mark++;
 	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES)
 		adopt_gradients(optimizer, &optimizer->groups[i], get_u64(mark));
+	assert(mark == optimizer->header + optimizer->header_bytes);
 }
 
 static void adopt(struct nvs_optimizer *optimizer, const struct header *stored)
 {
+	assert(!optimizer->step && optimizer->step_state == STEP_NONE);
 	optimizer->step = stored->step;
 	/* A fixed loss scale, or none, is as configured now. */
 	if (stored->dynamic && has_dynamic_scale(optimizer))
@@ -240,6 +251,7 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 					 : error_set(error, -ENOMEM,
 						     "out of memory for the optimizer's header");
 	}
+	assert(size == optimizer->header_bytes);
 	adopt(optimizer, &optimizer->stored);
 	rc = 0;
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
@@ -272,8 +284,10 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 		mark += GROUP_BYTES;
 	}
 	assert(mark == optimizer->header + optimizer->header_bytes);
-	/* The next run accepts what this one writes. */
+	/* The next run accepts what this one writes, and reads the same. */
 	assert(!header_decode(optimizer->header, optimizer->header_bytes, &again, NULL));
+	assert(again.step == header.step && again.unfinished == header.unfinished);
+	assert(again.layout == header.layout && again.scaler.scale == header.scaler.scale);
 }
 
 static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *const *tensors,
@@ -289,6 +303,7 @@ static int write_host(struct nvs_optimizer *optimizer, size_t i, struct nvs_erro
 {
 	const void *state[PARTS];
 
+	assert(i >= optimizer->noffloaded && !is_fresh(&optimizer->tiles[i]));
 	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
 		state[part] = tile_part(optimizer, i, part);
 	return write_from(optimizer, optimizer->tiles[i].parts, state, PARTS, error);
@@ -332,10 +347,12 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	if (!optimizer->keep || optimizer->read_only)
 		return 0;
+	assert(optimizer->header && optimizer->header_tensor);
 	rc = wait_for_writes(optimizer, error);
 	/* The weights that state is created from are the caller's, and gone with the run. */
 	if (!rc && any_fresh(optimizer))
 		rc = init_tiles(optimizer, error);
+	assert(rc || !any_fresh(optimizer));
 	if (!rc)
 		rc = tiles_suspend(optimizer, error);
 	if (!rc)

@@ -18,6 +18,7 @@
 
 static uint64_t round_up(uint64_t value, uint64_t multiple)
 {
+	assert(multiple && value <= UINT64_MAX - multiple);
 	return (value + multiple - 1) / multiple * multiple;
 }
 
@@ -87,6 +88,7 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 {
 	int rc = 0;
 
+	assert(!optimizer->groups && !optimizer->flat);
 	if (!n)
 		return error_set(error, -EINVAL, "there are no groups to optimize");
 	optimizer->groups = calloc(n, sizeof(*optimizer->groups));
@@ -126,6 +128,7 @@ uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer)
 {
 	uint64_t numel = optimizer->flat / TILES_WANTED;
 
+	assert(optimizer->flat);
 	return numel > TILE_NUMEL ? numel : TILE_NUMEL;
 }
 
@@ -143,6 +146,7 @@ uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer)
 	/* Spread evenly, so that the last tile is not mostly padding. */
 	n = (optimizer->flat + numel - 1) / numel;
 	numel = round_up((optimizer->flat + n - 1) / n, TILE_UNIT);
+	assert(numel <= most && numel * n >= optimizer->flat);
 	return pool / numel < 2 ? 0 : numel;
 }
 
@@ -182,6 +186,7 @@ static int map_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	void *host;
 	char text[32];
 
+	assert(!optimizer->host && optimizer->noffloaded <= optimizer->ntiles);
 	optimizer->host_bytes = n * optimizer->tile_numel * STATE_BYTES;
 	if (!n)
 		return 0;
@@ -200,6 +205,7 @@ static int map_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
 {
+	assert(!optimizer->tiles && tile_numel && tile_numel % TILE_UNIT == 0);
 	optimizer->tile_numel = tile_numel;
 	optimizer->gradient_numel = part_bytes(optimizer) /
 				    nvs_dtype_size(optimizer->gradient_dtype);
@@ -249,6 +255,7 @@ static size_t group_at(const struct nvs_optimizer *optimizer, uint64_t at)
 		else
 			high = middle;
 	}
+	assert(low < optimizer->ngroups && optimizer->groups[low].at <= at);
 	return low;
 }
 
@@ -272,6 +279,7 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 	*segment = (struct segment){
 		.group = i, .offset = *from - group->at, .at = *from, .numel = last - *from};
 	*from = last;
+	assert(segment->numel && segment->offset + segment->numel <= group->numel);
 	return true;
 }
 
@@ -283,6 +291,7 @@ float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_op
 			      ? nvs_tensor_data(optimizer->tiles[tile].parts[part])
 			      : optimizer->host + host * nbytes;
 
+	assert(tile < optimizer->ntiles && (unsigned)part < PARTS);
 	assert(state);
 	return state;
 }

@@ -24,6 +24,7 @@ static void walk_check(const struct nvs_optimizer *optimizer, const struct walk 
 /* Gives up the pool memory of a part of the tiles [from, end). */
 static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, size_t end)
 {
+	assert(part < PARTS && end <= optimizer->noffloaded);
 	for (size_t i = from; i < end; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 
@@ -100,6 +101,7 @@ static int check_written(struct nvs_optimizer *optimizer, struct nvs_error *erro
 
 	if (failures == optimizer->walk_failures)
 		return 0;
+	assert(last.code < 0);
 	optimizer->walk_failures = failures;
 	error_copy(error, &last);
 	return last.code;
@@ -121,6 +123,7 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 	struct tile *tile = &optimizer->tiles[i];
 	int rc = 0;
 
+	assert(i < optimizer->ntiles && tile->task == TASK_NONE);
 	*pinned = (struct pinned){.tensors = tile->parts};
 	if (i < optimizer->noffloaded && !is_held(tile) && !is_fresh(tile)) {
 		pinned->tensors += part;
@@ -141,6 +144,8 @@ static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pi
 {
 	struct tile *tile = &optimizer->tiles[i];
 
+	assert(!changed || !optimizer->read_only);
+	assert(!pinned->n || pinned->pin);
 	if (changed)
 		tile_set_place(optimizer, tile, is_held(tile) ? TILE_HELD_CHANGED : TILE_LOOSE);
 	if (!pinned->n)
@@ -153,6 +158,7 @@ static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pi
 static void copy_fresh(struct nvs_optimizer *optimizer, const struct group *group, uint64_t offset,
 		       uint64_t n, enum nvs_optimizer_part part, float *to)
 {
+	assert(offset + n <= group->numel);
 	if (part != NVS_MASTER || !group->weights)
 		memset(to, 0, n * sizeof(float));
 	else
@@ -180,6 +186,8 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct piece *piece,
 	float *state;
 	int rc;
 
+	assert(!piece->to != !piece->from && i < optimizer->ntiles);
+	assert(n && at % optimizer->tile_numel + n <= optimizer->tile_numel);
 	if (piece->to && is_fresh(&optimizer->tiles[i])) {
 		copy_fresh(optimizer, piece->group, piece->offset + done, n, piece->part,
 			   piece->to + done);
