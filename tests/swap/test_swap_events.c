@@ -221,19 +221,21 @@ static void checksums_of_many_lengths_are_right(void **state)
 	fixture_close(&f);
 }
 
+/* A call that waits for a tensor being read and one being written on a drive that is held. */
 struct several {
-	struct fixture *f;
-	struct nvs_tensor **tensors;
-	size_t n;
+	struct fixture f;
+	struct nvs_tensor *read, *written;
+	uint64_t pin;
+	pthread_t thread;
 	int rc;
 };
 
 static void *wait_for_several(void *arg)
 {
 	struct several *several = arg;
+	struct nvs_tensor *both[] = {several->read, several->written};
 
-	several->rc = nvs_tensor_wait(several->f->engine, several->tensors, several->n, 0, -1,
-				      NULL);
+	several->rc = nvs_tensor_wait(several->f.engine, both, 2, 0, -1, NULL);
 	return NULL;
 }
 
@@ -250,34 +252,137 @@ static void await_patience(struct nvs_engine *engine)
 	}
 }
 
+static void several_begin(struct several *several)
+{
+	struct fixture *f = &several->f;
+
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	several->read = tensor_add(f, "read", LARGE);
+	several->written = tensor_add(f, "written", LARGE);
+	tensor_store(f, several->read, 0);
+	tensor_write(f, several->written, 1);
+	sim_hold(f->sim, SIM_ALL);
+	OK(f, nvs_tensor_swap_in(f->engine, &several->read, 1, -1, &several->pin, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, &several->written, 1, &f->error));
+	assert_int_equal(pthread_create(&several->thread, NULL, wait_for_several, several), 0);
+	await_patience(f->engine);
+}
+
+/* The write is still held. */
+static void several_end(struct several *several)
+{
+	struct fixture *f = &several->f;
+
+	STATE(f, several->written, NVS_WRITING, false, 0);
+	sim_go(f->sim, SIM_WRITES);
+	pthread_join(several->thread, NULL);
+	assert_int_equal(several->rc, 0);
+	OK(f, nvs_tensor_release(f->engine, &several->read, 1, several->pin, NVS_CLEAN, &f->error));
+	fixture_close(f);
+}
+
 static void a_wait_for_several_tensors_delays_no_other_call(void **state)
 {
-	struct several several;
-	struct fixture f;
-	struct nvs_tensor *t[2];
-	pthread_t thread;
-	uint64_t pin;
+	struct several s;
 
 	(void)state;
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(&f, "t", (uint64_t[]){LARGE, LARGE}, 2, t);
-	several = (struct several){.f = &f, .tensors = t, .n = 2};
-	tensor_store(&f, t[0], 0);
-	tensor_write(&f, t[1], 1);
-	sim_hold(f.sim, SIM_ALL);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[0], 1, -1, &pin, &f.error));
-	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
-	assert_int_equal(pthread_create(&thread, NULL, wait_for_several, &several), 0);
-	await_patience(f.engine);
+	several_begin(&s);
+	sim_go(s.f.sim, SIM_READS);
+	OK(&s.f, nvs_tensor_wait(s.f.engine, &s.read, 1, s.pin, 20000, &s.f.error));
+	several_end(&s);
+}
+
+/* The waiting call takes what completes, and sleeps until both tensors have. */
+static void a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state(void **state)
+{
+	struct several s;
+
+	(void)state;
+	several_begin(&s);
+	sim_go(s.f.sim, SIM_READS);
+	alarm(20);
+	while (info_of(&s.f, s.read).state == NVS_READING)
+		sched_yield();
+	alarm(0);
+	STATE(&s.f, s.read, NVS_RESIDENT, false, 1);
+	several_end(&s);
+}
+
+/* ---- Parts that follow others ---- */
+
+/* Completes as many reads of a drive that is held, and lets the workers start what is next. */
+static void complete(struct fixture *f, unsigned n)
+{
+	assert_true(sim_await_in_flight(f->sim, n));
+	assert_int_equal(sim_complete(f->sim, n), n);
+	sim_await_workers(f->sim);
+}
+
+#define NOBODY 2u
+
+/*
+ * Two parts of each of two tensors are read, and others are read ahead behind the first parts, two
+ * I/Os at a time. The first parts land together, when a call has waited for tensor `awaited`.
+ */
+static void read_parts_before_others(unsigned awaited)
+{
+	char memory[4][100];
+	struct nvs_tensor_range ranges[4];
+	struct nvs_tensor *t[2], *others[3], *failing;
+	struct fixture f;
+	struct gate gate;
+
+	gate_init(&gate, &f,
+		  &(const struct setup){.place = PLACE_DISK,
+					.simulated = true,
+					.queue_depth = 2,
+					.thread_count = 1});
+	tensors_add(&f, "t", (uint64_t[]){30000, 30000}, 2, t);
+	tensors_add(&f, "other", (uint64_t[]){4096, 4096, 4096}, 3, others);
+	failing = tensor_add(&f, "failing", 4096);
+	for (unsigned i = 0; i < 2; i++)
+		tensor_store(&f, t[i], i);
+	for (unsigned i = 0; i < 3; i++)
+		tensor_store(&f, others[i], i);
+	for (unsigned i = 0; i < 4; i++)
+		ranges[i] = (struct nvs_tensor_range){sizeof(ranges[i]), t[i / 2], i % 2 * 20000,
+						      sizeof(memory[i]), memory[i]};
+	tensor_write(&f, failing, 1);
+	fail_a_write(&f, failing);
+	/* The thread is in the log function, so completions pile up. */
+	gate_await(&gate, &gate.entered);
+	sim_hold(f.sim, SIM_READS);
+	OK(&f, nvs_tensor_read(f.engine, ranges, 4, &f.error));
+	if (awaited != NOBODY)
+		expect_error(&f, nvs_tensor_wait(f.engine, &t[awaited], 1, 0, 1, &f.error),
+			     -ETIMEDOUT, "in flight");
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(nvs_tensor_prefetch(f.engine, &others[i], 1, &f.error), 1);
+	complete(&f, 2);
+	gate_open(&gate);
+	events_await_idle(f.engine);
+	/* The first two of the others were started when the first parts completed. */
+	complete(&f, 2);
+	complete(&f, 2);
+	events_await_idle(f.engine);
+	STATE(&f, others[1], NVS_RESIDENT, false, 0);
+	STATE(&f, others[2], awaited == NOBODY ? NVS_RESIDENT : NVS_READING, false, 0);
 	sim_go(f.sim, SIM_READS);
-	/* The write is still held. */
-	OK(&f, nvs_tensor_wait(f.engine, &t[0], 1, pin, 20000, &f.error));
-	STATE(&f, t[1], NVS_WRITING, false, 0);
-	sim_go(f.sim, SIM_WRITES);
-	pthread_join(thread, NULL);
-	assert_int_equal(several.rc, 0);
-	OK(&f, nvs_tensor_release(f.engine, &t[0], 1, pin, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	OK(&f, nvs_tensor_wait(f.engine, t, 2, 0, -1, &f.error));
+	gate_close(&gate, &f);
+}
+
+static void the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn(void **state)
+{
+	(void)state;
+	read_parts_before_others(NOBODY);
+}
+
+static void the_next_part_of_a_read_that_a_call_waits_for_goes_first(void **state)
+{
+	(void)state;
+	read_parts_before_others(0);
+	read_parts_before_others(1);
 }
 
 int main(void)
@@ -289,6 +394,10 @@ int main(void)
 		cmocka_unit_test(a_swap_out_starts_writing_before_any_checksum),
 		cmocka_unit_test(checksums_of_many_lengths_are_right),
 		cmocka_unit_test(a_wait_for_several_tensors_delays_no_other_call),
+		cmocka_unit_test(a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state),
+		cmocka_unit_test(
+			the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn),
+		cmocka_unit_test(the_next_part_of_a_read_that_a_call_waits_for_goes_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);
