@@ -326,6 +326,31 @@ static void closing_does_not_wait_for_a_drive_that_hangs(void **state)
 	fixture_close(&f);
 }
 
+/* A scrub in the middle of a round does not keep abandon from leaving the last commit. */
+static void abandoning_ends_it_within_a_round(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK, .simulated = true, .keep = true);
+	f.config.scrub = true;
+	OK(&f, fixture_reopen(&f));
+	t = tensor_add(&f, "t", NBYTES);
+	tensor_store(&f, t, 1);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	await_rounds(&f, 1);
+	sim_hold(f.sim, SIM_READS);
+	scrub_now(&f);
+	assert_true(sim_await_in_flight(f.sim, 1));
+	sim_go(f.sim, SIM_READS);
+	OK(&f, nvs_engine_abandon(f.engine, &f.error));
+	f.engine = NULL;
+	OK(&f, fixture_reopen(&f));
+	tensor_compare(&f, tensor_add(&f, "t", NBYTES), 1);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -341,6 +366,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_read_beside_a_transfer),
 		cmocka_unit_test(closing_ends_it_between_rounds_and_within_one),
 		cmocka_unit_test(closing_does_not_wait_for_a_drive_that_hangs),
+		cmocka_unit_test(abandoning_ends_it_within_a_round),
 	};
 
 	return cmocka_run_group_tests_name("swap_scrub", tests, NULL, places_leave_all);
