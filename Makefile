@@ -86,8 +86,11 @@ BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/%)
 FUZZ_PROGRAMS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
 DOCS_OBJECTS := $(DOCS_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
-# The Python package, for Debian's Python. An interpreter without sanitizers can't load it with them.
-PYTHON_PACKAGE = $(if $(SANITIZE)$(SANITIZE_FLAGS),,$(BUILD)/python/nvswap/_native.abi3.so)
+# The Python package, for Debian's Python. With gcc's AddressSanitizer, python/tests/promises.py loads the
+# runtimes into the interpreter first; with other sanitizers it can't be loaded.
+PYTHON_RUNTIMES := $(if $(findstring address,$(SANITIZE)),$(wildcard \
+	$(shell $(CC) -print-file-name=libasan.so) $(shell $(CC) -print-file-name=libubsan.so)))
+PYTHON_PACKAGE = $(if $(PYTHON_RUNTIMES)$(if $(SANITIZE)$(SANITIZE_FLAGS),,none),$(BUILD)/python/nvswap/_native.abi3.so)
 
 # ---- Flags
 
@@ -182,10 +185,12 @@ $(BUILD)/python/nvswap/_native.abi3.so: $(BUILD)/libnvswap.a $(wildcard python/*
 	$(call say,PYTHON)
 	@# setuptools does not look at the library.
 	$(Q)rm -f $@ && mkdir -p $(BUILD)/python-build
-	$(Q)cd python && NVSWAP_LIBRARY='$(abspath $<)' CC='$(CC)' CFLAGS= LDFLAGS= $(DEBIAN_PYTHON) -W ignore setup.py -q \
+	$(Q)cd python && NVSWAP_LIBRARY='$(abspath $<)' CC='$(CC)' CFLAGS='$(SANITIZE_FLAGS)' \
+		LDFLAGS='$(SANITIZE_FLAGS)' $(DEBIAN_PYTHON) -W ignore setup.py -q \
 		egg_info -e '$(abspath $(BUILD))/python-build' build -b '$(abspath $(BUILD))/python-build' \
 		--build-lib '$(abspath $(BUILD))/python' 2>'$(abspath $(BUILD))/python-build/log' || \
 		{ cat '$(abspath $(BUILD))/python-build/log' >&2; exit 1; }
+	$(Q)echo $(PYTHON_RUNTIMES) >$(BUILD)/python/runtimes
 	$(Q)touch $@
 
 # An archive, so that a test program links only the modules of the command that it uses.
