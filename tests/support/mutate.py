@@ -87,7 +87,8 @@ def copy_tree(tree):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists() or target.read_bytes() != source.read_bytes():
-            shutil.copy2(source, target)
+            shutil.copyfile(source, target)
+            shutil.copymode(source, target)
 
 
 def tests_of(layer, tree):

@@ -48,7 +48,7 @@ static void describe(void)
 	FILLS(nvs_error, nvs_config_load(config, "/nonexistent", it) == it->code ? 0 : 1,
 	      it->code < 0 && it->subject[0] == '\0');
 	FILLS(nvs_machine_info, nvs_machine_get_info(it, NULL), it->cpus > 0);
-	FILLS(nvs_path_info, nvs_path_get_info("/", it, NULL), it->total_bytes > 0);
+	FILLS(nvs_path_info, nvs_path_get_info(".", it, NULL), it->total_bytes > 0);
 	CHECK(nvs_machine_get_info(&machine, NULL) == 0);
 	FILLS(nvs_advice, nvs_machine_advise(&machine, NULL, it), it->count <= 16);
 }
