@@ -27,12 +27,12 @@ file = aio.open_file(directory + "/f", "w")
 
 @promise
 def a_child_after_fork_gets_exceptions(directory):
+    memory = nvswap.empty(4096)
     engine = nvswap.Engine(settings(directory))
     engine.register("a", "F32", 1000)
     aio = nvswap.Aio()
     file = aio.open_file(directory + "/f", "w")
     pinned = engine.swap_in("a", "w")
-    memory = nvswap.empty(4096)
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

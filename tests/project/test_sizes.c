@@ -264,7 +264,7 @@ static int get_machine_info(struct running *running, void *info)
 static int get_path_info(struct running *running, void *info)
 {
 	(void)running;
-	return nvs_path_get_info("/", info, NULL);
+	return nvs_path_get_info(".", info, NULL);
 }
 
 static int get_advice(struct running *running, void *advice)
