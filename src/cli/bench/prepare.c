@@ -18,8 +18,8 @@
 #include "cli/replay/replay.h"
 #include "cli/settings.h"
 
-/* The configuration of --rw step without --config. */
-static const char step_defaults[] =
+/* The configuration of modes with an optimizer, without --config. */
+static const char optimizer_defaults[] =
 	"{\"bf16\": {\"enabled\": true},"
 	" \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}},"
 	" \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\","
@@ -109,9 +109,10 @@ static int read_config(const struct bench_options *options, struct nvs_config *c
 			rc = nvs_config_load(config, options->config, error);
 		return rc ? rc : nvs_config_read_rank(config, error);
 	}
-	return options->rw == RW_STEP
-		       ? nvs_config_parse(config, step_defaults, sizeof(step_defaults) - 1,
-					  "the defaults of --rw step", error)
+	return is_optimizer_mode(options->rw)
+		       ? nvs_config_parse(config, optimizer_defaults,
+					  sizeof(optimizer_defaults) - 1,
+					  "the defaults of an optimizer", error)
 		       : 0;
 }
 
@@ -172,9 +173,9 @@ static int refuse_nowhere(const struct bench_options *options, struct nvs_error 
 		snprintf(error->text, sizeof(error->text),
 			 "there is no place to swap to: give --nvme-path DIR, or --config FILE "
 			 "with an %s block whose \"device\" is \"nvme\" or \"cpu\"",
-			 options->rw == RW_STEP	    ? "offload_optimizer"
-			 : options->rw == RW_PARAMS ? "offload_param"
-						    : "offload_param or offload_optimizer");
+			 is_optimizer_mode(options->rw) ? "offload_optimizer"
+			 : options->rw == RW_PARAMS	? "offload_param"
+							: "offload_param or offload_optimizer");
 	return error->code;
 }
 
@@ -188,8 +189,8 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 	bool optimizer = setting_device(config, NVS_OFFLOAD_PARAM) == NVS_DEVICE_NONE &&
 			 setting_device(config, NVS_OFFLOAD_OPTIMIZER) != NVS_DEVICE_NONE;
 
-	if (options->rw == RW_STEP || options->rw == RW_PARAMS)
-		optimizer = options->rw == RW_STEP;
+	if (is_optimizer_mode(options->rw) || options->rw == RW_PARAMS)
+		optimizer = options->rw != RW_PARAMS;
 	*block = optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM;
 	if (is_fio_mode(options->rw) && options->filename && *options->filename == '/')
 		return set_place_of(options->filename, config, *block, error);
@@ -214,6 +215,24 @@ static int foresee_file(const struct bench_job *job, struct nvs_error *error)
 	return io_file_foresee(&job->options, place, named ? named : name, error);
 }
 
+/* A checkpoint is a file beside the store. */
+static int check_checkpoint_path(const struct bench_job *job, struct nvs_error *error)
+{
+	const char *place = nvs_config_get_path(job->config, job->block, 0);
+	struct stat st;
+
+	if (!place || setting_path_count(job->config, job->block) != 1)
+		return io_refuse(error, -EINVAL,
+				 "rw=%s measures one drive: give one directory as --nvme-path",
+				 bench_rw_name(job->options.rw));
+	if (!stat(place, &st) && S_ISBLK(st.st_mode))
+		return io_refuse(error, -ENOTDIR,
+				 "%s is a block device, and rw=%s needs a directory for its "
+				 "checkpoint",
+				 place, bench_rw_name(job->options.rw));
+	return 0;
+}
+
 int bench_prepare(struct bench_job *job, struct nvs_error *error)
 {
 	const struct bench_options *options = &job->options;
@@ -228,6 +247,8 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 		rc = choose_block(options, job->config, &job->block, error);
 	if (!rc && is_fio_mode(options->rw))
 		return foresee_file(job, error);
+	if (!rc && is_checkpoint_mode(options->rw))
+		rc = check_checkpoint_path(job, error);
 	if (rc)
 		return rc;
 	rc = options->rw == RW_REPLAY ? replay_load(job, error)

@@ -41,6 +41,8 @@ static const char *why_fio_cannot(const struct bench_job *job)
 
 	if (options->rw == RW_STEP || options->rw == RW_PARAMS)
 		return "it has no training steps (modes step and params)";
+	if (is_checkpoint_mode(options->rw))
+		return "it has no checkpoints (modes checkpoint and restore)";
 	if (options->verify)
 		return "it does not verify as nvswap does: leave out verify";
 	if (options->ramp_loops)

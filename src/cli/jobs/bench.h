@@ -15,6 +15,8 @@ enum bench_rw {
 	RW_SWAP,
 	RW_STEP,
 	RW_PARAMS,
+	RW_CHECKPOINT,
+	RW_RESTORE,
 	RW_READ,
 	RW_WRITE,
 	RW_RANDREAD,
@@ -31,6 +33,18 @@ enum bench_eta { ETA_AUTO, ETA_ALWAYS, ETA_NEVER };
 static inline bool is_fio_mode(unsigned rw)
 {
 	return rw >= RW_READ && rw <= RW_RANDRW;
+}
+
+/* Whether the mode saves or restores an optimizer's state. */
+static inline bool is_checkpoint_mode(unsigned rw)
+{
+	return rw == RW_CHECKPOINT || rw == RW_RESTORE;
+}
+
+/* Whether the mode opens an optimizer, by the offload_optimizer block. */
+static inline bool is_optimizer_mode(unsigned rw)
+{
+	return rw == RW_STEP || is_checkpoint_mode(rw);
 }
 
 /* Whether one of fio's modes moves anything in that direction. */
@@ -144,6 +158,22 @@ struct step_figures {
 	uint64_t store_bytes;	       /* of a store in memory, which no resident set counts */
 };
 
+/* Modes checkpoint and restore: nvswap, and what it is measured beside. */
+enum checkpoint_way { WAY_NVSWAP, WAY_LOOP, WAY_CP, WAY_WRITE, WAYS };
+#define CHECKPOINT_ROUNDS_MAX 1000u
+
+/* Rates are bytes of state a second, of the rounds. */
+struct way_figures {
+	double median, min, max; /* 0: not measured */
+	double ratio;		 /* nvswap's rate to this one's; median of the rounds' */
+};
+
+struct checkpoint_figures {
+	uint64_t rounds, nbytes;       /* bytes of state, moved in each round */
+	struct way_figures ways[WAYS]; /* by enum checkpoint_way */
+	char why_no_loop[128];
+};
+
 /* Of mode replay; recorded figures are 0 where the list was written by hand. */
 struct replay_figures {
 	uint64_t recorded_ns, recorded_stall_ns;
@@ -180,6 +210,7 @@ struct bench_result {
 	struct nvs_aio_stats aio;
 	struct step_figures steps;
 	struct replay_figures replay;
+	struct checkpoint_figures checkpoint;
 
 	bool opened;			/* the figures below are valid */
 	struct nvs_engine_stats engine; /* since opening */

@@ -3,14 +3,10 @@
  * rw=step: optimizer steps over state on the drive. The gradients are generated once and lent to
  * every step.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "base/clock.h"
-#include "cli/modes/engine.h"
 #include "cli/modes/model/reference.h"
 #include "cli/modes/modes.h"
+#include "cli/modes/optimizer.h"
 #include "cli/modes/steps.h"
 #include "cli/settings.h"
 #include "cli/stop.h"
@@ -84,9 +80,10 @@ static int verify(struct training *training)
 static int run_opened(struct training *training)
 {
 	struct bench_result *result = training->result;
-	struct nvs_engine *engine = nvs_optimizer_engine(training->optimizer);
-	struct step_mode mode = {
-		.engine = engine, .step = step, .arg = training, .watch = training->watch};
+	struct step_mode mode = {.engine = nvs_optimizer_engine(training->optimizer),
+				 .step = step,
+				 .arg = training,
+				 .watch = training->watch};
 	int rc;
 
 	parameters_make_gradients(&training->parameters,
@@ -98,50 +95,17 @@ static int run_opened(struct training *training)
 	}
 	if (!rc && training->options->verify && !stop_signal())
 		rc = verify(training);
-	result->engine.size = sizeof(result->engine);
-	nvs_engine_get_stats(engine, &result->engine);
-	result->pool_peak = result->engine.pool.used_max;
-	result->opened = true;
 	return rc;
-}
-
-static int open_optimizer(struct training *training, const struct nvs_config *config)
-{
-	struct parameters *parameters = &training->parameters;
-	struct nvs_group_spec *specs = calloc(parameters->ngroups, sizeof(*specs));
-	char(*names)[32] = calloc(parameters->ngroups, sizeof(*names));
-	int rc = -ENOMEM;
-
-	for (size_t group = 0; group < parameters->ngroups && specs && names; group++) {
-		snprintf(names[group], sizeof(names[group]), "group %zu", group);
-		specs[group] = (struct nvs_group_spec){
-			.size = sizeof(struct nvs_group_spec),
-			.name = names[group],
-			.numel = parameters_group_numel(parameters, group),
-			.dtype = parameters->dtype,
-			.weights = parameters_at(parameters, parameters->weights, group)};
-	}
-	if (specs && names)
-		rc = nvs_optimizer_open(&training->optimizer, config, specs, parameters->ngroups,
-					NULL, &training->result->error);
-	free(specs);
-	free(names);
-	return bench_opened(rc, &training->result->error);
 }
 
 static int train(struct training *training, const struct nvs_config *config)
 {
-	struct nvs_error closing = {.size = sizeof(closing)};
-	int closed, rc = open_optimizer(training, config);
+	int rc = bench_optimizer_open(&training->optimizer, config, &training->parameters,
+				      training->result);
 
-	if (rc)
-		return rc;
-	rc = run_opened(training);
-	closed = nvs_optimizer_close(training->optimizer, &closing);
-	if (rc || !closed)
-		return rc;
-	training->result->error = closing;
-	return closed;
+	return rc ? rc
+		  : bench_optimizer_close(training->optimizer, run_opened(training),
+					  training->result);
 }
 
 int bench_step(const struct bench_options *options, const struct nvs_config *config,

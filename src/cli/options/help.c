@@ -10,20 +10,41 @@
 #define COLUMN 26 /* column in which an option's text begins */
 #define WIDTH  80 /* columns of a terminal */
 
+/* Writes "a|b|c" from that column on, in lines of at most WIDTH. Returns WIDTH after several. */
+static int write_choices(FILE *file, const char *const *choices, int column)
+{
+	int indent = column, widest = 0;
+
+	for (unsigned i = 0; choices[i]; i++) {
+		int length = (int)strlen(choices[i]);
+
+		if (i && column + 1 + length >= WIDTH) {
+			fprintf(file, "|\n%*s", indent, "");
+			column = indent;
+			widest = WIDTH;
+		} else if (i) {
+			fputc('|', file);
+			column++;
+		}
+		fputs(choices[i], file);
+		column += length;
+	}
+	return widest > column ? widest : column;
+}
+
 /*
  * Writes "  --name ARGUMENT", or a key of job files without dashes. Returns the number of
- * characters.
+ * columns.
  */
 static int write_heading(FILE *file, const struct option_spec *spec)
 {
 	int n = fprintf(file, "  %s%s", spec->scope == OPTION_OF_FILE ? "" : "--", spec->name);
 
-	if (spec->choices && spec->argument)
-		for (unsigned i = 0; spec->choices[i]; i++)
-			n += fprintf(file, "%c%s", i ? '|' : ' ', spec->choices[i]);
-	else if (spec->argument)
-		n += fprintf(file, " %s", spec->argument);
-	return n;
+	if (!spec->argument)
+		return n;
+	n += fprintf(file, " ");
+	return spec->choices ? write_choices(file, spec->choices, n)
+			     : n + fprintf(file, "%s", spec->argument);
 }
 
 /* Fills lines of at most WIDTH columns from `indent` on; an empty line separates paragraphs. */

@@ -35,11 +35,13 @@ static void sublabel(FILE *file, const char *name)
 	fprintf(file, SUBLABEL, name);
 }
 
-static bool one_of_steps(const struct report_group *group)
+static const char *pass_name(const struct report_group *group)
 {
 	unsigned rw = group->job->options.rw;
 
-	return rw == RW_STEP || rw == RW_PARAMS;
+	return rw == RW_STEP || rw == RW_PARAMS ? "step"
+	       : is_checkpoint_mode(rw)		? "round"
+						: "loop";
 }
 
 static void print_model(FILE *file, const struct report_group *group)
@@ -61,8 +63,8 @@ static void print_model(FILE *file, const struct report_group *group)
 	if (options->time_based)
 		fprintf(file, ", for %.3g s", (double)options->runtime_ms / 1e3);
 	else
-		fprintf(file, ", %" PRIu64 " %s%s", options->loops,
-			one_of_steps(group) ? "step" : "loop", plural(options->loops));
+		fprintf(file, ", %" PRIu64 " %s%s", options->loops, pass_name(group),
+			plural(options->loops));
 	if (options->runtime_ms && !options->time_based)
 		fprintf(file, ", for %.3g s at most", (double)options->runtime_ms / 1e3);
 	fprintf(file, ", seed %" PRIu64 "\n", options->seed);
@@ -227,6 +229,37 @@ static void print_steps(FILE *file, const struct report_group *group)
 	print_step_memory(file, steps);
 }
 
+/* ---- Checkpoints */
+
+static void print_way(FILE *file, const char *name, const struct way_figures *way)
+{
+	sublabel(file, name);
+	fprintf(file, "%.3f GB/s (%.3f to %.3f)", way->median / 1e9, way->min / 1e9,
+		way->max / 1e9);
+}
+
+static void print_checkpoints(FILE *file, const struct report_group *group)
+{
+	const struct checkpoint_figures *figures = &group->result.checkpoint;
+	char text[SHORT_NUMBER];
+
+	label(file, "state");
+	fprintf(file, "%s, %" PRIu64 " round%s; medians\n", memory(figures->nbytes, text),
+		figures->rounds, plural(figures->rounds));
+	for (unsigned i = 0; i < WAYS; i++) {
+		if (figures->ways[i].median <= 0)
+			continue;
+		print_way(file, way_names[i], &figures->ways[i]);
+		if (i != WAY_NVSWAP)
+			fprintf(file, ", nvswap %.2f times that", figures->ways[i].ratio);
+		fputc('\n', file);
+	}
+	if (*figures->why_no_loop) {
+		sublabel(file, way_names[WAY_LOOP]);
+		fprintf(file, "not measured: %s\n", figures->why_no_loop);
+	}
+}
+
 /* ---- Engine and pool */
 
 static void print_engine(FILE *file, const struct report_group *group)
@@ -331,9 +364,9 @@ static void print_verify(FILE *file, const struct report_group *group)
 		fputs("not asked for (--verify)", file);
 	else if (verify_errors(result))
 		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", verify_errors(result),
-			rw == RW_STEP	  ? "value"
-			: is_fio_mode(rw) ? "block"
-					  : "tensor",
+			is_optimizer_mode(rw) ? "value"
+			: is_fio_mode(rw)     ? "block"
+					      : "tensor",
 			plural(verify_errors(result)), verify_errors(result) == 1 ? "S" : "");
 	else if (result->error.code || group->compared < group->asked_verify)
 		print_open_verify(file, group);
@@ -350,6 +383,8 @@ void report_swap_text(FILE *file, const struct report_group *group)
 		print_replay(file, group);
 	if (group_has_steps(group))
 		print_steps(file, group);
+	if (group_has_checkpoints(group))
+		print_checkpoints(file, group);
 	print_work(file, group);
 	if (group->result.opened)
 		print_engine(file, group);

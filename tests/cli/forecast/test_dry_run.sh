@@ -35,6 +35,13 @@ forecast dry_run_knows_what_step_moves "1 <= read['io_bytes'] / f['read_bytes'] 
 	1 <= write['io_bytes'] / (f['write_bytes'] - f['fill_bytes']) < 1.05 and
 	1 <= swap['store_bytes'] / f['space_bytes']" --rw step
 rm -rf "$T/store/nvswap"
+for rw in checkpoint restore; do
+	forecast "dry_run_knows_what_${rw}_moves" "(lambda s: f['space_bytes'] == 3 * s and
+		f['write_bytes'] == (4 * 3 + 2 + ('$rw' == 'restore') + 2) * s and
+		f['read_bytes'] == (3 * 3 + 1 + 2) * s and f['pinned_bytes'] == 8 << 20)(
+		job['checkpoint']['state_bytes'])" --rw $rw --verify
+	rm -rf "$T/store/nvswap"
+done
 for rw in read randwrite randrw; do
 	run bench --rw $rw --bs 4k --size 1m --io-size 512k --directory "$T/store" --verify --dry-run \
 		--output-format json
@@ -58,7 +65,7 @@ bench --dry-run --rw swapout --compare --rounds 4
 [ "$status" = 0 ] && grep -q "^4 rounds of nvswap and fio: 58.75 MiB written, 0 bytes read" "$T/out"
 result dry_run_counts_the_rounds_of_compare $? "$(cat "$T/out")"
 FULL=(--nvme-path "$T/store" --tensors 1024 --tensor-size 1t)
-for rw in step swapout params; do
+for rw in step swapout params checkpoint; do
 	expect "space_that_is_lacking_is_found_before_$rw" 1 "store .* has .* free, and this needs" \
 		bench "${FULL[@]}" --rw $rw --pool 2t
 done

@@ -539,7 +539,7 @@ static void options_without_effect_are_refused(void **state)
 	assert_says(
 		said,
 		"b.ini:3: model has no effect with rw=randread: it is for swapout, swapin, swap, "
-		"step and params");
+		"step, params, checkpoint and restore");
 	assert_int_equal(JOB("rw", "randread", "pool", "1g"), -EINVAL);
 	assert_int_equal(JOB("rw", "read", "rwmixread", "70"), -EINVAL);
 	assert_says(said, "it is for rw and randrw");

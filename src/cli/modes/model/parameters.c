@@ -78,10 +78,10 @@ static void make(const struct parameters *parameters, void *array, uint32_t salt
 						     mix((uint32_t)i * 0x9e3779b1u + seed));
 }
 
-int parameters_open(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
-		    uint64_t group_numel, uint64_t seed, struct nvs_error *error)
+int parameters_cut(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
+		   uint64_t group_numel, uint64_t seed, struct nvs_error *error)
 {
-	uint64_t numel = parameters_numel(model, dtype), nbytes = numel * nvs_dtype_size(dtype);
+	uint64_t numel = parameters_numel(model, dtype);
 
 	assert(formats[dtype].mantissa_bits && group_numel);
 	*parameters = (struct parameters){
@@ -91,6 +91,17 @@ int parameters_open(struct parameters *parameters, const struct model *model, en
 				 "the model has no floating-point element, so there is nothing to "
 				 "train");
 	parameters->ngroups = (size_t)((numel + group_numel - 1) / group_numel);
+	return 0;
+}
+
+int parameters_open(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
+		    uint64_t group_numel, uint64_t seed, struct nvs_error *error)
+{
+	int rc = parameters_cut(parameters, model, dtype, group_numel, seed, error);
+	uint64_t numel = parameters->numel, nbytes = numel * nvs_dtype_size(dtype);
+
+	if (rc)
+		return rc;
 	parameters->nbytes = 2 * nbytes;
 	parameters->weights = huge_map(nbytes, NULL);
 	parameters->gradients = huge_map(nbytes, NULL);
