@@ -43,6 +43,7 @@ static int settle_labels(struct store *store, struct nvs_error *error)
 {
 	int rc = 0;
 
+	assert(!store->read_only);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 
@@ -62,6 +63,7 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 					    .rollback = rollback};
 	int rc = slots_open(&store->slots, first, false, error);
 
+	assert(store->keep && first->label.kept);
 	/* A missing manifest file was just created again. */
 	if (!rc && !store->read_only)
 		rc = member_sync_names(first, error);
@@ -70,6 +72,8 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 	if (rc)
 		return rc;
 	store->manifest = store->found.header;
+	assert(store->manifest.generation == wanted.generation ||
+	       (rollback && store->manifest.generation < wanted.generation));
 	if (store->manifest.generation < wanted.generation)
 		log_say(&store->log, NVS_LOG_WARNING,
 			"the last commit of the kept store at %s, number %" PRIu64 ", is lost: as "
@@ -82,6 +86,7 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 
 const struct store_entry *store_entries(const struct store *store, size_t *n)
 {
+	assert(!store->found.header.count || store->found.entries);
 	*n = store->found.header.count;
 	return store->found.entries;
 }
@@ -146,6 +151,7 @@ static int relabel_all(struct store *store, uint64_t generation, struct nvs_erro
 /* A write always moves the tensor's contents, so equal entries have equal contents. */
 static bool nothing_changed(const struct store *store, const struct manifest_header *header)
 {
+	assert(header->generation > store->manifest.generation);
 	return store->manifest.generation &&
 	       store->manifest.generation == store->members[0].label.generation &&
 	       !store->damaged && !store->slots.damaged && header->count == store->manifest.count &&
@@ -215,6 +221,7 @@ static int settle(struct store *store, struct nvs_error *error)
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc;
 
+	assert(store->committing == COMMIT_ENCODE);
 	if (!store->unsettled)
 		return 0;
 	enter(store, COMMIT_TAKE_BACK);
@@ -298,6 +305,7 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 	struct manifest_header header;
 	int rc = check_places(store, error);
 
+	assert(store->keep && !store->read_only && store->committing == COMMIT_ENCODE);
 	if (!rc)
 		rc = settle(store, error);
 	if (!rc)

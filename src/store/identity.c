@@ -3,6 +3,7 @@
  * Decides whether the members form a kept store or a new one. Members that are exchanged, missing
  * or another program's are refused before any of them is changed.
  */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -26,6 +27,7 @@ static bool same_store(const struct member *a, const struct member *b)
 
 static int refuse_kept(const struct member *member, struct nvs_error *error)
 {
+	assert(is_kept(member));
 	return error_set(error, -EEXIST,
 			 "%s holds a kept store: set \"nvswap\": {\"keep\": true} to reopen it, "
 			 "or remove %s if it is not needed",
@@ -38,6 +40,7 @@ static int check_place(const struct store *store, unsigned index, struct nvs_err
 {
 	const struct member *member = &store->members[index], *first = &store->members[0];
 
+	assert(index < store->nmembers && is_kept(first));
 	if (member->blank || !member->label.kept)
 		return error_set(error, -EMEDIUMTYPE,
 				 "%s holds nothing of the kept store that %s belongs to: give all "
@@ -68,6 +71,7 @@ static int check_shape(const struct store *store, const struct store_options *op
 	const struct label *label = &store->members[0].label;
 	const char *path = store->members[0].path;
 
+	assert(is_kept(&store->members[0]));
 	if (label->count != store->nmembers)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s lies on %" PRIu32
@@ -110,6 +114,7 @@ static int check_free(const struct store *store, struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
 
+	assert(!is_kept(first));
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		const struct member *member = &store->members[i];
 
@@ -139,6 +144,7 @@ int store_identify(const struct store *store, const struct store_options *option
 	const struct member *first = &store->members[0];
 	int rc = 0;
 
+	assert(store->nmembers == (options->npaths ? options->npaths : 1));
 	*found = is_kept(first);
 	for (unsigned i = 0; i < store->nmembers && !store->keep; i++) {
 		const struct member *member = &store->members[i];
@@ -183,6 +189,8 @@ int store_begin(struct store *store, const struct store_options *options, struct
 	uint8_t id[STORE_ID_SIZE];
 	int rc = random_id(id, error);
 
+	/* What was kept is never begun anew. */
+	assert(!store->read_only && !is_kept(&store->members[0]));
 	say_what_was_left(store);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
@@ -206,10 +214,12 @@ int store_begin_keeping(struct store *store, struct nvs_error *error)
 {
 	int rc = slots_open(&store->slots, &store->members[0], true, error);
 
+	assert(store->keep && !store->read_only);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_sync_names(&store->members[i], error);
 	/* The first member comes last: its label decides whether the store is kept. */
 	for (unsigned i = store->nmembers; i-- > 0 && !rc;) {
+		assert(!store->members[i].label.kept && !store->members[i].label.generation);
 		store->members[i].label.kept = true;
 		rc = member_write_label(&store->members[i], error);
 	}

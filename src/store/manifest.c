@@ -50,6 +50,7 @@ _Static_assert(MANIFEST_ENTRY_MAX >= AT_NAME + ((NVS_NAME_MAX + 8) & ~7), "room 
 
 static uint64_t entry_bytes(size_t name_length)
 {
+	assert(name_length && name_length <= NVS_NAME_MAX);
 	return AT_NAME + ((name_length + 8) & ~(uint64_t)7);
 }
 
@@ -338,12 +339,14 @@ static const char *decode_entries(struct manifest *manifest, uint32_t unit)
 	uint8_t *at = manifest->body;
 	uint8_t *end = at + manifest->header.body_bytes - note_room(note_bytes);
 
+	assert(at <= end);
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const char *why = decode_entry(&at, (uint64_t)(end - at), unit,
 					       &manifest->entries[i]);
 
 		if (why)
 			return why;
+		assert(at <= end);
 	}
 	return at == end ? check_note(end, note_bytes) : "something stands behind its entries";
 }

@@ -54,6 +54,7 @@ static int measure(struct store *store, struct nvs_error *error)
 
 static int take_found(struct store *store, struct nvs_error *error)
 {
+	assert(!store->live && store->found.end <= size_bytes(store));
 	for (size_t i = 0; i < store->found.header.count; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
 		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
@@ -196,6 +197,8 @@ static int reserve_together(struct store *store, const uint64_t *nbytes, size_t 
 {
 	uint64_t at;
 
+	/* The free space behind the last extent is a gap like any other. */
+	assert(total && tail_units(store) <= extents_largest(store->extents));
 	if (extents_largest(store->extents) < total) {
 		int rc = grow(store, (total - tail_units(store)) * store->unit, error);
 
@@ -243,6 +246,7 @@ static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, 
 			homeless += units;
 		}
 	}
+	assert(!homeless || homeless > tail_units(store));
 	if (homeless)
 		rc = grow_by(store, (homeless - tail_units(store)) * store->unit, error);
 	for (size_t i = 0; rc && i < n; i++)

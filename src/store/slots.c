@@ -229,6 +229,7 @@ static int find_generation(const struct slots *slots, uint64_t generation, uint3
 		if (found[i].whole && *slot == MANIFEST_SLOT_COUNT)
 			*slot = i;
 	}
+	assert(*slot == MANIFEST_SLOT_COUNT || slots->slot[*slot].fd >= 0);
 	return rc;
 }
 
@@ -272,6 +273,7 @@ static int newest_is_lost(const struct slots *slots, const struct found_slot *fo
 {
 	char text[512], remedy[128] = "restore the store from a copy";
 
+	assert(older < newest);
 	describe(slots, found, text);
 	if (older)
 		snprintf(remedy, sizeof(remedy),
@@ -289,6 +291,7 @@ static void adopt(struct slots *slots, struct found_slot *found, unsigned slot,
 {
 	unsigned turn = slot % MANIFEST_TURN_COUNT;
 
+	assert(slot < MANIFEST_SLOT_COUNT && found[slot].whole);
 	*manifest = found[slot].manifest;
 	found[slot].manifest = (struct manifest){.end = 0};
 	slots->current = turn;
@@ -342,6 +345,7 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 	unsigned slot;
 	int rc = 0;
 
+	assert(!manifest->body && !manifest->entries);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		read_header(&slots->slot[i], wanted->id, &found[i]);
 		if (found[i].headed && found[i].manifest.header.generation > slots->highest)
@@ -386,8 +390,13 @@ int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_erro
 
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, struct nvs_error *error)
 {
+	struct manifest_header header;
 	int rc = 0;
 
+	/* What is written is what a later run accepts, and later than all that is there. */
+	assert(!manifest_decode_header(bytes, &header));
+	assert(MANIFEST_HEADER_BYTES + header.body_bytes == nbytes);
+	assert(header.generation == slots->highest);
 	for (unsigned i = not_current(slots); i < MANIFEST_SLOT_COUNT && !rc;
 	     i += MANIFEST_TURN_COUNT) {
 		const struct slot *slot = &slots->slot[i];

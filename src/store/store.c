@@ -62,6 +62,8 @@ static int adopt_shape(struct store *store, struct nvs_error *error)
 {
 	const struct label *label = &store->members[0].label;
 
+	/* The members are one store, in their order. */
+	assert(label->kept && !label->index && label->count == store->nmembers);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		if (label->unit % store->members[i].unit_needed)
 			return error_set(error, -EMEDIUMTYPE,
@@ -80,6 +82,7 @@ static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error 
 	struct file_member members[NVS_PATHS_MAX];
 	int rc;
 
+	assert(!store->file && store->unit && store->stripe % store->unit == 0);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		members[i] = (struct file_member){.path = store->members[i].path,
 						  .fd = store->members[i].fd,

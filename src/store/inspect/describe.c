@@ -22,6 +22,7 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 {
 	const struct member *of = &store->members[member];
 
+	assert(look_opened(store, member) && i < LABEL_COPY_COUNT);
 	*copy = (struct nvs_store_copy){
 		.kind = NVS_STORE_LABEL, .path = of->path, .offset = i * LABEL_DISTANCE};
 	if (store->looks[member].rc) {
@@ -55,6 +56,7 @@ static void describe_slot(const struct nvs_store *store, unsigned i, struct nvs_
 	bool mine = commit && (lost ? slot->generation == commit || !slot->generation
 				    : i % MANIFEST_TURN_COUNT == slots->current);
 
+	assert(store->has_slots && i < MANIFEST_SLOT_COUNT && slot->path);
 	*copy = (struct nvs_store_copy){.kind = NVS_STORE_MANIFEST,
 					.path = slot->path,
 					.offset = slot->base,

@@ -25,6 +25,7 @@ static int open_member(struct nvs_store *store, unsigned i, const struct nvs_sto
 	struct look *look = &store->looks[i];
 	char name[64];
 
+	assert(i == store->npaths && i < place->npaths);
 	place_name(place, name);
 	look->why = (struct nvs_error){.size = sizeof(look->why)};
 	look->rc = lock ? member_open(store->members, i, place->paths[i], name, true, &look->why)

@@ -39,6 +39,7 @@ static int read_slots(struct nvs_store *store, struct nvs_error *why)
 		.id = label->id, .unit = label->unit, .generation = label->generation};
 	const struct nvs_log silent = {.fn = NULL};
 
+	assert(store->has_slots && label->kept);
 	manifest_free(&store->found);
 	return slots_read(&store->slots, &wanted, &store->found, &silent, why);
 }
@@ -49,6 +50,7 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 	struct member *first = &store->members[0];
 	int rc = slots_open(&store->slots, first, false, why);
 
+	assert(!store->has_slots);
 	store->has_slots = true;
 	for (int i = 0; i < TRIES && !rc; i++) {
 		uint64_t generation = first->label.generation;
@@ -62,6 +64,8 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 			break;
 		rc = 0;
 	}
+	/* No commit comes between in a store that is locked. */
+	assert(rc || first->in_use || store->found.header.generation == first->label.generation);
 	return rc;
 }
 
@@ -81,6 +85,7 @@ static void check_members(struct nvs_store *store)
 	const struct label *first = &store->members[0].label;
 	const char *path = store->members[0].path;
 
+	assert(first->kept);
 	if (first->index)
 		refuse(store, NVS_STORE_PARTIAL,
 		       "%s is member %" PRIu32 " (counted from 0) of a store of %" PRIu32
@@ -110,6 +115,7 @@ static void check_members(struct nvs_store *store)
 
 static void put_label(struct nvs_store_info *info, const struct label *label)
 {
+	assert(label->count && label->index < label->count && label->unit);
 	info->rank = label->rank;
 	info->optimizer = label->optimizer;
 	info->member = label->index;
@@ -140,6 +146,7 @@ static void put_manifest(struct nvs_store *store)
 		used += 2 * round_to_unit(store->found.entries[i].nbytes, info->unit);
 	}
 	info->free_bytes = used < info->data_bytes ? info->data_bytes - used : 0;
+	assert(!info->tensors || info->commit);
 }
 
 static int measure(struct nvs_store *store, struct nvs_error *error)
@@ -161,6 +168,7 @@ static void read_without_label(struct nvs_store *store)
 {
 	const struct member *first = &store->members[0];
 
+	assert(store->looks[0].rc || first->blank);
 	if (store->looks[0].rc)
 		refuse(store, NVS_STORE_DAMAGED, "%s", store->looks[0].why.text);
 	else if (first->has_manifests)

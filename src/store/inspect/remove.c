@@ -30,6 +30,7 @@ static int remove_files(const struct member *member, struct nvs_error *error)
 	char name[32];
 	int rc = 0;
 
+	assert(member->kind == MEMBER_FILE);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		rc = unlink_file(member, name, error);
@@ -90,6 +91,7 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 
 	if (rc)
 		return rc;
+	assert(store->locked);
 	rc = check_whole(store, error);
 	/* The first member, which leads to the others, comes last. */
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)

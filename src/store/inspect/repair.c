@@ -33,6 +33,7 @@ static int write_labels(struct member *member, struct nvs_error *error)
 	struct member writer = *member;
 	int rc;
 
+	assert(member->read_only && !member->blank);
 	if (member->kind == MEMBER_RAW)
 		writer.fd = open(member->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
 	else
@@ -53,6 +54,7 @@ static int repair_labels(struct nvs_store *store, struct nvs_store_repairs *repa
 {
 	int rc = 0;
 
+	assert(store->locked);
 	for (unsigned i = store->npaths; i-- > 0 && !rc;) {
 		unsigned n = count_bad(&store->members[i]);
 
@@ -86,6 +88,8 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	int fd = open_slot(store, i), rc = 0;
 
 	assert(i % MANIFEST_TURN_COUNT == store->slots.current);
+	/* A valid copy of the commit is never written over. */
+	assert(slot->generation != header->generation || slot->why[0]);
 	if (fd < 0)
 		return member_cannot(error, "open", slot->path, -errno);
 	manifest_encode_header(header, bytes);
@@ -108,6 +112,8 @@ static int repair_manifests(struct nvs_store *store, struct nvs_store_repairs *r
 	struct slots *slots = &store->slots;
 	int rc = 0;
 
+	assert(store->locked && slots->current < MANIFEST_TURN_COUNT);
+	assert(store->found.header.generation == store->members[0].label.generation);
 	for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT && !rc;
 	     i += MANIFEST_TURN_COUNT) {
 		const struct slot *slot = &slots->slot[i];

@@ -71,6 +71,7 @@ static void report(struct reading *reading, uint64_t tensor, enum nvs_store_find
 {
 	char *array = (char *)reading->verdicts;
 
+	assert(tensor >= reading->first && tensor < reading->end);
 	reading->now.finding = finding;
 	struct_out(array + (tensor - reading->first) * reading->size, &reading->now,
 		   sizeof(reading->now));
@@ -84,6 +85,7 @@ static void judge(struct reading *reading, uint64_t tensor)
 	uint64_t sum = XXH3_64bits_digest(reading->sum), at;
 	const char *path = store->members[member_of(store, entry->offset, &at)].path;
 
+	assert(entry->written && entry->nbytes && path);
 	XXH3_64bits_reset(reading->sum);
 	if (reading->now.finding == NVS_STORE_UNREADABLE) {
 		report(reading, tensor, NVS_STORE_UNREADABLE);

@@ -2,6 +2,7 @@
 /*
  * Errors of opening a member, and the paths that they name.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@ int member_refuse(struct nvs_error *error, const char *path, const char *why)
 
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code)
 {
+	assert(what && path && code < 0);
 	return error_set(error, code, "cannot %s %s: %s", what, path, nvs_strerror(code));
 }
 

@@ -106,6 +106,7 @@ static int refuse(const struct member *member, const struct found_label *found,
 static unsigned explains(const struct member *member, const struct found_label *found,
 			 unsigned copy)
 {
+	assert(found->rc < 0 && copy < LABEL_COPY_COUNT);
 	switch (found->rc) {
 	case -ENODATA:
 		return 0;
@@ -188,11 +189,15 @@ static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes
 int member_write_label(struct member *member, struct nvs_error *error)
 {
 	uint8_t bytes[LABEL_BYTES];
+	struct label again;
 	int rc = 0;
 
 	assert(member->fd >= 0);
 	assert(!member->read_only);
 	label_encode(&member->label, bytes);
+	/* A later run reads what is written here. */
+	assert(!label_decode(bytes, &again));
+	assert(again.generation == member->label.generation && again.kept == member->label.kept);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (member->copies[i] == LABEL_WHOLE)
 			member->copies[i] = LABEL_STALE;
@@ -204,5 +209,7 @@ int member_write_label(struct member *member, struct nvs_error *error)
 			rc = write_copy(member, i, bytes, error);
 	if (!rc)
 		member->blank = false;
+	assert(rc ||
+	       (!member_has_copy(member, LABEL_STALE) && !member_has_copy(member, LABEL_DAMAGED)));
 	return rc;
 }

@@ -29,6 +29,7 @@ bool member_is_store_name(const char *name)
 
 bool member_is_file_name(const char *name)
 {
+	assert(name);
 	return !strcmp(name, "data") || (!strncmp(name, "manifest.", 9) && name[9] >= '0' &&
 					 name[9] < '0' + MANIFEST_SLOT_COUNT && !name[10]);
 }
@@ -131,6 +132,7 @@ int member_check_place(const struct member *member, struct nvs_error *error)
 
 	if (member->kind != MEMBER_FILE)
 		return 0;
+	assert(member->directory && strrchr(member->directory, '/'));
 	rc = member_leads_to(member->parent_fd, "nvswap", member->nvswap_fd);
 	if (!rc)
 		rc = member_leads_to(member->nvswap_fd, strrchr(member->directory, '/') + 1,

@@ -35,6 +35,7 @@ int member_check_owner(int fd, const char *path, struct nvs_error *error)
 {
 	struct stat st;
 
+	assert(fd >= 0);
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	return st.st_uid == geteuid() ? 0 : member_other_user(path, st.st_uid, error);
@@ -79,6 +80,9 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 
 	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
+	/* Only what was found to be nvswap's is changed. */
+	assert(member->directory && member->nvswap_fd >= 0 && member->directory_fd >= 0);
+	assert(member_is_store_name(strrchr(member->directory, '/') + 1));
 	nvswap = strndup(member->directory,
 			 (size_t)(strrchr(member->directory, '/') - member->directory));
 	if (!nvswap)
