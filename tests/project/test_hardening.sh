@@ -5,18 +5,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 build=${BUILD:-build}
-status=0
-
-check() {
-	local name=$1
-	shift
-	if "$@"; then
-		echo "ok $name"
-	else
-		echo "not ok $name"
-		status=1
-	fi
-}
+# shellcheck source=tests/support/check.sh
+. tests/support/check.sh
 
 binds_all_symbols_at_start() {
 	readelf -lW "$1" | grep GNU_RELRO >/dev/null && readelf -dW "$1" | grep BIND_NOW >/dev/null

@@ -5,7 +5,8 @@
 # each compiler that is installed. The errors of a function are a list, one a line.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-status=0
+# shellcheck source=tests/support/check.sh
+. tests/support/check.sh
 
 # Each header in a translation unit of its own.
 each_compiles() {
@@ -21,11 +22,8 @@ compiles() {
 	shift 2
 	if ! command -v "$1" >/dev/null; then
 		echo "skip $name: no $1 here"
-	elif each_compiles "$@" -x "$language"; then
-		echo "ok $name"
 	else
-		echo "not ok $name"
-		status=1
+		check "$name" each_compiles "$@" -x "$language"
 	fi
 }
 
@@ -38,10 +36,5 @@ compiles header_is_c11_gcc c gcc -std=c11 -Wstrict-prototypes
 compiles header_is_c11_clang c clang -std=c11 -Wstrict-prototypes
 compiles header_is_cxx17_gcc c++ g++ -std=c++17
 compiles header_is_cxx17_clang c++ clang++ -std=c++17
-if errors_are_a_list; then
-	echo "ok errors_are_a_list_one_a_line"
-else
-	echo "not ok errors_are_a_list_one_a_line"
-	status=1
-fi
+check errors_are_a_list_one_a_line errors_are_a_list
 exit $status

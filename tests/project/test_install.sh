@@ -14,18 +14,8 @@ read -ra sanitize <<<"${SANITIZE_FLAGS:-}"
 work=$(realpath -m "$build")/installed
 prefix=/opt/nvswap # a prefix that is not in use
 stage=$work$prefix
-status=0
-
-check() {
-	local name=$1
-	shift
-	if "$@"; then
-		echo "ok $name"
-	else
-		echo "not ok $name"
-		status=1
-	fi
-}
+# shellcheck source=tests/support/check.sh
+. tests/support/check.sh
 
 # Independent of the make that runs this test; the compiler flags are in the environment.
 staged_make() {

@@ -10,18 +10,8 @@ build=${BUILD:-build}
 cc=${CC:-gcc}
 read -ra sanitize <<<"${SANITIZE_FLAGS:-}"
 work=$build/smaller
-status=0
-
-check() {
-	local name=$1
-	shift
-	if "$@"; then
-		echo "ok $name"
-	else
-		echo "not ok $name"
-		status=1
-	fi
-}
+# shellcheck source=tests/support/check.sh
+. tests/support/check.sh
 
 cut_headers() {
 	rm -rf "$work" && mkdir -p "$work/nvswap" && cp include/nvswap.h "$work" &&

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+#
+# Sourced by tests that are scripts: a function to report a test. `status` is the script's at its end.
+
+status=0
+
+# check NAME COMMAND...: the test passes if the command succeeds
+check() {
+	local name=$1
+	shift
+	if "$@"; then
+		echo "ok $name"
+	else
+		echo "not ok $name"
+		status=1
+	fi
+}
