@@ -5,55 +5,32 @@
  */
 #include "store/member/member.h"
 #include "support/sole_owner.h"
-#include "swap/swap_fixture.h"
+#include "swap/contents_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
-#define N	3
 #define GUARD	64
 #define OUTSIDE 0x5a
 
-static const uint64_t lengths[N] = {1, 70001, 700001};
+/* Memory for a part of each tensor. */
+static char parts[TENSORS][GUARD + LENGTH_MAX + GUARD];
 
-/* What each tensor has, and memory for a part of it. */
-struct contents {
-	char *whole[N], *part[N];
-};
-
-static void contents_make(struct contents *c)
+static struct nvs_tensor_range range_of(struct nvs_tensor **t, size_t i, uint64_t offset,
+					uint64_t nbytes)
 {
-	for (size_t i = 0; i < N; i++) {
-		c->whole[i] = malloc(lengths[i]);
-		c->part[i] = malloc(lengths[i] + 2 * GUARD);
-		assert_true(c->whole[i] && c->part[i]);
-		fill(c->whole[i], lengths[i], i + 1);
-	}
-}
-
-static void contents_free(struct contents *c)
-{
-	for (size_t i = 0; i < N; i++) {
-		free(c->whole[i]);
-		free(c->part[i]);
-	}
-}
-
-static struct nvs_tensor_range range_of(struct contents *c, struct nvs_tensor **t, size_t i,
-					uint64_t offset, uint64_t nbytes)
-{
-	memset(c->part[i], OUTSIDE, lengths[i] + 2 * GUARD);
+	memset(parts[i], OUTSIDE, sizeof(parts[i]));
 	return (struct nvs_tensor_range){.size = sizeof(struct nvs_tensor_range),
 					 .tensor = t[i],
 					 .offset = offset,
 					 .nbytes = nbytes,
-					 .data = c->part[i] + GUARD};
+					 .data = parts[i] + GUARD};
 }
 
 static void expect_part(const struct contents *c, size_t i, const struct nvs_tensor_range *range)
 {
-	const char *part = c->part[i];
+	const char *part = parts[i];
 
 	assert_memory_equal(part + GUARD, c->whole[i] + range->offset, range->nbytes);
 	for (uint64_t k = 0; k < GUARD; k++)
@@ -65,41 +42,30 @@ static uint64_t file_offset(struct fixture *f, struct nvs_tensor *t)
 	return LABEL_AREA_BYTES + info_of(f, t).store_offset;
 }
 
-static void store_all(struct fixture *f, struct contents *c, struct nvs_tensor **t)
-{
-	tensors_add(f, "t", lengths, N, t);
-	contents_make(c);
-	OK(f, nvs_tensor_swap_out_from(f->engine, t, (const void *const *)c->whole, N, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, t, N, 0, -1, &f->error));
-}
-
 /* Ranges of random length and place, and those at the ends, of all tensors in one call. */
 static void read_parts(const struct setup *setup, bool resident)
 {
-	struct nvs_tensor_range ranges[N];
-	struct nvs_tensor *t[N];
+	struct nvs_tensor_range ranges[TENSORS];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 	uint64_t seed = seed_of_run();
 
 	fixture_open(&f, setup);
-	store_all(&f, &c, t);
-	if (resident) {
-		OK(&f, sole_swap_in(f.engine, t, N, -1, &f.error));
-		OK(&f, sole_wait(f.engine, t, N, -1, &f.error));
-		OK(&f, sole_release(f.engine, t, N, NVS_CLEAN, &f.error));
-	}
+	contents_store(&c, &f, t);
+	if (resident)
+		contents_load(&f, t);
 	for (int round = 0; round < 60; round++) {
-		for (size_t i = 0; i < N; i++) {
-			uint64_t offset = round == 0 ? 0 : below(&seed, lengths[i] + 1);
-			uint64_t left = lengths[i] - offset;
+		for (size_t i = 0; i < TENSORS; i++) {
+			uint64_t offset = round == 0 ? 0 : below(&seed, tensor_lengths[i] + 1);
+			uint64_t left = tensor_lengths[i] - offset;
 
-			ranges[i] = range_of(&c, t, i, offset,
+			ranges[i] = range_of(t, i, offset,
 					     round % 3 ? below(&seed, left + 1) : left);
 		}
-		OK(&f, nvs_tensor_read(f.engine, ranges, N, &f.error));
-		OK(&f, nvs_tensor_wait(f.engine, t, N, 0, -1, &f.error));
-		for (size_t i = 0; i < N; i++) {
+		OK(&f, nvs_tensor_read(f.engine, ranges, TENSORS, &f.error));
+		OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error));
+		for (size_t i = 0; i < TENSORS; i++) {
 			expect_part(&c, i, &ranges[i]);
 			STATE(&f, t[i], resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
 		}
@@ -133,16 +99,16 @@ static void reads_any_range_of_resident_tensors(void **state)
 static void a_part_of_a_dirty_tensor_has_its_newest_bytes(void **state)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	tensor_write(&f, t[1], 77);
-	fill(c.whole[1], lengths[1], 77);
-	range = range_of(&c, t, 1, 12345, 4321);
+	fill(c.whole[1], tensor_lengths[1], 77);
+	range = range_of(t, 1, 12345, 4321);
 	sim_forget_counts(f.sim);
 	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
 	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, 0, &f.error));
@@ -156,16 +122,16 @@ static void a_part_of_a_dirty_tensor_has_its_newest_bytes(void **state)
 static void reads_little_more_than_the_part_and_needs_no_pool(void **state)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct sim_counts counts;
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 64 * KIB, .simulated = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	sim_forget_counts(f.sim);
-	range = range_of(&c, t, 2, 300001, 5000);
+	range = range_of(t, 2, 300001, 5000);
 	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
 	OK(&f, nvs_tensor_wait(f.engine, &t[2], 1, 0, -1, &f.error));
 	expect_part(&c, 2, &range);
@@ -180,14 +146,14 @@ static void reads_little_more_than_the_part_and_needs_no_pool(void **state)
 static void a_part_in_flight_keeps_the_tensor_busy(void **state)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	store_all(&f, &c, t);
-	range = range_of(&c, t, 1, 5, 600);
+	contents_store(&c, &f, t);
+	range = range_of(t, 1, 5, 600);
 	sim_hold(f.sim, SIM_READS);
 	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
 	STATE(&f, t[1], NVS_READING, false, 0);
@@ -207,28 +173,30 @@ static void a_part_in_flight_keeps_the_tensor_busy(void **state)
 
 static void a_failed_read_is_that_of_its_tensor_alone(void **state)
 {
-	struct nvs_tensor_range ranges[N];
-	struct nvs_tensor *t[N];
+	struct nvs_tensor_range ranges[TENSORS];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	store_all(&f, &c, t);
-	for (size_t i = 0; i < N; i++)
-		ranges[i] = range_of(&c, t, i, lengths[i] / 2, lengths[i] - lengths[i] / 2);
+	contents_store(&c, &f, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		ranges[i] = range_of(t, i, tensor_lengths[i] / 2,
+				     tensor_lengths[i] - tensor_lengths[i] / 2);
 	sim_fault(f.sim, &(const struct sim_rule){.fault = SIM_ERROR,
 						  .error = EIO,
 						  .reads = true,
 						  .from = file_offset(&f, t[1]) + 40000,
 						  .to = file_offset(&f, t[1]) + 40001});
-	OK(&f, nvs_tensor_read(f.engine, ranges, N, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, N, 0, -1, &f.error), -EIO, "t1: reading /");
+	OK(&f, nvs_tensor_read(f.engine, ranges, TENSORS, &f.error));
+	expect_error(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error), -EIO,
+		     "t1: reading /");
 	expect_part(&c, 0, &ranges[0]);
 	expect_part(&c, 2, &ranges[2]);
 	sim_no_faults(f.sim);
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
-	ranges[1] = range_of(&c, t, 1, 0, lengths[1]);
+	ranges[1] = range_of(t, 1, 0, tensor_lengths[1]);
 	OK(&f, nvs_tensor_read(f.engine, &ranges[1], 1, &f.error));
 	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
 	expect_part(&c, 1, &ranges[1]);
@@ -243,29 +211,27 @@ static void read_many(bool resident)
 {
 	static char memory[MANY][1000];
 	struct nvs_tensor_range ranges[MANY];
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 	uint64_t seed = seed_of_run();
 
 	OPEN(&f, .place = PLACE_DISK);
-	store_all(&f, &c, t);
-	if (resident) {
-		OK(&f, sole_swap_in(f.engine, t, N, -1, &f.error));
-		OK(&f, sole_wait(f.engine, t, N, -1, &f.error));
-		OK(&f, sole_release(f.engine, t, N, NVS_CLEAN, &f.error));
-	}
+	contents_store(&c, &f, t);
+	if (resident)
+		contents_load(&f, t);
 	for (size_t k = 0; k < MANY; k++) {
 		size_t i = 1 + below(&seed, 2);
 
-		ranges[k] = (struct nvs_tensor_range){.size = sizeof(ranges[k]),
-						      .tensor = t[i],
-						      .offset = below(&seed, lengths[i] - 1000),
-						      .nbytes = k % 5 ? below(&seed, 1001) : 0,
-						      .data = memory[k]};
+		ranges[k] =
+			(struct nvs_tensor_range){.size = sizeof(ranges[k]),
+						  .tensor = t[i],
+						  .offset = below(&seed, tensor_lengths[i] - 1000),
+						  .nbytes = k % 5 ? below(&seed, 1001) : 0,
+						  .data = memory[k]};
 	}
 	OK(&f, nvs_tensor_read(f.engine, ranges, MANY, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, N, 0, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error));
 	for (size_t k = 0; k < MANY; k++)
 		assert_memory_equal(memory[k],
 				    c.whole[ranges[k].tensor == t[1] ? 1 : 2] + ranges[k].offset,
@@ -285,26 +251,27 @@ static void reads_several_ranges_of_one_tensor_in_one_call(void **state)
 static void a_failed_range_ends_those_of_its_tensor_behind_it(void **state)
 {
 	struct nvs_tensor_range ranges[3];
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 	char memory[3][10] = {{0}};
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	for (size_t k = 0; k < 3; k++)
 		ranges[k] = (struct nvs_tensor_range){sizeof(ranges[k]), t[1], k * 20000, 10,
 						      memory[k]};
 	sim_fail(f.sim, NVS_READ, 1, EIO, 1);
 	sim_forget_counts(f.sim);
 	OK(&f, nvs_tensor_read(f.engine, ranges, 3, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, N, 0, -1, &f.error), -EIO, "t1: reading /");
+	expect_error(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error), -EIO,
+		     "t1: reading /");
 	assert_int_equal(sim_ios(f.sim, NVS_READ), 2);
 	assert_memory_equal(memory[0], c.whole[1], 10);
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
 	OK(&f, nvs_tensor_read(f.engine, ranges, 3, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, N, 0, -1, &f.error));
+	OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error));
 	assert_memory_equal(memory[2], c.whole[1] + 40000, 10);
 	contents_free(&c);
 	fixture_close(&f);
@@ -313,7 +280,7 @@ static void a_failed_range_ends_those_of_its_tensor_behind_it(void **state)
 static void reading_a_part_is_in_the_trace(void **state)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct nvs_trace *trace;
 	char path[512], text[16384] = "";
 	struct contents c;
@@ -325,8 +292,8 @@ static void reading_a_part_is_in_the_trace(void **state)
 	INIT(&f, .place = PLACE_DISK);
 	f.config.trace = trace;
 	OK(&f, fixture_reopen(&f));
-	store_all(&f, &c, t);
-	range = range_of(&c, t, 2, 5, 10);
+	contents_store(&c, &f, t);
+	range = range_of(t, 2, 5, 10);
 	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
 	OK(&f, nvs_tensor_wait(f.engine, &t[2], 1, 0, -1, &f.error));
 	snprintf(path, sizeof(path), "%s/trace.json", f.paths[0]);
@@ -345,19 +312,19 @@ static void reading_a_part_is_in_the_trace(void **state)
 static void only_a_range_of_all_bytes_is_verified(void **state)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	tensor_flip(&f, t[1], 100);
-	range = range_of(&c, t, 1, 200, lengths[1] - 200);
+	range = range_of(t, 1, 200, tensor_lengths[1] - 200);
 	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
 	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
 	expect_part(&c, 1, &range);
-	range = range_of(&c, t, 1, 0, lengths[1]);
+	range = range_of(t, 1, 0, tensor_lengths[1]);
 	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
 	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error), -EBADMSG, "t1");
 	contents_free(&c);
@@ -367,14 +334,14 @@ static void only_a_range_of_all_bytes_is_verified(void **state)
 static void ranges_that_are_wrong_are_refused(void **state)
 {
 	struct nvs_tensor_range good, bad;
-	struct nvs_tensor *t[N], *empty;
+	struct nvs_tensor *t[TENSORS], *empty;
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
-	store_all(&f, &c, t);
-	good = range_of(&c, t, 1, 0, lengths[1]);
+	contents_store(&c, &f, t);
+	good = range_of(t, 1, 0, tensor_lengths[1]);
 	OK(&f, nvs_tensor_read(f.engine, NULL, 0, &f.error));
 	expect_error(&f, nvs_tensor_read(NULL, &good, 1, &f.error), -EINVAL, "engine");
 	expect_error(&f, nvs_tensor_read(f.engine, NULL, 1, &f.error), -EINVAL, "ranges");
@@ -392,7 +359,7 @@ static void ranges_that_are_wrong_are_refused(void **state)
 	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "70001 bytes");
 	bad.offset = UINT64_MAX;
 	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "t1");
-	bad.offset = lengths[1];
+	bad.offset = tensor_lengths[1];
 	bad.nbytes = UINT64_MAX;
 	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "t1");
 	empty = tensor_add(&f, "empty", 10);

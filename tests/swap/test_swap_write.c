@@ -5,49 +5,22 @@
  */
 #include "store/member/member.h"
 #include "support/sole_owner.h"
-#include "swap/swap_fixture.h"
+#include "swap/contents_fixture.h"
 
 #include <errno.h>
-
-#define N 3
-
-static const uint64_t lengths[N] = {1, 70001, 700001};
-
-/* What each tensor must have. */
-struct contents {
-	char *whole[N];
-};
-
-static void contents_free(struct contents *c)
-{
-	for (size_t i = 0; i < N; i++)
-		free(c->whole[i]);
-}
-
-static void store_all(struct fixture *f, struct contents *c, struct nvs_tensor **t)
-{
-	tensors_add(f, "t", lengths, N, t);
-	for (size_t i = 0; i < N; i++) {
-		c->whole[i] = malloc(lengths[i]);
-		assert_non_null(c->whole[i]);
-		fill(c->whole[i], lengths[i], i + 1);
-	}
-	OK(f, nvs_tensor_swap_out_from(f->engine, t, (const void *const *)c->whole, N, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, t, N, 0, -1, &f->error));
-}
 
 /* What the drive has, read without the pool. */
 static void expect_on_drive(struct fixture *f, const struct contents *c, struct nvs_tensor **t)
 {
-	for (size_t i = 0; i < N; i++) {
-		char *data = malloc(lengths[i]);
+	for (size_t i = 0; i < TENSORS; i++) {
+		char *data = malloc(tensor_lengths[i]);
 
 		assert_non_null(data);
 		if (info_of(f, t[i]).state == NVS_RESIDENT)
 			tensors_swap_out(f, &t[i], 1);
 		OK(f, nvs_tensor_swap_in_to(f->engine, &t[i], (void *const *)&data, 1, &f->error));
 		OK(f, nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error));
-		assert_memory_equal(data, c->whole[i], lengths[i]);
+		assert_memory_equal(data, c->whole[i], tensor_lengths[i]);
 		free(data);
 	}
 }
@@ -64,23 +37,23 @@ static struct nvs_tensor_range range_of(struct contents *c, struct nvs_tensor **
 
 static void write_parts(const struct setup *setup)
 {
-	struct nvs_tensor_range ranges[2 * N];
-	struct nvs_tensor *t[N];
+	struct nvs_tensor_range ranges[2 * TENSORS];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 	uint64_t seed = seed_of_run();
 
 	fixture_open(&f, setup);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	for (int round = 0; round < 40; round++) {
-		for (size_t i = 0; i < 2 * N; i++) {
-			uint64_t length = lengths[i / 2], offset = below(&seed, length + 1);
+		for (size_t i = 0; i < 2 * TENSORS; i++) {
+			uint64_t length = tensor_lengths[i / 2], offset = below(&seed, length + 1);
 			uint64_t nbytes = below(&seed, length - offset + 1);
 
 			ranges[i] = range_of(&c, t, i / 2, offset, nbytes);
 			fill(ranges[i].data, nbytes, next_random(&seed));
 		}
-		OK(&f, nvs_tensor_write(f.engine, ranges, 2 * N, -1, &f.error));
+		OK(&f, nvs_tensor_write(f.engine, ranges, 2 * TENSORS, -1, &f.error));
 		if (round % 4 == 3)
 			expect_on_drive(&f, &c, t);
 	}
@@ -108,14 +81,14 @@ static void writes_any_range_of_a_verified_store_over_stripes(void **state)
 static void a_later_range_wins(void **state)
 {
 	struct nvs_tensor_range ranges[2];
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	char first[400], second[300];
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	memset(first, 'a', sizeof(first));
 	memset(second, 'b', sizeof(second));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1000, 400, first};
@@ -133,14 +106,14 @@ static void a_later_range_wins(void **state)
 static void a_kept_store_has_a_part_with_the_next_commit(void **state)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 	char old[5000];
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	memcpy(old, c.whole[2] + 300001, sizeof(old));
 	range = range_of(&c, t, 2, 300001, sizeof(old));
@@ -155,7 +128,7 @@ static void a_kept_store_has_a_part_with_the_next_commit(void **state)
 		OK(&f, nvs_engine_abandon(f.engine, &f.error));
 		f.engine = NULL;
 		OK(&f, fixture_reopen(&f));
-		tensors_add(&f, "t", lengths, N, t);
+		tensors_add(&f, "t", tensor_lengths, TENSORS, t);
 		expect_on_drive(&f, &c, t);
 		range.tensor = t[2];
 	}
@@ -166,7 +139,7 @@ static void a_kept_store_has_a_part_with_the_next_commit(void **state)
 static void after_an_error_no_byte_has_changed(void **state)
 {
 	struct nvs_tensor_range ranges[2];
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 	char other[100];
@@ -174,7 +147,7 @@ static void after_an_error_no_byte_has_changed(void **state)
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	memset(other, 'x', sizeof(other));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 10, 100, other};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[2], 10, 100, other};
@@ -197,13 +170,13 @@ static void after_an_error_no_byte_has_changed(void **state)
 static void a_time_limit_bounds_the_wait_for_reads(void **state)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[N];
+	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	range = range_of(&c, t, 1, 500, 600);
 	fill(range.data, 600, 42);
 	sim_hold(f.sim, SIM_READS);
@@ -221,16 +194,16 @@ static void a_time_limit_bounds_the_wait_for_reads(void **state)
 
 static void what_can_not_be_written_is_refused(void **state)
 {
-	struct nvs_tensor_range ranges[N], bad;
-	struct nvs_tensor *t[N], *empty;
+	struct nvs_tensor_range ranges[TENSORS], bad;
+	struct nvs_tensor *t[TENSORS], *empty;
 	struct contents c;
 	struct fixture f;
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
-	store_all(&f, &c, t);
+	contents_store(&c, &f, t);
 	empty = tensor_add(&f, "empty", 100);
-	for (size_t i = 0; i < N; i++)
+	for (size_t i = 0; i < TENSORS; i++)
 		ranges[i] = range_of(&c, t, i, 0, 1);
 	OK(&f, nvs_tensor_write(f.engine, NULL, 0, 0, &f.error));
 	expect_error(&f, nvs_tensor_write(f.engine, &ranges[2], 1, -1, &f.error), -E2BIG, "t2");
@@ -240,7 +213,7 @@ static void what_can_not_be_written_is_refused(void **state)
 	bad.nbytes = 0;
 	OK(&f, nvs_tensor_write(f.engine, &bad, 1, 0, &f.error));
 	bad = ranges[1];
-	bad.offset = lengths[1];
+	bad.offset = tensor_lengths[1];
 	expect_error(&f, nvs_tensor_write(f.engine, &bad, 1, -1, &f.error), -EINVAL, "not within");
 	OK(&f, sole_swap_in(f.engine, &t[1], 1, -1, &f.error));
 	expect_error(&f, nvs_tensor_write(f.engine, ranges, 2, -1, &f.error), -EBUSY,
@@ -250,7 +223,7 @@ static void what_can_not_be_written_is_refused(void **state)
 	fixture_shut(&f);
 	f.config.read_only = true;
 	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, N, t);
+	tensors_add(&f, "t", tensor_lengths, TENSORS, t);
 	ranges[1].tensor = t[1];
 	expect_error(&f, nvs_tensor_write(f.engine, &ranges[1], 1, -1, &f.error), -EROFS, "read");
 	expect_on_drive(&f, &c, t);
