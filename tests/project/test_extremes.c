@@ -4,11 +4,10 @@
  * configuration: a call accepts the value or refuses it as documented, and neither crashes nor
  * allocates for a value that is nonsense. A field that the tables here leave out fails the test.
  */
-#include "nvswap.h"
+#include "project/objects_fixture.h"
 
 #include <errno.h>
 #include <float.h>
-#include <glob.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -16,17 +15,10 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "support/support.h"
 
 #define NUMEL 256
 
-static struct nvs_config *config;
-static struct nvs_engine *engine;
-static struct nvs_tensor *tensor;
 static char checkpoint_path[512];
-static struct nvs_optimizer *optimizer;
-static struct nvs_aio *aio;
-static struct nvs_file *file;
 static struct nvs_error error = {.size = sizeof(error)};
 static float gradients[NUMEL], state_of[3][NUMEL];
 static uint16_t weights[1 << 16];
@@ -666,20 +658,6 @@ static void every_field_is_accepted_or_refused(void **state)
 
 /* ---- The tables against the headers ---- */
 
-static char *text_of(const char *path)
-{
-	char *text = calloc(1, 1 << 17);
-	FILE *from = fopen(path, "r");
-
-	assert_non_null(text);
-	if (!from)
-		fail_msg("%s: %s; tests run from the root of the repository", path,
-			 strerror(errno));
-	assert_true(fread(text, 1, (1 << 17) - 1, from) > 0);
-	fclose(from);
-	return text;
-}
-
 static void blank_comments(char *text)
 {
 	for (char *at = text; (at = strstr(at, "/*"));) {
@@ -745,10 +723,12 @@ static size_t check_body(const struct structure *structure, const char *body)
 	return n;
 }
 
-static unsigned check_header(const char *header)
+static unsigned check_header(char *header, void *arg)
 {
 	unsigned n = 0;
 
+	(void)arg;
+	blank_comments(header);
 	for (const char *at = header; (at = strstr(at, "\nstruct nvs_")); at++) {
 		const char *name = at + strlen("\nstruct "), *end = name + strcspn(name, " ;\n");
 		const struct structure *structure;
@@ -769,20 +749,8 @@ static unsigned check_header(const char *header)
 
 static void no_field_of_the_headers_is_left_out(void **state)
 {
-	unsigned n = 0;
-	glob_t found;
-
 	(void)state;
-	assert_int_equal(glob("include/nvswap/*.h", 0, NULL, &found), 0);
-	for (size_t i = 0; i < found.gl_pathc; i++) {
-		char *header = text_of(found.gl_pathv[i]);
-
-		blank_comments(header);
-		n += check_header(header);
-		free(header);
-	}
-	assert_int_equal(n, COUNT(structures) + COUNT(results));
-	globfree(&found);
+	assert_int_equal(headers_check(check_header, NULL), COUNT(structures) + COUNT(results));
 }
 
 /* ---- Keys of the configuration ---- */
@@ -1126,27 +1094,13 @@ static void tensors_that_sum_to_2_to_the_64_are_refused(void **state)
 
 static int start(void **state)
 {
-	static const char text[] =
-		"{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 65536},"
-		" \"offload_optimizer\": {\"device\": \"cpu\"},"
-		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
-	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, NUMEL};
-	const struct nvs_group_spec group = {sizeof(group), "g", NUMEL, NVS_F32, NULL};
 	const void *data = page;
 	struct nvs_request *request = NULL;
 
 	(void)state;
-	SUCCEEDS(nvs_config_open(&config, &error), &error);
-	SUCCEEDS(nvs_config_parse(config, text, strlen(text), "test", &error), &error);
-	SUCCEEDS(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error), &error);
-	SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
+	objects_open(NUMEL);
 	SUCCEEDS(nvs_tensor_swap_out_from(engine, &tensor, &data, 1, &error), &error);
 	SUCCEEDS(nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error), &error);
-	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error), &error);
-	SUCCEEDS(nvs_aio_open(&aio, config, &error), &error);
-	SUCCEEDS(nvs_file_open(aio, path_in(temp_directory(), "file"),
-			       NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error),
-		 &error);
 	SUCCEEDS(nvs_aio_pwrite(aio, file, page, 4096, 0, &request, &error), &error);
 	SUCCEEDS(nvs_aio_wait(aio, &request, 1, -1, &error), &error);
 	good_transfer.file = file;
@@ -1158,12 +1112,8 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-	nvs_file_close(file);
-	nvs_aio_close(aio);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
-	nvs_config_close(config);
-	return cleanup(state);
+	(void)state;
+	return objects_close();
 }
 
 int main(void)

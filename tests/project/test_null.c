@@ -3,31 +3,17 @@
  * Every public function refuses NULL and unknown enumerators: -EINVAL, or NULL, 0 or "unknown" where
  * the type has no errno. The table has every function of include/nvswap/.
  */
-#include "nvswap.h"
+#include "project/objects_fixture.h"
 
 #include <errno.h>
-#include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
-
-#include "support/support.h"
 
 #define BAD	     99 /* of no enumeration */
 #define REFUSES(x)   assert_int_equal(x, -EINVAL)
 #define RETURNS_0(x) assert_true((x) == 0)
 
-static struct nvs_config *config;
-static struct nvs_engine *engine;
-static struct nvs_tensor *tensor;
-static struct nvs_optimizer *optimizer;
-static struct nvs_aio *aio;
-static struct nvs_file *file;
 static struct nvs_trace *trace;
 static struct nvs_error error = {.size = sizeof(error)};
 static _Alignas(4096) char page[4096];
@@ -493,20 +479,6 @@ static void every_function_refuses_null_and_unknown_enumerators(void **state)
 
 /* ---- None is left out ---- */
 
-static char *text_of(const char *path)
-{
-	char *text = calloc(1, 1 << 17);
-	FILE *from = fopen(path, "r");
-
-	assert_non_null(text);
-	if (!from)
-		fail_msg("%s: %s; tests run from the root of the repository", path,
-			 strerror(errno));
-	assert_true(fread(text, 1, (1 << 17) - 1, from) > 0);
-	fclose(from);
-	return text;
-}
-
 /* A function's first call here is the beginning of "REFUSES(nvs_x(" or the like, or an argument of
  * REFUSES_TENSORS. */
 static bool is_called(const char *test, const char *name)
@@ -520,7 +492,7 @@ static bool is_called(const char *test, const char *name)
 	return strstr(test, call) != NULL;
 }
 
-static unsigned check_header(const char *test, const char *header)
+static unsigned check_header(char *header, void *test)
 {
 	unsigned n = 0;
 
@@ -542,56 +514,24 @@ static unsigned check_header(const char *test, const char *header)
 static void no_function_of_the_headers_is_left_out(void **state)
 {
 	char *test = text_of("tests/project/test_null.c");
-	unsigned n = 0;
-	glob_t found;
 
 	(void)state;
-	assert_int_equal(glob("include/nvswap/*.h", 0, NULL, &found), 0);
-	for (size_t i = 0; i < found.gl_pathc; i++) {
-		char *header = text_of(found.gl_pathv[i]);
-
-		n += check_header(test, header);
-		free(header);
-	}
-	assert_true(n > 90);
-	globfree(&found);
+	assert_true(headers_check(check_header, test) > 90);
 	free(test);
 }
 
-/* ---- The objects ---- */
-
 static int start(void **state)
 {
-	static const char text[] =
-		"{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 65536},"
-		" \"offload_optimizer\": {\"device\": \"cpu\"},"
-		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
-	struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, 4};
-	struct nvs_group_spec group = {sizeof(group), "g", 4, NVS_F32, NULL};
-
 	(void)state;
-	if (!nvs_config_open(&config, &error) &&
-	    !nvs_config_parse(config, text, strlen(text), "test", &error) &&
-	    !nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error) &&
-	    !nvs_tensor_register(engine, &spec, 1, &tensor, &error) &&
-	    !nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error) &&
-	    !nvs_aio_open(&aio, config, &error) &&
-	    !nvs_file_open(aio, path_in(temp_directory(), "file"), NVS_FILE_WRITE | NVS_FILE_CREATE,
-			   &file, &error) &&
-	    !nvs_trace_open(&trace, 8, &error))
-		return 0;
-	print_error("%s\n", error.text);
-	return -1;
+	objects_open(4);
+	return nvs_trace_open(&trace, 8, &error);
 }
 
 static int stop(void **state)
 {
 	(void)state;
 	nvs_trace_close(trace);
-	nvs_file_close(file);
-	nvs_aio_close(aio);
-	nvs_config_close(config);
-	return nvs_optimizer_close(optimizer, NULL) || nvs_engine_close(engine, NULL);
+	return objects_close();
 }
 
 int main(void)
