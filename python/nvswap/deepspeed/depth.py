@@ -16,12 +16,17 @@ from nvswap.config import Config
 _PARAMETER_SWAPPER = ("deepspeed.runtime.zero.partition_parameters",
                       "AsyncPartitionedParameterSwapper",
                       "nvswap.deepspeed.swappers.parameters.parameter_swapper")
+_CHECKPOINT_ENGINE = ("deepspeed.runtime.engine", "create_checkpoint_engine",
+                      "nvswap.deepspeed.checkpoint.engine.create_checkpoint_engine")
 # Of each depth, the replaced names: the module that looks a name up, the name, and where its
 # replacement is.
 _PLACES: Dict[str, List[Tuple[str, str, str]]] = {
     "ops": [],
     "swappers": [
         _PARAMETER_SWAPPER,
+        _CHECKPOINT_ENGINE,
+        ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3",
+         "nvswap.deepspeed.swappers.stage3.Stage3"),
         ("deepspeed.runtime.zero.stage3", "PartitionedOptimizerSwapper",
          "nvswap.deepspeed.swappers.optimizer.PartitionedOptimizerSwapper"),
         ("deepspeed.runtime.zero.stage3", "PipelinedOptimizerSwapper",
@@ -29,6 +34,7 @@ _PLACES: Dict[str, List[Tuple[str, str, str]]] = {
     ],
     "step": [
         _PARAMETER_SWAPPER,
+        _CHECKPOINT_ENGINE,
         ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3",
          "nvswap.deepspeed.step.stage3.Stage3"),
     ],
@@ -56,6 +62,9 @@ def watch_configurations() -> None:
     """Has every DeepSpeedConfig of this process choose the depth; calling it again changes nothing."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
+    from nvswap.deepspeed.checkpoint.engine import watch_saves
+
+    watch_saves()
     read = DeepSpeedConfig.__init__
     if hasattr(read, "nvswap_watches"):
         return

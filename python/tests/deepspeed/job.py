@@ -124,7 +124,7 @@ def main():
     losses, seconds, seen = [], [], []
     first = JOB.get("load_step", 0)
     if first:
-        engine.load_checkpoint(JOB["checkpoint"], tag=f"step{first}")
+        engine.load_checkpoint(JOB["checkpoint"], tag=JOB.get("tag", f"step{first}"))
         for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
             torch.randint(len(text) - LENGTH - 1, (2,), generator=random)
     torch.distributed.barrier()
@@ -146,8 +146,13 @@ def main():
             seconds.append(time.perf_counter() - begin)
             losses.append(loss.item().hex())
         print(f"STEP {step}", flush=True)
-        if JOB.get("save_step") == step + 1:
+        if step + 1 in JOB.get("save_steps", []):
             engine.save_checkpoint(JOB["checkpoint"], tag=f"step{step + 1}")
+    if JOB.get("weights"):
+        weights = {name: safe_get_full_fp32_param(parameter)
+                   for name, parameter in model.named_parameters()}
+        if rank == 0:
+            torch.save(weights, JOB["weights"])
     ended, after = time.perf_counter(), os.times()
     print("RESULT " + json.dumps({
         "rank": rank, "losses": losses, "seen": seen, "step_s": sum(seconds),

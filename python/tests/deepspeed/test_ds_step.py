@@ -82,7 +82,7 @@ def gradients_weights_and_states_are_read_and_changed_as_in_memory(directory):
 def a_job_goes_on_from_its_checkpoint_also_with_state_in_memory(directory):
     checkpoint = os.path.join(directory, "checkpoint")
     config = configuration(directory, **DEPTH)
-    whole = job(config, steps=4, save_step=2, checkpoint=checkpoint)
+    whole = job(config, steps=4, save_steps=[2], checkpoint=checkpoint)
     for resumed in (config, configuration(None, "cpu")):
         assert job(resumed, steps=4, load_step=2, checkpoint=checkpoint) == \
             [losses[4:] for losses in whole]

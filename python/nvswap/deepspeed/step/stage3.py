@@ -16,8 +16,8 @@ _reassign_or_swap_out_partitioned_parameters   the step has done it
 _get_fp32_grad_state_partition, get_fp32_grad_partitions, update_fp32_grad_for_param_vectorized,
 _get_fp32_opt_state_partition, set_full_hp_param, set_local_hp_param
                                       safe_get_* and safe_set_*: the flat buffer and the store
-_rigid_state_dict, _rigid_load_state_dict, _restore_from_bit16_weights,
-load_hp_checkpoint_state_from_checkpoint_dir_stage3     checkpoints, from and to the store
+_rigid_state_dict and others of checkpoint.zero3, _restore_from_bit16_weights
+                                      checkpoints, from and to the store
 destroy                               closes the store
 
 A stand-in has one element and a gradient of 1. DeepSpeed's unscale_and_clip_grads multiplies that
@@ -28,25 +28,28 @@ from __future__ import annotations
 
 import errno
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Tuple
+from functools import partial
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
-from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
+from nvswap.deepspeed.checkpoint.stored import Stored
+from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, Checkpoints, runs_of
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
 from nvswap.errors import Error
 from nvswap.optimizer import Group, GroupAdam
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+# Elements of state in memory at a time, for a checkpoint.
+_RUN_NUMEL = 1 << 22
 
 
-class Stage3(DeepSpeedZeroOptimizer_Stage3):
+class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
     """Takes the arguments of DeepSpeed's class, and stands in its place."""
 
     def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
@@ -223,57 +226,24 @@ class Stage3(DeepSpeedZeroOptimizer_Stage3):
 
     # ---- Checkpoints
 
-    @contextmanager
-    def _state_in_memory(self) -> Iterator[List[torch.Tensor]]:
-        """Within the block, partitions and moments are where DeepSpeed keeps them on the host."""
-        stand_ins = self.fp32_partitioned_groups_flat
-        flats = []
-        for group, spec in enumerate(self._store.groups):
-            master, *moments = (
-                self._store.get_state(group, part, out=torch.empty(spec.numel or 0))
-                for part in ("master", *_MOMENTS))
-            master.ds_id = stand_ins[group].ds_id  # type: ignore[attr-defined]
-            flats.append(master)
-            self.optimizer.state[master] = {"step": self._store.step_count,
-                                            **dict(zip(_MOMENTS, moments))}
-        self.fp32_partitioned_groups_flat = flats
-        try:
-            yield flats
-        finally:
-            self.fp32_partitioned_groups_flat = stand_ins
-            self.optimizer.state.clear()
-            self._clear_fp32_optimizer_param_groups()
+    def _stored_state(self, group: int) -> Dict[str, Stored]:
+        numel = self._store.groups[group].numel or 0
 
-    def _store_state(self, flats: List[torch.Tensor]) -> None:
-        """The way back from _state_in_memory."""
-        for group, flat in enumerate(flats):
-            # A checkpoint from before the first step has none.
-            state = self.optimizer.state.get(flat) or {}
-            self._store.set_state(group, "master", flat)
-            for part in _MOMENTS:
-                moment = state[part].float().contiguous() if state else torch.zeros_like(flat)
-                self._store.set_state(group, part, moment)
-            self._store.step_count = int(state.get("step", 0))
+        def runs(part: str) -> Iterator[torch.Tensor]:
+            return runs_of(numel, _RUN_NUMEL, lambda offset, run: self._store.get_state(
+                group, part, offset, out=run))
 
-    def _rigid_state_dict(self) -> Any:
-        with self._state_in_memory():
-            return super()._rigid_state_dict()
+        return {part: Stored(numel, partial(runs, part)) for part in ("master", *MOMENTS)}
 
-    def _rigid_load_state_dict(self, state_dict: Any, load_optimizer_states: bool = True) -> None:
-        self.loss_scaler = state_dict[LOSS_SCALER]
-        self.dynamic_loss_scale = state_dict["dynamic_loss_scale"]
-        self.overflow = state_dict["overflow"]
-        with self._state_in_memory() as flats:
-            if load_optimizer_states:
-                self._set_fp32_optimizer_param_groups()
-                self.optimizer.load_state_dict(state_dict[OPTIMIZER_STATE_DICT])
-                self._clear_fp32_optimizer_param_groups()
-            for flat, saved in zip(flats, state_dict[FP32_FLAT_GROUPS]):
-                flat.copy_(saved.data)
-            self._store_state(flats)
-            self._partition_all_parameters()
-            for group, flat in enumerate(flats):
-                self._put_master(group, flat)
+    def _step_of(self, group: int) -> int:
+        return self._store.step_count
+
+    def _put_state(self, group: int, state: Dict[str, torch.Tensor], step: Optional[int]) -> None:
+        for part, values in state.items():
+            self._store.set_state(group, part, values.float().contiguous())
+        if step is not None:
+            self._store.step_count = step
+        self._put_master(group, state["master"])
 
     def _put_master(self, group: int, master: torch.Tensor) -> None:
         if self.fp16_partitioned_groups_flat[group] is None:
@@ -285,12 +255,3 @@ class Stage3(DeepSpeedZeroOptimizer_Stage3):
     def _restore_from_bit16_weights(self) -> None:
         for group, _ in enumerate(self.fp16_groups):
             self._set_master_from_parameters(group)
-
-    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self, checkpoint_dir: str) -> None:
-        if any(flat is None for flat in self.fp16_partitioned_groups_flat):
-            raise Error(errno.ENOTSUP, "DeepSpeed loads universal checkpoints into parameters in "
-                        'memory only: load it with "offload_param": {"device": "cpu"}, or with '
-                        "max_in_cpu for all parameters", "offload_param.device")
-        with self._state_in_memory() as flats:
-            super().load_hp_checkpoint_state_from_checkpoint_dir_stage3(checkpoint_dir)
-            self._store_state(flats)

@@ -269,11 +269,15 @@ class PartitionedOptimizerSwapper:
 
     # ---- Checkpoints
 
-    @property
-    def swap_folder(self) -> str:
-        """DeepSpeed copies this folder into its checkpoints; a store can't be copied so."""
-        raise Error(errno.ENOTSUP, "optimizer state in a store is no part of DeepSpeed's checkpoints: "
-                    'use "nvswap": {"deepspeed": "ops"} to save and load them', "nvswap.deepspeed")
+    def contents(self, parameter: torch.Tensor, key: Optional[str] = None) -> Iterator[torch.Tensor]:
+        """The weights of a sub-group that is not in memory, or one of its states: valid until the next
+        is asked for."""
+        group = self._groups[parameter.ds_id]
+        hold, = self._holds.read([group.state(key) if key else group.weights])
+        try:
+            yield hold.tensor
+        finally:
+            hold.end(False)
 
     # ---- Timers
 

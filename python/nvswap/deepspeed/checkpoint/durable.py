@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Files that are replaced as a whole: written under a temporary name with mode 0600, made durable, then
+renamed. After a crash a path is what it was before, or complete.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import Iterator
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """The name to write the new contents of `path` to; a killed process leaves it behind, and the next
+    one with that path replaces it."""
+    partial = f"{path}.partial"
+    if os.path.lexists(partial):
+        os.unlink(partial)
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    try:
+        yield partial
+        _sync(partial)
+        os.rename(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+    _sync(os.path.dirname(path) or ".")
+
+
+def replace_text(path: str, text: str) -> None:
+    """Makes `text` the contents of a file."""
+    with replacing(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

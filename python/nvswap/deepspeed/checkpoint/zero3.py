@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The methods of DeepSpeed's ZeRO-3 optimizer that save and load state, for state in a store. A state
+dictionary has the form that `offload_optimizer` on the host gives it, with Stored for the tensors;
+loading takes one sub-group after the other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT
+
+from nvswap.deepspeed.checkpoint.stored import Stored
+from nvswap.errors import Error
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+State = Dict[str, torch.Tensor]
+
+
+class Checkpoints:
+    """To be a base before DeepSpeed's class. A state has "master" and, after the first step, MOMENTS."""
+
+    def _stored_state(self, group: int) -> Dict[str, Stored]:
+        """The state of a sub-group."""
+        raise NotImplementedError
+
+    def _step_of(self, group: int) -> int:
+        """Steps that the sub-group has taken."""
+        raise NotImplementedError
+
+    def _put_state(self, group: int, state: Dict[str, torch.Tensor], step: Optional[int]) -> None:
+        """Replaces those parts of a sub-group's state that `state` has, and its parameters. `step` is
+        None if the moments stay."""
+        raise NotImplementedError
+
+    def _in_order_of_param_groups(self: Any) -> List[int]:
+        """The sub-groups as the optimizer's state dictionary numbers them."""
+        return sorted(range(len(self.fp16_groups)),
+                      key=lambda group: self.sub_group_to_group_id[group])
+
+    def _rigid_state_dict(self: Any) -> Any:
+        result = super()._rigid_state_dict()  # type: ignore[misc]
+        groups = [self._stored_state(group) for group in range(len(self.fp16_groups))]
+        result[FP32_FLAT_GROUPS] = [state["master"] for state in groups]
+        result[OPTIMIZER_STATE_DICT]["state"] = {
+            index: {"step": self._step_of(group),
+                    **{part: groups[group][part] for part in MOMENTS if part in groups[group]}}
+            for index, group in enumerate(self._in_order_of_param_groups())}
+        return result
+
+    def _rigid_load_state_dict(self: Any, state_dict: Any, load_optimizer_states: bool = True) -> None:
+        self.loss_scaler = state_dict[LOSS_SCALER]
+        self.dynamic_loss_scale = state_dict["dynamic_loss_scale"]
+        self.overflow = state_dict["overflow"]
+        saved, masters = state_dict[OPTIMIZER_STATE_DICT], state_dict[FP32_FLAT_GROUPS]
+        if load_optimizer_states:
+            self._set_param_group_numbers(saved["param_groups"])
+        self._partition_all_parameters()
+        for index, group in enumerate(self._in_order_of_param_groups()):
+            state = {"master": masters[group]}
+            of_group, step = saved["state"].get(index, {}), None
+            if load_optimizer_states:
+                state.update({part: of_group.get(part, torch.zeros(1).expand_as(masters[group]))
+                              for part in MOMENTS})
+                step = int(of_group.get("step", 0))
+            self._put_checked(group, state, step)
+
+    def _put_checked(self: Any, group: int, state: State, step: Optional[int]) -> None:
+        numel = int(self.fp16_partitioned_groups_flat_numel[group])
+        for part, tensor in state.items():
+            if tensor.numel() != numel:
+                raise Error(errno.ESTALE, f"sub-group {group} has {numel} elements on this rank, "
+                            f"{part} of the checkpoint has {tensor.numel()}: it is of another model, "
+                            "sub_group_size or number of ranks")
+        self._put_state(group, state, step)
+
+    def _set_param_group_numbers(self: Any, saved: List[Dict[str, Any]]) -> None:
+        """Learning rates, decay and so on."""
+        for index, param_group in enumerate(self.optimizer.param_groups):
+            numbers = saved[index if len(saved) == len(self.optimizer.param_groups) else 0]
+            param_group.update({key: value for key, value in numbers.items() if key != "params"})
+
+    # ---- Universal checkpoints
+
+    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str) -> None:
+        folder = os.path.join(checkpoint_dir, "zero")
+        saved = torch.load(os.path.join(folder, "optimizer_state.pt"), weights_only=False)
+        self._load_global_state_stage3(saved)
+        self._set_param_group_numbers(saved[OPTIMIZER_STATE_DICT]["param_groups"])
+        step = int(saved[OPTIMIZER_STATE_DICT]["state"][0]["step"])
+        self._partition_all_parameters()
+        for group, _ in enumerate(self.fp16_groups):
+            self._put_state(group, {part: self._universal_part(folder, group, key) for part, key in
+                                    (("master", "fp32"), *((each, each) for each in MOMENTS))}, step)
+
+    def _universal_part(self: Any, folder: str, group: int, key: str) -> torch.Tensor:
+        """This rank's partitions of a sub-group's parameters."""
+        flat = torch.zeros(int(self.fp16_partitioned_groups_flat_numel[group]))
+        offset = 0
+        for param in self.fp16_groups[group]:
+            part = self.load_hp_checkpoint_state(os.path.join(folder, self.param_names[param]), key,
+                                                 param=param)
+            flat.narrow(0, offset, part.numel()).copy_(part)
+            offset += part.numel()
+        return flat
+
+
+def runs_of(numel: int, run_numel: int, read: Callable[[int, torch.Tensor], Any]) -> Any:
+    """Of a tensor that `read` reads from an offset on: its runs, in one buffer."""
+    buffer = torch.empty(min(numel, run_numel))
+    for offset in range(0, numel, run_numel):
+        run = buffer.narrow(0, 0, min(run_numel, numel - offset))
+        read(offset, run)
+        yield run

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+DeepSpeed's ZeRO-3 optimizer with the swappers of this package: its own step, and checkpoints with the
+state of the store. With offload_optimizer on any other device than nvme it is DeepSpeed's class.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Dict, Iterator, Optional
+
+import torch
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+
+from nvswap.deepspeed.checkpoint.stored import Stored
+from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, Checkpoints
+
+
+class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
+    """Takes the arguments of DeepSpeed's class, and stands in its place."""
+
+    def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
+        if offload_optimizer_config is None or \
+                offload_optimizer_config.device != OffloadDeviceEnum.nvme:
+            self.__class__ = DeepSpeedZeroOptimizer_Stage3
+        DeepSpeedZeroOptimizer_Stage3.__init__(
+            self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
+
+    def _stored_state(self, group: int) -> Dict[str, Stored]:
+        parameter = self.fp32_partitioned_groups_flat[group]
+        numel = int(self.fp16_partitioned_groups_flat_numel[group])
+        parts = ["master", *(part for part in MOMENTS if part in self._state_of(group))]
+
+        def runs(part: str) -> Iterator[torch.Tensor]:
+            return self.optimizer_swapper.contents(parameter, None if part == "master" else part)
+
+        return {part: Stored(numel, partial(runs, part)) for part in parts}
+
+    def _state_of(self, group: int) -> Dict[str, Any]:
+        state: Dict[str, Any] = self.optimizer.state[self.fp32_partitioned_groups_flat[group]]
+        return state
+
+    def _step_of(self, group: int) -> int:
+        return int(self._state_of(group).get("step", 0))
+
+    def _put_state(self, group: int, state: Dict[str, torch.Tensor], step: Optional[int]) -> None:
+        self._prepare_sub_group(group, None)
+        parameter, current = self.fp32_partitioned_groups_flat[group], self._state_of(group)
+        parameter.data.copy_(state.pop("master"))
+        if step is not None:
+            current["step"] = step
+        for part, values in state.items():
+            if part in current:
+                current[part].copy_(values)
+            else:
+                current[part] = values.clone().contiguous()
+        self._reassign_or_swap_out_partitioned_parameters(group)
+        self._release_sub_group(group, None)

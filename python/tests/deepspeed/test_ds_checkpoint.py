@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of ZeRO-3 jobs whose parameters and optimizer state are on NVMe."""
+
+import glob
+import os
+import subprocess
+import sys
+import zipfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from jobs import configuration, job  # noqa: E402
+from promises import main, promise  # noqa: E402
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+import torch  # noqa: E402
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
+
+STEPS = 8
+
+
+def tensors_of(state, path=""):
+    """The tensors and numbers of a state dictionary, by where they are."""
+    if isinstance(state, dict):
+        items = state.items()
+    elif isinstance(state, (list, tuple)):
+        items = enumerate(state)
+    else:
+        return {path: state} if isinstance(state, (torch.Tensor, int, float)) else {}
+    found = {}
+    for key, value in items:
+        found.update(tensors_of(value, f"{path}/{key}"))
+    return found
+
+
+def optimizer_state(checkpoint, tag):
+    """Weights, moments and steps of all ranks."""
+    files = sorted(glob.glob(os.path.join(checkpoint, tag, "*_optim_states.pt")))
+    states = [torch.load(file, weights_only=False)["optimizer_state_dict"] for file in files]
+    return tensors_of([(state["optimizer_state_dict"], state["fp32_flat_groups"])
+                       for state in states])
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys() and one
+    for key, value in one.items():
+        same = value.equal(other[key]) if isinstance(value, torch.Tensor) else value == other[key]
+        assert same, key
+
+
+def resumes(directory, **settings):
+    """Eight steps in one run, and four after a checkpoint: the same losses and state."""
+    config = configuration(directory, **settings)
+    whole, parts = (os.path.join(directory, name) for name in ("whole", "parts"))
+    losses = job(config, steps=STEPS, save_steps=[STEPS], checkpoint=whole)
+    first = job(config, steps=4, save_steps=[4], checkpoint=parts)
+    second = job(config, steps=STEPS, load_step=4, save_steps=[STEPS], checkpoint=parts)
+    assert [one + two for one, two in zip(first, second)] == losses
+    state = optimizer_state(whole, "step8")
+    assert [each for key, each in state.items() if key.endswith("/step")][0] == STEPS
+    assert_equal(state, optimizer_state(parts, "step8"))
+
+
+@promise
+def a_job_in_bf16_goes_on_exactly_with_the_step(directory):
+    resumes(directory, depth="step")
+
+
+@promise
+def a_job_in_fp32_goes_on_exactly_with_the_step(directory):
+    resumes(directory, depth="step", dtype="fp32")
+
+
+@promise
+def a_job_in_bf16_goes_on_exactly_with_the_swappers(directory):
+    resumes(directory, depth="swappers")
+
+
+@promise
+def a_job_in_fp32_goes_on_exactly_with_the_swappers(directory):
+    resumes(directory, depth="swappers", dtype="fp32",
+            optimizer={"pipeline_read": True, "pipeline_write": True})
+
+
+def saved(directory, ranks=2, **settings):
+    """A job's checkpoint, and the fp32 weights that the job ended with."""
+    checkpoint, weights = (os.path.join(directory, name) for name in ("saved", "weights.pt"))
+    job(configuration(directory, **settings), ranks=ranks, steps=2, save_steps=[2],
+        checkpoint=checkpoint, weights=weights)
+    return checkpoint, torch.load(weights)
+
+
+@promise
+def zero_to_fp32_gives_the_weights_of_the_run(directory):
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        checkpoint, weights = saved(part, depth=depth)
+        assert_equal(weights, get_fp32_state_dict_from_zero_checkpoint(checkpoint))
+
+
+@promise
+def a_converted_checkpoint_loads_on_one_rank_and_on_four(directory):
+    checkpoint, weights = saved(directory, depth="step")
+    tag = os.path.join(checkpoint, "step2")
+    subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder",
+                    tag, "--output_folder", f"{tag}_universal"], check=True,
+                   stdout=subprocess.DEVNULL)
+    for ranks, depth in ((1, "swappers"), (4, "step")):
+        loaded_on(directory, checkpoint, weights, ranks, depth)
+
+
+def loaded_on(directory, checkpoint, weights, ranks, depth):
+    """Loads a universal checkpoint, and saves it again: the weights and moments are the same."""
+    config = configuration(directory, depth=depth)
+    config["checkpoint"] = {"load_universal": True}
+    after = os.path.join(directory, f"weights{ranks}.pt")
+    job(config, ranks=ranks, steps=2, load_step=2, tag="step2_universal", checkpoint=checkpoint,
+        weights=after)
+    assert_equal(weights, torch.load(after))
+
+
+@promise
+def every_file_has_the_checksums_of_its_contents_and_is_for_its_owner_alone(directory):
+    checkpoint, _ = saved(directory, ranks=1, depth="step")
+    files = glob.glob(os.path.join(checkpoint, "step2", "*.pt"))
+    assert len(files) == 2
+    for path in files:
+        assert zipfile.ZipFile(path).testzip() is None
+        assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+main()
