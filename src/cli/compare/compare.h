@@ -39,16 +39,16 @@ struct comparison {
 };
 
 /* The figures of a job, in the order in which they are shown. */
-enum figure { BANDWIDTH, IOPS, LATENCY_P50, LATENCY_P99, CPU_TIME };
+enum figure { BANDWIDTH, IOPS, LATENCY_P50, LATENCY_P99, OF_LOOP, OF_CP, OF_WRITE, CPU_TIME };
 struct metric {
 	enum figure figure;
-	enum nvs_direction direction; /* not of CPU_TIME */
+	enum nvs_direction direction; /* of rates and latencies */
 	const char *name, *unit;
 	const char *key; /* in JSON output; values are in fio's units there */
 	double scale;	 /* from fio's unit to `unit` */
 	bool less_is_better;
 };
-#define METRICS 9
+#define METRICS 12
 extern const struct metric metrics[METRICS];
 
 /*
