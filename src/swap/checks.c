@@ -45,6 +45,7 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 {
 	if (!engine->read_only)
 		return 0;
+	assert(engine->keep && engine->store);
 	return error_set(error, -EROFS,
 			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true}): "
 			 "nothing can be written, registered anew, renamed, forgotten or committed",
@@ -64,6 +65,7 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 
 	if (rc)
 		return rc;
+	assert(engine->batch && tensor->batch <= engine->batch);
 	if (tensor->batch == engine->batch)
 		return error_about(error, -EINVAL, tensor->name, 0, 0,
 				   "%s is named twice in one batch", tensor->name);

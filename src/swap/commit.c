@@ -152,6 +152,8 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
+		/* What the manifest names is on the drive, and nothing writes there. */
+		assert(!is_dirty(tensor) && tensor->io != IO_WRITING && !is_external(tensor));
 		tensor->snapshot = on_drive(tensor->content) ? tensor->offset : NOWHERE;
 		snapshot->entries[i] = (struct store_entry){
 			.name = name,
@@ -212,6 +214,7 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	struct transfer *list;
 	int rc = snapshot_alloc(engine, &snapshot);
 
+	assert(engine->keep && !engine->unsettled);
 	if (rc) {
 		snapshot_free(&snapshot);
 		return error_set(error, rc, "out of memory while writing the manifest");

@@ -121,9 +121,12 @@ static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *t
 static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			  void *const *data, size_t n)
 {
-	for (size_t i = 0; i < n; i++)
-		if (tensors[i]->copy_pin && tensors[i]->nbytes)
-			memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
+	for (size_t i = 0; i < n; i++) {
+		if (!tensors[i]->copy_pin || !tensors[i]->nbytes)
+			continue;
+		assert(tensors[i]->memory == MEMORY_POOL && tensors[i]->data);
+		memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
+	}
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n; i++)
 		end_copy(engine, tensors[i]);
@@ -232,8 +235,11 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
 
-		if (range.tensor->copy_pin && range.nbytes)
-			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
+		if (!range.tensor->copy_pin || !range.nbytes)
+			continue;
+		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
+		assert(range.offset + range.nbytes <= range.tensor->nbytes);
+		memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
 	}
 	pthread_mutex_lock(&engine->lock);
 	for (size_t i = 0; i < n; i++)

@@ -95,6 +95,7 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	}
 	if (!rc)
 		rc = (long)read_ahead(engine, tensors, n, &list);
+	assert(rc < 0 || (size_t)rc <= n);
 	if (rc >= 0)
 		trace_calls(engine, TRACE_PREFETCH, tensors, n);
 	engine_sums_check(engine);

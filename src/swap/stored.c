@@ -2,6 +2,7 @@
 /*
  * Kept stores: listing, the number of the last commit, and renaming.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 	entries = store_entries(engine->store, &n);
 	if (index >= n)
 		return -ENOENT;
+	assert(engine->keep && entries[index].name);
 
 	const struct nvs_stored_tensor all = {.size = stored->size,
 					      .name = entries[index].name,

@@ -85,8 +85,11 @@ int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
 
-		if (range.nbytes)
-			memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
+		if (!range.nbytes)
+			continue;
+		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
+		assert(range.offset + range.nbytes <= range.tensor->nbytes);
+		memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
 	}
 	if (!rc)
 		rc = batch_release(engine, tensors, ntensors, pin, NVS_DIRTY, error);

@@ -26,6 +26,8 @@ void launch(struct nvs_engine *engine, struct transfer *list)
 	if (engine->trace)
 		note_launch(list);
 	runs_check(list);
+	for (const struct transfer *run = list; run; run = run->state.next)
+		assert(run->direction == NVS_READ || !engine->read_only);
 	sums_begin(engine, list);
 	aio_submit_list(engine->aio, engine->events.completions, list);
 }

@@ -36,6 +36,8 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 
 bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
 {
+	/* NOWHERE means that no manifest names an extent. */
+	assert(offset != NOWHERE);
 	return tensor->engine->keep && (tensor->committed == offset || tensor->snapshot == offset);
 }
 
