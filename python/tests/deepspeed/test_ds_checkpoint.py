@@ -4,17 +4,24 @@
 
 import glob
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
+from random import Random
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job  # noqa: E402
+from jobs import await_step, configuration, job, outputs_of, start  # noqa: E402
 from promises import main, promise  # noqa: E402
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
+
+from nvswap.deepspeed.checkpoint.durable import replace_text  # noqa: E402
+from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
+from nvswap.deepspeed.checkpoint.stored import Stored  # noqa: E402
 
 STEPS = 8
 
@@ -128,6 +135,68 @@ def every_file_has_the_checksums_of_its_contents_and_is_for_its_owner_alone(dire
     for path in files:
         assert zipfile.ZipFile(path).testzip() is None
         assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+def save_tag(directory, tag):
+    """Saves a tag whose files hold nothing but the tag's number."""
+    os.makedirs(os.path.join(directory, str(tag)), exist_ok=True)
+    run = torch.full((50000,), float(tag))
+    for rank in range(2):
+        CheckpointEngine().save({"state": Stored(100000, lambda: iter([run, run])), "tag": tag},
+                                os.path.join(directory, str(tag), f"rank{rank}.pt"))
+    replace_text(os.path.join(directory, "latest"), str(tag))
+
+
+def latest_of(directory):
+    with open(os.path.join(directory, "latest"), encoding="ascii") as file:
+        return file.read()
+
+
+@promise
+def a_tag_that_latest_names_is_whole_after_kills_at_fifty_moments(directory):
+    # A forked process has no threads of OpenMP.
+    torch.set_num_threads(1)
+    random, tags = Random(15), set()
+    save_tag(directory, 0)
+    begun = time.monotonic()
+    save_tag(directory, 1)
+    longest = 2 * (time.monotonic() - begun)
+    for _ in range(50):
+        tag = int(latest_of(directory)) + 1
+        child = os.fork()
+        while child == 0:
+            save_tag(directory, tag)
+            tag += 1
+        time.sleep(random.uniform(0, longest))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert_whole(directory, latest_of(directory))
+        tags.add(latest_of(directory))
+    assert len(tags) > 5, tags
+
+
+def assert_whole(directory, tag):
+    paths = glob.glob(os.path.join(directory, tag, "*.pt"))
+    assert len(paths) == 2
+    for path in paths:
+        state = CheckpointEngine().load(path)["state"]
+        assert state.numel() == 100000 and (state == int(tag)).all(), path
+
+
+@promise
+def a_job_that_was_killed_while_it_saved_goes_on_from_latest(directory):
+    checkpoint = os.path.join(directory, "saved")
+    config = configuration(directory, depth="step")
+    processes = start(config, steps=1000, save_steps=list(range(1, 1000)), checkpoint=checkpoint)
+    await_step(processes[1])
+    while not glob.glob(os.path.join(checkpoint, "step3", "*.partial")):
+        assert all(process.poll() is None for process in processes)
+    for process in processes:
+        process.kill()
+    outputs_of(processes)
+    assert latest_of(checkpoint) == "step2"
+    losses = job(config, steps=4, load_step=2, checkpoint=checkpoint)
+    assert losses == [each[4:8] for each in job(config, steps=4)]
 
 
 main()

@@ -89,6 +89,13 @@ def a_job_goes_on_from_its_checkpoint_also_with_state_in_memory(directory):
 
 
 @promise
+def with_the_optimizer_on_the_host_the_step_is_that_of_deepspeed(directory):
+    del directory
+    for depth in ("step", "swappers"):
+        assert job(configuration(None, "cpu", depth=depth), steps=2) == in_memory(steps=2)
+
+
+@promise
 def an_optimizer_that_is_not_adam_is_refused(directory):
     config = configuration(directory, **DEPTH)
     config["optimizer"] = {"type": "SGD", "params": {"lr": 1e-3}}

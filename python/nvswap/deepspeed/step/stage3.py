@@ -56,7 +56,9 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         if offload_optimizer_config is None or \
                 offload_optimizer_config.device != OffloadDeviceEnum.nvme:
             self.__class__ = DeepSpeedZeroOptimizer_Stage3
-        super().__init__(*args, offload_optimizer_config=offload_optimizer_config, **kwargs)
+        # super() takes no object whose class is no longer this one.
+        DeepSpeedZeroOptimizer_Stage3.__init__(
+            self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
 
     # ---- Setup
 

@@ -24,6 +24,7 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         if offload_optimizer_config is None or \
                 offload_optimizer_config.device != OffloadDeviceEnum.nvme:
             self.__class__ = DeepSpeedZeroOptimizer_Stage3
+        # super() takes no object whose class is no longer this one.
         DeepSpeedZeroOptimizer_Stage3.__init__(
             self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
 
