@@ -235,9 +235,11 @@ FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c op
 FUZZED_jobfile := $(FUZZED_options) $(addprefix src/cli/jobs/,fio_keys.c jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
 FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
+FUZZED_torch_read := $(addprefix src/checkpoint/torch/,read.c zip.c pickle.c pickle_names.c)
 FUZZED_safetensors := src/cli/modes/model/model.c src/checkpoint/checkpoint.c src/checkpoint/index.c src/checkpoint/safetensors.c \
-	src/config/dtype.c src/base/struct_size.c \
+	src/config/dtype.c src/base/struct_size.c $(FUZZED_torch_read) \
 	$(wildcard src/base/json/*.c) $(addprefix src/base/,error.c text.c)
+FUZZED_torch := $(filter-out src/cli/%,$(FUZZED_safetensors))
 
 define fuzz_program
 $$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))

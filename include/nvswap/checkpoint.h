@@ -35,9 +35,13 @@ struct nvs_checkpoint_tensor {
 /*
  * Reads and checks the header of a .safetensors file or those of all files that a
  * .safetensors.index.json names, in its directory; if there is no file `path`, of those that
- * `path`.index.json names. Also reads a .safetensors header alone, as JSON without data. Files may
- * be damaged or hostile: every value is checked before it is used. An index names files in its own
- * directory only; symbolic links are followed.
+ * `path`.index.json names. Also reads a .safetensors header alone, as JSON without data, and a file
+ * of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked before it is
+ * used. An index names files in its own directory only; symbolic links are followed.
+ * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
+ * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped.
+ * Tensors may share storages, and must be contiguous. Nothing of the file is executed: it may name
+ * torch's tensors, and the loss scalers and ZeRO stages of DeepSpeed's files, and nothing else.
  * Errors:
  * -EINVAL   an argument is NULL, or a header is wrong: the error has file, tensor and reason
  * -ENODATA  a file was truncated while it was read
@@ -88,7 +92,7 @@ struct nvs_checkpoint_options {
  * Tensors are read in turn into the pool, where each needs room, and may be read by other threads
  * at the same time.
  * A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
- * torch.load reads with weights_only=True. It is one file, which nvs_checkpoint_open does not read.
+ * torch.load reads with weights_only=True. It is one file.
  * Errors:
  * -EINVAL  an argument is NULL; two names are equal, or no UTF-8; a shape is not the tensor's;
  *          `path` ends otherwise, or with ".pt" and shard_bytes is set; a size is not set, or
@@ -113,6 +117,8 @@ NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
  * -ENOENT   the checkpoint has no tensor of that name; nothing was read
  * -ESTALE   it has another dtype or number of elements; nothing was read
  * -ENODATA  a file was truncated since the checkpoint was opened
+ * -EBADMSG  bytes do not have the CRC-32 that a file of torch.save has of them, which is compared
+ *           where a tensor is the whole of its storage; the tensor has its contents of before
  * Others    those of nvs_tensor_pin, and of opening and reading a file. Some tensors then have
  *           their new contents and the others those of before
  */
@@ -128,6 +134,7 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
  * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
  * and nvs_optimizer_import, after which some tiles are imported and the others are not; and
  * -ERANGE  importing: the number of steps is above 2^53 - 1
+ * -ENOTSUP importing from a file of torch.save
  */
 NVS_API int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char *path,
 					    const struct nvs_checkpoint_options *options,

@@ -108,10 +108,14 @@ static bool ends_with(const char *text, const char *suffix)
 static int load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
 {
 	char *index = NULL;
+	bool is_torch;
 	int rc;
 
 	if (ends_with(path, INDEX_SUFFIX))
 		return index_load(checkpoint, path, error);
+	rc = torch_load(checkpoint, path, &is_torch, error);
+	if (is_torch)
+		return rc;
 	rc = safetensors_load(checkpoint, path, error);
 	if (rc != -ENOENT)
 		return rc;

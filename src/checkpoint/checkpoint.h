@@ -27,12 +27,15 @@ struct entry {
 	size_t ndim;
 	size_t file;	 /* index in `paths` */
 	uint64_t offset; /* of its data in the file */
+	uint32_t crc;	 /* CRC-32 of the data, if the file has one */
+	bool has_crc;
 };
 
 struct nvs_checkpoint {
 	char **paths; /* of the files with data */
 	size_t nfiles;
 	bool has_data; /* false: a header alone */
+	bool of_torch; /* a file of torch.save */
 	struct entry *entries;
 	size_t n;
 	uint64_t nbytes;
@@ -66,7 +69,14 @@ int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes
 /* Reads an index and the headers of all its files, as safetensors_load. */
 int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error);
 
-/* ---- torch.c: see torch.h ---- */
+/* ---- torch/: see torch/torch.h ---- */
+
+/*
+ * Reads the tensors of a file of torch.save. *is_torch false: it is none, or can't be opened, and
+ * nothing was done. -EINVAL, -ENODATA, -ENOMEM, errno of reading.
+ */
+int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
+	       struct nvs_error *error);
 
 struct torch {
 	char *lead; /* the records before the data */

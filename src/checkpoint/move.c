@@ -8,9 +8,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <zlib.h>
 
 #include "base/error.h"
+#include "checkpoint/torch/zip.h"
 #include "swap/swap.h"
 
 #define WINDOW 64u
@@ -91,10 +91,23 @@ static int empty_to_file(struct move *move, struct nvs_error *error)
 		return rc;
 	if (move->writing->torch.crcs)
 		move->writing->torch.crcs[pair->entry - move->writing->plan.entries] =
-			(uint32_t)crc32_z(0, nvs_tensor_data(pair->tensor), pair->entry->nbytes);
+			zip_crc32(nvs_tensor_data(pair->tensor), pair->entry->nbytes);
 	return draft_write(&move->writing->drafts[pair->entry->file], move->aio,
 			   nvs_tensor_data(pair->tensor), pair->entry->nbytes, pair->entry->offset,
 			   slot->requests, &slot->n, error);
+}
+
+/* Compares what was read with the checksum that the file has of it. */
+static int check_crc(const struct move *move, const struct pair *pair, struct nvs_error *error)
+{
+	const struct entry *entry = pair->entry;
+
+	if (!entry->has_crc ||
+	    zip_crc32(nvs_tensor_data(pair->tensor), entry->nbytes) == entry->crc)
+		return 0;
+	return error_about(error, -EBADMSG, entry->name, 0, entry->offset,
+			   "%s: tensor %s: its bytes do not have the checksum that the file states",
+			   move->reading->checkpoint->paths[entry->file], entry->name);
 }
 
 /* The same in the other direction. The engine writes the tensor; move_in waits for that. */
@@ -107,6 +120,8 @@ static int empty_to_store(struct move *move, struct nvs_error *error)
 
 	slot->n = 0;
 	rc = requests_finish(move->aio, slot->requests, n, error);
+	if (!rc)
+		rc = check_crc(move, pair, error);
 	if (!rc)
 		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, slot->pin, NVS_DIRTY,
 					error);

@@ -313,9 +313,16 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 	struct reading reading = {0};
 	struct bulk bulk = {.reading = &reading, .error = &own};
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
-	int rc = checkpoint ? begin(optimizer, &bulk, &info, error)
-			    : error_set(error, -EINVAL, "checkpoint is NULL");
+	int rc;
 
+	if (!checkpoint)
+		return error_set(error, -EINVAL, "checkpoint is NULL");
+	if (checkpoint->of_torch)
+		return error_set(
+			error, -ENOTSUP,
+			"%s: the state of an optimizer is imported from .safetensors files",
+			checkpoint->paths[0]);
+	rc = begin(optimizer, &bulk, &info, error);
 	if (rc)
 		return rc;
 	rc = import(optimizer, info.ngroups * PARTS, &bulk, checkpoint, error);

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
-#include "checkpoint/torch.h"
+#include "checkpoint/torch/torch.h"
 
 int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_options *options,
 	       struct nvs_error *error)

@@ -6,17 +6,17 @@
  * stored records take less code than the calls of a zip library, none of which leaves the moving of
  * data to its caller.
  */
-#include "checkpoint/torch.h"
+#include "checkpoint/torch/torch.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "checkpoint/torch/zip.h"
 
 #define PAGE	     4096u
 #define LOCAL_BYTES  30u
@@ -255,8 +255,7 @@ static int make_lead(struct torch *torch, const char *pickle, size_t nbytes)
 	if (!out)
 		return -ENOMEM;
 	for (unsigned i = 0; i < RECORDS_LEAD; i++) {
-		struct record record = {
-			.crc = (uint32_t)crc32_z(0, (const void *)data[i], lengths[i])};
+		struct record record = {.crc = zip_crc32(data[i], lengths[i])};
 
 		snprintf(record.name, sizeof(record.name), PREFIX "%s", names[i]);
 		at = place_record(&record, at, lengths[i], 64);

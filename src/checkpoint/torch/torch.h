@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file that torch.load reads: a dictionary of tensors. */
+/* Files of torch.save: written by write.c, a dictionary of tensors; read by read.c. */
 #ifndef CHECKPOINT_TORCH_H
 #define CHECKPOINT_TORCH_H
 

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Files that torch.save writes, read by nvs_checkpoint_open: every tensor is found with its dtype, shape
+and bytes, or the file is refused with the reason.
+"""
+
+import argparse
+import collections
+import ctypes
+import os
+import random
+import sys
+import zipfile
+
+import torch
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from promises import BUILD, main, promise  # noqa: E402
+
+FILES = 200
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
+          "BF16": torch.bfloat16, "I64": torch.int64, "I32": torch.int32, "I16": torch.int16,
+          "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "U16": torch.uint16,
+          "U32": torch.uint32, "U64": torch.uint64, "F8_E4M3": torch.float8_e4m3fn,
+          "F8_E5M2": torch.float8_e5m2}
+
+
+class Error(ctypes.Structure):
+    """struct nvs_error"""
+    _fields_ = [("size", ctypes.c_size_t), ("code", ctypes.c_int), ("line", ctypes.c_uint),
+                ("offset", ctypes.c_uint64), ("subject", ctypes.c_char * 128),
+                ("text", ctypes.c_char * 1024)]
+
+
+class Tensor(ctypes.Structure):
+    """struct nvs_checkpoint_tensor"""
+    _fields_ = [("size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("dtype", ctypes.c_int),
+                ("numel", ctypes.c_uint64), ("nbytes", ctypes.c_uint64),
+                ("ndim", ctypes.c_size_t), ("shape", ctypes.POINTER(ctypes.c_uint64)),
+                ("path", ctypes.c_char_p), ("offset", ctypes.c_uint64)]
+
+
+library = ctypes.CDLL(os.path.join(BUILD, "libnvswap.so"))
+library.nvs_checkpoint_count.restype = ctypes.c_size_t
+library.nvs_dtype_name.restype = ctypes.c_char_p
+
+
+class Refused(Exception):
+    """nvs_checkpoint_open failed; says why."""
+
+
+def read(path):
+    """The tensors of a file: dtype, shape and bytes by name."""
+    checkpoint, error = ctypes.c_void_p(), Error(size=ctypes.sizeof(Error))
+    if library.nvs_checkpoint_open(ctypes.byref(checkpoint), path.encode(), ctypes.byref(error)):
+        raise Refused(error.text.decode())
+    found = {}
+    with open(path, "rb") as file:
+        for index in range(library.nvs_checkpoint_count(checkpoint)):
+            tensor = Tensor(size=ctypes.sizeof(Tensor))
+            assert not library.nvs_checkpoint_get(checkpoint, ctypes.c_size_t(index),
+                                                  ctypes.byref(tensor))
+            file.seek(tensor.offset)
+            found[tensor.name.decode()] = (
+                library.nvs_dtype_name(tensor.dtype).decode(), tensor.shape[:tensor.ndim],
+                file.read(tensor.nbytes))
+    library.nvs_checkpoint_close(checkpoint)
+    return found
+
+
+def refusal(path):
+    try:
+        read(path)
+    except Refused as error:
+        return str(error)
+    raise AssertionError(f"{path} is read")
+
+
+def expected(dtype, tensor):
+    contents = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else tensor
+    return dtype, list(tensor.shape), bytes(contents.tolist()) if tensor.numel() else b""
+
+
+def some_tensor(chance):
+    """A dtype and a tensor of it: some of a shared storage, some not contiguous."""
+    dtype = chance.choice(list(DTYPES))
+    shape = [chance.randrange(1, 6) if chance.random() < 0.9 else 0
+             for _ in range(chance.randrange(4))]
+    numel = max(1, int(torch.Size(shape).numel()))
+    size = torch.empty(0, dtype=DTYPES[dtype]).element_size()
+    raw = torch.randint(0, 2 if dtype == "BOOL" else 120, (numel * size,), dtype=torch.uint8)
+    tensor = raw.view(DTYPES[dtype])[:torch.Size(shape).numel()].reshape(shape)
+    if len(shape) > 1 and chance.random() < 0.05:
+        tensor = tensor.transpose(0, 1)
+    elif len(shape) > 0 and shape[0] > 1 and chance.random() < 0.2:
+        tensor = tensor[1:]
+    return dtype, tensor
+
+
+@promise
+def two_hundred_files_are_read_or_refused_with_a_reason(directory):
+    chance = random.Random(20240229)
+    torch.manual_seed(20240229)
+    path, refused = os.path.join(directory, "file.pt"), 0
+    for _ in range(FILES):
+        made = {f"t{i}": some_tensor(chance) for i in range(chance.randrange(1, 5))}
+        shared = chance.choice(list(made))
+        value = {name: tensor for name, (_, tensor) in made.items()}
+        value |= {"step": 7, "lr": 0.1, "name": "x", "deep": [{"again": made[shared][1]}, None]}
+        torch.save(value, path, pickle_protocol=chance.choice((2, 3, 4, 5)))
+        made["deep.0.again"] = made[shared]
+        try:
+            found = read(path)
+        except Refused as error:
+            assert "do not follow one another" in str(error), error
+            assert not all(tensor.is_contiguous() for _, tensor in made.values())
+            refused += 1
+            continue
+        assert found == {name: expected(*pair) for name, pair in made.items()}
+    assert 0 < refused < FILES / 4, refused
+
+
+@promise
+def what_a_model_and_deepspeed_save_is_read(directory):
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    path = os.path.join(directory, "file.pt")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    torch.save({"module": model.state_dict(), "buffer_names": ["1.running_mean"],
+                "shared": [model[0].weight, torch.nn.Parameter(torch.ones(2))],
+                "shapes": [collections.OrderedDict(a=torch.Size([2, 3]))],
+                "scaler": LossScaler(scale=1.0), "dynamic": DynamicLossScaler(
+                    init_scale=2**16, scale_window=1000, min_scale=1, delayed_shift=1,
+                    consecutive_hysteresis=False),
+                "zero_stage": ZeroStageEnum.weights, "dtype": torch.bfloat16,
+                "args": argparse.Namespace(a=1), "big": 2**70, "device": torch.device("cpu"),
+                "bytes": {1: torch.arange(3)}}, path)
+    found = read(path)
+    for name, tensor in model.state_dict().items():
+        assert found[f"module.{name}"][1:] == expected("", tensor)[1:], name
+    assert found["shared.0"] == found["module.0.weight"]
+    assert found["bytes.1"] == expected("I64", torch.arange(3))
+    torch.save(torch.arange(5), path)
+    assert read(path) == {"tensor": expected("I64", torch.arange(5))}
+
+
+class Unknown:
+    """A class that no checkpoint may have."""
+
+
+@promise
+def what_is_not_permitted_or_not_stored_is_refused_with_the_reason(directory):
+    path = os.path.join(directory, "file.pt")
+    torch.save({"a": torch.ones(1), "b": Unknown()}, path)
+    assert "__main__.Unknown, which is not among what a checkpoint may have" in refusal(path)
+    torch.save({"a": torch.ones(1)}, path)
+    with zipfile.ZipFile(path) as saved, \
+            zipfile.ZipFile(path + "z", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in saved.namelist():
+            packed.writestr(name, saved.read(name) * 100)
+    assert "is compressed" in refusal(path + "z")
+    torch.save({"a": torch.ones(1)}, path, _use_new_zipfile_serialization=False)
+    refusal(path)
+    torch.save({"a": 1}, path)
+    assert "holds no tensor" in refusal(path)
+
+
+main()

@@ -1,0 +1,720 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The machine that a pickle is a program for: a stack of values, marks in it, and a memo of values
+ * by number. Each operation makes at most one value, so the pickle's length bounds them.
+ */
+#include "checkpoint/torch/pickle.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/little_endian.h"
+
+#define MEMORY_MAX  ((size_t)2 << 30)
+#define CHUNK_BYTES ((size_t)64 << 10)
+#define NAME_BYTES  256u
+
+/* Memory for objects and their items. */
+struct chunk {
+	struct chunk *next;
+	size_t used, room;
+	_Alignas(16) char bytes[];
+};
+
+struct machine {
+	struct pickle *pickle;
+	const uint8_t *begin, *at, *end;
+	struct object **stack, **memo;
+	size_t depth, stack_room, nmemo, memo_room;
+	size_t *marks, nmarks, marks_room; /* depths of the stack */
+	const char *path;
+	struct nvs_error *error;
+};
+
+static int reject(const struct machine *machine, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int reject(const struct machine *machine, const char *format, ...)
+{
+	char text[sizeof(machine->error->text)];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return error_set(machine->error, -EINVAL, "%s: its pickle, byte %zu: %s", machine->path,
+			 (size_t)(machine->at - machine->begin), text);
+}
+
+static int no_memory(const struct machine *machine)
+{
+	return error_set(machine->error, -ENOMEM, "no memory for the pickle of %s", machine->path);
+}
+
+/* ---- Memory ---- */
+
+static void *take(struct pickle *pickle, size_t nbytes)
+{
+	struct chunk *chunk = pickle->chunks;
+	size_t whole = (nbytes + 15) & ~(size_t)15;
+	void *taken;
+
+	if (!chunk || chunk->room - chunk->used < whole) {
+		size_t room = whole > CHUNK_BYTES ? whole : CHUNK_BYTES;
+
+		if (room > MEMORY_MAX - pickle->memory)
+			return NULL;
+		chunk = calloc(1, sizeof(*chunk) + room);
+		if (!chunk)
+			return NULL;
+		chunk->room = room;
+		chunk->next = pickle->chunks;
+		pickle->chunks = chunk;
+		pickle->memory += room;
+	}
+	taken = chunk->bytes + chunk->used;
+	chunk->used += whole;
+	return taken;
+}
+
+void pickle_free(struct pickle *pickle)
+{
+	while (pickle->chunks) {
+		struct chunk *next = pickle->chunks->next;
+
+		free(pickle->chunks);
+		pickle->chunks = next;
+	}
+	*pickle = (struct pickle){0};
+}
+
+/* Makes room for one more in an array of the machine. */
+static bool grow(void **array, size_t n, size_t *room, size_t item_bytes)
+{
+	size_t more = *room ? 2 * *room : 64;
+	void *grown;
+
+	if (n < *room)
+		return true;
+	grown = reallocarray(*array, more, item_bytes);
+	if (!grown)
+		return false;
+	*array = grown;
+	*room = more;
+	return true;
+}
+
+static bool append(struct pickle *pickle, struct object *list, struct object *item)
+{
+	if (list->n == list->room) {
+		size_t room = list->room ? 2 * list->room : 4;
+		struct object **items = take(pickle, room * sizeof(struct object *));
+
+		if (!items)
+			return false;
+		if (list->n)
+			memcpy(items, list->items, list->n * sizeof(struct object *));
+		list->items = items;
+		list->room = room;
+	}
+	list->items[list->n++] = item;
+	return true;
+}
+
+/* ---- The stack ---- */
+
+static int push(struct machine *machine, struct object *object)
+{
+	void *stack = machine->stack;
+
+	if (!object || !grow(&stack, machine->depth, &machine->stack_room, sizeof(object))) {
+		machine->stack = stack;
+		return no_memory(machine);
+	}
+	machine->stack = stack;
+	machine->stack[machine->depth++] = object;
+	return 0;
+}
+
+static int push_copy(struct machine *machine, const struct object *object)
+{
+	struct object *copy = take(machine->pickle, sizeof(*copy));
+
+	if (copy)
+		*copy = *object;
+	return push(machine, copy);
+}
+
+/* Values above the last mark. */
+static size_t above_mark(const struct machine *machine)
+{
+	return machine->depth - (machine->nmarks ? machine->marks[machine->nmarks - 1] : 0);
+}
+
+/* NULL: there is none above the last mark. */
+static struct object *pop(struct machine *machine)
+{
+	return above_mark(machine) ? machine->stack[--machine->depth] : NULL;
+}
+
+static struct object *top(const struct machine *machine)
+{
+	return above_mark(machine) ? machine->stack[machine->depth - 1] : NULL;
+}
+
+static int push_mark(struct machine *machine)
+{
+	void *marks = machine->marks;
+	bool grown = grow(&marks, machine->nmarks, &machine->marks_room, sizeof(size_t));
+
+	machine->marks = marks;
+	if (!grown)
+		return no_memory(machine);
+	machine->marks[machine->nmarks++] = machine->depth;
+	return 0;
+}
+
+/* Removes what lies above the last mark, and the mark; false: there is none. */
+static bool pop_mark(struct machine *machine, struct object ***items, size_t *n)
+{
+	if (!machine->nmarks)
+		return false;
+	*n = above_mark(machine);
+	machine->depth = machine->marks[--machine->nmarks];
+	*items = machine->stack + machine->depth;
+	return true;
+}
+
+/* ---- Operands ---- */
+
+/* `n` bytes of the pickle; NULL: it ends before. */
+static const uint8_t *operand(struct machine *machine, size_t n)
+{
+	const uint8_t *at = machine->at;
+
+	if ((size_t)(machine->end - at) < n)
+		return NULL;
+	machine->at += n;
+	return at;
+}
+
+static int ends_early(const struct machine *machine)
+{
+	return reject(machine, "it ends in the middle");
+}
+
+/* A number of 1 to 8 bytes, without sign. */
+static bool number_operand(struct machine *machine, unsigned nbytes, uint64_t *number)
+{
+	const uint8_t *at = operand(machine, nbytes);
+
+	*number = 0;
+	for (unsigned i = 0; at && i < nbytes; i++)
+		*number |= (uint64_t)at[i] << (8 * i);
+	return at;
+}
+
+static int push_int(struct machine *machine, int64_t number)
+{
+	return push_copy(machine, &(const struct object){.kind = OBJECT_INT, .number = number});
+}
+
+static int do_int(struct machine *machine, unsigned nbytes)
+{
+	uint64_t number;
+
+	if (!number_operand(machine, nbytes, &number))
+		return ends_early(machine);
+	/* Only the one of four bytes has a sign. */
+	return push_int(machine, nbytes == 4 ? (int32_t)(uint32_t)number : (int64_t)number);
+}
+
+static int do_long(struct machine *machine, unsigned length_bytes)
+{
+	uint64_t length, number = 0;
+	const uint8_t *at;
+
+	if (!number_operand(machine, length_bytes, &length) || !(at = operand(machine, length)))
+		return ends_early(machine);
+	if (length > 8)
+		return push_copy(machine, &(const struct object){.kind = OBJECT_LONG});
+	for (size_t i = 0; i < length; i++)
+		number |= (uint64_t)at[i] << (8 * i);
+	if (length && length < 8 && at[length - 1] & 0x80)
+		number |= ~UINT64_C(0) << (8 * length);
+	return push_int(machine, (int64_t)number);
+}
+
+/* A double, big-endian. */
+static int do_float(struct machine *machine)
+{
+	struct object object = {.kind = OBJECT_FLOAT};
+	const uint8_t *at = operand(machine, 8);
+	uint64_t bits;
+
+	if (!at)
+		return ends_early(machine);
+	memcpy(&bits, at, sizeof(bits));
+	bits = be64toh(bits);
+	memcpy(&object.real, &bits, sizeof(bits));
+	return push_copy(machine, &object);
+}
+
+static int do_string(struct machine *machine, unsigned length_bytes)
+{
+	struct object object = {.kind = OBJECT_STRING};
+	const uint8_t *at;
+	uint64_t length;
+	char *text;
+
+	if (!number_operand(machine, length_bytes, &length) || !(at = operand(machine, length)))
+		return ends_early(machine);
+	text = take(machine->pickle, length + 1);
+	if (!text)
+		return no_memory(machine);
+	memcpy(text, at, length);
+	object.text = text;
+	object.length = length;
+	return push_copy(machine, &object);
+}
+
+static int do_constant(struct machine *machine, enum object_kind kind, bool truth)
+{
+	return push_copy(machine, &(const struct object){.kind = kind, .truth = truth});
+}
+
+/* ---- Names ---- */
+
+static int push_name(struct machine *machine, const char *module, size_t module_bytes,
+		     const char *name, size_t name_bytes)
+{
+	struct object object = {.kind = OBJECT_NAME};
+	char text[NAME_BYTES];
+	int n = snprintf(text, sizeof(text), "%.*s.%.*s", (int)module_bytes, module,
+			 (int)name_bytes, name);
+
+	if (n >= 0 && (size_t)n == module_bytes + name_bytes + 1)
+		object.name = pickle_name_find(text);
+	if (!object.name)
+		return reject(machine,
+			      "it names %s, which is not among what a checkpoint may have; nothing "
+			      "of it was executed",
+			      text);
+	return push_copy(machine, &object);
+}
+
+/* Two lines of text: the module and the name. */
+static int do_global(struct machine *machine)
+{
+	const char *lines[2];
+	size_t lengths[2];
+
+	for (int i = 0; i < 2; i++) {
+		const uint8_t *begin = machine->at;
+		const uint8_t *newline = memchr(begin, '\n', (size_t)(machine->end - begin));
+
+		if (!newline)
+			return ends_early(machine);
+		lengths[i] = (size_t)(newline - begin);
+		if (lengths[i] >= NAME_BYTES)
+			return reject(machine, "a name of %zu bytes", lengths[i]);
+		lines[i] = (const char *)begin;
+		machine->at = newline + 1;
+	}
+	return push_name(machine, lines[0], lengths[0], lines[1], lengths[1]);
+}
+
+static int do_stack_global(struct machine *machine)
+{
+	const struct object *name = pop(machine), *module = pop(machine);
+
+	if (!name || !module || name->kind != OBJECT_STRING || module->kind != OBJECT_STRING ||
+	    name->length >= NAME_BYTES || module->length >= NAME_BYTES)
+		return reject(machine, "a name that is no string");
+	return push_name(machine, module->text, module->length, name->text, name->length);
+}
+
+/* ---- Lists and dictionaries ---- */
+
+static int push_items(struct machine *machine, enum object_kind kind, struct object *const *items,
+		      size_t n)
+{
+	struct object *object = take(machine->pickle, sizeof(*object));
+
+	if (!object)
+		return no_memory(machine);
+	*object = (struct object){.kind = kind};
+	object->items = n ? take(machine->pickle, n * sizeof(*items)) : NULL;
+	if (n && !object->items)
+		return no_memory(machine);
+	if (n)
+		memcpy(object->items, items, n * sizeof(*items));
+	object->n = object->room = n;
+	return push(machine, object);
+}
+
+static int do_tuple_from_mark(struct machine *machine)
+{
+	struct object **items;
+	size_t n;
+
+	if (!pop_mark(machine, &items, &n))
+		return reject(machine, "a tuple without a mark");
+	return push_items(machine, OBJECT_TUPLE, items, n);
+}
+
+static int do_tuple(struct machine *machine, size_t n)
+{
+	if (above_mark(machine) < n)
+		return reject(machine, "a tuple of values that are missing");
+	machine->depth -= n;
+	return push_items(machine, OBJECT_TUPLE, machine->stack + machine->depth, n);
+}
+
+/* Adds values to the list, or keys and values to the dictionary, that is on top. */
+static int add_to_top(struct machine *machine, enum object_kind kind, struct object *const *items,
+		      size_t n)
+{
+	struct object *to = top(machine);
+
+	if (!to || to->kind != kind || (kind == OBJECT_DICT && n % 2))
+		return reject(machine, "values without a %s",
+			      kind == OBJECT_DICT ? "dictionary" : "list");
+	for (size_t i = 0; i < n; i++)
+		if (!append(machine->pickle, to, items[i]))
+			return no_memory(machine);
+	return 0;
+}
+
+static int do_add(struct machine *machine, enum object_kind kind, size_t n)
+{
+	if (above_mark(machine) < n)
+		return reject(machine, "values that are missing");
+	machine->depth -= n;
+	return add_to_top(machine, kind, machine->stack + machine->depth, n);
+}
+
+static int do_add_from_mark(struct machine *machine, enum object_kind kind)
+{
+	struct object **items;
+	size_t n;
+
+	if (!pop_mark(machine, &items, &n))
+		return reject(machine, "values without a mark");
+	return add_to_top(machine, kind, items, n);
+}
+
+/* ---- Calls ---- */
+
+static bool is_count(const struct object *object, uint64_t *count)
+{
+	if (object->kind != OBJECT_INT || object->number < 0)
+		return false;
+	*count = (uint64_t)object->number;
+	return true;
+}
+
+static bool are_counts(const struct object *tuple)
+{
+	uint64_t count;
+
+	if (tuple->kind != OBJECT_TUPLE)
+		return false;
+	for (size_t i = 0; i < tuple->n; i++)
+		if (!is_count(tuple->items[i], &count))
+			return false;
+	return true;
+}
+
+/* ("storage", type, key, location, numel) */
+static int do_storage(struct machine *machine)
+{
+	struct object object = {.kind = OBJECT_STORAGE};
+	const struct object *id = pop(machine), *const * items;
+
+	if (!id || id->kind != OBJECT_TUPLE || id->n != 5)
+		return reject(machine, "a reference that is no storage");
+	items = (const struct object *const *)id->items;
+	if (items[0]->kind != OBJECT_STRING || strcmp(items[0]->text, "storage") != 0 ||
+	    items[1]->kind != OBJECT_NAME || items[1]->name->use != NAME_STORAGE ||
+	    items[2]->kind != OBJECT_STRING || strlen(items[2]->text) != items[2]->length ||
+	    !is_count(items[4], &object.storage.numel))
+		return reject(machine, "a reference that is no storage");
+	object.storage.type = items[1]->name;
+	object.storage.key = items[2]->text;
+	return push_copy(machine, &object);
+}
+
+/* (storage, offset, shape, stride, ...); version 3 has the dtype as seventh, and an untyped storage. */
+static int make_tensor(struct machine *machine, const struct object *arguments)
+{
+	struct object object = {.kind = OBJECT_TENSOR};
+	const struct object *const *items = (const struct object *const *)arguments->items;
+
+	if (arguments->n < 4 || items[0]->kind != OBJECT_STORAGE ||
+	    !is_count(items[1], &object.tensor.offset) || !are_counts(items[2]) ||
+	    !are_counts(items[3]) || items[2]->n != items[3]->n)
+		return reject(machine, "a tensor with wrong arguments");
+	object.tensor.storage = items[0];
+	object.tensor.dtype = items[0]->storage.type->dtype;
+	object.tensor.shape = items[2];
+	object.tensor.stride = items[3];
+	if (arguments->n > 6 && items[6]->kind == OBJECT_NAME && items[6]->name->has_dtype)
+		object.tensor.dtype = items[6]->name->dtype;
+	return push_copy(machine, &object);
+}
+
+static int make_instance(struct machine *machine, const struct pickle_name *type,
+			 struct object *arguments)
+{
+	return push_copy(machine, &(const struct object){.kind = OBJECT_INSTANCE,
+							 .instance = {type, arguments, NULL}});
+}
+
+static int do_call(struct machine *machine)
+{
+	struct object *arguments = pop(machine), *callee = pop(machine), *first;
+
+	if (!arguments || !callee || arguments->kind != OBJECT_TUPLE || callee->kind != OBJECT_NAME)
+		return reject(machine, "a call of what is no function");
+	first = arguments->n ? arguments->items[0] : NULL;
+	switch (callee->name->use) {
+	case NAME_TENSOR:
+		return make_tensor(machine, arguments);
+	case NAME_PARAMETER:
+		if (!first || first->kind != OBJECT_TENSOR)
+			return reject(machine, "a parameter that is no tensor");
+		return push(machine, first);
+	case NAME_DICT:
+		return push_items(machine, OBJECT_DICT, NULL, 0);
+	case NAME_TUPLE:
+		if (!first || (first->kind != OBJECT_TUPLE && first->kind != OBJECT_LIST))
+			return reject(machine, "a shape that is no tuple");
+		return push(machine, first);
+	case NAME_INSTANCE:
+		return make_instance(machine, callee->name, arguments);
+	case NAME_CONSTANT:
+	case NAME_STORAGE:
+		break;
+	}
+	return reject(machine, "a call of %s, which is no function", callee->name->text);
+}
+
+/* The state of an object. That of a dictionary is of no use here. */
+static int do_build(struct machine *machine)
+{
+	struct object *state = pop(machine), *to = top(machine);
+
+	if (!state || !to || (to->kind != OBJECT_INSTANCE && to->kind != OBJECT_DICT))
+		return reject(machine, "a state of what has none");
+	if (to->kind == OBJECT_INSTANCE)
+		to->instance.state = state;
+	return 0;
+}
+
+/* ---- The memo ---- */
+
+/* Numbers come in order, so that the pickle's length bounds the memo. */
+static int memorize(struct machine *machine, uint64_t number)
+{
+	struct object *object = top(machine);
+	void *memo = machine->memo;
+	bool grown;
+
+	if (!object || number > machine->nmemo)
+		return reject(machine, "value %llu of the memo before others",
+			      (unsigned long long)number);
+	grown = grow(&memo, machine->nmemo, &machine->memo_room, sizeof(object));
+	machine->memo = memo;
+	if (!grown)
+		return no_memory(machine);
+	if (number == machine->nmemo)
+		machine->nmemo++;
+	machine->memo[number] = object;
+	return 0;
+}
+
+static int do_put(struct machine *machine, unsigned nbytes)
+{
+	uint64_t number;
+
+	return number_operand(machine, nbytes, &number) ? memorize(machine, number)
+							: ends_early(machine);
+}
+
+static int do_get(struct machine *machine, unsigned nbytes)
+{
+	uint64_t number;
+
+	if (!number_operand(machine, nbytes, &number))
+		return ends_early(machine);
+	if (number >= machine->nmemo)
+		return reject(machine, "no value %llu in the memo", (unsigned long long)number);
+	return push(machine, machine->memo[number]);
+}
+
+/* ---- Operations ---- */
+
+static int do_protocol(struct machine *machine)
+{
+	uint64_t version;
+
+	if (!number_operand(machine, 1, &version))
+		return ends_early(machine);
+	return version >= 2 && version <= 5
+		       ? 0
+		       : reject(machine, "protocol %u; read are 2 to 5", (unsigned)version);
+}
+
+/* Operations that make a value from operands alone. */
+static int do_value(struct machine *machine, uint8_t operation)
+{
+	switch (operation) {
+	case 'N':
+		return do_constant(machine, OBJECT_NONE, false);
+	case 0x88:
+		return do_constant(machine, OBJECT_BOOL, true);
+	case 0x89:
+		return do_constant(machine, OBJECT_BOOL, false);
+	case 'K':
+		return do_int(machine, 1);
+	case 'M':
+		return do_int(machine, 2);
+	case 'J':
+		return do_int(machine, 4);
+	case 0x8a:
+		return do_long(machine, 1);
+	case 0x8b:
+		return do_long(machine, 4);
+	case 'G':
+		return do_float(machine);
+	case 'X':
+	case 'B':
+	case 'T':
+		return do_string(machine, 4);
+	case 0x8c:
+	case 'C':
+	case 'U':
+		return do_string(machine, 1);
+	case 0x8d:
+		return do_string(machine, 8);
+	case 'c':
+		return do_global(machine);
+	default:
+		return reject(machine, "operation 0x%02x, which torch.save does not write",
+			      operation);
+	}
+}
+
+static int do_container(struct machine *machine, uint8_t operation)
+{
+	switch (operation) {
+	case '(':
+		return push_mark(machine);
+	case ')':
+		return push_items(machine, OBJECT_TUPLE, NULL, 0);
+	case ']':
+		return push_items(machine, OBJECT_LIST, NULL, 0);
+	case '}':
+		return push_items(machine, OBJECT_DICT, NULL, 0);
+	case 't':
+		return do_tuple_from_mark(machine);
+	case 0x85:
+	case 0x86:
+	case 0x87:
+		return do_tuple(machine, operation - 0x84u);
+	case 'a':
+		return do_add(machine, OBJECT_LIST, 1);
+	case 's':
+		return do_add(machine, OBJECT_DICT, 2);
+	case 'e':
+		return do_add_from_mark(machine, OBJECT_LIST);
+	case 'u':
+		return do_add_from_mark(machine, OBJECT_DICT);
+	default:
+		return do_value(machine, operation);
+	}
+}
+
+static int do_operation(struct machine *machine, uint8_t operation)
+{
+	switch (operation) {
+	case 0x80:
+		return do_protocol(machine);
+	case 0x95: /* a frame; its length is of no use here */
+		return operand(machine, 8) ? 0 : ends_early(machine);
+	case 'q':
+		return do_put(machine, 1);
+	case 'r':
+		return do_put(machine, 4);
+	case 0x94:
+		return memorize(machine, machine->nmemo);
+	case 'h':
+		return do_get(machine, 1);
+	case 'j':
+		return do_get(machine, 4);
+	case 'R':
+	case 0x81: /* a class in place of a function */
+		return do_call(machine);
+	case 'b':
+		return do_build(machine);
+	case 'Q':
+		return do_storage(machine);
+	case 0x93:
+		return do_stack_global(machine);
+	default:
+		return do_container(machine, operation);
+	}
+}
+
+static int run(struct machine *machine)
+{
+	int rc = 0;
+
+	while (!rc) {
+		const uint8_t *operation = operand(machine, 1);
+
+		if (!operation)
+			return ends_early(machine);
+		if (*operation == '.')
+			break;
+		rc = do_operation(machine, *operation);
+	}
+	if (rc)
+		return rc;
+	machine->pickle->root = pop(machine);
+	if (!machine->pickle->root || machine->depth || machine->nmarks)
+		return reject(machine, "it ends with %zu values, not one", machine->depth);
+	return 0;
+}
+
+int pickle_read(struct pickle *pickle, const uint8_t *bytes, size_t nbytes, const char *path,
+		struct nvs_error *error)
+{
+	struct machine machine = {.pickle = pickle,
+				  .begin = bytes,
+				  .at = bytes,
+				  .end = bytes + nbytes,
+				  .path = path,
+				  .error = error};
+	void *stack = NULL;
+	int rc;
+
+	*pickle = (struct pickle){0};
+	/* Never NULL, so that no values of it are an array too. */
+	if (!grow(&stack, 0, &machine.stack_room, sizeof(struct object *)))
+		return no_memory(&machine);
+	machine.stack = stack;
+	rc = run(&machine);
+	free(machine.stack);
+	free(machine.memo);
+	free(machine.marks);
+	assert(rc || pickle->root);
+	return rc;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The names that a pickle may have: those of torch's tensors, and of DeepSpeed's own files. */
+#include "checkpoint/torch/pickle.h"
+
+#include <string.h>
+
+#define STORAGE(name, type)                                                                        \
+	{                                                                                          \
+		"torch." name "Storage", NAME_STORAGE, type, true                                  \
+	}
+#define DTYPE(name, type)                                                                          \
+	{                                                                                          \
+		"torch." name, NAME_CONSTANT, type, true                                           \
+	}
+#define NAME(text, use)                                                                            \
+	{                                                                                          \
+		text, use, 0, false                                                                \
+	}
+
+static const struct pickle_name names[] = {
+	STORAGE("Double", NVS_F64),
+	STORAGE("Float", NVS_F32),
+	STORAGE("Half", NVS_F16),
+	STORAGE("BFloat16", NVS_BF16),
+	STORAGE("Long", NVS_I64),
+	STORAGE("Int", NVS_I32),
+	STORAGE("Short", NVS_I16),
+	STORAGE("Char", NVS_I8),
+	STORAGE("Byte", NVS_U8),
+	STORAGE("Bool", NVS_BOOL),
+	{"torch.storage.UntypedStorage", NAME_STORAGE, NVS_U8, true},
+	{"torch.UntypedStorage", NAME_STORAGE, NVS_U8, true},
+	DTYPE("float64", NVS_F64),
+	DTYPE("float32", NVS_F32),
+	DTYPE("float16", NVS_F16),
+	DTYPE("bfloat16", NVS_BF16),
+	DTYPE("int64", NVS_I64),
+	DTYPE("int32", NVS_I32),
+	DTYPE("int16", NVS_I16),
+	DTYPE("int8", NVS_I8),
+	DTYPE("uint64", NVS_U64),
+	DTYPE("uint32", NVS_U32),
+	DTYPE("uint16", NVS_U16),
+	DTYPE("uint8", NVS_U8),
+	DTYPE("bool", NVS_BOOL),
+	DTYPE("float8_e4m3fn", NVS_F8_E4M3),
+	DTYPE("float8_e5m2", NVS_F8_E5M2),
+	NAME("torch._utils._rebuild_tensor_v2", NAME_TENSOR),
+	NAME("torch._utils._rebuild_tensor_v3", NAME_TENSOR),
+	NAME("torch._utils._rebuild_parameter", NAME_PARAMETER),
+	NAME("collections.OrderedDict", NAME_DICT),
+	NAME("collections.defaultdict", NAME_DICT),
+	NAME("torch.Size", NAME_TUPLE),
+	NAME("torch.device", NAME_INSTANCE),
+	/* The member of an enumeration, as Python 3.11 and later save it. */
+	NAME("builtins.getattr", NAME_INSTANCE),
+	NAME("__builtin__.getattr", NAME_INSTANCE),
+	NAME("builtins.dict", NAME_DICT),
+	NAME("__builtin__.dict", NAME_DICT),
+	NAME("argparse.Namespace", NAME_INSTANCE),
+	NAME("deepspeed.runtime.fp16.loss_scaler.LossScaler", NAME_INSTANCE),
+	NAME("deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler", NAME_INSTANCE),
+	NAME("deepspeed.runtime.zero.config.ZeroStageEnum", NAME_INSTANCE),
+	NAME("deepspeed.utils.tensor_fragment.fragment_address", NAME_INSTANCE),
+};
+
+const struct pickle_name *pickle_name_find(const char *text)
+{
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (!strcmp(names[i].text, text))
+			return &names[i];
+	return NULL;
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lists the tensors of a file of torch.save: a zip with a pickle of values, and a record for the data
+ * of each storage. A tensor's name is its path through dictionaries and lists, with dots between.
+ */
+#include "checkpoint/torch/torch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/little_endian.h"
+#include "checkpoint/torch/pickle.h"
+#include "checkpoint/torch/zip.h"
+
+#define DEPTH_MAX  64u
+#define VISITS_MAX ENTRIES_MAX
+#define PICKLE	   "/data.pkl"
+#define ALONE	   "tensor" /* the name of a tensor that was saved alone */
+
+struct reader {
+	struct nvs_checkpoint *checkpoint;
+	int fd;
+	const char *path;
+	struct nvs_error *error;
+	struct zip zip;
+	struct pickle pickle;
+	char *prefix; /* of all records */
+	size_t room;  /* entries */
+	uint64_t visits;
+	char name[NVS_NAME_MAX + 1]; /* of the value that is visited */
+};
+
+static int reject(const struct reader *reader, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static int reject(const struct reader *reader, const char *format, ...)
+{
+	char text[sizeof(reader->error->text)];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return error_about(reader->error, -EINVAL, reader->name, 0, 0, "%s:%s%s%s %s", reader->path,
+			   *reader->name ? " tensor " : "", reader->name, *reader->name ? ":" : "",
+			   text);
+}
+
+static int no_memory(const struct reader *reader)
+{
+	return error_set(reader->error, -ENOMEM, "no memory for the tensors of %s", reader->path);
+}
+
+/* ---- A tensor ---- */
+
+static uint64_t number_of(const struct object *tuple, size_t i)
+{
+	assert(i < tuple->n && tuple->items[i]->kind == OBJECT_INT);
+	return (uint64_t)tuple->items[i]->number;
+}
+
+/* Whether elements follow one another as those of a safetensors file do. */
+static bool is_contiguous(const struct object *shape, const struct object *stride)
+{
+	uint64_t expected = 1;
+
+	for (size_t i = shape->n; i-- > 0;) {
+		if (!number_of(shape, i))
+			return true;
+		if (number_of(shape, i) == 1)
+			continue;
+		if (number_of(stride, i) != expected)
+			return false;
+		expected *= number_of(shape, i);
+	}
+	return true;
+}
+
+static int read_shape(const struct reader *reader, const struct object *shape, struct entry *entry)
+{
+	if (shape->n > NDIM_MAX)
+		return reject(reader, "it has %zu dimensions; allowed are up to %u", shape->n,
+			      NDIM_MAX);
+	entry->shape = calloc(shape->n + 1, sizeof(*entry->shape));
+	if (!entry->shape)
+		return no_memory(reader);
+	entry->ndim = shape->n;
+	entry->numel = 1;
+	for (size_t i = 0; i < shape->n; i++) {
+		entry->shape[i] = number_of(shape, i);
+		if (__builtin_mul_overflow(entry->numel, entry->shape[i], &entry->numel))
+			return reject(reader, "its shape has more elements than 64 bits can count");
+	}
+	return 0;
+}
+
+/* The record with the storage's data; it must have the size that the pickle tells. */
+static int find_storage(const struct reader *reader, const struct object *storage,
+			const struct zip_record **record)
+{
+	const char *key = storage->storage.key;
+	uint64_t nbytes;
+	char *name;
+
+	if (asprintf(&name, "%s/data/%s", reader->prefix, key) < 0)
+		return no_memory(reader);
+	*record = zip_find(&reader->zip, name);
+	free(name);
+	if (!*record)
+		return reject(reader, "its data, record data/%.100s, is missing", key);
+	if (__builtin_mul_overflow(storage->storage.numel,
+				   nvs_dtype_size(storage->storage.type->dtype), &nbytes) ||
+	    nbytes != (*record)->nbytes)
+		return reject(reader,
+			      "its storage has %" PRIu64 " elements, but record data/%.100s "
+			      "%" PRIu64 " bytes",
+			      storage->storage.numel, key, (*record)->nbytes);
+	return 0;
+}
+
+static int read_place(const struct reader *reader, const struct object *tensor, struct entry *entry)
+{
+	const struct zip_record *record = NULL;
+	/* One without elements may have any offset. */
+	uint64_t offset = entry->numel ? tensor->tensor.offset : 0;
+	uint64_t begin, end, size = nvs_dtype_size(tensor->tensor.dtype);
+	int rc = find_storage(reader, tensor->tensor.storage, &record);
+
+	if (rc)
+		return rc;
+	assert(record);
+	if (__builtin_mul_overflow(entry->numel, size, &entry->nbytes) ||
+	    __builtin_mul_overflow(offset, size, &begin) ||
+	    __builtin_add_overflow(begin, entry->nbytes, &end) || end > record->nbytes)
+		return reject(reader, "it ends behind its storage of %" PRIu64 " bytes",
+			      record->nbytes);
+	if (!is_contiguous(tensor->tensor.shape, tensor->tensor.stride))
+		return reject(reader, "its elements do not follow one another: it was transposed, "
+				      "sliced or expanded; save it with .contiguous()");
+	if (entry->nbytes > DATA_MAX - reader->checkpoint->nbytes)
+		return reject(reader, "the tensors have more than the %llu bytes that are allowed",
+			      DATA_MAX);
+	entry->offset = record->data_at + begin;
+	entry->crc = record->crc;
+	entry->has_crc = entry->nbytes == record->nbytes;
+	return 0;
+}
+
+static int add_tensor(struct reader *reader, const struct object *tensor)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	struct entry *entry;
+	int rc;
+
+	if (checkpoint->n == ENTRIES_MAX)
+		return reject(reader, "more than %u tensors", ENTRIES_MAX);
+	if (checkpoint->n == reader->room) {
+		size_t room = reader->room ? 2 * reader->room : 64;
+		struct entry *entries = reallocarray(checkpoint->entries, room,
+						     sizeof(struct entry));
+
+		if (!entries)
+			return no_memory(reader);
+		checkpoint->entries = entries;
+		reader->room = room;
+	}
+	entry = &checkpoint->entries[checkpoint->n];
+	*entry = (struct entry){.name = strdup(reader->name), .dtype = tensor->tensor.dtype};
+	if (!entry->name)
+		return no_memory(reader);
+	checkpoint->n++;
+	rc = read_shape(reader, tensor->tensor.shape, entry);
+	if (!rc)
+		rc = read_place(reader, tensor, entry);
+	checkpoint->nbytes += rc ? 0 : entry->nbytes;
+	return rc;
+}
+
+/* ---- The values ---- */
+
+static int visit(struct reader *reader, const struct object *object, unsigned depth);
+
+/* Whether tensors may lie below it. */
+static bool has_items(const struct object *object)
+{
+	return object->kind == OBJECT_DICT || object->kind == OBJECT_LIST ||
+	       object->kind == OBJECT_TUPLE;
+}
+
+/* Visits a value under the name of its key or index, behind the first `length` bytes of the name. */
+static int visit_item(struct reader *reader, size_t length, const struct object *key, size_t index,
+		      const struct object *value, unsigned depth)
+{
+	const size_t room = sizeof(reader->name) - length;
+	const char *dot = length ? "." : "";
+	int n = -1;
+
+	if (value->kind != OBJECT_TENSOR && !has_items(value))
+		return 0;
+	if (!key)
+		n = snprintf(reader->name + length, room, "%s%zu", dot, index);
+	else if (key->kind == OBJECT_INT)
+		n = snprintf(reader->name + length, room, "%s%" PRId64, dot, key->number);
+	else if (key->kind == OBJECT_STRING && key->length && strlen(key->text) == key->length)
+		n = snprintf(reader->name + length, room, "%s%s", dot, key->text);
+	if (n < 0 || (size_t)n >= room) {
+		reader->name[length] = '\0';
+		return reject(reader, "a name below it is no text, or has more than %d bytes",
+			      NVS_NAME_MAX);
+	}
+	return visit(reader, value, depth + 1);
+}
+
+static int visit_items(struct reader *reader, const struct object *object, unsigned depth)
+{
+	const size_t length = strlen(reader->name), step = object->kind == OBJECT_DICT ? 2 : 1;
+	int rc = 0;
+
+	if (depth > DEPTH_MAX)
+		return reject(reader, "dictionaries and lists more than %u deep", DEPTH_MAX);
+	for (size_t i = 0; i < object->n && !rc; i += step) {
+		const struct object *key = step == 2 ? object->items[i] : NULL;
+
+		rc = ++reader->visits > VISITS_MAX
+			     ? reject(reader, "more than %u values", VISITS_MAX)
+			     : visit_item(reader, length, key, i, object->items[i + step - 1],
+					  depth);
+		if (!rc)
+			reader->name[length] = '\0';
+	}
+	return rc;
+}
+
+static int visit(struct reader *reader, const struct object *object, unsigned depth)
+{
+	if (object->kind == OBJECT_TENSOR)
+		return add_tensor(reader, object);
+	return has_items(object) ? visit_items(reader, object, depth) : 0;
+}
+
+/* ---- The file ---- */
+
+/* A record's contents, with a NUL behind them. */
+static int read_record(const struct reader *reader, const struct zip_record *record, uint8_t **data)
+{
+	int rc;
+
+	if (record->nbytes > HEADER_MAX)
+		return reject(reader, "record %s has %" PRIu64 " bytes; allowed are up to %u",
+			      record->name, record->nbytes, HEADER_MAX);
+	*data = calloc(1, record->nbytes + 1);
+	if (!*data)
+		return no_memory(reader);
+	rc = read_at(reader->fd, reader->path, record->data_at, *data, record->nbytes,
+		     reader->error);
+	if (!rc && zip_crc32(*data, record->nbytes) != record->crc)
+		rc = reject(reader, "record %s is damaged: its bytes do not have its checksum",
+			    record->name);
+	return rc;
+}
+
+/* All records lie in one folder, which the pickle's name tells. */
+static int find_pickle(struct reader *reader, const struct zip_record **pickle)
+{
+	const size_t suffix = strlen(PICKLE);
+
+	for (size_t i = 0; i < reader->zip.n; i++) {
+		const struct zip_record *record = &reader->zip.records[i];
+		size_t length = strlen(record->name);
+
+		if (length <= suffix || strcmp(record->name + length - suffix, PICKLE) != 0 ||
+		    memchr(record->name, '/', length - suffix))
+			continue;
+		reader->prefix = strndup(record->name, length - suffix);
+		*pickle = record;
+		return reader->prefix ? 0 : no_memory(reader);
+	}
+	return reject(reader, "it is a zip without data.pkl, so no file of torch.save");
+}
+
+/* Files of early versions do not say; all are little-endian where nvswap runs. */
+static int check_byte_order(const struct reader *reader)
+{
+	const struct zip_record *record;
+	uint8_t *order = NULL;
+	char *name;
+	int rc;
+
+	if (asprintf(&name, "%s/byteorder", reader->prefix) < 0)
+		return no_memory(reader);
+	record = zip_find(&reader->zip, name);
+	free(name);
+	if (!record)
+		return 0;
+	rc = read_record(reader, record, &order);
+	assert(rc || order);
+	if (!rc && strcmp((const char *)order, "little") != 0)
+		rc = reject(reader, "its numbers are %.20s-endian; read is little-endian alone",
+			    (const char *)order);
+	free(order);
+	return rc;
+}
+
+static int read_pickle(struct reader *reader)
+{
+	const struct zip_record *record = NULL;
+	uint8_t *bytes = NULL;
+	int rc = find_pickle(reader, &record);
+
+	if (!rc)
+		rc = check_byte_order(reader);
+	if (rc)
+		return rc;
+	assert(record);
+	rc = read_record(reader, record, &bytes);
+	if (!rc)
+		rc = pickle_read(&reader->pickle, bytes, record->nbytes, reader->path,
+				 reader->error);
+	free(bytes);
+	return rc;
+}
+
+static int read_tensors(struct reader *reader)
+{
+	const struct object *root = reader->pickle.root;
+
+	if (root->kind == OBJECT_TENSOR)
+		memcpy(reader->name, ALONE, sizeof(ALONE));
+	return visit(reader, root, 0);
+}
+
+static int read_file(struct reader *reader)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	struct stat status;
+	int rc = fstat(reader->fd, &status) ? -errno : 0;
+
+	if (rc)
+		return error_set(reader->error, rc, "%s: %s", reader->path, nvs_strerror(rc));
+	checkpoint->paths = calloc(1, sizeof(char *));
+	if (checkpoint->paths)
+		checkpoint->paths[0] = strdup(reader->path);
+	if (!checkpoint->paths || !checkpoint->paths[0])
+		return no_memory(reader);
+	checkpoint->nfiles = 1;
+	checkpoint->has_data = checkpoint->of_torch = true;
+	rc = zip_read(&reader->zip, reader->fd, (uint64_t)status.st_size, reader->path,
+		      reader->error);
+	if (!rc)
+		rc = read_pickle(reader);
+	if (!rc)
+		rc = read_tensors(reader);
+	if (!rc && !checkpoint->n)
+		rc = reject(reader, "holds no tensor");
+	return rc;
+}
+
+int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
+	       struct nvs_error *error)
+{
+	struct reader reader = {.checkpoint = checkpoint, .path = path, .error = error};
+	uint8_t first[4];
+	struct stat status;
+	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+	*is_torch = false;
+	if (fd < 0)
+		return 0;
+	reader.fd = fd;
+	*is_torch = !fstat(fd, &status) && S_ISREG(status.st_mode) &&
+		    pread(fd, first, sizeof(first), 0) == sizeof(first) &&
+		    get_u32(first) == 0x04034b50;
+	if (*is_torch) {
+		*checkpoint = (struct nvs_checkpoint){0};
+		rc = read_file(&reader);
+		zip_free(&reader.zip);
+		pickle_free(&reader.pickle);
+		free(reader.prefix);
+	}
+	close(fd);
+	if (rc)
+		checkpoint_free(checkpoint);
+	return rc;
+}

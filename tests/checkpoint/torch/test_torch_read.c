@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files of torch.save, read: those that nvswap writes come back, a damaged byte is never read
+ * wrongly, and a pickle that names what is not permitted is refused. python/tests/test_torch_files.py
+ * has files that torch itself writes.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "checkpoint/torch/pickle.h"
+#include "support/support.h"
+#include "swap/swap_fixture.h"
+
+#define N	3u
+#define DAMAGES 2000u
+
+static const uint64_t sizes[N] = {300, 5000, 1};
+
+struct saved {
+	struct fixture f;
+	const char *path;
+	struct nvs_tensor *t[N];
+	struct nvs_checkpoint_item items[N];
+};
+
+static void saved_make(struct saved *saved)
+{
+	OPEN(&saved->f, .pool_bytes = MIB, .verify = true);
+	saved->path = path_in(temp_directory(), "model.pt");
+	tensors_add(&saved->f, "t", sizes, N, saved->t);
+	for (unsigned i = 0; i < N; i++) {
+		tensor_store(&saved->f, saved->t[i], i);
+		saved->items[i] = (struct nvs_checkpoint_item){.size = sizeof(saved->items[i]),
+							       .tensor = saved->t[i]};
+	}
+	OK(&saved->f, nvs_checkpoint_export(saved->f.engine, saved->items, N, saved->path, NULL,
+					    &saved->f.error));
+}
+
+/* Opens and imports the file; 0, or the error of either. */
+static int read_back(struct saved *saved)
+{
+	struct nvs_checkpoint *checkpoint;
+	int rc = nvs_checkpoint_open(&checkpoint, saved->path, &saved->f.error);
+
+	if (rc)
+		return rc;
+	rc = nvs_checkpoint_import(saved->f.engine, checkpoint, saved->items, N, &saved->f.error);
+	nvs_checkpoint_close(checkpoint);
+	return rc;
+}
+
+static void flip(const char *path, off_t at, uint8_t bits)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	uint8_t byte;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, at), 1);
+	byte ^= bits;
+	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
+static void what_was_exported_is_imported(void **state)
+{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	struct saved saved;
+
+	(void)state;
+	saved_make(&saved);
+	OK(&saved.f, nvs_checkpoint_open(&checkpoint, saved.path, &saved.f.error));
+	assert_int_equal(nvs_checkpoint_count(checkpoint), N);
+	for (unsigned i = 0; i < N; i++) {
+		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
+		assert_int_equal(tensor.dtype, NVS_U8);
+		assert_int_equal(tensor.numel, sizes[i]);
+		assert_int_equal(tensor.ndim, 1);
+		tensor_store(&saved.f, saved.t[i], 100 + i);
+	}
+	nvs_checkpoint_close(checkpoint);
+	OK(&saved.f, read_back(&saved));
+	for (unsigned i = 0; i < N; i++)
+		tensor_compare(&saved.f, saved.t[i], i);
+	fixture_close(&saved.f);
+}
+
+static void data_without_its_checksum_is_not_imported(void **state)
+{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	struct saved saved;
+
+	(void)state;
+	saved_make(&saved);
+	OK(&saved.f, nvs_checkpoint_open(&checkpoint, saved.path, &saved.f.error));
+	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
+	flip(saved.path, (off_t)(tensor.offset + tensor.nbytes - 1), 1);
+	nvs_checkpoint_close(checkpoint);
+	tensor_store(&saved.f, saved.t[1], 101);
+	expect_error(&saved.f, read_back(&saved), -EBADMSG, "t1");
+	tensor_compare(&saved.f, saved.t[1], 101);
+	fixture_close(&saved.f);
+}
+
+/* Every damage of a byte is an error, or makes no difference. */
+static void no_damaged_file_is_read_wrongly(void **state)
+{
+	uint64_t random = random_seed(__func__);
+	struct saved saved;
+	unsigned refused = 0;
+	off_t end;
+	int fd;
+
+	(void)state;
+	saved_make(&saved);
+	fd = open(saved.path, O_RDONLY | O_CLOEXEC);
+	end = lseek(fd, 0, SEEK_END);
+	close(fd);
+	for (unsigned i = 0; i < DAMAGES; i++) {
+		off_t at = (off_t)random_below(&random, (uint64_t)end);
+		uint8_t bits = (uint8_t)(1 + random_below(&random, 255));
+
+		flip(saved.path, at, bits);
+		if (read_back(&saved))
+			refused++;
+		for (unsigned k = 0; k < N; k++)
+			tensor_compare(&saved.f, saved.t[k], k);
+		flip(saved.path, at, bits);
+	}
+	print_message("%u of %u refused\n", refused, DAMAGES);
+	assert_true(refused > DAMAGES / 10);
+	OK(&saved.f, read_back(&saved));
+	fixture_close(&saved.f);
+}
+
+static void a_truncated_file_is_refused(void **state)
+{
+	struct saved saved;
+	off_t end;
+	int fd;
+
+	(void)state;
+	saved_make(&saved);
+	fd = open(saved.path, O_RDWR | O_CLOEXEC);
+	end = lseek(fd, 0, SEEK_END);
+	for (off_t nbytes = end - 1; nbytes > 4; nbytes -= 97) {
+		assert_int_equal(ftruncate(fd, nbytes), 0);
+		assert_int_equal(read_back(&saved), -EINVAL);
+	}
+	close(fd);
+	fixture_close(&saved.f);
+}
+
+/* ---- The pickle alone ---- */
+
+static int read_text(struct pickle *pickle, const char *text, size_t nbytes,
+		     struct nvs_error *error)
+{
+	return pickle_read(pickle, (const uint8_t *)text, nbytes, "f", error);
+}
+
+#define READ(pickle, text, error) read_text(pickle, text, sizeof(text) - 1, error)
+
+static void a_name_that_is_not_permitted_is_refused(void **state)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	struct pickle pickle;
+
+	(void)state;
+	assert_int_equal(READ(&pickle,
+			      "\x80\x02"
+			      "cos\nsystem\nX\x02\0\0\0ls\x85R.",
+			      &error),
+			 -EINVAL);
+	assert_non_null(strstr(error.text, "os.system"));
+	assert_non_null(strstr(error.text, "nothing of it was executed"));
+	pickle_free(&pickle);
+	/* Permitted as an argument, but no function. */
+	assert_int_equal(READ(&pickle,
+			      "\x80\x02"
+			      "ctorch\nfloat32\n)R.",
+			      &error),
+			 -EINVAL);
+	pickle_free(&pickle);
+}
+
+static void values_are_those_of_python(void **state)
+{
+	/* {"a": [1, -2, 1.5, None, True, 2**40, -1 (long)], 7: ()} */
+	static const char text[] = "\x80\x02}q\0(X\x01\0\0\0a](K\x01J\xfe\xff\xff\xffG?\xf8\0\0\0\0"
+				   "\0\0N\x88\x8a\x06\0\0\0\0\0\x01\x8a\x01\xff"
+				   "eK\x07)u.";
+	struct nvs_error error = {.size = sizeof(error)};
+	struct pickle pickle;
+	struct object **items;
+
+	(void)state;
+	assert_int_equal(READ(&pickle, text, &error), 0);
+	assert_int_equal(pickle.root->kind, OBJECT_DICT);
+	assert_int_equal(pickle.root->n, 4);
+	assert_string_equal(pickle.root->items[0]->text, "a");
+	assert_int_equal(pickle.root->items[1]->n, 7);
+	items = pickle.root->items[1]->items;
+	assert_int_equal(items[0]->number, 1);
+	assert_int_equal(items[1]->number, -2);
+	assert_true(items[2]->real == 1.5);
+	assert_int_equal(items[3]->kind, OBJECT_NONE);
+	assert_true(items[4]->kind == OBJECT_BOOL && items[4]->truth);
+	assert_int_equal(items[5]->number, INT64_C(1) << 40);
+	assert_int_equal(items[6]->number, -1);
+	assert_int_equal(pickle.root->items[2]->number, 7);
+	assert_int_equal(pickle.root->items[3]->kind, OBJECT_TUPLE);
+	pickle_free(&pickle);
+}
+
+/* What a machine without checks would read or write beyond its arrays. */
+static void a_pickle_that_is_no_program_is_refused(void **state)
+{
+	static const struct {
+		const char *text;
+		size_t nbytes;
+	} wrong[] = {
+#define TEXT(text) {text, sizeof(text) - 1}
+		TEXT(""),
+		TEXT("."),
+		TEXT("N"),
+		TEXT("t."),
+		TEXT("\x85."),
+		TEXT("R."),
+		TEXT("b."),
+		TEXT("Q."),
+		TEXT("e."),
+		TEXT("u."),
+		TEXT("s."),
+		TEXT("a."),
+		TEXT("h\0."),
+		TEXT("Nr\xff\xff\xff\xff."),
+		TEXT("q\0."),
+		TEXT("(Nt"),
+		TEXT("NN."),
+		TEXT("(N."),
+		TEXT("N(q\0."),
+		TEXT("X\xff\xff\xff\xff."),
+		TEXT("\x8d\xff\xff\xff\xff\xff\xff\xff\xff."),
+		TEXT("\x8b\xff\xff\xff\x7f."),
+		TEXT("\x80\x06N."),
+		TEXT("ctorch\n"),
+		TEXT("cx"),
+		TEXT("}NN\x86s."),
+		TEXT("}(Nu."),
+		TEXT("NNa."),
+		TEXT("](N\x85R."),
+		TEXT("K\x01Q."),
+		TEXT("ctorch._utils\n_rebuild_tensor_v2\n)R."),
+		TEXT("i"),
+		TEXT("\xff."),
+#undef TEXT
+	};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(wrong); i++) {
+		struct nvs_error error = {.size = sizeof(error)};
+		struct pickle pickle;
+		/* Of its exact length, so that AddressSanitizer sees what reads beyond it. */
+		uint8_t *bytes = malloc(wrong[i].nbytes ? wrong[i].nbytes : 1);
+
+		memcpy(bytes, wrong[i].text, wrong[i].nbytes);
+		if (pickle_read(&pickle, bytes, wrong[i].nbytes, "f", &error) != -EINVAL)
+			fail_msg("%zu is read", i);
+		assert_non_null(strstr(error.text, "f: its pickle, byte "));
+		pickle_free(&pickle);
+		free(bytes);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(what_was_exported_is_imported),
+		test(data_without_its_checksum_is_not_imported),
+		test(no_damaged_file_is_read_wrongly),
+		test(a_truncated_file_is_refused),
+		test(a_name_that_is_not_permitted_is_refused),
+		test(values_are_those_of_python),
+		test(a_pickle_that_is_no_program_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
