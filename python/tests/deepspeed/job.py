@@ -148,6 +148,9 @@ def main():
         print(f"STEP {step}", flush=True)
         if step + 1 in JOB.get("save_steps", []):
             engine.save_checkpoint(JOB["checkpoint"], tag=f"step{step + 1}")
+    if JOB.get("universal"):
+        from nvswap.deepspeed.checkpoint.universal import save_universal
+        save_universal(engine, JOB["universal"], f"step{JOB['steps']}")
     if JOB.get("weights"):
         weights = {name: safe_get_full_fp32_param(parameter)
                    for name, parameter in model.named_parameters()}

@@ -127,6 +127,25 @@ def loaded_on(directory, checkpoint, weights, ranks, depth):
     assert_equal(weights, torch.load(after))
 
 
+def universal_state(folder):
+    """The tensors of a universal checkpoint, by file."""
+    paths = glob.glob(os.path.join(folder, "zero", "*", "*.pt"))
+    return {os.path.relpath(path, folder): torch.load(path) for path in paths}
+
+
+@promise
+def a_universal_checkpoint_is_written_and_loads_on_one_two_and_four_ranks(directory):
+    written = os.path.join(directory, "universal0")
+    config = configuration(directory, depth="step")
+    job(config, steps=2, universal=written)
+    state = universal_state(os.path.join(written, "step2"))
+    config["checkpoint"] = {"load_universal": True}
+    for ranks in (1, 2, 4):
+        again = os.path.join(directory, f"universal{ranks}")
+        job(config, ranks=ranks, steps=2, load_step=2, checkpoint=written, universal=again)
+        assert_equal(state, universal_state(os.path.join(again, "step2")))
+
+
 @promise
 def every_file_has_the_checksums_of_its_contents_and_is_for_its_owner_alone(directory):
     checkpoint, _ = saved(directory, ranks=1, depth="step")
@@ -160,7 +179,7 @@ def a_tag_that_latest_names_is_whole_after_kills_at_fifty_moments(directory):
     save_tag(directory, 0)
     begun = time.monotonic()
     save_tag(directory, 1)
-    longest = 2 * (time.monotonic() - begun)
+    longest = 10 * (time.monotonic() - begun)
     for _ in range(50):
         tag = int(latest_of(directory)) + 1
         child = os.fork()
