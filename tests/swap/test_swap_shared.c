@@ -4,6 +4,7 @@
  * others have transfers in flight, and leave the aio as it is.
  */
 #include "aio/aio.h"
+#include "aio/engines/engine.h"
 #include "base/clock.h"
 #include "base/huge_map.h"
 #include "support/sole_owner.h"
@@ -179,6 +180,37 @@ static void an_overdue_transfer_is_that_of_its_engine_alone(void **state)
 	pair_close(&p);
 }
 
+/* How many more regions of memory the aio takes. */
+static unsigned free_regions(struct nvs_aio *aio)
+{
+	const size_t page = page_bytes();
+	char *pages = aligned_alloc(page, page * (ENGINE_BUFFERS + 1));
+	unsigned n = 0;
+
+	assert_non_null(pages);
+	while (n <= ENGINE_BUFFERS && !nvs_aio_register_memory(aio, pages + n * page, page))
+		n++;
+	for (unsigned i = 0; i < n; i++)
+		nvs_aio_unregister_memory(aio, pages + i * page);
+	free(pages);
+	return n;
+}
+
+/* The rings of the other engines must not hold the pages of a pool that is gone. */
+static void a_closed_engine_leaves_no_memory_registered(void **state)
+{
+	struct pair p;
+	unsigned room;
+
+	(void)state;
+	pair_open(&p, 0);
+	room = free_regions(p.aio);
+	assert_true(room > 0 && room < ENGINE_BUFFERS);
+	fixture_shut(&p.f[1]);
+	assert_int_equal(free_regions(p.aio), room + 1);
+	pair_close(&p);
+}
+
 static void a_configuration_that_contradicts_the_aio_is_refused(void **state)
 {
 	struct nvs_aio *aio;
@@ -306,6 +338,7 @@ int main(void)
 		cmocka_unit_test(closing_an_engine_leaves_the_aio_and_others_in_flight),
 		cmocka_unit_test(close_drains_its_own_transfers_alone),
 		cmocka_unit_test(an_overdue_transfer_is_that_of_its_engine_alone),
+		cmocka_unit_test(a_closed_engine_leaves_no_memory_registered),
 		cmocka_unit_test(a_configuration_that_contradicts_the_aio_is_refused),
 		cmocka_unit_test(arguments_that_are_null_are_refused),
 		cmocka_unit_test(the_pool_is_one_run_of_pages_that_has_every_tensor),
