@@ -8,7 +8,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reliability.md"
-SOURCES = {path.name: path for path in (ROOT / "tests").rglob("test_*.*")}
+SOURCES = {path.name: path for folder in ("tests", "python/tests")
+           for path in (ROOT / folder).rglob("test_*.*")}
 
 
 def is_run(source, name):
