@@ -296,7 +296,7 @@ check-deepspeed: ## the tests of the Python package that need torch or DeepSpeed
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' tests/run \
 		$(wildcard python/tests/test_torch_*.py python/tests/deepspeed/test_*.py)
 
-soak-deepspeed: ## a job of DeepSpeed with 20 million parameters for 50 steps, at each depth, some 15 minutes
+soak-deepspeed: ## DeepSpeed's own ops beside nvswap's call by call, and a job of 20 million parameters for 50 steps
 	@scripts/setup build test deepspeed
 	@$(MAKE) -j$(JOBS) --no-print-directory all $(PYTHON_PACKAGE) $(BUILD)/venv/ready
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' \
