@@ -74,7 +74,7 @@ enum nvs_store_copy_kind { NVS_STORE_LABEL, NVS_STORE_MANIFEST };
 enum nvs_store_copy_state {
 	NVS_STORE_COPY_CURRENT, /* of the last commit */
 	NVS_STORE_COPY_OLDER,	/* of the commit before, or cut off between two copies: no damage */
-	NVS_STORE_COPY_UNUSED,	/* nothing was written there yet */
+	NVS_STORE_COPY_UNUSED,	/* it has no readable commit, and none is needed there */
 	NVS_STORE_COPY_DAMAGED, /* or unreadable */
 };
 
