@@ -26,7 +26,7 @@ struct copy {
 	uint64_t stripe_size; /* of the store that is there; 0: there is none, or one path */
 	uint64_t nbytes, commit;
 	double seconds;
-	struct nvs_error error;
+	struct nvs_error *error;
 };
 
 static double now(void)
@@ -65,31 +65,31 @@ static int configure(struct copy *copy, struct nvs_config *config, bool keep, ui
 	};
 	size_t n = sizeof(settings) / sizeof(*settings) - !copy->stripe_size;
 	int rc = nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, copy->place.paths,
-				      copy->place.npaths, &copy->error);
+				      copy->place.npaths, copy->error);
 
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = nvs_config_set_number(config, settings[i].key, settings[i].number,
-					   &copy->error);
+					   copy->error);
 	return rc;
 }
 
 static int open_engine(struct copy *copy, bool keep, uint64_t pool)
 {
 	struct nvs_config *config = NULL;
-	int rc = nvs_config_open(&config, &copy->error);
+	int rc = nvs_config_open(&config, copy->error);
 
 	if (!rc)
 		rc = configure(copy, config, keep, pool);
 	if (!rc)
-		rc = nvs_engine_open(&copy->engine, config, NVS_OFFLOAD_PARAM, &copy->error);
+		rc = nvs_engine_open(&copy->engine, config, NVS_OFFLOAD_PARAM, copy->error);
 	nvs_config_close(config);
 	return rc;
 }
 
 static int no_memory(struct copy *copy)
 {
-	copy->error = (struct nvs_error){
-		.size = sizeof(copy->error), .code = -ENOMEM, .text = "no memory for the tensors"};
+	*copy->error = (struct nvs_error){
+		.size = sizeof(*copy->error), .code = -ENOMEM, .text = "no memory for the tensors"};
 	return -ENOMEM;
 }
 
@@ -103,7 +103,7 @@ static int take(struct copy *copy, const struct nvs_tensor_spec *specs, size_t n
 	if (!tensors || !copy->items)
 		rc = no_memory(copy);
 	else
-		rc = n ? nvs_tensor_register(copy->engine, specs, n, tensors, &copy->error) : 0;
+		rc = n ? nvs_tensor_register(copy->engine, specs, n, tensors, copy->error) : 0;
 	for (size_t i = 0; i < n && !rc; i++)
 		copy->items[i] = (struct nvs_checkpoint_item){.size = sizeof(*copy->items),
 							      .tensor = tensors[i]};
@@ -117,8 +117,8 @@ static int report(const struct copy *copy, const char *file, const char *verb)
 	struct store_job *job = copy->job;
 	char size[32];
 
-	if (copy->error.code) {
-		say("%s", copy->error.text);
+	if (copy->error->code) {
+		say("%s", copy->error->text);
 		return STATUS_FAILED;
 	}
 	if (job->json) {
@@ -190,7 +190,8 @@ static int largest_of(const struct nvs_store_place *place, struct nvs_store_info
 
 static int export_one(struct store_job *job, const struct nvs_store_place *place)
 {
-	struct copy copy = {.job = job, .place = *place, .error = {.size = sizeof(copy.error)}};
+	struct nvs_error error = {.size = sizeof(error)};
+	struct copy copy = {.job = job, .place = *place, .error = &error};
 	struct nvs_checkpoint_options options = {sizeof(options), job->shard_bytes};
 	struct nvs_store_info info;
 	uint64_t largest;
@@ -205,7 +206,7 @@ static int export_one(struct store_job *job, const struct nvs_store_place *place
 		rc = take_stored(&copy, (size_t)info.tensors);
 	if (!rc)
 		(void)nvs_checkpoint_export(copy.engine, copy.items, copy.n, job->to, &options,
-					    &copy.error);
+					    copy.error);
 	copy.seconds = now() - begun;
 	copy.commit = nvs_engine_generation(copy.engine);
 	status = report(&copy, job->to, "written to");
@@ -286,9 +287,9 @@ static void fill_store(struct copy *copy, const struct nvs_checkpoint *checkpoin
 		rc = take_checkpoint(copy, checkpoint);
 	if (!rc)
 		rc = nvs_checkpoint_import(copy->engine, checkpoint, copy->items, copy->n,
-					   &copy->error);
+					   copy->error);
 	if (!rc)
-		rc = nvs_engine_commit(copy->engine, &copy->error);
+		(void)nvs_engine_commit(copy->engine, copy->error);
 	copy->commit = nvs_engine_generation(copy->engine);
 	if (copy->engine && nvs_engine_abandon(copy->engine, NULL))
 		nvs_engine_close(copy->engine, NULL);
@@ -297,10 +298,11 @@ static void fill_store(struct copy *copy, const struct nvs_checkpoint *checkpoin
 
 int store_import(struct store_job *job)
 {
+	struct nvs_error error = {.size = sizeof(error)};
 	struct copy copy = {
 		.job = job,
 		.place = {sizeof(copy.place), job->paths, job->npaths, job->rank, false},
-		.error = {.size = sizeof(copy.error)}};
+		.error = &error};
 	struct nvs_checkpoint *checkpoint = NULL;
 	double begun = now();
 
@@ -313,7 +315,7 @@ int store_import(struct store_job *job)
 		    "fills an optimizer's");
 		return STATUS_USAGE;
 	}
-	if (!nvs_checkpoint_open(&checkpoint, job->from, &copy.error))
+	if (!nvs_checkpoint_open(&checkpoint, job->from, copy.error))
 		fill_store(&copy, checkpoint);
 	nvs_checkpoint_close(checkpoint);
 	copy.seconds = now() - begun;
