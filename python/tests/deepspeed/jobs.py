@@ -5,12 +5,12 @@ import functools
 import json
 import os
 import socket
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 from promises import BUILD  # noqa: E402
+from ranks import Rank  # noqa: E402
 
 
 def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=None, optimizer=None,
@@ -49,14 +49,10 @@ def start(config, ranks=2, width=128, steps=6, **more):
         port = free.getsockname()[1]
     processes = []
     for rank in range(ranks):
-        environment = dict(
-            os.environ, PYTHONPATH=os.path.join(BUILD, "python"), RANK=str(rank),
-            LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks),
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
-            DS_ACCELERATOR="cpu")
-        processes.append(subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "job.py"), setting], env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        processes.append(Rank(setting, {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
+            "LOCAL_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo"}, os.path.join(BUILD, "python")))
     return processes
 
 
