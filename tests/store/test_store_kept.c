@@ -435,6 +435,8 @@ static int decode(const uint8_t *body, struct manifest_header header, const char
 	assert_non_null(manifest.body);
 	memcpy(manifest.body, body, header.body_bytes);
 	rc = manifest_decode_body(&manifest, 512, why);
+	/* The last extent is as long as its whole units. */
+	assert_true(rc || manifest.end % 512 == 0);
 	manifest_free(&manifest);
 	return rc;
 }
