@@ -182,8 +182,9 @@ static int soak(double minutes, uint64_t seed)
 			fputs(text, stdout);
 			return EXIT_FAILURE;
 		}
-		if (++i % 16 == 0)
-			print_counts("so far");
+		i++;
+		print_counts("so far");
+		fflush(stdout);
 	} while (time(NULL) < end);
 	print_counts("in all");
 	return EXIT_SUCCESS;

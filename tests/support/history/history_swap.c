@@ -942,7 +942,7 @@ static void committed(struct world *w)
 
 /*
  * A commit is refused while external memory is in flight. A transfer in flight after it is one of
- * the plan's.
+ * the plan's, or of a prefetch that found the external transfer landed.
  */
 static void externals_have_landed(struct world *w)
 {
@@ -950,7 +950,7 @@ static void externals_have_landed(struct world *w)
 		if (w->t[i].external) {
 			struct nvs_tensor_info info = info_of_tensor(w, &w->t[i]);
 
-			HOLDS(w->step && info.state == NVS_READING);
+			HOLDS((w->step || w->t[i].asked_for) && info.state == NVS_READING);
 			landed(w, &w->t[i], &info);
 		}
 }
