@@ -115,14 +115,34 @@ void placement_free(struct placement *placement, const struct nvs_checkpoint *ch
 void index_remove_files(const struct nvs_checkpoint *before,
 			const struct nvs_checkpoint *checkpoint);
 
-/* ---- draft.c: files that appear when they are complete ---- */
+/* ---- sink.c, draft.c: files that are written; drafts appear when they are complete ---- */
 
 #define PARTIAL_SUFFIX ".partial"
-#define WRITES_MAX     3 /* requests of one draft_write */
+#define WRITES_MAX     3 /* requests of one sink_write */
+
+/* A file to write to: whole pages directly, the ends of data through the page cache, so that
+ * neighbours need no page of their own. */
+struct sink {
+	struct nvs_file *direct, *buffered;
+};
+
+/* From a descriptor of the caller's, which it may close. Call sink_close also after an error. */
+int sink_open(struct sink *sink, struct nvs_aio *aio, int fd, struct nvs_error *error);
+/*
+ * Submits the writing of data at any offset. Stores up to WRITES_MAX requests; after an error those
+ * already submitted.
+ */
+int sink_write(const struct sink *sink, struct nvs_aio *aio, const void *data, uint64_t nbytes,
+	       uint64_t offset, struct nvs_request **requests, size_t *n, struct nvs_error *error);
+/* sink_write, and waits. */
+int sink_write_now(const struct sink *sink, struct nvs_aio *aio, const void *data, uint64_t nbytes,
+		   uint64_t offset, struct nvs_error *error);
+/* Waits for its transfers. */
+void sink_close(struct sink *sink);
 
 struct draft {
 	char *path, *partial;
-	struct nvs_file *direct, *buffered;
+	struct sink sink;
 	int fd; /* holds the lock of `partial` */
 	bool renamed;
 };
@@ -130,16 +150,6 @@ struct draft {
 /* Creates and locks the temporary file, with room for `nbytes`. -EBUSY: another one has it. */
 int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint64_t nbytes,
 	       struct nvs_error *error);
-/*
- * Submits the writing of data at any offset: whole pages directly, the ends through the page cache,
- * so that neighbours need no page of their own. Stores up to WRITES_MAX requests; after an error
- * those already submitted.
- */
-int draft_write(const struct draft *draft, struct nvs_aio *aio, const void *data, uint64_t nbytes,
-		uint64_t offset, struct nvs_request **requests, size_t *n, struct nvs_error *error);
-/* draft_write, and waits. */
-int draft_write_now(const struct draft *draft, struct nvs_aio *aio, const void *data,
-		    uint64_t nbytes, uint64_t offset, struct nvs_error *error);
 /* Waits for the requests and closes them; the first error. */
 int requests_finish(struct nvs_aio *aio, struct nvs_request **requests, size_t n,
 		    struct nvs_error *error);

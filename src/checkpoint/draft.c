@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/huge_map.h"
 #include "checkpoint/checkpoint.h"
 
 static int failed(struct nvs_error *error, const char *what, const char *path)
@@ -82,65 +81,8 @@ int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint6
 		return error_set(error, -ENOMEM, "no memory for the name of %s", path);
 	rc = create(draft, nbytes, error);
 	if (!rc)
-		rc = nvs_file_from_fd(aio, draft->fd, NVS_FILE_WRITE, &draft->direct, error);
-	if (!rc)
-		rc = nvs_file_from_fd(aio, draft->fd, NVS_FILE_WRITE | NVS_FILE_BUFFERED,
-				      &draft->buffered, error);
+		rc = sink_open(&draft->sink, aio, draft->fd, error);
 	return rc;
-}
-
-static int submit(struct nvs_aio *aio, struct nvs_file *file, const char *data, uint64_t nbytes,
-		  uint64_t offset, struct nvs_request **requests, size_t *n,
-		  struct nvs_error *error)
-{
-	int rc = nbytes ? nvs_aio_pwrite(aio, file, data, nbytes, offset, &requests[*n], error) : 0;
-
-	*n += nbytes && !rc;
-	assert(*n <= WRITES_MAX);
-	return rc;
-}
-
-int draft_write(const struct draft *draft, struct nvs_aio *aio, const void *data, uint64_t nbytes,
-		uint64_t offset, struct nvs_request **requests, size_t *n, struct nvs_error *error)
-{
-	uint64_t page = page_bytes(), end = offset + nbytes;
-	uint64_t from = (offset + page - 1) / page * page, to = end / page * page;
-	const char *bytes = data;
-	int rc;
-
-	*n = 0;
-	if (from >= to || !nvs_file_direct(draft->direct))
-		return submit(aio, draft->buffered, bytes, nbytes, offset, requests, n, error);
-	rc = submit(aio, draft->direct, bytes + (from - offset), to - from, from, requests, n,
-		    error);
-	if (!rc)
-		rc = submit(aio, draft->buffered, bytes, from - offset, offset, requests, n, error);
-	if (!rc)
-		rc = submit(aio, draft->buffered, bytes + (to - offset), end - to, to, requests, n,
-			    error);
-	return rc;
-}
-
-int requests_finish(struct nvs_aio *aio, struct nvs_request **requests, size_t n,
-		    struct nvs_error *error)
-{
-	int rc = n ? nvs_aio_wait(aio, requests, n, -1, error) : 0;
-
-	/* An overdue one stays open: the owner of its memory waits in nvs_file_close. */
-	for (size_t i = 0; i < n; i++)
-		nvs_request_close(requests[i]);
-	return rc;
-}
-
-int draft_write_now(const struct draft *draft, struct nvs_aio *aio, const void *data,
-		    uint64_t nbytes, uint64_t offset, struct nvs_error *error)
-{
-	struct nvs_request *requests[WRITES_MAX];
-	size_t n;
-	int rc = draft_write(draft, aio, data, nbytes, offset, requests, &n, error);
-	int waited = requests_finish(aio, requests, n, rc ? NULL : error);
-
-	return rc ? rc : waited;
 }
 
 int draft_sync(struct draft *draft, struct nvs_error *error)
@@ -175,8 +117,7 @@ int sync_directory(const char *path, struct nvs_error *error)
 
 void draft_close(struct draft *draft)
 {
-	nvs_file_close(draft->direct);
-	nvs_file_close(draft->buffered);
+	sink_close(&draft->sink);
 	if (draft->fd >= 0 && !draft->renamed)
 		unlink(draft->partial);
 	if (draft->fd >= 0)

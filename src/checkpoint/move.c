@@ -92,9 +92,9 @@ static int empty_to_file(struct move *move, struct nvs_error *error)
 	if (move->writing->torch.crcs)
 		move->writing->torch.crcs[pair->entry - move->writing->plan.entries] =
 			zip_crc32(nvs_tensor_data(pair->tensor), pair->entry->nbytes);
-	return draft_write(&move->writing->drafts[pair->entry->file], move->aio,
-			   nvs_tensor_data(pair->tensor), pair->entry->nbytes, pair->entry->offset,
-			   slot->requests, &slot->n, error);
+	return sink_write(&move->writing->drafts[pair->entry->file].sink, move->aio,
+			  nvs_tensor_data(pair->tensor), pair->entry->nbytes, pair->entry->offset,
+			  slot->requests, &slot->n, error);
 }
 
 /* Compares what was read with the checksum that the file has of it. */

@@ -37,9 +37,9 @@ static int begin_files(struct writing *writing, struct nvs_error *error)
 		rc = draft_open(&writing->drafts[i], writing->aio, plan->paths[i],
 				writing->placement.file_bytes[i], error);
 		if (!rc)
-			rc = draft_write_now(&writing->drafts[i], writing->aio,
-					     writing->placement.headers[i],
-					     writing->placement.header_bytes[i], 0, error);
+			rc = sink_write_now(&writing->drafts[i].sink, writing->aio,
+					    writing->placement.headers[i],
+					    writing->placement.header_bytes[i], 0, error);
 	}
 	return rc;
 }
@@ -97,8 +97,8 @@ static int commit_index(struct writing *writing, struct nvs_error *error)
 		rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
 				error);
 	if (!rc)
-		rc = draft_write_now(&draft, writing->aio, placement->index, placement->index_bytes,
-				     0, error);
+		rc = sink_write_now(&draft.sink, writing->aio, placement->index,
+				    placement->index_bytes, 0, error);
 	if (!rc)
 		rc = draft_sync(&draft, error);
 	if (!rc)

@@ -364,7 +364,7 @@ static int write_local(const struct torch *torch, const struct nvs_checkpoint *p
 	record.header_at = i ? record.header_at : torch->lead_bytes;
 	put_local(out, &record);
 	rc = fclose(out) ? error_set(error, -ENOMEM, "no memory for a header of %s", draft->path)
-			 : draft_write_now(draft, aio, text, nbytes, record.header_at, error);
+			 : sink_write_now(&draft->sink, aio, text, nbytes, record.header_at, error);
 	free(text);
 	return rc;
 }
@@ -383,7 +383,7 @@ int torch_finish(const struct torch *torch, const struct nvs_checkpoint *plan,
 	if (make_directory(torch, plan, &text, &nbytes))
 		rc = error_set(error, -ENOMEM, "no memory for the directory of %s", draft->path);
 	else
-		rc = draft_write_now(draft, aio, text, nbytes, torch->directory_at, error);
+		rc = sink_write_now(&draft->sink, aio, text, nbytes, torch->directory_at, error);
 	free(text);
 	return rc;
 }

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A tile has a flight: its transfers between pool and files. A tile with more pieces than a flight
+ * has room for waits for those it has begun.
+ */
+#include "checkpoint/state/state_move.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "optim/optimizer.h"
+
+#define CHUNKS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
+
+const char *const part_names[PARTS] = {"fp32", "exp_avg", "exp_avg_sq"};
+
+struct flight {
+	struct chunk chunks[CHUNKS_MAX];
+	size_t n;
+	int rc; /* the first error; no other chunk of the tile is begun */
+};
+
+/* The first thread that fails has the error to itself. */
+static int fail(struct state_move *move, const struct nvs_error *error)
+{
+	int none = 0;
+
+	assert(error->code);
+	if (__atomic_compare_exchange_n(&move->failed, &none, 1, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_RELAXED))
+		error_copy(move->error, error);
+	return error->code;
+}
+
+static void finish_chunk(struct state_move *move, struct flight *flight, struct chunk *chunk)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	int rc = requests_finish(move->aio, chunk->requests, chunk->n, &error);
+
+	sink_close(&chunk->sink);
+	if (rc && !flight->rc)
+		flight->rc = fail(move, &error);
+	else if (!rc && move->landed)
+		move->landed(move, chunk);
+}
+
+/* Waits for the transfers of a flight. */
+static void finish(struct state_move *move, struct flight *flight)
+{
+	assert(flight->n <= CHUNKS_MAX);
+	for (size_t i = 0; i < flight->n; i++)
+		finish_chunk(move, flight, &flight->chunks[i]);
+	flight->n = 0;
+}
+
+static void begin_chunk(struct state_move *move, struct flight *flight, const struct chunk *chunk)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	struct chunk *own;
+
+	if (flight->n == CHUNKS_MAX)
+		finish(move, flight);
+	if (flight->rc)
+		return;
+	own = &flight->chunks[flight->n++];
+	*own = *chunk;
+	if (move->submit(move, own, &error))
+		flight->rc = fail(move, &error);
+}
+
+/* The first piece that ends behind an element of a group. */
+static size_t find_piece(const struct state_move *move, size_t group, uint64_t offset)
+{
+	size_t low = 0, high = move->npieces;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct piece *piece = &move->pieces[middle];
+
+		if (piece->group < group ||
+		    (piece->group == group && piece->offset + piece->numel <= offset))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Elements of a run that belong to no piece: padding, which is 0 in all parts. */
+static void clear(const struct state_move *move, float *const parts[PARTS], uint64_t from,
+		  uint64_t to)
+{
+	assert(from <= to);
+	for (unsigned i = 0; i < PARTS && move->importing; i++)
+		memset(parts[i] + from, 0, (to - from) * sizeof(float));
+}
+
+static void begin_run(void *arg, const struct nvs_state_run *run, unsigned number)
+{
+	float *const parts[PARTS] = {run->master, run->exp_avg, run->exp_avg_sq};
+	struct state_move *move = arg;
+	uint64_t end = run->offset + run->numel, done = run->offset;
+	size_t i = find_piece(move, run->group, run->offset);
+
+	for (; i < move->npieces && move->pieces[i].group == run->group; i++) {
+		const struct piece *piece = &move->pieces[i];
+		uint64_t from = piece->offset > done ? piece->offset : done;
+		uint64_t to = piece->offset + piece->numel;
+
+		if (from >= end)
+			break;
+		to = to < end ? to : end;
+		clear(move, parts, done - run->offset, from - run->offset);
+		for (unsigned part = 0; part < PARTS; part++)
+			begin_chunk(
+				move, &move->flights[number],
+				&(const struct chunk){.piece = i,
+						      .part = part,
+						      .data = parts[part] + (from - run->offset),
+						      .numel = to - from,
+						      .at = piece->at + (from - piece->offset)});
+		done = to;
+	}
+	clear(move, parts, done - run->offset, run->numel);
+}
+
+static int complete(void *arg, unsigned number)
+{
+	struct state_move *move = arg;
+	struct flight *flight = &move->flights[number];
+	int rc;
+
+	finish(move, flight);
+	rc = flight->rc;
+	flight->rc = 0;
+	return rc;
+}
+
+int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,
+		   struct nvs_error *error)
+{
+	const struct tile_mover mover = {.begin = begin_run, .complete = complete, .arg = move};
+	struct nvs_error own = {.size = sizeof(own)};
+	int rc;
+
+	move->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
+	move->error = &own;
+	move->failed = 0;
+	move->flights = calloc(optimizer_flights(optimizer), sizeof(*move->flights));
+	if (!move->flights)
+		return error_set(error, -ENOMEM, "no memory for transfers of optimizer state");
+	rc = move->importing ? optimizer_import_tiles(optimizer, &mover, error)
+			     : optimizer_export_tiles(optimizer, &mover, error);
+	free(move->flights);
+	move->flights = NULL;
+	/* The error of a transfer says more than that of the pass that it ended. */
+	if (rc && move->failed)
+		error_copy(error, &own);
+	return rc;
+}

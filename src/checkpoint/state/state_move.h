@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moves all state of an optimizer by whole tiles: each is read or written once, with all three
+ * parts. The transfers of several tiles between pool and files are in flight while the next ones
+ * are read from the store, or those before are written to it.
+ */
+#ifndef CHECKPOINT_STATE_MOVE_H
+#define CHECKPOINT_STATE_MOVE_H
+
+#include "checkpoint/checkpoint.h"
+
+#define PARTS 3u
+/* "fp32", "exp_avg" and "exp_avg_sq", in the order of nvs_optimizer_part. */
+extern const char *const part_names[PARTS];
+
+/* Elements of a group that lie side by side in a tensor of a checkpoint, in each of the parts. */
+struct piece {
+	size_t group;
+	uint64_t offset, numel; /* in the group */
+	uint64_t at;		/* of the first in the tensor */
+};
+
+/* A transfer between the pool and one file: elements of a part of a piece. */
+struct chunk {
+	size_t piece;
+	unsigned part;
+	float *data;
+	uint64_t numel;
+	uint64_t at; /* of the first in the tensor */
+	struct nvs_request *requests[WRITES_MAX];
+	size_t n;
+	struct sink sink; /* files that are closed when it has ended; NULL: none */
+};
+
+struct state_move {
+	/* Set by the caller. By group and offset; they do not overlap. */
+	const struct piece *pieces;
+	size_t npieces;
+	bool importing; /* elements of no piece become 0 */
+	/* Submits the requests of a chunk. Called by several threads, each with chunks of its own. */
+	int (*submit)(struct state_move *move, struct chunk *chunk, struct nvs_error *error);
+	/* Called in the same way when a chunk's transfers have succeeded; NULL: nothing to do. */
+	void (*landed)(struct state_move *move, const struct chunk *chunk);
+	void *arg;
+	struct nvs_aio *aio; /* of the optimizer */
+
+	struct flight *flights;
+	struct nvs_error *error;
+	int failed; /* the error is set; atomic */
+};
+
+/* Moves it. Errors: those of submit, -ENOMEM, and those of optimizer_export_tiles and its like. */
+int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,
+		   struct nvs_error *error);
+
+#endif
