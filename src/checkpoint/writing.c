@@ -52,7 +52,7 @@ static int begin_torch(struct writing *writing, const char *path, uint64_t shard
 	if (!rc && shard_bytes)
 		rc = error_set(error, -EINVAL, "%s: a file of torch.save has no shards", path);
 	if (!rc)
-		rc = torch_place(&writing->torch, &writing->plan, path, error);
+		rc = torch_place(&writing->torch, &writing->plan, false, path, error);
 	if (rc)
 		return rc;
 	writing->placement.headers[0] = writing->torch.lead;
@@ -119,8 +119,8 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 	int rc = 0;
 
 	if (writing->torch.crcs)
-		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0],
-				  writing->aio, error);
+		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0].sink,
+				  writing->plan.paths[0], writing->aio, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = draft_sync(&writing->drafts[i], error);
 	for (size_t i = 0; i < n && !rc; i++)

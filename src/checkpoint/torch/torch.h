@@ -5,12 +5,19 @@
 
 #include "checkpoint/checkpoint.h"
 
-/* Places the tensors and makes the records before them. -ENOTSUP: torch has no such type. */
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const char *path,
+/*
+ * Places the tensors and makes the records before them. `alone`: the only tensor is the file's
+ * value, not one of a dictionary. torch_free follows in any case. -ENOTSUP: torch has no such type.
+ */
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone, const char *path,
 		struct nvs_error *error);
+/* The same with a pickle that the caller has made. */
+int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const char *pickle,
+		       size_t nbytes, const char *path, struct nvs_error *error);
 /* Writes the headers of all data and the directory, when the CRCs of all data are known. */
 int torch_finish(const struct torch *torch, const struct nvs_checkpoint *plan,
-		 const struct draft *draft, struct nvs_aio *aio, struct nvs_error *error);
+		 const struct sink *sink, const char *path, struct nvs_aio *aio,
+		 struct nvs_error *error);
 void torch_free(struct torch *torch);
 
 #endif

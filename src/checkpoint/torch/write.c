@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "checkpoint/torch/pickle_write.h"
 #include "checkpoint/torch/zip.h"
 
 #define PAGE	     4096u
@@ -25,104 +26,12 @@
 #define PAD_ID	     0x4246u /* the extra field that torch pads with */
 #define RECORDS_LEAD 3u
 
-static const char *const storages[NVS_DTYPE_COUNT] = {
-	[NVS_F64] = "Double", [NVS_F32] = "Float", [NVS_F16] = "Half",	[NVS_BF16] = "BFloat16",
-	[NVS_I64] = "Long",   [NVS_I32] = "Int",   [NVS_I16] = "Short", [NVS_I8] = "Char",
-	[NVS_U8] = "Byte",    [NVS_BOOL] = "Bool",
-};
-
 /* A record of the zip. */
 struct record {
 	char name[48];
 	uint32_t crc;
 	uint64_t nbytes, header_at, data_at;
 };
-
-static void put(FILE *out, uint64_t value, unsigned nbytes)
-{
-	for (unsigned i = 0; i < nbytes; i++)
-		fputc((int)(value >> (8 * i) & 0xff), out);
-}
-
-/* ---- The pickle ---- */
-
-static void pickle_text(FILE *out, const char *text)
-{
-	fputc('X', out);
-	put(out, strlen(text), 4);
-	fputs(text, out);
-}
-
-static void pickle_number(FILE *out, uint64_t number)
-{
-	unsigned nbytes = 1;
-
-	if (number <= INT32_MAX) {
-		fputc('J', out);
-		put(out, number, 4);
-		return;
-	}
-	while (nbytes < 9 && (nbytes == 8 || number >> (8 * nbytes - 1)))
-		nbytes++;
-	fputs("\x8a", out);
-	fputc((int)nbytes, out);
-	put(out, number, nbytes < 8 ? nbytes : 8);
-	if (nbytes == 9)
-		fputc(0, out);
-}
-
-static void pickle_shape(FILE *out, const struct entry *entry)
-{
-	uint64_t stride;
-
-	fputc('(', out);
-	for (size_t i = 0; i < entry->ndim; i++)
-		pickle_number(out, entry->shape[i]);
-	fputs("t(", out);
-	for (size_t i = 0; i < entry->ndim; i++) {
-		stride = 1;
-		for (size_t j = i + 1; j < entry->ndim; j++)
-			stride *= entry->shape[j] ? entry->shape[j] : 1;
-		pickle_number(out, stride);
-	}
-	fputc('t', out);
-}
-
-static void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
-{
-	char number[24];
-
-	snprintf(number, sizeof(number), "%zu", index);
-	fputs("ctorch._utils\n_rebuild_tensor_v2\n((", out);
-	pickle_text(out, "storage");
-	fprintf(out, "ctorch\n%sStorage\n", storages[entry->dtype]);
-	pickle_text(out, number);
-	pickle_text(out, "cpu");
-	pickle_number(out, entry->numel);
-	fputs("tQK", out);
-	fputc(0, out);
-	pickle_shape(out, entry);
-	fputs("\x89"
-	      "ccollections\nOrderedDict\n)RtR",
-	      out);
-}
-
-static int make_pickle(const struct nvs_checkpoint *plan, char **text, size_t *nbytes)
-{
-	FILE *out = open_memstream(text, nbytes);
-
-	if (!out)
-		return -ENOMEM;
-	fputs("\x80\x02}(", out);
-	for (size_t i = 0; i < plan->n; i++) {
-		pickle_text(out, plan->entries[i].name);
-		pickle_tensor(out, &plan->entries[i], i);
-	}
-	fputs("u.", out);
-	return fclose(out) ? -ENOMEM : 0;
-}
-
-/* ---- The zip ---- */
 
 static bool is_large(const struct record *record)
 {
@@ -134,16 +43,16 @@ static void put_common(FILE *out, const struct record *record, unsigned extra)
 {
 	bool large = record->nbytes >= LARGE;
 
-	put(out, large ? 45 : 20, 2); /* the version that is needed */
-	put(out, 0x800, 2);	      /* names are UTF-8 */
-	put(out, 0, 2);		      /* stored */
-	put(out, 0, 2);
-	put(out, 0x21, 2); /* 1 January 1980 */
-	put(out, record->crc, 4);
-	put(out, large ? LARGE : record->nbytes, 4);
-	put(out, large ? LARGE : record->nbytes, 4);
-	put(out, strlen(record->name), 2);
-	put(out, extra, 2);
+	put_number(out, large ? 45 : 20, 2); /* the version that is needed */
+	put_number(out, 0x800, 2);	     /* names are UTF-8 */
+	put_number(out, 0, 2);		     /* stored */
+	put_number(out, 0, 2);
+	put_number(out, 0x21, 2); /* 1 January 1980 */
+	put_number(out, record->crc, 4);
+	put_number(out, large ? LARGE : record->nbytes, 4);
+	put_number(out, large ? LARGE : record->nbytes, 4);
+	put_number(out, strlen(record->name), 2);
+	put_number(out, extra, 2);
 }
 
 static unsigned local_extra(const struct record *record)
@@ -155,19 +64,19 @@ static void put_local(FILE *out, const struct record *record)
 {
 	unsigned extra = local_extra(record);
 
-	put(out, 0x04034b50, 4);
+	put_number(out, 0x04034b50, 4);
 	put_common(out, record, extra);
 	fputs(record->name, out);
 	if (record->nbytes >= LARGE) {
-		put(out, 1, 2);
-		put(out, 16, 2);
-		put(out, record->nbytes, 8);
-		put(out, record->nbytes, 8);
+		put_number(out, 1, 2);
+		put_number(out, 16, 2);
+		put_number(out, record->nbytes, 8);
+		put_number(out, record->nbytes, 8);
 		extra -= 20;
 	}
 	assert(extra >= 4);
-	put(out, PAD_ID, 2);
-	put(out, extra - 4, 2);
+	put_number(out, PAD_ID, 2);
+	put_number(out, extra - 4, 2);
 	for (unsigned i = 4; i < extra; i++)
 		fputc('Z', out);
 }
@@ -176,48 +85,48 @@ static void put_central(FILE *out, const struct record *record)
 {
 	bool large = is_large(record), long_data = record->nbytes >= LARGE;
 
-	put(out, 0x02014b50, 4);
-	put(out, 45, 2);
+	put_number(out, 0x02014b50, 4);
+	put_number(out, 45, 2);
 	put_common(out, record, large ? 4 + 8 + (long_data ? 16 : 0) : 0);
-	put(out, 0, 8); /* no comment, disk 0, no attributes */
-	put(out, 0, 2);
-	put(out, large ? LARGE : record->header_at, 4);
+	put_number(out, 0, 8); /* no comment, disk 0, no attributes */
+	put_number(out, 0, 2);
+	put_number(out, large ? LARGE : record->header_at, 4);
 	fputs(record->name, out);
 	if (!large)
 		return;
-	put(out, 1, 2);
-	put(out, 8 + (long_data ? 16 : 0), 2);
+	put_number(out, 1, 2);
+	put_number(out, 8 + (long_data ? 16 : 0), 2);
 	if (long_data) {
-		put(out, record->nbytes, 8);
-		put(out, record->nbytes, 8);
+		put_number(out, record->nbytes, 8);
+		put_number(out, record->nbytes, 8);
 	}
-	put(out, record->header_at, 8);
+	put_number(out, record->header_at, 8);
 }
 
 /* The end of the directory, in both forms: readers take the longer one where a field is full. */
 static void put_end(FILE *out, uint64_t n, uint64_t at, uint64_t nbytes)
 {
-	put(out, 0x06064b50, 4);
-	put(out, 44, 8);
-	put(out, 45, 2);
-	put(out, 45, 2);
-	put(out, 0, 4);
-	put(out, 0, 4);
-	put(out, n, 8);
-	put(out, n, 8);
-	put(out, nbytes, 8);
-	put(out, at, 8);
-	put(out, 0x07064b50, 4);
-	put(out, 0, 4);
-	put(out, at + nbytes, 8);
-	put(out, 1, 4);
-	put(out, 0x06054b50, 4);
-	put(out, 0, 4);
-	put(out, n < UINT16_MAX ? n : UINT16_MAX, 2);
-	put(out, n < UINT16_MAX ? n : UINT16_MAX, 2);
-	put(out, nbytes < LARGE ? nbytes : LARGE, 4);
-	put(out, at < LARGE ? at : LARGE, 4);
-	put(out, 0, 2);
+	put_number(out, 0x06064b50, 4);
+	put_number(out, 44, 8);
+	put_number(out, 45, 2);
+	put_number(out, 45, 2);
+	put_number(out, 0, 4);
+	put_number(out, 0, 4);
+	put_number(out, n, 8);
+	put_number(out, n, 8);
+	put_number(out, nbytes, 8);
+	put_number(out, at, 8);
+	put_number(out, 0x07064b50, 4);
+	put_number(out, 0, 4);
+	put_number(out, at + nbytes, 8);
+	put_number(out, 1, 4);
+	put_number(out, 0x06054b50, 4);
+	put_number(out, 0, 4);
+	put_number(out, n < UINT16_MAX ? n : UINT16_MAX, 2);
+	put_number(out, n < UINT16_MAX ? n : UINT16_MAX, 2);
+	put_number(out, nbytes < LARGE ? nbytes : LARGE, 4);
+	put_number(out, at < LARGE ? at : LARGE, 4);
+	put_number(out, 0, 2);
 }
 
 /* Places a record behind `at`, its data at a multiple of `align`, and returns its end. */
@@ -326,32 +235,64 @@ static int place_all(struct torch *torch, struct nvs_checkpoint *plan)
 	return rc;
 }
 
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const char *path,
+int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const char *pickle,
+		       size_t nbytes, const char *path, struct nvs_error *error)
+{
+	int rc;
+
+	*torch = (struct torch){.crcs = calloc(plan->n + 1, sizeof(uint32_t))};
+	rc = torch->crcs ? make_lead(torch, pickle, nbytes) : -ENOMEM;
+	if (!rc)
+		rc = place_all(torch, plan);
+	return rc ? error_set(error, rc, "no memory for the directory of %s", path) : 0;
+}
+
+/* The dictionary of all tensors; `alone`: the only one. */
+static int make_pickle(const struct nvs_checkpoint *plan, bool alone, char **text, size_t *nbytes)
+{
+	FILE *out = open_memstream(text, nbytes);
+
+	assert(!alone || plan->n == 1);
+	if (!out)
+		return -ENOMEM;
+	pickle_begin(out);
+	if (!alone)
+		fputs("}(", out);
+	for (size_t i = 0; i < plan->n; i++) {
+		if (!alone)
+			pickle_text(out, plan->entries[i].name);
+		pickle_tensor(out, &plan->entries[i], i);
+	}
+	if (!alone)
+		fputs("u", out);
+	pickle_end(out);
+	return fclose(out) ? -ENOMEM : 0;
+}
+
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone, const char *path,
 		struct nvs_error *error)
 {
 	char *pickle = NULL;
 	size_t nbytes = 0;
 	int rc;
 
-	*torch = (struct torch){.crcs = calloc(plan->n, sizeof(uint32_t))};
 	for (size_t i = 0; i < plan->n; i++)
-		if (!storages[plan->entries[i].dtype])
+		if (!pickle_has_dtype(plan->entries[i].dtype))
 			return error_about(error, -ENOTSUP, plan->entries[i].name, 0, 0,
 					   "%s: tensor %s: a file of torch.save has no elements of "
 					   "%s: write a .safetensors file",
 					   path, plan->entries[i].name,
 					   nvs_dtype_name(plan->entries[i].dtype));
-	rc = torch->crcs ? make_pickle(plan, &pickle, &nbytes) : -ENOMEM;
-	if (!rc)
-		rc = make_lead(torch, pickle, nbytes);
-	if (!rc)
-		rc = place_all(torch, plan);
+	rc = make_pickle(plan, alone, &pickle, &nbytes)
+		     ? error_set(error, -ENOMEM, "no memory for the directory of %s", path)
+		     : torch_place_pickle(torch, plan, pickle, nbytes, path, error);
 	free(pickle);
-	return rc ? error_set(error, rc, "no memory for the directory of %s", path) : 0;
+	return rc;
 }
 
 static int write_local(const struct torch *torch, const struct nvs_checkpoint *plan, size_t i,
-		       const struct draft *draft, struct nvs_aio *aio, struct nvs_error *error)
+		       const struct sink *sink, const char *path, struct nvs_aio *aio,
+		       struct nvs_error *error)
 {
 	struct record record = record_of(plan, i, torch->crcs);
 	char *text = NULL;
@@ -360,30 +301,31 @@ static int write_local(const struct torch *torch, const struct nvs_checkpoint *p
 	int rc;
 
 	if (!out)
-		return error_set(error, -ENOMEM, "no memory for a header of %s", draft->path);
+		return error_set(error, -ENOMEM, "no memory for a header of %s", path);
 	record.header_at = i ? record.header_at : torch->lead_bytes;
 	put_local(out, &record);
-	rc = fclose(out) ? error_set(error, -ENOMEM, "no memory for a header of %s", draft->path)
-			 : sink_write_now(&draft->sink, aio, text, nbytes, record.header_at, error);
+	rc = fclose(out) ? error_set(error, -ENOMEM, "no memory for a header of %s", path)
+			 : sink_write_now(sink, aio, text, nbytes, record.header_at, error);
 	free(text);
 	return rc;
 }
 
 int torch_finish(const struct torch *torch, const struct nvs_checkpoint *plan,
-		 const struct draft *draft, struct nvs_aio *aio, struct nvs_error *error)
+		 const struct sink *sink, const char *path, struct nvs_aio *aio,
+		 struct nvs_error *error)
 {
 	char *text = NULL;
 	size_t nbytes = 0;
 	int rc = 0;
 
 	for (size_t i = 0; i < plan->n && !rc; i++)
-		rc = write_local(torch, plan, i, draft, aio, error);
+		rc = write_local(torch, plan, i, sink, path, aio, error);
 	if (rc)
 		return rc;
 	if (make_directory(torch, plan, &text, &nbytes))
-		rc = error_set(error, -ENOMEM, "no memory for the directory of %s", draft->path);
+		rc = error_set(error, -ENOMEM, "no memory for the directory of %s", path);
 	else
-		rc = sink_write_now(&draft->sink, aio, text, nbytes, torch->directory_at, error);
+		rc = sink_write_now(sink, aio, text, nbytes, torch->directory_at, error);
 	free(text);
 	return rc;
 }

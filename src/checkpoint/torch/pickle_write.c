@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes pickles of protocol 2: dictionaries, lists, strings, numbers and tensors whose data are
+ * records of the same zip.
+ */
+#include "checkpoint/torch/pickle_write.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const char *const storages[NVS_DTYPE_COUNT] = {
+	[NVS_F64] = "Double", [NVS_F32] = "Float", [NVS_F16] = "Half",	[NVS_BF16] = "BFloat16",
+	[NVS_I64] = "Long",   [NVS_I32] = "Int",   [NVS_I16] = "Short", [NVS_I8] = "Char",
+	[NVS_U8] = "Byte",    [NVS_BOOL] = "Bool",
+};
+
+void put_number(FILE *out, uint64_t value, unsigned nbytes)
+{
+	for (unsigned i = 0; i < nbytes; i++)
+		fputc((int)(value >> (8 * i) & 0xff), out);
+}
+
+void pickle_text(FILE *out, const char *text)
+{
+	fputc('X', out);
+	put_number(out, strlen(text), 4);
+	fputs(text, out);
+}
+
+void pickle_number(FILE *out, uint64_t number)
+{
+	unsigned nbytes = 1;
+
+	if (number <= INT32_MAX) {
+		fputc('J', out);
+		put_number(out, number, 4);
+		return;
+	}
+	while (nbytes < 9 && (nbytes == 8 || number >> (8 * nbytes - 1)))
+		nbytes++;
+	fputs("\x8a", out);
+	fputc((int)nbytes, out);
+	put_number(out, number, nbytes < 8 ? nbytes : 8);
+	if (nbytes == 9)
+		fputc(0, out);
+}
+
+static void pickle_shape(FILE *out, const struct entry *entry)
+{
+	uint64_t stride;
+
+	fputc('(', out);
+	for (size_t i = 0; i < entry->ndim; i++)
+		pickle_number(out, entry->shape[i]);
+	fputs("t(", out);
+	for (size_t i = 0; i < entry->ndim; i++) {
+		stride = 1;
+		for (size_t j = i + 1; j < entry->ndim; j++)
+			stride *= entry->shape[j] ? entry->shape[j] : 1;
+		pickle_number(out, stride);
+	}
+	fputc('t', out);
+}
+
+bool pickle_has_dtype(enum nvs_dtype dtype)
+{
+	assert(dtype < NVS_DTYPE_COUNT);
+	return storages[dtype] != NULL;
+}
+
+void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
+{
+	char number[24];
+
+	assert(storages[entry->dtype]);
+
+	snprintf(number, sizeof(number), "%zu", index);
+	fputs("ctorch._utils\n_rebuild_tensor_v2\n((", out);
+	pickle_text(out, "storage");
+	fprintf(out, "ctorch\n%sStorage\n", storages[entry->dtype]);
+	pickle_text(out, number);
+	pickle_text(out, "cpu");
+	pickle_number(out, entry->numel);
+	fputs("tQK", out);
+	fputc(0, out);
+	pickle_shape(out, entry);
+	fputs("\x89"
+	      "ccollections\nOrderedDict\n)RtR",
+	      out);
+}
+
+void pickle_begin(FILE *out)
+{
+	fputs("\x80\x02", out);
+}
+
+void pickle_end(FILE *out)
+{
+	fputc('.', out);
+}
