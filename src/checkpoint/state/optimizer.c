@@ -96,22 +96,21 @@ static int begin(struct groups *groups, struct nvs_optimizer *optimizer, struct 
 	return 0;
 }
 
-/* A chunk is written to, or read from, its place in a file. */
-static int submit(struct state_move *move, struct chunk *chunk, struct nvs_error *error)
+/* An I/O writes to, or read from, its place in a file. */
+static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	const struct groups *groups = move->arg;
-	const struct entry *entry = groups->entries[chunk->piece * PARTS + chunk->part];
-	uint64_t nbytes = chunk->numel * sizeof(float), at = chunk->at * sizeof(float);
+	const struct entry *entry = groups->entries[io->piece * PARTS + io->part];
+	uint64_t nbytes = io->numel * sizeof(float), at = io->at * sizeof(float);
 	int rc;
 
 	assert(at + nbytes <= entry->nbytes);
 	if (groups->writing)
-		return sink_write(&groups->writing->drafts[entry->file].sink, move->aio,
-				  chunk->data, nbytes, entry->offset + at, chunk->requests,
-				  &chunk->n, error);
-	rc = nvs_aio_pread(move->aio, groups->reading->files[entry->file], chunk->data, nbytes,
-			   entry->offset + at, chunk->requests, error);
-	chunk->n = !rc;
+		return sink_write(&groups->writing->drafts[entry->file].sink, move->aio, io->data,
+				  nbytes, entry->offset + at, io->requests, &io->n, error);
+	rc = nvs_aio_pread(move->aio, groups->reading->files[entry->file], io->data, nbytes,
+			   entry->offset + at, io->requests, error);
+	io->n = !rc;
 	return rc;
 }
 

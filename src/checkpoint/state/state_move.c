@@ -13,14 +13,14 @@
 #include "base/error.h"
 #include "optim/optimizer.h"
 
-#define CHUNKS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
+#define IOS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
 
 const char *const part_names[PARTS] = {"fp32", "exp_avg", "exp_avg_sq"};
 
 struct flight {
-	struct chunk chunks[CHUNKS_MAX];
+	struct state_io ios[IOS_MAX];
 	size_t n;
-	int rc; /* the first error; no other chunk of the tile is begun */
+	int rc; /* the first error; no other I/O of the tile is begun */
 };
 
 /* The first thread that fails has the error to itself. */
@@ -35,38 +35,38 @@ static int fail(struct state_move *move, const struct nvs_error *error)
 	return error->code;
 }
 
-static void finish_chunk(struct state_move *move, struct flight *flight, struct chunk *chunk)
+static void finish_io(struct state_move *move, struct flight *flight, struct state_io *io)
 {
 	struct nvs_error error = {.size = sizeof(error)};
-	int rc = requests_finish(move->aio, chunk->requests, chunk->n, &error);
+	int rc = requests_finish(move->aio, io->requests, io->n, &error);
 
-	sink_close(&chunk->sink);
+	sink_close(&io->sink);
 	if (rc && !flight->rc)
 		flight->rc = fail(move, &error);
 	else if (!rc && move->landed)
-		move->landed(move, chunk);
+		move->landed(move, io);
 }
 
 /* Waits for the transfers of a flight. */
 static void finish(struct state_move *move, struct flight *flight)
 {
-	assert(flight->n <= CHUNKS_MAX);
+	assert(flight->n <= IOS_MAX);
 	for (size_t i = 0; i < flight->n; i++)
-		finish_chunk(move, flight, &flight->chunks[i]);
+		finish_io(move, flight, &flight->ios[i]);
 	flight->n = 0;
 }
 
-static void begin_chunk(struct state_move *move, struct flight *flight, const struct chunk *chunk)
+static void begin_io(struct state_move *move, struct flight *flight, const struct state_io *io)
 {
 	struct nvs_error error = {.size = sizeof(error)};
-	struct chunk *own;
+	struct state_io *own;
 
-	if (flight->n == CHUNKS_MAX)
+	if (flight->n == IOS_MAX)
 		finish(move, flight);
 	if (flight->rc)
 		return;
-	own = &flight->chunks[flight->n++];
-	*own = *chunk;
+	own = &flight->ios[flight->n++];
+	*own = *io;
 	if (move->submit(move, own, &error))
 		flight->rc = fail(move, &error);
 }
@@ -115,13 +115,13 @@ static void begin_run(void *arg, const struct nvs_state_run *run, unsigned numbe
 		to = to < end ? to : end;
 		clear(move, parts, done - run->offset, from - run->offset);
 		for (unsigned part = 0; part < PARTS; part++)
-			begin_chunk(
+			begin_io(
 				move, &move->flights[number],
-				&(const struct chunk){.piece = i,
-						      .part = part,
-						      .data = parts[part] + (from - run->offset),
-						      .numel = to - from,
-						      .at = piece->at + (from - piece->offset)});
+				&(const struct state_io){.piece = i,
+							 .part = part,
+							 .data = parts[part] + (from - run->offset),
+							 .numel = to - from,
+							 .at = piece->at + (from - piece->offset)});
 		done = to;
 	}
 	clear(move, parts, done - run->offset, run->numel);

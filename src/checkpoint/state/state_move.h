@@ -21,7 +21,7 @@ struct piece {
 };
 
 /* A transfer between the pool and one file: elements of a part of a piece. */
-struct chunk {
+struct state_io {
 	size_t piece;
 	unsigned part;
 	float *data;
@@ -37,10 +37,10 @@ struct state_move {
 	const struct piece *pieces;
 	size_t npieces;
 	bool importing; /* elements of no piece become 0 */
-	/* Submits the requests of a chunk. Called by several threads, each with chunks of its own. */
-	int (*submit)(struct state_move *move, struct chunk *chunk, struct nvs_error *error);
-	/* Called in the same way when a chunk's transfers have succeeded; NULL: nothing to do. */
-	void (*landed)(struct state_move *move, const struct chunk *chunk);
+	/* Submits the requests of an I/O. Called by several threads, each with I/Os of its own. */
+	int (*submit)(struct state_move *move, struct state_io *io, struct nvs_error *error);
+	/* Called in the same way when an I/O's transfers have succeeded; NULL: nothing to do. */
+	void (*landed)(struct state_move *move, const struct state_io *io);
 	void *arg;
 	struct nvs_aio *aio; /* of the optimizer */
 
