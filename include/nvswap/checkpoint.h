@@ -143,6 +143,92 @@ NVS_API int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 					    const struct nvs_checkpoint *checkpoint,
 					    struct nvs_error *error);
 
+/*
+ * DeepSpeed's universal checkpoints (version 0.4): a directory with files `zero/NAME/fp32.pt`,
+ * `exp_avg.pt` and `exp_avg_sq.pt` for each parameter, whole, and `zero/optimizer_state.pt` with the
+ * number of steps. Any number of ranks loads them, so a parameter need not lie in one optimizer.
+ */
+
+/* A parameter, and where an optimizer has its elements: all of them, or this rank's part. */
+struct nvs_checkpoint_param {
+	size_t size;	  /* of this structure in bytes; all of an array have the same */
+	const char *name; /* 1 to 255 bytes; a name for a directory, without '/' */
+	/*
+	 * Elements `first` to first + numel of the parameter are elements `offset` to offset + numel
+	 * of the group with index `group`. numel 0: this rank has none of them. ZeRO-3 gives rank R
+	 * of W elements from R * ceil(N / W) on, ceil(N / W) at most.
+	 */
+	size_t group;
+	uint64_t offset, numel, first;
+	/* of the whole parameter; NULL: one dimension of first + numel elements, in one rank alone */
+	const uint64_t *shape;
+	size_t ndim; /* up to 64 */
+};
+
+/*
+ * Makes each of the n words the exclusive or of all ranks' words at its place, and returns after all
+ * ranks have called it: 0, or a negative errno. All ranks call it equally often with the same n.
+ */
+typedef int nvs_exchange_fn(void *arg, uint32_t *words, size_t n);
+
+struct nvs_universal_options {
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
+	/* The contents of optimizer_state.pt; NULL: a file with the number of steps alone. */
+	const void *optimizer_state;
+	size_t optimizer_state_bytes;
+	/* Ranks that write one checkpoint together, to one file system; world 0 or 1: alone. */
+	unsigned rank, world;	   /* 0 to world - 1; up to 65536 */
+	nvs_exchange_fn *exchange; /* needed from two ranks on */
+	void *exchange_arg;
+};
+
+/*
+ * Writes the state of parameters to a universal checkpoint in the directory `path`, which is made if
+ * it is missing (mode 0700; not its parents), such as "run/global_step50". All files are written
+ * below `path`/zero.partial and made durable; then that becomes `path`/zero in place of the one that
+ * is there, and at last "latest_universal" beside `path` has its name. After a crash `path`/zero is
+ * what it was before, or complete. What else belongs to a checkpoint of DeepSpeed, such as its
+ * files of model states, is in `path` already or is not needed. Elements of a group that belong to no
+ * parameter are not written.
+ * Of several ranks each writes its elements; all pass the same parameters in the same order, with
+ * the same names and shapes. A rank that fails ends the call of all.
+ * All three parts of a tile are read once. At most 32 files are open for each tile in flight.
+ * `options` may be NULL.
+ * Errors:
+ * -EINVAL     an argument is NULL; a name is no directory's, or appears twice; elements lie beyond
+ *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a rank
+ *             is out of bounds; exchange is NULL with several; a size is not set, or differs
+ * -E2BIG      fields of a later version are set
+ * -EBUSY      another process writes to `path`; a step has failed and is not finished
+ * -EEXIST     `path`/zero.partial is not what this call leaves behind
+ * -ECANCELED  another rank has failed: the error names it
+ * -ENOSPC     the file system has no room
+ * -ENOMEM
+ * Others      those of nvs_optimizer_export, of exchange, and of making, writing and renaming files
+ */
+NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
+					    const struct nvs_checkpoint_param *params, size_t n,
+					    const char *path,
+					    const struct nvs_universal_options *options,
+					    struct nvs_error *error);
+/*
+ * Reads the state of parameters, or of this rank's elements of them, and the number of steps, from
+ * such a directory, also one that DeepSpeed wrote. Elements that belong to no parameter become 0 in
+ * all parts. The checkpoint may have other parameters.
+ * Errors: those above for `params`; and
+ * -ENOENT   `path` has no such directory, or not this parameter
+ * -ESTALE   it has another type or number of elements; nothing was read
+ * -EINVAL   a file is damaged: the error has file and reason
+ * -EBADMSG  a parameter's bytes do not have the CRC-32 that its file has of them, which is compared
+ *           if all of them are read; tiles are imported
+ * -ERANGE   the number of steps is above 2^53 - 1
+ * Others    those of nvs_optimizer_import, after which some tiles are imported and the others are
+ *           not, and of opening and reading files
+ */
+NVS_API int nvs_checkpoint_import_universal(struct nvs_optimizer *optimizer,
+					    const struct nvs_checkpoint_param *params, size_t n,
+					    const char *path, struct nvs_error *error);
+
 #ifdef __cplusplus
 }
 #endif

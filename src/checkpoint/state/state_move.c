@@ -41,6 +41,7 @@ static void finish_io(struct state_move *move, struct flight *flight, struct sta
 	int rc = requests_finish(move->aio, io->requests, io->n, &error);
 
 	sink_close(&io->sink);
+	nvs_file_close(io->source);
 	if (rc && !flight->rc)
 		flight->rc = fail(move, &error);
 	else if (!rc && move->landed)

@@ -29,7 +29,9 @@ struct state_io {
 	uint64_t at; /* of the first in the tensor */
 	struct nvs_request *requests[WRITES_MAX];
 	size_t n;
-	struct sink sink; /* files that are closed when it has ended; NULL: none */
+	/* Files of this I/O alone, which are closed when it has ended. */
+	struct sink sink;
+	struct nvs_file *source;
 };
 
 struct state_move {

@@ -329,6 +329,34 @@ static int read_pickle(struct reader *reader)
 	return rc;
 }
 
+static int read_values(struct reader *reader)
+{
+	struct stat status;
+	int rc = fstat(reader->fd, &status) ? -errno : 0;
+
+	if (rc)
+		return error_set(reader->error, rc, "%s: %s", reader->path, nvs_strerror(rc));
+	rc = zip_read(&reader->zip, reader->fd, (uint64_t)status.st_size, reader->path,
+		      reader->error);
+	return rc ? rc : read_pickle(reader);
+}
+
+static void reader_free(struct reader *reader)
+{
+	zip_free(&reader->zip);
+	pickle_free(&reader->pickle);
+	free(reader->prefix);
+}
+
+static bool starts_as_zip(int fd)
+{
+	uint8_t first[4];
+	struct stat status;
+
+	return !fstat(fd, &status) && S_ISREG(status.st_mode) &&
+	       pread(fd, first, sizeof(first), 0) == sizeof(first) && get_u32(first) == 0x04034b50;
+}
+
 static int read_tensors(struct reader *reader)
 {
 	const struct object *root = reader->pickle.root;
@@ -341,11 +369,8 @@ static int read_tensors(struct reader *reader)
 static int read_file(struct reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	struct stat status;
-	int rc = fstat(reader->fd, &status) ? -errno : 0;
+	int rc;
 
-	if (rc)
-		return error_set(reader->error, rc, "%s: %s", reader->path, nvs_strerror(rc));
 	checkpoint->paths = calloc(1, sizeof(char *));
 	if (checkpoint->paths)
 		checkpoint->paths[0] = strdup(reader->path);
@@ -353,10 +378,7 @@ static int read_file(struct reader *reader)
 		return no_memory(reader);
 	checkpoint->nfiles = 1;
 	checkpoint->has_data = checkpoint->of_torch = true;
-	rc = zip_read(&reader->zip, reader->fd, (uint64_t)status.st_size, reader->path,
-		      reader->error);
-	if (!rc)
-		rc = read_pickle(reader);
+	rc = read_values(reader);
 	if (!rc)
 		rc = read_tensors(reader);
 	if (!rc && !checkpoint->n)
@@ -364,30 +386,114 @@ static int read_file(struct reader *reader)
 	return rc;
 }
 
+int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, bool *is_torch,
+		  struct nvs_error *error)
+{
+	struct reader reader = {.checkpoint = checkpoint, .fd = fd, .path = path, .error = error};
+	int rc;
+
+	*is_torch = starts_as_zip(fd);
+	if (!*is_torch)
+		return 0;
+	*checkpoint = (struct nvs_checkpoint){0};
+	rc = read_file(&reader);
+	reader_free(&reader);
+	if (rc)
+		checkpoint_free(checkpoint);
+	return rc;
+}
+
 int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
 	       struct nvs_error *error)
 {
-	struct reader reader = {.checkpoint = checkpoint, .path = path, .error = error};
-	uint8_t first[4];
-	struct stat status;
-	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
 	*is_torch = false;
 	if (fd < 0)
 		return 0;
-	reader.fd = fd;
-	*is_torch = !fstat(fd, &status) && S_ISREG(status.st_mode) &&
-		    pread(fd, first, sizeof(first), 0) == sizeof(first) &&
-		    get_u32(first) == 0x04034b50;
-	if (*is_torch) {
-		*checkpoint = (struct nvs_checkpoint){0};
-		rc = read_file(&reader);
-		zip_free(&reader.zip);
-		pickle_free(&reader.pickle);
-		free(reader.prefix);
-	}
+	rc = torch_load_fd(checkpoint, fd, path, is_torch, error);
 	close(fd);
+	return rc;
+}
+
+/* ---- A number ---- */
+
+static const struct object *item_of(const struct object *object, const char *key)
+{
+	char number[24];
+
+	for (size_t i = 0; object->kind == OBJECT_DICT && i + 1 < object->n; i += 2) {
+		const struct object *own = object->items[i];
+
+		if (own->kind == OBJECT_INT)
+			snprintf(number, sizeof(number), "%" PRId64, own->number);
+		if ((own->kind == OBJECT_INT && !strcmp(number, key)) ||
+		    (own->kind == OBJECT_STRING && !strcmp(own->text, key)))
+			return object->items[i + 1];
+	}
+	return NULL;
+}
+
+/* The element of a tensor that has one, of float32. */
+static int read_element(struct reader *reader, const struct object *tensor, double *value)
+{
+	struct entry entry = {.dtype = tensor->tensor.dtype};
+	float element = 0;
+	int rc = read_shape(reader, tensor->tensor.shape, &entry);
+
+	if (!rc)
+		rc = read_place(reader, tensor, &entry);
+	if (!rc && (entry.dtype != NVS_F32 || entry.numel != 1))
+		rc = reject(reader, "it must be one element of F32");
+	if (!rc)
+		rc = read_at(reader->fd, reader->path, entry.offset, &element, sizeof(element),
+			     reader->error);
+	free(entry.shape);
+	*value = (double)element;
+	return rc;
+}
+
+static int read_count(struct reader *reader, const char *const *keys, uint64_t *count)
+{
+	const struct object *object = reader->pickle.root;
+	double value = -1;
+	int rc = 0;
+
+	for (size_t i = 0; keys[i] && object; i++) {
+		snprintf(reader->name, sizeof(reader->name), "%s", keys[i]);
+		object = item_of(object, keys[i]);
+	}
+	if (!object)
+		return reject(reader, "it is missing");
+	if (object->kind == OBJECT_INT && object->number >= 0) {
+		*count = (uint64_t)object->number;
+		return 0;
+	}
+	if (object->kind == OBJECT_FLOAT)
+		value = object->real;
+	else if (object->kind == OBJECT_TENSOR)
+		rc = read_element(reader, object, &value);
 	if (rc)
-		checkpoint_free(checkpoint);
+		return rc;
+	if (!(value >= 0 && value <= 0x1p53))
+		return reject(reader, "it must be a whole number of 0 to 2^53");
+	*count = (uint64_t)value;
+	return (double)*count == value ? 0 : reject(reader, "it must be a whole number");
+}
+
+int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
+		     struct nvs_error *error)
+{
+	struct nvs_checkpoint none = {0};
+	struct reader reader = {.checkpoint = &none, .fd = fd, .path = path, .error = error};
+	int rc = 0;
+
+	if (!starts_as_zip(fd))
+		rc = reject(&reader, "it is no file of torch.save");
+	if (!rc)
+		rc = read_values(&reader);
+	if (!rc)
+		rc = read_count(&reader, keys, count);
+	reader_free(&reader);
 	return rc;
 }

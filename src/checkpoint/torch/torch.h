@@ -18,6 +18,15 @@ int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const c
 int torch_finish(const struct torch *torch, const struct nvs_checkpoint *plan,
 		 const struct sink *sink, const char *path, struct nvs_aio *aio,
 		 struct nvs_error *error);
+/* torch_load of an open file; `path` stands for it in errors. */
+int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, bool *is_torch,
+		  struct nvs_error *error);
+/*
+ * The whole number, or element of F32, that lies below these keys (the last is NULL) of nested
+ * dictionaries. -EINVAL: there is none; the errors of torch_load.
+ */
+int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
+		     struct nvs_error *error);
 void torch_free(struct torch *torch);
 
 #endif

@@ -311,6 +311,16 @@ uint32_t zip_crc32(const void *data, size_t nbytes)
 	return (uint32_t)crc32_z(0, data, nbytes);
 }
 
+uint32_t zip_crc32_add(uint32_t crc, const void *data, size_t nbytes)
+{
+	return (uint32_t)crc32_z(crc, data, nbytes);
+}
+
+uint32_t zip_crc32_before(uint32_t crc, uint64_t nbytes)
+{
+	return (uint32_t)crc32_combine64(crc, 0, (z_off64_t)nbytes);
+}
+
 void zip_free(struct zip *zip)
 {
 	for (size_t i = 0; i < zip->n; i++)

@@ -34,5 +34,12 @@ const struct zip_record *zip_find(const struct zip *zip, const char *name);
 void zip_free(struct zip *zip);
 /* The CRC-32 that a zip has of each record. */
 uint32_t zip_crc32(const void *data, size_t nbytes);
+/* The CRC-32 of what has the CRC `crc`, and these bytes behind it. */
+uint32_t zip_crc32_add(uint32_t crc, const void *data, size_t nbytes);
+/*
+ * What bytes with the CRC `crc`, with `nbytes` behind them, contribute to the CRC of the whole: that
+ * is the exclusive or of the contributions of all its parts, in any order.
+ */
+uint32_t zip_crc32_before(uint32_t crc, uint64_t nbytes);
 
 #endif

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes a universal checkpoint. The first rank makes all files; each rank writes its elements to
+ * them; then the first one, which knows all checksums, completes them and gives them their names.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "checkpoint/torch/pickle_write.h"
+#include "checkpoint/torch/torch.h"
+#include "checkpoint/universal/universal.h"
+
+#define LATEST "latest_universal"
+
+struct export
+{
+	struct nvs_optimizer *optimizer;
+	struct nvs_aio *aio;
+	struct nvs_universal_options options;
+	struct params params;
+	struct tree tree;
+	char *path, *latest;
+	const char *tag; /* the last part of `path` */
+	uint64_t step;
+	uint64_t *data_at; /* of each parameter, in each of its files */
+	uint32_t *sums;	   /* of each part of each parameter */
+};
+
+static void name_file(char name[32], unsigned part)
+{
+	snprintf(name, 32, "%s.pt", part_names[part]);
+}
+
+/* ---- What is to be written ---- */
+
+static int set_paths(struct export *export, const char *path, struct nvs_error *error)
+{
+	size_t length = path ? strlen(path) : 0, parent;
+
+	while (length > 1 && path[length - 1] == '/')
+		length--;
+	export->path = path ? strndup(path, length) : NULL;
+	if (path && !export->path)
+		return error_set(error, -ENOMEM, "no memory for the path %s", path);
+	export->tag = length && strrchr(export->path, '/') ? strrchr(export->path, '/') + 1
+							   : export->path;
+	if (!length || !*export->tag || !strcmp(export->tag, ".") || !strcmp(export->tag, ".."))
+		return error_set(error, -EINVAL,
+				 "path must end with the name of the checkpoint's directory, such "
+				 "as run/global_step50");
+	parent = (size_t)(export->tag - export->path);
+	if (asprintf(&export->latest, "%.*s" LATEST, (int)parent, export->path) < 0)
+		export->latest = NULL;
+	return export->latest ? 0 : error_set(error, -ENOMEM, "no memory for the path %s", path);
+}
+
+/* Finds the place of the data in the files of a parameter; the first rank also makes these. */
+static int make_files(struct export *export, size_t i, struct nvs_error *error)
+{
+	const struct param *param = &export->params.all[i];
+	struct nvs_checkpoint plan;
+	struct torch torch;
+	char file[32];
+	int rc = param_lay_out(param, &plan, &torch, error);
+
+	if (!rc)
+		export->data_at[i] = plan.entries->offset;
+	if (!rc && !export->options.rank)
+		rc = tree_add(&export->tree, param->name, error);
+	for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
+		name_file(file, part);
+		rc = tree_create_file(&export->tree, param->name, file, torch.file_bytes, error);
+	}
+	torch_free(&torch);
+	checkpoint_free(&plan);
+	return rc;
+}
+
+static int begin(struct export *export, struct nvs_optimizer *optimizer,
+		 const struct nvs_checkpoint_param *params, size_t n, const char *path,
+		 struct nvs_error *error)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	int rc = nvs_optimizer_get_info(optimizer, &info, error);
+
+	if (!rc)
+		rc = params_read(&export->params, optimizer, params, n, error);
+	if (!rc)
+		rc = set_paths(export, path, error);
+	if (rc)
+		return rc;
+	export->optimizer = optimizer;
+	export->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
+	export->step = info.step;
+	export->data_at = calloc(n, sizeof(*export->data_at));
+	export->sums = calloc(n * PARTS, sizeof(*export->sums));
+	if (!export->data_at || !export->sums)
+		return error_set(error, -ENOMEM, "no memory for %zu parameters", n);
+	if (!export->options.rank)
+		rc = tree_create(&export->tree, export->path, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = make_files(export, i, error);
+	return rc;
+}
+
+/* ---- Elements ---- */
+
+static int open_sink(const struct export *export, const char *name, const char *file,
+		     struct sink *sink, struct nvs_error *error)
+{
+	int rc, fd = tree_open_file(&export->tree, name, file, O_RDWR, error);
+
+	if (fd < 0)
+		return fd;
+	rc = sink_open(sink, export->aio, fd, error);
+	close(fd);
+	return rc;
+}
+
+static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
+{
+	struct export *export = move->arg;
+	size_t owner = export->params.owners[io->piece];
+	char file[32];
+	int rc;
+
+	name_file(file, io->part);
+	rc = open_sink(export, export->params.all[owner].name, file, &io->sink, error);
+	if (!rc)
+		rc = sink_write(&io->sink, move->aio, io->data, io->numel * sizeof(float),
+				export->data_at[owner] + io->at * sizeof(float), io->requests,
+				&io->n, error);
+	/* While it is being written. */
+	if (!rc)
+		sum_add(export->sums, &export->params, io);
+	return rc;
+}
+
+/* What this rank has written to files that the first one will complete. */
+static int sync_elements(const struct export *export, struct nvs_error *error)
+{
+	const struct params *params = &export->params;
+	char file[32];
+	int rc = 0;
+
+	for (size_t i = 0; i < params->npieces; i++)
+		for (unsigned part = 0; part < PARTS && !rc; part++) {
+			name_file(file, part);
+			rc = tree_sync(&export->tree, params->all[params->owners[i]].name, file,
+				       error);
+		}
+	return rc;
+}
+
+static int write_elements(struct export *export, struct nvs_error *error)
+{
+	struct state_move move = {.pieces = export->params.pieces,
+				  .npieces = export->params.npieces,
+				  .submit = submit,
+				  .arg = export};
+	int rc = export->options.rank ? tree_open(&export->tree, export->path, true, error) : 0;
+
+	if (!rc)
+		rc = state_move_run(&move, export->optimizer, error);
+	return rc || !export->options.rank ? rc : sync_elements(export, error);
+}
+
+/* ---- Completing the files ---- */
+
+/* Writes what stands before and behind the data. */
+static int write_frame(const struct export *export, const char *name, const char *file,
+		       const struct nvs_checkpoint *plan, const struct torch *torch,
+		       struct nvs_error *error)
+{
+	struct sink sink = {0};
+	int rc = open_sink(export, name, file, &sink, error);
+
+	if (!rc)
+		rc = sink_write_now(&sink, export->aio, torch->lead, torch->lead_bytes, 0, error);
+	if (!rc)
+		rc = torch_finish(torch, plan, &sink, file, export->aio, error);
+	sink_close(&sink);
+	return rc;
+}
+
+static int complete_param(const struct export *export, size_t i, struct nvs_error *error)
+{
+	const struct param *param = &export->params.all[i];
+	struct nvs_checkpoint plan;
+	struct torch torch;
+	char file[32];
+	int rc = param_lay_out(param, &plan, &torch, error);
+
+	for (unsigned part = 0; part < PARTS && !rc; part++) {
+		name_file(file, part);
+		torch.crcs[0] = export->sums[i * PARTS + part];
+		rc = write_frame(export, param->name, file, &plan, &torch, error);
+	}
+	torch_free(&torch);
+	checkpoint_free(&plan);
+	return rc;
+}
+
+/* The number of steps, where DeepSpeed looks for it. */
+static int make_state(uint64_t step, char **text, size_t *nbytes)
+{
+	FILE *out = open_memstream(text, nbytes);
+
+	if (!out)
+		return -ENOMEM;
+	pickle_begin(out);
+	fputs("}(", out);
+	pickle_text(out, "zero_stage");
+	pickle_number(out, 3);
+	pickle_text(out, "optimizer_state_dict");
+	fputs("}(", out);
+	pickle_text(out, "state");
+	fputs("}(", out);
+	pickle_number(out, 0);
+	fputs("}(", out);
+	pickle_text(out, "step");
+	pickle_number(out, step);
+	fputs("uu", out);
+	pickle_text(out, "param_groups");
+	fputs("](}(", out);
+	pickle_text(out, "params");
+	fputs("]ueu", out);
+	pickle_text(out, "param_groups");
+	fputs("](}(", out);
+	pickle_text(out, "params");
+	fputs("]ueu", out);
+	pickle_end(out);
+	return fclose(out) ? -ENOMEM : 0;
+}
+
+static int write_own_state(const struct export *export, struct nvs_error *error)
+{
+	struct nvs_checkpoint none = {0};
+	struct torch torch = {0};
+	char *pickle = NULL;
+	size_t nbytes;
+	int rc = make_state(export->step, &pickle, &nbytes);
+
+	if (rc)
+		rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
+	else
+		rc = torch_place_pickle(&torch, &none, pickle, nbytes, UNIVERSAL_STATE, error);
+	if (!rc)
+		rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, torch.file_bytes,
+				      error);
+	if (!rc)
+		rc = write_frame(export, NULL, UNIVERSAL_STATE, &none, &torch, error);
+	torch_free(&torch);
+	free(pickle);
+	return rc;
+}
+
+static int write_state(const struct export *export, struct nvs_error *error)
+{
+	const struct nvs_universal_options *options = &export->options;
+	struct sink sink = {0};
+	int rc;
+
+	if (!options->optimizer_state)
+		return write_own_state(export, error);
+	rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, options->optimizer_state_bytes,
+			      error);
+	if (!rc)
+		rc = open_sink(export, NULL, UNIVERSAL_STATE, &sink, error);
+	if (!rc)
+		rc = sink_write_now(&sink, export->aio, options->optimizer_state,
+				    options->optimizer_state_bytes, 0, error);
+	sink_close(&sink);
+	return rc;
+}
+
+static int sync_param(const struct export *export, size_t i, struct nvs_error *error)
+{
+	const char *name = export->params.all[i].name;
+	char file[32];
+	int rc = 0;
+
+	for (unsigned part = 0; part < PARTS && !rc; part++) {
+		name_file(file, part);
+		rc = tree_sync(&export->tree, name, file, error);
+	}
+	return rc ? rc : tree_sync(&export->tree, name, ".", error);
+}
+
+static int write_latest(const struct export *export, struct nvs_error *error)
+{
+	struct draft draft = {.fd = -1};
+	size_t nbytes = strlen(export->tag);
+	int rc = draft_open(&draft, export->aio, export->latest, nbytes, error);
+
+	if (!rc)
+		rc = sink_write_now(&draft.sink, export->aio, export->tag, nbytes, 0, error);
+	if (!rc)
+		rc = draft_sync(&draft, error);
+	if (!rc)
+		rc = draft_rename(&draft, error);
+	if (!rc)
+		rc = sync_directory(export->latest, error);
+	draft_close(&draft);
+	return rc;
+}
+
+/* The first rank, when all elements are written. */
+static int complete(struct export *export, struct nvs_error *error)
+{
+	size_t n = export->params.n;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = complete_param(export, i, error);
+	if (!rc)
+		rc = write_state(export, error);
+	/* Apart from writing: the first sync makes much of the rest durable too. */
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = sync_param(export, i, error);
+	if (!rc)
+		rc = tree_sync(&export->tree, NULL, UNIVERSAL_STATE, error);
+	if (!rc)
+		rc = tree_commit(&export->tree, error);
+	return rc ? rc : write_latest(export, error);
+}
+
+int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
+				    const struct nvs_checkpoint_param *params, size_t n,
+				    const char *path, const struct nvs_universal_options *options,
+				    struct nvs_error *error)
+{
+	struct export export = {.tree = {.top = -1, .zero = -1}};
+	int rc = universal_options_in(&export.options, options, error);
+
+	if (rc)
+		return rc;
+	/* A rank that fails meets the others too, or they would wait for it. */
+	rc = begin(&export, optimizer, params, n, path, error);
+	rc = ranks_agree(&export.options, rc, params_sum(&export.params), error);
+	if (!rc) {
+		rc = write_elements(&export, error);
+		rc = ranks_meet(&export.options, rc, export.sums, n * PARTS, error);
+	}
+	if (!rc) {
+		rc = export.options.rank ? 0 : complete(&export, error);
+		rc = ranks_meet(&export.options, rc, NULL, 0, error);
+	}
+	tree_close(&export.tree);
+	params_free(&export.params);
+	free(export.data_at);
+	free(export.sums);
+	free(export.latest);
+	free(export.path);
+	return rc;
+}

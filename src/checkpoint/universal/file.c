@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One file of a universal checkpoint: a tensor alone, whose elements come and go in any order. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "checkpoint/torch/torch.h"
+#include "checkpoint/torch/zip.h"
+#include "checkpoint/universal/universal.h"
+
+int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,
+		  struct nvs_error *error)
+{
+	*torch = (struct torch){0};
+	*plan = (struct nvs_checkpoint){.entries = calloc(1, sizeof(struct entry))};
+	if (!plan->entries || entry_make(plan->entries, param->name, NVS_F32, param->numel,
+					 param->shape, param->ndim))
+		return error_set(error, -ENOMEM, "no memory for the file of %s", param->name);
+	plan->n = 1;
+	return torch_place(torch, plan, true, param->name, error);
+}
+
+void sum_add(uint32_t *sums, const struct params *params, const struct state_io *io)
+{
+	size_t owner = params->owners[io->piece];
+	uint64_t behind = params->all[owner].numel - io->at - io->numel;
+	uint32_t crc = zip_crc32(io->data, io->numel * sizeof(float));
+
+	assert(io->at + io->numel <= params->all[owner].numel);
+	__atomic_fetch_xor(&sums[owner * PARTS + io->part],
+			   zip_crc32_before(crc, behind * sizeof(float)), __ATOMIC_RELAXED);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the state of parameters from a universal checkpoint, which DeepSpeed may have written. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "checkpoint/torch/torch.h"
+#include "checkpoint/universal/universal.h"
+
+#define STEPS_MAX ((UINT64_C(1) << 53) - 1)
+
+/* A part of a parameter in its file. */
+struct place {
+	uint64_t offset;
+	uint32_t crc;
+	bool has_crc;
+};
+
+struct import {
+	struct params params;
+	struct tree tree;
+	struct place *places; /* the parts of parameter 0, of parameter 1 and so on */
+	uint32_t *sums;	      /* of what was read */
+};
+
+static void name_file(char name[32], unsigned part)
+{
+	snprintf(name, 32, "%s.pt", part_names[part]);
+}
+
+/* DeepSpeed writes a tensor alone, or as "param" of a dictionary. */
+static int take_place(const struct import *import, const struct param *param,
+		      const struct nvs_checkpoint *file, struct place *place,
+		      struct nvs_error *error)
+{
+	const struct entry *entry = NULL;
+
+	for (size_t i = 0; i < file->n; i++)
+		if (!strcmp(file->entries[i].name, "tensor") ||
+		    !strcmp(file->entries[i].name, "param"))
+			entry = &file->entries[i];
+	if (!entry)
+		return error_about(error, -EINVAL, param->name, 0, 0,
+				   "%s: the file of %s has no tensor \"param\"", import->tree.path,
+				   param->name);
+	if (entry->dtype != NVS_F32 || entry->numel != param->numel)
+		return error_about(
+			error, -ESTALE, param->name, 0, 0,
+			"%s: parameter %s has %llu elements of %s there, and %llu of F32 "
+			"here",
+			import->tree.path, param->name, (unsigned long long)entry->numel,
+			nvs_dtype_name(entry->dtype), (unsigned long long)param->numel);
+	*place = (struct place){
+		.offset = entry->offset, .crc = entry->crc, .has_crc = entry->has_crc};
+	return 0;
+}
+
+static int find_part(struct import *import, size_t i, unsigned part, struct nvs_error *error)
+{
+	const struct param *param = &import->params.all[i];
+	struct nvs_checkpoint file = {0};
+	char name[32], path[PLACE_MAX];
+	bool is_torch;
+	int rc, fd;
+
+	name_file(name, part);
+	snprintf(path, sizeof(path), "zero/%s/%s", param->name, name);
+	fd = tree_open_file(&import->tree, param->name, name, O_RDONLY, error);
+	if (fd < 0)
+		return fd;
+	rc = torch_load_fd(&file, fd, path, &is_torch, error);
+	if (!is_torch)
+		rc = error_about(error, -EINVAL, param->name, 0, 0,
+				 "%s: %s is no file of torch.save", import->tree.path, path);
+	if (!rc)
+		rc = take_place(import, param, &file, &import->places[i * PARTS + part], error);
+	checkpoint_free(&file);
+	close(fd);
+	return rc;
+}
+
+static int read_step(const struct import *import, uint64_t *step, struct nvs_error *error)
+{
+	static const char *const keys[] = {"optimizer_state_dict", "state", "0", "step", NULL};
+	int rc, fd = tree_open_file(&import->tree, NULL, UNIVERSAL_STATE, O_RDONLY, error);
+
+	if (fd < 0)
+		return fd;
+	rc = torch_read_count(fd, "zero/" UNIVERSAL_STATE, keys, step, error);
+	close(fd);
+	if (!rc && *step > STEPS_MAX)
+		rc = error_about(error, -ERANGE, "step", 0, 0,
+				 "%s counts %llu steps; allowed are up to 2^53 - 1",
+				 import->tree.path, (unsigned long long)*step);
+	return rc;
+}
+
+static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
+{
+	const struct import *import = move->arg;
+	size_t owner = import->params.owners[io->piece];
+	char name[32];
+	int rc, fd;
+
+	name_file(name, io->part);
+	fd = tree_open_file(&import->tree, import->params.all[owner].name, name, O_RDONLY, error);
+	if (fd < 0)
+		return fd;
+	rc = nvs_file_from_fd(move->aio, fd, 0, &io->source, error);
+	close(fd);
+	if (!rc)
+		rc = nvs_aio_pread(move->aio, io->source, io->data, io->numel * sizeof(float),
+				   import->places[owner * PARTS + io->part].offset +
+					   io->at * sizeof(float),
+				   io->requests, error);
+	io->n = !rc && io->numel;
+	return rc;
+}
+
+static void landed(struct state_move *move, const struct state_io *io)
+{
+	const struct import *import = move->arg;
+
+	sum_add(import->sums, &import->params, io);
+}
+
+/* Of a parameter that was read as a whole. */
+static int check_sums(const struct import *import, size_t i, struct nvs_error *error)
+{
+	const struct param *param = &import->params.all[i];
+
+	for (unsigned part = 0; part < PARTS && param->piece.numel == param->numel; part++) {
+		const struct place *place = &import->places[i * PARTS + part];
+
+		if (param->numel && place->has_crc && import->sums[i * PARTS + part] != place->crc)
+			return error_about(error, -EBADMSG, param->name, 0, place->offset,
+					   "%s/zero/%s/%s.pt: its bytes do not have the checksum "
+					   "that the file states",
+					   import->tree.path, param->name, part_names[part]);
+	}
+	return 0;
+}
+
+static int import_all(struct import *import, struct nvs_optimizer *optimizer,
+		      struct nvs_error *error)
+{
+	const struct params *params = &import->params;
+	struct state_move move = {.pieces = params->pieces,
+				  .npieces = params->npieces,
+				  .importing = true,
+				  .submit = submit,
+				  .landed = landed,
+				  .arg = import};
+	uint64_t step = 0;
+	int rc = read_step(import, &step, error);
+
+	for (size_t i = 0; i < params->n && !rc; i++)
+		for (unsigned part = 0; part < PARTS && !rc && params->all[i].piece.numel; part++)
+			rc = find_part(import, i, part, error);
+	if (!rc)
+		rc = state_move_run(&move, optimizer, error);
+	for (size_t i = 0; i < params->n && !rc; i++)
+		rc = check_sums(import, i, error);
+	return rc ? rc : nvs_optimizer_set_step(optimizer, step, error);
+}
+
+int nvs_checkpoint_import_universal(struct nvs_optimizer *optimizer,
+				    const struct nvs_checkpoint_param *params, size_t n,
+				    const char *path, struct nvs_error *error)
+{
+	struct import import = {.tree = {.top = -1, .zero = -1}};
+	int rc = 0;
+
+	if (!optimizer || !path)
+		return error_set(error, -EINVAL, "%s is NULL", optimizer ? "path" : "optimizer");
+	rc = params_read(&import.params, optimizer, params, n, error);
+	if (!rc)
+		rc = tree_open(&import.tree, path, false, error);
+	if (!rc) {
+		import.places = calloc(n * PARTS, sizeof(*import.places));
+		import.sums = calloc(n * PARTS, sizeof(*import.sums));
+		rc = import.places && import.sums
+			     ? import_all(&import, optimizer, error)
+			     : error_set(error, -ENOMEM, "no memory for %zu parameters", n);
+	}
+	tree_close(&import.tree);
+	params_free(&import.params);
+	free(import.places);
+	free(import.sums);
+	return rc;
+}

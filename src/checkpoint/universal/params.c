@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parameters of a universal checkpoint: checks what the caller says of them. */
+#include "checkpoint/universal/universal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/struct_size.h"
+#include "checkpoint/torch/zip.h"
+
+static int check_name(const char *name, size_t i, struct nvs_error *error)
+{
+	size_t length = name ? strnlen(name, NAME_MAX + 1) : 0;
+
+	if (length && length <= NAME_MAX && !strchr(name, '/') && strcmp(name, ".") != 0 &&
+	    strcmp(name, "..") != 0 && strcmp(name, UNIVERSAL_STATE) != 0)
+		return 0;
+	return error_set(error, -EINVAL,
+			 "params[%zu]: the name must be that of a directory: 1 to %d bytes "
+			 "without '/', and not " UNIVERSAL_STATE,
+			 i, NAME_MAX);
+}
+
+/* The elements of the whole parameter. */
+static int count(struct param *param, struct nvs_error *error)
+{
+	uint64_t end;
+
+	if (__builtin_add_overflow(param->piece.at, param->piece.numel, &end))
+		end = UINT64_MAX;
+	param->numel = param->shape ? 1 : end;
+	for (size_t i = 0; param->shape && i < param->ndim && param->ndim <= NDIM_MAX; i++)
+		if (__builtin_mul_overflow(param->numel, param->shape[i], &param->numel))
+			param->numel = UINT64_MAX;
+	if (param->ndim <= NDIM_MAX && param->numel <= DATA_MAX / sizeof(float) &&
+	    end <= param->numel)
+		return 0;
+	return error_about(error, -EINVAL, param->name, 0, 0,
+			   "%s: its shape has %zu dimensions and %" PRIu64
+			   " elements, and elements up to %" PRIu64
+			   " are here; allowed are up to %u dimensions and %llu elements",
+			   param->name, param->ndim, param->numel, end, NDIM_MAX,
+			   DATA_MAX / (unsigned long long)sizeof(float));
+}
+
+static int check_place(const struct param *param, struct nvs_optimizer *optimizer,
+		       struct nvs_error *error)
+{
+	struct nvs_group_info info = {.size = sizeof(info)};
+	const struct piece *piece = &param->piece;
+	int rc = nvs_optimizer_get_group_info(optimizer, piece->group, &info, NULL);
+
+	if (rc)
+		return error_about(error, -EINVAL, param->name, 0, 0, "%s: there is no group %zu",
+				   param->name, piece->group);
+	if (piece->offset <= info.numel && piece->numel <= info.numel - piece->offset)
+		return 0;
+	return error_about(error, -EINVAL, param->name, 0, 0,
+			   "%s: %" PRIu64 " elements from %" PRIu64
+			   " on: the group %s has %" PRIu64,
+			   param->name, piece->numel, piece->offset, info.name, info.numel);
+}
+
+/* What all ranks must agree on. */
+uint32_t params_sum(const struct params *params)
+{
+	uint32_t sum = 0;
+
+	for (size_t i = 0; i < params->n; i++) {
+		const struct param *param = &params->all[i];
+		const uint64_t counts[] = {param->numel, param->ndim};
+
+		sum = zip_crc32_add(sum, param->name, strlen(param->name) + 1);
+		sum = zip_crc32_add(sum, counts, sizeof(counts));
+		if (param->shape)
+			sum = zip_crc32_add(sum, param->shape, param->ndim * sizeof(uint64_t));
+	}
+	return sum;
+}
+
+static int read_param(struct param *param, struct nvs_optimizer *optimizer,
+		      const struct nvs_checkpoint_param *from, size_t i, struct nvs_error *error)
+{
+	struct nvs_checkpoint_param given;
+	int rc = struct_in_at(&given, sizeof(given), from, i);
+
+	if (rc)
+		return struct_refused(error, rc, "nvs_checkpoint_param", "params[%zu]", i);
+	rc = check_name(given.name, i, error);
+	if (rc)
+		return rc;
+	*param = (struct param){.name = given.name,
+				.shape = given.shape,
+				.ndim = given.shape ? given.ndim : 1,
+				.piece = {.group = given.group,
+					  .offset = given.offset,
+					  .numel = given.numel,
+					  .at = given.first}};
+	rc = count(param, error);
+	return rc ? rc : check_place(param, optimizer, error);
+}
+
+static int by_name(const void *a, const void *b, void *arg)
+{
+	const struct param *all = arg;
+
+	return strcmp(all[*(const size_t *)a].name, all[*(const size_t *)b].name);
+}
+
+static int check_names(const struct params *params, size_t *order, struct nvs_error *error)
+{
+	for (size_t i = 0; i < params->n; i++)
+		order[i] = i;
+	qsort_r(order, params->n, sizeof(*order), by_name, params->all);
+	for (size_t i = 1; i < params->n; i++) {
+		const char *name = params->all[order[i]].name;
+
+		if (!strcmp(params->all[order[i - 1]].name, name))
+			return error_about(error, -EINVAL, name, 0, 0,
+					   "two parameters have the name %s", name);
+	}
+	return 0;
+}
+
+static int by_place(const void *a, const void *b, void *arg)
+{
+	const struct param *all = arg;
+	const struct piece *left = &all[*(const size_t *)a].piece;
+	const struct piece *right = &all[*(const size_t *)b].piece;
+
+	if (left->group != right->group)
+		return left->group < right->group ? -1 : 1;
+	return left->offset < right->offset ? -1 : left->offset > right->offset;
+}
+
+/* Sorts the pieces; no two of them may overlap. */
+static int place(struct params *params, struct nvs_error *error)
+{
+	for (size_t i = 0; i < params->n; i++)
+		if (params->all[i].piece.numel)
+			params->owners[params->npieces++] = i;
+	qsort_r(params->owners, params->npieces, sizeof(*params->owners), by_place, params->all);
+	for (size_t i = 0; i < params->npieces; i++) {
+		const struct param *param = &params->all[params->owners[i]];
+		const struct piece *before = i ? &params->pieces[i - 1] : NULL;
+
+		params->pieces[i] = param->piece;
+		if (before && before->group == param->piece.group &&
+		    before->offset + before->numel > param->piece.offset)
+			return error_about(error, -EINVAL, param->name, 0, 0,
+					   "%s and %s have elements in common", param->name,
+					   params->all[params->owners[i - 1]].name);
+	}
+	return 0;
+}
+
+int params_read(struct params *params, struct nvs_optimizer *optimizer,
+		const struct nvs_checkpoint_param *from, size_t n, struct nvs_error *error)
+{
+	int rc = 0;
+
+	*params = (struct params){0};
+	if (!from || !n || n > ENTRIES_MAX)
+		return error_set(error, -EINVAL, "%zu params%s; allowed are 1 to %u", n,
+				 from ? "" : ", which are NULL", ENTRIES_MAX);
+	params->all = calloc(n, sizeof(*params->all));
+	params->pieces = calloc(n, sizeof(*params->pieces));
+	params->owners = calloc(n, sizeof(*params->owners));
+	if (!params->all || !params->pieces || !params->owners)
+		return error_set(error, -ENOMEM, "no memory for %zu parameters", n);
+	for (; params->n < n && !rc; params->n += !rc)
+		rc = read_param(&params->all[params->n], optimizer, from, params->n, error);
+	if (!rc)
+		rc = check_names(params, params->owners, error);
+	return rc ? rc : place(params, error);
+}
+
+void params_free(struct params *params)
+{
+	free(params->all);
+	free(params->pieces);
+	free(params->owners);
+	*params = (struct params){0};
+}

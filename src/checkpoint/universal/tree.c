@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory of a universal checkpoint's files: zero/NAME/PART.pt. It is made as zero.partial and
+ * takes the place of `zero` as a whole. In writing no link is followed below the checkpoint's path.
+ */
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "checkpoint/universal/universal.h"
+
+#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+#define PARTIAL	  "zero" PARTIAL_SUFFIX
+
+static int failed(const struct tree *tree, const char *what, const char *name,
+		  struct nvs_error *error)
+{
+	int rc = ended_with(-errno);
+
+	return error_set(error, rc, "can't %s %s of %s: %s", what, name, tree->path,
+			 nvs_strerror(rc));
+}
+
+static int open_directory(const struct tree *tree, int at, const char *name,
+			  struct nvs_error *error)
+{
+	int fd = openat(at, name, DIRECTORY | O_NOFOLLOW);
+
+	return fd < 0 ? failed(tree, "open the directory", name, error) : fd;
+}
+
+/* ---- Removing what an earlier call has left, or what is replaced ---- */
+
+/* Removes the entries of a directory; with `depth`, those of directories in it too. */
+static int empty(int fd, unsigned depth)
+{
+	const struct dirent *entry;
+	int below, rc = 0, own = openat(fd, ".", DIRECTORY);
+	DIR *directory = own < 0 ? NULL : fdopendir(own);
+
+	if (!directory) {
+		if (own >= 0)
+			close(own);
+		return -1;
+	}
+	while (!rc && (entry = readdir(directory))) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		rc = unlinkat(fd, entry->d_name, 0);
+		if (!rc || (errno != EISDIR && errno != EPERM) || !depth)
+			continue;
+		below = openat(fd, entry->d_name, DIRECTORY | O_NOFOLLOW);
+		rc = below < 0 ? -1 : empty(below, depth - 1);
+		if (below >= 0)
+			close(below);
+		if (!rc)
+			rc = unlinkat(fd, entry->d_name, AT_REMOVEDIR);
+	}
+	closedir(directory);
+	return rc;
+}
+
+static int remove_partial(const struct tree *tree, struct nvs_error *error)
+{
+	struct stat status;
+	int rc, fd;
+
+	if (fstatat(tree->top, PARTIAL, &status, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT ? 0 : failed(tree, "look at", PARTIAL, error);
+	if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid())
+		return error_set(error, -EEXIST, "%s/" PARTIAL " is no directory of this user",
+				 tree->path);
+	fd = open_directory(tree, tree->top, PARTIAL, error);
+	if (fd < 0)
+		return fd;
+	rc = empty(fd, 1);
+	close(fd);
+	if (!rc)
+		rc = unlinkat(tree->top, PARTIAL, AT_REMOVEDIR);
+	return rc ? failed(tree, "remove", PARTIAL, error) : 0;
+}
+
+/* ---- Opening ---- */
+
+static int open_top(struct tree *tree, struct nvs_error *error)
+{
+	tree->top = open(tree->path, DIRECTORY);
+	return tree->top < 0 ? failed(tree, "open the directory", ".", error) : 0;
+}
+
+int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
+{
+	int rc;
+
+	*tree = (struct tree){.path = path, .top = -1, .zero = -1};
+	if (mkdir(path, 0700) && errno != EEXIST)
+		return failed(tree, "make the directory", ".", error);
+	rc = open_top(tree, error);
+	if (rc)
+		return rc;
+	if (flock(tree->top, LOCK_EX | LOCK_NB))
+		return errno == EWOULDBLOCK
+			       ? error_set(error, -EBUSY, "another process writes to %s", path)
+			       : failed(tree, "lock", ".", error);
+	rc = remove_partial(tree, error);
+	if (rc)
+		return rc;
+	if (mkdirat(tree->top, PARTIAL, 0700))
+		return failed(tree, "make the directory", PARTIAL, error);
+	tree->created = true;
+	tree->zero = open_directory(tree, tree->top, PARTIAL, error);
+	return tree->zero < 0 ? tree->zero : 0;
+}
+
+int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_error *error)
+{
+	int rc;
+
+	*tree = (struct tree){.path = path, .top = -1, .zero = -1};
+	rc = open_top(tree, error);
+	if (rc)
+		return rc;
+	if (partial)
+		tree->zero = open_directory(tree, tree->top, PARTIAL, error);
+	else
+		tree->zero = openat(tree->top, "zero", DIRECTORY);
+	if (tree->zero >= 0)
+		return 0;
+	return partial ? tree->zero : failed(tree, "open the directory", "zero", error);
+}
+
+/* ---- Files ---- */
+
+int tree_add(const struct tree *tree, const char *name, struct nvs_error *error)
+{
+	assert(tree->created);
+	return mkdirat(tree->zero, name, 0700) ? failed(tree, "make the directory", name, error)
+					       : 0;
+}
+
+/* The file's name below the directory. */
+static void join(char place[PLACE_MAX], const char *name, const char *file)
+{
+	int n = name ? snprintf(place, PLACE_MAX, "%s/%s", name, file)
+		     : snprintf(place, PLACE_MAX, "%s", file);
+
+	assert(n > 0 && n < PLACE_MAX);
+}
+
+int tree_create_file(const struct tree *tree, const char *name, const char *file, uint64_t nbytes,
+		     struct nvs_error *error)
+{
+	char place[PLACE_MAX];
+	int rc = 0, fd;
+
+	assert(tree->created && nbytes);
+	join(place, name, file);
+	fd = openat(tree->zero, place, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return failed(tree, "create", place, error);
+	if (fallocate(fd, 0, 0, (off_t)nbytes) && errno != EOPNOTSUPP)
+		rc = failed(tree, "reserve space for", place, error);
+	else if (ftruncate(fd, (off_t)nbytes))
+		rc = failed(tree, "extend", place, error);
+	close(fd);
+	return rc;
+}
+
+int tree_open_file(const struct tree *tree, const char *name, const char *file, int flags,
+		   struct nvs_error *error)
+{
+	char place[PLACE_MAX];
+	int fd;
+
+	join(place, name, file);
+	if (flags & O_ACCMODE)
+		flags |= O_NOFOLLOW;
+	fd = openat(tree->zero, place, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	return fd < 0 ? failed(tree, "open", place, error) : fd;
+}
+
+/* ---- Durability ---- */
+
+int tree_sync(const struct tree *tree, const char *name, const char *file, struct nvs_error *error)
+{
+	char place[PLACE_MAX];
+	int rc = 0, fd;
+
+	join(place, name, file);
+	fd = openat(tree->zero, place, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fsync(fd))
+		rc = failed(tree, "make durable", place, error);
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+/* Exchanges names with the directory that is there, which is removed; without one, renames. */
+static int take_name(const struct tree *tree, struct nvs_error *error)
+{
+	if (!renameat2(tree->top, PARTIAL, tree->top, "zero", RENAME_EXCHANGE))
+		return 0;
+	if (errno == ENOENT && !renameat(tree->top, PARTIAL, tree->top, "zero"))
+		return 0;
+	return failed(tree, "rename to zero the directory " PARTIAL, "files", error);
+}
+
+int tree_commit(struct tree *tree, struct nvs_error *error)
+{
+	int rc;
+
+	assert(tree->created);
+	if (fsync(tree->zero))
+		return failed(tree, "make the names durable in", PARTIAL, error);
+	rc = take_name(tree, error);
+	if (rc)
+		return rc;
+	tree->created = false;
+	if (fsync(tree->top))
+		return failed(tree, "make the new names durable in", ".", error);
+	return remove_partial(tree, error);
+}
+
+void tree_close(struct tree *tree)
+{
+	if (tree->created)
+		remove_partial(tree, NULL);
+	if (tree->zero >= 0)
+		close(tree->zero);
+	if (tree->top >= 0)
+		close(tree->top);
+	*tree = (struct tree){.top = -1, .zero = -1};
+}

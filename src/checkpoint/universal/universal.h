@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DeepSpeed's universal checkpoints: a directory for each parameter with a file for each part. What
+ * the files are called and where the data lie in them is the same for all ranks.
+ */
+#ifndef CHECKPOINT_UNIVERSAL_H
+#define CHECKPOINT_UNIVERSAL_H
+
+#include "checkpoint/state/state_move.h"
+
+#define UNIVERSAL_STATE "optimizer_state.pt"
+#define PLACE_MAX	320 /* bytes of a name below the directory */
+
+/* A parameter as the caller gave it. */
+struct param {
+	const char *name;
+	const uint64_t *shape; /* NULL: one dimension */
+	size_t ndim;
+	uint64_t numel; /* of the whole */
+	struct piece piece;
+};
+
+/* Parameters, and the elements of an optimizer that belong to them. */
+struct params {
+	struct param *all; /* in the caller's order */
+	size_t n;
+	struct piece *pieces; /* those with elements, by group and offset */
+	size_t *owners;	      /* the parameter of each piece */
+	size_t npieces;
+};
+
+/* Reads the caller's array and checks it. Call params_free in any case. -EINVAL, -E2BIG, -ENOMEM. */
+int params_read(struct params *params, struct nvs_optimizer *optimizer,
+		const struct nvs_checkpoint_param *from, size_t n, struct nvs_error *error);
+void params_free(struct params *params);
+/* A checksum of what all ranks must agree on: names and shapes. */
+uint32_t params_sum(const struct params *params);
+
+/* Lays out the file of one part of a parameter: a tensor alone. Free both in any case. -ENOMEM. */
+int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,
+		  struct nvs_error *error);
+
+/* The CRC-32 of each part of each parameter, put together from I/Os in any order. */
+void sum_add(uint32_t *sums, const struct params *params, const struct state_io *io);
+
+/* ---- ranks.c: what ranks that write one checkpoint tell each other ---- */
+
+/* Copies the caller's options, or the defaults for NULL. -EINVAL, -E2BIG. */
+int universal_options_in(struct nvs_universal_options *into,
+			 const struct nvs_universal_options *options, struct nvs_error *error);
+/* Waits for all ranks, each of which tells a word: -EINVAL if they are not the same. */
+int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t word,
+		struct nvs_error *error);
+/*
+ * Waits for all ranks, which tell how they fared, `rc`, and combine `words`: 0 if all are well, else
+ * this rank's `rc`, or -ECANCELED with the error of another one. -ENOMEM, errno of the exchange.
+ */
+int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t *words, size_t n,
+	       struct nvs_error *error);
+
+/* ---- tree.c: the directory of a checkpoint's files ---- */
+
+struct tree {
+	const char *path; /* of the checkpoint, for errors */
+	int top;	  /* descriptor of `path`; the rank that makes the files holds its lock */
+	int zero;	  /* of the files' directory */
+	bool created;	  /* zero.partial is this call's own */
+};
+
+/* Makes and locks `path`, and in it an empty zero.partial. Call tree_close in any case. */
+int tree_create(struct tree *tree, const char *path, struct nvs_error *error);
+/* Opens zero.partial, which another rank has made, or `zero`. Call tree_close in any case. */
+int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_error *error);
+/* Makes the directory of a parameter. */
+int tree_add(const struct tree *tree, const char *name, struct nvs_error *error);
+/* Creates a file in the directory `name`, or beside these (NULL), with room for `nbytes`. */
+int tree_create_file(const struct tree *tree, const char *name, const char *file, uint64_t nbytes,
+		     struct nvs_error *error);
+/* Opens a file with these flags of open(2): a descriptor, or a negative errno. */
+int tree_open_file(const struct tree *tree, const char *name, const char *file, int flags,
+		   struct nvs_error *error);
+/* Makes a file durable, or the names in the directory `name` (`file` "."). */
+int tree_sync(const struct tree *tree, const char *name, const char *file, struct nvs_error *error);
+/* Gives the complete directory its name, and removes the one that had it. */
+int tree_commit(struct tree *tree, struct nvs_error *error);
+/* Closes the descriptors. Removes zero.partial if this call has made and not committed it. */
+void tree_close(struct tree *tree);
+
+#endif

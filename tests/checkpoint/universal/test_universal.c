@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State of parameters to universal checkpoints and back, by one rank and by several. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "optim/optim_fixture.h"
+#include "support/inject.h"
+#include "support/support.h"
+
+/* The groups end with elements of no parameter: padding. */
+static const struct group groups[] = {{"first", 100100, NVS_F32}, {"second", 300011, NVS_BF16}};
+
+static const uint64_t matrix[] = {300, 333}, empty[] = {0, 5};
+
+#define PARAMS 5u
+#define LAST   4u /* without elements */
+#define ROOM   400111u
+
+static const struct {
+	const char *name;
+	uint64_t numel;
+} table[PARAMS] = {
+	{"embed.weight", 99900}, {"embed.bias", 111}, {"blocks.0.weight", 299000},
+	{"blocks.0.norm", 1003}, {"head", 0},
+};
+
+/* Where the whole parameters lie in the groups above. */
+static void params_of(struct nvs_checkpoint_param params[PARAMS])
+{
+	const uint64_t offsets[PARAMS] = {0, 99950, 0, 299001, 7};
+
+	for (size_t i = 0; i < PARAMS; i++)
+		params[i] = (struct nvs_checkpoint_param){.size = sizeof(params[i]),
+							  .name = table[i].name,
+							  .group = i / 2 ? 1 : 0,
+							  .offset = offsets[i],
+							  .numel = table[i].numel};
+	params[0].shape = matrix;
+	params[0].ndim = 2;
+	params[LAST].shape = empty;
+	params[LAST].ndim = 2;
+}
+
+static void start(struct optim *optim, uint64_t steps)
+{
+	optim_init(optim, groups, COUNT(groups));
+	DONE(optim, optim_open(optim));
+	optim_run(optim, 1, steps);
+}
+
+static int export_to(struct optim *optim, const char *path)
+{
+	struct nvs_checkpoint_param params[PARAMS];
+
+	params_of(params);
+	return nvs_checkpoint_export_universal(optim->optimizer, params, PARAMS, path, NULL,
+					       &optim->error);
+}
+
+static int import_from(struct optim *optim, const char *path)
+{
+	struct nvs_checkpoint_param params[PARAMS];
+
+	params_of(params);
+	return nvs_checkpoint_import_universal(optim->optimizer, params, PARAMS, path,
+					       &optim->error);
+}
+
+/* Elements of a parameter in one part. */
+static void get(struct optim *optim, const struct nvs_checkpoint_param *param, unsigned part,
+		float *data)
+{
+	DONE(optim, nvs_optimizer_get(optim->optimizer, param->group, part, param->offset,
+				      param->numel, data, &optim->error));
+}
+
+/* Both have the same bits of all parameters. */
+static void same_params(struct optim *a, struct optim *b)
+{
+	static float left[ROOM], right[ROOM];
+	struct nvs_checkpoint_param params[PARAMS];
+
+	params_of(params);
+	for (size_t i = 0; i < PARAMS; i++)
+		for (unsigned part = 0; part < 3; part++) {
+			get(a, &params[i], part, left);
+			get(b, &params[i], part, right);
+			assert_memory_equal(left, right, params[i].numel * sizeof(float));
+		}
+}
+
+static uint64_t steps_of(struct optim *optim)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+
+	DONE(optim, nvs_optimizer_get_info(optim->optimizer, &info, &optim->error));
+	return info.step;
+}
+
+static void read_text(const char *path, char *text, size_t room)
+{
+	int fd = open(path, O_RDONLY);
+	ssize_t n = read(fd, text, room - 1);
+
+	assert_true(n >= 0);
+	text[n] = '\0';
+	close(fd);
+}
+
+static void what_is_exported_is_imported(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "global_step4");
+	struct optim optim, other;
+	float padding[100];
+	char latest[64];
+
+	(void)state;
+	start(&optim, 4);
+	for (unsigned twice = 0; twice < 2; twice++)
+		DONE(&optim, export_to(&optim, path));
+	read_text(path_in(directory, "latest_universal"), latest, sizeof(latest));
+	assert_string_equal(latest, "global_step4");
+	assert_int_equal(entries_of(directory), 2);
+	assert_int_equal(entries_of(path), 1);
+	start(&other, 1);
+	DONE(&other, import_from(&other, path));
+	assert_int_equal(steps_of(&other), 4);
+	same_params(&optim, &other);
+	for (unsigned part = 0; part < 3; part++) {
+		DONE(&other,
+		     nvs_optimizer_get(other.optimizer, 0, part, 99901, 49, padding, &other.error));
+		for (size_t i = 0; i < 49; i++)
+			assert_true(padding[i] == 0);
+	}
+	optim_close(&other);
+	optim_close(&optim);
+}
+
+/* ---- Several ranks ---- */
+
+#define RANKS_MAX 4u
+#define WORDS_MAX 64u
+
+static struct meeting {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned world, arrived, round;
+	uint32_t words[WORDS_MAX], result[WORDS_MAX];
+} meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static int exchange(void *arg, uint32_t *words, size_t n)
+{
+	struct meeting *m = arg;
+	unsigned round;
+
+	assert_true(n <= WORDS_MAX);
+	pthread_mutex_lock(&m->lock);
+	round = m->round;
+	for (size_t i = 0; i < n; i++)
+		m->words[i] ^= words[i];
+	if (++m->arrived == m->world) {
+		memcpy(m->result, m->words, sizeof(m->words));
+		memset(m->words, 0, sizeof(m->words));
+		m->arrived = 0;
+		m->round++;
+		pthread_cond_broadcast(&m->changed);
+	}
+	while (m->round == round)
+		pthread_cond_wait(&m->changed, &m->lock);
+	memcpy(words, m->result, n * sizeof(*words));
+	pthread_mutex_unlock(&m->lock);
+	return 0;
+}
+
+/* A rank has ceil(numel / world) elements of each parameter, side by side in one group. */
+struct rank {
+	struct optim optim;
+	struct nvs_checkpoint_param params[PARAMS];
+	unsigned rank, world;
+	const char *path;
+	int rc;
+};
+
+static void rank_open(struct rank *rank, unsigned number, unsigned world, const char *path)
+{
+	uint64_t at = 0;
+	struct group group = {"all", 0, NVS_F32};
+
+	*rank = (struct rank){.rank = number, .world = world, .path = path};
+	params_of(rank->params);
+	for (size_t i = 0; i < PARAMS; i++) {
+		struct nvs_checkpoint_param *param = &rank->params[i];
+		uint64_t numel = table[i].numel, most = (numel + world - 1) / world;
+
+		param->first = number * most < numel ? number * most : numel;
+		param->numel = numel - param->first < most ? numel - param->first : most;
+		param->group = 0;
+		param->offset = at;
+		if (!param->shape) {
+			param->shape = &table[i].numel;
+			param->ndim = 1;
+		}
+		at += most;
+	}
+	group.numel = at;
+	optim_init(&rank->optim, &group, 1);
+	DONE(&rank->optim, optim_open(&rank->optim));
+}
+
+static void *rank_export(void *arg)
+{
+	struct rank *rank = arg;
+	const struct nvs_universal_options options = {.size = sizeof(options),
+						      .rank = rank->rank,
+						      .world = rank->world,
+						      .exchange = exchange,
+						      .exchange_arg = &meeting};
+
+	rank->rc = nvs_checkpoint_export_universal(rank->optim.optimizer, rank->params, PARAMS,
+						   rank->path, &options, &rank->optim.error);
+	return NULL;
+}
+
+static void ranks_export(struct rank *ranks, unsigned world)
+{
+	pthread_t threads[RANKS_MAX];
+
+	meeting.world = world;
+	for (unsigned i = 0; i < world; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, rank_export, &ranks[i]), 0);
+	for (unsigned i = 0; i < world; i++)
+		pthread_join(threads[i], NULL);
+}
+
+/* This rank's elements are those that `whole` has. */
+static void rank_is_as(struct rank *rank, struct optim *whole)
+{
+	static float left[ROOM], right[ROOM];
+	struct nvs_checkpoint_param params[PARAMS];
+
+	params_of(params);
+	for (size_t i = 0; i < PARAMS; i++) {
+		const struct nvs_checkpoint_param *own = &rank->params[i];
+
+		params[i].offset += own->first;
+		params[i].numel = own->numel;
+		for (unsigned part = 0; part < 3; part++) {
+			get(whole, &params[i], part, left);
+			get(&rank->optim, own, part, right);
+			assert_memory_equal(left, right, own->numel * sizeof(float));
+		}
+	}
+}
+
+/* From one rank to three, from these to one, which compares the checksums, and to four. */
+static void ranks_cut_and_join_parameters(void **state)
+{
+	const char *directory = temp_directory();
+	const char *one = path_in(directory, "one"), *several = path_in(directory, "several");
+	static struct rank ranks[RANKS_MAX];
+	struct optim optim, other;
+
+	(void)state;
+	start(&optim, 3);
+	DONE(&optim, export_to(&optim, one));
+	for (unsigned world = 2; world <= RANKS_MAX; world++) {
+		for (unsigned i = 0; i < world; i++) {
+			rank_open(&ranks[i], i, world, several);
+			DONE(&ranks[i].optim, nvs_checkpoint_import_universal(
+						      ranks[i].optim.optimizer, ranks[i].params,
+						      PARAMS, one, &ranks[i].optim.error));
+			rank_is_as(&ranks[i], &optim);
+		}
+		ranks_export(ranks, world);
+		for (unsigned i = 0; i < world; i++) {
+			DONE(&ranks[i].optim, ranks[i].rc);
+			optim_close(&ranks[i].optim);
+		}
+		start(&other, 1);
+		DONE(&other, import_from(&other, several));
+		assert_int_equal(steps_of(&other), 3);
+		same_params(&optim, &other);
+		optim_close(&other);
+	}
+	optim_close(&optim);
+}
+
+static void a_rank_that_fails_ends_the_export_of_all(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "tag");
+	static struct rank ranks[2];
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		rank_open(&ranks[i], i, 2, path);
+	/* It has no such elements. */
+	ranks[1].params[1].offset = UINT64_MAX;
+	ranks_export(ranks, 2);
+	assert_int_equal(ranks[0].rc, -ECANCELED);
+	assert_says(ranks[0].optim.error.text, "rank 1");
+	assert_int_equal(ranks[1].rc, -EINVAL);
+	assert_int_equal(entries_of(path), 0);
+	ranks[1].params[1].offset = ranks[0].params[1].offset;
+	ranks[1].params[1].name = "other";
+	ranks_export(ranks, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(ranks[i].rc, -EINVAL);
+		assert_says(ranks[i].optim.error.text, "other parameters than rank 0");
+		optim_close(&ranks[i].optim);
+	}
+	assert_int_equal(entries_of(path), 0);
+}
+
+/* ---- Failures ---- */
+
+/* Which of two optimizers the checkpoint is of. */
+static struct optim *is_of(struct optim *reader, struct optim *a, struct optim *b, const char *path)
+{
+	struct optim *whose;
+
+	DONE(reader, import_from(reader, path));
+	whose = steps_of(reader) == steps_of(a) ? a : b;
+	assert_int_equal(steps_of(reader), steps_of(whose));
+	same_params(reader, whose);
+	return whose;
+}
+
+static void each_failing_call_leaves_the_old_checkpoint_or_the_new(void **state)
+{
+	const char *memory = memory_directory();
+	const char *path = path_in(memory ? memory : temp_directory(), "tag");
+	struct optim old, new, reader;
+	uint64_t failed = 1;
+
+	(void)state;
+	start(&old, 1);
+	start(&new, 2);
+	start(&reader, 0);
+	DONE(&old, export_to(&old, path));
+	/* The later calls are much alike: one for each file that is opened. */
+	for (uint64_t nth = 1; failed; nth += 1 + nth / 32) {
+		unsigned files = inject_held().files;
+		int rc;
+
+		inject_fail(INJECT_MEMORY | INJECT_OPEN | INJECT_SYNC | INJECT_SPACE | INJECT_NAME,
+			    nth, 1, ENOSPC);
+		rc = export_to(&new, path);
+		inject_stop(&failed);
+		assert_int_equal(inject_held().files, files);
+		if (!rc)
+			assert_ptr_equal(is_of(&reader, &old, &new, path), &new);
+		else if (is_of(&reader, &old, &new, path) == &new)
+			DONE(&old, export_to(&old, path));
+		if (!rc && failed)
+			DONE(&old, export_to(&old, path));
+		assert_in_range(entries_of(path), 1, 2);
+		assert_true(nth < 20000);
+	}
+	optim_close(&reader);
+	optim_close(&new);
+	optim_close(&old);
+}
+
+/* A child exports and is killed at moments all over the export. */
+static void a_killed_export_leaves_the_old_checkpoint_or_the_new(void **state)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	struct optim old, reader;
+	uint64_t random = random_seed("kills");
+	unsigned kills = 0;
+
+	(void)state;
+	start(&old, 1);
+	DONE(&old, export_to(&old, path));
+	for (unsigned i = 0; i < 12; i++) {
+		int status;
+		pid_t child = fork();
+
+		if (!child) {
+			struct optim own;
+
+			start(&own, 2);
+			for (;;)
+				if (export_to(&own, path))
+					_exit(1);
+		}
+		usleep((useconds_t)(20000 + random_below(&random, 100000)));
+		kill(child, SIGKILL);
+		assert_int_equal(waitpid(child, &status, 0), child);
+		kills += WIFSIGNALED(status);
+		start(&reader, 0);
+		DONE(&reader, import_from(&reader, path));
+		assert_in_range(steps_of(&reader), 1, 2);
+		if (steps_of(&reader) == 1)
+			same_params(&reader, &old);
+		optim_close(&reader);
+		DONE(&old, export_to(&old, path));
+		assert_int_equal(entries_of(path), 1);
+	}
+	assert_int_equal(kills, 12);
+	optim_close(&old);
+}
+
+static void flip(const char *path, off_t at)
+{
+	int fd = open(path, O_RDWR);
+	unsigned char byte;
+
+	assert_int_equal(pread(fd, &byte, 1, at), 1);
+	byte ^= 0x10;
+	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
+/* Any byte of a file: what is imported is what was exported, or an error. */
+static void damage_is_an_error_or_without_effect(void **state)
+{
+	const char *memory = memory_directory();
+	const char *path = path_in(memory ? memory : temp_directory(), "tag");
+	const char *file = path_in(path, "zero/embed.bias/exp_avg.pt");
+	uint64_t random = random_seed("damage"), refused = 0;
+	struct optim optim, other;
+	struct stat status;
+
+	(void)state;
+	start(&optim, 2);
+	start(&other, 0);
+	DONE(&optim, export_to(&optim, path));
+	assert_int_equal(stat(file, &status), 0);
+	for (unsigned i = 0; i < 200; i++) {
+		off_t at = (off_t)random_below(&random, (uint64_t)status.st_size);
+
+		flip(file, at);
+		if (import_from(&other, path))
+			refused++;
+		else
+			same_params(&optim, &other);
+		flip(file, at);
+	}
+	assert_in_range(refused, 10, 199);
+	flip(file, 4096 + 50);
+	REFUSED(&other, import_from(&other, path), -EBADMSG, "embed.bias/exp_avg.pt");
+	flip(file, 4096 + 50);
+	DONE(&other, import_from(&other, path));
+	optim_close(&other);
+	optim_close(&optim);
+}
+
+/* ---- Refusals ---- */
+
+static struct optim *refusing;
+static const char *refused_path;
+
+static void refuses(const struct nvs_checkpoint_param *params, size_t n, int code,
+		    const char *words)
+{
+	REFUSED(refusing,
+		nvs_checkpoint_export_universal(refusing->optimizer, params, n, refused_path, NULL,
+						&refusing->error),
+		code, words);
+	REFUSED(refusing,
+		nvs_checkpoint_import_universal(refusing->optimizer, params, n, refused_path,
+						&refusing->error),
+		code, words);
+}
+
+static void params_that_are_wrong_are_refused(void **state)
+{
+	static const char *const names[] = {"", ".", "..", "a/b", "optimizer_state.pt", NULL};
+	struct nvs_checkpoint_param params[PARAMS];
+	struct optim optim;
+	char name[257];
+
+	(void)state;
+	start(&optim, 0);
+	refusing = &optim;
+	refused_path = path_in(temp_directory(), "tag");
+	for (size_t i = 0; i <= COUNT(names); i++) {
+		params_of(params);
+		memset(name, 'a', 256);
+		name[256] = '\0';
+		params[1].name = i < COUNT(names) ? names[i] : name;
+		refuses(params, PARAMS, -EINVAL, "params[1]: the name");
+	}
+	params_of(params);
+	refuses(params, 0, -EINVAL, "0 params");
+	refuses(NULL, 1, -EINVAL, "NULL");
+	params[1].name = params[0].name;
+	refuses(params, PARAMS, -EINVAL, "two parameters have the name embed.weight");
+	params_of(params);
+	params[1].offset = 99899;
+	refuses(params, PARAMS, -EINVAL, "embed.bias and embed.weight have elements in common");
+	params[1].offset = 100000;
+	refuses(params, PARAMS, -EINVAL, "the group first has 100100");
+	params[1].group = 2;
+	refuses(params, PARAMS, -EINVAL, "no group 2");
+	params_of(params);
+	params[0].first = 1;
+	refuses(params, PARAMS, -EINVAL, "elements up to 99901 are here");
+	params[0].first = UINT64_MAX;
+	refuses(params, PARAMS, -EINVAL, "embed.weight");
+	params_of(params);
+	params[0].ndim = 65;
+	refuses(params, PARAMS, -EINVAL, "65 dimensions");
+	params[0].size = 0;
+	refuses(params, PARAMS, -EINVAL, "params[0]");
+	optim_close(&optim);
+}
+
+static void paths_and_options_that_are_wrong_are_refused(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "tag");
+	static const char *const paths[] = {"", "/", ".", "..", "a/.."};
+	struct nvs_checkpoint_param params[PARAMS];
+	struct nvs_universal_options options = {.size = sizeof(options), .rank = 1};
+	struct optim optim;
+
+	(void)state;
+	start(&optim, 0);
+	params_of(params);
+	for (size_t i = 0; i < COUNT(paths); i++)
+		REFUSED(&optim, export_to(&optim, paths[i]), -EINVAL, "path must end");
+	REFUSED(&optim, export_to(&optim, path_in(directory, "none/tag")), -ENOENT, "none/tag");
+	REFUSED(&optim, import_from(&optim, path), -ENOENT, "tag");
+	for (options.world = 0; options.world < 3; options.world++)
+		REFUSED(&optim,
+			nvs_checkpoint_export_universal(optim.optimizer, params, PARAMS, path,
+							&options, &optim.error),
+			-EINVAL, options.world == 2 ? "exchange is NULL" : "rank 1 of 1");
+	DONE(&optim, export_to(&optim, path));
+	params[0].shape = NULL;
+	params[0].numel = 99899;
+	REFUSED(&optim,
+		nvs_checkpoint_import_universal(optim.optimizer, params, PARAMS, path,
+						&optim.error),
+		-ESTALE, "99900 elements");
+	params[0].name = "tail";
+	REFUSED(&optim,
+		nvs_checkpoint_import_universal(optim.optimizer, params, PARAMS, path,
+						&optim.error),
+		-ENOENT, "tail");
+	optim_close(&optim);
+}
+
+/* Nobody else's file is touched: not behind a link, not in a directory of that name. */
+static void a_planted_link_is_not_followed(void **state)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "tag");
+	const char *victim = path_in(directory, "victim");
+	struct optim optim;
+
+	(void)state;
+	start(&optim, 0);
+	assert_int_equal(mkdir(path, 0700), 0);
+	assert_int_equal(mkdir(victim, 0700), 0);
+	assert_int_equal(mkdir(path_in(victim, "kept"), 0700), 0);
+	assert_int_equal(symlink(victim, path_in(path, "zero.partial")), 0);
+	REFUSED(&optim, export_to(&optim, path), -EEXIST, "zero.partial");
+	assert_int_equal(entries_of(victim), 1);
+	optim_close(&optim);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(what_is_exported_is_imported),
+		test(ranks_cut_and_join_parameters),
+		test(a_rank_that_fails_ends_the_export_of_all),
+		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),
+		test(a_killed_export_leaves_the_old_checkpoint_or_the_new),
+		test(damage_is_an_error_or_without_effect),
+		test(params_that_are_wrong_are_refused),
+		test(paths_and_options_that_are_wrong_are_refused),
+		test(a_planted_link_is_not_followed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
