@@ -9,6 +9,7 @@ optimizers of PyTorch. Everything that fails raises `Error`, an OSError.
 
 from nvswap._native import ffi as _ffi, lib as _lib
 from nvswap.aio import Aio, File, Request, Transfer
+from nvswap.checkpoint import Parameter, export_universal, import_universal
 from nvswap.config import Config
 from nvswap.dtypes import dtype_name
 from nvswap.engine import Engine, Pinned, StoredTensor, Tensor
@@ -19,5 +20,6 @@ from nvswap.optimizer import Group, GroupAdam, Optimizer, StateRun, Update, adam
 __version__ = _ffi.string(_lib.nvs_version()).decode()
 
 __all__ = ["Aio", "ClosedError", "Config", "Engine", "Error", "File", "Group", "GroupAdam",
-           "Optimizer", "Pinned", "Request", "StateRun", "StoredTensor", "Tensor", "Timeout",
-           "Transfer", "Update", "adam_update", "dtype_name", "empty", "is_pinned"]
+           "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StoredTensor", "Tensor", "Timeout",
+           "Transfer", "Update", "adam_update", "dtype_name", "empty", "export_universal",
+           "import_universal", "is_pinned"]

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Universal checkpoints of ZeRO-3 jobs, written directly: a file for each parameter's weights and moments,
-whole, so that any number of ranks loads them. One tensor of one parameter is in memory at a time.
+whole, so that any number of ranks loads them. Ranks with an optimizer in a store write their elements
+from it to the same files; else all ranks gather one tensor after the other, and the first writes it.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from typing import Any, Iterator, Optional, Tuple
+from functools import reduce
+from operator import xor
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -15,6 +19,7 @@ from deepspeed.checkpoint.constants import (
     LOSS_SCALER, OPTIMIZER_STATE_DICT, PARAM_GROUPS, ZERO_STAGE)
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
+from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint.durable import replace_text, replacing
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS
 
@@ -33,20 +38,41 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
     tag = str(tag or f"global_step{engine.global_steps}")
     folder = os.path.join(save_dir, tag)
     engine.optimizer.checkpoint_event_prologue()
-    os.makedirs(os.path.join(folder, "zero"), exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
     engine._create_checkpoint_file(save_dir, tag, False)
     engine._save_checkpoint(save_dir, tag)
-    for path, tensor in _tensors_of(engine):
-        # Every rank has gathered the tensor; the first writes it.
-        if engine.global_rank == 0:
-            _save(tensor, os.path.join(folder, "zero", path))
-    if engine.global_rank == 0:
-        _save(_global_state(engine.optimizer), os.path.join(folder, "zero", "optimizer_state.pt"))
+    dist.barrier()
+    stored = engine.optimizer._stored_parameters()
+    if stored is None:
+        _gather(engine, folder)
+    else:
+        state = io.BytesIO()
+        torch.save(_global_state(engine.optimizer), state)
+        optimizer, parameters = stored
+        export_universal(optimizer, folder, parameters, optimizer_state=state.getvalue(),
+                         rank=dist.get_rank(), world=dist.get_world_size(), exchange=_exchange)
     engine.optimizer.checkpoint_event_epilogue()
     dist.barrier()
+
+
+def _exchange(words: List[int]) -> List[int]:
+    """The exclusive or of all ranks' words."""
+    gathered: List[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, words)
+    return [reduce(xor, each) for each in zip(*gathered)]
+
+
+def _gather(engine: Any, folder: str) -> None:
+    zero = os.path.join(folder, "zero")
+    for path, tensor in _tensors_of(engine):
+        if engine.global_rank == 0:
+            _save(tensor, os.path.join(zero, path))
     if engine.global_rank == 0:
-        replace_text(os.path.join(save_dir, "latest_universal"), tag)
+        _save(_global_state(engine.optimizer), os.path.join(zero, "optimizer_state.pt"))
     dist.barrier()
+    if engine.global_rank == 0:
+        replace_text(os.path.join(os.path.dirname(folder), "latest_universal"),
+                     os.path.basename(folder))
 
 
 def _tensors_of(engine: Any) -> Iterator[Tuple[str, torch.Tensor]]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT
 
+from nvswap.checkpoint import Parameter, import_universal
 from nvswap.deepspeed.checkpoint.stored import Stored
 from nvswap.errors import Error
+from nvswap.optimizer import Optimizer
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 State = Dict[str, torch.Tensor]
@@ -35,6 +37,14 @@ class Checkpoints:
     def _put_state(self, group: int, state: Dict[str, torch.Tensor], step: Optional[int]) -> None:
         """Replaces those parts of a sub-group's state that `state` has, and its parameters. `step` is
         None if the moments stay."""
+        raise NotImplementedError
+
+    def _stored_parameters(self) -> Optional[Tuple[Optimizer, List[Parameter]]]:
+        """The optimizer with this rank's elements of the parameters; None: they are elsewhere."""
+        return None
+
+    def _take_imported_weights(self) -> None:
+        """Gives the parameters the weights of the optimizer of _stored_parameters."""
         raise NotImplementedError
 
     def _in_order_of_param_groups(self: Any) -> List[int]:
@@ -91,8 +101,14 @@ class Checkpoints:
         saved = torch.load(os.path.join(folder, "optimizer_state.pt"), weights_only=False)
         self._load_global_state_stage3(saved)
         self._set_param_group_numbers(saved[OPTIMIZER_STATE_DICT]["param_groups"])
-        step = int(saved[OPTIMIZER_STATE_DICT]["state"][0]["step"])
         self._partition_all_parameters()
+        stored = self._stored_parameters()
+        if stored is not None:
+            optimizer, parameters = stored
+            import_universal(optimizer, checkpoint_dir, parameters)
+            self._take_imported_weights()
+            return
+        step = int(saved[OPTIMIZER_STATE_DICT]["state"][0]["step"])
         for group, _ in enumerate(self.fp16_groups):
             self._put_state(group, {part: self._universal_part(folder, group, key) for part, key in
                                     (("master", "fp32"), *((each, each) for each in MOMENTS))}, step)

@@ -37,13 +37,14 @@ from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
+from nvswap.checkpoint import Parameter
 from nvswap.deepspeed.checkpoint.stored import Stored
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, Checkpoints, runs_of
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
 from nvswap.errors import Error
-from nvswap.optimizer import Group, GroupAdam
+from nvswap.optimizer import Group, GroupAdam, Optimizer
 
 # Elements of state in memory at a time, for a checkpoint.
 _RUN_NUMEL = 1 << 22
@@ -253,6 +254,33 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         else:
             self.fp16_partitioned_groups_flat[group].copy_(master)
             self._unflatten_partitioned_parameters(group)
+
+    def _stored_parameters(self) -> Optional[Tuple[Optimizer, List[Parameter]]]:
+        world, parameters = dist.get_world_size(), []
+        for group, params in enumerate(self.fp16_groups):
+            for param in params:
+                if self._get_param_partition_world_size(param) != world:
+                    return None
+                _, offset, numel = self.grad_position[self.get_param_id(param)]
+                first = min(numel * self._get_param_partition_rank(param), param.ds_numel)
+                # The last part ends with padding.
+                parameters.append(Parameter(
+                    self.param_names[param], group, offset, min(numel, param.ds_numel - first),
+                    first, (param.ds_numel,)))
+        return self._store, parameters
+
+    def _take_imported_weights(self) -> None:
+        for group, flat in enumerate(self.fp16_partitioned_groups_flat):
+            if flat is None:
+                self._put_master(group, self._master_of(group))
+            else:
+                # The import has written to it.
+                self._unflatten_partitioned_parameters(group)
+
+    def _master_of(self, group: int) -> torch.Tensor:
+        master: torch.Tensor = self._store.get_state(
+            group, "master", out=torch.empty(self._store.groups[group].numel or 0))
+        return master
 
     def _restore_from_bit16_weights(self) -> None:
         for group, _ in enumerate(self.fp16_groups):

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Universal checkpoints of DeepSpeed: an optimizer's state by parameters, in a file for each part of each,
+streamed between the store and the files. Ranks write one checkpoint together.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Union
+
+from nvswap._native import ffi, lib
+from nvswap.errors import check, new_error
+from nvswap.optimizer import Optimizer
+
+_NULL = ffi.NULL
+
+# Makes each word the exclusive or of all ranks' words at its place.
+Exchange = Callable[[List[int]], Sequence[int]]
+
+
+class Parameter(NamedTuple):
+    """
+    A parameter, and the elements of it that an optimizer has.
+
+    Parameters
+    ----------
+    name : str
+        In the checkpoint; a name for a directory, up to 255 bytes.
+    group : int or str
+        The optimizer's group with the elements.
+    offset, numel : int
+        They are elements `offset` to ``offset + numel`` of the group.
+    first : int
+        The parameter's element at `offset`; 0 unless it is cut between ranks.
+    shape : sequence of int, optional
+        Of the whole parameter; otherwise it has one dimension and lies here as a whole.
+    """
+
+    name: str
+    group: Union[int, str]
+    offset: int
+    numel: int
+    first: int = 0
+    shape: Optional[Sequence[int]] = None
+
+
+class _Exchange:
+    """What an exchange is called with, and the exception that it has ended with."""
+
+    def __init__(self, exchange: Optional[Exchange]) -> None:
+        self.exchange = exchange
+        self.failure: Optional[BaseException] = None
+
+
+@ffi.def_extern(error=-5)
+def nvswap_exchange(arg: Any, words: Any, n: int) -> int:
+    own = ffi.from_handle(arg)
+    try:
+        combined = own.exchange([words[i] for i in range(n)])
+        for i, word in enumerate(combined):
+            words[i] = word
+        return 0
+    except BaseException as failure:
+        own.failure = own.failure or failure
+        return -5
+
+
+def export_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
+                     parameters: Iterable[Parameter], *, optimizer_state: Optional[bytes] = None,
+                     rank: int = 0, world: int = 1, exchange: Optional[Exchange] = None) -> None:
+    """
+    Writes `path`/zero, and "latest_universal" beside `path` with its name; a crash leaves what was there
+    before, or the whole new checkpoint.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    path : str or path
+        The checkpoint's directory, such as "run/global_step50"; it is made if it is missing.
+    parameters : iterable of Parameter
+        All ranks pass the same names and shapes in the same order.
+    optimizer_state : bytes, optional
+        The contents of zero/optimizer_state.pt; by default a file with the number of steps.
+    rank, world : int
+        Of several ranks that write one checkpoint.
+    exchange : callable, optional
+        Gets a list of numbers below 2**32, returns the exclusive or of all ranks' lists, element by
+        element, and is called by all ranks equally often. Needed if `world` is above 1.
+
+    Raises
+    ------
+    Error
+        Those of nvs_checkpoint_export_universal, such as ENOSPC; ECANCELED: another rank has failed.
+    """
+    given, keep = _params_of(optimizer, parameters)
+    own, error = _Exchange(exchange), new_error()
+    arg = ffi.new_handle(own)
+    options = ffi.new("struct nvs_universal_options *")
+    options.size = ffi.sizeof("struct nvs_universal_options")
+    if optimizer_state is not None:
+        state = ffi.from_buffer(optimizer_state)
+        options.optimizer_state, options.optimizer_state_bytes = state, len(optimizer_state)
+    options.rank, options.world, options.exchange_arg = rank, world, arg
+    options.exchange = lib.nvswap_exchange if exchange else _NULL
+    with optimizer._open() as pointer:
+        code = lib.nvs_checkpoint_export_universal(pointer, given, len(given), os.fsencode(path),
+                                                   options, error)
+    del keep
+    if own.failure is not None:
+        raise own.failure
+    check(code, error)
+
+
+def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
+                     parameters: Iterable[Parameter]) -> None:
+    """
+    Reads state and the number of steps from `path`/zero, which DeepSpeed may have written. Elements of
+    the groups that belong to no parameter become 0; new master weights go to the groups' weights.
+
+    Raises
+    ------
+    Error
+        Those of nvs_checkpoint_import_universal, such as ENOENT, ESTALE (another shape), EBADMSG.
+    """
+    given, keep = _params_of(optimizer, parameters)
+    error = new_error()
+    with optimizer._open() as pointer:
+        code = lib.nvs_checkpoint_import_universal(pointer, given, len(given), os.fsencode(path),
+                                                   error)
+    del keep
+    check(code, error)
+
+
+def _params_of(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Any:
+    """The array for the library, and what it points to."""
+    parameters = list(parameters)
+    array, keep = ffi.new("struct nvs_checkpoint_param[]", len(parameters)), []
+    for given, parameter in zip(array, parameters):
+        given.size = ffi.sizeof("struct nvs_checkpoint_param")
+        name = ffi.new("char[]", os.fsencode(parameter.name))
+        given.name, given.group = name, optimizer._number(parameter.group)
+        given.offset, given.numel, given.first = parameter.offset, parameter.numel, parameter.first
+        keep.append(name)
+        if parameter.shape is not None:
+            shape = ffi.new("uint64_t[]", list(parameter.shape) or [0])
+            given.shape, given.ndim = shape, len(parameter.shape)
+            keep.append(shape)
+    return array, keep
