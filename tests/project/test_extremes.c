@@ -18,7 +18,7 @@
 
 #define NUMEL 256
 
-static char checkpoint_path[512];
+static char checkpoint_path[512], universal_path[512];
 static struct nvs_error error = {.size = sizeof(error)};
 static float gradients[NUMEL], state_of[3][NUMEL];
 static uint16_t weights[1 << 16];
@@ -163,6 +163,20 @@ static int export_in_files(const void *options)
 	return nvs_checkpoint_export(engine, &item, 1, checkpoint_path, options, &error);
 }
 
+static int export_param(const void *param)
+{
+	return nvs_checkpoint_export_universal(optimizer, param, 1, universal_path, NULL, &error);
+}
+
+static int export_by_ranks(const void *options)
+{
+	const struct nvs_checkpoint_param param = {
+		.size = sizeof(param), .name = "p", .numel = NUMEL};
+
+	return nvs_checkpoint_export_universal(optimizer, &param, 1, universal_path, options,
+					       &error);
+}
+
 /* ---- Structures, with values that are accepted ---- */
 
 /* Directories without a store. */
@@ -198,6 +212,9 @@ static struct nvs_transfer good_transfer = {
 static struct nvs_tensor_range good_range = {sizeof(good_range), NULL, 0, 16, page};
 static struct nvs_checkpoint_item good_item = {sizeof(good_item), NULL, "t", whole_shape, 1};
 static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
+static const struct nvs_checkpoint_param good_param = {
+	.size = sizeof(good_param), .name = "p", .numel = 1, .shape = whole_shape, .ndim = 1};
+static const struct nvs_universal_options good_ranks = {.size = sizeof(good_ranks)};
 static const struct nvs_machine_info good_machine = {.size = sizeof(good_machine)};
 static const struct nvs_path_info good_path = {.size = sizeof(good_path)};
 static const struct nvs_latency good_latency = {.size = sizeof(good_latency)};
@@ -330,6 +347,25 @@ static const struct field files_fields[] = {
 	SIZE_FIELD(nvs_checkpoint_options),
 	ANY_WHOLE(nvs_checkpoint_options, shard_bytes),
 };
+static const struct field param_fields[] = {
+	SIZE_FIELD(nvs_checkpoint_param),
+	GIVEN(nvs_checkpoint_param, name),
+	WHOLE_FIELD(nvs_checkpoint_param, group, 0, 0, 0),
+	WHOLE_FIELD(nvs_checkpoint_param, offset, 0, NUMEL - 1, 0),
+	WHOLE_FIELD(nvs_checkpoint_param, numel, 0, NUMEL, 0),
+	WHOLE_FIELD(nvs_checkpoint_param, first, 0, NUMEL - 1, 0),
+	OPTIONAL(nvs_checkpoint_param, shape),
+	FIELD_OF(nvs_checkpoint_param, ndim, .kind = WHOLE, .least = 0, .most = 1, .untried = 64),
+};
+static const struct field ranks_fields[] = {
+	SIZE_FIELD(nvs_universal_options),
+	OPTIONAL(nvs_universal_options, optimizer_state),
+	WHOLE_FIELD(nvs_universal_options, optimizer_state_bytes, 0, 0, 0),
+	WHOLE_FIELD(nvs_universal_options, rank, 0, 0, 0),
+	WHOLE_FIELD(nvs_universal_options, world, 0, 1, 0),
+	OPTIONAL(nvs_universal_options, exchange),
+	OPTIONAL(nvs_universal_options, exchange_arg),
+};
 static const struct field place_fields[] = {
 	SIZE_FIELD(nvs_store_place),
 	GIVEN(nvs_store_place, paths),
@@ -419,6 +455,8 @@ static const struct structure {
 	S(nvs_tensor_range, read_range, &good_range, range_fields),
 	S(nvs_checkpoint_item, export_item, &good_item, item_fields),
 	S(nvs_checkpoint_options, export_in_files, &good_files, files_fields),
+	S(nvs_checkpoint_param, export_param, &good_param, param_fields),
+	S(nvs_universal_options, export_by_ranks, &good_ranks, ranks_fields),
 	S(nvs_store_place, look_for_store, &good_place, place_fields),
 	S(nvs_machine_info, advise_machine, &good_machine, machine_fields),
 	S(nvs_path_info, advise_path, &good_path, path_fields),
@@ -1107,6 +1145,7 @@ static int start(void **state)
 	good_range.tensor = good_item.tensor = tensor;
 	snprintf(checkpoint_path, sizeof(checkpoint_path), "%s",
 		 path_in(temp_directory(), "extreme.safetensors"));
+	snprintf(universal_path, sizeof(universal_path), "%s", path_in(temp_directory(), "tag"));
 	return nvs_request_close(request);
 }
 

@@ -409,6 +409,7 @@ static void state_functions(void)
 static void checkpoint_functions(void)
 {
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct nvs_checkpoint_param param = {.size = sizeof(param), .name = "p", .numel = 1};
 	struct nvs_checkpoint *checkpoint;
 
 	REFUSES(nvs_checkpoint_open(NULL, "/nonexistent", &error));
@@ -422,6 +423,12 @@ static void checkpoint_functions(void)
 	REFUSES(nvs_checkpoint_export_optimizer(optimizer, NULL, NULL, &error));
 	REFUSES(nvs_checkpoint_import_optimizer(NULL, NULL, &error));
 	REFUSES(nvs_checkpoint_import_optimizer(optimizer, NULL, &error));
+	REFUSES(nvs_checkpoint_export_universal(NULL, &param, 1, "tag", NULL, &error));
+	REFUSES(nvs_checkpoint_export_universal(optimizer, NULL, 1, "tag", NULL, &error));
+	REFUSES(nvs_checkpoint_export_universal(optimizer, &param, 1, NULL, NULL, &error));
+	REFUSES(nvs_checkpoint_import_universal(NULL, &param, 1, "tag", &error));
+	REFUSES(nvs_checkpoint_import_universal(optimizer, NULL, 1, "tag", &error));
+	REFUSES(nvs_checkpoint_import_universal(optimizer, &param, 1, NULL, &error));
 }
 
 static void optimizer_functions(void)
