@@ -40,13 +40,15 @@ static int open_members(struct store *store, const struct store_options *options
 	return rc;
 }
 
-static int probe_members(struct store *store, struct nvs_error *error)
+static int probe_members(struct store *store, bool found, struct nvs_error *error)
 {
+	const uint32_t kept_unit = found ? store->members[0].label.unit : 0;
+
 	store->direct = true;
 	store->unit = UNIT_MIN;
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		struct member *member = &store->members[i];
-		int rc = member_probe(member, &store->log, error);
+		int rc = member_probe(member, kept_unit, &store->log, error);
 
 		if (rc)
 			return rc;
@@ -58,23 +60,14 @@ static int probe_members(struct store *store, struct nvs_error *error)
 }
 
 /* A kept store's unit never changes: its extents depend on it. */
-static int adopt_shape(struct store *store, struct nvs_error *error)
+static void adopt_shape(struct store *store)
 {
 	const struct label *label = &store->members[0].label;
 
 	/* The members are one store, in their order. */
 	assert(label->kept && !label->index && label->count == store->nmembers);
-	for (unsigned i = 0; i < store->nmembers; i++)
-		if (label->unit % store->members[i].unit_needed)
-			return error_set(error, -EMEDIUMTYPE,
-					 "the kept store at %s was made in units of %" PRIu32
-					 " bytes, but direct I/O to %s needs %" PRIu32
-					 ": move it back, or remove it to create a new one",
-					 store->members[0].path, label->unit,
-					 store->members[i].path, store->members[i].unit_needed);
 	store->unit = label->unit;
 	store->stripe = label->stripe;
-	return 0;
 }
 
 static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
@@ -107,13 +100,12 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_make_private(&store->members[i], &store->log, error);
 	if (!rc)
-		rc = probe_members(store, error);
+		rc = probe_members(store, found, error);
 	if (rc)
 		return rc;
 	if (found) {
-		rc = adopt_shape(store, error);
-		if (!rc)
-			rc = store_read_manifest(store, options->rollback, error);
+		adopt_shape(store);
+		rc = store_read_manifest(store, options->rollback, error);
 	} else if (store->read_only) {
 		return error_set(
 			error, -ENODATA,

@@ -169,7 +169,8 @@ static void a_kept_store_of_small_units_opens_with_buffered_io(void **state)
 	find_one(512);
 }
 
-static void a_kept_store_whose_unit_direct_io_cannot_use_is_refused(void **state)
+/* As on xfs once a copy by reflink shares its blocks, or on a drive with larger sectors. */
+static void a_kept_store_whose_unit_direct_io_cannot_use_opens_with_buffered_io(void **state)
 {
 	struct store *store;
 
@@ -178,9 +179,14 @@ static void a_kept_store_whose_unit_direct_io_cannot_use_is_refused(void **state
 	said_page = said_block = 4096;
 	keep_one(4096);
 	said_direct = 16384;
-	must_not_open((struct how){.keep = true}, -EMEDIUMTYPE,
-		      "was made in units of 4096 bytes, but direct I/O to ");
-	assert_non_null(strstr(error.text, " needs 16384"));
+	log_text[0] = 0;
+	store = must_open_kept();
+	assert_false(store_direct(store));
+	store_close(store);
+	assert_non_null(strstr(log_text, "is in units of 16384 bytes, but the kept store there was "
+					 "made in units of 4096: I/O is buffered"));
+	find_one(4096);
+	find_one(4096);
 	said_direct = 0;
 	find_one(4096);
 	remove_tree(at("nvswap"));
@@ -199,7 +205,7 @@ int main(void)
 		size_test(extents_in_host_memory_are_whole_pages),
 		size_test(a_kept_store_opens_on_machines_of_other_page_sizes),
 		size_test(a_kept_store_of_small_units_opens_with_buffered_io),
-		size_test(a_kept_store_whose_unit_direct_io_cannot_use_is_refused),
+		size_test(a_kept_store_whose_unit_direct_io_cannot_use_opens_with_buffered_io),
 	};
 
 	return cmocka_run_group_tests(tests, open_aio, close_aio);

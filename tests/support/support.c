@@ -289,9 +289,10 @@ const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
 	return device && ext4_make(device, "", why) ? ext4_mount(device, 0, NULL, why) : NULL;
 }
 
-const char *loop_file_system(const char *type, uint64_t nbytes, const char **why)
+const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
+			     const char **why)
 {
-	const char *device = loop_device(nbytes, 4096, why), *directory;
+	const char *device = loop_device(nbytes, sector_bytes, why), *directory;
 	static char reason[64];
 	char command[256];
 

@@ -70,7 +70,8 @@ const char *loop_device_over(const char *path, const char **why);
 /* A directory on a new ext4 on such a device. */
 const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why);
 /* The same of another file system, such as "btrfs"; NULL also if the kernel or mkfs lacks it. */
-const char *loop_file_system(const char *type, uint64_t nbytes, const char **why);
+const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
+			     const char **why);
 /*
  * The two steps of loop_ext4(), with options of mkfs.ext4 (may be ""), flags of mount(2) and
  * options of ext4.

@@ -49,7 +49,8 @@ static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_er
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		struct member *member = &store->members[i];
 
-		rc = member->direct_fd < 0 ? member_probe(member, &silent, error) : 0;
+		if (member->direct_fd < 0)
+			rc = member_probe(member, store->info.unit, &silent, error);
 		members[i] = (struct file_member){.path = member->path,
 						  .fd = member->fd,
 						  .direct_fd = member->direct_fd,

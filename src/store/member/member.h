@@ -86,8 +86,12 @@ bool member_owner_may_end(uint64_t since);
 void member_dispose(struct member *member, const struct nvs_log *log);
 void member_close(struct member *member);
 
-/* Probes direct I/O, and sets the units. */
-int member_probe(struct member *member, const struct nvs_log *log, struct nvs_error *error);
+/*
+ * Probes direct I/O, and sets the units. `unit` is that of a kept store, 0 for a new one: I/O is
+ * buffered if direct I/O needs larger units.
+ */
+int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
+		 struct nvs_error *error);
 
 /* Logs why the member's reserved space may not suffice, if so. */
 void member_report_space(const struct member *member, const struct nvs_log *log);

@@ -38,16 +38,24 @@ static void raise_to_physical_blocks(const struct member *member, uint32_t *unit
 		raise_to(unit, device_attribute(names[i], "queue/physical_block_size", 0));
 }
 
-/* An extent's writes must not reach into the next one. */
-static void buffer_if_coarse(const struct member *member, struct file_member *probed,
+/*
+ * An extent's writes must not reach into the next one. The alignment of a kept store's file may grow:
+ * xfs needs whole blocks once the file was copied by reflink, and another drive may have larger
+ * sectors.
+ */
+static void buffer_if_coarse(const struct member *member, uint32_t unit, struct file_member *probed,
 			     const struct nvs_log *log)
 {
-	if (probed->direct_fd < 0 || probed->dio.offset_align <= UNIT_MAX)
+	uint32_t align = probed->dio.offset_align;
+
+	if (probed->direct_fd < 0 || (unit ? unit % align == 0 : align <= UNIT_MAX))
 		return;
 	log_say(log, NVS_LOG_WARNING,
-		"direct I/O to %s is in units of %" PRIu32 " bytes, more than nvswap's %u: I/O is "
-		"buffered",
-		member->path, probed->dio.offset_align, UNIT_MAX);
+		"direct I/O to %s is in units of %" PRIu32 " bytes, %s %" PRIu32
+		": I/O is buffered, and slower",
+		member->path, align,
+		unit ? "but the kept store there was made in units of" : "more than nvswap's",
+		unit ? unit : UNIT_MAX);
 	close(probed->direct_fd);
 	probed->direct_fd = -1;
 	probed->dio.direct = false;
@@ -70,7 +78,8 @@ static void set_units(struct member *member)
 	assert(member->unit <= UNIT_MAX);
 }
 
-int member_probe(struct member *member, const struct nvs_log *log, struct nvs_error *error)
+int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
+		 struct nvs_error *error)
 {
 	struct file_member probed = {.path = member->path, .fd = member->fd, .direct_fd = -1};
 	int rc = file_member_probe(&probed, !member->read_only, member->kind == MEMBER_MEMORY);
@@ -78,7 +87,7 @@ int member_probe(struct member *member, const struct nvs_log *log, struct nvs_er
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
 				 nvs_strerror(rc));
-	buffer_if_coarse(member, &probed, log);
+	buffer_if_coarse(member, unit, &probed, log);
 	member->direct_fd = probed.direct_fd;
 	member->dio = probed.dio;
 	set_units(member);

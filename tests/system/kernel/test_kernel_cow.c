@@ -10,13 +10,13 @@
 
 #include "system/kernel/kernel_drive.h"
 
-static const char *mounted(const char *type, uint64_t nbytes)
+static const char *mounted(const char *type, uint64_t nbytes, unsigned sector_bytes)
 {
 	const char *why = NULL, *directory;
 
 	if (geteuid())
 		SKIP("a file system on a loop device needs root");
-	directory = loop_file_system(type, nbytes, &why);
+	directory = loop_file_system(type, nbytes, sector_bytes, &why);
 	if (!directory)
 		SKIP("%s", why);
 	return directory;
@@ -61,7 +61,7 @@ static void reflink(const char *from, const char *to)
 
 static void a_new_store_on_btrfs_is_overwritten_in_place(void **state)
 {
-	const char *directory = mounted("btrfs", 256 * MIB);
+	const char *directory = mounted("btrfs", 256 * MIB, 4096);
 	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
 					    "manifest.3"};
 	struct nvs_tensor *t;
@@ -89,7 +89,7 @@ static void a_new_store_on_btrfs_is_overwritten_in_place(void **state)
 /* As one that cp --reflink=always makes, or the file system's snapshots. */
 static void a_store_copied_by_reflink_is_reported(void **state)
 {
-	const char *directory = mounted("xfs", 400 * MIB);
+	const char *directory = mounted("xfs", 400 * MIB, 4096);
 	char path[512], copy[512];
 	struct nvs_tensor *t;
 	struct fixture f;
@@ -112,11 +112,47 @@ static void a_store_copied_by_reflink_is_reported(void **state)
 	fixture_close(&f);
 }
 
+/* Then xfs takes direct I/O only in whole blocks, while the store has the sectors' unit. */
+static void a_store_that_shares_blocks_opens_in_units_of_sectors(void **state)
+{
+	const char *directory = mounted("xfs", 400 * MIB, 512);
+	char path[512], copy[512];
+	struct nvs_tensor *t;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .in = directory, .keep = true);
+	t = tensor_add(&f, "t", MIB);
+	tensor_store(&f, t, 1);
+	fixture_shut(&f);
+	fixture_store_file(&f, "data", path);
+	snprintf(copy, sizeof(copy), "%s/copy", directory);
+	reflink(path, copy);
+	/* The original, the copy in its place, and the copy once its blocks are its own. */
+	for (unsigned round = 0; round < 3; round++) {
+		unsigned last = round < 2 ? 1 : 2;
+
+		if (round == 1)
+			assert_int_equal(rename(copy, path), 0);
+		OK(&f, fixture_reopen(&f));
+		t = tensor_add(&f, "t", MIB);
+		tensor_compare(&f, t, last);
+		tensor_store(&f, t, last + 1);
+		fixture_shut(&f);
+	}
+	OK(&f, fixture_reopen(&f));
+	t = tensor_add(&f, "t", MIB);
+	tensor_compare(&f, t, 3);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(a_new_store_on_btrfs_is_overwritten_in_place, cleanup),
 		cmocka_unit_test_teardown(a_store_copied_by_reflink_is_reported, cleanup),
+		cmocka_unit_test_teardown(a_store_that_shares_blocks_opens_in_units_of_sectors,
+					  cleanup),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);
