@@ -82,7 +82,8 @@ static void step_volume(const struct bench_job *job, struct volume *volume)
 }
 
 /*
- * The store, the checkpoint and a copy. A round reads the state three times, but to write it from
+ * The store, the checkpoint and a copy; beside a universal checkpoint also the file that cp copies. A
+ * round reads the state three times, but to write it from
  * memory, and writes it four times.
  */
 static void checkpoint_volume(const struct bench_job *job, struct volume *volume)
@@ -92,10 +93,11 @@ static void checkpoint_volume(const struct bench_job *job, struct volume *volume
 	double offloaded = numel * setting_real(config, "offload_optimizer.ratio");
 	double nbytes = STATE_BYTES * numel;
 	bool restores = job->options.rw == RW_RESTORE;
+	bool universal = job->options.checkpoint_format == CHECKPOINT_UNIVERSAL;
 
-	volume->space = STATE_BYTES * offloaded + 2 * nbytes;
-	volume->before[NVS_WRITE] = (restores ? 3 : 2) * nbytes;
-	volume->before[NVS_READ] = nbytes;
+	volume->space = STATE_BYTES * offloaded + (universal ? 3 : 2) * nbytes;
+	volume->before[NVS_WRITE] = (2 + restores + universal) * nbytes;
+	volume->before[NVS_READ] = (1 + universal) * nbytes;
 	volume->loop[NVS_READ] = 3 * nbytes;
 	volume->loop[NVS_WRITE] = 4 * nbytes;
 	if (job->options.verify)

@@ -36,6 +36,8 @@ static inline bool is_fio_mode(unsigned rw)
 }
 
 /* Whether the mode saves or restores an optimizer's state. */
+enum checkpoint_format { CHECKPOINT_SAFETENSORS, CHECKPOINT_UNIVERSAL };
+
 static inline bool is_checkpoint_mode(unsigned rw)
 {
 	return rw == RW_CHECKPOINT || rw == RW_RESTORE;
@@ -99,6 +101,7 @@ struct bench_options {
 	uint64_t tensors, tensor_size;
 	double scale;
 	unsigned rw;
+	unsigned checkpoint_format; /* enum checkpoint_format */
 	unsigned ioengine;
 	uint64_t loops, runtime_ms, ramp_loops;
 	uint64_t bs, iodepth; /* 0: not given */

@@ -24,6 +24,8 @@ static const char *const rw_names[] = {[RW_SWAPOUT] = "swapout",     [RW_SWAPIN]
 				       [RW_WRITE] = "write",	     [RW_RANDREAD] = "randread",
 				       [RW_RANDWRITE] = "randwrite", [RW_RW] = "rw",
 				       [RW_RANDRW] = "randrw",	     NULL};
+static const char *const checkpoint_format_names[] = {
+	[CHECKPOINT_SAFETENSORS] = "safetensors", [CHECKPOINT_UNIVERSAL] = "universal", NULL};
 const char *const bench_ioengine_names[] = {[NVS_IOENGINE_AUTO] = "auto",
 					    [NVS_IOENGINE_IO_URING] = "io_uring",
 					    [NVS_IOENGINE_LIBAIO] = "libaio",
@@ -78,6 +80,10 @@ static const struct option_spec option_specs[] = {
 		 "drive, params forward and backward passes over the layers. checkpoint saves an "
 		 "optimizer's state to a file and restore reads it back, in turns with cp, a "
 		 "plain write and a bare io_uring loop. The others are fio's, on blocks of a file"},
+	{"checkpoint-format", "FORMAT", OPTION_CHOICE, FIELD(checkpoint_format),
+	 .choices = checkpoint_format_names,
+	 .help = "with rw=checkpoint and restore: a .safetensors file (the default), or "
+		 "DeepSpeed's universal layout, with three files for each tensor"},
 	{"rwmixread", "PERCENT", OPTION_COUNT, FIELD(rwmixread), .max = 100,
 	 .help = "with rw=rw and randrw, the share of reads (50)"},
 	{"filename", "FILE", OPTION_STRING, FIELD(filename),
@@ -234,13 +240,21 @@ static const struct {
 	const char *name;
 	unsigned modes;
 } limited[] = {
-	{"model", TENSOR_MODES},	  {"tensors", TENSOR_MODES},
-	{"tensor-size", TENSOR_MODES},	  {"scale", TENSOR_MODES},
-	{"pool", TENSOR_MODES},		  {"rank", TENSOR_MODES},
-	{"trace", TENSOR_MODES},	  {"max-in-cpu", STEP_MODES},
-	{"compute-us", MODE(RW_PARAMS)},  {"threads", MODE(RW_STEP) | SAVE_MODES},
-	{"rate", SWAP_MODES | FIO_MODES}, {"rwmixread", MODE(RW_RW) | MODE(RW_RANDRW)},
-	{"filename", FIO_MODES},	  {"io-size", FIO_MODES},
+	{"model", TENSOR_MODES},
+	{"tensors", TENSOR_MODES},
+	{"tensor-size", TENSOR_MODES},
+	{"scale", TENSOR_MODES},
+	{"pool", TENSOR_MODES},
+	{"rank", TENSOR_MODES},
+	{"trace", TENSOR_MODES},
+	{"max-in-cpu", STEP_MODES},
+	{"compute-us", MODE(RW_PARAMS)},
+	{"threads", MODE(RW_STEP) | SAVE_MODES},
+	{"rate", SWAP_MODES | FIO_MODES},
+	{"rwmixread", MODE(RW_RW) | MODE(RW_RANDRW)},
+	{"filename", FIO_MODES},
+	{"io-size", FIO_MODES},
+	{"checkpoint-format", SAVE_MODES},
 };
 
 const char *bench_rw_name(unsigned rw)

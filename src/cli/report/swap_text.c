@@ -244,7 +244,8 @@ static void print_checkpoints(FILE *file, const struct report_group *group)
 	char text[SHORT_NUMBER];
 
 	label(file, "state");
-	fprintf(file, "%s, %" PRIu64 " round%s; medians\n", memory(figures->nbytes, text),
+	fprintf(file, "%s%s, %" PRIu64 " round%s; medians\n", memory(figures->nbytes, text),
+		group->job->options.checkpoint_format == CHECKPOINT_UNIVERSAL ? ", universal" : "",
 		figures->rounds, plural(figures->rounds));
 	for (unsigned i = 0; i < WAYS; i++) {
 		if (figures->ways[i].median <= 0)

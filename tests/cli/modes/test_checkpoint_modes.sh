@@ -41,6 +41,27 @@ for rw in checkpoint restore; do
 		read['io_bytes'] == 2 * $STATE" --rw $rw --numjobs 2 --group-reporting --loops 1
 done
 
+# A universal checkpoint has files for each tensor; a group ends within the third one.
+for rw in checkpoint restore; do
+	json "${rw}_of_a_universal_checkpoint_moves_all_state" "job['checkpoint']['rounds'] == 2 and
+		swap['verified_bytes'] == $STATE and swap['verify_errors'] == 0" \
+		--rw $rw --checkpoint-format universal --loops 2 --verify
+	[ -z "$(find "$T/store" -type f -o -name '*.universal')" ]
+	result "${rw}_of_a_universal_checkpoint_leaves_no_file" $? "$(find "$T/store")"
+done
+"$NVSWAP" bench "${SMALL[@]}" --rw checkpoint --checkpoint-format universal --runtime 1h --time-based \
+	>"$T/out" 2>"$T/err" &
+pid=$!
+while kill -0 $pid 2>/dev/null && [ ! -e "$T/store/nvswap-bench-rank0.universal/state/zero" ]; do :; done
+find "$T/store" -name exp_avg.pt | grep -q tensor2.1
+result a_tensor_that_a_group_cuts_has_two_pieces $? "$(find "$T/store")"
+kill -KILL $pid
+wait $pid 2>/dev/null
+json a_universal_checkpoint_of_a_killed_run_is_replaced "swap['verify_errors'] == 0" --rw checkpoint \
+	--checkpoint-format universal --loops 1 --verify
+usage checkpoint_format_is_for_checkpoints "checkpoint-format has no effect with rw=swap" --rw swap \
+	--checkpoint-format universal
+
 # A killed run leaves its files to the next one.
 touch "$T/store/nvswap-bench-rank0.safetensors" "$T/store/nvswap-bench-rank0.copy"
 json files_of_a_killed_run_are_replaced "swap['verify_errors'] == 0" --rw checkpoint --loops 1 --verify

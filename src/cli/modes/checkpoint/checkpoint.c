@@ -17,6 +17,7 @@
 #include "cli/jobs/watch.h"
 #include "cli/modes/checkpoint/copies.h"
 #include "cli/modes/checkpoint/state.h"
+#include "cli/modes/checkpoint/universal.h"
 #include "cli/modes/modes.h"
 #include "cli/modes/optimizer.h"
 #include "cli/progress.h"
@@ -33,6 +34,7 @@ struct saving {
 	struct nvs_optimizer *optimizer;
 	struct copies copies;
 	char checkpoint[PATH_MAX], copy[PATH_MAX];
+	struct universal universal;
 	double (*rates)[WAYS];	   /* bytes a second, of each measured round */
 	uint64_t own_ns, aside_us; /* nvswap's time, and the processor time of the other ways */
 	struct job_watch *watch;
@@ -41,13 +43,33 @@ struct saving {
 
 /* ---- One turn ---- */
 
-static int save(struct saving *saving)
+static bool is_universal(const struct saving *saving)
+{
+	return saving->options->checkpoint_format == CHECKPOINT_UNIVERSAL;
+}
+
+static int save_file(struct saving *saving)
 {
 	return nvs_checkpoint_export_optimizer(saving->optimizer, saving->checkpoint, NULL,
 					       &saving->result->error);
 }
 
-static int restore(struct saving *saving)
+static int save(struct saving *saving)
+{
+	return is_universal(saving) ? universal_save(&saving->universal, saving->optimizer,
+						     &saving->result->error)
+				    : save_file(saving);
+}
+
+/* A new checkpoint has a new name: the one before must not be freed in its time. */
+static int remove_checkpoint(struct saving *saving)
+{
+	if (is_universal(saving))
+		return universal_remove(&saving->universal, &saving->result->error);
+	return unlink(saving->checkpoint) && errno != ENOENT ? -errno : 0;
+}
+
+static int restore_file(struct saving *saving)
 {
 	struct nvs_checkpoint *checkpoint;
 	int rc = nvs_checkpoint_open(&checkpoint, saving->checkpoint, &saving->result->error);
@@ -59,15 +81,21 @@ static int restore(struct saving *saving)
 	return rc;
 }
 
+static int restore(struct saving *saving)
+{
+	return is_universal(saving) ? universal_restore(&saving->universal, saving->optimizer,
+							&saving->result->error)
+				    : restore_file(saving);
+}
+
 static int own_turn(struct saving *saving, uint64_t *moved, uint64_t *ns)
 {
 	bool saves = saving->options->rw == RW_CHECKPOINT;
 	uint64_t from;
-	int rc;
+	int rc = saves ? remove_checkpoint(saving) : 0;
 
-	/* A new checkpoint has a new name: the one before must not be freed in its time. */
-	if (saves && unlink(saving->checkpoint) && errno != ENOENT)
-		return -errno;
+	if (rc)
+		return rc;
 	from = clock_ns();
 	rc = saves ? save(saving) : restore(saving);
 	*ns = clock_ns() - from;
@@ -243,7 +271,10 @@ static int prepare(struct saving *saving)
 
 	result->first_ns = clock_ns() - from;
 	result->first_bytes = rc ? 0 : result->checkpoint.nbytes;
+	/* cp copies one file of the same length. */
 	if (!rc)
+		rc = save_file(saving);
+	if (!rc && is_universal(saving))
 		rc = save(saving);
 	return rc ? rc : copies_open(&saving->copies, &result->error);
 }
@@ -261,6 +292,7 @@ static int run(struct saving *saving)
 	}
 	copies_close(&saving->copies);
 	unlink(saving->checkpoint);
+	universal_close(&saving->universal);
 	return rc;
 }
 
@@ -273,18 +305,26 @@ static int name_files(struct saving *saving, const struct nvs_config *config)
 			 "%s/nvswap-bench-rank%llu.safetensors", place, rank);
 	int b = snprintf(saving->copy, sizeof(saving->copy), "%s/nvswap-bench-rank%llu.copy", place,
 			 rank);
+	int c = snprintf(saving->universal.directory, sizeof(saving->universal.directory),
+			 "%s/nvswap-bench-rank%llu.universal", place, rank);
+	int d = snprintf(saving->universal.tag, sizeof(saving->universal.tag), "%s/state",
+			 saving->universal.directory);
 
-	return (size_t)a < sizeof(saving->checkpoint) && (size_t)b < sizeof(saving->copy)
+	return (size_t)a < sizeof(saving->checkpoint) && (size_t)b < sizeof(saving->copy) &&
+			       c < d && (size_t)d < sizeof(saving->universal.tag)
 		       ? 0
 		       : error_set(&saving->result->error, -ENAMETOOLONG, "%s: %s", place,
 				   nvs_strerror(-ENAMETOOLONG));
 }
 
 static int open_and_run(struct saving *saving, const struct nvs_config *config,
-			const struct parameters *parameters)
+			const struct model *model, const struct parameters *parameters)
 {
 	struct bench_result *result = saving->result;
 	int rc = name_files(saving, config);
+
+	if (!rc && is_universal(saving))
+		rc = universal_open(&saving->universal, model, parameters, &result->error);
 
 	saving->copies =
 		(struct copies){.from = saving->checkpoint,
@@ -322,7 +362,7 @@ int bench_checkpoint(const struct bench_options *options, const struct nvs_confi
 				      options->seed, &result->error);
 	if (!rc) {
 		result->checkpoint.nbytes = parameters.numel * STATE_BYTES;
-		rc = open_and_run(saving, config, &parameters);
+		rc = open_and_run(saving, config, model, &parameters);
 	}
 	free(saving->rates);
 	free(saving);

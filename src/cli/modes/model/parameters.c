@@ -29,17 +29,21 @@ static bool is_parameter(const struct model *model, const struct model_tensor *t
 	return !model->path || tensor->dtype <= NVS_F8_E5M2;
 }
 
+uint64_t parameters_numel_of(const struct model *model, size_t i, enum nvs_dtype dtype)
+{
+	const struct model_tensor *tensor = &model->tensors[i];
+
+	if (!is_parameter(model, tensor))
+		return 0;
+	return model->path ? tensor->numel : tensor->nbytes / nvs_dtype_size(dtype);
+}
+
 uint64_t parameters_numel(const struct model *model, enum nvs_dtype dtype)
 {
 	uint64_t numel = 0;
 
-	for (size_t i = 0; i < model->n; i++) {
-		const struct model_tensor *tensor = &model->tensors[i];
-
-		if (is_parameter(model, tensor))
-			numel += model->path ? tensor->numel
-					     : tensor->nbytes / nvs_dtype_size(dtype);
-	}
+	for (size_t i = 0; i < model->n; i++)
+		numel += parameters_numel_of(model, i, dtype);
 	return numel;
 }
 
