@@ -192,7 +192,8 @@ struct nvs_universal_options {
  * parameter are not written.
  * Of several ranks each writes its elements; all pass the same parameters in the same order, with
  * the same names and shapes. A rank that fails ends the call of all.
- * All three parts of a tile are read once. At most 32 files are open for each tile in flight.
+ * All three parts of a tile are read once. Up to 32 files stay open, and for small parameters up to 16
+ * for each tile in flight.
  * `options` may be NULL.
  * Errors:
  * -EINVAL     an argument is NULL; a name is no directory's, or appears twice; elements lie beyond

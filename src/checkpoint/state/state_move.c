@@ -40,12 +40,12 @@ static void finish_io(struct state_move *move, struct flight *flight, struct sta
 	struct nvs_error error = {.size = sizeof(error)};
 	int rc = requests_finish(move->aio, io->requests, io->n, &error);
 
-	sink_close(&io->sink);
-	nvs_file_close(io->source);
 	if (rc && !flight->rc)
 		flight->rc = fail(move, &error);
 	else if (!rc && move->landed)
 		move->landed(move, io);
+	if (move->release)
+		move->release(move, io);
 }
 
 /* Waits for the transfers of a flight. */

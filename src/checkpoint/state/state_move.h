@@ -20,6 +20,8 @@ struct piece {
 	uint64_t at;		/* of the first in the tensor */
 };
 
+struct open_file;
+
 /* A transfer between the pool and one file: elements of a part of a piece. */
 struct state_io {
 	size_t piece;
@@ -29,9 +31,7 @@ struct state_io {
 	uint64_t at; /* of the first in the tensor */
 	struct nvs_request *requests[WRITES_MAX];
 	size_t n;
-	/* Files of this I/O alone, which are closed when it has ended. */
-	struct sink sink;
-	struct nvs_file *source;
+	struct open_file *file; /* for `submit` and `release` */
 };
 
 struct state_move {
@@ -43,6 +43,8 @@ struct state_move {
 	int (*submit)(struct state_move *move, struct state_io *io, struct nvs_error *error);
 	/* Called in the same way when an I/O's transfers have succeeded; NULL: nothing to do. */
 	void (*landed)(struct state_move *move, const struct state_io *io);
+	/* Called in the same way when an I/O has ended, also after an error; NULL: nothing to do. */
+	void (*release)(struct state_move *move, struct state_io *io);
 	void *arg;
 	struct nvs_aio *aio; /* of the optimizer */
 

@@ -25,17 +25,13 @@ struct export
 	struct nvs_universal_options options;
 	struct params params;
 	struct tree tree;
+	struct open_files files;
 	char *path, *latest;
 	const char *tag; /* the last part of `path` */
 	uint64_t step;
 	uint64_t *data_at; /* of each parameter, in each of its files */
 	uint32_t *sums;	   /* of each part of each parameter */
 };
-
-static void name_file(char name[32], unsigned part)
-{
-	snprintf(name, 32, "%s.pt", part_names[part]);
-}
 
 /* ---- What is to be written ---- */
 
@@ -66,7 +62,7 @@ static int make_files(struct export *export, size_t i, struct nvs_error *error)
 	const struct param *param = &export->params.all[i];
 	struct nvs_checkpoint plan;
 	struct torch torch;
-	char file[32];
+	char file[PART_FILE_MAX];
 	int rc = param_lay_out(param, &plan, &torch, error);
 
 	if (!rc)
@@ -74,7 +70,7 @@ static int make_files(struct export *export, size_t i, struct nvs_error *error)
 	if (!rc && !export->options.rank)
 		rc = tree_add(&export->tree, param->name, error);
 	for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
-		name_file(file, part);
+		part_file(file, part);
 		rc = tree_create_file(&export->tree, param->name, file, torch.file_bytes, error);
 	}
 	torch_free(&torch);
@@ -127,13 +123,10 @@ static int submit(struct state_move *move, struct state_io *io, struct nvs_error
 {
 	struct export *export = move->arg;
 	size_t owner = export->params.owners[io->piece];
-	char file[32];
-	int rc;
+	int rc = open_files_take(&export->files, owner, io->part, &io->file, error);
 
-	name_file(file, io->part);
-	rc = open_sink(export, export->params.all[owner].name, file, &io->sink, error);
 	if (!rc)
-		rc = sink_write(&io->sink, move->aio, io->data, io->numel * sizeof(float),
+		rc = sink_write(&io->file->sink, move->aio, io->data, io->numel * sizeof(float),
 				export->data_at[owner] + io->at * sizeof(float), io->requests,
 				&io->n, error);
 	/* While it is being written. */
@@ -142,16 +135,23 @@ static int submit(struct state_move *move, struct state_io *io, struct nvs_error
 	return rc;
 }
 
+static void release(struct state_move *move, struct state_io *io)
+{
+	struct export *export = move->arg;
+
+	open_files_release(&export->files, io->file);
+}
+
 /* What this rank has written to files that the first one will complete. */
 static int sync_elements(const struct export *export, struct nvs_error *error)
 {
 	const struct params *params = &export->params;
-	char file[32];
+	char file[PART_FILE_MAX];
 	int rc = 0;
 
 	for (size_t i = 0; i < params->npieces; i++)
 		for (unsigned part = 0; part < PARTS && !rc; part++) {
-			name_file(file, part);
+			part_file(file, part);
 			rc = tree_sync(&export->tree, params->all[params->owners[i]].name, file,
 				       error);
 		}
@@ -163,11 +163,14 @@ static int write_elements(struct export *export, struct nvs_error *error)
 	struct state_move move = {.pieces = export->params.pieces,
 				  .npieces = export->params.npieces,
 				  .submit = submit,
+				  .release = release,
 				  .arg = export};
 	int rc = export->options.rank ? tree_open(&export->tree, export->path, true, error) : 0;
 
+	open_files_begin(&export->files, export->aio, &export->tree, &export->params, O_RDWR);
 	if (!rc)
 		rc = state_move_run(&move, export->optimizer, error);
+	open_files_end(&export->files);
 	return rc || !export->options.rank ? rc : sync_elements(export, error);
 }
 
@@ -194,11 +197,11 @@ static int complete_param(const struct export *export, size_t i, struct nvs_erro
 	const struct param *param = &export->params.all[i];
 	struct nvs_checkpoint plan;
 	struct torch torch;
-	char file[32];
+	char file[PART_FILE_MAX];
 	int rc = param_lay_out(param, &plan, &torch, error);
 
 	for (unsigned part = 0; part < PARTS && !rc; part++) {
-		name_file(file, part);
+		part_file(file, part);
 		torch.crcs[0] = export->sums[i * PARTS + part];
 		rc = write_frame(export, param->name, file, &plan, &torch, error);
 	}
@@ -283,11 +286,11 @@ static int write_state(const struct export *export, struct nvs_error *error)
 static int sync_param(const struct export *export, size_t i, struct nvs_error *error)
 {
 	const char *name = export->params.all[i].name;
-	char file[32];
+	char file[PART_FILE_MAX];
 	int rc = 0;
 
 	for (unsigned part = 0; part < PARTS && !rc; part++) {
-		name_file(file, part);
+		part_file(file, part);
 		rc = tree_sync(&export->tree, name, file, error);
 	}
 	return rc ? rc : tree_sync(&export->tree, name, ".", error);

@@ -2,12 +2,19 @@
 /* One file of a universal checkpoint: a tensor alone, whose elements come and go in any order. */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/torch/zip.h"
 #include "checkpoint/universal/universal.h"
+
+void part_file(char name[PART_FILE_MAX], unsigned part)
+{
+	assert(part < PARTS);
+	snprintf(name, PART_FILE_MAX, "%s.pt", part_names[part]);
+}
 
 int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,
 		  struct nvs_error *error)

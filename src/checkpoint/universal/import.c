@@ -24,14 +24,10 @@ struct place {
 struct import {
 	struct params params;
 	struct tree tree;
+	struct open_files files;
 	struct place *places; /* the parts of parameter 0, of parameter 1 and so on */
 	uint32_t *sums;	      /* of what was read */
 };
-
-static void name_file(char name[32], unsigned part)
-{
-	snprintf(name, 32, "%s.pt", part_names[part]);
-}
 
 /* DeepSpeed writes a tensor alone, or as "param" of a dictionary. */
 static int take_place(const struct import *import, const struct param *param,
@@ -64,11 +60,11 @@ static int find_part(struct import *import, size_t i, unsigned part, struct nvs_
 {
 	const struct param *param = &import->params.all[i];
 	struct nvs_checkpoint file = {0};
-	char name[32], path[PLACE_MAX];
+	char name[PART_FILE_MAX], path[PLACE_MAX];
 	bool is_torch;
 	int rc, fd;
 
-	name_file(name, part);
+	part_file(name, part);
 	snprintf(path, sizeof(path), "zero/%s/%s", param->name, name);
 	fd = tree_open_file(&import->tree, param->name, name, O_RDONLY, error);
 	if (fd < 0)
@@ -102,24 +98,24 @@ static int read_step(const struct import *import, uint64_t *step, struct nvs_err
 
 static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
-	const struct import *import = move->arg;
+	struct import *import = move->arg;
 	size_t owner = import->params.owners[io->piece];
-	char name[32];
-	int rc, fd;
+	int rc = open_files_take(&import->files, owner, io->part, &io->file, error);
 
-	name_file(name, io->part);
-	fd = tree_open_file(&import->tree, import->params.all[owner].name, name, O_RDONLY, error);
-	if (fd < 0)
-		return fd;
-	rc = nvs_file_from_fd(move->aio, fd, 0, &io->source, error);
-	close(fd);
 	if (!rc)
-		rc = nvs_aio_pread(move->aio, io->source, io->data, io->numel * sizeof(float),
+		rc = nvs_aio_pread(move->aio, io->file->source, io->data, io->numel * sizeof(float),
 				   import->places[owner * PARTS + io->part].offset +
 					   io->at * sizeof(float),
 				   io->requests, error);
-	io->n = !rc && io->numel;
+	io->n = !rc;
 	return rc;
+}
+
+static void release(struct state_move *move, struct state_io *io)
+{
+	struct import *import = move->arg;
+
+	open_files_release(&import->files, io->file);
 }
 
 static void landed(struct state_move *move, const struct state_io *io)
@@ -155,6 +151,7 @@ static int import_all(struct import *import, struct nvs_optimizer *optimizer,
 				  .importing = true,
 				  .submit = submit,
 				  .landed = landed,
+				  .release = release,
 				  .arg = import};
 	uint64_t step = 0;
 	int rc = read_step(import, &step, error);
@@ -162,8 +159,11 @@ static int import_all(struct import *import, struct nvs_optimizer *optimizer,
 	for (size_t i = 0; i < params->n && !rc; i++)
 		for (unsigned part = 0; part < PARTS && !rc && params->all[i].piece.numel; part++)
 			rc = find_part(import, i, part, error);
+	open_files_begin(&import->files, nvs_engine_aio(nvs_optimizer_engine(optimizer)),
+			 &import->tree, params, O_RDONLY);
 	if (!rc)
 		rc = state_move_run(&move, optimizer, error);
+	open_files_end(&import->files);
 	for (size_t i = 0; i < params->n && !rc; i++)
 		rc = check_sums(import, i, error);
 	return rc ? rc : nvs_optimizer_set_step(optimizer, step, error);

@@ -6,10 +6,17 @@
 #ifndef CHECKPOINT_UNIVERSAL_H
 #define CHECKPOINT_UNIVERSAL_H
 
+#include <fcntl.h>
+#include <pthread.h>
+
 #include "checkpoint/state/state_move.h"
 
 #define UNIVERSAL_STATE "optimizer_state.pt"
 #define PLACE_MAX	320 /* bytes of a name below the directory */
+
+/* The name of the file of a part. */
+#define PART_FILE_MAX 32
+void part_file(char name[PART_FILE_MAX], unsigned part);
 
 /* A parameter as the caller gave it. */
 struct param {
@@ -85,5 +92,42 @@ int tree_sync(const struct tree *tree, const char *name, const char *file, struc
 int tree_commit(struct tree *tree, struct nvs_error *error);
 /* Closes the descriptors. Removes zero.partial if this call has made and not committed it. */
 void tree_close(struct tree *tree);
+
+/* ---- open_files.c ---- */
+
+#define OPEN_FILES_MAX 32u
+
+enum open_state { FILE_CLOSED, FILE_OPENING, FILE_OPEN };
+
+struct open_file {
+	size_t owner; /* the parameter */
+	unsigned part, users;
+	enum open_state state;
+	bool apart;		 /* closed when it is released */
+	uint64_t used;		 /* the higher, the later */
+	struct sink sink;	 /* for writing */
+	struct nvs_file *source; /* for reading */
+};
+
+struct open_files {
+	pthread_mutex_t lock;
+	pthread_cond_t opened;
+	struct nvs_aio *aio;
+	const struct tree *tree;
+	const struct params *params;
+	int flags; /* of open(2) */
+	uint64_t clock;
+	struct open_file all[OPEN_FILES_MAX];
+};
+
+/* Any thread may take and release files between open_files_begin and open_files_end. */
+void open_files_begin(struct open_files *files, struct nvs_aio *aio, const struct tree *tree,
+		      const struct params *params, int flags);
+/* The file of a part, which stays open at least until it is released. */
+int open_files_take(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
+		    struct nvs_error *error);
+/* `file` may be NULL. */
+void open_files_release(struct open_files *files, struct open_file *file);
+void open_files_end(struct open_files *files);
 
 #endif
