@@ -360,10 +360,12 @@ mutate: ## change the code place by place, and list the changes that no test of 
 # BENCH="--only step --rounds 3" measures only the optimizer step.
 BENCH ?=
 
+BENCH_WITH_TORCH := $(findstring deepspeed,$(BENCH))$(findstring torch,$(BENCH))
+
 bench: ## measure in turn with fio and a bare io_uring loop
-	@scripts/setup build bench $(if $(findstring deepspeed,$(BENCH)),test deepspeed)
+	@scripts/setup build bench $(if $(BENCH_WITH_TORCH),test deepspeed)
 	@$(MAKE) -j$(JOBS) --no-print-directory all bench-programs \
-		$(if $(findstring deepspeed,$(BENCH)),$(PYTHON_PACKAGE) $(BUILD)/venv/ready)
+		$(if $(BENCH_WITH_TORCH),$(PYTHON_PACKAGE) $(BUILD)/venv/ready)
 	$(PYTHON) bench/run.py $(BENCH)
 
 bench-programs: $(BENCH_PROGRAMS)

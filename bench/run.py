@@ -8,8 +8,8 @@ of one round, and the medians over all rounds are printed, because machine and d
 between rounds. A missed goal is printed and does not make this program fail.
 
 The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a
-model's forward and backward pass (params), and those of goals.py. DeepSpeed's ops (deepspeed) are
-measured only if named, because they need a virtual environment and minutes to compile."""
+model's forward and backward pass (params), and those of goals.py. DeepSpeed's ops (deepspeed)
+and torch.save (torch) are measured only if named, because they need a virtual environment."""
 import argparse
 import json
 import math
@@ -26,6 +26,7 @@ from measure import (BIG, FIO, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least
                      compared, figures, floors, median, nvswap, of_floor, print_rows, print_speeds,
                      ratio, raw, run, swap_work, write_json)
 from with_deepspeed import PART as DEEPSPEED
+from with_torch import PART as TORCH
 
 ADAM_ELEMENTS = 16 << 20  # 448 MiB, more than caches hold
 
@@ -308,7 +309,7 @@ PARTS = {  # functions that measure a round, print the results and check the goa
     **GOAL_PARTS,
 }
 BY_DEFAULT = list(PARTS)
-PARTS["deepspeed"] = DEEPSPEED
+PARTS |= {"deepspeed": DEEPSPEED, "torch": TORCH}
 
 
 def machine(args):

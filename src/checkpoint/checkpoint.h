@@ -123,7 +123,7 @@ void index_remove_files(const struct nvs_checkpoint *before,
 /* A file to write to: whole pages directly, the ends of data through the page cache, so that
  * neighbours need no page of their own. */
 struct sink {
-	struct nvs_file *direct, *buffered;
+	struct nvs_file *direct, *buffered; /* direct NULL: all goes through the page cache */
 };
 
 /* From a descriptor of the caller's, which it may close. Call sink_close also after an error. */

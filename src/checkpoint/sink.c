@@ -42,7 +42,7 @@ int sink_write(const struct sink *sink, struct nvs_aio *aio, const void *data, u
 	int rc;
 
 	*n = 0;
-	if (from >= to || !nvs_file_direct(sink->direct))
+	if (from >= to || !sink->direct || !nvs_file_direct(sink->direct))
 		return submit(aio, sink->buffered, bytes, nbytes, offset, requests, n, error);
 	rc = submit(aio, sink->direct, bytes + (from - offset), to - from, from, requests, n,
 		    error);

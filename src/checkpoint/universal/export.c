@@ -107,18 +107,6 @@ static int begin(struct export *export, struct nvs_optimizer *optimizer,
 
 /* ---- Elements ---- */
 
-static int open_sink(const struct export *export, const char *name, const char *file,
-		     struct sink *sink, struct nvs_error *error)
-{
-	int rc, fd = tree_open_file(&export->tree, name, file, O_RDWR, error);
-
-	if (fd < 0)
-		return fd;
-	rc = sink_open(sink, export->aio, fd, error);
-	close(fd);
-	return rc;
-}
-
 static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	struct export *export = move->arg;
@@ -176,13 +164,27 @@ static int write_elements(struct export *export, struct nvs_error *error)
 
 /* ---- Completing the files ---- */
 
+/* A file of which a little is written, through the page cache. */
+static int open_small(const struct export *export, const char *name, const char *file,
+		      struct sink *sink, struct nvs_error *error)
+{
+	int rc, fd = tree_open_file(&export->tree, name, file, O_RDWR, error);
+
+	if (fd < 0)
+		return fd;
+	rc = nvs_file_from_fd(export->aio, fd, NVS_FILE_WRITE | NVS_FILE_BUFFERED, &sink->buffered,
+			      error);
+	close(fd);
+	return rc;
+}
+
 /* Writes what stands before and behind the data. */
 static int write_frame(const struct export *export, const char *name, const char *file,
 		       const struct nvs_checkpoint *plan, const struct torch *torch,
 		       struct nvs_error *error)
 {
 	struct sink sink = {0};
-	int rc = open_sink(export, name, file, &sink, error);
+	int rc = open_small(export, name, file, &sink, error);
 
 	if (!rc)
 		rc = sink_write_now(&sink, export->aio, torch->lead, torch->lead_bytes, 0, error);
@@ -275,7 +277,7 @@ static int write_state(const struct export *export, struct nvs_error *error)
 	rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, options->optimizer_state_bytes,
 			      error);
 	if (!rc)
-		rc = open_sink(export, NULL, UNIVERSAL_STATE, &sink, error);
+		rc = open_small(export, NULL, UNIVERSAL_STATE, &sink, error);
 	if (!rc)
 		rc = sink_write_now(&sink, export->aio, options->optimizer_state,
 				    options->optimizer_state_bytes, 0, error);
