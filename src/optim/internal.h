@@ -159,6 +159,9 @@ struct nvs_optimizer {
 	struct header stored; /* the decoded header that the optimizer was opened with */
 	struct nvs_tensor *header_tensor;
 	size_t header_bytes;
+	/* Checksums of the header, and of the parts of tiles in host memory, as the store has them;
+	 * 0: not known. */
+	uint64_t *stored_sums;
 	uint64_t layout_sum; /* checksum of the groups' names and places */
 };
 

@@ -304,6 +304,7 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	free(optimizer->zeros);
 	free(optimizer->sums);
 	free(optimizer->header);
+	free(optimizer->stored_sums);
 	layout_free(optimizer);
 	pthread_mutex_destroy(&optimizer->lock);
 	free(optimizer);

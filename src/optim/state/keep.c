@@ -215,6 +215,20 @@ static void adopt(struct nvs_optimizer *optimizer, const struct header *stored)
 	adopt_marks(optimizer, optimizer->header + HEADER_BYTES);
 }
 
+/* ---- What the store has ---- */
+
+/* Never 0, which stands for contents that are not known. */
+static uint64_t sum_of(const void *data, uint64_t nbytes)
+{
+	return XXH3_64bits(data, nbytes) | 1;
+}
+
+static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, int part)
+{
+	assert(tile >= optimizer->noffloaded && tile < optimizer->ntiles);
+	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * PARTS + (size_t)part];
+}
+
 /* Reads the state of tiles that are not offloaded into host memory. */
 static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
@@ -229,8 +243,20 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = batch_swap_in_to(optimizer->engine, parts, state, PARTS, error);
 		if (!rc)
 			rc = batch_wait(optimizer->engine, parts, PARTS, 0, -1, error);
+		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
+			*host_sum(optimizer, i, part) = sum_of(state[part], part_bytes(optimizer));
 	}
 	return rc;
+}
+
+static int allocate_sums(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	size_t nhost = optimizer->ntiles - optimizer->noffloaded;
+
+	optimizer->stored_sums = calloc(1 + PARTS * nhost, sizeof(*optimizer->stored_sums));
+	return optimizer->stored_sums
+		       ? 0
+		       : error_set(error, -ENOMEM, "out of memory for the state's checksums");
 }
 
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
@@ -241,6 +267,9 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	if (!optimizer->keep)
 		return 0;
+	rc = allocate_sums(optimizer, error);
+	if (rc)
+		return rc;
 	if (!optimizer->header) {
 		rc = register_header(optimizer, size, error);
 		if (rc)
@@ -252,8 +281,8 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 						     "out of memory for the optimizer's header");
 	}
 	assert(size == optimizer->header_bytes);
+	optimizer->stored_sums[0] = sum_of(optimizer->header, size);
 	adopt(optimizer, &optimizer->stored);
-	rc = 0;
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
 		if (optimizer->gradients[i].valid)
 			rc = register_gradients(optimizer, error);
@@ -290,28 +319,39 @@ static void fill_header(const struct nvs_optimizer *optimizer)
 	assert(again.layout == header.layout && again.scaler.scale == header.scaler.scale);
 }
 
-static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *const *tensors,
-		      const void *const *data, size_t n, struct nvs_error *error)
+/* Writes what the store does not have: a commit of the same contents changes nothing. */
+static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, const void *data,
+		      uint64_t nbytes, uint64_t *stored, struct nvs_error *error)
 {
-	int rc = batch_swap_out_from(optimizer->engine, tensors, data, n, error);
+	uint64_t sum = sum_of(data, nbytes);
+	int rc;
 
-	return rc ? rc : batch_wait(optimizer->engine, tensors, n, 0, -1, error);
+	if (sum == *stored)
+		return 0;
+	*stored = 0;
+	rc = batch_swap_out_from(optimizer->engine, &tensor, &data, 1, error);
+	if (!rc)
+		rc = batch_wait(optimizer->engine, &tensor, 1, 0, -1, error);
+	if (!rc)
+		*stored = sum;
+	return rc;
 }
 
 /* Writes a tile that is in host memory. */
 static int write_host(struct nvs_optimizer *optimizer, size_t i, struct nvs_error *error)
 {
-	const void *state[PARTS];
+	int rc = 0;
 
-	assert(i >= optimizer->noffloaded && !is_fresh(&optimizer->tiles[i]));
-	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
-		state[part] = tile_part(optimizer, i, part);
-	return write_from(optimizer, optimizer->tiles[i].parts, state, PARTS, error);
+	assert(!is_fresh(&optimizer->tiles[i]));
+	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
+		rc = write_from(optimizer, optimizer->tiles[i].parts[part],
+				tile_part(optimizer, i, part), part_bytes(optimizer),
+				host_sum(optimizer, i, part), error);
+	return rc;
 }
 
 static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	const void *header = optimizer->header;
 	int rc = 0;
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
@@ -320,7 +360,8 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	if (rc)
 		return rc;
 	fill_header(optimizer);
-	return write_from(optimizer, &optimizer->header_tensor, &header, 1, error);
+	return write_from(optimizer, optimizer->header_tensor, optimizer->header,
+			  optimizer->header_bytes, &optimizer->stored_sums[0], error);
 }
 
 static bool any_fresh(const struct nvs_optimizer *optimizer)

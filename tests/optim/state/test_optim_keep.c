@@ -130,6 +130,43 @@ static void cached_state_is_kept(void **state)
 	}
 }
 
+static uint64_t commits_of(struct optim *o)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+
+	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	return info.generation;
+}
+
+/* Neither a commit nor closing, and reopening, makes a commit of what has not changed. */
+static void what_has_not_changed_is_not_committed(void **state)
+{
+	static const double ratios[] = {0, 0.5, 1};
+	struct optim o;
+	uint64_t commits;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(ratios); i++) {
+		begin(&o);
+		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		o.config.optimizer_max_in_cpu = i * 12000;
+		DONE(&o, optim_open(&o));
+		optim_run(&o, 1, 2);
+		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+		commits = commits_of(&o);
+		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+		assert_int_equal(commits_of(&o), commits);
+		for (unsigned k = 0; k < 2; k++) {
+			stop_and_go_on(&o);
+			assert_int_equal(commits_of(&o), commits);
+		}
+		optim_run(&o, 3, 3);
+		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+		assert_int_equal(commits_of(&o), commits + 1);
+		optim_close(&o);
+	}
+}
+
 static void enlarge(struct optim *o)
 {
 	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 24;
@@ -614,6 +651,7 @@ int main(void)
 		cmocka_unit_test(a_resumed_run_computes_the_same_bits),
 		cmocka_unit_test(state_that_is_not_offloaded_is_kept),
 		cmocka_unit_test(cached_state_is_kept),
+		cmocka_unit_test(what_has_not_changed_is_not_committed),
 		cmocka_unit_test(another_pool_size_finds_the_same_state),
 		cmocka_unit_test(a_run_can_be_resumed_at_every_point),
 		cmocka_unit_test(state_that_was_never_written_is_kept),
