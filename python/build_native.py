@@ -110,4 +110,5 @@ ffi.set_source(
     "nvswap._native", SOURCE, py_limited_api=True, include_dirs=[os.path.join(TOP, "include")],
     extra_compile_args=["-std=gnu11", *pkg_config("--cflags")],
     extra_objects=[library()],
-    extra_link_args=["-Wl,--exclude-libs,ALL", *pkg_config("--libs"), "-laio", "-lm", "-pthread"])
+    extra_link_args=["-Wl,--exclude-libs,ALL", "-Wl,-z,relro,-z,now", *pkg_config("--libs"),
+                     "-laio", "-lm", "-pthread"])

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The command and the library are hardened as the Makefile says: readelf and nm read it back.
+# The command, the library and the Python extension are hardened as the Makefile says: readelf and nm read it back.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 build=${BUILD:-build}
@@ -38,6 +38,9 @@ for file in nvswap libnvswap.so; do
 	else
 		check "${file}_checks_buffers" calls "$build/$file" '^__snprintf_chk'
 	fi
+done
+for check in binds_all_symbols_at_start has_no_executable_stack; do
+	check "the_python_extension_$check" $check "$build/python/nvswap/_native.abi3.so"
 done
 check nvswap_is_position_independent is_position_independent "$build/nvswap"
 # The C library's own start files may lack the mark, so the library's merged object is looked at.
