@@ -118,12 +118,7 @@ static int check_free(const struct store *store, struct nvs_error *error)
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		const struct member *member = &store->members[i];
 
-		if (member->blank && member->has_manifests)
-			return error_set(error, -EUCLEAN,
-					 "%s has manifests, but %s is empty: the store is damaged; "
-					 "put the file back, or remove the directory if it is not "
-					 "needed",
-					 member->directory, member->path);
+		assert(!member->blank || !member->has_manifests);
 		/* Labels are marked as kept from the last member to the first: the first is not, so
 		 * this store was never finished, and nothing was committed to it. */
 		if (is_kept(member) && !same_store(first, member))

@@ -233,8 +233,7 @@ static void several_damages_never_lead_to_an_older_commit_in_silence(void **stat
 			store_close(store);
 			opened++;
 		} else {
-			/* Neither magic number is left. */
-			assert_true(rc == -EUCLEAN || rc == -EMEDIUMTYPE);
+			assert_int_equal(rc, -EUCLEAN);
 			refused++;
 		}
 		for (unsigned i = 0; i < PLACES; i++)
@@ -258,6 +257,41 @@ static void a_lost_commit_is_named_and_rolled_back_only_when_asked(void **state)
 	must_not_open(kept, -EUCLEAN, "the last commit is number 3");
 	truncate_manifests(1, 100);
 	must_not_open((struct how){.keep = true, .rollback = true}, -EUCLEAN, "restore the store");
+}
+
+static void both_labels_damaged_from_their_first_byte_are_a_damaged_store(void **state)
+{
+	static const uint8_t zeros[LABEL_BYTES];
+	uint8_t junk[LABEL_BYTES];
+
+	(void)state;
+	make_two_versions();
+	fill(junk, sizeof(junk), 1);
+	/* Both junk; the first, the second or both zeros. */
+	for (unsigned k = 0; k < 4; k++) {
+		for (unsigned i = 0; i < LABELS; i++)
+			write_file(at(DATA), k >> i & 1 ? zeros : junk, LABEL_BYTES,
+				   i * LABEL_DISTANCE);
+		must_not_open(kept, -EUCLEAN, "and so is its copy, but manifests are in ");
+		must_not_open((struct how){.keep = false}, -EUCLEAN, "manifests are in ");
+	}
+}
+
+static void a_second_path_with_lost_labels_is_a_damaged_store(void **state)
+{
+	static const struct how two = {.paths = {"a", "b"}, .npaths = 2, .keep = true};
+	static const uint8_t zeros[LABEL_BYTES];
+	uint8_t junk[LABEL_BYTES];
+
+	(void)state;
+	store_close(must_open(two));
+	fill(junk, sizeof(junk), 1);
+	for (unsigned k = 0; k < 2; k++) {
+		for (unsigned i = 0; i < LABELS; i++)
+			write_file(at("b/" DATA), k ? zeros : junk, LABEL_BYTES,
+				   i * LABEL_DISTANCE);
+		must_not_open(two, -EUCLEAN, "b/" DATA " is damaged or missing");
+	}
 }
 
 static void a_damaged_copy_is_logged_with_its_offset(void **state)
@@ -285,6 +319,8 @@ int main(void)
 		store_test(a_lost_sector_of_the_metadata_costs_nothing),
 		store_test(an_unreadable_sector_of_the_metadata_costs_nothing),
 		store_test(a_damaged_copy_is_logged_with_its_offset),
+		store_test(both_labels_damaged_from_their_first_byte_are_a_damaged_store),
+		store_test(a_second_path_with_lost_labels_is_a_damaged_store),
 		store_test(the_next_commit_writes_damaged_copies_anew),
 		store_test(several_damages_never_lead_to_an_older_commit_in_silence),
 		store_test(a_lost_commit_is_named_and_rolled_back_only_when_asked),

@@ -390,6 +390,7 @@ static void truncated_data_is_refused(void **state)
 	assert_int_equal(unlink(at(DATA)), 0);
 	must_not_open(kept, -EUCLEAN, "has manifests, but");
 	must_not_open((struct how){.keep = false}, -EUCLEAN, "has manifests, but");
+	assert_int_equal(mode_of(at(DATA)), 0);
 }
 
 static void a_sparse_copy_is_reserved_again(void **state)

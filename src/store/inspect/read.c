@@ -171,10 +171,6 @@ static void read_without_label(struct nvs_store *store)
 	assert(store->looks[0].rc || first->blank);
 	if (store->looks[0].rc)
 		refuse(store, NVS_STORE_DAMAGED, "%s", store->looks[0].why.text);
-	else if (first->has_manifests)
-		refuse(store, NVS_STORE_DAMAGED,
-		       "%s has manifests, but %s is empty: put the file back, or remove the store",
-		       first->directory, first->path);
 	else
 		store->info.state = NVS_STORE_TEMPORARY;
 }

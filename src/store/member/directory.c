@@ -125,13 +125,14 @@ static int check_plain(int fd, const char *path, struct nvs_error *error)
 	return 0;
 }
 
-static int open_plain(const struct member *member, const char *name, const char *path, int *fd,
-		      struct nvs_error *error)
+static int open_plain(const struct member *member, const char *name, const char *path, int create,
+		      int *fd, struct nvs_error *error)
 {
-	const int flags = (member->read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_NOFOLLOW |
+	const int flags = (member->read_only ? O_RDONLY : O_RDWR | create) | O_NOFOLLOW |
 			  O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 
 	assert(member->directory_fd >= 0);
+	assert(create == 0 || create == O_CREAT);
 	assert(strchr(name, '/') == NULL);
 	*fd = openat(member->directory_fd, name, flags, 0600);
 	if (*fd >= 0)
@@ -157,7 +158,7 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 	assert(member->directory);
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
 		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
-	rc = open_plain(member, name, path, fd, error);
+	rc = open_plain(member, name, path, O_CREAT, fd, error);
 	if (rc == MEMBER_GONE)
 		rc = member_cannot(error, "open", path, -ENOENT);
 	if (!rc && !member->read_only)
@@ -184,6 +185,7 @@ static int find_manifests(struct member *member, struct nvs_error *error)
 	char name[32];
 
 	assert(member->directory_fd >= 0);
+	member->has_manifests = false;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		if (!fstatat(member->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW))
@@ -195,15 +197,45 @@ static int find_manifests(struct member *member, struct nvs_error *error)
 	return 0;
 }
 
+/* An empty file must not take the place of a kept store's data. */
+static int open_or_create_data(struct member *member, struct nvs_error *error)
+{
+	int rc = find_manifests(member, error);
+
+	if (!rc)
+		rc = open_plain(member, "data", member->path, member->has_manifests ? 0 : O_CREAT,
+				&member->fd, error);
+	if (rc != MEMBER_GONE)
+		return rc;
+	/* A store that is being removed loses its manifests first. */
+	rc = find_manifests(member, error);
+	if (rc)
+		return rc;
+	if (member->has_manifests)
+		return error_set(
+			error, -EUCLEAN,
+			"%s has manifests, but %s is missing: the store is damaged; put the "
+			"file back, or remove the directory if it is not needed",
+			member->directory, member->path);
+	return member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
+}
+
+/* A new file is shorter than the labels' area. */
+static bool is_expected(const struct member *members, unsigned index, const struct stat *st)
+{
+	const struct label *first = &members[0].label;
+
+	return members[index].has_manifests || (index && first->kept && index < first->count &&
+						(uint64_t)st->st_size >= LABEL_AREA_BYTES);
+}
+
 static int open_data(struct member *members, unsigned index, struct nvs_error *error)
 {
 	struct member *member = &members[index];
 	struct stat st;
-	int rc = open_plain(member, "data", member->path, &member->fd, error);
+	int rc = open_or_create_data(member, error);
 
 	assert(index < NVS_PATHS_MAX);
-	if (rc == MEMBER_GONE && member->read_only)
-		return nothing_there(member->path, error);
 	if (rc)
 		return rc;
 	if (fstat(member->fd, &st))
@@ -220,6 +252,7 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	if (rc)
 		return rc;
 	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;
+	member->expected = is_expected(members, index, &st);
 	return member_read_label(member, error);
 }
 
@@ -286,11 +319,12 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 
 	assert(member->kind == MEMBER_FILE);
 	assert(member->disposable);
-	unlink_from(member, "data", log);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		unlink_from(member, name, log);
 	}
+	/* Last: manifests without data are a damaged store. */
+	unlink_from(member, "data", log);
 }
 
 void member_remove_directories(const struct member *member)

@@ -71,15 +71,24 @@ static unsigned choose(const struct member *member, const struct found_label *fo
 	return best;
 }
 
+static int lost_labels(const struct member *member, struct nvs_error *error)
+{
+	return error_set(
+		error, -EUCLEAN,
+		"the label of the store at %s is damaged or missing, and so is its copy%s%s: "
+		"restore the store from a copy, or remove it if it is not needed",
+		member->path, member->has_manifests ? ", but manifests are in " : "",
+		member->has_manifests ? member->directory : "");
+}
+
 static int refuse(const struct member *member, const struct found_label *found,
 		  struct nvs_error *error)
 {
+	bool no_label = found->rc == -ENODATA || found->rc == -EMEDIUMTYPE;
+
 	assert(found->rc);
-	if (found->rc == -EUCLEAN)
-		return error_set(error, -EUCLEAN,
-				 "the label of the store at %s is damaged, and so is its copy: "
-				 "restore the store from a copy, or remove it if it is not needed",
-				 member->path);
+	if (found->rc == -EUCLEAN || (member->expected && no_label))
+		return lost_labels(member, error);
 	if (found->rc == -EPROTONOSUPPORT)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the store at %s was made by another version of nvswap, in a "
@@ -135,7 +144,7 @@ static int without_label(struct member *member, const struct found_label *found,
 			most = i;
 		rank = mine > rank ? mine : rank;
 	}
-	if (rank)
+	if (rank || member->expected)
 		return refuse(member, &found[most], error);
 	member->blank = true;
 	return 0;

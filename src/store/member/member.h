@@ -44,6 +44,7 @@ struct member {
 	bool made;	 /* one of its directories is new */
 	bool blank;	 /* has no label yet */
 	bool has_manifests;
+	bool expected; /* a label: there are manifests, or the first member's label counts it */
 	struct dio_caps dio;
 	uint32_t unit_needed; /* a store's unit must be a multiple of it, for direct I/O */
 	uint32_t unit;	      /* best for a new store; bytes, powers of two */

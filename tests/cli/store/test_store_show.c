@@ -178,6 +178,23 @@ static void a_lost_commit_is_described(void **state)
 	assert_int_equal(count_of("label     damaged"), 2);
 }
 
+static void a_store_whose_data_is_missing_is_damaged_for_everyone(void **state)
+{
+	const char *path = temp_directory();
+	static const char says[] = "data is missing: the store is damaged";
+
+	(void)state;
+	make_store(quoted(path), 0, 1);
+	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
+	EXITS(1, "list %s", path);
+	assert_says(output, says);
+	EXITS(1, "show %s", path);
+	assert_says(output, says);
+	EXITS(1, "verify %s", path);
+	assert_says(output, says);
+	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 4);
+}
+
 static void a_striped_store_needs_all_paths_in_their_order(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory();
@@ -276,6 +293,7 @@ int main(void)
 		test(a_store_that_is_not_kept_is_temporary),
 		test(a_damaged_copy_is_named),
 		test(a_lost_commit_is_described),
+		test(a_store_whose_data_is_missing_is_damaged_for_everyone),
 		test(a_striped_store_needs_all_paths_in_their_order),
 		test(looking_changes_nothing),
 		test(what_is_not_nvswaps_is_refused),
