@@ -121,7 +121,8 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * -EROFS      the store is open read-only (nvs_tensor_pin)
  * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
  *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
- *             are being written again
+ *             are being written again. Also after a commit that failed and could not be taken back:
+ *             nothing is written before a commit has succeeded, and the text says so
  */
 NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			   int timeout_ms, uint64_t *pin, struct nvs_error *error);

@@ -255,6 +255,7 @@ static void refuse_held(struct nvs_engine *engine)
 						     .offset = tensor->place,
 						     .user = tensor,
 						     .status = -EIO,
+						     .error_offset = NOWHERE,
 						     .state.phase = TRANSFER_COMPLETED};
 		run_begins(engine, tensor);
 		completions_append(engine->events.completions, &tensor->transfer,

@@ -19,6 +19,12 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 					  .error_offset = offset};
 
 	assert(status < 0 && tensor->engine == engine);
+	if (offset == NOWHERE)
+		return error_about(error, status, tensor->name, 0, 0,
+				   "%s was not written to %s: a commit failed and could not be "
+				   "taken back, and no contents that it may name are written over "
+				   "before one succeeds; they stay in the pool: commit again",
+				   tensor->name, store_path(engine->store));
 	return transfer_error(&transfer, tensor->name, error);
 }
 

@@ -146,7 +146,8 @@ struct nvs_tensor {
 	uint64_t checksum, new_checksum; /* of its contents; of the bytes in flight */
 	size_t next_use;		 /* in the plan: its next access */
 	uint64_t recorded;		 /* the last step that accessed it */
-	uint64_t error_offset;		 /* of the last transfer that failed */
+	uint64_t error_offset; /* of the last transfer that failed; NOWHERE: it was refused, since a
+				  failed commit is not settled */
 
 	uint64_t unreported_at; /* the offset in the store of the failed write */
 	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
