@@ -517,6 +517,19 @@ class Engine(Handle):
             check(lib.nvs_engine_commit(pointer, error), error)
 
     @property
+    def note(self) -> bytes:
+        """The note of a kept store's last commit, such as the step; the next commits have the one that is
+        set here, up to 65536 bytes, or that of the commit before."""
+        with self._open() as pointer:
+            return note_of(lib.nvs_engine_get_note, pointer)
+
+    @note.setter
+    def note(self, note: bytes) -> None:
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_engine_set_note(pointer, bytes(note), len(note), error), error)
+
+    @property
     def generation(self) -> int:
         """The number of the last commit of a kept store; 0 if there was none."""
         with self._open() as pointer:
@@ -575,3 +588,11 @@ def _range_of(tensor: Tensor, span: Span, offset: int) -> Any:
     ranges[0].tensor, ranges[0].data = tensor._pointer, span.pointer
     ranges[0].offset, ranges[0].nbytes = offset, span.nbytes
     return ranges
+
+
+def note_of(get: Any, pointer: Any) -> bytes:
+    """The note that nvs_engine_get_note, or that of an optimizer, copies."""
+    room = int(lib.NVS_NOTE_MAX)
+    note, nbytes = ffi.new("char[]", room), ffi.new("size_t *", room)
+    check(get(pointer, note, nbytes))
+    return bytes(ffi.buffer(note, nbytes[0]))

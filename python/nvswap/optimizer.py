@@ -12,7 +12,7 @@ from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import config_of
 from nvswap.dtypes import array_over, dtype_name, dtype_number, itemsize
-from nvswap.engine import engine_stats
+from nvswap.engine import engine_stats, note_of
 from nvswap.errors import check, invalid, new_error
 from nvswap.handle import Handle
 from nvswap.memory import Span, array_dtype, array_numel, span_of
@@ -461,6 +461,18 @@ class Optimizer(Handle):
         error = new_error()
         with self._open() as pointer:
             check(lib.nvs_optimizer_commit(pointer, error), error)
+
+    @property
+    def note(self) -> bytes:
+        """As Engine.note."""
+        with self._open() as pointer:
+            return note_of(lib.nvs_optimizer_get_note, pointer)
+
+    @note.setter
+    def note(self, note: bytes) -> None:
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_set_note(pointer, bytes(note), len(note), error), error)
 
     def stats(self) -> Dict[str, Any]:
         """The statistics of the optimizer's engine."""

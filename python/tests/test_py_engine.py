@@ -151,11 +151,17 @@ def a_kept_store_has_what_was_committed(directory):
         engine.store_from({"a": numpy.arange(200, dtype=numpy.uint16)})
         engine.commit()
         generation = engine.generation
+        assert engine.note == b""
+        engine.note = b"step 7\0"
+        engine.commit()
+        generation = engine.generation
         engine.store_from({"a": numpy.zeros(200, numpy.uint16)})
         engine.abandon()
         assert engine.closed
     with nvswap.Engine(config) as engine:
         assert engine.generation == generation > 0
+        assert engine.note == b"step 7\0"
+        raises(nvswap.Error, lambda: setattr(engine, "note", bytes(65537)), errno.E2BIG)
         assert [(each.name, each.dtype, each.numel) for each in engine.stored()] == \
             [("a", "BF16", 200)]
         raises(nvswap.Error, lambda: engine.register("a", "F32", 200), errno.ESTALE)

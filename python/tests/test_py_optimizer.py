@@ -78,6 +78,7 @@ def a_kept_optimizer_goes_on_where_it_was(directory):
     with nvswap.Optimizer(config, {"g": weights}) as optimizer:
         optimizer.lend_gradients("g", numpy.ones(1000, numpy.float32))
         optimizer.step()
+        optimizer.note = b"epoch 1"
         optimizer.commit()
         committed = weights.copy()
         optimizer.lend_gradients("g", numpy.ones(1000, numpy.float32))
@@ -88,6 +89,7 @@ def a_kept_optimizer_goes_on_where_it_was(directory):
     with nvswap.Optimizer(config, {"g": other}) as optimizer:
         optimizer.get_weights()
         assert numpy.array_equal(other, committed) and optimizer.step_count == 1
+        assert optimizer.note == b"epoch 1"
 
 
 @promise
