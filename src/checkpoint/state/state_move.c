@@ -31,7 +31,7 @@ static int fail(struct state_move *move, const struct nvs_error *error)
 	assert(error->code);
 	if (__atomic_compare_exchange_n(&move->failed, &none, 1, false, __ATOMIC_ACQ_REL,
 					__ATOMIC_RELAXED))
-		error_copy(move->error, error);
+		error_copy(&move->error, error);
 	return error->code;
 }
 
@@ -144,11 +144,10 @@ int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,
 		   struct nvs_error *error)
 {
 	const struct tile_mover mover = {.begin = begin_run, .complete = complete, .arg = move};
-	struct nvs_error own = {.size = sizeof(own)};
 	int rc;
 
 	move->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
-	move->error = &own;
+	move->error = (struct nvs_error){.size = sizeof(move->error)};
 	move->failed = 0;
 	move->flights = calloc(optimizer_flights(optimizer), sizeof(*move->flights));
 	if (!move->flights)
@@ -159,6 +158,6 @@ int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,
 	move->flights = NULL;
 	/* The error of a transfer says more than that of the pass that it ended. */
 	if (rc && move->failed)
-		error_copy(error, &own);
+		error_copy(error, &move->error);
 	return rc;
 }

@@ -49,8 +49,8 @@ struct state_move {
 	struct nvs_aio *aio; /* of the optimizer */
 
 	struct flight *flights;
-	struct nvs_error *error;
-	int failed; /* the error is set; atomic */
+	struct nvs_error error; /* the first of a transfer */
+	int failed;		/* it is set; atomic */
 };
 
 /* Moves it. Errors: those of submit, -ENOMEM, and those of optimizer_export_tiles and its like. */

@@ -361,6 +361,7 @@ static int read_tensors(struct reader *reader)
 {
 	const struct object *root = reader->pickle.root;
 
+	assert(root);
 	if (root->kind == OBJECT_TENSOR)
 		memcpy(reader->name, ALONE, sizeof(ALONE));
 	return visit(reader, root, 0);

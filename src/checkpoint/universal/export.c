@@ -18,8 +18,7 @@
 
 #define LATEST "latest_universal"
 
-struct export
-{
+struct export_job {
 	struct nvs_optimizer *optimizer;
 	struct nvs_aio *aio;
 	struct nvs_universal_options options;
@@ -35,7 +34,7 @@ struct export
 
 /* ---- What is to be written ---- */
 
-static int set_paths(struct export *export, const char *path, struct nvs_error *error)
+static int set_paths(struct export_job *export, const char *path, struct nvs_error *error)
 {
 	size_t length = path ? strlen(path) : 0, parent;
 
@@ -57,7 +56,7 @@ static int set_paths(struct export *export, const char *path, struct nvs_error *
 }
 
 /* Finds the place of the data in the files of a parameter; the first rank also makes these. */
-static int make_files(struct export *export, size_t i, struct nvs_error *error)
+static int make_files(struct export_job *export, size_t i, struct nvs_error *error)
 {
 	const struct param *param = &export->params.all[i];
 	struct nvs_checkpoint plan;
@@ -78,7 +77,7 @@ static int make_files(struct export *export, size_t i, struct nvs_error *error)
 	return rc;
 }
 
-static int begin(struct export *export, struct nvs_optimizer *optimizer,
+static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 		 const struct nvs_checkpoint_param *params, size_t n, const char *path,
 		 struct nvs_error *error)
 {
@@ -109,7 +108,7 @@ static int begin(struct export *export, struct nvs_optimizer *optimizer,
 
 static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
-	struct export *export = move->arg;
+	struct export_job *export = move->arg;
 	size_t owner = export->params.owners[io->piece];
 	int rc = open_files_take(&export->files, owner, io->part, &io->file, error);
 
@@ -125,13 +124,13 @@ static int submit(struct state_move *move, struct state_io *io, struct nvs_error
 
 static void release(struct state_move *move, struct state_io *io)
 {
-	struct export *export = move->arg;
+	struct export_job *export = move->arg;
 
 	open_files_release(&export->files, io->file);
 }
 
 /* What this rank has written to files that the first one will complete. */
-static int sync_elements(const struct export *export, struct nvs_error *error)
+static int sync_elements(const struct export_job *export, struct nvs_error *error)
 {
 	const struct params *params = &export->params;
 	char file[PART_FILE_MAX];
@@ -146,7 +145,7 @@ static int sync_elements(const struct export *export, struct nvs_error *error)
 	return rc;
 }
 
-static int write_elements(struct export *export, struct nvs_error *error)
+static int write_elements(struct export_job *export, struct nvs_error *error)
 {
 	struct state_move move = {.pieces = export->params.pieces,
 				  .npieces = export->params.npieces,
@@ -165,7 +164,7 @@ static int write_elements(struct export *export, struct nvs_error *error)
 /* ---- Completing the files ---- */
 
 /* A file of which a little is written, through the page cache. */
-static int open_small(const struct export *export, const char *name, const char *file,
+static int open_small(const struct export_job *export, const char *name, const char *file,
 		      struct sink *sink, struct nvs_error *error)
 {
 	int rc, fd = tree_open_file(&export->tree, name, file, O_RDWR, error);
@@ -179,7 +178,7 @@ static int open_small(const struct export *export, const char *name, const char 
 }
 
 /* Writes what stands before and behind the data. */
-static int write_frame(const struct export *export, const char *name, const char *file,
+static int write_frame(const struct export_job *export, const char *name, const char *file,
 		       const struct nvs_checkpoint *plan, const struct torch *torch,
 		       struct nvs_error *error)
 {
@@ -194,7 +193,7 @@ static int write_frame(const struct export *export, const char *name, const char
 	return rc;
 }
 
-static int complete_param(const struct export *export, size_t i, struct nvs_error *error)
+static int complete_param(const struct export_job *export, size_t i, struct nvs_error *error)
 {
 	const struct param *param = &export->params.all[i];
 	struct nvs_checkpoint plan;
@@ -244,7 +243,7 @@ static int make_state(uint64_t step, char **text, size_t *nbytes)
 	return fclose(out) ? -ENOMEM : 0;
 }
 
-static int write_own_state(const struct export *export, struct nvs_error *error)
+static int write_own_state(const struct export_job *export, struct nvs_error *error)
 {
 	struct nvs_checkpoint none = {0};
 	struct torch torch = {0};
@@ -266,7 +265,7 @@ static int write_own_state(const struct export *export, struct nvs_error *error)
 	return rc;
 }
 
-static int write_state(const struct export *export, struct nvs_error *error)
+static int write_state(const struct export_job *export, struct nvs_error *error)
 {
 	const struct nvs_universal_options *options = &export->options;
 	struct sink sink = {0};
@@ -285,7 +284,7 @@ static int write_state(const struct export *export, struct nvs_error *error)
 	return rc;
 }
 
-static int sync_param(const struct export *export, size_t i, struct nvs_error *error)
+static int sync_param(const struct export_job *export, size_t i, struct nvs_error *error)
 {
 	const char *name = export->params.all[i].name;
 	char file[PART_FILE_MAX];
@@ -298,7 +297,7 @@ static int sync_param(const struct export *export, size_t i, struct nvs_error *e
 	return rc ? rc : tree_sync(&export->tree, name, ".", error);
 }
 
-static int write_latest(const struct export *export, struct nvs_error *error)
+static int write_latest(const struct export_job *export, struct nvs_error *error)
 {
 	struct draft draft = {.fd = -1};
 	size_t nbytes = strlen(export->tag);
@@ -317,7 +316,7 @@ static int write_latest(const struct export *export, struct nvs_error *error)
 }
 
 /* The first rank, when all elements are written. */
-static int complete(struct export *export, struct nvs_error *error)
+static int complete(struct export_job *export, struct nvs_error *error)
 {
 	size_t n = export->params.n;
 	int rc = 0;
@@ -341,7 +340,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 				    const char *path, const struct nvs_universal_options *options,
 				    struct nvs_error *error)
 {
-	struct export export = {.tree = {.top = -1, .zero = -1}};
+	struct export_job export = {.tree = {.top = -1, .zero = -1}};
 	int rc = universal_options_in(&export.options, options, error);
 
 	if (rc)

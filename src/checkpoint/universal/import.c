@@ -21,7 +21,7 @@ struct place {
 	bool has_crc;
 };
 
-struct import {
+struct import_job {
 	struct params params;
 	struct tree tree;
 	struct open_files files;
@@ -30,7 +30,7 @@ struct import {
 };
 
 /* DeepSpeed writes a tensor alone, or as "param" of a dictionary. */
-static int take_place(const struct import *import, const struct param *param,
+static int take_place(const struct import_job *import, const struct param *param,
 		      const struct nvs_checkpoint *file, struct place *place,
 		      struct nvs_error *error)
 {
@@ -56,7 +56,7 @@ static int take_place(const struct import *import, const struct param *param,
 	return 0;
 }
 
-static int find_part(struct import *import, size_t i, unsigned part, struct nvs_error *error)
+static int find_part(struct import_job *import, size_t i, unsigned part, struct nvs_error *error)
 {
 	const struct param *param = &import->params.all[i];
 	struct nvs_checkpoint file = {0};
@@ -80,7 +80,7 @@ static int find_part(struct import *import, size_t i, unsigned part, struct nvs_
 	return rc;
 }
 
-static int read_step(const struct import *import, uint64_t *step, struct nvs_error *error)
+static int read_step(const struct import_job *import, uint64_t *step, struct nvs_error *error)
 {
 	static const char *const keys[] = {"optimizer_state_dict", "state", "0", "step", NULL};
 	int rc, fd = tree_open_file(&import->tree, NULL, UNIVERSAL_STATE, O_RDONLY, error);
@@ -98,7 +98,7 @@ static int read_step(const struct import *import, uint64_t *step, struct nvs_err
 
 static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
-	struct import *import = move->arg;
+	struct import_job *import = move->arg;
 	size_t owner = import->params.owners[io->piece];
 	int rc = open_files_take(&import->files, owner, io->part, &io->file, error);
 
@@ -113,20 +113,20 @@ static int submit(struct state_move *move, struct state_io *io, struct nvs_error
 
 static void release(struct state_move *move, struct state_io *io)
 {
-	struct import *import = move->arg;
+	struct import_job *import = move->arg;
 
 	open_files_release(&import->files, io->file);
 }
 
 static void landed(struct state_move *move, const struct state_io *io)
 {
-	const struct import *import = move->arg;
+	const struct import_job *import = move->arg;
 
 	sum_add(import->sums, &import->params, io);
 }
 
 /* Of a parameter that was read as a whole. */
-static int check_sums(const struct import *import, size_t i, struct nvs_error *error)
+static int check_sums(const struct import_job *import, size_t i, struct nvs_error *error)
 {
 	const struct param *param = &import->params.all[i];
 
@@ -142,7 +142,7 @@ static int check_sums(const struct import *import, size_t i, struct nvs_error *e
 	return 0;
 }
 
-static int import_all(struct import *import, struct nvs_optimizer *optimizer,
+static int import_all(struct import_job *import, struct nvs_optimizer *optimizer,
 		      struct nvs_error *error)
 {
 	const struct params *params = &import->params;
@@ -173,7 +173,7 @@ int nvs_checkpoint_import_universal(struct nvs_optimizer *optimizer,
 				    const struct nvs_checkpoint_param *params, size_t n,
 				    const char *path, struct nvs_error *error)
 {
-	struct import import = {.tree = {.top = -1, .zero = -1}};
+	struct import_job import = {.tree = {.top = -1, .zero = -1}};
 	int rc = 0;
 
 	if (!optimizer || !path)

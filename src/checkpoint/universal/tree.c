@@ -33,7 +33,9 @@ static int open_directory(const struct tree *tree, int at, const char *name,
 {
 	int fd = openat(at, name, DIRECTORY | O_NOFOLLOW);
 
-	return fd < 0 ? failed(tree, "open the directory", name, error) : fd;
+	if (fd < 0)
+		return failed(tree, "open the directory", name, error);
+	return fd;
 }
 
 /* ---- Removing what an earlier call has left, or what is replaced ---- */
@@ -183,7 +185,9 @@ int tree_open_file(const struct tree *tree, const char *name, const char *file, 
 	if (flags & O_ACCMODE)
 		flags |= O_NOFOLLOW;
 	fd = openat(tree->zero, place, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	return fd < 0 ? failed(tree, "open", place, error) : fd;
+	if (fd < 0)
+		return failed(tree, "open", place, error);
+	return fd;
 }
 
 /* ---- Durability ---- */
