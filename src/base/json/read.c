@@ -150,12 +150,23 @@ static int ended_early(struct parser *p)
 	return refuse(p, at, -EINVAL, text);
 }
 
-/* The current token, shortened for an error message. */
+/* Whether nothing but white space stands before the current token. */
+static bool is_first(const struct parser *p)
+{
+	const char *before = p->at;
+
+	while (before > p->text && is_space(before[-1]))
+		before--;
+	return before == p->text;
+}
+
+/* The current token, shortened for an error message. A file that does not begin as JSON may be
+ * another program's, and secret: one character of it. */
 static const char *token_text(const struct parser *p, char token[32])
 {
-	size_t n = 0;
+	size_t n = 0, most = is_first(p) ? 1 : 24;
 
-	while (n < 24 && p->at + n < p->end) {
+	while (n < most && p->at + n < p->end) {
 		unsigned char c = (unsigned char)p->at[n];
 
 		if (c <= ' ' || c >= 0x7f || (n && strchr(",]}", c)))
