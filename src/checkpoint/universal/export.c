@@ -40,12 +40,13 @@ static int set_paths(struct export_job *export, const char *path, struct nvs_err
 
 	while (length > 1 && path[length - 1] == '/')
 		length--;
-	export->path = path ? strndup(path, length) : NULL;
-	if (path && !export->path)
+	if (asprintf(&export->path, "%.*s", (int)length, path ? path : "") < 0) {
+		export->path = NULL;
 		return error_set(error, -ENOMEM, "no memory for the path %s", path);
-	export->tag = length && strrchr(export->path, '/') ? strrchr(export->path, '/') + 1
-							   : export->path;
-	if (!length || !*export->tag || !strcmp(export->tag, ".") || !strcmp(export->tag, ".."))
+	}
+	export->tag = strrchr(export->path, '/');
+	export->tag = export->tag ? export->tag + 1 : export->path;
+	if (!*export->tag || !strcmp(export->tag, ".") || !strcmp(export->tag, ".."))
 		return error_set(error, -EINVAL,
 				 "path must end with the name of the checkpoint's directory, such "
 				 "as run/global_step50");
