@@ -235,6 +235,7 @@ FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c op
 FUZZED_jobfile := $(FUZZED_options) $(addprefix src/cli/jobs/,fio_keys.c jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
 FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
+FUZZED_optimizer_groups := $(addprefix src/base/,error.c text.c) src/optim/state/groups.c
 FUZZED_torch_read := $(addprefix src/checkpoint/torch/,read.c zip.c pickle.c pickle_names.c)
 FUZZED_safetensors := src/cli/modes/model/model.c src/checkpoint/checkpoint.c src/checkpoint/index.c src/checkpoint/safetensors.c \
 	src/config/dtype.c src/base/struct_size.c $(FUZZED_torch_read) \

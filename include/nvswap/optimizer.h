@@ -82,6 +82,9 @@ struct nvs_optimizer_options {
  * others stay in host memory. State that was never written is created in the first step
  * (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored, and
  * nvs_optimizer_get_weights fills them. `options` may be NULL.
+ * With `groups` NULL and n 0 the groups are those of a kept store, without weights and of any
+ * number of elements; ratio and grad_accum_dtype are its own too. nvs_optimizer_get_group_info has
+ * their names and sizes.
  *
  * With "nvswap": {"read_only": true} the state of a kept store is only read, by any number of
  * optimizers at once, and nothing of the store changes. nvs_optimizer_get, nvs_optimizer_export,
@@ -93,13 +96,16 @@ struct nvs_optimizer_options {
  * -E2BIG      a group has more than sub_group_size elements
  * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
- *             no groups or more than 2^56 elements; a group has no name, no elements, another dtype
+ *             no groups, without them no kept store is configured, or they have more than 2^56
+ *             elements; a group has no name, no elements, another dtype
  *             or weights that are not aligned to an element; the pool (buffer_count x
  *             sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
  *             optimizer.params.amsgrad is true
- * -ENODATA    nvswap.read_only is true, and there is no kept store or no optimizer's state in it
+ * -ENODATA    nvswap.read_only is true or `groups` is NULL, and there is no kept store or no
+ *             optimizer's state in it, or no table of groups
+ * -EUCLEAN    the store's metadata, the optimizer's header or the table of groups is damaged
  * -ESTALE     the kept store has other groups, another ratio or grad_accum_dtype, or its tiles do
  *             not fit the pool
  * -EBADMSG    the drive lost bytes of the state that is read here

@@ -182,7 +182,8 @@ class Optimizer(Handle):
     ----------
     config : Config, str or dict
         optimizer.type Adam or AdamW with its params, gradient_clipping, fp16, sub_group_size.
-    groups : sequence of Group or mapping of str to array
+    groups : sequence of Group or mapping of str to array, optional
+        None: those of the kept store, without weights; ratio and grad_accum_dtype are its own too.
     update : callable or GroupAdam, optional
         Gets an :class:`Update` instead of the configured optimizer; of several threads.
     weights_final : callable, optional
@@ -198,18 +199,21 @@ class Optimizer(Handle):
 
     _what = "optimizer"
 
-    def __init__(self, config: Any, groups: Any, *, update: Union[None, GroupAdam, Callable[[Update], None]] = None,
+    def __init__(self, config: Any, groups: Any = None, *, update: Union[None, GroupAdam, Callable[[Update], None]] = None,
                  weights_final: Optional[Callable[[int, int, Any], None]] = None,
                  aio: Optional[Aio] = None) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
         self._config = config_of(config)
-        self.groups: List[Group] = _groups_of(groups)
-        self._numbers = {group.name: i for i, group in enumerate(self.groups)}
+        self.groups: List[Group] = [] if groups is None else _groups_of(groups)
         self._calls_back = _Calls(update, weights_final)
         self._arg = ffi.new_handle(self._calls_back)
         self._weights, specs, keep = _specs_of(self.groups)
+        if groups is None:
+            specs = _NULL
         options = ffi.new("struct nvs_optimizer_options *")
         options.size = ffi.sizeof("struct nvs_optimizer_options")
+        if groups is None and isinstance(update, GroupAdam):
+            raise invalid("numbers of Adam by group need the groups")
         if isinstance(update, GroupAdam) and update.ngroups != len(self.groups):
             raise invalid(f"{len(self.groups)} groups, and numbers of Adam for {update.ngroups}")
         options.update = lib.nvswap_update if update else _NULL
@@ -232,6 +236,9 @@ class Optimizer(Handle):
         # Gradients that are lent, by group: kept until a step or clear_gradients.
         self._lent: Dict[int, Any] = {}
         super().__init__(optimizer[0], *([aio] if aio else []))
+        if groups is None:
+            self.groups = [self._stored_group(i) for i in range(self.info()["ngroups"])]
+        self._numbers = {group.name: i for i, group in enumerate(self.groups)}
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         error = new_error()
@@ -364,6 +371,13 @@ class Optimizer(Handle):
         with self._open() as pointer:
             check(lib.nvs_optimizer_get_info(pointer, info, error), error)
         return fields_of(info)
+
+    def _stored_group(self, group: int) -> Group:
+        info, error = ffi.new("struct nvs_group_info *"), new_error()
+        info.size = ffi.sizeof("struct nvs_group_info")
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_get_group_info(pointer, group, info, error), error)
+            return Group(ffi.string(info.name).decode(), None, int(info.numel), "F32")
 
     def group_info(self, group: Union[int, str]) -> Dict[str, Any]:
         """The fields of struct nvs_group_info; `gradients` is none, lent, added or owed."""

@@ -199,6 +199,21 @@ def numbers_of_adam_out_of_bounds_are_errors(directory):
 
 
 @promise
+def the_groups_of_a_kept_store_need_not_be_known(directory):
+    weights = {"body": numpy.arange(2000, dtype="f4"), "head": numpy.ones(3, "f4")}
+    config = settings(directory, keep=True)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(config), errno.ENODATA)
+    with nvswap.Optimizer(config, weights) as optimizer:
+        optimizer.commit()
+    with nvswap.Optimizer(settings(directory, read_only=True)) as optimizer:
+        assert optimizer.groups == [nvswap.Group("body", None, 2000, "F32"),
+                                    nvswap.Group("head", None, 3, "F32")]
+        assert numpy.array_equal(optimizer.get_state("body", "master"), weights["body"])
+    raises(nvswap.Error, lambda: nvswap.Optimizer(config, update=nvswap.GroupAdam(2)), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(settings(directory)), errno.EINVAL)
+
+
+@promise
 def a_closed_optimizer_is_an_exception(directory):
     weights = numpy.ones(100, numpy.float32)
     optimizer = nvswap.Optimizer(settings(directory), {"g": weights})

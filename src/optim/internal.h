@@ -163,6 +163,11 @@ struct nvs_optimizer {
 	 * 0: not known. */
 	uint64_t *stored_sums;
 	uint64_t layout_sum; /* checksum of the groups' names and places */
+	/* The table of groups, encoded, until the optimizer is closed; NULL: the store has it. */
+	uint8_t *table;
+	size_t table_bytes;
+	struct nvs_tensor *table_tensor;
+	uint64_t table_sum; /* as stored_sums */
 };
 
 /* A run of one group's elements within a range of the flat space. */

@@ -15,6 +15,7 @@
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "optim/internal.h"
+#include "optim/state/stored.h"
 #include "swap/swap.h"
 
 /* ---- The engine ---- */
@@ -305,6 +306,7 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	free(optimizer->sums);
 	free(optimizer->header);
 	free(optimizer->stored_sums);
+	free(optimizer->table);
 	layout_free(optimizer);
 	pthread_mutex_destroy(&optimizer->lock);
 	free(optimizer);
@@ -372,33 +374,65 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	return 0;
 }
 
+/* Opens with the groups, ratio and grad_accum_dtype of the kept store. */
+static int open_stored(struct nvs_optimizer **out, const struct nvs_config *given,
+		       const struct nvs_optimizer_options *options, const struct engine_ops *ops,
+		       void *ops_arg, struct nvs_error *error)
+{
+	struct nvs_config config = *given;
+	struct group_table table;
+	int rc = stored_groups(given, options ? options->aio : NULL, ops, ops_arg, &table, error);
+
+	if (rc)
+		return rc;
+	config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = table.ratio;
+	config.grad_accum_dtype = table.gradient_dtype;
+	/* They were within the bound of the program that made the store. */
+	config.sub_group_size = HEADER_NUMEL_MAX;
+	rc = open_with(out, &config, table.specs, table.n, options, ops, ops_arg, error);
+	groups_free(&table);
+	return rc;
+}
+
+/* Opens with the caller's groups. */
+static int open_given(struct nvs_optimizer **out, const struct nvs_config *config,
+		      const struct nvs_group_spec *groups, size_t n,
+		      const struct nvs_optimizer_options *options, const struct engine_ops *ops,
+		      void *ops_arg, struct nvs_error *error)
+{
+	struct nvs_group_spec *specs = NULL;
+	int rc = check_given(groups, "groups", error);
+
+	if (!rc)
+		rc = take_groups(&specs, groups, n, error);
+	if (!rc)
+		rc = open_with(out, config, specs, n, options, ops, ops_arg, error);
+	free(specs);
+	return rc;
+}
+
 int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *config,
 			const struct nvs_group_spec *groups, size_t n,
 			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
 			void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_optimizer_options given;
-	struct nvs_group_spec *specs = NULL;
 	int rc = check_given(out, "optimizer", error);
 
 	if (!rc) {
 		*out = NULL;
 		rc = check_given(config, "config", error);
 	}
-	if (!rc && n)
-		rc = check_given(groups, "groups", error);
 	if (!rc && options) {
 		rc = struct_in(&given, sizeof(given), options);
 		if (rc)
 			struct_refused(error, rc, "nvs_optimizer_options", "the options");
 	}
-	if (!rc)
-		rc = take_groups(&specs, groups, n, error);
 	if (rc)
 		return rc;
-	rc = open_with(out, config, specs, n, options ? &given : NULL, ops, ops_arg, error);
-	free(specs);
-	return rc;
+	if (!n && !groups)
+		return open_stored(out, config, options ? &given : NULL, ops, ops_arg, error);
+	return open_given(out, config, groups, n, options ? &given : NULL, ops, ops_arg, error);
 }
 
 int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,

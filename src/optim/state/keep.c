@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "optim/internal.h"
+#include "optim/state/stored.h"
 
 _Static_assert(HEADER_UNIT == TILE_UNIT, "a stored tile is as aligned as a new one");
 
@@ -268,6 +269,8 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	if (!optimizer->keep)
 		return 0;
 	rc = allocate_sums(optimizer, error);
+	if (!rc)
+		rc = stored_groups_make(optimizer, error);
 	if (rc)
 		return rc;
 	if (!optimizer->header) {
@@ -359,6 +362,11 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 			rc = write_host(optimizer, i, error);
 	if (rc)
 		return rc;
+	if (optimizer->table)
+		rc = write_from(optimizer, optimizer->table_tensor, optimizer->table,
+				optimizer->table_bytes, &optimizer->table_sum, error);
+	if (rc)
+		return rc;
 	fill_header(optimizer);
 	return write_from(optimizer, optimizer->header_tensor, optimizer->header,
 			  optimizer->header_bytes, &optimizer->stored_sums[0], error);
@@ -379,6 +387,8 @@ static int wait_for_writes(struct nvs_optimizer *optimizer, struct nvs_error *er
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts, PARTS, error);
+	if (!rc && optimizer->table)
+		rc = engine_wait_landed(optimizer->engine, &optimizer->table_tensor, 1, error);
 	return rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
 }
 

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of groups in a kept store. The groups decide the size of the optimizer's pool, so they
+ * are read by another engine, which has a small pool and changes nothing.
+ */
+#include "optim/state/stored.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "config/config.h"
+#include "optim/internal.h"
+
+#define POOL_NUMEL (256u * 1024)
+
+static int register_table(struct nvs_engine *engine, uint64_t nbytes, struct nvs_tensor **tensor,
+			  struct nvs_error *error)
+{
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = GROUPS_TENSOR, .dtype = NVS_U8, .numel = nbytes};
+
+	assert(!*tensor && nbytes);
+	return batch_register(engine, &spec, 1, tensor, error);
+}
+
+/* ---- Reading it ---- */
+
+static int open_engine(struct nvs_engine **engine, const struct nvs_config *given,
+		       struct nvs_aio *aio, const struct engine_ops *ops, void *ops_arg,
+		       struct nvs_error *error)
+{
+	struct nvs_config config = *given;
+
+	config.read_only = true;
+	config.scrub = false;
+	config.optimizer_max_in_cpu = 0;
+	config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = POOL_NUMEL;
+	return aio ? nvs_engine_open_on(engine, aio, &config, NVS_OFFLOAD_OPTIMIZER, error)
+		   : engine_open_with(engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg, error);
+}
+
+static int read_table(struct nvs_engine *engine, uint8_t *bytes, uint64_t nbytes,
+		      struct nvs_error *error)
+{
+	struct nvs_tensor *tensor = NULL;
+	void *data = bytes;
+	int rc = register_table(engine, nbytes, &tensor, error);
+
+	if (!rc)
+		rc = batch_swap_in_to(engine, &tensor, &data, 1, error);
+	if (!rc)
+		rc = batch_wait(engine, &tensor, 1, 0, -1, error);
+	return rc;
+}
+
+static int decode(const uint8_t *bytes, uint64_t nbytes, struct group_table *table,
+		  struct nvs_error *error)
+{
+	struct nvs_error why = {.size = sizeof(why)};
+	int rc = groups_decode(bytes, nbytes, table, &why);
+
+	if (rc)
+		error_about(error, rc, GROUPS_TENSOR, 0, 0,
+			    "the kept store's table of groups is invalid: %s. Name the groups, or "
+			    "restore the store from a copy",
+			    why.text);
+	return rc;
+}
+
+int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
+		  const struct engine_ops *ops, void *ops_arg, struct group_table *table,
+		  struct nvs_error *error)
+{
+	struct nvs_engine *engine = NULL;
+	uint8_t *bytes = NULL;
+	uint64_t nbytes = 0;
+	int rc;
+
+	*table = (struct group_table){0};
+	if (!(config->keep || config->read_only) ||
+	    config->offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NVME)
+		return error_set(error, -EINVAL,
+				 "there are no groups to optimize: name them, or set nvswap.keep "
+				 "or nvswap.read_only to take those of a kept store");
+	rc = open_engine(&engine, config, aio, ops, ops_arg, error);
+	if (rc)
+		return rc;
+	if (!engine_has_stored(engine, GROUPS_TENSOR, &nbytes))
+		rc = error_set(error, -ENODATA,
+			       "the kept store has no table of an optimizer's groups: name them");
+	if (!rc)
+		bytes = malloc(nbytes);
+	if (!rc && !bytes)
+		rc = error_set(error, -ENOMEM, "no memory for the groups of the kept store");
+	if (!rc)
+		rc = read_table(engine, bytes, nbytes, error);
+	if (!rc)
+		rc = decode(bytes, nbytes, table, error);
+	/* A drive that hangs may still write to the memory. */
+	if (nvs_engine_close(engine, NULL) != -ETIMEDOUT)
+		free(bytes);
+	return rc;
+}
+
+/* ---- Making it ---- */
+
+static int encode_table(struct nvs_optimizer *optimizer, struct nvs_group_spec *specs,
+			struct nvs_error *error)
+{
+	const struct group_table table = {
+		.ratio = optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio,
+		.gradient_dtype = optimizer->gradient_dtype,
+		.specs = specs,
+		.n = optimizer->ngroups,
+	};
+
+	for (size_t i = 0; i < table.n; i++) {
+		specs[i].name = optimizer->groups[i].name;
+		specs[i].numel = optimizer->groups[i].numel;
+	}
+	optimizer->table_bytes = groups_nbytes(&table);
+	optimizer->table = malloc(optimizer->table_bytes);
+	if (!optimizer->table)
+		return error_set(error, -ENOMEM, "out of memory for the table of groups");
+	groups_encode(&table, optimizer->table);
+	return 0;
+}
+
+int stored_groups_make(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	struct nvs_group_spec *specs;
+	uint64_t stored;
+	int rc;
+
+	assert(optimizer->keep && !optimizer->table);
+	if (optimizer->read_only || engine_has_stored(optimizer->engine, GROUPS_TENSOR, &stored))
+		return 0;
+	specs = calloc(optimizer->ngroups, sizeof(*specs));
+	rc = specs ? encode_table(optimizer, specs, error)
+		   : error_set(error, -ENOMEM, "out of memory for the table of groups");
+	free(specs);
+	return rc ? rc
+		  : register_table(optimizer->engine, optimizer->table_bytes,
+				   &optimizer->table_tensor, error);
+}
