@@ -2,12 +2,15 @@
 """
 A training job: a small GPT on the text of this repository's documents, with DeepSpeed's ZeRO-3.
 Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
-functions say of gradients, weights and states, some of which it changes in between. Run by the tests with RANK, WORLD_SIZE
-and so on in the environment; it installs nvswap itself if JOB's "nvswap" says so.
+functions say of gradients, weights and states, some of which it changes in between. "saves" are
+checkpoints after the last step: the "checkpoint" block of each, a tag for each rank, and the folder.
+Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
+"nvswap" says so.
 """
 
 import glob
 import json
+import logging
 import os
 import resource
 import sys
@@ -21,6 +24,7 @@ if JOB.get("nvswap"):
 
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
+from deepspeed.runtime.model_checkpointing.config import get_checkpoint_config  # noqa: E402
 from deepspeed.utils import (  # noqa: E402
     safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state,
     safe_set_full_fp32_param, safe_set_full_grad, safe_set_full_optimizer_state)
@@ -28,6 +32,8 @@ from torch import nn  # noqa: E402
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 LENGTH = 64
+# {rank} in it gives each rank a folder of its own.
+CHECKPOINT = JOB.get("checkpoint", "").format(rank=os.environ["RANK"])
 
 
 class Block(nn.Module):
@@ -101,6 +107,20 @@ def groups_of(model):
     return [{"params": matrices, "lr": 2e-3}, {"params": vectors, "weight_decay": 0.0}]
 
 
+def save_under(engine, block, tags, folder=CHECKPOINT):
+    """Saves with this "checkpoint" block under the rank's tag; returns the error and the warnings."""
+    engine._config.checkpoint_config = get_checkpoint_config({"checkpoint": block})
+    warnings, handler, error = [], logging.Handler(logging.WARNING), None
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    deepspeed.utils.logger.addHandler(handler)
+    try:
+        engine.save_checkpoint(folder, tag=tags[torch.distributed.get_rank()])
+    except AssertionError as refused:
+        error = str(refused)
+    deepspeed.utils.logger.removeHandler(handler)
+    return {"error": error, "warnings": warnings}
+
+
 def moved_bytes():
     """Bytes that this process has read from and written to drives."""
     with open("/proc/self/io", encoding="ascii") as file:
@@ -124,7 +144,7 @@ def main():
     losses, seconds, seen = [], [], []
     first = JOB.get("load_step", 0)
     if first:
-        engine.load_checkpoint(JOB["checkpoint"], tag=JOB.get("tag", f"step{first}"))
+        engine.load_checkpoint(CHECKPOINT, tag=JOB.get("tag", f"step{first}"))
         for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
             torch.randint(len(text) - LENGTH - 1, (2,), generator=random)
     torch.distributed.barrier()
@@ -147,7 +167,8 @@ def main():
             losses.append(loss.item().hex())
         print(f"STEP {step}", flush=True)
         if step + 1 in JOB.get("save_steps", []):
-            engine.save_checkpoint(JOB["checkpoint"], tag=f"step{step + 1}")
+            engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
+    saves = [save_under(engine, *each) for each in JOB.get("saves", [])]
     if JOB.get("universal"):
         from nvswap.deepspeed.checkpoint.universal import save_universal
         save_universal(engine, JOB["universal"], f"step{JOB['steps']}")
@@ -158,7 +179,7 @@ def main():
             torch.save(weights, JOB["weights"])
     ended, after = time.perf_counter(), os.times()
     print("RESULT " + json.dumps({
-        "rank": rank, "losses": losses, "seen": seen, "step_s": sum(seconds),
+        "rank": rank, "losses": losses, "seen": seen, "saves": saves, "step_s": sum(seconds),
         "train_s": ended - begun,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "cpu_s": after.user + after.system - times.user - times.system,

@@ -40,18 +40,18 @@ def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=Non
     return result
 
 
-def start(config, ranks=2, width=128, steps=6, **more):
-    """Starts the processes; `more` goes to job.py."""
+def start(config, ranks=2, width=128, steps=6, nodes=1, **more):
+    """Starts the processes, the same number on each node; `more` goes to job.py."""
     setting = json.dumps({"nvswap": True, "width": width, "layers": 2, "heads": 4, "steps": steps,
                           "config": config, **more})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = []
+    processes, of_node = [], ranks // nodes
     for rank in range(ranks):
         processes.append(Rank(setting, {
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
-            "LOCAL_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "RANK": str(rank), "LOCAL_RANK": str(rank % of_node), "WORLD_SIZE": str(ranks),
+            "LOCAL_SIZE": str(of_node), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": "lo"}, os.path.join(BUILD, "python")))
     return processes
 

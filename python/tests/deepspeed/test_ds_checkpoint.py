@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of ZeRO-3 jobs whose parameters and optimizer state are on NVMe."""
 
+import errno
 import glob
 import os
 import signal
@@ -12,15 +13,17 @@ import zipfile
 from random import Random
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import await_step, configuration, job, outputs_of, start  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import await_step, configuration, job, outputs_of, results_of, start  # noqa: E402
+from promises import main, promise, raises  # noqa: E402
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
+from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
 
 from nvswap.deepspeed.checkpoint.durable import replace_text  # noqa: E402
-from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
+from nvswap.deepspeed.checkpoint.engine import (  # noqa: E402
+    CheckpointEngine, create_checkpoint_engine)  # noqa: E402
 from nvswap.deepspeed.checkpoint.stored import Stored  # noqa: E402
 
 STEPS = 8
@@ -142,7 +145,8 @@ def a_universal_checkpoint_is_written_and_loads_on_one_two_and_four_ranks(direct
     config["checkpoint"] = {"load_universal": True}
     for ranks in (1, 2, 4):
         again = os.path.join(directory, f"universal{ranks}")
-        job(config, ranks=ranks, steps=2, load_step=2, checkpoint=written, universal=again)
+        job(config, ranks=ranks, steps=2, load_step=2, tag=None, checkpoint=written,
+            universal=again)
         assert_equal(state, universal_state(os.path.join(again, "step2")))
 
 
@@ -218,6 +222,79 @@ def a_job_that_was_killed_while_it_saved_goes_on_from_latest(directory):
     assert step >= 2
     losses = job(config, steps=step + 2, load_step=step, checkpoint=checkpoint)
     assert losses == [each[2 * step:] for each in job(config, steps=step + 2)]
+
+
+# ---- The "checkpoint" block
+
+def names_in(*path):
+    return sorted(os.listdir(os.path.join(*path)))
+
+
+def files_of_rank(rank):
+    name = f"zero_pp_rank_{rank}_mp_rank_00"
+    return [f"bf16_{name}_optim_states.pt", f"{name}_model_states.pt"]
+
+
+@promise
+def tags_that_differ_between_ranks_pass_warn_or_fail_as_tag_validation_says(directory):
+    checkpoint = os.path.join(directory, "saved")
+    saves = [[{"tag_validation": "Fail"}, [0, 0]]]
+    for mode, block in (("Fail", {"tag_validation": "Fail"}), ("Warn", {"tag_validation": "Warn"}),
+                        ("Without", {}), ("Ignore", {"tag_validation": "Ignore"})):
+        saves.append([block, [f"{mode}0", f"{mode}1"]])
+    results = results_of(start(configuration(directory, depth="step"), steps=1, saves=saves,
+                               checkpoint=checkpoint))
+    for result in results:
+        assert_validated(result["rank"], *result["saves"])
+        for mode in ("Warn", "Without", "Ignore"):
+            tag = os.path.join(checkpoint, f"{mode}{result['rank']}")
+            assert names_in(tag) == files_of_rank(result["rank"])
+    assert not glob.glob(os.path.join(checkpoint, "Fail*"))
+    assert latest_of(checkpoint) == "0"
+    assert names_in(checkpoint, "0") == sorted(files_of_rank(0) + files_of_rank(1))
+
+
+def assert_validated(rank, same, fail, warn, without, ignore):
+    """What a rank was told, in order of the tags."""
+    assert same == {"error": None, "warnings": []}
+    assert f"'Fail{rank}' is not consistent across all ranks" in fail["error"]
+    for mode, told in (("Warn", warn), ("Without", without)):
+        assert told["error"] is None
+        assert f"'{mode}{rank}' is not consistent across all ranks" in told["warnings"][0]
+    assert ignore["error"] is None
+    assert not any("consistent" in warning for warning in ignore["warnings"])
+    assert [bool(told["warnings"]) for told in (fail, ignore)] == [False, rank == 0]
+
+
+@promise
+def each_node_goes_on_from_latest_in_storage_of_its_own(directory):
+    config = configuration(directory, depth="step")
+    config["checkpoint"] = {"use_node_local_storage": True}
+    checkpoint, shared = (os.path.join(directory, name) for name in ("node{rank}", "shared"))
+    losses = job(config, nodes=2, steps=4, save_steps=[2], checkpoint=checkpoint)
+    for rank in range(2):
+        node = checkpoint.format(rank=rank)
+        assert latest_of(node) == "step2" and names_in(node, "step2") == files_of_rank(rank)
+    again = job(config, nodes=2, steps=4, load_step=2, tag=None, checkpoint=checkpoint,
+                saves=[[{}, ["both", "both"], shared]])
+    assert again == [each[4:] for each in losses]
+    assert latest_of(shared) == "both" and len(names_in(shared, "both")) == 4
+
+
+@promise
+def keys_that_cannot_save_a_store_are_refused_with_the_reason(directory):
+    config = configuration(directory, depth="step")
+    writer = {"checkpoint": {"writer": {"type": "fast"}}}
+    for key, blocks in (("checkpoint.writer", writer),
+                        ("checkpoint.checkpoint_serialization",
+                         {"checkpoint": {"checkpoint_serialization": False}}),
+                        ("datastates_ckpt", {"datastates_ckpt": {"host_cache_size": 1}})):
+        read = DeepSpeedConfig({**config, **blocks})
+        error = raises(OSError, lambda: create_checkpoint_engine(read), errno.ENOTSUP)
+        assert f"{key}: " in str(error) and "leave it out" in str(error)
+    config.update(writer)
+    for output in outputs_of(start(config, steps=1)):
+        assert "checkpoint.writer: optimizer state in a store is written by nvswap" in output
 
 
 main()

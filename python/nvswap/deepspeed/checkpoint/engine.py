@@ -2,7 +2,7 @@
 """
 The checkpoint engine that DeepSpeed calls where optimizer state is on NVMe: its own files and names,
 each replaced as a whole, with state from the store streamed to them. `latest` is written last, when the
-files of all ranks are durable.
+files of all ranks are durable, and names no tag that only some ranks have saved.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import errno
 import functools
 import os
 import zipfile
-from typing import Any
+from typing import Any, List, Set
 
 import torch
 from deepspeed import comm as dist
 from deepspeed.runtime import checkpoint_engine as theirs
 from deepspeed.runtime.model_checkpointing import CHECKPOINT_SERIALIZATION, CHECKPOINT_WRITER
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
+from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored
 from nvswap.deepspeed.checkpoint.durable import replace_text, replacing
@@ -56,11 +57,17 @@ def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> A
     Raises
     ------
     Error
-        ENOTSUP: the configuration asks for a checkpoint engine that can't save it.
+        ENOTSUP: a key of the configuration would have no effect on how that state is saved.
     """
     offload = config_params.zero_config.offload_optimizer
     if offload is None or offload.device != OffloadDeviceEnum.nvme:
         return theirs.create_checkpoint_engine(config_params, *args, **kwargs)
+    _refuse_what_is_set(config_params)
+    return CheckpointEngine(config_params)
+
+
+def _refuse_what_is_set(config_params: Any) -> None:
+    """Refuses the keys that would have no effect on optimizer state in a store."""
     block = config_params.checkpoint_config
     refused = {"checkpoint.writer": block[CHECKPOINT_WRITER] is not None,
                "checkpoint.checkpoint_serialization": not block[CHECKPOINT_SERIALIZATION],
@@ -70,7 +77,6 @@ def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> A
             raise Error(errno.ENOTSUP, f"{key}: optimizer state in a store is written by nvswap, to "
                         'torch.save\'s zip files: leave it out, or use "nvswap": {"deepspeed": "ops"}',
                         key)
-    return CheckpointEngine(config_params)
 
 
 def watch_saves() -> None:
@@ -88,13 +94,46 @@ def watch_saves() -> None:
         ours = isinstance(self.checkpoint_engine, CheckpointEngine)
         result = save(self, save_dir, tag, client_state or {}, save_latest and not ours, **kwargs)
         if ours and save_latest:
-            if self.global_rank == 0:
-                replace_text(os.path.join(save_dir, "latest"),
-                             str(tag or f"global_step{self.global_steps}"))
-            dist.barrier()
+            _name_latest(self, save_dir, tag_of(self, tag))
         return result
 
     saved.nvswap_watches = True  # type: ignore[attr-defined]
     DeepSpeedEngine.save_checkpoint = saved
     DeepSpeedEngine.zero_nvme_offload_optimizer = lambda self: on_nvme(self) and \
         not isinstance(self.checkpoint_engine, CheckpointEngine)
+
+
+def tag_of(engine: Any, tag: Any) -> str:
+    """The name of a checkpoint that is saved as `tag`, as DeepSpeed has it."""
+    return f"global_step{engine.global_steps}" if tag is None else str(tag)
+
+
+def _name_latest(engine: Any, save_dir: str, tag: str) -> None:
+    """Has `latest` name a tag that all ranks have saved: with use_node_local_storage on each node."""
+    path, tags = os.path.join(save_dir, "latest"), _tags_of_all_ranks(tag)
+    if len(tags) > 1:
+        if engine.global_rank == 0:
+            logger.warning(f"{path} is not replaced: the ranks have saved under {len(tags)} tags, such "
+                           f"as '{tag}', and none has the files of all ranks. Load each rank's tag")
+        return
+    if engine.global_rank == 0:
+        replace_text(path, tag)
+    dist.barrier()
+    # Nodes that share the directory find it there: no two ranks replace one file at once.
+    if engine.use_node_local_storage() and engine.local_rank == 0 and not _has_text(path, tag):
+        replace_text(path, tag)
+    dist.barrier()
+
+
+def _tags_of_all_ranks(tag: str) -> Set[Any]:
+    tags: List[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(tags, tag)
+    return set(tags)
+
+
+def _has_text(path: str, text: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read() == text
+    except FileNotFoundError:
+        return False

@@ -21,6 +21,7 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_st
 
 from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint.durable import replace_text, replacing
+from nvswap.deepspeed.checkpoint.engine import tag_of
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS
 
 
@@ -35,7 +36,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
     save_dir, tag : str
         As for engine.save_checkpoint. `latest_universal` names the tag when all files are durable.
     """
-    tag = str(tag or f"global_step{engine.global_steps}")
+    tag = tag_of(engine, tag)
     folder = os.path.join(save_dir, tag)
     engine.optimizer.checkpoint_event_prologue()
     os.makedirs(folder, exist_ok=True)
