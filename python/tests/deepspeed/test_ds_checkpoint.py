@@ -285,13 +285,17 @@ def each_node_goes_on_from_latest_in_storage_of_its_own(directory):
 def keys_that_cannot_save_a_store_are_refused_with_the_reason(directory):
     config = configuration(directory, depth="step")
     writer = {"checkpoint": {"writer": {"type": "fast"}}}
+    staged = {"checkpoint": {"parallel_write": {"pipeline_stage": True}}}
     for key, blocks in (("checkpoint.writer", writer),
                         ("checkpoint.checkpoint_serialization",
                          {"checkpoint": {"checkpoint_serialization": False}}),
+                        ("checkpoint.parallel_write.pipeline_stage", staged),
                         ("datastates_ckpt", {"datastates_ckpt": {"host_cache_size": 1}})):
         read = DeepSpeedConfig({**config, **blocks})
         error = raises(OSError, lambda: create_checkpoint_engine(read), errno.ENOTSUP)
         assert f"{key}: " in str(error) and "leave it out" in str(error)
+    allowed = {"parallel_write": {"pipeline_stage": False}, "checkpoint_serialization": True}
+    create_checkpoint_engine(DeepSpeedConfig(dict(config, checkpoint=allowed)))
     config.update(writer)
     for output in outputs_of(start(config, steps=1)):
         assert "checkpoint.writer: optimizer state in a store is written by nvswap" in output

@@ -77,6 +77,10 @@ def _refuse_what_is_set(config_params: Any) -> None:
             raise Error(errno.ENOTSUP, f"{key}: optimizer state in a store is written by nvswap, to "
                         'torch.save\'s zip files: leave it out, or use "nvswap": {"deepspeed": "ops"}',
                         key)
+    if config_params.checkpoint_parallel_write_pipeline:
+        key = "checkpoint.parallel_write.pipeline_stage"
+        raise Error(errno.ENOTSUP, f"{key}: DeepSpeed has no pipeline stages with ZeRO-3, where each "
+                    "rank writes its own files, all ranks at once: leave it out", key)
 
 
 def watch_saves() -> None:
