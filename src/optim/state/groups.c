@@ -35,8 +35,10 @@ uint64_t groups_nbytes(const struct group_table *table)
 {
 	uint64_t nbytes = GROUPS_BYTES;
 
-	for (size_t i = 0; i < table->n; i++)
+	for (size_t i = 0; i < table->n; i++) {
+		assert(table->specs[i].name);
 		nbytes += AT_NAME + strlen(table->specs[i].name);
+	}
 	return nbytes;
 }
 
@@ -131,16 +133,21 @@ int groups_decode(const uint8_t *bytes, uint64_t nbytes, struct group_table *tab
 	table->specs = calloc(n, sizeof(*table->specs));
 	/* A name and its zero byte are shorter than its group. */
 	table->names = name = malloc(nbytes);
-	rc = table->specs && name ? 0 : error_set(error, -ENOMEM, "no memory for the groups");
+	if (!table->specs || !name) {
+		groups_free(table);
+		return error_set(error, -ENOMEM, "no memory for the groups");
+	}
 	for (; table->n < n && !rc; table->n += !rc)
 		rc = decode_group(&at, end, &table->specs[table->n], &name, error);
 	if (!rc && at != end)
 		rc = error_set(error, -EUCLEAN, "%zu bytes follow the last group",
 			       (size_t)(end - at));
-	if (rc)
+	if (rc) {
 		groups_free(table);
-	assert(rc || groups_nbytes(table) == nbytes);
-	return rc;
+		return rc;
+	}
+	assert(groups_nbytes(table) == nbytes);
+	return 0;
 }
 
 void groups_free(struct group_table *table)
