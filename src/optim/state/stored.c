@@ -42,18 +42,23 @@ static int open_engine(struct nvs_engine **engine, const struct nvs_config *give
 		   : engine_open_with(engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg, error);
 }
 
-static int read_table(struct nvs_engine *engine, uint8_t *bytes, uint64_t nbytes,
+/* *bytes may be set after an error, since a drive that hangs may still write to it. */
+static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **bytes,
 		      struct nvs_error *error)
 {
 	struct nvs_tensor *tensor = NULL;
-	void *data = bytes;
+	void *data;
 	int rc = register_table(engine, nbytes, &tensor, error);
 
-	if (!rc)
-		rc = batch_swap_in_to(engine, &tensor, &data, 1, error);
-	if (!rc)
-		rc = batch_wait(engine, &tensor, 1, 0, -1, error);
-	return rc;
+	assert(!*bytes);
+	if (rc)
+		return rc;
+	data = malloc(nbytes);
+	if (!data)
+		return error_set(error, -ENOMEM, "no memory for the groups of the kept store");
+	*bytes = data;
+	rc = batch_swap_in_to(engine, &tensor, &data, 1, error);
+	return rc ? rc : batch_wait(engine, &tensor, 1, 0, -1, error);
 }
 
 static int decode(const uint8_t *bytes, uint64_t nbytes, struct group_table *table,
@@ -92,11 +97,7 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		rc = error_set(error, -ENODATA,
 			       "the kept store has no table of an optimizer's groups: name them");
 	if (!rc)
-		bytes = malloc(nbytes);
-	if (!rc && !bytes)
-		rc = error_set(error, -ENOMEM, "no memory for the groups of the kept store");
-	if (!rc)
-		rc = read_table(engine, bytes, nbytes, error);
+		rc = read_table(engine, nbytes, &bytes, error);
 	if (!rc)
 		rc = decode(bytes, nbytes, table, error);
 	/* A drive that hangs may still write to the memory. */
