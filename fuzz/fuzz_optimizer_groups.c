@@ -14,9 +14,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
 static void check_accepted(const struct group_table *table, const uint8_t *bytes, size_t nbytes)
 {
-	uint8_t *again = malloc(nbytes);
+	uint8_t *again;
 
-	assert(again && table->n && table->n <= nbytes && groups_nbytes(table) == nbytes);
+	assert(table->n && table->n <= nbytes && groups_nbytes(table) == nbytes);
+	again = malloc(nbytes);
+	assert(again);
 	assert(table->ratio >= 0 && table->ratio <= 1);
 	for (size_t i = 0; i < table->n; i++) {
 		size_t length = strlen(table->specs[i].name);
