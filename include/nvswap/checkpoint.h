@@ -129,12 +129,15 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
 
 /*
  * The same for the state of an optimizer: of each group G, fp32 tensors "G.fp32" (the master
- * weights), "G.exp_avg" and "G.exp_avg_sq", and the number of steps as a U64 tensor "step" of one
- * element. All three parts of a tile are read or written once.
+ * weights), "G.exp_avg" and "G.exp_avg_sq", and the number of steps "step": in a .safetensors file a
+ * U64 tensor of one element; in a file of torch.save a number of the dictionary, where importing
+ * takes a tensor of one element of F32, I64 or U64 too. All three parts of a tile are read or
+ * written once.
  * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
- * and nvs_optimizer_import, after which some tiles are imported and the others are not; and
+ * and nvs_optimizer_import, after which some tiles are imported and the others are not, as after
+ * -EBADMSG; and
+ * -EINVAL  importing from a file of torch.save: it has no whole number "step"; nothing was read
  * -ERANGE  importing: the number of steps is above 2^53 - 1
- * -ENOTSUP importing from a file of torch.save
  */
 NVS_API int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char *path,
 					    const struct nvs_checkpoint_options *options,

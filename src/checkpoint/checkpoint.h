@@ -78,6 +78,12 @@ int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_e
 int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
 	       struct nvs_error *error);
 
+/* A whole number of a dictionary. */
+struct torch_count {
+	const char *name;
+	uint64_t value;
+};
+
 struct torch {
 	char *lead; /* the records before the data */
 	size_t lead_bytes;
@@ -166,19 +172,25 @@ void draft_close(struct draft *draft);
 int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_options *options,
 	       struct nvs_error *error);
 
+/* Whether a file of that path has the form of torch.save. */
+bool path_is_torch(const char *path);
+
 struct writing {
 	struct nvs_checkpoint plan;
 	struct placement placement;
 	struct torch torch; /* with `crcs` NULL: a .safetensors file */
 	struct draft *drafts;
 	struct nvs_aio *aio;
-	bool torch_allowed; /* set by the caller of writing_begin */
-	bool complete;	    /* the index has its name */
+	bool complete; /* the index has its name */
 };
 
-/* Lays the plan out and creates its files with their headers. writing_end follows in any case. */
+/*
+ * Lays the plan out and creates its files with their headers. `count` stands beside the tensors in a
+ * file of torch.save; NULL: none. writing_end follows in any case.
+ */
 int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path,
-		  const struct nvs_checkpoint_options *options, struct nvs_error *error);
+		  const struct nvs_checkpoint_options *options, const struct torch_count *count,
+		  struct nvs_error *error);
 /* Makes all data durable, and the files known by their names. */
 int writing_commit(struct writing *writing, struct nvs_error *error);
 /* Ends it, with all transfers in flight; without a commit, nothing has changed. */

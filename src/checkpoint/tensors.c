@@ -85,9 +85,8 @@ static int export(struct nvs_engine *engine, const struct nvs_checkpoint_item *i
 
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = plan_item(&writing->plan, engine, items, i, &pairs[i], error);
-	writing->torch_allowed = true;
 	if (!rc)
-		rc = writing_begin(writing, nvs_engine_aio(engine), path, options, error);
+		rc = writing_begin(writing, nvs_engine_aio(engine), path, options, NULL, error);
 	if (!rc)
 		rc = move_out(engine, pairs, n, writing, error);
 	return rc ? rc : writing_commit(writing, error);

@@ -44,15 +44,22 @@ static int begin_files(struct writing *writing, struct nvs_error *error)
 	return rc;
 }
 
+bool path_is_torch(const char *path)
+{
+	size_t length = strlen(path);
+
+	return length > 3 && !strcmp(path + length - 3, ".pt");
+}
+
 static int begin_torch(struct writing *writing, const char *path, uint64_t shard_bytes,
-		       struct nvs_error *error)
+		       const struct torch_count *count, struct nvs_error *error)
 {
 	int rc = placement_make_single(&writing->placement, &writing->plan, path, error);
 
 	if (!rc && shard_bytes)
 		rc = error_set(error, -EINVAL, "%s: a file of torch.save has no shards", path);
 	if (!rc)
-		rc = torch_place(&writing->torch, &writing->plan, false, path, error);
+		rc = torch_place(&writing->torch, &writing->plan, count, path, error);
 	if (rc)
 		return rc;
 	writing->placement.headers[0] = writing->torch.lead;
@@ -63,14 +70,14 @@ static int begin_torch(struct writing *writing, const char *path, uint64_t shard
 }
 
 int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path,
-		  const struct nvs_checkpoint_options *options, struct nvs_error *error)
+		  const struct nvs_checkpoint_options *options, const struct torch_count *count,
+		  struct nvs_error *error)
 {
-	size_t length = strlen(path);
 	int rc;
 
 	writing->aio = aio;
-	if (writing->torch_allowed && length > 3 && !strcmp(path + length - 3, ".pt"))
-		rc = begin_torch(writing, path, options->shard_bytes, error);
+	if (path_is_torch(path))
+		rc = begin_torch(writing, path, options->shard_bytes, count, error);
 	else
 		rc = placement_make(&writing->placement, &writing->plan, path, options->shard_bytes,
 				    error);

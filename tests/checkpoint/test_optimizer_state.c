@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All state of an optimizer to .safetensors files and back. */
+/* All state of an optimizer to .safetensors and .pt files and back. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "optim/optim_fixture.h"
@@ -9,11 +11,14 @@
 static const struct group groups[] = {
 	{"embed", 100000, NVS_F32}, {"layers", 300001, NVS_BF16}, {"head", 7, NVS_F16}};
 
-static const char *export_after(struct optim *optim, uint64_t steps, uint64_t shard_bytes)
+#define SAFETENSORS "state.safetensors"
+
+static const char *export_after(struct optim *optim, uint64_t steps, const char *name,
+				uint64_t shard_bytes)
 {
 	const struct nvs_checkpoint_options options = {.size = sizeof(options),
 						       .shard_bytes = shard_bytes};
-	const char *path = path_in(temp_directory(), "state.safetensors");
+	const char *path = path_in(temp_directory(), name);
 
 	optim_init(optim, groups, COUNT(groups));
 	DONE(optim, optim_open(optim));
@@ -26,13 +31,18 @@ static const char *export_after(struct optim *optim, uint64_t steps, uint64_t sh
 /* Four steps, export, import into a new optimizer, four steps: the bits of eight in one run. */
 static void steps_after_an_import_have_the_bits_of_one_run(void **state)
 {
+	static const struct {
+		const char *name;
+		uint64_t shard_bytes;
+		size_t ntensors; /* torch.save's file has the number of steps beside them */
+	} files[] = {{SAFETENSORS, 0, 10}, {SAFETENSORS, 500000, 10}, {"state.pt", 0, 9}};
 	struct nvs_checkpoint *checkpoint;
 	struct snapshot expected;
 	struct optim optim, other;
 
 	(void)state;
-	for (uint64_t shard = 0; shard <= 500000; shard += 500000) {
-		const char *path = export_after(&optim, 4, shard);
+	for (size_t i = 0; i < COUNT(files); i++) {
+		const char *path = export_after(&optim, 4, files[i].name, files[i].shard_bytes);
 
 		optim_run(&optim, 5, 8);
 		snapshot_take(&optim, &expected);
@@ -40,7 +50,7 @@ static void steps_after_an_import_have_the_bits_of_one_run(void **state)
 		optim_init(&other, groups, COUNT(groups));
 		DONE(&other, optim_open(&other));
 		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
-		assert_int_equal(nvs_checkpoint_count(checkpoint), 10);
+		assert_int_equal(nvs_checkpoint_count(checkpoint), files[i].ntensors);
 		DONE(&other,
 		     nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, &other.error));
 		optim_run(&other, 5, 8);
@@ -97,7 +107,7 @@ static void a_file_that_cannot_be_read_ends_the_import(void **state)
 {
 	struct nvs_checkpoint *checkpoint;
 	struct optim optim, other;
-	const char *path = export_after(&optim, 1, 0);
+	const char *path = export_after(&optim, 1, SAFETENSORS, 0);
 
 	(void)state;
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
@@ -122,7 +132,7 @@ static void state_of_other_groups_is_refused(void **state)
 	const char *path;
 
 	(void)state;
-	path = export_after(&optim, 1, 0);
+	path = export_after(&optim, 1, SAFETENSORS, 0);
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	optim_close(&optim);
 	optim_init(&other, fewer, COUNT(fewer));
@@ -138,6 +148,159 @@ static void state_of_other_groups_is_refused(void **state)
 	nvs_checkpoint_close(checkpoint);
 }
 
+/* ---- The form of torch.save ---- */
+
+/* Imports the file into a new optimizer, whose number of steps is then *step. */
+static int import_anew(struct optim *other, const char *path, uint64_t *step)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_checkpoint *checkpoint;
+	int rc;
+
+	optim_init(other, groups, COUNT(groups));
+	DONE(other, optim_open(other));
+	DONE(other, nvs_checkpoint_open(&checkpoint, path, &other->error));
+	rc = nvs_checkpoint_import_optimizer(other->optimizer, checkpoint, &other->error);
+	nvs_checkpoint_close(checkpoint);
+	DONE(other, nvs_optimizer_get_info(other->optimizer, &info, NULL));
+	*step = info.step;
+	return rc;
+}
+
+static void flip(const char *path, uint64_t at)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	uint8_t byte;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+	close(fd);
+}
+
+static void damage_in_any_part_of_a_file_for_torch_is_an_error(void **state)
+{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	struct optim optim, other;
+	const char *path = export_after(&optim, 1, "state.pt", 0);
+	uint64_t step;
+
+	(void)state;
+	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
+	optim_close(&optim);
+	for (size_t i = 0; i < nvs_checkpoint_count(checkpoint); i++) {
+		uint64_t at;
+
+		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
+		at = tensor.offset + (i % 2 ? 0 : tensor.nbytes - 1);
+		flip(path, at);
+		REFUSED(&other, import_anew(&other, path, &step), -EBADMSG, tensor.name);
+		assert_int_equal(step, 0);
+		optim_close(&other);
+		flip(path, at);
+	}
+	DONE(&other, import_anew(&other, path, &step));
+	assert_int_equal(step, 1);
+	optim_close(&other);
+	nvs_checkpoint_close(checkpoint);
+}
+
+/* Copies a file of torch.save with another pickle, which Python makes of the one that is there. */
+static const char script[] =
+	"import sys, zipfile\n"
+	"source, target, pickle, step = sys.argv[1:]\n"
+	"old = b'X\\4\\0\\0\\0stepJ\\4\\0\\0\\0'\n"
+	"def tensor(storage, numel):\n"
+	"    return "
+	"(b'X\\4\\0\\0\\0stepctorch._utils\\n_rebuild_tensor_v2\\n((X\\7\\0\\0\\0storage'\n"
+	"            b'ctorch\\n' + storage + b'Storage\\nX\\1\\0\\0\\0sX\\3\\0\\0\\0cpuK' + "
+	"numel\n"
+	"            + b'tQK\\0K' + numel + "
+	"b'\\x85K\\1\\x85\\x89ccollections\\nOrderedDict\\n)RtR')\n"
+	"new = {'none': b'', 'text': b'X\\4\\0\\0\\0stepX\\1\\0\\0\\0x',\n"
+	"       'negative': b'X\\4\\0\\0\\0stepJ\\xff\\xff\\xff\\xff',\n"
+	"       'large': b'X\\4\\0\\0\\0step\\x8a\\7\\0\\0\\0\\0\\0\\0\\x20',\n"
+	"       'most': b'X\\4\\0\\0\\0step\\x8a\\7\\xff\\xff\\xff\\xff\\xff\\xff\\x1f',\n"
+	"       'float': b'X\\4\\0\\0\\0stepG\\x40\\x1c\\0\\0\\0\\0\\0\\0',\n"
+	"       'half': b'X\\4\\0\\0\\0stepG\\x3f\\xe0\\0\\0\\0\\0\\0\\0',\n"
+	"       'long': tensor(b'Long', b'\\1'), 'float32': tensor(b'Float', b'\\1'),\n"
+	"       'two': tensor(b'Long', b'\\2'), 'byte': tensor(b'Byte', b'\\1')}[pickle]\n"
+	"with zipfile.ZipFile(source) as z, zipfile.ZipFile(target, 'w') as out:\n"
+	"    for name in z.namelist():\n"
+	"        data = z.read(name)\n"
+	"        assert name != 'archive/data.pkl' or data.count(old) == 1\n"
+	"        out.writestr(name, data.replace(old, new) if name.endswith('.pkl') else data)\n"
+	"    if step:\n"
+	"        out.writestr('archive/data/s', bytes.fromhex(step))\n";
+
+static void the_number_of_steps_is_any_whole_number_of_the_dictionary(void **state)
+{
+	static const struct {
+		const char *pickle, *step; /* the data of a tensor, in hexadecimal digits */
+		int rc;
+		const char *words;
+		uint64_t count;
+	} cases[] = {
+		{"none", "", -EINVAL, "step: it is missing", 0},
+		{"text", "", -EINVAL, "step: it must be a whole number", 0},
+		{"negative", "", -EINVAL, "step: it must be a whole number", 0},
+		{"large", "", -ERANGE, "2^53 - 1", 0},
+		{"most", "", 0, "", (UINT64_C(1) << 53) - 1},
+		{"float", "", 0, "", 7},
+		{"half", "", -EINVAL, "step: it must be a whole number", 0},
+		{"long", "0300000000000000", 0, "", 3},
+		{"long", "ffffffffffffffff", -EINVAL, "step: it must be a whole number", 0},
+		{"float32", "0000a040", 0, "", 5},
+		{"two", "01000000000000000200000000000000", -EINVAL, "one element of F32, I64", 0},
+		{"byte", "01", -EINVAL, "one element of F32, I64", 0},
+	};
+	struct optim optim, other;
+	const char *path = export_after(&optim, 4, "state.pt", 0);
+	const char *directory = temp_directory(), *read = path_in(directory, "step.py");
+	const char *copy = path_in(directory, "copy.pt");
+	FILE *file = fopen(read, "w");
+
+	(void)state;
+	optim_close(&optim);
+	assert_non_null(file);
+	fputs(script, file);
+	assert_int_equal(fclose(file), 0);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		char command[1024];
+		uint64_t step;
+		int rc;
+
+		snprintf(command, sizeof(command), "python3 %s %s %s %s '%s'", read, path, copy,
+			 cases[i].pickle, cases[i].step);
+		assert_int_equal(system(command), 0);
+		rc = import_anew(&other, copy, &step);
+		if (cases[i].rc)
+			REFUSED(&other, rc, cases[i].rc, cases[i].words);
+		else
+			DONE(&other, rc);
+		assert_true(step == cases[i].count);
+		optim_close(&other);
+	}
+}
+
+static void a_file_for_torch_has_no_shards(void **state)
+{
+	const struct nvs_checkpoint_options shards = {.size = sizeof(shards), .shard_bytes = 4096};
+	const char *directory = temp_directory(), *path = path_in(directory, "state.pt");
+	struct optim optim;
+
+	(void)state;
+	optim_init(&optim, groups, COUNT(groups));
+	DONE(&optim, optim_open(&optim));
+	REFUSED(&optim,
+		nvs_checkpoint_export_optimizer(optim.optimizer, path, &shards, &optim.error),
+		-EINVAL, "no shards");
+	assert_int_equal(entries_of(directory), 0);
+	optim_close(&optim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -145,6 +308,9 @@ int main(void)
 		test(many_small_groups_are_exported_and_imported),
 		test(a_file_that_cannot_be_read_ends_the_import),
 		test(state_of_other_groups_is_refused),
+		test(damage_in_any_part_of_a_file_for_torch_is_an_error),
+		test(the_number_of_steps_is_any_whole_number_of_the_dictionary),
+		test(a_file_for_torch_has_no_shards),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

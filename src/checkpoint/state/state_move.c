@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "checkpoint/torch/zip.h"
 #include "optim/optimizer.h"
 
 #define IOS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
@@ -138,6 +139,15 @@ static int complete(void *arg, unsigned number)
 	rc = flight->rc;
 	flight->rc = 0;
 	return rc;
+}
+
+void state_io_sum(const struct state_io *io, uint64_t numel, uint32_t *sum)
+{
+	uint64_t behind = numel - io->at - io->numel;
+	uint32_t crc = zip_crc32(io->data, io->numel * sizeof(float));
+
+	assert(io->at + io->numel <= numel);
+	__atomic_fetch_xor(sum, zip_crc32_before(crc, behind * sizeof(float)), __ATOMIC_RELAXED);
 }
 
 int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,

@@ -9,7 +9,8 @@
 
 #include "checkpoint/checkpoint.h"
 
-#define PARTS 3u
+#define STEPS_MAX ((UINT64_C(1) << 53) - 1) /* of nvs_optimizer_set_step */
+#define PARTS	  3u
 /* "fp32", "exp_avg" and "exp_avg_sq", in the order of nvs_optimizer_part. */
 extern const char *const part_names[PARTS];
 
@@ -52,6 +53,12 @@ struct state_move {
 	struct nvs_error error; /* the first of a transfer */
 	int failed;		/* it is set; atomic */
 };
+
+/*
+ * Adds to *sum what the elements of an I/O contribute to the CRC-32 of a tensor of `numel` elements.
+ * When all have been added, in any order and by any thread, *sum, first 0, is the CRC-32.
+ */
+void state_io_sum(const struct state_io *io, uint64_t numel, uint32_t *sum);
 
 /* Moves it. Errors: those of submit, -ENOMEM, and those of optimizer_export_tiles and its like. */
 int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,

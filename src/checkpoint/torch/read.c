@@ -435,22 +435,39 @@ static const struct object *item_of(const struct object *object, const char *key
 	return NULL;
 }
 
-/* The element of a tensor that has one, of float32. */
+static bool is_count(const struct entry *entry)
+{
+	return entry->numel == 1 &&
+	       (entry->dtype == NVS_F32 || entry->dtype == NVS_I64 || entry->dtype == NVS_U64);
+}
+
+static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
+{
+	float real;
+
+	/* A negative one is above all that are allowed. */
+	if (dtype == NVS_I64 || dtype == NVS_U64)
+		return (double)get_u64(bytes);
+	memcpy(&real, bytes, sizeof(real));
+	return (double)real;
+}
+
+/* The element of a tensor that has one. */
 static int read_element(struct reader *reader, const struct object *tensor, double *value)
 {
 	struct entry entry = {.dtype = tensor->tensor.dtype};
-	float element = 0;
+	uint8_t bytes[8] = {0};
 	int rc = read_shape(reader, tensor->tensor.shape, &entry);
 
 	if (!rc)
 		rc = read_place(reader, tensor, &entry);
-	if (!rc && (entry.dtype != NVS_F32 || entry.numel != 1))
-		rc = reject(reader, "it must be one element of F32");
+	if (!rc && !is_count(&entry))
+		rc = reject(reader, "it must be one element of F32, I64 or U64");
 	if (!rc)
-		rc = read_at(reader->fd, reader->path, entry.offset, &element, sizeof(element),
+		rc = read_at(reader->fd, reader->path, entry.offset, bytes, entry.nbytes,
 			     reader->error);
 	free(entry.shape);
-	*value = (double)element;
+	*value = value_of(bytes, entry.dtype);
 	return rc;
 }
 

@@ -6,11 +6,14 @@
 #include "checkpoint/checkpoint.h"
 
 /*
- * Places the tensors and makes the records before them. `alone`: the only tensor is the file's
- * value, not one of a dictionary. torch_free follows in any case. -ENOTSUP: torch has no such type.
+ * Places the tensors and makes the records before them: a dictionary of them, and of `count` unless
+ * that is NULL. torch_free follows in any case. -ENOTSUP: torch has no such type.
  */
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone, const char *path,
-		struct nvs_error *error);
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
+		const char *path, struct nvs_error *error);
+/* The same with the only tensor as the file's value. */
+int torch_place_alone(struct torch *torch, struct nvs_checkpoint *plan, const char *path,
+		      struct nvs_error *error);
 /* The same with a pickle that the caller has made. */
 int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const char *pickle,
 		       size_t nbytes, const char *path, struct nvs_error *error);
@@ -22,8 +25,8 @@ int torch_finish(const struct torch *torch, const struct nvs_checkpoint *plan,
 int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, bool *is_torch,
 		  struct nvs_error *error);
 /*
- * The whole number, or element of F32, that lies below these keys (the last is NULL) of nested
- * dictionaries. -EINVAL: there is none; the errors of torch_load.
+ * The whole number, or tensor of one element, that lies below these keys (the last is NULL) of
+ * nested dictionaries. -EINVAL: there is none; the errors of torch_load.
  */
 int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
 		     struct nvs_error *error);

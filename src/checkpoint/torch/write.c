@@ -247,35 +247,23 @@ int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const c
 	return rc ? error_set(error, rc, "no memory for the directory of %s", path) : 0;
 }
 
-/* The dictionary of all tensors; `alone`: the only one. */
-static int make_pickle(const struct nvs_checkpoint *plan, bool alone, char **text, size_t *nbytes)
+static void put_dictionary(FILE *out, const struct nvs_checkpoint *plan,
+			   const struct torch_count *count)
 {
-	FILE *out = open_memstream(text, nbytes);
-
-	assert(!alone || plan->n == 1);
-	if (!out)
-		return -ENOMEM;
-	pickle_begin(out);
-	if (!alone)
-		fputs("}(", out);
+	fputs("}(", out);
 	for (size_t i = 0; i < plan->n; i++) {
-		if (!alone)
-			pickle_text(out, plan->entries[i].name);
+		pickle_text(out, plan->entries[i].name);
 		pickle_tensor(out, &plan->entries[i], i);
 	}
-	if (!alone)
-		fputs("u", out);
-	pickle_end(out);
-	return fclose(out) ? -ENOMEM : 0;
+	if (count) {
+		pickle_text(out, count->name);
+		pickle_number(out, count->value);
+	}
+	fputs("u", out);
 }
 
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone, const char *path,
-		struct nvs_error *error)
+static int check_types(const struct nvs_checkpoint *plan, const char *path, struct nvs_error *error)
 {
-	char *pickle = NULL;
-	size_t nbytes = 0;
-	int rc;
-
 	for (size_t i = 0; i < plan->n; i++)
 		if (!pickle_has_dtype(plan->entries[i].dtype))
 			return error_about(error, -ENOTSUP, plan->entries[i].name, 0, 0,
@@ -283,11 +271,48 @@ int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone, co
 					   "%s: write a .safetensors file",
 					   path, plan->entries[i].name,
 					   nvs_dtype_name(plan->entries[i].dtype));
-	rc = make_pickle(plan, alone, &pickle, &nbytes)
-		     ? error_set(error, -ENOMEM, "no memory for the directory of %s", path)
-		     : torch_place_pickle(torch, plan, pickle, nbytes, path, error);
+	return 0;
+}
+
+/* `alone`: the only tensor is the value, and there is no dictionary. */
+static int place_values(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
+			const struct torch_count *count, const char *path, struct nvs_error *error)
+{
+	char *pickle = NULL;
+	size_t nbytes = 0;
+	FILE *out = open_memstream(&pickle, &nbytes);
+	int rc = -ENOMEM;
+
+	assert(!alone || (plan->n == 1 && !count));
+	if (out) {
+		pickle_begin(out);
+		if (alone)
+			pickle_tensor(out, plan->entries, 0);
+		else
+			put_dictionary(out, plan, count);
+		pickle_end(out);
+		rc = fclose(out) ? -ENOMEM : 0;
+	}
+	rc = rc ? error_set(error, rc, "no memory for the directory of %s", path)
+		: torch_place_pickle(torch, plan, pickle, nbytes, path, error);
 	free(pickle);
 	return rc;
+}
+
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
+		const char *path, struct nvs_error *error)
+{
+	int rc = check_types(plan, path, error);
+
+	return rc ? rc : place_values(torch, plan, false, count, path, error);
+}
+
+int torch_place_alone(struct torch *torch, struct nvs_checkpoint *plan, const char *path,
+		      struct nvs_error *error)
+{
+	int rc = check_types(plan, path, error);
+
+	return rc ? rc : place_values(torch, plan, true, NULL, path, error);
 }
 
 static int write_local(const struct torch *torch, const struct nvs_checkpoint *plan, size_t i,

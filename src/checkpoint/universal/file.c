@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "checkpoint/torch/torch.h"
-#include "checkpoint/torch/zip.h"
 #include "checkpoint/universal/universal.h"
 
 void part_file(char name[PART_FILE_MAX], unsigned part)
@@ -25,16 +24,12 @@ int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct
 					 param->shape, param->ndim))
 		return error_set(error, -ENOMEM, "no memory for the file of %s", param->name);
 	plan->n = 1;
-	return torch_place(torch, plan, true, param->name, error);
+	return torch_place_alone(torch, plan, param->name, error);
 }
 
 void sum_add(uint32_t *sums, const struct params *params, const struct state_io *io)
 {
 	size_t owner = params->owners[io->piece];
-	uint64_t behind = params->all[owner].numel - io->at - io->numel;
-	uint32_t crc = zip_crc32(io->data, io->numel * sizeof(float));
 
-	assert(io->at + io->numel <= params->all[owner].numel);
-	__atomic_fetch_xor(&sums[owner * PARTS + io->part],
-			   zip_crc32_before(crc, behind * sizeof(float)), __ATOMIC_RELAXED);
+	state_io_sum(io, params->all[owner].numel, &sums[owner * PARTS + io->part]);
 }

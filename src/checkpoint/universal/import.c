@@ -12,8 +12,6 @@
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
-#define STEPS_MAX ((UINT64_C(1) << 53) - 1)
-
 /* A part of a parameter in its file. */
 struct place {
 	uint64_t offset;
