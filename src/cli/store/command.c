@@ -34,15 +34,16 @@ static const struct option_spec options[] = {
 		      .offset = offsetof(struct values, rollback),
 		      .help = "repair: go back to the commit before if the last one is lost"},
 	[TO] = {.name = "to",
-		.argument = "FILE",
+		.argument = "PATH",
 		.type = OPTION_STRING,
 		.offset = offsetof(struct values, to),
-		.help = "export: the file to write, .safetensors or .pt"},
+		.help = "export: the file to write, .safetensors or .pt; for an optimizer also a "
+			"directory"},
 	[FROM] = {.name = "from",
-		  .argument = "FILE",
+		  .argument = "PATH",
 		  .type = OPTION_STRING,
 		  .offset = offsetof(struct values, from),
-		  .help = "import: the file to read"},
+		  .help = "import: the file to read; for an optimizer also a directory"},
 	[SHARD_SIZE] = {.name = "shard-size",
 			.argument = "BYTES",
 			.type = OPTION_SIZE,
@@ -80,11 +81,16 @@ const struct command_spec store_command = {
 		 "\nverify reads every byte, compares checksums and names each damaged tensor\n"
 		 "\nrepair writes damaged copies of the metadata anew from valid ones\n"
 		 "\nremove removes the one store that is chosen, unless a process holds it\n"
-		 "\nexport writes the tensors of the one store of parameters that is chosen to the "
-		 "file of --to\n"
+		 "\nexport writes the one store that is chosen to --to: the tensors of parameters, "
+		 "or "
+		 "of each group G of an optimizer G.fp32, G.exp_avg and G.exp_avg_sq, and step. A "
+		 "name that ends otherwise than .safetensors or .pt is that of a directory, for a "
+		 "universal checkpoint of DeepSpeed with a parameter for each group\n"
 		 "\nimport reads the tensors of the file of --from into the store of --rank (0), "
 		 "which "
-		 "it makes if there is none, and commits; other tensors of the store stay\n"
+		 "it makes if there is none, and commits; other tensors of the store stay. With "
+		 "--kind optimizer it reads what export writes into a kept store that is there, "
+		 "whose gradients and note it discards; the loss scale of fp16 begins anew\n"
 		 "\nDIR is a path of nvme_path; but for list, several are those of one store, in "
 		 "their order.\n\n"
 		 "Exit status: 0; 1 if a store is damaged, or can't be read; 2 for bad usage.",

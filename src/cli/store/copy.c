@@ -1,33 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap store export` and `import`: the tensors of a store of parameters to a file that other
- * programs read, and from one into a store.
+ * `nvswap store export` and `import`: the contents of a store to a checkpoint that other programs
+ * read, and from one into a store.
  */
-#include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/store/store.h"
+#include "cli/store/copy.h"
 
 #define MIB	 ((uint64_t)1 << 20)
 #define POOL_MIN (64 * MIB)
 #define POOL_MAX (512 * MIB)
-
-/* What is copied, and how it went. */
-struct copy {
-	struct store_job *job;
-	struct nvs_store_place place;
-	struct nvs_engine *engine;
-	struct nvs_checkpoint_item *items;
-	size_t n;
-	uint64_t stripe_size; /* of the store that is there; 0: there is none, or one path */
-	uint64_t nbytes, commit;
-	double seconds;
-	struct nvs_error *error;
-};
 
 static double now(void)
 {
@@ -37,8 +24,10 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Several transfers at a time, or two tensors of the largest. */
-static uint64_t pool_bytes(uint64_t total, uint64_t largest)
+/* ---- The store ---- */
+
+/* Several transfers at a time, or two of the largest. */
+uint64_t copy_pool_bytes(uint64_t total, uint64_t largest)
 {
 	uint64_t nbytes = total < POOL_MAX ? total : POOL_MAX;
 
@@ -47,178 +36,173 @@ static uint64_t pool_bytes(uint64_t total, uint64_t largest)
 	return nbytes < POOL_MIN ? POOL_MIN : nbytes;
 }
 
-static int configure(struct copy *copy, struct nvs_config *config, bool keep, uint64_t pool)
+struct setting {
+	const char *key;
+	uint64_t number;
+};
+
+static int set_all(struct nvs_config *config, const struct setting *settings, size_t n,
+		   struct nvs_error *error)
 {
-	const struct {
-		const char *key;
-		uint64_t number;
-	} settings[] = {
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = nvs_config_set_number(config, settings[i].key, settings[i].number, error);
+	return rc;
+}
+
+/* One buffer, of elements of float32. */
+static int set_pool(struct nvs_config *config, bool optimizer, uint64_t pool,
+		    struct nvs_error *error)
+{
+	const struct setting parameters[] = {{"offload_param.buffer_count", 1},
+					     {"offload_param.buffer_size", (pool + 3) / 4},
+					     {"offload_param.max_in_cpu", 0}};
+	const struct setting state[] = {{"offload_optimizer.buffer_count", 1},
+					{"zero_optimization.sub_group_size", (pool + 3) / 4}};
+
+	return optimizer ? set_all(config, state, sizeof(state) / sizeof(*state), error)
+			 : set_all(config, parameters, sizeof(parameters) / sizeof(*parameters),
+				   error);
+}
+
+int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs_config **config)
+{
+	const struct nvs_store_place *place = &copy->place;
+	const struct setting settings[] = {
 		{"aio.block_size", MIB},
 		{"aio.queue_depth", 32},
-		{"nvswap.rank", copy->place.rank},
+		{"nvswap.rank", place->rank},
 		{keep ? "nvswap.keep" : "nvswap.read_only", 1},
-		{"offload_param.buffer_count", 1},
-		/* in elements of float32 */
-		{"offload_param.buffer_size", (pool + 3) / 4},
-		{"offload_param.max_in_cpu", 0},
 		{"nvswap.stripe_size", copy->stripe_size},
 	};
 	size_t n = sizeof(settings) / sizeof(*settings) - !copy->stripe_size;
-	int rc = nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, copy->place.paths,
-				      copy->place.npaths, copy->error);
-
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = nvs_config_set_number(config, settings[i].key, settings[i].number,
-					   copy->error);
-	return rc;
-}
-
-static int open_engine(struct copy *copy, bool keep, uint64_t pool)
-{
-	struct nvs_config *config = NULL;
-	int rc = nvs_config_open(&config, copy->error);
+	int rc = nvs_config_open(config, copy->error);
 
 	if (!rc)
-		rc = configure(copy, config, keep, pool);
+		rc = nvs_config_set_paths(
+			*config, place->optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM,
+			place->paths, place->npaths, copy->error);
 	if (!rc)
-		rc = nvs_engine_open(&copy->engine, config, NVS_OFFLOAD_PARAM, copy->error);
-	nvs_config_close(config);
-	return rc;
+		rc = set_pool(*config, place->optimizer, pool, copy->error);
+	return rc ? rc : set_all(*config, settings, n, copy->error);
 }
 
-static int no_memory(struct copy *copy)
+/* What the store holds, or says why not and returns false. */
+static bool look(struct copy *copy)
 {
-	*copy->error = (struct nvs_error){
-		.size = sizeof(*copy->error), .code = -ENOMEM, .text = "no memory for the tensors"};
-	return -ENOMEM;
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_store_info info;
+	struct nvs_store *store = store_look(&copy->place, 0, &info);
+
+	if (!store)
+		return false;
+	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)
+		copy->largest = tensor.nbytes > copy->largest ? tensor.nbytes : copy->largest;
+	copy->n = info.tensors;
+	copy->stored = info.tensor_bytes;
+	copy->stripe_size = copy->place.npaths > 1 ? info.stripe_size : 0;
+	nvs_store_close(store);
+	return true;
 }
 
-/* Registers tensors, and names them as the items of the checkpoint. */
-static int take(struct copy *copy, const struct nvs_tensor_spec *specs, size_t n)
-{
-	struct nvs_tensor **tensors = calloc(n + 1, sizeof(struct nvs_tensor *));
-	int rc;
+/* ---- The report ---- */
 
-	copy->items = calloc(n + 1, sizeof(*copy->items));
-	if (!tensors || !copy->items)
-		rc = no_memory(copy);
-	else
-		rc = n ? nvs_tensor_register(copy->engine, specs, n, tensors, copy->error) : 0;
-	for (size_t i = 0; i < n && !rc; i++)
-		copy->items[i] = (struct nvs_checkpoint_item){.size = sizeof(*copy->items),
-							      .tensor = tensors[i]};
-	copy->n = rc ? 0 : n;
-	free(tensors);
-	return rc;
+static void report_json(const struct copy *copy, const char *file, double seconds)
+{
+	struct json_writer *json = copy->job->json;
+
+	json_open_object(json, NULL);
+	json_text(json, "path", copy->place.paths[0]);
+	json_count(json, "rank", copy->place.rank);
+	json_text(json, "kind", copy->place.optimizer ? "optimizer" : "parameters");
+	json_text(json, "file", file);
+	json_count(json, "commit", copy->commit);
+	json_count(json, copy->place.optimizer ? "groups" : "tensors", copy->n);
+	if (copy->place.optimizer)
+		json_count(json, "step", copy->step);
+	json_count(json, "bytes", copy->nbytes);
+	json_real(json, "seconds", seconds);
+	json_close_object(json);
 }
 
-static int report(const struct copy *copy, const char *file, const char *verb)
+static void report_text(const struct copy *copy, const char *file, const char *verb, double seconds)
 {
-	struct store_job *job = copy->job;
+	bool optimizer = copy->place.optimizer;
+	FILE *out = copy->job->out;
 	char size[32];
 
-	if (copy->error->code) {
+	store_print_text(out, copy->place.paths[0]);
+	fprintf(out, "  rank %" PRIu32 "%s, commit %" PRIu64 ": %" PRIu64 " %s%s of %s ",
+		copy->place.rank, optimizer ? ", optimizer" : "", copy->commit, copy->n,
+		optimizer ? "group" : "tensor", plural(copy->n), size_text(copy->nbytes, size));
+	if (optimizer)
+		fprintf(out, "after %" PRIu64 " step%s ", copy->step, plural(copy->step));
+	fprintf(out, "%s ", verb);
+	store_print_text(out, file);
+	fprintf(out, " in %.1f s\n", seconds);
+}
+
+/* Copies, and tells how it went. */
+static int run(struct copy *copy, int (*fn)(struct copy *copy), const char *file, const char *verb)
+{
+	double begun = now();
+
+	if (fn(copy)) {
 		say("%s", copy->error->text);
 		return STATUS_FAILED;
 	}
-	if (job->json) {
-		json_open_object(job->json, NULL);
-		json_text(job->json, "path", copy->place.paths[0]);
-		json_count(job->json, "rank", copy->place.rank);
-		json_text(job->json, "file", file);
-		json_count(job->json, "commit", copy->commit);
-		json_count(job->json, "tensors", copy->n);
-		json_count(job->json, "bytes", copy->nbytes);
-		json_real(job->json, "seconds", copy->seconds);
-		json_close_object(job->json);
-		return 0;
-	}
-	store_print_text(job->out, copy->place.paths[0]);
-	fprintf(job->out, "  rank %" PRIu32 ", commit %" PRIu64 ": %zu tensor%s of %s %s ",
-		copy->place.rank, copy->commit, copy->n, plural(copy->n),
-		size_text(copy->nbytes, size), verb);
-	store_print_text(job->out, file);
-	fprintf(job->out, " in %.1f s\n", copy->seconds);
+	if (copy->job->json)
+		report_json(copy, file, now() - begun);
+	else
+		report_text(copy, file, verb, now() - begun);
 	return 0;
-}
-
-static bool only_parameters(const struct nvs_store_place *place)
-{
-	if (place->optimizer)
-		say("%s: the store of rank %" PRIu32 " is an optimizer's, whose groups only the "
-		    "program knows that wrote it: call nvs_checkpoint_export_optimizer there",
-		    place->paths[0], place->rank);
-	return !place->optimizer;
 }
 
 /* ---- Export ---- */
 
-static int take_stored(struct copy *copy, size_t n)
+static bool ends_with(const char *text, const char *suffix)
 {
-	struct nvs_tensor_spec *specs = calloc(n + 1, sizeof(*specs));
-	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
-	int rc = specs ? 0 : no_memory(copy);
+	size_t length = strlen(text), n = strlen(suffix);
 
-	for (size_t i = 0; i < n && !rc; i++) {
-		rc = nvs_engine_get_stored(copy->engine, i, &stored);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(*specs),
-						    .name = stored.name,
-						    .dtype = stored.dtype,
-						    .numel = stored.numel};
-		copy->nbytes += stored.nbytes;
-	}
-	if (!rc)
-		rc = take(copy, specs, n);
-	free(specs);
-	return rc;
+	return length >= n && !strcmp(text + length - n, suffix);
 }
 
-static int largest_of(const struct nvs_store_place *place, struct nvs_store_info *info,
-		      uint64_t *largest)
+/* Everything else is the name of a file, or a wrong one of a file. */
+static bool names_directory(const char *path)
 {
-	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_store *store = store_look(place, 0, info);
-
-	*largest = 0;
-	if (!store)
-		return -EIO;
-	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)
-		*largest = tensor.nbytes > *largest ? tensor.nbytes : *largest;
-	nvs_store_close(store);
-	return 0;
+	return !ends_with(path, ".safetensors") && !ends_with(path, ".pt") &&
+	       !ends_with(path, ".index.json");
 }
 
 static int export_one(struct store_job *job, const struct nvs_store_place *place)
 {
 	struct nvs_error error = {.size = sizeof(error)};
-	struct copy copy = {.job = job, .place = *place, .error = &error};
-	struct nvs_checkpoint_options options = {sizeof(options), job->shard_bytes};
-	struct nvs_store_info info;
-	uint64_t largest;
-	double begun = now();
-	int rc, status;
+	struct copy copy = {.job = job,
+			    .place = *place,
+			    .universal = names_directory(job->to),
+			    .error = &error};
 
-	if (!only_parameters(place) || largest_of(place, &info, &largest))
+	if (copy.universal && !place->optimizer) {
+		say("--to %s names the directory of a universal checkpoint, which holds the state "
+		    "of an optimizer; for parameters the name must end with .safetensors or .pt",
+		    job->to);
 		return STATUS_FAILED;
-	copy.stripe_size = place->npaths > 1 ? info.stripe_size : 0;
-	rc = open_engine(&copy, false, pool_bytes(info.tensor_bytes, largest));
-	if (!rc)
-		rc = take_stored(&copy, (size_t)info.tensors);
-	if (!rc)
-		(void)nvs_checkpoint_export(copy.engine, copy.items, copy.n, job->to, &options,
-					    copy.error);
-	copy.seconds = now() - begun;
-	copy.commit = nvs_engine_generation(copy.engine);
-	status = report(&copy, job->to, "written to");
-	nvs_engine_close(copy.engine, NULL);
-	free(copy.items);
-	return status;
+	}
+	if (!look(&copy))
+		return STATUS_FAILED;
+	return run(&copy, place->optimizer ? copy_optimizer_out : copy_parameters_out, job->to,
+		   "written to");
 }
 
 int store_export(struct store_job *job)
 {
 	if (!job->to) {
-		say("store export needs --to FILE, such as --to model.safetensors");
+		say("store export needs --to PATH, such as --to model.safetensors");
+		return STATUS_USAGE;
+	}
+	if (job->shard_bytes && names_directory(job->to)) {
+		say("--shard-size divides a .safetensors file, and --to %s is none", job->to);
 		return STATUS_USAGE;
 	}
 	if (store_count(job) > 1) {
@@ -231,36 +215,11 @@ int store_export(struct store_job *job)
 
 /* ---- Import ---- */
 
-static int take_checkpoint(struct copy *copy, const struct nvs_checkpoint *checkpoint)
+static bool is_directory(const char *path)
 {
-	size_t n = nvs_checkpoint_count(checkpoint);
-	struct nvs_tensor_spec *specs = calloc(n + 1, sizeof(*specs));
-	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
-	int rc = specs ? 0 : no_memory(copy);
+	struct stat status;
 
-	for (size_t i = 0; i < n && !rc; i++) {
-		rc = nvs_checkpoint_get(checkpoint, i, &tensor);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(*specs),
-						    .name = tensor.name,
-						    .dtype = tensor.dtype,
-						    .numel = tensor.numel};
-	}
-	if (!rc)
-		rc = take(copy, specs, n);
-	free(specs);
-	return rc;
-}
-
-static uint64_t pool_for(struct copy *copy, const struct nvs_checkpoint *checkpoint)
-{
-	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
-	uint64_t largest = 0;
-
-	for (size_t i = 0; !nvs_checkpoint_get(checkpoint, i, &tensor); i++) {
-		copy->nbytes += tensor.nbytes;
-		largest = tensor.nbytes > largest ? tensor.nbytes : largest;
-	}
-	return pool_bytes(copy->nbytes, largest);
+	return !stat(path, &status) && S_ISDIR(status.st_mode);
 }
 
 /* The stripes of the store that is there; what else is wrong with it, its engine says. */
@@ -276,48 +235,55 @@ static uint64_t stripe_size_of(const struct nvs_store_place *place)
 	return info.stripe_size;
 }
 
-/* Commits all that was read, or nothing. */
-static void fill_store(struct copy *copy, const struct nvs_checkpoint *checkpoint)
-{
-	int rc;
-
-	copy->stripe_size = stripe_size_of(&copy->place);
-	rc = open_engine(copy, true, pool_for(copy, checkpoint));
-	if (!rc)
-		rc = take_checkpoint(copy, checkpoint);
-	if (!rc)
-		rc = nvs_checkpoint_import(copy->engine, checkpoint, copy->items, copy->n,
-					   copy->error);
-	if (!rc)
-		(void)nvs_engine_commit(copy->engine, copy->error);
-	copy->commit = nvs_engine_generation(copy->engine);
-	if (copy->engine && nvs_engine_abandon(copy->engine, NULL))
-		nvs_engine_close(copy->engine, NULL);
-	free(copy->items);
-}
-
-int store_import(struct store_job *job)
+static int import_parameters(struct store_job *job)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 	struct copy copy = {
 		.job = job,
 		.place = {sizeof(copy.place), job->paths, job->npaths, job->rank, false},
 		.error = &error};
-	struct nvs_checkpoint *checkpoint = NULL;
-	double begun = now();
 
+	if (is_directory(job->from)) {
+		say("--from %s is a directory, as a universal checkpoint, which holds the state of "
+		    "an optimizer: add --kind optimizer, or name a file",
+		    job->from);
+		return STATUS_USAGE;
+	}
+	copy.stripe_size = stripe_size_of(&copy.place);
+	return run(&copy, copy_parameters_in, job->from, "read from");
+}
+
+static int import_state(struct store_job *job, const struct nvs_store_place *place)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	struct copy copy = {
+		.job = job, .place = *place, .universal = is_directory(job->from), .error = &error};
+
+	if (!look(&copy))
+		return STATUS_FAILED;
+	return run(&copy, copy_optimizer_in, job->from, "read from");
+}
+
+static int import_optimizer(const struct store_job *job)
+{
+	struct store_job chosen = *job;
+	int status;
+
+	chosen.any_rank = false;
+	status = store_each(&chosen, import_state);
+	if (!store_count(&chosen))
+		say("import fills an optimizer's store that is there, since only the program that "
+		    "makes it knows the groups: run that with nvswap.keep first, for rank %" PRIu32
+		    " at this path",
+		    job->rank);
+	return status;
+}
+
+int store_import(struct store_job *job)
+{
 	if (!job->from) {
-		say("store import needs --from FILE, such as --from model.safetensors");
+		say("store import needs --from PATH, such as --from model.safetensors");
 		return STATUS_USAGE;
 	}
-	if (job->kind == KIND_OPTIMIZER) {
-		say("store import fills stores of parameters; nvs_checkpoint_import_optimizer "
-		    "fills an optimizer's");
-		return STATUS_USAGE;
-	}
-	if (!nvs_checkpoint_open(&checkpoint, job->from, copy.error))
-		fill_store(&copy, checkpoint);
-	nvs_checkpoint_close(checkpoint);
-	copy.seconds = now() - begun;
-	return report(&copy, job->from, "read from");
+	return job->kind == KIND_OPTIMIZER ? import_optimizer(job) : import_parameters(job);
 }

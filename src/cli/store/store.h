@@ -21,7 +21,7 @@ struct store_job {
 	uint32_t rank;
 	enum store_kind kind;
 	bool rollback;
-	const char *to, *from; /* files of export and import; NULL: none */
+	const char *to, *from; /* checkpoints of export and import; NULL: none */
 	uint64_t shard_bytes;
 	FILE *out;
 	struct json_writer *json; /* NULL: text */

@@ -95,7 +95,8 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		return rc;
 	if (!engine_has_stored(engine, GROUPS_TENSOR, &nbytes))
 		rc = error_set(error, -ENODATA,
-			       "the kept store has no table of an optimizer's groups: name them");
+			       "the kept store has no table of an optimizer's groups: name them, "
+			       "which also adds it with the next commit");
 	if (!rc)
 		rc = read_table(engine, nbytes, &bytes, error);
 	if (!rc)

@@ -179,7 +179,6 @@ static void what_cannot_be_done_is_refused(void **state)
 	assert_says(output, "needs --to");
 	EXITS(2, "import %s", path);
 	assert_says(output, "needs --from");
-	EXITS(2, "import --from a --kind optimizer %s", path);
 	EXITS(2, "list --to a.safetensors %s", path);
 	assert_says(output, "--to is an option of nvswap store export");
 	EXITS(2, "verify --rollback %s", path);
@@ -189,28 +188,6 @@ static void what_cannot_be_done_is_refused(void **state)
 	EXITS(1, "export --rank 1 --to %s/a.bin %s", path, path);
 	assert_says(output, "must end with .safetensors or .pt");
 	EXITS(0, "export --rank 1 --to %s/a.safetensors %s", path, path);
-}
-
-static void an_optimizers_store_is_left_to_its_program(void **state)
-{
-	const char *path = temp_directory();
-	struct nvs_group_spec group = {
-		.size = sizeof(group), .name = "g", .dtype = NVS_F32, .numel = 100};
-	struct nvs_optimizer *optimizer;
-	struct nvs_config *config;
-
-	(void)state;
-	SUCCEEDS(nvs_config_open(&config, &error), &error);
-	SUCCEEDS(nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &path, 1, &error), &error);
-	SUCCEEDS(nvs_config_set(config, "nvswap.keep", "true", &error), &error);
-	SUCCEEDS(nvs_config_set(config, "zero_optimization.sub_group_size", "4096", &error),
-		 &error);
-	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error), &error);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
-	nvs_config_close(config);
-	EXITS(1, "export --to %s/a.safetensors %s", path, path);
-	assert_says(output, "nvs_checkpoint_export_optimizer");
-	assert_false(exists(path_in(path, "a.safetensors")));
 }
 
 int main(void)
@@ -225,7 +202,6 @@ int main(void)
 		test(a_failed_import_leaves_the_commit_of_before),
 		test(a_store_in_use_is_not_filled),
 		test(what_cannot_be_done_is_refused),
-		test(an_optimizers_store_is_left_to_its_program),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap store export` and `import` of an optimizer: its state leaves a store for a file or a
+ * universal checkpoint and comes back, equal to the bit, and what is refused changes neither.
+ */
+#include "cli/store/store_command_fixture.h"
+
+#define GROUPS 2u
+#define ROOM   300001u
+
+static const struct nvs_group_spec specs[GROUPS] = {
+	{.size = sizeof(*specs), .name = "embed", .dtype = NVS_F32, .numel = ROOM},
+	{.size = sizeof(*specs), .name = "head", .dtype = NVS_F32, .numel = 7}};
+
+static struct nvs_config *configure(const char *const *paths, unsigned npaths)
+{
+	struct nvs_config *config;
+
+	SUCCEEDS(nvs_config_open(&config, &error), &error);
+	SUCCEEDS(nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, paths, npaths, &error),
+		 &error);
+	SUCCEEDS(nvs_config_set(config, "nvswap.keep", "true", &error), &error);
+	SUCCEEDS(nvs_config_set(config, "nvswap.stripe_size", "65536", &error), &error);
+	SUCCEEDS(nvs_config_set(config, "zero_optimization.sub_group_size", "1000000", &error),
+		 &error);
+	return config;
+}
+
+static struct nvs_optimizer *open_state(const char *const *paths, unsigned npaths)
+{
+	struct nvs_config *config = configure(paths, npaths);
+	struct nvs_optimizer *optimizer;
+
+	SUCCEEDS(nvs_optimizer_open(&optimizer, config, specs, GROUPS, NULL, &error), &error);
+	nvs_config_close(config);
+	return optimizer;
+}
+
+static void step(struct nvs_optimizer *optimizer, unsigned number)
+{
+	static float gradients[ROOM];
+
+	for (size_t i = 0; i < ROOM; i++)
+		gradients[i] = (float)((i * 31 + number * 17) % 101) / 50 - 1;
+	for (size_t i = 0; i < GROUPS; i++)
+		SUCCEEDS(nvs_optimizer_lend_gradients(optimizer, i, NVS_F32, gradients, &error),
+			 &error);
+	SUCCEEDS(nvs_optimizer_step(optimizer, NULL, NULL, &error), &error);
+}
+
+/* A store of the state after some steps; returns its generation. */
+static uint64_t make_state(const char *const *paths, unsigned npaths, unsigned steps)
+{
+	struct nvs_optimizer *optimizer = open_state(paths, npaths);
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+
+	for (unsigned i = 1; i <= steps; i++)
+		step(optimizer, i);
+	SUCCEEDS(nvs_optimizer_set_note(optimizer, "note", 4, &error), &error);
+	SUCCEEDS(nvs_optimizer_commit(optimizer, &error), &error);
+	SUCCEEDS(nvs_optimizer_get_info(optimizer, &info, &error), &error);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	return info.generation;
+}
+
+/* Both stores have the same bits and the same number of steps, and those of a further step. */
+static void same_state(struct nvs_optimizer *a, struct nvs_optimizer *b)
+{
+	static float left[ROOM], right[ROOM];
+	struct nvs_optimizer_info one = {.size = sizeof(one)}, other = {.size = sizeof(other)};
+
+	SUCCEEDS(nvs_optimizer_get_info(a, &one, &error), &error);
+	SUCCEEDS(nvs_optimizer_get_info(b, &other, &error), &error);
+	assert_int_equal(one.step, other.step);
+	for (size_t i = 0; i < GROUPS; i++)
+		for (unsigned part = 0; part < 3; part++) {
+			uint64_t numel = specs[i].numel;
+
+			SUCCEEDS(nvs_optimizer_get(a, i, part, 0, numel, left, &error), &error);
+			SUCCEEDS(nvs_optimizer_get(b, i, part, 0, numel, right, &error), &error);
+			assert_memory_equal(left, right, numel * sizeof(float));
+		}
+}
+
+static void is_as(const char *const *paths, unsigned npaths, const char *other)
+{
+	struct nvs_optimizer *a = open_state(paths, npaths), *b = open_state(&other, 1);
+
+	same_state(a, b);
+	step(a, 50);
+	step(b, 50);
+	same_state(a, b);
+	SUCCEEDS(nvs_optimizer_abandon(a, &error), &error);
+	SUCCEEDS(nvs_optimizer_abandon(b, &error), &error);
+}
+
+static void state_leaves_a_store_and_comes_back(void **state)
+{
+	static const char *const names[] = {"s.safetensors", "s.pt", "run/step3", "run/t.bin/"};
+	const char *from = temp_directory(), *to = temp_directory();
+	char run[512];
+
+	(void)state;
+	make_state(&from, 1, 3);
+	make_state(&to, 1, 1);
+	snprintf(run, sizeof(run), "%s/run", from);
+	assert_int_equal(mkdir(run, 0700), 0);
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		EXITS(0, "export --to %s/%s %s", from, names[i], from);
+		assert_says(output, "rank 0, optimizer, commit ");
+		assert_says(output, "2 groups of 3.43 MiB after 3 steps written to ");
+		EXITS(0, "import --kind optimizer --from %s/%s %s", from, names[i], to);
+		assert_says(output, "2 groups of 3.43 MiB after 3 steps read from ");
+		is_as(&from, 1, to);
+		EXITS(0, "remove %s", to);
+		make_state(&to, 1, 1);
+	}
+}
+
+static void a_striped_store_is_exported_in_shards_and_filled(void **state)
+{
+	const char *const paths[] = {temp_directory(), temp_directory()};
+	const char *from = temp_directory();
+
+	(void)state;
+	make_state(&from, 1, 3);
+	make_state(paths, 2, 1);
+	EXITS(0, "export --to %s/s.safetensors --shard-size 1m %s", from, from);
+	EXITS(0, "import --kind optimizer --from %s/s.safetensors.index.json %s %s", from, paths[0],
+	      paths[1]);
+	is_as(paths, 2, from);
+	EXITS(0, "export --to %s/t.safetensors --output-format json %s %s", from, paths[0],
+	      paths[1]);
+	assert_says(output, "\"kind\": \"optimizer\"");
+	assert_says(output, "\"groups\": 2");
+	assert_says(output, "\"step\": 3");
+	assert_says(output, "\"bytes\": 3600096");
+}
+
+/* As the library reads it, into an optimizer of its own. */
+static void the_universal_checkpoint_has_a_parameter_for_each_group(void **state)
+{
+	const char *from = temp_directory(), *to = temp_directory();
+	struct nvs_checkpoint_param params[GROUPS];
+	struct nvs_optimizer *optimizer;
+	struct stat status;
+
+	(void)state;
+	make_state(&from, 1, 3);
+	EXITS(0, "export --to %s/step3 %s", to, from);
+	assert_int_equal(stat(path_in(to, "step3/zero/embed/exp_avg.pt"), &status), 0);
+	assert_int_equal(stat(path_in(to, "latest_universal"), &status), 0);
+	make_state(&to, 1, 1);
+	for (size_t i = 0; i < GROUPS; i++)
+		params[i] = (struct nvs_checkpoint_param){.size = sizeof(*params),
+							  .name = specs[i].name,
+							  .group = i,
+							  .numel = specs[i].numel};
+	optimizer = open_state(&to, 1);
+	SUCCEEDS(nvs_checkpoint_import_universal(optimizer, params, GROUPS, path_in(to, "step3"),
+						 &error),
+		 &error);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	is_as(&from, 1, to);
+}
+
+static void gradients_and_note_of_the_state_before_are_discarded(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_optimizer *optimizer;
+	struct nvs_group_info group = {.size = sizeof(group)};
+	float gradients[7] = {1};
+	size_t nbytes = 0;
+
+	(void)state;
+	make_state(&path, 1, 2);
+	EXITS(0, "export --to %s/s.pt %s", path, path);
+	optimizer = open_state(&path, 1);
+	SUCCEEDS(nvs_optimizer_add_gradients(optimizer, 1, 0, 7, NVS_F32, gradients, NULL, &error),
+		 &error);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	EXITS(0, "import --kind optimizer --from %s/s.pt %s", path, path);
+	optimizer = open_state(&path, 1);
+	SUCCEEDS(nvs_optimizer_get_group_info(optimizer, 1, &group, &error), &error);
+	assert_int_equal(group.gradients, NVS_GRADIENTS_NONE);
+	assert_int_equal(nvs_optimizer_get_note(optimizer, NULL, &nbytes), 0);
+	assert_int_equal(nbytes, 0);
+	SUCCEEDS(nvs_optimizer_abandon(optimizer, &error), &error);
+}
+
+/* Damages the data of the store's tensor with that index. */
+static void damage_store(const char *path, uint64_t index)
+{
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_store_place place = {sizeof(place), &path, 1, 0, true};
+	struct nvs_store *store;
+
+	SUCCEEDS(nvs_store_open(&place, 0, &store, &error), &error);
+	do
+		assert_int_equal(nvs_store_get_tensor(store, index++, &tensor), 0);
+	while (!strstr(tensor.name, "exp_avg"));
+	nvs_store_close(store);
+	damage(path_in(path, "nvswap/rank0-optimizer/data"), tensor.offset);
+}
+
+static void a_failed_export_of_state_leaves_what_was_there(void **state)
+{
+	static const char *const names[] = {"s.safetensors", "s.pt", "step2"};
+	static const char *const files[] = {"s.safetensors", "s.pt", "step2/zero/embed/fp32.pt"};
+	const char *path = temp_directory();
+	struct stat before[3], after;
+
+	(void)state;
+	make_state(&path, 1, 2);
+	for (size_t i = 0; i < 3; i++) {
+		EXITS(0, "export --to %s/%s %s", path, names[i], path);
+		assert_int_equal(stat(path_in(path, files[i]), &before[i]), 0);
+	}
+	damage_store(path, 0);
+	for (size_t i = 0; i < 3; i++) {
+		EXITS(1, "export --to %s/%s %s", path, names[i], path);
+		assert_says(output, "checksum");
+		assert_int_equal(stat(path_in(path, files[i]), &after), 0);
+		assert_true(before[i].st_ino == after.st_ino && before[i].st_size == after.st_size);
+	}
+	assert_int_equal(stat(path_in(path, "s.pt.partial"), &after), -1);
+	assert_int_equal(stat(path_in(path, "step2/zero.partial"), &after), -1);
+}
+
+static void a_failed_import_of_state_leaves_the_commit_of_before(void **state)
+{
+	const char *path = temp_directory(), *other = temp_directory(), *same = temp_directory();
+	struct stat status;
+
+	(void)state;
+	make_state(&path, 1, 2);
+	make_state(&same, 1, 2);
+	make_state(&other, 1, 3);
+	EXITS(0, "export --to %s/s.pt %s", other, other);
+	EXITS(0, "export --to %s/s.safetensors %s", other, other);
+	EXITS(0, "export --to %s/step3 %s", other, other);
+	/* The middle of the data, and so found when some tiles are imported. */
+	damage(path_in(other, "s.pt"), 2000000);
+	EXITS(1, "import --kind optimizer --from %s/s.pt %s", other, path);
+	assert_says(output, "checksum");
+	assert_int_equal(stat(path_in(other, "s.safetensors"), &status), 0);
+	assert_int_equal(truncate(path_in(other, "s.safetensors"), status.st_size - 1), 0);
+	EXITS(1, "import --kind optimizer --from %s/s.safetensors %s", other, path);
+	damage(path_in(other, "step3/zero/embed/exp_avg.pt"), 600000);
+	EXITS(1, "import --kind optimizer --from %s/step3 %s", other, path);
+	assert_says(output, "checksum");
+	EXITS(1, "import --kind optimizer --from %s/none.pt %s", other, path);
+	is_as(&path, 1, same);
+}
+
+static void a_store_of_state_in_use_is_neither_read_nor_filled(void **state)
+{
+	const char *path = temp_directory();
+	struct nvs_optimizer *optimizer;
+
+	(void)state;
+	make_state(&path, 1, 1);
+	EXITS(0, "export --to %s/s.pt %s", path, path);
+	optimizer = open_state(&path, 1);
+	EXITS(1, "import --kind optimizer --from %s/s.pt %s", path, path);
+	assert_says(output, "has locked the store");
+	EXITS(1, "export --to %s/t.pt %s", path, path);
+	assert_says(output, "has locked the store");
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+}
+
+static void wrong_kinds_groups_and_names_are_refused(void **state)
+{
+	const char *path = temp_directory(), *other = temp_directory();
+	struct nvs_config *config = configure(&other, 1);
+	struct nvs_group_spec smaller = specs[1];
+	struct nvs_optimizer *optimizer;
+
+	(void)state;
+	make_state(&path, 1, 1);
+	smaller.name = "a/b";
+	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &smaller, 1, NULL, &error), &error);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	nvs_config_close(config);
+	make_store(quoted(other), 0, 1);
+	EXITS(0, "export --to %s/s.pt %s", path, path);
+	EXITS(1, "import --kind optimizer --from %s/s.pt %s", path, other);
+	assert_says(output, "no tensor a/b.fp32");
+	EXITS(1, "import --kind optimizer --from %s/s.pt --rank 3 %s", path, path);
+	assert_says(output, "only the program that makes it knows the groups");
+	EXITS(1, "export --to %s/all.pt %s", other, other);
+	assert_says(output, "several stores");
+	EXITS(1, "export --kind optimizer --to %s/step1 %s", other, other);
+	assert_says(output, "directory");
+	EXITS(1, "export --kind parameters --to %s/step1 %s", other, other);
+	assert_says(output, "must end with .safetensors or .pt");
+	EXITS(2, "export --to %s/step1 --shard-size 1m %s", path, path);
+	EXITS(1, "export --to %s/s.safetensors.index.json %s", path, path);
+	assert_says(output, "must end with .safetensors or .pt");
+	EXITS(2, "import --from %s %s", path, path);
+	assert_says(output, "add --kind optimizer");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(state_leaves_a_store_and_comes_back),
+		test(a_striped_store_is_exported_in_shards_and_filled),
+		test(the_universal_checkpoint_has_a_parameter_for_each_group),
+		test(gradients_and_note_of_the_state_before_are_discarded),
+		test(a_failed_export_of_state_leaves_what_was_there),
+		test(a_failed_import_of_state_leaves_the_commit_of_before),
+		test(a_store_of_state_in_use_is_neither_read_nor_filled),
+		test(wrong_kinds_groups_and_names_are_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
