@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What `nvswap store export` writes of an optimizer, read by torch, and what torch saves, imported."""
+
+import os
+import subprocess
+import sys
+
+import torch
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from promises import BUILD, main, promise  # noqa: E402
+
+import nvswap  # noqa: E402
+
+PARTS = ("fp32", "exp_avg", "exp_avg_sq")
+GROUPS = {"embed": 50000, "head": 7}
+
+
+def opened(directory, groups=None):
+    return nvswap.Optimizer({"offload_optimizer": {"device": "nvme", "nvme_path": directory},
+                             "sub_group_size": 100000, "nvswap": {"keep": True}}, groups)
+
+
+def store(*arguments):
+    subprocess.run([os.path.join(BUILD, "nvswap"), "store", *arguments], check=True,
+                   stdout=subprocess.DEVNULL)
+
+
+def random_state():
+    return {f"{group}.{part}": torch.rand(numel) for group, numel in GROUPS.items()
+            for part in PARTS}
+
+
+@promise
+def torch_reads_what_is_exported_and_what_torch_saves_is_imported(directory):
+    weights = {name: torch.zeros(numel).numpy() for name, numel in GROUPS.items()}
+    opened(directory, weights).close()
+    first, second, universal = (os.path.join(directory, name) for name in
+                                ("first.pt", "second.pt", "step9"))
+    for step in (5, torch.tensor(6), torch.tensor([7], dtype=torch.uint64), torch.tensor(9.)):
+        state = random_state()
+        torch.save(state | {"step": step}, first)
+        store("import", "--kind", "optimizer", "--from", first, directory)
+        store("export", "--to", second, directory)
+        found = torch.load(second, weights_only=True)
+        assert found.pop("step") == int(step)
+        assert found.keys() == state.keys()
+        assert all(tensor.equal(found[name]) for name, tensor in state.items())
+    store("export", "--to", universal, directory)
+    for name, tensor in state.items():
+        path = os.path.join(universal, "zero", *name.split(".")) + ".pt"
+        assert torch.load(path, weights_only=True).equal(tensor)
+
+
+main()
