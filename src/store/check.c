@@ -30,7 +30,7 @@ void store_check(const struct store *store)
 	}
 }
 
-void store_check_space(const struct store *store)
+void store_space_check(const struct store *store)
 {
 	uint64_t size = extents_size(store->extents), unused = extents_free_units(store->extents);
 
@@ -44,7 +44,7 @@ void store_check_space(const struct store *store)
 	assert(store->live || unused == size);
 }
 
-void store_check_extent(const struct store *store, uint64_t offset, uint64_t nbytes)
+void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes)
 {
 	uint64_t size = extents_size(store->extents) * store->unit;
 
@@ -54,7 +54,7 @@ void store_check_extent(const struct store *store, uint64_t offset, uint64_t nby
 	assert(nbytes || !offset);
 }
 
-void store_check_commit(const struct store *store)
+void store_commit_check(const struct store *store)
 {
 	const struct label *label = &store->members[0].label;
 	uint64_t generation = store->manifest.generation;
@@ -67,7 +67,7 @@ void store_check_commit(const struct store *store)
 	slots_check(&store->slots);
 }
 
-void store_check_entries(const struct store *store, uint64_t size,
+void store_entries_check(const struct store *store, uint64_t size,
 			 const struct store_entry *entries, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

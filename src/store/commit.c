@@ -341,10 +341,10 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 	if (store->read_only)
 		return store_read_only(store, error);
 	enter(store, COMMIT_ENCODE);
-	store_check_commit(store);
-	store_check_entries(store, store_bytes(store), entries, n);
+	store_commit_check(store);
+	store_entries_check(store, store_bytes(store), entries, n);
 	rc = commit(store, entries, n, note, &why);
-	store_check_commit(store);
+	store_commit_check(store);
 	enter(store, COMMIT_IDLE);
 	if (rc)
 		error_copy(error, &why);

@@ -78,12 +78,12 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 /* check.c: assert what must hold. The first: of what is constant once the store is open. */
 void store_check(const struct store *store);
 /* Under the lock: of the extents, and of one that is reserved. */
-void store_check_space(const struct store *store);
-void store_check_extent(const struct store *store, uint64_t offset, uint64_t nbytes);
+void store_space_check(const struct store *store);
+void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes);
 /* Of a kept store, by the thread that opens it or commits. */
-void store_check_commit(const struct store *store);
+void store_commit_check(const struct store *store);
 /* Of the entries of a commit; `size` is store_bytes(). */
-void store_check_entries(const struct store *store, uint64_t size,
+void store_entries_check(const struct store *store, uint64_t size,
 			 const struct store_entry *entries, size_t n);
 
 /* Sets up the allocator over the members' space, without the manifest's extents. */

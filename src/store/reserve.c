@@ -321,8 +321,8 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 	store->reserving = RESERVE_BUSY;
 	rc = reserve(store, nbytes, n, offsets, error);
 	for (size_t i = 0; i < n && !rc; i++)
-		store_check_extent(store, offsets[i], nbytes[i]);
-	store_check_space(store);
+		store_extent_check(store, offsets[i], nbytes[i]);
+	store_space_check(store);
 	store->reserving = RESERVE_IDLE;
 	pthread_cond_broadcast(&store->idle);
 	pthread_mutex_unlock(&store->lock);
@@ -334,10 +334,10 @@ void store_release(struct store *store, uint64_t offset, uint64_t nbytes)
 	assert(offset % store->unit == 0);
 	pthread_mutex_lock(&store->lock);
 	assert(store->live > 0);
-	store_check_extent(store, nbytes ? offset : 0, nbytes);
+	store_extent_check(store, nbytes ? offset : 0, nbytes);
 	give_back(store, offset, nbytes);
 	store->live--;
-	store_check_space(store);
+	store_space_check(store);
 	pthread_mutex_unlock(&store->lock);
 }
 

@@ -127,9 +127,9 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 	for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
 		member_report_space(&store->members[i], &store->log);
 	store_check(store);
-	store_check_space(store);
+	store_space_check(store);
 	if (store->keep)
-		store_check_commit(store);
+		store_commit_check(store);
 	return 0;
 }
 

@@ -117,7 +117,7 @@ void member_close(struct member *member)
 
 /* ---- Checking ---- */
 
-static void check_place(const struct member *member)
+static void place_check(const struct member *member)
 {
 	switch (member->kind) {
 	case MEMBER_FILE:
@@ -147,5 +147,5 @@ void member_check(const struct member *member)
 	assert(!member->dio.direct || member->unit_needed % member->dio.offset_align == 0);
 	assert(member->blank || member->label.index < member->label.count);
 	assert(!member->read_only || (!member->disposable && !member->made));
-	check_place(member);
+	place_check(member);
 }
