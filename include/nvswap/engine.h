@@ -181,6 +181,7 @@ NVS_API int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbyt
  * -ETIMEDOUT  a write is overdue (io_timeout_ms)
  * -ESTALE     the store's files were removed or moved since it was opened: nothing is committed
  *             until they are back
+ * -EUCLEAN    the last commit has the highest number that there is: the labels are false
  * -EROFS      the store is open read-only
  * -ENOSPC     the drive has no room for the list of tensors, or it exceeds the 16 MiB of a raw device
  * -EIO and other errors of the drive: a write failed; another commit may succeed. If the data could

@@ -160,15 +160,29 @@ static bool nothing_changed(const struct store *store, const struct manifest_hea
 	       header->body_checksum == store->manifest.body_checksum;
 }
 
-/* Above every number that a label or a manifest has, also those of commits that were cut off. */
-static uint64_t next_generation(const struct store *store)
+/* Of all numbers that a label or a manifest has, also those of commits that were cut off. */
+static uint64_t highest_generation(const struct store *store)
 {
 	uint64_t highest = store->slots.highest;
 
 	if (store->members[0].label.generation > highest)
 		highest = store->members[0].label.generation;
 	assert(highest >= store->manifest.generation);
-	return highest + 1;
+	return highest;
+}
+
+/* No store gets there by committing, but a label that was tampered with can have any number. */
+static int check_number(const struct store *store, struct nvs_error *error)
+{
+	uint64_t highest = highest_generation(store);
+
+	return highest < MANIFEST_GENERATION_MAX
+		       ? 0
+		       : error_set(error, -EUCLEAN,
+				   "the kept store at %s can't be committed: number %" PRIu64
+				   " of a commit is the last that there can be; the store is "
+				   "damaged: restore it from a copy",
+				   store->members[0].path, highest);
 }
 
 /* The kernel reports a failed write-back once and then marks the pages clean. */
@@ -309,11 +323,13 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 	if (!rc)
 		rc = settle(store, error);
 	if (!rc)
+		rc = check_number(store, error);
+	if (!rc)
 		rc = slots_check_size(&store->slots, manifest_bytes(entries, n, note), error);
 	if (rc)
 		return rc;
 
-	uint8_t *bytes = manifest_encode(store->members[0].label.id, next_generation(store),
+	uint8_t *bytes = manifest_encode(store->members[0].label.id, highest_generation(store) + 1,
 					 entries, n, note, &header);
 
 	if (!bytes)

@@ -73,7 +73,7 @@ void entry_check(const struct store_entry *entry, uint32_t unit)
 void manifest_encode_header(const struct manifest_header *header,
 			    uint8_t bytes[MANIFEST_HEADER_BYTES])
 {
-	assert(header->generation && header->generation != UINT64_MAX);
+	assert(header->generation && header->generation <= MANIFEST_GENERATION_MAX);
 	assert(header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
 	assert(header->note_bytes <= NVS_NOTE_MAX);
 	assert(note_room(header->note_bytes) <= header->body_bytes);
@@ -143,7 +143,7 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	assert(at + note_room(note_bytes) == bytes + nbytes);
 	if (note_bytes)
 		memcpy(at, note->data, note_bytes);
-	assert(generation && generation != UINT64_MAX);
+	assert(generation && generation <= MANIFEST_GENERATION_MAX);
 	*header = (struct manifest_header){.generation = generation,
 					   .count = n,
 					   .body_bytes = body_bytes,
@@ -181,7 +181,7 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	header->note_bytes = get_u64(bytes + AT_NOTE_BYTES);
 	header->made = get_u64(bytes + AT_MADE);
 	header->writer = get_u32(bytes + AT_WRITER);
-	if (!header->generation || header->generation == UINT64_MAX ||
+	if (!header->generation || header->generation > MANIFEST_GENERATION_MAX ||
 	    header->body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES ||
 	    header->note_bytes > NVS_NOTE_MAX ||
 	    note_room(header->note_bytes) > header->body_bytes ||

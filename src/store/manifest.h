@@ -9,9 +9,10 @@
 #include "store/label.h"
 #include "store/store.h"
 
-#define MANIFEST_HEADER_BYTES 128u
-#define MANIFEST_BYTES_MAX    (UINT64_C(1) << 32)
-#define MANIFEST_ENTRY_MAX    568u /* bytes of one entry, at most */
+#define MANIFEST_HEADER_BYTES	128u
+#define MANIFEST_BYTES_MAX	(UINT64_C(1) << 32)
+#define MANIFEST_ENTRY_MAX	568u /* bytes of one entry, at most */
+#define MANIFEST_GENERATION_MAX (UINT64_MAX - 1)
 
 struct manifest_header {
 	uint8_t id[STORE_ID_SIZE];

@@ -680,6 +680,46 @@ static void manifests_of_another_store_are_ignored(void **state)
 	must_not_open(kept, -EUCLEAN, "it is another store's");
 }
 
+/* Labels and manifests with valid checksums that have the highest number of a commit, or name it. */
+static void a_store_whose_last_number_is_the_highest_refuses_commits(void **state)
+{
+	static const uint64_t numbers[] = {UINT64_MAX - 1, UINT64_MAX};
+	const struct how back = {.keep = true, .rollback = true};
+	uint8_t header[MANIFEST_HEADER_BYTES];
+	struct labels labels;
+
+	(void)state;
+	for (unsigned i = 0; i < LENGTH(numbers); i++) {
+		uint64_t offsets[EXTENTS];
+		struct store *store;
+
+		make_two_versions();
+		read_labels(&labels);
+		for (unsigned copy = 0; copy < LABEL_COPY_COUNT; copy++) {
+			put_u64(labels.bytes[copy] + 56, numbers[i]);
+			put_u64(labels.bytes[copy] + 504, 0);
+			put_u64(labels.bytes[copy] + 504,
+				XXH3_64bits(labels.bytes[copy], LABEL_BYTES));
+		}
+		write_labels(&labels);
+		read_file(at(MANIFEST, 1u), header, sizeof(header), 0);
+		put_u64(header + 32, UINT64_MAX - 1);
+		put_u64(header + 120, XXH3_64bits(header, 120));
+		write_manifests(1, header, sizeof(header));
+
+		store = must_open(back);
+		assert_int_equal(store_generation(store), UINT64_MAX - 1);
+		found_offsets(store, offsets);
+		assert_int_equal(try_commit(store, 3, offsets), -EUCLEAN);
+		assert_non_null(strstr(error.text, "the last that there can be"));
+		store_close(store);
+		store = must_open(back);
+		assert_int_equal(version_of(store), 2);
+		store_close(store);
+		remove_tree(at("nvswap"));
+	}
+}
+
 static void random_damage_with_valid_checksums_is_survived(void **state)
 {
 	struct store_entry many[12];
@@ -1091,6 +1131,7 @@ int main(void)
 		store_test(false_counts_are_refused_before_allocation),
 		store_test(manifests_longer_than_their_file_are_refused),
 		store_test(manifests_of_another_store_are_ignored),
+		store_test(a_store_whose_last_number_is_the_highest_refuses_commits),
 		store_test(random_damage_with_valid_checksums_is_survived),
 		store_test(a_manifest_of_any_length_comes_back),
 		store_test(a_failed_commit_leaves_the_previous_one),
