@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "store/store_fixture.h"
+#include "support/inject.h"
 
 static const struct how kept = {.keep = true};
 
@@ -214,6 +215,45 @@ static void a_commit_to_a_store_that_was_removed_is_stale(void **state)
 	store_close(must_open(kept));
 }
 
+/* ---- Looking at a store ---- */
+
+/* Each call that opens or looks for a file fails in turn. */
+static void a_store_whose_files_can_not_be_opened_is_described_or_refused(void **state)
+{
+	const char *path = root;
+	const struct nvs_store_place place = {.size = sizeof(place), .paths = &path, .npaths = 1};
+	uint64_t failed = 1, offset, nbytes = 4096;
+	unsigned described = 0;
+
+	(void)state;
+	struct store *made = must_open(kept);
+
+	assert_int_equal(store_reserve(made, &nbytes, 1, &offset, &error), 0);
+	assert_int_equal(store_commit(made, NULL, 0, NULL, &error), 0);
+	store_close(made);
+	for (uint64_t nth = 1; failed; nth++) {
+		struct nvs_store_copy copy = {.size = sizeof(copy)};
+		struct nvs_store_info info = {.size = sizeof(info)};
+		struct nvs_store *store;
+		int rc;
+
+		inject_fail(INJECT_OPEN, nth, 1, EIO);
+		rc = nvs_store_open(&place, NVS_STORE_LOCK, &store, &error);
+		inject_stop(&failed);
+		if (rc) {
+			assert_true(failed && !store && error.text[0]);
+			continue;
+		}
+		assert_int_equal(nvs_store_get_info(store, &info), 0);
+		assert_int_equal(info.problem[0] == 0, info.state == NVS_STORE_KEPT);
+		for (unsigned i = 0; i < info.copies; i++)
+			assert_int_equal(nvs_store_get_copy(store, i, &copy), 0);
+		described += info.state == NVS_STORE_DAMAGED;
+		nvs_store_close(store);
+	}
+	assert_true(described);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +266,7 @@ int main(void)
 		store_test(fifos_and_sockets_are_refused_and_not_waited_for),
 		store_test(a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back),
 		store_test(a_commit_to_a_store_that_was_removed_is_stale),
+		store_test(a_store_whose_files_can_not_be_opened_is_described_or_refused),
 	};
 
 	return cmocka_run_group_tests(tests, open_aio, close_aio);

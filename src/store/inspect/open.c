@@ -14,8 +14,9 @@
 /* A member that is missing or damaged is described; another error ends the look. */
 static bool describable(const struct member *member, unsigned i, int rc)
 {
+	/* Its label was at least looked for. */
 	if (rc == -EUCLEAN || rc == -EIO)
-		return member->fd >= 0;
+		return member->fd >= 0 && member->base;
 	return i && (rc == -ENODATA || rc == -ENOENT);
 }
 

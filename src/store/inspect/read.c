@@ -51,7 +51,9 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 	int rc = slots_open(&store->slots, first, false, why);
 
 	assert(!store->has_slots);
-	store->has_slots = true;
+	store->has_slots = !rc;
+	if (rc)
+		slots_close(&store->slots);
 	for (int i = 0; i < TRIES && !rc; i++) {
 		uint64_t generation = first->label.generation;
 
