@@ -19,6 +19,7 @@ void store_check(const struct store *store)
 	assert(store->stripe % store->unit == 0);
 	assert(store->nmembers == 1 || (store->stripe && store->stripe <= STRIPE_MAX));
 	assert(!store->read_only || store->keep);
+	assert(store->file);
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		const struct member *member = &store->members[i];
 
@@ -26,6 +27,9 @@ void store_check(const struct store *store)
 		assert(store->unit % member->unit_needed == 0);
 		assert(member->read_only == store->read_only);
 		assert(!store->direct || member->direct_fd >= 0);
+		/* The nvs_file closes the descriptors. */
+		assert(member->lent);
+		assert(member->label.index == i && member->label.count == store->nmembers);
 		assert(member->kind != MEMBER_MEMORY || (store->nmembers == 1 && !store->keep));
 	}
 }
@@ -60,9 +64,16 @@ void store_commit_check(const struct store *store)
 	uint64_t generation = store->manifest.generation;
 
 	assert(store->keep);
+	label_check(label);
 	assert(label->kept && !label->index && label->count == store->nmembers);
 	assert(label->unit == store->unit);
+	assert(store->nmembers == 1 || label->stripe == store->stripe);
+	if (generation)
+		manifest_header_check(&store->manifest);
 	assert(generation || !store->manifest.count);
+	/* Commits only add to what was found; after a rollback the label names the lost one. */
+	assert(store->found.header.generation <= generation);
+	assert(label->generation >= generation);
 	assert((generation == 0) == (store->slots.current == MANIFEST_TURN_COUNT));
 	slots_check(&store->slots);
 }

@@ -24,6 +24,7 @@ static void report_labels(struct store *store)
 		const struct member *member = &store->members[i / LABEL_COPY_COUNT];
 		unsigned copy = i % LABEL_COPY_COUNT;
 
+		assert(member->copies[copy] != LABEL_ABSENT);
 		if (member->copies[copy] != LABEL_DAMAGED)
 			continue;
 		store->damaged = true;
@@ -43,13 +44,15 @@ static int settle_labels(struct store *store, struct nvs_error *error)
 {
 	int rc = 0;
 
-	assert(!store->read_only);
+	assert(store->keep && !store->read_only);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 
+		assert(member_has_copy(member, LABEL_WHOLE));
 		rc = member_has_copy(member, LABEL_STALE)
 			     ? member_write_label(member, error)
 			     : disk_sync(member->fd, member->path, error);
+		assert(rc || !member_has_copy(member, LABEL_STALE));
 	}
 	return rc;
 }
@@ -64,6 +67,7 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 	int rc = slots_open(&store->slots, first, false, error);
 
 	assert(store->keep && first->label.kept);
+	assert(!store->manifest.generation && !store->extents);
 	/* A missing manifest file was just created again. */
 	if (!rc && !store->read_only)
 		rc = member_sync_names(first, error);
@@ -86,14 +90,19 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 
 const struct store_entry *store_entries(const struct store *store, size_t *n)
 {
-	assert(!store->found.header.count || store->found.entries);
+	manifest_check(&store->found);
+	assert(store->keep || !store->found.header.count);
 	*n = store->found.header.count;
 	return store->found.entries;
 }
 
 struct store_note store_found_note(const struct store *store)
 {
-	return manifest_note(&store->found);
+	struct store_note note = manifest_note(&store->found);
+
+	assert(note.nbytes <= NVS_NOTE_MAX);
+	assert(store->keep || !note.nbytes);
+	return note;
 }
 
 uint64_t store_generation(struct store *store)
@@ -103,6 +112,7 @@ uint64_t store_generation(struct store *store)
 	pthread_mutex_lock(&store->lock);
 	generation = store->manifest.generation;
 	pthread_mutex_unlock(&store->lock);
+	assert(store->keep || !generation);
 	return generation;
 }
 
@@ -110,6 +120,8 @@ uint64_t store_generation(struct store *store)
 
 static void enter(struct store *store, enum commit_phase phase)
 {
+	assert(store->keep && !store->read_only);
+	assert(phase <= COMMIT_TAKE_BACK);
 	pthread_mutex_lock(&store->lock);
 	if (phase == COMMIT_ENCODE)
 		while (store->committing != COMMIT_IDLE)
@@ -127,7 +139,10 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
 	struct label *label = &store->members[0].label, was = *label;
 
 	assert(store->committing >= COMMIT_WRITE_LABEL);
-	assert(generation || store->committing == COMMIT_TAKE_BACK);
+	/* A new number is that of the manifest that was just written. */
+	assert(store->committing == COMMIT_TAKE_BACK ||
+	       (generation == store->slots.highest && generation > label->generation));
+	assert(label->kept && !label->index);
 	label->generation = generation;
 
 	int rc = member_write_label(&store->members[0], error);
@@ -142,6 +157,7 @@ static int relabel_all(struct store *store, uint64_t generation, struct nvs_erro
 {
 	int rc = 0;
 
+	assert(store->committing == COMMIT_WRITE_LABEL);
 	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
 		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
 			rc = member_write_label(&store->members[i], error);
@@ -152,6 +168,7 @@ static int relabel_all(struct store *store, uint64_t generation, struct nvs_erro
 static bool nothing_changed(const struct store *store, const struct manifest_header *header)
 {
 	assert(header->generation > store->manifest.generation);
+	assert(!memcmp(header->id, store->members[0].label.id, STORE_ID_SIZE));
 	return store->manifest.generation &&
 	       store->manifest.generation == store->members[0].label.generation &&
 	       !store->damaged && !store->slots.damaged && header->count == store->manifest.count &&
@@ -188,10 +205,12 @@ static int check_number(const struct store *store, struct nvs_error *error)
 /* The kernel reports a failed write-back once and then marks the pages clean. */
 static int sync_data(struct store *store, struct nvs_error *error)
 {
-	int rc = nvs_file_sync(store->file, error);
+	int rc;
 
 	assert(store->committing == COMMIT_SYNC_DATA);
 	assert(!store->no_commits);
+	rc = nvs_file_sync(store->file, error);
+	assert(rc <= 0);
 	if (rc)
 		store->no_commits = "an earlier attempt to make its data durable failed, so it is "
 				    "unknown which data was written: the next run finds the last "
@@ -205,9 +224,11 @@ static int sync_data(struct store *store, struct nvs_error *error)
  */
 static int take_back(struct store *store, struct nvs_error *error)
 {
-	int rc = relabel(store, store->members[0].label.generation, error);
+	int rc;
 
 	assert(store->committing == COMMIT_TAKE_BACK);
+	assert(store->members[0].label.generation >= store->manifest.generation);
+	rc = relabel(store, store->members[0].label.generation, error);
 	pthread_mutex_lock(&store->lock);
 	store->unsettled = rc != 0;
 	pthread_mutex_unlock(&store->lock);
@@ -220,6 +241,7 @@ static void label_failed(struct store *store, struct nvs_error *error)
 	struct nvs_error first = *error, second = {.size = sizeof(second)};
 
 	assert(store->committing == COMMIT_WRITE_LABEL);
+	assert(first.code < 0);
 	enter(store, COMMIT_TAKE_BACK);
 	if (take_back(store, &second))
 		error_about(error, first.code, first.subject, 0, first.offset,
@@ -241,6 +263,7 @@ static int settle(struct store *store, struct nvs_error *error)
 	enter(store, COMMIT_TAKE_BACK);
 	rc = take_back(store, &why);
 	pthread_mutex_lock(&store->lock);
+	assert(store->unsettled == (rc != 0));
 	store->committing = COMMIT_ENCODE;
 	pthread_mutex_unlock(&store->lock);
 	return rc ? error_set(error, rc,
@@ -257,6 +280,7 @@ bool store_unsettled(struct store *store)
 	pthread_mutex_lock(&store->lock);
 	unsettled = store->unsettled;
 	pthread_mutex_unlock(&store->lock);
+	assert(!unsettled || (store->keep && !store->read_only));
 	return unsettled;
 }
 
@@ -265,6 +289,7 @@ static int check_places(struct store *store, struct nvs_error *error)
 {
 	int rc = 0;
 
+	assert(store->committing != COMMIT_IDLE && store->committing < COMMIT_WRITE_LABEL);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_check_place(&store->members[i], error);
 	return rc ? rc : slots_check_places(&store->slots, &store->members[0], error);
@@ -317,9 +342,10 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 		  const struct store_note *note, struct nvs_error *error)
 {
 	struct manifest_header header;
-	int rc = check_places(store, error);
+	int rc;
 
-	assert(store->keep && !store->read_only && store->committing == COMMIT_ENCODE);
+	assert(store->committing == COMMIT_ENCODE);
+	rc = check_places(store, error);
 	if (!rc)
 		rc = settle(store, error);
 	if (!rc)
@@ -374,6 +400,7 @@ int store_settle(struct store *store, struct nvs_error *error)
 	assert(store->keep && !store->read_only);
 	enter(store, COMMIT_ENCODE);
 	rc = settle(store, error);
+	store_commit_check(store);
 	assert(rc || !store->unsettled);
 	enter(store, COMMIT_IDLE);
 	return rc;

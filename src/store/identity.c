@@ -28,6 +28,7 @@ static bool same_store(const struct member *a, const struct member *b)
 static int refuse_kept(const struct member *member, struct nvs_error *error)
 {
 	assert(is_kept(member));
+	assert(member->kind != MEMBER_MEMORY);
 	return error_set(error, -EEXIST,
 			 "%s holds a kept store: set \"nvswap\": {\"keep\": true} to reopen it, "
 			 "or remove %s if it is not needed",
@@ -40,7 +41,8 @@ static int check_place(const struct store *store, unsigned index, struct nvs_err
 {
 	const struct member *member = &store->members[index], *first = &store->members[0];
 
-	assert(index < store->nmembers && is_kept(first));
+	assert(index < store->nmembers);
+	assert(store->keep && is_kept(first));
 	if (member->blank || !member->label.kept)
 		return error_set(error, -EMEDIUMTYPE,
 				 "%s holds nothing of the kept store that %s belongs to: give all "
@@ -71,7 +73,7 @@ static int check_shape(const struct store *store, const struct store_options *op
 	const struct label *label = &store->members[0].label;
 	const char *path = store->members[0].path;
 
-	assert(is_kept(&store->members[0]));
+	assert(store->keep && is_kept(&store->members[0]));
 	if (label->count != store->nmembers)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s lies on %" PRIu32
@@ -140,6 +142,9 @@ int store_identify(const struct store *store, const struct store_options *option
 	int rc = 0;
 
 	assert(store->nmembers == (options->npaths ? options->npaths : 1));
+	for (unsigned i = 0; i < store->nmembers; i++)
+		if (!store->members[i].blank)
+			label_check(&store->members[i].label);
 	*found = is_kept(first);
 	for (unsigned i = 0; i < store->nmembers && !store->keep; i++) {
 		const struct member *member = &store->members[i];
@@ -147,6 +152,7 @@ int store_identify(const struct store *store, const struct store_options *option
 		if (is_kept(member) && (i == 0 || is_kept(first) || !same_store(first, member)))
 			return refuse_kept(member, error);
 	}
+	assert(store->keep || !*found);
 	if (!*found)
 		return check_free(store, error);
 	/* Check the number of paths first: it explains a missing member better. */
@@ -172,6 +178,7 @@ static int random_id(uint8_t id[STORE_ID_SIZE], struct nvs_error *error)
 
 static void say_what_was_left(const struct store *store)
 {
+	assert(!store->read_only);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		if (!store->members[i].disposable && !store->members[i].blank)
 			log_say(&store->log, NVS_LOG_INFO,
@@ -186,6 +193,7 @@ int store_begin(struct store *store, const struct store_options *options, struct
 
 	/* What was kept is never begun anew. */
 	assert(!store->read_only && !is_kept(&store->members[0]));
+	assert(store->unit && store->stripe % store->unit == 0);
 	say_what_was_left(store);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
@@ -210,11 +218,15 @@ int store_begin_keeping(struct store *store, struct nvs_error *error)
 	int rc = slots_open(&store->slots, &store->members[0], true, error);
 
 	assert(store->keep && !store->read_only);
+	/* All is in place but the labels that lead to it. */
+	assert(store->extents && !store->live);
+	assert(!store->manifest.generation && store->slots.current == MANIFEST_TURN_COUNT);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_sync_names(&store->members[i], error);
 	/* The first member comes last: its label decides whether the store is kept. */
 	for (unsigned i = store->nmembers; i-- > 0 && !rc;) {
 		assert(!store->members[i].label.kept && !store->members[i].label.generation);
+		assert(store->members[i].disposable);
 		store->members[i].label.kept = true;
 		rc = member_write_label(&store->members[i], error);
 	}

@@ -24,7 +24,7 @@ enum {
 	AT_UNIT = 44,
 	AT_STRIPE = 48,
 	AT_GENERATION = 56,
-	AT_CHECKSUM = 504,
+	AT_CHECKSUM = 504, /* the last of the fields that change */
 
 	FLAG_KEPT = 1,
 	FLAG_OPTIMIZER = 2,
@@ -47,6 +47,17 @@ static bool all_zeros(const uint8_t *bytes, size_t n)
 	return bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1);
 }
 
+void label_check(const struct label *label)
+{
+	assert(label->unit >= UNIT_MIN && label->unit <= UNIT_MAX);
+	assert(!(label->unit & (label->unit - 1)));
+	assert(label->count >= 1 && label->count <= NVS_PATHS_MAX);
+	assert(label->index < label->count);
+	assert(label->stripe % label->unit == 0);
+	assert(label->stripe <= STRIPE_MAX);
+	assert(label->stripe || label->count == 1);
+}
+
 static bool sensible(const struct label *label, uint32_t flags)
 {
 	bool power = label->unit && !(label->unit & (label->unit - 1));
@@ -61,7 +72,7 @@ void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
 {
 	uint32_t flags = (label->kept ? FLAG_KEPT : 0) | (label->optimizer ? FLAG_OPTIMIZER : 0);
 
-	assert(sensible(label, flags));
+	label_check(label);
 	memset(bytes, 0, LABEL_BYTES);
 	memcpy(bytes, magic, sizeof(magic));
 	put_u32(bytes + AT_VERSION, VERSION);
@@ -104,8 +115,7 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 	memcpy(label->id, bytes + AT_ID, STORE_ID_SIZE);
 	if (!sensible(label, flags))
 		return -EUCLEAN;
-	assert(label->count && label->index < label->count);
-	assert(label->unit && label->stripe % label->unit == 0);
+	/* It encodes what the assertions there accept. */
 	label_encode(label, written);
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }

@@ -26,6 +26,8 @@ struct label {
 	uint64_t generation; /* of the newest manifest on member 0; 0: none */
 };
 
+/* Asserts what must hold of a label that was made here, or decoded. */
+void label_check(const struct label *label);
 void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES]);
 /*
  * -ENODATA: all zeros. -EMEDIUMTYPE: not a label. -EPROTONOSUPPORT: a label of another version.

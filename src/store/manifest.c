@@ -68,15 +68,38 @@ void entry_check(const struct store_entry *entry, uint32_t unit)
 	       entry->spare + round_to_unit(entry->nbytes, unit) <= entry->offset);
 }
 
+void manifest_header_check(const struct manifest_header *header)
+{
+	uint64_t note = note_room(header->note_bytes);
+
+	assert(header->generation && header->generation <= MANIFEST_GENERATION_MAX);
+	assert(header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
+	assert(note <= header->body_bytes);
+	/* The shortest entries for so many tensors fit. */
+	assert(header->count <= (header->body_bytes - note) / entry_bytes(1));
+}
+
+void manifest_check(const struct manifest *manifest)
+{
+	if (!manifest->header.generation) {
+		assert(!manifest->body && !manifest->entries);
+		assert(!manifest->header.count && !manifest->header.note_bytes);
+		assert(!manifest->end);
+		return;
+	}
+	manifest_header_check(&manifest->header);
+	assert(manifest->body && manifest->entries);
+	assert(manifest->header.body_bytes % 8 == 0);
+	assert(manifest->end % UNIT_MIN == 0);
+	assert(manifest->header.count || !manifest->end);
+}
+
 /* ---- Encoding ---- */
 
 void manifest_encode_header(const struct manifest_header *header,
 			    uint8_t bytes[MANIFEST_HEADER_BYTES])
 {
-	assert(header->generation && header->generation <= MANIFEST_GENERATION_MAX);
-	assert(header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
-	assert(header->note_bytes <= NVS_NOTE_MAX);
-	assert(note_room(header->note_bytes) <= header->body_bytes);
+	manifest_header_check(header);
 	memset(bytes, 0, MANIFEST_HEADER_BYTES);
 	memcpy(bytes, magic, sizeof(magic));
 	put_u32(bytes + AT_VERSION, VERSION);
@@ -114,13 +137,16 @@ uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struc
 {
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + (note ? note_room(note->nbytes) : 0);
 
-	assert(!note || note->nbytes <= NVS_NOTE_MAX);
+	assert(entries || !n);
+	assert(!note || !note->nbytes || note->data);
 	for (size_t i = 0; i < n; i++) {
 		size_t length = strlen(entries[i].name);
 
 		assert(length > 0 && length <= NVS_NAME_MAX);
 		nbytes += entry_bytes(length);
 	}
+	/* Entries and note are padded, so all that stands in it is aligned. */
+	assert(nbytes % 8 == 0);
 	return nbytes;
 }
 
@@ -194,6 +220,7 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 /* The name stays in the body; it must be a string of the entry's length. */
 static const char *check_name(const uint8_t *at, uint64_t left, uint32_t length)
 {
+	assert(left >= entry_bytes(1));
 	if (length == 0 || length > NVS_NAME_MAX)
 		return "the length of a name is out of range";
 	if (entry_bytes(length) > left)
@@ -225,6 +252,7 @@ static const char *check_rest(const struct store_entry *entry, const uint8_t *by
 	uint8_t written[MANIFEST_ENTRY_MAX] = {0};
 	size_t length = (size_t)(encode_entry(entry, written) - written);
 
+	assert(length > AT_NAME && length <= sizeof(written));
 	return memcmp(bytes, written, length) != 0 ? "an entry has something where zeros are due"
 						   : NULL;
 }
@@ -296,12 +324,15 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 			return "two extents overlap";
 		manifest->end = ranges[i].end;
 	}
+	assert(manifest->end % unit == 0);
+	assert(manifest->end <= RANGE_MAX + round_to_unit(RANGE_MAX, unit));
 	return NULL;
 }
 
 /* Seeded with the store's random id, so that names can't be chosen to collide. */
 static uint64_t hash_of(const struct manifest *manifest, const char *name)
 {
+	assert(name && *name);
 	return XXH3_64bits_withSeed(name, strlen(name), get_u64(manifest->header.id));
 }
 
@@ -382,6 +413,8 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 			*why = check_duplicates(manifest, table, size);
 		for (size_t i = 0; i < count && !*why; i++)
 			entry_check(&manifest->entries[i], unit);
+		if (!*why)
+			manifest_check(manifest);
 		rc = *why ? -EUCLEAN : 0;
 	}
 	free(table);
@@ -393,8 +426,7 @@ struct store_note manifest_note(const struct manifest *manifest)
 {
 	const struct manifest_header *header = &manifest->header;
 
-	assert(!header->note_bytes || manifest->body);
-	assert(note_room(header->note_bytes) <= header->body_bytes);
+	manifest_check(manifest);
 	if (!header->note_bytes)
 		return (struct store_note){.nbytes = 0};
 	return (struct store_note){.data = manifest->body + header->body_bytes -

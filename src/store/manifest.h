@@ -6,6 +6,8 @@
 #ifndef STORE_MANIFEST_H
 #define STORE_MANIFEST_H
 
+#include <assert.h>
+
 #include "store/label.h"
 #include "store/store.h"
 
@@ -50,6 +52,10 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why);
 /* Asserts what must hold of an entry, but for the bounds of the store. */
 void entry_check(const struct store_entry *entry, uint32_t unit);
+/* Asserts what must hold of a header that was made here, or decoded. */
+void manifest_header_check(const struct manifest_header *header);
+/* Asserts what must hold of a manifest whose body was decoded, and of an empty one. */
+void manifest_check(const struct manifest *manifest);
 /* The note, in the body. */
 struct store_note manifest_note(const struct manifest *manifest);
 void manifest_free(struct manifest *manifest);
@@ -57,12 +63,15 @@ void manifest_free(struct manifest *manifest);
 /* The bytes that a note takes: it is padded like an entry. */
 static inline uint64_t note_room(uint64_t nbytes)
 {
+	assert(nbytes <= NVS_NOTE_MAX);
 	return (nbytes + 7) & ~(uint64_t)7;
 }
 
 /* The length of an extent: nbytes, up to RANGE_MAX, in whole units. */
 static inline uint64_t round_to_unit(uint64_t nbytes, uint32_t unit)
 {
+	assert(unit && !(unit & (unit - 1)));
+	assert(nbytes <= UINT64_MAX - (unit - 1));
 	return (nbytes + unit - 1) & ~(uint64_t)(unit - 1);
 }
 

@@ -23,6 +23,8 @@ static uint64_t row_bytes(const struct store *store)
 
 static uint64_t size_bytes(const struct store *store)
 {
+	assert(store->extents);
+	assert(extents_size(store->extents) <= INT64_MAX / store->unit);
 	return extents_size(store->extents) * store->unit;
 }
 
@@ -37,6 +39,7 @@ static int measure(struct store *store, struct nvs_error *error)
 {
 	uint64_t row = row_bytes(store) / store->nmembers;
 
+	assert(row && row % store->unit == 0);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		uint64_t nbytes;
@@ -48,7 +51,8 @@ static int measure(struct store *store, struct nvs_error *error)
 			store->share = nbytes;
 	}
 	store->share -= store->share % row;
-	assert(store->share <= INT64_MAX && store->share % store->unit == 0);
+	assert(store->share <= INT64_MAX / store->nmembers);
+	assert(store->share % store->unit == 0);
 	return 0;
 }
 
@@ -58,12 +62,19 @@ static int take_found(struct store *store, struct nvs_error *error)
 	for (size_t i = 0; i < store->found.header.count; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
 		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
+		int rc;
 
+		/* The decoder has refused extents that overlap, and store_open_space() a late end. */
+		store_extent_check(store, entry->offset, entry->nbytes);
+		store_extent_check(store, entry->spare, entry->nbytes);
 		store->live += 2;
 		if (!units)
 			continue;
-		if (extents_take(store->extents, entry->offset / store->unit, units) ||
-		    extents_take(store->extents, entry->spare / store->unit, units))
+		rc = extents_take(store->extents, entry->offset / store->unit, units);
+		if (!rc)
+			rc = extents_take(store->extents, entry->spare / store->unit, units);
+		assert(rc != -EEXIST);
+		if (rc)
 			return no_memory(error);
 	}
 	return 0;
@@ -77,6 +88,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 
 	if (rc)
 		return rc;
+	assert(!store->extents && store->found.end % store->unit == 0);
 	nbytes = store->share * store->nmembers;
 	if (store->found.end > nbytes)
 		return error_set(error, -EUCLEAN,
@@ -107,6 +119,8 @@ static int shrink_back(struct store *store, unsigned n, const struct nvs_error *
 {
 	struct nvs_error shrinking = {.size = sizeof(shrinking)};
 
+	assert(store->reserving == RESERVE_BUSY);
+	assert(n < store->nmembers && why->code < 0);
 	while (n-- > 0)
 		if (member_shrink(&store->members[n], store->share, &shrinking))
 			return error_set(error, why->code, "%.500s; then %.400s", why->text,
@@ -120,7 +134,7 @@ static int grow_members(struct store *store, uint64_t share, struct nvs_error *e
 	struct nvs_error why = {.size = sizeof(why)};
 
 	assert(store->reserving == RESERVE_BUSY);
-	assert(share > store->share);
+	assert(share > store->share && share % store->unit == 0);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		if (member_grow(&store->members[i], store->share, share, &why))
 			return shrink_back(store, i, &why, error);
@@ -145,6 +159,9 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 	int rc = grow_members(store, store->share + nbytes / store->nmembers, error);
 
 	pthread_mutex_lock(&store->lock);
+	/* Others release extents meanwhile, and none reserves. */
+	assert(store->reserving == RESERVE_BUSY);
+	assert(size_bytes(store) == store->share * store->nmembers);
 	if (rc)
 		return rc;
 	store->share += nbytes / store->nmembers;
@@ -179,6 +196,7 @@ static uint64_t total_units(const struct store *store, const uint64_t *nbytes, s
 {
 	uint64_t total = 0;
 
+	assert(nbytes || !n);
 	for (size_t i = 0; i < n; i++)
 		if (__builtin_add_overflow(total, units_of(store, nbytes[i]), &total))
 			return UINT64_MAX;
@@ -195,7 +213,7 @@ static uint64_t tail_units(const struct store *store)
 static int reserve_together(struct store *store, const uint64_t *nbytes, size_t n, uint64_t total,
 			    uint64_t *offsets, struct nvs_error *error)
 {
-	uint64_t at;
+	uint64_t at, end;
 
 	/* The free space behind the last extent is a gap like any other. */
 	assert(total && tail_units(store) <= extents_largest(store->extents));
@@ -209,10 +227,13 @@ static int reserve_together(struct store *store, const uint64_t *nbytes, size_t 
 	int rc = extents_alloc(store->extents, total, &at);
 
 	assert(!rc);
+	end = at + total;
+	assert(end <= extents_size(store->extents));
 	for (size_t i = 0; i < n; i++) {
 		offsets[i] = nbytes[i] ? at * store->unit : 0;
 		at += units_of(store, nbytes[i]);
 	}
+	assert(at == end);
 	return 0;
 }
 
@@ -222,6 +243,8 @@ static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 {
 	if (!nbytes || offset == NOWHERE)
 		return;
+
+	store_extent_check(store, offset, nbytes);
 
 	int rc = extents_free(store->extents, offset / store->unit, units_of(store, nbytes));
 
@@ -266,6 +289,7 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 {
 	assert(store->reserving == RESERVE_BUSY);
 	assert(!store->read_only);
+	assert(n <= UINT64_MAX - store->live - 1);
 	/* Each tensor of a kept store has two extents. */
 	uint64_t entries = (store->live + n + 1) / 2;
 
@@ -277,6 +301,7 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 	int rc = slots_reserve(&store->slots, entries, error);
 
 	pthread_mutex_lock(&store->lock);
+	assert(store->reserving == RESERVE_BUSY && store->entries_max < entries);
 	if (!rc)
 		store->entries_max = entries;
 	return rc;
@@ -288,6 +313,7 @@ static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64
 	uint64_t total = total_units(store, nbytes, n);
 	int rc = 0;
 
+	assert(store->reserving == RESERVE_BUSY);
 	if (total == UINT64_MAX)
 		return error_set(error, -ENOSPC, "the tensors are more bytes than any drive has");
 	/* Allocate now what releasing them will need. */
@@ -313,6 +339,7 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 {
 	int rc;
 
+	assert((nbytes && offsets) || !n);
 	if (store->read_only)
 		return n ? store_read_only(store, error) : 0;
 	pthread_mutex_lock(&store->lock);
@@ -334,7 +361,6 @@ void store_release(struct store *store, uint64_t offset, uint64_t nbytes)
 	assert(offset % store->unit == 0);
 	pthread_mutex_lock(&store->lock);
 	assert(store->live > 0);
-	store_extent_check(store, nbytes ? offset : 0, nbytes);
 	give_back(store, offset, nbytes);
 	store->live--;
 	store_space_check(store);

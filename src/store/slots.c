@@ -43,7 +43,6 @@ static int open_file(struct slot *slot, unsigned i, const struct member *member,
 
 	assert(i < MANIFEST_SLOT_COUNT);
 	assert(member->kind == MEMBER_FILE);
-	assert(!(fresh && member->read_only));
 	snprintf(name, sizeof(name), "manifest.%u", i);
 	slot->owned = true;
 	slot->capacity = MANIFEST_BYTES_MAX;
@@ -71,6 +70,8 @@ int slots_open(struct slots *slots, const struct member *member, bool fresh,
 {
 	int rc = 0;
 
+	assert(member->kind != MEMBER_MEMORY);
+	assert(!(fresh && member->read_only));
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		slots->slot[i] = (struct slot){.fd = -1};
 	slots->current = MANIFEST_TURN_COUNT;
@@ -101,6 +102,8 @@ void slots_check(const struct slots *slots)
 		const struct slot *slot = &slots->slot[i];
 
 		assert(slot->path && (slot->fd >= 0 || slots->read_only));
+		assert(slot->generation <= slots->highest);
+		assert(memchr(slot->why, 0, sizeof(slot->why)));
 		assert(slot->owned ? !slot->base && slot->capacity == MANIFEST_BYTES_MAX
 				   : slot->base >= LABEL_AREA_BYTES);
 		assert(slot->owned == slots->slot[0].owned);
@@ -111,6 +114,7 @@ void slots_check(const struct slots *slots)
 	}
 	assert(slots->current == MANIFEST_TURN_COUNT || slots->slot[slots->current].fd >= 0 ||
 	       slots->slot[slots->current + MANIFEST_TURN_COUNT].fd >= 0);
+	assert(slots->current == MANIFEST_TURN_COUNT || slots->highest);
 }
 
 /* ---- Reading ---- */
@@ -153,6 +157,7 @@ static void refuse(struct found_slot *found, const char *why)
 static void cannot_read(struct found_slot *found, const struct nvs_error *error)
 {
 	assert(error->code < 0);
+	assert(!found->whole);
 	snprintf(found->why, sizeof(found->why), "it can't be read (%s)",
 		 nvs_strerror(error->code));
 }
@@ -165,6 +170,7 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 	uint64_t there;
 
+	assert(!found->headed && !found->manifest.body);
 	if (slot->fd < 0) {
 		refuse(found, "it is missing");
 		return;
@@ -221,6 +227,7 @@ static int find_generation(const struct slots *slots, uint64_t generation, uint3
 {
 	int rc = 0;
 
+	assert(generation);
 	*slot = MANIFEST_SLOT_COUNT;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		if (!found[i].headed || found[i].manifest.header.generation != generation)
@@ -238,12 +245,14 @@ static uint64_t next_older(const struct found_slot *found, uint64_t generation)
 {
 	uint64_t older = 0;
 
+	assert(generation);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		uint64_t number = found[i].manifest.header.generation;
 
 		if (found[i].headed && number < generation && number > older)
 			older = number;
 	}
+	assert(older < generation);
 	return older;
 }
 
@@ -254,6 +263,10 @@ static void describe(const struct slots *slots, const struct found_slot *found, 
 
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && used < 512; i++) {
 		const char *name = strrchr(slots->slot[i].path, '/');
+
+		assert(name || !slots->slot[i].owned);
+		assert(found[i].headed || found[i].why[0]);
+
 		int n = found[i].headed
 				? snprintf(text + used, 512 - used,
 					   "%s%s %u: number %" PRIu64 "%s%s", i ? "; " : "",
@@ -306,7 +319,8 @@ static void adopt(struct slots *slots, struct found_slot *found, unsigned slot,
 			slots->slot[i].path, slots->slot[i].base,
 			found[i].why[0] ? found[i].why : "it is of another commit");
 	}
-	assert(manifest->header.generation);
+	manifest_check(manifest);
+	assert(manifest->header.generation <= slots->highest);
 	slots_check(slots);
 }
 
@@ -316,6 +330,7 @@ static int find(struct slots *slots, const struct slots_wanted *wanted, struct f
 	uint64_t generation = wanted->generation, older;
 	int rc = find_generation(slots, generation, wanted->unit, found, slot);
 
+	assert(!rc || rc == -ENOMEM);
 	if (rc || *slot < MANIFEST_SLOT_COUNT)
 		return rc ? no_memory(error) : 0;
 	older = next_older(found, generation);
@@ -333,6 +348,7 @@ static int find(struct slots *slots, const struct slots_wanted *wanted, struct f
 static void note(struct slot *slot, const struct found_slot *found)
 {
 	assert(found->headed == (found->generation != 0));
+	assert(found->headed || found->why[0]);
 	static_assert(sizeof(slot->why) == sizeof(found->why), "one reason fits the other");
 	slot->generation = found->generation;
 	memcpy(slot->why, found->why, sizeof(slot->why));
@@ -346,6 +362,7 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 	int rc = 0;
 
 	assert(!manifest->body && !manifest->entries);
+	assert(wanted->id && wanted->unit >= UNIT_MIN && wanted->unit <= UNIT_MAX);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		read_header(&slots->slot[i], wanted->id, &found[i]);
 		if (found[i].headed && found[i].manifest.header.generation > slots->highest)
@@ -360,6 +377,7 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 		note(&slots->slot[i], &found[i]);
 		manifest_free(&found[i].manifest);
 	}
+	assert(rc || !wanted->generation || slots->current < MANIFEST_TURN_COUNT);
 	return rc;
 }
 
@@ -418,6 +436,7 @@ int slots_sync(struct slots *slots, struct nvs_error *error)
 
 		assert(i % MANIFEST_TURN_COUNT != slots->current);
 		assert(slot->fd >= 0);
+		assert(slot->owned || slot->fd == slots->slot[0].fd);
 		/* On a device all slots are one file. */
 		if (slot->owned || i < MANIFEST_TURN_COUNT)
 			rc = disk_sync(slot->fd, slot->path, error);
@@ -435,6 +454,7 @@ int slots_check_places(const struct slots *slots, const struct member *member,
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		const struct slot *slot = &slots->slot[i];
 
+		assert(slot->owned == (member->kind == MEMBER_FILE));
 		if (slot->owned)
 			rc = member_check_name(member, strrchr(slot->path, '/') + 1, slot->fd,
 					       error);

@@ -26,6 +26,7 @@ static int open_members(struct store *store, const struct store_options *options
 	snprintf(name, sizeof(name), "rank%" PRIu32 "%s", options->rank,
 		 options->optimizer ? "-optimizer" : "");
 	if (!options->npaths) {
+		assert(!store->keep && !store->read_only);
 		if (options->keep)
 			log_say(&store->log, NVS_LOG_WARNING,
 				"\"keep\" is ignored: a store in host memory can't be kept");
@@ -37,6 +38,7 @@ static int open_members(struct store *store, const struct store_options *options
 		rc = member_open(store->members, i, options->paths[i], name, store->read_only,
 				 error);
 	}
+	assert(rc || store->nmembers == options->npaths);
 	return rc;
 }
 
@@ -44,6 +46,7 @@ static int probe_members(struct store *store, bool found, struct nvs_error *erro
 {
 	const uint32_t kept_unit = found ? store->members[0].label.unit : 0;
 
+	assert(!found || (kept_unit >= UNIT_MIN && kept_unit <= UNIT_MAX));
 	store->direct = true;
 	store->unit = UNIT_MIN;
 	for (unsigned i = 0; i < store->nmembers; i++) {
@@ -56,6 +59,7 @@ static int probe_members(struct store *store, bool found, struct nvs_error *erro
 			store->unit = member->unit;
 		store->direct &= member->direct_fd >= 0;
 	}
+	assert(store->unit <= UNIT_MAX);
 	return 0;
 }
 
@@ -65,7 +69,9 @@ static void adopt_shape(struct store *store)
 	const struct label *label = &store->members[0].label;
 
 	/* The members are one store, in their order. */
-	assert(label->kept && !label->index && label->count == store->nmembers);
+	label_check(label);
+	assert(store->keep && label->kept);
+	assert(!label->index && label->count == store->nmembers);
 	store->unit = label->unit;
 	store->stripe = label->stripe;
 }
@@ -76,6 +82,7 @@ static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error 
 	int rc;
 
 	assert(!store->file && store->unit && store->stripe % store->unit == 0);
+	assert(store->nmembers == 1 || store->stripe);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		members[i] = (struct file_member){.path = store->members[i].path,
 						  .fd = store->members[i].fd,
@@ -139,7 +146,9 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	struct store *store = calloc(1, sizeof(*store));
 	int rc;
 
+	assert(aio && out);
 	assert(options->npaths <= NVS_PATHS_MAX);
+	assert(options->paths || !options->npaths);
 	assert(options->npaths <= 1 || options->stripe_size > 0);
 	assert(options->stripe_size <= STRIPE_MAX);
 	if (!store)
@@ -167,6 +176,7 @@ void store_close(struct store *store)
 		return;
 	assert(store->reserving == RESERVE_IDLE);
 	assert(store->committing == COMMIT_IDLE);
+	assert(!store->extents || store->file);
 	if (store->extents)
 		store_check(store);
 	/* While the locks are held, so that the next owner finds nothing half removed. */
@@ -188,6 +198,7 @@ void store_close(struct store *store)
 
 int store_read_only(const struct store *store, struct nvs_error *error)
 {
+	assert(store->read_only && store->keep);
 	return error_set(error, -EROFS,
 			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true})",
 			 store->members[0].path);
@@ -195,20 +206,24 @@ int store_read_only(const struct store *store, struct nvs_error *error)
 
 struct nvs_file *store_file(struct store *store)
 {
+	assert(store->file);
 	return store->file;
 }
 
 uint32_t store_unit(const struct store *store)
 {
+	assert(store->unit >= UNIT_MIN && store->unit <= UNIT_MAX);
 	return store->unit;
 }
 
 bool store_direct(const struct store *store)
 {
+	assert(!store->direct || store->members[0].direct_fd >= 0);
 	return store->direct;
 }
 
 const char *store_path(const struct store *store)
 {
+	assert(store->nmembers && store->members[0].path);
 	return store->members[0].path;
 }

@@ -13,6 +13,8 @@
 
 static void put_state(struct nvs_store_copy *copy, enum nvs_store_copy_state state, const char *why)
 {
+	assert(copy->path);
+	assert((state == NVS_STORE_COPY_DAMAGED) == (*why != 0));
 	copy->state = state;
 	snprintf(copy->problem, sizeof(copy->problem), "%s", why);
 }
@@ -43,6 +45,8 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 	case LABEL_DAMAGED:
 		put_state(copy, NVS_STORE_COPY_DAMAGED, "it is damaged, or can't be read");
 		break;
+	default:
+		assert(false);
 	}
 }
 
@@ -98,6 +102,8 @@ int nvs_store_get_copy(const struct nvs_store *store, unsigned index, struct nvs
 		return -EINVAL;
 	rc = describe_copy(store, index, &full);
 	assert(!rc || rc == -ENODATA);
+	if (!rc)
+		inspect_copy_check(&full);
 	return rc ? rc : struct_out(copy, &full, sizeof(full));
 }
 
@@ -110,10 +116,11 @@ int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_info *inf
 
 	if (!store || !info || !info->size)
 		return -EINVAL;
+	inspect_check(store);
 	full = store->info;
-	assert((full.state == NVS_STORE_KEPT || full.state == NVS_STORE_TEMPORARY) ==
-	       !full.problem[0]);
+	assert(!full.copies && !full.damaged_copies);
 	while (!describe_copy(store, full.copies, &copy)) {
+		inspect_copy_check(&copy);
 		full.copies++;
 		full.damaged_copies += copy.state == NVS_STORE_COPY_DAMAGED;
 	}
@@ -133,6 +140,7 @@ int nvs_store_get_tensor(const struct nvs_store *store, uint64_t index,
 	if (index >= store->found.header.count)
 		return -ENODATA;
 	entry = &store->found.entries[index];
+	entry_check(entry, store->info.unit);
 	full = (struct nvs_store_tensor){.name = entry->name,
 					 .dtype = entry->dtype,
 					 .numel = entry->numel,

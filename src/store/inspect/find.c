@@ -65,6 +65,7 @@ static bool place_of(const char *name, struct nvs_store_place *place)
 	if (errno || rank > UINT32_MAX)
 		return false;
 	*place = (struct nvs_store_place){.rank = (uint32_t)rank, .optimizer = *end != 0};
+	assert(!*end || !strcmp(end, "-optimizer"));
 	place_name(place, again);
 	return !strcmp(name, again);
 }
@@ -99,6 +100,7 @@ static int find_in(int fd, const char *path, unsigned index, struct nvs_store_pl
 	uint64_t least = 0;
 	int rc = 0;
 
+	assert(fd >= 0);
 	if (!directory) {
 		rc = -errno;
 		if (listed >= 0)
@@ -107,6 +109,7 @@ static int find_in(int fd, const char *path, unsigned index, struct nvs_store_pl
 	}
 	for (unsigned i = 0; i <= index && !rc; i++) {
 		rc = next_place(directory, least, place);
+		assert(!rc || rc == -ENODATA);
 		least = rc ? 0 : key_of(place) + 1;
 	}
 	closedir(directory);

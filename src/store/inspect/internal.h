@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A store that is looked at: its members, read-only, and what they say. The files in order, each
- * calls only those before it: owner, find, read, open, describe, verify, sole, remove, repair.
+ * calls only those before it: check, owner, find, read, open, describe, verify, sole, remove, repair.
  */
 #ifndef STORE_INSPECT_INTERNAL_H
 #define STORE_INSPECT_INTERNAL_H
+
+#include <assert.h>
 
 #include "store/manifest.h"
 #include "store/member/member.h"
@@ -29,6 +31,11 @@ struct nvs_store {
 	struct nvs_file *file;
 };
 
+/* Asserts what must hold of a store from nvs_store_open to nvs_store_close. */
+void inspect_check(const struct nvs_store *store);
+/* Of a copy that was described. */
+void inspect_copy_check(const struct nvs_store_copy *copy);
+
 /* A place of the caller with its paths checked. -EINVAL, -E2BIG. */
 int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 	     struct nvs_error *error);
@@ -52,6 +59,7 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 /* Whether the member was opened, so that its label was at least looked for. */
 static inline bool look_opened(const struct nvs_store *store, unsigned i)
 {
+	assert(i < store->npaths);
 	return store->members[i].fd >= 0;
 }
 
@@ -62,6 +70,7 @@ static inline unsigned member_of(const struct nvs_store *store, uint64_t offset,
 	uint64_t stripe = label->count > 1 ? offset / label->stripe : 0;
 	unsigned member = (unsigned)(stripe % label->count);
 
+	assert(member < label->count && offset <= INT64_MAX);
 	*at = label->count > 1 ? stripe / label->count * label->stripe + offset % label->stripe
 			       : offset;
 	*at += member < store->npaths ? store->members[member].base : LABEL_AREA_BYTES;

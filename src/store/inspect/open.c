@@ -14,6 +14,7 @@
 /* A member that is missing or damaged is described; another error ends the look. */
 static bool describable(const struct member *member, unsigned i, int rc)
 {
+	assert(i < NVS_PATHS_MAX && rc <= 0);
 	/* Its label was at least looked for. */
 	if (rc == -EUCLEAN || rc == -EIO)
 		return member->fd >= 0 && member->base;
@@ -40,7 +41,10 @@ static int open_member(struct nvs_store *store, unsigned i, const struct nvs_sto
 int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
 {
 	char name[64];
-	int pid = rc == -EBUSY && member->fd >= 0 ? owner_of(member->fd, name) : 0;
+	int pid;
+
+	assert(rc < 0);
+	pid = rc == -EBUSY && member->fd >= 0 ? owner_of(member->fd, name) : 0;
 
 	return pid ? error_set(error, rc,
 			       "the store at %s is in use by process %d (%s): wait until it ends",
@@ -98,6 +102,7 @@ int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct n
 		nvs_store_close(store);
 		return rc;
 	}
+	inspect_check(store);
 	/* A look must not keep an engine waiting. */
 	for (unsigned i = 0; i < store->npaths && !(flags & NVS_STORE_LOCK); i++)
 		member_unlock(&store->members[i]);
@@ -109,6 +114,8 @@ void nvs_store_close(struct nvs_store *store)
 {
 	if (!store)
 		return;
+	assert(store->npaths <= NVS_PATHS_MAX);
+	assert(!store->file || store->aio);
 	nvs_file_close(store->file);
 	if (store->has_slots)
 		slots_close(&store->slots);

@@ -59,6 +59,7 @@ int owner_of(int fd, char name[64])
 	while (!pid && fgets(line, sizeof(line), file))
 		pid = pid_in(line, &st);
 	fclose(file);
+	assert(pid >= 0);
 	if (pid)
 		read_name(pid, name);
 	return pid;

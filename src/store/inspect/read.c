@@ -23,11 +23,12 @@ refuse(struct nvs_store *store, enum nvs_store_state state, const char *format, 
 {
 	va_list args;
 
-	assert(state != NVS_STORE_KEPT);
+	assert(state == NVS_STORE_PARTIAL || state == NVS_STORE_DAMAGED);
 	store->info.state = state;
 	va_start(args, format);
 	vsnprintf(store->info.problem, sizeof(store->info.problem), format, args);
 	va_end(args);
+	assert(store->info.problem[0]);
 }
 
 /* ---- Manifests ---- */
@@ -39,7 +40,8 @@ static int read_slots(struct nvs_store *store, struct nvs_error *why)
 		.id = label->id, .unit = label->unit, .generation = label->generation};
 	const struct nvs_log silent = {.fn = NULL};
 
-	assert(store->has_slots && label->kept);
+	label_check(label);
+	assert(store->has_slots && label->kept && !label->index);
 	manifest_free(&store->found);
 	return slots_read(&store->slots, &wanted, &store->found, &silent, why);
 }
@@ -48,9 +50,10 @@ static int read_slots(struct nvs_store *store, struct nvs_error *why)
 static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 {
 	struct member *first = &store->members[0];
-	int rc = slots_open(&store->slots, first, false, why);
+	int rc;
 
-	assert(!store->has_slots);
+	assert(!store->has_slots && !store->found.header.generation);
+	rc = slots_open(&store->slots, first, false, why);
 	store->has_slots = !rc;
 	if (rc)
 		slots_close(&store->slots);
@@ -77,6 +80,8 @@ static bool belongs(const struct nvs_store *store, unsigned i)
 {
 	const struct label *first = &store->members[0].label, *label = &store->members[i].label;
 
+	assert(i && i < store->npaths);
+	assert(first->kept);
 	return !store->looks[i].rc && !store->members[i].blank &&
 	       !memcmp(label->id, first->id, STORE_ID_SIZE) && label->index == i &&
 	       label->count == first->count;
@@ -88,6 +93,7 @@ static void check_members(struct nvs_store *store)
 	const char *path = store->members[0].path;
 
 	assert(first->kept);
+	assert(!store->looks[0].rc && !store->info.problem[0]);
 	if (first->index)
 		refuse(store, NVS_STORE_PARTIAL,
 		       "%s is member %" PRIu32 " (counted from 0) of a store of %" PRIu32
@@ -117,7 +123,7 @@ static void check_members(struct nvs_store *store)
 
 static void put_label(struct nvs_store_info *info, const struct label *label)
 {
-	assert(label->count && label->index < label->count && label->unit);
+	label_check(label);
 	info->rank = label->rank;
 	info->optimizer = label->optimizer;
 	info->member = label->index;
@@ -136,6 +142,7 @@ static void put_manifest(struct nvs_store *store)
 	const struct store_note note = manifest_note(&store->found);
 	uint64_t used = 0;
 
+	assert(!store->looks[0].rc && !info->tensor_bytes);
 	info->commit_time = header->made;
 	info->tensors = header->count;
 	info->note = note.nbytes ? note.data : NULL;
@@ -155,6 +162,7 @@ static int measure(struct nvs_store *store, struct nvs_error *error)
 {
 	int rc = 0;
 
+	assert(!store->info.data_bytes);
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		uint64_t nbytes = 0;
 
@@ -181,8 +189,10 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
 	struct nvs_error why = {.size = sizeof(why)};
-	int rc = measure(store, error);
+	int rc;
 
+	assert(store->npaths && !store->info.problem[0]);
+	rc = measure(store, error);
 	if (rc)
 		return rc;
 	if (store->looks[0].rc || first->blank) {

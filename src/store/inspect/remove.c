@@ -30,7 +30,8 @@ static int remove_files(const struct member *member, struct nvs_error *error)
 	char name[32];
 	int rc = 0;
 
-	assert(member->kind == MEMBER_FILE);
+	member_open_check(member);
+	assert(member->kind == MEMBER_FILE && !member->in_use);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		rc = unlink_file(member, name, error);
@@ -50,7 +51,8 @@ static int clear_labels(const struct member *member, struct nvs_error *error)
 	static const uint8_t zeros[LABEL_BYTES];
 	int fd = open(member->path, O_WRONLY | O_EXCL | O_CLOEXEC | O_NOCTTY), rc = 0;
 
-	assert(member->kind == MEMBER_RAW);
+	member_open_check(member);
+	assert(member->kind == MEMBER_RAW && !member->in_use);
 	if (fd < 0)
 		return member_cannot(error, "open", member->path, -errno);
 	/* The second first: an older version knows only the first. */
@@ -68,6 +70,7 @@ static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 	const struct member *first = &store->members[0];
 	bool known = !store->looks[0].rc && !first->blank;
 
+	assert(store->locked);
 	for (unsigned i = 1; i < store->npaths; i++) {
 		const struct member *member = &store->members[i];
 
@@ -91,7 +94,7 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 
 	if (rc)
 		return rc;
-	assert(store->locked);
+	inspect_check(store);
 	rc = check_whole(store, error);
 	/* The first member, which leads to the others, comes last. */
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)

@@ -22,6 +22,7 @@ static unsigned count_bad(const struct member *member)
 {
 	unsigned n = 0;
 
+	assert(!member->blank);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		n += member->copies[i] != LABEL_WHOLE;
 	return n;
@@ -34,6 +35,7 @@ static int write_labels(struct member *member, struct nvs_error *error)
 	int rc;
 
 	assert(member->read_only && !member->blank);
+	label_check(&member->label);
 	if (member->kind == MEMBER_RAW)
 		writer.fd = open(member->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
 	else
@@ -46,6 +48,7 @@ static int write_labels(struct member *member, struct nvs_error *error)
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		member->copies[i] = writer.copies[i];
 	close(writer.fd);
+	assert(rc || !count_bad(member));
 	return rc;
 }
 
@@ -73,6 +76,7 @@ static int open_slot(const struct nvs_store *store, unsigned i)
 	const struct member *first = &store->members[0];
 	char name[32];
 
+	assert(i < MANIFEST_SLOT_COUNT);
 	if (first->kind == MEMBER_RAW)
 		return open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
 	snprintf(name, sizeof(name), "manifest.%u", i);
@@ -85,11 +89,14 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	const struct slot *slot = &store->slots.slot[i];
 	const struct manifest_header *header = &store->found.header;
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
-	int fd = open_slot(store, i), rc = 0;
+	int fd, rc = 0;
 
 	assert(i % MANIFEST_TURN_COUNT == store->slots.current);
 	/* A valid copy of the commit is never written over. */
 	assert(slot->generation != header->generation || slot->why[0]);
+	assert(MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
+	manifest_check(&store->found);
+	fd = open_slot(store, i);
 	if (fd < 0)
 		return member_cannot(error, "open", slot->path, -errno);
 	manifest_encode_header(header, bytes);
@@ -113,7 +120,6 @@ static int repair_manifests(struct nvs_store *store, struct nvs_store_repairs *r
 	int rc = 0;
 
 	assert(store->locked && slots->current < MANIFEST_TURN_COUNT);
-	assert(store->found.header.generation == store->members[0].label.generation);
 	for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT && !rc;
 	     i += MANIFEST_TURN_COUNT) {
 		const struct slot *slot = &slots->slot[i];
@@ -137,7 +143,11 @@ static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
 					    .generation = label->generation,
 					    .rollback = true};
 	const struct nvs_log silent = {.fn = NULL};
-	int rc = slots_read(&store->slots, &wanted, &store->found, &silent, error);
+	int rc;
+
+	assert(store->locked && label->kept && !label->index);
+	assert(!store->found.header.generation);
+	rc = slots_read(&store->slots, &wanted, &store->found, &silent, error);
 
 	if (rc)
 		return rc;
@@ -172,6 +182,7 @@ static int repair(struct nvs_store *store, unsigned flags, struct nvs_store_repa
 	else if (info->state != NVS_STORE_KEPT)
 		rc = error_set(error, -EUCLEAN, "%s",
 			       info->problem[0] ? info->problem : "the store is not kept");
+	assert(rc || store->found.header.generation == store->members[0].label.generation);
 	/* Labels name a commit only once its manifest is whole. */
 	if (!rc && store->members[0].label.generation)
 		rc = repair_manifests(store, repairs, error);
@@ -193,7 +204,9 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 	rc = sole_open(place, &store, error);
 	if (rc)
 		return rc;
+	inspect_check(store);
 	rc = repair(store, flags, &repairs, error);
+	assert(rc || repairs.commit == store->found.header.generation);
 	nvs_store_close(store);
 	return rc || !out ? rc : struct_out(out, &repairs, sizeof(repairs));
 }

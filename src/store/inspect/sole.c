@@ -14,10 +14,11 @@
 /* Between the shared lock and this one another process may have removed the store. */
 static int lock_alone(struct nvs_store *store, struct member *member, struct nvs_error *error)
 {
-	int rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
+	int rc;
 
-	assert(member->fd >= 0);
+	assert(member->fd >= 0 && member->read_only);
 	assert(store->locked);
+	rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
 	if (rc == -EWOULDBLOCK)
 		return error_set(error, -EBUSY,
 				 "a process reads the store at %s: wait until it ends",
@@ -35,6 +36,7 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 	for (unsigned i = 0; !rc && i < (*store)->npaths; i++)
 		if (look_opened(*store, i))
 			rc = lock_alone(*store, &(*store)->members[i], error);
+	assert(rc || (*store)->locked);
 	if (rc) {
 		nvs_store_close(*store);
 		*store = NULL;

@@ -39,6 +39,23 @@ struct reading {
 	struct nvs_store_verdict now; /* of the tensor that is summed up */
 };
 
+/* Asserts what must hold between two chunks. */
+static void reading_check(const struct reading *reading)
+{
+	const struct manifest *found = &reading->store->found;
+
+	assert(reading->first <= reading->tensor && reading->tensor <= reading->end);
+	assert(reading->end <= found->header.count);
+	assert(reading->head < CHUNKS && reading->count <= CHUNKS);
+	assert(!reading->offset || (reading->tensor < reading->end &&
+				    reading->offset < found->entries[reading->tensor].nbytes));
+	/* Every chunk but a tensor's last is full, so the next one is aligned. */
+	assert(reading->offset % CHUNK_BYTES == 0);
+	assert(reading->now.finding == NVS_STORE_INTACT ||
+	       reading->now.finding == NVS_STORE_UNREADABLE);
+	assert((reading->now.finding == NVS_STORE_UNREADABLE) == (reading->now.problem[0] != 0));
+}
+
 static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	struct file_member members[NVS_PATHS_MAX];
@@ -46,9 +63,11 @@ static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_er
 	int rc = 0;
 
 	assert(!store->file && store->locked);
+	assert(store->info.state == NVS_STORE_KEPT);
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		struct member *member = &store->members[i];
 
+		member_open_check(member);
 		if (member->direct_fd < 0)
 			rc = member_probe(member, store->info.unit, &silent, error);
 		members[i] = (struct file_member){.path = member->path,
@@ -62,6 +81,7 @@ static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_er
 				 &store->file, error);
 	for (unsigned i = 0; i < store->npaths && !rc; i++)
 		store->members[i].lent = true;
+	assert(!rc == (store->file != NULL));
 	store->aio = rc ? NULL : aio;
 	return rc;
 }
@@ -73,6 +93,9 @@ static void report(struct reading *reading, uint64_t tensor, enum nvs_store_find
 	char *array = (char *)reading->verdicts;
 
 	assert(tensor >= reading->first && tensor < reading->end);
+	assert(finding <= NVS_STORE_UNREADABLE);
+	assert((finding == NVS_STORE_CORRUPT || finding == NVS_STORE_UNREADABLE) ==
+	       (reading->now.problem[0] != 0));
 	reading->now.finding = finding;
 	struct_out(array + (tensor - reading->first) * reading->size, &reading->now,
 		   sizeof(reading->now));
@@ -87,6 +110,8 @@ static void judge(struct reading *reading, uint64_t tensor)
 	const char *path = store->members[member_of(store, entry->offset, &at)].path;
 
 	assert(entry->written && entry->nbytes && path);
+	/* Tensors are judged in the order in which they were submitted. */
+	assert(tensor < reading->tensor);
 	XXH3_64bits_reset(reading->sum);
 	if (reading->now.finding == NVS_STORE_UNREADABLE) {
 		report(reading, tensor, NVS_STORE_UNREADABLE);
@@ -108,6 +133,7 @@ static void judge(struct reading *reading, uint64_t tensor)
 /* Tensors without contents are judged at once, in their order: nothing of others changes. */
 static void skip_empty(struct reading *reading)
 {
+	assert(!reading->offset || reading->tensor < reading->end);
 	while (reading->tensor < reading->end) {
 		const struct store_entry *entry = &reading->store->found.entries[reading->tensor];
 		struct nvs_store_verdict now = reading->now;
@@ -131,6 +157,8 @@ static int submit_chunk(struct reading *reading, struct nvs_error *error)
 
 	assert(reading->count < CHUNKS);
 	assert(left && entry->written);
+	assert(reading->offset < entry->nbytes);
+	entry_check(entry, reading->store->info.unit);
 	*chunk =
 		(struct chunk){.tensor = reading->tensor, .nbytes = nbytes, .last = nbytes == left};
 	/* Whole units are read directly; an extent has them. */
@@ -153,6 +181,7 @@ static void take_chunk(struct reading *reading)
 	int rc;
 
 	assert(reading->count);
+	assert(chunk->nbytes && chunk->nbytes <= CHUNK_BYTES && chunk->tensor < reading->end);
 	/* An overdue read still writes to the memory. */
 	do
 		rc = nvs_aio_wait(reading->store->aio, &chunk->request, 1, -1, &why);
@@ -185,8 +214,10 @@ static int read_all(struct reading *reading, struct nvs_error *error)
 		}
 		if (reading->count)
 			take_chunk(reading);
+		reading_check(reading);
 	} while (reading->count || (!rc && reading->tensor < reading->end));
 	assert(!reading->count);
+	assert(rc || reading->tensor == reading->end);
 	return rc;
 }
 
@@ -220,6 +251,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 
 	if (rc || !n)
 		return rc;
+	inspect_check(store);
 	reading.store = store;
 	reading.verdicts = verdicts;
 	reading.size = verdicts->size;

@@ -43,7 +43,7 @@ static int measure_device(struct member *member, unsigned index, struct nvs_erro
 	uint64_t nbytes;
 	char have[32], need[32];
 
-	assert(member->fd >= 0);
+	assert(member->kind == MEMBER_RAW && member->fd >= 0);
 	assert(index < NVS_PATHS_MAX);
 	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
 		return member_cannot(error, "learn the size of", member->path, -errno);
@@ -63,6 +63,7 @@ static int check_writable(const struct member *member, struct nvs_error *error)
 {
 	int read_only = 0;
 
+	assert(member->kind == MEMBER_RAW && member->fd >= 0);
 	if (member->read_only)
 		return 0;
 	if (ioctl(member->fd, BLKROGET, &read_only))
@@ -85,6 +86,8 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	struct stat opened;
 	int rc;
 
+	assert(S_ISBLK(st->st_mode));
+	assert(member->fd < 0 && member->parent_fd < 0);
 	member->kind = MEMBER_RAW;
 	member->dev = st->st_rdev;
 	rc = member_compose(&member->path, error, "%s", path);
@@ -123,7 +126,7 @@ void member_clear_device(struct member *member, const struct nvs_log *log)
 	struct nvs_error error = {.size = sizeof(error)};
 
 	assert(member->kind == MEMBER_RAW && !member->read_only);
-	assert(member->fd >= 0);
+	assert(member->fd >= 0 && member->disposable);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (disk_write(member->fd, member->path, zeros, sizeof(zeros), i * LABEL_DISTANCE,
 			       &error) ||

@@ -25,6 +25,7 @@
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
 	assert(member->parent_fd < 0);
+	assert(member->nvswap_fd < 0 && member->directory_fd < 0);
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (member->parent_fd >= 0)
 		return 0;
@@ -78,9 +79,10 @@ static int nothing_there(const char *path, struct nvs_error *error)
 
 static int check_directory(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
 {
-	int rc = member_check_owner(fd, path, error);
+	int rc;
 
-	assert(fd >= 0);
+	assert(fd >= 0 && ours);
+	rc = member_check_owner(fd, path, error);
 	return rc ? rc : member_check_entries(fd, path, ours, error);
 }
 
@@ -93,6 +95,7 @@ static int step_down(struct member *member, int from_fd, const char *name, const
 {
 	assert(from_fd >= 0);
 	assert(*fd < 0);
+	assert(strchr(name, '/') == NULL);
 	if (!member->read_only && !mkdirat(from_fd, name, 0700))
 		member->made = true;
 	else if (!member->read_only && errno != EEXIST)
@@ -133,7 +136,8 @@ static int open_plain(const struct member *member, const char *name, const char 
 
 	assert(member->directory_fd >= 0);
 	assert(create == 0 || create == O_CREAT);
-	assert(strchr(name, '/') == NULL);
+	assert(member_is_file_name(name));
+	assert(*fd < 0);
 	*fd = openat(member->directory_fd, name, flags, 0600);
 	if (*fd >= 0)
 		return check_plain(*fd, path, error);
@@ -161,6 +165,7 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 	rc = open_plain(member, name, path, O_CREAT, fd, error);
 	if (rc == MEMBER_GONE)
 		rc = member_cannot(error, "open", path, -ENOENT);
+	assert(rc || *fd >= 0);
 	if (!rc && !member->read_only)
 		rc = member_make_fd_private(*fd, path, 0600, NULL, error);
 	free(path);
@@ -170,9 +175,10 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 /* The previous owner may have unlinked the file after we opened it and before we locked it. */
 static int check_name_still_there(const struct member *member, struct nvs_error *error)
 {
-	int rc = member_leads_to(member->directory_fd, "data", member->fd);
+	int rc;
 
 	assert(member->fd >= 0 && member->directory_fd >= 0);
+	rc = member_leads_to(member->directory_fd, "data", member->fd);
 	if (!rc || rc == -ENOENT)
 		return rc ? MEMBER_GONE : 0;
 	return member_cannot(error, "look at", member->path, rc);
@@ -202,6 +208,7 @@ static int open_or_create_data(struct member *member, struct nvs_error *error)
 {
 	int rc = find_manifests(member, error);
 
+	assert(member->kind == MEMBER_FILE && member->fd < 0);
 	if (!rc)
 		rc = open_plain(member, "data", member->path, member->has_manifests ? 0 : O_CREAT,
 				&member->fd, error);
@@ -225,6 +232,8 @@ static bool is_expected(const struct member *members, unsigned index, const stru
 {
 	const struct label *first = &members[0].label;
 
+	assert(index < NVS_PATHS_MAX);
+	assert(S_ISREG(st->st_mode) && st->st_size >= 0);
 	return members[index].has_manifests || (index && first->kept && index < first->count &&
 						(uint64_t)st->st_size >= LABEL_AREA_BYTES);
 }
@@ -233,11 +242,13 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 {
 	struct member *member = &members[index];
 	struct stat st;
-	int rc = open_or_create_data(member, error);
+	int rc;
 
 	assert(index < NVS_PATHS_MAX);
+	rc = open_or_create_data(member, error);
 	if (rc)
 		return rc;
+	assert(member->fd >= 0);
 	if (fstat(member->fd, &st))
 		return member_cannot(error, "look at", member->path, -errno);
 	member->dev = st.st_dev;
@@ -262,6 +273,8 @@ static int open_below(struct member *members, unsigned index, const char *path, 
 	struct member *member = &members[index];
 	int rc = member_compose(&member->path, error, "%s/nvswap", path);
 
+	assert(member->parent_fd >= 0);
+	assert(member_is_store_name(name));
 	if (!rc)
 		rc = step_down(member, member->parent_fd, "nvswap", member->path,
 			       member_is_store_name, &member->nvswap_fd, error);
@@ -308,6 +321,7 @@ static void unlink_from(const struct member *member, const char *name, const str
 {
 	assert(member->directory_fd >= 0);
 	assert(!member->read_only);
+	assert(member_is_file_name(name));
 	if (unlinkat(member->directory_fd, name, 0) && errno != ENOENT)
 		log_say(log, NVS_LOG_WARNING, "cannot remove %s/%s: %s", member->directory, name,
 			nvs_strerror(-errno));
@@ -318,7 +332,7 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 	char name[32];
 
 	assert(member->kind == MEMBER_FILE);
-	assert(member->disposable);
+	assert(member->disposable && member->directory);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
 		unlink_from(member, name, log);
@@ -330,7 +344,7 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 void member_remove_directories(const struct member *member)
 {
 	assert(member->kind == MEMBER_FILE);
-	assert(!member->read_only);
+	assert(!member->read_only && (member->disposable || member->made));
 	if (member->nvswap_fd >= 0 && member->directory)
 		unlinkat(member->nvswap_fd, strrchr(member->directory, '/') + 1, AT_REMOVEDIR);
 	if (member->parent_fd >= 0)

@@ -13,6 +13,8 @@
 
 int member_refuse(struct nvs_error *error, const char *path, const char *why)
 {
+	assert(path && *path);
+	assert(why && *why);
 	return error_set(error, -EMEDIUMTYPE,
 			 "%s %s: nvswap does not touch it; move it away, or choose another path or "
 			 "rank",
@@ -30,6 +32,7 @@ int member_compose(char **text, struct nvs_error *error, const char *format, ...
 	va_list args;
 	int n;
 
+	assert(text && format);
 	free(*text);
 	va_start(args, format);
 	n = vasprintf(text, format, args);

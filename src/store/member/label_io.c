@@ -27,6 +27,9 @@ static void read_copy(const struct member *member, unsigned copy, struct found_l
 			      copy * LABEL_DISTANCE, &found->why);
 	if (!found->rc)
 		found->rc = label_decode(found->bytes, &found->label);
+	/* What was accepted is safe to use as it is. */
+	if (!found->rc)
+		label_check(&found->label);
 }
 
 /* Of two valid copies the later one was written by a commit that was cut off. */
@@ -50,6 +53,7 @@ static bool resembles(const uint8_t bytes[LABEL_BYTES], const struct label *labe
 		set += whole[i] != 0;
 		same += whole[i] && whole[i] == bytes[i];
 	}
+	assert(set && same <= set);
 	return 2 * same >= set;
 }
 
@@ -68,11 +72,13 @@ static unsigned choose(const struct member *member, const struct found_label *fo
 	if (best < LABEL_COPY_COUNT && found[0].rc == -EMEDIUMTYPE && member->kind == MEMBER_RAW &&
 	    !resembles(found[0].bytes, &found[best].label))
 		return LABEL_COPY_COUNT;
+	assert(best == LABEL_COPY_COUNT || !found[best].rc);
 	return best;
 }
 
 static int lost_labels(const struct member *member, struct nvs_error *error)
 {
+	assert(member->directory || !member->has_manifests);
 	return error_set(
 		error, -EUCLEAN,
 		"the label of the store at %s is damaged or missing, and so is its copy%s%s: "
@@ -86,7 +92,8 @@ static int refuse(const struct member *member, const struct found_label *found,
 {
 	bool no_label = found->rc == -ENODATA || found->rc == -EMEDIUMTYPE;
 
-	assert(found->rc);
+	assert(found->rc < 0);
+	assert(member->kind == MEMBER_FILE || member->kind == MEMBER_RAW);
 	if (found->rc == -EUCLEAN || (member->expected && no_label))
 		return lost_labels(member, error);
 	if (found->rc == -EPROTONOSUPPORT)
@@ -144,6 +151,7 @@ static int without_label(struct member *member, const struct found_label *found,
 			most = i;
 		rank = mine > rank ? mine : rank;
 	}
+	assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
 	if (rank || member->expected)
 		return refuse(member, &found[most], error);
 	member->blank = true;
@@ -155,6 +163,7 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	struct found_label found[LABEL_COPY_COUNT];
 	unsigned best;
 
+	member_open_check(member);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		read_copy(member, i, &found[i]);
 	best = choose(member, found);
@@ -167,12 +176,14 @@ int member_read_label(struct member *member, struct nvs_error *error)
 					    ? LABEL_STALE
 					    : LABEL_WHOLE;
 	member->blank = false;
-	assert(member_has_copy(member, LABEL_WHOLE));
+	assert(member->copies[best] == LABEL_WHOLE);
+	assert(!member_has_copy(member, LABEL_ABSENT));
 	return 0;
 }
 
 bool member_has_copy(const struct member *member, enum label_copy state)
 {
+	assert(state <= LABEL_DAMAGED);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (member->copies[i] == state)
 			return true;
@@ -184,10 +195,12 @@ bool member_has_copy(const struct member *member, enum label_copy state)
 static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes,
 		      struct nvs_error *error)
 {
-	int rc = disk_write(member->fd, member->path, bytes, LABEL_BYTES, copy * LABEL_DISTANCE,
-			    error);
+	int rc;
 
 	assert(copy < LABEL_COPY_COUNT);
+	/* A crash damages this copy, so it must not be the only one that has what it has. */
+	assert(member->copies[copy] != LABEL_WHOLE);
+	rc = disk_write(member->fd, member->path, bytes, LABEL_BYTES, copy * LABEL_DISTANCE, error);
 	if (!rc)
 		rc = disk_sync(member->fd, member->path, error);
 	/* After an error it is unknown what the drive has. */
@@ -201,12 +214,14 @@ int member_write_label(struct member *member, struct nvs_error *error)
 	struct label again;
 	int rc = 0;
 
-	assert(member->fd >= 0);
-	assert(!member->read_only);
+	member_open_check(member);
+	assert(!member->read_only && member->kind != MEMBER_MEMORY);
 	label_encode(&member->label, bytes);
 	/* A later run reads what is written here. */
 	assert(!label_decode(bytes, &again));
 	assert(again.generation == member->label.generation && again.kept == member->label.kept);
+	assert(again.index == member->label.index && again.unit == member->label.unit);
+	assert(!memcmp(again.id, member->label.id, STORE_ID_SIZE));
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (member->copies[i] == LABEL_WHOLE)
 			member->copies[i] = LABEL_STALE;

@@ -21,7 +21,10 @@
 
 bool member_owner_may_end(uint64_t since)
 {
-	if (clock_ns() - since >= PATIENCE_NS)
+	uint64_t now = clock_ns();
+
+	assert(since && since <= now);
+	if (now - since >= PATIENCE_NS)
 		return false;
 	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 	return true;
@@ -32,7 +35,8 @@ int member_lock(struct member *member, struct nvs_error *error)
 	uint64_t since = clock_ns();
 	int rc;
 
-	assert(member->fd >= 0);
+	assert(member->fd >= 0 && !member->lent);
+	assert(member->kind != MEMBER_MEMORY && !member->in_use);
 	do
 		rc = flock(member->fd, (member->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB);
 	while (rc && errno == EWOULDBLOCK && !member->beside && member_owner_may_end(since));

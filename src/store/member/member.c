@@ -29,7 +29,7 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 	const struct member *member = &members[index];
 
 	assert(index < NVS_PATHS_MAX);
-	assert(member->path);
+	assert(member->path && member->kind != MEMBER_MEMORY);
 	for (unsigned i = 0; i < index; i++)
 		if (members[i].kind == member->kind && members[i].dev == member->dev &&
 		    members[i].ino == member->ino)
@@ -42,6 +42,8 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 
 static void start(struct member *member, bool read_only)
 {
+	/* Nothing of another member is lost. */
+	assert(!member->path && !member->directory);
 	*member = (struct member){.parent_fd = -1,
 				  .nvswap_fd = -1,
 				  .directory_fd = -1,
@@ -55,8 +57,7 @@ static int open_started(struct member *members, unsigned index, const char *path
 {
 	struct stat st;
 
-	assert(index < NVS_PATHS_MAX);
-	assert(path && name);
+	assert(path && member_is_store_name(name));
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return member_open_device(members, index, path, &st, error);
 	return member_open_in_directory(members, index, path, name, error);
@@ -65,6 +66,7 @@ static int open_started(struct member *members, unsigned index, const char *path
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		bool read_only, struct nvs_error *error)
 {
+	assert(index < NVS_PATHS_MAX);
 	start(&members[index], read_only);
 	return open_started(members, index, path, name, error);
 }
@@ -72,6 +74,7 @@ int member_open(struct member *members, unsigned index, const char *path, const 
 int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
 		       struct nvs_error *error)
 {
+	assert(index < NVS_PATHS_MAX);
 	start(&members[index], true);
 	members[index].beside = true;
 	return open_started(members, index, path, name, error);
@@ -104,6 +107,7 @@ void member_dispose(struct member *member, const struct nvs_log *log)
 
 void member_close(struct member *member)
 {
+	assert(!member->lent || member->fd >= 0);
 	if (!member->lent) {
 		member_close_fd(&member->fd);
 		member_close_fd(&member->direct_fd);
@@ -117,12 +121,16 @@ void member_close(struct member *member)
 
 /* ---- Checking ---- */
 
-static void place_check(const struct member *member)
+void member_open_check(const struct member *member)
 {
+	assert(member->path && member->fd >= 0);
+	assert(!member->read_only || (!member->disposable && !member->made));
+	assert(member->read_only || (!member->beside && !member->in_use));
 	switch (member->kind) {
 	case MEMBER_FILE:
 		assert(member->base == LABEL_AREA_BYTES && member->capacity == UINT64_MAX);
-		assert(member->directory && member->directory_fd >= 0);
+		assert(member->directory && strrchr(member->directory, '/'));
+		assert(member->directory_fd >= 0);
 		assert(member->parent_fd >= 0 && member->nvswap_fd >= 0);
 		break;
 	case MEMBER_RAW:
@@ -130,22 +138,25 @@ static void place_check(const struct member *member)
 		       member->base == LABEL_AREA_BYTES + MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES);
 		assert(member->capacity >= UNIT_MAX && member->capacity <= INT64_MAX);
 		assert(!member->directory && member->directory_fd < 0);
+		assert(!member->has_manifests && !member->made);
 		break;
 	case MEMBER_MEMORY:
 		assert(!member->base && member->capacity == UINT64_MAX);
 		assert(!member->directory && member->direct_fd < 0);
+		assert(!member->read_only && !member->has_manifests);
 		break;
+	default:
+		assert(false);
 	}
 }
 
 void member_check(const struct member *member)
 {
-	assert(member->path && member->fd >= 0);
+	member_open_check(member);
 	assert(member->dio.direct == (member->direct_fd >= 0));
 	assert(member->unit >= UNIT_MIN && member->unit <= UNIT_MAX);
 	assert(member->unit_needed && member->unit % member->unit_needed == 0);
 	assert(!member->dio.direct || member->unit_needed % member->dio.offset_align == 0);
-	assert(member->blank || member->label.index < member->label.count);
-	assert(!member->read_only || (!member->disposable && !member->made));
-	place_check(member);
+	if (!member->blank)
+		label_check(&member->label);
 }

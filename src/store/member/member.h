@@ -97,7 +97,9 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 /* Logs why the member's reserved space may not suffice, if so. */
 void member_report_space(const struct member *member, const struct nvs_log *log);
 
-/* Asserts what must hold of a member that was opened and probed. */
+/* Asserts what must hold of a member from the reading of its label on, until it is closed. */
+void member_open_check(const struct member *member);
+/* Of one that was also probed. */
 void member_check(const struct member *member);
 
 /*

@@ -68,6 +68,7 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 	char other[NAME_MAX + 1], why[NAME_MAX + 64];
 	bool any;
 
+	assert(fd >= 0 && path);
 	if (!directory) {
 		rc = -errno;
 		if (listed >= 0)
@@ -80,6 +81,7 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 		return member_cannot(error, "list", path, rc);
 	if (any || !other[0])
 		return 0;
+	assert(!ours(other));
 	snprintf(why, sizeof(why), "has an entry \"%s\" and none of nvswap's", other);
 	return member_refuse(error, path, why);
 }
@@ -88,6 +90,7 @@ int member_sync_names(const struct member *member, struct nvs_error *error)
 {
 	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
 
+	member_open_check(member);
 	assert(!member->read_only);
 	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		if (member->kind == MEMBER_FILE && fsync(fds[i]))
@@ -113,10 +116,11 @@ int member_leads_to(int from_fd, const char *name, int fd)
 int member_check_name(const struct member *member, const char *name, int fd,
 		      struct nvs_error *error)
 {
-	int rc = member_leads_to(member->directory_fd, name, fd);
+	int rc;
 
 	assert(member->kind == MEMBER_FILE);
-	assert(fd >= 0);
+	assert(member_is_file_name(name));
+	rc = member_leads_to(member->directory_fd, name, fd);
 	if (rc == -ENOENT)
 		return error_set(error, -ESTALE,
 				 "%s/%s was removed or moved while the kept store was open: what "
@@ -130,9 +134,10 @@ int member_check_place(const struct member *member, struct nvs_error *error)
 {
 	int rc;
 
+	member_open_check(member);
 	if (member->kind != MEMBER_FILE)
 		return 0;
-	assert(member->directory && strrchr(member->directory, '/'));
+	assert(member_is_store_name(strrchr(member->directory, '/') + 1));
 	rc = member_leads_to(member->parent_fd, "nvswap", member->nvswap_fd);
 	if (!rc)
 		rc = member_leads_to(member->nvswap_fd, strrchr(member->directory, '/') + 1,

@@ -22,6 +22,7 @@ int member_other_user(const char *path, uid_t uid, struct nvs_error *error)
 	char text[1024];
 
 	assert(path);
+	assert(uid != geteuid());
 	if (getpwuid_r(uid, &entry, text, sizeof(text), &found))
 		found = NULL;
 	return error_set(error, -EMEDIUMTYPE,
@@ -36,6 +37,7 @@ int member_check_owner(int fd, const char *path, struct nvs_error *error)
 	struct stat st;
 
 	assert(fd >= 0);
+	assert(path);
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	return st.st_uid == geteuid() ? 0 : member_other_user(path, st.st_uid, error);
@@ -46,6 +48,8 @@ int member_not_permitted(int from_fd, const char *name, const char *path, struct
 {
 	struct stat st;
 
+	assert(from_fd >= 0);
+	assert(strchr(name, '/') == NULL);
 	if (!fstatat(from_fd, name, &st, AT_SYMLINK_NOFOLLOW) && st.st_uid != geteuid())
 		return member_other_user(path, st.st_uid, error);
 	return member_cannot(error, "open", path, -EACCES);
@@ -57,7 +61,7 @@ int member_make_fd_private(int fd, const char *path, mode_t mode, const struct n
 	struct stat st;
 
 	assert(fd >= 0);
-	assert(!(mode & 077));
+	assert(!(mode & 077) && mode <= 0700);
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	assert(st.st_uid == geteuid());

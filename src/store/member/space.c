@@ -23,9 +23,10 @@ static void raise_to(uint32_t *unit, uint64_t wanted)
 {
 	bool power = wanted && !(wanted & (wanted - 1));
 
-	assert(unit && *unit);
+	assert(*unit >= UNIT_MIN && !(*unit & (*unit - 1)));
 	if (power && wanted <= UNIT_MAX && wanted > *unit)
 		*unit = (uint32_t)wanted;
+	assert(*unit <= UNIT_MAX);
 }
 
 /* A drive writes a partial physical block by reading the block first. */
@@ -48,6 +49,8 @@ static void buffer_if_coarse(const struct member *member, uint32_t unit, struct 
 {
 	uint32_t align = probed->dio.offset_align;
 
+	assert(probed->direct_fd < 0 || align);
+	assert(probed->dio.direct == (probed->direct_fd >= 0));
 	if (probed->direct_fd < 0 || (unit ? unit % align == 0 : align <= UNIT_MAX))
 		return;
 	log_say(log, NVS_LOG_WARNING,
@@ -75,15 +78,18 @@ static void set_units(struct member *member)
 		raise_to_physical_blocks(member, &member->unit);
 	}
 	assert(member->unit % member->unit_needed == 0);
-	assert(member->unit <= UNIT_MAX);
 }
 
 int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
 		 struct nvs_error *error)
 {
 	struct file_member probed = {.path = member->path, .fd = member->fd, .direct_fd = -1};
-	int rc = file_member_probe(&probed, !member->read_only, member->kind == MEMBER_MEMORY);
+	int rc;
 
+	member_open_check(member);
+	assert(member->direct_fd < 0);
+	assert(!unit || (unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1))));
+	rc = file_member_probe(&probed, !member->read_only, member->kind == MEMBER_MEMORY);
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
 				 nvs_strerror(rc));
@@ -91,6 +97,8 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 	member->direct_fd = probed.direct_fd;
 	member->dio = probed.dio;
 	set_units(member);
+	member_check(member);
+	assert(!unit || unit % member->unit_needed == 0);
 	return 0;
 }
 
@@ -116,7 +124,8 @@ static int no_space(const struct member *member, uint64_t has, uint64_t more,
 	uint64_t nbytes = raw ? member->capacity - has : available(member, true);
 	char more_text[32], has_text[32], free_text[32];
 
-	assert(has <= UINT64_MAX - more);
+	assert(more && has <= UINT64_MAX - more);
+	assert(!raw || has <= member->capacity);
 	return error_set(error, -ENOSPC,
 			 "%s has no room for another %s: %s is free, and the store has %s already; "
 			 "%s another nvme_path",
@@ -156,8 +165,8 @@ int member_begin(struct member *member, struct nvs_error *error)
 {
 	int rc;
 
-	assert(!member->read_only);
-	assert(member->fd >= 0);
+	member_open_check(member);
+	assert(!member->read_only && member->disposable);
 	if (member->kind != MEMBER_FILE)
 		return 0;
 	rc = set_size(member, 0, error);
@@ -180,6 +189,7 @@ void member_report_space(const struct member *member, const struct nvs_log *log)
 	const char *why = member->kind == MEMBER_FILE ? space_not_held(member->fd) : NULL;
 
 	assert(member->fd >= 0);
+	assert(!member->read_only);
 	if (why)
 		log_say(log, NVS_LOG_WARNING,
 			"the space reserved in %s may not suffice: %s, so writing a registered "
@@ -192,6 +202,7 @@ int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error
 	struct stat st;
 
 	assert(member->fd >= 0);
+	assert(member->capacity);
 	*nbytes = member->capacity;
 	if (member->kind == MEMBER_RAW)
 		return 0;
@@ -209,7 +220,8 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 {
 	int rc;
 
-	assert(from <= to);
+	member_open_check(member);
+	assert(from <= to && from <= member->capacity);
 	assert(!member->read_only);
 	if (from == to || (member->kind == MEMBER_RAW && to <= member->capacity))
 		return 0;
@@ -237,7 +249,7 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 int member_shrink(struct member *member, uint64_t to, struct nvs_error *error)
 {
 	assert(!member->read_only);
-	assert(to <= INT64_MAX - member->base);
+	assert(to <= member->capacity && to <= INT64_MAX - member->base);
 	return member->kind == MEMBER_RAW ? 0 : set_size(member, member->base + to, error);
 }
 
@@ -245,7 +257,8 @@ int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_erro
 {
 	int rc;
 
-	assert(nbytes <= INT64_MAX - member->base);
+	member_check(member);
+	assert(nbytes <= member->capacity && nbytes <= INT64_MAX - member->base);
 	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
 	/* Not posix_fallocate(3): its emulation would read the whole store. */
