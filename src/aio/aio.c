@@ -325,7 +325,7 @@ void aio_hold(struct nvs_aio *aio)
 void aio_release(struct nvs_aio *aio)
 {
 	pthread_mutex_lock(&aio->lock);
-	assert(aio->holders);
+	assert(aio->holders && !aio->closing);
 	aio->holders--;
 	workers_check(aio);
 	pthread_mutex_unlock(&aio->lock);
@@ -339,6 +339,7 @@ int nvs_aio_close(struct nvs_aio *aio)
 		return 0;
 	pthread_mutex_lock(&aio->lock);
 	workers_check(aio);
+	assert(!aio->closing);
 	held = aio->holders;
 	pthread_mutex_unlock(&aio->lock);
 	if (held)

@@ -187,7 +187,7 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	struct waiter *waiter = &queue->waiters[who];
 	int rc = 0;
 
-	assert(least && who < COMPLETIONS_WAITERS);
+	assert(least && (unsigned)who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
 	assert(!waiter->waiting);
 	waiter->waiting = true;
@@ -198,6 +198,7 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	}
 	if (wait_ends(queue, waiter))
 		rc = 0;
+	assert(!rc || rc == deadline_error(deadline));
 	waiter->waiting = waiter->woken = false;
 	waiter->least = 1;
 	queue_check(queue);

@@ -122,7 +122,7 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 {
 	struct nvs_file *file = calloc(1, sizeof(*file) + n * sizeof(file->members[0]));
 
-	assert(n && (n == 1 || stripe));
+	assert(n && n <= NVS_PATHS_MAX && (n == 1 || stripe));
 	if (!file)
 		goto no_memory;
 	*file = (struct nvs_file){.aio = aio,
@@ -148,7 +148,7 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 		file->members[i].direct_slot = slot_take(aio, file->members[i].direct_fd);
 	}
 	LIST_INSERT_HEAD(&aio->open_files, file, open);
-	assert(file->aio == aio && !file->in_flight);
+	assert(!aio->closing);
 	aio_sync(aio);
 	pthread_mutex_unlock(&aio->lock);
 	*out = file;
@@ -386,11 +386,14 @@ void nvs_file_close(struct nvs_file *file)
 
 bool nvs_file_direct(const struct nvs_file *file)
 {
+	assert(!file || !file->direct || file->members[0].direct_fd >= 0);
 	return file && file->direct;
 }
 
 uint32_t nvs_file_unit(const struct nvs_file *file)
 {
+	if (file)
+		file_check(file);
 	return file ? file->offset_align : 0;
 }
 

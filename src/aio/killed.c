@@ -22,6 +22,7 @@ static void account(struct piece *piece, struct transfer_list *completed)
 {
 	struct transfer *transfer = piece->transfer;
 
+	assert(piece->io.owner == piece);
 	transfer_check(transfer);
 	assert(transfer->state.pending && piece->status <= 0);
 	if (piece->status && !transfer->status) {
@@ -41,6 +42,7 @@ static void note_killed(struct worker *worker, struct transfer_list *completed)
 	worker->life = WORKER_KILLED;
 	worker->waits_for_room = false;
 	assert(worker->aio->alive && worker->nfree <= worker->aio->config.queue_depth);
+	assert(worker->nreaped <= worker->aio->config.queue_depth - worker->nfree);
 	worker->aio->alive--;
 	/* The others may have to claim what it has left. */
 	pthread_cond_broadcast(&worker->aio->work);
@@ -116,6 +118,7 @@ static unsigned fail_all(struct nvs_aio *aio)
 
 void workers_look(struct nvs_aio *aio)
 {
+	workers_check(aio);
 	/* The threads of workers that are told to end are joined as they end. */
 	if (aio->ops->killable && !aio->closing)
 		(void)fail_all(aio);
@@ -125,7 +128,7 @@ uint64_t look_deadline(const struct nvs_aio *aio, uint64_t deadline)
 {
 	uint64_t look = aio->ops->killable ? deadline_ns(LOOK_MS) : UINT64_MAX;
 
-	assert(aio->ops);
+	assert(look);
 	return deadline < look ? deadline : look;
 }
 
@@ -135,6 +138,7 @@ int aio_cond_wait(struct nvs_aio *aio, pthread_cond_t *cond, uint64_t deadline)
 	int rc = cond_wait_until(cond, &aio->lock, until);
 
 	workers_check(aio);
+	assert(!rc || rc == -EAGAIN || rc == -ETIMEDOUT);
 	if (rc)
 		workers_look(aio);
 	return until == deadline ? rc : 0;
@@ -170,5 +174,6 @@ void workers_join(struct nvs_aio *aio)
 		nanosleep(&(struct timespec){.tv_nsec = LAST_IOS_MS * 1000000L}, NULL);
 		pthread_mutex_lock(&aio->lock);
 	}
+	assert(!transfers_queued(aio));
 	pthread_mutex_unlock(&aio->lock);
 }

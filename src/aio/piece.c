@@ -159,6 +159,7 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	piece->io.offset = first;
 	piece->io.nbytes = (uint32_t)(end - first);
 	piece->io.buffer_slot = slot_of(worker, piece->io.data, &in_region);
+	assert(piece->skip + piece->useful <= piece->io.nbytes);
 	assert(end > first && end - first <= BOUNCE_SLOT_BYTES && (end - first) % unit == 0);
 	bounce_check(bounce);
 	return true;
@@ -172,6 +173,7 @@ static bool cut_read(struct worker *worker, struct piece *piece, const struct pl
 
 	assert(unit && nbytes);
 	assert(file->direct && !piece->io.write);
+	assert(nbytes <= place->nbytes);
 	odd = place->offset % unit;
 	if ((uintptr_t)piece->user % file->mem_align)
 		return use_bounce(worker, piece, place, nbytes, unit);
@@ -284,6 +286,7 @@ void piece_check(const struct worker *worker, const struct piece *piece)
 
 	assert(io->owner == piece && io->index < worker->aio->config.queue_depth);
 	assert(io->nbytes && io->write == (transfer->direction == NVS_WRITE));
+	assert(io->offset % piece->align == 0 && io->nbytes % piece->align == 0);
 	assert(piece->useful && piece->position >= transfer->offset);
 	assert(piece->position + piece->useful <= transfer->offset + transfer->nbytes);
 	assert(piece->user == (char *)transfer->data + (piece->position - transfer->offset));

@@ -112,24 +112,24 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 {
 	int first = nvs_aio_register_memory(aio, data, nbytes), rc = first;
 
+	assert(data && nbytes && (uintptr_t)data % page_bytes() == 0);
 	while (rc == -ENOMEM && nbytes / 2 >= REGISTERED_BYTES_MIN) {
 		nbytes = nbytes / 2 / page_bytes() * page_bytes();
 		rc = nvs_aio_register_memory(aio, data, nbytes);
 	}
 	assert(rc <= 0 && first <= 0);
 	*done = rc ? 0 : nbytes;
-	assert(rc ? !*done : *done == nbytes);
 	return rc ? rc : first;
 }
 
 void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)
 {
 	assert(!memory->aio && data);
+	assert((uintptr_t)data % page_bytes() == 0);
 	*memory = (struct aio_memory){.aio = aio, .data = data};
 	pthread_mutex_lock(&aio->lock);
 	LIST_INSERT_HEAD(&aio->memories, memory, link);
 	pthread_mutex_unlock(&aio->lock);
-	assert(memory->aio == aio && memory->data == data);
 }
 
 void aio_memory_remove(struct aio_memory *memory)
@@ -144,7 +144,6 @@ void aio_memory_remove(struct aio_memory *memory)
 	LIST_REMOVE(memory, link);
 	pthread_mutex_unlock(&aio->lock);
 	*memory = (struct aio_memory){0};
-	assert(!memory->aio);
 }
 
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)

@@ -89,6 +89,7 @@ static void gather_latency(struct nvs_aio *aio, enum nvs_direction direction,
 		struct worker *worker = &aio->workers[i];
 
 		pthread_mutex_lock(&worker->stats_lock);
+		assert(worker->aio == aio);
 		latency_merge(latency, &worker->latency[direction][kind]);
 		pthread_mutex_unlock(&worker->stats_lock);
 	}
@@ -125,9 +126,11 @@ static void gather(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	pthread_mutex_lock(&aio->lock);
 	workers_check(aio);
 	explain_buffers(stats, aio->buffers_status);
-	for (unsigned i = 0; i < aio->nregions; i++)
+	for (unsigned i = 0; i < aio->nregions; i++) {
+		region_check(aio, &aio->regions[i]);
 		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
 			stats->registered_bytes += aio->regions[i].nbytes;
+	}
 	pthread_mutex_unlock(&aio->lock);
 	stats->fixed_buffers &= stats->registered_bytes > 0;
 	assert(stats->workers && stats->inflight_max <= aio->config.queue_depth);
@@ -140,6 +143,7 @@ int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	if (!aio || !stats)
 		return -EINVAL;
 	gather(aio, &full);
+	assert(full.ioengine && full.workers <= NVS_THREAD_COUNT_MAX);
 	return struct_out(stats, &full, sizeof(full));
 }
 

@@ -15,6 +15,7 @@ static void choose(struct nvs_machine_info *info)
 	char *reason = info->ioengine[NVS_IOENGINE_AUTO].reason;
 	const size_t nbytes = sizeof(info->ioengine[NVS_IOENGINE_AUTO].reason);
 
+	assert(!reason[0] && !info->ioengine[NVS_IOENGINE_AUTO].works);
 	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
 		size_t used = strlen(reason);
 
@@ -40,6 +41,7 @@ static void describe(struct nvs_machine_info *info)
 							sizeof(info->ioengine[i].reason));
 		if (info->ioengine[i].works)
 			reason[0] = '\0';
+		assert(info->ioengine[i].works || reason[0]);
 	}
 	choose(info);
 	assert(!info->ioengine[NVS_IOENGINE_AUTO].works ||

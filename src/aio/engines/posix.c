@@ -74,11 +74,13 @@ static struct io *pop(struct io_ring *ring)
 static int perform(const struct io *io)
 {
 	struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
-	ssize_t rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset,
-					  io->sync ? RWF_DSYNC : 0)
-			       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
+	ssize_t rc;
 
 	assert(io->fd >= 0 && io->nbytes);
+	assert(io->offset <= (uint64_t)INT64_MAX - io->nbytes);
+	rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset, io->sync ? RWF_DSYNC : 0)
+		       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
+	assert(rc <= (ssize_t)io->nbytes);
 	return rc < 0 ? -errno : (int)rc;
 }
 
@@ -87,6 +89,7 @@ static void *serve(void *arg)
 	struct pool_thread *self = arg;
 	struct thread_pool *pool = self->pool;
 
+	assert(pool && !self->io);
 	pthread_mutex_lock(&pool->lock);
 	for (;;) {
 		struct io *io;
@@ -130,6 +133,7 @@ static int start_thread(struct thread_pool *pool)
 static void pool_free(struct thread_pool *pool)
 {
 	assert(!pool->todo.count && !pool->completed.count);
+	assert(!pool->nthreads || pool->closing);
 	free(pool->todo.ios);
 	free(pool->completed.ios);
 	free(pool->threads);

@@ -17,6 +17,7 @@ static int describe(const struct nvs_aio *aio, const struct nvs_transfer *transf
 	struct nvs_transfer theirs;
 	int rc = struct_in_at(&theirs, sizeof(theirs), transfers, i);
 
+	assert(aio->requests);
 	if (rc)
 		return struct_refused(error, rc, "nvs_transfer", "transfers[%zu]", i);
 	*transfer = (struct transfer){
@@ -51,6 +52,7 @@ static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfer
 	struct transfer *first = NULL, **tail = &first;
 	int rc;
 
+	assert(n && list);
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_request *request = list;
 

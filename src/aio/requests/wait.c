@@ -14,7 +14,7 @@
 
 static int still_in_flight(int rc, struct nvs_error *error)
 {
-	assert(rc < 0);
+	assert(rc == -EAGAIN || rc == -ETIMEDOUT);
 	return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
 }
 
@@ -40,6 +40,7 @@ static int check_named(struct requests *requests, struct nvs_request *const *arr
 		request->visit = visit;
 		named++;
 	}
+	assert(named <= n);
 	*wrong = n;
 	return n && !named ? -EINVAL : 0;
 }
@@ -55,6 +56,7 @@ static int check_requests(struct nvs_aio *aio, struct nvs_request *const *array,
 	pthread_mutex_lock(&aio->lock);
 	rc = check_named(aio->requests, array, n, skip_null, &wrong);
 	pthread_mutex_unlock(&aio->lock);
+	assert(rc ? wrong <= n : wrong == n);
 	if (rc && wrong == n)
 		return error_set(error, rc, "every entry is NULL: no request is left to wait for");
 	return rc ? error_set(error, rc,
@@ -125,8 +127,10 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
 	for (size_t left = n; left && !rc; left--)
 		rc = wait_for_last(aio, requests, left, deadline, error);
-	for (size_t i = 0; i < n && !rc; i++)
+	for (size_t i = 0; i < n && !rc; i++) {
+		assert(!in_flight(requests[i]));
 		request_see(requests[i]);
+	}
 	pthread_mutex_unlock(&aio->lock);
 	for (size_t i = 0; i < n && !rc; i++)
 		if (requests[i]->transfer.status)
@@ -244,6 +248,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		if (completed)
 			*completed = requests->submitted;
 		failed = requests->failed;
+		assert(!requests->in_flight && failed.status <= 0);
 		requests->submitted = 0;
 		requests->failed = (struct transfer){0};
 		see_all(requests);
@@ -269,6 +274,7 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 		workers_look(aio);
 	while (taken < n && aio->requests->ready) {
 		requests[taken] = aio->requests->ready;
+		request_check(requests[taken]);
 		request_see(requests[taken++]);
 	}
 	requests_set_eventfd(aio->requests);
@@ -297,6 +303,8 @@ int nvs_aio_eventfd(struct nvs_aio *aio)
 	} else {
 		fd = requests->eventfd;
 	}
+	requests_check(requests);
+	assert(fd == requests->eventfd || requests->eventfd < 0);
 	pthread_mutex_unlock(&aio->lock);
 	return fd;
 }
