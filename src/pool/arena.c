@@ -5,6 +5,7 @@
  */
 #include "pool/arena.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
@@ -28,6 +29,8 @@ static bool map_explicit_huge(struct arena *arena)
 	int size = __builtin_ctzll(page) << MAP_HUGE_SHIFT;
 	void *data = MAP_FAILED;
 
+	assert(arena->used && !arena->data);
+	assert(page >= page_bytes());
 	/* A short arena would waste most of a page that others need. */
 	if (page > page_bytes() && arena->used >= page / 2)
 		data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
@@ -42,6 +45,7 @@ static bool map_explicit_huge(struct arena *arena)
 
 static bool map_transparent_huge(struct arena *arena)
 {
+	assert(arena->used && !arena->data && !arena->huge);
 	arena->nbytes = arena->used;
 	arena->data = huge_map(arena->used, &arena->transparent_huge);
 	return arena->data;
@@ -51,6 +55,8 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 {
 	int rc;
 
+	assert(arena->data && arena->used <= arena->nbytes);
+	assert(options->node < 0 || options->topo);
 	arena->node = -1;
 	if (options->node < 0)
 		return;
@@ -68,6 +74,7 @@ static void lock_what_may_be(struct arena *arena)
 {
 	uint64_t step = arena->used;
 
+	assert(arena->data && !arena->locked);
 	if (arena->huge) {
 		arena->locked = arena->used; /* explicit huge pages are never swapped */
 		return;
@@ -81,12 +88,14 @@ static void lock_what_may_be(struct arena *arena)
 		else
 			step = round_to_pages(nbytes / 2);
 	} while (arena->locked < arena->used && step >= LOCK_BYTES_MIN);
+	assert(arena->locked <= arena->used);
 }
 
 /* Populates the pages now, not in the middle of a step; touches them if the kernel lacks the call.
  */
 static int populate(const struct arena *arena)
 {
+	assert(arena->data && arena->used <= arena->nbytes);
 	if (!madvise(arena->data, arena->used, MADV_POPULATE_WRITE))
 		return 0;
 	if (errno != EINVAL)
@@ -102,6 +111,8 @@ static int lock_refused(const struct arena *arena, const struct pool_options *op
 	uint64_t limit = memlock_limit();
 	char need[32], have[32];
 
+	assert(options->pin && arena->locked < arena->used);
+	assert(options->words->lock_key && options->words->lock_remedy);
 	size_text(options->nbytes, need);
 	size_text(limit, have);
 	return error_about(error, -ENOMEM, options->words->lock_key, 0, 0,
@@ -119,6 +130,8 @@ static int no_memory(const struct pool_options *options, int rc, struct nvs_erro
 {
 	char need[32];
 
+	assert(rc < 0);
+	assert(options->words->size_key && options->words->size_remedy);
 	return error_about(error, -ENOMEM, options->words->size_key, 0, 0,
 			   "%s needs %s (%llu bytes) of memory, more than the machine or the "
 			   "container has free (%s): %s",
@@ -127,11 +140,23 @@ static int no_memory(const struct pool_options *options, int rc, struct nvs_erro
 			   options->words->size_remedy);
 }
 
+void arena_check(const struct arena *arena)
+{
+	assert(arena->data && (uintptr_t)arena->data % page_bytes() == 0);
+	assert(arena->used && arena->used <= arena->nbytes);
+	assert(arena->used % page_bytes() == 0);
+	assert(arena->locked <= arena->used);
+	/* Explicit huge pages are never swapped. */
+	assert(!arena->huge || (!arena->transparent_huge && arena->locked == arena->used));
+	assert(arena->node >= -1);
+}
+
 int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
 {
 	char locked[32], all[32];
 	int rc;
 
+	assert(options->nbytes && options->words);
 	*arena = (struct arena){.node = -1, .used = round_to_pages(options->nbytes)};
 	if (options->nbytes > INT64_MAX - 2 * huge_page_bytes())
 		return no_memory(options, -ENOMEM, error);
@@ -157,11 +182,13 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 		log_say(options->log, NVS_LOG_INFO,
 			"the memlock limit allows locking only %s of the pool's %s",
 			size_text(arena->locked, locked), size_text(arena->used, all));
+	arena_check(arena);
 	return 0;
 }
 
 void arena_close(struct arena *arena)
 {
+	assert(arena->locked <= arena->used && arena->used <= arena->nbytes);
 	if (arena->data)
 		munmap(arena->data, arena->nbytes);
 	arena->data = NULL;

@@ -19,5 +19,7 @@ struct arena {
 
 int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error);
 void arena_close(struct arena *arena);
+/* Asserts what must hold of an open arena. */
+void arena_check(const struct arena *arena);
 
 #endif

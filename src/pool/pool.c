@@ -22,7 +22,20 @@ struct pool {
 
 static uint64_t units(const struct pool *pool, uint64_t nbytes)
 {
+	assert(nbytes <= UINT64_MAX - (pool->unit - 1));
 	return (nbytes + pool->unit - 1) / pool->unit;
+}
+
+/* What is leased and what is free make up the pool. */
+static void leases_check(const struct pool *pool)
+{
+	uint64_t unused = extents_free_units(pool->extents) * pool->unit;
+
+	assert(extents_size(pool->extents) * pool->unit == pool->nbytes);
+	assert(pool->used + unused == pool->nbytes);
+	assert(pool->used <= pool->used_max && pool->used_max <= pool->nbytes);
+	assert(pool->used_at_first_wait <= pool->used_max);
+	assert(pool->waits || !pool->used_at_first_wait);
 }
 
 static const struct arena_words words = {
@@ -40,7 +53,8 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 	struct pool_options whole = *options;
 	int rc;
 
-	assert(options->unit && options->nbytes && options->nbytes <= UINT64_MAX - options->unit);
+	assert(options->unit && !(options->unit & (options->unit - 1)));
+	assert(options->nbytes && options->nbytes <= UINT64_MAX - options->unit);
 	if (!pool)
 		return error_set(error, -ENOMEM, "out of memory while opening the pool");
 	pool->unit = options->unit;
@@ -56,6 +70,8 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 		pool_close(pool);
 		return error_set(error, -ENOMEM, "out of memory while opening the pool");
 	}
+	assert(pool->nbytes <= pool->arena.used);
+	leases_check(pool);
 	*out = pool;
 	return 0;
 }
@@ -64,6 +80,8 @@ void pool_close(struct pool *pool)
 {
 	if (!pool)
 		return;
+	if (pool->extents)
+		leases_check(pool);
 	extents_close(pool->extents);
 	arena_close(&pool->arena);
 	free(pool);
@@ -84,6 +102,8 @@ void *pool_lease(struct pool *pool, uint64_t nbytes)
 	pool->used += units(pool, nbytes) * pool->unit;
 	if (pool->used > pool->used_max)
 		pool->used_max = pool->used;
+	assert(offset * pool->unit <= pool->nbytes - nbytes);
+	leases_check(pool);
 	return pool->arena.data + offset * pool->unit;
 }
 
@@ -93,20 +113,25 @@ void pool_release(struct pool *pool, void *data, uint64_t nbytes)
 	int rc;
 
 	assert(offset % pool->unit == 0 && offset < pool->nbytes);
+	assert(nbytes && nbytes <= pool->nbytes - offset);
+	assert(units(pool, nbytes) * pool->unit <= pool->used);
 	rc = extents_free(pool->extents, offset / pool->unit, units(pool, nbytes));
 	assert(!rc);
 	(void)rc;
 	pool->used -= units(pool, nbytes) * pool->unit;
+	leases_check(pool);
 }
 
 void pool_note_wait(struct pool *pool)
 {
+	leases_check(pool);
 	if (!pool->waits++)
 		pool->used_at_first_wait = pool->used;
 }
 
 void *pool_data(const struct pool *pool)
 {
+	assert(pool->arena.data);
 	return pool->arena.data;
 }
 
@@ -120,21 +145,26 @@ bool pool_has(const struct pool *pool, const char *data, uint64_t nbytes)
 
 uint64_t pool_bytes(const struct pool *pool)
 {
+	assert(pool->nbytes && pool->nbytes % pool->unit == 0);
 	return pool->nbytes;
 }
 
 uint64_t pool_locked(const struct pool *pool)
 {
+	assert(pool->arena.locked <= pool->arena.used);
 	return pool->arena.locked < pool->nbytes ? pool->arena.locked : pool->nbytes;
 }
 
 uint64_t pool_largest_free(const struct pool *pool)
 {
+	assert(extents_largest(pool->extents) <= extents_free_units(pool->extents));
 	return extents_largest(pool->extents) * pool->unit;
 }
 
 void pool_get_stats(const struct pool *pool, struct nvs_pool_stats *stats)
 {
+	arena_check(&pool->arena);
+	leases_check(pool);
 	*stats = (struct nvs_pool_stats){
 		.bytes = pool->nbytes,
 		.used = pool->used,
