@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m nvswap.deepspeed script.py ...` runs a script as Python does, after install()."""
+"""
+`python -m nvswap.deepspeed script.py ...` runs a script as Python does, after install(); so do the
+processes that it starts by multiprocessing.
+"""
 
 import runpy
 import sys
 
 from nvswap.deepspeed import install
+from nvswap.deepspeed.spawned import install_in_children
 
 
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print("usage: python -m nvswap.deepspeed (SCRIPT | -m MODULE) [ARGUMENT ...]")
         sys.exit(0 if len(sys.argv) > 1 else 2)
+    install_in_children()
     install()
     if sys.argv[1] == "-m":
         if len(sys.argv) < 3:
