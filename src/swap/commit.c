@@ -100,9 +100,9 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 			return 0;
 		list = write_back(engine);
 		engine_sums_check(engine);
-		pthread_mutex_unlock(&engine->lock);
+		engine_unlock(engine);
 		launch(engine, list);
-		pthread_mutex_lock(&engine->lock);
+		engine_lock(engine);
 		engine_sums_check(engine);
 		rc = drain_writes(engine, error);
 		if (rc)
@@ -221,9 +221,9 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	}
 	snapshot_take(engine, &snapshot);
 	note = note_contents(snapshot.note);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	assert(engine->committing);
 	engine_sums_check(engine);
 	engine->committing = false;
@@ -234,10 +234,10 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	note_release(snapshot.note);
 	list = runs_build_held(engine);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	snapshot_free(&snapshot);
 	launch(engine, list);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	return rc;
 }
 
@@ -249,9 +249,9 @@ static int settle(struct nvs_engine *engine, struct nvs_error *error)
 	if (!engine->unsettled)
 		return 0;
 	assert(engine->keep && !engine->committing);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	rc = store_settle(engine->store, error);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine->unsettled = rc != 0;
 	if (!rc)
 		unfreeze(engine);
@@ -268,7 +268,7 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->commit_lock);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = settle(engine, error);
 	if (!rc)
@@ -277,7 +277,7 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 		rc = write_manifest(engine, error);
 	assert(!engine->committing);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->commit_lock);
 	return rc;
 }

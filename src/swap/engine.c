@@ -325,6 +325,13 @@ static int check_arguments_of_open(struct nvs_engine **out, const struct nvs_con
 	return check_config(config, block, error);
 }
 
+static void check_opened(struct nvs_engine *engine)
+{
+	engine_lock(engine);
+	engine_check(engine);
+	engine_unlock(engine);
+}
+
 static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 		       enum nvs_block block, const struct workers *workers, struct nvs_error *error)
 {
@@ -338,7 +345,7 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 		return error_set(error, -ENOMEM, "out of memory while opening the engine");
 	rc = open_parts(engine, config, block, workers, error);
 	if (!rc)
-		engine_check(engine);
+		check_opened(engine);
 	if (!rc)
 		rc = scrub_start(engine, error);
 	if (rc) {
@@ -392,13 +399,13 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	rc = scrub_stop(engine, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	assert(engine->opened && !engine->committing && !engine->waiting);
 	plan_drop(engine);
 	rc = drain_all(engine, error);
 	engine_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	if (!rc && engine->keep && !engine->read_only && !engine->abandoned)
 		rc = engine_commit(engine, error);
 	/* The drive hangs: the kernel may still write to the memory. */
@@ -436,11 +443,11 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 {
 	uint64_t n;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	n = engine->write_failures;
 	*last = engine->failure;
 	assert((n == 0) == (last->code == 0));
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return n;
 }
 
@@ -467,7 +474,7 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 					   .direct = store_direct(engine->store),
 					   .aio.size = sizeof(stats->aio)};
 	nvs_aio_get_stats(engine->aio, &stats->aio);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	events_hurry(engine);
 	pool_get_stats(engine->pool, &stats->pool);
@@ -483,7 +490,7 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 	stats->scrub_rounds = engine->scrub.rounds;
 	stats->scrub_bytes = engine->scrub.nbytes;
 	stats->scrub_errors = engine->scrub.errors;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 }
 
 int nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *stats)

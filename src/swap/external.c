@@ -58,7 +58,7 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = check_external(engine, tensors, n, false, error);
 	if (!rc) {
@@ -74,7 +74,7 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 		events_changed(engine);
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
 }
@@ -127,11 +127,11 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 		assert(tensors[i]->memory == MEMORY_POOL && tensors[i]->data);
 		memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
 	}
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	for (size_t i = 0; i < n; i++)
 		end_copy(engine, tensors[i]);
 	events_changed(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 }
 
 int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
@@ -144,7 +144,7 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 		rc = check_data(tensors, (const void *const *)data, n, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = check_external(engine, tensors, n, true, error);
 	if (!rc) {
@@ -153,7 +153,7 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 				  NVS_READ);
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	if (rc)
 		return rc;
 	/* Until the others are launched, only this call looks at `copy_pin`. */
@@ -241,11 +241,11 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 		assert(range.offset + range.nbytes <= range.tensor->nbytes);
 		memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
 	}
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	for (size_t i = 0; i < n; i++)
 		end_copy(engine, range_at(ranges, i).tensor);
 	events_changed(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 }
 
 int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
@@ -258,7 +258,7 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = check_parts(engine, ranges, n, &spare, &count, error);
 	if (!rc) {
@@ -267,7 +267,7 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 		list = runs_build(engine, engine->scratch, count, NVS_READ);
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	parts_free(spare);
 	if (rc)
 		return rc;

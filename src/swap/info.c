@@ -26,7 +26,7 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 
 	if (!info || check_arguments(engine, &tensor, 1, NULL))
 		return -EINVAL;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	tensor_check(tensor);
 	events_hurry(engine);
@@ -40,7 +40,7 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 					.dirty = is_dirty(tensor),
 					.pins = tensor->pins.count,
 					.status = tensor->status};
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return struct_out(info, &full, sizeof(full));
 }
 
@@ -50,10 +50,10 @@ void *nvs_tensor_data(const struct nvs_tensor *tensor)
 
 	if (!tensor)
 		return NULL;
-	pthread_mutex_lock(&tensor->engine->lock);
+	engine_lock(tensor->engine);
 	data = is_external(tensor) ? NULL : tensor->data;
 	assert(!data || tensor->memory == MEMORY_POOL);
-	pthread_mutex_unlock(&tensor->engine->lock);
+	engine_unlock(tensor->engine);
 	return data;
 }
 
@@ -63,13 +63,13 @@ struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 
 	if (!engine || !name)
 		return NULL;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	tensor = table_find(engine, name);
 	if (tensor)
 		table_check(engine, tensor);
 	if (tensor && tensor->registration != REGISTRATION_DONE)
 		tensor = NULL;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return tensor;
 }
 
@@ -78,12 +78,12 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 	const struct nvs_tensor *tensor;
 	bool stored;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	tensor = table_find(engine, name);
 	stored = tensor && tensor->registration != REGISTRATION_DONE;
 	assert(!stored || engine->keep);
 	if (stored)
 		*numel = tensor->numel;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return stored;
 }

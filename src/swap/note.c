@@ -101,11 +101,11 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	made = note_new(note, nbytes);
 	if (!made)
 		return error_set(error, -ENOMEM, "out of memory while copying a note");
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	assert(engine->note && made->references == 1);
 	note_release(engine->note);
 	engine->note = made;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return 0;
 }
 
@@ -116,16 +116,16 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 
 	if (!engine || !nbytes)
 		return -EINVAL;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	committed = note_hold(engine->committed_note);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	if (note && *nbytes < committed->nbytes)
 		rc = -ERANGE;
 	else if (note && committed->nbytes)
 		memcpy(note, committed->bytes, committed->nbytes);
 	*nbytes = committed->nbytes;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	note_release(committed);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return rc;
 }

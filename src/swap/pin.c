@@ -440,9 +440,9 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 			if (deadline)
 				runs_promote_new(engine, pinning->list);
 			engine_sums_check(engine);
-			pthread_mutex_unlock(&engine->lock);
+			engine_unlock(engine);
 			launch(engine, pinning->list);
-			pthread_mutex_lock(&engine->lock);
+			engine_lock(engine);
 			engine_sums_check(engine);
 		}
 		/* The write-backs may have landed while the lock was released. */
@@ -477,7 +477,7 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	pinning.failures = engine->write_failures;
 	rc = begin_in_time(engine, &pinning, deadline, error);
@@ -489,7 +489,7 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		list = join(list, move_ahead(engine));
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
 }

@@ -85,7 +85,7 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
@@ -99,7 +99,7 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	if (rc >= 0)
 		trace_calls(engine, TRACE_PREFETCH, tensors, n);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
 }

@@ -261,20 +261,20 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 
 	if (rc)
 		return error_set(error, rc, "out of memory while registering tensors");
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = find_new(engine, specs, n, &reserved, error);
 	assert(reserved.count <= n && !reserved.extents);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	if (!rc)
 		rc = reserve(engine, &reserved, error);
 	if (!rc) {
-		pthread_mutex_lock(&engine->lock);
+		engine_lock(engine);
 		engine_sums_check(engine);
 		rc = add_all(engine, specs, n, &reserved, tensors, error);
 		engine_sums_check(engine);
-		pthread_mutex_unlock(&engine->lock);
+		engine_unlock(engine);
 		if (rc)
 			release_reserved(engine, &reserved);
 	}
@@ -330,7 +330,7 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = wait_for_engine(engine, tensors, n, error);
 	if (!rc)
@@ -344,6 +344,6 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 	if (!rc)
 		events_changed(engine);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return rc;
 }

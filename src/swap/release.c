@@ -81,7 +81,7 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = check_release(engine, tensors, n, pin, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
@@ -92,7 +92,7 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 		list = after_release(engine);
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
 }
@@ -101,7 +101,7 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 {
 	struct transfer *list;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
@@ -109,7 +109,7 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 	}
 	list = after_release(engine);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 }
 
@@ -117,7 +117,7 @@ void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 {
 	struct transfer *list;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
@@ -128,6 +128,6 @@ void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 	tensor_check(tensor);
 	list = after_release(engine);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 }

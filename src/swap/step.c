@@ -152,7 +152,7 @@ int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 	if (!engine)
 		return error_set(error, -EINVAL, "engine is NULL");
 	step = &engine->step;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	if (step->begun) {
 		rc = error_set(error, -EBUSY, "a step has begun already: end it first");
@@ -167,7 +167,7 @@ int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		trace_step(engine, TRACE_STEP_BEGIN);
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
 }
@@ -181,7 +181,7 @@ int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nv
 		return error_set(error, -EINVAL, "engine is NULL");
 	if (io && !io->size)
 		return error_set(error, -EINVAL, "the size of *io is not set");
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	if (!engine->step.begun) {
 		rc = error_set(error, -EBUSY,
@@ -197,6 +197,6 @@ int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nv
 		trace_step(engine, TRACE_STEP_END);
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return rc;
 }

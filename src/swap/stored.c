@@ -69,11 +69,11 @@ int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const ch
 	if (!copy)
 		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
 	pthread_mutex_lock(&engine->naming);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = table_rename(engine, tensor, copy, error);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->naming);
 	if (rc)
 		free(copy);

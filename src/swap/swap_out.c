@@ -43,7 +43,7 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = check_unpinned(engine, tensors, n, error);
 	if (!rc) {
@@ -52,7 +52,7 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		events_changed(engine);
 	}
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
 }

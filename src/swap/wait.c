@@ -93,7 +93,7 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		rc = check_tensor(engine, tensors[i], i, error);
@@ -107,7 +107,7 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return rc;
 }
 
@@ -117,14 +117,14 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	uint64_t from_ns = 0;
 	int rc = 0;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors + i, n - i, 0, UINT64_MAX, &from_ns, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return rc;
 }
 

@@ -20,7 +20,7 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 	int rc = 0;
 
 	*ntensors = 0;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
@@ -35,7 +35,7 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 	}
 	assert(*ntensors <= n);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return rc;
 }
 

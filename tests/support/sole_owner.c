@@ -9,9 +9,9 @@ static uint64_t newest_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	uint64_t pin = 0;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	pin = pins_newest(tensor);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return pin;
 }
 

@@ -245,9 +245,9 @@ static void await_patience(struct nvs_engine *engine)
 	bool patient = false;
 
 	while (!patient) {
-		pthread_mutex_lock(&engine->lock);
+		engine_lock(engine);
 		patient = engine->events.patient;
-		pthread_mutex_unlock(&engine->lock);
+		engine_unlock(engine);
 		sched_yield();
 	}
 }

@@ -799,9 +799,9 @@ static void external_transfers_wait_for_reads_ahead(void **state)
 /* The engine's counters must equal sums over its tensors. */
 static void counters_hold(struct training *tr)
 {
-	pthread_mutex_lock(&tr->f.engine->lock);
+	engine_lock(tr->f.engine);
 	engine_check(tr->f.engine);
-	pthread_mutex_unlock(&tr->f.engine->lock);
+	engine_unlock(tr->f.engine);
 }
 
 static void meddle(struct training *tr, uint64_t *random)

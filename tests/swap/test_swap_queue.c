@@ -46,10 +46,10 @@ static size_t calls_waiting(struct room *room)
 	const struct ticket *ticket;
 	size_t n = 0;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	TAILQ_FOREACH(ticket, &engine->queue.tickets, link)
 	n++;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return n;
 }
 
@@ -143,10 +143,10 @@ static void await_first(struct room *room)
 	bool looked = false;
 
 	while (!looked) {
-		pthread_mutex_lock(&engine->lock);
+		engine_lock(engine);
 		first = TAILQ_FIRST(&engine->queue.tickets);
 		looked = !first || first->tried == engine->queue.changes;
-		pthread_mutex_unlock(&engine->lock);
+		engine_unlock(engine);
 		if (!looked)
 			sched_yield();
 	}
@@ -260,11 +260,11 @@ static void a_call_that_gives_up_makes_way_for_those_behind_it(void **state)
 	pin_elsewhere(&room, PARTS - LARGE + 1);
 	assert_int_equal(pthread_create(&thread, NULL, give_up, &room), 0);
 	await_waiting(&room, 1);
-	pthread_mutex_lock(&room.f.engine->lock);
+	engine_lock(room.f.engine);
 	first = TAILQ_FIRST(&room.f.engine->queue.tickets);
 	if (first)
 		first->passed = PARTS * PART;
-	pthread_mutex_unlock(&room.f.engine->lock);
+	engine_unlock(room.f.engine);
 	OK(&room.f, sole_swap_in(room.f.engine, behind, 1, -1, &room.f.error));
 	pthread_join(thread, NULL);
 	OK(&room.f, sole_wait(room.f.engine, behind, 1, -1, &room.f.error));
@@ -280,9 +280,9 @@ static uint64_t pinned_bytes(const struct room *room)
 	struct nvs_engine *engine = room->f.engine;
 	uint64_t nbytes;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	nbytes = engine->pinners.all;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return nbytes;
 }
 
@@ -331,9 +331,9 @@ static void a_call_passes_one_whose_room_its_own_pins_divide(void **state)
 	OK(&room.f, sole_release(room.f.engine, &room.parts[PARTS / 2 + 1], PARTS / 2 - 1,
 				 NVS_CLEAN, &room.f.error));
 	/* The newest pin is the other thread's. */
-	pthread_mutex_lock(&room.f.engine->lock);
+	engine_lock(room.f.engine);
 	assert_int_equal(room.f.engine->pinners.all, PART);
-	pthread_mutex_unlock(&room.f.engine->lock);
+	engine_unlock(room.f.engine);
 	OK(&room.f, nvs_tensor_release(room.f.engine, holder.held, 1, oldest_pin(*holder.held),
 				       NVS_CLEAN, &room.f.error));
 	caller_wait(&waiting, &room, room.large);
@@ -361,10 +361,10 @@ static void a_tensor_counts_for_a_thread_that_still_has_it_pinned(void **state)
 	OK(&room.f, nvs_tensor_swap_in(room.f.engine, room.parts, 1, -1, &pin, &room.f.error));
 	OK(&room.f,
 	   nvs_tensor_release(room.f.engine, room.parts, 1, pin, NVS_CLEAN, &room.f.error));
-	pthread_mutex_lock(&room.f.engine->lock);
+	engine_lock(room.f.engine);
 	bytes = room.f.engine->pinners.held[pinner_self()];
 	pinners_check(&room.f.engine->pinners);
-	pthread_mutex_unlock(&room.f.engine->lock);
+	engine_unlock(room.f.engine);
 	assert_int_equal(bytes, 0);
 	caller_wait(&waiting, &room, room.large);
 	assert_int_equal(pass_while_possible(&room), PARTS);
@@ -472,10 +472,10 @@ static bool large_waits(struct nvs_engine *engine)
 	const struct ticket *first;
 	bool waits;
 
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	first = TAILQ_FIRST(&engine->queue.tickets);
 	waits = first && first->need == 3 * MIB;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return waits;
 }
 

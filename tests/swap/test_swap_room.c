@@ -570,9 +570,9 @@ static void a_wait_for_room_promotes_no_more_write_backs_than_make_it(void **sta
 	for (size_t i = 0; i < 4; i++)
 		assert_int_equal(t[i]->run_first->transfer.priority,
 				 i < 2 ? TRANSFER_AWAITED : TRANSFER_USUAL);
-	pthread_mutex_lock(&f.engine->lock);
+	engine_lock(f.engine);
 	engine_check(f.engine);
-	pthread_mutex_unlock(&f.engine->lock);
+	engine_unlock(f.engine);
 	sim_go(f.sim, SIM_WRITES);
 	for (uint64_t i = 0; i < 4; i++)
 		tensor_compare(&f, t[i], i + 1);
@@ -601,13 +601,13 @@ static struct transfer *set_committing(struct fixture *f, struct nvs_tensor *ten
 {
 	struct transfer *list = NULL;
 
-	pthread_mutex_lock(&f->engine->lock);
+	engine_lock(f->engine);
 	f->engine->committing = value;
 	tensor->snapshot = value ? tensor->offset : NOWHERE;
 	if (!value)
 		list = runs_build_held(f->engine);
 	engine_check(f->engine);
-	pthread_mutex_unlock(&f->engine->lock);
+	engine_unlock(f->engine);
 	launch(f->engine, list);
 	return list;
 }

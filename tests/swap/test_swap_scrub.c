@@ -17,10 +17,10 @@
 
 static void scrub_now(struct fixture *f)
 {
-	pthread_mutex_lock(&f->engine->lock);
+	engine_lock(f->engine);
 	f->engine->scrub.next_ns = 0;
 	pthread_cond_signal(&f->engine->scrub.wake);
-	pthread_mutex_unlock(&f->engine->lock);
+	engine_unlock(f->engine);
 }
 
 /* Waits until that many rounds have ended since the engine was opened. */

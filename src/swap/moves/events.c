@@ -29,23 +29,23 @@ static void land(struct nvs_engine *engine, struct transfer *list)
 {
 	assert(list);
 	runs_trace(engine, list);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	engine_sums_check(engine);
 	list = runs_land(engine, list);
 	list = join(list, move_ahead(engine));
 	events_changed(engine);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	launch(engine, list);
 }
 
 static void mark_overdue(struct nvs_engine *engine)
 {
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	runs_overdue(engine);
 	events_changed(engine);
 	engine_sums_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 }
 
 bool events_land_ready(struct nvs_engine *engine)
@@ -136,7 +136,7 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	if (events->helped || !deadline) {
 		events_hurry(engine);
 		events->followers++;
-		rc = cond_wait_until(&engine->changed, &engine->lock, deadline);
+		rc = engine_sleep(engine, &engine->changed, deadline);
 		assert(events->followers);
 		events->followers--;
 		return rc;
@@ -147,9 +147,9 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	events->helper = pthread_self();
 	events->patient = runs > 1;
 	events_check(engine);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	rc = help(engine, runs, deadline);
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	assert(events->helped && pthread_equal(events->helper, pthread_self()));
 	events->helped = events->patient = false;
 	/* One of them may help next. */

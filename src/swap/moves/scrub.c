@@ -56,7 +56,7 @@ static bool wait_until_quiet(struct nvs_engine *engine)
 
 	while (!scrub->closing && !is_quiet(engine)) {
 		scrub->transfers = engine->transfers;
-		(void)cond_wait_until(&scrub->wake, &engine->lock, clock_ns() + QUIET_NS);
+		(void)engine_sleep(engine, &scrub->wake, clock_ns() + QUIET_NS);
 	}
 	return !scrub->closing;
 }
@@ -111,11 +111,11 @@ static void report(struct nvs_engine *engine, const struct scrubbed *scrubbed, i
 
 static void note_overdue(struct nvs_engine *engine)
 {
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	assert(engine->scrub.started && !engine->scrub.ended);
 	engine->scrub.overdue = true;
 	pthread_cond_broadcast(&engine->changed);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 }
 
 /* Reads into the block; 0, or the status of the transfer and in *error_offset where it failed. */
@@ -158,11 +158,11 @@ static int sum_tensor(struct nvs_engine *engine, const struct scrubbed *scrubbed
 		uint64_t left = scrubbed->nbytes - at;
 		uint64_t nbytes = left < scrub->block_nbytes ? left : scrub->block_nbytes;
 
-		pthread_mutex_unlock(&engine->lock);
+		engine_unlock(engine);
 		rc = read_block(engine, scrubbed->offset + at, nbytes, error_offset);
 		if (!rc)
 			XXH3_64bits_update(scrub->state, scrub->block, nbytes);
-		pthread_mutex_lock(&engine->lock);
+		engine_lock(engine);
 		scrub->overdue = false;
 		scrub->nbytes += rc ? 0 : nbytes;
 		at += nbytes;
@@ -206,17 +206,17 @@ static void *scrub_main(void *arg)
 	struct scrub *scrub = &engine->scrub;
 
 	take_short_slices();
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	while (!scrub->closing) {
 		scrub_round(engine);
 		scrub->next_ns = clock_ns() + PAUSE_NS;
 		while (!scrub->closing && clock_ns() < scrub->next_ns)
-			(void)cond_wait_until(&scrub->wake, &engine->lock, scrub->next_ns);
+			(void)engine_sleep(engine, &scrub->wake, scrub->next_ns);
 	}
 	assert(!scrub->tensor && !scrub->ended);
 	scrub->ended = true;
 	pthread_cond_broadcast(&engine->changed);
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	return NULL;
 }
 
@@ -269,13 +269,13 @@ int scrub_stop(struct nvs_engine *engine, struct nvs_error *error)
 
 	if (!scrub->started)
 		return 0;
-	pthread_mutex_lock(&engine->lock);
+	engine_lock(engine);
 	scrub->closing = true;
 	pthread_cond_signal(&scrub->wake);
 	while (!scrub->ended && !scrub->overdue)
-		pthread_cond_wait(&engine->changed, &engine->lock);
+		(void)engine_sleep(engine, &engine->changed, UINT64_MAX);
 	ended = scrub->ended;
-	pthread_mutex_unlock(&engine->lock);
+	engine_unlock(engine);
 	if (!ended)
 		return error_set(error, -ETIMEDOUT,
 				 "a read of the scrub has not completed: the drive hangs");

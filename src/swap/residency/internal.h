@@ -4,7 +4,7 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: messages pinners tensor parts pins table errors plan places invariants
+ *	residency: lock messages pinners tensor parts pins table errors plan places invariants
  *	residency: policy queue room shortage follow
  *	moves: runs promote ahead sums launch overdue landing events scrub
  *	calls: checks info step wait release pin prefetch swap_out external write register note commit
@@ -14,6 +14,7 @@
 #define RESIDENCY_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/queue.h>
 
 #include "aio/aio.h"
@@ -72,8 +73,9 @@ struct nvs_engine {
 	pthread_mutex_t commit_lock; /* of a commit; taken before `lock` */
 	/* Of calls that add names to the table; taken before `lock`, and held while files grow. */
 	pthread_mutex_t naming;
-	pthread_mutex_t lock;
-	pthread_cond_t changed; /* waiting calls sleep here, in events_wait() */
+	pthread_mutex_t lock;	 /* by engine_lock() */
+	atomic_uintptr_t holder; /* the thread that has it; or 0 */
+	pthread_cond_t changed;	 /* waiting calls sleep here, in events_wait() */
 	struct events events;
 	void *names; /* tsearch tree of all tensors, by name */
 	struct nvs_tensor **tensors;
@@ -119,6 +121,15 @@ struct nvs_engine {
 	struct step step;
 	struct scrub scrub;
 };
+
+/* ---- lock.c ---- */
+void engine_lock(struct nvs_engine *engine);
+void engine_unlock(struct nvs_engine *engine);
+/* cond_wait_until() with the lock, which it releases meanwhile. */
+int engine_sleep(struct nvs_engine *engine, pthread_cond_t *cond, uint64_t deadline);
+/* Assert that the calling thread has the lock; and that it has not. */
+void lock_check(const struct nvs_engine *engine);
+void unlocked_check(const struct nvs_engine *engine);
 
 /* ---- table.c: under the lock ---- */
 struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name);

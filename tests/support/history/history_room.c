@@ -86,7 +86,7 @@ static void see_waiting(struct room *room, struct call *call)
 {
 	const struct ticket *ticket;
 
-	pthread_mutex_lock(&room->engine->lock);
+	engine_lock(room->engine);
 	queue_check(room->engine);
 	TAILQ_FOREACH(ticket, &room->engine->queue.tickets, link)
 	{
@@ -94,7 +94,7 @@ static void see_waiting(struct room *room, struct call *call)
 			if (room->callers[i].pinner == ticket->pinner + 1)
 				call->waited[i] = room->callers[i].begun;
 	}
-	pthread_mutex_unlock(&room->engine->lock);
+	engine_unlock(room->engine);
 }
 
 static void check_batch(const struct call *call)
@@ -194,10 +194,10 @@ static void check_room(struct room *room)
 			count_passes(room, &room->callers[i].calls[k]);
 	for (unsigned i = 0; i < THREADS; i++)
 		check_calls(room, &room->callers[i]);
-	pthread_mutex_lock(&room->engine->lock);
+	engine_lock(room->engine);
 	engine_check(room->engine);
 	HOLDS(queue_empty(room->engine) && !room->engine->pinners.all);
-	pthread_mutex_unlock(&room->engine->lock);
+	engine_unlock(room->engine);
 }
 
 static void operation(void *world, uint64_t seed)
