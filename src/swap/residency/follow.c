@@ -41,7 +41,7 @@ static void move_to(struct nvs_engine *engine, size_t to)
 {
 	struct plan *plan = &engine->plan;
 
-	assert(to < plan->n);
+	assert(to < plan->n && to != plan->cursor);
 	while (plan->cursor < to)
 		skip(engine, plan->cursor++);
 	while (plan->cursor > to) {
@@ -75,6 +75,7 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		at = plan->resume;
 		move_to(engine, at);
 	}
+	assert(plan->order[at].tensor == tensor);
 	plan->cursor = after(plan, at);
 	plan->resume = PLAN_NONE;
 	if (plan->ready)
@@ -90,6 +91,7 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 	struct plan *plan = &engine->plan;
 	size_t at = plan->nrecorded;
 
+	assert(plan->step && tensor->recorded <= plan->step);
 	if (plan->lost)
 		return;
 	if (!plan_make_room(&plan->recording, &plan->recording_max, at + 1)) {
@@ -102,13 +104,14 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 	}
 	plan->same = plan->same && at < plan->n && plan->order[at].tensor == tensor &&
 		     plan->order[at].contents == contents;
-	assert(plan->step && plan->nrecorded < plan->recording_max);
+	assert(plan->nrecorded < plan->recording_max);
 	plan->recording[plan->nrecorded++] = (struct access){tensor, contents};
 	tensor->recorded = plan->step;
 }
 
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
 {
+	lock_check(engine);
 	assert(tensor->engine == engine);
 	record(engine, tensor, contents);
 	if (engine->plan.n)
@@ -118,6 +121,8 @@ void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool cont
 
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
 {
+	assert(!in_plan(tensor) || plan->order[tensor->next_use].tensor == tensor);
+	assert(tensor->recorded <= plan->step);
 	if (tensor->recorded == plan->step && plan->step)
 		plan->lost = true;
 	return in_plan(tensor);
@@ -166,6 +171,7 @@ static void sum_up(struct nvs_engine *engine)
 		plan->lookahead = (uint64_t)((double)plan->extents / (double)numel *
 					     (double)engine->prefetch_bucket_size) +
 				  longest;
+	assert(plan->lookahead <= plan->extents + longest);
 }
 
 static bool adopt(struct nvs_engine *engine)
@@ -174,7 +180,7 @@ static bool adopt(struct nvs_engine *engine)
 	struct access *recording = plan->recording;
 	size_t max = plan->recording_max;
 
-	assert(!plan->n);
+	assert(!plan->n && !plan->lost);
 	if (!plan->nrecorded)
 		return true;
 	if (!plan_allocate(plan, plan->nrecorded))
@@ -199,6 +205,7 @@ static void set_class(struct nvs_engine *engine, struct nvs_tensor *tensor, enum
 	bool listed = is_listed(tensor);
 	enum read_ahead ahead = tensor->ahead;
 
+	assert(class != tensor->class);
 	if (listed)
 		leave_idle(engine, tensor);
 	set_ahead(engine, tensor, AHEAD_NOT);
@@ -219,10 +226,11 @@ void plan_drop(struct nvs_engine *engine)
 {
 	struct plan *plan = &engine->plan;
 
+	lock_check(engine);
 	for (size_t i = 0; i < plan->n; i++)
 		if (in_plan(plan->order[i].tensor))
 			set_class(engine, plan->order[i].tensor, PLAN_OUTSIDE);
-	assert(!engine->ahead_numel);
+	assert(!engine->ahead_numel && TAILQ_EMPTY(&engine->planned));
 	plan_clear(plan);
 	plan_check(plan);
 }
@@ -232,6 +240,7 @@ void plan_mend(struct nvs_engine *engine)
 {
 	struct plan *plan = &engine->plan;
 
+	lock_check(engine);
 	assert(plan->nrecorded <= plan->recording_max);
 	if (plan->same && plan->nrecorded == plan->n)
 		return;

@@ -179,6 +179,8 @@ static void inflight_check(const struct nvs_engine *engine)
 	assert(!any || engine->busy_from_ns);
 	assert(!engine->held_writes || (engine->committing && engine->inflight[NVS_WRITE]));
 	assert(!engine->read_only || !engine->inflight[NVS_WRITE]);
+	assert(engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE] <= engine->ntensors);
+	assert(engine->waiting || TAILQ_EMPTY(&engine->queue.tickets));
 }
 
 static void kept_check(const struct nvs_engine *engine)
@@ -186,11 +188,14 @@ static void kept_check(const struct nvs_engine *engine)
 	assert(engine->nregistered <= engine->ntensors);
 	assert(engine->ntensors <= engine->ntensors_max);
 	assert(engine->keep || (!engine->committing && !engine->forgotten));
-	assert(engine->keep || !engine->read_only);
+	assert(engine->keep || (!engine->read_only && !engine->unsettled));
+	assert((engine->ntensors == 0) == (engine->names == NULL));
+	assert(engine->nregistered || !engine->tensor_bytes);
 }
 
 void engine_sums_check(const struct nvs_engine *engine)
 {
+	lock_check(engine);
 	room_check(engine);
 	inflight_check(engine);
 	kept_check(engine);

@@ -27,6 +27,7 @@ static struct message *message_new(enum nvs_log_level level, const char *format,
 	char text[1024];
 	size_t nbytes;
 
+	assert(level >= NVS_LOG_ERROR && level <= NVS_LOG_DEBUG);
 	vsnprintf(text, sizeof(text), format, args);
 	nbytes = strlen(text) + 1;
 	assert(nbytes <= sizeof(text));
@@ -79,9 +80,11 @@ bool messages_say(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
 	struct message_list list = STAILQ_HEAD_INITIALIZER(list);
-	uint64_t lost = take(events, &list);
 	struct message *message;
+	uint64_t lost;
 
+	unlocked_check(engine);
+	lost = take(events, &list);
 	if (STAILQ_EMPTY(&list) && !lost)
 		return false;
 	/* While the log function blocks, a waiting caller does the thread's work. */

@@ -10,6 +10,7 @@
 
 static void set_part(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes)
 {
+	assert(tensor->memory == MEMORY_EXTERNAL && tensor->io == IO_IDLE);
 	assert(offset <= tensor->nbytes && nbytes <= tensor->nbytes - offset);
 	tensor->data = (char *)(uintptr_t)data;
 	tensor->part_offset = offset;
@@ -19,6 +20,7 @@ static void set_part(struct nvs_tensor *tensor, const void *data, uint64_t offse
 void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes)
 {
 	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
+	assert(!tensor->pins.count && tensor->on_landing == LANDING_STAYS);
 	tensor->memory = MEMORY_EXTERNAL;
 	set_part(tensor, data, offset, nbytes);
 	assert(is_external(tensor) && (data || !nbytes));
@@ -30,7 +32,8 @@ void lend_before(struct nvs_tensor *tensor, const void *data, uint64_t offset, u
 	struct part *part = *spare;
 
 	assert(is_external(tensor) && tensor->io == IO_IDLE && part);
-	assert(data && nbytes);
+	assert(data && nbytes && tensor->content == CONTENT_DRIVE);
+	assert(tensor->part_nbytes && tensor->data);
 	*spare = part->next;
 	*part = (struct part){tensor->parts, tensor->data, tensor->part_offset,
 			      tensor->part_nbytes};
@@ -43,6 +46,8 @@ void lend_next(struct nvs_tensor *tensor)
 	struct part *part = tensor->parts;
 
 	assert(part && part->nbytes);
+	/* A part that failed is the last one. */
+	assert(tensor->content == CONTENT_DRIVE && !tensor->status);
 	lend(tensor, part->data, part->offset, part->nbytes);
 	tensor->parts = part->next;
 	free(part);

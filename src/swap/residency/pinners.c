@@ -34,6 +34,7 @@ static void count_for(struct nvs_engine *engine, struct nvs_tensor *tensor, uint
 
 void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool first)
 {
+	assert(first == (tensor->placement != PLACED_PINNED));
 	if (!first)
 		pinner_ends(engine, tensor);
 	count_for(engine, tensor, pinner_self());

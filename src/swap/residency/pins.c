@@ -74,6 +74,7 @@ bool pins_grow(struct pins *pins)
 		memcpy(many, pins->few, sizeof(pins->few));
 	pins->many = many;
 	pins->max = 2 * max;
+	assert(pins->count < pins->max);
 	return true;
 }
 
@@ -141,7 +142,7 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 			if (pin > after && pin < list[n])
 				list[n] = pin;
 		}
-		assert(list[n] != UINT64_MAX);
+		assert(list[n] != UINT64_MAX && list[n] > tensor->pins.failed);
 		after = list[n];
 	}
 	return n;
@@ -152,6 +153,8 @@ void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(tensor->status < 0 && tensor->pins.failed <= engine->last_pin);
 	if (!tensor->pins.count)
 		return;
+	assert(tensor->placement == PLACED_PINNED && tensor->memory == MEMORY_POOL);
+	assert(tensor->status_direction == NVS_READ);
 	tensor->pins.count = 0;
 	pinner_ends(engine, tensor);
 	tensor->placement = PLACED_NOWHERE;
@@ -170,6 +173,7 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 					  .error_offset = tensor->pins.error_offset};
 
 	assert(tensor->pins.failed && tensor->pins.status < 0);
+	assert(tensor->pins.error_offset != NOWHERE);
 	return transfer_error(&transfer, tensor->name, error);
 }
 
@@ -188,5 +192,6 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 
 void pins_free(struct nvs_tensor *tensor)
 {
+	assert((tensor->pins.max == 0) == (tensor->pins.many == NULL));
 	free(tensor->pins.many);
 }

@@ -38,12 +38,14 @@ bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
 {
 	/* NOWHERE means that no manifest names an extent. */
 	assert(offset != NOWHERE);
+	assert(offset == tensor->offset || offset == tensor->spare);
 	return tensor->engine->keep && (tensor->committed == offset || tensor->snapshot == offset);
 }
 
 bool must_wait(const struct nvs_tensor *tensor)
 {
 	assert(tensor->engine->keep && tensor->extent);
+	assert(tensor->offset != tensor->spare);
 	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->spare);
 }
 

@@ -44,6 +44,8 @@ void plan_check(const struct plan *plan)
 {
 	assert(plan->n <= plan->order_max && plan->nrecorded <= plan->recording_max);
 	assert((plan->n == 0) == (plan->next == NULL));
+	assert((plan->n == 0) == (plan->before == NULL));
+	assert(plan->step || (!plan->n && !plan->nrecorded));
 	assert(plan->resident <= plan->extents);
 	assert(plan->n ? plan->cursor < plan->n : !plan->cursor && !plan->extents);
 	assert(plan->ready <= plan->n);
@@ -68,7 +70,7 @@ void plan_made_check(const struct plan *plan)
 
 size_t plan_rank(const struct plan *plan, size_t at)
 {
-	assert(at < plan->n);
+	assert(at < plan->n && plan->cursor < plan->n);
 	return at >= plan->cursor ? at - plan->cursor : at + plan->n - plan->cursor;
 }
 
@@ -77,12 +79,14 @@ uint64_t plan_distance(const struct plan *plan, size_t at)
 	uint64_t here = plan->before[plan->cursor], there = plan->before[at];
 
 	assert(at < plan->n && plan->before[plan->n] >= here);
+	assert(plan->before[plan->n] >= there);
 	return at >= plan->cursor ? there - here : plan->before[plan->n] - here + there;
 }
 
 /* The highest bit set in [low, high). */
 static size_t highest(const uint64_t *bits, size_t low, size_t high)
 {
+	assert(low <= high);
 	while (low < high) {
 		size_t word = (high - 1) / WORD_BITS, first = word * WORD_BITS;
 		uint64_t value = bits[word];
@@ -108,6 +112,7 @@ size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t a
 	if (wraps && found == PLAN_NONE)
 		found = highest(bits, plan->cursor, plan->n);
 	assert(found == PLAN_NONE || plan_rank(plan, found) < plan_rank(plan, at));
+	assert(found == PLAN_NONE || plan->order[found].tensor->class == class);
 	return found;
 }
 
@@ -119,7 +124,8 @@ size_t plan_last(const struct plan *plan, enum plan_class class)
 	assert(class < PLAN_OUTSIDE);
 	if (plan->n && found == PLAN_NONE)
 		found = highest(bits, plan->cursor, plan->n);
-	assert(found == PLAN_NONE || plan->order[found].tensor);
+	assert(found == PLAN_NONE || plan->order[found].tensor->next_use == found);
+	assert(found == PLAN_NONE || plan->order[found].tensor->class == class);
 	return found;
 }
 
@@ -150,6 +156,7 @@ void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
 {
 	size_t rank = plan_rank(plan, tensor->next_use);
 
+	assert(in_plan(tensor) && !plan_is_idle(plan, tensor));
 	if (rank < plan->ready)
 		plan->ready = rank;
 	assert(plan->order[tensor->next_use].tensor == tensor && plan->ready <= rank);
@@ -172,6 +179,7 @@ bool plan_make_room(struct access **accesses, size_t *max, size_t n)
 	size_t wanted = *max ? *max : 256;
 	struct access *grown;
 
+	assert(n && (*max == 0) == (*accesses == NULL));
 	if (n <= *max)
 		return true;
 	while (wanted < n)
@@ -188,6 +196,7 @@ bool plan_make_room(struct access **accesses, size_t *max, size_t n)
 bool plan_allocate(struct plan *plan, size_t n)
 {
 	assert(n && !plan->n && !plan->next && !plan->before);
+	assert(n <= plan->recording_max);
 	plan->next = calloc(n, sizeof(*plan->next));
 	plan->before = calloc(n + 1, sizeof(*plan->before));
 	plan->idle[PLAN_LARGE] = calloc(words(n), sizeof(uint64_t));

@@ -54,6 +54,7 @@ static bool within_max_live(const struct nvs_engine *engine, const struct evicti
 
 bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction)
 {
+	assert(eviction->enough == policy_may_read && !eviction->writes);
 	return free_bytes(engine) >= eviction->goal &&
 	       engine->live_numel + eviction->numel <= engine->max_live;
 }
@@ -66,11 +67,15 @@ void eviction_check(const struct nvs_engine *engine, const struct eviction *evic
 	assert(eviction->writes || !eviction->ndirty);
 	assert(eviction->needed_by == PLAN_NONE || eviction->needed_by < engine->plan.n);
 	assert(!eviction->small || eviction->ahead);
+	assert(!eviction->counted || eviction->writes);
+	assert(eviction->turn != TURN_SMALL || eviction->small || eviction->at == PLAN_NONE);
 }
 
 struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need)
 {
 	assert(need <= pool_bytes(engine->pool));
+	/* What is about to land is leased. */
+	assert(engine->landing <= pool_bytes(engine->pool) - free_bytes(engine));
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
 				 .reached = free_bytes(engine) + engine->landing,
@@ -97,6 +102,7 @@ struct eviction eviction_for_plan(void)
 struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by)
 {
 	assert(needed_by < engine->plan.n);
+	assert(engine->plan.order[needed_by].tensor->next_use == needed_by);
 	return (struct eviction){.enough = policy_may_read,
 				 .own = true,
 				 .goal = free_bytes(engine) + 1,
@@ -167,6 +173,7 @@ static struct nvs_tensor *next_listed(struct eviction *eviction)
 
 	assert(eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD);
 	assert(!tensor || !in_plan(tensor));
+	assert(!tensor || is_ahead(tensor) == (eviction->turn == TURN_AHEAD));
 	if (tensor)
 		eviction->tensor = eviction->turn == TURN_AHEAD
 					   ? TAILQ_PREV(tensor, tensor_list, idle)
@@ -180,6 +187,7 @@ static struct nvs_tensor *next_planned(const struct nvs_engine *engine, struct e
 	enum plan_class class = eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE;
 	size_t at = eviction->at, until = eviction->needed_by;
 
+	assert(eviction->turn == TURN_LARGE || eviction->turn == TURN_SMALL);
 	if (at == PLAN_NONE)
 		return NULL;
 	assert(at < plan->n);
@@ -223,6 +231,7 @@ static bool wanted(const struct plan *plan, size_t at)
 /* It is evicted as soon as its write lands. */
 static bool on_its_way_out(const struct nvs_tensor *tensor)
 {
+	assert(tensor->on_landing == LANDING_STAYS || in_flight(tensor));
 	return in_flight(tensor) && (tensor->on_landing == LANDING_EVICTS || is_external(tensor));
 }
 
@@ -293,6 +302,9 @@ static void consider_all(struct nvs_engine *engine, struct behind *behind)
 	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->idle);
 	size_t at = plan_last(plan, PLAN_LARGE);
 
+	/* Clean tensors are considered first; only dirty ones are written. */
+	assert(behind->dirty || (!behind->count && !behind->bytes));
+	assert(plan->ready <= plan->n);
 	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))
 		if (!consider(engine, tensor, behind))
 			return;
@@ -309,6 +321,7 @@ size_t policy_choose_writes(struct nvs_engine *engine)
 	struct behind behind = {.have = free_bytes(engine) + engine->landing,
 				.want = reserve(&engine->plan)};
 
+	lock_check(engine);
 	assert(engine->plan.n && !engine->waiting);
 	consider_all(engine, &behind);
 	behind.dirty = true;

@@ -27,6 +27,7 @@ bool queue_empty(const struct nvs_engine *engine)
 
 void queue_changed(struct nvs_engine *engine)
 {
+	lock_check(engine);
 	engine->queue.changes++;
 	assert(engine->queue.changes);
 }
@@ -36,12 +37,14 @@ void queue_check(const struct nvs_engine *engine)
 	const struct ticket *ticket, *next;
 	unsigned n = 0;
 
+	lock_check(engine);
 	TAILQ_FOREACH(ticket, &engine->queue.tickets, link)
 	{
 		next = TAILQ_NEXT(ticket, link);
 		assert(ticket->queued && engine->queue.waiting[ticket->pinner]);
 		assert(ticket->need <= pool_bytes(engine->pool));
 		assert(ticket->tried <= engine->queue.changes);
+		assert(ticket->pinner < PINNERS && ticket->patience_ns);
 		/* What passes a ticket passes all before it. */
 		assert(!next || ticket->passed >= next->passed);
 		n++;
@@ -57,6 +60,7 @@ static uint64_t held_by_waiting(const struct nvs_engine *engine, const struct ti
 	const struct queue *queue = &engine->queue;
 	uint64_t sum = 0;
 
+	assert(ticket->pinner < PINNERS);
 	for (unsigned i = 0; i < PINNERS; i++)
 		if (queue->waiting[i] || i == ticket->pinner)
 			sum += engine->pinners.held[i];
@@ -88,7 +92,8 @@ static bool first_goes_on(struct nvs_engine *engine, const struct ticket *first)
 static bool needs_the_waiting(const struct nvs_engine *engine, const struct ticket *waiting,
 			      uint64_t held)
 {
-	assert(held <= pool_bytes(engine->pool));
+	assert(held <= engine->pinners.all && waiting->queued);
+	assert(waiting->need <= pool_bytes(engine->pool));
 	if (held && waiting->need > pool_bytes(engine->pool) - held)
 		return true;
 	return held && held == engine->pinners.all && waiting->tried == engine->queue.changes &&
@@ -133,6 +138,7 @@ bool queue_lets_pass(struct nvs_engine *engine, const struct ticket *ticket, uin
 	uint64_t all = pool_bytes(engine->pool), held;
 	bool passes = true;
 
+	lock_check(engine);
 	*until_ns = 0;
 	if (!waiting || waiting == ticket || !nbytes)
 		return true;
@@ -160,9 +166,11 @@ void queue_passed(struct nvs_engine *engine, const struct ticket *ticket, uint64
 
 	if (!waiting || waiting == ticket || !nbytes)
 		return;
+	lock_check(engine);
 	assert(nbytes <= pool_bytes(engine->pool));
 	queue->passes++;
 	for (; waiting && waiting != ticket; waiting = TAILQ_NEXT(waiting, link)) {
+		assert(waiting->passed <= UINT64_MAX - nbytes);
 		waiting->passed += nbytes;
 		if (waiting->impatient)
 			waiting->patience_ns = later(waiting->patience_ns, waiting->patience_ns);
@@ -180,6 +188,7 @@ bool queue_join(struct nvs_engine *engine, struct ticket *ticket, uint64_t need)
 	bool awaited = queue->awaits_first;
 
 	assert(ticket->pinner < PINNERS && engine->waiting);
+	assert(!joins || !ticket->passed);
 	if (joins) {
 		ticket->queued = true;
 		ticket->patience_ns = queue->patience_ns;
@@ -205,4 +214,5 @@ void queue_leave(struct nvs_engine *engine, struct ticket *ticket)
 	queue->waiting[ticket->pinner]--;
 	TAILQ_REMOVE(&queue->tickets, ticket, link);
 	ticket->queued = false;
+	queue_check(engine);
 }

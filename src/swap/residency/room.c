@@ -30,8 +30,10 @@ static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor
 bool lease_all(struct nvs_engine *engine, size_t n)
 {
 	struct nvs_tensor **tensors = engine->scratch;
+	uint32_t unit = store_unit(engine->store);
 	size_t i = 0;
 
+	lock_check(engine);
 	assert(n <= engine->ntensors);
 	sort_by_place(tensors, n, NVS_READ);
 	while (i < n) {
@@ -44,6 +46,8 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 		if (!data)
 			break;
 		assert(nbytes <= longest && k <= n - i);
+		assert(pool_has(engine->pool, data, nbytes));
+		assert((uint64_t)(data - (char *)pool_data(engine->pool)) % unit == 0);
 		for (; k; k--, i++) {
 			assert(tensors[i]->memory == MEMORY_NONE);
 			tensors[i]->memory = MEMORY_POOL;
@@ -77,7 +81,8 @@ size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 			engine->scratch[count++] = tensors[i];
 			*need += tensors[i]->extent;
 		}
-	assert(count <= engine->ntensors);
+	assert(count <= n && n <= engine->ntensors);
+	assert(*need <= pool_bytes(engine->pool));
 	return count;
 }
 
@@ -94,6 +99,7 @@ static struct tensor_list *list_of(struct nvs_engine *engine, enum placement pla
 		return &engine->planned;
 	case PLACED_NOWHERE:
 	case PLACED_PINNED:
+		assert(false);
 		break;
 	}
 	return NULL;
@@ -215,6 +221,7 @@ void return_external(struct nvs_tensor *tensor)
 
 void number_pin(struct nvs_engine *engine)
 {
+	lock_check(engine);
 	engine->last_pin++;
 	engine->last_pin_ns = clock_ns();
 	assert(engine->last_pin && engine->last_pin_ns);
@@ -251,6 +258,8 @@ void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 
 static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct eviction *eviction)
 {
+	assert(eviction->writes || !is_dirty(tensor));
+	assert(tensor->counted || !eviction->counted);
 	eviction->ntaken++;
 	eviction->reached += tensor->extent;
 	engine->evictions++;
@@ -271,6 +280,7 @@ void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
 {
 	struct nvs_tensor *tensor;
 
+	lock_check(engine);
 	eviction_restart(engine, eviction);
 	while ((tensor = eviction_next(engine, eviction)))
 		evict(engine, tensor, eviction);

@@ -78,6 +78,7 @@ static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *las
 	va_start(args, format);
 	n = vsnprintf(at, (size_t)(last - at) + 1, format, args);
 	va_end(args);
+	assert(n >= 0);
 	return n <= last - at ? at + n : at + strlen(at);
 }
 
@@ -105,6 +106,7 @@ void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTE
 	uint64_t now = clock_ns(), unnamed = holders.tensors - holders.nlargest;
 	char pinned[32], all[32], free_text[32], longest[32];
 
+	lock_check(engine);
 	assert(holders.nlargest <= holders.tensors);
 	assert(holders.nbytes <= pool_bytes(engine->pool));
 	text = put(text, last, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
@@ -143,6 +145,7 @@ uint64_t shortage_deadline(const struct nvs_engine *engine, struct shortage *sho
 			   uint64_t deadline)
 {
 	shortage_check(shortage);
+	assert(deadline);
 	if (shortage->told)
 		return deadline;
 	if (!shortage->tell_at_ns)
@@ -154,6 +157,8 @@ void shortage_tell(struct nvs_engine *engine, struct shortage *shortage, size_t 
 {
 	char text[SHORTAGE_TEXT_BYTES];
 
+	lock_check(engine);
+	assert(n && engine->waiting);
 	assert(!shortage->told && shortage->tell_at_ns);
 	shortage->tell_at_ns = 0;
 	if (room_will_come(engine))

@@ -73,6 +73,8 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 {
 	struct nvs_tensor *tensor = aligned_alloc(_Alignof(struct nvs_tensor), sizeof(*tensor));
 
+	assert(spec->name && spec->name[0] && nvs_dtype_size(spec->dtype));
+	assert(engine->ntensors < engine->ntensors_max);
 	if (!tensor)
 		return NULL;
 	memset(tensor, 0, sizeof(*tensor));
@@ -91,7 +93,6 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 		free(tensor);
 		return NULL;
 	}
-	assert(engine->ntensors < engine->ntensors_max);
 	tensor->index = engine->ntensors;
 	engine->tensors[engine->ntensors++] = tensor;
 	assert(tensor->extent >= tensor->nbytes && (tensor->extent == 0) == (tensor->nbytes == 0));
@@ -104,6 +105,7 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	struct nvs_tensor *last;
 
 	table_check(engine, tensor);
+	assert(engine->ntensors && tensor->io == IO_IDLE);
 	scrub_forgets(&engine->scrub, tensor);
 	last = engine->tensors[--engine->ntensors];
 	engine->tensors[tensor->index] = last;
@@ -119,8 +121,9 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *nam
 {
 	struct nvs_tensor key = {.name = name}, **found;
 
+	lock_check(engine);
 	table_check(engine, tensor);
-	assert(name && name[0]);
+	assert(name && name[0] && tensor->registration == REGISTRATION_DONE);
 	if (table_find(engine, name))
 		return error_about(error, -EEXIST, name, 0, 0,
 				   "%s: the engine or its kept store has a tensor of that name",
@@ -150,6 +153,7 @@ void tensor_free(struct nvs_tensor *tensor)
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
+	assert(tensor->registration != REGISTRATION_NEW);
 	assert(!engine->keep || !tensor->nbytes || tensor->spare != tensor->offset);
 	store_release(engine->store, tensor->offset, tensor->nbytes);
 	if (engine->keep)
@@ -158,10 +162,12 @@ void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 
 void tensors_committed(struct nvs_engine *engine)
 {
-	assert(engine->keep && !engine->committing);
+	lock_check(engine);
+	assert(engine->keep && !engine->committing && !engine->unsettled);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
+		table_check(engine, tensor);
 		assert(tensor->snapshot == NOWHERE || tensor->snapshot == tensor->offset ||
 		       tensor->snapshot == tensor->spare);
 		tensor->committed = tensor->snapshot;
@@ -169,12 +175,21 @@ void tensors_committed(struct nvs_engine *engine)
 	}
 }
 
+/* It is out of the table, and its extents are those of a manifest. */
+static void forgotten_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	assert(tensor->engine == engine && engine->keep && !tensor->pins.count);
+	assert(tensor->index >= engine->ntensors || engine->tensors[tensor->index] != tensor);
+	assert(tensor->committed != NOWHERE || tensor->snapshot != NOWHERE);
+}
+
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
 {
+	lock_check(engine);
 	while (forgotten) {
 		struct nvs_tensor *tensor = forgotten;
 
-		assert(tensor->engine == engine && !tensor->pins.count);
+		forgotten_check(engine, tensor);
 		forgotten = tensor->run_next;
 		extents_release(engine, tensor);
 		tensor_free(tensor);
@@ -185,9 +200,10 @@ static struct nvs_tensor *pop_forgotten(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor = engine->forgotten;
 
-	assert(!tensor || (tensor->engine == engine && engine->keep));
-	if (tensor)
-		engine->forgotten = tensor->run_next;
+	if (!tensor)
+		return NULL;
+	forgotten_check(engine, tensor);
+	engine->forgotten = tensor->run_next;
 	return tensor;
 }
 

@@ -37,6 +37,7 @@ void set_dirty(struct nvs_tensor *tensor)
 void set_clean(struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE);
+	assert(tensor->content == CONTENT_DRIVE || !tensor->extent);
 	tensor->content = CONTENT_BOTH;
 	assert(!is_dirty(tensor));
 }
@@ -51,6 +52,7 @@ void forget_pool(struct nvs_tensor *tensor)
 void forget_drive(struct nvs_tensor *tensor)
 {
 	assert(tensor->io == IO_WRITING && tensor->content != CONTENT_BOTH);
+	assert(tensor->place == tensor->offset);
 	tensor->content = in_pool(tensor->content) ? CONTENT_POOL : CONTENT_NONE;
 	tensor->checksum_state = CHECKSUM_NONE;
 	assert(!on_drive(tensor->content));
